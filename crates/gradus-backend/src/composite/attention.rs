@@ -1,0 +1,235 @@
+//! Scaled dot-product attention and its gradient, with the scores in memory.
+//!
+//! With `s = scale * q k^T + mask`, `lse = ln sum e^s`, `p = e^(s - lse)` along keys, and `g` the gradient of `out`:
+//! * `out = p v`
+//! * `dv = p^T g`, `ds = p * (g v^T - sum(p * g v^T))`, `dq = scale * ds k`, `dk = scale * ds^T q`.
+//!
+//! Query heads that share a key head are stacked: `[b, hk, h/hk * lq, d]` against `[b, hk, lk, d]`. A row without any
+//! key has `lse` -inf and `p` 0.
+
+use super::{
+    Source, Temp, expect, expect_float, expect_parameter, expect_rank, read_as, reduced, run, stretched, write_as,
+};
+use crate::{
+    AttentionParams, Axes, Backend, DType, Element, Error, ErrorKind, MapArg, ReduceOp, Result, Scalar, Shape, View,
+    ViewMut,
+};
+
+const LK: usize = 3;
+
+/// The sizes of an attention, checked against each other.
+struct Sizes {
+    b: usize,
+    h: usize,
+    hk: usize,
+    lq: usize,
+    lk: usize,
+    d: usize,
+    dv: usize,
+    /// The type of everything in between.
+    compute: DType,
+}
+
+impl Sizes {
+    fn new<B: Backend + ?Sized>(
+        b: &B,
+        op: &'static str,
+        params: &AttentionParams,
+        [q, k, v, out, lse]: [View<'_>; 5],
+        mask: Option<View<'_>>,
+    ) -> Result<Self> {
+        expect_parameter(op, "scale", params.scale, params.scale.is_finite(), "finite")?;
+        expect_float(op, q)?;
+        expect_rank(b, op, "q", q, 4, "[b, h, lq, d]")?;
+        expect_rank(b, op, "k", k, 4, "[b, hk, lk, d]")?;
+        expect_rank(b, op, "v", v, 4, "[b, hk, lk, dv]")?;
+        let [dq, dk, dv] = [q, k, v].map(|v| *v.layout.shape());
+        let s = Sizes {
+            b: dq[0],
+            h: dq[1],
+            hk: dk[1],
+            lq: dq[2],
+            lk: dk[2],
+            d: dq[3],
+            dv: dv[3],
+            compute: q.dtype.compute(),
+        };
+        if !s.h.is_multiple_of(s.hk) {
+            let m = format!("{} query heads are no multiple of {} key heads", s.h, s.hk);
+            return Err(Error::shape(op, m).operand("q", &dq, q.dtype, b.name()).operand("k", &dk, k.dtype, b.name()));
+        }
+        expect(b, op, "k", k, q.dtype, &[s.b, s.hk, s.lk, s.d])?;
+        expect(b, op, "v", v, q.dtype, &[s.b, s.hk, s.lk, s.dv])?;
+        expect(b, op, "out", out, q.dtype, &[s.b, s.h, s.lq, s.dv])?;
+        expect(b, op, "lse", lse, s.compute, &[s.b, s.h, s.lq])?;
+        if let Some(mask) = mask {
+            if mask.dtype != DType::Bool && !mask.dtype.is_float() {
+                let m = "a mask is bool, or a float that is added".to_owned();
+                let dims = mask.layout.dims();
+                return Err(Error::new(ErrorKind::DTypeMismatch, op, m).operand("mask", dims, mask.dtype, b.name()));
+            }
+            stretched(mask, &s.scores()?)?;
+        }
+        Ok(s)
+    }
+
+    /// `[b, h, lq, lk]`
+    fn scores(&self) -> Result<Shape> {
+        Shape::new(&[self.b, self.h, self.lq, self.lk])
+    }
+
+    /// `[b, h, lq, 1]`
+    fn rows(&self) -> Result<Shape> {
+        Shape::new(&[self.b, self.h, self.lq, 1])
+    }
+
+    /// The queries of all heads that share a key head, stacked: `[b, hk, h/hk * lq, last]`.
+    fn stacked(&self, last: usize) -> Result<Shape> {
+        Shape::new(&[self.b, self.hk, self.h.checked_div(self.hk).unwrap_or(0) * self.lq, last])
+    }
+
+    /// A tensor of queries, stacked and widened.
+    fn queries<'a, B: Backend + ?Sized>(&self, b: &B, x: View<'a>) -> Result<Source<'a>> {
+        read_as(b, x, self.compute, self.stacked(x.layout.dims()[3])?)
+    }
+
+    /// `scale * q k^T + mask`, the masked ones being -inf.
+    fn masked_scores<B: Backend + ?Sized>(
+        &self,
+        b: &B,
+        params: &AttentionParams,
+        q: View<'_>,
+        k: View<'_>,
+        mask: Option<View<'_>>,
+    ) -> Result<Temp> {
+        let mut scores = Temp::new(b, self.compute, self.stacked(self.lk)?)?;
+        b.gemm(Scalar::Float(params.scale), q, transposed(k)?, Scalar::Int(0), &mut scores.view_mut())?;
+        let shape = self.scores()?;
+        let mut scores = Temp { layout: crate::Layout::contiguous(shape), ..scores };
+        let mut apply = |mask: View<'_>| {
+            let args = [MapArg::Output(0), MapArg::View(stretched(mask, &shape)?)];
+            let outs = &mut [scores.view_mut()];
+            if mask.dtype == DType::Bool {
+                run(b, "keep_scores", &args, outs, |v| vec![v[1].select(v[0], f64::NEG_INFINITY)])
+            } else {
+                run(b, "add_to_scores", &args, outs, |v| vec![v[0] + v[1].cast(v[0].dtype())])
+            }
+        };
+        if let Some(mask) = mask {
+            apply(mask)?;
+        }
+        if params.causal {
+            // Query i sees keys j <= i + lk - lq: aligned at the bottom right.
+            let sees = |i: usize| (0..self.lk).map(move |j| j + self.lq <= i + self.lk);
+            let table: Vec<bool> = (0..self.lq).flat_map(sees).collect();
+            let mut keep = Temp::new(b, DType::Bool, Shape::new(&[self.lq, self.lk])?)?;
+            b.upload(&mut keep.buffer, 0, bool::as_bytes(&table))?;
+            apply(keep.view())?;
+        }
+        Ok(scores)
+    }
+}
+
+/// The last two axes swapped.
+fn transposed(x: View<'_>) -> Result<View<'_>> {
+    Ok(x.with(x.layout.transpose(-1, -2)?))
+}
+
+/// See [`Backend::attention`].
+pub fn forward<B: Backend + ?Sized>(
+    b: &B,
+    params: &AttentionParams,
+    q: View<'_>,
+    k: View<'_>,
+    v: View<'_>,
+    mask: Option<View<'_>>,
+    out: &mut ViewMut<'_>,
+    lse: &mut ViewMut<'_>,
+) -> Result<()> {
+    let s = Sizes::new(b, "attention", params, [q, k, v, out.as_view(), lse.as_view()], mask)?;
+    if lse.layout.numel() == 0 {
+        return Ok(());
+    }
+    if s.lk == 0 {
+        b.fill(out, Scalar::Float(0.0))?;
+        return b.fill(lse, Scalar::Float(f64::NEG_INFINITY));
+    }
+    let [q, k, v] = [s.queries(b, q)?, super::widened(b, k)?, super::widened(b, v)?];
+    let mut p = s.masked_scores(b, params, q.view(), k.view(), mask)?;
+    let shape = s.scores()?;
+
+    let largest = reduced(b, ReduceOp::Max, p.view(), Axes::one(LK))?;
+    let args = [MapArg::Output(0), MapArg::View(stretched(largest.view(), &shape)?)];
+    run(b, "exp_scores", &args, &mut [p.view_mut()], |v| {
+        let shift = v[1].eq(f64::NEG_INFINITY).select(0.0, v[1]);
+        vec![(v[0] - shift).exp()]
+    })?;
+    let sum = reduced(b, ReduceOp::Sum, p.view(), Axes::one(LK))?;
+    let args = [MapArg::Output(0), MapArg::View(stretched(sum.view(), &shape)?)];
+    run(b, "attention_weights", &args, &mut [p.view_mut()], |v| vec![v[1].eq(0.0).select(0.0, v[0] / v[1])])?;
+    write_as(b, lse, s.compute, s.rows()?, |lse| {
+        let args = [MapArg::View(largest.view()), MapArg::View(sum.view())];
+        // A row of -inf has largest -inf and sum 0: -inf again.
+        run(b, "log_sum_exp", &args, &mut [lse.with(lse.layout)], |v| vec![v[0] + v[1].log()])
+    })?;
+    let p = p.shaped(s.stacked(s.lk)?);
+    write_as(b, out, s.compute, s.stacked(s.dv)?, |out| b.gemm(Scalar::Int(1), p, v.view(), Scalar::Int(0), out))
+}
+
+/// See [`Backend::attention_backward`].
+pub fn backward<B: Backend + ?Sized>(
+    b: &B,
+    params: &AttentionParams,
+    q: View<'_>,
+    k: View<'_>,
+    v: View<'_>,
+    mask: Option<View<'_>>,
+    out: View<'_>,
+    lse: View<'_>,
+    g: View<'_>,
+    dq: &mut ViewMut<'_>,
+    dk: &mut ViewMut<'_>,
+    dv: &mut ViewMut<'_>,
+) -> Result<()> {
+    const OP: &str = "attention_backward";
+    let s = Sizes::new(b, OP, params, [q, k, v, out, lse], mask)?;
+    expect(b, OP, "g", g, q.dtype, out.layout.dims())?;
+    expect(b, OP, "dq", dq.as_view(), q.dtype, q.layout.dims())?;
+    expect(b, OP, "dk", dk.as_view(), q.dtype, k.layout.dims())?;
+    expect(b, OP, "dv", dv.as_view(), q.dtype, v.layout.dims())?;
+    let shape = s.scores()?;
+    if shape.numel() == 0 {
+        b.fill(dq, Scalar::Float(0.0))?;
+        b.fill(dk, Scalar::Float(0.0))?;
+        return b.fill(dv, Scalar::Float(0.0));
+    }
+    let [q, k, v] = [s.queries(b, q)?, super::widened(b, k)?, super::widened(b, v)?];
+    let g = s.queries(b, g)?;
+    let mut p = s.masked_scores(b, params, q.view(), k.view(), mask)?;
+    let lse = read_as(b, lse, s.compute, s.rows()?)?;
+    let args = [MapArg::Output(0), MapArg::View(stretched(lse.view(), &shape)?)];
+    run(b, "attention_weights_again", &args, &mut [p.view_mut()], |v| {
+        vec![v[1].eq(f64::NEG_INFINITY).select(0.0, (v[0] - v[1]).exp())]
+    })?;
+
+    let one = Scalar::Int(1);
+    let none = Scalar::Int(0);
+    let kv = |last| Shape::new(&[s.b, s.hk, s.lk, last]);
+    let stacked = s.stacked(s.lk)?;
+    write_as(b, dv, s.compute, kv(s.dv)?, |dv| b.gemm(one, transposed(p.shaped(stacked))?, g.view(), none, dv))?;
+
+    let mut dp = Temp::new(b, s.compute, stacked)?;
+    b.gemm(one, g.view(), transposed(v.view())?, none, &mut dp.view_mut())?;
+    let mut weighted = Temp::new(b, s.compute, shape)?;
+    let args = [MapArg::View(p.view()), MapArg::View(dp.shaped(shape))];
+    run(b, "product", &args, &mut [weighted.view_mut()], |v| vec![v[0] * v[1]])?;
+    let delta = reduced(b, ReduceOp::Sum, weighted.view(), Axes::one(LK))?;
+    let mut ds = weighted;
+    let args = [args[0], args[1], MapArg::View(stretched(delta.view(), &shape)?)];
+    run(b, "gradient_of_scores", &args, &mut [ds.view_mut()], |v| vec![v[0] * (v[1] - v[2])])?;
+
+    let ds = ds.shaped(stacked);
+    let scale = Scalar::Float(params.scale);
+    write_as(b, dq, s.compute, s.stacked(s.d)?, |dq| b.gemm(scale, ds, k.view(), none, dq))?;
+    write_as(b, dk, s.compute, kv(s.d)?, |dk| b.gemm(scale, transposed(ds)?, q.view(), none, dk))
+}

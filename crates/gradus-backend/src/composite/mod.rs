@@ -1,0 +1,221 @@
+//! Default bodies of the composites of [`Backend`], over its required primitives.
+//!
+//! Plain rather than fast: they are what an override is tested against, and what makes a new backend complete. They
+//! compute in the compute dtype and round once, when a result is stored; so f16 and bf16 operands are widened first.
+//! Temporaries are allocated on the backend and freed on return.
+
+pub mod attention;
+pub mod conv;
+pub mod cross_entropy;
+pub mod embedding;
+pub mod norm;
+pub mod optim;
+pub mod pool;
+pub mod softmax;
+
+use std::sync::{Arc, LazyLock, Mutex};
+
+use crate::{
+    Axes, Backend, Buffer, DType, Error, ErrorKind, Expr, Kernel, KernelBuilder, Layout, MapArg, ReduceOp, Result,
+    Shape, View, ViewMut,
+};
+
+/// A contiguous tensor that lives for the time of a composite.
+#[derive(Debug)]
+struct Temp {
+    buffer: Buffer,
+    dtype: DType,
+    layout: Layout,
+}
+
+impl Temp {
+    fn new<B: Backend + ?Sized>(b: &B, dtype: DType, shape: Shape) -> Result<Self> {
+        let buffer = b.alloc(shape.numel() * dtype.size())?;
+        Ok(Temp { buffer, dtype, layout: Layout::contiguous(shape) })
+    }
+
+    /// A table of i64 made on the host; `values` has as many elements as `shape`.
+    fn table<B: Backend + ?Sized>(b: &B, shape: Shape, values: &[i64]) -> Result<Self> {
+        let mut t = Temp::new(b, DType::I64, shape)?;
+        b.upload(&mut t.buffer, 0, crate::Element::as_bytes(values))?;
+        Ok(t)
+    }
+
+    fn view(&self) -> View<'_> {
+        View { buffer: &self.buffer, dtype: self.dtype, layout: self.layout }
+    }
+
+    fn view_mut(&mut self) -> ViewMut<'_> {
+        ViewMut { buffer: &mut self.buffer, dtype: self.dtype, layout: self.layout }
+    }
+
+    /// The same elements under another shape of as many elements.
+    fn shaped(&self, shape: Shape) -> View<'_> {
+        self.view().with(Layout::contiguous(shape))
+    }
+}
+
+/// An operand as a primitive wants it: the view that was handed in, or a converted copy.
+enum Source<'a> {
+    View(View<'a>),
+    Temp(Temp),
+}
+
+impl Source<'_> {
+    fn view(&self) -> View<'_> {
+        match self {
+            Source::View(v) => *v,
+            Source::Temp(t) => t.view(),
+        }
+    }
+}
+
+/// `x` in another dtype and under another shape of as many elements, copied only where it has to be.
+fn read_as<'a, B: Backend + ?Sized>(b: &B, x: View<'a>, dtype: DType, shape: Shape) -> Result<Source<'a>> {
+    if x.dtype == dtype
+        && let Some(layout) = x.layout.reshape(shape)
+    {
+        return Ok(Source::View(x.with(layout)));
+    }
+    let mut t = Temp::new(b, dtype, *x.layout.shape())?;
+    convert(b, x, &mut t.view_mut())?;
+    t.layout = Layout::contiguous(shape);
+    Ok(Source::Temp(t))
+}
+
+/// `x` in its compute dtype.
+fn widened<'a, B: Backend + ?Sized>(b: &B, x: View<'a>) -> Result<Source<'a>> {
+    read_as(b, x, x.dtype.compute(), *x.layout.shape())
+}
+
+/// Lets `f` write `out` in another dtype and under another shape of as many elements, through a temporary only where it
+/// has to be.
+fn write_as<B: Backend + ?Sized>(
+    b: &B,
+    out: &mut ViewMut<'_>,
+    dtype: DType,
+    shape: Shape,
+    f: impl FnOnce(&mut ViewMut<'_>) -> Result<()>,
+) -> Result<()> {
+    if out.dtype == dtype
+        && let Some(layout) = out.layout.reshape(shape)
+    {
+        return f(&mut out.with(layout));
+    }
+    let mut t = Temp::new(b, dtype, shape)?;
+    f(&mut t.view_mut())?;
+    convert(b, t.shaped(*out.layout.shape()), out)
+}
+
+/// Copies between two views of one shape, casting if their dtypes differ.
+fn convert<B: Backend + ?Sized>(b: &B, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+    if x.dtype == out.dtype {
+        return b.copy_strided(x, out);
+    }
+    run(b, "cast", &[MapArg::View(x)], &mut [out.with(out.layout)], |v| vec![v[0]])
+}
+
+/// `x` combined along `axes`, which stay with size 1, in the dtype of `x` (a float).
+fn reduced<B: Backend + ?Sized>(b: &B, op: ReduceOp, x: View<'_>, axes: Axes) -> Result<Temp> {
+    let mut t = Temp::new(b, x.dtype, x.layout.shape().reduced(axes, true))?;
+    b.reduce(op, x, axes, &mut t.view_mut())?;
+    Ok(t)
+}
+
+/// `x` stretched to `shape`.
+fn stretched<'a>(x: View<'a>, shape: &Shape) -> Result<View<'a>> {
+    Ok(x.with(x.layout.expand(*shape)?))
+}
+
+type Body = for<'k> fn(&[Expr<'k>]) -> Vec<Expr<'k>>;
+
+/// Maps the kernel `body` over tensors. Scalar arguments have the compute dtype of the first output; results are cast to
+/// the dtypes of the outputs.
+fn run<B: Backend + ?Sized>(
+    b: &B,
+    name: &'static str,
+    args: &[MapArg<'_>],
+    outs: &mut [ViewMut<'_>],
+    body: Body,
+) -> Result<()> {
+    let out_dtypes: Vec<_> = outs.iter().map(|o| o.dtype).collect();
+    let dtype = |arg: &MapArg<'_>| match arg {
+        MapArg::View(v) => v.dtype,
+        MapArg::Output(i) => out_dtypes[*i],
+        MapArg::Scalar(_) => out_dtypes[0].compute(),
+    };
+    let arg_dtypes: Vec<_> = args.iter().map(dtype).collect();
+    b.map(&*kernel(name, &arg_dtypes, &out_dtypes, body)?, args, outs)
+}
+
+/// The kernel of a composite, built on first use and kept: one for each name, argument and output dtypes.
+fn kernel(name: &'static str, args: &[DType], outs: &[DType], body: Body) -> Result<Arc<Kernel>> {
+    type Key = (&'static str, Vec<DType>, Vec<DType>);
+    type Kernels = Mutex<Vec<(Key, Arc<Kernel>)>>;
+    static KERNELS: LazyLock<Kernels> = LazyLock::new(Default::default);
+    let mut kernels = KERNELS.lock().unwrap_or_else(|e| e.into_inner());
+    if let Some((_, k)) = kernels.iter().find(|((n, a, o), _)| *n == name && a == args && o == outs) {
+        return Ok(k.clone());
+    }
+    let builder = KernelBuilder::new(args);
+    let exprs = body(&builder.args());
+    let outputs: Vec<_> = exprs.into_iter().zip(outs).map(|(e, &d)| (e.cast(d), d)).collect();
+    let k = Arc::new(builder.finish(name, &outputs)?);
+    kernels.push(((name, args.to_vec(), outs.to_vec()), k.clone()));
+    Ok(k)
+}
+
+/// Checks an operand: its dtype, then its shape.
+fn expect<B: Backend + ?Sized>(
+    b: &B,
+    op: &'static str,
+    name: &str,
+    x: View<'_>,
+    dtype: DType,
+    shape: &[usize],
+) -> Result<()> {
+    let dims = x.layout.dims();
+    if x.dtype != dtype {
+        let m = format!("{name} must be {dtype} here");
+        return Err(Error::new(ErrorKind::DTypeMismatch, op, m).operand(name, dims, x.dtype, b.name()));
+    }
+    if dims != shape {
+        let m = format!("{name} must have shape {}", Shape::display(shape));
+        return Err(Error::shape(op, m).operand(name, dims, x.dtype, b.name()));
+    }
+    Ok(())
+}
+
+/// Checks that an operand is a float tensor.
+fn expect_float(op: &'static str, x: View<'_>) -> Result<()> {
+    if x.dtype.is_float() { Ok(()) } else { Err(Error::dtype(op, x.dtype, "floats")) }
+}
+
+/// Checks that an operand has `rank` axes, which `form` names.
+fn expect_rank<B: Backend + ?Sized>(
+    b: &B,
+    op: &'static str,
+    name: &str,
+    x: View<'_>,
+    rank: usize,
+    form: &str,
+) -> Result<()> {
+    if x.layout.rank() == rank {
+        return Ok(());
+    }
+    let m = format!("{name} must have {rank} axes {form}");
+    Err(Error::shape(op, m).operand(name, x.layout.dims(), x.dtype, b.name()))
+}
+
+/// Checks that an operand holds indices: i64, i32 or u32.
+fn expect_index(op: &'static str, x: View<'_>) -> Result<()> {
+    match x.dtype {
+        DType::I64 | DType::I32 | DType::U32 => Ok(()),
+        d => Err(Error::dtype(op, d, "indices as i64, i32 or u32")),
+    }
+}
+
+/// Checks a parameter: `ok`, else an error that says what `name` must be.
+fn expect_parameter(op: &'static str, name: &str, value: f64, ok: bool, wanted: &str) -> Result<()> {
+    if ok { Ok(()) } else { Err(Error::argument(op, format!("{name} is {value:?}; it must be {wanted}"))) }
+}

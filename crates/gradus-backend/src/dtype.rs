@@ -1,0 +1,324 @@
+//! Element types: [`DType`] at run time, [`Element`] at compile time.
+
+use std::fmt;
+
+use half::{bf16, f16};
+
+use crate::{Error, ErrorKind, Result, Scalar};
+
+/// The type of a tensor's elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+#[allow(missing_docs)]
+pub enum DType {
+    F64,
+    F32,
+    F16,
+    BF16,
+    I64,
+    I32,
+    I16,
+    I8,
+    U64,
+    U32,
+    U16,
+    U8,
+    Bool,
+}
+
+impl DType {
+    /// Every dtype.
+    pub const ALL: [DType; 13] = [
+        DType::F64,
+        DType::F32,
+        DType::F16,
+        DType::BF16,
+        DType::I64,
+        DType::I32,
+        DType::I16,
+        DType::I8,
+        DType::U64,
+        DType::U32,
+        DType::U16,
+        DType::U8,
+        DType::Bool,
+    ];
+
+    /// Bytes of one element.
+    pub const fn size(self) -> usize {
+        match self {
+            DType::F64 | DType::I64 | DType::U64 => 8,
+            DType::F32 | DType::I32 | DType::U32 => 4,
+            DType::F16 | DType::BF16 | DType::I16 | DType::U16 => 2,
+            DType::I8 | DType::U8 | DType::Bool => 1,
+        }
+    }
+
+    /// The short name: `f32`, `bool`, ...
+    pub const fn name(self) -> &'static str {
+        match self {
+            DType::F64 => "f64",
+            DType::F32 => "f32",
+            DType::F16 => "f16",
+            DType::BF16 => "bf16",
+            DType::I64 => "i64",
+            DType::I32 => "i32",
+            DType::I16 => "i16",
+            DType::I8 => "i8",
+            DType::U64 => "u64",
+            DType::U32 => "u32",
+            DType::U16 => "u16",
+            DType::U8 => "u8",
+            DType::Bool => "bool",
+        }
+    }
+
+    /// Whether this is a floating-point type.
+    pub const fn is_float(self) -> bool {
+        matches!(self, DType::F64 | DType::F32 | DType::F16 | DType::BF16)
+    }
+
+    /// Whether this is an integer type, signed or not. `bool` is not.
+    pub const fn is_int(self) -> bool {
+        !self.is_float() && !matches!(self, DType::Bool)
+    }
+
+    /// Whether negative numbers can be stored.
+    pub const fn is_signed(self) -> bool {
+        self.is_float() || matches!(self, DType::I64 | DType::I32 | DType::I16 | DType::I8)
+    }
+
+    /// The type in which a backend computes with elements of this type: f16 and bf16 compute in f32 and round once,
+    /// when stored; every other type computes in itself.
+    pub const fn compute(self) -> DType {
+        match self {
+            DType::F16 | DType::BF16 => DType::F32,
+            d => d,
+        }
+    }
+
+    /// The dtype of a sum or product: small integers and booleans widen to 64 bits, the rest stay.
+    pub const fn accumulate(self) -> DType {
+        match self {
+            DType::I8 | DType::I16 | DType::I32 | DType::U8 | DType::U16 | DType::U32 | DType::Bool => DType::I64,
+            d => d,
+        }
+    }
+
+    /// The float dtype in which a transcendental function of this dtype is computed: floats stay, the rest become f32.
+    pub const fn to_float(self) -> DType {
+        if self.is_float() { self } else { DType::F32 }
+    }
+
+    /// The dtype of an operation on both operands: the smallest that holds every value of either.
+    ///
+    /// f16 with bf16 gives f32; a float wins over any integer; `i64` with `u64` is an error, because no dtype holds
+    /// both. `bool` promotes to anything.
+    pub fn promote(self, other: DType) -> Result<DType> {
+        use DType::*;
+        let (a, b) = (self, other);
+        if a == b {
+            return Ok(a);
+        }
+        Ok(match (a.is_float(), b.is_float()) {
+            (true, true) => match (a, b) {
+                (F64, _) | (_, F64) => F64,
+                _ => F32,
+            },
+            (true, false) => a,
+            (false, true) => b,
+            (false, false) => {
+                if a == Bool {
+                    return Ok(b);
+                }
+                if b == Bool {
+                    return Ok(a);
+                }
+                let wider = if a.size() >= b.size() { a } else { b };
+                match (a.is_signed(), b.is_signed()) {
+                    (true, true) | (false, false) => wider,
+                    _ => {
+                        let (signed, unsigned) = if a.is_signed() { (a, b) } else { (b, a) };
+                        match signed.size().max(unsigned.size() * 2) {
+                            1 => I8,
+                            2 => I16,
+                            4 => I32,
+                            8 => I64,
+                            _ => {
+                                let m = format!("no dtype holds every value of {a} and of {b}");
+                                return Err(Error::new(ErrorKind::DTypeMismatch, "promote", m)
+                                    .help("cast one operand first, for example x.to_dtype(DType::I64)?"));
+                            }
+                        }
+                    }
+                }
+            }
+        })
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl std::str::FromStr for DType {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Self> {
+        DType::ALL.into_iter().find(|d| d.name() == s).ok_or_else(|| {
+            let names: Vec<_> = DType::ALL.iter().map(|d| d.name()).collect();
+            Error::argument("dtype", format!("{s:?} is no dtype; the dtypes are {}", names.join(", ")))
+        })
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A Rust type that a tensor can hold.
+pub trait Element: Copy + Default + PartialEq + fmt::Debug + Send + Sync + sealed::Sealed + 'static {
+    /// The dtype of this type.
+    const DTYPE: DType;
+
+    /// The elements as bytes in native order.
+    fn as_bytes(slice: &[Self]) -> &[u8];
+
+    /// Elements from bytes in native order, of any alignment; a trailing partial element is left out.
+    fn from_bytes(bytes: &[u8]) -> Vec<Self>;
+
+    /// The nearest value of this type: `as` conversion for numbers, non-zero for `bool`.
+    fn from_f64(v: f64) -> Self;
+
+    /// The value as f64; exact but for 64-bit integers beyond 2^53.
+    fn to_f64(self) -> f64;
+
+    /// The value as a [`Scalar`].
+    fn to_scalar(self) -> Scalar;
+
+    /// The value of a scalar, if this type can represent it.
+    fn from_scalar(s: Scalar) -> Result<Self>;
+}
+
+macro_rules! element {
+    ($($t:ty, $dtype:ident, $scalar:expr, $from:expr, $to:expr;)*) => {$(
+        impl sealed::Sealed for $t {}
+        impl Element for $t {
+            const DTYPE: DType = DType::$dtype;
+            fn as_bytes(slice: &[Self]) -> &[u8] {
+                bytemuck::cast_slice(slice)
+            }
+            fn from_bytes(bytes: &[u8]) -> Vec<Self> {
+                bytes.chunks_exact(size_of::<Self>()).map(bytemuck::pod_read_unaligned).collect()
+            }
+            fn from_f64(v: f64) -> Self {
+                ($from)(v)
+            }
+            fn to_f64(self) -> f64 {
+                ($to)(self)
+            }
+            fn to_scalar(self) -> Scalar {
+                ($scalar)(self)
+            }
+            fn from_scalar(s: Scalar) -> Result<Self> {
+                s.check(Self::DTYPE)?;
+                Ok(match s {
+                    Scalar::Int(v) => <$t as FromI64>::from_i64(v),
+                    Scalar::Bool(v) => <$t as FromI64>::from_i64(i64::from(v)),
+                    Scalar::Float(v) => Self::from_f64(v),
+                })
+            }
+        }
+    )*};
+}
+
+trait FromI64 {
+    fn from_i64(v: i64) -> Self;
+}
+macro_rules! from_i64 {
+    ($($t:ty)*) => {$(impl FromI64 for $t { fn from_i64(v: i64) -> Self { v as $t } })*};
+}
+from_i64!(f64 f32 i64 i32 i16 i8 u64 u32 u16 u8);
+impl FromI64 for f16 {
+    fn from_i64(v: i64) -> Self {
+        f16::from_f64(v as f64)
+    }
+}
+impl FromI64 for bf16 {
+    fn from_i64(v: i64) -> Self {
+        bf16::from_f64(v as f64)
+    }
+}
+
+element! {
+    f64, F64, Scalar::Float, |v| v, |v| v;
+    f32, F32, |v| Scalar::Float(f64::from(v)), |v| v as f32, f64::from;
+    f16, F16, |v: f16| Scalar::Float(v.to_f64()), f16::from_f64, f16::to_f64;
+    bf16, BF16, |v: bf16| Scalar::Float(v.to_f64()), bf16::from_f64, bf16::to_f64;
+    i64, I64, Scalar::Int, |v| v as i64, |v| v as f64;
+    i32, I32, |v| Scalar::Int(i64::from(v)), |v| v as i32, f64::from;
+    i16, I16, |v| Scalar::Int(i64::from(v)), |v| v as i16, f64::from;
+    i8, I8, |v| Scalar::Int(i64::from(v)), |v| v as i8, f64::from;
+    u64, U64, |v: u64| i64::try_from(v).map_or(Scalar::Float(v as f64), Scalar::Int), |v| v as u64, |v| v as f64;
+    u32, U32, |v| Scalar::Int(i64::from(v)), |v| v as u32, f64::from;
+    u16, U16, |v| Scalar::Int(i64::from(v)), |v| v as u16, f64::from;
+    u8, U8, |v| Scalar::Int(i64::from(v)), |v| v as u8, f64::from;
+}
+
+impl sealed::Sealed for bool {}
+impl Element for bool {
+    const DTYPE: DType = DType::Bool;
+    fn as_bytes(slice: &[Self]) -> &[u8] {
+        bytemuck::cast_slice(slice)
+    }
+    fn from_bytes(bytes: &[u8]) -> Vec<Self> {
+        bytes.iter().map(|&b| b != 0).collect()
+    }
+    fn from_f64(v: f64) -> Self {
+        v != 0.0
+    }
+    fn to_f64(self) -> f64 {
+        f64::from(u8::from(self))
+    }
+    fn to_scalar(self) -> Scalar {
+        Scalar::Bool(self)
+    }
+    fn from_scalar(s: Scalar) -> Result<Self> {
+        s.check(DType::Bool)?;
+        Ok(s.to_f64() != 0.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn promotion_holds_every_value_of_both() {
+        use DType::*;
+        for (a, b, want) in [
+            (F16, BF16, F32),
+            (F32, F64, F64),
+            (F16, I64, F16),
+            (I8, U8, I16),
+            (I32, U32, I64),
+            (I64, U32, I64),
+            (Bool, U8, U8),
+            (U16, U64, U64),
+        ] {
+            assert_eq!(a.promote(b).unwrap(), want, "{a} {b}");
+            assert_eq!(b.promote(a).unwrap(), want, "{b} {a}");
+        }
+        assert_eq!(I64.promote(U64).unwrap_err().kind(), &ErrorKind::DTypeMismatch);
+    }
+
+    #[test]
+    fn bytes_round_trip_at_any_alignment() {
+        let v = [1.5f32, -2.0, f32::INFINITY];
+        let mut bytes = vec![0u8];
+        bytes.extend_from_slice(f32::as_bytes(&v));
+        assert_eq!(f32::from_bytes(&bytes[1..]), v);
+    }
+}

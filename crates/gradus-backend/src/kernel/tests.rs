@@ -1,0 +1,143 @@
+//! Tests of the IR against closed forms and finite differences.
+
+use super::*;
+use crate::Scalar;
+
+fn f(v: f64) -> Scalar {
+    Scalar::Float(v)
+}
+
+fn one(kernel: &Kernel, args: &[f64]) -> f64 {
+    kernel.eval(&args.iter().map(|&v| f(v)).collect::<Vec<_>>()).unwrap()[0].to_f64()
+}
+
+/// The gradient of output 0 at `x`, seeded with 1.
+fn gradient(kernel: &Kernel, x: &[f64]) -> Vec<f64> {
+    let vjp = kernel.vjp((1 << x.len()) - 1);
+    let args: Vec<_> = vjp.args.iter().map(|a| f(if let VjpArg::Input(i) = a { x[*i] } else { 1.0 })).collect();
+    vjp.kernel.eval(&args).unwrap().iter().map(|s| s.to_f64()).collect()
+}
+
+#[test]
+fn every_float_instruction_has_the_slope_of_its_finite_difference_to_second_order() {
+    use ScalarOp::*;
+    for &op in
+        ScalarOp::ALL.iter().filter(|o| matches!(o.rule(), TypeRule::Float | TypeRule::Number | TypeRule::Signed))
+    {
+        let points: &[f64] = match op {
+            Acosh => &[1.3, 2.5],
+            Asin | Acos | Atanh => &[-0.6, 0.3],
+            Log | Log2 | Log10 | Log1p | Sqrt | Rsqrt => &[0.4, 2.7],
+            _ => &[-1.3, 0.35, 2.2],
+        };
+        for &x in points {
+            let (kernel, at) = if op.arity() == 1 {
+                (Kernel::build("k", &[DType::F64], |v| vec![v[0].unary(op)]).unwrap(), vec![x])
+            } else {
+                (Kernel::build("k", &[DType::F64; 2], |v| vec![v[0].binary(op, v[1])]).unwrap(), vec![x.abs(), 1.7])
+            };
+            let first = gradient(&kernel, &at);
+            for i in 0..at.len() {
+                let shifted = |h: f64| {
+                    let mut p = at.clone();
+                    p[i] += h;
+                    p
+                };
+                let h = 1e-6;
+                let numeric = (one(&kernel, &shifted(h)) - one(&kernel, &shifted(-h))) / (2.0 * h);
+                assert!(
+                    (numeric - first[i]).abs() < 1e-6 * (1.0 + numeric.abs()),
+                    "{op:?} {at:?}: {numeric} {}",
+                    first[i]
+                );
+                // Second order: the gradient kernel for argument i, differentiated again.
+                let vjp = kernel.vjp(1 << i);
+                let args = |p: &[f64]| -> Vec<f64> {
+                    vjp.args.iter().map(|a| if let VjpArg::Input(i) = a { p[*i] } else { 1.0 }).collect()
+                };
+                let second = gradient(&vjp.kernel, &args(&at));
+                let analytic = vjp.args.iter().position(|a| *a == VjpArg::Input(i)).map_or(0.0, |k| second[k]);
+                let numeric =
+                    (one(&vjp.kernel, &args(&shifted(h))) - one(&vjp.kernel, &args(&shifted(-h)))) / (2.0 * h);
+                assert!(
+                    (numeric - analytic).abs() < 1e-6 * (1.0 + numeric.abs()),
+                    "{op:?}'' {at:?}: {numeric} {analytic}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_are_exact_where_naive_forms_cancel_or_overflow() {
+    let k = |op| Kernel::build("k", &[DType::F32], |v| vec![v[0].unary(op)]).unwrap();
+    assert!((gradient(&k(ScalarOp::Sigmoid), &[40.0])[0] / (-40f64).exp() - 1.0).abs() < 1e-6);
+    assert!((gradient(&k(ScalarOp::Expm1), &[-40.0])[0] / (-40f64).exp() - 1.0).abs() < 1e-6);
+    assert_eq!(gradient(&k(ScalarOp::Softplus), &[1000.0]), [1.0]);
+    let pow = Kernel::build("pow", &[DType::F32; 2], |v| vec![v[0].pow(v[1])]).unwrap();
+    assert_eq!(gradient(&pow, &[0.0, 0.0]), [0.0, 0.0]);
+    assert_eq!(gradient(&pow, &[0.0, 2.0]), [0.0, 0.0]);
+    let max = Kernel::build("max", &[DType::F32; 2], |v| vec![v[0].max(v[1])]).unwrap();
+    assert_eq!(gradient(&max, &[2.0, 2.0]), [0.5, 0.5]);
+    let r#where = Kernel::build("w", &[DType::F32], |v| vec![v[0].gt(0.0).select(v[0], 0.0)]).unwrap();
+    assert_eq!(gradient(&r#where, &[-1.0]), [0.0]);
+}
+
+#[test]
+fn gradient_reads_only_what_it_needs() {
+    let add = Kernel::build("add", &[DType::F32; 2], |v| vec![v[0] + v[1]]).unwrap();
+    assert_eq!(add.vjp(0b11).args, [VjpArg::Grad(0)]);
+    let mul = Kernel::build("mul", &[DType::F32; 2], |v| vec![v[0] * v[1]]).unwrap();
+    assert_eq!(mul.vjp(0b01).args, [VjpArg::Input(1), VjpArg::Grad(0)]);
+    assert!(!mul.vjp(0b01).reads_input(0));
+}
+
+#[test]
+fn integers_wrap_and_refuse_a_zero_divisor() {
+    let add = Kernel::build("add", &[DType::I8; 2], |v| vec![v[0] + v[1]]).unwrap();
+    assert_eq!(add.eval(&[Scalar::Int(127), Scalar::Int(1)]).unwrap(), [Scalar::Int(-128)]);
+    let div = Kernel::build("div", &[DType::I64; 2], |v| vec![v[0] / v[1]]).unwrap();
+    assert_eq!(div.eval(&[Scalar::Int(i64::MIN), Scalar::Int(-1)]).unwrap(), [Scalar::Int(i64::MIN)]);
+    assert!(div.eval(&[Scalar::Int(1), Scalar::Int(0)]).is_err());
+    let floor = Kernel::build("floor_div", &[DType::I32; 2], |v| vec![v[0].floor_div(v[1])]).unwrap();
+    for (a, b, want) in [(7, 2, 3), (-7, 2, -4), (7, -2, -4), (-7, -2, 3), (6, -2, -3)] {
+        assert_eq!(floor.eval(&[Scalar::Int(a), Scalar::Int(b)]).unwrap(), [Scalar::Int(want)], "{a} {b}");
+    }
+}
+
+#[test]
+fn large_integers_convert_with_one_rounding_and_unsigned_ones_keep_their_sign() {
+    let to = |from, to| Kernel::build("cast", &[from], |v| vec![v[0].cast(to)]).unwrap();
+    // Just above the middle of two f32 values, by less than an f64 can tell.
+    let v = (1i64 << 60) + (1 << 36) + 1;
+    assert_eq!(to(DType::I64, DType::F32).eval(&[Scalar::Int(v)]).unwrap(), [f(f64::from(v as f32))]);
+    let high = Scalar::Int(u64::MAX as i64);
+    assert_eq!(to(DType::U64, DType::F64).eval(&[high]).unwrap(), [f(2f64.powi(64))]);
+    let abs = Kernel::build("abs", &[DType::U64], |v| vec![v[0].abs()]).unwrap();
+    assert_eq!(abs.eval(&[high]).unwrap(), [high]);
+}
+
+#[test]
+fn half_arguments_compute_in_f32_and_round_once() {
+    let k = Kernel::build("k", &[DType::BF16, DType::BF16], |v| vec![v[0] * v[0] - v[1]]).unwrap();
+    assert_eq!(k.outputs()[0].1, DType::BF16);
+    // 1.0078125^2 = 1.01568603515625, which bf16 would round to 1.015625 before the difference.
+    let y = k.eval(&[f(1.0078125), f(1.015625)]).unwrap()[0].to_f64();
+    assert_eq!(y, 1.0078125f64.powi(2) - 1.015625);
+}
+
+#[test]
+fn ill_typed_code_is_an_error_that_names_the_kernel() {
+    let e = Kernel::build("bad", &[DType::I64], |v| vec![v[0].exp()]).unwrap_err();
+    assert!(e.to_string().contains("exp of (i64)") && e.to_string().contains("bad"), "{e}");
+    assert!(Kernel::build("bad", &[DType::F32, DType::F64], |v| vec![v[0] + v[1]]).is_err());
+    assert!(Kernel::build("bad", &[DType::U8], |v| vec![-v[0]]).is_err());
+    assert!(Kernel::build("none", &[DType::U8], |_| vec![]).is_err());
+}
+
+#[test]
+fn printed_form_shows_every_instruction() {
+    let k = Kernel::build("silu", &[DType::F32], |v| vec![v[0] * v[0].sigmoid()]).unwrap();
+    let want = "silu(f32) {\n  v0 = arg 0 : f32\n  v1 = sigmoid v0 : f32\n  v2 = mul v0, v1 : f32\n} -> (v2 : f32)";
+    assert_eq!(k.to_string(), want);
+}

@@ -1,0 +1,161 @@
+//! The gradient of a kernel, as a kernel: one rule per scalar instruction, in its numerically stable form.
+
+use std::sync::Arc;
+
+use super::build::{Expr, KernelBuilder};
+use super::{Kernel, ScalarOp, Vjp, VjpArg};
+use crate::DType;
+
+/// The name of a kernel's gradient: `silu` gives `silu_backward`.
+fn gradient_name(name: &str) -> String {
+    format!("{name}_backward")
+}
+
+/// Builds the gradient of `kernel` for the arguments in `wanted`. See [`Kernel::vjp`].
+pub(super) fn make(kernel: &Kernel, wanted: u32) -> Vjp {
+    let n = kernel.args().len();
+    let wanted: Vec<usize> = (0..n).filter(|&i| wanted >> i & 1 == 1 && kernel.args()[i].is_float()).collect();
+
+    // First with every argument and every output gradient as arguments; the unused ones are dropped below.
+    let mut all: Vec<(VjpArg, DType)> = (0..n).map(|i| (VjpArg::Input(i), kernel.args()[i])).collect();
+    for (k, &(_, d)) in kernel.outputs().iter().enumerate().filter(|(_, (_, d))| d.is_float()) {
+        all.push((VjpArg::Grad(k), d));
+    }
+    let draft = differentiate(kernel, &wanted, &all);
+    let used: Vec<(VjpArg, DType)> = (0..all.len())
+        .filter(|&i| draft.insts().iter().any(|inst| inst.op == ScalarOp::Arg(i as u8)))
+        .map(|i| all[i])
+        .collect();
+    let kernel = differentiate(kernel, &wanted, &used);
+    Vjp { kernel: Arc::new(kernel), args: used.iter().map(|u| u.0).collect(), wanted }
+}
+
+/// The gradient kernel with the given arguments, which must include all that it reads.
+fn differentiate(kernel: &Kernel, wanted: &[usize], args: &[(VjpArg, DType)]) -> Kernel {
+    let builder = KernelBuilder::new(&args.iter().map(|a| a.1).collect::<Vec<_>>());
+    let arg = |which: VjpArg| args.iter().position(|a| a.0 == which).map(|i| builder.expr(i as u16));
+
+    // The forward values again; what no rule reads is dropped when the kernel is finished. A missing argument is one
+    // that the draft did not read, so a constant in its place reaches no output.
+    let mut values: Vec<Expr<'_>> = Vec::with_capacity(kernel.insts().len());
+    for inst in kernel.insts() {
+        let v = match inst.op {
+            ScalarOp::Arg(i) => {
+                arg(VjpArg::Input(usize::from(i))).unwrap_or_else(|| builder.constant(inst.dtype, 0i64))
+            }
+            op => {
+                let operands: Vec<_> = inst.inputs().iter().map(|&o| values[usize::from(o)].value()).collect();
+                builder.push(op, inst.dtype, &operands)
+            }
+        };
+        values.push(v);
+    }
+
+    let mut grads: Vec<Option<Expr<'_>>> = vec![None; values.len()];
+    for (k, &(v, _)) in kernel.outputs().iter().enumerate() {
+        if let Some(g) = arg(VjpArg::Grad(k)) {
+            accumulate(&mut grads[usize::from(v)], g);
+        }
+    }
+    for (i, inst) in kernel.insts().iter().enumerate().rev() {
+        let Some(g) = grads[i] else { continue };
+        let operand = |k: usize| values[usize::from(inst.operands[k])];
+        for (k, d) in rule(inst.op, g, values[i], operand).into_iter().enumerate() {
+            if let Some(d) = d {
+                accumulate(&mut grads[usize::from(inst.operands[k])], d);
+            }
+        }
+    }
+
+    let outputs: Vec<_> = wanted
+        .iter()
+        .map(|&i| {
+            let dtype = kernel.args()[i];
+            let found = kernel.insts().iter().position(|inst| inst.op == ScalarOp::Arg(i as u8));
+            let g = found.and_then(|v| grads[v]).unwrap_or_else(|| builder.constant(dtype.compute(), 0i64));
+            (g, dtype)
+        })
+        .collect();
+    // Nothing wanted: a kernel has an output all the same, and this one has no argument.
+    let none = [(builder.constant(DType::F32, 0i64), DType::F32)];
+    let outputs = if outputs.is_empty() { &none[..] } else { &outputs[..] };
+    builder
+        .finish(&gradient_name(kernel.name()), outputs)
+        .unwrap_or_else(|e| unreachable!("the rules below are well typed for every verified kernel: {e}"))
+}
+
+fn accumulate<'k>(slot: &mut Option<Expr<'k>>, g: Expr<'k>) {
+    *slot = Some(match *slot {
+        Some(sum) => sum + g,
+        None => g,
+    });
+}
+
+/// The gradients of the operands of one instruction: `g` is the gradient of its value `y`. `None` is no gradient
+/// (booleans, integers) or a zero one.
+fn rule<'k>(op: ScalarOp, g: Expr<'k>, y: Expr<'k>, operand: impl Fn(usize) -> Expr<'k>) -> [Option<Expr<'k>>; 3] {
+    use ScalarOp::*;
+    if !g.dtype().is_float() {
+        return [None; 3];
+    }
+    let a = || operand(0);
+    let b = || operand(1);
+    let one = |e: Expr<'k>| [Some(e), None, None];
+    match op {
+        Arg(_) | Const(_) | Sign | Floor | Ceil | Round | Trunc | IsNan | IsFinite | Not => [None; 3],
+        Eq | Ne | Lt | Le | Gt | Ge | And | Or | Xor | FloorDiv => [None; 3],
+        Neg => one(-g),
+        Abs => one(g * a().sign()),
+        Sqrt => one(g * 0.5 / y),
+        Rsqrt => one(g * -0.5 * y / a()),
+        Recip => one(-(g * y * y)),
+        Exp => one(g * y),
+        Exp2 => one(g * y * std::f64::consts::LN_2),
+        // e^x again, not y + 1, which has lost the small values below -1.
+        Expm1 => one(g * a().exp()),
+        Log => one(g / a()),
+        Log2 => one(g / (a() * std::f64::consts::LN_2)),
+        Log10 => one(g / (a() * std::f64::consts::LN_10)),
+        Log1p => one(g / (a() + 1.0)),
+        Sin => one(g * a().cos()),
+        Cos => one(-(g * a().sin())),
+        Tan => one(g * (y * y + 1.0)),
+        Asin => one(g * ((1.0 - a()) * (a() + 1.0)).rsqrt()),
+        Acos => one(-(g * ((1.0 - a()) * (a() + 1.0)).rsqrt())),
+        Atan => one(g / (a() * a() + 1.0)),
+        Sinh => one(g * a().cosh()),
+        Cosh => one(g * a().sinh()),
+        Tanh => one(g * ((1.0 - y) * (y + 1.0))),
+        Asinh => one(g * (a() * a() + 1.0).rsqrt()),
+        Acosh => one(g * ((a() - 1.0).rsqrt() * (a() + 1.0).rsqrt())),
+        Atanh => one(g / ((1.0 - a()) * (a() + 1.0))),
+        // sigmoid(-x), not 1 - y, which cancels for large x.
+        Sigmoid => one(g * (y * (-a()).sigmoid())),
+        Softplus => one(g * a().sigmoid()),
+        Erf => one(g * std::f64::consts::FRAC_2_SQRT_PI * (-(a() * a())).exp()),
+        Erfc => one(g * -std::f64::consts::FRAC_2_SQRT_PI * (-(a() * a())).exp()),
+        Add => [Some(g), Some(g), None],
+        Sub => [Some(g), Some(-g), None],
+        Mul => [Some(g * b()), Some(g * a()), None],
+        Div => [Some(g / b()), Some(-(g * y / b())), None],
+        Fmod => [Some(g), Some(-(g * (a() / b()).trunc())), None],
+        Remainder => [Some(g), Some(-(g * (a() / b()).floor())), None],
+        Pow => {
+            // Exponent 0: the slope in the base is 0, also at base 0. Base 0: the slope in the exponent is 0.
+            let da = b().eq(0.0).select(0.0, b() * a().pow(b() - 1.0));
+            let db = a().eq(0.0).select(0.0, y * a().log());
+            [Some(g * da), Some(g * db), None]
+        }
+        // A tie splits evenly; NaN passes the gradient to both, as it came from either.
+        Max => extremum(g, a().lt(b()), a().eq(b()), b().lt(a())),
+        Min => extremum(g, b().lt(a()), a().eq(b()), a().lt(b())),
+        // The branch not taken gets an exact zero, whatever its own derivative is.
+        Select => [None, Some(a().select(g, 0.0)), Some(a().select(0.0, g))],
+        Cast => [a().dtype().is_float().then(|| g.cast(a().dtype())), None, None],
+    }
+}
+
+fn extremum<'k>(g: Expr<'k>, loses_a: Expr<'k>, tie: Expr<'k>, loses_b: Expr<'k>) -> [Option<Expr<'k>>; 3] {
+    let shared = tie.select(g * 0.5, g);
+    [Some(loses_a.select(0.0, shared)), Some(loses_b.select(0.0, shared)), None]
+}

@@ -1,0 +1,410 @@
+//! [`Layout`]: how a tensor's elements lie in a buffer.
+
+use std::fmt;
+use std::ops::Range;
+
+use crate::shape::{MAX_RANK, resolve_axis};
+use crate::{Error, ErrorKind, Result, Shape};
+
+/// Shape, signed strides and offset, all in elements.
+///
+/// **Invariant**: every element lies at a non-negative position, `offset + sum(index * stride)`. Views are made only by
+/// the methods here, each of which keeps it. Stride 0 is a broadcast axis, a negative stride a flipped one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Layout {
+    shape: Shape,
+    strides: [isize; MAX_RANK],
+    offset: usize,
+}
+
+impl Layout {
+    /// The row-major layout of a shape, from position 0.
+    pub fn contiguous(shape: Shape) -> Self {
+        let mut strides = [0; MAX_RANK];
+        let mut step = 1isize;
+        for i in (0..shape.rank()).rev() {
+            strides[i] = step;
+            step *= shape[i].max(1) as isize;
+        }
+        Layout { shape, strides, offset: 0 }
+    }
+
+    /// A layout from its parts. Errors if ranks differ or an element would lie outside `0..elements`.
+    pub fn from_parts(shape: Shape, strides: &[isize], offset: usize, elements: usize) -> Result<Self> {
+        if strides.len() != shape.rank() {
+            let m = format!("{} strides for shape {shape}", strides.len());
+            return Err(Error::argument("layout", m));
+        }
+        let (mut lo, mut hi) = (offset as i128, offset as i128);
+        for (&d, &s) in shape.iter().zip(strides) {
+            let reach = (d.max(1) as i128 - 1) * s as i128;
+            *(if reach < 0 { &mut lo } else { &mut hi }) += reach;
+        }
+        if shape.numel() > 0 && (lo < 0 || hi >= elements as i128) {
+            let m = format!("{shape} with strides {strides:?} from {offset} leaves the buffer of {elements} elements");
+            return Err(Error::argument("layout", m));
+        }
+        let mut all = [0; MAX_RANK];
+        all[..strides.len()].copy_from_slice(strides);
+        Ok(Layout { shape, strides: all, offset })
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Sizes of the axes.
+    pub fn dims(&self) -> &[usize] {
+        self.shape.dims()
+    }
+
+    /// Strides of the axes, in elements.
+    pub fn strides(&self) -> &[isize] {
+        &self.strides[..self.rank()]
+    }
+
+    /// Position of the first element.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Number of axes.
+    pub fn rank(&self) -> usize {
+        self.shape.rank()
+    }
+
+    /// Number of elements.
+    pub fn numel(&self) -> usize {
+        self.shape.numel()
+    }
+
+    /// Whether the elements lie one after the other in row-major order, wherever they start.
+    pub fn is_contiguous(&self) -> bool {
+        if self.numel() == 0 {
+            return true;
+        }
+        let mut step = 1isize;
+        for i in (0..self.rank()).rev() {
+            let d = self.shape[i];
+            if d != 1 {
+                if self.strides[i] != step {
+                    return false;
+                }
+                step *= d as isize;
+            }
+        }
+        true
+    }
+
+    /// The smallest range of positions that holds every element.
+    pub fn span(&self) -> Range<usize> {
+        if self.numel() == 0 {
+            return self.offset..self.offset;
+        }
+        let (mut lo, mut hi) = (self.offset as isize, self.offset as isize);
+        for (&d, &s) in self.dims().iter().zip(self.strides()) {
+            let reach = (d as isize - 1) * s;
+            *(if reach < 0 { &mut lo } else { &mut hi }) += reach;
+        }
+        lo as usize..hi as usize + 1
+    }
+
+    /// Position of the element at `index`, one number an axis, each within its size.
+    pub fn position(&self, index: &[usize]) -> usize {
+        debug_assert_eq!(index.len(), self.rank());
+        let at: isize = index.iter().zip(self.strides()).map(|(&i, &s)| i as isize * s).sum();
+        (self.offset as isize + at) as usize
+    }
+
+    /// Positions of all elements in row-major order. For tests and slow paths.
+    pub fn positions(&self) -> impl Iterator<Item = usize> + '_ {
+        let mut index = [0usize; MAX_RANK];
+        let rank = self.rank();
+        (0..self.numel()).map(move |_| {
+            let at = self.position(&index[..rank]);
+            for axis in (0..rank).rev() {
+                index[axis] += 1;
+                if index[axis] < self.shape[axis] {
+                    break;
+                }
+                index[axis] = 0;
+            }
+            at
+        })
+    }
+
+    /// The same elements under another shape of as many elements, or `None` where that needs a copy.
+    ///
+    /// The rule is NumPy's: a run of axes may be split or merged where it is evenly strided.
+    pub fn reshape(&self, shape: Shape) -> Option<Self> {
+        debug_assert_eq!(shape.numel(), self.numel());
+        if self.is_contiguous() {
+            return Some(Layout { offset: self.offset, ..Layout::contiguous(shape) });
+        }
+        // Old axes of size 1 impose nothing; walk both shapes from the left in chunks of equal element count.
+        let old: Vec<(usize, isize)> =
+            self.dims().iter().copied().zip(self.strides().iter().copied()).filter(|&(d, _)| d != 1).collect();
+        let mut strides = [0isize; MAX_RANK];
+        let (mut i, mut j) = (0, 0);
+        while i < old.len() {
+            let (mut n_old, mut n_new, i0, j0) = (old[i].0, 1usize, i, j);
+            while j < shape.rank() && (n_new < n_old || shape[j] == 1) {
+                n_new *= shape[j];
+                j += 1;
+                while n_new > n_old && i + 1 < old.len() {
+                    i += 1;
+                    n_old *= old[i].0;
+                }
+            }
+            if n_old != n_new {
+                return None;
+            }
+            if old[i0..=i].windows(2).any(|w| w[0].1 != w[1].0 as isize * w[1].1) {
+                return None;
+            }
+            let mut step = old[i].1;
+            for k in (j0..j).rev() {
+                strides[k] = step;
+                step *= shape[k] as isize;
+            }
+            i += 1;
+        }
+        Some(Layout { shape, strides, offset: self.offset })
+    }
+
+    /// The axes in the order `perm`, each named once (negative ones count from the end).
+    pub fn permute(&self, perm: &[isize]) -> Result<Self> {
+        let axes = crate::Axes::resolve("permute", perm, self.rank())?;
+        if axes.len() != self.rank() {
+            let m = format!("{perm:?} names {} of {} axes", perm.len(), self.rank());
+            return Err(Error::new(ErrorKind::InvalidAxis, "permute", m));
+        }
+        let (mut dims, mut strides) = ([0; MAX_RANK], [0; MAX_RANK]);
+        for (i, &p) in perm.iter().enumerate() {
+            let p = resolve_axis("permute", p, self.rank())?;
+            dims[i] = self.shape[p];
+            strides[i] = self.strides[p];
+        }
+        Ok(Layout { shape: Shape::new_unchecked(&dims[..self.rank()]), strides, offset: self.offset })
+    }
+
+    /// Two axes swapped.
+    pub fn transpose(&self, a: isize, b: isize) -> Result<Self> {
+        let (a, b) = (resolve_axis("transpose", a, self.rank())?, resolve_axis("transpose", b, self.rank())?);
+        let (mut dims, mut strides) = ([0; MAX_RANK], self.strides);
+        dims[..self.rank()].copy_from_slice(self.dims());
+        dims.swap(a, b);
+        strides.swap(a, b);
+        Ok(Layout { shape: Shape::new_unchecked(&dims[..self.rank()]), strides, offset: self.offset })
+    }
+
+    /// Every `step`-th element of an axis, from `start` up to but not including `end`; `step` is at least 1.
+    pub fn slice(&self, axis: usize, start: usize, end: usize, step: usize) -> Result<Self> {
+        let size = self.shape[axis];
+        if step == 0 {
+            return Err(
+                Error::argument("slice", "step 0 never ends").help("a step is at least 1; use flip for reverse order")
+            );
+        }
+        if start > end || end > size {
+            let m = format!("{start}..{end} is outside axis {axis} of size {size} in {}", self.shape);
+            return Err(Error::argument("slice", m));
+        }
+        let len = (end - start).div_ceil(step);
+        let mut out = *self;
+        out.shape = self.shape.with(axis, len)?;
+        if len > 0 {
+            out.offset = (self.offset as isize + start as isize * self.strides[axis]) as usize;
+        }
+        // A single element is never stepped over: keep its stride small, so that no product can overflow.
+        out.strides[axis] = if len > 1 { self.strides[axis] * step as isize } else { self.strides[axis] };
+        Ok(out)
+    }
+
+    /// `len` elements of an axis from `start`.
+    pub fn narrow(&self, axis: usize, start: usize, len: usize) -> Result<Self> {
+        let end = start.checked_add(len).ok_or_else(|| Error::argument("narrow", "start + len overflows"))?;
+        self.slice(axis, start, end, 1)
+    }
+
+    /// One element of an axis; the axis goes away.
+    pub fn select(&self, axis: usize, index: usize) -> Result<Self> {
+        let end = index.checked_add(1).ok_or_else(|| Error::argument("select", "index overflows"))?;
+        self.slice(axis, index, end, 1)?.squeeze(axis)
+    }
+
+    /// Without an axis of size 1.
+    pub fn squeeze(&self, axis: usize) -> Result<Self> {
+        if self.shape[axis] != 1 {
+            let m = format!("axis {axis} of {} has size {}, not 1", self.shape, self.shape[axis]);
+            return Err(Error::shape("squeeze", m));
+        }
+        let (mut dims, mut strides) = ([0; MAX_RANK], [0; MAX_RANK]);
+        for (to, from) in (0..self.rank()).filter(|&i| i != axis).enumerate() {
+            dims[to] = self.shape[from];
+            strides[to] = self.strides[from];
+        }
+        Ok(Layout { shape: Shape::new_unchecked(&dims[..self.rank() - 1]), strides, offset: self.offset })
+    }
+
+    /// With a new axis of size 1 before `axis`, which may equal the rank.
+    pub fn unsqueeze(&self, axis: usize) -> Result<Self> {
+        let rank = self.rank();
+        if rank == MAX_RANK || axis > rank {
+            return Err(Error::new(ErrorKind::InvalidAxis, "unsqueeze", format!("axis {axis} of {}", self.shape))
+                .help(format!("a tensor has at most {MAX_RANK} axes; the new one goes at 0 to {rank}")));
+        }
+        let (mut dims, mut strides) = ([1; MAX_RANK], [1; MAX_RANK]);
+        for from in 0..rank {
+            let to = from + usize::from(from >= axis);
+            dims[to] = self.shape[from];
+            strides[to] = self.strides[from];
+        }
+        Ok(Layout { shape: Shape::new_unchecked(&dims[..rank + 1]), strides, offset: self.offset })
+    }
+
+    /// Stretched to `shape` by the broadcasting rule: new and stretched axes get stride 0.
+    pub fn expand(&self, shape: Shape) -> Result<Self> {
+        let lead = shape.rank().checked_sub(self.rank());
+        let fits = lead.is_some_and(|lead| (0..self.rank()).all(|i| [1, shape[i + lead]].contains(&self.shape[i])));
+        let Some(lead) = lead.filter(|_| fits) else {
+            let m = format!("{} does not stretch to {shape}", self.shape);
+            return Err(Error::new(ErrorKind::Broadcast, "expand", m)
+                .help("axes align from the right; only axes of size 1 stretch"));
+        };
+        let mut strides = [0; MAX_RANK];
+        for i in 0..self.rank() {
+            strides[i + lead] = if self.shape[i] == shape[i + lead] { self.strides[i] } else { 0 };
+        }
+        Ok(Layout { shape, strides, offset: self.offset })
+    }
+
+    /// One axis in reverse order.
+    pub fn flip(&self, axis: usize) -> Self {
+        let mut out = *self;
+        let last = self.shape[axis].max(1) as isize - 1;
+        out.offset = (self.offset as isize + last * self.strides[axis]) as usize;
+        out.strides[axis] = -self.strides[axis];
+        if self.numel() == 0 {
+            out.offset = self.offset;
+        }
+        out
+    }
+
+    /// Whether two elements share a position (a stretched axis); such a layout must not be written through.
+    pub fn overlaps_itself(&self) -> bool {
+        let mut axes: Vec<(usize, usize)> = (0..self.rank())
+            .filter(|&i| self.shape[i] > 1)
+            .map(|i| (self.strides[i].unsigned_abs(), self.shape[i]))
+            .collect();
+        axes.sort_unstable();
+        let mut reach = 0;
+        for (stride, size) in axes {
+            if stride <= reach {
+                return self.numel() > 0;
+            }
+            reach += stride * (size - 1);
+        }
+        false
+    }
+}
+
+impl fmt::Debug for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{:?}+{}", self.shape, self.strides(), self.offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(dims: &[usize]) -> Layout {
+        Layout::contiguous(Shape::new(dims).unwrap())
+    }
+
+    #[test]
+    fn views_address_the_elements_that_numpy_would() {
+        let x = layout(&[2, 3, 4]);
+        let y = x.permute(&[2, 0, -2]).unwrap();
+        assert_eq!(y.position(&[3, 1, 2]), x.position(&[1, 2, 3]));
+        let z = x.slice(2, 1, 4, 2).unwrap().flip(2);
+        assert_eq!(z.positions().take(4).collect::<Vec<_>>(), [3, 1, 7, 5]);
+        assert_eq!(z.span(), 1..24);
+        assert_eq!(x.select(1, 2).unwrap().positions().collect::<Vec<_>>(), [8, 9, 10, 11, 20, 21, 22, 23]);
+    }
+
+    #[test]
+    fn reshape_is_a_view_exactly_where_numpy_makes_one() {
+        let base = layout(&[2, 3, 4]);
+        let swapped = base.transpose(0, 1).unwrap();
+        let rows = layout(&[4, 3, 4]).slice(0, 0, 4, 2).unwrap();
+        let stretched = layout(&[2, 3, 1]).expand(Shape::new(&[2, 3, 4]).unwrap()).unwrap();
+        let reversed = base.flip(0).flip(1).flip(2);
+        let views: &[(Layout, &[usize])] = &[
+            (base, &[24]),
+            (base, &[4, 6]),
+            (base, &[1, 2, 1, 12, 1]),
+            (base.flip(0), &[2, 12]),
+            (base.flip(2), &[6, 4]),
+            (base.flip(2), &[6, 2, 2]),
+            (reversed, &[24]),
+            (swapped, &[3, 2, 2, 2]),
+            (swapped, &[3, 1, 2, 4, 1]),
+            (swapped, &[1, 3, 2, 4]),
+            (rows, &[2, 12]),
+            (rows, &[2, 2, 6]),
+            (stretched, &[6, 4]),
+            (stretched, &[6, 2, 2]),
+            (base.transpose(0, 2).unwrap(), &[2, 2, 3, 2]),
+            (layout(&[0, 3]).transpose(0, 1).unwrap(), &[5, 0]),
+        ];
+        for (from, to) in views {
+            let r = from.reshape(Shape::new(to).unwrap());
+            let r = r.unwrap_or_else(|| panic!("{from:?} -> {to:?} must be a view"));
+            assert!(r.positions().eq(from.positions()), "{from:?} -> {r:?}");
+        }
+        let copies: &[(Layout, &[usize])] = &[
+            (base.flip(0), &[24]),
+            (base.flip(0), &[6, 4]),
+            (base.flip(1), &[2, 12]),
+            (swapped, &[24]),
+            (swapped, &[3, 8]),
+            (swapped, &[6, 4]),
+            (rows, &[24]),
+            (rows, &[6, 4]),
+            (stretched, &[2, 12]),
+            (stretched, &[24]),
+            (base.transpose(0, 2).unwrap(), &[4, 6]),
+        ];
+        for (from, to) in copies {
+            assert!(from.reshape(Shape::new(to).unwrap()).is_none(), "{from:?} -> {to:?} must be a copy");
+        }
+    }
+
+    #[test]
+    fn expand_refuses_what_does_not_broadcast() {
+        let x = layout(&[3, 1]);
+        assert_eq!(x.expand(Shape::new(&[2, 3, 5]).unwrap()).unwrap().strides(), [0, 1, 0]);
+        assert!(x.expand(Shape::new(&[4, 5]).unwrap()).is_err());
+        assert!(x.expand(Shape::new(&[3]).unwrap()).is_err());
+        assert!(layout(&[1]).expand(Shape::new(&[0]).unwrap()).unwrap().is_contiguous());
+    }
+
+    #[test]
+    fn overlap_is_seen() {
+        assert!(!layout(&[2, 3]).transpose(0, 1).unwrap().overlaps_itself());
+        assert!(layout(&[1, 3]).expand(Shape::new(&[2, 3]).unwrap()).unwrap().overlaps_itself());
+        assert!(!layout(&[4]).flip(0).overlaps_itself());
+    }
+
+    #[test]
+    fn parts_outside_the_buffer_are_refused() {
+        let s = Shape::new(&[2, 3]).unwrap();
+        assert!(Layout::from_parts(s, &[3, 1], 0, 6).is_ok());
+        assert!(Layout::from_parts(s, &[3, 1], 1, 6).is_err());
+        assert!(Layout::from_parts(s, &[-3, 1], 0, 6).is_err());
+        assert!(Layout::from_parts(s, &[isize::MAX, 1], 0, 6).is_err());
+    }
+}

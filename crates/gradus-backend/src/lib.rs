@@ -1,0 +1,36 @@
+//! The contract that every Gradus backend implements.
+//!
+//! A backend knows buffers, strided views and numbers; it knows no tensor and no gradient. This crate holds the
+//! vocabulary that both sides share: [`DType`] and [`Scalar`], [`Shape`] and [`Layout`], [`Error`], the elementwise IR
+//! [`Kernel`], the parameter structs of the operations, and the object-safe trait [`Backend`].
+//!
+//! A new backend implements the required primitives of [`Backend`] and is complete; the composites (convolution,
+//! normalisation, attention, ...) have default bodies over the primitives, in [`composite`], and are overridden only to
+//! be faster.
+#![warn(missing_docs)]
+
+pub mod backend;
+pub mod buffer;
+pub mod composite;
+pub mod dtype;
+pub mod error;
+pub mod host;
+pub mod kernel;
+pub mod layout;
+pub mod params;
+pub mod philox;
+pub mod scalar;
+pub mod shape;
+
+pub use backend::{Backend, BackendInfo, BackendKind, MemoryStats};
+pub use buffer::{Binding, Buffer, BufferOwner, MapArg, View, ViewMut};
+pub use dtype::{DType, Element};
+pub use error::{Error, ErrorKind, Result};
+pub use host::HostMemory;
+pub use kernel::{Expr, Kernel, KernelBuilder, ScalarOp};
+pub use layout::Layout;
+pub use params::*;
+pub use scalar::Scalar;
+pub use shape::{Axes, MAX_RANK, Shape};
+
+pub use half::{bf16, f16};

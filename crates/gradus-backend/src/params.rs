@@ -1,0 +1,264 @@
+//! Parameters of the operations: plain data, checked where an operation is asked for.
+
+use crate::{Error, Result};
+
+/// How [`Backend::reduce`](crate::Backend::reduce) combines elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ReduceOp {
+    /// Sum in a fixed tree; 0 over nothing. Integers and booleans accumulate in 64 bits, wrapping.
+    Sum,
+    /// Product; 1 over nothing.
+    Prod,
+    /// Largest element; NaN wins. Undefined over nothing: an error.
+    Max,
+    /// Smallest element; NaN wins. Undefined over nothing: an error.
+    Min,
+    /// Whether any element is non-zero; the output is bool.
+    Any,
+    /// Whether all elements are non-zero; the output is bool.
+    All,
+}
+
+impl ReduceOp {
+    /// The operation's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ReduceOp::Sum => "sum",
+            ReduceOp::Prod => "prod",
+            ReduceOp::Max => "max",
+            ReduceOp::Min => "min",
+            ReduceOp::Any => "any",
+            ReduceOp::All => "all",
+        }
+    }
+}
+
+/// Which element [`Backend::arg_reduce`](crate::Backend::arg_reduce) looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ArgReduceOp {
+    /// The first of the largest; the first NaN counts as largest.
+    Max,
+    /// The first of the smallest; the first NaN counts as smallest.
+    Min,
+}
+
+/// What [`Backend::scan`](crate::Backend::scan) accumulates along an axis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ScanOp {
+    /// Running sum.
+    Sum,
+    /// Running product.
+    Prod,
+    /// Running maximum; NaN wins and stays.
+    Max,
+    /// Running minimum; NaN wins and stays.
+    Min,
+    /// Running log of the sum of exponentials (floats).
+    LogSumExp,
+}
+
+/// What [`Backend::scatter`](crate::Backend::scatter) does where it lands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ScatterOp {
+    /// Replace; of several values for one place the last in row-major order of the indices stays.
+    Set,
+    /// Add, in row-major order of the indices.
+    Add,
+}
+
+/// A distribution for [`Backend::random`](crate::Backend::random); `philox` has the formulas.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Distribution {
+    /// Floats uniform in `[lo, hi)`.
+    Uniform {
+        /// Lower end, attained.
+        lo: f64,
+        /// Upper end, not attained.
+        hi: f64,
+    },
+    /// Normal floats (Box-Muller).
+    Normal {
+        /// Mean.
+        mean: f64,
+        /// Standard deviation.
+        std: f64,
+    },
+    /// 1 with probability `p`, else 0; any dtype.
+    Bernoulli {
+        /// Probability of 1.
+        p: f64,
+    },
+    /// Integers uniform in `lo..hi`.
+    Int {
+        /// Lowest value.
+        lo: i64,
+        /// One above the highest value.
+        hi: i64,
+    },
+}
+
+/// A sliding window over one to three trailing spatial axes: convolution, pooling, unfold and fold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Window {
+    /// Number of spatial axes, 1 to 3. Entries of the arrays from there on are unused.
+    pub rank: usize,
+    /// Size of the window.
+    pub kernel: [usize; 3],
+    /// Step between windows.
+    pub stride: [usize; 3],
+    /// Step between the elements of a window.
+    pub dilation: [usize; 3],
+    /// Padding before the first element.
+    pub pad_before: [usize; 3],
+    /// Padding after the last element.
+    pub pad_after: [usize; 3],
+}
+
+impl Window {
+    /// A two-dimensional window of stride 1, without padding or dilation.
+    pub fn new2d(kernel: [usize; 2]) -> Self {
+        let mut k = [1; 3];
+        k[..2].copy_from_slice(&kernel);
+        Window { rank: 2, kernel: k, stride: [1; 3], dilation: [1; 3], pad_before: [0; 3], pad_after: [0; 3] }
+    }
+
+    /// With this stride.
+    #[must_use]
+    pub fn stride2d(mut self, stride: [usize; 2]) -> Self {
+        self.stride[..2].copy_from_slice(&stride);
+        self
+    }
+
+    /// With this padding on both sides.
+    #[must_use]
+    pub fn padding2d(mut self, padding: [usize; 2]) -> Self {
+        self.pad_before[..2].copy_from_slice(&padding);
+        self.pad_after[..2].copy_from_slice(&padding);
+        self
+    }
+
+    /// With this dilation.
+    #[must_use]
+    pub fn dilation2d(mut self, dilation: [usize; 2]) -> Self {
+        self.dilation[..2].copy_from_slice(&dilation);
+        self
+    }
+
+    /// Number of elements of the window.
+    pub fn numel(&self) -> usize {
+        self.kernel[..self.rank].iter().product()
+    }
+
+    /// Number of windows along each axis of an input of these spatial sizes:
+    /// `(size + pad_before + pad_after - dilation * (kernel - 1) - 1) / stride + 1`, rounded down.
+    ///
+    /// Errors if kernel, stride or dilation is 0, or if not even one window fits.
+    pub fn output(&self, op: &str, spatial: &[usize]) -> Result<[usize; 3]> {
+        if !(1..=3).contains(&self.rank) || spatial.len() != self.rank {
+            let m = format!("a window over {} axes does not fit {} spatial axes", self.rank, spatial.len());
+            return Err(Error::argument(op, m));
+        }
+        let mut out = [1; 3];
+        for (i, &size) in spatial.iter().enumerate() {
+            let (k, s, d) = (self.kernel[i], self.stride[i], self.dilation[i]);
+            for (name, v) in [("kernel", k), ("stride", s), ("dilation", d)] {
+                if v == 0 {
+                    return Err(Error::argument(op, format!("{name} is 0 on spatial axis {i}; it is at least 1")));
+                }
+            }
+            let overflow = || Error::argument(op, format!("the window on spatial axis {i} is too large"));
+            let reach = (k - 1).checked_mul(d).and_then(|r| r.checked_add(1)).ok_or_else(overflow)?;
+            let padded = size
+                .checked_add(self.pad_before[i])
+                .and_then(|p| p.checked_add(self.pad_after[i]))
+                .filter(|&p| p <= isize::MAX as usize)
+                .ok_or_else(overflow)?;
+            if padded < reach {
+                let m =
+                    format!("the window spans {reach} elements of spatial axis {i}, which has {padded} with padding");
+                return Err(Error::shape(op, m).help("use a smaller kernel or dilation, or more padding"));
+            }
+            out[i] = (padded - reach) / s + 1;
+        }
+        Ok(out)
+    }
+
+    /// Index of the element that the window at `position` has at `tap` along spatial axis `axis` of `size` elements;
+    /// `None` in the padding.
+    pub fn element(&self, axis: usize, position: usize, tap: usize, size: usize) -> Option<usize> {
+        let padded = position * self.stride[axis] + tap * self.dilation[axis];
+        padded.checked_sub(self.pad_before[axis]).filter(|&i| i < size)
+    }
+
+    /// Checks what a maximum needs beyond [`output`](Window::output): the padding on each side is narrower than the window, and
+    /// every window covers at least one element.
+    pub fn check_pool(&self, op: &str, spatial: &[usize]) -> Result<()> {
+        let positions = self.output(op, spatial)?;
+        for (i, &size) in spatial.iter().enumerate() {
+            let reach = (self.kernel[i] - 1) * self.dilation[i] + 1;
+            let pad = self.pad_before[i].max(self.pad_after[i]);
+            if pad >= reach {
+                let m =
+                    format!("padding {pad} on spatial axis {i} is as wide as the window, which spans {reach} elements");
+                return Err(Error::argument(op, m).help("use less padding: at most half the window is usual"));
+            }
+            // A dilated window can step over all elements of a short axis.
+            let covers = |at| (0..self.kernel[i]).any(|tap| self.element(i, at, tap, size).is_some());
+            if let Some(at) = (0..positions[i]).find(|&at| !covers(at)) {
+                let m = format!("window {at} on spatial axis {i} covers padding only");
+                return Err(Error::argument(op, m).help("use less padding or dilation"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Parameters of [`Backend::cross_entropy`](crate::Backend::cross_entropy).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CrossEntropyParams {
+    /// Rows with this target have loss 0 and no gradient.
+    pub ignore_index: Option<i64>,
+    /// Share of the target's probability spread evenly over all classes, in `[0, 1]`.
+    pub label_smoothing: f64,
+}
+
+/// Parameters of [`Backend::attention`](crate::Backend::attention).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AttentionParams {
+    /// Query i sees keys up to `i + Lkv - Lq`.
+    pub causal: bool,
+    /// Multiplies the scores; usually `1 / sqrt(D)`.
+    pub scale: f64,
+}
+
+/// Parameters of [`Backend::sgd_step`](crate::Backend::sgd_step).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SgdParams {
+    /// Learning rate.
+    pub lr: f64,
+    /// Momentum, 0 for none.
+    pub momentum: f64,
+    /// Nesterov's form of the momentum.
+    pub nesterov: bool,
+    /// L2 penalty, added to the gradient.
+    pub weight_decay: f64,
+}
+
+/// Parameters of [`Backend::adam_step`](crate::Backend::adam_step).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AdamParams {
+    /// Learning rate.
+    pub lr: f64,
+    /// Decay of the first moment, in `[0, 1)`.
+    pub beta1: f64,
+    /// Decay of the second moment, in `[0, 1)`.
+    pub beta2: f64,
+    /// Added to the root of the second moment.
+    pub eps: f64,
+    /// Weight decay.
+    pub weight_decay: f64,
+    /// Decay the parameter itself (AdamW) instead of adding to the gradient (Adam).
+    pub decoupled: bool,
+    /// Number of this step, from 1.
+    pub step: u64,
+}

@@ -1,0 +1,263 @@
+//! [`Shape`]: up to eight sizes, inline; [`Axes`]: a set of axes.
+
+use std::fmt;
+use std::ops::Deref;
+
+use crate::{Error, ErrorKind, Result};
+
+/// The highest rank of a tensor.
+pub const MAX_RANK: usize = 8;
+
+/// The sizes of a tensor's axes, outermost first. Derefs to `&[usize]`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Shape {
+    rank: u8,
+    // Entries from `rank` on are 0, so that the derived equality is right.
+    dims: [usize; MAX_RANK],
+}
+
+impl Shape {
+    /// The shape of a scalar: rank 0, one element.
+    pub const SCALAR: Shape = Shape { rank: 0, dims: [0; MAX_RANK] };
+
+    /// A shape of the given sizes. Errors above rank 8, or when the number of elements overflows `isize`.
+    pub fn new(dims: &[usize]) -> Result<Self> {
+        if dims.len() > MAX_RANK {
+            let m = format!("rank {} is above the highest rank {MAX_RANK}", dims.len());
+            return Err(Error::argument("shape", m));
+        }
+        let mut shape = Shape { rank: dims.len() as u8, dims: [0; MAX_RANK] };
+        shape.dims[..dims.len()].copy_from_slice(dims);
+        // Sizes of 0 do not excuse an overflow among the others: strides are computed from all of them.
+        let mut n = 1usize;
+        for &d in dims {
+            n = n.checked_mul(d.max(1)).filter(|&n| n <= isize::MAX as usize / 8).ok_or_else(|| {
+                let m = format!("{} has more elements than memory can address", Shape::display(dims));
+                Error::new(ErrorKind::Overflow, "shape", m)
+            })?;
+        }
+        Ok(shape)
+    }
+
+    /// For a shape derived from a checked one: the sizes are known to be legal.
+    pub(crate) fn new_unchecked(dims: &[usize]) -> Self {
+        let mut shape = Shape { rank: dims.len() as u8, dims: [0; MAX_RANK] };
+        shape.dims[..dims.len()].copy_from_slice(dims);
+        shape
+    }
+
+    /// Number of elements.
+    pub fn numel(&self) -> usize {
+        self.iter().product()
+    }
+
+    /// Number of axes.
+    pub fn rank(&self) -> usize {
+        usize::from(self.rank)
+    }
+
+    /// The sizes as a slice.
+    pub fn dims(&self) -> &[usize] {
+        &self.dims[..self.rank()]
+    }
+
+    /// This shape with the size of `axis` replaced.
+    pub fn with(&self, axis: usize, size: usize) -> Result<Self> {
+        let mut dims = self.dims;
+        dims[axis] = size;
+        Shape::new(&dims[..self.rank()])
+    }
+
+    /// This shape with `axes` of size 1 (`keepdim`) or removed.
+    pub fn reduced(&self, axes: Axes, keepdim: bool) -> Self {
+        let mut dims = [0; MAX_RANK];
+        let mut rank = 0;
+        for (i, &d) in self.iter().enumerate() {
+            if !axes.contains(i) {
+                dims[rank] = d;
+                rank += 1;
+            } else if keepdim {
+                dims[rank] = 1;
+                rank += 1;
+            }
+        }
+        Shape::new_unchecked(&dims[..rank])
+    }
+
+    /// The NumPy broadcast of two shapes: right-aligned, size 1 stretches, also against 0.
+    pub fn broadcast(op: &str, a: &[usize], b: &[usize]) -> Result<Self> {
+        let rank = a.len().max(b.len());
+        let mut dims = [0; MAX_RANK];
+        for i in 0..rank {
+            let at = |s: &[usize]| if i + s.len() >= rank { s[i + s.len() - rank] } else { 1 };
+            dims[i] = match (at(a), at(b)) {
+                (x, y) if x == y => x,
+                (1, y) => y,
+                (x, 1) => x,
+                (x, y) => {
+                    let (sa, sb) = (Shape::display(a), Shape::display(b));
+                    let m = format!("shapes {sa} and {sb} do not broadcast: axis {i} is {x} and {y}");
+                    return Err(Error::new(ErrorKind::Broadcast, op, m)
+                        .help("sizes must be equal or 1, aligned from the right; use unsqueeze or expand"));
+                }
+            };
+        }
+        Shape::new(&dims[..rank])
+    }
+
+    /// Shows any sizes as `[2, 3]`.
+    pub fn display(dims: &[usize]) -> impl fmt::Display + '_ {
+        struct D<'a>(&'a [usize]);
+        impl fmt::Display for D<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:?}", self.0)
+            }
+        }
+        D(dims)
+    }
+}
+
+impl Deref for Shape {
+    type Target = [usize];
+    fn deref(&self) -> &[usize] {
+        self.dims()
+    }
+}
+
+impl AsRef<[usize]> for Shape {
+    fn as_ref(&self) -> &[usize] {
+        self.dims()
+    }
+}
+
+impl fmt::Debug for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.dims())
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.dims())
+    }
+}
+
+impl PartialEq<[usize]> for Shape {
+    fn eq(&self, other: &[usize]) -> bool {
+        self.dims() == other
+    }
+}
+impl<const N: usize> PartialEq<[usize; N]> for Shape {
+    fn eq(&self, other: &[usize; N]) -> bool {
+        self.dims() == other
+    }
+}
+
+/// Resolves an axis that may count from the end (-1 is the last one) against a rank.
+pub fn resolve_axis(op: &str, axis: isize, rank: usize) -> Result<usize> {
+    let resolved = if axis < 0 { axis + rank as isize } else { axis };
+    if resolved >= 0 && (resolved as usize) < rank {
+        return Ok(resolved as usize);
+    }
+    let m = match rank {
+        0 => format!("axis {axis} of a scalar, which has no axes"),
+        _ => format!("axis {axis} is outside rank {rank}"),
+    };
+    let e = Error::new(ErrorKind::InvalidAxis, op, m);
+    Err(if rank == 0 { e } else { e.help(format!("axes run from 0 to {}, or from -{rank} to -1", rank - 1)) })
+}
+
+/// A set of axes of one tensor.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Axes(u8);
+
+impl Axes {
+    /// No axis.
+    pub const NONE: Axes = Axes(0);
+
+    /// Every axis of a tensor of this rank.
+    pub fn all(rank: usize) -> Self {
+        Axes(((1u16 << rank.min(MAX_RANK)) - 1) as u8)
+    }
+
+    /// One axis, already resolved.
+    pub fn one(axis: usize) -> Self {
+        debug_assert!(axis < MAX_RANK);
+        Axes(1 << axis)
+    }
+
+    /// Axes that may count from the end; one outside the rank or named twice is an error.
+    pub fn resolve(op: &str, axes: &[isize], rank: usize) -> Result<Self> {
+        let mut set = Axes::NONE;
+        for &axis in axes {
+            let a = resolve_axis(op, axis, rank)?;
+            if set.contains(a) {
+                return Err(Error::new(ErrorKind::InvalidAxis, op, format!("axis {a} is named twice in {axes:?}")));
+            }
+            set = set.with(a);
+        }
+        Ok(set)
+    }
+
+    /// This set and one more axis.
+    #[must_use]
+    pub fn with(self, axis: usize) -> Self {
+        Axes(self.0 | Axes::one(axis).0)
+    }
+
+    /// Whether the axis is in the set.
+    pub fn contains(self, axis: usize) -> bool {
+        axis < MAX_RANK && self.0 & (1 << axis) != 0
+    }
+
+    /// Number of axes in the set.
+    pub fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The axes in ascending order.
+    pub fn iter(self) -> impl DoubleEndedIterator<Item = usize> {
+        (0..MAX_RANK).filter(move |&a| self.contains(a))
+    }
+}
+
+impl fmt::Debug for Axes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn broadcast_stretches_ones_also_against_zero() {
+        assert_eq!(Shape::broadcast("add", &[3, 1], &[4]).unwrap(), [3, 4]);
+        assert_eq!(Shape::broadcast("add", &[1], &[0]).unwrap(), [0]);
+        assert_eq!(Shape::broadcast("add", &[], &[2, 0]).unwrap(), [2, 0]);
+        assert_eq!(Shape::broadcast("add", &[2], &[3]).unwrap_err().kind(), &ErrorKind::Broadcast);
+    }
+
+    #[test]
+    fn sizes_are_checked_even_beside_a_zero() {
+        assert!(Shape::new(&[usize::MAX, 2]).is_err());
+        assert!(Shape::new(&[usize::MAX, 2, 0]).is_err());
+        assert!(Shape::new(&[1; 9]).is_err());
+        assert_eq!(Shape::new(&[3, 0]).unwrap().numel(), 0);
+        assert_eq!(Shape::SCALAR.numel(), 1);
+    }
+
+    #[test]
+    fn axes_resolve_from_the_end_and_refuse_repeats() {
+        assert_eq!(Axes::resolve("sum", &[-1, 0], 3).unwrap(), Axes::one(2).with(0));
+        assert_eq!(Axes::resolve("sum", &[0, -3], 3).unwrap_err().kind(), &ErrorKind::InvalidAxis);
+        assert_eq!(resolve_axis("sum", 3, 3).unwrap_err().kind(), &ErrorKind::InvalidAxis);
+        assert_eq!(Axes::all(8).len(), 8);
+    }
+}

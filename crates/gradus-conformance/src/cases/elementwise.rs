@@ -1,0 +1,287 @@
+//! `map`: every instruction on every dtype, and kernels of many instructions.
+
+use gradus_backend::kernel::TypeRule;
+use gradus_backend::{DType, Kernel, KernelBuilder, MapArg, Result, Scalar, ScalarOp, View, ViewMut};
+
+use super::{FLOATS, fresh, sizes};
+use crate::suite::{Array, Bound, Case, Output, Rng, Suite};
+
+/// Edges of the float types, and of the domains of the functions.
+const FLOAT_EDGES: [f64; 40] = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    -0.5,
+    1.5,
+    2.5,
+    -2.5,
+    3.0,
+    7.0,
+    -7.25,
+    10.0,
+    -10.0,
+    30.0,
+    -30.0,
+    88.5,
+    -88.5,
+    -103.5,
+    104.0,
+    709.0,
+    -740.0,
+    1e-3,
+    -1e-8,
+    1e-20,
+    1e-40,
+    5e-324,
+    6e-8,
+    0.999,
+    -0.9999,
+    1.0001,
+    1e4,
+    -1e5,
+    8388609.0,
+    1e30,
+    -1e30,
+    65504.0,
+    f64::INFINITY,
+    f64::NEG_INFINITY,
+    f64::NAN,
+];
+
+/// Pairs are made of these.
+const PAIRED: [f64; 14] =
+    [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0, -3.0, 7.25, 100.0, -0.125, f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
+
+const INT_EDGES: [i64; 12] = [0, 1, -1, 2, -2, 3, -7, 100, i64::MIN, i64::MAX, 1 << 40, -(1 << 33)];
+
+pub(super) fn run(s: &mut Suite<'_>) {
+    for &op in ScalarOp::ALL {
+        match op.rule() {
+            TypeRule::Cast => casts(s),
+            TypeRule::Select => DType::ALL.into_iter().for_each(|d| select(s, d)),
+            rule => DType::ALL.into_iter().filter(|&d| takes(rule, d)).for_each(|d| instruction(s, op, d)),
+        }
+    }
+    whole_kernels(s);
+    shapes(s);
+}
+
+fn takes(rule: TypeRule, d: DType) -> bool {
+    match rule {
+        TypeRule::Float => d.is_float(),
+        TypeRule::Number | TypeRule::Test => d != DType::Bool,
+        TypeRule::Signed => d.is_signed(),
+        TypeRule::Compare => true,
+        TypeRule::Logic => d == DType::Bool,
+        TypeRule::Arg | TypeRule::Const | TypeRule::Select | TypeRule::Cast => false,
+    }
+}
+
+/// The integers at the edges of a dtype, and some between.
+fn int_values(d: DType) -> Vec<i64> {
+    let bits = d.size() as u32 * 8;
+    let ends = match d {
+        DType::U64 => vec![-1, i64::MIN],
+        _ if d.is_signed() => vec![i64::MIN >> (64 - bits), i64::MAX >> (64 - bits)],
+        _ => vec![(u64::MAX >> (64 - bits)) as i64, (i64::MAX as u64 >> (64 - bits)) as i64],
+    };
+    INT_EDGES.into_iter().chain(ends).collect()
+}
+
+/// Values of a dtype that reach its edges.
+fn edges(d: DType) -> Vec<Scalar> {
+    match d {
+        DType::Bool => vec![Scalar::Bool(false), Scalar::Bool(true), Scalar::Bool(true)],
+        d if d.is_float() => FLOAT_EDGES.into_iter().map(Scalar::Float).collect(),
+        d => int_values(d).into_iter().map(Scalar::Int).collect(),
+    }
+}
+
+/// How near a backend must come to the correctly rounded result.
+fn bound(op: ScalarOp, d: DType) -> Bound {
+    use ScalarOp::*;
+    match op {
+        _ if !d.is_float() => Bound::Exact,
+        Neg | Abs | Sign | Sqrt | Recip | Floor | Ceil | Round | Trunc | Add | Sub | Mul | Div | Fmod => Bound::Bits,
+        FloorDiv | Remainder | Max | Min => Bound::Exact,
+        _ if op.rule() != TypeRule::Float && op != Pow => Bound::Exact,
+        // The oracle itself is right to one step only, in f64.
+        _ if d == DType::F64 => Bound::Ulps(2),
+        _ => Bound::Ulps(1),
+    }
+}
+
+fn instruction(s: &mut Suite<'_>, op: ScalarOp, d: DType) {
+    let name = format!("map/{}/{d}", op.name());
+    let arity = op.arity();
+    let kernel = Kernel::build(op.name(), &vec![d; arity], |v| {
+        vec![if arity == 1 { v[0].unary(op) } else { v[0].binary(op, v[1]) }]
+    });
+    let Some(kernel) = built(s, &name, kernel) else { return };
+    let out = kernel.outputs()[0].1;
+    let mut rng = Rng::new(&name);
+    let inputs = if arity == 1 {
+        let mut values = edges(d);
+        if d.is_float() {
+            // Both the range where functions bend and every order of magnitude.
+            values.extend((0..36).map(|_| Scalar::Float(rng.unit() * 6.0)));
+            values.extend((0..36).map(|_| Scalar::Float(rng.unit() * (rng.unit() * 60.0).exp2())));
+        }
+        vec![Array::cycled(d, &[8, 14], &values)]
+    } else {
+        let (a, b) = pairs(op, d, &mut rng);
+        let n = a.len().div_ceil(8);
+        vec![Array::cycled(d, &[n, 8], &a), Array::cycled(d, &[n, 8], &b)]
+    };
+    let dims = inputs[0].shape.to_vec();
+    let call = mapped(&kernel);
+    s.case(&Case::new(name, inputs, vec![fresh(out, &dims)], &call).bound(bound(op, d)));
+}
+
+/// Every pair of interesting operands that has a result.
+fn pairs(op: ScalarOp, d: DType, rng: &mut Rng) -> (Vec<Scalar>, Vec<Scalar>) {
+    use ScalarOp::*;
+    let values: Vec<Scalar> = match d {
+        DType::Bool => edges(d),
+        d if d.is_float() => PAIRED.into_iter().map(Scalar::Float).collect(),
+        d => int_values(d).into_iter().map(Scalar::Int).collect(),
+    };
+    let (mut a, mut b) = (Vec::new(), Vec::new());
+    for &x in &values {
+        for &y in &values {
+            let y = crate::suite::converted(y, d);
+            let int_failure = !d.is_float()
+                && match op {
+                    Div | FloorDiv | Fmod | Remainder => y.to_i64() == 0,
+                    Pow => y.to_i64() < 0 && d.is_signed(),
+                    _ => false,
+                };
+            if !int_failure {
+                a.push(x);
+                b.push(y);
+            }
+        }
+    }
+    if d.is_float() && !matches!(op, FloorDiv | Remainder) {
+        for _ in 0..60 {
+            a.push(Scalar::Float(rng.unit() * (rng.unit() * 12.0).exp2()));
+            b.push(Scalar::Float(rng.unit() * (rng.unit() * 12.0).exp2()));
+        }
+    }
+    (a, b)
+}
+
+fn select(s: &mut Suite<'_>, d: DType) {
+    let name = format!("map/select/{d}");
+    let kernel = Kernel::build("select", &[DType::Bool, d, d], |v| vec![v[0].select(v[1], v[2])]);
+    let Some(kernel) = built(s, &name, kernel) else { return };
+    let mut rng = Rng::new(&name);
+    let dims = [3, 9];
+    let cond = Array::random(DType::Bool, &dims, &mut rng);
+    let inputs = vec![cond, Array::cycled(d, &dims, &edges(d)), Array::random(d, &dims, &mut rng)];
+    s.case(&Case::new(name, inputs, vec![fresh(kernel.outputs()[0].1, &dims)], &mapped(&kernel)));
+}
+
+fn casts(s: &mut Suite<'_>) {
+    for from in DType::ALL {
+        for to in DType::ALL {
+            let name = format!("map/cast/{from}_to_{to}");
+            let builder = KernelBuilder::new(&[from]);
+            let kernel = builder.finish("cast", &[(builder.args()[0].cast(to), to)]);
+            let Some(kernel) = built(s, &name, kernel) else { return };
+            let mut values = edges(from);
+            if from.is_float() {
+                values
+                    .extend([255.5, -128.5, 127.99, 256.0, 4294967296.0, 1e19, -1e19, 2147483648.0].map(Scalar::Float));
+            }
+            let x = Array::cycled(from, &[7, 7], &values);
+            s.case(&Case::new(name, vec![x], vec![fresh(to, &[7, 7])], &mapped(&kernel)));
+        }
+    }
+}
+
+/// Kernels of several instructions, arguments and outputs.
+fn whole_kernels(s: &mut Suite<'_>) {
+    let mut rng = Rng::new("kernels");
+    for d in FLOATS {
+        for dims in [&[5, 7][..], &[3, 7001]] {
+            let name = format!("map/silu_mul/{d}/{}", sizes(dims));
+            let kernel = Kernel::build("silu_mul", &[d, d], |v| vec![v[0] * v[0].sigmoid() * v[1]]);
+            let Some(kernel) = built(s, &name, kernel) else { return };
+            let inputs = vec![Array::random(d, dims, &mut rng), Array::random(d, dims, &mut rng)];
+            s.case(&Case::new(name, inputs, vec![fresh(d, dims)], &mapped(&kernel)).bound(Bound::Ulps(4)));
+        }
+
+        // Two outputs, one updated in place, a scalar argument, a constant, and an argument of another dtype.
+        let name = format!("map/in_place/{d}");
+        let builder = KernelBuilder::new(&[d, DType::F32, d, DType::I32]);
+        let v = builder.args();
+        let (x, t) = (v[0] + v[2] * v[1].cast(d), v[0].gt(0.25).select(v[3].cast(d), -1.0));
+        let Some(kernel) = built(s, &name, builder.finish("in_place", &[(x, d), (t, d)])) else { return };
+        let dims = [4, 33];
+        let call = |b: &dyn gradus_backend::Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+            let args =
+                [MapArg::Output(0), MapArg::View(ins[0]), MapArg::Scalar(Scalar::Float(0.5)), MapArg::View(ins[1])];
+            b.map(&kernel, &args, outs)
+        };
+        let inputs = vec![Array::random(DType::F32, &dims, &mut rng), Array::small(DType::I32, &dims, &mut rng)];
+        let outputs = vec![Output::Updated(Array::random(d, &dims, &mut rng)), fresh(d, &dims)];
+        s.case(&Case::new(name, inputs, outputs, &call).bound(Bound::Ulps(1)));
+    }
+    let name = "map/32_arguments/f32";
+    let sum = Kernel::build("sum_of_32", &[DType::F32; 32], |v| vec![v[1..].iter().fold(v[0], |a, &b| a + b)]);
+    let Some(kernel) = built(s, name, sum) else { return };
+    let inputs = (0..32).map(|_| Array::small(DType::F32, &[3, 5], &mut rng)).collect();
+    s.case(&Case::new(name, inputs, vec![fresh(DType::F32, &[3, 5])], &mapped(&kernel)));
+}
+
+/// Every rank, sizes 0 and 1, and sizes around blocks.
+fn shapes(s: &mut Suite<'_>) {
+    let all: [&[usize]; 14] = [
+        &[],
+        &[0],
+        &[1],
+        &[2, 0, 3],
+        &[1, 1, 1],
+        &[31],
+        &[1025],
+        &[4097],
+        &[3, 1, 5],
+        &[2, 3, 4, 5],
+        &[2, 1, 2, 1, 2, 1, 2, 3],
+        &[40, 1, 40],
+        &[129, 65],
+        &[2, 33, 257],
+    ];
+    for d in [DType::F32, DType::F16, DType::I64, DType::U8] {
+        let add = Kernel::build("add", &[d, d], |v| vec![v[0] + v[1]]);
+        let Some(kernel) = built(s, "map/add", add) else { return };
+        for dims in all {
+            let name = format!("map/add/{d}/{}", sizes(dims));
+            let mut rng = Rng::new(&name);
+            let inputs = vec![Array::random(d, dims, &mut rng), Array::random(d, dims, &mut rng)];
+            s.case(&Case::new(name, inputs, vec![fresh(d, dims)], &mapped(&kernel)));
+        }
+    }
+}
+
+/// The kernel, or a failure.
+fn built(s: &mut Suite<'_>, name: &str, kernel: Result<Kernel>) -> Option<Kernel> {
+    match kernel {
+        Ok(kernel) => Some(kernel),
+        Err(e) => {
+            s.check(name, |_| Err(format!("the kernel cannot be built: {e}")));
+            None
+        }
+    }
+}
+
+/// The call that maps a kernel over its inputs.
+fn mapped(kernel: &Kernel) -> impl Fn(&dyn gradus_backend::Backend, &[View<'_>], &mut [ViewMut<'_>]) -> Result<()> {
+    |b, ins, outs| {
+        let args: Vec<_> = ins.iter().map(|&v| MapArg::View(v)).collect();
+        b.map(kernel, &args, outs)
+    }
+}

@@ -1,0 +1,152 @@
+//! Copies, fill, gather, scatter, embedding and random numbers.
+
+use gradus_backend::{Backend, DType, Distribution, Scalar, ScatterOp, View, ViewMut};
+
+use super::{FLOATS, fresh, sizes};
+use crate::suite::{Array, Bound, Case, Output, Rng, Suite};
+
+const INDEX: [DType; 3] = [DType::I64, DType::I32, DType::U32];
+
+pub(super) fn run(s: &mut Suite<'_>) {
+    for d in DType::ALL {
+        copies(s, d);
+        for (i, index) in INDEX.into_iter().enumerate() {
+            if i == 0 || d == DType::F32 {
+                gathers(s, d, index);
+                embedding(s, d, index);
+            }
+        }
+    }
+    randoms(s);
+}
+
+fn copies(s: &mut Suite<'_>, d: DType) {
+    let call = |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| b.copy_strided(ins[0], &mut outs[0]);
+    for dims in [&[][..], &[0], &[9], &[3, 5], &[2, 3, 4], &[70, 67], &[2, 1, 2, 1, 2, 1, 2, 3], &[2, 0, 3]] {
+        let name = format!("copy_strided/{d}/{}", sizes(dims));
+        let mut rng = Rng::new(&name);
+        let mut x = Array::random(d, dims, &mut rng);
+        if d.is_float() && !x.data.is_empty() {
+            x.data[0] = Scalar::Float(-0.0);
+        }
+        s.case(&Case::new(name, vec![x], vec![fresh(d, dims)], &call).bound(Bound::Bits));
+    }
+    let values: &[Scalar] = match d {
+        DType::Bool => &[Scalar::Bool(true), Scalar::Int(0)],
+        d if d.is_float() => {
+            &[Scalar::Float(f64::NEG_INFINITY), Scalar::Float(f64::NAN), Scalar::Float(-0.0), Scalar::Int(3)]
+        }
+        d if d.is_signed() => &[Scalar::Int(-128), Scalar::Float(127.0), Scalar::Bool(true)],
+        _ => &[Scalar::Int(255), Scalar::Float(128.0), Scalar::Bool(true)],
+    };
+    for &value in values {
+        for dims in [&[][..], &[3, 5], &[2, 3, 33], &[0]] {
+            let name = format!("fill/{d}/{value}/{}", sizes(dims));
+            let call = move |b: &dyn Backend, _: &[View<'_>], outs: &mut [ViewMut<'_>]| b.fill(&mut outs[0], value);
+            s.case(&Case::new(name, vec![], vec![fresh(d, dims)], &call).bound(Bound::Bits));
+        }
+    }
+}
+
+/// Shape of the indexed tensor, axis, and number of indices along it.
+const GATHERS: [(&[usize], usize, usize); 8] = [
+    (&[5], 0, 7),
+    (&[4, 3], 0, 6),
+    (&[4, 3], 1, 2),
+    (&[2, 5, 3], 1, 9),
+    (&[2, 1, 3], 1, 4),
+    (&[3, 0], 0, 2),
+    (&[0, 4], 0, 0),
+    (&[40, 37], 0, 90),
+];
+
+fn gathers(s: &mut Suite<'_>, d: DType, index: DType) {
+    for (dims, axis, count) in GATHERS {
+        let name = format!("{d}/{index}/{}/{axis}/{count}", sizes(dims));
+        let mut rng = Rng::new(&name);
+        let mut small = dims.to_vec();
+        small[axis] = count;
+        let at = Array::indices(index, &small, dims[axis], &mut rng);
+        let x = Array::random(d, dims, &mut rng);
+        let gather = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+            b.gather(ins[0], axis, ins[1], &mut outs[0])
+        };
+        let case = Case::new(format!("gather/{name}"), vec![x.clone(), at.clone()], vec![fresh(d, &small)], &gather);
+        s.case(&case.bound(Bound::Bits));
+
+        let src = Array::random(d, &small, &mut rng);
+        for op in [ScatterOp::Set, ScatterOp::Add] {
+            if op == ScatterOp::Add && d == DType::Bool {
+                continue;
+            }
+            let scatter = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+                b.scatter(op, axis, ins[0], ins[1], &mut outs[0])
+            };
+            let inputs = vec![at.clone(), src.clone()];
+            let case = Case::new(format!("scatter/{op:?}/{name}"), inputs, vec![Output::Updated(x.clone())], &scatter);
+            s.case(&case.bound(if op == ScatterOp::Add { Bound::Linear(count + 1) } else { Bound::Exact }));
+        }
+    }
+}
+
+fn embedding(s: &mut Suite<'_>, d: DType, index: DType) {
+    for (rows, width, dims) in
+        [(5, 4, &[7][..]), (3, 1, &[2, 3]), (6, 33, &[2, 2, 5]), (4, 3, &[0]), (4, 0, &[3]), (7, 2, &[])]
+    {
+        let name = format!("{d}/{index}/{rows}x{width}/{}", sizes(dims));
+        let mut rng = Rng::new(&name);
+        let at = Array::indices(index, dims, rows, &mut rng);
+        let weight = Array::random(d, &[rows, width], &mut rng);
+        let out = [dims, &[width]].concat();
+        let lookup =
+            |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| b.embedding(ins[0], ins[1], &mut outs[0]);
+        s.case(&Case::new(format!("embedding/{name}"), vec![weight, at.clone()], vec![fresh(d, &out)], &lookup));
+        if d == DType::Bool {
+            continue;
+        }
+        for padding in [None, Some(1)] {
+            let backward = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+                b.embedding_backward(ins[0], ins[1], padding, &mut outs[0])
+            };
+            let inputs = vec![at.clone(), Array::random(d, &out, &mut rng)];
+            let name = format!("embedding_backward/{name}/{padding:?}");
+            let case = Case::new(name, inputs, vec![fresh(d, &[rows, width])], &backward);
+            s.case(&case.bound(Bound::Linear(at.data.len())));
+        }
+    }
+}
+
+fn randoms(s: &mut Suite<'_>) {
+    let draws = [
+        (Distribution::Uniform { lo: 0.0, hi: 1.0 }, Bound::Ulps(1)),
+        (Distribution::Uniform { lo: -3.0, hi: 5.0 }, Bound::Ulps(1)),
+        (Distribution::Normal { mean: 0.0, std: 1.0 }, Bound::Ulps(4)),
+        (Distribution::Normal { mean: 2.0, std: 0.5 }, Bound::Ulps(4)),
+        (Distribution::Bernoulli { p: 0.3 }, Bound::Exact),
+        (Distribution::Bernoulli { p: 0.0 }, Bound::Exact),
+        (Distribution::Bernoulli { p: 1.0 }, Bound::Exact),
+        (Distribution::Int { lo: 0, hi: 100 }, Bound::Exact),
+        (Distribution::Int { lo: 2, hi: 3 }, Bound::Exact),
+    ];
+    for (dist, bound) in draws {
+        for d in DType::ALL {
+            let fits = match dist {
+                Distribution::Int { .. } => d != DType::Bool,
+                Distribution::Bernoulli { .. } => true,
+                _ => FLOATS.contains(&d),
+            };
+            if !fits {
+                continue;
+            }
+            for (dims, seed, offset) in [(&[][..], 1, 0), (&[3, 7], 42, 5), (&[2, 131], 7, 1 << 40), (&[0], 0, 0)] {
+                let kind = format!("{dist:?}").replace([' ', '{', '}'], "").replace(':', "=");
+                let name = format!("random/{kind}/{d}/{}", sizes(dims));
+                let call = move |b: &dyn Backend, _: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+                    b.random(dist, seed, offset, &mut outs[0])
+                };
+                let case = Case::new(name, vec![], vec![fresh(d, dims)], &call).bound(bound);
+                s.case(&case.optional(d.is_float() && matches!(dist, Distribution::Int { .. })));
+            }
+        }
+    }
+}

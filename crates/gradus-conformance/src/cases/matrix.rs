@@ -1,0 +1,93 @@
+//! `gemm`: shapes, batches, alpha and beta, exactness on integers, NaN and infinity.
+
+use gradus_backend::{Backend, DType, Scalar, View, ViewMut};
+
+use super::{FLOATS, fresh, sizes};
+use crate::suite::{Array, Bound, Case, Output, Rng, Suite};
+
+/// m, k, n.
+const SIZES: [[usize; 3]; 12] = [
+    [1, 1, 1],
+    [2, 3, 4],
+    [5, 1, 7],
+    [1, 8, 1],
+    [1, 5, 6],
+    [6, 5, 1],
+    [3, 0, 2],
+    [0, 3, 2],
+    [2, 3, 0],
+    [7, 13, 5],
+    [17, 16, 33],
+    [16, 9, 16],
+];
+
+pub(super) fn run(s: &mut Suite<'_>) {
+    for d in DType::ALL.into_iter().filter(|&d| d != DType::Bool) {
+        for size in SIZES {
+            for batch in [&[][..], &[3], &[2, 2]] {
+                product(s, d, batch, size, (1, 0), false);
+            }
+            product(s, d, &[2], size, (2, 3), false);
+        }
+        product(s, d, &[0], [2, 3, 4], (1, 0), false);
+        product(s, d, &[2, 0], [2, 3, 4], (1, 1), false);
+    }
+    for d in FLOATS {
+        for size in SIZES {
+            product(s, d, &[2], size, (1, 0), true);
+            product(s, d, &[], size, (-1, 1), true);
+            product(s, d, &[3], size, (1, -2), true);
+        }
+        non_finite(s, d);
+    }
+    // Past the blocks of a tiled product, in every layout.
+    for d in [DType::F32, DType::F64] {
+        product(s, d, &[], [70, 65, 130], (1, 0), false);
+        product(s, d, &[], [33, 300, 40], (1, 1), true);
+        product(s, d, &[], [1, 257, 70], (1, 0), true);
+        product(s, d, &[], [70, 257, 1], (1, 0), true);
+    }
+    for d in [DType::F16, DType::BF16] {
+        product(s, d, &[], [34, 65, 49], (1, 0), true);
+    }
+}
+
+/// `random` floats are compared within the error of a naive product, small integers exactly. The factors are halves of
+/// `factors` for random operands, and themselves for integers.
+fn product(s: &mut Suite<'_>, d: DType, batch: &[usize], [m, k, n]: [usize; 3], factors: (i64, i64), random: bool) {
+    let [a, b, c] = [[m, k], [k, n], [m, n]].map(|last| [batch, &last].concat());
+    let kind = if random { "random" } else { "integers" };
+    let (alpha, beta) = factors;
+    let name = format!("gemm/{d}/{kind}/{}@{}/alpha{alpha}/beta{beta}", sizes(&a), sizes(&b));
+    let mut rng = Rng::new(&name);
+    let make = |dims: &[usize], rng: &mut Rng| {
+        if random { Array::random(d, dims, rng) } else { Array::small(d, dims, rng) }
+    };
+    let scalar = |v: i64| if random { Scalar::Float(v as f64 * 0.5) } else { Scalar::Int(v) };
+    let inputs = vec![make(&a, &mut rng), make(&b, &mut rng)];
+    let output = if beta == 0 { fresh(d, &c) } else { Output::Updated(make(&c, &mut rng)) };
+    let with = |alpha: Scalar, beta: Scalar| {
+        move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+            b.gemm(alpha, ins[0], ins[1], beta, &mut outs[0])
+        }
+    };
+    let call = with(scalar(alpha), scalar(beta));
+    let magnitude = with(scalar(alpha.abs()), scalar(beta.abs()));
+    let case = Case::new(name, inputs, vec![output], &call);
+    s.case(&if random { case.bound(Bound::Linear(k + 2)).magnitude(&magnitude) } else { case });
+}
+
+/// Products with zero are not skipped, and with beta 0 the old contents are not read.
+fn non_finite(s: &mut Suite<'_>, d: DType) {
+    let (inf, nan) = (f64::INFINITY, f64::NAN);
+    let call = |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+        b.gemm(Scalar::Float(1.0), ins[0], ins[1], Scalar::Float(0.0), &mut outs[0])
+    };
+    let a = Array::floats(d, &[3, 4], &[0.0, 1.0, nan, 2.0, 0.0, 0.0, 0.0, 0.0, 1.0, inf, -1.0, 0.0]);
+    let b = Array::floats(d, &[4, 3], &[inf, 0.0, 1.0, 1.0, 2.0, 0.0, 0.0, 0.0, 1.0, nan, 1.0, 1.0]);
+    let output = Output::Updated(Array::floats(d, &[3, 3], &[nan]));
+    s.case(&Case::new(format!("gemm/{d}/non_finite"), vec![a, b], vec![output], &call));
+    let (a, b) = (Array::floats(d, &[2, 0], &[0.0]), Array::floats(d, &[0, 3], &[0.0]));
+    let output = Output::Updated(Array::floats(d, &[2, 3], &[nan]));
+    s.case(&Case::new(format!("gemm/{d}/k0_over_nan"), vec![a, b], vec![output], &call));
+}

@@ -1,0 +1,84 @@
+//! Buffers: sizes, transfers, counts and budget.
+
+use gradus_backend::{DType, ErrorKind};
+
+use crate::suite::{Refusal, Suite, said, uploaded};
+
+pub(super) fn run(s: &mut Suite<'_>) {
+    s.check("memory/bytes_round_trip_at_every_offset", |b| {
+        let mut buffer = uploaded(b, &[0; 19]).map_err(said)?;
+        b.upload(&mut buffer, 5, &[1, 2, 3]).map_err(said)?;
+        b.upload(&mut buffer, 18, &[9]).map_err(said)?;
+        let mut back = [7; 19];
+        b.download(&buffer, 0, &mut back).map_err(said)?;
+        let mut want = [0; 19];
+        (want[5], want[6], want[7], want[18]) = (1, 2, 3, 9);
+        equal(back, want)?;
+        let mut part = [0; 2];
+        b.download(&buffer, 6, &mut part).map_err(said)?;
+        equal(part, [2, 3])?;
+        equal(buffer.bytes(), 19)
+    });
+    s.check("memory/empty_buffers", |b| {
+        let (mut one, two) = (b.alloc(0).map_err(said)?, b.alloc(0).map_err(said)?);
+        b.upload(&mut one, 0, &[]).map_err(said)?;
+        b.download(&one, 0, &mut []).map_err(said)?;
+        b.copy_buffer(&two, 0, &mut one, 0, 0).map_err(said)?;
+        equal(one.bytes(), 0)
+    });
+    s.check("memory/copy_buffer", |b| {
+        let from = uploaded(b, &[1, 2, 3, 4, 5, 6, 7]).map_err(said)?;
+        let mut to = uploaded(b, &[0; 9]).map_err(said)?;
+        b.copy_buffer(&from, 2, &mut to, 3, 4).map_err(said)?;
+        let mut back = [0; 9];
+        b.download(&to, 0, &mut back).map_err(said)?;
+        equal(back, [0, 0, 0, 3, 4, 5, 6, 0, 0])
+    });
+    s.check("memory/counts", |b| {
+        let before = b.memory_stats();
+        let buffer = b.alloc(1000).map_err(said)?;
+        let during = b.memory_stats();
+        if during.in_use < before.in_use + 1000 || during.buffers != before.buffers + 1 || during.peak < during.in_use {
+            return Err(format!("a buffer of 1000 bytes took the counts from {before:?} to {during:?}"));
+        }
+        drop(buffer);
+        b.synchronize().map_err(said)?;
+        let after = b.memory_stats();
+        if after.in_use != before.in_use || after.buffers != before.buffers {
+            return Err(format!("dropping it took them to {after:?}, from {before:?} at first"));
+        }
+        b.trim().map_err(said)?;
+        equal(b.memory_stats().cached, 0)
+    });
+    s.check("memory/budget", |b| {
+        let keep = uploaded(b, &[42; 64]).map_err(said)?;
+        let in_use = b.memory_stats().in_use;
+        b.set_memory_budget(Some(in_use + 4096)).map_err(said)?;
+        let refused = b.alloc(1 << 20);
+        let small = b.alloc(64);
+        b.set_memory_budget(None).map_err(said)?;
+        match refused.map_err(|e| e.kind().clone()) {
+            Err(ErrorKind::OutOfMemory { requested }) if requested >= 1 << 20 => {}
+            other => return Err(format!("beyond the budget: {other:?}")),
+        }
+        small.map_err(|e| format!("within the budget: {e}"))?;
+        b.alloc(1 << 20).map_err(|e| format!("after the budget was lifted: {e}"))?;
+        let mut back = [0; 64];
+        b.download(&keep, 0, &mut back).map_err(said)?;
+        equal(back, [42; 64])
+    });
+    s.check("memory/identity", |b| {
+        let info = b.info();
+        equal(info.name.as_str(), b.name())?;
+        if DType::ALL.into_iter().any(|d| b.supports(d)) { Ok(()) } else { Err("no dtype is supported".to_owned()) }
+    });
+    s.refuse("memory/upload_beyond_the_end", &Refusal::Any, |b| b.upload(&mut b.alloc(8)?, 5, &[0; 4]));
+    s.refuse("memory/upload_far_beyond", &Refusal::Any, |b| b.upload(&mut b.alloc(8)?, usize::MAX, &[0; 4]));
+    s.refuse("memory/download_beyond_the_end", &Refusal::Any, |b| b.download(&b.alloc(8)?, 8, &mut [0]));
+    s.refuse("memory/copy_beyond_the_end", &Refusal::Any, |b| b.copy_buffer(&b.alloc(8)?, 0, &mut b.alloc(4)?, 0, 8));
+    s.refuse("memory/absurd_size", &Refusal::Any, |b| b.alloc(usize::MAX / 2).map(drop));
+}
+
+fn equal<T: PartialEq + std::fmt::Debug>(got: T, want: T) -> Result<(), String> {
+    if got == want { Ok(()) } else { Err(format!("{got:?}, expected {want:?}")) }
+}

@@ -1,0 +1,136 @@
+//! Softmax and normalisation.
+
+use gradus_backend::{Axes, Backend, DType, View, ViewMut};
+
+use super::{FLOATS, fresh, sizes};
+use crate::suite::{Array, Bound, Case, Rng, Suite, shape};
+
+pub(super) fn run(s: &mut Suite<'_>) {
+    for d in FLOATS {
+        let shapes: [(&[usize], usize); 9] = [
+            (&[5], 0),
+            (&[1], 0),
+            (&[3, 7], 1),
+            (&[3, 7], 0),
+            (&[2, 3, 4], 1),
+            (&[4, 0], 1),
+            (&[0, 4], 1),
+            (&[2, 517], 1),
+            (&[37, 5, 3], 0),
+        ];
+        for (dims, axis) in shapes {
+            softmax(s, d, dims, axis, false);
+            softmax(s, d, dims, axis, true);
+        }
+        non_finite(s, d);
+        let shapes: [(&[usize], &[usize]); 9] = [
+            (&[3, 8], &[1]),
+            (&[3, 8], &[0]),
+            (&[2, 3, 4], &[1, 2]),
+            (&[2, 3, 2, 5], &[0, 2, 3]),
+            (&[2, 2, 3, 4], &[2, 3]),
+            (&[4, 1], &[1]),
+            (&[0, 5], &[1]),
+            (&[2, 261], &[1]),
+            (&[65, 4], &[0]),
+        ];
+        for (dims, axes) in shapes {
+            for rms in [false, true] {
+                normalize(s, d, dims, axes, rms);
+            }
+        }
+    }
+}
+
+fn softmax(s: &mut Suite<'_>, d: DType, dims: &[usize], axis: usize, log: bool) {
+    let op = if log { "log_softmax" } else { "softmax" };
+    let name = format!("{d}/{}/{axis}", sizes(dims));
+    let mut rng = Rng::new(&format!("{op}/{name}"));
+    let forward =
+        move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| b.softmax(log, ins[0], axis, &mut outs[0]);
+    for (kind, factor) in [("unit", 1.0), ("wide", 60.0)] {
+        let values: Vec<f64> = (0..shape(dims).numel()).map(|_| rng.unit() * factor).collect();
+        let x = Array::floats(d, dims, &values);
+        let case = Case::new(format!("{op}/{name}/{kind}"), vec![x], vec![fresh(d, dims)], &forward);
+        s.case(&case.bound(Bound::Naive));
+    }
+    let backward = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+        b.softmax_backward(log, ins[0], ins[1], axis, &mut outs[0])
+    };
+    // Any y will do: the gradient is a function of y and g.
+    let share: Vec<f64> = (0..shape(dims).numel())
+        .map(|_| {
+            let p = (rng.unit() + 1.1) / 2.1 / dims[axis].max(1) as f64;
+            if log { p.ln() } else { p }
+        })
+        .collect();
+    let inputs = vec![Array::floats(d, dims, &share), Array::random(d, dims, &mut rng)];
+    let case = Case::new(format!("{op}_backward/{name}"), inputs, vec![fresh(d, dims)], &backward);
+    s.case(&case.bound(Bound::Naive));
+}
+
+/// Rows with infinities and NaN, and large numbers that must not overflow.
+fn non_finite(s: &mut Suite<'_>, d: DType) {
+    let (inf, nan, big) = (f64::INFINITY, f64::NAN, 30000.0);
+    let rows = [
+        [0.0, -inf, 1.0, -inf],
+        [-inf, -inf, -inf, -inf],
+        [1.0, nan, 0.0, 2.0],
+        [big, -big, big, 0.0],
+        [-inf, -inf, -inf, 5.0],
+    ];
+    for log in [false, true] {
+        let call =
+            move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| b.softmax(log, ins[0], 1, &mut outs[0]);
+        for (i, row) in rows.iter().enumerate() {
+            let op = if log { "log_softmax" } else { "softmax" };
+            let x = Array::floats(d, &[2, 4], row);
+            let case = Case::new(format!("{op}/{d}/special{i}"), vec![x], vec![fresh(d, &[2, 4])], &call);
+            s.case(&case.bound(Bound::Naive));
+        }
+    }
+}
+
+fn normalize(s: &mut Suite<'_>, d: DType, dims: &[usize], axes: &[usize], rms: bool) {
+    let kind = if rms { "rms" } else { "mean" };
+    let axis_names = axes.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+    let name = format!("{d}/{kind}/{}/{axis_names}", sizes(dims));
+    let mut rng = Rng::new(&format!("normalize/{name}"));
+    let axes = axes.iter().fold(Axes::NONE, |set, &a| set.with(a));
+    let reduced = shape(dims).reduced(axes, true);
+    let compute = d.compute();
+    let eps = 1e-3;
+    let statistics = || vec![fresh(d, dims), fresh(compute, &reduced), fresh(compute, &reduced)];
+    let x = Array::random(d, dims, &mut rng);
+    let affine = [Array::random(d, dims, &mut rng), Array::random(d, dims, &mut rng)];
+    for (scaled, shifted) in [(false, false), (true, false), (false, true), (true, true)] {
+        let forward = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+            let [out, mean, rstd] = outs else { unreachable!("normalize has three outputs") };
+            let scale = scaled.then(|| ins[1]);
+            let shift = shifted.then(|| ins[ins.len() - 1]);
+            b.normalize(rms, axes, eps, ins[0], scale, shift, out, mean, rstd)
+        };
+        let mut inputs = vec![x.clone()];
+        inputs.extend(scaled.then(|| affine[0].clone()));
+        inputs.extend(shifted.then(|| affine[1].clone()));
+        let name = format!("normalize/{name}/{scaled}/{shifted}");
+        s.case(&Case::new(name, inputs, statistics(), &forward).bound(Bound::Naive));
+    }
+
+    // Statistics near those of x: the gradient is a function of them too.
+    let n = reduced.numel();
+    let mean: Vec<f64> = (0..n).map(|_| if rms { 0.0 } else { rng.unit() * 0.1 }).collect();
+    let rstd: Vec<f64> = (0..n).map(|_| 1.5 + rng.unit() * 0.3).collect();
+    let g = Array::random(d, dims, &mut rng);
+    let stats = [Array::floats(compute, &reduced, &mean), Array::floats(compute, &reduced, &rstd)];
+    for scaled in [false, true] {
+        let backward = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+            let scale = scaled.then(|| ins[4]);
+            b.normalize_backward(rms, axes, ins[0], ins[1], scale, ins[2], ins[3], &mut outs[0])
+        };
+        let mut inputs = vec![g.clone(), x.clone(), stats[0].clone(), stats[1].clone()];
+        inputs.extend(scaled.then(|| affine[0].clone()));
+        let name = format!("normalize_backward/{name}/{scaled}");
+        s.case(&Case::new(name, inputs, vec![fresh(d, dims)], &backward).bound(Bound::Naive));
+    }
+}

@@ -1,0 +1,206 @@
+//! Reductions, scans and sorting.
+
+use gradus_backend::{ArgReduceOp, Axes, Backend, DType, ReduceOp, ScanOp, View, ViewMut};
+
+use super::{FLOATS, fresh, sizes};
+use crate::suite::{Array, Bound, Case, Rng, Suite, shape};
+
+const REDUCTIONS: [ReduceOp; 6] =
+    [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min, ReduceOp::Any, ReduceOp::All];
+
+/// Shapes, and the axes to reduce.
+const SHAPES: [(&[usize], &[usize]); 20] = [
+    (&[], &[]),
+    (&[5], &[0]),
+    (&[5], &[]),
+    (&[1], &[0]),
+    (&[3, 4], &[0]),
+    (&[3, 4], &[1]),
+    (&[3, 4], &[0, 1]),
+    (&[2, 3, 4], &[0, 2]),
+    (&[2, 3, 4], &[1]),
+    (&[2, 3, 4], &[0, 1]),
+    (&[0, 3], &[1]),
+    (&[3, 1, 2], &[1]),
+    (&[2, 1, 2, 1, 2, 1, 2, 3], &[1, 4, 7]),
+    (&[33, 65], &[0]),
+    (&[33, 65], &[1]),
+    (&[4, 9, 17], &[1]),
+    (&[3, 1031], &[1]),
+    (&[1031, 3], &[0]),
+    (&[4099], &[0]),
+    (&[17, 19, 23], &[0, 2]),
+];
+
+pub(super) fn run(s: &mut Suite<'_>) {
+    for op in REDUCTIONS {
+        for d in DType::ALL {
+            for (dims, axes) in SHAPES {
+                reduction(s, op, d, dims, axes, false);
+            }
+        }
+        for d in FLOATS {
+            reduction(s, op, d, &[4, 9], &[1], true);
+            reduction(s, op, d, &[9, 4], &[0], true);
+        }
+    }
+    // Over nothing, sums are 0 and products 1.
+    for op in [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Any, ReduceOp::All] {
+        for d in [DType::F32, DType::BF16, DType::I32, DType::Bool] {
+            reduction(s, op, d, &[3, 0], &[1], false);
+            reduction(s, op, d, &[0], &[0], false);
+            reduction(s, op, d, &[0, 2], &[0, 1], false);
+        }
+    }
+    for d in DType::ALL {
+        arg_reductions(s, d);
+        scans(s, d);
+        sorts(s, d);
+    }
+}
+
+/// Values with many ties; floats also with NaN, infinities and zeros of both signs if `special`.
+fn values(d: DType, dims: &[usize], special: bool, rng: &mut Rng) -> Array {
+    if special {
+        let all =
+            [1.0, -0.0, f64::INFINITY, 0.0, -1.0, f64::NEG_INFINITY, 2.0, 2.0, 0.5, f64::NAN, 3.0, -7.0, f64::NAN];
+        return Array::floats(d, dims, &all);
+    }
+    Array::small(d, dims, rng)
+}
+
+fn reduction(s: &mut Suite<'_>, op: ReduceOp, d: DType, dims: &[usize], axes: &[usize], special: bool) {
+    let axis_names = axes.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+    let kind = if special { "special/" } else { "" };
+    let name = format!("{}/{d}/{kind}{}/{axis_names}", op.name(), sizes(dims));
+    let mut rng = Rng::new(&name);
+    let axes = axes.iter().fold(Axes::NONE, |set, &a| set.with(a));
+    let out = match op {
+        ReduceOp::Sum | ReduceOp::Prod => d.accumulate(),
+        ReduceOp::Max | ReduceOp::Min => d,
+        ReduceOp::Any | ReduceOp::All => DType::Bool,
+    };
+    let reduced = shape(dims).reduced(axes, true);
+    let terms = shape(dims).numel() / reduced.numel().max(1);
+    let mut x = values(d, dims, special, &mut rng);
+    let mut bound = Bound::Exact;
+    if d.is_float() && !special {
+        match op {
+            // Products of many numbers near 1 neither vanish nor overflow.
+            ReduceOp::Prod => {
+                bound = Bound::Linear(terms);
+                let near = |rng: &mut Rng| (rng.unit() * 2.0 / (terms as f64 + 1.0)).exp();
+                let all: Vec<f64> = (0..x.data.len()).map(|_| near(&mut rng)).collect();
+                x = Array::floats(d, dims, &all);
+            }
+            ReduceOp::Sum => {
+                bound = Bound::Linear(terms);
+                x = Array::random(d, dims, &mut rng);
+            }
+            ReduceOp::Max | ReduceOp::Min => x = Array::random(d, dims, &mut rng),
+            ReduceOp::Any | ReduceOp::All => {}
+        }
+    }
+    let call =
+        move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| b.reduce(op, ins[0], axes, &mut outs[0]);
+    let optional = d == DType::Bool && matches!(op, ReduceOp::Max | ReduceOp::Min);
+    let case = Case::new(name, vec![x], vec![fresh(out, &reduced)], &call).bound(bound).optional(optional);
+    s.case(&case);
+}
+
+/// Shapes with an axis.
+const LANES: [(&[usize], usize); 10] = [
+    (&[1], 0),
+    (&[7], 0),
+    (&[3, 5], 0),
+    (&[3, 5], 1),
+    (&[2, 6, 3], 1),
+    (&[0, 4], 1),
+    (&[4, 1, 2], 1),
+    (&[2, 257], 1),
+    (&[130, 3], 0),
+    (&[2, 1, 2, 1, 2, 1, 2, 3], 7),
+];
+
+fn arg_reductions(s: &mut Suite<'_>, d: DType) {
+    for (op, what) in [(ArgReduceOp::Max, "argmax"), (ArgReduceOp::Min, "argmin")] {
+        let call = |axis| {
+            move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+                b.arg_reduce(op, ins[0], axis, &mut outs[0])
+            }
+        };
+        for (dims, axis) in LANES {
+            for special in [false, true] {
+                if special && !d.is_float() {
+                    continue;
+                }
+                let kind = if special { "special/" } else { "" };
+                let name = format!("{what}/{d}/{kind}{}/{axis}", sizes(dims));
+                let x = values(d, dims, special, &mut Rng::new(&name));
+                let mut out = dims.to_vec();
+                out[axis] = 1;
+                let call = call(axis);
+                let case = Case::new(name, vec![x], vec![fresh(DType::I64, &out)], &call);
+                s.case(&case.optional(d == DType::Bool));
+            }
+        }
+    }
+}
+
+fn scans(s: &mut Suite<'_>, d: DType) {
+    for op in [ScanOp::Sum, ScanOp::Prod, ScanOp::Max, ScanOp::Min, ScanOp::LogSumExp] {
+        if op == ScanOp::LogSumExp && !d.is_float() {
+            continue;
+        }
+        for (dims, axis) in LANES {
+            for special in [false, true] {
+                if special && (!d.is_float() || matches!(op, ScanOp::Sum | ScanOp::Prod)) {
+                    continue;
+                }
+                let kind = if special { "special/" } else { "" };
+                let name = format!("scan/{op:?}/{d}/{kind}{}/{axis}", sizes(dims));
+                let mut rng = Rng::new(&name);
+                let n = dims[axis];
+                let mut x = values(d, dims, special, &mut rng);
+                let mut bound = Bound::Exact;
+                if d.is_float() {
+                    match op {
+                        ScanOp::Sum => (x, bound) = (Array::random(d, dims, &mut rng), Bound::Linear(n)),
+                        ScanOp::Prod => {
+                            let all: Vec<f64> = (0..x.data.len()).map(|_| (rng.unit() / n as f64).exp()).collect();
+                            (x, bound) = (Array::floats(d, dims, &all), Bound::Linear(n));
+                        }
+                        ScanOp::LogSumExp => bound = Bound::Naive,
+                        ScanOp::Max | ScanOp::Min => {}
+                    }
+                }
+                let out = if matches!(op, ScanOp::Sum | ScanOp::Prod) { d.accumulate() } else { d };
+                let call = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+                    b.scan(op, ins[0], axis, &mut outs[0])
+                };
+                let case = Case::new(name, vec![x], vec![fresh(out, dims)], &call).bound(bound);
+                s.case(&case.optional(d == DType::Bool && matches!(op, ScanOp::Max | ScanOp::Min)));
+            }
+        }
+    }
+}
+
+fn sorts(s: &mut Suite<'_>, d: DType) {
+    for (dims, axis) in LANES.into_iter().chain([(&[3, 0][..], 1), (&[1500], 0)]) {
+        for (special, descending) in [(false, false), (false, true), (true, false), (true, true)] {
+            if special && !d.is_float() {
+                continue;
+            }
+            let kind = if special { "special/" } else { "" };
+            let way = if descending { "down" } else { "up" };
+            let name = format!("sort/{way}/{d}/{kind}{}/{axis}", sizes(dims));
+            let x = values(d, dims, special, &mut Rng::new(&name));
+            let call = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+                let [values, indices] = outs else { unreachable!("a sort has two outputs") };
+                b.sort(ins[0], axis, descending, values, indices)
+            };
+            let outputs = vec![fresh(d, dims), fresh(DType::I64, dims)];
+            s.case(&Case::new(name, vec![x], outputs, &call).optional(d == DType::Bool));
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Cross-entropy and optimiser steps.
+
+use gradus_backend::{AdamParams, Backend, CrossEntropyParams, DType, SgdParams, View, ViewMut};
+
+use super::{FLOATS, fresh};
+use crate::suite::{Array, Bound, Case, Output, Rng, Suite};
+
+pub(super) fn run(s: &mut Suite<'_>) {
+    for d in FLOATS {
+        for (i, index) in [DType::I64, DType::I32, DType::U32].into_iter().enumerate() {
+            if i > 0 && d != DType::F32 {
+                continue;
+            }
+            for [n, c] in [[4, 5], [1, 1], [0, 3], [3, 1], [6, 33], [2, 200]] {
+                for smoothing in [0.0, 0.1, 1.0] {
+                    cross_entropy(s, d, index, n, c, smoothing, None);
+                    cross_entropy(s, d, index, n, c, smoothing, Some(if index == DType::U32 { 7000 } else { -100 }));
+                }
+            }
+        }
+        for state in [d, DType::F32] {
+            optimizers(s, d, state);
+        }
+    }
+    // Logits that overflow without care, and a class that is ruled out.
+    let inf = f64::INFINITY;
+    let params = CrossEntropyParams { ignore_index: None, label_smoothing: 0.0 };
+    let logits = Array::floats(DType::F32, &[3, 3], &[1e30, 0.0, -1e30, -inf, 2.0, 1.0, 3000.0, 2999.0, 0.0]);
+    let target = Array::ints(DType::I64, &[3], &[0, 1, 1]);
+    let call = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+        let [loss, lse] = outs else { unreachable!("cross-entropy has two outputs") };
+        b.cross_entropy(&params, ins[0], ins[1], loss, lse)
+    };
+    let outputs = vec![fresh(DType::F32, &[3]), fresh(DType::F32, &[3])];
+    s.case(&Case::new("cross_entropy/f32/extreme", vec![logits, target], outputs, &call).bound(Bound::Naive));
+}
+
+fn cross_entropy(
+    s: &mut Suite<'_>,
+    d: DType,
+    index: DType,
+    n: usize,
+    c: usize,
+    label_smoothing: f64,
+    ignore_index: Option<i64>,
+) {
+    let params = CrossEntropyParams { ignore_index, label_smoothing };
+    let name = format!("{d}/{index}/{n}x{c}/smoothing{label_smoothing}/ignore{ignore_index:?}");
+    let mut rng = Rng::new(&name);
+    let values: Vec<f64> = (0..n * c).map(|_| rng.unit() * 4.0).collect();
+    let logits = Array::floats(d, &[n, c], &values);
+    let mut target = Array::indices(index, &[n], c, &mut rng);
+    if let Some(ignored) = ignore_index {
+        target.data.iter_mut().skip(1).step_by(2).for_each(|t| *t = ignored.into());
+    }
+    let compute = d.compute();
+    let forward = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+        let [loss, lse] = outs else { unreachable!("cross-entropy has two outputs") };
+        b.cross_entropy(&params, ins[0], ins[1], loss, lse)
+    };
+    let outputs = vec![fresh(compute, &[n]), fresh(compute, &[n])];
+    let inputs = vec![logits.clone(), target.clone()];
+    s.case(&Case::new(format!("cross_entropy/{name}"), inputs, outputs, &forward).bound(Bound::Naive));
+
+    let sums = values.chunks(c.max(1)).map(|row| row.iter().map(|v| v.exp()).sum::<f64>().ln());
+    let lse = Array::floats(compute, &[n], &sums.collect::<Vec<_>>());
+    let inputs = vec![logits, target, lse, Array::random(compute, &[n], &mut rng)];
+    let backward = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+        b.cross_entropy_backward(&params, ins[0], ins[1], ins[2], ins[3], &mut outs[0])
+    };
+    let case = Case::new(format!("cross_entropy_backward/{name}"), inputs, vec![fresh(d, &[n, c])], &backward);
+    s.case(&case.bound(Bound::Naive));
+}
+
+/// Steps on parameters of dtype `d` with moments of dtype `state`.
+fn optimizers(s: &mut Suite<'_>, d: DType, state: DType) {
+    for dims in [&[7][..], &[3, 11], &[0], &[]] {
+        let mut rng = Rng::new(&format!("optimizers/{d}/{state}/{dims:?}"));
+        let param = Array::random(d, dims, &mut rng);
+        let grad = Array::random(d, dims, &mut rng);
+        let velocity = Array::random(state, dims, &mut rng);
+        let squares =
+            Array { data: velocity.data.iter().map(|v| (v.to_f64().abs() + 0.01).into()).collect(), ..velocity };
+        let squares = Array::cycled(state, dims, &squares.data);
+        for (momentum, nesterov, weight_decay) in [
+            (0.0, false, 0.0),
+            (0.0, false, 0.1),
+            (0.9, false, 0.0),
+            (0.9, false, 0.1),
+            (0.8, true, 0.0),
+            (0.8, true, 0.1),
+        ] {
+            let params = SgdParams { lr: 0.05, momentum, nesterov, weight_decay };
+            let call = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| match outs {
+                [param, velocity] => b.sgd_step(&params, param, ins[0], Some(velocity)),
+                [param] => b.sgd_step(&params, param, ins[0], None),
+                _ => unreachable!("a step has one or two outputs"),
+            };
+            let mut outputs = vec![Output::Updated(param.clone())];
+            if momentum != 0.0 {
+                outputs.push(Output::Updated(velocity.clone()));
+            }
+            let name = format!("sgd_step/{d}/{state}/{dims:?}/mu{momentum}/nesterov={nesterov}/wd{weight_decay}");
+            s.case(&Case::new(name, vec![grad.clone()], outputs, &call).bound(Bound::Naive));
+        }
+        for (weight_decay, decoupled, step) in [(0.0, false, 1), (0.1, false, 3), (0.1, true, 2), (0.0, true, 100_000)]
+        {
+            let params = AdamParams { lr: 0.01, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay, decoupled, step };
+            let call = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+                let [param, m, v] = outs else { unreachable!("an Adam step has three outputs") };
+                b.adam_step(&params, param, ins[0], m, v)
+            };
+            let outputs = [&param, &velocity, &squares].map(|a| Output::Updated(a.clone())).to_vec();
+            let name = format!("adam_step/{d}/{state}/{dims:?}/wd{weight_decay}/decoupled={decoupled}/step{step}");
+            s.case(&Case::new(name, vec![grad.clone()], outputs, &call).bound(Bound::Naive));
+        }
+    }
+}

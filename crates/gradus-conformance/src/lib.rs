@@ -1,0 +1,44 @@
+//! The oracle backend and the test suite that every Gradus backend runs.
+//!
+//! [`run`] makes every call of the contract on a backend, over dtypes, shapes and layouts, and compares with
+//! [`OracleBackend`]: results, the memory around them, and refusals of what must be refused. A backend's whole test is
+//!
+//! ```
+//! use gradus_backend::Backend;
+//! fn conforms(backend: &dyn Backend) {
+//!     gradus_conformance::check(backend).unwrap_or_else(|report| panic!("{report}"));
+//! }
+//! ```
+//!
+//! Results must be exact where the operation is (integers, comparisons, copies, sums of small integers), and elsewhere as
+//! near as an implementation by plain loops in the compute dtype comes.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod cases;
+mod oracle;
+mod report;
+mod suite;
+
+use gradus_backend::Backend;
+
+pub use oracle::OracleBackend;
+pub use report::{Failure, Report};
+
+/// Runs the whole suite.
+pub fn run(backend: &dyn Backend) -> Report {
+    only(backend, "")
+}
+
+/// Runs the cases with `name` in their names: `"gemm/f32"`, or a name that a failure shows.
+pub fn only(backend: &dyn Backend, name: &str) -> Report {
+    let mut suite = suite::Suite::new(backend, name);
+    cases::run(&mut suite);
+    suite.finish()
+}
+
+/// Runs the whole suite; the report is the error if anything fails.
+pub fn check(backend: &dyn Backend) -> Result<(), Report> {
+    let report = run(backend);
+    if report.passed() { Ok(()) } else { Err(report) }
+}

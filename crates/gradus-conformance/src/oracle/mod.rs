@@ -1,0 +1,194 @@
+//! [`OracleBackend`]: the required primitives by the plainest loops there are, to compare other backends with.
+//!
+//! Every operation reads its operands into arrays of scalars in row-major order, computes element by element, and writes
+//! its result with one rounding. Floats are computed in f64 with compensated sums, integers in i128. The composites are
+//! the default bodies.
+
+mod access;
+mod index;
+mod map;
+mod product;
+mod reduce;
+mod sum;
+mod value;
+mod window;
+
+use std::sync::Arc;
+
+use gradus_backend::kernel::Kernel;
+use gradus_backend::{
+    ArgReduceOp, Axes, Backend, BackendInfo, BackendKind, Buffer, DType, Distribution, Error, HostMemory, MapArg,
+    MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
+};
+
+pub(crate) use value::{load, store, wide};
+
+/// How sums and products over many elements are formed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Precision {
+    /// Compensated, in f64: rounded once.
+    Exact,
+    /// In the compute dtype, first to last, rounded at every step: what a textbook implementation does.
+    Naive,
+}
+
+/// A slow and plainly right backend. See the [module page](self).
+#[derive(Debug)]
+pub struct OracleBackend {
+    memory: Arc<HostMemory>,
+    precision: Precision,
+}
+
+impl Default for OracleBackend {
+    fn default() -> Self {
+        OracleBackend::new()
+    }
+}
+
+impl OracleBackend {
+    /// The oracle: sums are exact to the last rounding.
+    pub fn new() -> Self {
+        OracleBackend { memory: HostMemory::new(), precision: Precision::Exact }
+    }
+
+    /// The same, but sums round at every step, in order: its error against the oracle is the error that a naive
+    /// implementation is allowed.
+    pub fn naive() -> Self {
+        OracleBackend { memory: HostMemory::new(), precision: Precision::Naive }
+    }
+}
+
+impl Backend for OracleBackend {
+    fn info(&self) -> BackendInfo {
+        BackendInfo {
+            name: self.name().to_owned(),
+            kind: BackendKind::Other,
+            hardware: "loops over scalars".to_owned(),
+            memory: None,
+            features: Vec::new(),
+        }
+    }
+
+    fn name(&self) -> &str {
+        "oracle"
+    }
+
+    fn supports(&self, _: DType) -> bool {
+        true
+    }
+
+    fn alloc(&self, bytes: usize) -> Result<Buffer> {
+        self.memory.alloc(bytes)
+    }
+
+    fn upload(&self, dst: &mut Buffer, offset: usize, bytes: &[u8]) -> Result<()> {
+        let dst = self.memory.bytes_mut(dst).ok_or_else(|| access::foreign("upload", "dst"))?;
+        let range = access::range("upload", dst.len(), offset, bytes.len())?;
+        dst[range].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn download(&self, src: &Buffer, offset: usize, bytes: &mut [u8]) -> Result<()> {
+        let src = self.memory.bytes(src).ok_or_else(|| access::foreign("download", "src"))?;
+        let range = access::range("download", src.len(), offset, bytes.len())?;
+        bytes.copy_from_slice(&src[range]);
+        Ok(())
+    }
+
+    fn copy_buffer(
+        &self,
+        src: &Buffer,
+        src_offset: usize,
+        dst: &mut Buffer,
+        dst_offset: usize,
+        bytes: usize,
+    ) -> Result<()> {
+        let src = self.memory.bytes(src).ok_or_else(|| access::foreign("copy_buffer", "src"))?;
+        let dst = self.memory.bytes_mut(dst).ok_or_else(|| access::foreign("copy_buffer", "dst"))?;
+        let from = access::range("copy_buffer", src.len(), src_offset, bytes)?;
+        let to = access::range("copy_buffer", dst.len(), dst_offset, bytes)?;
+        dst[to].copy_from_slice(&src[from]);
+        Ok(())
+    }
+
+    fn fill(&self, out: &mut ViewMut<'_>, value: Scalar) -> Result<()> {
+        value.check(out.dtype).map_err(|e| Error::argument("fill", e.message()))?;
+        // Through the dtype once, so that 2^63 as a float is the integer that u64 holds.
+        let value = value::converted(value, out.dtype);
+        self.write("fill", "out", out, &vec![value; out.layout.numel()])
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn memory_stats(&self) -> MemoryStats {
+        self.memory.stats()
+    }
+
+    fn set_memory_budget(&self, bytes: Option<usize>) -> Result<()> {
+        self.memory.set_budget(bytes);
+        Ok(())
+    }
+
+    fn trim(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn map(&self, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()> {
+        map::map(self, kernel, args, outs)
+    }
+
+    fn reduce(&self, op: ReduceOp, x: View<'_>, axes: Axes, out: &mut ViewMut<'_>) -> Result<()> {
+        reduce::reduce(self, op, x, axes, out)
+    }
+
+    fn arg_reduce(&self, op: ArgReduceOp, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()> {
+        reduce::arg_reduce(self, op, x, axis, out)
+    }
+
+    fn scan(&self, op: ScanOp, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()> {
+        reduce::scan(self, op, x, axis, out)
+    }
+
+    fn gemm(&self, alpha: Scalar, a: View<'_>, b: View<'_>, beta: Scalar, c: &mut ViewMut<'_>) -> Result<()> {
+        product::gemm(self, alpha, a, b, beta, c)
+    }
+
+    fn unfold(&self, window: &Window, x: View<'_>, pad: Scalar, out: &mut ViewMut<'_>) -> Result<()> {
+        window::unfold(self, window, x, pad, out)
+    }
+
+    fn fold(&self, window: &Window, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+        window::fold(self, window, x, out)
+    }
+
+    fn gather(&self, x: View<'_>, axis: usize, index: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+        index::gather(self, x, axis, index, out)
+    }
+
+    fn scatter(&self, op: ScatterOp, axis: usize, index: View<'_>, src: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+        index::scatter(self, op, axis, index, src, out)
+    }
+
+    fn sort(
+        &self,
+        x: View<'_>,
+        axis: usize,
+        descending: bool,
+        values: &mut ViewMut<'_>,
+        indices: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        reduce::sort(self, x, axis, descending, values, indices)
+    }
+
+    fn random(&self, dist: Distribution, seed: u64, offset: u64, out: &mut ViewMut<'_>) -> Result<()> {
+        index::random(self, dist, seed, offset, out)
+    }
+
+    fn copy_strided(&self, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+        access::same("copy_strided", "out", &out.as_view(), x.dtype, x.layout.dims())?;
+        let values = self.read("copy_strided", "x", x)?;
+        self.write("copy_strided", "out", out, &values)
+    }
+}

@@ -1,0 +1,70 @@
+//! What a run of the suite found.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// One case that failed.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    /// Name of the case: operation, dtype, shapes and number of the layout, separated by `/`.
+    pub name: String,
+    /// What is wrong.
+    pub detail: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}\n    reproduce: gradus_conformance::only(&backend, {:?})", self.name, self.detail, self.name)
+    }
+}
+
+/// The outcome of a run. It prints readably; long lists are cut.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// Name of the backend.
+    pub backend: String,
+    /// Calls that were made and compared.
+    pub cases: usize,
+    /// Cases left out because the backend does not support a dtype.
+    pub skipped: usize,
+    /// The failures, in the order of the suite.
+    pub failures: Vec<Failure>,
+}
+
+/// Failures that are printed.
+const SHOWN: usize = 40;
+
+impl Report {
+    pub(crate) fn new(backend: &str) -> Self {
+        Report { backend: backend.to_owned(), cases: 0, skipped: 0, failures: Vec::new() }
+    }
+
+    /// Whether nothing failed.
+    pub fn passed(&self) -> bool {
+        self.failures.is_empty()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Report { backend, cases, skipped, failures } = self;
+        write!(f, "{backend}: {} of {cases} calls fail, {skipped} cases need a dtype that it lacks", failures.len())?;
+        // A few of every operation, so that one broken operation does not hide the others.
+        let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut shown = 0;
+        for failure in failures {
+            let op = failure.name.split('/').next().unwrap_or_default();
+            let count = seen.entry(op).or_default();
+            *count += 1;
+            if *count <= 3 && shown < SHOWN {
+                shown += 1;
+                write!(f, "\n{failure}")?;
+            }
+        }
+        if shown < failures.len() {
+            write!(f, "\nfailures by operation:")?;
+            seen.iter().try_for_each(|(op, count)| write!(f, " {op} {count}"))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,333 @@
+//! The machinery of the suite: a [`Case`] is one call of the contract with its inputs; [`Suite`] runs it in many layouts
+//! on the backend under test and compares with the oracle.
+//!
+//! Outputs lie between guard bytes that must not change, and are filled with a canary before the call, so that doing
+//! nothing is a failure. Memory around inputs is filled with NaN, so that a stray read is one too.
+
+mod array;
+mod compare;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use gradus_backend::{Backend, Buffer, DType, Error, ErrorKind, Result, Scalar, View, ViewMut};
+
+use crate::oracle::OracleBackend;
+use crate::report::{Failure, Report};
+
+pub(crate) use array::{Array, Placed, Placement, Rng, converted, shape};
+pub(crate) use compare::Bound;
+
+/// Fills outputs: an unlikely value of every dtype, and a large one of every float.
+const CANARY: u8 = 0x5A;
+/// Surrounds inputs: NaN as any float.
+const POISON: u8 = 0xFF;
+
+/// The call that a case makes, with its inputs and outputs in order.
+pub(crate) type Call<'c> = dyn Fn(&dyn Backend, &[View<'_>], &mut [ViewMut<'_>]) -> Result<()> + 'c;
+
+/// An output of a case.
+#[derive(Debug, Clone)]
+pub(crate) enum Output {
+    /// Overwritten.
+    Fresh(DType, Vec<usize>),
+    /// Read and written.
+    Updated(Array),
+}
+
+/// One call of the contract. The call must be meaningful in any float dtype: the suite also makes it in f64.
+pub(crate) struct Case<'c> {
+    name: String,
+    inputs: Vec<Array>,
+    outputs: Vec<Output>,
+    call: &'c Call<'c>,
+    magnitude: Option<&'c Call<'c>>,
+    bound: Bound,
+    optional: bool,
+}
+
+impl<'c> Case<'c> {
+    pub(crate) fn new(name: impl Into<String>, inputs: Vec<Array>, outputs: Vec<Output>, call: &'c Call<'c>) -> Self {
+        let name = name.into();
+        Case { name, inputs, outputs, call, magnitude: None, bound: Bound::Exact, optional: false }
+    }
+
+    /// How near the results must come; exact unless said.
+    pub(crate) fn bound(mut self, bound: Bound) -> Self {
+        self.bound = bound;
+        self
+    }
+
+    /// For [`Bound::Linear`]: the call that gives the sum of magnitudes from the magnitudes of the operands, where that is
+    /// not the call itself.
+    pub(crate) fn magnitude(mut self, call: &'c Call<'c>) -> Self {
+        self.magnitude = Some(call);
+        self
+    }
+
+    /// A backend may refuse the dtype instead.
+    pub(crate) fn optional(mut self, optional: bool) -> Self {
+        self.optional = optional;
+        self
+    }
+
+    /// Every dtype that takes part.
+    fn dtypes(&self) -> impl Iterator<Item = DType> {
+        let of_output = |o: &Output| match o {
+            Output::Fresh(d, _) => *d,
+            Output::Updated(a) => a.dtype,
+        };
+        self.inputs.iter().map(|a| a.dtype).chain(self.outputs.iter().map(of_output))
+    }
+}
+
+/// What the oracle says of a case: for each output the values, and the errors that are allowed.
+struct Expected {
+    values: Vec<Vec<Scalar>>,
+    tolerances: Vec<Vec<f64>>,
+}
+
+/// How the oracle gets the operands of a case.
+#[derive(Debug, Clone, Copy)]
+enum Form {
+    /// As they are.
+    Plain,
+    /// Floats at least as wide as this.
+    Wide(DType),
+    /// Absolute values, as f64.
+    Magnitudes,
+}
+
+impl Form {
+    fn dtype(self, dtype: DType) -> DType {
+        match self {
+            Form::Plain => dtype,
+            Form::Wide(to) => array::widened(dtype, to),
+            Form::Magnitudes => array::widened(dtype, DType::F64),
+        }
+    }
+
+    fn of(self, a: &Array) -> Array {
+        let mut a = Array { dtype: self.dtype(a.dtype), ..a.clone() };
+        if let Form::Magnitudes = self {
+            a.data.iter_mut().for_each(|v| {
+                if let Scalar::Float(v) = v {
+                    *v = v.abs();
+                }
+            });
+        }
+        a
+    }
+}
+
+/// What a refused call must answer.
+#[derive(Debug, Clone)]
+pub(crate) enum Refusal {
+    /// Any error.
+    Any,
+    /// An error of this kind.
+    Kind(ErrorKind),
+}
+
+/// A run of the suite on one backend.
+pub(crate) struct Suite<'b> {
+    backend: &'b dyn Backend,
+    filter: &'b str,
+    exact: OracleBackend,
+    naive: OracleBackend,
+    report: Report,
+}
+
+impl<'b> Suite<'b> {
+    /// Runs only what has `filter` in its name.
+    pub(crate) fn new(backend: &'b dyn Backend, filter: &'b str) -> Self {
+        let report = Report::new(backend.name());
+        Suite { backend, filter, exact: OracleBackend::new(), naive: OracleBackend::naive(), report }
+    }
+
+    pub(crate) fn finish(self) -> Report {
+        self.report
+    }
+
+    /// Whether a name is to be run: part of the filter or the other way round, so that the name of a case finds its
+    /// variants, and the name of a variant its case.
+    fn wanted(&self, name: &str) -> bool {
+        name.contains(self.filter) || self.filter.starts_with(name)
+    }
+
+    fn fail(&mut self, name: &str, detail: String) {
+        self.report.failures.push(Failure { name: name.to_owned(), detail });
+    }
+
+    /// Runs a case in every layout.
+    pub(crate) fn case(&mut self, case: &Case<'_>) {
+        if !self.wanted(&case.name) {
+            return;
+        }
+        if !case.dtypes().all(|d| self.backend.supports(d)) {
+            self.report.skipped += 1;
+            return;
+        }
+        let mut plain = None;
+        for variant in 0..Placement::INPUTS.len() {
+            let name = format!("{}/{variant}", case.name);
+            if !self.wanted(&name) {
+                continue;
+            }
+            // Cases of one operand meet other layouts of the result from case to case.
+            let pick = |i: usize, from: &[Placement]| if variant == 0 { from[0] } else { from[i % from.len()] };
+            let ins: Vec<_> = (0..case.inputs.len()).map(|i| pick(variant + i, &Placement::INPUTS)).collect();
+            let shift = case.name.len() + variant;
+            let outs: Vec<_> = (0..case.outputs.len()).map(|i| pick(shift + i, &Placement::OUTPUTS)).collect();
+            let fitted: Vec<_> = case.inputs.iter().zip(&ins).map(|(a, &p)| a.fitted(p)).collect();
+            let stretched;
+            let expected = if fitted.iter().zip(&case.inputs).all(|(a, b)| a.data == b.data) {
+                match &mut plain {
+                    Some(expected) => Ok(&*expected),
+                    none => self.expected(case, &fitted).map(|e| &*none.insert(e)),
+                }
+            } else {
+                stretched = self.expected(case, &fitted);
+                stretched.as_ref().map_err(Clone::clone)
+            };
+            self.report.cases += 1;
+            let detail = match expected {
+                Ok(expected) => attempt(self.backend, case, &fitted, &ins, &outs, expected),
+                Err(e) => Some(format!("the oracle refuses this: {e}")),
+            };
+            if let Some(detail) = detail {
+                self.fail(&name, format!("inputs {ins:?}, outputs {outs:?}: {detail}"));
+            }
+        }
+    }
+
+    /// A call that must be an error.
+    pub(crate) fn refuse(&mut self, name: &str, refusal: &Refusal, call: impl FnOnce(&dyn Backend) -> Result<()>) {
+        self.check(name, |b| match (call(b), refusal) {
+            (Ok(()), _) => Err("the call succeeded; it must be refused".to_owned()),
+            (Err(e), Refusal::Kind(want)) if e.kind() != want => Err(format!("expected {want:?}, got {e:?}")),
+            (Err(_), _) => Ok(()),
+        });
+    }
+
+    /// Any other check; the error says what is wrong.
+    pub(crate) fn check(&mut self, name: &str, check: impl FnOnce(&dyn Backend) -> Result<(), String>) {
+        if !self.wanted(name) {
+            return;
+        }
+        self.report.cases += 1;
+        let backend = self.backend;
+        let result = catch_unwind(AssertUnwindSafe(|| check(backend))).unwrap_or_else(|p| Err(panicked(&*p)));
+        if let Err(detail) = result {
+            self.fail(name, detail);
+        }
+    }
+
+    /// The right results for a case.
+    fn expected(&self, case: &Case<'_>, inputs: &[Array]) -> Result<Expected> {
+        let on = |oracle: &OracleBackend, call: &Call<'_>, form: Form| -> Result<Vec<Vec<Scalar>>> {
+            let inputs: Vec<_> =
+                inputs.iter().map(|a| Placed::new(&form.of(a), Placement::Contiguous, POISON)).collect();
+            let output = |o: &Output| match o {
+                Output::Fresh(d, dims) => Placed::blank(form.dtype(*d), shape(dims), Placement::Contiguous, CANARY),
+                Output::Updated(a) => Placed::new(&form.of(a), Placement::Contiguous, CANARY),
+            };
+            let outputs: Vec<_> = case.outputs.iter().map(output).collect();
+            let bytes = execute(oracle, &inputs, &outputs, call)?;
+            Ok(outputs.iter().zip(bytes).map(|(o, b)| o.values(&b)).collect())
+        };
+        let in_dtype = matches!(case.bound, Bound::Exact | Bound::Bits | Bound::Ulps(_));
+        let widest = if in_dtype { Form::Plain } else { Form::Wide(DType::F64) };
+        let values = on(&self.exact, case.call, widest)?;
+        let other = match case.bound {
+            Bound::Linear(_) => Some(on(&self.exact, case.magnitude.unwrap_or(case.call), Form::Magnitudes)?),
+            Bound::Naive | Bound::NaiveStored => Some(on(&self.naive, case.call, Form::Wide(DType::F32))?),
+            _ => None,
+        };
+        let dtypes: Vec<_> = case.dtypes().skip(case.inputs.len()).collect();
+        let tolerances = (0..values.len()).map(|i| {
+            let other = other.as_ref().map(|o| &*o[i]);
+            compare::tolerances(case.bound, dtypes[i], &values[i], other)
+        });
+        Ok(Expected { tolerances: tolerances.collect(), values })
+    }
+}
+
+/// Runs a case in one choice of layouts; what is wrong with the result.
+fn attempt(
+    backend: &dyn Backend,
+    case: &Case<'_>,
+    inputs: &[Array],
+    ins: &[Placement],
+    outs: &[Placement],
+    expected: &Expected,
+) -> Option<String> {
+    let inputs: Vec<_> = inputs.iter().zip(ins).map(|(a, &p)| Placed::new(a, p, POISON)).collect();
+    let output = |(o, &p): (&Output, &Placement)| match o {
+        Output::Fresh(d, dims) => Placed::blank(*d, shape(dims), p, CANARY),
+        Output::Updated(a) => Placed::new(a, p, CANARY),
+    };
+    let outputs: Vec<_> = case.outputs.iter().zip(outs).map(output).collect();
+    let run = || execute(backend, &inputs, &outputs, case.call);
+    let bytes = match catch_unwind(AssertUnwindSafe(run)) {
+        Err(panic) => return Some(panicked(&*panic)),
+        Ok(Err(e)) if case.optional && *e.kind() == ErrorKind::UnsupportedDType => return None,
+        Ok(Err(e)) => return Some(format!("refused: {e}")),
+        Ok(Ok(bytes)) => bytes,
+    };
+    for (o, (placed, bytes)) in outputs.iter().zip(&bytes).enumerate() {
+        if let Some(i) = placed.stray_write(bytes) {
+            return Some(format!("byte {i} of output {o} lies outside its elements and was written"));
+        }
+        if placed.dtype == DType::Bool
+            && let Some(p) = placed.layout.positions().find(|&p| bytes[p] > 1)
+        {
+            return Some(format!("byte {p} of bool output {o} is {:#x}", bytes[p]));
+        }
+        for (i, got) in placed.values(bytes).into_iter().enumerate() {
+            let (want, tolerance) = (expected.values[o][i], expected.tolerances[o][i]);
+            if let Some(wrong) = compare::mismatch(case.bound, placed.dtype, got, want, tolerance) {
+                let index = array::index_of(placed.layout.shape(), i);
+                let (dtype, shape) = (placed.dtype, placed.layout.shape());
+                return Some(format!("element {index:?} of output {o} ({shape} {dtype}) is {wrong}"));
+            }
+        }
+    }
+    None
+}
+
+/// Uploads, calls, downloads.
+fn execute(backend: &dyn Backend, inputs: &[Placed], outputs: &[Placed], call: &Call<'_>) -> Result<Vec<Vec<u8>>> {
+    let ins = inputs.iter().map(|p| uploaded(backend, &p.bytes)).collect::<Result<Vec<_>>>()?;
+    let mut outs = outputs.iter().map(|p| uploaded(backend, &p.bytes)).collect::<Result<Vec<_>>>()?;
+    let view = |(buffer, p): (_, &Placed)| View { buffer, dtype: p.dtype, layout: p.layout };
+    let views: Vec<_> = ins.iter().zip(inputs).map(view).collect();
+    let mut targets: Vec<_> =
+        outs.iter_mut().zip(outputs).map(|(buffer, p)| ViewMut { buffer, dtype: p.dtype, layout: p.layout }).collect();
+    call(backend, &views, &mut targets)?;
+    backend.synchronize()?;
+    let mut results = Vec::new();
+    for (buffer, placed) in outs.iter().zip(outputs) {
+        let mut bytes = vec![0; placed.bytes.len()];
+        backend.download(buffer, 0, &mut bytes)?;
+        results.push(bytes);
+    }
+    Ok(results)
+}
+
+/// A buffer with these bytes.
+pub(crate) fn uploaded(backend: &dyn Backend, bytes: &[u8]) -> Result<Buffer> {
+    let mut buffer = backend.alloc(bytes.len())?;
+    backend.upload(&mut buffer, 0, bytes)?;
+    Ok(buffer)
+}
+
+/// The words of a panic.
+fn panicked(payload: &(dyn std::any::Any + Send)) -> String {
+    let text = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
+    format!("panicked: {}", text.unwrap_or("without a message"))
+}
+
+/// The message of an error, for checks.
+pub(crate) fn said(e: Error) -> String {
+    e.to_string()
+}
