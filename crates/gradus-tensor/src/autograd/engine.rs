@@ -1,0 +1,286 @@
+//! The backward pass: nodes in the reverse order of recording, gradients summed as they arrive.
+//!
+//! Determinism: a node runs when every node recorded after it has run, and the gradients of one tensor are added in the
+//! reverse order of recording. The order does not depend on threads or addresses.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use gradus_backend::{Error, ErrorKind, Result};
+use smallvec::SmallVec;
+
+use super::node::{Edge, Node};
+use super::saved::Context;
+use super::{enable_grad, no_grad};
+use crate::Tensor;
+use crate::tensor::Spec;
+
+/// What a backward pass keeps.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct BackwardOptions {
+    retain_graph: bool,
+    create_graph: bool,
+}
+
+impl BackwardOptions {
+    /// The graph is freed as it is used, and gradients are plain numbers.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The graph stays for another pass.
+    #[must_use]
+    pub fn retain_graph(mut self) -> Self {
+        self.retain_graph = true;
+        self
+    }
+
+    /// The gradients are recorded themselves and can be differentiated again; the graph stays.
+    #[must_use]
+    pub fn create_graph(mut self) -> Self {
+        self.retain_graph = true;
+        self.create_graph = true;
+        self
+    }
+}
+
+/// The gradients of the leaves that a loss depends on.
+#[derive(Default, Clone)]
+pub struct Gradients(HashMap<(u64, usize), Tensor>);
+
+fn key(edge: &Edge) -> (u64, usize) {
+    (edge.node.seq, edge.output)
+}
+
+impl Gradients {
+    /// The gradient of a leaf (or any clone of it); `None` if the loss does not depend on it.
+    pub fn get(&self, tensor: &Tensor) -> Option<&Tensor> {
+        self.0.get(&key(tensor.edge()?))
+    }
+
+    /// Replaces the gradient of a tensor, which must have one.
+    pub fn set(&mut self, tensor: &Tensor, gradient: Tensor) -> Result<()> {
+        let slot = tensor.edge().and_then(|e| self.0.get_mut(&key(e)));
+        let Some(slot) = slot else {
+            return Err(Error::new(ErrorKind::Autograd, "gradients", "the tensor has no gradient to replace"));
+        };
+        if slot.shape() != gradient.shape() || slot.dtype() != gradient.dtype() {
+            let e = Error::shape("gradients", "a gradient has the shape and dtype of its tensor");
+            return Err(gradient.describe(slot.describe(e, "tensor"), "gradient"));
+        }
+        *slot = gradient;
+        Ok(())
+    }
+
+    /// Number of gradients.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl std::fmt::Debug for Gradients {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Gradients of {} tensors", self.0.len())
+    }
+}
+
+impl Tensor {
+    /// The gradients of this scalar for all leaves that it depends on. Frees the graph.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+    /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    /// let x = Tensor::from_vec(vec![1.0f32, 2.0], [2], &device)?.require_grad()?;
+    /// let gradients = (&x * &x)?.sum_all()?.backward()?;
+    /// assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>()?, [2.0, 4.0]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[track_caller]
+    pub fn backward(&self) -> Result<Gradients> {
+        self.backward_with(BackwardOptions::new())
+    }
+
+    /// [`backward`](Tensor::backward) with options.
+    #[track_caller]
+    pub fn backward_with(&self, options: BackwardOptions) -> Result<Gradients> {
+        let root = root(self)?;
+        let seed = seed(self)?;
+        let mut found = Gradients::default();
+        run(
+            vec![(root, seed)],
+            options,
+            |_| true,
+            |edge, g| {
+                if edge.node.is_leaf() {
+                    found.0.insert(key(edge), g.clone());
+                }
+            },
+        )?;
+        Ok(found)
+    }
+}
+
+/// The gradients of `outputs`, weighted by `seeds` (`None` for 1 in a scalar), for `inputs`, which may be any tensors of
+/// the graph. `None` where an input does not influence the outputs.
+#[track_caller]
+pub fn grad(
+    outputs: &[&Tensor],
+    inputs: &[&Tensor],
+    seeds: Option<&[&Tensor]>,
+    options: BackwardOptions,
+) -> Result<Vec<Option<Tensor>>> {
+    if seeds.is_some_and(|s| s.len() != outputs.len()) {
+        return Err(Error::argument("grad", format!("{} outputs need as many seeds", outputs.len())));
+    }
+    let mut roots = Vec::with_capacity(outputs.len());
+    for (i, &out) in outputs.iter().enumerate() {
+        let seed = match seeds {
+            None => seed(out)?,
+            Some(seeds) if seeds[i].shape() == out.shape() && seeds[i].dtype() == out.dtype() => seeds[i].clone(),
+            Some(seeds) => {
+                let e = Error::shape("grad", "a seed has the shape and dtype of its output");
+                return Err(seeds[i].describe(out.describe(e, "output"), "seed"));
+            }
+        };
+        roots.push((root(out)?, seed));
+    }
+    let mut targets = Vec::with_capacity(inputs.len());
+    for (i, input) in inputs.iter().enumerate() {
+        let edge = input.edge().ok_or_else(|| {
+            let e = Error::new(ErrorKind::Autograd, "grad", format!("input {i} does not require a gradient"));
+            input.describe(e, "input").help("make it a leaf with require_grad()? before the computation")
+        })?;
+        targets.push(key(edge));
+    }
+    let needed = reaching(&roots, &targets);
+    let mut found: HashMap<(u64, usize), Tensor> = HashMap::new();
+    run(
+        roots,
+        options,
+        |node| needed.contains(&node.seq),
+        |edge, g| {
+            if targets.contains(&key(edge)) {
+                found.insert(key(edge), g.clone());
+            }
+        },
+    )?;
+    Ok(targets.iter().map(|k| found.get(k).cloned()).collect())
+}
+
+fn root(t: &Tensor) -> Result<Edge> {
+    t.edge().cloned().ok_or_else(|| {
+        let e = Error::new(
+            ErrorKind::Autograd,
+            "backward",
+            "the tensor was not computed from one that requires a gradient",
+        );
+        t.describe(e, "self").help("make the parameters leaves with require_grad()?, and compute outside of no_grad")
+    })
+}
+
+fn seed(t: &Tensor) -> Result<Tensor> {
+    if t.numel() != 1 {
+        let e =
+            Error::new(ErrorKind::Autograd, "backward", "the gradient of a tensor with several elements needs a seed");
+        return Err(t.describe(e, "self").help("reduce it to a scalar, or pass seeds to grad"));
+    }
+    Tensor::ones(t.shape(), t.dtype(), t.device())
+}
+
+/// The nodes from which one of `targets` is reached, the target's own node included.
+fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)]) -> HashSet<u64> {
+    // Inputs have lower numbers: collect all nodes, then decide each from the lowest up.
+    let mut nodes: BTreeMap<u64, &Node> = BTreeMap::new();
+    let mut stack: Vec<&Arc<Node>> = roots.iter().map(|(e, _)| &e.node).collect();
+    while let Some(node) = stack.pop() {
+        if nodes.insert(node.seq, node).is_none() {
+            stack.extend(node.inputs.iter().flatten().map(|e| &e.node));
+        }
+    }
+    let mut needed = HashSet::new();
+    for (seq, node) in nodes {
+        let is_target = targets.iter().any(|t| t.0 == seq);
+        if is_target || node.inputs.iter().flatten().any(|e| needed.contains(&e.node.seq)) {
+            needed.insert(seq);
+        }
+    }
+    needed
+}
+
+/// A node that waits for gradients.
+struct Pending {
+    node: Arc<Node>,
+    grads: SmallVec<[Option<Tensor>; 1]>,
+}
+
+/// Runs the graph backwards from `roots`. `wanted` says which nodes take part; `visit` sees the complete gradient of each
+/// edge that arrived.
+fn run(
+    roots: Vec<(Edge, Tensor)>,
+    options: BackwardOptions,
+    wanted: impl Fn(&Node) -> bool,
+    mut visit: impl FnMut(&Edge, &Tensor),
+) -> Result<()> {
+    let _mode = if options.create_graph { enable_grad() } else { no_grad() };
+    let mut pending: BTreeMap<u64, Pending> = BTreeMap::new();
+    let send = |pending: &mut BTreeMap<u64, Pending>, edge: Edge, g: Tensor| -> Result<()> {
+        let Edge { node, output } = edge;
+        let p = pending.entry(node.seq).or_insert_with(|| {
+            let grads = SmallVec::from_elem(None, node.outputs.len());
+            Pending { node, grads }
+        });
+        let slot = &mut p.grads[output];
+        *slot = Some(match slot.take() {
+            Some(sum) => sum.add(&g)?,
+            None => g,
+        });
+        Ok(())
+    };
+    for (edge, g) in roots {
+        if wanted(&edge.node) {
+            send(&mut pending, edge, g)?;
+        }
+    }
+    while let Some((_, Pending { node, grads })) = pending.pop_last() {
+        for (output, g) in grads.iter().enumerate() {
+            if let Some(g) = g {
+                visit(&Edge { node: node.clone(), output }, g);
+            }
+        }
+        let Some(op) = &node.op else { continue };
+        let needs: SmallVec<[bool; 3]> =
+            node.inputs.iter().map(|e| e.as_ref().is_some_and(|e| wanted(&e.node))).collect();
+        if !needs.contains(&true) {
+            continue;
+        }
+        let saved = node.take_saved(options.retain_graph)?;
+        let ctx = Context { node: &node, saved, needs, create_graph: options.create_graph };
+        let found = op.vjp(&ctx, &grads)?;
+        drop(grads);
+        for (i, g) in found.into_iter().enumerate() {
+            let (Some(g), true) = (g, ctx.needs(i)) else { continue };
+            check(&node, i, &g)?;
+            if let Some(edge) = &node.inputs[i] {
+                send(&mut pending, edge.clone(), g)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A gradient has the shape, dtype and device of its input: a bug in a rule must not become a wrong number.
+fn check(node: &Node, i: usize, g: &Tensor) -> Result<()> {
+    let want = node.input_specs[i];
+    let got = Spec { shape: *g.layout().shape(), dtype: g.dtype() };
+    if want == got && *g.device() == node.device {
+        return Ok(());
+    }
+    let m = format!("the gradient of {} for input {i} has the wrong shape, dtype or device", node.name());
+    let e = Error::new(ErrorKind::Autograd, "backward", m);
+    Err(g.describe(e.operand("input", &want.shape, want.dtype, &node.device), "gradient"))
+}

@@ -1,0 +1,20 @@
+//! The recorded graph and the engine that runs it backwards.
+//!
+//! There is no global tape: the graph hangs off the tensors. A tracked tensor holds an [`Edge`] to the [`Node`] that
+//! made it; a node holds edges to the nodes of its inputs and the values that its gradient needs, each with the version
+//! that its storage had. Traversal and drop are iterative, so that depth is limited by memory only.
+
+mod engine;
+mod gradcheck;
+mod mode;
+mod node;
+mod saved;
+
+pub use engine::{BackwardOptions, Gradients, grad};
+pub use gradcheck::{gradcheck, gradgradcheck};
+pub use mode::{GradModeGuard, enable_grad, is_grad_enabled, no_grad};
+pub(crate) use node::Edge;
+pub use node::Node;
+pub use saved::Context;
+pub use saved::Keep;
+pub(crate) use saved::Saved;

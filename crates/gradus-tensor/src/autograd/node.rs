@@ -1,0 +1,158 @@
+//! [`Node`]: one recorded operation, or a leaf.
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use gradus_backend::{DType, Error, ErrorKind, Result};
+use smallvec::SmallVec;
+
+use super::saved::Saved;
+use crate::ops::Op;
+use crate::tensor::Spec;
+use crate::{Device, Tensor};
+
+/// One output of a node: where the gradient of a tensor goes.
+#[derive(Clone)]
+pub(crate) struct Edge {
+    pub(crate) node: Arc<Node>,
+    pub(crate) output: usize,
+}
+
+/// One recorded operation with the values that its gradient needs, or a leaf that requires a gradient.
+pub struct Node {
+    /// Position in the order of recording: inputs always have lower numbers.
+    pub(super) seq: u64,
+    /// `None` for a leaf.
+    pub(super) op: Option<Op>,
+    /// For each input the edge that its gradient flows to, if it is tracked.
+    pub(super) inputs: SmallVec<[Option<Edge>; 3]>,
+    /// What each input was.
+    pub(super) input_specs: SmallVec<[Spec; 3]>,
+    /// What each output is.
+    pub(super) outputs: SmallVec<[Spec; 1]>,
+    pub(super) device: Device,
+    pub(super) location: &'static Location<'static>,
+    /// `None` once the graph was freed by a backward pass.
+    pub(super) saved: Mutex<Option<Saved>>,
+}
+
+fn next_seq() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+fn spec(t: &Tensor) -> Spec {
+    Spec { shape: *t.layout().shape(), dtype: t.dtype() }
+}
+
+impl Node {
+    #[track_caller]
+    pub(crate) fn leaf(tensor: &Tensor) -> Edge {
+        let node = Node {
+            seq: next_seq(),
+            op: None,
+            inputs: SmallVec::new(),
+            input_specs: SmallVec::new(),
+            outputs: SmallVec::from_elem(spec(tensor), 1),
+            device: tensor.device().clone(),
+            location: Location::caller(),
+            saved: Mutex::new(Some(Saved::default())),
+        };
+        Edge { node: Arc::new(node), output: 0 }
+    }
+
+    #[track_caller]
+    pub(crate) fn record(op: Op, inputs: &[&Tensor], outputs: SmallVec<[Spec; 1]>, saved: Saved) -> Arc<Node> {
+        Arc::new(Node {
+            seq: next_seq(),
+            op: Some(op),
+            inputs: inputs.iter().map(|t| t.edge().cloned()).collect(),
+            input_specs: inputs.iter().map(|t| spec(t)).collect(),
+            outputs,
+            device: inputs[0].device().clone(),
+            location: Location::caller(),
+            saved: Mutex::new(Some(saved)),
+        })
+    }
+
+    /// Whether this is a leaf that requires a gradient.
+    pub fn is_leaf(&self) -> bool {
+        self.op.is_none()
+    }
+
+    /// The operation; `None` for a leaf.
+    pub fn op(&self) -> Option<&Op> {
+        self.op.as_ref()
+    }
+
+    /// The operation's name; `leaf` for a leaf.
+    pub fn name(&self) -> &str {
+        self.op.as_ref().map_or("leaf", |op| op.name())
+    }
+
+    /// The line of the user's code that recorded the operation.
+    pub fn location(&self) -> &'static Location<'static> {
+        self.location
+    }
+
+    /// The nodes that made the inputs; `None` where an input is not tracked.
+    pub fn inputs(&self) -> impl Iterator<Item = Option<&Arc<Node>>> {
+        self.inputs.iter().map(|e| e.as_ref().map(|e| &e.node))
+    }
+
+    /// Shape and dtype of each output.
+    pub fn output_specs(&self) -> impl Iterator<Item = (&[usize], DType)> {
+        self.outputs.iter().map(|s| (s.shape.dims(), s.dtype))
+    }
+
+    /// The values kept for the gradient, as (what, shape, dtype, version of the storage when kept).
+    pub fn saved(&self) -> Vec<(String, Vec<usize>, DType, u64)> {
+        let saved = self.saved.lock().unwrap_or_else(|e| e.into_inner());
+        saved.as_ref().map(Saved::describe).unwrap_or_default()
+    }
+
+    /// The kept values, and whether they stay for another pass.
+    pub(super) fn take_saved(&self, retain: bool) -> Result<Saved> {
+        let mut slot = self.saved.lock().unwrap_or_else(|e| e.into_inner());
+        let found = if retain { slot.clone() } else { slot.take() };
+        found.ok_or_else(|| {
+            let m = format!("backward of {}: the graph was freed by an earlier backward pass", self.name());
+            Error::new(ErrorKind::Autograd, "backward", m)
+                .note(format!("{} recorded at {}", self.name(), self.location))
+                .help("keep it with BackwardOptions::new().retain_graph() in the first pass, or compute the loss again")
+        })
+    }
+
+    /// Moves everything that this node keeps alive onto `stack`.
+    fn unlink(&mut self, stack: &mut Vec<Arc<Node>>) {
+        stack.extend(self.inputs.drain(..).flatten().map(|e| e.node));
+        let saved = self.saved.get_mut().unwrap_or_else(|e| e.into_inner()).take();
+        for tensor in saved.into_iter().flat_map(Saved::into_tensors) {
+            stack.extend(tensor.into_inner().and_then(|inner| inner.into_edge()).map(|e| e.node));
+        }
+    }
+}
+
+/// Iterative, so that a chain of any length is freed without recursion.
+impl Drop for Node {
+    fn drop(&mut self) {
+        let mut stack = Vec::new();
+        self.unlink(&mut stack);
+        while let Some(node) = stack.pop() {
+            if let Some(mut node) = Arc::into_inner(node) {
+                node.unlink(&mut stack);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.op {
+            Some(op) => write!(f, "{op:?} at {}", self.location),
+            None => write!(f, "leaf {} at {}", self.outputs[0].shape, self.location),
+        }
+    }
+}

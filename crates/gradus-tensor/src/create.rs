@@ -1,0 +1,229 @@
+//! Making tensors: from values, filled, in steps, at random.
+
+use std::sync::Arc;
+
+use gradus_backend::{DType, Distribution, Element, Error, Layout, Result, Scalar, Shape, ViewMut};
+
+use crate::tensor::Spec;
+use crate::{Device, Generator, Storage, Tensor};
+
+impl Tensor {
+    /// A tensor of the given values in row-major order.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+    /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    /// let x = Tensor::from_vec(vec![1, 2, 3, 4, 5, 6i64], [2, 3], &device)?;
+    /// assert_eq!((x.shape(), x.dtype()), (&[2, 3][..], DType::I64));
+    /// assert!(Tensor::from_vec(vec![1.0f32], [2], &device).is_err());
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn from_vec<T: Element>(
+        values: impl AsRef<[T]>,
+        shape: impl AsRef<[usize]>,
+        device: &Device,
+    ) -> Result<Tensor> {
+        Tensor::from_bytes(T::as_bytes(values.as_ref()), shape, T::DTYPE, device)
+    }
+
+    /// A tensor of elements given as bytes in row-major and native byte order.
+    pub fn from_bytes(bytes: &[u8], shape: impl AsRef<[usize]>, dtype: DType, device: &Device) -> Result<Tensor> {
+        let shape = Shape::new(shape.as_ref())?;
+        if bytes.len() != shape.numel() * dtype.size() {
+            let m = format!("{} values do not fill {shape}, which has {}", bytes.len() / dtype.size(), shape.numel());
+            return Err(Error::shape("from_vec", m));
+        }
+        if !device.backend().supports(dtype) {
+            return Err(Error::dtype("from_vec", dtype, &format!("the dtypes of {device}")));
+        }
+        let mut buffer = device.backend().alloc(bytes.len())?;
+        if !bytes.is_empty() {
+            device.backend().upload(&mut buffer, 0, bytes)?;
+        }
+        let storage = Arc::new(Storage::new(device.clone(), buffer));
+        Ok(Tensor::from_parts(storage, Layout::contiguous(shape), dtype, None))
+    }
+
+    /// A scalar tensor, of the dtype of `value`.
+    pub fn scalar<T: Element>(value: T, device: &Device) -> Result<Tensor> {
+        Tensor::from_vec([value], [], device)
+    }
+
+    /// All zeros.
+    pub fn zeros(shape: impl AsRef<[usize]>, dtype: DType, device: &Device) -> Result<Tensor> {
+        Tensor::full(shape, 0, dtype, device)
+    }
+
+    /// All ones.
+    pub fn ones(shape: impl AsRef<[usize]>, dtype: DType, device: &Device) -> Result<Tensor> {
+        Tensor::full(shape, 1, dtype, device)
+    }
+
+    /// All `value`, which the dtype must be able to represent.
+    pub fn full(shape: impl AsRef<[usize]>, value: impl Into<Scalar>, dtype: DType, device: &Device) -> Result<Tensor> {
+        let value = value.into();
+        value.check(dtype).map_err(|e| Error::argument("full", e.message()))?;
+        Tensor::made("full", shape.as_ref(), dtype, device, |out| device.backend().fill(out, value))
+    }
+
+    /// Zeros of the shape, dtype and device of this tensor.
+    pub fn zeros_like(&self) -> Result<Tensor> {
+        Tensor::zeros(self.shape(), self.dtype(), self.device())
+    }
+
+    /// Ones of the shape, dtype and device of this tensor.
+    pub fn ones_like(&self) -> Result<Tensor> {
+        Tensor::ones(self.shape(), self.dtype(), self.device())
+    }
+
+    /// `start`, `start + step`, .. up to but not including `end`.
+    pub fn arange(start: i64, end: i64, step: i64, dtype: DType, device: &Device) -> Result<Tensor> {
+        if step == 0 {
+            return Err(Error::argument("arange", "step 0 never ends"));
+        }
+        let (distance, stride) = (i128::from(end) - i128::from(start), i128::from(step));
+        let n = if (distance > 0) == (stride > 0) { (distance.abs() + stride.abs() - 1) / stride.abs() } else { 0 };
+        let n = usize::try_from(n).unwrap_or(usize::MAX);
+        // Checks the size before anything of that size is made.
+        let shape = Shape::new(&[n])?;
+        if n > 0 {
+            for v in [start, start + (n as i64 - 1) * step] {
+                Scalar::Int(v).check(dtype).map_err(|e| Error::argument("arange", e.message()))?;
+            }
+        }
+        Tensor::from_scalars((0..n as i64).map(|i| Scalar::Int(start + i * step)), shape, dtype, device)
+    }
+
+    /// `n` evenly spaced values from `start` to `end`, both included, in a float dtype.
+    pub fn linspace(start: f64, end: f64, n: usize, dtype: DType, device: &Device) -> Result<Tensor> {
+        if !dtype.is_float() {
+            return Err(Error::dtype("linspace", dtype, "floats"));
+        }
+        let shape = Shape::new(&[n])?;
+        let last = n.saturating_sub(1).max(1) as f64;
+        // From the nearer end, so that both ends are exact.
+        let at = |i: usize| {
+            let i = i as f64;
+            if 2.0 * i < last { start + (end - start) * (i / last) } else { end - (end - start) * ((last - i) / last) }
+        };
+        let values = (0..n).map(|i| Scalar::Float(if n == 1 { start } else { at(i) }));
+        Tensor::from_scalars(values, shape, dtype, device)
+    }
+
+    /// The identity matrix of size `n`.
+    pub fn eye(n: usize, dtype: DType, device: &Device) -> Result<Tensor> {
+        let shape = Shape::new(&[n, n])?;
+        Tensor::from_scalars((0..n * n).map(|i| Scalar::Bool(i % (n + 1) == 0)), shape, dtype, device)
+    }
+
+    /// Floats uniform in `[0, 1)`.
+    pub fn rand(
+        shape: impl AsRef<[usize]>,
+        dtype: DType,
+        device: &Device,
+        generator: &mut Generator,
+    ) -> Result<Tensor> {
+        Tensor::random(Distribution::Uniform { lo: 0.0, hi: 1.0 }, shape, dtype, device, generator)
+    }
+
+    /// Normal floats of mean 0 and standard deviation 1.
+    pub fn randn(
+        shape: impl AsRef<[usize]>,
+        dtype: DType,
+        device: &Device,
+        generator: &mut Generator,
+    ) -> Result<Tensor> {
+        Tensor::random(Distribution::Normal { mean: 0.0, std: 1.0 }, shape, dtype, device, generator)
+    }
+
+    /// Integers uniform in `lo..hi`.
+    pub fn randint(
+        lo: i64,
+        hi: i64,
+        shape: impl AsRef<[usize]>,
+        dtype: DType,
+        device: &Device,
+        generator: &mut Generator,
+    ) -> Result<Tensor> {
+        Tensor::random(Distribution::Int { lo, hi }, shape, dtype, device, generator)
+    }
+
+    /// A draw from a distribution; the generator moves on by the words consumed.
+    pub fn random(
+        dist: Distribution,
+        shape: impl AsRef<[usize]>,
+        dtype: DType,
+        device: &Device,
+        generator: &mut Generator,
+    ) -> Result<Tensor> {
+        let fail = |m: String| Err(Error::argument("random", m));
+        match dist {
+            Distribution::Uniform { lo, hi } if !lo.is_finite() || !hi.is_finite() || lo > hi => {
+                return fail(format!("{lo} to {hi} is no range"));
+            }
+            Distribution::Normal { mean, std } if !mean.is_finite() || !std.is_finite() || std < 0.0 => {
+                return fail(format!("mean {mean} and standard deviation {std} are no normal distribution"));
+            }
+            Distribution::Bernoulli { p } if !(0.0..=1.0).contains(&p) => {
+                return fail(format!("p is {p}; it is a probability, 0 to 1"));
+            }
+            Distribution::Int { lo, hi } => {
+                if lo >= hi {
+                    return fail(format!("{lo}..{hi} is empty"));
+                }
+                for v in [lo, hi - 1] {
+                    Scalar::Int(v).check(dtype).map_err(|e| Error::argument("random", e.message()))?;
+                }
+            }
+            _ => {}
+        }
+        let wants_float = matches!(dist, Distribution::Uniform { .. } | Distribution::Normal { .. });
+        if wants_float && !dtype.is_float() {
+            return Err(Error::dtype("random", dtype, "floats"));
+        }
+        if matches!(dist, Distribution::Int { .. }) && dtype == DType::Bool {
+            return Err(Error::dtype("random", dtype, "numbers; use a Bernoulli draw for booleans"));
+        }
+        let shape = Shape::new(shape.as_ref())?;
+        let (seed, offset) = (generator.seed(), generator.offset());
+        let y = Tensor::made("random", &shape, dtype, device, |out| device.backend().random(dist, seed, offset, out))?;
+        generator.advance(dist, dtype, shape.numel());
+        Ok(y)
+    }
+
+    fn from_scalars(
+        values: impl Iterator<Item = Scalar>,
+        shape: Shape,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor> {
+        use gradus_backend::{bf16, f16};
+        macro_rules! collect {
+            ($($d:ident $t:ty),*) => {
+                match dtype {
+                    $(DType::$d => {
+                        let v = values.map(<$t>::from_scalar).collect::<Result<Vec<_>>>()?;
+                        Tensor::from_vec(v, shape, device)
+                    })*
+                }
+            };
+        }
+        collect!(F64 f64, F32 f32, F16 f16, BF16 bf16, I64 i64, I32 i32, I16 i16, I8 i8, U64 u64, U32 u32, U16 u16, U8 u8,
+            Bool bool)
+    }
+
+    /// A fresh tensor filled by `f`, which is not called for an empty one.
+    fn made(
+        op: &str,
+        shape: &[usize],
+        dtype: DType,
+        device: &Device,
+        f: impl FnOnce(&mut ViewMut<'_>) -> Result<()>,
+    ) -> Result<Tensor> {
+        let spec = Spec { shape: Shape::new(shape)?, dtype };
+        if !device.backend().supports(dtype) {
+            return Err(Error::dtype(op, dtype, &format!("the dtypes of {device}")));
+        }
+        Ok(crate::ops::run(device, &[spec], &[], |_, _, outs| f(&mut outs[0]))?.swap_remove(0))
+    }
+}

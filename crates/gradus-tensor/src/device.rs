@@ -1,0 +1,63 @@
+//! [`Device`]: a handle to the backend that a tensor lives on.
+
+use std::fmt;
+use std::sync::Arc;
+
+use gradus_backend::{Backend, BackendInfo, MemoryStats, Result};
+
+/// Where tensors live and compute: a cheap handle to a backend.
+///
+/// Two devices are equal if they are the same backend object.
+#[derive(Clone)]
+pub struct Device(Arc<dyn Backend>);
+
+impl Device {
+    /// A device over a backend.
+    pub fn from_backend(backend: Arc<dyn Backend>) -> Self {
+        Device(backend)
+    }
+
+    /// The backend.
+    pub fn backend(&self) -> &dyn Backend {
+        &*self.0
+    }
+
+    /// The name that errors and printed tensors show.
+    pub fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    /// Hardware, memory and features.
+    pub fn info(&self) -> BackendInfo {
+        self.0.info()
+    }
+
+    /// Memory in use and kept for reuse.
+    pub fn memory_stats(&self) -> MemoryStats {
+        self.0.memory_stats()
+    }
+
+    /// Waits for everything that was asked for, and reports late errors.
+    pub fn synchronize(&self) -> Result<()> {
+        self.0.synchronize()
+    }
+}
+
+impl PartialEq for Device {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+impl Eq for Device {}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device({})", self.name())
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}

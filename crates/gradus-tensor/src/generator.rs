@@ -1,0 +1,70 @@
+//! [`Generator`]: an explicit source of random numbers.
+
+use gradus_backend::philox;
+use gradus_backend::{DType, Distribution};
+
+/// A position in the Philox stream of a seed. The numbers drawn depend on seed and position only: not on the device, the
+/// number of threads or the shape. Save both ([`seed`](Generator::seed), [`offset`](Generator::offset)) to continue later.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Generator {
+    seed: u64,
+    offset: u64,
+}
+
+impl Generator {
+    /// The start of the stream of `seed`.
+    pub fn new(seed: u64) -> Self {
+        Generator { seed, offset: 0 }
+    }
+
+    /// A given position of a stream.
+    pub fn at(seed: u64, offset: u64) -> Self {
+        Generator { seed, offset }
+    }
+
+    /// The seed.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Number of 32-bit words consumed.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Takes the words that a draw of `n` elements consumes, and gives where they start.
+    pub(crate) fn advance(&mut self, dist: Distribution, dtype: DType, n: usize) -> u64 {
+        let start = self.offset;
+        self.offset = start.wrapping_add((n as u64).wrapping_mul(philox::words_per_element(dist, dtype)));
+        start
+    }
+
+    /// The next 64 random bits.
+    pub fn next_u64(&mut self) -> u64 {
+        let (hi, lo) = (philox::word(self.seed, self.offset), philox::word(self.seed, self.offset.wrapping_add(1)));
+        self.offset = self.offset.wrapping_add(2);
+        u64::from(hi) << 32 | u64::from(lo)
+    }
+
+    /// A uniform integer in `0..n`; 0 if `n` is 0.
+    pub fn below(&mut self, n: usize) -> usize {
+        ((u128::from(self.next_u64()) * n as u128) >> 64) as usize
+    }
+
+    /// A generator of its own for a purpose named by `key` (a layer, an epoch, a sample): its stream does not depend on
+    /// how far this one has run.
+    pub fn fork(&self, key: u64) -> Generator {
+        // The counter space above 2^62 is never reached by draws, so a fork's seed is independent of them.
+        let words = philox::block(self.seed ^ 0x9E37_79B9_7F4A_7C15, key | 1 << 62);
+        Generator::new(u64::from(words[0]) << 32 | u64::from(words[1]))
+    }
+
+    /// `0..n` in random order (Fisher-Yates).
+    pub fn permutation(&mut self, n: usize) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..n).collect();
+        for i in (1..n).rev() {
+            order.swap(i, self.below(i + 1));
+        }
+        order
+    }
+}

@@ -1,0 +1,29 @@
+//! Tensors, operations and gradients.
+//!
+//! A [`Tensor`] is a storage, a layout and an edge into the recorded graph. An operation is one file in [`ops`]; it goes
+//! through [`ops::apply`], the one door, which checks, allocates, runs and records. Gradients are taken with
+//! [`Tensor::backward`] or [`grad`]. This crate knows no concrete hardware: a [`Device`] is any
+//! [`Backend`](gradus_backend::Backend).
+#![warn(missing_docs)]
+
+pub mod autograd;
+mod create;
+mod device;
+mod display;
+mod generator;
+mod locks;
+pub mod ops;
+mod storage;
+mod tensor;
+
+pub use autograd::{BackwardOptions, GradModeGuard, Gradients, Node, enable_grad, grad, is_grad_enabled, no_grad};
+pub use device::Device;
+pub use generator::Generator;
+pub use ops::{Elementwise, Operand, Reduction};
+pub use storage::Storage;
+pub use tensor::Tensor;
+
+pub use gradus_backend as backend;
+pub use gradus_backend::{
+    Axes, Backend, DType, Element, Error, ErrorKind, Expr, Kernel, Layout, Result, Scalar, Shape, bf16, f16,
+};

@@ -1,0 +1,101 @@
+//! `cat` and `stack`: tensors one after the other along an axis. The gradient of each is its slice.
+
+use gradus_backend::shape::resolve_axis;
+use gradus_backend::{Backend, Error, ErrorKind, Result, View, ViewMut};
+
+use super::{Context, Grads, Keep, Operation, Outputs, apply_one, one};
+use crate::Tensor;
+
+/// Concatenation along an axis.
+#[derive(Debug, Clone)]
+pub struct Cat {
+    /// The axis.
+    pub axis: usize,
+}
+
+impl Operation for Cat {
+    fn name(&self) -> &str {
+        "cat"
+    }
+
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+        let first = inputs[0];
+        let mut size = 0usize;
+        for t in inputs {
+            let same =
+                t.rank() == first.rank() && (0..t.rank()).all(|i| i == self.axis || t.shape()[i] == first.shape()[i]);
+            if !same {
+                let e = Error::shape("cat", format!("shapes differ outside axis {}", self.axis));
+                return Err(t.describe(first.describe(e, "first"), "other"));
+            }
+            size = size
+                .checked_add(t.shape()[self.axis])
+                .ok_or_else(|| Error::new(ErrorKind::Overflow, "cat", "the result is too large"))?;
+        }
+        Ok(one(first.layout().shape().with(self.axis, size)?, first.dtype()))
+    }
+
+    fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        let whole = outputs[0].layout;
+        let mut start = 0;
+        for x in inputs {
+            let len = x.layout.dims()[self.axis];
+            if x.layout.numel() > 0 {
+                backend.copy_strided(*x, &mut outputs[0].with(whole.narrow(self.axis, start, len)?))?;
+            }
+            start += len;
+        }
+        Ok(())
+    }
+
+    fn keeps(&self, _: &[bool]) -> Keep {
+        Keep::NONE
+    }
+
+    fn vjp(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads> {
+        let mut start = 0;
+        (0..ctx.input_count())
+            .map(|i| {
+                let len = ctx.input_spec(i).shape[self.axis];
+                let at = start;
+                start += len;
+                match &grads[0] {
+                    Some(g) if ctx.needs(i) => g.narrow(self.axis as isize, at, len).map(Some),
+                    _ => Ok(None),
+                }
+            })
+            .collect()
+    }
+}
+
+impl Tensor {
+    /// Tensors one after the other along an axis. Shapes are equal outside it; dtypes promote; empty pieces are legal.
+    #[track_caller]
+    pub fn cat(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
+        let Some(first) = tensors.first() else {
+            return Err(Error::argument("cat", "no tensors to concatenate").help("pass at least one"));
+        };
+        let axis = resolve_axis("cat", axis, first.rank())?;
+        let mut dtype = first.dtype();
+        for t in tensors {
+            dtype = dtype.promote(t.dtype())?;
+        }
+        let cast: Vec<Tensor> = tensors.iter().map(|t| t.to_dtype(dtype)).collect::<Result<_>>()?;
+        apply_one(Cat { axis }, &cast.iter().collect::<Vec<_>>())
+    }
+
+    /// Tensors of one shape as the slices of a new axis.
+    #[track_caller]
+    pub fn stack(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
+        let Some(first) = tensors.first() else {
+            return Err(Error::argument("stack", "no tensors to stack").help("pass at least one"));
+        };
+        if let Some(t) = tensors.iter().find(|t| t.shape() != first.shape()) {
+            let e = Error::shape("stack", "tensors have one shape");
+            return Err(t.describe(first.describe(e, "first"), "other"));
+        }
+        let axis = resolve_axis("stack", axis, first.rank() + 1)? as isize;
+        let expanded: Vec<Tensor> = tensors.iter().map(|t| t.unsqueeze(axis)).collect::<Result<_>>()?;
+        Tensor::cat(&expanded.iter().collect::<Vec<_>>(), axis)
+    }
+}

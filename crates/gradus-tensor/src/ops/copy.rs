@@ -1,0 +1,46 @@
+//! `contiguous(x)` and `copy(x)`: the values in row-major order in memory of their own. The gradient passes through.
+
+use gradus_backend::{Backend, Result, View, ViewMut};
+
+use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
+use crate::Tensor;
+
+/// A copy in row-major order.
+#[derive(Debug, Clone)]
+pub struct Contiguous;
+
+impl Operation for Contiguous {
+    fn name(&self) -> &str {
+        "contiguous"
+    }
+
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+        Ok(one(*inputs[0].layout().shape(), inputs[0].dtype()))
+    }
+
+    fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        backend.copy_strided(inputs[0], &mut outputs[0])
+    }
+
+    fn keeps(&self, _: &[bool]) -> Keep {
+        Keep::NONE
+    }
+
+    fn vjp(&self, _: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
+        Ok(grads([g[0].clone()]))
+    }
+}
+
+impl Tensor {
+    /// The tensor itself if it is contiguous, else a copy that is.
+    #[track_caller]
+    pub fn contiguous(&self) -> Result<Tensor> {
+        if self.is_contiguous() { Ok(self.clone()) } else { self.copy() }
+    }
+
+    /// A copy in memory of its own.
+    #[track_caller]
+    pub fn copy(&self) -> Result<Tensor> {
+        apply_one(Contiguous, &[self])
+    }
+}

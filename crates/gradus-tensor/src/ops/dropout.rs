@@ -1,0 +1,30 @@
+//! `dropout(x, p)`: each element is 0 with probability p, else divided by `1 - p`.
+
+use gradus_backend::{DType, Distribution, Error, Result};
+
+use super::elementwise::{Class, Elementwise, Operand};
+use crate::{Generator, Tensor};
+
+/// Of (mask, x, scale). The select comes last, so that dropped elements get an exact 0 both ways.
+static DROPOUT: Elementwise =
+    Elementwise::new("dropout", Class::Float, |x| vec![x[0].select(x[1] * x[2], 0.0)]).conditions(1);
+
+impl Tensor {
+    /// Zeroes each element with probability `p` (0 to 1) and divides the rest by `1 - p`. The mask depends on the
+    /// generator only, whatever the dtype. With `p = 1` everything is 0, the gradient too.
+    #[track_caller]
+    pub fn dropout(&self, p: f64, generator: &mut Generator) -> Result<Tensor> {
+        if !(0.0..=1.0).contains(&p) {
+            return Err(
+                self.describe(Error::argument("dropout", format!("p is {p}; it is a probability, 0 to 1")), "self")
+            );
+        }
+        if p == 0.0 {
+            return Ok(self.clone());
+        }
+        let keep = Distribution::Bernoulli { p: 1.0 - p };
+        let mask = Tensor::random(keep, self.shape(), DType::Bool, self.device(), generator)?;
+        let scale = if p < 1.0 { 1.0 / (1.0 - p) } else { 0.0 };
+        DROPOUT.apply(&[Operand::Tensor(&mask), Operand::Tensor(self), scale.into()])
+    }
+}

@@ -1,0 +1,328 @@
+//! [`Elementwise`]: an elementwise operation defined once, as an expression over scalars.
+//!
+//! From the expression come all dtypes, all backends, broadcasting, promotion and the gradient to any order: the
+//! gradient of a [`Kernel`](gradus_backend::Kernel) is a kernel again. The table of built-in operations is
+//! [`table`](super::table).
+
+use std::sync::{Arc, OnceLock};
+
+use gradus_backend::kernel::VjpArg;
+use gradus_backend::{
+    Backend, DType, Error, ErrorKind, Expr, Kernel, Layout, MapArg, Result, Scalar, Shape, View, ViewMut,
+};
+use smallvec::SmallVec;
+
+use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply_one};
+use crate::Tensor;
+
+/// Which dtypes an elementwise operation computes in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// Floats; integers and booleans become f32.
+    Float,
+    /// Numbers of any kind, not booleans.
+    Number,
+    /// Numbers that can be negative.
+    Signed,
+    /// Any dtype.
+    Any,
+    /// Booleans.
+    Bool,
+}
+
+/// An elementwise operation: a name, what it computes in, and the expression.
+///
+/// ```
+/// use gradus_tensor::{Elementwise, Operand, ops::Class, Tensor, Result};
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::Device; use std::sync::Arc;
+///
+/// /// `mish(x) = x * tanh(ln(1 + e^x))`
+/// static MISH: Elementwise = Elementwise::new("mish", Class::Float, |x| vec![x[0] * x[0].softplus().tanh()]);
+///
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+/// let x = Tensor::from_vec(vec![-1.0f32, 0.0, 2.0], [3], &device)?.require_grad()?;
+/// let y = MISH.apply(&[Operand::Tensor(&x)])?;
+/// let gradients = y.sum_all()?.backward()?;
+/// assert!((gradients.get(&x).unwrap().to_vec::<f32>()?[1] - 0.6).abs() < 1e-6);
+/// # Ok::<(), gradus_tensor::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Elementwise {
+    name: &'static str,
+    class: Class,
+    /// Bit `i`: operand `i` is a bool whatever the others are.
+    conditions: u8,
+    body: for<'k> fn(&[Expr<'k>]) -> Vec<Expr<'k>>,
+    kernels: [OnceLock<Arc<Kernel>>; 13],
+}
+
+/// An operand of an elementwise operation.
+#[derive(Debug, Clone, Copy)]
+pub enum Operand<'a> {
+    /// A tensor, broadcast with the others.
+    Tensor(&'a Tensor),
+    /// A number, weak in promotion: it takes the tensors' dtype, but a float beside integers makes the result float.
+    Scalar(Scalar),
+}
+
+impl<'a> From<&'a Tensor> for Operand<'a> {
+    fn from(t: &'a Tensor) -> Self {
+        Operand::Tensor(t)
+    }
+}
+impl<S: Into<Scalar>> From<S> for Operand<'_> {
+    fn from(s: S) -> Self {
+        Operand::Scalar(s.into())
+    }
+}
+
+impl Elementwise {
+    /// An operation whose operands are all of one dtype; `body` gives one output.
+    pub const fn new(name: &'static str, class: Class, body: for<'k> fn(&[Expr<'k>]) -> Vec<Expr<'k>>) -> Self {
+        Elementwise { name, class, conditions: 0, body, kernels: [const { OnceLock::new() }; 13] }
+    }
+
+    /// With operands that are bool whatever the others are: bit `i` of `mask` for operand `i`.
+    pub const fn conditions(mut self, mask: u8) -> Self {
+        self.conditions = mask;
+        self
+    }
+
+    /// The operation's name.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn is_condition(&self, i: usize) -> bool {
+        self.conditions >> i & 1 == 1
+    }
+
+    /// Applies the operation: promotes, broadcasts, computes and records.
+    ///
+    /// # Errors
+    /// Shapes that do not broadcast, dtypes without a common one or outside the operation's class, a scalar that the
+    /// dtype cannot represent, operands on different devices.
+    #[track_caller]
+    pub fn apply(&self, operands: &[Operand<'_>]) -> Result<Tensor> {
+        let common = self.common_dtype(operands)?;
+        let kernel = self.kernel(common, operands.len())?;
+        let mut tensors: SmallVec<[Tensor; 3]> = SmallVec::new();
+        let mut args = SmallVec::new();
+        for (i, operand) in operands.iter().enumerate() {
+            let dtype = if self.is_condition(i) { DType::Bool } else { common };
+            match *operand {
+                Operand::Tensor(t) => {
+                    args.push(Arg::Tensor(tensors.len()));
+                    tensors.push(if t.dtype() == dtype { t.clone() } else { t.to_dtype(dtype)? });
+                }
+                Operand::Scalar(s) => {
+                    if dtype != DType::Bool {
+                        s.check(dtype).map_err(|e| Error::argument(self.name, e.message()))?;
+                    }
+                    args.push(Arg::Scalar(s));
+                }
+            }
+        }
+        let refs: SmallVec<[&Tensor; 3]> = tensors.iter().collect();
+        apply_one(Map { kernel, args }, &refs)
+    }
+
+    /// The dtype that the operands share.
+    fn common_dtype(&self, operands: &[Operand<'_>]) -> Result<DType> {
+        let mut common: Option<DType> = None;
+        let mut scalars = SmallVec::<[Scalar; 3]>::new();
+        for (i, operand) in operands.iter().enumerate().filter(|&(i, _)| !self.is_condition(i)) {
+            match *operand {
+                Operand::Tensor(t) => {
+                    common = Some(match common {
+                        None => t.dtype(),
+                        Some(c) if c == t.dtype() => c,
+                        Some(c) => c.promote(t.dtype()).map_err(|e| {
+                            let all = operands.iter().enumerate().filter_map(|(i, o)| match o {
+                                Operand::Tensor(t) => Some((i, *t)),
+                                Operand::Scalar(_) => None,
+                            });
+                            let e = Error::new(e.kind().clone(), self.name, e.message())
+                                .help("cast one operand first, for example x.to_dtype(DType::I64)?");
+                            all.fold(e, |e, (i, t)| t.describe(e, &format!("operand {i}")))
+                        })?,
+                    });
+                }
+                Operand::Scalar(s) => {
+                    debug_assert!(i < 8);
+                    scalars.push(s);
+                }
+            }
+        }
+        let mut common = common.unwrap_or(DType::F32);
+        for s in scalars {
+            common = match s {
+                Scalar::Float(_) => common.to_float(),
+                Scalar::Int(_) if common == DType::Bool => DType::I64,
+                _ => common,
+            };
+        }
+        let refuse = |wanted: &str| {
+            let e = Error::dtype(self.name, common, wanted);
+            Err(operands.iter().fold(e, |e, o| if let Operand::Tensor(t) = o { t.describe(e, "operand") } else { e }))
+        };
+        match self.class {
+            Class::Float => Ok(common.to_float()),
+            Class::Number if common == DType::Bool => {
+                refuse("numbers; cast the booleans, for example to_dtype(DType::I64)?")
+            }
+            Class::Signed if !common.is_signed() => refuse("numbers that can be negative; cast first"),
+            Class::Bool if common != DType::Bool => refuse("booleans; compare first, for example x.ne(0)?"),
+            _ => Ok(common),
+        }
+    }
+
+    /// The kernel for `arity` operands that share `dtype`, built on first use.
+    pub fn kernel(&self, dtype: DType, arity: usize) -> Result<Arc<Kernel>> {
+        let slot = &self.kernels[dtype as usize];
+        if let Some(k) = slot.get() {
+            return Ok(k.clone());
+        }
+        let args: SmallVec<[DType; 4]> =
+            (0..arity).map(|i| if self.is_condition(i) { DType::Bool } else { dtype }).collect();
+        // The output of a half-precision kernel is stored in half precision, whatever the conditions are.
+        let builder = gradus_backend::KernelBuilder::new(&args);
+        let outputs: Vec<_> = (self.body)(&builder.args())
+            .into_iter()
+            .map(|e| (e, if e.dtype() == dtype.compute() { dtype } else { e.dtype() }))
+            .collect();
+        let kernel = Arc::new(builder.finish(self.name, &outputs)?);
+        Ok(slot.get_or_init(|| kernel).clone())
+    }
+}
+
+/// Where an argument of a recorded kernel comes from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Arg {
+    /// Input number `.0` of the operation.
+    Tensor(usize),
+    /// A number.
+    Scalar(Scalar),
+}
+
+/// An elementwise kernel applied to tensors that broadcast together.
+#[derive(Clone)]
+pub struct Map {
+    /// What is computed.
+    pub kernel: Arc<Kernel>,
+    /// For each argument of the kernel where it comes from.
+    pub args: SmallVec<[Arg; 4]>,
+}
+
+impl std::fmt::Debug for Map {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.kernel.name())?;
+        let mut scalars =
+            self.args.iter().filter_map(|a| if let Arg::Scalar(s) = a { Some(s) } else { None }).peekable();
+        if scalars.peek().is_some() {
+            f.debug_list().entries(scalars.map(ToString::to_string)).finish()?;
+        }
+        Ok(())
+    }
+}
+
+impl Map {
+    fn input_of(&self, kernel_arg: usize) -> Option<usize> {
+        match self.args[kernel_arg] {
+            Arg::Tensor(i) => Some(i),
+            Arg::Scalar(_) => None,
+        }
+    }
+
+    /// Bit `i` for each kernel argument that is an input whose gradient is wanted.
+    fn wanted(&self, needs: impl Fn(usize) -> bool) -> u32 {
+        (0..self.args.len()).filter(|&i| self.input_of(i).is_some_and(&needs)).fold(0, |m, i| m | 1 << i)
+    }
+}
+
+impl Operation for Map {
+    fn name(&self) -> &str {
+        self.kernel.name()
+    }
+
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+        let mut shape = *inputs[0].layout().shape();
+        for t in &inputs[1..] {
+            if t.shape() != shape.dims() {
+                shape = Shape::broadcast(self.name(), &shape, t.shape()).map_err(|e| {
+                    let e = Error::new(ErrorKind::Broadcast, self.name(), e.message())
+                        .help("sizes must be equal or 1, aligned from the right; use unsqueeze or expand");
+                    inputs.iter().enumerate().fold(e, |e, (i, t)| t.describe(e, &format!("input {i}")))
+                })?;
+            }
+        }
+        Ok(self.kernel.outputs().iter().map(|&(_, dtype)| Spec { shape, dtype }).collect())
+    }
+
+    fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        let shape = *outputs[0].layout.shape();
+        let mut args: SmallVec<[MapArg<'_>; 4]> = SmallVec::new();
+        for arg in &self.args {
+            args.push(match *arg {
+                Arg::Tensor(i) => MapArg::View(stretched(inputs[i], shape)?),
+                Arg::Scalar(s) => MapArg::Scalar(s),
+            });
+        }
+        backend.map(&self.kernel, &args, outputs)
+    }
+
+    fn keeps(&self, needs: &[bool]) -> Keep {
+        let vjp = self.kernel.vjp(self.wanted(|i| needs[i]));
+        let inputs = vjp.args.iter().filter_map(|a| match *a {
+            VjpArg::Input(i) => self.input_of(i),
+            VjpArg::Grad(_) => None,
+        });
+        Keep::inputs(inputs)
+    }
+
+    fn vjp(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads> {
+        let vjp = self.kernel.vjp(self.wanted(|i| ctx.needs(i)));
+        let mut tensors: SmallVec<[Tensor; 4]> = SmallVec::new();
+        let mut args = SmallVec::new();
+        for arg in &vjp.args {
+            args.push(match *arg {
+                VjpArg::Input(i) => match self.args[i] {
+                    Arg::Tensor(input) => {
+                        tensors.push(ctx.input(input)?);
+                        Arg::Tensor(tensors.len() - 1)
+                    }
+                    scalar => scalar,
+                },
+                VjpArg::Grad(k) => match &grads[k] {
+                    Some(g) => {
+                        tensors.push(g.clone());
+                        Arg::Tensor(tensors.len() - 1)
+                    }
+                    None => Arg::Scalar(Scalar::Float(0.0)),
+                },
+            });
+        }
+        let mut found: Grads = SmallVec::from_elem(None, ctx.input_count());
+        // A gradient that reads no gradient is the constant zero: nothing flows.
+        if !vjp.args.iter().any(|a| matches!(a, VjpArg::Grad(k) if grads[*k].is_some())) {
+            return Ok(found);
+        }
+        let refs: SmallVec<[&Tensor; 4]> = tensors.iter().collect();
+        let results = super::apply(Map { kernel: vjp.kernel.clone(), args }, &refs)?;
+        for (&arg, g) in vjp.wanted.iter().zip(results) {
+            if let Some(input) = self.input_of(arg) {
+                let g = g.sum_to(&ctx.input_spec(input).shape)?;
+                found[input] = Some(match found[input].take() {
+                    Some(sum) => sum.add(&g)?,
+                    None => g,
+                });
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// A view stretched to `shape`.
+pub(crate) fn stretched<'a>(view: View<'a>, shape: Shape) -> Result<View<'a>> {
+    Ok(if *view.layout.shape() == shape { view } else { view.with(Layout::expand(&view.layout, shape)?) })
+}

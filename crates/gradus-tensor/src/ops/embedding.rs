@@ -1,0 +1,71 @@
+//! `embedding(weight, index)`: rows of a table. The gradient adds up at the rows that were used, in a fixed order.
+
+use gradus_backend::{Backend, Error, Result, Shape, View, ViewMut};
+
+use super::gather::{check_index, index_along};
+use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one, run};
+use crate::Tensor;
+
+/// Rows of `weight [v, d]` by `index [..]`.
+#[derive(Debug, Clone)]
+pub struct Embedding {
+    /// The row that gets no gradient.
+    pub padding_index: Option<usize>,
+}
+
+impl Operation for Embedding {
+    fn name(&self) -> &str {
+        "embedding"
+    }
+
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+        let (weight, index) = (inputs[0], inputs[1]);
+        Ok(one(Shape::new(&[index.shape(), &weight.shape()[1..]].concat())?, weight.dtype()))
+    }
+
+    fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        backend.embedding(inputs[0], inputs[1], &mut outputs[0])
+    }
+
+    fn keeps(&self, _: &[bool]) -> Keep {
+        Keep::inputs([1])
+    }
+
+    fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
+        let Some(g) = &g[0] else { return Ok(grads([None, None])) };
+        let (spec, index) = (ctx.input_spec(0), ctx.input(1)?);
+        let (v, d) = (spec.shape[0], spec.shape[1]);
+        let dw = if !ctx.create_graph() {
+            run(g.device(), &[spec], &[&index, g], |b, x, outs| {
+                b.embedding_backward(x[0], x[1], self.padding_index, &mut outs[0])
+            })?
+            .swap_remove(0)
+        } else {
+            let n = index.numel();
+            let flat = index.reshape([n])?;
+            let mut rows = g.reshape([n, d])?;
+            if let Some(p) = self.padding_index {
+                rows = flat.unsqueeze(1)?.ne(p as i64)?.where_(&rows, 0.0)?;
+            }
+            rows.scatter_add_into(0, &index_along(&flat, rows.shape(), 0)?, v)?
+        };
+        Ok(grads([Some(dw), None]))
+    }
+}
+
+impl Tensor {
+    /// Rows of this table `[v, d]` by `index [..]` (i64, i32 or u32): `[.., d]`. An index outside `0..v` is an error. The
+    /// row `padding_index` gets no gradient.
+    #[track_caller]
+    pub fn embedding(&self, index: &Tensor, padding_index: Option<usize>) -> Result<Tensor> {
+        check_index("embedding", index)?;
+        if self.rank() != 2 {
+            return Err(self.describe(Error::shape("embedding", "the table is [rows, features]"), "weight"));
+        }
+        if let Some(p) = padding_index.filter(|&p| p >= self.shape()[0]) {
+            let m = format!("padding index {p} is outside the table of {} rows", self.shape()[0]);
+            return Err(self.describe(Error::argument("embedding", m), "weight"));
+        }
+        apply_one(Embedding { padding_index }, &[self, index])
+    }
+}

@@ -1,0 +1,98 @@
+//! `gather` and `index_select`: elements picked by index along an axis. The gradient adds each back where it came from.
+
+use gradus_backend::shape::resolve_axis;
+use gradus_backend::{Backend, DType, Error, ErrorKind, Result, View, ViewMut};
+
+use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
+use crate::Tensor;
+
+/// `y[.., i, ..] = x[.., index[.., i, ..], ..]` at an axis.
+#[derive(Debug, Clone)]
+pub struct Gather {
+    /// The axis.
+    pub axis: usize,
+}
+
+/// The dtypes that indices may have.
+pub(crate) fn check_index(op: &str, index: &Tensor) -> Result<()> {
+    if matches!(index.dtype(), DType::I64 | DType::I32 | DType::U32) {
+        return Ok(());
+    }
+    Err(index.describe(Error::dtype(op, index.dtype(), "i64, i32 or u32 indices"), "index"))
+}
+
+/// Whether `index` has the shape of `x` but at `axis`.
+pub(crate) fn fits(x: &[usize], index: &[usize], axis: usize) -> bool {
+    x.len() == index.len() && (0..x.len()).all(|i| i == axis || x[i] == index[i])
+}
+
+impl Operation for Gather {
+    fn name(&self) -> &str {
+        "gather"
+    }
+
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+        let (x, index) = (inputs[0], inputs[1]);
+        check_index("gather", index)?;
+        if !fits(x.shape(), index.shape(), self.axis) {
+            let e = Error::shape("gather", format!("index has the shape of the input but at axis {}", self.axis));
+            return Err(index.describe(x.describe(e, "input"), "index"));
+        }
+        Ok(one(*index.layout().shape(), x.dtype()))
+    }
+
+    fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        backend.gather(inputs[0], self.axis, inputs[1], &mut outputs[0])
+    }
+
+    fn keeps(&self, _: &[bool]) -> Keep {
+        Keep::inputs([1])
+    }
+
+    fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
+        let Some(g) = &g[0] else { return Ok(grads([None, None])) };
+        let size = ctx.input_spec(0).shape[self.axis];
+        Ok(grads([Some(g.scatter_add_into(self.axis, &ctx.input(1)?, size)?), None]))
+    }
+}
+
+impl Tensor {
+    /// `y[.., i, ..] = self[.., index[.., i, ..], ..]` at `axis`: `index` (i64, i32 or u32) has the shape of `self` but at
+    /// the axis, and the result has the shape of `index`. An index outside `0..size` is an error.
+    #[track_caller]
+    pub fn gather(&self, axis: isize, index: &Tensor) -> Result<Tensor> {
+        let axis = resolve_axis("gather", axis, self.rank())?;
+        apply_one(Gather { axis }, &[self, index])
+    }
+
+    /// The slices of an axis that `index [n]` (i64, i32 or u32) names, in its order.
+    #[track_caller]
+    pub fn index_select(&self, axis: isize, index: &Tensor) -> Result<Tensor> {
+        let axis = resolve_axis("index_select", axis, self.rank())?;
+        if index.rank() != 1 {
+            return Err(index.describe(Error::shape("index_select", "the index has one axis"), "index"));
+        }
+        let stretched = index_along(index, self.shape(), axis)?;
+        apply_one(Gather { axis }, &[self, &stretched]).map_err(|e| match *e.kind() {
+            // The position in the index that the user gave, not in the stretched one.
+            ErrorKind::IndexOutOfBounds { pos, index: value, size } => {
+                let inner: usize = self.shape()[axis + 1..].iter().product();
+                let pos = pos / inner.max(1) % index.numel().max(1);
+                let m = format!("index {value} at position {pos} is outside axis {axis} of size {size}");
+                let e = Error::new(ErrorKind::IndexOutOfBounds { pos, index: value, size }, "index_select", m);
+                index.describe(self.describe(e, "input"), "index")
+            }
+            _ => e,
+        })
+    }
+}
+
+/// `index [n]` stretched to the shape `like` with `n` at `axis`: stride 0 everywhere else, no copy.
+pub(crate) fn index_along(index: &Tensor, like: &[usize], axis: usize) -> Result<Tensor> {
+    let mut dims = vec![1; like.len()];
+    dims[axis] = index.shape()[0];
+    let column = index.reshape(&dims)?;
+    dims.copy_from_slice(like);
+    dims[axis] = index.shape()[0];
+    column.expand(&dims)
+}

@@ -1,0 +1,205 @@
+//! Operations that write into their tensor: `copy_`, `fill_`, `add_`, `sub_`, `mul_`, `clamp_`, and the fused steps of
+//! optimisers.
+//!
+//! Each raises the storage's version and logs the write, so that a gradient which needs the old value fails with an error
+//! that names this line. They are not recorded: with gradients on, a tensor that requires one is refused.
+
+use std::panic::Location;
+use std::sync::Arc;
+
+use gradus_backend::{AdamParams, Error, ErrorKind, MapArg, Result, Scalar, SgdParams, Shape, View, ViewMut};
+use smallvec::SmallVec;
+
+use super::elementwise::{Elementwise, Operand, stretched};
+use super::same_device;
+use super::table::{ADD, CLAMP, MUL, SUB};
+use crate::locks::Locks;
+use crate::{Tensor, is_grad_enabled};
+
+impl Tensor {
+    /// Whether this tensor may be written now.
+    fn check_writable(&self, op: &'static str, sources: &[&Tensor]) -> Result<()> {
+        if is_grad_enabled() && (self.requires_grad() || sources.iter().any(|t| t.requires_grad())) {
+            let e = Error::new(ErrorKind::Autograd, op, "a write in place is not recorded, but a gradient is required");
+            return Err(self.describe(e, "self").help("use the form that makes a new tensor, or write inside no_grad"));
+        }
+        if self.layout().overlaps_itself() {
+            let e = Error::argument(op, "several elements share one place in memory (an expanded tensor)");
+            return Err(self.describe(e, "self").help("write into a copy: x.copy()?"));
+        }
+        Ok(())
+    }
+
+    /// Runs `f` on this tensor, writable, and on `sources`, which share no storage with it.
+    #[track_caller]
+    fn write_with(
+        &self,
+        op: &'static str,
+        sources: &[&Tensor],
+        f: impl FnOnce(&mut ViewMut<'_>, &[View<'_>]) -> Result<()>,
+    ) -> Result<()> {
+        let location = Location::caller();
+        if self.numel() == 0 {
+            return Ok(());
+        }
+        // A source in the same storage is read into a copy first: it may overlap what is written.
+        let copies: SmallVec<[Tensor; 3]> = sources
+            .iter()
+            .map(|t| if Arc::ptr_eq(t.storage(), self.storage()) { t.detach().copy() } else { Ok((*t).clone()) })
+            .collect::<Result<_>>()?;
+        let refs: SmallVec<[&Tensor; 3]> = copies.iter().collect();
+        let mut locks = Locks::write(&[self], &refs, op, location)?;
+        let (mut outs, views) = locks.views(&[self], &refs);
+        f(&mut outs[0], &views)
+    }
+
+    /// Replaces the values by those of `source`, which broadcasts to this shape and is converted to this dtype.
+    #[track_caller]
+    pub fn copy_(&self, source: &Tensor) -> Result<()> {
+        self.check_writable("copy_", &[source])?;
+        same_device("copy_", &[self, source])?;
+        let source = source.detach().to_dtype(self.dtype())?.expand(self.layout().shape())?;
+        let backend = self.device().clone();
+        self.write_with("copy_", &[&source], |out, x| backend.backend().copy_strided(x[0], out))
+    }
+
+    /// Sets every element to `value`, which the dtype must be able to represent.
+    #[track_caller]
+    pub fn fill_(&self, value: impl Into<Scalar>) -> Result<()> {
+        self.check_writable("fill_", &[])?;
+        let value = value.into();
+        value.check(self.dtype()).map_err(|e| self.describe(Error::argument("fill_", e.message()), "self"))?;
+        let backend = self.device().clone();
+        self.write_with("fill_", &[], |out, _| backend.backend().fill(out, value))
+    }
+
+    /// Adds `other`, which broadcasts to this shape.
+    #[track_caller]
+    pub fn add_<'a>(&'a self, other: impl Into<Operand<'a>>) -> Result<()> {
+        self.map_("add_", &ADD, &[other.into()])
+    }
+
+    /// Subtracts `other`, which broadcasts to this shape.
+    #[track_caller]
+    pub fn sub_<'a>(&'a self, other: impl Into<Operand<'a>>) -> Result<()> {
+        self.map_("sub_", &SUB, &[other.into()])
+    }
+
+    /// Multiplies by `other`, which broadcasts to this shape.
+    #[track_caller]
+    pub fn mul_<'a>(&'a self, other: impl Into<Operand<'a>>) -> Result<()> {
+        self.map_("mul_", &MUL, &[other.into()])
+    }
+
+    /// Clamps to `lo ..= hi`; NaN stays.
+    #[track_caller]
+    pub fn clamp_(&self, lo: impl Into<Scalar>, hi: impl Into<Scalar>) -> Result<()> {
+        self.map_("clamp_", &CLAMP, &[Operand::Scalar(lo.into()), Operand::Scalar(hi.into())])
+    }
+
+    /// `self = op(self, others..)`. The result has this shape and dtype: nothing is stretched or promoted for it.
+    #[track_caller]
+    fn map_(&self, name: &'static str, op: &'static Elementwise, others: &[Operand<'_>]) -> Result<()> {
+        let mut sources: SmallVec<[Tensor; 2]> = SmallVec::new();
+        for o in others {
+            match o {
+                Operand::Tensor(t) => {
+                    let fits =
+                        Shape::broadcast(name, self.shape(), t.shape()).is_ok_and(|s| s == *self.layout().shape());
+                    if !fits {
+                        let e = Error::new(ErrorKind::Broadcast, name, "the operand does not broadcast to the tensor");
+                        return Err(t.describe(self.describe(e, "self"), "operand"));
+                    }
+                    if self.dtype().promote(t.dtype())? != self.dtype() {
+                        let e =
+                            Error::new(ErrorKind::DTypeMismatch, name, "the result does not fit the tensor's dtype");
+                        return Err(t
+                            .describe(self.describe(e, "self"), "operand")
+                            .help("convert the operand with to_dtype"));
+                    }
+                    sources.push(t.detach().to_dtype(self.dtype())?);
+                }
+                Operand::Scalar(s) => {
+                    s.check(self.dtype()).map_err(|e| self.describe(Error::argument(name, e.message()), "self"))?;
+                }
+            }
+        }
+        let tracked: SmallVec<[&Tensor; 2]> =
+            others.iter().filter_map(|o| if let Operand::Tensor(t) = o { Some(*t) } else { None }).collect();
+        self.check_writable(name, &tracked)?;
+        let all: SmallVec<[&Tensor; 3]> = std::iter::once(self).chain(&sources).collect();
+        same_device(name, &all)?;
+        let kernel = op.kernel(self.dtype(), 1 + others.len())?;
+        let refs: SmallVec<[&Tensor; 2]> = sources.iter().collect();
+        let device = self.device().clone();
+        self.write_with(name, &refs, |out, views| {
+            let mut views = views.iter();
+            let mut args: SmallVec<[MapArg<'_>; 3]> = SmallVec::from_elem(MapArg::Output(0), 1);
+            for o in others {
+                args.push(match o {
+                    Operand::Scalar(s) => MapArg::Scalar(*s),
+                    Operand::Tensor(_) => match views.next() {
+                        Some(v) => MapArg::View(stretched(*v, *out.layout.shape())?),
+                        None => return Err(Error::argument(name, "an operand is missing")),
+                    },
+                });
+            }
+            let out = ViewMut { buffer: out.buffer, dtype: out.dtype, layout: out.layout };
+            device.backend().map(&kernel, &args, &mut [out])
+        })
+    }
+
+    /// One step of stochastic gradient descent on this parameter, one pass. See
+    /// [`Backend::sgd_step`](gradus_backend::Backend::sgd_step).
+    #[track_caller]
+    pub fn sgd_step_(&self, params: &SgdParams, gradient: &Tensor, momentum: Option<&Tensor>) -> Result<()> {
+        let state: SmallVec<[&Tensor; 2]> = momentum.into_iter().collect();
+        self.check_step("sgd_step_", gradient, &state)?;
+        if self.numel() == 0 {
+            return Ok(());
+        }
+        let (device, gradient, location) = (self.device().clone(), gradient.detach(), Location::caller());
+        match momentum {
+            None => {
+                let mut locks = Locks::write(&[self], &[&gradient], "sgd_step_", location)?;
+                let (mut outs, views) = locks.views(&[self], &[&gradient]);
+                device.backend().sgd_step(params, &mut outs[0], views[0], None)
+            }
+            Some(m) => {
+                let mut locks = Locks::write(&[self, m], &[&gradient], "sgd_step_", location)?;
+                let (mut outs, views) = locks.views(&[self, m], &[&gradient]);
+                let (p, m) = outs.split_at_mut(1);
+                device.backend().sgd_step(params, &mut p[0], views[0], Some(&mut m[0]))
+            }
+        }
+    }
+
+    /// One step of Adam or AdamW on this parameter, one pass. See
+    /// [`Backend::adam_step`](gradus_backend::Backend::adam_step).
+    #[track_caller]
+    pub fn adam_step_(&self, params: &AdamParams, gradient: &Tensor, m: &Tensor, v: &Tensor) -> Result<()> {
+        self.check_step("adam_step_", gradient, &[m, v])?;
+        if self.numel() == 0 {
+            return Ok(());
+        }
+        let (device, gradient, location) = (self.device().clone(), gradient.detach(), Location::caller());
+        let mut locks = Locks::write(&[self, m, v], &[&gradient], "adam_step_", location)?;
+        let (mut outs, views) = locks.views(&[self, m, v], &[&gradient]);
+        let [p, m, v] = &mut outs[..] else { return Err(Error::argument("adam_step_", "three tensors are written")) };
+        device.backend().adam_step(params, p, views[0], m, v)
+    }
+
+    /// Parameter, gradient and state have one shape and device.
+    fn check_step(&self, op: &'static str, gradient: &Tensor, state: &[&Tensor]) -> Result<()> {
+        self.check_writable(op, &[])?;
+        let all: SmallVec<[&Tensor; 4]> = [self, gradient].into_iter().chain(state.iter().copied()).collect();
+        same_device(op, &all)?;
+        for t in &all[1..] {
+            if t.shape() != self.shape() || !t.dtype().is_float() {
+                let e = Error::shape(op, "gradient and state have the shape of the parameter, and float dtypes");
+                return Err(t.describe(self.describe(e, "parameter"), "operand"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,89 @@
+//! `linear(x, w, b) = x w^T + b` with the weight stored `[out, in]`, in one product.
+//!
+//! Gradients: `dx = g w`, `dw = g^T x`, `db = sum of g over rows`.
+
+use gradus_backend::{Backend, Error, Result, Scalar, Shape, View, ViewMut};
+
+use super::{Context, Grads, Keep, Operation, Outputs, apply_one, elementwise::stretched, grads, one};
+use crate::Tensor;
+
+/// `x [rows, in]`, `w [out, in]` and perhaps `b [out]`.
+#[derive(Debug, Clone)]
+pub struct Linear;
+
+impl Operation for Linear {
+    fn name(&self) -> &str {
+        "linear"
+    }
+
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+        Ok(one(Shape::new(&[inputs[0].shape()[0], inputs[1].shape()[0]])?, inputs[0].dtype()))
+    }
+
+    fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        let w = inputs[1].with(inputs[1].layout.transpose(0, 1)?);
+        let mut beta = 0;
+        if let Some(b) = inputs.get(2) {
+            backend.copy_strided(stretched(*b, *outputs[0].layout.shape())?, &mut outputs[0])?;
+            beta = 1;
+        }
+        backend.gemm(Scalar::Int(1), inputs[0], w, Scalar::Int(beta), &mut outputs[0])
+    }
+
+    fn keeps(&self, needs: &[bool]) -> Keep {
+        Keep::inputs(needs[1].then_some(0).into_iter().chain(needs[0].then_some(1)))
+    }
+
+    fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
+        let Some(g) = &g[0] else { return Ok(Grads::from_elem(None, ctx.input_count())) };
+        let mut out = [None, None, None];
+        if ctx.needs(0) {
+            out[0] = Some(g.matmul(&ctx.input(1)?)?);
+        }
+        if ctx.needs(1) {
+            out[1] = Some(g.t()?.matmul(&ctx.input(0)?)?);
+        }
+        if ctx.needs(2) {
+            out[2] = Some(g.sum(&[0], false)?);
+        }
+        Ok(grads(out).into_iter().take(ctx.input_count()).collect())
+    }
+}
+
+impl Tensor {
+    /// `self @ weight^T + bias`: `[.., in]` with `weight [out, in]` and `bias [out]` to `[.., out]`. One float or integer
+    /// dtype for all.
+    #[track_caller]
+    pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        let refuse = |m: String| {
+            let e = weight.describe(self.describe(Error::shape("linear", m), "input"), "weight");
+            let e = if let Some(b) = bias { b.describe(e, "bias") } else { e };
+            Err(e.help("input is [.., in], weight [out, in] and bias [out], all of one dtype"))
+        };
+        if self.rank() == 0 || weight.rank() != 2 {
+            return refuse("input or weight has the wrong rank".into());
+        }
+        let (features, outputs) = (weight.shape()[1], weight.shape()[0]);
+        let last = self.shape()[self.rank() - 1];
+        if last != features {
+            return refuse(format!("the input has {last} features, the weight takes {features}"));
+        }
+        if bias.is_some_and(|b| b.shape() != [outputs]) {
+            return refuse(format!("the bias is not [{outputs}]"));
+        }
+        if self.dtype() != weight.dtype() || bias.is_some_and(|b| b.dtype() != weight.dtype()) {
+            let e = Error::new(gradus_backend::ErrorKind::DTypeMismatch, "linear", "operands have different dtypes");
+            return Err(weight.describe(self.describe(e, "input"), "weight").help("convert one with to_dtype"));
+        }
+        let rows: usize = self.shape()[..self.rank() - 1].iter().product();
+        let x = self.reshape([rows, features])?;
+        let y = match bias {
+            Some(b) => apply_one(Linear, &[&x, weight, b])?,
+            None => apply_one(Linear, &[&x, weight])?,
+        };
+        if self.rank() == 2 {
+            return Ok(y);
+        }
+        y.reshape(self.layout().shape().with(self.rank() - 1, outputs)?)
+    }
+}

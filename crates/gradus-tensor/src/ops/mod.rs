@@ -1,0 +1,249 @@
+//! The operations, one file each, and [`apply`], the one door that all of them go through.
+//!
+//! The trip of a call: the method (`x.softmax(-1)`) makes the operation's struct, [`apply`] infers shape and dtype,
+//! allocates, runs it on the backend and records it, and the backend's method is the kernel.
+
+mod arg_reduce;
+mod cast;
+mod cat;
+mod conv;
+mod copy;
+mod cross_entropy;
+mod dropout;
+mod elementwise;
+mod embedding;
+mod gather;
+mod inplace;
+mod linear;
+mod matmul;
+mod movement;
+mod normalize;
+mod operators;
+mod pool;
+mod reduce;
+mod scatter;
+mod slice;
+mod softmax;
+pub mod table;
+
+use std::fmt;
+use std::sync::Arc;
+
+use gradus_backend::{Backend, Buffer, DType, Error, ErrorKind, Layout, Result, Shape, View, ViewMut};
+use smallvec::SmallVec;
+
+pub use crate::autograd::Context;
+use crate::autograd::{Edge, Node, is_grad_enabled};
+use crate::locks::Locks;
+pub use crate::tensor::Spec;
+use crate::{Device, Storage, Tensor};
+
+pub use crate::autograd::Keep;
+pub use cross_entropy::Reduction;
+pub use elementwise::{Class, Elementwise, Operand};
+
+/// Specs of the outputs.
+pub type Outputs = SmallVec<[Spec; 1]>;
+/// Gradients of the inputs; `None` where none is wanted, or where it is zero.
+pub type Grads = SmallVec<[Option<Tensor>; 3]>;
+
+/// What one operation is: every file here implements it for its struct.
+pub trait Operation: fmt::Debug + Clone + Send + Sync + 'static {
+    /// The name that errors, graphs and logs show.
+    fn name(&self) -> &str;
+
+    /// Shape and dtype of the outputs, or why the inputs do not fit.
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs>;
+
+    /// Computes the outputs, which are fresh, contiguous and not empty.
+    fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()>;
+
+    /// What [`vjp`](Operation::vjp) will read, given which inputs want a gradient.
+    fn keeps(&self, needs: &[bool]) -> Keep;
+
+    /// Whether output `i`, of a float dtype, carries a gradient; statistics kept for the gradient do not.
+    fn differentiable(&self, _output: usize) -> bool {
+        true
+    }
+
+    /// The gradients of the inputs from those of the outputs (`None` for zero), as tracked tensor expressions.
+    ///
+    /// When [`Context::create_graph`] holds, the result must depend differentiably on inputs, outputs and gradients.
+    fn vjp(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads>;
+}
+
+macro_rules! ops {
+    ($($module:ident::$name:ident,)*) => {
+        /// A recorded operation with its parameters.
+        #[derive(Clone)]
+        #[allow(missing_docs)] // each is documented in its file
+        pub enum Op {
+            $($name(Box<$module::$name>),)*
+        }
+
+        impl Op {
+            /// The operation's name.
+            pub fn name(&self) -> &str {
+                match self { $(Op::$name(op) => op.name(),)* }
+            }
+
+            pub(crate) fn vjp(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads> {
+                match self { $(Op::$name(op) => op.vjp(ctx, grads),)* }
+            }
+        }
+
+        impl fmt::Debug for Op {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self { $(Op::$name(op) => op.fmt(f),)* }
+            }
+        }
+
+        $(
+            impl From<$module::$name> for Op {
+                fn from(op: $module::$name) -> Op {
+                    Op::$name(Box::new(op))
+                }
+            }
+            pub use $module::$name;
+        )*
+    };
+}
+
+ops! {
+    cat::Cat,
+    conv::Conv,
+    conv::ConvBackwardInput,
+    conv::ConvBackwardWeight,
+    copy::Contiguous,
+    cross_entropy::CrossEntropy,
+    elementwise::Map,
+    embedding::Embedding,
+    gather::Gather,
+    linear::Linear,
+    matmul::Matmul,
+    movement::Expand,
+    movement::Flip,
+    movement::Permute,
+    movement::Reshape,
+    normalize::Normalize,
+    pool::AvgPool,
+    pool::AvgPoolBackward,
+    pool::MaxPool,
+    reduce::Reduce,
+    scatter::ScatterAdd,
+    slice::Slice,
+    slice::SliceBackward,
+    softmax::Softmax,
+}
+
+/// Runs an operation: infer, allocate, run, record. The one door.
+#[track_caller]
+pub(crate) fn apply<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 1]>> {
+    let device = same_device(op.name(), inputs)?;
+    let specs = op.infer(inputs)?;
+    let results = run(device, &specs, inputs, |b, x, y| op.forward(b, x, y))?;
+    let needs: SmallVec<[bool; 4]> = inputs.iter().map(|t| t.requires_grad()).collect();
+    let carries = |i: usize| specs[i].dtype.is_float() && op.differentiable(i);
+    if !is_grad_enabled() || !needs.contains(&true) || !(0..specs.len()).any(carries) {
+        return Ok(results);
+    }
+    let carries: SmallVec<[bool; 2]> = (0..specs.len()).map(carries).collect();
+    let node = Node::record_kept(op.keeps(&needs), op.into(), inputs, &results, specs);
+    let tracked = results.into_iter().zip(carries).enumerate();
+    Ok(tracked
+        .map(|(i, (t, c))| if c { t.with_edge(Some(Edge { node: node.clone(), output: i })) } else { t })
+        .collect())
+}
+
+/// [`apply`] for an operation with one output.
+#[track_caller]
+pub(crate) fn apply_one<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
+    Ok(apply(op, inputs)?.swap_remove(0))
+}
+
+/// Records a view: the input's storage under another layout. No kernel runs.
+#[track_caller]
+pub(crate) fn apply_view<O: Operation + Into<Op>>(op: O, input: &Tensor, layout: Layout) -> Tensor {
+    let view = Tensor::from_parts(input.storage().clone(), layout, input.dtype(), None);
+    if !is_grad_enabled() || !input.requires_grad() {
+        return view;
+    }
+    let specs = SmallVec::from_elem(Spec { shape: *layout.shape(), dtype: input.dtype() }, 1);
+    let node = Node::record_kept(op.keeps(&[true]), op.into(), &[input], std::slice::from_ref(&view), specs);
+    view.with_edge(Some(Edge { node, output: 0 }))
+}
+
+/// Allocates contiguous tensors for `specs` and runs `forward` on them, unless all are empty.
+pub(crate) fn run(
+    device: &Device,
+    specs: &[Spec],
+    inputs: &[&Tensor],
+    forward: impl FnOnce(&dyn Backend, &[View<'_>], &mut [ViewMut<'_>]) -> Result<()>,
+) -> Result<SmallVec<[Tensor; 1]>> {
+    let backend = device.backend();
+    let mut buffers: SmallVec<[Buffer; 1]> = SmallVec::new();
+    for spec in specs {
+        buffers.push(backend.alloc(spec.shape.numel() * spec.dtype.size())?);
+    }
+    if specs.iter().any(|s| s.shape.numel() > 0) {
+        let locks = Locks::read(inputs);
+        let views = locks.read_views(inputs);
+        let mut outs: SmallVec<[ViewMut<'_>; 1]> = buffers
+            .iter_mut()
+            .zip(specs)
+            .map(|(buffer, s)| ViewMut { buffer, dtype: s.dtype, layout: Layout::contiguous(s.shape) })
+            .collect();
+        forward(backend, &views, &mut outs)?;
+    }
+    let tensor = |(buffer, s): (Buffer, &Spec)| {
+        let storage = Arc::new(Storage::new(device.clone(), buffer));
+        Tensor::from_parts(storage, Layout::contiguous(s.shape), s.dtype, None)
+    };
+    Ok(buffers.into_iter().zip(specs).map(tensor).collect())
+}
+
+impl Node {
+    #[track_caller]
+    fn record_kept(keep: Keep, op: Op, inputs: &[&Tensor], outputs: &[Tensor], specs: Outputs) -> Arc<Node> {
+        Node::record(op, inputs, specs, crate::autograd::Saved::new(keep, inputs, outputs))
+    }
+}
+
+/// The device that all inputs share.
+pub(crate) fn same_device<'a>(op: &str, inputs: &[&'a Tensor]) -> Result<&'a Device> {
+    let device = inputs[0].device();
+    for t in &inputs[1..] {
+        if t.device() != device {
+            let mut e = Error::new(ErrorKind::DeviceMismatch, op, "operands live on different devices");
+            for (i, t) in inputs.iter().enumerate() {
+                e = t.describe(e, &format!("input {i}"));
+            }
+            return Err(e.help("move one of them explicitly; nothing is copied between devices behind your back"));
+        }
+    }
+    Ok(device)
+}
+
+/// The spec of an operation's only output.
+pub(crate) fn one(shape: Shape, dtype: DType) -> Outputs {
+    SmallVec::from_elem(Spec { shape, dtype }, 1)
+}
+
+/// Gradients from an array.
+pub(crate) fn grads<const N: usize>(g: [Option<Tensor>; N]) -> Grads {
+    g.into_iter().collect()
+}
+
+impl Tensor {
+    /// Sums over the axes that broadcasting stretched, so that the result has `shape`: the adjoint of expand.
+    #[track_caller]
+    pub(crate) fn sum_to(&self, shape: &[usize]) -> Result<Tensor> {
+        if self.shape() == shape {
+            return Ok(self.clone());
+        }
+        let lead = self.rank() - shape.len();
+        let stretched = |i: usize| i < lead || (shape[i - lead] == 1 && self.shape()[i] != 1);
+        let axes: SmallVec<[isize; 8]> = (0..self.rank()).filter(|&i| stretched(i)).map(|i| i as isize).collect();
+        self.sum(&axes, true)?.reshape(shape)
+    }
+}

@@ -1,0 +1,268 @@
+//! `layer_norm` and `batch_norm`: `(x - mean) / sqrt(var + eps) * scale + shift` over a set of axes.
+//!
+//! Gradients, with `n = (x - mean) * rstd` and `h = g * scale`: `dx = rstd * (h - mean(h) - n * mean(h * n))`,
+//! `dscale = sum(g * n)`, `dshift = sum(g)`. A gradient that has to be differentiable is that of the decomposition.
+
+use gradus_backend::{Axes, Backend, Error, Result, Shape, View, ViewMut};
+use smallvec::smallvec;
+
+use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply, elementwise::stretched, run};
+use crate::Tensor;
+use crate::autograd::{BackwardOptions, grad};
+
+/// Normalisation over axes. Inputs: x, then scale and shift if there are any, each broadcast with x. Outputs: the result,
+/// and the mean and `1 / sqrt(var + eps)`, which carry no gradient.
+#[derive(Debug, Clone)]
+pub struct Normalize {
+    /// `layer_norm` or `batch_norm`.
+    pub name: &'static str,
+    /// The axes that the statistics run over.
+    pub axes: Axes,
+    /// Added to the variance.
+    pub eps: f64,
+    /// Whether there is a scale.
+    pub scale: bool,
+    /// Whether there is a shift.
+    pub shift: bool,
+}
+
+impl Normalize {
+    fn parts<T: Copy>(&self, inputs: &[T]) -> (Option<T>, Option<T>) {
+        let scale = self.scale.then(|| inputs[1]);
+        (scale, self.shift.then(|| inputs[1 + usize::from(self.scale)]))
+    }
+
+    /// The same from simpler operations, without the shift.
+    fn decompose(&self, x: &Tensor, scale: Option<&Tensor>) -> Result<Tensor> {
+        let axes: Vec<isize> = self.axes.iter().map(|a| a as isize).collect();
+        let dtype = x.dtype();
+        let wide = x.to_dtype(dtype.compute())?;
+        let centred = wide.sub(&wide.mean(&axes, true)?)?;
+        let rstd = centred.square()?.mean(&axes, true)?.add(self.eps)?.rsqrt()?;
+        let y = centred.mul(&rstd)?;
+        match scale {
+            Some(s) => y.mul(s)?,
+            None => y,
+        }
+        .to_dtype(dtype)
+    }
+}
+
+impl Operation for Normalize {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+        let x = inputs[0];
+        let shape = *x.layout().shape();
+        let statistic = Spec { shape: shape.reduced(self.axes, true), dtype: x.dtype().compute() };
+        Ok(smallvec![Spec { shape, dtype: x.dtype() }, statistic, statistic])
+    }
+
+    fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        let shape = *inputs[0].layout.shape();
+        let (scale, shift) = self.parts(inputs);
+        let scale = scale.map(|s| stretched(s, shape)).transpose()?;
+        let shift = shift.map(|s| stretched(s, shape)).transpose()?;
+        let [y, mean, rstd] = outputs else { return Err(Error::argument(self.name, "three outputs are needed")) };
+        backend.normalize(false, self.axes, self.eps, inputs[0], scale, shift, y, mean, rstd)
+    }
+
+    fn differentiable(&self, output: usize) -> bool {
+        output == 0
+    }
+
+    fn keeps(&self, needs: &[bool]) -> Keep {
+        let statistics = needs[0] || (self.scale && needs[1]);
+        if statistics { Keep::inputs(0..1 + usize::from(self.scale)).and_outputs([1, 2]) } else { Keep::NONE }
+    }
+
+    fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
+        let mut out = Grads::from_elem(None, ctx.input_count());
+        let Some(g) = &g[0] else { return Ok(out) };
+        let shift = 1 + usize::from(self.scale);
+        if self.shift && ctx.needs(shift) {
+            out[shift] = Some(g.sum_to(&ctx.input_spec(shift).shape)?);
+        }
+        if !(0..shift).any(|i| ctx.needs(i)) {
+            return Ok(out);
+        }
+        let inputs: Vec<Tensor> = (0..shift).map(|i| ctx.input(i)).collect::<Result<_>>()?;
+        if ctx.create_graph() {
+            // Views of the inputs as points of their own, so that the gradient is taken here and goes on from here.
+            let points: Vec<Tensor> = inputs
+                .iter()
+                .map(|t| if t.requires_grad() { t.reshape(t.shape()) } else { Ok(t.clone()) })
+                .collect::<Result<_>>()?;
+            let y = self.decompose(&points[0], points.get(1))?;
+            let wanted: Vec<usize> = (0..shift).filter(|&i| ctx.needs(i)).collect();
+            let targets: Vec<&Tensor> = wanted.iter().map(|&i| &points[i]).collect();
+            let found = grad(&[&y], &targets, Some(&[g]), BackwardOptions::new().create_graph())?;
+            for (i, d) in wanted.into_iter().zip(found) {
+                out[i] = d;
+            }
+            return Ok(out);
+        }
+        let (x, mean, rstd) = (&inputs[0], ctx.output(1)?, ctx.output(2)?);
+        let scale = self.scale.then(|| &inputs[1]);
+        if ctx.needs(0) {
+            let mut operands = vec![g, x, &mean, &rstd];
+            operands.extend(scale);
+            let shape = *x.layout().shape();
+            let forward = |b: &dyn Backend, v: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+                let scale = v.get(4).map(|s| stretched(*s, shape)).transpose()?;
+                b.normalize_backward(false, self.axes, v[0], v[1], scale, v[2], v[3], &mut outs[0])
+            };
+            out[0] = Some(run(x.device(), &[ctx.input_spec(0)], &operands, forward)?.swap_remove(0));
+        }
+        if self.scale && ctx.needs(1) {
+            let n = x.sub(&mean)?.mul(&rstd)?;
+            let spec = ctx.input_spec(1);
+            out[1] = Some(g.mul(&n)?.sum_to(&spec.shape)?.to_dtype(spec.dtype)?);
+        }
+        Ok(out)
+    }
+}
+
+/// What [`Tensor::batch_norm`] gives when it trains.
+#[derive(Debug, Clone)]
+pub struct BatchStatistics {
+    /// Mean of each channel, `[c]`, without gradient.
+    pub mean: Tensor,
+    /// Unbiased variance of each channel, `[c]`, without gradient.
+    pub var: Tensor,
+}
+
+impl Tensor {
+    fn normalize(
+        &self,
+        name: &'static str,
+        axes: Axes,
+        eps: f64,
+        scale: Option<&Tensor>,
+        shift: Option<&Tensor>,
+    ) -> Result<[Tensor; 3]> {
+        if eps.is_nan() || eps <= 0.0 {
+            return Err(self.describe(Error::argument(name, format!("eps is {eps}; it is above 0")), "self"));
+        }
+        for t in [Some(self), scale, shift].into_iter().flatten() {
+            if !t.dtype().is_float() || t.dtype() != self.dtype() {
+                let e = Error::dtype(name, t.dtype(), "one float dtype for input, weight and bias");
+                return Err(t.describe(self.describe(e, "input"), "operand"));
+            }
+        }
+        let op = Normalize { name, axes, eps, scale: scale.is_some(), shift: shift.is_some() };
+        let mut inputs = vec![self];
+        inputs.extend(scale);
+        inputs.extend(shift);
+        let mut y = apply(op, &inputs)?;
+        let rstd = y.swap_remove(2);
+        let mean = y.swap_remove(1);
+        Ok([y.swap_remove(0), mean, rstd])
+    }
+
+    /// Normalises the trailing axes `normalized_shape` to mean 0 and variance 1, then applies `weight` and `bias` of that
+    /// shape. The variance is biased, two-pass, and computed in at least f32.
+    #[track_caller]
+    pub fn layer_norm(
+        &self,
+        normalized_shape: &[usize],
+        weight: Option<&Tensor>,
+        bias: Option<&Tensor>,
+        eps: f64,
+    ) -> Result<Tensor> {
+        let refuse = |t: &Tensor, what: &str| {
+            let m = format!("{what} does not fit the normalised shape {}", Shape::display(normalized_shape));
+            Err(t.describe(Error::shape("layer_norm", m), what))
+        };
+        if normalized_shape.is_empty() || !self.shape().ends_with(normalized_shape) {
+            return refuse(self, "input");
+        }
+        for (t, what) in [(weight, "weight"), (bias, "bias")] {
+            if let Some(t) = t.filter(|t| t.shape() != normalized_shape) {
+                return refuse(t, what);
+            }
+        }
+        let first = self.rank() - normalized_shape.len();
+        let axes = (first..self.rank()).fold(Axes::NONE, Axes::with);
+        let [y, ..] = self.normalize("layer_norm", axes, eps, weight, bias)?;
+        Ok(y)
+    }
+
+    /// Normalises each channel (axis 1) of `[n, c, ..]` with the statistics of this batch, which are returned too.
+    /// `weight` and `bias` are `[c]`. One value a channel has no variance: an error.
+    #[track_caller]
+    pub fn batch_norm(
+        &self,
+        weight: Option<&Tensor>,
+        bias: Option<&Tensor>,
+        eps: f64,
+    ) -> Result<(Tensor, BatchStatistics)> {
+        let (scale, shift) = self.per_channel(weight, bias)?;
+        let c = self.shape()[1];
+        let count = self.numel().checked_div(c).unwrap_or(0);
+        if count == 1 {
+            let e = Error::shape("batch_norm", "one value a channel has no variance to train on");
+            return Err(self.describe(e, "input").help("use a larger batch, or evaluation mode"));
+        }
+        let axes = (0..self.rank()).filter(|&a| a != 1).fold(Axes::NONE, Axes::with);
+        let [y, mean, rstd] = self.normalize("batch_norm", axes, eps, scale.as_ref(), shift.as_ref())?;
+        let _guard = crate::no_grad();
+        let mean = mean.reshape([c])?;
+        // var = 1 / rstd^2 - eps, made unbiased.
+        let unbiased = count as f64 / (count as f64 - 1.0);
+        let var = rstd.square()?.recip()?.sub(eps)?.maximum(0.0)?.mul(unbiased)?.reshape([c])?;
+        Ok((y, BatchStatistics { mean, var }))
+    }
+
+    /// Normalises each channel (axis 1) of `[n, c, ..]` with given statistics `[c]`: evaluation.
+    #[track_caller]
+    pub fn batch_norm_eval(
+        &self,
+        mean: &Tensor,
+        var: &Tensor,
+        weight: Option<&Tensor>,
+        bias: Option<&Tensor>,
+        eps: f64,
+    ) -> Result<Tensor> {
+        let (scale, shift) = self.per_channel(weight, bias)?;
+        let (mean, var) = self.per_channel(Some(mean), Some(var))?;
+        let (Some(mean), Some(var)) = (mean, var) else { return Err(Error::argument("batch_norm", "no statistics")) };
+        let dtype = self.dtype();
+        let rstd = var.add(eps)?.rsqrt()?;
+        let factor = match &scale {
+            Some(s) => rstd.mul(s)?,
+            None => rstd,
+        };
+        let y = self.sub(&mean)?.mul(&factor)?;
+        match &shift {
+            Some(s) => y.add(s)?,
+            None => y,
+        }
+        .to_dtype(dtype)
+    }
+
+    /// Vectors `[c]` shaped to broadcast along axis 1.
+    #[track_caller]
+    fn per_channel(&self, a: Option<&Tensor>, b: Option<&Tensor>) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        if self.rank() < 2 {
+            return Err(self.describe(Error::shape("batch_norm", "the input has a batch and a channel axis"), "input"));
+        }
+        if !self.dtype().is_float() {
+            return Err(self.describe(Error::dtype("batch_norm", self.dtype(), "floats"), "input"));
+        }
+        let c = self.shape()[1];
+        let mut shape = vec![1; self.rank()];
+        shape[1] = c;
+        let view = |t: Option<&Tensor>| -> Result<Option<Tensor>> {
+            let Some(t) = t else { return Ok(None) };
+            if t.shape() != [c] {
+                let e = Error::shape("batch_norm", format!("a vector of {c} channels is needed"));
+                return Err(t.describe(self.describe(e, "input"), "operand"));
+            }
+            t.reshape(&shape).map(Some)
+        };
+        Ok((view(a)?, view(b)?))
+    }
+}

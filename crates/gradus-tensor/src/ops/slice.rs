@@ -1,0 +1,119 @@
+//! `narrow`, `select` and `slice`: part of an axis, as a view. The gradient is that part of a tensor of zeros.
+
+use gradus_backend::shape::resolve_axis;
+use gradus_backend::{Backend, Error, ErrorKind, Layout, Result, Scalar, Shape, View, ViewMut};
+
+use super::{Context, Grads, Keep, Operation, Outputs, apply_one, apply_view, grads, one};
+use crate::Tensor;
+
+/// Every `step`-th element of an axis from `start` up to `end`, as a view.
+#[derive(Debug, Clone)]
+pub struct Slice {
+    /// The axis.
+    pub axis: usize,
+    /// The first element.
+    pub start: usize,
+    /// One past the last element.
+    pub end: usize,
+    /// From element to element, at least 1.
+    pub step: usize,
+}
+
+/// The adjoint of [`Slice`]: its input placed into zeros.
+#[derive(Debug, Clone)]
+pub struct SliceBackward {
+    /// The slice.
+    pub slice: Slice,
+    /// The shape that was sliced.
+    pub input: Shape,
+}
+
+impl Slice {
+    fn layout(&self, whole: &Layout) -> Result<Layout> {
+        whole.slice(self.axis, self.start, self.end, self.step)
+    }
+}
+
+impl Operation for Slice {
+    fn name(&self) -> &str {
+        "slice"
+    }
+
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+        Ok(one(*self.layout(inputs[0].layout())?.shape(), inputs[0].dtype()))
+    }
+
+    fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        backend.copy_strided(inputs[0].with(self.layout(&inputs[0].layout)?), &mut outputs[0])
+    }
+
+    fn keeps(&self, _: &[bool]) -> Keep {
+        Keep::NONE
+    }
+
+    fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
+        let Some(g) = &g[0] else { return Ok(grads([None])) };
+        let backward = SliceBackward { slice: self.clone(), input: ctx.input_spec(0).shape };
+        Ok(grads([Some(apply_one(backward, &[g])?)]))
+    }
+}
+
+impl Operation for SliceBackward {
+    fn name(&self) -> &str {
+        "slice_backward"
+    }
+
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+        Ok(one(self.input, inputs[0].dtype()))
+    }
+
+    fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        let part = self.slice.layout(&outputs[0].layout)?;
+        backend.fill(&mut outputs[0], Scalar::Int(0))?;
+        if part.numel() == 0 {
+            return Ok(());
+        }
+        backend.copy_strided(inputs[0], &mut outputs[0].with(part))
+    }
+
+    fn keeps(&self, _: &[bool]) -> Keep {
+        Keep::NONE
+    }
+
+    fn vjp(&self, _: &Context<'_>, h: &[Option<Tensor>]) -> Result<Grads> {
+        let Some(h) = &h[0] else { return Ok(grads([None])) };
+        Ok(grads([Some(h.slice(self.slice.axis as isize, self.slice.start, self.slice.end, self.slice.step)?)]))
+    }
+}
+
+impl Tensor {
+    /// Every `step`-th element of an axis from `start` up to but not including `end`. A view.
+    #[track_caller]
+    pub fn slice(&self, axis: isize, start: usize, end: usize, step: usize) -> Result<Tensor> {
+        let axis = resolve_axis("slice", axis, self.rank())?;
+        let op = Slice { axis, start, end, step };
+        let layout = op.layout(self.layout()).map_err(|e| self.describe(e, "self"))?;
+        Ok(apply_view(op, self, layout))
+    }
+
+    /// `len` elements of an axis from `start`. A view.
+    #[track_caller]
+    pub fn narrow(&self, axis: isize, start: usize, len: usize) -> Result<Tensor> {
+        let end = start.checked_add(len).ok_or_else(|| Error::argument("narrow", "start + len overflows"))?;
+        self.slice(axis, start, end, 1)
+    }
+
+    /// One element of an axis, which goes away; a negative index counts from the end. A view.
+    #[track_caller]
+    pub fn select(&self, axis: isize, index: isize) -> Result<Tensor> {
+        let axis = resolve_axis("select", axis, self.rank())?;
+        let size = self.shape()[axis];
+        let at = if index < 0 { index + size as isize } else { index };
+        if at < 0 || at as usize >= size {
+            let kind = ErrorKind::IndexOutOfBounds { pos: 0, index: index as i64, size };
+            let e = Error::new(kind, "select", format!("index {index} is outside axis {axis} of size {size}"));
+            return Err(self.describe(e, "self"));
+        }
+        self.narrow(axis as isize, at as usize, 1)?.squeeze(axis as isize)
+    }
+}

@@ -1,0 +1,71 @@
+//! `softmax(x) = e^(x - max) / sum e^(x - max)` along an axis, and its logarithm.
+//!
+//! Gradients: `y * (g - sum(g * y))` and `g - e^y * sum(g)`.
+
+use gradus_backend::shape::resolve_axis;
+use gradus_backend::{Backend, Result, View, ViewMut};
+
+use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one, run};
+use crate::Tensor;
+
+/// Softmax or log-softmax along an axis.
+#[derive(Debug, Clone)]
+pub struct Softmax {
+    /// The logarithm instead.
+    pub log: bool,
+    /// The axis.
+    pub axis: usize,
+}
+
+impl Operation for Softmax {
+    fn name(&self) -> &str {
+        if self.log { "log_softmax" } else { "softmax" }
+    }
+
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+        Ok(one(*inputs[0].layout().shape(), inputs[0].dtype()))
+    }
+
+    fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        backend.softmax(self.log, inputs[0], self.axis, &mut outputs[0])
+    }
+
+    fn keeps(&self, _: &[bool]) -> Keep {
+        Keep::NONE.and_outputs([0])
+    }
+
+    fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
+        let Some(g) = &g[0] else { return Ok(grads([None])) };
+        let y = ctx.output(0)?;
+        let axis = [self.axis as isize];
+        let dx = if !ctx.create_graph() {
+            let spec = [ctx.input_spec(0)];
+            run(y.device(), &spec, &[&y, g], |b, x, outs| {
+                b.softmax_backward(self.log, x[0], x[1], self.axis, &mut outs[0])
+            })?
+            .swap_remove(0)
+        } else if self.log {
+            g.sub(&y.exp()?.mul(&g.sum(&axis, true)?)?)?
+        } else {
+            y.mul(&g.sub(&g.mul(&y)?.sum(&axis, true)?)?)?
+        };
+        Ok(grads([Some(dx)]))
+    }
+}
+
+impl Tensor {
+    /// `e^x / sum(e^x)` along an axis, with the largest element subtracted first. Integers become f32. A row of -inf
+    /// gives NaN.
+    #[track_caller]
+    pub fn softmax(&self, axis: isize) -> Result<Tensor> {
+        let axis = resolve_axis("softmax", axis, self.rank())?;
+        apply_one(Softmax { log: false, axis }, &[&self.to_dtype(self.dtype().to_float())?])
+    }
+
+    /// `x - ln(sum(e^x))` along an axis, without overflow. Integers become f32.
+    #[track_caller]
+    pub fn log_softmax(&self, axis: isize) -> Result<Tensor> {
+        let axis = resolve_axis("log_softmax", axis, self.rank())?;
+        apply_one(Softmax { log: true, axis }, &[&self.to_dtype(self.dtype().to_float())?])
+    }
+}

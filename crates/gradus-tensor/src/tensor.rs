@@ -1,0 +1,209 @@
+//! [`Tensor`]: a storage, a layout, a dtype and an edge into the recorded graph.
+
+use std::sync::Arc;
+
+use gradus_backend::{DType, Element, Error, ErrorKind, Layout, Result, Scalar, Shape};
+
+use crate::autograd::{Edge, Node};
+use crate::{Device, Storage};
+
+/// An n-dimensional array with an optional place in a recorded graph.
+///
+/// Cheap to clone: a clone is the same tensor, with the same identity for gradients. Tensors are immutable values but
+/// for the operations that end in `_`; those write into the storage, raise its version, and make every recorded gradient
+/// that needed the old value fail with a precise error.
+#[derive(Clone)]
+pub struct Tensor(Arc<Inner>);
+
+pub(crate) struct Inner {
+    storage: Arc<Storage>,
+    layout: Layout,
+    dtype: DType,
+    edge: Option<Edge>,
+}
+
+impl Inner {
+    /// Takes the edge out, for the iterative drop of a graph.
+    pub(crate) fn into_edge(self) -> Option<Edge> {
+        self.edge
+    }
+}
+
+impl Tensor {
+    pub(crate) fn from_parts(storage: Arc<Storage>, layout: Layout, dtype: DType, edge: Option<Edge>) -> Self {
+        Tensor(Arc::new(Inner { storage, layout, dtype, edge }))
+    }
+
+    /// The inner value, if this is the last handle.
+    pub(crate) fn into_inner(self) -> Option<Inner> {
+        Arc::into_inner(self.0)
+    }
+
+    /// The same values and storage at another place in the graph.
+    pub(crate) fn with_edge(&self, edge: Option<Edge>) -> Self {
+        Tensor::from_parts(self.0.storage.clone(), self.0.layout, self.0.dtype, edge)
+    }
+
+    /// Sizes of the axes.
+    pub fn shape(&self) -> &[usize] {
+        self.0.layout.dims()
+    }
+
+    /// Size of one axis; negative ones count from the end.
+    pub fn size(&self, axis: isize) -> Result<usize> {
+        Ok(self.shape()[gradus_backend::shape::resolve_axis("size", axis, self.rank())?])
+    }
+
+    /// Number of axes.
+    pub fn rank(&self) -> usize {
+        self.0.layout.rank()
+    }
+
+    /// Number of elements.
+    pub fn numel(&self) -> usize {
+        self.0.layout.numel()
+    }
+
+    /// Type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.0.dtype
+    }
+
+    /// Where the tensor lives.
+    pub fn device(&self) -> &Device {
+        self.0.storage.device()
+    }
+
+    /// How the elements lie in the storage.
+    pub fn layout(&self) -> &Layout {
+        &self.0.layout
+    }
+
+    /// The storage, shared with all views.
+    pub fn storage(&self) -> &Arc<Storage> {
+        &self.0.storage
+    }
+
+    /// Whether the elements lie one after the other in row-major order.
+    pub fn is_contiguous(&self) -> bool {
+        self.0.layout.is_contiguous()
+    }
+
+    pub(crate) fn edge(&self) -> Option<&Edge> {
+        self.0.edge.as_ref()
+    }
+
+    /// Whether gradients flow through this tensor: it is a leaf that requires them, or was computed from one.
+    pub fn requires_grad(&self) -> bool {
+        self.0.edge.is_some()
+    }
+
+    /// Whether this tensor was not computed by a recorded operation.
+    pub fn is_leaf(&self) -> bool {
+        self.grad_fn().is_none()
+    }
+
+    /// The recorded operation that made this tensor; `None` for leaves.
+    pub fn grad_fn(&self) -> Option<&Arc<Node>> {
+        self.0.edge.as_ref().map(|e| &e.node).filter(|n| !n.is_leaf())
+    }
+
+    /// A leaf with these values whose gradient is computed. Shares the storage. Errors for dtypes that are not float.
+    pub fn require_grad(&self) -> Result<Tensor> {
+        if !self.dtype().is_float() {
+            return Err(Error::dtype("require_grad", self.dtype(), "floats; gradients of integers do not exist"));
+        }
+        Ok(self.with_edge(Some(Node::leaf(self))))
+    }
+
+    /// The same values outside the graph. Shares the storage.
+    pub fn detach(&self) -> Tensor {
+        if self.0.edge.is_none() { self.clone() } else { self.with_edge(None) }
+    }
+
+    /// The bytes of the storage that this tensor's elements lie in.
+    pub(crate) fn byte_span(&self) -> std::ops::Range<usize> {
+        let (span, size) = (self.0.layout.span(), self.dtype().size());
+        span.start * size..span.end * size
+    }
+
+    /// An error of `kind` that shows this tensor.
+    pub(crate) fn describe(&self, error: Error, name: &str) -> Error {
+        error.operand(name, self.shape(), self.dtype(), self.device())
+    }
+
+    /// All elements in row-major order. `T` must be the tensor's dtype: use [`to_dtype`](Tensor::to_dtype) to convert.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+    /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    /// let x = Tensor::from_vec(vec![1.0f32, 2.0, 3.0, 4.0], [2, 2], &device)?;
+    /// assert_eq!(x.t()?.to_vec::<f32>()?, [1.0, 3.0, 2.0, 4.0]);
+    /// assert!(x.to_vec::<i64>().is_err());
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        if T::DTYPE != self.dtype() {
+            let m = format!("elements are {}, not {}", self.dtype(), T::DTYPE);
+            let e = Error::new(ErrorKind::DTypeMismatch, "to_vec", m);
+            return Err(self.describe(e, "self").help(format!(
+                "read it as {}, or convert with to_dtype(DType::{:?})?",
+                self.dtype(),
+                T::DTYPE
+            )));
+        }
+        Ok(T::from_bytes(&self.to_bytes()?))
+    }
+
+    /// All elements in row-major order, as bytes in native order.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let dense = if self.is_contiguous() { self.clone() } else { self.detach().contiguous()? };
+        let size = self.dtype().size();
+        let mut bytes = vec![0; dense.numel() * size];
+        let buffer = dense.0.storage.read();
+        self.device().backend().download(&buffer, dense.0.layout.offset() * size, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// The one element of a tensor that has just one, as `T`, which must be the dtype.
+    pub fn to_scalar<T: Element>(&self) -> Result<T> {
+        if self.numel() != 1 {
+            let e = Error::shape("to_scalar", format!("{} elements where one is needed", self.numel()));
+            return Err(self.describe(e, "self").help("reduce it first, for example with sum_all or mean_all"));
+        }
+        Ok(self.to_vec::<T>()?[0])
+    }
+
+    /// The one element as f64, whatever the dtype.
+    pub fn item(&self) -> Result<f64> {
+        if self.numel() != 1 {
+            let e = Error::shape("item", format!("{} elements where one is needed", self.numel()));
+            return Err(self.describe(e, "self").help("reduce it first, for example with sum_all or mean_all"));
+        }
+        Ok(self.scalars()?[0].to_f64())
+    }
+
+    /// All elements as scalars, for printing and single values.
+    pub(crate) fn scalars(&self) -> Result<Vec<Scalar>> {
+        let bytes = self.to_bytes()?;
+        macro_rules! read {
+            ($($d:ident $t:ty),*) => {
+                match self.dtype() {
+                    $(DType::$d => <$t>::from_bytes(&bytes).into_iter().map(Element::to_scalar).collect(),)*
+                }
+            };
+        }
+        use gradus_backend::{bf16, f16};
+        Ok(read!(F64 f64, F32 f32, F16 f16, BF16 bf16, I64 i64, I32 i32, I16 i16, I8 i8, U64 u64, U32 u32, U16 u16,
+            U8 u8, Bool bool))
+    }
+}
+
+/// What an operation gives: shape and dtype.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spec {
+    /// Sizes of the axes.
+    pub shape: Shape,
+    /// Type of the elements.
+    pub dtype: DType,
+}

@@ -1,0 +1,247 @@
+//! The life of a graph: versions, order, freeing, depth, modes.
+
+mod common;
+
+use common::{assert_close, cpu, f32s, f64s, i64s, randn};
+use gradus_tensor::{BackwardOptions, DType, ErrorKind, Tensor, grad, no_grad};
+
+#[test]
+fn hessian_of_a_gated_product() {
+    let a = f64s(&[0.7], &[1]).require_grad().unwrap();
+    let b = f64s(&[1.3], &[1]).require_grad().unwrap();
+    for y in [a.silu().unwrap().mul(&b).unwrap(), a.silu_mul(&b).unwrap()] {
+        let first = grad(&[&y.sum_all().unwrap()], &[&a, &b], None, BackwardOptions::new().create_graph()).unwrap();
+        let mut hessian = vec![];
+        for g in first.into_iter().flatten() {
+            for row in grad(&[&g], &[&a, &b], None, BackwardOptions::new().retain_graph()).unwrap() {
+                hessian.push(row.map_or(0.0, |h| h.item().unwrap()));
+            }
+        }
+        assert_close(&hessian, &[0.509, 0.823, 0.823, 0.0], 5e-4);
+    }
+}
+
+#[test]
+fn third_order_of_a_chain_is_exact() {
+    let x = f64s(&[0.8], &[1]).require_grad().unwrap();
+    let mut y = x.sin().unwrap().exp().unwrap();
+    for _ in 0..3 {
+        let g = grad(&[&y], &[&x], None, BackwardOptions::new().create_graph()).unwrap();
+        y = g.into_iter().next().flatten().unwrap();
+    }
+    // d3/dx3 e^(sin x) = e^(sin x) * cos x * (cos^2 x - 3 sin x - 1)
+    let (s, c) = 0.8f64.sin_cos();
+    assert_close(&[y.item().unwrap()], &[s.exp() * c * (c * c - 3.0 * s - 1.0)], 1e-12);
+}
+
+#[test]
+fn overwritten_value_is_an_error_that_names_both_operations_and_the_line_of_the_write() {
+    let x = f32s(&[1.0, 2.0], &[2]).require_grad().unwrap();
+    let w = f32s(&[3.0, 4.0], &[2]);
+    let y = x.mul(&w).unwrap();
+    w.add_(1.0).unwrap();
+    let line = line!() - 1;
+    let e = y.sum_all().unwrap().backward().unwrap_err();
+    let text = e.to_string();
+    assert_eq!(e.kind(), &ErrorKind::Autograd);
+    assert!(text.contains("mul") && text.contains("add_"), "{text}");
+    assert!(text.contains(&format!("autograd.rs:{line}:")), "{text}");
+}
+
+#[test]
+fn a_write_elsewhere_or_to_a_value_that_no_gradient_needs_is_no_error() {
+    let x = f32s(&[1.0, 2.0], &[2]).require_grad().unwrap();
+    // The gradient of add needs no value.
+    let w = f32s(&[3.0, 4.0], &[2]);
+    let y = x.add(&w).unwrap();
+    w.fill_(0.0).unwrap();
+    assert!(y.sum_all().unwrap().backward().is_ok());
+    // Disjoint halves of one storage.
+    let both = f32s(&[1.0, 2.0, 3.0, 4.0], &[4]);
+    let y = x.mul(&both.narrow(0, 0, 2).unwrap()).unwrap();
+    both.narrow(0, 2, 2).unwrap().fill_(9.0).unwrap();
+    assert!(y.sum_all().unwrap().backward().is_ok());
+    let y = x.mul(&both.narrow(0, 0, 2).unwrap()).unwrap();
+    both.narrow(0, 1, 2).unwrap().fill_(9.0).unwrap();
+    assert!(y.sum_all().unwrap().backward().is_err());
+}
+
+#[test]
+fn writes_that_left_the_log_are_still_caught() {
+    let x = f32s(&[1.0; 4], &[4]).require_grad().unwrap();
+    let w = f32s(&[1.0; 8], &[8]);
+    let y = x.mul(&w.narrow(0, 0, 4).unwrap()).unwrap();
+    w.narrow(0, 3, 1).unwrap().fill_(5.0).unwrap();
+    for _ in 0..100 {
+        w.narrow(0, 6, 1).unwrap().fill_(7.0).unwrap();
+    }
+    assert!(y.sum_all().unwrap().backward().is_err());
+}
+
+#[test]
+fn every_kept_output_is_checked_too() {
+    let x = randn(&[2, 3], 1).require_grad().unwrap();
+    let y = x.softmax(1).unwrap();
+    {
+        let _guard = no_grad();
+        y.detach().mul_(2.0).unwrap();
+    }
+    let e = y.square().unwrap().sum_all().unwrap().backward().unwrap_err();
+    assert!(e.to_string().contains("mul_"), "{e}");
+}
+
+#[test]
+fn a_chain_of_a_million_adds_runs_forward_backward_and_drops() {
+    let x = f32s(&[0.0; 4], &[4]).require_grad().unwrap();
+    let one = f32s(&[1.0; 4], &[4]);
+    let mut y = x.clone();
+    for _ in 0..1_000_000 {
+        y = y.add(&one).unwrap();
+    }
+    assert_eq!(y.to_vec::<f32>().unwrap(), [1e6; 4]);
+    let loss = y.sum_all().unwrap();
+    let g = loss.backward_with(BackwardOptions::new().retain_graph()).unwrap();
+    assert_eq!(g.get(&x).unwrap().to_vec::<f32>().unwrap(), [1.0; 4]);
+    drop(loss);
+    drop(y);
+}
+
+#[test]
+fn a_chain_through_kept_values_drops_without_recursion() {
+    let x = f32s(&[1.0], &[1]).require_grad().unwrap();
+    let mut y = x.clone();
+    for _ in 0..200_000 {
+        y = y.mul(&y).unwrap();
+    }
+    drop(y);
+}
+
+#[test]
+fn a_second_pass_over_a_freed_graph_says_so() {
+    let x = f32s(&[2.0], &[1]).require_grad().unwrap();
+    let y = x.mul(&x).unwrap();
+    y.backward_with(BackwardOptions::new().retain_graph()).unwrap();
+    y.backward().unwrap();
+    let e = y.backward().unwrap_err();
+    assert!(e.to_string().contains("freed") && e.to_string().contains("retain_graph"), "{e}");
+}
+
+#[test]
+fn gradients_of_intermediates_of_shared_values_and_of_nothing() {
+    let x = f64s(&[3.0], &[1]).require_grad().unwrap();
+    let z = f64s(&[5.0], &[1]).require_grad().unwrap();
+    let u = x.square().unwrap();
+    let y = u.mul(&u).unwrap().add(&u).unwrap();
+    let g = grad(&[&y], &[&u, &x, &z], None, BackwardOptions::new()).unwrap();
+    assert_eq!(g[0].as_ref().unwrap().item().unwrap(), 19.0);
+    assert_eq!(g[1].as_ref().unwrap().item().unwrap(), 19.0 * 6.0);
+    assert!(g[2].is_none());
+    // A tensor is its own gradient target.
+    assert_eq!(grad(&[&u], &[&u], None, BackwardOptions::new()).unwrap()[0].as_ref().unwrap().item().unwrap(), 1.0);
+}
+
+#[test]
+fn clones_are_one_tensor_and_detached_ones_another() {
+    let x = f64s(&[3.0], &[1]).require_grad().unwrap();
+    let g = x.clone().square().unwrap().backward().unwrap();
+    assert!(g.get(&x).is_some());
+    assert!(g.get(&x.detach().require_grad().unwrap()).is_none());
+}
+
+#[test]
+fn modes_are_scoped_and_per_thread() {
+    let x = f64s(&[3.0], &[1]).require_grad().unwrap();
+    {
+        let _guard = no_grad();
+        assert!(!x.square().unwrap().requires_grad());
+        let x = x.clone();
+        let tracked = std::thread::spawn(move || x.square().unwrap().requires_grad()).join().unwrap();
+        assert!(tracked);
+    }
+    assert!(x.square().unwrap().requires_grad());
+}
+
+#[test]
+fn frozen_inputs_keep_and_receive_nothing() {
+    let x = f64s(&[3.0], &[1]).require_grad().unwrap();
+    let w = f64s(&[4.0], &[1]);
+    let y = x.mul(&w).unwrap();
+    let saved = y.grad_fn().unwrap().saved();
+    assert_eq!(saved.len(), 1, "only w is needed: {saved:?}");
+    assert!(x.add(&w).unwrap().grad_fn().unwrap().saved().is_empty());
+    assert_eq!(y.backward().unwrap().len(), 1);
+}
+
+#[test]
+fn in_place_writes_are_refused_while_a_gradient_is_required() {
+    let x = f64s(&[3.0], &[1]).require_grad().unwrap();
+    assert_eq!(x.add_(1.0).unwrap_err().kind(), &ErrorKind::Autograd);
+    assert_eq!(f64s(&[1.0], &[1]).copy_(&x).unwrap_err().kind(), &ErrorKind::Autograd);
+    let _guard = no_grad();
+    x.add_(1.0).unwrap();
+    assert_eq!(x.item().unwrap(), 4.0);
+}
+
+#[test]
+fn in_place_writes_see_old_values_even_when_they_overlap() {
+    let x = f64s(&[1.0, 2.0, 3.0, 4.0], &[4]);
+    x.narrow(0, 1, 3).unwrap().copy_(&x.narrow(0, 0, 3).unwrap()).unwrap();
+    assert_eq!(x.to_vec::<f64>().unwrap(), [1.0, 1.0, 2.0, 3.0]);
+    x.add_(&x.flip(0).unwrap()).unwrap();
+    assert_eq!(x.to_vec::<f64>().unwrap(), [4.0, 3.0, 3.0, 4.0]);
+    assert!(f64s(&[1.0], &[1]).expand([3]).unwrap().add_(1.0).is_err());
+}
+
+#[test]
+fn crossed_writes_from_two_threads_finish() {
+    let (x, y) = (f32s(&[1.0; 64], &[64]), f32s(&[1.0; 64], &[64]));
+    std::thread::scope(|s| {
+        for (a, b) in [(&x, &y), (&y, &x)] {
+            s.spawn(move || {
+                for _ in 0..2000 {
+                    a.add_(b).unwrap();
+                    a.mul_(0.5).unwrap();
+                }
+            });
+        }
+    });
+    assert!(x.to_vec::<f32>().unwrap().iter().all(|v| v.is_finite()));
+}
+
+#[test]
+fn backward_needs_a_scalar_and_a_graph() {
+    let x = f64s(&[3.0, 1.0], &[2]);
+    assert!(x.sum_all().unwrap().backward().unwrap_err().to_string().contains("require_grad"));
+    let x = x.require_grad().unwrap();
+    assert!(x.square().unwrap().backward().unwrap_err().to_string().contains("seed"));
+    assert!(i64s(&[1], &[1]).require_grad().is_err());
+    assert!(grad(&[&x.sum_all().unwrap()], &[&f64s(&[1.0], &[1])], None, BackwardOptions::new()).is_err());
+}
+
+#[test]
+fn half_precision_gradients_have_the_dtype_of_their_input() {
+    for dtype in [DType::F16, DType::BF16, DType::F32] {
+        let x = f32s(&[1.5, -2.0], &[2]).to_dtype(dtype).unwrap().require_grad().unwrap();
+        let w = f32s(&[2.0, 4.0], &[2]).require_grad().unwrap();
+        let y = x.mul(&w).unwrap().gelu().unwrap().sum_all().unwrap();
+        let g = y.backward().unwrap();
+        assert_eq!(g.get(&x).unwrap().dtype(), dtype);
+        assert_eq!(g.get(&w).unwrap().dtype(), DType::F32);
+    }
+}
+
+#[test]
+fn threads_on_disjoint_graphs_do_not_meet() {
+    let handles: Vec<_> = (0..4)
+        .map(|i| {
+            std::thread::spawn(move || {
+                let x = Tensor::full([8], i as f64, DType::F64, &cpu()).unwrap().require_grad().unwrap();
+                let y = x.square().unwrap().sum_all().unwrap();
+                y.backward().unwrap().get(&x).unwrap().to_vec::<f64>().unwrap()
+            })
+        })
+        .collect();
+    for (i, h) in handles.into_iter().enumerate() {
+        assert_eq!(h.join().unwrap(), [2.0 * i as f64; 8]);
+    }
+}

@@ -1,0 +1,60 @@
+//! What the tests share.
+#![allow(dead_code, unreachable_pub)]
+
+use std::sync::{Arc, OnceLock};
+
+use gradus_cpu::CpuBackend;
+use gradus_tensor::{DType, Device, Generator, Tensor};
+
+/// The CPU, opened once.
+pub fn cpu() -> Device {
+    static CPU: OnceLock<Device> = OnceLock::new();
+    CPU.get_or_init(|| Device::from_backend(Arc::new(CpuBackend::new().unwrap()))).clone()
+}
+
+/// An f64 tensor of given values.
+pub fn f64s(values: &[f64], shape: &[usize]) -> Tensor {
+    Tensor::from_vec(values, shape, &cpu()).unwrap()
+}
+
+/// An f32 tensor of given values.
+pub fn f32s(values: &[f32], shape: &[usize]) -> Tensor {
+    Tensor::from_vec(values, shape, &cpu()).unwrap()
+}
+
+/// An i64 tensor of given values.
+pub fn i64s(values: &[i64], shape: &[usize]) -> Tensor {
+    Tensor::from_vec(values, shape, &cpu()).unwrap()
+}
+
+/// Normal f64 numbers that depend on `seed`.
+pub fn randn(shape: &[usize], seed: u64) -> Tensor {
+    Tensor::randn(shape, DType::F64, &cpu(), &mut Generator::new(seed)).unwrap()
+}
+
+/// The same values in other layouts: contiguous, transposed in memory, offset with a step, flipped, and (where the last
+/// axis can be) stretched.
+pub fn layouts(shape: &[usize], seed: u64) -> Vec<Tensor> {
+    let x = randn(shape, seed);
+    let mut all = vec![x.clone()];
+    if shape.len() >= 2 {
+        all.push(x.transpose(0, -1).unwrap().copy().unwrap().transpose(0, -1).unwrap());
+        let mut bigger = shape.to_vec();
+        bigger[0] = 2 * shape[0] + 1;
+        all.push(randn(&bigger, seed).slice(0, 1, 2 * shape[0] + 1, 2).unwrap());
+        all.push(x.flip(0).unwrap().flip(-1).unwrap());
+        let mut narrow = shape.to_vec();
+        narrow[1] = 1;
+        all.push(randn(&narrow, seed).expand(shape).unwrap());
+    }
+    all
+}
+
+/// Whether two lists of numbers agree to within `tolerance`, relative to 1 and to the numbers.
+pub fn assert_close(got: &[f64], want: &[f64], tolerance: f64) {
+    assert_eq!(got.len(), want.len());
+    for (i, (g, w)) in got.iter().zip(want).enumerate() {
+        let same = g == w || (g.is_nan() && w.is_nan()) || (g - w).abs() <= tolerance * (1.0 + w.abs());
+        assert!(same, "element {i}: {g} where {w} is right\n got {got:?}\nwant {want:?}");
+    }
+}
