@@ -1,0 +1,441 @@
+//! From views to typed memory: checks once, then plain slices and positions.
+//!
+//! [`CpuBackend::slice`] and [`CpuBackend::slice_mut`] check owner, dtype and span and give the **whole buffer** as a
+//! slice of its elements; the view's layout then addresses it ([`Layout::position`]): every element's position is an
+//! index of the slice. [`Nest`] walks several layouts of one shape together in few, long, merged axes. Where the elements
+//! are contiguous, [`CpuBackend::contiguous`] gives exactly them.
+
+use gradus_backend::shape::MAX_RANK;
+use gradus_backend::{Buffer, DType, Error, ErrorKind, Layout, Result, Shape, View, ViewMut, bf16, f16};
+
+use crate::CpuBackend;
+use crate::half_float::{bf16_from_f32, bf16_to_f32, f16_from_f32, f16_to_f32};
+
+/// A type whose every bit pattern is a value: what memory is read as.
+///
+/// # Safety
+/// No padding, no invalid bit pattern, and `holds` only for dtypes of this size.
+pub(crate) unsafe trait Plain:
+    Copy + Default + PartialEq + Send + Sync + std::fmt::Debug + 'static
+{
+    /// Whether elements of this dtype are stored as this type. Bool is stored as u8.
+    fn holds(dtype: DType) -> bool;
+}
+
+macro_rules! plain {
+    ($($t:ty: $($d:ident)|+;)*) => {$(
+        // SAFETY: a primitive number (or a transparent wrapper of u16) of the size of the dtype.
+        unsafe impl Plain for $t {
+            fn holds(dtype: DType) -> bool {
+                matches!(dtype, $(DType::$d)|+)
+            }
+        }
+    )*};
+}
+plain! {
+    f64: F64; f32: F32; f16: F16; bf16: BF16; i64: I64; i32: I32; i16: I16; i8: I8; u64: U64; u32: U32; u16: U16;
+    u8: U8 | Bool;
+}
+
+/// A float that is stored, and how it computes: f16 and bf16 in f32, rounded once when stored.
+pub(crate) trait Float: Plain {
+    /// f32 or f64.
+    type Compute: Plain + Float<Compute = Self::Compute>;
+    /// As it computes.
+    fn widen(self) -> Self::Compute;
+    /// As it is stored.
+    fn narrow(x: Self::Compute) -> Self;
+}
+
+macro_rules! float {
+    ($($t:ty, $c:ty, $widen:expr, $narrow:expr;)*) => {$(
+        impl Float for $t {
+            type Compute = $c;
+            #[inline(always)]
+            fn widen(self) -> $c {
+                ($widen)(self)
+            }
+            #[inline(always)]
+            fn narrow(x: $c) -> $t {
+                ($narrow)(x)
+            }
+        }
+    )*};
+}
+float! {
+    f64, f64, |x| x, |x| x;
+    f32, f32, |x| x, |x| x;
+    f16, f32, f16_to_f32, f16_from_f32;
+    bf16, f32, bf16_to_f32, bf16_from_f32;
+}
+
+/// Runs the expression with `$t` the storage type of a float dtype; another dtype is an error of `$op`.
+macro_rules! with_float {
+    ($op:expr, $dtype:expr, $t:ident => $body:expr) => {
+        match $dtype {
+            gradus_backend::DType::F64 => {
+                type $t = f64;
+                $body
+            }
+            gradus_backend::DType::F32 => {
+                type $t = f32;
+                $body
+            }
+            gradus_backend::DType::F16 => {
+                type $t = gradus_backend::f16;
+                $body
+            }
+            gradus_backend::DType::BF16 => {
+                type $t = gradus_backend::bf16;
+                $body
+            }
+            other => Err(gradus_backend::Error::dtype($op, other, "f64, f32, f16 and bf16")),
+        }
+    };
+}
+pub(crate) use with_float;
+
+/// Runs the expression with `$t` the storage type of any dtype (u8 for bool).
+macro_rules! with_any {
+    ($dtype:expr, $t:ident => $body:expr) => {
+        match $dtype {
+            gradus_backend::DType::F64 => {
+                type $t = f64;
+                $body
+            }
+            gradus_backend::DType::F32 => {
+                type $t = f32;
+                $body
+            }
+            gradus_backend::DType::F16 => {
+                type $t = gradus_backend::f16;
+                $body
+            }
+            gradus_backend::DType::BF16 => {
+                type $t = gradus_backend::bf16;
+                $body
+            }
+            gradus_backend::DType::I64 => {
+                type $t = i64;
+                $body
+            }
+            gradus_backend::DType::I32 => {
+                type $t = i32;
+                $body
+            }
+            gradus_backend::DType::I16 => {
+                type $t = i16;
+                $body
+            }
+            gradus_backend::DType::I8 => {
+                type $t = i8;
+                $body
+            }
+            gradus_backend::DType::U64 => {
+                type $t = u64;
+                $body
+            }
+            gradus_backend::DType::U32 => {
+                type $t = u32;
+                $body
+            }
+            gradus_backend::DType::U16 => {
+                type $t = u16;
+                $body
+            }
+            gradus_backend::DType::U8 | gradus_backend::DType::Bool => {
+                type $t = u8;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_any;
+
+impl CpuBackend {
+    /// Errors if the buffer is not of this backend.
+    #[inline]
+    pub(crate) fn check_owner(&self, op: &str, buffer: &Buffer) -> Result<()> {
+        if std::ptr::addr_eq(std::sync::Arc::as_ptr(buffer.owner()), std::sync::Arc::as_ptr(self.pool())) {
+            return Ok(());
+        }
+        let m = "an operand lives on another device or backend instance";
+        Err(Error::new(ErrorKind::DeviceMismatch, op, m).help("move it here first"))
+    }
+
+    /// Errors unless the buffer is of this backend and holds every element of the layout. Tells whether the elements are
+    /// contiguous.
+    #[inline]
+    pub(crate) fn check_view(&self, op: &str, buffer: &Buffer, dtype: DType, layout: &Layout) -> Result<bool> {
+        self.check_owner(op, buffer)?;
+        // One pass for the common case; no element means no access.
+        let (mut step, mut contiguous) = (1, true);
+        for (&d, &s) in layout.dims().iter().zip(layout.strides()).rev() {
+            contiguous &= d == 1 || s == step as isize;
+            step *= d;
+        }
+        let room = buffer.bytes() >> dtype.size().trailing_zeros();
+        if contiguous && step > 0 && layout.offset() < room && step <= room - layout.offset() {
+            return Ok(true);
+        }
+        // Where there is no element, the offset may be anything.
+        let span = layout.span();
+        if step == 0 || span.start <= span.end && span.end <= room {
+            return Ok(contiguous || step == 0);
+        }
+        let m = format!("the layout {layout:?} of {dtype} leaves its buffer of {} bytes", buffer.bytes());
+        Err(Error::argument(op, m))
+    }
+
+    /// [`check_view`](CpuBackend::check_view) for an output; errors also if two elements share a position.
+    #[inline]
+    pub(crate) fn check_out(&self, op: &str, out: &ViewMut<'_>) -> Result<bool> {
+        let contiguous = self.check_view(op, out.buffer, out.dtype, &out.layout)?;
+        if contiguous || !out.layout.overlaps_itself() {
+            return Ok(contiguous);
+        }
+        Err(Error::argument(op, format!("the output layout {:?} has two elements in one place", out.layout)))
+    }
+
+    /// The whole buffer behind a view, as elements. Owner, dtype and span are checked: every position of the layout is
+    /// an index of the slice.
+    pub(crate) fn slice<'a, T: Plain>(&self, op: &str, x: View<'a>) -> Result<&'a [T]> {
+        check_type::<T>(op, x.dtype)?;
+        self.check_view(op, x.buffer, x.dtype, &x.layout)?;
+        let n = x.buffer.bytes() / size_of::<T>();
+        // SAFETY: the pool's memory is initialised, aligned for every type, valid for the buffer's size, and only read
+        // while the shared borrow of the buffer lasts; every bit pattern is a `T`.
+        Ok(unsafe { std::slice::from_raw_parts(x.buffer.as_ptr().as_ptr().cast::<T>(), n) })
+    }
+
+    /// The whole buffer behind a view, as writable elements; checked like [`slice`](CpuBackend::slice).
+    pub(crate) fn slice_mut<'a, T: Plain>(&self, op: &str, x: &'a mut ViewMut<'_>) -> Result<&'a mut [T]> {
+        check_type::<T>(op, x.dtype)?;
+        self.check_out(op, x)?;
+        let n = x.buffer.bytes() / size_of::<T>();
+        // SAFETY: as in `slice`; the buffer is borrowed mutably for as long as the slice lives.
+        Ok(unsafe { std::slice::from_raw_parts_mut(x.buffer.as_ptr().as_ptr().cast::<T>(), n) })
+    }
+
+    /// Exactly the elements of a view, if they are contiguous.
+    pub(crate) fn contiguous<'a, T: Plain>(&self, op: &str, x: View<'a>) -> Result<Option<&'a [T]>> {
+        let all = self.slice(op, x)?;
+        Ok(x.layout.is_contiguous().then(|| all.get(x.layout.span()).unwrap_or_default()))
+    }
+
+    /// Exactly the elements of a view, writable, if they are contiguous.
+    pub(crate) fn contiguous_mut<'a, T: Plain>(&self, op: &str, x: &'a mut ViewMut<'_>) -> Result<Option<&'a mut [T]>> {
+        let layout = x.layout;
+        let all = self.slice_mut(op, x)?;
+        Ok(if layout.is_contiguous() { Some(all.get_mut(layout.span()).unwrap_or_default()) } else { None })
+    }
+}
+
+fn check_type<T: Plain>(op: &str, dtype: DType) -> Result<()> {
+    if T::holds(dtype) {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::DTypeMismatch, op, format!("an operand has dtype {dtype}, where another one is needed")))
+}
+
+/// Errors unless an operand has the wanted dtype.
+#[inline]
+pub(crate) fn check_dtype(op: &str, name: &str, dtype: DType, want: DType) -> Result<()> {
+    if dtype == want {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::DTypeMismatch, op, format!("{name} has dtype {dtype}, where {want} is needed")))
+}
+
+/// Errors unless an operand has the wanted shape.
+#[inline]
+pub(crate) fn check_shape(op: &str, name: &str, dims: &[usize], want: &[usize]) -> Result<()> {
+    if dims.len() == want.len() && dims.iter().zip(want).all(|(a, b)| a == b) {
+        return Ok(());
+    }
+    let (d, w) = (Shape::display(dims), Shape::display(want));
+    Err(Error::shape(op, format!("{name} has shape {d}, where {w} is needed")))
+}
+
+/// Errors unless the axis is one of the shape.
+pub(crate) fn check_axis(op: &str, axis: usize, dims: &[usize]) -> Result<()> {
+    gradus_backend::shape::resolve_axis(op, isize::try_from(axis).unwrap_or(isize::MAX), dims.len()).map(drop)
+}
+
+/// Several layouts of one shape, walked together in row-major order, with axes of size 1 dropped and neighbouring axes
+/// merged where all of the layouts allow it. At most `N` layouts.
+#[derive(Debug, Clone)]
+pub(crate) struct Nest<const N: usize> {
+    rank: usize,
+    dims: [usize; MAX_RANK],
+    strides: [[isize; N]; MAX_RANK],
+    offsets: [usize; N],
+}
+
+impl<const N: usize> Nest<N> {
+    /// The layouts, which must have one shape (the first one's counts); entries of every result from there on are 0.
+    pub(crate) fn new(layouts: &[&Layout]) -> Self {
+        let dims = layouts.first().map_or(&[][..], |l| l.dims());
+        debug_assert!(layouts.len() <= N && layouts.iter().all(|l| l.dims() == dims));
+        let mut nest = Nest { rank: 0, dims: [1; MAX_RANK], strides: [[0; N]; MAX_RANK], offsets: [0; N] };
+        for (o, l) in nest.offsets.iter_mut().zip(layouts) {
+            *o = l.offset();
+        }
+        // From the innermost axis outwards; reversed at the end.
+        for axis in (0..dims.len()).rev() {
+            let size = dims[axis];
+            if size == 1 {
+                continue;
+            }
+            let mut strides = [0; N];
+            for (s, l) in strides.iter_mut().zip(layouts) {
+                *s = l.strides()[axis];
+            }
+            let last = nest.rank.wrapping_sub(1);
+            if nest.rank > 0
+                && (0..N).all(|k| strides[k] == nest.strides[last][k].wrapping_mul(nest.dims[last] as isize))
+            {
+                nest.dims[last] *= size;
+            } else {
+                nest.dims[nest.rank] = size;
+                nest.strides[nest.rank] = strides;
+                nest.rank += 1;
+            }
+        }
+        nest.dims[..nest.rank].reverse();
+        nest.strides[..nest.rank].reverse();
+        nest
+    }
+
+    /// Sizes of the merged axes, outermost first; none for a single element.
+    pub(crate) fn dims(&self) -> &[usize] {
+        &self.dims[..self.rank]
+    }
+
+    /// Strides of the layouts along a merged axis.
+    pub(crate) fn strides(&self, axis: usize) -> [isize; N] {
+        self.strides[axis]
+    }
+
+    /// Number of elements.
+    pub(crate) fn numel(&self) -> usize {
+        self.dims().iter().product()
+    }
+
+    /// Takes the innermost axis off: what is left are the starts of the rows, and this its size and strides. A single
+    /// element is a row of length 1.
+    pub(crate) fn split_inner(mut self) -> (Self, usize, [isize; N]) {
+        if self.rank == 0 {
+            return (self, 1, [0; N]);
+        }
+        self.rank -= 1;
+        let (len, strides) = (self.dims[self.rank], self.strides[self.rank]);
+        (self, len, strides)
+    }
+
+    /// The same axes from position 0: positions relative to another one.
+    pub(crate) fn at_zero(mut self) -> Self {
+        self.offsets = [0; N];
+        self
+    }
+
+    /// Takes any axis off, as [`split_inner`](Nest::split_inner) the innermost.
+    pub(crate) fn without(mut self, axis: usize) -> (Self, usize, [isize; N]) {
+        let (len, strides) = (self.dims[axis], self.strides[axis]);
+        self.dims[axis..self.rank].rotate_left(1);
+        self.strides[axis..self.rank].rotate_left(1);
+        self.rank -= 1;
+        (self, len, strides)
+    }
+
+    /// Positions of element `i` of the row-major order, which must exist.
+    pub(crate) fn at(&self, mut i: usize) -> [usize; N] {
+        let mut at = self.offsets;
+        for axis in (0..self.rank).rev() {
+            let (size, k) = (self.dims[axis], i % self.dims[axis].max(1));
+            i /= size.max(1);
+            advance(&mut at, &self.strides[axis], k as isize);
+        }
+        at
+    }
+
+    /// Calls `f` with the positions of each element of a range of the row-major order, which must exist.
+    #[inline]
+    pub(crate) fn for_each(&self, range: std::ops::Range<usize>, mut f: impl FnMut(usize, [usize; N])) {
+        if range.is_empty() {
+            return;
+        }
+        let mut at = self.at(range.start);
+        let mut index = [0; MAX_RANK];
+        let mut rest = range.start;
+        for axis in (0..self.rank).rev() {
+            index[axis] = rest % self.dims[axis];
+            rest /= self.dims[axis];
+        }
+        let mut i = range.start;
+        loop {
+            f(i, at);
+            i += 1;
+            if i >= range.end {
+                return;
+            }
+            for axis in (0..self.rank).rev() {
+                index[axis] += 1;
+                if index[axis] < self.dims[axis] {
+                    advance(&mut at, &self.strides[axis], 1);
+                    break;
+                }
+                advance(&mut at, &self.strides[axis], 1 - self.dims[axis] as isize);
+                index[axis] = 0;
+            }
+        }
+    }
+}
+
+/// Moves positions by `k` steps. Positions in between may lie outside a buffer, so the sums wrap.
+#[inline(always)]
+fn advance<const N: usize>(at: &mut [usize; N], strides: &[isize; N], k: isize) {
+    for (a, s) in at.iter_mut().zip(strides) {
+        *a = a.wrapping_add_signed(s.wrapping_mul(k));
+    }
+}
+
+/// `out[i] = x[start + i * stride]`, widened or not by `f`. Positions must lie within `x` (checked).
+#[inline(always)]
+pub(crate) fn load_strided<T: Copy, U>(x: &[T], start: usize, stride: isize, out: &mut [U], f: impl Fn(T) -> U) {
+    match stride {
+        1 => {
+            let x = &x[start..start + out.len()];
+            for (o, &x) in out.iter_mut().zip(x) {
+                *o = f(x);
+            }
+        }
+        _ => {
+            for (i, o) in out.iter_mut().enumerate() {
+                *o = f(x[start.wrapping_add_signed(stride * i as isize)]);
+            }
+        }
+    }
+}
+
+/// `out[start + i * stride] = f(x[i])`. Positions must lie within `out` (checked).
+#[inline(always)]
+pub(crate) fn store_strided<T: Copy, U>(x: &[T], out: &mut [U], start: usize, stride: isize, f: impl Fn(T) -> U) {
+    match stride {
+        1 => {
+            let n = x.len();
+            for (o, &x) in out[start..start + n].iter_mut().zip(x) {
+                *o = f(x);
+            }
+        }
+        _ => {
+            for (i, &x) in x.iter().enumerate() {
+                out[start.wrapping_add_signed(stride * i as isize)] = f(x);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "access_tests.rs"]
+mod tests;

@@ -1,0 +1,12 @@
+//! Checks of operands that several operations share.
+
+use gradus_backend::{Error, Layout, Result};
+
+/// Errors if two elements of an output share a place: threads would race for it.
+#[inline]
+pub(crate) fn check_output(op: &str, name: &str, layout: &Layout) -> Result<()> {
+    if layout.is_contiguous() || !layout.overlaps_itself() {
+        return Ok(());
+    }
+    Err(Error::argument(op, format!("elements of the output {name} share memory: {layout:?}")))
+}

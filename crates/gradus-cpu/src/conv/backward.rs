@@ -1,0 +1,211 @@
+//! Gradients of convolution.
+
+use gradus_backend::{DType, Result, View, ViewMut, Window};
+
+use super::fold::fold_channel;
+use super::im2col::{Fill, Im2col, Im2row};
+use super::window::Geometry;
+use super::{Sizes, correlate};
+use crate::access::{Float, with_float};
+use crate::gemm::{Mat, MatMut, Product, Real, products, tile};
+use crate::temp::{Temp, contiguous_output, copy_if_strided, pick};
+use crate::{CpuBackend, scratch};
+
+/// Bytes of unfolded columns that are kept at once.
+const COLUMNS: usize = 16 << 20;
+/// Parts that the weight's gradient is cut into, at least, if there are images enough.
+const PARTS: usize = 12;
+/// Rows and columns of a part of the weight's gradient.
+const PART_ROWS: usize = 96;
+const PART_COLS: usize = 256;
+
+/// See [`Backend::conv_backward_input`](gradus_backend::Backend::conv_backward_input).
+pub(crate) fn backward_input(
+    cpu: &CpuBackend,
+    window: &Window,
+    groups: usize,
+    g: View<'_>,
+    w: View<'_>,
+    dx: &mut ViewMut<'_>,
+) -> Result<()> {
+    const OP: &str = "conv_backward_input";
+    let s = Sizes::new(OP, window, groups, dx.as_view(), w, g)?;
+    let (g_copy, w_copy) = (copy_if_strided(cpu, OP, g)?, copy_if_strided(cpu, OP, w)?);
+    let (g, w) = (pick(&g_copy, g), pick(&w_copy, w));
+    contiguous_output(cpu, OP, dx, |dx| {
+        with_float!(OP, g.dtype, T => {
+            let (Some(g), Some(w)) = (cpu.contiguous::<T>(OP, g)?, cpu.contiguous::<T>(OP, w)?) else { return Ok(()) };
+            let Some(dx) = cpu.contiguous_mut::<T>(OP, dx)? else { return Ok(()) };
+            if s.geometry.is_identity() {
+                one_by_one(cpu, &s, g, w, dx);
+                Ok(())
+            } else if s.geometry.stride == [1; 3] {
+                flipped(cpu, &s, g, w, dx)
+            } else {
+                columns(cpu, &s, g, w, dx)
+            }
+        })
+    })
+}
+
+/// `dx = w^T g` for a window of one element.
+fn one_by_one<S: Fill>(cpu: &CpuBackend, s: &Sizes, g: &[S], w: &[S], dx: &mut [S]) {
+    let p = s.geometry.positions();
+    assert!(g.len() == s.n * s.k() * p && dx.len() == s.n * s.c() * p && w.len() == s.k() * s.cg);
+    let product = Product::plain(s.cg, p, s.kg);
+    // SAFETY: groups of `kg` channels of `g`, of `kg` rows of `w` and of `cg` channels of `dx` lie inside their slices;
+    // each product writes its own group of `dx`.
+    unsafe {
+        let out = MatMut::new(dx.as_mut_ptr(), 0, 0, 0);
+        let operands = |i: usize| {
+            let a = Mat::new(w, i % s.groups * s.kg * s.cg, 1, s.cg as isize);
+            let b = Mat::new(g, i * s.kg * p, p as isize, 1);
+            (a, b, out.matrix(i * s.cg * p, p as isize, 1))
+        };
+        products(cpu, s.n * s.groups, &product, operands, |_, _, _, _: [usize; 2]| ());
+    }
+}
+
+/// For stride 1: the convolution of `g` with the weight turned around, its channels exchanged.
+fn flipped<S: Fill>(cpu: &CpuBackend, s: &Sizes, g: &[S], w: &[S], dx: &mut [S]) -> Result<()> {
+    const OP: &str = "conv_backward_input";
+    let from = &s.geometry;
+    let mut to = Geometry { input: from.output, output: from.input, ..*from };
+    for i in 0..3 {
+        to.pad[i] = ((from.kernel[i] - 1) * from.dilation[i]) as isize - from.pad[i];
+    }
+    let taps = from.taps();
+    let mut turned = Temp::new(cpu, dtype_of::<S>(), &[w.len()])?;
+    let mut view = turned.view_mut();
+    let Some(t) = cpu.contiguous_mut::<S>(OP, &mut view)? else { return Ok(()) };
+    for (i, t) in t.iter_mut().enumerate() {
+        let (tap, k, c, group) = (i % taps, i / taps % s.kg, i / taps / s.kg % s.cg, i / taps / s.kg / s.cg);
+        *t = w[((group * s.kg + k) * s.cg + c) * taps + (taps - 1 - tap)];
+    }
+    let sizes = Sizes { cg: s.kg, kg: s.cg, geometry: to, ..*s };
+    correlate(cpu, &sizes, g, t, None, dx);
+    Ok(())
+}
+
+/// In general: columns `w^T g` of a few images at a time, folded into the input.
+fn columns<S: Fill>(cpu: &CpuBackend, s: &Sizes, g: &[S], w: &[S], dx: &mut [S]) -> Result<()> {
+    const OP: &str = "conv_backward_input";
+    let geometry = &s.geometry;
+    let (p, plane, taps) = (geometry.positions(), geometry.plane(), s.taps());
+    assert!(g.len() == s.n * s.k() * p && dx.len() == s.n * s.c() * plane && w.len() == s.k() * taps);
+    if dx.is_empty() {
+        return Ok(());
+    }
+    let image = (s.groups * taps * p).max(1);
+    let images = (COLUMNS / size_of::<S::Compute>() / image).clamp(1, s.n.max(1));
+    let mut temp = Temp::new(cpu, dtype_of::<S::Compute>(), &[images * s.groups * taps * p])?;
+    let mut view = temp.view_mut();
+    let Some(cols) = cpu.contiguous_mut::<S::Compute>(OP, &mut view)? else { return Ok(()) };
+    let product = Product::plain(taps, p, s.kg);
+    for first in (0..s.n).step_by(images) {
+        let count = images.min(s.n - first);
+        // SAFETY: as in `one_by_one`, with `taps` rows of columns a group in the place of `dx`.
+        unsafe {
+            let out = MatMut::new(cols.as_mut_ptr(), 0, 0, 0);
+            let operands = |i: usize| {
+                let a = Mat::new(w, i % s.groups * s.kg * taps, 1, taps as isize);
+                let b = Mat::new(g, (first * s.groups + i) * s.kg * p, p as isize, 1);
+                (a, b, out.matrix(i * taps * p, p as isize, 1))
+            };
+            products(cpu, count * s.groups, &product, operands, |_, _, _, _: [usize; 2]| ());
+        }
+        let cols = &*cols;
+        let dx = &mut dx[first * s.c() * plane..(first + count) * s.c() * plane];
+        cpu.parallel_chunks(dx, plane, |channel, dx| {
+            let rows = geometry.taps() * p;
+            scratch::with(plane, |sums: &mut [S::Compute]| {
+                fold_channel(geometry, &cols[channel * rows..(channel + 1) * rows], sums);
+                dx.iter_mut().zip(sums).for_each(|(d, &mut v)| *d = S::narrow(v));
+            });
+        });
+    }
+    Ok(())
+}
+
+/// See [`Backend::conv_backward_weight`](gradus_backend::Backend::conv_backward_weight).
+pub(crate) fn backward_weight(
+    cpu: &CpuBackend,
+    window: &Window,
+    groups: usize,
+    x: View<'_>,
+    g: View<'_>,
+    dw: &mut ViewMut<'_>,
+) -> Result<()> {
+    const OP: &str = "conv_backward_weight";
+    let s = Sizes::new(OP, window, groups, x, dw.as_view(), g)?;
+    let (x_copy, g_copy) = (copy_if_strided(cpu, OP, x)?, copy_if_strided(cpu, OP, g)?);
+    let (x, g) = (pick(&x_copy, x), pick(&g_copy, g));
+    contiguous_output(cpu, OP, dw, |dw| {
+        with_float!(OP, x.dtype, T => {
+            let (Some(x), Some(g)) = (cpu.contiguous::<T>(OP, x)?, cpu.contiguous::<T>(OP, g)?) else { return Ok(()) };
+            let Some(dw) = cpu.contiguous_mut::<T>(OP, dw)? else { return Ok(()) };
+            weight(cpu, &s, x, g, dw)
+        })
+    })
+}
+
+/// `dw = sum of g x_unfolded^T` over the images: blocks of images, each summed in order by the tasks that own parts of
+/// `dw`; the blocks' results are added in order.
+fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw: &mut [S]) -> Result<()> {
+    const OP: &str = "conv_backward_weight";
+    let geometry = &s.geometry;
+    let (p, plane, taps) = (geometry.positions(), geometry.plane(), s.taps());
+    assert!(x.len() == s.n * s.c() * plane && g.len() == s.n * s.k() * p && dw.len() == s.k() * taps);
+    if dw.is_empty() {
+        return Ok(());
+    }
+    if s.n == 0 {
+        dw.fill(S::default());
+        return Ok(());
+    }
+    let (down, across) = (s.kg.div_ceil(PART_ROWS), taps.div_ceil(PART_COLS));
+    let parts = s.groups * down * across;
+    let block = s.n.div_ceil(PARTS.div_ceil(parts));
+    let blocks = s.n.div_ceil(block);
+    let mut temp = Temp::new(cpu, dtype_of::<S::Compute>(), &[blocks, dw.len()])?;
+    let mut view = temp.view_mut();
+    let Some(sums) = cpu.contiguous_mut::<S::Compute>(OP, &mut view)? else { return Ok(()) };
+    // SAFETY: `sums` is borrowed until the tasks are done; each task has a part of one block's gradient for itself.
+    let out = unsafe { MatMut::new(sums.as_mut_ptr(), 0, 0, 0) };
+    cpu.parallel_for(blocks * parts, 1, |tasks| {
+        for task in tasks {
+            let (b, part) = (task / parts, task % parts);
+            let (group, i, j) = (part / (down * across), part / across % down * PART_ROWS, part % across * PART_COLS);
+            let c = out.matrix((b * s.k() + group * s.kg + i) * taps + j, taps as isize, 1);
+            for image in b * block..s.n.min((b + 1) * block) {
+                let beta = if image == b * block { <S::Compute as Real>::ZERO } else { <S::Compute as Real>::ONE };
+                let (m, n) = (PART_ROWS.min(s.kg - i), PART_COLS.min(taps - j));
+                let product = Product { beta, ..Product::plain(m, n, p) };
+                // SAFETY: the rows of `g`, the channels of `x` and the part of the gradient lie inside their slices.
+                unsafe {
+                    let a = Mat::new(g, (image * s.k() + group * s.kg + i) * p, p as isize, 1);
+                    let at = (image * s.c() + group * s.cg) * plane;
+                    if geometry.is_identity() {
+                        tile::<S, _, S::Compute>(cpu.isa(), &product, a, &Mat::new(x, at, 1, p as isize), j, c);
+                    } else {
+                        let rows = Im2row(Im2col { image: &x[at..], geometry });
+                        tile::<S, _, S::Compute>(cpu.isa(), &product, a, &rows, j, c);
+                    }
+                }
+            }
+        }
+    });
+    let (sums, size) = (&*sums, dw.len());
+    cpu.parallel_chunks(dw, 1 << 14, |chunk, dw| {
+        for (i, d) in (chunk << 14..).zip(dw) {
+            let sum = (1..blocks).fold(sums[i], |sum, b| sum + sums[b * size + i]);
+            *d = S::narrow(sum);
+        }
+    });
+    Ok(())
+}
+
+/// The dtype that a float type is stored as.
+fn dtype_of<S: Float>() -> DType {
+    [DType::F64, DType::F32, DType::F16].into_iter().find(|&d| S::holds(d)).unwrap_or(DType::BF16)
+}

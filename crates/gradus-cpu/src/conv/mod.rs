@@ -1,0 +1,168 @@
+//! Convolution in one to three dimensions, with groups, dilation and any padding.
+//!
+//! Every direction is a product of matrices whose right operand is packed straight from the tensor (`im2col`), so there
+//! is no copy of the unfolded input; sums and their bits are those of GEMM. Only the input's gradient of a strided
+//! window goes through unfolded columns, a few images at a time.
+
+mod backward;
+mod fold;
+mod im2col;
+pub(crate) mod window;
+
+#[cfg(test)]
+mod tests;
+
+use gradus_backend::{Error, Result, View, ViewMut, Window};
+
+pub(crate) use backward::{backward_input, backward_weight};
+pub(crate) use fold::{fold, unfold};
+
+use crate::CpuBackend;
+use crate::access::{Float, check_dtype, check_shape, with_float};
+use crate::gemm::{Mat, MatMut, Product, Real, products};
+use crate::temp::{contiguous_output, copy_if_strided, pick};
+use im2col::{Fill, Im2col};
+use window::{Geometry, split};
+
+/// Sizes of a convolution: groups of `cg` input and `kg` output channels.
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    n: usize,
+    groups: usize,
+    cg: usize,
+    kg: usize,
+    geometry: Geometry,
+}
+
+impl Sizes {
+    /// From the layouts of input, weight and output (or of their gradients).
+    fn new(op: &str, w: &Window, groups: usize, x: View<'_>, weight: View<'_>, out: View<'_>) -> Result<Sizes> {
+        if !x.dtype.is_float() {
+            return Err(Error::dtype(op, x.dtype, "f64, f32, f16 and bf16"));
+        }
+        check_dtype(op, "the weight", weight.dtype, x.dtype)?;
+        check_dtype(op, "the output", out.dtype, x.dtype)?;
+        if !(1..=3).contains(&w.rank) {
+            return Err(Error::argument(op, format!("a window over {} axes; it has 1 to 3", w.rank)));
+        }
+        let (n, c, spatial) = split(op, "the input", &x.layout, w.rank)?;
+        let (k, cg, kernel) = split(op, "the weight", &weight.layout, w.rank)?;
+        check_shape(op, "the kernel", kernel, &w.kernel[..w.rank])?;
+        if groups == 0 || !c.is_multiple_of(groups) || !k.is_multiple_of(groups) {
+            let m = format!("{c} input and {k} output channels do not divide into {groups} groups");
+            return Err(Error::argument(op, m));
+        }
+        if cg != c / groups {
+            let m = format!("the weight has {cg} input channels a group, the input {c} channels in {groups} groups");
+            return Err(Error::shape(op, m));
+        }
+        let geometry = Geometry::new(op, w, spatial)?;
+        geometry.check(op)?;
+        let mut dims = vec![n, k];
+        dims.extend_from_slice(&geometry.output[3 - w.rank..]);
+        check_shape(op, "the output", out.layout.dims(), &dims)?;
+        Ok(Sizes { n, groups, cg, kg: k / groups, geometry })
+    }
+
+    fn c(&self) -> usize {
+        self.cg * self.groups
+    }
+
+    fn k(&self) -> usize {
+        self.kg * self.groups
+    }
+
+    /// Rows of the unfolded input of one group.
+    fn taps(&self) -> usize {
+        self.cg * self.geometry.taps()
+    }
+}
+
+/// See [`Backend::conv`](gradus_backend::Backend::conv).
+pub(crate) fn conv(
+    cpu: &CpuBackend,
+    window: &Window,
+    groups: usize,
+    x: View<'_>,
+    w: View<'_>,
+    bias: Option<View<'_>>,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    const OP: &str = "conv";
+    let s = Sizes::new(OP, window, groups, x, w, out.as_view())?;
+    if let Some(b) = bias {
+        check_dtype(OP, "the bias", b.dtype, x.dtype)?;
+        check_shape(OP, "the bias", b.layout.dims(), &[s.k()])?;
+    }
+    let (x_copy, w_copy) = (copy_if_strided(cpu, OP, x)?, copy_if_strided(cpu, OP, w)?);
+    let (x, w) = (pick(&x_copy, x), pick(&w_copy, w));
+    contiguous_output(cpu, OP, out, |out| with_float!(OP, x.dtype, T => forward::<T>(cpu, &s, x, w, bias, out)))
+}
+
+fn forward<S: Fill>(
+    cpu: &CpuBackend,
+    s: &Sizes,
+    x: View<'_>,
+    w: View<'_>,
+    bias: Option<View<'_>>,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    const OP: &str = "conv";
+    let bias: Option<Vec<S>> = match bias {
+        Some(b) => {
+            let all = cpu.slice::<S>(OP, b)?;
+            Some(b.layout.positions().map(|at| all[at]).collect())
+        }
+        None => None,
+    };
+    let (Some(x), Some(w)) = (cpu.contiguous::<S>(OP, x)?, cpu.contiguous::<S>(OP, w)?) else { return Ok(()) };
+    let Some(out) = cpu.contiguous_mut::<S>(OP, out)? else { return Ok(()) };
+    correlate(cpu, s, x, w, bias.as_deref(), out);
+    Ok(())
+}
+
+/// The convolution of contiguous operands of the sizes that `s` states.
+fn correlate<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], w: &[S], bias: Option<&[S]>, out: &mut [S]) {
+    let g = &s.geometry;
+    let (positions, plane, taps) = (g.positions(), g.plane(), s.taps());
+    assert_eq!(x.len(), s.n * s.c() * plane);
+    assert_eq!(w.len(), s.k() * taps);
+    assert_eq!(out.len(), s.n * s.k() * positions);
+    assert!(bias.is_none_or(|b| b.len() == s.k()));
+    if out.is_empty() {
+        return;
+    }
+    let one = <S::Compute as Real>::ONE;
+    let mut product = Product::<S::Compute>::plain(s.kg, positions, taps);
+    if bias.is_some() {
+        product.beta = one;
+    }
+    // SAFETY: `out` is borrowed for the whole call; product `i` gets the channels of group `i` of all images' groups.
+    let out = unsafe { MatMut::new(out.as_mut_ptr(), 0, 0, 0) };
+    let to = |i: usize| out.matrix(i * s.kg * positions, positions as isize, 1);
+    // SAFETY: a group of the weight is `kg` rows of `taps` elements.
+    let weight = |i: usize| unsafe { Mat::new(w, i % s.groups * s.kg * taps, taps as isize, 1) };
+    let image = |i: usize| i * s.cg * plane;
+    // The bias is what the sums are added to.
+    let prepare = |i: usize, row: usize, c: MatMut<'_, S>, [rows, cols]: [usize; 2]| {
+        if let Some(b) = bias {
+            for r in 0..rows {
+                let value = b[i % s.groups * s.kg + row + r];
+                // SAFETY: the tile has these rows and columns and belongs to this task.
+                (0..cols).for_each(|j| unsafe { *c.at(r, j) = value });
+            }
+        }
+    };
+    let count = s.n * s.groups;
+    if g.is_identity() {
+        // SAFETY: a group of an image is `cg` rows of `positions` elements; the rest as above.
+        unsafe {
+            let b = |i: usize| Mat::new(x, image(i), positions as isize, 1);
+            products(cpu, count, &product, |i| (weight(i), b(i), to(i)), prepare);
+        }
+    } else {
+        let b = |i: usize| Im2col { image: &x[image(i)..], geometry: g };
+        // SAFETY: an image's group has `cg` channels of `plane` elements; the rest as above.
+        unsafe { products(cpu, count, &product, |i| (weight(i), b(i), to(i)), prepare) };
+    }
+}

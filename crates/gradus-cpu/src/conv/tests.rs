@@ -1,0 +1,248 @@
+//! Convolution, unfold and fold against plain loops.
+
+use gradus_backend::{Backend, DType, ErrorKind, Scalar, Window};
+
+use crate::CpuBackend;
+use crate::testing::{Lie, Tensor, assert_close, assert_same_bits, integers, noise};
+
+/// One convolution to try.
+#[derive(Debug, Clone)]
+struct Case {
+    window: Window,
+    n: usize,
+    c: usize,
+    k: usize,
+    groups: usize,
+    spatial: Vec<usize>,
+}
+
+fn window(kernel: &[usize], stride: &[usize], dilation: &[usize], before: &[usize], after: &[usize]) -> Window {
+    let all = |v: &[usize], fill| std::array::from_fn(|i| v.get(i).copied().unwrap_or(fill));
+    Window {
+        rank: kernel.len(),
+        kernel: all(kernel, 1),
+        stride: all(stride, 1),
+        dilation: all(dilation, 1),
+        pad_before: all(before, 0),
+        pad_after: all(after, 0),
+    }
+}
+
+fn cases() -> Vec<Case> {
+    let case = |window, [n, c, k, groups]: [usize; 4], spatial: &[usize]| Case {
+        window,
+        n,
+        c,
+        k,
+        groups,
+        spatial: spatial.into(),
+    };
+    vec![
+        case(window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [2, 3, 5, 1], &[7, 9]),
+        case(window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [1, 20, 17, 1], &[20, 21]),
+        case(window(&[3, 2], &[2, 3], &[1, 2], &[1, 0], &[0, 2]), [2, 4, 6, 2], &[9, 11]),
+        case(window(&[1, 1], &[1, 1], &[1, 1], &[0, 0], &[0, 0]), [2, 5, 4, 1], &[6, 5]),
+        case(window(&[1, 1], &[2, 2], &[1, 1], &[0, 0], &[0, 0]), [2, 5, 4, 1], &[6, 5]),
+        case(window(&[3, 3], &[1, 1], &[2, 1], &[4, 3], &[0, 5]), [1, 4, 4, 4], &[5, 6]),
+        case(window(&[5], &[2], &[1], &[3], &[1]), [3, 2, 3, 1], &[40]),
+        case(window(&[4], &[1], &[3], &[0], &[2]), [2, 6, 3, 3], &[50]),
+        case(window(&[2, 3, 2], &[1, 2, 1], &[1, 1, 2], &[1, 1, 0], &[0, 1, 1]), [2, 2, 3, 1], &[4, 6, 5]),
+        case(window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [0, 3, 5, 1], &[7, 9]),
+        case(window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [2, 0, 5, 1], &[4, 3]),
+        case(window(&[3, 3], &[2, 2], &[1, 1], &[1, 1], &[1, 1]), [2, 3, 0, 1], &[4, 3]),
+        case(window(&[2, 2], &[2, 2], &[1, 1], &[1, 1], &[1, 1]), [20, 1, 3, 1], &[5, 5]),
+    ]
+}
+
+impl Case {
+    fn x_dims(&self) -> Vec<usize> {
+        [&[self.n, self.c][..], &self.spatial].concat()
+    }
+
+    fn w_dims(&self) -> Vec<usize> {
+        [&[self.k, self.c / self.groups][..], &self.window.kernel[..self.window.rank]].concat()
+    }
+
+    fn out_dims(&self) -> Vec<usize> {
+        let out = self.window.output("test", &self.spatial).unwrap();
+        [&[self.n, self.k][..], &out[..self.window.rank]].concat()
+    }
+
+    /// Every product of the convolution: (input, weight, output) positions in row-major order.
+    fn each(&self, mut f: impl FnMut(usize, usize, usize)) {
+        let (w, r) = (&self.window, self.window.rank);
+        let out = w.output("test", &self.spatial).unwrap();
+        let index = |mut i: usize, dims: &[usize]| {
+            let mut at = [0; 3];
+            for a in (0..dims.len()).rev() {
+                at[a] = i % dims[a];
+                i /= dims[a];
+            }
+            at
+        };
+        let (cg, kg) = (self.c / self.groups, self.k / self.groups);
+        let (taps, positions) = (w.numel(), out[..r].iter().product::<usize>());
+        let plane: usize = self.spatial.iter().product();
+        for t in 0..taps {
+            for p in 0..positions {
+                let (ti, pi) = (index(t, &w.kernel[..r]), index(p, &out[..r]));
+                let mut at = Some(0);
+                for a in 0..r {
+                    let i = (pi[a] * w.stride[a] + ti[a] * w.dilation[a]).checked_sub(w.pad_before[a]);
+                    let i = i.filter(|&i| i < self.spatial[a]);
+                    at = at.zip(i).map(|(at, i)| at * self.spatial[a] + i);
+                }
+                let Some(at) = at else { continue };
+                for n in 0..self.n {
+                    for k in 0..self.k {
+                        for c in 0..cg {
+                            let x = (n * self.c + k / kg * cg + c) * plane + at;
+                            f(x, (k * cg + c) * taps + t, (n * self.k + k) * positions + p);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn check(cpu: &CpuBackend, dtype: DType, exact: bool, tolerance: f64) {
+    for (t, case) in cases().into_iter().enumerate() {
+        let numbers = |seed| -> Box<dyn FnMut(usize) -> f64> {
+            if exact { Box::new(integers(seed, 2)) } else { Box::new(noise(seed)) }
+        };
+        let lie = |i: usize| Lie::ALL[(t + i) % 4];
+        let x = Tensor::new(cpu, dtype, &case.x_dims(), lie(0), numbers(1));
+        let w = Tensor::new(cpu, dtype, &case.w_dims(), lie(1), numbers(2));
+        let g = Tensor::new(cpu, dtype, &case.out_dims(), lie(2), numbers(3));
+        let bias = Tensor::new(cpu, dtype, &[case.k], lie(3), numbers(4));
+        let (xv, wv, gv, bv) = (x.values(cpu), w.values(cpu), g.values(cpu), bias.values(cpu));
+        let positions = gv.len() / (case.n * case.k).max(1);
+        let mut want_y: Vec<f64> = (0..gv.len()).map(|i| bv[i / positions % case.k]).collect();
+        let (mut want_dx, mut want_dw) = (vec![0.0; xv.len()], vec![0.0; wv.len()]);
+        case.each(|x, w, y| {
+            want_y[y] += xv[x] * wv[w];
+            want_dx[x] += gv[y] * wv[w];
+            want_dw[w] += gv[y] * xv[x];
+        });
+        let (win, groups) = (&case.window, case.groups);
+        let mut y = Tensor::canary(cpu, dtype, &case.out_dims(), lie(1));
+        cpu.conv(win, groups, x.view(), w.view(), Some(bias.view()), &mut y.view_mut()).unwrap();
+        assert_close(&y.values(cpu), &want_y, tolerance);
+        y.assert_gaps_untouched(cpu);
+        let mut dx = Tensor::canary(cpu, dtype, &case.x_dims(), lie(2));
+        cpu.conv_backward_input(win, groups, g.view(), w.view(), &mut dx.view_mut()).unwrap();
+        assert_close(&dx.values(cpu), &want_dx, tolerance);
+        let mut dw = Tensor::canary(cpu, dtype, &case.w_dims(), lie(3));
+        cpu.conv_backward_weight(win, groups, x.view(), g.view(), &mut dw.view_mut()).unwrap();
+        assert_close(&dw.values(cpu), &want_dw, tolerance);
+    }
+}
+
+#[test]
+fn small_integers_are_exact() {
+    for cpu in crate::testing::backends() {
+        check(&cpu, DType::F32, true, 0.0);
+        check(&cpu, DType::F64, true, 0.0);
+    }
+}
+
+#[test]
+fn random_convolutions_agree_with_f64() {
+    let cpu = CpuBackend::with_threads(2).unwrap();
+    check(&cpu, DType::F64, false, 1e-13);
+    check(&cpu, DType::F32, false, 1e-5);
+    check(&cpu, DType::F16, false, 4e-3);
+    check(&cpu, DType::BF16, false, 3e-2);
+}
+
+#[test]
+fn threads_and_instruction_sets_change_no_bit() {
+    let win = window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]);
+    let strided = window(&[3, 3], &[2, 2], &[1, 1], &[1, 1], &[1, 1]);
+    for (win, out) in [(win, [14, 14]), (strided, [7, 7])] {
+        assert_same_bits(|cpu| {
+            let x = Tensor::new(cpu, DType::F32, &[9, 12, 14, 14], Lie::Contiguous, noise(1));
+            let w = Tensor::new(cpu, DType::F32, &[10, 12, 3, 3], Lie::Contiguous, noise(2));
+            let mut y = Tensor::canary(cpu, DType::F32, &[9, 10, out[0], out[1]], Lie::Contiguous);
+            cpu.conv(&win, 1, x.view(), w.view(), None, &mut y.view_mut()).unwrap();
+            let mut dx = Tensor::canary(cpu, DType::F32, &[9, 12, 14, 14], Lie::Contiguous);
+            cpu.conv_backward_input(&win, 1, y.view(), w.view(), &mut dx.view_mut()).unwrap();
+            let mut dw = Tensor::canary(cpu, DType::F32, &[10, 12, 3, 3], Lie::Contiguous);
+            cpu.conv_backward_weight(&win, 1, x.view(), y.view(), &mut dw.view_mut()).unwrap();
+            [y.bytes(cpu), dx.bytes(cpu), dw.bytes(cpu)].concat()
+        });
+    }
+}
+
+#[test]
+fn an_image_has_the_same_bits_alone_and_in_a_batch() {
+    let cpu = CpuBackend::with_threads(2).unwrap();
+    let win = window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]);
+    let x = Tensor::new(&cpu, DType::F32, &[5, 40, 9, 9], Lie::Contiguous, noise(1));
+    let w = Tensor::new(&cpu, DType::F32, &[8, 40, 3, 3], Lie::Contiguous, noise(2));
+    let run = |n: usize| {
+        let mut y = Tensor::canary(&cpu, DType::F32, &[n, 8, 9, 9], Lie::Contiguous);
+        let layout = x.layout.narrow(0, 0, n).unwrap();
+        cpu.conv(&win, 1, x.view().with(layout), w.view(), None, &mut y.view_mut()).unwrap();
+        y.bytes(&cpu)
+    };
+    assert!(run(5).starts_with(&run(1)));
+}
+
+#[test]
+fn unfold_and_fold_move_every_element_in_every_dtype() {
+    let cpu = CpuBackend::with_threads(2).unwrap();
+    for (t, case) in cases().into_iter().enumerate() {
+        for dtype in DType::ALL {
+            let one = Case { c: 2, k: 1, groups: 1, ..case.clone() };
+            let dims = [&one.x_dims()[..2], &one.w_dims()[2..], &one.out_dims()[2..]].concat();
+            let x = Tensor::new(&cpu, dtype, &one.x_dims(), Lie::ALL[t % 4], |i| (i % 2) as f64);
+            let mut cols = Tensor::canary(&cpu, dtype, &dims, Lie::ALL[(t + 1) % 4]);
+            cpu.unfold(&one.window, x.view(), Scalar::Int(1), &mut cols.view_mut()).unwrap();
+            cols.assert_gaps_untouched(&cpu);
+            let (xv, taps) = (x.values(&cpu), one.window.numel());
+            let positions: usize = one.out_dims()[2..].iter().product();
+            let mut want = vec![1.0; cols.layout.numel()];
+            let mut sums = vec![0.0; xv.len()];
+            let plane: usize = one.spatial.iter().product();
+            one.each(|x, w, y| {
+                let col = (x / plane * taps + w % taps) * positions + y % positions;
+                want[col] = xv[x];
+                sums[x] += xv[x];
+            });
+            assert_eq!(cols.values(&cpu), want, "{dtype} {one:?}");
+            let mut back = Tensor::canary(&cpu, dtype, &one.x_dims(), Lie::ALL[(t + 2) % 4]);
+            let folded = cpu.fold(&one.window, cols.view(), &mut back.view_mut());
+            if dtype == DType::Bool {
+                assert_eq!(folded.unwrap_err().kind(), &ErrorKind::UnsupportedDType);
+            } else {
+                folded.unwrap();
+                assert_eq!(back.values(&cpu), sums, "{dtype} {one:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn wrong_operands_are_typed_errors() {
+    let cpu = CpuBackend::with_threads(1).unwrap();
+    let t = |dtype, dims: &[usize]| Tensor::new(&cpu, dtype, dims, Lie::Contiguous, |_| 1.0);
+    let win = window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]);
+    let run = |win: &Window, groups, x: Tensor, w: Tensor, mut y: Tensor| {
+        cpu.conv(win, groups, x.view(), w.view(), None, &mut y.view_mut()).unwrap_err().kind().clone()
+    };
+    let f = DType::F32;
+    let (x, w, y) = ([1, 4, 5, 5], [6, 4, 3, 3], [1, 6, 5, 5]);
+    assert_eq!(run(&win, 1, t(DType::I32, &x), t(DType::I32, &w), t(DType::I32, &y)), ErrorKind::UnsupportedDType);
+    assert_eq!(run(&win, 1, t(f, &x), t(DType::F64, &w), t(f, &y)), ErrorKind::DTypeMismatch);
+    assert_eq!(run(&win, 3, t(f, &x), t(f, &w), t(f, &y)), ErrorKind::InvalidArgument);
+    assert_eq!(run(&win, 0, t(f, &x), t(f, &w), t(f, &y)), ErrorKind::InvalidArgument);
+    assert_eq!(run(&win, 2, t(f, &x), t(f, &w), t(f, &y)), ErrorKind::ShapeMismatch);
+    assert_eq!(run(&win, 1, t(f, &x), t(f, &w), t(f, &[1, 6, 5, 4])), ErrorKind::ShapeMismatch);
+    assert_eq!(run(&win, 1, t(f, &[4, 5, 5]), t(f, &w), t(f, &y)), ErrorKind::ShapeMismatch);
+    let none = Window { stride: [0; 3], ..win };
+    assert_eq!(run(&none, 1, t(f, &x), t(f, &w), t(f, &y)), ErrorKind::InvalidArgument);
+    let four = Window { rank: 4, ..win };
+    assert_eq!(run(&four, 1, t(f, &x), t(f, &w), t(f, &y)), ErrorKind::InvalidArgument);
+}

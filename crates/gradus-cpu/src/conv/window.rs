@@ -1,0 +1,118 @@
+//! Where the elements under a window lie: the arithmetic that convolution, pooling, unfold and fold share.
+
+use std::ops::Range;
+
+use gradus_backend::{Error, Layout, Result, Window};
+
+/// A window over three spatial axes; missing ones are in front, of size 1.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Geometry {
+    /// Sizes of the input.
+    pub(crate) input: [usize; 3],
+    /// Number of positions.
+    pub(crate) output: [usize; 3],
+    pub(crate) kernel: [usize; 3],
+    pub(crate) stride: [usize; 3],
+    pub(crate) dilation: [usize; 3],
+    /// Padding in front; negative where the input begins before the first window.
+    pub(crate) pad: [isize; 3],
+}
+
+impl Geometry {
+    /// The window over spatial axes of these sizes. Errors as [`Window::output`] does.
+    pub(crate) fn new(op: &str, w: &Window, spatial: &[usize]) -> Result<Geometry> {
+        let out = w.output(op, spatial)?;
+        let skip = 3 - w.rank;
+        let mut g =
+            Geometry { input: [1; 3], output: [1; 3], kernel: [1; 3], stride: [1; 3], dilation: [1; 3], pad: [0; 3] };
+        g.input[skip..].copy_from_slice(spatial);
+        g.output[skip..].copy_from_slice(&out[..w.rank]);
+        g.kernel[skip..].copy_from_slice(&w.kernel[..w.rank]);
+        g.stride[skip..].copy_from_slice(&w.stride[..w.rank]);
+        g.dilation[skip..].copy_from_slice(&w.dilation[..w.rank]);
+        for i in 0..w.rank {
+            g.pad[skip + i] = w.pad_before[i] as isize;
+        }
+        Ok(g)
+    }
+
+    /// Elements of a channel of the input.
+    pub(crate) fn plane(&self) -> usize {
+        self.input.iter().product()
+    }
+
+    /// Number of positions.
+    pub(crate) fn positions(&self) -> usize {
+        self.output.iter().product()
+    }
+
+    /// Elements of the window.
+    pub(crate) fn taps(&self) -> usize {
+        self.kernel.iter().product()
+    }
+
+    /// Whether the elements under the windows are the input itself.
+    pub(crate) fn is_identity(&self) -> bool {
+        self.taps() == 1 && self.stride == [1; 3] && self.pad == [0; 3] && self.input == self.output
+    }
+
+    /// The index of a tap on each axis.
+    pub(crate) fn tap(&self, t: usize) -> [usize; 3] {
+        let [_, h, w] = self.kernel;
+        [t / (h * w), t / w % h, t % w]
+    }
+
+    /// Calls `f` for each run of positions in one row of the output that have this tap inside the input: the positions,
+    /// counted from `positions.start`, and where in the channel the first one's element lies; the others follow at steps
+    /// of `stride[2]`. Positions that are left out have it in the padding.
+    #[inline(always)]
+    pub(crate) fn runs(&self, tap: [usize; 3], positions: Range<usize>, mut f: impl FnMut(Range<usize>, usize)) {
+        let [_, oh, ow] = self.output;
+        let at =
+            |axis: usize, o: usize| (o * self.stride[axis] + tap[axis] * self.dilation[axis]) as isize - self.pad[axis];
+        let (mut p, end) = (positions.start, positions.end);
+        let (mut z, mut y, mut x) = (p / (oh * ow), p / ow % oh, p % ow);
+        while p < end {
+            let len = (ow - x).min(end - p);
+            let (iz, iy) = (at(0, z), at(1, y));
+            let inside = |i: isize, axis: usize| i >= 0 && (i as usize) < self.input[axis];
+            if inside(iz, 0) && inside(iy, 1) {
+                let (first, step) = (at(2, x), self.stride[2]);
+                // Positions lo..hi of the run have `0 <= first + i * step < width`.
+                let lo = if first < 0 { first.unsigned_abs().div_ceil(step) } else { 0 };
+                let room = self.input[2] as isize - first;
+                let hi = if room <= 0 { 0 } else { (room as usize).div_ceil(step).min(len) };
+                if lo < hi {
+                    let row = (iz as usize * self.input[1] + iy as usize) * self.input[2];
+                    let src = row + (first + (lo * step) as isize) as usize;
+                    let begin = p - positions.start;
+                    f(begin + lo..begin + hi, src);
+                }
+            }
+            p += len;
+            x = 0;
+            y += 1;
+            if y == oh {
+                (y, z) = (0, z + 1);
+            }
+        }
+    }
+
+    /// Errors if offsets into a channel, or positions times taps, could overflow. (Layouts of those sizes exist.)
+    pub(crate) fn check(&self, op: &str) -> Result<()> {
+        let n = self.positions().checked_mul(self.taps()).filter(|&n| n <= isize::MAX as usize / 8);
+        n.map(drop)
+            .ok_or_else(|| Error::new(gradus_backend::ErrorKind::Overflow, op, "the window has too many elements"))
+    }
+}
+
+/// Batch, channels and spatial sizes of `[n, c, spatial..]`; errors unless there are `rank` spatial axes.
+pub(crate) fn split<'a>(op: &str, name: &str, layout: &'a Layout, rank: usize) -> Result<(usize, usize, &'a [usize])> {
+    match layout.dims() {
+        [n, c, spatial @ ..] if spatial.len() == rank => Ok((*n, *c, spatial)),
+        dims => {
+            let m = format!("{name} has shape {dims:?}, where [batch, channels] and {rank} spatial axes are needed");
+            Err(Error::shape(op, m))
+        }
+    }
+}

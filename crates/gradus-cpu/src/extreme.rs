@@ -1,0 +1,49 @@
+//! The larger and the smaller of two floats: NaN wins, -0 is smaller than +0, and no branch.
+
+use std::hint::select_unpredictable as select;
+
+/// f32 and f64.
+pub(crate) trait Extreme: Copy {
+    /// The larger of two; NaN if either is.
+    fn larger(self, other: Self) -> Self;
+    /// The smaller of two; NaN if either is.
+    fn smaller(self, other: Self) -> Self;
+}
+
+macro_rules! extreme {
+    ($($t:ty)*) => {$(
+        // Of equal numbers only zeros differ, in the sign bit: and of the bits is the larger, or the smaller. The
+        // comparison in the middle gives `b` if either is NaN, which is right unless it is `a`.
+        #[allow(clippy::eq_op)]
+        impl Extreme for $t {
+            #[inline(always)]
+            fn larger(self, b: $t) -> $t {
+                let equal = <$t>::from_bits(self.to_bits() & b.to_bits());
+                let r = select(self == b, equal, select(self > b, self, b));
+                select(self != self, self, r)
+            }
+            #[inline(always)]
+            fn smaller(self, b: $t) -> $t {
+                let equal = <$t>::from_bits(self.to_bits() | b.to_bits());
+                let r = select(self == b, equal, select(self < b, self, b));
+                select(self != self, self, r)
+            }
+        }
+    )*};
+}
+extreme!(f32 f64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeros_are_ordered_and_nan_wins() {
+        assert_eq!(0f32.larger(-0.0).to_bits(), 0);
+        assert_eq!((-0f32).larger(0.0).to_bits(), 0);
+        assert_eq!(0f64.smaller(-0.0).to_bits(), (-0f64).to_bits());
+        assert!(f32::NAN.larger(1.0).is_nan() && 1f32.larger(f32::NAN).is_nan() && 1f32.smaller(f32::NAN).is_nan());
+        assert_eq!((-3f32).larger(2.0), 2.0);
+        assert_eq!((-3f32).smaller(f32::INFINITY), -3.0);
+    }
+}

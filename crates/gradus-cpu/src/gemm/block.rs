@@ -1,0 +1,364 @@
+//! Products cut into tiles: cache blocking, threads, and the edges.
+//!
+//! A tile is a block of rows and columns of C. For each block of `k` its rows of A are packed once (they stay in the L2
+//! cache), and each panel of B is packed (into L1) just before all rows of the tile meet it. `k` is cut by its own size
+//! alone and tiles do not cut it at all, so tiles change no bits; they are chosen by size, for enough of them to
+//! share out.
+
+use std::any::TypeId;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+
+use super::kernel::{Micro, Real, Store, WIDE_ROWS};
+use super::pack::{Mat, Pack, Panels};
+use crate::access::Float;
+use crate::isa::Isa;
+use crate::{CpuBackend, scratch};
+
+/// Longest chain of fused multiply-adds; longer sums are sums of chains.
+const K_BLOCK: usize = 384;
+/// Most rows of a tile: its part of A fills half of a small L2 cache.
+const TILE_ROWS: usize = 192;
+/// Most columns of a tile.
+const TILE_COLS: usize = 512;
+/// Tiles that a large product is cut into, at least.
+const TILES: usize = 12;
+/// Multiply-adds that are worth a task of their own.
+const TASK: usize = 1 << 18;
+/// Steps at a time of a product of few rows, where B is read in place ...
+const THIN_STEPS: usize = 16;
+/// ... and where it is packed.
+const THIN_PACK: usize = 96;
+/// Elements of the largest result of one kernel call.
+const MICRO: usize = 12 * 32;
+
+/// A strided matrix that is written through a pointer.
+#[derive(Debug)]
+pub(crate) struct MatMut<'a, S> {
+    ptr: *mut S,
+    rs: isize,
+    cs: isize,
+    life: PhantomData<&'a mut [S]>,
+}
+
+impl<S> Clone for MatMut<'_, S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<S> Copy for MatMut<'_, S> {}
+
+// SAFETY: a pointer to plain numbers; whoever uses it keeps writes apart (`MatMut::new`).
+unsafe impl<S: Send> Sync for MatMut<'_, S> {}
+// SAFETY: as above.
+unsafe impl<S: Send> Send for MatMut<'_, S> {}
+
+impl<'a, S> MatMut<'a, S> {
+    /// Element `(i, j)` is `data[at + i * rs + j * cs]`, given the address of `data[0]`.
+    ///
+    /// # Safety
+    /// Users touch only elements inside `data`, which stays valid for `'a` and which nothing else touches meanwhile; two
+    /// users touch no element both.
+    pub(crate) unsafe fn new(data: *mut S, at: usize, rs: isize, cs: isize) -> Self {
+        MatMut { ptr: data.wrapping_add(at), rs, cs, life: PhantomData }
+    }
+
+    /// The matrix from element `(i, j)` on.
+    #[inline]
+    pub(crate) fn from(&self, i: usize, j: usize) -> Self {
+        let by = self.rs.wrapping_mul(i as isize).wrapping_add(self.cs.wrapping_mul(j as isize));
+        MatMut { ptr: self.ptr.wrapping_offset(by), ..*self }
+    }
+
+    /// The matrix whose element `(i, j)` lies `at + i * rs + j * cs` elements from the first one of this.
+    #[inline]
+    pub(crate) fn matrix(&self, at: usize, rs: isize, cs: isize) -> Self {
+        MatMut { ptr: self.ptr.wrapping_add(at), rs, cs, life: PhantomData }
+    }
+
+    /// The transposed matrix.
+    #[inline]
+    pub(crate) fn t(&self) -> Self {
+        MatMut { rs: self.cs, cs: self.rs, ..*self }
+    }
+
+    pub(crate) fn col_stride(&self) -> isize {
+        self.cs
+    }
+
+    pub(crate) fn row_stride(&self) -> isize {
+        self.rs
+    }
+
+    /// # Safety
+    /// `(i, j)` is an element of the matrix.
+    #[inline(always)]
+    pub(crate) unsafe fn at(&self, i: usize, j: usize) -> *mut S {
+        // SAFETY: the element lies inside the data.
+        unsafe { self.ptr.offset(self.rs * i as isize + self.cs * j as isize) }
+    }
+}
+
+/// Sizes and factors of `c = alpha * (a @ b) + beta * c`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Product<T> {
+    pub(crate) m: usize,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+    pub(crate) alpha: T,
+    pub(crate) beta: T,
+}
+
+impl<T: Real> Product<T> {
+    /// `c = a @ b`.
+    pub(crate) fn plain(m: usize, n: usize, k: usize) -> Self {
+        Product { m, n, k, alpha: T::ONE, beta: T::ZERO }
+    }
+}
+
+/// Runs `count` products of one size on all threads; `operands(i)` gives A, B and C of product `i`. C is stored in the
+/// type of the operands or in the one that they compute in. Each tile of C is shown to `prepare` just before it is
+/// computed, with its product's number, its first row and its sizes.
+///
+/// # Safety
+/// The operands have the sizes of `p`; the results of different products do not overlap.
+pub(crate) unsafe fn products<'a, S: Pack, B: Panels<S::Compute>, C: Float<Compute = S::Compute>>(
+    cpu: &CpuBackend,
+    count: usize,
+    p: &Product<S::Compute>,
+    operands: impl Fn(usize) -> (Mat<'a, S>, B, MatMut<'a, C>) + Sync,
+    prepare: impl Fn(usize, usize, MatMut<'a, C>, [usize; 2]) + Sync,
+) {
+    if p.m == 0 || p.n == 0 || count == 0 {
+        return;
+    }
+    let (mut rows, mut cols) = (p.m.min(TILE_ROWS), p.n.min(TILE_COLS));
+    let tiles = |rows: usize, cols: usize| count * p.m.div_ceil(rows) * p.n.div_ceil(cols);
+    while tiles(rows, cols) < TILES && rows * cols * p.k.max(1) > 4 * TASK && (rows > 48 || cols > 64) {
+        // Halve one side, to a multiple of every kernel's size; columns are to be more than rows.
+        if (2 * rows > cols && rows > 48) || cols <= 64 {
+            rows = (rows / 2).next_multiple_of(12);
+        } else {
+            cols = (cols / 2).next_multiple_of(64);
+        }
+    }
+    let (down, across) = (p.m.div_ceil(rows), p.n.div_ceil(cols));
+    let grain = (TASK / (rows * cols * p.k.max(1))).max(1);
+    cpu.parallel_for(count * down * across, grain, |tasks| {
+        for task in tasks {
+            let (a, b, c) = operands(task / (down * across));
+            let (i, j) = (task / across % down * rows, task % across * cols);
+            let part = Product { m: rows.min(p.m - i), n: cols.min(p.n - j), ..*p };
+            let c = c.from(i, j);
+            prepare(task / (down * across), i, c, [part.m, part.n]);
+            // SAFETY: the tile lies inside the operands; each tile is one task, so no two write one element.
+            unsafe { tile(cpu.isa(), &part, a.from(i, 0), &b, j, c) };
+        }
+    });
+}
+
+/// One tile on this thread: `p.n` columns of `b` from column `j0` on.
+///
+/// # Safety
+/// The operands have the sizes of `p` and nothing else touches the elements of `c`.
+pub(crate) unsafe fn tile<S: Pack, B: Panels<S::Compute>, C: Float<Compute = S::Compute>>(
+    isa: Isa,
+    p: &Product<S::Compute>,
+    a: Mat<'_, S>,
+    b: &B,
+    j0: usize,
+    c: MatMut<'_, C>,
+) {
+    if TypeId::of::<C>() == TypeId::of::<S::Compute>() {
+        let c = MatMut { ptr: c.ptr.cast(), rs: c.rs, cs: c.cs, life: PhantomData };
+        // SAFETY: the caller's promise; the two types are the same.
+        return unsafe { wide_tile(isa, p, a, b, j0, c) };
+    }
+    // Sums in the compute type, rounded once.
+    let ld = p.n.next_multiple_of(16);
+    scratch::with(p.m * ld, |sums: &mut [S::Compute]| {
+        // SAFETY: the block holds `m` rows of `ld >= n` elements and belongs to this thread.
+        unsafe {
+            let plain = Product { alpha: S::Compute::ONE, beta: S::Compute::ZERO, ..*p };
+            let out = MatMut { ptr: sums.as_mut_ptr(), rs: ld as isize, cs: 1, life: PhantomData };
+            wide_tile(isa, &plain, a, b, j0, out);
+        }
+        let store = if p.beta == S::Compute::ZERO { Store::Set } else { Store::Scale };
+        for (i, row) in sums.chunks_exact(ld).enumerate() {
+            for (j, &sum) in row[..p.n].iter().enumerate() {
+                // SAFETY: `(i, j)` lies inside the tile.
+                unsafe {
+                    let c = c.at(i, j);
+                    *c = C::narrow(store.apply(p.alpha, sum, p.beta, || (*c).widen()));
+                }
+            }
+        }
+    });
+}
+
+/// [`tile`] with C in the compute type.
+unsafe fn wide_tile<S: Pack, B: Panels<S::Compute>>(
+    isa: Isa,
+    p: &Product<S::Compute>,
+    a: Mat<'_, S>,
+    b: &B,
+    j0: usize,
+    c: MatMut<'_, S::Compute>,
+) {
+    type T<S> = <S as Float>::Compute;
+    let first = if p.beta == T::<S>::ZERO { Store::Set } else { Store::Scale };
+    if p.k == 0 {
+        for i in 0..p.m {
+            for j in 0..p.n {
+                // SAFETY: `(i, j)` lies inside the tile.
+                unsafe {
+                    let c = c.at(i, j);
+                    *c = if first == Store::Set { T::<S>::ZERO } else { p.beta * *c };
+                }
+            }
+        }
+        return;
+    }
+    let (mr, width) = (T::<S>::rows(isa), T::<S>::panel(isa));
+    if p.m <= WIDE_ROWS && p.n > width {
+        // SAFETY: the caller's promise.
+        return unsafe { thin_tile(isa, p, a, b, j0, c, first) };
+    }
+    let lda = mr.min(p.m);
+    let step = p.k.div_ceil(p.k.div_ceil(K_BLOCK));
+    // Few rows do not pay for packing rows of B that are adjacent anyway.
+    let direct = p.m <= 2 * mr;
+    let (a_len, b_len) = (p.m.next_multiple_of(lda) * step, width * (step + 1));
+    scratch::with(a_len + b_len, |block: &mut [T<S>]| {
+        let (a_pack, b_pack) = block.split_at_mut(a_len);
+        for k0 in (0..p.k).step_by(step) {
+            let ks = step.min(p.k - k0);
+            for (i, out) in (0..p.m).step_by(lda).zip(a_pack.chunks_exact_mut(lda * step)) {
+                // SAFETY: the rows and steps lie inside `a`; `out` has room for `lda * step` elements.
+                unsafe { S::rows(isa, a.from(i, k0), lda.min(p.m - i), ks, lda, out) };
+            }
+            let store = if k0 == 0 { first } else { Store::Add };
+            for j in (0..p.n).step_by(width) {
+                let cols = width.min(p.n - j);
+                let in_place = if direct && cols == width { b.direct(k0, j0 + j) } else { None };
+                let (b_ptr, ldb) = in_place.unwrap_or_else(|| {
+                    // SAFETY: the steps and columns lie inside `b`; `b_pack` has room for a panel.
+                    unsafe { b.pack(isa, k0..k0 + ks, j0 + j..j0 + j + cols, width, &mut b_pack[..(ks + 1) * width]) };
+                    (b_pack.as_ptr(), width as isize)
+                });
+                for (i, a_panel) in (0..p.m).step_by(lda).zip(a_pack.chunks_exact(lda * step)) {
+                    let rows = lda.min(p.m - i);
+                    let (alpha, beta) = (p.alpha, p.beta);
+                    let to = c.from(i, j);
+                    let micro = Micro {
+                        rows,
+                        wide: false,
+                        k: ks,
+                        a: a_panel.as_ptr(),
+                        lda,
+                        b: b_ptr,
+                        ldb,
+                        c: to.ptr,
+                        ldc: to.rs,
+                        store,
+                        alpha,
+                        beta,
+                    };
+                    // SAFETY: A and B are packed (or, B, in place) for `ks` steps; whole panels of C are written in
+                    // place, parts of one through a buffer with room for the largest result.
+                    unsafe {
+                        if cols == width && c.cs == 1 {
+                            T::<S>::run(isa, &micro);
+                        } else {
+                            let mut sums = [const { MaybeUninit::<T<S>>::uninit() }; MICRO];
+                            let (out, ld) = (sums.as_mut_ptr().cast::<T<S>>(), width as isize);
+                            let one = T::<S>::ONE;
+                            T::<S>::run(isa, &Micro { c: out, ldc: ld, store: Store::Set, alpha: one, ..micro });
+                            for r in 0..rows {
+                                for q in 0..cols {
+                                    let (c, sum) = (to.at(r, q), *out.add(r * width + q));
+                                    *c = store.apply(alpha, sum, beta, || *c);
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// [`wide_tile`] for so few rows that packing B would cost more than the sums: the chains of a block of `k` are kept in
+/// a row of memory and prolonged a few steps at a time, so that B is read in long runs.
+///
+/// # Safety
+/// As for [`tile`]; `p.m <= WIDE_ROWS` and `p.k > 0`.
+unsafe fn thin_tile<S: Pack, B: Panels<S::Compute>>(
+    isa: Isa,
+    p: &Product<S::Compute>,
+    a: Mat<'_, S>,
+    b: &B,
+    j0: usize,
+    c: MatMut<'_, S::Compute>,
+    first: Store,
+) {
+    type T<S> = <S as Float>::Compute;
+    let width = 2 * T::<S>::panel(isa);
+    let step = p.k.div_ceil(p.k.div_ceil(K_BLOCK));
+    let ld = p.n.next_multiple_of(width);
+    let adjacent = b.direct(0, j0).is_some();
+    // Rows that are adjacent in memory: a few at a time, all columns. Else: a panel at a time, packed in pieces for L1.
+    let piece = if adjacent { THIN_STEPS } else { THIN_PACK };
+    let (a_len, b_len, c_len) = (p.m * step, width * (piece + 1), p.m * ld);
+    scratch::with(a_len + b_len + c_len, |block: &mut [T<S>]| {
+        let (a_pack, rest) = block.split_at_mut(a_len);
+        let (b_pack, sums) = rest.split_at_mut(b_len);
+        for k0 in (0..p.k).step_by(step) {
+            let ks = step.min(p.k - k0);
+            // SAFETY: the rows and steps lie inside `a`; `a_pack` has room for them.
+            unsafe { S::rows(isa, a.from(0, k0), p.m, ks, p.m, a_pack) };
+            sums.fill(T::<S>::ZERO);
+            let mut chain = |s0: usize, j: usize| {
+                let (steps, cols) = (piece.min(ks - s0), width.min(p.n - j));
+                let in_place = if cols == width { b.direct(k0 + s0, j0 + j) } else { None };
+                let (b_ptr, ldb) = in_place.unwrap_or_else(|| {
+                    let (rows, columns) = (k0 + s0..k0 + s0 + steps, j0 + j..j0 + j + cols);
+                    // SAFETY: the steps and columns lie inside `b`; `b_pack` has room for a piece of a panel.
+                    unsafe { b.pack(isa, rows, columns, width, &mut b_pack[..(steps + 1) * width]) };
+                    (b_pack.as_ptr(), width as isize)
+                });
+                let micro = Micro {
+                    rows: p.m,
+                    wide: true,
+                    k: steps,
+                    a: a_pack[s0 * p.m..].as_ptr(),
+                    lda: p.m,
+                    b: b_ptr,
+                    ldb,
+                    c: sums[j..].as_mut_ptr(),
+                    ldc: ld as isize,
+                    store: Store::Chain,
+                    alpha: T::<S>::ONE,
+                    beta: T::<S>::ZERO,
+                };
+                // SAFETY: A and B hold `steps` steps; rows of `sums` have room for whole panels.
+                unsafe { T::<S>::run(isa, &micro) };
+            };
+            if adjacent {
+                (0..ks).step_by(piece).for_each(|s0| (0..p.n).step_by(width).for_each(|j| chain(s0, j)));
+            } else {
+                (0..p.n).step_by(width).for_each(|j| (0..ks).step_by(piece).for_each(|s0| chain(s0, j)));
+            }
+            let store = if k0 == 0 { first } else { Store::Add };
+            for (i, row) in sums.chunks_exact(ld).enumerate() {
+                for (j, &sum) in row[..p.n].iter().enumerate() {
+                    // SAFETY: `(i, j)` lies inside the tile.
+                    unsafe {
+                        let c = c.at(i, j);
+                        *c = store.apply(p.alpha, sum, p.beta, || *c);
+                    }
+                }
+            }
+        }
+    });
+}

@@ -1,0 +1,288 @@
+//! The innermost loops of GEMM: a few rows of A times a panel of B, in registers.
+//!
+//! **One definition of a sum.** Every element of a product is, for each block of `k` (see [`blocking`](super::block)),
+//! a chain of fused multiply-adds from 0 in ascending `k`. No kernel splits the chain, so the bits of an element depend
+//! neither on the kernel, nor on the instruction set, nor on the rows and columns around it.
+
+use std::ops::{Add, Mul};
+
+use super::transpose::Transpose;
+use crate::access::Float;
+use crate::isa::{Isa, Level};
+use crate::sum::Summable;
+
+/// What becomes of the old value of C.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Store {
+    /// `c = alpha * sum`; the old value is not read.
+    Set,
+    /// `c = alpha * sum + c`.
+    Add,
+    /// `c = alpha * sum + beta * c`.
+    Scale,
+    /// `c = sum`, where the chain of the sum starts at the old value of `c` instead of 0.
+    Chain,
+}
+
+/// One call of a kernel: `rows` rows of A times one panel of B.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Micro<T> {
+    /// Number of rows, 1 to [`Real::rows`]; with `wide` 1 to [`WIDE_ROWS`].
+    pub(crate) rows: usize,
+    /// Whether the panel is twice as wide.
+    pub(crate) wide: bool,
+    /// Length of the chains.
+    pub(crate) k: usize,
+    /// Row `r` at step `p` is `a[p * lda + r]`.
+    pub(crate) a: *const T,
+    pub(crate) lda: usize,
+    /// Row `p` of the panel starts at `b[p * ldb]`.
+    pub(crate) b: *const T,
+    pub(crate) ldb: isize,
+    /// Row `r` of the result starts at `c[r * ldc]`.
+    pub(crate) c: *mut T,
+    pub(crate) ldc: isize,
+    pub(crate) store: Store,
+    pub(crate) alpha: T,
+    pub(crate) beta: T,
+}
+
+/// Most rows that a kernel takes with a wide panel.
+pub(crate) const WIDE_ROWS: usize = 3;
+
+/// A type that GEMM computes in: f32 or f64.
+pub(crate) trait Real:
+    Float<Compute = Self> + Summable<Acc = Self> + Transpose + Mul<Output = Self> + Add<Output = Self>
+{
+    const ZERO: Self;
+    const ONE: Self;
+
+    fn from_f64(x: f64) -> Self;
+
+    /// `self * a + b`, rounded once.
+    fn fused(self, a: Self, b: Self) -> Self;
+
+    /// Most rows of a kernel on this instruction set.
+    fn rows(isa: Isa) -> usize;
+
+    /// Width of a panel on this instruction set.
+    fn panel(isa: Isa) -> usize;
+
+    /// Runs the kernel of this instruction set.
+    ///
+    /// # Safety
+    /// Every element that the fields of `j` describe is readable (in `c` readable and writable).
+    unsafe fn run(isa: Isa, j: &Micro<Self>);
+}
+
+impl Store {
+    /// The new value of an element of C from the sum and a way to the old value.
+    #[inline(always)]
+    pub(crate) fn apply<T: Real>(self, alpha: T, sum: T, beta: T, old: impl FnOnce() -> T) -> T {
+        match self {
+            Store::Set => alpha * sum,
+            Store::Add => alpha * sum + old(),
+            Store::Scale => alpha * sum + beta * old(),
+            Store::Chain => sum,
+        }
+    }
+}
+
+/// Calls `$go::<rows, vectors>`.
+macro_rules! dispatch {
+    ($j:expr, $go:ident, [$($r:literal)*]) => {
+        match ($j.rows, $j.wide) {
+            (1, true) => $go::<1, 4>($j),
+            (2, true) => $go::<2, 4>($j),
+            (_, true) => $go::<3, 4>($j),
+            $(($r, false) => $go::<$r, 2>($j),)*
+            _ => unreachable!("a kernel of {} rows", $j.rows),
+        }
+    };
+}
+
+/// A kernel over vector registers: `2 * rows` (or, wide, `4 * rows`) sums are in flight at once.
+macro_rules! kernel {
+    ($name:ident, $t:ty, $feature:literal, $lanes:literal, $rows:tt, $zero:ident, $set1:ident, $load:ident, $store:ident,
+     $fma:ident, $mul:ident, $add:ident) => {
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = $feature)]
+        unsafe fn $name(j: &Micro<$t>) {
+            use std::arch::x86_64::*;
+
+            #[target_feature(enable = $feature)]
+            unsafe fn go<const R: usize, const V: usize>(j: &Micro<$t>) {
+                let mut sum = [[$zero(); V]; R];
+                if j.store == Store::Chain {
+                    for r in 0..R {
+                        for v in 0..V {
+                            // SAFETY: row `r < rows` of C has a panel's width of elements, as the caller promises.
+                            sum[r][v] = unsafe { $load(j.c.offset(j.ldc * r as isize).add(v * $lanes)) };
+                        }
+                    }
+                }
+                let (mut a, mut b) = (j.a, j.b);
+                for _ in 0..j.k {
+                    // SAFETY: step `p < k` reads `R` elements of A and a row of the panel, as the caller promises.
+                    unsafe {
+                        let mut row = [$zero(); V];
+                        for v in 0..V {
+                            row[v] = $load(b.add(v * $lanes));
+                        }
+                        for r in 0..R {
+                            let x = $set1(*a.add(r));
+                            for v in 0..V {
+                                sum[r][v] = $fma(x, row[v], sum[r][v]);
+                            }
+                        }
+                    }
+                    a = a.wrapping_add(j.lda);
+                    b = b.wrapping_offset(j.ldb);
+                }
+                let (alpha, beta) = ($set1(j.alpha), $set1(j.beta));
+                for r in 0..R {
+                    for v in 0..V {
+                        // SAFETY: row `r < rows` of C has a panel's width of elements, as the caller promises.
+                        unsafe {
+                            let c = j.c.offset(j.ldc * r as isize).add(v * $lanes);
+                            let s = $mul(alpha, sum[r][v]);
+                            $store(
+                                c,
+                                match j.store {
+                                    Store::Set => s,
+                                    Store::Chain => sum[r][v],
+                                    Store::Add => $add(s, $load(c)),
+                                    Store::Scale => $add(s, $mul(beta, $load(c))),
+                                },
+                            );
+                        }
+                    }
+                }
+            }
+            // SAFETY: the caller's promise is passed on.
+            unsafe { dispatch!(j, go, $rows) }
+        }
+    };
+}
+
+kernel!(f32_avx512, f32, "avx512f,avx2,fma", 16, [1 2 3 4 5 6 7 8 9 10 11 12], _mm512_setzero_ps, _mm512_set1_ps,
+    _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps, _mm512_mul_ps, _mm512_add_ps);
+kernel!(f64_avx512, f64, "avx512f,avx2,fma", 8, [1 2 3 4 5 6 7 8 9 10 11 12], _mm512_setzero_pd, _mm512_set1_pd,
+    _mm512_loadu_pd, _mm512_storeu_pd, _mm512_fmadd_pd, _mm512_mul_pd, _mm512_add_pd);
+kernel!(f32_avx2, f32, "avx2,fma", 8, [1 2 3 4 5 6], _mm256_setzero_ps, _mm256_set1_ps,
+    _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps, _mm256_mul_ps, _mm256_add_ps);
+kernel!(f64_avx2, f64, "avx2,fma", 4, [1 2 3 4 5 6], _mm256_setzero_pd, _mm256_set1_pd,
+    _mm256_loadu_pd, _mm256_storeu_pd, _mm256_fmadd_pd, _mm256_mul_pd, _mm256_add_pd);
+
+/// Lanes of a pretended vector of the portable kernel.
+const LANES: usize = 4;
+
+/// The kernel in plain Rust, with the same chains.
+///
+/// # Safety
+/// As for [`Real::run`].
+unsafe fn portable<T: Real>(j: &Micro<T>) {
+    unsafe fn go<T: Real, const R: usize, const V: usize>(j: &Micro<T>) {
+        let mut sum = [[[T::ZERO; LANES]; V]; R];
+        if j.store == Store::Chain {
+            for (r, sum) in sum.iter_mut().enumerate() {
+                for (i, s) in sum.as_flattened_mut().iter_mut().enumerate() {
+                    // SAFETY: row `r < rows` of C has a panel's width of elements, as the caller promises.
+                    *s = unsafe { *j.c.offset(j.ldc * r as isize).add(i) };
+                }
+            }
+        }
+        let (mut a, mut b) = (j.a, j.b);
+        for _ in 0..j.k {
+            for (r, sum) in sum.iter_mut().enumerate() {
+                for (v, sum) in sum.iter_mut().enumerate() {
+                    for (l, sum) in sum.iter_mut().enumerate() {
+                        // SAFETY: step `p < k` reads `R` elements of A and a row of the panel, as the caller promises.
+                        *sum = unsafe { (*a.add(r)).fused(*b.add(v * LANES + l), *sum) };
+                    }
+                }
+            }
+            a = a.wrapping_add(j.lda);
+            b = b.wrapping_offset(j.ldb);
+        }
+        for (r, sum) in sum.iter().enumerate() {
+            for (i, &s) in sum.as_flattened().iter().enumerate() {
+                // SAFETY: row `r < rows` of C has a panel's width of elements, as the caller promises.
+                unsafe {
+                    let c = j.c.offset(j.ldc * r as isize).add(i);
+                    *c = j.store.apply(j.alpha, s, j.beta, || *c);
+                }
+            }
+        }
+    }
+    // SAFETY: the caller's promise is passed on.
+    unsafe {
+        match (j.rows, j.wide) {
+            (1, true) => go::<T, 1, 4>(j),
+            (2, true) => go::<T, 2, 4>(j),
+            (_, true) => go::<T, 3, 4>(j),
+            (1, false) => go::<T, 1, 2>(j),
+            (2, false) => go::<T, 2, 2>(j),
+            (3, false) => go::<T, 3, 2>(j),
+            _ => go::<T, 4, 2>(j),
+        }
+    }
+}
+
+macro_rules! real {
+    ($t:ty, $lanes512:literal, $avx512:ident, $avx2:ident) => {
+        impl Real for $t {
+            const ZERO: Self = 0.0;
+            const ONE: Self = 1.0;
+
+            #[inline(always)]
+            fn from_f64(x: f64) -> Self {
+                x as $t
+            }
+
+            #[inline(always)]
+            fn fused(self, a: Self, b: Self) -> Self {
+                self.mul_add(a, b)
+            }
+
+            #[inline]
+            fn rows(isa: Isa) -> usize {
+                match isa.level() {
+                    #[cfg(target_arch = "x86_64")]
+                    Level::Avx512 => 12,
+                    #[cfg(target_arch = "x86_64")]
+                    Level::Avx2 => 6,
+                    Level::Portable => 4,
+                }
+            }
+
+            #[inline]
+            fn panel(isa: Isa) -> usize {
+                match isa.level() {
+                    #[cfg(target_arch = "x86_64")]
+                    Level::Avx512 => 2 * $lanes512,
+                    #[cfg(target_arch = "x86_64")]
+                    Level::Avx2 => $lanes512,
+                    Level::Portable => 2 * LANES,
+                }
+            }
+
+            #[inline]
+            unsafe fn run(isa: Isa, j: &Micro<Self>) {
+                debug_assert!(j.rows >= 1 && j.rows <= if j.wide { WIDE_ROWS } else { Self::rows(isa) });
+                // SAFETY: the machine has the features of the level (`Isa`); the caller's promise is passed on.
+                unsafe {
+                    match isa.level() {
+                        #[cfg(target_arch = "x86_64")]
+                        Level::Avx512 => $avx512(j),
+                        #[cfg(target_arch = "x86_64")]
+                        Level::Avx2 => $avx2(j),
+                        Level::Portable => portable(j),
+                    }
+                }
+            }
+        }
+    };
+}
+real!(f32, 16, f32_avx512, f32_avx2);
+real!(f64, 8, f64_avx512, f64_avx2);

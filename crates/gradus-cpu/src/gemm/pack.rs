@@ -1,0 +1,243 @@
+//! Operands of GEMM in the order in which the kernels read them.
+
+use std::any::TypeId;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use super::kernel::Real;
+use super::transpose::Transpose;
+use crate::access::Float;
+use crate::isa::Isa;
+
+/// A strided matrix behind a pointer.
+///
+/// **Invariant**: while `'a` lasts every element `(i, j)` inside the matrix's size, which its users know, may be read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mat<'a, S> {
+    ptr: *const S,
+    rs: isize,
+    cs: isize,
+    life: PhantomData<&'a [S]>,
+}
+
+// SAFETY: it is a shared borrow of plain numbers.
+unsafe impl<S: Sync> Sync for Mat<'_, S> {}
+// SAFETY: as above.
+unsafe impl<S: Sync> Send for Mat<'_, S> {}
+
+impl<'a, S: Copy> Mat<'a, S> {
+    /// Element `(i, j)` is `data[at + i * rs + j * cs]`.
+    ///
+    /// # Safety
+    /// Users touch only elements that lie inside `data`.
+    pub(crate) unsafe fn new(data: &'a [S], at: usize, rs: isize, cs: isize) -> Self {
+        Mat { ptr: data.as_ptr().wrapping_add(at), rs, cs, life: PhantomData }
+    }
+
+    /// The matrix from element `(i, j)` on.
+    #[inline]
+    pub(crate) fn from(&self, i: usize, j: usize) -> Self {
+        let by = self.rs.wrapping_mul(i as isize).wrapping_add(self.cs.wrapping_mul(j as isize));
+        Mat { ptr: self.ptr.wrapping_offset(by), ..*self }
+    }
+
+    /// The transposed matrix.
+    #[inline]
+    pub(crate) fn t(&self) -> Self {
+        Mat { rs: self.cs, cs: self.rs, ..*self }
+    }
+
+    pub(crate) fn row_stride(&self) -> isize {
+        self.rs
+    }
+
+    pub(crate) fn col_stride(&self) -> isize {
+        self.cs
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const S {
+        self.ptr
+    }
+
+    /// # Safety
+    /// `(i, j)` is an element of the matrix.
+    #[inline(always)]
+    pub(crate) unsafe fn get(&self, i: usize, j: usize) -> S {
+        // SAFETY: the caller's promise.
+        unsafe { *self.ptr.offset(self.rs * i as isize + self.cs * j as isize) }
+    }
+}
+
+/// The right operand of a product: something that can lay out its columns in panels.
+pub(crate) trait Panels<T>: Sync {
+    /// Writes rows `k` of columns `j` to `out` as `[k.len()][width]`, the columns beyond `j` as zeros.
+    ///
+    /// # Safety
+    /// The rows and columns lie inside the operand; `out` has room for a row more; `j.len() <= width`.
+    unsafe fn pack(&self, isa: Isa, k: Range<usize>, j: Range<usize>, width: usize, out: &mut [T]);
+
+    /// Where row `k`, column `j` lies and how far the next row is, if the columns of a row are adjacent in memory.
+    fn direct(&self, k: usize, j: usize) -> Option<(*const T, isize)>;
+}
+
+/// Eight runs of eight elements each, widened: `out[p * ld + r] = runs[r][p]`.
+///
+/// # Safety
+/// As for [`Transpose::transpose8`].
+#[inline(always)]
+unsafe fn transpose<S: Float<Compute: Transpose>>(isa: Isa, runs: [*const S; 8], out: *mut S::Compute, ld: usize) {
+    if TypeId::of::<S>() == TypeId::of::<S::Compute>() {
+        // SAFETY: the caller's promise; the two types are the same.
+        return unsafe { S::Compute::transpose8(isa, runs.map(|r| r.cast()), out, ld) };
+    }
+    let mut wide = [[S::Compute::default(); 8]; 8];
+    for (wide, run) in wide.iter_mut().zip(runs) {
+        for (i, w) in wide.iter_mut().enumerate() {
+            // SAFETY: the caller's promise.
+            *w = unsafe { *run.add(i) }.widen();
+        }
+    }
+    // SAFETY: the caller's promise for `out`.
+    unsafe { S::Compute::transpose8(isa, wide.each_ref().map(|w| w.as_ptr()), out, ld) }
+}
+
+/// Packs `rows` rows of A for `ks` steps as `[ks][lda]`.
+///
+/// # Safety
+/// `rows <= lda`, `out` is at least `ks * lda` long and the elements lie inside `a`.
+#[inline(always)]
+unsafe fn pack_rows<S: Float<Compute: Transpose>>(
+    isa: Isa,
+    a: Mat<'_, S>,
+    rows: usize,
+    ks: usize,
+    lda: usize,
+    out: &mut [S::Compute],
+) {
+    let out = &mut out[..ks * lda];
+    let mut p0 = 0;
+    if a.col_stride() == 1 {
+        // Blocks of 8 rows, the last one first: what it writes beyond `lda` belongs to the next step, whose first block
+        // comes later. Only stores that end inside `out` are made this way. Missing rows repeat the last one.
+        while p0 + 8 <= ks && (p0 + 7) * lda + rows.next_multiple_of(8) <= out.len() {
+            for r0 in (0..rows).step_by(8).rev() {
+                let runs = std::array::from_fn(|r| a.from((r0 + r).min(rows - 1), p0).as_ptr());
+                // SAFETY: 8 adjacent elements of each row lie inside `a`; the loop's condition keeps stores inside `out`.
+                unsafe { transpose::<S>(isa, runs, out.as_mut_ptr().add(p0 * lda + r0), lda) };
+            }
+            p0 += 8;
+        }
+    }
+    for (p, o) in out.chunks_exact_mut(lda).enumerate().skip(p0) {
+        for (r, o) in o[..rows].iter_mut().enumerate() {
+            // SAFETY: `(r, p)` lies inside `a`.
+            *o = unsafe { a.get(r, p) }.widen();
+        }
+    }
+}
+
+/// Packs a panel of B as `[ks][width]` with zeros beyond `cols`.
+///
+/// # Safety
+/// `cols <= width`, `out` is at least `ks * width` long and the elements lie inside `b`.
+#[inline(always)]
+unsafe fn pack_panel<S: Float<Compute: Transpose>>(
+    isa: Isa,
+    b: Mat<'_, S>,
+    ks: usize,
+    cols: usize,
+    width: usize,
+    out: &mut [S::Compute],
+) {
+    let out = &mut out[..ks * width];
+    let zero = S::Compute::default();
+    if b.col_stride() == 1 {
+        for (p, o) in out.chunks_exact_mut(width).enumerate() {
+            // SAFETY: `cols` adjacent elements of row `p` lie inside `b`.
+            let row = unsafe { std::slice::from_raw_parts(b.from(p, 0).as_ptr(), cols) };
+            let (head, tail) = o.split_at_mut(cols);
+            for (o, &x) in head.iter_mut().zip(row) {
+                *o = x.widen();
+            }
+            tail.fill(zero);
+        }
+        return;
+    }
+    let (mut steps, mut whole) = (0, 0);
+    if b.row_stride() == 1 {
+        // Columns are runs in memory; 8 of them at a time, because more would compete for the same sets of the cache.
+        (steps, whole) = (ks / 8 * 8, cols / 8 * 8);
+        for j in (0..whole).step_by(8) {
+            for p in (0..steps).step_by(8) {
+                let runs = std::array::from_fn(|q| b.from(p, j + q).as_ptr());
+                // SAFETY: 8 adjacent elements of each column lie inside `b`; `out` has room for 8 steps of 8 columns.
+                unsafe { transpose::<S>(isa, runs, out.as_mut_ptr().add(p * width + j), width) };
+            }
+        }
+        if steps == ks && whole == width {
+            return;
+        }
+    }
+    for (p, o) in out.chunks_exact_mut(width).enumerate() {
+        let done = if p < steps { whole } else { 0 };
+        for (j, o) in o.iter_mut().enumerate().skip(done) {
+            // SAFETY: `(p, j)` lies inside `b` where `j < cols`.
+            *o = if j < cols { unsafe { b.get(p, j) }.widen() } else { zero };
+        }
+    }
+}
+
+/// The packing of one storage type, for every instruction set.
+pub(crate) trait Pack: Float<Compute: Real> {
+    /// See [`pack_rows`].
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn rows(isa: Isa, a: Mat<'_, Self>, rows: usize, ks: usize, lda: usize, out: &mut [Self::Compute]);
+
+    /// See [`pack_panel`].
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn panel(isa: Isa, b: Mat<'_, Self>, ks: usize, cols: usize, width: usize, out: &mut [Self::Compute]);
+}
+
+macro_rules! pack {
+    ($($s:ty, $rows:ident, $panel:ident;)*) => {$(
+        crate::isa::per_isa! {
+            fn $rows(isa: Isa, a: Mat<'_, $s>, rows: usize, ks: usize, lda: usize, out: &mut [<$s as Float>::Compute]) =
+                // SAFETY: only `Pack::rows` calls this, whose caller keeps the promise.
+                |isa, a, rows, ks, lda, out| unsafe { pack_rows::<$s>(isa, a, rows, ks, lda, out) };
+            fn $panel(isa: Isa, b: Mat<'_, $s>, ks: usize, cols: usize, width: usize, out: &mut [<$s as Float>::Compute]) =
+                // SAFETY: only `Pack::panel` calls this, whose caller keeps the promise.
+                |isa, b, ks, cols, width, out| unsafe { pack_panel::<$s>(isa, b, ks, cols, width, out) };
+        }
+        impl Pack for $s {
+            unsafe fn rows(isa: Isa, a: Mat<'_, Self>, rows: usize, ks: usize, lda: usize, out: &mut [Self::Compute]) {
+                $rows(isa, isa, a, rows, ks, lda, out)
+            }
+            unsafe fn panel(isa: Isa, b: Mat<'_, Self>, ks: usize, cols: usize, width: usize, out: &mut [Self::Compute]) {
+                $panel(isa, isa, b, ks, cols, width, out)
+            }
+        }
+    )*};
+}
+pack! {
+    f32, f32_rows, f32_panel;
+    f64, f64_rows, f64_panel;
+    gradus_backend::f16, f16_rows, f16_panel;
+    gradus_backend::bf16, bf16_rows, bf16_panel;
+}
+
+impl<S: Pack> Panels<S::Compute> for Mat<'_, S> {
+    unsafe fn pack(&self, isa: Isa, k: Range<usize>, j: Range<usize>, width: usize, out: &mut [S::Compute]) {
+        // SAFETY: the caller's promise.
+        unsafe { S::panel(isa, self.from(k.start, j.start), k.len(), j.len(), width, out) }
+    }
+
+    #[inline]
+    fn direct(&self, k: usize, j: usize) -> Option<(*const S::Compute, isize)> {
+        let same = TypeId::of::<S>() == TypeId::of::<S::Compute>();
+        (same && self.cs == 1).then(|| (self.from(k, j).as_ptr().cast(), self.rs))
+    }
+}

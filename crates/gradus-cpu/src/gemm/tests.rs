@@ -1,0 +1,190 @@
+//! GEMM against plain loops, and what must not change a bit.
+
+use gradus_backend::{Backend, DType, ErrorKind, Layout, Scalar, Shape};
+
+use crate::CpuBackend;
+use crate::testing::{Lie, Tensor, assert_close, assert_same_bits, float, integers, noise};
+
+/// `alpha * a @ b + beta * c` in f64, for one batch axis.
+fn naive([s, m, n, k]: [usize; 4], alpha: f64, a: &[f64], b: &[f64], beta: f64, c: &[f64]) -> Vec<f64> {
+    let mut out = Vec::new();
+    for s in 0..s {
+        for i in 0..m {
+            for j in 0..n {
+                let dot: f64 = (0..k).map(|p| a[(s * m + i) * k + p] * b[(s * k + p) * n + j]).sum();
+                let old = if beta == 0.0 { 0.0 } else { beta * c[(s * m + i) * n + j] };
+                out.push(alpha * dot + old);
+            }
+        }
+    }
+    out
+}
+
+const SIZES: [[usize; 4]; 14] = [
+    [1, 1, 1, 1],
+    [1, 4, 4, 4],
+    [2, 1, 33, 5],
+    [2, 37, 1, 9],
+    [1, 7, 17, 2],
+    [3, 5, 3, 1],
+    [1, 13, 40, 50],
+    [1, 2, 70, 400],
+    [1, 70, 3, 390],
+    [2, 50, 35, 31],
+    [1, 100, 130, 64],
+    [0, 3, 4, 5],
+    [2, 0, 3, 4],
+    [2, 3, 4, 0],
+];
+
+#[test]
+fn small_integers_are_exact_in_every_dtype_and_layout() {
+    let cpu = CpuBackend::with_threads(2).unwrap();
+    for dtype in DType::ALL.into_iter().filter(|&d| d != DType::Bool) {
+        let range = if dtype.size() == 1 { 1 } else { 3 };
+        // f16 and bf16 hold sums of products exactly only while they are small.
+        let sizes = SIZES.iter().filter(|s| dtype.size() > 2 || s[3] < 15);
+        for (t, &size) in sizes.enumerate() {
+            let [s, m, n, k] = size;
+            for (l, lie) in Lie::ALL.into_iter().enumerate() {
+                let signed = |seed| {
+                    let mut f = integers(seed, range);
+                    move |i| if dtype.is_signed() { f(i) } else { f(i).abs() }
+                };
+                let a = Tensor::new(&cpu, dtype, &[s, m, k], lie, signed(1));
+                let b = Tensor::new(&cpu, dtype, &[s, k, n], Lie::ALL[(l + t) % 4], signed(2));
+                let mut c = Tensor::new(&cpu, dtype, &[s, m, n], Lie::ALL[(l + t / 4) % 4], signed(3));
+                let (av, bv, cv) = (a.values(&cpu), b.values(&cpu), c.values(&cpu));
+                cpu.gemm(Scalar::Int(2), a.view(), b.view(), Scalar::Int(3), &mut c.view_mut()).unwrap();
+                assert_eq!(c.values(&cpu), naive(size, 2.0, &av, &bv, 3.0, &cv), "{dtype} {size:?} {lie:?}");
+                c.assert_gaps_untouched(&cpu);
+            }
+        }
+    }
+}
+
+#[test]
+fn random_products_agree_with_f64() {
+    let cpu = CpuBackend::with_threads(2).unwrap();
+    for (dtype, eps) in [(DType::F64, 1e-13), (DType::F32, 1e-5), (DType::F16, 2e-3), (DType::BF16, 1e-2)] {
+        for (t, size) in SIZES.into_iter().enumerate() {
+            let [s, m, n, k] = size;
+            let a = Tensor::new(&cpu, dtype, &[s, m, k], Lie::ALL[t % 4], noise(1));
+            let b = Tensor::new(&cpu, dtype, &[s, k, n], Lie::ALL[t / 2 % 4], noise(2));
+            let mut c = Tensor::new(&cpu, dtype, &[s, m, n], Lie::ALL[t / 3 % 4], noise(3));
+            let want = naive(size, -0.5, &a.values(&cpu), &b.values(&cpu), 0.25, &c.values(&cpu));
+            cpu.gemm(float(-0.5), a.view(), b.view(), float(0.25), &mut c.view_mut()).unwrap();
+            assert_close(&c.values(&cpu), &want, eps);
+        }
+    }
+}
+
+#[test]
+fn beta_zero_does_not_read_c_and_no_steps_scale_it() {
+    let cpu = CpuBackend::with_threads(1).unwrap();
+    for dtype in [DType::F64, DType::F32, DType::F16] {
+        let a = Tensor::new(&cpu, dtype, &[3, 4], Lie::Contiguous, noise(1));
+        let b = Tensor::new(&cpu, dtype, &[4, 5], Lie::Contiguous, noise(2));
+        let mut c = Tensor::new(&cpu, dtype, &[3, 5], Lie::Contiguous, |_| f64::NAN);
+        cpu.gemm(float(1.0), a.view(), b.view(), float(0.0), &mut c.view_mut()).unwrap();
+        assert!(c.values(&cpu).iter().all(|v| v.is_finite()));
+        let a = Tensor::new(&cpu, dtype, &[3, 0], Lie::Contiguous, noise(1));
+        let b = Tensor::new(&cpu, dtype, &[0, 5], Lie::Contiguous, noise(2));
+        let mut c = Tensor::new(&cpu, dtype, &[3, 5], Lie::Contiguous, |i| i as f64);
+        cpu.gemm(float(1.0), a.view(), b.view(), float(-2.0), &mut c.view_mut()).unwrap();
+        assert_eq!(c.values(&cpu), (0..15).map(|i| -2.0 * i as f64).collect::<Vec<_>>());
+        cpu.gemm(float(1.0), a.view(), b.view(), float(0.0), &mut c.view_mut()).unwrap();
+        assert_eq!(c.values(&cpu), [0.0; 15]);
+    }
+}
+
+#[test]
+fn nan_and_infinity_are_not_skipped_by_zeros() {
+    let cpu = CpuBackend::with_threads(1).unwrap();
+    for m in [1, 40] {
+        let a = Tensor::new(&cpu, DType::F32, &[m, 3], Lie::Contiguous, |_| 0.0);
+        let b = Tensor::new(&cpu, DType::F32, &[3, 2], Lie::Contiguous, |i| {
+            [1.0, f64::NAN, 2.0, 1.0, 3.0, f64::INFINITY][i]
+        });
+        let mut c = Tensor::canary(&cpu, DType::F32, &[m, 2], Lie::Contiguous);
+        cpu.gemm(float(1.0), a.view(), b.view(), float(0.0), &mut c.view_mut()).unwrap();
+        for row in c.values(&cpu).chunks(2) {
+            assert!(row[0] == 0.0 && row[1].is_nan());
+        }
+    }
+}
+
+#[test]
+fn threads_and_instruction_sets_change_no_bit() {
+    for dtype in [DType::F32, DType::F64, DType::BF16] {
+        for [m, n, k] in [[1, 300, 500], [65, 67, 800], [200, 300, 70], [300, 5, 20]] {
+            assert_same_bits(|cpu| {
+                let a = Tensor::new(cpu, dtype, &[m, k], Lie::Contiguous, noise(1));
+                let b = Tensor::new(cpu, dtype, &[k, n], Lie::Transposed, noise(2));
+                let mut c = Tensor::new(cpu, dtype, &[m, n], Lie::Contiguous, noise(3));
+                cpu.gemm(float(0.3), a.view(), b.view(), float(0.7), &mut c.view_mut()).unwrap();
+                c.bytes(cpu)
+            });
+        }
+    }
+}
+
+#[test]
+fn a_row_has_the_same_bits_alone_and_in_any_batch() {
+    let cpu = CpuBackend::with_threads(2).unwrap();
+    let (n, k) = (130, 1000);
+    for dtype in [DType::F32, DType::F64, DType::F16] {
+        for n in [1, 3, 8, 17, n] {
+            for lie in [Lie::Contiguous, Lie::Transposed] {
+                let b = Tensor::new(&cpu, dtype, &[k, n], lie, noise(2));
+                let a = Tensor::new(&cpu, dtype, &[200, k], Lie::Contiguous, noise(1));
+                let rows = |m: usize| {
+                    let layout = a.layout.narrow(0, 0, m).unwrap();
+                    let mut c = Tensor::new(&cpu, dtype, &[m, n], Lie::Contiguous, noise(3));
+                    cpu.gemm(float(0.3), a.view().with(layout), b.view(), float(0.7), &mut c.view_mut()).unwrap();
+                    c.bytes(&cpu)
+                };
+                let all = rows(200);
+                for m in [1, 2, 3, 4, 7, 32, 64, 199] {
+                    assert!(all.starts_with(&rows(m)), "{dtype} {lie:?} m {m} n {n}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn stretched_batches_are_read_in_place() {
+    let cpu = CpuBackend::with_threads(2).unwrap();
+    let a = Tensor::new(&cpu, DType::F32, &[2, 3, 4, 5], Lie::Contiguous, integers(1, 4));
+    let b = Tensor::new(&cpu, DType::F32, &[5, 6], Lie::Transposed, integers(2, 4));
+    let stretched = b.view().with(b.layout.expand(Shape::new(&[2, 3, 5, 6]).unwrap()).unwrap());
+    let mut c = Tensor::canary(&cpu, DType::F32, &[2, 3, 4, 6], Lie::Contiguous);
+    cpu.gemm(float(1.0), a.view(), stretched, float(0.0), &mut c.view_mut()).unwrap();
+    let want = naive([1, 24, 6, 5], 1.0, &a.values(&cpu), &b.values(&cpu), 0.0, &[]);
+    assert_eq!(c.values(&cpu), want);
+    let mut c = Tensor::canary(&cpu, DType::F32, &[2, 3, 4, 6], Lie::Flipped);
+    cpu.gemm(float(1.0), a.view(), stretched, float(0.0), &mut c.view_mut()).unwrap();
+    assert_eq!(c.values(&cpu), want);
+}
+
+#[test]
+fn wrong_operands_are_typed_errors() {
+    let cpu = CpuBackend::with_threads(1).unwrap();
+    let t = |dtype, dims: &[usize]| Tensor::new(&cpu, dtype, dims, Lie::Contiguous, |_| 1.0);
+    let run = |a: &Tensor, b: &Tensor, mut c: Tensor| {
+        let e = cpu.gemm(float(1.0), a.view(), b.view(), float(0.0), &mut c.view_mut()).unwrap_err();
+        e.kind().clone()
+    };
+    let f = DType::F32;
+    assert_eq!(run(&t(f, &[2, 3]), &t(f, &[4, 5]), t(f, &[2, 5])), ErrorKind::ShapeMismatch);
+    assert_eq!(run(&t(f, &[2, 3]), &t(f, &[3, 5]), t(f, &[2, 4])), ErrorKind::ShapeMismatch);
+    assert_eq!(run(&t(f, &[1, 2, 3]), &t(f, &[2, 3, 5]), t(f, &[2, 2, 5])), ErrorKind::ShapeMismatch);
+    assert_eq!(run(&t(f, &[3]), &t(f, &[3]), t(f, &[])), ErrorKind::ShapeMismatch);
+    assert_eq!(run(&t(f, &[2, 3]), &t(DType::F64, &[3, 5]), t(f, &[2, 5])), ErrorKind::DTypeMismatch);
+    let b = DType::Bool;
+    assert_eq!(run(&t(b, &[2, 3]), &t(b, &[3, 5]), t(b, &[2, 5])), ErrorKind::UnsupportedDType);
+    let mut c = t(f, &[2, 5]);
+    c.layout = Layout::contiguous(Shape::new(&[1, 5]).unwrap()).expand(Shape::new(&[2, 5]).unwrap()).unwrap();
+    assert_eq!(run(&t(f, &[2, 3]), &t(f, &[3, 5]), c), ErrorKind::InvalidArgument);
+}

@@ -1,0 +1,131 @@
+//! Blocks of 8 by 8 numbers, transposed in registers.
+
+use crate::isa::{Isa, Level};
+
+/// A number whose blocks can be transposed.
+pub(crate) trait Transpose: Copy {
+    /// `out[p * ld + r] = rows[r][p]` for `r` and `p` below 8.
+    ///
+    /// # Safety
+    /// Each of `rows` points to 8 readable numbers, `out + p * ld` to 8 writable ones that no row overlaps.
+    unsafe fn transpose8(isa: Isa, rows: [*const Self; 8], out: *mut Self, ld: usize);
+}
+
+/// # Safety
+/// As for [`Transpose::transpose8`].
+unsafe fn portable<T: Copy>(rows: [*const T; 8], out: *mut T, ld: usize) {
+    for p in 0..8 {
+        for (r, row) in rows.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { *out.add(p * ld + r) = *row.add(p) };
+        }
+    }
+}
+
+/// # Safety
+/// As for [`Transpose::transpose8`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn f32_avx2(rows: [*const f32; 8], out: *mut f32, ld: usize) {
+    use std::arch::x86_64::*;
+    // Loops rather than closures: those would not be compiled for AVX2.
+    let mut r = [_mm256_setzero_ps(); 8];
+    for i in 0..8 {
+        // SAFETY: the caller's promise.
+        r[i] = unsafe { _mm256_loadu_ps(rows[i]) };
+    }
+    let mut quads = [_mm256_setzero_ps(); 8];
+    for h in 0..2 {
+        let i = 4 * h;
+        let (a, b) = (_mm256_unpacklo_ps(r[i], r[i + 1]), _mm256_unpackhi_ps(r[i], r[i + 1]));
+        let (c, d) = (_mm256_unpacklo_ps(r[i + 2], r[i + 3]), _mm256_unpackhi_ps(r[i + 2], r[i + 3]));
+        quads[i] = _mm256_shuffle_ps::<0x44>(a, c);
+        quads[i + 1] = _mm256_shuffle_ps::<0xee>(a, c);
+        quads[i + 2] = _mm256_shuffle_ps::<0x44>(b, d);
+        quads[i + 3] = _mm256_shuffle_ps::<0xee>(b, d);
+    }
+    for i in 0..4 {
+        let (x, y) = (quads[i], quads[i + 4]);
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_storeu_ps(out.add(i * ld), _mm256_permute2f128_ps::<0x20>(x, y)) };
+    }
+    for i in 0..4 {
+        let (x, y) = (quads[i], quads[i + 4]);
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_storeu_ps(out.add((i + 4) * ld), _mm256_permute2f128_ps::<0x31>(x, y)) };
+    }
+}
+
+/// # Safety
+/// As for [`Transpose::transpose8`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn f64_avx2(rows: [*const f64; 8], out: *mut f64, ld: usize) {
+    use std::arch::x86_64::*;
+    for p in [0, 4] {
+        let mut halves = [[_mm256_setzero_pd(); 4]; 2];
+        for (h, half) in halves.iter_mut().enumerate() {
+            let mut r = [_mm256_setzero_pd(); 4];
+            for i in 0..4 {
+                // SAFETY: the caller's promise.
+                r[i] = unsafe { _mm256_loadu_pd(rows[4 * h + i].add(p)) };
+            }
+            let (a, b) = (_mm256_unpacklo_pd(r[0], r[1]), _mm256_unpackhi_pd(r[0], r[1]));
+            let (c, d) = (_mm256_unpacklo_pd(r[2], r[3]), _mm256_unpackhi_pd(r[2], r[3]));
+            *half = [
+                _mm256_permute2f128_pd::<0x20>(a, c),
+                _mm256_permute2f128_pd::<0x20>(b, d),
+                _mm256_permute2f128_pd::<0x31>(a, c),
+                _mm256_permute2f128_pd::<0x31>(b, d),
+            ];
+        }
+        for i in 0..4 {
+            // SAFETY: the caller's promise.
+            unsafe {
+                _mm256_storeu_pd(out.add((p + i) * ld), halves[0][i]);
+                _mm256_storeu_pd(out.add((p + i) * ld + 4), halves[1][i]);
+            }
+        }
+    }
+}
+
+macro_rules! transpose {
+    ($t:ty, $avx2:ident) => {
+        impl Transpose for $t {
+            #[inline(always)]
+            unsafe fn transpose8(isa: Isa, rows: [*const Self; 8], out: *mut Self, ld: usize) {
+                // SAFETY: the levels have AVX2; the rest is the caller's promise.
+                unsafe {
+                    match isa.level() {
+                        #[cfg(target_arch = "x86_64")]
+                        Level::Avx512 | Level::Avx2 => $avx2(rows, out, ld),
+                        Level::Portable => portable(rows, out, ld),
+                    }
+                }
+            }
+        }
+    };
+}
+transpose!(f32, f32_avx2);
+transpose!(f64, f64_avx2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_transposed_in_order() {
+        fn check<T: Transpose + PartialEq + std::fmt::Debug + Default>(from: impl Fn(usize) -> T) {
+            let data: Vec<T> = (0..8 * 9).map(from).collect();
+            for isa in Isa::available() {
+                let mut out = vec![T::default(); 8 * 11];
+                let rows = std::array::from_fn(|r| data[r * 9..].as_ptr());
+                // SAFETY: rows of 9 numbers hold 8; the last store ends at 7 * 11 + 8.
+                unsafe { T::transpose8(isa, rows, out.as_mut_ptr(), 11) };
+                assert!((0..64).all(|i| out[i / 8 * 11 + i % 8] == data[i % 8 * 9 + i / 8]));
+            }
+        }
+        check(|i| i as f32);
+        check(|i| i as f64);
+    }
+}

@@ -1,0 +1,36 @@
+//! What the backend says of the machine.
+
+use gradus_backend::{BackendInfo, BackendKind};
+
+use crate::CpuBackend;
+
+/// Name, processor, memory, instruction set and threads.
+pub(crate) fn info(cpu: &CpuBackend) -> BackendInfo {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    BackendInfo {
+        name: "cpu".to_owned(),
+        kind: BackendKind::Cpu,
+        hardware: processor().unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
+        memory: memory(),
+        features: vec![
+            format!("isa={}", cpu.isa().level().name()),
+            format!("cores={cores}"),
+            format!("threads={}", cpu.threads().count()),
+        ],
+    }
+}
+
+/// The processor's own name, where the system tells.
+fn processor() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = text.lines().find(|l| l.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+/// Bytes of main memory, where the system tells.
+fn memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|l| l.starts_with("MemTotal:"))?;
+    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    kib.checked_mul(1024)
+}

@@ -1,0 +1,114 @@
+//! The CPU backend of Gradus: AVX-512, AVX2 and portable kernels with the same bits on any number of threads.
+//!
+//! [`CpuBackend`] implements [`Backend`]. One module an operation (or family); [`memory`] is the pool behind buffers,
+//! `parallel` the one way to use threads, `isa` the choice of instruction set, `access` the way from views to slices,
+//! `math` the f32 elementary functions.
+
+#![cfg_attr(not(test), allow(dead_code))]
+
+mod access;
+mod backend;
+mod check;
+mod conv;
+mod copy;
+mod cross_entropy;
+mod gemm;
+mod extreme;
+mod half_float;
+mod index;
+mod info;
+mod isa;
+mod map;
+mod math;
+mod memory;
+mod norm;
+mod parallel;
+mod pooling;
+mod random;
+mod reduce;
+mod rows;
+mod scan;
+mod scratch;
+mod softmax;
+mod sort;
+mod sum;
+mod temp;
+#[cfg(test)]
+mod testing;
+
+use std::sync::Arc;
+
+use gradus_backend::{Error, Result};
+
+use isa::Isa;
+use memory::Pool;
+use parallel::Threads;
+
+/// The processor as a device.
+///
+/// `GRADUS_NUM_THREADS` sets the number of threads (default: rayon's global pool), `GRADUS_CPU_ISA` the instruction set
+/// (`avx512`, `avx2` or `portable`; default: the best one). Neither changes a single bit of any result.
+#[derive(Debug)]
+pub struct CpuBackend {
+    pool: Arc<Pool>,
+    isa: Isa,
+    threads: Threads,
+}
+
+impl CpuBackend {
+    /// A backend with the threads and instruction set that the environment asks for.
+    ///
+    /// Errors if a variable cannot be read or this machine lacks the instruction set.
+    pub fn new() -> Result<Self> {
+        let threads = match std::env::var("GRADUS_NUM_THREADS") {
+            Err(std::env::VarError::NotPresent) => Threads::global(),
+            Ok(v) if v.trim().is_empty() => Threads::global(),
+            v => {
+                let v = v.unwrap_or_default();
+                let count = v.trim().parse().ok().filter(|c| (1..=1024).contains(c));
+                Threads::own(count.ok_or_else(|| {
+                    Error::argument("cpu", format!("GRADUS_NUM_THREADS is {v:?}"))
+                        .help("it takes a number of threads from 1 to 1024")
+                })?)?
+            }
+        };
+        Ok(CpuBackend { pool: Pool::new(), isa: isa_from_environment()?, threads })
+    }
+
+    /// A backend with this many threads of its own, from 1 on.
+    pub fn with_threads(count: usize) -> Result<Self> {
+        if !(1..=1024).contains(&count) {
+            return Err(Error::argument("cpu", format!("{count} threads; it takes 1 to 1024")));
+        }
+        Ok(CpuBackend { pool: Pool::new(), isa: isa_from_environment()?, threads: Threads::own(count)? })
+    }
+
+    /// The same backend on another instruction set: `avx512`, `avx2` or `portable`. Errors if the machine lacks it.
+    pub fn with_isa(self, name: &str) -> Result<Self> {
+        Ok(CpuBackend { isa: Isa::named(name)?, ..self })
+    }
+
+    /// The instruction set to run on; the first argument of every `per_isa!` function.
+    #[inline]
+    pub(crate) fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    #[inline]
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    #[inline]
+    pub(crate) fn threads(&self) -> &Threads {
+        &self.threads
+    }
+}
+
+fn isa_from_environment() -> Result<Isa> {
+    match std::env::var("GRADUS_CPU_ISA") {
+        Err(std::env::VarError::NotPresent) => Ok(Isa::best()),
+        Ok(name) if name.is_empty() => Ok(Isa::best()),
+        name => Isa::named(&name.unwrap_or_default()),
+    }
+}

@@ -1,0 +1,171 @@
+//! The short way for the commonest kernels: one f32 or f64 instruction on contiguous memory, scalars and constants.
+//!
+//! No program is made: the instruction's loop runs on the operands' own memory, which keeps a small operation under a
+//! hundred nanoseconds.
+
+use std::ops::Range;
+
+use gradus_backend::{DType, Kernel, MapArg, ScalarOp, View, ViewMut};
+
+use super::convert::scalar_to;
+use super::convert::{CastTarget, slice, slice_mut};
+use super::float::{LANES, binary_f32, binary_f64, unary_f32, unary_f64};
+use super::program::cost;
+use super::run::grain;
+use crate::CpuBackend;
+use crate::access::{Float, Plain};
+use crate::isa::Isa;
+
+/// Elements that are copied aside at a time where an argument is updated in place.
+const BLOCK: usize = 512;
+/// Up to here nothing is cut.
+const SMALL: usize = 1024;
+
+/// f32 and f64.
+trait Direct: Plain + Float + CastTarget {
+    fn unary(isa: Isa, op: ScalarOp, x: &[Self], out: &mut [Self]);
+    fn binary(isa: Isa, op: ScalarOp, a: &[Self], b: &[Self], out: &mut [Self]);
+}
+impl Direct for f32 {
+    fn unary(isa: Isa, op: ScalarOp, x: &[f32], out: &mut [f32]) {
+        unary_f32(isa, op, x, out);
+    }
+    fn binary(isa: Isa, op: ScalarOp, a: &[f32], b: &[f32], out: &mut [f32]) {
+        binary_f32(isa, op, a, b, out);
+    }
+}
+impl Direct for f64 {
+    fn unary(isa: Isa, op: ScalarOp, x: &[f64], out: &mut [f64]) {
+        unary_f64(isa, op, x, out);
+    }
+    fn binary(isa: Isa, op: ScalarOp, a: &[f64], b: &[f64], out: &mut [f64]) {
+        binary_f64(isa, op, a, b, out);
+    }
+}
+
+/// An operand of the instruction.
+#[derive(Clone, Copy)]
+enum Source<T> {
+    /// Contiguous elements from here.
+    Memory(*const T),
+    /// What the output held before.
+    Output,
+    /// The same for all.
+    Splat(T),
+}
+
+// SAFETY: the memory is only read, under the borrow of the view that it comes from.
+unsafe impl<T: Sync> Sync for Source<T> {}
+
+struct Target<T>(*mut T);
+// SAFETY: tasks write ranges that do not overlap.
+unsafe impl<T: Send> Sync for Target<T> {}
+
+/// Runs the kernel if it has the form that this module is for; `false` if not. Operands have been checked, and have
+/// elements; the output is contiguous, and so are the arguments whose bits are set in `contiguous`.
+pub(super) fn run(
+    cpu: &CpuBackend,
+    kernel: &Kernel,
+    args: &[MapArg<'_>],
+    contiguous: u32,
+    outs: &mut [ViewMut<'_>],
+) -> bool {
+    let insts = kernel.insts();
+    let ([out], [(value, dtype)], Some(last)) = (&mut *outs, kernel.outputs(), insts.last()) else { return false };
+    if insts.len() > 3 || usize::from(*value) + 1 != insts.len() || last.dtype != *dtype {
+        return false;
+    }
+    use ScalarOp::{Arg, Cast, Const, Select};
+    if matches!(last.op, Arg(_) | Const(_) | Select | Cast) {
+        return false;
+    }
+    match dtype {
+        DType::F32 => typed::<f32>(cpu, kernel, last.op, last.inputs(), args, contiguous, out),
+        DType::F64 => typed::<f64>(cpu, kernel, last.op, last.inputs(), args, contiguous, out),
+        _ => false,
+    }
+}
+
+#[inline(always)]
+fn source<T: Direct>(kernel: &Kernel, value: u16, args: &[MapArg<'_>], contiguous: u32) -> Option<Source<T>> {
+    match kernel.insts()[usize::from(value)].op {
+        ScalarOp::Const(c) => Some(Source::Splat(scalar_to(c))),
+        ScalarOp::Arg(k) => match &args[usize::from(k)] {
+            MapArg::View(v) if T::holds(v.dtype) => memory(v, contiguous >> k & 1 == 1),
+            MapArg::Output(_) => Some(Source::Output),
+            MapArg::Scalar(s) if T::holds(kernel.args()[usize::from(k)]) => Some(Source::Splat(scalar_to(*s))),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+#[inline(always)]
+fn memory<T: Direct>(v: &View<'_>, contiguous: bool) -> Option<Source<T>> {
+    let first = v.buffer.as_ptr().as_ptr().cast::<T>().wrapping_add(v.layout.offset()).cast_const();
+    if contiguous {
+        return Some(Source::Memory(first));
+    }
+    // SAFETY: the view has elements, and its positions were checked to lie in the buffer.
+    super::is_uniform(&v.layout).then(|| Source::Splat(unsafe { *first }))
+}
+
+fn typed<T: Direct>(
+    cpu: &CpuBackend,
+    kernel: &Kernel,
+    op: ScalarOp,
+    inputs: &[u16],
+    args: &[MapArg<'_>],
+    contiguous: u32,
+    out: &mut ViewMut<'_>,
+) -> bool {
+    let n = out.layout.numel();
+    let target = Target(out.buffer.as_ptr().as_ptr().cast::<T>().wrapping_add(out.layout.offset()));
+    let isa = cpu.isa();
+    let Some(a) = source::<T>(kernel, inputs[0], args, contiguous) else { return false };
+    // A unary instruction takes its operand twice.
+    let second = inputs[inputs.len() - 1];
+    let Some(b) = source::<T>(kernel, second, args, contiguous) else { return false };
+    if inputs.len() == 1 && matches!(a, Source::Splat(_)) {
+        return false;
+    }
+    let apply = |a: &[T], b: &[T], out: &mut [T]| match inputs.len() {
+        1 => T::unary(isa, op, a, out),
+        _ => T::binary(isa, op, a, b, out),
+    };
+    let in_place = matches!(a, Source::Output) || matches!(b, Source::Output);
+    let splat = |s: &Source<T>| if let Source::Splat(v) = s { [*v; LANES] } else { [T::default(); LANES] };
+    let (splat_a, splat_b) = (splat(&a), splat(&b));
+    let (a, b, target) = (&a, &b, &target);
+    let body = |range: Range<usize>| {
+        // SAFETY: operands and output are contiguous with `n` elements, checked to lie in their buffers; ranges do not
+        // overlap, and an operand that is the output is copied aside before it is written.
+        unsafe {
+            let part = |s: &Source<T>, splat: &[T; LANES], old: *const T, start: usize, n: usize| match s {
+                Source::Memory(p) => slice::<T>(p.add(start).cast(), n),
+                Source::Output => slice(old.cast(), n),
+                Source::Splat(_) => slice(splat.as_ptr().cast(), LANES),
+            };
+            if !in_place {
+                let (start, n) = (range.start, range.len());
+                let (a, b) = (part(a, &splat_a, target.0, start, n), part(b, &splat_b, target.0, start, n));
+                return apply(a, b, slice_mut(target.0.add(start).cast(), n));
+            }
+            let mut old = [T::default(); BLOCK];
+            for start in range.clone().step_by(BLOCK) {
+                let n = BLOCK.min(range.end - start);
+                let out = slice_mut(target.0.add(start).cast(), n);
+                old[..n].copy_from_slice(out);
+                let (a, b) = (part(a, &splat_a, old.as_ptr(), start, n), part(b, &splat_b, old.as_ptr(), start, n));
+                apply(a, b, out);
+            }
+        }
+    };
+    if n <= SMALL {
+        body(0..n);
+    } else {
+        let bytes = (inputs.len() + 1) * size_of::<T>() / 4;
+        cpu.parallel_for(n, grain(cost(op, kernel.outputs()[0].1) + bytes), body);
+    }
+    true
+}

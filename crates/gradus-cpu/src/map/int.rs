@@ -1,0 +1,134 @@
+//! The integer and boolean instructions over blocks, each in the type itself, wrapping.
+//!
+//! Portable only: LLVM makes vectors of the cheap ones with whatever the target has, and the dear ones (division, powers)
+//! have no vector form. A zero divisor or a negative exponent ends the block and is reported as `false`.
+
+use gradus_backend::ScalarOp;
+
+use super::float::{LANES, compare_body, each, step, zip};
+use crate::access::Plain;
+
+/// An integer type that kernels compute in.
+pub(super) trait Int: Plain + Ord {
+    /// An instruction of one operand.
+    fn unary(op: ScalarOp, x: &[Self], out: &mut [Self]);
+    /// An instruction of two operands; `false` if one has no result.
+    #[must_use]
+    fn binary(op: ScalarOp, a: &[Self], b: &[Self], out: &mut [Self]) -> bool;
+}
+
+macro_rules! int {
+    ($($t:ty, $neg:expr, $abs:expr, $sign:expr;)*) => {$(
+        impl Int for $t {
+            fn unary(op: ScalarOp, x: &[$t], out: &mut [$t]) {
+                match op {
+                    ScalarOp::Neg => each(x, out, $neg),
+                    ScalarOp::Abs => each(x, out, $abs),
+                    ScalarOp::Sign => each(x, out, $sign),
+                    // Rounding leaves integers as they are.
+                    _ => each(x, out, |x| x),
+                }
+            }
+            fn binary(op: ScalarOp, a: &[$t], b: &[$t], out: &mut [$t]) -> bool {
+                match op {
+                    ScalarOp::Add => zip(a, b, out, <$t>::wrapping_add),
+                    ScalarOp::Sub => zip(a, b, out, <$t>::wrapping_sub),
+                    ScalarOp::Mul => zip(a, b, out, <$t>::wrapping_mul),
+                    ScalarOp::Max => zip(a, b, out, <$t>::max),
+                    ScalarOp::Min => zip(a, b, out, <$t>::min),
+                    ScalarOp::Div => return partial(a, b, out, |a, b| (b != 0).then(|| a.wrapping_div(b))),
+                    ScalarOp::FloorDiv => return partial(a, b, out, |a, b| (b != 0).then(|| {
+                        #[allow(unused_comparisons)]
+                        let opposite = (a < 0) != (b < 0);
+                        a.wrapping_div(b).wrapping_sub(<$t>::from(opposite && a.wrapping_rem(b) != 0))
+                    })),
+                    ScalarOp::Fmod => return partial(a, b, out, |a, b| (b != 0).then(|| a.wrapping_rem(b))),
+                    ScalarOp::Remainder => return partial(a, b, out, |a, b| (b != 0).then(|| {
+                        let r = a.wrapping_rem(b);
+                        #[allow(unused_comparisons)]
+                        let opposite = (r < 0) != (b < 0);
+                        if r != 0 && opposite { r.wrapping_add(b) } else { r }
+                    })),
+                    _ => return partial(a, b, out, |a, b| {
+                        #[allow(unused_comparisons)]
+                        let negative = b < 0;
+                        (!negative).then(|| power(a, b as u64, 1, <$t>::wrapping_mul))
+                    }),
+                }
+                true
+            }
+        }
+    )*};
+}
+int! {
+    i64, i64::wrapping_neg, i64::wrapping_abs, i64::signum;
+    i32, i32::wrapping_neg, i32::wrapping_abs, i32::signum;
+    i16, i16::wrapping_neg, i16::wrapping_abs, i16::signum;
+    i8, i8::wrapping_neg, i8::wrapping_abs, i8::signum;
+    u64, u64::wrapping_neg, |x| x, |x| x.min(1);
+    u32, u32::wrapping_neg, |x| x, |x| x.min(1);
+    u16, u16::wrapping_neg, |x| x, |x| x.min(1);
+    u8, u8::wrapping_neg, |x| x, |x| x.min(1);
+}
+
+/// `base^e` by squaring.
+#[inline]
+fn power<T: Copy>(mut base: T, mut e: u64, one: T, mul: impl Fn(T, T) -> T) -> T {
+    let mut out = one;
+    while e > 0 {
+        if e & 1 == 1 {
+            out = mul(out, base);
+        }
+        base = mul(base, base);
+        e >>= 1;
+    }
+    out
+}
+
+/// `out[i] = f(a[i], b[i])` up to the first element that has no result.
+#[inline]
+fn partial<T: Copy>(a: &[T], b: &[T], out: &mut [T], f: impl Fn(T, T) -> Option<T>) -> bool {
+    let n = out.len();
+    let (step_a, step_b) = (step(a, n), step(b, n));
+    for (i, o) in out.chunks_mut(LANES).enumerate() {
+        for ((o, &a), &b) in o.iter_mut().zip(&a[i * step_a..]).zip(&b[i * step_b..]) {
+            match f(a, b) {
+                Some(v) => *o = v,
+                None => return false,
+            }
+        }
+    }
+    true
+}
+
+/// A comparison.
+pub(super) fn compare<T: Int>(op: ScalarOp, a: &[T], b: &[T], out: &mut [u8]) {
+    compare_body(op, a, b, out);
+}
+
+/// A comparison of booleans, any non-zero byte being true.
+pub(super) fn compare_bool(op: ScalarOp, a: &[u8], b: &[u8], out: &mut [u8]) {
+    let f: fn(bool, bool) -> bool = match op {
+        ScalarOp::Eq => |a, b| a == b,
+        ScalarOp::Ne => |a, b| a != b,
+        ScalarOp::Lt => |a, b| !a & b,
+        ScalarOp::Le => |a, b| !a | b,
+        ScalarOp::Gt => |a, b| a & !b,
+        _ => |a, b| a | !b,
+    };
+    zip(a, b, out, |a, b| u8::from(f(a != 0, b != 0)));
+}
+
+/// `And`, `Or`, `Xor`.
+pub(super) fn logic(op: ScalarOp, a: &[u8], b: &[u8], out: &mut [u8]) {
+    match op {
+        ScalarOp::And => zip(a, b, out, |a, b| u8::from((a != 0) & (b != 0))),
+        ScalarOp::Or => zip(a, b, out, |a, b| u8::from((a | b) != 0)),
+        _ => zip(a, b, out, |a, b| u8::from((a != 0) ^ (b != 0))),
+    }
+}
+
+/// `Not`.
+pub(super) fn not(x: &[u8], out: &mut [u8]) {
+    each(x, out, |x| u8::from(x == 0));
+}

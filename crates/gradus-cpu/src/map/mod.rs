@@ -1,0 +1,154 @@
+//! The elementwise engine: kernels over strided, broadcast views.
+//!
+//! [`map`] checks its operands once and takes one of two ways. A single float instruction on contiguous memory runs as
+//! one loop ([`direct`]). Everything else becomes a [`program`] of loops over blocks that stay in L1 ([`run`](mod@run)): the
+//! interpreter's cost is one dispatch an instruction and block, and intermediate values never reach memory.
+
+mod convert;
+mod direct;
+mod float;
+mod int;
+mod program;
+mod run;
+
+use std::cell::Cell;
+
+use gradus_backend::kernel::MAX_ARGS;
+use gradus_backend::{Error, ErrorKind, Kernel, Layout, MapArg, Result, ViewMut};
+use smallvec::SmallVec;
+
+use crate::CpuBackend;
+use crate::access::{check_dtype, check_shape};
+use convert::{load, splat_scalar};
+use float::LANES;
+use program::{ArgMode, OutMode, Program};
+use run::{Operand, Walk};
+
+pub(crate) use convert::load_raw;
+pub(crate) use run::runs;
+
+/// See [`Backend::map`](gradus_backend::Backend::map).
+pub(crate) fn map(cpu: &CpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()> {
+    let (contiguous, all_outs) = check(cpu, kernel, args, outs)?;
+    if outs[0].layout.dims().contains(&0) || all_outs && direct::run(cpu, kernel, args, contiguous, outs) {
+        return Ok(());
+    }
+    general(cpu, kernel, args, contiguous, outs, all_outs)
+}
+
+/// Checks number, dtype, shape, owner and span of every operand. Tells which arguments are contiguous, as bits, and
+/// whether all outputs are.
+#[inline]
+fn check(cpu: &CpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &[ViewMut<'_>]) -> Result<(u32, bool)> {
+    let op = kernel.name();
+    if args.len() != kernel.args().len() || outs.len() != kernel.outputs().len() || outs.is_empty() {
+        return Err(arity(kernel, args.len(), outs.len()));
+    }
+    let shape = outs[0].layout.dims();
+    let (mut contiguous, mut all_outs) = (0, true);
+    for (out, &(_, dtype)) in outs.iter().zip(kernel.outputs()) {
+        check_dtype(op, "an output", out.dtype, dtype)?;
+        check_shape(op, "an output", out.layout.dims(), shape)?;
+        all_outs &= cpu.check_out(op, out)?;
+    }
+    for (k, (arg, &dtype)) in args.iter().zip(kernel.args()).enumerate() {
+        match arg {
+            MapArg::View(v) => {
+                check_dtype(op, "an argument", v.dtype, dtype)?;
+                check_shape(op, "an argument", v.layout.dims(), shape)?;
+                contiguous |= u32::from(cpu.check_view(op, v.buffer, v.dtype, &v.layout)?) << k;
+            }
+            MapArg::Output(k) => {
+                let Some(out) = outs.get(*k) else {
+                    return Err(Error::argument(op, format!("an argument is output {k} of {}", outs.len())));
+                };
+                check_dtype(op, "an argument that is an output", out.dtype, dtype)?;
+            }
+            MapArg::Scalar(s) => {
+                s.check(dtype).map_err(|e| e.note(format!("as argument {k} of {op}")))?;
+            }
+        }
+    }
+    Ok((contiguous, all_outs))
+}
+
+#[cold]
+fn arity(kernel: &Kernel, args: usize, outs: usize) -> Error {
+    let (a, o) = (kernel.args().len(), kernel.outputs().len());
+    let m = format!("{args} arguments and {outs} outputs, where the kernel has {a} and {o}");
+    Error::new(ErrorKind::InvalidArgument, kernel.name(), m)
+}
+
+/// Whether all elements lie in one place. The layout has elements.
+fn is_uniform(l: &Layout) -> bool {
+    l.dims().iter().zip(l.strides()).all(|(&d, &s)| d == 1 || s == 0)
+}
+
+thread_local!(static PROGRAM: Cell<Option<Box<Program>>> = const { Cell::new(None) });
+
+/// Compiles the kernel for these operands and runs it.
+fn general(
+    cpu: &CpuBackend,
+    kernel: &Kernel,
+    args: &[MapArg<'_>],
+    contiguous: u32,
+    outs: &mut [ViewMut<'_>],
+    all_outs: bool,
+) -> Result<()> {
+    let numel = outs[0].layout.numel();
+    let outs: &[ViewMut<'_>] = outs;
+    let mut operands: SmallVec<[Operand<'_>; 8]> = SmallVec::new();
+    let mut flat = all_outs;
+    for (k, (arg, &dtype)) in args.iter().zip(kernel.args()).enumerate() {
+        operands.push(match arg {
+            MapArg::View(v) => {
+                let uniform = is_uniform(&v.layout);
+                flat &= uniform || contiguous >> k & 1 == 1;
+                let layout = (!uniform).then_some(&v.layout);
+                Operand { base: v.buffer.as_ptr().as_ptr(), dtype, layout }
+            }
+            MapArg::Output(k) => {
+                Operand { base: outs[*k].buffer.as_ptr().as_ptr(), dtype, layout: Some(&outs[*k].layout) }
+            }
+            MapArg::Scalar(_) => Operand { base: std::ptr::null_mut(), dtype, layout: None },
+        });
+    }
+    operands.extend(outs.iter().map(|o| Operand {
+        base: o.buffer.as_ptr().as_ptr(),
+        dtype: o.dtype,
+        layout: Some(&o.layout),
+    }));
+    let walk = if flat { Walk::Flat } else { Walk::choose(&operands) };
+    let mut arg_modes = [ArgMode::Uniform; MAX_ARGS];
+    let mut out_modes: SmallVec<[OutMode; 8]> = SmallVec::new();
+    for (k, mode) in arg_modes.iter_mut().enumerate().take(args.len()) {
+        *mode = walk.arg_mode(k, &operands[k]);
+    }
+    out_modes.extend((0..outs.len()).map(|k| -> OutMode { walk.out_mode(args.len() + k, &operands[args.len() + k]) }));
+    let alias = |k: usize| match args[k] {
+        MapArg::Output(o) => Some(o),
+        _ => None,
+    };
+    let mut program = PROGRAM.try_with(Cell::take).ok().flatten().unwrap_or_default();
+    let isa = cpu.isa();
+    let fill = |k: usize, splat: &mut convert::Splat| match &args[k] {
+        MapArg::Scalar(s) => splat_scalar(kernel.args()[k], *s, splat),
+        MapArg::View(v) => {
+            let x = operands[k].base.wrapping_add(v.layout.offset() * v.dtype.size());
+            // SAFETY: the view's one element, checked to lie in its buffer, into a splat of `LANES` elements of any type.
+            unsafe { load(isa, v.dtype, x, 0, splat.0.as_mut_ptr(), LANES) }
+        }
+        MapArg::Output(_) => {}
+    };
+    let result = program.compile(isa, kernel, &arg_modes[..args.len()], &out_modes, alias, fill).and_then(|()| {
+        // SAFETY: `check` has verified positions, dtypes and shapes of every operand, and that outputs do not overlap
+        // themselves. They are borrowed mutably, so no view shares their memory; `alias` names the arguments that do.
+        unsafe { run::run(cpu, kernel, &program, &operands, &walk, numel) }
+    });
+    let _ = PROGRAM.try_with(|p| p.set(Some(program)));
+    result
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

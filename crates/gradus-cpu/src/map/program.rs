@@ -1,0 +1,424 @@
+//! A kernel made ready to run: values placed in registers, splats and memory, in one pass over its code.
+//!
+//! A *register* is a block of elements in scratch memory that stays in L1. A *splat* is [`LANES`] equal elements: what
+//! depends on constants and scalars only is computed once, here, and used as a splat by everything else. An argument
+//! or output whose memory can be used as it lies needs no register at all. A register is free for reuse after the last
+//! instruction that reads it, and never the result and an operand of one instruction: the loops rely on that.
+
+use gradus_backend::kernel::{Inst, integer_failure};
+use gradus_backend::{DType, Error, Kernel, Result, ScalarOp};
+
+use super::convert::{Splat, cast, select_1, select_2, select_4, select_8, slice, slice_mut, splat_scalar};
+use super::float::{LANES, binary_f32, binary_f64, compare_f32, compare_f64, test_f32, test_f64, unary_f32, unary_f64};
+use super::int::{self, Int};
+use crate::isa::Isa;
+
+/// Where a value is: an index of the pointer table, which holds the arguments, the outputs, the splats and the registers.
+pub(super) type Slot = u32;
+
+/// How an argument is read.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum ArgMode {
+    /// One value for all elements, in a splat.
+    Uniform,
+    /// From where it lies.
+    Direct,
+    /// Loaded into a register, block by block.
+    Load,
+    /// One value a row, filled into a register at the start of each row.
+    Row,
+}
+
+/// How an output is written.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum OutMode {
+    /// To where it belongs, by the instruction that makes it.
+    Direct,
+    /// From a register, at the end of each block.
+    Store,
+}
+
+/// One instruction with its operands placed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Step {
+    op: ScalarOp,
+    /// Type of the first operand, or of the values that a selection chooses from.
+    from: DType,
+    to: DType,
+    dst: Slot,
+    src: [Slot; 3],
+    /// Bit `k`: operand `k` is a splat.
+    splat: u8,
+}
+
+/// See the [module page](self).
+#[derive(Debug, Default)]
+pub(super) struct Program {
+    pub(super) steps: Vec<Step>,
+    pub(super) splats: Vec<Splat>,
+    /// Arguments to load at the start of each block, with their registers.
+    pub(super) loads: Vec<(usize, Slot)>,
+    /// Arguments to fill in at the start of each row, with their registers.
+    pub(super) rows: Vec<(usize, Slot)>,
+    /// Splats to fill into registers at the start, with element size: outputs that are the same everywhere.
+    pub(super) fills: Vec<(Slot, Slot, usize)>,
+    /// Outputs to store at the end of each block, with where their values are.
+    pub(super) stores: Vec<(usize, Slot)>,
+    /// Number of arguments, outputs and registers.
+    pub(super) args: usize,
+    pub(super) outs: usize,
+    pub(super) registers: usize,
+    /// Bytes of the largest element in a register.
+    pub(super) width: usize,
+    /// Cost of one element in the time of about one cheap instruction.
+    pub(super) cost: usize,
+    free: Vec<Slot>,
+    place: Vec<Place>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Place {
+    slot: Slot,
+    uniform: bool,
+    /// Index of the last instruction that reads the value; `u32::MAX` if it has to last to the end of the block.
+    last: u32,
+    /// In a register that is free after the last use.
+    owned: bool,
+    /// The output that its instruction writes.
+    direct: Option<Slot>,
+}
+
+/// Cost of an instruction in the time of about one cheap one.
+pub(super) fn cost(op: ScalarOp, dtype: DType) -> usize {
+    use ScalarOp::*;
+    match op {
+        Arg(_) | Const(_) => 0,
+        Neg | Abs | Sign | Floor | Ceil | Round | Trunc | IsNan | IsFinite | Not | Add | Sub | Mul | Max | Min => 1,
+        Eq | Ne | Lt | Le | Gt | Ge | And | Or | Xor | Select => 1,
+        Cast => 2,
+        Sqrt | Recip | Div => 3,
+        FloorDiv | Fmod | Remainder => 8,
+        Sin | Cos | Tan | Pow if dtype != DType::F64 => 16,
+        _ if dtype == DType::F64 => 32,
+        _ => 8,
+    }
+}
+
+impl Program {
+    /// Number of slots.
+    pub(super) fn slots(&self) -> usize {
+        self.args + self.outs + self.splats.len() + self.registers
+    }
+
+    /// Slot of the first register.
+    pub(super) fn first_register(&self) -> usize {
+        self.args + self.outs + self.splats.len()
+    }
+
+    /// Makes this the program of `kernel`. `alias(k)` tells which output an argument reads, if any; `fill(k, splat)` writes
+    /// the value of a uniform argument. Errors if an integer instruction on uniform values has no result.
+    pub(super) fn compile(
+        &mut self,
+        isa: Isa,
+        kernel: &Kernel,
+        arg_modes: &[ArgMode],
+        out_modes: &[OutMode],
+        alias: impl Fn(usize) -> Option<usize>,
+        mut fill: impl FnMut(usize, &mut Splat),
+    ) -> Result<()> {
+        let insts = kernel.insts();
+        self.clear(arg_modes.len(), out_modes.len(), insts.len());
+        // Last uses, and what is uniform.
+        for (i, inst) in insts.iter().enumerate() {
+            let uniform = match inst.op {
+                ScalarOp::Const(_) => true,
+                ScalarOp::Arg(k) => arg_modes[usize::from(k)] == ArgMode::Uniform,
+                _ => inst.inputs().iter().all(|&v| self.place[usize::from(v)].uniform),
+            };
+            self.place[i].uniform = uniform;
+            self.splats.extend(uniform.then_some(Splat([0; LANES * 8])));
+            self.width = self.width.max(inst.dtype.size());
+            if !uniform {
+                self.cost += cost(inst.op, inst.dtype);
+            }
+            for &v in inst.inputs() {
+                self.place[usize::from(v)].last = i as u32;
+            }
+        }
+        let mut next_splat = 0;
+        // Outputs that no instruction writes in place have to be stored, so their values last. Arguments first: whether
+        // an output is direct depends on how long they last.
+        for &(v, _) in kernel.outputs() {
+            if matches!(insts[usize::from(v)].op, ScalarOp::Arg(_)) {
+                self.place[usize::from(v)].last = u32::MAX;
+            }
+        }
+        for (k, &(v, _)) in kernel.outputs().iter().enumerate() {
+            if self.is_direct(kernel, out_modes, &alias, k) {
+                self.place[usize::from(v)].direct = Some(k as Slot);
+            } else {
+                self.place[usize::from(v)].last = u32::MAX;
+                self.stores.push((k, 0));
+            }
+        }
+        for (i, inst) in insts.iter().enumerate() {
+            if self.place[i].uniform {
+                self.uniform(isa, kernel, i, next_splat, &mut fill)?;
+                next_splat += 1;
+                continue;
+            }
+            let slot = match inst.op {
+                ScalarOp::Arg(k) => {
+                    let k = usize::from(k);
+                    // What is stored at the end of a block may by then be overwritten where it was read.
+                    let overwritten = self.place[i].last == u32::MAX && alias(k).is_some();
+                    if arg_modes[k] == ArgMode::Direct && !overwritten {
+                        k as Slot
+                    } else {
+                        let slot = self.new_register();
+                        self.place[i].owned = arg_modes[k] != ArgMode::Row;
+                        if arg_modes[k] == ArgMode::Row { &mut self.rows } else { &mut self.loads }.push((k, slot));
+                        slot
+                    }
+                }
+                _ => {
+                    let dst = match self.place[i].direct {
+                        Some(k) => self.args as Slot + k,
+                        None => {
+                            self.place[i].owned = true;
+                            self.register()
+                        }
+                    };
+                    self.steps.push(self.step(insts, inst, dst));
+                    dst
+                }
+            };
+            self.place[i].slot = slot;
+            for &v in inst.inputs() {
+                self.release(v, i);
+            }
+            // A value that nothing reads is free at once.
+            if self.place[i].last == 0 && self.place[i].owned {
+                self.free.push(slot);
+                self.place[i].owned = false;
+            }
+        }
+        for n in 0..self.stores.len() {
+            let (v, d) = kernel.outputs()[self.stores[n].0];
+            let place = self.place[usize::from(v)];
+            self.stores[n].1 = place.slot;
+            if place.uniform {
+                self.stores[n].1 = self.new_register();
+                self.fills.push((place.slot, self.stores[n].1, d.compute().size()));
+            }
+        }
+        self.cost += arg_modes.len() + out_modes.len();
+        Ok(())
+    }
+
+    fn clear(&mut self, args: usize, outs: usize, insts: usize) {
+        self.steps.clear();
+        self.splats.clear();
+        self.loads.clear();
+        self.rows.clear();
+        self.fills.clear();
+        self.stores.clear();
+        self.free.clear();
+        self.place.clear();
+        self.place.resize(insts, Place::default());
+        (self.args, self.outs, self.registers, self.width, self.cost) = (args, outs, 0, 1, 0);
+    }
+
+    /// Whether the instruction that makes output `k` may write it where it belongs: it is stored as it computes, it is
+    /// the first output with this value, and no argument reads the old contents at that instruction or later.
+    fn is_direct(
+        &self,
+        kernel: &Kernel,
+        out_modes: &[OutMode],
+        alias: &impl Fn(usize) -> Option<usize>,
+        k: usize,
+    ) -> bool {
+        let (v, _) = kernel.outputs()[k];
+        let inst = &kernel.insts()[usize::from(v)];
+        if out_modes[k] != OutMode::Direct
+            || matches!(inst.op, ScalarOp::Arg(_))
+            || self.place[usize::from(v)].uniform
+            || kernel.outputs()[..k].iter().any(|o| o.0 == v)
+            // Selection copies the bytes of a bool, which may be any; storing makes them 0 or 1.
+            || (inst.op == ScalarOp::Select && inst.dtype == DType::Bool)
+        {
+            return false;
+        }
+        kernel.insts().iter().zip(&self.place).all(|(inst, place)| match inst.op {
+            ScalarOp::Arg(a) if alias(usize::from(a)) == Some(k) => place.last < u32::from(v),
+            _ => true,
+        })
+    }
+
+    /// A register that holds nothing.
+    fn register(&mut self) -> Slot {
+        self.free.pop().unwrap_or_else(|| self.new_register())
+    }
+
+    /// A register that nothing before used: for what is written before the first step runs.
+    fn new_register(&mut self) -> Slot {
+        self.registers += 1;
+        (self.first_register() + self.registers - 1) as Slot
+    }
+
+    /// Frees the register of operand `v` if instruction `i` was the last to read it.
+    fn release(&mut self, v: u16, i: usize) {
+        let place = &mut self.place[usize::from(v)];
+        if place.owned && place.last as usize == i {
+            place.owned = false;
+            let slot = place.slot;
+            self.free.push(slot);
+        }
+    }
+
+    fn step(&self, insts: &[Inst], inst: &Inst, dst: Slot) -> Step {
+        let mut step = Step { op: inst.op, from: inst.dtype, to: inst.dtype, dst, src: [0; 3], splat: 0 };
+        for (k, &v) in inst.inputs().iter().enumerate() {
+            let place = self.place[usize::from(v)];
+            step.src[k] = place.slot;
+            step.splat |= u8::from(place.uniform) << k;
+        }
+        if inst.op != ScalarOp::Select {
+            step.from = insts[usize::from(inst.operands[0])].dtype;
+        }
+        step
+    }
+
+    /// Computes a value that is the same for all elements into splat number `n`.
+    fn uniform(
+        &mut self,
+        isa: Isa,
+        kernel: &Kernel,
+        i: usize,
+        n: usize,
+        fill: &mut impl FnMut(usize, &mut Splat),
+    ) -> Result<()> {
+        let inst = &kernel.insts()[i];
+        self.place[i].slot = (self.args + self.outs + n) as Slot;
+        match inst.op {
+            ScalarOp::Const(c) => splat_scalar(inst.dtype, c, &mut self.splats[n]),
+            ScalarOp::Arg(k) => fill(usize::from(k), &mut self.splats[n]),
+            op => {
+                let step = self.step(kernel.insts(), inst, 0);
+                let first = self.args + self.outs;
+                let (before, here) = self.splats.split_at_mut(n);
+                // Operands that do not count point at any splat.
+                let src = step.src.map(|s| before[(s as usize).saturating_sub(first).min(n - 1)].0.as_ptr());
+                // SAFETY: the operands are splats made before, of `LANES` elements, and the result is another splat.
+                if !unsafe { run(isa, &step, src, here[0].0.as_mut_ptr(), LANES) } {
+                    return Err(failure(kernel, op));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The error of an integer instruction that has no result.
+pub(super) fn failure(kernel: &Kernel, op: ScalarOp) -> Error {
+    Error::argument(kernel.name(), integer_failure(op))
+}
+
+impl Step {
+    /// Runs the step over `n` elements; pointers come from the table. `false` if an integer instruction has no result.
+    ///
+    /// # Safety
+    /// The table holds, for each slot that the step names, memory of `n` elements of its type (a splat: `LANES`), the
+    /// result's not overlapping the operands'.
+    #[inline]
+    pub(super) unsafe fn run(&self, isa: Isa, table: &[*mut u8], n: usize) -> Result<(), ScalarOp> {
+        let src = self.src.map(|s| table[s as usize].cast_const());
+        // SAFETY: the caller's promise.
+        if unsafe { run(isa, self, src, table[self.dst as usize], n) } { Ok(()) } else { Err(self.op) }
+    }
+}
+
+/// Runs one instruction over `n` elements.
+///
+/// # Safety
+/// `src` are readable for `n` elements of the operands' types (`LANES` where the step says splat), `dst` is writable for
+/// `n` elements, and they do not overlap.
+unsafe fn run(isa: Isa, step: &Step, src: [*const u8; 3], dst: *mut u8, n: usize) -> bool {
+    use ScalarOp::*;
+    let [a, b, c] = src;
+    let len = |k: u8| if step.splat >> k & 1 == 1 { LANES } else { n };
+    let (na, nb) = (len(0), len(1));
+    // SAFETY: the caller's promise; the verifier has made sure that operands have the types that the arms read.
+    unsafe {
+        macro_rules! ints {
+            ($t:ident => $body:expr) => {
+                match step.from {
+                    DType::I64 => {
+                        type $t = i64;
+                        $body
+                    }
+                    DType::I32 => {
+                        type $t = i32;
+                        $body
+                    }
+                    DType::I16 => {
+                        type $t = i16;
+                        $body
+                    }
+                    DType::I8 => {
+                        type $t = i8;
+                        $body
+                    }
+                    DType::U64 => {
+                        type $t = u64;
+                        $body
+                    }
+                    DType::U32 => {
+                        type $t = u32;
+                        $body
+                    }
+                    DType::U16 => {
+                        type $t = u16;
+                        $body
+                    }
+                    _ => {
+                        type $t = u8;
+                        $body
+                    }
+                }
+            };
+        }
+        match step.op {
+            Arg(_) | Const(_) => {}
+            Select => match step.to.size() {
+                1 => select_1(isa, slice(a, na), slice(b, nb), slice(c, len(2)), slice_mut(dst, n)),
+                2 => select_2(isa, slice(a, na), slice(b, nb), slice(c, len(2)), slice_mut(dst, n)),
+                4 => select_4(isa, slice(a, na), slice(b, nb), slice(c, len(2)), slice_mut(dst, n)),
+                _ => select_8(isa, slice(a, na), slice(b, nb), slice(c, len(2)), slice_mut(dst, n)),
+            },
+            Cast => cast(isa, step.from, step.to, a, dst, n),
+            Not => int::not(slice(a, n), slice_mut(dst, n)),
+            And | Or | Xor => int::logic(step.op, slice(a, na), slice(b, nb), slice_mut(dst, n)),
+            IsNan | IsFinite => match step.from {
+                DType::F64 => test_f64(isa, step.op, slice(a, n), slice_mut(dst, n)),
+                DType::F32 => test_f32(isa, step.op, slice(a, n), slice_mut(dst, n)),
+                _ => slice_mut::<u8>(dst, n).fill(u8::from(step.op == IsFinite)),
+            },
+            Eq | Ne | Lt | Le | Gt | Ge => match step.from {
+                DType::F64 => compare_f64(isa, step.op, slice(a, na), slice(b, nb), slice_mut(dst, n)),
+                DType::F32 => compare_f32(isa, step.op, slice(a, na), slice(b, nb), slice_mut(dst, n)),
+                DType::Bool => int::compare_bool(step.op, slice(a, na), slice(b, nb), slice_mut(dst, n)),
+                _ => ints!(T => int::compare::<T>(step.op, slice(a, na), slice(b, nb), slice_mut(dst, n))),
+            },
+            _ => match (step.from, step.op.arity()) {
+                (DType::F32, 1) => unary_f32(isa, step.op, slice(a, n), slice_mut(dst, n)),
+                (DType::F64, 1) => unary_f64(isa, step.op, slice(a, n), slice_mut(dst, n)),
+                (DType::F32, _) => binary_f32(isa, step.op, slice(a, na), slice(b, nb), slice_mut(dst, n)),
+                (DType::F64, _) => binary_f64(isa, step.op, slice(a, na), slice(b, nb), slice_mut(dst, n)),
+                (_, 1) => ints!(T => <T as Int>::unary(step.op, slice(a, n), slice_mut(dst, n))),
+                _ => return ints!(T => <T as Int>::binary(step.op, slice(a, na), slice(b, nb), slice_mut(dst, n))),
+            },
+        }
+    }
+    true
+}

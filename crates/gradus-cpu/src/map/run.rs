@@ -1,0 +1,302 @@
+//! Running a program over tensors: cutting the elements into blocks, finding each operand's part, loading and storing.
+//!
+//! Three walks. *Flat*: every operand is contiguous, one long run. *Rows*: the innermost merged axis is long, so a block
+//! is a part of a row, along which every operand has one stride. *Gather*: rows are short, so a block is a range of
+//! the row-major order, which every operand that is not contiguous collects from its own layout.
+
+use std::ops::Range;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use gradus_backend::{DType, Kernel, Layout, Result, ScalarOp};
+
+use super::convert::{load, store};
+use super::float::LANES;
+use super::program::{ArgMode, OutMode, Program, failure};
+use crate::access::Nest;
+use crate::{CpuBackend, scratch};
+
+/// Most operands of a common nest.
+pub(super) const MAX_NEST: usize = 8;
+/// Rows of at least this many elements are worth a walk of their own.
+const LONG_ROW: usize = 128;
+/// Bytes that the registers of a block and what streams past them may take of L1.
+const L1: usize = 20 << 10;
+
+/// A tensor operand: where its buffer starts, checked to hold every position of its layout.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Operand<'a> {
+    pub(super) base: *mut u8,
+    pub(super) dtype: DType,
+    /// `None` for a uniform argument.
+    pub(super) layout: Option<&'a Layout>,
+}
+
+// SAFETY: the pointers are read (arguments) or written at positions that differ between tasks (outputs), as `run` promises.
+unsafe impl Sync for Operand<'_> {}
+
+/// How to go over the elements. Entries of the nests are in the order of the operands, arguments first.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // one a call, on the stack
+pub(super) enum Walk {
+    Flat,
+    Rows { outer: Nest<MAX_NEST>, len: usize, strides: [isize; MAX_NEST] },
+    Gather(Vec<Option<Nest<1>>>),
+}
+
+impl Walk {
+    /// The walk for operands that are not all contiguous.
+    pub(super) fn choose(operands: &[Operand<'_>]) -> Walk {
+        let layouts = || operands.iter().filter_map(|o| o.layout);
+        if operands.len() <= MAX_NEST {
+            let Some(any) = layouts().next() else { return Walk::Flat };
+            // Uniform operands take any layout: nothing looks at their positions.
+            let mut all = [any; MAX_NEST];
+            for (to, o) in all.iter_mut().zip(operands) {
+                *to = o.layout.unwrap_or(any);
+            }
+            let (outer, len, strides) = Nest::new(&all[..operands.len()]).split_inner();
+            if len >= LONG_ROW || outer.numel() <= 1 {
+                return Walk::Rows { outer, len, strides };
+            }
+        }
+        let nest = |o: &Operand<'_>| o.layout.filter(|l| !l.is_contiguous()).map(|l| Nest::new(&[l]));
+        Walk::Gather(operands.iter().map(nest).collect())
+    }
+
+    /// How argument `k` is read.
+    pub(super) fn arg_mode(&self, k: usize, o: &Operand<'_>) -> ArgMode {
+        let plain = o.dtype.compute() == o.dtype;
+        match self {
+            _ if o.layout.is_none() => ArgMode::Uniform,
+            Walk::Flat if plain => ArgMode::Direct,
+            Walk::Rows { strides, .. } if strides[k] == 0 => ArgMode::Row,
+            Walk::Rows { strides, .. } if strides[k] == 1 && plain => ArgMode::Direct,
+            Walk::Gather(nests) if nests[k].is_none() && plain => ArgMode::Direct,
+            _ => ArgMode::Load,
+        }
+    }
+
+    /// How the output that is operand `k` is written.
+    pub(super) fn out_mode(&self, k: usize, o: &Operand<'_>) -> OutMode {
+        match self.arg_mode(k, o) {
+            ArgMode::Direct => OutMode::Direct,
+            _ => OutMode::Store,
+        }
+    }
+}
+
+/// A program with its operands.
+struct Task<'a> {
+    cpu: &'a CpuBackend,
+    program: &'a Program,
+    operands: &'a [Operand<'a>],
+    walk: &'a Walk,
+    block: usize,
+    failed: AtomicBool,
+    failure: Mutex<Option<ScalarOp>>,
+}
+
+/// Elements that one task should get, at the least, given the cost of each.
+pub(super) fn grain(cost: usize) -> usize {
+    ((128 << 10) / cost.max(1)).clamp(1024, 64 << 10).next_multiple_of(1024)
+}
+
+/// Runs a program over `numel` elements.
+///
+/// # Safety
+/// The operands are those that the program was compiled for, in the walk's order, arguments first; every position of
+/// every layout lies in its buffer, outputs have no two elements in one place and share no memory with an argument,
+/// but for those the program was told of.
+pub(super) unsafe fn run(
+    cpu: &CpuBackend,
+    kernel: &Kernel,
+    program: &Program,
+    operands: &[Operand<'_>],
+    walk: &Walk,
+    numel: usize,
+) -> Result<()> {
+    let block = (L1 / (program.width * (program.registers + 3))).clamp(256, 1024) / 64 * 64;
+    let failed = AtomicBool::new(false);
+    let task = Task { cpu, program, operands, walk, block, failed, failure: Mutex::new(None) };
+    let grain = grain(program.cost);
+    match walk {
+        Walk::Flat | Walk::Gather(_) => cpu.parallel_for(numel, grain, |range| task.chunk(|t| t.linear(range.clone()))),
+        Walk::Rows { outer, len, .. } => {
+            // A task is a part of a long row, or several short ones.
+            let parts = len.div_ceil(grain);
+            let size = len.div_ceil(parts).next_multiple_of(64);
+            let together = (grain / size).max(1);
+            cpu.parallel_for(outer.numel() * parts, together, |units| {
+                task.chunk(|t| t.rows(units.clone(), parts, size))
+            });
+        }
+    }
+    match task.failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(op) => Err(failure(kernel, op)),
+        None => Ok(()),
+    }
+}
+
+/// A task on one thread: the pointer table, its registers in place.
+struct Worker<'a> {
+    task: &'a Task<'a>,
+    table: &'a mut [*mut u8],
+}
+
+/// Where an operand's part of a block is.
+enum Part<'a> {
+    Run(*mut u8, isize),
+    Nest(&'a Nest<1>, usize),
+}
+
+impl Task<'_> {
+    /// Sets up registers and calls `f`.
+    fn chunk(&self, f: impl FnOnce(&mut Worker<'_>)) {
+        if self.failed.load(Ordering::Relaxed) {
+            return;
+        }
+        let p = self.program;
+        let register = (self.block * p.width).next_multiple_of(64);
+        scratch::with(register * p.registers / 8, |memory: &mut [u64]| {
+            let (mut few, mut many) = ([null_mut(); 64], Vec::new());
+            let table = if p.slots() <= few.len() {
+                &mut few[..p.slots()]
+            } else {
+                many.resize(p.slots(), null_mut());
+                &mut many[..]
+            };
+            for (k, s) in p.splats.iter().enumerate() {
+                table[p.args + p.outs + k] = s.0.as_ptr().cast_mut();
+            }
+            let base = memory.as_mut_ptr().cast::<u8>();
+            for k in 0..p.registers {
+                table[p.first_register() + k] = base.wrapping_add(k * register);
+            }
+            for &(splat, to, size) in &p.fills {
+                let (from, to) = (table[splat as usize], table[to as usize]);
+                for i in 0..self.block / LANES {
+                    // SAFETY: a splat has `LANES` elements, the register `block` of them, a multiple of `LANES`.
+                    unsafe { std::ptr::copy_nonoverlapping(from, to.add(i * LANES * size), LANES * size) };
+                }
+            }
+            f(&mut Worker { task: self, table });
+        });
+    }
+}
+
+impl Worker<'_> {
+    /// A range of the row-major order, in the flat and gathering walks.
+    fn linear(&mut self, range: Range<usize>) {
+        let t = self.task;
+        for i in range.clone().step_by(t.block) {
+            let n = t.block.min(range.end - i);
+            let part = |k: usize| {
+                let o = &t.operands[k];
+                match t.walk {
+                    Walk::Gather(nests) if let Some(nest) = &nests[k] => Part::Nest(nest, i),
+                    _ => Part::Run(at(o, o.layout.map_or(0, |l| l.offset()) + i), 1),
+                }
+            };
+            self.block(n, part);
+        }
+    }
+
+    /// Parts `units` of the rows: part `u % parts` of row `u / parts`, of `size` elements, the last one less.
+    fn rows(&mut self, units: Range<usize>, parts: usize, size: usize) {
+        let t = self.task;
+        let Walk::Rows { outer, len, strides } = t.walk else { return };
+        let p = t.program;
+        for u in units {
+            let start = outer.at(u / parts);
+            let range = u % parts * size..(*len).min((u % parts + 1) * size);
+            for &(k, to) in &p.rows {
+                let (o, to) = (&t.operands[k], self.table[to as usize]);
+                let n = t.block.min(range.len());
+                // SAFETY: the one element of the row, at its checked position, into a register of at least `n` elements.
+                unsafe { load(t.cpu.isa(), o.dtype, at(o, start[k]), 0, to, n) };
+            }
+            for i in range.clone().step_by(t.block) {
+                let n = t.block.min(range.end - i);
+                self.block(n, |k| {
+                    let position = start[k].wrapping_add_signed(strides[k] * i as isize);
+                    Part::Run(at(&t.operands[k], position), strides[k])
+                });
+            }
+        }
+    }
+
+    /// One block of `n` elements, of which `part` tells where each operand has them.
+    #[inline]
+    fn block<'n>(&mut self, n: usize, part: impl Fn(usize) -> Part<'n>) {
+        let t = self.task;
+        let (p, isa) = (t.program, t.cpu.isa());
+        for k in 0..p.args + p.outs {
+            if let Part::Run(ptr, _) = part(k) {
+                self.table[k] = ptr;
+            }
+        }
+        for &(k, to) in &p.loads {
+            let (dtype, to) = (t.operands[k].dtype, self.table[to as usize]);
+            // SAFETY: `part` gives positions of the operand's layout, checked to lie in its buffer; a register holds `n`
+            // elements.
+            unsafe {
+                match part(k) {
+                    Part::Run(ptr, stride) => load(isa, dtype, ptr, stride, to, n),
+                    Part::Nest(nest, i) => runs(nest, i, n, |done, position, stride, m| {
+                        load(
+                            isa,
+                            dtype,
+                            at(&t.operands[k], position),
+                            stride,
+                            to.add(done * dtype.compute().size()),
+                            m,
+                        );
+                    }),
+                }
+            }
+        }
+        for step in &p.steps {
+            // SAFETY: the table holds registers of `n` elements, splats of `LANES`, and for operands that are used as they
+            // lie, memory of `n` elements in a row; results overlap no operand, as `Program` places them.
+            if let Err(op) = unsafe { step.run(isa, self.table, n) } {
+                t.failed.store(true, Ordering::Relaxed);
+                *t.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(op);
+                return;
+            }
+        }
+        for &(k, from) in &p.stores {
+            let (o, from) = (&t.operands[p.args + k], self.table[from as usize]);
+            // SAFETY: as for loads; the elements of an output are written by this block alone.
+            unsafe {
+                match part(p.args + k) {
+                    Part::Run(ptr, stride) => store(isa, o.dtype, from, ptr, stride, n),
+                    Part::Nest(nest, i) => runs(nest, i, n, |done, position, stride, m| {
+                        store(isa, o.dtype, from.add(done * o.dtype.compute().size()), at(o, position), stride, m);
+                    }),
+                }
+            }
+        }
+    }
+}
+
+/// Address of the element at a position.
+fn at(o: &Operand<'_>, position: usize) -> *mut u8 {
+    o.base.wrapping_add(position.wrapping_mul(o.dtype.size()))
+}
+
+/// Calls `f(done, position, stride, len)` for each run along the innermost axis in `start..start + n` of the row-major
+/// order, `done` being the number of elements before it.
+#[inline]
+pub(crate) fn runs(nest: &Nest<1>, start: usize, n: usize, mut f: impl FnMut(usize, usize, isize, usize)) {
+    let (outer, len, [stride]) = nest.clone().split_inner();
+    let (first, last) = (start / len, (start + n - 1) / len);
+    let mut done = 0;
+    outer.for_each(first..last + 1, |row, [position]| {
+        let skip = if row == first { start - first * len } else { 0 };
+        let m = (len - skip).min(n - done);
+        f(done, position.wrapping_add_signed(stride * skip as isize), stride, m);
+        done += m;
+    });
+}

@@ -1,0 +1,126 @@
+//! Exponentials and what is one exponential away: `exp`, `exp2`, `expm1`, `sigmoid`, `softplus`.
+//!
+//! All rest on `e^x = 2^n e^r` with `n = round(x / ln 2)` and `|r| <= ln 2 / 2`. Adding a number such as `1.5 * 2^23`
+//! rounds `x / ln 2` to an integer and leaves that integer in the low bits of the sum, where a shift makes an
+//! exponent of it; no conversion to an integer type is needed.
+
+use core::f64::consts::{LN_2, LOG2_E};
+
+use super::{at_least, at_most, poly32, poly64, select, with_sign};
+
+/// `1.5 * 2^23 + 254`: after adding it the low bits hold `n + 254`, the sum of two biased exponents that add to `n`.
+const ROUND32: f32 = 12_582_912.0 + 254.0;
+/// `1.5 * 2^52`: after adding it the low bits hold `n`.
+pub(super) const ROUND64: f64 = 6_755_399_441_055_744.0;
+
+/// The first 15 bits of `ln 2`, so that `n * LN2_HI` is exact for every `n` of 8 bits; `LN2_LO` is what they miss.
+pub(super) const LN2_HI: f32 = 0.693_145_75;
+/// `ln 2 - LN2_HI`.
+pub(super) const LN2_LO: f32 = (LN_2 - LN2_HI as f64) as f32;
+
+/// `p * 2^n` where `t = ROUND32 + n`, `-150 <= n <= 128`: two factors, so that only the last product can round.
+#[inline(always)]
+fn scale(p: f32, t: f32) -> f32 {
+    let sum = t.to_bits() << 23;
+    let half = (t.to_bits() << 22) & 0xff80_0000;
+    p * f32::from_bits(half) * f32::from_bits(sum.wrapping_sub(half))
+}
+
+/// `(e^r - 1) / r` for `|r| <= ln 2 / 2`, error of the fit `2^-28.2` of `e^r`.
+const EXPM1: [f32; 6] = [1.0, 0.49999994, 0.16666521, 0.04166827, 0.008368685, 0.0013820466];
+
+/// `e^x`. Reduction with a two-part `ln 2` whose first product is exact, degree 6.
+#[inline(always)]
+pub(crate) fn exp(x: f32) -> f32 {
+    let x = at_least(at_most(x, 89.0), -104.0);
+    let t = x.mul_add(LOG2_E as f32, ROUND32);
+    let n = t - ROUND32;
+    let r = n.mul_add(-LN2_LO, n.mul_add(-LN2_HI, x));
+    scale(r.mul_add(poly32(r, EXPM1), 1.0), t)
+}
+
+/// `1 - e^(-x g)` for `x g` from 1 to 20, where it is near 1.
+///
+/// The product is fused into the reduction and `1 - 2^n` into the last step, so that neither the rounding of a large
+/// `x g` nor that of `e^r` near 1 reaches the result.
+#[inline(always)]
+pub(super) fn one_minus_exp_neg(x: f32, g: f32) -> f32 {
+    const ROUND: f32 = 12_582_912.0 + 127.0;
+    let t = (x * g).mul_add(-LOG2_E as f32, ROUND);
+    let n = t - ROUND;
+    let r = n.mul_add(-LN2_LO, x.mul_add(-g, n * -LN2_HI));
+    let power = f32::from_bits(t.to_bits() << 23);
+    (-power).mul_add(r * poly32(r, EXPM1), 1.0 - power)
+}
+
+/// `2^x`. The reduction is exact; `2^r = 1 + r P(r)`, error of the fit `2^-28.3`.
+#[inline(always)]
+pub(crate) fn exp2(x: f32) -> f32 {
+    let x = at_least(at_most(x, 129.0), -151.0);
+    let t = x + ROUND32;
+    let r = x - (t - ROUND32);
+    let c = [1.0, LN_2 as f32, 0.24022648, 0.055503596, 0.0096185, 0.0013390972, 0.00015328925];
+    scale(poly32(r, c), t)
+}
+
+/// `(e^r - 1, 2^n)` in f64 with `e^x = 2^n e^r`, for `|x| < 700`; relative error `2^-32`.
+#[inline(always)]
+pub(super) fn exp_parts(x: f64) -> (f64, f64) {
+    let t = x.mul_add(LOG2_E, ROUND64);
+    let r = (t - ROUND64).mul_add(-LN_2, x);
+    let c = [
+        0.9999999999910031,
+        0.500000004739508,
+        0.16666666853876003,
+        0.04166635167776042,
+        0.0083332685284514,
+        0.001394120926786183,
+        0.0001991590573058963,
+    ];
+    let power = f64::from_bits((t.to_bits() << 52).wrapping_add(1.0_f64.to_bits()));
+    (r * poly64(r, c), power)
+}
+
+/// `e^x` in f64 to 32 bits, for `|x| < 700`.
+#[inline(always)]
+pub(super) fn exp64(x: f64) -> f64 {
+    let (q, s) = exp_parts(x);
+    s.mul_add(q, s)
+}
+
+/// `e^x - 1 = 2^n (e^r - 1) + (2^n - 1)` in f64. Its sign is that of `x`, which keeps `-0`.
+#[inline(always)]
+pub(crate) fn expm1(x: f32) -> f32 {
+    let (q, s) = exp_parts(f64::from(at_least(at_most(x, 90.0), -20.0)));
+    with_sign(s.mul_add(q, s - 1.0) as f32, x)
+}
+
+/// The logistic function `1 / (1 + e^-x)`, in f64 because three roundings in f32 would pass 1 ULP.
+#[inline(always)]
+pub(crate) fn sigmoid(x: f32) -> f32 {
+    let (q, s) = exp_parts(-f64::from(at_least(at_most(x, 110.0), -110.0)));
+    (1.0 / s.mul_add(q, s + 1.0)) as f32
+}
+
+/// `ln(1 + e^x) = max(x, 0) + ln(1 + y)` with `y = e^-|x|` in `[0, 1]`, in f64.
+///
+/// `ln(1 + y) = y P(y)` with relative error `2^-30.3`.
+#[inline(always)]
+pub(crate) fn softplus(x: f32) -> f32 {
+    let y = exp64(f64::from(at_least(-x.abs(), -110.0)));
+    let c = [
+        0.999999999255495,
+        -0.4999998140754839,
+        0.333325587712483,
+        -0.24987260001983988,
+        0.1989067741026833,
+        -0.16105429987000797,
+        0.12417843484151164,
+        -0.08243343912103102,
+        0.04147117703736467,
+        -0.013404219174114997,
+        0.0020295803848040172,
+    ];
+    let relu = select(x > 0.0, x, 0.0);
+    y.mul_add(poly64(y, c), f64::from(relu)) as f32
+}

@@ -1,0 +1,414 @@
+//! The caching pool behind every buffer of this backend.
+//!
+//! A freed block goes to a free list of its size class and serves the next allocation of that class, so that steady
+//! work never asks the system (whose fresh pages cost more than most kernels). Small blocks live in shards, each behind
+//! its own lock, which a thread almost always takes uncontended; large ones share one list with a bound and an order
+//! of eviction. Memory is always initialised: fresh blocks come zeroed, used ones hold old data, so a slice over a
+//! whole buffer is sound for every type whose bit patterns are all values.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::cell::Cell;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gradus_backend::{Buffer, BufferOwner, Error, ErrorKind, MemoryStats, Result};
+
+/// Alignment of every block, at least: a cache line and the widest vector.
+const ALIGN: usize = 64;
+/// Alignment of blocks above [`SMALL`].
+const PAGE: usize = 4096;
+/// From this size on blocks are aligned to huge pages and ask for them.
+const HUGE: usize = 2 << 20;
+/// Largest capacity that lives in the shards.
+const SMALL: usize = 64 << 10;
+/// Number of size classes up to [`SMALL`].
+const SMALL_CLASSES: usize = 41;
+/// Number of size classes.
+const CLASSES: usize = 229;
+/// Number of shards; a thread sticks to one.
+const SHARDS: usize = 8;
+/// Most bytes that a shard keeps.
+const SHARD_BOUND: usize = 4 << 20;
+/// The pool may keep this much whatever the program's peak is.
+const FREE_BOUND: usize = 64 << 20;
+/// Room for the header in front of a block, which holds the address that the system gave.
+const HEADER: usize = 16;
+
+/// Size class of an allocation and its capacity: 64 bytes, then four steps an octave.
+fn class(bytes: usize) -> (usize, usize) {
+    if bytes <= ALIGN {
+        return (0, ALIGN);
+    }
+    let s = bytes - 1;
+    let octave = s.ilog2() as usize;
+    let step = octave - 2;
+    let quarter = s >> step; // 4..8
+    ((octave - 6) * 4 + quarter - 3, (quarter + 1) << step)
+}
+
+/// Alignment of a block of this capacity.
+fn alignment(capacity: usize) -> usize {
+    match capacity {
+        0..=SMALL => ALIGN,
+        c if c < 2 * HUGE => PAGE,
+        _ => HUGE,
+    }
+}
+
+/// What is asked of the system for a block of this capacity, if it can be asked for at all.
+fn system_layout(capacity: usize) -> Option<Layout> {
+    let total = capacity.checked_add(alignment(capacity) + HEADER)?;
+    Layout::from_size_align(total, HEADER).ok()
+}
+
+/// A zeroed block from the system.
+fn system_alloc(capacity: usize) -> Option<NonNull<u8>> {
+    let layout = system_layout(capacity)?;
+    // SAFETY: the layout has a size above 0.
+    let raw = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+    let align = alignment(capacity);
+    let shift = (raw.as_ptr() as usize + HEADER).next_multiple_of(align) - raw.as_ptr() as usize;
+    // SAFETY: HEADER <= shift <= align + HEADER - 1, as `raw` is a multiple of HEADER, so the block and the header
+    // in front of it lie inside what was allocated; the header is aligned for a pointer because both are multiples of 16.
+    let block = unsafe {
+        let block = raw.add(shift);
+        block.cast::<NonNull<u8>>().sub(1).write(raw);
+        block
+    };
+    if align == HUGE {
+        advise_huge(block, capacity);
+    }
+    Some(block)
+}
+
+/// Gives a block back to the system.
+///
+/// # Safety
+/// `block` came from [`system_alloc`] with this capacity, and nothing uses it any more.
+unsafe fn system_free(block: NonNull<u8>, capacity: usize) {
+    if let Some(layout) = system_layout(capacity) {
+        // SAFETY: `system_alloc` wrote the address it was given there, and allocated with this very layout.
+        unsafe {
+            let raw = block.cast::<NonNull<u8>>().sub(1).read();
+            dealloc(raw.as_ptr(), layout);
+        }
+    }
+}
+
+/// Asks for huge pages; where that is refused nothing changes.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn advise_huge(block: NonNull<u8>, capacity: usize) {
+    use std::ffi::{c_int, c_void};
+    unsafe extern "C" {
+        fn madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int;
+    }
+    const MADV_HUGEPAGE: c_int = 14;
+    // SAFETY: the range is whole pages of one live allocation, and this advice leaves contents and mapping alone.
+    unsafe { madvise(block.as_ptr().cast(), capacity / HUGE * HUGE, MADV_HUGEPAGE) };
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn advise_huge(_: NonNull<u8>, _: usize) {}
+
+/// Free blocks of one shard, by class.
+struct Shard {
+    lists: [Vec<NonNull<u8>>; SMALL_CLASSES],
+    cached: usize,
+    /// Buffers made less buffers freed through this shard; only the sum over shards means something.
+    buffers: isize,
+}
+
+/// Free blocks above [`SMALL`], by class.
+struct Large {
+    lists: Vec<List>,
+    cached: usize,
+    clock: u64,
+}
+
+#[derive(Default)]
+struct List {
+    blocks: Vec<NonNull<u8>>,
+    last_use: u64,
+}
+
+// SAFETY: a free block belongs to the list that holds it alone; which thread reaches it does not matter.
+unsafe impl Send for Shard {}
+// SAFETY: as for `Shard`.
+unsafe impl Send for Large {}
+
+/// Keeps shards on cache lines of their own.
+#[repr(align(128))]
+struct Padded<T>(T);
+
+/// The pool. One a backend; its address is the backend's identity.
+pub(crate) struct Pool {
+    shards: [Padded<Mutex<Shard>>; SHARDS],
+    large: Mutex<Large>,
+    in_use: Padded<AtomicUsize>,
+    peak: AtomicUsize,
+    budget: AtomicUsize,
+    system_allocations: AtomicU64,
+}
+
+/// The shard of this thread.
+fn shard_index() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static SHARD: Cell<usize> = const { Cell::new(usize::MAX) });
+    // A thread that is going away has no locals any more; it may free buffers all the same.
+    SHARD
+        .try_with(|s| {
+            if s.get() == usize::MAX {
+                s.set(NEXT.fetch_add(1, Relaxed) % SHARDS);
+            }
+            s.get()
+        })
+        .unwrap_or(0)
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pool {
+    pub(crate) fn new() -> Arc<Pool> {
+        let shard = |_| Padded(Mutex::new(Shard { lists: std::array::from_fn(|_| Vec::new()), cached: 0, buffers: 0 }));
+        let lists = (0..CLASSES).map(|_| List::default()).collect();
+        Arc::new(Pool {
+            shards: std::array::from_fn(shard),
+            large: Mutex::new(Large { lists, cached: 0, clock: 0 }),
+            in_use: Padded(AtomicUsize::new(0)),
+            peak: AtomicUsize::new(0),
+            budget: AtomicUsize::new(usize::MAX),
+            system_allocations: AtomicU64::new(0),
+        })
+    }
+
+    /// A buffer of `bytes` bytes with unspecified, initialised contents.
+    pub(crate) fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
+        let budget = self.budget.load(Relaxed);
+        if bytes > isize::MAX as usize / 4 {
+            return Err(self.out_of_memory(bytes, "no machine has as much"));
+        }
+        let live = self.in_use.0.fetch_add(bytes, Relaxed) + bytes;
+        if live > budget {
+            self.in_use.0.fetch_sub(bytes, Relaxed);
+            return Err(self.out_of_memory(bytes, "the memory budget does not allow it"));
+        }
+        let Some(ptr) = self.take(bytes) else {
+            self.in_use.0.fetch_sub(bytes, Relaxed);
+            return Err(self.out_of_memory(bytes, "the system has no more memory"));
+        };
+        if live > self.peak.load(Relaxed) {
+            self.peak.fetch_max(live, Relaxed);
+        }
+        // SAFETY: the block has room for `bytes` bytes, left its free list just now, and returns there in `free`.
+        Ok(unsafe { Buffer::from_raw(ptr, bytes, self.clone()) })
+    }
+
+    /// A block for `bytes` bytes, from the pool or the system.
+    fn take(&self, bytes: usize) -> Option<NonNull<u8>> {
+        let (class, capacity) = class(bytes);
+        let own = shard_index();
+        let cached = {
+            let mut shard = lock(&self.shards[own].0);
+            shard.buffers += 1;
+            if bytes == 0 {
+                return Some(dangling());
+            }
+            if class < SMALL_CLASSES {
+                shard.pop(class, capacity)
+            } else {
+                drop(shard);
+                lock(&self.large).pop(class, capacity)
+            }
+        };
+        if cached.is_some() {
+            return cached;
+        }
+        if class < SMALL_CLASSES {
+            let others = (1..SHARDS).filter_map(|i| self.shards[(own + i) % SHARDS].0.try_lock().ok());
+            if let Some(block) = others.into_iter().find_map(|mut s| s.pop(class, capacity)) {
+                return Some(block);
+            }
+        }
+        let budget = self.budget.load(Relaxed);
+        if budget != usize::MAX && self.in_use.0.load(Relaxed).saturating_add(self.cached()) > budget {
+            self.trim();
+        }
+        let block = system_alloc(capacity).or_else(|| {
+            self.trim();
+            system_alloc(capacity)
+        });
+        match block {
+            Some(_) => {
+                self.system_allocations.fetch_add(1, Relaxed);
+            }
+            None => lock(&self.shards[own].0).buffers -= 1,
+        }
+        block
+    }
+
+    #[cold]
+    fn out_of_memory(&self, requested: usize, reason: &str) -> Error {
+        let s = self.stats();
+        let m = format!("{requested} bytes asked for, but {reason}");
+        let e = Error::new(ErrorKind::OutOfMemory { requested }, "alloc", m)
+            .note(format!("in use {} bytes in {} buffers, peak {} bytes", s.in_use, s.buffers, s.peak));
+        let e = match self.budget.load(Relaxed) {
+            usize::MAX => e,
+            b => e.note(format!("budget {b} bytes")),
+        };
+        e.help("drop tensors that are not needed, use a smaller batch, or raise the budget (set_memory_budget)")
+    }
+
+    /// Bytes that the pool keeps.
+    fn cached(&self) -> usize {
+        let small: usize = self.shards.iter().map(|s| lock(&s.0).cached).sum();
+        small + lock(&self.large).cached
+    }
+
+    pub(crate) fn stats(&self) -> MemoryStats {
+        let buffers: isize = self.shards.iter().map(|s| lock(&s.0).buffers).sum();
+        let in_use = self.in_use.0.load(Relaxed);
+        MemoryStats {
+            in_use,
+            peak: self.peak.load(Relaxed).max(in_use),
+            cached: self.cached(),
+            buffers: buffers.max(0) as usize,
+            system_allocations: self.system_allocations.load(Relaxed),
+        }
+    }
+
+    pub(crate) fn set_budget(&self, bytes: Option<usize>) {
+        self.budget.store(bytes.unwrap_or(usize::MAX), Relaxed);
+        let held = self.in_use.0.load(Relaxed).saturating_add(self.cached());
+        if bytes.is_some_and(|b| held > b) {
+            self.trim();
+        }
+    }
+
+    /// Gives every free block back to the system.
+    pub(crate) fn trim(&self) {
+        for shard in &self.shards {
+            lock(&shard.0).release();
+        }
+        lock(&self.large).evict(0);
+    }
+}
+
+/// What a buffer of 0 bytes points to.
+fn dangling() -> NonNull<u8> {
+    #[repr(align(4096))]
+    struct Page;
+    NonNull::<Page>::dangling().cast()
+}
+
+impl Shard {
+    fn pop(&mut self, class: usize, capacity: usize) -> Option<NonNull<u8>> {
+        let block = self.lists[class].pop()?;
+        self.cached -= capacity;
+        Some(block)
+    }
+
+    fn release(&mut self) {
+        for (i, list) in self.lists.iter_mut().enumerate() {
+            for block in std::mem::take(list) {
+                // SAFETY: blocks in the list of a class came from the system with that class's capacity, and are free.
+                unsafe { system_free(block, capacity_of(i)) };
+            }
+        }
+        self.cached = 0;
+    }
+}
+
+impl Large {
+    fn pop(&mut self, class: usize, capacity: usize) -> Option<NonNull<u8>> {
+        self.clock += 1;
+        let list = &mut self.lists[class];
+        list.last_use = self.clock;
+        let block = list.blocks.pop()?;
+        self.cached -= capacity;
+        Some(block)
+    }
+
+    fn push(&mut self, class: usize, capacity: usize, block: NonNull<u8>) {
+        self.clock += 1;
+        self.lists[class].last_use = self.clock;
+        self.lists[class].blocks.push(block);
+        self.cached += capacity;
+    }
+
+    /// Frees blocks, those of the class that was used the longest time ago first, until at most `bound` bytes are left.
+    fn evict(&mut self, bound: usize) {
+        while self.cached > bound {
+            let filled = self.lists.iter_mut().enumerate().filter(|(_, l)| !l.blocks.is_empty());
+            let Some((class, list)) = filled.min_by_key(|(_, l)| l.last_use) else { return };
+            let capacity = capacity_of(class);
+            if let Some(block) = list.blocks.pop() {
+                // SAFETY: blocks in the list of a class came from the system with that class's capacity, and are free.
+                unsafe { system_free(block, capacity) };
+                self.cached -= capacity;
+            }
+        }
+    }
+}
+
+/// Capacity of the blocks of a class: the inverse of [`class`].
+fn capacity_of(class: usize) -> usize {
+    match class {
+        0 => ALIGN,
+        c => {
+            let (octave, quarter) = ((c - 1) / 4 + 6, (c - 1) % 4 + 4);
+            (quarter + 1) << (octave - 2)
+        }
+    }
+}
+
+// SAFETY: a block stays allocated until `free` is called for its buffer: it leaves its list when the buffer is made, and
+// only listed blocks go back to the system. Plain memory may be used from any thread.
+unsafe impl BufferOwner for Pool {
+    unsafe fn free(&self, ptr: NonNull<u8>, bytes: usize) {
+        let (class, capacity) = class(bytes);
+        let live = self.in_use.0.fetch_sub(bytes, Relaxed) - bytes;
+        let mut shard = lock(&self.shards[shard_index()].0);
+        shard.buffers -= 1;
+        if bytes == 0 {
+            return;
+        }
+        if class < SMALL_CLASSES {
+            if shard.cached + capacity <= SHARD_BOUND {
+                shard.lists[class].push(ptr);
+                shard.cached += capacity;
+            } else {
+                drop(shard);
+                // SAFETY: the caller gives up the block, which was made for this number of bytes.
+                unsafe { system_free(ptr, capacity) };
+            }
+            return;
+        }
+        drop(shard);
+        let peak = self.peak.load(Relaxed);
+        let held = FREE_BOUND.max(peak.saturating_add(peak / 4)).min(self.budget.load(Relaxed));
+        let mut large = lock(&self.large);
+        large.push(class, capacity, ptr);
+        large.evict(held.saturating_sub(live));
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.trim();
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pool({:?})", self.stats())
+    }
+}
+
+#[cfg(test)]
+#[path = "memory_tests.rs"]
+mod tests;

@@ -1,0 +1,111 @@
+//! The gradient of normalisation for its input.
+
+use gradus_backend::{Axes, Result, View, ViewMut};
+
+use super::kernel::Kernel;
+use super::{BLOCK, Groups, affine, check, stretch, values};
+use crate::access::{check_dtype, check_shape, with_float};
+use crate::check::check_output;
+use crate::gemm::Real;
+use crate::parallel::Disjoint;
+use crate::rows::Elementary;
+use crate::softmax::store;
+use crate::{CpuBackend, scratch};
+
+const OP: &str = "normalize_backward";
+
+/// See [`Backend::normalize_backward`](gradus_backend::Backend::normalize_backward).
+pub(crate) fn normalize_backward(
+    cpu: &CpuBackend,
+    rms: bool,
+    axes: Axes,
+    g: View<'_>,
+    x: View<'_>,
+    scale: Option<View<'_>>,
+    mean: View<'_>,
+    rstd: View<'_>,
+    dx: &mut ViewMut<'_>,
+) -> Result<()> {
+    check(OP, axes, x, mean, rstd)?;
+    for (name, dtype, layout) in [("g", g.dtype, &g.layout), ("dx", dx.dtype, &dx.layout)] {
+        check_dtype(OP, name, dtype, x.dtype)?;
+        check_shape(OP, name, layout.dims(), x.layout.dims())?;
+    }
+    check_output(OP, "dx", &dx.layout)?;
+    let scale = affine(OP, "scale", x, scale)?;
+    with_float!(OP, x.dtype, T => backward::<T>(cpu, rms, axes, g, x, scale, mean, rstd, dx))
+}
+
+fn backward<S: Kernel>(
+    cpu: &CpuBackend,
+    rms: bool,
+    axes: Axes,
+    g: View<'_>,
+    x: View<'_>,
+    scale: Option<View<'_>>,
+    mean: View<'_>,
+    rstd: View<'_>,
+    dx: &mut ViewMut<'_>,
+) -> Result<()> {
+    let (xl, isa) = (x.layout, cpu.isa());
+    let (mean_layout, rstd_layout) = (mean.layout, rstd.layout);
+    let (x, g_layout) = (cpu.slice::<S>(OP, x)?, g.layout);
+    let g = cpu.slice::<S>(OP, g)?;
+    let (scale_layout, dx_layout) = (scale.map(|s| s.layout), dx.layout);
+    let scale = scale.map(|s| cpu.slice::<S>(OP, s)).transpose()?;
+    let (mean, rstd) = (cpu.slice::<S::Compute>(OP, mean)?, cpu.slice::<S::Compute>(OP, rstd)?);
+    let dx = Disjoint::new(cpu.slice_mut::<S>(OP, dx)?);
+    if xl.numel() == 0 {
+        return Ok(());
+    }
+    let groups = Groups::<6>::new(
+        axes,
+        [
+            Some(xl),
+            Some(g_layout),
+            Some(dx_layout),
+            scale_layout,
+            stretch(&mean_layout, &xl)?,
+            stretch(&rstd_layout, &xl)?,
+        ],
+    )?;
+    let number = |v: f64| <S::Compute as Real>::from_f64(v);
+    let [sx, sg, sd, ss, ..] = groups.steps;
+    cpu.parallel_for(groups.starts.numel(), groups.grain(), |range| {
+        scratch::with(3 * BLOCK, |block: &mut [S::Compute]| {
+            let (n_block, rest) = block.split_at_mut(BLOCK);
+            let (h_block, a) = rest.split_at_mut(BLOCK);
+            groups.starts.for_each(range, |_, at| {
+                let (m, r) = (mean[at[4]], rstd[at[5]]);
+                let (mut sum_h, mut sum_hn) = (0.0, 0.0);
+                let mut whole = 0;
+                groups.for_each_run(at, |p, n| {
+                    let (row, h) = (&mut n_block[..n], &mut h_block[..n]);
+                    S::load(isa, x, p[0], sx, row);
+                    S::load(isa, g, p[1], sg, h);
+                    let a = scale.map(|s| values(isa, s, p[3], ss, &mut a[..n]));
+                    let (first, second) = S::moments(isa, row, h, a, m, r);
+                    sum_h += first.to_f64();
+                    sum_hn += second.to_f64();
+                    whole += 1;
+                });
+                let count = groups.count as f64;
+                let mean_h = number(if rms { 0.0 } else { sum_h / count });
+                let mean_hn = number(sum_hn / count);
+                groups.for_each_run(at, |p, n| {
+                    let (row, h) = (&mut n_block[..n], &mut h_block[..n]);
+                    // The only run of a small group is still there.
+                    if whole > 1 {
+                        S::load(isa, x, p[0], sx, row);
+                        S::load(isa, g, p[1], sg, h);
+                        let a = scale.map(|s| values(isa, s, p[3], ss, &mut a[..n]));
+                        S::moments(isa, row, h, a, m, r);
+                    }
+                    S::gradient(isa, row, h, r, mean_h, mean_hn);
+                    store::<S>(isa, h, &dx, p[2], sd);
+                });
+            });
+        });
+    });
+    Ok(())
+}

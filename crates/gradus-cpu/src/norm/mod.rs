@@ -1,0 +1,253 @@
+//! Normalisation over any axes: layer, batch, group, instance and RMS norm.
+//!
+//! What is normalised together, a *group*, is the elements along the reduced axes at one place of the others. Groups are
+//! shared out to tasks; a group is read in runs of up to [`BLOCK`] elements, whose sums (in the compute type, a fixed tree)
+//! are added in f64, in order. Mean first, then the mean square of what is left.
+
+mod backward;
+mod kernel;
+
+#[cfg(test)]
+mod tests;
+
+use gradus_backend::{Axes, Error, ErrorKind, Layout, Result, View, ViewMut};
+
+pub(crate) use backward::normalize_backward;
+
+use crate::access::{Float, Nest, check_dtype, check_shape, with_float};
+use crate::check::check_output;
+use crate::gemm::Real;
+use crate::parallel::Disjoint;
+use crate::rows::{Elementary, Rows};
+use crate::softmax::store;
+use crate::{CpuBackend, scratch};
+use kernel::Kernel;
+
+/// Most elements of a run.
+const BLOCK: usize = 1024;
+/// Elements that are worth a task of their own.
+const TASK: usize = 1 << 13;
+
+/// The groups of several layouts of one shape.
+struct Groups<const N: usize> {
+    /// Starts of the groups.
+    starts: Nest<N>,
+    /// Runs of a group, as positions relative to its start; length and steps of a run.
+    runs: Nest<N>,
+    len: usize,
+    steps: [isize; N],
+    /// Number of elements of a group.
+    count: usize,
+}
+
+impl<const N: usize> Groups<N> {
+    /// Missing layouts give positions of 0. The first one must be there.
+    fn new(axes: Axes, layouts: [Option<Layout>; N]) -> Result<Self> {
+        let shape = *layouts[0].as_ref().map_or(&gradus_backend::Shape::SCALAR, Layout::shape);
+        let none = Layout::contiguous(gradus_backend::Shape::new(&[1])?).reshape(gradus_backend::Shape::SCALAR);
+        let none = none.map_or(Err(Error::shape("normalize", "no scalar layout")), |l| l.expand(shape))?;
+        let layouts = layouts.map(|l| l.unwrap_or(none));
+        let numel = shape.numel();
+        // Axes of one kind are held at their first element.
+        let hold = |l: &Layout, reduced: bool| {
+            (0..l.rank())
+                .filter(|&a| axes.contains(a) == reduced)
+                .try_fold(*l, |l, a| l.narrow(a, 0, l.dims()[a].min(1)))
+        };
+        let mut outer = layouts;
+        let mut inner = layouts;
+        for (l, (o, i)) in layouts.iter().zip(outer.iter_mut().zip(&mut inner)) {
+            (*o, *i) = (hold(l, true)?, hold(l, false)?);
+        }
+        let count = axes.iter().map(|a| shape[a]).product();
+        let starts = Nest::new(&outer.each_ref()[..]);
+        let (runs, len, steps) = Nest::new(&inner.each_ref()[..]).split_inner();
+        debug_assert!(numel == 0 || starts.numel() * runs.numel() * len == numel);
+        Ok(Groups { starts, runs, len, steps, count })
+    }
+
+    /// Groups a task.
+    fn grain(&self) -> usize {
+        (TASK / self.count.max(1)).max(1)
+    }
+
+    /// Calls `f` with the positions and the length of each run of the group that starts at `at`.
+    #[inline]
+    fn for_each_run(&self, at: [usize; N], mut f: impl FnMut([usize; N], usize)) {
+        // Relative to where the first group starts.
+        let zero = self.runs.at(0);
+        self.runs.for_each(0..self.runs.numel(), |_, run| {
+            let mut from: [usize; N] = std::array::from_fn(|k| at[k].wrapping_add(run[k]).wrapping_sub(zero[k]));
+            let mut left = self.len;
+            while left > 0 {
+                let n = left.min(BLOCK);
+                f(from, n);
+                for (p, s) in from.iter_mut().zip(self.steps) {
+                    *p = p.wrapping_add_signed(s.wrapping_mul(n as isize));
+                }
+                left -= n;
+            }
+        });
+    }
+}
+
+/// A scale or shift, checked and stretched to the shape of `x`.
+fn affine<'a>(op: &str, name: &str, x: View<'_>, v: Option<View<'a>>) -> Result<Option<View<'a>>> {
+    let Some(v) = v else { return Ok(None) };
+    check_dtype(op, name, v.dtype, x.dtype)?;
+    let stretched = v.layout.expand(*x.layout.shape()).map_err(|_| {
+        let m = format!("{name} has shape {}, which does not stretch to {}", v.layout.shape(), x.layout.shape());
+        Error::new(ErrorKind::Broadcast, op, m)
+    })?;
+    Ok(Some(v.with(stretched)))
+}
+
+/// Checks the dtype of `x`, the axes, and the two statistics.
+fn check(op: &str, axes: Axes, x: View<'_>, mean: View<'_>, rstd: View<'_>) -> Result<()> {
+    if !x.dtype.is_float() {
+        return Err(Error::dtype(op, x.dtype, "f64, f32, f16 and bf16"));
+    }
+    let shape = x.layout.shape();
+    if let Some(a) = axes.iter().find(|&a| a >= shape.rank()) {
+        return Err(Error::new(ErrorKind::InvalidAxis, op, format!("axis {a} is outside rank {}", shape.rank())));
+    }
+    for (name, v) in [("mean", mean), ("rstd", rstd)] {
+        check_dtype(op, name, v.dtype, x.dtype.compute())?;
+        check_shape(op, name, v.layout.dims(), shape.reduced(axes, true).dims())?;
+    }
+    Ok(())
+}
+
+/// A statistic stretched to the shape of `x`.
+fn stretch(v: &Layout, x: &Layout) -> Result<Option<Layout>> {
+    v.expand(*x.shape()).map(Some)
+}
+
+/// See [`Backend::normalize`](gradus_backend::Backend::normalize).
+pub(crate) fn normalize(
+    cpu: &CpuBackend,
+    rms: bool,
+    axes: Axes,
+    eps: f64,
+    x: View<'_>,
+    scale: Option<View<'_>>,
+    shift: Option<View<'_>>,
+    out: &mut ViewMut<'_>,
+    mean: &mut ViewMut<'_>,
+    rstd: &mut ViewMut<'_>,
+) -> Result<()> {
+    const OP: &str = "normalize";
+    if !(eps.is_finite() && eps >= 0.0) {
+        return Err(Error::argument(OP, format!("eps is {eps}; it is finite and at least 0")));
+    }
+    check(OP, axes, x, mean.as_view(), rstd.as_view())?;
+    check_dtype(OP, "out", out.dtype, x.dtype)?;
+    check_shape(OP, "out", out.layout.dims(), x.layout.dims())?;
+    for (name, l) in [("out", &out.layout), ("mean", &mean.layout), ("rstd", &rstd.layout)] {
+        check_output(OP, name, l)?;
+    }
+    let (scale, shift) = (affine(OP, "scale", x, scale)?, affine(OP, "shift", x, shift)?);
+    with_float!(OP, x.dtype, T => forward::<T>(cpu, rms, axes, eps, x, scale, shift, out, mean, rstd))
+}
+
+fn forward<S: Kernel>(
+    cpu: &CpuBackend,
+    rms: bool,
+    axes: Axes,
+    eps: f64,
+    x: View<'_>,
+    scale: Option<View<'_>>,
+    shift: Option<View<'_>>,
+    out: &mut ViewMut<'_>,
+    mean: &mut ViewMut<'_>,
+    rstd: &mut ViewMut<'_>,
+) -> Result<()> {
+    const OP: &str = "normalize";
+    let (xl, isa) = (x.layout, cpu.isa());
+    let stat = |l: &Layout| if xl.numel() == 0 { Ok(None) } else { stretch(l, &xl) };
+    let groups = Groups::<6>::new(
+        axes,
+        [
+            Some(xl),
+            Some(out.layout),
+            scale.map(|s| s.layout),
+            shift.map(|s| s.layout),
+            stat(&mean.layout)?,
+            stat(&rstd.layout)?,
+        ],
+    )?;
+    let x = cpu.slice::<S>(OP, x)?;
+    let scale = scale.map(|s| cpu.slice::<S>(OP, s)).transpose()?;
+    let shift = shift.map(|s| cpu.slice::<S>(OP, s)).transpose()?;
+    let (mean_layout, rstd_layout) = (mean.layout, rstd.layout);
+    let out = Disjoint::new(cpu.slice_mut::<S>(OP, out)?);
+    let mean = Disjoint::new(cpu.slice_mut::<S::Compute>(OP, mean)?);
+    let rstd = Disjoint::new(cpu.slice_mut::<S::Compute>(OP, rstd)?);
+    let number = |v: f64| <S::Compute as Real>::from_f64(v);
+    if xl.numel() == 0 {
+        // Statistics of no elements.
+        for (m, r) in mean_layout.positions().zip(rstd_layout.positions()) {
+            // SAFETY: no other thread is at work here.
+            unsafe {
+                mean.write(m, number(if rms { 0.0 } else { f64::NAN }));
+                rstd.write(r, number(f64::NAN));
+            }
+        }
+        return Ok(());
+    }
+    let [sx, so, ss, sh, ..] = groups.steps;
+    cpu.parallel_for(groups.starts.numel(), groups.grain(), |range| {
+        scratch::with(3 * BLOCK, |block: &mut [S::Compute]| {
+            let (row, rest) = block.split_at_mut(BLOCK);
+            let (a, b) = rest.split_at_mut(BLOCK);
+            groups.starts.for_each(range, |_, at| {
+                let count = groups.count as f64;
+                let mut m = 0.0;
+                if !rms {
+                    groups.for_each_run(at, |p, n| {
+                        S::load(isa, x, p[0], sx, &mut row[..n]);
+                        m += S::sum(isa, &row[..n]).to_f64();
+                    });
+                    m /= count;
+                }
+                let m = number(m);
+                let mut square = 0.0;
+                groups.for_each_run(at, |p, n| {
+                    S::load(isa, x, p[0], sx, &mut row[..n]);
+                    square += S::squares(isa, &row[..n], m).to_f64();
+                });
+                let r = number(1.0 / (square / count + eps).sqrt());
+                // SAFETY: statistics of a group are apart from others', and each group is one task's.
+                unsafe {
+                    mean.write(at[4], m);
+                    rstd.write(at[5], r);
+                }
+                groups.for_each_run(at, |p, n| {
+                    let row = &mut row[..n];
+                    S::load(isa, x, p[0], sx, row);
+                    let a = scale.map(|s| values(isa, s, p[2], ss, &mut a[..n]));
+                    let b = shift.map(|s| values(isa, s, p[3], sh, &mut b[..n]));
+                    S::apply(isa, row, m, r, a, b);
+                    store::<S>(isa, row, &out, p[1], so);
+                });
+            });
+        });
+    });
+    Ok(())
+}
+
+/// The values of a run of a scale or shift, in `out`.
+fn values<'a, S: Rows>(
+    isa: crate::isa::Isa,
+    from: &[S],
+    at: usize,
+    step: isize,
+    out: &'a mut [<S as Float>::Compute],
+) -> &'a [<S as Float>::Compute] {
+    if step == 0 {
+        out.fill(from[at].widen())
+    } else {
+        S::load(isa, from, at, step, out)
+    }
+    out
+}

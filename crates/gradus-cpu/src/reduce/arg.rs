@@ -1,0 +1,166 @@
+//! The position of the largest or smallest element along an axis: the first one; a NaN wins over everything.
+//!
+//! While the best so far is no NaN, an element beats it if it is *not* at most (at least) as large, which is true of a NaN
+//! too. So a group of elements is passed over with one comparison each, which become vectors, and looked through only
+//! where something in it wins.
+
+use gradus_backend::{ArgReduceOp, DType, Error, Result, View, ViewMut};
+
+use crate::CpuBackend;
+use crate::access::{Float, Nest, Plain, check_axis, check_dtype, check_shape, with_any};
+use crate::parallel::Disjoint;
+
+/// Elements looked at together, and columns done together.
+const GROUP: usize = 64;
+/// Elements that one task looks at, at the least.
+const GRAIN: usize = 32 << 10;
+
+/// See [`Backend::arg_reduce`](gradus_backend::Backend::arg_reduce).
+pub(crate) fn arg_reduce(
+    cpu: &CpuBackend,
+    op: ArgReduceOp,
+    x: View<'_>,
+    axis: usize,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    let name = match op {
+        ArgReduceOp::Max => "argmax",
+        ArgReduceOp::Min => "argmin",
+    };
+    check_axis(name, axis, x.layout.dims())?;
+    check_dtype(name, "the output", out.dtype, DType::I64)?;
+    check_shape(name, "the output", out.layout.dims(), &x.layout.shape().with(axis, 1)?)?;
+    if x.layout.dims()[axis] == 0 && out.layout.numel() > 0 {
+        let m = format!("axis {axis} of {} is empty, and nothing has no {name}", x.layout.shape());
+        return Err(Error::argument(name, m));
+    }
+    if x.dtype == DType::Bool {
+        return typed(cpu, name, op, x, axis, out, |v: u8| u8::from(v != 0));
+    }
+    if x.dtype == DType::F16 || x.dtype == DType::BF16 {
+        return crate::access::with_float!(name, x.dtype, T => typed(cpu, name, op, x, axis, out, <T as Float>::widen));
+    }
+    with_any!(x.dtype, T => typed(cpu, name, op, x, axis, out, |v: T| v))
+}
+
+fn typed<T: Plain, K: Plain + PartialOrd>(
+    cpu: &CpuBackend,
+    name: &str,
+    op: ArgReduceOp,
+    x: View<'_>,
+    axis: usize,
+    out: &mut ViewMut<'_>,
+    key: impl Fn(T) -> K + Sync,
+) -> Result<()> {
+    let layout = out.layout;
+    let all = cpu.slice::<T>(name, x)?;
+    let to = Disjoint::new(cpu.slice_mut::<i64>(name, out)?);
+    if layout.numel() == 0 {
+        return Ok(());
+    }
+    let (n, step) = (x.layout.dims()[axis], x.layout.strides()[axis]);
+    let kept = Nest::<2>::new(&[&x.layout.select(axis, 0)?, &layout.squeeze(axis)?]);
+    let last = kept.dims().len().wrapping_sub(1);
+    let columns = kept.dims().last().is_some_and(|&d| d >= 8) && kept.strides(last)[0] == 1 && step != 1;
+    let together = (GRAIN / n).max(1);
+    match op {
+        ArgReduceOp::Max if columns => columns_of(cpu, all, &to, kept, (n, step), key, |a, b| a <= b),
+        ArgReduceOp::Min if columns => columns_of(cpu, all, &to, kept, (n, step), key, |a, b| a >= b),
+        ArgReduceOp::Max => cpu.parallel_for(kept.numel(), together, |range| {
+            kept.for_each(range, |_, [from, at]| {
+                let best = line(all, from, n, step, &key, |a, b| a <= b);
+                // SAFETY: positions of the output are all different, each written by one task.
+                unsafe { to.write(at, best as i64) };
+            });
+        }),
+        ArgReduceOp::Min => cpu.parallel_for(kept.numel(), together, |range| {
+            kept.for_each(range, |_, [from, at]| {
+                let best = line(all, from, n, step, &key, |a, b| a >= b);
+                // SAFETY: as above.
+                unsafe { to.write(at, best as i64) };
+            });
+        }),
+    }
+    Ok(())
+}
+
+/// Position of the first of `n` elements that no other beats; `loses(a, b)` unless `a` beats `b`.
+#[inline(always)]
+fn line<T: Plain, K: Plain + PartialOrd>(
+    all: &[T],
+    from: usize,
+    n: usize,
+    step: isize,
+    key: impl Fn(T) -> K,
+    loses: impl Fn(K, K) -> bool,
+) -> usize {
+    let (mut best, mut at) = (key(all[from]), 0);
+    if step == 1 {
+        for (g, group) in all[from..from + n].chunks(GROUP).enumerate() {
+            if group.iter().fold(true, |quiet, &v| quiet & loses(key(v), best)) {
+                continue;
+            }
+            for (i, &v) in group.iter().enumerate() {
+                if is_nan(best) {
+                    return at;
+                }
+                if !loses(key(v), best) {
+                    (best, at) = (key(v), g * GROUP + i);
+                }
+            }
+        }
+        return at;
+    }
+    for i in 1..n {
+        if is_nan(best) {
+            return at;
+        }
+        let v = key(all[from.wrapping_add_signed(step * i as isize)]);
+        if !loses(v, best) {
+            (best, at) = (v, i);
+        }
+    }
+    at
+}
+
+#[allow(clippy::eq_op)]
+#[inline(always)]
+fn is_nan<K: PartialOrd>(k: K) -> bool {
+    k != k
+}
+
+/// Strips of neighbouring lines together: one row of keys and positions, updated row by row.
+fn columns_of<T: Plain, K: Plain + PartialOrd>(
+    cpu: &CpuBackend,
+    all: &[T],
+    to: &Disjoint<'_, i64>,
+    kept: Nest<2>,
+    (n, step): (usize, isize),
+    key: impl Fn(T) -> K + Sync,
+    loses: impl Fn(K, K) -> bool + Sync,
+) {
+    let (outer, len, [_, step_out]) = kept.split_inner();
+    let strips = len.div_ceil(GROUP);
+    cpu.parallel_for(outer.numel() * strips, (GRAIN / (n * GROUP)).max(1), |range| {
+        for t in range {
+            let [from, at] = outer.at(t / strips);
+            let first = t % strips * GROUP;
+            let w = GROUP.min(len - first);
+            let (mut best, mut position) = ([K::default(); GROUP], [0i64; GROUP]);
+            for i in 0..n {
+                let start = (from + first).wrapping_add_signed(step * i as isize);
+                let row = &all[start..start + w];
+                for ((&v, best), position) in row.iter().zip(&mut best).zip(&mut position) {
+                    let v = key(v);
+                    let wins = (i == 0) | (!loses(v, *best) & !is_nan(*best));
+                    *best = if wins { v } else { *best };
+                    *position = if wins { i as i64 } else { *position };
+                }
+            }
+            for (j, &p) in position[..w].iter().enumerate() {
+                // SAFETY: positions of the output are all different, each written by one task.
+                unsafe { to.write(at.wrapping_add_signed(step_out * (first + j) as isize), p) };
+            }
+        }
+    });
+}

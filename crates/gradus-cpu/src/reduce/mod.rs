@@ -1,0 +1,423 @@
+//! Reductions over any set of axes, and the positions of extremes.
+//!
+//! The axes fall into those kept and those reduced. If the innermost kept axis is contiguous, whole rows are accumulated,
+//! [`WIDTH`] bytes wide, lane by lane (*columns*); otherwise each kept element reduces its elements block by block,
+//! collected into L1 first if they are not contiguous (*rows*). Both follow the tree of [`kernels`]; long reductions are
+//! cut at whole subtrees, so any number of threads gives the same bits.
+
+mod arg;
+mod kernels;
+
+use gradus_backend::{Axes, DType, Error, Layout, ReduceOp, Result, View, ViewMut};
+
+use crate::access::{Nest, check_dtype, check_shape};
+use crate::{CpuBackend, scratch};
+use kernels::{BLOCK, Kernels, LANES, table};
+
+pub(crate) use arg::arg_reduce;
+
+/// Blocks of a unit, the largest subtree that one task reduces: a power of two.
+const UNIT_BLOCKS: usize = 16;
+/// Elements of a unit.
+const UNIT: usize = UNIT_BLOCKS * BLOCK;
+/// Elements that one task reduces, at the least.
+const GRAIN: usize = 32 << 10;
+/// Bytes of accumulators in a row of columns.
+const WIDTH: usize = 256;
+
+/// See [`Backend::reduce`](gradus_backend::Backend::reduce).
+pub(crate) fn reduce(cpu: &CpuBackend, op: ReduceOp, x: View<'_>, axes: Axes, out: &mut ViewMut<'_>) -> Result<()> {
+    let name = op.name();
+    let rank = x.layout.rank();
+    if let Some(axis) = axes.iter().find(|&a| a >= rank) {
+        crate::access::check_axis(name, axis, x.layout.dims())?;
+    }
+    let dtype = match op {
+        ReduceOp::Sum | ReduceOp::Prod => x.dtype.accumulate(),
+        ReduceOp::Max | ReduceOp::Min => x.dtype,
+        ReduceOp::Any | ReduceOp::All => DType::Bool,
+    };
+    check_dtype(name, "the output", out.dtype, dtype)?;
+    check_shape(name, "the output", out.layout.dims(), &x.layout.shape().reduced(axes, true))?;
+    cpu.check_view(name, x.buffer, x.dtype, &x.layout)?;
+    cpu.check_out(name, out)?;
+    let count: usize = axes.iter().map(|a| x.layout.dims()[a]).product();
+    if out.layout.numel() == 0 {
+        return Ok(());
+    }
+    if count == 0 && matches!(op, ReduceOp::Max | ReduceOp::Min) {
+        let m = format!("{} has no elements along axes {axes:?}, and nothing has no {name}", x.layout.shape());
+        return Err(Error::argument(name, m));
+    }
+    let k = table(op, x.dtype);
+    let (kept, reduced) = split(&x.layout, &out.layout, axes)?;
+    let task = Task {
+        cpu,
+        k,
+        size: x.dtype.size(),
+        x: x.buffer.as_ptr().as_ptr(),
+        out: out.buffer.as_ptr().as_ptr(),
+        reduced,
+        count,
+    };
+    let inner = kept.dims().len().checked_sub(1).filter(|&i| kept.strides(i)[0] == 1 && kept.dims()[i] >= 8);
+    let contiguous = count == 0 || reduced_is_contiguous(&task.reduced);
+    let by_columns = inner.is_some() && !contiguous;
+    // SAFETY: layouts are checked to lie in their buffers; the output's positions are all different, and its buffer is
+    // borrowed mutably, so it shares no memory with `x`.
+    unsafe { if by_columns { task.columns(kept) } else { task.rows(&kept, contiguous) } }
+    Ok(())
+}
+
+/// The kept axes of both layouts, and the reduced axes of `x` from position 0.
+fn split(x: &Layout, out: &Layout, axes: Axes) -> Result<(Nest<2>, Nest<1>)> {
+    let (mut kept, mut kept_out, mut reduced) = (*x, *out, *x);
+    for axis in (0..x.rank()).rev() {
+        if axes.contains(axis) {
+            if x.dims()[axis] == 0 {
+                kept = squeeze_empty(&kept, axis)?;
+            } else {
+                kept = kept.select(axis, 0)?;
+            }
+            kept_out = kept_out.squeeze(axis)?;
+        } else {
+            reduced = reduced.select(axis, 0)?;
+        }
+    }
+    Ok((Nest::new(&[&kept, &kept_out]), Nest::new(&[&reduced]).at_zero()))
+}
+
+/// A layout without an axis of size 0: nothing is read through it, only its shape matters.
+fn squeeze_empty(l: &Layout, axis: usize) -> Result<Layout> {
+    let dims: Vec<_> = l.dims().iter().enumerate().filter(|&(i, _)| i != axis).map(|(_, &d)| d).collect();
+    Ok(Layout::contiguous(gradus_backend::Shape::new(&dims)?))
+}
+
+fn reduced_is_contiguous(reduced: &Nest<1>) -> bool {
+    match reduced.dims().len() {
+        0 => true,
+        1 => reduced.strides(0)[0] == 1,
+        _ => false,
+    }
+}
+
+/// A reduction under way. Positions of `reduced` are relative to those of the kept elements.
+struct Task<'a> {
+    cpu: &'a CpuBackend,
+    k: Kernels,
+    size: usize,
+    x: *const u8,
+    out: *mut u8,
+    reduced: Nest<1>,
+    count: usize,
+}
+
+// SAFETY: tasks read `x` and write the results of kept elements that are theirs alone.
+unsafe impl Sync for Task<'_> {}
+
+/// Combines results pairwise as they come: a power of two of them with its like, what is left over at the end.
+struct Cascade<'a> {
+    task: &'a Task<'a>,
+    /// Results on the stack, each `width` accumulators.
+    stack: *mut u8,
+    width: usize,
+    depth: usize,
+    seen: usize,
+}
+
+impl Cascade<'_> {
+    /// Accumulators for as many levels as any number of results needs.
+    const LEVELS: usize = 64;
+
+    /// Where the next result is to be written.
+    fn top(&self) -> *mut u8 {
+        self.stack.wrapping_add(self.depth * self.width * self.task.k.acc_size)
+    }
+
+    /// Takes in what was written to [`top`](Cascade::top).
+    ///
+    /// # Safety
+    /// The stack has room for [`LEVELS`](Cascade::LEVELS) results, and `top` holds one.
+    unsafe fn push(&mut self) {
+        self.depth += 1;
+        self.seen += 1;
+        for _ in 0..self.seen.trailing_zeros() {
+            // SAFETY: the caller's promise; there are at least two results, because `seen` is a multiple of two.
+            unsafe { self.combine() };
+        }
+    }
+
+    /// Combines the two topmost results.
+    ///
+    /// # Safety
+    /// There are two.
+    unsafe fn combine(&mut self) {
+        self.depth -= 1;
+        let (k, isa) = (&self.task.k, self.task.cpu.isa());
+        let b = self.top();
+        // SAFETY: two neighbouring results of the stack.
+        unsafe { (k.merge)(isa, b.wrapping_sub(self.width * k.acc_size), b, self.width) };
+    }
+
+    /// Combines all results into the first place of the stack.
+    ///
+    /// # Safety
+    /// As for [`push`](Cascade::push); there is at least one result.
+    unsafe fn finish(&mut self) {
+        while self.depth > 1 {
+            // SAFETY: there are two.
+            unsafe { self.combine() };
+        }
+    }
+}
+
+impl Task<'_> {
+    fn element(&self, position: usize) -> *const u8 {
+        self.x.wrapping_add(position.wrapping_mul(self.size))
+    }
+
+    fn result(&self, position: usize) -> *mut u8 {
+        self.out.wrapping_add(position.wrapping_mul(self.k.out_size))
+    }
+
+    /// Number of units of the reduced elements.
+    fn units(&self) -> usize {
+        self.count.div_ceil(UNIT).max(1)
+    }
+
+    /// Every kept element by itself.
+    ///
+    /// # Safety
+    /// Positions of both nests lie in the buffers, no two results have one place, and nothing else touches the output.
+    unsafe fn rows(&self, kept: &Nest<2>, contiguous: bool) {
+        let units = self.units();
+        let total = kept.numel();
+        let size = self.k.acc_size;
+        if units == 1 {
+            let together = (GRAIN / self.count.max(1)).max(1);
+            self.cpu.parallel_for(total, together, |range| {
+                let mut acc = [0u64; 1];
+                let acc = acc.as_mut_ptr().cast::<u8>();
+                kept.for_each(range, |_, [from, to]| {
+                    // SAFETY: the caller's promise; the accumulator is one of at most 8 bytes.
+                    unsafe {
+                        self.unit(from, 0, contiguous, acc);
+                        (self.k.finish)(acc, self.result(to), 0, 1);
+                    }
+                });
+            });
+            return;
+        }
+        let mut partial = vec![0u64; (total * units * size).div_ceil(8)];
+        let parts = Shared(partial.as_mut_ptr().cast::<u8>());
+        self.cpu.parallel_for(total * units, 1, |range| {
+            for i in range {
+                let [from, _] = kept.at(i / units);
+                // SAFETY: the caller's promise; partial result `i` is this task's alone.
+                unsafe { self.unit(from, i % units * UNIT, contiguous, parts.at(i * size)) };
+            }
+        });
+        // SAFETY: as many partial results as were computed above, combined by one thread.
+        unsafe { self.combine_units(kept, parts.at(0), units) };
+    }
+
+    /// Combines the units of each kept element and stores the results.
+    ///
+    /// # Safety
+    /// As for [`rows`](Task::rows); `partial` holds every partial result.
+    unsafe fn combine_units(&self, kept: &Nest<2>, partial: *const u8, units: usize) {
+        let size = self.k.acc_size;
+        let mut stack = [0u64; Cascade::LEVELS];
+        kept.for_each(0..kept.numel(), |i, [_, to]| {
+            let mut cascade = Cascade { task: self, stack: stack.as_mut_ptr().cast(), width: 1, depth: 0, seen: 0 };
+            // SAFETY: the partial results of kept element `i`, one after the other to the top of a stack with room for all
+            // levels; there is at least one; the result goes to the place of the element.
+            unsafe {
+                for u in 0..units {
+                    std::ptr::copy_nonoverlapping(partial.add((i * units + u) * size), cascade.top(), size);
+                    cascade.push();
+                }
+                cascade.finish();
+                (self.k.finish)(cascade.stack, self.result(to), 0, 1);
+            }
+        });
+    }
+
+    /// Reduces the unit that starts at reduced element `start` for the kept element at `from`.
+    ///
+    /// # Safety
+    /// As for [`rows`](Task::rows); `acc` is writable for one accumulator.
+    unsafe fn unit(&self, from: usize, start: usize, contiguous: bool, acc: *mut u8) {
+        let (k, isa) = (&self.k, self.cpu.isa());
+        let n = UNIT.min(self.count - start);
+        if contiguous && n <= BLOCK {
+            // SAFETY: `n` elements in a row.
+            return unsafe { (k.block)(isa, self.element(from + start), n, acc) };
+        }
+        let mut stack = [0u64; Cascade::LEVELS];
+        let mut cascade = Cascade { task: self, stack: stack.as_mut_ptr().cast(), width: 1, depth: 0, seen: 0 };
+        for i in (start..start + n).step_by(BLOCK) {
+            let m = BLOCK.min(start + n - i);
+            // SAFETY: positions of the layout; the stack has room for all levels of one accumulator of at most 8 bytes.
+            unsafe {
+                if contiguous {
+                    (k.block)(isa, self.element(from + i), m, cascade.top());
+                } else {
+                    let top = cascade.top();
+                    scratch::with(BLOCK * self.size / 8, |memory: &mut [u64]| {
+                        let memory = memory.as_mut_ptr().cast::<u8>();
+                        self.collect(from, i, m, memory);
+                        (k.block)(isa, memory, m, top);
+                    });
+                }
+                cascade.push();
+            }
+        }
+        // SAFETY: one result is left at the bottom of the stack.
+        unsafe {
+            cascade.finish();
+            std::ptr::copy_nonoverlapping(stack.as_ptr().cast::<u8>(), acc, k.acc_size);
+        }
+    }
+
+    /// Copies the `m` reduced elements from number `i` on, of the kept element at `from`, one after the other.
+    ///
+    /// # Safety
+    /// As for [`rows`](Task::rows); `to` is writable for `m` elements.
+    unsafe fn collect(&self, from: usize, i: usize, m: usize, to: *mut u8) {
+        crate::map::runs(&self.reduced, i, m, |done, position, stride, n| {
+            let x = self.element(from.wrapping_add(position));
+            // SAFETY: `n` elements along an axis of the layout, to their place among `m`.
+            unsafe { crate::map::load_raw(self.size, x, stride, to.add(done * self.size), n) };
+        });
+    }
+
+    /// Rows of neighbouring kept elements together.
+    ///
+    /// # Safety
+    /// As for [`rows`](Task::rows); the innermost kept axis is contiguous in `x`.
+    unsafe fn columns(&self, kept: Nest<2>) {
+        let (outer, len, [_, step]) = kept.split_inner();
+        let size = self.k.acc_size;
+        let width = (WIDTH / size.max(self.size)).min(len);
+        let (units, strips) = (self.units(), len.div_ceil(width));
+        let rows = UNIT.min(self.count);
+        let together = (GRAIN / (rows * width)).max(1);
+        // Accumulators: `LANES` rows of lanes, then the cascade's stack.
+        let stack_rows = (UNIT_BLOCKS.ilog2() + 2) as usize;
+        let words = ((LANES + stack_rows) * width * size).div_ceil(8);
+        let tasks = outer.numel() * strips * units;
+        let mut partial = if units > 1 { vec![0u64; (tasks * width * size).div_ceil(8)] } else { Vec::new() };
+        let parts = Shared(partial.as_mut_ptr().cast::<u8>());
+        self.cpu.parallel_for(tasks, together, |range| {
+            scratch::with(words, |memory: &mut [u64]| {
+                let lanes = memory.as_mut_ptr().cast::<u8>();
+                for t in range {
+                    let (group, unit) = (t / units, t % units);
+                    let [from, to] = outer.at(group / strips);
+                    let first = group % strips * width;
+                    let w = width.min(len - first);
+                    let stack = lanes.wrapping_add(LANES * width * size);
+                    // SAFETY: the caller's promise; the strip's results are this task's alone.
+                    unsafe {
+                        self.strip(from + first, unit * UNIT, w, lanes, stack);
+                        if units == 1 {
+                            let to = to.wrapping_add_signed(step * first as isize);
+                            (self.k.finish)(stack, self.result(to), step, w);
+                        } else {
+                            std::ptr::copy_nonoverlapping(stack, parts.at(t * width * size), w * size);
+                        }
+                    }
+                }
+            });
+        });
+        if units == 1 {
+            return;
+        }
+        let mut stack = vec![0u64; (Cascade::LEVELS * width * size).div_ceil(8)];
+        for group in 0..outer.numel() * strips {
+            let [_, to] = outer.at(group / strips);
+            let first = group % strips * width;
+            let w = width.min(len - first);
+            let mut cascade = Cascade { task: self, stack: stack.as_mut_ptr().cast(), width: w, depth: 0, seen: 0 };
+            for u in 0..units {
+                // SAFETY: partial results of this strip, to the top of a stack with room for all levels; then the results
+                // to their places.
+                unsafe {
+                    let part = parts.at((group * units + u) * width * size);
+                    std::ptr::copy_nonoverlapping(part, cascade.top(), w * size);
+                    cascade.push();
+                }
+            }
+            // SAFETY: as above.
+            unsafe {
+                cascade.finish();
+                let to = to.wrapping_add_signed(step * first as isize);
+                (self.k.finish)(cascade.stack, self.result(to), step, w);
+            }
+        }
+    }
+
+    /// Reduces the unit that starts at reduced element `start` for `w` neighbouring kept elements; the results are left at
+    /// `stack`.
+    ///
+    /// # Safety
+    /// As for [`columns`](Task::columns); `lanes` has room for [`LANES`] times `w` accumulators, `stack` for a unit's cascade.
+    unsafe fn strip(&self, from: usize, start: usize, w: usize, lanes: *mut u8, stack: *mut u8) {
+        let (k, isa) = (&self.k, self.cpu.isa());
+        let row = w * k.acc_size;
+        let n = UNIT.min(self.count - start);
+        let mut cascade = Cascade { task: self, stack, width: w, depth: 0, seen: 0 };
+        for first in (start..start + n).step_by(BLOCK) {
+            let m = BLOCK.min(start + n - first);
+            // Four rows of each lane at a time.
+            for group in (first..first + m).step_by(4 * LANES) {
+                let rows = (4 * LANES).min(first + m - group);
+                let mut x = [self.x; 4 * LANES];
+                self.reduced.for_each(group..group + rows, |i, [position]| {
+                    x[i - group] = self.element(from.wrapping_add(position));
+                });
+                let fresh = group == first;
+                for lane in 0..if rows == 4 * LANES { LANES } else { 0 } {
+                    let four = std::array::from_fn(|k| x[lane + k * LANES]);
+                    // SAFETY: `w` elements in each of the rows, into the lane's accumulators.
+                    unsafe { (k.quad)(isa, four, w, lanes.add(lane * row), fresh) };
+                }
+                let single = if rows < 4 * LANES { &x[..rows] } else { &[] };
+                for (i, &x) in single.iter().enumerate() {
+                    // SAFETY: as above.
+                    unsafe { (k.row)(isa, x, w, lanes.add(i % LANES * row), fresh && i < LANES) };
+                }
+            }
+            let mut used = m.min(LANES);
+            while used > 1 {
+                let half = used.next_power_of_two() / 2;
+                // SAFETY: lanes `half..used` into lanes `0..used - half`, which do not overlap them.
+                unsafe { (k.merge)(isa, lanes, lanes.add(half * row), (used - half) * w) };
+                used = half;
+            }
+            // SAFETY: lane 0 to the top of the stack, which has room for the cascade of a unit.
+            unsafe {
+                std::ptr::copy_nonoverlapping(lanes, cascade.top(), row);
+                cascade.push();
+            }
+        }
+        // SAFETY: there is at least one block.
+        unsafe { cascade.finish() };
+    }
+}
+
+/// A pointer to partial results, of which each task writes its own.
+#[derive(Clone, Copy)]
+struct Shared(*mut u8);
+// SAFETY: tasks write parts that do not overlap.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    fn at(self, bytes: usize) -> *mut u8 {
+        self.0.wrapping_add(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests;

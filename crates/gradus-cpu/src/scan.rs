@@ -1,0 +1,308 @@
+//! Running sums, products, extrema and log-sum-exp along an axis, first to last.
+
+use gradus_backend::{DType, Error, Result, ScanOp, View, ViewMut};
+
+use crate::CpuBackend;
+use crate::access::{Float, Nest, Plain, check_axis, check_dtype, check_shape, with_any, with_float};
+use crate::check::check_output;
+use crate::gemm::Real;
+use crate::parallel::Disjoint;
+use crate::rows::Elementary;
+
+/// Elements that are worth a task of their own.
+const TASK: usize = 1 << 13;
+
+fn name(op: ScanOp) -> &'static str {
+    match op {
+        ScanOp::Sum => "cumsum",
+        ScanOp::Prod => "cumprod",
+        ScanOp::Max => "cummax",
+        ScanOp::Min => "cummin",
+        ScanOp::LogSumExp => "logcumsumexp",
+    }
+}
+
+/// A stored number and how it runs: `Sum` is what sums and products of it are stored in.
+trait Number: Plain {
+    type Sum: Plain;
+    /// What sums and products are formed in.
+    type Acc: Copy;
+    const ZERO: Self::Acc;
+    const ONE: Self::Acc;
+    fn lift(self) -> Self::Acc;
+    fn store(a: Self::Acc) -> Self::Sum;
+    fn add(a: Self::Acc, b: Self::Acc) -> Self::Acc;
+    fn mul(a: Self::Acc, b: Self::Acc) -> Self::Acc;
+    /// Whether `self` is a new maximum after `best`: larger, or the first NaN.
+    fn above(self, best: Self) -> bool;
+    /// Whether `self` is a new minimum after `best`.
+    fn below(self, best: Self) -> bool;
+}
+
+macro_rules! floats {
+    ($($t:ty)*) => {$(
+        impl Number for $t {
+            type Sum = $t;
+            type Acc = <$t as Float>::Compute;
+            const ZERO: Self::Acc = 0.0;
+            const ONE: Self::Acc = 1.0;
+            fn lift(self) -> Self::Acc {
+                Float::widen(self)
+            }
+            fn store(a: Self::Acc) -> $t {
+                <$t as Float>::narrow(a)
+            }
+            fn add(a: Self::Acc, b: Self::Acc) -> Self::Acc {
+                a + b
+            }
+            fn mul(a: Self::Acc, b: Self::Acc) -> Self::Acc {
+                a * b
+            }
+            fn above(self, best: Self) -> bool {
+                let (a, b) = (Float::widen(self), Float::widen(best));
+                !b.is_nan() && (a > b || a.is_nan())
+            }
+            fn below(self, best: Self) -> bool {
+                let (a, b) = (Float::widen(self), Float::widen(best));
+                !b.is_nan() && (a < b || a.is_nan())
+            }
+        }
+    )*};
+}
+floats!(f64 f32 gradus_backend::f16 gradus_backend::bf16);
+
+macro_rules! integers {
+    ($($t:ty => $sum:ty;)*) => {$(
+        impl Number for $t {
+            type Sum = $sum;
+            type Acc = $sum;
+            const ZERO: $sum = 0;
+            const ONE: $sum = 1;
+            fn lift(self) -> $sum {
+                self as $sum
+            }
+            fn store(a: $sum) -> $sum {
+                a
+            }
+            fn add(a: $sum, b: $sum) -> $sum {
+                a.wrapping_add(b)
+            }
+            fn mul(a: $sum, b: $sum) -> $sum {
+                a.wrapping_mul(b)
+            }
+            fn above(self, best: Self) -> bool {
+                self > best
+            }
+            fn below(self, best: Self) -> bool {
+                self < best
+            }
+        }
+    )*};
+}
+integers! { i64 => i64; i32 => i64; i16 => i64; i8 => i64; u64 => u64; u32 => i64; u16 => i64; u8 => i64; }
+
+/// See [`Backend::scan`](gradus_backend::Backend::scan).
+pub(crate) fn scan(cpu: &CpuBackend, op: ScanOp, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()> {
+    let name = name(op);
+    check_axis(name, axis, x.layout.dims())?;
+    let dtype = if matches!(op, ScanOp::Sum | ScanOp::Prod) { x.dtype.accumulate() } else { x.dtype };
+    check_dtype(name, "out", out.dtype, dtype)?;
+    check_shape(name, "out", out.layout.dims(), x.layout.dims())?;
+    check_output(name, "out", &out.layout)?;
+    if op == ScanOp::LogSumExp && !x.dtype.is_float() {
+        return Err(Error::dtype(name, x.dtype, "f64, f32, f16 and bf16"));
+    }
+    cpu.check_view(name, x.buffer, x.dtype, &x.layout)?;
+    cpu.check_view(name, out.buffer, out.dtype, &out.layout)?;
+    if x.layout.numel() == 0 {
+        return Ok(());
+    }
+    let lanes = Lanes {
+        starts: Nest::new(&[&x.layout.select(axis, 0)?, &out.layout.select(axis, 0)?]),
+        len: x.layout.dims()[axis],
+        steps: [x.layout.strides()[axis], out.layout.strides()[axis]],
+    };
+    if op == ScanOp::LogSumExp {
+        return with_float!(name, x.dtype, T => {
+            let (x, out) = (cpu.slice::<T>(name, x)?, cpu.slice_mut::<T>(name, out)?);
+            run(cpu, &lanes, x, out, Running::new(), |s: &mut Running, v: T| T::narrow(s.push(v.widen())));
+            Ok(())
+        });
+    }
+    // Bool is stored as 0 and 1 in u8: its sums are those of u8, its extrema those of u8.
+    debug_assert!(x.dtype != DType::Bool || size_of::<u8>() == x.dtype.size());
+    with_any!(x.dtype, T => {
+        let x = cpu.slice::<T>(name, x)?;
+        match op {
+            ScanOp::Sum => run(cpu, &lanes, x, cpu.slice_mut(name, out)?, <T as Number>::ZERO, |s, v: T| {
+                *s = T::add(*s, v.lift());
+                T::store(*s)
+            }),
+            ScanOp::Prod => run(cpu, &lanes, x, cpu.slice_mut(name, out)?, <T as Number>::ONE, |s, v: T| {
+                *s = T::mul(*s, v.lift());
+                T::store(*s)
+            }),
+            ScanOp::Max => extreme::<T>(cpu, &lanes, x, cpu.slice_mut(name, out)?, T::above),
+            _ => extreme::<T>(cpu, &lanes, x, cpu.slice_mut(name, out)?, T::below),
+        }
+        Ok(())
+    })
+}
+
+/// Starts of the lanes in input and output, their length and steps.
+struct Lanes {
+    starts: Nest<2>,
+    len: usize,
+    steps: [isize; 2],
+}
+
+/// Runs `step` along every lane, from a copy of `start`.
+fn run<T: Plain, U: Plain, S: Copy + Send + Sync>(
+    cpu: &CpuBackend,
+    lanes: &Lanes,
+    x: &[T],
+    out: &mut [U],
+    start: S,
+    step: impl Fn(&mut S, T) -> U + Sync,
+) {
+    let (out, [sx, so]) = (Disjoint::new(out), lanes.steps);
+    cpu.parallel_for(lanes.starts.numel(), (TASK / lanes.len).max(1), |range| {
+        lanes.starts.for_each(range, |_, [ax, ao]| {
+            let mut state = start;
+            for i in 0..lanes.len as isize {
+                let value = step(&mut state, x[ax.wrapping_add_signed(sx.wrapping_mul(i))]);
+                // SAFETY: lanes of an output that does not overlap itself are apart, and each is one task's.
+                unsafe { out.write(ao.wrapping_add_signed(so.wrapping_mul(i)), value) };
+            }
+        });
+    });
+}
+
+/// The running extremum: the first element, and from then on each that `wins`.
+fn extreme<T: Number>(cpu: &CpuBackend, lanes: &Lanes, x: &[T], out: &mut [T], wins: impl Fn(T, T) -> bool + Sync) {
+    run(cpu, lanes, x, out, None, |best: &mut Option<T>, v: T| {
+        let kept = best.filter(|&b| !wins(v, b)).unwrap_or(v);
+        *best = Some(kept);
+        kept
+    });
+}
+
+/// The logarithm of a growing sum of exponentials, `largest + ln(sum)`, in f64.
+#[derive(Clone, Copy)]
+struct Running {
+    largest: f64,
+    sum: f64,
+}
+
+impl Running {
+    fn new() -> Self {
+        Running { largest: f64::NEG_INFINITY, sum: 0.0 }
+    }
+
+    fn push<T: Elementary>(&mut self, x: T) -> T {
+        let x = x.to_f64();
+        if x.is_nan() || self.largest.is_nan() {
+            self.largest = f64::NAN;
+        } else if x > self.largest {
+            // From -inf the sum is 0 and stays so.
+            self.sum = if self.sum == 0.0 { 1.0 } else { self.sum * libm::exp(self.largest - x) + 1.0 };
+            self.largest = x;
+        } else if x == self.largest {
+            self.sum += if x == f64::NEG_INFINITY { 0.0 } else { 1.0 };
+        } else {
+            self.sum += libm::exp(x - self.largest);
+        }
+        <T as Real>::from_f64(if self.largest.is_infinite() {
+            self.largest
+        } else {
+            self.largest + libm::log(self.sum)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gradus_backend::{Backend, DType, ErrorKind, ScanOp};
+
+    use crate::CpuBackend;
+    use crate::testing::{Lie, Tensor, assert_close, integers};
+
+    #[test]
+    fn every_op_runs_along_every_axis_in_every_dtype() {
+        let cpu = CpuBackend::with_threads(2).unwrap();
+        for (t, (dims, axis)) in
+            [(&[9][..], 0), (&[4, 6], 1), (&[6, 4], 0), (&[3, 5, 2], 1), (&[2, 0], 0)].into_iter().enumerate()
+        {
+            for (d, dtype) in DType::ALL.into_iter().enumerate() {
+                for op in [ScanOp::Sum, ScanOp::Prod, ScanOp::Max, ScanOp::Min, ScanOp::LogSumExp] {
+                    let mut draw = integers(t as u64, 2);
+                    let number = |i: usize| match dtype {
+                        DType::Bool => draw(i).rem_euclid(2.0),
+                        _ if dtype.is_signed() => draw(i),
+                        _ => draw(i).abs(),
+                    };
+                    let x = Tensor::new(&cpu, dtype, dims, Lie::ALL[(t + d) % 4], number);
+                    let wide = matches!(op, ScanOp::Sum | ScanOp::Prod);
+                    let stored = if wide { dtype.accumulate() } else { dtype };
+                    let mut out = Tensor::canary(&cpu, stored, dims, Lie::ALL[(t + d + 1) % 4]);
+                    let result = cpu.scan(op, x.view(), axis, &mut out.view_mut());
+                    if op == ScanOp::LogSumExp && !dtype.is_float() {
+                        assert_eq!(result.unwrap_err().kind(), &ErrorKind::UnsupportedDType);
+                        continue;
+                    }
+                    result.unwrap();
+                    out.assert_gaps_untouched(&cpu);
+                    let mut want = x.values(&cpu);
+                    let inner: usize = dims[axis + 1..].iter().product();
+                    for lane in 0..want.len() / dims[axis].max(1) {
+                        let at = |i: usize| (lane / inner * dims[axis] + i) * inner + lane % inner;
+                        for i in 1..dims[axis] {
+                            let (a, b) = (want[at(i - 1)], want[at(i)]);
+                            want[at(i)] = match op {
+                                ScanOp::Sum => a + b,
+                                ScanOp::Prod => a * b,
+                                ScanOp::Max => a.max(b),
+                                ScanOp::Min => a.min(b),
+                                ScanOp::LogSumExp => (a.exp() + b.exp()).ln(),
+                            };
+                        }
+                    }
+                    let tolerance = match dtype {
+                        _ if op != ScanOp::LogSumExp => 0.0,
+                        DType::F64 => 1e-14,
+                        DType::F32 => 1e-6,
+                        _ => 1e-2,
+                    };
+                    assert_close(&out.values(&cpu), &want, tolerance);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nan_wins_and_stays_and_infinities_pass() {
+        let cpu = CpuBackend::with_threads(1).unwrap();
+        let inf = f64::INFINITY;
+        let row = [-inf, 1.0, f64::NAN, 2.0];
+        for op in [ScanOp::Max, ScanOp::Min, ScanOp::LogSumExp, ScanOp::Sum] {
+            let x = Tensor::new(&cpu, DType::F32, &[4], Lie::Contiguous, |i| row[i]);
+            let mut out = Tensor::canary(&cpu, DType::F32, &[4], Lie::Contiguous);
+            cpu.scan(op, x.view(), 0, &mut out.view_mut()).unwrap();
+            let out = out.values(&cpu);
+            assert!(out[0] == -inf && !out[1].is_nan() && out[2].is_nan() && out[3].is_nan(), "{op:?} {out:?}");
+        }
+        let x = Tensor::new(&cpu, DType::F32, &[3], Lie::Contiguous, |i| [-inf, -inf, inf][i]);
+        let mut out = Tensor::canary(&cpu, DType::F32, &[3], Lie::Contiguous);
+        cpu.scan(ScanOp::LogSumExp, x.view(), 0, &mut out.view_mut()).unwrap();
+        assert_eq!(out.values(&cpu), [-inf, -inf, inf]);
+    }
+
+    #[test]
+    fn half_precision_sums_in_f32() {
+        let cpu = CpuBackend::with_threads(1).unwrap();
+        let x = Tensor::new(&cpu, DType::BF16, &[1000], Lie::Contiguous, |_| 1.0);
+        let mut out = Tensor::canary(&cpu, DType::BF16, &[1000], Lie::Contiguous);
+        cpu.scan(ScanOp::Sum, x.view(), 0, &mut out.view_mut()).unwrap();
+        assert_eq!(out.values(&cpu)[999], 1000.0);
+    }
+}

@@ -1,0 +1,49 @@
+//! Working memory of a thread: small, reused, never shared.
+//!
+//! For packed panels and rows, up to a few hundred KiB. What grows with a tensor belongs in the pool
+//! ([`CpuBackend::alloc`](gradus_backend::Backend::alloc)), where the memory budget sees it.
+
+use std::cell::RefCell;
+
+use crate::access::Plain;
+
+/// Alignment of the memory, in bytes: a cache line and the widest vector.
+const ALIGN: usize = 64;
+/// Blocks above this many bytes are not kept.
+const KEEP: usize = 2 << 20;
+
+thread_local!(static FREE: RefCell<Vec<Vec<u64>>> = const { RefCell::new(Vec::new()) });
+
+/// Calls `f` with `len` elements of unspecified contents.
+#[inline]
+pub(crate) fn with<T: Plain, R>(len: usize, f: impl FnOnce(&mut [T]) -> R) -> R {
+    let mut block = FREE.try_with(|free| free.borrow_mut().pop()).ok().flatten().unwrap_or_default();
+    let words = (len.saturating_mul(size_of::<T>()).saturating_add(ALIGN)).div_ceil(8);
+    if block.len() < words {
+        block.resize(words, 0);
+    }
+    let start = block.as_ptr().cast::<u8>().align_offset(ALIGN);
+    assert!(start + len * size_of::<T>() <= block.len() * 8);
+    // SAFETY: the range lies inside the block by the assertion, is aligned for every type, initialised, and borrowed from
+    // `block`, which nothing else touches before `f` returns; every bit pattern is a `T`.
+    let slice = unsafe { std::slice::from_raw_parts_mut(block.as_mut_ptr().cast::<u8>().add(start).cast::<T>(), len) };
+    let result = f(slice);
+    if block.len() * 8 <= KEEP {
+        let _ = FREE.try_with(|free| free.borrow_mut().push(block));
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn nested_blocks_are_distinct_and_aligned() {
+        super::with(100, |a: &mut [f32]| {
+            a.fill(1.0);
+            super::with(100, |b: &mut [f32]| b.fill(2.0));
+            assert!(a.iter().all(|&v| v == 1.0));
+            assert_eq!(a.as_ptr() as usize % 64, 0);
+        });
+        super::with(0, |a: &mut [f64]| assert!(a.is_empty()));
+    }
+}

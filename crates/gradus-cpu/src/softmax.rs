@@ -1,0 +1,289 @@
+//! Softmax along any axis, its logarithm, and their gradients: a row at a time, in the compute type.
+
+use gradus_backend::{Error, Layout, Result, View, ViewMut};
+
+use crate::access::{Float, Nest, check_axis, check_dtype, check_shape, with_float};
+use crate::check::check_output;
+use crate::isa::{Isa, per_isa};
+use crate::parallel::Disjoint;
+use crate::rows::{Elementary, Rows, largest, sum, tree};
+use crate::{CpuBackend, scratch};
+
+/// Elements that are worth a task of their own.
+const TASK: usize = 1 << 13;
+
+/// What is done to a row.
+trait Kernel: Rows {
+    fn forward(isa: Isa, log: bool, x: &mut [Self::Compute]);
+    fn backward(isa: Isa, log: bool, y: &mut [Self::Compute], g: &[Self::Compute]);
+}
+
+/// `x` becomes its softmax, or the logarithm of it.
+#[inline(always)]
+fn forward_row<T: Elementary>(log: bool, x: &mut [T]) {
+    let m = largest(x);
+    if log {
+        x.iter_mut().for_each(|v| *v = *v - m);
+        let total = tree(x.len(), T::ZERO, |i, s| s + x[i].exp(), |a, b| a + b).ln();
+        x.iter_mut().for_each(|v| *v = *v - total);
+    } else {
+        x.iter_mut().for_each(|v| *v = (*v - m).exp());
+        let total = sum(x);
+        x.iter_mut().for_each(|v| *v = *v / total);
+    }
+}
+
+/// `y` becomes the gradient for the input whose result it was.
+#[inline(always)]
+fn backward_row<T: Elementary>(log: bool, y: &mut [T], g: &[T]) {
+    if log {
+        let total = sum(g);
+        y.iter_mut().zip(g).for_each(|(y, &g)| *y = g - y.exp() * total);
+    } else {
+        let y = &mut y[..g.len()];
+        let total = tree(g.len(), T::ZERO, |i, s| y[i].fused(g[i], s), |a, b| a + b);
+        y.iter_mut().zip(g).for_each(|(y, &g)| *y = *y * (g - total));
+    }
+}
+
+per_isa! {
+    fn forward_f32(log: bool, x: &mut [f32]) = forward_row;
+    fn forward_f64(log: bool, x: &mut [f64]) = forward_row;
+    fn backward_f32(log: bool, y: &mut [f32], g: &[f32]) = backward_row;
+    fn backward_f64(log: bool, y: &mut [f64], g: &[f64]) = backward_row;
+}
+
+macro_rules! kernel {
+    ($($s:ty, $c:ty, $forward:ident, $backward:ident;)*) => {$(
+        impl Kernel for $s {
+            fn forward(isa: Isa, log: bool, x: &mut [$c]) {
+                $forward(isa, log, x)
+            }
+            fn backward(isa: Isa, log: bool, y: &mut [$c], g: &[$c]) {
+                $backward(isa, log, y, g)
+            }
+        }
+    )*};
+}
+kernel! {
+    f32, f32, forward_f32, backward_f32;
+    f64, f64, forward_f64, backward_f64;
+    gradus_backend::f16, f32, forward_f32, backward_f32;
+    gradus_backend::bf16, f32, forward_f32, backward_f32;
+}
+
+/// Where the rows start, their length, and their steps.
+struct Lanes<const N: usize> {
+    starts: Nest<N>,
+    len: usize,
+    steps: [isize; N],
+}
+
+/// Rows along an axis of layouts of one shape; `None` if there is no element.
+fn lanes<const N: usize>(axis: usize, layouts: [&Layout; N]) -> Result<Option<Lanes<N>>> {
+    if layouts[0].numel() == 0 {
+        return Ok(None);
+    }
+    let mut rest = [*layouts[0]; N];
+    for (r, l) in rest.iter_mut().zip(layouts) {
+        *r = l.select(axis, 0)?;
+    }
+    let (len, steps) = (layouts[0].dims()[axis], layouts.map(|l| l.strides()[axis]));
+    Ok(Some(Lanes { starts: Nest::new(&rest.each_ref()[..]), len, steps }))
+}
+
+/// See [`Backend::softmax`](gradus_backend::Backend::softmax).
+pub(crate) fn softmax(cpu: &CpuBackend, log: bool, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()> {
+    let op = if log { "log_softmax" } else { "softmax" };
+    check_axis(op, axis, x.layout.dims())?;
+    check_dtype(op, "out", out.dtype, x.dtype)?;
+    check_shape(op, "out", out.layout.dims(), x.layout.dims())?;
+    check_output(op, "out", &out.layout)?;
+    let lanes = lanes(axis, [&x.layout, &out.layout])?;
+    with_float!(op, x.dtype, T => {
+        let (x, out) = (cpu.slice::<T>(op, x)?, cpu.slice_mut::<T>(op, out)?);
+        if let Some(lanes) = lanes {
+            forward::<T>(cpu, log, &lanes, x, out);
+        }
+        Ok::<(), Error>(())
+    })
+}
+
+fn forward<S: Kernel>(cpu: &CpuBackend, log: bool, lanes: &Lanes<2>, x: &[S], out: &mut [S]) {
+    let (isa, out, [sx, so]) = (cpu.isa(), Disjoint::new(out), lanes.steps);
+    cpu.parallel_for(lanes.starts.numel(), (TASK / lanes.len).max(1), |rows| {
+        scratch::with(lanes.len, |row: &mut [S::Compute]| {
+            lanes.starts.for_each(rows, |_, [ax, ao]| {
+                S::load(isa, x, ax, sx, row);
+                S::forward(isa, log, row);
+                store::<S>(isa, row, &out, ao, so);
+            });
+        });
+    });
+}
+
+/// Stores a row that belongs to the calling task.
+pub(crate) fn store<S: Rows>(isa: Isa, row: &[S::Compute], out: &Disjoint<'_, S>, at: usize, step: isize) {
+    if step == 1 {
+        // SAFETY: the row is the task's, and rows of an output that does not overlap itself are apart.
+        S::store(isa, row, unsafe { out.slice(at..at + row.len()) }, 0, 1);
+    } else {
+        for (i, &v) in row.iter().enumerate() {
+            // SAFETY: as above.
+            unsafe { out.write(at.wrapping_add_signed(step * i as isize), S::narrow(v)) };
+        }
+    }
+}
+
+/// See [`Backend::softmax_backward`](gradus_backend::Backend::softmax_backward).
+pub(crate) fn softmax_backward(
+    cpu: &CpuBackend,
+    log: bool,
+    y: View<'_>,
+    g: View<'_>,
+    axis: usize,
+    dx: &mut ViewMut<'_>,
+) -> Result<()> {
+    let op = if log { "log_softmax_backward" } else { "softmax_backward" };
+    check_axis(op, axis, y.layout.dims())?;
+    for (name, dtype, layout) in [("g", g.dtype, &g.layout), ("dx", dx.dtype, &dx.layout)] {
+        check_dtype(op, name, dtype, y.dtype)?;
+        check_shape(op, name, layout.dims(), y.layout.dims())?;
+    }
+    check_output(op, "dx", &dx.layout)?;
+    let lanes = lanes(axis, [&y.layout, &g.layout, &dx.layout])?;
+    with_float!(op, y.dtype, T => {
+        let (y, g, dx) = (cpu.slice::<T>(op, y)?, cpu.slice::<T>(op, g)?, cpu.slice_mut::<T>(op, dx)?);
+        if let Some(lanes) = lanes {
+            backward::<T>(cpu, log, &lanes, y, g, dx);
+        }
+        Ok::<(), Error>(())
+    })
+}
+
+fn backward<S: Kernel>(cpu: &CpuBackend, log: bool, lanes: &Lanes<3>, y: &[S], g: &[S], dx: &mut [S]) {
+    let (isa, dx, [sy, sg, sd]) = (cpu.isa(), Disjoint::new(dx), lanes.steps);
+    cpu.parallel_for(lanes.starts.numel(), (TASK / lanes.len).max(1), |rows| {
+        scratch::with(2 * lanes.len, |both: &mut [<S as Float>::Compute]| {
+            let (y_row, g_row) = both.split_at_mut(lanes.len);
+            lanes.starts.for_each(rows, |_, [ay, ag, ad]| {
+                S::load(isa, y, ay, sy, y_row);
+                S::load(isa, g, ag, sg, g_row);
+                S::backward(isa, log, y_row, g_row);
+                store::<S>(isa, y_row, &dx, ad, sd);
+            });
+        });
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use gradus_backend::{Backend, DType, ErrorKind};
+
+    use crate::CpuBackend;
+    use crate::testing::{Lie, Tensor, assert_close, assert_same_bits, noise};
+
+    /// Calls `f` with the positions of each row along an axis.
+    fn rows(dims: &[usize], axis: usize, mut f: impl FnMut(&[usize])) {
+        let inner: usize = dims[axis + 1..].iter().product();
+        let outer: usize = dims[..axis].iter().product();
+        for o in 0..outer {
+            for i in 0..inner {
+                f(&(0..dims[axis]).map(|k| (o * dims[axis] + k) * inner + i).collect::<Vec<_>>());
+            }
+        }
+    }
+
+    const SHAPES: [(&[usize], usize); 6] =
+        [(&[7], 0), (&[3, 40], 1), (&[5, 6, 7], 1), (&[33, 2], 0), (&[2, 0, 3], 0), (&[4, 0], 1)];
+
+    #[test]
+    fn forward_and_backward_agree_with_f64() {
+        let cpu = CpuBackend::with_threads(2).unwrap();
+        let types = [(DType::F64, 1e-14), (DType::F32, 1e-6), (DType::F16, 2e-3), (DType::BF16, 2e-2)];
+        for (t, (dims, axis)) in SHAPES.into_iter().enumerate() {
+            for (d, (dtype, tolerance)) in types.into_iter().enumerate() {
+                for log in [false, true] {
+                    let lie = |i: usize| Lie::ALL[(t + d + i) % 4];
+                    let mut n = noise(1);
+                    let x = Tensor::new(&cpu, dtype, dims, lie(0), |i| 8.0 * n(i));
+                    let mut y = Tensor::canary(&cpu, dtype, dims, lie(1));
+                    cpu.softmax(log, x.view(), axis, &mut y.view_mut()).unwrap();
+                    y.assert_gaps_untouched(&cpu);
+                    let (xv, mut want) = (x.values(&cpu), vec![0.0; x.layout.numel()]);
+                    rows(dims, axis, |r| {
+                        let m = r.iter().map(|&i| xv[i]).fold(f64::NEG_INFINITY, f64::max);
+                        let sum: f64 = r.iter().map(|&i| (xv[i] - m).exp()).sum();
+                        r.iter()
+                            .for_each(|&i| want[i] = if log { xv[i] - m - sum.ln() } else { (xv[i] - m).exp() / sum });
+                    });
+                    assert_close(&y.values(&cpu), &want, tolerance);
+
+                    let g = Tensor::new(&cpu, dtype, dims, lie(2), noise(2));
+                    let mut dx = Tensor::canary(&cpu, dtype, dims, lie(3));
+                    cpu.softmax_backward(log, y.view(), g.view(), axis, &mut dx.view_mut()).unwrap();
+                    let (yv, gv) = (y.values(&cpu), g.values(&cpu));
+                    rows(dims, axis, |r| {
+                        let sum: f64 = r.iter().map(|&i| if log { gv[i] } else { gv[i] * yv[i] }).sum();
+                        r.iter().for_each(|&i| {
+                            want[i] = if log { gv[i] - yv[i].exp() * sum } else { yv[i] * (gv[i] - sum) }
+                        });
+                    });
+                    assert_close(&dx.values(&cpu), &want, tolerance);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn infinities_and_nan_come_out_as_documented() {
+        let cpu = CpuBackend::with_threads(1).unwrap();
+        let inf = f64::INFINITY;
+        for (row, nan) in [
+            ([-inf, -inf, -inf], true),
+            ([1.0, f64::NAN, 2.0], true),
+            ([-inf, 0.0, 0.0], false),
+            ([inf, 0.0, 1.0], true),
+        ] {
+            for dtype in [DType::F32, DType::F64] {
+                let x = Tensor::new(&cpu, dtype, &[3], Lie::Contiguous, |i| row[i]);
+                let mut y = Tensor::canary(&cpu, dtype, &[3], Lie::Contiguous);
+                cpu.softmax(false, x.view(), 0, &mut y.view_mut()).unwrap();
+                let y = y.values(&cpu);
+                if nan {
+                    assert!(y.iter().all(|v| v.is_nan()), "{row:?}: {y:?}");
+                } else {
+                    assert_eq!(y, [0.0, 0.5, 0.5]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn threads_and_instruction_sets_change_no_bit() {
+        for (dtype, axis) in [(DType::F32, 1), (DType::F32, 0), (DType::F64, 1)] {
+            assert_same_bits(|cpu| {
+                let x = Tensor::new(cpu, dtype, &[130, 200], Lie::Contiguous, noise(1));
+                let mut y = Tensor::canary(cpu, dtype, &[130, 200], Lie::Contiguous);
+                cpu.softmax(true, x.view(), axis, &mut y.view_mut()).unwrap();
+                let mut dx = Tensor::canary(cpu, dtype, &[130, 200], Lie::Contiguous);
+                cpu.softmax_backward(true, y.view(), x.view(), axis, &mut dx.view_mut()).unwrap();
+                [y.bytes(cpu), dx.bytes(cpu)].concat()
+            });
+        }
+    }
+
+    #[test]
+    fn wrong_operands_are_typed_errors() {
+        let cpu = CpuBackend::with_threads(1).unwrap();
+        let x = Tensor::new(&cpu, DType::F32, &[2, 3], Lie::Contiguous, |_| 0.0);
+        let i = Tensor::new(&cpu, DType::I32, &[2, 3], Lie::Contiguous, |_| 0.0);
+        let mut small = Tensor::canary(&cpu, DType::F32, &[2, 2], Lie::Contiguous);
+        let mut out = Tensor::canary(&cpu, DType::I32, &[2, 3], Lie::Contiguous);
+        let kind = |r: gradus_backend::Result<()>| r.unwrap_err().kind().clone();
+        assert_eq!(kind(cpu.softmax(false, x.view(), 2, &mut small.view_mut())), ErrorKind::InvalidAxis);
+        assert_eq!(kind(cpu.softmax(false, x.view(), 1, &mut small.view_mut())), ErrorKind::ShapeMismatch);
+        assert_eq!(kind(cpu.softmax(false, x.view(), 1, &mut out.view_mut())), ErrorKind::DTypeMismatch);
+        assert_eq!(kind(cpu.softmax(false, i.view(), 1, &mut out.view_mut())), ErrorKind::UnsupportedDType);
+    }
+}

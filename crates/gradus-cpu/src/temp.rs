@@ -1,0 +1,65 @@
+//! Temporaries of an operation, in the pool, and operands made contiguous.
+
+use gradus_backend::{Buffer, DType, Layout, Result, Shape, View, ViewMut};
+
+use crate::{CpuBackend, copy};
+
+/// A contiguous tensor that lives for the time of an operation.
+#[derive(Debug)]
+pub(crate) struct Temp {
+    buffer: Buffer,
+    dtype: DType,
+    layout: Layout,
+}
+
+impl Temp {
+    /// Of unspecified contents.
+    pub(crate) fn new(cpu: &CpuBackend, dtype: DType, dims: &[usize]) -> Result<Temp> {
+        let layout = Layout::contiguous(Shape::new(dims)?);
+        Ok(Temp { buffer: cpu.pool().alloc(layout.numel() * dtype.size())?, dtype, layout })
+    }
+
+    /// The elements of a view, in order.
+    pub(crate) fn copy(cpu: &CpuBackend, x: View<'_>) -> Result<Temp> {
+        let mut t = Temp::new(cpu, x.dtype, x.layout.dims())?;
+        copy::copy_strided(cpu, x, &mut t.view_mut())?;
+        Ok(t)
+    }
+
+    pub(crate) fn view(&self) -> View<'_> {
+        View { buffer: &self.buffer, dtype: self.dtype, layout: self.layout }
+    }
+
+    pub(crate) fn view_mut(&mut self) -> ViewMut<'_> {
+        ViewMut { buffer: &mut self.buffer, dtype: self.dtype, layout: self.layout }
+    }
+}
+
+/// A copy of a view, unless it is contiguous; see [`pick`].
+pub(crate) fn copy_if_strided(cpu: &CpuBackend, op: &str, x: View<'_>) -> Result<Option<Temp>> {
+    cpu.check_view(op, x.buffer, x.dtype, &x.layout)?;
+    if x.layout.is_contiguous() { Ok(None) } else { Temp::copy(cpu, x).map(Some) }
+}
+
+/// The copy, if one was made, else the view itself.
+pub(crate) fn pick<'a>(copy: &'a Option<Temp>, x: View<'a>) -> View<'a> {
+    copy.as_ref().map_or(x, Temp::view)
+}
+
+/// Runs `f` on an output that is contiguous: `out` itself, or a temporary that is copied there.
+pub(crate) fn contiguous_output<R>(
+    cpu: &CpuBackend,
+    op: &str,
+    out: &mut ViewMut<'_>,
+    f: impl FnOnce(&mut ViewMut<'_>) -> Result<R>,
+) -> Result<R> {
+    crate::check::check_output(op, "out", &out.layout)?;
+    cpu.check_view(op, out.buffer, out.dtype, &out.layout)?;
+    if out.layout.is_contiguous() {
+        return f(out);
+    }
+    let mut t = Temp::new(cpu, out.dtype, out.layout.dims())?;
+    let result = f(&mut t.view_mut())?;
+    copy::copy_strided(cpu, t.view(), out)?;
+    Ok(result)
+}
