@@ -173,8 +173,8 @@ pub trait Backend: Send + Sync + Debug + 'static {
     /// read and written. Shapes as in gather with `src` in the place of its `out`. Half precision accumulates in f32.
     fn scatter(&self, op: ScatterOp, axis: usize, index: View<'_>, src: View<'_>, out: &mut ViewMut<'_>) -> Result<()>;
 
-    /// Sorts along an axis, stably, NaN last in ascending and first in descending order: the values, and the i64 index
-    /// that each had.
+    /// Sorts along an axis, stably, NaN last in ascending and first in descending order; zeros are equal whatever their
+    /// signs. The values, and the i64 index that each had.
     fn sort(
         &self,
         x: View<'_>,
@@ -233,7 +233,7 @@ pub trait Backend: Send + Sync + Debug + 'static {
 
     /// The largest element under each position of a window: `x [n, c, spatial..]` to `out [n, c, positions..]`, and the
     /// position (i64) that it has in the flattened spatial axes of `x`. NaN wins; of equal ones the first. Padding never
-    /// wins; every window covers at least one element (`pad < dilation * (kernel - 1) + 1`, checked).
+    /// wins; every window covers at least one element (checked: [`Window::check_pool`]).
     fn max_pool(&self, window: &Window, x: View<'_>, out: &mut ViewMut<'_>, indices: &mut ViewMut<'_>) -> Result<()> {
         composite::pool::max_forward(self, window, x, out, indices)
     }
@@ -267,9 +267,9 @@ pub trait Backend: Send + Sync + Debug + 'static {
     }
 
     /// Normalises over `axes`: `out = (x - mean) * rstd * scale + shift`, `rstd = 1 / sqrt(var + eps)` with the biased
-    /// variance, two-pass. With `rms`, `mean` is 0 and `var` is the mean square. `scale` and `shift` are stretched to the
-    /// shape of `x`. `mean` and `rstd` have size 1 at `axes` and the compute dtype of `x`. Layer, batch, group, instance
-    /// and RMS norm are this with different axes.
+    /// variance, two-pass. With `rms`, `mean` is 0 and `var` is the mean square. `scale` and `shift` are stretched to
+    /// the shape of `x` and have its dtype. `mean` and `rstd` have size 1 at `axes` and the compute dtype of `x`. Layer,
+    /// batch, group, instance and RMS norm are this with different axes.
     fn normalize(
         &self,
         rms: bool,

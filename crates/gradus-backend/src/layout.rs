@@ -97,10 +97,10 @@ impl Layout {
         true
     }
 
-    /// The smallest range of positions that holds every element.
+    /// The smallest range of positions that holds every element; `0..0` if there is none, wherever the offset points.
     pub fn span(&self) -> Range<usize> {
         if self.numel() == 0 {
-            return self.offset..self.offset;
+            return 0..0;
         }
         let (mut lo, mut hi) = (self.offset as isize, self.offset as isize);
         for (&d, &s) in self.dims().iter().zip(self.strides()) {

@@ -190,8 +190,8 @@ impl Window {
         padded.checked_sub(self.pad_before[axis]).filter(|&i| i < size)
     }
 
-    /// Checks what a maximum needs beyond [`output`](Window::output): the padding on each side is narrower than the window, and
-    /// every window covers at least one element.
+    /// Checks what a maximum needs beyond [`output`](Window::output): the padding on each side is narrower than the
+    /// window, and every window covers at least one element.
     pub fn check_pool(&self, op: &str, spatial: &[usize]) -> Result<()> {
         let positions = self.output(op, spatial)?;
         for (i, &size) in spatial.iter().enumerate() {

@@ -1,6 +1,5 @@
 //! The `Backend` implementation: one line an operation, to the module that has it.
 
-use gradus_backend::backend::ComputeModule;
 use gradus_backend::{
     ArgReduceOp, Axes, Backend, BackendInfo, Buffer, CrossEntropyParams, DType, Distribution, Kernel, MapArg,
     MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,

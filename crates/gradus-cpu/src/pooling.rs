@@ -9,7 +9,7 @@ use crate::conv::window::{Geometry, split};
 use crate::gemm::Real;
 use crate::isa::{Isa, per_isa};
 use crate::parallel::Disjoint;
-use crate::rows::{Elementary, Rows};
+use crate::rows::Rows;
 use crate::sum::with_number;
 use crate::temp::{contiguous_output, copy_if_strided, pick};
 use crate::{CpuBackend, scratch};

@@ -138,7 +138,13 @@ fn unary_float(op: ScalarOp, x: f64) -> Scalar {
         Tanh => libm::tanh(x),
         Asinh => libm::asinh(x),
         // libm leaves the domain to a logarithm that cancellation keeps from failing.
-        Acosh => if x < 1.0 { f64::NAN } else { libm::acosh(x) },
+        Acosh => {
+            if x < 1.0 {
+                f64::NAN
+            } else {
+                libm::acosh(x)
+            }
+        }
         Atanh => libm::atanh(x),
         Sigmoid => sigmoid(x),
         Softplus => softplus(x),

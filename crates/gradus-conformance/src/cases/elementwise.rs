@@ -265,6 +265,13 @@ fn shapes(s: &mut Suite<'_>) {
             s.case(&Case::new(name, inputs, vec![fresh(d, dims)], &mapped(&kernel)));
         }
     }
+    // Enough for several threads.
+    let name = "map/axpy/f32/3x70001";
+    let axpy = Kernel::build("axpy", &[DType::F32; 2], |v| vec![v[0] * 0.5 + v[1]]);
+    let Some(kernel) = built(s, name, axpy) else { return };
+    let mut rng = Rng::new(name);
+    let inputs = (0..2).map(|_| Array::random(DType::F32, &[3, 70001], &mut rng)).collect();
+    s.case(&Case::new(name, inputs, vec![fresh(DType::F32, &[3, 70001])], &mapped(&kernel)));
 }
 
 /// The kernel, or a failure.

@@ -22,7 +22,9 @@ pub(super) fn run(s: &mut Suite<'_>) {
 
 fn copies(s: &mut Suite<'_>, d: DType) {
     let call = |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| b.copy_strided(ins[0], &mut outs[0]);
-    for dims in [&[][..], &[0], &[9], &[3, 5], &[2, 3, 4], &[70, 67], &[2, 1, 2, 1, 2, 1, 2, 3], &[2, 0, 3]] {
+    for dims in
+        [&[][..], &[0], &[9], &[3, 5], &[2, 3, 4], &[70, 67], &[300, 201], &[2, 1, 2, 1, 2, 1, 2, 3], &[2, 0, 3]]
+    {
         let name = format!("copy_strided/{d}/{}", sizes(dims));
         let mut rng = Rng::new(&name);
         let mut x = Array::random(d, dims, &mut rng);
@@ -49,7 +51,7 @@ fn copies(s: &mut Suite<'_>, d: DType) {
 }
 
 /// Shape of the indexed tensor, axis, and number of indices along it.
-const GATHERS: [(&[usize], usize, usize); 8] = [
+const GATHERS: [(&[usize], usize, usize); 9] = [
     (&[5], 0, 7),
     (&[4, 3], 0, 6),
     (&[4, 3], 1, 2),
@@ -58,6 +60,7 @@ const GATHERS: [(&[usize], usize, usize); 8] = [
     (&[3, 0], 0, 2),
     (&[0, 4], 0, 0),
     (&[40, 37], 0, 90),
+    (&[30, 130], 0, 200),
 ];
 
 fn gathers(s: &mut Suite<'_>, d: DType, index: DType) {

@@ -46,6 +46,8 @@ pub(super) fn run(s: &mut Suite<'_>) {
         product(s, d, &[], [33, 300, 40], (1, 1), true);
         product(s, d, &[], [1, 257, 70], (1, 0), true);
         product(s, d, &[], [70, 257, 1], (1, 0), true);
+        product(s, d, &[], [150, 97, 160], (1, 0), true);
+        product(s, d, &[30], [20, 20, 20], (1, 0), true);
     }
     for d in [DType::F16, DType::BF16] {
         product(s, d, &[], [34, 65, 49], (1, 0), true);

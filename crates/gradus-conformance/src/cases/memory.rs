@@ -1,8 +1,8 @@
 //! Buffers: sizes, transfers, counts and budget.
 
-use gradus_backend::{DType, ErrorKind};
+use gradus_backend::{DType, Element, ErrorKind, Kernel, Layout, MapArg, View, ViewMut};
 
-use crate::suite::{Refusal, Suite, said, uploaded};
+use crate::suite::{Refusal, Suite, said, shape, uploaded};
 
 pub(super) fn run(s: &mut Suite<'_>) {
     s.check("memory/bytes_round_trip_at_every_offset", |b| {
@@ -66,6 +66,26 @@ pub(super) fn run(s: &mut Suite<'_>) {
         let mut back = [0; 64];
         b.download(&keep, 0, &mut back).map_err(said)?;
         equal(back, [42; 64])
+    });
+    s.check("memory/calls_from_several_threads", |b| {
+        let add = Kernel::build("add", &[DType::F32; 2], |v| vec![v[0] + v[1]]).map_err(said)?;
+        let layout = Layout::contiguous(shape(&[3, 5]));
+        let one = |seed: usize| -> gradus_backend::Result<bool> {
+            let values: Vec<f32> = (0..15).map(|i| (i * seed) as f32).collect();
+            let (x, mut y) = (uploaded(b, f32::as_bytes(&values))?, uploaded(b, &[0; 60])?);
+            let view = View { buffer: &x, dtype: DType::F32, layout };
+            let out = ViewMut { buffer: &mut y, dtype: DType::F32, layout };
+            b.map(&add, &[MapArg::View(view), MapArg::View(view)], &mut [out])?;
+            let mut back = [0; 60];
+            b.download(&y, 0, &mut back)?;
+            Ok(f32::from_bytes(&back).iter().zip(&values).all(|(y, x)| *y == x + x))
+        };
+        let right = std::thread::scope(|scope| {
+            let work = |thread: usize| move || (1..50).map(|i| one(thread * 100 + i)).collect::<Vec<_>>();
+            let threads: Vec<_> = (0..4).map(|t| scope.spawn(work(t))).collect();
+            threads.into_iter().flat_map(|t| t.join().unwrap_or_default()).collect::<gradus_backend::Result<Vec<_>>>()
+        });
+        equal(right.map_err(said)?, vec![true; 4 * 49])
     });
     s.check("memory/identity", |b| {
         let info = b.info();

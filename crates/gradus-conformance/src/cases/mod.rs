@@ -18,18 +18,46 @@ use crate::suite::{Output, Suite};
 /// Every float dtype.
 const FLOATS: [DType; 4] = [DType::F64, DType::F32, DType::F16, DType::BF16];
 
-/// Runs everything.
+/// The operations that some cases cover, which are the first parts of their names, and what runs them.
+type Family = (&'static [&'static str], fn(&mut Suite<'_>));
+
+const FAMILIES: [Family; 10] = [
+    (&["memory"], memory::run),
+    (&["map"], elementwise::run),
+    (&["sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "scan", "sort"], reduction::run),
+    (&["gemm"], matrix::run),
+    (&["copy_strided", "fill", "gather", "scatter", "embedding", "embedding_backward", "random"], indexing::run),
+    (
+        &[
+            "unfold",
+            "fold",
+            "conv",
+            "conv_backward_input",
+            "conv_backward_weight",
+            "max_pool",
+            "avg_pool",
+            "avg_pool_backward",
+        ],
+        window::run,
+    ),
+    (
+        &["softmax", "log_softmax", "softmax_backward", "log_softmax_backward", "normalize", "normalize_backward"],
+        network::run,
+    ),
+    (&["attention", "attention_backward"], attention::run),
+    (&["cross_entropy", "cross_entropy_backward", "sgd_step", "adam_step"], training::run),
+    (&["refusals"], refusals::run),
+];
+
+/// Runs every family; where the filter begins with an operation, those that cover it.
 pub(crate) fn run(s: &mut Suite<'_>) {
-    memory::run(s);
-    elementwise::run(s);
-    reduction::run(s);
-    matrix::run(s);
-    indexing::run(s);
-    window::run(s);
-    network::run(s);
-    attention::run(s);
-    training::run(s);
-    refusals::run(s);
+    let op = s.filter().split('/').next().unwrap_or_default();
+    let known = FAMILIES.iter().any(|(ops, _)| ops.contains(&op));
+    for (ops, family) in FAMILIES {
+        if !known || ops.contains(&op) {
+            family(s);
+        }
+    }
 }
 
 /// Sizes as part of a name: `2x3x4`, or `scalar`.

@@ -6,6 +6,11 @@ use super::{FLOATS, fresh, sizes};
 use crate::suite::{Array, Bound, Case, Rng, Suite, shape};
 
 pub(super) fn run(s: &mut Suite<'_>) {
+    // Enough for several threads.
+    softmax(s, DType::F32, &[90, 400], 1, false);
+    softmax(s, DType::F32, &[90, 400], 0, true);
+    normalize(s, DType::F32, &[70, 400], &[1], false);
+    normalize(s, DType::F32, &[40, 7, 70], &[0, 2], false);
     for d in FLOATS {
         let shapes: [(&[usize], usize); 9] = [
             (&[5], 0),
@@ -22,7 +27,7 @@ pub(super) fn run(s: &mut Suite<'_>) {
             softmax(s, d, dims, axis, false);
             softmax(s, d, dims, axis, true);
         }
-        non_finite(s, d);
+        special(s, d);
         let shapes: [(&[usize], &[usize]); 9] = [
             (&[3, 8], &[1]),
             (&[3, 8], &[0]),
@@ -70,7 +75,7 @@ fn softmax(s: &mut Suite<'_>, d: DType, dims: &[usize], axis: usize, log: bool) 
 }
 
 /// Rows with infinities and NaN, and large numbers that must not overflow.
-fn non_finite(s: &mut Suite<'_>, d: DType) {
+fn special(s: &mut Suite<'_>, d: DType) {
     let (inf, nan, big) = (f64::INFINITY, f64::NAN, 30000.0);
     let rows = [
         [0.0, -inf, 1.0, -inf],

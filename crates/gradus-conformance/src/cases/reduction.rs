@@ -53,10 +53,25 @@ pub(super) fn run(s: &mut Suite<'_>) {
         }
     }
     for d in DType::ALL {
-        arg_reductions(s, d);
-        scans(s, d);
-        sorts(s, d);
+        LANES.into_iter().for_each(|(dims, axis)| arg_reductions(s, d, dims, axis));
+        LANES.into_iter().for_each(|(dims, axis)| scans(s, d, dims, axis));
+        LANES.into_iter().chain([(&[3, 0][..], 1), (&[1500], 0)]).for_each(|(dims, axis)| sorts(s, d, dims, axis));
     }
+    // Enough for several threads.
+    for d in [DType::F32, DType::BF16, DType::I32] {
+        for op in [ReduceOp::Sum, ReduceOp::Max] {
+            for axes in [&[0][..], &[1], &[0, 1]] {
+                reduction(s, op, d, &[300, 701], axes, false);
+            }
+        }
+        for axis in [0, 1] {
+            arg_reductions(s, d, &[300, 401], axis);
+            sorts(s, d, &[100, 301], axis);
+        }
+    }
+    scans(s, DType::F32, &[80, 90], 0);
+    scans(s, DType::F32, &[80, 90], 1);
+    sorts(s, DType::F32, &[40_000], 0);
 }
 
 /// Values with many ties; floats also with NaN, infinities and zeros of both signs if `special`.
@@ -122,85 +137,74 @@ const LANES: [(&[usize], usize); 10] = [
     (&[2, 1, 2, 1, 2, 1, 2, 3], 7),
 ];
 
-fn arg_reductions(s: &mut Suite<'_>, d: DType) {
+fn arg_reductions(s: &mut Suite<'_>, d: DType, dims: &[usize], axis: usize) {
     for (op, what) in [(ArgReduceOp::Max, "argmax"), (ArgReduceOp::Min, "argmin")] {
-        let call = |axis| {
-            move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
-                b.arg_reduce(op, ins[0], axis, &mut outs[0])
-            }
-        };
-        for (dims, axis) in LANES {
-            for special in [false, true] {
-                if special && !d.is_float() {
-                    continue;
-                }
-                let kind = if special { "special/" } else { "" };
-                let name = format!("{what}/{d}/{kind}{}/{axis}", sizes(dims));
-                let x = values(d, dims, special, &mut Rng::new(&name));
-                let mut out = dims.to_vec();
-                out[axis] = 1;
-                let call = call(axis);
-                let case = Case::new(name, vec![x], vec![fresh(DType::I64, &out)], &call);
-                s.case(&case.optional(d == DType::Bool));
-            }
-        }
-    }
-}
-
-fn scans(s: &mut Suite<'_>, d: DType) {
-    for op in [ScanOp::Sum, ScanOp::Prod, ScanOp::Max, ScanOp::Min, ScanOp::LogSumExp] {
-        if op == ScanOp::LogSumExp && !d.is_float() {
-            continue;
-        }
-        for (dims, axis) in LANES {
-            for special in [false, true] {
-                if special && (!d.is_float() || matches!(op, ScanOp::Sum | ScanOp::Prod)) {
-                    continue;
-                }
-                let kind = if special { "special/" } else { "" };
-                let name = format!("scan/{op:?}/{d}/{kind}{}/{axis}", sizes(dims));
-                let mut rng = Rng::new(&name);
-                let n = dims[axis];
-                let mut x = values(d, dims, special, &mut rng);
-                let mut bound = Bound::Exact;
-                if d.is_float() {
-                    match op {
-                        ScanOp::Sum => (x, bound) = (Array::random(d, dims, &mut rng), Bound::Linear(n)),
-                        ScanOp::Prod => {
-                            let all: Vec<f64> = (0..x.data.len()).map(|_| (rng.unit() / n as f64).exp()).collect();
-                            (x, bound) = (Array::floats(d, dims, &all), Bound::Linear(n));
-                        }
-                        ScanOp::LogSumExp => bound = Bound::Naive,
-                        ScanOp::Max | ScanOp::Min => {}
-                    }
-                }
-                let out = if matches!(op, ScanOp::Sum | ScanOp::Prod) { d.accumulate() } else { d };
-                let call = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
-                    b.scan(op, ins[0], axis, &mut outs[0])
-                };
-                let case = Case::new(name, vec![x], vec![fresh(out, dims)], &call).bound(bound);
-                s.case(&case.optional(d == DType::Bool && matches!(op, ScanOp::Max | ScanOp::Min)));
-            }
-        }
-    }
-}
-
-fn sorts(s: &mut Suite<'_>, d: DType) {
-    for (dims, axis) in LANES.into_iter().chain([(&[3, 0][..], 1), (&[1500], 0)]) {
-        for (special, descending) in [(false, false), (false, true), (true, false), (true, true)] {
+        for special in [false, true] {
             if special && !d.is_float() {
                 continue;
             }
             let kind = if special { "special/" } else { "" };
-            let way = if descending { "down" } else { "up" };
-            let name = format!("sort/{way}/{d}/{kind}{}/{axis}", sizes(dims));
+            let name = format!("{what}/{d}/{kind}{}/{axis}", sizes(dims));
             let x = values(d, dims, special, &mut Rng::new(&name));
+            let mut out = dims.to_vec();
+            out[axis] = 1;
             let call = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
-                let [values, indices] = outs else { unreachable!("a sort has two outputs") };
-                b.sort(ins[0], axis, descending, values, indices)
+                b.arg_reduce(op, ins[0], axis, &mut outs[0])
             };
-            let outputs = vec![fresh(d, dims), fresh(DType::I64, dims)];
-            s.case(&Case::new(name, vec![x], outputs, &call).optional(d == DType::Bool));
+            let case = Case::new(name, vec![x], vec![fresh(DType::I64, &out)], &call);
+            s.case(&case.optional(d == DType::Bool));
         }
+    }
+}
+
+fn scans(s: &mut Suite<'_>, d: DType, dims: &[usize], axis: usize) {
+    for op in [ScanOp::Sum, ScanOp::Prod, ScanOp::Max, ScanOp::Min, ScanOp::LogSumExp] {
+        for special in [false, true] {
+            let plain_only = !d.is_float() || matches!(op, ScanOp::Sum | ScanOp::Prod);
+            if (op == ScanOp::LogSumExp && !d.is_float()) || (special && plain_only) {
+                continue;
+            }
+            let kind = if special { "special/" } else { "" };
+            let name = format!("scan/{op:?}/{d}/{kind}{}/{axis}", sizes(dims));
+            let mut rng = Rng::new(&name);
+            let n = dims[axis];
+            let mut x = values(d, dims, special, &mut rng);
+            let mut bound = Bound::Exact;
+            if d.is_float() {
+                match op {
+                    ScanOp::Sum => (x, bound) = (Array::random(d, dims, &mut rng), Bound::Linear(n)),
+                    ScanOp::Prod => {
+                        let all: Vec<f64> = (0..x.data.len()).map(|_| (rng.unit() / n as f64).exp()).collect();
+                        (x, bound) = (Array::floats(d, dims, &all), Bound::Linear(n));
+                    }
+                    ScanOp::LogSumExp => bound = Bound::Naive,
+                    ScanOp::Max | ScanOp::Min => {}
+                }
+            }
+            let out = if matches!(op, ScanOp::Sum | ScanOp::Prod) { d.accumulate() } else { d };
+            let call = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+                b.scan(op, ins[0], axis, &mut outs[0])
+            };
+            let case = Case::new(name, vec![x], vec![fresh(out, dims)], &call).bound(bound);
+            s.case(&case.optional(d == DType::Bool && matches!(op, ScanOp::Max | ScanOp::Min)));
+        }
+    }
+}
+
+fn sorts(s: &mut Suite<'_>, d: DType, dims: &[usize], axis: usize) {
+    for (special, descending) in [(false, false), (false, true), (true, false), (true, true)] {
+        if special && !d.is_float() {
+            continue;
+        }
+        let kind = if special { "special/" } else { "" };
+        let way = if descending { "down" } else { "up" };
+        let name = format!("sort/{way}/{d}/{kind}{}/{axis}", sizes(dims));
+        let x = values(d, dims, special, &mut Rng::new(&name));
+        let call = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+            let [values, indices] = outs else { unreachable!("a sort has two outputs") };
+            b.sort(ins[0], axis, descending, values, indices)
+        };
+        let outputs = vec![fresh(d, dims), fresh(DType::I64, dims)];
+        s.case(&Case::new(name, vec![x], outputs, &call).optional(d == DType::Bool));
     }
 }

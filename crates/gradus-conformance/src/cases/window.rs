@@ -73,6 +73,9 @@ pub(super) fn run(s: &mut Suite<'_>) {
     convolutions(s, DType::F32, [2, 8, 8], 8, large.spatial, &large.window, true);
     let strided = setting(&[21, 22], &[[5, 2, 1, 2, 2], [5, 2, 1, 2, 2]]);
     convolutions(s, DType::F32, [1, 3, 17], 1, strided.spatial, &strided.window, true);
+    let many = setting(&[28, 30], &[[3, 1, 1, 1, 1], [3, 1, 1, 1, 1]]);
+    convolutions(s, DType::F32, [4, 8, 12], 1, many.spatial, &many.window, true);
+    max_pool(s, DType::F32, many.spatial, &many.window);
 }
 
 fn columns(s: &mut Suite<'_>, d: DType, spatial: &[usize], w: &Window) {

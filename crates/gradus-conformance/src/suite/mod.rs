@@ -144,6 +144,10 @@ impl<'b> Suite<'b> {
         Suite { backend, filter, exact: OracleBackend::new(), naive: OracleBackend::naive(), report }
     }
 
+    pub(crate) fn filter(&self) -> &'b str {
+        self.filter
+    }
+
     pub(crate) fn finish(self) -> Report {
         self.report
     }

@@ -18,7 +18,7 @@ pub(crate) use backward::{backward_input, backward_weight};
 pub(crate) use fold::{fold, unfold};
 
 use crate::CpuBackend;
-use crate::access::{Float, check_dtype, check_shape, with_float};
+use crate::access::{check_dtype, check_shape, with_float};
 use crate::gemm::{Mat, MatMut, Product, Real, products};
 use crate::temp::{contiguous_output, copy_if_strided, pick};
 use im2col::{Fill, Im2col};

@@ -76,20 +76,6 @@ impl<'a, S> MatMut<'a, S> {
         MatMut { ptr: self.ptr.wrapping_add(at), rs, cs, life: PhantomData }
     }
 
-    /// The transposed matrix.
-    #[inline]
-    pub(crate) fn t(&self) -> Self {
-        MatMut { rs: self.cs, cs: self.rs, ..*self }
-    }
-
-    pub(crate) fn col_stride(&self) -> isize {
-        self.cs
-    }
-
-    pub(crate) fn row_stride(&self) -> isize {
-        self.rs
-    }
-
     /// # Safety
     /// `(i, j)` is an element of the matrix.
     #[inline(always)]

@@ -41,12 +41,6 @@ impl<'a, S: Copy> Mat<'a, S> {
         Mat { ptr: self.ptr.wrapping_offset(by), ..*self }
     }
 
-    /// The transposed matrix.
-    #[inline]
-    pub(crate) fn t(&self) -> Self {
-        Mat { rs: self.cs, cs: self.rs, ..*self }
-    }
-
     pub(crate) fn row_stride(&self) -> isize {
         self.rs
     }

@@ -1,0 +1,174 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+/// Trains neural networks and predicts with them.
+#[derive(Debug, Parser)]
+#[command(name = "gradus", version, arg_required_else_help = true, max_term_width = 100)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Train a network and save it
+    Train {
+        #[command(subcommand)]
+        what: TrainCommand,
+    },
+    /// Say what is on pictures
+    Predict(PredictArgs),
+    /// List what this machine can compute on
+    Devices(DevicesArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TrainCommand {
+    /// Train a small convolutional network on images of digits
+    #[command(after_help = TRAIN_HELP)]
+    Digits(TrainArgs),
+}
+
+const TRAIN_HELP: &str = "\
+Without --data it trains on 1,797 real handwritten digits of 8x8 pixels that come with the program (UCI Optical
+Recognition of Handwritten Digits, E. Alpaydin and C. Kaynak, CC BY 4.0). 20 % of them are held out for the test, the
+same share of every digit; which ones depends on --seed.
+
+With --data DIR it trains on IDX files (MNIST, Fashion-MNIST and others of their form, plain or gzip):
+train-images-idx3-ubyte and train-labels-idx1-ubyte, and for the test t10k-images-idx3-ubyte and
+t10k-labels-idx1-ubyte; without the latter pair 20 % are held out. Any image size from 2x2 to 128x128.
+
+The same seed gives the same bits, for any number of threads. Ctrl-C ends the training and saves what was learnt.";
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct TrainArgs {
+    /// Folder of IDX files to train on, instead of the digits that come with the program
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+
+    /// Folder for the results; a used one is an error [default: out/digits, or out/digits-2 .. if that is used]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+
+    /// Replace the files of an earlier run in the output folder
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// Passes over the training images [default: 20, with --data 5]
+    #[arg(long, value_name = "N", value_parser = epochs)]
+    pub(crate) epochs: Option<usize>,
+
+    /// Images in a training step
+    #[arg(long, value_name = "N", default_value = "64", value_parser = batch_size)]
+    pub(crate) batch_size: usize,
+
+    /// Greatest learning rate; it rises to it during the first tenth and then falls along a cosine
+    #[arg(long, value_name = "RATE", default_value = "0.003", value_parser = lr, allow_negative_numbers = true)]
+    pub(crate) lr: f64,
+
+    /// Decides the held-out images, the initial weights and the order of the images
+    #[arg(long, value_name = "S", default_value = "0", value_parser = seed)]
+    pub(crate) seed: u64,
+
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = PREDICT_HELP)]
+pub(crate) struct PredictArgs {
+    /// The model.safetensors of a training; nothing else is needed
+    #[arg(long, value_name = "FILE")]
+    pub(crate) model: PathBuf,
+
+    /// PNG pictures, one digit each, bright on dark
+    #[arg(required = true, value_name = "IMAGE.png")]
+    pub(crate) images: Vec<PathBuf>,
+
+    /// The pictures are dark on bright, such as ink on paper
+    #[arg(long)]
+    pub(crate) invert: bool,
+
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+const PREDICT_HELP: &str = "\
+A picture becomes the network's input in this way: colours become luminance (Rec. 709); with --invert brightness is
+turned round; transparent parts become background; background is added, at both sides alike, up to the input's ratio of
+width to height; then the picture is resized to the input's size, bilinearly, averaging over areas when it shrinks.";
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct DevicesArgs {
+    /// Print one JSON object as the last line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What every command that computes takes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Common {
+    /// What to compute on: see `gradus devices`
+    #[arg(long, value_name = "NAME", default_value = "cpu")]
+    pub(crate) device: String,
+
+    /// Threads of the CPU [default: one a core, or GRADUS_NUM_THREADS]
+    #[arg(long, value_name = "N", value_parser = threads)]
+    pub(crate) threads: Option<usize>,
+
+    /// Print one JSON object as the last line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn number(text: &str, from: usize, to: usize) -> Result<usize, String> {
+    let number = text.parse::<usize>().ok().filter(|n| (from..=to).contains(n));
+    number.ok_or_else(|| format!("give a whole number from {from} to {to}"))
+}
+
+fn epochs(text: &str) -> Result<usize, String> {
+    number(text, 1, 1_000_000)
+}
+
+fn batch_size(text: &str) -> Result<usize, String> {
+    number(text, 1, 1_000_000)
+}
+
+fn threads(text: &str) -> Result<usize, String> {
+    number(text, 1, 1024)
+}
+
+fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("give a whole number from 0 to {}", u64::MAX))
+}
+
+fn lr(text: &str) -> Result<f64, String> {
+    let lr = text.parse::<f64>().ok().filter(|&lr| lr > 0.0 && lr <= 100.0);
+    lr.ok_or_else(|| "give a number above 0 and at most 100, such as 0.003".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_refused() {
+        for text in ["0", "-1", "1.5", "", "x", "1000001", "99999999999999999999999"] {
+            assert!(epochs(text).is_err() && batch_size(text).is_err() && threads(text).is_err(), "{text}");
+        }
+        for text in ["0", "-0.1", "nan", "inf", "-inf", "1e300", "", "x"] {
+            assert!(lr(text).is_err(), "{text}");
+        }
+        assert_eq!((lr("1e-3"), seed("18446744073709551615")), (Ok(1e-3), Ok(u64::MAX)));
+        assert!(seed("-1").is_err() && seed("18446744073709551616").is_err());
+    }
+}

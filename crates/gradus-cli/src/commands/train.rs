@@ -1,0 +1,221 @@
+//! `gradus train digits`: trains a network, says how good it is, and saves it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use gradus::data::{Subset, digits, idx, split};
+use gradus::prelude::*;
+use gradus::train::{ConfusionMatrix, CsvLogger, Evaluation, Run, RunFolder};
+
+use crate::args::TrainArgs;
+use crate::config::{Config, Network, Outcome};
+use crate::network::{Cnn, Spec};
+use crate::output::{say, thousands};
+use crate::progress::Progress;
+use crate::{interrupt, picture};
+
+/// The share of the images that is held out for the test.
+const HELD_OUT: f64 = 0.2;
+
+/// The key of the split's seed.
+const SPLIT: u64 = 3;
+
+/// Images in a batch of the test.
+const TEST_BATCH: usize = 256;
+
+/// Epochs on the digits that come with the program, and on other images.
+const EPOCHS: (usize, usize) = (20, 5);
+
+/// The files of a run.
+const MODEL: &str = "model.safetensors";
+const METRICS: &str = "metrics.csv";
+const CONFIG: &str = "config.toml";
+const EXAMPLE: &str = "example.png";
+
+type Part = Subset<Arc<ImageSet>>;
+
+/// What to train on and what to test with.
+struct Images {
+    train: Part,
+    test: Part,
+    spec: Spec,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &TrainArgs) -> Result<()> {
+    let device = super::open(&args.common.device, args.common.threads)?;
+    let images = load(args)?;
+    let out = open_folder(args)?;
+    let stop = interrupt::flag()?;
+
+    let mut model = Cnn::new(images.spec, &device, args.seed)?;
+    let parameters = model.num_parameters();
+    let config = AdamConfig { lr: args.lr, weight_decay: 0.01, ..Default::default() };
+    let mut optimizer = AdamW::new(model.named_parameters(), config)?;
+    let epochs = args.epochs.unwrap_or(if args.data.is_none() { EPOCHS.0 } else { EPOCHS.1 });
+    let loader = DataLoader::new(images.train.clone(), &device)
+        .batch_size(args.batch_size)
+        .shuffle(args.seed)
+        .augment(|(image, label), generator| Ok((jittered(&image, generator), label)))
+        .workers(1)
+        .build()?;
+    let steps = (epochs as u64).saturating_mul(loader.len() as u64);
+    let warmup = steps / 10;
+    let trainer = Trainer::new(epochs)?
+        .schedule(Schedule::cosine((steps - warmup).max(1), 0.01)?.after_warmup(warmup))
+        .stop_when(stop);
+    let [_, height, width] = images.spec.input;
+    say(&format!(
+        "training on {} images of {height} x {width}, {} classes, {} parameters, {device}",
+        thousands(images.train.len()),
+        images.spec.classes,
+        thousands(parameters)
+    ))?;
+    let task = Classification::default();
+    let run = trainer.fit(&mut model, &mut optimizer, &loader, None, &task, &mut [&mut Progress::new()])?;
+    if run.steps == 0 {
+        return Err(Error::argument("train", "stopped before the first step; there is nothing to save"));
+    }
+
+    let test_loader = DataLoader::new(images.test.clone(), &device).batch_size(TEST_BATCH).build()?;
+    let result = evaluate(&mut model, &test_loader, &task)?;
+    let confusion = Classification::confusion(&mut model, &test_loader, images.spec.classes)?;
+    let accuracy = result.accuracy.unwrap_or(0.0);
+
+    let text = describe(args, &images, epochs, parameters, &run, accuracy).text()?;
+    let (example, label) = images.test.get(0)?;
+    out.write(METRICS, CsvLogger::table(&run.epochs).as_bytes())?;
+    out.write(CONFIG, text.as_bytes())?;
+    out.write(EXAMPLE, &picture::to_png(&example)?)?;
+    model.save(images.spec, &out.file(MODEL))?;
+
+    report(&run, epochs, &result, &confusion)?;
+    say(&format!("saved in {}:", out.path().display()))?;
+    say(&format!("  {MODEL}  the network; all that `predict` needs"))?;
+    say(&format!("  {METRICS}        loss and accuracy of each epoch"))?;
+    say(&format!("  {CONFIG}        what was asked for"))?;
+    say(&format!("  {EXAMPLE}        a held-out image, of class {label}"))?;
+    let (model_path, example_path) = (quoted(&out.file(MODEL)), quoted(&out.file(EXAMPLE)));
+    say(&format!("try:\n  {} predict --model {model_path} {example_path}", super::program()))?;
+    if args.common.json {
+        let line = serde_json::json!({
+            "test_accuracy": accuracy,
+            "test_loss": result.loss,
+            "seconds": run.seconds,
+            "epochs": run.epochs.len(),
+            "seed": args.seed,
+            "parameters": parameters,
+            "model": out.file(MODEL).display().to_string(),
+            "device": args.common.device,
+            "interrupted": run.stopped,
+        });
+        say(&line.to_string())?;
+    }
+    Ok(())
+}
+
+/// Reads the images and splits them if no test images are given.
+fn load(args: &TrainArgs) -> Result<Images> {
+    let all = match &args.data {
+        Some(folder) => idx::read_folder(folder, idx::Part::Train)?,
+        None => digits::load()?,
+    };
+    let spec = Spec { input: all.image_shape(), classes: all.classes() };
+    let note = |e: Error| match &args.data {
+        Some(folder) => e.note(format!("in the folder {}", folder.display())),
+        None => e,
+    };
+    spec.check().map_err(note)?;
+    let test = match &args.data {
+        Some(folder) if idx::Part::Test.is_in(folder) => Some(idx::read_folder(folder, idx::Part::Test)?),
+        _ => None,
+    };
+    let Some(test) = test else {
+        let split = split::stratified(all.labels(), HELD_OUT, Generator::new(args.seed).fork(SPLIT).next_u64())?;
+        if split.test.is_empty() || split.train.is_empty() {
+            let m = format!("{} images are too few to hold 20 % out for the test", all.len());
+            return Err(note(Error::argument("train", m).help("give more images, or t10k-* files with test images")));
+        }
+        let all = Arc::new(all);
+        return Ok(Images { train: all.clone().subset(split.train)?, test: all.subset(split.test)?, spec });
+    };
+    if test.image_shape() != spec.input {
+        let m = format!("training images are {:?} and test images {:?}", spec.input, test.image_shape());
+        return Err(note(Error::shape("train", m).help("are these files of one dataset?")));
+    }
+    if test.classes() > spec.classes {
+        let m = format!("the test has the label {}; training labels go to {}", test.classes() - 1, spec.classes - 1);
+        return Err(note(Error::argument("train", m).help("are these files of one dataset?")));
+    }
+    let whole = |set: ImageSet| {
+        let n = set.len();
+        Arc::new(set).subset((0..n).collect())
+    };
+    Ok(Images { train: whole(all)?, test: whole(test)?, spec })
+}
+
+/// The folder for the results: the one asked for, or the next free default.
+fn open_folder(args: &TrainArgs) -> Result<RunFolder> {
+    if let Some(out) = &args.out {
+        return RunFolder::create(out, args.force);
+    }
+    let name = match &args.data {
+        Some(folder) => folder.file_name().and_then(|n| n.to_str()).unwrap_or("images"),
+        None => "digits",
+    };
+    let base = PathBuf::from("out").join(name);
+    if args.force { RunFolder::create(base, true) } else { RunFolder::next_free(base) }
+}
+
+/// The image moved by up to one pixel, each way, in half of all cases.
+fn jittered(image: &Image, generator: &mut Generator) -> Image {
+    if generator.below(2) == 0 {
+        return image.clone();
+    }
+    let mut by = || generator.below(3) as isize - 1;
+    image.shifted(by(), by())
+}
+
+fn describe(args: &TrainArgs, images: &Images, epochs: usize, parameters: usize, run: &Run, accuracy: f64) -> Config {
+    Config {
+        gradus: env!("CARGO_PKG_VERSION").to_owned(),
+        command: "train digits".to_owned(),
+        data: args.data.as_ref().map(|p| p.display().to_string()),
+        seed: args.seed.to_string(),
+        epochs,
+        batch_size: args.batch_size,
+        lr: args.lr,
+        device: args.common.device.clone(),
+        network: Network { input: images.spec.input, classes: images.spec.classes, parameters },
+        result: Outcome {
+            epochs_done: run.epochs.len(),
+            interrupted: run.stopped,
+            training_samples: images.train.len(),
+            test_samples: images.test.len(),
+            test_accuracy: accuracy,
+        },
+    }
+}
+
+fn report(run: &Run, epochs: usize, result: &Evaluation, confusion: &ConfusionMatrix) -> Result<()> {
+    if run.stopped {
+        say(&format!("stopped in epoch {} of {epochs}", run.epochs.len()))?;
+    }
+    let rate = run.samples as f64 / run.seconds.max(1e-9);
+    say(&format!("trained in {:.1} s, {} samples/s", run.seconds, thousands(rate as usize)))?;
+    let percent = result.accuracy.unwrap_or(0.0) * 100.0;
+    let (correct, total) = (thousands(confusion.correct() as usize), thousands(result.samples));
+    say(&format!("test accuracy {percent:.2} %: {correct} of {total} images that were held out"))?;
+    // A wider table would not fit a terminal.
+    if confusion.classes() <= 20 {
+        say(&format!("{confusion}"))?;
+    }
+    Ok(())
+}
+
+/// A path as a shell takes it.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "/._-+:\\".contains(c));
+    if plain { text } else { format!("'{}'", text.replace('\'', "'\\''")) }
+}

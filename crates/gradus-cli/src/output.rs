@@ -1,0 +1,41 @@
+//! Standard output and standard error.
+
+use std::io::{ErrorKind as IoKind, Write};
+
+use gradus::{Error, Result};
+
+/// Prints a line to standard output. A reader that has gone away is no error.
+pub(crate) fn say(line: &str) -> Result<()> {
+    match writeln!(std::io::stdout().lock(), "{line}") {
+        Err(e) if e.kind() != IoKind::BrokenPipe => Err(Error::io("output", "standard output", e)),
+        _ => Ok(()),
+    }
+}
+
+/// Prints a line to standard error, if it can.
+pub(crate) fn complain(line: &str) {
+    // There is nowhere left to report a failure to.
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
+
+/// A number with commas between thousands.
+pub(crate) fn thousands(n: usize) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn thousands_are_split() {
+        let split = [0, 12, 999, 1000, 123456, 1234567].map(super::thousands);
+        assert_eq!(split, ["0", "12", "999", "1,000", "123,456", "1,234,567"]);
+    }
+}

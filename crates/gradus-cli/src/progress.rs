@@ -1,0 +1,123 @@
+//! Progress of a training on standard error: a bar in a terminal, plain lines elsewhere.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use gradus::Result;
+use gradus::train::{Event, Logger, StepReport};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::output::{complain, thousands};
+
+/// Seconds between plain lines within an epoch.
+const PLAIN_LINE_EVERY: f64 = 10.0;
+
+/// Shows loss, accuracy, samples a second and the time left.
+pub(crate) struct Progress {
+    bar: Option<ProgressBar>,
+    epochs: usize,
+    /// Samples of the whole run, and those done.
+    samples: usize,
+    done: usize,
+    last_line: f64,
+}
+
+impl Progress {
+    /// A display that suits standard error.
+    pub(crate) fn new() -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| ProgressBar::new(0).with_style(style()));
+        Progress { bar, epochs: 0, samples: 0, done: 0, last_line: 0.0 }
+    }
+
+    /// Samples a second so far, and how long the rest takes.
+    fn pace(&self, seconds: f64) -> (f64, Duration) {
+        let rate = self.done as f64 / seconds.max(1e-9);
+        let left = self.samples.saturating_sub(self.done) as f64 / rate.max(1e-9);
+        (rate, Duration::try_from_secs_f64(left).unwrap_or(Duration::MAX))
+    }
+
+    fn step(&mut self, step: &StepReport) {
+        self.done += step.samples;
+        let (rate, left) = self.pace(step.seconds);
+        let accuracy = step.accuracy.map(|a| format!("  accuracy {:5.2} %", a * 100.0)).unwrap_or_default();
+        let state = format!(
+            "epoch {}/{}  loss {:.4}{accuracy}  {} samples/s  {} left",
+            step.epoch,
+            self.epochs,
+            step.mean_loss,
+            thousands(rate as usize),
+            clock(left)
+        );
+        match &self.bar {
+            Some(bar) => {
+                bar.set_position(self.done as u64);
+                bar.set_message(state);
+            }
+            None if step.seconds - self.last_line >= PLAIN_LINE_EVERY => {
+                self.last_line = step.seconds;
+                complain(&state);
+            }
+            None => {}
+        }
+    }
+}
+
+fn style() -> ProgressStyle {
+    ProgressStyle::with_template("{bar:24} {percent:>3} %  {msg}").unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+/// Minutes and seconds, with hours if there are any.
+fn clock(time: Duration) -> String {
+    let seconds = time.as_secs_f64().round() as u64;
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    if hours > 0 { format!("{hours}:{minutes:02}:{seconds:02}") } else { format!("{minutes}:{seconds:02}") }
+}
+
+impl Logger for Progress {
+    fn log(&mut self, event: Event<'_>) -> Result<()> {
+        match event {
+            Event::Start { epochs, samples, .. } => {
+                self.epochs = epochs;
+                self.samples = epochs.saturating_mul(samples);
+                if let Some(bar) = &self.bar {
+                    bar.set_length(self.samples as u64);
+                }
+            }
+            Event::Step(step) => self.step(step),
+            Event::EpochEnd(epoch) if self.bar.is_none() => {
+                let accuracy = epoch.accuracy.map(|a| format!("  accuracy {:5.2} %", a * 100.0)).unwrap_or_default();
+                let rate = epoch.samples as f64 / epoch.seconds.max(1e-9);
+                let rate = thousands(rate as usize);
+                let (number, of) = (epoch.epoch, self.epochs);
+                complain(&format!("epoch {number}/{of}  loss {:.4}{accuracy}  {rate} samples/s", epoch.loss));
+            }
+            Event::End(_) => {
+                if let Some(bar) = &self.bar {
+                    bar.abandon();
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        // After an error the bar stays where it stopped, and the message gets a line of its own.
+        if let Some(bar) = self.bar.take().filter(|bar| !bar.is_finished()) {
+            bar.abandon();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_show_hours_when_there_are_some() {
+        let shown = [0, 59, 61, 3600, 90_061].map(|s| clock(Duration::from_secs(s)));
+        assert_eq!(shown, ["0:00", "0:59", "1:01", "1:00:00", "25:01:01"]);
+    }
+}

@@ -1,0 +1,321 @@
+//! Bad input to the command: each case ends with the right exit code and a message that names what was given, without a
+//! panic, and leaves no file behind.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+
+use gradus::prelude::*;
+use support::{folder, gradus, gzip, idx, png, snapshot, striped_folder, stripes, succeed, text};
+
+/// Exit codes.
+const FAILS: i32 = 1;
+const USAGE: i32 = 2;
+
+/// Runs the command in `dir` with arguments split at blanks (`''` is an empty one), and checks how it fails.
+fn check(dir: &Path, line: &str, code: i32, says: &[&str]) {
+    let before = snapshot(dir);
+    let (variables, arguments): (Vec<&str>, Vec<&str>) = line.split(' ').partition(|word| word.starts_with("GRADUS_"));
+    let arguments = arguments.into_iter().map(|word| if word == "''" { "" } else { word });
+    let mut command = gradus();
+    command.current_dir(dir).args(arguments).envs(variables.iter().filter_map(|v| v.split_once('=')));
+    let output = command.output().unwrap();
+    let (out, err) = text(&output);
+    assert_eq!(output.status.code(), Some(code), "{line}\n{out}\n{err}");
+    assert!(!err.contains("panicked") && !out.contains("panicked"), "{line}\n{err}");
+    assert!(out.is_empty(), "{line} printed results:\n{out}");
+    for word in says {
+        assert!(err.contains(word), "{line}: no `{word}` in\n{err}");
+    }
+    assert!(code == USAGE || err.starts_with("error: "), "{line}\n{err}");
+    assert!(snapshot(dir) == before, "{line} left or changed files: {:?}", snapshot(dir).keys());
+}
+
+#[test]
+fn command_lines_that_make_no_sense() {
+    let dir = tempfile::tempdir().unwrap();
+    for (line, says) in [
+        ("''", &["''"][..]),
+        ("trian digits", &["trian"]),
+        ("train", &["digits"]),
+        ("train cats", &["cats"]),
+        ("train digits --epochs 0", &["--epochs", "'0'", "from 1 to"]),
+        ("train digits --epochs -3", &["-3"]),
+        ("train digits --epochs 1000000000", &["1000000000", "from 1 to"]),
+        ("train digits --epochs abc", &["abc"]),
+        ("train digits --epochs 1.5", &["1.5"]),
+        ("train digits --epochs", &["--epochs"]),
+        ("train digits --epochs 1 --epochs 2", &["--epochs", "multiple"]),
+        ("train digits --epoch 1", &["--epoch"]),
+        ("train digits --batch-size 0", &["--batch-size", "'0'", "from 1 to"]),
+        ("train digits --batch-size 99999999999999999999", &["99999999999999999999"]),
+        ("train digits --lr 0", &["--lr", "above 0"]),
+        ("train digits --lr -0.1", &["-0.1", "above 0"]),
+        ("train digits --lr nan", &["nan", "above 0"]),
+        ("train digits --lr inf", &["inf", "above 0"]),
+        ("train digits --lr 1e9", &["1e9", "at most"]),
+        ("train digits --seed -1", &["-1"]),
+        ("train digits --seed 18446744073709551616", &["18446744073709551616", "whole number"]),
+        ("train digits --threads 0", &["--threads", "'0'", "from 1 to"]),
+        ("train digits --threads 5000", &["5000"]),
+        ("train digits extra", &["extra"]),
+        ("predict a.png", &["--model"]),
+        ("predict --model m", &["IMAGE.png"]),
+        ("predict --model", &["--model"]),
+        ("devices extra", &["extra"]),
+    ] {
+        check(dir.path(), line, USAGE, says);
+    }
+}
+
+#[test]
+fn devices_and_settings_that_do_not_exist() {
+    let dir = tempfile::tempdir().unwrap();
+    for (line, says) in [
+        ("train digits --device abacus", &["abacus", "this build has: cpu"][..]),
+        ("train digits --device ''", &["\"\"", "this build has: cpu"]),
+        ("train digits --device abacus --threads 2", &["abacus"]),
+        ("predict --model m --device abacus a.png", &["abacus"]),
+        ("train digits GRADUS_NUM_THREADS=none", &["GRADUS_NUM_THREADS", "none"]),
+        ("train digits GRADUS_NUM_THREADS=0", &["GRADUS_NUM_THREADS", "0"]),
+        ("devices GRADUS_CPU_ISA=mmx", &["mmx"]),
+    ] {
+        check(dir.path(), line, FAILS, says);
+    }
+}
+
+#[test]
+fn output_folders_that_cannot_be_used() {
+    let dir = tempfile::tempdir().unwrap();
+    folder(&dir.path().join("used"), &[("notes.txt", b"mine")]);
+    fs::write(dir.path().join("file"), "x").unwrap();
+    let long = format!("train digits --out {}", "a".repeat(300));
+    for (line, says) in [
+        ("train digits --out used", &["used is not empty", "--force"][..]),
+        ("train digits --out file", &["file is a file"]),
+        ("train digits --out file --force", &["file is a file"]),
+        ("train digits --out file/below", &["file/below"]),
+        ("train digits --out ''", &["empty"]),
+        (&long, &["aaaa"]),
+        #[cfg(target_os = "linux")]
+        ("train digits --out /proc/gradus/run", &["/proc/gradus/run"]),
+        #[cfg(target_os = "linux")]
+        ("train digits --out /proc --force", &["/proc"]),
+    ] {
+        check(dir.path(), line, FAILS, says);
+    }
+}
+
+#[test]
+fn idx_files_that_are_broken_or_do_not_fit() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pixels, labels) = stripes(20, 4);
+    let good_images = idx(&[20, 4, 4], &pixels);
+    let good_labels = idx(&[20], &labels);
+    let zipped = gzip(&good_images);
+    let mut flipped = zipped.clone();
+    let last = flipped.len() - 6;
+    flipped[last] ^= 0x55;
+    let bomb = gzip(&idx(&[u32::MAX, u32::MAX, 28], &[]));
+    let large = idx(&[2, 200, 200], &[0; 80_000]);
+    let foreign_type = [&[0, 0, 13, 3], &good_images[4..]].concat();
+    let trailing = [&good_images[..], b"more"].concat();
+    let images = "train-images-idx3-ubyte";
+    let pair: [(&str, &[u8], &[u8], &[&str]); 19] = [
+        ("mislabelled", &good_images, &idx(&[19], &labels[..19]), &["20 images", "19 labels"]),
+        ("swapped", &good_labels, &good_images, &["starts with 00 00 08 01", images]),
+        ("floats", &foreign_type, &good_labels, &["starts with 00 00 0d 03"]),
+        ("truncated", &good_images[..100], &good_labels, &["20 x 4 x 4 = 320 values and holds 84", images]),
+        ("header-only", &good_images[..16], &good_labels, &["more than the file can hold"]),
+        ("half-header", &good_images[..9], &good_labels, &["ends too early"]),
+        ("empty-file", &[], &good_labels, &["ends too early", images]),
+        ("cut-gzip", &zipped[..zipped.len() - 12], &good_labels, &["ends too early"]),
+        ("corrupt-gzip", &flipped, &good_labels, &["corrupt gzip"]),
+        ("bomb", &bomb, &good_labels, &["4294967295 x 4294967295 x 28", "more than the file can hold"]),
+        ("trailing", &trailing, &good_labels, &["goes on after"]),
+        ("no-images", &idx(&[0, 28, 28], &[]), &idx(&[0], &[]), &["holds no images", "0 x 28 x 28"]),
+        ("flat", &idx(&[20, 0, 4], &[]), &good_labels, &["holds no images"]),
+        ("picture", &png(2, 2, &[0; 4]), &good_labels, &["starts with 89 50 4e 47"]),
+        ("tiny", &idx(&[4, 1, 1], &[0, 1, 2, 3]), &idx(&[4], &[0, 1, 0, 1]), &["1 x 1 x 1", "2 x 2 to 128 x 128"]),
+        ("large", &large, &idx(&[2], &[0, 1]), &["1 x 200 x 200", "large"]),
+        ("one-class", &good_images, &idx(&[20], &[0; 20]), &["1 classes"]),
+        ("two-images", &idx(&[2, 4, 4], &pixels[..32]), &idx(&[2], &[0, 1]), &["2 images are too few"]),
+        ("text", b"hello, this is no IDX file", &good_labels, &["starts with 68 65 6c 6c"]),
+    ];
+    for (name, images_file, labels_file, says) in pair {
+        folder(&dir.path().join(name), &[(images, images_file), ("train-labels-idx1-ubyte", labels_file)]);
+        let says = [says, &[name]].concat();
+        check(dir.path(), &format!("train digits --out run --data {name}"), FAILS, &says);
+    }
+    folder(&dir.path().join("empty"), &[]);
+    folder(&dir.path().join("images-only"), &[(images, &good_images)]);
+    folder(&dir.path().join("folder-for-labels/train-labels-idx1-ubyte"), &[]);
+    folder(&dir.path().join("folder-for-labels"), &[(images, &good_images)]);
+    for (name, says) in [
+        ("none", &["none"][..]),
+        ("empty", &["empty holds no train-images-idx3-ubyte"]),
+        ("images-only", &["images-only holds no train-labels-idx1-ubyte"]),
+        ("folder-for-labels", &["train-labels-idx1-ubyte is not a file"]),
+        ("text/train-images-idx3-ubyte", &["is a file, not a folder"]),
+        ("''", &["train-images-idx3-ubyte"]),
+    ] {
+        check(dir.path(), &format!("train digits --out run --data {name}"), FAILS, says);
+    }
+    let test_images = "t10k-images-idx3-ubyte";
+    let test_labels = "t10k-labels-idx1-ubyte";
+    for (name, files, says) in [
+        ("other-size", &[(test_images, &idx(&[1, 2, 2], &[0; 4])[..]), (test_labels, &idx(&[1], &[0]))][..], "[1, 2, 2]"),
+        ("other-label", &[(test_images, &idx(&[1, 4, 4], &[0; 16])), (test_labels, &idx(&[1], &[9]))], "the label 9"),
+        ("half-a-test", &[(test_labels, &idx(&[1], &[0]))], "holds no t10k-images"),
+    ] {
+        let data = striped_folder(&dir.path().join(name), 20, 4);
+        folder(&data, files);
+        check(dir.path(), &format!("train digits --out run --data {name}"), FAILS, &[says, name]);
+    }
+}
+
+/// A trained model for 4 x 4 images in `model.safetensors`, and a picture for it in `good.png`.
+fn trained(dir: &Path) {
+    striped_folder(&dir.join("stripes"), 20, 4);
+    succeed(gradus().current_dir(dir).args(["train", "digits", "--epochs", "1", "--data", "stripes", "--out", "run"]));
+    fs::rename(dir.join("run/model.safetensors"), dir.join("model.safetensors")).unwrap();
+    fs::remove_dir_all(dir.join("run")).unwrap();
+    fs::write(dir.join("good.png"), png(4, 4, &[100; 16])).unwrap();
+    succeed(gradus().current_dir(dir).args(["predict", "--model", "model.safetensors", "good.png"]));
+}
+
+#[test]
+fn model_files_that_are_none_of_ours() {
+    let dir = tempfile::tempdir().unwrap();
+    trained(dir.path());
+    let good = fs::read(dir.path().join("model.safetensors")).unwrap();
+    let device = Device::cpu().unwrap();
+    let save = |name: &str, change: &dyn Fn(&mut StateDict)| {
+        let mut state = StateDict::load_safetensors(dir.path().join("model.safetensors"), &device).unwrap();
+        change(&mut state);
+        state.save_safetensors(dir.path().join(name)).unwrap();
+    };
+    let ones = |shape: &[usize]| Tensor::ones(shape, DType::F32, &device).unwrap();
+    save("resnet", &|s| s.set_metadata("gradus.network", "resnet-50"));
+    save("no-sizes", &|s| s.set_metadata("gradus.input", "8x8"));
+    save("huge", &|s| s.set_metadata("gradus.input", "1x4000000000x4000000000"));
+    save("overflow", &|s| s.set_metadata("gradus.input", "1x8x99999999999999999999"));
+    save("no-classes", &|s| s.set_metadata("gradus.classes", "0"));
+    save("many-classes", &|s| s.set_metadata("gradus.classes", "123456789"));
+    save("other-size", &|s| s.set_metadata("gradus.input", "1x8x8"));
+    save("missing", &|s| drop(s.remove("fc2.weight")));
+    save("unexpected", &|s| s.insert("fc9.weight", ones(&[2])));
+    save("misshapen", &|s| s.insert("fc2.weight", ones(&[3, 3])));
+    save("integers", &|s| s.insert("fc2.bias", Tensor::zeros([2], DType::I64, &device).unwrap()));
+    save("nan", &|s| s.insert("fc2.bias", Tensor::full([2], f64::NAN, DType::F32, &device).unwrap()));
+    let foreign: StateDict = [("weight", ones(&[2, 2]))].into_iter().collect();
+    foreign.save_safetensors(dir.path().join("foreign")).unwrap();
+    let endless = [&u64::MAX.to_le_bytes()[..], b"{}"].concat();
+    let half_json = [&20u64.to_le_bytes()[..], b"{\"weight\":{\"dtype\":\""].concat();
+    folder(&dir.path().join("a-folder"), &[]);
+    for (name, contents) in [
+        ("empty", &[][..]),
+        ("seven-bytes", &good[..7]),
+        ("cut-header", &good[..60]),
+        ("cut-data", &good[..good.len() - 1]),
+        ("trailing", &[&good[..], &[0]].concat()),
+        ("picture", &png(4, 4, &[0; 16])),
+        ("endless", &endless),
+        ("half-json", &half_json),
+    ] {
+        fs::write(dir.path().join(name), contents).unwrap();
+    }
+    let ours = "model.safetensors that `gradus train digits` saved";
+    for (name, says) in [
+        ("none", &["none"][..]),
+        ("a-folder", &["a-folder"]),
+        ("empty", &["empty"]),
+        ("seven-bytes", &["seven-bytes"]),
+        ("cut-header", &["cut-header"]),
+        ("cut-data", &["cut-data"]),
+        ("trailing", &["trailing"]),
+        ("picture", &["picture"]),
+        ("endless", &["endless"]),
+        ("half-json", &["half-json"]),
+        ("foreign", &["foreign", "gradus.network", ours]),
+        ("resnet", &["resnet-50", ours]),
+        ("no-sizes", &["8x8", ours]),
+        ("huge", &["4000000000", "huge"]),
+        ("overflow", &["99999999999999999999", ours]),
+        ("no-classes", &["0 classes", "no-classes"]),
+        ("many-classes", &["123456789 classes"]),
+        ("other-size", &["fc1.weight", "other-size"]),
+        ("missing", &["fc2.weight", "missing"]),
+        ("unexpected", &["fc9.weight"]),
+        ("misshapen", &["fc2.weight", "[3, 3]"]),
+        ("integers", &["fc2.bias", "i64"]),
+        ("nan", &["not finite", "good.png"]),
+    ] {
+        check(dir.path(), &format!("predict --model {name} good.png"), FAILS, says);
+    }
+}
+
+#[test]
+fn pictures_that_are_none() {
+    let dir = tempfile::tempdir().unwrap();
+    trained(dir.path());
+    let good = png(4, 4, &[100; 16]);
+    let mut wrong_checksum = good.clone();
+    wrong_checksum[30] ^= 1;
+    let mut huge = good.clone();
+    huge[16..24].copy_from_slice(&[0x7f, 0xff, 0xff, 0xff, 0x7f, 0xff, 0xff, 0xff]);
+    // The header's checksum covers the sizes.
+    let sum = crc(&huge[12..29]);
+    huge[29..33].copy_from_slice(&sum.to_be_bytes());
+    folder(&dir.path().join("folder.png"), &[]);
+    for (name, contents) in [
+        ("empty.png", &[][..]),
+        ("text.png", b"this is a text, not a picture"),
+        ("signature.png", &good[..8]),
+        ("cut-header.png", &good[..20]),
+        ("cut.png", &good[..good.len() - 20]),
+        ("checksum.png", &wrong_checksum),
+        ("huge.png", &huge),
+        ("gif.png", b"GIF89a\x01\x00\x01\x00\x00\x00\x00;"),
+        ("jpeg.png", b"\xff\xd8\xff\xe0\x00\x10JFIF\x00\x01"),
+        ("idx.png", &idx(&[1, 4, 4], &[0; 16])),
+    ] {
+        fs::write(dir.path().join(name), contents).unwrap();
+    }
+    for name in [
+        "none.png",
+        "folder.png",
+        "empty.png",
+        "text.png",
+        "signature.png",
+        "cut-header.png",
+        "cut.png",
+        "checksum.png",
+        "huge.png",
+        "gif.png",
+        "jpeg.png",
+        "idx.png",
+        "model.safetensors",
+    ] {
+        check(dir.path(), &format!("predict --model model.safetensors {name}"), FAILS, &[name, "help: "]);
+        // One bad picture among good ones: no prediction at all.
+        check(dir.path(), &format!("predict --model model.safetensors good.png {name} --json"), FAILS, &[name]);
+    }
+}
+
+/// The checksum of PNG's chunks.
+fn crc(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0, |crc, &byte| {
+        (0..8).fold(crc ^ u32::from(byte), |c, _| if c & 1 == 1 { (c >> 1) ^ 0xedb8_8320 } else { c >> 1 })
+    })
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_behind_standard_output_is_an_error() {
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = gradus().arg("devices").stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(FAILS));
+    assert!(text(&output).1.contains("standard output"), "{output:?}");
+}

@@ -1,0 +1,154 @@
+//! The command from end to end: train on the real digits, read the results, predict.
+
+mod support;
+
+use std::fs;
+use std::process::Stdio;
+
+use gradus::prelude::*;
+use support::{folder, gradus, gzip, idx, last_json, png, snapshot, striped_folder, stripes, succeed, text};
+
+#[test]
+fn digits_train_save_and_predict() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("runs/first");
+    let stdout = succeed(gradus().args(["train", "digits", "--epochs", "2", "--seed", "3", "--json", "--out"]).arg(&out));
+    assert!(stdout.contains("predicted") && stdout.contains("true    9"), "no confusion matrix: {stdout}");
+    assert!(stdout.contains("predict --model"), "no next command: {stdout}");
+    let json = last_json(&stdout);
+    let accuracy = json["test_accuracy"].as_f64().unwrap();
+    assert!((0.9..=1.0).contains(&accuracy), "{accuracy} after two epochs");
+    assert_eq!((json["epochs"].as_u64(), json["seed"].as_u64()), (Some(2), Some(3)));
+    assert!(json["seconds"].as_f64().unwrap() > 0.0 && json["parameters"].as_u64().unwrap() > 1000);
+    let model = json["model"].as_str().unwrap().to_owned();
+
+    let names: Vec<_> = snapshot(&out).into_keys().map(|p| p.file_name().unwrap().to_owned()).collect();
+    assert_eq!(names, ["config.toml", "example.png", "metrics.csv", "model.safetensors"]);
+    let metrics = fs::read_to_string(out.join("metrics.csv")).unwrap();
+    assert_eq!(metrics.lines().count(), 3);
+    let config: toml::Table = fs::read_to_string(out.join("config.toml")).unwrap().parse().unwrap();
+    assert_eq!(config["epochs"].as_integer(), Some(2));
+    assert_eq!(config["seed"].as_str(), Some("3"));
+
+    // The model file alone is enough. Pictures: a held-out 8x8 digit, the same four times as large in ink on paper.
+    let alone = dir.path().join("alone.safetensors");
+    fs::copy(model, &alone).unwrap();
+    let digits = gradus::data::digits::load().unwrap();
+    let mut right = 0;
+    for index in (0..digits.len()).step_by(150) {
+        let (image, label) = digits.get(index).unwrap();
+        let bytes: Vec<u8> = image.pixels().iter().map(|p| (p * 255.0).round() as u8).collect();
+        let large: Vec<u8> = (0..32 * 32).map(|i| 255 - bytes[i / 32 / 4 * 8 + i % 32 / 4]).collect();
+        fs::write(dir.path().join("small.png"), png(8, 8, &bytes)).unwrap();
+        fs::write(dir.path().join("large.png"), png(32, 32, &large)).unwrap();
+        let predict = |picture: &str, invert: bool| {
+            let mut command = gradus();
+            command.args(["predict", "--json", "--model"]).arg(&alone).arg(dir.path().join(picture));
+            let stdout = succeed(command.args(invert.then_some("--invert")));
+            let prediction = last_json(&stdout)["predictions"][0].clone();
+            let sum: f64 = prediction["probabilities"].as_array().unwrap().iter().map(|p| p.as_f64().unwrap()).sum();
+            assert!((sum - 1.0).abs() < 1e-5, "{prediction}");
+            prediction["class"].as_i64().unwrap()
+        };
+        right += i64::from(predict("small.png", false) == label) + i64::from(predict("large.png", true) == label);
+    }
+    assert!(right >= 20, "{right} of 24 pictures recognised");
+
+    // A used folder is kept, unless told otherwise.
+    let before = snapshot(dir.path());
+    let refused = gradus().args(["train", "digits", "--epochs", "1", "--out"]).arg(&out).output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused).1.contains("not empty"));
+    assert_eq!(snapshot(dir.path()), before);
+    succeed(gradus().args(["train", "digits", "--epochs", "1", "--force", "--out"]).arg(&out));
+    assert_eq!(fs::read_to_string(out.join("metrics.csv")).unwrap().lines().count(), 2);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bits_on_one_thread_and_two() {
+    let dir = tempfile::tempdir().unwrap();
+    let train = |name: &str, seed: &str, threads: &str| {
+        let out = dir.path().join(name);
+        let arguments = ["train", "digits", "--epochs", "1", "--json", "--seed", seed, "--threads", threads, "--out"];
+        let json = last_json(&succeed(gradus().args(arguments).arg(&out)));
+        (fs::read(out.join("model.safetensors")).unwrap(), json["test_loss"].to_string())
+    };
+    let one = train("one", "7", "1");
+    assert_eq!(train("two", "7", "2"), one);
+    assert_ne!(train("other", "8", "2"), one);
+}
+
+#[test]
+fn idx_files_of_any_size_train_with_test_files_or_without() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = striped_folder(&dir.path().join("stripes"), 120, 6);
+    let run = |seed: &str| {
+        let mut command = gradus();
+        command.current_dir(dir.path()).args(["train", "digits", "--epochs", "6", "--batch-size", "8", "--json"]);
+        last_json(&succeed(command.args(["--data", "stripes", "--seed", seed])))
+    };
+    let json = run("1");
+    assert_eq!(json["test_accuracy"].as_f64(), Some(1.0));
+    assert_eq!(json["model"].as_str(), Some("out/stripes/model.safetensors"));
+    let (pixels, labels) = stripes(10, 6);
+    let test = gzip(&idx(&[10, 6, 6], &pixels));
+    folder(&data, &[("t10k-images-idx3-ubyte.gz", &test), ("t10k-labels-idx1-ubyte", &idx(&[10], &labels))]);
+    // The default folder is used by now: the next one gets a number.
+    assert_eq!(run("2")["model"].as_str(), Some("out/stripes-2/model.safetensors"));
+    let config = fs::read_to_string(dir.path().join("out/stripes-2/config.toml")).unwrap();
+    assert!(config.contains("test_samples = 10"), "{config}");
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_saves_what_was_trained() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("run");
+    let mut command = gradus();
+    command.args(["train", "digits", "--epochs", "100000", "--json", "--out"]).arg(&out);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = Guard(child);
+    // The first line of standard error is the first finished epoch.
+    let mut stderr = std::io::BufReader::new(child.0.stderr.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut stderr, &mut line).unwrap();
+    assert!(line.starts_with("epoch 1/100000"), "{line}");
+    let id = child.0.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+    std::io::copy(&mut stderr, &mut std::io::sink()).unwrap();
+    let mut stdout = String::new();
+    std::io::Read::read_to_string(&mut child.0.stdout.take().unwrap(), &mut stdout).unwrap();
+    assert!(child.0.wait().unwrap().success(), "{stdout}");
+    let json = last_json(&stdout);
+    assert_eq!(json["interrupted"].as_bool(), Some(true));
+    assert!(out.join("model.safetensors").exists() && out.join("metrics.csv").exists());
+}
+
+/// Ends the process if the test fails first.
+struct Guard(std::process::Child);
+
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn devices_are_listed() {
+    let stdout = succeed(gradus().args(["devices", "--json"]));
+    for word in ["cpu", "hardware", "memory", "isa", "cores", "threads"] {
+        assert!(stdout.contains(word), "{word}: {stdout}");
+    }
+    assert_eq!(last_json(&stdout)["devices"][0]["name"].as_str(), Some("cpu"));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let mut child = gradus().arg("devices").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success() && text(&output).1.is_empty(), "{output:?}");
+}

@@ -1,0 +1,78 @@
+//! [`Sample`]: how samples become a batch of tensors.
+
+use gradus_tensor::{Device, Error, Result, Tensor};
+
+use crate::Image;
+
+/// What a [`DataLoader`](crate::DataLoader) can put into a batch.
+pub trait Sample: Send + Sized + 'static {
+    /// The batch: tensors with the samples along their first axis.
+    type Batch: Send + 'static;
+
+    /// The batch of `samples`, of which there is at least one, on `device`. Errors if their shapes differ.
+    fn collate(samples: Vec<Self>, device: &Device) -> Result<Self::Batch>;
+}
+
+/// Stacks along a new first axis.
+impl Sample for Tensor {
+    type Batch = Tensor;
+
+    fn collate(samples: Vec<Self>, _: &Device) -> Result<Tensor> {
+        Tensor::stack(&samples.iter().collect::<Vec<_>>(), 0)
+    }
+}
+
+/// `[n, channels, height, width]` of f32.
+impl Sample for Image {
+    type Batch = Tensor;
+
+    fn collate(samples: Vec<Self>, device: &Device) -> Result<Tensor> {
+        let first = samples.first().map_or([0; 3], Image::shape);
+        if let Some(at) = samples.iter().position(|s| s.shape() != first) {
+            let m = format!("image 0 of the batch is {first:?} and image {at} is {:?}", samples[at].shape());
+            return Err(Error::shape("collate", m).help("images of a batch have one size; resize them first"));
+        }
+        let mut pixels = Vec::with_capacity(samples.len() * first.iter().product::<usize>());
+        samples.iter().for_each(|s| pixels.extend_from_slice(s.pixels()));
+        Tensor::from_vec(pixels, [samples.len(), first[0], first[1], first[2]], device)
+    }
+}
+
+/// `[n, len]`.
+impl Sample for Vec<f32> {
+    type Batch = Tensor;
+
+    fn collate(samples: Vec<Self>, device: &Device) -> Result<Tensor> {
+        let len = samples.first().map_or(0, Vec::len);
+        if let Some(at) = samples.iter().position(|s| s.len() != len) {
+            let m = format!("sample 0 of the batch has {len} values and sample {at} has {}", samples[at].len());
+            return Err(Error::shape("collate", m).help("pad or cut them to one length"));
+        }
+        Tensor::from_vec(samples.concat(), [samples.len(), len], device)
+    }
+}
+
+macro_rules! numbers {
+    ($($t:ty),*) => { $(
+        /// `[n]`.
+        impl Sample for $t {
+            type Batch = Tensor;
+
+            fn collate(samples: Vec<Self>, device: &Device) -> Result<Tensor> {
+                let n = samples.len();
+                Tensor::from_vec(samples, [n], device)
+            }
+        }
+    )* };
+}
+numbers!(f32, f64, i64, i32, u8);
+
+/// Each side on its own.
+impl<A: Sample, B: Sample> Sample for (A, B) {
+    type Batch = (A::Batch, B::Batch);
+
+    fn collate(samples: Vec<Self>, device: &Device) -> Result<Self::Batch> {
+        let (a, b) = samples.into_iter().unzip();
+        Ok((A::collate(a, device)?, B::collate(b, device)?))
+    }
+}

@@ -1,0 +1,121 @@
+//! Small tables of numbers in CSV files: one row a line, values split by commas, no quotes.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+use gradus_tensor::{Error, ErrorKind, Result};
+
+/// The longest line that is read, in bytes.
+const LONGEST_LINE: u64 = 1 << 20;
+
+/// A table of finite numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Numbers {
+    columns: usize,
+    values: Vec<f32>,
+}
+
+impl Numbers {
+    /// Number of values in a row.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// The rows, top to bottom.
+    pub fn rows(&self) -> impl ExactSizeIterator<Item = &[f32]> {
+        self.values.chunks_exact(self.columns.max(1))
+    }
+}
+
+/// Reads a file; `skip` lines at its start (titles) are passed over.
+pub fn read_file(path: impl AsRef<Path>, skip: usize) -> Result<Numbers> {
+    let path = path.as_ref();
+    let failed = |e| Error::io("csv", path.display(), e).help("give the path of a CSV file that can be read");
+    let file = std::fs::File::open(path).map_err(failed)?;
+    if file.metadata().map_err(failed)?.is_dir() {
+        return Err(Error::new(ErrorKind::Io, "csv", format!("{} is a folder, not a CSV file", path.display())));
+    }
+    read(file, skip, &path.display().to_string())
+}
+
+/// Reads a table; `name` is what errors call it. Errors name the line and the column.
+///
+/// ```
+/// let table = gradus_data::csv::read(&b"a,b\n1,2\n3,4.5\n"[..], 1, "my.csv")?;
+/// assert_eq!(table.rows().last(), Some(&[3.0, 4.5][..]));
+/// let e = gradus_data::csv::read(&b"1,2\n3,x\n"[..], 0, "my.csv").unwrap_err();
+/// assert!(e.to_string().contains("my.csv: line 2, column 2"));
+/// # Ok::<(), gradus_tensor::Error>(())
+/// ```
+pub fn read(source: impl Read, skip: usize, name: &str) -> Result<Numbers> {
+    let bad = |line: usize, what: String| Error::new(ErrorKind::Format, "csv", format!("{name}: line {line}{what}"));
+    let mut source = BufReader::new(source);
+    let mut table = Numbers { columns: 0, values: Vec::new() };
+    let mut bytes = Vec::new();
+    for number in 1.. {
+        bytes.clear();
+        let read = source.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut bytes);
+        if read.map_err(|e| Error::io("csv", name, e))? == 0 {
+            break;
+        }
+        if bytes.len() as u64 == LONGEST_LINE {
+            return Err(bad(number, format!(" is longer than {LONGEST_LINE} bytes")).help("this is no table of numbers"));
+        }
+        let text = std::str::from_utf8(&bytes).map_err(|_| bad(number, " is not text".into()))?.trim();
+        if number <= skip || text.is_empty() {
+            continue;
+        }
+        let before = table.values.len();
+        for (column, word) in text.split(',').enumerate() {
+            let value = word.trim().parse::<f32>().ok().filter(|v| v.is_finite());
+            let value = value.ok_or_else(|| {
+                let word: String = word.chars().take(40).collect();
+                bad(number, format!(", column {}: `{word}` is not a finite number", column + 1))
+                    .help("values are numbers split by commas; titles at the top can be skipped")
+            })?;
+            table.values.push(value);
+        }
+        let found = table.values.len() - before;
+        if table.columns == 0 {
+            table.columns = found;
+        } else if found != table.columns {
+            return Err(bad(number, format!(" has {found} values; the lines before have {}", table.columns)));
+        }
+    }
+    if table.values.is_empty() {
+        return Err(Error::new(ErrorKind::Format, "csv", format!("{name} holds no rows")));
+    }
+    Ok(table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn broken_tables_say_where() {
+        for (text, want) in [
+            (&b""[..], "t holds no rows"),
+            (b"1,2\n3\n", "t: line 2 has 1 values; the lines before have 2"),
+            (b"1,nan\n", "t: line 1, column 2: `nan` is not a finite number"),
+            (b"1,,2\n", "t: line 1, column 2: `` is not"),
+            (b"\xff\xfe\n", "t: line 1 is not text"),
+        ] {
+            let e = read(text, 0, "t").unwrap_err();
+            assert!(e.to_string().contains(want), "{e}");
+            assert_eq!(e.kind(), &ErrorKind::Format);
+        }
+    }
+
+    #[test]
+    fn an_endless_line_is_refused() {
+        let e = read(std::io::repeat(b'1'), 0, "t").unwrap_err();
+        assert!(e.to_string().contains("line 1 is longer"), "{e}");
+    }
+
+    #[test]
+    fn spaces_empty_lines_and_windows_ends_are_fine() {
+        let table = read(&b" 1 , 2\r\n\r\n-3e1,+4\r\n"[..], 0, "t").unwrap();
+        assert_eq!(table, Numbers { columns: 2, values: vec![1.0, 2.0, -30.0, 4.0] });
+    }
+}

@@ -1,0 +1,292 @@
+//! [`DataLoader`]: shuffled batches of tensors out of a dataset.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use gradus_tensor::{Device, Error, ErrorKind, Generator, Result};
+
+use crate::workers::Workers;
+use crate::{Dataset, Sample};
+
+/// Keys of the generators that a loader forks from its seed.
+const SHUFFLE: u64 = 1;
+const AUGMENT: u64 = 2;
+
+/// The most worker threads.
+const MOST_WORKERS: usize = 256;
+
+/// A change of a sample, with random numbers of its own.
+type Augment<T> = dyn Fn(T, &mut Generator) -> Result<T> + Send + Sync;
+
+/// Batches of a dataset, epoch by epoch.
+///
+/// What an epoch gives is decided by the dataset, the seed and the epoch's number; workers change the speed only.
+pub struct DataLoader<D: Dataset> {
+    plan: Arc<Plan<D>>,
+    workers: usize,
+    prefetch: usize,
+    drop_last: bool,
+    shuffle: bool,
+}
+
+/// What workers need to make a batch.
+pub(crate) struct Plan<D: Dataset> {
+    dataset: D,
+    device: Device,
+    batch_size: usize,
+    seed: u64,
+    augment: Option<Box<Augment<D::Item>>>,
+}
+
+/// The settings of a [`DataLoader`]; made by [`DataLoader::new`].
+pub struct DataLoaderBuilder<D: Dataset> {
+    loader: DataLoader<D>,
+}
+
+impl<D> DataLoader<D>
+where
+    D: Dataset + 'static,
+    D::Item: Sample,
+{
+    /// Settings to start from: batches of 32 in the dataset's order, made in the calling thread. End with
+    /// [`build`](DataLoaderBuilder::build).
+    // A builder is what `new` starts, as the workspace's other loaders of settings do.
+    #[allow(clippy::new_ret_no_self)]
+    pub fn new(dataset: D, device: &Device) -> DataLoaderBuilder<D> {
+        let plan = Plan { dataset, device: device.clone(), batch_size: 32, seed: 0, augment: None };
+        let loader =
+            DataLoader { plan: Arc::new(plan), workers: 0, prefetch: 2, drop_last: false, shuffle: false };
+        DataLoaderBuilder { loader }
+    }
+
+    /// The dataset.
+    pub fn dataset(&self) -> &D {
+        &self.plan.dataset
+    }
+
+    /// Where the batches live.
+    pub fn device(&self) -> &Device {
+        &self.plan.device
+    }
+
+    /// The most samples in a batch.
+    pub fn batch_size(&self) -> usize {
+        self.plan.batch_size
+    }
+
+    /// Number of batches of an epoch.
+    pub fn len(&self) -> usize {
+        let n = self.plan.dataset.len();
+        if self.drop_last { n / self.plan.batch_size } else { n.div_ceil(self.plan.batch_size) }
+    }
+
+    /// Whether an epoch has no batch.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Number of samples of an epoch.
+    pub fn samples(&self) -> usize {
+        self.plan.dataset.len().min(self.len().saturating_mul(self.plan.batch_size))
+    }
+
+    /// The batches of epoch number `epoch`. The first error ends them. Dropping the iterator stops its workers.
+    pub fn epoch(&self, epoch: u64) -> Result<Batches<<D::Item as Sample>::Batch>> {
+        let n = self.plan.dataset.len();
+        let order = if self.shuffle {
+            Generator::new(self.plan.seed).fork(SHUFFLE).fork(epoch).permutation(n)
+        } else {
+            (0..n).collect()
+        };
+        let (count, plan) = (self.len(), self.plan.clone());
+        let make = move |batch: usize, stopped: &dyn Fn() -> bool| plan.make(epoch, &order, batch, stopped);
+        let source = if self.workers == 0 {
+            Source::Inline(Box::new(make))
+        } else {
+            Source::Workers(Workers::start(self.workers.min(count), self.prefetch, count, make)?)
+        };
+        Ok(Batches { source, next: 0, count })
+    }
+}
+
+impl<D> Plan<D>
+where
+    D: Dataset + 'static,
+    D::Item: Sample,
+{
+    /// Batch number `batch` of the epoch with this order; `None` if `stopped` says so in between.
+    fn make(
+        &self,
+        epoch: u64,
+        order: &[usize],
+        batch: usize,
+        stopped: &dyn Fn() -> bool,
+    ) -> Option<Result<<D::Item as Sample>::Batch>> {
+        let start = batch.saturating_mul(self.batch_size).min(order.len());
+        let end = start.saturating_add(self.batch_size).min(order.len());
+        let mut samples = Vec::with_capacity(end - start);
+        for &index in &order[start..end] {
+            if stopped() {
+                return None;
+            }
+            match guard(&format!("sample {index}"), || self.sample(epoch, index)) {
+                Ok(sample) => samples.push(sample),
+                Err(e) => return Some(Err(e.note(format!("while reading sample {index} of the dataset")))),
+            }
+        }
+        let collated = guard(&format!("batch {batch}"), || D::Item::collate(samples, &self.device));
+        Some(collated.map_err(|e| e.note(format!("while joining samples {:?} of the dataset", &order[start..end]))))
+    }
+
+    fn sample(&self, epoch: u64, index: usize) -> Result<D::Item> {
+        let sample = self.dataset.get(index)?;
+        match &self.augment {
+            Some(augment) => {
+                let mut generator = Generator::new(self.seed).fork(AUGMENT).fork(epoch).fork(index as u64);
+                augment(sample, &mut generator)
+            }
+            None => Ok(sample),
+        }
+    }
+}
+
+/// The result of `f`; a panic in it becomes an error.
+fn guard<T>(what: &str, f: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<&str>().map(|s| s.to_string());
+        let said = said.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+        Err(Error::argument("data_loader", format!("{what}: the dataset's code panicked: {said}")))
+    })
+}
+
+impl<D> DataLoaderBuilder<D>
+where
+    D: Dataset + 'static,
+    D::Item: Sample,
+{
+    fn plan(mut self, change: impl FnOnce(&mut Plan<D>)) -> Self {
+        // The plan is shared only from the first epoch on.
+        if let Some(plan) = Arc::get_mut(&mut self.loader.plan) {
+            change(plan);
+        }
+        self
+    }
+
+    /// The most samples in a batch.
+    #[must_use]
+    pub fn batch_size(self, samples: usize) -> Self {
+        self.plan(|p| p.batch_size = samples)
+    }
+
+    /// A new random order every epoch, decided by `seed` and the epoch's number.
+    #[must_use]
+    pub fn shuffle(mut self, seed: u64) -> Self {
+        self.loader.shuffle = true;
+        self.plan(|p| p.seed = seed)
+    }
+
+    /// Leaves out the last batch of an epoch if it is not full.
+    #[must_use]
+    pub fn drop_last(mut self, drop: bool) -> Self {
+        self.loader.drop_last = drop;
+        self
+    }
+
+    /// Number of threads that make batches; with 0, the default, the calling thread makes them.
+    #[must_use]
+    pub fn workers(mut self, threads: usize) -> Self {
+        self.loader.workers = threads;
+        self
+    }
+
+    /// How many finished batches each worker may have waiting; 2 by default.
+    #[must_use]
+    pub fn prefetch(mut self, batches: usize) -> Self {
+        self.loader.prefetch = batches;
+        self
+    }
+
+    /// Changes every sample by `f`, whose random numbers depend on the seed, the epoch and the sample only.
+    #[must_use]
+    pub fn augment(self, f: impl Fn(D::Item, &mut Generator) -> Result<D::Item> + Send + Sync + 'static) -> Self {
+        self.plan(|p| p.augment = Some(Box::new(f)))
+    }
+
+    /// The loader. Errors on a batch size of 0, a prefetch of 0 or too many workers.
+    pub fn build(self) -> Result<DataLoader<D>> {
+        let loader = self.loader;
+        let fail = |m: String| Err(Error::argument("data_loader", m));
+        if loader.plan.batch_size == 0 {
+            return fail("the batch size is 0; it is at least 1".into());
+        }
+        if loader.prefetch == 0 {
+            return fail("prefetch is 0; it is at least 1".into());
+        }
+        if loader.workers > MOST_WORKERS {
+            return fail(format!("{} workers; it takes 0 to {MOST_WORKERS}", loader.workers));
+        }
+        Ok(loader)
+    }
+}
+
+impl<D: Dataset> fmt::Debug for DataLoader<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DataLoader")
+            .field("samples", &self.plan.dataset.len())
+            .field("batch_size", &self.plan.batch_size)
+            .field("shuffle", &self.shuffle.then_some(self.plan.seed))
+            .field("drop_last", &self.drop_last)
+            .field("workers", &self.workers)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<D: Dataset> fmt::Debug for DataLoaderBuilder<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.loader.fmt(f)
+    }
+}
+
+/// What makes batch `i`, unless told to stop.
+type Make<B> = dyn Fn(usize, &dyn Fn() -> bool) -> Option<Result<B>> + Send;
+
+enum Source<B> {
+    Inline(Box<Make<B>>),
+    Workers(Workers<B>),
+}
+
+/// The batches of one epoch, in order.
+pub struct Batches<B> {
+    source: Source<B>,
+    next: usize,
+    count: usize,
+}
+
+impl<B> Iterator for Batches<B> {
+    type Item = Result<B>;
+
+    fn next(&mut self) -> Option<Result<B>> {
+        if self.next >= self.count {
+            return None;
+        }
+        let batch = match &self.source {
+            Source::Inline(make) => make(self.next, &|| false)?,
+            Source::Workers(workers) => workers.receive(self.next).unwrap_or_else(|| {
+                Err(Error::new(ErrorKind::Backend, "data_loader", format!("the worker of batch {} is gone", self.next)))
+            }),
+        };
+        self.next = if batch.is_ok() { self.next + 1 } else { self.count };
+        Some(batch)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (0, Some(self.count - self.next))
+    }
+}
+
+impl<B> fmt::Debug for Batches<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Batches({} of {})", self.next, self.count)
+    }
+}

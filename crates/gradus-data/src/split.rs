@@ -1,0 +1,90 @@
+//! Splits of a dataset into a part to train on and a part to test with. They depend on the arguments only.
+
+use std::collections::BTreeMap;
+
+use gradus_tensor::{Error, Generator, Result};
+
+/// The indices of the two parts, each ascending.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Split {
+    /// What to train on.
+    pub train: Vec<usize>,
+    /// What is held out.
+    pub test: Vec<usize>,
+}
+
+/// Holds out a random share `test` (0 to 1) of `n` samples.
+pub fn random(n: usize, test: f64, seed: u64) -> Result<Split> {
+    stratified(&vec![0; n], test, seed)
+}
+
+/// Holds out a share `test` (0 to 1) of the samples, as nearly as possible the same share of every label.
+///
+/// ```
+/// let labels = [0, 0, 0, 0, 0, 0, 1, 1, 1, 1];
+/// let split = gradus_data::split::stratified(&labels, 0.5, 1)?;
+/// assert_eq!(split.test.iter().filter(|&&i| labels[i] == 0).count(), 3);
+/// assert_eq!(split.test.iter().filter(|&&i| labels[i] == 1).count(), 2);
+/// # Ok::<(), gradus_tensor::Error>(())
+/// ```
+pub fn stratified(labels: &[i64], test: f64, seed: u64) -> Result<Split> {
+    if !(0.0..=1.0).contains(&test) {
+        return Err(Error::argument("split", format!("the share to hold out is {test}; it goes from 0 to 1")));
+    }
+    let mut by_label: BTreeMap<i64, Vec<usize>> = BTreeMap::new();
+    for (index, &label) in labels.iter().enumerate() {
+        by_label.entry(label).or_default().push(index);
+    }
+    // Largest remainders: every label gets its share rounded down, and those that lost most get one more.
+    let wanted = (labels.len() as f64 * test).round() as usize;
+    let mut counts: Vec<usize> = by_label.values().map(|c| (c.len() as f64 * test).floor() as usize).collect();
+    let mut by_loss: Vec<(usize, f64)> =
+        by_label.values().map(|c| (c.len() as f64 * test).fract()).enumerate().collect();
+    by_loss.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    let missing = wanted.saturating_sub(counts.iter().sum());
+    for &(class, _) in by_loss.iter().take(missing) {
+        counts[class] += 1;
+    }
+    let mut split = Split { train: Vec::new(), test: Vec::new() };
+    let base = Generator::new(seed);
+    for ((&label, members), &count) in by_label.iter().zip(&counts) {
+        let order = base.fork(label as u64).permutation(members.len());
+        let count = count.min(members.len());
+        split.test.extend(order[..count].iter().map(|&i| members[i]));
+        split.train.extend(order[count..].iter().map(|&i| members[i]));
+    }
+    split.train.sort_unstable();
+    split.test.sort_unstable();
+    Ok(split)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_are_disjoint_complete_and_as_large_as_asked() {
+        let labels: Vec<i64> = (0..1797).map(|i| i * i % 10).collect();
+        for (test, count) in [(0.0, 0), (0.2, 359), (0.5, 899), (1.0, 1797)] {
+            let split = stratified(&labels, test, 3).unwrap();
+            assert_eq!(split.test.len(), count);
+            let mut all = [split.train, split.test].concat();
+            all.sort_unstable();
+            assert!(all.into_iter().eq(0..1797));
+        }
+    }
+
+    #[test]
+    fn another_seed_is_another_split_and_the_same_seed_the_same() {
+        assert_eq!(random(100, 0.3, 1).unwrap(), random(100, 0.3, 1).unwrap());
+        assert_ne!(random(100, 0.3, 1).unwrap(), random(100, 0.3, 2).unwrap());
+    }
+
+    #[test]
+    fn a_share_that_is_none_is_an_error() {
+        for test in [-0.1, 1.5, f64::NAN, f64::INFINITY] {
+            assert!(random(10, test, 0).is_err(), "{test}");
+        }
+        assert_eq!(random(0, 0.5, 0).unwrap(), Split { train: vec![], test: vec![] });
+    }
+}

@@ -1,0 +1,227 @@
+//! [`Init`]: where new parameters live and how their first values are drawn.
+//!
+//! Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks" (2010), for `xavier`;
+//! He et al., "Delving deep into rectifiers" (2015), for `kaiming`. Fans are PyTorch's: of a weight `[out, in, ..]` with
+//! `k` elements in the trailing axes, `fan_in = in * k` and `fan_out = out * k`.
+
+use gradus_tensor::backend::params::Distribution;
+use gradus_tensor::{DType, Device, Error, Generator, Result, Shape, Tensor, bf16, f16};
+
+use crate::normal_quantile::{normal_cdf, normal_quantile};
+
+/// The dtype, the device and the random numbers of new parameters; every constructor of a layer takes one.
+///
+/// ```
+/// # use gradus_nn::{Init, init::{Fan, Gain}}; use gradus_tensor::*;
+/// # let device = Device::from_backend(std::sync::Arc::new(gradus_cpu::CpuBackend::new()?));
+/// let mut generator = Generator::new(7);
+/// let mut init = Init::new(DType::F32, &device, &mut generator);
+/// let weight = init.kaiming_uniform([64, 32], Fan::In, Gain::Relu)?;
+/// let bound = (6.0f32 / 32.0).sqrt();
+/// assert!(weight.to_vec::<f32>()?.iter().all(|w| w.abs() <= bound));
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Init<'a> {
+    /// The dtype of new parameters, a float.
+    pub dtype: DType,
+    /// Where new parameters live.
+    pub device: &'a Device,
+    /// Where random numbers come from; it moves on with each draw.
+    pub generator: &'a mut Generator,
+}
+
+/// Which number of connections keeps its variance: forward (`In`) or backward (`Out`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
+pub enum Fan {
+    #[default]
+    In,
+    Out,
+}
+
+/// The factor that makes up for the nonlinearity that follows.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum Gain {
+    /// 1, for linear layers and sigmoid.
+    #[default]
+    Linear,
+    /// `sqrt(2)`
+    Relu,
+    /// `sqrt(2 / (1 + slope^2))`
+    LeakyRelu(f64),
+    /// `5 / 3`
+    Tanh,
+    /// Any factor.
+    Factor(f64),
+}
+
+impl Gain {
+    /// The factor.
+    pub fn factor(self) -> f64 {
+        match self {
+            Gain::Linear => 1.0,
+            Gain::Relu => 2f64.sqrt(),
+            Gain::LeakyRelu(slope) => (2.0 / (1.0 + slope * slope)).sqrt(),
+            Gain::Tanh => 5.0 / 3.0,
+            Gain::Factor(f) => f,
+        }
+    }
+}
+
+/// `(fan_in, fan_out)` of a weight `[out, in, ..]`.
+fn fans(shape: &[usize]) -> Result<(f64, f64)> {
+    if shape.len() < 2 {
+        let m = format!("a weight of shape {} has no fan: it needs an output and an input axis", Shape::display(shape));
+        return Err(Error::shape("init", m).help("use uniform or normal for vectors"));
+    }
+    let field: f64 = shape[2..].iter().map(|&k| k as f64).product();
+    Ok((shape[1] as f64 * field, shape[0] as f64 * field))
+}
+
+/// `factor / sqrt(fan)`, 0 for an empty fan.
+fn over_root(factor: f64, fan: f64) -> f64 {
+    if fan > 0.0 { factor / fan.sqrt() } else { 0.0 }
+}
+
+impl<'a> Init<'a> {
+    /// New parameters of `dtype` on `device`, drawn from `generator`.
+    pub fn new(dtype: DType, device: &'a Device, generator: &'a mut Generator) -> Self {
+        Init { dtype, device, generator }
+    }
+
+    /// All `value`.
+    pub fn constant(&self, shape: impl AsRef<[usize]>, value: f64) -> Result<Tensor> {
+        Tensor::full(shape, value, self.dtype, self.device)
+    }
+
+    /// All zeros.
+    pub fn zeros(&self, shape: impl AsRef<[usize]>) -> Result<Tensor> {
+        self.constant(shape, 0.0)
+    }
+
+    /// All ones.
+    pub fn ones(&self, shape: impl AsRef<[usize]>) -> Result<Tensor> {
+        self.constant(shape, 1.0)
+    }
+
+    /// Uniform in `[lo, hi)`.
+    pub fn uniform(&mut self, shape: impl AsRef<[usize]>, lo: f64, hi: f64) -> Result<Tensor> {
+        Tensor::random(Distribution::Uniform { lo, hi }, shape, self.dtype, self.device, self.generator)
+    }
+
+    /// Normal.
+    pub fn normal(&mut self, shape: impl AsRef<[usize]>, mean: f64, std: f64) -> Result<Tensor> {
+        Tensor::random(Distribution::Normal { mean, std }, shape, self.dtype, self.device, self.generator)
+    }
+
+    /// Normal, redrawn until it lies in `lo..=hi` (absolute values, not standard deviations). Computed in f64 as
+    /// `mean + std * Q(u)` with the normal quantile function `Q` and a uniform `u` between the ends' probabilities.
+    pub fn truncated_normal(
+        &mut self,
+        shape: impl AsRef<[usize]>,
+        mean: f64,
+        std: f64,
+        lo: f64,
+        hi: f64,
+    ) -> Result<Tensor> {
+        let ok = mean.is_finite() && std.is_finite() && std > 0.0 && lo < hi;
+        // The tail of the lower end, so that windows far out keep their precision.
+        let (mut a, mut b) = ((lo - mean) / std, (hi - mean) / std);
+        let mirrored = a > 0.0;
+        if mirrored {
+            (a, b) = (-b, -a);
+        }
+        let (pa, pb) = (normal_cdf(a), normal_cdf(b));
+        if !ok || pa.is_nan() || pb.is_nan() || pa >= pb {
+            let m = format!("mean {mean}, standard deviation {std} and the window {lo}..={hi} are no distribution");
+            return Err(Error::argument("truncated_normal", m));
+        }
+        let n = Shape::new(shape.as_ref())?.numel();
+        let sign = if mirrored { -1.0 } else { 1.0 };
+        let mut draw = || {
+            let u = ((self.generator.next_u64() >> 11) as f64 + 0.5) / 9_007_199_254_740_992.0;
+            (mean + std * sign * normal_quantile(pa + u * (pb - pa))).clamp(lo, hi)
+        };
+        let values: Vec<f64> = (0..n).map(|_| draw()).collect();
+        self.place(&values, shape.as_ref())
+    }
+
+    /// Uniform in `±gain * sqrt(6 / (fan_in + fan_out))`.
+    pub fn xavier_uniform(&mut self, shape: impl AsRef<[usize]>, gain: Gain) -> Result<Tensor> {
+        let (fan_in, fan_out) = fans(shape.as_ref())?;
+        let bound = over_root(gain.factor() * 6f64.sqrt(), fan_in + fan_out);
+        self.uniform(shape, -bound, bound)
+    }
+
+    /// Normal with standard deviation `gain * sqrt(2 / (fan_in + fan_out))`.
+    pub fn xavier_normal(&mut self, shape: impl AsRef<[usize]>, gain: Gain) -> Result<Tensor> {
+        let (fan_in, fan_out) = fans(shape.as_ref())?;
+        let std = over_root(gain.factor() * 2f64.sqrt(), fan_in + fan_out);
+        self.normal(shape, 0.0, std)
+    }
+
+    /// Uniform in `±gain * sqrt(3 / fan)`.
+    pub fn kaiming_uniform(&mut self, shape: impl AsRef<[usize]>, fan: Fan, gain: Gain) -> Result<Tensor> {
+        let (fan_in, fan_out) = fans(shape.as_ref())?;
+        let fan = if fan == Fan::In { fan_in } else { fan_out };
+        let bound = over_root(gain.factor() * 3f64.sqrt(), fan);
+        self.uniform(shape, -bound, bound)
+    }
+
+    /// Normal with standard deviation `gain / sqrt(fan)`.
+    pub fn kaiming_normal(&mut self, shape: impl AsRef<[usize]>, fan: Fan, gain: Gain) -> Result<Tensor> {
+        let (fan_in, fan_out) = fans(shape.as_ref())?;
+        let std = over_root(gain.factor(), if fan == Fan::In { fan_in } else { fan_out });
+        self.normal(shape, 0.0, std)
+    }
+
+    /// A (semi-)orthogonal matrix times `gain`; trailing axes are flattened into the columns. Of a tall matrix the
+    /// columns are orthonormal, of a wide one the rows (Saxe et al., 2013). Computed in f64 on the host.
+    pub fn orthogonal(&mut self, shape: impl AsRef<[usize]>, gain: Gain) -> Result<Tensor> {
+        let dims = Shape::new(shape.as_ref())?;
+        fans(shape.as_ref())?;
+        let (rows, columns) = (dims[0], dims.numel().checked_div(dims[0]).unwrap_or(0));
+        let (count, length) = (rows.min(columns), rows.max(columns));
+        let on_host = |g: &mut Generator| {
+            let uniform = |g: &mut Generator| ((g.next_u64() >> 11) as f64 + 0.5) / 9_007_199_254_740_992.0;
+            (0..length).map(|_| normal_quantile(uniform(g))).collect::<Vec<f64>>()
+        };
+        let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f64>();
+        let mut basis: Vec<Vec<f64>> = Vec::with_capacity(count);
+        while basis.len() < count {
+            let mut v = on_host(self.generator);
+            // Twice: the second pass removes what rounding left of the first.
+            for _ in 0..2 {
+                for b in &basis {
+                    let overlap = dot(&v, b);
+                    v.iter_mut().zip(b).for_each(|(x, y)| *x -= overlap * y);
+                }
+            }
+            let norm = dot(&v, &v).sqrt();
+            // A draw inside the span of the others is drawn again.
+            if norm > 1e-6 {
+                v.iter_mut().for_each(|x| *x /= norm);
+                basis.push(v);
+            }
+        }
+        let at = |r: usize, c: usize| if rows <= columns { basis[r][c] } else { basis[c][r] };
+        let values: Vec<f64> = (0..rows * columns).map(|i| gain.factor() * at(i / columns, i % columns)).collect();
+        self.place(&values, shape.as_ref())
+    }
+
+    /// Values computed on the host, in the dtype and on the device of this.
+    fn place(&self, values: &[f64], shape: &[usize]) -> Result<Tensor> {
+        match self.dtype {
+            DType::F64 => Tensor::from_vec(values, shape, self.device),
+            DType::F32 => Tensor::from_vec(values.iter().map(|&v| v as f32).collect::<Vec<_>>(), shape, self.device),
+            DType::F16 => {
+                Tensor::from_vec(values.iter().map(|&v| f16::from_f64(v)).collect::<Vec<_>>(), shape, self.device)
+            }
+            DType::BF16 => {
+                Tensor::from_vec(values.iter().map(|&v| bf16::from_f64(v)).collect::<Vec<_>>(), shape, self.device)
+            }
+            other => Err(Error::dtype("init", other, "floats")),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! [`BatchNorm`].
+
+use gradus_tensor::ops::Class;
+use gradus_tensor::{DType, Elementwise, Error, Operand, Result, Tensor, no_grad};
+
+use crate::{Buffer, Forward, Init, Mode, Module, Parameter};
+
+/// Normalisation of each channel over the batch: `[n, c, ..]`, images `[n, c, h, w]` as well as `[n, c]`, to the same
+/// shape (Ioffe and Szegedy, 2015).
+///
+/// Training normalises with mean and biased variance of the batch, and moves the running statistics once per call:
+/// `running = (1 - momentum) * running + momentum * batch`, with the unbiased variance. Evaluation uses the running
+/// statistics. They are kept in at least f32.
+///
+/// ```
+/// # use gradus_nn::{BatchNorm2d, BatchNormConfig, Forward, Init, Module}; use gradus_tensor::*;
+/// # let device = Device::from_backend(std::sync::Arc::new(gradus_cpu::CpuBackend::new()?));
+/// # let mut generator = Generator::new(0);
+/// let mut norm = BatchNorm2d::new(1, BatchNormConfig::default(), &mut Init::new(DType::F32, &device, &mut generator))?;
+/// let x = Tensor::from_vec(vec![1.0f32, 3.0], [2, 1], &device)?;
+/// let y = norm.forward(&x)?.to_vec::<f32>()?;
+/// assert!((y[0] + 1.0).abs() < 1e-4 && (y[1] - 1.0).abs() < 1e-4);
+/// assert!((norm.running_mean.item()? - 0.2).abs() < 1e-6); // 0.1 * 2
+/// assert!((norm.running_var.item()? - 1.1).abs() < 1e-6); // 0.9 + 0.1 * 2
+/// norm.eval();
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone, Module)]
+pub struct BatchNorm {
+    num_features: usize,
+    eps: f64,
+    momentum: f64,
+    /// Scale of each channel, `[c]`, 1 at first.
+    pub weight: Option<Parameter>,
+    /// Shift of each channel, `[c]`, 0 at first.
+    pub bias: Option<Parameter>,
+    /// Running mean of each channel, `[c]`, 0 at first.
+    pub running_mean: Buffer,
+    /// Running variance of each channel, `[c]`, 1 at first.
+    pub running_var: Buffer,
+    /// Number of training batches seen, i64.
+    pub num_batches_tracked: Buffer,
+    mode: Mode,
+}
+
+/// What a [`BatchNorm`] has besides the number of channels.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BatchNormConfig {
+    /// Added to the variance; above 0. Default 1e-5.
+    pub eps: f64,
+    /// Weight of the new batch in the running statistics, 0 to 1. Default 0.1.
+    pub momentum: f64,
+    /// Whether there are weight and bias. Default true.
+    pub affine: bool,
+}
+
+impl Default for BatchNormConfig {
+    fn default() -> Self {
+        BatchNormConfig { eps: 1e-5, momentum: 0.1, affine: true }
+    }
+}
+
+/// Of (running, batch, momentum).
+static MOVE: Elementwise =
+    Elementwise::new("moving_average", Class::Float, |v| vec![v[0] * (1.0 - v[2]) + v[1] * v[2]]);
+
+impl BatchNorm {
+    /// A layer for `num_features` channels.
+    pub fn new(num_features: usize, config: BatchNormConfig, init: &mut Init<'_>) -> Result<Self> {
+        let BatchNormConfig { eps, momentum, affine } = config;
+        if !(eps > 0.0 && eps.is_finite()) {
+            return Err(Error::argument("batch_norm", format!("eps is {eps}; it is above 0")));
+        }
+        if !(0.0..=1.0).contains(&momentum) {
+            return Err(Error::argument("batch_norm", format!("momentum is {momentum}; it is 0 to 1")));
+        }
+        let (device, kept) = (init.device, init.dtype.compute());
+        let weight = if affine { Some(Parameter::new(init.ones([num_features])?)?) } else { None };
+        let bias = if affine { Some(Parameter::new(init.zeros([num_features])?)?) } else { None };
+        Ok(BatchNorm {
+            num_features,
+            eps,
+            momentum,
+            weight,
+            bias,
+            running_mean: Buffer::new(Tensor::zeros([num_features], kept, device)?)?,
+            running_var: Buffer::new(Tensor::ones([num_features], kept, device)?)?,
+            num_batches_tracked: Buffer::new(Tensor::zeros([], DType::I64, device)?)?,
+            mode: Mode::Train,
+        })
+    }
+}
+
+impl Forward for BatchNorm {
+    #[track_caller]
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        if input.rank() < 2 || input.shape()[1] != self.num_features {
+            let e = Error::shape("batch_norm", format!("the input is [n, {}, ..]", self.num_features));
+            return Err(e.operand("input", input.shape(), input.dtype(), input.device()));
+        }
+        let (weight, bias) = (self.weight.as_deref(), self.bias.as_deref());
+        if !self.mode.is_training() {
+            return input.batch_norm_eval(&self.running_mean, &self.running_var, weight, bias, self.eps);
+        }
+        let (y, batch) = input.batch_norm(weight, bias, self.eps)?;
+        let _guard = no_grad();
+        let moved = |running: &Tensor, batch: &Tensor| {
+            MOVE.apply(&[Operand::Tensor(running), Operand::Tensor(batch), self.momentum.into()])
+        };
+        let (mean, var) = (moved(&self.running_mean, &batch.mean)?, moved(&self.running_var, &batch.var)?);
+        self.running_mean.set(&mean)?;
+        self.running_var.set(&var)?;
+        self.num_batches_tracked.add_(1)?;
+        Ok(y)
+    }
+}

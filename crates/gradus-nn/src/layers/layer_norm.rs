@@ -1,0 +1,57 @@
+//! [`LayerNorm`].
+
+use gradus_tensor::{Error, Result, Tensor};
+
+use crate::{Forward, Init, Module, Parameter};
+
+/// Normalisation of the trailing axes of each sample to mean 0 and variance 1 (biased), then `* weight + bias` (Ba et al.,
+/// 2016): `[.., normalized_shape]` to the same shape.
+#[derive(Clone, Module)]
+pub struct LayerNorm {
+    normalized_shape: Vec<usize>,
+    eps: f64,
+    /// Of the normalised shape, 1 at first.
+    pub weight: Option<Parameter>,
+    /// Of the normalised shape, 0 at first.
+    pub bias: Option<Parameter>,
+}
+
+/// What a [`LayerNorm`] has besides its shape.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LayerNormConfig {
+    /// Added to the variance; above 0. Default 1e-5.
+    pub eps: f64,
+    /// Whether there is a weight. Default true.
+    pub weight: bool,
+    /// Whether there is a bias. Default true.
+    pub bias: bool,
+}
+
+impl Default for LayerNormConfig {
+    fn default() -> Self {
+        LayerNormConfig { eps: 1e-5, weight: true, bias: true }
+    }
+}
+
+impl LayerNorm {
+    /// A layer that normalises the trailing axes of these sizes, at least one.
+    pub fn new(normalized_shape: impl AsRef<[usize]>, config: LayerNormConfig, init: &mut Init<'_>) -> Result<Self> {
+        let shape = normalized_shape.as_ref();
+        if shape.is_empty() {
+            return Err(Error::argument("layer_norm", "the normalised shape has no axes"));
+        }
+        if !(config.eps > 0.0 && config.eps.is_finite()) {
+            return Err(Error::argument("layer_norm", format!("eps is {}; it is above 0", config.eps)));
+        }
+        let weight = if config.weight { Some(Parameter::new(init.ones(shape)?)?) } else { None };
+        let bias = if config.bias { Some(Parameter::new(init.zeros(shape)?)?) } else { None };
+        Ok(LayerNorm { normalized_shape: shape.to_vec(), eps: config.eps, weight, bias })
+    }
+}
+
+impl Forward for LayerNorm {
+    #[track_caller]
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        input.layer_norm(&self.normalized_shape, self.weight.as_deref(), self.bias.as_deref(), self.eps)
+    }
+}

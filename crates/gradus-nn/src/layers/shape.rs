@@ -1,0 +1,38 @@
+//! [`Flatten`] and [`Identity`].
+
+use gradus_tensor::{Result, Tensor};
+
+use crate::{Forward, Module};
+
+/// Merges axes `start` to `end`, both included; negative ones count from the end. The default keeps the batch axis:
+/// `[n, c, h, w]` to `[n, c * h * w]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Module)]
+pub struct Flatten {
+    /// First axis that is merged.
+    pub start: isize,
+    /// Last axis that is merged.
+    pub end: isize,
+}
+
+impl Default for Flatten {
+    fn default() -> Self {
+        Flatten { start: 1, end: -1 }
+    }
+}
+
+impl Forward for Flatten {
+    #[track_caller]
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        input.flatten(self.start, self.end)
+    }
+}
+
+/// Gives its input back: a place for a layer that is left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Module)]
+pub struct Identity;
+
+impl Forward for Identity {
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        Ok(input.clone())
+    }
+}

@@ -1,0 +1,71 @@
+//! Modules, layers, losses, initialisers, optimisers and schedules.
+//!
+//! ```
+//! use gradus_nn::{AdamConfig, AdamW, Forward, Init, Linear, Module, Optimizer};
+//! use gradus_tensor::{DType, Device, Generator, Result, Tensor};
+//!
+//! #[derive(Module)]
+//! struct Mlp {
+//!     fc1: Linear,
+//!     fc2: Linear,
+//! }
+//!
+//! impl Forward for Mlp {
+//!     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+//!         self.fc2.forward(&self.fc1.forward(x)?.relu()?)
+//!     }
+//! }
+//!
+//! # let device = Device::from_backend(std::sync::Arc::new(gradus_cpu::CpuBackend::new()?));
+//! let mut generator = Generator::new(42);
+//! let mut init = Init::new(DType::F32, &device, &mut generator);
+//! let model = Mlp { fc1: Linear::new(4, 8, &mut init)?, fc2: Linear::new(8, 3, &mut init)? };
+//! let mut optimizer = AdamW::new(model.named_parameters(), AdamConfig { lr: 0.01, ..Default::default() })?;
+//!
+//! let x = Tensor::randn([16, 4], DType::F32, &device, &mut generator)?;
+//! let target = Tensor::randint(0, 3, [16], DType::I64, &device, &mut generator)?;
+//! let first = model.forward(&x)?.cross_entropy(&target)?.item()?;
+//! for _ in 0..20 {
+//!     let loss = model.forward(&x)?.cross_entropy(&target)?;
+//!     optimizer.step(&loss.backward()?)?;
+//! }
+//! assert!(model.forward(&x)?.cross_entropy(&target)?.item()? < first);
+//! # Ok::<(), gradus_tensor::Error>(())
+//! ```
+//!
+//! A model is a struct of layers. [`Module`] gives names to what it holds (`fc1.weight`), the same names that PyTorch
+//! gives; [`Forward`] computes. Nothing is global or hidden: random numbers come from a [`Generator`] that the caller
+//! passes, gradients are returned by `backward` and handed to [`Optimizer::step`], a learning rate is a function of the
+//! step ([`Schedule`]).
+//!
+//! [`Generator`]: gradus_tensor::Generator
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+// The derive macro's code names this crate from outside; the layers here use it too.
+extern crate self as gradus_nn;
+
+pub mod init;
+mod layers;
+pub mod loss;
+mod module;
+mod normal_quantile;
+mod optim;
+mod parameter;
+mod safetensors_file;
+mod schedule;
+mod state_dict;
+mod std_modules;
+mod tree;
+
+pub use gradus_nn_derive::Module;
+pub use init::Init;
+pub use layers::*;
+pub use module::{Forward, Item, ItemMut, Module, Visitor, VisitorMut};
+pub use optim::{
+    Adam, AdamConfig, AdamW, Group, NonFinite, Optimizer, Sgd, SgdConfig, clip_grad_norm, clip_grad_value,
+};
+pub use parameter::{Buffer, Mode, Parameter, RandomState};
+pub use schedule::Schedule;
+pub use state_dict::{LoadReport, StateDict, Strict};
+pub use tree::Tree;

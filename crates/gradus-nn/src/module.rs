@@ -1,0 +1,395 @@
+//! [`Module`]: named parameters, buffers and submodules; [`Forward`]: what computes.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use gradus_tensor::{DType, Device, Error, Result, Tensor};
+
+use crate::{Buffer, LoadReport, Mode, Parameter, RandomState, StateDict, Strict, Tree};
+
+/// Anything with parameters and other state at named places.
+///
+/// Derive it: `#[derive(Module)]` visits each field under its name, and the field's type says what it is. Layers,
+/// [`Parameter`], [`Buffer`], [`RandomState`], [`Mode`] and structs that derive it are modules; so are `Vec`, arrays,
+/// tuples, `Option`, `Box` and `BTreeMap<String, _>` of modules; numbers, strings and the like are modules without state,
+/// which are only printed. A field of another type is left out with `#[module(skip)]`.
+///
+/// Names are joined with dots as in PyTorch: `conv1.weight`, `layers.0.bias`. `Option` and `Box` add no name; a single
+/// unnamed field adds none either. An enum visits the fields of its current variant, without the variant's name.
+///
+/// ```
+/// use gradus_nn::{Forward, Init, Linear, Module};
+/// # use gradus_tensor::*;
+///
+/// #[derive(Module)]
+/// struct Tower<A> {
+///     layers: Vec<Linear>,
+///     activation: A,
+///     scale: f64,
+/// }
+/// # let device = Device::from_backend(std::sync::Arc::new(gradus_cpu::CpuBackend::new()?));
+/// # let mut generator = Generator::new(0);
+/// let mut init = Init::new(DType::F32, &device, &mut generator);
+/// let layers = vec![Linear::new(2, 3, &mut init)?, Linear::without_bias(3, 1, &mut init)?];
+/// let mut tower = Tower { layers, activation: gradus_nn::Gelu, scale: 0.5 };
+///
+/// let names: Vec<String> = tower.named_parameters().into_iter().map(|(name, _)| name).collect();
+/// assert_eq!(names, ["layers.0.weight", "layers.0.bias", "layers.1.weight"]);
+/// assert_eq!(tower.num_parameters(), 2 * 3 + 3 + 3);
+/// tower.eval();
+/// let saved = tower.state_dict()?;
+/// tower.load_state_dict(&saved, gradus_nn::Strict::Yes)?;
+/// println!("{tower}");
+/// # Ok::<(), Error>(())
+/// ```
+///
+/// A field that is none of these does not compile:
+/// ```compile_fail
+/// #[derive(gradus_nn::Module)]
+/// struct Wrong {
+///     log: std::fs::File, // needs #[module(skip)]
+/// }
+/// ```
+///
+/// Methods that change the model take `&mut self`, though parameters are shared handles: a clone of a model is the same
+/// model, not a copy.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a module",
+    label = "not a module",
+    note = "a field of a module is a layer, a `Parameter`, a `Buffer`, a container of these, or a plain value",
+    note = "derive `Module` for your own type; wrap a tensor in `Parameter` (trained) or `Buffer` (kept)",
+    note = "leave out a field of any other type with `#[module(skip)]`"
+)]
+pub trait Module: Send + Sync {
+    /// Shows each field to `visitor` under its name, with [`Visitor::child`].
+    fn visit(&self, visitor: &mut Visitor<'_>);
+
+    /// As [`visit`](Module::visit), for change: the same fields under the same names.
+    fn visit_mut(&mut self, visitor: &mut VisitorMut<'_>);
+
+    /// The parameters with their names, in the order of the fields. A shared parameter comes once, under its first name.
+    fn named_parameters(&self) -> Vec<(String, Parameter)> {
+        let (mut seen, mut found) = (HashSet::new(), Vec::new());
+        self.visit(&mut Visitor::new(&mut |path, item| match item {
+            Item::Parameter(p) if seen.insert(p.id()) => found.push((path.to_owned(), p.clone())),
+            _ => {}
+        }));
+        found
+    }
+
+    /// The parameters in the order of the fields; a shared one once.
+    fn parameters(&self) -> Vec<Parameter> {
+        self.named_parameters().into_iter().map(|(_, p)| p).collect()
+    }
+
+    /// The buffers with their names, in the order of the fields.
+    fn named_buffers(&self) -> Vec<(String, Buffer)> {
+        let mut found = Vec::new();
+        self.visit(&mut Visitor::new(&mut |path, item| {
+            if let Item::Buffer(b) = item {
+                found.push((path.to_owned(), b.clone()));
+            }
+        }));
+        found
+    }
+
+    /// The random states with their names: what a checkpoint keeps besides the state dict, so that a continued run draws
+    /// the same numbers.
+    fn named_random_states(&self) -> Vec<(String, RandomState)> {
+        let mut found = Vec::new();
+        self.visit(&mut Visitor::new(&mut |path, item| {
+            if let Item::Random(r) = item {
+                found.push((path.to_owned(), r.clone()));
+            }
+        }));
+        found
+    }
+
+    /// Number of elements of all parameters; shared ones count once.
+    fn num_parameters(&self) -> usize {
+        self.named_parameters().iter().map(|(_, p)| p.numel()).sum()
+    }
+
+    /// Sets [`Mode::Train`] everywhere.
+    fn train(&mut self) {
+        set_mode(self, Mode::Train);
+    }
+
+    /// Sets [`Mode::Eval`] everywhere.
+    fn eval(&mut self) {
+        set_mode(self, Mode::Eval);
+    }
+
+    /// Freezes every parameter: no gradient, no step.
+    fn freeze(&mut self) {
+        self.named_parameters().iter().for_each(|(_, p)| p.freeze());
+    }
+
+    /// Unfreezes every parameter.
+    fn unfreeze(&mut self) {
+        self.named_parameters().iter().for_each(|(_, p)| p.unfreeze());
+    }
+
+    /// Freezes the parameters at and below a name: `"encoder"` for `encoder.weight` and `encoder.layers.0.bias`, not for
+    /// `encoder2.weight`. Errors if there are none.
+    fn freeze_under(&mut self, name: &str) -> Result<()> {
+        under(self, name)?.iter().for_each(Parameter::freeze);
+        Ok(())
+    }
+
+    /// Unfreezes the parameters at and below a name. Errors if there are none.
+    fn unfreeze_under(&mut self, name: &str) -> Result<()> {
+        under(self, name)?.iter().for_each(Parameter::unfreeze);
+        Ok(())
+    }
+
+    /// A copy of every parameter and buffer under each of its names; training on does not change it.
+    fn state_dict(&self) -> Result<StateDict> {
+        StateDict::copy_of(self)
+    }
+
+    /// Replaces parameters and buffers by those of `state`. Float values are converted to the module's float dtype.
+    ///
+    /// Everything is checked before the first write: on an error nothing has changed. A shared parameter needs one of its
+    /// names only; values under several of them have to agree.
+    ///
+    /// # Errors
+    /// With [`Strict::Yes`]: names that are missing, unexpected, or of another shape or dtype, all of them in one error.
+    /// [`Strict::No`] loads what fits and reports the rest.
+    fn load_state_dict(&mut self, state: &StateDict, strict: Strict) -> Result<LoadReport> {
+        state.load_into(self, strict)
+    }
+
+    /// Writes the state to a safetensors file, which PyTorch reads too. The file appears when it is complete: it is
+    /// written beside `path` and renamed.
+    fn save_safetensors(&self, path: impl AsRef<Path>) -> Result<()>
+    where
+        Self: Sized,
+    {
+        StateDict::view_of(self).save_safetensors(path)
+    }
+
+    /// Loads a safetensors file as [`load_state_dict`](Module::load_state_dict) does, by way of `device`, which is the
+    /// module's.
+    fn load_safetensors(&mut self, path: impl AsRef<Path>, device: &Device, strict: Strict) -> Result<LoadReport>
+    where
+        Self: Sized,
+    {
+        let path = path.as_ref();
+        let state = StateDict::load_safetensors(path, device)?;
+        state.load_into(self, strict).map_err(|e| e.note(format!("file: {}", path.display())))
+    }
+
+    /// Replaces each float parameter and buffer by one of another float dtype. Shared ones stay shared. An optimiser made
+    /// before keeps the old ones: make it afterwards.
+    fn cast_parameters(&mut self, dtype: DType) -> Result<()> {
+        if !dtype.is_float() {
+            return Err(Error::dtype("cast_parameters", dtype, "floats"));
+        }
+        replace(self, &|t| if t.dtype().is_float() { t.to_dtype(dtype) } else { Ok(t.clone()) })
+    }
+
+    /// Replaces each parameter and buffer by one on `device`. Shared ones stay shared. An optimiser made before keeps the
+    /// old ones: make it afterwards.
+    fn move_to(&mut self, device: &Device) -> Result<()> {
+        replace(self, &|t| {
+            if t.device() == device {
+                return Ok(t.clone());
+            }
+            Tensor::from_bytes(&t.to_bytes()?, t.shape(), t.dtype(), device)
+        })
+    }
+
+    /// The tree of modules, for printing.
+    fn tree(&self) -> Tree {
+        Tree::of(self)
+    }
+}
+
+/// A module that maps one tensor to another.
+pub trait Forward: Module {
+    /// Computes the output.
+    #[track_caller]
+    fn forward(&self, input: &Tensor) -> Result<Tensor>;
+}
+
+impl<F: Forward + ?Sized> Forward for Box<F> {
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        (**self).forward(input)
+    }
+}
+
+/// What a visit meets.
+#[derive(Clone, Copy)]
+#[non_exhaustive]
+pub enum Item<'a> {
+    /// A module of this type, whose fields follow.
+    Kind(&'a str),
+    /// A parameter.
+    Parameter(&'a Parameter),
+    /// A buffer.
+    Buffer(&'a Buffer),
+    /// A random state.
+    Random(&'a RandomState),
+    /// Training or evaluation.
+    Mode(Mode),
+    /// A plain value.
+    Setting(&'a dyn fmt::Debug),
+}
+
+/// What a visit for change meets.
+#[non_exhaustive]
+pub enum ItemMut<'a> {
+    /// A parameter.
+    Parameter(&'a mut Parameter),
+    /// A buffer.
+    Buffer(&'a mut Buffer),
+    /// A random state.
+    Random(&'a mut RandomState),
+    /// Training or evaluation.
+    Mode(&'a mut Mode),
+}
+
+/// A walk over a module: keeps the name of the current place and hands each item to a function.
+pub struct Visitor<'a> {
+    path: String,
+    sink: &'a mut dyn FnMut(&str, Item<'_>),
+}
+
+/// A walk over a module for change.
+pub struct VisitorMut<'a> {
+    path: String,
+    sink: &'a mut dyn FnMut(&str, ItemMut<'_>),
+}
+
+/// Appends a name; gives the length to go back to.
+fn enter(path: &mut String, name: &str) -> usize {
+    let before = path.len();
+    if before > 0 {
+        path.push('.');
+    }
+    path.push_str(name);
+    before
+}
+
+impl<'a> Visitor<'a> {
+    /// A walk that hands the name and value of each item to `sink`.
+    pub fn new(sink: &'a mut dyn FnMut(&str, Item<'_>)) -> Self {
+        Visitor { path: String::new(), sink }
+    }
+
+    /// Visits a field under its name.
+    pub fn child(&mut self, name: &str, module: &dyn Module) {
+        let before = enter(&mut self.path, name);
+        module.visit(self);
+        self.path.truncate(before);
+    }
+
+    /// Says what type of module the fields that follow belong to.
+    pub fn kind(&mut self, kind: &str) {
+        self.item(Item::Kind(kind));
+    }
+
+    /// Hands over an item at the current place.
+    pub fn item(&mut self, item: Item<'_>) {
+        (self.sink)(&self.path, item);
+    }
+}
+
+impl<'a> VisitorMut<'a> {
+    /// A walk that hands the name and value of each item to `sink`.
+    pub fn new(sink: &'a mut dyn FnMut(&str, ItemMut<'_>)) -> Self {
+        VisitorMut { path: String::new(), sink }
+    }
+
+    /// Visits a field under its name.
+    pub fn child(&mut self, name: &str, module: &mut dyn Module) {
+        let before = enter(&mut self.path, name);
+        module.visit_mut(self);
+        self.path.truncate(before);
+    }
+
+    /// Hands over an item at the current place.
+    pub fn item(&mut self, item: ItemMut<'_>) {
+        (self.sink)(&self.path, item);
+    }
+}
+
+fn set_mode<M: Module + ?Sized>(module: &mut M, mode: Mode) {
+    module.visit_mut(&mut VisitorMut::new(&mut |_, item| {
+        if let ItemMut::Mode(m) = item {
+            *m = mode;
+        }
+    }));
+}
+
+/// The parameters at and below a name.
+fn under<M: Module + ?Sized>(module: &M, name: &str) -> Result<Vec<Parameter>> {
+    let mut found = Vec::new();
+    let (mut tops, mut seen) = (Vec::new(), HashSet::new());
+    module.visit(&mut Visitor::new(&mut |path, item| {
+        let Item::Parameter(p) = item else { return };
+        if path.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')) {
+            found.push(p.clone());
+        }
+        let top = path.split('.').next().unwrap_or(path);
+        if seen.insert(top.to_owned()) {
+            tops.push(top.to_owned());
+        }
+    }));
+    if found.is_empty() {
+        let e = Error::argument("freeze", format!("there is no parameter at or below {name:?}"));
+        tops.truncate(20);
+        return Err(e.help(format!("names start with: {}", tops.join(", "))));
+    }
+    Ok(found)
+}
+
+/// Replaces every parameter and buffer by what `f` makes of its values; all are made before the first is replaced.
+fn replace<M: Module + ?Sized>(module: &mut M, f: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<()> {
+    let mut parameters: HashMap<usize, Parameter> = HashMap::new();
+    let mut buffers: HashMap<usize, Buffer> = HashMap::new();
+    let mut failure = None;
+    module.visit(&mut Visitor::new(&mut |_, item| {
+        let outcome = match item {
+            Item::Parameter(p) if !parameters.contains_key(&p.id()) => f(p.values()).and_then(|t| {
+                if Arc::ptr_eq(t.storage(), p.values().storage()) {
+                    return Ok(());
+                }
+                let new = Parameter::new(t)?;
+                if p.is_frozen() {
+                    new.freeze();
+                }
+                parameters.insert(p.id(), new);
+                Ok(())
+            }),
+            Item::Buffer(b) if !buffers.contains_key(&b.id()) => f(b.tensor()).and_then(|t| {
+                buffers.insert(b.id(), Buffer::new(t)?);
+                Ok(())
+            }),
+            _ => Ok(()),
+        };
+        if let Err(e) = outcome {
+            failure.get_or_insert(e);
+        }
+    }));
+    if let Some(e) = failure {
+        return Err(e);
+    }
+    module.visit_mut(&mut VisitorMut::new(&mut |_, item| match item {
+        ItemMut::Parameter(p) => {
+            if let Some(new) = parameters.get(&p.id()) {
+                *p = new.clone();
+            }
+        }
+        ItemMut::Buffer(b) => {
+            if let Some(new) = buffers.get(&b.id()) {
+                *b = new.clone();
+            }
+        }
+        _ => {}
+    }));
+    Ok(())
+}

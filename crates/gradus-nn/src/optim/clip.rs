@@ -1,0 +1,110 @@
+//! Clipping of gradients.
+
+use gradus_tensor::{DType, Device, Error, Gradients, Result, Tensor, no_grad};
+
+use crate::Parameter;
+
+/// The values of scalar tensors, with one download a device and dtype.
+pub(super) fn fetch(scalars: &[Tensor]) -> Result<Vec<f64>> {
+    let mut values = vec![0.0; scalars.len()];
+    let mut kinds: Vec<(&Device, DType, Vec<usize>)> = Vec::new();
+    for (i, s) in scalars.iter().enumerate() {
+        match kinds.iter_mut().find(|(device, dtype, _)| *device == s.device() && *dtype == s.dtype()) {
+            Some((.., members)) => members.push(i),
+            None => kinds.push((s.device(), s.dtype(), vec![i])),
+        }
+    }
+    for (_, dtype, members) in kinds {
+        let parts: Vec<&Tensor> = members.iter().map(|&i| &scalars[i]).collect();
+        let all = Tensor::stack(&parts, 0)?;
+        let found = match dtype {
+            DType::F64 => all.to_vec::<f64>()?,
+            _ => all.to_dtype(DType::F32)?.to_vec::<f32>()?.into_iter().map(f64::from).collect(),
+        };
+        members.into_iter().zip(found).for_each(|(i, v)| values[i] = v);
+    }
+    Ok(values)
+}
+
+/// The distinct parameters that have a gradient, with it.
+fn present<'a>(gradients: &Gradients, parameters: &'a [Parameter]) -> Vec<(&'a Parameter, Tensor)> {
+    let mut seen = std::collections::HashSet::new();
+    let distinct = parameters.iter().filter(|p| seen.insert(p.id()));
+    distinct.filter_map(|p| Some((p, gradients.get(p.tensor())?.detach()))).collect()
+}
+
+/// The norm of all elements of `gradients` together.
+///
+/// Squares are summed in at least f32. Where they overflow or vanish, they are summed again relative to the largest
+/// element: a finite norm is found whatever its size.
+fn total_norm(gradients: &[(&Parameter, Tensor)]) -> Result<f64> {
+    let wide = |g: &Tensor| g.to_dtype(g.dtype().compute());
+    let filled = || gradients.iter().map(|(_, g)| g).filter(|g| g.numel() > 0);
+    let squares = filled().map(|g| wide(g)?.square()?.sum_all()).collect::<Result<Vec<_>>>()?;
+    let sum: f64 = fetch(&squares)?.iter().sum();
+    if sum.is_nan() || (sum.is_finite() && sum > 1e-20) {
+        return Ok(sum.sqrt());
+    }
+    let largest = filled().map(|g| wide(g)?.abs()?.max_all()).collect::<Result<Vec<_>>>()?;
+    let largest = fetch(&largest)?.into_iter().fold(0.0, f64::max);
+    if largest == 0.0 || !largest.is_finite() {
+        return Ok(largest);
+    }
+    let squares = filled().map(|g| wide(g)?.div(largest)?.square()?.sum_all()).collect::<Result<Vec<_>>>()?;
+    Ok(largest * fetch(&squares)?.iter().sum::<f64>().sqrt())
+}
+
+/// Scales the gradients of `parameters` so that their norm together is at most `max_norm`, by
+/// `min(1, max_norm / (norm + 1e-6))` as PyTorch does, and gives the norm before. A shared parameter counts once;
+/// parameters without a gradient do not count.
+///
+/// ```
+/// # use gradus_nn::{Parameter, clip_grad_norm}; use gradus_tensor::*;
+/// # let device = Device::from_backend(std::sync::Arc::new(gradus_cpu::CpuBackend::new()?));
+/// let p = Parameter::new(Tensor::from_vec([3.0f32, 4.0], [2], &device)?)?;
+/// let mut gradients = p.square()?.sum_all()?.mul(0.5)?.backward()?;
+/// assert_eq!(clip_grad_norm(&mut gradients, &[p.clone()], 1.0)?, 5.0);
+/// let clipped = gradients.get(&p).unwrap().to_vec::<f32>()?;
+/// assert!((clipped[0] - 0.6).abs() < 1e-6 && (clipped[1] - 0.8).abs() < 1e-6);
+/// # Ok::<(), Error>(())
+/// ```
+///
+/// # Errors
+/// A norm that is not finite, and a `max_norm` that is not above 0; no gradient is changed.
+pub fn clip_grad_norm(gradients: &mut Gradients, parameters: &[Parameter], max_norm: f64) -> Result<f64> {
+    if max_norm.is_nan() || max_norm <= 0.0 {
+        return Err(Error::argument("clip_grad_norm", format!("max_norm is {max_norm}; it is above 0")));
+    }
+    let _guard = no_grad();
+    let found = present(gradients, parameters);
+    let norm = total_norm(&found)?;
+    if !norm.is_finite() {
+        let m = format!("the norm of the gradients is {norm}; nothing was changed");
+        return Err(Error::argument("clip_grad_norm", m).help("lower the learning rate, or skip this step"));
+    }
+    let factor = max_norm / (norm + 1e-6);
+    if factor < 1.0 {
+        replace(gradients, found, |g| g.mul(factor))?;
+    }
+    Ok(norm)
+}
+
+/// Clamps each element of the gradients of `parameters` to `-max ..= max`; NaN stays.
+pub fn clip_grad_value(gradients: &mut Gradients, parameters: &[Parameter], max: f64) -> Result<()> {
+    if max.is_nan() || max < 0.0 {
+        return Err(Error::argument("clip_grad_value", format!("max is {max}; it is at least 0")));
+    }
+    let _guard = no_grad();
+    let found = present(gradients, parameters);
+    replace(gradients, found, |g| g.clamp(-max, max))
+}
+
+/// Replaces the gradients by what `f` makes of them; all are made before the first is replaced.
+fn replace(
+    gradients: &mut Gradients,
+    found: Vec<(&Parameter, Tensor)>,
+    f: impl Fn(&Tensor) -> Result<Tensor>,
+) -> Result<()> {
+    let new = found.into_iter().map(|(p, g)| Ok((p, f(&g)?))).collect::<Result<Vec<_>>>()?;
+    new.into_iter().try_for_each(|(p, g)| gradients.set(p.tensor(), g))
+}

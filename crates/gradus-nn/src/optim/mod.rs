@@ -1,0 +1,104 @@
+//! Optimisers: [`Sgd`], [`Adam`], [`AdamW`], and clipping of gradients.
+
+mod adam;
+mod clip;
+mod group;
+mod sgd;
+mod state;
+mod stepper;
+
+use gradus_tensor::{Gradients, Result};
+
+pub use adam::{Adam, AdamConfig, AdamW};
+pub use clip::{clip_grad_norm, clip_grad_value};
+pub use group::Group;
+pub use sgd::{Sgd, SgdConfig};
+
+use crate::{Parameter, StateDict};
+
+/// Moves parameters along their gradients.
+///
+/// A step is all or nothing: shapes, dtypes, devices and hyper-parameters of all parameters are checked, and memory for
+/// new state is allocated, before the first write; only a device that fails half-way can leave a step unfinished. A
+/// parameter without a gradient, or frozen, is left as it is; a shared one is stepped once. Parameters of f16 and bf16 are
+/// stepped in an f32 copy and rounded once.
+pub trait Optimizer: Send {
+    /// One step. Errors, besides what does not fit, if there are gradients but none for a parameter of this optimiser.
+    fn step(&mut self, gradients: &Gradients) -> Result<()>;
+
+    /// The learning rate of each group as the next step uses it: the group's own times the factor.
+    fn lr(&self) -> Vec<f64>;
+
+    /// Sets the learning rate of one group, without the factor.
+    fn set_lr(&mut self, group: usize, lr: f64) -> Result<()>;
+
+    /// Sets the factor on the learning rates of all groups; see [`Schedule`](crate::Schedule).
+    fn set_lr_factor(&mut self, factor: f64) -> Result<()>;
+
+    /// The parameters of all groups.
+    fn parameters(&self) -> Vec<Parameter>;
+
+    /// Steps that were left out because a gradient was not finite; see [`NonFinite::Skip`].
+    fn skipped_steps(&self) -> u64;
+
+    /// A copy of the state: tensors under `{parameter}.{what}` (`fc1.weight.exp_avg`), and in the metadata the number of
+    /// steps of each parameter and learning rate and weight decay of each group.
+    fn state_dict(&self) -> Result<StateDict>;
+
+    /// Replaces the state by a saved one, with learning rates and weight decays; checked as a whole before it is taken.
+    fn load_state_dict(&mut self, state: &StateDict) -> Result<()>;
+}
+
+/// What a step does if a gradient contains a NaN or an infinity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NonFinite {
+    /// Not looked at: no cost.
+    #[default]
+    Unchecked,
+    /// An error that names the parameters; nothing is changed.
+    Error,
+    /// Nothing is changed, and [`Optimizer::skipped_steps`] counts.
+    Skip,
+}
+
+/// The methods of an optimiser over its stepper.
+macro_rules! optimizer {
+    ($name:ident) => {
+        impl $name {
+            /// With this treatment of gradients that are not finite.
+            #[must_use]
+            pub fn non_finite(mut self, policy: crate::NonFinite) -> Self {
+                self.0.non_finite = policy;
+                self
+            }
+        }
+
+        impl crate::Optimizer for $name {
+            fn step(&mut self, gradients: &gradus_tensor::Gradients) -> gradus_tensor::Result<()> {
+                self.0.step(gradients)
+            }
+            fn lr(&self) -> Vec<f64> {
+                self.0.lr()
+            }
+            fn set_lr(&mut self, group: usize, lr: f64) -> gradus_tensor::Result<()> {
+                self.0.set_lr(group, lr)
+            }
+            fn set_lr_factor(&mut self, factor: f64) -> gradus_tensor::Result<()> {
+                self.0.set_lr_factor(factor)
+            }
+            fn parameters(&self) -> Vec<crate::Parameter> {
+                self.0.members().map(|m| m.parameter.clone()).collect()
+            }
+            fn skipped_steps(&self) -> u64 {
+                self.0.skipped
+            }
+            fn state_dict(&self) -> gradus_tensor::Result<crate::StateDict> {
+                self.0.state_dict()
+            }
+            fn load_state_dict(&mut self, state: &crate::StateDict) -> gradus_tensor::Result<()> {
+                self.0.load_state_dict(state)
+            }
+        }
+    };
+}
+use optimizer;

@@ -1,0 +1,271 @@
+//! [`Stepper`]: groups, checks and state, the same for every optimiser; a [`Rule`] does the arithmetic.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use gradus_tensor::{DType, Error, ErrorKind, Gradients, Result, Storage, Tensor, no_grad};
+
+use super::clip::fetch;
+use super::{Group, NonFinite};
+use crate::Parameter;
+
+/// What distinguishes one optimiser from another.
+pub(super) trait Rule: Send {
+    /// The optimiser's name.
+    fn name(&self) -> &'static str;
+
+    /// Learning rate and weight decay of a group without its own.
+    fn defaults(&self) -> (f64, f64);
+
+    /// Refuses impossible hyper-parameters.
+    fn check(&self) -> Result<()>;
+
+    /// Names of the tensors that are kept for each parameter.
+    fn slots(&self) -> &'static [&'static str];
+
+    /// Moves `target` in place; `slots` are those of the parameter.
+    fn update(&self, hyper: Hyper, target: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> Result<()>;
+}
+
+/// The numbers of one step of one parameter.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Hyper {
+    pub(super) lr: f64,
+    pub(super) weight_decay: f64,
+    /// From 1.
+    pub(super) step: u64,
+}
+
+/// A parameter and its state.
+pub(super) struct Member {
+    pub(super) name: String,
+    pub(super) parameter: Parameter,
+    /// `None` before the first step.
+    pub(super) state: Option<State>,
+}
+
+/// What is kept for a parameter.
+#[derive(Clone)]
+pub(super) struct State {
+    /// Steps made.
+    pub(super) step: u64,
+    pub(super) slots: Vec<Tensor>,
+    /// The values of a half-precision parameter in f32.
+    pub(super) master: Option<Master>,
+}
+
+/// A copy in f32, and the version that the parameter's storage had when both agreed.
+#[derive(Clone)]
+pub(super) struct Master {
+    pub(super) values: Tensor,
+    pub(super) version: u64,
+}
+
+pub(super) struct Members {
+    pub(super) lr: f64,
+    pub(super) weight_decay: f64,
+    pub(super) members: Vec<Member>,
+}
+
+pub(super) struct Stepper<R> {
+    pub(super) rule: R,
+    pub(super) groups: Vec<Members>,
+    pub(super) factor: f64,
+    pub(super) non_finite: NonFinite,
+    pub(super) skipped: u64,
+}
+
+/// What one step will do to one parameter.
+struct Work {
+    group: usize,
+    member: usize,
+    gradient: Tensor,
+    state: State,
+}
+
+/// Refuses a hyper-parameter that is not finite or below 0.
+pub(super) fn at_least_zero(op: &str, name: &str, value: f64) -> Result<f64> {
+    if value.is_finite() && value >= 0.0 {
+        return Ok(value);
+    }
+    Err(Error::argument(op, format!("{name} is {value}; it is finite and at least 0")))
+}
+
+impl<R: Rule> Stepper<R> {
+    pub(super) fn new(rule: R, groups: impl IntoIterator<Item = Group>) -> Result<Self> {
+        rule.check()?;
+        let op = rule.name();
+        let (lr, weight_decay) = rule.defaults();
+        // Name and group of each parameter seen, by identity, and what memory the parameters occupy.
+        let mut seen: HashMap<usize, usize> = HashMap::new();
+        let mut names: HashMap<String, ()> = HashMap::new();
+        let mut memory: HashMap<*const Storage, Vec<(std::ops::Range<usize>, String)>> = HashMap::new();
+        let mut made = Vec::new();
+        for (index, group) in groups.into_iter().enumerate() {
+            let mut members = Vec::with_capacity(group.parameters.len());
+            for (name, parameter) in group.parameters {
+                match seen.insert(parameter.id(), index) {
+                    // Shared within the group: stepped once.
+                    Some(other) if other == index => continue,
+                    Some(other) => {
+                        let m = format!("{name} is in group {other} and in group {index}");
+                        return Err(Error::argument(op, m).help("a parameter, however often shared, is in one group"));
+                    }
+                    None => {}
+                }
+                if names.insert(name.clone(), ()).is_some() {
+                    return Err(Error::argument(op, format!("two parameters have the name {name:?}")));
+                }
+                let (storage, span) = (parameter.values().storage(), parameter.values().layout().span());
+                let others = memory.entry(Arc::as_ptr(storage)).or_default();
+                if let Some((_, other)) = others.iter().find(|(o, _)| o.start < span.end && span.start < o.end) {
+                    let m = format!("{name} and {other} are two parameters over the same memory");
+                    return Err(Error::argument(op, m).help("to share a parameter, clone it"));
+                }
+                others.push((span, name.clone()));
+                members.push(Member { name, parameter, state: None });
+            }
+            made.push(Members {
+                lr: at_least_zero(op, "learning rate", group.lr.unwrap_or(lr))?,
+                weight_decay: at_least_zero(op, "weight decay", group.weight_decay.unwrap_or(weight_decay))?,
+                members,
+            });
+        }
+        Ok(Stepper { rule, groups: made, factor: 1.0, non_finite: NonFinite::default(), skipped: 0 })
+    }
+
+    pub(super) fn members(&self) -> impl Iterator<Item = &Member> {
+        self.groups.iter().flat_map(|g| &g.members)
+    }
+
+    pub(super) fn lr(&self) -> Vec<f64> {
+        self.groups.iter().map(|g| g.lr * self.factor).collect()
+    }
+
+    pub(super) fn set_lr(&mut self, group: usize, lr: f64) -> Result<()> {
+        let (op, count) = (self.rule.name(), self.groups.len());
+        let Some(group) = self.groups.get_mut(group) else {
+            return Err(Error::argument(op, format!("there is no group {group}; there are {count}")));
+        };
+        group.lr = at_least_zero(op, "learning rate", lr)?;
+        Ok(())
+    }
+
+    pub(super) fn set_lr_factor(&mut self, factor: f64) -> Result<()> {
+        self.factor = at_least_zero(self.rule.name(), "learning rate factor", factor)?;
+        Ok(())
+    }
+
+    pub(super) fn step(&mut self, gradients: &Gradients) -> Result<()> {
+        let _guard = no_grad();
+        let work = self.plan(gradients)?;
+        if !self.finite(&work)? {
+            self.skipped += 1;
+            return Ok(());
+        }
+        for Work { group, member, gradient, mut state } in work {
+            let group = &mut self.groups[group];
+            let member = &mut group.members[member];
+            let hyper = Hyper { lr: group.lr * self.factor, weight_decay: group.weight_decay, step: state.step + 1 };
+            let values = member.parameter.values();
+            match &mut state.master {
+                Some(master) => {
+                    self.rule.update(hyper, &master.values, &gradient, &state.slots)?;
+                    values.copy_(&master.values)?;
+                    master.version = values.storage().version();
+                }
+                None => self.rule.update(hyper, values, &gradient, &state.slots)?,
+            }
+            state.step += 1;
+            member.state = Some(state);
+        }
+        Ok(())
+    }
+
+    /// Checks everything and allocates what is new; changes nothing.
+    fn plan(&self, gradients: &Gradients) -> Result<Vec<Work>> {
+        let op = self.rule.name();
+        let mut work = Vec::new();
+        let storages: HashMap<*const Storage, ()> =
+            self.members().map(|m| (Arc::as_ptr(m.parameter.values().storage()), ())).collect();
+        for (g, group) in self.groups.iter().enumerate() {
+            at_least_zero(op, "learning rate", group.lr * self.factor)?;
+            for (m, member) in group.members.iter().enumerate() {
+                let Some(gradient) = gradients.get(member.parameter.tensor()) else { continue };
+                let values = member.parameter.values();
+                let refuse = |kind, message: &str| {
+                    let e = Error::new(kind, op, format!("{}: {message}; nothing was changed", member.name));
+                    let e = e.operand("parameter", values.shape(), values.dtype(), values.device());
+                    Err(e.operand("gradient", gradient.shape(), gradient.dtype(), gradient.device()))
+                };
+                if gradient.shape() != values.shape() {
+                    return refuse(ErrorKind::ShapeMismatch, "the gradient has another shape");
+                }
+                if !gradient.dtype().is_float() {
+                    return refuse(ErrorKind::UnsupportedDType, "the gradient is not float");
+                }
+                if gradient.device() != values.device() {
+                    return refuse(ErrorKind::DeviceMismatch, "the gradient is on another device");
+                }
+                // A gradient in the memory of a parameter would change while parameters are stepped.
+                let aliased = storages.contains_key(&Arc::as_ptr(gradient.storage()));
+                let gradient = if aliased { gradient.detach().copy()? } else { gradient.detach() };
+                work.push(Work { group: g, member: m, gradient, state: self.state_of(member)? });
+            }
+        }
+        let trainable = self.members().any(|m| !m.parameter.is_frozen());
+        if work.is_empty() && !gradients.is_empty() && trainable {
+            let m = format!("none of the {} gradients is of a parameter of this optimiser", gradients.len());
+            return Err(Error::argument(op, m)
+                .help("make the optimiser from the parameters that the loss is computed with, after move_to and cast_parameters"));
+        }
+        Ok(work)
+    }
+
+    /// The state to step with: new at first, and with an f32 copy that agrees with the parameter.
+    fn state_of(&self, member: &Member) -> Result<State> {
+        let values = member.parameter.values();
+        let dtype = values.dtype().compute();
+        let mut state = match &member.state {
+            Some(state) => state.clone(),
+            None => {
+                let zeros = |_: &&str| Tensor::zeros(values.shape(), dtype, values.device());
+                let slots = self.rule.slots().iter().map(zeros).collect::<Result<_>>()?;
+                State { step: 0, slots, master: None }
+            }
+        };
+        let version = values.storage().version();
+        let current = state.master.as_ref().is_some_and(|m| m.version == version);
+        if values.dtype() != dtype && !current {
+            // The first step, or the parameter was written by someone else: loaded, for example.
+            state.master = Some(Master { values: values.to_dtype(dtype)?, version });
+        }
+        Ok(state)
+    }
+
+    /// Whether the step goes on, by the policy on gradients that are not finite.
+    fn finite(&self, work: &[Work]) -> Result<bool> {
+        if self.non_finite == NonFinite::Unchecked {
+            return Ok(true);
+        }
+        let flags = work
+            .iter()
+            .map(|w| {
+                let axes: Vec<isize> = (0..w.gradient.rank() as isize).collect();
+                w.gradient.isfinite()?.all(&axes, false)?.to_dtype(DType::F32)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let flags = fetch(&flags)?;
+        let bad =
+            |(w, &finite): (&Work, &f64)| (finite == 0.0).then(|| self.groups[w.group].members[w.member].name.as_str());
+        let bad: Vec<&str> = work.iter().zip(&flags).filter_map(bad).collect();
+        if bad.is_empty() || self.non_finite == NonFinite::Skip {
+            return Ok(bad.is_empty());
+        }
+        let more = if bad.len() > 20 { format!(", and {} more", bad.len() - 20) } else { String::new() };
+        let m = format!("the gradients of {} parameters are not finite; nothing was changed", bad.len());
+        Err(Error::argument(self.rule.name(), m)
+            .note(format!("{}{more}", bad[..bad.len().min(20)].join(", ")))
+            .help("lower the learning rate, clip the gradients, or use NonFinite::Skip"))
+    }
+}

@@ -1,0 +1,215 @@
+//! The safetensors format: eight bytes with the length of a JSON header (little endian), the header with name, dtype,
+//! shape and place of each tensor, and the tensors, row-major and little endian, without gaps.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use gradus_tensor::{DType, Device, Error, ErrorKind, Result, Tensor};
+use safetensors::Dtype;
+use safetensors::tensor::Metadata;
+
+use crate::StateDict;
+use crate::state_dict::same_place;
+
+/// The longest header, as in the reference implementation.
+const MAX_HEADER: u64 = 100_000_000;
+
+const SAVE: &str = "save_safetensors";
+const LOAD: &str = "load_safetensors";
+
+const DTYPES: [(DType, Dtype, &str); 13] = [
+    (DType::F64, Dtype::F64, "F64"),
+    (DType::F32, Dtype::F32, "F32"),
+    (DType::F16, Dtype::F16, "F16"),
+    (DType::BF16, Dtype::BF16, "BF16"),
+    (DType::I64, Dtype::I64, "I64"),
+    (DType::I32, Dtype::I32, "I32"),
+    (DType::I16, Dtype::I16, "I16"),
+    (DType::I8, Dtype::I8, "I8"),
+    (DType::U64, Dtype::U64, "U64"),
+    (DType::U32, Dtype::U32, "U32"),
+    (DType::U16, Dtype::U16, "U16"),
+    (DType::U8, Dtype::U8, "U8"),
+    (DType::Bool, Dtype::BOOL, "BOOL"),
+];
+
+fn code(dtype: DType) -> &'static str {
+    DTYPES.iter().find(|(d, ..)| *d == dtype).map_or("", |(.., code)| code)
+}
+
+/// Between the machine's byte order and little endian.
+fn reorder(bytes: &mut [u8], dtype: DType) {
+    if cfg!(target_endian = "big") {
+        bytes.chunks_exact_mut(dtype.size()).for_each(<[u8]>::reverse);
+    }
+}
+
+pub(crate) fn save(state: &StateDict, path: &Path) -> Result<()> {
+    let mut metadata: BTreeMap<&str, &str> = state.iter_metadata().collect();
+    let mut stored: Vec<(&str, &Tensor)> = Vec::new();
+    for (name, tensor) in state.iter() {
+        match stored.iter().find(|(_, t)| same_place(t, tensor)) {
+            Some((twin, _)) => {
+                metadata.insert(name, twin);
+            }
+            None => stored.push((name, tensor)),
+        }
+    }
+    // The widest first, so that each tensor is aligned; then by name.
+    stored.sort_by_key(|(_, t)| std::cmp::Reverse(t.dtype().size()));
+    let header = header(&stored, &metadata)?;
+
+    let temporary = temporary_beside(path)?;
+    let written = write_file(&temporary, &header, &stored)
+        .and_then(|()| std::fs::rename(&temporary, path).map_err(|e| Error::io(SAVE, path.display(), e)));
+    if written.is_err() {
+        // The error that matters is the first one.
+        let _ = std::fs::remove_file(&temporary);
+        return written;
+    }
+    // The rename survives a crash once the directory is on disk; not every platform can open one.
+    if let Ok(directory) = File::open(directory_of(path)) {
+        let _ = directory.sync_all();
+    }
+    Ok(())
+}
+
+/// The header, padded with spaces to a multiple of 8.
+fn header(stored: &[(&str, &Tensor)], metadata: &BTreeMap<&str, &str>) -> Result<Vec<u8>> {
+    let json = |text: &str| {
+        serde_json::to_string(text).map_err(|e| Error::new(ErrorKind::Format, SAVE, format!("{text:?}: {e}")))
+    };
+    let mut entries = Vec::with_capacity(stored.len() + 1);
+    if !metadata.is_empty() {
+        let pairs = metadata.iter().map(|(k, v)| Ok(format!("{}:{}", json(k)?, json(v)?)));
+        entries.push(format!("\"__metadata__\":{{{}}}", pairs.collect::<Result<Vec<_>>>()?.join(",")));
+    }
+    let mut start = 0;
+    for (name, tensor) in stored {
+        if *name == "__metadata__" {
+            return Err(Error::argument(SAVE, "a tensor cannot be named __metadata__, which the format reserves"));
+        }
+        let end = start + tensor.numel() * tensor.dtype().size();
+        let (name, dtype, shape) = (json(name)?, code(tensor.dtype()), format!("{:?}", tensor.shape()));
+        entries.push(format!(
+            "{name}:{{\"dtype\":\"{dtype}\",\"shape\":{},\"data_offsets\":[{start},{end}]}}",
+            shape.replace(' ', "")
+        ));
+        start = end;
+    }
+    let mut header = format!("{{{}}}", entries.join(",")).into_bytes();
+    header.resize(header.len().next_multiple_of(8), b' ');
+    if header.len() as u64 > MAX_HEADER {
+        return Err(Error::argument(SAVE, format!("the header of {} bytes is too long", header.len())));
+    }
+    Ok(header)
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// A new name in the directory of `path`, which a rename does not leave.
+fn temporary_beside(path: &Path) -> Result<PathBuf> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let Some(name) = path.file_name() else {
+        return Err(Error::argument(SAVE, format!("{} names no file", path.display())));
+    };
+    let mut hidden = std::ffi::OsString::from(".");
+    hidden.push(name);
+    hidden.push(format!(".{}-{}.tmp", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
+    Ok(directory_of(path).join(hidden))
+}
+
+fn write_file(path: &Path, header: &[u8], stored: &[(&str, &Tensor)]) -> Result<()> {
+    let failed = |e| Error::io(SAVE, path.display(), e);
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create_new(true).open(path).map_err(failed)?;
+    let mut out = BufWriter::new(file);
+    out.write_all(&(header.len() as u64).to_le_bytes()).map_err(failed)?;
+    out.write_all(header).map_err(failed)?;
+    for (_, tensor) in stored {
+        let mut bytes = tensor.to_bytes()?;
+        reorder(&mut bytes, tensor.dtype());
+        out.write_all(&bytes).map_err(failed)?;
+    }
+    let file = out.into_inner().map_err(|e| failed(e.into_error()))?;
+    file.sync_all().map_err(failed)
+}
+
+pub(crate) fn load(path: &Path, device: &Device) -> Result<StateDict> {
+    let failed = |e| Error::io(LOAD, path.display(), e);
+    let wrong = |m: String| Error::new(ErrorKind::Format, LOAD, format!("{}: {m}", path.display()));
+    let file = File::open(path).map_err(failed)?;
+    let length = file.metadata().map_err(failed)?.len();
+    let mut reader = BufReader::new(file);
+    let header = read_header(&mut reader, length).map_err(|e| match e {
+        HeaderError::Io(e) => failed(e),
+        HeaderError::Format(m) => wrong(m).help("is it complete, and a safetensors file?"),
+    })?;
+
+    let mut state = StateDict::new();
+    // In the order of the data, so that the file is read once from front to back.
+    for name in header.offset_keys() {
+        let Some(info) = header.info(&name) else { continue };
+        let Some(&(dtype, ..)) = DTYPES.iter().find(|(_, d, _)| *d == info.dtype) else {
+            return Err(wrong(format!("tensor {name:?} has dtype {:?}, which Gradus does not have", info.dtype)));
+        };
+        let mut bytes = vec![0; info.data_offsets.1 - info.data_offsets.0];
+        reader.read_exact(&mut bytes).map_err(failed)?;
+        if dtype == DType::Bool && bytes.iter().any(|&b| b > 1) {
+            return Err(wrong(format!("tensor {name:?} is bool, but has bytes other than 0 and 1")));
+        }
+        reorder(&mut bytes, dtype);
+        let tensor = Tensor::from_bytes(&bytes, &info.shape, dtype, device).map_err(|e| {
+            let e = e.note(format!("file: {}", path.display()));
+            e.note(format!("tensor: {name:?}"))
+        })?;
+        state.insert(name, tensor);
+    }
+    for (key, text) in header.metadata().iter().flatten() {
+        // A name whose tensor is stored under another name.
+        match state.get(text).cloned().filter(|_| state.get(key).is_none()) {
+            Some(twin) => state.insert(key.clone(), twin),
+            None => state.set_metadata(key.clone(), text.clone()),
+        }
+    }
+    Ok(state)
+}
+
+enum HeaderError {
+    Io(std::io::Error),
+    Format(String),
+}
+
+/// Reads and checks the header of a file of `length` bytes. Nothing is allocated beyond what the file really has.
+fn read_header(reader: &mut impl Read, length: u64) -> Result<Metadata, HeaderError> {
+    let wrong = |m: String| Err(HeaderError::Format(m));
+    if length < 8 {
+        return wrong(format!("{length} bytes are too few for a safetensors file, which starts with 8 of its own"));
+    }
+    let mut size = [0; 8];
+    reader.read_exact(&mut size).map_err(HeaderError::Io)?;
+    let size = u64::from_le_bytes(size);
+    let rest = length - 8;
+    if size > rest {
+        return wrong(format!("the header says it has {size} bytes, but only {rest} follow"));
+    }
+    if size > MAX_HEADER {
+        return wrong(format!("the header says it has {size} bytes; at most {MAX_HEADER} are allowed"));
+    }
+    let mut header = vec![0; size as usize];
+    reader.read_exact(&mut header).map_err(HeaderError::Io)?;
+    let metadata: Metadata = match serde_json::from_slice(&header) {
+        Ok(metadata) => metadata,
+        Err(e) => return wrong(format!("the header is damaged: {e}")),
+    };
+    let (described, present) = (metadata.data_len() as u64, rest - size);
+    if described != present {
+        return wrong(format!("the header describes {described} bytes of tensors, but {present} follow"));
+    }
+    Ok(metadata)
+}

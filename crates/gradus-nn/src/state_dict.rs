@@ -1,0 +1,286 @@
+//! [`StateDict`]: named tensors, taken from a module and loaded into one.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use gradus_tensor::{Device, Error, Result, Shape, Storage, Tensor, no_grad};
+
+use crate::parameter::converts;
+use crate::{Item, Module, Visitor, safetensors_file};
+
+/// Tensors under names, and texts under names (metadata).
+///
+/// ```
+/// # use gradus_nn::StateDict; use gradus_tensor::*;
+/// # let device = Device::from_backend(std::sync::Arc::new(gradus_cpu::CpuBackend::new()?));
+/// let mut state = StateDict::new();
+/// state.insert("weight", Tensor::ones([2, 2], DType::F32, &device)?);
+/// state.set_metadata("step", "100");
+/// let path = std::env::temp_dir().join("gradus-doc-state.safetensors");
+/// state.save_safetensors(&path)?;
+/// let loaded = StateDict::load_safetensors(&path, &device)?;
+/// assert_eq!(loaded.get("weight").unwrap().shape(), [2, 2]);
+/// assert_eq!(loaded.metadata("step"), Some("100"));
+/// # std::fs::remove_file(path).unwrap();
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct StateDict {
+    tensors: BTreeMap<String, Tensor>,
+    metadata: BTreeMap<String, String>,
+}
+
+/// Whether names and shapes have to agree exactly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Strict {
+    /// Anything that does not fit is an error.
+    Yes,
+    /// What fits is loaded, the rest is reported.
+    No,
+}
+
+/// What [`Module::load_state_dict`] did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LoadReport {
+    /// Names in the module that were loaded.
+    pub loaded: Vec<String>,
+    /// Names in the module that the state lacks.
+    pub missing: Vec<String>,
+    /// Names in the state that the module lacks.
+    pub unexpected: Vec<String>,
+    /// Names of another shape or dtype, with both.
+    pub mismatched: Vec<String>,
+}
+
+impl LoadReport {
+    /// Whether everything fitted.
+    pub fn is_complete(&self) -> bool {
+        self.missing.is_empty() && self.unexpected.is_empty() && self.mismatched.is_empty()
+    }
+}
+
+/// Keys that an error lists of each kind.
+const LISTED: usize = 20;
+
+/// One place in a module's memory, with all names that lead to it.
+struct Slot {
+    names: Vec<String>,
+    tensor: Tensor,
+}
+
+/// The parameters and buffers of a module, in the order of its fields; each place once.
+fn slots<M: Module + ?Sized>(module: &M) -> Vec<Slot> {
+    let mut slots: Vec<Slot> = Vec::new();
+    let mut places: HashMap<*const Storage, Vec<usize>> = HashMap::new();
+    module.visit(&mut Visitor::new(&mut |path, item| {
+        let tensor = match item {
+            Item::Parameter(p) => p.values(),
+            Item::Buffer(b) => b.tensor(),
+            _ => return,
+        };
+        let known = places.entry(Arc::as_ptr(tensor.storage())).or_default();
+        match known.iter().find(|&&i| same_place(&slots[i].tensor, tensor)) {
+            Some(&i) => slots[i].names.push(path.to_owned()),
+            None => {
+                known.push(slots.len());
+                slots.push(Slot { names: vec![path.to_owned()], tensor: tensor.clone() });
+            }
+        }
+    }));
+    slots
+}
+
+/// Whether two tensors are the same elements of the same storage.
+pub(crate) fn same_place(a: &Tensor, b: &Tensor) -> bool {
+    Arc::ptr_eq(a.storage(), b.storage()) && a.layout() == b.layout() && a.dtype() == b.dtype()
+}
+
+impl StateDict {
+    /// No tensors.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a tensor, outside of any graph, or replaces the one of this name.
+    pub fn insert(&mut self, name: impl Into<String>, tensor: Tensor) {
+        self.tensors.insert(name.into(), tensor.detach());
+    }
+
+    /// The tensor of this name.
+    pub fn get(&self, name: &str) -> Option<&Tensor> {
+        self.tensors.get(name)
+    }
+
+    /// Takes the tensor of this name out.
+    pub fn remove(&mut self, name: &str) -> Option<Tensor> {
+        self.tensors.remove(name)
+    }
+
+    /// Names and tensors, sorted by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.tensors.iter().map(|(name, t)| (name.as_str(), t))
+    }
+
+    /// Number of tensors.
+    pub fn len(&self) -> usize {
+        self.tensors.len()
+    }
+
+    /// Whether there are no tensors.
+    pub fn is_empty(&self) -> bool {
+        self.tensors.is_empty()
+    }
+
+    /// The text of this name.
+    pub fn metadata(&self, name: &str) -> Option<&str> {
+        self.metadata.get(name).map(String::as_str)
+    }
+
+    /// Sets the text of a name, which goes into files too.
+    pub fn set_metadata(&mut self, name: impl Into<String>, text: impl Into<String>) {
+        self.metadata.insert(name.into(), text.into());
+    }
+
+    /// Names and texts, sorted by name.
+    pub fn iter_metadata(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.metadata.iter().map(|(name, text)| (name.as_str(), text.as_str()))
+    }
+
+    /// Writes a safetensors file. Tensors that are the same memory are stored once, under the first of their names;
+    /// the metadata maps the other names to it, as PyTorch's `save_model` does. The file appears when it is complete: it is
+    /// written beside `path` and renamed, so that a crash leaves the old file or the new one.
+    pub fn save_safetensors(&self, path: impl AsRef<Path>) -> Result<()> {
+        safetensors_file::save(self, path.as_ref())
+    }
+
+    /// Reads a safetensors file onto `device`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io) if it cannot be read, and
+    /// [`ErrorKind::Format`](gradus_tensor::ErrorKind::Format), with the file and what is wrong with it, if it is
+    /// truncated, damaged, no safetensors file, or has a dtype that Gradus does not.
+    pub fn load_safetensors(path: impl AsRef<Path>, device: &Device) -> Result<StateDict> {
+        safetensors_file::load(path.as_ref(), device)
+    }
+
+    /// The memory of a module itself, not a copy.
+    pub(crate) fn view_of<M: Module + ?Sized>(module: &M) -> StateDict {
+        let mut state = StateDict::new();
+        for slot in slots(module) {
+            for name in slot.names {
+                state.tensors.insert(name, slot.tensor.clone());
+            }
+        }
+        state
+    }
+
+    /// A copy of a module's state; names of one place share one copy.
+    pub(crate) fn copy_of<M: Module + ?Sized>(module: &M) -> Result<StateDict> {
+        let _guard = no_grad();
+        let mut state = StateDict::new();
+        for slot in slots(module) {
+            let copy = slot.tensor.copy()?;
+            for name in slot.names {
+                state.tensors.insert(name, copy.clone());
+            }
+        }
+        Ok(state)
+    }
+
+    /// See [`Module::load_state_dict`].
+    pub(crate) fn load_into<M: Module + ?Sized>(&self, module: &M, strict: Strict) -> Result<LoadReport> {
+        let _guard = no_grad();
+        let mut report = LoadReport::default();
+        let mut known: HashMap<&str, ()> = HashMap::new();
+        let mut writes: Vec<(&Tensor, Tensor)> = Vec::new();
+        let slots = slots(module);
+        for slot in &slots {
+            known.extend(slot.names.iter().map(|n| (n.as_str(), ())));
+            let given: Vec<(&String, &Tensor)> =
+                slot.names.iter().filter_map(|n| Some((n, self.tensors.get(n)?))).collect();
+            let Some((&(first, source), others)) = given.split_first() else {
+                report.missing.extend(slot.names.iter().cloned());
+                continue;
+            };
+            let target = &slot.tensor;
+            if let Some((name, t)) = given.iter().find(|(_, t)| !fits(target, t)) {
+                report.mismatched.push(format!("{name} is {}, the module has {}", spec(t), spec(target)));
+                continue;
+            }
+            if let Some((name, _)) = others.iter().find(|(_, t)| !same_values(source, t)) {
+                report.mismatched.push(format!("{name} and {first} are one tensor in the module, but differ"));
+                continue;
+            }
+            writes.push((target, prepared(source, target)?));
+            report.loaded.extend(slot.names.iter().cloned());
+        }
+        report.unexpected.extend(self.tensors.keys().filter(|n| !known.contains_key(n.as_str())).cloned());
+        if strict == Strict::Yes && !report.is_complete() {
+            return Err(mismatch(&report));
+        }
+        for (target, source) in writes {
+            target.copy_(&source)?;
+        }
+        Ok(report)
+    }
+}
+
+fn fits(target: &Tensor, source: &Tensor) -> bool {
+    target.shape() == source.shape() && converts(source.dtype(), target.dtype())
+}
+
+fn spec(t: &Tensor) -> String {
+    format!("{} {}", Shape::display(t.shape()), t.dtype())
+}
+
+fn same_values(a: &Tensor, b: &Tensor) -> bool {
+    same_place(a, b) || (a.dtype() == b.dtype() && matches!((a.to_bytes(), b.to_bytes()), (Ok(a), Ok(b)) if a == b))
+}
+
+/// The source in the dtype and on the device of the target: what can fail has failed before the first write.
+fn prepared(source: &Tensor, target: &Tensor) -> Result<Tensor> {
+    let source = if source.device() == target.device() {
+        source.clone()
+    } else {
+        Tensor::from_bytes(&source.to_bytes()?, source.shape(), source.dtype(), target.device())?
+    };
+    source.to_dtype(target.dtype())
+}
+
+/// One error with everything that does not fit.
+fn mismatch(report: &LoadReport) -> Error {
+    let mut e = Error::argument("load_state_dict", "the state does not fit the module; nothing was loaded");
+    for (what, keys) in [("missing", &report.missing), ("unexpected", &report.unexpected)] {
+        if !keys.is_empty() {
+            let more = if keys.len() > LISTED { format!(", and {} more", keys.len() - LISTED) } else { String::new() };
+            let shown = &keys[..keys.len().min(LISTED)];
+            e = e.note(format!("{what} ({}): {}{more}", keys.len(), shown.join(", ")));
+        }
+    }
+    for m in report.mismatched.iter().take(LISTED) {
+        e = e.note(format!("mismatched: {m}"));
+    }
+    if report.mismatched.len() > LISTED {
+        e = e.note(format!("mismatched: and {} more", report.mismatched.len() - LISTED));
+    }
+    e.help("Strict::No loads what fits and reports the rest")
+}
+
+impl<S: Into<String>> FromIterator<(S, Tensor)> for StateDict {
+    fn from_iter<I: IntoIterator<Item = (S, Tensor)>>(items: I) -> Self {
+        let mut state = StateDict::new();
+        for (name, tensor) in items {
+            state.insert(name, tensor);
+        }
+        state
+    }
+}
+
+/// Names, shapes and dtypes, one a line.
+impl fmt::Debug for StateDict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.tensors.iter().map(|(name, t)| (name, spec(t)))).finish()
+    }
+}

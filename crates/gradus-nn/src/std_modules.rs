@@ -1,0 +1,142 @@
+//! [`Module`] for what this crate's leaves and the standard library give: containers visit what they contain, plain
+//! values are only printed.
+
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+
+use gradus_tensor::{DType, Device, Result, Tensor};
+
+use crate::{Buffer, Item, ItemMut, Mode, Module, Parameter, RandomState, Visitor, VisitorMut};
+
+macro_rules! leaf {
+    ($($type:ident as $item:ident;)*) => {$(
+        impl Module for $type {
+            fn visit(&self, visitor: &mut Visitor<'_>) {
+                visitor.item(Item::$item(self));
+            }
+            fn visit_mut(&mut self, visitor: &mut VisitorMut<'_>) {
+                visitor.item(ItemMut::$item(self));
+            }
+        }
+    )*};
+}
+leaf! { Parameter as Parameter; Buffer as Buffer; RandomState as Random; }
+
+impl Module for Mode {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        visitor.item(Item::Mode(*self));
+    }
+    fn visit_mut(&mut self, visitor: &mut VisitorMut<'_>) {
+        visitor.item(ItemMut::Mode(self));
+    }
+}
+
+macro_rules! plain {
+    ($($type:ty),*) => {$(
+        impl Module for $type {
+            fn visit(&self, visitor: &mut Visitor<'_>) {
+                visitor.item(Item::Setting(self));
+            }
+            fn visit_mut(&mut self, _: &mut VisitorMut<'_>) {}
+        }
+    )*};
+}
+plain!(bool, char, String, &'static str, f32, f64, DType);
+plain!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize);
+
+macro_rules! silent {
+    ($([$($generics:tt)*] $type:ty),*) => {$(
+        impl<$($generics)*> Module for $type {
+            fn visit(&self, _: &mut Visitor<'_>) {}
+            fn visit_mut(&mut self, _: &mut VisitorMut<'_>) {}
+        }
+    )*};
+}
+silent!([] (), [] Device, [] fn(&Tensor) -> Result<Tensor>, [T: ?Sized + Send + Sync] PhantomData<T>);
+
+impl<M: Module + ?Sized> Module for Box<M> {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        (**self).visit(visitor);
+    }
+    fn visit_mut(&mut self, visitor: &mut VisitorMut<'_>) {
+        (**self).visit_mut(visitor);
+    }
+}
+
+impl<M: Module> Module for Option<M> {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        match self {
+            Some(module) => module.visit(visitor),
+            None => visitor.item(Item::Setting(&None::<()>)),
+        }
+    }
+    fn visit_mut(&mut self, visitor: &mut VisitorMut<'_>) {
+        if let Some(module) = self {
+            module.visit_mut(visitor);
+        }
+    }
+}
+
+fn each<M: Module>(modules: &[M], visitor: &mut Visitor<'_>) {
+    for (i, module) in modules.iter().enumerate() {
+        visitor.child(&i.to_string(), module);
+    }
+}
+
+fn each_mut<M: Module>(modules: &mut [M], visitor: &mut VisitorMut<'_>) {
+    for (i, module) in modules.iter_mut().enumerate() {
+        visitor.child(&i.to_string(), module);
+    }
+}
+
+impl<M: Module> Module for Vec<M> {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        each(self, visitor);
+    }
+    fn visit_mut(&mut self, visitor: &mut VisitorMut<'_>) {
+        each_mut(self, visitor);
+    }
+}
+
+impl<M: Module, const N: usize> Module for [M; N] {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        each(self, visitor);
+    }
+    fn visit_mut(&mut self, visitor: &mut VisitorMut<'_>) {
+        each_mut(self, visitor);
+    }
+}
+
+impl<M: Module> Module for BTreeMap<String, M> {
+    fn visit(&self, visitor: &mut Visitor<'_>) {
+        for (name, module) in self {
+            visitor.child(name, module);
+        }
+    }
+    fn visit_mut(&mut self, visitor: &mut VisitorMut<'_>) {
+        for (name, module) in self {
+            visitor.child(name, module);
+        }
+    }
+}
+
+macro_rules! tuple {
+    ($($name:ident $index:tt),*) => {
+        impl<$($name: Module),*> Module for ($($name,)*) {
+            fn visit(&self, visitor: &mut Visitor<'_>) {
+                $(visitor.child(stringify!($index), &self.$index);)*
+            }
+            fn visit_mut(&mut self, visitor: &mut VisitorMut<'_>) {
+                $(visitor.child(stringify!($index), &mut self.$index);)*
+            }
+        }
+    };
+}
+tuple!(A 0);
+tuple!(A 0, B 1);
+tuple!(A 0, B 1, C 2);
+tuple!(A 0, B 1, C 2, D 3);
+tuple!(A 0, B 1, C 2, D 3, E 4);
+tuple!(A 0, B 1, C 2, D 3, E 4, F 5);
+tuple!(A 0, B 1, C 2, D 3, E 4, F 5, G 6);
+tuple!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7);

@@ -1,0 +1,91 @@
+//! [`Tree`]: a module printed as its tree of submodules.
+
+use std::fmt;
+
+use crate::{Item, Mode, Module, Visitor};
+
+/// The tree of a module's submodules with their settings; printing it looks like PyTorch's:
+/// ```text
+/// Mlp(
+///   (fc1): Linear(in_features=784, out_features=128)
+///   (fc2): Linear(in_features=128, out_features=10, bias=None)
+/// )
+/// ```
+#[derive(Debug, Default)]
+pub struct Tree {
+    kind: Option<String>,
+    /// Plain values at this very place.
+    values: Vec<String>,
+    children: Vec<(String, Tree)>,
+}
+
+/// Values of a list that are printed.
+const SHOWN: usize = 8;
+
+impl Tree {
+    /// The tree of `module`.
+    pub(crate) fn of<M: Module + ?Sized>(module: &M) -> Tree {
+        let mut root = Tree::default();
+        module.visit(&mut Visitor::new(&mut |path, item| match item {
+            // A wrapper that adds no name is shown as what it wraps.
+            Item::Kind(kind) => root.at(path).kind = Some(kind.to_owned()),
+            Item::Setting(value) => root.at(path).values.push(format!("{value:?}")),
+            Item::Mode(Mode::Train | Mode::Eval) | Item::Parameter(_) | Item::Buffer(_) | Item::Random(_) => {}
+        }));
+        root
+    }
+
+    fn at(&mut self, path: &str) -> &mut Tree {
+        let mut node = self;
+        for name in path.split('.').filter(|n| !n.is_empty()) {
+            let at = node.children.iter().position(|(n, _)| n == name).unwrap_or_else(|| {
+                node.children.push((name.to_owned(), Tree::default()));
+                node.children.len() - 1
+            });
+            node = &mut node.children[at].1;
+        }
+        node
+    }
+
+    /// Whether this is or contains a module, which gets lines of its own.
+    fn is_module(&self) -> bool {
+        self.kind.is_some() || self.children.iter().any(|(_, c)| c.is_module())
+    }
+
+    /// A plain value, or a list of them.
+    fn write_value(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.children.is_empty() {
+            return f.write_str(self.values.first().map_or("()", String::as_str));
+        }
+        for (i, (_, child)) in self.children.iter().take(SHOWN).enumerate() {
+            f.write_str(if i == 0 { "(" } else { ", " })?;
+            child.write_value(f)?;
+        }
+        f.write_str(if self.children.len() > SHOWN { ", ..)" } else { ")" })
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>, indent: usize) -> fmt::Result {
+        let (open, close) = if self.kind.is_some() { ("(", ")") } else { ("[", "]") };
+        write!(f, "{}{open}", self.kind.as_deref().unwrap_or(""))?;
+        let settings: Vec<_> = self.children.iter().filter(|(_, c)| !c.is_module()).collect();
+        for (i, (name, child)) in settings.iter().enumerate() {
+            write!(f, "{}{name}=", if i == 0 { "" } else { ", " })?;
+            child.write_value(f)?;
+        }
+        let modules: Vec<_> = self.children.iter().filter(|(_, c)| c.is_module()).collect();
+        for (name, child) in &modules {
+            write!(f, "\n{:1$}({name}): ", "", indent + 2)?;
+            child.write(f, indent + 2)?;
+        }
+        if !modules.is_empty() {
+            write!(f, "\n{:indent$}", "")?;
+        }
+        f.write_str(close)
+    }
+}
+
+impl fmt::Display for Tree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_module() { self.write(f, 0) } else { self.write_value(f) }
+    }
+}

@@ -1,0 +1,256 @@
+//! Optimisers against the trajectories of `reference/optimizers.py`, and what a step must never do.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{assert_close, device, values};
+use gradus_nn::{
+    Adam, AdamConfig, AdamW, Group, NonFinite, Optimizer, Parameter, Schedule, Sgd, SgdConfig, StateDict,
+    clip_grad_norm, clip_grad_value,
+};
+use gradus_tensor::{DType, Device, ErrorKind, Gradients, Result, Tensor};
+use serde_json::Value;
+
+fn parameter(values: &[f64], device: &Device) -> Parameter {
+    Parameter::new(Tensor::from_vec(values, [values.len()], device).unwrap()).unwrap()
+}
+
+/// Gradients of these values: those of `sum(p * g)`.
+fn gradients(pairs: &[(&Parameter, &[f64])], device: &Device) -> Gradients {
+    let mut loss = Tensor::zeros([], DType::F64, device).unwrap();
+    for (p, g) in pairs {
+        let g = Tensor::from_vec(*g, [g.len()], device).unwrap();
+        let part = p.to_dtype(DType::F64).unwrap().mul(&g).unwrap().sum_all().unwrap();
+        loss = loss.add(&part).unwrap();
+    }
+    loss.backward().unwrap()
+}
+
+fn named(list: &[(&str, &Parameter)]) -> Vec<(String, Parameter)> {
+    list.iter().map(|(name, p)| ((*name).to_owned(), (*p).clone())).collect()
+}
+
+fn floats(v: &Value) -> Vec<f64> {
+    v.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
+}
+
+fn optimizer(case: &Value, parameters: Vec<(String, Parameter)>) -> Box<dyn Optimizer> {
+    let number = |name: &str| case[name].as_f64().unwrap();
+    let (lr, weight_decay) = (number("lr"), number("weight_decay"));
+    if case["kind"] == "sgd" {
+        let nesterov = case["nesterov"].as_bool().unwrap();
+        let config = SgdConfig { lr, momentum: number("momentum"), nesterov, weight_decay };
+        return Box::new(Sgd::new(parameters, config).unwrap());
+    }
+    let config = AdamConfig { lr, beta1: number("beta1"), beta2: number("beta2"), eps: number("eps"), weight_decay };
+    if case["kind"] == "adam" {
+        Box::new(Adam::new(parameters, config).unwrap())
+    } else {
+        Box::new(AdamW::new(parameters, config).unwrap())
+    }
+}
+
+#[test]
+fn steps_follow_the_reference_also_through_a_saved_state() {
+    let device = device();
+    let reference: Value = serde_json::from_str(include_str!("reference/optimizers.json")).unwrap();
+    for case in reference["cases"].as_array().unwrap() {
+        let p = parameter(&floats(&reference["start"]), &device);
+        let mut optimizer_ = optimizer(case, named(&[("p", &p)]));
+        for (t, (g, want)) in
+            reference["gradients"].as_array().unwrap().iter().zip(case["path"].as_array().unwrap()).enumerate()
+        {
+            if t == 5 {
+                let folder = tempfile::tempdir().unwrap();
+                let path = folder.path().join("optimizer.safetensors");
+                optimizer_.state_dict().unwrap().save_safetensors(&path).unwrap();
+                optimizer_ = optimizer(case, named(&[("p", &p)]));
+                optimizer_.load_state_dict(&StateDict::load_safetensors(&path, &device).unwrap()).unwrap();
+            }
+            optimizer_.step(&gradients(&[(&p, &floats(g))], &device)).unwrap();
+            assert_close(&p, &floats(want));
+        }
+    }
+}
+
+#[test]
+fn a_step_that_cannot_be_made_changes_nothing() {
+    let device = device();
+    let (a, b) = (parameter(&[1.0, 2.0], &device), parameter(&[3.0], &device));
+    let mut adam = Adam::new(named(&[("a", &a), ("b", &b)]), AdamConfig { lr: 0.1, ..Default::default() }).unwrap();
+    adam.step(&gradients(&[(&a, &[1.0, 1.0]), (&b, &[1.0])], &device)).unwrap();
+    let snapshot = |adam: &Adam| {
+        let state = adam.state_dict().unwrap();
+        let tensors: Vec<_> = state.iter().map(|(n, t)| (n.to_owned(), t.to_bytes().unwrap())).collect();
+        (a.to_bytes().unwrap(), b.to_bytes().unwrap(), tensors, state.metadata("a.step").map(str::to_owned))
+    };
+    let before = snapshot(&adam);
+    // The gradient of the second parameter is on another device.
+    let mut moved = gradients(&[(&a, &[1.0, 1.0]), (&b, &[1.0])], &device);
+    moved.set(&b, Tensor::ones([1], DType::F64, &common::device()).unwrap()).unwrap();
+    assert_eq!(adam.step(&moved).unwrap_err().kind(), &ErrorKind::DeviceMismatch);
+    // The gradient of the second parameter is not finite.
+    let mut adam = adam.non_finite(NonFinite::Error);
+    let error = adam.step(&gradients(&[(&a, &[1.0, 1.0]), (&b, &[f64::NAN])], &device)).unwrap_err().to_string();
+    assert!(error.contains("gradients of 1 parameters are not finite") && error.contains("  b"), "{error}");
+    let mut adam = adam.non_finite(NonFinite::Skip);
+    adam.step(&gradients(&[(&a, &[f64::INFINITY, 1.0]), (&b, &[1.0])], &device)).unwrap();
+    assert_eq!(adam.skipped_steps(), 1);
+    // The gradients are of another model.
+    let stranger = parameter(&[1.0], &device);
+    assert!(adam.step(&gradients(&[(&stranger, &[1.0])], &device)).is_err());
+    assert_eq!(snapshot(&adam), before);
+}
+
+#[test]
+fn missing_gradients_frozen_and_shared_parameters() {
+    let device = device();
+    let (a, b) = (parameter(&[1.0], &device), parameter(&[1.0], &device));
+    let tied = a.clone();
+    let list = named(&[("a", &a), ("tied", &tied), ("b", &b)]);
+    let mut sgd = Sgd::new(list, SgdConfig { lr: 0.5, ..Default::default() }).unwrap();
+    assert_eq!(sgd.parameters().len(), 2);
+    sgd.step(&gradients(&[(&a, &[1.0])], &device)).unwrap();
+    assert_close(&a, &[0.5]);
+    assert_close(&b, &[1.0]);
+    // Frozen between the backward pass and the step.
+    let late = gradients(&[(&a, &[1.0]), (&b, &[1.0])], &device);
+    b.freeze();
+    sgd.step(&late).unwrap();
+    assert_close(&tied, &[0.0]);
+    assert_close(&b, &[1.0]);
+
+    let groups = |x: &Parameter, y: &Parameter| [Group::new(named(&[("x", x)])), Group::new(named(&[("y", y)]))];
+    assert!(Sgd::with_groups(groups(&a, &tied), SgdConfig::default()).is_err());
+    let overlapping = Parameter::new(a.values().clone()).unwrap();
+    assert!(Sgd::with_groups(groups(&a, &overlapping), SgdConfig::default()).is_err());
+    assert!(Sgd::new(named(&[("x", &a), ("x", &b)]), SgdConfig::default()).is_err());
+}
+
+#[test]
+fn groups_have_their_own_rates_and_the_schedule_scales_them() {
+    let device = device();
+    let (a, b) = (parameter(&[1.0], &device), parameter(&[1.0], &device));
+    let groups = [Group::new(named(&[("a", &a)])), Group::new(named(&[("b", &b)])).lr(0.2).weight_decay(0.5)];
+    let mut sgd = Sgd::with_groups(groups, SgdConfig { lr: 0.1, ..Default::default() }).unwrap();
+    let schedule = Schedule::step(1, 0.5).unwrap();
+    for (step, lr) in [(0, [0.1, 0.2]), (1, [0.05, 0.1]), (0, [0.1, 0.2])] {
+        schedule.apply(step, &mut sgd).unwrap();
+        assert_eq!(sgd.lr(), lr);
+    }
+    sgd.step(&gradients(&[(&a, &[1.0]), (&b, &[1.0])], &device)).unwrap();
+    assert_close(&a, &[0.9]);
+    assert_close(&b, &[1.0 - 0.2 * 1.5]);
+    sgd.set_lr(1, 0.0).unwrap();
+    assert_eq!(sgd.lr(), [0.1, 0.0]);
+    assert!(sgd.set_lr(2, 0.1).is_err() && sgd.set_lr(0, f64::NAN).is_err() && sgd.set_lr_factor(-1.0).is_err());
+}
+
+#[test]
+fn impossible_hyper_parameters_are_refused() {
+    let sgd = |config| Sgd::new([], config).is_err();
+    let d = SgdConfig::default();
+    assert!(sgd(SgdConfig { lr: f64::NAN, ..d }) && sgd(SgdConfig { lr: -1.0, ..d }));
+    assert!(sgd(SgdConfig { momentum: f64::INFINITY, ..d }) && sgd(SgdConfig { nesterov: true, ..d }));
+    assert!(sgd(SgdConfig { weight_decay: -0.1, ..d }));
+    let adam = |config| AdamW::new([], config).is_err();
+    let d = AdamConfig::default();
+    assert!(adam(AdamConfig { beta1: 1.0, ..d }) && adam(AdamConfig { beta2: -0.1, ..d }));
+    assert!(adam(AdamConfig { eps: f64::NAN, ..d }));
+}
+
+#[test]
+fn half_precision_parameters_step_in_f32() {
+    let device = device();
+    let p = Parameter::new(Tensor::ones([1], DType::BF16, &device).unwrap()).unwrap();
+    let mut sgd = Sgd::new(named(&[("p", &p)]), SgdConfig { lr: 1.0, ..Default::default() }).unwrap();
+    let step = |sgd: &mut Sgd| sgd.step(&gradients(&[(&p, &[0.001])], &device)).unwrap();
+    // Each step alone is below half a unit of bf16 at 1.
+    (0..5).for_each(|_| step(&mut sgd));
+    let saved = sgd.state_dict().unwrap();
+    let mut sgd = Sgd::new(named(&[("p", &p)]), SgdConfig { lr: 1.0, ..Default::default() }).unwrap();
+    sgd.load_state_dict(&saved).unwrap();
+    (0..5).for_each(|_| step(&mut sgd));
+    assert!((p.item().unwrap() - 0.99).abs() < 0.003, "{}", p.item().unwrap());
+    // Values written by someone else are what the next step starts from.
+    p.set(&Tensor::full([1], 3.0, DType::F32, &device).unwrap()).unwrap();
+    step(&mut sgd);
+    assert_eq!(p.item().unwrap(), 3.0);
+}
+
+#[test]
+fn a_state_of_another_optimiser_or_shape_is_refused_as_a_whole() {
+    let device = device();
+    let p = parameter(&[1.0, 2.0], &device);
+    let config = AdamConfig::default();
+    let mut adam = Adam::new(named(&[("p", &p)]), config).unwrap();
+    adam.step(&gradients(&[(&p, &[1.0, 1.0])], &device)).unwrap();
+    let good = adam.state_dict().unwrap();
+    let refused = |state: &StateDict, part: &str| {
+        let mut adam = Adam::new(named(&[("p", &p)]), config).unwrap();
+        let error = adam.load_state_dict(state).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+        assert!(adam.state_dict().unwrap().is_empty());
+    };
+    let changed = |f: &dyn Fn(&mut StateDict)| {
+        let mut state = good.clone();
+        f(&mut state);
+        state
+    };
+    refused(&StateDict::new(), "optimiser \"unknown\"");
+    refused(&changed(&|s| s.set_metadata("optimizer", "sgd")), "optimiser \"sgd\"");
+    refused(&changed(&|s| s.set_metadata("group.0.lr", "fast")), "is \"fast\", which is no number");
+    refused(&changed(&|s| s.set_metadata("group.1.lr", "1")), "more than 1 groups");
+    refused(&changed(&|s| s.set_metadata("p.step", "-1")), "no number");
+    let broken = changed(&|s| {
+        s.remove("p.exp_avg");
+        s.insert("p.exp_avg_sq", values(&[3], &device));
+        s.insert("q.exp_avg", values(&[3], &device));
+    });
+    refused(&broken, "missing: p.exp_avg");
+    refused(&broken, "mismatched: p.exp_avg_sq is [3] f64, not [2] f64");
+    refused(&broken, "unexpected: q.exp_avg");
+}
+
+#[test]
+fn the_norm_is_found_whatever_its_size() -> Result<()> {
+    let device = device();
+    for scale in [1e-200, 1.0, 1e200] {
+        let (a, b) = (parameter(&[0.0], &device), parameter(&[0.0, 0.0], &device));
+        let make = || gradients(&[(&a, &[2.0 * scale]), (&b, &[-3.0 * scale, 6.0 * scale])], &device);
+        // A shared parameter counts once, one without a gradient not at all.
+        let list = [a.clone(), a.clone(), b.clone(), parameter(&[1.0], &device)];
+        let mut found = make();
+        let norm = clip_grad_norm(&mut found, &list, 3.5 * scale)?;
+        assert!((norm / scale - 7.0).abs() < 1e-12, "{norm}");
+        if scale >= 1.0 {
+            let after = clip_grad_norm(&mut found, &list, f64::MAX)?;
+            assert!((after / scale - 3.5).abs() < 1e-6, "{after}");
+        }
+        let mut found = make();
+        clip_grad_norm(&mut found, &list, 8.0 * scale.max(1.0))?;
+        assert_close(found.get(&a).unwrap(), &[2.0 * scale]);
+    }
+    // f16 squares overflow at 256.
+    let p = Parameter::new(Tensor::full([4], 1000.0, DType::F16, &device)?)?;
+    let mut found = p.square()?.mul(0.5)?.sum_all()?.backward()?;
+    assert_eq!(clip_grad_norm(&mut found, std::slice::from_ref(&p), 1.0)?, 2000.0);
+    Ok(())
+}
+
+#[test]
+fn clipping_refuses_what_is_not_finite_and_changes_nothing() {
+    let device = device();
+    let (a, b) = (parameter(&[0.0], &device), parameter(&[0.0], &device));
+    let list = [a.clone(), b.clone()];
+    for bad in [f64::NAN, f64::INFINITY] {
+        let mut found = gradients(&[(&a, &[5.0]), (&b, &[bad])], &device);
+        assert!(clip_grad_norm(&mut found, &list, 1.0).is_err());
+        assert_close(found.get(&a).unwrap(), &[5.0]);
+    }
+    let mut found = gradients(&[(&a, &[5.0]), (&b, &[-0.5])], &device);
+    assert!(clip_grad_norm(&mut found, &list, 0.0).is_err() && clip_grad_value(&mut found, &list, -1.0).is_err());
+    clip_grad_value(&mut found, &list, 1.0).unwrap();
+    assert_close(found.get(&a).unwrap(), &[1.0]);
+    assert_close(found.get(&b).unwrap(), &[-0.5]);
+}

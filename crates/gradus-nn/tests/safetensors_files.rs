@@ -1,0 +1,161 @@
+//! Files: what is written, and what is said about files that are not what they should be.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::path::Path;
+
+use common::{device, values, with_init};
+use gradus_nn::{Linear, Module, StateDict, Strict};
+use gradus_tensor::{DType, Device, ErrorKind, Result, Tensor, bf16};
+
+/// A file of a header and data.
+fn file(header: &str, data: &[u8]) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), data].concat()
+}
+
+fn load(bytes: &[u8], device: &Device) -> Result<StateDict> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("odd.safetensors");
+    std::fs::write(&path, bytes).unwrap();
+    StateDict::load_safetensors(&path, device)
+}
+
+const HEADER: &str =
+    r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"I64","shape":[1],"data_offsets":[8,16]}}"#;
+
+#[test]
+fn every_dtype_and_shape_survives_a_file() {
+    let device = device();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("all.safetensors");
+    let mut state = StateDict::new();
+    for dtype in DType::ALL {
+        let t = Tensor::from_vec([0i64, 1, 1, 0, 1, 1], [2, 3], &device).unwrap().to_dtype(dtype).unwrap();
+        state.insert(format!("{dtype} \"quoted\" ünicode"), t.t().unwrap());
+    }
+    state.insert("empty", Tensor::zeros([0, 3], DType::F32, &device).unwrap());
+    state.insert("scalar", Tensor::scalar(bf16::from_f32(2.5), &device).unwrap());
+    state.set_metadata("format", "pt");
+    state.set_metadata("note", "line\nbreak");
+    state.save_safetensors(&path).unwrap();
+    let loaded = StateDict::load_safetensors(&path, &device).unwrap();
+    assert_eq!(format!("{loaded:?}"), format!("{state:?}"));
+    for (name, t) in state.iter() {
+        assert_eq!(loaded.get(name).unwrap().to_bytes().unwrap(), t.to_bytes().unwrap(), "{name}");
+    }
+    assert_eq!(loaded.metadata("note"), Some("line\nbreak"));
+    // The reference implementation agrees, and nothing else is left in the folder.
+    let bytes = std::fs::read(&path).unwrap();
+    let reference = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    assert_eq!(reference.len(), state.len());
+    assert_eq!(reference.tensor("scalar").unwrap().data(), 0x4020u16.to_le_bytes());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    // The same state gives the same file.
+    let again = folder.path().join("again.safetensors");
+    loaded.save_safetensors(&again).unwrap();
+    assert_eq!(std::fs::read(again).unwrap(), bytes);
+}
+
+#[test]
+fn a_file_of_the_reference_implementation_loads() {
+    let device = device();
+    let data: Vec<u8> = [1.0f32, 2.0, 3.0, 4.0].iter().flat_map(|v| v.to_le_bytes()).collect();
+    let view = |from: usize, shape: &[usize]| {
+        let n: usize = shape.iter().product();
+        safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape.to_vec(), &data[from..from + n * 4])
+            .unwrap()
+    };
+    let entries = [("weight", view(0, &[1, 2])), ("bias", view(8, &[1]))];
+    let bytes = safetensors::serialize(entries, None).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("reference.safetensors");
+    std::fs::write(&path, bytes).unwrap();
+    let mut layer = with_init(&device, |init| Linear::new(2, 1, init).unwrap());
+    layer.load_safetensors(&path, &device, Strict::Yes).unwrap();
+    assert_eq!(layer.weight.to_vec::<f64>().unwrap(), [1.0, 2.0]);
+    assert_eq!(layer.bias.unwrap().to_vec::<f64>().unwrap(), [3.0]);
+}
+
+#[test]
+fn a_file_cut_anywhere_is_refused() {
+    let device = device();
+    let whole = file(HEADER, &[0; 16]);
+    assert_eq!(load(&whole, &device).unwrap().len(), 2);
+    for length in 0..whole.len() {
+        let error = load(&whole[..length], &device).unwrap_err();
+        assert_eq!(error.kind(), &ErrorKind::Format, "{length}: {error}");
+        assert!(error.to_string().contains("odd.safetensors"), "{error}");
+    }
+}
+
+#[test]
+fn damaged_and_foreign_files_say_what_is_wrong() {
+    let device = device();
+    let huge = |n: u64| [&n.to_le_bytes()[..], b"{}"].concat();
+    let swap = |from: &str, to: &str| file(&HEADER.replace(from, to), &[0; 16]);
+    let table: Vec<(Vec<u8>, &str)> = vec![
+        (vec![], "0 bytes are too few"),
+        (b"PK\x03\x04 a zip archive, as torch.save writes".to_vec(), "the header says it has"),
+        (huge(u64::MAX), "the header says it has"),
+        (huge(1 << 40), "the header says it has"),
+        (file("not json", &[]), "the header is damaged"),
+        (file("[]", &[]), "the header is damaged"),
+        (file("{\"a\":\u{0}}", &[]), "the header is damaged"),
+        (file(&"[".repeat(100_000), &[]), "the header is damaged"),
+        (swap("[8,16]", "[4,12]"), "the header is damaged"),
+        (swap("[8,16]", "[16,24]"), "the header is damaged"),
+        (swap("[8,16]", "[8,7]"), "the header is damaged"),
+        (swap("[0,8]", "[-1,8]"), "the header is damaged"),
+        (swap("[2]", "[3]"), "the header is damaged"),
+        (swap("[2]", "[18446744073709551615,2]"), "the header is damaged"),
+        (swap("F32", "F99"), "the header is damaged"),
+        (swap("\"dtype\":\"F32\",", ""), "the header is damaged"),
+        (swap("\"F32\",\"shape\":[2]", "\"C64\",\"shape\":[1]"), "dtype C64"),
+        (swap("\"F32\",\"shape\":[2]", "\"F8_E4M3\",\"shape\":[8]"), "dtype F8_E4M3"),
+        (swap("\"b\":", "\"a\":"), "the header is damaged"),
+        (file(HEADER, &[0; 24]), "describes 16 bytes of tensors, but 24 follow"),
+        (swap("\"F32\",\"shape\":[2]", "\"F32\",\"shape\":[1,1,1,1,1,1,1,1,1,1,1,2]"), "tensor: \"a\""),
+        (file(r#"{"a":{"dtype":"BOOL","shape":[2],"data_offsets":[0,2]}}"#, &[1, 2]), "bytes other than 0 and 1"),
+        (file(r#"{"__metadata__":{"a":1}}"#, &[]), "the header is damaged"),
+    ];
+    for (bytes, part) in table {
+        let error = load(&bytes, &device).unwrap_err().to_string();
+        assert!(error.contains(part) && error.contains("odd.safetensors"), "wanted {part:?} in: {error}");
+    }
+    assert!(load(&file("{}", &[]), &device).unwrap().is_empty());
+}
+
+#[test]
+fn files_that_cannot_be_read_or_written_are_io_errors() {
+    let device = device();
+    let folder = tempfile::tempdir().unwrap();
+    let absent = folder.path().join("absent/model.safetensors");
+    let error = StateDict::load_safetensors(&absent, &device).unwrap_err();
+    assert_eq!(error.kind(), &ErrorKind::Io);
+    let state: StateDict = [("a", values(&[2], &device))].into_iter().collect();
+    assert_eq!(state.save_safetensors(&absent).unwrap_err().kind(), &ErrorKind::Io);
+    assert!(state.save_safetensors(Path::new("/")).is_err());
+    let reserved: StateDict = [("__metadata__", values(&[2], &device))].into_iter().collect();
+    assert!(reserved.save_safetensors(folder.path().join("x")).is_err());
+    // A directory in the way: the write fails, and no temporary file stays.
+    let blocked = folder.path().join("blocked");
+    std::fs::create_dir(&blocked).unwrap();
+    std::fs::write(blocked.join("inside"), "x").unwrap();
+    assert!(state.save_safetensors(&blocked).is_err());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_failed_load_names_the_file_and_changes_nothing() {
+    let device = device();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("other.safetensors");
+    let state: StateDict = [("weight", values(&[2, 2], &device))].into_iter().collect();
+    state.save_safetensors(&path).unwrap();
+    let mut layer = with_init(&device, |init| Linear::new(2, 2, init).unwrap());
+    let before = layer.weight.to_vec::<f64>().unwrap();
+    let error = layer.load_safetensors(&path, &device, Strict::Yes).unwrap_err().to_string();
+    assert!(error.contains("missing (1): bias") && error.contains("other.safetensors"), "{error}");
+    assert_eq!(layer.weight.to_vec::<f64>().unwrap(), before);
+}

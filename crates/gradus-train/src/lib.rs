@@ -1,0 +1,41 @@
+//! Trainer, metrics, loggers and run folders.
+//!
+//! A [`Trainer`] runs epochs of a [`DataLoader`](gradus_data::DataLoader) through a model and an optimiser; a [`Task`]
+//! says what the loss is, [`Logger`]s hear what happens, and a flag ends the run between two steps.
+//!
+//! ```
+//! # use gradus_cpu::CpuBackend; use std::sync::Arc;
+//! # use gradus_tensor::{Device, DType, Error, Generator, Tensor};
+//! # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+//! use gradus_data::{DataLoader, TensorDataset};
+//! use gradus_nn::{AdamConfig, AdamW, Init, Linear, Module};
+//! use gradus_train::{Classification, Trainer, evaluate};
+//!
+//! // Points of the plane: is the first coordinate the greater one?
+//! let mut generator = Generator::new(1);
+//! let x = Tensor::randn([256, 2], DType::F32, &device, &mut generator)?;
+//! let y = x.select(1, 0)?.gt(&x.select(1, 1)?)?.to_dtype(DType::I64)?;
+//! let loader = DataLoader::new(TensorDataset::new(x, y)?, &device).batch_size(32).shuffle(1).build()?;
+//!
+//! let mut model = Linear::new(2, 2, &mut Init::new(DType::F32, &device, &mut generator))?;
+//! let mut optimizer = AdamW::new(model.named_parameters(), AdamConfig { lr: 0.1, ..Default::default() })?;
+//! let task = Classification::default();
+//! let run = Trainer::new(5)?.fit(&mut model, &mut optimizer, &loader, None, &task, &mut [])?;
+//! assert_eq!(run.epochs.len(), 5);
+//! assert!(evaluate(&mut model, &loader, &task)?.accuracy > Some(0.95));
+//! # Ok::<(), Error>(())
+//! ```
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod confusion;
+mod logger;
+mod run_folder;
+mod task;
+mod trainer;
+
+pub use confusion::ConfusionMatrix;
+pub use logger::{CsvLogger, EpochReport, Event, Logger, StepReport};
+pub use run_folder::{RunFolder, write_file};
+pub use task::{Classification, Evaluation, Outcome, Task, evaluate};
+pub use trainer::{Run, Trainer};

@@ -1,0 +1,167 @@
+//! [`Logger`]: who hears what a run does.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use gradus_tensor::Result;
+
+use crate::{Evaluation, Run, write_file};
+
+/// What happened. More kinds may come.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// The run begins.
+    Start {
+        /// Number of epochs asked for.
+        epochs: usize,
+        /// Steps of an epoch.
+        steps: usize,
+        /// Samples of an epoch.
+        samples: usize,
+    },
+    /// An epoch begins, counted from 1.
+    EpochStart {
+        /// Its number.
+        epoch: usize,
+    },
+    /// A step is done.
+    Step(&'a StepReport),
+    /// An epoch is done.
+    EpochEnd(&'a EpochReport),
+    /// The run is done, or was stopped.
+    End(&'a Run),
+}
+
+/// A step: one batch forward, backward and into the parameters.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepReport {
+    /// Number of the epoch, from 1.
+    pub epoch: usize,
+    /// Number of the step in its epoch, from 1.
+    pub step: usize,
+    /// Loss of this step.
+    pub loss: f64,
+    /// Mean loss of the epoch so far.
+    pub mean_loss: f64,
+    /// Accuracy of the epoch so far, if the task counts right answers.
+    pub accuracy: Option<f64>,
+    /// Samples of this step.
+    pub samples: usize,
+    /// Seconds since the run began.
+    pub seconds: f64,
+}
+
+/// An epoch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EpochReport {
+    /// Its number, from 1.
+    pub epoch: usize,
+    /// Steps done.
+    pub steps: usize,
+    /// Samples seen.
+    pub samples: usize,
+    /// Mean training loss of its samples.
+    pub loss: f64,
+    /// Share of right answers in training, if the task counts them.
+    pub accuracy: Option<f64>,
+    /// Factor on the learning rate at its last step.
+    pub lr_factor: f64,
+    /// Seconds that it took, without the validation.
+    pub seconds: f64,
+    /// The result on the validation set, if there is one.
+    pub validation: Option<Evaluation>,
+}
+
+/// Hears the events of a run. An error ends the run.
+pub trait Logger {
+    /// Takes note of an event.
+    fn log(&mut self, event: Event<'_>) -> Result<()>;
+}
+
+impl<F: FnMut(Event<'_>) -> Result<()>> Logger for F {
+    fn log(&mut self, event: Event<'_>) -> Result<()> {
+        self(event)
+    }
+}
+
+/// Writes a CSV file with a row an epoch, anew and whole at the end of each epoch.
+#[derive(Debug)]
+pub struct CsvLogger {
+    path: PathBuf,
+    text: String,
+}
+
+impl CsvLogger {
+    /// The columns of the file.
+    pub const HEADER: &str =
+        "epoch,steps,samples,loss,accuracy,lr_factor,seconds,samples_per_second,validation_loss,validation_accuracy\n";
+
+    /// A logger that writes to `path`, replacing what is there.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        CsvLogger { path: path.into(), text: Self::HEADER.to_owned() }
+    }
+
+    /// The file's contents for these epochs.
+    pub fn table(epochs: &[EpochReport]) -> String {
+        epochs.iter().fold(Self::HEADER.to_owned(), |mut text, epoch| {
+            add_row(&mut text, epoch);
+            text
+        })
+    }
+}
+
+fn add_row(text: &mut String, e: &EpochReport) {
+    let number = |n: Option<f64>| n.map(|n| format!("{n:.6}")).unwrap_or_default();
+    let rate = e.samples as f64 / e.seconds.max(1e-9);
+    let (loss, accuracy) = (number(Some(e.loss)), number(e.accuracy));
+    let (v_loss, v_accuracy) = (number(e.validation.map(|v| v.loss)), number(e.validation.and_then(|v| v.accuracy)));
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        text,
+        "{},{},{},{loss},{accuracy},{:.6},{:.4},{rate:.1},{v_loss},{v_accuracy}",
+        e.epoch, e.steps, e.samples, e.lr_factor, e.seconds
+    );
+}
+
+impl Logger for CsvLogger {
+    fn log(&mut self, event: Event<'_>) -> Result<()> {
+        if let Event::EpochEnd(report) = event {
+            add_row(&mut self.text, report);
+            write_file(&self.path, self.text.as_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_has_the_columns_of_the_header() {
+        let mut report = EpochReport {
+            epoch: 1,
+            steps: 2,
+            samples: 64,
+            loss: 0.5,
+            accuracy: None,
+            lr_factor: 1.0,
+            seconds: 0.25,
+            validation: None,
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics.csv");
+        let mut logger = CsvLogger::new(&path);
+        logger.log(Event::EpochEnd(&report)).unwrap();
+        report.epoch = 2;
+        report.accuracy = Some(0.75);
+        report.validation = Some(Evaluation { loss: 0.125, accuracy: Some(1.0), samples: 3 });
+        logger.log(Event::EpochEnd(&report)).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let rows: Vec<&str> = text.lines().collect();
+        assert_eq!(rows[1], "1,2,64,0.500000,,1.000000,0.2500,256.0,,");
+        assert_eq!(rows[2], "2,2,64,0.500000,0.750000,1.000000,0.2500,256.0,0.125000,1.000000");
+        assert!(rows.iter().all(|r| r.split(',').count() == 10));
+    }
+}

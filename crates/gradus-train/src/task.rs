@@ -1,0 +1,160 @@
+//! [`Task`]: what a model is trained for, and [`evaluate`]: how well it does it.
+
+use gradus_data::{DataLoader, Dataset, Sample};
+use gradus_nn::{Forward, Module};
+use gradus_tensor::{DType, Error, Reduction, Result, Tensor, no_grad};
+
+use crate::ConfusionMatrix;
+
+/// What a batch gave.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// The loss to go down on: one number, the mean over the batch's samples.
+    pub loss: Tensor,
+    /// Number of samples in the batch.
+    pub samples: usize,
+    /// Number of right answers, where that means something.
+    pub correct: Option<usize>,
+}
+
+/// What a model `M` is trained for on batches `B`. A function `|model, batch| -> Result<Outcome>` is a task, too.
+pub trait Task<M: ?Sized, B> {
+    /// Runs the model on a batch.
+    fn run(&self, model: &M, batch: &B) -> Result<Outcome>;
+
+    /// What is wrong with a batch whose loss is not finite, if it shows.
+    fn diagnose(&self, _batch: &B) -> Option<String> {
+        None
+    }
+}
+
+impl<M: ?Sized, B, F: Fn(&M, &B) -> Result<Outcome>> Task<M, B> for F {
+    fn run(&self, model: &M, batch: &B) -> Result<Outcome> {
+        self(model, batch)
+    }
+}
+
+/// To name the class of each sample: cross-entropy of the model's output `[n, classes]` for labels `[n]`.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Classification {
+    /// Share of a label's probability that is spread over all classes, 0 to 1.
+    pub label_smoothing: f64,
+}
+
+impl<M: Forward + ?Sized> Task<M, (Tensor, Tensor)> for Classification {
+    fn run(&self, model: &M, (input, labels): &(Tensor, Tensor)) -> Result<Outcome> {
+        let samples = labels.numel();
+        if samples == 0 {
+            return Err(Error::shape("classification", "the batch is empty")
+                .operand("input", input.shape(), input.dtype(), input.device())
+                .operand("labels", labels.shape(), labels.dtype(), labels.device())
+                .help("a mean over no samples is not defined; give at least one"));
+        }
+        let logits = model.forward(input)?;
+        let loss = logits.cross_entropy_with(labels, None, self.label_smoothing, Reduction::Mean)?;
+        let correct = agreeing(&logits, labels)?;
+        Ok(Outcome { loss, samples, correct: Some(correct) })
+    }
+
+    fn diagnose(&self, (input, _): &(Tensor, Tensor)) -> Option<String> {
+        let values = input.to_dtype(DType::F64).ok()?.to_vec::<f64>().ok()?;
+        let row = values.len() / input.shape().first().copied().unwrap_or(1).max(1);
+        let at = values.iter().position(|v| !v.is_finite())?;
+        Some(format!("sample {} of the batch holds a value of {}", at / row.max(1), values[at]))
+    }
+}
+
+/// How often the greatest logit of a row is that of its label.
+fn agreeing(logits: &Tensor, labels: &Tensor) -> Result<usize> {
+    let pairs = labels_and_predictions(logits, labels)?;
+    Ok(pairs.iter().filter(|(label, predicted)| label == predicted).count())
+}
+
+fn labels_and_predictions(logits: &Tensor, labels: &Tensor) -> Result<Vec<(i64, i64)>> {
+    let predicted = logits.detach().argmax(1, false)?.to_dtype(DType::I64)?.to_vec::<i64>()?;
+    let labels = labels.to_dtype(DType::I64)?.to_vec::<i64>()?;
+    Ok(labels.into_iter().zip(predicted).collect())
+}
+
+impl Classification {
+    /// Counts a model's answers on all batches of `loader`. Leaves the model in evaluation mode.
+    pub fn confusion<M, D>(model: &mut M, loader: &DataLoader<D>, classes: usize) -> Result<ConfusionMatrix>
+    where
+        M: Forward + ?Sized,
+        D: Dataset + 'static,
+        D::Item: Sample<Batch = (Tensor, Tensor)>,
+    {
+        let mut matrix = ConfusionMatrix::new(classes)?;
+        model.eval();
+        let _guard = no_grad();
+        for batch in loader.epoch(0)? {
+            let (input, labels) = batch?;
+            for (label, predicted) in labels_and_predictions(&model.forward(&input)?, &labels)? {
+                matrix.add(label, predicted)?;
+            }
+        }
+        Ok(matrix)
+    }
+}
+
+/// A result on a dataset.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Evaluation {
+    /// Mean loss of a sample.
+    pub loss: f64,
+    /// Share of right answers, if the task counts them.
+    pub accuracy: Option<f64>,
+    /// Number of samples.
+    pub samples: usize,
+}
+
+/// Runs a model on all batches of `loader`, without gradients. Leaves it in evaluation mode. Errors if there is no batch.
+pub fn evaluate<M, D, T>(model: &mut M, loader: &DataLoader<D>, task: &T) -> Result<Evaluation>
+where
+    M: Module + ?Sized,
+    D: Dataset + 'static,
+    D::Item: Sample,
+    T: Task<M, <D::Item as Sample>::Batch> + ?Sized,
+{
+    model.eval();
+    let _guard = no_grad();
+    let mut tally = Tally::default();
+    for batch in loader.epoch(0)? {
+        let outcome = task.run(model, &batch?)?;
+        let loss = outcome.loss.item()?;
+        tally.add(&outcome, loss);
+    }
+    if tally.samples == 0 {
+        return Err(Error::argument("evaluate", "the dataset is empty").help("an accuracy needs at least one sample"));
+    }
+    Ok(Evaluation { loss: tally.loss(), accuracy: tally.accuracy(), samples: tally.samples })
+}
+
+/// Sums over the batches of an epoch.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) samples: usize,
+    loss: f64,
+    counted: usize,
+    correct: usize,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, outcome: &Outcome, loss: f64) {
+        self.samples += outcome.samples;
+        self.loss += loss * outcome.samples as f64;
+        if let Some(correct) = outcome.correct {
+            self.correct += correct;
+            self.counted += outcome.samples;
+        }
+    }
+
+    /// The mean loss of a sample.
+    pub(crate) fn loss(&self) -> f64 {
+        self.loss / self.samples.max(1) as f64
+    }
+
+    pub(crate) fn accuracy(&self) -> Option<f64> {
+        (self.counted > 0).then(|| self.correct as f64 / self.counted as f64)
+    }
+}

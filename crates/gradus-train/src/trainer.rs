@@ -1,0 +1,168 @@
+//! [`Trainer`]: epochs of steps.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use gradus_data::{DataLoader, Dataset, Sample};
+use gradus_nn::{Module, Optimizer, Schedule};
+use gradus_tensor::{Error, Result};
+
+use crate::task::Tally;
+use crate::{EpochReport, Event, Logger, StepReport, Task, evaluate};
+
+/// Runs a model over a dataset, epoch by epoch.
+///
+/// A run is decided by model, optimiser and loader: the same ones give the same bits.
+#[derive(Clone)]
+pub struct Trainer {
+    epochs: usize,
+    schedule: Schedule,
+    stop: Option<Arc<AtomicBool>>,
+}
+
+/// What a run did.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Run {
+    /// The epochs, the last one perhaps cut short.
+    pub epochs: Vec<EpochReport>,
+    /// Steps done.
+    pub steps: u64,
+    /// Samples seen.
+    pub samples: usize,
+    /// Seconds of training, without validation.
+    pub seconds: f64,
+    /// Whether the stop flag ended it early.
+    pub stopped: bool,
+}
+
+impl Trainer {
+    /// A trainer for this many epochs, at least 1, with a constant learning rate.
+    pub fn new(epochs: usize) -> Result<Self> {
+        if epochs == 0 {
+            return Err(Error::argument("trainer", "0 epochs train nothing; it is at least 1"));
+        }
+        Ok(Trainer { epochs, schedule: Schedule::constant(), stop: None })
+    }
+
+    /// The learning rate follows `schedule`, whose steps count from the start of the run.
+    #[must_use]
+    pub fn schedule(mut self, schedule: Schedule) -> Self {
+        self.schedule = schedule;
+        self
+    }
+
+    /// The run ends before the next step once `flag` is true.
+    #[must_use]
+    pub fn stop_when(mut self, flag: Arc<AtomicBool>) -> Self {
+        self.stop = Some(flag);
+        self
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed))
+    }
+
+    /// Trains `model`. With a `validation` loader it is evaluated after each epoch.
+    ///
+    /// # Errors
+    /// Those of the dataset, the model and the loggers; an empty dataset; and a loss that is not finite, with epoch and step:
+    /// the parameters are then those of the step before.
+    pub fn fit<M, D, T>(
+        &self,
+        model: &mut M,
+        optimizer: &mut dyn Optimizer,
+        train: &DataLoader<D>,
+        validation: Option<&DataLoader<D>>,
+        task: &T,
+        loggers: &mut [&mut dyn Logger],
+    ) -> Result<Run>
+    where
+        M: Module + ?Sized,
+        D: Dataset + 'static,
+        D::Item: Sample,
+        T: Task<M, <D::Item as Sample>::Batch> + ?Sized,
+    {
+        if train.is_empty() {
+            let m = format!("{} samples give no batch of {}", train.dataset().len(), train.batch_size());
+            return Err(Error::argument("trainer", m).help("give more samples or a smaller batch size"));
+        }
+        let mut tell = |event: Event<'_>| loggers.iter_mut().try_for_each(|logger| logger.log(event));
+        let mut run = Run { epochs: Vec::new(), steps: 0, samples: 0, seconds: 0.0, stopped: false };
+        tell(Event::Start { epochs: self.epochs, steps: train.len(), samples: train.samples() })?;
+        for epoch in 1..=self.epochs {
+            if self.stopped() {
+                break;
+            }
+            tell(Event::EpochStart { epoch })?;
+            model.train();
+            let (start, mut tally, mut steps) = (Instant::now(), Tally::default(), 0);
+            for batch in train.epoch(epoch as u64)? {
+                if self.stopped() {
+                    break;
+                }
+                let batch = batch?;
+                let outcome = task.run(model, &batch)?;
+                let loss = outcome.loss.item()?;
+                if !loss.is_finite() {
+                    return Err(not_finite(loss, epoch, steps + 1, task.diagnose(&batch)));
+                }
+                let gradients = outcome.loss.backward()?;
+                self.schedule.apply(run.steps, optimizer)?;
+                optimizer.step(&gradients)?;
+                tally.add(&outcome, loss);
+                steps += 1;
+                run.steps += 1;
+                tell(Event::Step(&StepReport {
+                    epoch,
+                    step: steps,
+                    loss,
+                    mean_loss: tally.loss(),
+                    accuracy: tally.accuracy(),
+                    samples: outcome.samples,
+                    seconds: run.seconds + start.elapsed().as_secs_f64(),
+                }))?;
+            }
+            if steps == 0 {
+                break;
+            }
+            let seconds = start.elapsed().as_secs_f64();
+            run.samples += tally.samples;
+            run.seconds += seconds;
+            let validation = match validation {
+                Some(loader) if !self.stopped() => Some(evaluate(model, loader, task)?),
+                _ => None,
+            };
+            let report = EpochReport {
+                epoch,
+                steps,
+                samples: tally.samples,
+                loss: tally.loss(),
+                accuracy: tally.accuracy(),
+                lr_factor: self.schedule.factor(run.steps - 1),
+                seconds,
+                validation,
+            };
+            tell(Event::EpochEnd(&report))?;
+            run.epochs.push(report);
+        }
+        run.stopped = run.steps < self.epochs as u64 * train.len() as u64;
+        tell(Event::End(&run))?;
+        Ok(run)
+    }
+}
+
+fn not_finite(loss: f64, epoch: usize, step: usize, reason: Option<String>) -> Error {
+    let e = Error::argument("trainer", format!("the loss is {loss} in epoch {epoch}, step {step}"));
+    match reason {
+        Some(reason) => e.note(reason).help("clean the data; numbers of a sample have to be finite"),
+        None => e.help("lower the learning rate, and look for extreme values in the data"),
+    }
+}
+
+impl fmt::Debug for Trainer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trainer").field("epochs", &self.epochs).field("schedule", &self.schedule).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,64 @@
+//! A deep-learning framework: eager tensors, gradients to any order, one contract for every kind of hardware.
+//!
+//! ```
+//! use gradus::prelude::*;
+//!
+//! #[derive(Module)]
+//! struct Mlp {
+//!     hidden: Linear,
+//!     output: Linear,
+//! }
+//!
+//! impl Forward for Mlp {
+//!     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+//!         self.output.forward(&self.hidden.forward(&x.flatten(1, -1)?)?.relu()?)
+//!     }
+//! }
+//!
+//! fn main() -> Result<()> {
+//!     let (device, mut generator) = (Device::cpu()?, Generator::new(0));
+//!     let mut init = Init::new(DType::F32, &device, &mut generator);
+//!     let mut model = Mlp { hidden: Linear::new(64, 32, &mut init)?, output: Linear::new(32, 10, &mut init)? };
+//!     let mut optimizer = AdamW::new(model.named_parameters(), AdamConfig { lr: 1e-2, ..Default::default() })?;
+//!     let digits = DataLoader::new(gradus::data::digits::load()?, &device).batch_size(64).shuffle(0).build()?;
+//!     for epoch in 0..3 {
+//!         for batch in digits.epoch(epoch)? {
+//!             let (images, labels) = batch?;
+//!             let loss = model.forward(&images)?.cross_entropy(&labels)?;
+//!             optimizer.step(&loss.backward()?)?;
+//!         }
+//!     }
+//!     let result = evaluate(&mut model, &digits, &Classification::default())?;
+//!     println!("{result:?}");
+//!     assert!(result.accuracy > Some(0.9));
+//!     Ok(())
+//! }
+//! ```
+//!
+//! The parts are modules: [`tensor`] (operations and gradients), [`nn`] (layers, optimisers), [`data`] (datasets, loaders),
+//! [`train`] (a trainer, metrics, run folders), [`backend`] (the contract for hardware), `cpu` (the CPU behind it). The
+//! [`prelude`] has what most programs use.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod devices;
+pub mod prelude;
+
+pub use devices::{DeviceExt, devices};
+
+pub use gradus_backend as backend;
+#[cfg(feature = "cpu")]
+pub use gradus_cpu as cpu;
+pub use gradus_data as data;
+pub use gradus_nn as nn;
+pub use gradus_tensor as tensor;
+pub use gradus_train as train;
+
+pub use gradus_tensor::{
+    BackwardOptions, DType, Device, Error, ErrorKind, Generator, Gradients, Result, Tensor, grad, no_grad,
+};
+
+// The README's code compiles and runs with the doc tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
