@@ -13,8 +13,8 @@ struct Step {
 enum Action {
     /// Runs cargo with these environment variables and arguments.
     Cargo { environment: &'static [(&'static str, &'static str)], arguments: &'static [&'static str] },
-    /// Runs the text checks in this process.
-    Tidy,
+    /// Runs a command of this program in this process.
+    Here { command: &'static str, run: fn(&Path) -> Result<(), String> },
 }
 
 impl Step {
@@ -25,7 +25,7 @@ impl Step {
     /// The command line that runs this step alone.
     fn command_line(&self) -> String {
         match &self.action {
-            Action::Tidy => "cargo xtask tidy".into(),
+            Action::Here { command, .. } => format!("cargo xtask {command}"),
             Action::Cargo { environment, arguments } => {
                 let variables: String = environment.iter().map(|(key, value)| format!("{key}=\"{value}\" ")).collect();
                 format!("{variables}cargo {}", arguments.join(" "))
@@ -35,7 +35,7 @@ impl Step {
 
     fn run(&self, root: &Path) -> Result<(), String> {
         match &self.action {
-            Action::Tidy => crate::tidy::run(root),
+            Action::Here { run, .. } => run(root),
             Action::Cargo { environment, arguments } => {
                 let mut command = crate::cargo();
                 command.args(*arguments).envs(environment.iter().copied()).current_dir(root);
@@ -59,11 +59,13 @@ const DOCS: Step = Step {
         arguments: &["doc", "--workspace", "--no-deps"],
     },
 };
-const TIDY: Step = Step { name: "tidy", action: Action::Tidy };
+const TIDY: Step = Step { name: "tidy", action: Action::Here { command: "tidy", run: crate::tidy::run } };
+const DIGITS: Step = Step { name: "digits", action: Action::Here { command: "digits", run: crate::digits::run } };
 
 /// The steps in the order in which they run.
 fn steps(skip_tests: bool) -> Vec<Step> {
-    if skip_tests { vec![FORMAT, CLIPPY, DOCS, TIDY] } else { vec![FORMAT, CLIPPY, TESTS, DOCS, TIDY] }
+    let tests = if skip_tests { None } else { Some(TESTS) };
+    [Some(FORMAT), Some(CLIPPY), tests, Some(DOCS), Some(TIDY), Some(DIGITS)].into_iter().flatten().collect()
 }
 
 /// Runs the steps; `skip_tests` leaves out the tests, for a caller that has just run them.
@@ -99,8 +101,8 @@ mod tests {
 
     #[test]
     fn only_the_tests_can_be_skipped() {
-        assert_eq!(names(false), ["format", "clippy", "tests", "docs", "tidy"]);
-        assert_eq!(names(true), ["format", "clippy", "docs", "tidy"]);
+        assert_eq!(names(false), ["format", "clippy", "tests", "docs", "tidy", "digits"]);
+        assert_eq!(names(true), ["format", "clippy", "docs", "tidy", "digits"]);
     }
 
     #[test]

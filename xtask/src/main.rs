@@ -1,12 +1,13 @@
 //! Project chores, run as `cargo xtask <command>`.
 //!
-//! `ci` checks everything a change must pass, `tidy` the rules that neither the compiler nor clippy knows, and
-//! `packages` the budget of dependencies. The exit code is 0 when all is well, 1 when a check fails and 2 when the
+//! `ci` checks everything a change must pass, `tidy` the rules that neither the compiler nor clippy knows, `packages` the
+//! budget of dependencies, and `digits` what the README promises of its first command. The exit code is 0 when all is well, 1 when a check fails and 2 when the
 //! command line is wrong.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout)]
 
 mod ci;
+mod digits;
 mod packages;
 mod tidy;
 
@@ -17,9 +18,10 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
 commands:
-  ci [--skip-tests]  format, clippy, tests, docs and tidy, up to the first failure
+  ci [--skip-tests]  format, clippy, tests, docs, tidy and digits, up to the first failure
   tidy               layering, unsafe code, leftovers, file lengths, links, number of packages
-  packages           how many packages `gradus` with default features depends on";
+  packages           how many packages `gradus` with default features depends on
+  digits             trains the digits for several seeds: accuracy, time, equal bits for 1 and 2 threads";
 
 /// What a command line asks for.
 #[derive(Debug, PartialEq)]
@@ -27,6 +29,7 @@ enum Task {
     Ci { skip_tests: bool },
     Tidy,
     Packages,
+    Digits,
     Help,
 }
 
@@ -37,9 +40,10 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
         ["ci", "--skip-tests"] => Ok(Task::Ci { skip_tests: true }),
         ["tidy"] => Ok(Task::Tidy),
         ["packages"] => Ok(Task::Packages),
+        ["digits"] => Ok(Task::Digits),
         ["help" | "--help" | "-h", ..] => Ok(Task::Help),
         [] => Err("no command given".into()),
-        ["ci" | "tidy" | "packages", rest @ ..] => {
+        ["ci" | "tidy" | "packages" | "digits", rest @ ..] => {
             Err(format!("`{}` does not take `{}`", arguments[0], rest.join(" ")))
         }
         [unknown, ..] => Err(format!("unknown command `{unknown}`")),
@@ -72,6 +76,7 @@ fn main() -> ExitCode {
         Task::Ci { skip_tests } => ci::run(&root(), skip_tests),
         Task::Tidy => tidy::run(&root()),
         Task::Packages => packages::run(&root()),
+        Task::Digits => digits::run(&root()),
         Task::Help => {
             println!("{USAGE}");
             Ok(())
@@ -96,6 +101,7 @@ mod tests {
         assert_eq!(parse(&["ci", "--skip-tests"]), Ok(Task::Ci { skip_tests: true }));
         assert_eq!(parse(&["tidy"]), Ok(Task::Tidy));
         assert_eq!(parse(&["packages"]), Ok(Task::Packages));
+        assert_eq!(parse(&["digits"]), Ok(Task::Digits));
         assert_eq!(parse(&["--help"]), Ok(Task::Help));
     }
 

@@ -263,7 +263,12 @@ fn batch_statistics_are_biased_inside_and_unbiased_outside() {
     assert_close(&vec64(&s.mean), &[3.0], 1e-12);
     assert_close(&vec64(&s.var), &[14.0 / 3.0], 1e-9);
     assert_close(&[y.square().unwrap().mean_all().unwrap().item().unwrap()], &[1.0], 1e-9);
-    assert!(f64s(&[1.0], &[1, 1]).batch_norm(None, None, 1e-5).is_err());
+    // A variance far below eps is not lost in it.
+    let small = f32s(&[1.0e-6, -1.0e-6, 2.0e-6, -2.0e-6], &[4, 1]).batch_norm(None, None, 1e-3).unwrap().1;
+    assert!((small.var.item().unwrap() / (10.0e-12 / 3.0) - 1.0).abs() < 1e-5);
+    for empty in [f64s(&[1.0], &[1, 1]), f64s(&[], &[0, 3])] {
+        assert!(empty.batch_norm(None, None, 1e-5).is_err());
+    }
     assert!(x.layer_norm(&[4], None, None, 1e-5).is_err());
     assert!(x.layer_norm(&[1], None, None, 0.0).is_err());
 }

@@ -55,10 +55,16 @@ pub use gradus_tensor as tensor;
 pub use gradus_train as train;
 
 pub use gradus_tensor::{
-    BackwardOptions, DType, Device, Error, ErrorKind, Generator, Gradients, Result, Tensor, grad, no_grad,
+    BackwardOptions, DType, Device, Elementwise, Error, ErrorKind, Generator, Gradients, Operand, Reduction, Result,
+    Scalar, Tensor, autograd, enable_grad, grad, no_grad, ops,
 };
 
 // The README's code compiles and runs with the doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+// So does the code of the page on adding operations.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/add-an-op.md")]
+struct AddAnOp;

@@ -191,7 +191,7 @@ impl Tensor {
     }
 
     /// Normalises each channel (axis 1) of `[n, c, ..]` with the statistics of this batch, which are returned too.
-    /// `weight` and `bias` are `[c]`. One value a channel has no variance: an error.
+    /// `weight` and `bias` are `[c]`. Fewer than two values a channel have no variance: an error.
     #[track_caller]
     pub fn batch_norm(
         &self,
@@ -202,18 +202,17 @@ impl Tensor {
         let (scale, shift) = self.per_channel(weight, bias)?;
         let c = self.shape()[1];
         let count = self.numel().checked_div(c).unwrap_or(0);
-        if count == 1 {
-            let e = Error::shape("batch_norm", "one value a channel has no variance to train on");
+        if count < 2 {
+            let e = Error::shape("batch_norm", format!("{count} values a channel have no variance to train on"));
             return Err(self.describe(e, "input").help("use a larger batch, or evaluation mode"));
         }
         let axes = (0..self.rank()).filter(|&a| a != 1).fold(Axes::NONE, Axes::with);
-        let [y, mean, rstd] = self.normalize("batch_norm", axes, eps, scale.as_ref(), shift.as_ref())?;
+        let [y, mean, _] = self.normalize("batch_norm", axes, eps, scale.as_ref(), shift.as_ref())?;
         let _guard = crate::no_grad();
-        let mean = mean.reshape([c])?;
-        // var = 1 / rstd^2 - eps, made unbiased.
-        let unbiased = count as f64 / (count as f64 - 1.0);
-        let var = rstd.square()?.recip()?.sub(eps)?.maximum(0.0)?.mul(unbiased)?.reshape([c])?;
-        Ok((y, BatchStatistics { mean, var }))
+        // From the deviations, not from 1 / rstd^2 - eps, which has lost a variance far below eps.
+        let axes: Vec<isize> = axes.iter().map(|a| a as isize).collect();
+        let var = self.sub(&mean)?.square()?.sum(&axes, false)?.div(count as f64 - 1.0)?;
+        Ok((y, BatchStatistics { mean: mean.reshape([c])?, var }))
     }
 
     /// Normalises each channel (axis 1) of `[n, c, ..]` with given statistics `[c]`: evaluation.
