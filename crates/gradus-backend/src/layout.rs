@@ -120,17 +120,19 @@ impl Layout {
     /// Positions of all elements in row-major order. For tests and slow paths.
     pub fn positions(&self) -> impl Iterator<Item = usize> + '_ {
         let mut index = [0usize; MAX_RANK];
-        let rank = self.rank();
+        let mut next = self.offset as isize;
         (0..self.numel()).map(move |_| {
-            let at = self.position(&index[..rank]);
-            for axis in (0..rank).rev() {
+            let at = next;
+            for axis in (0..self.rank()).rev() {
                 index[axis] += 1;
                 if index[axis] < self.shape[axis] {
+                    next += self.strides[axis];
                     break;
                 }
+                next -= self.strides[axis] * (self.shape[axis] as isize - 1);
                 index[axis] = 0;
             }
-            at
+            at as usize
         })
     }
 

@@ -262,3 +262,39 @@ pub struct AdamParams {
     /// Number of this step, from 1.
     pub step: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+
+    #[test]
+    fn windows_count_positions_by_the_formula_and_refuse_what_does_not_fit() {
+        let w = Window::new2d([3, 2]).stride2d([2, 1]).padding2d([1, 0]).dilation2d([2, 1]);
+        assert_eq!(w.output("conv", &[7, 5]).unwrap(), [3, 4, 1]);
+        assert_eq!(w.output("conv", &[2, 5]).unwrap_err().kind(), &ErrorKind::ShapeMismatch);
+        assert!(w.output("conv", &[7]).is_err());
+        assert!(w.stride2d([0, 1]).output("conv", &[7, 5]).is_err());
+        assert!(w.dilation2d([usize::MAX, 1]).output("conv", &[7, 5]).is_err());
+        assert!(w.output("conv", &[usize::MAX, 5]).is_err());
+    }
+
+    #[test]
+    fn elements_lie_where_stride_dilation_and_padding_put_them() {
+        let w = Window::new2d([3, 2]).stride2d([2, 1]).padding2d([1, 0]).dilation2d([2, 1]);
+        let axis0 = |position| [0, 1, 2].map(|tap| w.element(0, position, tap, 7));
+        assert_eq!(axis0(0), [None, Some(1), Some(3)]);
+        assert_eq!(axis0(2), [Some(3), Some(5), None]);
+    }
+
+    #[test]
+    fn a_maximum_needs_an_element_under_every_window() {
+        let w = Window::new2d([2, 3]);
+        assert!(w.padding2d([1, 2]).check_pool("max_pool", &[4, 4]).is_ok());
+        assert!(w.padding2d([2, 0]).check_pool("max_pool", &[4, 4]).is_err());
+        // Taps at -1 and 2 of an axis of one element.
+        let mut over = Window::new2d([1, 2]).dilation2d([1, 3]);
+        (over.pad_before[1], over.pad_after[1]) = (1, 2);
+        assert!(over.check_pool("max_pool", &[1, 1]).is_err());
+    }
+}

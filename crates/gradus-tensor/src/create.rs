@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gradus_backend::{DType, Distribution, Element, Error, Layout, Result, Scalar, Shape, ViewMut};
+use gradus_backend::{DType, Distribution, Element, Error, ErrorKind, Layout, Result, Scalar, Shape, ViewMut};
 
 use crate::tensor::Spec;
 use crate::{Device, Generator, Storage, Tensor};
@@ -87,11 +87,13 @@ impl Tensor {
         // Checks the size before anything of that size is made.
         let shape = Shape::new(&[n])?;
         if n > 0 {
-            for v in [start, start + (n as i64 - 1) * step] {
+            for v in [start, start.wrapping_add((n as i64 - 1).wrapping_mul(step))] {
                 Scalar::Int(v).check(dtype).map_err(|e| Error::argument("arange", e.message()))?;
             }
         }
-        Tensor::from_scalars((0..n as i64).map(|i| Scalar::Int(start + i * step)), shape, dtype, device)
+        // The last element was checked to fit; products on the way there may not.
+        let at = |i: i64| Scalar::Int(start.wrapping_add(i.wrapping_mul(step)));
+        Tensor::from_scalars((0..n as i64).map(at), shape, dtype, device)
     }
 
     /// `n` evenly spaced values from `start` to `end`, both included, in a float dtype.
@@ -158,7 +160,7 @@ impl Tensor {
     ) -> Result<Tensor> {
         let fail = |m: String| Err(Error::argument("random", m));
         match dist {
-            Distribution::Uniform { lo, hi } if !lo.is_finite() || !hi.is_finite() || lo > hi => {
+            Distribution::Uniform { lo, hi } if !(hi - lo).is_finite() || lo > hi => {
                 return fail(format!("{lo} to {hi} is no range"));
             }
             Distribution::Normal { mean, std } if !mean.is_finite() || !std.is_finite() || std < 0.0 => {
@@ -198,11 +200,22 @@ impl Tensor {
         device: &Device,
     ) -> Result<Tensor> {
         use gradus_backend::{bf16, f16};
+        let n = shape.numel();
+        let too_large = || {
+            let kind = ErrorKind::OutOfMemory { requested: n.saturating_mul(dtype.size()) };
+            Error::new(kind, "create", format!("{shape} of {dtype} does not fit into memory"))
+        };
+        // The device's budget is asked before the host makes as many values.
+        drop(device.backend().alloc(n * dtype.size())?);
         macro_rules! collect {
             ($($d:ident $t:ty),*) => {
                 match dtype {
                     $(DType::$d => {
-                        let v = values.map(<$t>::from_scalar).collect::<Result<Vec<_>>>()?;
+                        let mut v: Vec<$t> = Vec::new();
+                        v.try_reserve_exact(n).map_err(|_| too_large())?;
+                        for value in values {
+                            v.push(<$t>::from_scalar(value)?);
+                        }
                         Tensor::from_vec(v, shape, device)
                     })*
                 }

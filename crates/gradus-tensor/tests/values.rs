@@ -26,14 +26,20 @@ fn elementwise_operations_agree_with_the_interpreter_of_the_ir_in_every_dtype() 
             operands.extend((operands.len() < entry.tensors).then_some(Operand::Tensor(&y)));
             // Scalars 1 and 2 suit every dtype, floats only the float class.
             operands.extend(entry.scalars.iter().enumerate().map(|(i, _)| Operand::Scalar(Scalar::Int(i as i64 + 1))));
-            let Ok(got) = entry.op.apply(&operands) else { continue };
+            let got = match entry.op.apply(&operands) {
+                Ok(got) => got,
+                Err(e) => {
+                    assert_eq!(e.kind(), &ErrorKind::UnsupportedDType, "{} {dtype}: {e}", entry.op.name());
+                    continue;
+                }
+            };
             assert_eq!(got.shape(), [2, 3]);
             // The dtype that the operands are converted to is that of the kernel's last tensor argument.
             let common = [dtype, dtype.to_float(), DType::I64]
                 .into_iter()
-                .find(|&d| entry.op.kernel(d, operands.len()).is_ok_and(|k| k.outputs()[0].1 == got.dtype()))
+                .find(|&d| entry.op.kernel(d).is_ok_and(|k| k.outputs()[0].1 == got.dtype()))
                 .unwrap();
-            let kernel = entry.op.kernel(common, operands.len()).unwrap();
+            let kernel = entry.op.kernel(common).unwrap();
             let want: Vec<f64> = (0..6)
                 .map(|i| {
                     let args: Vec<Scalar> = operands
@@ -102,6 +108,16 @@ fn nan_propagates_and_comparisons_are_exact() {
     let big = i64s(&[(1 << 53) + 1], &[1]);
     assert_eq!(big.eq((1i64 << 53) + 1).unwrap().to_vec::<bool>().unwrap(), [true]);
     assert_eq!(big.eq(1i64 << 53).unwrap().to_vec::<bool>().unwrap(), [false]);
+    // An integer beside a float is not rounded to it, and one beyond the dtype has an answer.
+    assert_eq!(i64s(&[16_777_217], &[1]).eq(16_777_216.0).unwrap().to_vec::<bool>().unwrap(), [false]);
+    assert_eq!(i64s(&[i64::MAX, 2], &[2]).lt(2.5).unwrap().to_vec::<bool>().unwrap(), [false, true]);
+    assert_eq!(f32s(&[16_777_216.0], &[1]).eq(16_777_217).unwrap().to_vec::<bool>().unwrap(), [false]);
+    let u = i64s(&[255], &[1]).to_dtype(DType::U8).unwrap();
+    assert_eq!(u.lt(300).unwrap().to_vec::<bool>().unwrap(), [true]);
+    assert_eq!(u.ge(f64::NAN).unwrap().to_vec::<bool>().unwrap(), [false]);
+    let i = i64s(&[16_777_217], &[1]).to_dtype(DType::I32).unwrap();
+    assert_eq!(i.eq(&f32s(&[16_777_216.0], &[1])).unwrap().to_vec::<bool>().unwrap(), [false]);
+    assert_eq!(big.eq(&f32s(&[1.0], &[1])).unwrap_err().kind(), &ErrorKind::DTypeMismatch);
     let zeros = f32s(&[0.0, 0.0], &[1, 2]);
     let nan = f32s(&[f32::NAN, f32::INFINITY], &[2, 1]);
     assert!(zeros.matmul(&nan).unwrap().to_scalar::<f32>().unwrap().is_nan());
@@ -226,6 +242,9 @@ fn creation() {
     assert_eq!(Tensor::arange(5, -2, -3, DType::I32, &d).unwrap().to_vec::<i32>().unwrap(), [5, 2, -1]);
     assert!(Tensor::arange(0, 300, 1, DType::U8, &d).is_err() && Tensor::arange(0, 1, 0, DType::U8, &d).is_err());
     assert!(Tensor::arange(i64::MIN, i64::MAX, 1, DType::I64, &d).is_err());
+    let far = Tensor::arange(i64::MIN, i64::MAX, i64::MAX, DType::I64, &d).unwrap();
+    assert_eq!(far.to_vec::<i64>().unwrap(), [i64::MIN, -1, i64::MAX - 1]);
+    assert!(Tensor::arange(0, 1 << 48, 1, DType::I64, &d).is_err() && Tensor::eye(1 << 24, DType::F64, &d).is_err());
     assert_eq!(vec64(&Tensor::linspace(0.0, 1.0, 5, DType::F32, &d).unwrap()), [0.0, 0.25, 0.5, 0.75, 1.0]);
     assert_eq!(vec64(&Tensor::eye(2, DType::F32, &d).unwrap()), [1.0, 0.0, 0.0, 1.0]);
     assert!(Tensor::full([2], 300, DType::U8, &d).is_err());
@@ -285,6 +304,27 @@ fn printing_shows_values_shape_dtype_device_and_node_and_abridges() {
     assert!(format!("{grid}").lines().count() == 7, "{grid}");
     assert_eq!(format!("{}", i64s(&[], &[0, 2])), "[]");
     assert_eq!(format!("{}", Tensor::scalar(3i64, &cpu()).unwrap()), "3");
+}
+
+#[test]
+fn operations_on_stretched_tensors_and_wrong_numbers_of_operands() {
+    let (a, b) = (f32s(&[2.0], &[1]).expand([100]).unwrap(), f32s(&[3.0], &[1]).expand([100]).unwrap());
+    assert_eq!(a.add(&b).unwrap().to_vec::<f32>().unwrap(), [5.0; 100]);
+    let x = f32s(&[1.0; 100], &[100]).require_grad().unwrap();
+    let g = x.sum_all().unwrap().add(&x.mean_all().unwrap()).unwrap().backward().unwrap();
+    assert_close(&vec64(g.get(&x).unwrap()), &[1.01; 100], 1e-6);
+    let add = TABLE.iter().find(|e| e.op.name() == "add").unwrap().op;
+    for operands in [&[][..], &[1.0.into()], &[1.0.into(), 2.0.into()], &[Operand::Tensor(&a); 3]] {
+        assert_eq!(add.apply(operands).unwrap_err().kind(), &ErrorKind::InvalidArgument);
+    }
+}
+
+#[test]
+fn scalars_beside_half_precision_are_not_rounded_first() {
+    // (1 + 2^-7) (1 + 2^-8) rounds up in bf16; 1 + 2^-8 rounded first would be 1.
+    let x = Tensor::full([1], 1.0078125, DType::BF16, &cpu()).unwrap();
+    let y = x.mul(1.00390625).unwrap();
+    assert_eq!((y.item().unwrap(), y.dtype()), (1.015625, DType::BF16));
 }
 
 #[test]

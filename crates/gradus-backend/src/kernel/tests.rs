@@ -77,6 +77,10 @@ fn gradients_are_exact_where_naive_forms_cancel_or_overflow() {
     let pow = Kernel::build("pow", &[DType::F32; 2], |v| vec![v[0].pow(v[1])]).unwrap();
     assert_eq!(gradient(&pow, &[0.0, 0.0]), [0.0, 0.0]);
     assert_eq!(gradient(&pow, &[0.0, 2.0]), [0.0, 0.0]);
+    // d/db of b * a^(b-1) at b = 0 is 1 / a.
+    let slope = pow.vjp(0b01);
+    assert_eq!(slope.args, [VjpArg::Input(0), VjpArg::Input(1), VjpArg::Grad(0)]);
+    assert_eq!(gradient(&slope.kernel, &[2.0, 0.0, 1.0])[1], 0.5);
     let max = Kernel::build("max", &[DType::F32; 2], |v| vec![v[0].max(v[1])]).unwrap();
     assert_eq!(gradient(&max, &[2.0, 2.0]), [0.5, 0.5]);
     let r#where = Kernel::build("w", &[DType::F32], |v| vec![v[0].gt(0.0).select(v[0], 0.0)]).unwrap();

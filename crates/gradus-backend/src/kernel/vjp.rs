@@ -141,8 +141,11 @@ fn rule<'k>(op: ScalarOp, g: Expr<'k>, y: Expr<'k>, operand: impl Fn(usize) -> E
         Fmod => [Some(g), Some(-(g * (a() / b()).trunc())), None],
         Remainder => [Some(g), Some(-(g * (a() / b()).floor())), None],
         Pow => {
-            // Exponent 0: the slope in the base is 0, also at base 0. Base 0: the slope in the exponent is 0.
-            let da = b().eq(0.0).select(0.0, b() * a().pow(b() - 1.0));
+            // At exponent 0 and base 0 (or so near that 1 / a overflows) the slope in the base is 0, not 0 * inf; elsewhere
+            // it depends on both, so that the mixed second derivative is right. At base 0 the slope in the exponent is 0.
+            let tiny = if g.dtype() == DType::F64 { 1e-300 } else { 1e-37 };
+            let hole = b().eq(0.0).and(a().abs().lt(tiny));
+            let da = hole.select(0.0, b() * a().pow(b() - 1.0));
             let db = a().eq(0.0).select(0.0, y * a().log());
             [Some(g * da), Some(g * db), None]
         }

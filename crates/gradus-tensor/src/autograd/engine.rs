@@ -64,8 +64,8 @@ impl Gradients {
         let Some(slot) = slot else {
             return Err(Error::new(ErrorKind::Autograd, "gradients", "the tensor has no gradient to replace"));
         };
-        if slot.shape() != gradient.shape() || slot.dtype() != gradient.dtype() {
-            let e = Error::shape("gradients", "a gradient has the shape and dtype of its tensor");
+        if slot.shape() != gradient.shape() || slot.dtype() != gradient.dtype() || slot.device() != gradient.device() {
+            let e = Error::shape("gradients", "a gradient has the shape, dtype and device of its tensor");
             return Err(gradient.describe(slot.describe(e, "tensor"), "gradient"));
         }
         *slot = gradient;
@@ -259,8 +259,9 @@ fn run(
             continue;
         }
         let saved = node.take_saved(options.retain_graph)?;
-        let ctx = Context { node: &node, saved, needs, create_graph: options.create_graph };
+        let ctx = Context { node: &node, saved, needs, create_graph: options.create_graph, read: Default::default() };
         let found = op.vjp(&ctx, &grads)?;
+        ctx.check_read()?;
         drop(grads);
         for (i, g) in found.into_iter().enumerate() {
             let (Some(g), true) = (g, ctx.needs(i)) else { continue };

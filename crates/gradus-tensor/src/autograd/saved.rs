@@ -1,5 +1,6 @@
 //! Kept values and the check that they are still what they were.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use gradus_backend::{DType, Error, ErrorKind, Result};
@@ -64,17 +65,15 @@ impl Keep {
 pub(crate) struct Saved(SmallVec<[SavedTensor; 2]>);
 
 impl Saved {
-    pub(crate) fn new(keep: Keep, inputs: &[&Tensor], outputs: &[Tensor]) -> Self {
+    /// `versions` are those of the inputs' storages from before they were read; the outputs are fresh.
+    pub(crate) fn new(keep: Keep, inputs: &[&Tensor], versions: &[u64], outputs: &[Tensor]) -> Self {
         let mut saved = SmallVec::new();
-        let mut push = |what, tensor: Tensor| {
-            let version = tensor.storage().version();
-            saved.push(SavedTensor { what, tensor, version });
-        };
+        let mut push = |what, tensor: Tensor, version| saved.push(SavedTensor { what, tensor, version });
         for (i, &t) in inputs.iter().enumerate().take(64).filter(|(i, _)| keep.inputs >> i & 1 == 1) {
-            push(Which::Input(i), t.clone());
+            push(Which::Input(i), t.clone(), versions[i]);
         }
         for (i, t) in outputs.iter().enumerate().take(64).filter(|(i, _)| keep.outputs >> i & 1 == 1) {
-            push(Which::Output(i), t.detach());
+            push(Which::Output(i), t.detach(), 0);
         }
         Saved(saved)
     }
@@ -96,6 +95,8 @@ pub struct Context<'a> {
     /// For each input whether its gradient is wanted.
     pub(super) needs: SmallVec<[bool; 3]>,
     pub(super) create_graph: bool,
+    /// Bit `i` once kept value `i` was read.
+    pub(super) read: Cell<u64>,
 }
 
 impl Context<'_> {
@@ -133,10 +134,24 @@ impl Context<'_> {
 
     fn find(&self, what: Which) -> Result<Tensor> {
         let name = self.node.name();
-        let Some(s) = self.saved.0.iter().find(|s| s.what == what) else {
+        let Some(at) = self.saved.0.iter().position(|s| s.what == what) else {
             let m = format!("the gradient of {name} reads {what}, which was not kept");
             return Err(Error::new(ErrorKind::Autograd, "backward", m));
         };
+        self.read.set(self.read.get() | 1 << at.min(63));
+        self.checked(at)
+    }
+
+    /// Checks once more what the gradient has read: another thread may have written while it was computed.
+    pub(super) fn check_read(&self) -> Result<()> {
+        let read = |at: &usize| self.read.get() >> (*at).min(63) & 1 == 1;
+        (0..self.saved.0.len()).filter(read).try_for_each(|at| self.checked(at).map(drop))
+    }
+
+    /// Kept value number `at`, if nothing has written over it.
+    fn checked(&self, at: usize) -> Result<Tensor> {
+        let (name, s) = (self.node.name(), &self.saved.0[at]);
+        let what = s.what;
         let storage = s.tensor.storage();
         let Some(write) = storage.overwritten(s.version, &s.tensor.byte_span()) else { return Ok(s.tensor.clone()) };
         let m = format!("the gradient of {name} needs its {what}, which {} overwrote", write.op);

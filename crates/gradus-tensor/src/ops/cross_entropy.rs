@@ -3,7 +3,7 @@
 //! A row's loss is `lse - (1 - s) * x[target] - s * mean(x)` with the log-sum-exp `lse` and the smoothing `s`; its
 //! gradient is `softmax(x) - (1 - s) * onehot - s / c`. The gradient is computed when it is asked for.
 
-use gradus_backend::{Backend, CrossEntropyParams, DType, Error, Result, View, ViewMut};
+use gradus_backend::{Backend, CrossEntropyParams, DType, Error, Result, Scalar, View, ViewMut};
 use smallvec::smallvec;
 
 use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply, grads, run};
@@ -49,11 +49,15 @@ impl CrossEntropy {
         let target = target.unsqueeze(1)?;
         let hit = target.eq(&classes)?.to_dtype(logits.dtype())?;
         let distribution = hit.mul(1.0 - s)?.add(s / c as f64)?;
-        let mut g = g.unsqueeze(1)?;
-        if let Some(ignored) = self.params.ignore_index {
-            g = target.ne(ignored)?.where_(&g, 0.0)?;
-        }
-        logits.softmax(1)?.sub(&distribution)?.mul(&g)?.to_dtype(logits.dtype())
+        let g = g.unsqueeze(1)?;
+        let Some(ignored) = self.params.ignore_index else {
+            return logits.softmax(1)?.sub(&distribution)?.mul(&g)?.to_dtype(logits.dtype());
+        };
+        // An ignored row has gradient 0 to every order, whatever its logits are.
+        let counts = target.ne(ignored)?;
+        let softmax = counts.where_(logits, 0.0)?.softmax(1)?;
+        let dx = softmax.sub(&distribution)?.mul(&g)?;
+        counts.where_(&dx, 0.0)?.to_dtype(logits.dtype())
     }
 }
 
@@ -119,6 +123,8 @@ impl Tensor {
         reduction: Reduction,
     ) -> Result<Tensor> {
         let fail = |e: Error| target.describe(self.describe(e, "logits"), "target");
+        // One that the targets cannot hold ignores nothing.
+        let ignore_index = ignore_index.filter(|&i| Scalar::Int(i).check(target.dtype()).is_ok());
         if !self.dtype().is_float() {
             return Err(fail(Error::dtype("cross_entropy", self.dtype(), "float logits")));
         }

@@ -7,7 +7,7 @@ use crate::{Generator, Tensor};
 
 /// Of (mask, x, scale). The select comes last, so that dropped elements get an exact 0 both ways.
 static DROPOUT: Elementwise =
-    Elementwise::new("dropout", Class::Float, |x| vec![x[0].select(x[1] * x[2], 0.0)]).conditions(1);
+    Elementwise::new("dropout", Class::Float, 3, |x| vec![x[0].select(x[1] * x[2], 0.0)]).conditions(1);
 
 impl Tensor {
     /// Zeroes each element with probability `p` (0 to 1) and divides the rest by `1 - p`. The mask depends on the

@@ -4,7 +4,7 @@
 //! gradient of a [`Kernel`](gradus_backend::Kernel) is a kernel again. The table of built-in operations is
 //! [`table`](super::table).
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use gradus_backend::kernel::VjpArg;
 use gradus_backend::{
@@ -26,6 +26,8 @@ pub enum Class {
     Signed,
     /// Any dtype.
     Any,
+    /// Any dtype, compared exactly: an integer beside a float is not rounded to it.
+    Compare,
     /// Booleans.
     Bool,
 }
@@ -37,7 +39,7 @@ pub enum Class {
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::Device; use std::sync::Arc;
 ///
 /// /// `mish(x) = x * tanh(ln(1 + e^x))`
-/// static MISH: Elementwise = Elementwise::new("mish", Class::Float, |x| vec![x[0] * x[0].softplus().tanh()]);
+/// static MISH: Elementwise = Elementwise::new("mish", Class::Float, 1, |x| vec![x[0] * x[0].softplus().tanh()]);
 ///
 /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
 /// let x = Tensor::from_vec(vec![-1.0f32, 0.0, 2.0], [3], &device)?.require_grad()?;
@@ -50,10 +52,15 @@ pub enum Class {
 pub struct Elementwise {
     name: &'static str,
     class: Class,
+    /// Number of operands, at most 8.
+    arity: u8,
     /// Bit `i`: operand `i` is a bool whatever the others are.
     conditions: u8,
     body: for<'k> fn(&[Expr<'k>]) -> Vec<Expr<'k>>,
     kernels: [OnceLock<Arc<Kernel>>; 13],
+    /// Kernels of half precision with scalars, by dtype and the mask of scalar operands: a scalar is not rounded to half
+    /// precision before it is used.
+    half_kernels: Mutex<Vec<(DType, u8, Arc<Kernel>)>>,
 }
 
 /// An operand of an elementwise operation.
@@ -77,9 +84,16 @@ impl<S: Into<Scalar>> From<S> for Operand<'_> {
 }
 
 impl Elementwise {
-    /// An operation whose operands are all of one dtype; `body` gives one output.
-    pub const fn new(name: &'static str, class: Class, body: for<'k> fn(&[Expr<'k>]) -> Vec<Expr<'k>>) -> Self {
-        Elementwise { name, class, conditions: 0, body, kernels: [const { OnceLock::new() }; 13] }
+    /// An operation of `arity` operands (1 to 8) of one dtype; `body` gets them and gives one output.
+    pub const fn new(
+        name: &'static str,
+        class: Class,
+        arity: u8,
+        body: for<'k> fn(&[Expr<'k>]) -> Vec<Expr<'k>>,
+    ) -> Self {
+        assert!(0 < arity && arity <= 8);
+        let kernels = [const { OnceLock::new() }; 13];
+        Elementwise { name, class, arity, conditions: 0, body, kernels, half_kernels: Mutex::new(Vec::new()) }
     }
 
     /// With operands that are bool whatever the others are: bit `i` of `mask` for operand `i`.
@@ -104,8 +118,27 @@ impl Elementwise {
     /// dtype cannot represent, operands on different devices.
     #[track_caller]
     pub fn apply(&self, operands: &[Operand<'_>]) -> Result<Tensor> {
+        let tensors_given = operands.iter().filter(|o| matches!(o, Operand::Tensor(_))).count();
+        if operands.len() != usize::from(self.arity) || tensors_given == 0 {
+            let m = format!("{} operands, {tensors_given} of them tensors; it takes {}", operands.len(), self.arity);
+            return Err(
+                Error::argument(self.name, m).help("pass one operand an argument, at least one of them a tensor")
+            );
+        }
+        let integers = |o: &Operand<'_>| matches!(o, Operand::Tensor(t) if t.dtype().is_int());
+        let compared: SmallVec<[Operand<'_>; 2]>;
+        let operands = if self.class == Class::Compare && operands.iter().any(integers) {
+            let exact =
+                operands.iter().map(|&o| if let Operand::Scalar(s) = o { Operand::Scalar(integral(s)) } else { o });
+            compared = exact.collect();
+            &compared[..]
+        } else {
+            operands
+        };
         let common = self.common_dtype(operands)?;
-        let kernel = self.kernel(common, operands.len())?;
+        let scalars =
+            (0..operands.len()).filter(|&i| matches!(operands[i], Operand::Scalar(_))).fold(0, |mask, i| mask | 1 << i);
+        let kernel = self.kernel_with(common, scalars)?;
         let mut tensors: SmallVec<[Tensor; 3]> = SmallVec::new();
         let mut args = SmallVec::new();
         for (i, operand) in operands.iter().enumerate() {
@@ -129,6 +162,11 @@ impl Elementwise {
 
     /// The dtype that the operands share.
     fn common_dtype(&self, operands: &[Operand<'_>]) -> Result<DType> {
+        if self.class == Class::Compare
+            && let Some(dtype) = comparison_dtype(self.name, operands)?
+        {
+            return Ok(dtype);
+        }
         let mut common: Option<DType> = None;
         let mut scalars = SmallVec::<[Scalar; 3]>::new();
         for (i, operand) in operands.iter().enumerate().filter(|&(i, _)| !self.is_condition(i)) {
@@ -177,22 +215,96 @@ impl Elementwise {
         }
     }
 
-    /// The kernel for `arity` operands that share `dtype`, built on first use.
-    pub fn kernel(&self, dtype: DType, arity: usize) -> Result<Arc<Kernel>> {
+    /// The kernel for operands that share `dtype`, built on first use.
+    pub fn kernel(&self, dtype: DType) -> Result<Arc<Kernel>> {
+        self.kernel_with(dtype, 0)
+    }
+
+    /// [`kernel`](Elementwise::kernel) for operands of which some, by `mask`, are scalars.
+    pub(super) fn kernel_with(&self, dtype: DType, mask: u8) -> Result<Arc<Kernel>> {
+        if dtype.compute() != dtype && mask != 0 {
+            let mut kernels = self.half_kernels.lock().unwrap_or_else(|e| e.into_inner());
+            if let Some((.., k)) = kernels.iter().find(|k| k.0 == dtype && k.1 == mask) {
+                return Ok(k.clone());
+            }
+            let kernel = Arc::new(self.build(dtype, mask)?);
+            kernels.push((dtype, mask, kernel.clone()));
+            return Ok(kernel);
+        }
         let slot = &self.kernels[dtype as usize];
         if let Some(k) = slot.get() {
             return Ok(k.clone());
         }
-        let args: SmallVec<[DType; 4]> =
-            (0..arity).map(|i| if self.is_condition(i) { DType::Bool } else { dtype }).collect();
+        let kernel = Arc::new(self.build(dtype, 0)?);
+        Ok(slot.get_or_init(|| kernel).clone())
+    }
+
+    fn build(&self, dtype: DType, scalars: u8) -> Result<Kernel> {
+        let arg = |i: usize| match () {
+            () if self.is_condition(i) => DType::Bool,
+            () if scalars >> i & 1 == 1 => dtype.compute(),
+            () => dtype,
+        };
+        let args: SmallVec<[DType; 4]> = (0..usize::from(self.arity)).map(arg).collect();
         // The output of a half-precision kernel is stored in half precision, whatever the conditions are.
         let builder = gradus_backend::KernelBuilder::new(&args);
         let outputs: Vec<_> = (self.body)(&builder.args())
             .into_iter()
             .map(|e| (e, if e.dtype() == dtype.compute() { dtype } else { e.dtype() }))
             .collect();
-        let kernel = Arc::new(builder.finish(self.name, &outputs)?);
-        Ok(slot.get_or_init(|| kernel).clone())
+        builder.finish(self.name, &outputs)
+    }
+}
+
+/// The dtype in which integers and floats compare exactly, if operands of these kinds are mixed: f64, which holds every
+/// value of the floats and of integers up to 32 bits. `None` where nothing is mixed.
+///
+/// 64-bit integers have no such dtype beside float tensors: an error.
+fn comparison_dtype(name: &str, operands: &[Operand<'_>]) -> Result<Option<DType>> {
+    let tensors = || operands.iter().filter_map(|o| if let Operand::Tensor(t) = o { Some(*t) } else { None });
+    let (floats, integers) = (tensors().any(|t| t.dtype().is_float()), tensors().any(|t| t.dtype().is_int()));
+    let long = tensors().find(|t| matches!(t.dtype(), DType::I64 | DType::U64));
+    let mut mixed = floats && integers;
+    for o in operands {
+        match *o {
+            // An integer that the float tensors would round.
+            Operand::Scalar(Scalar::Int(v)) if floats => mixed |= tensors().any(|t| !holds(t.dtype(), v)),
+            // A float that is no integer, or out of range, equals no integer, and f64 orders it rightly.
+            Operand::Scalar(Scalar::Float(_)) if integers => mixed = true,
+            Operand::Scalar(Scalar::Int(v)) if tensors().any(|t| Scalar::Int(v).check(t.dtype()).is_err()) => {
+                mixed = true
+            }
+            _ => {}
+        }
+    }
+    match long {
+        Some(t) if mixed && floats => {
+            let m = format!("no dtype compares {} with floats exactly", t.dtype());
+            let e = Error::new(ErrorKind::DTypeMismatch, name, m)
+                .help("convert one operand with to_dtype, where you know the range");
+            Err(tensors().enumerate().fold(e, |e, (i, t)| t.describe(e, &format!("operand {i}"))))
+        }
+        _ => Ok(mixed.then_some(DType::F64)),
+    }
+}
+
+/// Whether a float dtype holds an integer exactly.
+fn holds(dtype: DType, v: i64) -> bool {
+    let bits = match dtype {
+        DType::F64 => 53,
+        DType::F32 => 24,
+        DType::F16 => 11,
+        DType::BF16 => 8,
+        _ => return true,
+    };
+    v.unsigned_abs() <= 1 << bits
+}
+
+/// A float scalar beside integers, as the integer that it is; another one stays.
+fn integral(s: Scalar) -> Scalar {
+    match s {
+        Scalar::Float(v) if v.trunc() == v && v.abs() < 9.2e18 => Scalar::Int(v as i64),
+        s => s,
     }
 }
 

@@ -129,7 +129,9 @@ impl Tensor {
         self.check_writable(name, &tracked)?;
         let all: SmallVec<[&Tensor; 3]> = std::iter::once(self).chain(&sources).collect();
         same_device(name, &all)?;
-        let kernel = op.kernel(self.dtype(), 1 + others.len())?;
+        let scalars =
+            (0..others.len()).filter(|&i| matches!(others[i], Operand::Scalar(_))).fold(0, |mask, i| mask | 2 << i);
+        let kernel = op.kernel_with(self.dtype(), scalars)?;
         let refs: SmallVec<[&Tensor; 2]> = sources.iter().collect();
         let device = self.device().clone();
         self.write_with(name, &refs, |out, views| {

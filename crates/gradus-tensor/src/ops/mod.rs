@@ -141,6 +141,8 @@ ops! {
 pub(crate) fn apply<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 1]>> {
     let device = same_device(op.name(), inputs)?;
     let specs = op.infer(inputs)?;
+    // Before the inputs are read: a write in between then counts as later, which errs towards an error.
+    let versions: SmallVec<[u64; 4]> = inputs.iter().map(|t| t.storage().version()).collect();
     let results = run(device, &specs, inputs, |b, x, y| op.forward(b, x, y))?;
     let needs: SmallVec<[bool; 4]> = inputs.iter().map(|t| t.requires_grad()).collect();
     let carries = |i: usize| specs[i].dtype.is_float() && op.differentiable(i);
@@ -148,7 +150,7 @@ pub(crate) fn apply<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Resul
         return Ok(results);
     }
     let carries: SmallVec<[bool; 2]> = (0..specs.len()).map(carries).collect();
-    let node = Node::record_kept(op.keeps(&needs), op.into(), inputs, &results, specs);
+    let node = Node::record_kept(op.keeps(&needs), op.into(), inputs, &versions, &results, specs);
     let tracked = results.into_iter().zip(carries).enumerate();
     Ok(tracked
         .map(|(i, (t, c))| if c { t.with_edge(Some(Edge { node: node.clone(), output: i })) } else { t })
@@ -169,7 +171,7 @@ pub(crate) fn apply_view<O: Operation + Into<Op>>(op: O, input: &Tensor, layout:
         return view;
     }
     let specs = SmallVec::from_elem(Spec { shape: *layout.shape(), dtype: input.dtype() }, 1);
-    let node = Node::record_kept(op.keeps(&[true]), op.into(), &[input], std::slice::from_ref(&view), specs);
+    let node = Node::record_kept(op.keeps(&[true]), op.into(), &[input], &[0], std::slice::from_ref(&view), specs);
     view.with_edge(Some(Edge { node, output: 0 }))
 }
 
@@ -204,8 +206,15 @@ pub(crate) fn run(
 
 impl Node {
     #[track_caller]
-    fn record_kept(keep: Keep, op: Op, inputs: &[&Tensor], outputs: &[Tensor], specs: Outputs) -> Arc<Node> {
-        Node::record(op, inputs, specs, crate::autograd::Saved::new(keep, inputs, outputs))
+    fn record_kept(
+        keep: Keep,
+        op: Op,
+        inputs: &[&Tensor],
+        versions: &[u64],
+        outputs: &[Tensor],
+        specs: Outputs,
+    ) -> Arc<Node> {
+        Node::record(op, inputs, specs, crate::autograd::Saved::new(keep, inputs, versions, outputs))
     }
 }
 

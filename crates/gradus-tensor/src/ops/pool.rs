@@ -9,6 +9,9 @@ use smallvec::smallvec;
 use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply, apply_one, grads, one};
 use crate::Tensor;
 
+/// Most elements of a pooling window.
+const MAX_WINDOW: usize = 1 << 24;
+
 /// The largest element under each window, and where it is.
 #[derive(Debug, Clone)]
 pub struct MaxPool {
@@ -121,6 +124,12 @@ impl Tensor {
     fn check_pool(&self, op: &str, kernel: [usize; 2], padding: [usize; 2]) -> Result<()> {
         if self.rank() != 4 {
             return Err(self.describe(Error::shape(op, "pooling takes [n, c, h, w]"), "self"));
+        }
+        if kernel[0].checked_mul(kernel[1]).is_none_or(|n| n > MAX_WINDOW) {
+            let m = format!("a window of {kernel:?} has more than {MAX_WINDOW} elements");
+            return Err(self
+                .describe(Error::argument(op, m), "self")
+                .help("reduce over the axes with max or mean instead"));
         }
         if padding[0] > kernel[0] / 2 || padding[1] > kernel[1] / 2 {
             let m = format!("padding {padding:?} is more than half of the kernel {kernel:?}");

@@ -60,7 +60,10 @@ impl Operation for Reduce {
             ReduceOp::Max | ReduceOp::Min => {
                 let (x, y) = (ctx.input(0)?.detach(), ctx.output(0)?.detach());
                 let attains = x.eq(&y)?.logical_or(&x.isnan()?.logical_and(&y.isnan()?)?)?;
-                let share = g.div(&attains.to_dtype(g.dtype())?.sum(&axes_list(self.axes), true)?)?;
+                // Half precision cannot count that far.
+                let wide = g.dtype().compute();
+                let count = attains.to_dtype(wide)?.sum(&axes_list(self.axes), true)?;
+                let share = g.to_dtype(wide)?.div(&count)?.to_dtype(g.dtype())?;
                 Ok(grads([Some(attains.where_(&share, 0.0)?)]))
             }
             ReduceOp::Prod | ReduceOp::Any | ReduceOp::All => {

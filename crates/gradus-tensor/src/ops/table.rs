@@ -26,6 +26,11 @@ pub struct Entry {
     pub condition: bool,
 }
 
+/// One more than the number of names.
+macro_rules! count {
+    ($($name:ident)*) => { 1 $(+ { let _ = stringify!($name); 1 })* };
+}
+
 macro_rules! table {
     ($($(#[doc = $doc:literal])* $const:ident $method:ident($($operand:ident),*; $($scalar:ident = $sample:literal),*) $class:ident $mask:literal $smooth:expr, $body:expr;)*) => {
         impl Tensor {
@@ -41,14 +46,15 @@ macro_rules! table {
 
         $(
             #[doc = concat!("See [`Tensor::", stringify!($method), "`].")]
-            pub static $const: Elementwise = Elementwise::new(stringify!($method), Class::$class, $body).conditions($mask);
+            pub static $const: Elementwise =
+                Elementwise::new(stringify!($method), Class::$class, count!($($operand)* $($scalar)*), $body).conditions($mask);
         )*
 
         /// Every entry of the table.
         pub static TABLE: &[Entry] = &[$(
             Entry {
                 op: &$const,
-                tensors: 1 $(+ { let _ = stringify!($operand); 1 })*,
+                tensors: count!($($operand)*),
                 scalars: &[$($sample),*],
                 smooth: $smooth,
                 condition: $mask != 0,
@@ -152,17 +158,17 @@ table! {
     /// The smaller; NaN if either is.
     MINIMUM minimum(other;) Number 0 ANY, |x| vec![x[0].min(x[1])];
     /// `self == other`
-    EQ eq(other;) Any 0 NONE, |x| vec![x[0].eq(x[1])];
+    EQ eq(other;) Compare 0 NONE, |x| vec![x[0].eq(x[1])];
     /// `self != other`
-    NE ne(other;) Any 0 NONE, |x| vec![x[0].ne(x[1])];
+    NE ne(other;) Compare 0 NONE, |x| vec![x[0].ne(x[1])];
     /// `self < other`
-    LT lt(other;) Any 0 NONE, |x| vec![x[0].lt(x[1])];
+    LT lt(other;) Compare 0 NONE, |x| vec![x[0].lt(x[1])];
     /// `self <= other`
-    LE le(other;) Any 0 NONE, |x| vec![x[0].le(x[1])];
+    LE le(other;) Compare 0 NONE, |x| vec![x[0].le(x[1])];
     /// `self > other`
-    GT gt(other;) Any 0 NONE, |x| vec![x[0].gt(x[1])];
+    GT gt(other;) Compare 0 NONE, |x| vec![x[0].gt(x[1])];
     /// `self >= other`
-    GE ge(other;) Any 0 NONE, |x| vec![x[0].ge(x[1])];
+    GE ge(other;) Compare 0 NONE, |x| vec![x[0].ge(x[1])];
     /// Logical and of booleans.
     LOGICAL_AND logical_and(other;) Bool 0 NONE, |x| vec![x[0].and(x[1])];
     /// Logical or of booleans.
