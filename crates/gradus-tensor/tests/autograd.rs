@@ -245,3 +245,75 @@ fn threads_on_disjoint_graphs_do_not_meet() {
         assert_eq!(h.join().unwrap(), [2.0 * i as f64; 8]);
     }
 }
+
+#[test]
+fn a_gradient_beside_writes_of_another_thread_is_right_or_an_error() {
+    let x = f64s(&[1.0; 16], &[16]).require_grad().unwrap();
+    let w = f64s(&[0.0; 16], &[16]);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let mut k = 0.0;
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                k += 1.0;
+                w.fill_(k).unwrap();
+            }
+        });
+        for _ in 0..3000 {
+            let y = x.mul(&w).unwrap();
+            let value = y.to_vec::<f64>().unwrap()[0];
+            if let Ok(g) = y.sum_all().unwrap().backward() {
+                assert_eq!(g.get(&x).unwrap().to_vec::<f64>().unwrap(), [value; 16]);
+            }
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn ties_beyond_the_range_of_half_precision_share_the_gradient() {
+    let x = Tensor::zeros([70_000], DType::BF16, &cpu()).unwrap().require_grad().unwrap();
+    let g = x.max_all().unwrap().backward().unwrap();
+    let sum = g.get(&x).unwrap().to_dtype(DType::F32).unwrap().sum_all().unwrap().item().unwrap();
+    assert!((sum - 1.0).abs() < 0.01, "{sum}");
+}
+
+#[test]
+fn mixed_second_derivative_of_a_power_at_exponent_zero() {
+    let a = f64s(&[2.0], &[1]).require_grad().unwrap();
+    let b = f64s(&[0.0], &[1]).require_grad().unwrap();
+    let y = a.pow(&b).unwrap();
+    let g = grad(&[&y], &[&a, &b], None, BackwardOptions::new().create_graph()).unwrap();
+    let ab = grad(&[g[0].as_ref().unwrap()], &[&b], None, BackwardOptions::new().retain_graph()).unwrap();
+    let ba = grad(&[g[1].as_ref().unwrap()], &[&a], None, BackwardOptions::new()).unwrap();
+    for mixed in [&ab[0], &ba[0]] {
+        assert_close(&[mixed.as_ref().unwrap().item().unwrap()], &[0.5], 1e-12);
+    }
+}
+
+#[test]
+fn an_ignored_row_has_no_gradient_whatever_its_logits_are() {
+    let x = f64s(&[1.0, 2.0, f64::NAN, 1.0], &[2, 2]).require_grad().unwrap();
+    let target = i64s(&[0, -100], &[2]);
+    let options = [BackwardOptions::new(), BackwardOptions::new().create_graph()];
+    for options in options {
+        let loss = x.cross_entropy_with(&target, Some(-100), 0.1, gradus_tensor::Reduction::Mean).unwrap();
+        let g = grad(&[&loss], &[&x], None, options).unwrap()[0].as_ref().unwrap().to_vec::<f64>().unwrap();
+        assert!(g[0].abs() > 0.1 && g[2..] == [0.0, 0.0], "{g:?}");
+    }
+    // An index that the targets' dtype cannot hold ignores nothing.
+    let target = i64s(&[0, 1], &[2]).to_dtype(DType::U32).unwrap();
+    let x = f64s(&[1.0, 2.0, 0.0, 1.0], &[2, 2]);
+    assert!(x.cross_entropy_with(&target, Some(-100), 0.0, gradus_tensor::Reduction::Mean).unwrap().item().is_ok());
+}
+
+#[test]
+fn repeated_places_add_up_on_any_number_of_threads() {
+    let n = 400_000;
+    let index = i64s(&[1], &[1]).expand([n]).unwrap();
+    let ones = Tensor::ones([n], DType::F32, &cpu()).unwrap();
+    for _ in 0..5 {
+        let y = Tensor::zeros([3], DType::F32, &cpu()).unwrap().scatter_add(0, &index, &ones).unwrap();
+        assert_eq!(y.to_vec::<f32>().unwrap(), [0.0, n as f32, 0.0]);
+    }
+}
