@@ -82,6 +82,16 @@ impl Cnn {
         })
     }
 
+    /// Whether all weights and running statistics are finite.
+    pub(crate) fn is_finite(&self) -> Result<bool> {
+        for (_, tensor) in self.state_dict()?.iter() {
+            if tensor.dtype() == DType::F32 && tensor.to_vec::<f32>()?.iter().any(|x| !x.is_finite()) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Writes weights and what they are for to a safetensors file; [`load`] needs nothing else.
     pub(crate) fn save(&self, spec: Spec, path: &Path) -> Result<()> {
         let mut state = self.state_dict()?;
@@ -124,8 +134,25 @@ pub(crate) fn load(path: &Path, device: &Device) -> Result<(Cnn, Spec)> {
     let at = |e: Error| e.note(format!("in the file {}", path.display()));
     let mut model = Cnn::new(spec, device, 0).map_err(at)?;
     model.load_state_dict(&state, Strict::Yes).map_err(|e| {
-        at(e).help("the file was changed, or made by another version; give a model.safetensors of `gradus train digits`")
+        at(e)
+            .help("the file was changed, or made by another version; give a model.safetensors of `gradus train digits`")
     })?;
     model.eval();
     Ok((model, spec))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_that_are_not_finite_are_noticed() {
+        let device = Device::cpu().unwrap();
+        let mut model = Cnn::new(Spec { input: [1, 4, 4], classes: 2 }, &device, 0).unwrap();
+        assert!(model.is_finite().unwrap());
+        let mut state = model.state_dict().unwrap();
+        state.insert("fc2.bias", Tensor::full([2], f64::INFINITY, DType::F32, &device).unwrap());
+        model.load_state_dict(&state, Strict::Yes).unwrap();
+        assert!(!model.is_finite().unwrap());
+    }
 }

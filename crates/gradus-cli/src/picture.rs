@@ -6,7 +6,7 @@ use std::path::Path;
 
 use gradus::prelude::*;
 
-use crate::resize::{Grey, padded, resized};
+use crate::resize::{Grey, fitted};
 
 /// What a PNG file starts with.
 const SIGNATURE: [u8; 8] = *b"\x89PNG\r\n\x1a\n";
@@ -20,17 +20,18 @@ const MOST_MEMORY: usize = 256 << 20;
 /// Reads a PNG file and brings it to `[1, height, width]`: see the help of `gradus predict` for the rule.
 pub(crate) fn read(path: &Path, height: usize, width: usize, invert: bool) -> Result<Image> {
     let grey = decode(path, invert)?;
-    let fitted = resized(padded(grey, height, width), height, width);
+    let fitted = fitted(grey, height, width);
     Image::new(1, height, width, fitted.pixels)
 }
 
 fn decode(path: &Path, invert: bool) -> Result<Grey> {
     let unreadable = |e| Error::io("picture", path.display(), e).help("give the path of a PNG file that can be read");
-    let mut file = File::open(path).map_err(unreadable)?;
-    if !file.metadata().map_err(unreadable)?.is_file() {
+    // Before it is opened: opening a pipe waits for its other end.
+    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
         let e = Error::new(ErrorKind::Io, "picture", format!("{} is not a file", path.display()));
         return Err(e.help("give PNG files one by one"));
     }
+    let mut file = File::open(path).map_err(unreadable)?;
     let mut start = Vec::new();
     file.by_ref().take(SIGNATURE.len() as u64).read_to_end(&mut start).map_err(unreadable)?;
     file.rewind().map_err(unreadable)?;
@@ -82,7 +83,8 @@ fn coloured(r: f32, g: f32, b: f32) -> f32 {
 /// Whether the border is bright, as on a picture of ink on paper.
 pub(crate) fn has_bright_border(image: &Image) -> bool {
     let [_, height, width] = image.shape();
-    let on_border = |i: usize| i % width == 0 || i % width + 1 == width || i < width || i + width >= height * width;
+    let on_border =
+        |i: usize| i.is_multiple_of(width) || (i + 1).is_multiple_of(width) || i < width || i + width >= height * width;
     let border: Vec<f32> = image.pixels().iter().enumerate().filter(|(i, _)| on_border(*i)).map(|(_, &p)| p).collect();
     border.iter().sum::<f32>() > 0.5 * border.len() as f32
 }

@@ -36,18 +36,17 @@ impl Progress {
         (rate, Duration::try_from_secs_f64(left).unwrap_or(Duration::MAX))
     }
 
-    fn step(&mut self, step: &StepReport) {
-        self.done += step.samples;
+    fn state(&self, step: &StepReport) -> String {
         let (rate, left) = self.pace(step.seconds);
         let accuracy = step.accuracy.map(|a| format!("  accuracy {:5.2} %", a * 100.0)).unwrap_or_default();
-        let state = format!(
-            "epoch {}/{}  loss {:.4}{accuracy}  {} samples/s  {} left",
-            step.epoch,
-            self.epochs,
-            step.mean_loss,
-            thousands(rate as usize),
-            clock(left)
-        );
+        let (epoch, epochs, loss) = (step.epoch, self.epochs, step.mean_loss);
+        let (rate, left) = (thousands(rate as usize), clock(left));
+        format!("epoch {epoch}/{epochs}  loss {loss:.4}{accuracy}  {rate} img/s  {left} left")
+    }
+
+    fn step(&mut self, step: &StepReport) {
+        self.done += step.samples;
+        let state = self.state(step);
         match &self.bar {
             Some(bar) => {
                 bar.set_position(self.done as u64);
@@ -62,8 +61,9 @@ impl Progress {
     }
 }
 
+/// The line fits a terminal of 80 columns; a narrower one cuts it off.
 fn style() -> ProgressStyle {
-    ProgressStyle::with_template("{bar:24} {percent:>3} %  {msg}").unwrap_or_else(|_| ProgressStyle::default_bar())
+    ProgressStyle::with_template("{bar:10}  {wide_msg}").unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 /// Minutes and seconds, with hours if there are any.
@@ -114,6 +114,16 @@ impl Drop for Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_line_fits_a_terminal() {
+        let (epochs, done) = (100, 123_456);
+        let progress = Progress { bar: None, epochs, samples: 2 * done, done, last_line: 0.0 };
+        let (loss, accuracy) = (12.3456, Some(1.0));
+        let step = StepReport { epoch: 99, step: 1, loss, mean_loss: loss, accuracy, samples: 64, seconds: 10.0 };
+        let line = progress.state(&step);
+        assert!("##########  ".len() + line.len() <= 80, "{line}");
+    }
 
     #[test]
     fn clocks_show_hours_when_there_are_some() {

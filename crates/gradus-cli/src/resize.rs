@@ -8,38 +8,31 @@ pub(crate) struct Grey {
     pub(crate) pixels: Vec<f32>,
 }
 
-/// With background at both sides alike, so that the ratio of width to height is that of the target.
-pub(crate) fn padded(grey: Grey, to_height: usize, to_width: usize) -> Grey {
-    let width = grey.width.max((grey.height * to_width).div_ceil(to_height));
-    let height = grey.height.max((grey.width * to_height).div_ceil(to_width));
-    if (height, width) == (grey.height, grey.width) {
-        return grey;
-    }
-    let (top, left) = ((height - grey.height) / 2, (width - grey.width) / 2);
-    let mut pixels = vec![0.0; height * width];
-    for (y, row) in grey.pixels.chunks_exact(grey.width).enumerate() {
-        let start = (top + y) * width + left;
-        pixels[start..start + grey.width].copy_from_slice(row);
-    }
-    Grey { height, width, pixels }
-}
-
-/// Resized with a triangle filter, which is bilinear when it enlarges and averages over areas when it shrinks.
-pub(crate) fn resized(grey: Grey, to_height: usize, to_width: usize) -> Grey {
+/// Brought to another size: with background at both sides alike, so that the ratio of width to height is that of the
+/// target, and a triangle filter, which is bilinear when it enlarges and averages over areas when it shrinks.
+///
+/// The background takes no memory: it may be many times as large as the picture.
+pub(crate) fn fitted(grey: Grey, to_height: usize, to_width: usize) -> Grey {
     if (grey.height, grey.width) == (to_height, to_width) {
         return grey;
     }
-    let turned = resized_rows(&grey, to_width);
-    resized_rows(&turned, to_height)
+    let width = grey.width.max((grey.height * to_width).div_ceil(to_height));
+    let height = grey.height.max((grey.width * to_height).div_ceil(to_width));
+    let turned = resized_rows(&grey, width, to_width);
+    resized_rows(&turned, height, to_height)
 }
 
-/// Brings rows to `to_width` pixels and transposes the result.
-fn resized_rows(grey: &Grey, to_width: usize) -> Grey {
-    let filters: Vec<(usize, Vec<f32>)> = (0..to_width).map(|x| filter(x, grey.width, to_width)).collect();
+/// Brings rows, with background up to `width` pixels, to `to_width` pixels and transposes the result.
+fn resized_rows(grey: &Grey, width: usize, to_width: usize) -> Grey {
+    let left = (width - grey.width) / 2;
     let mut pixels = Vec::with_capacity(to_width * grey.height);
-    for (first, weights) in &filters {
+    for x in 0..to_width {
+        let (first, weights) = filter(x, width, to_width);
+        // The part of the filter that lies on the picture; the background is 0.
+        let weights = &weights[left.saturating_sub(first).min(weights.len())..];
+        let start = first.saturating_sub(left).min(grey.width);
         for row in grey.pixels.chunks_exact(grey.width) {
-            pixels.push(weights.iter().zip(&row[*first..]).map(|(w, p)| w * p).sum());
+            pixels.push(weights.iter().zip(&row[start..]).map(|(w, p)| w * p).sum());
         }
     }
     Grey { height: to_width, width: grey.height, pixels }
@@ -68,31 +61,44 @@ mod tests {
 
     #[test]
     fn constants_stay_and_sizes_are_met() {
-        for (h, w, to_h, to_w) in [(1, 1, 8, 8), (100, 3, 8, 8), (7, 9, 28, 5), (8, 8, 9, 9), (1, 16384, 2, 128)] {
-            let out = resized(grey(h, w, |_, _| 0.5), to_h, to_w);
+        for (h, w, to_h, to_w) in [(1, 1, 8, 8), (100, 50, 8, 4), (7, 7, 28, 28), (8, 8, 9, 9), (256, 16384, 2, 128)] {
+            let out = fitted(grey(h, w, |_, _| 0.5), to_h, to_w);
             assert_eq!((out.height, out.width, out.pixels.len()), (to_h, to_w, to_h * to_w));
-            assert!(out.pixels.iter().all(|p| (p - 0.5).abs() < 1e-6), "{h} x {w}");
+            assert!(out.pixels.iter().all(|p| (p - 0.5).abs() < 1e-5), "{h} x {w}");
         }
     }
 
     #[test]
     fn enlarging_is_bilinear_and_shrinking_averages() {
-        let out = resized(grey(1, 2, |_, x| x as f32), 1, 4);
+        let out = resized_rows(&grey(1, 2, |_, x| x as f32), 2, 4);
         assert_eq!(out.pixels, [0.0, 0.25, 0.75, 1.0]);
-        let checks = resized(grey(64, 64, |y, x| ((x + y) % 2) as f32), 8, 8);
+        let checks = fitted(grey(64, 64, |y, x| ((x + y) % 2) as f32), 8, 8);
         assert!(checks.pixels.iter().all(|p| (p - 0.5).abs() < 0.02), "{checks:?}");
         // Rows and columns are not mixed up.
-        let left = resized(grey(6, 6, |_, x| f32::from(u8::from(x < 3))), 2, 2);
+        let left = fitted(grey(6, 6, |_, x| f32::from(u8::from(x < 3))), 2, 2);
         assert!(left.pixels[0] > 0.7 && left.pixels[1] < 0.3 && left.pixels[2] > 0.7, "{left:?}");
     }
 
     #[test]
-    fn padding_keeps_the_middle() {
-        let out = padded(grey(4, 2, |_, _| 1.0), 4, 4);
-        assert_eq!((out.height, out.width), (4, 4));
+    fn background_keeps_the_middle() {
+        let out = fitted(grey(4, 2, |_, _| 1.0), 4, 4);
         assert_eq!(out.pixels[..4], [0.0, 1.0, 1.0, 0.0]);
-        let flat = padded(grey(1, 8, |_, _| 1.0), 8, 8);
+        let flat = fitted(grey(1, 8, |_, _| 1.0), 8, 8);
         assert_eq!(flat.pixels.iter().position(|&p| p > 0.0), Some(3 * 8));
-        assert_eq!(padded(grey(3, 3, |_, _| 1.0), 8, 8).pixels.len(), 9);
+        // As if the background were part of the picture.
+        let narrow = grey(9, 3, |y, x| ((y * 5 + x * 3) % 7) as f32 / 6.0);
+        let wide = grey(9, 9, |y, x| if (3..6).contains(&x) { narrow.pixels[y * 3 + x - 3] } else { 0.0 });
+        for (a, b) in fitted(narrow.clone(), 4, 4).pixels.iter().zip(fitted(wide, 4, 4).pixels) {
+            assert!((a - b).abs() < 1e-6, "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn extreme_ratios_take_little_memory() {
+        for (h, w, to_h, to_w) in [(1, 8192, 128, 2), (8192, 1, 2, 128), (8192, 1, 128, 2)] {
+            let out = fitted(grey(h, w, |_, _| 1.0), to_h, to_w);
+            assert_eq!(out.pixels.len(), to_h * to_w);
+            assert!(out.pixels.iter().any(|&p| p > 0.0) && out.pixels.iter().all(|p| (0.0..=1.001).contains(p)));
+        }
     }
 }

@@ -1,4 +1,5 @@
 //! Bad input to the library through the `gradus` crate: each call gives an error that names what is wrong, and none panics.
+#![allow(clippy::unwrap_used)]
 
 use gradus::data::{csv, digits, idx, split};
 use gradus::prelude::*;
@@ -19,12 +20,13 @@ macro_rules! cases {
 }
 
 fn verify(cases: Vec<Case>) {
-    for Case { name, result, says } in cases {
-        match result {
-            Ok(()) => panic!("{name}: no error"),
-            Err(e) => assert!(e.to_string().contains(says), "{name}: no `{says}` in\n{e}"),
-        }
-    }
+    let wrong = |Case { name, result, says }: Case| match result {
+        Ok(()) => Some(format!("{name}: no error")),
+        Err(e) if e.to_string().contains(says) => None,
+        Err(e) => Some(format!("{name}: no `{says}` in\n{e}")),
+    };
+    let wrong: Vec<String> = cases.into_iter().filter_map(wrong).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
@@ -35,21 +37,19 @@ fn tensors_that_do_not_fit() {
     let image = f(&[2, 1, 8, 8]);
     verify(cases! {
         "values and shape": Tensor::from_vec(vec![1.0f32; 5], [2, 3], d) => "5 values",
-        "a size beyond memory": Tensor::zeros([usize::MAX, 2], DType::F32, d) => "zeros",
+        "a size beyond memory": Tensor::zeros([usize::MAX, 2], DType::F32, d) => "more elements than memory",
         "nine axes": Tensor::zeros([1; 9], DType::F32, d) => "9",
         "broadcast": f(&[2, 3]).add(&f(&[2, 4])) => "[2, 4]",
         "inner sizes of matmul": f(&[32, 784]).matmul(&f(&[512, 784])) => "784",
         "matmul of a scalar": f(&[]).matmul(&f(&[2, 2])) => "matmul",
-        "dtypes of matmul": f(&[2, 2]).matmul(&f(&[2, 2]).to_dtype(DType::F64).unwrap()) => "f64",
         "linear's weight": f(&[4, 8]).linear(&f(&[3, 7]), None) => "[3, 7]",
         "an axis of sum": f(&[2, 3]).sum(&[2], false) => "2",
         "an axis twice": f(&[2, 3]).sum(&[1, -1], false) => "1",
         "an axis of softmax": f(&[2, 3]).softmax(-3) => "-3",
-        "softmax of integers": i(&[1, 2]).softmax(0) => "i64",
         "argmax of nothing": f(&[0]).argmax(0, false) => "argmax",
         "reshape": f(&[2, 3]).reshape([4, 2]) => "[4, 2]",
         "permute": f(&[2, 3]).permute(&[0, 0]) => "permute",
-        "narrow past the end": f(&[2, 3]).narrow(1, 2, 5) => "5",
+        "narrow past the end": f(&[2, 3]).narrow(1, 2, 5) => "2..7",
         "select past the end": f(&[2, 3]).select(0, 9) => "9",
         "cat of nothing": Tensor::cat(&[], 0) => "cat",
         "cat of other shapes": Tensor::cat(&[&f(&[2, 3]), &f(&[2, 4])], 0) => "cat",
@@ -126,7 +126,7 @@ fn train_on(inputs: Tensor, labels: Tensor) -> Result<()> {
     let loader = DataLoader::new(TensorDataset::new(inputs, labels)?, &d).batch_size(4).build()?;
     let trained = Trainer::new(1)?.fit(&mut model, &mut optimizer, &loader, None, &Classification::default(), &mut []);
     assert!(trained.is_ok() || model.weight.to_vec::<f32>()? == before, "the failed step changed the weights");
-    evaluate(&mut model, &loader, &Classification::default()).and(trained).map(drop)
+    trained.and_then(|_| evaluate(&mut model, &loader, &Classification::default())).map(drop)
 }
 
 #[test]

@@ -1,4 +1,5 @@
 //! The command from end to end: train on the real digits, read the results, predict.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 
@@ -12,7 +13,8 @@ use support::{folder, gradus, gzip, idx, last_json, png, snapshot, striped_folde
 fn digits_train_save_and_predict() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("runs/first");
-    let stdout = succeed(gradus().args(["train", "digits", "--epochs", "2", "--seed", "3", "--json", "--out"]).arg(&out));
+    let stdout =
+        succeed(gradus().args(["train", "digits", "--epochs", "2", "--seed", "3", "--json", "--out"]).arg(&out));
     assert!(stdout.contains("predicted") && stdout.contains("true    9"), "no confusion matrix: {stdout}");
     assert!(stdout.contains("predict --model"), "no next command: {stdout}");
     let json = last_json(&stdout);
@@ -127,7 +129,6 @@ fn an_interrupt_saves_what_was_trained() {
 /// Ends the process if the test fails first.
 struct Guard(std::process::Child);
 
-
 impl Drop for Guard {
     fn drop(&mut self) {
         let _ = self.0.kill();
@@ -142,6 +143,25 @@ fn devices_are_listed() {
         assert!(stdout.contains(word), "{word}: {stdout}");
     }
     assert_eq!(last_json(&stdout)["devices"][0]["name"].as_str(), Some("cpu"));
+}
+
+#[test]
+fn the_note_on_bright_borders_says_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    striped_folder(&dir.path().join("stripes"), 20, 4);
+    let run = |arguments: &str| {
+        let output = gradus().current_dir(dir.path()).args(arguments.split(' ')).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        text(&output).1
+    };
+    run("train digits --epochs 1 --data stripes --out ./new/../run/.");
+    assert!(!dir.path().join("new").exists() && !dir.path().join("run/.gradus-run").exists());
+    fs::write(dir.path().join("dark.png"), png(4, 4, &[0; 16])).unwrap();
+    fs::write(dir.path().join("bright.png"), png(4, 4, &[255; 16])).unwrap();
+    let predict = "predict --model run/model.safetensors";
+    assert!(run(&format!("{predict} bright.png")).contains("(see --invert)"));
+    assert!(run(&format!("{predict} dark.png --invert")).contains("leave out --invert"));
+    assert_eq!(run(&format!("{predict} dark.png")), "");
 }
 
 #[cfg(unix)]

@@ -81,7 +81,6 @@ const FAULTS: [(Fault, &str); 29] = [
 
 #[test]
 fn broken_backends_are_caught_and_every_failure_can_be_run_again() {
-    let oracle = OracleBackend::new();
     for (fault, name) in FAULTS {
         let broken = Broken { inner: OracleBackend::new(), fault };
         let report = only(&broken, name);
@@ -89,8 +88,6 @@ fn broken_backends_are_caught_and_every_failure_can_be_run_again() {
         let again = only(&broken, &first.name);
         assert!(again.cases > 0 && !again.passed(), "{fault:?}: {} does not fail again", first.name);
         assert!(report.to_string().contains("reproduce: gradus_conformance::only"), "{report}");
-        let good = only(&oracle, name);
-        assert!(good.cases > 0 && good.passed(), "{name}: {good}");
     }
 }
 

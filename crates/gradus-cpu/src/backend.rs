@@ -32,7 +32,14 @@ impl Backend for CpuBackend {
         copy::download(self, src, offset, bytes)
     }
 
-    fn copy_buffer(&self, src: &Buffer, src_offset: usize, dst: &mut Buffer, dst_offset: usize, bytes: usize) -> Result<()> {
+    fn copy_buffer(
+        &self,
+        src: &Buffer,
+        src_offset: usize,
+        dst: &mut Buffer,
+        dst_offset: usize,
+        bytes: usize,
+    ) -> Result<()> {
         copy::copy_buffer(self, src, src_offset, dst, dst_offset, bytes)
     }
 
@@ -151,7 +158,13 @@ impl Backend for CpuBackend {
         crate::index::embedding(self, weight, index, out)
     }
 
-    fn embedding_backward(&self, index: View<'_>, g: View<'_>, padding_index: Option<usize>, dw: &mut ViewMut<'_>) -> Result<()> {
+    fn embedding_backward(
+        &self,
+        index: View<'_>,
+        g: View<'_>,
+        padding_index: Option<usize>,
+        dw: &mut ViewMut<'_>,
+    ) -> Result<()> {
         crate::index::embedding_backward(self, index, g, padding_index, dw)
     }
 
@@ -194,7 +207,13 @@ impl Backend for CpuBackend {
         crate::pooling::avg_pool(self, window, count_include_pad, x, out)
     }
 
-    fn avg_pool_backward(&self, window: &Window, count_include_pad: bool, g: View<'_>, dx: &mut ViewMut<'_>) -> Result<()> {
+    fn avg_pool_backward(
+        &self,
+        window: &Window,
+        count_include_pad: bool,
+        g: View<'_>,
+        dx: &mut ViewMut<'_>,
+    ) -> Result<()> {
         crate::pooling::avg_pool_backward(self, window, count_include_pad, g, dx)
     }
 

@@ -4,16 +4,14 @@
 //! `parallel` the one way to use threads, `isa` the choice of instruction set, `access` the way from views to slices,
 //! `math` the f32 elementary functions.
 
-#![cfg_attr(not(test), allow(dead_code))]
-
 mod access;
 mod backend;
 mod check;
 mod conv;
 mod copy;
 mod cross_entropy;
-mod gemm;
 mod extreme;
+mod gemm;
 mod half_float;
 mod index;
 mod info;

@@ -2,19 +2,23 @@
 //!
 //! Work is cut by size, never by the number of threads: the ranges that a body sees depend on `items` and `grain` alone,
 //! so what it computes for each is the same for any number of threads. The calling thread works too, and takes part
-//! at once; workers join as they wake. A single range runs inline and touches no rayon at all, which is how small
-//! operations stay small.
+//! at once; workers join as they wake, and linger for a moment after, so that the next operation finds them awake. A
+//! single range runs inline and touches no rayon at all, which is how small operations stay small.
 
 use std::any::Any;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use gradus_backend::{Error, ErrorKind, Result};
 
 use crate::CpuBackend;
+
+/// How long a worker looks out for the next job before it goes back to rayon, which lets it sleep.
+const LINGER: Duration = Duration::from_micros(30);
 
 /// The workers of a backend.
 #[derive(Debug)]
@@ -22,24 +26,25 @@ pub(crate) struct Threads {
     /// `None`: rayon's global pool, or no workers beside the caller.
     pool: Option<rayon::ThreadPool>,
     count: usize,
+    mail: Arc<Mail>,
 }
 
 impl Threads {
     /// Rayon's global pool, whatever its size.
     pub(crate) fn global() -> Threads {
-        Threads { pool: None, count: rayon::current_num_threads() }
+        Threads { pool: None, count: rayon::current_num_threads(), mail: Arc::default() }
     }
 
     /// A pool of this many threads, at least 1.
     pub(crate) fn own(count: usize) -> Result<Threads> {
         if count == 1 {
-            return Ok(Threads { pool: None, count });
+            return Ok(Threads { pool: None, count, mail: Arc::default() });
         }
         let failed =
             |e| Error::new(ErrorKind::Backend, "cpu", format!("{count} threads could not be started")).with_source(e);
         let name = |i| format!("gradus-{i}");
         let pool = rayon::ThreadPoolBuilder::new().num_threads(count).thread_name(name).build().map_err(failed)?;
-        Ok(Threads { pool: Some(pool), count })
+        Ok(Threads { pool: Some(pool), count, mail: Arc::default() })
     }
 
     /// Number of threads that work on one operation.
@@ -48,9 +53,11 @@ impl Threads {
     }
 
     fn spawn(&self, job: Arc<Job>) {
+        let mail = self.mail.clone();
+        let work = move || mail.work(job);
         match &self.pool {
-            Some(pool) => pool.spawn(move || job.work()),
-            None => rayon::spawn(move || job.work()),
+            Some(pool) => pool.spawn(work),
+            None => rayon::spawn(work),
         }
     }
 
@@ -62,12 +69,14 @@ impl Threads {
             }
             return;
         }
-        // SAFETY: only the lifetime changes. `body` is called for chunks below `chunks` only, each of which is counted in
-        // `done` when its call has returned, and this function returns when all are counted: no call outlives it.
-        let body: &'static (dyn Fn(Range<usize>) + Sync) = unsafe { std::mem::transmute(body) };
+        // SAFETY: only the lifetime changes, and it is a pointer that is kept.
+        let body = unsafe {
+            std::mem::transmute::<*const (dyn Fn(Range<usize>) + Sync), *const (dyn Fn(Range<usize>) + Sync)>(body)
+        };
         let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let job = Arc::new(Job { next, done, chunks, items, grain, body, panic: Mutex::new(None) });
-        for _ in 1..self.count.min(chunks) {
+        let awake = self.mail.post(&job);
+        for _ in awake.min(chunks - 1)..self.count.min(chunks) - 1 {
             self.spawn(job.clone());
         }
         job.work();
@@ -76,9 +85,63 @@ impl Threads {
             spins += 1;
             if spins < 2000 { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
-        let panic = job.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.mail.withdraw(&job);
+        let panic = lock(&job.panic).take();
         if let Some(panic) = panic {
             resume_unwind(panic);
+        }
+    }
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where workers that are awake find the newest job.
+#[derive(Debug, Default)]
+struct Mail {
+    newest: Mutex<Option<Arc<Job>>>,
+    /// Number of jobs posted so far.
+    posted: AtomicUsize,
+    /// Number of workers that look out. Only a hint: one may leave as a job is posted, and then the others do the work.
+    awake: AtomicUsize,
+}
+
+impl Mail {
+    /// Shows a job to the workers that are awake; their number.
+    fn post(&self, job: &Arc<Job>) -> usize {
+        *lock(&self.newest) = Some(job.clone());
+        self.posted.fetch_add(1, Ordering::Release);
+        self.awake.load(Ordering::Relaxed)
+    }
+
+    /// Forgets a job that is done.
+    fn withdraw(&self, job: &Arc<Job>) {
+        let mut newest = lock(&self.newest);
+        if newest.as_ref().is_some_and(|n| Arc::ptr_eq(n, job)) {
+            *newest = None;
+        }
+    }
+
+    /// A worker's life: its job, then every job that is posted soon after the one before.
+    fn work(&self, job: Arc<Job>) {
+        job.work();
+        drop(job);
+        loop {
+            let seen = self.posted.load(Ordering::Acquire);
+            self.awake.fetch_add(1, Ordering::Relaxed);
+            let until = Instant::now() + LINGER;
+            while self.posted.load(Ordering::Acquire) == seen && Instant::now() < until {
+                (0..16).for_each(|_| std::hint::spin_loop());
+            }
+            self.awake.fetch_sub(1, Ordering::Relaxed);
+            if self.posted.load(Ordering::Acquire) == seen {
+                return;
+            }
+            let newest = lock(&self.newest).clone();
+            if let Some(job) = newest {
+                job.work();
+            }
         }
     }
 }
@@ -90,8 +153,20 @@ struct Job {
     chunks: usize,
     items: usize,
     grain: usize,
-    body: &'static (dyn Fn(Range<usize>) + Sync),
+    /// Valid until `done` has reached `chunks`: `Threads::run` returns no earlier.
+    body: *const (dyn Fn(Range<usize>) + Sync),
     panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+// SAFETY: the body may be called from any thread, and the rest is shared through atomics and a lock.
+unsafe impl Send for Job {}
+// SAFETY: as above.
+unsafe impl Sync for Job {}
+
+impl std::fmt::Debug for Job {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Job({} items by {})", self.items, self.grain)
+    }
 }
 
 impl Job {
@@ -102,8 +177,10 @@ impl Job {
                 return;
             }
             let range = c * self.grain..self.items.min((c + 1) * self.grain);
-            if let Err(p) = catch_unwind(AssertUnwindSafe(|| (self.body)(range))) {
-                *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(p);
+            // SAFETY: chunk `c` is not counted in `done` yet, so the body is still there.
+            let body = unsafe { &*self.body };
+            if let Err(p) = catch_unwind(AssertUnwindSafe(|| body(range))) {
+                *lock(&self.panic) = Some(p);
             }
             // Release: what the body wrote is seen by the caller, which acquires.
             self.done.fetch_add(1, Ordering::Release);

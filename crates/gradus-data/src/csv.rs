@@ -59,7 +59,9 @@ pub fn read(source: impl Read, skip: usize, name: &str) -> Result<Numbers> {
             break;
         }
         if bytes.len() as u64 == LONGEST_LINE {
-            return Err(bad(number, format!(" is longer than {LONGEST_LINE} bytes")).help("this is no table of numbers"));
+            return Err(
+                bad(number, format!(" is longer than {LONGEST_LINE} bytes")).help("this is no table of numbers")
+            );
         }
         let text = std::str::from_utf8(&bytes).map_err(|_| bad(number, " is not text".into()))?.trim();
         if number <= skip || text.is_empty() {

@@ -37,9 +37,9 @@ impl Part {
 
     /// The file in `folder` that holds `what`, if one is there: with `-` or `.` before `idx`, with `.gz` or without.
     fn find(self, folder: &Path, what: &str, rank: usize) -> Option<PathBuf> {
-        let names = ["-", "."].into_iter().flat_map(|dot| {
-            ["", ".gz"].map(|end| format!("{}-{what}{dot}idx{rank}-ubyte{end}", self.prefix()))
-        });
+        let names = ["-", "."]
+            .into_iter()
+            .flat_map(|dot| ["", ".gz"].map(|end| format!("{}-{what}{dot}idx{rank}-ubyte{end}", self.prefix())));
         names.map(|name| folder.join(name)).find(|path| path.exists())
     }
 
@@ -67,7 +67,8 @@ pub struct Images {
 pub fn read_folder(folder: impl AsRef<Path>, part: Part) -> Result<ImageSet> {
     let folder = folder.as_ref();
     let meta = std::fs::metadata(folder).map_err(|e| {
-        Error::io("idx", folder.display(), e).help("give a folder that holds train-images-idx3-ubyte[.gz] and its labels")
+        Error::io("idx", folder.display(), e)
+            .help("give a folder that holds train-images-idx3-ubyte[.gz] and its labels")
     })?;
     if !meta.is_dir() {
         let m = format!("{} is a file, not a folder", folder.display());
@@ -91,7 +92,9 @@ pub fn read_folder(folder: impl AsRef<Path>, part: Part) -> Result<ImageSet> {
             labels_path.display(),
             labels.len()
         );
-        return Err(Error::new(ErrorKind::Format, "idx", m).help("every image needs one label; are these files a pair?"));
+        return Err(
+            Error::new(ErrorKind::Format, "idx", m).help("every image needs one label; are these files a pair?")
+        );
     }
     ImageSet::new([1, images.height, images.width], u8::MAX, images.pixels, labels.into_iter().map(i64::from).collect())
 }
@@ -109,33 +112,42 @@ pub fn read_labels(path: impl AsRef<Path>) -> Result<Vec<u8>> {
 
 /// The sizes of the axes and the values of a file.
 fn read_values(path: &Path, rank: usize, what: &str) -> Result<(Vec<usize>, Vec<u8>)> {
-    let failed = |e| Error::io("idx", path.display(), e);
-    let mut file = File::open(path).map_err(failed)?;
-    let meta = file.metadata().map_err(failed)?;
+    let failed = |e| Error::io("idx", path.display(), e).help("check that the file is there and can be read");
+    // Before it is opened: opening a pipe waits for its other end.
+    let meta = std::fs::metadata(path).map_err(failed)?;
     if !meta.is_file() {
-        return Err(Error::new(ErrorKind::Io, "idx", format!("{} is not a file", path.display())));
+        let e = Error::new(ErrorKind::Io, "idx", format!("{} is not a file", path.display()));
+        return Err(e.help("give the path of an IDX file"));
     }
+    let mut file = File::open(path).map_err(failed)?;
     let mut magic = Vec::new();
     file.by_ref().take(2).read_to_end(&mut magic).map_err(failed)?;
     file.rewind().map_err(failed)?;
     let source = BufReader::new(file);
     if magic == [0x1f, 0x8b] {
-        let capacity = meta.len().saturating_mul(MOST_EXPANSION);
-        parse(MultiGzDecoder::new(source), capacity, path, rank, what)
+        parse(MultiGzDecoder::new(source), meta.len(), MOST_EXPANSION, path, rank, what)
     } else {
-        parse(source, meta.len(), path, rank, what)
+        parse(source, meta.len(), 1, path, rank, what)
     }
 }
 
-/// Parses the contents of a file that cannot hold more than `capacity` bytes.
-fn parse(mut source: impl Read, capacity: u64, path: &Path, rank: usize, what: &str) -> Result<(Vec<usize>, Vec<u8>)> {
+/// Parses the contents of a file of `length` bytes, each of which holds at most `expansion` bytes of contents.
+fn parse(
+    mut source: impl Read,
+    length: u64,
+    expansion: u64,
+    path: &Path,
+    rank: usize,
+    what: &str,
+) -> Result<(Vec<usize>, Vec<u8>)> {
+    let capacity = length.saturating_mul(expansion);
     let bad = |m: String| Error::new(ErrorKind::Format, "idx", format!("{}: {m}", path.display()));
     let broken = |e: std::io::Error| match e.kind() {
         IoKind::UnexpectedEof => bad("the file ends too early".into()).help("it is truncated; download it again"),
         IoKind::InvalidInput | IoKind::InvalidData => {
             bad(format!("corrupt gzip data: {e}")).help("download the file again")
         }
-        _ => Error::io("idx", path.display(), e),
+        _ => Error::io("idx", path.display(), e).help("check that the file can be read to its end"),
     };
     let mut word = || -> Result<[u8; 4]> {
         let mut bytes = [0; 4];
@@ -158,7 +170,7 @@ fn parse(mut source: impl Read, capacity: u64, path: &Path, rank: usize, what: &
             return Err(bad(format!("promises {shown} values; more than {MOST_VALUES} are not read")));
         }
         _ => {
-            return Err(bad(format!("promises {shown} values, more than the file can hold"))
+            return Err(bad(format!("promises {shown} values, more than its {length} bytes can hold"))
                 .help("it is truncated or corrupt; download it again"));
         }
     };
@@ -227,8 +239,8 @@ mod tests {
             (&idx(&[2, 2], &[9; 4]), "starts with 00 00 08 02"),
             (b"\x89PNG\r\n\x1a\n", "starts with 89 50 4e 47"),
             (&idx(&[0, 28, 28], &[]), "holds no images"),
-            (&idx(&[u32::MAX, 28, 28], &[1]), "more than the file can hold"),
-            (&bomb, "more than the file can hold"),
+            (&idx(&[u32::MAX, 28, 28], &[1]), "bytes can hold"),
+            (&bomb, "bytes can hold"),
             (&gzip(&good[..good.len() - 3]), "2 x 2 x 2 = 8 values and holds 5"),
             (&zipped[..zipped.len() - 9], "ends too early"),
             (&flipped, "corrupt gzip"),

@@ -45,7 +45,8 @@ impl Image {
     /// ```
     #[must_use]
     pub fn shifted(&self, dy: isize, dx: isize) -> Image {
-        let source = |at: usize, by: isize, size: usize| at.checked_add_signed(by.saturating_neg()).filter(|&s| s < size);
+        let source =
+            |at: usize, by: isize, size: usize| at.checked_add_signed(by.saturating_neg()).filter(|&s| s < size);
         let mut pixels = Vec::with_capacity(self.pixels.len());
         for channel in 0..self.channels {
             for y in 0..self.height {
@@ -87,9 +88,14 @@ impl ImageSet {
             return Err(Error::new(ErrorKind::Format, "image_set", m));
         }
         if let Some(at) = labels.iter().position(|&l| l < 0) {
-            return Err(Error::new(ErrorKind::Format, "image_set", format!("label {at} is {}; labels start at 0", labels[at])));
+            return Err(Error::new(
+                ErrorKind::Format,
+                "image_set",
+                format!("label {at} is {}; labels start at 0", labels[at]),
+            ));
         }
-        let classes = labels.iter().max().map_or(0, |&l| usize::try_from(l).map_or(usize::MAX, |l| l.saturating_add(1)));
+        let classes =
+            labels.iter().max().map_or(0, |&l| usize::try_from(l).map_or(usize::MAX, |l| l.saturating_add(1)));
         Ok(ImageSet { shape, white: white.max(1), classes, pixels, labels })
     }
 

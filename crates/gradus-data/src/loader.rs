@@ -55,8 +55,7 @@ where
     #[allow(clippy::new_ret_no_self)]
     pub fn new(dataset: D, device: &Device) -> DataLoaderBuilder<D> {
         let plan = Plan { dataset, device: device.clone(), batch_size: 32, seed: 0, augment: None };
-        let loader =
-            DataLoader { plan: Arc::new(plan), workers: 0, prefetch: 2, drop_last: false, shuffle: false };
+        let loader = DataLoader { plan: Arc::new(plan), workers: 0, prefetch: 2, drop_last: false, shuffle: false };
         DataLoaderBuilder { loader }
     }
 

@@ -28,6 +28,8 @@ impl<B: Send + 'static> Workers<B> {
         make: impl Fn(usize, &dyn Fn() -> bool) -> Option<Result<B>> + Send + Sync + 'static,
     ) -> Result<Self> {
         let (workers, make) = (workers.max(1), Arc::new(make));
+        // A channel takes memory for all that it may hold: no more than the batches that there are.
+        let prefetch = prefetch.min(count.div_ceil(workers)).max(1);
         // Filled in place: if a thread cannot start, dropping `all` stops those that did.
         let mut all = Workers { channels: Vec::new(), threads: Vec::new(), stop: Arc::new(AtomicBool::new(false)) };
         for worker in 0..workers {
@@ -35,7 +37,8 @@ impl<B: Send + 'static> Workers<B> {
             let (make, stop) = (make.clone(), all.stop.clone());
             let body = move || work(&sender, (worker..count).step_by(workers), &stop, &*make);
             let thread = std::thread::Builder::new().name(format!("gradus-data-{worker}")).spawn(body);
-            let failed = |e| Error::new(ErrorKind::Backend, "data_loader", "a worker thread could not start").with_source(e);
+            let failed =
+                |e| Error::new(ErrorKind::Backend, "data_loader", "a worker thread could not start").with_source(e);
             all.threads.push(thread.map_err(failed)?);
             all.channels.push(receiver);
         }

@@ -20,7 +20,9 @@ use proc_macro::TokenStream;
 /// On a field: `#[module(skip)]` leaves it out (for types of other crates), `#[module(rename = "running")]` names it.
 /// On the type: `#[module(no_display)]` leaves out `Display`, `#[module(crate = path)]` says where `gradus_nn` is. Without
 /// it the manifest of the crate that is compiled decides: `::gradus_nn` if it depends on `gradus-nn`, `::gradus::nn` if it
-/// depends on the facade `gradus` only; renamed dependencies are followed.
+/// depends on the facade `gradus` only; renamed dependencies are followed. Only that
+/// manifest is read: a rename (`package = ".."`) in the manifest of the workspace, inherited with `workspace = true`, is
+/// not seen, and needs `#[module(crate = path)]`.
 #[proc_macro_derive(Module, attributes(module))]
 pub fn derive_module(input: TokenStream) -> TokenStream {
     let input = syn::parse_macro_input!(input as syn::DeriveInput);

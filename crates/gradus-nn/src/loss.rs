@@ -5,12 +5,12 @@ use gradus_tensor::ops::{Class, Elementwise, Operand, Reduction};
 use gradus_tensor::{Error, ErrorKind, Result, Tensor};
 
 /// Of (logit, target). The form without a difference of large numbers.
-static BCE: Elementwise = Elementwise::new("bce_with_logits", Class::Float, |v| {
+static BCE: Elementwise = Elementwise::new("bce_with_logits", Class::Float, 2, |v| {
     vec![v[1] * (-v[0]).softplus() + (1.0 - v[1]) * v[0].softplus()]
 });
 
 /// Of (difference, delta).
-static HUBER: Elementwise = Elementwise::new("huber", Class::Float, |v| {
+static HUBER: Elementwise = Elementwise::new("huber", Class::Float, 2, |v| {
     let size = v[0].abs();
     vec![size.le(v[1]).select(v[0] * v[0] * 0.5, v[1] * (size - v[1] * 0.5))]
 });

@@ -146,6 +146,9 @@ pub trait Module: Send + Sync {
     }
 
     /// A copy of every parameter and buffer under each of its names; training on does not change it.
+    ///
+    /// # Errors
+    /// Two tensors that have one name, by a field renamed to, or a map key with, a name with a dot.
     fn state_dict(&self) -> Result<StateDict> {
         StateDict::copy_of(self)
     }
@@ -156,8 +159,9 @@ pub trait Module: Send + Sync {
     /// names only; values under several of them have to agree.
     ///
     /// # Errors
-    /// With [`Strict::Yes`]: names that are missing, unexpected, or of another shape or dtype, all of them in one error.
-    /// [`Strict::No`] loads what fits and reports the rest.
+    /// With [`Strict::Yes`]: names that are missing, unexpected, or of another shape or dtype, all kinds in one error that
+    /// counts each and lists the first 20 of it. [`Strict::No`] loads what fits; its report has every name.
+    /// With either: two tensors of the module that have one name.
     fn load_state_dict(&mut self, state: &StateDict, strict: Strict) -> Result<LoadReport> {
         state.load_into(self, strict)
     }
@@ -168,7 +172,7 @@ pub trait Module: Send + Sync {
     where
         Self: Sized,
     {
-        StateDict::view_of(self).save_safetensors(path)
+        StateDict::view_of(self, "save_safetensors")?.save_safetensors(path)
     }
 
     /// Loads a safetensors file as [`load_state_dict`](Module::load_state_dict) does, by way of `device`, which is the

@@ -2,14 +2,14 @@
 //! shape and place of each tensor, and the tensors, row-major and little endian, without gaps.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gradus_tensor::{DType, Device, Error, ErrorKind, Result, Tensor};
 use safetensors::Dtype;
-use safetensors::tensor::Metadata;
+use safetensors::tensor::Metadata as Header;
 
 use crate::StateDict;
 use crate::state_dict::same_place;
@@ -19,6 +19,47 @@ const MAX_HEADER: u64 = 100_000_000;
 
 const SAVE: &str = "save_safetensors";
 const LOAD: &str = "load_safetensors";
+
+/// The metadata key of tied tensors: a JSON object from each name that is not stored to the stored name of the same
+/// memory. Other metadata is only text, whatever it says.
+const TIED: &str = "gradus.tied";
+
+const HELP_FORMAT: &str = "give a complete safetensors file: is it cut off, or of another format? (what torch.save wrote is \
+                           converted in Python, with safetensors.torch.save_file)";
+
+/// An error about `path`, the one that the caller gave, with what to do.
+fn io_error(op: &str, path: &Path, e: std::io::Error) -> Error {
+    use std::io::ErrorKind as Io;
+    let kind = e.kind();
+    let e = Error::io(op, path.display(), e);
+    match (kind, op == SAVE) {
+        (Io::NotFound, true) => e.help(format!("make the folder {} first", directory_of(path).display())),
+        (Io::NotFound, false) => e.help(match path.is_absolute() {
+            true => "is the path spelled right, and was the file saved?",
+            false => "is the path spelled right? It is relative to the current folder",
+        }),
+        (Io::NotADirectory, _) => e.help("a part of the path is a file, not a folder"),
+        (Io::PermissionDenied, true) => e.help("save to a folder in which you may write"),
+        (Io::PermissionDenied, false) => e.help("may you read the file, and enter its folder?"),
+        (Io::StorageFull | Io::QuotaExceeded, _) => {
+            e.help("make room, or save to another disk; a file that was there before is unchanged")
+        }
+        (Io::ReadOnlyFilesystem, _) => e.help("save to another folder: this disk is read only"),
+        (Io::UnexpectedEof, _) => e.help("the file became shorter while it was read; load it when it is complete"),
+        (_, true) => e.help("save to another folder or disk; a file that was there before is unchanged"),
+        (_, false) => e.help("copy the file to a local disk, and load the copy"),
+    }
+}
+
+/// Refuses what is there but is no regular file: a folder, a pipe, a device.
+fn regular(op: &str, path: &Path, found: &Metadata) -> Result<()> {
+    if found.is_file() {
+        return Ok(());
+    }
+    let what = if found.is_dir() { "a folder" } else { "no regular file" };
+    let e = Error::new(ErrorKind::Io, op, format!("{} is {what}", path.display()));
+    Err(e.help("give the path of a safetensors file"))
+}
 
 const DTYPES: [(DType, Dtype, &str); 13] = [
     (DType::F64, Dtype::F64, "F64"),
@@ -48,23 +89,34 @@ fn reorder(bytes: &mut [u8], dtype: DType) {
 }
 
 pub(crate) fn save(state: &StateDict, path: &Path) -> Result<()> {
+    if let Ok(found) = std::fs::metadata(path) {
+        regular(SAVE, path, &found)?;
+    }
     let mut metadata: BTreeMap<&str, &str> = state.iter_metadata().collect();
+    if let Some(key) = metadata.keys().find(|key| **key == TIED || state.get(key).is_some()) {
+        let what = if *key == TIED { "reserved for tied tensors" } else { "the name of a tensor" };
+        let e = Error::argument(SAVE, format!("metadata {key:?} cannot be saved: it is {what}"));
+        return Err(e.help("give the metadata another name"));
+    }
     let mut stored: Vec<(&str, &Tensor)> = Vec::new();
+    let mut tied: BTreeMap<&str, &str> = BTreeMap::new();
     for (name, tensor) in state.iter() {
         match stored.iter().find(|(_, t)| same_place(t, tensor)) {
             Some((twin, _)) => {
-                metadata.insert(name, twin);
+                tied.insert(name, twin);
             }
             None => stored.push((name, tensor)),
         }
     }
+    let tied = if tied.is_empty() { None } else { Some(object(&tied)?) };
+    metadata.extend(tied.as_deref().map(|text| (TIED, text)));
     // The widest first, so that each tensor is aligned; then by name.
     stored.sort_by_key(|(_, t)| std::cmp::Reverse(t.dtype().size()));
     let header = header(&stored, &metadata)?;
 
     let temporary = temporary_beside(path)?;
-    let written = write_file(&temporary, &header, &stored)
-        .and_then(|()| std::fs::rename(&temporary, path).map_err(|e| Error::io(SAVE, path.display(), e)));
+    let written = write_file(&temporary, path, &header, &stored)
+        .and_then(|()| std::fs::rename(&temporary, path).map_err(|e| io_error(SAVE, path, e)));
     if written.is_err() {
         // The error that matters is the first one.
         let _ = std::fs::remove_file(&temporary);
@@ -77,20 +129,27 @@ pub(crate) fn save(state: &StateDict, path: &Path) -> Result<()> {
     Ok(())
 }
 
+fn json(text: &str) -> Result<String> {
+    serde_json::to_string(text).map_err(|e| Error::new(ErrorKind::Format, SAVE, format!("{text:?}: {e}")))
+}
+
+/// A JSON object.
+fn object(pairs: &BTreeMap<&str, &str>) -> Result<String> {
+    let pairs = pairs.iter().map(|(k, v)| Ok(format!("{}:{}", json(k)?, json(v)?)));
+    Ok(format!("{{{}}}", pairs.collect::<Result<Vec<_>>>()?.join(",")))
+}
+
 /// The header, padded with spaces to a multiple of 8.
 fn header(stored: &[(&str, &Tensor)], metadata: &BTreeMap<&str, &str>) -> Result<Vec<u8>> {
-    let json = |text: &str| {
-        serde_json::to_string(text).map_err(|e| Error::new(ErrorKind::Format, SAVE, format!("{text:?}: {e}")))
-    };
     let mut entries = Vec::with_capacity(stored.len() + 1);
     if !metadata.is_empty() {
-        let pairs = metadata.iter().map(|(k, v)| Ok(format!("{}:{}", json(k)?, json(v)?)));
-        entries.push(format!("\"__metadata__\":{{{}}}", pairs.collect::<Result<Vec<_>>>()?.join(",")));
+        entries.push(format!("\"__metadata__\":{}", object(metadata)?));
     }
     let mut start = 0;
     for (name, tensor) in stored {
         if *name == "__metadata__" {
-            return Err(Error::argument(SAVE, "a tensor cannot be named __metadata__, which the format reserves"));
+            let e = Error::argument(SAVE, "a tensor cannot be named __metadata__, which the format reserves");
+            return Err(e.help("give the tensor another name"));
         }
         let end = start + tensor.numel() * tensor.dtype().size();
         let (name, dtype, shape) = (json(name)?, code(tensor.dtype()), format!("{:?}", tensor.shape()));
@@ -103,7 +162,8 @@ fn header(stored: &[(&str, &Tensor)], metadata: &BTreeMap<&str, &str>) -> Result
     let mut header = format!("{{{}}}", entries.join(",")).into_bytes();
     header.resize(header.len().next_multiple_of(8), b' ');
     if header.len() as u64 > MAX_HEADER {
-        return Err(Error::argument(SAVE, format!("the header of {} bytes is too long", header.len())));
+        let e = Error::argument(SAVE, format!("the header of {} bytes is too long", header.len()));
+        return Err(e.help(format!("shorten names and metadata: at most {MAX_HEADER} bytes are allowed")));
     }
     Ok(header)
 }
@@ -116,7 +176,8 @@ fn directory_of(path: &Path) -> &Path {
 fn temporary_beside(path: &Path) -> Result<PathBuf> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let Some(name) = path.file_name() else {
-        return Err(Error::argument(SAVE, format!("{} names no file", path.display())));
+        let e = Error::argument(SAVE, format!("{:?} names no file", path.display()));
+        return Err(e.help("give the path of a file, such as model.safetensors"));
     };
     let mut hidden = std::ffi::OsString::from(".");
     hidden.push(name);
@@ -124,10 +185,11 @@ fn temporary_beside(path: &Path) -> Result<PathBuf> {
     Ok(directory_of(path).join(hidden))
 }
 
-fn write_file(path: &Path, header: &[u8], stored: &[(&str, &Tensor)]) -> Result<()> {
-    let failed = |e| Error::io(SAVE, path.display(), e);
+/// Writes `temporary`; errors name `path`.
+fn write_file(temporary: &Path, path: &Path, header: &[u8], stored: &[(&str, &Tensor)]) -> Result<()> {
+    let failed = |e| io_error(SAVE, path, e);
     let mut options = OpenOptions::new();
-    let file = options.write(true).create_new(true).open(path).map_err(failed)?;
+    let file = options.write(true).create_new(true).open(temporary).map_err(failed)?;
     let mut out = BufWriter::new(file);
     out.write_all(&(header.len() as u64).to_le_bytes()).map_err(failed)?;
     out.write_all(header).map_err(failed)?;
@@ -141,14 +203,16 @@ fn write_file(path: &Path, header: &[u8], stored: &[(&str, &Tensor)]) -> Result<
 }
 
 pub(crate) fn load(path: &Path, device: &Device) -> Result<StateDict> {
-    let failed = |e| Error::io(LOAD, path.display(), e);
-    let wrong = |m: String| Error::new(ErrorKind::Format, LOAD, format!("{}: {m}", path.display()));
+    let failed = |e| io_error(LOAD, path, e);
+    let wrong = |m: String| Error::new(ErrorKind::Format, LOAD, format!("{}: {m}", path.display())).help(HELP_FORMAT);
+    // Before it is opened: opening a pipe waits for its writer.
+    regular(LOAD, path, &std::fs::metadata(path).map_err(failed)?)?;
     let file = File::open(path).map_err(failed)?;
     let length = file.metadata().map_err(failed)?.len();
     let mut reader = BufReader::new(file);
     let header = read_header(&mut reader, length).map_err(|e| match e {
         HeaderError::Io(e) => failed(e),
-        HeaderError::Format(m) => wrong(m).help("is it complete, and a safetensors file?"),
+        HeaderError::Format(m) => wrong(m),
     })?;
 
     let mut state = StateDict::new();
@@ -156,7 +220,8 @@ pub(crate) fn load(path: &Path, device: &Device) -> Result<StateDict> {
     for name in header.offset_keys() {
         let Some(info) = header.info(&name) else { continue };
         let Some(&(dtype, ..)) = DTYPES.iter().find(|(_, d, _)| *d == info.dtype) else {
-            return Err(wrong(format!("tensor {name:?} has dtype {:?}, which Gradus does not have", info.dtype)));
+            let e = wrong(format!("tensor {name:?} has dtype {:?}, which Gradus does not have", info.dtype));
+            return Err(e.help("convert the tensor where the file is made, to F32 for example"));
         };
         let mut bytes = vec![0; info.data_offsets.1 - info.data_offsets.0];
         reader.read_exact(&mut bytes).map_err(failed)?;
@@ -170,11 +235,20 @@ pub(crate) fn load(path: &Path, device: &Device) -> Result<StateDict> {
         })?;
         state.insert(name, tensor);
     }
-    for (key, text) in header.metadata().iter().flatten() {
-        // A name whose tensor is stored under another name.
-        match state.get(text).cloned().filter(|_| state.get(key).is_none()) {
-            Some(twin) => state.insert(key.clone(), twin),
-            None => state.set_metadata(key.clone(), text.clone()),
+    for (key, text) in header.metadata().iter().flatten().filter(|(key, _)| *key != TIED) {
+        state.set_metadata(key.clone(), text.clone());
+    }
+    if let Some(text) = header.metadata().as_ref().and_then(|m| m.get(TIED)) {
+        let tied: BTreeMap<String, String> =
+            serde_json::from_str(text).map_err(|e| wrong(format!("the metadata {TIED} is damaged: {e}")))?;
+        for (name, stored) in tied {
+            if header.info(&name).is_some() {
+                return Err(wrong(format!("the metadata {TIED} names {name:?}, which is stored itself")));
+            }
+            match header.info(&stored).and_then(|_| state.get(&stored)).cloned() {
+                Some(tensor) => state.insert(name, tensor),
+                None => return Err(wrong(format!("the metadata {TIED} names {stored:?}, which is not stored"))),
+            }
         }
     }
     Ok(state)
@@ -186,7 +260,7 @@ enum HeaderError {
 }
 
 /// Reads and checks the header of a file of `length` bytes. Nothing is allocated beyond what the file really has.
-fn read_header(reader: &mut impl Read, length: u64) -> Result<Metadata, HeaderError> {
+fn read_header(reader: &mut impl Read, length: u64) -> Result<Header, HeaderError> {
     let wrong = |m: String| Err(HeaderError::Format(m));
     if length < 8 {
         return wrong(format!("{length} bytes are too few for a safetensors file, which starts with 8 of its own"));
@@ -203,7 +277,7 @@ fn read_header(reader: &mut impl Read, length: u64) -> Result<Metadata, HeaderEr
     }
     let mut header = vec![0; size as usize];
     reader.read_exact(&mut header).map_err(HeaderError::Io)?;
-    let metadata: Metadata = match serde_json::from_slice(&header) {
+    let metadata: Header = match serde_json::from_slice(&header) {
         Ok(metadata) => metadata,
         Err(e) => return wrong(format!("the header is damaged: {e}")),
     };

@@ -1,6 +1,6 @@
 //! [`StateDict`]: named tensors, taken from a module and loaded into one.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -70,8 +70,11 @@ struct Slot {
     tensor: Tensor,
 }
 
-/// The parameters and buffers of a module, in the order of its fields; each place once.
-fn slots<M: Module + ?Sized>(module: &M) -> Vec<Slot> {
+/// The parameters and buffers of a module, in the order of its fields; each place once. One name for two places is an
+/// error, in which `op` failed.
+fn slots<M: Module + ?Sized>(module: &M, op: &str) -> Result<Vec<Slot>> {
+    let mut named: HashMap<String, usize> = HashMap::new();
+    let mut twice: Vec<String> = Vec::new();
     let mut slots: Vec<Slot> = Vec::new();
     let mut places: HashMap<*const Storage, Vec<usize>> = HashMap::new();
     module.visit(&mut Visitor::new(&mut |path, item| {
@@ -81,15 +84,28 @@ fn slots<M: Module + ?Sized>(module: &M) -> Vec<Slot> {
             _ => return,
         };
         let known = places.entry(Arc::as_ptr(tensor.storage())).or_default();
-        match known.iter().find(|&&i| same_place(&slots[i].tensor, tensor)) {
-            Some(&i) => slots[i].names.push(path.to_owned()),
-            None => {
-                known.push(slots.len());
-                slots.push(Slot { names: vec![path.to_owned()], tensor: tensor.clone() });
-            }
+        let place = known.iter().copied().find(|&i| same_place(&slots[i].tensor, tensor)).unwrap_or_else(|| {
+            known.push(slots.len());
+            slots.push(Slot { names: Vec::new(), tensor: tensor.clone() });
+            slots.len() - 1
+        });
+        match named.insert(path.to_owned(), place) {
+            None => slots[place].names.push(path.to_owned()),
+            Some(other) if other == place => {}
+            Some(_) => twice.push(path.to_owned()),
         }
     }));
-    slots
+    if twice.is_empty() {
+        return Ok(slots);
+    }
+    let m = format!("two tensors of the module have one name: {}", listed(&twice));
+    Err(Error::argument(op, m).help("rename the field, or the key that contains a dot"))
+}
+
+/// The first names, and how many more there are.
+fn listed(names: &[String]) -> String {
+    let more = if names.len() > LISTED { format!(", and {} more", names.len() - LISTED) } else { String::new() };
+    format!("{}{more}", names[..names.len().min(LISTED)].join(", "))
 }
 
 /// Whether two tensors are the same elements of the same storage.
@@ -149,38 +165,43 @@ impl StateDict {
     }
 
     /// Writes a safetensors file. Tensors that are the same memory are stored once, under the first of their names;
-    /// the metadata maps the other names to it, as PyTorch's `save_model` does. The file appears when it is complete: it is
+    /// the metadata `gradus.tied`, a JSON object, maps the other names to it. The file appears when it is complete: it is
     /// written beside `path` and renamed, so that a crash leaves the old file or the new one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io) if it cannot be written, and
+    /// [`ErrorKind::InvalidArgument`](gradus_tensor::ErrorKind::InvalidArgument) for metadata named `gradus.tied` or as a
+    /// tensor is, and for a tensor named `__metadata__`.
     pub fn save_safetensors(&self, path: impl AsRef<Path>) -> Result<()> {
         safetensors_file::save(self, path.as_ref())
     }
 
-    /// Reads a safetensors file onto `device`.
+    /// Reads a safetensors file onto `device`. Names that `gradus.tied` ties share one tensor; other metadata is only text.
     ///
     /// # Errors
     /// [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io) if it cannot be read, and
     /// [`ErrorKind::Format`](gradus_tensor::ErrorKind::Format), with the file and what is wrong with it, if it is
-    /// truncated, damaged, no safetensors file, or has a dtype that Gradus does not.
+    /// truncated, damaged, no safetensors file, or has a dtype that Gradus does not. Each says what to do.
     pub fn load_safetensors(path: impl AsRef<Path>, device: &Device) -> Result<StateDict> {
         safetensors_file::load(path.as_ref(), device)
     }
 
     /// The memory of a module itself, not a copy.
-    pub(crate) fn view_of<M: Module + ?Sized>(module: &M) -> StateDict {
+    pub(crate) fn view_of<M: Module + ?Sized>(module: &M, op: &str) -> Result<StateDict> {
         let mut state = StateDict::new();
-        for slot in slots(module) {
+        for slot in slots(module, op)? {
             for name in slot.names {
                 state.tensors.insert(name, slot.tensor.clone());
             }
         }
-        state
+        Ok(state)
     }
 
     /// A copy of a module's state; names of one place share one copy.
     pub(crate) fn copy_of<M: Module + ?Sized>(module: &M) -> Result<StateDict> {
         let _guard = no_grad();
         let mut state = StateDict::new();
-        for slot in slots(module) {
+        for slot in slots(module, "state_dict")? {
             let copy = slot.tensor.copy()?;
             for name in slot.names {
                 state.tensors.insert(name, copy.clone());
@@ -195,7 +216,8 @@ impl StateDict {
         let mut report = LoadReport::default();
         let mut known: HashMap<&str, ()> = HashMap::new();
         let mut writes: Vec<(&Tensor, Tensor)> = Vec::new();
-        let slots = slots(module);
+        let slots = slots(module, "load_state_dict")?;
+        let written: HashSet<*const Storage> = slots.iter().map(|s| Arc::as_ptr(s.tensor.storage())).collect();
         for slot in &slots {
             known.extend(slot.names.iter().map(|n| (n.as_str(), ())));
             let given: Vec<(&String, &Tensor)> =
@@ -213,7 +235,7 @@ impl StateDict {
                 report.mismatched.push(format!("{name} and {first} are one tensor in the module, but differ"));
                 continue;
             }
-            writes.push((target, prepared(source, target)?));
+            writes.push((target, prepared(source, target, &written)?));
             report.loaded.extend(slot.names.iter().cloned());
         }
         report.unexpected.extend(self.tensors.keys().filter(|n| !known.contains_key(n.as_str())).cloned());
@@ -239,14 +261,16 @@ fn same_values(a: &Tensor, b: &Tensor) -> bool {
     same_place(a, b) || (a.dtype() == b.dtype() && matches!((a.to_bytes(), b.to_bytes()), (Ok(a), Ok(b)) if a == b))
 }
 
-/// The source in the dtype and on the device of the target: what can fail has failed before the first write.
-fn prepared(source: &Tensor, target: &Tensor) -> Result<Tensor> {
+/// The source in the dtype and on the device of the target: what can fail has failed before the first write. It is a copy
+/// if it is in memory that will be `written`: two layers can be swapped.
+fn prepared(source: &Tensor, target: &Tensor, written: &HashSet<*const Storage>) -> Result<Tensor> {
     let source = if source.device() == target.device() {
         source.clone()
     } else {
         Tensor::from_bytes(&source.to_bytes()?, source.shape(), source.dtype(), target.device())?
     };
-    source.to_dtype(target.dtype())
+    let source = source.to_dtype(target.dtype())?;
+    if written.contains(&Arc::as_ptr(source.storage())) { source.copy() } else { Ok(source) }
 }
 
 /// One error with everything that does not fit.
@@ -254,9 +278,7 @@ fn mismatch(report: &LoadReport) -> Error {
     let mut e = Error::argument("load_state_dict", "the state does not fit the module; nothing was loaded");
     for (what, keys) in [("missing", &report.missing), ("unexpected", &report.unexpected)] {
         if !keys.is_empty() {
-            let more = if keys.len() > LISTED { format!(", and {} more", keys.len() - LISTED) } else { String::new() };
-            let shown = &keys[..keys.len().min(LISTED)];
-            e = e.note(format!("{what} ({}): {}{more}", keys.len(), shown.join(", ")));
+            e = e.note(format!("{what} ({}): {}", keys.len(), listed(keys)));
         }
     }
     for m in report.mismatched.iter().take(LISTED) {

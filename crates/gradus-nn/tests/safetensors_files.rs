@@ -159,3 +159,96 @@ fn a_failed_load_names_the_file_and_changes_nothing() {
     assert!(error.contains("missing (1): bias") && error.contains("other.safetensors"), "{error}");
     assert_eq!(layer.weight.to_vec::<f64>().unwrap(), before);
 }
+
+#[test]
+fn metadata_is_text_whatever_it_says() {
+    let device = device();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    let layer = with_init(&device, |init| Linear::new(2, 2, init).unwrap());
+    let mut state = layer.state_dict().unwrap();
+    state.set_metadata("best_layer", "weight");
+    state.save_safetensors(&path).unwrap();
+    let loaded = StateDict::load_safetensors(&path, &device).unwrap();
+    assert_eq!((loaded.len(), loaded.metadata("best_layer")), (2, Some("weight")));
+    let mut layer = layer;
+    layer.load_safetensors(&path, &device, Strict::Yes).unwrap();
+
+    let before = std::fs::read(&path).unwrap();
+    for key in ["gradus.tied", "bias"] {
+        let mut state = state.clone();
+        state.set_metadata(key, "text");
+        let error = state.save_safetensors(&path).unwrap_err();
+        assert_eq!(error.kind(), &ErrorKind::InvalidArgument);
+        assert!(error.to_string().contains(key) && error.to_string().contains("help: "), "{error}");
+    }
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+}
+
+#[test]
+fn tied_names_are_checked() {
+    let device = device();
+    let tie = |text: &str| {
+        let text = serde_json::to_string(text).unwrap();
+        let header = HEADER.replacen('{', &format!("{{\"__metadata__\":{{\"gradus.tied\":{text}}},"), 1);
+        load(&file(&header, &[0; 16]), &device)
+    };
+    let state = tie(r#"{"c":"a","d":"a"}"#).unwrap();
+    assert_eq!((state.len(), state.iter_metadata().count()), (4, 0));
+    for (text, part) in [
+        ("x", "gradus.tied is damaged"),
+        ("[1]", "gradus.tied is damaged"),
+        (r#"{"c":"z"}"#, "\"z\", which is not stored"),
+        (r#"{"c":"a","d":"c"}"#, "\"c\", which is not stored"),
+        (r#"{"b":"a"}"#, "\"b\", which is stored itself"),
+    ] {
+        let error = tie(text).unwrap_err();
+        assert_eq!(error.kind(), &ErrorKind::Format);
+        assert!(error.to_string().contains(part), "wanted {part:?} in: {error}");
+    }
+}
+
+#[test]
+fn errors_about_files_name_the_path_and_say_what_to_do() {
+    let device = device();
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let state: StateDict = [("a", values(&[2], &device))].into_iter().collect();
+    std::fs::write(at("file"), "text").unwrap();
+    let load = |name: &str| StateDict::load_safetensors(at(name), &device).unwrap_err();
+    let save = |name: &str| state.save_safetensors(at(name)).unwrap_err();
+    for (error, kind, parts) in [
+        (load("absent"), ErrorKind::Io, ["absent", "is the path spelled right"]),
+        (load(""), ErrorKind::Io, ["is a folder", "give the path of a safetensors file"]),
+        (load("file/inside"), ErrorKind::Io, ["file/inside", "is a file, not a folder"]),
+        (load("file"), ErrorKind::Format, ["/file: 4 bytes", "give a complete safetensors file"]),
+        (save(""), ErrorKind::Io, ["is a folder", "give the path of a safetensors file"]),
+        (save("no/model"), ErrorKind::Io, ["no/model: ", "make the folder "]),
+        (save("file/inside"), ErrorKind::Io, ["file/inside: ", "is a file, not a folder"]),
+    ] {
+        assert_eq!(error.kind(), &kind, "{error}");
+        let text = error.to_string();
+        assert!(parts.iter().all(|p| text.contains(p)) && text.contains("help: "), "wanted {parts:?} in: {text}");
+        assert!(!text.contains(".tmp: "), "the temporary file is not the user's: {text}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn pipes_and_devices_are_neither_waited_for_nor_replaced() {
+    let device = device();
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    if !std::process::Command::new("mkfifo").arg(&pipe).status().is_ok_and(|s| s.success()) {
+        return;
+    }
+    let state: StateDict = [("a", values(&[2], &device))].into_iter().collect();
+    for path in [pipe.as_path(), Path::new("/dev/null")] {
+        for error in
+            [StateDict::load_safetensors(path, &device).unwrap_err(), state.save_safetensors(path).unwrap_err()]
+        {
+            assert_eq!(error.kind(), &ErrorKind::Io);
+            assert!(error.to_string().contains("is no regular file"), "{error}");
+        }
+    }
+}

@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::collections::BTreeMap;
+
 use common::{device, values, with_init};
 use gradus_nn::{BatchNorm2d, BatchNormConfig, Forward, Linear, Module, Parameter, StateDict, Strict};
 use gradus_tensor::{DType, Device, ErrorKind, Generator, Tensor};
@@ -151,9 +153,9 @@ fn a_tied_weight_is_stored_once_and_stays_tied() {
     let mut model = tied(&device);
     model.save_safetensors(&path).unwrap();
     let header = String::from_utf8_lossy(&std::fs::read(&path).unwrap()).into_owned();
-    assert!(header.contains("\"__metadata__\":{\"1.weight\":\"0.weight\"}"), "{header}");
+    assert!(header.contains(r#""__metadata__":{"gradus.tied":"{\"1.weight\":\"0.weight\"}"}"#), "{header}");
     let state = StateDict::load_safetensors(&path, &device).unwrap();
-    assert_eq!(state.len(), 2);
+    assert_eq!((state.len(), state.iter_metadata().count()), (2, 0));
     assert!(std::sync::Arc::ptr_eq(state.get("0.weight").unwrap().storage(), state.get("1.weight").unwrap().storage()));
     let before = model[0].weight.to_vec::<f64>().unwrap();
     model[0].weight.set(&values(&[2, 2], &device)).unwrap();
@@ -166,4 +168,42 @@ fn a_tied_weight_is_stored_once_and_stays_tied() {
     });
     apart.load_safetensors(&path, &device, Strict::Yes).unwrap();
     assert_eq!(apart[1].weight.to_vec::<f64>().unwrap(), before);
+}
+
+#[test]
+fn a_state_in_the_memory_of_the_module_can_swap_layers() {
+    let device = device();
+    let make = |v: f64| Parameter::new(Tensor::from_vec([v, v + 1.0], [2], &device).unwrap()).unwrap();
+    let mut layers = BTreeMap::from([("a".to_owned(), make(1.0)), ("b".to_owned(), make(5.0))]);
+    let mut state = StateDict::new();
+    state.insert("a", layers["b"].values().clone());
+    state.insert("b", layers["a"].values().clone());
+    layers.load_state_dict(&state, Strict::Yes).unwrap();
+    assert_eq!(layers["a"].to_vec::<f64>().unwrap(), [5.0, 6.0]);
+    assert_eq!(layers["b"].to_vec::<f64>().unwrap(), [1.0, 2.0]);
+}
+
+#[test]
+fn one_name_for_two_tensors_is_an_error() {
+    let device = device();
+    let make = || Parameter::new(values(&[2], &device)).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.safetensors");
+    let nested = |leaf: &str, p| BTreeMap::from([(leaf.to_owned(), Some(p))]);
+    let mut dotted =
+        (BTreeMap::from([("x.y".to_owned(), nested("z", make())), ("x".to_owned(), nested("y.z", make()))]), make());
+    for error in [
+        dotted.state_dict().unwrap_err(),
+        dotted.save_safetensors(&path).unwrap_err(),
+        dotted.load_state_dict(&StateDict::new(), Strict::No).unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), &ErrorKind::InvalidArgument);
+        assert!(error.to_string().contains("two tensors of the module have one name: 0.x.y.z"), "{error}");
+    }
+    assert!(!path.exists());
+    // The same tensor under one name is met twice, and kept once.
+    let p = make();
+    let mut same = BTreeMap::from([("x.y".to_owned(), nested("z", p.clone())), ("x".to_owned(), nested("y.z", p))]);
+    let state = same.state_dict().unwrap();
+    assert_eq!(same.load_state_dict(&state, Strict::Yes).unwrap().loaded, ["x.y.z"]);
 }

@@ -1,4 +1,5 @@
 //! The life of a graph: versions, order, freeing, depth, modes.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

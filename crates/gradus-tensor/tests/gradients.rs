@@ -1,5 +1,6 @@
 //! Every differentiable operation against finite differences: first and second order, in f64, over strided, flipped,
 //! stretched and broadcast inputs.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! What operations give, edges first: broadcasting, promotion, NaN, empty tensors, indices, printing.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

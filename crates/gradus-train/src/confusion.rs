@@ -50,7 +50,11 @@ impl ConfusionMatrix {
 
     /// How often `truth` was taken for `predicted`; 0 for classes that do not exist.
     pub fn count(&self, truth: usize, predicted: usize) -> u64 {
-        if truth >= self.classes || predicted >= self.classes { 0 } else { self.counts[truth * self.classes + predicted] }
+        if truth >= self.classes || predicted >= self.classes {
+            0
+        } else {
+            self.counts[truth * self.classes + predicted]
+        }
     }
 
     /// Number of predictions.

@@ -36,6 +36,6 @@ mod trainer;
 
 pub use confusion::ConfusionMatrix;
 pub use logger::{CsvLogger, EpochReport, Event, Logger, StepReport};
-pub use run_folder::{RunFolder, write_file};
+pub use run_folder::{RunFolder, StagedFiles, write_file};
 pub use task::{Classification, Evaluation, Outcome, Task, evaluate};
 pub use trainer::{Run, Trainer};

@@ -68,7 +68,8 @@ impl Trainer {
     ///
     /// # Errors
     /// Those of the dataset, the model and the loggers; an empty dataset; and a loss that is not finite, with epoch and step:
-    /// the parameters are then those of the step before.
+    /// the parameters are then those of the step before, but running statistics, such as those of batch norm, have already
+    /// seen that step's batch.
     pub fn fit<M, D, T>(
         &self,
         model: &mut M,
@@ -147,7 +148,7 @@ impl Trainer {
             tell(Event::EpochEnd(&report))?;
             run.epochs.push(report);
         }
-        run.stopped = run.steps < self.epochs as u64 * train.len() as u64;
+        run.stopped = run.steps < (self.epochs as u64).saturating_mul(train.len() as u64);
         tell(Event::End(&run))?;
         Ok(run)
     }
@@ -163,6 +164,9 @@ fn not_finite(loss: f64, epoch: usize, step: usize, reason: Option<String>) -> E
 
 impl fmt::Debug for Trainer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Trainer").field("epochs", &self.epochs).field("schedule", &self.schedule).finish_non_exhaustive()
+        f.debug_struct("Trainer")
+            .field("epochs", &self.epochs)
+            .field("schedule", &self.schedule)
+            .finish_non_exhaustive()
     }
 }

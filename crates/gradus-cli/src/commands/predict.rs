@@ -26,8 +26,11 @@ pub(crate) fn run(args: &PredictArgs) -> Result<()> {
     let mut predictions = Vec::new();
     for (path, image) in args.images.iter().zip(images) {
         if picture::has_bright_border(&image) {
-            let path = path.display();
-            complain(&format!("note: {path} is bright at its border; the network expects bright on dark (see --invert)"));
+            let (path, advice) = (path.display(), if args.invert { "leave out --invert" } else { "see --invert" });
+            let how = if args.invert { "inverted, " } else { "" };
+            complain(&format!(
+                "note: {how}{path} is bright at its border; the network expects bright on dark ({advice})"
+            ));
         }
         predictions.push(predict(&model, image, &device, path.display().to_string())?);
     }

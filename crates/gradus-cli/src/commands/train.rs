@@ -9,10 +9,11 @@ use gradus::train::{ConfusionMatrix, CsvLogger, Evaluation, Run, RunFolder};
 
 use crate::args::TrainArgs;
 use crate::config::{Config, Network, Outcome};
+use crate::interrupt::Interrupt;
 use crate::network::{Cnn, Spec};
 use crate::output::{say, thousands};
+use crate::picture;
 use crate::progress::Progress;
-use crate::{interrupt, picture};
 
 /// The share of the images that is held out for the test.
 const HELD_OUT: f64 = 0.2;
@@ -45,8 +46,9 @@ struct Images {
 pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     let device = super::open(&args.common.device, args.common.threads)?;
     let images = load(args)?;
-    let out = open_folder(args)?;
-    let stop = interrupt::flag()?;
+    let interrupt = Interrupt::watch()?;
+    let out = interrupt.claim(|| open_folder(args))?;
+    out.check(&[MODEL, METRICS, CONFIG, EXAMPLE])?;
 
     let mut model = Cnn::new(images.spec, &device, args.seed)?;
     let parameters = model.num_parameters();
@@ -63,7 +65,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     let warmup = steps / 10;
     let trainer = Trainer::new(epochs)?
         .schedule(Schedule::cosine((steps - warmup).max(1), 0.01)?.after_warmup(warmup))
-        .stop_when(stop);
+        .stop_when(interrupt.flag());
     let [_, height, width] = images.spec.input;
     say(&format!(
         "training on {} images of {height} x {width}, {} classes, {} parameters, {device}",
@@ -81,13 +83,21 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     let result = evaluate(&mut model, &test_loader, &task)?;
     let confusion = Classification::confusion(&mut model, &test_loader, images.spec.classes)?;
     let accuracy = result.accuracy.unwrap_or(0.0);
+    if !result.loss.is_finite() || !model.is_finite()? {
+        let m = format!("the training diverged: the test loss is {}, and nothing is saved", result.loss);
+        return Err(Error::argument("train", m).help("lower the learning rate (--lr)"));
+    }
 
     let text = describe(args, &images, epochs, parameters, &run, accuracy).text()?;
     let (example, label) = images.test.get(0)?;
-    out.write(METRICS, CsvLogger::table(&run.epochs).as_bytes())?;
-    out.write(CONFIG, text.as_bytes())?;
-    out.write(EXAMPLE, &picture::to_png(&example)?)?;
-    model.save(images.spec, &out.file(MODEL))?;
+    interrupt.while_saving(|| {
+        let mut files = out.stage();
+        files.write_with(MODEL, |path| model.save(images.spec, path))?;
+        files.write(METRICS, CsvLogger::table(&run.epochs).as_bytes())?;
+        files.write(CONFIG, text.as_bytes())?;
+        files.write(EXAMPLE, &picture::to_png(&example)?)?;
+        files.publish()
+    })?;
 
     report(&run, epochs, &result, &confusion)?;
     say(&format!("saved in {}:", out.path().display()))?;

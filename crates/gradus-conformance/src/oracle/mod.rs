@@ -32,7 +32,8 @@ enum Precision {
     Naive,
 }
 
-/// A slow and plainly right backend. See the [module page](self).
+/// A slow and plainly right backend: the required primitives by loops over scalars, floats in f64 with compensated sums,
+/// integers in i128, one rounding at the end. The composites are the contract's default bodies.
 #[derive(Debug)]
 pub struct OracleBackend {
     memory: Arc<HostMemory>,

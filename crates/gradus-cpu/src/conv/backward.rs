@@ -1,6 +1,6 @@
 //! Gradients of convolution.
 
-use gradus_backend::{DType, Result, View, ViewMut, Window};
+use gradus_backend::{DType, Result, View, ViewMut, Window, composite};
 
 use super::fold::fold_channel;
 use super::im2col::{Fill, Im2col, Im2row};
@@ -29,6 +29,9 @@ pub(crate) fn backward_input(
     dx: &mut ViewMut<'_>,
 ) -> Result<()> {
     const OP: &str = "conv_backward_input";
+    if !g.dtype.is_float() {
+        return composite::conv::backward_input(cpu, window, groups, g, w, dx);
+    }
     let s = Sizes::new(OP, window, groups, dx.as_view(), w, g)?;
     let (g_copy, w_copy) = (copy_if_strided(cpu, OP, g)?, copy_if_strided(cpu, OP, w)?);
     let (g, w) = (pick(&g_copy, g), pick(&w_copy, w));
@@ -137,6 +140,9 @@ pub(crate) fn backward_weight(
     dw: &mut ViewMut<'_>,
 ) -> Result<()> {
     const OP: &str = "conv_backward_weight";
+    if !x.dtype.is_float() {
+        return composite::conv::backward_weight(cpu, window, groups, x, g, dw);
+    }
     let s = Sizes::new(OP, window, groups, x, dw.as_view(), g)?;
     let (x_copy, g_copy) = (copy_if_strided(cpu, OP, x)?, copy_if_strided(cpu, OP, g)?);
     let (x, g) = (pick(&x_copy, x), pick(&g_copy, g));

@@ -68,7 +68,14 @@ fn fill<S: Float, const W: usize>(
                 Some(src) => {
                     let from = base + src;
                     if W > 0 && step == 1 && from + W <= m.image.len() {
-                        for (o, &x) in out[at..at + W].iter_mut().zip(&m.image[from..from + W]) {
+                        let mut wide = [S::Compute::default(); W];
+                        for (o, &x) in wide.iter_mut().zip(&m.image[from..from + W]) {
+                            *o = x.widen();
+                        }
+                        out[at..at + W].copy_from_slice(&wide);
+                    } else if step == 1 {
+                        let x = &m.image[from..from + run.len];
+                        for (o, &x) in out[at..at + run.len].iter_mut().zip(x) {
                             *o = x.widen();
                         }
                     } else {
@@ -102,6 +109,7 @@ fn fill_panel<S: Float>(
         16 => fill::<S, 16>(m, rows, width, runs, starts, out),
         32 => fill::<S, 32>(m, rows, width, runs, starts, out),
         64 => fill::<S, 64>(m, rows, width, runs, starts, out),
+        128 => fill::<S, 128>(m, rows, width, runs, starts, out),
         _ => fill::<S, 0>(m, rows, width, runs, starts, out),
     }
 }

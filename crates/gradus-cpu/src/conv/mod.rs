@@ -12,7 +12,7 @@ pub(crate) mod window;
 #[cfg(test)]
 mod tests;
 
-use gradus_backend::{Error, Result, View, ViewMut, Window};
+use gradus_backend::{Error, Result, View, ViewMut, Window, composite};
 
 pub(crate) use backward::{backward_input, backward_weight};
 pub(crate) use fold::{fold, unfold};
@@ -89,6 +89,9 @@ pub(crate) fn conv(
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
     const OP: &str = "conv";
+    if !x.dtype.is_float() {
+        return composite::conv::forward(cpu, window, groups, x, w, bias, out);
+    }
     let s = Sizes::new(OP, window, groups, x, w, out.as_view())?;
     if let Some(b) = bias {
         check_dtype(OP, "the bias", b.dtype, x.dtype)?;

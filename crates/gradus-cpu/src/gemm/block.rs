@@ -9,10 +9,12 @@ use std::any::TypeId;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use super::kernel::{Micro, Real, Store, WIDE_ROWS};
+use super::kernel::{Micro, Real, Store, THIN_ROWS, thin_vectors};
 use super::pack::{Mat, Pack, Panels};
+use super::packed::{self, Packed};
 use crate::access::Float;
 use crate::isa::Isa;
+use crate::temp::Temp;
 use crate::{CpuBackend, scratch};
 
 /// Longest chain of fused multiply-adds; longer sums are sums of chains.
@@ -23,6 +25,10 @@ const TILE_ROWS: usize = 192;
 const TILE_COLS: usize = 512;
 /// Tiles that a large product is cut into, at least.
 const TILES: usize = 12;
+/// Rows from which on the tiles of a product share B.
+const SHARED_ROWS: usize = 192;
+/// Elements of B that are packed at once for that.
+const SHARED: usize = 1 << 24;
 /// Multiply-adds that are worth a task of their own.
 const TASK: usize = 1 << 18;
 /// Steps at a time of a product of few rows, where B is read in place ...
@@ -118,15 +124,60 @@ pub(crate) unsafe fn products<'a, S: Pack, B: Panels<S::Compute>, C: Float<Compu
     if p.m == 0 || p.n == 0 || count == 0 {
         return;
     }
-    let (mut rows, mut cols) = (p.m.min(TILE_ROWS), p.n.min(TILE_COLS));
-    let tiles = |rows: usize, cols: usize| count * p.m.div_ceil(rows) * p.n.div_ceil(cols);
-    while tiles(rows, cols) < TILES && rows * cols * p.k.max(1) > 4 * TASK && (rows > 48 || cols > 64) {
-        // Halve one side, to a multiple of every kernel's size; columns are to be more than rows.
-        if (2 * rows > cols && rows > 48) || cols <= 64 {
-            rows = (rows / 2).next_multiple_of(12);
-        } else {
-            cols = (cols / 2).next_multiple_of(64);
+    if count == 1 && p.m >= SHARED_ROWS && p.n >= TILE_COLS / 4 && p.k > 0 {
+        // SAFETY: the caller's promise.
+        if unsafe { shared(cpu, p, operands(0), &prepare) } {
+            return;
         }
+    }
+    let grid = Grid::new(count, p, TILE_ROWS);
+    // SAFETY: the caller's promise.
+    unsafe { tiles(cpu, &grid, p, operands, &prepare) };
+}
+
+/// How products are cut into tiles.
+#[derive(Debug, Clone, Copy)]
+struct Grid {
+    count: usize,
+    rows: usize,
+    cols: usize,
+}
+
+impl Grid {
+    /// For `count` products, with at most so many rows a tile.
+    fn new<T>(count: usize, p: &Product<T>, most: usize) -> Grid {
+        let (mut rows, mut cols) = (p.m.min(most), p.n.min(TILE_COLS));
+        let enough = |rows: usize, cols: usize| {
+            rows * cols * p.k <= 4 * TASK || count * p.m.div_ceil(rows) * p.n.div_ceil(cols) >= TILES
+        };
+        while !enough(rows, cols) && (rows > 48 || cols > 64) {
+            // Halve one side, to a multiple of every kernel's size; columns are to be more than rows.
+            if (2 * rows > cols && rows > 48) || cols <= 64 {
+                rows = (rows / 2).next_multiple_of(12);
+            } else {
+                cols = (cols / 2).next_multiple_of(64);
+            }
+        }
+        Grid { count, rows, cols }
+    }
+}
+
+/// Runs the tiles of a grid.
+///
+/// # Safety
+/// As for [`products`].
+unsafe fn tiles<'a, S: Pack, B: Panels<S::Compute>, C: Float<Compute = S::Compute>>(
+    cpu: &CpuBackend,
+    &Grid { count, rows, cols }: &Grid,
+    p: &Product<S::Compute>,
+    operands: impl Fn(usize) -> (Mat<'a, S>, B, MatMut<'a, C>) + Sync,
+    prepare: &(impl Fn(usize, usize, MatMut<'a, C>, [usize; 2]) + Sync),
+) {
+    if count == 1 && rows == p.m && cols == p.n {
+        let (a, b, c) = operands(0);
+        prepare(0, 0, c, [p.m, p.n]);
+        // SAFETY: the caller's promise.
+        return unsafe { tile(cpu.isa(), p, a, &b, 0, c) };
     }
     let (down, across) = (p.m.div_ceil(rows), p.n.div_ceil(cols));
     let grain = (TASK / (rows * cols * p.k.max(1))).max(1);
@@ -141,6 +192,35 @@ pub(crate) unsafe fn products<'a, S: Pack, B: Panels<S::Compute>, C: Float<Compu
             unsafe { tile(cpu.isa(), &part, a.from(i, 0), &b, j, c) };
         }
     });
+}
+
+/// One large product whose tiles share B, packed once. `false`, and nothing done, if there is no memory for that.
+///
+/// # Safety
+/// As for [`products`].
+unsafe fn shared<'a, S: Pack, B: Panels<S::Compute>, C: Float<Compute = S::Compute>>(
+    cpu: &CpuBackend,
+    p: &Product<S::Compute>,
+    (a, b, c): (Mat<'a, S>, B, MatMut<'a, C>),
+    prepare: &(impl Fn(usize, usize, MatMut<'a, C>, [usize; 2]) + Sync),
+) -> bool {
+    let (step, width) = (k_step(p.k), <S::Compute as Real>::panel(cpu.isa()));
+    let block = (SHARED / p.k).next_multiple_of(TILE_COLS).min(p.n);
+    let Ok(mut temp) = Temp::new(cpu, <S::Compute as Real>::DTYPE, &[packed::size(p.k, block, step, width)]) else {
+        return false;
+    };
+    let mut view = temp.view_mut();
+    let Ok(Some(data)) = cpu.contiguous_mut::<S::Compute>("gemm", &mut view) else { return false };
+    for j in (0..p.n).step_by(block) {
+        let part = Product { n: block.min(p.n - j), ..*p };
+        // SAFETY: the columns lie inside the operands; the rest is the caller's promise.
+        unsafe {
+            let b = &Packed::new(cpu, &b, p.k, j..j + part.n, step, &mut *data);
+            let operands = |_| (a, b, c.from(0, j));
+            tiles(cpu, &Grid::new(1, &part, TILE_ROWS / 2), &part, operands, prepare);
+        }
+    }
+    true
 }
 
 /// One tile on this thread: `p.n` columns of `b` from column `j0` on.
@@ -182,6 +262,14 @@ pub(crate) unsafe fn tile<S: Pack, B: Panels<S::Compute>, C: Float<Compute = S::
     });
 }
 
+/// Length of the blocks that `k > 0` is cut into: equal ones of at most [`K_BLOCK`], to a multiple of 8.
+fn k_step(k: usize) -> usize {
+    if k <= K_BLOCK {
+        return k;
+    }
+    k.div_ceil(k.div_ceil(K_BLOCK)).next_multiple_of(8).min(K_BLOCK)
+}
+
 /// [`tile`] with C in the compute type.
 unsafe fn wide_tile<S: Pack, B: Panels<S::Compute>>(
     isa: Isa,
@@ -206,14 +294,15 @@ unsafe fn wide_tile<S: Pack, B: Panels<S::Compute>>(
         return;
     }
     let (mr, width) = (T::<S>::rows(isa), T::<S>::panel(isa));
-    if p.m <= WIDE_ROWS && p.n > width {
+    if p.m <= THIN_ROWS && p.n > width && !b.is_packed() {
         // SAFETY: the caller's promise.
         return unsafe { thin_tile(isa, p, a, b, j0, c, first) };
     }
     let lda = mr.min(p.m);
-    let step = p.k.div_ceil(p.k.div_ceil(K_BLOCK));
+    let step = k_step(p.k);
     // Few rows do not pay for packing rows of B that are adjacent anyway.
     let direct = p.m <= 2 * mr;
+    let packed = b.is_packed();
     let (a_len, b_len) = (p.m.next_multiple_of(lda) * step, width * (step + 1));
     scratch::with(a_len + b_len, |block: &mut [T<S>]| {
         let (a_pack, b_pack) = block.split_at_mut(a_len);
@@ -226,7 +315,7 @@ unsafe fn wide_tile<S: Pack, B: Panels<S::Compute>>(
             let store = if k0 == 0 { first } else { Store::Add };
             for j in (0..p.n).step_by(width) {
                 let cols = width.min(p.n - j);
-                let in_place = if direct && cols == width { b.direct(k0, j0 + j) } else { None };
+                let in_place = if packed || (direct && cols == width) { b.direct(k0, j0 + j) } else { None };
                 let (b_ptr, ldb) = in_place.unwrap_or_else(|| {
                     // SAFETY: the steps and columns lie inside `b`; `b_pack` has room for a panel.
                     unsafe { b.pack(isa, k0..k0 + ks, j0 + j..j0 + j + cols, width, &mut b_pack[..(ks + 1) * width]) };
@@ -238,7 +327,7 @@ unsafe fn wide_tile<S: Pack, B: Panels<S::Compute>>(
                     let to = c.from(i, j);
                     let micro = Micro {
                         rows,
-                        wide: false,
+                        vectors: 2,
                         k: ks,
                         a: a_panel.as_ptr(),
                         lda,
@@ -278,7 +367,7 @@ unsafe fn wide_tile<S: Pack, B: Panels<S::Compute>>(
 /// a row of memory and prolonged a few steps at a time, so that B is read in long runs.
 ///
 /// # Safety
-/// As for [`tile`]; `p.m <= WIDE_ROWS` and `p.k > 0`.
+/// As for [`tile`]; `p.m <= THIN_ROWS` and `p.k > 0`.
 unsafe fn thin_tile<S: Pack, B: Panels<S::Compute>>(
     isa: Isa,
     p: &Product<S::Compute>,
@@ -289,8 +378,9 @@ unsafe fn thin_tile<S: Pack, B: Panels<S::Compute>>(
     first: Store,
 ) {
     type T<S> = <S as Float>::Compute;
-    let width = 2 * T::<S>::panel(isa);
-    let step = p.k.div_ceil(p.k.div_ceil(K_BLOCK));
+    let vectors = thin_vectors(p.m);
+    let width = T::<S>::panel(isa) / 2 * vectors;
+    let step = k_step(p.k);
     let ld = p.n.next_multiple_of(width);
     let adjacent = b.direct(0, j0).is_some();
     // Rows that are adjacent in memory: a few at a time, all columns. Else: a panel at a time, packed in pieces for L1.
@@ -315,7 +405,7 @@ unsafe fn thin_tile<S: Pack, B: Panels<S::Compute>>(
                 });
                 let micro = Micro {
                     rows: p.m,
-                    wide: true,
+                    vectors,
                     k: steps,
                     a: a_pack[s0 * p.m..].as_ptr(),
                     lda: p.m,

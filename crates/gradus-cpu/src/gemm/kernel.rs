@@ -6,6 +6,8 @@
 
 use std::ops::{Add, Mul};
 
+use gradus_backend::{DType, Element};
+
 use super::transpose::Transpose;
 use crate::access::Float;
 use crate::isa::{Isa, Level};
@@ -27,10 +29,10 @@ pub(crate) enum Store {
 /// One call of a kernel: `rows` rows of A times one panel of B.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Micro<T> {
-    /// Number of rows, 1 to [`Real::rows`]; with `wide` 1 to [`WIDE_ROWS`].
+    /// Number of rows, 1 to [`Real::rows`].
     pub(crate) rows: usize,
-    /// Whether the panel is twice as wide.
-    pub(crate) wide: bool,
+    /// Width of the panel in vectors: 2, or [`thin_vectors`] for as many rows.
+    pub(crate) vectors: usize,
     /// Length of the chains.
     pub(crate) k: usize,
     /// Row `r` at step `p` is `a[p * lda + r]`.
@@ -47,8 +49,13 @@ pub(crate) struct Micro<T> {
     pub(crate) beta: T,
 }
 
-/// Most rows that a kernel takes with a wide panel.
-pub(crate) const WIDE_ROWS: usize = 3;
+/// Most rows that a kernel takes with a wider panel.
+pub(crate) const THIN_ROWS: usize = 3;
+
+/// Width of the panels of a product of so few rows, in vectors: enough sums in flight to hide the latency of each.
+pub(crate) fn thin_vectors(rows: usize) -> usize {
+    if rows == 1 { 8 } else { 4 }
+}
 
 /// A type that GEMM computes in: f32 or f64.
 pub(crate) trait Real:
@@ -56,6 +63,8 @@ pub(crate) trait Real:
 {
     const ZERO: Self;
     const ONE: Self;
+    /// The dtype that stores it.
+    const DTYPE: DType;
 
     fn from_f64(x: f64) -> Self;
 
@@ -91,17 +100,17 @@ impl Store {
 /// Calls `$go::<rows, vectors>`.
 macro_rules! dispatch {
     ($j:expr, $go:ident, [$($r:literal)*]) => {
-        match ($j.rows, $j.wide) {
-            (1, true) => $go::<1, 4>($j),
-            (2, true) => $go::<2, 4>($j),
-            (_, true) => $go::<3, 4>($j),
-            $(($r, false) => $go::<$r, 2>($j),)*
-            _ => unreachable!("a kernel of {} rows", $j.rows),
+        match ($j.rows, $j.vectors) {
+            (1, 8) => $go::<1, 8>($j),
+            (2, 4) => $go::<2, 4>($j),
+            (3, 4) => $go::<3, 4>($j),
+            $(($r, 2) => $go::<$r, 2>($j),)*
+            (rows, vectors) => unreachable!("a kernel of {rows} rows of {vectors} vectors"),
         }
     };
 }
 
-/// A kernel over vector registers: `2 * rows` (or, wide, `4 * rows`) sums are in flight at once.
+/// A kernel over vector registers: `2 * rows` (up to `4 * rows`, and 8 for one row) sums are in flight at once.
 macro_rules! kernel {
     ($name:ident, $t:ty, $feature:literal, $lanes:literal, $rows:tt, $zero:ident, $set1:ident, $load:ident, $store:ident,
      $fma:ident, $mul:ident, $add:ident) => {
@@ -217,14 +226,15 @@ unsafe fn portable<T: Real>(j: &Micro<T>) {
     }
     // SAFETY: the caller's promise is passed on.
     unsafe {
-        match (j.rows, j.wide) {
-            (1, true) => go::<T, 1, 4>(j),
-            (2, true) => go::<T, 2, 4>(j),
-            (_, true) => go::<T, 3, 4>(j),
-            (1, false) => go::<T, 1, 2>(j),
-            (2, false) => go::<T, 2, 2>(j),
-            (3, false) => go::<T, 3, 2>(j),
-            _ => go::<T, 4, 2>(j),
+        match (j.rows, j.vectors) {
+            (1, 8) => go::<T, 1, 8>(j),
+            (2, 4) => go::<T, 2, 4>(j),
+            (3, 4) => go::<T, 3, 4>(j),
+            (1, 2) => go::<T, 1, 2>(j),
+            (2, 2) => go::<T, 2, 2>(j),
+            (3, 2) => go::<T, 3, 2>(j),
+            (4, 2) => go::<T, 4, 2>(j),
+            (rows, vectors) => unreachable!("a kernel of {rows} rows of {vectors} vectors"),
         }
     }
 }
@@ -234,6 +244,7 @@ macro_rules! real {
         impl Real for $t {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
+            const DTYPE: DType = <$t as Element>::DTYPE;
 
             #[inline(always)]
             fn from_f64(x: f64) -> Self {
@@ -269,7 +280,6 @@ macro_rules! real {
 
             #[inline]
             unsafe fn run(isa: Isa, j: &Micro<Self>) {
-                debug_assert!(j.rows >= 1 && j.rows <= if j.wide { WIDE_ROWS } else { Self::rows(isa) });
                 // SAFETY: the machine has the features of the level (`Isa`); the caller's promise is passed on.
                 unsafe {
                     match isa.level() {

@@ -8,6 +8,7 @@ mod block;
 mod int;
 mod kernel;
 mod pack;
+mod packed;
 pub(crate) mod transpose;
 
 #[cfg(test)]
@@ -44,7 +45,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(a: View<'_>, b: View<'_>, c: &ViewMut<'_>) -> Result<Plan> {
+    fn new(a: &View<'_>, b: &View<'_>, c: &ViewMut<'_>) -> Result<Plan> {
         let layouts = [&a.layout, &b.layout, &c.layout];
         let rank = a.layout.rank();
         if rank < 2 || layouts.iter().any(|l| l.rank() != rank) {
@@ -69,9 +70,9 @@ impl Plan {
             batch: [1; MAX_RANK],
             batch_strides: [[0; 3]; MAX_RANK],
         };
-        for axis in 0..r {
-            if ad[axis] != 1 {
-                plan.batch[plan.batch_rank] = ad[axis];
+        for (axis, &size) in ad[..r].iter().enumerate() {
+            if size != 1 {
+                plan.batch[plan.batch_rank] = size;
                 plan.batch_strides[plan.batch_rank] = layouts.map(|l| l.strides()[axis]);
                 plan.batch_rank += 1;
             }
@@ -126,7 +127,7 @@ impl Plan {
 }
 
 #[cold]
-fn mismatch(message: &str, a: View<'_>, b: View<'_>, c: &ViewMut<'_>) -> Error {
+fn mismatch(message: &str, a: &View<'_>, b: &View<'_>, c: &ViewMut<'_>) -> Error {
     Error::shape(OP, message)
         .operand("a", a.layout.dims(), a.dtype, "cpu")
         .operand("b", b.layout.dims(), b.dtype, "cpu")
@@ -144,6 +145,7 @@ pub(crate) fn gemm(
 ) -> Result<()> {
     check_dtype(OP, "b", b.dtype, a.dtype)?;
     check_dtype(OP, "c", c.dtype, a.dtype)?;
+    let (a, b) = (&a, &b);
     let plan = &mut Plan::new(a, b, c)?;
     check_output(OP, "c", &c.layout)?;
     match a.dtype {
@@ -167,12 +169,12 @@ fn float<S: Pack>(
     cpu: &CpuBackend,
     plan: &mut Plan,
     alpha: Scalar,
-    a: View<'_>,
-    b: View<'_>,
+    a: &View<'_>,
+    b: &View<'_>,
     beta: Scalar,
     c: &mut ViewMut<'_>,
 ) -> Result<()> {
-    let (a_data, b_data) = (cpu.slice::<S>(OP, a)?, cpu.slice::<S>(OP, b)?);
+    let (a_data, b_data) = (cpu.slice::<S>(OP, *a)?, cpu.slice::<S>(OP, *b)?);
     // SAFETY: the data stays borrowed mutably through `c`; the matrices made from it are used as `products` says.
     let c_data = unsafe { MatMut::new(cpu.slice_mut::<S>(OP, c)?.as_mut_ptr(), 0, 0, 0) };
     if plan.count() == 0 {
@@ -207,13 +209,13 @@ fn int<T: Int>(
     cpu: &CpuBackend,
     plan: &mut Plan,
     alpha: Scalar,
-    a: View<'_>,
-    b: View<'_>,
+    a: &View<'_>,
+    b: &View<'_>,
     beta: Scalar,
     c: &mut ViewMut<'_>,
 ) -> Result<()> {
     let (alpha, beta) = (<T as Element>::from_scalar(alpha)?, <T as Element>::from_scalar(beta)?);
-    let (a, b) = (cpu.slice::<T>(OP, a)?, cpu.slice::<T>(OP, b)?);
+    let (a, b) = (cpu.slice::<T>(OP, *a)?, cpu.slice::<T>(OP, *b)?);
     // SAFETY: as in `float`.
     let c = unsafe { MatMut::new(cpu.slice_mut::<T>(OP, c)?.as_mut_ptr(), 0, 0, 0) };
     if plan.count() == 0 || plan.m == 0 || plan.n == 0 {

@@ -9,6 +9,9 @@ use super::transpose::Transpose;
 use crate::access::Float;
 use crate::isa::Isa;
 
+/// Bytes between columns from which on a matrix is taken to come from memory rather than from a cache.
+const FAR: usize = 8 << 10;
+
 /// A strided matrix behind a pointer.
 ///
 /// **Invariant**: while `'a` lasts every element `(i, j)` inside the matrix's size, which its users know, may be read.
@@ -72,6 +75,11 @@ pub(crate) trait Panels<T>: Sync {
 
     /// Where row `k`, column `j` lies and how far the next row is, if the columns of a row are adjacent in memory.
     fn direct(&self, k: usize, j: usize) -> Option<(*const T, isize)>;
+
+    /// Whether `direct` gives whole panels, zeros beyond the last column included.
+    fn is_packed(&self) -> bool {
+        false
+    }
 }
 
 /// Eight runs of eight elements each, widened: `out[p * ld + r] = runs[r][p]`.
@@ -130,6 +138,34 @@ unsafe fn pack_rows<S: Float<Compute: Transpose>>(
     }
 }
 
+/// Asks for what lies some cache lines on in each run: so many runs at once are more than the hardware follows.
+#[inline(always)]
+fn prefetch<S>(runs: &[*const S; 8]) {
+    #[cfg(target_arch = "x86_64")]
+    for run in runs {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch reads nothing; any address will do.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(run.cast::<i8>().wrapping_add(512)) };
+    }
+}
+
+/// Copies whole rows of a panel.
+///
+/// # Safety
+/// Rows of `b` have `W` adjacent elements; there are as many rows as `out` has room for.
+#[inline(always)]
+unsafe fn copy_rows<S: Float, const W: usize>(b: Mat<'_, S>, out: &mut [S::Compute]) {
+    for (p, o) in out.chunks_exact_mut(W).enumerate() {
+        // SAFETY: the caller's promise.
+        let row = unsafe { &*b.from(p, 0).as_ptr().cast::<[S; W]>() };
+        let mut wide = [S::Compute::default(); W];
+        for (o, &x) in wide.iter_mut().zip(row) {
+            *o = x.widen();
+        }
+        o.copy_from_slice(&wide);
+    }
+}
+
 /// Packs a panel of B as `[ks][width]` with zeros beyond `cols`.
 ///
 /// # Safety
@@ -146,6 +182,19 @@ unsafe fn pack_panel<S: Float<Compute: Transpose>>(
     let out = &mut out[..ks * width];
     let zero = S::Compute::default();
     if b.col_stride() == 1 {
+        if cols == width {
+            // SAFETY: `width` adjacent elements of every row lie inside `b`.
+            unsafe {
+                match width {
+                    8 => copy_rows::<S, 8>(b, out),
+                    16 => copy_rows::<S, 16>(b, out),
+                    32 => copy_rows::<S, 32>(b, out),
+                    64 => copy_rows::<S, 64>(b, out),
+                    _ => copy_rows::<S, 128>(b, out),
+                }
+            }
+            return;
+        }
         for (p, o) in out.chunks_exact_mut(width).enumerate() {
             // SAFETY: `cols` adjacent elements of row `p` lie inside `b`.
             let row = unsafe { std::slice::from_raw_parts(b.from(p, 0).as_ptr(), cols) };
@@ -161,18 +210,20 @@ unsafe fn pack_panel<S: Float<Compute: Transpose>>(
     if b.row_stride() == 1 {
         // Columns are runs in memory; 8 of them at a time, because more would compete for the same sets of the cache.
         (steps, whole) = (ks / 8 * 8, cols / 8 * 8);
+        let far = b.col_stride().unsigned_abs() * size_of::<S>() >= FAR;
         for j in (0..whole).step_by(8) {
             for p in (0..steps).step_by(8) {
                 let runs = std::array::from_fn(|q| b.from(p, j + q).as_ptr());
+                if far && (p * size_of::<S>()).is_multiple_of(64) {
+                    prefetch(&runs);
+                }
                 // SAFETY: 8 adjacent elements of each column lie inside `b`; `out` has room for 8 steps of 8 columns.
                 unsafe { transpose::<S>(isa, runs, out.as_mut_ptr().add(p * width + j), width) };
             }
         }
-        if steps == ks && whole == width {
-            return;
-        }
     }
-    for (p, o) in out.chunks_exact_mut(width).enumerate() {
+    let first = if whole == width { steps } else { 0 };
+    for (p, o) in out.chunks_exact_mut(width).enumerate().skip(first) {
         let done = if p < steps { whole } else { 0 };
         for (j, o) in o.iter_mut().enumerate().skip(done) {
             // SAFETY: `(p, j)` lies inside `b` where `j < cols`.
@@ -221,6 +272,22 @@ pack! {
     f64, f64_rows, f64_panel;
     gradus_backend::f16, f16_rows, f16_panel;
     gradus_backend::bf16, bf16_rows, bf16_panel;
+}
+
+impl<T, B: Panels<T>> Panels<T> for &B {
+    unsafe fn pack(&self, isa: Isa, k: Range<usize>, j: Range<usize>, width: usize, out: &mut [T]) {
+        // SAFETY: the caller's promise.
+        unsafe { B::pack(self, isa, k, j, width, out) }
+    }
+
+    #[inline]
+    fn direct(&self, k: usize, j: usize) -> Option<(*const T, isize)> {
+        B::direct(self, k, j)
+    }
+
+    fn is_packed(&self) -> bool {
+        B::is_packed(self)
+    }
 }
 
 impl<S: Pack> Panels<S::Compute> for Mat<'_, S> {

@@ -79,11 +79,12 @@ unsafe fn f64_avx2(rows: [*const f64; 8], out: *mut f64, ld: usize) {
                 _mm256_permute2f128_pd::<0x31>(b, d),
             ];
         }
-        for i in 0..4 {
+        let [left, right] = halves;
+        for (i, (&l, &r)) in left.iter().zip(&right).enumerate() {
             // SAFETY: the caller's promise.
             unsafe {
-                _mm256_storeu_pd(out.add((p + i) * ld), halves[0][i]);
-                _mm256_storeu_pd(out.add((p + i) * ld + 4), halves[1][i]);
+                _mm256_storeu_pd(out.add((p + i) * ld), l);
+                _mm256_storeu_pd(out.add((p + i) * ld + 4), r);
             }
         }
     }

@@ -63,6 +63,8 @@ struct Walk {
     /// The indexed axis: its size and stride.
     size: usize,
     stride: isize,
+    /// Elements that each index of the caller serves.
+    per_index: usize,
     /// Elements with one combination of the axes in front of the indexed one.
     lead: usize,
 }
@@ -88,7 +90,7 @@ impl Walk {
         // The axis at 0; where it is empty every index is an error before anything is read.
         let base = if size == 0 { Layout::contiguous(Shape::new(&held)?) } else { indexed.narrow(axis, 0, 1)? };
         let lead = dims[axis..].iter().product();
-        Ok(Walk::new(index, other, &base.expand(*other.shape())?, size, stride, lead))
+        Ok(Walk::new(index, other, &base.expand(*other.shape())?, size, stride, lead, 1))
     }
 
     /// For rows of a matrix: `other` is `[.., d]`, `index` its shape without the last axis, `matrix` `[size, d]`.
@@ -106,12 +108,20 @@ impl Walk {
         let (size, stride) = (matrix.dims()[0], matrix.strides()[0]);
         let row = if size == 0 { Layout::contiguous(Shape::new(&matrix.dims()[1..])?) } else { matrix.select(0, 0)? };
         let index = index.unsqueeze(index.rank())?.expand(*other.shape())?;
-        Ok(Walk::new(&index, other, &row.expand(*other.shape())?, size, stride, other.numel()))
+        Ok(Walk::new(&index, other, &row.expand(*other.shape())?, size, stride, other.numel(), matrix.dims()[1]))
     }
 
-    fn new(index: &Layout, other: &Layout, base: &Layout, size: usize, stride: isize, lead: usize) -> Walk {
+    fn new(
+        index: &Layout,
+        other: &Layout,
+        base: &Layout,
+        size: usize,
+        stride: isize,
+        lead: usize,
+        per_index: usize,
+    ) -> Walk {
         let (rows, len, steps) = Nest::new(&[index, other, base]).split_inner();
-        Walk { rows, len, steps, size, stride, lead }
+        Walk { rows, len, steps, size, stride, per_index, lead }
     }
 
     /// Whether one index serves a whole row.
@@ -154,8 +164,9 @@ impl Walk {
         }
         let at = self.rows.at(bad / self.len)[0];
         let value = index.at(along(at, self.steps[0], bad % self.len));
-        let kind = ErrorKind::IndexOutOfBounds { pos: bad, index: value, size: self.size };
-        let m = format!("index {value} (number {bad}) is outside an axis of size {}", self.size);
+        let pos = bad / self.per_index.max(1);
+        let kind = ErrorKind::IndexOutOfBounds { pos, index: value, size: self.size };
+        let m = format!("index {value} (number {pos}) is outside an axis of size {}", self.size);
         Err(Error::new(kind, op, m).help("indices count from 0; negative ones are not taken from the end here"))
     }
 

@@ -155,9 +155,12 @@ fn put<T: Plain, A: Plain>(
     let [si, ss, so] = walk.steps;
     let skip = skip.and_then(|s| i64::try_from(s).ok());
     let count = walk.rows.numel();
-    // SAFETY (of every use of `at`): positions are inside `out` (checked by `slice`), and tasks own them, see below.
-    let at = |i: usize, v: T| meet(&mut unsafe { out.slice(i..i + 1) }[0], v);
-    let columns = |row: usize, [ai, a_src, a_out]: [usize; 3], cols: std::ops::Range<usize>| {
+    let at = |i: usize, v: T| {
+        // SAFETY: tasks own what they meet, see below.
+        let one = unsafe { out.slice(i..i + 1) };
+        meet(&mut one[0], v);
+    };
+    let columns = |[ai, a_src, a_out]: [usize; 3], cols: std::ops::Range<usize>| {
         if walk.whole_rows() {
             let i = index.at(ai);
             let Some(by) = walk.place(i).filter(|_| skip != Some(i)) else { return };
@@ -171,9 +174,9 @@ fn put<T: Plain, A: Plain>(
                 cols.for_each(|c| at(along(a_out, so, c), src[along(a_src, ss, c)]));
             }
         } else {
-            debug_assert!(row < count);
             for c in cols {
-                let Some(by) = walk.place(index.at(along(ai, si, c))) else { continue };
+                let i = index.at(along(ai, si, c));
+                let Some(by) = walk.place(i).filter(|_| skip != Some(i)) else { continue };
                 at(along(a_out, so, c).wrapping_add_signed(by), src[along(a_src, ss, c)]);
             }
         }
@@ -183,11 +186,11 @@ fn put<T: Plain, A: Plain>(
     let per_lead = walk.lead / walk.len;
     if walk.lead.is_multiple_of(walk.len) && per_lead > 0 && count > per_lead {
         let grain = (super::TASK / walk.lead).max(1) * per_lead;
-        cpu.parallel_for(count, grain, |rows| walk.rows.for_each(rows, |r, a| columns(r, a, 0..walk.len)));
-    } else if walk.whole_rows() && walk.len > COLS && count * walk.len > 2 * super::TASK {
-        // Columns of whole rows never meet either.
-        cpu.parallel_for(walk.len, COLS, |cols| walk.rows.for_each(0..count, |r, a| columns(r, a, cols.clone())));
+        cpu.parallel_for(count, grain, |rows| walk.rows.for_each(rows, |_, a| columns(a, 0..walk.len)));
+    } else if walk.whole_rows() && so != 0 && walk.len > COLS && count * walk.len > 2 * super::TASK {
+        // Columns of whole rows never meet either, unless they are all one place (stride 0).
+        cpu.parallel_for(walk.len, COLS, |cols| walk.rows.for_each(0..count, |_, a| columns(a, cols.clone())));
     } else {
-        walk.rows.for_each(0..count, |r, a| columns(r, a, 0..walk.len));
+        walk.rows.for_each(0..count, |_, a| columns(a, 0..walk.len));
     }
 }

@@ -87,9 +87,15 @@ fn a_stretched_index_moves_rows() {
 fn embeddings_pick_rows_and_their_gradient_adds_them() {
     let cpu = CpuBackend::with_threads(2).unwrap();
     for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I32] {
-        for (dims, d) in
-            [(&[][..], 3), (&[5][..], 4), (&[2, 6][..], 300), (&[0, 2][..], 4), (&[3][..], 0), (&[400][..], 200)]
-        {
+        for (dims, d) in [
+            (&[][..], 3),
+            (&[5][..], 4),
+            (&[2, 6][..], 300),
+            (&[0, 2][..], 4),
+            (&[3][..], 0),
+            (&[5, 4][..], 1),
+            (&[400][..], 200),
+        ] {
             let w = Tensor::new(&cpu, dtype, &[9, d], Lie::Flipped, |i| (i % 60) as f64);
             let mut draw = integers(3, 100);
             let index = Tensor::new(&cpu, DType::I64, dims, Lie::Spaced, |i| draw(i).abs() % 9.0);
@@ -158,8 +164,7 @@ fn bad_indices_are_named_and_nothing_is_written() {
         assert_eq!(out.bytes(&cpu), before);
         let mut rows = Tensor::canary(&cpu, DType::F32, &[3, 4, 4], Lie::Contiguous);
         let e = cpu.embedding(x.view(), index.view(), &mut rows.view_mut()).unwrap_err();
-        assert_eq!(e.op(), "embedding");
-        assert!(matches!(e.kind(), ErrorKind::IndexOutOfBounds { size: 4, .. }));
+        assert_eq!((e.kind(), e.op()), (&want, "embedding"));
     }
     let index = Tensor::new(&cpu, DType::I64, &[1], Lie::Contiguous, |_| 0.0);
     let x = Tensor::new(&cpu, DType::F32, &[0], Lie::Contiguous, |_| 0.0);

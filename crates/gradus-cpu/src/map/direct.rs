@@ -126,7 +126,7 @@ fn typed<T: Direct>(
     // A unary instruction takes its operand twice.
     let second = inputs[inputs.len() - 1];
     let Some(b) = source::<T>(kernel, second, args, contiguous) else { return false };
-    if inputs.len() == 1 && matches!(a, Source::Splat(_)) {
+    if matches!(a, Source::Splat(_)) && (inputs.len() == 1 || matches!(b, Source::Splat(_))) {
         return false;
     }
     let apply = |a: &[T], b: &[T], out: &mut [T]| match inputs.len() {

@@ -34,7 +34,9 @@ pub(crate) use exp::{exp, exp2, expm1, sigmoid, softplus};
 pub(crate) use hyperbolic::{acosh, asinh, atanh, cosh, sinh, tanh};
 pub(crate) use log::{log, log1p, log2, log10};
 pub(crate) use pow::{pow, rsqrt};
-pub(crate) use trig::{acos, asin, atan, cos, cos_slice, sin, sin_slice, tan, tan_slice};
+pub(crate) use trig::{acos, asin, atan, cos_slice, sin_slice, tan_slice};
+#[cfg(test)]
+pub(crate) use trig::{cos, sin, tan};
 
 use core::hint::select_unpredictable as select;
 

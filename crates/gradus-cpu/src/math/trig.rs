@@ -98,18 +98,21 @@ fn tan_reduced((r, n): Reduced) -> f32 {
 }
 
 /// `sin x` for every finite `x`; NaN at infinity.
+#[cfg(test)]
 #[inline(always)]
 pub(crate) fn sin(x: f32) -> f32 {
     sin_reduced(reduce(x))
 }
 
 /// `cos x` for every finite `x`; NaN at infinity.
+#[cfg(test)]
 #[inline(always)]
 pub(crate) fn cos(x: f32) -> f32 {
     cos_reduced(reduce(x))
 }
 
 /// `tan x` for every finite `x`; NaN at infinity.
+#[cfg(test)]
 #[inline(always)]
 pub(crate) fn tan(x: f32) -> f32 {
     tan_reduced(reduce(x))

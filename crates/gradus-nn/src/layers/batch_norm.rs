@@ -62,7 +62,7 @@ impl Default for BatchNormConfig {
 
 /// Of (running, batch, momentum).
 static MOVE: Elementwise =
-    Elementwise::new("moving_average", Class::Float, |v| vec![v[0] * (1.0 - v[2]) + v[1] * v[2]]);
+    Elementwise::new("moving_average", Class::Float, 3, |v| vec![v[0] * (1.0 - v[2]) + v[1] * v[2]]);
 
 impl BatchNorm {
     /// A layer for `num_features` channels.

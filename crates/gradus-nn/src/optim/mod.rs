@@ -18,8 +18,8 @@ use crate::{Parameter, StateDict};
 
 /// Moves parameters along their gradients.
 ///
-/// A step is all or nothing: shapes, dtypes, devices and hyper-parameters of all parameters are checked, and memory for
-/// new state is allocated, before the first write; only a device that fails half-way can leave a step unfinished. A
+/// A step is all or nothing: shapes, dtypes, devices and hyper-parameters of all parameters are checked, and all memory
+/// is allocated, before the first write; only a device that fails half-way can leave a step unfinished. A
 /// parameter without a gradient, or frozen, is left as it is; a shared one is stepped once. Parameters of f16 and bf16 are
 /// stepped in an f32 copy and rounded once.
 pub trait Optimizer: Send {

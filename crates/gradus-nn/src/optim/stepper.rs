@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use gradus_tensor::backend::params::SgdParams;
 use gradus_tensor::{DType, Error, ErrorKind, Gradients, Result, Storage, Tensor, no_grad};
 
 use super::clip::fetch;
@@ -91,6 +92,14 @@ pub(super) fn at_least_zero(op: &str, name: &str, value: f64) -> Result<f64> {
     Err(Error::argument(op, format!("{name} is {value}; it is finite and at least 0")))
 }
 
+/// Writes `source`, rounded, into `target` of a narrower dtype. Unlike `copy_` it allocates nothing, which could fail in
+/// the middle of a step: `-0 - (-1 * x)` is `x` for every `x`, zeros with their sign, and rounded once.
+fn round_into(target: &Tensor, source: &Tensor) -> Result<()> {
+    let params = SgdParams { lr: -1.0, momentum: 0.0, nesterov: false, weight_decay: 0.0 };
+    target.fill_(-0.0)?;
+    target.sgd_step_(&params, source, None)
+}
+
 impl<R: Rule> Stepper<R> {
     pub(super) fn new(rule: R, groups: impl IntoIterator<Item = Group>) -> Result<Self> {
         rule.check()?;
@@ -171,7 +180,7 @@ impl<R: Rule> Stepper<R> {
             match &mut state.master {
                 Some(master) => {
                     self.rule.update(hyper, &master.values, &gradient, &state.slots)?;
-                    values.copy_(&master.values)?;
+                    round_into(values, &master.values)?;
                     master.version = values.storage().version();
                 }
                 None => self.rule.update(hyper, values, &gradient, &state.slots)?,

@@ -1,0 +1,82 @@
+//! The right operand of a large product, packed once for all tiles.
+
+use std::ops::Range;
+
+use super::kernel::Real;
+use super::pack::Panels;
+use crate::CpuBackend;
+use crate::isa::Isa;
+
+/// Elements that are worth a task of their own.
+const TASK: usize = 1 << 15;
+
+/// Some columns of an operand, all of its rows, as panels: blocks of `step` rows, in each one panel after the other.
+#[derive(Debug)]
+pub(crate) struct Packed<'a, T> {
+    data: &'a [T],
+    step: usize,
+    width: usize,
+    panels: usize,
+}
+
+/// Elements that columns take when packed.
+pub(crate) fn size(k: usize, cols: usize, step: usize, width: usize) -> usize {
+    k.div_ceil(step) * cols.div_ceil(width) * room(step, width)
+}
+
+/// Elements from one panel to the next: packing may write a row more than there are.
+fn room(step: usize, width: usize) -> usize {
+    (step + 1) * width
+}
+
+impl<'a, T: Real> Packed<'a, T> {
+    /// Packs columns `cols` of `b`, which has `k` rows, into `data` of [`size`] elements, on all threads.
+    ///
+    /// # Safety
+    /// The rows and columns lie inside `b`.
+    pub(crate) unsafe fn new<B: Panels<T>>(
+        cpu: &CpuBackend,
+        b: &B,
+        k: usize,
+        cols: Range<usize>,
+        step: usize,
+        data: &'a mut [T],
+    ) -> Self {
+        let width = T::panel(cpu.isa());
+        let (panels, room) = (cols.len().div_ceil(width), room(step, width));
+        cpu.parallel_chunks(
+            &mut data[..size(k, cols.len(), step, width)],
+            (TASK / room).max(1) * room,
+            |chunk, out| {
+                let first = chunk * (TASK / room).max(1);
+                for (i, out) in (first..).zip(out.chunks_exact_mut(room)) {
+                    let (k0, j) = (i / panels * step, cols.start + i % panels * width);
+                    // SAFETY: the rows and columns lie inside `b`; `out` has room for a row more.
+                    unsafe { b.pack(cpu.isa(), k0..k.min(k0 + step), j..cols.end.min(j + width), width, out) };
+                }
+            },
+        );
+        Packed { data, step, width, panels }
+    }
+}
+
+impl<T: Real> Panels<T> for Packed<'_, T> {
+    unsafe fn pack(&self, _: Isa, k: Range<usize>, j: Range<usize>, width: usize, out: &mut [T]) {
+        debug_assert!(width == self.width && j.start.is_multiple_of(width));
+        if let Some((from, _)) = self.direct(k.start, j.start) {
+            // SAFETY: a panel has `k.len()` rows of `width` elements.
+            out[..k.len() * width].copy_from_slice(unsafe { std::slice::from_raw_parts(from, k.len() * width) });
+        }
+    }
+
+    #[inline]
+    fn direct(&self, k: usize, j: usize) -> Option<(*const T, isize)> {
+        let panel = k / self.step * self.panels + j / self.width;
+        let at = panel * room(self.step, self.width) + k % self.step * self.width;
+        Some((self.data[at..].as_ptr(), self.width as isize))
+    }
+
+    fn is_packed(&self) -> bool {
+        true
+    }
+}
