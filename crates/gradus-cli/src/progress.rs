@@ -63,7 +63,7 @@ impl Progress {
 
 /// The line fits a terminal of 80 columns; a narrower one cuts it off.
 fn style() -> ProgressStyle {
-    ProgressStyle::with_template("{bar:10}  {wide_msg}").unwrap_or_else(|_| ProgressStyle::default_bar())
+    ProgressStyle::with_template("{bar:8}  {wide_msg}").unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 /// Minutes and seconds, with hours if there are any.
@@ -122,7 +122,7 @@ mod tests {
         let (loss, accuracy) = (12.3456, Some(1.0));
         let step = StepReport { epoch: 99, step: 1, loss, mean_loss: loss, accuracy, samples: 64, seconds: 10.0 };
         let line = progress.state(&step);
-        assert!("##########  ".len() + line.len() <= 80, "{line}");
+        assert!("########  ".len() + line.len() <= 80, "{line}");
     }
 
     #[test]

@@ -101,6 +101,7 @@ unsafe fn system_free(block: NonNull<u8>, capacity: usize) {
 #[cfg(all(target_os = "linux", not(miri)))]
 fn advise_huge(block: NonNull<u8>, capacity: usize) {
     use std::ffi::{c_int, c_void};
+    // SAFETY: the signature is that of the system's C library.
     unsafe extern "C" {
         fn madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int;
     }

@@ -271,6 +271,9 @@ fn k_step(k: usize) -> usize {
 }
 
 /// [`tile`] with C in the compute type.
+///
+/// # Safety
+/// As for [`tile`].
 unsafe fn wide_tile<S: Pack, B: Panels<S::Compute>>(
     isa: Isa,
     p: &Product<S::Compute>,

@@ -114,11 +114,15 @@ macro_rules! dispatch {
 macro_rules! kernel {
     ($name:ident, $t:ty, $feature:literal, $lanes:literal, $rows:tt, $zero:ident, $set1:ident, $load:ident, $store:ident,
      $fma:ident, $mul:ident, $add:ident) => {
+        /// # Safety
+        /// As for [`Real::run`], on a processor with the features.
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $feature)]
         unsafe fn $name(j: &Micro<$t>) {
             use std::arch::x86_64::*;
 
+            /// # Safety
+            /// As for the kernel; `R` and `V` are the job's rows and vectors.
             #[target_feature(enable = $feature)]
             unsafe fn go<const R: usize, const V: usize>(j: &Micro<$t>) {
                 let mut sum = [[$zero(); V]; R];
@@ -191,6 +195,8 @@ const LANES: usize = 4;
 /// # Safety
 /// As for [`Real::run`].
 unsafe fn portable<T: Real>(j: &Micro<T>) {
+    /// # Safety
+    /// As for the kernel; `R` and `V` are the job's rows and vectors.
     unsafe fn go<T: Real, const R: usize, const V: usize>(j: &Micro<T>) {
         let mut sum = [[[T::ZERO; LANES]; V]; R];
         if j.store == Store::Chain {
