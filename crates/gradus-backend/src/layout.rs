@@ -50,36 +50,43 @@ impl Layout {
     }
 
     /// The shape.
+    #[inline]
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
     /// Sizes of the axes.
+    #[inline]
     pub fn dims(&self) -> &[usize] {
         self.shape.dims()
     }
 
     /// Strides of the axes, in elements.
+    #[inline]
     pub fn strides(&self) -> &[isize] {
         &self.strides[..self.rank()]
     }
 
     /// Position of the first element.
+    #[inline]
     pub fn offset(&self) -> usize {
         self.offset
     }
 
     /// Number of axes.
+    #[inline]
     pub fn rank(&self) -> usize {
         self.shape.rank()
     }
 
     /// Number of elements.
+    #[inline]
     pub fn numel(&self) -> usize {
         self.shape.numel()
     }
 
     /// Whether the elements lie one after the other in row-major order, wherever they start.
+    #[inline]
     pub fn is_contiguous(&self) -> bool {
         if self.numel() == 0 {
             return true;

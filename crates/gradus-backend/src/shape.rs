@@ -47,16 +47,19 @@ impl Shape {
     }
 
     /// Number of elements.
+    #[inline]
     pub fn numel(&self) -> usize {
         self.iter().product()
     }
 
     /// Number of axes.
+    #[inline]
     pub fn rank(&self) -> usize {
         usize::from(self.rank)
     }
 
     /// The sizes as a slice.
+    #[inline]
     pub fn dims(&self) -> &[usize] {
         &self.dims[..self.rank()]
     }
@@ -119,6 +122,7 @@ impl Shape {
 
 impl Deref for Shape {
     type Target = [usize];
+    #[inline]
     fn deref(&self) -> &[usize] {
         self.dims()
     }

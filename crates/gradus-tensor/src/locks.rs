@@ -18,6 +18,9 @@ pub(crate) struct Locks<'a> {
     writes: SmallVec<[(usize, WriteGuard<'a>); 1]>,
 }
 
+/// Views of an operation's inputs. A view is large: few are kept inline, and they are filled in place, not moved.
+pub(crate) type Views<'a> = SmallVec<[View<'a>; 2]>;
+
 fn address(t: &Tensor) -> usize {
     Arc::as_ptr(t.storage()) as usize
 }
@@ -26,9 +29,20 @@ impl<'a> Locks<'a> {
     /// Locks the storages of `tensors` for reading.
     pub(crate) fn read(tensors: &[&'a Tensor]) -> Self {
         let mut locks = Locks { reads: SmallVec::new(), writes: SmallVec::new() };
-        if let [one] = tensors {
-            locks.reads.push((address(one), one.storage().read()));
-            return locks;
+        match tensors {
+            [one] => {
+                locks.reads.push((address(one), one.storage().read()));
+                return locks;
+            }
+            [a, b] => {
+                let (first, second) = if address(a) <= address(b) { (a, b) } else { (b, a) };
+                locks.reads.push((address(first), first.storage().read()));
+                if address(first) != address(second) {
+                    locks.reads.push((address(second), second.storage().read()));
+                }
+                return locks;
+            }
+            _ => {}
         }
         let mut order: SmallVec<[&'a Tensor; 4]> = tensors.into();
         order.sort_unstable_by_key(|t| address(t));
@@ -75,7 +89,7 @@ impl<'a> Locks<'a> {
         &mut self,
         written: &[&Tensor; N],
         tensors: &[&Tensor],
-    ) -> (SmallVec<[ViewMut<'_>; 3]>, SmallVec<[View<'_>; 4]>) {
+    ) -> (SmallVec<[ViewMut<'_>; 3]>, Views<'_>) {
         let mut outs: SmallVec<[(usize, ViewMut<'_>); 3]> = SmallVec::new();
         for (at, guard) in &mut self.writes {
             if let Some(i) = written.iter().position(|t| address(t) == *at) {
@@ -83,21 +97,21 @@ impl<'a> Locks<'a> {
             }
         }
         outs.sort_unstable_by_key(|o| o.0);
-        let views = read_views(&self.reads, tensors);
+        let mut views = Views::new();
+        read_views(&self.reads, tensors, &mut views);
         (outs.into_iter().map(|o| o.1).collect(), views)
     }
 
-    /// Views of the tensors that [`read`](Locks::read) locked.
-    pub(crate) fn read_views(&self, tensors: &[&Tensor]) -> SmallVec<[View<'_>; 4]> {
-        read_views(&self.reads, tensors)
+    /// Adds views of the tensors that [`read`](Locks::read) locked.
+    pub(crate) fn read_views<'g>(&'g self, tensors: &[&Tensor], views: &mut Views<'g>) {
+        read_views(&self.reads, tensors, views);
     }
 }
 
-fn read_views<'g>(reads: &'g [(usize, RwLockReadGuard<'_, Buffer>)], tensors: &[&Tensor]) -> SmallVec<[View<'g>; 4]> {
-    let view = |t: &&Tensor| {
+fn read_views<'g>(reads: &'g [(usize, RwLockReadGuard<'_, Buffer>)], tensors: &[&Tensor], views: &mut Views<'g>) {
+    for t in tensors {
         // Every tensor was locked; the list is sorted by address and usually one or two long.
         let at = reads.partition_point(|r| r.0 < address(t));
-        View { buffer: &reads[at].1, dtype: t.dtype(), layout: *t.layout() }
-    };
-    tensors.iter().map(view).collect()
+        views.push(View { buffer: &reads[at].1, dtype: t.dtype(), layout: *t.layout() });
+    }
 }

@@ -53,6 +53,7 @@ macro_rules! scalar_ops {
             }
 
             /// Number of operands.
+            #[inline]
             pub const fn arity(self) -> usize {
                 match self {
                     ScalarOp::Arg(_) | ScalarOp::Const(_) => 0,

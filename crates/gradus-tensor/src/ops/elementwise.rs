@@ -373,9 +373,10 @@ impl Operation for Map {
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
         let shape = *outputs[0].layout.shape();
-        let mut args: SmallVec<[MapArg<'_>; 4]> = SmallVec::new();
+        let mut args: SmallVec<[MapArg<'_>; 2]> = SmallVec::new();
         for arg in &self.args {
             args.push(match *arg {
+                Arg::Tensor(i) if *inputs[i].layout.shape() == shape => MapArg::View(inputs[i]),
                 Arg::Tensor(i) => MapArg::View(stretched(inputs[i], shape)?),
                 Arg::Scalar(s) => MapArg::Scalar(s),
             });

@@ -34,7 +34,7 @@ use smallvec::SmallVec;
 
 pub use crate::autograd::Context;
 use crate::autograd::{Edge, Node, is_grad_enabled};
-use crate::locks::Locks;
+use crate::locks::{Locks, Views};
 pub use crate::tensor::Spec;
 use crate::{Device, Storage, Tensor};
 
@@ -141,12 +141,15 @@ ops! {
 pub(crate) fn apply<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 1]>> {
     let device = same_device(op.name(), inputs)?;
     let specs = op.infer(inputs)?;
+    if !is_grad_enabled() || !inputs.iter().any(|t| t.requires_grad()) {
+        return run(device, &specs, inputs, |b, x, y| op.forward(b, x, y));
+    }
     // Before the inputs are read: a write in between then counts as later, which errs towards an error.
     let versions: SmallVec<[u64; 4]> = inputs.iter().map(|t| t.storage().version()).collect();
     let results = run(device, &specs, inputs, |b, x, y| op.forward(b, x, y))?;
     let needs: SmallVec<[bool; 4]> = inputs.iter().map(|t| t.requires_grad()).collect();
     let carries = |i: usize| specs[i].dtype.is_float() && op.differentiable(i);
-    if !is_grad_enabled() || !needs.contains(&true) || !(0..specs.len()).any(carries) {
+    if !(0..specs.len()).any(carries) {
         return Ok(results);
     }
     let carries: SmallVec<[bool; 2]> = (0..specs.len()).map(carries).collect();
@@ -189,19 +192,20 @@ pub(crate) fn run(
     }
     if specs.iter().any(|s| s.shape.numel() > 0) {
         let locks = Locks::read(inputs);
-        let views = locks.read_views(inputs);
-        let mut outs: SmallVec<[ViewMut<'_>; 1]> = buffers
-            .iter_mut()
-            .zip(specs)
-            .map(|(buffer, s)| ViewMut { buffer, dtype: s.dtype, layout: Layout::contiguous(s.shape) })
-            .collect();
+        let mut views = Views::new();
+        locks.read_views(inputs, &mut views);
+        let mut outs: SmallVec<[ViewMut<'_>; 1]> = SmallVec::new();
+        for (buffer, s) in buffers.iter_mut().zip(specs) {
+            outs.push(ViewMut { buffer, dtype: s.dtype, layout: Layout::contiguous(s.shape) });
+        }
         forward(backend, &views, &mut outs)?;
     }
-    let tensor = |(buffer, s): (Buffer, &Spec)| {
+    let mut tensors = SmallVec::new();
+    for (buffer, s) in buffers.into_iter().zip(specs) {
         let storage = Arc::new(Storage::new(device.clone(), buffer));
-        Tensor::from_parts(storage, Layout::contiguous(s.shape), s.dtype, None)
-    };
-    Ok(buffers.into_iter().zip(specs).map(tensor).collect())
+        tensors.push(Tensor::from_parts(storage, Layout::contiguous(s.shape), s.dtype, None));
+    }
+    Ok(tensors)
 }
 
 impl Node {
