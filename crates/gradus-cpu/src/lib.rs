@@ -1,6 +1,6 @@
 //! The CPU backend of Gradus: AVX-512, AVX2 and portable kernels with the same bits on any number of threads.
 //!
-//! [`CpuBackend`] implements [`Backend`]. One module an operation (or family); [`memory`] is the pool behind buffers,
+//! [`CpuBackend`] implements [`Backend`](gradus_backend::Backend). One module an operation (or family); `memory` is the pool behind buffers,
 //! `parallel` the one way to use threads, `isa` the choice of instruction set, `access` the way from views to slices,
 //! `math` the f32 elementary functions.
 

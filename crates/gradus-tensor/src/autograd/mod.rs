@@ -1,6 +1,6 @@
 //! The recorded graph and the engine that runs it backwards.
 //!
-//! There is no global tape: the graph hangs off the tensors. A tracked tensor holds an [`Edge`] to the [`Node`] that
+//! There is no global tape: the graph hangs off the tensors. A tracked tensor holds an edge to the [`Node`] that
 //! made it; a node holds edges to the nodes of its inputs and the values that its gradient needs, each with the version
 //! that its storage had. Traversal and drop are iterative, so that depth is limited by memory only.
 

@@ -1,6 +1,6 @@
-//! The operations, one file each, and [`apply`], the one door that all of them go through.
+//! The operations, one file each, and `apply`, the one door that all of them go through.
 //!
-//! The trip of a call: the method (`x.softmax(-1)`) makes the operation's struct, [`apply`] infers shape and dtype,
+//! The trip of a call: the method (`x.softmax(-1)`) makes the operation's struct, `apply` infers shape and dtype,
 //! allocates, runs it on the backend and records it, and the backend's method is the kernel.
 
 mod arg_reduce;
