@@ -79,13 +79,16 @@ pub struct View<'a> {
     /// Type of the elements.
     pub dtype: DType,
     /// Where they lie, in elements of `dtype`.
-    pub layout: Layout,
+    pub layout: &'a Layout,
 }
 
 impl<'a> View<'a> {
     /// The same memory under another layout.
     #[must_use]
-    pub fn with(&self, layout: Layout) -> View<'a> {
+    pub fn with<'b>(&self, layout: &'b Layout) -> View<'b>
+    where
+        'a: 'b,
+    {
         View { layout, ..*self }
     }
 }
@@ -98,7 +101,7 @@ pub struct ViewMut<'a> {
     /// Type of the elements.
     pub dtype: DType,
     /// Where they lie, in elements of `dtype`.
-    pub layout: Layout,
+    pub layout: &'a Layout,
 }
 
 impl ViewMut<'_> {
@@ -108,7 +111,7 @@ impl ViewMut<'_> {
     }
 
     /// The same memory under another layout, for the time of a borrow.
-    pub fn with(&mut self, layout: Layout) -> ViewMut<'_> {
+    pub fn with<'b>(&'b mut self, layout: &'b Layout) -> ViewMut<'b> {
         ViewMut { buffer: self.buffer, dtype: self.dtype, layout }
     }
 }

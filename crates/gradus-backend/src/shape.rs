@@ -9,11 +9,25 @@ use crate::{Error, ErrorKind, Result};
 pub const MAX_RANK: usize = 8;
 
 /// The sizes of a tensor's axes, outermost first. Derefs to `&[usize]`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Eq)]
 pub struct Shape {
     rank: u8,
-    // Entries from `rank` on are 0, so that the derived equality is right.
+    // Entries from `rank` on are 0.
     dims: [usize; MAX_RANK],
+}
+
+impl PartialEq for Shape {
+    // A loop over few axes, where the derived one calls `memcmp` for all eight.
+    #[inline]
+    fn eq(&self, other: &Shape) -> bool {
+        self.rank == other.rank && self.iter().zip(other.iter()).all(|(a, b)| a == b)
+    }
+}
+
+impl std::hash::Hash for Shape {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.dims().hash(state);
+    }
 }
 
 impl Shape {

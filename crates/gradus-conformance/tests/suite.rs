@@ -141,7 +141,7 @@ impl Backend for Broken {
         let span = out.layout.span();
         if self.fault == Fault::FillWritesOneMore && (span.end + 1) * out.dtype.size() <= out.buffer.bytes() {
             let layout = Layout::from_parts(Shape::new(&[1])?, &[1], span.end, span.end + 1)?;
-            self.inner.fill(&mut out.with(layout), value)?;
+            self.inner.fill(&mut out.with(&layout), value)?;
         }
         self.inner.fill(out, value)
     }
@@ -177,7 +177,7 @@ impl Backend for Broken {
                 let span = x.layout.span();
                 let layout = Layout::contiguous(*x.layout.shape());
                 let fits = layout.numel() * x.dtype.size() <= x.buffer.bytes() && span.start == 0;
-                self.inner.reduce(op, if fits { x.with(layout) } else { x }, axes, out)
+                self.inner.reduce(op, if fits { x.with(&layout) } else { x }, axes, out)
             }
             Fault::HalfSumsRoundAtEveryStep if out.dtype == DType::BF16 && x.layout.rank() == 1 => {
                 // Adds one element after the other into the output itself.
@@ -186,8 +186,8 @@ impl Backend for Broken {
                     let add = Kernel::build("add", &[DType::BF16; 2], |v| vec![v[0] + v[1]])?;
                     let layout =
                         out.layout.reshape(Shape::new(&[1])?).ok_or_else(|| Error::argument("sum", "shape"))?;
-                    let one = x.with(x.layout.narrow(0, i, 1)?);
-                    self.inner.map(&add, &[MapArg::Output(0), MapArg::View(one)], &mut [out.with(layout)])?;
+                    let row = x.layout.narrow(0, i, 1)?;
+                    self.inner.map(&add, &[MapArg::Output(0), MapArg::View(x.with(&row))], &mut [out.with(&layout)])?;
                 }
                 Ok(())
             }
@@ -262,7 +262,7 @@ impl Backend for Broken {
         if self.fault == Fault::SortForgetsTies && descending {
             // Ascending, and then read backwards: equal elements come in the wrong order.
             let (v, i) = (values.layout.flip(axis), indices.layout.flip(axis));
-            return self.inner.sort(x, axis, false, &mut values.with(v), &mut indices.with(i));
+            return self.inner.sort(x, axis, false, &mut values.with(&v), &mut indices.with(&i));
         }
         self.inner.sort(x, axis, descending, values, indices)
     }

@@ -39,10 +39,10 @@ impl Tensor {
         Tensor(buffer, DType::F32, layout)
     }
     fn view(&self) -> View<'_> {
-        View { buffer: &self.0, dtype: self.1, layout: self.2 }
+        View { buffer: &self.0, dtype: self.1, layout: &self.2 }
     }
     fn view_mut(&mut self) -> ViewMut<'_> {
-        ViewMut { buffer: &mut self.0, dtype: self.1, layout: self.2 }
+        ViewMut { buffer: &mut self.0, dtype: self.1, layout: &self.2 }
     }
 }
 
@@ -96,7 +96,8 @@ fn main() {
             if size == 4 {
                 continue;
             }
-            let square = a.view().with(a.2.reshape(Shape::new(&[1024, size / 1024]).unwrap()).unwrap());
+            let square = a.2.reshape(Shape::new(&[1024, size / 1024]).unwrap()).unwrap();
+            let square = a.view().with(&square);
             for (name, axis) in [("sum rows", 1), ("sum columns", 0)] {
                 let mut out = Tensor::new(&cpu, &square.layout.shape().with(axis, 1).unwrap());
                 job(&format!("{name} {tag}"), size * 4, || {
@@ -106,11 +107,11 @@ fn main() {
             let mut copy = |name: &str, x: View<'_>| {
                 let flat = Layout::contiguous(*x.layout.shape());
                 job(&format!("{name} {tag}"), size * 8, || {
-                    cpu.copy_strided(x, &mut out.view_mut().with(flat)).unwrap();
+                    cpu.copy_strided(x, &mut out.view_mut().with(&flat)).unwrap();
                 });
             };
             copy("copy", square);
-            copy("transpose", square.with(square.layout.transpose(0, 1).unwrap()));
+            copy("transpose", square.with(&square.layout.transpose(0, 1).unwrap()));
         }
         let size = 1 << 20;
         let (mut p, mut m, mut s) =

@@ -190,7 +190,7 @@ impl CpuBackend {
     /// [`check_view`](CpuBackend::check_view) for an output; errors also if two elements share a position.
     #[inline]
     pub(crate) fn check_out(&self, op: &str, out: &ViewMut<'_>) -> Result<bool> {
-        let contiguous = self.check_view(op, out.buffer, out.dtype, &out.layout)?;
+        let contiguous = self.check_view(op, out.buffer, out.dtype, out.layout)?;
         if contiguous || !out.layout.overlaps_itself() {
             return Ok(contiguous);
         }
@@ -201,7 +201,7 @@ impl CpuBackend {
     /// an index of the slice.
     pub(crate) fn slice<'a, T: Plain>(&self, op: &str, x: View<'a>) -> Result<&'a [T]> {
         check_type::<T>(op, x.dtype)?;
-        self.check_view(op, x.buffer, x.dtype, &x.layout)?;
+        self.check_view(op, x.buffer, x.dtype, x.layout)?;
         let n = x.buffer.bytes() / size_of::<T>();
         // SAFETY: the pool's memory is initialised, aligned for every type, valid for the buffer's size, and only read
         // while the shared borrow of the buffer lasts; every bit pattern is a `T`.

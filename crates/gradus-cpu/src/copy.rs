@@ -141,7 +141,7 @@ impl Word for u64 {
 
 fn fill_with<T: Word>(cpu: &CpuBackend, out: &mut ViewMut<'_>, value: T) -> Result<()> {
     cpu.check_out("fill", out)?;
-    let (rows, len, [stride]) = Nest::<1>::new(&[&out.layout]).split_inner();
+    let (rows, len, [stride]) = Nest::<1>::new(&[out.layout]).split_inner();
     let to = Ptr(out.buffer.as_ptr().as_ptr().cast::<T>());
     let grain = GRAIN / size_of::<T>();
     let parts = len.div_ceil(grain).max(1);
@@ -167,7 +167,7 @@ pub(crate) fn copy_strided(cpu: &CpuBackend, x: View<'_>, out: &mut ViewMut<'_>)
     const OP: &str = "copy";
     check_dtype(OP, "the output", out.dtype, x.dtype)?;
     check_shape(OP, "the output", out.layout.dims(), x.layout.dims())?;
-    cpu.check_view(OP, x.buffer, x.dtype, &x.layout)?;
+    cpu.check_view(OP, x.buffer, x.dtype, x.layout)?;
     cpu.check_out(OP, out)?;
     if x.layout.numel() == 0 {
         return Ok(());
@@ -178,10 +178,10 @@ pub(crate) fn copy_strided(cpu: &CpuBackend, x: View<'_>, out: &mut ViewMut<'_>)
     // buffer is borrowed mutably, so it is another one.
     unsafe {
         match x.dtype.size() {
-            1 => copy_layouts::<u8>(cpu, from.cast(), &x.layout, Ptr(to.cast()), &out.layout),
-            2 => copy_layouts::<u16>(cpu, from.cast(), &x.layout, Ptr(to.cast()), &out.layout),
-            4 => copy_layouts::<u32>(cpu, from.cast(), &x.layout, Ptr(to.cast()), &out.layout),
-            _ => copy_layouts::<u64>(cpu, from.cast(), &x.layout, Ptr(to.cast()), &out.layout),
+            1 => copy_layouts::<u8>(cpu, from.cast(), x.layout, Ptr(to.cast()), out.layout),
+            2 => copy_layouts::<u16>(cpu, from.cast(), x.layout, Ptr(to.cast()), out.layout),
+            4 => copy_layouts::<u32>(cpu, from.cast(), x.layout, Ptr(to.cast()), out.layout),
+            _ => copy_layouts::<u64>(cpu, from.cast(), x.layout, Ptr(to.cast()), out.layout),
         }
     }
 }

@@ -34,7 +34,7 @@ fn stretched_and_permuted_views_copy() {
     for perm in [[0, 1, 2, 3], [3, 1, 0, 2], [1, 3, 2, 0], [0, 3, 1, 2]] {
         let layout = wide.permute(&perm).unwrap();
         let mut out = Tensor::canary(&cpu, DType::F32, layout.dims(), Lie::Contiguous);
-        cpu.copy_strided(x.view().with(layout), &mut out.view_mut()).unwrap();
+        cpu.copy_strided(x.view().with(&layout), &mut out.view_mut()).unwrap();
         let got = out.values(&cpu);
         assert!(layout.positions().zip(got).all(|(at, g)| g == at as f64), "{perm:?}");
     }
@@ -73,6 +73,6 @@ fn transfers_check_their_ranges() {
     assert!(cpu.download(&b, usize::MAX, &mut back[..1]).is_err());
     assert!(cpu.copy_buffer(&a, 0, &mut b, 1, bytes.len()).is_err());
     let layout = Layout::contiguous(Shape::new(&[2]).unwrap());
-    let x = View { buffer: &a, dtype: DType::F32, layout };
-    assert!(cpu.copy_strided(x, &mut ViewMut { buffer: &mut b, dtype: DType::I32, layout }).is_err());
+    let x = View { buffer: &a, dtype: DType::F32, layout: &layout };
+    assert!(cpu.copy_strided(x, &mut ViewMut { buffer: &mut b, dtype: DType::I32, layout: &layout }).is_err());
 }

@@ -118,8 +118,8 @@ pub(crate) fn cross_entropy(
     lse: &mut ViewMut<'_>,
 ) -> Result<()> {
     const OP: &str = "cross_entropy";
-    check_output(OP, "loss", &loss.layout)?;
-    check_output(OP, "lse", &lse.layout)?;
+    check_output(OP, "loss", loss.layout)?;
+    check_output(OP, "lse", lse.layout)?;
     let classes = classes(cpu, OP, p, logits, target, [("loss", loss.as_view()), ("lse", lse.as_view())])?;
     with_float!(OP, logits.dtype, T => forward::<T>(cpu, p, logits, &classes, loss, lse))
 }
@@ -176,7 +176,7 @@ pub(crate) fn cross_entropy_backward(
     const OP: &str = "cross_entropy_backward";
     check_dtype(OP, "dlogits", dlogits.dtype, logits.dtype)?;
     check_shape(OP, "dlogits", dlogits.layout.dims(), logits.layout.dims())?;
-    check_output(OP, "dlogits", &dlogits.layout)?;
+    check_output(OP, "dlogits", dlogits.layout)?;
     let classes = classes(cpu, OP, p, logits, target, [("lse", lse), ("g", g)])?;
     with_float!(OP, logits.dtype, T => backward::<T>(cpu, p, logits, &classes, lse, g, dlogits))
 }

@@ -22,7 +22,7 @@ fn sizes(op: &str, window: &Window, x: View<'_>, name: &str, y: View<'_>) -> Res
     if !(1..=3).contains(&window.rank) {
         return Err(Error::argument(op, format!("a window over {} axes; it has 1 to 3", window.rank)));
     }
-    let (n, c, spatial) = split(op, "the input", &x.layout, window.rank)?;
+    let (n, c, spatial) = split(op, "the input", x.layout, window.rank)?;
     let g = Geometry::new(op, window, spatial)?;
     g.check(op)?;
     check_dtype(op, name, y.dtype, x.dtype)?;

@@ -59,7 +59,7 @@ pub(crate) fn random(
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
     check(dist, out.dtype)?;
-    check_output(OP, "out", &out.layout)?;
+    check_output(OP, "out", out.layout)?;
     match out.dtype {
         DType::F64 => fill::<f64>(cpu, dist, seed, offset, out),
         DType::F32 => fill::<f32>(cpu, dist, seed, offset, out),
@@ -105,7 +105,7 @@ fn fill<T: Element + crate::access::Plain>(
 ) -> Result<()> {
     let dtype = out.dtype;
     let words = philox::words_per_element(dist, dtype) as usize;
-    let nest = Nest::<1>::new(&[&out.layout]);
+    let nest = Nest::<1>::new(&[out.layout]);
     let contiguous = out.layout.is_contiguous().then_some(out.layout.offset());
     let out = Disjoint::new(cpu.slice_mut::<T>(OP, out)?);
     // The largest T below `hi`'s rounding is decided by the definition: a draw that rounds to `hi` becomes `lo`.

@@ -108,12 +108,12 @@ pub(crate) fn scan(cpu: &CpuBackend, op: ScanOp, x: View<'_>, axis: usize, out: 
     let dtype = if matches!(op, ScanOp::Sum | ScanOp::Prod) { x.dtype.accumulate() } else { x.dtype };
     check_dtype(name, "out", out.dtype, dtype)?;
     check_shape(name, "out", out.layout.dims(), x.layout.dims())?;
-    check_output(name, "out", &out.layout)?;
+    check_output(name, "out", out.layout)?;
     if op == ScanOp::LogSumExp && !x.dtype.is_float() {
         return Err(Error::dtype(name, x.dtype, "f64, f32, f16 and bf16"));
     }
-    cpu.check_view(name, x.buffer, x.dtype, &x.layout)?;
-    cpu.check_view(name, out.buffer, out.dtype, &out.layout)?;
+    cpu.check_view(name, x.buffer, x.dtype, x.layout)?;
+    cpu.check_view(name, out.buffer, out.dtype, out.layout)?;
     if x.layout.numel() == 0 {
         return Ok(());
     }

@@ -98,8 +98,8 @@ pub(crate) fn softmax(cpu: &CpuBackend, log: bool, x: View<'_>, axis: usize, out
     check_axis(op, axis, x.layout.dims())?;
     check_dtype(op, "out", out.dtype, x.dtype)?;
     check_shape(op, "out", out.layout.dims(), x.layout.dims())?;
-    check_output(op, "out", &out.layout)?;
-    let lanes = lanes(axis, [&x.layout, &out.layout])?;
+    check_output(op, "out", out.layout)?;
+    let lanes = lanes(axis, [x.layout, out.layout])?;
     with_float!(op, x.dtype, T => {
         let (x, out) = (cpu.slice::<T>(op, x)?, cpu.slice_mut::<T>(op, out)?);
         if let Some(lanes) = lanes {
@@ -150,8 +150,8 @@ pub(crate) fn softmax_backward(
         check_dtype(op, name, dtype, y.dtype)?;
         check_shape(op, name, layout.dims(), y.layout.dims())?;
     }
-    check_output(op, "dx", &dx.layout)?;
-    let lanes = lanes(axis, [&y.layout, &g.layout, &dx.layout])?;
+    check_output(op, "dx", dx.layout)?;
+    let lanes = lanes(axis, [y.layout, g.layout, dx.layout])?;
     with_float!(op, y.dtype, T => {
         let (y, g, dx) = (cpu.slice::<T>(op, y)?, cpu.slice::<T>(op, g)?, cpu.slice_mut::<T>(op, dx)?);
         if let Some(lanes) = lanes {

@@ -52,8 +52,8 @@ pub(crate) fn sort(
     check_dtype(OP, "indices", indices.dtype, DType::I64)?;
     check_shape(OP, "values", values.layout.dims(), dims)?;
     check_shape(OP, "indices", indices.layout.dims(), dims)?;
-    check_output(OP, "values", &values.layout)?;
-    check_output(OP, "indices", &indices.layout)?;
+    check_output(OP, "values", values.layout)?;
+    check_output(OP, "indices", indices.layout)?;
     let layouts = [x.layout, values.layout, indices.layout];
     with_any!(x.dtype, T => {
         let x = cpu.slice::<T>(OP, x)?;
@@ -61,8 +61,8 @@ pub(crate) fn sort(
         if layouts[0].numel() == 0 {
             return Ok(());
         }
-        let mut starts = layouts;
-        for (s, l) in starts.iter_mut().zip(&layouts) {
+        let mut starts = layouts.map(|l| *l);
+        for (s, l) in starts.iter_mut().zip(layouts) {
             *s = l.select(axis, 0)?;
         }
         let steps = layouts.map(|l| l.strides()[axis]);

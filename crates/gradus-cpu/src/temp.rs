@@ -27,17 +27,17 @@ impl Temp {
     }
 
     pub(crate) fn view(&self) -> View<'_> {
-        View { buffer: &self.buffer, dtype: self.dtype, layout: self.layout }
+        View { buffer: &self.buffer, dtype: self.dtype, layout: &self.layout }
     }
 
     pub(crate) fn view_mut(&mut self) -> ViewMut<'_> {
-        ViewMut { buffer: &mut self.buffer, dtype: self.dtype, layout: self.layout }
+        ViewMut { buffer: &mut self.buffer, dtype: self.dtype, layout: &self.layout }
     }
 }
 
 /// A copy of a view, unless it is contiguous; see [`pick`].
 pub(crate) fn copy_if_strided(cpu: &CpuBackend, op: &str, x: View<'_>) -> Result<Option<Temp>> {
-    cpu.check_view(op, x.buffer, x.dtype, &x.layout)?;
+    cpu.check_view(op, x.buffer, x.dtype, x.layout)?;
     if x.layout.is_contiguous() { Ok(None) } else { Temp::copy(cpu, x).map(Some) }
 }
 
@@ -53,8 +53,8 @@ pub(crate) fn contiguous_output<R>(
     out: &mut ViewMut<'_>,
     f: impl FnOnce(&mut ViewMut<'_>) -> Result<R>,
 ) -> Result<R> {
-    crate::check::check_output(op, "out", &out.layout)?;
-    cpu.check_view(op, out.buffer, out.dtype, &out.layout)?;
+    crate::check::check_output(op, "out", out.layout)?;
+    cpu.check_view(op, out.buffer, out.dtype, out.layout)?;
     if out.layout.is_contiguous() {
         return f(out);
     }

@@ -130,11 +130,11 @@ impl Tensor {
     }
 
     pub(crate) fn view(&self) -> View<'_> {
-        View { buffer: &self.buffer, dtype: self.dtype, layout: self.layout }
+        View { buffer: &self.buffer, dtype: self.dtype, layout: &self.layout }
     }
 
     pub(crate) fn view_mut(&mut self) -> ViewMut<'_> {
-        ViewMut { buffer: &mut self.buffer, dtype: self.dtype, layout: self.layout }
+        ViewMut { buffer: &mut self.buffer, dtype: self.dtype, layout: &self.layout }
     }
 
     fn set_bytes(&mut self, cpu: &CpuBackend, bytes: &[u8]) {
@@ -147,7 +147,7 @@ impl Tensor {
 
     fn memory(&self, cpu: &CpuBackend) -> Vec<u8> {
         let layout = Layout::contiguous(Shape::new(&[self.buffer.bytes()]).unwrap());
-        cpu.slice::<u8>("test", View { buffer: &self.buffer, dtype: DType::U8, layout }).unwrap().to_vec()
+        cpu.slice::<u8>("test", View { buffer: &self.buffer, dtype: DType::U8, layout: &layout }).unwrap().to_vec()
     }
 
     /// The elements in row-major order, as bytes: what "the same bits" compares.
@@ -177,7 +177,7 @@ impl Tensor {
 
 fn raw<'a>(cpu: &CpuBackend, buffer: &'a mut Buffer) -> &'a mut [u8] {
     let all = Layout::contiguous(Shape::new(&[buffer.bytes()]).unwrap());
-    let mut view = ViewMut { buffer, dtype: DType::U8, layout: all };
+    let mut view = ViewMut { buffer, dtype: DType::U8, layout: &all };
     let bytes = cpu.slice_mut::<u8>("test", &mut view).unwrap();
     // SAFETY: the same memory for the time of the borrow of the buffer, which the view was made from.
     unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr(), bytes.len()) }

@@ -26,7 +26,8 @@ impl Tensor {
         Tensor::from_bytes(T::as_bytes(values.as_ref()), shape, T::DTYPE, device)
     }
 
-    /// A tensor of elements given as bytes in row-major and native byte order.
+    /// A tensor of elements given as bytes in row-major and native byte order. Booleans are bytes 0 and 1; others are
+    /// refused.
     pub fn from_bytes(bytes: &[u8], shape: impl AsRef<[usize]>, dtype: DType, device: &Device) -> Result<Tensor> {
         let shape = Shape::new(shape.as_ref())?;
         if bytes.len() != shape.numel() * dtype.size() {
@@ -35,6 +36,12 @@ impl Tensor {
         }
         if !device.backend().supports(dtype) {
             return Err(Error::dtype("from_vec", dtype, &format!("the dtypes of {device}")));
+        }
+        if dtype == DType::Bool
+            && let Some(at) = bytes.iter().position(|&b| b > 1)
+        {
+            let m = format!("byte {at} is {}, where a boolean is 0 or 1", bytes[at]);
+            return Err(Error::argument("from_bytes", m).help("read them as u8, and compare: x.ne(0)?"));
         }
         let mut buffer = device.backend().alloc(bytes.len())?;
         if !bytes.is_empty() {
@@ -237,6 +244,6 @@ impl Tensor {
         if !device.backend().supports(dtype) {
             return Err(Error::dtype(op, dtype, &format!("the dtypes of {device}")));
         }
-        Ok(crate::ops::run(device, &[spec], &[], |_, _, outs| f(&mut outs[0]))?.swap_remove(0))
+        crate::ops::run_one(device, &spec, &[], |_, _, outs| f(&mut outs[0]))
     }
 }

@@ -12,45 +12,58 @@ use smallvec::SmallVec;
 use crate::Tensor;
 use crate::storage::WriteGuard;
 
-/// Locked buffers: of tensors to read, and of tensors to write.
-pub(crate) struct Locks<'a> {
-    reads: SmallVec<[(usize, RwLockReadGuard<'a, Buffer>); 4]>,
-    writes: SmallVec<[(usize, WriteGuard<'a>); 1]>,
-}
-
-/// Views of an operation's inputs. A view is large: few are kept inline, and they are filled in place, not moved.
-pub(crate) type Views<'a> = SmallVec<[View<'a>; 2]>;
+/// Views of an operation's inputs.
+pub(crate) type Views<'a> = SmallVec<[View<'a>; 3]>;
 
 fn address(t: &Tensor) -> usize {
     Arc::as_ptr(t.storage()) as usize
 }
 
-impl<'a> Locks<'a> {
-    /// Locks the storages of `tensors` for reading.
-    pub(crate) fn read(tensors: &[&'a Tensor]) -> Self {
-        let mut locks = Locks { reads: SmallVec::new(), writes: SmallVec::new() };
-        match tensors {
-            [one] => {
-                locks.reads.push((address(one), one.storage().read()));
-                return locks;
-            }
-            [a, b] => {
-                let (first, second) = if address(a) <= address(b) { (a, b) } else { (b, a) };
-                locks.reads.push((address(first), first.storage().read()));
-                if address(first) != address(second) {
-                    locks.reads.push((address(second), second.storage().read()));
-                }
-                return locks;
-            }
-            _ => {}
-        }
-        let mut order: SmallVec<[&'a Tensor; 4]> = tensors.into();
-        order.sort_unstable_by_key(|t| address(t));
-        order.dedup_by_key(|t| address(t));
-        locks.reads.extend(order.into_iter().map(|t| (address(t), t.storage().read())));
-        locks
-    }
+fn view<'g>(t: &'g Tensor, buffer: &'g Buffer) -> View<'g> {
+    View { buffer, dtype: t.dtype(), layout: t.layout() }
+}
 
+/// Calls `f` with views of `tensors`, whose storages are locked for reading meanwhile.
+#[inline]
+pub(crate) fn with_read<R>(tensors: &[&Tensor], f: impl FnOnce(&[View<'_>]) -> R) -> R {
+    match *tensors {
+        [t] => f(&[view(t, &t.storage().read())]),
+        [a, b] if address(a) < address(b) => {
+            let (first, second) = (a.storage().read(), b.storage().read());
+            f(&[view(a, &first), view(b, &second)])
+        }
+        [a, b] if address(a) > address(b) => {
+            let (first, second) = (b.storage().read(), a.storage().read());
+            f(&[view(a, &second), view(b, &first)])
+        }
+        _ => {
+            let reads = lock_reads(tensors);
+            f(&read_views(&reads, tensors))
+        }
+    }
+}
+
+type Reads<'a> = SmallVec<[(usize, RwLockReadGuard<'a, Buffer>); 4]>;
+
+fn lock_reads<'a>(tensors: &[&'a Tensor]) -> Reads<'a> {
+    let mut order: SmallVec<[&'a Tensor; 4]> = tensors.into();
+    order.sort_unstable_by_key(|t| address(t));
+    order.dedup_by_key(|t| address(t));
+    order.into_iter().map(|t| (address(t), t.storage().read())).collect()
+}
+
+fn read_views<'g>(reads: &'g [(usize, RwLockReadGuard<'_, Buffer>)], tensors: &[&'g Tensor]) -> Views<'g> {
+    // Every tensor was locked; the list is sorted by address.
+    tensors.iter().map(|t| view(t, &reads[reads.partition_point(|r| r.0 < address(t))].1)).collect()
+}
+
+/// Locked buffers: of tensors to read, and of tensors to write.
+pub(crate) struct Locks<'a> {
+    reads: Reads<'a>,
+    writes: SmallVec<[(usize, WriteGuard<'a>); 1]>,
+}
+
+impl<'a> Locks<'a> {
     /// Locks the storages of `written` for writing by `op`, which raises and logs their versions, and those of `tensors`
     /// for reading. No storage may occur on both sides, or twice among the written.
     pub(crate) fn write(
@@ -85,33 +98,19 @@ impl<'a> Locks<'a> {
     }
 
     /// Views of locked tensors: `written` and `tensors` as they were locked.
-    pub(crate) fn views<const N: usize>(
-        &mut self,
-        written: &[&Tensor; N],
-        tensors: &[&Tensor],
-    ) -> (SmallVec<[ViewMut<'_>; 3]>, Views<'_>) {
+    pub(crate) fn views<'g, const N: usize>(
+        &'g mut self,
+        written: &[&'g Tensor; N],
+        tensors: &[&'g Tensor],
+    ) -> (SmallVec<[ViewMut<'g>; 3]>, Views<'g>) {
         let mut outs: SmallVec<[(usize, ViewMut<'_>); 3]> = SmallVec::new();
         for (at, guard) in &mut self.writes {
             if let Some(i) = written.iter().position(|t| address(t) == *at) {
-                outs.push((i, ViewMut { buffer: guard, dtype: written[i].dtype(), layout: *written[i].layout() }));
+                outs.push((i, ViewMut { buffer: guard, dtype: written[i].dtype(), layout: written[i].layout() }));
             }
         }
         outs.sort_unstable_by_key(|o| o.0);
-        let mut views = Views::new();
-        read_views(&self.reads, tensors, &mut views);
+        let views = read_views(&self.reads, tensors);
         (outs.into_iter().map(|o| o.1).collect(), views)
-    }
-
-    /// Adds views of the tensors that [`read`](Locks::read) locked.
-    pub(crate) fn read_views<'g>(&'g self, tensors: &[&Tensor], views: &mut Views<'g>) {
-        read_views(&self.reads, tensors, views);
-    }
-}
-
-fn read_views<'g>(reads: &'g [(usize, RwLockReadGuard<'_, Buffer>)], tensors: &[&Tensor], views: &mut Views<'g>) {
-    for t in tensors {
-        // Every tensor was locked; the list is sorted by address and usually one or two long.
-        let at = reads.partition_point(|r| r.0 < address(t));
-        views.push(View { buffer: &reads[at].1, dtype: t.dtype(), layout: *t.layout() });
     }
 }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{assert_close, cpu, f32s, f64s, i64s, randn};
+use common::{another_cpu, assert_close, cpu, f32s, f64s, i64s, randn};
 use gradus_tensor::ops::table::TABLE;
 use gradus_tensor::{DType, ErrorKind, Generator, Operand, Reduction, Scalar, Tensor};
 
@@ -339,4 +339,21 @@ fn reading_checks_the_dtype() {
 fn printing_a_long_tensor_of_nothing_is_short() {
     let text = format!("{}", Tensor::zeros([1 << 30, 0], DType::F32, &cpu()).unwrap());
     assert!(text.len() < 200, "{}", text.len());
+}
+
+#[test]
+fn bytes_that_are_no_booleans_are_refused() {
+    let made = |bytes: &[u8]| Tensor::from_bytes(bytes, [2], DType::Bool, &cpu());
+    assert_eq!(made(&[0, 2]).unwrap_err().kind(), &ErrorKind::InvalidArgument);
+    assert_eq!(made(&[0, 1]).unwrap().to_vec::<bool>().unwrap(), [false, true]);
+}
+
+#[test]
+fn a_gradient_is_replaced_by_one_like_it_only() {
+    let x = randn(&[2], 1).require_grad().unwrap();
+    let mut gradients = x.mul(&x).unwrap().sum_all().unwrap().backward().unwrap();
+    let mut kind = |g: Tensor| gradients.set(&x, g).unwrap_err().kind().clone();
+    assert_eq!(kind(Tensor::ones([2], x.dtype(), &another_cpu()).unwrap()), ErrorKind::DeviceMismatch);
+    assert_eq!(kind(Tensor::ones([2], DType::BF16, x.device()).unwrap()), ErrorKind::DTypeMismatch);
+    assert_eq!(kind(Tensor::ones([3], x.dtype(), x.device()).unwrap()), ErrorKind::ShapeMismatch);
 }

@@ -8,7 +8,8 @@
 //! key has `lse` -inf and `p` 0.
 
 use super::{
-    Source, Temp, expect, expect_float, expect_parameter, expect_rank, read_as, reduced, run, stretched, write_as,
+    Relaid, Source, Temp, expect, expect_float, expect_parameter, expect_rank, read_as, reduced, run, stretched,
+    write_as,
 };
 use crate::{
     AttentionParams, Axes, Backend, DType, Element, Error, ErrorKind, MapArg, ReduceOp, Result, Scalar, Shape, View,
@@ -68,7 +69,7 @@ impl Sizes {
                 let dims = mask.layout.dims();
                 return Err(Error::new(ErrorKind::DTypeMismatch, op, m).operand("mask", dims, mask.dtype, b.name()));
             }
-            stretched(mask, &s.scores()?)?;
+            mask.layout.expand(s.scores()?)?;
         }
         Ok(s)
     }
@@ -103,11 +104,13 @@ impl Sizes {
         mask: Option<View<'_>>,
     ) -> Result<Temp> {
         let mut scores = Temp::new(b, self.compute, self.stacked(self.lk)?)?;
-        b.gemm(Scalar::Float(params.scale), q, transposed(k)?, Scalar::Int(0), &mut scores.view_mut())?;
+        b.gemm(Scalar::Float(params.scale), q, transposed(k)?.view(), Scalar::Int(0), &mut scores.view_mut())?;
         let shape = self.scores()?;
         let mut scores = Temp { layout: crate::Layout::contiguous(shape), ..scores };
         let mut apply = |mask: View<'_>| {
-            let args = [MapArg::Output(0), MapArg::View(stretched(mask, &shape)?)];
+            let mask = stretched(mask, &shape)?;
+            let mask = mask.view();
+            let args = [MapArg::Output(0), MapArg::View(mask)];
             let outs = &mut [scores.view_mut()];
             if mask.dtype == DType::Bool {
                 run(b, "keep_scores", &args, outs, |v| vec![v[1].select(v[0], f64::NEG_INFINITY)])
@@ -131,8 +134,8 @@ impl Sizes {
 }
 
 /// The last two axes swapped.
-fn transposed(x: View<'_>) -> Result<View<'_>> {
-    Ok(x.with(x.layout.transpose(-1, -2)?))
+fn transposed(x: View<'_>) -> Result<Relaid<'_>> {
+    Ok(Relaid { x, layout: x.layout.transpose(-1, -2)? })
 }
 
 /// See [`Backend::attention`].
@@ -159,13 +162,15 @@ pub fn forward<B: Backend + ?Sized>(
     let shape = s.scores()?;
 
     let largest = reduced(b, ReduceOp::Max, p.view(), Axes::one(LK))?;
-    let args = [MapArg::Output(0), MapArg::View(stretched(largest.view(), &shape)?)];
+    let shift = stretched(largest.view(), &shape)?;
+    let args = [MapArg::Output(0), MapArg::View(shift.view())];
     run(b, "exp_scores", &args, &mut [p.view_mut()], |v| {
         let shift = v[1].eq(f64::NEG_INFINITY).select(0.0, v[1]);
         vec![(v[0] - shift).exp()]
     })?;
     let sum = reduced(b, ReduceOp::Sum, p.view(), Axes::one(LK))?;
-    let args = [MapArg::Output(0), MapArg::View(stretched(sum.view(), &shape)?)];
+    let total = stretched(sum.view(), &shape)?;
+    let args = [MapArg::Output(0), MapArg::View(total.view())];
     run(b, "attention_weights", &args, &mut [p.view_mut()], |v| vec![v[1].eq(0.0).select(0.0, v[0] / v[1])])?;
     write_as(b, lse, s.compute, s.rows()?, |lse| {
         let args = [MapArg::View(largest.view()), MapArg::View(sum.view())];
@@ -173,7 +178,7 @@ pub fn forward<B: Backend + ?Sized>(
         run(b, "log_sum_exp", &args, &mut [lse.with(lse.layout)], |v| vec![v[0] + v[1].log()])
     })?;
     let p = p.shaped(s.stacked(s.lk)?);
-    write_as(b, out, s.compute, s.stacked(s.dv)?, |out| b.gemm(Scalar::Int(1), p, v.view(), Scalar::Int(0), out))
+    write_as(b, out, s.compute, s.stacked(s.dv)?, |out| b.gemm(Scalar::Int(1), p.view(), v.view(), Scalar::Int(0), out))
 }
 
 /// See [`Backend::attention_backward`].
@@ -207,7 +212,8 @@ pub fn backward<B: Backend + ?Sized>(
     let g = s.queries(b, g)?;
     let mut p = s.masked_scores(b, params, q.view(), k.view(), mask)?;
     let lse = read_as(b, lse, s.compute, s.rows()?)?;
-    let args = [MapArg::Output(0), MapArg::View(stretched(lse.view(), &shape)?)];
+    let lse = stretched(lse.view(), &shape)?;
+    let args = [MapArg::Output(0), MapArg::View(lse.view())];
     run(b, "attention_weights_again", &args, &mut [p.view_mut()], |v| {
         vec![v[1].eq(f64::NEG_INFINITY).select(0.0, (v[0] - v[1]).exp())]
     })?;
@@ -216,20 +222,24 @@ pub fn backward<B: Backend + ?Sized>(
     let none = Scalar::Int(0);
     let kv = |last| Shape::new(&[s.b, s.hk, s.lk, last]);
     let stacked = s.stacked(s.lk)?;
-    write_as(b, dv, s.compute, kv(s.dv)?, |dv| b.gemm(one, transposed(p.shaped(stacked))?, g.view(), none, dv))?;
+    write_as(b, dv, s.compute, kv(s.dv)?, |dv| {
+        b.gemm(one, transposed(p.shaped(stacked).view())?.view(), g.view(), none, dv)
+    })?;
 
     let mut dp = Temp::new(b, s.compute, stacked)?;
-    b.gemm(one, g.view(), transposed(v.view())?, none, &mut dp.view_mut())?;
+    b.gemm(one, g.view(), transposed(v.view())?.view(), none, &mut dp.view_mut())?;
     let mut weighted = Temp::new(b, s.compute, shape)?;
-    let args = [MapArg::View(p.view()), MapArg::View(dp.shaped(shape))];
+    let dp = dp.shaped(shape);
+    let args = [MapArg::View(p.view()), MapArg::View(dp.view())];
     run(b, "product", &args, &mut [weighted.view_mut()], |v| vec![v[0] * v[1]])?;
     let delta = reduced(b, ReduceOp::Sum, weighted.view(), Axes::one(LK))?;
     let mut ds = weighted;
-    let args = [args[0], args[1], MapArg::View(stretched(delta.view(), &shape)?)];
+    let delta = stretched(delta.view(), &shape)?;
+    let args = [args[0], args[1], MapArg::View(delta.view())];
     run(b, "gradient_of_scores", &args, &mut [ds.view_mut()], |v| vec![v[0] * (v[1] - v[2])])?;
 
     let ds = ds.shaped(stacked);
     let scale = Scalar::Float(params.scale);
-    write_as(b, dq, s.compute, s.stacked(s.d)?, |dq| b.gemm(scale, ds, k.view(), none, dq))?;
-    write_as(b, dk, s.compute, kv(s.d)?, |dk| b.gemm(scale, transposed(ds)?, q.view(), none, dk))
+    write_as(b, dq, s.compute, s.stacked(s.d)?, |dq| b.gemm(scale, ds.view(), k.view(), none, dq))?;
+    write_as(b, dk, s.compute, kv(s.d)?, |dk| b.gemm(scale, transposed(ds.view())?.view(), q.view(), none, dk))
 }

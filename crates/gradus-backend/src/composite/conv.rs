@@ -5,7 +5,7 @@
 //! * `dx = fold(w^T @ g)`;
 //! * `dw [G, k/G, c/G * K] = g [G, k/G, n * P] @ unfold(x) [G, c/G * K, n * P]^T`.
 
-use super::{Temp, expect, expect_rank, read_as, write_as};
+use super::{Temp, expect, expect_rank, read_as, stretched, write_as};
 use crate::{Backend, DType, Error, Layout, Result, Scalar, Shape, View, ViewMut, Window};
 
 /// The sizes of a convolution, checked against each other.
@@ -106,18 +106,17 @@ pub fn forward<B: Backend + ?Sized>(
     let columns = columns.shaped(s.columns()?);
     let w = read_as(b, w, w.dtype, s.weight()?)?;
     let per_sample = Shape::new(&[s.n, s.groups, s.k / s.groups, s.taps])?;
-    let w = w.view().with(w.view().layout.expand(per_sample)?);
+    let w = stretched(w.view(), &per_sample)?;
     write_as(b, out, x.dtype, s.output()?, |out| {
         let mut beta = 0;
         if let Some(bias) = bias {
             // Added within the product, so that a half precision sum is rounded once.
             let rows = bias.layout.reshape(Shape::new(&[s.groups, s.k / s.groups])?);
             let rows = rows.ok_or_else(|| Error::shape(OP, "a bias has one axis"))?;
-            let bias = bias.with(rows.unsqueeze(2)?.expand(s.output()?)?);
-            b.copy_strided(bias, out)?;
+            b.copy_strided(bias.with(&rows.unsqueeze(2)?.expand(s.output()?)?), out)?;
             beta = 1;
         }
-        b.gemm(Scalar::Int(1), w, columns, Scalar::Int(beta), out)
+        b.gemm(Scalar::Int(1), w.view(), columns.view(), Scalar::Int(beta), out)
     })
 }
 
@@ -139,11 +138,12 @@ pub fn backward_input<B: Backend + ?Sized>(
     let w = read_as(b, w, compute, s.weight()?)?;
     let transposed = w.view().layout.transpose(-1, -2)?;
     let per_sample = Shape::new(&[s.n, s.groups, s.taps, s.k / s.groups])?;
-    let w = w.view().with(transposed.expand(per_sample)?);
+    let transposed = transposed.expand(per_sample)?;
+    let w = w.view().with(&transposed);
     let mut columns = Temp::new(b, compute, s.columns()?)?;
     b.gemm(Scalar::Int(1), w, g.view(), Scalar::Int(0), &mut columns.view_mut())?;
     let shape = *dx.layout.shape();
-    write_as(b, dx, compute, shape, |dx| b.fold(window, columns.shaped(s.unfolded), dx))
+    write_as(b, dx, compute, shape, |dx| b.fold(window, columns.shaped(s.unfolded).view(), dx))
 }
 
 /// See [`Backend::conv_backward_weight`].
@@ -164,11 +164,12 @@ pub fn backward_weight<B: Backend + ?Sized>(
     b.unfold(window, x, Scalar::Int(0), &mut columns.view_mut())?;
     let columns = columns.shaped(s.columns()?);
     let (layout, shape) = s.samples_last(&columns.layout)?;
-    let columns = read_as(b, columns.with(layout), x.dtype, shape)?;
-    let columns = columns.view().with(columns.view().layout.transpose(-1, -2)?);
+    let columns = read_as(b, columns.view().with(&layout), x.dtype, shape)?;
+    let transposed = columns.view().layout.transpose(-1, -2)?;
+    let columns = columns.view().with(&transposed);
 
     let g = read_as(b, g, g.dtype, s.output()?)?;
-    let (layout, shape) = s.samples_last(&g.view().layout)?;
-    let g = read_as(b, g.view().with(layout), g.view().dtype, shape)?;
+    let (layout, shape) = s.samples_last(g.view().layout)?;
+    let g = read_as(b, g.view().with(&layout), g.view().dtype, shape)?;
     write_as(b, dw, x.dtype, s.weight()?, |dw| b.gemm(Scalar::Int(1), g.view(), columns, Scalar::Int(0), dw))
 }

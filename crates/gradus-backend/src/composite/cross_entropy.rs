@@ -119,7 +119,8 @@ pub fn forward<B: Backend + ?Sized>(
     })?;
     let mut shifted = Temp::new(b, compute, shape)?;
     let mut exps = Temp::new(b, compute, shape)?;
-    let args = [MapArg::View(logits), MapArg::View(stretched(shift.view(), &shape)?)];
+    let each = stretched(shift.view(), &shape)?;
+    let args = [MapArg::View(logits), MapArg::View(each.view())];
     run(b, "shifted_and_exp", &args, &mut [shifted.view_mut(), exps.view_mut()], |v| {
         let x = v[0] - v[1];
         vec![x, x.exp()]
@@ -172,10 +173,10 @@ pub fn backward<B: Backend + ?Sized>(
     let numbers: Vec<i64> = (0..c as i64).collect();
     let numbers = Temp::table(b, Shape::new(&[1, c])?, &numbers)?;
     let [lse, g] = [read_as(b, lse, lse.dtype, column)?, read_as(b, g, g.dtype, column)?];
+    let each = [lse.view(), g.view(), class.view(), ignored.view(), numbers.view()];
+    let each = each.iter().map(|&v| stretched(v, &shape)).collect::<Result<Vec<_>>>()?;
     let mut args = vec![MapArg::View(logits)];
-    for v in [lse.view(), g.view(), class.view(), ignored.view(), numbers.view()] {
-        args.push(MapArg::View(stretched(v, &shape)?));
-    }
+    args.extend(each.iter().map(|v| MapArg::View(v.view())));
     let e = params.label_smoothing;
     args.extend([1.0 - e, e / c as f64].map(|w| MapArg::Scalar(Scalar::Float(w))));
     run(b, OP, &args, &mut [dlogits.with(dlogits.layout)], |v| {

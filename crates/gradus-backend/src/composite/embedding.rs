@@ -1,6 +1,6 @@
 //! Rows of a table by index: `out[i] = weight[index[i]]`, and its gradient `dw[index[i]] += g[i]`.
 
-use super::{expect, expect_index, expect_rank, read_as, write_as};
+use super::{Relaid, expect, expect_index, expect_rank, read_as, write_as};
 use crate::{Backend, Error, ErrorKind, Result, Scalar, ScatterOp, Shape, View, ViewMut};
 
 /// The shape of the rows that `index` asks for, and the flat number of rows by their size.
@@ -19,8 +19,8 @@ fn shapes<B: Backend + ?Sized>(
 }
 
 /// `index` as one number for each element of the flat rows.
-fn each_element<'a>(index: View<'a>, flat: &Shape) -> Result<View<'a>> {
-    Ok(index.with(index.layout.unsqueeze(1)?.expand(*flat)?))
+fn each_element<'a>(index: View<'a>, flat: &Shape) -> Result<Relaid<'a>> {
+    Ok(Relaid { x: index, layout: index.layout.unsqueeze(1)?.expand(*flat)? })
 }
 
 /// An error of gather or scatter over the elements of rows, as one about the rows.
@@ -44,7 +44,8 @@ pub fn forward<B: Backend + ?Sized>(b: &B, weight: View<'_>, index: View<'_>, ou
     }
     let index = read_as(b, index, index.dtype, Shape::new(&flat[..1])?)?;
     let index = each_element(index.view(), &flat)?;
-    write_as(b, out, weight.dtype, flat, |out| b.gather(weight, 0, index, out)).map_err(|e| about_rows(OP, flat[1], e))
+    write_as(b, out, weight.dtype, flat, |out| b.gather(weight, 0, index.view(), out))
+        .map_err(|e| about_rows(OP, flat[1], e))
 }
 
 /// See [`Backend::embedding_backward`].
@@ -68,9 +69,9 @@ pub fn backward<B: Backend + ?Sized>(
     let index = read_as(b, index, index.dtype, Shape::new(&flat[..1])?)?;
     let index = each_element(index.view(), &flat)?;
     let g = read_as(b, g, g.dtype, flat)?;
-    b.scatter(ScatterOp::Add, 0, index, g.view(), dw).map_err(|e| about_rows(OP, flat[1], e))?;
+    b.scatter(ScatterOp::Add, 0, index.view(), g.view(), dw).map_err(|e| about_rows(OP, flat[1], e))?;
     match padding_index {
-        Some(p) => b.fill(&mut dw.with(dw.layout.narrow(0, p, 1)?), Scalar::Int(0)),
+        Some(p) => b.fill(&mut dw.with(&dw.layout.narrow(0, p, 1)?), Scalar::Int(0)),
         None => Ok(()),
     }
 }

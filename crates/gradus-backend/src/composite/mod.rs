@@ -42,29 +42,41 @@ impl Temp {
     }
 
     fn view(&self) -> View<'_> {
-        View { buffer: &self.buffer, dtype: self.dtype, layout: self.layout }
+        View { buffer: &self.buffer, dtype: self.dtype, layout: &self.layout }
     }
 
     fn view_mut(&mut self) -> ViewMut<'_> {
-        ViewMut { buffer: &mut self.buffer, dtype: self.dtype, layout: self.layout }
+        ViewMut { buffer: &mut self.buffer, dtype: self.dtype, layout: &self.layout }
     }
 
     /// The same elements under another shape of as many elements.
-    fn shaped(&self, shape: Shape) -> View<'_> {
-        self.view().with(Layout::contiguous(shape))
+    fn shaped(&self, shape: Shape) -> Relaid<'_> {
+        Relaid { x: self.view(), layout: Layout::contiguous(shape) }
+    }
+}
+
+/// A tensor under a layout of its own.
+struct Relaid<'a> {
+    x: View<'a>,
+    layout: Layout,
+}
+
+impl Relaid<'_> {
+    fn view(&self) -> View<'_> {
+        self.x.with(&self.layout)
     }
 }
 
 /// An operand as a primitive wants it: the view that was handed in, or a converted copy.
 enum Source<'a> {
-    View(View<'a>),
+    Relaid(Relaid<'a>),
     Temp(Temp),
 }
 
 impl Source<'_> {
     fn view(&self) -> View<'_> {
         match self {
-            Source::View(v) => *v,
+            Source::Relaid(x) => x.view(),
             Source::Temp(t) => t.view(),
         }
     }
@@ -75,7 +87,7 @@ fn read_as<'a, B: Backend + ?Sized>(b: &B, x: View<'a>, dtype: DType, shape: Sha
     if x.dtype == dtype
         && let Some(layout) = x.layout.reshape(shape)
     {
-        return Ok(Source::View(x.with(layout)));
+        return Ok(Source::Relaid(Relaid { x, layout }));
     }
     let mut t = Temp::new(b, dtype, *x.layout.shape())?;
     convert(b, x, &mut t.view_mut())?;
@@ -100,11 +112,11 @@ fn write_as<B: Backend + ?Sized>(
     if out.dtype == dtype
         && let Some(layout) = out.layout.reshape(shape)
     {
-        return f(&mut out.with(layout));
+        return f(&mut out.with(&layout));
     }
     let mut t = Temp::new(b, dtype, shape)?;
     f(&mut t.view_mut())?;
-    convert(b, t.shaped(*out.layout.shape()), out)
+    convert(b, t.shaped(*out.layout.shape()).view(), out)
 }
 
 /// Copies between two views of one shape, casting if their dtypes differ.
@@ -123,8 +135,8 @@ fn reduced<B: Backend + ?Sized>(b: &B, op: ReduceOp, x: View<'_>, axes: Axes) ->
 }
 
 /// `x` stretched to `shape`.
-fn stretched<'a>(x: View<'a>, shape: &Shape) -> Result<View<'a>> {
-    Ok(x.with(x.layout.expand(*shape)?))
+fn stretched<'a>(x: View<'a>, shape: &Shape) -> Result<Relaid<'a>> {
+    Ok(Relaid { x, layout: x.layout.expand(*shape)? })
 }
 
 type Body = for<'k> fn(&[Expr<'k>]) -> Vec<Expr<'k>>;

@@ -2,7 +2,7 @@
 //!
 //! Two passes: the mean first, then the mean square of what is left. Over no elements both are NaN.
 
-use super::{Body, Source, Temp, expect, expect_float, expect_parameter, reduced, run, stretched, widened};
+use super::{Body, Relaid, Source, Temp, expect, expect_float, expect_parameter, reduced, run, stretched, widened};
 use crate::{Axes, Backend, Error, ErrorKind, MapArg, ReduceOp, Result, Scalar, Shape, View, ViewMut};
 
 /// See [`Backend::normalize`].
@@ -36,7 +36,7 @@ pub fn forward<B: Backend + ?Sized>(
     }
     let centre = stretched(mean.as_view(), &shape)?;
     let mut squares = Temp::new(b, wide.view().dtype, shape)?;
-    let args = [MapArg::View(wide.view()), MapArg::View(centre)];
+    let args = [MapArg::View(wide.view()), MapArg::View(centre.view())];
     run(b, "square_difference", &args, &mut [squares.view_mut()], |v| {
         let d = v[0] - v[1];
         vec![d * d]
@@ -45,9 +45,10 @@ pub fn forward<B: Backend + ?Sized>(
     let args = [MapArg::View(sum.view()), MapArg::Scalar(n), MapArg::Scalar(Scalar::Float(eps))];
     run(b, "rstd", &args, &mut [rstd.with(rstd.layout)], |v| vec![(v[0] / v[1] + v[2]).rsqrt()])?;
 
-    let mut args = Vec::from([x, centre, stretched(rstd.as_view(), &shape)?].map(MapArg::View));
-    args.extend(scale.into_iter().chain(shift).map(MapArg::View));
-    let (name, body): (_, Body) = match (scale, shift) {
+    let spread = stretched(rstd.as_view(), &shape)?;
+    let mut args = Vec::from([x, centre.view(), spread.view()].map(MapArg::View));
+    args.extend(scale.iter().chain(&shift).map(|v| MapArg::View(v.view())));
+    let (name, body): (_, Body) = match (&scale, &shift) {
         (None, None) => ("normalize", |v| vec![(v[0] - v[1]) * v[2]]),
         (Some(_), None) => ("normalize_scale", |v| vec![(v[0] - v[1]) * v[2] * v[3]]),
         (None, Some(_)) => ("normalize_shift", |v| vec![(v[0] - v[1]) * v[2] + v[3]]),
@@ -79,13 +80,14 @@ pub fn backward<B: Backend + ?Sized>(
     }
     let count = MapArg::Scalar(Scalar::Float(axes.iter().map(|a| shape[a]).product::<usize>() as f64));
     let compute = x.dtype.compute();
-    let [mean, rstd] = [stretched(mean, &shape)?, stretched(rstd, &shape)?];
+    let each = [stretched(mean, &shape)?, stretched(rstd, &shape)?];
+    let [mean, rstd] = [each[0].view(), each[1].view()];
 
-    let h = match scale {
+    let h = match &scale {
         None => widened(b, g)?,
         Some(s) => {
             let mut h = Temp::new(b, compute, shape)?;
-            run(b, "product", &[MapArg::View(g), MapArg::View(s)], &mut [h.view_mut()], |v| vec![v[0] * v[1]])?;
+            run(b, "product", &[MapArg::View(g), MapArg::View(s.view())], &mut [h.view_mut()], |v| vec![v[0] * v[1]])?;
             Source::Temp(h)
         }
     };
@@ -94,6 +96,7 @@ pub fn backward<B: Backend + ?Sized>(
     run(b, "gradient_times_normalized", &args, &mut [hn.view_mut()], |v| vec![v[0] * ((v[1] - v[2]) * v[3])])?;
     let sum_hn = reduced(b, ReduceOp::Sum, hn.view(), axes)?;
     let sum_hn = stretched(sum_hn.view(), &shape)?;
+    let sum_hn = sum_hn.view();
     let outs = &mut [dx.with(dx.layout)];
     if rms {
         let [h, x, mean, rstd, sum_hn] = [h.view(), x, mean, rstd, sum_hn].map(MapArg::View);
@@ -103,8 +106,8 @@ pub fn backward<B: Backend + ?Sized>(
         });
     }
     let sum_h = reduced(b, ReduceOp::Sum, h.view(), axes)?;
-    let [h, x, mean, rstd, sum_hn, sum_h] =
-        [h.view(), x, mean, rstd, sum_hn, stretched(sum_h.view(), &shape)?].map(MapArg::View);
+    let sum_h = stretched(sum_h.view(), &shape)?;
+    let [h, x, mean, rstd, sum_hn, sum_h] = [h.view(), x, mean, rstd, sum_hn, sum_h.view()].map(MapArg::View);
     run(b, "normalize_backward", &[h, x, mean, rstd, sum_hn, sum_h, count], outs, |v| {
         let n = (v[1] - v[2]) * v[3];
         vec![v[3] * (v[0] - v[5] / v[6] - n * (v[4] / v[6]))]
@@ -118,10 +121,10 @@ fn affine<'a, B: Backend + ?Sized>(
     name: &str,
     x: View<'_>,
     v: Option<View<'a>>,
-) -> Result<Option<View<'a>>> {
+) -> Result<Option<Relaid<'a>>> {
     let Some(v) = v else { return Ok(None) };
     let v = stretched(v, x.layout.shape())?;
-    expect(b, op, name, v, x.dtype, x.layout.dims())?;
+    expect(b, op, name, v.view(), x.dtype, x.layout.dims())?;
     Ok(Some(v))
 }
 

@@ -82,6 +82,7 @@ pub fn max_forward<B: Backend + ?Sized>(
     let windows = Shape::new(&[n, c, taps, places])?;
     let table = Temp::table(b, Shape::new(&[taps, places])?, &table)?;
     let table = stretched(table.view(), &windows)?;
+    let table = table.view();
     let best = Shape::new(&[n, c, 1, places])?;
 
     let mut slot = Temp::new(b, DType::I64, best)?;
@@ -142,7 +143,8 @@ pub fn avg_forward<B: Backend + ?Sized>(
     b.unfold(window, wide.view(), Scalar::Int(0), &mut columns.view_mut())?;
     let kernel_axes = (2..2 + rank).fold(Axes::NONE, Axes::with);
     let sum = reduced(b, ReduceOp::Sum, columns.view(), kernel_axes)?;
-    let args = [MapArg::View(sum.shaped(shape)), MapArg::View(stretched(count.view(), &shape)?)];
+    let (sum, count) = (sum.shaped(shape), stretched(count.view(), &shape)?);
+    let args = [MapArg::View(sum.view()), MapArg::View(count.view())];
     run(b, OP, &args, &mut [out.with(out.layout)], |v| vec![v[0] / v[1]])
 }
 
@@ -164,7 +166,8 @@ pub fn avg_backward<B: Backend + ?Sized>(
     let spatial = dx.layout.dims()[2..].to_vec();
     let count = counts(b, window, count_include_pad, compute, &spatial, &p)?;
     let mut share = Temp::new(b, compute, shape)?;
-    let args = [MapArg::View(g), MapArg::View(stretched(count.view(), &shape)?)];
+    let count = stretched(count.view(), &shape)?;
+    let args = [MapArg::View(g), MapArg::View(count.view())];
     run(b, OP, &args, &mut [share.view_mut()], |v| vec![v[0] / v[1]])?;
     // [n, c, positions..] stretched to [n, c, kernel.., positions..].
     let mut layout = share.layout;
@@ -172,7 +175,8 @@ pub fn avg_backward<B: Backend + ?Sized>(
         layout = layout.unsqueeze(2 + i)?;
     }
     let unfolded = Shape::new(&[&shape[..2], &window.kernel[..rank], &p[..rank]].concat())?;
-    let columns = share.view().with(layout.expand(unfolded)?);
+    let layout = layout.expand(unfolded)?;
+    let columns = share.view().with(&layout);
     let dims = *dx.layout.shape();
     write_as(b, dx, compute, dims, |dx| b.fold(window, columns, dx))
 }

@@ -17,16 +17,16 @@ pub fn forward<B: Backend + ?Sized>(b: &B, log: bool, x: View<'_>, axis: usize, 
     let largest = reduced(b, ReduceOp::Max, x, Axes::one(axis))?;
     let largest = stretched(largest.view(), &shape)?;
     let mut e = Temp::new(b, x.dtype.compute(), shape)?;
-    let args = [MapArg::View(x), MapArg::View(largest)];
+    let args = [MapArg::View(x), MapArg::View(largest.view())];
     run(b, "exp_shifted", &args, &mut [e.view_mut()], |v| vec![(v[0] - v[1]).exp()])?;
     let sum = reduced(b, ReduceOp::Sum, e.view(), Axes::one(axis))?;
     let sum = stretched(sum.view(), &shape)?;
     let mut outs = [out.with(out.layout)];
     if log {
-        let args = [MapArg::View(x), MapArg::View(largest), MapArg::View(sum)];
+        let args = [MapArg::View(x), MapArg::View(largest.view()), MapArg::View(sum.view())];
         run(b, "log_softmax", &args, &mut outs, |v| vec![v[0] - v[1] - v[2].log()])
     } else {
-        run(b, "softmax", &[MapArg::View(e.view()), MapArg::View(sum)], &mut outs, |v| vec![v[0] / v[1]])
+        run(b, "softmax", &[MapArg::View(e.view()), MapArg::View(sum.view())], &mut outs, |v| vec![v[0] / v[1]])
     }
 }
 
@@ -52,13 +52,15 @@ pub fn backward<B: Backend + ?Sized>(
     if log {
         let wide = widened(b, g)?;
         let sum = reduced(b, ReduceOp::Sum, wide.view(), Axes::one(axis))?;
-        let args = [MapArg::View(y), MapArg::View(g), MapArg::View(stretched(sum.view(), &shape)?)];
+        let sum = stretched(sum.view(), &shape)?;
+        let args = [MapArg::View(y), MapArg::View(g), MapArg::View(sum.view())];
         run(b, op, &args, &mut outs, |v| vec![v[1] - v[0].exp() * v[2]])
     } else {
         let mut gy = Temp::new(b, y.dtype.compute(), shape)?;
         run(b, "product", &[MapArg::View(g), MapArg::View(y)], &mut [gy.view_mut()], |v| vec![v[0] * v[1]])?;
         let sum = reduced(b, ReduceOp::Sum, gy.view(), Axes::one(axis))?;
-        let args = [MapArg::View(y), MapArg::View(g), MapArg::View(stretched(sum.view(), &shape)?)];
+        let sum = stretched(sum.view(), &shape)?;
+        let args = [MapArg::View(y), MapArg::View(g), MapArg::View(sum.view())];
         run(b, op, &args, &mut outs, |v| vec![v[0] * (v[1] - v[2])])
     }
 }

@@ -108,12 +108,12 @@ fn with_forward(
     let mut out = b.alloc(layouts[0].numel() * dtypes[0].size())?;
     let mut lse = b.alloc(layouts[1].numel() * dtypes[1].size())?;
     {
-        let mut out = ViewMut { buffer: &mut out, dtype: dtypes[0], layout: layouts[0] };
-        let mut lse = ViewMut { buffer: &mut lse, dtype: dtypes[1], layout: layouts[1] };
+        let mut out = ViewMut { buffer: &mut out, dtype: dtypes[0], layout: &layouts[0] };
+        let mut lse = ViewMut { buffer: &mut lse, dtype: dtypes[1], layout: &layouts[1] };
         b.attention(params, ins[0], ins[1], ins[2], mask, &mut out, &mut lse)?;
     }
     f(
-        View { buffer: &out, dtype: dtypes[0], layout: layouts[0] },
-        View { buffer: &lse, dtype: dtypes[1], layout: layouts[1] },
+        View { buffer: &out, dtype: dtypes[0], layout: &layouts[0] },
+        View { buffer: &lse, dtype: dtypes[1], layout: &layouts[1] },
     )
 }

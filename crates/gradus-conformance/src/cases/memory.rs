@@ -73,8 +73,8 @@ pub(super) fn run(s: &mut Suite<'_>) {
         let one = |seed: usize| -> gradus_backend::Result<bool> {
             let values: Vec<f32> = (0..15).map(|i| (i * seed) as f32).collect();
             let (x, mut y) = (uploaded(b, f32::as_bytes(&values))?, uploaded(b, &[0; 60])?);
-            let view = View { buffer: &x, dtype: DType::F32, layout };
-            let out = ViewMut { buffer: &mut y, dtype: DType::F32, layout };
+            let view = View { buffer: &x, dtype: DType::F32, layout: &layout };
+            let out = ViewMut { buffer: &mut y, dtype: DType::F32, layout: &layout };
             b.map(&add, &[MapArg::View(view), MapArg::View(view)], &mut [out])?;
             let mut back = [0; 60];
             b.download(&y, 0, &mut back)?;

@@ -36,11 +36,11 @@ impl Tensor {
     }
 
     fn view(&self) -> View<'_> {
-        View { buffer: &self.buffer, dtype: self.dtype, layout: self.layout }
+        View { buffer: &self.buffer, dtype: self.dtype, layout: &self.layout }
     }
 
     fn out(&mut self) -> ViewMut<'_> {
-        ViewMut { buffer: &mut self.buffer, dtype: self.dtype, layout: self.layout }
+        ViewMut { buffer: &mut self.buffer, dtype: self.dtype, layout: &self.layout }
     }
 }
 
@@ -73,23 +73,24 @@ fn views(s: &mut Suite<'_>) {
     let outside = Layout::contiguous(shape(&[64]));
     s.refuse("refusals/views/input_outside_its_buffer", &Refusal::Any, |b| {
         let (x, mut out) = (Tensor::new(b, F32, &[4])?, Tensor::new(b, F32, &[64])?);
-        b.copy_strided(x.view().with(outside), &mut out.out())
+        b.copy_strided(x.view().with(&outside), &mut out.out())
     });
     s.refuse("refusals/views/output_outside_its_buffer", &Refusal::Any, |b| {
         let (x, mut out) = (Tensor::new(b, F32, &[64])?, Tensor::new(b, F32, &[4])?);
-        b.copy_strided(x.view(), &mut out.out().with(outside))
+        b.copy_strided(x.view(), &mut out.out().with(&outside))
     });
     s.refuse("refusals/views/fill_outside_the_buffer", &Refusal::Any, |b| {
-        b.fill(&mut Tensor::new(b, F32, &[4])?.out().with(outside), Scalar::Float(1.0))
+        b.fill(&mut Tensor::new(b, F32, &[4])?.out().with(&outside), Scalar::Float(1.0))
     });
     s.refuse("refusals/views/map_outside_the_buffer", &Refusal::Any, |b| {
         let kernel = Kernel::build("neg", &[F32], |v| vec![-v[0]])?;
         let (x, mut out) = (Tensor::new(b, F32, &[4])?, Tensor::new(b, F32, &[64])?);
-        b.map(&kernel, &[MapArg::View(x.view().with(outside))], &mut [out.out()])
+        b.map(&kernel, &[MapArg::View(x.view().with(&outside))], &mut [out.out()])
     });
     s.refuse("refusals/views/gemm_outside_the_buffer", &Refusal::Any, |b| {
         let (x, mut out) = (Tensor::new(b, F32, &[4])?, Tensor::new(b, F32, &[8, 8])?);
-        let a = x.view().with(Layout::contiguous(shape(&[8, 8])));
+        let larger = Layout::contiguous(shape(&[8, 8]));
+        let a = x.view().with(&larger);
         b.gemm(Scalar::Int(1), a, a, Scalar::Int(0), &mut out.out())
     });
     // Two rows in one place.
@@ -97,7 +98,7 @@ fn views(s: &mut Suite<'_>) {
     s.refuse("refusals/views/copy_to_a_stretched_output", &Refusal::Any, |b| {
         let (x, mut out) = (Tensor::new(b, F32, &[3, 4])?, Tensor::new(b, F32, &[3, 4])?);
         let layout = stretched(out.layout)?;
-        b.copy_strided(x.view(), &mut out.out().with(layout))
+        b.copy_strided(x.view(), &mut out.out().with(&layout))
     });
     s.refuse("refusals/views/map_to_a_stretched_output", &Refusal::Any, |b| {
         let kernel = Kernel::build("neg", &[F32], |v| vec![-v[0]])?;
@@ -108,7 +109,7 @@ fn views(s: &mut Suite<'_>) {
     s.refuse("refusals/views/gemm_to_a_stretched_output", &Refusal::Any, |b| {
         let (x, mut out) = (Tensor::new(b, F32, &[3, 3])?, Tensor::new(b, F32, &[3, 3])?);
         let layout = stretched(out.layout)?;
-        b.gemm(Scalar::Int(1), x.view(), x.view(), Scalar::Int(0), &mut out.out().with(layout))
+        b.gemm(Scalar::Int(1), x.view(), x.view(), Scalar::Int(0), &mut out.out().with(&layout))
     });
     s.refuse("refusals/views/buffer_of_another_backend", &Refusal::Any, |b| {
         let oracle = OracleBackend::new();

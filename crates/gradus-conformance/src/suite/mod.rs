@@ -303,10 +303,10 @@ fn attempt(
 fn execute(backend: &dyn Backend, inputs: &[Placed], outputs: &[Placed], call: &Call<'_>) -> Result<Vec<Vec<u8>>> {
     let ins = inputs.iter().map(|p| uploaded(backend, &p.bytes)).collect::<Result<Vec<_>>>()?;
     let mut outs = outputs.iter().map(|p| uploaded(backend, &p.bytes)).collect::<Result<Vec<_>>>()?;
-    let view = |(buffer, p): (_, &Placed)| View { buffer, dtype: p.dtype, layout: p.layout };
-    let views: Vec<_> = ins.iter().zip(inputs).map(view).collect();
+    let views: Vec<_> =
+        ins.iter().zip(inputs).map(|(buffer, p)| View { buffer, dtype: p.dtype, layout: &p.layout }).collect();
     let mut targets: Vec<_> =
-        outs.iter_mut().zip(outputs).map(|(buffer, p)| ViewMut { buffer, dtype: p.dtype, layout: p.layout }).collect();
+        outs.iter_mut().zip(outputs).map(|(buffer, p)| ViewMut { buffer, dtype: p.dtype, layout: &p.layout }).collect();
     call(backend, &views, &mut targets)?;
     backend.synchronize()?;
     let mut results = Vec::new();

@@ -24,11 +24,11 @@ impl Tensor {
     }
 
     pub fn view(&self) -> View<'_> {
-        View { buffer: &self.buffer, dtype: self.dtype, layout: self.layout }
+        View { buffer: &self.buffer, dtype: self.dtype, layout: &self.layout }
     }
 
     pub fn out(&mut self) -> ViewMut<'_> {
-        ViewMut { buffer: &mut self.buffer, dtype: self.dtype, layout: self.layout }
+        ViewMut { buffer: &mut self.buffer, dtype: self.dtype, layout: &self.layout }
     }
 
     pub fn values<T: Element>(&self, b: &OracleBackend) -> Vec<T> {

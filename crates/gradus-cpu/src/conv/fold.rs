@@ -17,7 +17,7 @@ fn unfolded(op: &str, window: &Window, x: View<'_>) -> Result<(usize, Geometry, 
         let m = format!("a window over {} axes; it has 1 to 3", window.rank);
         return Err(gradus_backend::Error::argument(op, m));
     }
-    let (n, c, spatial) = split(op, "the folded side", &x.layout, window.rank)?;
+    let (n, c, spatial) = split(op, "the folded side", x.layout, window.rank)?;
     let g = Geometry::new(op, window, spatial)?;
     g.check(op)?;
     let mut dims = vec![n, c];

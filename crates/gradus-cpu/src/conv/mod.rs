@@ -45,8 +45,8 @@ impl Sizes {
         if !(1..=3).contains(&w.rank) {
             return Err(Error::argument(op, format!("a window over {} axes; it has 1 to 3", w.rank)));
         }
-        let (n, c, spatial) = split(op, "the input", &x.layout, w.rank)?;
-        let (k, cg, kernel) = split(op, "the weight", &weight.layout, w.rank)?;
+        let (n, c, spatial) = split(op, "the input", x.layout, w.rank)?;
+        let (k, cg, kernel) = split(op, "the weight", weight.layout, w.rank)?;
         check_shape(op, "the kernel", kernel, &w.kernel[..w.rank])?;
         if groups == 0 || !c.is_multiple_of(groups) || !k.is_multiple_of(groups) {
             let m = format!("{c} input and {k} output channels do not divide into {groups} groups");

@@ -184,7 +184,7 @@ fn an_image_has_the_same_bits_alone_and_in_a_batch() {
     let run = |n: usize| {
         let mut y = Tensor::canary(&cpu, DType::F32, &[n, 8, 9, 9], Lie::Contiguous);
         let layout = x.layout.narrow(0, 0, n).unwrap();
-        cpu.conv(&win, 1, x.view().with(layout), w.view(), None, &mut y.view_mut()).unwrap();
+        cpu.conv(&win, 1, x.view().with(&layout), w.view(), None, &mut y.view_mut()).unwrap();
         y.bytes(&cpu)
     };
     assert!(run(5).starts_with(&run(1)));

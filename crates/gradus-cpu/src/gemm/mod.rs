@@ -15,7 +15,7 @@ pub(crate) mod transpose;
 mod tests;
 
 use gradus_backend::shape::MAX_RANK;
-use gradus_backend::{DType, Element, Error, Layout, Result, Scalar, View, ViewMut};
+use gradus_backend::{DType, Element, Error, Result, Scalar, View, ViewMut};
 
 pub(crate) use block::{MatMut, Product, products, tile};
 pub(crate) use kernel::Real;
@@ -65,7 +65,7 @@ impl Plan {
             n,
             k,
             strides: layouts.map(|l| [l.strides()[r], l.strides()[r + 1]]),
-            offsets: layouts.map(Layout::offset),
+            offsets: layouts.map(|l| l.offset()),
             batch_rank: 0,
             batch: [1; MAX_RANK],
             batch_strides: [[0; 3]; MAX_RANK],
@@ -147,7 +147,7 @@ pub(crate) fn gemm(
     check_dtype(OP, "c", c.dtype, a.dtype)?;
     let (a, b) = (&a, &b);
     let plan = &mut Plan::new(a, b, c)?;
-    check_output(OP, "c", &c.layout)?;
+    check_output(OP, "c", c.layout)?;
     match a.dtype {
         DType::F64 => float::<f64>(cpu, plan, alpha, a, b, beta, c),
         DType::F32 => float::<f32>(cpu, plan, alpha, a, b, beta, c),

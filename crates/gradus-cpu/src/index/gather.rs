@@ -13,20 +13,20 @@ use crate::parallel::Disjoint;
 /// See [`Backend::gather`](gradus_backend::Backend::gather).
 pub(crate) fn gather(cpu: &CpuBackend, x: View<'_>, axis: usize, index: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
     const OP: &str = "gather";
-    let walk = Walk::along(OP, axis, &index.layout, &out.layout, &x.layout)?;
+    let walk = Walk::along(OP, axis, index.layout, out.layout, x.layout)?;
     run(cpu, OP, &walk, x, index, out)
 }
 
 /// See [`Backend::embedding`](gradus_backend::Backend::embedding).
 pub(crate) fn embedding(cpu: &CpuBackend, weight: View<'_>, index: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
     const OP: &str = "embedding";
-    let walk = Walk::rows(OP, &index.layout, &out.layout, &weight.layout)?;
+    let walk = Walk::rows(OP, index.layout, out.layout, weight.layout)?;
     run(cpu, OP, &walk, weight, index, out)
 }
 
 fn run(cpu: &CpuBackend, op: &str, walk: &Walk, x: View<'_>, index: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
     check_dtype(op, "out", out.dtype, x.dtype)?;
-    check_output(op, "out", &out.layout)?;
+    check_output(op, "out", out.layout)?;
     let index = Indices::new(cpu, op, index)?;
     with_any!(x.dtype, T => pick::<T>(cpu, op, walk, cpu.slice(op, x)?, &index, cpu.slice_mut(op, out)?))
 }

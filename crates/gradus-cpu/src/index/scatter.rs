@@ -24,8 +24,8 @@ pub(crate) fn scatter(
 ) -> Result<()> {
     const OP: &str = "scatter";
     check_dtype(OP, "src", src.dtype, out.dtype)?;
-    check_output(OP, "out", &out.layout)?;
-    let walk = Walk::along(OP, axis, &index.layout, &src.layout, &out.layout)?;
+    check_output(OP, "out", out.layout)?;
+    let walk = Walk::along(OP, axis, index.layout, src.layout, out.layout)?;
     let indices = Indices::new(cpu, OP, index)?;
     match op {
         ScatterOp::Set => with_any!(out.dtype, T => {
@@ -36,10 +36,10 @@ pub(crate) fn scatter(
         }),
         ScatterOp::Add if is_half(out.dtype) => {
             // Sums in f32, of the whole output, rounded once.
-            cpu.check_view(OP, out.buffer, out.dtype, &out.layout)?;
+            cpu.check_view(OP, out.buffer, out.dtype, out.layout)?;
             let mut sums = Temp::new(cpu, DType::F32, out.layout.dims())?;
             convert(cpu, OP, out.as_view(), &mut sums.view_mut())?;
-            let walk = Walk::along(OP, axis, &index.layout, &src.layout, &sums.view().layout)?;
+            let walk = Walk::along(OP, axis, index.layout, src.layout, sums.view().layout)?;
             walk.check(cpu, OP, &indices)?;
             add(cpu, OP, &walk, &indices, None, src, &mut sums.view_mut())?;
             convert(cpu, OP, sums.view(), out)
@@ -61,14 +61,14 @@ pub(crate) fn embedding_backward(
 ) -> Result<()> {
     const OP: &str = "embedding_backward";
     check_dtype(OP, "g", g.dtype, dw.dtype)?;
-    check_output(OP, "dw", &dw.layout)?;
-    cpu.check_view(OP, dw.buffer, dw.dtype, &dw.layout)?;
+    check_output(OP, "dw", dw.layout)?;
+    cpu.check_view(OP, dw.buffer, dw.dtype, dw.layout)?;
     let indices = Indices::new(cpu, OP, index)?;
     let half = is_half(dw.dtype);
     let mut sums = Temp::new(cpu, DType::F32, if half { dw.layout.dims() } else { &[0] })?;
     let layout = dw.layout;
     let mut to = if half { sums.view_mut() } else { dw.with(layout) };
-    let walk = Walk::rows(OP, &index.layout, &g.layout, &to.layout)?;
+    let walk = Walk::rows(OP, index.layout, g.layout, to.layout)?;
     walk.check(cpu, OP, &indices)?;
     clear(cpu, OP, &mut to)?;
     add(cpu, OP, &walk, &indices, padding_index, g, &mut to)?;
@@ -81,7 +81,7 @@ fn is_half(dtype: DType) -> bool {
 
 /// Sets every element to 0.
 fn clear(cpu: &CpuBackend, op: &str, out: &mut ViewMut<'_>) -> Result<()> {
-    let (rows, len, [step]) = Nest::<1>::new(&[&out.layout]).split_inner();
+    let (rows, len, [step]) = Nest::<1>::new(&[out.layout]).split_inner();
     with_number!(op, out.dtype, T => {
         let out = Disjoint::new(cpu.slice_mut::<T>(op, out)?);
         cpu.parallel_for(rows.numel(), (super::TASK / len.max(1)).max(1), |r| rows.for_each(r, |_, [at]| {
@@ -109,7 +109,7 @@ fn convert(cpu: &CpuBackend, op: &str, x: View<'_>, out: &mut ViewMut<'_>) -> Re
         });
     }
     use gradus_backend::{bf16, f16};
-    let nest = Nest::<2>::new(&[&x.layout, &out.layout]);
+    let nest = Nest::<2>::new(&[x.layout, out.layout]);
     match (x.dtype, out.dtype) {
         (DType::F16, _) => each(cpu, nest, cpu.slice::<f16>(op, x)?, cpu.slice_mut(op, out)?, Summable::widen),
         (DType::BF16, _) => each(cpu, nest, cpu.slice::<bf16>(op, x)?, cpu.slice_mut(op, out)?, Summable::widen),

@@ -70,7 +70,8 @@ fn a_stretched_index_moves_rows() {
     let cpu = CpuBackend::with_threads(2).unwrap();
     let x = Tensor::new(&cpu, DType::F32, &[7, 4, 5], Lie::Contiguous, |i| i as f64);
     let index = Tensor::new(&cpu, DType::I64, &[3, 1, 1], Lie::Contiguous, |i| [6.0, 0.0, 6.0][i]);
-    let stretched = index.view().with(index.layout.expand(Shape::new(&[3, 4, 5]).unwrap()).unwrap());
+    let stretched = index.layout.expand(Shape::new(&[3, 4, 5]).unwrap()).unwrap();
+    let stretched = index.view().with(&stretched);
     for lie in Lie::ALL {
         let mut out = Tensor::canary(&cpu, DType::F32, &[3, 4, 5], lie);
         cpu.gather(x.view(), 0, stretched, &mut out.view_mut()).unwrap();

@@ -107,7 +107,7 @@ fn memory<T: Direct>(v: &View<'_>, contiguous: bool) -> Option<Source<T>> {
         return Some(Source::Memory(first));
     }
     // SAFETY: the view has elements, and its positions were checked to lie in the buffer.
-    super::is_uniform(&v.layout).then(|| Source::Splat(unsafe { *first }))
+    super::is_uniform(v.layout).then(|| Source::Splat(unsafe { *first }))
 }
 
 fn typed<T: Direct>(

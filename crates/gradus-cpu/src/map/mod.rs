@@ -56,7 +56,7 @@ fn check(cpu: &CpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &[ViewMut
             MapArg::View(v) => {
                 check_dtype(op, "an argument", v.dtype, dtype)?;
                 check_shape(op, "an argument", v.layout.dims(), shape)?;
-                contiguous |= u32::from(cpu.check_view(op, v.buffer, v.dtype, &v.layout)?) << k;
+                contiguous |= u32::from(cpu.check_view(op, v.buffer, v.dtype, v.layout)?) << k;
             }
             MapArg::Output(k) => {
                 let Some(out) = outs.get(*k) else {
@@ -102,13 +102,13 @@ fn general(
     for (k, (arg, &dtype)) in args.iter().zip(kernel.args()).enumerate() {
         operands.push(match arg {
             MapArg::View(v) => {
-                let uniform = is_uniform(&v.layout);
+                let uniform = is_uniform(v.layout);
                 flat &= uniform || contiguous >> k & 1 == 1;
-                let layout = (!uniform).then_some(&v.layout);
+                let layout = (!uniform).then_some(v.layout);
                 Operand { base: v.buffer.as_ptr().as_ptr(), dtype, layout }
             }
             MapArg::Output(k) => {
-                Operand { base: outs[*k].buffer.as_ptr().as_ptr(), dtype, layout: Some(&outs[*k].layout) }
+                Operand { base: outs[*k].buffer.as_ptr().as_ptr(), dtype, layout: Some(outs[*k].layout) }
             }
             MapArg::Scalar(_) => Operand { base: std::ptr::null_mut(), dtype, layout: None },
         });
@@ -116,7 +116,7 @@ fn general(
     operands.extend(outs.iter().map(|o| Operand {
         base: o.buffer.as_ptr().as_ptr(),
         dtype: o.dtype,
-        layout: Some(&o.layout),
+        layout: Some(o.layout),
     }));
     let walk = if flat { Walk::Flat } else { Walk::choose(&operands) };
     let mut arg_modes = [ArgMode::Uniform; MAX_ARGS];

@@ -29,11 +29,11 @@ impl Tensor {
     }
 
     fn view(&self) -> View<'_> {
-        View { buffer: &self.buffer, dtype: self.dtype, layout: self.layout }
+        View { buffer: &self.buffer, dtype: self.dtype, layout: &self.layout }
     }
 
     fn view_mut(&mut self) -> ViewMut<'_> {
-        ViewMut { buffer: &mut self.buffer, dtype: self.dtype, layout: self.layout }
+        ViewMut { buffer: &mut self.buffer, dtype: self.dtype, layout: &self.layout }
     }
 
     /// Bit patterns in row-major order; asserts that what lies in between was left alone.
@@ -493,7 +493,7 @@ fn wrong_operands_are_typed_errors() {
     assert_eq!(kind(&[v, MapArg::View(short.view())]), ErrorKind::ShapeMismatch);
     assert_eq!(kind(&[v, MapArg::View(int.view())]), ErrorKind::DTypeMismatch);
     assert_eq!(kind(&[v, MapArg::Output(1)]), ErrorKind::InvalidArgument);
-    let far = View { layout: Layout::from_parts(shape(&[4]), &[1], 100, 104).unwrap(), ..x.view() };
+    let far = View { layout: &Layout::from_parts(shape(&[4]), &[1], 100, 104).unwrap(), ..x.view() };
     assert_eq!(kind(&[v, MapArg::View(far)]), ErrorKind::InvalidArgument);
     assert!(map(&cpu, &add, &[v, v], &mut []).is_err());
     let mut overlapping = Tensor::new(&cpu, DType::F32, flat(1), |_| 0);

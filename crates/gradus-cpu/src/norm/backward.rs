@@ -31,8 +31,7 @@ pub(crate) fn normalize_backward(
         check_dtype(OP, name, dtype, x.dtype)?;
         check_shape(OP, name, layout.dims(), x.layout.dims())?;
     }
-    check_output(OP, "dx", &dx.layout)?;
-    let scale = affine(OP, "scale", x, scale)?;
+    check_output(OP, "dx", dx.layout)?;
     with_float!(OP, x.dtype, T => backward::<T>(cpu, rms, axes, g, x, scale, mean, rstd, dx))
 }
 
@@ -47,11 +46,12 @@ fn backward<S: Kernel>(
     rstd: View<'_>,
     dx: &mut ViewMut<'_>,
 ) -> Result<()> {
+    let scale_layout = affine(OP, "scale", x, scale)?;
     let (xl, isa) = (x.layout, cpu.isa());
     let (mean_layout, rstd_layout) = (mean.layout, rstd.layout);
     let (x, g_layout) = (cpu.slice::<S>(OP, x)?, g.layout);
     let g = cpu.slice::<S>(OP, g)?;
-    let (scale_layout, dx_layout) = (scale.map(|s| s.layout), dx.layout);
+    let dx_layout = dx.layout;
     let scale = scale.map(|s| cpu.slice::<S>(OP, s)).transpose()?;
     let (mean, rstd) = (cpu.slice::<S::Compute>(OP, mean)?, cpu.slice::<S::Compute>(OP, rstd)?);
     let dx = Disjoint::new(cpu.slice_mut::<S>(OP, dx)?);
@@ -61,12 +61,12 @@ fn backward<S: Kernel>(
     let groups = Groups::<6>::new(
         axes,
         [
-            Some(xl),
-            Some(g_layout),
-            Some(dx_layout),
+            Some(*xl),
+            Some(*g_layout),
+            Some(*dx_layout),
             scale_layout,
-            stretch(&mean_layout, &xl)?,
-            stretch(&rstd_layout, &xl)?,
+            stretch(mean_layout, xl)?,
+            stretch(rstd_layout, xl)?,
         ],
     )?;
     let number = |v: f64| <S::Compute as Real>::from_f64(v);

@@ -91,15 +91,15 @@ impl<const N: usize> Groups<N> {
     }
 }
 
-/// A scale or shift, checked and stretched to the shape of `x`.
-fn affine<'a>(op: &str, name: &str, x: View<'_>, v: Option<View<'a>>) -> Result<Option<View<'a>>> {
+/// The layout of a scale or shift, checked and stretched to the shape of `x`.
+fn affine(op: &str, name: &str, x: View<'_>, v: Option<View<'_>>) -> Result<Option<Layout>> {
     let Some(v) = v else { return Ok(None) };
     check_dtype(op, name, v.dtype, x.dtype)?;
     let stretched = v.layout.expand(*x.layout.shape()).map_err(|_| {
         let m = format!("{name} has shape {}, which does not stretch to {}", v.layout.shape(), x.layout.shape());
         Error::new(ErrorKind::Broadcast, op, m)
     })?;
-    Ok(Some(v.with(stretched)))
+    Ok(Some(stretched))
 }
 
 /// Checks the dtype of `x`, the axes, and the two statistics.
@@ -143,11 +143,11 @@ pub(crate) fn normalize(
     check(OP, axes, x, mean.as_view(), rstd.as_view())?;
     check_dtype(OP, "out", out.dtype, x.dtype)?;
     check_shape(OP, "out", out.layout.dims(), x.layout.dims())?;
-    for (name, l) in [("out", &out.layout), ("mean", &mean.layout), ("rstd", &rstd.layout)] {
+    for (name, l) in [("out", out.layout), ("mean", mean.layout), ("rstd", rstd.layout)] {
         check_output(OP, name, l)?;
     }
-    let (scale, shift) = (affine(OP, "scale", x, scale)?, affine(OP, "shift", x, shift)?);
-    with_float!(OP, x.dtype, T => forward::<T>(cpu, rms, axes, eps, x, scale, shift, out, mean, rstd))
+    let affine = [affine(OP, "scale", x, scale)?, affine(OP, "shift", x, shift)?];
+    with_float!(OP, x.dtype, T => forward::<T>(cpu, rms, axes, eps, x, (scale, shift), affine, out, mean, rstd))
 }
 
 fn forward<S: Kernel>(
@@ -156,25 +156,18 @@ fn forward<S: Kernel>(
     axes: Axes,
     eps: f64,
     x: View<'_>,
-    scale: Option<View<'_>>,
-    shift: Option<View<'_>>,
+    (scale, shift): (Option<View<'_>>, Option<View<'_>>),
+    [scale_layout, shift_layout]: [Option<Layout>; 2],
     out: &mut ViewMut<'_>,
     mean: &mut ViewMut<'_>,
     rstd: &mut ViewMut<'_>,
 ) -> Result<()> {
     const OP: &str = "normalize";
     let (xl, isa) = (x.layout, cpu.isa());
-    let stat = |l: &Layout| if xl.numel() == 0 { Ok(None) } else { stretch(l, &xl) };
+    let stat = |l: &Layout| if xl.numel() == 0 { Ok(None) } else { stretch(l, xl) };
     let groups = Groups::<6>::new(
         axes,
-        [
-            Some(xl),
-            Some(out.layout),
-            scale.map(|s| s.layout),
-            shift.map(|s| s.layout),
-            stat(&mean.layout)?,
-            stat(&rstd.layout)?,
-        ],
+        [Some(*xl), Some(*out.layout), scale_layout, shift_layout, stat(mean.layout)?, stat(rstd.layout)?],
     )?;
     let x = cpu.slice::<S>(OP, x)?;
     let scale = scale.map(|s| cpu.slice::<S>(OP, s)).transpose()?;

@@ -39,7 +39,7 @@ pub(crate) fn reduce(cpu: &CpuBackend, op: ReduceOp, x: View<'_>, axes: Axes, ou
     };
     check_dtype(name, "the output", out.dtype, dtype)?;
     check_shape(name, "the output", out.layout.dims(), &x.layout.shape().reduced(axes, true))?;
-    cpu.check_view(name, x.buffer, x.dtype, &x.layout)?;
+    cpu.check_view(name, x.buffer, x.dtype, x.layout)?;
     cpu.check_out(name, out)?;
     let count: usize = axes.iter().map(|a| x.layout.dims()[a]).product();
     if out.layout.numel() == 0 {
@@ -50,7 +50,7 @@ pub(crate) fn reduce(cpu: &CpuBackend, op: ReduceOp, x: View<'_>, axes: Axes, ou
         return Err(Error::argument(name, m));
     }
     let k = table(op, x.dtype);
-    let (kept, reduced) = split(&x.layout, &out.layout, axes)?;
+    let (kept, reduced) = split(x.layout, out.layout, axes)?;
     let task = Task {
         cpu,
         k,

@@ -64,8 +64,14 @@ impl Gradients {
         let Some(slot) = slot else {
             return Err(Error::new(ErrorKind::Autograd, "gradients", "the tensor has no gradient to replace"));
         };
-        if slot.shape() != gradient.shape() || slot.dtype() != gradient.dtype() || slot.device() != gradient.device() {
-            let e = Error::shape("gradients", "a gradient has the shape, dtype and device of its tensor");
+        let kind = match () {
+            () if slot.device() != gradient.device() => Some(ErrorKind::DeviceMismatch),
+            () if slot.dtype() != gradient.dtype() => Some(ErrorKind::DTypeMismatch),
+            () if slot.shape() != gradient.shape() => Some(ErrorKind::ShapeMismatch),
+            () => None,
+        };
+        if let Some(kind) = kind {
+            let e = Error::new(kind, "gradients", "a gradient has the shape, dtype and device of its tensor");
             return Err(gradient.describe(slot.describe(e, "tensor"), "gradient"));
         }
         *slot = gradient;

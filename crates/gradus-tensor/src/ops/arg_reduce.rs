@@ -3,7 +3,7 @@
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{ArgReduceOp, Axes, DType, Error, Result};
 
-use super::{Spec, run};
+use super::{Spec, run_one};
 use crate::Tensor;
 
 impl Tensor {
@@ -28,8 +28,7 @@ fn arg_reduce(name: &str, op: ArgReduceOp, x: &Tensor, axis: isize, keepdim: boo
             x.describe(Error::argument(name, format!("axis {axis} is empty: it has no extreme element")), "self")
         );
     }
-    let spec = [Spec { shape: kept, dtype: DType::I64 }];
-    let y =
-        run(x.device(), &spec, &[x], |b, inputs, outs| b.arg_reduce(op, inputs[0], axis, &mut outs[0]))?.swap_remove(0);
+    let spec = Spec { shape: kept, dtype: DType::I64 };
+    let y = run_one(x.device(), &spec, &[x], |b, inputs, outs| b.arg_reduce(op, inputs[0], axis, &mut outs[0]))?;
     if keepdim { Ok(y) } else { y.squeeze(axis as isize) }
 }

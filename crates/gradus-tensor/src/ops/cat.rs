@@ -41,7 +41,7 @@ impl Operation for Cat {
         for x in inputs {
             let len = x.layout.dims()[self.axis];
             if x.layout.numel() > 0 {
-                backend.copy_strided(*x, &mut outputs[0].with(whole.narrow(self.axis, start, len)?))?;
+                backend.copy_strided(*x, &mut outputs[0].with(&whole.narrow(self.axis, start, len)?))?;
             }
             start += len;
         }

@@ -6,7 +6,7 @@
 use gradus_backend::{Backend, CrossEntropyParams, DType, Error, Result, Scalar, View, ViewMut};
 use smallvec::smallvec;
 
-use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply, grads, run};
+use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply, grads, run_one};
 use crate::Tensor;
 
 /// How the losses of the rows combine.
@@ -97,7 +97,7 @@ impl Operation for CrossEntropy {
             let forward = |b: &dyn Backend, x: &[View<'_>], outs: &mut [ViewMut<'_>]| {
                 b.cross_entropy_backward(&self.params, x[0], x[1], x[2], x[3], &mut outs[0])
             };
-            run(logits.device(), &[ctx.input_spec(0)], &[&logits, &target, &lse, g], forward)?.swap_remove(0)
+            run_one(logits.device(), &ctx.input_spec(0), &[&logits, &target, &lse, g], forward)?
         };
         Ok(grads([Some(dx), None]))
     }

@@ -12,7 +12,7 @@ use gradus_backend::{
 };
 use smallvec::SmallVec;
 
-use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply_one};
+use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply_one, one};
 use crate::Tensor;
 
 /// Which dtypes an elementwise operation computes in.
@@ -118,16 +118,23 @@ impl Elementwise {
     /// dtype cannot represent, operands on different devices.
     #[track_caller]
     pub fn apply(&self, operands: &[Operand<'_>]) -> Result<Tensor> {
-        let tensors_given = operands.iter().filter(|o| matches!(o, Operand::Tensor(_))).count();
-        if operands.len() != usize::from(self.arity) || tensors_given == 0 {
-            let m = format!("{} operands, {tensors_given} of them tensors; it takes {}", operands.len(), self.arity);
-            return Err(
-                Error::argument(self.name, m).help("pass one operand an argument, at least one of them a tensor")
-            );
+        let (mut tensors, mut scalars, mut integers) = (0, 0, false);
+        for (i, o) in operands.iter().enumerate() {
+            match o {
+                Operand::Tensor(t) => {
+                    tensors += 1;
+                    integers |= t.dtype().is_int();
+                }
+                Operand::Scalar(_) => scalars |= 1u8.wrapping_shl(i as u32),
+            }
         }
-        let integers = |o: &Operand<'_>| matches!(o, Operand::Tensor(t) if t.dtype().is_int());
+        if operands.len() != usize::from(self.arity) || tensors == 0 {
+            let m = format!("{} operands, {tensors} of them tensors; it takes {}", operands.len(), self.arity);
+            let e = Error::argument(self.name, m);
+            return Err(e.help("pass one operand an argument, at least one of them a tensor"));
+        }
         let compared: SmallVec<[Operand<'_>; 2]>;
-        let operands = if self.class == Class::Compare && operands.iter().any(integers) {
+        let operands = if self.class == Class::Compare && integers {
             let exact =
                 operands.iter().map(|&o| if let Operand::Scalar(s) = o { Operand::Scalar(integral(s)) } else { o });
             compared = exact.collect();
@@ -136,28 +143,32 @@ impl Elementwise {
             operands
         };
         let common = self.common_dtype(operands)?;
-        let scalars =
-            (0..operands.len()).filter(|&i| matches!(operands[i], Operand::Scalar(_))).fold(0, |mask, i| mask | 1 << i);
         let kernel = self.kernel_with(common, scalars)?;
-        let mut tensors: SmallVec<[Tensor; 3]> = SmallVec::new();
-        let mut args = SmallVec::new();
+        let wanted = |i: usize| if self.is_condition(i) { DType::Bool } else { common };
+        let mut casts: SmallVec<[Tensor; 2]> = SmallVec::new();
         for (i, operand) in operands.iter().enumerate() {
-            let dtype = if self.is_condition(i) { DType::Bool } else { common };
             match *operand {
-                Operand::Tensor(t) => {
-                    args.push(Arg::Tensor(tensors.len()));
-                    tensors.push(if t.dtype() == dtype { t.clone() } else { t.to_dtype(dtype)? });
+                Operand::Tensor(t) if t.dtype() != wanted(i) => casts.push(t.to_dtype(wanted(i))?),
+                Operand::Scalar(s) if wanted(i) != DType::Bool => {
+                    s.check(common).map_err(|e| Error::argument(self.name, e.message()))?;
                 }
-                Operand::Scalar(s) => {
-                    if dtype != DType::Bool {
-                        s.check(dtype).map_err(|e| Error::argument(self.name, e.message()))?;
-                    }
-                    args.push(Arg::Scalar(s));
-                }
+                _ => {}
             }
         }
-        let refs: SmallVec<[&Tensor; 3]> = tensors.iter().collect();
-        apply_one(Map { kernel, args }, &refs)
+        let mut casts = casts.iter();
+        let mut inputs: SmallVec<[&Tensor; 4]> = SmallVec::new();
+        let mut args: SmallVec<[Arg; 3]> = SmallVec::new();
+        for (i, operand) in operands.iter().enumerate() {
+            match *operand {
+                Operand::Tensor(t) => {
+                    args.push(Arg::Tensor(inputs.len()));
+                    let cast = if t.dtype() == wanted(i) { None } else { casts.next() };
+                    inputs.push(cast.unwrap_or(t));
+                }
+                Operand::Scalar(s) => args.push(Arg::Scalar(s)),
+            }
+        }
+        apply_one(Map { kernel, args }, &inputs)
     }
 
     /// The dtype that the operands share.
@@ -323,7 +334,7 @@ pub struct Map {
     /// What is computed.
     pub kernel: Arc<Kernel>,
     /// For each argument of the kernel where it comes from.
-    pub args: SmallVec<[Arg; 4]>,
+    pub args: SmallVec<[Arg; 3]>,
 }
 
 impl std::fmt::Debug for Map {
@@ -360,7 +371,7 @@ impl Operation for Map {
     fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
         let mut shape = *inputs[0].layout().shape();
         for t in &inputs[1..] {
-            if t.shape() != shape.dims() {
+            if *t.layout().shape() != shape {
                 shape = Shape::broadcast(self.name(), &shape, t.shape()).map_err(|e| {
                     let e = Error::new(ErrorKind::Broadcast, self.name(), e.message())
                         .help("sizes must be equal or 1, aligned from the right; use unsqueeze or expand");
@@ -368,16 +379,18 @@ impl Operation for Map {
                 })?;
             }
         }
-        Ok(self.kernel.outputs().iter().map(|&(_, dtype)| Spec { shape, dtype }).collect())
+        Ok(match *self.kernel.outputs() {
+            [(_, dtype)] => one(shape, dtype),
+            ref several => several.iter().map(|&(_, dtype)| Spec { shape, dtype }).collect(),
+        })
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
-        let shape = *outputs[0].layout.shape();
-        let mut args: SmallVec<[MapArg<'_>; 2]> = SmallVec::new();
+        let layouts = stretched(inputs, outputs[0].layout.shape())?;
+        let mut args: SmallVec<[MapArg<'_>; 4]> = SmallVec::new();
         for arg in &self.args {
             args.push(match *arg {
-                Arg::Tensor(i) if *inputs[i].layout.shape() == shape => MapArg::View(inputs[i]),
-                Arg::Tensor(i) => MapArg::View(stretched(inputs[i], shape)?),
+                Arg::Tensor(i) => MapArg::View(layouts.get(i).map_or(inputs[i], |l| inputs[i].with(l))),
                 Arg::Scalar(s) => MapArg::Scalar(s),
             });
         }
@@ -435,7 +448,11 @@ impl Operation for Map {
     }
 }
 
-/// A view stretched to `shape`.
-pub(crate) fn stretched<'a>(view: View<'a>, shape: Shape) -> Result<View<'a>> {
-    Ok(if *view.layout.shape() == shape { view } else { view.with(Layout::expand(&view.layout, shape)?) })
+/// Layouts that stretch the views to `shape`; none if all of them have it.
+#[inline]
+pub(crate) fn stretched(views: &[View<'_>], shape: &Shape) -> Result<SmallVec<[Layout; 2]>> {
+    if views.iter().all(|v| v.layout.shape() == shape) {
+        return Ok(SmallVec::new());
+    }
+    views.iter().map(|v| v.layout.expand(*shape)).collect()
 }

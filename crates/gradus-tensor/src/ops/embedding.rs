@@ -3,7 +3,7 @@
 use gradus_backend::{Backend, Error, Result, Shape, View, ViewMut};
 
 use super::gather::{check_index, index_along};
-use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one, run};
+use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one, run_one};
 use crate::Tensor;
 
 /// Rows of `weight [v, d]` by `index [..]`.
@@ -36,10 +36,9 @@ impl Operation for Embedding {
         let (spec, index) = (ctx.input_spec(0), ctx.input(1)?);
         let (v, d) = (spec.shape[0], spec.shape[1]);
         let dw = if !ctx.create_graph() {
-            run(g.device(), &[spec], &[&index, g], |b, x, outs| {
+            run_one(g.device(), &spec, &[&index, g], |b, x, outs| {
                 b.embedding_backward(x[0], x[1], self.padding_index, &mut outs[0])
             })?
-            .swap_remove(0)
         } else {
             let n = index.numel();
             let flat = index.reshape([n])?;

@@ -135,13 +135,14 @@ impl Tensor {
         let refs: SmallVec<[&Tensor; 2]> = sources.iter().collect();
         let device = self.device().clone();
         self.write_with(name, &refs, |out, views| {
-            let mut views = views.iter();
+            let layouts = stretched(views, out.layout.shape())?;
+            let mut views = views.iter().enumerate();
             let mut args: SmallVec<[MapArg<'_>; 3]> = SmallVec::from_elem(MapArg::Output(0), 1);
             for o in others {
                 args.push(match o {
                     Operand::Scalar(s) => MapArg::Scalar(*s),
                     Operand::Tensor(_) => match views.next() {
-                        Some(v) => MapArg::View(stretched(*v, *out.layout.shape())?),
+                        Some((i, v)) => MapArg::View(layouts.get(i).map_or(*v, |l| v.with(l))),
                         None => return Err(Error::argument(name, "an operand is missing")),
                     },
                 });

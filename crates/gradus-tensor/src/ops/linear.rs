@@ -4,7 +4,7 @@
 
 use gradus_backend::{Backend, Error, Result, Scalar, Shape, View, ViewMut};
 
-use super::{Context, Grads, Keep, Operation, Outputs, apply_one, elementwise::stretched, grads, one};
+use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
 /// `x [rows, in]`, `w [out, in]` and perhaps `b [out]`.
@@ -21,13 +21,14 @@ impl Operation for Linear {
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
-        let w = inputs[1].with(inputs[1].layout.transpose(0, 1)?);
+        let w = inputs[1].layout.transpose(0, 1)?;
         let mut beta = 0;
         if let Some(b) = inputs.get(2) {
-            backend.copy_strided(stretched(*b, *outputs[0].layout.shape())?, &mut outputs[0])?;
+            let rows = b.layout.expand(*outputs[0].layout.shape())?;
+            backend.copy_strided(b.with(&rows), &mut outputs[0])?;
             beta = 1;
         }
-        backend.gemm(Scalar::Int(1), inputs[0], w, Scalar::Int(beta), &mut outputs[0])
+        backend.gemm(Scalar::Int(1), inputs[0], inputs[1].with(&w), Scalar::Int(beta), &mut outputs[0])
     }
 
     fn keeps(&self, needs: &[bool]) -> Keep {

@@ -4,7 +4,7 @@
 
 use gradus_backend::{Backend, DType, Error, ErrorKind, Result, Scalar, Shape, View, ViewMut};
 
-use super::{Context, Grads, Keep, Operation, Outputs, apply_one, elementwise::stretched, grads, one};
+use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
 /// Matrix product of operands of rank 2 and more, one dtype.
@@ -58,9 +58,9 @@ impl Operation for Matmul {
         let shape = *outputs[0].layout.shape();
         let (m, n) = (shape[shape.rank() - 2], shape[shape.rank() - 1]);
         let k = inputs[0].layout.dims()[inputs[0].layout.rank() - 1];
-        let a = stretched(inputs[0], Matmul::batched(&shape, m, k)?)?;
-        let b = stretched(inputs[1], Matmul::batched(&shape, k, n)?)?;
-        backend.gemm(Scalar::Int(1), a, b, Scalar::Int(0), &mut outputs[0])
+        let a = inputs[0].layout.expand(Matmul::batched(&shape, m, k)?)?;
+        let b = inputs[1].layout.expand(Matmul::batched(&shape, k, n)?)?;
+        backend.gemm(Scalar::Int(1), inputs[0].with(&a), inputs[1].with(&b), Scalar::Int(0), &mut outputs[0])
     }
 
     fn keeps(&self, needs: &[bool]) -> Keep {

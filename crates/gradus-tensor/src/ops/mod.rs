@@ -29,12 +29,12 @@ pub mod table;
 use std::fmt;
 use std::sync::Arc;
 
-use gradus_backend::{Backend, Buffer, DType, Error, ErrorKind, Layout, Result, Shape, View, ViewMut};
+use gradus_backend::{Backend, DType, Error, ErrorKind, Layout, Result, Shape, View, ViewMut};
 use smallvec::SmallVec;
 
 pub use crate::autograd::Context;
 use crate::autograd::{Edge, Node, is_grad_enabled};
-use crate::locks::{Locks, Views};
+use crate::locks::with_read;
 pub use crate::tensor::Spec;
 use crate::{Device, Storage, Tensor};
 
@@ -136,34 +136,60 @@ ops! {
     softmax::Softmax,
 }
 
-/// Runs an operation: infer, allocate, run, record. The one door.
+/// Runs an operation: infer, allocate, run, record. The one door, together with [`apply_one`].
 #[track_caller]
 pub(crate) fn apply<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 1]>> {
     let device = same_device(op.name(), inputs)?;
     let specs = op.infer(inputs)?;
-    if !is_grad_enabled() || !inputs.iter().any(|t| t.requires_grad()) {
-        return run(device, &specs, inputs, |b, x, y| op.forward(b, x, y));
-    }
     // Before the inputs are read: a write in between then counts as later, which errs towards an error.
-    let versions: SmallVec<[u64; 4]> = inputs.iter().map(|t| t.storage().version()).collect();
+    let versions = if records(inputs) { Some(versions(inputs)) } else { None };
     let results = run(device, &specs, inputs, |b, x, y| op.forward(b, x, y))?;
-    let needs: SmallVec<[bool; 4]> = inputs.iter().map(|t| t.requires_grad()).collect();
-    let carries = |i: usize| specs[i].dtype.is_float() && op.differentiable(i);
-    if !(0..specs.len()).any(carries) {
-        return Ok(results);
+    match versions {
+        Some(versions) => Ok(record(op, inputs, &versions, results, specs)),
+        None => Ok(results),
     }
-    let carries: SmallVec<[bool; 2]> = (0..specs.len()).map(carries).collect();
-    let node = Node::record_kept(op.keeps(&needs), op.into(), inputs, &versions, &results, specs);
-    let tracked = results.into_iter().zip(carries).enumerate();
-    Ok(tracked
-        .map(|(i, (t, c))| if c { t.with_edge(Some(Edge { node: node.clone(), output: i })) } else { t })
-        .collect())
 }
 
 /// [`apply`] for an operation with one output.
 #[track_caller]
 pub(crate) fn apply_one<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
-    Ok(apply(op, inputs)?.swap_remove(0))
+    let device = same_device(op.name(), inputs)?;
+    let specs = op.infer(inputs)?;
+    if !records(inputs) {
+        return run_one(device, &specs[0], inputs, |b, x, y| op.forward(b, x, y));
+    }
+    let versions = versions(inputs);
+    let result = run_one(device, &specs[0], inputs, |b, x, y| op.forward(b, x, y))?;
+    Ok(record(op, inputs, &versions, SmallVec::from_buf([result]), specs).swap_remove(0))
+}
+
+/// Whether an operation on these inputs is recorded.
+fn records(inputs: &[&Tensor]) -> bool {
+    is_grad_enabled() && inputs.iter().any(|t| t.requires_grad())
+}
+
+fn versions(inputs: &[&Tensor]) -> SmallVec<[u64; 4]> {
+    inputs.iter().map(|t| t.storage().version()).collect()
+}
+
+/// Makes `results` outputs of a new node of the graph; those that carry no gradient stay as they are.
+#[track_caller]
+fn record<O: Operation + Into<Op>>(
+    op: O,
+    inputs: &[&Tensor],
+    versions: &[u64],
+    results: SmallVec<[Tensor; 1]>,
+    specs: Outputs,
+) -> SmallVec<[Tensor; 1]> {
+    let carries = |i: usize| specs[i].dtype.is_float() && op.differentiable(i);
+    if !(0..specs.len()).any(carries) {
+        return results;
+    }
+    let needs: SmallVec<[bool; 4]> = inputs.iter().map(|t| t.requires_grad()).collect();
+    let carries: SmallVec<[bool; 2]> = (0..specs.len()).map(carries).collect();
+    let node = Node::record_kept(op.keeps(&needs), op.into(), inputs, versions, &results, specs);
+    let tracked = results.into_iter().zip(carries).enumerate();
+    tracked.map(|(i, (t, c))| if c { t.with_edge(Some(Edge { node: node.clone(), output: i })) } else { t }).collect()
 }
 
 /// Records a view: the input's storage under another layout. No kernel runs.
@@ -173,39 +199,50 @@ pub(crate) fn apply_view<O: Operation + Into<Op>>(op: O, input: &Tensor, layout:
     if !is_grad_enabled() || !input.requires_grad() {
         return view;
     }
-    let specs = SmallVec::from_elem(Spec { shape: *layout.shape(), dtype: input.dtype() }, 1);
+    let specs = one(*layout.shape(), input.dtype());
     let node = Node::record_kept(op.keeps(&[true]), op.into(), &[input], &[0], std::slice::from_ref(&view), specs);
     view.with_edge(Some(Edge { node, output: 0 }))
 }
 
-/// Allocates contiguous tensors for `specs` and runs `forward` on them, unless all are empty.
-pub(crate) fn run(
+/// Allocates a contiguous tensor and runs `forward` on it, unless it is empty.
+///
+/// Written so that what is small is made where it stays: a value that is moved right after it was written stalls.
+#[inline]
+pub(crate) fn run_one(
+    device: &Device,
+    spec: &Spec,
+    inputs: &[&Tensor],
+    forward: impl FnOnce(&dyn Backend, &[View<'_>], &mut [ViewMut<'_>]) -> Result<()>,
+) -> Result<Tensor> {
+    let (backend, numel, dtype) = (device.backend(), spec.shape.numel(), spec.dtype);
+    let mut buffer = backend.alloc(numel * dtype.size())?;
+    let layout = Layout::contiguous(spec.shape);
+    if numel > 0 {
+        let outs = &mut [ViewMut { buffer: &mut buffer, dtype, layout: &layout }];
+        with_read(inputs, |views| forward(backend, views, outs))?;
+    }
+    Ok(Tensor::from_parts(Arc::new(Storage::new(device.clone(), buffer)), layout, dtype, None))
+}
+
+/// [`run_one`] for several outputs.
+fn run(
     device: &Device,
     specs: &[Spec],
     inputs: &[&Tensor],
     forward: impl FnOnce(&dyn Backend, &[View<'_>], &mut [ViewMut<'_>]) -> Result<()>,
 ) -> Result<SmallVec<[Tensor; 1]>> {
     let backend = device.backend();
-    let mut buffers: SmallVec<[Buffer; 1]> = SmallVec::new();
-    for spec in specs {
-        buffers.push(backend.alloc(spec.shape.numel() * spec.dtype.size())?);
-    }
+    let alloc = |s: &Spec| Ok((backend.alloc(s.shape.numel() * s.dtype.size())?, Layout::contiguous(s.shape)));
+    let mut outputs = specs.iter().map(alloc).collect::<Result<Vec<_>>>()?;
     if specs.iter().any(|s| s.shape.numel() > 0) {
-        let locks = Locks::read(inputs);
-        let mut views = Views::new();
-        locks.read_views(inputs, &mut views);
-        let mut outs: SmallVec<[ViewMut<'_>; 1]> = SmallVec::new();
-        for (buffer, s) in buffers.iter_mut().zip(specs) {
-            outs.push(ViewMut { buffer, dtype: s.dtype, layout: Layout::contiguous(s.shape) });
-        }
-        forward(backend, &views, &mut outs)?;
+        let out = |((buffer, layout), s): (_, &Spec)| ViewMut { buffer, dtype: s.dtype, layout };
+        let mut outs: Vec<ViewMut<'_>> = outputs.iter_mut().map(|(b, l)| (b, &*l)).zip(specs).map(out).collect();
+        with_read(inputs, |views| forward(backend, views, &mut outs))?;
     }
-    let mut tensors = SmallVec::new();
-    for (buffer, s) in buffers.into_iter().zip(specs) {
-        let storage = Arc::new(Storage::new(device.clone(), buffer));
-        tensors.push(Tensor::from_parts(storage, Layout::contiguous(s.shape), s.dtype, None));
-    }
-    Ok(tensors)
+    let tensor = |((buffer, layout), s): (_, &Spec)| {
+        Tensor::from_parts(Arc::new(Storage::new(device.clone(), buffer)), layout, s.dtype, None)
+    };
+    Ok(outputs.into_iter().zip(specs).map(tensor).collect())
 }
 
 impl Node {
@@ -239,7 +276,7 @@ pub(crate) fn same_device<'a>(op: &str, inputs: &[&'a Tensor]) -> Result<&'a Dev
 
 /// The spec of an operation's only output.
 pub(crate) fn one(shape: Shape, dtype: DType) -> Outputs {
-    SmallVec::from_elem(Spec { shape, dtype }, 1)
+    SmallVec::from_buf([Spec { shape, dtype }])
 }
 
 /// Gradients from an array.

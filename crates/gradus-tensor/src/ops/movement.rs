@@ -65,7 +65,7 @@ macro_rules! view_operation {
             }
 
             fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
-                backend.copy_strided(inputs[0].with(self.layout(&inputs[0].layout)?), &mut outputs[0])
+                backend.copy_strided(inputs[0].with(&self.layout(&inputs[0].layout)?), &mut outputs[0])
             }
 
             fn keeps(&self, _: &[bool]) -> Keep {

@@ -6,7 +6,7 @@
 use gradus_backend::{Axes, Backend, Error, Result, Shape, View, ViewMut};
 use smallvec::smallvec;
 
-use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply, elementwise::stretched, run};
+use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply, run_one};
 use crate::Tensor;
 use crate::autograd::{BackwardOptions, grad};
 
@@ -61,10 +61,7 @@ impl Operation for Normalize {
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
-        let shape = *inputs[0].layout.shape();
         let (scale, shift) = self.parts(inputs);
-        let scale = scale.map(|s| stretched(s, shape)).transpose()?;
-        let shift = shift.map(|s| stretched(s, shape)).transpose()?;
         let [y, mean, rstd] = outputs else { return Err(Error::argument(self.name, "three outputs are needed")) };
         backend.normalize(false, self.axes, self.eps, inputs[0], scale, shift, y, mean, rstd)
     }
@@ -109,12 +106,10 @@ impl Operation for Normalize {
         if ctx.needs(0) {
             let mut operands = vec![g, x, &mean, &rstd];
             operands.extend(scale);
-            let shape = *x.layout().shape();
             let forward = |b: &dyn Backend, v: &[View<'_>], outs: &mut [ViewMut<'_>]| {
-                let scale = v.get(4).map(|s| stretched(*s, shape)).transpose()?;
-                b.normalize_backward(false, self.axes, v[0], v[1], scale, v[2], v[3], &mut outs[0])
+                b.normalize_backward(false, self.axes, v[0], v[1], v.get(4).copied(), v[2], v[3], &mut outs[0])
             };
-            out[0] = Some(run(x.device(), &[ctx.input_spec(0)], &operands, forward)?.swap_remove(0));
+            out[0] = Some(run_one(x.device(), &ctx.input_spec(0), &operands, forward)?);
         }
         if self.scale && ctx.needs(1) {
             let n = x.sub(&mean)?.mul(&rstd)?;

@@ -44,7 +44,7 @@ impl Operation for Slice {
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
-        backend.copy_strided(inputs[0].with(self.layout(&inputs[0].layout)?), &mut outputs[0])
+        backend.copy_strided(inputs[0].with(&self.layout(inputs[0].layout)?), &mut outputs[0])
     }
 
     fn keeps(&self, _: &[bool]) -> Keep {
@@ -68,12 +68,12 @@ impl Operation for SliceBackward {
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
-        let part = self.slice.layout(&outputs[0].layout)?;
+        let part = self.slice.layout(outputs[0].layout)?;
         backend.fill(&mut outputs[0], Scalar::Int(0))?;
         if part.numel() == 0 {
             return Ok(());
         }
-        backend.copy_strided(inputs[0], &mut outputs[0].with(part))
+        backend.copy_strided(inputs[0], &mut outputs[0].with(&part))
     }
 
     fn keeps(&self, _: &[bool]) -> Keep {

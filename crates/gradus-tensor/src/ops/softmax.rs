@@ -5,7 +5,7 @@
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Backend, Result, View, ViewMut};
 
-use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one, run};
+use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one, run_one};
 use crate::Tensor;
 
 /// Softmax or log-softmax along an axis.
@@ -39,11 +39,9 @@ impl Operation for Softmax {
         let y = ctx.output(0)?;
         let axis = [self.axis as isize];
         let dx = if !ctx.create_graph() {
-            let spec = [ctx.input_spec(0)];
-            run(y.device(), &spec, &[&y, g], |b, x, outs| {
+            run_one(y.device(), &ctx.input_spec(0), &[&y, g], |b, x, outs| {
                 b.softmax_backward(self.log, x[0], x[1], self.axis, &mut outs[0])
             })?
-            .swap_remove(0)
         } else if self.log {
             g.sub(&y.exp()?.mul(&g.sum(&axis, true)?)?)?
         } else {

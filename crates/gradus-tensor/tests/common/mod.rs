@@ -12,6 +12,11 @@ pub fn cpu() -> Device {
     CPU.get_or_init(|| Device::from_backend(Arc::new(CpuBackend::new().unwrap()))).clone()
 }
 
+/// A device of its own: tensors on it do not meet those on [`cpu`].
+pub fn another_cpu() -> Device {
+    Device::from_backend(Arc::new(CpuBackend::with_threads(1).unwrap()))
+}
+
 /// An f64 tensor of given values.
 pub fn f64s(values: &[f64], shape: &[usize]) -> Tensor {
     Tensor::from_vec(values, shape, &cpu()).unwrap()
