@@ -16,7 +16,7 @@ pub enum PadMode {
     Reflect,
     /// The edge repeated: `a a | a b c | c c`.
     Replicate,
-    /// The other end of the axis: `b c | a b c | a b`. A border is at most as long as its axis.
+    /// The other end of the axis, as it is after a crop: `b c | a b c | a b`. A border is at most as long as that.
     Circular,
 }
 
@@ -109,11 +109,15 @@ impl Tensor {
         for (i, &(lo, hi)) in pads.iter().enumerate().filter(|(_, p)| **p != (0, 0)) {
             let (axis, size) = (first + i, self.shape()[first + i] as i64);
             // check_border has bounded both ends.
-            let place = Tensor::arange(-(lo as i64), size.saturating_add(hi as i64), 1, DType::I64, self.device())?;
+            let (lo, hi) = (lo as i64, hi as i64);
+            let places = |from: i64, to: i64| Tensor::arange(from, to, 1, DType::I64, self.device());
             let from = match mode {
-                PadMode::Reflect => place.abs()?.sub(size - 1)?.abs()?.neg()?.add(size - 1)?,
-                PadMode::Circular => place.remainder(size.max(1))?,
-                _ => place.clamp(0, (size - 1).max(0))?,
+                PadMode::Reflect => places(-lo, size + hi)?.abs()?.sub(size - 1)?.abs()?.neg()?.add(size - 1)?,
+                PadMode::Circular => {
+                    let left = size + lo.min(0) + hi.min(0);
+                    places(-lo.max(0), left + hi.max(0))?.remainder(left.max(1))?.sub(lo.min(0))?
+                }
+                _ => places(-lo, size + hi)?.clamp(0, (size - 1).max(0))?,
             };
             y = y.index_select(axis as isize, &from)?;
         }
@@ -132,7 +136,7 @@ impl Tensor {
         if lo.min(0) + hi.min(0) + size < 0 {
             return refuse("more is cropped than there is".into(), "crop at most the size of the axis");
         }
-        if size + lo + hi > isize::MAX as i128 || lo.min(hi) < -(isize::MAX as i128) {
+        if size + lo.max(0) + hi.max(0) > isize::MAX as i128 {
             return refuse("the result is too large".into(), "pad less");
         }
         let border = lo.max(hi);
@@ -140,7 +144,7 @@ impl Tensor {
             PadMode::Reflect if border >= size && border > 0 => {
                 refuse("a mirrored border is shorter than the axis".into(), "pad less, or use another mode")
             }
-            PadMode::Circular if border > size => {
+            PadMode::Circular if border > size + lo.min(0) + hi.min(0) => {
                 refuse("a circular border is at most as long as the axis".into(), "pad less, or use another mode")
             }
             PadMode::Replicate if border > 0 && size == 0 => {
