@@ -1,6 +1,6 @@
 //! `broadcast_tensors` and `meshgrid`: tensors stretched to one shape, as views.
 
-use gradus_backend::{Error, Result, Shape};
+use gradus_backend::{Error, ErrorKind, Result, Shape};
 
 use super::same_device;
 use crate::Tensor;
@@ -45,9 +45,12 @@ impl Tensor {
             return Err(Error::argument("meshgrid", "no tensors").help("pass the coordinates of at least one axis"));
         }
         same_device("meshgrid", tensors)?;
-        if let Some(t) = tensors.iter().find(|t| t.rank() > 1 || t.dtype() != tensors[0].dtype()) {
-            let e = Error::shape("meshgrid", "coordinates have one axis and one dtype");
-            return Err(t.describe(tensors[0].describe(e, "first"), "operand"));
+        let fail = |e: Error, t: &Tensor| Err(t.describe(tensors[0].describe(e, "first"), "operand"));
+        if let Some(t) = tensors.iter().find(|t| t.rank() > 1) {
+            return fail(Error::shape("meshgrid", "coordinates have one axis"), t);
+        }
+        if let Some(t) = tensors.iter().find(|t| t.dtype() != tensors[0].dtype()) {
+            return fail(Error::new(ErrorKind::DTypeMismatch, "meshgrid", "coordinates have one dtype"), t);
         }
         let dims: Vec<usize> = tensors.iter().map(|t| t.numel()).collect();
         let grid = |(i, t): (usize, &&Tensor)| {
