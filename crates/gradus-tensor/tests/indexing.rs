@@ -63,7 +63,10 @@ fn positions_ranges_and_new_axes() {
     picks((0usize, 1..3, ..2), &[2, 2], &[4, 5, 8, 9]);
     picks((0i64, 2.., ..=1usize), &[1, 2], &[8, 9]);
     picks((.., -1, -2..-1isize), &[2, 1], &[10, 22]);
-    picks((.., 0, 1..=-1), &[2, 3], &[1, 2, 3, 13, 14, 15]);
+    // Variables: Clippy takes a literal `1..=-1` for a mistake.
+    let (one, last) = (1, -1);
+    picks((.., 0, one..=last), &[2, 3], &[1, 2, 3, 13, 14, 15]);
+    picks((.., 0, one..last), &[2, 2], &[1, 2, 13, 14]);
     picks((Ellipsis, 3), &[2, 3], &[3, 7, 11, 15, 19, 23]);
     picks((0, Ellipsis, NewAxis, 3), &[3, 1], &[3, 7, 11]);
     picks((NewAxis, 1, Ellipsis, 0..0), &[1, 3, 0], &[]);
@@ -445,4 +448,27 @@ fn one_hot_rows() {
     assert_eq!(kind(i64s(&[0, -1], &[2]).one_hot(2)), ErrorKind::IndexOutOfBounds { pos: 1, index: -1, size: 2 });
     assert_eq!(kind(index.one_hot(0)), ErrorKind::IndexOutOfBounds { pos: 0, index: 2, size: 0 });
     assert_eq!(kind(f64s(&[0.0], &[1]).one_hot(2)), ErrorKind::UnsupportedDType);
+}
+
+#[test]
+fn gradients_have_the_dtype_of_their_tensor() {
+    let (index, mask) = (i64s(&[0, 1, 1], &[3]), bools(&[1, 0, 1], &[3]));
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let x = f64s(&[1.0, 2.0, 4.0], &[3]).to_dtype(dtype).unwrap().require_grad().unwrap();
+        let mut results = vec![
+            x.index(&index).unwrap(),
+            x.masked_select(&mask).unwrap(),
+            x.scatter(0, &index, &x).unwrap(),
+            x.index_assign(&mask, &x.narrow(0, 0, 2).unwrap()).unwrap(),
+            x.unfold_axis(0, 2, 1).unwrap(),
+            x.diag(0).unwrap(),
+            x.pad(&[(1, 1)], gradus_tensor::PadMode::Reflect).unwrap(),
+        ];
+        results.extend(REDUCTIONS.map(|r| x.scatter_reduce(0, &index, &x, r, true).unwrap()));
+        for y in results {
+            assert_eq!(y.dtype(), dtype);
+            let g = y.sum_all().unwrap().backward().unwrap();
+            assert_eq!(g.get(&x).unwrap().dtype(), dtype, "{y:?}");
+        }
+    }
 }

@@ -297,9 +297,11 @@ impl Tensor {
     /// each of their places; their axes are replaced by those of the broadcast shape where the picked ones are
     /// neighbours, and by ones in front otherwise. (As in PyTorch, an integer is applied before, and is no index tensor.)
     ///
+    /// Clippy takes a range of literals like `1..-1` for a mistake; [`Strided`] says the same.
+    ///
     /// # Errors
     /// An index outside its axis ([`ErrorKind::IndexOutOfBounds`]); a range that is not within its axis (it is not cut
-    /// short); a mask of other sizes; more indices than axes.
+    /// short); a mask of other sizes; more indices than axes. Index tensors and masks are read, which waits for them.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;

@@ -136,7 +136,7 @@ impl Tensor {
         let rest = Shape::new(&known)?;
         match rest.numel() {
             0 => fail(format!("beside {rest}, which has no elements, any size would do")),
-            n if numel % n != 0 => fail(format!("{numel} elements do not divide by the {n} of {rest}")),
+            n if !numel.is_multiple_of(n) => fail(format!("{numel} elements do not divide by the {n} of {rest}")),
             n => {
                 let dims: SmallVec<[usize; 8]> = dims.iter().map(|&d| if d == INFER { numel / n } else { d }).collect();
                 Shape::new(&dims)
