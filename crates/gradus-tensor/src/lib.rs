@@ -19,7 +19,10 @@ mod tensor;
 pub use autograd::{BackwardOptions, GradModeGuard, Gradients, Node, enable_grad, grad, is_grad_enabled, no_grad};
 pub use device::Device;
 pub use generator::Generator;
-pub use ops::{Elementwise, Operand, Reduction};
+pub use ops::{
+    Elementwise, Ellipsis, INFER, Index, Indexing, IntoIndex, NewAxis, Operand, PadMode, Reduction, ScatterReduction,
+    Strided,
+};
 pub use storage::Storage;
 pub use tensor::Tensor;
 
