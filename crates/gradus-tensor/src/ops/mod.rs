@@ -15,6 +15,7 @@ mod embedding;
 mod gather;
 mod inplace;
 mod linear;
+mod loss;
 mod matmul;
 mod movement;
 mod normalize;
@@ -39,8 +40,8 @@ pub use crate::tensor::Spec;
 use crate::{Device, Storage, Tensor};
 
 pub use crate::autograd::Keep;
-pub use cross_entropy::Reduction;
 pub use elementwise::{Class, Elementwise, Operand};
+pub use loss::{Reduction, Target};
 
 /// Specs of the outputs.
 pub type Outputs = SmallVec<[Spec; 1]>;
