@@ -56,7 +56,7 @@ pub use gradus_train as train;
 
 pub use gradus_tensor::{
     BackwardOptions, DType, Device, Elementwise, Error, ErrorKind, Generator, Gradients, Operand, Reduction, Result,
-    Scalar, Tensor, autograd, enable_grad, grad, no_grad, ops,
+    Scalar, Tensor, autograd, enable_grad, fused, grad, no_grad, ops,
 };
 
 // The README's code compiles and runs with the doc tests.
