@@ -6,10 +6,8 @@
 use std::sync::Arc;
 
 use gradus::autograd::{gradcheck, gradgradcheck};
-use gradus::backend::{
-    AdamParams, AttentionParams, Backend, Buffer, ComputeModule, Element, Layout, SgdParams, Shape, View, ViewMut,
-    Window,
-};
+use gradus::backend::backend::ComputeModule;
+use gradus::backend::{AdamParams, AttentionParams, Buffer, Element, Layout, SgdParams, Shape, View, ViewMut, Window};
 use gradus::cpu::CpuBackend;
 use gradus::prelude::*;
 use gradus::{Reduction, Scalar};
@@ -412,7 +410,8 @@ fn mistake_19_a_step_that_fails_changes_nothing() {
     let make = |v: f64| Parameter::new(f64s(&[v], &[1])).unwrap();
     let (a, b) = (make(1.0), make(2.0));
     let named = vec![("a".to_owned(), a.clone()), ("b".to_owned(), b.clone())];
-    let mut sgd = Sgd::new(named, SgdConfig { lr: 0.1, ..Default::default() }).unwrap();
+    let sgd = Sgd::new(named, SgdConfig { lr: 0.1, ..Default::default() }).unwrap();
+    let mut sgd = sgd.non_finite(gradus::nn::NonFinite::Error);
     let loss = |factor: f64| a.mul(3.0).unwrap().add(&b.mul(factor).unwrap()).unwrap().backward().unwrap();
     let e = sgd.step(&loss(f64::NAN)).unwrap_err();
     assert!(e.to_string().contains("nothing was changed"), "{e}");
