@@ -25,12 +25,6 @@
 /// assert!(y.sum_all()?.backward()?.get(&x).is_some());
 /// # Ok::<(), Error>(())
 /// ```
-///
-/// More than 8 operands do not compile:
-/// ```compile_fail
-/// # use gradus_tensor::*;
-/// let f = fused!(|a, b, c, d, e, f, g, h, i| a + b + c + d + e + f + g + h + i);
-/// ```
 #[macro_export]
 macro_rules! fused {
     (|$($operand:ident),+ $(,)?| $expression:expr) => {{

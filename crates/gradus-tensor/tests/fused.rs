@@ -81,6 +81,16 @@ fn errors_of_fused_name_the_place_and_the_operands() {
     assert!(fused!(|a, b| a + b)(1.0, 2.0).is_err());
 }
 
+#[test]
+fn a_gradient_too_long_for_a_kernel_is_an_error_where_it_is_asked_for() {
+    let x = f64s(&[0.5], &[1]).require_grad().unwrap();
+    let long = fused!(|x| (0..14_000).fold(x, |x, i| (x + f64::from(i)).sin()));
+    let y = long(&x).unwrap();
+    assert!(y.item().unwrap().is_finite());
+    let e = y.backward().unwrap_err();
+    assert!(e.kind() == &ErrorKind::Autograd && e.to_string().contains("too large"), "{e}");
+}
+
 type Gated = (&'static str, fn(&Tensor, &Tensor) -> Result<Tensor>, fn(&Tensor) -> Result<Tensor>);
 
 fn gated() -> [Gated; 5] {

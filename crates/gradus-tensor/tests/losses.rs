@@ -477,6 +477,18 @@ fn ctc_of_what_cannot_be_and_of_nothing() {
 }
 
 #[test]
+fn ctc_gradients_of_a_long_sequence_sum_to_nothing() {
+    let (steps, n) = (600, 4);
+    let leaf = randn(&[steps, n, 30], 5).to_dtype(DType::F32).unwrap().require_grad().unwrap();
+    let target = i64s(&(0..n * 40).map(|i| 1 + (i as i64 * 7) % 29).collect::<Vec<_>>(), &[n, 40]);
+    let loss = leaf.log_softmax(2).unwrap().ctc_loss(&target, &[steps; 4], &[40; 4], 0, false, Mean).unwrap();
+    let g = loss.backward().unwrap();
+    // The posterior of each step sums to 1, so that its gradient through a softmax sums to 0.
+    let sums = g.get(&leaf).unwrap().sum(&[2], false).unwrap().abs().unwrap().max_all().unwrap();
+    assert!(sums.item().unwrap() < 1e-5, "{sums}");
+}
+
+#[test]
 fn ctc_refuses_what_does_not_fit() {
     let (z, padded, joined, steps, lengths) = sequences();
     let ctc = |t: &Tensor, steps: &[usize], lengths: &[usize], blank| z.ctc_loss(t, steps, lengths, blank, false, Mean);
