@@ -1,5 +1,5 @@
 //! The losses of a tensor as functions, for call sites that choose one by value. Each is the method of
-//! [`Tensor`](gradus_tensor::Tensor) of the same family, without its rarer arguments; like these they broadcast nothing.
+//! [`Tensor`] of the same family, without its rarer arguments; like these they broadcast nothing.
 
 use gradus_tensor::ops::{Reduction, Target};
 use gradus_tensor::{Result, Tensor};

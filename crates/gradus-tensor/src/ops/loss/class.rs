@@ -1,6 +1,6 @@
 //! Losses of classes: `cross_entropy` of logits and `nll_loss` of log-probabilities.
 //!
-//! The plain case is the fused operation of [`ops/cross_entropy.rs`](../cross_entropy.rs); weights of classes multiply its
+//! The plain case is the fused operation of `ops/cross_entropy.rs`; weights of classes multiply its
 //! losses. Weights with label smoothing, and soft targets, are composed of `log_softmax`.
 
 use gradus_backend::{CrossEntropyParams, DType, Error, ErrorKind, Result, Scalar};
