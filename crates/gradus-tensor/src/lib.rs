@@ -10,6 +10,7 @@ pub mod autograd;
 mod create;
 mod device;
 mod display;
+mod fused;
 mod generator;
 mod locks;
 pub mod ops;

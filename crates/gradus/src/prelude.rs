@@ -4,7 +4,7 @@ pub use crate::devices::DeviceExt;
 
 pub use gradus_tensor::{
     BackwardOptions, DType, Device, Ellipsis, Error, ErrorKind, Generator, Gradients, INFER, NewAxis, Result, Tensor,
-    grad, no_grad,
+    fused, grad, no_grad,
 };
 
 pub use gradus_nn::{
