@@ -19,7 +19,7 @@ mod tensor;
 pub use autograd::{BackwardOptions, GradModeGuard, Gradients, Node, enable_grad, grad, is_grad_enabled, no_grad};
 pub use device::Device;
 pub use generator::Generator;
-pub use ops::{Elementwise, Operand, Reduction};
+pub use ops::{AttentionOptions, Causal, ConvOptions, Elementwise, Operand, PoolOptions, Reduction};
 pub use storage::Storage;
 pub use tensor::Tensor;
 

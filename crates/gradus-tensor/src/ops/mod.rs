@@ -3,10 +3,13 @@
 //! The trip of a call: the method (`x.softmax(-1)`) makes the operation's struct, `apply` infers shape and dtype,
 //! allocates, runs it on the backend and records it, and the backend's method is the kernel.
 
+mod adaptive_pool;
 mod arg_reduce;
+mod attention;
 mod cast;
 mod cat;
 mod conv;
+mod conv_transpose;
 mod copy;
 mod cross_entropy;
 mod dropout;
@@ -25,6 +28,9 @@ mod scatter;
 mod slice;
 mod softmax;
 pub mod table;
+mod unfold;
+mod unit_length;
+mod window;
 
 use std::fmt;
 use std::sync::Arc;
@@ -39,8 +45,10 @@ pub use crate::tensor::Spec;
 use crate::{Device, Storage, Tensor};
 
 pub use crate::autograd::Keep;
+pub use attention::{AttentionOptions, Causal};
 pub use cross_entropy::Reduction;
 pub use elementwise::{Class, Elementwise, Operand};
+pub use window::{ConvOptions, PoolOptions};
 
 /// Specs of the outputs.
 pub type Outputs = SmallVec<[Spec; 1]>;
@@ -110,6 +118,7 @@ macro_rules! ops {
 }
 
 ops! {
+    attention::Attention,
     cat::Cat,
     conv::Conv,
     conv::ConvBackwardInput,
@@ -134,6 +143,8 @@ ops! {
     slice::Slice,
     slice::SliceBackward,
     softmax::Softmax,
+    unfold::Fold,
+    unfold::Unfold,
 }
 
 /// Runs an operation: infer, allocate, run, record. The one door, together with [`apply_one`].
