@@ -4,7 +4,7 @@
 //! A composite of `index_select`, `where_` and `sum`, or `gather`: no element outside a bin meets its result, and the
 //! gradient is of any order.
 
-use gradus_backend::{DType, Error, Result};
+use gradus_backend::{DType, Error, Result, Shape};
 
 use super::PoolOptions;
 use super::pool::MAX_WINDOW;
@@ -76,7 +76,8 @@ adaptive! {
 }
 
 impl Tensor {
-    fn check_adaptive(&self, op: &str, output: &[usize]) -> Result<()> {
+    /// Checks the input; the shape of the result.
+    fn check_adaptive(&self, op: &str, output: &[usize]) -> Result<Shape> {
         let n = output.len();
         let fail = |e: Error| Err(self.describe(e, "self"));
         if self.rank() != n + 2 {
@@ -88,16 +89,20 @@ impl Tensor {
         if self.shape()[2..].contains(&0) {
             return fail(Error::shape(op, "a spatial axis is empty: its bins have no elements"));
         }
-        // The result has to be possible before anything of its size is made on the host.
-        gradus_backend::Shape::new(&[&self.shape()[..2], output].concat()).map_err(|e| self.describe(e, "self"))?;
-        Ok(())
+        // The result has to fit before anything of its size is made on the host.
+        let shape = Shape::new(&[&self.shape()[..2], output].concat()).map_err(|e| self.describe(e, "self"))?;
+        drop(self.device().backend().alloc(shape.numel().saturating_mul(size_of::<i64>()))?);
+        Ok(shape)
     }
 
     #[track_caller]
     fn adaptive_avg<const N: usize>(&self, op: &str, output: [usize; N]) -> Result<Tensor> {
-        self.check_adaptive(op, &output)?;
+        let shape = self.check_adaptive(op, &output)?;
         if !self.dtype().is_float() {
             return Err(self.describe(Error::dtype(op, self.dtype(), "floats"), "self"));
+        }
+        if self.numel() == 0 {
+            return self.reshape(shape);
         }
         let mut x = self.to_dtype(self.dtype().compute())?;
         for (i, &bins) in output.iter().enumerate() {
@@ -135,9 +140,12 @@ impl Tensor {
 
     #[track_caller]
     fn adaptive_max<const N: usize>(&self, op: &str, output: [usize; N]) -> Result<(Tensor, Tensor)> {
-        self.check_adaptive(op, &output)?;
+        let shape = self.check_adaptive(op, &output)?;
         if self.dtype() == DType::Bool {
             return Err(self.describe(Error::dtype(op, self.dtype(), "numbers"), "self"));
+        }
+        if self.numel() == 0 {
+            return Ok((self.reshape(shape)?, Tensor::zeros(shape, DType::I64, self.device())?));
         }
         let spatial = self.shape()[2..].to_vec();
         let even = (0..N).all(|i| spatial[i].is_multiple_of(output[i]));
@@ -168,7 +176,6 @@ impl Tensor {
         let slot = elements.argmax(3, true)?;
         let table = table.reshape([1, 1, count, largest])?.expand([n, c, count, largest])?;
         let indices = table.gather(3, &slot)?.reshape([n, c, count])?;
-        let shape = [&[n, c], &output[..]].concat();
-        Ok((flat.gather(2, &indices)?.reshape(&shape)?, indices.reshape(&shape)?))
+        Ok((flat.gather(2, &indices)?.reshape(shape)?, indices.reshape(shape)?))
     }
 }
