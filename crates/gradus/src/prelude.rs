@@ -3,7 +3,8 @@
 pub use crate::devices::DeviceExt;
 
 pub use gradus_tensor::{
-    BackwardOptions, DType, Device, Error, ErrorKind, Generator, Gradients, Result, Tensor, grad, no_grad,
+    AttentionOptions, BackwardOptions, Causal, ConvOptions, DType, Device, Error, ErrorKind, Generator, Gradients,
+    PoolOptions, Result, Tensor, grad, no_grad,
 };
 
 pub use gradus_nn::{
