@@ -94,12 +94,7 @@ impl Default for GroupNormConfig {
 
 impl GroupNorm {
     /// A layer for `num_channels` channels in `num_groups` groups, which divide them.
-    pub fn new(
-        num_groups: usize,
-        num_channels: usize,
-        config: GroupNormConfig,
-        init: &mut Init<'_>,
-    ) -> Result<Self> {
+    pub fn new(num_groups: usize, num_channels: usize, config: GroupNormConfig, init: &mut Init<'_>) -> Result<Self> {
         check_eps("group_norm", config.eps)?;
         if num_groups == 0 || !num_channels.is_multiple_of(num_groups) {
             let m = format!("{num_groups} groups do not divide {num_channels} channels");
