@@ -85,9 +85,11 @@ impl<const N: usize> ConvOptions<N> {
         if !(1..=3).contains(&N) || kernel.len() != N {
             return Err(Error::argument(op, format!("a window over {N} axes; 1 to 3 are possible")));
         }
-        for i in 0..N {
-            (w.kernel[i], w.stride[i], w.dilation[i]) = (kernel[i], self.stride[i], self.dilation[i]);
-            (w.pad_before[i], w.pad_after[i]) = self.padding[i];
+        w.kernel[..N].copy_from_slice(kernel);
+        w.stride[..N].copy_from_slice(&self.stride);
+        w.dilation[..N].copy_from_slice(&self.dilation);
+        for (i, &(before, after)) in self.padding.iter().enumerate() {
+            (w.pad_before[i], w.pad_after[i]) = (before, after);
         }
         Ok(w)
     }
@@ -177,7 +179,7 @@ impl<const N: usize> PoolOptions<N> {
             let next = floor[i] * stride[i];
             let end = before + self.padding[i];
             // One more window if some of the padded axis is left over, and if that window starts before the padding.
-            if (end - reach) % stride[i] != 0 && next < before {
+            if !(end - reach).is_multiple_of(stride[i]) && next < before {
                 more[i] = next + reach - end;
             }
         }
