@@ -67,7 +67,7 @@ pub fn assert_close(got: &[f64], want: &[f64], tolerance: f64) {
 /// What PyTorch gives for the case `name` of `reference/windows.py`, against a result.
 #[track_caller]
 pub fn assert_like_pytorch(name: &str, got: &Tensor) {
-    const CASES: &[(&str, &[usize], &[f64])] = &include!("../reference/windows.rs");
+    const CASES: &[(&str, &[usize], &[f64])] = &include!("../reference/windows.txt");
     let (_, shape, want) = CASES.iter().find(|c| c.0 == name).unwrap();
     assert_eq!(got.shape(), *shape, "{name}");
     assert_close(&got.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap(), want, 1e-11);

@@ -1,5 +1,5 @@
-# Writes windows.rs: what PyTorch gives for fixed inputs, as `(name, shape, values)`.
-#     python windows.py > windows.rs
+# Writes windows.txt: what PyTorch gives for fixed inputs, as `(name, shape, values)`.
+#     python windows.py > windows.txt
 import torch, torch.nn.functional as F
 
 torch.set_default_dtype(torch.float64)
