@@ -40,6 +40,24 @@ fn maxima_and_their_places_are_pytorchs() {
 }
 
 #[test]
+fn rounded_up_one_window_may_be_larger_than_the_axis() {
+    let x = f64s(&[1.0, 5.0, 3.0], &[1, 1, 3]);
+    let o = PoolOptions::new().stride([3]).ceil_mode(true);
+    assert_eq!(f(&x.max_pool1d([5], o).unwrap()), [5.0]);
+    assert_eq!(f(&x.max_pool1d([3], o.dilation([2])).unwrap()), [3.0]); // taps 0, 2 and 4
+    for include in [true, false] {
+        assert_eq!(f(&x.avg_pool1d([5], o, include).unwrap()), [3.0]);
+    }
+    both(|x| x[0].avg_pool1d([5], o, true)?.square(), std::slice::from_ref(&x));
+    assert_eq!(x.max_pool1d([4], o.padding([2])).unwrap().shape(), [1, 1, 2]);
+    // A whole stride past the end, and without rounding up, there is none.
+    assert!(x.max_pool1d([6], o).is_err());
+    assert!(x.max_pool1d([5], o.ceil_mode(false)).is_err());
+    assert!(x.max_pool1d([2], o.dilation([usize::MAX]).stride([usize::MAX])).is_err());
+    assert!(randn(&[1, 1, 0], 1).max_pool1d([2], o.padding([1])).unwrap_err().to_string().contains("empty"));
+}
+
+#[test]
 fn means_are_pytorchs_and_divide_by_what_counts() {
     let o = PoolOptions::new().ceil_mode(true);
     let x = sines(&[1, 1, 5, 6], 1.7, 0.3);
@@ -193,7 +211,7 @@ fn impossible_pools_are_refused_with_their_input() {
     refused(x.max_pool1d([2], o.dilation([0])), "dilation is 0");
     refused(x.max_pool1d([2], o.padding([2])), "more than half");
     refused(x.max_pool1d([6], o), "[1, 2, 5]");
-    refused(x.max_pool1d([6], o.ceil_mode(true)), "[1, 2, 5]");
+    refused(x.max_pool1d([6], o.stride([1]).ceil_mode(true)), "[1, 2, 5]");
     refused(x.max_pool1d([1 << 25], o), "more than");
     refused(x.max_pool2d([2, 2], PoolOptions::new()), "2 spatial axes");
     refused(x.avg_pool1d([3], o.padding([2]), true), "more than half");

@@ -171,16 +171,25 @@ impl<const N: usize> PoolOptions<N> {
             let m = format!("padding {:?} is more than half of the kernel {kernel:?}", self.padding);
             return Err(Error::argument(op, m).help("a window must not lie in padding only"));
         }
-        let mut more = [0; 3];
-        let floor = w.output(op, spatial)?;
+        if spatial.contains(&0) {
+            return Err(Error::shape(op, "a spatial axis is empty"));
+        }
+        let (mut more, mut widened) = ([0; 3], w);
+        let end = |i: usize| spatial[i].saturating_add(2 * self.padding[i]);
+        let reach = |i: usize| kernel[i].saturating_sub(1).saturating_mul(self.dilation[i]).saturating_add(1);
         for i in (0..N).filter(|_| self.ceil_mode) {
-            let reach = (kernel[i] - 1) * self.dilation[i] + 1;
-            let before = self.padding[i] + spatial[i];
+            // Where not one window fits, the first may reach past the end by less than a stride.
+            let short = reach(i).saturating_sub(end(i));
+            more[i] = if short < stride[i] { short } else { 0 };
+            widened.pad_after[i] = widened.pad_after[i].saturating_add(more[i]);
+        }
+        let floor = widened.output(op, spatial)?;
+        for i in (0..N).filter(|_| self.ceil_mode) {
             let next = floor[i] * stride[i];
-            let end = before + self.padding[i];
             // One more window if some of the padded axis is left over, and if that window starts before the padding.
-            if !(end - reach).is_multiple_of(stride[i]) && next < before {
-                more[i] = next + reach - end;
+            let left_over = more[i] == 0 && !(end(i) - reach(i)).is_multiple_of(stride[i]);
+            if left_over && next < spatial[i] + self.padding[i] {
+                more[i] = next + reach(i) - end(i);
             }
         }
         Ok((w, more))
