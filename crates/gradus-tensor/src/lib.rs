@@ -21,8 +21,8 @@ pub use autograd::{BackwardOptions, GradModeGuard, Gradients, Node, enable_grad,
 pub use device::Device;
 pub use generator::Generator;
 pub use ops::{
-    Elementwise, Ellipsis, INFER, Index, Indexing, IntoIndex, NewAxis, Operand, PadMode, Reduction, ScatterReduction,
-    Strided,
+    AttentionOptions, Causal, ConvOptions, Elementwise, Ellipsis, INFER, Index, Indexing, IntoIndex, NewAxis, Operand,
+    PadMode, PoolOptions, Reduction, ScatterReduction, Strided,
 };
 pub use storage::Storage;
 pub use tensor::Tensor;

@@ -7,7 +7,7 @@ mod common;
 use common::{cpu, f64s, i64s, layouts, randn};
 use gradus_tensor::autograd::{gradcheck, gradgradcheck};
 use gradus_tensor::ops::table::TABLE;
-use gradus_tensor::{Error, Generator, Operand, Reduction, Result, Tensor};
+use gradus_tensor::{ConvOptions, Error, Generator, Operand, PoolOptions, Reduction, Result, Tensor};
 
 fn both(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor]) {
     let shapes: Vec<_> = inputs.iter().map(|t| format!("{:?}", t.layout())).collect();
@@ -128,19 +128,20 @@ fn convolutions_with_stride_padding_dilation_and_groups() {
     for (stride, padding, dilation, groups) in
         [([1, 1], [0, 0], [1, 1], 1), ([2, 1], [1, 2], [1, 1], 1), ([1, 2], [2, 1], [2, 1], 2)]
     {
+        let options = ConvOptions::new().stride(stride).padding(padding).dilation(dilation).groups(groups);
         let inputs = [randn(&[2, 4, 5, 6], 1), randn(&[2, 4 / groups, 3, 2], 2), randn(&[2], 3)];
-        both(|x| x[0].conv2d(&x[1], Some(&x[2]), stride, padding, dilation, groups), &inputs);
+        both(|x| x[0].conv2d(&x[1], Some(&x[2]), options), &inputs);
     }
     let x = randn(&[2, 5, 4, 3], 1).permute(&[0, 3, 2, 1]).unwrap();
-    both(|x| x[0].conv2d(&x[1], None, [1, 1], [1, 1], [1, 1], 1), &[x, randn(&[2, 3, 3, 3], 2)]);
+    both(|x| x[0].conv2d(&x[1], None, ConvOptions::new().padding([1, 1])), &[x, randn(&[2, 3, 3, 3], 2)]);
 }
 
 #[test]
 fn pooling_with_overlap_and_padding() {
-    unary(&[2, 2, 5, 5], |x| x.max_pool2d([3, 3], [2, 2], [1, 1]));
-    unary(&[2, 2, 5, 5], |x| x.max_pool2d([2, 2], [1, 1], [0, 0]));
-    unary(&[2, 2, 5, 5], |x| x.avg_pool2d([3, 2], [2, 1], [1, 1], true));
-    unary(&[2, 2, 5, 5], |x| x.avg_pool2d([3, 2], [2, 1], [1, 1], false));
+    unary(&[2, 2, 5, 5], |x| x.max_pool2d([3, 3], PoolOptions::new().stride([2, 2]).padding([1, 1])));
+    unary(&[2, 2, 5, 5], |x| x.max_pool2d([2, 2], PoolOptions::new().stride([1, 1])));
+    unary(&[2, 2, 5, 5], |x| x.avg_pool2d([3, 2], PoolOptions::new().stride([2, 1]).padding([1, 1]), true));
+    unary(&[2, 2, 5, 5], |x| x.avg_pool2d([3, 2], PoolOptions::new().stride([2, 1]).padding([1, 1]), false));
 }
 
 #[test]
@@ -233,7 +234,7 @@ fn tensors_of_no_elements() {
         both(|x| x[0].sum(&[0], false), std::slice::from_ref(&x));
     }
     both(|x| x[0].matmul(&x[1]), &[randn(&[2, 0], 1), randn(&[0, 3], 1)]);
-    both(|x| x[0].conv2d(&x[1], None, [1, 1], [0, 0], [1, 1], 1), &[randn(&[0, 1, 3, 3], 1), randn(&[2, 1, 2, 2], 1)]);
+    both(|x| x[0].conv2d(&x[1], None, ConvOptions::new()), &[randn(&[0, 1, 3, 3], 1), randn(&[2, 1, 2, 2], 1)]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod common;
 
 use common::{another_cpu, assert_close, cpu, f32s, f64s, i64s, randn};
 use gradus_tensor::ops::table::TABLE;
-use gradus_tensor::{DType, ErrorKind, Generator, Operand, Reduction, Scalar, Tensor};
+use gradus_tensor::{ConvOptions, DType, ErrorKind, Generator, Operand, PoolOptions, Reduction, Scalar, Tensor};
 
 fn vec64(t: &Tensor) -> Vec<f64> {
     t.to_dtype(DType::F64).unwrap().to_vec().unwrap()
@@ -179,19 +179,22 @@ fn matmul_shapes_and_errors() {
 fn convolution_and_pooling_against_sums_by_hand() {
     let x = f32s(&(1..=9).map(|v| v as f32).collect::<Vec<_>>(), &[1, 1, 3, 3]);
     let w = f32s(&[1.0, 0.0, 0.0, -1.0], &[1, 1, 2, 2]);
-    let y = x.conv2d(&w, Some(&f32s(&[10.0], &[1])), [1, 1], [0, 0], [1, 1], 1).unwrap();
+    let y = x.conv2d(&w, Some(&f32s(&[10.0], &[1])), ConvOptions::new()).unwrap();
     assert_eq!(y.to_vec::<f32>().unwrap(), [6.0; 4]);
-    let (v, i) = x.max_pool2d_with_indices([2, 2], [1, 1], [1, 1]).unwrap();
+    let (v, i) = x.max_pool2d_with_indices([2, 2], PoolOptions::new().stride([1, 1]).padding([1, 1])).unwrap();
     assert_eq!(v.shape(), [1, 1, 4, 4]);
     assert_eq!(&v.to_vec::<f32>().unwrap()[..5], [1.0, 2.0, 3.0, 3.0, 4.0]);
     assert_eq!(i.to_vec::<i64>().unwrap()[15], 8);
     let low = Tensor::full([1, 1, 2, 2], f64::NEG_INFINITY, DType::F32, &cpu()).unwrap();
-    assert_eq!(low.max_pool2d_with_indices([2, 2], [2, 2], [1, 1]).unwrap().1.to_vec::<i64>().unwrap(), [0, 1, 2, 3]);
-    let a = x.avg_pool2d([2, 2], [2, 2], [1, 1], false).unwrap();
+    assert_eq!(
+        low.max_pool2d_with_indices([2, 2], PoolOptions::new().padding([1, 1])).unwrap().1.to_vec::<i64>().unwrap(),
+        [0, 1, 2, 3]
+    );
+    let a = x.avg_pool2d([2, 2], PoolOptions::new().padding([1, 1]), false).unwrap();
     assert_eq!(a.to_vec::<f32>().unwrap(), [1.0, 2.5, 5.5, 7.0]);
-    assert!(x.max_pool2d([2, 2], [1, 1], [2, 2]).is_err());
-    assert!(x.conv2d(&w, None, [0, 1], [0, 0], [1, 1], 1).is_err());
-    assert!(x.conv2d(&f32s(&[1.0; 16], &[1, 1, 4, 4]), None, [1, 1], [0, 0], [1, 1], 1).is_err());
+    assert!(x.max_pool2d([2, 2], PoolOptions::new().padding([2, 2])).is_err());
+    assert!(x.conv2d(&w, None, ConvOptions::new().stride([0, 1])).is_err());
+    assert!(x.conv2d(&f32s(&[1.0; 16], &[1, 1, 4, 4]), None, ConvOptions::new()).is_err());
 }
 
 #[test]

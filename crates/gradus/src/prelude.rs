@@ -3,8 +3,8 @@
 pub use crate::devices::DeviceExt;
 
 pub use gradus_tensor::{
-    BackwardOptions, DType, Device, Ellipsis, Error, ErrorKind, Generator, Gradients, INFER, NewAxis, Result, Tensor,
-    fused, grad, no_grad,
+    AttentionOptions, BackwardOptions, Causal, ConvOptions, DType, Device, Ellipsis, Error, ErrorKind, Generator,
+    Gradients, INFER, NewAxis, PoolOptions, Result, Tensor, fused, grad, no_grad,
 };
 
 pub use gradus_nn::{

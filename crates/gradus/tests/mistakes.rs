@@ -100,13 +100,13 @@ fn mistake_01_indices_are_integers_exact_above_2_to_24_and_checked() {
 #[test]
 fn mistake_02_pooling_windows_overlap_and_their_indices_lie_inside() {
     let x = f64s(&[1.0, 2.0, 9.0, 3.0, 4.0], &[1, 1, 1, 5]);
-    let pool = |x: &Tensor| x.max_pool2d([1, 3], [1, 1], [0, 0]);
+    let pool = |x: &Tensor| x.max_pool2d([1, 3], PoolOptions::new().stride([1, 1]));
     assert_eq!(numbers(&pool(&x).unwrap()), [9.0; 3]);
     // All three windows have their maximum in one place.
     assert_eq!(slope(pool, &x), [0.0, 0.0, 3.0, 0.0, 0.0]);
     for low in [f64::NAN, f64::NEG_INFINITY] {
         let x = Tensor::full([1, 1, 4, 4], low, DType::F64, &cpu()).unwrap();
-        let (_, at) = x.max_pool2d_with_indices([2, 2], [2, 2], [0, 0]).unwrap();
+        let (_, at) = x.max_pool2d_with_indices([2, 2], PoolOptions::new().stride([2, 2])).unwrap();
         for (window, at) in at.to_vec::<i64>().unwrap().into_iter().enumerate() {
             let (y, x) = (at as usize / 4, at as usize % 4);
             assert_eq!((y / 2, x / 2), (window / 2, window % 2), "{low}");
@@ -120,8 +120,8 @@ fn mistake_03_relu_maximum_and_pooling_keep_nan() {
     let first_is_nan = |t: Result<Tensor>| numbers(&t.unwrap())[0].is_nan();
     assert!(first_is_nan(x.relu()) && first_is_nan(x.maximum(0.0)) && first_is_nan(x.clamp(0.0, 1.0)));
     assert!(first_is_nan(x.max_all()) && first_is_nan(x.min_all()) && first_is_nan(x.relu_mul(0.0)));
-    assert!(first_is_nan(x.max_pool2d([2, 2], [1, 1], [0, 0])));
-    assert!(first_is_nan(x.avg_pool2d([2, 2], [1, 1], [0, 0], true)));
+    assert!(first_is_nan(x.max_pool2d([2, 2], PoolOptions::new().stride([1, 1]))));
+    assert!(first_is_nan(x.avg_pool2d([2, 2], PoolOptions::new().stride([1, 1]), true)));
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn mistake_04_outputs_need_no_zeros_batches_run_whole_and_sizes_are_checked() {
     assert!(device.backend().fold(&window, columns.view(), &mut short.view_mut()).is_err());
 
     let (x, w) = (randn(&[3, 2, 5, 5], 1), randn(&[4, 2, 3, 3], 2));
-    let conv = |x: &Tensor| x.conv2d(&w, None, [1, 1], [1, 1], [1, 1], 1).unwrap();
+    let conv = |x: &Tensor| x.conv2d(&w, None, ConvOptions::new().padding([1, 1])).unwrap();
     let each: Vec<Tensor> = (0..3).map(|i| conv(&x.narrow(0, i, 1).unwrap())).collect();
     let each = Tensor::cat(&each.iter().collect::<Vec<_>>(), 0).unwrap();
     assert_close(&numbers(&conv(&x)), &numbers(&each), 1e-12);
@@ -206,17 +206,16 @@ fn mistake_08_versions_count_by_themselves_and_only_where_values_are_read() {
 #[test]
 fn mistake_09_every_argument_counts_and_success_means_done() {
     let (x, w, bias) = (randn(&[2, 4, 5, 5], 1), randn(&[4, 2, 3, 3], 2), randn(&[4], 3));
-    let conv = |bias, stride, pad, dilation, groups| {
-        let w = if groups == 2 { w.clone() } else { Tensor::cat(&[&w, &w], 1).unwrap() };
-        numbers(&x.conv2d(&w, bias, stride, pad, dilation, groups).unwrap())
-    };
-    let plain = conv(None, [1, 1], [1, 1], [1, 1], 1);
+    let doubled = Tensor::cat(&[&w, &w], 1).unwrap();
+    let conv = |w, bias, options| numbers(&x.conv2d(w, bias, options).unwrap());
+    let one = ConvOptions::new().padding([1, 1]);
+    let plain = conv(&doubled, None, one);
     for other in [
-        conv(Some(&bias), [1, 1], [1, 1], [1, 1], 1),
-        conv(None, [1, 2], [1, 1], [1, 1], 1),
-        conv(None, [1, 1], [2, 1], [1, 1], 1),
-        conv(None, [1, 1], [1, 1], [2, 1], 1),
-        conv(None, [1, 1], [1, 1], [1, 1], 2),
+        conv(&doubled, Some(&bias), one),
+        conv(&doubled, None, one.stride([1, 2])),
+        conv(&doubled, None, one.padding([2, 1])),
+        conv(&doubled, None, one.dilation([2, 1])),
+        conv(&w, None, one.groups(2)),
     ] {
         assert_ne!(plain, other);
     }
@@ -267,6 +266,17 @@ fn mistake_11_integers_wrap_in_every_build_and_steps_are_checked() {
     let p = f64s(&[2.0], &[1]);
     p.sgd_step_(&sgd, &zero, None).unwrap();
     assert_close(&numbers(&p), &[1.9], 1e-12);
+}
+
+#[test]
+fn mistake_12_nothing_is_loaded_at_run_time_so_no_constant_vouches_for_it() {
+    // Backends are Rust objects of the same build. A fingerprint becomes necessary with the first plug-in, and then this
+    // test has to try a spoiled one.
+    let lock = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.lock")).unwrap();
+    assert!(lock.contains("name = \"gradus-cpu\""));
+    for loader in ["libloading", "dlopen", "dlopen2", "sharedlib", "abi_stable"] {
+        assert!(!lock.contains(&format!("name = \"{loader}\"")), "{loader}");
+    }
 }
 
 #[test]
@@ -361,7 +371,7 @@ fn mistake_16_gradients_keep_shapes_add_up_and_exist_at_zero() {
     both(&|x| x[0].slice(1, 1, 4, 2)?.square(), &[randn(&[2, 5, 3], 1)]);
     // The gradient of a convolution is a transposed one: its own gradient is there.
     let images = [randn(&[1, 2, 4, 4], 1), randn(&[3, 2, 2, 2], 2)];
-    both(&|x| x[0].conv2d(&x[1], None, [2, 1], [1, 0], [1, 1], 1), &images);
+    both(&|x| x[0].conv2d(&x[1], None, ConvOptions::new().stride([2, 1]).padding([1, 0])), &images);
     let repeated = i64s(&[1, 1, 0, 1], &[4]);
     assert_eq!(slope(|x| x.gather(0, &repeated), &f64s(&[5.0, 6.0], &[2])), [1.0, 3.0]);
 
@@ -401,7 +411,7 @@ fn mistake_18_many_groups_and_many_elements_work() {
     assert_eq!(sums.to_vec::<f32>().unwrap()[rows - 1], (4 * rows - 3) as f32);
     let soft = x.softmax(-1).unwrap().sum_all().unwrap().item().unwrap();
     assert!((soft / rows as f64 - 1.0).abs() < 1e-4, "{soft}");
-    let pooled = x.reshape([rows, 1, 1, 2]).unwrap().max_pool2d([1, 2], [1, 2], [0, 0]).unwrap();
+    let pooled = x.reshape([rows, 1, 1, 2]).unwrap().max_pool2d([1, 2], PoolOptions::new().stride([1, 2])).unwrap();
     assert_eq!(pooled.to_vec::<f32>().unwrap()[rows - 1], (2 * rows - 1) as f32);
 }
 

@@ -1,94 +1,245 @@
-//! [`Conv2d`].
+//! [`Conv1d`], [`Conv2d`], [`Conv3d`], and their transposes.
 
-use gradus_tensor::{Error, Result, Tensor};
+use gradus_tensor::{ConvOptions, Error, Result, Tensor};
 
 use super::linear;
 use crate::{Forward, Init, Module, Parameter};
 
-/// Convolution of images: `[n, in_channels, h, w]` to `[n, out_channels, oh, ow]` with
-/// `oh = (h + 2 padding - dilation (kernel - 1) - 1) / stride + 1`, rounded down.
-///
-/// `weight [out_channels, in_channels / groups, kh, kw]` and `bias [out_channels]` start uniform in `±1 / sqrt(fan_in)`,
-/// `fan_in = in_channels / groups * kh * kw`, as in PyTorch.
-///
-/// ```
-/// # use gradus_nn::{Conv2d, Conv2dConfig, Forward, Init}; use gradus_tensor::*;
-/// # let device = Device::from_backend(std::sync::Arc::new(gradus_cpu::CpuBackend::new()?));
-/// # let mut generator = Generator::new(0);
-/// # let mut init = Init::new(DType::F32, &device, &mut generator);
-/// let config = Conv2dConfig { stride: [2, 2], padding: [1, 1], ..Default::default() };
-/// let conv = Conv2d::new(3, 8, [3, 3], config, &mut init)?;
-/// assert_eq!(conv.forward(&Tensor::ones([1, 3, 8, 8], DType::F32, &device)?)?.shape(), [1, 8, 4, 4]);
-/// assert!(Conv2d::new(3, 8, [3, 3], Conv2dConfig { groups: 2, ..config }, &mut init).is_err());
-/// # Ok::<(), Error>(())
-/// ```
-#[derive(Clone, Module)]
-pub struct Conv2d {
-    in_channels: usize,
-    out_channels: usize,
-    kernel: [usize; 2],
-    stride: [usize; 2],
-    padding: [usize; 2],
-    dilation: [usize; 2],
-    groups: usize,
-    /// `[out_channels, in_channels / groups, kh, kw]`
-    pub weight: Parameter,
-    /// `[out_channels]`
-    pub bias: Option<Parameter>,
-}
-
-/// What a [`Conv2d`] has besides channels and kernel; the default is stride 1, no padding, one group, with a bias.
+/// What a convolution over `N` axes has besides channels and kernel; the default is stride 1, no padding, one group, with
+/// a bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Conv2dConfig {
-    /// Step between windows, `[vertical, horizontal]`, at least 1.
-    pub stride: [usize; 2],
-    /// Zeros around the image, on both sides.
-    pub padding: [usize; 2],
+pub struct ConvConfig<const N: usize> {
+    /// Step between windows along each axis, at least 1.
+    pub stride: [usize; N],
+    /// Zeros around the input, on both sides of each axis.
+    pub padding: [usize; N],
     /// Step between the elements of a window, at least 1.
-    pub dilation: [usize; 2],
+    pub dilation: [usize; N],
     /// Groups of channels, which do not see each other; divides both numbers of channels.
     pub groups: usize,
     /// Whether there is a bias.
     pub bias: bool,
 }
 
-impl Default for Conv2dConfig {
+/// What a [`Conv1d`] has besides channels and kernel.
+pub type Conv1dConfig = ConvConfig<1>;
+/// What a [`Conv2d`] has besides channels and kernel.
+pub type Conv2dConfig = ConvConfig<2>;
+/// What a [`Conv3d`] has besides channels and kernel.
+pub type Conv3dConfig = ConvConfig<3>;
+
+impl<const N: usize> Default for ConvConfig<N> {
     fn default() -> Self {
-        Conv2dConfig { stride: [1, 1], padding: [0, 0], dilation: [1, 1], groups: 1, bias: true }
+        ConvConfig { stride: [1; N], padding: [0; N], dilation: [1; N], groups: 1, bias: true }
     }
 }
 
-impl Conv2d {
-    /// A layer with new parameters. Errors for an empty kernel, a stride or dilation of 0, and groups that do not divide
-    /// the channels.
-    pub fn new(
-        in_channels: usize,
-        out_channels: usize,
-        kernel: [usize; 2],
-        config: Conv2dConfig,
-        init: &mut Init<'_>,
-    ) -> Result<Self> {
-        let Conv2dConfig { stride, padding, dilation, groups, bias } = config;
-        for (name, values) in [("kernel", kernel), ("stride", stride), ("dilation", dilation)] {
-            if values.contains(&0) {
-                return Err(Error::argument("conv2d", format!("{name} {values:?} has a 0; each is at least 1")));
+/// What a transposed convolution over `N` axes has besides channels and kernel; the default is stride 1, no padding, one
+/// group, with a bias.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConvTransposeConfig<const N: usize> {
+    /// Step between windows of the result along each axis, at least 1.
+    pub stride: [usize; N],
+    /// Elements cut off the result on both sides of each axis.
+    pub padding: [usize; N],
+    /// Elements added at the end of each axis of the result, fewer than the larger of stride and dilation.
+    pub output_padding: [usize; N],
+    /// Step between the elements of a window, at least 1.
+    pub dilation: [usize; N],
+    /// Groups of channels, which do not see each other; divides both numbers of channels.
+    pub groups: usize,
+    /// Whether there is a bias.
+    pub bias: bool,
+}
+
+impl<const N: usize> Default for ConvTransposeConfig<N> {
+    fn default() -> Self {
+        let (stride, dilation) = ([1; N], [1; N]);
+        ConvTransposeConfig { stride, padding: [0; N], output_padding: [0; N], dilation, groups: 1, bias: true }
+    }
+}
+
+/// Checks what no convolution can have.
+fn check<const N: usize>(
+    op: &str,
+    channels: [usize; 2],
+    groups: usize,
+    [kernel, stride, dilation]: [[usize; N]; 3],
+) -> Result<()> {
+    for (name, values) in [("kernel", kernel), ("stride", stride), ("dilation", dilation)] {
+        if values.contains(&0) {
+            return Err(Error::argument(op, format!("{name} {values:?} has a 0; each is at least 1")));
+        }
+    }
+    if groups == 0 || channels.iter().any(|c| !c.is_multiple_of(groups)) {
+        let [i, o] = channels;
+        let m = format!("{groups} groups do not divide {i} input and {o} output channels");
+        return Err(Error::argument(op, m));
+    }
+    Ok(())
+}
+
+/// New parameters: `weight [first, second, kernel..]`, and a bias of `out` elements.
+fn parameters(
+    first: usize,
+    second: usize,
+    kernel: &[usize],
+    out: Option<usize>,
+    init: &mut Init<'_>,
+) -> Result<(Parameter, Option<Parameter>)> {
+    let weight = linear::default_weight(&[&[first, second], kernel].concat(), init)?;
+    let fan_in = second * kernel.iter().product::<usize>();
+    let bias = out.map(|out| linear::bias(out, fan_in, init)).transpose()?;
+    Ok((weight, bias))
+}
+
+macro_rules! conv_layers {
+    ($($(#[doc = $doc:literal])* $layer:ident, $n:literal, $method:ident;)*) => {$(
+        $(#[doc = $doc])*
+        #[derive(Clone, Module)]
+        pub struct $layer {
+            in_channels: usize,
+            out_channels: usize,
+            kernel: [usize; $n],
+            stride: [usize; $n],
+            padding: [usize; $n],
+            dilation: [usize; $n],
+            groups: usize,
+            /// `[out_channels, in_channels / groups, kernel..]`
+            pub weight: Parameter,
+            /// `[out_channels]`
+            pub bias: Option<Parameter>,
+        }
+
+        impl $layer {
+            /// A layer with new parameters. Errors for an empty kernel, a stride or dilation of 0, and groups that do not
+            /// divide the channels.
+            pub fn new(
+                in_channels: usize,
+                out_channels: usize,
+                kernel: [usize; $n],
+                config: ConvConfig<$n>,
+                init: &mut Init<'_>,
+            ) -> Result<Self> {
+                let ConvConfig { stride, padding, dilation, groups, bias } = config;
+                check(stringify!($method), [in_channels, out_channels], groups, [kernel, stride, dilation])?;
+                let out = bias.then_some(out_channels);
+                let (weight, bias) = parameters(out_channels, in_channels / groups, &kernel, out, init)?;
+                Ok($layer { in_channels, out_channels, kernel, stride, padding, dilation, groups, weight, bias })
             }
         }
-        if groups == 0 || !in_channels.is_multiple_of(groups) || !out_channels.is_multiple_of(groups) {
-            let m = format!("{groups} groups do not divide {in_channels} input and {out_channels} output channels");
-            return Err(Error::argument("conv2d", m));
+
+        impl Forward for $layer {
+            #[track_caller]
+            fn forward(&self, input: &Tensor) -> Result<Tensor> {
+                let options = ConvOptions::new().stride(self.stride).padding(self.padding).dilation(self.dilation);
+                input.$method(&self.weight, self.bias.as_deref(), options.groups(self.groups))
+            }
         }
-        let channels = in_channels / groups;
-        let weight = linear::default_weight(&[out_channels, channels, kernel[0], kernel[1]], init)?;
-        let fan_in = channels * kernel[0] * kernel[1];
-        let bias = if bias { Some(linear::bias(out_channels, fan_in, init)?) } else { None };
-        Ok(Conv2d { in_channels, out_channels, kernel, stride, padding, dilation, groups, weight, bias })
-    }
+    )*};
 }
 
-impl Forward for Conv2d {
-    #[track_caller]
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        input.conv2d(&self.weight, self.bias.as_deref(), self.stride, self.padding, self.dilation, self.groups)
-    }
+conv_layers! {
+    /// Convolution of sequences: `[n, in_channels, l]` to `[n, out_channels, positions]`. As [`Conv2d`] on one axis.
+    Conv1d, 1, conv1d;
+    /// Convolution of images: `[n, in_channels, h, w]` to `[n, out_channels, oh, ow]` with
+    /// `oh = (h + 2 padding - dilation (kernel - 1) - 1) / stride + 1`, rounded down.
+    ///
+    /// `weight [out_channels, in_channels / groups, kh, kw]` and `bias [out_channels]` start uniform in
+    /// `±1 / sqrt(fan_in)`, `fan_in = in_channels / groups * kh * kw`, as in PyTorch.
+    ///
+    /// ```
+    /// # use gradus_nn::{Conv2d, Conv2dConfig, Forward, Init}; use gradus_tensor::*;
+    /// # let device = Device::from_backend(std::sync::Arc::new(gradus_cpu::CpuBackend::new()?));
+    /// # let mut generator = Generator::new(0);
+    /// # let mut init = Init::new(DType::F32, &device, &mut generator);
+    /// let config = Conv2dConfig { stride: [2, 2], padding: [1, 1], ..Default::default() };
+    /// let conv = Conv2d::new(3, 8, [3, 3], config, &mut init)?;
+    /// assert_eq!(conv.forward(&Tensor::ones([1, 3, 8, 8], DType::F32, &device)?)?.shape(), [1, 8, 4, 4]);
+    /// assert!(Conv2d::new(3, 8, [3, 3], Conv2dConfig { groups: 2, ..config }, &mut init).is_err());
+    /// # Ok::<(), Error>(())
+    /// ```
+    Conv2d, 2, conv2d;
+    /// Convolution of volumes: `[n, in_channels, d, h, w]` to `[n, out_channels, od, oh, ow]`. As [`Conv2d`] on three axes.
+    Conv3d, 3, conv3d;
+}
+
+macro_rules! conv_transpose_layers {
+    ($($(#[doc = $doc:literal])* $layer:ident, $n:literal, $method:ident;)*) => {$(
+        $(#[doc = $doc])*
+        #[derive(Clone, Module)]
+        pub struct $layer {
+            in_channels: usize,
+            out_channels: usize,
+            kernel: [usize; $n],
+            stride: [usize; $n],
+            padding: [usize; $n],
+            output_padding: [usize; $n],
+            dilation: [usize; $n],
+            groups: usize,
+            /// `[in_channels, out_channels / groups, kernel..]`
+            pub weight: Parameter,
+            /// `[out_channels]`
+            pub bias: Option<Parameter>,
+        }
+
+        impl $layer {
+            /// A layer with new parameters. Errors for an empty kernel, a stride or dilation of 0, an output padding that
+            /// is not below the larger of the two, and groups that do not divide the channels.
+            pub fn new(
+                in_channels: usize,
+                out_channels: usize,
+                kernel: [usize; $n],
+                config: ConvTransposeConfig<$n>,
+                init: &mut Init<'_>,
+            ) -> Result<Self> {
+                let ConvTransposeConfig { stride, padding, output_padding, dilation, groups, bias } = config;
+                check(stringify!($method), [in_channels, out_channels], groups, [kernel, stride, dilation])?;
+                if (0..$n).any(|i| output_padding[i] >= stride[i].max(dilation[i])) {
+                    let m = format!("output padding {output_padding:?} is not below stride {stride:?} or dilation {dilation:?}");
+                    return Err(Error::argument(stringify!($method), m));
+                }
+                let out = bias.then_some(out_channels);
+                let (weight, bias) = parameters(in_channels, out_channels / groups, &kernel, out, init)?;
+                Ok($layer {
+                    in_channels, out_channels, kernel, stride, padding, output_padding, dilation, groups, weight, bias,
+                })
+            }
+        }
+
+        impl Forward for $layer {
+            #[track_caller]
+            fn forward(&self, input: &Tensor) -> Result<Tensor> {
+                let options = ConvOptions::new().stride(self.stride).padding(self.padding).dilation(self.dilation);
+                let options = options.output_padding(self.output_padding).groups(self.groups);
+                input.$method(&self.weight, self.bias.as_deref(), options)
+            }
+        }
+    )*};
+}
+
+conv_transpose_layers! {
+    /// Transposed convolution of sequences: `[n, in_channels, l]` to `[n, out_channels, size]`. As [`ConvTranspose2d`] on one
+    /// axis.
+    ConvTranspose1d, 1, conv_transpose1d;
+    /// Transposed convolution of images, which makes them larger: `[n, in_channels, h, w]` to `[n, out_channels, oh, ow]`
+    /// with `oh = (h - 1) stride - 2 padding + dilation (kernel - 1) + output_padding + 1`.
+    ///
+    /// `weight [in_channels, out_channels / groups, kh, kw]` and `bias [out_channels]` start uniform in
+    /// `±1 / sqrt(fan_in)`, where PyTorch takes `fan_in = out_channels / groups * kh * kw`.
+    ///
+    /// ```
+    /// # use gradus_nn::{ConvTranspose2d, ConvTransposeConfig, Forward, Init}; use gradus_tensor::*;
+    /// # let device = Device::from_backend(std::sync::Arc::new(gradus_cpu::CpuBackend::new()?));
+    /// # let mut generator = Generator::new(0);
+    /// # let mut init = Init::new(DType::F32, &device, &mut generator);
+    /// let config = ConvTransposeConfig { stride: [2, 2], ..Default::default() };
+    /// let up = ConvTranspose2d::new(8, 3, [2, 2], config, &mut init)?;
+    /// assert_eq!(up.forward(&Tensor::ones([1, 8, 4, 4], DType::F32, &device)?)?.shape(), [1, 3, 8, 8]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    ConvTranspose2d, 2, conv_transpose2d;
+    /// Transposed convolution of volumes: `[n, in_channels, d, h, w]` to `[n, out_channels, od, oh, ow]`. As
+    /// [`ConvTranspose2d`] on three axes.
+    ConvTranspose3d, 3, conv_transpose3d;
 }

@@ -1,24 +1,34 @@
 //! Layers. Each has the formula, shapes and defaults of the PyTorch layer of the same name.
 
 mod activation;
+mod attention;
 mod batch_norm;
 mod conv;
 mod dropout;
 mod embedding;
 mod layer_norm;
 mod linear;
+mod norm;
 mod pool;
 mod sequential;
 mod shape;
 
 pub use activation::{Gelu, GeluTanh, LeakyRelu, LogSoftmax, Relu, Sigmoid, Silu, Softmax, Softplus, Tanh};
+pub use attention::{MultiheadAttention, MultiheadAttentionConfig};
 pub use batch_norm::{BatchNorm, BatchNormConfig};
-pub use conv::{Conv2d, Conv2dConfig};
+pub use conv::{
+    Conv1d, Conv1dConfig, Conv2d, Conv2dConfig, Conv3d, Conv3dConfig, ConvConfig, ConvTranspose1d, ConvTranspose2d,
+    ConvTranspose3d, ConvTransposeConfig,
+};
 pub use dropout::Dropout;
 pub use embedding::Embedding;
 pub use layer_norm::{LayerNorm, LayerNormConfig};
 pub use linear::Linear;
-pub use pool::{AvgPool2d, MaxPool2d};
+pub use norm::{GroupNorm, GroupNormConfig, InstanceNorm, InstanceNormConfig, RmsNorm, RmsNormConfig};
+pub use pool::{
+    AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool1d, AdaptiveMaxPool2d, AdaptiveMaxPool3d,
+    AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d,
+};
 pub use sequential::Sequential;
 pub use shape::{Flatten, Identity};
 
@@ -35,4 +45,8 @@ macro_rules! debug_as_tree {
         }
     )*};
 }
-debug_as_tree!(BatchNorm, Conv2d, Dropout, Embedding, LayerNorm, Linear, AvgPool2d, MaxPool2d, Sequential);
+debug_as_tree!(BatchNorm, Dropout, Embedding, GroupNorm, InstanceNorm, LayerNorm, Linear, MultiheadAttention, RmsNorm);
+debug_as_tree!(Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Sequential);
+debug_as_tree!(AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d);
+debug_as_tree!(AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d);
+debug_as_tree!(AdaptiveMaxPool1d, AdaptiveMaxPool2d, AdaptiveMaxPool3d);

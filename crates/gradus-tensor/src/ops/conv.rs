@@ -1,11 +1,12 @@
-//! `conv2d`: cross-correlation of `x [n, c, h, w]` with `w [k, c / groups, fh, fw]`.
+//! `conv1d`, `conv2d`, `conv3d`: cross-correlation of `x [n, c, spatial..]` with `w [k, c / groups, kernel..]`.
 //!
 //! Convolution is bilinear. With its two adjoints (the gradients for input and weight) it forms a family that is closed
-//! under differentiation: each is the gradient of the others, so every order is a convolution again.
+//! under differentiation: each is the gradient of the others, so every order is a convolution again. The adjoint for the
+//! input is the transposed convolution.
 
-use gradus_backend::{Backend, Error, Result, Shape, View, ViewMut, Window};
+use gradus_backend::{Backend, DType, Error, ErrorKind, Result, Shape, View, ViewMut, Window};
 
-use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
+use super::{Context, ConvOptions, Grads, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
 /// The forward convolution.
@@ -47,12 +48,12 @@ impl Conv {
 
 impl Operation for Conv {
     fn name(&self) -> &str {
-        "conv2d"
+        ["conv1d", "conv2d", "conv3d"][self.window.rank - 1]
     }
 
     fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
         let (x, w) = (inputs[0], inputs[1]);
-        let positions = self.window.output("conv2d", &x.shape()[2..])?;
+        let positions = self.window.output(self.name(), &x.shape()[2..])?;
         let mut dims = vec![x.shape()[0], w.shape()[0]];
         dims.extend(&positions[..self.window.rank]);
         Ok(one(Shape::new(&dims)?, x.dtype()))
@@ -85,7 +86,7 @@ impl Operation for Conv {
 
 impl Operation for ConvBackwardInput {
     fn name(&self) -> &str {
-        "conv2d_backward_input"
+        ["conv1d_backward_input", "conv2d_backward_input", "conv3d_backward_input"][self.conv.window.rank - 1]
     }
 
     fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
@@ -115,7 +116,7 @@ impl Operation for ConvBackwardInput {
 
 impl Operation for ConvBackwardWeight {
     fn name(&self) -> &str {
-        "conv2d_backward_weight"
+        ["conv1d_backward_weight", "conv2d_backward_weight", "conv3d_backward_weight"][self.conv.window.rank - 1]
     }
 
     fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
@@ -143,59 +144,94 @@ impl Operation for ConvBackwardWeight {
     }
 }
 
+/// Checks what all convolutions need of their operands: dtypes, and the rank of input and weight, which is `rank`.
+pub(super) fn check_operands(op: &str, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, rank: usize) -> Result<()> {
+    if x.rank() != rank || weight.rank() != rank {
+        return Err(describe(Error::shape(op, format!("input and weight have rank {rank}")), x, weight, bias));
+    }
+    if x.dtype() == DType::Bool {
+        return Err(describe(Error::dtype(op, DType::Bool, "numbers; cast first"), x, weight, bias));
+    }
+    if weight.dtype() != x.dtype() || bias.is_some_and(|b| b.dtype() != x.dtype()) {
+        let e = Error::new(ErrorKind::DTypeMismatch, op, "operands have different dtypes");
+        return Err(describe(e, x, weight, bias).help("convert one with to_dtype"));
+    }
+    Ok(())
+}
+
+/// An error that shows the operands of a convolution.
+pub(super) fn describe(e: Error, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Error {
+    let e = weight.describe(x.describe(e, "input"), "weight");
+    if let Some(b) = bias { b.describe(e, "bias") } else { e }
+}
+
 impl Tensor {
-    /// 2-D convolution (cross-correlation) of `self [n, c, h, w]` with `weight [k, c / groups, fh, fw]` and `bias [k]` to
-    /// `[n, k, oh, ow]`, `oh = (h + 2 padding - dilation (fh - 1) - 1) / stride + 1`. One float dtype for all.
+    /// Convolution (cross-correlation) over one axis: `self [n, c, l]` with `weight [k, c / groups, kernel]` and
+    /// `bias [k]` to `[n, k, positions]`. As [`conv2d`](Tensor::conv2d).
+    #[track_caller]
+    pub fn conv1d(&self, weight: &Tensor, bias: Option<&Tensor>, options: ConvOptions<1>) -> Result<Tensor> {
+        self.convolve("conv1d", weight, bias, options)
+    }
+
+    /// Convolution (cross-correlation) over two axes: `self [n, c, h, w]` with `weight [k, c / groups, kh, kw]` and
+    /// `bias [k]` to `[n, k, oh, ow]`, where along each axis
+    /// `positions = (size + before + after - dilation (kernel - 1) - 1) / stride + 1`, rounded down. One dtype for all, any
+    /// but bool; half precision accumulates in f32, integers wrap. Differentiable to any order.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+    /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    /// let x = Tensor::ones([1, 1, 3, 3], DType::F32, &device)?;
+    /// let w = Tensor::ones([1, 1, 2, 2], DType::F32, &device)?;
+    /// let y = x.conv2d(&w, None, ConvOptions::new().padding_sides([(1, 0), (0, 0)]))?;
+    /// assert_eq!(y.shape(), [1, 1, 3, 2]);
+    /// assert_eq!(y.to_vec::<f32>()?, [2.0, 2.0, 4.0, 4.0, 4.0, 4.0]);
+    /// # Ok::<(), Error>(())
+    /// ```
     ///
     /// # Errors
-    /// Ranks and channels that do not fit, `c` or `k` not divisible by `groups`, a stride or dilation of 0, a window
-    /// larger than the padded input.
+    /// Ranks and channels that do not fit, `c` or `k` not divisible by the groups, a stride or dilation of 0, a window
+    /// larger than the padded input, an output padding.
     #[track_caller]
-    pub fn conv2d(
+    pub fn conv2d(&self, weight: &Tensor, bias: Option<&Tensor>, options: ConvOptions<2>) -> Result<Tensor> {
+        self.convolve("conv2d", weight, bias, options)
+    }
+
+    /// Convolution (cross-correlation) over three axes: `self [n, c, d, h, w]` with
+    /// `weight [k, c / groups, kd, kh, kw]` and `bias [k]` to `[n, k, od, oh, ow]`. As [`conv2d`](Tensor::conv2d).
+    #[track_caller]
+    pub fn conv3d(&self, weight: &Tensor, bias: Option<&Tensor>, options: ConvOptions<3>) -> Result<Tensor> {
+        self.convolve("conv3d", weight, bias, options)
+    }
+
+    #[track_caller]
+    fn convolve<const N: usize>(
         &self,
+        name: &'static str,
         weight: &Tensor,
         bias: Option<&Tensor>,
-        stride: [usize; 2],
-        padding: [usize; 2],
-        dilation: [usize; 2],
-        groups: usize,
+        options: ConvOptions<N>,
     ) -> Result<Tensor> {
+        options.refuse_output_padding(name)?;
+        check_operands(name, self, weight, bias, N + 2)?;
         let refuse = |m: String| {
-            let e = weight.describe(self.describe(Error::shape("conv2d", m), "input"), "weight");
-            let e = if let Some(b) = bias { b.describe(e, "bias") } else { e };
-            Err(e.help("input is [n, c, h, w], weight [k, c / groups, fh, fw] and bias [k]"))
+            let e = describe(Error::shape(name, m), self, weight, bias);
+            Err(e.help("input is [n, c, spatial..], weight [k, c / groups, kernel..] and bias [k]"))
         };
-        if self.rank() != 4 || weight.rank() != 4 {
-            return refuse("input and weight have rank 4".into());
-        }
+        let groups = options.groups;
         let (c, k) = (self.shape()[1], weight.shape()[0]);
-        if groups == 0 || c % groups != 0 || k % groups != 0 {
+        if groups == 0 || !c.is_multiple_of(groups) || !k.is_multiple_of(groups) {
             return refuse(format!("{groups} groups do not divide {c} input and {k} output channels"));
         }
-        if weight.shape()[1] != c / groups {
-            return refuse(format!(
-                "the weight takes {} channels a group, the input has {}",
-                weight.shape()[1],
-                c / groups
-            ));
+        let per_group = c / groups;
+        if weight.shape()[1] != per_group {
+            return refuse(format!("the weight takes {} channels a group, not {per_group}", weight.shape()[1]));
         }
         if bias.is_some_and(|b| b.shape() != [k]) {
             return refuse(format!("the bias is not [{k}]"));
         }
-        for t in [Some(self), Some(weight), bias].into_iter().flatten() {
-            if !t.dtype().is_float() {
-                return Err(t.describe(Error::dtype("conv2d", t.dtype(), "floats"), "operand"));
-            }
-            if t.dtype() != self.dtype() {
-                let m = "operands have different dtypes";
-                let e = Error::new(gradus_backend::ErrorKind::DTypeMismatch, "conv2d", m);
-                return Err(t.describe(self.describe(e, "input"), "operand").help("convert one with to_dtype"));
-            }
-        }
-        let window = Window::new2d([weight.shape()[2], weight.shape()[3]])
-            .stride2d(stride)
-            .padding2d(padding)
-            .dilation2d(dilation);
+        let window = options.window(name, &weight.shape()[2..])?;
+        window.output(name, &self.shape()[2..]).map_err(|e| describe(e, self, weight, bias))?;
         let op = Conv { window, groups };
         match bias {
             Some(b) => apply_one(op, &[self, weight, b]),

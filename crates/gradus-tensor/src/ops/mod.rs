@@ -3,10 +3,13 @@
 //! The trip of a call: the method (`x.softmax(-1)`) makes the operation's struct, `apply` infers shape and dtype,
 //! allocates, runs it on the backend and records it, and the backend's method is the kernel.
 
+mod adaptive_pool;
 mod arg_reduce;
+mod attention;
 mod cast;
 mod cat;
 mod conv;
+mod conv_transpose;
 mod copy;
 mod cross_entropy;
 mod diagonal;
@@ -37,6 +40,9 @@ mod sliding;
 mod softmax;
 mod split;
 pub mod table;
+mod unfold;
+mod unit_length;
+mod window;
 
 use std::fmt;
 use std::sync::Arc;
@@ -51,6 +57,7 @@ pub use crate::tensor::Spec;
 use crate::{Device, Storage, Tensor};
 
 pub use crate::autograd::Keep;
+pub use attention::{AttentionOptions, Causal};
 pub use elementwise::{Class, Elementwise, Operand};
 pub use grid::Indexing;
 pub use index::{Ellipsis, Index, IntoIndex, NewAxis, Strided};
@@ -58,6 +65,7 @@ pub use loss::{Reduction, Target};
 pub use movement::INFER;
 pub use pad::PadMode;
 pub use scatter_reduce::ScatterReduction;
+pub use window::{ConvOptions, PoolOptions};
 
 /// Specs of the outputs.
 pub type Outputs = SmallVec<[Spec; 1]>;
@@ -127,6 +135,7 @@ macro_rules! ops {
 }
 
 ops! {
+    attention::Attention,
     cat::Cat,
     conv::Conv,
     conv::ConvBackwardInput,
@@ -157,6 +166,8 @@ ops! {
     slice::SliceBackward,
     sliding::UnfoldAxis,
     softmax::Softmax,
+    unfold::Fold,
+    unfold::Unfold,
 }
 
 /// Runs an operation: infer, allocate, run, record. The one door, together with [`apply_one`].

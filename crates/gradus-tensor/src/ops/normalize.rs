@@ -1,7 +1,9 @@
-//! `layer_norm` and `batch_norm`: `(x - mean) / sqrt(var + eps) * scale + shift` over a set of axes.
+//! `layer_norm`, `rms_norm`, `batch_norm`, `group_norm` and `instance_norm`: `(x - mean) / sqrt(var + eps) * scale + shift`
+//! over a set of axes.
 //!
 //! Gradients, with `n = (x - mean) * rstd` and `h = g * scale`: `dx = rstd * (h - mean(h) - n * mean(h * n))`,
-//! `dscale = sum(g * n)`, `dshift = sum(g)`. A gradient that has to be differentiable is that of the decomposition.
+//! `dscale = sum(g * n)`, `dshift = sum(g)`. With `rms`, the mean is 0, and so is the term `mean(h)`. A gradient that has to
+//! be differentiable is that of the decomposition.
 
 use gradus_backend::{Axes, Backend, Error, Result, Shape, View, ViewMut};
 use smallvec::smallvec;
@@ -14,8 +16,10 @@ use crate::autograd::{BackwardOptions, grad};
 /// and the mean and `1 / sqrt(var + eps)`, which carry no gradient.
 #[derive(Debug, Clone)]
 pub struct Normalize {
-    /// `layer_norm` or `batch_norm`.
+    /// The name of the normalisation.
     pub name: &'static str,
+    /// Whether to divide by the root of the mean square, without subtracting the mean.
+    pub rms: bool,
     /// The axes that the statistics run over.
     pub axes: Axes,
     /// Added to the variance.
@@ -37,7 +41,7 @@ impl Normalize {
         let axes: Vec<isize> = self.axes.iter().map(|a| a as isize).collect();
         let dtype = x.dtype();
         let wide = x.to_dtype(dtype.compute())?;
-        let centred = wide.sub(&wide.mean(&axes, true)?)?;
+        let centred = if self.rms { wide } else { wide.sub(&wide.mean(&axes, true)?)? };
         let rstd = centred.square()?.mean(&axes, true)?.add(self.eps)?.rsqrt()?;
         let y = centred.mul(&rstd)?;
         match scale {
@@ -63,7 +67,7 @@ impl Operation for Normalize {
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
         let (scale, shift) = self.parts(inputs);
         let [y, mean, rstd] = outputs else { return Err(Error::argument(self.name, "three outputs are needed")) };
-        backend.normalize(false, self.axes, self.eps, inputs[0], scale, shift, y, mean, rstd)
+        backend.normalize(self.rms, self.axes, self.eps, inputs[0], scale, shift, y, mean, rstd)
     }
 
     fn differentiable(&self, output: usize) -> bool {
@@ -107,7 +111,7 @@ impl Operation for Normalize {
             let mut operands = vec![g, x, &mean, &rstd];
             operands.extend(scale);
             let forward = |b: &dyn Backend, v: &[View<'_>], outs: &mut [ViewMut<'_>]| {
-                b.normalize_backward(false, self.axes, v[0], v[1], v.get(4).copied(), v[2], v[3], &mut outs[0])
+                b.normalize_backward(self.rms, self.axes, v[0], v[1], v.get(4).copied(), v[2], v[3], &mut outs[0])
             };
             out[0] = Some(run_one(x.device(), &ctx.input_spec(0), &operands, forward)?);
         }
@@ -120,6 +124,8 @@ impl Operation for Normalize {
     }
 }
 
+const RMS_NORM: &str = "rms_norm";
+
 /// What [`Tensor::batch_norm`] gives when it trains.
 #[derive(Debug, Clone)]
 pub struct BatchStatistics {
@@ -130,7 +136,9 @@ pub struct BatchStatistics {
 }
 
 impl Tensor {
-    fn normalize(
+    /// The result with mean and `1 / sqrt(var + eps)`.
+    #[track_caller]
+    fn normalized(
         &self,
         name: &'static str,
         axes: Axes,
@@ -138,8 +146,9 @@ impl Tensor {
         scale: Option<&Tensor>,
         shift: Option<&Tensor>,
     ) -> Result<[Tensor; 3]> {
-        if eps.is_nan() || eps <= 0.0 {
-            return Err(self.describe(Error::argument(name, format!("eps is {eps}; it is above 0")), "self"));
+        let rms = name == RMS_NORM;
+        if !(eps > 0.0 && eps.is_finite()) {
+            return Err(self.describe(Error::argument(name, format!("eps is {eps}; it is above 0 and finite")), "self"));
         }
         for t in [Some(self), scale, shift].into_iter().flatten() {
             if !t.dtype().is_float() || t.dtype() != self.dtype() {
@@ -147,7 +156,7 @@ impl Tensor {
                 return Err(t.describe(self.describe(e, "input"), "operand"));
             }
         }
-        let op = Normalize { name, axes, eps, scale: scale.is_some(), shift: shift.is_some() };
+        let op = Normalize { name, rms, axes, eps, scale: scale.is_some(), shift: shift.is_some() };
         let mut inputs = vec![self];
         inputs.extend(scale);
         inputs.extend(shift);
@@ -155,6 +164,23 @@ impl Tensor {
         let rstd = y.swap_remove(2);
         let mean = y.swap_remove(1);
         Ok([y.swap_remove(0), mean, rstd])
+    }
+
+    /// The trailing axes of this shape; weight and bias, if there are any, have it too.
+    fn trailing(&self, op: &str, shape: &[usize], weight: Option<&Tensor>, bias: Option<&Tensor>) -> Result<Axes> {
+        let refuse = |t: &Tensor, what: &str| {
+            let m = format!("{what} does not fit the normalised shape {}", Shape::display(shape));
+            Err(t.describe(Error::shape(op, m), what))
+        };
+        if shape.is_empty() || !self.shape().ends_with(shape) {
+            return refuse(self, "input");
+        }
+        for (t, what) in [(weight, "weight"), (bias, "bias")] {
+            if let Some(t) = t.filter(|t| t.shape() != shape) {
+                return refuse(t, what);
+            }
+        }
+        Ok((self.rank() - shape.len()..self.rank()).fold(Axes::NONE, Axes::with))
     }
 
     /// Normalises the trailing axes `normalized_shape` to mean 0 and variance 1, then applies `weight` and `bias` of that
@@ -167,22 +193,74 @@ impl Tensor {
         bias: Option<&Tensor>,
         eps: f64,
     ) -> Result<Tensor> {
-        let refuse = |t: &Tensor, what: &str| {
-            let m = format!("{what} does not fit the normalised shape {}", Shape::display(normalized_shape));
-            Err(t.describe(Error::shape("layer_norm", m), what))
-        };
-        if normalized_shape.is_empty() || !self.shape().ends_with(normalized_shape) {
-            return refuse(self, "input");
-        }
-        for (t, what) in [(weight, "weight"), (bias, "bias")] {
-            if let Some(t) = t.filter(|t| t.shape() != normalized_shape) {
-                return refuse(t, what);
-            }
-        }
-        let first = self.rank() - normalized_shape.len();
-        let axes = (first..self.rank()).fold(Axes::NONE, Axes::with);
-        let [y, ..] = self.normalize("layer_norm", axes, eps, weight, bias)?;
+        let axes = self.trailing("layer_norm", normalized_shape, weight, bias)?;
+        let [y, ..] = self.normalized("layer_norm", axes, eps, weight, bias)?;
         Ok(y)
+    }
+
+    /// Divides by the root of the mean square over the trailing axes `normalized_shape`, `x / sqrt(mean(x^2) + eps)`, then
+    /// applies a `weight` of that shape (Zhang and Sennrich, 2019). Computed in at least f32.
+    #[track_caller]
+    pub fn rms_norm(&self, normalized_shape: &[usize], weight: Option<&Tensor>, eps: f64) -> Result<Tensor> {
+        let axes = self.trailing(RMS_NORM, normalized_shape, weight, None)?;
+        let [y, ..] = self.normalized(RMS_NORM, axes, eps, weight, None)?;
+        Ok(y)
+    }
+
+    /// Normalises each of `groups` groups of channels (axis 1) of each sample of `[n, c, ..]` to mean 0 and variance 1,
+    /// then applies `weight` and `bias`, `[c]`. The variance is biased, and computed in at least f32 (Wu and He, 2018).
+    /// Errors if `groups` does not divide `c`.
+    #[track_caller]
+    pub fn group_norm(
+        &self,
+        groups: usize,
+        weight: Option<&Tensor>,
+        bias: Option<&Tensor>,
+        eps: f64,
+    ) -> Result<Tensor> {
+        self.grouped("group_norm", groups, weight, bias, eps)
+    }
+
+    /// Normalises each channel (axis 1) of each sample of `[n, c, spatial..]` to mean 0 and variance 1, then applies
+    /// `weight` and `bias`, `[c]` (Ulyanov et al., 2016). The variance is biased, and computed in at least f32. A plane of
+    /// fewer than two elements has no variance: an error.
+    #[track_caller]
+    pub fn instance_norm(&self, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f64) -> Result<Tensor> {
+        const OP: &str = "instance_norm";
+        if self.rank() < 3 {
+            return Err(self.describe(Error::shape(OP, "the input is [n, c, spatial..]"), "input"));
+        }
+        let plane: usize = self.shape()[2..].iter().product();
+        if plane < 2 {
+            let e = Error::shape(OP, format!("{plane} values a plane have no variance"));
+            return Err(self.describe(e, "input"));
+        }
+        self.grouped(OP, self.shape()[1].max(1), weight, bias, eps)
+    }
+
+    #[track_caller]
+    fn grouped(
+        &self,
+        op: &'static str,
+        groups: usize,
+        weight: Option<&Tensor>,
+        bias: Option<&Tensor>,
+        eps: f64,
+    ) -> Result<Tensor> {
+        // Checks that there is a channel axis, and weight and bias against it.
+        self.per_channel(op, weight, bias)?;
+        let (n, c) = (self.shape()[0], self.shape()[1]);
+        if groups == 0 || !c.is_multiple_of(groups) {
+            let m = format!("{groups} groups do not divide {c} channels");
+            return Err(self.describe(Error::argument(op, m), "input"));
+        }
+        let per_group = c / groups;
+        let split = self.reshape([n, groups, per_group, self.shape()[2..].iter().product()])?;
+        let affine = |t: Option<&Tensor>| t.map(|t| t.reshape([1, groups, per_group, 1])).transpose();
+        let (weight, bias) = (affine(weight)?, affine(bias)?);
+        let axes = Axes::one(2).with(3);
+        let [y, ..] = split.normalized(op, axes, eps, weight.as_ref(), bias.as_ref())?;
+        y.reshape(self.shape())
     }
 
     /// Normalises each channel (axis 1) of `[n, c, ..]` with the statistics of this batch, which are returned too.
@@ -194,7 +272,7 @@ impl Tensor {
         bias: Option<&Tensor>,
         eps: f64,
     ) -> Result<(Tensor, BatchStatistics)> {
-        let (scale, shift) = self.per_channel(weight, bias)?;
+        let (scale, shift) = self.per_channel("batch_norm", weight, bias)?;
         let c = self.shape()[1];
         let count = self.numel().checked_div(c).unwrap_or(0);
         if count < 2 {
@@ -202,7 +280,7 @@ impl Tensor {
             return Err(self.describe(e, "input").help("use a larger batch, or evaluation mode"));
         }
         let axes = (0..self.rank()).filter(|&a| a != 1).fold(Axes::NONE, Axes::with);
-        let [y, mean, _] = self.normalize("batch_norm", axes, eps, scale.as_ref(), shift.as_ref())?;
+        let [y, mean, _] = self.normalized("batch_norm", axes, eps, scale.as_ref(), shift.as_ref())?;
         let _guard = crate::no_grad();
         // From the deviations, not from 1 / rstd^2 - eps, which has lost a variance far below eps.
         let axes: Vec<isize> = axes.iter().map(|a| a as isize).collect();
@@ -220,8 +298,8 @@ impl Tensor {
         bias: Option<&Tensor>,
         eps: f64,
     ) -> Result<Tensor> {
-        let (scale, shift) = self.per_channel(weight, bias)?;
-        let (mean, var) = self.per_channel(Some(mean), Some(var))?;
+        let (scale, shift) = self.per_channel("batch_norm", weight, bias)?;
+        let (mean, var) = self.per_channel("batch_norm", Some(mean), Some(var))?;
         let (Some(mean), Some(var)) = (mean, var) else { return Err(Error::argument("batch_norm", "no statistics")) };
         let dtype = self.dtype();
         let rstd = var.add(eps)?.rsqrt()?;
@@ -239,12 +317,17 @@ impl Tensor {
 
     /// Vectors `[c]` shaped to broadcast along axis 1.
     #[track_caller]
-    fn per_channel(&self, a: Option<&Tensor>, b: Option<&Tensor>) -> Result<(Option<Tensor>, Option<Tensor>)> {
+    fn per_channel(
+        &self,
+        op: &str,
+        a: Option<&Tensor>,
+        b: Option<&Tensor>,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
         if self.rank() < 2 {
-            return Err(self.describe(Error::shape("batch_norm", "the input has a batch and a channel axis"), "input"));
+            return Err(self.describe(Error::shape(op, "the input has a batch and a channel axis"), "input"));
         }
         if !self.dtype().is_float() {
-            return Err(self.describe(Error::dtype("batch_norm", self.dtype(), "floats"), "input"));
+            return Err(self.describe(Error::dtype(op, self.dtype(), "floats"), "input"));
         }
         let c = self.shape()[1];
         let mut shape = vec![1; self.rank()];
@@ -252,7 +335,7 @@ impl Tensor {
         let view = |t: Option<&Tensor>| -> Result<Option<Tensor>> {
             let Some(t) = t else { return Ok(None) };
             if t.shape() != [c] {
-                let e = Error::shape("batch_norm", format!("a vector of {c} channels is needed"));
+                let e = Error::shape(op, format!("a vector of {c} channels is needed"));
                 return Err(t.describe(self.describe(e, "input"), "operand"));
             }
             t.reshape(&shape).map(Some)

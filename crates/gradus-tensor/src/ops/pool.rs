@@ -1,4 +1,4 @@
-//! `max_pool2d` and `avg_pool2d` over `[n, c, h, w]`.
+//! `max_pool1d` to `max_pool3d` and `avg_pool1d` to `avg_pool3d` over `[n, c, spatial..]`.
 //!
 //! Max pooling sends the gradient to the element that won (the first of equals; NaN wins), adding where windows overlap.
 //! Average pooling is linear; it and its adjoint are each other's gradient.
@@ -6,11 +6,12 @@
 use gradus_backend::{Backend, DType, Error, Result, Shape, View, ViewMut, Window};
 use smallvec::smallvec;
 
-use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply, apply_one, grads, one};
+use super::slice::zeros_around;
+use super::{Context, Grads, Keep, Operation, Outputs, PoolOptions, Spec, apply, apply_one, grads, one};
 use crate::Tensor;
 
 /// Most elements of a pooling window.
-const MAX_WINDOW: usize = 1 << 24;
+pub(super) const MAX_WINDOW: usize = 1 << 24;
 
 /// The largest element under each window, and where it is.
 #[derive(Debug, Clone)]
@@ -44,11 +45,11 @@ fn pooled(name: &str, window: &Window, x: &[usize]) -> Result<Shape> {
 
 impl Operation for MaxPool {
     fn name(&self) -> &str {
-        "max_pool2d"
+        ["max_pool1d", "max_pool2d", "max_pool3d"][self.window.rank - 1]
     }
 
     fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
-        let shape = pooled("max_pool2d", &self.window, inputs[0].shape())?;
+        let shape = pooled(self.name(), &self.window, inputs[0].shape())?;
         Ok(smallvec![Spec { shape, dtype: inputs[0].dtype() }, Spec { shape, dtype: DType::I64 }])
     }
 
@@ -75,11 +76,11 @@ impl Operation for MaxPool {
 
 impl Operation for AvgPool {
     fn name(&self) -> &str {
-        "avg_pool2d"
+        ["avg_pool1d", "avg_pool2d", "avg_pool3d"][self.window.rank - 1]
     }
 
     fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
-        Ok(one(pooled("avg_pool2d", &self.window, inputs[0].shape())?, inputs[0].dtype()))
+        Ok(one(pooled(self.name(), &self.window, inputs[0].shape())?, inputs[0].dtype()))
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
@@ -99,7 +100,7 @@ impl Operation for AvgPool {
 
 impl Operation for AvgPoolBackward {
     fn name(&self) -> &str {
-        "avg_pool2d_backward"
+        ["avg_pool1d_backward", "avg_pool2d_backward", "avg_pool3d_backward"][self.pool.window.rank - 1]
     }
 
     fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
@@ -120,64 +121,118 @@ impl Operation for AvgPoolBackward {
     }
 }
 
+macro_rules! pools {
+    ($($n:literal $input:literal $positions:literal $max:ident $max_with_indices:ident $avg:ident;)*) => {
+        impl Tensor {
+            $(
+                #[doc = concat!("Largest element under each window: `[n, c, ", $input, "]` to the values `[n, c, ", $positions,
+                    "]` and their i64 positions in the flattened spatial axes.")]
+                ///
+                /// Windows may overlap; padding never wins; NaN does; of equal elements the first. Any dtype but bool. The
+                /// gradient goes to the element that won.
+                ///
+                /// # Errors
+                #[doc = concat!("A rank other than ", $n, " + 2, a kernel, stride or dilation of 0, padding of more than half the")]
+                /// kernel, a window larger than the padded input or over padding only.
+                #[track_caller]
+                pub fn $max_with_indices(&self, kernel: [usize; $n], options: PoolOptions<$n>) -> Result<(Tensor, Tensor)> {
+                    self.max_pooled(stringify!($max), kernel, options)
+                }
+
+                #[doc = concat!("Largest element under each window: `[n, c, ", $input, "]` to `[n, c, ", $positions,
+                    "]`, the values of [`", stringify!($max_with_indices), "`](Tensor::", stringify!($max_with_indices), ").")]
+                #[track_caller]
+                pub fn $max(&self, kernel: [usize; $n], options: PoolOptions<$n>) -> Result<Tensor> {
+                    Ok(self.max_pooled(stringify!($max), kernel, options)?.0)
+                }
+
+                #[doc = concat!("Mean under each window: `[n, c, ", $input, "]` to `[n, c, ", $positions, "]`, floats only.")]
+                ///
+                /// Padding counts as zeros if `count_include_pad`, else not at all; what a window that is rounded up
+                /// (`ceil_mode`) covers past the padding never counts. Differentiable to any order. Errors as those of
+                /// the maximum.
+                #[track_caller]
+                pub fn $avg(&self, kernel: [usize; $n], options: PoolOptions<$n>, count_include_pad: bool) -> Result<Tensor> {
+                    self.avg_pooled(stringify!($avg), kernel, options, count_include_pad)
+                }
+            )*
+        }
+    };
+}
+
+pools! {
+    1 "l" "positions" max_pool1d max_pool1d_with_indices avg_pool1d;
+    2 "h, w" "oh, ow" max_pool2d max_pool2d_with_indices avg_pool2d;
+    3 "d, h, w" "od, oh, ow" max_pool3d max_pool3d_with_indices avg_pool3d;
+}
+
 impl Tensor {
-    fn check_pool(&self, op: &str, kernel: [usize; 2], padding: [usize; 2]) -> Result<()> {
-        if self.rank() != 4 {
-            return Err(self.describe(Error::shape(op, "pooling takes [n, c, h, w]"), "self"));
+    /// The window, and the additional padding at the end that rounding up needs.
+    fn pool_window<const N: usize>(
+        &self,
+        op: &str,
+        kernel: [usize; N],
+        options: PoolOptions<N>,
+    ) -> Result<(Window, [usize; 3])> {
+        if self.rank() != N + 2 {
+            let e = Error::shape(op, format!("pooling takes [n, c] and {N} spatial axes"));
+            return Err(self.describe(e, "self"));
         }
-        if kernel[0].checked_mul(kernel[1]).is_none_or(|n| n > MAX_WINDOW) {
+        if kernel.iter().try_fold(1usize, |n, &k| n.checked_mul(k)).is_none_or(|n| n > MAX_WINDOW) {
             let m = format!("a window of {kernel:?} has more than {MAX_WINDOW} elements");
-            return Err(self
-                .describe(Error::argument(op, m), "self")
-                .help("reduce over the axes with max or mean instead"));
+            let e = self.describe(Error::argument(op, m), "self");
+            return Err(e.help("reduce over the axes with max or mean instead"));
         }
-        if padding[0] > kernel[0] / 2 || padding[1] > kernel[1] / 2 {
-            let m = format!("padding {padding:?} is more than half of the kernel {kernel:?}");
-            return Err(self.describe(Error::argument(op, m), "self").help("a window must not lie in padding only"));
-        }
-        Ok(())
+        options.window(op, kernel, &self.shape()[2..]).map_err(|e| self.describe(e, "self"))
     }
 
-    /// Largest element under each window: `[n, c, h, w]` to the values `[n, c, oh, ow]` and their i64 positions in the
-    /// flattened `h * w`. Windows may overlap; padding never wins; NaN does.
     #[track_caller]
-    pub fn max_pool2d_with_indices(
+    pub(super) fn max_pooled<const N: usize>(
         &self,
-        kernel: [usize; 2],
-        stride: [usize; 2],
-        padding: [usize; 2],
+        op: &str,
+        kernel: [usize; N],
+        options: PoolOptions<N>,
     ) -> Result<(Tensor, Tensor)> {
-        self.check_pool("max_pool2d", kernel, padding)?;
+        let (mut window, more) = self.pool_window(op, kernel, options)?;
         if self.dtype() == DType::Bool {
-            return Err(self.describe(Error::dtype("max_pool2d", self.dtype(), "numbers"), "self"));
+            return Err(self.describe(Error::dtype(op, self.dtype(), "numbers"), "self"));
         }
-        let window = Window::new2d(kernel).stride2d(stride).padding2d(padding);
+        widen(&mut window, more);
+        window.check_pool(op, &self.shape()[2..]).map_err(|e| self.describe(e, "self"))?;
         let mut y = apply(MaxPool { window }, &[self])?;
         let indices = y.swap_remove(1);
         Ok((y.swap_remove(0), indices))
     }
 
-    /// Largest element under each window, the values of [`max_pool2d_with_indices`](Tensor::max_pool2d_with_indices).
     #[track_caller]
-    pub fn max_pool2d(&self, kernel: [usize; 2], stride: [usize; 2], padding: [usize; 2]) -> Result<Tensor> {
-        Ok(self.max_pool2d_with_indices(kernel, stride, padding)?.0)
-    }
-
-    /// Mean under each window: `[n, c, h, w]` to `[n, c, oh, ow]`, floats only. Padding counts as zeros if
-    /// `count_include_pad`, else not at all.
-    #[track_caller]
-    pub fn avg_pool2d(
+    fn avg_pooled<const N: usize>(
         &self,
-        kernel: [usize; 2],
-        stride: [usize; 2],
-        padding: [usize; 2],
+        op: &str,
+        kernel: [usize; N],
+        options: PoolOptions<N>,
         count_include_pad: bool,
     ) -> Result<Tensor> {
-        self.check_pool("avg_pool2d", kernel, padding)?;
+        let (mut window, more) = self.pool_window(op, kernel, options)?;
         if !self.dtype().is_float() {
-            return Err(self.describe(Error::dtype("avg_pool2d", self.dtype(), "floats"), "self"));
+            return Err(self.describe(Error::dtype(op, self.dtype(), "floats"), "self"));
         }
-        let window = Window::new2d(kernel).stride2d(stride).padding2d(padding);
-        apply_one(AvgPool { window, count_include_pad }, &[self])
+        if !count_include_pad || more == [0; 3] {
+            widen(&mut window, more);
+            if !count_include_pad {
+                window.check_pool(op, &self.shape()[2..]).map_err(|e| self.describe(e, "self"))?;
+            }
+            return apply_one(AvgPool { window, count_include_pad }, &[self]);
+        }
+        // The padding becomes elements, which count; what lies beyond it does not.
+        let mut x = self.clone();
+        for i in 0..N {
+            x = zeros_around(&x, 2 + i, window.pad_before[i], window.pad_after[i])?;
+        }
+        (window.pad_before, window.pad_after) = ([0; 3], more);
+        apply_one(AvgPool { window, count_include_pad: false }, &[&x])
     }
+}
+
+fn widen(window: &mut Window, more: [usize; 3]) {
+    window.pad_after.iter_mut().zip(more).for_each(|(p, m)| *p += m);
 }

@@ -63,3 +63,26 @@ pub fn assert_close(got: &[f64], want: &[f64], tolerance: f64) {
         assert!(same, "element {i}: {g} where {w} is right\n got {got:?}\nwant {want:?}");
     }
 }
+
+/// What PyTorch gives for the case `name` of `reference/windows.py`, against a result.
+#[track_caller]
+pub fn assert_like_pytorch(name: &str, got: &Tensor) {
+    const CASES: &[(&str, &[usize], &[f64])] = &include!("../reference/windows.txt");
+    let (_, shape, want) = CASES.iter().find(|c| c.0 == name).unwrap();
+    assert_eq!(got.shape(), *shape, "{name}");
+    assert_close(&got.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap(), want, 1e-11);
+}
+
+/// `sin(a i + b)`: the inputs of `reference/windows.py`.
+pub fn sines(shape: &[usize], a: f64, b: f64) -> Tensor {
+    let n: usize = shape.iter().product();
+    f64s(&(0..n).map(|i| (i as f64 * a + b).sin()).collect::<Vec<_>>(), shape)
+}
+
+/// First and second derivatives against finite differences.
+#[track_caller]
+pub fn both(f: impl Fn(&[Tensor]) -> gradus_tensor::Result<Tensor>, inputs: &[Tensor]) {
+    let shapes: Vec<_> = inputs.iter().map(|t| format!("{:?}", t.layout())).collect();
+    gradus_tensor::autograd::gradcheck(&f, inputs).unwrap_or_else(|e| panic!("{shapes:?} {e}"));
+    gradus_tensor::autograd::gradgradcheck(&f, inputs).unwrap_or_else(|e| panic!("{shapes:?} {e}"));
+}

@@ -1,0 +1,174 @@
+//! [`MultiheadAttention`].
+
+use gradus_tensor::{AttentionOptions, Causal, Error, Generator, Result, Tensor};
+
+use super::{Linear, linear};
+use crate::init::Gain;
+use crate::{Forward, Init, Mode, Module, Parameter, RandomState};
+
+/// Attention of several heads at once (Vaswani et al., 2017): queries `[n, lq, embed_dim]`, keys `[n, lk, kdim]` and values
+/// `[n, lk, vdim]` to `[n, lq, embed_dim]`. The batch comes first.
+///
+/// Query, key and value are projected to `embed_dim` features, which are split among the heads; the heads' results, one
+/// after the other, go through `out_proj`. [`forward`](Forward::forward) attends from its input to itself.
+///
+/// Parameters have PyTorch's names, shapes and first values: `in_proj_weight [3 embed_dim, embed_dim]` (or
+/// `q_proj_weight`, `k_proj_weight` and `v_proj_weight`, if keys or values have other sizes), `in_proj_bias [3 embed_dim]`,
+/// `out_proj.weight` and `out_proj.bias`. Masks have the meaning that they have in
+/// [`Tensor::scaled_dot_product_attention`]: true keeps.
+///
+/// ```
+/// # use gradus_nn::{Forward, Init, Module, MultiheadAttention, MultiheadAttentionConfig}; use gradus_tensor::*;
+/// # let device = Device::from_backend(std::sync::Arc::new(gradus_cpu::CpuBackend::new()?));
+/// # let mut generator = Generator::new(0);
+/// # let mut init = Init::new(DType::F32, &device, &mut generator);
+/// let attention = MultiheadAttention::new(8, 2, MultiheadAttentionConfig::default(), &mut init)?;
+/// let (x, memory) = (Tensor::ones([3, 5, 8], DType::F32, &device)?, Tensor::ones([3, 7, 8], DType::F32, &device)?);
+/// assert_eq!(attention.forward(&x)?.shape(), [3, 5, 8]);
+/// assert_eq!(attention.attend(&x, &memory, &memory, None, Causal::No)?.shape(), [3, 5, 8]);
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone, Module)]
+pub struct MultiheadAttention {
+    embed_dim: usize,
+    num_heads: usize,
+    dropout: f64,
+    /// `[3 embed_dim, embed_dim]`: for query, key and value.
+    pub in_proj_weight: Option<Parameter>,
+    /// `[embed_dim, embed_dim]`, in the place of `in_proj_weight`.
+    pub q_proj_weight: Option<Parameter>,
+    /// `[embed_dim, kdim]`
+    pub k_proj_weight: Option<Parameter>,
+    /// `[embed_dim, vdim]`
+    pub v_proj_weight: Option<Parameter>,
+    /// `[3 embed_dim]`
+    pub in_proj_bias: Option<Parameter>,
+    /// From the heads' results to the result.
+    pub out_proj: Linear,
+    random: RandomState,
+    mode: Mode,
+}
+
+/// What a [`MultiheadAttention`] has besides features and heads.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MultiheadAttentionConfig {
+    /// Probability that a weight is dropped in training, 0 to 1. Default 0.
+    pub dropout: f64,
+    /// Whether the projections have biases. Default true.
+    pub bias: bool,
+    /// Features of keys, if not `embed_dim`.
+    pub kdim: Option<usize>,
+    /// Features of values, if not `embed_dim`.
+    pub vdim: Option<usize>,
+}
+
+impl Default for MultiheadAttentionConfig {
+    fn default() -> Self {
+        MultiheadAttentionConfig { dropout: 0.0, bias: true, kdim: None, vdim: None }
+    }
+}
+
+impl MultiheadAttention {
+    /// A layer with new parameters. Errors if `num_heads` does not divide `embed_dim`, or for an impossible probability.
+    pub fn new(
+        embed_dim: usize,
+        num_heads: usize,
+        config: MultiheadAttentionConfig,
+        init: &mut Init<'_>,
+    ) -> Result<Self> {
+        const OP: &str = "multihead_attention";
+        let MultiheadAttentionConfig { dropout, bias, kdim, vdim } = config;
+        if num_heads == 0 || !embed_dim.is_multiple_of(num_heads) {
+            return Err(Error::argument(OP, format!("{num_heads} heads do not divide {embed_dim} features")));
+        }
+        if !(0.0..=1.0).contains(&dropout) {
+            return Err(Error::argument(OP, format!("dropout is {dropout}; it is a probability, 0 to 1")));
+        }
+        let three = embed_dim.checked_mul(3).ok_or_else(|| Error::argument(OP, "too many features"))?;
+        let (kdim, vdim) = (kdim.unwrap_or(embed_dim), vdim.unwrap_or(embed_dim));
+        let mut weight = |rows, columns| Parameter::new(init.xavier_uniform([rows, columns], Gain::Linear)?);
+        let (mut packed, mut q, mut k, mut v) = (None, None, None, None);
+        if kdim == embed_dim && vdim == embed_dim {
+            packed = Some(weight(three, embed_dim)?);
+        } else {
+            q = Some(weight(embed_dim, embed_dim)?);
+            k = Some(weight(embed_dim, kdim)?);
+            v = Some(weight(embed_dim, vdim)?);
+        }
+        let zeros = |size: usize, init: &Init<'_>| Parameter::new(init.zeros([size])?);
+        let in_proj_bias = if bias { Some(zeros(three, init)?) } else { None };
+        let out_bias = if bias { Some(zeros(embed_dim, init)?) } else { None };
+        Ok(MultiheadAttention {
+            embed_dim,
+            num_heads,
+            dropout,
+            in_proj_weight: packed,
+            q_proj_weight: q,
+            k_proj_weight: k,
+            v_proj_weight: v,
+            in_proj_bias,
+            out_proj: Linear::from_parameters(linear::default_weight(&[embed_dim, embed_dim], init)?, out_bias)?,
+            random: RandomState::new(Generator::new(init.generator.next_u64())),
+            mode: Mode::Train,
+        })
+    }
+
+    /// The attention of `query [n, lq, embed_dim]` to `key [n, lk, kdim]` with values `value [n, lk, vdim]`, giving
+    /// `[n, lq, embed_dim]`.
+    ///
+    /// `mask` broadcasts with the scores `[n, heads, lq, lk]`: a bool keeps where it is true, a float is added. One that
+    /// says which keys of each sample count is `[n, 1, 1, lk]`.
+    #[track_caller]
+    pub fn attend(
+        &self,
+        query: &Tensor,
+        key: &Tensor,
+        value: &Tensor,
+        mask: Option<&Tensor>,
+        causal: Causal,
+    ) -> Result<Tensor> {
+        for (name, t) in [("query", query), ("key", key), ("value", value)] {
+            if t.rank() != 3 {
+                let e = Error::shape("multihead_attention", format!("the {name} is [n, length, features]"));
+                return Err(e.operand(name, t.shape(), t.dtype(), t.device()));
+            }
+        }
+        let q = self.project(query, 0, &self.q_proj_weight)?;
+        let k = self.project(key, 1, &self.k_proj_weight)?;
+        let v = self.project(value, 2, &self.v_proj_weight)?;
+        let mut options = AttentionOptions::new().causal(causal);
+        if let Some(mask) = mask {
+            options = options.mask(mask);
+        }
+        let y = if self.mode.is_training() && self.dropout > 0.0 {
+            self.random
+                .draw(|generator| q.scaled_dot_product_attention(&k, &v, options.dropout(self.dropout, generator)))?
+        } else {
+            q.scaled_dot_product_attention(&k, &v, options)?
+        };
+        self.out_proj.forward(&y.transpose(1, 2)?.reshape(query.shape())?)
+    }
+
+    /// Projection `part` (query, key, value) of `[n, l, ..]`, as `[n, heads, l, features of a head]`.
+    #[track_caller]
+    fn project(&self, x: &Tensor, part: usize, weight: &Option<Parameter>) -> Result<Tensor> {
+        let e = self.embed_dim;
+        let of_part = |t: &Parameter| t.narrow(0, part * e, e);
+        let weight = match (weight, &self.in_proj_weight) {
+            (Some(w), _) => w.tensor().clone(),
+            (None, Some(w)) => of_part(w)?,
+            (None, None) => return Err(Error::argument("multihead_attention", "the layer has no projection weights")),
+        };
+        let bias = self.in_proj_bias.as_ref().map(of_part).transpose()?;
+        let y = x.linear(&weight, bias.as_ref())?;
+        y.reshape([x.shape()[0], x.shape()[1], self.num_heads, e / self.num_heads])?.transpose(1, 2)
+    }
+}
+
+impl Forward for MultiheadAttention {
+    /// The attention of the input to itself.
+    #[track_caller]
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        self.attend(input, input, input, None, Causal::No)
+    }
+}

@@ -1,0 +1,181 @@
+//! Adaptive pooling: mean and maximum over as many bins as the result has elements. Bin `i` of an axis of `size` elements
+//! runs from `floor(i size / bins)` to `ceil((i + 1) size / bins)`, not included; bins overlap where they do not divide it.
+//!
+//! A composite of `index_select`, `where_` and `sum`, or `gather`: no element outside a bin meets its result, and the
+//! gradient is of any order.
+
+use gradus_backend::{DType, Error, Result, Shape};
+
+use super::PoolOptions;
+use super::pool::MAX_WINDOW;
+use crate::Tensor;
+
+/// The bins of one axis, padded to the size of the largest.
+struct Bins {
+    starts: Vec<usize>,
+    sizes: Vec<usize>,
+    largest: usize,
+}
+
+impl Bins {
+    /// `bins` is at least 1 and `size` was checked to be that of a tensor, as is `bins`.
+    fn new(size: usize, bins: usize) -> Bins {
+        // In 128 bits the products cannot overflow; quotients are at most `size`.
+        let edge = |i: usize, up: u128| ((i as u128 * size as u128 + up) / bins as u128) as usize;
+        let starts: Vec<usize> = (0..bins).map(|i| edge(i, 0)).collect();
+        let sizes: Vec<usize> = (0..bins).map(|i| edge(i + 1, bins as u128 - 1) - starts[i]).collect();
+        let largest = sizes.iter().copied().max().unwrap_or(1);
+        Bins { starts, sizes, largest }
+    }
+
+    /// The elements of every bin, one bin after the other; a smaller bin shows its first element again.
+    fn elements(&self) -> impl Iterator<Item = usize> + '_ {
+        let bins = self.starts.iter().zip(&self.sizes);
+        bins.flat_map(|(&start, &size)| (0..self.largest).map(move |i| start + if i < size { i } else { 0 }))
+    }
+}
+
+macro_rules! adaptive {
+    ($($n:literal $input:literal $output:literal $avg:ident $max:ident $max_with_indices:ident;)*) => {
+        impl Tensor {
+            $(
+                #[doc = concat!("Mean over bins: `[n, c, ", $input, "]` to `[n, c, ", $output, "]`, floats only.")]
+                ///
+                /// Bin `i` of an axis runs from `floor(i size / bins)` to `ceil((i + 1) size / bins)`. Errors for another
+                /// rank, an empty spatial axis and an output size of 0.
+                #[track_caller]
+                pub fn $avg(&self, output: [usize; $n]) -> Result<Tensor> {
+                    self.adaptive_avg(stringify!($avg), output)
+                }
+
+                #[doc = concat!("Largest element of each bin: `[n, c, ", $input, "]` to the values `[n, c, ", $output,
+                    "]` and their i64 positions in the flattened spatial axes.")]
+                ///
+                #[doc = concat!("Bins and errors as [`", stringify!($avg), "`](Tensor::", stringify!($avg),
+                    "); any dtype but bool. NaN wins; of equal elements the first.")]
+                #[track_caller]
+                pub fn $max_with_indices(&self, output: [usize; $n]) -> Result<(Tensor, Tensor)> {
+                    self.adaptive_max(stringify!($max), output)
+                }
+
+                #[doc = concat!("Largest element of each bin, the values of [`", stringify!($max_with_indices),
+                    "`](Tensor::", stringify!($max_with_indices), ").")]
+                #[track_caller]
+                pub fn $max(&self, output: [usize; $n]) -> Result<Tensor> {
+                    Ok(self.adaptive_max(stringify!($max), output)?.0)
+                }
+            )*
+        }
+    };
+}
+
+adaptive! {
+    1 "l" "bins" adaptive_avg_pool1d adaptive_max_pool1d adaptive_max_pool1d_with_indices;
+    2 "h, w" "oh, ow" adaptive_avg_pool2d adaptive_max_pool2d adaptive_max_pool2d_with_indices;
+    3 "d, h, w" "od, oh, ow" adaptive_avg_pool3d adaptive_max_pool3d adaptive_max_pool3d_with_indices;
+}
+
+impl Tensor {
+    /// Checks the input; the shape of the result.
+    fn check_adaptive(&self, op: &str, output: &[usize]) -> Result<Shape> {
+        let n = output.len();
+        let fail = |e: Error| Err(self.describe(e, "self"));
+        if self.rank() != n + 2 {
+            return fail(Error::shape(op, format!("pooling takes [n, c] and {n} spatial axes")));
+        }
+        if output.contains(&0) {
+            return fail(Error::argument(op, format!("the output size {output:?} has a 0; each is at least 1")));
+        }
+        if self.shape()[2..].contains(&0) {
+            return fail(Error::shape(op, "a spatial axis is empty: its bins have no elements"));
+        }
+        // The result has to fit before anything of its size is made on the host.
+        let shape = Shape::new(&[&self.shape()[..2], output].concat()).map_err(|e| self.describe(e, "self"))?;
+        drop(self.device().backend().alloc(shape.numel().saturating_mul(size_of::<i64>()))?);
+        Ok(shape)
+    }
+
+    #[track_caller]
+    fn adaptive_avg<const N: usize>(&self, op: &str, output: [usize; N]) -> Result<Tensor> {
+        let shape = self.check_adaptive(op, &output)?;
+        if !self.dtype().is_float() {
+            return Err(self.describe(Error::dtype(op, self.dtype(), "floats"), "self"));
+        }
+        if self.numel() == 0 {
+            return self.reshape(shape);
+        }
+        let mut x = self.to_dtype(self.dtype().compute())?;
+        for (i, &bins) in output.iter().enumerate() {
+            let axis = 2 + i;
+            x = x.mean_of_bins(axis, bins)?;
+        }
+        x.to_dtype(self.dtype())
+    }
+
+    /// The mean of each of the bins of an axis.
+    fn mean_of_bins(&self, axis: usize, count: usize) -> Result<Tensor> {
+        let (size, rank) = (self.shape()[axis], self.rank());
+        if size == count {
+            return Ok(self.clone());
+        }
+        let split = [&self.shape()[..axis], &[count, size / count], &self.shape()[axis + 1..]].concat();
+        let inner = [axis as isize + 1];
+        if size.is_multiple_of(count) {
+            return self.reshape(&split)?.mean(&inner, false);
+        }
+        let bins = Bins::new(size, count);
+        let index: Vec<i64> = bins.elements().map(|e| e as i64).collect();
+        let index = Tensor::from_vec(index, [count * bins.largest], self.device())?;
+        let mut dims = vec![1; rank + 1];
+        (dims[axis], dims[axis + 1]) = (count, bins.largest);
+        let inside: Vec<bool> = bins.sizes.iter().flat_map(|&s| (0..bins.largest).map(move |i| i < s)).collect();
+        let inside = Tensor::from_vec(inside, &dims, self.device())?;
+        let sizes: Vec<f64> = bins.sizes.iter().map(|&s| s as f64).collect();
+        dims.remove(axis + 1);
+        let sizes = Tensor::from_vec(sizes, &dims, self.device())?.to_dtype(self.dtype())?;
+        let split = [&self.shape()[..axis], &[count, bins.largest], &self.shape()[axis + 1..]].concat();
+        let elements = self.index_select(axis as isize, &index)?.reshape(&split)?;
+        inside.where_(&elements, 0.0)?.sum(&inner, false)?.div(&sizes)
+    }
+
+    #[track_caller]
+    fn adaptive_max<const N: usize>(&self, op: &str, output: [usize; N]) -> Result<(Tensor, Tensor)> {
+        let shape = self.check_adaptive(op, &output)?;
+        if self.dtype() == DType::Bool {
+            return Err(self.describe(Error::dtype(op, self.dtype(), "numbers"), "self"));
+        }
+        if self.numel() == 0 {
+            return Ok((self.reshape(shape)?, Tensor::zeros(shape, DType::I64, self.device())?));
+        }
+        let spatial = self.shape()[2..].to_vec();
+        let even = (0..N).all(|i| spatial[i].is_multiple_of(output[i]));
+        let kernel: [usize; N] = std::array::from_fn(|i| spatial[i] / output[i]);
+        if even && kernel.iter().product::<usize>() <= MAX_WINDOW {
+            return self.max_pooled(op, kernel, PoolOptions::new());
+        }
+        // Every element of every bin, as its position in the flattened axes: `[outputs, elements of a bin]`.
+        let mut table: Vec<Vec<i64>> = vec![vec![0]];
+        for i in 0..N {
+            let bins = Bins::new(spatial[i], output[i]);
+            let elements: Vec<i64> = bins.elements().map(|e| e as i64).collect();
+            let size = spatial[i] as i64;
+            let mut next = Vec::with_capacity(table.len() * output[i]);
+            for bin in &table {
+                for elements in elements.chunks(bins.largest) {
+                    next.push(bin.iter().flat_map(|&b| elements.iter().map(move |&e| b * size + e)).collect());
+                }
+            }
+            table = next;
+        }
+        let (count, largest) = (table.len(), table.first().map_or(1, Vec::len));
+        let table = Tensor::from_vec(table.concat(), [count * largest], self.device())?;
+        let (n, c) = (self.shape()[0], self.shape()[1]);
+        let flat = self.reshape([n, c, spatial.iter().product()])?;
+        let elements = flat.detach().index_select(2, &table)?.reshape([n, c, count, largest])?;
+        // The first of the largest; a first element that is shown again comes later.
+        let slot = elements.argmax(3, true)?;
+        let table = table.reshape([1, 1, count, largest])?.expand([n, c, count, largest])?;
+        let indices = table.gather(3, &slot)?.reshape([n, c, count])?;
+        Ok((flat.gather(2, &indices)?.reshape(shape)?, indices.reshape(shape)?))
+    }
+}

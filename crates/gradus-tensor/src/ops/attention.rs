@@ -1,0 +1,372 @@
+//! `scaled_dot_product_attention`: `softmax(scale * q k^T + mask) v`, one recorded operation, and `masked_softmax`.
+//!
+//! The gradient is one call of the backend. One that has to be differentiable itself, or that is wanted for a float mask or
+//! passes through the log-sum-exp, is that of the decomposition into products and a softmax. With dropout the
+//! decomposition is what is recorded.
+
+use gradus_backend::shape::resolve_axis;
+use gradus_backend::{AttentionParams, Backend, DType, Error, ErrorKind, Result, Shape, View, ViewMut};
+use smallvec::smallvec;
+
+use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply, run};
+use crate::autograd::{BackwardOptions, grad};
+use crate::{Generator, Tensor};
+
+/// Attention of `q [b, h, lq, d]`, `k [b, hk, lk, d]`, `v [b, hk, lk, dv]` and perhaps a mask that broadcasts with
+/// `[b, h, lq, lk]`. Outputs: the result `[b, h, lq, dv]`, and the log-sum-exp of the scores `[b, h, lq]`.
+#[derive(Debug, Clone)]
+pub struct Attention {
+    /// Scale, and whether query `i` sees keys up to `i + lk - lq` only.
+    pub params: AttentionParams,
+}
+
+/// Which keys a query may see when attention is causal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Causal {
+    /// All keys.
+    #[default]
+    No,
+    /// Query `i` of `lq` sees keys up to `i + lk - lq`: the last query sees all `lk`, as when earlier keys are cached.
+    BottomRight,
+    /// Query `i` sees keys up to `i`.
+    TopLeft,
+}
+
+/// What [`Tensor::scaled_dot_product_attention`] may have besides query, key and value. The default has no mask, is not
+/// causal, has the scale `1 / sqrt(d)` and no dropout.
+#[derive(Debug, Default)]
+pub struct AttentionOptions<'a> {
+    mask: Option<&'a Tensor>,
+    causal: Causal,
+    scale: Option<f64>,
+    dropout: Option<(f64, &'a mut Generator)>,
+}
+
+impl<'a> AttentionOptions<'a> {
+    /// No mask, not causal, scale `1 / sqrt(d)`, no dropout.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A mask that broadcasts with `[.., h, lq, lk]`: a bool keeps the scores where it is true, a float is added to them.
+    #[must_use]
+    pub fn mask(mut self, mask: &'a Tensor) -> Self {
+        self.mask = Some(mask);
+        self
+    }
+
+    /// Which keys a query may see, besides what the mask says.
+    #[must_use]
+    pub fn causal(mut self, causal: Causal) -> Self {
+        self.causal = causal;
+        self
+    }
+
+    /// The factor of the scores, any finite number.
+    #[must_use]
+    pub fn scale(mut self, scale: f64) -> Self {
+        self.scale = Some(scale);
+        self
+    }
+
+    /// Drops weights with probability `p`, 0 to 1, and divides the others by `1 - p`.
+    #[must_use]
+    pub fn dropout(mut self, p: f64, generator: &'a mut Generator) -> Self {
+        self.dropout = Some((p, generator));
+        self
+    }
+}
+
+impl Attention {
+    /// The same from simpler operations: the result and the log-sum-exp.
+    fn decompose(
+        &self,
+        [q, k, v]: [&Tensor; 3],
+        mask: Option<&Tensor>,
+        dropout: Option<(f64, &mut Generator)>,
+    ) -> Result<[Tensor; 2]> {
+        let (&[b, h, lq, d], &[_, hk, lk, dv]) = (q.shape(), v.shape()) else {
+            return Err(Error::shape(self.name(), "query and value have rank 4"));
+        };
+        let wide = q.dtype().compute();
+        let [q, k, v] = [q.to_dtype(wide)?, k.to_dtype(wide)?, v.to_dtype(wide)?];
+        // The queries of all heads that share a key head, stacked.
+        let rows = h.checked_div(hk).unwrap_or(0) * lq;
+        let scores = q.reshape([b, hk, rows, d])?.matmul(&k.transpose(-2, -1)?)?;
+        let mut scores = scores.mul(self.params.scale)?.reshape([b, h, lq, lk])?;
+        match mask {
+            Some(mask) if mask.dtype() == DType::Bool => scores = mask.where_(&scores, f64::NEG_INFINITY)?,
+            Some(mask) => scores = scores.add(&mask.to_dtype(wide)?)?,
+            None => {}
+        }
+        if self.params.causal {
+            scores = causal_mask(lq, lk, lk as i64 - lq as i64, &scores)?.where_(&scores, f64::NEG_INFINITY)?;
+        }
+        let keep = scores.ne(f64::NEG_INFINITY)?;
+        let (safe, any) = without_empty_rows(&scores, &keep, 3)?;
+        let lse = if lk == 0 {
+            Tensor::full([b, h, lq], f64::NEG_INFINITY, wide, q.device())?
+        } else {
+            let largest = safe.detach().max(&[3], true)?;
+            let lse = safe.sub(&largest)?.exp()?.sum(&[3], true)?.log()?.add(&largest)?;
+            any.where_(&lse, f64::NEG_INFINITY)?.squeeze(3)?
+        };
+        let mut weights = keep.where_(&safe.softmax(3)?, 0.0)?;
+        if let Some((p, generator)) = dropout {
+            weights = weights.dropout(p, generator)?;
+        }
+        let out = weights.reshape([b, hk, rows, lk])?.matmul(&v)?.reshape([b, h, lq, dv])?;
+        Ok([out, lse])
+    }
+}
+
+/// `[lq, lk]`, true where key `j <= i + offset`, on the device of `like`.
+fn causal_mask(lq: usize, lk: usize, offset: i64, like: &Tensor) -> Result<Tensor> {
+    let device = like.device();
+    let last = Tensor::arange(offset, offset + lq as i64, 1, DType::I64, device)?.unsqueeze(1)?;
+    Tensor::arange(0, lk as i64, 1, DType::I64, device)?.le(&last)
+}
+
+/// `x` with -inf where not kept, but 0 in rows along `axis` where nothing is kept; and whether a row has anything kept.
+fn without_empty_rows(x: &Tensor, keep: &Tensor, axis: isize) -> Result<(Tensor, Tensor)> {
+    let any = keep.any(&[axis], true)?;
+    let zeros = x.detach().zeros_like()?;
+    let fill = any.where_(f64::NEG_INFINITY, &zeros)?;
+    Ok((keep.where_(x, &fill)?, any))
+}
+
+impl Operation for Attention {
+    fn name(&self) -> &str {
+        "scaled_dot_product_attention"
+    }
+
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+        let (q, v) = (inputs[0].layout().shape(), inputs[2].shape());
+        let out = Spec { shape: q.with(3, v[3])?, dtype: inputs[0].dtype() };
+        Ok(smallvec![out, Spec { shape: Shape::new(&q[..3])?, dtype: out.dtype.compute() }])
+    }
+
+    fn forward(&self, backend: &dyn Backend, x: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        let (out, lse) = outputs.split_at_mut(1);
+        backend.attention(&self.params, x[0], x[1], x[2], x.get(3).copied(), &mut out[0], &mut lse[0])
+    }
+
+    fn keeps(&self, needs: &[bool]) -> Keep {
+        Keep::inputs(0..needs.len()).and_outputs([0, 1])
+    }
+
+    fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
+        let count = ctx.input_count();
+        let mut out = Grads::from_elem(None, count);
+        let inputs: Vec<Tensor> = (0..count).map(|i| ctx.input(i)).collect::<Result<_>>()?;
+        if !ctx.create_graph() && !ctx.needs(3) && g[1].is_none() {
+            let Some(g) = &g[0] else { return Ok(out) };
+            let (o, lse) = (ctx.output(0)?, ctx.output(1)?);
+            let mut operands = vec![&inputs[0], &inputs[1], &inputs[2], &o, &lse, g];
+            operands.extend(inputs.get(3));
+            let specs: Vec<Spec> = (0..3).map(|i| ctx.input_spec(i)).collect();
+            let found = run(g.device(), &specs, &operands, |b, x, outs| {
+                let [dq, dk, dv] = outs else { return Err(Error::argument(self.name(), "three gradients are needed")) };
+                b.attention_backward(&self.params, x[0], x[1], x[2], x.get(6).copied(), x[3], x[4], x[5], dq, dk, dv)
+            })?;
+            for (i, d) in found.into_iter().enumerate().filter(|&(i, _)| ctx.needs(i)) {
+                out[i] = Some(d);
+            }
+            return Ok(out);
+        }
+        let _mode = crate::enable_grad();
+        // Views of the inputs as points of their own, so that the gradient is taken here and goes on from here.
+        let point = |t: &Tensor, wanted: bool| match (wanted, ctx.create_graph()) {
+            (true, true) => t.reshape(t.shape()),
+            (true, false) => t.detach().require_grad(),
+            (false, true) => Ok(t.clone()),
+            (false, false) => Ok(t.detach()),
+        };
+        let points: Vec<Tensor> =
+            inputs.iter().enumerate().map(|(i, t)| point(t, ctx.needs(i))).collect::<Result<_>>()?;
+        let y = self.decompose([&points[0], &points[1], &points[2]], points.get(3), None)?;
+        let y = [y[0].to_dtype(points[0].dtype())?, y[1].clone()];
+        // An output that depends on nothing, such as the log-sum-exp of no keys, has no gradient to pass.
+        let passes: Vec<usize> = (0..2).filter(|&i| g[i].is_some() && y[i].requires_grad()).collect();
+        let wanted: Vec<usize> = (0..count).filter(|&i| ctx.needs(i)).collect();
+        let outputs: Vec<&Tensor> = passes.iter().map(|&i| &y[i]).collect();
+        let seeds: Vec<&Tensor> = passes.iter().filter_map(|&i| g[i].as_ref()).collect();
+        if outputs.is_empty() {
+            return Ok(out);
+        }
+        let targets: Vec<&Tensor> = wanted.iter().map(|&i| &points[i]).collect();
+        let options = BackwardOptions::new();
+        let options = if ctx.create_graph() { options.create_graph() } else { options };
+        for (i, d) in wanted.into_iter().zip(grad(&outputs, &targets, Some(&seeds), options)?) {
+            out[i] = d;
+        }
+        Ok(out)
+    }
+}
+
+impl Tensor {
+    /// `softmax(scale * q k^T + mask) v`: attention of the queries `self [.., h, lq, d]` to keys `[.., hk, lk, d]` with
+    /// values `[.., hk, lk, dv]`, giving `[.., h, lq, dv]`. The leading axes are equal; `h` is a multiple of `hk`, and each
+    /// key head serves `h / hk` query heads in a row. Without the head axis, `[lq, d]`, there is one head.
+    ///
+    /// A query that may see no key gives 0, and has gradient 0. Keys that a bool mask hides from all queries have no
+    /// influence, not even by being NaN. One float dtype; half precision computes in f32. Differentiable to any order, for
+    /// a float mask too.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+    /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    /// let q = Tensor::ones([1, 2, 3, 4], DType::F32, &device)?; // [batch, heads, queries, size]
+    /// let (k, v) = (q.clone(), q.mul(0.5)?);
+    /// let y = q.scaled_dot_product_attention(&k, &v, AttentionOptions::new().causal(Causal::BottomRight))?;
+    /// assert_eq!((y.shape(), y.to_vec::<f32>()?), (&[1, 2, 3, 4][..], vec![0.5; 24]));
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Shapes that do not fit together, heads that are no multiple of the key heads, other dtypes, a mask that does not
+    /// broadcast or is neither bool nor float, a scale that is not finite, a probability outside 0 to 1.
+    #[track_caller]
+    pub fn scaled_dot_product_attention(
+        &self,
+        key: &Tensor,
+        value: &Tensor,
+        options: AttentionOptions<'_>,
+    ) -> Result<Tensor> {
+        Ok(self.attention_with_lse(key, value, options)?.0)
+    }
+
+    /// [`scaled_dot_product_attention`](Tensor::scaled_dot_product_attention), and the log-sum-exp of each query's scores,
+    /// `[.., h, lq]`, at least f32 and differentiable: -inf where a query may see no key.
+    #[track_caller]
+    pub fn attention_with_lse(
+        &self,
+        key: &Tensor,
+        value: &Tensor,
+        options: AttentionOptions<'_>,
+    ) -> Result<(Tensor, Tensor)> {
+        const OP: &str = "scaled_dot_product_attention";
+        let describe = |e: Error| value.describe(key.describe(self.describe(e, "query"), "key"), "value");
+        check(OP, self, key, value).map_err(describe)?;
+        let rank = self.rank();
+        let lead = &self.shape()[..rank.saturating_sub(3)];
+        let batch: usize = lead.iter().product();
+        let four = |t: &Tensor| {
+            let s = t.shape();
+            t.reshape([batch, if rank > 2 { s[rank - 3] } else { 1 }, s[rank - 2], s[rank - 1]])
+        };
+        let (q, mut k, mut v) = (four(self)?, four(key)?, four(value)?);
+        let (h, lq, lk, d) = (q.shape()[1], q.shape()[2], k.shape()[2], q.shape()[3]);
+        let scale = options.scale.unwrap_or(if d > 0 { 1.0 / (d as f64).sqrt() } else { 1.0 });
+        if !scale.is_finite() {
+            return Err(describe(Error::argument(OP, format!("the scale is {scale}; it is a finite number"))));
+        }
+        let scores: Vec<usize> = [&self.shape()[..rank - 1], &[lk]].concat();
+        let mut mask = match options.mask {
+            Some(m) => Some(four_axes(m, &scores).map_err(|e| m.describe(e, "mask"))?),
+            None => None,
+        };
+        // Both alignments are one where there are as many queries as keys.
+        let top_left = options.causal == Causal::TopLeft && lq != lk;
+        if top_left {
+            let visible = causal_mask(lq, lk, 0, &q)?.reshape([1, 1, lq, lk])?;
+            mask = Some(match mask {
+                None => visible,
+                Some(m) if m.dtype() == DType::Bool => m.logical_and(&visible)?,
+                Some(m) => visible.where_(&m, f64::NEG_INFINITY)?,
+            });
+        }
+        if let Some(m) = mask.as_ref().filter(|m| m.dtype() == DType::Bool) {
+            // A weight of 0 does not stop a NaN in a product, but a key that no query sees need not be there.
+            let seen = m.any(&[1, 2], true)?.transpose(2, 3)?;
+            (k, v) = (seen.where_(&k, 0.0)?, seen.where_(&v, 0.0)?);
+        }
+        let op = Attention { params: AttentionParams { causal: options.causal != Causal::No && !top_left, scale } };
+        let dropout = options.dropout.filter(|(p, _)| *p != 0.0);
+        let [y, lse] = if dropout.is_some() {
+            op.decompose([&q, &k, &v], mask.as_ref(), dropout)?
+        } else {
+            let mut inputs = vec![&q, &k, &v];
+            inputs.extend(&mask);
+            let mut y = apply(op, &inputs)?;
+            let lse = y.swap_remove(1);
+            [y.swap_remove(0), lse]
+        };
+        let heads = if rank > 2 { &[lead, &[h, lq]].concat() } else { &vec![lq] };
+        let dv = v.shape()[3];
+        let y = y.to_dtype(self.dtype())?.reshape([&heads[..], &[dv]].concat())?;
+        Ok((y, lse.reshape(heads)?))
+    }
+
+    /// Softmax along an axis over the elements where `mask` (bool, broadcast) is true; the others give 0. So does an element
+    /// of -inf, and a whole row of which nothing is left, which has gradient 0. Integers become f32.
+    #[track_caller]
+    pub fn masked_softmax(&self, mask: &Tensor, axis: isize) -> Result<Tensor> {
+        const OP: &str = "masked_softmax";
+        let axis = resolve_axis(OP, axis, self.rank())? as isize;
+        let fail = |e: Error| Err(mask.describe(self.describe(e, "self"), "mask"));
+        if mask.dtype() != DType::Bool {
+            return fail(Error::dtype(OP, mask.dtype(), "a bool mask"));
+        }
+        if mask.layout().expand(*self.layout().shape()).is_err() {
+            return fail(Error::new(ErrorKind::Broadcast, OP, "the mask does not stretch to the shape of the input"));
+        }
+        let x = self.to_dtype(self.dtype().to_float())?;
+        let keep = x.ne(f64::NEG_INFINITY)?.logical_and(mask)?;
+        let (safe, _) = without_empty_rows(&x, &keep, axis)?;
+        keep.where_(&safe.softmax(axis)?, 0.0)
+    }
+}
+
+/// Checks dtypes and shapes of query, key and value.
+fn check(op: &str, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<()> {
+    if !q.dtype().is_float() {
+        return Err(Error::dtype(op, q.dtype(), "floats"));
+    }
+    if k.dtype() != q.dtype() || v.dtype() != q.dtype() {
+        let e = Error::new(ErrorKind::DTypeMismatch, op, "operands have different dtypes");
+        return Err(e.help("convert one with to_dtype"));
+    }
+    let r = q.rank();
+    if r < 2 || k.rank() != r || v.rank() != r {
+        return Err(Error::shape(op, "query, key and value have one rank, at least 2: [.., h, l, d]"));
+    }
+    let lead = r.saturating_sub(3);
+    if k.shape()[..lead] != q.shape()[..lead] || v.shape()[..r - 1] != k.shape()[..r - 1] {
+        return Err(Error::shape(op, "leading axes are equal, and value has the heads and the length of key"));
+    }
+    if k.shape()[r - 1] != q.shape()[r - 1] {
+        let m = format!("the size of query and key differ: {} != {}", q.shape()[r - 1], k.shape()[r - 1]);
+        return Err(Error::shape(op, m));
+    }
+    if r > 2 && !q.shape()[r - 3].is_multiple_of(k.shape()[r - 3]) {
+        let m = format!("{} query heads are no multiple of {} key heads", q.shape()[r - 3], k.shape()[r - 3]);
+        return Err(Error::shape(op, m));
+    }
+    Ok(())
+}
+
+/// A mask that broadcasts with `scores [.., h, lq, lk]`, as four axes with the leading ones merged. Axes after them stay
+/// unstretched.
+fn four_axes(mask: &Tensor, scores: &[usize]) -> Result<Tensor> {
+    const OP: &str = "scaled_dot_product_attention";
+    if mask.dtype() != DType::Bool && !mask.dtype().is_float() {
+        return Err(Error::dtype(OP, mask.dtype(), "a bool that keeps, or a float that is added"));
+    }
+    let fits = mask.rank() <= scores.len()
+        && mask.shape().iter().rev().zip(scores.iter().rev()).all(|(m, s)| m == s || *m == 1);
+    if !fits {
+        let m = format!("the mask does not broadcast with the scores {}", Shape::display(scores));
+        return Err(Error::new(ErrorKind::Broadcast, OP, m));
+    }
+    let mut dims = vec![1; scores.len().max(4) - mask.rank()];
+    dims.extend(mask.shape());
+    let padded = mask.reshape(&dims)?;
+    let lead = dims.len() - 3;
+    if dims[..lead].iter().all(|&d| d == 1) {
+        return padded.reshape([&[1], &dims[lead..]].concat());
+    }
+    dims[..lead].copy_from_slice(&scores[..lead]);
+    let batch = dims[..lead].iter().product();
+    padded.expand(&dims)?.reshape([&[batch], &dims[lead..]].concat())
+}

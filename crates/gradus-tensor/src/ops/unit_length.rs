@@ -1,0 +1,88 @@
+//! `normalize` and `local_response_norm`: division by the size of the elements around.
+
+use gradus_backend::{Error, Result, Window};
+
+use super::{AvgPool, apply_one};
+use crate::Tensor;
+
+impl Tensor {
+    /// `x / max(norm(x), eps)` along an axis, with the norm `sum(|x|^p)^(1 / p)`, `p > 0`, or the largest absolute value if
+    /// `p` is infinite: vectors of length 1. Those shorter than `eps` are divided by `eps`, and the zero vector has a finite
+    /// gradient. Floats; half precision computes in f32.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+    /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    /// let x = Tensor::from_vec(vec![3.0f64, 4.0, 0.0, 0.0], [2, 2], &device)?;
+    /// assert_eq!(x.normalize(2.0, 1, 1e-12)?.to_vec::<f64>()?, [0.6, 0.8, 0.0, 0.0]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[track_caller]
+    pub fn normalize(&self, p: f64, axis: isize, eps: f64) -> Result<Tensor> {
+        const OP: &str = "normalize";
+        let fail = |e: Error| Err(self.describe(e, "self"));
+        if !self.dtype().is_float() {
+            return fail(Error::dtype(OP, self.dtype(), "floats"));
+        }
+        if p.is_nan() || p <= 0.0 {
+            return fail(Error::argument(OP, format!("p is {p}; it is above 0")));
+        }
+        if !(eps >= 0.0 && eps.is_finite()) {
+            return fail(Error::argument(OP, format!("eps is {eps}; it is at least 0 and finite")));
+        }
+        let axis = [gradus_backend::shape::resolve_axis(OP, axis, self.rank())? as isize];
+        if self.numel() == 0 {
+            return Ok(self.clone());
+        }
+        let x = self.to_dtype(self.dtype().compute())?;
+        if p.is_infinite() {
+            let norm = x.abs()?.max(&axis, true)?.maximum(eps)?;
+            return x.div(&norm)?.to_dtype(self.dtype());
+        }
+        let powers = match p {
+            1.0 => x.abs()?,
+            2.0 => x.square()?,
+            _ => x.abs()?.pow(p)?,
+        };
+        let sum = powers.sum(&axis, true)?;
+        // A sum below the floor is replaced before the root, whose slope is infinite at 0. NaN stays.
+        let short = sum.le(eps.powf(p))?;
+        let root = short.where_(&sum.ones_like()?, &sum)?;
+        let norm = match p {
+            1.0 => root,
+            2.0 => root.sqrt()?,
+            _ => root.pow(1.0 / p)?,
+        };
+        x.div(&short.where_(&norm.ones_like()?.mul(eps)?, &norm)?)?.to_dtype(self.dtype())
+    }
+
+    /// `x / (k + alpha * mean(x^2))^beta` for `[n, c, spatial..]` (up to three spatial axes), where the mean runs over the
+    /// `size` channels around each, from `size / 2` before it; those outside count as 0 (Krizhevsky et al., 2012, with a
+    /// mean in the place of their sum). Floats; half precision computes in f32.
+    #[track_caller]
+    pub fn local_response_norm(&self, size: usize, alpha: f64, beta: f64, k: f64) -> Result<Tensor> {
+        const OP: &str = "local_response_norm";
+        let fail = |e: Error| Err(self.describe(e, "self"));
+        if self.rank() < 3 {
+            return fail(Error::shape(OP, "the input is [n, c, spatial..]"));
+        }
+        if !self.dtype().is_float() {
+            return fail(Error::dtype(OP, self.dtype(), "floats"));
+        }
+        if size == 0 {
+            return fail(Error::argument(OP, "size is 0; it is at least 1"));
+        }
+        if self.numel() == 0 {
+            return Ok(self.clone());
+        }
+        let x = self.to_dtype(self.dtype().compute())?;
+        let (n, c) = (x.shape()[0], x.shape()[1]);
+        let plane = x.numel() / (n * c);
+        let (mut kernel, mut pad_before, mut pad_after) = ([1; 3], [0; 3], [0; 3]);
+        (kernel[0], pad_before[0], pad_after[0]) = (size, size / 2, (size - 1) / 2);
+        let window = Window { rank: 2, kernel, stride: [1; 3], dilation: [1; 3], pad_before, pad_after };
+        let squares = x.square()?.reshape([n, 1, c, plane])?;
+        let mean = apply_one(AvgPool { window, count_include_pad: true }, &[&squares])?.reshape(x.shape())?;
+        x.div(&mean.mul(alpha)?.add(k)?.pow(beta)?)?.to_dtype(self.dtype())
+    }
+}

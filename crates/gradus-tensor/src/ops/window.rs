@@ -1,0 +1,197 @@
+//! Options of the operations that slide a window over spatial axes: [`ConvOptions`] and [`PoolOptions`].
+
+use gradus_backend::{Error, Result, Window};
+
+/// How a window slides over `N` spatial axes (1 to 3): for convolution, transposed convolution, unfold and fold. The
+/// default has stride 1, no padding, dilation 1 and one group.
+///
+/// ```
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+/// let x = Tensor::ones([1, 4, 8, 8], DType::F32, &device)?;
+/// let w = Tensor::ones([6, 2, 3, 3], DType::F32, &device)?;
+/// let y = x.conv2d(&w, None, ConvOptions::new().stride([2, 2]).padding([1, 1]).groups(2))?;
+/// assert_eq!(y.shape(), [1, 6, 4, 4]);
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConvOptions<const N: usize> {
+    pub(super) stride: [usize; N],
+    pub(super) padding: [(usize, usize); N],
+    pub(super) dilation: [usize; N],
+    pub(super) groups: usize,
+    pub(super) output_padding: [usize; N],
+}
+
+impl<const N: usize> Default for ConvOptions<N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<const N: usize> ConvOptions<N> {
+    /// Stride 1, no padding, dilation 1, one group.
+    pub const fn new() -> Self {
+        ConvOptions { stride: [1; N], padding: [(0, 0); N], dilation: [1; N], groups: 1, output_padding: [0; N] }
+    }
+
+    /// Step between windows, at least 1.
+    #[must_use]
+    pub const fn stride(mut self, stride: [usize; N]) -> Self {
+        self.stride = stride;
+        self
+    }
+
+    /// Zeros before and after each axis, the same number on both sides.
+    #[must_use]
+    pub fn padding(mut self, padding: [usize; N]) -> Self {
+        self.padding = padding.map(|p| (p, p));
+        self
+    }
+
+    /// Zeros `(before, after)` each axis.
+    #[must_use]
+    pub const fn padding_sides(mut self, padding: [(usize, usize); N]) -> Self {
+        self.padding = padding;
+        self
+    }
+
+    /// Step between the elements of a window, at least 1.
+    #[must_use]
+    pub const fn dilation(mut self, dilation: [usize; N]) -> Self {
+        self.dilation = dilation;
+        self
+    }
+
+    /// Number of groups of channels, which do not see each other. Convolutions only.
+    #[must_use]
+    pub const fn groups(mut self, groups: usize) -> Self {
+        self.groups = groups;
+        self
+    }
+
+    /// Elements added at the end of each axis of the result, fewer than the larger of stride and dilation: which of the
+    /// sizes that a strided convolution maps to one it is that the transposed convolution gives. Transposed ones only.
+    #[must_use]
+    pub const fn output_padding(mut self, output_padding: [usize; N]) -> Self {
+        self.output_padding = output_padding;
+        self
+    }
+
+    /// The window of this kernel, which has `N` axes. Errors for what `op` has no use for, and for anything but 1 to 3 axes.
+    pub(super) fn window(&self, op: &str, kernel: &[usize]) -> Result<Window> {
+        let mut w =
+            Window { rank: N, kernel: [1; 3], stride: [1; 3], dilation: [1; 3], pad_before: [0; 3], pad_after: [0; 3] };
+        if !(1..=3).contains(&N) || kernel.len() != N {
+            return Err(Error::argument(op, format!("a window over {N} axes; 1 to 3 are possible")));
+        }
+        w.kernel[..N].copy_from_slice(kernel);
+        w.stride[..N].copy_from_slice(&self.stride);
+        w.dilation[..N].copy_from_slice(&self.dilation);
+        for (i, &(before, after)) in self.padding.iter().enumerate() {
+            (w.pad_before[i], w.pad_after[i]) = (before, after);
+        }
+        Ok(w)
+    }
+
+    pub(super) fn refuse_output_padding(&self, op: &str) -> Result<()> {
+        if self.output_padding == [0; N] {
+            return Ok(());
+        }
+        let m = format!("output padding {:?} has no meaning here", self.output_padding);
+        Err(Error::argument(op, m).help("it belongs to transposed convolutions"))
+    }
+
+    pub(super) fn refuse_groups(&self, op: &str) -> Result<()> {
+        if self.groups == 1 {
+            return Ok(());
+        }
+        let m = format!("{} groups have no meaning here", self.groups);
+        Err(Error::argument(op, m).help("groups belong to convolutions"))
+    }
+}
+
+/// How a pooling window slides over `N` spatial axes. By default windows do not overlap (the stride is the kernel), there
+/// is no padding, dilation is 1, and a window that does not fit at the end is left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolOptions<const N: usize> {
+    stride: Option<[usize; N]>,
+    padding: [usize; N],
+    dilation: [usize; N],
+    ceil_mode: bool,
+}
+
+impl<const N: usize> Default for PoolOptions<N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<const N: usize> PoolOptions<N> {
+    /// The stride is the kernel, no padding, dilation 1, sizes rounded down.
+    pub const fn new() -> Self {
+        PoolOptions { stride: None, padding: [0; N], dilation: [1; N], ceil_mode: false }
+    }
+
+    /// Step between windows, at least 1.
+    #[must_use]
+    pub const fn stride(mut self, stride: [usize; N]) -> Self {
+        self.stride = Some(stride);
+        self
+    }
+
+    /// Padding on both sides, at most half the kernel.
+    #[must_use]
+    pub const fn padding(mut self, padding: [usize; N]) -> Self {
+        self.padding = padding;
+        self
+    }
+
+    /// Step between the elements of a window, at least 1.
+    #[must_use]
+    pub const fn dilation(mut self, dilation: [usize; N]) -> Self {
+        self.dilation = dilation;
+        self
+    }
+
+    /// Whether the number of windows is rounded up: a last window may reach past the padding, if it starts before it.
+    #[must_use]
+    pub const fn ceil_mode(mut self, ceil_mode: bool) -> Self {
+        self.ceil_mode = ceil_mode;
+        self
+    }
+
+    /// The window over axes of these sizes, without what a window rounded up needs more, and that: additional padding
+    /// after each axis.
+    pub(super) fn window(&self, op: &str, kernel: [usize; N], spatial: &[usize]) -> Result<(Window, [usize; 3])> {
+        let stride = self.stride.unwrap_or(kernel);
+        let options = ConvOptions::new().stride(stride).padding(self.padding).dilation(self.dilation);
+        let w = options.window(op, &kernel)?;
+        if (0..N).any(|i| self.padding[i] > kernel[i] / 2) {
+            let m = format!("padding {:?} is more than half of the kernel {kernel:?}", self.padding);
+            return Err(Error::argument(op, m).help("a window must not lie in padding only"));
+        }
+        if spatial.contains(&0) {
+            return Err(Error::shape(op, "a spatial axis is empty"));
+        }
+        let (mut more, mut widened) = ([0; 3], w);
+        let end = |i: usize| spatial[i].saturating_add(2 * self.padding[i]);
+        let reach = |i: usize| kernel[i].saturating_sub(1).saturating_mul(self.dilation[i]).saturating_add(1);
+        for i in (0..N).filter(|_| self.ceil_mode) {
+            // Where not one window fits, the first may reach past the end by less than a stride.
+            let short = reach(i).saturating_sub(end(i));
+            more[i] = if short < stride[i] { short } else { 0 };
+            widened.pad_after[i] = widened.pad_after[i].saturating_add(more[i]);
+        }
+        let floor = widened.output(op, spatial)?;
+        for i in (0..N).filter(|_| self.ceil_mode) {
+            let next = floor[i] * stride[i];
+            // One more window if some of the padded axis is left over, and if that window starts before the padding.
+            let left_over = more[i] == 0 && !(end(i) - reach(i)).is_multiple_of(stride[i]);
+            if left_over && next < spatial[i] + self.padding[i] {
+                more[i] = next + reach(i) - end(i);
+            }
+        }
+        Ok((w, more))
+    }
+}
