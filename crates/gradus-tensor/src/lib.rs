@@ -13,13 +13,14 @@ mod display;
 mod generator;
 mod locks;
 pub mod ops;
+mod random;
 mod storage;
 mod tensor;
 
 pub use autograd::{BackwardOptions, GradModeGuard, Gradients, Node, enable_grad, grad, is_grad_enabled, no_grad};
 pub use device::Device;
 pub use generator::Generator;
-pub use ops::{Elementwise, Operand, Reduction};
+pub use ops::{Elementwise, Gemm, Operand, Reduction, Unique};
 pub use storage::Storage;
 pub use tensor::Tensor;
 

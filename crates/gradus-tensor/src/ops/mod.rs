@@ -9,21 +9,29 @@ mod cat;
 mod conv;
 mod copy;
 mod cross_entropy;
+mod distance;
 mod dropout;
+mod einsum;
 mod elementwise;
 mod embedding;
 mod gather;
+mod gemm;
 mod inplace;
 mod linear;
 mod matmul;
 mod movement;
+mod norm;
 mod normalize;
 mod operators;
+mod pointwise;
 mod pool;
 mod reduce;
+mod scan;
 mod scatter;
+mod search;
 mod slice;
 mod softmax;
+mod sort;
 pub mod table;
 
 use std::fmt;
@@ -41,6 +49,8 @@ use crate::{Device, Storage, Tensor};
 pub use crate::autograd::Keep;
 pub use cross_entropy::Reduction;
 pub use elementwise::{Class, Elementwise, Operand};
+pub use gemm::Gemm;
+pub use search::Unique;
 
 /// Specs of the outputs.
 pub type Outputs = SmallVec<[Spec; 1]>;
@@ -130,6 +140,7 @@ ops! {
     pool::AvgPoolBackward,
     pool::MaxPool,
     reduce::Reduce,
+    scan::Scan,
     scatter::ScatterAdd,
     slice::Slice,
     slice::SliceBackward,
