@@ -48,9 +48,12 @@ fn by_definition(inputs: &[(&str, &Tensor)], output: &str) -> (Vec<usize>, Vec<f
     (shape, out)
 }
 
+/// Labels and shape.
+type Input<'a> = (&'a str, &'a [usize]);
+
 #[test]
 fn einsum_is_its_definition() {
-    let cases: &[(&[(&str, &[usize])], &str)] = &[
+    let cases: &[(&[Input<'_>], &str)] = &[
         (&[("ij", &[2, 3]), ("jk", &[3, 4])], "ki"),
         (&[("ij", &[2, 3])], "ji"),
         (&[("ij", &[2, 3])], ""),

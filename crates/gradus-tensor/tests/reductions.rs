@@ -112,7 +112,11 @@ fn norms_of_every_p() {
 #[test]
 fn logsumexp_at_the_ends() {
     let x = f64s(&[1.0, -2.0, 0.5, 3.0, 0.0, -1.0], &[2, 3]);
-    assert_close(&v(&x.logsumexp(&[1], false).unwrap()), &[4.502_338_382_395_786f64.ln(), 21.453_416_364_359_11f64.ln()], 1e-9);
+    assert_close(
+        &v(&x.logsumexp(&[1], false).unwrap()),
+        &[4.502_338_382_395_786f64.ln(), 21.453_416_364_359_11f64.ln()],
+        1e-9,
+    );
     let lse = |x: &[f64]| f64s(x, &[x.len()]).logsumexp(&[0], false).unwrap().item().unwrap();
     let weights = |x: &[f64]| slope(|x| x.logsumexp(&[0], false), &f64s(x, &[x.len()]));
     assert_eq!(lse(&[-1e300, -1e300]), -1e300);
@@ -214,4 +218,31 @@ fn running_logsumexp_is_stable() {
     let half = f64s(&[100.0, 100.5], &[2]).to_dtype(DType::BF16).unwrap();
     let weight = 1.0 / (1.0 + 0.5f64.exp());
     assert_close(&slope(|x| x.logcumsumexp(0)?.narrow(0, 1, 1), &half), &[weight, 1.0 - weight], 1e-2);
+}
+
+#[test]
+fn every_float_dtype_and_any_rank() {
+    let values = [1.0, -2.0, 0.5, 3.0, 0.25, -1.0, 2.0, 0.0];
+    let wide = f64s(&values, &[1, 2, 1, 2, 1, 2, 1, 1]);
+    let calls: [fn(&Tensor) -> Result<Tensor>; 8] = [
+        |x| x.prod(&[1, 5], false),
+        |x| x.std(&[3, 5], 1, true),
+        |x| x.norm(3.0, &[1, 3], false),
+        |x| x.logsumexp(&[1, 5], false),
+        |x| x.cumprod(5),
+        |x| x.cumsum(1),
+        |x| x.logcumsumexp(3),
+        |x| Ok(x.max_with_indices(3, true)?.0),
+    ];
+    for (i, f) in calls.iter().enumerate() {
+        let (want, slopes) = (v(&f(&wide).unwrap()), slope(f, &wide));
+        for (dtype, tolerance) in [(DType::F32, 1e-6), (DType::F16, 2e-3), (DType::BF16, 1.6e-2)] {
+            let x = wide.to_dtype(dtype).unwrap();
+            let y = f(&x).unwrap();
+            assert_eq!(y.dtype(), dtype, "{i}");
+            assert_close(&v(&y), &want, tolerance);
+            assert_close(&slope(f, &x), &slopes, tolerance);
+        }
+        both(f, &f64s(&[1.0, -2.0, 0.5, 3.0, 0.25, -1.0, 2.0, 0.75], &[1, 2, 1, 2, 1, 2, 1, 1]));
+    }
 }
