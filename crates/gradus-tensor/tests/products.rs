@@ -310,3 +310,21 @@ fn distances_agree_with_the_reference_and_coincide_smoothly() {
     assert!(v(y.backward().unwrap().get(&zero).unwrap()).iter().all(|g| g.is_finite()));
     assert!(a.cosine_similarity(&b, 0, 0.0).is_err() && a.cosine_similarity(&b, 1, 1e-8).is_err());
 }
+
+#[test]
+fn cross_and_kronecker_products() {
+    let (a, b) = (f64s(&[1.0, 2.0, 3.0], &[3]), f64s(&[4.0, 5.0, 7.0], &[3]));
+    assert_eq!(v(&a.cross(&b, 0).unwrap()), [-1.0, 5.0, -3.0]);
+    for x in layouts(&[3, 2], 1) {
+        both(|x| x[0].cross(&x[1], 0), &[x, randn(&[3, 2], 2)]);
+    }
+    assert_eq!(a.cross(&randn(&[2], 1), 0).unwrap_err().kind(), &ErrorKind::ShapeMismatch);
+    assert_eq!(randn(&[2], 1).cross(&randn(&[2], 1), 0).unwrap_err().kind(), &ErrorKind::ShapeMismatch);
+    let m = i64s(&[1, 2, 3, 4], &[2, 2]);
+    let k = m.kron(&i64s(&[1, 10], &[2])).unwrap();
+    assert_eq!((k.shape(), k.to_vec::<i64>().unwrap()), (&[2, 4][..], vec![1, 10, 2, 20, 3, 30, 4, 40]));
+    let k = i64s(&[1, 10], &[2]).kron(&m).unwrap();
+    assert_eq!((k.shape(), k.to_vec::<i64>().unwrap()), (&[2, 4][..], vec![1, 2, 10, 20, 3, 4, 30, 40]));
+    both(|x| x[0].kron(&x[1]), &[randn(&[2, 3], 1), randn(&[2, 1, 2], 2)]);
+    assert_eq!(randn(&[1; 5], 1).kron(&a).unwrap_err().kind(), &ErrorKind::InvalidArgument);
+}

@@ -1,4 +1,4 @@
-//! `einsum`, `tensordot`, `outer` and `dot`: sums of products over named axes, by permutation, reshape and matmul.
+//! `einsum` and `tensordot`: sums of products over named axes, by permutation, reshape and matmul.
 //!
 //! A term is a tensor with a label an axis, no label twice. Labels are bits: `A-Z`, then `a-z`, then the axes of an
 //! ellipsis, counted from its right. Operands are joined two at a time, in the order of least work.
@@ -396,26 +396,6 @@ impl Tensor {
         let a = self.permute(&order(&rest_a, &axes_a))?.reshape([size(self, &rest_a), inner])?;
         let b = other.permute(&order(&axes_b, &rest_b))?.reshape([inner, size(other, &rest_b)])?;
         a.matmul(&b)?.reshape([dims(self, &rest_a), dims(other, &rest_b)].concat())
-    }
-
-    /// All products of the elements of two vectors: `[m]` and `[n]` give `[m, n]`.
-    #[track_caller]
-    pub fn outer(&self, other: &Tensor) -> Result<Tensor> {
-        if self.rank() != 1 || other.rank() != 1 {
-            let e = Error::shape("outer", "both operands have one axis");
-            return Err(other.describe(self.describe(e, "self"), "other"));
-        }
-        self.unsqueeze(1)?.mul(other)
-    }
-
-    /// The sum of the products of the elements of two vectors of one length, a scalar.
-    #[track_caller]
-    pub fn dot(&self, other: &Tensor) -> Result<Tensor> {
-        if self.rank() != 1 || self.shape() != other.shape() {
-            let e = Error::shape("dot", "both operands have one axis, of one size");
-            return Err(other.describe(self.describe(e, "self"), "other").help("use matmul for matrices"));
-        }
-        self.matmul(other)
     }
 }
 

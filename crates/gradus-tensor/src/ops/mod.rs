@@ -33,6 +33,7 @@ mod slice;
 mod softmax;
 mod sort;
 pub mod table;
+mod vector;
 
 use std::fmt;
 use std::sync::Arc;
