@@ -55,8 +55,8 @@ pub use gradus_tensor as tensor;
 pub use gradus_train as train;
 
 pub use gradus_tensor::{
-    BackwardOptions, DType, Device, Elementwise, Error, ErrorKind, Generator, Gradients, Operand, Reduction, Result,
-    Scalar, Tensor, autograd, enable_grad, grad, no_grad, ops,
+    BackwardOptions, DType, Device, Elementwise, Error, ErrorKind, Gemm, Generator, Gradients, Operand, Reduction,
+    Result, Scalar, Tensor, Unique, autograd, enable_grad, grad, no_grad, ops,
 };
 
 // The README's code compiles and runs with the doc tests.
