@@ -10,6 +10,7 @@ pub mod autograd;
 mod create;
 mod device;
 mod display;
+mod fused;
 mod generator;
 mod locks;
 pub mod ops;
@@ -20,7 +21,10 @@ mod tensor;
 pub use autograd::{BackwardOptions, GradModeGuard, Gradients, Node, enable_grad, grad, is_grad_enabled, no_grad};
 pub use device::Device;
 pub use generator::Generator;
-pub use ops::{Elementwise, Gemm, Operand, Reduction, Unique};
+pub use ops::{
+    Elementwise, Ellipsis, Gemm, INFER, Index, Indexing, IntoIndex, NewAxis, Operand, PadMode, Reduction,
+    ScatterReduction, Strided, Unique,
+};
 pub use storage::Storage;
 pub use tensor::Tensor;
 

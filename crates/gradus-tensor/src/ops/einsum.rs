@@ -99,15 +99,7 @@ impl Term {
     fn without_repeats(mut self) -> Result<Term> {
         let repeated = |l: &[u8]| (1..l.len()).find_map(|j| Some((l[..j].iter().position(|x| *x == l[j])?, j)));
         while let Some((i, j)) = repeated(&self.labels) {
-            // The two axes go last, become one, and every (n + 1)-th element of it is on the diagonal.
-            let n = self.tensor.shape()[i];
-            let mut order: Vec<isize> =
-                (0..self.labels.len()).filter(|k| ![i, j].contains(k)).map(|k| k as isize).collect();
-            order.extend([i as isize, j as isize]);
-            let moved = self.tensor.permute(&order)?;
-            let mut dims = moved.shape()[..self.labels.len() - 2].to_vec();
-            dims.push(n * n);
-            self.tensor = moved.reshape(&dims)?.slice(-1, 0, n * n, n + 1)?;
+            self.tensor = self.tensor.diagonal(0, i as isize, j as isize)?;
             let label = self.labels[i];
             self.labels.remove(j);
             self.labels.remove(i);

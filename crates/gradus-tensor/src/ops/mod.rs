@@ -9,6 +9,7 @@ mod cat;
 mod conv;
 mod copy;
 mod cross_entropy;
+mod diagonal;
 mod distance;
 mod dropout;
 mod einsum;
@@ -16,22 +17,33 @@ mod elementwise;
 mod embedding;
 mod gather;
 mod gemm;
+mod grid;
+mod index;
 mod inplace;
 mod linear;
+mod loss;
+mod masked;
 mod matmul;
 mod movement;
 mod norm;
 mod normalize;
+mod one_hot;
 mod operators;
+mod pad;
 mod pointwise;
 mod pool;
 mod reduce;
+mod repeat;
+mod roll;
 mod scan;
 mod scatter;
+mod scatter_reduce;
 mod search;
 mod slice;
+mod sliding;
 mod softmax;
 mod sort;
+mod split;
 pub mod table;
 mod vector;
 
@@ -48,9 +60,14 @@ pub use crate::tensor::Spec;
 use crate::{Device, Storage, Tensor};
 
 pub use crate::autograd::Keep;
-pub use cross_entropy::Reduction;
 pub use elementwise::{Class, Elementwise, Operand};
 pub use gemm::Gemm;
+pub use grid::Indexing;
+pub use index::{Ellipsis, Index, IntoIndex, NewAxis, Strided};
+pub use loss::{Reduction, Target};
+pub use movement::INFER;
+pub use pad::PadMode;
+pub use scatter_reduce::ScatterReduction;
 pub use search::Unique;
 
 /// Specs of the outputs.
@@ -127,6 +144,8 @@ ops! {
     conv::ConvBackwardWeight,
     copy::Contiguous,
     cross_entropy::CrossEntropy,
+    diagonal::Diagonal,
+    diagonal::DiagonalBackward,
     elementwise::Map,
     embedding::Embedding,
     gather::Gather,
@@ -137,14 +156,18 @@ ops! {
     movement::Permute,
     movement::Reshape,
     normalize::Normalize,
+    pad::PadConstant,
     pool::AvgPool,
     pool::AvgPoolBackward,
     pool::MaxPool,
     reduce::Reduce,
     scan::Scan,
+    scatter::Scatter,
     scatter::ScatterAdd,
+    scatter_reduce::ScatterExtreme,
     slice::Slice,
     slice::SliceBackward,
+    sliding::UnfoldAxis,
     softmax::Softmax,
 }
 

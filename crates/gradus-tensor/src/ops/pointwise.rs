@@ -96,7 +96,7 @@ impl Tensor {
             let e = Error::shape("glu", format!("axis {at} of size {size} has no two equal halves"));
             return Err(self.describe(e, "self"));
         }
-        self.narrow(axis, 0, size / 2)?.mul(&self.narrow(axis, size / 2, size / 2)?.sigmoid()?)
+        self.narrow(axis, size / 2, size / 2)?.sigmoid_mul(&self.narrow(axis, 0, size / 2)?)
     }
 
     /// `softmax(-x)` along an axis: the smallest element weighs most. Integers become f32.

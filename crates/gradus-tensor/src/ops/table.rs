@@ -76,11 +76,6 @@ const ABOVE_ONE: &[f64] = &[1.2, 1.7, 2.5, 4.0];
 /// Nowhere: the gradient is zero or does not exist.
 const NONE: &[f64] = &[];
 
-/// `x` where it is above 0 or NaN, else 0.
-fn relu<'k>(x: Expr<'k>) -> Expr<'k> {
-    x.le(0.0).select(0.0, x)
-}
-
 table! {
     /// `-x`. Errors for unsigned integers.
     NEG neg(;) Signed 0 ANY, |x| vec![-x[0]];
@@ -113,7 +108,7 @@ table! {
     /// Error function.
     ERF erf(;) Float 0 ANY, |x| vec![x[0].erf()];
     /// `1 - erf(x)`, exact for large x.
-    ERFC erfc(;) Float 0 ANY, |x| vec![bounded(x[0], 60.0).erfc()];
+    ERFC erfc(;) Float 0 ANY, |x| vec![x[0].bounded(60.0).erfc()];
     /// `2^x`
     EXP2 exp2(;) Float 0 ANY, |x| vec![x[0].exp2()];
     /// Logarithm to base 2; -inf at 0, NaN below.
@@ -161,7 +156,7 @@ table! {
     /// Whether x is neither NaN nor infinite.
     ISFINITE isfinite(;) Number 0 NONE, |x| vec![x[0].isfinite()];
     /// `max(x, 0)`; NaN stays NaN.
-    RELU relu(;) Number 0 ANY, |x| vec![relu(x[0])];
+    RELU relu(;) Number 0 ANY, |x| vec![x[0].relu()];
     /// `x` above 0, else `alpha * x`.
     LEAKY_RELU leaky_relu(; alpha = 0.1) Float 0 ANY, |x| vec![x[0].gt(0.0).select(x[0], x[0] * x[1])];
     /// `1 / (1 + e^-x)`
@@ -171,11 +166,11 @@ table! {
     /// `ln(1 + e^x)`
     SOFTPLUS softplus(;) Float 0 ANY, |x| vec![x[0].softplus()];
     /// `x / (1 + e^-x)`, also called swish.
-    SILU silu(;) Float 0 ANY, |x| vec![silu(x[0])];
+    SILU silu(;) Float 0 ANY, |x| vec![x[0].silu()];
     /// `x * Phi(x)` with the normal distribution function: the exact GELU.
-    GELU gelu(;) Float 0 ANY, |x| vec![gelu(x[0])];
+    GELU gelu(;) Float 0 ANY, |x| vec![x[0].gelu()];
     /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`: the approximation of GELU by tanh.
-    GELU_TANH gelu_tanh(;) Float 0 ANY, |x| vec![gelu_tanh(x[0])];
+    GELU_TANH gelu_tanh(;) Float 0 ANY, |x| vec![x[0].gelu_tanh()];
     /// `x` above 0, else `alpha (e^x - 1)`.
     ELU elu(; alpha = 0.7) Float 0 ANY, |x| vec![x[0].gt(0.0).select(x[0], x[1] * left(x[0]).expm1())];
     /// `elu` with the scale and alpha that keep mean 0 and variance 1 (Klambauer et al., 2017).
@@ -187,13 +182,13 @@ table! {
     CELU celu(; alpha = 0.7) Float 0 ANY, |x| vec![x[0].gt(0.0).select(x[0], x[1] * (left(x[0]) / x[1]).expm1())];
     /// `x / (1 + |x|)`
     SOFTSIGN softsign(;) Float 0 ANY, |x| {
-        let c = bounded(x[0], 1e30);
+        let c = x[0].bounded(1e30);
         vec![c / (c.abs() + 1.0)]
     };
     /// `-ln(1 + e^-x)`, the logarithm of the sigmoid.
     LOG_SIGMOID log_sigmoid(;) Float 0 ANY, |x| vec![-(-x[0]).softplus()];
     /// `x tanh(ln(1 + e^x))`
-    MISH mish(;) Float 0 ANY, |x| vec![gated(x[0], bounded(x[0], 1000.0).softplus().tanh())];
+    MISH mish(;) Float 0 ANY, |x| vec![x[0].gated(x[0].bounded(1000.0).softplus().tanh())];
     /// `min(max(x, 0), 6)`; NaN stays.
     RELU6 relu6(;) Number 0 ANY, |x| vec![flat_ends(x[0], x[0].constant(0.0), x[0].constant(6.0))];
     /// `lo` up to `lo`, `hi` from `hi` on, else x; NaN stays. As `clamp`, but with slope 0 at the ends.
@@ -202,7 +197,7 @@ table! {
     HARDSIGMOID hardsigmoid(;) Float 0 ANY, |x| vec![flat_ends(x[0] / 6.0 + 0.5, x[0].constant(0.0), x[0].constant(1.0))];
     /// `x relu6(x + 3) / 6`
     HARDSWISH hardswish(;) Float 0 ANY, |x| {
-        let c = bounded(x[0], 3.0);
+        let c = x[0].bounded(3.0);
         vec![x[0].le(-3.0).select(0.0, x[0].ge(3.0).select(x[0], c * (c + 3.0) / 6.0))]
     };
     /// 0 from `-lambda` to `lambda`, else x; NaN stays.
@@ -282,34 +277,15 @@ table! {
     /// `a` where this condition (bool) is true, else `b`. The branch not taken gets an exact zero gradient.
     WHERE where_(a, b;) Any 1 ANY, |x| vec![x[0].select(x[1], x[2])];
     /// `silu(self) * other`, in one pass.
-    SILU_MUL silu_mul(other;) Float 0 ANY, |x| vec![silu(x[0]) * x[1]];
-}
-
-/// A bound on the argument of a saturating function: beyond it the function is constant in every float type, and the
-/// slope of the bounded argument is an exact 0, so that no infinity meets a zero.
-fn bounded<'k>(x: Expr<'k>, bound: f64) -> Expr<'k> {
-    x.max(-bound).min(bound)
-}
-
-/// The limit -0 at -inf, where `x * f(x)` would be `-inf * 0`.
-fn gated<'k>(x: Expr<'k>, gate: Expr<'k>) -> Expr<'k> {
-    x.eq(f64::NEG_INFINITY).select(-0.0, x * gate)
-}
-
-fn silu<'k>(x: Expr<'k>) -> Expr<'k> {
-    gated(x, bounded(x, 1000.0).sigmoid())
-}
-
-fn gelu<'k>(x: Expr<'k>) -> Expr<'k> {
-    // erfc keeps the left tail exact.
-    gated(x, (bounded(x, 60.0) * -std::f64::consts::FRAC_1_SQRT_2).erfc() * 0.5)
-}
-
-fn gelu_tanh<'k>(x: Expr<'k>) -> Expr<'k> {
-    // x/2 (1 + tanh u) = x sigmoid(2u).
-    let c = bounded(x, 60.0);
-    let two_u = (c + c * c * c * 0.044715) * (2.0 * 0.797_884_560_802_865_4);
-    gated(x, two_u.sigmoid())
+    SILU_MUL silu_mul(other;) Float 0 ANY, |x| vec![x[0].silu() * x[1]];
+    /// `gelu(self) * other` with the exact GELU, in one pass.
+    GELU_MUL gelu_mul(other;) Float 0 ANY, |x| vec![x[0].gelu() * x[1]];
+    /// `gelu_tanh(self) * other` with the approximation by tanh, in one pass.
+    GELU_TANH_MUL gelu_tanh_mul(other;) Float 0 ANY, |x| vec![x[0].gelu_tanh() * x[1]];
+    /// `relu(self) * other`, in one pass.
+    RELU_MUL relu_mul(other;) Number 0 ANY, |x| vec![x[0].relu() * x[1]];
+    /// `sigmoid(self) * other`, in one pass.
+    SIGMOID_MUL sigmoid_mul(other;) Float 0 ANY, |x| vec![x[0].sigmoid() * x[1]];
 }
 
 /// Whether x is below 0, or the float -0.
