@@ -20,6 +20,7 @@ pub mod layout;
 pub mod params;
 pub mod philox;
 pub mod scalar;
+mod scalar_ops;
 pub mod shape;
 
 pub use backend::{Backend, BackendInfo, BackendKind, MemoryStats};

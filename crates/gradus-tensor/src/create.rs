@@ -83,6 +83,11 @@ impl Tensor {
         Tensor::ones(self.shape(), self.dtype(), self.device())
     }
 
+    /// All `value`, which the dtype must be able to represent, in the shape, dtype and device of this tensor.
+    pub fn full_like(&self, value: impl Into<Scalar>) -> Result<Tensor> {
+        Tensor::full(self.shape(), value, self.dtype(), self.device())
+    }
+
     /// `start`, `start + step`, .. up to but not including `end`.
     pub fn arange(start: i64, end: i64, step: i64, dtype: DType, device: &Device) -> Result<Tensor> {
         if step == 0 {

@@ -14,6 +14,7 @@ mod fused;
 mod generator;
 mod locks;
 pub mod ops;
+mod random;
 mod storage;
 mod tensor;
 
@@ -21,8 +22,8 @@ pub use autograd::{BackwardOptions, GradModeGuard, Gradients, Node, enable_grad,
 pub use device::Device;
 pub use generator::Generator;
 pub use ops::{
-    AttentionOptions, Causal, ConvOptions, Elementwise, Ellipsis, INFER, Index, Indexing, IntoIndex, NewAxis, Operand,
-    PadMode, PoolOptions, Reduction, ScatterReduction, Strided,
+    AttentionOptions, Causal, ConvOptions, Elementwise, Ellipsis, Gemm, INFER, Index, Indexing, IntoIndex, NewAxis,
+    Operand, PadMode, PoolOptions, Reduction, ScatterReduction, Strided, Unique,
 };
 pub use storage::Storage;
 pub use tensor::Tensor;

@@ -56,8 +56,8 @@ pub use gradus_train as train;
 
 pub use gradus_tensor::{
     AttentionOptions, BackwardOptions, Causal, ConvOptions, DType, Device, Elementwise, Ellipsis, Error, ErrorKind,
-    Generator, Gradients, INFER, Index, Indexing, IntoIndex, NewAxis, Operand, PadMode, PoolOptions, Reduction, Result,
-    Scalar, ScatterReduction, Strided, Tensor, autograd, enable_grad, fused, grad, no_grad, ops,
+    Gemm, Generator, Gradients, INFER, Index, Indexing, IntoIndex, NewAxis, Operand, PadMode, PoolOptions, Reduction,
+    Result, Scalar, ScatterReduction, Strided, Tensor, Unique, autograd, enable_grad, fused, grad, no_grad, ops,
 };
 
 // The README's code compiles and runs with the doc tests.

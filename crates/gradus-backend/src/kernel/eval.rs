@@ -171,6 +171,22 @@ pub fn sigmoid(x: f64) -> f64 {
     }
 }
 
+/// The largest integer not above the exact quotient `a / b`, as far as floats hold it: `1 // 0.1` is 9, since 0.1 is a
+/// little more than a tenth, though the rounded quotient is 10. A zero divisor gives `a / b`, an infinite dividend NaN.
+pub fn floor_div(a: f64, b: f64) -> f64 {
+    if a.is_infinite() && b != 0.0 {
+        return f64::NAN;
+    }
+    if b.is_infinite() {
+        return if a != 0.0 && (a < 0.0) != (b < 0.0) { -1.0 } else { a / b };
+    }
+    let q = (a / b).floor();
+    // The quotient can only have been rounded up past its floor if it became an integer; then the exact rest, of which
+    // the fused product tells the sign, is on the other side of 0 than b. Above 2^53 every float is an integer.
+    let rest = (-q).mul_add(b, a);
+    if rest * b.signum() < 0.0 && q.abs() <= 9_007_199_254_740_992.0 { q - 1.0 } else { q }
+}
+
 /// `ln(1 + e^x)` without overflow: `max(x, 0) + ln(1 + e^-|x|)`.
 pub fn softplus(x: f64) -> f64 {
     let tail = libm::log1p(libm::exp(-x.abs()));
@@ -204,7 +220,7 @@ fn binary_float(op: ScalarOp, a: f64, b: f64) -> Scalar {
         Sub => a - b,
         Mul => a * b,
         Div => a / b,
-        FloorDiv => (a / b).floor(),
+        FloorDiv => floor_div(a, b),
         Fmod => libm::fmod(a, b),
         Remainder => {
             let r = libm::fmod(a, b);

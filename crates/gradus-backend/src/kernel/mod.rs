@@ -26,7 +26,7 @@ mod vjp;
 use std::sync::{Arc, Mutex, OnceLock};
 
 pub use build::{Expr, KernelBuilder};
-pub use eval::{integer_failure, sigmoid, softplus};
+pub use eval::{floor_div, integer_failure, sigmoid, softplus};
 pub use op::{ScalarOp, TypeRule};
 
 use crate::{DType, Result};

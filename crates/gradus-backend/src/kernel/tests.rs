@@ -147,6 +147,36 @@ fn printed_form_shows_every_instruction() {
 }
 
 #[test]
+fn a_floored_quotient_is_the_floor_of_the_exact_one() {
+    use super::floor_div;
+    for (a, b, want) in [
+        (1.0, 0.1, 9.0),
+        (-1.0, 0.1, -10.0),
+        (6.0, 3.0, 2.0),
+        (-7.0, 2.0, -4.0),
+        (7.0, -2.0, -4.0),
+        (1.0, f64::INFINITY, 0.0),
+        (-1.0, f64::INFINITY, -1.0),
+        (-1e-300, 1e300, -1.0),
+        (1.0, 0.0, f64::INFINITY),
+        (1e308, 1e-10, f64::INFINITY),
+    ] {
+        assert_eq!(floor_div(a, b), want, "{a} // {b}");
+    }
+    assert!(
+        floor_div(f64::INFINITY, 1.0).is_nan() && floor_div(0.0, 0.0).is_nan() && floor_div(f64::NAN, 1.0).is_nan()
+    );
+    assert!(floor_div(-0.0, 1.0).is_sign_negative());
+    // Against the remainder, which is exact.
+    for i in 1..2000u32 {
+        let (a, b) = (f64::from(i) * 0.1, f64::from(i % 37 + 1) * 0.1);
+        assert_eq!(floor_div(a, b), ((a - libm::fmod(a, b)) / b).round(), "{a} // {b}");
+    }
+    let kernel = Kernel::build("floor_div", &[DType::F64; 2], |v| vec![v[0].floor_div(v[1])]).unwrap();
+    assert_eq!(kernel.eval(&[Scalar::Float(1.0), Scalar::Float(0.1)]).unwrap(), [Scalar::Float(9.0)]);
+}
+
+#[test]
 fn a_gradient_too_large_for_a_kernel_is_an_error() {
     // Each step is a constant and a sine; its gradient adds a cosine and a product.
     let long = |n: i32| {

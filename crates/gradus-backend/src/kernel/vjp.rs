@@ -140,8 +140,9 @@ fn rule<'k>(op: ScalarOp, g: Expr<'k>, y: Expr<'k>, operand: impl Fn(usize) -> E
         Sub => [Some(g), Some(-g), None],
         Mul => [Some(g * b()), Some(g * a()), None],
         Div => [Some(g / b()), Some(-(g * y / b())), None],
-        Fmod => [Some(g), Some(-(g * (a() / b()).trunc())), None],
-        Remainder => [Some(g), Some(-(g * (a() / b()).floor())), None],
+        // Whole quotients of the exact division: that of the rounded one is one too large where it became an integer.
+        Fmod => [Some(g), Some(-(g * (a().abs().floor_div(b().abs()) * a().sign() * b().sign()))), None],
+        Remainder => [Some(g), Some(-(g * a().floor_div(b()))), None],
         Pow => {
             // At exponent 0 and base 0 (or so near that 1 / a overflows) the slope in the base is 0, not 0 * inf; elsewhere
             // it depends on both, so that the mixed second derivative is right. At base 0 the slope in the exponent is 0.

@@ -7,6 +7,7 @@
 use std::hint::select_unpredictable as select;
 
 use gradus_backend::ScalarOp;
+use gradus_backend::kernel::floor_div;
 
 use crate::access::Plain;
 use crate::extreme::Extreme;
@@ -187,8 +188,7 @@ fn binary_f32_body(op: ScalarOp, a: &[f32], b: &[f32], out: &mut [f32]) {
     }
     match op {
         ScalarOp::Pow => zip_lanes(a, b, out, math::pow),
-        // The quotient in f64 is exact enough that its floor is that of the true quotient.
-        ScalarOp::FloorDiv => zip_lanes(a, b, out, |a, b| (f64::from(a) / f64::from(b)).floor() as f32),
+        ScalarOp::FloorDiv => zip_lanes(a, b, out, |a, b| floor_div(f64::from(a), f64::from(b)) as f32),
         ScalarOp::Fmod => modulo(a, b, out, |r, _| r as f32),
         ScalarOp::Remainder => modulo(a, b, out, |r, b| {
             let opposite = (r != 0.0) & ((r < 0.0) != (b < 0.0));
@@ -236,7 +236,7 @@ fn binary_f64_body(op: ScalarOp, a: &[f64], b: &[f64], out: &mut [f64]) {
         return;
     }
     match op {
-        ScalarOp::FloorDiv => zip_lanes(a, b, out, |a, b| (a / b).floor()),
+        ScalarOp::FloorDiv => zip_lanes(a, b, out, floor_div),
         _ => scalar_f64(op, a, b, out),
     }
 }

@@ -1,4 +1,6 @@
 //! `argmax` and `argmin`: the index of the first extreme element; NaN counts as extreme. No gradient.
+//!
+//! `max_with_indices` and `min_with_indices` give the element too, and the gradient goes to it alone.
 
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{ArgReduceOp, Axes, DType, Error, Result};
@@ -18,6 +20,26 @@ impl Tensor {
     pub fn argmin(&self, axis: isize, keepdim: bool) -> Result<Tensor> {
         arg_reduce("argmin", ArgReduceOp::Min, self, axis, keepdim)
     }
+
+    /// Largest element along an axis, and its index (i64): the first of equal ones; the first NaN wins. The gradient goes
+    /// to the element at the index, where [`max`](Tensor::max) splits it among equal ones.
+    #[track_caller]
+    pub fn max_with_indices(&self, axis: isize, keepdim: bool) -> Result<(Tensor, Tensor)> {
+        picked(self, axis, arg_reduce("max_with_indices", ArgReduceOp::Max, self, axis, true)?, keepdim)
+    }
+
+    /// Smallest element along an axis, and its index (i64): the first of equal ones; the first NaN wins. The gradient goes
+    /// to the element at the index, where [`min`](Tensor::min) splits it among equal ones.
+    #[track_caller]
+    pub fn min_with_indices(&self, axis: isize, keepdim: bool) -> Result<(Tensor, Tensor)> {
+        picked(self, axis, arg_reduce("min_with_indices", ArgReduceOp::Min, self, axis, true)?, keepdim)
+    }
+}
+
+#[track_caller]
+fn picked(x: &Tensor, axis: isize, indices: Tensor, keepdim: bool) -> Result<(Tensor, Tensor)> {
+    let values = x.gather(axis, &indices)?;
+    if keepdim { Ok((values, indices)) } else { Ok((values.squeeze(axis)?, indices.squeeze(axis)?)) }
 }
 
 fn arg_reduce(name: &str, op: ArgReduceOp, x: &Tensor, axis: isize, keepdim: bool) -> Result<Tensor> {

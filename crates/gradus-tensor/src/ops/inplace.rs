@@ -18,7 +18,7 @@ use crate::{Tensor, is_grad_enabled};
 
 impl Tensor {
     /// Whether this tensor may be written now.
-    fn check_writable(&self, op: &'static str, sources: &[&Tensor]) -> Result<()> {
+    pub(super) fn check_writable(&self, op: &'static str, sources: &[&Tensor]) -> Result<()> {
         if is_grad_enabled() && (self.requires_grad() || sources.iter().any(|t| t.requires_grad())) {
             let e = Error::new(ErrorKind::Autograd, op, "a write in place is not recorded, but a gradient is required");
             return Err(self.describe(e, "self").help("use the form that makes a new tensor, or write inside no_grad"));
@@ -32,7 +32,7 @@ impl Tensor {
 
     /// Runs `f` on this tensor, writable, and on `sources`, which share no storage with it.
     #[track_caller]
-    fn write_with(
+    pub(super) fn write_with(
         &self,
         op: &'static str,
         sources: &[&Tensor],

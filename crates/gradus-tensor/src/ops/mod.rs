@@ -13,10 +13,13 @@ mod conv_transpose;
 mod copy;
 mod cross_entropy;
 mod diagonal;
+mod distance;
 mod dropout;
+mod einsum;
 mod elementwise;
 mod embedding;
 mod gather;
+mod gemm;
 mod grid;
 mod index;
 mod inplace;
@@ -25,23 +28,29 @@ mod loss;
 mod masked;
 mod matmul;
 mod movement;
+mod norm;
 mod normalize;
 mod one_hot;
 mod operators;
 mod pad;
+mod pointwise;
 mod pool;
 mod reduce;
 mod repeat;
 mod roll;
+mod scan;
 mod scatter;
 mod scatter_reduce;
+mod search;
 mod slice;
 mod sliding;
 mod softmax;
+mod sort;
 mod split;
 pub mod table;
 mod unfold;
 mod unit_length;
+mod vector;
 mod window;
 
 use std::fmt;
@@ -59,12 +68,14 @@ use crate::{Device, Storage, Tensor};
 pub use crate::autograd::Keep;
 pub use attention::{AttentionOptions, Causal};
 pub use elementwise::{Class, Elementwise, Operand};
+pub use gemm::Gemm;
 pub use grid::Indexing;
 pub use index::{Ellipsis, Index, IntoIndex, NewAxis, Strided};
 pub use loss::{Reduction, Target};
 pub use movement::INFER;
 pub use pad::PadMode;
 pub use scatter_reduce::ScatterReduction;
+pub use search::Unique;
 pub use window::{ConvOptions, PoolOptions};
 
 /// Specs of the outputs.
@@ -159,6 +170,7 @@ ops! {
     pool::AvgPoolBackward,
     pool::MaxPool,
     reduce::Reduce,
+    scan::Scan,
     scatter::Scatter,
     scatter::ScatterAdd,
     scatter_reduce::ScatterExtreme,

@@ -1,10 +1,13 @@
-//! `sum`, `mean`, `max`, `min`, `prod`, `any`, `all` and `var` over axes.
+//! `sum`, `mean`, `max`, `min`, `prod`, `any`, `all`, `var` and `std` over axes.
 //!
 //! Gradients: `sum` spreads g; `mean` spreads g / n; `max` and `min` split g evenly among the elements that attain the
-//! extreme (NaN attains it if the result is NaN); `prod` and the logical ones have none here.
+//! extreme (NaN attains it if the result is NaN); `prod` gives each element g times the product of the others, without
+//! division, so that zeros are no special case; the logical ones have none.
 
 use gradus_backend::{Axes, Backend, DType, Error, ErrorKind, ReduceOp, Result, View, ViewMut};
 
+use super::norm::root;
+use super::scan::interleave;
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
@@ -48,6 +51,7 @@ impl Operation for Reduce {
     fn keeps(&self, _: &[bool]) -> Keep {
         match self.op {
             ReduceOp::Max | ReduceOp::Min => Keep::inputs([0]).and_outputs([0]),
+            ReduceOp::Prod => Keep::inputs([0]),
             _ => Keep::NONE,
         }
     }
@@ -66,11 +70,49 @@ impl Operation for Reduce {
                 let share = g.to_dtype(wide)?.div(&count)?.to_dtype(g.dtype())?;
                 Ok(grads([Some(attains.where_(&share, 0.0)?)]))
             }
-            ReduceOp::Prod | ReduceOp::Any | ReduceOp::All => {
+            ReduceOp::Prod => {
+                // Half precision takes its gradient in f32.
+                let (x, dtype) = (ctx.input(0)?, g.dtype());
+                let others = products_of_others(&x.to_dtype(dtype.compute())?, self.axes)?;
+                Ok(grads([Some(others.mul(&g.to_dtype(dtype.compute())?)?.to_dtype(dtype)?)]))
+            }
+            ReduceOp::Any | ReduceOp::All => {
                 Err(Error::new(ErrorKind::Autograd, "backward", format!("{} has no gradient rule", self.name())))
             }
         }
     }
+}
+
+/// For each element the product of all others over the axes, in the shape of `x`.
+fn products_of_others(x: &Tensor, axes: Axes) -> Result<Tensor> {
+    let (kept, mut order): (Vec<usize>, Vec<isize>) = ((0..x.rank()).filter(|&a| !axes.contains(a)).collect(), vec![]);
+    order.extend(kept.iter().map(|&a| a as isize));
+    order.extend(axes_list(axes));
+    let mut back = vec![0isize; order.len()];
+    for (to, &from) in order.iter().enumerate() {
+        back[from as usize] = to as isize;
+    }
+    let moved = x.permute(&order)?;
+    let count = |a: &mut dyn Iterator<Item = usize>| a.map(|a| x.shape()[a]).product::<usize>();
+    let matrix = moved.reshape([count(&mut kept.iter().copied()), count(&mut axes.iter())])?;
+    others_in_rows(&matrix)?.reshape(moved.shape())?.permute(&back)
+}
+
+/// For each element of `x [rows, n]` the product of the others in its row: neighbours are multiplied, the problem of half
+/// the size is solved, and each takes the answer times its neighbour. Linear work, no division.
+fn others_in_rows(x: &Tensor) -> Result<Tensor> {
+    let n = x.shape()[1];
+    if n <= 1 {
+        return x.ones_like();
+    }
+    let half = n / 2;
+    let (a, b) = (x.slice(1, 0, 2 * half, 2)?, x.slice(1, 1, 2 * half, 2)?);
+    let pairs = a.mul(&b)?;
+    let pairs = if n % 2 == 1 { Tensor::cat(&[&pairs, &x.narrow(1, n - 1, 1)?], 1)? } else { pairs };
+    let others = others_in_rows(&pairs)?;
+    let of_pairs = others.narrow(1, 0, half)?;
+    let both = interleave(&of_pairs.mul(&b)?, &of_pairs.mul(&a)?, 1)?;
+    if n % 2 == 1 { Tensor::cat(&[&both, &others.narrow(1, half, 1)?], 1) } else { Ok(both) }
 }
 
 fn axes_list(axes: Axes) -> Vec<isize> {
@@ -155,6 +197,47 @@ impl Tensor {
         let sum = deviation.square()?.sum(axes, keepdim)?;
         let divisor = if n > correction { (n - correction) as f64 } else { f64::NAN };
         sum.div(divisor)?.to_dtype(dtype)
+    }
+
+    /// Standard deviation over the axes, the root of [`var`](Tensor::var). Where it is 0 its gradient is 0.
+    #[track_caller]
+    pub fn std(&self, axes: &[isize], correction: usize, keepdim: bool) -> Result<Tensor> {
+        let dtype = self.dtype().to_float();
+        root(&self.to_dtype(dtype.compute())?.var(axes, correction, keepdim)?)?.to_dtype(dtype)
+    }
+
+    /// [`var`](Tensor::var) and [`mean`](Tensor::mean) over the axes.
+    #[track_caller]
+    pub fn var_mean(&self, axes: &[isize], correction: usize, keepdim: bool) -> Result<(Tensor, Tensor)> {
+        Ok((self.var(axes, correction, keepdim)?, self.mean(axes, keepdim)?))
+    }
+
+    /// Product over the axes; an empty list multiplies over none. Integers and booleans multiply in i64 (u64 in u64),
+    /// wrapping. The product of nothing is 1. The gradient is right at zeros, to any order.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+    /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    /// let x = Tensor::from_vec(vec![2.0f32, 0.0, 3.0], [3], &device)?.require_grad()?;
+    /// let gradients = x.prod(&[0], false)?.backward()?;
+    /// assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>()?, [0.0, 6.0, 0.0]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[track_caller]
+    pub fn prod(&self, axes: &[isize], keepdim: bool) -> Result<Tensor> {
+        self.reduce(ReduceOp::Prod, axes, keepdim)
+    }
+
+    /// Product of all elements, a scalar.
+    #[track_caller]
+    pub fn prod_all(&self) -> Result<Tensor> {
+        self.prod(&self.every_axis(), false)
+    }
+
+    /// [`min`](Tensor::min) and [`max`](Tensor::max) over the axes.
+    #[track_caller]
+    pub fn aminmax(&self, axes: &[isize], keepdim: bool) -> Result<(Tensor, Tensor)> {
+        Ok((self.min(axes, keepdim)?, self.max(axes, keepdim)?))
     }
 
     /// Whether any element is non-zero over the axes.

@@ -4,9 +4,11 @@
 //! of the tests. To add an operation, add an entry (`docs/add-an-op.md`).
 //!
 //! Slopes at kinks: `abs` 0 at 0; `relu` 0 at 0; `leaky_relu` alpha at 0; `clamp` 1 at both ends; `maximum` and `minimum`
-//! half to each at a tie; `floor`, `ceil`, `round`, `trunc`, `sign` 0 everywhere. `sqrt` has slope infinity at 0.
+//! half to each at a tie (`fmax` and `fmin` too); `floor`, `ceil`, `round`, `trunc`, `sign` 0 everywhere. `sqrt` has slope
+//! infinity at 0. `elu` and its kin have the slope of their left side at 0; `hardtanh`, `relu6`, `hardsigmoid` 0 at both
+//! ends; `hardshrink` and `softshrink` 0 at both ends; `threshold` 0 at the threshold; `atan2` and `hypot` 0 at the origin.
 
-use gradus_backend::{Result, Scalar};
+use gradus_backend::{Expr, Result, Scalar};
 
 use super::elementwise::{Class, Elementwise, Operand};
 use crate::Tensor;
@@ -67,6 +69,10 @@ macro_rules! table {
 const ANY: &[f64] = &[-2.3, -0.7, 0.4, 1.9];
 /// Where logarithms and roots live.
 const POSITIVE: &[f64] = &[0.2, 0.9, 1.7, 3.1];
+/// Within -1 to 1.
+const UNIT: &[f64] = &[-0.7, -0.2, 0.3, 0.8];
+/// Above 1.
+const ABOVE_ONE: &[f64] = &[1.2, 1.7, 2.5, 4.0];
 /// Nowhere: the gradient is zero or does not exist.
 const NONE: &[f64] = &[];
 
@@ -101,6 +107,30 @@ table! {
     TAN tan(;) Float 0 ANY, |x| vec![x[0].tan()];
     /// Error function.
     ERF erf(;) Float 0 ANY, |x| vec![x[0].erf()];
+    /// `1 - erf(x)`, exact for large x.
+    ERFC erfc(;) Float 0 ANY, |x| vec![x[0].bounded(60.0).erfc()];
+    /// `2^x`
+    EXP2 exp2(;) Float 0 ANY, |x| vec![x[0].exp2()];
+    /// Logarithm to base 2; -inf at 0, NaN below.
+    LOG2 log2(;) Float 0 POSITIVE, |x| vec![x[0].log2()];
+    /// Logarithm to base 10; -inf at 0, NaN below.
+    LOG10 log10(;) Float 0 POSITIVE, |x| vec![x[0].log10()];
+    /// Arc sine, in radians; NaN outside -1 to 1.
+    ASIN asin(;) Float 0 UNIT, |x| vec![x[0].asin()];
+    /// Arc cosine, in radians; NaN outside -1 to 1.
+    ACOS acos(;) Float 0 UNIT, |x| vec![x[0].acos()];
+    /// Arc tangent, in radians.
+    ATAN atan(;) Float 0 ANY, |x| vec![x[0].atan()];
+    /// Hyperbolic sine.
+    SINH sinh(;) Float 0 ANY, |x| vec![x[0].sinh()];
+    /// Hyperbolic cosine.
+    COSH cosh(;) Float 0 ANY, |x| vec![x[0].cosh()];
+    /// Inverse hyperbolic sine.
+    ASINH asinh(;) Float 0 ANY, |x| vec![x[0].asinh()];
+    /// Inverse hyperbolic cosine; NaN below 1.
+    ACOSH acosh(;) Float 0 ABOVE_ONE, |x| vec![x[0].acosh()];
+    /// Inverse hyperbolic tangent; infinite at -1 and 1, NaN outside.
+    ATANH atanh(;) Float 0 UNIT, |x| vec![x[0].atanh()];
     /// Largest integer not above x, in the dtype of x.
     FLOOR floor(;) Number 0 NONE, |x| vec![x[0].floor()];
     /// Smallest integer not below x, in the dtype of x.
@@ -109,6 +139,18 @@ table! {
     ROUND round(;) Number 0 NONE, |x| vec![x[0].round()];
     /// Integer part, in the dtype of x.
     TRUNC trunc(;) Number 0 NONE, |x| vec![x[0].trunc()];
+    /// Nearest integer, ties away from zero, in the dtype of x.
+    ROUND_HALF_AWAY round_half_away(;) Number 0 NONE, |x| {
+        let whole = x[0].trunc();
+        let float = x[0].dtype().is_float();
+        vec![if float { (x[0] - whole).abs().ge(0.5).select(whole + x[0].sign(), whole) } else { whole }]
+    };
+    /// `x - trunc(x)`, with the sign of x.
+    FRAC frac(;) Float 0 ANY, |x| vec![x[0] - x[0].trunc()];
+    /// Whether x is below 0 or -0; never for a NaN.
+    SIGNBIT signbit(;) Number 0 NONE, |x| vec![negative(x[0])];
+    /// Whether x is inf or -inf.
+    ISINF isinf(;) Number 0 NONE, |x| vec![x[0].isfinite().or(x[0].isnan()).not()];
     /// Whether x is NaN.
     ISNAN isnan(;) Number 0 NONE, |x| vec![x[0].isnan()];
     /// Whether x is neither NaN nor infinite.
@@ -129,6 +171,44 @@ table! {
     GELU gelu(;) Float 0 ANY, |x| vec![x[0].gelu()];
     /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`: the approximation of GELU by tanh.
     GELU_TANH gelu_tanh(;) Float 0 ANY, |x| vec![x[0].gelu_tanh()];
+    /// `x` above 0, else `alpha (e^x - 1)`.
+    ELU elu(; alpha = 0.7) Float 0 ANY, |x| vec![x[0].gt(0.0).select(x[0], x[1] * left(x[0]).expm1())];
+    /// `elu` with the scale and alpha that keep mean 0 and variance 1 (Klambauer et al., 2017).
+    SELU selu(;) Float 0 ANY, |x| {
+        let (scale, alpha) = (1.050_700_987_355_480_5, 1.673_263_242_354_377_2);
+        vec![x[0].gt(0.0).select(x[0] * scale, left(x[0]).expm1() * (scale * alpha))]
+    };
+    /// `x` above 0, else `alpha (e^(x / alpha) - 1)`; alpha is not 0.
+    CELU celu(; alpha = 0.7) Float 0 ANY, |x| vec![x[0].gt(0.0).select(x[0], x[1] * (left(x[0]) / x[1]).expm1())];
+    /// `x / (1 + |x|)`
+    SOFTSIGN softsign(;) Float 0 ANY, |x| {
+        let c = x[0].bounded(1e30);
+        vec![c / (c.abs() + 1.0)]
+    };
+    /// `-ln(1 + e^-x)`, the logarithm of the sigmoid.
+    LOG_SIGMOID log_sigmoid(;) Float 0 ANY, |x| vec![-(-x[0]).softplus()];
+    /// `x tanh(ln(1 + e^x))`
+    MISH mish(;) Float 0 ANY, |x| vec![x[0].gated(x[0].bounded(1000.0).softplus().tanh())];
+    /// `min(max(x, 0), 6)`; NaN stays.
+    RELU6 relu6(;) Number 0 ANY, |x| vec![flat_ends(x[0], x[0].constant(0.0), x[0].constant(6.0))];
+    /// `lo` up to `lo`, `hi` from `hi` on, else x; NaN stays. As `clamp`, but with slope 0 at the ends.
+    HARDTANH hardtanh(; lo = -1.5, hi = 1.0) Number 0 ANY, |x| vec![flat_ends(x[0], x[1], x[2])];
+    /// `relu6(x + 3) / 6`
+    HARDSIGMOID hardsigmoid(;) Float 0 ANY, |x| vec![flat_ends(x[0] / 6.0 + 0.5, x[0].constant(0.0), x[0].constant(1.0))];
+    /// `x relu6(x + 3) / 6`
+    HARDSWISH hardswish(;) Float 0 ANY, |x| {
+        let c = x[0].bounded(3.0);
+        vec![x[0].le(-3.0).select(0.0, x[0].ge(3.0).select(x[0], c * (c + 3.0) / 6.0))]
+    };
+    /// 0 from `-lambda` to `lambda`, else x; NaN stays.
+    HARDSHRINK hardshrink(; lambda = 0.5) Float 0 ANY, |x| vec![x[0].abs().le(x[1]).select(0.0, x[0])];
+    /// `x - lambda` above `lambda`, `x + lambda` below `-lambda`, else 0; NaN stays.
+    SOFTSHRINK softshrink(; lambda = 0.5) Float 0 ANY, |x| {
+        let inner = x[0].isnan().select(x[0], 0.0);
+        vec![x[0].gt(x[1]).select(x[0] - x[1], x[0].lt(-x[1]).select(x[0] + x[1], inner))]
+    };
+    /// `x` above `threshold`, else `value`; NaN stays.
+    THRESHOLD threshold(; threshold = 0.1, value = 20.0) Number 0 ANY, |x| vec![x[0].le(x[1]).select(x[2], x[0])];
     /// `lo` below `lo`, `hi` above `hi`, else x; NaN stays.
     CLAMP clamp(; lo = -1.5, hi = 1.0) Number 0 ANY,
         |x| vec![x[0].lt(x[1]).select(x[1], x[0].gt(x[2]).select(x[2], x[0]))];
@@ -140,7 +220,12 @@ table! {
     MUL mul(other;) Number 0 ANY, |x| vec![x[0] * x[1]];
     /// True division: integers give floats.
     DIV div(other;) Float 0 ANY, |x| vec![x[0] / x[1]];
-    /// Division rounded down. An integer zero divisor is an error.
+    /// Division rounded towards zero, in the operands' dtype. An integer zero divisor is an error.
+    TRUNC_DIV trunc_div(other;) Number 0 NONE, |x| {
+        let q = x[0] / x[1];
+        vec![if q.dtype().is_float() { q.trunc() } else { q }]
+    };
+    /// Division rounded down: the floor of the exact quotient, so `1 // 0.1` is 9. An integer zero divisor is an error.
     FLOOR_DIV floor_div(other;) Number 0 NONE, |x| vec![x[0].floor_div(x[1])];
     /// Remainder with the sign of `self`. An integer zero divisor is an error.
     FMOD fmod(other;) Number 0 ANY, |x| vec![x[0].fmod(x[1])];
@@ -152,6 +237,23 @@ table! {
     MAXIMUM maximum(other;) Number 0 ANY, |x| vec![x[0].max(x[1])];
     /// The smaller; NaN if either is.
     MINIMUM minimum(other;) Number 0 ANY, |x| vec![x[0].min(x[1])];
+    /// The larger; if one is NaN, the other.
+    FMAX fmax(other;) Number 0 ANY, |x| vec![x[1].isnan().select(x[0], x[0].isnan().select(x[1], x[0].max(x[1])))];
+    /// The smaller; if one is NaN, the other.
+    FMIN fmin(other;) Number 0 ANY, |x| vec![x[1].isnan().select(x[0], x[0].isnan().select(x[1], x[0].min(x[1])))];
+    /// The angle of the point `(other, self)`, that is of `y.atan2(x)`, in -pi to pi, by the signs of both (zeros too).
+    ATAN2 atan2(other;) Float 0 ANY, |x| vec![atan2(x[0], x[1])];
+    /// `sqrt(self^2 + other^2)` without overflow; infinite if either is.
+    HYPOT hypot(other;) Float 0 ANY, |x| vec![hypot(x[0], x[1])];
+    /// The magnitude of `self` with the sign of `other` (of -0 too; a NaN counts as positive).
+    COPYSIGN copysign(other;) Float 0 ANY, |x| vec![negative(x[1]).select(-x[0].abs(), x[0].abs())];
+    /// `self * ln(other)`; 0 where `self` is 0 and `other` is not NaN.
+    XLOGY xlogy(other;) Float 0 POSITIVE, |x| {
+        let zero = x[0].eq(0.0).and(x[1].isnan().not());
+        vec![zero.select(0.0, x[0] * zero.select(1.0, x[1]).log())]
+    };
+    /// `ln(e^self + e^other)` without overflow.
+    LOGADDEXP logaddexp(other;) Float 0 ANY, |x| vec![logaddexp(x[0], x[1])];
     /// `self == other`
     EQ eq(other;) Compare 0 NONE, |x| vec![x[0].eq(x[1])];
     /// `self != other`
@@ -184,4 +286,59 @@ table! {
     RELU_MUL relu_mul(other;) Number 0 ANY, |x| vec![x[0].relu() * x[1]];
     /// `sigmoid(self) * other`, in one pass.
     SIGMOID_MUL sigmoid_mul(other;) Float 0 ANY, |x| vec![x[0].sigmoid() * x[1]];
+}
+
+/// Whether x is below 0, or the float -0.
+fn negative<'k>(x: Expr<'k>) -> Expr<'k> {
+    let below = x.lt(x.constant(0i64));
+    if x.dtype().is_float() { below.or(x.eq(0.0).and(x.recip().lt(0.0))) } else { below }
+}
+
+/// `x` up to 0, else 0: what the left branch of a function reads, so that its slope cannot overflow on the right.
+fn left<'k>(x: Expr<'k>) -> Expr<'k> {
+    x.gt(0.0).select(0.0, x)
+}
+
+/// `x` clamped, with slope 0 at the ends.
+fn flat_ends<'k>(x: Expr<'k>, lo: Expr<'k>, hi: Expr<'k>) -> Expr<'k> {
+    x.le(lo).select(lo, x.ge(hi).select(hi, x))
+}
+
+/// Magnitude with the slope of the side that the sign bit names: unlike that of `abs` it is not 0 at 0.
+fn magnitude<'k>(x: Expr<'k>) -> Expr<'k> {
+    negative(x).select(-x, x)
+}
+
+fn atan2<'k>(y: Expr<'k>, x: Expr<'k>) -> Expr<'k> {
+    let (ay, ax) = (magnitude(y), magnitude(x));
+    // The octant where the quotient is at most 1; a tie takes one side, whose slopes are right.
+    let steep = ay.gt(ax);
+    let (small, large) = (steep.select(ax, ay), steep.select(ay, ax));
+    let zero = ay.eq(0.0).and(ax.eq(0.0));
+    let infinite = ay.eq(f64::INFINITY).and(ax.eq(f64::INFINITY));
+    let t = infinite.select(1.0, zero.select(0.0, small / zero.or(infinite).select(1.0, large)));
+    let r = t.atan();
+    let r = steep.select(std::f64::consts::FRAC_PI_2 - r, r);
+    let r = negative(x).select(std::f64::consts::PI - r, r);
+    negative(y).select(-r, r)
+}
+
+fn hypot<'k>(a: Expr<'k>, b: Expr<'k>) -> Expr<'k> {
+    let (ma, mb) = (magnitude(a), magnitude(b));
+    let swap = mb.gt(ma);
+    // The smaller keeps its sign: it is squared, and its second derivative at 0 is right.
+    let (large, small) = (swap.select(mb, ma), swap.select(a, b));
+    let infinite = ma.eq(f64::INFINITY).or(mb.eq(f64::INFINITY));
+    let zero = ma.eq(0.0).and(mb.eq(0.0));
+    let plain = infinite.or(zero).not();
+    let t = plain.select(small / plain.select(large, 1.0), 0.0);
+    infinite.select(f64::INFINITY, zero.select(0.0, large * (t * t + 1.0).sqrt()))
+}
+
+fn logaddexp<'k>(a: Expr<'k>, b: Expr<'k>) -> Expr<'k> {
+    let first = a.gt(b);
+    let (hi, lo) = (first.select(a, b), first.select(b, a));
+    // Equal infinities have no difference.
+    let same = hi.eq(lo).and(hi.isfinite().not());
+    hi + same.select(0.0, lo - hi).softplus()
 }

@@ -1,0 +1,66 @@
+//! Distances and similarities of vectors: `cdist`, `pairwise_distance`, `cosine_similarity`.
+//!
+//! All are p-norms of differences, which do not cancel: points that coincide have distance 0, and gradient 0.
+
+use gradus_backend::shape::resolve_axis;
+use gradus_backend::{Error, Result};
+
+use crate::Tensor;
+
+impl Tensor {
+    /// The p-distance of every row of this `[.., m, d]` to every row of `other [.., n, d]`, as `[.., m, n]`; leading axes
+    /// broadcast. `p` as in [`norm`](Tensor::norm). Takes memory for all `m n d` differences.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+    /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    /// let a = Tensor::from_vec(vec![0.0f32, 0.0, 3.0, 4.0], [2, 2], &device)?;
+    /// assert_eq!(a.cdist(&a, 2.0)?.to_vec::<f32>()?, [0.0, 5.0, 5.0, 0.0]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[track_caller]
+    pub fn cdist(&self, other: &Tensor, p: f64) -> Result<Tensor> {
+        let (ra, rb) = (self.rank(), other.rank());
+        if ra < 2 || rb < 2 || self.shape()[ra - 1] != other.shape()[rb - 1] {
+            let e = Error::shape("cdist", "both are lists of vectors [.., m, d] and [.., n, d] of one length d");
+            return Err(other.describe(self.describe(e, "self"), "other"));
+        }
+        let difference = self.unsqueeze(-2)?.sub(&other.unsqueeze(-3)?)?;
+        if self.shape()[ra - 1] == 0 {
+            // Of vectors of no elements, also where the largest of nothing would be an error.
+            return difference.sum(&[-1], false)?.to_dtype(difference.dtype().to_float());
+        }
+        difference.norm(p, &[-1], false)
+    }
+
+    /// The p-norm of `self - other + eps` over the last axis; the operands broadcast. `eps` keeps the gradient away from
+    /// the kink at 0 (1e-6 is usual; 0 is legal). The axis stays with size 1 if `keepdim`.
+    #[track_caller]
+    pub fn pairwise_distance(&self, other: &Tensor, p: f64, eps: f64, keepdim: bool) -> Result<Tensor> {
+        let difference = self.sub(other)?;
+        if difference.rank() == 0 {
+            let e = Error::shape("pairwise_distance", "a scalar has no axis to measure along");
+            return Err(other.describe(self.describe(e, "self"), "other"));
+        }
+        difference.add(eps)?.norm(p, &[-1], keepdim)
+    }
+
+    /// `a . b / (max(|a|, eps) max(|b|, eps))` along an axis of the broadcast operands: the cosine of the angle.
+    ///
+    /// `eps` (1e-8 is usual) decides what a vector of zeros gives: 0, with a finite gradient.
+    #[track_caller]
+    pub fn cosine_similarity(&self, other: &Tensor, axis: isize, eps: f64) -> Result<Tensor> {
+        if !(eps > 0.0 && eps.is_finite()) {
+            let e = Error::argument("cosine_similarity", format!("eps is {eps}; it is positive and finite"));
+            return Err(self.describe(e, "self"));
+        }
+        let dtype = self.dtype().promote(other.dtype())?.to_float();
+        let (a, b) = (self.to_dtype(dtype.compute())?, other.to_dtype(dtype.compute())?);
+        let shape = gradus_backend::Shape::broadcast("cosine_similarity", a.shape(), b.shape())
+            .map_err(|e| other.describe(self.describe(e, "self"), "other"))?;
+        let at = resolve_axis("cosine_similarity", axis, shape.rank())? as isize;
+        let (a, b) = (a.expand(shape)?, b.expand(shape)?);
+        let unit = |x: &Tensor| x.div(&x.norm(2.0, &[at], true)?.maximum(eps)?);
+        unit(&a)?.mul(&unit(&b)?)?.sum(&[at], false)?.to_dtype(dtype)
+    }
+}

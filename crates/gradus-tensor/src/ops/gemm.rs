@@ -1,0 +1,283 @@
+//! `addmm` and `baddbmm`: a matrix product added to a matrix; and `gemm`, the same on flat buffers with leading
+//! dimensions, as linear-algebra libraries offer it.
+
+use gradus_backend::{DType, Error, ErrorKind, Layout, Result, Scalar, Shape, View};
+
+use crate::{Tensor, is_grad_enabled};
+
+impl Tensor {
+    /// `beta * self + alpha * (a @ b)`: `a [m, k]`, `b [k, n]`, and `self` broadcasts to `[m, n]`. With `beta` 0 `self` is
+    /// not read: NaN in it does not come through. Half precision rounds once. Differentiable.
+    #[track_caller]
+    pub fn addmm(&self, a: &Tensor, b: &Tensor, beta: impl Into<Scalar>, alpha: impl Into<Scalar>) -> Result<Tensor> {
+        self.add_product("addmm", 2, a, b, beta.into(), alpha.into())
+    }
+
+    /// `beta * self + alpha * (a @ b)` for each of a batch: `a [batch, m, k]`, `b [batch, k, n]`, and `self` broadcasts to
+    /// `[batch, m, n]`. As [`addmm`](Tensor::addmm).
+    #[track_caller]
+    pub fn baddbmm(&self, a: &Tensor, b: &Tensor, beta: impl Into<Scalar>, alpha: impl Into<Scalar>) -> Result<Tensor> {
+        self.add_product("baddbmm", 3, a, b, beta.into(), alpha.into())
+    }
+
+    #[track_caller]
+    fn add_product(
+        &self,
+        op: &str,
+        rank: usize,
+        a: &Tensor,
+        b: &Tensor,
+        beta: Scalar,
+        alpha: Scalar,
+    ) -> Result<Tensor> {
+        let describe = |e: Error| b.describe(a.describe(self.describe(e, "self"), "a"), "b");
+        if a.rank() != rank || b.rank() != rank || a.shape()[..rank - 2] != b.shape()[..rank - 2] {
+            let e = Error::shape(op, format!("both factors have rank {rank} and one batch size"));
+            return Err(describe(e).help("use matmul and add for other ranks"));
+        }
+        let dtype = self.dtype().promote(a.dtype())?.promote(b.dtype())?;
+        for s in [alpha, beta] {
+            s.check(dtype).map_err(|e| describe(Error::argument(op, e.message())))?;
+        }
+        let wide = |t: &Tensor| t.to_dtype(dtype.compute());
+        let product = wide(a)?.matmul(&wide(b)?)?;
+        let fits = Shape::broadcast(op, self.shape(), product.shape()).is_ok_and(|s| s.dims() == product.shape());
+        if !fits {
+            let m = format!("self does not broadcast to the product, which is {}", Shape::display(product.shape()));
+            return Err(describe(Error::new(ErrorKind::Broadcast, op, m)));
+        }
+        let scaled = if alpha.eq(1) { product } else { product.mul(alpha)? };
+        let sum = match beta {
+            beta if beta.eq(0) => scaled,
+            beta if beta.eq(1) => scaled.add(&wide(self)?)?,
+            beta => scaled.add(&wide(self)?.mul(beta)?)?,
+        };
+        sum.to_dtype(dtype)
+    }
+}
+
+/// A product `C = alpha * op(A) @ op(B) + beta * C` of row-major matrices in flat buffers: `op(A)` is m x k, `op(B)` k x n
+/// and `C` m x n, `op` being the transpose or nothing.
+///
+/// A leading dimension is the distance, in elements, between the rows of a matrix as it is stored (so `k` by `m` for a
+/// transposed A); by default the rows follow one another. Buffers are contiguous tensors of one dtype, of any shape: their
+/// elements in row-major order are the buffer.
+///
+/// With `beta` 0 the old C is not read. With `k` 0 the result is `beta * C`. Products with 0 are not skipped. Any dtype but
+/// bool; half precision accumulates in f32, integers wrap. Nothing here is recorded: for gradients use
+/// [`Tensor::addmm`].
+///
+/// ```
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+/// // The left 2 x 2 block of a matrix with rows of 3, transposed, times a column.
+/// let a = Tensor::from_vec(vec![1.0f32, 2.0, 9.0, 3.0, 4.0, 9.0], [6], &device)?;
+/// let b = Tensor::from_vec(vec![1.0f32, 10.0], [2], &device)?;
+/// let c = Gemm::new(2, 1, 2).trans_a(true).lda(3).run(&a, &b, None)?;
+/// assert_eq!(c.to_vec::<f32>()?, [31.0, 42.0]);
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct Gemm {
+    m: usize,
+    n: usize,
+    k: usize,
+    trans_a: bool,
+    trans_b: bool,
+    alpha: Scalar,
+    beta: Scalar,
+    lda: Option<usize>,
+    ldb: Option<usize>,
+    ldc: Option<usize>,
+    /// Number of products, and the distances between the matrices of A, B and C.
+    batch: Option<(usize, [usize; 3])>,
+}
+
+impl Gemm {
+    /// `C = A @ B` with A m x k, B k x n.
+    pub fn new(m: usize, n: usize, k: usize) -> Gemm {
+        let (alpha, beta) = (Scalar::Int(1), Scalar::Int(0));
+        Gemm { m, n, k, trans_a: false, trans_b: false, alpha, beta, lda: None, ldb: None, ldc: None, batch: None }
+    }
+
+    /// Whether A is stored transposed, k x m.
+    #[must_use]
+    pub fn trans_a(mut self, transposed: bool) -> Gemm {
+        self.trans_a = transposed;
+        self
+    }
+
+    /// Whether B is stored transposed, n x k.
+    #[must_use]
+    pub fn trans_b(mut self, transposed: bool) -> Gemm {
+        self.trans_b = transposed;
+        self
+    }
+
+    /// Multiplies the product.
+    #[must_use]
+    pub fn alpha(mut self, alpha: impl Into<Scalar>) -> Gemm {
+        self.alpha = alpha.into();
+        self
+    }
+
+    /// Multiplies the old C; 0 by default.
+    #[must_use]
+    pub fn beta(mut self, beta: impl Into<Scalar>) -> Gemm {
+        self.beta = beta.into();
+        self
+    }
+
+    /// Distance between the stored rows of A, at least their length.
+    #[must_use]
+    pub fn lda(mut self, lda: usize) -> Gemm {
+        self.lda = Some(lda);
+        self
+    }
+
+    /// Distance between the stored rows of B, at least their length.
+    #[must_use]
+    pub fn ldb(mut self, ldb: usize) -> Gemm {
+        self.ldb = Some(ldb);
+        self
+    }
+
+    /// Distance between the rows of C, at least n.
+    #[must_use]
+    pub fn ldc(mut self, ldc: usize) -> Gemm {
+        self.ldc = Some(ldc);
+        self
+    }
+
+    /// `count` products, the matrices of A, B and C being so many elements apart. A distance of 0 uses one A or B for all;
+    /// the matrices of C must not overlap.
+    #[must_use]
+    pub fn strided_batched(mut self, count: usize, stride_a: usize, stride_b: usize, stride_c: usize) -> Gemm {
+        self.batch = Some((count, [stride_a, stride_b, stride_c]));
+        self
+    }
+
+    /// The result as a new tensor: a copy of `c` in which the matrix is replaced; or, without `c`, the matrix alone, as
+    /// `[m, n]` or `[count, m, n]`.
+    ///
+    /// # Errors
+    /// Buffers that are not contiguous, too short, or of different dtypes; a leading dimension below the row length;
+    /// overlapping matrices of C; a scalar that the dtype cannot represent; without `c`, a `beta`, `ldc` or distance that
+    /// speaks of it; a tensor that requires a gradient.
+    #[track_caller]
+    pub fn run(&self, a: &Tensor, b: &Tensor, c: Option<&Tensor>) -> Result<Tensor> {
+        if let Some(c) = c {
+            let result = c.detach().copy()?;
+            check_untracked(&[a, b, c])?;
+            self.run_(a, b, &result)?;
+            return Ok(result);
+        }
+        let size = self.m.checked_mul(self.n);
+        let apart = self.batch.is_none_or(|(count, s)| count <= 1 || Some(s[2]) == size);
+        if !self.beta.eq(0) || self.ldc.is_some_and(|ldc| ldc != self.n) || !apart {
+            let m = "without C, beta is 0 and the rows and matrices of the result follow one another";
+            return Err(Error::argument("gemm", m).help("pass C, which gives the places of the result"));
+        }
+        let dims = match self.batch {
+            Some((count, _)) => vec![count, self.m, self.n],
+            None => vec![self.m, self.n],
+        };
+        let result = Tensor::zeros(dims, a.dtype(), a.device())?;
+        self.run_(a, b, &result)?;
+        Ok(result)
+    }
+
+    /// Writes the result into the buffer `c`, whose version rises. Elements outside the matrix stay. Errors as
+    /// [`run`](Gemm::run); nothing is written on an error.
+    #[track_caller]
+    pub fn run_(&self, a: &Tensor, b: &Tensor, c: &Tensor) -> Result<()> {
+        check_untracked(&[a, b, c])?;
+        c.check_writable("gemm", &[a, b])?;
+        super::same_device("gemm", &[a, b, c])?;
+        for (name, t) in [("A", a), ("B", b), ("C", c)] {
+            if t.dtype() != a.dtype() {
+                let e = Error::new(ErrorKind::DTypeMismatch, "gemm", format!("{name} has another dtype than A"));
+                return Err(c.describe(b.describe(a.describe(e, "A"), "B"), "C").help("convert with to_dtype"));
+            }
+            if t.dtype() == DType::Bool {
+                return Err(t.describe(Error::dtype("gemm", DType::Bool, "numbers; cast first"), name));
+            }
+            if !t.is_contiguous() {
+                let e = Error::argument("gemm", format!("{name} is no flat buffer: its elements are strided"));
+                return Err(t.describe(e, name).help("pass x.contiguous()?, or use matmul, which takes any strides"));
+            }
+        }
+        for (name, s) in [("alpha", self.alpha), ("beta", self.beta)] {
+            s.check(a.dtype()).map_err(|e| Error::argument("gemm", format!("{name}: {}", e.message())))?;
+        }
+        let (rows_a, columns_a) = if self.trans_a { (self.k, self.m) } else { (self.m, self.k) };
+        let (rows_b, columns_b) = if self.trans_b { (self.n, self.k) } else { (self.k, self.n) };
+        let strides = self.batch.map_or([0; 3], |b| b.1);
+        let la = self.matrix("A", a, rows_a, columns_a, self.lda, strides[0])?;
+        let lb = self.matrix("B", b, rows_b, columns_b, self.ldb, strides[1])?;
+        let lc = self.matrix("C", c, self.m, self.n, self.ldc, strides[2])?;
+        if lc.overlaps_itself() {
+            let e = Error::argument("gemm", format!("matrices of C {} elements apart overlap", strides[2]));
+            return Err(c.describe(e, "C").help("the distance is at least (m - 1) * ldc + n"));
+        }
+        let la = if self.trans_a { la.transpose(-2, -1)? } else { la };
+        let lb = if self.trans_b { lb.transpose(-2, -1)? } else { lb };
+        if lc.numel() == 0 {
+            return Ok(());
+        }
+        let device = c.device().clone();
+        c.write_with("gemm", &[a, b], |out, x| {
+            // A source that shares C's storage was copied, and then starts elsewhere.
+            let moved =
+                |v: &View<'_>, l: &Layout| Layout::from_parts(*l.shape(), l.strides(), v.layout.offset(), usize::MAX);
+            let (la, lb) = (moved(&x[0], &la)?, moved(&x[1], &lb)?);
+            device.backend().gemm(self.alpha, x[0].with(&la), x[1].with(&lb), self.beta, &mut out.with(&lc))
+        })
+    }
+
+    /// The layout of a stored matrix (or a batch of them) in a flat buffer.
+    fn matrix(
+        &self,
+        name: &str,
+        t: &Tensor,
+        rows: usize,
+        columns: usize,
+        ld: Option<usize>,
+        stride: usize,
+    ) -> Result<Layout> {
+        let ld = ld.unwrap_or(columns);
+        if ld < columns {
+            let m = format!("the leading dimension of {name} is {ld}, below its rows of {columns}");
+            return Err(t.describe(Error::argument("gemm", m), name));
+        }
+        let overflow = || Error::new(ErrorKind::Overflow, "gemm", format!("the sizes of {name} overflow"));
+        let count = self.batch.map_or(1, |b| b.0);
+        // One past the last element, which need not be a whole row further.
+        let needed = if rows == 0 || columns == 0 || count == 0 {
+            0
+        } else {
+            let matrix = (rows - 1).checked_mul(ld).and_then(|n| n.checked_add(columns));
+            let before = (count - 1).checked_mul(stride);
+            before.zip(matrix).and_then(|(b, m)| b.checked_add(m)).ok_or_else(overflow)?
+        };
+        if needed > t.numel() {
+            let m = format!("{name} needs a buffer of {needed} elements, and has {}", t.numel());
+            return Err(t.describe(Error::shape("gemm", m), name));
+        }
+        let signed = |n: usize| isize::try_from(n).map_err(|_| overflow());
+        let shape = [count, rows, columns];
+        let strides = [signed(stride)?, signed(ld)?, 1];
+        let lead = usize::from(self.batch.is_none());
+        Layout::from_parts(Shape::new(&shape[lead..])?, &strides[lead..], t.layout().offset(), usize::MAX)
+    }
+}
+
+fn check_untracked(tensors: &[&Tensor]) -> Result<()> {
+    match tensors.iter().find(|t| is_grad_enabled() && t.requires_grad()) {
+        None => Ok(()),
+        Some(t) => {
+            let e = Error::new(ErrorKind::Autograd, "gemm", "it is not recorded, but a gradient is required");
+            Err(t.describe(e, "operand").help("use addmm or matmul, or call it inside no_grad"))
+        }
+    }
+}

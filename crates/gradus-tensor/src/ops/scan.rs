@@ -1,0 +1,205 @@
+//! Running sums, products, log-sum-exp and extremes along an axis.
+//!
+//! Gradients: of the sum, the running sum of g from the end. Of the product and of the log-sum-exp, a linear recurrence
+//! `r[i] = g[i] + a[i] r[i+1]` from the end, which needs no division: zeros are no special case, to any order.
+
+use gradus_backend::shape::resolve_axis;
+use gradus_backend::{Backend, DType, Error, Result, ScanOp, View, ViewMut};
+
+use super::elementwise::{Class, Elementwise, Operand};
+use super::gather::index_along;
+use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply_one, grads, one, run_one};
+use crate::Tensor;
+
+/// A running sum, product or log-sum-exp along an axis.
+#[derive(Debug, Clone)]
+pub struct Scan {
+    /// What runs: not an extreme, which is a gather.
+    pub op: ScanOp,
+    /// Along which axis.
+    pub axis: usize,
+}
+
+/// `e^(a - b)` for `a <= b`; 0 where a is -inf, whatever b is.
+static WEIGHT: Elementwise = Elementwise::new("lse_weight", Class::Float, 2, |x| {
+    let none = x[0].eq(f64::NEG_INFINITY);
+    vec![none.select(0.0, none.select(0.0, x[0] - x[1]).exp())]
+});
+
+impl Operation for Scan {
+    fn name(&self) -> &str {
+        match self.op {
+            ScanOp::Sum => "cumsum",
+            ScanOp::Prod => "cumprod",
+            ScanOp::Max => "cummax",
+            ScanOp::Min => "cummin",
+            ScanOp::LogSumExp => "logcumsumexp",
+        }
+    }
+
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+        let dtype = inputs[0].dtype();
+        let sums = matches!(self.op, ScanOp::Sum | ScanOp::Prod);
+        Ok(one(*inputs[0].layout().shape(), if sums { dtype.accumulate() } else { dtype }))
+    }
+
+    fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        backend.scan(self.op, inputs[0], self.axis, &mut outputs[0])
+    }
+
+    fn keeps(&self, _: &[bool]) -> Keep {
+        match self.op {
+            ScanOp::Prod => Keep::inputs([0]),
+            ScanOp::LogSumExp => Keep::inputs([0]).and_outputs([0]),
+            _ => Keep::NONE,
+        }
+    }
+
+    fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
+        let Some(g) = &g[0] else { return Ok(grads([None])) };
+        let axis = self.axis as isize;
+        let n = g.shape()[self.axis];
+        if n == 0 {
+            return Ok(grads([Some(g.clone())]));
+        }
+        let dx = match self.op {
+            ScanOp::Sum => g.flip(axis)?.cumsum(axis)?.flip(axis)?,
+            ScanOp::Prod => {
+                let x = ctx.input(0)?;
+                let first = x.narrow(axis, 0, 1)?.detach().ones_like()?;
+                let before = Tensor::cat(&[&first, &x.narrow(axis, 0, n - 1)?.cumprod(axis)?], axis)?;
+                before.mul(&recurrence(g, &x.narrow(axis, 1, n - 1)?, self.axis)?)?
+            }
+            ScanOp::LogSumExp => {
+                let (x, y) = (ctx.input(0)?, ctx.output(0)?);
+                let decay = weight(&y.narrow(axis, 0, n - 1)?, &y.narrow(axis, 1, n - 1)?)?;
+                weight(&x, &y)?.mul(&recurrence(g, &decay, self.axis)?)?
+            }
+            ScanOp::Max | ScanOp::Min => {
+                let m = format!("{} has no gradient rule", self.name());
+                return Err(Error::new(gradus_backend::ErrorKind::Autograd, "backward", m));
+            }
+        };
+        Ok(grads([Some(dx)]))
+    }
+}
+
+fn weight(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    WEIGHT.apply(&[Operand::Tensor(a), Operand::Tensor(b)])
+}
+
+/// `r[i] = b[i] + a[i] r[i + 1]` along an axis, from the end, where `a` is one shorter than `b`: pairs are joined, the
+/// problem of half the size is solved, and the odd places follow from it. Linear work in a logarithmic number of steps.
+fn recurrence(b: &Tensor, a: &Tensor, at: usize) -> Result<Tensor> {
+    let (axis, n) = (at as isize, b.shape()[at]);
+    if n <= 1 {
+        return Ok(b.clone());
+    }
+    let half = n / 2;
+    let odd_size = n % 2 == 1;
+    let even = |t: &Tensor| t.slice(axis, 0, t.shape()[at], 2);
+    let odd = |t: &Tensor| t.slice(axis, 1, t.shape()[at], 2);
+    let (b_even, b_odd, a_even, a_odd) = (even(b)?, odd(b)?, even(a)?, odd(a)?);
+    let mut joined = b_even.narrow(axis, 0, half)?.add(&a_even.mul(&b_odd)?)?;
+    if odd_size {
+        joined = Tensor::cat(&[&joined, &b_even.narrow(axis, half, 1)?], axis)?;
+    }
+    let steps = joined.shape()[at] - 1;
+    let r_even = recurrence(&joined, &a_even.narrow(axis, 0, steps)?.mul(&a_odd)?, at)?;
+    let mut r_odd = b_odd.narrow(axis, 0, steps)?.add(&a_odd.mul(&r_even.narrow(axis, 1, steps)?)?)?;
+    if !odd_size {
+        r_odd = Tensor::cat(&[&r_odd, &b_odd.narrow(axis, steps, 1)?], axis)?;
+    }
+    let pairs = interleave(&r_even.narrow(axis, 0, half)?, &r_odd, at)?;
+    if odd_size { Tensor::cat(&[&pairs, &r_even.narrow(axis, half, 1)?], axis) } else { Ok(pairs) }
+}
+
+/// `a[0], b[0], a[1], b[1], ..` along an axis.
+pub(super) fn interleave(a: &Tensor, b: &Tensor, axis: usize) -> Result<Tensor> {
+    // Through one axis for everything before and one for everything after: no rank is added to a tensor of rank 8.
+    let shape = a.shape();
+    let (lead, tail) = (shape[..axis].iter().product::<usize>(), shape[axis + 1..].iter().product::<usize>());
+    let flat = [lead, shape[axis], tail];
+    let mut doubled = shape.to_vec();
+    doubled[axis] *= 2;
+    Tensor::stack(&[&a.reshape(flat)?, &b.reshape(flat)?], 2)?.reshape(doubled)
+}
+
+/// A scan that is not recorded.
+fn plain(op: ScanOp, x: &Tensor, axis: usize) -> Result<Tensor> {
+    let spec = Spec { shape: *x.layout().shape(), dtype: x.dtype() };
+    run_one(x.device(), &spec, &[x], |b, x, outs| b.scan(op, x[0], axis, &mut outs[0]))
+}
+
+fn running_extreme(x: &Tensor, op: ScanOp, name: &str, axis: isize) -> Result<(Tensor, Tensor)> {
+    let at = resolve_axis(name, axis, x.rank())?;
+    if x.dtype() == DType::Bool {
+        return Err(x.describe(Error::dtype(name, DType::Bool, "numbers; cast first"), "self"));
+    }
+    let values = x.detach();
+    let best = plain(op, &values, at)?;
+    let attains = values.eq(&best)?.logical_or(&values.isnan()?.logical_and(&best.isnan()?)?)?;
+    let last = i64::try_from(x.shape()[at]).unwrap_or(i64::MAX);
+    let places = index_along(&Tensor::arange(0, last, 1, DType::I64, x.device())?, x.shape(), at)?;
+    // The latest place that attained the extreme so far.
+    let indices = plain(ScanOp::Max, &attains.where_(&places, 0)?, at)?;
+    Ok((x.gather(axis, &indices)?, indices))
+}
+
+impl Tensor {
+    fn summable(&self) -> Result<Tensor> {
+        if self.dtype() == DType::Bool { self.to_dtype(DType::I64) } else { Ok(self.clone()) }
+    }
+
+    /// Running sum along an axis: `y[i] = x[0] + .. + x[i]`. Integers and booleans sum in i64 (u64 in u64), wrapping.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+    /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    /// let x = Tensor::from_vec(vec![1.0f32, 2.0, 0.0, 4.0], [4], &device)?;
+    /// assert_eq!(x.cumsum(0)?.to_vec::<f32>()?, [1.0, 3.0, 3.0, 7.0]);
+    /// assert_eq!(x.cumprod(0)?.to_vec::<f32>()?, [1.0, 2.0, 0.0, 0.0]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[track_caller]
+    pub fn cumsum(&self, axis: isize) -> Result<Tensor> {
+        let axis = resolve_axis("cumsum", axis, self.rank())?;
+        apply_one(Scan { op: ScanOp::Sum, axis }, &[&self.summable()?])
+    }
+
+    /// Running product along an axis: `y[i] = x[0] .. x[i]`. Dtypes as in [`cumsum`](Tensor::cumsum). The gradient is
+    /// right at zeros, to any order.
+    #[track_caller]
+    pub fn cumprod(&self, axis: isize) -> Result<Tensor> {
+        let axis = resolve_axis("cumprod", axis, self.rank())?;
+        let x = self.summable()?;
+        // Half precision takes its gradient in f32.
+        let wide = x.to_dtype(x.dtype().compute())?;
+        let y = apply_one(Scan { op: ScanOp::Prod, axis }, &[&wide])?;
+        if x.dtype().is_float() { y.to_dtype(x.dtype()) } else { Ok(y) }
+    }
+
+    /// Running `ln(e^x[0] + .. + e^x[i])` along an axis, without overflow; integers become f32. While all are -inf the
+    /// result is -inf with gradient 0; from +inf on it is +inf, and the gradient of elements up to there is NaN.
+    #[track_caller]
+    pub fn logcumsumexp(&self, axis: isize) -> Result<Tensor> {
+        let axis = resolve_axis("logcumsumexp", axis, self.rank())?;
+        let dtype = self.dtype().to_float();
+        let wide = self.to_dtype(dtype.compute())?;
+        apply_one(Scan { op: ScanOp::LogSumExp, axis }, &[&wide])?.to_dtype(dtype)
+    }
+
+    /// Running maximum along an axis, and the index (i64) of the element that it is; NaN wins, and of equal ones the
+    /// latest. The gradient goes to the elements at these indices.
+    #[track_caller]
+    pub fn cummax(&self, axis: isize) -> Result<(Tensor, Tensor)> {
+        running_extreme(self, ScanOp::Max, "cummax", axis)
+    }
+
+    /// Running minimum along an axis, and the index (i64) of the element that it is; NaN wins, and of equal ones the
+    /// latest. The gradient goes to the elements at these indices.
+    #[track_caller]
+    pub fn cummin(&self, axis: isize) -> Result<(Tensor, Tensor)> {
+        running_extreme(self, ScanOp::Min, "cummin", axis)
+    }
+}

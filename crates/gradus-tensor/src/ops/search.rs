@@ -1,0 +1,172 @@
+//! `unique`, `searchsorted`, `bucketize` and `bincount`: finding and counting values.
+
+use gradus_backend::{DType, Error, Result};
+
+use crate::Tensor;
+
+/// What [`Tensor::unique`] gives.
+#[derive(Debug, Clone)]
+pub struct Unique {
+    /// The distinct values, `[m]`.
+    pub values: Tensor,
+    /// For every element of the input, in its shape, the index (i64) of its value in `values`; if asked for.
+    pub inverse: Option<Tensor>,
+    /// How often each value occurs (i64), `[m]`; if asked for.
+    pub counts: Option<Tensor>,
+}
+
+impl Tensor {
+    /// The distinct values of all elements: ascending if `sorted`, else in the order in which they first occur. Every NaN
+    /// is a value of its own, last; zeros are equal whatever their signs. The gradient of a value goes to its first
+    /// occurrence.
+    #[track_caller]
+    pub fn unique(&self, sorted: bool, return_inverse: bool, return_counts: bool) -> Result<Unique> {
+        let (n, device) = (self.numel(), self.device());
+        let flat = self.reshape([n])?;
+        let (ordered, order) = flat.detach().sort(0, false)?;
+        let order = order.to_vec::<i64>()?;
+        // Whether each but the first differs from the one before it.
+        let fresh = match n {
+            0 => Vec::new(),
+            _ => ordered.narrow(0, 1, n - 1)?.ne(&ordered.narrow(0, 0, n - 1)?)?.to_vec::<bool>()?,
+        };
+        // A group for each value, ascending: its first occurrence (the sort is stable) and its number of elements.
+        let mut groups: Vec<(i64, i64)> = Vec::new();
+        let mut group_of: Vec<usize> = Vec::with_capacity(n);
+        for (k, &place) in order.iter().enumerate() {
+            if k == 0 || fresh[k - 1] {
+                groups.push((place, 0));
+            }
+            if let Some(last) = groups.last_mut() {
+                last.1 += 1;
+            }
+            group_of.push(groups.len() - 1);
+        }
+        let mut ranks: Vec<usize> = (0..groups.len()).collect();
+        if !sorted {
+            ranks.sort_by_key(|&g| groups[g].0);
+        }
+        let list = |v: Vec<i64>| {
+            let shape = [v.len()];
+            Tensor::from_vec(v, shape, device)
+        };
+        let values = flat.index_select(0, &list(ranks.iter().map(|&g| groups[g].0).collect())?)?;
+        let counts = return_counts.then(|| list(ranks.iter().map(|&g| groups[g].1).collect())).transpose()?;
+        let inverse = if return_inverse {
+            let mut rank_of = vec![0i64; groups.len()];
+            for (rank, &g) in ranks.iter().enumerate() {
+                rank_of[g] = rank as i64;
+            }
+            let mut inverse = vec![0i64; n];
+            for (&place, &g) in order.iter().zip(&group_of) {
+                inverse[place as usize] = rank_of[g];
+            }
+            Some(Tensor::from_vec(inverse, self.shape(), device)?)
+        } else {
+            None
+        };
+        Ok(Unique { values, inverse, counts })
+    }
+
+    /// Where each of `values` belongs in this ascending sequence, as i64: the number of elements below it, or, if `right`,
+    /// not above it. NaN counts as the largest number.
+    ///
+    /// The sequence is `[n]` for values of any shape, or `[.., n]` for values `[.., m]` with the same leading axes. It is
+    /// searched in a binary way, and not checked to be ascending.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+    /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    /// let sequence = Tensor::from_vec(vec![1.0f32, 3.0, 3.0, 5.0], [4], &device)?;
+    /// let values = Tensor::from_vec(vec![3.0f32, 0.0, 9.0], [3], &device)?;
+    /// assert_eq!(sequence.searchsorted(&values, false)?.to_vec::<i64>()?, [1, 0, 4]);
+    /// assert_eq!(sequence.searchsorted(&values, true)?.to_vec::<i64>()?, [3, 0, 4]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[track_caller]
+    pub fn searchsorted(&self, values: &Tensor, right: bool) -> Result<Tensor> {
+        let rank = self.rank();
+        if rank == 1 && values.rank() != 1 {
+            let found = self.searchsorted(&values.reshape([values.numel()])?, right)?;
+            return found.reshape(values.shape());
+        }
+        if rank == 0 || rank != values.rank() || self.shape()[..rank - 1] != values.shape()[..rank - 1] {
+            let e = Error::shape("searchsorted", "the sequence has one axis, or the leading axes of the values");
+            return Err(values.describe(self.describe(e, "sequence"), "values"));
+        }
+        let (sequence, values) = (self.detach(), values.detach());
+        let n = self.shape()[rank - 1];
+        let mut found = Tensor::zeros(values.shape(), DType::I64, self.device())?;
+        let nan = if values.dtype().is_float() { Some(values.isnan()?) } else { None };
+        let end = i64::try_from(n).unwrap_or(i64::MAX);
+        let mut step = if end == 0 { 0 } else { 1i64 << end.ilog2() };
+        while step > 0 {
+            let next = found.add(step)?;
+            let inside = next.le(end)?;
+            let probe = sequence.gather(-1, &next.sub(1)?.minimum(end - 1)?)?;
+            let mut before = if right { probe.le(&values)? } else { probe.lt(&values)? };
+            if let Some(nan) = &nan {
+                let above = match (right, probe.dtype().is_float()) {
+                    (false, true) => nan.logical_and(&probe.isnan()?.logical_not()?)?,
+                    _ => nan.clone(),
+                };
+                before = before.logical_or(&above)?;
+            }
+            found = inside.logical_and(&before)?.where_(&next, &found)?;
+            step /= 2;
+        }
+        Ok(found)
+    }
+
+    /// The bucket (i64) of each element among ascending `boundaries [n]`: the number of boundaries below it, or, if
+    /// `right`, not above it. See [`searchsorted`](Tensor::searchsorted).
+    #[track_caller]
+    pub fn bucketize(&self, boundaries: &Tensor, right: bool) -> Result<Tensor> {
+        if boundaries.rank() != 1 {
+            return Err(boundaries.describe(Error::shape("bucketize", "the boundaries have one axis"), "boundaries"));
+        }
+        boundaries.searchsorted(self, right)
+    }
+
+    /// How often each of 0, 1, 2, .. occurs among these integers `[n]`, as i64; or the sum of their `weights [n]`, in the
+    /// dtype of the weights. The result has one element more than the largest integer, and at least `minlength`.
+    /// Differentiable in the weights. Negative integers are an error.
+    #[track_caller]
+    pub fn bincount(&self, weights: Option<&Tensor>, minlength: usize) -> Result<Tensor> {
+        if !self.dtype().is_int() {
+            return Err(self.describe(Error::dtype("bincount", self.dtype(), "integers"), "self"));
+        }
+        if self.rank() != 1 {
+            return Err(self.describe(Error::shape("bincount", "the integers have one axis"), "self"));
+        }
+        let ones;
+        let weights = match weights {
+            Some(w) if w.shape() != self.shape() => {
+                let e = Error::shape("bincount", "weights and integers have one shape");
+                return Err(w.describe(self.describe(e, "self"), "weights"));
+            }
+            Some(w) => w,
+            None => {
+                ones = Tensor::ones(self.shape(), DType::I64, self.device())?;
+                &ones
+            }
+        };
+        let mut size = minlength;
+        // An integer of u64 that i64 cannot hold turns negative here: no tensor has that many elements.
+        let places = self.to_dtype(DType::I64)?;
+        if self.numel() > 0 {
+            let (lo, hi) = (places.min_all()?.to_scalar::<i64>()?, places.max_all()?.to_scalar::<i64>()?);
+            if lo < 0 {
+                let e = Error::argument("bincount", format!("{lo} among the integers, which count from 0"));
+                return Err(self.describe(e, "self"));
+            }
+            size = size.max(usize::try_from(hi).unwrap_or(usize::MAX).saturating_add(1));
+        }
+        weights.summed_into(&places, size)
+    }
+
+    fn summed_into(&self, places: &Tensor, size: usize) -> Result<Tensor> {
+        let dtype = if self.dtype() == DType::Bool { DType::I64 } else { self.dtype() };
+        Tensor::zeros([size], dtype, self.device())?.scatter_add(0, places, &self.to_dtype(dtype)?)
+    }
+}

@@ -1,0 +1,78 @@
+//! `sort`, `argsort`, `topk` and `kthvalue` along an axis. Gradients go to the elements that were picked.
+//!
+//! NaN counts as the largest number: last in ascending order, first in descending order. Equal elements keep their order.
+
+use gradus_backend::shape::resolve_axis;
+use gradus_backend::{DType, Error, Result};
+
+use super::{Spec, records, run};
+use crate::Tensor;
+
+impl Tensor {
+    /// The elements along an axis in order, stably, and the index (i64) that each had. NaN comes last in ascending and
+    /// first in descending order.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+    /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    /// let x = Tensor::from_vec(vec![3.0f32, 1.0, 2.0], [3], &device)?;
+    /// let (values, indices) = x.sort(0, false)?;
+    /// assert_eq!(values.to_vec::<f32>()?, [1.0, 2.0, 3.0]);
+    /// assert_eq!(indices.to_vec::<i64>()?, [1, 2, 0]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[track_caller]
+    pub fn sort(&self, axis: isize, descending: bool) -> Result<(Tensor, Tensor)> {
+        let at = resolve_axis("sort", axis, self.rank())?;
+        if self.dtype() == DType::Bool {
+            let (values, indices) = self.to_dtype(DType::U8)?.sort(axis, descending)?;
+            return Ok((values.to_dtype(DType::Bool)?, indices));
+        }
+        let spec = |dtype| Spec { shape: *self.layout().shape(), dtype };
+        let specs = [spec(self.dtype()), spec(DType::I64)];
+        let sorted = run(self.device(), &specs, &[self], |b, x, outs| match outs {
+            [values, indices] => b.sort(x[0], at, descending, values, indices),
+            _ => Err(Error::argument("sort", "two outputs are written")),
+        })?;
+        let (values, indices) = (sorted[0].clone(), sorted[1].clone());
+        if records(&[self]) { Ok((self.gather(axis, &indices)?, indices)) } else { Ok((values, indices)) }
+    }
+
+    /// The indices (i64) that put an axis in order, stably: the second result of [`sort`](Tensor::sort).
+    #[track_caller]
+    pub fn argsort(&self, axis: isize, descending: bool) -> Result<Tensor> {
+        Ok(self.detach().sort(axis, descending)?.1)
+    }
+
+    /// The `k` largest (or smallest) elements along an axis, and their indices (i64); NaN counts as the largest number.
+    /// They come in order if `sorted`, else as they lie in the tensor. Errors if the axis has fewer than `k` elements.
+    #[track_caller]
+    pub fn topk(&self, k: usize, axis: isize, largest: bool, sorted: bool) -> Result<(Tensor, Tensor)> {
+        let at = resolve_axis("topk", axis, self.rank())?;
+        let size = self.shape()[at];
+        if k > size {
+            let e = Error::argument("topk", format!("{k} elements of axis {at}, which has {size}"));
+            return Err(self.describe(e, "self"));
+        }
+        let mut indices = self.argsort(axis, largest)?.narrow(axis, 0, k)?.contiguous()?;
+        if !sorted {
+            indices = indices.sort(axis, false)?.0;
+        }
+        Ok((self.gather(axis, &indices)?, indices))
+    }
+
+    /// The `k`-th smallest element along an axis, `k` counting from 1, and its index (i64); NaN counts as the largest
+    /// number. The axis stays with size 1 if `keepdim`. Errors if `k` is 0 or above the size of the axis.
+    #[track_caller]
+    pub fn kthvalue(&self, k: usize, axis: isize, keepdim: bool) -> Result<(Tensor, Tensor)> {
+        let at = resolve_axis("kthvalue", axis, self.rank())?;
+        let size = self.shape()[at];
+        if k == 0 || k > size {
+            let e = Error::argument("kthvalue", format!("k is {k}; it counts from 1 to {size}, the size of axis {at}"));
+            return Err(self.describe(e, "self"));
+        }
+        let indices = self.argsort(axis, false)?.narrow(axis, k - 1, 1)?.contiguous()?;
+        let values = self.gather(axis, &indices)?;
+        if keepdim { Ok((values, indices)) } else { Ok((values.squeeze(axis)?, indices.squeeze(axis)?)) }
+    }
+}

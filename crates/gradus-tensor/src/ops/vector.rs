@@ -1,0 +1,60 @@
+//! Products of vectors: `outer`, `dot`, `cross` and `kron`.
+
+use gradus_backend::shape::resolve_axis;
+use gradus_backend::{Error, MAX_RANK, Result};
+
+use crate::Tensor;
+
+impl Tensor {
+    /// All products of the elements of two vectors: `[m]` and `[n]` give `[m, n]`.
+    #[track_caller]
+    pub fn outer(&self, other: &Tensor) -> Result<Tensor> {
+        if self.rank() != 1 || other.rank() != 1 {
+            let e = Error::shape("outer", "both operands have one axis");
+            return Err(other.describe(self.describe(e, "self"), "other"));
+        }
+        self.unsqueeze(1)?.mul(other)
+    }
+
+    /// The sum of the products of the elements of two vectors of one length, a scalar.
+    #[track_caller]
+    pub fn dot(&self, other: &Tensor) -> Result<Tensor> {
+        if self.rank() != 1 || self.shape() != other.shape() {
+            let e = Error::shape("dot", "both operands have one axis, of one size");
+            return Err(other.describe(self.describe(e, "self"), "other").help("use matmul for matrices"));
+        }
+        self.matmul(other)
+    }
+
+    /// The cross product along an axis of size 3 of both operands, which have one shape.
+    #[track_caller]
+    pub fn cross(&self, other: &Tensor, axis: isize) -> Result<Tensor> {
+        let at = resolve_axis("cross", axis, self.rank())?;
+        if self.shape() != other.shape() || self.shape()[at] != 3 {
+            let e = Error::shape("cross", format!("both operands have one shape, of size 3 at axis {at}"));
+            return Err(other.describe(self.describe(e, "self"), "other"));
+        }
+        // Components (1, 2, 0) and (2, 0, 1).
+        let turned = |t: &Tensor, by: usize| -> Result<Tensor> {
+            Tensor::cat(&[&t.narrow(axis, by, 3 - by)?, &t.narrow(axis, 0, by)?], axis)
+        };
+        turned(self, 1)?.mul(&turned(other, 2)?)?.sub(&turned(self, 2)?.mul(&turned(other, 1)?)?)
+    }
+
+    /// The Kronecker product: every element of this tensor times all of the other, laid out as blocks. The operand of
+    /// lower rank gets axes of size 1 in front; the rank is at most 4.
+    #[track_caller]
+    pub fn kron(&self, other: &Tensor) -> Result<Tensor> {
+        let rank = self.rank().max(other.rank());
+        if 2 * rank > MAX_RANK {
+            let e = Error::argument("kron", format!("rank {rank}; it takes ranks up to {}", MAX_RANK / 2));
+            return Err(other.describe(self.describe(e, "self"), "other"));
+        }
+        let size = |t: &Tensor, k: usize| (k + t.rank()).checked_sub(rank).map_or(1, |k| t.shape()[k]);
+        // Axes alternate: this tensor's, then the other's.
+        let of_self: Vec<usize> = (0..rank).flat_map(|k| [size(self, k), 1]).collect();
+        let of_other: Vec<usize> = (0..rank).flat_map(|k| [1, size(other, k)]).collect();
+        let joined: Vec<usize> = (0..rank).map(|k| size(self, k) * size(other, k)).collect();
+        self.reshape(of_self)?.mul(&other.reshape(of_other)?)?.reshape(joined)
+    }
+}

@@ -1,0 +1,158 @@
+//! Random tensors, each from an explicit [`Generator`], which moves on by what was drawn.
+
+use gradus_backend::{DType, Distribution, Error, Result};
+
+use crate::{Device, Generator, Tensor};
+
+impl Tensor {
+    /// Floats uniform in `[lo, hi)`.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+    /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    /// let mut generator = Generator::new(7);
+    /// let x = Tensor::uniform(-1.0, 1.0, [2, 3], DType::F32, &device, &mut generator)?;
+    /// assert!(x.to_vec::<f32>()?.iter().all(|v| (-1.0..1.0).contains(v)));
+    /// // One word of the stream an element.
+    /// assert_eq!(generator.offset(), 6);
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn uniform(
+        lo: f64,
+        hi: f64,
+        shape: impl AsRef<[usize]>,
+        dtype: DType,
+        device: &Device,
+        generator: &mut Generator,
+    ) -> Result<Tensor> {
+        Tensor::random(Distribution::Uniform { lo, hi }, shape, dtype, device, generator)
+    }
+
+    /// Normal floats of this mean and standard deviation.
+    pub fn normal(
+        mean: f64,
+        std: f64,
+        shape: impl AsRef<[usize]>,
+        dtype: DType,
+        device: &Device,
+        generator: &mut Generator,
+    ) -> Result<Tensor> {
+        Tensor::random(Distribution::Normal { mean, std }, shape, dtype, device, generator)
+    }
+
+    /// 1 (or true) with probability `p`, else 0.
+    pub fn bernoulli(
+        p: f64,
+        shape: impl AsRef<[usize]>,
+        dtype: DType,
+        device: &Device,
+        generator: &mut Generator,
+    ) -> Result<Tensor> {
+        Tensor::random(Distribution::Bernoulli { p }, shape, dtype, device, generator)
+    }
+
+    /// Floats of the exponential distribution with density `rate e^(-rate x)`.
+    pub fn exponential(
+        rate: f64,
+        shape: impl AsRef<[usize]>,
+        dtype: DType,
+        device: &Device,
+        generator: &mut Generator,
+    ) -> Result<Tensor> {
+        if !(rate > 0.0 && rate.is_finite()) {
+            return Err(Error::argument("exponential", format!("rate is {rate}; it is positive and finite")));
+        }
+        // Drawn wide: a half-precision uniform number has no small tail.
+        let u = Tensor::random(Distribution::Uniform { lo: 0.0, hi: 1.0 }, shape, dtype.compute(), device, generator)?;
+        u.neg()?.log1p()?.div(-rate)?.to_dtype(dtype)
+    }
+
+    /// Floats uniform in `[0, 1)`, in the shape, dtype and device of this tensor.
+    pub fn rand_like(&self, generator: &mut Generator) -> Result<Tensor> {
+        Tensor::rand(self.shape(), self.dtype(), self.device(), generator)
+    }
+
+    /// Normal floats of mean 0 and standard deviation 1, in the shape, dtype and device of this tensor.
+    pub fn randn_like(&self, generator: &mut Generator) -> Result<Tensor> {
+        Tensor::randn(self.shape(), self.dtype(), self.device(), generator)
+    }
+
+    /// For each of these probabilities (floats from 0 to 1, else an error) 1 or 0, in the same dtype. No gradient.
+    pub fn bernoulli_like(&self, generator: &mut Generator) -> Result<Tensor> {
+        if !self.dtype().is_float() {
+            return Err(self.describe(Error::dtype("bernoulli_like", self.dtype(), "float probabilities"), "self"));
+        }
+        let p = self.detach();
+        let legal = p.ge(0.0)?.logical_and(&p.le(1.0)?)?;
+        if !legal.all(&every_axis(&legal), false)?.to_scalar::<bool>()? {
+            let e = Error::argument("bernoulli_like", "an element is no probability: they lie between 0 and 1");
+            return Err(self.describe(e, "self"));
+        }
+        let u = Tensor::rand(p.shape(), p.dtype().compute(), p.device(), generator)?;
+        u.lt(&p.to_dtype(u.dtype())?)?.to_dtype(p.dtype())
+    }
+
+    /// `0..n` in random order, as i64.
+    pub fn randperm(n: usize, device: &Device, generator: &mut Generator) -> Result<Tensor> {
+        // Refuses a size that no tensor can have before anything of that size is made.
+        drop(Tensor::zeros([n], DType::I64, device)?);
+        let order: Vec<i64> = generator.permutation(n).into_iter().map(|i| i as i64).collect();
+        Tensor::from_vec(order, [n], device)
+    }
+
+    /// `n` indices (i64) drawn with probabilities proportional to these weights: `[c]` gives `[n]`, `[rows, c]` gives
+    /// `[rows, n]`. Without `replacement` all indices of a row differ, in the order drawn.
+    ///
+    /// Weights are finite and not negative; an index of weight 0 is never drawn. Errors if a row has no positive weight,
+    /// or, without replacement, fewer than `n`.
+    pub fn multinomial(&self, n: usize, replacement: bool, generator: &mut Generator) -> Result<Tensor> {
+        let fail = |m: String| Err(self.describe(Error::argument("multinomial", m), "self"));
+        if !self.dtype().is_float() {
+            return Err(self.describe(Error::dtype("multinomial", self.dtype(), "float weights"), "self"));
+        }
+        if self.rank() == 1 {
+            return self.unsqueeze(0)?.multinomial(n, replacement, generator)?.squeeze(0);
+        }
+        if self.rank() != 2 {
+            return Err(self.describe(Error::shape("multinomial", "weights are [c] or [rows, c]"), "self"));
+        }
+        let weights = self.detach().to_dtype(DType::F64)?;
+        let legal = weights.isfinite()?.logical_and(&weights.ge(0.0)?)?;
+        if !legal.all(&[0, 1], false)?.to_scalar::<bool>()? {
+            return fail("a weight is negative, infinite or NaN".into());
+        }
+        let (rows, classes) = (self.shape()[0], self.shape()[1]);
+        let needed = if replacement { n.min(1) } else { n };
+        if rows > 0 && needed > 0 {
+            let positive = if classes == 0 { 0 } else { fewest_positive(&weights)? };
+            if positive < needed {
+                return fail(format!("a row has {positive} positive weights, where {needed} are needed"));
+            }
+        }
+        let (u, device) = (DType::F64, self.device());
+        if !replacement {
+            // The order of independent exponential times, the rate of each being its weight.
+            let times = Tensor::exponential(1.0, [rows, classes], u, device, generator)?;
+            let times = weights.gt(0.0)?.where_(&times.div(&weights)?, f64::INFINITY)?;
+            return Ok(times.topk(n, 1, false, true)?.1);
+        }
+        if n == 0 || rows == 0 {
+            return Tensor::zeros([rows, n], DType::I64, device);
+        }
+        // Scaled so that the sum cannot overflow.
+        let edges = weights.div(&weights.max(&[1], true)?)?.cumsum(1)?;
+        let total = edges.narrow(1, classes - 1, 1)?;
+        let drawn = edges.searchsorted(&Tensor::rand([rows, n], u, device, generator)?.mul(&total)?, true)?;
+        // A product that rounded up to the total belongs to the last positive weight, where the total was reached first.
+        drawn.minimum(&edges.searchsorted(&total, false)?)
+    }
+}
+
+fn fewest_positive(weights: &Tensor) -> Result<usize> {
+    let fewest = weights.gt(0.0)?.sum(&[1], false)?.min_all()?.to_scalar::<i64>()?;
+    Ok(usize::try_from(fewest).unwrap_or(0))
+}
+
+fn every_axis(t: &Tensor) -> Vec<isize> {
+    (0..t.rank() as isize).collect()
+}
