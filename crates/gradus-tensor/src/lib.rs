@@ -19,7 +19,9 @@ mod tensor;
 pub use autograd::{BackwardOptions, GradModeGuard, Gradients, Node, enable_grad, grad, is_grad_enabled, no_grad};
 pub use device::Device;
 pub use generator::Generator;
-pub use ops::{Elementwise, Operand, Reduction};
+pub use ops::{
+    Elementwise, GridPadding, GridSample, Interpolate, Interpolation, Operand, Reduction, Resized, Sampling,
+};
 pub use storage::Storage;
 pub use tensor::Tensor;
 

@@ -13,7 +13,9 @@ mod dropout;
 mod elementwise;
 mod embedding;
 mod gather;
+mod grid_sample;
 mod inplace;
+mod interpolate;
 mod linear;
 mod matmul;
 mod movement;
@@ -41,6 +43,8 @@ use crate::{Device, Storage, Tensor};
 pub use crate::autograd::Keep;
 pub use cross_entropy::Reduction;
 pub use elementwise::{Class, Elementwise, Operand};
+pub use grid_sample::{GridPadding, GridSample, Sampling};
+pub use interpolate::{Interpolate, Interpolation, Resized};
 
 /// Specs of the outputs.
 pub type Outputs = SmallVec<[Spec; 1]>;
