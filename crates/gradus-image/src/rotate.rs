@@ -62,7 +62,7 @@ pub fn rotate(x: &Tensor, degrees: f64, how: Rotate) -> Result<Tensor> {
     let all = picture.all()?;
     let (lead, channels, ..) = split(x);
     let images: usize = lead.iter().product();
-    let theta = Tensor::from_vec(theta.to_vec(), [1, 2, 3], x.device())?;
+    let theta = Tensor::from_vec(theta, [1, 2, 3], x.device())?;
     let grid = theta.affine_grid(oh, ow, false)?.to_dtype(all.dtype())?.expand([images, oh, ow, 2])?;
     let sample = GridSample { mode: how.sampling, padding: GridPadding::Zeros, align_corners: false };
     let turned = all.reshape([images, channels, h, w])?.grid_sample(&grid, sample)?;
