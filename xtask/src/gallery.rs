@@ -66,8 +66,9 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
 fn page() -> String {
     let mut page = format!(
         "# Gallery\n\n\
-         What `gradus image` makes of a photograph, and the command that does. The source is [{SOURCE}](../{SOURCE})\n\
-         (Eileen Collins, NASA, public domain). Filters in a row are joined by `+`; `gradus image --help` lists them, and in\n\
+         What `gradus image` makes of a photograph, and the command that does. The source is\n\
+         [{SOURCE}](../{SOURCE}) (Eileen Collins, NASA,\n\
+         public domain). Filters in a row are joined by `+`; `gradus image --help` lists them, and in\n\
          Rust each is a function of `gradus::image`.\n\n\
          `cargo xtask gallery` makes this page and its pictures anew.\n"
     );

@@ -350,9 +350,7 @@ mod tests {
                 Filter::Resize { width: Some(100), height: None, .. }
             ]
         ));
-        assert!(
-            chain.files.force && chain.input == PathBuf::from("in.png") && chain.output == PathBuf::from("out.png")
-        );
+        assert!(chain.files.force && chain.input.ends_with("in.png") && chain.output.ends_with("out.png"));
         assert_eq!(parsed("invert --json a b").unwrap().filters.len(), 1);
         // A word that only holds a + joins nothing.
         assert_eq!(parsed("invert a+b ./+").unwrap().output, PathBuf::from("./+"));
