@@ -502,6 +502,23 @@ fn factors_give_pytorchs_numbers() {
 }
 
 #[test]
+fn an_axis_whose_size_stays_is_copied_by_linear_and_antialiased_modes() {
+    // PyTorch's numbers for twelve pixels in a row, and a factor that still gives twelve.
+    let x = f64s(&(0..12).map(f64::from).collect::<Vec<_>>(), &[1, 1, 12, 1]).expand([1, 1, 12, 12]).unwrap();
+    let column = |how: Interpolate| {
+        let y = x.interpolate(Resized::By(&[1.08, 1.08]), how).unwrap();
+        y.select(3, 0).unwrap().to_vec::<f64>().unwrap()
+    };
+    let same: Vec<f64> = (0..12).map(f64::from).collect();
+    assert_eq!(column(how("bilinear", false, false)), same);
+    assert_eq!(column(how("bicubic", false, true)), same);
+    let cubic = [-0.026, 0.842, 1.767, 2.695, 3.63, 4.57, 5.514, 6.458, 7.401, 8.339, 9.27, 10.207];
+    assert_close(&column(how("bicubic", false, false)), &cubic, 1e-3);
+    let exact = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 6.0, 7.0, 8.0, 9.0, 10.0];
+    assert_eq!(column(how("nearest-exact", false, false)), exact);
+}
+
+#[test]
 fn a_bad_pixel_reaches_its_neighbours_only() {
     let mut values = vec![1.0; 9];
     (values[0], values[8]) = (f64::NAN, f64::INFINITY);

@@ -91,6 +91,10 @@ impl Interpolation {
         }
     }
 
+    fn is_linear(self) -> bool {
+        matches!(self, Interpolation::Linear | Interpolation::Bilinear | Interpolation::Trilinear)
+    }
+
     /// Whether pixels are picked, not mixed.
     fn picks(self) -> bool {
         matches!(self, Interpolation::Nearest | Interpolation::NearestExact)
@@ -228,7 +232,9 @@ impl Tensor {
     /// PyTorch's `interpolate`.
     ///
     /// An output pixel `i` looks at `(i + 0.5) * in / out - 0.5`, or with
-    /// [`align_corners`](Interpolate::align_corners) at `i * (in - 1) / (out - 1)`. Half precision is computed in f32.
+    /// [`align_corners`](Interpolate::align_corners) at `i * (in - 1) / (out - 1)`; a factor takes the place of `out / in`.
+    /// (PyTorch ignores the factor of [`Nearest`](Interpolation::Nearest) in some memory layouts; this does not.) Half
+    /// precision is computed in f32.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -293,7 +299,9 @@ impl Tensor {
         // Axes that shrink most come first: the others then have less to do.
         plan.sort_by(|a, b| (a.2 as f64 / a.1 as f64).total_cmp(&(b.2 as f64 / b.1 as f64)));
         for (axis, input, output, factor) in plan {
-            if input != output || factor.is_some_and(|f| f != 1.0) {
+            // As in PyTorch, linear and antialiased modes leave an axis alone whose size stays, whatever the factor.
+            let copied = how.antialias || how.mode.is_linear() || factor.is_none_or(|f| f == 1.0);
+            if input != output || !copied {
                 y = Taps::new(input, output, factor, how).apply(&y, axis)?;
             }
         }
