@@ -103,7 +103,7 @@ pub fn normalize(x: &Tensor, mean: &[f64], std: &[f64]) -> Result<Tensor> {
     let picture = Picture::new(OP, x)?;
     if x.dtype() == DType::U8 {
         let e = Error::dtype(OP, x.dtype(), "floats, since the result is not from 0 to 1");
-        return Err(e.help("convert first: x.to_dtype(DType::F32)?.div(255.0)?"));
+        return Err(e.help("convert first, with to_float"));
     }
     let channels = x.size(-3)?;
     if mean.len() != channels || std.len() != channels {

@@ -22,6 +22,7 @@
 
 mod blur;
 mod colour;
+mod convert;
 mod edges;
 mod file;
 mod geometry;
@@ -31,6 +32,7 @@ mod rotate;
 
 pub use blur::gaussian_blur;
 pub use colour::{Range, brightness, contrast, contrast_about_mean, grayscale, invert, normalize, threshold};
+pub use convert::{from_hwc, to_bytes, to_float, to_hwc};
 pub use edges::{sharpen, sobel};
 pub use file::{Format, LoadOptions, SaveOptions, decode, encode, load, save};
 pub use geometry::{center_crop, crop, flip_horizontal, flip_vertical, resize, resize_with};

@@ -2,6 +2,8 @@
 
 use gradus_tensor::{DType, Error, Result, Tensor};
 
+use crate::convert::{to_bytes, to_float};
+
 /// An image that was checked.
 pub(crate) struct Picture<'a> {
     source: &'a Tensor,
@@ -81,7 +83,7 @@ impl<'a> Picture<'a> {
     /// In the dtype of the image.
     pub(crate) fn plain(&self, x: &Tensor) -> Result<Tensor> {
         match self.source.dtype() {
-            DType::U8 => x.clamp(0.0, 1.0)?.mul(255.0)?.round()?.to_dtype(DType::U8),
+            DType::U8 => to_bytes(x),
             dtype => x.to_dtype(dtype),
         }
     }
@@ -89,11 +91,7 @@ impl<'a> Picture<'a> {
 
 /// From 0 to 1, in f32 or f64.
 fn working(x: &Tensor) -> Result<Tensor> {
-    match x.dtype() {
-        DType::U8 => x.to_dtype(DType::F32)?.div(255.0),
-        DType::F64 => Ok(x.clone()),
-        _ => x.to_dtype(DType::F32),
-    }
+    to_float(x, if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 })
 }
 
 /// An argument that has to be finite and not negative.

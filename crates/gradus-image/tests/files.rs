@@ -76,6 +76,19 @@ fn jpeg_files_are_close_and_quality_counts() {
 }
 
 #[test]
+fn the_orientation_that_a_camera_noted_is_applied() {
+    // The upper half is bright; the note says that the top is at the right.
+    let x = bytes(&[[250u8; 64], [0; 64]].concat(), &[1, 8, 16]);
+    let file = encode(&x, Format::Jpeg, 95).unwrap();
+    let mut note = b"\xff\xe1\x00\x22Exif\0\0MM\0\x2a\0\0\0\x08\0\x01".to_vec();
+    note.extend(b"\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0");
+    let turned = read(&[&file[..2], &note, &file[2..]].concat(), None);
+    assert_eq!(turned.shape(), [1, 16, 8]);
+    let values = floats(&turned);
+    assert!(values[0] < 50.0 && values[7] > 200.0, "{values:?}");
+}
+
+#[test]
 fn every_kind_of_png_is_read() {
     use png::{BitDepth, ColorType};
     let at = |color, depth, size, samples: &[u8], dtype| {

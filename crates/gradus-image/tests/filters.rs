@@ -195,6 +195,32 @@ fn known_values() {
 }
 
 #[test]
+fn bytes_and_floats_and_channels_last() {
+    let all: Vec<u8> = (0..=255).collect();
+    let x = bytes(&all, &[1, 16, 16]);
+    for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
+        let unit = to_float(&x, dtype).unwrap();
+        assert_eq!(unit.dtype(), dtype);
+        assert_eq!(floats(&unit)[255], 1.0);
+        // bf16 has too few bits to come back.
+        assert!(dtype == DType::BF16 || floats(&to_bytes(&unit).unwrap()) == floats(&x), "{dtype}");
+    }
+    let odd = Tensor::from_vec(vec![-1.0, 0.5 / 255.0, 1.5 / 255.0, 7.0, f64::NAN, f64::INFINITY], [1, 1, 6], &cpu())
+        .unwrap();
+    assert_eq!(floats(&to_bytes(&odd).unwrap()), [0.0, 0.0, 2.0, 255.0, 0.0, 255.0]);
+    let deep = Tensor::from_vec(vec![0u16, 257, 65535], [1, 1, 3], &cpu()).unwrap();
+    assert_eq!(floats(&to_bytes(&deep).unwrap()), [0.0, 1.0, 255.0]);
+    assert!(to_bytes(&Tensor::zeros([1, 1, 1], DType::I32, &cpu()).unwrap()).unwrap_err().to_string().contains("i32"));
+    assert!(to_float(&x, DType::I64).is_err());
+    let x = random(&[2, 4, 5, 3], 1);
+    let y = from_hwc(&x).unwrap();
+    assert_eq!(y.shape(), [2, 3, 4, 5]);
+    assert_eq!(floats(&y.select(1, 2).unwrap()), floats(&x.select(3, 2).unwrap()));
+    assert_eq!(floats(&to_hwc(&y).unwrap()), floats(&x));
+    assert!(from_hwc(&random(&[4, 5], 1)).is_err() && to_hwc(&random(&[4, 5], 1)).is_err());
+}
+
+#[test]
 fn what_makes_no_sense_is_refused() {
     let x = random(&[3, 4, 5], 1);
     let says = |result: Result<Tensor>, words: &str| {

@@ -23,7 +23,7 @@ pub(crate) fn run(chain: &Chain) -> Result<()> {
     let _guard = no_grad();
     let read = image::load(&chain.input, &device, LoadOptions { most_pixels: MOST_PIXELS, ..LoadOptions::default() })?;
     let deep = read.dtype().is_float() && format == Format::Png;
-    let mut picture = if read.dtype().is_float() { read } else { read.to_dtype(DType::F32)?.div(255.0)? };
+    let mut picture = image::to_float(&read, DType::F32)?;
     for filter in &chain.filters {
         picture = apply(filter, &picture)?;
     }

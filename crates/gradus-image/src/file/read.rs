@@ -8,6 +8,7 @@ use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 
 use super::Format;
 use super::whole::is_whole;
+use crate::convert::{to_bytes, to_float};
 
 const OP: &str = "load image";
 
@@ -126,8 +127,7 @@ fn tensor(image: DynamicImage, device: &Device, dtype: Option<DType>) -> Result<
         (false, DType::U8) | (true, DType::U16) => Ok(pixels),
         // 255 * 257 is 65535.
         (false, DType::U16) => pixels.to_dtype(DType::U16)?.mul(257),
-        (true, DType::U8) => pixels.to_dtype(DType::F32)?.div(257.0)?.round()?.to_dtype(DType::U8),
-        (_, DType::F64) => pixels.to_dtype(DType::F64)?.div(if deep { 65535.0 } else { 255.0 }),
-        _ => pixels.to_dtype(DType::F32)?.div(if deep { 65535.0 } else { 255.0 })?.to_dtype(dtype),
+        (true, DType::U8) => to_bytes(&pixels),
+        _ => to_float(&pixels, dtype),
     }
 }

@@ -11,6 +11,7 @@ use image::codecs::png::PngEncoder;
 use image::{ExtendedColorType, ImageEncoder};
 
 use super::Format;
+use crate::convert::{to_bytes, to_hwc};
 
 const OP: &str = "save image";
 
@@ -122,16 +123,15 @@ pub fn encode(x: &Tensor, format: Format, quality: u8) -> Result<Vec<u8>> {
     if !(1..=100).contains(&quality) {
         return Err(Error::argument(OP, format!("the quality {quality}")).help("give one from 1 to 100"));
     }
-    let rows = x.detach().permute(&[1, 2, 0])?;
+    let rows = to_hwc(&x.detach())?;
     let (bytes, deep) = match x.dtype() {
         DType::U8 => (rows.to_vec::<u8>()?, false),
         DType::U16 => (rows.to_bytes()?, true),
         d if d.is_float() => {
-            let wide = if d == DType::F64 { rows } else { rows.to_dtype(DType::F32)? };
-            if wide.isnan()?.to_vec::<bool>()?.contains(&true) {
+            if rows.isnan()?.to_vec::<bool>()?.contains(&true) {
                 return Err(shown(Error::argument(OP, "the image has NaN, which is no colour")));
             }
-            (wide.clamp(0.0, 1.0)?.mul(255.0)?.round()?.to_dtype(DType::U8)?.to_vec::<u8>()?, false)
+            (to_bytes(&rows)?.to_vec::<u8>()?, false)
         }
         d => return Err(shown(Error::dtype(OP, d, "u8, u16, or floats from 0 to 1"))),
     };
