@@ -89,7 +89,7 @@ fn training_that_cannot_work() {
         "a negative label": logits.cross_entropy(&i(&[-1, 0])) => "-1",
         "labels of floats": logits.cross_entropy(&f(&[2])) => "f32",
         "too few labels": logits.cross_entropy(&i(&[1])) => "target",
-        "smoothing": logits.cross_entropy_with(&i(&[0, 1]), None, 2.0, Reduction::Mean) => "2",
+        "smoothing": logits.cross_entropy_with(&i(&[0, 1]), None, None, 2.0, Reduction::Mean) => "2",
         "a layer's input": model.forward(&f(&[2, 5])) => "[2, 5]",
         "a learning rate of NaN": rate(f64::NAN) => "NaN",
         "a negative learning rate": rate(-1.0) => "-1",

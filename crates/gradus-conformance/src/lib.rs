@@ -30,10 +30,21 @@ pub fn run(backend: &dyn Backend) -> Report {
     only(backend, "")
 }
 
-/// Runs the cases with `name` in their names: `"gemm/f32"`, or a name that a failure shows.
+/// Runs the cases with `name` in their names: `"gemm/f32"`, or a name that a failure shows, also one of [`deep`].
 pub fn only(backend: &dyn Backend, name: &str) -> Report {
     let mut suite = suite::Suite::new(backend, name);
     cases::run(&mut suite);
+    suite.finish()
+}
+
+/// Runs `rounds` rounds of cases of random shapes and parameters, which `seed` and the number of the round determine.
+///
+/// A failure shows how to run its case alone, with [`only`].
+pub fn deep(backend: &dyn Backend, seed: u64, rounds: u64) -> Report {
+    let mut suite = suite::Suite::new(backend, "");
+    for round in 0..rounds {
+        cases::deep(&mut suite, seed, round);
+    }
     suite.finish()
 }
 

@@ -394,3 +394,12 @@ impl Backend for Broken {
         self.inner.adam_step(&params, param, grad, m, v)
     }
 }
+
+#[test]
+fn a_round_of_a_deep_run_is_found_by_its_name() {
+    let backend = OracleBackend::new();
+    let all = gradus_conformance::deep(&backend, 7, 6);
+    let rounds: usize = (0..6).map(|r| gradus_conformance::only(&backend, &format!("deep/7/{r}/")).cases).sum();
+    assert!(all.passed() && all.cases > 0, "{all}");
+    assert_eq!(rounds, all.cases);
+}

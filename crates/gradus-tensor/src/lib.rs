@@ -10,6 +10,7 @@ pub mod autograd;
 mod create;
 mod device;
 mod display;
+mod fused;
 mod generator;
 mod locks;
 pub mod ops;
@@ -20,7 +21,8 @@ pub use autograd::{BackwardOptions, GradModeGuard, Gradients, Node, enable_grad,
 pub use device::Device;
 pub use generator::Generator;
 pub use ops::{
-    Elementwise, GridPadding, GridSample, Interpolate, Interpolation, Operand, Reduction, Resized, Sampling,
+    Elementwise, Ellipsis, GridPadding, GridSample, INFER, Index, Indexing, Interpolate, Interpolation, IntoIndex,
+    NewAxis, Operand, PadMode, Reduction, Resized, Sampling, ScatterReduction, Strided,
 };
 pub use storage::Storage;
 pub use tensor::Tensor;

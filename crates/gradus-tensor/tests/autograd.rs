@@ -298,14 +298,16 @@ fn an_ignored_row_has_no_gradient_whatever_its_logits_are() {
     let target = i64s(&[0, -100], &[2]);
     let options = [BackwardOptions::new(), BackwardOptions::new().create_graph()];
     for options in options {
-        let loss = x.cross_entropy_with(&target, Some(-100), 0.1, gradus_tensor::Reduction::Mean).unwrap();
+        let loss = x.cross_entropy_with(&target, None, Some(-100), 0.1, gradus_tensor::Reduction::Mean).unwrap();
         let g = grad(&[&loss], &[&x], None, options).unwrap()[0].as_ref().unwrap().to_vec::<f64>().unwrap();
         assert!(g[0].abs() > 0.1 && g[2..] == [0.0, 0.0], "{g:?}");
     }
     // An index that the targets' dtype cannot hold ignores nothing.
     let target = i64s(&[0, 1], &[2]).to_dtype(DType::U32).unwrap();
     let x = f64s(&[1.0, 2.0, 0.0, 1.0], &[2, 2]);
-    assert!(x.cross_entropy_with(&target, Some(-100), 0.0, gradus_tensor::Reduction::Mean).unwrap().item().is_ok());
+    assert!(
+        x.cross_entropy_with(&target, None, Some(-100), 0.0, gradus_tensor::Reduction::Mean).unwrap().item().is_ok()
+    );
 }
 
 #[test]

@@ -170,7 +170,7 @@ fn losses() {
     let target = i64s(&[2, 0, -100, 3], &[4]);
     for reduction in [Reduction::None, Reduction::Mean, Reduction::Sum] {
         for smoothing in [0.0, 0.2] {
-            unary(&[4, 5], |x| x.cross_entropy_with(&target, Some(-100), smoothing, reduction));
+            unary(&[4, 5], |x| x.cross_entropy_with(&target, None, Some(-100), smoothing, reduction));
         }
         both(|x| x[0].mse_loss(&x[1], reduction), &[randn(&[3, 2], 1), randn(&[3, 2], 2)]);
     }

@@ -198,9 +198,9 @@ fn convolution_and_pooling_against_sums_by_hand() {
 fn losses_by_hand() {
     let x = f64s(&[1.0, 2.0, 3.0, 1.0, 1.0, 1.0], &[2, 3]);
     let lse = (1f64.exp() + 2f64.exp() + 3f64.exp()).ln();
-    let loss = x.cross_entropy_with(&i64s(&[2, -1], &[2]), Some(-1), 0.0, Reduction::Mean).unwrap();
+    let loss = x.cross_entropy_with(&i64s(&[2, -1], &[2]), None, Some(-1), 0.0, Reduction::Mean).unwrap();
     assert_close(&[loss.item().unwrap()], &[lse - 3.0], 1e-12);
-    let smooth = x.cross_entropy_with(&i64s(&[2, 0], &[2]), None, 0.3, Reduction::None).unwrap();
+    let smooth = x.cross_entropy_with(&i64s(&[2, 0], &[2]), None, None, 0.3, Reduction::None).unwrap();
     assert_close(&vec64(&smooth), &[lse - 0.7 * 3.0 - 0.3 * 2.0, 3f64.ln()], 1e-12);
     let e = x.cross_entropy(&i64s(&[0, 3], &[2])).unwrap_err();
     assert_eq!(e.kind(), &ErrorKind::IndexOutOfBounds { pos: 1, index: 3, size: 3 });

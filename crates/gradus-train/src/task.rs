@@ -51,7 +51,7 @@ impl<M: Forward + ?Sized> Task<M, (Tensor, Tensor)> for Classification {
                 .help("a mean over no samples is not defined; give at least one"));
         }
         let logits = model.forward(input)?;
-        let loss = logits.cross_entropy_with(labels, None, self.label_smoothing, Reduction::Mean)?;
+        let loss = logits.cross_entropy_with(labels, None, None, self.label_smoothing, Reduction::Mean)?;
         let correct = agreeing(&logits, labels)?;
         Ok(Outcome { loss, samples, correct: Some(correct) })
     }

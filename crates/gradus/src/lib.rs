@@ -56,8 +56,9 @@ pub use gradus_tensor as tensor;
 pub use gradus_train as train;
 
 pub use gradus_tensor::{
-    BackwardOptions, DType, Device, Elementwise, Error, ErrorKind, Generator, Gradients, Operand, Reduction, Result,
-    Scalar, Tensor, autograd, enable_grad, grad, no_grad, ops,
+    BackwardOptions, DType, Device, Elementwise, Ellipsis, Error, ErrorKind, Generator, Gradients, INFER, Index,
+    Indexing, IntoIndex, NewAxis, Operand, PadMode, Reduction, Result, Scalar, ScatterReduction, Strided, Tensor,
+    autograd, enable_grad, fused, grad, no_grad, ops,
 };
 
 // The README's code compiles and runs with the doc tests.

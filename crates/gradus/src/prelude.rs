@@ -3,7 +3,8 @@
 pub use crate::devices::DeviceExt;
 
 pub use gradus_tensor::{
-    BackwardOptions, DType, Device, Error, ErrorKind, Generator, Gradients, Result, Tensor, grad, no_grad,
+    BackwardOptions, DType, Device, Ellipsis, Error, ErrorKind, Generator, Gradients, INFER, NewAxis, Result, Tensor,
+    fused, grad, no_grad,
 };
 
 pub use gradus_nn::{

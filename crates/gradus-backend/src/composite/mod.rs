@@ -160,21 +160,28 @@ fn run<B: Backend + ?Sized>(
     b.map(&*kernel(name, &arg_dtypes, &out_dtypes, body)?, args, outs)
 }
 
-/// The kernel of a composite, built on first use and kept: one for each name, argument and output dtypes.
+/// The kernel of a composite, built on first use and kept: one for each body, name, argument and output dtypes. Bodies
+/// count by their addresses, so that two composites may use one name.
 fn kernel(name: &'static str, args: &[DType], outs: &[DType], body: Body) -> Result<Arc<Kernel>> {
-    type Key = (&'static str, Vec<DType>, Vec<DType>);
-    type Kernels = Mutex<Vec<(Key, Arc<Kernel>)>>;
-    static KERNELS: LazyLock<Kernels> = LazyLock::new(Default::default);
+    struct Kept {
+        body: Body,
+        name: &'static str,
+        args: Vec<DType>,
+        outs: Vec<DType>,
+        kernel: Arc<Kernel>,
+    }
+    static KERNELS: LazyLock<Mutex<Vec<Kept>>> = LazyLock::new(Default::default);
     let mut kernels = KERNELS.lock().unwrap_or_else(|e| e.into_inner());
-    if let Some((_, k)) = kernels.iter().find(|((n, a, o), _)| *n == name && a == args && o == outs) {
-        return Ok(k.clone());
+    let same = |k: &&Kept| std::ptr::fn_addr_eq(k.body, body) && k.name == name && k.args == args && k.outs == outs;
+    if let Some(k) = kernels.iter().find(same) {
+        return Ok(k.kernel.clone());
     }
     let builder = KernelBuilder::new(args);
     let exprs = body(&builder.args());
     let outputs: Vec<_> = exprs.into_iter().zip(outs).map(|(e, &d)| (e.cast(d), d)).collect();
-    let k = Arc::new(builder.finish(name, &outputs)?);
-    kernels.push(((name, args.to_vec(), outs.to_vec()), k.clone()));
-    Ok(k)
+    let kernel = Arc::new(builder.finish(name, &outputs)?);
+    kernels.push(Kept { body, name, args: args.to_vec(), outs: outs.to_vec(), kernel: kernel.clone() });
+    Ok(kernel)
 }
 
 /// Checks an operand: its dtype, then its shape.
@@ -230,4 +237,17 @@ fn expect_index(op: &'static str, x: View<'_>) -> Result<()> {
 /// Checks a parameter: `ok`, else an error that says what `name` must be.
 fn expect_parameter(op: &'static str, name: &str, value: f64, ok: bool, wanted: &str) -> Result<()> {
     if ok { Ok(()) } else { Err(Error::argument(op, format!("{name} is {value:?}; it must be {wanted}"))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_of_one_name_and_different_bodies_are_different() {
+        let made = |body| kernel("same", &[DType::F32], &[DType::F32], body).unwrap();
+        let (sum, product): (Body, Body) = (|v| vec![v[0] + v[0]], |v| vec![v[0] * v[0]]);
+        assert_ne!(made(sum), made(product));
+        assert!(Arc::ptr_eq(&made(sum), &made(sum)));
+    }
 }

@@ -1,6 +1,7 @@
 //! Building kernels from ordinary-looking expressions.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ops;
 
 use super::op::TypeRule;
@@ -20,6 +21,8 @@ pub struct KernelBuilder {
 #[derive(Debug, Default)]
 struct State {
     insts: Vec<Inst>,
+    /// The value that each instruction defines.
+    known: HashMap<Inst, Value>,
     error: Option<Error>,
 }
 
@@ -95,8 +98,8 @@ impl KernelBuilder {
         all[..operands.len()].copy_from_slice(operands);
         let inst = Inst { op, dtype, operands: all };
         let mut state = self.state.borrow_mut();
-        if let Some(i) = state.insts.iter().position(|&i| i == inst) {
-            return self.expr(i as Value);
+        if let Some(&v) = state.known.get(&inst) {
+            return self.expr(v);
         }
         if state.insts.len() >= usize::from(Value::MAX) {
             state.error.get_or_insert_with(|| Error::argument("kernel", "more than 65535 instructions"));
@@ -105,8 +108,10 @@ impl KernelBuilder {
         if let Err(e) = verify::inst(&inst, &state.insts, &self.args) {
             state.error.get_or_insert(e);
         }
+        let value = state.insts.len() as Value;
+        state.known.insert(inst, value);
         state.insts.push(inst);
-        self.expr((state.insts.len() - 1) as Value)
+        self.expr(value)
     }
 
     /// The kernel with these outputs, each with the dtype that it is stored in: the value's own type, or a half

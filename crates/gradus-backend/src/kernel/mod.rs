@@ -15,6 +15,7 @@
 //! # Ok::<(), gradus_backend::Error>(())
 //! ```
 
+mod activations;
 mod build;
 mod display;
 mod eval;
@@ -28,7 +29,7 @@ pub use build::{Expr, KernelBuilder};
 pub use eval::{integer_failure, sigmoid, softplus};
 pub use op::{ScalarOp, TypeRule};
 
-use crate::DType;
+use crate::{DType, Result};
 
 /// Number of a value within its kernel: the index of the instruction that makes it.
 pub type Value = u16;
@@ -120,17 +121,24 @@ impl Kernel {
     ///
     /// Arguments that are not float have no gradient and are left out. An argument that no output depends on smoothly
     /// has gradient zero. The result is a kernel again, so gradients of any order follow.
-    pub fn vjp(&self, wanted: u32) -> Arc<Vjp> {
+    ///
+    /// # Errors
+    /// The gradient of a very long kernel has more instructions or arguments than a kernel can have.
+    pub fn vjp(&self, wanted: u32) -> Result<Arc<Vjp>> {
         if let Some(slot) = self.vjps.get(wanted as usize) {
-            return slot.get_or_init(|| Arc::new(vjp::make(self, wanted))).clone();
+            if let Some(v) = slot.get() {
+                return Ok(v.clone());
+            }
+            let v = Arc::new(vjp::make(self, wanted)?);
+            return Ok(slot.get_or_init(|| v).clone());
         }
         let mut more = self.more_vjps.lock().unwrap_or_else(|e| e.into_inner());
         if let Some((_, v)) = more.iter().find(|(m, _)| *m == wanted) {
-            return v.clone();
+            return Ok(v.clone());
         }
-        let v = Arc::new(vjp::make(self, wanted));
+        let v = Arc::new(vjp::make(self, wanted)?);
         more.push((wanted, v.clone()));
-        v
+        Ok(v)
     }
 }
 

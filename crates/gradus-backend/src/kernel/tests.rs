@@ -13,7 +13,7 @@ fn one(kernel: &Kernel, args: &[f64]) -> f64 {
 
 /// The gradient of output 0 at `x`, seeded with 1.
 fn gradient(kernel: &Kernel, x: &[f64]) -> Vec<f64> {
-    let vjp = kernel.vjp((1 << x.len()) - 1);
+    let vjp = kernel.vjp((1 << x.len()) - 1).unwrap();
     let args: Vec<_> = vjp.args.iter().map(|a| f(if let VjpArg::Input(i) = a { x[*i] } else { 1.0 })).collect();
     vjp.kernel.eval(&args).unwrap().iter().map(|s| s.to_f64()).collect()
 }
@@ -51,7 +51,7 @@ fn every_float_instruction_has_the_slope_of_its_finite_difference_to_second_orde
                     first[i]
                 );
                 // Second order: the gradient kernel for argument i, differentiated again.
-                let vjp = kernel.vjp(1 << i);
+                let vjp = kernel.vjp(1 << i).unwrap();
                 let args = |p: &[f64]| -> Vec<f64> {
                     vjp.args.iter().map(|a| if let VjpArg::Input(i) = a { p[*i] } else { 1.0 }).collect()
                 };
@@ -78,7 +78,7 @@ fn gradients_are_exact_where_naive_forms_cancel_or_overflow() {
     assert_eq!(gradient(&pow, &[0.0, 0.0]), [0.0, 0.0]);
     assert_eq!(gradient(&pow, &[0.0, 2.0]), [0.0, 0.0]);
     // d/db of b * a^(b-1) at b = 0 is 1 / a.
-    let slope = pow.vjp(0b01);
+    let slope = pow.vjp(0b01).unwrap();
     assert_eq!(slope.args, [VjpArg::Input(0), VjpArg::Input(1), VjpArg::Grad(0)]);
     assert_eq!(gradient(&slope.kernel, &[2.0, 0.0, 1.0])[1], 0.5);
     let max = Kernel::build("max", &[DType::F32; 2], |v| vec![v[0].max(v[1])]).unwrap();
@@ -90,10 +90,10 @@ fn gradients_are_exact_where_naive_forms_cancel_or_overflow() {
 #[test]
 fn gradient_reads_only_what_it_needs() {
     let add = Kernel::build("add", &[DType::F32; 2], |v| vec![v[0] + v[1]]).unwrap();
-    assert_eq!(add.vjp(0b11).args, [VjpArg::Grad(0)]);
+    assert_eq!(add.vjp(0b11).unwrap().args, [VjpArg::Grad(0)]);
     let mul = Kernel::build("mul", &[DType::F32; 2], |v| vec![v[0] * v[1]]).unwrap();
-    assert_eq!(mul.vjp(0b01).args, [VjpArg::Input(1), VjpArg::Grad(0)]);
-    assert!(!mul.vjp(0b01).reads_input(0));
+    assert_eq!(mul.vjp(0b01).unwrap().args, [VjpArg::Input(1), VjpArg::Grad(0)]);
+    assert!(!mul.vjp(0b01).unwrap().reads_input(0));
 }
 
 #[test]
@@ -144,4 +144,16 @@ fn printed_form_shows_every_instruction() {
     let k = Kernel::build("silu", &[DType::F32], |v| vec![v[0] * v[0].sigmoid()]).unwrap();
     let want = "silu(f32) {\n  v0 = arg 0 : f32\n  v1 = sigmoid v0 : f32\n  v2 = mul v0, v1 : f32\n} -> (v2 : f32)";
     assert_eq!(k.to_string(), want);
+}
+
+#[test]
+fn a_gradient_too_large_for_a_kernel_is_an_error() {
+    // Each step is a constant and a sine; its gradient adds a cosine and a product.
+    let long = |n: i32| {
+        Kernel::build("long", &[DType::F64], |v| vec![(0..n).fold(v[0], |x, i| (x + f64::from(i)).sin())]).unwrap()
+    };
+    let e = long(14_000).vjp(1).unwrap_err();
+    assert_eq!(e.kind(), &crate::ErrorKind::Autograd);
+    assert!(e.to_string().contains("65535") && e.to_string().contains("split"), "{e}");
+    assert!(long(100).vjp(1).is_ok());
 }

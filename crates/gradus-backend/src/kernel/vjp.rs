@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::build::{Expr, KernelBuilder};
 use super::{Kernel, ScalarOp, Vjp, VjpArg};
-use crate::DType;
+use crate::{DType, Error, ErrorKind, Result};
 
 /// The name of a kernel's gradient: `silu` gives `silu_backward`.
 fn gradient_name(name: &str) -> String {
@@ -12,7 +12,7 @@ fn gradient_name(name: &str) -> String {
 }
 
 /// Builds the gradient of `kernel` for the arguments in `wanted`. See [`Kernel::vjp`].
-pub(super) fn make(kernel: &Kernel, wanted: u32) -> Vjp {
+pub(super) fn make(kernel: &Kernel, wanted: u32) -> Result<Vjp> {
     let n = kernel.args().len();
     let wanted: Vec<usize> = (0..n).filter(|&i| wanted >> i & 1 == 1 && kernel.args()[i].is_float()).collect();
 
@@ -21,17 +21,17 @@ pub(super) fn make(kernel: &Kernel, wanted: u32) -> Vjp {
     for (k, &(_, d)) in kernel.outputs().iter().enumerate().filter(|(_, (_, d))| d.is_float()) {
         all.push((VjpArg::Grad(k), d));
     }
-    let draft = differentiate(kernel, &wanted, &all);
+    let draft = differentiate(kernel, &wanted, &all)?;
     let used: Vec<(VjpArg, DType)> = (0..all.len())
         .filter(|&i| draft.insts().iter().any(|inst| inst.op == ScalarOp::Arg(i as u8)))
         .map(|i| all[i])
         .collect();
-    let kernel = differentiate(kernel, &wanted, &used);
-    Vjp { kernel: Arc::new(kernel), args: used.iter().map(|u| u.0).collect(), wanted }
+    let kernel = differentiate(kernel, &wanted, &used)?;
+    Ok(Vjp { kernel: Arc::new(kernel), args: used.iter().map(|u| u.0).collect(), wanted })
 }
 
 /// The gradient kernel with the given arguments, which must include all that it reads.
-fn differentiate(kernel: &Kernel, wanted: &[usize], args: &[(VjpArg, DType)]) -> Kernel {
+fn differentiate(kernel: &Kernel, wanted: &[usize], args: &[(VjpArg, DType)]) -> Result<Kernel> {
     let builder = KernelBuilder::new(&args.iter().map(|a| a.1).collect::<Vec<_>>());
     let arg = |which: VjpArg| args.iter().position(|a| a.0 == which).map(|i| builder.expr(i as u16));
 
@@ -79,9 +79,11 @@ fn differentiate(kernel: &Kernel, wanted: &[usize], args: &[(VjpArg, DType)]) ->
     // Nothing wanted: a kernel has an output all the same, and this one has no argument.
     let none = [(builder.constant(DType::F32, 0i64), DType::F32)];
     let outputs = if outputs.is_empty() { &none[..] } else { &outputs[..] };
-    builder
-        .finish(&gradient_name(kernel.name()), outputs)
-        .unwrap_or_else(|e| unreachable!("the rules below are well typed for every verified kernel: {e}"))
+    // The rules are well typed for every verified kernel: what can fail is the size.
+    builder.finish(&gradient_name(kernel.name()), outputs).map_err(|e| {
+        let m = format!("the gradient is too large for one kernel: {}", e.message());
+        Error::new(ErrorKind::Autograd, kernel.name(), m).help("split the expression into several operations")
+    })
 }
 
 fn accumulate<'k>(slot: &mut Option<Expr<'k>>, g: Expr<'k>) {

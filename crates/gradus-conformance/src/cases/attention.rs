@@ -22,7 +22,7 @@ const LARGE: [usize; 7] = [1, 2, 1, 35, 67, 16, 16];
 
 /// How rows are masked.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Mask {
+pub(super) enum Mask {
     None,
     Bool,
     Float,
@@ -43,7 +43,13 @@ pub(super) fn run(s: &mut Suite<'_>) {
     attention(s, DType::BF16, LARGE, Mask::None, false);
 }
 
-fn attention(s: &mut Suite<'_>, dtype: DType, [b, h, hk, lq, lk, d, dv]: [usize; 7], mask: Mask, causal: bool) {
+pub(super) fn attention(
+    s: &mut Suite<'_>,
+    dtype: DType,
+    [b, h, hk, lq, lk, d, dv]: [usize; 7],
+    mask: Mask,
+    causal: bool,
+) {
     let name = format!("{dtype}/{}/{mask:?}/causal={causal}", sizes(&[b, h, hk, lq, lk, d, dv]));
     let mut rng = Rng::new(&name);
     let params = AttentionParams { causal, scale: if causal { -0.75 } else { 1.25 } };

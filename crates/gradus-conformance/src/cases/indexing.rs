@@ -65,30 +65,33 @@ const GATHERS: [(&[usize], usize, usize); 9] = [
 
 fn gathers(s: &mut Suite<'_>, d: DType, index: DType) {
     for (dims, axis, count) in GATHERS {
-        let name = format!("{d}/{index}/{}/{axis}/{count}", sizes(dims));
-        let mut rng = Rng::new(&name);
-        let mut small = dims.to_vec();
-        small[axis] = count;
-        let at = Array::indices(index, &small, dims[axis], &mut rng);
-        let x = Array::random(d, dims, &mut rng);
-        let gather = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
-            b.gather(ins[0], axis, ins[1], &mut outs[0])
-        };
-        let case = Case::new(format!("gather/{name}"), vec![x.clone(), at.clone()], vec![fresh(d, &small)], &gather);
-        s.case(&case.bound(Bound::Bits));
+        gather(s, d, index, dims, axis, count);
+    }
+}
 
-        let src = Array::random(d, &small, &mut rng);
-        for op in [ScatterOp::Set, ScatterOp::Add] {
-            if op == ScatterOp::Add && d == DType::Bool {
-                continue;
-            }
-            let scatter = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
-                b.scatter(op, axis, ins[0], ins[1], &mut outs[0])
-            };
-            let inputs = vec![at.clone(), src.clone()];
-            let case = Case::new(format!("scatter/{op:?}/{name}"), inputs, vec![Output::Updated(x.clone())], &scatter);
-            s.case(&case.bound(if op == ScatterOp::Add { Bound::Linear(count + 1) } else { Bound::Exact }));
+pub(super) fn gather(s: &mut Suite<'_>, d: DType, index: DType, dims: &[usize], axis: usize, count: usize) {
+    let name = format!("{d}/{index}/{}/{axis}/{count}", sizes(dims));
+    let mut rng = Rng::new(&name);
+    let mut small = dims.to_vec();
+    small[axis] = count;
+    let at = Array::indices(index, &small, dims[axis], &mut rng);
+    let x = Array::random(d, dims, &mut rng);
+    let gather =
+        move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| b.gather(ins[0], axis, ins[1], &mut outs[0]);
+    let case = Case::new(format!("gather/{name}"), vec![x.clone(), at.clone()], vec![fresh(d, &small)], &gather);
+    s.case(&case.bound(Bound::Bits));
+
+    let src = Array::random(d, &small, &mut rng);
+    for op in [ScatterOp::Set, ScatterOp::Add] {
+        if op == ScatterOp::Add && d == DType::Bool {
+            continue;
         }
+        let scatter = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+            b.scatter(op, axis, ins[0], ins[1], &mut outs[0])
+        };
+        let inputs = vec![at.clone(), src.clone()];
+        let case = Case::new(format!("scatter/{op:?}/{name}"), inputs, vec![Output::Updated(x.clone())], &scatter);
+        s.case(&case.bound(if op == ScatterOp::Add { Bound::Linear(count + 1) } else { Bound::Exact }));
     }
 }
 
@@ -96,26 +99,30 @@ fn embedding(s: &mut Suite<'_>, d: DType, index: DType) {
     for (rows, width, dims) in
         [(5, 4, &[7][..]), (3, 1, &[2, 3]), (6, 33, &[2, 2, 5]), (4, 3, &[0]), (4, 0, &[3]), (7, 2, &[])]
     {
-        let name = format!("{d}/{index}/{rows}x{width}/{}", sizes(dims));
-        let mut rng = Rng::new(&name);
-        let at = Array::indices(index, dims, rows, &mut rng);
-        let weight = Array::random(d, &[rows, width], &mut rng);
-        let out = [dims, &[width]].concat();
-        let lookup =
-            |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| b.embedding(ins[0], ins[1], &mut outs[0]);
-        s.case(&Case::new(format!("embedding/{name}"), vec![weight, at.clone()], vec![fresh(d, &out)], &lookup));
-        if d == DType::Bool {
-            continue;
-        }
-        for padding in [None, Some(1)] {
-            let backward = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
-                b.embedding_backward(ins[0], ins[1], padding, &mut outs[0])
-            };
-            let inputs = vec![at.clone(), Array::random(d, &out, &mut rng)];
-            let name = format!("embedding_backward/{name}/{padding:?}");
-            let case = Case::new(name, inputs, vec![fresh(d, &[rows, width])], &backward);
-            s.case(&case.bound(Bound::Linear(at.data.len())));
-        }
+        lookup(s, d, index, rows, width, dims);
+    }
+}
+
+pub(super) fn lookup(s: &mut Suite<'_>, d: DType, index: DType, rows: usize, width: usize, dims: &[usize]) {
+    let name = format!("{d}/{index}/{rows}x{width}/{}", sizes(dims));
+    let mut rng = Rng::new(&name);
+    let at = Array::indices(index, dims, rows, &mut rng);
+    let weight = Array::random(d, &[rows, width], &mut rng);
+    let out = [dims, &[width]].concat();
+    let lookup =
+        |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| b.embedding(ins[0], ins[1], &mut outs[0]);
+    s.case(&Case::new(format!("embedding/{name}"), vec![weight, at.clone()], vec![fresh(d, &out)], &lookup));
+    if d == DType::Bool {
+        return;
+    }
+    for padding in [None, Some(1)] {
+        let backward = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+            b.embedding_backward(ins[0], ins[1], padding, &mut outs[0])
+        };
+        let inputs = vec![at.clone(), Array::random(d, &out, &mut rng)];
+        let name = format!("embedding_backward/{name}/{padding:?}");
+        let case = Case::new(name, inputs, vec![fresh(d, &[rows, width])], &backward);
+        s.case(&case.bound(Bound::Linear(at.data.len())));
     }
 }
 

@@ -56,7 +56,14 @@ pub(super) fn run(s: &mut Suite<'_>) {
 
 /// `random` floats are compared within the error of a naive product, small integers exactly. The factors are halves of
 /// `factors` for random operands, and themselves for integers.
-fn product(s: &mut Suite<'_>, d: DType, batch: &[usize], [m, k, n]: [usize; 3], factors: (i64, i64), random: bool) {
+pub(super) fn product(
+    s: &mut Suite<'_>,
+    d: DType,
+    batch: &[usize],
+    [m, k, n]: [usize; 3],
+    factors: (i64, i64),
+    random: bool,
+) {
     let [a, b, c] = [[m, k], [k, n], [m, n]].map(|last| [batch, &last].concat());
     let kind = if random { "random" } else { "integers" };
     let (alpha, beta) = factors;

@@ -1,6 +1,8 @@
 //! What the suite runs: one module a family of operations.
 
+mod adjoint;
 mod attention;
+mod deep;
 mod elementwise;
 mod indexing;
 mod matrix;
@@ -21,7 +23,7 @@ const FLOATS: [DType; 4] = [DType::F64, DType::F32, DType::F16, DType::BF16];
 /// The operations that some cases cover, which are the first parts of their names, and what runs them.
 type Family = (&'static [&'static str], fn(&mut Suite<'_>));
 
-const FAMILIES: [Family; 10] = [
+const FAMILIES: [Family; 11] = [
     (&["memory"], memory::run),
     (&["map"], elementwise::run),
     (&["sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "scan", "sort"], reduction::run),
@@ -46,11 +48,20 @@ const FAMILIES: [Family; 10] = [
     ),
     (&["attention", "attention_backward"], attention::run),
     (&["cross_entropy", "cross_entropy_backward", "sgd_step", "adam_step"], training::run),
+    (&["adjoint"], adjoint::run),
     (&["refusals"], refusals::run),
 ];
 
-/// Runs every family; where the filter begins with an operation, those that cover it.
+pub(crate) use deep::round as deep;
+
+/// Runs every family; where the filter begins with an operation, those that cover it; where it names a round of a deep
+/// run, that.
 pub(crate) fn run(s: &mut Suite<'_>) {
+    if let ["deep", seed, round, ..] = s.filter().split('/').collect::<Vec<_>>()[..]
+        && let (Ok(seed), Ok(round)) = (seed.parse(), round.parse())
+    {
+        return deep::round(s, seed, round);
+    }
     let op = s.filter().split('/').next().unwrap_or_default();
     let known = FAMILIES.iter().any(|(ops, _)| ops.contains(&op));
     for (ops, family) in FAMILIES {

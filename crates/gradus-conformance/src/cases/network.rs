@@ -47,7 +47,7 @@ pub(super) fn run(s: &mut Suite<'_>) {
     }
 }
 
-fn softmax(s: &mut Suite<'_>, d: DType, dims: &[usize], axis: usize, log: bool) {
+pub(super) fn softmax(s: &mut Suite<'_>, d: DType, dims: &[usize], axis: usize, log: bool) {
     let op = if log { "log_softmax" } else { "softmax" };
     let name = format!("{d}/{}/{axis}", sizes(dims));
     let mut rng = Rng::new(&format!("{op}/{name}"));
@@ -96,7 +96,7 @@ fn special(s: &mut Suite<'_>, d: DType) {
     }
 }
 
-fn normalize(s: &mut Suite<'_>, d: DType, dims: &[usize], axes: &[usize], rms: bool) {
+pub(super) fn normalize(s: &mut Suite<'_>, d: DType, dims: &[usize], axes: &[usize], rms: bool) {
     let kind = if rms { "rms" } else { "mean" };
     let axis_names = axes.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let name = format!("{d}/{kind}/{}/{axis_names}", sizes(dims));

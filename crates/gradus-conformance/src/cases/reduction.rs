@@ -5,7 +5,7 @@ use gradus_backend::{ArgReduceOp, Axes, Backend, DType, ReduceOp, ScanOp, View, 
 use super::{FLOATS, fresh, sizes};
 use crate::suite::{Array, Bound, Case, Rng, Suite, shape};
 
-const REDUCTIONS: [ReduceOp; 6] =
+pub(super) const REDUCTIONS: [ReduceOp; 6] =
     [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min, ReduceOp::Any, ReduceOp::All];
 
 /// Shapes, and the axes to reduce.
@@ -84,7 +84,7 @@ fn values(d: DType, dims: &[usize], special: bool, rng: &mut Rng) -> Array {
     Array::small(d, dims, rng)
 }
 
-fn reduction(s: &mut Suite<'_>, op: ReduceOp, d: DType, dims: &[usize], axes: &[usize], special: bool) {
+pub(super) fn reduction(s: &mut Suite<'_>, op: ReduceOp, d: DType, dims: &[usize], axes: &[usize], special: bool) {
     let axis_names = axes.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let kind = if special { "special/" } else { "" };
     let name = format!("{}/{d}/{kind}{}/{axis_names}", op.name(), sizes(dims));
@@ -137,7 +137,7 @@ const LANES: [(&[usize], usize); 10] = [
     (&[2, 1, 2, 1, 2, 1, 2, 3], 7),
 ];
 
-fn arg_reductions(s: &mut Suite<'_>, d: DType, dims: &[usize], axis: usize) {
+pub(super) fn arg_reductions(s: &mut Suite<'_>, d: DType, dims: &[usize], axis: usize) {
     for (op, what) in [(ArgReduceOp::Max, "argmax"), (ArgReduceOp::Min, "argmin")] {
         for special in [false, true] {
             if special && !d.is_float() {
@@ -157,7 +157,7 @@ fn arg_reductions(s: &mut Suite<'_>, d: DType, dims: &[usize], axis: usize) {
     }
 }
 
-fn scans(s: &mut Suite<'_>, d: DType, dims: &[usize], axis: usize) {
+pub(super) fn scans(s: &mut Suite<'_>, d: DType, dims: &[usize], axis: usize) {
     for op in [ScanOp::Sum, ScanOp::Prod, ScanOp::Max, ScanOp::Min, ScanOp::LogSumExp] {
         for special in [false, true] {
             let plain_only = !d.is_float() || matches!(op, ScanOp::Sum | ScanOp::Prod);
@@ -191,7 +191,7 @@ fn scans(s: &mut Suite<'_>, d: DType, dims: &[usize], axis: usize) {
     }
 }
 
-fn sorts(s: &mut Suite<'_>, d: DType, dims: &[usize], axis: usize) {
+pub(super) fn sorts(s: &mut Suite<'_>, d: DType, dims: &[usize], axis: usize) {
     for (special, descending) in [(false, false), (false, true), (true, false), (true, true)] {
         if special && !d.is_float() {
             continue;

@@ -35,7 +35,7 @@ pub(super) fn run(s: &mut Suite<'_>) {
     s.case(&Case::new("cross_entropy/f32/extreme", vec![logits, target], outputs, &call).bound(Bound::Naive));
 }
 
-fn cross_entropy(
+pub(super) fn cross_entropy(
     s: &mut Suite<'_>,
     d: DType,
     index: DType,

@@ -78,7 +78,7 @@ pub(super) fn run(s: &mut Suite<'_>) {
     max_pool(s, DType::F32, many.spatial, &many.window);
 }
 
-fn columns(s: &mut Suite<'_>, d: DType, spatial: &[usize], w: &Window) {
+pub(super) fn columns(s: &mut Suite<'_>, d: DType, spatial: &[usize], w: &Window) {
     let Ok(positions) = w.output("suite", spatial) else { return };
     let image = [&[2, 3], spatial].concat();
     let columns = [&[2, 3], &w.kernel[..w.rank], &positions[..w.rank]].concat();
@@ -105,7 +105,7 @@ fn columns(s: &mut Suite<'_>, d: DType, spatial: &[usize], w: &Window) {
     }
 }
 
-fn convolutions(
+pub(super) fn convolutions(
     s: &mut Suite<'_>,
     d: DType,
     [n, c, k]: [usize; 3],
@@ -153,7 +153,7 @@ fn convolutions(
     s.case(&case.bound(bound(n * positions.iter().product::<usize>())));
 }
 
-fn max_pool(s: &mut Suite<'_>, d: DType, spatial: &[usize], w: &Window) {
+pub(super) fn max_pool(s: &mut Suite<'_>, d: DType, spatial: &[usize], w: &Window) {
     let Ok(positions) = w.output("suite", spatial) else { return };
     if w.check_pool("suite", spatial).is_err() {
         return;
@@ -184,7 +184,7 @@ fn max_pool(s: &mut Suite<'_>, d: DType, spatial: &[usize], w: &Window) {
     }
 }
 
-fn avg_pool(s: &mut Suite<'_>, d: DType, spatial: &[usize], w: &Window) {
+pub(super) fn avg_pool(s: &mut Suite<'_>, d: DType, spatial: &[usize], w: &Window) {
     let Ok(positions) = w.output("suite", spatial) else { return };
     let image = [&[2, 3], spatial].concat();
     let out = [&[2, 3], &positions[..w.rank]].concat();

@@ -132,6 +132,8 @@ pub(crate) enum Refusal {
 pub(crate) struct Suite<'b> {
     backend: &'b dyn Backend,
     filter: &'b str,
+    /// Stands before the names of cases: which round of a deep run they belong to.
+    prefix: String,
     exact: OracleBackend,
     naive: OracleBackend,
     report: Report,
@@ -141,7 +143,19 @@ impl<'b> Suite<'b> {
     /// Runs only what has `filter` in its name.
     pub(crate) fn new(backend: &'b dyn Backend, filter: &'b str) -> Self {
         let report = Report::new(backend.name());
-        Suite { backend, filter, exact: OracleBackend::new(), naive: OracleBackend::naive(), report }
+        Suite {
+            backend,
+            filter,
+            prefix: String::new(),
+            exact: OracleBackend::new(),
+            naive: OracleBackend::naive(),
+            report,
+        }
+    }
+
+    /// Names the cases that follow.
+    pub(crate) fn set_prefix(&mut self, prefix: String) {
+        self.prefix = prefix;
     }
 
     pub(crate) fn filter(&self) -> &'b str {
@@ -164,7 +178,8 @@ impl<'b> Suite<'b> {
 
     /// Runs a case in every layout.
     pub(crate) fn case(&mut self, case: &Case<'_>) {
-        if !self.wanted(&case.name) {
+        let full = format!("{}{}", self.prefix, case.name);
+        if !self.wanted(&full) {
             return;
         }
         if !case.dtypes().all(|d| self.backend.supports(d)) {
@@ -173,7 +188,7 @@ impl<'b> Suite<'b> {
         }
         let mut plain = None;
         for variant in 0..Placement::INPUTS.len() {
-            let name = format!("{}/{variant}", case.name);
+            let name = format!("{full}/{variant}");
             if !self.wanted(&name) {
                 continue;
             }
@@ -300,7 +315,12 @@ fn attempt(
 }
 
 /// Uploads, calls, downloads.
-fn execute(backend: &dyn Backend, inputs: &[Placed], outputs: &[Placed], call: &Call<'_>) -> Result<Vec<Vec<u8>>> {
+pub(crate) fn execute(
+    backend: &dyn Backend,
+    inputs: &[Placed],
+    outputs: &[Placed],
+    call: &Call<'_>,
+) -> Result<Vec<Vec<u8>>> {
     let ins = inputs.iter().map(|p| uploaded(backend, &p.bytes)).collect::<Result<Vec<_>>>()?;
     let mut outs = outputs.iter().map(|p| uploaded(backend, &p.bytes)).collect::<Result<Vec<_>>>()?;
     let views: Vec<_> =

@@ -398,7 +398,8 @@ impl Operation for Map {
     }
 
     fn keeps(&self, needs: &[bool]) -> Keep {
-        let vjp = self.kernel.vjp(self.wanted(|i| needs[i]));
+        // A gradient too large for a kernel is reported when it is asked for; then nothing is read.
+        let Ok(vjp) = self.kernel.vjp(self.wanted(|i| needs[i])) else { return Keep::NONE };
         let inputs = vjp.args.iter().filter_map(|a| match *a {
             VjpArg::Input(i) => self.input_of(i),
             VjpArg::Grad(_) => None,
@@ -407,7 +408,7 @@ impl Operation for Map {
     }
 
     fn vjp(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads> {
-        let vjp = self.kernel.vjp(self.wanted(|i| ctx.needs(i)));
+        let vjp = self.kernel.vjp(self.wanted(|i| ctx.needs(i)))?;
         let mut tensors: SmallVec<[Tensor; 4]> = SmallVec::new();
         let mut args = SmallVec::new();
         for arg in &vjp.args {

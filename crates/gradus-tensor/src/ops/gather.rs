@@ -57,12 +57,12 @@ impl Operation for Gather {
 }
 
 impl Tensor {
-    /// `y[.., i, ..] = self[.., index[.., i, ..], ..]` at `axis`: `index` (i64, i32 or u32) has the shape of `self` but at
-    /// the axis, and the result has the shape of `index`. An index outside `0..size` is an error.
+    /// `y[.., i, ..] = self[.., index[.., i, ..], ..]` at `axis`: `index` (i64, i32 or u32) is at most as large as this
+    /// tensor along the other axes, and the result has the shape of `index`. An index outside `0..size` is an error.
     #[track_caller]
     pub fn gather(&self, axis: isize, index: &Tensor) -> Result<Tensor> {
         let axis = resolve_axis("gather", axis, self.rank())?;
-        apply_one(Gather { axis }, &[self, index])
+        apply_one(Gather { axis }, &[&corner(self, Some(axis), index.shape())?, index])
     }
 
     /// The slices of an axis that `index [n]` (i64, i32 or u32) names, in its order.
@@ -73,17 +73,34 @@ impl Tensor {
             return Err(index.describe(Error::shape("index_select", "the index has one axis"), "index"));
         }
         let stretched = index_along(index, self.shape(), axis)?;
-        apply_one(Gather { axis }, &[self, &stretched]).map_err(|e| match *e.kind() {
-            // The position in the index that the user gave, not in the stretched one.
-            ErrorKind::IndexOutOfBounds { pos, index: value, size } => {
-                let inner: usize = self.shape()[axis + 1..].iter().product();
-                let pos = pos / inner.max(1) % index.numel().max(1);
-                let m = format!("index {value} at position {pos} is outside axis {axis} of size {size}");
-                let e = Error::new(ErrorKind::IndexOutOfBounds { pos, index: value, size }, "index_select", m);
-                index.describe(self.describe(e, "input"), "index")
-            }
-            _ => e,
-        })
+        let picked = apply_one(Gather { axis }, &[self, &stretched]);
+        picked.map_err(|e| at_position(e, "index_select", self, axis, index))
+    }
+}
+
+/// The part of `x` that has the sizes `dims`, where they are smaller, but at `axis`. A view, `x` itself where nothing is
+/// cut off, or where the ranks differ: that is an error of the operation that takes it.
+pub(super) fn corner(x: &Tensor, axis: Option<usize>, dims: &[usize]) -> Result<Tensor> {
+    let mut part = x.clone();
+    if x.rank() == dims.len() {
+        for i in (0..dims.len()).filter(|&i| Some(i) != axis && dims[i] < x.shape()[i]) {
+            part = part.narrow(i as isize, 0, dims[i])?;
+        }
+    }
+    Ok(part)
+}
+
+/// An error of a stretched index with the position in `index [n]`, which the user gave.
+pub(super) fn at_position(e: Error, op: &str, x: &Tensor, axis: usize, index: &Tensor) -> Error {
+    match *e.kind() {
+        ErrorKind::IndexOutOfBounds { pos, index: value, size } => {
+            let inner: usize = x.shape()[axis + 1..].iter().product();
+            let pos = pos / inner.max(1) % index.numel().max(1);
+            let m = format!("index {value} at position {pos} is outside axis {axis} of size {size}");
+            let e = Error::new(ErrorKind::IndexOutOfBounds { pos, index: value, size }, op, m);
+            index.describe(x.describe(e, "input"), "index")
+        }
+        _ => e,
     }
 }
 

@@ -9,23 +9,35 @@ mod cat;
 mod conv;
 mod copy;
 mod cross_entropy;
+mod diagonal;
 mod dropout;
 mod elementwise;
 mod embedding;
 mod gather;
+mod grid;
 mod grid_sample;
+mod index;
 mod inplace;
 mod interpolate;
 mod linear;
+mod loss;
+mod masked;
 mod matmul;
 mod movement;
 mod normalize;
+mod one_hot;
 mod operators;
+mod pad;
 mod pool;
 mod reduce;
+mod repeat;
+mod roll;
 mod scatter;
+mod scatter_reduce;
 mod slice;
+mod sliding;
 mod softmax;
+mod split;
 pub mod table;
 
 use std::fmt;
@@ -41,10 +53,15 @@ pub use crate::tensor::Spec;
 use crate::{Device, Storage, Tensor};
 
 pub use crate::autograd::Keep;
-pub use cross_entropy::Reduction;
 pub use elementwise::{Class, Elementwise, Operand};
+pub use grid::Indexing;
 pub use grid_sample::{GridPadding, GridSample, Sampling};
+pub use index::{Ellipsis, Index, IntoIndex, NewAxis, Strided};
 pub use interpolate::{Interpolate, Interpolation, Resized};
+pub use loss::{Reduction, Target};
+pub use movement::INFER;
+pub use pad::PadMode;
+pub use scatter_reduce::ScatterReduction;
 
 /// Specs of the outputs.
 pub type Outputs = SmallVec<[Spec; 1]>;
@@ -120,6 +137,8 @@ ops! {
     conv::ConvBackwardWeight,
     copy::Contiguous,
     cross_entropy::CrossEntropy,
+    diagonal::Diagonal,
+    diagonal::DiagonalBackward,
     elementwise::Map,
     embedding::Embedding,
     gather::Gather,
@@ -130,13 +149,17 @@ ops! {
     movement::Permute,
     movement::Reshape,
     normalize::Normalize,
+    pad::PadConstant,
     pool::AvgPool,
     pool::AvgPoolBackward,
     pool::MaxPool,
     reduce::Reduce,
+    scatter::Scatter,
     scatter::ScatterAdd,
+    scatter_reduce::ScatterExtreme,
     slice::Slice,
     slice::SliceBackward,
+    sliding::UnfoldAxis,
     softmax::Softmax,
 }
 

@@ -1,12 +1,15 @@
-//! Views that move axes and elements without touching them: `reshape`, `flatten`, `permute`, `transpose`, `expand`,
-//! `flip`, `squeeze`, `unsqueeze`. The gradient of each is the move back (of expand: the sum).
+//! Views that move axes and elements without touching them: `reshape`, `flatten`, `unflatten`, `permute`, `movedim`,
+//! `transpose`, `expand`, `flip`, `squeeze`, `unsqueeze`. The gradient of each is the move back (of expand: the sum).
 
 use gradus_backend::shape::resolve_axis;
-use gradus_backend::{Backend, Error, Layout, Result, Shape, View, ViewMut};
+use gradus_backend::{Axes, Backend, Error, Layout, Result, Shape, View, ViewMut};
 use smallvec::SmallVec;
 
 use super::{Context, Grads, Keep, Operation, Outputs, apply_view, grads, one};
 use crate::Tensor;
+
+/// In the shape of a [`reshape`](Tensor::reshape): the size that the number of elements leaves for this axis.
+pub const INFER: usize = usize::MAX;
 
 /// The same elements in row-major order under another shape.
 #[derive(Debug, Clone)]
@@ -97,10 +100,22 @@ impl Tensor {
     }
 
     /// The same elements, in row-major order, under another shape of as many. A view where the strides allow it, else a
-    /// copy.
+    /// copy. One size may be [`INFER`]: it follows from the number of elements.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+    /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    /// let x = Tensor::zeros([2, 3, 4], DType::F32, &device)?;
+    /// assert_eq!(x.reshape([4, INFER])?.shape(), [4, 6]);
+    /// assert!(x.reshape([5, INFER]).is_err());
+    /// # Ok::<(), Error>(())
+    /// ```
     #[track_caller]
     pub fn reshape(&self, shape: impl AsRef<[usize]>) -> Result<Tensor> {
-        let shape = Shape::new(shape.as_ref())?;
+        let shape = match shape.as_ref() {
+            dims if dims.contains(&INFER) => self.inferred("reshape", dims, self.numel())?,
+            dims => Shape::new(dims)?,
+        };
         if shape.numel() != self.numel() {
             let m = format!("{} elements do not fill {shape}, which has {}", self.numel(), shape.numel());
             return Err(self.describe(Error::shape("reshape", m), "self"));
@@ -109,6 +124,57 @@ impl Tensor {
             Some(layout) => Ok(apply_view(Reshape { shape }, self, layout)),
             None => self.copy()?.reshape(shape),
         }
+    }
+
+    /// A shape with its one [`INFER`] replaced, so that it has `numel` elements.
+    fn inferred(&self, op: &str, dims: &[usize], numel: usize) -> Result<Shape> {
+        let known: SmallVec<[usize; 8]> = dims.iter().copied().filter(|&d| d != INFER).collect();
+        let fail = |m: String| Err(self.describe(Error::shape(op, m), "self"));
+        if known.len() + 1 < dims.len() {
+            return fail(format!("{} sizes are to be inferred; one can be", dims.len() - known.len()));
+        }
+        let rest = Shape::new(&known)?;
+        match rest.numel() {
+            0 => fail(format!("beside {rest}, which has no elements, any size would do")),
+            n if !numel.is_multiple_of(n) => fail(format!("{numel} elements do not divide by the {n} of {rest}")),
+            n => {
+                let dims: SmallVec<[usize; 8]> = dims.iter().map(|&d| if d == INFER { numel / n } else { d }).collect();
+                Shape::new(&dims)
+            }
+        }
+    }
+
+    /// One axis split into several, which have as many elements. One size may be [`INFER`]. The inverse of
+    /// [`flatten`](Tensor::flatten).
+    #[track_caller]
+    pub fn unflatten(&self, axis: isize, sizes: impl AsRef<[usize]>) -> Result<Tensor> {
+        let (axis, sizes) = (resolve_axis("unflatten", axis, self.rank())?, sizes.as_ref());
+        let size = self.shape()[axis];
+        let parts = if sizes.contains(&INFER) { self.inferred("unflatten", sizes, size)? } else { Shape::new(sizes)? };
+        if parts.numel() != size || sizes.is_empty() {
+            let m = format!("{parts} does not split axis {axis} of size {size}");
+            return Err(self.describe(Error::shape("unflatten", m), "self"));
+        }
+        self.reshape([&self.shape()[..axis], &parts, &self.shape()[axis + 1..]].concat())
+    }
+
+    /// The axes `source` moved to the places `destination`; the others keep their order. A view.
+    #[track_caller]
+    pub fn movedim(&self, source: &[isize], destination: &[isize]) -> Result<Tensor> {
+        let rank = self.rank();
+        if source.len() != destination.len() {
+            let m = format!("{} axes for {} places", source.len(), destination.len());
+            return Err(self.describe(Error::argument("movedim", m), "self"));
+        }
+        let moved = Axes::resolve("movedim", source, rank).map_err(|e| self.describe(e, "self"))?;
+        Axes::resolve("movedim", destination, rank).map_err(|e| self.describe(e, "self"))?;
+        let mut order: SmallVec<[Option<isize>; 8]> = SmallVec::from_elem(None, rank);
+        for (&from, &to) in source.iter().zip(destination) {
+            order[resolve_axis("movedim", to, rank)?] = Some(resolve_axis("movedim", from, rank)? as isize);
+        }
+        let mut rest = (0..rank).filter(|&i| !moved.contains(i)).map(|i| i as isize);
+        let order: SmallVec<[isize; 8]> = order.into_iter().filter_map(|o| o.or_else(|| rest.next())).collect();
+        self.permute(&order)
     }
 
     /// The axes from `start` to `end`, both included, merged into one.

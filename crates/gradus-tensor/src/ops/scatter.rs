@@ -1,9 +1,14 @@
-//! `scatter_add`: elements added where an index says, in row-major order. The gradient picks them again.
+//! `scatter`, `scatter_add` and `index_add`, `index_copy`, `index_fill`: elements put, or added, where an index says, in
+//! row-major order of the indices. The gradient picks them again.
+//!
+//! Where several elements are put in one place the last one stays, and only that one has a gradient: the others do not
+//! change the result. (PyTorch gives each of them the gradient of the place.)
 
 use gradus_backend::shape::resolve_axis;
-use gradus_backend::{Backend, Error, Result, Scalar, ScatterOp, View, ViewMut};
+use gradus_backend::{Backend, DType, Error, ErrorKind, Layout, Result, Scalar, ScatterOp, View, ViewMut};
 
-use super::gather::{check_index, fits};
+use super::elementwise::Operand;
+use super::gather::{at_position, check_index, corner, fits, index_along};
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
@@ -14,6 +19,16 @@ pub struct ScatterAdd {
     pub axis: usize,
     /// Its size in the result.
     pub size: usize,
+}
+
+/// `y = x`, then `y[.., index[.., i, ..], ..] = (or +=) src[.., i, ..]` at an axis. The index may be smaller than `x`
+/// along the other axes.
+#[derive(Debug, Clone)]
+pub struct Scatter {
+    /// The axis.
+    pub axis: usize,
+    /// Put or add.
+    pub op: ScatterOp,
 }
 
 impl Operation for ScatterAdd {
@@ -46,6 +61,83 @@ impl Operation for ScatterAdd {
     }
 }
 
+impl Operation for Scatter {
+    fn name(&self) -> &str {
+        match self.op {
+            ScatterOp::Set => "scatter",
+            ScatterOp::Add => "scatter_add",
+        }
+    }
+
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+        let (x, index, src) = (inputs[0], inputs[1], inputs[2]);
+        let fail = |e: Error| Err(src.describe(index.describe(x.describe(e, "self"), "index"), "source"));
+        check_index(self.name(), index)?;
+        let small =
+            x.rank() == index.rank() && (0..x.rank()).all(|i| i == self.axis || index.shape()[i] <= x.shape()[i]);
+        if !small || index.shape() != src.shape() {
+            let m =
+                format!("the index is at most as large as self but at axis {}, and the source as the index", self.axis);
+            return fail(Error::shape(self.name(), m));
+        }
+        if x.dtype() != src.dtype() {
+            let e = Error::new(ErrorKind::DTypeMismatch, self.name(), "the source has another dtype than self");
+            return fail(e.help("convert it with to_dtype"));
+        }
+        if self.op == ScatterOp::Add && x.dtype() == DType::Bool {
+            return fail(Error::dtype(self.name(), x.dtype(), "numbers"));
+        }
+        // A result without elements is never computed, so that no backend would look at the index.
+        if index.numel() > 0 && x.shape()[self.axis] == 0 {
+            let first = index.reshape([index.numel()])?.narrow(0, 0, 1)?.to_dtype(DType::I64)?.to_scalar::<i64>()?;
+            let kind = ErrorKind::IndexOutOfBounds { pos: 0, index: first, size: 0 };
+            return fail(Error::new(kind, self.name(), format!("index {first} (number 0) is outside an empty axis")));
+        }
+        Ok(one(*x.layout().shape(), x.dtype()))
+    }
+
+    fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        backend.copy_strided(inputs[0], &mut outputs[0])?;
+        if inputs[1].layout.numel() == 0 {
+            return Ok(());
+        }
+        let mut part: Layout = *outputs[0].layout;
+        for axis in (0..part.rank()).filter(|&i| i != self.axis) {
+            part = part.narrow(axis, 0, inputs[1].layout.dims()[axis])?;
+        }
+        backend.scatter(self.op, self.axis, inputs[1], inputs[2], &mut outputs[0].with(&part))
+    }
+
+    fn keeps(&self, _: &[bool]) -> Keep {
+        Keep::inputs([1])
+    }
+
+    fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
+        let Some(g) = &g[0] else { return Ok(grads([None, None, None])) };
+        let (index, axis) = (ctx.input(1)?, self.axis as isize);
+        let dx = match self.op {
+            _ if !ctx.needs(0) => None,
+            ScatterOp::Add => Some(g.clone()),
+            ScatterOp::Set => Some(g.scatter(axis, &index, 0)?),
+        };
+        if !ctx.needs(2) {
+            return Ok(grads([dx, None, None]));
+        }
+        let picked = g.gather(axis, &index)?;
+        let dsrc = match self.op {
+            ScatterOp::Add => picked,
+            ScatterOp::Set => {
+                // Each element leaves its number behind; who finds its own again was the last.
+                let numbers = Tensor::arange(0, index.shape()[self.axis] as i64, 1, DType::I64, g.device())?;
+                let numbers = index_along(&numbers, index.shape(), self.axis)?;
+                let left = Tensor::zeros(g.shape(), DType::I64, g.device())?.scatter(axis, &index, &numbers)?;
+                left.gather(axis, &index)?.eq(&numbers)?.where_(&picked, 0.0)?
+            }
+        };
+        Ok(grads([dx, None, Some(dsrc)]))
+    }
+}
+
 impl Tensor {
     /// This tensor added into zeros whose `axis` has the given size, at the places that `index` names.
     #[track_caller]
@@ -53,14 +145,85 @@ impl Tensor {
         apply_one(ScatterAdd { axis, size }, &[self, index])
     }
 
-    /// This tensor plus the elements of `src` at the places that `index` names along `axis`; repeated places add up.
+    /// This tensor with `src` (a tensor, or a number for all) at the places that `index` (i64, i32 or u32) names along
+    /// `axis`: `y[.., index[.., i, ..], ..] = src[.., i, ..]`. Of several elements for one place the last in row-major
+    /// order stays.
+    ///
+    /// `index` is at most as large as this tensor along the other axes, and as `src` along all; both are aligned at 0. An
+    /// index outside `0..size` is an error. The gradient of this tensor is 0 at the places put; that of `src` is the
+    /// gradient of the place for the element that stays, 0 for the others.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+    /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    /// let x = Tensor::zeros([4], DType::I64, &device)?;
+    /// let (index, src) = ([3, 0, 3i64], [5, 6, 7i64]);
+    /// let (index, src) = (Tensor::from_vec(index, [3], &device)?, Tensor::from_vec(src, [3], &device)?);
+    /// assert_eq!(x.scatter(0, &index, &src)?.to_vec::<i64>()?, [6, 0, 0, 7]);
+    /// assert_eq!(x.scatter_add(0, &index, &src)?.to_vec::<i64>()?, [6, 0, 0, 12]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[track_caller]
+    pub fn scatter<'a>(&self, axis: isize, index: &Tensor, src: impl Into<Operand<'a>>) -> Result<Tensor> {
+        let axis = resolve_axis("scatter", axis, self.rank())?;
+        let src = match src.into() {
+            Operand::Tensor(t) => corner(t, None, index.shape())?,
+            Operand::Scalar(s) => self.stretched_value("scatter", s, index.shape())?,
+        };
+        apply_one(Scatter { axis, op: ScatterOp::Set }, &[self, index, &src])
+    }
+
+    /// This tensor plus the elements of `src` at the places that `index` names along `axis`; repeated places add up, in
+    /// row-major order. Shapes and errors as in [`scatter`](Tensor::scatter).
     #[track_caller]
     pub fn scatter_add(&self, axis: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
         let axis = resolve_axis("scatter_add", axis, self.rank())?;
-        if !fits(self.shape(), index.shape(), axis) {
-            let e = Error::shape("scatter_add", format!("index has the shape of the input but at axis {axis}"));
-            return Err(index.describe(self.describe(e, "input"), "index"));
+        apply_one(Scatter { axis, op: ScatterOp::Add }, &[self, index, &corner(src, None, index.shape())?])
+    }
+
+    /// This tensor plus the slices of `src` at the slices of `axis` that `index [n]` (i64, i32 or u32) names; repeated
+    /// ones add up. `src` has the shape of this tensor, with `n` at `axis`.
+    #[track_caller]
+    pub fn index_add(&self, axis: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
+        self.slices("index_add", ScatterOp::Add, axis, index, src.into())
+    }
+
+    /// This tensor with the slices of `src` in place of the slices of `axis` that `index [n]` (i64, i32 or u32) names; of
+    /// several for one slice the last stays. `src` has the shape of this tensor, with `n` at `axis`.
+    #[track_caller]
+    pub fn index_copy(&self, axis: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
+        self.slices("index_copy", ScatterOp::Set, axis, index, src.into())
+    }
+
+    /// This tensor with `value`, which the dtype must be able to represent, in the slices of `axis` that `index [n]`
+    /// (i64, i32 or u32) names.
+    #[track_caller]
+    pub fn index_fill(&self, axis: isize, index: &Tensor, value: impl Into<Scalar>) -> Result<Tensor> {
+        self.slices("index_fill", ScatterOp::Set, axis, index, Operand::Scalar(value.into()))
+    }
+
+    #[track_caller]
+    fn slices(&self, name: &str, op: ScatterOp, axis: isize, index: &Tensor, src: Operand<'_>) -> Result<Tensor> {
+        let axis = resolve_axis(name, axis, self.rank())?;
+        check_index(name, index)?;
+        if index.rank() != 1 {
+            return Err(index.describe(Error::shape(name, "the index has one axis"), "index"));
         }
-        self.add(&src.scatter_add_into(axis, index, self.shape()[axis])?)
+        let stretched = index_along(index, self.shape(), axis)?;
+        let src = match src {
+            Operand::Tensor(t) => t.clone(),
+            Operand::Scalar(s) => self.stretched_value(name, s, stretched.shape())?,
+        };
+        if src.shape() != stretched.shape() {
+            let m = format!("the source has the shape of self, with {} at axis {axis}", index.numel());
+            return Err(src.describe(self.describe(Error::shape(name, m), "self"), "source"));
+        }
+        apply_one(Scatter { axis, op }, &[self, &stretched, &src]).map_err(|e| at_position(e, name, self, axis, index))
+    }
+
+    /// One value of this dtype and device, stretched to a shape.
+    pub(super) fn stretched_value(&self, op: &str, value: Scalar, shape: &[usize]) -> Result<Tensor> {
+        value.check(self.dtype()).map_err(|e| self.describe(Error::argument(op, e.message()), "self"))?;
+        Tensor::full([], value, self.dtype(), self.device())?.expand(shape)
     }
 }

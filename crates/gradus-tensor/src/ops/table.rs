@@ -6,7 +6,7 @@
 //! Slopes at kinks: `abs` 0 at 0; `relu` 0 at 0; `leaky_relu` alpha at 0; `clamp` 1 at both ends; `maximum` and `minimum`
 //! half to each at a tie; `floor`, `ceil`, `round`, `trunc`, `sign` 0 everywhere. `sqrt` has slope infinity at 0.
 
-use gradus_backend::{Expr, Result, Scalar};
+use gradus_backend::{Result, Scalar};
 
 use super::elementwise::{Class, Elementwise, Operand};
 use crate::Tensor;
@@ -70,11 +70,6 @@ const POSITIVE: &[f64] = &[0.2, 0.9, 1.7, 3.1];
 /// Nowhere: the gradient is zero or does not exist.
 const NONE: &[f64] = &[];
 
-/// `x` where it is above 0 or NaN, else 0.
-fn relu<'k>(x: Expr<'k>) -> Expr<'k> {
-    x.le(0.0).select(0.0, x)
-}
-
 table! {
     /// `-x`. Errors for unsigned integers.
     NEG neg(;) Signed 0 ANY, |x| vec![-x[0]];
@@ -119,7 +114,7 @@ table! {
     /// Whether x is neither NaN nor infinite.
     ISFINITE isfinite(;) Number 0 NONE, |x| vec![x[0].isfinite()];
     /// `max(x, 0)`; NaN stays NaN.
-    RELU relu(;) Number 0 ANY, |x| vec![relu(x[0])];
+    RELU relu(;) Number 0 ANY, |x| vec![x[0].relu()];
     /// `x` above 0, else `alpha * x`.
     LEAKY_RELU leaky_relu(; alpha = 0.1) Float 0 ANY, |x| vec![x[0].gt(0.0).select(x[0], x[0] * x[1])];
     /// `1 / (1 + e^-x)`
@@ -129,11 +124,11 @@ table! {
     /// `ln(1 + e^x)`
     SOFTPLUS softplus(;) Float 0 ANY, |x| vec![x[0].softplus()];
     /// `x / (1 + e^-x)`, also called swish.
-    SILU silu(;) Float 0 ANY, |x| vec![silu(x[0])];
+    SILU silu(;) Float 0 ANY, |x| vec![x[0].silu()];
     /// `x * Phi(x)` with the normal distribution function: the exact GELU.
-    GELU gelu(;) Float 0 ANY, |x| vec![gelu(x[0])];
+    GELU gelu(;) Float 0 ANY, |x| vec![x[0].gelu()];
     /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`: the approximation of GELU by tanh.
-    GELU_TANH gelu_tanh(;) Float 0 ANY, |x| vec![gelu_tanh(x[0])];
+    GELU_TANH gelu_tanh(;) Float 0 ANY, |x| vec![x[0].gelu_tanh()];
     /// `lo` below `lo`, `hi` above `hi`, else x; NaN stays.
     CLAMP clamp(; lo = -1.5, hi = 1.0) Number 0 ANY,
         |x| vec![x[0].lt(x[1]).select(x[1], x[0].gt(x[2]).select(x[2], x[0]))];
@@ -180,32 +175,13 @@ table! {
     /// `a` where this condition (bool) is true, else `b`. The branch not taken gets an exact zero gradient.
     WHERE where_(a, b;) Any 1 ANY, |x| vec![x[0].select(x[1], x[2])];
     /// `silu(self) * other`, in one pass.
-    SILU_MUL silu_mul(other;) Float 0 ANY, |x| vec![silu(x[0]) * x[1]];
-}
-
-/// A bound on the argument of a saturating function: beyond it the function is constant in every float type, and the
-/// slope of the bounded argument is an exact 0, so that no infinity meets a zero.
-fn bounded<'k>(x: Expr<'k>, bound: f64) -> Expr<'k> {
-    x.max(-bound).min(bound)
-}
-
-/// The limit -0 at -inf, where `x * f(x)` would be `-inf * 0`.
-fn gated<'k>(x: Expr<'k>, gate: Expr<'k>) -> Expr<'k> {
-    x.eq(f64::NEG_INFINITY).select(-0.0, x * gate)
-}
-
-fn silu<'k>(x: Expr<'k>) -> Expr<'k> {
-    gated(x, bounded(x, 1000.0).sigmoid())
-}
-
-fn gelu<'k>(x: Expr<'k>) -> Expr<'k> {
-    // erfc keeps the left tail exact.
-    gated(x, (bounded(x, 60.0) * -std::f64::consts::FRAC_1_SQRT_2).erfc() * 0.5)
-}
-
-fn gelu_tanh<'k>(x: Expr<'k>) -> Expr<'k> {
-    // x/2 (1 + tanh u) = x sigmoid(2u).
-    let c = bounded(x, 60.0);
-    let two_u = (c + c * c * c * 0.044715) * (2.0 * 0.797_884_560_802_865_4);
-    gated(x, two_u.sigmoid())
+    SILU_MUL silu_mul(other;) Float 0 ANY, |x| vec![x[0].silu() * x[1]];
+    /// `gelu(self) * other` with the exact GELU, in one pass.
+    GELU_MUL gelu_mul(other;) Float 0 ANY, |x| vec![x[0].gelu() * x[1]];
+    /// `gelu_tanh(self) * other` with the approximation by tanh, in one pass.
+    GELU_TANH_MUL gelu_tanh_mul(other;) Float 0 ANY, |x| vec![x[0].gelu_tanh() * x[1]];
+    /// `relu(self) * other`, in one pass.
+    RELU_MUL relu_mul(other;) Number 0 ANY, |x| vec![x[0].relu() * x[1]];
+    /// `sigmoid(self) * other`, in one pass.
+    SIGMOID_MUL sigmoid_mul(other;) Float 0 ANY, |x| vec![x[0].sigmoid() * x[1]];
 }

@@ -1,0 +1,397 @@
+//! `index`, `index_put` and `index_assign`: elements picked, or replaced, by a list of positions, ranges, masks and index
+//! tensors, one an axis, as in `x[.., 3, 1:4, idx]` of Python.
+//!
+//! Positions, ranges and new axes make a view. Index tensors and masks then pick from it: the axes that they name are
+//! brought to the front and merged, and their broadcast indices become one index into that axis. The gradient is that of
+//! `index_select` and of `scatter`.
+
+use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
+
+use gradus_backend::{DType, Error, ErrorKind, Result, ScatterOp, Shape};
+use smallvec::SmallVec;
+
+use super::apply_one;
+use super::elementwise::Operand;
+use super::gather::{check_index, index_along};
+use super::scatter::Scatter;
+use crate::Tensor;
+
+/// What [`Tensor::index`] takes of one axis (or of several). Made with `From` from what is listed there.
+#[derive(Debug, Clone, Copy)]
+pub struct Index<'a>(Kind<'a>);
+
+/// Numbers of any integer type, exact. Negative ones count from the end.
+#[derive(Debug, Clone, Copy)]
+enum Kind<'a> {
+    At(i128),
+    Range { start: Option<i128>, end: Option<i128>, step: i128 },
+    Ellipsis,
+    NewAxis,
+    Tensor(&'a Tensor),
+}
+
+/// In [`Tensor::index`]: as many full axes as the other indices leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ellipsis;
+
+/// In [`Tensor::index`]: a new axis of size 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewAxis;
+
+/// In [`Tensor::index`]: every `step`-th element from `start` up to but not including `end`; `None` is the end of the axis
+/// in that direction. A negative step goes backwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Strided {
+    /// The first element; negative numbers count from the end.
+    pub start: Option<isize>,
+    /// Where to stop; negative numbers count from the end.
+    pub end: Option<isize>,
+    /// From element to element, not 0.
+    pub step: isize,
+}
+
+/// What [`Tensor::index`] takes: one index, or a tuple (of up to 8), array, slice or vector of them.
+pub trait IntoIndex<'a> {
+    /// The indices, in the order of the axes.
+    fn into_index(self) -> Vec<Index<'a>>;
+}
+
+macro_rules! index_from {
+    ($($t:ty, |$v:ident| $kind:expr;)*) => {$(
+        impl<'a> From<$t> for Index<'a> {
+            fn from($v: $t) -> Self {
+                Index($kind)
+            }
+        }
+        impl<'a> IntoIndex<'a> for $t {
+            fn into_index(self) -> Vec<Index<'a>> {
+                vec![self.into()]
+            }
+        }
+    )*};
+}
+
+index_from! {
+    RangeFull, |_v| Kind::Range { start: None, end: None, step: 1 };
+    Strided, |v| Kind::Range { start: v.start.map(|s| s as i128), end: v.end.map(|e| e as i128), step: v.step as i128 };
+    Ellipsis, |_v| Kind::Ellipsis;
+    NewAxis, |_v| Kind::NewAxis;
+    &'a Tensor, |v| Kind::Tensor(v);
+}
+
+/// One past an included end; the last element (-1) has nothing after it.
+fn past(end: i128) -> Option<i128> {
+    if end == -1 { None } else { Some(end + 1) }
+}
+
+macro_rules! index_from_integers {
+    ($($t:ty)*) => {$(
+        index_from! {
+            $t, |v| Kind::At(v as i128);
+            Range<$t>, |v| Kind::Range { start: Some(v.start as i128), end: Some(v.end as i128), step: 1 };
+            RangeFrom<$t>, |v| Kind::Range { start: Some(v.start as i128), end: None, step: 1 };
+            RangeTo<$t>, |v| Kind::Range { start: None, end: Some(v.end as i128), step: 1 };
+            RangeInclusive<$t>, |v| Kind::Range {
+                start: Some(*v.start() as i128), end: past(*v.end() as i128), step: 1
+            };
+            RangeToInclusive<$t>, |v| Kind::Range { start: None, end: past(v.end as i128), step: 1 };
+        }
+    )*};
+}
+
+index_from_integers! { i32 i64 isize usize }
+
+impl<'a> IntoIndex<'a> for Index<'a> {
+    fn into_index(self) -> Vec<Index<'a>> {
+        vec![self]
+    }
+}
+impl<'a, T: Into<Index<'a>>, const N: usize> IntoIndex<'a> for [T; N] {
+    fn into_index(self) -> Vec<Index<'a>> {
+        self.into_iter().map(Into::into).collect()
+    }
+}
+impl<'a> IntoIndex<'a> for &[Index<'a>] {
+    fn into_index(self) -> Vec<Index<'a>> {
+        self.to_vec()
+    }
+}
+impl<'a> IntoIndex<'a> for Vec<Index<'a>> {
+    fn into_index(self) -> Vec<Index<'a>> {
+        self
+    }
+}
+
+macro_rules! index_from_tuples {
+    ($($($t:ident)*;)*) => {$(
+        #[allow(non_snake_case)]
+        impl<'a, $($t: Into<Index<'a>>),*> IntoIndex<'a> for ($($t,)*) {
+            fn into_index(self) -> Vec<Index<'a>> {
+                let ($($t,)*) = self;
+                vec![$($t.into()),*]
+            }
+        }
+    )*};
+}
+
+index_from_tuples! {
+    A; A B; A B C; A B C D; A B C D E; A B C D E F; A B C D E F G; A B C D E F G H;
+}
+
+/// An index tensor and the axis of the view that it picks from.
+type Pick = (usize, Tensor);
+
+/// The view that positions, ranges and new axes make, and the picks left to do in it.
+fn resolve(op: &str, x: &Tensor, items: &[Index<'_>]) -> Result<(Tensor, Vec<Pick>)> {
+    let takes = |item: &Index<'_>| match item.0 {
+        Kind::Ellipsis | Kind::NewAxis => 0,
+        Kind::Tensor(t) if t.dtype() == DType::Bool => t.rank(),
+        _ => 1,
+    };
+    let used: usize = items.iter().map(takes).sum();
+    let fail = |e: Error| x.describe(e, "self");
+    if used > x.rank() {
+        return Err(fail(Error::argument(op, format!("indices for {used} axes of a tensor of rank {}", x.rank()))));
+    }
+    if items.iter().filter(|i| matches!(i.0, Kind::Ellipsis)).count() > 1 {
+        let e = Error::argument(op, "more than one ellipsis: which axes each means is not said");
+        return Err(fail(e.help("write .. for a full axis")));
+    }
+    let (mut view, mut picks, mut new_axes) = (x.clone(), Vec::new(), Vec::new());
+    // `axis` in the view, `to` in the view with the new axes, `from` in x, for errors.
+    let (mut axis, mut to, mut from) = (0, 0, 0);
+    for (pos, item) in items.iter().enumerate() {
+        let taken = takes(item);
+        match item.0 {
+            Kind::NewAxis => {
+                new_axes.push(to as isize);
+                to += 1;
+            }
+            Kind::Ellipsis => {
+                let rest = x.rank() - used;
+                (axis, to, from) = (axis + rest, to + rest, from + rest);
+            }
+            Kind::At(at) => {
+                let size = view.shape()[axis];
+                let place = if at < 0 { at + size as i128 } else { at };
+                if place < 0 || place >= size as i128 {
+                    let index = i64::try_from(at).unwrap_or(if at < 0 { i64::MIN } else { i64::MAX });
+                    let m = format!("index {at} (item {pos}) is outside axis {from} of size {size}");
+                    return Err(fail(Error::new(ErrorKind::IndexOutOfBounds { pos, index, size }, op, m)));
+                }
+                view = view.select(axis as isize, place as isize)?;
+            }
+            Kind::Range { start, end, step } => {
+                let size = view.shape()[axis];
+                let (first, last, step, backwards) = bounds(start, end, step, size).ok_or_else(|| {
+                    let show = |v: Option<i128>| v.map_or(String::new(), |v| v.to_string());
+                    let (start, end) = (show(start), show(end));
+                    let m = format!(
+                        "range {start}..{end} in steps of {step} (item {pos}) is not within axis {from} of size {size}"
+                    );
+                    let help =
+                        "start and end are within the axis and in order, and a step is not 0; nothing is cut short";
+                    fail(Error::argument(op, m).help(help))
+                })?;
+                if (first, last, step) != (0, size, 1) {
+                    view = view.slice(axis as isize, first, last, step)?;
+                }
+                if backwards {
+                    view = view.flip(axis as isize)?;
+                }
+                (axis, to) = (axis + 1, to + 1);
+            }
+            Kind::Tensor(mask) if mask.dtype() == DType::Bool => {
+                if taken == 0 || mask.shape() != &view.shape()[axis..axis + taken] {
+                    let m = format!("the mask (item {pos}) has not the sizes of the axes from {from} on");
+                    return Err(mask.describe(fail(Error::shape(op, m)), "mask"));
+                }
+                let places = mask.nonzero()?;
+                for i in 0..taken {
+                    picks.push((to + i, places.select(1, i as isize)?));
+                }
+                (axis, to) = (axis + taken, to + taken);
+            }
+            Kind::Tensor(index) => {
+                let what = format!("item {pos}, axis {from}");
+                picks.push((to, from_the_end(op, &what, index, view.shape()[axis]).map_err(fail)?));
+                (axis, to) = (axis + 1, to + 1);
+            }
+        }
+        from += taken;
+    }
+    for at in new_axes {
+        view = view.unsqueeze(at)?;
+    }
+    Ok((view, picks))
+}
+
+/// First element, end, step upwards, and whether the order is backwards.
+fn bounds(start: Option<i128>, end: Option<i128>, step: i128, size: usize) -> Option<(usize, usize, usize, bool)> {
+    let n = size as i128;
+    let resolved = |v: i128| if v < 0 { v + n } else { v };
+    let by = usize::try_from(step.unsigned_abs()).ok().filter(|&s| s > 0)?;
+    let within = |v: i128| usize::try_from(v).ok().filter(|&v| v <= size);
+    if step > 0 {
+        let (first, last) = (within(resolved(start.unwrap_or(0)))?, within(end.map_or(n, resolved))?);
+        return (first <= last).then_some((first, last, by, false));
+    }
+    // Backwards from `start` down to, but not, `end`: the same elements upwards start at the last one reached.
+    let top = start.map_or(n, |s| resolved(s) + 1);
+    let stop = end.map_or(0, |e| resolved(e) + 1);
+    let (top, stop) = (within(top)?, within(stop)?);
+    if stop > top {
+        return None;
+    }
+    let first = if top == stop { stop } else { top - 1 - (top - 1 - stop) / by * by };
+    Some((first, top, by, true))
+}
+
+/// An index tensor as i64, negative numbers counted from the end, all checked.
+fn from_the_end(op: &str, what: &str, index: &Tensor, size: usize) -> Result<Tensor> {
+    check_index(op, index)?;
+    let (index, n) = (index.detach().to_dtype(DType::I64)?, size as i64);
+    let outside = index.lt(-n)?.logical_or(&index.ge(n)?)?;
+    let axes: SmallVec<[isize; 8]> = (0..index.rank() as isize).collect();
+    if outside.any(&axes, false)?.to_scalar::<bool>()? {
+        let pos = outside.to_vec::<bool>()?.iter().position(|&b| b).unwrap_or(0);
+        let value = index.to_vec::<i64>()?.get(pos).copied().unwrap_or(0);
+        let m = format!("index {value} (number {pos} of {what}) is outside an axis of size {size}");
+        let e = Error::new(ErrorKind::IndexOutOfBounds { pos, index: value, size }, op, m);
+        return Err(index.describe(e.help(format!("indices run from 0 to {}, or back from -1", n - 1)), "index"));
+    }
+    index.lt(0)?.where_(&index.add(n)?, &index)
+}
+
+/// The picks as one: the index into their merged axes `[n]`, the shape that they broadcast to, and the order of the
+/// view's axes that brings theirs to the front.
+fn merged(op: &str, view: &Tensor, picks: &[Pick]) -> Result<(Tensor, Shape, SmallVec<[isize; 8]>)> {
+    let mut shape = Shape::SCALAR;
+    for (_, index) in picks {
+        shape = Shape::broadcast(op, &shape, index.shape()).map_err(|e| index.describe(e, "index"))?;
+    }
+    let mut linear = Tensor::zeros([], DType::I64, view.device())?.expand(shape)?;
+    let mut stride = 1i64;
+    for (axis, index) in picks.iter().rev() {
+        linear = linear.add(&index.mul(stride)?)?;
+        stride = stride.saturating_mul(view.shape()[*axis] as i64);
+    }
+    let mut order: SmallVec<[isize; 8]> = picks.iter().map(|p| p.0 as isize).collect();
+    order.extend((0..view.rank() as isize).filter(|a| picks.iter().all(|p| p.0 as isize != *a)));
+    Ok((linear.reshape([shape.numel()])?, shape, order))
+}
+
+impl Tensor {
+    /// The elements that a list of indices names, one index an axis from the first on; axes that none names stay whole.
+    ///
+    /// | index | takes |
+    /// |---|---|
+    /// | an integer | one element; the axis goes away; -1 is the last |
+    /// | a range, `..`, [`Strided`] | a part of the axis; negative ends count from the end |
+    /// | [`Ellipsis`] | as many full axes as are left |
+    /// | [`NewAxis`] | puts in an axis of size 1 |
+    /// | `&index` (i64, i32 or u32) | the elements that it names, in its shape; -1 is the last |
+    /// | `&mask` (bool) | the elements where it is true, over as many axes as it has |
+    ///
+    /// Integers and ranges alone give a view. Several index tensors and masks broadcast together and pick one element for
+    /// each of their places; their axes are replaced by those of the broadcast shape where the picked ones are
+    /// neighbours, and by ones in front otherwise. (As in PyTorch, an integer is applied before, and is no index tensor.)
+    ///
+    /// Clippy takes a range of literals like `1..-1` for a mistake; [`Strided`] says the same.
+    ///
+    /// # Errors
+    /// An index outside its axis ([`ErrorKind::IndexOutOfBounds`]); a range that is not within its axis (it is not cut
+    /// short); a mask of other sizes; more indices than axes. Index tensors and masks are read, which waits for them.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+    /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    /// let x = Tensor::arange(0, 24, 1, DType::I64, &device)?.reshape([2, 3, 4])?;
+    /// assert_eq!(x.index((1, -1, 1..3))?.to_vec::<i64>()?, [21, 22]);
+    /// let index = Tensor::from_vec(vec![0, -1i64], [2], &device)?;
+    /// assert_eq!(x.index((.., 0, &index))?.to_vec::<i64>()?, [0, 3, 12, 15]);
+    /// assert_eq!(x.index((Ellipsis, NewAxis, 0))?.shape(), [2, 3, 1]);
+    /// assert_eq!(x.index(&x.gt(21)?)?.to_vec::<i64>()?, [22, 23]);
+    /// assert!(x.index((2, 0)).is_err());
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[track_caller]
+    pub fn index<'a>(&self, index: impl IntoIndex<'a>) -> Result<Tensor> {
+        const OP: &str = "index";
+        let (view, picks) = resolve(OP, self, &index.into_index())?;
+        let Some(&(first, _)) = picks.first() else { return Ok(view) };
+        if let [(axis, index)] = &picks[..] {
+            let picked = view.index_select(*axis as isize, &index.reshape([index.numel()])?)?;
+            let dims = [&view.shape()[..*axis], index.shape(), &view.shape()[axis + 1..]].concat();
+            return picked.reshape(dims);
+        }
+        let (linear, shape, order) = merged(OP, &view, &picks)?;
+        let front = view.permute(&order)?;
+        let rest = &front.shape()[picks.len()..];
+        let rows = front.reshape([front.shape()[..picks.len()].iter().product(), rest.iter().product()])?;
+        let picked = rows.index_select(0, &linear)?.reshape([&shape, rest].concat())?;
+        if picks.windows(2).any(|w| w[1].0 != w[0].0 + 1) {
+            return Ok(picked);
+        }
+        let source: SmallVec<[isize; 8]> = (0..shape.rank() as isize).collect();
+        let destination: SmallVec<[isize; 8]> = source.iter().map(|a| a + first as isize).collect();
+        picked.movedim(&source, &destination)
+    }
+
+    /// This tensor with `values` at the places that the index tensors (i64, i32 or u32; -1 is the last) or masks name on
+    /// the first axes: `y[indices[0], indices[1], ..] = values`, or `+=` if `accumulate`.
+    ///
+    /// The indices broadcast together, and `values` to their shape followed by the axes left. Of several values for one
+    /// place the last in row-major order stays; accumulated ones add up. The gradient is that of
+    /// [`scatter`](Tensor::scatter).
+    #[track_caller]
+    pub fn index_put(&self, indices: &[&Tensor], values: &Tensor, accumulate: bool) -> Result<Tensor> {
+        const OP: &str = "index_put";
+        if indices.is_empty() {
+            return Err(self.describe(Error::argument(OP, "no indices").help("pass at least one"), "self"));
+        }
+        let items: Vec<Index<'_>> = indices.iter().map(|&t| t.into()).collect();
+        let (_, picks) = resolve(OP, self, &items)?;
+        let (linear, shape, _) = merged(OP, self, &picks)?;
+        let (lead, rest) = self.shape().split_at(picks.len());
+        let inner: usize = rest.iter().product();
+        let values = self.fit(OP, values, &[&shape, rest].concat())?.reshape([linear.numel(), inner])?;
+        let rows = self.reshape([lead.iter().product(), inner])?;
+        let index = index_along(&linear, &[linear.numel(), inner], 0)?;
+        let op = if accumulate { ScatterOp::Add } else { ScatterOp::Set };
+        apply_one(Scatter { axis: 0, op }, &[&rows, &index, &values])?.reshape(self.shape())
+    }
+
+    /// This tensor with `values` (a tensor that broadcasts, or a number) in place of `self.index(index)`. Of several
+    /// values for one place the last in row-major order stays.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+    /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    /// let x = Tensor::zeros([2, 3], DType::I64, &device)?;
+    /// assert_eq!(x.index_assign((1, 1..), 5)?.to_vec::<i64>()?, [0, 0, 0, 0, 5, 5]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[track_caller]
+    pub fn index_assign<'a, 'b>(&self, index: impl IntoIndex<'a>, values: impl Into<Operand<'b>>) -> Result<Tensor> {
+        const OP: &str = "index_assign";
+        let count = self.numel();
+        // The places of the elements are indexed as the elements would be.
+        let places =
+            Tensor::arange(0, count as i64, 1, DType::I64, self.device())?.reshape(self.shape())?.index(index)?;
+        let values = match values.into() {
+            Operand::Tensor(t) => self.fit(OP, t, places.shape())?,
+            Operand::Scalar(s) => self.stretched_value(OP, s, places.shape())?,
+        };
+        let n = places.numel();
+        self.reshape([count])?.scatter(0, &places.reshape([n])?, &values.reshape([n])?)?.reshape(self.shape())
+    }
+
+    /// `values` stretched to the shape of the places that they go to.
+    fn fit(&self, op: &str, values: &Tensor, shape: &[usize]) -> Result<Tensor> {
+        values.expand(shape).map_err(|e| {
+            let m = format!("the values do not broadcast to the places, {}", Shape::display(shape));
+            values.describe(self.describe(Error::new(e.kind().clone(), op, m), "self"), "values")
+        })
+    }
+}

@@ -1,0 +1,197 @@
+//! `ctc_loss`: connectionist temporal classification (Graves et al., 2006).
+//!
+//! The labels of a sequence, with blanks around them, are the states `s`; `alpha_t(s)` is the logarithm of the summed
+//! probability of all paths that are in `s` after step `t`:
+//! `alpha_t(s) = ln(e^alpha(s) + e^alpha(s-1) + e^alpha(s-2)) + log_prob_t(s)`, the last term only where `s` is a label
+//! other than that of `s-2`. One kernel a step; the gradient of every order is that of these steps.
+
+use gradus_backend::{DType, Error, ErrorKind, Expr, Result};
+
+use super::Reduction;
+use crate::Tensor;
+use crate::ops::{Class, Elementwise, Operand};
+
+const OP: &str = "ctc_loss";
+
+/// Of (whether the sequence still runs, whether a path may skip the blank, alpha(s), alpha(s-1), alpha(s-2), log_prob).
+static STEP: Elementwise = Elementwise::new(OP, Class::Float, 6, |v| {
+    let skipped = v[1].select(v[4], f64::NEG_INFINITY);
+    vec![v[0].select(log_sum_exp(&[v[2], v[3], skipped]) + v[5], v[2])]
+})
+.conditions(0b11);
+
+/// Of the two states in which a path may end.
+static END: Elementwise = Elementwise::new(OP, Class::Float, 2, |v| vec![-log_sum_exp(v)]);
+
+/// `ln(sum e^x)`; where every x is -inf the result is, with slope 0.
+fn log_sum_exp<'k>(x: &[Expr<'k>]) -> Expr<'k> {
+    let largest = x.iter().skip(1).fold(x[0], |m, &v| m.max(v));
+    let dead = largest.eq(f64::NEG_INFINITY);
+    let shift = dead.select(0.0, largest);
+    let sum = x.iter().skip(1).fold((x[0] - shift).exp(), |s, &v| s + (v - shift).exp());
+    dead.select(f64::NEG_INFINITY, dead.select(1.0, sum).log() + shift)
+}
+
+/// The labels of each sequence, read from padded `[n, s]` or concatenated `[sum of lengths]` targets and checked.
+fn labels(targets: &Tensor, lengths: &[usize], blank: usize, classes: usize) -> Result<Vec<Vec<i64>>> {
+    let fail = |e: Error| targets.describe(e, "targets");
+    if !matches!(targets.dtype(), DType::I64 | DType::I32 | DType::U32) {
+        return Err(fail(Error::dtype(OP, targets.dtype(), "i64, i32 or u32 labels")));
+    }
+    let total = lengths.iter().try_fold(0usize, |sum, &l| sum.checked_add(l));
+    let fits = match *targets.shape() {
+        [n, s] => n == lengths.len() && lengths.iter().all(|&l| l <= s),
+        [all] => total == Some(all),
+        _ => false,
+    };
+    if !fits {
+        let e = Error::shape(OP, "targets are [n, s] with lengths up to s, or [the sum of the lengths]");
+        return Err(fail(e));
+    }
+    let all = targets.detach().to_dtype(DType::I64)?.to_vec::<i64>()?;
+    let mut start = 0;
+    let mut found = Vec::with_capacity(lengths.len());
+    for &length in lengths {
+        let row: Vec<i64> = all.iter().skip(start).take(length).copied().collect();
+        for (i, &index) in row.iter().enumerate() {
+            let (pos, size) = (start + i, classes);
+            match usize::try_from(index) {
+                Ok(label) if label == blank => {
+                    let m = format!("the target at position {pos} is the blank {blank}");
+                    return Err(fail(Error::argument(OP, m).help("labels are the classes other than the blank")));
+                }
+                Ok(label) if label < classes => {}
+                _ => {
+                    let kind = ErrorKind::IndexOutOfBounds { pos, index, size };
+                    let m = format!("target {index} at position {pos} is outside {size} classes");
+                    return Err(fail(Error::new(kind, OP, m)));
+                }
+            }
+        }
+        found.push(row);
+        start += if let [_, s] = *targets.shape() { s } else { length };
+    }
+    Ok(found)
+}
+
+impl Tensor {
+    /// The negative log-likelihood of label sequences under log-probabilities `self [t, n, c]`, summed over all alignments
+    /// with blanks and repetitions (Graves et al., 2006), combined; one loss a sequence.
+    ///
+    /// `targets` (i64, i32 or u32) are padded `[n, s]`, or concatenated `[sum of target_lengths]`; they are read to the
+    /// host. `input_lengths` and `target_lengths` have `n` entries, `blank` is a class that is no label. The mean divides
+    /// each loss by the length of its target (at least 1) first. The loss is in at least f32.
+    ///
+    /// A sequence too short for its labels has loss infinity with gradient 0; `zero_infinity` makes that loss 0. The
+    /// gradient is that of the formula, for log-probabilities as they are: through
+    /// [`log_softmax`](Tensor::log_softmax) it is the usual one.
+    ///
+    /// # Errors
+    /// Shapes or lengths that do not fit, labels that are no classes or the blank, dtypes that are not float.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+    /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    /// // Two steps of two equally likely classes: "1" is read from 11, 01 and 10.
+    /// let log_probs = Tensor::full([2, 1, 2], 0.5f64.ln(), DType::F64, &device)?;
+    /// let target = Tensor::from_vec([1i64], [1, 1], &device)?;
+    /// let loss = log_probs.ctc_loss(&target, &[2], &[1], 0, false, Reduction::Sum)?;
+    /// assert!((loss.item()? + 0.75f64.ln()).abs() < 1e-12);
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[track_caller]
+    pub fn ctc_loss(
+        &self,
+        targets: &Tensor,
+        input_lengths: &[usize],
+        target_lengths: &[usize],
+        blank: usize,
+        zero_infinity: bool,
+        reduction: Reduction,
+    ) -> Result<Tensor> {
+        let fail = |e: Error| self.describe(e, "log_probs");
+        let [steps, n, classes] = *self.shape() else {
+            return Err(
+                fail(Error::shape(OP, "log-probabilities are [t, n, c]")).help("unsqueeze axis 1 for one sequence")
+            );
+        };
+        if !self.dtype().is_float() {
+            return Err(fail(Error::dtype(OP, self.dtype(), "float log-probabilities")));
+        }
+        if blank >= classes {
+            return Err(fail(Error::argument(OP, format!("blank {blank} is outside {classes} classes"))));
+        }
+        for (name, lengths) in [("input_lengths", input_lengths), ("target_lengths", target_lengths)] {
+            if lengths.len() != n {
+                let m = format!("{name} has {} entries for {n} sequences", lengths.len());
+                return Err(fail(Error::argument(OP, m)));
+            }
+        }
+        if let Some(l) = input_lengths.iter().find(|&&l| l > steps) {
+            return Err(fail(Error::argument(OP, format!("input length {l} is above the {steps} steps"))));
+        }
+        if self.device() != targets.device() {
+            let e = Error::new(ErrorKind::DeviceMismatch, OP, "operands live on different devices");
+            return Err(targets.describe(fail(e), "targets"));
+        }
+        let labels = labels(targets, target_lengths, blank, classes)?;
+
+        let (device, dtype) = (self.device(), self.dtype().compute());
+        let states = 2 * labels.iter().map(Vec::len).max().unwrap_or(0) + 1;
+        // The class of each state, and whether a path may come from two states before: past the blank between two
+        // different labels. States beyond the end of a sequence lead nowhere.
+        let mut class = Vec::with_capacity(n * states);
+        let mut skip = Vec::with_capacity(n * states);
+        for row in &labels {
+            for s in 0..states {
+                let label = if s % 2 == 1 { row.get(s / 2) } else { None };
+                class.push(label.copied().unwrap_or(blank as i64));
+                skip.push(s > 1 && label.is_some() && label != row.get(s / 2 - 1));
+            }
+        }
+        let class = Tensor::from_vec(class, [1, n, states], device)?.expand([steps, n, states])?;
+        let skip = Tensor::from_vec(skip, [n, states], device)?;
+        let runs: Vec<bool> = (0..steps).flat_map(|t| input_lengths.iter().map(move |&l| t < l)).collect();
+        let runs = Tensor::from_vec(runs, [steps, n, 1], device)?;
+
+        // Two columns of -inf in front make alpha(s-1) and alpha(s-2) views. Before the first step a path is at state 0.
+        let nowhere = Tensor::full([n, 2], f64::NEG_INFINITY, dtype, device)?;
+        let start = Tensor::zeros([n, 1], dtype, device)?;
+        let rest = Tensor::full([n, states - 1], f64::NEG_INFINITY, dtype, device)?;
+        let mut alpha = Tensor::cat(&[&nowhere, &start, &rest], 1)?;
+        let mut rows = Vec::with_capacity(steps);
+        unbind(&self.to_dtype(dtype)?.gather(2, &class)?, &mut rows)?;
+        for (t, log_prob) in rows.iter().enumerate() {
+            let (stay, one, two) =
+                (alpha.narrow(1, 2, states)?, alpha.narrow(1, 1, states)?, alpha.narrow(1, 0, states)?);
+            let runs = runs.narrow(0, t, 1)?.squeeze(0)?;
+            let operands = [&runs, &skip, &stay, &one, &two, log_prob].map(Operand::Tensor);
+            alpha = Tensor::cat(&[&nowhere, &STEP.apply(&operands)?], 1)?;
+        }
+        // The last blank and the last label; without labels the latter is a column in front.
+        let ends: Vec<i64> = target_lengths.iter().flat_map(|&l| [2 * l as i64 + 2, 2 * l as i64 + 1]).collect();
+        let ends = alpha.gather(1, &Tensor::from_vec(ends, [n, 2], device)?)?;
+        let mut losses = END.apply(&[(&ends.select(1, 0)?).into(), (&ends.select(1, 1)?).into()])?;
+        if zero_infinity {
+            losses = losses.eq(f64::INFINITY)?.where_(0.0, &losses)?;
+        }
+        if reduction == Reduction::Mean {
+            let lengths: Vec<f64> = target_lengths.iter().map(|&l| l.max(1) as f64).collect();
+            losses = losses.div(&Tensor::from_vec(lengths, [n], device)?.to_dtype(dtype)?)?;
+        }
+        reduction.apply(&losses)
+    }
+}
+
+/// The parts of the first axis, by halves: then the gradient writes each element a logarithmic number of times, not once
+/// a part.
+fn unbind(x: &Tensor, parts: &mut Vec<Tensor>) -> Result<()> {
+    match x.shape().first().copied().unwrap_or(0) {
+        0 => Ok(()),
+        1 => x.squeeze(0).map(|part| parts.push(part)),
+        n => {
+            unbind(&x.narrow(0, 0, n / 2)?, parts)?;
+            unbind(&x.narrow(0, n / 2, n - n / 2)?, parts)
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Losses between distributions: `kl_div`, `poisson_nll_loss`, `gaussian_nll_loss`.
+
+use gradus_backend::{Error, Result};
+
+use super::{Reduction, parameter, pointwise, same_shape};
+use crate::Tensor;
+use crate::ops::{Class, Elementwise};
+
+/// Of (log-probability, probability): `t (ln t - x)`, and 0 where t is 0, whatever x is.
+static KL_DIV: Elementwise = Elementwise::new("kl_div", Class::Float, 2, |v| {
+    let (x, t) = (v[0], v[1]);
+    let nothing = t.eq(0.0);
+    let (x, t) = (nothing.select(0.0, x), nothing.select(1.0, t));
+    vec![nothing.select(0.0, t * (t.log() - x))]
+});
+
+/// Of two log-probabilities: `e^t (t - x)`, and 0 where t is -inf.
+static KL_DIV_LOG: Elementwise = Elementwise::new("kl_div", Class::Float, 2, |v| {
+    let (x, t) = (v[0], v[1]);
+    let nothing = t.eq(f64::NEG_INFINITY);
+    let (x, t) = (nothing.select(0.0, x), nothing.select(0.0, t));
+    vec![nothing.select(0.0, t.exp() * (t - x))]
+});
+
+static POISSON_LOG: Elementwise =
+    Elementwise::new("poisson_nll_loss", Class::Float, 2, |v| vec![v[0].exp() - v[1] * v[0]]);
+
+/// Of (rate, count, eps).
+static POISSON: Elementwise =
+    Elementwise::new("poisson_nll_loss", Class::Float, 3, |v| vec![v[0] - v[1] * (v[0] + v[2]).log()]);
+
+/// Stirling's approximation of `ln t!`, where t is above 1.
+static STIRLING: Elementwise = Elementwise::new("stirling", Class::Float, 1, |v| {
+    let small = v[0].le(1.0);
+    let t = small.select(1.0, v[0]);
+    vec![small.select(0.0, t * t.log() - t + (t * std::f64::consts::TAU).log() * 0.5)]
+});
+
+/// Of (mean, target, variance, eps); NaN for a negative variance.
+static GAUSSIAN: Elementwise = Elementwise::new("gaussian_nll_loss", Class::Float, 4, |v| {
+    let var = v[2].max(v[3]);
+    let nan = v[2].min(-1.0).log();
+    let log = v[2].lt(0.0).select(nan, var.log());
+    vec![(log + (v[0] - v[1]).square() / var) * 0.5]
+});
+
+impl Tensor {
+    /// The pointwise terms of the Kullback-Leibler divergence of `exp(self)` from `target`, combined: `t (ln t - x)` for
+    /// log-probabilities `self` and probabilities `target` of one shape; with `log_target` the target holds
+    /// log-probabilities too. Where the target is 0 the term is 0, without slope.
+    ///
+    /// The mean is over all elements; for the divergence itself see [`kl_div_batch_mean`](Tensor::kl_div_batch_mean).
+    #[track_caller]
+    pub fn kl_div(&self, target: &Tensor, log_target: bool, reduction: Reduction) -> Result<Tensor> {
+        pointwise(if log_target { &KL_DIV_LOG } else { &KL_DIV }, self, target, &[], reduction)
+    }
+
+    /// [`kl_div`](Tensor::kl_div) summed and divided by the size of the first axis: the mean divergence of a batch.
+    #[track_caller]
+    pub fn kl_div_batch_mean(&self, target: &Tensor, log_target: bool) -> Result<Tensor> {
+        if self.rank() == 0 {
+            return Err(self.describe(Error::shape("kl_div_batch_mean", "a scalar has no batch axis"), "self"));
+        }
+        // Half precision sums in f32, as a mean does: the sum itself may not fit.
+        let dtype = self.dtype().to_float();
+        let terms = self.to_dtype(dtype.compute())?.kl_div(target, log_target, Reduction::Sum)?;
+        let mean = terms.div(self.shape()[0] as f64)?;
+        mean.to_dtype(dtype.promote(target.dtype().to_float())?)
+    }
+
+    /// Negative log-likelihood of counts `target` under Poisson rates, of one shape, combined: `e^x - t x` with
+    /// `log_input`, where `self` is the logarithm of the rate, else `x - t ln(x + eps)`. `full` adds Stirling's
+    /// approximation of `ln t!` for counts above 1, which does not depend on `self`.
+    #[track_caller]
+    pub fn poisson_nll_loss(
+        &self,
+        target: &Tensor,
+        log_input: bool,
+        full: bool,
+        eps: f64,
+        reduction: Reduction,
+    ) -> Result<Tensor> {
+        parameter("poisson_nll_loss", "eps", eps, eps >= 0.0 && eps.is_finite(), "finite and at least 0")?;
+        let (op, numbers): (&'static Elementwise, &[f64]) =
+            if log_input { (&POISSON_LOG, &[]) } else { (&POISSON, &[eps]) };
+        let losses = pointwise(op, self, target, numbers, Reduction::None)?;
+        let losses = if full { losses.add(&STIRLING.apply(&[target.into()])?)? } else { losses };
+        reduction.apply(&losses)
+    }
+
+    /// Negative log-likelihood of `target` under normal distributions with means `self` and variances `var`, combined:
+    /// `(ln v + (x - t)^2 / v) / 2` with `v = max(var, eps)`; `full` adds `ln(2 pi) / 2`.
+    ///
+    /// `target` has the shape of `self`; `var` too, or 1 in place of the last axis. Where the bound `eps` (above 0) holds,
+    /// the variance has no slope; a negative variance gives NaN.
+    #[track_caller]
+    pub fn gaussian_nll_loss(
+        &self,
+        target: &Tensor,
+        var: &Tensor,
+        full: bool,
+        eps: f64,
+        reduction: Reduction,
+    ) -> Result<Tensor> {
+        const OP: &str = "gaussian_nll_loss";
+        parameter(OP, "eps", eps, eps > 0.0 && eps.is_finite(), "finite and above 0")?;
+        same_shape(OP, ("input", self), ("target", target))?;
+        let shared = self.shape().split_last().zip(var.shape().split_last());
+        if self.shape() != var.shape() && !shared.is_some_and(|((_, a), (&last, b))| a == b && last == 1) {
+            let e = Error::shape(OP, "var has the shape of the input, or 1 in place of its last axis");
+            return Err(var.describe(self.describe(e, "input"), "var"));
+        }
+        let losses = GAUSSIAN.apply(&[self.into(), target.into(), var.into(), eps.into()])?;
+        let losses = if full { losses.add(0.5 * std::f64::consts::TAU.ln())? } else { losses };
+        reduction.apply(&losses)
+    }
+}

@@ -1,0 +1,143 @@
+//! Losses with a margin: ranking, hinge, cosine and triplet losses of embeddings.
+
+use gradus_backend::{Error, Expr, Result};
+
+use super::{Reduction, parameter, pointwise, same_shape};
+use crate::Tensor;
+use crate::ops::{Class, Elementwise, Operand};
+
+/// Of (first, second, which is to be larger, margin).
+static RANKING: Elementwise =
+    Elementwise::new("margin_ranking_loss", Class::Float, 4, |v| vec![hinge(v[3] - v[2] * (v[0] - v[1]))]);
+
+/// Of (distance, similar or not, margin).
+static HINGE_EMBEDDING: Elementwise = Elementwise::new("hinge_embedding_loss", Class::Float, 3, |v| {
+    let (x, y) = (v[0], v[1]);
+    vec![y.eq(-1.0).select(0.0, x) + y.eq(1.0).select(0.0, hinge(v[2] - x))]
+});
+
+/// Of (cosine, similar or not, margin).
+static COSINE: Elementwise = Elementwise::new("cosine_embedding_loss", Class::Float, 3, |v| {
+    let (cos, y) = (v[0], v[1]);
+    vec![y.eq(1.0).select(1.0 - cos, y.eq(-1.0).select(hinge(cos - v[2]), 0.0))]
+});
+
+/// Of (distance to the positive, distance to the negative, margin).
+static TRIPLET: Elementwise =
+    Elementwise::new("triplet_margin_loss", Class::Float, 3, |v| vec![hinge(v[0] - v[1] + v[2])]);
+
+/// Square root with slope 0 at 0, where a norm has no slope.
+static NORM: Elementwise = Elementwise::new("norm", Class::Float, 1, |v| {
+    let zero = v[0].eq(0.0);
+    vec![zero.select(0.0, zero.select(1.0, v[0]).sqrt())]
+});
+
+/// Of (sum of powers, 1 / p): the root of a p-norm, with slope 0 at 0.
+static ROOT: Elementwise = Elementwise::new("norm", Class::Float, 2, |v| {
+    let zero = v[0].eq(0.0);
+    vec![zero.select(0.0, zero.select(1.0, v[0]).pow(v[1]))]
+});
+
+/// `max(x, 0)` with slope 1 at 0; NaN stays.
+fn hinge<'k>(x: Expr<'k>) -> Expr<'k> {
+    x.lt(0.0).select(0.0, x)
+}
+
+impl Tensor {
+    /// `max(0, margin - target * (self - other))`, combined, for targets 1 (`self` is to rank higher) and -1. The three
+    /// shapes are equal.
+    #[track_caller]
+    pub fn margin_ranking_loss(
+        &self,
+        other: &Tensor,
+        target: &Tensor,
+        margin: f64,
+        reduction: Reduction,
+    ) -> Result<Tensor> {
+        parameter(RANKING.name(), "margin", margin, margin.is_finite(), "finite")?;
+        same_shape(RANKING.name(), ("input", self), ("other", other))?;
+        same_shape(RANKING.name(), ("input", self), ("target", target))?;
+        reduction.apply(&RANKING.apply(&[self.into(), other.into(), target.into(), margin.into()])?)
+    }
+
+    /// The distance `self` where the target is 1, `max(0, margin - self)` where it is -1, combined. Shapes are equal.
+    #[track_caller]
+    pub fn hinge_embedding_loss(&self, target: &Tensor, margin: f64, reduction: Reduction) -> Result<Tensor> {
+        parameter(HINGE_EMBEDDING.name(), "margin", margin, margin.is_finite(), "finite")?;
+        pointwise(&HINGE_EMBEDDING, self, target, &[margin], reduction)
+    }
+
+    /// `1 - cos` where the target is 1 and `max(0, cos - margin)` where it is -1, combined; other targets give 0. `cos` is
+    /// that of the angle between the rows of `self` and `other`, `[n, d]` with `target [n]`, or `[d]` with a scalar.
+    #[track_caller]
+    pub fn cosine_embedding_loss(
+        &self,
+        other: &Tensor,
+        target: &Tensor,
+        margin: f64,
+        reduction: Reduction,
+    ) -> Result<Tensor> {
+        let op = COSINE.name();
+        parameter(op, "margin", margin, margin.is_finite(), "finite")?;
+        same_shape(op, ("input", self), ("other", other))?;
+        if !(1..=2).contains(&self.rank()) || target.shape() != &self.shape()[..self.rank() - 1] {
+            let e = Error::shape(op, "rows are [n, d] and targets [n], or [d] and []");
+            return Err(target.describe(self.describe(e, "input"), "target"));
+        }
+        let dtype = self.dtype().promote(other.dtype())?.to_float();
+        let (x, y) = (self.to_dtype(dtype.compute())?, other.to_dtype(dtype.compute())?);
+        // The lengths one after the other: their product may overflow where the quotient does not.
+        let inverse_length = |x: &Tensor| x.square()?.sum(&[-1], false)?.add(1e-12)?.rsqrt();
+        let cos = x.mul(&y)?.sum(&[-1], false)?.mul(&inverse_length(&x)?)?.mul(&inverse_length(&y)?)?;
+        reduction.apply(&COSINE.apply(&[(&cos).into(), target.into(), margin.into()])?.to_dtype(dtype)?)
+    }
+
+    /// `max(0, d(a, positive) - d(a, negative) + margin)` for anchors `a`, combined, with
+    /// `d(x, y) = |x - y + 1e-6|_p` along the last axis; the three shapes `[.., d]` are equal.
+    ///
+    /// With `swap` the distance of positive and negative counts where it is the smaller one (Balntas et al., 2016). `p` is
+    /// above 0 and may be infinite; `margin` is above 0.
+    #[track_caller]
+    pub fn triplet_margin_loss(
+        &self,
+        positive: &Tensor,
+        negative: &Tensor,
+        margin: f64,
+        p: f64,
+        swap: bool,
+        reduction: Reduction,
+    ) -> Result<Tensor> {
+        let op = TRIPLET.name();
+        parameter(op, "margin", margin, margin > 0.0 && margin.is_finite(), "finite and above 0")?;
+        parameter(op, "p", p, p > 0.0, "above 0")?;
+        same_shape(op, ("anchor", self), ("positive", positive))?;
+        same_shape(op, ("anchor", self), ("negative", negative))?;
+        if self.rank() == 0 {
+            return Err(self.describe(Error::shape(op, "the operands are [.., d]"), "anchor"));
+        }
+        let dtype = self.dtype().promote(positive.dtype())?.promote(negative.dtype())?.to_float();
+        let wide = |t: &Tensor| t.to_dtype(dtype.compute());
+        let (anchor, positive, negative) = (wide(self)?, wide(positive)?, wide(negative)?);
+        let near = distance(&anchor, &positive, p)?;
+        let mut far = distance(&anchor, &negative, p)?;
+        if swap {
+            far = far.minimum(&distance(&positive, &negative, p)?)?;
+        }
+        let losses = TRIPLET.apply(&[(&near).into(), (&far).into(), margin.into()])?;
+        reduction.apply(&losses.to_dtype(dtype)?)
+    }
+}
+
+/// The p-norm of `x - y + 1e-6` along the last axis.
+fn distance(x: &Tensor, y: &Tensor, p: f64) -> Result<Tensor> {
+    let d = x.sub(y)?.add(1e-6)?;
+    if p == 1.0 {
+        d.abs()?.sum(&[-1], false)
+    } else if p == 2.0 {
+        NORM.apply(&[Operand::Tensor(&d.square()?.sum(&[-1], false)?)])
+    } else if p == f64::INFINITY {
+        d.abs()?.max(&[-1], false)
+    } else {
+        ROOT.apply(&[Operand::Tensor(&d.abs()?.pow(p)?.sum(&[-1], false)?), (1.0 / p).into()])
+    }
+}

@@ -1,0 +1,87 @@
+//! `masked_fill` and `masked_select`: elements named by booleans; `nonzero` and `count_nonzero`: where elements are not 0.
+
+use gradus_backend::{Axes, DType, Error, Result, Scalar, Shape};
+
+use super::elementwise::Operand;
+use super::table::WHERE;
+use crate::Tensor;
+
+/// Masks are booleans.
+fn check_mask(op: &str, mask: &Tensor) -> Result<()> {
+    if mask.dtype() == DType::Bool {
+        return Ok(());
+    }
+    let e = Error::dtype(op, mask.dtype(), "a mask of booleans");
+    Err(mask.describe(e, "mask").help("compare first, for example x.ne(0)?"))
+}
+
+impl Tensor {
+    /// `value` where `mask` (bool) is true, else this tensor; the two broadcast. The dtype stays: a value that it cannot
+    /// represent is an error. The gradient is an exact 0 where the mask is true.
+    #[track_caller]
+    pub fn masked_fill(&self, mask: &Tensor, value: impl Into<Scalar>) -> Result<Tensor> {
+        check_mask("masked_fill", mask)?;
+        let value = value.into();
+        value.check(self.dtype()).map_err(|e| self.describe(Error::argument("masked_fill", e.message()), "self"))?;
+        // A value of the tensor's own kind promotes nothing.
+        let value = match self.dtype() {
+            DType::Bool => Scalar::Bool(value.to_f64() != 0.0),
+            d => self.scalar_like(value, d),
+        };
+        WHERE.apply(&[Operand::Tensor(mask), Operand::Scalar(value), Operand::Tensor(self)])
+    }
+
+    /// A whole float beside integers as the integer that it is.
+    fn scalar_like(&self, value: Scalar, dtype: DType) -> Scalar {
+        match value {
+            Scalar::Float(v) if dtype.is_int() && v.abs() < 9.2e18 => Scalar::Int(v as i64),
+            v => v,
+        }
+    }
+
+    /// The elements where `mask` (bool) is true, in row-major order, as a vector; the two broadcast. The gradient goes
+    /// back to where each came from. Waits for the mask: the size depends on it.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+    /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    /// let x = Tensor::from_vec(vec![3.0f32, -1.0, 2.0], [3], &device)?;
+    /// assert_eq!(x.masked_select(&x.gt(0.0)?)?.to_vec::<f32>()?, [3.0, 2.0]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[track_caller]
+    pub fn masked_select(&self, mask: &Tensor) -> Result<Tensor> {
+        check_mask("masked_select", mask)?;
+        let shape = Shape::broadcast("masked_select", self.shape(), mask.shape())
+            .map_err(|e| mask.describe(self.describe(e, "self"), "mask"))?;
+        let index = mask.expand(shape)?.reshape([shape.numel()])?.nonzero()?.squeeze(1)?;
+        self.expand(shape)?.reshape([shape.numel()])?.index_select(0, &index)
+    }
+
+    /// The places of the elements that are not 0 (NaN is not), in row-major order: `[n, rank]` of i64. Waits for the
+    /// values: the size depends on them. No gradient.
+    #[track_caller]
+    pub fn nonzero(&self) -> Result<Tensor> {
+        let (dims, rank) = (self.shape(), self.rank());
+        let mut places: Vec<i64> = Vec::new();
+        let mut found = 0usize;
+        for (at, _) in self.detach().to_dtype(DType::Bool)?.to_vec::<bool>()?.iter().enumerate().filter(|(_, b)| **b) {
+            found += 1;
+            let start = places.len();
+            places.resize(start + rank, 0);
+            let mut rest = at;
+            for axis in (0..rank).rev() {
+                places[start + axis] = (rest % dims[axis]) as i64;
+                rest /= dims[axis];
+            }
+        }
+        Tensor::from_vec(places, [found, rank], self.device())
+    }
+
+    /// How many elements are not 0 (NaN is not) over the axes, as i64; an empty list counts over none. No gradient.
+    #[track_caller]
+    pub fn count_nonzero(&self, axes: &[isize], keepdim: bool) -> Result<Tensor> {
+        Axes::resolve("count_nonzero", axes, self.rank()).map_err(|e| self.describe(e, "self"))?;
+        self.detach().to_dtype(DType::Bool)?.to_dtype(DType::I64)?.sum(axes, keepdim)
+    }
+}

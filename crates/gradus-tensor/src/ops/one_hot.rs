@@ -1,0 +1,34 @@
+//! `one_hot(index)`: class numbers as rows with a single 1.
+
+use gradus_backend::{DType, Error, ErrorKind, Result};
+
+use super::gather::check_index;
+use crate::Tensor;
+
+impl Tensor {
+    /// Class numbers (i64, i32 or u32) `[..]` as `[.., classes]` of i64: 1 at the number, 0 elsewhere. A number outside
+    /// `0..classes` is an error.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+    /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    /// let x = Tensor::from_vec(vec![2, 0i64], [2], &device)?;
+    /// assert_eq!(x.one_hot(3)?.to_vec::<i64>()?, [0, 0, 1, 1, 0, 0]);
+    /// assert!(x.one_hot(2).is_err());
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[track_caller]
+    pub fn one_hot(&self, classes: usize) -> Result<Tensor> {
+        check_index("one_hot", self)?;
+        let mut dims = self.shape().to_vec();
+        dims.push(classes);
+        let zeros = Tensor::zeros(dims, DType::I64, self.device())?;
+        zeros.scatter(-1, &self.unsqueeze(-1)?, 1).map_err(|e| match *e.kind() {
+            ErrorKind::IndexOutOfBounds { pos, index, size } => {
+                let m = format!("class {index} (number {pos}) is outside 0..{size}");
+                self.describe(Error::new(e.kind().clone(), "one_hot", m), "self")
+            }
+            _ => e,
+        })
+    }
+}

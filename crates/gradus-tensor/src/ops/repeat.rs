@@ -1,0 +1,73 @@
+//! `repeat`, `tile` and `repeat_interleave`: copies of a tensor side by side. The gradient adds the copies up.
+
+use gradus_backend::shape::resolve_axis;
+use gradus_backend::{Error, ErrorKind, Result, Shape};
+
+use crate::Tensor;
+
+impl Tensor {
+    /// `counts[i]` copies of the tensor one after the other along each axis. `counts` names every axis; more counts than
+    /// axes put new axes in front.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+    /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    /// let x = Tensor::from_vec(vec![1, 2i64], [2], &device)?;
+    /// assert_eq!(x.repeat(&[3])?.to_vec::<i64>()?, [1, 2, 1, 2, 1, 2]);
+    /// assert_eq!(x.repeat_interleave(3, 0)?.to_vec::<i64>()?, [1, 1, 1, 2, 2, 2]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[track_caller]
+    pub fn repeat(&self, counts: &[usize]) -> Result<Tensor> {
+        if counts.len() < self.rank() {
+            let m = format!("{} counts for {} axes", counts.len(), self.rank());
+            let e = Error::argument("repeat", m).help("name a count an axis, or use tile, which puts 1 in front");
+            return Err(self.describe(e, "self"));
+        }
+        let lead = counts.len() - self.rank();
+        let dims: Vec<usize> = std::iter::repeat_n(1, lead).chain(self.shape().iter().copied()).collect();
+        // The whole result is checked before a part of it is made.
+        let whole: Option<Vec<usize>> = dims.iter().zip(counts).map(|(&d, &n)| d.checked_mul(n)).collect();
+        Shape::new(&whole.ok_or_else(|| self.too_large("repeat"))?)?;
+        let mut y = self.reshape(&dims)?;
+        for axis in (0..counts.len()).rev().filter(|&i| counts[i] != 1) {
+            y = y.copies("repeat", axis, counts[axis], true)?;
+        }
+        // PyTorch's result is never a view.
+        if counts.iter().all(|&n| n == 1) { y.copy() } else { Ok(y) }
+    }
+
+    /// [`repeat`](Tensor::repeat), with 1 for leading axes that `counts` does not name.
+    #[track_caller]
+    pub fn tile(&self, counts: &[usize]) -> Result<Tensor> {
+        let missing = self.rank().saturating_sub(counts.len());
+        let all: Vec<usize> = std::iter::repeat_n(1, missing).chain(counts.iter().copied()).collect();
+        self.repeat(&all)
+    }
+
+    /// Every slice of an axis `n` times, each next to itself.
+    #[track_caller]
+    pub fn repeat_interleave(&self, n: usize, axis: isize) -> Result<Tensor> {
+        let axis = resolve_axis("repeat_interleave", axis, self.rank())?;
+        self.copies("repeat_interleave", axis, n, false)
+    }
+
+    /// `n` copies along an axis: of the whole axis, or of each of its slices.
+    #[track_caller]
+    fn copies(&self, op: &str, axis: usize, n: usize, whole: bool) -> Result<Tensor> {
+        let (dims, len) = (self.shape(), self.shape()[axis]);
+        let shape = self.layout().shape().with(axis, len.checked_mul(n).ok_or_else(|| self.too_large(op))?)?;
+        let (outer, inner): (usize, usize) = (dims[..axis].iter().product(), dims[axis + 1..].iter().product());
+        let rows = self.reshape([outer, len, inner])?;
+        let stretched = if whole {
+            rows.unsqueeze(1)?.expand([outer, n, len, inner])?
+        } else {
+            rows.unsqueeze(2)?.expand([outer, len, n, inner])?
+        };
+        stretched.reshape(shape)
+    }
+
+    fn too_large(&self, op: &str) -> Error {
+        self.describe(Error::new(ErrorKind::Overflow, op, "the result is too large"), "self")
+    }
+}

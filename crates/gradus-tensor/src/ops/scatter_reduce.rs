@@ -1,0 +1,202 @@
+//! `scatter_reduce`: the elements that an index sends to one place, combined.
+//!
+//! Sums and means are a scatter; products multiply, in log2(n) rounds, neighbours of the order in which equal indices lie
+//! side by side, so that zeros need no care in the gradient; extremes put the elements in ascending order, where the last
+//! one wins. The gradient of an extreme is split evenly among the elements that attain it.
+
+use gradus_backend::shape::resolve_axis;
+use gradus_backend::{Backend, DType, Error, Result, ScatterOp, View, ViewMut};
+
+use super::gather::corner;
+use super::scatter::Scatter;
+use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply_one, grads, one, run};
+use crate::Tensor;
+
+/// How [`Tensor::scatter_reduce`] combines elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScatterReduction {
+    /// Their sum.
+    Sum,
+    /// Their product.
+    Prod,
+    /// Their mean; integers round down.
+    Mean,
+    /// The largest; NaN wins.
+    Amax,
+    /// The smallest; NaN wins.
+    Amin,
+}
+
+/// The extreme elements `y` (input 3, found before) of those that `index` (1) sends from `src` (2) to each place of `x`
+/// (0), with the gradient of `y` for `x` and `src`.
+#[derive(Debug, Clone)]
+pub struct ScatterExtreme {
+    /// The axis.
+    pub axis: usize,
+    /// Whether the element of `x` counts where others arrive.
+    pub include_self: bool,
+}
+
+impl Operation for ScatterExtreme {
+    fn name(&self) -> &str {
+        "scatter_reduce"
+    }
+
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+        Ok(one(*inputs[3].layout().shape(), inputs[3].dtype()))
+    }
+
+    fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        backend.copy_strided(inputs[3], &mut outputs[0])
+    }
+
+    fn keeps(&self, _: &[bool]) -> Keep {
+        Keep::inputs([0, 1, 2, 3])
+    }
+
+    fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
+        let Some(g) = &g[0] else { return Ok(grads([None, None, None, None])) };
+        let (x, index, src) = (ctx.input(0)?.detach(), ctx.input(1)?, ctx.input(2)?.detach());
+        let (y, axis) = (ctx.input(3)?, self.axis as isize);
+        let attains = |a: &Tensor, b: &Tensor| a.eq(b)?.logical_or(&a.isnan()?.logical_and(&b.isnan()?)?);
+        let from_src = attains(&src, &y.gather(axis, &index)?)?;
+        let mut from_x = attains(&x, &y)?;
+        if !self.include_self {
+            from_x = from_x.scatter(axis, &index, false)?;
+        }
+        // Half precision cannot count that far.
+        let wide = g.dtype().compute();
+        let count = from_x.to_dtype(wide)?.scatter_add(axis, &index, &from_src.to_dtype(wide)?)?;
+        let share = g.to_dtype(wide)?.div(&count)?.to_dtype(g.dtype())?;
+        let dx = if ctx.needs(0) { Some(from_x.where_(&share, 0.0)?) } else { None };
+        let dsrc = if ctx.needs(2) { Some(from_src.where_(&share.gather(axis, &index)?, 0.0)?) } else { None };
+        Ok(grads([dx, None, dsrc, None]))
+    }
+}
+
+/// `x` sorted along an axis, and where each element was.
+fn sorted(x: &Tensor, axis: usize, descending: bool) -> Result<(Tensor, Tensor)> {
+    let shape = *x.layout().shape();
+    let specs = [Spec { shape, dtype: x.dtype() }, Spec { shape, dtype: DType::I64 }];
+    let results = run(x.device(), &specs, &[x], |backend, inputs, outputs| match outputs {
+        [values, order] => backend.sort(inputs[0], axis, descending, values, order),
+        _ => Err(Error::argument("sort", "it has two outputs")),
+    })?;
+    match &results[..] {
+        [values, order] => Ok((values.clone(), order.clone())),
+        _ => Err(Error::argument("sort", "it has two outputs")),
+    }
+}
+
+impl Tensor {
+    /// The elements of `src` that `index` (i64, i32 or u32) sends to one place along `axis`, combined with each other and,
+    /// if `include_self`, with the element that is there. Places that nothing is sent to stay. Shapes and errors as in
+    /// [`scatter`](Tensor::scatter).
+    ///
+    /// The gradient of an extreme is split evenly among the elements that attain it. Half precision combines in f32.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+    /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    /// let x = Tensor::from_vec(vec![1.0f32, 2.0, 3.0], [3], &device)?;
+    /// let index = Tensor::from_vec(vec![0, 0, 2i64], [3], &device)?;
+    /// let src = Tensor::from_vec(vec![5.0f32, 6.0, -1.0], [3], &device)?;
+    /// let largest = x.scatter_reduce(0, &index, &src, ScatterReduction::Amax, true)?;
+    /// assert_eq!(largest.to_vec::<f32>()?, [6.0, 2.0, 3.0]);
+    /// let means = x.scatter_reduce(0, &index, &src, ScatterReduction::Mean, false)?;
+    /// assert_eq!(means.to_vec::<f32>()?, [5.5, 2.0, -1.0]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[track_caller]
+    pub fn scatter_reduce(
+        &self,
+        axis: isize,
+        index: &Tensor,
+        src: &Tensor,
+        reduce: ScatterReduction,
+        include_self: bool,
+    ) -> Result<Tensor> {
+        let at = resolve_axis("scatter_reduce", axis, self.rank())?;
+        let src = &corner(src, None, index.shape())?;
+        // The checks of a scatter, before any part is computed.
+        Scatter { axis: at, op: ScatterOp::Set }.infer(&[self, index, src])?;
+        if self.dtype() == DType::Bool {
+            let e = Error::dtype("scatter_reduce", self.dtype(), "numbers; cast the booleans");
+            return Err(self.describe(e, "self"));
+        }
+        match reduce {
+            ScatterReduction::Sum if include_self => self.scatter_add(axis, index, src),
+            ScatterReduction::Sum => self.scatter(axis, index, 0)?.scatter_add(axis, index, src),
+            ScatterReduction::Mean => self.scatter_mean(axis, index, src, include_self),
+            ScatterReduction::Prod => self.scatter_product(at, index, src, include_self),
+            ScatterReduction::Amax => self.scatter_extreme(at, index, src, false, include_self),
+            ScatterReduction::Amin => self.scatter_extreme(at, index, src, true, include_self),
+        }
+    }
+
+    #[track_caller]
+    fn scatter_mean(&self, axis: isize, index: &Tensor, src: &Tensor, include_self: bool) -> Result<Tensor> {
+        let dtype = self.dtype();
+        let wide = if dtype.is_float() { dtype.compute() } else { dtype.accumulate() };
+        let (x, src) = (self.to_dtype(wide)?, src.to_dtype(wide)?);
+        let base = if include_self { x } else { x.scatter(axis, index, 0)? };
+        let one = Tensor::ones([], DType::I64, self.device())?;
+        let start = Tensor::full([], i64::from(include_self), DType::I64, self.device())?.expand(self.shape())?;
+        let count = start.scatter_add(axis, index, &one.expand(index.shape())?)?.maximum(1)?.to_dtype(wide)?;
+        let sum = base.scatter_add(axis, index, &src)?;
+        let mean = if dtype.is_float() { sum.div(&count)? } else { sum.floor_div(&count)? };
+        mean.to_dtype(dtype)
+    }
+
+    #[track_caller]
+    fn scatter_product(&self, at: usize, index: &Tensor, src: &Tensor, include_self: bool) -> Result<Tensor> {
+        let (axis, n, wide) = (at as isize, index.shape()[at], self.dtype().compute());
+        let (places, order) = sorted(index, at, false)?;
+        let mut product = src.to_dtype(wide)?.gather(axis, &order)?;
+        let mut step = 1;
+        // After each round an element holds the product of `2 * step` from it on, within its place.
+        while step < n {
+            let (head, tail) = (product.narrow(axis, 0, n - step)?, product.narrow(axis, step, n - step)?);
+            let together = places.narrow(axis, 0, n - step)?.eq(&places.narrow(axis, step, n - step)?)?;
+            // The factor is chosen, not the product: what is not taken then cannot reach the gradient.
+            let longer = head.mul(&together.where_(&tail, 1)?)?;
+            product = Tensor::cat(&[&longer, &product.narrow(axis, n - step, step)?], axis)?;
+            step = step.saturating_mul(2);
+        }
+        // The first of each place holds the whole product; backwards it is the last, which stays.
+        let (places, product) = (places.flip(axis)?, product.flip(axis)?);
+        let x = self.to_dtype(wide)?;
+        let y = if include_self {
+            let ones = Tensor::ones([], wide, self.device())?.expand(self.shape())?;
+            x.mul(&ones.scatter(axis, &places, &product)?)?
+        } else {
+            x.scatter(axis, &places, &product)?
+        };
+        y.to_dtype(self.dtype())
+    }
+
+    #[track_caller]
+    fn scatter_extreme(
+        &self,
+        at: usize,
+        index: &Tensor,
+        src: &Tensor,
+        smallest: bool,
+        include_self: bool,
+    ) -> Result<Tensor> {
+        let axis = at as isize;
+        // NaN comes last in ascending order only, so the smallest of floats are the largest of their negatives.
+        let negate = smallest && self.dtype().is_float();
+        let turned = |t: &Tensor| if negate { t.detach().neg() } else { Ok(t.detach()) };
+        let (x, values) = (turned(self)?, turned(src)?);
+        let (values, order) = sorted(&values, at, smallest && !negate)?;
+        let mut y = x.scatter(axis, &index.gather(axis, &order)?, &values)?;
+        if include_self {
+            y = if smallest && !negate { y.minimum(&x)? } else { y.maximum(&x)? };
+        }
+        if negate {
+            y = y.neg()?;
+        }
+        apply_one(ScatterExtreme { axis: at, include_self }, &[self, index, src, &y])
+    }
+}

@@ -1,0 +1,92 @@
+//! `unfold_axis`: all windows of an axis, as a view. The gradient adds up what overlaps.
+
+use gradus_backend::shape::resolve_axis;
+use gradus_backend::{Backend, DType, Error, Layout, Result, Shape, View, ViewMut};
+use smallvec::SmallVec;
+
+use super::gather::index_along;
+use super::{Context, Grads, Keep, Operation, Outputs, apply_view, grads, one};
+use crate::Tensor;
+
+/// Windows of an axis, whose elements become a new last axis.
+#[derive(Debug, Clone)]
+pub struct UnfoldAxis {
+    /// The axis.
+    pub axis: usize,
+    /// Elements of a window.
+    pub size: usize,
+    /// From window to window, at least 1.
+    pub step: usize,
+}
+
+impl UnfoldAxis {
+    fn layout(&self, x: &Layout) -> Result<Layout> {
+        let len = x.dims()[self.axis];
+        if self.size > len || self.step == 0 {
+            let m = format!("windows of {} in steps of {} on axis {} of size {len}", self.size, self.step, self.axis);
+            let e = Error::argument("unfold_axis", m);
+            return Err(e.help("a window is at most as long as its axis, and a step is at least 1"));
+        }
+        let windows = (len - self.size) / self.step + 1;
+        let mut dims: SmallVec<[usize; 9]> = x.dims().into();
+        let mut strides: SmallVec<[isize; 9]> = x.strides().into();
+        dims[self.axis] = windows;
+        dims.push(self.size);
+        strides.push(strides[self.axis]);
+        // A single window is never stepped over: its stride stays small, so that no product can overflow.
+        if windows > 1 {
+            strides[self.axis] *= self.step as isize;
+        }
+        Layout::from_parts(Shape::new(&dims)?, &strides, x.offset(), x.span().end)
+    }
+}
+
+impl Operation for UnfoldAxis {
+    fn name(&self) -> &str {
+        "unfold_axis"
+    }
+
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+        Ok(one(*self.layout(inputs[0].layout())?.shape(), inputs[0].dtype()))
+    }
+
+    fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        backend.copy_strided(inputs[0].with(&self.layout(inputs[0].layout)?), &mut outputs[0])
+    }
+
+    fn keeps(&self, _: &[bool]) -> Keep {
+        Keep::NONE
+    }
+
+    fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
+        let Some(g) = &g[0] else { return Ok(grads([None])) };
+        let len = ctx.input_spec(0).shape[self.axis];
+        let from = Tensor::arange(0, len as i64, 1, DType::I64, g.device())?;
+        let from = from.unfold_axis(0, self.size, self.step)?.flatten(0, 1)?;
+        let axis = self.axis as isize;
+        let side_by_side = g.movedim(&[-1], &[axis + 1])?.flatten(axis, axis + 1)?;
+        let index = index_along(&from, side_by_side.shape(), self.axis)?;
+        Ok(grads([Some(side_by_side.scatter_add_into(self.axis, &index, len)?)]))
+    }
+}
+
+impl Tensor {
+    /// The windows of `size` elements at every `step`-th place of an axis that holds a whole one: the axis counts the
+    /// windows, and a new last axis the elements of each. A view. PyTorch's `Tensor.unfold`.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+    /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    /// let x = Tensor::from_vec(vec![1, 2, 3, 4, 5i64], [5], &device)?;
+    /// let y = x.unfold_axis(0, 3, 2)?;
+    /// assert_eq!((y.shape(), y.to_vec::<i64>()?), (&[2, 3][..], vec![1, 2, 3, 3, 4, 5]));
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[track_caller]
+    pub fn unfold_axis(&self, axis: isize, size: usize, step: usize) -> Result<Tensor> {
+        let axis = resolve_axis("unfold_axis", axis, self.rank())?;
+        let op = UnfoldAxis { axis, size, step };
+        let layout = op.layout(self.layout()).map_err(|e| self.describe(e, "self"))?;
+        Ok(apply_view(op, self, layout))
+    }
+}
