@@ -1,13 +1,15 @@
 //! Project chores, run as `cargo xtask <command>`.
 //!
 //! `ci` checks everything a change must pass, `tidy` the rules that neither the compiler nor clippy knows, `packages` the
-//! budget of dependencies, and `digits` what the README promises of its first command. The exit code is 0 when all is well, 1 when a check fails and 2 when the
+//! budget of dependencies, `digits` what the README promises of its first command, and `gallery` makes the page of pictures.
+//! The exit code is 0 when all is well, 1 when a check fails and 2 when the
 //! command line is wrong.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout)]
 
 mod ci;
 mod digits;
+mod gallery;
 mod packages;
 mod tidy;
 
@@ -21,7 +23,8 @@ commands:
   ci [--skip-tests]  format, clippy, tests, docs, tidy and digits, up to the first failure
   tidy               layering, unsafe code, leftovers, file lengths, links, number of packages
   packages           how many packages `gradus` with default features depends on
-  digits             trains the digits for several seeds: accuracy, time, equal bits for 1 and 2 threads";
+  digits             trains the digits for several seeds: accuracy, time, equal bits for 1 and 2 threads
+  gallery            makes docs/gallery.md and its pictures anew";
 
 /// What a command line asks for.
 #[derive(Debug, PartialEq)]
@@ -30,6 +33,7 @@ enum Task {
     Tidy,
     Packages,
     Digits,
+    Gallery,
     Help,
 }
 
@@ -41,9 +45,10 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
         ["tidy"] => Ok(Task::Tidy),
         ["packages"] => Ok(Task::Packages),
         ["digits"] => Ok(Task::Digits),
+        ["gallery"] => Ok(Task::Gallery),
         ["help" | "--help" | "-h", ..] => Ok(Task::Help),
         [] => Err("no command given".into()),
-        ["ci" | "tidy" | "packages" | "digits", rest @ ..] => {
+        ["ci" | "tidy" | "packages" | "digits" | "gallery", rest @ ..] => {
             Err(format!("`{}` does not take `{}`", arguments[0], rest.join(" ")))
         }
         [unknown, ..] => Err(format!("unknown command `{unknown}`")),
@@ -77,6 +82,7 @@ fn main() -> ExitCode {
         Task::Tidy => tidy::run(&root()),
         Task::Packages => packages::run(&root()),
         Task::Digits => digits::run(&root()),
+        Task::Gallery => gallery::run(&root()),
         Task::Help => {
             println!("{USAGE}");
             Ok(())
@@ -102,6 +108,7 @@ mod tests {
         assert_eq!(parse(&["tidy"]), Ok(Task::Tidy));
         assert_eq!(parse(&["packages"]), Ok(Task::Packages));
         assert_eq!(parse(&["digits"]), Ok(Task::Digits));
+        assert_eq!(parse(&["gallery"]), Ok(Task::Gallery));
         assert_eq!(parse(&["--help"]), Ok(Task::Help));
     }
 

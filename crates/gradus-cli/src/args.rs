@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-/// Trains neural networks and predicts with them.
+/// Trains neural networks, predicts with them, and filters pictures.
 #[derive(Debug, Parser)]
 #[command(name = "gradus", version, arg_required_else_help = true, max_term_width = 100)]
 pub(crate) struct Args {
@@ -21,6 +21,12 @@ pub(crate) enum Command {
     },
     /// Say what is on pictures
     Predict(PredictArgs),
+    /// Filter a picture: blur, edges, size and more, in chains
+    #[command(arg_required_else_help = true, after_help = crate::filters::HELP)]
+    Image {
+        #[command(subcommand)]
+        filter: crate::filters::Filter,
+    },
     /// List what this machine can compute on
     Devices(DevicesArgs),
 }
@@ -84,7 +90,7 @@ pub(crate) struct PredictArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) model: PathBuf,
 
-    /// PNG pictures, one digit each, bright on dark
+    /// PNG or JPEG pictures, one digit each, bright on dark
     #[arg(required = true, value_name = "IMAGE.png")]
     pub(crate) images: Vec<PathBuf>,
 
@@ -124,7 +130,7 @@ pub(crate) struct Common {
     pub(crate) json: bool,
 }
 
-fn number(text: &str, from: usize, to: usize) -> Result<usize, String> {
+pub(crate) fn number(text: &str, from: usize, to: usize) -> Result<usize, String> {
     let number = text.parse::<usize>().ok().filter(|n| (from..=to).contains(n));
     number.ok_or_else(|| format!("give a whole number from {from} to {to}"))
 }
@@ -137,7 +143,7 @@ fn batch_size(text: &str) -> Result<usize, String> {
     number(text, 1, 1_000_000)
 }
 
-fn threads(text: &str) -> Result<usize, String> {
+pub(crate) fn threads(text: &str) -> Result<usize, String> {
     number(text, 1, 1024)
 }
 

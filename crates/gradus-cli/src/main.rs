@@ -1,4 +1,5 @@
-//! The `gradus` command: trains networks, predicts with them, and shows what it can compute on.
+//! The `gradus` command: trains networks, predicts with them, filters pictures, and shows what it can compute
+//! on.
 //!
 //! The exit code is 0 when all is well, 1 for an error, whose text goes to standard error, and 2 for a command line that
 //! makes no sense.
@@ -7,6 +8,7 @@
 mod args;
 mod commands;
 mod config;
+mod filters;
 mod interrupt;
 mod network;
 mod output;
@@ -14,6 +16,7 @@ mod picture;
 mod progress;
 mod resize;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -21,10 +24,16 @@ use clap::Parser;
 use args::{Args, Command, TrainCommand};
 
 fn main() -> ExitCode {
-    let outcome = match Args::parse().command {
-        Command::Train { what: TrainCommand::Digits(args) } => commands::train::run(&args),
-        Command::Predict(args) => commands::predict::run(&args),
-        Command::Devices(args) => commands::devices::run(&args),
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let outcome = match words.split_first() {
+        // Chains of filters are more than one command line to the parser.
+        Some((first, filters)) if first == "image" => filter(filters::parse(filters)),
+        _ => match Args::parse().command {
+            Command::Train { what: TrainCommand::Digits(args) } => commands::train::run(&args),
+            Command::Predict(args) => commands::predict::run(&args),
+            Command::Image { filter: only } => filter(filters::chain(vec![only])),
+            Command::Devices(args) => commands::devices::run(&args),
+        },
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -32,5 +41,12 @@ fn main() -> ExitCode {
             output::complain(&format!("error: {error}"));
             ExitCode::FAILURE
         }
+    }
+}
+
+fn filter(chain: Result<filters::Chain, clap::Error>) -> gradus::Result<()> {
+    match chain {
+        Ok(chain) => commands::image::run(&chain),
+        Err(e) => e.exit(),
     }
 }

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use gradus::prelude::*;
-use support::{folder, gradus, gzip, idx, png, snapshot, striped_folder, stripes, succeed, text};
+use support::{folder, gradus, gzip, idx, png, png_of, snapshot, striped_folder, stripes, succeed, text};
 
 /// Exit codes.
 const FAILS: i32 = 1;
@@ -70,6 +70,36 @@ fn command_lines_that_make_no_sense() {
         ("predict --model m", &["IMAGE.png"]),
         ("predict --model", &["--model"]),
         ("devices extra", &["extra"]),
+        ("image", &["Usage"]),
+        ("image smear a.png b.png", &["smear"]),
+        ("image blur a.png b.png", &["--sigma"]),
+        ("image blur --sigma -1 a.png b.png", &["'-1'", "from 0 to 1000"]),
+        ("image blur --sigma nan a.png b.png", &["'nan'"]),
+        ("image blur --sigma inf a.png b.png", &["'inf'"]),
+        ("image blur --sigma 1 --border wrap a.png b.png", &["wrap", "reflect"]),
+        ("image blur --sigma 1 --radius 1.5 a.png b.png", &["1.5"]),
+        ("image sobel --threshold -2 a.png b.png", &["'-2'"]),
+        ("image threshold --at 1.5 a.png b.png", &["'1.5'", "from 0 to 1"]),
+        ("image brightness a.png b.png", &["--factor"]),
+        ("image brightness --factor x a.png b.png", &["'x'"]),
+        ("image resize a.png b.png", &["--width", "--height"]),
+        ("image resize --width 0 a.png b.png", &["'0'", "from 1 to"]),
+        ("image resize --width 9999999 a.png b.png", &["'9999999'"]),
+        ("image resize --width 9 --filter sinc a.png b.png", &["sinc", "bicubic"]),
+        ("image crop --width 5 a.png b.png", &["--height"]),
+        ("image crop --width 5 --height 5 --left 1 a.png b.png", &["--top"]),
+        ("image flip a.png b.png", &["--horizontal", "--vertical"]),
+        ("image rotate --degrees 1e9 a.png b.png", &["1e9", "from -360 to 360"]),
+        ("image invert", &["two pictures", "given: none"]),
+        ("image invert a.png", &["two pictures", "given: 'a.png'"]),
+        ("image invert a.png b.png c.png", &["given: 'a.png' 'b.png' 'c.png'"]),
+        ("image invert --quality 0 a.png b.jpg", &["'0'", "from 1 to 100"]),
+        ("image invert a.png + sobel b.png", &["'a.png' comes before the last filter"]),
+        ("image invert --device cpu + sobel a.png b.png", &["--device comes before the last filter"]),
+        ("image invert + a.png b.png", &["a.png"]),
+        ("image + invert a.png b.png", &["missing beside `+`"]),
+        ("image invert + + sobel a.png b.png", &["missing beside `+`"]),
+        ("image invert + sobel --amount 2 a.png b.png", &["--amount"]),
     ] {
         check(dir.path(), line, USAGE, says);
     }
@@ -323,6 +353,63 @@ fn pictures_that_are_none() {
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let line = format!("predict --model model.safetensors {}", pipe.display());
         check(dir.path(), &line, FAILS, &["pipe.png is not a file"]);
+    }
+}
+
+#[test]
+fn pictures_that_cannot_be_filtered() {
+    use png::{BitDepth, ColorType};
+    let dir = tempfile::tempdir().unwrap();
+    let good = png(4, 4, &[100; 16]);
+    let mut huge = good.clone();
+    huge[16..24].copy_from_slice(&[0, 0, 0xff, 0xff, 0, 0, 0xff, 0xff]);
+    let sum = crc(&huge[12..29]);
+    huge[29..33].copy_from_slice(&sum.to_be_bytes());
+    let rgba = png_of(ColorType::Rgba, BitDepth::Eight, 1, 1, &[1, 2, 3, 4]);
+    let deep = png_of(ColorType::Grayscale, BitDepth::Sixteen, 2, 2, &[9; 8]);
+    for (name, contents) in [
+        ("good.png", &good[..]),
+        ("empty.png", b""),
+        ("text.png", b"this is a text, not a picture"),
+        ("cut.png", &good[..good.len() - 20]),
+        ("end.png", &good[..good.len() - 12]),
+        ("cut-deep.png", &deep[..deep.len() / 2]),
+        ("huge.png", &huge),
+        ("gif.png", b"GIF89a\x01\x00\x01\x00\x00\x00\x00;"),
+        ("cut.jpg", b"\xff\xd8\xff\xe0\x00\x10JFIF\x00\x01"),
+        ("rgba.png", &rgba),
+        ("used.png", b"mine"),
+    ] {
+        fs::write(dir.path().join(name), contents).unwrap();
+    }
+    folder(&dir.path().join("folder.png"), &[]);
+    for (words, says) in [
+        ("invert none.png out.png", &["none.png", "help: "][..]),
+        ("invert folder.png out.png", &["folder.png is not a file"]),
+        ("invert empty.png out.png", &["empty.png is neither a PNG nor a JPEG"]),
+        ("invert text.png out.png", &["text.png is neither"]),
+        ("invert gif.png out.png", &["gif.png is neither", "convert it"]),
+        ("invert cut.png out.png", &["cut.png", "help: "]),
+        ("invert end.png out.png", &["end.png is cut off"]),
+        ("invert cut-deep.png out.png", &["cut-deep.png", "help: "]),
+        ("invert cut.jpg out.png", &["cut.jpg", "help: "]),
+        ("invert huge.png out.png", &["huge.png"]),
+        ("invert good.png out", &["out: the name says no format", ".png"]),
+        ("invert good.png out.gif", &["out.gif: the name says no format"]),
+        ("invert good.png used.png", &["used.png is there already", "--force"]),
+        ("invert good.png folder.png --force", &["folder.png is there already, and no file"]),
+        ("invert good.png no/folder/out.png", &["no/folder/out.png"]),
+        ("invert rgba.png out.jpg", &["JPEG has no alpha", "write a .png"]),
+        ("invert good.png out.png --device abacus", &["abacus", "this build has: cpu"]),
+        ("crop --width 9 --height 2 good.png out.png", &["2 x 9 pixels are not within 4 x 4"]),
+        ("crop --width 2 --height 2 --left 3 --top 0 good.png out.png", &["not within 4 x 4"]),
+        ("resize --width 60000 --height 60000 good.png out.png", &["60000 x 60000 pixels", "at most"]),
+        #[cfg(target_os = "linux")]
+        ("invert good.png /proc/out.png", &["/proc/out.png"]),
+        #[cfg(target_os = "linux")]
+        ("invert /dev/null out.png", &["/dev/null is not a file"]),
+    ] {
+        check(dir.path(), &format!("image {words}"), FAILS, says);
     }
 }
 

@@ -22,8 +22,9 @@ pub use autograd::{BackwardOptions, GradModeGuard, Gradients, Node, enable_grad,
 pub use device::Device;
 pub use generator::Generator;
 pub use ops::{
-    AttentionOptions, Causal, ConvOptions, Elementwise, Ellipsis, Gemm, INFER, Index, Indexing, IntoIndex, NewAxis,
-    Operand, PadMode, PoolOptions, Reduction, ScatterReduction, Strided, Unique,
+    AttentionOptions, Causal, ConvOptions, Elementwise, Ellipsis, Gemm, GridPadding, GridSample, INFER, Index,
+    Indexing, Interpolate, Interpolation, IntoIndex, NewAxis, Operand, PadMode, PoolOptions, Reduction, Resized,
+    Sampling, ScatterReduction, Strided, Unique,
 };
 pub use storage::Storage;
 pub use tensor::Tensor;

@@ -36,7 +36,7 @@
 //! ```
 //!
 //! The parts are modules: [`tensor`] (operations and gradients), [`nn`] (layers, optimisers), [`data`] (datasets, loaders),
-//! [`train`] (a trainer, metrics, run folders), [`backend`] (the contract for hardware), `cpu` (the CPU behind it). The
+//! [`image`] (filters, PNG and JPEG files), [`train`] (a trainer, metrics, run folders), [`backend`] (the contract for hardware), `cpu` (the CPU behind it). The
 //! [`prelude`] has what most programs use.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -50,6 +50,7 @@ pub use gradus_backend as backend;
 #[cfg(feature = "cpu")]
 pub use gradus_cpu as cpu;
 pub use gradus_data as data;
+pub use gradus_image as image;
 pub use gradus_nn as nn;
 pub use gradus_tensor as tensor;
 pub use gradus_train as train;

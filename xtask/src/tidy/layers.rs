@@ -11,6 +11,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("gradus-nn-derive", &[]),
     ("gradus-nn", &["gradus-tensor", "gradus-backend", "gradus-nn-derive"]),
     ("gradus-data", &["gradus-tensor", "gradus-backend"]),
+    ("gradus-image", &["gradus-tensor", "gradus-backend"]),
     ("gradus-train", &["gradus-nn", "gradus-data", "gradus-tensor", "gradus-backend"]),
     (
         "gradus",
@@ -22,6 +23,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "gradus-nn-derive",
             "gradus-nn",
             "gradus-data",
+            "gradus-image",
             "gradus-train",
         ],
     ),

@@ -1,6 +1,7 @@
 //! The commands, one a file.
 
 pub(crate) mod devices;
+pub(crate) mod image;
 pub(crate) mod predict;
 pub(crate) mod train;
 

@@ -97,9 +97,18 @@ pub(crate) fn striped_folder(at: &Path, count: usize, side: usize) -> PathBuf {
 
 /// A grey PNG picture.
 pub(crate) fn png(width: u32, height: u32, pixels: &[u8]) -> Vec<u8> {
+    png_of(png::ColorType::Grayscale, png::BitDepth::Eight, width, height, pixels)
+}
+
+/// A PNG picture of these samples; a palette has the colours 10, 20, 30 and 200, 100, 0.
+pub(crate) fn png_of(color: png::ColorType, depth: png::BitDepth, width: u32, height: u32, samples: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut encoder = png::Encoder::new(&mut bytes, width, height);
-    encoder.set_color(png::ColorType::Grayscale);
-    encoder.write_header().unwrap().write_image_data(pixels).unwrap();
+    encoder.set_color(color);
+    encoder.set_depth(depth);
+    if color == png::ColorType::Indexed {
+        encoder.set_palette(vec![10, 20, 30, 200, 100, 0]);
+    }
+    encoder.write_header().unwrap().write_image_data(samples).unwrap();
     bytes
 }

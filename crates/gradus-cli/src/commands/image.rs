@@ -1,0 +1,118 @@
+//! `gradus image`: filters from one picture to another.
+
+use gradus::image::{self, Border, Format, LoadOptions, Range, Rotate, SaveOptions};
+use gradus::prelude::*;
+use gradus::tensor::{Interpolate, Interpolation, Sampling};
+
+use crate::filters::{BorderName, Chain, Filter, ResizeName, RotateName};
+use crate::output::say;
+
+/// No filter makes a picture of more pixels.
+const MOST_PIXELS: usize = 100_000_000;
+
+/// Reads the picture, applies the filters in turn, and writes the result.
+pub(crate) fn run(chain: &Chain) -> Result<()> {
+    let files = &chain.files;
+    let device = super::open(files.device.as_deref().unwrap_or("cpu"), files.threads)?;
+    // What cannot be written is said before anything is computed.
+    let format = Format::of_name(&chain.output)?;
+    if !files.force && chain.output.symlink_metadata().is_ok() {
+        let m = format!("{} is there already", chain.output.display());
+        return Err(Error::new(ErrorKind::Io, "image", m).help("give another name, or replace it with --force"));
+    }
+    let _guard = no_grad();
+    let read = image::load(&chain.input, &device, LoadOptions { most_pixels: MOST_PIXELS, ..LoadOptions::default() })?;
+    let deep = read.dtype().is_float() && format == Format::Png;
+    let mut picture = image::to_float(&read, DType::F32)?;
+    for filter in &chain.filters {
+        picture = apply(filter, &picture)?;
+    }
+    if deep {
+        picture = picture.clamp(0.0, 1.0)?.mul(65535.0)?.round()?.to_dtype(DType::U16)?;
+    }
+    let quality = files.quality.unwrap_or(SaveOptions::default().quality);
+    image::save(&chain.output, &picture, SaveOptions { overwrite: files.force, quality })?;
+    let (channels, height, width) = (picture.size(0)?, picture.size(1)?, picture.size(2)?);
+    let output = chain.output.display().to_string();
+    say(&format!("{output}: {width} x {height} pixels, channels: {channels}"))?;
+    if files.json {
+        let json = serde_json::json!({ "image": output, "width": width, "height": height, "channels": channels });
+        say(&json.to_string())?;
+    }
+    Ok(())
+}
+
+fn apply(filter: &Filter, x: &Tensor) -> Result<Tensor> {
+    match *filter {
+        Filter::Blur { sigma, radius, border, .. } => {
+            let border = match border {
+                BorderName::Replicate => Border::Replicate,
+                BorderName::Zero => Border::Zero,
+                BorderName::Reflect => Border::Reflect,
+            };
+            image::gaussian_blur(x, sigma, radius, border)
+        }
+        Filter::Sobel { threshold, .. } => image::sobel(x, threshold),
+        Filter::Grayscale { keep_channels, .. } => image::grayscale(x, keep_channels),
+        Filter::Threshold { at, .. } => image::threshold(x, at),
+        Filter::Brightness { factor, .. } => image::brightness(x, factor, Range::Open),
+        Filter::Contrast { factor, about_mean: false, .. } => image::contrast(x, factor, Range::Open),
+        Filter::Contrast { factor, about_mean: true, .. } => image::contrast_about_mean(x, factor, Range::Open),
+        Filter::Invert { .. } => image::invert(x),
+        Filter::Sharpen { amount, .. } => image::sharpen(x, amount),
+        Filter::Resize { width, height, filter, .. } => {
+            let (height, width) = size(x.size(1)?, x.size(2)?, height, width);
+            if height.saturating_mul(width) > MOST_PIXELS {
+                let e = Error::argument("image", format!("resize would make {width} x {height} pixels"));
+                return Err(e.help(format!("a picture has at most {MOST_PIXELS} pixels")));
+            }
+            let how = match filter {
+                ResizeName::Nearest => Interpolation::NearestExact.into(),
+                ResizeName::Bilinear => Interpolate::from(Interpolation::Bilinear).antialias(),
+                ResizeName::Bicubic => Interpolate::from(Interpolation::Bicubic).antialias(),
+                ResizeName::Area => Interpolation::Area.into(),
+            };
+            image::resize_with(x, height, width, how)
+        }
+        Filter::Crop { width, height, left, top, .. } => match (top, left) {
+            (Some(top), Some(left)) => image::crop(x, top, left, height, width),
+            _ => image::center_crop(x, height, width),
+        },
+        Filter::Flip { horizontal, vertical, .. } => {
+            let x = if horizontal { image::flip_horizontal(x)? } else { x.clone() };
+            if vertical { image::flip_vertical(&x) } else { Ok(x) }
+        }
+        Filter::Rotate { degrees, expand, filter, .. } => {
+            let sampling = match filter {
+                RotateName::Nearest => Sampling::Nearest,
+                RotateName::Bilinear => Sampling::Bilinear,
+                RotateName::Bicubic => Sampling::Bicubic,
+            };
+            image::rotate(x, degrees, Rotate { expand, sampling })
+        }
+    }
+}
+
+/// Height and width; the one that is not given keeps the ratio, and is 1 at least.
+fn size(h: usize, w: usize, height: Option<usize>, width: Option<usize>) -> (usize, usize) {
+    let by_ratio = |to: usize, own: usize, other: usize| ((to * own + other / 2) / other.max(1)).max(1);
+    match (height, width) {
+        (Some(height), Some(width)) => (height, width),
+        (Some(height), None) => (height, by_ratio(height, w, h)),
+        (None, Some(width)) => (by_ratio(width, h, w), width),
+        (None, None) => (h, w),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size;
+
+    #[test]
+    fn the_ratio_is_kept() {
+        assert_eq!(size(300, 400, None, Some(100)), (75, 100));
+        assert_eq!(size(300, 400, Some(100), None), (100, 133));
+        assert_eq!(size(1, 1000, None, Some(10)), (1, 10));
+        assert_eq!(size(3, 4, Some(7), Some(9)), (7, 9));
+    }
+}

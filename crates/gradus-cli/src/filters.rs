@@ -1,0 +1,377 @@
+//! The filters of `gradus image`, and the chains that `+` makes of them.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+
+use crate::args::{Args, Command, number, threads};
+
+/// What `gradus image --help` says after the list of filters.
+pub(crate) const HELP: &str = "\
+Filters in a row are joined by a word of its own, `+`; the pictures, and the options about files and devices, come once,
+after the last filter:
+
+  gradus image blur --sigma 2 + grayscale + resize --width 100 in.png out.png
+
+IN is a PNG or JPEG file, whatever its name; the name of OUT ends in .png, .jpg or .jpeg. A file that is there already is
+replaced only with --force. Colours are from 0 (dark) to 1 (bright), whatever the file's bits, and only OUT cuts off what is
+outside; a PNG of 16 bits a channel gives one of 16 bits. Transparency stays as it is, and moves with its pixels.";
+
+/// The longest side that a picture is given.
+const LONGEST: usize = 65_535;
+
+/// A chain of filters from one file to another.
+#[derive(Debug)]
+pub(crate) struct Chain {
+    pub(crate) filters: Vec<Filter>,
+    pub(crate) input: PathBuf,
+    pub(crate) output: PathBuf,
+    pub(crate) files: Files,
+}
+
+/// A command line that makes no sense.
+fn wrong(message: String) -> clap::Error {
+    let mut command = Args::command();
+    // Built, so that the subcommand's usage line has the program's name.
+    command.build();
+    match command.find_subcommand_mut("image") {
+        Some(image) => image.error(ErrorKind::ValueValidation, message),
+        None => command.error(ErrorKind::ValueValidation, message),
+    }
+}
+
+/// Takes the words after `gradus image` apart: the filters between the words `+`.
+pub(crate) fn parse(words: &[OsString]) -> Result<Chain, clap::Error> {
+    let steps: Vec<&[OsString]> = words.split(|word| word == "+").collect();
+    let mut filters = Vec::new();
+    for step in &steps {
+        if step.is_empty() && steps.len() > 1 {
+            return Err(wrong("a filter is missing beside `+`: write `FILTER + FILTER IN OUT`".into()));
+        }
+        let prefix = [OsString::from("gradus"), OsString::from("image")];
+        match Args::try_parse_from(prefix.iter().chain(*step))?.command {
+            Command::Image { filter } => filters.push(filter),
+            _ => return Err(wrong("this is no filter".into())),
+        }
+    }
+    chain(filters)
+}
+
+/// The filters as a chain: the last one names the files, the others none.
+pub(crate) fn chain(filters: Vec<Filter>) -> Result<Chain, clap::Error> {
+    let Some((last, others)) = filters.split_last() else { return Err(wrong("there is no filter".into())) };
+    if let Some(early) = others.iter().map(Filter::files).find(|files| **files != Files::default()) {
+        let what = early.given();
+        return Err(wrong(format!("{what} comes before the last filter; pictures and their options come last")));
+    }
+    let files = last.files().clone();
+    match &files.pictures[..] {
+        [input, output] => Ok(Chain { input: input.clone(), output: output.clone(), files, filters }),
+        given => {
+            let given = given.iter().map(|p| format!("'{}'", p.display())).collect::<Vec<_>>().join(" ");
+            let given = if given.is_empty() { "none".to_owned() } else { given };
+            Err(wrong(format!("two pictures come after the last filter, IN and OUT; given: {given}")))
+        }
+    }
+}
+
+/// The pictures, and what is said about them and the device.
+#[derive(Debug, Clone, Default, PartialEq, clap::Args)]
+pub(crate) struct Files {
+    /// The picture to read and the picture to write, after the last filter
+    #[arg(value_name = "IN OUT")]
+    pictures: Vec<PathBuf>,
+
+    /// Replace OUT if it is there already
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// Quality of a JPEG file, 1 to 100 [default: 90]
+    #[arg(long, value_name = "N", value_parser = quality)]
+    pub(crate) quality: Option<u8>,
+
+    /// What to compute on: see `gradus devices` [default: cpu]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) device: Option<String>,
+
+    /// Threads of the CPU [default: one a core, or GRADUS_NUM_THREADS]
+    #[arg(long, value_name = "N", value_parser = threads)]
+    pub(crate) threads: Option<usize>,
+
+    /// Print one JSON object as the last line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Files {
+    /// The first thing that was given.
+    fn given(&self) -> String {
+        let named = [
+            ("--force", self.force),
+            ("--quality", self.quality.is_some()),
+            ("--device", self.device.is_some()),
+            ("--threads", self.threads.is_some()),
+            ("--json", self.json),
+        ];
+        match self.pictures.first() {
+            Some(picture) => format!("'{}'", picture.display()),
+            None => named.iter().find(|(_, given)| *given).map_or_else(String::new, |(name, _)| (*name).to_owned()),
+        }
+    }
+}
+
+/// A filter with its options. Every one has [`Files`], which only the last of a chain may fill.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Filter {
+    /// Blur by a Gaussian
+    Blur {
+        /// Its standard deviation in pixels, 0 to 1000
+        #[arg(long, value_name = "PIXELS", value_parser = sigma, allow_negative_numbers = true)]
+        sigma: f64,
+        /// Where it is cut off [default: 3 sigma, rounded up]
+        #[arg(long, value_name = "PIXELS", value_parser = radius)]
+        radius: Option<usize>,
+        /// What lies beyond the border
+        #[arg(long, value_enum, default_value = "replicate")]
+        border: BorderName,
+        #[command(flatten)]
+        files: Files,
+    },
+    /// Show edges: bright where colours change
+    Sobel {
+        /// Show white where an edge is at least this strong (a step from black to white is 4), else black
+        #[arg(long, value_name = "T", value_parser = factor, allow_negative_numbers = true)]
+        threshold: Option<f64>,
+        #[command(flatten)]
+        files: Files,
+    },
+    /// Colours to grey (0.299 red + 0.587 green + 0.114 blue)
+    Grayscale {
+        /// Keep red, green and blue channels, all alike, and alpha
+        #[arg(long)]
+        keep_channels: bool,
+        #[command(flatten)]
+        files: Files,
+    },
+    /// Each channel to 1 where it is at least T, else 0
+    Threshold {
+        /// The bound, 0 to 1
+        #[arg(long, value_name = "T", default_value = "0.5", value_parser = unit, allow_negative_numbers = true)]
+        at: f64,
+        #[command(flatten)]
+        files: Files,
+    },
+    /// Multiply colours
+    Brightness {
+        /// Above 1 brighter, below darker
+        #[arg(long, value_name = "F", value_parser = factor, allow_negative_numbers = true)]
+        factor: f64,
+        #[command(flatten)]
+        files: Files,
+    },
+    /// Move colours away from mid-grey, or towards it
+    Contrast {
+        /// Above 1 more contrast, below less
+        #[arg(long, value_name = "F", value_parser = factor, allow_negative_numbers = true)]
+        factor: f64,
+        /// From the picture's mean instead of mid-grey
+        #[arg(long)]
+        about_mean: bool,
+        #[command(flatten)]
+        files: Files,
+    },
+    /// Turn bright into dark and dark into bright
+    Invert {
+        #[command(flatten)]
+        files: Files,
+    },
+    /// Make differences to neighbours larger
+    Sharpen {
+        /// How much
+        #[arg(long, value_name = "A", default_value = "1", value_parser = factor, allow_negative_numbers = true)]
+        amount: f64,
+        #[command(flatten)]
+        files: Files,
+    },
+    /// Another size; of width and height the one left out keeps the ratio
+    #[command(group(clap::ArgGroup::new("size").args(["width", "height"]).multiple(true).required(true)))]
+    Resize {
+        /// In pixels
+        #[arg(long, value_name = "PIXELS", value_parser = side)]
+        width: Option<usize>,
+        /// In pixels
+        #[arg(long, value_name = "PIXELS", value_parser = side)]
+        height: Option<usize>,
+        /// How values between pixels are found; bilinear and bicubic average over areas when they shrink
+        #[arg(long, value_enum, default_value = "bilinear")]
+        filter: ResizeName,
+        #[command(flatten)]
+        files: Files,
+    },
+    /// A section, by default from the middle
+    Crop {
+        /// In pixels
+        #[arg(long, value_name = "PIXELS", value_parser = side)]
+        width: usize,
+        /// In pixels
+        #[arg(long, value_name = "PIXELS", value_parser = side)]
+        height: usize,
+        /// Pixels left of it
+        #[arg(long, value_name = "PIXELS", value_parser = radius, requires = "top")]
+        left: Option<usize>,
+        /// Pixels above it
+        #[arg(long, value_name = "PIXELS", value_parser = radius, requires = "left")]
+        top: Option<usize>,
+        #[command(flatten)]
+        files: Files,
+    },
+    /// Mirror
+    #[command(group(clap::ArgGroup::new("axes").args(["horizontal", "vertical"]).multiple(true).required(true)))]
+    Flip {
+        /// Left becomes right
+        #[arg(long)]
+        horizontal: bool,
+        /// Top becomes bottom
+        #[arg(long)]
+        vertical: bool,
+        #[command(flatten)]
+        files: Files,
+    },
+    /// Turn counter-clockwise about the middle; what comes from outside is black or transparent
+    Rotate {
+        /// The angle
+        #[arg(long, value_name = "D", value_parser = angle, allow_negative_numbers = true)]
+        degrees: f64,
+        /// Make the picture as large as the turned one needs
+        #[arg(long)]
+        expand: bool,
+        /// How values between pixels are found
+        #[arg(long, value_enum, default_value = "bilinear")]
+        filter: RotateName,
+        #[command(flatten)]
+        files: Files,
+    },
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum BorderName {
+    Replicate,
+    Zero,
+    Reflect,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum ResizeName {
+    Nearest,
+    Bilinear,
+    Bicubic,
+    Area,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum RotateName {
+    Nearest,
+    Bilinear,
+    Bicubic,
+}
+
+impl Filter {
+    fn files(&self) -> &Files {
+        match self {
+            Filter::Blur { files, .. }
+            | Filter::Sobel { files, .. }
+            | Filter::Grayscale { files, .. }
+            | Filter::Threshold { files, .. }
+            | Filter::Brightness { files, .. }
+            | Filter::Contrast { files, .. }
+            | Filter::Invert { files }
+            | Filter::Sharpen { files, .. }
+            | Filter::Resize { files, .. }
+            | Filter::Crop { files, .. }
+            | Filter::Flip { files, .. }
+            | Filter::Rotate { files, .. } => files,
+        }
+    }
+}
+
+fn float(text: &str, from: f64, to: f64) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|n| (from..=to).contains(n));
+    number.ok_or_else(|| format!("give a number from {from} to {to}"))
+}
+
+fn sigma(text: &str) -> Result<f64, String> {
+    float(text, 0.0, 1000.0)
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    float(text, 0.0, 1e6)
+}
+
+fn unit(text: &str) -> Result<f64, String> {
+    float(text, 0.0, 1.0)
+}
+
+fn angle(text: &str) -> Result<f64, String> {
+    float(text, -360.0, 360.0)
+}
+
+fn radius(text: &str) -> Result<usize, String> {
+    number(text, 0, LONGEST)
+}
+
+fn side(text: &str) -> Result<usize, String> {
+    number(text, 1, LONGEST)
+}
+
+fn quality(text: &str) -> Result<u8, String> {
+    let n = number(text, 1, 100)?;
+    u8::try_from(n).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Chain, String> {
+        let words: Vec<OsString> = line.split(' ').filter(|w| !w.is_empty()).map(OsString::from).collect();
+        parse(&words).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn chains_are_taken_apart() {
+        let chain = parsed("blur --sigma 2 + grayscale + resize --width 100 in.png out.png --force").unwrap();
+        assert!(matches!(
+            chain.filters[..],
+            [
+                Filter::Blur { sigma: 2.0, .. },
+                Filter::Grayscale { keep_channels: false, .. },
+                Filter::Resize { width: Some(100), height: None, .. }
+            ]
+        ));
+        assert!(chain.files.force && chain.input.ends_with("in.png") && chain.output.ends_with("out.png"));
+        assert_eq!(parsed("invert --json a b").unwrap().filters.len(), 1);
+        // A word that only holds a + joins nothing.
+        assert_eq!(parsed("invert a+b ./+").unwrap().output, PathBuf::from("./+"));
+    }
+
+    #[test]
+    fn chains_that_make_no_sense_are_refused() {
+        for (line, says) in [
+            ("invert", "given: none"),
+            ("invert a", "given: 'a'"),
+            ("invert a b c", "given: 'a' 'b' 'c'"),
+            ("invert a b + grayscale c d", "'a' comes before the last filter"),
+            ("invert --force + grayscale c d", "--force comes before the last filter"),
+            ("invert --quality 3 + grayscale c d", "--quality comes before"),
+            ("+ invert a b", "missing beside `+`"),
+            ("invert + + invert a b", "missing beside `+`"),
+            ("invert a b +", "missing beside `+`"),
+            ("invert + a b", "unrecognized subcommand 'a'"),
+        ] {
+            let e = parsed(line).unwrap_err();
+            assert!(e.contains(says), "{line}: no `{says}` in\n{e}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Filters of 3x3 pixels: edges and sharpness.
+
+use gradus_tensor::{Result, Tensor};
+
+use crate::neighbours::{Border, weighted};
+use crate::picture::{Picture, not_negative};
+
+/// The strength of edges: `sqrt(gx^2 + gy^2)` of the luma, by Sobel's kernels (weights 1, 2, 1 times the difference of the
+/// neighbours on both sides; a step from 0 to 1 gives 4). Every colour channel gets it. With a `threshold` pixels become 1
+/// where it is reached, else 0. The border is replicated; the shape stays.
+///
+/// Without a threshold differentiable to any order; where there is no edge at all the slope is taken as 0.
+///
+/// # Errors
+/// A threshold that is negative or not finite, and what is no image.
+pub fn sobel(x: &Tensor, threshold: Option<f64>) -> Result<Tensor> {
+    const OP: &str = "sobel";
+    let picture = Picture::new(OP, x)?;
+    if let Some(t) = threshold {
+        not_negative(OP, "threshold", t)?;
+    }
+    if picture.is_empty() {
+        return Ok(x.clone());
+    }
+    let luma = picture.luma()?;
+    // Smoothed along one axis, then the difference along the other: exactly 0 where all is equal.
+    let (smooth, difference): ([f64; 3], [f64; 3]) = ([1.0, 2.0, 1.0], [-1.0, 0.0, 1.0]);
+    let column = |v: &[f64; 3], x: &Tensor| weighted(x, &[&v[..1], &v[1..2], &v[2..]], Border::Replicate);
+    let row = |v: &[f64; 3], x: &Tensor| weighted(x, &[v], Border::Replicate);
+    let across = row(&difference, &column(&smooth, &luma)?)?;
+    let down = column(&difference, &row(&smooth, &luma)?)?;
+    let squared = across.square()?.add(&down.square()?)?;
+    // The root of 1 stands in for that of 0, whose slope is infinite.
+    let flat = squared.eq(0.0)?;
+    let strength = flat.where_(0.0, &flat.where_(1.0, &squared)?.sqrt()?)?;
+    let edges = match threshold {
+        Some(t) => strength.ge(t)?.to_dtype(luma.dtype())?,
+        None => strength,
+    };
+    picture.with_alpha(&picture.spread(&edges)?)
+}
+
+/// Adds `amount` times the difference to the four neighbours: `x + amount * (4 x - left - right - up - down)`. An `amount`
+/// of 1 is the usual kernel (5 in the middle, -1 around it). The border is replicated; the shape stays. Floats may leave 0
+/// to 1. Differentiable to any order.
+///
+/// # Errors
+/// An amount that is negative or not finite, and what is no image.
+pub fn sharpen(x: &Tensor, amount: f64) -> Result<Tensor> {
+    const OP: &str = "sharpen";
+    let picture = Picture::new(OP, x)?;
+    not_negative(OP, "amount", amount)?;
+    if picture.is_empty() {
+        return Ok(x.clone());
+    }
+    let (a, middle) = (-amount, 1.0 + 4.0 * amount);
+    let kernel: [&[f64]; 3] = [&[0.0, a, 0.0], &[a, middle, a], &[0.0, a, 0.0]];
+    picture.with_alpha(&weighted(&picture.colour()?, &kernel, Border::Replicate)?)
+}

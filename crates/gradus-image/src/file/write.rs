@@ -1,0 +1,153 @@
+//! Writing.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind as IoKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use gradus_tensor::{DType, Error, ErrorKind, Result, Tensor};
+use image::codecs::jpeg::JpegEncoder;
+use image::codecs::png::PngEncoder;
+use image::{ExtendedColorType, ImageEncoder};
+
+use super::Format;
+use crate::convert::{to_bytes, to_hwc};
+
+const OP: &str = "save image";
+
+/// How [`save`] writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SaveOptions {
+    /// Whether a file that is there already is replaced; else it is an error.
+    pub overwrite: bool,
+    /// The quality of a JPEG file, 1 to 100.
+    pub quality: u8,
+}
+
+impl Default for SaveOptions {
+    fn default() -> Self {
+        SaveOptions { overwrite: true, quality: 90 }
+    }
+}
+
+/// Writes an image `[c, h, w]` in the format that the name says: floats (clamped to 0 to 1) and `u8` with 8 bits a channel,
+/// `u16` with 16 (PNG only). The file is whole or absent: it is written aside, flushed to the disk and renamed.
+///
+/// # Errors
+/// A name of another format, what is no image, NaN, an alpha channel or 16 bits for JPEG, a file that is there already
+/// unless it may be replaced, and a place that cannot be written to.
+pub fn save(path: impl AsRef<Path>, x: &Tensor, options: SaveOptions) -> Result<()> {
+    let path = path.as_ref();
+    check_free(path, options.overwrite)?;
+    let bytes = encode(x, Format::of_name(path)?, options.quality)?;
+    publish(path, &bytes, options.overwrite)
+}
+
+fn taken(path: &Path) -> Error {
+    Error::new(ErrorKind::Io, OP, format!("{} is there already", path.display())).help("allow it to be replaced")
+}
+
+/// Whether a file may be put there, as far as one can tell before.
+fn check_free(path: &Path, overwrite: bool) -> Result<()> {
+    match fs::metadata(path) {
+        Ok(about) if !about.is_file() => {
+            let e = Error::new(ErrorKind::Io, OP, format!("{} is there already, and no file", path.display()));
+            Err(e.help("give another name"))
+        }
+        Ok(_) if !overwrite => Err(taken(path)),
+        _ => Ok(()),
+    }
+}
+
+/// Puts the bytes there in one piece.
+fn publish(path: &Path, bytes: &[u8], overwrite: bool) -> Result<()> {
+    // A link stays one: the file that it leads to is replaced.
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let failed = |e| Error::io(OP, path.display(), e).help("give a path in a folder that can be written to");
+    let (mut file, temporary) = beside(&path).map_err(failed)?;
+    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    drop(file);
+    let outcome = written.map_err(failed).and_then(|()| {
+        if overwrite {
+            return fs::rename(&temporary, &path).map_err(failed);
+        }
+        // A link is made only if the name is free, also if another program took it just now.
+        match fs::hard_link(&temporary, &path) {
+            Ok(()) => Ok(()),
+            Err(e) if e.kind() == IoKind::AlreadyExists => Err(taken(&path)),
+            Err(_) => fs::rename(&temporary, &path).map_err(failed),
+        }
+    });
+    // After a rename it is gone; if it cannot be removed, the first error counts.
+    let _ = fs::remove_file(&temporary);
+    outcome
+}
+
+/// A new file in the folder of `path`.
+fn beside(path: &Path) -> std::io::Result<(File, PathBuf)> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    loop {
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let temporary = path.with_file_name(format!(".gradus-{}-{count}.tmp", std::process::id()));
+        match OpenOptions::new().write(true).create_new(true).open(&temporary) {
+            Ok(file) => return Ok((file, temporary)),
+            Err(e) if e.kind() == IoKind::AlreadyExists => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// The bytes of a file of an image `[c, h, w]`, as [`save`] writes them; `quality` (1 to 100) is JPEG's.
+///
+/// # Errors
+/// As [`save`], but for those of the file system.
+pub fn encode(x: &Tensor, format: Format, quality: u8) -> Result<Vec<u8>> {
+    let shown = |e: Error| e.operand("image", x.shape(), x.dtype(), x.device());
+    let &[channels @ (1 | 3 | 4), h, w] = x.shape() else {
+        let e = shown(Error::shape(OP, "this is no image [c, h, w] of 1, 3 or 4 channels"));
+        return Err(e.help("write the images of a batch one by one: x.select(0, i)?"));
+    };
+    let (Ok(height), Ok(width)) = (u32::try_from(h), u32::try_from(w)) else {
+        return Err(shown(Error::argument(OP, "the image is too large for a file")));
+    };
+    if height == 0 || width == 0 {
+        return Err(shown(Error::argument(OP, "the image has no pixels")));
+    }
+    if format == Format::Jpeg && channels == 4 {
+        let e = shown(Error::argument(OP, "JPEG has no alpha channel"));
+        return Err(e.help("write a .png, or leave alpha out: x.narrow(-3, 0, 3)?"));
+    }
+    if format == Format::Jpeg && x.dtype() == DType::U16 {
+        return Err(shown(Error::argument(OP, "JPEG has 8 bits a channel")).help("write a .png"));
+    }
+    if !(1..=100).contains(&quality) {
+        return Err(Error::argument(OP, format!("the quality {quality}")).help("give one from 1 to 100"));
+    }
+    let rows = to_hwc(&x.detach())?;
+    let (bytes, deep) = match x.dtype() {
+        DType::U8 => (rows.to_vec::<u8>()?, false),
+        DType::U16 => (rows.to_bytes()?, true),
+        d if d.is_float() => {
+            if rows.isnan()?.to_vec::<bool>()?.contains(&true) {
+                return Err(shown(Error::argument(OP, "the image has NaN, which is no colour")));
+            }
+            (to_bytes(&rows)?.to_vec::<u8>()?, false)
+        }
+        d => return Err(shown(Error::dtype(OP, d, "u8, u16, or floats from 0 to 1"))),
+    };
+    let color = match (channels, deep) {
+        (1, false) => ExtendedColorType::L8,
+        (3, false) => ExtendedColorType::Rgb8,
+        (_, false) => ExtendedColorType::Rgba8,
+        (1, true) => ExtendedColorType::L16,
+        (3, true) => ExtendedColorType::Rgb16,
+        (_, true) => ExtendedColorType::Rgba16,
+    };
+    let mut file = Vec::new();
+    let written = match format {
+        Format::Png => PngEncoder::new(&mut file).write_image(&bytes, width, height, color),
+        Format::Jpeg => JpegEncoder::new_with_quality(&mut file, quality).write_image(&bytes, width, height, color),
+    };
+    written.map_err(|e| Error::new(ErrorKind::Format, OP, e.to_string()).with_source(e))?;
+    Ok(file)
+}

@@ -1,0 +1,80 @@
+//! Filters that move pixels: size, section and direction.
+
+use gradus_tensor::{Error, Interpolate, Interpolation, Resized, Result, Tensor};
+
+use crate::picture::Picture;
+
+/// Brings the image to `height` x `width` pixels, bilinearly, antialiased when it shrinks.
+///
+/// # Errors
+/// Sizes of 0, and what is no image.
+pub fn resize(x: &Tensor, height: usize, width: usize) -> Result<Tensor> {
+    resize_with(x, height, width, Interpolate::from(Interpolation::Bilinear).antialias())
+}
+
+/// [`resize`] with another [interpolation](Tensor::interpolate) of two axes. Channels are taken each for itself.
+///
+/// # Errors
+/// Sizes of 0, an interpolation that is not for two axes, and what is no image.
+pub fn resize_with(x: &Tensor, height: usize, width: usize, how: impl Into<Interpolate>) -> Result<Tensor> {
+    let picture = Picture::new("resize", x)?;
+    let all = picture.all()?;
+    let (lead, channels, h, w) = split(x);
+    let flat = all.reshape([lead.iter().product(), channels, h, w])?;
+    let resized = flat.interpolate(Resized::To(&[height, width]), how)?;
+    picture.plain(&resized.reshape([lead, &[channels, height, width]].concat())?)
+}
+
+/// The axes in front, the channels, rows and columns.
+pub(crate) fn split(x: &Tensor) -> (&[usize], usize, usize, usize) {
+    match x.shape() {
+        [lead @ .., c, h, w] => (lead, *c, *h, *w),
+        _ => (&[], 0, 0, 0),
+    }
+}
+
+/// The section of `height` x `width` pixels whose upper left pixel is at (`top`, `left`). A view.
+///
+/// # Errors
+/// A section that is not within the image, and what is no image.
+pub fn crop(x: &Tensor, top: usize, left: usize, height: usize, width: usize) -> Result<Tensor> {
+    let picture = Picture::new("crop", x)?;
+    let (h, w) = picture.size();
+    let within = |start: usize, size: usize, all: usize| start.checked_add(size).is_some_and(|end| end <= all);
+    if !within(top, height, h) || !within(left, width, w) {
+        let m = format!("{height} x {width} pixels from row {top}, column {left} are not within {h} x {w}");
+        return Err(Error::argument("crop", m).help("sizes are height x width; rows and columns count from 0"));
+    }
+    x.narrow(-2, top, height)?.narrow(-1, left, width)
+}
+
+/// The middle of `height` x `width` pixels; of two middles the upper left one. A view.
+///
+/// # Errors
+/// A section larger than the image, and what is no image.
+pub fn center_crop(x: &Tensor, height: usize, width: usize) -> Result<Tensor> {
+    let (h, w) = Picture::new("center_crop", x)?.size();
+    if height > h || width > w {
+        let m = format!("{height} x {width} pixels are not within {h} x {w}");
+        return Err(Error::argument("center_crop", m).help("resize the image first"));
+    }
+    crop(x, (h - height) / 2, (w - width) / 2, height, width)
+}
+
+/// Left becomes right. A view.
+///
+/// # Errors
+/// What is no image.
+pub fn flip_horizontal(x: &Tensor) -> Result<Tensor> {
+    Picture::new("flip_horizontal", x)?;
+    x.flip(-1)
+}
+
+/// Top becomes bottom. A view.
+///
+/// # Errors
+/// What is no image.
+pub fn flip_vertical(x: &Tensor) -> Result<Tensor> {
+    Picture::new("flip_vertical", x)?;
+    x.flip(-2)
+}

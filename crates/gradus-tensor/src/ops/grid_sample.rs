@@ -1,0 +1,247 @@
+//! `grid_sample`: values of an image at any points, as PyTorch does; and `affine_grid`, the points of an affine map.
+//!
+//! Both are composites: a point's taps are gathered and weighted by expressions in the point, so that gradients of every
+//! order exist with respect to the image, and to the points wherever the weights are smooth in them.
+
+use gradus_backend::{DType, Error, ErrorKind, Result};
+
+use super::same_device;
+use crate::Tensor;
+
+/// How [`Tensor::grid_sample`] finds a value between pixels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sampling {
+    /// Linear between the four pixels around a point.
+    Bilinear,
+    /// The nearest pixel; halves go to the even one. The gradient of the points is zero.
+    Nearest,
+    /// Cubic convolution of the sixteen pixels around a point, a = -0.75.
+    Bicubic,
+}
+
+/// What lies outside the image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GridPadding {
+    /// Zeros.
+    Zeros,
+    /// The nearest pixel of the border.
+    Border,
+    /// The image mirrored, again and again: at the centres of the border pixels with `align_corners`, else at their outer
+    /// edges.
+    Reflection,
+}
+
+/// How [`Tensor::grid_sample`] samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GridSample {
+    /// Between pixels.
+    pub mode: Sampling,
+    /// Outside the image.
+    pub padding: GridPadding,
+    /// Whether -1 and 1 are the centres of the border pixels, instead of their outer edges.
+    pub align_corners: bool,
+}
+
+impl Default for GridSample {
+    fn default() -> Self {
+        GridSample { mode: Sampling::Bilinear, padding: GridPadding::Zeros, align_corners: false }
+    }
+}
+
+/// One axis of the image: its size, and how coordinates are treated.
+struct Axis {
+    size: usize,
+    how: GridSample,
+}
+
+/// The pixels that points touch along an axis, in turn: places (float, integral) and weights.
+type Taps = Vec<(Tensor, Tensor)>;
+
+impl Axis {
+    fn last(&self) -> f64 {
+        self.size as f64 - 1.0
+    }
+
+    /// From -1..1 to pixels.
+    fn pixels(&self, g: &Tensor) -> Result<Tensor> {
+        if self.how.align_corners {
+            g.add(1.0)?.mul(self.last() / 2.0)
+        } else {
+            g.add(1.0)?.mul(self.size as f64)?.sub(1.0)?.mul(0.5)
+        }
+    }
+
+    /// Coordinates brought into the image, as the padding says; those of zero padding stay.
+    fn within(&self, x: &Tensor) -> Result<Tensor> {
+        match self.how.padding {
+            GridPadding::Zeros => Ok(x.clone()),
+            GridPadding::Border => x.clamp(0.0, self.last()),
+            GridPadding::Reflection => {
+                let (lo, span) = if self.how.align_corners { (0.0, self.last()) } else { (-0.5, self.size as f64) };
+                if span == 0.0 {
+                    return x.mul(0.0);
+                }
+                // A triangle wave of period twice the span.
+                let phase = x.sub(lo)?.remainder(2.0 * span)?;
+                let folded = phase.gt(span)?.where_(&phase.neg()?.add(2.0 * span)?, &phase)?;
+                folded.add(lo)?.clamp(0.0, self.last())
+            }
+        }
+    }
+
+    fn taps(&self, g: &Tensor) -> Result<Taps> {
+        let x = self.pixels(g)?;
+        let far = 4.0;
+        match self.how.mode {
+            Sampling::Nearest => {
+                let place = self.within(&x)?.detach().round()?;
+                let weight = place.ones_like()?;
+                Ok(vec![(place, weight)])
+            }
+            Sampling::Bilinear => {
+                // Beyond the image by more than a pixel all is zero, also at infinity.
+                let x = self.within(&x)?.clamp(-far, self.last() + far)?;
+                let first = x.detach().floor()?;
+                let t = x.sub(&first)?;
+                Ok(vec![(first.clone(), t.neg()?.add(1.0)?), (first.add(1.0)?, t)])
+            }
+            Sampling::Bicubic => {
+                let x = match self.how.padding {
+                    GridPadding::Reflection => x,
+                    _ => x.clamp(-far, self.last() + far)?,
+                };
+                let first = x.detach().floor()?;
+                let t = x.sub(&first)?;
+                let a = -0.75;
+                let near = |x: &Tensor| x.mul(a + 2.0)?.sub(a + 3.0)?.mul(x)?.mul(x)?.add(1.0);
+                let outer = |x: &Tensor| x.sub(5.0)?.mul(x)?.add(8.0)?.mul(x)?.sub(4.0)?.mul(a);
+                let rest = t.neg()?.add(1.0)?;
+                let weights = [outer(&t.add(1.0)?)?, near(&t)?, near(&rest)?, outer(&rest.add(1.0)?)?];
+                // Every tap is brought into the image for itself.
+                let tap = |(k, w): (usize, Tensor)| Ok((self.within(&first.add(k as f64 - 1.0)?)?.round()?, w));
+                weights.into_iter().enumerate().map(tap).collect()
+            }
+        }
+    }
+
+    /// The places as indices, and where they lie in the image (only zero padding has others).
+    fn index(&self, place: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
+        let inside = match self.how.padding {
+            GridPadding::Zeros => Some(place.ge(0.0)?.logical_and(&place.le(self.last())?)?),
+            _ => None,
+        };
+        Ok((place.clamp(0.0, self.last())?.to_dtype(DType::I64)?, inside))
+    }
+}
+
+/// What computes in half precision computes in f32.
+fn computed_in(dtype: DType) -> DType {
+    match dtype {
+        DType::F16 | DType::BF16 => DType::F32,
+        d => d,
+    }
+}
+
+impl Tensor {
+    /// The values of `self [n, c, h, w]` at the points `grid [n, oh, ow, 2]`, as `[n, c, oh, ow]` in the dtype of `self`;
+    /// PyTorch's `grid_sample`.
+    ///
+    /// A point is `(x, y)`, from -1 (left, top) to 1 (right, bottom). A NaN in it gives NaN, or with the nearest pixel what
+    /// is at 0. Differentiable in the image to any
+    /// order, and in the points wherever the result is smooth in them (with the nearest pixel they have no gradient). Half
+    /// precision is computed in f32.
+    ///
+    /// # Errors
+    /// Other ranks, batches that differ, an image without pixels, dtypes that are not float.
+    #[track_caller]
+    pub fn grid_sample(&self, grid: &Tensor, how: GridSample) -> Result<Tensor> {
+        const OP: &str = "grid_sample";
+        same_device(OP, &[self, grid])?;
+        let shown = |e: Error| grid.describe(self.describe(e, "self"), "grid");
+        let &[n, c, h, w] = self.shape() else {
+            return Err(shown(Error::shape(OP, "the image is not [n, c, h, w]")));
+        };
+        let &[grids, oh, ow, 2] = grid.shape() else {
+            return Err(shown(Error::shape(OP, "the grid is not [n, oh, ow, 2]")));
+        };
+        if n != grids {
+            return Err(shown(Error::shape(OP, format!("{n} images and {grids} grids"))).help("give one grid an image"));
+        }
+        if h == 0 || w == 0 {
+            return Err(shown(Error::argument(OP, "the image has no pixels")));
+        }
+        for t in [self, grid] {
+            if !t.dtype().is_float() {
+                return Err(shown(Error::dtype(OP, t.dtype(), "floats")).help("convert with to_dtype"));
+            }
+        }
+        let pixels = h.checked_mul(w).and_then(|p| i64::try_from(p).ok());
+        if pixels.is_none() {
+            return Err(shown(Error::new(ErrorKind::Overflow, OP, "the image has too many pixels")));
+        }
+        let dtype = computed_in(self.dtype().promote(grid.dtype())?);
+        let points = oh * ow;
+        let image = self.to_dtype(dtype)?.reshape([n, c, h * w])?;
+        let grid = grid.to_dtype(dtype)?.reshape([n, 1, points, 2])?;
+        let (across, down) = (Axis { size: w, how }, Axis { size: h, how });
+        let columns = across.taps(&grid.select(-1, 0)?)?;
+        let columns: Vec<_> = columns.into_iter().map(|(p, w)| Ok((across.index(&p)?, w))).collect::<Result<_>>()?;
+        let mut sum: Option<Tensor> = None;
+        for (place, weight_y) in down.taps(&grid.select(-1, 1)?)? {
+            let (row, inside_y) = down.index(&place)?;
+            let row = row.mul(w as i64)?;
+            let mut line: Option<Tensor> = None;
+            for ((column, inside_x), weight_x) in &columns {
+                let index = row.add(column)?.expand([n, c, points])?;
+                let mut value = image.gather(2, &index)?;
+                if let (Some(x), Some(y)) = (inside_x, &inside_y) {
+                    // Chosen, not multiplied: a NaN at the border is not seen from outside.
+                    value = x.logical_and(y)?.where_(&value, 0.0)?;
+                }
+                let part = value.mul(weight_x)?;
+                line = Some(match line {
+                    Some(line) => line.add(&part)?,
+                    None => part,
+                });
+            }
+            let Some(line) = line else { continue };
+            let part = line.mul(&weight_y)?;
+            sum = Some(match sum {
+                Some(sum) => sum.add(&part)?,
+                None => part,
+            });
+        }
+        let sum = sum.ok_or_else(|| Error::argument(OP, "no tap"))?;
+        sum.reshape([n, c, oh, ow])?.to_dtype(self.dtype())
+    }
+
+    /// The grid `[n, h, w, 2]` of [`grid_sample`](Tensor::grid_sample) for the affine maps `self [n, 2, 3]`: the point
+    /// `theta [x, y, 1]` for every pixel `(x, y)` of an output of `h` x `w`, whose coordinates run from -1 to 1.
+    ///
+    /// # Errors
+    /// Another shape or a dtype that is not float.
+    #[track_caller]
+    pub fn affine_grid(&self, h: usize, w: usize, align_corners: bool) -> Result<Tensor> {
+        const OP: &str = "affine_grid";
+        let &[n, 2, 3] = self.shape() else {
+            return Err(self.describe(Error::shape(OP, "the maps are not [n, 2, 3]"), "self"));
+        };
+        if !self.dtype().is_float() {
+            return Err(self.describe(Error::dtype(OP, self.dtype(), "floats"), "self"));
+        }
+        let dtype = computed_in(self.dtype());
+        let axis = |size: usize| -> Result<Tensor> {
+            let end = match size {
+                1 => 0.0,
+                _ if align_corners => 1.0,
+                _ => 1.0 - 1.0 / size as f64,
+            };
+            Tensor::linspace(-end, end, size, dtype, self.device())
+        };
+        let x = axis(w)?.reshape([1, w])?.expand([h, w])?;
+        let y = axis(h)?.reshape([h, 1])?.expand([h, w])?;
+        let base = Tensor::stack(&[&x, &y, &x.ones_like()?], -1)?.reshape([1, h * w, 3])?;
+        let points = base.matmul(&self.to_dtype(dtype)?.transpose(1, 2)?)?;
+        points.reshape([n, h, w, 2])?.to_dtype(self.dtype())
+    }
+}
