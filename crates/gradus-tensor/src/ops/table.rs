@@ -106,7 +106,7 @@ table! {
     /// Tangent of radians.
     TAN tan(;) Float 0 ANY, |x| vec![x[0].tan()];
     /// Error function.
-    ERF erf(;) Float 0 ANY, |x| vec![x[0].erf()];
+    ERF erf(;) Float 0 ANY, |x| vec![x[0].bounded(60.0).erf()];
     /// `1 - erf(x)`, exact for large x.
     ERFC erfc(;) Float 0 ANY, |x| vec![x[0].bounded(60.0).erfc()];
     /// `2^x`
@@ -120,7 +120,7 @@ table! {
     /// Arc cosine, in radians; NaN outside -1 to 1.
     ACOS acos(;) Float 0 UNIT, |x| vec![x[0].acos()];
     /// Arc tangent, in radians.
-    ATAN atan(;) Float 0 ANY, |x| vec![x[0].atan()];
+    ATAN atan(;) Float 0 ANY, |x| vec![x[0].bounded(1e18).atan()];
     /// Hyperbolic sine.
     SINH sinh(;) Float 0 ANY, |x| vec![x[0].sinh()];
     /// Hyperbolic cosine.
