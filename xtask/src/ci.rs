@@ -60,12 +60,17 @@ const DOCS: Step = Step {
     },
 };
 const TIDY: Step = Step { name: "tidy", action: Action::Here { command: "tidy", run: crate::tidy::run } };
+const SOURCES: Step =
+    Step { name: "sources", action: Action::Here { command: "sources --check", run: crate::pages::sources } };
 const DIGITS: Step = Step { name: "digits", action: Action::Here { command: "digits", run: crate::digits::run } };
 
 /// The steps in the order in which they run.
 fn steps(skip_tests: bool) -> Vec<Step> {
     let tests = if skip_tests { None } else { Some(TESTS) };
-    [Some(FORMAT), Some(CLIPPY), tests, Some(DOCS), Some(TIDY), Some(DIGITS)].into_iter().flatten().collect()
+    [Some(FORMAT), Some(CLIPPY), tests, Some(DOCS), Some(TIDY), Some(SOURCES), Some(DIGITS)]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// Runs the steps; `skip_tests` leaves out the tests, for a caller that has just run them.
@@ -101,8 +106,8 @@ mod tests {
 
     #[test]
     fn only_the_tests_can_be_skipped() {
-        assert_eq!(names(false), ["format", "clippy", "tests", "docs", "tidy", "digits"]);
-        assert_eq!(names(true), ["format", "clippy", "docs", "tidy", "digits"]);
+        assert_eq!(names(false), ["format", "clippy", "tests", "docs", "tidy", "sources", "digits"]);
+        assert_eq!(names(true), ["format", "clippy", "docs", "tidy", "sources", "digits"]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Weighted sums of neighbours, and what lies beyond the border.
 
-use gradus_tensor::{Error, Result, Tensor};
+use gradus_tensor::{ConvOptions, Error, Result, Tensor};
 
 /// What a filter sees beyond the border of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -51,7 +51,7 @@ pub(crate) fn weighted(x: &Tensor, kernel: &[&[f64]], border: Border) -> Result<
         }
     }
     let weight = Tensor::from_vec(kernel.concat(), [1, 1, rows, columns], x.device())?.to_dtype(x.dtype())?;
-    image.conv2d(&weight, None, [1, 1], padding, [1, 1], 1)?.reshape(x.shape())
+    image.conv2d(&weight, None, ConvOptions::new().padding(padding))?.reshape(x.shape())
 }
 
 #[cfg(test)]

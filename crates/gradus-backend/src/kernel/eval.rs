@@ -178,7 +178,7 @@ pub fn floor_div(a: f64, b: f64) -> f64 {
         return f64::NAN;
     }
     if b.is_infinite() {
-        return if a != 0.0 && (a < 0.0) != (b < 0.0) { -1.0 } else { a / b };
+        return if a < 0.0 && b > 0.0 || a > 0.0 && b < 0.0 { -1.0 } else { a / b };
     }
     let q = (a / b).floor();
     // The quotient can only have been rounded up past its floor if it became an integer; then the exact rest, of which

@@ -1,0 +1,566 @@
+"""Makes values.safetensors: what PyTorch says, in f64, of every operation that Gradus shares with it.
+
+    pip install torch==2.15.0 numpy safetensors
+    python crates/gradus/tests/golden/make.py
+
+A case is a name, inputs and a function. For each the file holds inputs, outputs, and for differentiable ones a vector v
+with the gradients g of sum(v * outputs), and a vector u with the gradients gg of sum(u * g). `tests/golden.rs` has the
+same names with the Gradus calls, and fails on a name that only one side has.
+"""
+
+import pathlib
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.numpy import save_file
+
+torch.set_default_dtype(torch.float64)
+torch.set_num_threads(1)
+rng = np.random.default_rng(20261121)
+tensors, meta = {}, {"torch": torch.__version__, "numpy": np.__version__}
+
+
+def randn(*shape):
+    return torch.from_numpy(rng.standard_normal(shape))
+
+
+def positive(*shape):
+    return torch.from_numpy(rng.uniform(0.2, 3.0, shape))
+
+
+def unit(*shape):
+    return torch.from_numpy(rng.uniform(-0.9, 0.9, shape))
+
+
+def ints(low, high, *shape):
+    return torch.from_numpy(rng.integers(low, high, shape))
+
+
+def bools(*shape):
+    return torch.from_numpy(rng.random(shape) < 0.5)
+
+
+def tensor(values, dtype=None):
+    return torch.tensor(values, dtype=dtype)
+
+
+def put(name, t):
+    tensors[name] = t.detach().numpy(force=True).copy(order="C")
+
+
+def case(name, inputs, f, order=2, frozen=(), loose=0):
+    """order: how often it is differentiated. frozen: float inputs that are not. loose: digits of accuracy given up."""
+    assert f"{name}/out0" not in tensors, name
+    inputs = [x.clone() for x in inputs]
+    leaves = [i for i, x in enumerate(inputs) if x.is_floating_point() and i not in frozen] if order else []
+    for i in leaves:
+        inputs[i].requires_grad_(True)
+    outs = f(*inputs)
+    outs = [outs] if isinstance(outs, torch.Tensor) else list(outs)
+    for i, x in enumerate(inputs):
+        put(f"{name}/in{i}", x)
+    for i, y in enumerate(outs):
+        put(f"{name}/out{i}", y)
+    meta[name] = f"order={order} leaves={','.join(map(str, leaves))} loose={loose}"
+    try:
+        gradients(name, inputs, leaves, outs, order)
+    except RuntimeError as e:
+        # PyTorch itself has no second derivative of a few.
+        assert "not implemented" in str(e) and order == 2, e
+        meta[name] = meta[name].replace("order=2", "order=1")
+
+
+def gradients(name, inputs, leaves, outs, order):
+    if not order:
+        return
+    total = 0
+    for i, y in enumerate(outs):
+        if y.is_floating_point() and y.requires_grad:
+            v = torch.from_numpy(rng.standard_normal(tuple(y.shape)))
+            put(f"{name}/v{i}", v)
+            total = total + (v * y).sum()
+    points = [inputs[i] for i in leaves]
+    first = torch.autograd.grad(total, points, create_graph=order > 1, allow_unused=True)
+    first = [torch.zeros_like(x) if g is None else g for x, g in zip(points, first)]
+    again = 0
+    for i, g in zip(leaves, first):
+        put(f"{name}/g{i}", g)
+        if order > 1:
+            u = torch.from_numpy(rng.standard_normal(tuple(g.shape)))
+            put(f"{name}/u{i}", u)
+            again = again + (u * g).sum()
+    if order > 1:
+        if not again.requires_grad:
+            second = [None] * len(points)
+        else:
+            second = torch.autograd.grad(again, points, allow_unused=True)
+        for i, x, g in zip(leaves, points, second):
+            put(f"{name}/gg{i}", torch.zeros_like(x) if g is None else g)
+
+
+nan, inf, tiny = float("nan"), float("inf"), 5e-324
+SPECIAL = tensor([nan, inf, -inf, 0.0, -0.0, tiny, -tiny, 1e-310, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 710.0, -750.0, 1e300, -1e300, 3e-8])
+
+
+# Gradus differs on purpose, and these are left out: sign(NaN) and slopes at NaN are NaN, PyTorch's are 0; silu and gelu of
+# -inf are -0, PyTorch's NaN; relu(-0) is 0, PyTorch's -0; the larger of 0 and -0 is 0, as in IEEE 754, PyTorch's either;
+# fmod is exact for a tiny divisor, PyTorch's NaN.
+def without(values, *left_out):
+    return torch.stack([v for v in values if str(v.item()) not in left_out])
+
+
+def unary(name, f, points, special=SPECIAL, special_order=1):
+    case(name, [points], f)
+    case(f"{name}/special", [special], f, order=special_order)
+
+
+def elementwise():
+    any_, pos = randn(3, 5) * 2, positive(3, 5)
+    for name in "neg sin cos tan exp expm1 erf sigmoid tanh square".split():
+        unary(name, getattr(torch, name), any_)
+    unary("abs", torch.abs, any_, without(SPECIAL, "nan"))
+    unary("relu", torch.relu, any_, without(SPECIAL, "-0.0"))
+    for name in "sqrt rsqrt log log1p".split():
+        unary(name, getattr(torch, name), pos)
+    unary("recip", torch.reciprocal, pos)
+    for name in "floor ceil round trunc".split():
+        unary(name, getattr(torch, name), any_)
+    unary("sign", torch.sign, any_, without(SPECIAL, "nan", "-0.0"))
+    unary("silu", F.silu, any_, without(SPECIAL, "-inf", "inf"))
+    unary("softplus", F.softplus, any_, special_order=0)
+    unary("gelu", F.gelu, any_, without(SPECIAL, "-inf"), special_order=0)
+    unary("gelu_tanh", lambda x: F.gelu(x, approximate="tanh"), any_, without(SPECIAL, "-inf"), special_order=0)
+    unary("leaky_relu", lambda x: F.leaky_relu(x, 0.1), any_)
+    unary("clamp", lambda x: x.clamp(-1.0, 1.0), any_, without(SPECIAL, "nan", "1.0", "-1.0"))
+    case("isnan", [SPECIAL], torch.isnan, order=0)
+    case("isfinite", [SPECIAL], torch.isfinite, order=0)
+    a, b = randn(3, 1, 4), positive(5, 1)
+    left = SPECIAL.repeat(len(SPECIAL), 1)
+    right = left.t().contiguous()
+    for name in "add sub mul div".split():
+        case(name, [a, b], getattr(torch, name))
+        case(f"{name}/special", [left, right], getattr(torch, name), order=1)
+    one_zero = without(SPECIAL, "-0.0")
+    for name in "maximum minimum".split():
+        case(name, [a, b], getattr(torch, name))
+        rows = one_zero.repeat(len(one_zero), 1)
+        case(f"{name}/special", [rows, rows.t().contiguous()], getattr(torch, name), order=1)
+    for name, f in {"floor_div": torch.floor_divide, "fmod": torch.fmod, "remainder": torch.remainder}.items():
+        case(name, [a, b], f, order=0 if name == "floor_div" else 1)
+        plain = without(SPECIAL, "5e-324", "-5e-324", "1e-310")
+        case(f"{name}/special", [plain.repeat(len(plain), 1), plain.unsqueeze(1)], f, order=0)
+    case("floor_div/python", [tensor([1.0, -1.0, 5.0, 0.7, 6.0]), tensor([0.1, 0.1, -0.3, 0.1, 2.0])], torch.floor_divide, order=0)
+    case("pow", [positive(3, 4), a[0]], torch.pow)
+    case("pow/special", [left, right], torch.pow, order=0)
+    case("pow/integer_exponents", [randn(4, 5), tensor([-2.0, 0.0, 1.0, 2.0, 3.0])], torch.pow, frozen=(1,))
+    ties = tensor([1.0, 2.0, 3.0])
+    case("maximum/ties", [ties, tensor([1.0, 5.0, 0.0])], torch.maximum, order=1)
+    case("minimum/ties", [ties, tensor([1.0, 5.0, 0.0])], torch.minimum, order=1)
+    for name in "eq ne lt le gt ge".split():
+        case(f"{name}/special", [left, right], getattr(torch, name), order=0)
+        case(f"{name}/integers", [ints(-2, 3, 4, 5), ints(-2, 3, 5)], getattr(torch, name), order=0)
+    p, q = bools(3, 1), bools(4)
+    case("logical_and", [p, q], torch.logical_and, order=0)
+    case("logical_or", [p, q], torch.logical_or, order=0)
+    case("logical_xor", [p, q], torch.logical_xor, order=0)
+    case("logical_not", [p], torch.logical_not, order=0)
+    case("where_", [bools(3, 4), randn(3, 4), randn(4)], torch.where)
+    case("add/integers", [ints(-9, 9, 3, 4), ints(-9, 9, 4)], torch.add, order=0)
+    case("mul/wraps", [tensor([2**62, -(2**63)]), tensor([4, -1])], torch.mul, order=0)
+    case("remainder/integers", [tensor([7, -7, 7, -7]), tensor([3, 3, -3, -3])], torch.remainder, order=0)
+    case("fmod/integers", [tensor([7, -7, 7, -7]), tensor([3, 3, -3, -3])], torch.fmod, order=0)
+    case("floor_div/integers", [tensor([7, -7, 7, -7]), tensor([3, 3, -3, -3])], torch.floor_divide, order=0)
+    case("div/integers", [ints(-9, 9, 3), tensor([2, 3, 4])], lambda a, b: (a.to(torch.float32) / b.to(torch.float32)), order=0)
+    case("silu_mul", [a, b], lambda a, b: F.silu(a) * b)
+    case("cast/to_i64", [tensor([1.9, -1.9, 0.0, 2.0**40])], lambda x: x.to(torch.int64), order=0)
+    case("cast/to_bool", [tensor([0.0, -0.0, 0.1, nan])], lambda x: x.to(torch.bool), order=0)
+
+
+def reductions():
+    x = randn(3, 4, 5)
+    for name, f in {
+        "sum": lambda x: x.sum((0, 2)),
+        "sum/keepdim": lambda x: x.sum((1,), keepdim=True),
+        "sum/all": lambda x: x.sum(),
+        "mean": lambda x: x.mean((0, -1)),
+        "max": lambda x: x.amax((0, 2)),
+        "min": lambda x: x.amin((1,)),
+        "var": lambda x: x.var((0, 2)),
+        "var/biased": lambda x: x.var((1,), correction=0, keepdim=True),
+    }.items():
+        case(name, [x], f)
+    ties = tensor([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0], [nan, 1.0, nan]])
+    case("max/ties", [ties[:2]], lambda x: x.amax((1,)), order=1)
+    case("min/ties", [ties[:2]], lambda x: x.amin((1,)), order=1)
+    case("max/nan", [ties], lambda x: x.amax((1,)), order=0)
+    case("argmax", [ties], lambda x: x.argmax(1), order=0)
+    case("argmin", [ties], lambda x: x.argmin(1), order=0)
+    case("sum/empty", [torch.zeros(2, 0, 3)], lambda x: x.sum((1,)), order=1)
+    case("mean/empty", [torch.zeros(2, 0)], lambda x: x.mean((1,)), order=0)
+    case("sum/special", [SPECIAL[1:9].reshape(2, 4)], lambda x: x.sum((1,)), order=1)
+    case("sum/bool", [bools(3, 4)], lambda x: x.sum((1,)), order=0)
+    case("var/one", [randn(3, 1)], lambda x: x.var((1,)), order=0)
+
+
+def products():
+    case("matmul", [randn(3, 4), randn(4, 5)], torch.matmul)
+    case("matmul/batched", [randn(2, 1, 3, 4), randn(5, 4, 2)], torch.matmul)
+    case("matmul/vector_left", [randn(4), randn(2, 4, 3)], torch.matmul)
+    case("matmul/vector_right", [randn(2, 3, 4), randn(4)], torch.matmul)
+    case("matmul/dot", [randn(4), randn(4)], torch.matmul)
+    case("matmul/transposed", [randn(4, 3), randn(5, 4)], lambda a, b: a.t() @ b.t())
+    case("matmul/empty", [randn(3, 0), randn(0, 2)], torch.matmul)
+    case("matmul/nan", [tensor([[0.0, 1.0]]), tensor([[inf], [1.0]])], torch.matmul, order=1)
+    case("matmul/integers", [ints(-9, 9, 3, 4), ints(-9, 9, 4, 2)], torch.matmul, order=0)
+    case("linear", [randn(2, 3, 4), randn(5, 4), randn(5)], F.linear)
+    case("linear/plain", [randn(3, 4), randn(5, 4)], F.linear)
+
+
+def layers():
+    x, w, b = randn(2, 3, 7, 6), randn(4, 3, 3, 2), randn(4)
+    case("conv2d", [x, w, b], F.conv2d)
+    case("conv2d/stride_padding", [x, w, b], lambda x, w, b: F.conv2d(x, w, b, stride=(2, 1), padding=(1, 2)))
+    case("conv2d/dilation", [x, w], lambda x, w: F.conv2d(x, w, dilation=(2, 3), padding=2))
+    case("conv2d/groups", [randn(2, 4, 5, 5), randn(6, 2, 3, 3), randn(6)], lambda x, w, b: F.conv2d(x, w, b, groups=2))
+    case("conv2d/depthwise", [randn(1, 3, 5, 5), randn(3, 1, 3, 3)], lambda x, w: F.conv2d(x, w, groups=3, padding=1))
+    case("max_pool2d", [x], lambda x: F.max_pool2d(x, 2))
+    case("max_pool2d/overlap", [x], lambda x: F.max_pool2d(x, 3, stride=2, padding=1))
+    case("max_pool2d/nan", [tensor([nan, 1.0, 2.0, inf, -inf, -inf, -inf, -inf]).reshape(1, 1, 2, 4)], lambda x: F.max_pool2d(x, 2), order=0)
+    case("avg_pool2d", [x], lambda x: F.avg_pool2d(x, 2))
+    case("avg_pool2d/padding", [x], lambda x: F.avg_pool2d(x, 3, stride=2, padding=1))
+    case("avg_pool2d/exclude", [x], lambda x: F.avg_pool2d(x, 3, stride=2, padding=1, count_include_pad=False))
+    case("softmax", [randn(3, 4, 5)], lambda x: F.softmax(x, 1))
+    case("log_softmax", [randn(3, 4, 5)], lambda x: F.log_softmax(x, -1))
+    case("softmax/special", [tensor([[inf, 1.0], [-inf, 1.0], [-inf, -inf], [1000.0, -1000.0], [nan, 1.0]])], lambda x: F.softmax(x, 1), order=0)
+    case("log_softmax/special", [tensor([[inf, 1.0], [-inf, 1.0], [-inf, -inf], [1000.0, -1000.0], [nan, 1.0]])], lambda x: F.log_softmax(x, 1), order=0)
+    case("layer_norm", [randn(3, 4, 5), randn(4, 5), randn(4, 5)], lambda x, w, b: F.layer_norm(x, (4, 5), w, b))
+    case("layer_norm/plain", [randn(3, 5)], lambda x: F.layer_norm(x, (5,), eps=1e-3))
+    bn = [randn(4, 3, 2, 2), positive(3), randn(3)]
+    case("batch_norm/train", bn, lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True))
+    case("batch_norm_eval", [*bn, randn(3), positive(3)], lambda x, w, b, m, v: F.batch_norm(x, m, v, w, b, training=False), frozen=(3, 4))
+    case("embedding", [ints(0, 6, 3, 4), randn(6, 5)], F.embedding)
+    case("embedding/padding", [ints(0, 6, 3, 4), randn(6, 5)], lambda i, w: F.embedding(i, w, padding_idx=2))
+
+
+def losses():
+    x, t = randn(6, 5), ints(0, 5, 6)
+    case("cross_entropy", [x, t], F.cross_entropy)
+    case("cross_entropy/sum", [x, t], lambda x, t: F.cross_entropy(x, t, reduction="sum"))
+    case("cross_entropy/none", [x, t], lambda x, t: F.cross_entropy(x, t, reduction="none"))
+    case("cross_entropy/smoothing", [x, t], lambda x, t: F.cross_entropy(x, t, label_smoothing=0.1))
+    ignoring = t.clone()
+    ignoring[1] = -100
+    case("cross_entropy/ignore", [x, ignoring], lambda x, t: F.cross_entropy(x, t, ignore_index=-100))
+    case("cross_entropy/all_ignored", [x[:2], tensor([-100, -100])], lambda x, t: F.cross_entropy(x, t), order=0)
+    case("mse_loss", [randn(3, 4), randn(3, 4)], F.mse_loss)
+    case("mse_loss/none", [randn(3, 4), randn(3, 4)], lambda a, b: F.mse_loss(a, b, reduction="none"))
+
+
+def movement():
+    x = randn(2, 3, 4)
+    for name, f in {
+        "reshape": lambda x: x.reshape(4, 6),
+        "reshape/strided": lambda x: x.transpose(0, 2).reshape(6, 4),
+        "flatten": lambda x: x.flatten(1),
+        "permute": lambda x: x.permute(2, 0, 1),
+        "transpose": lambda x: x.transpose(0, -1),
+        "narrow": lambda x: x.narrow(2, 1, 2),
+        "select": lambda x: x.select(1, -1),
+        "slice": lambda x: x[:, :, 1:4:2],
+        "squeeze": lambda x: x[:, :1].squeeze(1),
+        "unsqueeze": lambda x: x.unsqueeze(-1),
+        "expand": lambda x: x[:, :1].expand(2, 5, 4),
+        "flip": lambda x: x.flip(1),
+    }.items():
+        case(name, [x], lambda x, f=f: f(x).sin())
+    case("cat", [randn(2, 3), randn(2, 1), randn(2, 0)], lambda *x: torch.cat(x, 1).sin())
+    case("stack", [randn(2, 3), randn(2, 3)], lambda *x: torch.stack(x, 1).sin())
+    index = ints(0, 3, 2, 6, 4)
+    case("gather", [x, index], lambda x, i: x.gather(1, i).sin())
+    case("index_select", [x, tensor([2, 0, 2])], lambda x, i: x.index_select(1, i).sin())
+
+
+def more_elementwise():
+    any_, pos = randn(3, 5) * 2, positive(3, 5)
+    for name in "sinh cosh atan asinh exp2 erfc".split():
+        unary(name, getattr(torch, name), any_, special_order=0)
+    for name in "asin acos atanh".split():
+        unary(name, getattr(torch, name), unit(3, 5), special_order=0)
+    unary("acosh", torch.acosh, pos + 1, special_order=0)
+    unary("log2", torch.log2, pos)
+    unary("log10", torch.log10, pos)
+    unary("frac", torch.frac, any_, special_order=0)
+    for name, f in {
+        "elu": lambda x: F.elu(x, 0.7),
+        "selu": F.selu,
+        "celu": lambda x: F.celu(x, 1.3),
+        "softsign": F.softsign,
+        "log_sigmoid": F.logsigmoid,
+        "mish": F.mish,
+        "hardtanh": F.hardtanh,
+        "threshold": lambda x: F.threshold(x, 0.1, 20.0),
+        "hardsigmoid": F.hardsigmoid,
+        "hardswish": F.hardswish,
+        "relu6": F.relu6,
+        "softshrink": lambda x: F.softshrink(x, 0.5),
+        "hardshrink": lambda x: F.hardshrink(x, 0.5),
+    }.items():
+        # PyTorch has a few of their constants in single precision.
+        case(name, [any_], f, loose=6 if name in ("celu", "hardsigmoid", "hardswish") else 0)
+    case("isinf", [SPECIAL], torch.isinf, order=0)
+    case("signbit", [SPECIAL], torch.signbit, order=0)
+    case("nan_to_num", [tensor([nan, 1.0, -2.5])], torch.nan_to_num, order=1)
+    case("nan_to_num/special", [SPECIAL], torch.nan_to_num, order=0)
+    case("round_half_away", [tensor([0.5, -0.5, 1.5, 2.5, -2.5, 0.3, 7.7])], lambda x: torch.trunc(x + torch.copysign(tensor(0.5), x)), order=0)
+    case("dropout", [any_], lambda x: F.dropout(x, 0.0))
+    a, b = randn(3, 1, 4), positive(5, 1)
+    for name in "atan2 hypot logaddexp".split():
+        case(name, [a, b], getattr(torch, name))
+    for name in "fmax fmin".split():
+        case(name, [a, b], getattr(torch, name))
+        rows = without(SPECIAL, "-0.0").repeat(19, 1)
+        case(f"{name}/special", [rows, rows.t().contiguous()], getattr(torch, name), order=0)
+    case("copysign", [a, randn(5, 1)], torch.copysign, frozen=(1,))
+    case("xlogy", [a, b], torch.xlogy)
+    case("xlogy/zero", [tensor([0.0, 0.0, 1.0, 2.0]), tensor([0.0, nan, 0.0, 3.0])], torch.xlogy, order=0)
+    case("lerp", [a, randn(4), unit(5, 1)], torch.lerp)
+    case("trunc_div", [a, b], lambda a, b: torch.div(a, b, rounding_mode="trunc"), order=0)
+    case("gelu_mul", [a, b], lambda a, b: F.gelu(a) * b)
+    case("gelu_tanh_mul", [a, b], lambda a, b: F.gelu(a, approximate="tanh") * b)
+    case("relu_mul", [a, b], lambda a, b: F.relu(a) * b)
+    case("sigmoid_mul", [a, b], lambda a, b: torch.sigmoid(a) * b)
+    case("prelu", [randn(2, 3, 4), unit(3)], F.prelu)
+    case("glu", [randn(3, 6)], lambda x: F.glu(x, 1))
+
+
+def more_reductions():
+    x = randn(3, 4, 5)
+    case("prod", [x], lambda x: x.prod(1))
+    zeros = x.clone()
+    zeros[0, 1, 2] = zeros[1, 0, 0] = zeros[1, 3, 0] = 0.0
+    case("prod/zeros", [zeros], lambda x: x.prod(1))
+    case("any", [bools(3, 4)], lambda x: x.any(1), order=0)
+    case("all", [bools(3, 4)], lambda x: x.all(1), order=0)
+    case("std", [x], lambda x: x.std((0, 2)))
+    case("logsumexp", [x], lambda x: x.logsumexp((1,)))
+    case("logsumexp/special", [tensor([[-inf, -inf], [inf, 1.0], [1e3, 1e3], [-inf, 0.0]])], lambda x: x.logsumexp((1,)), order=0)
+    for p, name in [(1, "one"), (2, "two"), (3, "three"), (inf, "inf"), (-inf, "lowest"), (0, "zero")]:
+        case(f"norm/{name}", [x], lambda x: torch.linalg.vector_norm(x, p, dim=(1,)), order=1 if abs(p) == inf else (2 if p else 0))
+    case("norm/at_zero", [torch.zeros(2, 3)], lambda x: torch.linalg.vector_norm(x, 2, dim=(1,)), order=1)
+    case("cumsum", [x], lambda x: x.cumsum(1))
+    case("cumprod", [x], lambda x: x.cumprod(1))
+    case("cumprod/zeros", [zeros], lambda x: x.cumprod(1), order=1)
+    case("logcumsumexp", [x], lambda x: x.logcumsumexp(1))
+    case("cummax", [x], lambda x: x.cummax(1), order=1)
+    case("cummin", [x], lambda x: x.cummin(1), order=1)
+    ties = tensor([[2.0, 1.0, 2.0, nan, -inf], [0.0, 5.0, 0.0, 3.0, 5.0]])
+    case("sort", [x], lambda x: x.sort(1))
+    case("sort/ties", [ties], lambda x: x.sort(dim=1, stable=True), order=0)
+    case("sort/descending", [ties], lambda x: x.sort(dim=1, descending=True, stable=True), order=0)
+    case("argsort", [ties], lambda x: x.argsort(dim=1, stable=True), order=0)
+    case("topk", [x], lambda x: x.topk(2, 1))
+    case("topk/smallest", [x], lambda x: x.topk(2, 1, largest=False))
+    case("kthvalue", [x], lambda x: x.kthvalue(2, 1))
+    case("searchsorted", [tensor([1.0, 3.0, 3.0, 7.0]), tensor([0.0, 3.0, 5.0, 9.0])], torch.searchsorted, order=0)
+    case("searchsorted/right", [tensor([1.0, 3.0, 3.0, 7.0]), tensor([0.0, 3.0, 5.0, 9.0])], lambda s, v: torch.searchsorted(s, v, right=True), order=0)
+    case("bucketize", [tensor([0.0, 3.0, 5.0, 9.0]), tensor([1.0, 3.0, 3.0, 7.0])], torch.bucketize, order=0)
+    case("aminmax", [x], lambda x: x.aminmax(dim=1))
+    case("max_with_indices", [x], lambda x: x.max(1))
+    case("min_with_indices", [x], lambda x: x.min(1))
+    case("var_mean", [x], lambda x: torch.var_mean(x, (0, 2)))
+    case("softmin", [x], lambda x: F.softmin(x, 1))
+    case("round_decimals", [x], lambda x: x.round(decimals=1))
+    case("bincount", [ints(0, 6, 20)], torch.bincount, order=0)
+    case("unique", [ints(0, 6, 20)], lambda x: torch.unique(x, return_inverse=True, return_counts=True), order=0)
+
+
+def more_products():
+    case("einsum/matmul", [randn(3, 4), randn(4, 5)], lambda a, b: torch.einsum("ij,jk->ik", a, b))
+    case("einsum/implicit", [randn(3, 4), randn(4, 5)], lambda a, b: torch.einsum("ij,jk", a, b))
+    case("einsum/trace", [randn(4, 4)], lambda a: torch.einsum("ii", a))
+    case("einsum/diagonal", [randn(4, 4)], lambda a: torch.einsum("ii->i", a))
+    case("einsum/batched", [randn(2, 3, 4), randn(2, 4, 5)], lambda a, b: torch.einsum("bij,bjk->bik", a, b))
+    case("einsum/ellipsis", [randn(2, 3, 4), randn(4, 5)], lambda a, b: torch.einsum("...j,jk->...k", a, b))
+    case("einsum/three", [randn(3, 4), randn(4, 5), randn(5, 3)], lambda a, b, c: torch.einsum("ij,jk,ki->j", a, b, c))
+    case("einsum/outer", [randn(3), randn(4)], lambda a, b: torch.einsum("i,j->ji", a, b))
+    case("cross", [randn(2, 3), randn(2, 3)], lambda a, b: torch.linalg.cross(a, b, dim=1))
+    case("kron", [randn(2, 3), randn(3, 2)], torch.kron)
+    case("outer", [randn(3), randn(4)], torch.outer)
+    case("tensordot", [randn(3, 4, 5), randn(5, 4, 2)], lambda a, b: torch.tensordot(a, b, dims=([1, 2], [1, 0])))
+    case("cdist", [randn(2, 3, 4), randn(2, 5, 4)], torch.cdist)
+    case("cdist/one", [randn(3, 4), randn(5, 4)], lambda a, b: torch.cdist(a, b, p=1.0), order=1)
+    case("cdist/three", [randn(3, 4), randn(5, 4)], lambda a, b: torch.cdist(a, b, p=3.0), order=1)
+    case("dot", [randn(4), randn(4)], torch.dot)
+    case("addmm", [randn(3, 5), randn(3, 4), randn(4, 5)], lambda c, a, b: torch.addmm(c, a, b, beta=0.5, alpha=2.0))
+    case("baddbmm", [randn(2, 3, 5), randn(2, 3, 4), randn(2, 4, 5)], lambda c, a, b: torch.baddbmm(c, a, b, beta=0.5, alpha=2.0))
+    case("pairwise_distance", [randn(3, 4), randn(3, 4)], lambda a, b: F.pairwise_distance(a, b, 2.0, 1e-6))
+    case("cosine_similarity", [randn(3, 4), randn(3, 4)], lambda a, b: F.cosine_similarity(a, b, dim=1))
+
+
+def indexing():
+    x, mask = randn(3, 4, 5), bools(3, 4, 5)
+    case("masked_fill", [x, mask], lambda x, m: x.masked_fill(m, 7.0).sin())
+    case("masked_select", [x, mask], lambda x, m: x.masked_select(m).sin())
+    case("nonzero", [ints(0, 2, 3, 4)], torch.nonzero, order=0)
+    index = torch.from_numpy(np.argsort(rng.random((3, 4, 5)), axis=1)[:, :3].copy())
+    case("scatter", [x, index, randn(3, 3, 5)], lambda x, i, s: x.scatter(1, i, s).sin())
+    repeated = ints(0, 4, 3, 6, 5)
+    case("scatter_add", [x, repeated, randn(3, 6, 5)], lambda x, i, s: x.scatter_add(1, i, s).sin())
+    for name in "sum prod mean amax amin".split():
+        order = {"prod": 1, "amax": 1, "amin": 1}.get(name, 2)
+        case(f"scatter_reduce/{name}", [x, repeated, randn(3, 6, 5)], lambda x, i, s: x.scatter_reduce(1, i, s, name).sin(), order=order)
+    case("index_add", [x, tensor([0, 2, 0]), randn(3, 3, 5)], lambda x, i, s: x.index_add(1, i, s).sin())
+    case("one_hot", [ints(0, 5, 3, 4)], lambda x: F.one_hot(x, 5), order=0)
+    case("tril", [x], lambda x: x.tril(1).sin())
+    case("triu", [x], lambda x: x.triu(-1).cos())
+    case("diag/vector", [randn(4)], lambda x: x.diag(1).sin())
+    case("diag/matrix", [randn(4, 5)], lambda x: x.diag(-1).sin())
+    case("diagonal", [x], lambda x: x.diagonal(1, 0, 2).sin())
+    case("trace", [randn(4, 4)], lambda x: x.sin().trace())
+    case("roll", [x], lambda x: x.roll((1, -2), (0, 2)).sin())
+    case("repeat", [randn(2, 3)], lambda x: x.repeat(2, 1, 3).sin())
+    case("tile", [randn(2, 3)], lambda x: x.tile((2,)).sin())
+    case("repeat_interleave", [randn(2, 3)], lambda x: x.repeat_interleave(2, 1).sin())
+    y = randn(1, 2, 4, 5)
+    case("pad/constant", [y], lambda x: F.pad(x, (1, 2, 0, 1), value=3.0).sin())
+    case("pad/crop", [y], lambda x: F.pad(x, (-1, 2, 1, -1)).sin())
+    for mode in "reflect replicate circular".split():
+        case(f"pad/{mode}", [y], lambda x: F.pad(x, (1, 2, 2, 1), mode=mode).sin())
+    case("unfold_axis", [randn(3, 7)], lambda x: x.unfold(1, 3, 2).sin())
+    case("diag_embed", [randn(2, 3)], lambda x: torch.diag_embed(x, 1).sin())
+    case("index_copy", [x, tensor([2, 0]), randn(3, 2, 5)], lambda x, i, s: x.index_copy(1, i, s).sin())
+    case("index_fill", [x, tensor([2, 0])], lambda x, i: x.index_fill(1, i, 3.0).sin())
+    case("count_nonzero", [ints(0, 2, 3, 4)], lambda x: x.count_nonzero(1), order=0)
+    case("unflatten", [x], lambda x: x.unflatten(1, (2, 2)).sin())
+    case("movedim", [x], lambda x: x.movedim((0, 2), (1, 0)).sin())
+    case("split", [x], lambda x: [y.sin() for y in x.split(2, 2)])
+    case("split_with_sizes", [x], lambda x: [y.sin() for y in x.split((1, 3), 1)])
+    case("chunk", [x], lambda x: [y.sin() for y in x.chunk(2, 2)])
+    case("unbind", [x], lambda x: [y.sin() for y in x.unbind(1)])
+    case("meshgrid", [randn(2), randn(3)], lambda a, b: [y.sin() for y in torch.meshgrid(a, b, indexing="ij")])
+    case("broadcast_tensors", [randn(2, 1), randn(3)], lambda a, b: [y.sin() for y in torch.broadcast_tensors(a, b)])
+    rows, columns = tensor([0, 2, 0]), tensor([1, -1, 1])
+    case("index", [x], lambda x: x[..., 1:4:2].sin())
+    case("index/integer", [x], lambda x: x[-1, None, :, 2].sin())
+    case("index/tensors", [x, rows, columns], lambda x, i, j: x[i, :, j].sin())
+    case("index/adjacent", [x, rows, columns], lambda x, i, j: x[i, j].sin())
+    case("index/mask", [x, bools(3, 4)], lambda x, m: x[m].sin())
+    case("index_put", [x, rows, columns, randn(3, 5)], lambda x, i, j, v: x.index_put((i, j), v, accumulate=True).sin())
+
+    def assigned(x, v):
+        y = x.clone()
+        y[1:, :, 0] = v
+        return y.sin()
+
+    case("index_assign", [x, randn(2, 4)], assigned)
+    case("rot90", [randn(3, 4)], lambda x: x.rot90(1, (0, 1)).sin())
+
+
+def more_layers():
+    case("conv1d", [randn(2, 3, 8), randn(4, 3, 3), randn(4)], lambda x, w, b: F.conv1d(x, w, b, stride=2, padding=1))
+    case("conv3d", [randn(1, 2, 4, 5, 4), randn(3, 2, 2, 3, 2), randn(3)], lambda x, w, b: F.conv3d(x, w, b, padding=(1, 0, 1)))
+    case("conv_transpose1d", [randn(2, 3, 5), randn(3, 4, 3), randn(4)], lambda x, w, b: F.conv_transpose1d(x, w, b, stride=2, padding=1, output_padding=1))
+    case("conv_transpose2d", [randn(2, 4, 4, 3), randn(4, 3, 3, 2), randn(6)], lambda x, w, b: F.conv_transpose2d(x, w, b, stride=(2, 1), groups=2))
+    case("conv_transpose2d/dilation", [randn(1, 2, 4, 3), randn(2, 3, 3, 2)], lambda x, w: F.conv_transpose2d(x, w, dilation=(2, 3), padding=1))
+    case("conv_transpose3d", [randn(1, 2, 3, 2, 3), randn(2, 2, 2, 3, 2)], F.conv_transpose3d)
+    case("unfold", [randn(2, 3, 5, 6)], lambda x: F.unfold(x, (3, 2), padding=1, stride=2))
+    case("fold", [randn(2, 18, 12)], lambda x: F.fold(x, (5, 6), (3, 2), padding=1, stride=2))
+    x1, x3 = randn(2, 3, 9), randn(1, 2, 5, 4, 6)
+    case("max_pool1d", [x1], lambda x: F.max_pool1d(x, 3, stride=2, padding=1))
+    case("max_pool3d", [x3], lambda x: F.max_pool3d(x, 2))
+    case("avg_pool1d", [x1], lambda x: F.avg_pool1d(x, 3, stride=2, padding=1))
+    case("avg_pool3d", [x3], lambda x: F.avg_pool3d(x, 2))
+    x2 = randn(2, 3, 7, 6)
+    case("max_pool2d_with_indices", [x2], lambda x: F.max_pool2d(x, 3, stride=2, padding=1, return_indices=True))
+    case("max_pool2d/ceil", [x2], lambda x: F.max_pool2d(x, 3, stride=2, ceil_mode=True))
+    case("max_pool2d/dilation", [x2], lambda x: F.max_pool2d(x, 2, dilation=2))
+    case("avg_pool2d/ceil", [x2], lambda x: F.avg_pool2d(x, 3, stride=2, padding=1, ceil_mode=True))
+    case("adaptive_avg_pool1d", [x1], lambda x: F.adaptive_avg_pool1d(x, 4))
+    case("adaptive_avg_pool2d", [x2], lambda x: F.adaptive_avg_pool2d(x, (3, 4)))
+    case("adaptive_avg_pool3d", [x3], lambda x: F.adaptive_avg_pool3d(x, (2, 3, 4)))
+    case("adaptive_max_pool1d", [x1], lambda x: F.adaptive_max_pool1d(x, 4))
+    case("adaptive_max_pool3d", [x3], lambda x: F.adaptive_max_pool3d(x, (2, 3, 4)))
+    case("adaptive_max_pool2d", [x2], lambda x: F.adaptive_max_pool2d(x, (3, 4)))
+    case("group_norm", [randn(3, 4, 5), randn(4), randn(4)], lambda x, w, b: F.group_norm(x, 2, w, b))
+    case("instance_norm", [randn(3, 4, 5)], F.instance_norm)
+    case("rms_norm", [randn(3, 5), randn(5)], lambda x, w: F.rms_norm(x, (5,), w, eps=1e-6))
+    case("normalize", [randn(3, 5)], lambda x: F.normalize(x, dim=1))
+    q, k, v = randn(2, 4, 3, 5), randn(2, 4, 6, 5), randn(2, 4, 6, 7)
+    math = torch.nn.attention.SDPBackend.MATH
+
+    def attention(*args, **kwargs):
+        with torch.nn.attention.sdpa_kernel(math):
+            return F.scaled_dot_product_attention(*args, **kwargs)
+
+    case("scaled_dot_product_attention", [q, k, v], attention)
+    case("scaled_dot_product_attention/scale", [q, k, v], lambda q, k, v: attention(q, k, v, scale=0.7))
+    keep = bools(3, 6)
+    keep[:, 0] = True
+    case("scaled_dot_product_attention/mask", [q, k, v, keep], lambda q, k, v, m: attention(q, k, v, attn_mask=m))
+    case("scaled_dot_product_attention/bias", [q, k, v, randn(4, 3, 6)], lambda q, k, v, m: attention(q, k, v, attn_mask=m))
+    k3, v3 = randn(2, 4, 3, 5), randn(2, 4, 3, 5)
+    case("scaled_dot_product_attention/causal", [q, k3, v3], lambda q, k, v: attention(q, k, v, is_causal=True))
+    case("scaled_dot_product_attention/grouped", [q, randn(2, 2, 6, 5), randn(2, 2, 6, 5)], lambda q, k, v: attention(q, k, v, enable_gqa=True))
+    scores, keep = randn(3, 5), bools(3, 5)
+    keep[0] = False
+    case("masked_softmax", [scores, keep], lambda x, m: F.softmax(x.masked_fill(~m, -1e300), 1) * m)
+    case("attention_with_lse", [q, k, v], lambda q, k, v: (attention(q, k, v), (q @ k.mT / 5**0.5).logsumexp(-1)))
+    case("local_response_norm", [randn(2, 5, 3)], lambda x: F.local_response_norm(x, 3, 1e-1, 0.75, 2.0))
+    theta = randn(2, 2, 3)
+    case("affine_grid", [theta], lambda t: F.affine_grid(t, (2, 1, 3, 4), align_corners=False))
+    x = randn(1, 2, 4, 5)
+    for mode in "nearest nearest-exact bilinear bicubic".split():
+        case(f"interpolate/{mode}", [x], lambda x: F.interpolate(x, (6, 3), mode=mode))
+    case("interpolate/align_corners", [x], lambda x: F.interpolate(x, (6, 3), mode="bilinear", align_corners=True))
+    case("interpolate/antialias", [x], lambda x: F.interpolate(x, (2, 3), mode="bilinear", antialias=True))
+    case("interpolate/antialias_bicubic", [x], lambda x: F.interpolate(x, (2, 3), mode="bicubic", antialias=True))
+    case("interpolate/linear", [randn(1, 2, 5)], lambda x: F.interpolate(x, 8, mode="linear"))
+    case("interpolate/trilinear", [randn(1, 1, 2, 3, 2)], lambda x: F.interpolate(x, (3, 2, 4), mode="trilinear"))
+    grid = torch.from_numpy(rng.uniform(-1.2, 1.2, (1, 3, 4, 2)))
+    for mode in "bilinear nearest bicubic".split():
+        for padding in "zeros border reflection".split():
+            case(f"grid_sample/{mode}_{padding}", [x, grid], lambda x, g: F.grid_sample(x, g, mode=mode, padding_mode=padding, align_corners=False), order=1)
+
+
+def more_losses():
+    x, t, w = randn(6, 5), ints(0, 5, 6), positive(5)
+    case("cross_entropy/weight", [x, t, w], lambda x, t, w: F.cross_entropy(x, t, w), frozen=(2,))
+    case("cross_entropy/weight_smoothing", [x, t, w], lambda x, t, w: F.cross_entropy(x, t, w, label_smoothing=0.2), frozen=(2,))
+    case("cross_entropy/probabilities", [x, F.softmax(randn(6, 5), 1)], F.cross_entropy)
+    case("cross_entropy/spatial", [randn(2, 5, 3), ints(0, 5, 2, 3)], F.cross_entropy)
+    case("nll_loss", [F.log_softmax(x, 1), t], F.nll_loss)
+    case("nll_loss/weight", [F.log_softmax(x, 1), t, w], lambda x, t, w: F.nll_loss(x, t, w), frozen=(2,))
+    y01 = torch.from_numpy(rng.random((6, 5)))
+    case("bce_with_logits", [x, y01], F.binary_cross_entropy_with_logits)
+    case("bce_with_logits/pos_weight", [x, y01, w], lambda x, y, w: F.binary_cross_entropy_with_logits(x, y, pos_weight=w), frozen=(1, 2))
+    case("binary_cross_entropy", [torch.sigmoid(x), y01], F.binary_cross_entropy, frozen=(1,), loose=2)
+    a, b = randn(3, 4), randn(3, 4)
+    case("l1_loss", [a, b], F.l1_loss)
+    case("smooth_l1_loss", [a, b], lambda a, b: F.smooth_l1_loss(a, b, beta=0.7))
+    case("huber_loss", [a, b], lambda a, b: F.huber_loss(a, b, delta=0.7))
+    case("kl_div", [F.log_softmax(a, 1), F.softmax(b, 1)], lambda a, b: F.kl_div(a, b, reduction="sum"))
+    case("kl_div_batch_mean", [F.log_softmax(a, 1), F.softmax(b, 1)], lambda a, b: F.kl_div(a, b, reduction="batchmean"))
+    case("kl_div/log_target", [F.log_softmax(a, 1), F.log_softmax(b, 1)], lambda a, b: F.kl_div(a, b, reduction="sum", log_target=True))
+    signs = tensor([1.0, -1.0, 1.0])
+    case("cosine_embedding_loss", [a, b, signs], lambda a, b, y: F.cosine_embedding_loss(a, b, y, margin=0.1), frozen=(2,))
+    case("triplet_margin_loss", [a, b, randn(3, 4)], F.triplet_margin_loss)
+    case("margin_ranking_loss", [randn(3), randn(3), signs], lambda a, b, y: F.margin_ranking_loss(a, b, y, margin=0.3), frozen=(2,))
+    case("soft_margin_loss", [a, torch.sign(b)], F.soft_margin_loss, frozen=(1,))
+    case("hinge_embedding_loss", [a, torch.sign(b)], lambda a, y: F.hinge_embedding_loss(a, y, margin=0.5), frozen=(1,))
+    case("poisson_nll_loss", [a, positive(3, 4)], lambda a, t: F.poisson_nll_loss(a, t), frozen=(1,))
+    case("gaussian_nll_loss", [a, b, positive(3, 4)], lambda a, b, v: F.gaussian_nll_loss(a, b, v))
+    # The gradient that PyTorch gives is that of the logits.
+    targets = tensor([[1, 2, 2], [3, 1, 0]])
+    for reduction in ("mean", "sum"):
+        case(f"ctc_loss/{reduction}", [randn(7, 2, 4), targets], lambda x, t: F.ctc_loss(F.log_softmax(x, 2), t, (7, 6), (3, 2), reduction=reduction), order=1)
+
+
+SECTIONS = [elementwise, more_elementwise, reductions, more_reductions, products, more_products, layers, more_layers]
+SECTIONS += [losses, more_losses, movement, indexing]
+for section in SECTIONS:
+    section()
+
+path = pathlib.Path(__file__).with_name("values.safetensors")
+save_file(tensors, path, metadata=meta)
+print(f"{len(meta) - 2} cases, {path.stat().st_size} bytes")

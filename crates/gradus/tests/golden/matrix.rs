@@ -1,0 +1,202 @@
+//! `docs/op-matrix.md`: which operation takes which dtype, and how often it can be differentiated, found by trying.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use gradus::prelude::*;
+use gradus::{BackwardOptions, ErrorKind, grad, ops};
+
+use crate::{Call, File, values};
+
+const DTYPES: [DType; 13] = [
+    DType::F64,
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::I64,
+    DType::I32,
+    DType::I16,
+    DType::I8,
+    DType::U64,
+    DType::U32,
+    DType::U16,
+    DType::U8,
+    DType::Bool,
+];
+
+/// Public methods that are no operations of their own: shorthands, and the same with more options.
+const SHORTHANDS: &[&str] = &[
+    "cross_entropy_with",
+    "sum_all",
+    "mean_all",
+    "max_all",
+    "min_all",
+    "prod_all",
+    "any_all",
+    "all_all",
+    "t",
+    "contiguous",
+    "copy",
+    "to_dtype",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// An input as a dtype holds it: integers are made from floats such that none is 0.
+fn converted(t: &Tensor, dtype: DType) -> Result<Tensor> {
+    match dtype {
+        d if d.is_float() || !t.dtype().is_float() => t.to_dtype(d),
+        DType::Bool => t.gt(0.0),
+        d => t.abs()?.mul(3.0)?.add(1.0)?.clamp(0.0, 100.0)?.to_dtype(d),
+    }
+}
+
+/// The inputs of a case in another dtype: floats change, and where there are none all do.
+fn inputs_as(inputs: &[Tensor], dtype: DType) -> Result<Vec<Tensor>> {
+    let any_float = inputs.iter().any(|t| t.dtype().is_float());
+    let one = |t: &Tensor| if t.dtype().is_float() || !any_float { converted(t, dtype) } else { Ok(t.clone()) };
+    inputs.iter().map(one).collect()
+}
+
+/// How far results in a dtype may be from those in f64 on the same inputs, relative to the largest.
+fn tolerance(dtype: DType) -> f64 {
+    match dtype {
+        DType::F32 => 1e-4,
+        DType::F16 => 2e-2,
+        DType::BF16 => 1.5e-1,
+        _ => 0.0,
+    }
+}
+
+/// What a dtype does: computes, refuses, or (the error) something wrong.
+fn cell(call: Call, inputs: &[Tensor], dtype: DType) -> std::result::Result<&'static str, String> {
+    let x = inputs_as(inputs, dtype).map_err(|e| e.to_string())?;
+    let outs = match call(&x) {
+        Ok(outs) => outs,
+        Err(e) => {
+            use ErrorKind::*;
+            let typed = matches!(e.kind(), UnsupportedDType | DTypeMismatch | InvalidArgument);
+            return if typed { Ok("·") } else { Err(format!("{dtype}: {e}")) };
+        }
+    };
+    if dtype.is_float() && dtype != DType::F64 {
+        let wide = |t: &Tensor| if t.dtype() == dtype { t.to_dtype(DType::F64) } else { Ok(t.clone()) };
+        let x = x.iter().map(wide).collect::<Result<Vec<_>>>().map_err(|e| e.to_string())?;
+        for (i, (got, want)) in outs.iter().zip(call(&x).map_err(|e| e.to_string())?).enumerate() {
+            let (got, want) = (values(got), values(&want));
+            let scale = want.iter().filter(|w| w.is_finite()).fold(1.0, |m: f64, w| m.max(w.abs()));
+            let near = |g: f64, w: f64| g == w || g.is_nan() && w.is_nan() || (g - w).abs() <= tolerance(dtype) * scale;
+            if let Some((g, w)) = got.iter().zip(&want).find(|&(&g, &w)| !near(g, w)) {
+                return Err(format!("{dtype}: output {i} has {g} where f64 has {w}"));
+            }
+        }
+    }
+    Ok("●")
+}
+
+/// How often the operation can be differentiated, tried up to three times.
+fn order(call: Call, inputs: &[Tensor]) -> Result<&'static str> {
+    let point = |t: &Tensor| if t.dtype().is_float() { t.require_grad() } else { Ok(t.clone()) };
+    let inputs = inputs.iter().map(point).collect::<Result<Vec<_>>>()?;
+    let leaves: Vec<&Tensor> = inputs.iter().filter(|t| t.requires_grad()).collect();
+    let mut tracked: Vec<Tensor> = call(&inputs)?.into_iter().filter(Tensor::requires_grad).collect();
+    for reached in ["0", "1", "2"] {
+        let mut total: Option<Tensor> = None;
+        for y in &tracked {
+            let part = y.sin()?.sum_all()?;
+            total = Some(total.map_or(Ok(part.clone()), |t| t.add(&part))?);
+        }
+        let Some(total) = total else { return Ok(reached) };
+        match grad(&[&total], &leaves, None, BackwardOptions::new().create_graph()) {
+            Ok(found) => tracked = found.into_iter().flatten().filter(Tensor::requires_grad).collect(),
+            Err(e) if matches!(e.kind(), ErrorKind::Autograd) => return Ok(reached),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok("any")
+}
+
+/// The page, and what is wrong.
+pub(crate) fn page(file: &File<'_>, calls: &BTreeMap<&str, Call>, cases: &[&str]) -> (String, Vec<String>) {
+    let mut families: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for &name in cases {
+        families.entry(name.split('/').next().unwrap_or(name)).or_default().push(name);
+    }
+    let (mut text, mut wrong) = (String::new(), Vec::new());
+    let names: Vec<String> = DTYPES.iter().map(|d| format!(" {d} |")).collect();
+    let _ = write!(
+        text,
+        "# Operations, dtypes and gradients\n\nMade by `cargo xtask op-table`, which calls every operation in every \
+         dtype and differentiates it up to three times. ● computes (integers promote where the operation is one of \
+         floats), · is a typed error. *Gradient*: how often it can be differentiated; `0` where none exists. *Cases*: \
+         how many with values from PyTorch the tests compare, with first and second gradients.\n\n## CPU\n\n\
+         | operation |{} gradient | cases |\n|---|{}---|---|\n",
+        names.concat(),
+        "---|".repeat(DTYPES.len())
+    );
+    for (family, names) in &families {
+        let name = if names.contains(family) { family } else { &names[0] };
+        let Some(&call) = calls.get(name).or_else(|| calls.get(family)) else { continue };
+        let inputs = file.inputs(name);
+        let mut row = format!("| `{family}` |");
+        for dtype in DTYPES {
+            match cell(call, &inputs, dtype) {
+                Ok(mark) => row += &format!(" {mark} |"),
+                Err(e) => wrong.push(format!("{name}: {e}")),
+            }
+        }
+        match order(call, &inputs) {
+            Ok(order) => row += &format!(" {order} | {} |", names.len()),
+            Err(e) => wrong.push(format!("{name}: gradient: {e}")),
+        }
+        text += &row;
+        text.push('\n');
+    }
+    for method in methods() {
+        if !families.contains_key(method.as_str()) && !SHORTHANDS.contains(&method.as_str()) && !method.ends_with('_') {
+            wrong.push(format!("`Tensor::{method}` has no row: add a case to tests/golden"));
+        }
+    }
+    (text, wrong)
+}
+
+/// Every public operation: the entries of the table, and the methods of `impl Tensor` in the files of operations.
+fn methods() -> BTreeSet<String> {
+    let mut found: BTreeSet<String> = ops::table::TABLE.iter().map(|e| e.op.name().to_owned()).collect();
+    let mut folders = vec![root().join("crates/gradus-tensor/src/ops")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            let mut inside = false;
+            for line in text.lines() {
+                match line {
+                    "impl Tensor {" => inside = true,
+                    "}" => inside = false,
+                    _ => {}
+                }
+                if inside && let Some(rest) = line.strip_prefix("    pub fn ") {
+                    found.insert(rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect());
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Compares the page with the one in `docs`, or writes it if `GRADUS_WRITE` is set; what is wrong.
+pub(crate) fn compare(text: &str) -> Option<String> {
+    let path = root().join("docs/op-matrix.md");
+    if std::env::var_os("GRADUS_WRITE").is_some() {
+        return std::fs::write(&path, text).err().map(|e| format!("{}: {e}", path.display()));
+    }
+    let old = std::fs::read_to_string(&path).unwrap_or_default();
+    (old != text).then(|| "docs/op-matrix.md is stale: run `cargo xtask op-table`".to_owned())
+}
