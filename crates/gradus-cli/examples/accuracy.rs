@@ -48,7 +48,8 @@ const ROWS: &[Row] = rows! {
     cosh, libm::cosh, Some(25.0);
     tanh, libm::tanh, Some(5.0);
     asinh, libm::asinh, Some(3.5);
-    acosh, libm::acosh, Some(4.5);
+    // The crate's own is a number at some points below 1.
+    acosh, |x| if x < 1.0 { f64::NAN } else { libm::acosh(x) }, Some(4.5);
     atanh, libm::atanh, Some(3.5);
     erf, libm::erf, Some(7.0);
     erfc, libm::erfc, Some(66.0);
