@@ -5,7 +5,7 @@
 use gradus_backend::{Error, ErrorKind, Result, Shape, Window};
 
 use super::conv::{check_operands, describe};
-use super::slice::zeros_around;
+use super::pad::PadMode;
 use super::{Conv, ConvBackwardInput, ConvOptions, apply_one};
 use crate::Tensor;
 
@@ -134,8 +134,10 @@ impl Tensor {
             let before = window.pad_before;
             (window.pad_before, window.pad_after) = ([0; 3], [0; 3]);
             let mut y = adjoint(window, axes.iter().map(|a| a.full).collect())?;
+            let rest: Vec<_> = axes.iter().map(|a| (0, isize::try_from(a.rest).unwrap_or(isize::MAX))).collect();
+            y = y.pad(&rest, PadMode::Constant(0.into()))?;
             for (i, a) in axes.iter().enumerate() {
-                y = zeros_around(&y, 2 + i, 0, a.rest)?.narrow(2 + i as isize, before[i], a.size)?;
+                y = y.narrow(2 + i as isize, before[i], a.size)?;
             }
             y
         };

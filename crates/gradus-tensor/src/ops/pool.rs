@@ -6,7 +6,7 @@
 use gradus_backend::{Backend, DType, Error, Result, Shape, View, ViewMut, Window};
 use smallvec::smallvec;
 
-use super::slice::zeros_around;
+use super::pad::PadMode;
 use super::{Context, Grads, Keep, Operation, Outputs, PoolOptions, Spec, apply, apply_one, grads, one};
 use crate::Tensor;
 
@@ -224,10 +224,9 @@ impl Tensor {
             return apply_one(AvgPool { window, count_include_pad }, &[self]);
         }
         // The padding becomes elements, which count; what lies beyond it does not.
-        let mut x = self.clone();
-        for i in 0..N {
-            x = zeros_around(&x, 2 + i, window.pad_before[i], window.pad_after[i])?;
-        }
+        let side = |n: usize| isize::try_from(n).unwrap_or(isize::MAX);
+        let sides: Vec<_> = (0..N).map(|i| (side(window.pad_before[i]), side(window.pad_after[i]))).collect();
+        let x = self.pad(&sides, PadMode::Constant(0.into()))?;
         (window.pad_before, window.pad_after) = ([0; 3], more);
         apply_one(AvgPool { window, count_include_pad: false }, &[&x])
     }

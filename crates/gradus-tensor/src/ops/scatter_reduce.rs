@@ -9,7 +9,7 @@ use gradus_backend::{Backend, DType, Error, Result, ScatterOp, View, ViewMut};
 
 use super::gather::corner;
 use super::scatter::Scatter;
-use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply_one, grads, one, run};
+use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
 /// How [`Tensor::scatter_reduce`] combines elements.
@@ -71,20 +71,6 @@ impl Operation for ScatterExtreme {
         let dx = if ctx.needs(0) { Some(from_x.where_(&share, 0.0)?) } else { None };
         let dsrc = if ctx.needs(2) { Some(from_src.where_(&share.gather(axis, &index)?, 0.0)?) } else { None };
         Ok(grads([dx, None, dsrc, None]))
-    }
-}
-
-/// `x` sorted along an axis, and where each element was.
-fn sorted(x: &Tensor, axis: usize, descending: bool) -> Result<(Tensor, Tensor)> {
-    let shape = *x.layout().shape();
-    let specs = [Spec { shape, dtype: x.dtype() }, Spec { shape, dtype: DType::I64 }];
-    let results = run(x.device(), &specs, &[x], |backend, inputs, outputs| match outputs {
-        [values, order] => backend.sort(inputs[0], axis, descending, values, order),
-        _ => Err(Error::argument("sort", "it has two outputs")),
-    })?;
-    match &results[..] {
-        [values, order] => Ok((values.clone(), order.clone())),
-        _ => Err(Error::argument("sort", "it has two outputs")),
     }
 }
 
@@ -151,7 +137,7 @@ impl Tensor {
     #[track_caller]
     fn scatter_product(&self, at: usize, index: &Tensor, src: &Tensor, include_self: bool) -> Result<Tensor> {
         let (axis, n, wide) = (at as isize, index.shape()[at], self.dtype().compute());
-        let (places, order) = sorted(index, at, false)?;
+        let (places, order) = index.detach().sort(axis, false)?;
         let mut product = src.to_dtype(wide)?.gather(axis, &order)?;
         let mut step = 1;
         // After each round an element holds the product of `2 * step` from it on, within its place.
@@ -189,7 +175,7 @@ impl Tensor {
         let negate = smallest && self.dtype().is_float();
         let turned = |t: &Tensor| if negate { t.detach().neg() } else { Ok(t.detach()) };
         let (x, values) = (turned(self)?, turned(src)?);
-        let (values, order) = sorted(&values, at, smallest && !negate)?;
+        let (values, order) = values.sort(axis, smallest && !negate)?;
         let mut y = x.scatter(axis, &index.gather(axis, &order)?, &values)?;
         if include_self {
             y = if smallest && !negate { y.minimum(&x)? } else { y.maximum(&x)? };

@@ -86,17 +86,6 @@ impl Operation for SliceBackward {
     }
 }
 
-/// `x` with zeros before and after an axis.
-pub(super) fn zeros_around(x: &Tensor, axis: usize, before: usize, after: usize) -> Result<Tensor> {
-    if before == 0 && after == 0 {
-        return Ok(x.clone());
-    }
-    let overflow = || Error::new(ErrorKind::Overflow, "pad", "the result is too large");
-    let end = before.checked_add(x.shape()[axis]).ok_or_else(overflow)?;
-    let input = x.layout().shape().with(axis, end.checked_add(after).ok_or_else(overflow)?)?;
-    apply_one(SliceBackward { slice: Slice { axis, start: before, end, step: 1 }, input }, &[x])
-}
-
 impl Tensor {
     /// Every `step`-th element of an axis from `start` up to but not including `end`. A view.
     #[track_caller]

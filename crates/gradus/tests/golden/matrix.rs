@@ -9,22 +9,6 @@ use gradus::{BackwardOptions, ErrorKind, grad, ops};
 
 use crate::{Call, File, values};
 
-const DTYPES: [DType; 13] = [
-    DType::F64,
-    DType::F32,
-    DType::F16,
-    DType::BF16,
-    DType::I64,
-    DType::I32,
-    DType::I16,
-    DType::I8,
-    DType::U64,
-    DType::U32,
-    DType::U16,
-    DType::U8,
-    DType::Bool,
-];
-
 /// Public methods that are no operations of their own: shorthands, and the same with more options.
 const SHORTHANDS: &[&str] = &[
     "cross_entropy_with",
@@ -126,7 +110,7 @@ pub(crate) fn page(file: &File<'_>, calls: &BTreeMap<&str, Call>, cases: &[&str]
         families.entry(name.split('/').next().unwrap_or(name)).or_default().push(name);
     }
     let (mut text, mut wrong) = (String::new(), Vec::new());
-    let names: Vec<String> = DTYPES.iter().map(|d| format!(" {d} |")).collect();
+    let names: Vec<String> = DType::ALL.iter().map(|d| format!(" {d} |")).collect();
     let _ = write!(
         text,
         "# Operations, dtypes and gradients\n\nMade by `cargo xtask op-table`, which calls every operation in every \
@@ -135,14 +119,14 @@ pub(crate) fn page(file: &File<'_>, calls: &BTreeMap<&str, Call>, cases: &[&str]
          how many with values from PyTorch the tests compare, with first and second gradients.\n\n## CPU\n\n\
          | operation |{} gradient | cases |\n|---|{}---|---|\n",
         names.concat(),
-        "---|".repeat(DTYPES.len())
+        "---|".repeat(DType::ALL.len())
     );
     for (family, names) in &families {
         let name = if names.contains(family) { family } else { &names[0] };
         let Some(&call) = calls.get(name).or_else(|| calls.get(family)) else { continue };
         let inputs = file.inputs(name);
         let mut row = format!("| `{family}` |");
-        for dtype in DTYPES {
+        for dtype in DType::ALL {
             match cell(call, &inputs, dtype) {
                 Ok(mark) => row += &format!(" {mark} |"),
                 Err(e) => wrong.push(format!("{name}: {e}")),
