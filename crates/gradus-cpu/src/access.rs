@@ -69,85 +69,43 @@ float! {
     bf16, f32, bf16_to_f32, bf16_from_f32;
 }
 
+/// Runs the expression with `$t` the type that stands beside the dtype in the list.
+macro_rules! match_dtype {
+    ($dtype:expr, $t:ident => $body:expr; $($($d:ident)|+: $type:ty),+ $(; $other:ident => $else:expr)?) => {
+        match $dtype {
+            $($(gradus_backend::DType::$d)|+ => {
+                type $t = $type;
+                $body
+            })+
+            $($other => $else,)?
+        }
+    };
+}
+pub(crate) use match_dtype;
+
 /// Runs the expression with `$t` the storage type of a float dtype; another dtype is an error of `$op`.
 macro_rules! with_float {
     ($op:expr, $dtype:expr, $t:ident => $body:expr) => {
-        match $dtype {
-            gradus_backend::DType::F64 => {
-                type $t = f64;
-                $body
-            }
-            gradus_backend::DType::F32 => {
-                type $t = f32;
-                $body
-            }
-            gradus_backend::DType::F16 => {
-                type $t = gradus_backend::f16;
-                $body
-            }
-            gradus_backend::DType::BF16 => {
-                type $t = gradus_backend::bf16;
-                $body
-            }
-            other => Err(gradus_backend::Error::dtype($op, other, "f64, f32, f16 and bf16")),
-        }
+        $crate::access::match_dtype!(
+            $dtype, $t => $body;
+            F64: f64, F32: f32, F16: gradus_backend::f16, BF16: gradus_backend::bf16;
+            other => Err(gradus_backend::Error::dtype($op, other, "f64, f32, f16 and bf16"))
+        )
     };
 }
 pub(crate) use with_float;
 
-/// Runs the expression with `$t` the storage type of any dtype (u8 for bool).
+/// Runs the expression with `$t` the storage type of any dtype, and for bool `$bool` (u8 if it is left out).
 macro_rules! with_any {
     ($dtype:expr, $t:ident => $body:expr) => {
-        match $dtype {
-            gradus_backend::DType::F64 => {
-                type $t = f64;
-                $body
-            }
-            gradus_backend::DType::F32 => {
-                type $t = f32;
-                $body
-            }
-            gradus_backend::DType::F16 => {
-                type $t = gradus_backend::f16;
-                $body
-            }
-            gradus_backend::DType::BF16 => {
-                type $t = gradus_backend::bf16;
-                $body
-            }
-            gradus_backend::DType::I64 => {
-                type $t = i64;
-                $body
-            }
-            gradus_backend::DType::I32 => {
-                type $t = i32;
-                $body
-            }
-            gradus_backend::DType::I16 => {
-                type $t = i16;
-                $body
-            }
-            gradus_backend::DType::I8 => {
-                type $t = i8;
-                $body
-            }
-            gradus_backend::DType::U64 => {
-                type $t = u64;
-                $body
-            }
-            gradus_backend::DType::U32 => {
-                type $t = u32;
-                $body
-            }
-            gradus_backend::DType::U16 => {
-                type $t = u16;
-                $body
-            }
-            gradus_backend::DType::U8 | gradus_backend::DType::Bool => {
-                type $t = u8;
-                $body
-            }
-        }
+        $crate::access::with_any!($dtype, u8, $t => $body)
+    };
+    ($dtype:expr, $bool:ty, $t:ident => $body:expr) => {
+        $crate::access::match_dtype!(
+            $dtype, $t => $body;
+            F64: f64, F32: f32, F16: gradus_backend::f16, BF16: gradus_backend::bf16,
+            I64: i64, I32: i32, I16: i16, I8: i8, U64: u64, U32: u32, U16: u16, U8: u8, Bool: $bool
+        )
     };
 }
 pub(crate) use with_any;

@@ -1,8 +1,9 @@
 //! Tensors for tests: any dtype, values from a function, several ways to lie in memory, canaries in between.
 
-use gradus_backend::{Backend, Buffer, DType, Element, Layout, Scalar, Shape, View, ViewMut, bf16, f16};
+use gradus_backend::{Backend, Buffer, DType, Element, Layout, Scalar, Shape, View, ViewMut};
 
 use crate::CpuBackend;
+use crate::access::with_any;
 
 /// How a test tensor lies in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,72 +31,13 @@ pub(crate) struct Tensor {
     pub(crate) layout: Layout,
 }
 
-macro_rules! by_dtype {
-    ($d:expr, $t:ident => $e:expr) => {
-        match $d {
-            DType::F64 => {
-                type $t = f64;
-                $e
-            }
-            DType::F32 => {
-                type $t = f32;
-                $e
-            }
-            DType::F16 => {
-                type $t = f16;
-                $e
-            }
-            DType::BF16 => {
-                type $t = bf16;
-                $e
-            }
-            DType::I64 => {
-                type $t = i64;
-                $e
-            }
-            DType::I32 => {
-                type $t = i32;
-                $e
-            }
-            DType::I16 => {
-                type $t = i16;
-                $e
-            }
-            DType::I8 => {
-                type $t = i8;
-                $e
-            }
-            DType::U64 => {
-                type $t = u64;
-                $e
-            }
-            DType::U32 => {
-                type $t = u32;
-                $e
-            }
-            DType::U16 => {
-                type $t = u16;
-                $e
-            }
-            DType::U8 => {
-                type $t = u8;
-                $e
-            }
-            DType::Bool => {
-                type $t = bool;
-                $e
-            }
-        }
-    };
-}
-
 impl Tensor {
     /// A tensor whose element `i` (row-major) is `f(i)`, rounded to the dtype.
     pub(crate) fn new(cpu: &CpuBackend, dtype: DType, dims: &[usize], lie: Lie, f: impl FnMut(usize) -> f64) -> Tensor {
         let mut t = Tensor::canary(cpu, dtype, dims, lie);
         let bytes: Vec<u8> = (0..t.layout.numel())
             .map(f)
-            .flat_map(|v| by_dtype!(dtype, E => E::as_bytes(&[E::from_f64(v)]).to_vec()))
+            .flat_map(|v| with_any!(dtype, bool, E => E::as_bytes(&[E::from_f64(v)]).to_vec()))
             .collect();
         t.set_bytes(cpu, &bytes);
         t
@@ -160,7 +102,7 @@ impl Tensor {
     /// The elements in row-major order.
     pub(crate) fn values(&self, cpu: &CpuBackend) -> Vec<f64> {
         let bytes = self.bytes(cpu);
-        by_dtype!(self.dtype, E => E::from_bytes(&bytes).into_iter().map(E::to_f64).collect())
+        with_any!(self.dtype, bool, E => E::from_bytes(&bytes).into_iter().map(E::to_f64).collect())
     }
 
     /// Asserts that what lies between the elements was left alone.

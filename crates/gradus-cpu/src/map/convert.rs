@@ -3,7 +3,7 @@
 use gradus_backend::{DType, Scalar, bf16, f16};
 
 use super::float::{LANES, each, step};
-use crate::access::Plain;
+use crate::access::{Plain, match_dtype};
 use crate::half_float::{bf16_from_f32, bf16_to_f32, f16_from_f32, f16_to_f32};
 use crate::isa::{Isa, per_isa};
 
@@ -140,52 +140,11 @@ cast! {
 /// Runs the expression with `$t` the type that a dtype computes in (half precision: f32).
 macro_rules! with_compute {
     ($dtype:expr, $t:ident => $body:expr) => {
-        match $dtype {
-            DType::F64 => {
-                type $t = f64;
-                $body
-            }
-            DType::F32 | DType::F16 | DType::BF16 => {
-                type $t = f32;
-                $body
-            }
-            DType::I64 => {
-                type $t = i64;
-                $body
-            }
-            DType::I32 => {
-                type $t = i32;
-                $body
-            }
-            DType::I16 => {
-                type $t = i16;
-                $body
-            }
-            DType::I8 => {
-                type $t = i8;
-                $body
-            }
-            DType::U64 => {
-                type $t = u64;
-                $body
-            }
-            DType::U32 => {
-                type $t = u32;
-                $body
-            }
-            DType::U16 => {
-                type $t = u16;
-                $body
-            }
-            DType::U8 => {
-                type $t = u8;
-                $body
-            }
-            DType::Bool => {
-                type $t = Truth;
-                $body
-            }
-        }
+        match_dtype!(
+            $dtype, $t => $body;
+            F64: f64, F32 | F16 | BF16: f32,
+            I64: i64, I32: i32, I16: i16, I8: i8, U64: u64, U32: u32, U16: u16, U8: u8, Bool: Truth
+        )
     };
 }
 

@@ -11,6 +11,7 @@ use gradus_backend::{DType, Error, Kernel, Result, ScalarOp};
 use super::convert::{Splat, cast, select_1, select_2, select_4, select_8, slice, slice_mut, splat_scalar};
 use super::float::{LANES, binary_f32, binary_f64, compare_f32, compare_f64, test_f32, test_f64, unary_f32, unary_f64};
 use super::int::{self, Int};
+use crate::access::match_dtype;
 use crate::isa::Isa;
 
 /// Where a value is: an index of the pointer table, which holds the arguments, the outputs, the splats and the registers.
@@ -352,40 +353,12 @@ unsafe fn run(isa: Isa, step: &Step, src: [*const u8; 3], dst: *mut u8, n: usize
     unsafe {
         macro_rules! ints {
             ($t:ident => $body:expr) => {
-                match step.from {
-                    DType::I64 => {
-                        type $t = i64;
-                        $body
-                    }
-                    DType::I32 => {
-                        type $t = i32;
-                        $body
-                    }
-                    DType::I16 => {
-                        type $t = i16;
-                        $body
-                    }
-                    DType::I8 => {
-                        type $t = i8;
-                        $body
-                    }
-                    DType::U64 => {
-                        type $t = u64;
-                        $body
-                    }
-                    DType::U32 => {
-                        type $t = u32;
-                        $body
-                    }
-                    DType::U16 => {
-                        type $t = u16;
-                        $body
-                    }
-                    _ => {
-                        type $t = u8;
-                        $body
-                    }
-                }
+                // Floats have arms of their own.
+                match_dtype!(
+                    step.from, $t => $body;
+                    I64: i64, I32: i32, I16: i16, I8: i8, U64: u64, U32: u32, U16: u16,
+                    U8 | Bool | F64 | F32 | F16 | BF16: u8
+                )
             };
         }
         match step.op {
