@@ -133,7 +133,8 @@ impl Tensor {
         if !replacement {
             // The order of independent exponential times, the rate of each being its weight.
             let times = Tensor::exponential(1.0, [rows, classes], u, device, generator)?;
-            let times = weights.gt(0.0)?.where_(&times.div(&weights)?, f64::INFINITY)?;
+            // By their logarithms, which do not overflow however small a weight is.
+            let times = weights.gt(0.0)?.where_(&times.log()?.sub(&weights.log()?)?, f64::INFINITY)?;
             return Ok(times.topk(n, 1, false, true)?.1);
         }
         if n == 0 || rows == 0 {

@@ -3,8 +3,7 @@
 
 mod common;
 
-use common::{assert_close, cpu, f64s, i64s, layouts, randn};
-use gradus_tensor::autograd::{gradcheck, gradgradcheck};
+use common::{assert_close, both, cpu, f64s, i64s, layouts, randn};
 use gradus_tensor::{DType, ErrorKind, Reduction, Result, Tensor};
 
 use Reduction::{Mean, None as Each, Sum};
@@ -18,11 +17,6 @@ fn wave(shape: &[usize], a: f64, b: f64) -> Tensor {
 #[track_caller]
 fn same(got: Result<Tensor>, want: &[f64]) {
     assert_close(&got.unwrap().to_vec::<f64>().unwrap(), want, 1e-10);
-}
-
-fn both(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor]) {
-    gradcheck(&f, inputs).unwrap_or_else(|e| panic!("{e}"));
-    gradgradcheck(&f, inputs).unwrap_or_else(|e| panic!("{e}"));
 }
 
 /// Logits `[6, 3, 4]` and targets both padded and concatenated.

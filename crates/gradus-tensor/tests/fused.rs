@@ -3,14 +3,8 @@
 
 mod common;
 
-use common::{assert_close, f32s, f64s, i64s, layouts, randn};
-use gradus_tensor::autograd::{gradcheck, gradgradcheck};
+use common::{assert_close, both, f32s, f64s, i64s, layouts, randn};
 use gradus_tensor::{BackwardOptions, DType, ErrorKind, Result, Tensor, fused, grad};
-
-fn both(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor]) {
-    gradcheck(&f, inputs).unwrap_or_else(|e| panic!("{e}"));
-    gradgradcheck(&f, inputs).unwrap_or_else(|e| panic!("{e}"));
-}
 
 /// Value, gradients and second derivatives of `f` at `x`.
 fn orders(f: &dyn Fn(&[Tensor]) -> Result<Tensor>, x: &[Tensor]) -> Vec<f64> {

@@ -4,16 +4,10 @@
 
 mod common;
 
-use common::{cpu, f64s, i64s, layouts, randn};
+use common::{both, cpu, f64s, i64s, layouts, randn};
 use gradus_tensor::autograd::{gradcheck, gradgradcheck};
 use gradus_tensor::ops::table::TABLE;
 use gradus_tensor::{ConvOptions, Error, Generator, Operand, PoolOptions, Reduction, Result, Tensor};
-
-fn both(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor]) {
-    let shapes: Vec<_> = inputs.iter().map(|t| format!("{:?}", t.layout())).collect();
-    gradcheck(&f, inputs).unwrap_or_else(|e| panic!("{shapes:?} {e}"));
-    gradgradcheck(&f, inputs).unwrap_or_else(|e| panic!("{shapes:?} {e}"));
-}
 
 /// One operation of one input, in every layout of `shape`.
 fn unary(shape: &[usize], f: impl Fn(&Tensor) -> Result<Tensor>) {

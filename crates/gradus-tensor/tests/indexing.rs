@@ -3,8 +3,7 @@
 
 mod common;
 
-use common::{assert_close, cpu, f64s, i64s, layouts, randn};
-use gradus_tensor::autograd::{gradcheck, gradgradcheck};
+use common::{assert_close, both, cpu, f64s, i64s, layouts, randn};
 use gradus_tensor::{
     DType, Ellipsis, Error, ErrorKind, Index, IntoIndex, NewAxis, Result, ScatterReduction, Strided, Tensor,
 };
@@ -16,12 +15,6 @@ const REDUCTIONS: [ScatterReduction; 5] = [
     ScatterReduction::Amax,
     ScatterReduction::Amin,
 ];
-
-fn both(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor]) {
-    let shapes: Vec<_> = inputs.iter().map(|t| format!("{:?}", t.layout())).collect();
-    gradcheck(&f, inputs).unwrap_or_else(|e| panic!("{shapes:?} {e}"));
-    gradgradcheck(&f, inputs).unwrap_or_else(|e| panic!("{shapes:?} {e}"));
-}
 
 fn unary(shape: &[usize], f: impl Fn(&Tensor) -> Result<Tensor>) {
     for x in layouts(shape, 1) {
@@ -471,4 +464,14 @@ fn gradients_have_the_dtype_of_their_tensor() {
             assert_eq!(g.get(&x).unwrap().dtype(), dtype, "{y:?}");
         }
     }
+}
+
+#[test]
+fn indices_are_checked_also_where_other_axes_are_empty() {
+    let at = i64s(&[0, 7], &[2]);
+    let e = Tensor::zeros([3, 0], DType::F32, &cpu()).unwrap().index_select(0, &at).unwrap_err();
+    assert_eq!(e.kind(), &ErrorKind::IndexOutOfBounds { pos: 1, index: 7, size: 3 });
+    let src = Tensor::zeros([0, 2], DType::F32, &cpu()).unwrap();
+    let e = Tensor::zeros([0, 2], DType::F32, &cpu()).unwrap().index_add(1, &at, &src).unwrap_err();
+    assert_eq!(e.kind(), &ErrorKind::IndexOutOfBounds { pos: 1, index: 7, size: 2 });
 }

@@ -3,8 +3,7 @@
 
 mod common;
 
-use common::{another_cpu, assert_close, cpu, f32s, f64s, i64s, layouts, randn};
-use gradus_tensor::autograd::{gradcheck, gradgradcheck};
+use common::{another_cpu, assert_close, both, cpu, f32s, f64s, i64s, layouts, randn};
 use gradus_tensor::ops::Target;
 use gradus_tensor::{DType, ErrorKind, Reduction, Result, Tensor};
 
@@ -19,11 +18,6 @@ fn wave(shape: &[usize], a: f64, b: f64) -> Tensor {
 #[track_caller]
 fn same(got: Result<Tensor>, want: &[f64]) {
     assert_close(&got.unwrap().to_vec::<f64>().unwrap(), want, 1e-10);
-}
-
-fn both(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor]) {
-    gradcheck(&f, inputs).unwrap_or_else(|e| panic!("{e}"));
-    gradgradcheck(&f, inputs).unwrap_or_else(|e| panic!("{e}"));
 }
 
 /// [`both`] with the first input in every layout.

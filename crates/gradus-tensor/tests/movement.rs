@@ -4,15 +4,8 @@
 
 mod common;
 
-use common::{another_cpu, assert_close, cpu, f64s, i64s, layouts, randn};
-use gradus_tensor::autograd::{gradcheck, gradgradcheck};
+use common::{another_cpu, assert_close, both, cpu, f64s, i64s, layouts, randn};
 use gradus_tensor::{DType, ErrorKind, INFER, Indexing, PadMode, Result, Scalar, Tensor};
-
-fn both(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor]) {
-    let shapes: Vec<_> = inputs.iter().map(|t| format!("{:?}", t.layout())).collect();
-    gradcheck(&f, inputs).unwrap_or_else(|e| panic!("{shapes:?} {e}"));
-    gradgradcheck(&f, inputs).unwrap_or_else(|e| panic!("{shapes:?} {e}"));
-}
 
 fn unary(shape: &[usize], f: impl Fn(&Tensor) -> Result<Tensor>) {
     for x in layouts(shape, 1) {
@@ -96,7 +89,7 @@ fn splits() {
     assert_eq!(ints(Ok(x.unbind(1).unwrap()[3].clone())), [3, 10]);
     let empty = arange(&[0]);
     assert_eq!((shapes(empty.split(2, 0)), shapes(empty.split(0, 0))), (vec![vec![0]], vec![vec![0]]));
-    assert_eq!((shapes(empty.chunk(3, 0)).len(), shapes(empty.unbind(0)).len()), (3, 0));
+    assert_eq!((shapes(empty.chunk(3, 0)).len(), shapes(empty.unbind(0)).len()), (1, 0));
     let kind = |parts: Result<Vec<Tensor>>| parts.unwrap_err().kind().clone();
     assert_eq!(kind(x.split(0, 1)), ErrorKind::InvalidArgument);
     assert_eq!(kind(x.chunk(0, 1)), ErrorKind::InvalidArgument);
@@ -321,4 +314,26 @@ fn grids_and_broadcasts() {
         g[0].mul(&g[1])
     };
     both(product, &[randn(&[2], 1), randn(&[3], 2)]);
+}
+
+#[test]
+fn results_that_are_no_views_have_memory_of_their_own() {
+    let x = f64s(&[1.0, 2.0], &[2, 1]);
+    for y in [
+        x.roll(&[2], &[0]).unwrap(),
+        x.roll(&[2], &[]).unwrap(),
+        x.repeat(&[1, 3]).unwrap(),
+        x.repeat_interleave(1, 0).unwrap(),
+        Tensor::einsum("ij->ij", &[&x]).unwrap(),
+    ] {
+        y.fill_(9.0).unwrap();
+        assert_eq!(x.to_vec::<f64>().unwrap(), [1.0, 2.0]);
+    }
+}
+
+#[test]
+fn nothing_repeated_and_an_empty_axis_in_chunks_cost_nothing() {
+    let x = f64s(&[1.0, 2.0], &[2]);
+    assert_eq!(x.repeat(&[0, 1 << 37]).unwrap().shape(), [0, 1 << 38]);
+    assert_eq!(x.narrow(0, 0, 0).unwrap().chunk(usize::MAX, 0).unwrap().len(), 1);
 }

@@ -5,8 +5,7 @@ mod common;
 
 use std::f64::consts::LN_2;
 
-use common::{assert_close, cpu, f64s, i64s, layouts, randn};
-use gradus_tensor::autograd::{gradcheck, gradgradcheck};
+use common::{assert_close, both, cpu, f32s, f64s, i64s, layouts, randn};
 use gradus_tensor::ops::table::TABLE;
 use gradus_tensor::{DType, ErrorKind, Operand, Result, Tensor};
 
@@ -15,11 +14,6 @@ const NAN: f64 = f64::NAN;
 
 fn v(t: &Tensor) -> Vec<f64> {
     t.to_dtype(DType::F64).unwrap().to_vec().unwrap()
-}
-
-fn both(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor]) {
-    gradcheck(&f, inputs).unwrap_or_else(|e| panic!("{e}"));
-    gradgradcheck(&f, inputs).unwrap_or_else(|e| panic!("{e}"));
 }
 
 /// First and second derivative of a function at points.
@@ -277,4 +271,10 @@ fn weighted_and_gated_units() {
     assert_close(&v(&f64s(&[3.0, 1.0], &[2]).glu(-1).unwrap()), &[3.0 * half], 1e-15);
     assert_eq!(f64s(&[1.0; 3], &[3]).glu(0).unwrap_err().kind(), &ErrorKind::ShapeMismatch);
     assert_close(&v(&f64s(&[0.0, 1.0], &[2]).softmin(0).unwrap()), &[half, 1.0 - half], 1e-15);
+}
+
+#[test]
+fn rounding_to_more_than_there_is_gives_zero() {
+    let x = f32s(&[5.0, 1e30, f32::INFINITY], &[3]);
+    assert_eq!(x.round_decimals(-40).unwrap().to_vec::<f32>().unwrap(), [0.0, 0.0, f32::INFINITY]);
 }

@@ -3,19 +3,13 @@
 
 mod common;
 
-use common::{assert_close, cpu, f32s, f64s, i64s, layouts, randn};
-use gradus_tensor::autograd::{gradcheck, gradgradcheck};
+use common::{assert_close, both, cpu, f32s, f64s, i64s, layouts, randn};
 use gradus_tensor::{DType, ErrorKind, Gemm, Result, Tensor, no_grad};
 
 const NAN: f64 = f64::NAN;
 
 fn v(t: &Tensor) -> Vec<f64> {
     t.to_dtype(DType::F64).unwrap().to_vec().unwrap()
-}
-
-fn both(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor]) {
-    gradcheck(&f, inputs).unwrap_or_else(|e| panic!("{e}"));
-    gradgradcheck(&f, inputs).unwrap_or_else(|e| panic!("{e}"));
 }
 
 /// The sum over every assignment of the labels, by definition; no ellipsis.
@@ -327,4 +321,32 @@ fn cross_and_kronecker_products() {
     assert_eq!((k.shape(), k.to_vec::<i64>().unwrap()), (&[2, 4][..], vec![1, 2, 10, 20, 3, 4, 30, 40]));
     both(|x| x[0].kron(&x[1]), &[randn(&[2, 3], 1), randn(&[2, 1, 2], 2)]);
     assert_eq!(randn(&[1; 5], 1).kron(&a).unwrap_err().kind(), &ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn distances_and_cross_products_of_narrow_dtypes_are_rounded_once() {
+    let bytes = |v: u8| Tensor::from_vec([v], [1, 1], &cpu()).unwrap();
+    assert_eq!(bytes(1).cdist(&bytes(2), 2.0).unwrap().item().unwrap(), 1.0);
+    assert_eq!(bytes(1).pairwise_distance(&bytes(2), 1.0, 0.0, false).unwrap().item().unwrap(), 1.0);
+    let half = |v: &[f64]| f64s(v, &[1, v.len()]).to_dtype(DType::F16).unwrap();
+    assert_eq!(half(&[2048.0; 3]).cdist(&half(&[-1.0; 3]), 1.0).unwrap().item().unwrap(), 6148.0);
+    let c = half(&[300.0, 300.0, 1.0]).cross(&half(&[300.0, 301.0, 1.0]), 1).unwrap();
+    assert_eq!(c.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap(), [-1.0, 0.0, 300.0]);
+    let y =
+        Tensor::einsum("i,k->k", &[&half(&[1000.0; 100]).flatten(0, 1).unwrap(), &half(&[0.001]).squeeze(0).unwrap()]);
+    assert!((y.unwrap().item().unwrap() - 100.0).abs() < 0.1);
+}
+
+#[test]
+fn distances_take_the_highest_rank_and_check_the_kind_of_norm_first() {
+    let x = randn(&[1, 1, 2, 1, 1, 1, 3, 2], 1);
+    assert_eq!(x.cdist(&x, 2.0).unwrap().shape(), [1, 1, 2, 1, 1, 1, 3, 3]);
+    assert!(
+        Tensor::zeros([3, 0], DType::F32, &cpu())
+            .unwrap()
+            .cdist(&Tensor::zeros([2, 0], DType::F32, &cpu()).unwrap(), f64::NAN)
+            .is_err()
+    );
+    let wide = Tensor::ones([1], DType::F32, &cpu()).unwrap().expand([1 << 40]).unwrap();
+    assert!(wide.kron(&wide).is_err());
 }

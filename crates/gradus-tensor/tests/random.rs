@@ -128,3 +128,11 @@ fn ranges_that_are_none_are_refused() {
     assert_eq!(x.full_like(7).unwrap().to_vec::<i64>().unwrap(), [7, 7]);
     assert!(x.full_like(0.5).is_err() && x.rand_like(&mut g).is_err());
 }
+
+#[test]
+fn an_index_of_weight_zero_is_never_drawn_however_small_the_others_are() {
+    let w = f64s(&[0.0, 1e-310], &[2]);
+    for seed in 0..20 {
+        assert_eq!(w.multinomial(1, false, &mut Generator::new(seed)).unwrap().to_vec::<i64>().unwrap(), [1]);
+    }
+}

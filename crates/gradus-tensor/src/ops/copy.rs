@@ -1,5 +1,7 @@
 //! `contiguous(x)` and `copy(x)`: the values in row-major order in memory of their own. The gradient passes through.
 
+use std::sync::Arc;
+
 use gradus_backend::{Backend, Result, View, ViewMut};
 
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
@@ -36,6 +38,12 @@ impl Tensor {
     #[track_caller]
     pub fn contiguous(&self) -> Result<Tensor> {
         if self.is_contiguous() { Ok(self.clone()) } else { self.copy() }
+    }
+
+    /// This tensor, copied if it shares memory with `other`: the result of an operation that promises memory of its own.
+    #[track_caller]
+    pub(crate) fn apart_from(self, other: &Tensor) -> Result<Tensor> {
+        if Arc::ptr_eq(self.storage(), other.storage()) { self.copy() } else { Ok(self) }
     }
 
     /// A copy in memory of its own.

@@ -3,8 +3,9 @@
 //! All are p-norms of differences, which do not cancel: points that coincide have distance 0, and gradient 0.
 
 use gradus_backend::shape::resolve_axis;
-use gradus_backend::{Error, Result};
+use gradus_backend::{DType, Error, Result, Shape};
 
+use super::norm::check_p;
 use crate::Tensor;
 
 impl Tensor {
@@ -25,24 +26,41 @@ impl Tensor {
             let e = Error::shape("cdist", "both are lists of vectors [.., m, d] and [.., n, d] of one length d");
             return Err(other.describe(self.describe(e, "self"), "other"));
         }
-        let difference = self.unsqueeze(-2)?.sub(&other.unsqueeze(-3)?)?;
-        if self.shape()[ra - 1] == 0 {
-            // Of vectors of no elements, also where the largest of nothing would be an error.
-            return difference.sum(&[-1], false)?.to_dtype(difference.dtype().to_float());
-        }
-        difference.norm(p, &[-1], false)
+        check_p("cdist", p).map_err(|e| other.describe(self.describe(e, "self"), "other"))?;
+        let (dtype, a, b) = self.wide_pair("cdist", other)?;
+        let (m, n, d) = (self.shape()[ra - 2], other.shape()[rb - 2], self.shape()[ra - 1]);
+        // One leading axis, so that the differences, which have an axis more, are possible at the highest rank too.
+        let lead = Shape::broadcast("cdist", &self.shape()[..ra - 2], &other.shape()[..rb - 2])
+            .map_err(|e| other.describe(self.describe(e, "self"), "other"))?;
+        let rows = |x: &Tensor, n: usize| x.expand([&lead[..], &[n, d]].concat())?.reshape([lead.numel(), n, d]);
+        let difference = rows(&a, m)?.unsqueeze(2)?.sub(&rows(&b, n)?.unsqueeze(1)?)?;
+        // Vectors of no elements coincide, also where the largest of nothing would be an error.
+        let y = if d == 0 { difference.sum(&[-1], false)? } else { difference.norm(p, &[-1], false)? };
+        y.reshape([&lead[..], &[m, n]].concat())?.to_dtype(dtype)
+    }
+
+    /// The float dtype that two operands share, and both in what it computes in.
+    fn wide_pair(&self, op: &str, other: &Tensor) -> Result<(DType, Tensor, Tensor)> {
+        let dtype = self.dtype().promote(other.dtype()).map_err(|e| {
+            let e = Error::new(e.kind().clone(), op, e.message());
+            other.describe(self.describe(e, "self"), "other")
+        })?;
+        let (dtype, wide) = (dtype.to_float(), dtype.to_float().compute());
+        Ok((dtype, self.to_dtype(wide)?, other.to_dtype(wide)?))
     }
 
     /// The p-norm of `self - other + eps` over the last axis; the operands broadcast. `eps` keeps the gradient away from
     /// the kink at 0 (1e-6 is usual; 0 is legal). The axis stays with size 1 if `keepdim`.
     #[track_caller]
     pub fn pairwise_distance(&self, other: &Tensor, p: f64, eps: f64, keepdim: bool) -> Result<Tensor> {
-        let difference = self.sub(other)?;
+        check_p("pairwise_distance", p).map_err(|e| other.describe(self.describe(e, "self"), "other"))?;
+        let (dtype, a, b) = self.wide_pair("pairwise_distance", other)?;
+        let difference = a.sub(&b)?;
         if difference.rank() == 0 {
             let e = Error::shape("pairwise_distance", "a scalar has no axis to measure along");
             return Err(other.describe(self.describe(e, "self"), "other"));
         }
-        difference.add(eps)?.norm(p, &[-1], keepdim)
+        difference.add(eps)?.norm(p, &[-1], keepdim)?.to_dtype(dtype)
     }
 
     /// `a . b / (max(|a|, eps) max(|b|, eps))` along an axis of the broadcast operands: the cosine of the angle.
@@ -54,9 +72,8 @@ impl Tensor {
             let e = Error::argument("cosine_similarity", format!("eps is {eps}; it is positive and finite"));
             return Err(self.describe(e, "self"));
         }
-        let dtype = self.dtype().promote(other.dtype())?.to_float();
-        let (a, b) = (self.to_dtype(dtype.compute())?, other.to_dtype(dtype.compute())?);
-        let shape = gradus_backend::Shape::broadcast("cosine_similarity", a.shape(), b.shape())
+        let (dtype, a, b) = self.wide_pair("cosine_similarity", other)?;
+        let shape = Shape::broadcast("cosine_similarity", a.shape(), b.shape())
             .map_err(|e| other.describe(self.describe(e, "self"), "other"))?;
         let at = resolve_axis("cosine_similarity", axis, shape.rank())? as isize;
         let (a, b) = (a.expand(shape)?, b.expand(shape)?);

@@ -318,7 +318,8 @@ impl Tensor {
                 }
                 counts[usize::from(l)] += 1;
             }
-            terms.push(Term { tensor: t.to_dtype(dtype)?, labels });
+            // Half precision is rounded once, at the end.
+            terms.push(Term { tensor: t.to_dtype(dtype.compute())?, labels });
         }
         let labels = match &output {
             Some(s) => {
@@ -346,7 +347,8 @@ impl Tensor {
             let m = format!("the output has {} axes, above the highest rank {MAX_RANK}", labels.len());
             return Err(Error::argument("einsum", m).note(equation.to_owned()));
         }
-        contract(terms, &labels, &sizes).map_err(|e| e.note(equation.to_owned()))
+        let y = contract(terms, &labels, &sizes).map_err(|e| e.note(equation.to_owned()))?.to_dtype(dtype)?;
+        operands.iter().try_fold(y, |y, t| y.apart_from(t))
     }
 
     /// The product summed over pairs of axes: `axes_a[i]` of this tensor with `axes_b[i]` of the other. The result has the

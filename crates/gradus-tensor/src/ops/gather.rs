@@ -72,7 +72,7 @@ impl Tensor {
         if index.rank() != 1 {
             return Err(index.describe(Error::shape("index_select", "the index has one axis"), "index"));
         }
-        let stretched = index_along(index, self.shape(), axis)?;
+        let stretched = checked_along("index_select", index, self, axis)?;
         let picked = apply_one(Gather { axis }, &[self, &stretched]);
         picked.map_err(|e| at_position(e, "index_select", self, axis, index))
     }
@@ -102,6 +102,24 @@ pub(super) fn at_position(e: Error, op: &str, x: &Tensor, axis: usize, index: &T
         }
         _ => e,
     }
+}
+
+/// [`index_along`] the axis of `x`. The kernel checks the index element by element; where other axes are empty there are
+/// none, and it is checked here.
+pub(super) fn checked_along(op: &str, index: &Tensor, x: &Tensor, axis: usize) -> Result<Tensor> {
+    let stretched = index_along(index, x.shape(), axis)?;
+    if stretched.numel() == 0 && index.numel() > 0 {
+        check_index(op, index)?;
+        let size = x.shape()[axis];
+        let all = index.detach().to_dtype(DType::I64)?.to_vec::<i64>()?;
+        if let Some((pos, &v)) = all.iter().enumerate().find(|&(_, &v)| !usize::try_from(v).is_ok_and(|v| v < size)) {
+            let inner: usize = x.shape()[axis + 1..].iter().product();
+            let kind = ErrorKind::IndexOutOfBounds { pos: pos * inner.max(1), index: v, size };
+            let e = Error::new(kind, op, "an index is out of bounds");
+            return Err(at_position(e, op, x, axis, index));
+        }
+    }
+    Ok(stretched)
 }
 
 /// `index [n]` stretched to the shape `like` with `n` at `axis`: stride 0 everywhere else, no copy.

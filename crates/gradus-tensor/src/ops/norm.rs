@@ -26,6 +26,15 @@ fn power(x: &Tensor, p: f64) -> Result<Tensor> {
     POWER.apply(&[Operand::Tensor(x), p.into()])
 }
 
+/// Errors unless `p` is a kind of norm.
+pub(super) fn check_p(op: &str, p: f64) -> Result<()> {
+    if p.is_nan() || (p < 0.0 && p.is_finite()) {
+        let e = Error::argument(op, format!("p is {p}; it is 0, positive, or infinite of either sign"));
+        return Err(e.help("2 is the usual length"));
+    }
+    Ok(())
+}
+
 impl Tensor {
     /// The p-norm over the axes, in a float dtype: `(sum |x|^p)^(1/p)` for `p > 0`; the number of non-zero elements for
     /// `p = 0`; the largest magnitude for infinity and the smallest for minus infinity. Other p are an error.
@@ -43,10 +52,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn norm(&self, p: f64, axes: &[isize], keepdim: bool) -> Result<Tensor> {
-        if p.is_nan() || (p < 0.0 && p.is_finite()) {
-            let e = Error::argument("norm", format!("p is {p}; it is 0, positive, or infinite of either sign"));
-            return Err(self.describe(e, "self"));
-        }
+        check_p("norm", p).map_err(|e| self.describe(e, "self"))?;
         let dtype = self.dtype().to_float();
         let x = self.to_dtype(dtype.compute())?;
         let y = if p == 0.0 {

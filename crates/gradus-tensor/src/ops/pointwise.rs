@@ -20,8 +20,11 @@ static ROUND_FINE: Elementwise = Elementwise::new("round_decimals", Class::Float
 });
 
 /// Of (x, scale): rounded to multiples of `scale`.
-static ROUND_COARSE: Elementwise =
-    Elementwise::new("round_decimals", Class::Float, 2, |x| vec![(x[0] / x[1]).round() * x[1]]);
+static ROUND_COARSE: Elementwise = Elementwise::new("round_decimals", Class::Float, 2, |x| {
+    // Beside a scale beyond the dtype every number is nearest to 0.
+    let nothing = x[0].isfinite().select(x[0] * 0.0, x[0]);
+    vec![x[1].isfinite().select((x[0] / x[1]).round() * x[1], nothing)]
+});
 
 /// Of (x, for NaN, for inf, for -inf).
 static NAN_TO_NUM: Elementwise = Elementwise::new("nan_to_num", Class::Float, 4, |x| {
@@ -64,7 +67,7 @@ impl Tensor {
             DType::F32 => f64::from(f32::MAX),
             DType::F16 => gradus_backend::f16::MAX.to_f64(),
             DType::BF16 => gradus_backend::bf16::MAX.to_f64(),
-            _ => return Ok(self.clone()),
+            _ => return self.copy(),
         };
         let (hi, lo) = (posinf.unwrap_or(largest), neginf.unwrap_or(-largest));
         NAN_TO_NUM.apply(&[Operand::Tensor(self), nan.into(), hi.into(), lo.into()])

@@ -30,11 +30,13 @@ impl Tensor {
         let whole: Option<Vec<usize>> = dims.iter().zip(counts).map(|(&d, &n)| d.checked_mul(n)).collect();
         Shape::new(&whole.ok_or_else(|| self.too_large("repeat"))?)?;
         let mut y = self.reshape(&dims)?;
-        for axis in (0..counts.len()).rev().filter(|&i| counts[i] != 1) {
+        // An empty result first: what is between is empty too, then.
+        let (none, more): (Vec<usize>, Vec<usize>) =
+            (0..counts.len()).rev().filter(|&i| counts[i] != 1).partition(|&i| counts[i] == 0);
+        for axis in none.into_iter().chain(more) {
             y = y.copies("repeat", axis, counts[axis], true)?;
         }
-        // PyTorch's result is never a view.
-        if counts.iter().all(|&n| n == 1) { y.copy() } else { Ok(y) }
+        y.apart_from(self)
     }
 
     /// [`repeat`](Tensor::repeat), with 1 for leading axes that `counts` does not name.
@@ -49,7 +51,7 @@ impl Tensor {
     #[track_caller]
     pub fn repeat_interleave(&self, n: usize, axis: isize) -> Result<Tensor> {
         let axis = resolve_axis("repeat_interleave", axis, self.rank())?;
-        self.copies("repeat_interleave", axis, n, false)
+        self.copies("repeat_interleave", axis, n, false)?.apart_from(self)
     }
 
     /// `n` copies along an axis: of the whole axis, or of each of its slices.

@@ -19,7 +19,7 @@ impl Tensor {
     #[track_caller]
     pub fn roll(&self, shifts: &[isize], axes: &[isize]) -> Result<Tensor> {
         if axes.is_empty() && shifts.len() == 1 {
-            return self.reshape([self.numel()])?.roll(shifts, &[0])?.reshape(self.shape());
+            return self.reshape([self.numel()])?.roll(shifts, &[0])?.reshape(self.shape())?.apart_from(self);
         }
         if shifts.len() != axes.len() || axes.is_empty() {
             let e = Error::argument("roll", format!("{} shifts for {} axes", shifts.len(), axes.len()));
@@ -34,7 +34,7 @@ impl Tensor {
                 y = Tensor::cat(&[&y.narrow(axis, size - by, by)?, &y.narrow(axis, 0, size - by)?], axis)?;
             }
         }
-        Ok(y)
+        y.apart_from(self)
     }
 
     /// Turned by `k` quarters in the plane of two axes, from the first towards the second; a negative `k` turns back.

@@ -8,7 +8,7 @@ use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Backend, DType, Error, ErrorKind, Layout, Result, Scalar, ScatterOp, View, ViewMut};
 
 use super::elementwise::Operand;
-use super::gather::{at_position, check_index, corner, fits, index_along};
+use super::gather::{at_position, check_index, checked_along, corner, fits, index_along};
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
@@ -209,7 +209,7 @@ impl Tensor {
         if index.rank() != 1 {
             return Err(index.describe(Error::shape(name, "the index has one axis"), "index"));
         }
-        let stretched = index_along(index, self.shape(), axis)?;
+        let stretched = checked_along(name, index, self, axis)?;
         let src = match src {
             Operand::Tensor(t) => t.clone(),
             Operand::Scalar(s) => self.stretched_value(name, s, stretched.shape())?,

@@ -54,7 +54,7 @@ impl Tensor {
     }
 
     /// At most `n` pieces of equal size along an axis; the last one is shorter where they do not come out even, and there
-    /// are fewer where fewer fill the axis. Views.
+    /// are fewer where fewer fill the axis: one of an empty axis. Views.
     #[track_caller]
     pub fn chunk(&self, n: usize, axis: isize) -> Result<Vec<Tensor>> {
         let at = resolve_axis("chunk", axis, self.rank())?;
@@ -63,7 +63,7 @@ impl Tensor {
             return Err(self.describe(e, "self").help("ask for at least 1"));
         }
         match self.shape()[at] {
-            0 => (0..n).map(|_| self.narrow(axis, 0, 0)).collect(),
+            0 => Ok(vec![self.narrow(axis, 0, 0)?]),
             len => self.split(len.div_ceil(n), axis),
         }
     }

@@ -38,7 +38,9 @@ impl Tensor {
         let turned = |t: &Tensor, by: usize| -> Result<Tensor> {
             Tensor::cat(&[&t.narrow(axis, by, 3 - by)?, &t.narrow(axis, 0, by)?], axis)
         };
-        turned(self, 1)?.mul(&turned(other, 2)?)?.sub(&turned(self, 2)?.mul(&turned(other, 1)?)?)
+        let dtype = self.dtype().promote(other.dtype())?;
+        let (a, b) = (self.to_dtype(dtype.compute())?, other.to_dtype(dtype.compute())?);
+        turned(&a, 1)?.mul(&turned(&b, 2)?)?.sub(&turned(&a, 2)?.mul(&turned(&b, 1)?)?)?.to_dtype(dtype)
     }
 
     /// The Kronecker product: every element of this tensor times all of the other, laid out as blocks. The operand of
@@ -54,7 +56,8 @@ impl Tensor {
         // Axes alternate: this tensor's, then the other's.
         let of_self: Vec<usize> = (0..rank).flat_map(|k| [size(self, k), 1]).collect();
         let of_other: Vec<usize> = (0..rank).flat_map(|k| [1, size(other, k)]).collect();
-        let joined: Vec<usize> = (0..rank).map(|k| size(self, k) * size(other, k)).collect();
-        self.reshape(of_self)?.mul(&other.reshape(of_other)?)?.reshape(joined)
+        let product = self.reshape(of_self)?.mul(&other.reshape(of_other)?)?;
+        let joined: Vec<usize> = product.shape().chunks(2).map(|pair| pair.iter().product()).collect();
+        product.reshape(joined)
     }
 }
