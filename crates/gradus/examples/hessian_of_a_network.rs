@@ -25,11 +25,6 @@ pub(crate) struct Findings {
     pub(crate) bounds: (f64, f64),
 }
 
-/// The gradients of `loss` side by side in one vector, differentiable again.
-fn flat_gradient(loss: &Tensor, parameters: &[&Tensor]) -> Result<Tensor> {
-    flat(grad(&[loss], parameters, None, BackwardOptions::new().create_graph())?, parameters)
-}
-
 /// Gradients side by side in one vector; `None` is 0.
 fn flat(gradients: Vec<Option<Tensor>>, parameters: &[&Tensor]) -> Result<Tensor> {
     let pieces = gradients.into_iter().zip(parameters).map(|(g, p)| match g {
@@ -49,7 +44,10 @@ pub(crate) fn run(seed: u64) -> Result<Findings> {
     let model = Sequential::new().add(Linear::new(2, 6, &mut init)?).add(Tanh).add(Linear::new(6, 3, &mut init)?);
     let owned = model.parameters();
     let parameters: Vec<&Tensor> = owned.iter().map(|p| p.tensor()).collect();
-    let gradient = || flat_gradient(&model.forward(&points)?.cross_entropy(&classes)?, &parameters);
+    let gradient = || {
+        let loss = model.forward(&points)?.cross_entropy(&classes)?;
+        flat(grad(&[&loss], &parameters, None, BackwardOptions::new().create_graph())?, &parameters)
+    };
 
     // Row i of the Hessian is the gradient of entry i of the gradient: the seed picks the entry.
     let first = gradient()?;
@@ -66,8 +64,8 @@ pub(crate) fn run(seed: u64) -> Result<Findings> {
     let step = 1e-5;
     let mut columns = Vec::new();
     for parameter in &owned {
-        for i in 0..parameter.numel() as i64 {
-            let nudge = |by: f64| parameter.values().flatten(0, -1)?.narrow(0, i as usize, 1)?.add_(by);
+        for i in 0..parameter.numel() {
+            let nudge = |by: f64| parameter.values().flatten(0, -1)?.narrow(0, i, 1)?.add_(by);
             nudge(step)?;
             let up = gradient()?.detach();
             nudge(-2.0 * step)?;
@@ -80,8 +78,8 @@ pub(crate) fn run(seed: u64) -> Result<Findings> {
 
     let largest = |t: Tensor| t.abs()?.max_all()?.item();
     // The last three parameters are the biases of the logits.
-    let shift =
-        Tensor::cat(&[&first.detach().narrow(0, 0, n - 3)?.mul(0.0)?, &Tensor::ones([3], DType::F64, &device)?], 0)?;
+    let (zeros, ones) = (Tensor::zeros([n - 3], DType::F64, &device)?, Tensor::ones([3], DType::F64, &device)?);
+    let shift = Tensor::cat(&[&zeros, &ones], 0)?;
     let diagonal = hessian.diagonal(0, 0, 1)?;
     let radius = hessian.abs()?.sum(&[1], false)?.sub(&diagonal.abs()?)?;
     Ok(Findings {

@@ -4,8 +4,9 @@
 //! ```sh
 //! cargo run --release -p gradus --example maml
 //! ```
-//! After 300 steps the mean squared error on unseen sinusoids, after adaptation, is below 0.3; the loss before adaptation
-//! stays above 1, since no single function fits them all.
+//! After 600 steps the mean squared error on unseen sinusoids is below 0.6 once it has adapted, from above 4 before: no one
+//! function fits them all. Seeds 0 to 3 reach 0.41, 0.43, 0.43 and 0.47. Without the second derivatives (first-order MAML)
+//! they reach 0.46, 0.47, 0.53 and 0.53.
 #![allow(clippy::print_stdout)]
 
 use gradus::Reduction;
@@ -16,7 +17,7 @@ const HIDDEN: usize = 40;
 const TASKS: usize = 16;
 const POINTS: usize = 10;
 /// The learning rate of the adaptation.
-const ADAPT: f64 = 0.05;
+const ADAPT: f64 = 0.03;
 
 /// A network of two hidden layers, one set of weights a task: weights `[tasks, in, out]`, biases `[tasks, 1, out]`, and
 /// points `[tasks, points, 1]`.
@@ -29,7 +30,7 @@ fn network(weights: &[Tensor], x: &Tensor) -> Result<Tensor> {
     Ok(x)
 }
 
-/// Sinusoids, one a task, of amplitude 0.5 to 2 and any phase.
+/// Sinusoids, one a task, of amplitude 0.1 to 5 and any phase.
 struct Sinusoids {
     amplitude: Tensor,
     phase: Tensor,
@@ -37,21 +38,22 @@ struct Sinusoids {
 
 impl Sinusoids {
     fn draw(device: &Device, rng: &mut Generator) -> Result<Self> {
-        let amplitude = Tensor::uniform(0.5, 2.0, [TASKS, 1, 1], DType::F32, device, rng)?;
-        let phase = Tensor::uniform(0.0, std::f64::consts::PI, [TASKS, 1, 1], DType::F32, device, rng)?;
+        let amplitude = Tensor::uniform(0.1, 5.0, [TASKS, 1, 1], DType::F32, device, rng)?;
+        let phase = Tensor::uniform(0.0, std::f64::consts::TAU, [TASKS, 1, 1], DType::F32, device, rng)?;
         Ok(Sinusoids { amplitude, phase })
     }
 
     /// Points of each and their values.
     fn points(&self, rng: &mut Generator) -> Result<(Tensor, Tensor)> {
-        let x = Tensor::uniform(-3.0, 3.0, [TASKS, POINTS, 1], DType::F32, self.phase.device(), rng)?;
+        let x = Tensor::uniform(-5.0, 5.0, [TASKS, POINTS, 1], DType::F32, self.phase.device(), rng)?;
         let y = fused!(|x, phase, amplitude| (x + phase).sin() * amplitude)(&x, &self.phase, &self.amplitude)?;
         Ok((x, y))
     }
 }
 
-/// The loss on ten points of each task before and after one step on ten others, in mean over the tasks.
-fn episode(parameters: &[Parameter], rng: &mut Generator) -> Result<(Tensor, Tensor)> {
+/// The loss on ten points of each task before and after one step on ten others, in mean over the tasks. `step` says whether
+/// the step is differentiable, or its slopes are plain numbers.
+fn episode(parameters: &[Parameter], step: BackwardOptions, rng: &mut Generator) -> Result<(Tensor, Tensor)> {
     let tasks = Sinusoids::draw(parameters[0].device(), rng)?;
     let ((x, y), (new_x, new_y)) = (tasks.points(rng)?, tasks.points(rng)?);
     // Every task starts from the same weights, and steps from there on its own.
@@ -59,12 +61,12 @@ fn episode(parameters: &[Parameter], rng: &mut Generator) -> Result<(Tensor, Ten
     let start = start.collect::<Result<Vec<Tensor>>>()?;
     // Summed over the tasks, whose weights are apart: the gradient for a task's weights is that of its own loss.
     let loss = network(&start, &x)?.mse_loss(&y, Reduction::Mean)?.mul(TASKS as f64)?;
-    let slopes = grad(&[&loss], &start.iter().collect::<Vec<_>>(), None, BackwardOptions::new().create_graph())?;
-    let step = |(w, g): (&Tensor, Option<Tensor>)| match g {
+    let slopes = grad(&[&loss], &start.iter().collect::<Vec<_>>(), None, step)?;
+    let adapt = |(w, g): (&Tensor, Option<Tensor>)| match g {
         Some(g) => fused!(|w, g, rate| w - g * rate)(w, &g, ADAPT),
         None => Ok(w.clone()),
     };
-    let adapted = start.iter().zip(slopes).map(step).collect::<Result<Vec<_>>>()?;
+    let adapted = start.iter().zip(slopes).map(adapt).collect::<Result<Vec<_>>>()?;
     let before = network(&start, &new_x)?.mse_loss(&new_y, Reduction::Mean)?;
     Ok((before.detach(), network(&adapted, &new_x)?.mse_loss(&new_y, Reduction::Mean)?))
 }
@@ -76,8 +78,10 @@ pub(crate) struct Losses {
     pub(crate) after: f64,
 }
 
-/// Learns for this many steps, then measures on 20 episodes.
-pub(crate) fn run(seed: u64, steps: usize) -> Result<Losses> {
+/// Learns for this many steps, with or without second derivatives, then measures on 20 episodes.
+pub(crate) fn run(seed: u64, steps: usize, second_order: bool) -> Result<Losses> {
+    let step = BackwardOptions::new();
+    let step = if second_order { step.create_graph() } else { step.retain_graph() };
     let (device, mut rng) = (Device::cpu()?, Generator::new(seed));
     let mut parameters = Vec::new();
     for (inputs, outputs) in [(1, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, 1)] {
@@ -88,16 +92,16 @@ pub(crate) fn run(seed: u64, steps: usize) -> Result<Losses> {
         }
     }
     let named = parameters.iter().enumerate().map(|(i, p)| (i.to_string(), p.clone()));
-    let mut optimizer = Adam::new(named, AdamConfig { lr: 0.005, ..Default::default() })?;
+    let mut optimizer = Adam::new(named, AdamConfig { lr: 0.01, ..Default::default() })?;
     for _ in 0..steps {
-        let mut gradients = episode(&parameters, &mut rng)?.1.backward()?;
+        let mut gradients = episode(&parameters, step, &mut rng)?.1.backward()?;
         clip_grad_norm(&mut gradients, &parameters, 1.0)?;
         optimizer.step(&gradients)?;
     }
     let mut unseen = Generator::new(seed).fork(1);
     let mut mean = Losses { before: 0.0, after: 0.0 };
     for _ in 0..20 {
-        let (before, after) = episode(&parameters, &mut unseen)?;
+        let (before, after) = episode(&parameters, step, &mut unseen)?;
         mean.before += before.item()? / 20.0;
         mean.after += after.item()? / 20.0;
     }
@@ -105,9 +109,10 @@ pub(crate) fn run(seed: u64, steps: usize) -> Result<Losses> {
 }
 
 fn main() -> Result<()> {
-    for steps in [0, 100, 300] {
-        let loss = run(0, steps)?;
-        println!("{steps} steps: loss {:.3}, after one step on ten points {:.3}", loss.before, loss.after);
+    for (steps, second_order) in [(0, true), (100, true), (600, true), (600, false)] {
+        let loss = run(0, steps, second_order)?;
+        let order = if second_order { "" } else { ", first-order" };
+        println!("{steps} steps{order}: loss {:.3}, after one step on ten points {:.3}", loss.before, loss.after);
     }
     Ok(())
 }

@@ -4,8 +4,8 @@
 //! ```sh
 //! cargo run --release -p gradus --example pinn
 //! ```
-//! The rod starts at `sin(pi x)`, and the truth is `e^(-k pi^2 t) sin(pi x)`. After 300 steps the network is nowhere further
-//! than 0.01 from it.
+//! The rod starts at `sin(pi x)`, and the truth is `e^(-k pi^2 t) sin(pi x)`. After 600 steps the network is nowhere
+//! further than 0.005 from it (seeds 0, 1, 2: 0.0021, 0.0026, 0.0028).
 #![allow(clippy::print_stdout)]
 
 use std::f64::consts::PI;
@@ -72,8 +72,8 @@ pub(crate) fn run(seed: u64, steps: usize) -> Result<Findings> {
     let mut optimizer = Adam::new(network.named_parameters(), AdamConfig::default())?;
     let mut last = f64::NAN;
     for step in 0..steps {
-        // From 0.01 down to nothing, along a cosine.
-        optimizer.set_lr(0, 0.005 * (1.0 + (PI * step as f64 / steps as f64).cos()))?;
+        // From 0.02 down to nothing, along a cosine.
+        optimizer.set_lr(0, 0.01 * (1.0 + (PI * step as f64 / steps as f64).cos()))?;
         let x = Tensor::rand([128, 1], DType::F32, &device, &mut rng)?;
         let t = Tensor::rand([128, 1], DType::F32, &device, &mut rng)?;
         let loss = residual(&network, &x, &t)?;
@@ -84,8 +84,8 @@ pub(crate) fn run(seed: u64, steps: usize) -> Result<Findings> {
 }
 
 fn main() -> Result<()> {
-    let found = run(0, 300)?;
+    let found = run(0, 600)?;
     println!("largest error {:.4} before training", found.error.0);
-    println!("largest error {:.4} after 300 steps, residual {:.1e}", found.error.1, found.residual);
+    println!("largest error {:.4} after 600 steps, residual {:.1e}", found.error.1, found.residual);
     Ok(())
 }

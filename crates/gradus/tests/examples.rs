@@ -52,14 +52,16 @@ fn who_mutated() {
 
 #[test]
 fn maml() {
-    let (first, last) = (maml::run(0, 0).unwrap(), maml::run(0, 300).unwrap());
-    println!("{first:?} {last:?}");
-    assert!(first.after > 0.6 && last.before > 1.0 && last.after < 0.3, "{first:?} {last:?}");
+    let [untrained, second, first] =
+        [(0, true), (600, true), (600, false)].map(|(steps, second)| maml::run(0, steps, second).unwrap());
+    println!("{untrained:?} {second:?} {first:?}");
+    assert!(untrained.after > 3.0 && second.before > 4.0 && second.after < 0.6, "{untrained:?} {second:?}");
+    assert!(second.after < first.after, "{second:?} {first:?}");
 }
 
 #[test]
 fn pinn() {
-    let found = pinn::run(0, 300).unwrap();
+    let found = pinn::run(0, 600).unwrap();
     println!("{found:?}");
-    assert!(found.error.0 > 0.05 && found.error.1 < 0.01, "{found:?}");
+    assert!(found.error.0 > 0.5 && found.error.1 < 0.005, "{found:?}");
 }
