@@ -13,6 +13,10 @@
 //! w.fill_(4.0)                                              # or one of the other two writes below
 //! y.backward()
 //! ```
+//!
+//! With anomaly detection PyTorch also shows the line of `x * w`, and says of the write: "The variable in question was
+//! changed in there or anywhere later. Good luck!" A write through `w.detach()` raises there too; `w.data` is the handle
+//! that nothing watches. Gradus has none such: `detach` shares the memory and its log of writes.
 #![allow(clippy::print_stdout)]
 
 use gradus::prelude::*;
