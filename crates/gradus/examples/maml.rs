@@ -4,9 +4,9 @@
 //! ```sh
 //! cargo run --release -p gradus --example maml
 //! ```
-//! After 600 steps the mean squared error on unseen sinusoids is below 0.6 once the network has adapted, from about 4 before:
-//! no one function fits them all. Seeds 0 to 5 reach 0.41, 0.43, 0.43, 0.47, 0.43 and 0.33. Without the second derivatives
-//! (first-order MAML) they reach 0.46, 0.47, 0.53, 0.53, 0.45 and 0.36.
+//! After 600 steps the mean squared error on unseen sinusoids is below 0.6 once the network has adapted, from about 4
+//! before: no one function fits them all. Seeds 0 to 5 reach 0.41, 0.43, 0.43, 0.47, 0.43 and 0.33. Without the second
+//! derivatives (first-order MAML) they reach 0.46, 0.47, 0.53, 0.53, 0.45 and 0.36.
 #![allow(clippy::print_stdout)]
 
 use gradus::Reduction;
@@ -51,8 +51,8 @@ impl Sinusoids {
     }
 }
 
-/// The loss on ten points of each task before and after one step on ten others, in mean over the tasks. `step` says whether
-/// the step is differentiable, or its slopes are plain numbers.
+/// The loss on ten points of each task before and after one step on ten others, in mean over the tasks. `step` says
+/// whether the step is differentiable, or its slopes are plain numbers.
 fn episode(parameters: &[Parameter], step: BackwardOptions, rng: &mut Generator) -> Result<(Tensor, Tensor)> {
     let tasks = Sinusoids::draw(parameters[0].device(), rng)?;
     let ((x, y), (new_x, new_y)) = (tasks.points(rng)?, tasks.points(rng)?);
