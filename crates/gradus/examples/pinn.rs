@@ -1,5 +1,5 @@
-//! A physics-informed network (Raissi et al., 2019) solves the heat equation `u_t = k u_xx` on a rod of length 1 with cold
-//! ends. No solution is shown to it: the loss is how far its derivatives are from the equation.
+//! A physics-informed network (Raissi et al., 2019) solves the heat equation `u_t = k u_xx` on a rod of length 1 with
+//! cold ends. No solution is shown to it: the loss is how far its derivatives are from the equation.
 //!
 //! ```sh
 //! cargo run --release -p gradus --example pinn

@@ -15,13 +15,13 @@
 //! ```
 //!
 //! With anomaly detection PyTorch also shows the line of `x * w`, and says of the write: "The variable in question was
-//! changed in there or anywhere later. Good luck!" A write through `w.detach()` raises there too; `w.data` is the handle
-//! that nothing watches. Gradus has none such: `detach` shares the memory and its log of writes.
+//! changed in there or anywhere later. Good luck!" A write through `w.detach()` raises there too; `w.data` is the
+//! handle that nothing watches. Gradus has none such: `detach` shares the memory and its log of writes.
 #![allow(clippy::print_stdout)]
 
 use gradus::prelude::*;
 
-/// What PyTorch 2.15.0 (CPU) raises, word for word, for `w.fill_(4.0)` and also for `buffer[3:].fill_(4.0)`.
+/// What PyTorch 2.15.0+cu132 raises on the CPU, word for word, for `w.fill_(4.0)` and also for `buffer[3:].fill_(4.0)`.
 const PYTORCH: &str = "one of the variables needed for gradient computation has been modified by an inplace operation: \
     [torch.FloatTensor [3]] is at version 1; expected version 0 instead. Hint: enable anomaly detection to find the \
     operation that failed to compute its gradient, with torch.autograd.set_detect_anomaly(True, check_nan=False).";
