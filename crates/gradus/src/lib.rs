@@ -70,3 +70,8 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/add-an-op.md")]
 struct AddAnOp;
+
+// And the page on how gradients work.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/autograd-in-100-lines.md")]
+struct AutogradIn100Lines;

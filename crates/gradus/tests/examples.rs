@@ -1,0 +1,67 @@
+//! The examples, run as tests: each holds what it claims.
+#![cfg(feature = "cpu")]
+#![allow(clippy::unwrap_used)]
+
+#[allow(dead_code)]
+#[path = "../examples/gradient_penalty_through_attention.rs"]
+mod gradient_penalty_through_attention;
+#[allow(dead_code)]
+#[path = "../examples/hessian_of_a_network.rs"]
+mod hessian_of_a_network;
+#[allow(dead_code)]
+#[path = "../examples/maml.rs"]
+mod maml;
+#[allow(dead_code)]
+#[path = "../examples/pinn.rs"]
+mod pinn;
+#[allow(dead_code)]
+#[path = "../examples/who_mutated.rs"]
+mod who_mutated;
+
+#[test]
+fn hessian_of_a_network() {
+    let found = hessian_of_a_network::run(0).unwrap();
+    println!("{found:?}");
+    assert_eq!(found.parameters, 39);
+    assert!(found.asymmetry < 1e-12 && found.null < 1e-12 && found.error < 1e-9, "{found:?}");
+    // The trace lies within the bounds of 39 eigenvalues, and the Hessian is not just zeros.
+    assert!(found.trace > 0.1 && found.trace < 39.0 * found.bounds.1 && found.bounds.0 < found.bounds.1, "{found:?}");
+}
+
+#[test]
+fn gradient_penalty_through_attention() {
+    let found = gradient_penalty_through_attention::run(0, 30).unwrap();
+    println!("{found:?}");
+    assert_eq!(found.parameters, 187);
+    assert!(found.largest > 1e-2 && found.error < 1e-9, "{found:?}");
+    assert!(found.penalty.1 < 0.1 * found.penalty.0, "{found:?}");
+}
+
+#[test]
+fn who_mutated() {
+    use who_mutated::{Write, run};
+    for write in [Write::Needed, Write::Detached] {
+        let error = run(write).unwrap_err().to_string();
+        println!("{error}");
+        assert!(error.contains("the gradient of mul needs its input 1, which fill_ overwrote"), "{error}");
+        let lines = ["mul was recorded at", "fill_ wrote at"];
+        assert!(lines.iter().all(|l| error.contains(l)) && error.matches("who_mutated.rs:").count() == 2, "{error}");
+    }
+    assert_eq!(run(Write::Beside).unwrap(), [0.5; 3]);
+}
+
+#[test]
+fn maml() {
+    let [untrained, second, first] =
+        [(0, true), (600, true), (600, false)].map(|(steps, second)| maml::run(0, steps, second).unwrap());
+    println!("{untrained:?} {second:?} {first:?}");
+    assert!(untrained.after > 3.0 && second.before > 4.0 && second.after < 0.6, "{untrained:?} {second:?}");
+    assert!(second.after < first.after, "{second:?} {first:?}");
+}
+
+#[test]
+fn pinn() {
+    let found = pinn::run(0, 600).unwrap();
+    println!("{found:?}");
+    assert!(found.error.0 > 0.5 && found.error.1 < 0.005, "{found:?}");
+}
