@@ -216,12 +216,12 @@ impl<'a> Init<'a> {
             DType::F64 => Tensor::from_vec(values, shape, self.device),
             DType::F32 => Tensor::from_vec(values.iter().map(|&v| v as f32).collect::<Vec<_>>(), shape, self.device),
             DType::F16 => Tensor::from_vec(
-                values.iter().map(|&v| gradus_backend::f16_from_f64(v)).collect::<Vec<_>>(),
+                values.iter().map(|&v| gradus_tensor::backend::f16_from_f64(v)).collect::<Vec<_>>(),
                 shape,
                 self.device,
             ),
             DType::BF16 => Tensor::from_vec(
-                values.iter().map(|&v| gradus_backend::bf16_from_f64(v)).collect::<Vec<_>>(),
+                values.iter().map(|&v| gradus_tensor::backend::bf16_from_f64(v)).collect::<Vec<_>>(),
                 shape,
                 self.device,
             ),

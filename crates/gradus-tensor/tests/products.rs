@@ -328,3 +328,10 @@ fn cross_and_kronecker_products() {
     both(|x| x[0].kron(&x[1]), &[randn(&[2, 3], 1), randn(&[2, 1, 2], 2)]);
     assert_eq!(randn(&[1; 5], 1).kron(&a).unwrap_err().kind(), &ErrorKind::InvalidArgument);
 }
+
+#[test]
+fn nothing_is_written_at_any_distance() {
+    let a = f64s(&[], &[0]);
+    let y = Gemm::new(0, 2, 0).strided_batched(4, 0, 0, isize::MAX as usize).run(&a, &a, None);
+    assert!(y.is_err() || y.unwrap().numel() == 0);
+}
