@@ -5,7 +5,7 @@
 //! `k` elements in the trailing axes, `fan_in = in * k` and `fan_out = out * k`.
 
 use gradus_tensor::backend::params::Distribution;
-use gradus_tensor::{DType, Device, Error, Generator, Result, Shape, Tensor, bf16, f16};
+use gradus_tensor::{DType, Device, Error, Generator, Result, Shape, Tensor};
 
 use crate::normal_quantile::{normal_cdf, normal_quantile};
 
