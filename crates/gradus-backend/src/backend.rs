@@ -148,7 +148,7 @@ pub trait Backend: Send + Sync + Debug + 'static {
     fn arg_reduce(&self, op: ArgReduceOp, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()>;
 
     /// Accumulates along an axis, first to last; `out` has the shape and dtype of `x`, but [`DType::accumulate`] of it
-    /// for sums and products.
+    /// for sums and products. Those of floats run in f64, and each is rounded once.
     fn scan(&self, op: ScanOp, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()>;
 
     /// `c = alpha * (a @ b) + beta * c` with `a [batch.., m, k]`, `b [batch.., k, n]`, `c [batch.., m, n]` of one dtype

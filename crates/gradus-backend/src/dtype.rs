@@ -174,6 +174,28 @@ impl std::str::FromStr for DType {
     }
 }
 
+/// The nearest f16, ties to even, rounded once; the conversion of the `half` crate goes through f32 and rounds twice.
+pub fn f16_from_f64(v: f64) -> f16 {
+    f16::from_f32(f32_to_odd(v))
+}
+
+/// The nearest bf16, ties to even, rounded once.
+pub fn bf16_from_f64(v: f64) -> bf16 {
+    bf16::from_f32(f32_to_odd(v))
+}
+
+/// An f32 rounded to odd: an inexact value becomes the neighbour whose last bit is 1. It is never a tie of a format with
+/// two bits less, and lies on the same side of every tie as `v`, so that rounding it further gives what rounding `v` would.
+fn f32_to_odd(v: f64) -> f32 {
+    let nearest = v as f32;
+    if v.is_nan() || f64::from(nearest) == v {
+        return nearest;
+    }
+    // Towards zero, also from infinity to the largest number; the sign bit is not reached.
+    let beyond = u32::from(f64::from(nearest).abs() > v.abs());
+    f32::from_bits((nearest.to_bits() - beyond) | 1)
+}
+
 mod sealed {
     pub trait Sealed {}
 }
@@ -227,7 +249,7 @@ macro_rules! element {
                 Ok(match s {
                     Scalar::Int(v) => <$t as FromI64>::from_i64(v),
                     Scalar::Bool(v) => <$t as FromI64>::from_i64(i64::from(v)),
-                    Scalar::Float(v) => Self::from_f64(v),
+                    Scalar::Float(v) => <Self as Element>::from_f64(v),
                 })
             }
         }
@@ -243,20 +265,20 @@ macro_rules! from_i64 {
 from_i64!(f64 f32 i64 i32 i16 i8 u64 u32 u16 u8);
 impl FromI64 for f16 {
     fn from_i64(v: i64) -> Self {
-        f16::from_f64(v as f64)
+        f16_from_f64(v as f64)
     }
 }
 impl FromI64 for bf16 {
     fn from_i64(v: i64) -> Self {
-        bf16::from_f64(v as f64)
+        bf16_from_f64(v as f64)
     }
 }
 
 element! {
     f64, F64, Scalar::Float, |v| v, |v| v;
     f32, F32, |v| Scalar::Float(f64::from(v)), |v| v as f32, f64::from;
-    f16, F16, |v: f16| Scalar::Float(v.to_f64()), f16::from_f64, f16::to_f64;
-    bf16, BF16, |v: bf16| Scalar::Float(v.to_f64()), bf16::from_f64, bf16::to_f64;
+    f16, F16, |v: f16| Scalar::Float(v.to_f64()), f16_from_f64, f16::to_f64;
+    bf16, BF16, |v: bf16| Scalar::Float(v.to_f64()), bf16_from_f64, bf16::to_f64;
     i64, I64, Scalar::Int, |v| v as i64, |v| v as f64;
     i32, I32, |v| Scalar::Int(i64::from(v)), |v| v as i32, f64::from;
     i16, I16, |v| Scalar::Int(i64::from(v)), |v| v as i16, f64::from;
@@ -312,6 +334,31 @@ mod tests {
             assert_eq!(b.promote(a).unwrap(), want, "{b} {a}");
         }
         assert_eq!(I64.promote(U64).unwrap_err().kind(), &ErrorKind::DTypeMismatch);
+    }
+
+    #[test]
+    fn half_precision_rounds_once() {
+        let p = |e: i32| 2f64.powi(e);
+        for (v, half, brain) in [
+            (1.0 + p(-11) + p(-40), 1.0 + p(-10), 1.0),
+            (1.0 + p(-11), 1.0, 1.0),
+            (1.0 + p(-11) - p(-40), 1.0, 1.0),
+            (1.0 + p(-8) + p(-40), 1.0 + p(-8), 1.0 + p(-7)),
+            (p(-25) + p(-70), p(-24), p(-25)),
+            (p(-25), 0.0, p(-25)),
+            (65520.0 - p(-30), 65504.0, 65536.0),
+            (65520.0, f64::INFINITY, 65536.0),
+            (p(-134) + p(-180), 0.0, p(-133)),
+            (1e300, f64::INFINITY, f64::INFINITY),
+            (1e-300, 0.0, 0.0),
+        ] {
+            for sign in [1.0, -1.0] {
+                let (h, b) = (f16_from_f64(sign * v).to_f64(), bf16_from_f64(sign * v).to_f64());
+                assert_eq!(h.to_bits(), (sign * half).to_bits(), "{v:e}");
+                assert_eq!(b.to_bits(), (sign * brain).to_bits(), "{v:e}");
+            }
+        }
+        assert!(f16_from_f64(f64::NAN).is_nan() && bf16_from_f64(f64::NAN).is_nan());
     }
 
     #[test]

@@ -303,17 +303,20 @@ impl Layout {
 
     /// Whether two elements share a position (a stretched axis); such a layout must not be written through.
     pub fn overlaps_itself(&self) -> bool {
+        if self.numel() == 0 {
+            return false;
+        }
         let mut axes: Vec<(usize, usize)> = (0..self.rank())
             .filter(|&i| self.shape[i] > 1)
             .map(|i| (self.strides[i].unsigned_abs(), self.shape[i]))
             .collect();
         axes.sort_unstable();
-        let mut reach = 0;
+        let mut reach = 0usize;
         for (stride, size) in axes {
             if stride <= reach {
-                return self.numel() > 0;
+                return true;
             }
-            reach += stride * (size - 1);
+            reach = reach.saturating_add(stride.saturating_mul(size - 1));
         }
         false
     }
@@ -406,6 +409,8 @@ mod tests {
         assert!(!layout(&[2, 3]).transpose(0, 1).unwrap().overlaps_itself());
         assert!(layout(&[1, 3]).expand(Shape::new(&[2, 3]).unwrap()).unwrap().overlaps_itself());
         assert!(!layout(&[4]).flip(0).overlaps_itself());
+        let nothing = Layout::from_parts(Shape::new(&[4, 0, 2]).unwrap(), &[isize::MAX, 2, 0], 0, 0).unwrap();
+        assert!(!nothing.overlaps_itself());
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub mod shape;
 
 pub use backend::{Backend, BackendInfo, BackendKind, MemoryStats};
 pub use buffer::{Binding, Buffer, BufferOwner, MapArg, View, ViewMut};
-pub use dtype::{DType, Element};
+pub use dtype::{DType, Element, bf16_from_f64, f16_from_f64};
 pub use error::{Error, ErrorKind, Result};
 pub use host::HostMemory;
 pub use kernel::{Expr, Kernel, KernelBuilder, ScalarOp};

@@ -91,8 +91,8 @@ pub fn element(dist: Distribution, dtype: DType, seed: u64, offset: u64, i: u64)
 fn below(v: f64, lo: f64, hi: f64, dtype: DType) -> f64 {
     let rounded = match dtype {
         DType::F32 => f64::from(v as f32),
-        DType::F16 => half::f16::from_f64(v).to_f64(),
-        DType::BF16 => half::bf16::from_f64(v).to_f64(),
+        DType::F16 => crate::f16_from_f64(v).to_f64(),
+        DType::BF16 => crate::bf16_from_f64(v).to_f64(),
         _ => v,
     };
     if rounded >= hi && hi > lo { lo } else { rounded }

@@ -102,8 +102,8 @@ fn bits(value: Scalar, dtype: DType) -> u64 {
     match (dtype, value) {
         (DType::F64, _) => v.to_bits(),
         (DType::F32, _) => u64::from((v as f32).to_bits()),
-        (DType::F16, _) => u64::from(gradus_backend::f16::from_f64(v).to_bits()),
-        (DType::BF16, _) => u64::from(gradus_backend::bf16::from_f64(v).to_bits()),
+        (DType::F16, _) => u64::from(gradus_backend::f16_from_f64(v).to_bits()),
+        (DType::BF16, _) => u64::from(gradus_backend::bf16_from_f64(v).to_bits()),
         (DType::U64, Scalar::Float(v)) => v as u64,
         _ => value.to_i64() as u64,
     }

@@ -1,6 +1,6 @@
 //! Running sums, products, extrema and log-sum-exp along an axis, first to last.
 
-use gradus_backend::{DType, Error, Result, ScanOp, View, ViewMut};
+use gradus_backend::{DType, Element, Error, Result, ScanOp, View, ViewMut};
 
 use crate::CpuBackend;
 use crate::access::{Float, Nest, Plain, check_axis, check_dtype, check_shape, with_any, with_float};
@@ -43,19 +43,20 @@ macro_rules! floats {
     ($($t:ty)*) => {$(
         impl Number for $t {
             type Sum = $t;
-            type Acc = <$t as Float>::Compute;
-            const ZERO: Self::Acc = 0.0;
-            const ONE: Self::Acc = 1.0;
-            fn lift(self) -> Self::Acc {
-                Float::widen(self)
+            // A running sum in f32 stands still at 2^24: terms are too small for it long before the lane ends.
+            type Acc = f64;
+            const ZERO: f64 = 0.0;
+            const ONE: f64 = 1.0;
+            fn lift(self) -> f64 {
+                Element::to_f64(self)
             }
-            fn store(a: Self::Acc) -> $t {
-                <$t as Float>::narrow(a)
+            fn store(a: f64) -> $t {
+                <$t as Element>::from_f64(a)
             }
-            fn add(a: Self::Acc, b: Self::Acc) -> Self::Acc {
+            fn add(a: f64, b: f64) -> f64 {
                 a + b
             }
-            fn mul(a: Self::Acc, b: Self::Acc) -> Self::Acc {
+            fn mul(a: f64, b: f64) -> f64 {
                 a * b
             }
             fn above(self, best: Self) -> bool {
@@ -298,11 +299,31 @@ mod tests {
     }
 
     #[test]
-    fn half_precision_sums_in_f32() {
+    fn running_sums_do_not_stand_still_in_any_float_dtype() {
+        for (dtype, n, last) in
+            [(DType::F32, (1 << 24) + 64, 16_777_280.0), (DType::BF16, 1000, 1000.0), (DType::F16, 4096, 4096.0)]
+        {
+            let bits: Vec<Vec<u64>> = [1, 3]
+                .map(|threads| {
+                    let cpu = CpuBackend::with_threads(threads).unwrap();
+                    let x = Tensor::new(&cpu, dtype, &[n], Lie::Contiguous, |_| 1.0);
+                    let mut out = Tensor::canary(&cpu, dtype, &[n], Lie::Contiguous);
+                    cpu.scan(ScanOp::Sum, x.view(), 0, &mut out.view_mut()).unwrap();
+                    out.values(&cpu).into_iter().map(f64::to_bits).collect()
+                })
+                .into();
+            assert_eq!(f64::from_bits(bits[0][n - 1]), last, "{dtype}");
+            assert!(bits[0] == bits[1], "{dtype}");
+        }
+    }
+
+    #[test]
+    fn products_come_back_from_beyond_the_dtype() {
         let cpu = CpuBackend::with_threads(1).unwrap();
-        let x = Tensor::new(&cpu, DType::BF16, &[1000], Lie::Contiguous, |_| 1.0);
-        let mut out = Tensor::canary(&cpu, DType::BF16, &[1000], Lie::Contiguous);
-        cpu.scan(ScanOp::Sum, x.view(), 0, &mut out.view_mut()).unwrap();
-        assert_eq!(out.values(&cpu)[999], 1000.0);
+        let x = Tensor::new(&cpu, DType::F32, &[4], Lie::Contiguous, |i| [1e30, 1e30, 1e-30, 1e-30][i]);
+        let mut out = Tensor::canary(&cpu, DType::F32, &[4], Lie::Contiguous);
+        cpu.scan(ScanOp::Prod, x.view(), 0, &mut out.view_mut()).unwrap();
+        let out = out.values(&cpu);
+        assert!(out[1] == f64::INFINITY && out[2] == f64::from(1e30f32) && (out[3] - 1.0).abs() < 1e-6, "{out:?}");
     }
 }

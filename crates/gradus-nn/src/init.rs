@@ -5,7 +5,7 @@
 //! `k` elements in the trailing axes, `fan_in = in * k` and `fan_out = out * k`.
 
 use gradus_tensor::backend::params::Distribution;
-use gradus_tensor::{DType, Device, Error, Generator, Result, Shape, Tensor, bf16, f16};
+use gradus_tensor::{DType, Device, Error, Generator, Result, Shape, Tensor};
 
 use crate::normal_quantile::{normal_cdf, normal_quantile};
 
@@ -215,12 +215,16 @@ impl<'a> Init<'a> {
         match self.dtype {
             DType::F64 => Tensor::from_vec(values, shape, self.device),
             DType::F32 => Tensor::from_vec(values.iter().map(|&v| v as f32).collect::<Vec<_>>(), shape, self.device),
-            DType::F16 => {
-                Tensor::from_vec(values.iter().map(|&v| f16::from_f64(v)).collect::<Vec<_>>(), shape, self.device)
-            }
-            DType::BF16 => {
-                Tensor::from_vec(values.iter().map(|&v| bf16::from_f64(v)).collect::<Vec<_>>(), shape, self.device)
-            }
+            DType::F16 => Tensor::from_vec(
+                values.iter().map(|&v| gradus_tensor::backend::f16_from_f64(v)).collect::<Vec<_>>(),
+                shape,
+                self.device,
+            ),
+            DType::BF16 => Tensor::from_vec(
+                values.iter().map(|&v| gradus_tensor::backend::bf16_from_f64(v)).collect::<Vec<_>>(),
+                shape,
+                self.device,
+            ),
             other => Err(Error::dtype("init", other, "floats")),
         }
     }

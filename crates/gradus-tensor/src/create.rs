@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use gradus_backend::{DType, Distribution, Element, Error, ErrorKind, Layout, Result, Scalar, Shape, ViewMut};
+use gradus_backend::{
+    DType, Distribution, Element, Error, ErrorKind, Layout, Result, Scalar, Shape, ViewMut, bf16_from_f64, f16_from_f64,
+};
 
 use crate::tensor::Spec;
 use crate::{Device, Generator, Storage, Tensor};
@@ -108,16 +110,25 @@ impl Tensor {
         Tensor::from_scalars((0..n as i64).map(at), shape, dtype, device)
     }
 
-    /// `n` evenly spaced values from `start` to `end`, both included, in a float dtype.
+    /// `n` evenly spaced values from `start` to `end`, both included and finite, in a float dtype.
     pub fn linspace(start: f64, end: f64, n: usize, dtype: DType, device: &Device) -> Result<Tensor> {
         if !dtype.is_float() {
             return Err(Error::dtype("linspace", dtype, "floats"));
         }
+        if !start.is_finite() || !end.is_finite() {
+            return Err(Error::argument("linspace", format!("{start} to {end}: nothing lies evenly between them"))
+                .help("both ends are finite"));
+        }
         let shape = Shape::new(&[n])?;
         let last = n.saturating_sub(1).max(1) as f64;
-        // From the nearer end, so that both ends are exact.
+        // From the nearer end, so that both ends are exact. Where the distance overflows the ends have different signs, and
+        // their weighted sum cannot.
+        let far = (end - start).is_infinite();
         let at = |i: usize| {
             let i = i as f64;
+            if far {
+                return start * ((last - i) / last) + end * (i / last);
+            }
             if 2.0 * i < last { start + (end - start) * (i / last) } else { end - (end - start) * ((last - i) / last) }
         };
         let values = (0..n).map(|i| Scalar::Float(if n == 1 { start } else { at(i) }));
@@ -150,7 +161,7 @@ impl Tensor {
         Tensor::random(Distribution::Normal { mean: 0.0, std: 1.0 }, shape, dtype, device, generator)
     }
 
-    /// Integers uniform in `lo..hi`.
+    /// Integers uniform in `lo..hi`. The dtype, which may be a float, holds `lo` and `hi - 1` exactly.
     pub fn randint(
         lo: i64,
         hi: i64,
@@ -187,6 +198,9 @@ impl Tensor {
                 }
                 for v in [lo, hi - 1] {
                     Scalar::Int(v).check(dtype).map_err(|e| Error::argument("random", e.message()))?;
+                    if dtype.is_float() && !is_exact(v, dtype) {
+                        return fail(format!("{v}, an end of {lo}..{hi}, cannot be represented as {dtype}"));
+                    }
                 }
             }
             _ => {}
@@ -251,4 +265,15 @@ impl Tensor {
         }
         crate::ops::run_one(device, &spec, &[], |_, _, outs| f(&mut outs[0]))
     }
+}
+
+/// Whether a float dtype holds an integer exactly.
+fn is_exact(v: i64, dtype: DType) -> bool {
+    let nearest = match dtype {
+        DType::F32 => f64::from(v as f32),
+        DType::F16 => f16_from_f64(v as f64).to_f64(),
+        DType::BF16 => bf16_from_f64(v as f64).to_f64(),
+        _ => v as f64,
+    };
+    nearest.is_finite() && nearest as i128 == i128::from(v)
 }

@@ -360,3 +360,68 @@ fn a_gradient_is_replaced_by_one_like_it_only() {
     assert_eq!(kind(Tensor::ones([2], DType::BF16, x.device()).unwrap()), ErrorKind::DTypeMismatch);
     assert_eq!(kind(Tensor::ones([3], x.dtype(), x.device()).unwrap()), ErrorKind::ShapeMismatch);
 }
+
+#[test]
+fn comparisons_of_64_bit_integers_with_floats_are_exact_to_the_ends() {
+    let (limit, d) = (2f64.powi(63), cpu());
+    let bools = |t: gradus_tensor::Result<Tensor>| t.unwrap().to_vec::<bool>().unwrap();
+    let x = i64s(&[i64::MIN, i64::MIN + 1, i64::MAX], &[3]);
+    assert_eq!(bools(x.lt(limit)), [true; 3]);
+    assert_eq!(bools(x.eq(limit)), [false; 3]);
+    assert_eq!(bools(x.eq(-limit)), [true, false, false]);
+    assert_eq!(bools(x.gt(-1e300)), [true; 3]);
+    assert_eq!(bools(x.ne(f64::NAN)), [true; 3]);
+    let u = Tensor::from_vec([10_000_000_000_000_000_000u64, 10_000_000_000_000_000_001, u64::MAX], [3], &d).unwrap();
+    assert_eq!(bools(u.eq(1e19)), [true, false, false]);
+    assert_eq!(bools(u.gt(1e19)), [false, true, true]);
+    assert_eq!(bools(u.ge(2.0 * limit)), [false; 3]);
+    assert_eq!(bools(u.gt(-1.0)), [true; 3]);
+}
+
+#[test]
+fn filling_keeps_the_dtype_at_its_ends() {
+    let mask = Tensor::from_vec([true], [1], &cpu()).unwrap();
+    let x = i64s(&[1], &[1]).masked_fill(&mask, i64::MIN as f64).unwrap();
+    assert_eq!(x.to_vec::<i64>().unwrap(), [i64::MIN]);
+    let u = Tensor::from_vec([1u64], [1], &cpu()).unwrap().masked_fill(&mask, 1e19).unwrap();
+    assert_eq!(u.to_vec::<u64>().unwrap(), [10_000_000_000_000_000_000]);
+}
+
+#[test]
+fn statistics_of_integers_are_not_rounded_element_by_element() {
+    let x = i64s(&[(1 << 24) + 1, -(1 << 24)], &[2]);
+    assert_eq!(vec64(&x.mean_all().unwrap()), [0.5]);
+    let ends = i64s(&[i64::MAX, i64::MAX], &[2]);
+    assert_eq!(vec64(&ends.mean_all().unwrap()), [2f64.powi(63)]);
+    let large = i64s(&[100_000_001, 100_000_002, 100_000_003], &[3]);
+    assert_eq!(vec64(&large.var(&[0], 1, false).unwrap()), [1.0]);
+    assert_eq!(vec64(&large.std(&[0], 1, false).unwrap()), [1.0]);
+}
+
+#[test]
+fn ends_of_draws_and_of_lines_are_representable() {
+    let (d, mut g) = (cpu(), Generator::new(1));
+    assert!(Tensor::randint(0, 70_000, [4], DType::F16, &d, &mut g).is_err());
+    assert!(Tensor::randint(0, 258, [4], DType::BF16, &d, &mut g).is_err());
+    assert!(Tensor::randint(0, 257, [4], DType::BF16, &d, &mut g).is_ok());
+    let line = Tensor::linspace(-f64::MAX, f64::MAX, 3, DType::F64, &d).unwrap();
+    assert_eq!(vec64(&line), [-f64::MAX, 0.0, f64::MAX]);
+    assert!(Tensor::linspace(0.0, f64::INFINITY, 3, DType::F64, &d).is_err());
+    assert!(Tensor::linspace(f64::NAN, 1.0, 3, DType::F64, &d).is_err());
+}
+
+#[test]
+fn half_precision_is_rounded_once_from_f64() {
+    let v = 1.0 + 2f64.powi(-11) + 2f64.powi(-40);
+    let want = [1.0 + 2f64.powi(-10)];
+    assert_eq!(vec64(&f64s(&[v], &[1]).to_dtype(DType::F16).unwrap()), want);
+    assert_eq!(vec64(&Tensor::full([1], v, DType::F16, &cpu()).unwrap()), want);
+}
+
+#[test]
+fn slopes_of_leaky_relu_are_finite_and_crossed_ends_clamp_to_the_upper() {
+    let x = f64s(&[-2.0, 0.5, 3.0, f64::NAN], &[4]);
+    assert!(x.leaky_relu(f64::NAN).is_err() && x.leaky_relu(f64::INFINITY).is_err());
+    let y = vec64(&x.clamp(1.0, -1.0).unwrap());
+    assert!(y[..3] == [-1.0; 3] && y[3].is_nan(), "{y:?}");
+}

@@ -92,6 +92,15 @@ impl KernelBuilder {
         self.state.borrow().insts.get(usize::from(v)).map_or(DType::F32, |i| i.dtype)
     }
 
+    /// `e` if it is a value of this kernel; another kernel's value is an error, and any value of this one stands in.
+    fn own<'k>(&'k self, e: Expr<'k>) -> Expr<'k> {
+        if std::ptr::eq(self, e.builder) {
+            return e;
+        }
+        self.state.borrow_mut().error.get_or_insert_with(foreign);
+        self.expr(0)
+    }
+
     /// Adds an instruction, or finds the same one.
     pub(super) fn push(&self, op: ScalarOp, dtype: DType, operands: &[Value]) -> Expr<'_> {
         let mut all = [0; 3];
@@ -115,11 +124,14 @@ impl KernelBuilder {
     }
 
     /// The kernel with these outputs, each with the dtype that it is stored in: the value's own type, or a half
-    /// precision of an f32.
+    /// precision of an f32 or f64, rounded once.
     pub fn finish(&self, name: &str, outputs: &[(Expr<'_>, DType)]) -> Result<Kernel> {
-        let mut state = self.state.borrow_mut();
-        if let Some(e) = state.error.take() {
+        let state = self.state.borrow();
+        if let Some(e) = state.error.clone() {
             return Err(e.note(format!("while building the kernel {name:?}")));
+        }
+        if outputs.iter().any(|(e, _)| !std::ptr::eq(self, e.builder)) {
+            return Err(foreign().note(format!("while building the kernel {name:?}")));
         }
         let insts = &state.insts;
         let mut used = vec![false; insts.len()];
@@ -157,6 +169,10 @@ impl KernelBuilder {
     }
 }
 
+fn foreign() -> Error {
+    Error::argument("kernel", "an expression belongs to another kernel").help("build it from the arguments of this one")
+}
+
 impl<'k> Expr<'k> {
     /// The type of this value.
     pub fn dtype(self) -> DType {
@@ -188,8 +204,8 @@ impl<'k> Expr<'k> {
 
     /// An instruction of two operands.
     pub fn binary(self, op: ScalarOp, other: impl IntoExpr<'k>) -> Expr<'k> {
-        let other = other.into_expr(self);
-        if op == ScalarOp::Mul {
+        let other = self.builder.own(other.into_expr(self));
+        if op == ScalarOp::Mul && self.dtype() == other.dtype() && self.dtype() != DType::Bool {
             if other.is_const(1.0) {
                 return self;
             }
@@ -204,8 +220,8 @@ impl<'k> Expr<'k> {
     /// `a` where this is true, else `b`.
     pub fn select(self, a: impl IntoExpr<'k>, b: impl IntoExpr<'k>) -> Expr<'k> {
         // One of the two is an expression in every sensible use; a constant takes its type.
-        let like = a.as_expr().or(b.as_expr()).unwrap_or(self);
-        let (a, b) = (a.into_expr(like), b.into_expr(like));
+        let like = self.builder.own(a.as_expr().or(b.as_expr()).unwrap_or(self));
+        let (a, b) = (self.builder.own(a.into_expr(like)), self.builder.own(b.into_expr(like)));
         self.builder.push(ScalarOp::Select, a.dtype(), &[self.value, a.value, b.value])
     }
 

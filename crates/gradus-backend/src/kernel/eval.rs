@@ -70,8 +70,8 @@ fn round(s: Scalar, dtype: DType) -> Scalar {
     match dtype {
         DType::F64 => Scalar::Float(s.to_f64()),
         DType::F32 => Scalar::Float(f64::from(s.to_f64() as f32)),
-        DType::F16 => Scalar::Float(half::f16::from_f64(s.to_f64()).to_f64()),
-        DType::BF16 => Scalar::Float(half::bf16::from_f64(s.to_f64()).to_f64()),
+        DType::F16 => Scalar::Float(crate::f16_from_f64(s.to_f64()).to_f64()),
+        DType::BF16 => Scalar::Float(crate::bf16_from_f64(s.to_f64()).to_f64()),
         DType::Bool => Scalar::Bool(s.to_f64() != 0.0),
         DType::I64 | DType::U64 => Scalar::Int(int(s) as i64),
         DType::I32 => Scalar::Int(i64::from(int(s) as i32)),

@@ -187,3 +187,84 @@ fn a_gradient_too_large_for_a_kernel_is_an_error() {
     assert!(e.to_string().contains("65535") && e.to_string().contains("split"), "{e}");
     assert!(long(100).vjp(1).is_ok());
 }
+
+#[test]
+fn slopes_hold_to_the_ends_of_the_range() {
+    let asinh = Kernel::build("asinh", &[DType::F32], |v| vec![v[0].asinh()]).unwrap();
+    let acosh = Kernel::build("acosh", &[DType::F32], |v| vec![v[0].acosh()]).unwrap();
+    for kernel in [&asinh, &acosh] {
+        for x in [1e20, 1e30, 3e38] {
+            let slope = gradient(kernel, &[x])[0] * x;
+            assert!((slope - 1.0).abs() < 1e-6, "{} {x:e}: {slope}", kernel.name());
+        }
+    }
+    let atan = Kernel::build("atan", &[DType::F64], |v| vec![v[0].atan()]).unwrap();
+    assert!((gradient(&atan, &[1e100])[0] * 1e200 - 1.0).abs() < 1e-14);
+    // Second derivatives: 0 at the ends, -x / (x^2 + 1)^(3/2) and -2 x / (x^2 + 1)^2 elsewhere.
+    let asinh = Kernel::build("asinh", &[DType::F64], |v| vec![v[0].asinh()]).unwrap();
+    for (kernel, at_two) in [(asinh, 2.0 / 5f64.powf(1.5)), (atan, 4.0 / 25.0)] {
+        let first = kernel.vjp(1).unwrap();
+        let x = first.args.iter().position(|a| *a == VjpArg::Input(0)).unwrap();
+        let second = |at: f64| {
+            let mut args = vec![1.0; first.args.len()];
+            args[x] = at;
+            gradient(&first.kernel, &args)[x]
+        };
+        for inf in [f64::INFINITY, f64::NEG_INFINITY] {
+            assert_eq!((gradient(&kernel, &[inf])[0], second(inf)), (0.0, 0.0), "{}", kernel.name());
+        }
+        for (at, want) in [(2.0, -at_two), (-2.0, at_two)] {
+            assert!((second(at) - want).abs() < 1e-15, "{} {at}: {}", kernel.name(), second(at));
+        }
+    }
+}
+
+#[test]
+fn anything_to_the_power_of_zero_is_flat_in_the_base() {
+    let pow = Kernel::build("pow", &[DType::F64; 2], |v| vec![v[0].pow(v[1])]).unwrap();
+    for base in [f64::NAN, 0.0, -0.0, 2.0, -3.0, f64::INFINITY, f64::NEG_INFINITY] {
+        assert_eq!(one(&pow, &[base, 0.0]), 1.0);
+        assert_eq!(gradient(&pow, &[base, 0.0])[0], 0.0, "{base}");
+    }
+    assert!(gradient(&pow, &[f64::NAN, 2.0])[0].is_nan());
+}
+
+#[test]
+fn expressions_of_another_kernel_are_refused() {
+    let (a, b) = (KernelBuilder::new(&[DType::F32]), KernelBuilder::new(&[DType::F32; 5]));
+    let (x, y) = (a.args()[0], b.args()[4]);
+    let refused = |e: Expr<'_>| a.finish("mixed", &[(e, DType::F32)]).unwrap_err().to_string();
+    assert!(a.finish("own", &[(x, DType::F32)]).is_ok());
+    assert!(refused(y).contains("another kernel"));
+    assert!(refused(x + y).contains("another kernel"));
+    let makers: [for<'k> fn(Expr<'k>, Expr<'k>) -> Expr<'k>; 2] =
+        [|x, y| x.lt(0.0).select(y, x), |x, y| x.lt(0.0).select(x, y)];
+    for make in makers {
+        let (a, b) = (KernelBuilder::new(&[DType::F32]), KernelBuilder::new(&[DType::F32; 5]));
+        let e = a.finish("mixed", &[(make(a.args()[0], b.args()[4]), DType::F32)]).unwrap_err();
+        assert!(e.to_string().contains("another kernel"), "{e}");
+    }
+}
+
+#[test]
+fn a_product_with_one_has_one_type_all_the_same() {
+    for (dtype, other) in [(DType::F32, DType::I64), (DType::I64, DType::F32), (DType::Bool, DType::Bool)] {
+        let builder = KernelBuilder::new(&[dtype]);
+        let y = builder.args()[0] * builder.constant(other, 1i64);
+        assert!(builder.finish("one", &[(y, dtype)]).is_err(), "{dtype} {other}");
+    }
+    let builder = KernelBuilder::new(&[DType::F32]);
+    let y = builder.args()[0] * builder.constant(DType::F32, 1i64);
+    assert_eq!(builder.finish("one", &[(y, DType::F32)]).unwrap().insts().len(), 1);
+}
+
+#[test]
+fn an_f64_is_stored_in_half_precision_in_one_rounding() {
+    for (dtype, ulp) in [(DType::F16, 10), (DType::BF16, 7)] {
+        let builder = KernelBuilder::new(&[DType::F64]);
+        let kernel = builder.finish("store", &[(builder.args()[0], dtype)]).unwrap();
+        let just_above_a_tie = 1.0 + 2f64.powi(-ulp - 1) + 2f64.powi(-45);
+        assert_eq!(one(&kernel, &[just_above_a_tie]), 1.0 + 2f64.powi(-ulp), "{dtype}");
+        assert_eq!(gradient(&kernel, &[1.0]), [1.0]);
+    }
+}

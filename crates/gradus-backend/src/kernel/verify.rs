@@ -48,7 +48,7 @@ pub(super) fn inst(inst: &Inst, before: &[Inst], args: &[DType]) -> Result<()> {
 
 impl Kernel {
     /// Checks that the code is well formed: every operand defined before its use, types agreeing, outputs stored in their
-    /// own type or an f32 in half precision. Every way to make a kernel ends here.
+    /// own type or an f32 or f64 in half precision. Every way to make a kernel ends here.
     pub fn verify(&self) -> Result<()> {
         for (i, one) in self.insts().iter().enumerate() {
             inst(one, &self.insts()[..i], self.args())?;
@@ -58,7 +58,8 @@ impl Kernel {
         }
         for &(v, d) in self.outputs() {
             let value = self.insts().get(usize::from(v));
-            if value.is_none_or(|i| i.dtype != d.compute()) {
+            let half = d.compute() != d;
+            if value.is_none_or(|i| i.dtype != d.compute() && !(half && i.dtype == DType::F64)) {
                 let m = format!("output v{v} of {:?} cannot be stored as {d}", self.name());
                 return Err(Error::new(ErrorKind::DTypeMismatch, "kernel", m));
             }

@@ -54,7 +54,7 @@ fn differentiate(kernel: &Kernel, wanted: &[usize], args: &[(VjpArg, DType)]) ->
     let mut grads: Vec<Option<Expr<'_>>> = vec![None; values.len()];
     for (k, &(v, _)) in kernel.outputs().iter().enumerate() {
         if let Some(g) = arg(VjpArg::Grad(k)) {
-            accumulate(&mut grads[usize::from(v)], g);
+            accumulate(&mut grads[usize::from(v)], g.cast(values[usize::from(v)].dtype()));
         }
     }
     for (i, inst) in kernel.insts().iter().enumerate().rev() {
@@ -124,11 +124,11 @@ fn rule<'k>(op: ScalarOp, g: Expr<'k>, y: Expr<'k>, operand: impl Fn(usize) -> E
         Tan => one(g * (y * y + 1.0)),
         Asin => one(g * ((1.0 - a()) * (a() + 1.0)).rsqrt()),
         Acos => one(-(g * ((1.0 - a()) * (a() + 1.0)).rsqrt())),
-        Atan => one(g / (a() * a() + 1.0)),
+        Atan => one(g * atan_slope(a())),
         Sinh => one(g * a().cosh()),
         Cosh => one(g * a().sinh()),
         Tanh => one(g * ((1.0 - y) * (y + 1.0))),
-        Asinh => one(g * (a() * a() + 1.0).rsqrt()),
+        Asinh => one(g * asinh_slope(a())),
         Acosh => one(g * ((a() - 1.0).rsqrt() * (a() + 1.0).rsqrt())),
         Atanh => one(g / ((1.0 - a()) * (a() + 1.0))),
         // sigmoid(-x), not 1 - y, which cancels for large x.
@@ -144,11 +144,12 @@ fn rule<'k>(op: ScalarOp, g: Expr<'k>, y: Expr<'k>, operand: impl Fn(usize) -> E
         Fmod => [Some(g), Some(-(g * (a().abs().floor_div(b().abs()) * a().sign() * b().sign()))), None],
         Remainder => [Some(g), Some(-(g * a().floor_div(b()))), None],
         Pow => {
-            // At exponent 0 and base 0 (or so near that 1 / a overflows) the slope in the base is 0, not 0 * inf; elsewhere
-            // it depends on both, so that the mixed second derivative is right. At base 0 the slope in the exponent is 0.
+            // At exponent 0 the value is 1 for every base: at base 0 (or so near that 1 / a overflows) and NaN the slope in
+            // the base is 0, not 0 * inf or NaN; elsewhere it depends on both, so that the mixed second derivative is right.
+            // At base 0 the slope in the exponent is 0.
             let tiny = if g.dtype() == DType::F64 { 1e-300 } else { 1e-37 };
-            let hole = b().eq(0.0).and(a().abs().lt(tiny));
-            let da = hole.select(0.0, b() * a().pow(b() - 1.0));
+            let hole = b().eq(0.0).and(a().abs().ge(tiny).not());
+            let da = hole.select(0.0, b() * hole.select(1.0, a()).pow(b() - 1.0));
             let db = a().eq(0.0).select(0.0, y * a().log());
             [Some(g * da), Some(g * db), None]
         }
@@ -159,6 +160,26 @@ fn rule<'k>(op: ScalarOp, g: Expr<'k>, y: Expr<'k>, operand: impl Fn(usize) -> E
         Select => [None, Some(a().select(g, 0.0)), Some(a().select(0.0, g))],
         Cast => [a().dtype().is_float().then(|| g.cast(a().dtype())), None, None],
     }
+}
+
+/// `|a| > 1`, `a` where it is not (else 0), and `1 / a` where it is (else 1): what is squared in either case neither
+/// overflows nor has an infinite slope.
+fn halves<'k>(a: Expr<'k>) -> (Expr<'k>, Expr<'k>, Expr<'k>) {
+    let far = a.abs().gt(1.0);
+    (far, far.select(0.0, a), far.select(a, 1.0).recip())
+}
+
+/// `1 / sqrt(a^2 + 1)`
+fn asinh_slope<'k>(a: Expr<'k>) -> Expr<'k> {
+    let (far, near, inverse) = halves(a);
+    far.select(inverse.abs() * (inverse * inverse + 1.0).rsqrt(), (near * near + 1.0).rsqrt())
+}
+
+/// `1 / (a^2 + 1)`
+fn atan_slope<'k>(a: Expr<'k>) -> Expr<'k> {
+    let (far, near, inverse) = halves(a);
+    let square = inverse * inverse;
+    far.select(square / (square + 1.0), (near * near + 1.0).recip())
 }
 
 fn extremum<'k>(g: Expr<'k>, loses_a: Expr<'k>, tie: Expr<'k>, loses_b: Expr<'k>) -> [Option<Expr<'k>>; 3] {

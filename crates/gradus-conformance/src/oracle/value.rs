@@ -3,7 +3,7 @@
 //! In here an u64 is a [`Scalar::Int`] with its bits, as in [`Kernel::eval`](gradus_backend::Kernel::eval), so that every
 //! value of every dtype has its own scalar.
 
-use gradus_backend::{DType, Scalar, bf16, f16};
+use gradus_backend::{DType, Scalar, bf16, bf16_from_f64, f16, f16_from_f64};
 
 /// Element `position` of memory that holds `dtype`.
 pub(crate) fn load(bytes: &[u8], dtype: DType, position: usize) -> Scalar {
@@ -38,8 +38,8 @@ pub(crate) fn store(bytes: &mut [u8], dtype: DType, position: usize, value: Scal
     match dtype {
         DType::F64 => put(&value.to_f64().to_ne_bytes()),
         DType::F32 => put(&(value.to_f64() as f32).to_ne_bytes()),
-        DType::F16 => put(&f16::from_f64(value.to_f64()).to_ne_bytes()),
-        DType::BF16 => put(&bf16::from_f64(value.to_f64()).to_ne_bytes()),
+        DType::F16 => put(&f16_from_f64(value.to_f64()).to_ne_bytes()),
+        DType::BF16 => put(&bf16_from_f64(value.to_f64()).to_ne_bytes()),
         DType::I64 | DType::U64 => put(&int().to_ne_bytes()),
         DType::I32 => put(&(int() as i32).to_ne_bytes()),
         DType::I16 => put(&(int() as i16).to_ne_bytes()),

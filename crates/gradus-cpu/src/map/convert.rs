@@ -1,6 +1,6 @@
 //! Conversions over blocks: the cast instruction, loads that widen, stores that narrow, and selection.
 
-use gradus_backend::{DType, Scalar, bf16, f16};
+use gradus_backend::{DType, Scalar, bf16, bf16_from_f64, f16, f16_from_f64};
 
 use super::float::{LANES, each, step};
 use crate::access::{Plain, match_dtype};
@@ -198,8 +198,8 @@ pub(super) fn scalar_to<T: CastTarget>(s: Scalar) -> T {
 /// Fills a splat with a scalar, rounded to storage dtype `dtype` first and then in its compute type.
 pub(super) fn splat_scalar(dtype: DType, value: Scalar, out: &mut Splat) {
     let value = match dtype {
-        DType::F16 => Scalar::Float(f16::from_f64(value.to_f64()).to_f64()),
-        DType::BF16 => Scalar::Float(bf16::from_f64(value.to_f64()).to_f64()),
+        DType::F16 => Scalar::Float(f16_from_f64(value.to_f64()).to_f64()),
+        DType::BF16 => Scalar::Float(bf16_from_f64(value.to_f64()).to_f64()),
         _ => value,
     };
     with_compute!(dtype, T => {
@@ -247,14 +247,17 @@ pub(crate) unsafe fn load_raw(size: usize, x: *const u8, stride: isize, out: *mu
     }
 }
 
-/// Stores `n` elements of the compute type to `out`, `stride` elements apart. Booleans become 0 or 1.
+/// Stores `n` elements of compute type `from` (that of `dtype`, or f64 for half precision) to `out`, `stride` elements
+/// apart, rounded once. Booleans become 0 or 1.
 ///
 /// # Safety
-/// `x` is readable for `n` elements of the compute type, every element of `out` is writable, and they do not overlap.
-pub(super) unsafe fn store(isa: Isa, dtype: DType, x: *const u8, out: *mut u8, stride: isize, n: usize) {
+/// `x` is readable for `n` elements of `from`, every element of `out` is writable, and they do not overlap.
+pub(super) unsafe fn store(isa: Isa, from: DType, dtype: DType, x: *const u8, out: *mut u8, stride: isize, n: usize) {
     // SAFETY: the caller's promise, for the type that the dtype stands for; alignment is by element in every buffer.
     unsafe {
         match (dtype, stride) {
+            (DType::F16, _) if from == DType::F64 => scatter(slice(x, n), out, stride, f16_from_f64),
+            (DType::BF16, _) if from == DType::F64 => scatter(slice(x, n), out, stride, bf16_from_f64),
             (DType::F16, 1) => narrow_f16(isa, slice(x, n), slice_mut(out, n)),
             (DType::BF16, 1) => narrow_bf16(isa, slice(x, n), slice_mut(out, n)),
             (DType::F16, _) => scatter(slice(x, n), out, stride, f16_from_f32),

@@ -64,7 +64,7 @@ pub(super) struct Program {
     /// Splats to fill into registers at the start, with element size: outputs that are the same everywhere.
     pub(super) fills: Vec<(Slot, Slot, usize)>,
     /// Outputs to store at the end of each block, with where their values are.
-    pub(super) stores: Vec<(usize, Slot)>,
+    pub(super) stores: Vec<(usize, Slot, DType)>,
     /// Number of arguments, outputs and registers.
     pub(super) args: usize,
     pub(super) outs: usize,
@@ -159,7 +159,7 @@ impl Program {
                 self.place[usize::from(v)].direct = Some(k as Slot);
             } else {
                 self.place[usize::from(v)].last = u32::MAX;
-                self.stores.push((k, 0));
+                self.stores.push((k, 0, insts[usize::from(v)].dtype));
             }
         }
         for (i, inst) in insts.iter().enumerate() {
@@ -205,12 +205,12 @@ impl Program {
             }
         }
         for n in 0..self.stores.len() {
-            let (v, d) = kernel.outputs()[self.stores[n].0];
+            let (v, _) = kernel.outputs()[self.stores[n].0];
             let place = self.place[usize::from(v)];
             self.stores[n].1 = place.slot;
             if place.uniform {
                 self.stores[n].1 = self.new_register();
-                self.fills.push((place.slot, self.stores[n].1, d.compute().size()));
+                self.fills.push((place.slot, self.stores[n].1, self.stores[n].2.size()));
             }
         }
         self.cost += arg_modes.len() + out_modes.len();

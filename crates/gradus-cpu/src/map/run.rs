@@ -266,14 +266,15 @@ impl Worker<'_> {
                 return;
             }
         }
-        for &(k, from) in &p.stores {
+        for &(k, from, computed) in &p.stores {
             let (o, from) = (&t.operands[p.args + k], self.table[from as usize]);
             // SAFETY: as for loads; the elements of an output are written by this block alone.
             unsafe {
                 match part(p.args + k) {
-                    Part::Run(ptr, stride) => store(isa, o.dtype, from, ptr, stride, n),
+                    Part::Run(ptr, stride) => store(isa, computed, o.dtype, from, ptr, stride, n),
                     Part::Nest(nest, i) => runs(nest, i, n, |done, position, stride, m| {
-                        store(isa, o.dtype, from.add(done * o.dtype.compute().size()), at(o, position), stride, m);
+                        let from = from.add(done * computed.size());
+                        store(isa, computed, o.dtype, from, at(o, position), stride, m);
                     }),
                 }
             }

@@ -27,7 +27,10 @@ impl Tensor {
             Some(k) => k.clone(),
             None => {
                 let builder = KernelBuilder::new(&[self.dtype()]);
-                let y = builder.args()[0].cast(dtype);
+                // To half precision in one rounding: f32 would be a second one for what it does not hold.
+                let holds = matches!(self.dtype(), DType::F64 | DType::I64 | DType::I32 | DType::U64 | DType::U32);
+                let via = if holds && dtype.compute() != dtype { DType::F64 } else { dtype };
+                let y = builder.args()[0].cast(via);
                 let kernel = Arc::new(builder.finish("to_dtype", &[(y, dtype)])?);
                 slot.get_or_init(|| kernel).clone()
             }

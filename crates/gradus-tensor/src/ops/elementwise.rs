@@ -56,6 +56,8 @@ pub struct Elementwise {
     arity: u8,
     /// Bit `i`: operand `i` is a bool whatever the others are.
     conditions: u8,
+    /// Bit `i`: operand `i`, if it is a number, is finite.
+    finite: u8,
     body: for<'k> fn(&[Expr<'k>]) -> Vec<Expr<'k>>,
     kernels: [OnceLock<Arc<Kernel>>; 13],
     /// Kernels of half precision with scalars, by dtype and the mask of scalar operands: a scalar is not rounded to half
@@ -93,12 +95,27 @@ impl Elementwise {
     ) -> Self {
         assert!(0 < arity && arity <= 8);
         let kernels = [const { OnceLock::new() }; 13];
-        Elementwise { name, class, arity, conditions: 0, body, kernels, half_kernels: Mutex::new(Vec::new()) }
+        Elementwise {
+            name,
+            class,
+            arity,
+            conditions: 0,
+            finite: 0,
+            body,
+            kernels,
+            half_kernels: Mutex::new(Vec::new()),
+        }
     }
 
     /// With operands that are bool whatever the others are: bit `i` of `mask` for operand `i`.
     pub const fn conditions(mut self, mask: u8) -> Self {
         self.conditions = mask;
+        self
+    }
+
+    /// With numbers that must be finite: bit `i` of `mask` for operand `i`.
+    pub const fn finite(mut self, mask: u8) -> Self {
+        self.finite = mask;
         self
     }
 
@@ -135,8 +152,9 @@ impl Elementwise {
         }
         let compared: SmallVec<[Operand<'_>; 2]>;
         let operands = if self.class == Class::Compare && integers {
-            let exact =
-                operands.iter().map(|&o| if let Operand::Scalar(s) = o { Operand::Scalar(integral(s)) } else { o });
+            let exact = operands
+                .iter()
+                .map(|&o| if let Operand::Scalar(s) = o { Operand::Scalar(integral(s, operands)) } else { o });
             compared = exact.collect();
             &compared[..]
         } else {
@@ -148,6 +166,9 @@ impl Elementwise {
         let mut casts: SmallVec<[Tensor; 2]> = SmallVec::new();
         for (i, operand) in operands.iter().enumerate() {
             match *operand {
+                Operand::Scalar(s) if self.finite >> i & 1 == 1 && !s.to_f64().is_finite() => {
+                    return Err(Error::argument(self.name, format!("operand {i} is {s}; it must be finite")));
+                }
                 Operand::Tensor(t) if t.dtype() != wanted(i) => casts.push(t.to_dtype(wanted(i))?),
                 Operand::Scalar(s) if wanted(i) != DType::Bool => {
                     s.check(common).map_err(|e| Error::argument(self.name, e.message()))?;
@@ -276,11 +297,17 @@ fn comparison_dtype(name: &str, operands: &[Operand<'_>]) -> Result<Option<DType
     let (floats, integers) = (tensors().any(|t| t.dtype().is_float()), tensors().any(|t| t.dtype().is_int()));
     let long = tensors().find(|t| matches!(t.dtype(), DType::I64 | DType::U64));
     let mut mixed = floats && integers;
+    let mut beyond_i64 = false;
     for o in operands {
         match *o {
             // An integer that the float tensors would round.
             Operand::Scalar(Scalar::Int(v)) if floats => mixed |= tensors().any(|t| !holds(t.dtype(), v)),
-            // A float that is no integer, or out of range, equals no integer, and f64 orders it rightly.
+            Operand::Scalar(s @ Scalar::Float(_))
+                if tensors().all(|t| t.dtype() == DType::U64 && s.check(DType::U64).is_ok()) =>
+            {
+                beyond_i64 = true
+            }
+            // A float that is no integer, or infinite, equals no integer, and f64 orders it rightly.
             Operand::Scalar(Scalar::Float(_)) if integers => mixed = true,
             Operand::Scalar(Scalar::Int(v)) if tensors().any(|t| Scalar::Int(v).check(t.dtype()).is_err()) => {
                 mixed = true
@@ -295,7 +322,8 @@ fn comparison_dtype(name: &str, operands: &[Operand<'_>]) -> Result<Option<DType
                 .help("convert one operand with to_dtype, where you know the range");
             Err(tensors().enumerate().fold(e, |e, (i, t)| t.describe(e, &format!("operand {i}"))))
         }
-        _ => Ok(mixed.then_some(DType::F64)),
+        _ if mixed => Ok(Some(DType::F64)),
+        _ => Ok(beyond_i64.then_some(DType::U64)),
     }
 }
 
@@ -311,12 +339,17 @@ fn holds(dtype: DType, v: i64) -> bool {
     v.unsigned_abs() <= 1 << bits
 }
 
-/// A float scalar beside integers, as the integer that it is; another one stays.
-fn integral(s: Scalar) -> Scalar {
-    match s {
-        Scalar::Float(v) if v.trunc() == v && v.abs() < 9.2e18 => Scalar::Int(v as i64),
-        s => s,
+/// A float scalar beside integers, as the integer that it is. Another one stays; a whole one beyond the range of every
+/// operand becomes an infinity, since f64 rounds large integers up to it.
+fn integral(s: Scalar, operands: &[Operand<'_>]) -> Scalar {
+    let Scalar::Float(v) = s else { return s };
+    let tensors = || operands.iter().filter_map(|o| if let Operand::Tensor(t) = o { Some(t.dtype()) } else { None });
+    let whole = v.trunc() == v;
+    if whole && tensors().all(|d| !d.is_float() && s.check(d).is_err()) {
+        return Scalar::Float(f64::INFINITY.copysign(v));
     }
+    // A u64 that is no i64 stays as it is: no other scalar holds it.
+    if whole && s.check(DType::I64).is_ok() { Scalar::Int(v as i64) } else { s }
 }
 
 /// Where an argument of a recorded kernel comes from.

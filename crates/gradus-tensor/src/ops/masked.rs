@@ -23,20 +23,15 @@ impl Tensor {
         check_mask("masked_fill", mask)?;
         let value = value.into();
         value.check(self.dtype()).map_err(|e| self.describe(Error::argument("masked_fill", e.message()), "self"))?;
-        // A value of the tensor's own kind promotes nothing.
-        let value = match self.dtype() {
-            DType::Bool => Scalar::Bool(value.to_f64() != 0.0),
-            d => self.scalar_like(value, d),
+        // A number is weak and may promote; an element of this dtype is not.
+        let fill;
+        let value = if self.dtype().is_float() {
+            Operand::Scalar(value)
+        } else {
+            fill = Tensor::full([], value, self.dtype(), self.device())?;
+            Operand::Tensor(&fill)
         };
-        WHERE.apply(&[Operand::Tensor(mask), Operand::Scalar(value), Operand::Tensor(self)])
-    }
-
-    /// A whole float beside integers as the integer that it is.
-    fn scalar_like(&self, value: Scalar, dtype: DType) -> Scalar {
-        match value {
-            Scalar::Float(v) if dtype.is_int() && v.abs() < 9.2e18 => Scalar::Int(v as i64),
-            v => v,
-        }
+        WHERE.apply(&[Operand::Tensor(mask), value, Operand::Tensor(self)])
     }
 
     /// The elements where `mask` (bool) is true, in row-major order, as a vector; the two broadcast. The gradient goes

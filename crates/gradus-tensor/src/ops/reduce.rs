@@ -127,6 +127,11 @@ impl Tensor {
         if keepdim || axes.is_empty() { Ok(y) } else { y.reshape(self.layout().shape().reduced(axes, false)) }
     }
 
+    /// What the statistics of this tensor are formed in.
+    fn wide(&self) -> DType {
+        if self.dtype().is_float() { self.dtype().compute() } else { DType::F64 }
+    }
+
     fn every_axis(&self) -> Vec<isize> {
         (0..self.rank() as isize).collect()
     }
@@ -144,15 +149,25 @@ impl Tensor {
         self.sum(&self.every_axis(), false)
     }
 
-    /// Mean over the axes, in a float dtype. The mean of nothing is NaN.
+    /// Mean over the axes, in a float dtype. Integers are summed exactly. The mean of nothing is NaN.
     #[track_caller]
     pub fn mean(&self, axes: &[isize], keepdim: bool) -> Result<Tensor> {
         let set = Axes::resolve("mean", axes, self.rank())?;
         let n: usize = set.iter().map(|a| self.shape()[a]).product();
-        // Half precision sums in f32: the sum itself may not fit.
         let dtype = self.dtype().to_float();
-        let x = self.to_dtype(dtype.compute())?;
-        x.sum(axes, keepdim)?.div(n as f64)?.to_dtype(dtype)
+        let sum = match self.dtype() {
+            // In two halves of 32 bits, whose sums fit where that of the whole may not.
+            DType::I64 | DType::U64 => {
+                let high = self.floor_div(1i64 << 32)?;
+                let low = self.sub(&high.mul(1i64 << 32)?)?;
+                let high = high.sum(axes, keepdim)?.to_dtype(DType::F64)?.mul(4_294_967_296.0)?;
+                high.add(&low.sum(axes, keepdim)?.to_dtype(DType::F64)?)?
+            }
+            // Half precision sums in f32: the sum itself may not fit.
+            d if d.is_float() => self.to_dtype(d.compute())?.sum(axes, keepdim)?,
+            _ => self.sum(axes, keepdim)?.to_dtype(DType::F64)?,
+        };
+        sum.div(n as f64)?.to_dtype(dtype)
     }
 
     /// Mean of all elements, a scalar.
@@ -185,14 +200,14 @@ impl Tensor {
         self.min(&self.every_axis(), false)
     }
 
-    /// Variance over the axes: `sum((x - mean)^2) / (n - correction)`, two-pass. `correction` is 1 for the unbiased
+    /// Variance over the axes: `sum((x - mean)^2) / (n - correction)`, two-pass, integers in f64. `correction` is 1 for the unbiased
     /// estimate; with `n <= correction` the result is NaN.
     #[track_caller]
     pub fn var(&self, axes: &[isize], correction: usize, keepdim: bool) -> Result<Tensor> {
         let set = Axes::resolve("var", axes, self.rank())?;
         let n: usize = set.iter().map(|a| self.shape()[a]).product();
         let dtype = self.dtype().to_float();
-        let x = self.to_dtype(dtype.compute())?;
+        let x = self.to_dtype(self.wide())?;
         let deviation = x.sub(&x.mean(axes, true)?)?;
         let sum = deviation.square()?.sum(axes, keepdim)?;
         let divisor = if n > correction { (n - correction) as f64 } else { f64::NAN };
@@ -203,7 +218,7 @@ impl Tensor {
     #[track_caller]
     pub fn std(&self, axes: &[isize], correction: usize, keepdim: bool) -> Result<Tensor> {
         let dtype = self.dtype().to_float();
-        root(&self.to_dtype(dtype.compute())?.var(axes, correction, keepdim)?)?.to_dtype(dtype)
+        root(&self.to_dtype(self.wide())?.var(axes, correction, keepdim)?)?.to_dtype(dtype)
     }
 
     /// [`var`](Tensor::var) and [`mean`](Tensor::mean) over the axes.

@@ -34,7 +34,7 @@ macro_rules! count {
 }
 
 macro_rules! table {
-    ($($(#[doc = $doc:literal])* $const:ident $method:ident($($operand:ident),*; $($scalar:ident = $sample:literal),*) $class:ident $mask:literal $smooth:expr, $body:expr;)*) => {
+    ($($(#[doc = $doc:literal])* $const:ident $method:ident($($operand:ident),*; $($scalar:ident = $sample:literal),*) $class:ident $(finite $finite:literal)? $mask:literal $smooth:expr, $body:expr;)*) => {
         impl Tensor {
             $(
                 $(#[doc = $doc])*
@@ -49,7 +49,7 @@ macro_rules! table {
         $(
             #[doc = concat!("See [`Tensor::", stringify!($method), "`].")]
             pub static $const: Elementwise =
-                Elementwise::new(stringify!($method), Class::$class, count!($($operand)* $($scalar)*), $body).conditions($mask);
+                Elementwise::new(stringify!($method), Class::$class, count!($($operand)* $($scalar)*), $body).conditions($mask)$(.finite($finite))?;
         )*
 
         /// Every entry of the table.
@@ -120,7 +120,7 @@ table! {
     /// Arc cosine, in radians; NaN outside -1 to 1.
     ACOS acos(;) Float 0 UNIT, |x| vec![x[0].acos()];
     /// Arc tangent, in radians.
-    ATAN atan(;) Float 0 ANY, |x| vec![x[0].bounded(1e18).atan()];
+    ATAN atan(;) Float 0 ANY, |x| vec![x[0].atan()];
     /// Hyperbolic sine.
     SINH sinh(;) Float 0 ANY, |x| vec![x[0].sinh()];
     /// Hyperbolic cosine.
@@ -157,8 +157,8 @@ table! {
     ISFINITE isfinite(;) Number 0 NONE, |x| vec![x[0].isfinite()];
     /// `max(x, 0)`; NaN stays NaN.
     RELU relu(;) Number 0 ANY, |x| vec![x[0].relu()];
-    /// `x` above 0, else `alpha * x`.
-    LEAKY_RELU leaky_relu(; alpha = 0.1) Float 0 ANY, |x| vec![x[0].gt(0.0).select(x[0], x[0] * x[1])];
+    /// `x` above 0, else `alpha * x`. Errors unless alpha is finite.
+    LEAKY_RELU leaky_relu(; alpha = 0.1) Float finite 0b10 0 ANY, |x| vec![x[0].gt(0.0).select(x[0], x[0] * x[1])];
     /// `1 / (1 + e^-x)`
     SIGMOID sigmoid(;) Float 0 ANY, |x| vec![x[0].sigmoid()];
     /// Hyperbolic tangent.
@@ -209,9 +209,9 @@ table! {
     };
     /// `x` above `threshold`, else `value`; NaN stays.
     THRESHOLD threshold(; threshold = 0.1, value = 20.0) Number 0 ANY, |x| vec![x[0].le(x[1]).select(x[2], x[0])];
-    /// `lo` below `lo`, `hi` above `hi`, else x; NaN stays.
+    /// `min(max(x, lo), hi)`: `lo` below `lo`, `hi` above `hi`, else x, and `hi` everywhere if `lo > hi`; NaN stays.
     CLAMP clamp(; lo = -1.5, hi = 1.0) Number 0 ANY,
-        |x| vec![x[0].lt(x[1]).select(x[1], x[0].gt(x[2]).select(x[2], x[0]))];
+        |x| vec![x[0].gt(x[2]).select(x[2], x[0].lt(x[1]).select(x[1].gt(x[2]).select(x[2], x[1]), x[0]))];
     /// `self + other`
     ADD add(other;) Number 0 ANY, |x| vec![x[0] + x[1]];
     /// `self - other`
