@@ -349,6 +349,9 @@ fn distances_take_the_highest_rank_and_check_the_kind_of_norm_first() {
     );
     let wide = Tensor::ones([1], DType::F32, &cpu()).unwrap().expand([1 << 40]).unwrap();
     assert!(wide.kron(&wide).is_err());
+}
+
+#[test]
 fn nothing_is_written_at_any_distance() {
     let a = f64s(&[], &[0]);
     let y = Gemm::new(0, 2, 0).strided_batched(4, 0, 0, isize::MAX as usize).run(&a, &a, None);

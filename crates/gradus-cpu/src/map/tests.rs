@@ -78,8 +78,8 @@ fn pattern(dtype: DType, i: usize) -> u64 {
         _ if r >> 60 == 0 => random(i + 77777) & mask,
         DType::F64 => float.to_bits(),
         DType::F32 => u64::from((float as f32).to_bits()),
-        DType::F16 => u64::from(gradus_backend::f16_from_f64(float).to_bits()),
-        DType::BF16 => u64::from(gradus_backend::bf16_from_f64(float).to_bits()),
+        DType::F16 => u64::from(f16_from_f64(float).to_bits()),
+        DType::BF16 => u64::from(bf16_from_f64(float).to_bits()),
         _ if r & 3 == 0 => random(i + 99999) & mask,
         _ => (((r >> 20) % 23) as i64 - 11) as u64 & mask,
     }
@@ -119,10 +119,8 @@ fn agrees(dtype: DType, got: u64, want: Scalar) -> bool {
     match dtype {
         DType::F64 => steps(order(got as i64, i64::MIN), order(w.to_bits() as i64, i64::MIN)) || value == w,
         DType::F32 => steps(order(got as i64, 1 << 31), order(i64::from((w as f32).to_bits()), 1 << 31)),
-        DType::F16 => {
-            steps(order(got as i64, 1 << 15), order(i64::from(gradus_backend::f16_from_f64(w).to_bits()), 1 << 15))
-        }
-        _ => steps(order(got as i64, 1 << 15), order(i64::from(gradus_backend::bf16_from_f64(w).to_bits()), 1 << 15)),
+        DType::F16 => steps(order(got as i64, 1 << 15), order(i64::from(f16_from_f64(w).to_bits()), 1 << 15)),
+        _ => steps(order(got as i64, 1 << 15), order(i64::from(bf16_from_f64(w).to_bits()), 1 << 15)),
     }
 }
 
