@@ -4,7 +4,7 @@
 mod common;
 
 use common::{another_cpu, assert_close, cpu, f64s, layouts, randn};
-use gradus_tensor::autograd::{gradcheck, gradgradcheck};
+use gradus_tensor::autograd::{BackwardOptions, grad, gradcheck, gradgradcheck};
 use gradus_tensor::{DType, GridPadding, GridSample, Sampling, Tensor};
 
 fn how(mode: &str, padding: &str, align_corners: bool) -> GridSample {
@@ -234,4 +234,15 @@ fn what_makes_no_sense_is_refused() {
     }
     assert!(zeros(&[2, 3, 3]).affine_grid(2, 2, false).is_err());
     assert!(x.to_dtype(DType::I64).unwrap().reshape([4, 2, 3]).unwrap().affine_grid(2, 2, false).is_err());
+}
+
+#[test]
+fn a_border_pixels_centre_has_slope_0() {
+    let x = f64s(&[1.0, 2.0, 5.0], &[1, 1, 1, 3]);
+    for padding in ["border", "reflection"] {
+        let g = f64s(&[-1.0, 0.0, 1.0, 0.0], &[1, 1, 2, 2]).require_grad().unwrap();
+        let y = x.grid_sample(&g, how("bilinear", padding, true)).unwrap().sum_all().unwrap();
+        let slopes = grad(&[&y], &[&g], None, BackwardOptions::new()).unwrap().remove(0).unwrap();
+        assert_eq!(slopes.to_vec::<f64>().unwrap(), [0.0; 4], "{padding}");
+    }
 }

@@ -246,3 +246,13 @@ fn what_makes_no_sense_is_refused() {
     }
     assert!(x.interpolate(Resized::To(&[usize::MAX, 2]), Interpolation::Nearest).is_err());
 }
+
+#[test]
+fn results_that_do_not_fit_are_refused_and_empty_ones_cost_nothing() {
+    let one = f64s(&[1.0], &[1, 1, 1]);
+    let e = one.interpolate(Resized::To(&[1 << 40]), Interpolation::Nearest).unwrap_err();
+    assert!(matches!(e.kind(), ErrorKind::OutOfMemory { .. }), "{e}");
+    let none = Tensor::zeros([0, 1, 1], DType::F32, &cpu()).unwrap();
+    let y = none.interpolate(Resized::To(&[1 << 31]), Interpolation::Linear).unwrap();
+    assert_eq!(y.shape(), [0, 1, 1 << 31]);
+}

@@ -369,3 +369,12 @@ fn losses_in_half_precision_compute_in_f32() {
     let lp = Tensor::full([3, 1, 2], 0.5f64.ln(), DType::BF16, &cpu()).unwrap();
     assert_eq!(lp.ctc_loss(&i64s(&[1], &[1]), &[3], &[1], 0, false, Mean).unwrap().dtype(), DType::F32);
 }
+
+#[test]
+fn bounds_beyond_the_dtype_choose_one_branch() {
+    let (x, t) = (f32s(&[3.0, -1.0], &[2]), f32s(&[1.0, -1.0], &[2]));
+    let values = |r: Result<Tensor>| r.unwrap().to_vec::<f32>().unwrap();
+    assert_eq!(values(x.huber_loss(&t, 1e300, Each)), [2.0, 0.0]);
+    assert_eq!(values(x.smooth_l1_loss(&t, 1e300, Each)), [0.0, 0.0]);
+    assert_eq!(values(x.smooth_l1_loss(&t, 1e-50, Each)), [2.0, 0.0]);
+}

@@ -166,3 +166,22 @@ fn impossible_normalisations_are_refused() {
     refused(randn(&[2, 4], 1).local_response_norm(1, 1.0, 1.0, 1.0), "spatial");
     assert!(Tensor::zeros([2, 2, 2], DType::I64, &cpu()).unwrap().local_response_norm(1, 1.0, 1.0, 1.0).is_err());
 }
+
+#[test]
+fn evaluation_in_half_precision_rounds_once_and_refuses_what_training_refuses() {
+    let x = randn(&[5, 3], 1).to_dtype(DType::BF16).unwrap();
+    let (mean, var) = (f64s(&[0.1, 0.2, 0.3], &[3]), f64s(&[1.1, 1.2, 1.3], &[3]));
+    let w = randn(&[3], 2).to_dtype(DType::BF16).unwrap();
+    let got = x.batch_norm_eval(&mean, &var, Some(&w), Some(&w), 1e-5).unwrap();
+    let wide = |t: &Tensor| t.to_dtype(DType::F64).unwrap();
+    let want = wide(&x).batch_norm_eval(&mean, &var, Some(&wide(&w)), Some(&wide(&w)), 1e-5).unwrap();
+    assert_eq!(f(&wide(&got)), f(&wide(&want.to_dtype(DType::BF16).unwrap())));
+    let y = wide(&x);
+    for eps in [f64::NAN, 0.0, -1.0] {
+        assert!(y.batch_norm_eval(&mean, &var, None, None, eps).is_err());
+    }
+    assert!(y.batch_norm_eval(&mean.gt(0.0).unwrap(), &var, None, None, 1e-5).is_err());
+    assert!(y.batch_norm_eval(&mean, &var.to_dtype(DType::I64).unwrap(), None, None, 1e-5).is_err());
+    let e = randn(&[1, 2, 3], 1).local_response_norm(usize::MAX, 1.0, 1.0, 1.0).unwrap_err();
+    assert!(e.to_string().starts_with("local_response_norm"), "{e}");
+}

@@ -20,7 +20,8 @@ pub struct CrossEntropy {
 impl CrossEntropy {
     /// The gradient of the logits as a tracked expression: of `g [n]` and logits.
     fn gradient(&self, logits: &Tensor, target: &Tensor, g: &Tensor) -> Result<Tensor> {
-        let c = logits.shape()[1];
+        let (c, dtype) = (logits.shape()[1], logits.dtype());
+        let logits = &logits.to_dtype(dtype.compute())?;
         let s = self.params.label_smoothing;
         let classes = Tensor::arange(0, c as i64, 1, target.dtype(), logits.device())?;
         let target = target.unsqueeze(1)?;
@@ -28,13 +29,13 @@ impl CrossEntropy {
         let distribution = hit.mul(1.0 - s)?.add(s / c as f64)?;
         let g = g.unsqueeze(1)?;
         let Some(ignored) = self.params.ignore_index else {
-            return logits.softmax(1)?.sub(&distribution)?.mul(&g)?.to_dtype(logits.dtype());
+            return logits.softmax(1)?.sub(&distribution)?.mul(&g)?.to_dtype(dtype);
         };
         // An ignored row has gradient 0 to every order, whatever its logits are.
         let counts = target.ne(ignored)?;
         let softmax = counts.where_(logits, 0.0)?.softmax(1)?;
         let dx = softmax.sub(&distribution)?.mul(&g)?;
-        counts.where_(&dx, 0.0)?.to_dtype(logits.dtype())
+        counts.where_(&dx, 0.0)?.to_dtype(dtype)
     }
 }
 

@@ -71,11 +71,12 @@ impl Axis {
         }
     }
 
-    /// Coordinates brought into the image, as the padding says; those of zero padding stay.
+    /// Coordinates brought into the image, as the padding says; those of zero padding stay. What is
+    /// brought to a border pixel has slope 0, and so has the pixel's own centre.
     fn within(&self, x: &Tensor) -> Result<Tensor> {
         match self.how.padding {
             GridPadding::Zeros => Ok(x.clone()),
-            GridPadding::Border => x.clamp(0.0, self.last()),
+            GridPadding::Border => x.hardtanh(0.0, self.last()),
             GridPadding::Reflection => {
                 let (lo, span) = if self.how.align_corners { (0.0, self.last()) } else { (-0.5, self.size as f64) };
                 if span == 0.0 {
@@ -84,7 +85,7 @@ impl Axis {
                 // A triangle wave of period twice the span.
                 let phase = x.sub(lo)?.remainder(2.0 * span)?;
                 let folded = phase.gt(span)?.where_(&phase.neg()?.add(2.0 * span)?, &phase)?;
-                folded.add(lo)?.clamp(0.0, self.last())
+                folded.add(lo)?.hardtanh(0.0, self.last())
             }
         }
     }
@@ -134,21 +135,12 @@ impl Axis {
     }
 }
 
-/// What computes in half precision computes in f32.
-fn computed_in(dtype: DType) -> DType {
-    match dtype {
-        DType::F16 | DType::BF16 => DType::F32,
-        d => d,
-    }
-}
-
 impl Tensor {
     /// The values of `self [n, c, h, w]` at the points `grid [n, oh, ow, 2]`, as `[n, c, oh, ow]` in the dtype of `self`;
     /// PyTorch's `grid_sample`.
     ///
-    /// A point is `(x, y)`, from -1 (left, top) to 1 (right, bottom). A NaN in it gives NaN, or with the nearest pixel what
-    /// is at 0. Differentiable in the image to any
-    /// order, and in the points wherever the result is smooth in them (with the nearest pixel they have no gradient). Half
+    /// A point is `(x, y)`, from -1 (left, top) to 1 (right, bottom). A NaN in it, or an infinity with reflection, gives
+    /// NaN, or with the nearest pixel what is at 0, or 0 with zero padding. Differentiable in the image to any order, and in the points wherever the result is smooth in them (with the nearest pixel they have no gradient). Half
     /// precision is computed in f32.
     ///
     /// # Errors
@@ -179,7 +171,7 @@ impl Tensor {
         if pixels.is_none() {
             return Err(shown(Error::new(ErrorKind::Overflow, OP, "the image has too many pixels")));
         }
-        let dtype = computed_in(self.dtype().promote(grid.dtype())?);
+        let dtype = self.dtype().promote(grid.dtype())?.compute();
         let points = oh * ow;
         let image = self.to_dtype(dtype)?.reshape([n, c, h * w])?;
         let grid = grid.to_dtype(dtype)?.reshape([n, 1, points, 2])?;
@@ -229,7 +221,7 @@ impl Tensor {
         if !self.dtype().is_float() {
             return Err(self.describe(Error::dtype(OP, self.dtype(), "floats"), "self"));
         }
-        let dtype = computed_in(self.dtype());
+        let dtype = self.dtype().compute();
         let axis = |size: usize| -> Result<Tensor> {
             let end = match size {
                 1 => 0.0,

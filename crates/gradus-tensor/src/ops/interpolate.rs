@@ -5,7 +5,7 @@
 //! every order follow, an output depends on its taps only (a NaN elsewhere does not reach it), and the order of the sum is
 //! fixed.
 
-use gradus_backend::{DType, Error, ErrorKind, Result};
+use gradus_backend::{Error, ErrorKind, Result};
 
 use super::elementwise::{Class, Elementwise, Operand};
 use crate::{Device, Tensor};
@@ -116,9 +116,12 @@ fn cubic(x: f64, a: f64) -> f64 {
 }
 
 /// The weights of pixels `-1, 0, 1, 2` for a point at `t` (0 to 1) after pixel 0: cubic convolution, a = -0.75.
-pub(super) fn cubic_weights(t: f64) -> [f64; 4] {
+fn cubic_weights(t: f64) -> [f64; 4] {
     [t + 1.0, t, 1.0 - t, 2.0 - t].map(|x| cubic(x, -0.75))
 }
+
+/// Bytes that the windows of an axis take on the host for each of its inputs and outputs, at most.
+const TABLE_BYTES: usize = 256;
 
 /// The inputs that one output is made of, and their weights.
 type Window = Vec<(usize, f64)>;
@@ -266,27 +269,25 @@ impl Tensor {
         }
         if how.align_corners && (how.mode.picks() || how.mode == Interpolation::Area) {
             let e = Error::argument(OP, format!("{name} has no corners to align"));
-            return Err(e.help("leave out align_corners, or use a linear or cubic mode"));
+            return Err(self.describe(e, "self").help("leave out align_corners, or use a linear or cubic mode"));
         }
         if how.antialias && !matches!(how.mode, Interpolation::Bilinear | Interpolation::Bicubic) {
             let e = Error::argument(OP, format!("{name} cannot be antialiased"));
-            return Err(e.help("leave out antialias, or use bilinear or bicubic"));
+            return Err(self.describe(e, "self").help("leave out antialias, or use bilinear or bicubic"));
         }
         if !how.mode.picks() && !self.dtype().is_float() {
             let e = self.describe(Error::dtype(OP, self.dtype(), "floats, since pixels are mixed"), "self");
             return Err(e.help("convert with to_dtype, or use nearest"));
         }
-        let mut y = match self.dtype() {
-            DType::F16 | DType::BF16 if !how.mode.picks() => self.to_dtype(DType::F32)?,
-            _ => self.clone(),
-        };
         // The sizes are all known to be legal before anything is computed.
         let mut plan = Vec::new();
         for i in 0..given {
             let input = self.shape()[i + 2];
             let (output, factor) = match to {
                 Resized::To(sizes) => (sizes[i], None),
-                Resized::By(factors) => (scaled(input, factors[i])?, Some(factors[i])),
+                Resized::By(factors) => {
+                    (scaled(input, factors[i]).map_err(|e| self.describe(e, "self"))?, Some(factors[i]))
+                }
             };
             if input == 0 || output == 0 {
                 let e = Error::argument(OP, format!("axis {} goes from {input} to {output}", i + 2));
@@ -294,8 +295,16 @@ impl Tensor {
             }
             plan.push((i + 2, input, output, factor));
         }
-        let shape = self.layout().shape();
-        plan.iter().try_fold(*shape, |s, &(axis, _, output, _)| s.with(axis, output))?;
+        let shape = plan.iter().try_fold(*self.layout().shape(), |s, &(axis, _, output, _)| s.with(axis, output));
+        let shape = shape.map_err(|e| self.describe(e, "self"))?;
+        if shape.numel() == 0 {
+            return self.reshape(shape);
+        }
+        // The result and the tables on the host have to fit before anything of their size is made.
+        let longest = plan.iter().map(|&(_, input, output, _)| input.saturating_add(output)).max().unwrap_or(0);
+        let bytes = shape.numel().saturating_mul(size_of::<i64>()).saturating_add(longest.saturating_mul(TABLE_BYTES));
+        drop(self.device().backend().alloc(bytes).map_err(|e| self.describe(e, "self"))?);
+        let mut y = if how.mode.picks() { self.clone() } else { self.to_dtype(self.dtype().compute())? };
         // Axes that shrink most come first: the others then have less to do.
         plan.sort_by(|a, b| (a.2 as f64 / a.1 as f64).total_cmp(&(b.2 as f64 / b.1 as f64)));
         for (axis, input, output, factor) in plan {
@@ -312,13 +321,13 @@ impl Tensor {
 /// `floor(input * factor)`
 fn scaled(input: usize, factor: f64) -> Result<usize> {
     if !factor.is_finite() || factor <= 0.0 {
-        let e = Error::argument("interpolate", format!("the factor {factor} is no scale"));
+        let e = Error::argument("interpolate", format!("the factor {factor:?} is no scale"));
         return Err(e.help("factors are finite and above 0"));
     }
     let size = (input as f64 * factor).floor();
     if size > isize::MAX as f64 {
-        let e = format!("{input} pixels times {factor} are more than memory can hold");
-        return Err(Error::new(ErrorKind::Overflow, "interpolate", e));
+        let e = format!("{input} pixels times {factor:?} are more than memory can hold");
+        return Err(Error::new(ErrorKind::Overflow, "interpolate", e).help("give a smaller factor"));
     }
     Ok(size as usize)
 }

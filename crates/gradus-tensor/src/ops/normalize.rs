@@ -146,7 +146,20 @@ impl Tensor {
         scale: Option<&Tensor>,
         shift: Option<&Tensor>,
     ) -> Result<[Tensor; 3]> {
-        let rms = name == RMS_NORM;
+        self.check_affine(name, eps, scale, shift)?;
+        let op = Normalize { name, rms: name == RMS_NORM, axes, eps, scale: scale.is_some(), shift: shift.is_some() };
+        let mut inputs = vec![self];
+        inputs.extend(scale);
+        inputs.extend(shift);
+        let mut y = apply(op, &inputs)?;
+        let rstd = y.swap_remove(2);
+        let mean = y.swap_remove(1);
+        Ok([y.swap_remove(0), mean, rstd])
+    }
+
+    /// Refuses an eps that is not above 0, and dtypes that differ or are not float.
+    #[track_caller]
+    fn check_affine(&self, name: &str, eps: f64, scale: Option<&Tensor>, shift: Option<&Tensor>) -> Result<()> {
         if !(eps > 0.0 && eps.is_finite()) {
             return Err(self.describe(Error::argument(name, format!("eps is {eps}; it is above 0 and finite")), "self"));
         }
@@ -156,14 +169,7 @@ impl Tensor {
                 return Err(t.describe(self.describe(e, "input"), "operand"));
             }
         }
-        let op = Normalize { name, rms, axes, eps, scale: scale.is_some(), shift: shift.is_some() };
-        let mut inputs = vec![self];
-        inputs.extend(scale);
-        inputs.extend(shift);
-        let mut y = apply(op, &inputs)?;
-        let rstd = y.swap_remove(2);
-        let mean = y.swap_remove(1);
-        Ok([y.swap_remove(0), mean, rstd])
+        Ok(())
     }
 
     /// The trailing axes of this shape; weight and bias, if there are any, have it too.
@@ -288,7 +294,8 @@ impl Tensor {
         Ok((y, BatchStatistics { mean: mean.reshape([c])?, var }))
     }
 
-    /// Normalises each channel (axis 1) of `[n, c, ..]` with given statistics `[c]`: evaluation.
+    /// Normalises each channel (axis 1) of `[n, c, ..]` with given statistics `[c]`, floats of any dtype: evaluation.
+    /// Computed in at least f32. Errors as for [`batch_norm`](Tensor::batch_norm), but for the number of values.
     #[track_caller]
     pub fn batch_norm_eval(
         &self,
@@ -301,18 +308,26 @@ impl Tensor {
         let (scale, shift) = self.per_channel("batch_norm", weight, bias)?;
         let (mean, var) = self.per_channel("batch_norm", Some(mean), Some(var))?;
         let (Some(mean), Some(var)) = (mean, var) else { return Err(Error::argument("batch_norm", "no statistics")) };
-        let dtype = self.dtype();
-        let rstd = var.add(eps)?.rsqrt()?;
+        self.check_affine("batch_norm", eps, scale.as_ref(), shift.as_ref())?;
+        for (t, what) in [(&mean, "mean"), (&var, "var")] {
+            if !t.dtype().is_float() {
+                let e = Error::dtype("batch_norm", t.dtype(), "floats for the statistics");
+                return Err(t.describe(self.describe(e, "input"), what));
+            }
+        }
+        let dtype = self.dtype().promote(mean.dtype())?.promote(var.dtype())?.compute();
+        let wide = |t: &Tensor| t.to_dtype(dtype);
+        let rstd = wide(&var)?.add(eps)?.rsqrt()?;
         let factor = match &scale {
-            Some(s) => rstd.mul(s)?,
+            Some(s) => rstd.mul(&wide(s)?)?,
             None => rstd,
         };
-        let y = self.sub(&mean)?.mul(&factor)?;
+        let y = wide(self)?.sub(&wide(&mean)?)?.mul(&factor)?;
         match &shift {
-            Some(s) => y.add(s)?,
+            Some(s) => y.add(&wide(s)?)?,
             None => y,
         }
-        .to_dtype(dtype)
+        .to_dtype(self.dtype())
     }
 
     /// Vectors `[c]` shaped to broadcast along axis 1.

@@ -42,10 +42,16 @@ impl Operation for Softmax {
             run_one(y.device(), &ctx.input_spec(0), &[&y, g], |b, x, outs| {
                 b.softmax_backward(self.log, x[0], x[1], self.axis, &mut outs[0])
             })?
-        } else if self.log {
-            g.sub(&y.exp()?.mul(&g.sum(&axis, true)?)?)?
         } else {
-            y.mul(&g.sub(&g.mul(&y)?.sum(&axis, true)?)?)?
+            // Half precision is rounded once, as in the fused gradient.
+            let dtype = y.dtype();
+            let (y, g) = (y.to_dtype(dtype.compute())?, g.to_dtype(dtype.compute())?);
+            let dx = if self.log {
+                g.sub(&y.exp()?.mul(&g.sum(&axis, true)?)?)?
+            } else {
+                y.mul(&g.sub(&g.mul(&y)?.sum(&axis, true)?)?)?
+            };
+            dx.to_dtype(dtype)?
         };
         Ok(grads([Some(dx)]))
     }

@@ -145,7 +145,9 @@ impl Tensor {
             return refuse(format!("{rows} rows are no multiple of the kernel {kernel:?}"));
         };
         let input = Shape::new(&[&[n, rows / taps], &output[..]].concat())?;
-        let want: usize = places[..N].iter().product();
+        let Some(want) = places[..N].iter().try_fold(1usize, |n, &p| n.checked_mul(p)) else {
+            return refuse(format!("the window has more positions over {output:?} than memory can hold"));
+        };
         if positions != want {
             return refuse(format!("{positions} positions where the window has {want} over {output:?}"));
         }

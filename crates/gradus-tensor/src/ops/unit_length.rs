@@ -2,6 +2,7 @@
 
 use gradus_backend::{Error, Result, Window};
 
+use super::pool::MAX_WINDOW;
 use super::{AvgPool, apply_one};
 use crate::Tensor;
 
@@ -71,6 +72,9 @@ impl Tensor {
         }
         if size == 0 {
             return fail(Error::argument(OP, "size is 0; it is at least 1"));
+        }
+        if size > MAX_WINDOW {
+            return fail(Error::argument(OP, format!("size is {size}; it is at most {MAX_WINDOW}")));
         }
         if self.numel() == 0 {
             return Ok(self.clone());

@@ -1,6 +1,6 @@
 //! Losses of regression: `mse_loss`, `l1_loss`, `smooth_l1_loss`, `huber_loss`.
 
-use gradus_backend::{Expr, Result};
+use gradus_backend::{DType, Expr, Result};
 
 use super::{Reduction, parameter, pointwise};
 use crate::Tensor;
@@ -10,20 +10,37 @@ static MSE: Elementwise = Elementwise::new("mse_loss", Class::Number, 2, |v| vec
 
 static L1: Elementwise = Elementwise::new("l1_loss", Class::Number, 2, |v| vec![(v[0] - v[1]).abs()]);
 
-/// Of (input, target, delta).
-static HUBER: Elementwise = Elementwise::new("huber_loss", Class::Float, 3, |v| vec![huber(v[0] - v[1], v[2])]);
+/// Of (input, target, delta): `d^2 / 2` within `delta`, `delta (|d| - delta / 2)` outside.
+static HUBER: Elementwise = Elementwise::new("huber_loss", Class::Float, 3, |v| {
+    let Parts { inner, outer, bound, outside } = parts(v[0] - v[1], v[2]);
+    vec![outside.select(bound * (outer - bound * 0.5), inner.square() * 0.5)]
+});
 
-/// Of (input, target, beta).
-static SMOOTH_L1: Elementwise =
-    Elementwise::new("smooth_l1_loss", Class::Float, 3, |v| vec![huber(v[0] - v[1], v[2]) / v[2]]);
+/// Of (input, target, beta): `d^2 / (2 beta)` within `beta`, `|d| - beta / 2` outside.
+static SMOOTH_L1: Elementwise = Elementwise::new("smooth_l1_loss", Class::Float, 3, |v| {
+    let Parts { inner, outer, bound, outside } = parts(v[0] - v[1], v[2]);
+    // Divided first: the square may be too small or too large where the quotient is neither.
+    vec![outside.select(outer - bound * 0.5, inner / v[2] * inner * 0.5)]
+});
 
-/// `d^2 / 2` within `delta`, `delta (|d| - delta / 2)` outside.
-///
-/// Nothing grows as d^2 outside, so that an infinite d has a finite slope; and the inside has no `|d|`, so that the second
-/// derivative at 0 is 1.
-fn huber<'k>(d: Expr<'k>, delta: Expr<'k>) -> Expr<'k> {
-    let inner = d.max(-delta).min(delta);
-    inner.square() * 0.5 + delta * (d.abs() - inner.abs())
+/// A difference as what lies within a bound and what lies outside, each 0 where it is the other's turn: an infinite
+/// difference or bound then spoils neither value nor slope. The inside has no `|d|`, so that the second derivative at 0
+/// exists.
+struct Parts<'k> {
+    inner: Expr<'k>,
+    outer: Expr<'k>,
+    bound: Expr<'k>,
+    outside: Expr<'k>,
+}
+
+fn parts<'k>(d: Expr<'k>, bound: Expr<'k>) -> Parts<'k> {
+    let outside = d.abs().gt(bound);
+    Parts {
+        inner: outside.select(0.0, d),
+        outer: outside.select(d.abs(), 0.0),
+        bound: outside.select(bound, 0.0),
+        outside,
+    }
 }
 
 impl Tensor {
@@ -44,7 +61,9 @@ impl Tensor {
     #[track_caller]
     pub fn smooth_l1_loss(&self, target: &Tensor, beta: f64, reduction: Reduction) -> Result<Tensor> {
         parameter("smooth_l1_loss", "beta", beta, beta >= 0.0 && beta.is_finite(), "finite and at least 0")?;
-        if beta == 0.0 {
+        let dtype = self.dtype().promote(target.dtype())?.to_float().compute();
+        // What is 0 in the dtype of the computation divides nothing.
+        if beta == 0.0 || (dtype == DType::F32 && beta as f32 == 0.0) {
             return self.to_dtype(self.dtype().to_float())?.l1_loss(target, reduction);
         }
         pointwise(&SMOOTH_L1, self, target, &[beta], reduction)

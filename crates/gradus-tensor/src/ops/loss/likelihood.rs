@@ -1,6 +1,6 @@
 //! Losses between distributions: `kl_div`, `poisson_nll_loss`, `gaussian_nll_loss`.
 
-use gradus_backend::{Error, Result};
+use gradus_backend::{Error, Expr, Result};
 
 use super::{Reduction, parameter, pointwise, same_shape};
 use crate::Tensor;
@@ -22,26 +22,39 @@ static KL_DIV_LOG: Elementwise = Elementwise::new("kl_div", Class::Float, 2, |v|
     vec![nothing.select(0.0, t.exp() * (t - x))]
 });
 
-static POISSON_LOG: Elementwise =
-    Elementwise::new("poisson_nll_loss", Class::Float, 2, |v| vec![v[0].exp() - v[1] * v[0]]);
+/// Of (log-rate, count).
+static POISSON_LOG: Elementwise = Elementwise::new("poisson_nll_loss", Class::Float, 2, |v| vec![poisson_log(v)]);
+
+static POISSON_LOG_FULL: Elementwise =
+    Elementwise::new("poisson_nll_loss", Class::Float, 2, |v| vec![poisson_log(v) + stirling(v[1])]);
 
 /// Of (rate, count, eps).
-static POISSON: Elementwise =
-    Elementwise::new("poisson_nll_loss", Class::Float, 3, |v| vec![v[0] - v[1] * (v[0] + v[2]).log()]);
+static POISSON: Elementwise = Elementwise::new("poisson_nll_loss", Class::Float, 3, |v| vec![poisson(v)]);
+
+static POISSON_FULL: Elementwise =
+    Elementwise::new("poisson_nll_loss", Class::Float, 3, |v| vec![poisson(v) + stirling(v[1])]);
+
+fn poisson_log<'k>(v: &[Expr<'k>]) -> Expr<'k> {
+    v[0].exp() - v[1] * v[0]
+}
+
+fn poisson<'k>(v: &[Expr<'k>]) -> Expr<'k> {
+    v[0] - v[1] * (v[0] + v[2]).log()
+}
 
 /// Stirling's approximation of `ln t!`, where t is above 1.
-static STIRLING: Elementwise = Elementwise::new("stirling", Class::Float, 1, |v| {
-    let small = v[0].le(1.0);
-    let t = small.select(1.0, v[0]);
-    vec![small.select(0.0, t * t.log() - t + (t * std::f64::consts::TAU).log() * 0.5)]
-});
+fn stirling<'k>(t: Expr<'k>) -> Expr<'k> {
+    let small = t.le(1.0);
+    let t = small.select(1.0, t);
+    small.select(0.0, t * t.log() - t + (t * std::f64::consts::TAU).log() * 0.5)
+}
 
-/// Of (mean, target, variance, eps); NaN for a negative variance.
-static GAUSSIAN: Elementwise = Elementwise::new("gaussian_nll_loss", Class::Float, 4, |v| {
+/// Of (mean, target, variance, eps, what is added); NaN for a negative variance.
+static GAUSSIAN: Elementwise = Elementwise::new("gaussian_nll_loss", Class::Float, 5, |v| {
     let var = v[2].max(v[3]);
     let nan = v[2].min(-1.0).log();
     let log = v[2].lt(0.0).select(nan, var.log());
-    vec![(log + (v[0] - v[1]).square() / var) * 0.5]
+    vec![(log + (v[0] - v[1]).square() / var) * 0.5 + v[4]]
 });
 
 impl Tensor {
@@ -81,11 +94,13 @@ impl Tensor {
         reduction: Reduction,
     ) -> Result<Tensor> {
         parameter("poisson_nll_loss", "eps", eps, eps >= 0.0 && eps.is_finite(), "finite and at least 0")?;
-        let (op, numbers): (&'static Elementwise, &[f64]) =
-            if log_input { (&POISSON_LOG, &[]) } else { (&POISSON, &[eps]) };
-        let losses = pointwise(op, self, target, numbers, Reduction::None)?;
-        let losses = if full { losses.add(&STIRLING.apply(&[target.into()])?)? } else { losses };
-        reduction.apply(&losses)
+        let (op, numbers): (&'static Elementwise, &[f64]) = match (log_input, full) {
+            (true, false) => (&POISSON_LOG, &[]),
+            (true, true) => (&POISSON_LOG_FULL, &[]),
+            (false, false) => (&POISSON, &[eps]),
+            (false, true) => (&POISSON_FULL, &[eps]),
+        };
+        pointwise(op, self, target, numbers, reduction)
     }
 
     /// Negative log-likelihood of `target` under normal distributions with means `self` and variances `var`, combined:
@@ -110,8 +125,8 @@ impl Tensor {
             let e = Error::shape(OP, "var has the shape of the input, or 1 in place of its last axis");
             return Err(var.describe(self.describe(e, "input"), "var"));
         }
-        let losses = GAUSSIAN.apply(&[self.into(), target.into(), var.into(), eps.into()])?;
-        let losses = if full { losses.add(0.5 * std::f64::consts::TAU.ln())? } else { losses };
-        reduction.apply(&losses)
+        let constant = if full { 0.5 * std::f64::consts::TAU.ln() } else { 0.0 };
+        let operands = [self.into(), target.into(), var.into(), eps.into(), constant.into()];
+        reduction.apply(&GAUSSIAN.apply(&operands)?)
     }
 }

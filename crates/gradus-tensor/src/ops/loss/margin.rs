@@ -131,7 +131,8 @@ impl Tensor {
 /// The p-norm of `x - y + 1e-6` along the last axis.
 fn distance(x: &Tensor, y: &Tensor, p: f64) -> Result<Tensor> {
     let d = x.sub(y)?.add(1e-6)?;
-    if p == 1.0 {
+    // Nothing has length 0 by every norm; there is no largest of it.
+    if p == 1.0 || d.shape().last() == Some(&0) {
         d.abs()?.sum(&[-1], false)
     } else if p == 2.0 {
         NORM.apply(&[Operand::Tensor(&d.square()?.sum(&[-1], false)?)])
