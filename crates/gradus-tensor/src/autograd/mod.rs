@@ -5,12 +5,14 @@
 //! that its storage had. Traversal and drop are iterative, so that depth is limited by memory only.
 
 mod engine;
+mod functional;
 mod gradcheck;
 mod mode;
 mod node;
 mod saved;
 
 pub use engine::{BackwardOptions, Gradients, grad};
+pub use functional::{Tensors, hessian, hvp, jacobian, jvp, vjp};
 pub use gradcheck::{gradcheck, gradgradcheck};
 pub use mode::{GradModeGuard, enable_grad, is_grad_enabled, no_grad};
 pub(crate) use node::Edge;

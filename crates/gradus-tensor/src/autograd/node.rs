@@ -38,7 +38,8 @@ pub struct Node {
     pub(super) saved: Mutex<Option<Saved>>,
 }
 
-fn next_seq() -> u64 {
+/// A number above those of all nodes recorded before.
+pub(super) fn next_seq() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
