@@ -9,6 +9,7 @@ use std::sync::Arc;
 use gradus_backend::{Error, ErrorKind, Result};
 use smallvec::SmallVec;
 
+use super::hooks::Hooks;
 use super::node::{Edge, Node};
 use super::saved::Context;
 use super::{enable_grad, no_grad};
@@ -278,6 +279,9 @@ fn run(
     mut visit: impl FnMut(&Edge, &Tensor),
 ) -> Result<()> {
     let _mode = if options.create_graph { enable_grad() } else { no_grad() };
+    // A hook may fail for reasons of its own: the graph is then as it was.
+    let hooked = Hooks::on_the_way(roots.iter().map(|r| &r.0));
+    let mut done: Vec<Arc<Node>> = vec![];
     let mut pending: BTreeMap<u64, Pending> = BTreeMap::new();
     let send = |pending: &mut BTreeMap<u64, Pending>, edge: Edge, g: Tensor| -> Result<()> {
         let Edge { node, output } = edge;
@@ -297,22 +301,30 @@ fn run(
             send(&mut pending, edge, g)?;
         }
     }
-    while let Some((_, Pending { node, grads })) = pending.pop_last() {
+    while let Some((_, Pending { node, mut grads })) = pending.pop_last() {
+        let inside = node.seq > boundary;
+        let hooks = node.hooks.get().filter(|_| hooked && inside);
+        let op = node.op.as_ref().filter(|_| inside);
+        let needs: SmallVec<[bool; 3]> =
+            node.inputs.iter().map(|e| e.as_ref().is_some_and(|e| wanted(&e.node))).collect();
+        let op = op.filter(|_| needs.contains(&true));
+        if let Some(hooks) = hooks {
+            hooks.before(&node, &mut grads, op.is_some())?;
+        }
         for (output, g) in grads.iter().enumerate() {
             if let Some(g) = g {
                 visit(&Edge { node: node.clone(), output }, g);
             }
         }
-        let Some(op) = node.op.as_ref().filter(|_| node.seq > boundary) else { continue };
-        let needs: SmallVec<[bool; 3]> =
-            node.inputs.iter().map(|e| e.as_ref().is_some_and(|e| wanted(&e.node))).collect();
-        if !needs.contains(&true) {
-            continue;
-        }
-        let saved = node.take_saved(options.retain_graph)?;
+        let Some(op) = op else { continue };
+        let saved = node.take_saved(options.retain_graph || hooked)?;
         let ctx = Context { node: &node, saved, needs, create_graph: options.create_graph, read: Default::default() };
-        let found = op.vjp(&ctx, &grads)?;
+        let mut found = op.vjp(&ctx, &grads)?;
         ctx.check_read()?;
+        if let Some(hooks) = hooks {
+            found.iter_mut().enumerate().filter(|(i, _)| !ctx.needs(*i)).for_each(|(_, g)| *g = None);
+            hooks.after(&node, &mut found, &grads, |i| ctx.needs(i))?;
+        }
         drop(grads);
         for (i, g) in found.into_iter().enumerate() {
             let (Some(g), true) = (g, ctx.needs(i)) else { continue };
@@ -321,7 +333,11 @@ fn run(
                 send(&mut pending, edge.clone(), g)?;
             }
         }
+        if hooked && !options.retain_graph {
+            done.push(node);
+        }
     }
+    done.iter().for_each(|node| node.free());
     Ok(())
 }
 

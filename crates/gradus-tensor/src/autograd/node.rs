@@ -3,13 +3,14 @@
 use std::fmt;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use gradus_backend::{DType, Error, ErrorKind, Result};
 use smallvec::SmallVec;
 
+use super::hooks::Hooks;
 use super::saved::Saved;
-use crate::ops::Op;
+use crate::ops::{Op, Rule};
 use crate::tensor::Spec;
 use crate::{Device, Tensor};
 
@@ -36,6 +37,8 @@ pub struct Node {
     pub(super) location: &'static Location<'static>,
     /// `None` once the graph was freed by a backward pass.
     pub(super) saved: Mutex<Option<Saved>>,
+    /// Made with the first hook.
+    pub(super) hooks: OnceLock<Box<Hooks>>,
 }
 
 /// A number above those of all nodes recorded before.
@@ -44,7 +47,8 @@ pub(super) fn next_seq() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-fn spec(t: &Tensor) -> Spec {
+/// What a tensor is.
+pub(super) fn spec(t: &Tensor) -> Spec {
     Spec { shape: *t.layout().shape(), dtype: t.dtype() }
 }
 
@@ -60,6 +64,7 @@ impl Node {
             device: tensor.device().clone(),
             location: Location::caller(),
             saved: Mutex::new(Some(Saved::default())),
+            hooks: OnceLock::new(),
         };
         Edge { node: Arc::new(node), output: 0 }
     }
@@ -75,6 +80,30 @@ impl Node {
             device: inputs[0].device().clone(),
             location: Location::caller(),
             saved: Mutex::new(Some(saved)),
+            hooks: OnceLock::new(),
+        })
+    }
+
+    /// Records a rule that is no kernel, with any edges as inputs.
+    #[track_caller]
+    pub(super) fn rule(
+        rule: Arc<dyn Rule>,
+        inputs: impl IntoIterator<Item = (Option<Edge>, Spec)>,
+        outputs: SmallVec<[Spec; 1]>,
+        device: Device,
+        saved: Saved,
+    ) -> Arc<Node> {
+        let (inputs, input_specs): (SmallVec<_>, SmallVec<_>) = inputs.into_iter().unzip();
+        Arc::new(Node {
+            seq: next_seq(),
+            op: Some(Op::Rule(rule)),
+            inputs,
+            input_specs,
+            outputs,
+            device,
+            location: Location::caller(),
+            saved: Mutex::new(Some(saved)),
+            hooks: OnceLock::new(),
         })
     }
 
@@ -124,6 +153,11 @@ impl Node {
                 .note(format!("{} recorded at {}", self.name(), self.location))
                 .help("keep it with BackwardOptions::new().retain_graph() in the first pass, or compute the loss again")
         })
+    }
+
+    /// Lets the kept values go.
+    pub(super) fn free(&self) {
+        self.saved.lock().unwrap_or_else(|e| e.into_inner()).take();
     }
 
     /// Moves everything that this node keeps alive onto `stack`.

@@ -49,15 +49,20 @@ impl Keep {
 
     /// These inputs.
     pub fn inputs(indices: impl IntoIterator<Item = usize>) -> Self {
-        Keep { inputs: indices.into_iter().fold(0, |m, i| m | 1 << i), outputs: 0 }
+        Keep { inputs: indices.into_iter().fold(0, mask), outputs: 0 }
     }
 
     /// And these outputs.
     #[must_use]
     pub fn and_outputs(mut self, indices: impl IntoIterator<Item = usize>) -> Self {
-        self.outputs = indices.into_iter().fold(self.outputs, |m, i| m | 1 << i);
+        self.outputs = indices.into_iter().fold(self.outputs, mask);
         self
     }
+}
+
+/// With bit `i`; indices above 63 cannot be kept.
+fn mask(mask: u64, i: usize) -> u64 {
+    mask | if i < 64 { 1 << i } else { 0 }
 }
 
 /// The kept values of one node.
@@ -76,6 +81,16 @@ impl Saved {
             push(Which::Output(i), t.detach(), 0);
         }
         Saved(saved)
+    }
+
+    /// Inputs and outputs by number, each with the version that its storage had. The outputs carry no edge.
+    pub(super) fn with_versions(
+        inputs: impl IntoIterator<Item = (usize, Tensor, u64)>,
+        outputs: impl IntoIterator<Item = (usize, Tensor, u64)>,
+    ) -> Self {
+        let input = |(i, tensor, version)| SavedTensor { what: Which::Input(i), tensor, version };
+        let output = |(i, tensor, version)| SavedTensor { what: Which::Output(i), tensor, version };
+        Saved(inputs.into_iter().map(input).chain(outputs.into_iter().map(output)).collect())
     }
 
     pub(super) fn into_tensors(self) -> impl Iterator<Item = Tensor> {
