@@ -19,8 +19,8 @@ mod storage;
 mod tensor;
 
 pub use autograd::{
-    BackwardOptions, CustomOp, GradModeGuard, Gradients, Hook, Node, apply_custom, enable_grad, grad, hessian, hvp,
-    is_grad_enabled, jacobian, jvp, no_grad, vjp,
+    BackwardOptions, CustomOp, GradModeGuard, Gradients, Hook, Node, apply_custom, checkpoint, checkpoint_with,
+    enable_grad, grad, hessian, hvp, is_grad_enabled, jacobian, jvp, no_grad, vjp,
 };
 pub use device::Device;
 pub use generator::Generator;

@@ -1,5 +1,6 @@
 //! [`Node`]: one recorded operation, or a leaf.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -160,24 +161,62 @@ impl Node {
         self.saved.lock().unwrap_or_else(|e| e.into_inner()).take();
     }
 
-    /// Moves everything that this node keeps alive onto `stack`.
-    fn unlink(&mut self, stack: &mut Vec<Arc<Node>>) {
-        stack.extend(self.inputs.drain(..).flatten().map(|e| e.node));
+    /// Moves everything that this node keeps alive into `parts`.
+    fn unlink(&mut self, parts: &mut Parts) {
+        parts.nodes.extend(self.inputs.drain(..).flatten().map(|e| e.node));
         let saved = self.saved.get_mut().unwrap_or_else(|e| e.into_inner()).take();
         for tensor in saved.into_iter().flat_map(Saved::into_tensors) {
-            stack.extend(tensor.into_inner().and_then(|inner| inner.into_edge()).map(|e| e.node));
+            parts.nodes.extend(tensor.into_inner().and_then(|inner| inner.into_edge()).map(|e| e.node));
+        }
+        // What a function captured can hold nodes that nobody sees.
+        if matches!(self.op, Some(Op::Rule(_))) {
+            parts.rules.extend(self.op.take());
         }
     }
+}
+
+/// What dropped nodes held.
+#[derive(Default)]
+struct Parts {
+    nodes: Vec<Arc<Node>>,
+    rules: Vec<Op>,
+}
+
+thread_local! {
+    /// While a rule is dropped: what the nodes held that went with it, for the drop that is under way to take.
+    static LEFT: RefCell<Option<Parts>> = const { RefCell::new(None) };
 }
 
 /// Iterative, so that a chain of any length is freed without recursion.
 impl Drop for Node {
     fn drop(&mut self) {
-        let mut stack = Vec::new();
-        self.unlink(&mut stack);
-        while let Some(node) = stack.pop() {
-            if let Some(mut node) = Arc::into_inner(node) {
-                node.unlink(&mut stack);
+        let mut parts = Parts::default();
+        self.unlink(&mut parts);
+        if parts.nodes.is_empty() && parts.rules.is_empty() {
+            return;
+        }
+        let _ = LEFT.try_with(|left| {
+            if let Some(outer) = left.borrow_mut().as_mut() {
+                outer.nodes.append(&mut parts.nodes);
+                outer.rules.append(&mut parts.rules);
+            }
+        });
+        loop {
+            while let Some(node) = parts.nodes.pop() {
+                if let Some(mut node) = Arc::into_inner(node) {
+                    node.unlink(&mut parts);
+                }
+            }
+            let Some(rule) = parts.rules.pop() else { break };
+            let open = LEFT.try_with(|left| left.replace(Some(Parts::default())));
+            drop(rule);
+            if open.is_ok() {
+                let _ = LEFT.try_with(|left| {
+                    if let Some(mut more) = left.take() {
+                        parts.nodes.append(&mut more.nodes);
+                        parts.rules.append(&mut more.rules);
+                    }
+                });
             }
         }
     }
