@@ -76,7 +76,7 @@ struct Evaluated {
 impl Evaluated {
     fn new<O: Tensors>(op: &str, f: &impl Fn(&[Tensor]) -> Result<O>, inputs: &[&Tensor]) -> Result<Self> {
         let recording = is_grad_enabled();
-        for (i, t) in inputs.iter().enumerate().filter(|(_, t)| !t.dtype().is_float()) {
+        if let Some((i, t)) = inputs.iter().enumerate().find(|(_, t)| !t.dtype().is_float()) {
             return Err(t.describe(Error::dtype(op, t.dtype(), "floats"), &format!("input {i}")));
         }
         let _mode = enable_grad();
