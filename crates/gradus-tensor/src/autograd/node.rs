@@ -13,7 +13,7 @@ use super::hooks::Hooks;
 use super::saved::Saved;
 use crate::ops::{Op, Rule};
 use crate::tensor::Spec;
-use crate::{Device, Tensor};
+use crate::{Device, Storage, Tensor};
 
 /// One output of a node: where the gradient of a tensor goes.
 #[derive(Clone)]
@@ -154,6 +154,12 @@ impl Node {
                 .note(format!("{} recorded at {}", self.name(), self.location))
                 .help("keep it with BackwardOptions::new().retain_graph() in the first pass, or compute the loss again")
         })
+    }
+
+    /// The storages that the kept values hold.
+    pub(super) fn saved_storages(&self) -> Vec<Arc<Storage>> {
+        let saved = self.saved.lock().unwrap_or_else(|e| e.into_inner());
+        saved.as_ref().map(Saved::storages).unwrap_or_default()
     }
 
     /// Lets the kept values go.

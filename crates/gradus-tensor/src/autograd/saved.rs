@@ -7,8 +7,8 @@ use gradus_backend::{DType, Error, ErrorKind, Result};
 use smallvec::SmallVec;
 
 use super::node::{Edge, Node};
-use crate::Tensor;
 use crate::tensor::Spec;
+use crate::{Storage, Tensor};
 
 /// A kept tensor and the version that its storage had.
 #[derive(Clone)]
@@ -95,6 +95,10 @@ impl Saved {
 
     pub(super) fn into_tensors(self) -> impl Iterator<Item = Tensor> {
         self.0.into_iter().map(|s| s.tensor)
+    }
+
+    pub(super) fn storages(&self) -> Vec<Arc<Storage>> {
+        self.0.iter().map(|s| s.tensor.storage().clone()).collect()
     }
 
     pub(super) fn describe(&self) -> Vec<(String, Vec<usize>, DType, u64)> {
