@@ -18,7 +18,10 @@ mod random;
 mod storage;
 mod tensor;
 
-pub use autograd::{BackwardOptions, GradModeGuard, Gradients, Node, enable_grad, grad, is_grad_enabled, no_grad};
+pub use autograd::{
+    BackwardOptions, CustomOp, GradModeGuard, Gradients, Hook, Node, apply_custom, checkpoint, checkpoint_with,
+    enable_grad, grad, hessian, hvp, is_grad_enabled, jacobian, jvp, no_grad, vjp,
+};
 pub use device::Device;
 pub use generator::Generator;
 pub use ops::{

@@ -10,6 +10,7 @@ use gradus_backend::{Buffer, Error, ErrorKind, Result, View, ViewMut};
 use smallvec::SmallVec;
 
 use crate::Tensor;
+use crate::autograd::{note_access, notes_access};
 use crate::storage::WriteGuard;
 
 /// Views of an operation's inputs.
@@ -26,6 +27,9 @@ fn view<'g>(t: &'g Tensor, buffer: &'g Buffer) -> View<'g> {
 /// Calls `f` with views of `tensors`, whose storages are locked for reading meanwhile.
 #[inline]
 pub(crate) fn with_read<R>(tensors: &[&Tensor], f: impl FnOnce(&[View<'_>]) -> R) -> R {
+    if notes_access() {
+        tensors.iter().for_each(|t| note_access(t, false));
+    }
     match *tensors {
         [t] => f(&[view(t, &t.storage().read())]),
         [a, b] if address(a) < address(b) => {
@@ -85,6 +89,10 @@ impl<'a> Locks<'a> {
                 "a tensor that is written shares memory with another operand",
             );
             return Err(pair[0].2.describe(e, "operand").help("pass a copy: x.copy()?"));
+        }
+        if notes_access() {
+            tensors.iter().for_each(|t| note_access(t, false));
+            written.iter().for_each(|t| note_access(t, true));
         }
         let mut locks = Locks { reads: SmallVec::new(), writes: SmallVec::new() };
         for (at, write, t) in order {

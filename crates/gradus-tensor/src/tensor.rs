@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gradus_backend::{DType, Element, Error, ErrorKind, Layout, Result, Scalar, Shape};
 
-use crate::autograd::{Edge, Node};
+use crate::autograd::{Edge, Node, note_access, notes_access};
 use crate::{Device, Storage};
 
 /// An n-dimensional array with an optional place in a recorded graph.
@@ -160,6 +160,9 @@ impl Tensor {
         let dense = if self.is_contiguous() { self.clone() } else { self.detach().contiguous()? };
         let size = self.dtype().size();
         let mut bytes = vec![0; dense.numel() * size];
+        if notes_access() {
+            note_access(&dense, false);
+        }
         let buffer = dense.0.storage.read();
         self.device().backend().download(&buffer, dense.0.layout.offset() * size, &mut bytes)?;
         Ok(bytes)

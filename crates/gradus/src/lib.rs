@@ -56,9 +56,10 @@ pub use gradus_tensor as tensor;
 pub use gradus_train as train;
 
 pub use gradus_tensor::{
-    AttentionOptions, BackwardOptions, Causal, ConvOptions, DType, Device, Elementwise, Ellipsis, Error, ErrorKind,
-    Gemm, Generator, Gradients, INFER, Index, Indexing, IntoIndex, NewAxis, Operand, PadMode, PoolOptions, Reduction,
-    Result, Scalar, ScatterReduction, Strided, Tensor, Unique, autograd, enable_grad, fused, grad, no_grad, ops,
+    AttentionOptions, BackwardOptions, Causal, ConvOptions, CustomOp, DType, Device, Elementwise, Ellipsis, Error,
+    ErrorKind, Gemm, Generator, Gradients, Hook, INFER, Index, Indexing, IntoIndex, NewAxis, Operand, PadMode,
+    PoolOptions, Reduction, Result, Scalar, ScatterReduction, Strided, Tensor, Unique, apply_custom, autograd,
+    checkpoint, checkpoint_with, enable_grad, fused, grad, hessian, hvp, jacobian, jvp, no_grad, ops, vjp,
 };
 
 // The README's code compiles and runs with the doc tests.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use gradus_backend::{Error, ErrorKind, Result};
 use smallvec::SmallVec;
 
+use super::hooks::Hooks;
 use super::node::{Edge, Node};
 use super::saved::Context;
 use super::{enable_grad, no_grad};
@@ -120,6 +121,7 @@ impl Tensor {
         run(
             vec![(root, seed)],
             options,
+            0,
             |_| true,
             |edge, g| {
                 if edge.node.is_leaf() {
@@ -147,10 +149,9 @@ pub fn grad(
     for (i, &out) in outputs.iter().enumerate() {
         let seed = match seeds {
             None => seed(out)?,
-            Some(seeds) if seeds[i].shape() == out.shape() && seeds[i].dtype() == out.dtype() => seeds[i].clone(),
             Some(seeds) => {
-                let e = Error::shape("grad", "a seed has the shape and dtype of its output");
-                return Err(seeds[i].describe(out.describe(e, "output"), "seed"));
+                check_seed("grad", out, seeds[i])?;
+                seeds[i].clone()
             }
         };
         roots.push((root(out)?, seed));
@@ -161,16 +162,42 @@ pub fn grad(
             let e = Error::new(ErrorKind::Autograd, "grad", format!("input {i} does not require a gradient"));
             input.describe(e, "input").help("make it a leaf with require_grad()? before the computation")
         })?;
-        targets.push(key(edge));
+        targets.push(edge);
     }
-    let needed = reaching(&roots, &targets);
+    grad_of_edges(roots, &targets, options, 0)
+}
+
+/// A seed has the shape, dtype and device of its output.
+pub(super) fn check_seed(op: &str, output: &Tensor, seed: &Tensor) -> Result<()> {
+    let kind = match () {
+        () if seed.device() != output.device() => ErrorKind::DeviceMismatch,
+        () if seed.dtype() != output.dtype() => ErrorKind::DTypeMismatch,
+        () if seed.shape() != output.shape() => ErrorKind::ShapeMismatch,
+        () => return Ok(()),
+    };
+    let e = Error::new(kind, op, "a seed has the shape, dtype and device of its output");
+    Err(seed.describe(output.describe(e, "output"), "seed"))
+}
+
+/// The gradients for `targets`. Nodes numbered up to `boundary` receive gradients and pass none on: what was recorded
+/// before is not part of the computation that is differentiated.
+pub(super) fn grad_of_edges(
+    roots: Vec<(Edge, Tensor)>,
+    targets: &[&Edge],
+    options: BackwardOptions,
+    boundary: u64,
+) -> Result<Vec<Option<Tensor>>> {
+    let targets: Vec<(u64, usize)> = targets.iter().map(|e| key(e)).collect();
+    let needed = reaching(&roots, &targets, boundary);
+    let wanted: HashSet<(u64, usize)> = targets.iter().copied().collect();
     let mut found: HashMap<(u64, usize), Tensor> = HashMap::new();
     run(
         roots,
         options,
+        boundary,
         |node| needed.contains(&node.seq),
         |edge, g| {
-            if targets.contains(&key(edge)) {
+            if wanted.contains(&key(edge)) {
                 found.insert(key(edge), g.clone());
             }
         },
@@ -178,7 +205,23 @@ pub fn grad(
     Ok(targets.iter().map(|k| found.get(k).cloned()).collect())
 }
 
-fn root(t: &Tensor) -> Result<Edge> {
+/// The edges that lead from `roots` to nodes numbered up to `boundary`, each once, in the order of recording. Nothing
+/// behind them is looked at.
+pub(super) fn edges_across<'a>(roots: impl IntoIterator<Item = &'a Edge>, boundary: u64) -> Vec<Edge> {
+    let mut seen = HashSet::new();
+    let mut across: BTreeMap<(u64, usize), Edge> = BTreeMap::new();
+    let mut stack: Vec<&Edge> = roots.into_iter().collect();
+    while let Some(edge) = stack.pop() {
+        if edge.node.seq <= boundary {
+            across.insert(key(edge), edge.clone());
+        } else if seen.insert(edge.node.seq) {
+            stack.extend(edge.node.inputs.iter().flatten());
+        }
+    }
+    across.into_values().collect()
+}
+
+pub(super) fn root(t: &Tensor) -> Result<Edge> {
     t.edge().cloned().ok_or_else(|| {
         let e = Error::new(
             ErrorKind::Autograd,
@@ -198,20 +241,22 @@ fn seed(t: &Tensor) -> Result<Tensor> {
     Tensor::ones(t.shape(), t.dtype(), t.device())
 }
 
-/// The nodes from which one of `targets` is reached, the target's own node included.
-fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)]) -> HashSet<u64> {
+/// The nodes from which one of `targets` is reached, the target's own node included, without a step beyond `boundary`.
+fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)], boundary: u64) -> HashSet<u64> {
     // Inputs have lower numbers: collect all nodes, then decide each from the lowest up.
     let mut nodes: BTreeMap<u64, &Node> = BTreeMap::new();
     let mut stack: Vec<&Arc<Node>> = roots.iter().map(|(e, _)| &e.node).collect();
     while let Some(node) = stack.pop() {
-        if nodes.insert(node.seq, node).is_none() {
+        if nodes.insert(node.seq, node).is_none() && node.seq > boundary {
             stack.extend(node.inputs.iter().flatten().map(|e| &e.node));
         }
     }
+    let targets: HashSet<u64> = targets.iter().map(|t| t.0).collect();
     let mut needed = HashSet::new();
     for (seq, node) in nodes {
-        let is_target = targets.iter().any(|t| t.0 == seq);
-        if is_target || node.inputs.iter().flatten().any(|e| needed.contains(&e.node.seq)) {
+        let is_target = targets.contains(&seq);
+        let passes = seq > boundary;
+        if is_target || passes && node.inputs.iter().flatten().any(|e| needed.contains(&e.node.seq)) {
             needed.insert(seq);
         }
     }
@@ -225,14 +270,18 @@ struct Pending {
 }
 
 /// Runs the graph backwards from `roots`. `wanted` says which nodes take part; `visit` sees the complete gradient of each
-/// edge that arrived.
+/// edge that arrived. Nodes numbered up to `boundary` pass nothing on.
 fn run(
     roots: Vec<(Edge, Tensor)>,
     options: BackwardOptions,
+    boundary: u64,
     wanted: impl Fn(&Node) -> bool,
     mut visit: impl FnMut(&Edge, &Tensor),
 ) -> Result<()> {
     let _mode = if options.create_graph { enable_grad() } else { no_grad() };
+    // A hook may fail for reasons of its own: the graph is then as it was.
+    let hooked = Hooks::on_the_way(roots.iter().map(|r| &r.0));
+    let mut done: Vec<Arc<Node>> = vec![];
     let mut pending: BTreeMap<u64, Pending> = BTreeMap::new();
     let send = |pending: &mut BTreeMap<u64, Pending>, edge: Edge, g: Tensor| -> Result<()> {
         let Edge { node, output } = edge;
@@ -252,22 +301,30 @@ fn run(
             send(&mut pending, edge, g)?;
         }
     }
-    while let Some((_, Pending { node, grads })) = pending.pop_last() {
+    while let Some((_, Pending { node, mut grads })) = pending.pop_last() {
+        let inside = node.seq > boundary;
+        let hooks = node.hooks.get().filter(|_| hooked && inside);
+        let op = node.op.as_ref().filter(|_| inside);
+        let needs: SmallVec<[bool; 3]> =
+            node.inputs.iter().map(|e| e.as_ref().is_some_and(|e| wanted(&e.node))).collect();
+        let op = op.filter(|_| needs.contains(&true));
+        if let Some(hooks) = hooks {
+            hooks.before(&node, &mut grads, op.is_some())?;
+        }
         for (output, g) in grads.iter().enumerate() {
             if let Some(g) = g {
                 visit(&Edge { node: node.clone(), output }, g);
             }
         }
-        let Some(op) = &node.op else { continue };
-        let needs: SmallVec<[bool; 3]> =
-            node.inputs.iter().map(|e| e.as_ref().is_some_and(|e| wanted(&e.node))).collect();
-        if !needs.contains(&true) {
-            continue;
-        }
-        let saved = node.take_saved(options.retain_graph)?;
+        let Some(op) = op else { continue };
+        let saved = node.take_saved(options.retain_graph || hooked)?;
         let ctx = Context { node: &node, saved, needs, create_graph: options.create_graph, read: Default::default() };
-        let found = op.vjp(&ctx, &grads)?;
+        let mut found = op.vjp(&ctx, &grads)?;
         ctx.check_read()?;
+        if let Some(hooks) = hooks {
+            found.iter_mut().enumerate().filter(|(i, _)| !ctx.needs(*i)).for_each(|(_, g)| *g = None);
+            hooks.after(&node, &mut found, &grads, |i| ctx.needs(i))?;
+        }
         drop(grads);
         for (i, g) in found.into_iter().enumerate() {
             let (Some(g), true) = (g, ctx.needs(i)) else { continue };
@@ -276,7 +333,11 @@ fn run(
                 send(&mut pending, edge.clone(), g)?;
             }
         }
+        if hooked && !options.retain_graph {
+            done.push(node);
+        }
     }
+    done.iter().for_each(|node| node.free());
     Ok(())
 }
 

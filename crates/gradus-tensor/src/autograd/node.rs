@@ -1,17 +1,19 @@
 //! [`Node`]: one recorded operation, or a leaf.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use gradus_backend::{DType, Error, ErrorKind, Result};
 use smallvec::SmallVec;
 
+use super::hooks::Hooks;
 use super::saved::Saved;
-use crate::ops::Op;
+use crate::ops::{Op, Rule};
 use crate::tensor::Spec;
-use crate::{Device, Tensor};
+use crate::{Device, Storage, Tensor};
 
 /// One output of a node: where the gradient of a tensor goes.
 #[derive(Clone)]
@@ -36,14 +38,18 @@ pub struct Node {
     pub(super) location: &'static Location<'static>,
     /// `None` once the graph was freed by a backward pass.
     pub(super) saved: Mutex<Option<Saved>>,
+    /// Made with the first hook.
+    pub(super) hooks: OnceLock<Box<Hooks>>,
 }
 
-fn next_seq() -> u64 {
+/// A number above those of all nodes recorded before.
+pub(super) fn next_seq() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-fn spec(t: &Tensor) -> Spec {
+/// What a tensor is.
+pub(super) fn spec(t: &Tensor) -> Spec {
     Spec { shape: *t.layout().shape(), dtype: t.dtype() }
 }
 
@@ -59,6 +65,7 @@ impl Node {
             device: tensor.device().clone(),
             location: Location::caller(),
             saved: Mutex::new(Some(Saved::default())),
+            hooks: OnceLock::new(),
         };
         Edge { node: Arc::new(node), output: 0 }
     }
@@ -74,6 +81,30 @@ impl Node {
             device: inputs[0].device().clone(),
             location: Location::caller(),
             saved: Mutex::new(Some(saved)),
+            hooks: OnceLock::new(),
+        })
+    }
+
+    /// Records a rule that is no kernel, with any edges as inputs.
+    #[track_caller]
+    pub(super) fn rule(
+        rule: Arc<dyn Rule>,
+        inputs: impl IntoIterator<Item = (Option<Edge>, Spec)>,
+        outputs: SmallVec<[Spec; 1]>,
+        device: Device,
+        saved: Saved,
+    ) -> Arc<Node> {
+        let (inputs, input_specs): (SmallVec<_>, SmallVec<_>) = inputs.into_iter().unzip();
+        Arc::new(Node {
+            seq: next_seq(),
+            op: Some(Op::Rule(rule)),
+            inputs,
+            input_specs,
+            outputs,
+            device,
+            location: Location::caller(),
+            saved: Mutex::new(Some(saved)),
+            hooks: OnceLock::new(),
         })
     }
 
@@ -125,24 +156,73 @@ impl Node {
         })
     }
 
-    /// Moves everything that this node keeps alive onto `stack`.
-    fn unlink(&mut self, stack: &mut Vec<Arc<Node>>) {
-        stack.extend(self.inputs.drain(..).flatten().map(|e| e.node));
+    /// The storages that the kept values hold.
+    pub(super) fn saved_storages(&self) -> Vec<Arc<Storage>> {
+        let saved = self.saved.lock().unwrap_or_else(|e| e.into_inner());
+        saved.as_ref().map(Saved::storages).unwrap_or_default()
+    }
+
+    /// Lets the kept values go.
+    pub(super) fn free(&self) {
+        self.saved.lock().unwrap_or_else(|e| e.into_inner()).take();
+    }
+
+    /// Moves everything that this node keeps alive into `parts`.
+    fn unlink(&mut self, parts: &mut Parts) {
+        parts.nodes.extend(self.inputs.drain(..).flatten().map(|e| e.node));
         let saved = self.saved.get_mut().unwrap_or_else(|e| e.into_inner()).take();
         for tensor in saved.into_iter().flat_map(Saved::into_tensors) {
-            stack.extend(tensor.into_inner().and_then(|inner| inner.into_edge()).map(|e| e.node));
+            parts.nodes.extend(tensor.into_inner().and_then(|inner| inner.into_edge()).map(|e| e.node));
+        }
+        // What a function captured can hold nodes that nobody sees.
+        if matches!(self.op, Some(Op::Rule(_))) {
+            parts.rules.extend(self.op.take());
         }
     }
+}
+
+/// What dropped nodes held.
+#[derive(Default)]
+struct Parts {
+    nodes: Vec<Arc<Node>>,
+    rules: Vec<Op>,
+}
+
+thread_local! {
+    /// While a rule is dropped: what the nodes held that went with it, for the drop that is under way to take.
+    static LEFT: RefCell<Option<Parts>> = const { RefCell::new(None) };
 }
 
 /// Iterative, so that a chain of any length is freed without recursion.
 impl Drop for Node {
     fn drop(&mut self) {
-        let mut stack = Vec::new();
-        self.unlink(&mut stack);
-        while let Some(node) = stack.pop() {
-            if let Some(mut node) = Arc::into_inner(node) {
-                node.unlink(&mut stack);
+        let mut parts = Parts::default();
+        self.unlink(&mut parts);
+        if parts.nodes.is_empty() && parts.rules.is_empty() {
+            return;
+        }
+        let _ = LEFT.try_with(|left| {
+            if let Some(outer) = left.borrow_mut().as_mut() {
+                outer.nodes.append(&mut parts.nodes);
+                outer.rules.append(&mut parts.rules);
+            }
+        });
+        loop {
+            while let Some(node) = parts.nodes.pop() {
+                if let Some(mut node) = Arc::into_inner(node) {
+                    node.unlink(&mut parts);
+                }
+            }
+            let Some(rule) = parts.rules.pop() else { break };
+            let open = LEFT.try_with(|left| left.replace(Some(Parts::default())));
+            drop(rule);
+            if open.is_ok() {
+                let _ = LEFT.try_with(|left| {
+                    if let Some(mut more) = left.take() {
+                        parts.nodes.append(&mut more.nodes);
+                        parts.rules.append(&mut more.rules);
+                    }
+                });
             }
         }
     }

@@ -7,8 +7,8 @@ use gradus_backend::{DType, Error, ErrorKind, Result};
 use smallvec::SmallVec;
 
 use super::node::{Edge, Node};
-use crate::Tensor;
 use crate::tensor::Spec;
+use crate::{Storage, Tensor};
 
 /// A kept tensor and the version that its storage had.
 #[derive(Clone)]
@@ -49,15 +49,20 @@ impl Keep {
 
     /// These inputs.
     pub fn inputs(indices: impl IntoIterator<Item = usize>) -> Self {
-        Keep { inputs: indices.into_iter().fold(0, |m, i| m | 1 << i), outputs: 0 }
+        Keep { inputs: indices.into_iter().fold(0, mask), outputs: 0 }
     }
 
     /// And these outputs.
     #[must_use]
     pub fn and_outputs(mut self, indices: impl IntoIterator<Item = usize>) -> Self {
-        self.outputs = indices.into_iter().fold(self.outputs, |m, i| m | 1 << i);
+        self.outputs = indices.into_iter().fold(self.outputs, mask);
         self
     }
+}
+
+/// With bit `i`; indices above 63 cannot be kept.
+fn mask(mask: u64, i: usize) -> u64 {
+    mask | if i < 64 { 1 << i } else { 0 }
 }
 
 /// The kept values of one node.
@@ -78,8 +83,22 @@ impl Saved {
         Saved(saved)
     }
 
+    /// Inputs and outputs by number, each with the version that its storage had. The outputs carry no edge.
+    pub(super) fn with_versions(
+        inputs: impl IntoIterator<Item = (usize, Tensor, u64)>,
+        outputs: impl IntoIterator<Item = (usize, Tensor, u64)>,
+    ) -> Self {
+        let input = |(i, tensor, version)| SavedTensor { what: Which::Input(i), tensor, version };
+        let output = |(i, tensor, version)| SavedTensor { what: Which::Output(i), tensor, version };
+        Saved(inputs.into_iter().map(input).chain(outputs.into_iter().map(output)).collect())
+    }
+
     pub(super) fn into_tensors(self) -> impl Iterator<Item = Tensor> {
         self.0.into_iter().map(|s| s.tensor)
+    }
+
+    pub(super) fn storages(&self) -> Vec<Arc<Storage>> {
+        self.0.iter().map(|s| s.tensor.storage().clone()).collect()
     }
 
     pub(super) fn describe(&self) -> Vec<(String, Vec<usize>, DType, u64)> {

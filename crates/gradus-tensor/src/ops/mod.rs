@@ -112,6 +112,15 @@ pub trait Operation: fmt::Debug + Clone + Send + Sync + 'static {
     fn vjp(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads>;
 }
 
+/// An operation that is recorded as a function: what autograd and users add to the operations of this module.
+pub trait Rule: fmt::Debug + Send + Sync {
+    /// The name that errors, graphs and logs show.
+    fn name(&self) -> &str;
+
+    /// As [`Operation::vjp`].
+    fn vjp(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads>;
+}
+
 macro_rules! ops {
     ($($module:ident::$name:ident,)*) => {
         /// A recorded operation with its parameters.
@@ -119,22 +128,33 @@ macro_rules! ops {
         #[allow(missing_docs)] // each is documented in its file
         pub enum Op {
             $($name(Box<$module::$name>),)*
+            /// One that is a function, not a kernel.
+            Rule(Arc<dyn Rule>),
         }
 
         impl Op {
             /// The operation's name.
             pub fn name(&self) -> &str {
-                match self { $(Op::$name(op) => op.name(),)* }
+                match self {
+                    $(Op::$name(op) => op.name(),)*
+                    Op::Rule(op) => op.name(),
+                }
             }
 
             pub(crate) fn vjp(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads> {
-                match self { $(Op::$name(op) => op.vjp(ctx, grads),)* }
+                match self {
+                    $(Op::$name(op) => op.vjp(ctx, grads),)*
+                    Op::Rule(op) => op.vjp(ctx, grads),
+                }
             }
         }
 
         impl fmt::Debug for Op {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                match self { $(Op::$name(op) => op.fmt(f),)* }
+                match self {
+                    $(Op::$name(op) => op.fmt(f),)*
+                    Op::Rule(op) => op.fmt(f),
+                }
             }
         }
 

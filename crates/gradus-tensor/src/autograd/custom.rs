@@ -1,0 +1,226 @@
+//! [`CustomOp`]: operations by users, with a gradient of their own.
+
+use std::fmt;
+use std::sync::Arc;
+
+use gradus_backend::{Error, ErrorKind, Result};
+use smallvec::SmallVec;
+
+use super::node::{Edge, Node, spec};
+use super::{Context, Keep, Saved, is_grad_enabled, no_grad};
+use crate::Tensor;
+use crate::ops::{Grads, Rule, same_device};
+use crate::tensor::Spec;
+
+/// An operation with a gradient of its own; [`apply_custom`] runs and records it.
+///
+/// ```
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+/// use gradus_tensor::autograd::{Context, CustomOp, apply_custom, gradcheck};
+///
+/// /// `x^3`
+/// struct Cube;
+/// impl CustomOp for Cube {
+///     fn name(&self) -> &str {
+///         "cube"
+///     }
+///     fn forward(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
+///         Ok(vec![x[0].pow(3.0)?])
+///     }
+///     fn backward(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>> {
+///         let Some(g) = &g[0] else { return Ok(vec![None]) };
+///         Ok(vec![Some(ctx.input(0)?.square()?.mul(3.0)?.mul(g)?)])
+///     }
+/// }
+///
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+/// let x = Tensor::from_vec(vec![1.0f64, 2.0], [2], &device)?;
+/// let cube = Arc::new(Cube);
+/// gradcheck(|x| Ok(apply_custom(&cube, &[&x[0]])?.swap_remove(0)), &[x])?;
+/// # Ok::<(), Error>(())
+/// ```
+pub trait CustomOp: Send + Sync + 'static {
+    /// The name that errors and graphs show.
+    fn name(&self) -> &str;
+
+    /// The outputs, at least one. The inputs carry no graph here, and nothing is recorded. They must not be overwritten.
+    fn forward(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>>;
+
+    /// Which inputs and outputs (of the first 64 each) [`backward`](CustomOp::backward) reads, given which inputs want a
+    /// gradient. All inputs, if not told otherwise; what is not read should not be kept.
+    fn keeps(&self, needs: &[bool]) -> Keep {
+        Keep::inputs(0..needs.len())
+    }
+
+    /// Whether output `i`, of a float dtype, carries a gradient.
+    fn differentiable(&self, _output: usize) -> bool {
+        true
+    }
+
+    /// The gradients of the inputs, one for each, from those of the outputs; `None` is zero. `ctx` has the kept values,
+    /// checked against writes since, and says which gradients are wanted: others may be `None`.
+    ///
+    /// For gradients of gradients it is written in tensor operations on `ctx.input(i)`, `ctx.output(i)` and `grads`. A
+    /// gradient that was computed otherwise is an error then, if this cannot say so with
+    /// [`once_differentiable`](CustomOp::once_differentiable).
+    fn backward(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>>;
+
+    /// Whether [`backward`](CustomOp::backward) gives plain numbers that cannot be differentiated again. Differentiating
+    /// them is then an error.
+    fn once_differentiable(&self) -> bool {
+        false
+    }
+}
+
+/// Runs `op` on `inputs`, which share a device, and records it if one of them is tracked.
+///
+/// # Errors
+/// Those of `forward`; inputs on several devices; no output; a `forward` that overwrote an input.
+#[track_caller]
+pub fn apply_custom<O: CustomOp>(op: &Arc<O>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+    let name = op.name();
+    if !inputs.is_empty() {
+        same_device(name, inputs)?;
+    }
+    let versions: SmallVec<[u64; 4]> = inputs.iter().map(|t| t.storage().version()).collect();
+    let outputs: Vec<Tensor> = {
+        let _guard = no_grad();
+        let plain: Vec<Tensor> = inputs.iter().map(|t| t.detach()).collect();
+        // What is tracked all the same was captured, and no gradient could reach it.
+        op.forward(&plain)?.iter().map(Tensor::detach).collect()
+    };
+    let Some(first) = outputs.first() else {
+        return Err(Error::argument(name, "the forward of a custom operation gave no output"));
+    };
+    for (i, (t, &version)) in inputs.iter().zip(&versions).enumerate() {
+        if let Some(write) = t.storage().overwritten(version, &t.byte_span()) {
+            let m = format!("the forward of a custom operation overwrote input {i}");
+            let e = Error::new(ErrorKind::Autograd, name, m).note(format!("{} wrote at {}", write.op, write.location));
+            return Err(t.describe(e, "input").help("write into a copy"));
+        }
+    }
+    let carries = |(i, t): (usize, &Tensor)| t.dtype().is_float() && op.differentiable(i);
+    if !is_grad_enabled() || !inputs.iter().any(|t| t.requires_grad()) || !outputs.iter().enumerate().any(carries) {
+        return Ok(outputs);
+    }
+    let needs: SmallVec<[bool; 4]> = inputs.iter().map(|t| t.requires_grad()).collect();
+    let keep = op.keeps(&needs);
+    let kept_inputs = inputs.iter().enumerate().filter(|(i, _)| *i < 64 && keep.inputs >> i & 1 == 1);
+    let kept_outputs = outputs.iter().enumerate().filter(|(i, _)| *i < 64 && keep.outputs >> i & 1 == 1);
+    let saved = Saved::with_versions(
+        kept_inputs.map(|(i, &t)| (i, t.clone(), versions[i])),
+        kept_outputs.map(|(i, t)| (i, t.clone(), t.storage().version())),
+    );
+    let node = Node::rule(
+        Arc::new(Custom(op.clone())),
+        inputs.iter().map(|t| (t.edge().cloned(), spec(t))),
+        outputs.iter().map(spec).collect(),
+        first.device().clone(),
+        saved,
+    );
+    let edge = |i: usize| Edge { node: node.clone(), output: i };
+    let tracked = outputs.iter().enumerate();
+    Ok(tracked.map(|(i, t)| if carries((i, t)) { t.with_edge(Some(edge(i))) } else { t.clone() }).collect())
+}
+
+struct Custom<O>(Arc<O>);
+
+impl<O: CustomOp> fmt::Debug for Custom<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.name())
+    }
+}
+
+impl<O: CustomOp> Rule for Custom<O> {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn vjp(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads> {
+        if !ctx.create_graph() {
+            return self.counted(ctx, self.0.backward(ctx, grads)?);
+        }
+        if self.0.once_differentiable() {
+            let plain: Vec<Option<Tensor>> = grads.iter().map(|g| g.as_ref().map(Tensor::detach)).collect();
+            let found = {
+                let _guard = no_grad();
+                self.counted(ctx, self.0.backward(ctx, &plain)?)?
+            };
+            return Ok(self.sealed(ctx, grads, found));
+        }
+        // The gradient is linear in those of the outputs: where these are tracked and it is not, it was computed outside
+        // of the graph. Those that are not tracked are made so, by an origin that nothing flows on from.
+        let tracked: Vec<Option<Tensor>> = grads.iter().map(|g| g.as_ref().map(origin)).collect();
+        let found = self.counted(ctx, self.0.backward(ctx, &tracked)?)?;
+        for (i, g) in found.iter().enumerate() {
+            if let Some(g) = g.as_ref().filter(|g| ctx.needs(i) && !g.requires_grad()) {
+                let m = format!("the gradient of {} for input {i} was computed outside of the graph", self.name());
+                let e = Error::new(ErrorKind::Autograd, "backward", m).note(format!(
+                    "{} recorded at {}",
+                    self.name(),
+                    ctx.node.location
+                ));
+                return Err(g.describe(e, "gradient").help(
+                    "compute it by tensor operations, give None for zero, or let once_differentiable() return true",
+                ));
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl<O: CustomOp> Custom<O> {
+    fn counted(&self, ctx: &Context<'_>, found: Vec<Option<Tensor>>) -> Result<Grads> {
+        let (got, want) = (found.len(), ctx.input_count());
+        if got == want {
+            return Ok(found.into());
+        }
+        let m = format!("the gradient of {} gave {got} gradients for {want} inputs", self.name());
+        Err(Error::new(ErrorKind::Autograd, "backward", m).help("give one for each input; None is zero"))
+    }
+
+    /// The gradients behind a node whose own gradient is an error.
+    fn sealed(&self, ctx: &Context<'_>, grads: &[Option<Tensor>], found: Grads) -> Grads {
+        let behind = ctx.node.inputs.iter().cloned().zip(ctx.node.input_specs.iter().copied());
+        let above = grads.iter().flatten().map(|g| (g.edge().cloned(), spec(g)));
+        let inputs: Vec<(Option<Edge>, Spec)> = behind.chain(above).collect();
+        let seal = Arc::new(Seal(format!("backward of {}", self.name())));
+        let specs: Vec<usize> = (0..found.len()).filter(|&i| found[i].is_some()).collect();
+        let outputs = specs.iter().filter_map(|&i| found[i].as_ref().map(spec)).collect();
+        let node = Node::rule(seal, inputs, outputs, ctx.node.device.clone(), Saved::default());
+        let edge = |i: usize| specs.iter().position(|&s| s == i).map(|output| Edge { node: node.clone(), output });
+        found.iter().enumerate().map(|(i, g)| g.as_ref().map(|g| g.with_edge(edge(i)))).collect()
+    }
+}
+
+/// Stands between numbers and what they were computed from without being recorded.
+struct Seal(String);
+
+impl fmt::Debug for Seal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Rule for Seal {
+    fn name(&self) -> &str {
+        &self.0
+    }
+
+    fn vjp(&self, _: &Context<'_>, _: &[Option<Tensor>]) -> Result<Grads> {
+        let m = format!("{} is not differentiable again", self.0);
+        let e = Error::new(ErrorKind::Autograd, "backward", m);
+        Err(e.help("the operation says so by once_differentiable(); write its gradient in tensor operations"))
+    }
+}
+
+/// A tensor that is tracked: itself, or the same values from a node without inputs.
+fn origin(g: &Tensor) -> Tensor {
+    if g.requires_grad() {
+        return g.clone();
+    }
+    let seed = Arc::new(Seal("seed".into()));
+    let outputs = SmallVec::from_elem(spec(g), 1);
+    let node = Node::rule(seed, [], outputs, g.device().clone(), Saved::default());
+    g.with_edge(Some(Edge { node, output: 0 }))
+}

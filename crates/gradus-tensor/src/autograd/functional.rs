@@ -1,0 +1,325 @@
+//! Derivatives of functions: [`vjp`], [`jvp`], [`hvp`], [`jacobian`], [`hessian`].
+//!
+//! Each takes a function of tensors and the point to differentiate it at, which may be any float tensors, tracked or not.
+//! They compose to any order: where the point, a direction or something that the function captured is itself tracked, and
+//! recording is on, the result is recorded and can be differentiated again; inside [`no_grad`](super::no_grad) it is plain
+//! numbers. An output that an input does not influence contributes zeros.
+
+use gradus_backend::{Error, ErrorKind, Result, Shape};
+
+use super::engine::{check_seed, edges_across, grad_of_edges};
+use super::node::{Edge, next_seq};
+use super::{BackwardOptions, enable_grad, is_grad_enabled};
+use crate::Tensor;
+
+/// What a function of tensors may give: one tensor, an array of them, or a list.
+pub trait Tensors: Sized {
+    /// As a list.
+    fn into_tensors(self) -> Vec<Tensor>;
+
+    /// From a list of as many; `None` if the number is another.
+    fn from_tensors(tensors: Vec<Tensor>) -> Option<Self>;
+}
+
+impl Tensors for Tensor {
+    fn into_tensors(self) -> Vec<Tensor> {
+        vec![self]
+    }
+
+    fn from_tensors(tensors: Vec<Tensor>) -> Option<Self> {
+        <[Tensor; 1]>::from_tensors(tensors).map(|[t]| t)
+    }
+}
+
+impl<const N: usize> Tensors for [Tensor; N] {
+    fn into_tensors(self) -> Vec<Tensor> {
+        self.into()
+    }
+
+    fn from_tensors(tensors: Vec<Tensor>) -> Option<Self> {
+        tensors.try_into().ok()
+    }
+}
+
+impl Tensors for Vec<Tensor> {
+    fn into_tensors(self) -> Vec<Tensor> {
+        self
+    }
+
+    fn from_tensors(tensors: Vec<Tensor>) -> Option<Self> {
+        Some(tensors)
+    }
+}
+
+/// The list as what the caller's function gives.
+pub(super) fn give<O: Tensors>(op: &str, tensors: Vec<Tensor>) -> Result<O> {
+    let count = tensors.len();
+    O::from_tensors(tensors)
+        .ok_or_else(|| Error::argument(op, format!("{count} tensors where another number is given")))
+}
+
+/// A tensor at a place of its own in the graph: a leaf if it is not tracked, else a view through which gradients go on.
+fn point(t: &Tensor) -> Result<Tensor> {
+    if t.requires_grad() { t.reshape(t.shape()) } else { t.require_grad() }
+}
+
+/// A function evaluated at points of its own.
+struct Evaluated {
+    points: Vec<Tensor>,
+    outputs: Vec<Tensor>,
+    /// Number of the last node recorded before the evaluation.
+    before: u64,
+    /// Whether the caller records.
+    recording: bool,
+}
+
+impl Evaluated {
+    fn new<O: Tensors>(op: &str, f: &impl Fn(&[Tensor]) -> Result<O>, inputs: &[&Tensor]) -> Result<Self> {
+        let recording = is_grad_enabled();
+        if let Some((i, t)) = inputs.iter().enumerate().find(|(_, t)| !t.dtype().is_float()) {
+            return Err(t.describe(Error::dtype(op, t.dtype(), "floats"), &format!("input {i}")));
+        }
+        let _mode = enable_grad();
+        let before = next_seq();
+        let points = inputs.iter().map(|t| point(t)).collect::<Result<Vec<_>>>()?;
+        let outputs = f(&points)?.into_tensors();
+        Ok(Evaluated { points, outputs, before, recording })
+    }
+
+    /// Whether a derivative depends on something that is tracked outside.
+    fn goes_on(&self, directions: &[&Tensor]) -> bool {
+        let edges = self.outputs.iter().filter_map(Tensor::edge);
+        self.recording && (directions.iter().any(|t| t.requires_grad()) || !edges_across(edges, self.before).is_empty())
+    }
+
+    /// The gradients for `targets` of the outputs weighted by `cotangents`; zeros where there is no influence.
+    fn pull(&self, targets: &[Tensor], cotangents: &[&Tensor], options: BackwardOptions) -> Result<Vec<Tensor>> {
+        pull(&self.outputs, targets, cotangents, options)
+    }
+
+    /// The outputs as the caller gets them.
+    fn values(&self, tracked: bool) -> Vec<Tensor> {
+        self.outputs.iter().map(|y| if tracked { y.clone() } else { y.detach() }).collect()
+    }
+}
+
+fn pull(
+    outputs: &[Tensor],
+    targets: &[Tensor],
+    cotangents: &[&Tensor],
+    options: BackwardOptions,
+) -> Result<Vec<Tensor>> {
+    let mut roots: Vec<(Edge, Tensor)> = vec![];
+    for (y, &c) in outputs.iter().zip(cotangents) {
+        roots.extend(y.edge().map(|e| (e.clone(), c.clone())));
+    }
+    let mut edges = vec![];
+    for t in targets {
+        edges.push(t.edge().ok_or_else(|| Error::new(ErrorKind::Autograd, "vjp", "an input is not tracked"))?);
+    }
+    let found = grad_of_edges(roots, &edges, options, 0)?;
+    found.into_iter().zip(targets).map(|(g, t)| g.map_or_else(|| t.zeros_like(), Ok)).collect()
+}
+
+fn options(create_graph: bool) -> BackwardOptions {
+    // The graph stays: it may belong in part to what the function captured.
+    let options = BackwardOptions::new().retain_graph();
+    if create_graph { options.create_graph() } else { options }
+}
+
+/// One direction for each tensor, of its shape, dtype and device.
+fn check_directions(op: &str, what: &str, tensors: &[Tensor], directions: &[&Tensor]) -> Result<()> {
+    if tensors.len() != directions.len() {
+        let m = format!("{} {what}s for {} tensors", directions.len(), tensors.len());
+        return Err(Error::argument(op, m).help("pass one each, in order"));
+    }
+    tensors.iter().zip(directions).try_for_each(|(t, d)| {
+        check_seed(op, t, d).map_err(|e| {
+            let m = format!("a {what} has the shape, dtype and device of its tensor");
+            d.describe(t.describe(Error::new(e.kind().clone(), op, m), "tensor"), what)
+        })
+    })
+}
+
+/// A vector-Jacobian product: the outputs of `f`, and for each input the gradient of the outputs weighted by
+/// `cotangents`, one of the shape, dtype and device of each output. Each gradient has the shape of its input.
+///
+/// # Errors
+/// Inputs that are not float, cotangents that do not fit, and whatever `f` or a gradient reports.
+///
+/// ```
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+/// let x = Tensor::from_vec(vec![1.0f64, 2.0], [2], &device)?;
+/// let c = Tensor::from_vec(vec![10.0f64, 1.0], [2], &device)?;
+/// let (y, g) = vjp(|x| x[0].square(), &[&x], &[&c])?;
+/// assert_eq!(y.to_vec::<f64>()?, [1.0, 4.0]);
+/// assert_eq!(g[0].to_vec::<f64>()?, [20.0, 4.0]);
+/// # Ok::<(), Error>(())
+/// ```
+#[track_caller]
+pub fn vjp<O: Tensors>(
+    f: impl Fn(&[Tensor]) -> Result<O>,
+    inputs: &[&Tensor],
+    cotangents: &[&Tensor],
+) -> Result<(O, Vec<Tensor>)> {
+    let at = Evaluated::new("vjp", &f, inputs)?;
+    check_directions("vjp", "cotangent", &at.outputs, cotangents)?;
+    let tracked = at.goes_on(cotangents);
+    let gradients = at.pull(&at.points, cotangents, options(tracked))?;
+    Ok((give("vjp", at.values(tracked))?, gradients))
+}
+
+/// A Jacobian-vector product: the outputs of `f`, and for each output its derivative along `tangents`, one of the shape,
+/// dtype and device of each input. Each derivative has the shape of its output.
+///
+/// Computed by differentiating twice: the vector-Jacobian product is linear in its cotangents, and its derivative for
+/// them is the transpose. It costs about two gradients, and every operation of `f` must be differentiable twice.
+///
+/// # Errors
+/// Inputs that are not float, tangents that do not fit, and whatever `f` or a gradient reports.
+///
+/// ```
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+/// let x = Tensor::from_vec(vec![1.0f64, 2.0], [2], &device)?;
+/// let t = Tensor::from_vec(vec![1.0f64, 0.5], [2], &device)?;
+/// let (_, along) = jvp(|x| x[0].square()?.sum_all(), &[&x], &[&t])?;
+/// assert_eq!(along.item()?, 4.0);
+/// # Ok::<(), Error>(())
+/// ```
+#[track_caller]
+pub fn jvp<O: Tensors>(f: impl Fn(&[Tensor]) -> Result<O>, inputs: &[&Tensor], tangents: &[&Tensor]) -> Result<(O, O)> {
+    let at = Evaluated::new("jvp", &f, inputs)?;
+    check_directions("jvp", "tangent", &at.points, tangents)?;
+    let tracked = at.goes_on(tangents);
+    let (mut weights, mut flows) = (vec![], vec![]);
+    for y in &at.outputs {
+        // An output that is not tracked, or cannot be, has the derivative zero.
+        if y.requires_grad() {
+            weights.push(y.zeros_like()?.require_grad()?);
+            flows.push(y.clone());
+        }
+    }
+    let linear = pull(&flows, &at.points, &weights.iter().collect::<Vec<_>>(), options(true))?;
+    let mut found = pull(&linear, &weights, tangents, options(tracked))?.into_iter();
+    let mut along = vec![];
+    for y in &at.outputs {
+        let d = if y.requires_grad() { found.next() } else { None };
+        along.push(d.map_or_else(|| y.zeros_like(), Ok)?);
+    }
+    Ok((give("jvp", at.values(tracked))?, give("jvp", along)?))
+}
+
+/// A Hessian-vector product: the value of `f`, which has one element, and for each input the derivative along `vectors`
+/// of the gradient of `f`; shapes as the inputs'. The gradient of the gradient's product with the vectors; the Hessian
+/// itself is never formed.
+///
+/// # Errors
+/// As [`vjp`], and a value with several elements.
+#[track_caller]
+pub fn hvp(
+    f: impl Fn(&[Tensor]) -> Result<Tensor>,
+    inputs: &[&Tensor],
+    vectors: &[&Tensor],
+) -> Result<(Tensor, Vec<Tensor>)> {
+    let at = Evaluated::new("hvp", &f, inputs)?;
+    check_directions("hvp", "vector", &at.points, vectors)?;
+    check_scalar("hvp", &at.outputs[0])?;
+    let tracked = at.goes_on(vectors);
+    let one = ones(&at.outputs[0])?;
+    let gradient = at.pull(&at.points, &[&one], options(true))?;
+    let product = pull(&gradient, &at.points, vectors, options(tracked))?;
+    Ok((give("hvp", at.values(tracked))?, product))
+}
+
+/// All derivatives of `f` by each input: for an output of shape `[y..]` and an input of shape `[x..]` a tensor of shape
+/// `[y.., x..]`. One gradient an element of the output.
+///
+/// # Errors
+/// Inputs that are not float, an output that is not, more axes than a tensor has, and whatever `f` or a gradient reports.
+///
+/// ```
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+/// let x = Tensor::from_vec(vec![1.0f64, 2.0], [2], &device)?;
+/// let j = jacobian(|x| x[0].square(), &[&x])?;
+/// assert_eq!(j[0].to_vec::<f64>()?, [2.0, 0.0, 0.0, 4.0]);
+/// # Ok::<(), Error>(())
+/// ```
+#[track_caller]
+pub fn jacobian(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+    jacobian_of("jacobian", &f, inputs)
+}
+
+/// The second derivatives of `f`, which has one element, by one input: shape `[x.., x..]` for an input of shape `[x..]`.
+/// The [`jacobian`] of the gradient.
+///
+/// # Errors
+/// As [`jacobian`], and a value with several elements.
+///
+/// ```
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+/// let x = Tensor::from_vec(vec![1.0f64, 2.0], [2], &device)?;
+/// let h = hessian(|x| x.square()?.prod(&[0], false), &x)?;
+/// assert_eq!(h.to_vec::<f64>()?, [8.0, 8.0, 8.0, 2.0]);
+/// # Ok::<(), Error>(())
+/// ```
+#[track_caller]
+pub fn hessian(f: impl Fn(&Tensor) -> Result<Tensor>, input: &Tensor) -> Result<Tensor> {
+    let gradient = |x: &[Tensor]| -> Result<Tensor> {
+        let at = Evaluated::new("hessian", &|x: &[Tensor]| f(&x[0]), &[&x[0]])?;
+        check_scalar("hessian", &at.outputs[0])?;
+        // The point is tracked, so the gradient is recorded.
+        give("hessian", at.pull(&at.points, &[&ones(&at.outputs[0])?], options(true))?)
+    };
+    give("hessian", jacobian_of("hessian", &gradient, &[input])?)
+}
+
+fn jacobian_of(op: &str, f: &impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+    let at = Evaluated::new(op, f, inputs)?;
+    let y = &at.outputs[0];
+    if !y.dtype().is_float() {
+        return Err(y.describe(Error::dtype(op, y.dtype(), "functions that give floats"), "output"));
+    }
+    let mut shapes = vec![];
+    for t in inputs {
+        let all: Vec<usize> = y.shape().iter().chain(t.shape()).copied().collect();
+        shapes.push(Shape::new(&all).map_err(|e| t.describe(y.describe(e, "output"), "input"))?);
+    }
+    let tracked = at.goes_on(&[]);
+    let mut rows: Vec<Vec<Tensor>> = vec![vec![]; inputs.len()];
+    let unit = crate::no_grad();
+    let flat = Tensor::zeros([y.numel()], y.dtype(), y.device())?;
+    for k in 0..y.numel() {
+        // A copy each: a recorded gradient may keep it.
+        let seed = flat.copy()?;
+        seed.narrow(0, k, 1)?.fill_(1.0)?;
+        let seed = seed.reshape(y.shape())?;
+        for (row, g) in rows.iter_mut().zip(at.pull(&at.points, &[&seed], options(tracked))?) {
+            row.push(g);
+        }
+    }
+    drop(unit);
+    let mut out = vec![];
+    for ((row, shape), t) in rows.iter().zip(shapes).zip(inputs) {
+        out.push(match row.is_empty() {
+            true => Tensor::zeros(shape, t.dtype(), t.device())?,
+            false => Tensor::stack(&row.iter().collect::<Vec<_>>(), 0)?.reshape(shape)?,
+        });
+    }
+    Ok(out)
+}
+
+fn ones(t: &Tensor) -> Result<Tensor> {
+    Tensor::ones(t.shape(), t.dtype(), t.device())
+}
+
+fn check_scalar(op: &str, y: &Tensor) -> Result<()> {
+    if y.numel() == 1 && y.dtype().is_float() {
+        return Ok(());
+    }
+    let e = Error::shape(op, "the function gives one float element");
+    Err(y.describe(e, "value").help("reduce it to a scalar, for example with sum_all"))
+}

@@ -1,0 +1,253 @@
+//! Hooks: functions of the user that see, and may replace, gradients on their way.
+//!
+//! A hook lives as long as its [`Hook`] handle; the graph holds it weakly. So a hook may capture tensors, even the one
+//! that it is registered on, without keeping the graph alive.
+
+use std::any::Any;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use gradus_backend::{Error, ErrorKind, Result};
+
+use super::node::{Edge, Node};
+use crate::tensor::Spec;
+use crate::{Device, Tensor};
+
+/// Gradients of the outputs or inputs of a node; `None` for zero.
+type Grads = [Option<Tensor>];
+type OnTensor = dyn Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync;
+type Before = dyn Fn(&Grads) -> Result<Option<Vec<Option<Tensor>>>> + Send + Sync;
+type After = dyn Fn(&Grads, &Grads) -> Result<Option<Vec<Option<Tensor>>>> + Send + Sync;
+
+/// The hooks of one node, in the order of registration.
+#[derive(Default)]
+pub(super) struct Hooks(Mutex<Lists>);
+
+#[derive(Default)]
+struct Lists {
+    /// With the number of the output.
+    tensor: Vec<(usize, Weak<OnTensor>)>,
+    before: Vec<Weak<Before>>,
+    after: Vec<Weak<After>>,
+}
+
+/// Hooks that are registered anywhere: while there is none, a pass looks for none.
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// Keeps a hook registered; dropping it removes the hook.
+#[must_use = "the hook is removed when its handle is dropped: keep it for as long as the hook shall run"]
+pub struct Hook {
+    _function: Arc<dyn Any + Send + Sync>,
+}
+
+impl Hook {
+    fn new(function: Arc<dyn Any + Send + Sync>) -> Self {
+        LIVE.fetch_add(1, Ordering::Relaxed);
+        Hook { _function: function }
+    }
+
+    /// Removes the hook.
+    pub fn remove(self) {}
+}
+
+impl Drop for Hook {
+    fn drop(&mut self) {
+        LIVE.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl std::fmt::Debug for Hook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hook")
+    }
+}
+
+impl Hooks {
+    fn lists(&self) -> std::sync::MutexGuard<'_, Lists> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn any(&self) -> bool {
+        let lists = self.lists();
+        lists.tensor.iter().any(|h| h.1.strong_count() > 0)
+            || lists.before.iter().any(|h| h.strong_count() > 0)
+            || lists.after.iter().any(|h| h.strong_count() > 0)
+    }
+
+    /// Runs the hooks on the complete gradients of the outputs, then, if the node is about to `run`, those before it.
+    ///
+    /// No lock is held while a hook runs: it may register others, or take gradients itself.
+    pub(super) fn before(&self, node: &Node, grads: &mut Grads, run: bool) -> Result<()> {
+        let hooks: Vec<(usize, Arc<OnTensor>)> =
+            self.lists().tensor.iter().filter_map(|(i, h)| Some((*i, h.upgrade()?))).collect();
+        for (output, hook) in hooks {
+            let (Some(slot), Some(spec)) = (grads.get_mut(output), node.outputs.get(output)) else { continue };
+            if let Some(g) = slot
+                && let Some(new) = hook(g)?
+            {
+                check(node, &new, spec, g.device())?;
+                *slot = Some(new);
+            }
+        }
+        if run {
+            let hooks: Vec<Arc<Before>> = self.lists().before.iter().filter_map(Weak::upgrade).collect();
+            for hook in hooks {
+                if let Some(new) = hook(grads)? {
+                    replace(node, grads, new, &node.outputs, |i| node.outputs[i].dtype.is_float())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the hooks on the gradients of the inputs that the node has found. Only those of `needs` may be given.
+    pub(super) fn after(
+        &self,
+        node: &Node,
+        inputs: &mut Grads,
+        outputs: &Grads,
+        needs: impl Fn(usize) -> bool,
+    ) -> Result<()> {
+        let hooks: Vec<Arc<After>> = self.lists().after.iter().filter_map(Weak::upgrade).collect();
+        for hook in hooks {
+            if let Some(new) = hook(inputs, outputs)? {
+                replace(node, inputs, new, &node.input_specs, &needs)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a pass from `roots` may come by a hook.
+    pub(super) fn on_the_way<'a>(roots: impl Iterator<Item = &'a Edge>) -> bool {
+        if LIVE.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let mut seen = HashSet::new();
+        let mut stack: Vec<&Arc<Node>> = roots.map(|e| &e.node).collect();
+        while let Some(node) = stack.pop() {
+            if seen.insert(node.seq) {
+                if node.hooks.get().is_some_and(|h| h.any()) {
+                    return true;
+                }
+                stack.extend(node.inputs.iter().flatten().map(|e| &e.node));
+            }
+        }
+        false
+    }
+}
+
+fn replace(
+    node: &Node,
+    old: &mut Grads,
+    new: Vec<Option<Tensor>>,
+    specs: &[Spec],
+    may: impl Fn(usize) -> bool,
+) -> Result<()> {
+    if new.len() != old.len() {
+        let m = format!("a hook of {} gave {} gradients for {}", node.name(), new.len(), old.len());
+        return Err(Error::new(ErrorKind::Autograd, "hook", m).note(recorded(node)));
+    }
+    for (i, g) in new.iter().enumerate() {
+        let (Some(g), Some(spec)) = (g, specs.get(i)) else { continue };
+        if !may(i) {
+            let m = format!("a hook of {} gave gradient {i}, which is not wanted", node.name());
+            return Err(Error::new(ErrorKind::Autograd, "hook", m).note(recorded(node)).help("give None there"));
+        }
+        check(node, g, spec, &node.device)?;
+    }
+    old.iter_mut().zip(new).for_each(|(o, n)| *o = n);
+    Ok(())
+}
+
+fn check(node: &Node, g: &Tensor, spec: &Spec, device: &Device) -> Result<()> {
+    let kind = match () {
+        () if g.device() != device => ErrorKind::DeviceMismatch,
+        () if g.dtype() != spec.dtype => ErrorKind::DTypeMismatch,
+        () if *g.layout().shape() != spec.shape => ErrorKind::ShapeMismatch,
+        () => return Ok(()),
+    };
+    let m = format!("a hook of {} replaced a gradient by another shape, dtype or device", node.name());
+    let e = Error::new(kind, "hook", m).note(recorded(node));
+    Err(g.describe(e.operand("tensor", &spec.shape, spec.dtype, device), "replacement"))
+}
+
+fn recorded(node: &Node) -> String {
+    format!("{} recorded at {}", node.name(), node.location)
+}
+
+impl Tensor {
+    /// Runs `hook` on the gradient of this tensor, complete, in every backward pass that reaches it: on a leaf or on an
+    /// intermediate. It may give another gradient of the same shape, dtype and device, which then takes its place, for the
+    /// passes on and for those who asked for it; `None` leaves it. Hooks of a tensor run in the order of registration.
+    ///
+    /// A clone is the same tensor. With `create_graph` what a hook computes is recorded. An error in a hook ends the pass,
+    /// gives no gradients, and leaves the graph as it was (for that, a graph with hooks is freed only once its pass
+    /// succeeded). Errors if the tensor requires no gradient.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+    /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    /// let x = Tensor::from_vec(vec![1.0f32, -2.0], [2], &device)?.require_grad()?;
+    /// let _hook = x.register_hook(|g| Ok(Some(g.clamp(-1.0, 1.0)?)))?;
+    /// let gradients = x.square()?.sum_all()?.backward()?;
+    /// assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>()?, [1.0, -1.0]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn register_hook(
+        &self,
+        hook: impl Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync + 'static,
+    ) -> Result<Hook> {
+        let edge = self.edge().ok_or_else(|| {
+            let e = Error::new(ErrorKind::Autograd, "register_hook", "the tensor has no gradient to see");
+            self.describe(e, "self").help("make it a leaf with require_grad()?, or compute it from one")
+        })?;
+        let function = Arc::new(hook);
+        let weak = Arc::downgrade(&(function.clone() as Arc<OnTensor>));
+        let mut lists = edge.node.hooks.get_or_init(Default::default).lists();
+        lists.tensor.retain(|h| h.1.strong_count() > 0);
+        lists.tensor.push((edge.output, weak));
+        Ok(Hook::new(function))
+    }
+}
+
+impl Node {
+    /// Runs `hook` before this operation's gradient is computed, on the complete gradients of its outputs (`None` for
+    /// zero). It may give others, one for each output. Errors for a leaf; see [`Tensor::register_hook`] for the rest.
+    pub fn register_prehook(
+        &self,
+        hook: impl Fn(&[Option<Tensor>]) -> Result<Option<Vec<Option<Tensor>>>> + Send + Sync + 'static,
+    ) -> Result<Hook> {
+        self.refuse_leaf("register_prehook")?;
+        let function = Arc::new(hook);
+        let weak = Arc::downgrade(&(function.clone() as Arc<Before>));
+        let mut lists = self.hooks.get_or_init(Default::default).lists();
+        lists.before.retain(|h| h.strong_count() > 0);
+        lists.before.push(weak);
+        Ok(Hook::new(function))
+    }
+
+    /// Runs `hook` after this operation's gradient was computed, on the gradients of its inputs (`None` where none is
+    /// wanted, or for zero) and of its outputs. It may give other gradients of the inputs, one for each. Errors for a
+    /// leaf; see [`Tensor::register_hook`] for the rest.
+    pub fn register_hook(
+        &self,
+        hook: impl Fn(&[Option<Tensor>], &[Option<Tensor>]) -> Result<Option<Vec<Option<Tensor>>>> + Send + Sync + 'static,
+    ) -> Result<Hook> {
+        self.refuse_leaf("register_hook")?;
+        let function = Arc::new(hook);
+        let weak = Arc::downgrade(&(function.clone() as Arc<After>));
+        let mut lists = self.hooks.get_or_init(Default::default).lists();
+        lists.after.retain(|h| h.strong_count() > 0);
+        lists.after.push(weak);
+        Ok(Hook::new(function))
+    }
+
+    fn refuse_leaf(&self, op: &str) -> Result<()> {
+        if !self.is_leaf() {
+            return Ok(());
+        }
+        let e = Error::new(ErrorKind::Autograd, op, "a leaf runs no operation");
+        Err(e.note(recorded(self)).help("register the hook on the tensor"))
+    }
+}

@@ -1,0 +1,236 @@
+//! Operations by users: gradients of both orders, kept values, and what is refused.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{another_cpu, f64s, i64s, layouts, randn};
+use gradus_tensor::autograd::{Context, CustomOp, Keep, apply_custom, gradcheck, gradgradcheck};
+use gradus_tensor::{BackwardOptions, ErrorKind, Result, Tensor, grad, no_grad};
+
+type Gradients = Result<Vec<Option<Tensor>>>;
+
+/// `(e^a b, a + b, floor(a))`: two differentiable outputs and one that is not.
+struct Several;
+
+impl CustomOp for Several {
+    fn name(&self) -> &str {
+        "several"
+    }
+    fn forward(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
+        Ok(vec![x[0].exp()?.mul(&x[1])?, x[0].add(&x[1])?, x[0].floor()?])
+    }
+    fn keeps(&self, needs: &[bool]) -> Keep {
+        let keep = Keep::inputs(needs[1].then_some(0));
+        if needs[0] { keep.and_outputs([0]) } else { keep }
+    }
+    fn differentiable(&self, output: usize) -> bool {
+        output < 2
+    }
+    fn backward(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Gradients {
+        let mut out = [g[1].clone(), g[1].clone()];
+        let mut add = |i: usize, t: Tensor| -> Result<()> {
+            out[i] = Some(if let Some(o) = &out[i] { o.add(&t)? } else { t });
+            Ok(())
+        };
+        if let Some(g) = &g[0] {
+            if ctx.needs(0) {
+                add(0, ctx.output(0)?.mul(g)?)?;
+            }
+            if ctx.needs(1) {
+                add(1, ctx.input(0)?.exp()?.mul(g)?)?;
+            }
+        }
+        Ok(out.into())
+    }
+}
+
+fn several(a: &Tensor, b: &Tensor) -> Result<Vec<Tensor>> {
+    apply_custom(&Arc::new(Several), &[a, b])
+}
+
+#[test]
+fn both_orders_through_kept_inputs_and_outputs() {
+    for (a, b) in layouts(&[2, 3], 1).into_iter().zip(layouts(&[2, 3], 2)) {
+        let f = |x: &[Tensor]| {
+            let y = several(&x[0], &x[1])?;
+            y[0].mul(&y[1])?.add(&y[2])
+        };
+        gradcheck(f, &[a.clone(), b.clone()]).unwrap();
+        gradgradcheck(f, &[a.clone(), b.clone()]).unwrap();
+        gradcheck(|x| Ok(several(&x[0], &b)?.swap_remove(0)), std::slice::from_ref(&a)).unwrap();
+        gradgradcheck(|x| Ok(several(&a, &x[0])?.swap_remove(1)), std::slice::from_ref(&b)).unwrap();
+    }
+}
+
+#[test]
+fn it_is_recorded_only_where_a_gradient_is_wanted() {
+    let (a, b) = (randn(&[2], 1), randn(&[2], 2));
+    assert!(several(&a, &b).unwrap().iter().all(|y| !y.requires_grad()));
+    let a = a.require_grad().unwrap();
+    let y = several(&a, &b).unwrap();
+    assert_eq!(y.iter().map(Tensor::requires_grad).collect::<Vec<_>>(), [true, true, false]);
+    let node = y[0].grad_fn().unwrap();
+    assert_eq!((node.name(), node.location().file()), ("several", file!()));
+    assert_eq!(node.saved().len(), 1, "b needs none, so a is not kept");
+    // Hooks tell the outputs of one node apart.
+    let _hook = y[1].register_hook(|g| Ok(Some(g.mul(7.0)?))).unwrap();
+    let sum = y[0].mul(0.0).unwrap().add(&y[1]).unwrap().sum_all().unwrap();
+    assert_eq!(sum.backward().unwrap().get(&a).unwrap().to_vec::<f64>().unwrap(), [7.0, 7.0]);
+    let _guard = no_grad();
+    assert!(!several(&a, &b).unwrap()[0].requires_grad());
+}
+
+#[test]
+fn kept_values_are_checked_against_writes() {
+    let (a, b) = (randn(&[2], 1), randn(&[2], 2).require_grad().unwrap());
+    let y = several(&a, &b).unwrap();
+    a.fill_(0.0).unwrap();
+    let line = line!() - 1;
+    let e = y[0].sum_all().unwrap().backward().unwrap_err().to_string();
+    assert!(e.contains("several") && e.contains("fill_") && e.contains(&format!("custom_op.rs:{line}:")), "{e}");
+    let a = randn(&[2], 1).require_grad().unwrap();
+    let y = several(&a, &b).unwrap();
+    y[0].detach().fill_(0.0).unwrap();
+    assert!(y[0].sum_all().unwrap().backward().unwrap_err().to_string().contains("output 0"));
+}
+
+/// `sin`, with a gradient that is computed on the host.
+struct HostSin {
+    once: bool,
+}
+
+impl CustomOp for HostSin {
+    fn name(&self) -> &str {
+        "host_sin"
+    }
+    fn forward(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
+        // Its output is written in place: that is a version of its own, and no stale value.
+        let y = Tensor::zeros(x[0].shape(), x[0].dtype(), x[0].device())?;
+        y.copy_(&x[0].sin()?)?;
+        Ok(vec![y])
+    }
+    fn keeps(&self, needs: &[bool]) -> Keep {
+        Keep::inputs(0..needs.len()).and_outputs([0])
+    }
+    fn backward(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Gradients {
+        let Some(g) = &g[0] else { return Ok(vec![None]) };
+        ctx.output(0)?;
+        let x = ctx.input(0)?;
+        let pairs = x.to_vec::<f64>()?.into_iter().zip(g.to_vec::<f64>()?);
+        let d: Vec<f64> = pairs.map(|(x, g)| x.cos() * g).collect();
+        Ok(vec![Some(Tensor::from_vec(d, x.shape(), x.device())?)])
+    }
+    fn once_differentiable(&self) -> bool {
+        self.once
+    }
+}
+
+#[test]
+fn numbers_from_outside_the_graph_are_differentiated_once_and_never_wrongly() {
+    for once in [true, false] {
+        let sin = Arc::new(HostSin { once });
+        let f = |x: &[Tensor]| Ok(apply_custom(&sin, &[&x[0]])?.swap_remove(0));
+        gradcheck(f, &[randn(&[3], 1)]).unwrap();
+        let x = f64s(&[0.5], &[1]).require_grad().unwrap();
+        let y = f(std::slice::from_ref(&x)).unwrap();
+        let first = grad(&[&y], &[&x], None, BackwardOptions::new().create_graph());
+        if !once {
+            // Without the declaration the second derivative would come out as zero.
+            let e = first.unwrap_err();
+            assert_eq!(e.kind(), &ErrorKind::Autograd);
+            assert!(e.to_string().contains("outside of the graph") && e.to_string().contains("custom_op.rs"), "{e}");
+            continue;
+        }
+        let g = first.unwrap()[0].clone().unwrap();
+        assert_eq!(g.item().unwrap(), 0.5f64.cos());
+        let e = grad(&[&g], &[&x], None, BackwardOptions::new()).unwrap_err();
+        assert!(e.to_string().contains("host_sin is not differentiable again"), "{e}");
+        assert!(gradgradcheck(f, &[randn(&[3], 1)]).is_err());
+        // Other ways to the same leaf do not come by it.
+        let z = x.square().unwrap();
+        let both = g
+            .detach()
+            .add(&grad(&[&z], &[&x], None, BackwardOptions::new().create_graph()).unwrap()[0].clone().unwrap());
+        assert_eq!(
+            grad(&[&both.unwrap()], &[&x], None, BackwardOptions::new()).unwrap()[0].as_ref().unwrap().item().unwrap(),
+            2.0
+        );
+    }
+}
+
+/// What goes wrong, by number.
+struct Wrong(u8);
+
+impl CustomOp for Wrong {
+    fn name(&self) -> &str {
+        "wrong"
+    }
+    fn forward(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
+        match self.0 {
+            0 => return Ok(vec![]),
+            1 => x[0].fill_(1.0)?,
+            _ => {}
+        }
+        Ok(vec![x[0].add(1.0)?])
+    }
+    fn keeps(&self, _: &[bool]) -> Keep {
+        Keep::NONE
+    }
+    fn backward(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Gradients {
+        match self.0 {
+            2 => Ok(vec![]),
+            3 => Ok(vec![g[0].as_ref().map(|g| g.sum_all()).transpose()?]),
+            4 => Ok(vec![Some(ctx.input(0)?)]),
+            _ => Ok(vec![g[0].clone()]),
+        }
+    }
+}
+
+#[test]
+fn mistakes_in_an_operation_are_errors() {
+    let run = |k: u8| {
+        let x = f64s(&[2.0, 3.0], &[2]).require_grad().unwrap();
+        apply_custom(&Arc::new(Wrong(k)), &[&x])?[0].sum_all()?.backward()
+    };
+    for (k, part) in
+        [(0, "no output"), (1, "overwrote input 0"), (2, "0 gradients for 1"), (3, "wrong shape"), (4, "not kept")]
+    {
+        let e = run(k).unwrap_err().to_string();
+        assert!(e.contains("wrong") && e.contains(part), "{k}: {e}");
+    }
+    assert_eq!(run(5).unwrap().len(), 1);
+    let elsewhere = Tensor::ones([2], gradus_tensor::DType::F64, &another_cpu()).unwrap();
+    assert_eq!(several(&randn(&[2], 1), &elsewhere).unwrap_err().kind(), &ErrorKind::DeviceMismatch);
+}
+
+/// The sum of all inputs.
+struct Total;
+
+impl CustomOp for Total {
+    fn name(&self) -> &str {
+        "total"
+    }
+    fn forward(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
+        let mut sum = x[0].copy()?;
+        for t in &x[1..] {
+            sum = sum.add(t)?;
+        }
+        Ok(vec![sum])
+    }
+    fn backward(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Gradients {
+        Ok((0..ctx.input_count()).map(|i| g[0].clone().filter(|_| ctx.needs(i))).collect())
+    }
+}
+
+#[test]
+fn any_number_of_inputs_of_any_dtype() {
+    let x = f64s(&[1.0], &[1]).require_grad().unwrap();
+    let count = i64s(&[5], &[1]);
+    let mut inputs = vec![&x; 70];
+    inputs[3] = &count;
+    let y = apply_custom(&Arc::new(Total), &inputs).unwrap();
+    assert_eq!(y[0].item().unwrap(), 74.0);
+    assert_eq!(y[0].backward().unwrap().get(&x).unwrap().item().unwrap(), 69.0);
+}
