@@ -91,7 +91,7 @@ pub(crate) struct PredictArgs {
     pub(crate) model: PathBuf,
 
     /// PNG or JPEG pictures, one digit each, bright on dark
-    #[arg(required = true, value_name = "IMAGE.png")]
+    #[arg(required = true, value_name = "IMAGE")]
     pub(crate) images: Vec<PathBuf>,
 
     /// The pictures are dark on bright, such as ink on paper

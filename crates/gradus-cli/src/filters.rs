@@ -195,6 +195,17 @@ pub(crate) enum Filter {
         #[command(flatten)]
         files: Files,
     },
+    /// (x - mean) / std, a number for each channel or one for all; OUT cuts off what leaves 0 to 1
+    Normalize {
+        /// Separated by commas
+        #[arg(long, value_name = "M,..", value_parser = finite, value_delimiter = ',', required = true, allow_negative_numbers = true)]
+        mean: Vec<f64>,
+        /// Separated by commas, above 0
+        #[arg(long, value_name = "S,..", value_parser = finite, value_delimiter = ',', required = true)]
+        std: Vec<f64>,
+        #[command(flatten)]
+        files: Files,
+    },
     /// Another size; of width and height the one left out keeps the ratio
     #[command(group(clap::ArgGroup::new("size").args(["width", "height"]).multiple(true).required(true)))]
     Resize {
@@ -288,6 +299,7 @@ impl Filter {
             | Filter::Contrast { files, .. }
             | Filter::Invert { files }
             | Filter::Sharpen { files, .. }
+            | Filter::Normalize { files, .. }
             | Filter::Resize { files, .. }
             | Filter::Crop { files, .. }
             | Filter::Flip { files, .. }
@@ -307,6 +319,10 @@ fn sigma(text: &str) -> Result<f64, String> {
 
 fn factor(text: &str) -> Result<f64, String> {
     float(text, 0.0, 1e6)
+}
+
+fn finite(text: &str) -> Result<f64, String> {
+    float(text, -1e6, 1e6)
 }
 
 fn unit(text: &str) -> Result<f64, String> {

@@ -60,12 +60,14 @@ fn apply(filter: &Filter, x: &Tensor) -> Result<Tensor> {
         Filter::Contrast { factor, about_mean: true, .. } => image::contrast_about_mean(x, factor, Range::Open),
         Filter::Invert { .. } => image::invert(x),
         Filter::Sharpen { amount, .. } => image::sharpen(x, amount),
+        Filter::Normalize { ref mean, ref std, .. } => {
+            let channels = x.size(0)?;
+            let each = |v: &[f64]| if let [one] = *v { vec![one; channels] } else { v.to_vec() };
+            image::normalize(x, &each(mean), &each(std))
+        }
         Filter::Resize { width, height, filter, .. } => {
             let (height, width) = size(x.size(1)?, x.size(2)?, height, width);
-            if height.saturating_mul(width) > MOST_PIXELS {
-                let e = Error::argument("image", format!("resize would make {width} x {height} pixels"));
-                return Err(e.help(format!("a picture has at most {MOST_PIXELS} pixels")));
-            }
+            fits("resize", height as f64, width as f64)?;
             let how = match filter {
                 ResizeName::Nearest => Interpolation::NearestExact.into(),
                 ResizeName::Bilinear => Interpolate::from(Interpolation::Bilinear).antialias(),
@@ -88,9 +90,23 @@ fn apply(filter: &Filter, x: &Tensor) -> Result<Tensor> {
                 RotateName::Bilinear => Sampling::Bilinear,
                 RotateName::Bicubic => Sampling::Bicubic,
             };
+            if expand {
+                let (h, w) = (x.size(1)? as f64, x.size(2)? as f64);
+                let (sin, cos) = degrees.to_radians().sin_cos();
+                fits("rotate", h * cos.abs() + w * sin.abs(), w * cos.abs() + h * sin.abs())?;
+            }
             image::rotate(x, degrees, Rotate { expand, sampling })
         }
     }
+}
+
+/// Errors if a filter would make a picture of more pixels than any may have.
+fn fits(filter: &str, height: f64, width: f64) -> Result<()> {
+    if height * width <= MOST_PIXELS as f64 {
+        return Ok(());
+    }
+    let e = Error::argument("image", format!("{filter} would make {width:.0} x {height:.0} pixels"));
+    Err(e.help(format!("a picture has at most {MOST_PIXELS} pixels")))
 }
 
 /// Height and width; the one that is not given keeps the ratio, and is 1 at least.
