@@ -144,6 +144,9 @@ pub(crate) enum Filter {
         /// Show white where an edge is at least this strong (a step from black to white is 4), else black
         #[arg(long, value_name = "T", value_parser = factor, allow_negative_numbers = true)]
         threshold: Option<f64>,
+        /// What lies beyond the border
+        #[arg(long, value_enum, default_value = "replicate")]
+        border: BorderName,
         #[command(flatten)]
         files: Files,
     },
@@ -192,6 +195,9 @@ pub(crate) enum Filter {
         /// How much
         #[arg(long, value_name = "A", default_value = "1", value_parser = factor, allow_negative_numbers = true)]
         amount: f64,
+        /// What lies beyond the border
+        #[arg(long, value_enum, default_value = "replicate")]
+        border: BorderName,
         #[command(flatten)]
         files: Files,
     },

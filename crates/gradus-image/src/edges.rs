@@ -7,13 +7,14 @@ use crate::picture::{Picture, not_negative};
 
 /// The strength of edges: `sqrt(gx^2 + gy^2)` of the luma, by Sobel's kernels (weights 1, 2, 1 times the difference of the
 /// neighbours on both sides; a step from 0 to 1 gives 4). Every colour channel gets it. With a `threshold` pixels become 1
-/// where it is reached, else 0. The border is replicated; the shape stays.
+/// where it is reached, else 0. `border` says what lies beyond the edge, usually it [again](Border::Replicate); the shape
+/// stays.
 ///
 /// Without a threshold differentiable to any order; where there is no edge at all the slope is taken as 0.
 ///
 /// # Errors
 /// A threshold that is negative or not finite, and what is no image.
-pub fn sobel(x: &Tensor, threshold: Option<f64>) -> Result<Tensor> {
+pub fn sobel(x: &Tensor, threshold: Option<f64>, border: Border) -> Result<Tensor> {
     const OP: &str = "sobel";
     let picture = Picture::new(OP, x)?;
     if let Some(t) = threshold {
@@ -25,8 +26,8 @@ pub fn sobel(x: &Tensor, threshold: Option<f64>) -> Result<Tensor> {
     let luma = picture.luma()?;
     // Smoothed along one axis, then the difference along the other: exactly 0 where all is equal.
     let (smooth, difference): ([f64; 3], [f64; 3]) = ([1.0, 2.0, 1.0], [-1.0, 0.0, 1.0]);
-    let column = |v: &[f64; 3], x: &Tensor| weighted(x, &[&v[..1], &v[1..2], &v[2..]], Border::Replicate);
-    let row = |v: &[f64; 3], x: &Tensor| weighted(x, &[v], Border::Replicate);
+    let column = |v: &[f64; 3], x: &Tensor| weighted(x, &[&v[..1], &v[1..2], &v[2..]], border);
+    let row = |v: &[f64; 3], x: &Tensor| weighted(x, &[v], border);
     let across = row(&difference, &column(&smooth, &luma)?)?;
     let down = column(&difference, &row(&smooth, &luma)?)?;
     let squared = across.square()?.add(&down.square()?)?;
@@ -41,12 +42,12 @@ pub fn sobel(x: &Tensor, threshold: Option<f64>) -> Result<Tensor> {
 }
 
 /// Adds `amount` times the difference to the four neighbours: `x + amount * (4 x - left - right - up - down)`. An `amount`
-/// of 1 is the usual kernel (5 in the middle, -1 around it). The border is replicated; the shape stays. Floats may leave 0
+/// of 1 is the usual kernel (5 in the middle, -1 around it). `border` as in [`sobel`]; the shape stays. Floats may leave 0
 /// to 1. Differentiable to any order.
 ///
 /// # Errors
 /// An amount that is negative or not finite, and what is no image.
-pub fn sharpen(x: &Tensor, amount: f64) -> Result<Tensor> {
+pub fn sharpen(x: &Tensor, amount: f64, border: Border) -> Result<Tensor> {
     const OP: &str = "sharpen";
     let picture = Picture::new(OP, x)?;
     not_negative(OP, "amount", amount)?;
@@ -55,5 +56,5 @@ pub fn sharpen(x: &Tensor, amount: f64) -> Result<Tensor> {
     }
     let (a, middle) = (-amount, 1.0 + 4.0 * amount);
     let kernel: [&[f64]; 3] = [&[0.0, a, 0.0], &[a, middle, a], &[0.0, a, 0.0]];
-    picture.with_alpha(&weighted(&picture.colour()?, &kernel, Border::Replicate)?)
+    picture.with_alpha(&weighted(&picture.colour()?, &kernel, border)?)
 }

@@ -15,8 +15,8 @@ const SAME_SHAPE: &[Filter] = &[
     ("blur", |x| gaussian_blur(x, 0.8, None, Border::Replicate)),
     ("blur zero", |x| gaussian_blur(x, 0.8, None, Border::Zero)),
     ("blur reflect", |x| gaussian_blur(x, 0.8, Some(4), Border::Reflect)),
-    ("sobel", |x| sobel(x, None)),
-    ("sharpen", |x| sharpen(x, 0.7)),
+    ("sobel", |x| sobel(x, None, Border::Replicate)),
+    ("sharpen", |x| sharpen(x, 0.7, Border::Replicate)),
     ("grayscale", |x| grayscale(x, true)),
     ("brightness", |x| brightness(x, 0.8, Range::Unit)),
     ("brightness open", |x| brightness(x, 1.7, Range::Open)),
@@ -156,7 +156,7 @@ fn gradients_to_second_order() {
     gradcheck(|x| normalize(&x[0], &[0.4, 0.5, 0.6], &[0.2, 0.3, 0.4])?.square(), &[random(&[2, 3, 2, 2], 1)]).unwrap();
     // A plain surface has no edges, and no slope of them that is not a number.
     let x = Tensor::full([1, 3, 3], 0.3, DType::F64, &cpu()).unwrap().require_grad().unwrap();
-    let g = sobel(&x, None).unwrap().sum_all().unwrap().backward().unwrap();
+    let g = sobel(&x, None, Border::Replicate).unwrap().sum_all().unwrap().backward().unwrap();
     assert_eq!(floats(g.get(&x).unwrap()), [0.0; 9]);
 }
 
@@ -168,7 +168,12 @@ fn known_values() {
     assert_eq!(floats(&contrast_about_mean(&row(&[0.0, 0.5]), 0.0, Range::Unit).unwrap()), [0.25, 0.25]);
     assert_eq!(floats(&normalize(&row(&[0.0, 1.0]), &[0.5], &[0.25]).unwrap()), [-2.0, 2.0]);
     // A step of height 1 is an edge of strength 4.
-    assert_eq!(floats(&sobel(&row(&[0.0, 0.0, 1.0, 1.0]), None).unwrap()), [0.0, 4.0, 4.0, 0.0]);
+    // Beyond a border of zeros the last column is an edge too, and so are the rows above and below.
+    let beside = |border| floats(&sobel(&row(&[1.0, 1.0, 1.0, 1.0]), None, border).unwrap());
+    assert_eq!(beside(Border::Reflect), [0.0; 4]);
+    assert!(beside(Border::Zero)[3] > 0.0);
+    assert_eq!(floats(&sharpen(&row(&[1.0]), 1.0, Border::Zero).unwrap()), [5.0]);
+    assert_eq!(floats(&sobel(&row(&[0.0, 0.0, 1.0, 1.0]), None, Border::Replicate).unwrap()), [0.0, 4.0, 4.0, 0.0]);
     let x = row(&[0.3, 0.9]);
     assert_eq!(floats(&gaussian_blur(&x, 0.0, None, Border::Zero).unwrap()), floats(&x));
     // Quarter turns are counter-clockwise.
@@ -237,11 +242,11 @@ fn what_makes_no_sense_is_refused() {
     }
     for bad in [-1.0, f64::NAN, f64::INFINITY] {
         says(gaussian_blur(&x, bad, None, Border::Zero), "sigma is");
-        says(sharpen(&x, bad), "amount is");
+        says(sharpen(&x, bad, Border::Replicate), "amount is");
         says(brightness(&x, bad, Range::Unit), "factor is");
         says(contrast(&x, bad, Range::Unit), "factor is");
         says(contrast_about_mean(&x, bad, Range::Unit), "factor is");
-        says(sobel(&x, Some(bad)), "threshold is");
+        says(sobel(&x, Some(bad), Border::Replicate), "threshold is");
     }
     says(threshold(&x, f64::NAN), "t is NaN");
     says(rotate(&x, f64::NAN, Rotate::default()), "NaN degrees");

@@ -27,8 +27,8 @@ fn run(case: &Value, x: &Tensor) -> Result<Tensor> {
             };
             gaussian_blur(x, case["sigma"].as_f64().unwrap(), case["radius"].as_u64().map(|r| r as usize), border)
         }
-        "sobel" => sobel(x, case["threshold"].as_f64()),
-        "sharpen" => sharpen(x, 1.0),
+        "sobel" => sobel(x, case["threshold"].as_f64(), Border::Replicate),
+        "sharpen" => sharpen(x, 1.0, Border::Replicate),
         "grayscale" => grayscale(x, false),
         "resize_bilinear" => resize(x, h, w),
         "resize_bicubic" => resize_with(x, h, w, Interpolate::from(Interpolation::Bicubic).antialias()),

@@ -42,24 +42,27 @@ pub(crate) fn run(chain: &Chain) -> Result<()> {
     Ok(())
 }
 
+impl From<BorderName> for Border {
+    fn from(name: BorderName) -> Self {
+        match name {
+            BorderName::Replicate => Border::Replicate,
+            BorderName::Zero => Border::Zero,
+            BorderName::Reflect => Border::Reflect,
+        }
+    }
+}
+
 fn apply(filter: &Filter, x: &Tensor) -> Result<Tensor> {
     match *filter {
-        Filter::Blur { sigma, radius, border, .. } => {
-            let border = match border {
-                BorderName::Replicate => Border::Replicate,
-                BorderName::Zero => Border::Zero,
-                BorderName::Reflect => Border::Reflect,
-            };
-            image::gaussian_blur(x, sigma, radius, border)
-        }
-        Filter::Sobel { threshold, .. } => image::sobel(x, threshold),
+        Filter::Blur { sigma, radius, border, .. } => image::gaussian_blur(x, sigma, radius, border.into()),
+        Filter::Sobel { threshold, border, .. } => image::sobel(x, threshold, border.into()),
         Filter::Grayscale { keep_channels, .. } => image::grayscale(x, keep_channels),
         Filter::Threshold { at, .. } => image::threshold(x, at),
         Filter::Brightness { factor, .. } => image::brightness(x, factor, Range::Open),
         Filter::Contrast { factor, about_mean: false, .. } => image::contrast(x, factor, Range::Open),
         Filter::Contrast { factor, about_mean: true, .. } => image::contrast_about_mean(x, factor, Range::Open),
         Filter::Invert { .. } => image::invert(x),
-        Filter::Sharpen { amount, .. } => image::sharpen(x, amount),
+        Filter::Sharpen { amount, border, .. } => image::sharpen(x, amount, border.into()),
         Filter::Normalize { ref mean, ref std, .. } => {
             let channels = x.size(0)?;
             let each = |v: &[f64]| if let [one] = *v { vec![one; channels] } else { v.to_vec() };

@@ -32,7 +32,8 @@ pub struct RmsNorm {
 /// What an [`RmsNorm`] has besides its shape.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RmsNormConfig {
-    /// Added to the mean square; above 0. The default is the machine epsilon of f32, as in PyTorch.
+    /// Added to the mean square; above 0. The default is the machine epsilon of f32, as in PyTorch for
+    /// f32 and half precision; for f64 PyTorch takes that of f64.
     pub eps: f64,
     /// Whether there is a weight. Default true.
     pub weight: bool,
