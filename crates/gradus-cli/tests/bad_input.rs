@@ -67,7 +67,7 @@ fn command_lines_that_make_no_sense() {
         ("train digits --out ''", &["--out"]),
         ("train digits --data ''", &["--data"]),
         ("predict a.png", &["--model"]),
-        ("predict --model m", &["IMAGE.png"]),
+        ("predict --model m", &["<IMAGE>"]),
         ("predict --model", &["--model"]),
         ("devices extra", &["extra"]),
         ("image", &["Usage"]),

@@ -3,7 +3,8 @@
 /// Makes one kernel of an expression: a function of tensors and numbers that passes over memory once.
 ///
 /// `fused!(|a, b, c| expression)` is a function of as many operands (1 to 8), each a `&Tensor` or a number, that gives
-/// `Result<Tensor>`. The operands broadcast and promote as in any elementwise operation, integers and booleans become f32 (a condition is `m.ne(0.0).select(a, b)`), and numbers
+/// `Result<Tensor>`. The operands broadcast and promote as in any elementwise operation, integers and booleans become f32
+/// (a condition is `m.ne(0.0).select(a, b)`), and numbers
 /// are weak. The gradient is derived from the expression, is one kernel too, and is exact to any order; only the operands
 /// that it reads are kept, and nothing in between.
 ///
