@@ -372,6 +372,9 @@ fn mistake_16_gradients_keep_shapes_add_up_and_exist_at_zero() {
     // The gradient of a convolution is a transposed one: its own gradient is there.
     let images = [randn(&[1, 2, 4, 4], 1), randn(&[3, 2, 2, 2], 2)];
     both(&|x| x[0].conv2d(&x[1], None, ConvOptions::new().stride([2, 1]).padding([1, 0])), &images);
+    let filters = [randn(&[1, 2, 3, 3], 1), randn(&[2, 3, 2, 2], 2)];
+    both(&|x| x[0].conv_transpose2d(&x[1], None, ConvOptions::new().stride([2, 1])), &filters);
+    assert_eq!(slope(|x| x.cumprod(0), &f64s(&[2.0, 0.0, 3.0], &[3])), [1.0, 8.0, 0.0]);
     let repeated = i64s(&[1, 1, 0, 1], &[4]);
     assert_eq!(slope(|x| x.gather(0, &repeated), &f64s(&[5.0, 6.0], &[2])), [1.0, 3.0]);
 
