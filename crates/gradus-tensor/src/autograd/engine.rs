@@ -10,7 +10,9 @@ use gradus_backend::{Error, ErrorKind, Result};
 use smallvec::SmallVec;
 
 use super::hooks::Hooks;
+use super::mode::refuse_inference;
 use super::node::{Edge, Node};
+use super::observe::Pass;
 use super::saved::Context;
 use super::{enable_grad, no_grad};
 use crate::Tensor;
@@ -54,7 +56,8 @@ fn key(edge: &Edge) -> (u64, usize) {
 }
 
 impl Gradients {
-    /// The gradient of a leaf (or any clone of it); `None` if the loss does not depend on it.
+    /// The gradient of a leaf (or any clone of it); `None` if the loss does not depend on it, as far as the graph knows
+    /// ([`explain_grad`](super::explain_grad) tells why). A loss that depends on it with a slope of zero gives zeros.
     pub fn get(&self, tensor: &Tensor) -> Option<&Tensor> {
         self.0.get(&key(tensor.edge()?))
     }
@@ -115,6 +118,7 @@ impl Tensor {
     /// [`backward`](Tensor::backward) with options.
     #[track_caller]
     pub fn backward_with(&self, options: BackwardOptions) -> Result<Gradients> {
+        refuse_inference("backward")?;
         let root = root(self)?;
         let seed = seed(self)?;
         let mut found = Gradients::default();
@@ -125,8 +129,9 @@ impl Tensor {
             |_| true,
             |edge, g| {
                 if edge.node.is_leaf() {
-                    found.0.insert(key(edge), g.clone());
+                    found.0.insert(key(edge), g.map_or_else(|| zero(edge), |g| Ok(g.clone()))?);
                 }
+                Ok(())
             },
         )?;
         Ok(found)
@@ -134,7 +139,8 @@ impl Tensor {
 }
 
 /// The gradients of `outputs`, weighted by `seeds` (`None` for 1 in a scalar), for `inputs`, which may be any tensors of
-/// the graph. `None` where an input does not influence the outputs.
+/// the graph. `None` where an input does not influence the outputs as far as the graph knows
+/// ([`explain_grad`](super::explain_grad) tells why); zeros where it does, and the derivative is zero.
 #[track_caller]
 pub fn grad(
     outputs: &[&Tensor],
@@ -142,6 +148,7 @@ pub fn grad(
     seeds: Option<&[&Tensor]>,
     options: BackwardOptions,
 ) -> Result<Vec<Option<Tensor>>> {
+    refuse_inference("grad")?;
     if seeds.is_some_and(|s| s.len() != outputs.len()) {
         return Err(Error::argument("grad", format!("{} outputs need as many seeds", outputs.len())));
     }
@@ -198,11 +205,30 @@ pub(super) fn grad_of_edges(
         |node| needed.contains(&node.seq),
         |edge, g| {
             if wanted.contains(&key(edge)) {
-                found.insert(key(edge), g.clone());
+                found.insert(key(edge), g.map_or_else(|| zero(edge), |g| Ok(g.clone()))?);
             }
+            Ok(())
         },
     )?;
     Ok(targets.iter().map(|k| found.get(k).cloned()).collect())
+}
+
+/// Whether a gradient of `output` arrives at `input` that is not zero by a rule.
+pub(super) fn arrives(output: &Tensor, seed: &Tensor, input: &Tensor, options: BackwardOptions) -> Result<bool> {
+    let wanted = input.edge().map(key);
+    let mut arrived = false;
+    let visit = |edge: &Edge, g: Option<&Tensor>| {
+        arrived |= g.is_some() && wanted == Some(key(edge));
+        Ok(())
+    };
+    run(vec![(root(output)?, seed.clone())], options, 0, |_| true, visit)?;
+    Ok(arrived)
+}
+
+/// The gradient of an edge whose derivative is zero.
+fn zero(edge: &Edge) -> Result<Tensor> {
+    let spec = edge.node.outputs[edge.output];
+    Tensor::zeros(spec.shape, spec.dtype, &edge.node.device)
 }
 
 /// The edges that lead from `roots` to nodes numbered up to `boundary`, each once, in the order of recording. Nothing
@@ -267,28 +293,36 @@ fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)], boundary: u64) -
 struct Pending {
     node: Arc<Node>,
     grads: SmallVec<[Option<Tensor>; 1]>,
+    /// Outputs that were reached by a derivative of zero.
+    zeros: SmallVec<[usize; 1]>,
 }
 
 /// Runs the graph backwards from `roots`. `wanted` says which nodes take part; `visit` sees the complete gradient of each
-/// edge that arrived. Nodes numbered up to `boundary` pass nothing on.
+/// edge that arrived, or `None` where all that arrived are derivatives of zero, which go on as such. Nodes numbered up to
+/// `boundary` pass nothing on.
 fn run(
     roots: Vec<(Edge, Tensor)>,
     options: BackwardOptions,
     boundary: u64,
     wanted: impl Fn(&Node) -> bool,
-    mut visit: impl FnMut(&Edge, &Tensor),
+    mut visit: impl FnMut(&Edge, Option<&Tensor>) -> Result<()>,
 ) -> Result<()> {
+    let observer = Pass::begin();
     let _mode = if options.create_graph { enable_grad() } else { no_grad() };
     // A hook may fail for reasons of its own: the graph is then as it was.
     let hooked = Hooks::on_the_way(roots.iter().map(|r| &r.0));
     let mut done: Vec<Arc<Node>> = vec![];
     let mut pending: BTreeMap<u64, Pending> = BTreeMap::new();
-    let send = |pending: &mut BTreeMap<u64, Pending>, edge: Edge, g: Tensor| -> Result<()> {
+    let send = |pending: &mut BTreeMap<u64, Pending>, edge: Edge, g: Option<Tensor>| -> Result<()> {
         let Edge { node, output } = edge;
         let p = pending.entry(node.seq).or_insert_with(|| {
             let grads = SmallVec::from_elem(None, node.outputs.len());
-            Pending { node, grads }
+            Pending { node, grads, zeros: SmallVec::new() }
         });
+        let Some(g) = g else {
+            p.zeros.push(output);
+            return Ok(());
+        };
         let slot = &mut p.grads[output];
         *slot = Some(match slot.take() {
             Some(sum) => sum.add(&g)?,
@@ -296,12 +330,13 @@ fn run(
         });
         Ok(())
     };
+    let ends: SmallVec<[u64; 1]> = roots.iter().map(|r| r.0.node.seq).collect();
     for (edge, g) in roots {
         if wanted(&edge.node) {
-            send(&mut pending, edge, g)?;
+            send(&mut pending, edge, Some(g))?;
         }
     }
-    while let Some((_, Pending { node, mut grads })) = pending.pop_last() {
+    while let Some((_, Pending { node, mut grads, mut zeros })) = pending.pop_last() {
         let inside = node.seq > boundary;
         let hooks = node.hooks.get().filter(|_| hooked && inside);
         let op = node.op.as_ref().filter(|_| inside);
@@ -309,26 +344,51 @@ fn run(
             node.inputs.iter().map(|e| e.as_ref().is_some_and(|e| wanted(&e.node))).collect();
         let op = op.filter(|_| needs.contains(&true));
         if let Some(hooks) = hooks {
+            let _user = observer.as_ref().map(|o| o.user_code(&node));
             hooks.before(&node, &mut grads, op.is_some())?;
         }
+        if let Some(observer) = &observer {
+            observer.complete(&node, &grads, ends.contains(&node.seq))?;
+        }
+        zeros.retain(|output| grads[*output].is_none());
         for (output, g) in grads.iter().enumerate() {
-            if let Some(g) = g {
-                visit(&Edge { node: node.clone(), output }, g);
+            if g.is_some() || zeros.contains(&output) {
+                visit(&Edge { node: node.clone(), output }, g.as_ref())?;
             }
         }
         let Some(op) = op else { continue };
+        if grads.iter().all(Option::is_none) {
+            for (_, edge) in node.inputs.iter().enumerate().filter(|(i, _)| needs[*i]) {
+                edge.iter().try_for_each(|edge| send(&mut pending, edge.clone(), None))?;
+            }
+            if !options.retain_graph {
+                done.push(node);
+            }
+            continue;
+        }
         let saved = node.take_saved(options.retain_graph || hooked)?;
         let ctx = Context { node: &node, saved, needs, create_graph: options.create_graph, read: Default::default() };
-        let mut found = op.vjp(&ctx, &grads)?;
+        let mut found = {
+            let _user = observer.as_ref().map(|o| o.rule(&node));
+            op.vjp(&ctx, &grads)?
+        };
         ctx.check_read()?;
+        if let Some(observer) = &observer {
+            observer.found(&ctx, &grads, &found)?;
+        }
         if let Some(hooks) = hooks {
             found.iter_mut().enumerate().filter(|(i, _)| !ctx.needs(*i)).for_each(|(_, g)| *g = None);
+            let _user = observer.as_ref().map(|o| o.user_code(&node));
             hooks.after(&node, &mut found, &grads, |i| ctx.needs(i))?;
         }
         drop(grads);
         for (i, g) in found.into_iter().enumerate() {
-            let (Some(g), true) = (g, ctx.needs(i)) else { continue };
-            check(&node, i, &g)?;
+            if !ctx.needs(i) {
+                continue;
+            }
+            if let Some(g) = &g {
+                check(&node, i, g)?;
+            }
             if let Some(edge) = &node.inputs[i] {
                 send(&mut pending, edge.clone(), g)?;
             }

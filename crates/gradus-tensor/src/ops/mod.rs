@@ -62,7 +62,7 @@ use gradus_backend::{Backend, DType, Error, ErrorKind, Layout, Result, Shape, Vi
 use smallvec::SmallVec;
 
 pub use crate::autograd::Context;
-use crate::autograd::{Edge, Node, is_grad_enabled};
+use crate::autograd::{Edge, Node, is_grad_enabled, is_observed, ran};
 use crate::locks::with_read;
 pub use crate::tensor::Spec;
 use crate::{Device, Storage, Tensor};
@@ -214,6 +214,9 @@ pub(crate) fn apply<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Resul
     // Before the inputs are read: a write in between then counts as later, which errs towards an error.
     let versions = if records(inputs) { Some(versions(inputs)) } else { None };
     let results = run(device, &specs, inputs, |b, x, y| op.forward(b, x, y))?;
+    if is_observed() {
+        observed(&op, inputs, &results)?;
+    }
     match versions {
         Some(versions) => Ok(record(op, inputs, &versions, results, specs)),
         None => Ok(results),
@@ -225,12 +228,19 @@ pub(crate) fn apply<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Resul
 pub(crate) fn apply_one<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
     let device = same_device(op.name(), inputs)?;
     let specs = op.infer(inputs)?;
-    if !records(inputs) {
-        return run_one(device, &specs[0], inputs, |b, x, y| op.forward(b, x, y));
-    }
-    let versions = versions(inputs);
+    let versions = if records(inputs) { Some(versions(inputs)) } else { None };
     let result = run_one(device, &specs[0], inputs, |b, x, y| op.forward(b, x, y))?;
+    if is_observed() {
+        observed(&op, inputs, std::slice::from_ref(&result))?;
+    }
+    let Some(versions) = versions else { return Ok(result) };
     Ok(record(op, inputs, &versions, SmallVec::from_buf([result]), specs).swap_remove(0))
+}
+
+#[cold]
+#[track_caller]
+fn observed<O: Operation>(op: &O, inputs: &[&Tensor], results: &[Tensor]) -> Result<()> {
+    ran(op, inputs, results, &|i| results.get(i).is_some_and(|t| t.dtype().is_float() && op.differentiable(i)))
 }
 
 /// Whether an operation on these inputs is recorded.

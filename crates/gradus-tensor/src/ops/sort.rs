@@ -7,6 +7,7 @@ use gradus_backend::{DType, Error, Result};
 
 use super::{Spec, records, run};
 use crate::Tensor;
+use crate::autograd::{is_observed, ran};
 
 impl Tensor {
     /// The elements along an axis in order, stably, and the index (i64) that each had. NaN comes last in ascending and
@@ -41,7 +42,11 @@ impl Tensor {
     /// The indices (i64) that put an axis in order, stably: the second result of [`sort`](Tensor::sort).
     #[track_caller]
     pub fn argsort(&self, axis: isize, descending: bool) -> Result<Tensor> {
-        Ok(self.detach().sort(axis, descending)?.1)
+        let indices = self.detach().sort(axis, descending)?.1;
+        if is_observed() {
+            ran(&format_args!("argsort"), &[self], std::slice::from_ref(&indices), &|_| false)?;
+        }
+        Ok(indices)
     }
 
     /// The `k` largest (or smallest) elements along an axis, and their indices (i64); NaN counts as the largest number.
