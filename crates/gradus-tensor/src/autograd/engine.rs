@@ -3,7 +3,9 @@
 //! Determinism: a node runs when every node recorded after it has run, and the gradients of one tensor are added in the
 //! reverse order of recording. The order does not depend on threads or addresses.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use gradus_backend::{Error, ErrorKind, Result};
@@ -127,9 +129,9 @@ impl Tensor {
             options,
             0,
             |_| true,
-            |edge, g| {
-                if edge.node.is_leaf() {
-                    found.0.insert(key(edge), g.map_or_else(|| zero(edge), |g| Ok(g.clone()))?);
+            |node, output, g| {
+                if node.is_leaf() {
+                    found.0.insert((node.seq, output), or_zero(node, output, g)?);
                 }
                 Ok(())
             },
@@ -203,9 +205,9 @@ pub(super) fn grad_of_edges(
         options,
         boundary,
         |node| needed.contains(&node.seq),
-        |edge, g| {
-            if wanted.contains(&key(edge)) {
-                found.insert(key(edge), g.map_or_else(|| zero(edge), |g| Ok(g.clone()))?);
+        |node, output, g| {
+            if wanted.contains(&(node.seq, output)) {
+                found.insert((node.seq, output), or_zero(node, output, g)?);
             }
             Ok(())
         },
@@ -217,18 +219,18 @@ pub(super) fn grad_of_edges(
 pub(super) fn arrives(output: &Tensor, seed: &Tensor, input: &Tensor, options: BackwardOptions) -> Result<bool> {
     let wanted = input.edge().map(key);
     let mut arrived = false;
-    let visit = |edge: &Edge, g: Option<&Tensor>| {
-        arrived |= g.is_some() && wanted == Some(key(edge));
+    let visit = |node: &Node, output: usize, g: Option<&Tensor>| {
+        arrived |= g.is_some() && wanted == Some((node.seq, output));
         Ok(())
     };
     run(vec![(root(output)?, seed.clone())], options, 0, |_| true, visit)?;
     Ok(arrived)
 }
 
-/// The gradient of an edge whose derivative is zero.
-fn zero(edge: &Edge) -> Result<Tensor> {
-    let spec = edge.node.outputs[edge.output];
-    Tensor::zeros(spec.shape, spec.dtype, &edge.node.device)
+/// A gradient, or zeros where it is zero by a rule.
+fn or_zero(node: &Node, output: usize, g: Option<&Tensor>) -> Result<Tensor> {
+    let Spec { shape, dtype } = node.outputs[output];
+    g.map_or_else(|| Tensor::zeros(shape, dtype, &node.device), |g| Ok(g.clone()))
 }
 
 /// The edges that lead from `roots` to nodes numbered up to `boundary`, each once, in the order of recording. Nothing
@@ -248,6 +250,7 @@ pub(super) fn edges_across<'a>(roots: impl IntoIterator<Item = &'a Edge>, bounda
 }
 
 pub(super) fn root(t: &Tensor) -> Result<Edge> {
+    t.check_current("backward")?;
     t.edge().cloned().ok_or_else(|| {
         let e = Error::new(
             ErrorKind::Autograd,
@@ -293,54 +296,99 @@ fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)], boundary: u64) -
 struct Pending {
     node: Arc<Node>,
     grads: SmallVec<[Option<Tensor>; 1]>,
-    /// Outputs that were reached by a derivative of zero.
-    zeros: SmallVec<[usize; 1]>,
+    /// Outputs that a derivative of zero arrived at.
+    zeros: Vec<usize>,
+}
+
+/// The nodes that wait for gradients, the last recorded first.
+#[derive(Default)]
+struct Queue {
+    order: BinaryHeap<u64>,
+    pending: HashMap<u64, Pending, BuildHasherDefault<SeqHasher>>,
+}
+
+impl Queue {
+    /// Adds a gradient to what has arrived at an edge.
+    fn send(&mut self, edge: &Edge, g: Tensor) -> Result<()> {
+        match self.pending.entry(edge.node.seq) {
+            Entry::Occupied(mut waiting) => {
+                let slot = &mut waiting.get_mut().grads[edge.output];
+                *slot = Some(match slot.take() {
+                    Some(sum) => sum.add(&g)?,
+                    None => g,
+                });
+            }
+            Entry::Vacant(place) => {
+                let mut grads = SmallVec::from_elem(None, edge.node.outputs.len());
+                grads[edge.output] = Some(g);
+                place.insert(Pending { node: edge.node.clone(), grads, zeros: vec![] });
+                self.order.push(edge.node.seq);
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that a derivative of zero arrived at an edge.
+    #[cold]
+    fn send_zero(&mut self, edge: &Edge) {
+        let waiting = self.pending.entry(edge.node.seq).or_insert_with(|| {
+            self.order.push(edge.node.seq);
+            let grads = SmallVec::from_elem(None, edge.node.outputs.len());
+            Pending { node: edge.node.clone(), grads, zeros: vec![] }
+        });
+        if !waiting.zeros.contains(&edge.output) {
+            waiting.zeros.push(edge.output);
+        }
+    }
+
+    fn pop(&mut self) -> Option<Pending> {
+        self.pending.remove(&self.order.pop()?)
+    }
+}
+
+/// Hashes the number of a node: consecutive ones are spread by a multiplication.
+#[derive(Default)]
+struct SeqHasher(u64);
+
+impl Hasher for SeqHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&b| self.write_u64(u64::from(b)));
+    }
+    fn write_u64(&mut self, n: u64) {
+        self.0 = (self.0.rotate_left(5) ^ n).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
 }
 
 /// Runs the graph backwards from `roots`. `wanted` says which nodes take part; `visit` sees the complete gradient of each
-/// edge that arrived, or `None` where all that arrived are derivatives of zero, which go on as such. Nodes numbered up to
-/// `boundary` pass nothing on.
+/// output that one arrived for, or `None` where all that arrived are derivatives of zero: they go on as such. Nodes numbered
+/// up to `boundary` pass nothing on.
 fn run(
     roots: Vec<(Edge, Tensor)>,
     options: BackwardOptions,
     boundary: u64,
     wanted: impl Fn(&Node) -> bool,
-    mut visit: impl FnMut(&Edge, Option<&Tensor>) -> Result<()>,
+    mut visit: impl FnMut(&Node, usize, Option<&Tensor>) -> Result<()>,
 ) -> Result<()> {
     let observer = Pass::begin();
     let _mode = if options.create_graph { enable_grad() } else { no_grad() };
     // A hook may fail for reasons of its own: the graph is then as it was.
     let hooked = Hooks::on_the_way(roots.iter().map(|r| &r.0));
     let mut done: Vec<Arc<Node>> = vec![];
-    let mut pending: BTreeMap<u64, Pending> = BTreeMap::new();
-    let send = |pending: &mut BTreeMap<u64, Pending>, edge: Edge, g: Option<Tensor>| -> Result<()> {
-        let Edge { node, output } = edge;
-        let p = pending.entry(node.seq).or_insert_with(|| {
-            let grads = SmallVec::from_elem(None, node.outputs.len());
-            Pending { node, grads, zeros: SmallVec::new() }
-        });
-        let Some(g) = g else {
-            p.zeros.push(output);
-            return Ok(());
-        };
-        let slot = &mut p.grads[output];
-        *slot = Some(match slot.take() {
-            Some(sum) => sum.add(&g)?,
-            None => g,
-        });
-        Ok(())
-    };
+    let mut queue = Queue::default();
     let ends: SmallVec<[u64; 1]> = roots.iter().map(|r| r.0.node.seq).collect();
     for (edge, g) in roots {
         if wanted(&edge.node) {
-            send(&mut pending, edge, Some(g))?;
+            queue.send(&edge, g)?;
         }
     }
-    while let Some((_, Pending { node, mut grads, mut zeros })) = pending.pop_last() {
+    while let Some(Pending { node, mut grads, zeros }) = queue.pop() {
         let inside = node.seq > boundary;
         let hooks = node.hooks.get().filter(|_| hooked && inside);
         let op = node.op.as_ref().filter(|_| inside);
-        let needs: SmallVec<[bool; 3]> =
+        let needs: SmallVec<[bool; 8]> =
             node.inputs.iter().map(|e| e.as_ref().is_some_and(|e| wanted(&e.node))).collect();
         let op = op.filter(|_| needs.contains(&true));
         if let Some(hooks) = hooks {
@@ -350,17 +398,14 @@ fn run(
         if let Some(observer) = &observer {
             observer.complete(&node, &grads, ends.contains(&node.seq))?;
         }
-        zeros.retain(|output| grads[*output].is_none());
         for (output, g) in grads.iter().enumerate() {
             if g.is_some() || zeros.contains(&output) {
-                visit(&Edge { node: node.clone(), output }, g.as_ref())?;
+                visit(&node, output, g.as_ref())?;
             }
         }
         let Some(op) = op else { continue };
         if grads.iter().all(Option::is_none) {
-            for (_, edge) in node.inputs.iter().enumerate().filter(|(i, _)| needs[*i]) {
-                edge.iter().try_for_each(|edge| send(&mut pending, edge.clone(), None))?;
-            }
+            node.inputs.iter().zip(&needs).filter(|n| *n.1).filter_map(|n| n.0.as_ref()).for_each(|e| queue.send_zero(e));
             if !options.retain_graph {
                 done.push(node);
             }
@@ -383,17 +428,17 @@ fn run(
         }
         drop(grads);
         for (i, g) in found.into_iter().enumerate() {
-            if !ctx.needs(i) {
-                continue;
-            }
-            if let Some(g) = &g {
-                check(&node, i, g)?;
-            }
-            if let Some(edge) = &node.inputs[i] {
-                send(&mut pending, edge.clone(), g)?;
+            let (true, Some(edge)) = (ctx.needs(i), &node.inputs[i]) else { continue };
+            match g {
+                Some(g) => {
+                    check(&node, i, edge.spec(), &g)?;
+                    queue.send(edge, g)?;
+                }
+                None => queue.send_zero(edge),
             }
         }
         if hooked && !options.retain_graph {
+            drop(ctx);
             done.push(node);
         }
     }
@@ -402,10 +447,8 @@ fn run(
 }
 
 /// A gradient has the shape, dtype and device of its input: a bug in a rule must not become a wrong number.
-fn check(node: &Node, i: usize, g: &Tensor) -> Result<()> {
-    let want = node.input_specs[i];
-    let got = Spec { shape: *g.layout().shape(), dtype: g.dtype() };
-    if want == got && *g.device() == node.device {
+fn check(node: &Node, i: usize, want: &Spec, g: &Tensor) -> Result<()> {
+    if want.shape == *g.layout().shape() && want.dtype == g.dtype() && *g.device() == node.device {
         return Ok(());
     }
     let m = format!("the gradient of {} for input {i} has the wrong shape, dtype or device", node.name());
