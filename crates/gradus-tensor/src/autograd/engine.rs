@@ -252,12 +252,13 @@ pub(super) fn edges_across<'a>(roots: impl IntoIterator<Item = &'a Edge>, bounda
 pub(super) fn root(t: &Tensor) -> Result<Edge> {
     t.check_current("backward")?;
     t.edge().cloned().ok_or_else(|| {
-        let e = Error::new(
-            ErrorKind::Autograd,
-            "backward",
-            "the tensor was not computed from one that requires a gradient",
-        );
-        t.describe(e, "self").help("make the parameters leaves with require_grad()?, and compute outside of no_grad")
+        let m = match t.dtype() {
+            d if !d.is_float() => format!("the elements are {d}, and integers and truth values have no derivative"),
+            _ => "the tensor was not computed from one that requires a gradient".to_owned(),
+        };
+        t.describe(Error::new(ErrorKind::Autograd, "backward", m), "self")
+            .note("explain_grad(&parameter, || ..) runs the computation again and tells where the way to it ends")
+            .help("make the parameters leaves with require_grad()?, and compute outside of no_grad and inference")
     })
 }
 
