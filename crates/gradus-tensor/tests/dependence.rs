@@ -96,12 +96,12 @@ fn integers_comparisons_and_truth_values_end_the_way() {
     let (op, at, why) = undefined(&x, || x.mul(2.0)?.argmax(0, false)?.to_dtype(DType::F64));
     assert_eq!((op.as_str(), at, why.as_str()), ("argmax", line!() - 1, "it gives i64, and integers have no derivative"));
     let (op, at, why) = undefined(&x, || x.exp()?.gt(1.0)?.to_dtype(DType::F64)?.mul(3.0)?.sum_all());
-    assert_eq!((op.as_str(), at), ("gt[1]", line!() - 1));
+    assert_eq!((op.as_str(), at), ("gt[1.0]", line!() - 1));
     assert!(why.contains("truth values"), "{why}");
     let (op, ..) = undefined(&x, || x.argsort(0, false)?.to_dtype(DType::F64)?.sum_all());
     assert_eq!(op, "argsort");
     let (op, ..) = undefined(&x, || x.to_dtype(DType::I32)?.to_dtype(DType::F64)?.sum_all());
-    assert_eq!(op, "to_dtype");
+    assert_eq!(op, "to_dtype[i32]");
     // Beside a way of something else.
     let w = leaf(&[5.0]);
     let (op, ..) = undefined(&x, || w.mul(&x.argmin(0, true)?)?.sum_all());
@@ -112,7 +112,7 @@ fn integers_comparisons_and_truth_values_end_the_way() {
 fn detached_and_unrecorded_ways_are_told() {
     let x = leaf(&[1.0, 3.0]);
     let (op, at, why) = undefined(&x, || x.exp()?.detach().mul(2.0)?.sum_all());
-    assert_eq!((op.as_str(), at), ("mul[2]", line!() - 1));
+    assert_eq!((op.as_str(), at), ("mul[2.0]", line!() - 1));
     assert!(why.contains("detached"), "{why}");
     let (op, _, why) = undefined(&x, || Ok(x.exp()?.detach()));
     assert!(op == "detach" && why.contains("detached"), "{op}: {why}");

@@ -47,7 +47,7 @@ fn a_forward_operation_is_named_with_its_line_and_ranges() {
 #[test]
 fn parameters_are_shown() {
     let r = found(|| f64s(&[0.0, 2.0], &[2]).pow(-1.0));
-    assert_eq!(r.op, "pow[-1]");
+    assert_eq!(r.op, "pow[-1.0]");
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn a_sum_of_finite_gradients_that_overflows_is_told_apart() {
     let y = x.mul(1.0).unwrap();
     let loss = y.mul(3e38).unwrap().add(&y.mul(2e38).unwrap()).unwrap().mul(0.5).unwrap();
     let r = found(|| grad(&[&loss], &[&x], Some(&[&f32s(&[2.0], &[1])]), BackwardOptions::new()));
-    assert_eq!((r.op.as_str(), r.origin), ("mul[1]", Origin::Sum));
+    assert_eq!((r.op.as_str(), r.origin), ("mul[1.0]", Origin::Sum));
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn the_infinities_of_a_mask_are_no_mistake_but_one_that_reaches_the_loss_is() {
         x.add(&mask)?.softmax(1)?;
         other.mul(2.0)?.square()?.sum_all()
     });
-    assert_eq!((r.op.as_str(), r.origin, r.inputs[0].infinite), ("mul[2]", Origin::Given, 1));
+    assert_eq!((r.op.as_str(), r.origin, r.inputs[0].infinite), ("mul[2.0]", Origin::Given, 1));
     // A row that is masked out whole: the softmax makes the NaN.
     let all = f64s(&[f64::NEG_INFINITY; 4], &[2, 2]);
     let r = found(|| step(&all));

@@ -227,10 +227,10 @@ pub(super) fn arrives(output: &Tensor, seed: &Tensor, input: &Tensor, options: B
     Ok(arrived)
 }
 
-/// A gradient, or zeros where it is zero by a rule.
+/// A gradient for the caller, or zeros where it is zero by a rule.
 fn or_zero(node: &Node, output: usize, g: Option<&Tensor>) -> Result<Tensor> {
     let Spec { shape, dtype } = node.outputs[output];
-    g.map_or_else(|| Tensor::zeros(shape, dtype, &node.device), |g| Ok(g.clone()))
+    g.map_or_else(|| Tensor::zeros(shape, dtype, &node.device), own)
 }
 
 /// The edges that lead from `roots` to nodes numbered up to `boundary`, each once, in the order of recording. Nothing
@@ -291,6 +291,11 @@ fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)], boundary: u64) -
         }
     }
     needed
+}
+
+/// A gradient for the caller, who may write into it: no other tensor shares its memory.
+fn own(g: &Tensor) -> Result<Tensor> {
+    if g.is_unshared() { Ok(g.clone()) } else { g.copy() }
 }
 
 /// A node that waits for gradients.
@@ -371,6 +376,39 @@ fn run(
     options: BackwardOptions,
     boundary: u64,
     wanted: impl Fn(&Node) -> bool,
+    visit: impl FnMut(&Node, usize, Option<&Tensor>) -> Result<()>,
+) -> Result<()> {
+    let ends: SmallVec<[Arc<Node>; 1]> = roots.iter().map(|r| r.0.node.clone()).collect();
+    let result = pass(roots, &ends, options, boundary, wanted, visit);
+    if let Err(e) = &result
+        && !options.retain_graph
+    {
+        note_failure(&ends, e);
+    }
+    result
+}
+
+/// Notes why what a failed pass has freed is freed, for the error of the next.
+#[cold]
+fn note_failure(ends: &[Arc<Node>], e: &Error) {
+    let why = format!("{}: {}", e.op(), e.message());
+    let mut seen = HashSet::new();
+    let mut stack: Vec<&Arc<Node>> = ends.iter().collect();
+    while let Some(node) = stack.pop() {
+        // A node that was not freed comes after none that was.
+        if seen.insert(node.seq) && node.is_freed() {
+            node.hooks.get_or_init(Default::default).note_failure(&why);
+            stack.extend(node.inputs().flatten());
+        }
+    }
+}
+
+fn pass(
+    roots: Vec<(Edge, Tensor)>,
+    ends: &[Arc<Node>],
+    options: BackwardOptions,
+    boundary: u64,
+    wanted: impl Fn(&Node) -> bool,
     mut visit: impl FnMut(&Node, usize, Option<&Tensor>) -> Result<()>,
 ) -> Result<()> {
     let observer = Pass::begin();
@@ -379,7 +417,6 @@ fn run(
     let hooked = Hooks::on_the_way(roots.iter().map(|r| &r.0));
     let mut done: Vec<Arc<Node>> = vec![];
     let mut queue = Queue::default();
-    let ends: SmallVec<[u64; 1]> = roots.iter().map(|r| r.0.node.seq).collect();
     for (edge, g) in roots {
         if wanted(&edge.node) {
             queue.send(&edge, g)?;
@@ -397,7 +434,7 @@ fn run(
             hooks.before(&node, &mut grads, op.is_some())?;
         }
         if let Some(observer) = &observer {
-            observer.complete(&node, &grads, ends.contains(&node.seq))?;
+            observer.complete(&node, &grads, ends.iter().any(|e| e.seq == node.seq))?;
         }
         for (output, g) in grads.iter().enumerate() {
             if g.is_some() || zeros.contains(&output) {

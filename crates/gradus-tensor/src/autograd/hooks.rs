@@ -20,7 +20,7 @@ type OnTensor = dyn Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync;
 type Before = dyn Fn(&Grads) -> Result<Option<Vec<Option<Tensor>>>> + Send + Sync;
 type After = dyn Fn(&Grads, &Grads) -> Result<Option<Vec<Option<Tensor>>>> + Send + Sync;
 
-/// The hooks of one node, in the order of registration.
+/// What few nodes have: their hooks, in the order of registration, and why a pass that freed them failed.
 #[derive(Default)]
 pub(super) struct Hooks(Mutex<Lists>);
 
@@ -30,6 +30,7 @@ struct Lists {
     tensor: Vec<(usize, Weak<OnTensor>)>,
     before: Vec<Weak<Before>>,
     after: Vec<Weak<After>>,
+    failure: Option<String>,
 }
 
 /// Hooks that are registered anywhere: while there is none, a pass looks for none.
@@ -66,6 +67,16 @@ impl std::fmt::Debug for Hook {
 impl Hooks {
     fn lists(&self) -> std::sync::MutexGuard<'_, Lists> {
         self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Notes why the pass that freed this node failed, if that is not known yet.
+    pub(super) fn note_failure(&self, why: &str) {
+        self.lists().failure.get_or_insert_with(|| why.to_owned());
+    }
+
+    /// Why the pass that freed this node failed.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.lists().failure.clone()
     }
 
     fn any(&self) -> bool {

@@ -71,10 +71,14 @@ impl Node {
 
     #[track_caller]
     pub(crate) fn record(op: Op, inputs: &[&Tensor], outputs: SmallVec<[Spec; 1]>, saved: Saved) -> Arc<Node> {
+        let mut edges = SmallVec::new();
+        for t in inputs {
+            edges.push(t.edge().cloned());
+        }
         Arc::new(Node {
             seq: next_seq(),
             op: Some(op),
-            inputs: inputs.iter().map(|t| t.edge().cloned()).collect(),
+            inputs: edges,
             outputs,
             device: inputs[0].device().clone(),
             location: Location::caller(),
@@ -144,12 +148,32 @@ impl Node {
     pub(super) fn take_saved(&self, retain: bool) -> Result<Saved> {
         let mut slot = self.saved.lock().unwrap_or_else(|e| e.into_inner());
         let found = if retain { slot.clone() } else { slot.take() };
-        found.ok_or_else(|| {
-            let m = format!("backward of {}: the graph was freed by an earlier backward pass", self.name());
-            Error::new(ErrorKind::Autograd, "backward", m)
-                .note(format!("{} recorded at {}", self.name(), self.location))
-                .help("keep it with BackwardOptions::new().retain_graph() in the first pass, or compute the loss again")
-        })
+        found.ok_or_else(|| self.freed())
+    }
+
+    #[cold]
+    fn freed(&self) -> Error {
+        let failure = self.hooks.get().and_then(|h| h.failure());
+        let by = match failure {
+            None => "by an earlier backward pass",
+            Some(_) => "in part by a backward pass that failed",
+        };
+        let m = format!("backward of {}: the graph was freed {by}", self.name());
+        let e = Error::new(ErrorKind::Autograd, "backward", m)
+            .note(format!("{} recorded at {}", self.name(), self.location));
+        match failure {
+            None => e.help(
+                "keep it with BackwardOptions::new().retain_graph() in the first pass, or compute the loss again",
+            ),
+            Some(why) => e.note(format!("that pass failed with {why}")).help(
+                "compute the loss again; a pass with BackwardOptions::new().retain_graph() leaves the graph whole when it fails",
+            ),
+        }
+    }
+
+    /// Whether the kept values are gone.
+    pub(super) fn is_freed(&self) -> bool {
+        self.op.is_some() && self.saved.lock().unwrap_or_else(|e| e.into_inner()).is_none()
     }
 
     /// The storages that the kept values hold.
@@ -204,8 +228,11 @@ impl Drop for Node {
             }
         });
         loop {
-            while let Some(node) = parts.nodes.pop() {
-                if let Some(mut node) = Arc::into_inner(node) {
+            while let Some(mut node) = parts.nodes.pop() {
+                // Emptied where it lies; moved out only where another thread lets go of it at this moment.
+                if let Some(node) = Arc::get_mut(&mut node) {
+                    node.unlink(&mut parts);
+                } else if let Some(mut node) = Arc::into_inner(node) {
                     node.unlink(&mut parts);
                 }
             }
