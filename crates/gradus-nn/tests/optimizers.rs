@@ -317,3 +317,22 @@ fn half_precision_values_are_the_rounded_f32_copy() {
         assert_eq!(got, want, "{dtype}");
     }
 }
+
+#[test]
+fn a_value_that_a_step_overwrote_is_told_with_the_line_of_the_step() {
+    let device = device();
+    let p = parameter(&[2.0, 3.0], &device);
+    let mut sgd = Sgd::new(named(&[("p", &p)]), SgdConfig::default()).unwrap();
+    let mut adam = AdamW::new(named(&[("p", &p)]), AdamConfig::default()).unwrap();
+    let g = gradients(&[(&p, &[1.0, 1.0])], &device);
+    let stale = |op: &str, line: u32, loss: &Tensor| {
+        let e = loss.backward().unwrap_err().to_string();
+        assert!(e.contains(op) && e.contains(&format!("optimizers.rs:{line}:")), "{e}");
+    };
+    let loss = p.square().unwrap().sum_all().unwrap();
+    sgd.step(&g).unwrap();
+    stale("sgd_step_", line!() - 1, &loss);
+    let loss = p.square().unwrap().sum_all().unwrap();
+    adam.step(&g).unwrap();
+    stale("adam_step_", line!() - 1, &loss);
+}

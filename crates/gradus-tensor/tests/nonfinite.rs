@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 
 use common::{cpu, f32s, f64s, i64s};
-use gradus_tensor::autograd::{Context, NonFinite, Origin};
+use gradus_tensor::autograd::{Context, NonFiniteReport, Origin};
 use gradus_tensor::backend::{AdamParams, SgdParams};
 use gradus_tensor::{
     BackwardOptions, CustomOp, DType, ErrorKind, Result, Tensor, apply_custom, checkpoint, find_nan, find_nonfinite,
@@ -17,7 +17,7 @@ fn leaf(values: &[f64]) -> Tensor {
     f64s(values, &[values.len()]).require_grad().unwrap()
 }
 
-fn found<T>(step: impl FnOnce() -> Result<T>) -> NonFinite {
+fn found<T>(step: impl FnOnce() -> Result<T>) -> NonFiniteReport {
     find_nonfinite(step).unwrap().unwrap()
 }
 
@@ -121,7 +121,8 @@ fn what_was_given_is_told_apart_from_what_was_made() {
     assert!(r.to_string().contains("no operation of this step made it"), "{r}");
     // A number of the operation.
     let r = found(|| f64s(&[1.0], &[1]).mul(f64::NAN));
-    assert_eq!(r.origin, Origin::Operation);
+    assert_eq!((r.op.as_str(), r.origin), ("mul[NaN]", Origin::Given));
+    assert!(r.to_string().starts_with("mul[NaN] was given a number that is not finite, at "), "{r}");
     // A seed.
     let x = leaf(&[1.0, 2.0]);
     let y = x.exp().unwrap();

@@ -33,7 +33,7 @@ pub use mode::{GradModeGuard, enable_grad, inference, is_grad_enabled, is_infere
 pub(crate) use mode::{is_observed, notes_access};
 pub(crate) use node::Edge;
 pub use node::Node;
-pub use nonfinite::{NonFinite, Origin, find_nan, find_nonfinite};
+pub use nonfinite::{NonFiniteReport, Origin, find_nan, find_nonfinite};
 pub(crate) use nonfinite::Written;
 pub(crate) use observe::{after_write, before_write, ran};
 pub use range::ValueRange;

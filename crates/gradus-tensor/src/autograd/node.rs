@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use super::hooks::Hooks;
 use super::saved::Saved;
 use crate::ops::{Op, Rule};
+use crate::storage::Write;
 use crate::tensor::Spec;
 use crate::{Device, Storage, Tensor};
 
@@ -144,6 +145,13 @@ impl Node {
         saved.as_ref().map(Saved::describe).unwrap_or_default()
     }
 
+    /// The kept values that were written over since, each with the latest such write: a gradient that reads one is an
+    /// error.
+    pub fn stale(&self) -> Vec<(String, Write)> {
+        let saved = self.saved.lock().unwrap_or_else(|e| e.into_inner());
+        saved.as_ref().map(Saved::stale).unwrap_or_default()
+    }
+
     /// The kept values, and whether they stay for another pass.
     pub(super) fn take_saved(&self, retain: bool) -> Result<Saved> {
         let mut slot = self.saved.lock().unwrap_or_else(|e| e.into_inner());
@@ -171,8 +179,8 @@ impl Node {
         }
     }
 
-    /// Whether the kept values are gone.
-    pub(super) fn is_freed(&self) -> bool {
+    /// Whether the kept values are gone: a backward pass has used this node and did not keep the graph.
+    pub fn is_freed(&self) -> bool {
         self.op.is_some() && self.saved.lock().unwrap_or_else(|e| e.into_inner()).is_none()
     }
 
@@ -251,11 +259,13 @@ impl Drop for Node {
     }
 }
 
+/// One line; with `{:#?}` also the inputs, the outputs and the kept values.
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.op {
-            Some(op) => write!(f, "{op:?} at {}", self.location),
-            None => write!(f, "leaf {} at {}", self.outputs[0].shape, self.location),
+            Some(op) => write!(f, "{op:?} at {}", self.location)?,
+            None => write!(f, "leaf {} at {}", self.outputs[0].shape, self.location)?,
         }
+        if f.alternate() { super::inspect::details(self, f) } else { Ok(()) }
     }
 }

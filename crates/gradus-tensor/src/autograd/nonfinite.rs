@@ -18,8 +18,9 @@ use crate::{Storage, Tensor};
 /// a NaN or an infinity: in its result, in its gradient, or by a write in place. `None` if all stayed finite.
 ///
 /// It costs nothing where it is not used, so it is for the step that went wrong: run that again inside, from the same
-/// values. The step ends with the operation that is found, which gives an error; nothing after it runs. Only float tensors are
-/// looked at; operations on other threads are not. Every result is read back from its device, so expect it to be slow.
+/// values. The step ends with the operation that is found, which gives an error; nothing after it runs (an optimiser may have
+/// stepped some of its parameters). Only float tensors are looked at; operations on other threads are not. Every result is
+/// read back from its device, so expect it to be slow.
 ///
 /// A NaN that was there before, in a tensor that `step` was given or made from numbers, is [`Origin::Given`], at the
 /// operation that first spread it. So is an infinity, but that is found only where it reaches a single number (a loss) or a
@@ -46,16 +47,16 @@ use crate::{Storage, Tensor};
 /// //   gradient of input 0   [3]  f32  0.25 to 0.5  1 infinite, the first at [1]
 /// # Ok::<(), Error>(())
 /// ```
-pub fn find_nonfinite<T>(step: impl FnOnce() -> Result<T>) -> Result<Option<NonFinite>> {
+pub fn find_nonfinite<T>(step: impl FnOnce() -> Result<T>) -> Result<Option<NonFiniteReport>> {
     search(step, true)
 }
 
 /// [`find_nonfinite`] for NaN alone.
-pub fn find_nan<T>(step: impl FnOnce() -> Result<T>) -> Result<Option<NonFinite>> {
+pub fn find_nan<T>(step: impl FnOnce() -> Result<T>) -> Result<Option<NonFiniteReport>> {
     search(step, false)
 }
 
-fn search<T>(step: impl FnOnce() -> Result<T>, infinities: bool) -> Result<Option<NonFinite>> {
+fn search<T>(step: impl FnOnce() -> Result<T>, infinities: bool) -> Result<Option<NonFiniteReport>> {
     let search = Search { infinities, found: None, given: HashMap::new(), inside: None };
     let observing = Observing::start(Observer::NonFinite(search));
     let result = step();
@@ -84,7 +85,7 @@ pub enum Origin {
 /// The first NaN or infinity of a step; see [`find_nonfinite`]. Prints as a few lines.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
-pub struct NonFinite {
+pub struct NonFiniteReport {
     /// The operation, with its parameters.
     pub op: String,
     /// What about it.
@@ -99,7 +100,7 @@ pub struct NonFinite {
     pub outputs: Vec<ValueRange>,
 }
 
-impl fmt::Display for NonFinite {
+impl fmt::Display for NonFiniteReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (op, at) = (&self.op, self.location);
         let shown = if self.origin == Origin::Given { &self.inputs } else { &self.outputs };
@@ -128,12 +129,12 @@ impl fmt::Display for NonFinite {
 
 /// Storages that hold an infinity which was given, with the operation that first spread it. The weak handle keeps the
 /// address from being used again.
-type Given = HashMap<*const Storage, (Weak<Storage>, Rc<NonFinite>)>;
+type Given = HashMap<*const Storage, (Weak<Storage>, Rc<NonFiniteReport>)>;
 
 /// What is looked for, and what was found.
 pub(super) struct Search {
     infinities: bool,
-    found: Option<Rc<NonFinite>>,
+    found: Option<Rc<NonFiniteReport>>,
     given: Given,
     /// Whose gradient runs code of the user.
     pub(super) inside: Option<String>,
@@ -145,7 +146,7 @@ pub(crate) struct Written {
     location: &'static Location<'static>,
     before: Vec<ValueRange>,
     inputs: Vec<ValueRange>,
-    source: Option<Rc<NonFinite>>,
+    source: Option<Rc<NonFiniteReport>>,
 }
 
 /// What a result says about its operation.
@@ -169,19 +170,21 @@ impl Search {
         outputs.iter().any(|r| r.nan > 0 || self.infinities && r.infinite > 0)
     }
 
-    fn verdict(&self, inputs: &[ValueRange], outputs: &[ValueRange], parameter: bool) -> Verdict {
+    /// `op` as it prints: a parameter may be what is spread.
+    fn verdict(&self, op: &str, inputs: &[ValueRange], outputs: &[ValueRange]) -> Verdict {
         let nan = |all: &[ValueRange]| all.iter().any(|r| r.nan > 0);
         let any = |all: &[ValueRange]| all.iter().any(|r| r.nan > 0 || r.infinite > 0);
         match () {
-            () if nan(outputs) && nan(inputs) => Verdict::Spread { nan: true },
+            // The number that a tensor is filled with does not print.
+            () if nan(outputs) && (nan(inputs) || has_parameter(op, &["NaN", "fill_"])) => Verdict::Spread { nan: true },
             () if nan(outputs) => Verdict::Made,
             () if !self.infinities || !any(outputs) => Verdict::Fine,
-            () if any(inputs) || parameter => Verdict::Spread { nan: false },
+            () if any(inputs) || has_parameter(op, &["inf", "NaN", "fill_"]) => Verdict::Spread { nan: false },
             () => Verdict::Made,
         }
     }
 
-    fn stop(&mut self, found: Rc<NonFinite>) -> Result<()> {
+    fn stop(&mut self, found: Rc<NonFiniteReport>) -> Result<()> {
         let e = stopped(&found);
         self.found = Some(found);
         Err(e)
@@ -193,11 +196,11 @@ impl Search {
     }
 
     /// Where the infinity of one of these operands comes from, if that is known.
-    fn source<'t>(&self, inputs: impl IntoIterator<Item = &'t Tensor>) -> Option<Rc<NonFinite>> {
+    fn source<'t>(&self, inputs: impl IntoIterator<Item = &'t Tensor>) -> Option<Rc<NonFiniteReport>> {
         inputs.into_iter().find_map(|t| self.given.get(&Arc::as_ptr(t.storage()))).map(|g| g.1.clone())
     }
 
-    fn note<'t>(&mut self, outputs: impl IntoIterator<Item = &'t Tensor>, source: &Rc<NonFinite>) {
+    fn note<'t>(&mut self, outputs: impl IntoIterator<Item = &'t Tensor>, source: &Rc<NonFiniteReport>) {
         for t in outputs {
             self.given.insert(Arc::as_ptr(t.storage()), (Arc::downgrade(t.storage()), source.clone()));
         }
@@ -211,11 +214,11 @@ impl Search {
         }
         let inputs = Search::ranges("input", ran.inputs.iter().copied())?;
         let op = format!("{:?}", ran.op);
-        let verdict = self.verdict(&inputs, &outputs, has_infinity(&op));
+        let verdict = self.verdict(&op, &inputs, &outputs);
         let report = |origin| {
             let inside = self.inside.clone();
             let (inputs, outputs) = (inputs.clone(), outputs.clone());
-            Rc::new(NonFinite { op: op.clone(), origin, location: ran.location, inside, inputs, outputs })
+            Rc::new(NonFiniteReport { op: op.clone(), origin, location: ran.location, inside, inputs, outputs })
         };
         match verdict {
             Verdict::Fine => Ok(()),
@@ -256,10 +259,10 @@ impl Search {
         // What is overwritten whole says nothing about what it becomes.
         let replaces = matches!(op, "copy_" | "fill_");
         let inputs: Vec<ValueRange> = if replaces { inputs } else { inputs.into_iter().chain(before).collect() };
-        let verdict = self.verdict(&inputs, &outputs, op == "fill_");
+        let verdict = self.verdict(op, &inputs, &outputs);
         let report = |origin| {
             let (inside, op) = (self.inside.clone(), op.to_owned());
-            Rc::new(NonFinite { op, origin, location, inside, inputs: inputs.clone(), outputs: outputs.clone() })
+            Rc::new(NonFiniteReport { op, origin, location, inside, inputs: inputs.clone(), outputs: outputs.clone() })
         };
         match verdict {
             Verdict::Fine => {}
@@ -281,7 +284,7 @@ impl Search {
         let (origin, op) = (if given { Origin::Given } else { Origin::Sum }, name(node));
         let (inputs, outputs) = if given { (outputs, vec![]) } else { (vec![], outputs) };
         let inside = self.inside.clone();
-        self.stop(Rc::new(NonFinite { op, origin, location: node.location, inside, inputs, outputs }))
+        self.stop(Rc::new(NonFiniteReport { op, origin, location: node.location, inside, inputs, outputs }))
     }
 
     pub(super) fn gradients(
@@ -312,10 +315,10 @@ impl Search {
         inputs.extend(gradients("output", grads)?);
         kept.extend(grads.iter().flatten().cloned());
         let op = name(ctx.node);
-        let verdict = self.verdict(&inputs, &outputs, has_infinity(&op));
+        let verdict = self.verdict(&op, &inputs, &outputs);
         let origin = if let Verdict::Made = verdict { Origin::Gradient } else { Origin::Given };
         let (location, inside) = (ctx.node.location, self.inside.clone());
-        let report = Rc::new(NonFinite { op, origin, location, inside, inputs, outputs });
+        let report = Rc::new(NonFiniteReport { op, origin, location, inside, inputs, outputs });
         match verdict {
             Verdict::Fine => Ok(()),
             Verdict::Spread { nan: false } => {
@@ -336,12 +339,12 @@ fn name(node: &Node) -> String {
     node.op().map_or_else(|| "leaf".to_owned(), |op| format!("{op:?}"))
 }
 
-/// Whether an infinity or a NaN is among the parameters that an operation prints.
-fn has_infinity(op: &str) -> bool {
-    op.split(|c: char| !c.is_alphanumeric()).any(|word| matches!(word, "inf" | "NaN"))
+/// Whether one of these words is among those that an operation prints: its name and its parameters.
+fn has_parameter(op: &str, words: &[&str]) -> bool {
+    op.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| words.contains(&word))
 }
 
 #[cold]
-fn stopped(found: &NonFinite) -> Error {
+fn stopped(found: &NonFiniteReport) -> Error {
     Error::new(ErrorKind::Autograd, "find_nonfinite", "the step ends at the first NaN or infinity").note(found.to_string())
 }

@@ -6,7 +6,7 @@ use gradus_backend::{DType, Element, Result, Shape, bf16, f16};
 
 use crate::Tensor;
 
-/// Shape, dtype and values of a tensor, as [`NonFinite`](super::NonFinite) reports them.
+/// Shape, dtype and values of a tensor, as [`NonFiniteReport`](super::NonFiniteReport) reports them.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ValueRange {

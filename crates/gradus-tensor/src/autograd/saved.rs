@@ -7,6 +7,7 @@ use gradus_backend::{DType, Error, ErrorKind, Result};
 use smallvec::SmallVec;
 
 use super::node::{Edge, Node};
+use crate::storage::Write;
 use crate::tensor::Spec;
 use crate::{Storage, Tensor};
 
@@ -104,6 +105,12 @@ impl Saved {
     pub(super) fn describe(&self) -> Vec<(String, Vec<usize>, DType, u64)> {
         let one = |s: &SavedTensor| (s.what.to_string(), s.tensor.shape().to_vec(), s.tensor.dtype(), s.version);
         self.0.iter().map(one).collect()
+    }
+
+    /// The values that were written over since they were kept, each with the latest such write.
+    pub(super) fn stale(&self) -> Vec<(String, Write)> {
+        let write = |s: &SavedTensor| s.tensor.storage().overwritten(s.version, &s.tensor.byte_span());
+        self.0.iter().filter_map(|s| Some((s.what.to_string(), write(s)?))).collect()
     }
 }
 
