@@ -94,7 +94,10 @@ fn undefined(x: &Tensor, step: impl FnOnce() -> Result<Tensor>) -> (String, u32,
 fn integers_comparisons_and_truth_values_end_the_way() {
     let x = leaf(&[1.0, 3.0, 2.0]);
     let (op, at, why) = undefined(&x, || x.mul(2.0)?.argmax(0, false)?.to_dtype(DType::F64));
-    assert_eq!((op.as_str(), at, why.as_str()), ("argmax", line!() - 1, "it gives i64, and integers have no derivative"));
+    assert_eq!(
+        (op.as_str(), at, why.as_str()),
+        ("argmax", line!() - 1, "it gives i64, and integers have no derivative")
+    );
     let (op, at, why) = undefined(&x, || x.exp()?.gt(1.0)?.to_dtype(DType::F64)?.mul(3.0)?.sum_all());
     assert_eq!((op.as_str(), at), ("gt[1.0]", line!() - 1));
     assert!(why.contains("truth values"), "{why}");

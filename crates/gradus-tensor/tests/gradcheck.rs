@@ -48,7 +48,9 @@ fn a_wrong_gradient_names_input_element_and_what_it_looks_like() {
         e.to_string()
     };
     let text = says(&cube(2.0, 0.0), &[randn(&[4], 1), x.clone()]);
-    for part in ["input 1, element [0, 0]: the gradient is ", "finite differences say", "they differ by", "2 times what"] {
+    for part in
+        ["input 1, element [0, 0]: the gradient is ", "finite differences say", "they differ by", "2 times what"]
+    {
         assert!(text.contains(part), "{text}");
     }
     assert!(says(&cube(-1.0, 0.0), std::slice::from_ref(&x)).contains("-1 times"));

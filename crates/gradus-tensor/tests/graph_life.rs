@@ -11,7 +11,8 @@ use gradus_cpu::CpuBackend;
 use gradus_tensor::autograd::Context;
 use gradus_tensor::{
     BackwardOptions, CustomOp, DType, Device, Error, ErrorKind, Generator, Gradients, Node, Result, Tensor,
-    apply_custom, enable_grad, grad, hessian, hvp, inference, is_grad_enabled, is_inference, jacobian, jvp, no_grad, vjp,
+    apply_custom, enable_grad, grad, hessian, hvp, inference, is_grad_enabled, is_inference, jacobian, jvp, no_grad,
+    vjp,
 };
 
 fn leaf(v: f64) -> Tensor {
@@ -151,10 +152,10 @@ fn outputs_of_one_node_are_told_apart() {
     assert_eq!(items(grad(&[&product], &[&x, &w], None, keep()).unwrap()), [Some(4.0), Some(-6.0)]);
     assert_eq!(items(grad(&[&product], &[&both[0], &both[1]], None, keep()).unwrap()), [Some(-1.0), Some(5.0)]);
     // One of them without influence.
-    assert_eq!(items(grad(&[&both[0].square().unwrap()], &[&both[0], &both[1]], None, keep()).unwrap()), [
-        Some(10.0),
-        None
-    ]);
+    assert_eq!(
+        items(grad(&[&both[0].square().unwrap()], &[&both[0], &both[1]], None, keep()).unwrap()),
+        [Some(10.0), None]
+    );
 }
 
 #[test]
@@ -270,7 +271,8 @@ fn step(threads: usize) -> Vec<u32> {
         sum = sum.add(&h.square().unwrap().mean_all().unwrap()).unwrap();
     }
     let g = sum.backward().unwrap();
-    let bits = |t: &Tensor| g.get(t).unwrap().to_vec::<f32>().unwrap().into_iter().map(f32::to_bits).collect::<Vec<_>>();
+    let bits =
+        |t: &Tensor| g.get(t).unwrap().to_vec::<f32>().unwrap().into_iter().map(f32::to_bits).collect::<Vec<_>>();
     [bits(&w), bits(&b)].concat()
 }
 

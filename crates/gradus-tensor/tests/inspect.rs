@@ -68,7 +68,9 @@ fn a_node_prints_its_parameters_operands_and_kept_values() {
     both.narrow(0, 2, 2).unwrap().fill_(0.0).unwrap();
     assert!(z.grad_fn().unwrap().stale().is_empty());
     z.sum_all().unwrap().backward().unwrap();
-    assert!(z.grad_fn().unwrap().is_freed() && format!("{:#?}", z.grad_fn().unwrap()).ends_with("freed by a backward pass"));
+    assert!(
+        z.grad_fn().unwrap().is_freed() && format!("{:#?}", z.grad_fn().unwrap()).ends_with("freed by a backward pass")
+    );
 }
 
 /// Where `.mul` stands in the line above.

@@ -383,24 +383,9 @@ fn run(
     if let Err(e) = &result
         && !options.retain_graph
     {
-        note_failure(&ends, e);
+        Node::note_failure(&ends, e);
     }
     result
-}
-
-/// Notes why what a failed pass has freed is freed, for the error of the next.
-#[cold]
-fn note_failure(ends: &[Arc<Node>], e: &Error) {
-    let why = format!("{}: {}", e.op(), e.message());
-    let mut seen = HashSet::new();
-    let mut stack: Vec<&Arc<Node>> = ends.iter().collect();
-    while let Some(node) = stack.pop() {
-        // A node that was not freed comes after none that was.
-        if seen.insert(node.seq) && node.is_freed() {
-            node.hooks.get_or_init(Default::default).note_failure(&why);
-            stack.extend(node.inputs().flatten());
-        }
-    }
 }
 
 fn pass(
@@ -443,7 +428,12 @@ fn pass(
         }
         let Some(op) = op else { continue };
         if grads.iter().all(Option::is_none) {
-            node.inputs.iter().zip(&needs).filter(|n| *n.1).filter_map(|n| n.0.as_ref()).for_each(|e| queue.send_zero(e));
+            node.inputs
+                .iter()
+                .zip(&needs)
+                .filter(|n| *n.1)
+                .filter_map(|n| n.0.as_ref())
+                .for_each(|e| queue.send_zero(e));
             if !options.retain_graph {
                 done.push(node);
             }

@@ -7,10 +7,10 @@ use std::sync::{Arc, Weak};
 
 use gradus_backend::{DType, Error, ErrorKind, Result};
 
+use super::BackwardOptions;
 use super::node::Node;
 use super::observe::{Observer, Observing, Ran};
 use super::saved::Context;
-use super::BackwardOptions;
 use crate::{Storage, Tensor};
 
 /// What the gradient of a step's result for a tensor is, and if there is none, why; see [`explain_grad`]. Prints as a
@@ -237,11 +237,11 @@ impl Paths {
     /// Where the way from the input to a result that it does not reach ends: the first place of those that lead on to it.
     fn cut(&self, output: &Tensor) -> Dependence {
         let (mut wanted, mut found) = (HashSet::from([Arc::as_ptr(output.storage())]), None);
-        let undefined = |s: &Step, reason: String| {
-            Some(Dependence::Undefined { op: s.op.clone(), location: s.location, reason })
-        };
+        let undefined =
+            |s: &Step, reason: String| Some(Dependence::Undefined { op: s.op.clone(), location: s.location, reason });
         if self.alive.contains(&Arc::as_ptr(output.storage())) {
-            let (op, reason) = ("detach".to_owned(), "the result is a detached handle of a tensor that has one".to_owned());
+            let (op, reason) =
+                ("detach".to_owned(), "the result is a detached handle of a tensor that has one".to_owned());
             found = Some(Dependence::Undefined { op, location: self.location, reason });
         }
         for step in self.steps.iter().rev() {

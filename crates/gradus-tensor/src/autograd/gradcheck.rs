@@ -232,7 +232,8 @@ impl Mismatch {
         let (analytic, numeric) = (self.analytic, self.numeric);
         let m = format!("input {i}, element {index:?}: the gradient is {analytic}, finite differences say {numeric}");
         let e = input.describe(Error::new(ErrorKind::Autograd, name, m), &format!("input {i}"));
-        e.note(format!("they differ by {:e}; {:e} is allowed", (analytic - numeric).abs(), self.allowed)).help(self.hint())
+        e.note(format!("they differ by {:e}; {:e} is allowed", (analytic - numeric).abs(), self.allowed))
+            .help(self.hint())
     }
 
     /// What the numbers look like.
@@ -245,10 +246,12 @@ impl Mismatch {
                 "the function itself is not finite here: check at a point inside its domain".into()
             }
             _ if self.none => {
-                "no gradient arrived: does the rule give None, or is the input detached? explain_grad tells where".into()
+                "no gradient arrived: does the rule give None, or is the input detached? explain_grad tells where"
+                    .into()
             }
             _ if !self.analytic.is_finite() => {
-                "the gradient is not finite where the function is: find_nonfinite tells which operation made it so".into()
+                "the gradient is not finite where the function is: find_nonfinite tells which operation made it so"
+                    .into()
             }
             _ if (left - right).abs() > 1e-2 * (1.0 + left.abs().max(right.abs())) => format!(
                 "the function has a kink or a jump here (slope {left:.4} on the left, {right:.4} on the right): check at \
@@ -256,7 +259,10 @@ impl Mismatch {
             ),
             _ if self.analytic == 0.0 => "the gradient leaves out a way from this input to the result".into(),
             Some(r) => format!("it is {r} times what it should be: a factor, a sign, or a term counted twice"),
-            None => "if they agree to some digits, try another eps or larger tolerances; else look at the rule's formula".into(),
+            None => {
+                "if they agree to some digits, try another eps or larger tolerances; else look at the rule's formula"
+                    .into()
+            }
         }
     }
 }

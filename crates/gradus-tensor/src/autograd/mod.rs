@@ -33,8 +33,8 @@ pub use mode::{GradModeGuard, enable_grad, inference, is_grad_enabled, is_infere
 pub(crate) use mode::{is_observed, notes_access};
 pub(crate) use node::Edge;
 pub use node::Node;
-pub use nonfinite::{NonFiniteReport, Origin, find_nan, find_nonfinite};
 pub(crate) use nonfinite::Written;
+pub use nonfinite::{NonFiniteReport, Origin, find_nan, find_nonfinite};
 pub(crate) use observe::{after_write, before_write, ran};
 pub use range::ValueRange;
 pub use saved::Context;

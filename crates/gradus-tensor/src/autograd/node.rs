@@ -1,6 +1,7 @@
 //! [`Node`]: one recorded operation, or a leaf.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::fmt;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -167,8 +168,11 @@ impl Node {
             Some(_) => "in part by a backward pass that failed",
         };
         let m = format!("backward of {}: the graph was freed {by}", self.name());
-        let e = Error::new(ErrorKind::Autograd, "backward", m)
-            .note(format!("{} recorded at {}", self.name(), self.location));
+        let e = Error::new(ErrorKind::Autograd, "backward", m).note(format!(
+            "{} recorded at {}",
+            self.name(),
+            self.location
+        ));
         match failure {
             None => e.help(
                 "keep it with BackwardOptions::new().retain_graph() in the first pass, or compute the loss again",
@@ -182,6 +186,21 @@ impl Node {
     /// Whether the kept values are gone: a backward pass has used this node and did not keep the graph.
     pub fn is_freed(&self) -> bool {
         self.op.is_some() && self.saved.lock().unwrap_or_else(|e| e.into_inner()).is_none()
+    }
+
+    /// Notes why what a failed pass has freed is freed, for the error of the next.
+    #[cold]
+    pub(super) fn note_failure(ends: &[Arc<Node>], e: &Error) {
+        let why = format!("{}: {}", e.op(), e.message());
+        let mut seen = HashSet::new();
+        let mut stack: Vec<&Arc<Node>> = ends.iter().collect();
+        while let Some(node) = stack.pop() {
+            // What the pass has freed is reached through nodes that it has freed.
+            if seen.insert(node.seq) && node.is_freed() {
+                node.hooks.get_or_init(Default::default).note_failure(&why);
+                stack.extend(node.inputs().flatten());
+            }
+        }
     }
 
     /// The storages that the kept values hold.

@@ -155,7 +155,9 @@ enum Verdict {
     Fine,
     Made,
     /// It spread a NaN or an infinity of its operands.
-    Spread { nan: bool },
+    Spread {
+        nan: bool,
+    },
 }
 
 impl Search {
@@ -176,7 +178,9 @@ impl Search {
         let any = |all: &[ValueRange]| all.iter().any(|r| r.nan > 0 || r.infinite > 0);
         match () {
             // The number that a tensor is filled with does not print.
-            () if nan(outputs) && (nan(inputs) || has_parameter(op, &["NaN", "fill_"])) => Verdict::Spread { nan: true },
+            () if nan(outputs) && (nan(inputs) || has_parameter(op, &["NaN", "fill_"])) => {
+                Verdict::Spread { nan: true }
+            }
             () if nan(outputs) => Verdict::Made,
             () if !self.infinities || !any(outputs) => Verdict::Fine,
             () if any(inputs) || has_parameter(op, &["inf", "NaN", "fill_"]) => Verdict::Spread { nan: false },
@@ -346,5 +350,6 @@ fn has_parameter(op: &str, words: &[&str]) -> bool {
 
 #[cold]
 fn stopped(found: &NonFiniteReport) -> Error {
-    Error::new(ErrorKind::Autograd, "find_nonfinite", "the step ends at the first NaN or infinity").note(found.to_string())
+    Error::new(ErrorKind::Autograd, "find_nonfinite", "the step ends at the first NaN or infinity")
+        .note(found.to_string())
 }

@@ -91,9 +91,8 @@ impl ValueRange {
 
     /// One line each, in columns.
     pub(super) fn fmt_all<'r>(all: impl Iterator<Item = &'r ValueRange>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let line = |r: &ValueRange| {
-            [r.name.clone(), Shape::display(&r.shape).to_string(), r.dtype.to_string(), r.values()]
-        };
+        let line =
+            |r: &ValueRange| [r.name.clone(), Shape::display(&r.shape).to_string(), r.dtype.to_string(), r.values()];
         let lines: Vec<[String; 4]> = all.map(line).collect();
         let width = |i: usize| lines.iter().map(|l| l[i].len()).max().unwrap_or(0);
         let (names, shapes, dtypes) = (width(0), width(1), width(2));
