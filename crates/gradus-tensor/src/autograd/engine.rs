@@ -118,6 +118,11 @@ impl Tensor {
     }
 
     /// [`backward`](Tensor::backward) with options.
+    ///
+    /// # Errors
+    /// A tensor that is not tracked or has several elements, values that were overwritten, a graph that was freed, and what a
+    /// rule, a hook or the device reports. An error gives no gradients at all. It leaves a graph that is kept, or that has
+    /// hooks, as it was; of another it has freed what it used, and the next pass says so.
     #[track_caller]
     pub fn backward_with(&self, options: BackwardOptions) -> Result<Gradients> {
         refuse_inference("backward")?;
@@ -415,6 +420,12 @@ fn pass(
             node.inputs.iter().map(|e| e.as_ref().is_some_and(|e| wanted(&e.node))).collect();
         let op = op.filter(|_| needs.contains(&true));
         if let Some(hooks) = hooks {
+            // A hook sees zeros where a derivative of zero arrived, and may give something else.
+            for &output in &zeros {
+                if grads[output].is_none() {
+                    grads[output] = Some(or_zero(&node, output, None)?);
+                }
+            }
             let _user = observer.as_ref().map(|o| o.user_code(&node));
             hooks.before(&node, &mut grads, op.is_some())?;
         }
