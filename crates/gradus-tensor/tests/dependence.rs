@@ -121,6 +121,9 @@ fn integers_comparisons_and_truth_values_end_the_way() {
     assert!(why.contains("truth values"), "{why}");
     let (op, ..) = undefined(&x, || x.argsort(0, false)?.to_dtype(DType::F64)?.sum_all());
     assert_eq!(op, "argsort");
+    let (op, ..) = undefined(&x, || x.sort(0, false)?.1.to_dtype(DType::F64)?.sum_all());
+    assert_eq!(op, "sort");
+    assert_eq!(explain_grad(&x, || x.sort(0, false)?.0.sum_all()).unwrap(), Dependence::Gradient);
     let (op, ..) = undefined(&x, || x.to_dtype(DType::I32)?.to_dtype(DType::F64)?.sum_all());
     assert_eq!(op, "to_dtype[i32]");
     // Beside a way of something else.
