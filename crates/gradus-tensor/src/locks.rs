@@ -10,7 +10,7 @@ use gradus_backend::{Buffer, Error, ErrorKind, Result, View, ViewMut};
 use smallvec::SmallVec;
 
 use crate::Tensor;
-use crate::autograd::{note_access, notes_access};
+use crate::autograd::{ask, note_access, notes_access};
 use crate::storage::WriteGuard;
 
 /// Views of an operation's inputs.
@@ -94,6 +94,8 @@ impl<'a> Locks<'a> {
             tensors.iter().for_each(|t| note_access(t, false));
             written.iter().for_each(|t| note_access(t, true));
         }
+        // Before anything is locked: a graph may want a copy of what it needs.
+        written.iter().filter(|t| t.storage().is_guarded()).try_for_each(|t| ask(t, op))?;
         let mut locks = Locks { reads: SmallVec::new(), writes: SmallVec::new() };
         for (at, write, t) in order {
             if write {

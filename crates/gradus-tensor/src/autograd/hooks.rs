@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, Weak};
 use gradus_backend::{Error, ErrorKind, Result};
 
 use super::node::{Edge, Node};
+use super::packed::Packed;
 use crate::tensor::Spec;
 use crate::{Device, Tensor};
 
@@ -118,16 +119,16 @@ impl Hooks {
         Ok(())
     }
 
-    /// Whether a pass from `roots` may come by a hook.
+    /// Whether a pass from `roots` may come by a hook, or by what one has packed.
     pub(super) fn on_the_way<'a>(roots: impl Iterator<Item = &'a Edge>) -> bool {
-        if LIVE.load(Ordering::Relaxed) == 0 {
+        if LIVE.load(Ordering::Relaxed) == 0 && !Packed::any() {
             return false;
         }
         let mut seen = HashSet::new();
         let mut stack: Vec<&Arc<Node>> = roots.map(|e| &e.node).collect();
         while let Some(node) = stack.pop() {
             if seen.insert(node.seq) {
-                if node.hooks.get().is_some_and(|h| h.any()) {
+                if node.hooks.get().is_some_and(|h| h.any()) || Packed::any() && node.is_packed() {
                     return true;
                 }
                 stack.extend(node.inputs.iter().flatten().map(|e| &e.node));

@@ -10,10 +10,12 @@ mod custom;
 mod engine;
 mod functional;
 mod gradcheck;
+mod guarded;
 mod hooks;
 mod inspect;
 mod mode;
 mod node;
+mod packed;
 mod saved;
 
 pub(crate) use access::note_access;
@@ -22,12 +24,16 @@ pub use custom::{CustomOp, apply_custom};
 pub use engine::{BackwardOptions, Gradients, grad};
 pub use functional::{Tensors, hessian, hvp, jacobian, jvp, vjp};
 pub use gradcheck::{gradcheck, gradgradcheck};
+pub(crate) use guarded::{Guarded, ask};
 pub use hooks::Hook;
 pub use inspect::{GraphStats, OpStats};
-pub(crate) use mode::notes_access;
-pub use mode::{GradModeGuard, enable_grad, is_grad_enabled, no_grad};
+pub use mode::{
+    GradModeGuard, allow_mutation_on_saved_tensors, enable_grad, is_grad_enabled, no_grad, strict, strict_inplace,
+};
+pub(crate) use mode::{guards_saved, notes_access};
 pub(crate) use node::Edge;
 pub use node::Node;
+pub use packed::{SavedTensorsHooks, saved_tensors_hooks};
 pub use saved::Context;
 pub use saved::Keep;
 pub(crate) use saved::Saved;

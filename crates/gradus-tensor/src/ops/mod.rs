@@ -62,7 +62,7 @@ use gradus_backend::{Backend, DType, Error, ErrorKind, Layout, Result, Shape, Vi
 use smallvec::SmallVec;
 
 pub use crate::autograd::Context;
-use crate::autograd::{Edge, Node, is_grad_enabled};
+use crate::autograd::{Edge, Node, Saved, guards_saved, is_grad_enabled};
 use crate::locks::with_read;
 pub use crate::tensor::Spec;
 use crate::{Device, Storage, Tensor};
@@ -215,7 +215,7 @@ pub(crate) fn apply<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Resul
     let versions = if records(inputs) { Some(versions(inputs)) } else { None };
     let results = run(device, &specs, inputs, |b, x, y| op.forward(b, x, y))?;
     match versions {
-        Some(versions) => Ok(record(op, inputs, &versions, results, specs)),
+        Some(versions) => record(op, inputs, &versions, results, specs),
         None => Ok(results),
     }
 }
@@ -230,7 +230,7 @@ pub(crate) fn apply_one<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> R
     }
     let versions = versions(inputs);
     let result = run_one(device, &specs[0], inputs, |b, x, y| op.forward(b, x, y))?;
-    Ok(record(op, inputs, &versions, SmallVec::from_buf([result]), specs).swap_remove(0))
+    Ok(record(op, inputs, &versions, SmallVec::from_buf([result]), specs)?.swap_remove(0))
 }
 
 /// Whether an operation on these inputs is recorded.
@@ -250,16 +250,21 @@ fn record<O: Operation + Into<Op>>(
     versions: &[u64],
     results: SmallVec<[Tensor; 1]>,
     specs: Outputs,
-) -> SmallVec<[Tensor; 1]> {
+) -> Result<SmallVec<[Tensor; 1]>> {
     let carries = |i: usize| specs[i].dtype.is_float() && op.differentiable(i);
     if !(0..specs.len()).any(carries) {
-        return results;
+        return Ok(results);
     }
     let needs: SmallVec<[bool; 4]> = inputs.iter().map(|t| t.requires_grad()).collect();
     let carries: SmallVec<[bool; 2]> = (0..specs.len()).map(carries).collect();
-    let node = Node::record_kept(op.keeps(&needs), op.into(), inputs, versions, &results, specs);
+    let mut saved = Saved::new(op.keeps(&needs), inputs, versions, &results);
+    if guards_saved() {
+        saved = saved.guard(op.name(), inputs, versions)?;
+    }
+    let node = Node::record(op.into(), inputs, specs, saved);
     let tracked = results.into_iter().zip(carries).enumerate();
-    tracked.map(|(i, (t, c))| if c { t.with_edge(Some(Edge { node: node.clone(), output: i })) } else { t }).collect()
+    let edge = |i: usize| Some(Edge { node: node.clone(), output: i });
+    Ok(tracked.map(|(i, (t, c))| if c { t.with_edge(edge(i)) } else { t }).collect())
 }
 
 /// Records a view: the input's storage under another layout. No kernel runs.
@@ -270,7 +275,8 @@ pub(crate) fn apply_view<O: Operation + Into<Op>>(op: O, input: &Tensor, layout:
         return view;
     }
     let specs = one(*layout.shape(), input.dtype());
-    let node = Node::record_kept(op.keeps(&[true]), op.into(), &[input], &[0], std::slice::from_ref(&view), specs);
+    let saved = if guards_saved() { Saved::guarded_view(op.name(), input) } else { Saved::default() };
+    let node = Node::record(op.into(), &[input], specs, saved);
     view.with_edge(Some(Edge { node, output: 0 }))
 }
 
@@ -313,20 +319,6 @@ fn run(
         Tensor::from_parts(Arc::new(Storage::new(device.clone(), buffer)), layout, s.dtype, None)
     };
     Ok(outputs.into_iter().zip(specs).map(tensor).collect())
-}
-
-impl Node {
-    #[track_caller]
-    fn record_kept(
-        keep: Keep,
-        op: Op,
-        inputs: &[&Tensor],
-        versions: &[u64],
-        outputs: &[Tensor],
-        specs: Outputs,
-    ) -> Arc<Node> {
-        Node::record(op, inputs, specs, crate::autograd::Saved::new(keep, inputs, versions, outputs))
-    }
 }
 
 /// The device that all inputs share.
