@@ -10,7 +10,7 @@ use super::access::{Access, Watch};
 use super::engine::{edges_across, grad_of_edges};
 use super::functional::{Tensors, give};
 use super::mode::{GUARDS, PACK, among, set_among};
-use super::node::{Edge, Node, next_seq, spec};
+use super::node::{Edge, Node, next_seq};
 use super::{BackwardOptions, Context, Saved, enable_grad, guards_saved, is_grad_enabled};
 use crate::ops::{Grads, Rule, same_device};
 use crate::tensor::Spec;
@@ -73,6 +73,7 @@ fn run<O: Tensors>(
     if !inputs.is_empty() {
         same_device("checkpoint", inputs)?;
     }
+    inputs.iter().try_for_each(|t| t.check_current("checkpoint"))?;
     let versions: SmallVec<[u64; 4]> = inputs.iter().map(|t| t.storage().version()).collect();
     let start = generator.clone();
     let watch = Watch::new();
@@ -90,10 +91,9 @@ fn run<O: Tensors>(
         return give("checkpoint", plain);
     }
     let kept = inputs.iter().enumerate().map(|(i, &t)| (i, t.clone(), versions[i]));
-    let edges = inputs.iter().map(|t| (t.edge().cloned(), spec(t)));
-    let (specs, device) = (plain.iter().map(spec).collect(), plain[0].device().clone());
-    let behind: Vec<(Option<Edge>, Spec)> =
-        edges.chain(captured.iter().map(|e| (Some(e.clone()), e.node.outputs[e.output]))).collect();
+    let (specs, device) = (plain.iter().map(Tensor::spec).collect(), plain[0].device().clone());
+    let behind: Vec<Option<Edge>> =
+        inputs.iter().map(|t| t.edge().cloned()).chain(captured.iter().cloned().map(Some)).collect();
     let again = Box::new(move |x: &[Tensor]| Ok(f(x, &mut start.clone())?.into_tensors()));
     let mut saved = Saved::with_versions(kept, []);
     if guards_saved() {
@@ -104,7 +104,7 @@ fn run<O: Tensors>(
     let node = Node::rule(rule, behind, specs, device, saved);
     let edge = |i: usize| Edge { node: node.clone(), output: i };
     let results = plain.iter().zip(&tracked).enumerate();
-    give("checkpoint", results.map(|(i, (t, &on))| if on { t.with_edge(Some(edge(i))) } else { t.clone() }).collect())
+    give("checkpoint", results.map(|(i, (t, &on))| if on { t.with_edge(edge(i)) } else { t.clone() }).collect())
 }
 
 /// The accesses, none of which wrote into what outlives the region: the second run would write again.
@@ -218,7 +218,7 @@ impl Rule for Checkpoint {
             e.note(format!("checkpoint was recorded at {}", node.location))
                 .help("it must be a function of its inputs and of captured values that do not change")
         };
-        let same = |(t, want): (&Tensor, &Spec)| spec(t) == *want;
+        let same = |(t, want): (&Tensor, &Spec)| t.spec() == *want;
         if region.outputs.len() != node.outputs.len() || !region.outputs.iter().zip(&node.outputs).all(same) {
             return Err(changed("gave outputs of other shapes or dtypes"));
         }

@@ -12,7 +12,6 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use gradus_backend::{DType, Error, ErrorKind, Result};
 
 use super::mode::{self, COPY_ON_WRITE, PACK, REFUSE_WRITES, STRICT};
-use super::node::spec;
 use super::packed::Packed;
 use super::saved::{SavedTensor, Which, overwritten};
 use crate::tensor::Spec;
@@ -86,7 +85,7 @@ impl Guarded {
         for SavedTensor { what, tensor, version } in values {
             let value = if packs {
                 let packed = Packed::new(op, location, what, &tensor, version)?;
-                Value::Packed { packed, spec: spec(&tensor), version }
+                Value::Packed { packed, spec: tensor.spec(), version }
             } else {
                 if asks {
                     places.push((made.slots.len(), (tensor.storage().clone(), tensor.byte_span())));
@@ -161,7 +160,7 @@ struct Snapshot {
 impl Snapshot {
     fn new(t: &Tensor, version: u64) -> Self {
         let storage = Arc::downgrade(t.storage());
-        Snapshot { storage, version, bytes: t.byte_span(), spec: spec(t), device: t.device().clone() }
+        Snapshot { storage, version, bytes: t.byte_span(), spec: t.spec(), device: t.device().clone() }
     }
 }
 

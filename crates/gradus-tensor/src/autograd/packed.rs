@@ -12,7 +12,7 @@ use gradus_backend::{Error, ErrorKind, Result};
 
 use super::access::Watch;
 use super::mode::{self, GradModeGuard, PACK, plain};
-use super::node::{Node, spec};
+use super::node::Node;
 use super::saved::{Which, overwritten};
 use crate::storage::next_epoch;
 use crate::tensor::Spec;
@@ -182,7 +182,7 @@ impl Packed {
         };
         let accesses = watch.finish();
         let t = result.map_err(|why| failed("unpack", op, what, recorded, &why))?.detach();
-        if spec(&t) != *want || *t.device() != node.device {
+        if t.spec() != *want || *t.device() != node.device {
             let m = format!("the unpack hook gave another shape, dtype or device for {what} of {op}");
             let e = Error::new(ErrorKind::Autograd, "saved_tensors_hooks", m);
             let e = t.describe(e.operand("packed", want.shape.dims(), want.dtype, &node.device), "unpacked");

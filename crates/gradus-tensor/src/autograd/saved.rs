@@ -129,15 +129,6 @@ impl Saved {
         Ok(self)
     }
 
-    /// [`guard`](Saved::guard) for a view, which keeps nothing.
-    #[cold]
-    #[track_caller]
-    pub(crate) fn guarded_view(op: &str, input: &Tensor) -> Self {
-        // Nothing is packed, so nothing fails.
-        let guarded = Guarded::new(op, [], &[input], &[input.storage().version()], vec![]);
-        Saved { values: SmallVec::new(), guarded: guarded.ok() }
-    }
-
     /// Whether a hook has packed one of the values.
     pub(super) fn is_packed(&self) -> bool {
         let slots = self.guarded.iter().flat_map(|g| &g.slots);
@@ -167,7 +158,7 @@ pub struct Context<'a> {
     pub(super) node: &'a Arc<Node>,
     pub(super) saved: Saved,
     /// For each input whether its gradient is wanted.
-    pub(super) needs: SmallVec<[bool; 3]>,
+    pub(super) needs: SmallVec<[bool; 8]>,
     pub(super) create_graph: bool,
     pub(super) read: Read,
 }
@@ -197,9 +188,13 @@ impl Context<'_> {
         self.node.inputs.len()
     }
 
-    /// Shape and dtype of input `i`.
-    pub fn input_spec(&self, i: usize) -> Spec {
-        self.node.input_specs[i]
+    /// Shape and dtype of input `i`. Errors for one that requires no gradient.
+    pub fn input_spec(&self, i: usize) -> Result<Spec> {
+        let edge = self.node.inputs.get(i).and_then(Option::as_ref);
+        edge.map(|e| *e.spec()).ok_or_else(|| {
+            let m = format!("{} knows nothing of its input {i}, which requires no gradient", self.node.name());
+            Error::new(ErrorKind::Autograd, "backward", m)
+        })
     }
 
     /// Input `i` as it was; an error if it was overwritten since.
@@ -211,7 +206,7 @@ impl Context<'_> {
     pub fn output(&self, i: usize) -> Result<Tensor> {
         let t = self.find(Which::Output(i))?;
         let edge = Edge { node: self.node.clone(), output: i };
-        Ok(if self.create_graph && t.dtype().is_float() { t.with_edge(Some(edge)) } else { t })
+        Ok(if self.create_graph && t.dtype().is_float() { t.with_edge(edge) } else { t })
     }
 
     fn find(&self, what: Which) -> Result<Tensor> {
@@ -241,10 +236,11 @@ impl Context<'_> {
             kept => kept.kept().ok_or_else(|| Error::new(ErrorKind::Autograd, "backward", "the value is not kept"))?,
         };
         self.check(what, &t, version)?;
-        let t = match what {
-            Which::Input(i) => t.with_edge(self.node.inputs.get(i).cloned().flatten()),
-            Which::Output(_) | Which::Read => t,
+        let edge = match what {
+            Which::Input(i) => self.node.inputs.get(i).and_then(Option::as_ref),
+            Which::Output(_) | Which::Read => None,
         };
+        let t = edge.map_or_else(|| t.clone(), |e| t.with_edge(e.clone()));
         self.read.guarded.borrow_mut().push((what, t.clone(), version));
         Ok(t)
     }
