@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use super::hooks::Hooks;
 use super::node::{Edge, Node};
 use super::saved::Context;
+use super::waiting::{self, address, unchanged};
 use super::{enable_grad, no_grad};
 use crate::Tensor;
 use crate::tensor::Spec;
@@ -119,19 +120,10 @@ impl Tensor {
     pub fn backward_with(&self, options: BackwardOptions) -> Result<Gradients> {
         let root = root(self)?;
         let seed = seed(self)?;
-        let mut found = Gradients::default();
-        run(
-            vec![(root, seed)],
-            options,
-            0,
-            |_| true,
-            |node, output, g| {
-                if node.is_leaf() {
-                    found.0.insert((node.seq, output), g.clone());
-                }
-            },
-        )?;
-        Ok(found)
+        let found = run(vec![(root, seed)], options, 0, |_| true, |node, _| node.is_leaf())?;
+        let mut found: HashMap<_, _> = found.into_iter().collect();
+        separate(found.values_mut(), &[], options)?;
+        Ok(Gradients(found))
     }
 }
 
@@ -166,7 +158,25 @@ pub fn grad(
         })?;
         targets.push(edge);
     }
-    grad_of_edges(roots, &targets, options, 0)
+    own_grad_of_edges(roots, &targets, options, 0)
+}
+
+/// [`grad_of_edges`] for the user: each gradient is memory of its own.
+pub(super) fn own_grad_of_edges(
+    roots: Vec<(Edge, Tensor)>,
+    targets: &[&Edge],
+    options: BackwardOptions,
+    boundary: u64,
+) -> Result<Vec<Option<Tensor>>> {
+    let seeds: Vec<usize> = roots.iter().map(|(_, seed)| address(seed.storage())).collect();
+    let mut found = grad_of_edges(roots, targets, options, boundary)?;
+    separate(found.iter_mut().flatten(), &seeds, options)?;
+    Ok(found)
+}
+
+fn separate<'a>(found: impl Iterator<Item = &'a mut Tensor>, seeds: &[usize], options: BackwardOptions) -> Result<()> {
+    let _mode = if options.create_graph { enable_grad() } else { no_grad() };
+    waiting::separate(found, seeds, options.create_graph)
 }
 
 /// A seed has the shape, dtype and device of its output.
@@ -192,18 +202,9 @@ pub(super) fn grad_of_edges(
     let targets: Vec<(u64, usize)> = targets.iter().map(|e| key(e)).collect();
     let needed = reaching(&roots, &targets, boundary);
     let wanted: HashSet<(u64, usize)> = targets.iter().copied().collect();
-    let mut found: HashMap<(u64, usize), Tensor> = HashMap::new();
-    run(
-        roots,
-        options,
-        boundary,
-        |node| needed.contains(&node.seq),
-        |node, output, g| {
-            if wanted.contains(&(node.seq, output)) {
-                found.insert((node.seq, output), g.clone());
-            }
-        },
-    )?;
+    let passes = |node: &Node| needed.contains(&node.seq);
+    let found = run(roots, options, boundary, passes, |node, output| wanted.contains(&(node.seq, output)))?;
+    let found: HashMap<(u64, usize), Tensor> = found.into_iter().collect();
     Ok(targets.iter().map(|k| found.get(k).cloned()).collect())
 }
 
@@ -270,6 +271,8 @@ fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)], boundary: u64) -
 struct Pending {
     node: Arc<Node>,
     grads: SmallVec<[Option<Tensor>; 1]>,
+    /// Those of the gradients' storages when they arrived.
+    versions: SmallVec<[u64; 1]>,
 }
 
 /// The nodes that wait for gradients, the last recorded first.
@@ -284,16 +287,24 @@ impl Queue {
     fn send(&mut self, edge: &Edge, g: Tensor) -> Result<()> {
         match self.pending.entry(edge.node.seq) {
             Entry::Occupied(mut waiting) => {
-                let slot = &mut waiting.get_mut().grads[edge.output];
-                *slot = Some(match slot.take() {
-                    Some(sum) => sum.add(&g)?,
+                let Pending { grads, versions, .. } = waiting.get_mut();
+                let (slot, version) = (&mut grads[edge.output], &mut versions[edge.output]);
+                let g = match slot.take() {
+                    Some(sum) => {
+                        unchanged(&edge.node, edge.output, &sum, *version)?;
+                        sum.add(&g)?
+                    }
                     None => g,
-                });
+                };
+                *version = g.storage().version();
+                *slot = Some(g);
             }
             Entry::Vacant(place) => {
                 let mut grads = SmallVec::from_elem(None, edge.node.outputs.len());
+                let mut versions = SmallVec::from_elem(0, edge.node.outputs.len());
+                versions[edge.output] = g.storage().version();
                 grads[edge.output] = Some(g);
-                place.insert(Pending { node: edge.node.clone(), grads });
+                place.insert(Pending { node: edge.node.clone(), grads, versions });
                 self.order.push(edge.node.seq);
             }
         }
@@ -321,26 +332,32 @@ impl Hasher for SeqHasher {
     }
 }
 
-/// Runs the graph backwards from `roots`. `wanted` says which nodes take part; `visit` sees the complete gradient of each
-/// output that one arrived for. Nodes numbered up to `boundary` pass nothing on.
+/// Runs the graph backwards from `roots`. `wanted` says which nodes take part, and `asked` for which outputs the complete
+/// gradient is given, if one arrived. Nodes numbered up to `boundary` pass nothing on.
 fn run(
     roots: Vec<(Edge, Tensor)>,
     options: BackwardOptions,
     boundary: u64,
     wanted: impl Fn(&Node) -> bool,
-    mut visit: impl FnMut(&Node, usize, &Tensor),
-) -> Result<()> {
+    asked: impl Fn(&Node, usize) -> bool,
+) -> Result<Vec<((u64, usize), Tensor)>> {
     let _mode = if options.create_graph { enable_grad() } else { no_grad() };
     // A hook may fail for reasons of its own: the graph is then as it was.
     let hooked = Hooks::on_the_way(roots.iter().map(|r| &r.0));
     let mut done: Vec<Arc<Node>> = vec![];
+    let mut found: Vec<(Arc<Node>, usize, Tensor, u64)> = vec![];
     let mut queue = Queue::default();
     for (edge, g) in roots {
         if wanted(&edge.node) {
             queue.send(&edge, g)?;
         }
     }
-    while let Some(Pending { node, mut grads }) = queue.pop() {
+    while let Some(Pending { node, mut grads, versions }) = queue.pop() {
+        for (output, (g, &version)) in grads.iter().zip(&versions).enumerate() {
+            if let Some(g) = g {
+                unchanged(&node, output, g, version)?;
+            }
+        }
         let inside = node.seq > boundary;
         let hooks = node.hooks.get().filter(|_| hooked && inside);
         let op = node.op.as_ref().filter(|_| inside);
@@ -351,21 +368,21 @@ fn run(
             hooks.before(&node, &mut grads, op.is_some())?;
         }
         for (output, g) in grads.iter().enumerate() {
-            if let Some(g) = g {
-                visit(&node, output, g);
+            if let Some(g) = g.as_ref().filter(|_| asked(&node, output)) {
+                found.push((node.clone(), output, g.clone(), g.storage().version()));
             }
         }
         let Some(op) = op else { continue };
         let saved = node.take_saved(options.retain_graph || hooked)?;
         let ctx = Context { node: &node, saved, needs, create_graph: options.create_graph, read: Default::default() };
-        let mut found = op.vjp(&ctx, &grads)?;
+        let mut behind = op.vjp(&ctx, &grads)?;
         ctx.check_read()?;
         if let Some(hooks) = hooks {
-            found.iter_mut().enumerate().filter(|(i, _)| !ctx.needs(*i)).for_each(|(_, g)| *g = None);
-            hooks.after(&node, &mut found, &grads, |i| ctx.needs(i))?;
+            behind.iter_mut().enumerate().filter(|(i, _)| !ctx.needs(*i)).for_each(|(_, g)| *g = None);
+            hooks.after(&node, &mut behind, &grads, |i| ctx.needs(i))?;
         }
         drop(grads);
-        for (i, g) in found.into_iter().enumerate() {
+        for (i, g) in behind.into_iter().enumerate() {
             let (Some(g), true, Some(edge)) = (g, ctx.needs(i), &node.inputs[i]) else { continue };
             check(&node, i, edge.spec(), &g)?;
             queue.send(edge, g)?;
@@ -375,8 +392,10 @@ fn run(
             done.push(node);
         }
     }
+    // What was found early may have waited long.
+    found.iter().try_for_each(|(node, output, g, version)| unchanged(node, *output, g, *version))?;
     done.iter().for_each(|node| node.free());
-    Ok(())
+    Ok(found.into_iter().map(|(node, output, g, _)| ((node.seq, output), g)).collect())
 }
 
 /// A gradient has the shape, dtype and device of its input: a bug in a rule must not become a wrong number.

@@ -17,6 +17,7 @@ mod mode;
 mod node;
 mod packed;
 mod saved;
+mod waiting;
 
 pub(crate) use access::note_access;
 pub use checkpoint::{checkpoint, checkpoint_with};
