@@ -53,11 +53,6 @@ impl Tensor {
         Arc::into_inner(self.0)
     }
 
-    /// Whether nobody else holds this tensor or its storage.
-    pub(crate) fn is_sole(&self) -> bool {
-        Arc::strong_count(&self.0) == 1 && Arc::strong_count(&self.0.storage) == 1
-    }
-
     /// The same values and storage at another place in the graph, of a node that saw the storage as it is now.
     pub(crate) fn with_edge(&self, edge: Edge) -> Self {
         let mut t = self.clone();
@@ -100,6 +95,11 @@ impl Tensor {
         Err(e
             .note(format!("{} wrote at {}", write.op, write.location))
             .help("use the written values without their past: x.detach(); or write into a copy"))
+    }
+
+    /// Whether this is the only handle to the tensor, and the only tensor over its storage.
+    pub(crate) fn is_unshared(&self) -> bool {
+        Arc::strong_count(&self.0) == 1 && Arc::strong_count(&self.0.storage) == 1
     }
 
     /// What this tensor is.

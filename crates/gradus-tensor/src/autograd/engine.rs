@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use super::hooks::Hooks;
 use super::node::{Edge, Node};
 use super::saved::Context;
-use super::waiting::{self, address, unchanged};
+use super::waiting::{self, address, all_unchanged, unchanged};
 use super::{enable_grad, no_grad};
 use crate::Tensor;
 use crate::tensor::Spec;
@@ -352,12 +352,8 @@ fn run(
             queue.send(&edge, g)?;
         }
     }
-    while let Some(Pending { node, mut grads, versions }) = queue.pop() {
-        for (output, (g, &version)) in grads.iter().zip(&versions).enumerate() {
-            if let Some(g) = g {
-                unchanged(&node, output, g, version)?;
-            }
-        }
+    while let Some(Pending { node, mut grads, mut versions }) = queue.pop() {
+        all_unchanged(&node, &grads, &versions)?;
         let inside = node.seq > boundary;
         let hooks = node.hooks.get().filter(|_| hooked && inside);
         let op = node.op.as_ref().filter(|_| inside);
@@ -366,6 +362,7 @@ fn run(
         let op = op.filter(|_| needs.contains(&true));
         if let Some(hooks) = hooks {
             hooks.before(&node, &mut grads, op.is_some())?;
+            versions = grads.iter().map(|g| g.as_ref().map_or(0, |g| g.storage().version())).collect();
         }
         for (output, g) in grads.iter().enumerate() {
             if let Some(g) = g.as_ref().filter(|_| asked(&node, output)) {
@@ -376,7 +373,9 @@ fn run(
         let saved = node.take_saved(options.retain_graph || hooked)?;
         let ctx = Context { node: &node, saved, needs, create_graph: options.create_graph, read: Default::default() };
         let mut behind = op.vjp(&ctx, &grads)?;
+        // Another thread may have written while it was computed.
         ctx.check_read()?;
+        all_unchanged(&node, &grads, &versions)?;
         if let Some(hooks) = hooks {
             behind.iter_mut().enumerate().filter(|(i, _)| !ctx.needs(*i)).for_each(|(_, g)| *g = None);
             hooks.after(&node, &mut behind, &grads, |i| ctx.needs(i))?;

@@ -17,6 +17,17 @@ pub(super) fn unchanged(node: &Node, output: usize, g: &Tensor, version: u64) ->
     if g.storage().version() == version { Ok(()) } else { changed(node, output, g, version) }
 }
 
+/// [`unchanged`] for all outputs that a gradient arrived for.
+#[inline]
+pub(super) fn all_unchanged(node: &Node, grads: &[Option<Tensor>], versions: &[u64]) -> Result<()> {
+    for (output, (g, &version)) in grads.iter().zip(versions).enumerate() {
+        if let Some(g) = g {
+            unchanged(node, output, g, version)?;
+        }
+    }
+    Ok(())
+}
+
 #[cold]
 fn changed(node: &Node, output: usize, g: &Tensor, version: u64) -> Result<()> {
     let Some(write) = g.storage().overwritten(version, &g.byte_span()) else { return Ok(()) };
@@ -39,7 +50,7 @@ pub(super) fn separate<'a>(
         let shared = if create_graph {
             seeds.contains(&address(g.storage())) || !seen.insert(address(g.storage()))
         } else {
-            !g.is_sole()
+            !g.is_unshared()
         };
         if shared {
             *g = g.copy()?;
