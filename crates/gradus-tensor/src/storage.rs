@@ -82,7 +82,13 @@ struct WriteLog {
 
 impl Storage {
     pub(crate) fn new(device: Device, buffer: Buffer) -> Self {
-        Storage { device, buffer: RwLock::new(buffer), version: AtomicU64::new(0), log: Mutex::default(), needed: OnceLock::new() }
+        Storage {
+            device,
+            buffer: RwLock::new(buffer),
+            version: AtomicU64::new(0),
+            log: Mutex::default(),
+            needed: OnceLock::new(),
+        }
     }
 
     /// The device that the bytes live on.

@@ -61,9 +61,10 @@ fn values_on_the_host_on_disk_and_in_half_precision_give_the_gradient() {
         Ok((path, shape, dtype))
     };
     let y = {
-        let _guard = saved_tensors_hooks(to_disk, move |(path, shape, dtype): &(std::path::PathBuf, Vec<usize>, DType)| {
-            Tensor::from_bytes(&std::fs::read(path).map_err(io)?, shape, *dtype, &cpu())
-        });
+        let _guard =
+            saved_tensors_hooks(to_disk, move |(path, shape, dtype): &(std::path::PathBuf, Vec<usize>, DType)| {
+                Tensor::from_bytes(&std::fs::read(path).map_err(io)?, shape, *dtype, &cpu())
+            });
         f()
     };
     assert_eq!(gradient(&y, &x).unwrap(), want);
@@ -178,13 +179,16 @@ fn pack_sees_where_a_value_comes_from_and_the_last_guard_counts() {
     drop(outer);
     let y = y.mul(&x).unwrap();
     let seen = log.borrow().clone();
-    assert_eq!(seen, [
-        ("outer", true, true),
-        ("outer", true, true),
-        ("inner", false, true),
-        // The result, which has no graph yet.
-        ("outer", true, false),
-    ]);
+    assert_eq!(
+        seen,
+        [
+            ("outer", true, true),
+            ("outer", true, true),
+            ("inner", false, true),
+            // The result, which has no graph yet.
+            ("outer", true, false),
+        ]
+    );
     gradient(&y, &x).unwrap();
     // Guards may end in any order.
     let first = saved_tensors_hooks(note("first"), |t: &Tensor| Ok(t.clone()));
@@ -213,7 +217,10 @@ fn what_unpack_gives_is_checked() {
         let e = y.backward().unwrap_err();
         assert_eq!(e.kind(), &ErrorKind::Autograd);
         let text = e.to_string();
-        assert!(text.contains("input 0 of square") && text.contains("saved_hooks.rs") && text.contains("help"), "{text}");
+        assert!(
+            text.contains("input 0 of square") && text.contains("saved_hooks.rs") && text.contains("help"),
+            "{text}"
+        );
         text
     };
     assert!(run(|t| t.reshape([1, 2])).contains("another shape, dtype or device"));
@@ -238,9 +245,13 @@ fn hooks_that_fail_change_nothing() {
     let works = Arc::new(Mutex::new(false));
     let state = works.clone();
     let y = {
-        let _guard = saved_tensors_hooks(to_host, move |h| {
-            if *state.lock().unwrap() { from_host(h) } else { Err(fail("the well")) }
-        });
+        let _guard =
+            saved_tensors_hooks(
+                to_host,
+                move |h| {
+                    if *state.lock().unwrap() { from_host(h) } else { Err(fail("the well")) }
+                },
+            );
         x.square().unwrap()
     };
     let z = y.exp().unwrap().mul(&y).unwrap().sum_all().unwrap();
@@ -291,10 +302,13 @@ fn changed_packed_values_are_caught() {
     assert_caught(gradient(&y, &x));
     // Not given back, but read by unpack.
     let y = {
-        let _guard = saved_tensors_hooks(|t| t.to_dtype(DType::F32), |p| {
-            p.fill_(0.0)?;
-            p.to_dtype(DType::F64)
-        });
+        let _guard = saved_tensors_hooks(
+            |t| t.to_dtype(DType::F32),
+            |p| {
+                p.fill_(0.0)?;
+                p.to_dtype(DType::F64)
+            },
+        );
         x.mul(&f64s(&[5.0, 6.0], &[2])).unwrap()
     };
     // The first pass reads what the hook itself made of it; the second what the first has left.

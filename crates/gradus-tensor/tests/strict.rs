@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{f64s, randn};
-use gradus_tensor::backend::AdamParams;
 use gradus_tensor::autograd::{allow_mutation_on_saved_tensors, checkpoint, strict, strict_inplace};
+use gradus_tensor::backend::AdamParams;
 use gradus_tensor::{BackwardOptions, Error, ErrorKind, Result, Tensor, grad, no_grad};
 
 const ADAM: AdamParams =
@@ -86,9 +86,12 @@ fn strict_looks_at_bytes_and_at_every_kind_of_node() {
     let cases: [(&str, Box<Of>); 4] = [
         ("add", Box::new(|x, c| x.add(&c.narrow(0, 0, 2).unwrap()).unwrap())),
         ("cat", Box::new(|x, c| Tensor::cat(&[x, &c.narrow(0, 0, 2).unwrap()], 0).unwrap())),
-        ("passes", Box::new(move |x, c| {
-            gradus_tensor::apply_custom(&custom, &[x, &c.narrow(0, 0, 2).unwrap()]).unwrap().swap_remove(0)
-        })),
+        (
+            "passes",
+            Box::new(move |x, c| {
+                gradus_tensor::apply_custom(&custom, &[x, &c.narrow(0, 0, 2).unwrap()]).unwrap().swap_remove(0)
+            }),
+        ),
         // Of a view, the bytes behind it.
         ("reshape", Box::new(|x, _| x.reshape([2, 1]).unwrap())),
     ];

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use super::hooks::Hooks;
 use super::node::{Edge, Node};
 use super::saved::Context;
-use super::waiting::{self, address, all_unchanged, unchanged};
+use super::waiting::{Found, all_unchanged, give, unchanged};
 use super::{enable_grad, no_grad};
 use crate::Tensor;
 use crate::tensor::Spec;
@@ -120,10 +120,7 @@ impl Tensor {
     pub fn backward_with(&self, options: BackwardOptions) -> Result<Gradients> {
         let root = root(self)?;
         let seed = seed(self)?;
-        let found = run(vec![(root, seed)], options, 0, |_| true, |node, _| node.is_leaf())?;
-        let mut found: HashMap<_, _> = found.into_iter().collect();
-        separate(found.values_mut(), &[], options)?;
-        Ok(Gradients(found))
+        run(vec![(root, seed)], options, 0, |_| true, |node, _| node.is_leaf()).map(Gradients)
     }
 }
 
@@ -158,25 +155,7 @@ pub fn grad(
         })?;
         targets.push(edge);
     }
-    own_grad_of_edges(roots, &targets, options, 0)
-}
-
-/// [`grad_of_edges`] for the user: each gradient is memory of its own.
-pub(super) fn own_grad_of_edges(
-    roots: Vec<(Edge, Tensor)>,
-    targets: &[&Edge],
-    options: BackwardOptions,
-    boundary: u64,
-) -> Result<Vec<Option<Tensor>>> {
-    let seeds: Vec<usize> = roots.iter().map(|(_, seed)| address(seed.storage())).collect();
-    let mut found = grad_of_edges(roots, targets, options, boundary)?;
-    separate(found.iter_mut().flatten(), &seeds, options)?;
-    Ok(found)
-}
-
-fn separate<'a>(found: impl Iterator<Item = &'a mut Tensor>, seeds: &[usize], options: BackwardOptions) -> Result<()> {
-    let _mode = if options.create_graph { enable_grad() } else { no_grad() };
-    waiting::separate(found, seeds, options.create_graph)
+    grad_of_edges(roots, &targets, options, 0)
 }
 
 /// A seed has the shape, dtype and device of its output.
@@ -204,8 +183,10 @@ pub(super) fn grad_of_edges(
     let wanted: HashSet<(u64, usize)> = targets.iter().copied().collect();
     let passes = |node: &Node| needed.contains(&node.seq);
     let found = run(roots, options, boundary, passes, |node, output| wanted.contains(&(node.seq, output)))?;
-    let found: HashMap<(u64, usize), Tensor> = found.into_iter().collect();
-    Ok(targets.iter().map(|k| found.get(k).cloned()).collect())
+    let mut given = HashSet::new();
+    let _mode = enable_grad();
+    let give = |k| found.get(k).map(|g| if given.insert(k) { Ok(g.clone()) } else { g.copy() }).transpose();
+    targets.iter().map(give).collect()
 }
 
 /// The edges that lead from `roots` to nodes numbered up to `boundary`, each once, in the order of recording. Nothing
@@ -340,12 +321,13 @@ fn run(
     boundary: u64,
     wanted: impl Fn(&Node) -> bool,
     asked: impl Fn(&Node, usize) -> bool,
-) -> Result<Vec<((u64, usize), Tensor)>> {
+) -> Result<HashMap<(u64, usize), Tensor>> {
     let _mode = if options.create_graph { enable_grad() } else { no_grad() };
     // A hook may fail for reasons of its own: the graph is then as it was.
     let hooked = Hooks::on_the_way(roots.iter().map(|r| &r.0));
     let mut done: Vec<Arc<Node>> = vec![];
-    let mut found: Vec<(Arc<Node>, usize, Tensor, u64)> = vec![];
+    let mut found: Vec<Found> = vec![];
+    let seeds: Vec<_> = roots.iter().map(|(_, seed)| Arc::as_ptr(seed.storage())).collect();
     let mut queue = Queue::default();
     for (edge, g) in roots {
         if wanted(&edge.node) {
@@ -366,7 +348,7 @@ fn run(
         }
         for (output, g) in grads.iter().enumerate() {
             if let Some(g) = g.as_ref().filter(|_| asked(&node, output)) {
-                found.push((node.clone(), output, g.clone(), g.storage().version()));
+                found.push(Found { node: node.clone(), output, gradient: g.clone(), version: versions[output] });
             }
         }
         let Some(op) = op else { continue };
@@ -391,10 +373,9 @@ fn run(
             done.push(node);
         }
     }
-    // What was found early may have waited long.
-    found.iter().try_for_each(|(node, output, g, version)| unchanged(node, *output, g, *version))?;
+    let given = give(found, &seeds, options.create_graph)?;
     done.iter().for_each(|node| node.free());
-    Ok(found.into_iter().map(|(node, output, g, _)| ((node.seq, output), g)).collect())
+    Ok(given)
 }
 
 /// A gradient has the shape, dtype and device of its input: a bug in a rule must not become a wrong number.

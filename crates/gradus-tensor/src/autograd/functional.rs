@@ -7,7 +7,7 @@
 
 use gradus_backend::{Error, ErrorKind, Result, Shape};
 
-use super::engine::{check_seed, edges_across, own_grad_of_edges};
+use super::engine::{check_seed, edges_across, grad_of_edges};
 use super::node::{Edge, next_seq};
 use super::{BackwardOptions, enable_grad, is_grad_enabled};
 use crate::Tensor;
@@ -117,7 +117,7 @@ fn pull(
     for t in targets {
         edges.push(t.edge().ok_or_else(|| Error::new(ErrorKind::Autograd, "vjp", "an input is not tracked"))?);
     }
-    let found = own_grad_of_edges(roots, &edges, options, 0)?;
+    let found = grad_of_edges(roots, &edges, options, 0)?;
     found.into_iter().zip(targets).map(|(g, t)| g.map_or_else(|| t.zeros_like(), Ok)).collect()
 }
 

@@ -126,8 +126,9 @@ impl Guarded {
             let m = format!("{op} was recorded as strict, and {} overwrote its {what}", write.op);
             let e = Error::new(ErrorKind::Autograd, "backward", m);
             let e = e.operand(&what.to_string(), input.spec.shape.dims(), input.spec.dtype, &input.device);
-            return Err(overwritten(e, op, self.location, &write, input.version)
-                .help("write before the forward pass or into a copy; outside of strict() only what is needed is checked"));
+            return Err(overwritten(e, op, self.location, &write, input.version).help(
+                "write before the forward pass or into a copy; outside of strict() only what is needed is checked",
+            ));
         }
         Ok(())
     }

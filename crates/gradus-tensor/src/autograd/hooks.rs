@@ -162,7 +162,9 @@ impl Shown {
             let m = format!("{} overwrote a gradient that a hook of {} was shown", write.op, node.name());
             let e = g.describe(Error::new(ErrorKind::Autograd, "hook", m), "gradient").note(recorded(node));
             let e = e.note(format!("{} wrote at {}", write.op, write.location));
-            return Err(e.help("it may be shared: give back a new tensor, Ok(Some(g.mul(2.0)?)) instead of g.mul_(2.0)?"));
+            return Err(
+                e.help("it may be shared: give back a new tensor, Ok(Some(g.mul(2.0)?)) instead of g.mul_(2.0)?")
+            );
         }
         Ok(())
     }

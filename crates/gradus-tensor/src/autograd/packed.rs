@@ -98,11 +98,8 @@ pub fn saved_tensors_hooks<P: Send + Sync + 'static>(
         Some(p) => unpack(p),
         None => Err(Error::new(ErrorKind::Autograd, "saved_tensors_hooks", "the hooks do not belong together")),
     };
-    let pair = Pair {
-        number,
-        pack: Box::new(move |t| Ok(Box::new(pack(t)?) as Box<Stowed>)),
-        unpack: Arc::new(unpack),
-    };
+    let pair =
+        Pair { number, pack: Box::new(move |t| Ok(Box::new(pack(t)?) as Box<Stowed>)), unpack: Arc::new(unpack) };
     PAIRS.with_borrow_mut(|pairs| pairs.push(Rc::new(pair)));
     SavedTensorsHooks { number, _mode: mode::set(PACK, true) }
 }
@@ -168,7 +165,8 @@ impl Packed {
         let Some(write) = kept.storage().overwritten(version, &kept.byte_span()) else { return Ok(packed) };
         let m = format!("{} overwrote {what} of {op} while it was packed", write.op);
         let e = kept.describe(Error::new(ErrorKind::Autograd, "saved_tensors_hooks", m), "value");
-        Err(overwritten(e, op, recorded, &write, version).help("a pack hook leaves its argument as it is: write into a copy"))
+        Err(overwritten(e, op, recorded, &write, version)
+            .help("a pack hook leaves its argument as it is: write into a copy"))
     }
 
     /// What the hook brings back, with the version of its storage.
@@ -186,7 +184,9 @@ impl Packed {
             let m = format!("the unpack hook gave another shape, dtype or device for {what} of {op}");
             let e = Error::new(ErrorKind::Autograd, "saved_tensors_hooks", m);
             let e = t.describe(e.operand("packed", want.shape.dims(), want.dtype, &node.device), "unpacked");
-            return Err(e.note(format!("{op} was recorded at {recorded}")).help("give back a tensor like the one packed"));
+            return Err(e
+                .note(format!("{op} was recorded at {recorded}"))
+                .help("give back a tensor like the one packed"));
         }
         let version = t.storage().version();
         let unchanged = |storage: &Storage, last: u64, bytes| match storage.overwritten_since(self.epoch, last, bytes) {

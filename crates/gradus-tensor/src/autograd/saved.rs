@@ -272,8 +272,6 @@ impl Context<'_> {
 
 /// The lines of an error that say who recorded a value at `version`, and who overwrote it.
 pub(super) fn overwritten(e: Error, op: &str, recorded: &Location<'_>, write: &Write, version: u64) -> Error {
-    e.note(format!("{op} was recorded at {recorded}")).note(format!(
-        "{} wrote at {} (version {version} then, {} now)",
-        write.op, write.location, write.version
-    ))
+    e.note(format!("{op} was recorded at {recorded}"))
+        .note(format!("{} wrote at {} (version {version} then, {} now)", write.op, write.location, write.version))
 }

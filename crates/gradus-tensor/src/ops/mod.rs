@@ -24,6 +24,7 @@ mod grid;
 mod grid_sample;
 mod index;
 mod inplace;
+mod inplace_index;
 mod interpolate;
 mod linear;
 mod loss;
