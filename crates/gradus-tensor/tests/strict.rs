@@ -208,6 +208,11 @@ fn an_optimiser_step_over_a_needed_parameter_changes_neither_it_nor_its_state() 
     };
     assert_says(&step().unwrap_err(), &["adam_step_"]);
     assert_eq!((values(&w), values(&m), values(&v)), (vec![3.0, 4.0], vec![0.0; 2], vec![0.0; 2]));
+    {
+        let _guard = no_grad();
+        assert_says(&w.prepare_write("mine_").unwrap_err(), &["mine_", "square"]);
+    }
+    assert!(w.prepare_write("mine_").unwrap_err().to_string().contains("leaf"));
     y.sum_all().unwrap().backward().unwrap();
     step().unwrap();
     assert!(values(&m)[0] != 0.0);
