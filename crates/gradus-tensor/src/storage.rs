@@ -28,6 +28,16 @@ pub(crate) fn next_epoch() -> u64 {
 }
 
 /// A buffer, its device, and the log of writes to it. Shared by all views of a tensor.
+///
+/// Users see the log, and never the bytes: these are copied in ([`Tensor::from_bytes`](crate::Tensor::from_bytes)) and out
+/// ([`Tensor::to_bytes`](crate::Tensor::to_bytes)), and changed by the operations that end in `_`.
+///
+/// ```compile_fail,E0624
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new().unwrap()));
+/// let x = Tensor::zeros([4], DType::F32, &device).unwrap();
+/// let bytes = x.storage().write(0..16, "mine", std::panic::Location::caller());
+/// ```
 #[derive(Debug)]
 pub struct Storage {
     device: Device,
@@ -107,7 +117,8 @@ impl Storage {
         self.buffer.read().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// The buffer, writable within `bytes`: the version is raised and the write logged.
+    /// The buffer, writable within `bytes`: the version is raised and the write logged. Graphs that
+    /// [need](Storage::needed) the bytes were asked before.
     pub(crate) fn write(
         &self,
         bytes: Range<usize>,
@@ -147,7 +158,7 @@ impl Storage {
         let mut needs = needs.lock().unwrap_or_else(|e| e.into_inner());
         let mut dead = vec![];
         if needs.list.len() >= needs.full {
-            // The list grows by half at least before the next search: a constant cost for each registration.
+            // The list doubles before the next search: a constant cost for each registration.
             needs.list.retain(|need| match need.by.upgrade() {
                 Some(by) => {
                     let stays = by.lies_in(need.slot, self);
