@@ -10,7 +10,7 @@ use gradus_backend::{Buffer, Error, ErrorKind, Result, View, ViewMut};
 use smallvec::SmallVec;
 
 use crate::Tensor;
-use crate::autograd::{Written, after_write, before_write, is_observed, note_access, notes_access};
+use crate::autograd::{Written, after_write, ask, before_write, is_observed, note_access, notes_access};
 use crate::storage::WriteGuard;
 
 /// Views of an operation's inputs.
@@ -107,6 +107,8 @@ impl<'a> Locks<'a> {
             tensors.iter().for_each(|t| note_access(t, false));
             written.iter().for_each(|t| note_access(t, true));
         }
+        // Before anything is locked: a graph may want a copy of what it needs.
+        written.iter().filter(|t| t.storage().is_guarded()).try_for_each(|t| ask(t, op))?;
         let before = if is_observed() { before_write(op, location, written, tensors)? } else { None };
         let observed = before.map(|before| (before, SmallVec::from_slice(written)));
         let mut locks = Locks { reads: SmallVec::new(), writes: SmallVec::new(), observed };

@@ -219,6 +219,8 @@ impl<R: Rule> Stepper<R> {
                 if gradient.device() != values.device() {
                     return refuse(ErrorKind::DeviceMismatch, "the gradient is on another device");
                 }
+                // A graph may insist on the old values: better before the first step than after some.
+                values.prepare_write(op)?;
                 // A gradient in the memory of a parameter would change while parameters are stepped.
                 let aliased = storages.contains_key(&Arc::as_ptr(gradient.storage()));
                 let gradient = if aliased { gradient.detach().copy()? } else { gradient.detach() };

@@ -16,6 +16,7 @@ use super::mode::refuse_inference;
 use super::node::{Edge, Node};
 use super::observe::Pass;
 use super::saved::Context;
+use super::waiting::{Found, all_unchanged, give, unchanged};
 use super::{enable_grad, no_grad};
 use crate::Tensor;
 use crate::tensor::Spec;
@@ -128,20 +129,7 @@ impl Tensor {
         refuse_inference("backward")?;
         let root = root(self)?;
         let seed = seed(self)?;
-        let mut found = Gradients::default();
-        run(
-            vec![(root, seed)],
-            options,
-            0,
-            |_| true,
-            |node, output, g| {
-                if node.is_leaf() {
-                    found.0.insert((node.seq, output), or_zero(node, output, g)?);
-                }
-                Ok(())
-            },
-        )?;
-        Ok(found)
+        run(vec![(root, seed)], options, 0, |_| true, |node, _| node.is_leaf()).map(Gradients)
     }
 }
 
@@ -204,38 +192,18 @@ pub(super) fn grad_of_edges(
     let targets: Vec<(u64, usize)> = targets.iter().map(|e| key(e)).collect();
     let needed = reaching(&roots, &targets, boundary);
     let wanted: HashSet<(u64, usize)> = targets.iter().copied().collect();
-    let mut found: HashMap<(u64, usize), Tensor> = HashMap::new();
-    run(
-        roots,
-        options,
-        boundary,
-        |node| needed.contains(&node.seq),
-        |node, output, g| {
-            if wanted.contains(&(node.seq, output)) {
-                found.insert((node.seq, output), or_zero(node, output, g)?);
-            }
-            Ok(())
-        },
-    )?;
-    Ok(targets.iter().map(|k| found.get(k).cloned()).collect())
+    let passes = |node: &Node| needed.contains(&node.seq);
+    let found = run(roots, options, boundary, passes, |node, output| wanted.contains(&(node.seq, output)))?;
+    let mut given = HashSet::new();
+    let _mode = enable_grad();
+    let give = |k| found.get(k).map(|g| if given.insert(k) { Ok(g.clone()) } else { g.copy() }).transpose();
+    targets.iter().map(give).collect()
 }
 
-/// Whether a gradient of `output` arrives at `input` that is not zero by a rule.
-pub(super) fn arrives(output: &Tensor, seed: &Tensor, input: &Tensor, options: BackwardOptions) -> Result<bool> {
-    let wanted = input.edge().map(key);
-    let mut arrived = false;
-    let visit = |node: &Node, output: usize, g: Option<&Tensor>| {
-        arrived |= g.is_some() && wanted == Some((node.seq, output));
-        Ok(())
-    };
-    run(vec![(root(output)?, seed.clone())], options, 0, |_| true, visit)?;
-    Ok(arrived)
-}
-
-/// A gradient for the caller, or zeros where it is zero by a rule.
-fn or_zero(node: &Node, output: usize, g: Option<&Tensor>) -> Result<Tensor> {
+/// The gradient of an output whose derivative is zero.
+fn zero(node: &Node, output: usize) -> Result<Tensor> {
     let Spec { shape, dtype } = node.outputs[output];
-    g.map_or_else(|| Tensor::zeros(shape, dtype, &node.device), own)
+    Tensor::zeros(shape, dtype, &node.device)
 }
 
 /// The edges that lead from `roots` to nodes numbered up to `boundary`, each once, in the order of recording. Nothing
@@ -298,17 +266,36 @@ fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)], boundary: u64) -
     needed
 }
 
-/// A gradient for the caller, who may write into it: no other tensor shares its memory.
-fn own(g: &Tensor) -> Result<Tensor> {
-    if g.is_unshared() { Ok(g.clone()) } else { g.copy() }
-}
-
 /// A node that waits for gradients.
 struct Pending {
     node: Arc<Node>,
     grads: SmallVec<[Option<Tensor>; 1]>,
+    /// Those of the gradients' storages when they arrived.
+    versions: SmallVec<[u64; 1]>,
     /// Outputs that a derivative of zero arrived at.
     zeros: Vec<usize>,
+}
+
+impl Pending {
+    fn new(edge: &Edge) -> Self {
+        let (node, outputs) = (edge.node.clone(), edge.node.outputs.len());
+        let (grads, versions) = (SmallVec::from_elem(None, outputs), SmallVec::from_elem(0, outputs));
+        Pending { node, grads, versions, zeros: vec![] }
+    }
+
+    fn add(&mut self, output: usize, g: Tensor) -> Result<()> {
+        let (slot, version) = (&mut self.grads[output], &mut self.versions[output]);
+        let g = match slot.take() {
+            Some(sum) => {
+                unchanged(&self.node, output, &sum, *version)?;
+                sum.add(&g)?
+            }
+            None => g,
+        };
+        *version = g.storage().version();
+        *slot = Some(g);
+        Ok(())
+    }
 }
 
 /// The nodes that wait for gradients, the last recorded first.
@@ -322,21 +309,12 @@ impl Queue {
     /// Adds a gradient to what has arrived at an edge.
     fn send(&mut self, edge: &Edge, g: Tensor) -> Result<()> {
         match self.pending.entry(edge.node.seq) {
-            Entry::Occupied(mut waiting) => {
-                let slot = &mut waiting.get_mut().grads[edge.output];
-                *slot = Some(match slot.take() {
-                    Some(sum) => sum.add(&g)?,
-                    None => g,
-                });
-            }
+            Entry::Occupied(mut waiting) => waiting.get_mut().add(edge.output, g),
             Entry::Vacant(place) => {
-                let mut grads = SmallVec::from_elem(None, edge.node.outputs.len());
-                grads[edge.output] = Some(g);
-                place.insert(Pending { node: edge.node.clone(), grads, zeros: vec![] });
                 self.order.push(edge.node.seq);
+                place.insert(Pending::new(edge)).add(edge.output, g)
             }
         }
-        Ok(())
     }
 
     /// Notes that a derivative of zero arrived at an edge.
@@ -344,8 +322,7 @@ impl Queue {
     fn send_zero(&mut self, edge: &Edge) {
         let waiting = self.pending.entry(edge.node.seq).or_insert_with(|| {
             self.order.push(edge.node.seq);
-            let grads = SmallVec::from_elem(None, edge.node.outputs.len());
-            Pending { node: edge.node.clone(), grads, zeros: vec![] }
+            Pending::new(edge)
         });
         if !waiting.zeros.contains(&edge.output) {
             waiting.zeros.push(edge.output);
@@ -373,18 +350,18 @@ impl Hasher for SeqHasher {
     }
 }
 
-/// Runs the graph backwards from `roots`. `wanted` says which nodes take part; `visit` sees the complete gradient of each
-/// output that one arrived for, or `None` where all that arrived are derivatives of zero: they go on as such. Nodes numbered
-/// up to `boundary` pass nothing on.
+/// Runs the graph backwards from `roots`. `wanted` says which nodes take part, and `asked` for which outputs the complete
+/// gradient is given, if one arrived: zeros where all that arrived are derivatives of zero, which go on as such. Nodes
+/// numbered up to `boundary` pass nothing on.
 fn run(
     roots: Vec<(Edge, Tensor)>,
     options: BackwardOptions,
     boundary: u64,
     wanted: impl Fn(&Node) -> bool,
-    visit: impl FnMut(&Node, usize, Option<&Tensor>) -> Result<()>,
-) -> Result<()> {
+    asked: impl Fn(&Node, usize) -> bool,
+) -> Result<HashMap<(u64, usize), Tensor>> {
     let ends: SmallVec<[Arc<Node>; 1]> = roots.iter().map(|r| r.0.node.clone()).collect();
-    let result = pass(roots, &ends, options, boundary, wanted, visit);
+    let result = pass(roots, &ends, options, boundary, wanted, asked);
     if let Err(e) = &result
         && !options.retain_graph
     {
@@ -399,20 +376,23 @@ fn pass(
     options: BackwardOptions,
     boundary: u64,
     wanted: impl Fn(&Node) -> bool,
-    mut visit: impl FnMut(&Node, usize, Option<&Tensor>) -> Result<()>,
-) -> Result<()> {
+    asked: impl Fn(&Node, usize) -> bool,
+) -> Result<HashMap<(u64, usize), Tensor>> {
     let observer = Pass::begin();
     let _mode = if options.create_graph { enable_grad() } else { no_grad() };
     // A hook may fail for reasons of its own: the graph is then as it was.
     let hooked = Hooks::on_the_way(roots.iter().map(|r| &r.0));
     let mut done: Vec<Arc<Node>> = vec![];
+    let mut found: Vec<Found> = vec![];
+    let seeds: Vec<_> = roots.iter().map(|(_, seed)| Arc::as_ptr(seed.storage())).collect();
     let mut queue = Queue::default();
     for (edge, g) in roots {
         if wanted(&edge.node) {
             queue.send(&edge, g)?;
         }
     }
-    while let Some(Pending { node, mut grads, zeros }) = queue.pop() {
+    while let Some(Pending { node, mut grads, mut versions, zeros }) = queue.pop() {
+        all_unchanged(&node, &grads, &versions)?;
         let inside = node.seq > boundary;
         let hooks = node.hooks.get().filter(|_| hooked && inside);
         let op = node.op.as_ref().filter(|_| inside);
@@ -423,18 +403,20 @@ fn pass(
             // A hook sees zeros where a derivative of zero arrived, and may give something else.
             for &output in &zeros {
                 if grads[output].is_none() {
-                    grads[output] = Some(or_zero(&node, output, None)?);
+                    grads[output] = Some(zero(&node, output)?);
                 }
             }
             let _user = observer.as_ref().map(|o| o.user_code(&node));
             hooks.before(&node, &mut grads, op.is_some())?;
+            versions = grads.iter().map(|g| g.as_ref().map_or(0, |g| g.storage().version())).collect();
         }
         if let Some(observer) = &observer {
             observer.complete(&node, &grads, ends.iter().any(|e| e.seq == node.seq))?;
         }
         for (output, g) in grads.iter().enumerate() {
-            if g.is_some() || zeros.contains(&output) {
-                visit(&node, output, g.as_ref())?;
+            if (g.is_some() || zeros.contains(&output)) && asked(&node, output) {
+                let gradient = g.clone().map_or_else(|| zero(&node, output), Ok)?;
+                found.push(Found { node: node.clone(), output, gradient, version: versions[output] });
             }
         }
         let Some(op) = op else { continue };
@@ -452,21 +434,23 @@ fn pass(
         }
         let saved = node.take_saved(options.retain_graph || hooked)?;
         let ctx = Context { node: &node, saved, needs, create_graph: options.create_graph, read: Default::default() };
-        let mut found = {
+        let mut behind = {
             let _user = observer.as_ref().map(|o| o.rule(&node));
             op.vjp(&ctx, &grads)?
         };
+        // Another thread may have written while it was computed.
         ctx.check_read()?;
+        all_unchanged(&node, &grads, &versions)?;
         if let Some(observer) = &observer {
-            observer.found(&ctx, &grads, &found)?;
+            observer.found(&ctx, &grads, &behind)?;
         }
         if let Some(hooks) = hooks {
-            found.iter_mut().enumerate().filter(|(i, _)| !ctx.needs(*i)).for_each(|(_, g)| *g = None);
+            behind.iter_mut().enumerate().filter(|(i, _)| !ctx.needs(*i)).for_each(|(_, g)| *g = None);
             let _user = observer.as_ref().map(|o| o.user_code(&node));
-            hooks.after(&node, &mut found, &grads, |i| ctx.needs(i))?;
+            hooks.after(&node, &mut behind, &grads, |i| ctx.needs(i))?;
         }
         drop(grads);
-        for (i, g) in found.into_iter().enumerate() {
+        for (i, g) in behind.into_iter().enumerate() {
             let (true, Some(edge)) = (ctx.needs(i), &node.inputs[i]) else { continue };
             match g {
                 Some(g) => {
@@ -481,8 +465,9 @@ fn pass(
             done.push(node);
         }
     }
+    let given = give(found, &seeds, options.create_graph)?;
     done.iter().for_each(|node| node.free());
-    Ok(())
+    Ok(given)
 }
 
 /// A gradient has the shape, dtype and device of its input: a bug in a rule must not become a wrong number.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use gradus_backend::{DType, Error, ErrorKind, Result};
 
 use super::BackwardOptions;
-use super::node::Node;
+use super::node::{Edge, Node};
 use super::observe::{Observer, Observing, Ran};
 use super::saved::Context;
 use crate::{Storage, Tensor};
@@ -88,7 +88,7 @@ pub fn explain_grad(input: &Tensor, step: impl FnOnce() -> Result<Tensor>) -> Re
         let e = Error::new(ErrorKind::Autograd, "explain_grad", "the input does not require a gradient");
         return Err(input.describe(e, "input").help("make it a leaf with require_grad()? before the computation"));
     };
-    let observing = Observing::start(Observer::Paths(Paths::new(&edge.node, input.storage())));
+    let observing = Observing::start(Observer::Paths(Paths::new(edge, input.storage())));
     let output = step();
     let Some(Observer::Paths(mut paths)) = observing.finish() else {
         return Err(Error::new(ErrorKind::Autograd, "explain_grad", "the observer of this thread was replaced"));
@@ -100,13 +100,13 @@ pub fn explain_grad(input: &Tensor, step: impl FnOnce() -> Result<Tensor>) -> Re
     // There is a way: does a number come through?
     let observing = Observing::start(Observer::Paths(paths));
     let seed = Tensor::ones(output.shape(), output.dtype(), output.device())?;
-    let arrived = super::engine::arrives(&output, &seed, input, BackwardOptions::new().retain_graph());
-    let zero = match observing.finish() {
-        Some(Observer::Paths(paths)) => paths.zero,
-        _ => None,
-    };
-    Ok(match (arrived?, zero) {
-        (false, Some((op, location))) => Dependence::Zero { op, location },
+    let found = grad(&[&output], &[input], Some(&[&seed]), BackwardOptions::new().retain_graph());
+    let observer = observing.finish();
+    found?;
+    Ok(match observer {
+        Some(Observer::Paths(Paths { arrived: false, zero: Some((op, location)), .. })) => {
+            Dependence::Zero { op, location }
+        }
         _ => Dependence::Gradient,
     })
 }
@@ -132,6 +132,8 @@ struct Step {
 /// The operations of a step, and the ways from an input.
 pub(super) struct Paths {
     input: u64,
+    /// Which output of that node the input is.
+    output: usize,
     /// Nodes by number: whether a way leads from the input to them.
     reached: HashMap<u64, bool>,
     /// Storages of tensors on a recorded way.
@@ -141,17 +143,29 @@ pub(super) struct Paths {
     steps: Vec<Step>,
     /// The first operation of the backward pass that gave a gradient of zero.
     zero: Option<(String, &'static Location<'static>)>,
+    /// Whether a gradient arrived at the input.
+    arrived: bool,
     /// The line that asks.
     location: &'static Location<'static>,
 }
 
 impl Paths {
     #[track_caller]
-    fn new(input: &Arc<Node>, storage: &Arc<Storage>) -> Self {
+    fn new(input: &Edge, storage: &Arc<Storage>) -> Self {
         let alive = HashSet::from([Arc::as_ptr(storage)]);
         let kept = vec![(Arc::as_ptr(storage), Arc::downgrade(storage))];
         let location = Location::caller();
-        Paths { input: input.seq, reached: HashMap::new(), alive, kept, steps: vec![], zero: None, location }
+        Paths {
+            input: input.node.seq,
+            output: input.output,
+            reached: HashMap::new(),
+            alive,
+            kept,
+            steps: vec![],
+            zero: None,
+            arrived: false,
+            location,
+        }
     }
 
     /// Whether a way leads from the input to `node`.
@@ -256,6 +270,11 @@ impl Paths {
             wanted.extend(step.dead.iter().map(|d| d.0));
         }
         found.unwrap_or(Dependence::Unused)
+    }
+
+    /// The gradients of a node's outputs are complete.
+    pub(super) fn complete(&mut self, node: &Node, grads: &[Option<Tensor>]) {
+        self.arrived |= node.seq == self.input && grads.get(self.output).is_some_and(Option::is_some);
     }
 
     /// A gradient was computed.

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use gradus_backend::{DType, Error, ErrorKind, Result};
 use smallvec::SmallVec;
 
+use super::guarded::Guarded;
 use super::hooks::Hooks;
 use super::saved::Saved;
 use crate::ops::{Op, Rule};
@@ -209,6 +210,11 @@ impl Node {
         saved.as_ref().map(Saved::storages).unwrap_or_default()
     }
 
+    /// Whether a hook has packed a kept value.
+    pub(super) fn is_packed(&self) -> bool {
+        self.saved.lock().unwrap_or_else(|e| e.into_inner()).as_ref().is_some_and(Saved::is_packed)
+    }
+
     /// Lets the kept values go.
     pub(super) fn free(&self) {
         self.saved.lock().unwrap_or_else(|e| e.into_inner()).take();
@@ -217,9 +223,13 @@ impl Node {
     /// Moves everything that this node keeps alive into `parts`.
     fn unlink(&mut self, parts: &mut Parts) {
         parts.nodes.extend(self.inputs.drain(..).flatten().map(|e| e.node));
-        let saved = self.saved.get_mut().unwrap_or_else(|e| e.into_inner()).take();
-        for tensor in saved.into_iter().flat_map(Saved::into_tensors) {
-            parts.nodes.extend(tensor.into_inner().and_then(|inner| inner.into_edge()).map(|e| e.node));
+        if let Some(saved) = self.saved.get_mut().unwrap_or_else(|e| e.into_inner()).take() {
+            let (tensors, guarded) = saved.into_parts();
+            for tensor in tensors {
+                parts.nodes.extend(tensor.into_inner().and_then(|inner| inner.into_edge()).map(|e| e.node));
+            }
+            // So can what a hook made of a value.
+            parts.guarded.extend(guarded);
         }
         // What a function captured can hold nodes that nobody sees.
         if matches!(self.op, Some(Op::Rule(_))) {
@@ -233,10 +243,11 @@ impl Node {
 struct Parts {
     nodes: Vec<Arc<Node>>,
     rules: Vec<Op>,
+    guarded: Vec<Arc<Guarded>>,
 }
 
 thread_local! {
-    /// While a rule is dropped: what the nodes held that went with it, for the drop that is under way to take.
+    /// While a function of the user is dropped: what the nodes held that went with it, for the drop that is under way to take.
     static LEFT: RefCell<Option<Parts>> = const { RefCell::new(None) };
 }
 
@@ -245,13 +256,14 @@ impl Drop for Node {
     fn drop(&mut self) {
         let mut parts = Parts::default();
         self.unlink(&mut parts);
-        if parts.nodes.is_empty() && parts.rules.is_empty() {
+        if parts.nodes.is_empty() && parts.rules.is_empty() && parts.guarded.is_empty() {
             return;
         }
         let _ = LEFT.try_with(|left| {
             if let Some(outer) = left.borrow_mut().as_mut() {
                 outer.nodes.append(&mut parts.nodes);
                 outer.rules.append(&mut parts.rules);
+                outer.guarded.append(&mut parts.guarded);
             }
         });
         loop {
@@ -263,14 +275,18 @@ impl Drop for Node {
                     node.unlink(&mut parts);
                 }
             }
-            let Some(rule) = parts.rules.pop() else { break };
+            let (rule, guarded) = (parts.rules.pop(), parts.guarded.pop());
+            if rule.is_none() && guarded.is_none() {
+                break;
+            }
             let open = LEFT.try_with(|left| left.replace(Some(Parts::default())));
-            drop(rule);
+            drop((rule, guarded));
             if open.is_ok() {
                 let _ = LEFT.try_with(|left| {
                     if let Some(mut more) = left.take() {
                         parts.nodes.append(&mut more.nodes);
                         parts.rules.append(&mut more.rules);
+                        parts.guarded.append(&mut more.guarded);
                     }
                 });
             }

@@ -157,7 +157,10 @@ impl Pass {
     pub(super) fn complete(&self, node: &Node, grads: &[Option<Tensor>], root: bool) -> Result<()> {
         let told = tell(|o| match o {
             Observer::NonFinite(search) => search.complete(node, grads, root),
-            Observer::Paths(_) => Ok(()),
+            Observer::Paths(paths) => {
+                paths.complete(node, grads);
+                Ok(())
+            }
         });
         told.unwrap_or(Ok(()))
     }
