@@ -7,10 +7,10 @@ use std::sync::{Arc, Weak};
 
 use gradus_backend::{DType, Error, ErrorKind, Result};
 
-use super::BackwardOptions;
 use super::node::{Edge, Node};
 use super::observe::{Observer, Observing, Ran};
 use super::saved::Context;
+use super::{BackwardOptions, grad};
 use crate::{Storage, Tensor};
 
 /// What the gradient of a step's result for a tensor is, and if there is none, why; see [`explain_grad`]. Prints as a
