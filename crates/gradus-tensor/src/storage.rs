@@ -9,22 +9,43 @@
 use std::ops::{Deref, DerefMut, Range};
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use gradus_backend::Buffer;
 
 use crate::Device;
+use crate::autograd::Guarded;
 
 /// Writes that the log keeps apart.
 const RING: usize = 16;
 
+/// Counts moments of the program, so that writes can be said to lie before or after one.
+static EPOCH: AtomicU64 = AtomicU64::new(0);
+
+/// A moment: writes from now on, and none before, have at least this epoch.
+pub(crate) fn next_epoch() -> u64 {
+    EPOCH.fetch_add(1, Ordering::SeqCst) + 1
+}
+
 /// A buffer, its device, and the log of writes to it. Shared by all views of a tensor.
+///
+/// Users see the log, and never the bytes: these are copied in ([`Tensor::from_bytes`](crate::Tensor::from_bytes)) and out
+/// ([`Tensor::to_bytes`](crate::Tensor::to_bytes)), and changed by the operations that end in `_`.
+///
+/// ```compile_fail,E0624
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new().unwrap()));
+/// let x = Tensor::zeros([4], DType::F32, &device).unwrap();
+/// let bytes = x.storage().write(0..16, "mine", std::panic::Location::caller());
+/// ```
 #[derive(Debug)]
 pub struct Storage {
     device: Device,
     buffer: RwLock<Buffer>,
     version: AtomicU64,
     log: Mutex<WriteLog>,
+    /// Values of living graphs that a write has to ask for first; made with the first of them.
+    needed: OnceLock<Box<Mutex<Needs>>>,
 }
 
 /// One logged write.
@@ -38,6 +59,29 @@ pub struct Write {
     pub op: &'static str,
     /// The line of the user's code that called the operation.
     pub location: &'static Location<'static>,
+    /// The number of moments ([`next_epoch`]) before it.
+    epoch: u64,
+}
+
+impl Write {
+    fn overlaps(&self, bytes: &Range<usize>) -> bool {
+        self.bytes.start < bytes.end && bytes.start < self.bytes.end
+    }
+}
+
+/// One value of a graph that lies in a storage: number `slot` of what a node guards.
+#[derive(Debug)]
+struct Need {
+    bytes: Range<usize>,
+    by: Weak<Guarded>,
+    slot: usize,
+}
+
+#[derive(Debug, Default)]
+struct Needs {
+    list: Vec<Need>,
+    /// Length from which on the list is searched for what is no longer needed.
+    full: usize,
 }
 
 #[derive(Debug, Default)]
@@ -48,7 +92,13 @@ struct WriteLog {
 
 impl Storage {
     pub(crate) fn new(device: Device, buffer: Buffer) -> Self {
-        Storage { device, buffer: RwLock::new(buffer), version: AtomicU64::new(0), log: Mutex::default() }
+        Storage {
+            device,
+            buffer: RwLock::new(buffer),
+            version: AtomicU64::new(0),
+            log: Mutex::default(),
+            needed: OnceLock::new(),
+        }
     }
 
     /// The device that the bytes live on.
@@ -67,7 +117,8 @@ impl Storage {
         self.buffer.read().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// The buffer, writable within `bytes`: the version is raised and the write logged.
+    /// The buffer, writable within `bytes`: the version is raised and the write logged. Graphs that
+    /// [need](Storage::needed) the bytes were asked before.
     pub(crate) fn write(
         &self,
         bytes: Range<usize>,
@@ -82,7 +133,7 @@ impl Storage {
             let next = &mut log.writes[0];
             next.bytes = next.bytes.start.min(oldest.bytes.start)..next.bytes.end.max(oldest.bytes.end);
         }
-        log.writes.push(Write { version, bytes, op, location });
+        log.writes.push(Write { version, bytes, op, location, epoch: EPOCH.load(Ordering::SeqCst) });
         WriteGuard { buffer }
     }
 
@@ -92,8 +143,52 @@ impl Storage {
             return None;
         }
         let log = self.log.lock().unwrap_or_else(|e| e.into_inner());
-        let overlaps = |w: &&Write| w.version > version && w.bytes.start < bytes.end && bytes.start < w.bytes.end;
-        log.writes.iter().rev().find(overlaps).cloned()
+        log.writes.iter().rev().find(|w| w.version > version && w.overlaps(bytes)).cloned()
+    }
+
+    /// The latest write from `epoch` on, up to version `last`, that may have changed one of `bytes`.
+    pub(crate) fn overwritten_since(&self, epoch: u64, last: u64, bytes: &Range<usize>) -> Option<Write> {
+        let log = self.log.lock().unwrap_or_else(|e| e.into_inner());
+        log.writes.iter().rev().find(|w| w.epoch >= epoch && w.version <= last && w.overlaps(bytes)).cloned()
+    }
+
+    /// From now on a write into `bytes` asks for slot `slot` of `by`, while that lives and its value lies here.
+    pub(crate) fn register(&self, bytes: Range<usize>, by: &Arc<Guarded>, slot: usize) {
+        let needs = self.needed.get_or_init(Default::default);
+        let mut needs = needs.lock().unwrap_or_else(|e| e.into_inner());
+        let mut dead = vec![];
+        if needs.list.len() >= needs.full {
+            // The list doubles before the next search: a constant cost for each registration.
+            needs.list.retain(|need| match need.by.upgrade() {
+                Some(by) => {
+                    let stays = by.lies_in(need.slot, self);
+                    dead.push(by);
+                    stays
+                }
+                None => false,
+            });
+            needs.full = needs.list.len() * 2 + 8;
+        }
+        needs.list.push(Need { bytes, by: Arc::downgrade(by), slot });
+        drop(needs);
+        // What was the last handle meanwhile is dropped without the lock.
+        drop(dead);
+    }
+
+    /// Whether any value of a graph was ever registered here.
+    #[inline]
+    pub(crate) fn is_guarded(&self) -> bool {
+        self.needed.get().is_some()
+    }
+
+    /// The registered values of living graphs that overlap `bytes`.
+    pub(crate) fn needed(&self, bytes: &Range<usize>) -> Vec<(Arc<Guarded>, usize)> {
+        let Some(needs) = self.needed.get() else { return vec![] };
+        let needs = needs.lock().unwrap_or_else(|e| e.into_inner());
+        let overlapping = needs.list.iter().filter(|n| n.bytes.start < bytes.end && bytes.start < n.bytes.end);
+        let living: Vec<_> = overlapping.filter_map(|n| Some((n.by.upgrade()?, n.slot))).collect();
+        drop(needs);
+        living.into_iter().filter(|(by, slot)| by.lies_in(*slot, self)).collect()
     }
 }
 

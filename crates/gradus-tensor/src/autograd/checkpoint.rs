@@ -9,8 +9,9 @@ use smallvec::SmallVec;
 use super::access::{Access, Watch};
 use super::engine::{edges_across, grad_of_edges};
 use super::functional::{Tensors, give};
+use super::mode::{GUARDS, PACK, among, set_among};
 use super::node::{Edge, Node, next_seq};
-use super::{BackwardOptions, Context, Saved, enable_grad, is_grad_enabled};
+use super::{BackwardOptions, Context, Saved, enable_grad, guards_saved, is_grad_enabled};
 use crate::ops::{Grads, Rule, same_device};
 use crate::tensor::Spec;
 use crate::{Generator, Tensor};
@@ -76,13 +77,15 @@ fn run<O: Tensors>(
     let versions: SmallVec<[u64; 4]> = inputs.iter().map(|t| t.storage().version()).collect();
     let start = generator.clone();
     let watch = Watch::new();
-    // Recorded, so that what is captured shows; the record is dropped at once.
+    // Recorded, so that what is captured shows; the record is dropped at once, so nothing of it is worth packing.
+    let unpacked = set_among(PACK, 0);
     let region = Region::run(inputs, |t| t.requires_grad(), |t| t.detach().require_grad(), |x| f(x, generator))?;
     let (outputs, captured) = (region.outputs, region.captured);
     let plain: Vec<Tensor> = outputs.iter().map(Tensor::detach).collect();
     let tracked: Vec<bool> = outputs.iter().map(Tensor::requires_grad).collect();
     drop(outputs);
     drop(region.points);
+    drop(unpacked);
     let accesses = settled(watch.finish(), &plain, inputs)?;
     if !tracked.contains(&true) {
         return give("checkpoint", plain);
@@ -92,8 +95,13 @@ fn run<O: Tensors>(
     let behind: Vec<Option<Edge>> =
         inputs.iter().map(|t| t.edge().cloned()).chain(captured.iter().cloned().map(Some)).collect();
     let again = Box::new(move |x: &[Tensor]| Ok(f(x, &mut start.clone())?.into_tensors()));
-    let rule = Arc::new(Checkpoint { again, accesses, passed: inputs.len() });
-    let node = Node::rule(rule, behind, specs, device, Saved::with_versions(kept, []));
+    let mut saved = Saved::with_versions(kept, []);
+    if guards_saved() {
+        let pins = accesses.iter().filter_map(|a| Some((a.storage()?.0, a.bytes().clone()))).collect();
+        saved = saved.guard_pinned("checkpoint", inputs, &versions, pins)?;
+    }
+    let rule = Arc::new(Checkpoint { again, accesses, passed: inputs.len(), guards: among(GUARDS) });
+    let node = Node::rule(rule, behind, specs, device, saved);
     let edge = |i: usize| Edge { node: node.clone(), output: i };
     let results = plain.iter().zip(&tracked).enumerate();
     give("checkpoint", results.map(|(i, (t, &on))| if on { t.with_edge(edge(i)) } else { t.clone() }).collect())
@@ -160,6 +168,8 @@ struct Checkpoint {
     again: Box<Again>,
     accesses: Vec<Access>,
     passed: usize,
+    /// The switches of the first run, which hold in the second too.
+    guards: u8,
 }
 
 impl fmt::Debug for Checkpoint {
@@ -198,7 +208,10 @@ impl Rule for Checkpoint {
         // With create_graph the points are views of the inputs, through which the next gradient goes on.
         let on = ctx.create_graph();
         let point = |t: &Tensor| if on { t.reshape(t.shape()) } else { t.detach().require_grad() };
-        let region = Region::run(&inputs, Tensor::requires_grad, point, |x| (self.again)(x))?;
+        let region = {
+            let _mode = set_among(GUARDS, self.guards);
+            Region::run(&inputs, Tensor::requires_grad, point, |x| (self.again)(x))?
+        };
         self.check(node)?;
         let changed = |m: &str| {
             let e = Error::new(ErrorKind::Autograd, "backward", format!("a checkpointed region, run again, {m}"));

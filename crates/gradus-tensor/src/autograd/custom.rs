@@ -7,7 +7,7 @@ use gradus_backend::{Error, ErrorKind, Result};
 use smallvec::SmallVec;
 
 use super::node::{Edge, Node};
-use super::{Context, Keep, Saved, is_grad_enabled, no_grad};
+use super::{Context, Keep, Saved, guards_saved, is_grad_enabled, no_grad};
 use crate::Tensor;
 use crate::ops::{Grads, Rule, same_device};
 
@@ -107,10 +107,13 @@ pub fn apply_custom<O: CustomOp>(op: &Arc<O>, inputs: &[&Tensor]) -> Result<Vec<
     let keep = op.keeps(&needs);
     let kept_inputs = inputs.iter().enumerate().filter(|(i, _)| *i < 64 && keep.inputs >> i & 1 == 1);
     let kept_outputs = outputs.iter().enumerate().filter(|(i, _)| *i < 64 && keep.outputs >> i & 1 == 1);
-    let saved = Saved::with_versions(
+    let mut saved = Saved::with_versions(
         kept_inputs.map(|(i, &t)| (i, t.clone(), versions[i])),
         kept_outputs.map(|(i, t)| (i, t.clone(), t.storage().version())),
     );
+    if guards_saved() {
+        saved = saved.guard(name, inputs, &versions)?;
+    }
     let node = Node::rule(
         Arc::new(Custom(op.clone())),
         inputs.iter().map(|t| t.edge().cloned()),

@@ -12,8 +12,11 @@ use gradus_backend::{Error, ErrorKind, Result};
 use smallvec::SmallVec;
 
 use super::hooks::Hooks;
+use super::mode::refuse_inference;
 use super::node::{Edge, Node};
+use super::observe::Pass;
 use super::saved::Context;
+use super::waiting::{Found, all_unchanged, give, unchanged};
 use super::{enable_grad, no_grad};
 use crate::Tensor;
 use crate::tensor::Spec;
@@ -56,7 +59,8 @@ fn key(edge: &Edge) -> (u64, usize) {
 }
 
 impl Gradients {
-    /// The gradient of a leaf (or any clone of it); `None` if the loss does not depend on it.
+    /// The gradient of a leaf (or any clone of it); `None` if the loss does not depend on it, as far as the graph knows
+    /// ([`explain_grad`](super::explain_grad) tells why). A loss that depends on it with a slope of zero gives zeros.
     pub fn get(&self, tensor: &Tensor) -> Option<&Tensor> {
         self.0.get(&key(tensor.edge()?))
     }
@@ -115,29 +119,23 @@ impl Tensor {
     }
 
     /// [`backward`](Tensor::backward) with options.
+    ///
+    /// # Errors
+    /// A tensor that is not tracked or has several elements, values that were overwritten, a graph that was freed, and what a
+    /// rule, a hook or the device reports. An error gives no gradients at all. It leaves a graph that is kept, or that has
+    /// hooks, as it was; of another it has freed what it used, and the next pass says so.
     #[track_caller]
     pub fn backward_with(&self, options: BackwardOptions) -> Result<Gradients> {
+        refuse_inference("backward")?;
         let root = root(self)?;
         let seed = seed(self)?;
-        let mut found = Gradients::default();
-        run(
-            vec![(root, seed)],
-            options,
-            0,
-            |_| true,
-            |node, output, g| {
-                if node.is_leaf() {
-                    found.0.insert((node.seq, output), own(g)?);
-                }
-                Ok(())
-            },
-        )?;
-        Ok(found)
+        run(vec![(root, seed)], options, 0, |_| true, |node, _| node.is_leaf()).map(Gradients)
     }
 }
 
 /// The gradients of `outputs`, weighted by `seeds` (`None` for 1 in a scalar), for `inputs`, which may be any tensors of
-/// the graph. `None` where an input does not influence the outputs.
+/// the graph. `None` where an input does not influence the outputs as far as the graph knows
+/// ([`explain_grad`](super::explain_grad) tells why); zeros where it does, and the derivative is zero.
 #[track_caller]
 pub fn grad(
     outputs: &[&Tensor],
@@ -145,6 +143,7 @@ pub fn grad(
     seeds: Option<&[&Tensor]>,
     options: BackwardOptions,
 ) -> Result<Vec<Option<Tensor>>> {
+    refuse_inference("grad")?;
     if seeds.is_some_and(|s| s.len() != outputs.len()) {
         return Err(Error::argument("grad", format!("{} outputs need as many seeds", outputs.len())));
     }
@@ -193,20 +192,18 @@ pub(super) fn grad_of_edges(
     let targets: Vec<(u64, usize)> = targets.iter().map(|e| key(e)).collect();
     let needed = reaching(&roots, &targets, boundary);
     let wanted: HashSet<(u64, usize)> = targets.iter().copied().collect();
-    let mut found: HashMap<(u64, usize), Tensor> = HashMap::new();
-    run(
-        roots,
-        options,
-        boundary,
-        |node| needed.contains(&node.seq),
-        |node, output, g| {
-            if wanted.contains(&(node.seq, output)) {
-                found.insert((node.seq, output), own(g)?);
-            }
-            Ok(())
-        },
-    )?;
-    Ok(targets.iter().map(|k| found.get(k).cloned()).collect())
+    let passes = |node: &Node| needed.contains(&node.seq);
+    let found = run(roots, options, boundary, passes, |node, output| wanted.contains(&(node.seq, output)))?;
+    let mut given = HashSet::new();
+    let _mode = enable_grad();
+    let give = |k| found.get(k).map(|g| if given.insert(k) { Ok(g.clone()) } else { g.copy() }).transpose();
+    targets.iter().map(give).collect()
+}
+
+/// The gradient of an output whose derivative is zero.
+fn zero(node: &Node, output: usize) -> Result<Tensor> {
+    let Spec { shape, dtype } = node.outputs[output];
+    Tensor::zeros(shape, dtype, &node.device)
 }
 
 /// The edges that lead from `roots` to nodes numbered up to `boundary`, each once, in the order of recording. Nothing
@@ -228,12 +225,13 @@ pub(super) fn edges_across<'a>(roots: impl IntoIterator<Item = &'a Edge>, bounda
 pub(super) fn root(t: &Tensor) -> Result<Edge> {
     t.check_current("backward")?;
     t.edge().cloned().ok_or_else(|| {
-        let e = Error::new(
-            ErrorKind::Autograd,
-            "backward",
-            "the tensor was not computed from one that requires a gradient",
-        );
-        t.describe(e, "self").help("make the parameters leaves with require_grad()?, and compute outside of no_grad")
+        let m = match t.dtype() {
+            d if !d.is_float() => format!("the elements are {d}, and integers and truth values have no derivative"),
+            _ => "the tensor was not computed from one that requires a gradient".to_owned(),
+        };
+        t.describe(Error::new(ErrorKind::Autograd, "backward", m), "self")
+            .note("explain_grad(&parameter, || ..) runs the computation again and tells where the way to it ends")
+            .help("make the parameters leaves with require_grad()?, and compute outside of no_grad and inference")
     })
 }
 
@@ -268,15 +266,36 @@ fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)], boundary: u64) -
     needed
 }
 
-/// A gradient for the caller, who may write into it: no other tensor shares its memory.
-fn own(g: &Tensor) -> Result<Tensor> {
-    if g.is_unshared() { Ok(g.clone()) } else { g.copy() }
-}
-
 /// A node that waits for gradients.
 struct Pending {
     node: Arc<Node>,
     grads: SmallVec<[Option<Tensor>; 1]>,
+    /// Those of the gradients' storages when they arrived.
+    versions: SmallVec<[u64; 1]>,
+    /// Outputs that a derivative of zero arrived at.
+    zeros: Vec<usize>,
+}
+
+impl Pending {
+    fn new(edge: &Edge) -> Self {
+        let (node, outputs) = (edge.node.clone(), edge.node.outputs.len());
+        let (grads, versions) = (SmallVec::from_elem(None, outputs), SmallVec::from_elem(0, outputs));
+        Pending { node, grads, versions, zeros: vec![] }
+    }
+
+    fn add(&mut self, output: usize, g: Tensor) -> Result<()> {
+        let (slot, version) = (&mut self.grads[output], &mut self.versions[output]);
+        let g = match slot.take() {
+            Some(sum) => {
+                unchanged(&self.node, output, &sum, *version)?;
+                sum.add(&g)?
+            }
+            None => g,
+        };
+        *version = g.storage().version();
+        *slot = Some(g);
+        Ok(())
+    }
 }
 
 /// The nodes that wait for gradients, the last recorded first.
@@ -290,21 +309,24 @@ impl Queue {
     /// Adds a gradient to what has arrived at an edge.
     fn send(&mut self, edge: &Edge, g: Tensor) -> Result<()> {
         match self.pending.entry(edge.node.seq) {
-            Entry::Occupied(mut waiting) => {
-                let slot = &mut waiting.get_mut().grads[edge.output];
-                *slot = Some(match slot.take() {
-                    Some(sum) => sum.add(&g)?,
-                    None => g,
-                });
-            }
+            Entry::Occupied(mut waiting) => waiting.get_mut().add(edge.output, g),
             Entry::Vacant(place) => {
-                let mut grads = SmallVec::from_elem(None, edge.node.outputs.len());
-                grads[edge.output] = Some(g);
-                place.insert(Pending { node: edge.node.clone(), grads });
                 self.order.push(edge.node.seq);
+                place.insert(Pending::new(edge)).add(edge.output, g)
             }
         }
-        Ok(())
+    }
+
+    /// Notes that a derivative of zero arrived at an edge.
+    #[cold]
+    fn send_zero(&mut self, edge: &Edge) {
+        let waiting = self.pending.entry(edge.node.seq).or_insert_with(|| {
+            self.order.push(edge.node.seq);
+            Pending::new(edge)
+        });
+        if !waiting.zeros.contains(&edge.output) {
+            waiting.zeros.push(edge.output);
+        }
     }
 
     fn pop(&mut self) -> Option<Pending> {
@@ -328,26 +350,49 @@ impl Hasher for SeqHasher {
     }
 }
 
-/// Runs the graph backwards from `roots`. `wanted` says which nodes take part; `visit` sees the complete gradient of each
-/// output that one arrived for. Nodes numbered up to `boundary` pass nothing on.
+/// Runs the graph backwards from `roots`. `wanted` says which nodes take part, and `asked` for which outputs the complete
+/// gradient is given, if one arrived: zeros where all that arrived are derivatives of zero, which go on as such. Nodes
+/// numbered up to `boundary` pass nothing on.
 fn run(
     roots: Vec<(Edge, Tensor)>,
     options: BackwardOptions,
     boundary: u64,
     wanted: impl Fn(&Node) -> bool,
-    mut visit: impl FnMut(&Node, usize, &Tensor) -> Result<()>,
-) -> Result<()> {
+    asked: impl Fn(&Node, usize) -> bool,
+) -> Result<HashMap<(u64, usize), Tensor>> {
+    let ends: SmallVec<[Arc<Node>; 1]> = roots.iter().map(|r| r.0.node.clone()).collect();
+    let result = pass(roots, &ends, options, boundary, wanted, asked);
+    if let Err(e) = &result
+        && !options.retain_graph
+    {
+        Node::note_failure(&ends, e);
+    }
+    result
+}
+
+fn pass(
+    roots: Vec<(Edge, Tensor)>,
+    ends: &[Arc<Node>],
+    options: BackwardOptions,
+    boundary: u64,
+    wanted: impl Fn(&Node) -> bool,
+    asked: impl Fn(&Node, usize) -> bool,
+) -> Result<HashMap<(u64, usize), Tensor>> {
+    let observer = Pass::begin();
     let _mode = if options.create_graph { enable_grad() } else { no_grad() };
     // A hook may fail for reasons of its own: the graph is then as it was.
     let hooked = Hooks::on_the_way(roots.iter().map(|r| &r.0));
     let mut done: Vec<Arc<Node>> = vec![];
+    let mut found: Vec<Found> = vec![];
+    let seeds: Vec<_> = roots.iter().map(|(_, seed)| Arc::as_ptr(seed.storage())).collect();
     let mut queue = Queue::default();
     for (edge, g) in roots {
         if wanted(&edge.node) {
             queue.send(&edge, g)?;
         }
     }
-    while let Some(Pending { node, mut grads }) = queue.pop() {
+    while let Some(Pending { node, mut grads, mut versions, zeros }) = queue.pop() {
+        all_unchanged(&node, &grads, &versions)?;
         let inside = node.seq > boundary;
         let hooks = node.hooks.get().filter(|_| hooked && inside);
         let op = node.op.as_ref().filter(|_| inside);
@@ -355,35 +400,74 @@ fn run(
             node.inputs.iter().map(|e| e.as_ref().is_some_and(|e| wanted(&e.node))).collect();
         let op = op.filter(|_| needs.contains(&true));
         if let Some(hooks) = hooks {
+            // A hook sees zeros where a derivative of zero arrived, and may give something else.
+            for &output in &zeros {
+                if grads[output].is_none() {
+                    grads[output] = Some(zero(&node, output)?);
+                }
+            }
+            let _user = observer.as_ref().map(|o| o.user_code(&node));
             hooks.before(&node, &mut grads, op.is_some())?;
+            versions = grads.iter().map(|g| g.as_ref().map_or(0, |g| g.storage().version())).collect();
+        }
+        if let Some(observer) = &observer {
+            observer.complete(&node, &grads, ends.iter().any(|e| e.seq == node.seq))?;
         }
         for (output, g) in grads.iter().enumerate() {
-            if let Some(g) = g {
-                visit(&node, output, g)?;
+            if (g.is_some() || zeros.contains(&output)) && asked(&node, output) {
+                let gradient = g.clone().map_or_else(|| zero(&node, output), Ok)?;
+                found.push(Found { node: node.clone(), output, gradient, version: versions[output] });
             }
         }
         let Some(op) = op else { continue };
+        if grads.iter().all(Option::is_none) {
+            node.inputs
+                .iter()
+                .zip(&needs)
+                .filter(|n| *n.1)
+                .filter_map(|n| n.0.as_ref())
+                .for_each(|e| queue.send_zero(e));
+            if !options.retain_graph {
+                done.push(node);
+            }
+            continue;
+        }
         let saved = node.take_saved(options.retain_graph || hooked)?;
         let ctx = Context { node: &node, saved, needs, create_graph: options.create_graph, read: Default::default() };
-        let mut found = op.vjp(&ctx, &grads)?;
+        let mut behind = {
+            let _user = observer.as_ref().map(|o| o.rule(&node));
+            op.vjp(&ctx, &grads)?
+        };
+        // Another thread may have written while it was computed.
         ctx.check_read()?;
+        all_unchanged(&node, &grads, &versions)?;
+        if let Some(observer) = &observer {
+            observer.found(&ctx, &grads, &behind)?;
+        }
         if let Some(hooks) = hooks {
-            found.iter_mut().enumerate().filter(|(i, _)| !ctx.needs(*i)).for_each(|(_, g)| *g = None);
-            hooks.after(&node, &mut found, &grads, |i| ctx.needs(i))?;
+            behind.iter_mut().enumerate().filter(|(i, _)| !ctx.needs(*i)).for_each(|(_, g)| *g = None);
+            let _user = observer.as_ref().map(|o| o.user_code(&node));
+            hooks.after(&node, &mut behind, &grads, |i| ctx.needs(i))?;
         }
         drop(grads);
-        for (i, g) in found.into_iter().enumerate() {
-            let (Some(g), true, Some(edge)) = (g, ctx.needs(i), &node.inputs[i]) else { continue };
-            check(&node, i, edge.spec(), &g)?;
-            queue.send(edge, g)?;
+        for (i, g) in behind.into_iter().enumerate() {
+            let (true, Some(edge)) = (ctx.needs(i), &node.inputs[i]) else { continue };
+            match g {
+                Some(g) => {
+                    check(&node, i, edge.spec(), &g)?;
+                    queue.send(edge, g)?;
+                }
+                None => queue.send_zero(edge),
+            }
         }
         if hooked && !options.retain_graph {
             drop(ctx);
             done.push(node);
         }
     }
+    let given = give(found, &seeds, options.create_graph)?;
     done.iter().for_each(|node| node.free());
-    Ok(())
+    Ok(given)
 }
 
 /// A gradient has the shape, dtype and device of its input: a bug in a rule must not become a wrong number.

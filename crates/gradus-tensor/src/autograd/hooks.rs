@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use gradus_backend::{Error, ErrorKind, Result};
+use smallvec::SmallVec;
 
 use super::node::{Edge, Node};
+use super::packed::Packed;
 use crate::tensor::Spec;
 use crate::{Device, Tensor};
 
@@ -20,7 +22,7 @@ type OnTensor = dyn Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync;
 type Before = dyn Fn(&Grads) -> Result<Option<Vec<Option<Tensor>>>> + Send + Sync;
 type After = dyn Fn(&Grads, &Grads) -> Result<Option<Vec<Option<Tensor>>>> + Send + Sync;
 
-/// The hooks of one node, in the order of registration.
+/// What few nodes have: their hooks, in the order of registration, and why a pass that freed them failed.
 #[derive(Default)]
 pub(super) struct Hooks(Mutex<Lists>);
 
@@ -30,6 +32,7 @@ struct Lists {
     tensor: Vec<(usize, Weak<OnTensor>)>,
     before: Vec<Weak<Before>>,
     after: Vec<Weak<After>>,
+    failure: Option<String>,
 }
 
 /// Hooks that are registered anywhere: while there is none, a pass looks for none.
@@ -68,6 +71,16 @@ impl Hooks {
         self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
 
+    /// Notes why the pass that freed this node failed, if that is not known yet.
+    pub(super) fn note_failure(&self, why: &str) {
+        self.lists().failure.get_or_insert_with(|| why.to_owned());
+    }
+
+    /// Why the pass that freed this node failed.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.lists().failure.clone()
+    }
+
     fn any(&self) -> bool {
         let lists = self.lists();
         lists.tensor.iter().any(|h| h.1.strong_count() > 0)
@@ -83,9 +96,11 @@ impl Hooks {
             self.lists().tensor.iter().filter_map(|(i, h)| Some((*i, h.upgrade()?))).collect();
         for (output, hook) in hooks {
             let (Some(slot), Some(spec)) = (grads.get_mut(output), node.outputs.get(output)) else { continue };
-            if let Some(g) = slot
-                && let Some(new) = hook(g)?
-            {
+            let Some(g) = slot else { continue };
+            let shown = Shown::new([&*g]);
+            let new = hook(g)?;
+            shown.check(node)?;
+            if let Some(new) = new {
                 check(node, &new, spec, g.device())?;
                 *slot = Some(new);
             }
@@ -93,7 +108,10 @@ impl Hooks {
         if run {
             let hooks: Vec<Arc<Before>> = self.lists().before.iter().filter_map(Weak::upgrade).collect();
             for hook in hooks {
-                if let Some(new) = hook(grads)? {
+                let shown = Shown::new(grads.iter().flatten());
+                let new = hook(grads)?;
+                shown.check(node)?;
+                if let Some(new) = new {
                     replace(node, grads, new, |i| node.outputs.get(i), |i| node.outputs[i].dtype.is_float())?;
                 }
             }
@@ -111,29 +129,55 @@ impl Hooks {
     ) -> Result<()> {
         let hooks: Vec<Arc<After>> = self.lists().after.iter().filter_map(Weak::upgrade).collect();
         for hook in hooks {
-            if let Some(new) = hook(inputs, outputs)? {
+            let shown = Shown::new(inputs.iter().chain(outputs).flatten());
+            let new = hook(inputs, outputs)?;
+            shown.check(node)?;
+            if let Some(new) = new {
                 replace(node, inputs, new, |i| node.inputs[i].as_ref().map(Edge::spec), &needs)?;
             }
         }
         Ok(())
     }
 
-    /// Whether a pass from `roots` may come by a hook.
+    /// Whether a pass from `roots` may come by a hook, or by what one has packed.
     pub(super) fn on_the_way<'a>(roots: impl Iterator<Item = &'a Edge>) -> bool {
-        if LIVE.load(Ordering::Relaxed) == 0 {
+        if LIVE.load(Ordering::Relaxed) == 0 && !Packed::any() {
             return false;
         }
         let mut seen = HashSet::new();
         let mut stack: Vec<&Arc<Node>> = roots.map(|e| &e.node).collect();
         while let Some(node) = stack.pop() {
             if seen.insert(node.seq) {
-                if node.hooks.get().is_some_and(|h| h.any()) {
+                if node.hooks.get().is_some_and(|h| h.any()) || Packed::any() && node.is_packed() {
                     return true;
                 }
                 stack.extend(node.inputs.iter().flatten().map(|e| &e.node));
             }
         }
         false
+    }
+}
+
+/// Gradients that a hook was shown, with the versions of their storages. They may be the bytes of others too, so the hook
+/// leaves them as they are.
+struct Shown(SmallVec<[(Tensor, u64); 2]>);
+
+impl Shown {
+    fn new<'a>(grads: impl IntoIterator<Item = &'a Tensor>) -> Self {
+        Shown(grads.into_iter().map(|g| (g.clone(), g.storage().version())).collect())
+    }
+
+    fn check(self, node: &Node) -> Result<()> {
+        for (g, version) in self.0 {
+            let Some(write) = g.storage().overwritten(version, &g.byte_span()) else { continue };
+            let m = format!("{} overwrote a gradient that a hook of {} was shown", write.op, node.name());
+            let e = g.describe(Error::new(ErrorKind::Autograd, "hook", m), "gradient").note(recorded(node));
+            let e = e.note(format!("{} wrote at {}", write.op, write.location));
+            return Err(
+                e.help("it may be shared: give back a new tensor, Ok(Some(g.mul(2.0)?)) instead of g.mul_(2.0)?")
+            );
+        }
+        Ok(())
     }
 }
 

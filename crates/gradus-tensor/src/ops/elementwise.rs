@@ -406,12 +406,10 @@ pub struct Map {
 impl std::fmt::Debug for Map {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.kernel.name())?;
-        let mut scalars =
-            self.args.iter().filter_map(|a| if let Arg::Scalar(s) = a { Some(s) } else { None }).peekable();
-        if scalars.peek().is_some() {
-            f.debug_list().entries(scalars.map(ToString::to_string)).finish()?;
-        }
-        Ok(())
+        let scalars = self.args.iter().filter_map(|a| if let Arg::Scalar(s) = a { Some(s.to_string()) } else { None });
+        let cast = self.kernel.outputs().iter().filter(|_| self.kernel.name() == "to_dtype").map(|o| o.1.to_string());
+        let parameters: Vec<String> = scalars.chain(cast).collect();
+        if parameters.is_empty() { Ok(()) } else { write!(f, "[{}]", parameters.join(", ")) }
     }
 }
 

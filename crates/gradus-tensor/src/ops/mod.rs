@@ -24,6 +24,7 @@ mod grid;
 mod grid_sample;
 mod index;
 mod inplace;
+mod inplace_index;
 mod interpolate;
 mod linear;
 mod loss;
@@ -62,7 +63,7 @@ use gradus_backend::{Backend, DType, Error, ErrorKind, Layout, Result, Shape, Vi
 use smallvec::SmallVec;
 
 pub use crate::autograd::Context;
-use crate::autograd::{Edge, Node, is_grad_enabled};
+use crate::autograd::{Edge, Node, Saved, guards_saved, is_grad_enabled, is_observed, ran};
 use crate::locks::with_read;
 pub use crate::tensor::Spec;
 use crate::{Device, Storage, Tensor};
@@ -225,8 +226,11 @@ pub(crate) fn apply<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Resul
     // Before the inputs are read: a write in between then counts as later, which errs towards an error.
     let versions = if records(inputs) { Some(versions(op.name(), inputs)?) } else { None };
     let mut results = run(device, &specs, inputs, |b, x, y| op.forward(b, x, y))?;
+    if is_observed() {
+        observed(&op, inputs, &results)?;
+    }
     if let Some(versions) = versions {
-        record(op, inputs, &versions, &mut results, specs);
+        record(op, inputs, &versions, &mut results, specs)?;
     }
     Ok(results)
 }
@@ -236,13 +240,21 @@ pub(crate) fn apply<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Resul
 pub(crate) fn apply_one<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
     let device = same_device(op.name(), inputs)?;
     let specs = op.infer(inputs)?;
-    if !records(inputs) {
-        return run_one(device, &specs[0], inputs, |b, x, y| op.forward(b, x, y));
-    }
-    let versions = versions(op.name(), inputs)?;
+    let versions = if records(inputs) { Some(versions(op.name(), inputs)?) } else { None };
     let mut result = run_one(device, &specs[0], inputs, |b, x, y| op.forward(b, x, y))?;
-    record(op, inputs, &versions, std::slice::from_mut(&mut result), specs);
+    if is_observed() {
+        observed(&op, inputs, std::slice::from_ref(&result))?;
+    }
+    if let Some(versions) = versions {
+        record(op, inputs, &versions, std::slice::from_mut(&mut result), specs)?;
+    }
     Ok(result)
+}
+
+#[cold]
+#[track_caller]
+fn observed<O: Operation>(op: &O, inputs: &[&Tensor], results: &[Tensor]) -> Result<()> {
+    ran(op, inputs, results, &|i| results.get(i).is_some_and(|t| t.dtype().is_float() && op.differentiable(i)))
 }
 
 /// Whether an operation on these inputs is recorded.
@@ -268,22 +280,27 @@ fn record<O: Operation + Into<Op>>(
     versions: &[u64],
     results: &mut [Tensor],
     specs: Outputs,
-) {
+) -> Result<()> {
     let mut carries: SmallVec<[bool; 8]> = SmallVec::new();
     for (i, spec) in specs.iter().enumerate() {
         carries.push(spec.dtype.is_float() && op.differentiable(i));
     }
     if !carries.contains(&true) {
-        return;
+        return Ok(());
     }
     let mut needs: SmallVec<[bool; 8]> = SmallVec::new();
     for t in inputs {
         needs.push(t.requires_grad());
     }
-    let node = Node::record_kept(op.keeps(&needs), op.into(), inputs, versions, results, specs);
+    let mut saved = Saved::new(op.keeps(&needs), inputs, versions, results);
+    if guards_saved() {
+        saved = saved.guard(op.name(), inputs, versions)?;
+    }
+    let node = Node::record(op.into(), inputs, specs, saved);
     for (output, t) in results.iter_mut().enumerate().filter(|(i, _)| carries[*i]) {
         t.set_edge(Edge { node: node.clone(), output });
     }
+    Ok(())
 }
 
 /// Records a view: the input's storage under another layout. No kernel runs.
@@ -294,7 +311,11 @@ pub(crate) fn apply_view<O: Operation + Into<Op>>(op: O, input: &Tensor, layout:
     }
     input.check_current(op.name())?;
     let specs = one(*layout.shape(), input.dtype());
-    let node = Node::record_kept(op.keeps(&[true]), op.into(), &[input], &[0], &[], specs);
+    let mut saved = Saved::default();
+    if guards_saved() {
+        saved = saved.guard(op.name(), &[input], &[input.storage().version()])?;
+    }
+    let node = Node::record(op.into(), &[input], specs, saved);
     Ok(input.view_at(layout, Some(Edge { node, output: 0 })))
 }
 
@@ -337,20 +358,6 @@ fn run(
         Tensor::from_parts(Arc::new(Storage::new(device.clone(), buffer)), layout, s.dtype)
     };
     Ok(outputs.into_iter().zip(specs).map(tensor).collect())
-}
-
-impl Node {
-    #[track_caller]
-    fn record_kept(
-        keep: Keep,
-        op: Op,
-        inputs: &[&Tensor],
-        versions: &[u64],
-        outputs: &[Tensor],
-        specs: Outputs,
-    ) -> Arc<Node> {
-        Node::record(op, inputs, specs, crate::autograd::Saved::new(keep, inputs, versions, outputs))
-    }
 }
 
 /// The device that all inputs share.

@@ -7,6 +7,7 @@ use gradus_backend::{DType, Error, Result};
 
 use super::{Spec, records, run};
 use crate::Tensor;
+use crate::autograd::{is_observed, ran};
 
 impl Tensor {
     /// The elements along an axis in order, stably, and the index (i64) that each had. NaN comes last in ascending and
@@ -23,25 +24,14 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn sort(&self, axis: isize, descending: bool) -> Result<(Tensor, Tensor)> {
-        let at = resolve_axis("sort", axis, self.rank())?;
-        if self.dtype() == DType::Bool {
-            let (values, indices) = self.to_dtype(DType::U8)?.sort(axis, descending)?;
-            return Ok((values.to_dtype(DType::Bool)?, indices));
-        }
-        let spec = |dtype| Spec { shape: *self.layout().shape(), dtype };
-        let specs = [spec(self.dtype()), spec(DType::I64)];
-        let sorted = run(self.device(), &specs, &[self], |b, x, outs| match outs {
-            [values, indices] => b.sort(x[0], at, descending, values, indices),
-            _ => Err(Error::argument("sort", "two outputs are written")),
-        })?;
-        let (values, indices) = (sorted[0].clone(), sorted[1].clone());
+        let (values, indices) = sorted("sort", self, axis, descending)?;
         if records(&[self]) { Ok((self.gather(axis, &indices)?, indices)) } else { Ok((values, indices)) }
     }
 
     /// The indices (i64) that put an axis in order, stably: the second result of [`sort`](Tensor::sort).
     #[track_caller]
     pub fn argsort(&self, axis: isize, descending: bool) -> Result<Tensor> {
-        Ok(self.detach().sort(axis, descending)?.1)
+        Ok(sorted("argsort", self, axis, descending)?.1)
     }
 
     /// The `k` largest (or smallest) elements along an axis, and their indices (i64); NaN counts as the largest number.
@@ -74,5 +64,28 @@ impl Tensor {
         let indices = self.argsort(axis, false)?.narrow(axis, k - 1, 1)?.contiguous()?;
         let values = self.gather(axis, &indices)?;
         if keepdim { Ok((values, indices)) } else { Ok((values.squeeze(axis)?, indices.squeeze(axis)?)) }
+    }
+}
+
+/// Values and indices, neither of them recorded.
+#[track_caller]
+fn sorted(name: &str, x: &Tensor, axis: isize, descending: bool) -> Result<(Tensor, Tensor)> {
+    let at = resolve_axis(name, axis, x.rank())?;
+    if x.dtype() == DType::Bool {
+        let (values, indices) = sorted(name, &x.to_dtype(DType::U8)?, axis, descending)?;
+        return Ok((values.to_dtype(DType::Bool)?, indices));
+    }
+    let spec = |dtype| Spec { shape: *x.layout().shape(), dtype };
+    let results = run(x.device(), &[spec(x.dtype()), spec(DType::I64)], &[x], |b, x, outs| match outs {
+        [values, indices] => b.sort(x[0], at, descending, values, indices),
+        _ => Err(Error::argument(name, "two outputs are written")),
+    })?;
+    if is_observed() {
+        ran(&format_args!("{name}"), &[x], &results, &|_| false)?;
+    }
+    let mut results = results.into_iter();
+    match (results.next(), results.next()) {
+        (Some(values), Some(indices)) => Ok((values, indices)),
+        _ => Err(Error::argument(name, "two results are given")),
     }
 }

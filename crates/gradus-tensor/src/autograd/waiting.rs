@@ -1,0 +1,67 @@
+//! Gradients on their way: that nobody overwrites one, and that those given to the user are nobody else's.
+//!
+//! Rules pass gradients on without a copy, so several that wait, a seed and one that was found can be the same bytes. A
+//! hook, the code of a custom operation or another thread could write there; what it would change is then an error.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use gradus_backend::{Error, ErrorKind, Result};
+
+use super::node::Node;
+use super::saved::overwritten;
+use crate::{Storage, Tensor};
+
+/// The gradient of output `output` of a node is what it was when its storage had `version`.
+#[inline]
+pub(super) fn unchanged(node: &Node, output: usize, g: &Tensor, version: u64) -> Result<()> {
+    if g.storage().version() == version { Ok(()) } else { changed(node, output, g, version) }
+}
+
+/// [`unchanged`] for all outputs that a gradient arrived for.
+#[inline]
+pub(super) fn all_unchanged(node: &Node, grads: &[Option<Tensor>], versions: &[u64]) -> Result<()> {
+    for (output, (g, &version)) in grads.iter().zip(versions).enumerate() {
+        if let Some(g) = g {
+            unchanged(node, output, g, version)?;
+        }
+    }
+    Ok(())
+}
+
+#[cold]
+fn changed(node: &Node, output: usize, g: &Tensor, version: u64) -> Result<()> {
+    let Some(write) = g.storage().overwritten(version, &g.byte_span()) else { return Ok(()) };
+    let m = format!("{} overwrote the gradient of output {output} of {} during the pass", write.op, node.name());
+    let e = g.describe(Error::new(ErrorKind::Autograd, "backward", m), "gradient");
+    Err(overwritten(e, node.name(), node.location(), &write, version).help(
+        "gradients share memory while a pass runs: let the hook give a new tensor, g.mul(..)? instead of g.mul_(..)?",
+    ))
+}
+
+/// A gradient that was asked for, and the version that its storage had when it was complete.
+pub(super) struct Found {
+    pub(super) node: Arc<Node>,
+    pub(super) output: usize,
+    pub(super) gradient: Tensor,
+    pub(super) version: u64,
+}
+
+/// What the user gets, after the pass: nothing was written since it was found, and each gradient is memory of its own, so
+/// that a write into one changes no other, no seed and no value of the graph. Seldom a copy: most gradients are already.
+pub(super) fn give(
+    found: Vec<Found>,
+    seeds: &[*const Storage],
+    create_graph: bool,
+) -> Result<HashMap<(u64, usize), Tensor>> {
+    let mut seen: HashSet<*const Storage> = seeds.iter().copied().collect();
+    let mut given = HashMap::with_capacity(found.len());
+    for Found { node, output, gradient, version } in found {
+        // With create_graph, the graph of the gradients holds them too, and checks them.
+        let shared = if create_graph { !seen.insert(Arc::as_ptr(gradient.storage())) } else { !gradient.is_unshared() };
+        let own = if shared { gradient.copy()? } else { gradient.clone() };
+        unchanged(&node, output, &gradient, version)?;
+        given.insert((node.seq, output), own);
+    }
+    Ok(given)
+}
