@@ -237,7 +237,7 @@ impl Tensor {
     }
 
     /// [`scaled_dot_product_attention`](Tensor::scaled_dot_product_attention), and the log-sum-exp of each query's scores,
-    /// `[.., h, lq]`, at least f32 and differentiable: -inf where a query may see no key.
+    /// `[.., h, lq]`, at least f32 and differentiable: -inf, with gradient 0, where a query may see no key.
     #[track_caller]
     pub fn attention_with_lse(
         &self,
