@@ -471,7 +471,7 @@ impl Operation for Map {
         let results = super::apply(Map { kernel: vjp.kernel.clone(), args }, &refs)?;
         for (&arg, g) in vjp.wanted.iter().zip(results) {
             if let Some(input) = self.input_of(arg) {
-                let g = g.sum_to(&ctx.input_spec(input).shape)?;
+                let g = g.sum_to(&ctx.input_spec(input)?.shape)?;
                 found[input] = Some(match found[input].take() {
                     Some(sum) => sum.add(&g)?,
                     None => g,
