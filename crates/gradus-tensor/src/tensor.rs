@@ -97,6 +97,11 @@ impl Tensor {
             .help("use the written values without their past: x.detach(); or write into a copy"))
     }
 
+    /// Whether this is the only handle to the tensor, and the only tensor over its storage.
+    pub(crate) fn is_unshared(&self) -> bool {
+        Arc::strong_count(&self.0) == 1 && Arc::strong_count(&self.0.storage) == 1
+    }
+
     /// What this tensor is.
     pub(crate) fn spec(&self) -> Spec {
         Spec { shape: *self.0.layout.shape(), dtype: self.0.dtype }

@@ -127,8 +127,9 @@ impl Tensor {
             |_| true,
             |node, output, g| {
                 if node.is_leaf() {
-                    found.0.insert((node.seq, output), g.clone());
+                    found.0.insert((node.seq, output), own(g)?);
                 }
+                Ok(())
             },
         )?;
         Ok(found)
@@ -200,8 +201,9 @@ pub(super) fn grad_of_edges(
         |node| needed.contains(&node.seq),
         |node, output, g| {
             if wanted.contains(&(node.seq, output)) {
-                found.insert((node.seq, output), g.clone());
+                found.insert((node.seq, output), own(g)?);
             }
+            Ok(())
         },
     )?;
     Ok(targets.iter().map(|k| found.get(k).cloned()).collect())
@@ -266,6 +268,11 @@ fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)], boundary: u64) -
     needed
 }
 
+/// A gradient for the caller, who may write into it: no other tensor shares its memory.
+fn own(g: &Tensor) -> Result<Tensor> {
+    if g.is_unshared() { Ok(g.clone()) } else { g.copy() }
+}
+
 /// A node that waits for gradients.
 struct Pending {
     node: Arc<Node>,
@@ -328,7 +335,7 @@ fn run(
     options: BackwardOptions,
     boundary: u64,
     wanted: impl Fn(&Node) -> bool,
-    mut visit: impl FnMut(&Node, usize, &Tensor),
+    mut visit: impl FnMut(&Node, usize, &Tensor) -> Result<()>,
 ) -> Result<()> {
     let _mode = if options.create_graph { enable_grad() } else { no_grad() };
     // A hook may fail for reasons of its own: the graph is then as it was.
@@ -352,7 +359,7 @@ fn run(
         }
         for (output, g) in grads.iter().enumerate() {
             if let Some(g) = g {
-                visit(&node, output, g);
+                visit(&node, output, g)?;
             }
         }
         let Some(op) = op else { continue };

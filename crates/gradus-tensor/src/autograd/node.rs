@@ -71,10 +71,14 @@ impl Node {
 
     #[track_caller]
     pub(crate) fn record(op: Op, inputs: &[&Tensor], outputs: SmallVec<[Spec; 1]>, saved: Saved) -> Arc<Node> {
+        let mut edges = SmallVec::new();
+        for t in inputs {
+            edges.push(t.edge().cloned());
+        }
         Arc::new(Node {
             seq: next_seq(),
             op: Some(op),
-            inputs: inputs.iter().map(|t| t.edge().cloned()).collect(),
+            inputs: edges,
             outputs,
             device: inputs[0].device().clone(),
             location: Location::caller(),
@@ -204,8 +208,11 @@ impl Drop for Node {
             }
         });
         loop {
-            while let Some(node) = parts.nodes.pop() {
-                if let Some(mut node) = Arc::into_inner(node) {
+            while let Some(mut node) = parts.nodes.pop() {
+                // Emptied where it lies; moved out only where another thread lets go of it at this moment.
+                if let Some(node) = Arc::get_mut(&mut node) {
+                    node.unlink(&mut parts);
+                } else if let Some(mut node) = Arc::into_inner(node) {
                     node.unlink(&mut parts);
                 }
             }
