@@ -45,8 +45,7 @@ fn main() -> Result<()> {
     let a = Tensor::from_vec([1.0f32; 4], [4], &device)?;
     let b = Tensor::from_vec([0.999f32; 4], [4], &device)?;
     let w = a.require_grad()?;
-    let ops: [(&str, fn(&Tensor, &Tensor) -> Result<Tensor>); 2] =
-        [("add", |x, y| x.add(y)), ("mul", |x, y| x.mul(y))];
+    let ops: [(&str, fn(&Tensor, &Tensor) -> Result<Tensor>); 2] = [("add", |x, y| x.add(y)), ("mul", |x, y| x.mul(y))];
     println!("nanoseconds an operation on 4 elements, in a chain of {CHAIN}");
     for (name, op) in ops {
         let [plain] = medians(|| {
@@ -63,7 +62,9 @@ fn main() -> Result<()> {
             Ok([forward, backward, dropped])
         })?;
         let all = recorded + backward + dropped;
-        println!("{name}, no gradients {plain:6.0}   recorded {recorded:6.0}   backward {backward:6.0}   drop {dropped:6.0}   all {all:6.0}");
+        println!(
+            "{name}, no gradients {plain:6.0}   recorded {recorded:6.0}   backward {backward:6.0}   drop {dropped:6.0}   all {all:6.0}"
+        );
     }
     Ok(())
 }
