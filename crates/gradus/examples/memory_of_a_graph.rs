@@ -4,7 +4,10 @@
 //! operation: the values that the first-order gradients read, their bytes, and what the recorded graph holds. Then the
 //! backend's own count of the bytes that live after the forward pass, and the peak of the backward pass.
 //!
-//! `cargo run --release -p gradus --example memory_of_a_graph`
+//! ```sh
+//! cargo run --release -p gradus --example memory_of_a_graph
+//! ```
+#![allow(clippy::print_stdout)]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -96,6 +99,10 @@ impl Parameters {
         })
     }
 
+    fn all(&self) -> impl Iterator<Item = &Tensor> {
+        self.scale.iter().chain(&self.shift).chain(&self.weight).chain(&self.bias)
+    }
+
     fn linear(&self, i: usize, x: &Tensor) -> Result<Tensor> {
         x.linear(&self.weight[i], Some(&self.bias[i]))
     }
@@ -117,23 +124,25 @@ impl Parameters {
     }
 }
 
-/// What was found.
+/// What was found; see [`run`].
 #[derive(Debug)]
-pub struct Found {
+pub(crate) struct Found {
     /// Bytes that the gradients need and bytes that the graph holds, by operation.
-    pub by_op: BTreeMap<String, (usize, usize)>,
+    pub(crate) by_op: BTreeMap<String, (usize, usize)>,
     /// Bytes that the graph holds, each storage once.
-    pub held: usize,
+    pub(crate) held: usize,
     /// Bytes of the parameters and inputs that the graph holds among others: they live with or without it.
-    pub shared: usize,
+    pub(crate) shared: usize,
+    /// Bytes of the gradients.
+    pub(crate) gradients: usize,
     /// By how many bytes the backend's live buffers grew in the forward pass.
-    pub grew: usize,
+    pub(crate) grew: usize,
     /// The most bytes that were live beyond those before the forward pass.
-    pub peak: usize,
+    pub(crate) peak: usize,
 }
 
 /// Runs the block once, forwards and backwards, on a device of its own.
-pub fn run() -> Result<Found> {
+pub(crate) fn run() -> Result<Found> {
     let device = Device::from_backend(Arc::new(CpuBackend::new()?));
     let mut generator = Generator::new(0);
     let parameters = Parameters::new(&device, &mut generator)?;
@@ -151,11 +160,19 @@ pub fn run() -> Result<Found> {
         by_op.entry(value.op.to_owned()).or_default().0 += value.bytes();
     }
     let all = |t: &Tensor| t.numel() * t.dtype().size();
+    // The shifts and biases are not read by any gradient.
     let shared = parameters.scale.iter().chain(&parameters.weight).chain([&x, &targets]).map(all).sum();
-    let gradients = loss.backward()?;
+    let found = loss.backward()?;
     let peak = device.memory_stats().peak;
-    assert_eq!(gradients.len(), 15);
-    Ok(Found { by_op, held: stats.saved_bytes, shared, grew: after.in_use - before.in_use, peak: peak - before.in_use })
+    let gradients = parameters.all().chain([&x]).filter_map(|t| found.get(t)).map(all).sum();
+    Ok(Found {
+        by_op,
+        held: stats.saved_bytes,
+        shared,
+        gradients,
+        grew: after.in_use - before.in_use,
+        peak: peak - before.in_use,
+    })
 }
 
 fn main() -> Result<()> {
@@ -171,8 +188,9 @@ fn main() -> Result<()> {
     }
     let needed: usize = required().iter().map(Value::bytes).sum();
     println!("{:<30} {needed:>10} {:>10} {:>8}", "all", found.held, found.held as i64 - needed as i64);
-    println!("\nof these, parameters and inputs, which live anyway: {}", found.shared);
-    println!("the backend's live bytes grew in the forward pass by {}", found.grew);
-    println!("most that was live beyond parameters and inputs, gradients included: {}", found.peak);
+    println!("\nparameters and inputs among these, which live anyway    {:>10}", found.shared);
+    println!("live bytes that the forward pass added, the loss too    {:>10}", found.grew);
+    println!("gradients at the end                                    {:>10}", found.gradients);
+    println!("most live beside parameters and inputs, at any time     {:>10}", found.peak);
     Ok(())
 }
