@@ -20,7 +20,7 @@ mod tensor;
 
 pub use autograd::{
     BackwardOptions, CustomOp, GradModeGuard, Gradients, Hook, Node, apply_custom, checkpoint, checkpoint_with,
-    enable_grad, grad, hessian, hvp, is_grad_enabled, jacobian, jvp, no_grad, vjp,
+    enable_grad, grad, hessian, hvp, is_grad_enabled, jacobian, jvp, no_grad, vjp, vmap,
 };
 pub use device::Device;
 pub use generator::Generator;

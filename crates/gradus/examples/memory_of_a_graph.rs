@@ -114,7 +114,8 @@ impl Parameters {
     /// The loss of `x [b, t, c]`.
     fn loss(&self, x: &Tensor, targets: &Tensor) -> Result<Tensor> {
         let packed = self.linear(0, &self.norm(0, x)?)?.reshape([B, T, 3, H, C / H])?;
-        let part = |i: isize| packed.select(2, i)?.transpose(1, 2);
+        let parts = packed.unbind(2)?;
+        let part = |i: usize| parts[i].transpose(1, 2);
         let options = AttentionOptions::new().causal(Causal::TopLeft);
         let a = part(0)?.scaled_dot_product_attention(&part(1)?, &part(2)?, options)?;
         let x = x.add(&self.linear(1, &a.transpose(1, 2)?.reshape([B, T, C])?)?)?;

@@ -59,7 +59,7 @@ pub use gradus_tensor::{
     AttentionOptions, BackwardOptions, Causal, ConvOptions, CustomOp, DType, Device, Elementwise, Ellipsis, Error,
     ErrorKind, Gemm, Generator, Gradients, Hook, INFER, Index, Indexing, IntoIndex, NewAxis, Operand, PadMode,
     PoolOptions, Reduction, Result, Scalar, ScatterReduction, Strided, Tensor, Unique, apply_custom, autograd,
-    checkpoint, checkpoint_with, enable_grad, fused, grad, hessian, hvp, jacobian, jvp, no_grad, ops, vjp,
+    checkpoint, checkpoint_with, enable_grad, fused, grad, hessian, hvp, jacobian, jvp, no_grad, ops, vjp, vmap,
 };
 
 // The README's code compiles and runs with the doc tests.

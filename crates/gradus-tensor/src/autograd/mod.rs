@@ -15,6 +15,7 @@ mod inspect;
 mod mode;
 mod node;
 mod saved;
+mod vmap;
 
 pub(crate) use access::note_access;
 pub use checkpoint::{checkpoint, checkpoint_with};
@@ -31,3 +32,4 @@ pub use node::Node;
 pub use saved::Context;
 pub use saved::Keep;
 pub(crate) use saved::Saved;
+pub use vmap::vmap;

@@ -212,6 +212,7 @@ ops! {
     slice::Slice,
     slice::SliceBackward,
     sliding::UnfoldAxis,
+    split::Split,
     softmax::Softmax,
     unfold::Fold,
     unfold::Unfold,
@@ -296,6 +297,19 @@ pub(crate) fn apply_view<O: Operation + Into<Op>>(op: O, input: &Tensor, layout:
     let specs = one(*layout.shape(), input.dtype());
     let node = Node::record_kept(op.keeps(&[true]), op.into(), &[input], &[0], &[], specs);
     Ok(input.view_at(layout, Some(Edge { node, output: 0 })))
+}
+
+/// [`apply_view`] for several views of one tensor.
+#[track_caller]
+pub(crate) fn apply_views<O: Operation + Into<Op>>(op: O, input: &Tensor, layouts: &[Layout]) -> Result<Vec<Tensor>> {
+    if !records(&[input]) {
+        return Ok(layouts.iter().map(|&layout| input.view_at(layout, None)).collect());
+    }
+    input.check_current(op.name())?;
+    let specs = layouts.iter().map(|l| Spec { shape: *l.shape(), dtype: input.dtype() }).collect();
+    let node = Node::record_kept(op.keeps(&[true]), op.into(), &[input], &[0], &[], specs);
+    let view = |(output, &layout)| input.view_at(layout, Some(Edge { node: node.clone(), output }));
+    Ok(layouts.iter().enumerate().map(view).collect())
 }
 
 /// Allocates a contiguous tensor and runs `forward` on it, unless it is empty.
