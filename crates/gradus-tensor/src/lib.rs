@@ -21,7 +21,7 @@ mod tensor;
 pub use autograd::{
     BackwardOptions, CustomOp, GradModeGuard, Gradients, Hook, Node, apply_custom, checkpoint, checkpoint_with,
     enable_grad, explain_grad, find_nan, find_nonfinite, grad, hessian, hvp, inference, is_grad_enabled, is_inference,
-    jacobian, jvp, no_grad, vjp,
+    jacobian, jvp, no_grad, vjp, vmap,
 };
 pub use device::Device;
 pub use generator::Generator;

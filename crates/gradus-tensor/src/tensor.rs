@@ -220,6 +220,10 @@ impl Tensor {
 
     /// All elements in row-major order, as bytes in native order.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        // A view of nothing may start beyond the end of its storage.
+        if self.numel() == 0 {
+            return Ok(Vec::new());
+        }
         let dense = if self.is_contiguous() { self.clone() } else { self.detach().contiguous()? };
         let size = self.dtype().size();
         let mut bytes = vec![0; dense.numel() * size];

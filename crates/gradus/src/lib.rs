@@ -61,7 +61,7 @@ pub use gradus_tensor::{
     ErrorKind, Gemm, Generator, Gradients, Hook, INFER, Index, Indexing, IntoIndex, NewAxis, Operand, PadMode,
     PoolOptions, Reduction, Result, Scalar, ScatterReduction, Strided, Tensor, Unique, apply_custom, autograd,
     checkpoint, checkpoint_with, enable_grad, explain_grad, find_nan, find_nonfinite, fused, grad, hessian, hvp,
-    inference, jacobian, jvp, no_grad, ops, vjp,
+    inference, jacobian, jvp, no_grad, ops, vjp, vmap,
 };
 
 // The README's code compiles and runs with the doc tests.

@@ -159,7 +159,9 @@ fn rule<'k>(op: ScalarOp, g: Expr<'k>, y: Expr<'k>, operand: impl Fn(usize) -> E
             let tiny = if g.dtype() == DType::F64 { 1e-300 } else { 1e-37 };
             let hole = b().eq(0.0).and(a().abs().ge(tiny).not());
             let da = hole.select(0.0, b() * hole.select(1.0, a()).pow(b() - 1.0));
-            let db = a().eq(0.0).select(0.0, y * a().log());
+            // The logarithm that is not taken is finite: its slope must not meet a 0.
+            let zero = a().eq(0.0);
+            let db = zero.select(0.0, y * zero.select(1.0, a()).log());
             [Some(g * da), Some(g * db), None]
         }
         // A tie splits evenly; NaN passes the gradient to both, as it came from either.

@@ -21,6 +21,7 @@ mod observe;
 mod packed;
 mod range;
 mod saved;
+mod vmap;
 mod waiting;
 
 pub(crate) use access::note_access;
@@ -48,3 +49,4 @@ pub use range::ValueRange;
 pub use saved::Context;
 pub use saved::Keep;
 pub(crate) use saved::Saved;
+pub use vmap::vmap;

@@ -10,7 +10,8 @@ use crate::Tensor;
 
 impl Tensor {
     /// The p-distance of every row of this `[.., m, d]` to every row of `other [.., n, d]`, as `[.., m, n]`; leading axes
-    /// broadcast. `p` as in [`norm`](Tensor::norm). Takes memory for all `m n d` differences.
+    /// broadcast. `p` as in [`norm`](Tensor::norm). Points that coincide have gradient 0. Takes memory for all `m n d`
+    /// differences.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;

@@ -213,6 +213,7 @@ ops! {
     slice::Slice,
     slice::SliceBackward,
     sliding::UnfoldAxis,
+    split::Split,
     softmax::Softmax,
     unfold::Fold,
     unfold::Unfold,
@@ -311,12 +312,31 @@ pub(crate) fn apply_view<O: Operation + Into<Op>>(op: O, input: &Tensor, layout:
     }
     input.check_current(op.name())?;
     let specs = one(*layout.shape(), input.dtype());
+    let node = record_view(op, input, specs)?;
+    Ok(input.view_at(layout, Some(Edge { node, output: 0 })))
+}
+
+/// [`apply_view`] for several views of one tensor.
+#[track_caller]
+pub(crate) fn apply_views<O: Operation + Into<Op>>(op: O, input: &Tensor, layouts: &[Layout]) -> Result<Vec<Tensor>> {
+    if !records(&[input]) {
+        return Ok(layouts.iter().map(|&layout| input.view_at(layout, None)).collect());
+    }
+    input.check_current(op.name())?;
+    let specs = layouts.iter().map(|l| Spec { shape: *l.shape(), dtype: input.dtype() }).collect();
+    let node = record_view(op, input, specs)?;
+    let view = |(output, &layout)| input.view_at(layout, Some(Edge { node: node.clone(), output }));
+    Ok(layouts.iter().enumerate().map(view).collect())
+}
+
+/// The node of an operation that keeps nothing of its input.
+#[track_caller]
+fn record_view<O: Operation + Into<Op>>(op: O, input: &Tensor, specs: Outputs) -> Result<Arc<Node>> {
     let mut saved = Saved::default();
     if guards_saved() {
         saved = saved.guard(op.name(), &[input], &[input.storage().version()])?;
     }
-    let node = Node::record(op.into(), &[input], specs, saved);
-    Ok(input.view_at(layout, Some(Edge { node, output: 0 })))
+    Ok(Node::record(op.into(), &[input], specs, saved))
 }
 
 /// Allocates a contiguous tensor and runs `forward` on it, unless it is empty.

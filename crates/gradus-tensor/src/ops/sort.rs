@@ -11,7 +11,7 @@ use crate::autograd::{is_observed, ran};
 
 impl Tensor {
     /// The elements along an axis in order, stably, and the index (i64) that each had. NaN comes last in ascending and
-    /// first in descending order.
+    /// first in descending order. The gradient goes to the element of the index, also among equal ones.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -35,7 +35,8 @@ impl Tensor {
     }
 
     /// The `k` largest (or smallest) elements along an axis, and their indices (i64); NaN counts as the largest number.
-    /// They come in order if `sorted`, else as they lie in the tensor. Errors if the axis has fewer than `k` elements.
+    /// They come in order if `sorted`, else as they lie in the tensor. Of equal elements the first are taken, and get the
+    /// gradient. Errors if the axis has fewer than `k` elements.
     #[track_caller]
     pub fn topk(&self, k: usize, axis: isize, largest: bool, sorted: bool) -> Result<(Tensor, Tensor)> {
         let at = resolve_axis("topk", axis, self.rank())?;
@@ -52,7 +53,8 @@ impl Tensor {
     }
 
     /// The `k`-th smallest element along an axis, `k` counting from 1, and its index (i64); NaN counts as the largest
-    /// number. The axis stays with size 1 if `keepdim`. Errors if `k` is 0 or above the size of the axis.
+    /// number. The gradient goes to the element of the index. The axis stays with size 1 if `keepdim`. Errors if `k` is 0 or
+    /// above the size of the axis.
     #[track_caller]
     pub fn kthvalue(&self, k: usize, axis: isize, keepdim: bool) -> Result<(Tensor, Tensor)> {
         let at = resolve_axis("kthvalue", axis, self.rank())?;
