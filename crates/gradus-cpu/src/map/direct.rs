@@ -133,6 +133,12 @@ fn typed<T: Direct>(
         1 => T::unary(isa, op, a, out),
         _ => T::binary(isa, op, a, b, out),
     };
+    if let (Source::Memory(a), Source::Memory(b), true) = (a, b, n <= SMALL) {
+        // SAFETY: operands and output are contiguous with `n` elements, checked to lie in their buffers, and the output
+        // is borrowed mutably, so no operand shares its memory.
+        unsafe { apply(slice(a.cast(), n), slice(b.cast(), n), slice_mut(target.0.cast(), n)) };
+        return true;
+    }
     let in_place = matches!(a, Source::Output) || matches!(b, Source::Output);
     let splat = |s: &Source<T>| if let Source::Splat(v) = s { [*v; LANES] } else { [T::default(); LANES] };
     let (splat_a, splat_b) = (splat(&a), splat(&b));
