@@ -2,6 +2,7 @@
 
 mod arrays;
 mod counts;
+mod effects;
 mod generate;
 mod passes;
 mod program;
@@ -10,7 +11,10 @@ mod run;
 mod scalar;
 mod shrink;
 mod subject;
+mod tables;
 mod text;
+mod trouble;
+mod views;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -7,24 +7,25 @@
 
 use std::rc::Rc;
 
-use super::arrays::{Array, broadcast, compute, fits, numel, view};
+use super::arrays::{Array, compute, fits, numel};
 use super::passes::Hooked;
 use super::program::{Name, Slot, Statement, values};
 use super::scalar::{Id, Tape};
+use super::views::{is_strided, view};
 
 /// Numbers of the memory, and the writes to them.
 #[derive(Clone)]
 pub(crate) struct Storage {
     pub(crate) numbers: Vec<f64>,
     /// When each was written last.
-    written: Vec<u32>,
+    pub(crate) written: Vec<u32>,
     /// When, and where.
     pub(crate) writes: Vec<(u32, Rc<[usize]>)>,
 }
 
 /// How a tensor depends on leaves.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Origin {
+pub(crate) enum Origin {
     Leaf,
     ViewOfLeaf,
     Computed,
@@ -42,7 +43,7 @@ pub(crate) struct Handle {
     stamp: u32,
     /// Whether the library says that it requires a gradient.
     pub(crate) tracked: bool,
-    origin: Origin,
+    pub(crate) origin: Origin,
     pub(crate) node: Option<usize>,
 }
 
@@ -97,13 +98,13 @@ pub(crate) enum Outcome {
 
 /// A checkpointed region under way.
 #[derive(Clone)]
-struct Region {
+pub(crate) struct Region {
     /// Storages from this number on were made inside.
-    storages: usize,
-    nodes: usize,
-    reads: Vec<Read>,
-    inputs: Vec<usize>,
-    outlived: bool,
+    pub(crate) storages: usize,
+    pub(crate) nodes: usize,
+    pub(crate) reads: Vec<Read>,
+    pub(crate) inputs: Vec<usize>,
+    pub(crate) outlived: bool,
 }
 
 /// A program half-way.
@@ -116,8 +117,8 @@ pub(crate) struct Reference {
     pub(crate) hooks: Vec<Hooked>,
     pub(crate) clock: u32,
     pub(crate) recording: bool,
-    regions: Vec<Region>,
-    may_refuse: bool,
+    pub(crate) regions: Vec<Region>,
+    pub(crate) may_refuse: bool,
 }
 
 impl Reference {
@@ -163,10 +164,10 @@ impl Reference {
         }
     }
 
-    /// Whether a tensor's memory was written since it was made: every element alike for leaves and constants, which
-    /// nothing can make stale.
+    /// Whether the memory of a computed tensor was written since. Leaves, views of them and constants are whatever the
+    /// memory holds: nothing can make them stale.
     pub(crate) fn is_stale(&self, h: &Handle) -> bool {
-        h.origin != Origin::Leaf && h.tracked && self.touched(h.storage, &h.at, h.stamp).is_some()
+        h.origin == Origin::Computed && h.tracked && self.touched(h.storage, &h.at, h.stamp).is_some()
     }
 
     /// Whether a write since `stamp` hit one of these places (`Some(true)`), or at least the span that they lie in.
@@ -203,7 +204,7 @@ impl Reference {
     }
 
     /// That the bytes of a tensor were read.
-    fn note(&mut self, h: &Handle) {
+    pub(crate) fn note(&mut self, h: &Handle) {
         let read = self.noted(h, true);
         let tracked = h.node.filter(|_| h.tracked);
         for region in &mut self.regions {
@@ -263,7 +264,7 @@ impl Reference {
         outcome.unwrap_or(Outcome::Skip)
     }
 
-    fn run(&mut self, s: &Statement) -> Option<Outcome> {
+    pub(crate) fn run(&mut self, s: &Statement) -> Option<Outcome> {
         if s.outs.iter().any(|&o| !self.is_free(o)) {
             return None;
         }
@@ -346,173 +347,6 @@ impl Reference {
         }
         Some(made)
     }
-
-    /// Whether a write can be done: `Skip`, `Refuse` (with the kind of error) or `Done`. Nothing has happened yet.
-    pub(crate) fn check_write(&self, s: &Statement) -> Outcome {
-        let Some(to) = s.of.first().and_then(|&h| self.handle(h)) else { return Outcome::Skip };
-        let needs_source = matches!(s.name, Name::AddIn | Name::SubIn | Name::MulIn | Name::CopyIn);
-        let from = s.of.get(1).and_then(|&h| self.handle(h));
-        let fits = from.is_none_or(|f| broadcast(&[&to.shape, &f.shape]).as_ref() == Some(&to.shape));
-        let given = s.of.len() == if needs_source { 2 } else { 1 } && from.is_some() == needs_source;
-        let ordered = s.name != Name::ClampIn || s.number(0) <= s.number(1);
-        if !given || !fits || !ordered || !s.outs.is_empty() {
-            return Outcome::Skip;
-        }
-        let mut places = to.at.to_vec();
-        places.sort_unstable();
-        let shared = places.windows(2).any(|w| w[0] == w[1]);
-        if self.recording && (to.tracked || from.is_some_and(|f| f.tracked)) || shared {
-            return Outcome::Refuse;
-        }
-        Outcome::Done { may_refuse: false }
-    }
-
-    /// Does a write that [`check_write`](Reference::check_write) allows.
-    pub(crate) fn write(&mut self, s: &Statement) {
-        let Some(to) = s.of.first().and_then(|&h| self.handle(h).cloned()) else { return };
-        let source = s.of.get(1).and_then(|&h| self.handle(h).cloned());
-        let old = self.numbers(&to);
-        let operands: Vec<f64> = match &source {
-            Some(f) => {
-                self.note(f);
-                let stretched =
-                    Statement::new(Name::Expand, &[], &[], &to.shape.iter().map(|&n| n as i64).collect::<Vec<_>>());
-                let from = view(&stretched, &f.shape).map_or_else(|| (0..old.len()).collect(), |v| v.1);
-                let numbers = self.numbers(f);
-                from.iter().map(|&n| numbers[n]).collect()
-            }
-            None => vec![s.scalar(0); old.len()],
-        };
-        self.note(&to);
-        self.clock += 1;
-        let storage = &mut self.storages[to.storage];
-        for ((&p, x), v) in to.at.iter().zip(old).zip(operands) {
-            storage.numbers[p] = match s.name {
-                Name::AddIn => x + v,
-                Name::SubIn => x - v,
-                Name::MulIn | Name::ScaleIn => x * v,
-                Name::ClampIn => x.max(s.scalar(0)).min(s.scalar(1)),
-                _ => v,
-            };
-            storage.written[p] = self.clock;
-        }
-        storage.writes.push((self.clock, to.at.clone()));
-        if let Some(region) = self.regions.last_mut() {
-            region.outlived |= to.storage < region.storages;
-        }
-    }
-
-    /// A checkpointed region: its statements as they stand, and one node for all of them.
-    fn region(&mut self, s: &Statement) -> Option<Outcome> {
-        let passed: Vec<Handle> = s.of.iter().map(|&h| self.handle(h).cloned()).collect::<Option<_>>()?;
-        let mut defined = vec![];
-        super::program::visit(&s.body, &mut |b| defined.extend(&b.outs));
-        let given = s.gives.iter().all(|g| defined.contains(g));
-        let mut distinct = s.outs.clone();
-        distinct.sort_unstable();
-        distinct.dedup();
-        let fits = s.outs.len() == s.gives.len() && !s.outs.is_empty() && distinct.len() == s.outs.len();
-        if !fits || !given || s.outs.iter().any(|o| defined.contains(o)) || !self.regions.is_empty() && !self.recording
-        {
-            return None;
-        }
-        if self.recording {
-            let inputs = passed.iter().filter(|h| h.tracked).filter_map(|h| h.node).collect();
-            let reads = passed.iter().map(|h| self.noted(h, true)).collect();
-            let (storages, nodes) = (self.storages.len(), self.nodes.len());
-            self.regions.push(Region { storages, nodes, reads, inputs, outlived: false });
-        }
-        let mut body = vec![];
-        let mut may_refuse = false;
-        let mut outlived = false;
-        for b in &s.body {
-            body.extend(self.inside(b, &mut may_refuse, &mut outlived));
-        }
-        let inner: Option<Vec<Handle>> = s.gives.iter().map(|&g| self.handle(g).cloned()).collect();
-        let mut made = vec![];
-        super::program::visit(&body, &mut |b| made.extend(&b.outs));
-        made.iter().for_each(|&slot| self.forget(slot));
-        let region = if self.recording { self.regions.pop() } else { None };
-        let Some(inner) = inner else {
-            // Nothing to give: whatever it wrote would be written by the library too; it is simply not run.
-            return if outlived || region.is_some_and(|r| r.outlived) { Some(Outcome::Refuse) } else { None };
-        };
-        let refuse = outlived || region.as_ref().is_some_and(|r| r.outlived);
-        if refuse {
-            return Some(Outcome::Region { body, refuse, may_refuse });
-        }
-        let node = region.map(|mut r| {
-            for outer in &mut self.regions {
-                outer.reads.extend(r.reads.iter().filter(|x| x.storage < outer.storages).cloned());
-                outer.inputs.extend(r.inputs.iter().filter(|&&n| n < outer.nodes));
-            }
-            r.inputs.sort_unstable();
-            r.inputs.dedup();
-            self.record(r.inputs, r.reads, Kind::Region)
-        });
-        for (&out, mut h) in s.outs.iter().zip(inner) {
-            if let (Some(node), Some(ids), true) = (node, h.ids.take(), self.recording) {
-                self.made_by(&mut h, node, &ids);
-            } else {
-                (h.tracked, h.node) = (false, None);
-            }
-            self.define(out, h);
-        }
-        Some(Outcome::Region { body, refuse, may_refuse })
-    }
-
-    /// One statement of a region, and what of it is run.
-    fn inside(&mut self, s: &Statement, may_refuse: &mut bool, outlived: &mut bool) -> Option<Statement> {
-        if s.name == Name::NoGrad {
-            let before = std::mem::replace(&mut self.recording, false);
-            let body = s.body.iter().filter_map(|b| self.inside(b, may_refuse, outlived)).collect();
-            self.recording = before;
-            return Some(Statement { body, ..s.clone() });
-        }
-        if s.name.is_write() {
-            let Outcome::Done { .. } = self.check_write(s) else { return None };
-            self.write(s);
-            return Some(s.clone());
-        }
-        if s.name.is_pass() || matches!(s.name, Name::Hook | Name::Before | Name::After | Name::Unhook) {
-            return None;
-        }
-        self.may_refuse = false;
-        let outcome = self.run(s)?;
-        match outcome {
-            Outcome::Done { may_refuse: m } => {
-                *may_refuse |= m;
-                Some(s.clone())
-            }
-            Outcome::Region { body, refuse, may_refuse: m } => {
-                *may_refuse |= m;
-                *outlived |= refuse;
-                Some(Statement { body, ..s.clone() })
-            }
-            Outcome::Refuse | Outcome::Skip => None,
-        }
-    }
-}
-
-/// Whether the places are an offset and a stride an axis: a view of this shape can be had.
-fn is_strided(shape: &[usize], at: &[usize]) -> bool {
-    let mut span = 1;
-    let mut strides = vec![0isize; shape.len()];
-    for k in (0..shape.len()).rev() {
-        if shape[k] > 1 {
-            strides[k] = at[span] as isize - at[0] as isize;
-        }
-        span *= shape[k];
-    }
-    let place = |mut n: usize| {
-        let mut p = at[0] as isize;
-        for k in (0..shape.len()).rev() {
-            p += (n % shape[k]) as isize * strides[k];
-            n /= shape[k];
-        }
-        p
-    };
-    at.iter().enumerate().all(|(n, &p)| place(n) == p as isize)
 }
 
 /// Whether the gradient of an operation reads input `i`.
