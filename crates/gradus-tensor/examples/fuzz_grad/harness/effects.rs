@@ -2,7 +2,7 @@
 
 use super::arrays::broadcast;
 use super::program::{Name, Statement, visit};
-use super::reference::{Handle, Origin, Outcome, Reference, Region};
+use super::reference::{Handle, Kind, Origin, Outcome, Reference, Region};
 use super::views::view;
 
 impl Reference {
@@ -82,7 +82,7 @@ impl Reference {
             self.regions.push(Region { storages, nodes, reads, inputs, outlived: false });
         }
         let mut body = vec![];
-        let mut may_refuse = false;
+        let mut may_refuse = self.recording && passed.iter().any(|h| self.is_stale(h));
         let mut outlived = false;
         for b in &s.body {
             body.extend(self.inside(b, &mut may_refuse, &mut outlived));
