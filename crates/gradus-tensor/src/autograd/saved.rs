@@ -135,9 +135,9 @@ impl Context<'_> {
     }
 
     /// Shape and dtype of input `i`. Errors for one that requires no gradient.
-    pub fn input_spec(&self, i: usize) -> Result<Spec> {
+    pub fn input_spec(&self, i: usize) -> Result<&Spec> {
         let edge = self.node.inputs.get(i).and_then(Option::as_ref);
-        edge.map(|e| *e.spec()).ok_or_else(|| {
+        edge.map(Edge::spec).ok_or_else(|| {
             let m = format!("{} knows nothing of its input {i}, which requires no gradient", self.node.name());
             Error::new(ErrorKind::Autograd, "backward", m)
         })

@@ -127,6 +127,8 @@ macro_rules! ops {
         #[derive(Clone)]
         #[allow(missing_docs)] // each is documented in its file
         pub enum Op {
+            // In place: it is the commonest, and small.
+            Map(elementwise::Map),
             $($name(Box<$module::$name>),)*
             /// One that is a function, not a kernel.
             Rule(Arc<dyn Rule>),
@@ -136,6 +138,7 @@ macro_rules! ops {
             /// The operation's name.
             pub fn name(&self) -> &str {
                 match self {
+                    Op::Map(op) => op.name(),
                     $(Op::$name(op) => op.name(),)*
                     Op::Rule(op) => op.name(),
                 }
@@ -143,6 +146,7 @@ macro_rules! ops {
 
             pub(crate) fn vjp(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads> {
                 match self {
+                    Op::Map(op) => op.vjp(ctx, grads),
                     $(Op::$name(op) => op.vjp(ctx, grads),)*
                     Op::Rule(op) => op.vjp(ctx, grads),
                 }
@@ -152,11 +156,19 @@ macro_rules! ops {
         impl fmt::Debug for Op {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 match self {
+                    Op::Map(op) => op.fmt(f),
                     $(Op::$name(op) => op.fmt(f),)*
                     Op::Rule(op) => op.fmt(f),
                 }
             }
         }
+
+        impl From<elementwise::Map> for Op {
+            fn from(op: elementwise::Map) -> Op {
+                Op::Map(op)
+            }
+        }
+        pub use elementwise::Map;
 
         $(
             impl From<$module::$name> for Op {
@@ -179,7 +191,6 @@ ops! {
     cross_entropy::CrossEntropy,
     diagonal::Diagonal,
     diagonal::DiagonalBackward,
-    elementwise::Map,
     embedding::Embedding,
     gather::Gather,
     linear::Linear,
@@ -258,12 +269,17 @@ fn record<O: Operation + Into<Op>>(
     results: &mut [Tensor],
     specs: Outputs,
 ) {
-    let carries = |i: usize| specs[i].dtype.is_float() && op.differentiable(i);
-    let carries: SmallVec<[bool; 8]> = (0..specs.len()).map(carries).collect();
+    let mut carries: SmallVec<[bool; 8]> = SmallVec::new();
+    for (i, spec) in specs.iter().enumerate() {
+        carries.push(spec.dtype.is_float() && op.differentiable(i));
+    }
     if !carries.contains(&true) {
         return;
     }
-    let needs: SmallVec<[bool; 8]> = inputs.iter().map(|t| t.requires_grad()).collect();
+    let mut needs: SmallVec<[bool; 8]> = SmallVec::new();
+    for t in inputs {
+        needs.push(t.requires_grad());
+    }
     let node = Node::record_kept(op.keeps(&needs), op.into(), inputs, versions, results, specs);
     for (output, t) in results.iter_mut().enumerate().filter(|(i, _)| carries[*i]) {
         t.set_edge(Edge { node: node.clone(), output });

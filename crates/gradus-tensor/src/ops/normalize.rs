@@ -113,7 +113,7 @@ impl Operation for Normalize {
             let forward = |b: &dyn Backend, v: &[View<'_>], outs: &mut [ViewMut<'_>]| {
                 b.normalize_backward(self.rms, self.axes, v[0], v[1], v.get(4).copied(), v[2], v[3], &mut outs[0])
             };
-            out[0] = Some(run_one(x.device(), &ctx.input_spec(0)?, &operands, forward)?);
+            out[0] = Some(run_one(x.device(), ctx.input_spec(0)?, &operands, forward)?);
         }
         if self.scale && ctx.needs(1) {
             let n = x.sub(&mean)?.mul(&rstd)?;
