@@ -13,15 +13,15 @@ use std::time::Instant;
 
 use harness::Options;
 
-const USAGE: &str = "usage: fuzz_grad [--programs N] [--seed S] [--show I] | --program LINE";
+const USAGE: &str = "usage: fuzz_grad [--programs N] [--seed S] [--failures K] [--show I] | --program LINE";
 
 enum Task {
-    Many { seed: u64, count: u64, show: Option<u64> },
+    Many { seed: u64, count: u64, failures: usize, show: Option<u64> },
     One(String),
 }
 
 fn task(arguments: &[String]) -> Result<Task, String> {
-    let (mut seed, mut count, mut show) = (1, 20_000, None);
+    let (mut seed, mut count, mut failures, mut show) = (1, 20_000, 1, None);
     for pair in arguments.chunks(2) {
         let [key, value] = pair else { return Err(format!("`{}` needs a value", pair[0])) };
         let number = || value.parse::<u64>().map_err(|_| format!("`{value}` is no number"));
@@ -29,11 +29,12 @@ fn task(arguments: &[String]) -> Result<Task, String> {
             "--program" => return Ok(Task::One(value.clone())),
             "--programs" => count = number()?,
             "--seed" => seed = number()?,
+            "--failures" => failures = usize::try_from(number()?).unwrap_or(usize::MAX),
             "--show" => show = Some(number()?),
             _ => return Err(format!("unknown option `{key}`")),
         }
     }
-    Ok(Task::Many { seed, count, show })
+    Ok(Task::Many { seed, count, failures, show })
 }
 
 fn main() -> ExitCode {
@@ -45,15 +46,16 @@ fn main() -> ExitCode {
             println!("{}", harness::line(seed, index));
             ExitCode::SUCCESS
         }
-        Ok(Task::Many { seed, count, show: None }) => {
+        Ok(Task::Many { seed, count, failures, show: None }) => {
             let start = Instant::now();
             let threads = std::thread::available_parallelism().map_or(1, usize::from);
-            let (counts, found) = harness::fuzz(seed, count, threads, Options::default());
+            let (counts, found) = harness::fuzz(seed, count, threads, failures, Options::default());
             println!("fuzz-grad: seed {seed}, {:.1} s\n{counts}", start.elapsed().as_secs_f64());
-            let Some(found) = found else { return ExitCode::SUCCESS };
-            println!("program {} of seed {seed} failed: {}", found.index, found.failure);
-            println!("\nrun it alone:\n  cargo xtask fuzz-grad --program '{}'", found.line);
-            ExitCode::FAILURE
+            for f in &found {
+                println!("program {} of seed {seed} failed: {}\nrun it alone:", f.index, f.failure);
+                println!("  cargo xtask fuzz-grad --program '{}'\n", f.line);
+            }
+            if found.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Ok(Task::One(line)) => match harness::one(&line, Options { trace: true, ..Options::default() }) {
             Ok(counts) => {

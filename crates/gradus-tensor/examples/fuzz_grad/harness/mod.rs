@@ -32,10 +32,10 @@ pub(crate) struct Found {
     pub(crate) failure: Failure,
 }
 
-/// Runs programs `0..count` of a seed on `threads` threads, up to the first failure.
-pub(crate) fn fuzz(seed: u64, count: u64, threads: usize, options: Options) -> (Counts, Option<Found>) {
+/// Runs programs `0..count` of a seed on `threads` threads, up to so many `failures`.
+pub(crate) fn fuzz(seed: u64, count: u64, threads: usize, failures: usize, options: Options) -> (Counts, Vec<Found>) {
     let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
-    let total: Mutex<(Counts, Option<u64>)> = Mutex::default();
+    let total: Mutex<(Counts, Vec<u64>)> = Mutex::default();
     let work = || {
         let mut counts = Counts::default();
         while !stop.load(Ordering::Relaxed) {
@@ -47,10 +47,12 @@ pub(crate) fn fuzz(seed: u64, count: u64, threads: usize, options: Options) -> (
                 match run::run(&generate::program(seed, index), options) {
                     Ok(one) => counts.merge(&one),
                     Err(_) => {
-                        stop.store(true, Ordering::Relaxed);
                         let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
-                        total.1 = Some(total.1.map_or(index, |i| i.min(index)));
-                        break;
+                        total.1.push(index);
+                        if total.1.len() >= failures {
+                            stop.store(true, Ordering::Relaxed);
+                            break;
+                        }
                     }
                 }
             }
@@ -61,21 +63,24 @@ pub(crate) fn fuzz(seed: u64, count: u64, threads: usize, options: Options) -> (
         (1..threads).for_each(|_| drop(scope.spawn(work)));
         work();
     });
-    let (counts, failed) = total.into_inner().unwrap_or_else(|e| e.into_inner());
-    let found = failed.map(|index| {
-        let program = generate::program(seed, index);
-        match run::run(&program, options) {
-            Err(failure) => {
-                let (program, failure) = shrink::shrink(&program, &failure, options);
-                Found { index, line: program.to_string(), failure }
-            }
-            Ok(_) => {
-                let message = "it failed once and not when run again".to_string();
-                Found { index, line: program.to_string(), failure: Failure { kind: "unsteady", message } }
-            }
+    let (counts, mut failed) = total.into_inner().unwrap_or_else(|e| e.into_inner());
+    failed.sort_unstable();
+    (counts, failed.into_iter().take(failures).map(|index| found(seed, index, options)).collect())
+}
+
+/// The failure of program `index`, made small.
+fn found(seed: u64, index: u64, options: Options) -> Found {
+    let program = generate::program(seed, index);
+    match run::run(&program, options) {
+        Err(failure) => {
+            let (program, failure) = shrink::shrink(&program, &failure, options);
+            Found { index, line: program.to_string(), failure }
         }
-    });
-    (counts, found)
+        Ok(_) => {
+            let message = "it failed once and not when run again".to_string();
+            Found { index, line: program.to_string(), failure: Failure { kind: "unsteady", message } }
+        }
+    }
 }
 
 /// Runs the program that is written so.

@@ -112,7 +112,10 @@ impl Reference {
         let create = s.name == Name::GradCreate;
         let (ran, freed) = self.nodes_that_run(s, &roots, &inputs);
         let reads = ran.iter().flat_map(|r| &self.nodes[r.0].reads).filter(|r| r.needed);
-        let ground = reads.map(|r| match self.touched(r.storage, &r.at, r.stamp) {
+        let reads = reads.map(|r| (r.storage, &r.at, r.stamp));
+        // A root that holds other numbers by now is refused, too.
+        let roots_read = roots.iter().filter(|r| self.is_stale(&r.0)).map(|r| (r.0.storage, &r.0.at, r.0.stamp));
+        let ground = reads.chain(roots_read).map(|(storage, at, stamp)| match self.touched(storage, at, stamp) {
             None => Ground::None,
             Some(false) => Ground::Span,
             Some(true) => Ground::Element,

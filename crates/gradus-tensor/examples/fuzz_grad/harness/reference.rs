@@ -40,7 +40,7 @@ pub(crate) struct Handle {
     /// Its values on the tape; none of a tensor that is a constant.
     pub(crate) ids: Option<Vec<Id>>,
     /// When it was made.
-    stamp: u32,
+    pub(crate) stamp: u32,
     /// Whether the library says that it requires a gradient.
     pub(crate) tracked: bool,
     pub(crate) origin: Origin,
@@ -242,7 +242,7 @@ impl Reference {
 
     /// Makes `h` the output of node `node`, with values of its own.
     pub(crate) fn made_by(&mut self, h: &mut Handle, node: usize, ids: &[Id]) {
-        let own: Vec<Id> = ids.iter().map(|&a| self.tape.copy(a)).collect();
+        let own: Vec<Id> = ids.iter().map(|&a| self.tape.element(a)).collect();
         self.nodes[node].outputs.extend(&own);
         h.ids = Some(own);
         h.node = Some(node);

@@ -96,6 +96,11 @@ impl Tape {
         self.push(Made::Leaf, value, true)
     }
 
+    /// A value of its own, equal to `a`, that has a derivative even if `a` has none: an element of a tracked tensor.
+    pub(crate) fn element(&mut self, a: Id) -> Id {
+        self.push(Made::Copy(a), self.value(a), true)
+    }
+
     /// A value of its own, equal to `a`.
     pub(crate) fn copy(&mut self, a: Id) -> Id {
         self.copy_with(a, self.value(a))

@@ -132,12 +132,14 @@ impl Subject {
         }))
     }
 
-    /// Defines the tensors of a pass: copies, since a gradient may share memory with another one or with a seed.
+    /// Defines the tensors of a pass. Recorded ones are copied: the gradient of one tensor may be a step on the way to that
+    /// of another, which is no mistake, but then it is not at the end of a graph as the reference has it.
     pub(crate) fn define_gradients(&mut self, s: &Statement, inputs: &[Slot], found: &[Option<Tensor>]) -> Result<()> {
-        let _mode = if s.name == Name::GradCreate { enable_grad() } else { no_grad() };
+        let _mode = enable_grad();
         for ((&out, &input), g) in s.outs.iter().zip(inputs).zip(found) {
             let own = match g {
-                Some(g) => g.copy()?,
+                Some(g) if s.name == Name::GradCreate => g.copy()?,
+                Some(g) => g.clone(),
                 None => Tensor::zeros(self.tensor(input)?.shape(), DType::F64, &device()?)?,
             };
             self.define(out, own);
