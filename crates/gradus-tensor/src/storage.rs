@@ -14,6 +14,7 @@ use std::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use gradus_backend::Buffer;
 
 use crate::Device;
+use crate::autograd::birth;
 
 /// Writes that the log keeps apart.
 const RING: usize = 16;
@@ -25,6 +26,8 @@ pub struct Storage {
     buffer: RwLock<Buffer>,
     version: AtomicU64,
     log: Mutex<WriteLog>,
+    /// See [`birth`].
+    born: u64,
 }
 
 /// One logged write.
@@ -48,12 +51,23 @@ struct WriteLog {
 
 impl Storage {
     pub(crate) fn new(device: Device, buffer: Buffer) -> Self {
-        Storage { device, buffer: RwLock::new(buffer), version: AtomicU64::new(0), log: Mutex::default() }
+        Storage {
+            device,
+            buffer: RwLock::new(buffer),
+            version: AtomicU64::new(0),
+            log: Mutex::default(),
+            born: birth(),
+        }
     }
 
     /// The device that the bytes live on.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// When it was made, in the order of recording; 0 if nobody watched.
+    pub(crate) fn born(&self) -> u64 {
+        self.born
     }
 
     /// Number of writes since the storage was made.

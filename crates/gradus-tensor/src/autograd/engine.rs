@@ -205,7 +205,17 @@ pub(super) fn grad_of_edges(
             Ok(())
         },
     )?;
-    Ok(targets.iter().map(|k| found.get(k).cloned()).collect())
+    if wanted.len() == targets.len() {
+        return Ok(targets.iter().map(|k| found.remove(k)).collect());
+    }
+    // Some tensor is asked for several times: its gradients share no memory either.
+    let _mode = if options.create_graph { enable_grad() } else { no_grad() };
+    let mut given = HashSet::new();
+    let one = |k: &(u64, usize)| match found.get(k) {
+        Some(g) if !given.insert(*k) => g.copy().map(Some),
+        g => Ok(g.cloned()),
+    };
+    targets.iter().map(one).collect()
 }
 
 /// The edges that lead from `roots` to nodes numbered up to `boundary`, each once, in the order of recording. Nothing
@@ -267,9 +277,10 @@ fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)], boundary: u64) -
     needed
 }
 
-/// A gradient for the caller, who may write into it: no other tensor shares its memory.
+/// A gradient for the caller, who may write into it: neither another tensor shares its memory nor do its own elements.
 fn own(g: &Tensor) -> Result<Tensor> {
-    if g.is_unshared() { Ok(g.clone()) } else { g.copy() }
+    let apart = g.is_unshared() && (g.is_contiguous() || !g.layout().overlaps_itself());
+    if apart { Ok(g.clone()) } else { g.copy() }
 }
 
 /// A node that waits for gradients.
@@ -370,7 +381,7 @@ fn run(
             node.inputs.iter().map(|e| e.as_ref().is_some_and(|e| wanted(&e.node))).collect();
         let op = op.filter(|_| needs.contains(&true));
         if let Some(hooks) = hooks {
-            hooks.before(&node, &mut grads, op.is_some())?;
+            hooks.on_tensors(&node, &mut grads)?;
         }
         for (output, g) in grads.iter().enumerate() {
             if let Some(g) = g {
@@ -378,6 +389,9 @@ fn run(
             }
         }
         let Some(op) = op else { continue };
+        if let Some(hooks) = hooks {
+            hooks.before(&node, &mut grads)?;
+        }
         let saved = node.take_saved(options.retain_graph || hooked)?;
         let ctx = Context { node: &node, saved, needs, create_graph: options.create_graph, read: Default::default() };
         let mut found = op.vjp(&ctx, &grads)?;

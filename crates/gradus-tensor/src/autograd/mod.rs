@@ -16,7 +16,7 @@ mod mode;
 mod node;
 mod saved;
 
-pub(crate) use access::note_access;
+pub(crate) use access::{birth, note_access};
 pub use checkpoint::{checkpoint, checkpoint_with};
 pub use custom::{CustomOp, apply_custom};
 pub use engine::{BackwardOptions, Gradients, grad};

@@ -75,6 +75,7 @@ impl Reference {
         {
             return None;
         }
+        let untouched = self.clone();
         if self.recording {
             let inputs = passed.iter().filter(|h| h.tracked).filter_map(|h| h.node).collect();
             let reads = passed.iter().map(|h| self.noted(h, true)).collect();
@@ -93,8 +94,9 @@ impl Reference {
         made.iter().for_each(|&slot| self.forget(slot));
         let region = if self.recording { self.regions.pop() } else { None };
         let Some(inner) = inner else {
-            // Nothing to give: whatever it wrote would be written by the library too; it is simply not run.
-            return if outlived || region.is_some_and(|r| r.outlived) { Some(Outcome::Refuse) } else { None };
+            // Nothing to give: it is not run.
+            *self = untouched;
+            return None;
         };
         let refuse = outlived || region.as_ref().is_some_and(|r| r.outlived);
         if refuse {
@@ -107,13 +109,19 @@ impl Reference {
             }
             r.inputs.sort_unstable();
             r.inputs.dedup();
+            // What the region itself overwrites, it overwrites again.
+            let inner = self.nodes[r.nodes..].iter().flat_map(|n| &n.reads).filter(|x| x.needed);
+            r.reads.extend(inner.filter(|x| self.touched(x.storage, &x.at, x.stamp).is_some()).cloned());
             self.record(r.inputs, r.reads, Kind::Region)
         });
         for (&out, mut h) in s.outs.iter().zip(inner) {
-            if let (Some(node), Some(ids), true) = (node, h.ids.take(), self.recording) {
-                self.made_by(&mut h, node, &ids);
+            if let (Some(node), Some(_)) = (node, &h.ids) {
+                may_refuse |= self.is_stale(&h);
+                let seen = self.read(&h);
+                self.made_by(&mut h, node, &seen.ids);
                 h.origin = Origin::Computed;
             } else {
+                h.ids = None;
                 (h.tracked, h.node) = (false, None);
             }
             self.define(out, h);

@@ -1,4 +1,9 @@
 //! Random programs, each run by the library and by a purely functional reference, and compared.
+//!
+//! `program` is what a program is, `text` how it is written; `generate` and `trouble` make random ones, `shrink` small
+//! ones. `reference` with `effects` and `passes` is one side, over `scalar` and `arrays`; `subject` the other; `run` is the
+//! judge, and `counts` says what was tried.
+#![allow(dead_code, unused_imports, clippy::print_stdout)] // the command and the test each use a part
 
 mod arrays;
 mod counts;
@@ -19,7 +24,7 @@ mod views;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-pub(crate) use counts::Counts;
+pub(crate) use counts::{Counts, Feature};
 pub(crate) use run::{Failure, Options};
 
 /// A program that failed, made small.
@@ -85,11 +90,16 @@ fn found(seed: u64, index: u64, options: Options) -> Found {
 
 /// Runs the program that is written so.
 pub(crate) fn one(line: &str, options: Options) -> Result<Counts, Failure> {
-    let program = text::parse(line).map_err(|message| Failure { kind: "unreadable", message })?;
+    let program = parse(line).map_err(|message| Failure { kind: "unreadable", message })?;
     let counts = run::run(&program, options)?;
     let mut total = Counts::default();
     total.merge(&counts);
     Ok(total)
+}
+
+/// The program that is written so.
+pub(crate) fn parse(line: &str) -> Result<program::Program, String> {
+    text::parse(line)
 }
 
 /// Program number `index` of a seed, as one line.

@@ -173,10 +173,14 @@ impl Reference {
                 self.nodes[n].inputs.iter().for_each(|&i| reached[i] = true);
             }
         }
-        let mut wanted = vec![s.name == Name::Backward || s.name == Name::BackwardRetain; count];
-        inputs.iter().filter_map(|h| h.node).for_each(|n| wanted[n] = true);
+        // What leads to an input: of a region and of a recorded pass only some parts may.
+        let all = matches!(s.name, Name::Backward | Name::BackwardRetain);
+        let (mut wanted, mut surely) = (vec![all; count], vec![all; count]);
+        inputs.iter().filter_map(|h| h.node).for_each(|n| (wanted[n], surely[n]) = (true, true));
         for n in 0..count {
-            wanted[n] = wanted[n] || self.nodes[n].inputs.iter().any(|&i| wanted[i]);
+            let node = &self.nodes[n];
+            wanted[n] = wanted[n] || node.inputs.iter().any(|&i| wanted[i]);
+            surely[n] = surely[n] || node.kind == Kind::Operation && node.inputs.iter().any(|&i| surely[i]);
         }
         let mut ran = vec![];
         let mut freed = Freed::No;
@@ -185,13 +189,15 @@ impl Reference {
             if node.kind == Kind::Leaf || !reached[n] || !node.inputs.iter().any(|&i| wanted[i]) {
                 continue;
             }
-            ran.push((n, certain[n]));
-            freed = match (node.freed, certain[n]) {
+            let runs = certain[n] && node.kind != Kind::Pass && (all || node.kind == Kind::Operation);
+            let runs = runs && node.inputs.iter().any(|&i| surely[i]);
+            ran.push((n, runs));
+            freed = match (node.freed, runs) {
                 (Freed::Yes, true) => Freed::Yes,
                 (Freed::Yes | Freed::Maybe, _) if freed == Freed::No => Freed::Maybe,
                 _ => freed,
             };
-            if certain[n] && node.kind == Kind::Operation {
+            if runs && node.kind == Kind::Operation {
                 node.inputs.iter().for_each(|&i| certain[i] = true);
             }
         }
@@ -203,8 +209,7 @@ impl Reference {
         if matches!(s.name, Name::Grad | Name::Backward) {
             for &(n, certain) in &e.ran {
                 let node = &mut self.nodes[n];
-                let known = certain && node.kind != Kind::Pass;
-                node.freed = if known || node.freed == Freed::Yes { Freed::Yes } else { Freed::Maybe };
+                node.freed = if certain || node.freed == Freed::Yes { Freed::Yes } else { Freed::Maybe };
             }
         }
         let seeds: Vec<Handle> = e.seeds.iter().filter_map(|&h| self.handle(h).cloned()).collect();

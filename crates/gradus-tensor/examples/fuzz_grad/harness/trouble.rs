@@ -185,8 +185,28 @@ impl Maker {
     }
 
     fn one_pass(&mut self, name: Name) -> Option<Statement> {
-        let root = self.any(|h| h.tracked && h.node.is_some())?;
+        let mut root = self.any(|h| h.tracked && h.node.is_some())?;
+        if self.random.chance(40) {
+            root = self.scalar(root)?;
+            self.spoil(root);
+        }
         self.pass_from(name, root)
+    }
+
+    /// Overwrites something that a gradient of `root` needs.
+    fn spoil(&mut self, root: Slot) {
+        let mut stack: Vec<usize> = self.reference.handle(root).and_then(|h| h.node).into_iter().collect();
+        let mut needed = vec![];
+        while let (Some(n), true) = (stack.pop(), stack.len() < 100) {
+            let node = &self.reference.nodes[n];
+            needed.extend(node.reads.iter().filter(|r| r.needed).map(|r| r.storage));
+            stack.extend(&node.inputs);
+        }
+        let Some(of) = self.any(|h| needed.contains(&h.storage)) else { return };
+        let alias = self.slot();
+        self.add(Statement::new(Name::Detach, &[alias], &[of], &[]));
+        let view = if self.random.chance(40) { self.view_of(alias) } else { None };
+        self.write_to(view.unwrap_or(alias));
     }
 
     /// A pass from a root, as it was added.
