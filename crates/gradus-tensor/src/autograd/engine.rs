@@ -3,6 +3,7 @@
 //! Determinism: a node runs when every node recorded after it has run, and the gradients of one tensor are added in the
 //! reverse order of recording. The order does not depend on threads or addresses.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
@@ -289,52 +290,36 @@ struct Pending {
     grads: SmallVec<[Option<Tensor>; 1]>,
 }
 
-impl Pending {
-    fn add(&mut self, output: usize, g: Tensor) -> Result<()> {
-        let slot = &mut self.grads[output];
-        *slot = Some(match slot.take() {
-            Some(sum) => sum.add(&g)?,
-            None => g,
-        });
-        Ok(())
-    }
-}
-
 /// The nodes that wait for gradients, the last recorded first.
 #[derive(Default)]
 struct Queue {
-    /// The last recorded of all, if it is not in `rest`: in a chain nothing else ever waits.
-    first: Option<Pending>,
     order: BinaryHeap<u64>,
-    rest: HashMap<u64, Pending, BuildHasherDefault<SeqHasher>>,
+    pending: HashMap<u64, Pending, BuildHasherDefault<SeqHasher>>,
 }
 
 impl Queue {
     /// Adds a gradient to what has arrived at an edge.
     fn send(&mut self, edge: &Edge, g: Tensor) -> Result<()> {
-        let seq = edge.node.seq;
-        if let Some(first) = self.first.as_mut().filter(|p| p.node.seq == seq) {
-            return first.add(edge.output, g);
-        }
-        if let Some(waiting) = self.rest.get_mut(&seq) {
-            return waiting.add(edge.output, g);
-        }
-        let mut new = Pending { node: edge.node.clone(), grads: SmallVec::from_elem(None, edge.node.outputs.len()) };
-        new.add(edge.output, g)?;
-        let last = self.first.as_ref().map(|p| p.node.seq).max(self.order.peek().copied());
-        let behind = if last.is_none_or(|last| seq > last) { self.first.replace(new) } else { Some(new) };
-        if let Some(p) = behind {
-            self.order.push(p.node.seq);
-            self.rest.insert(p.node.seq, p);
+        match self.pending.entry(edge.node.seq) {
+            Entry::Occupied(mut waiting) => {
+                let slot = &mut waiting.get_mut().grads[edge.output];
+                *slot = Some(match slot.take() {
+                    Some(sum) => sum.add(&g)?,
+                    None => g,
+                });
+            }
+            Entry::Vacant(place) => {
+                let mut grads = SmallVec::from_elem(None, edge.node.outputs.len());
+                grads[edge.output] = Some(g);
+                place.insert(Pending { node: edge.node.clone(), grads });
+                self.order.push(edge.node.seq);
+            }
         }
         Ok(())
     }
 
     fn pop(&mut self) -> Option<Pending> {
-        if self.first.is_some() {
-            return self.first.take();
-        }
-        self.rest.remove(&self.order.pop()?)
+        self.pending.remove(&self.order.pop()?)
     }
 }
 
