@@ -314,8 +314,8 @@ impl Reference {
             let node = self.record(h.node.into_iter().collect(), vec![], Kind::Operation);
             self.made_by(&mut made, node, &ids);
             made.tracked = h.tracked;
-            let inputs = h.node.filter(|_| h.tracked);
-            self.regions.iter_mut().for_each(|r| r.inputs.extend(inputs.filter(|&n| n < r.nodes)));
+            // No byte is read, but a region that is run again uses the tensor again.
+            self.note(h);
         }
         Some(made)
     }

@@ -176,7 +176,8 @@ impl Both {
                 self.counts.has(Feature::WriteOutlives);
                 self.trace(s, format!("both refuse:\n{e}"));
                 // An error before the last write leaves the sides with other numbers.
-                if may_refuse { Err(Stop::Enough) } else { Ok(true) }
+                let early = may_refuse || s.body.iter().any(|b| b.name == Name::Checkpoint);
+                if early { Err(Stop::Enough) } else { Ok(true) }
             }
             Err(e) if may_refuse && is_overwritten(&e) => {
                 self.counts.has(Feature::StaleUse);
