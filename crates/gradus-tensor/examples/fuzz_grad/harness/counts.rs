@@ -38,6 +38,7 @@ features! {
     SpanAlarm "the error for a write between the elements",
     StaleUse "an overwritten tensor was used: the error",
     FreedError "a freed graph: the error",
+    Ambiguous "ended at a gradient that depends on a choice",
     Undecided "ended at a tie",
     Large "ended at a large number",
 }

@@ -38,6 +38,8 @@ pub(crate) struct Expected {
     /// Whether nodes that the pass needs were freed.
     pub(crate) freed: Freed,
     pub(crate) ground: Ground,
+    /// Whether the numbers depend on a choice, see [`Reference::ambiguous`].
+    pub(crate) ambiguous: bool,
     /// The nodes that run, and whether certainly.
     ran: Vec<(usize, bool)>,
     seeds: Vec<Slot>,
@@ -122,6 +124,7 @@ impl Reference {
         });
         let ground = ground.fold(Ground::None, |a, b| if a < b { b } else { a });
 
+        let ambiguous = self.ambiguous(&ran, &inputs);
         let before = self.tape.len();
         let mut weights: Vec<(Id, Id)> = vec![];
         for (root, seed) in &roots {
@@ -153,7 +156,17 @@ impl Reference {
         }
         let shapes = inputs.into_iter().map(|h| h.shape).collect();
         let seeds = roots.iter().map(|r| r.1).collect();
-        Some(Expected { gradients, ids, inputs: slots, shapes, freed, ground, ran, seeds })
+        Some(Expected { gradients, ids, inputs: slots, shapes, freed, ground, ambiguous, ran, seeds })
+    }
+
+    /// The first gradient of softmax, `y (g - sum(g y))`, can be differentiated as it stands, by `y` and then on to `x`, or
+    /// by `x` alone. For `x` that is the same; for `y` itself, and for a hook on it, it is not, and either is right. The
+    /// library does the first, the reference the second.
+    fn ambiguous(&self, ran: &[(usize, bool)], inputs: &[Handle]) -> bool {
+        let again = ran.iter().any(|r| self.nodes[r.0].kind == Kind::Pass);
+        let bent = |id: &Id| self.hooks.iter().any(|h| h.bend.is_some() && h.ids.contains(id));
+        let asked = |n: usize| inputs.iter().any(|h| h.node == Some(n)) || self.nodes[n].outputs.iter().any(bent);
+        again && (0..self.nodes.len()).any(|n| self.nodes[n].by_output && asked(n))
     }
 
     /// The nodes whose operations run in a pass, and whether one that was freed is among them.

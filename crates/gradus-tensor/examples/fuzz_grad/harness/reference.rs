@@ -71,6 +71,8 @@ pub(crate) struct Recorded {
     pub(crate) outputs: Vec<Id>,
     pub(crate) kind: Kind,
     pub(crate) freed: Freed,
+    /// Whether its gradient is a formula in its output.
+    pub(crate) by_output: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -236,7 +238,7 @@ impl Reference {
 
     /// Records an operation and gives its number.
     pub(crate) fn record(&mut self, inputs: Vec<usize>, reads: Vec<Read>, kind: Kind) -> usize {
-        self.nodes.push(Recorded { inputs, reads, outputs: vec![], kind, freed: Freed::No });
+        self.nodes.push(Recorded { inputs, reads, outputs: vec![], kind, freed: Freed::No, by_output: false });
         self.nodes.len() - 1
     }
 
@@ -343,6 +345,7 @@ impl Reference {
             reads.push(self.noted(&made, keeps_output(s.name)));
             let inputs = handles.iter().filter(|h| h.tracked).filter_map(|h| h.node).collect();
             let node = self.record(inputs, reads, Kind::Operation);
+            self.nodes[node].by_output = matches!(s.name, Name::Softmax | Name::LogSoftmax);
             self.made_by(&mut made, node, &found.ids);
         }
         Some(made)
