@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard,
 use gradus_backend::Buffer;
 
 use crate::Device;
-use crate::autograd::Guarded;
+use crate::autograd::{Guarded, birth};
 
 /// Writes that the log keeps apart.
 const RING: usize = 16;
@@ -46,6 +46,8 @@ pub struct Storage {
     log: Mutex<WriteLog>,
     /// Values of living graphs that a write has to ask for first; made with the first of them.
     needed: OnceLock<Box<Mutex<Needs>>>,
+    /// See [`birth`].
+    born: u64,
 }
 
 /// One logged write.
@@ -98,12 +100,18 @@ impl Storage {
             version: AtomicU64::new(0),
             log: Mutex::default(),
             needed: OnceLock::new(),
+            born: birth(),
         }
     }
 
     /// The device that the bytes live on.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// When it was made, in the order of recording; 0 if nobody watched.
+    pub(crate) fn born(&self) -> u64 {
+        self.born
     }
 
     /// Number of writes since the storage was made.

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-use super::mode::{GradModeGuard, NOTE_ACCESS, set};
+use super::mode::{GradModeGuard, NOTE_ACCESS, is_set, set};
+use super::node::next_seq;
 use crate::{Storage, Tensor};
 
 /// One storage that was read or written. The weak handle keeps its address from being used again, not its bytes.
@@ -28,11 +29,6 @@ impl Access {
     /// The bytes that were read or written.
     pub(super) fn bytes(&self) -> &Range<usize> {
         &self.bytes
-    }
-
-    /// The same as of a later version.
-    pub(super) fn at(self, version: u64) -> Self {
-        Access { version, ..self }
     }
 
     /// Whether they were written.
@@ -106,4 +102,10 @@ pub(crate) fn note_access(tensor: &Tensor, wrote: bool) {
     let access =
         Access { storage: Arc::downgrade(storage), version: storage.version(), bytes: tensor.byte_span(), wrote };
     LOG.with_borrow_mut(|log| log.accesses.push(access));
+}
+
+/// When a storage is made: a number above those of all nodes recorded before, if accesses are noted; else 0.
+#[inline]
+pub(crate) fn birth() -> u64 {
+    if is_set(NOTE_ACCESS) { next_seq() } else { 0 }
 }

@@ -86,7 +86,7 @@ fn run<O: Tensors>(
     drop(outputs);
     drop(region.points);
     drop(unpacked);
-    let accesses = settled(watch.finish(), &plain, inputs)?;
+    let accesses = settled(watch.finish(), region.before)?;
     if !tracked.contains(&true) {
         return give("checkpoint", plain);
     }
@@ -107,15 +107,13 @@ fn run<O: Tensors>(
     give("checkpoint", results.map(|(i, (t, &on))| if on { t.with_edge(edge(i)) } else { t.clone() }).collect())
 }
 
-/// The accesses, none of which wrote into what outlives the region: the second run would write again.
-fn settled(accesses: Vec<Access>, outputs: &[Tensor], inputs: &[&Tensor]) -> Result<Vec<Access>> {
+/// The accesses to what is older than the region, which began with node `before`. None of them wrote: the second run would
+/// write again. What the region made is its own affair, since the second run makes it anew.
+fn settled(accesses: Vec<Access>, before: u64) -> Result<Vec<Access>> {
     let mut kept = vec![];
     for access in accesses {
         let Some((storage, version)) = access.storage() else { continue };
-        let of = |t: &Tensor| Arc::ptr_eq(t.storage(), &storage);
-        // An output that the region made and filled is its own affair.
-        if outputs.iter().any(of) && version == 0 && !inputs.iter().any(|t| of(t)) {
-            kept.push(access.at(storage.version()));
+        if storage.born() > before {
             continue;
         }
         if let Some(write) = storage.overwritten(version, access.bytes()).filter(|_| access.wrote()) {
@@ -155,6 +153,8 @@ impl Region {
         let points: Vec<Tensor> = inputs.iter().map(replaced).collect::<Result<_>>()?;
         let before = next_seq();
         let outputs = f(&points)?.into_tensors();
+        // What was overwritten after it was computed is not what was recorded.
+        outputs.iter().try_for_each(|t| t.check_current("checkpoint"))?;
         let own = |e: &Edge| points.iter().filter_map(Tensor::edge).any(|p| Arc::ptr_eq(&p.node, &e.node));
         let captured = edges_across(outputs.iter().filter_map(Tensor::edge), before);
         Ok(Region { captured: captured.into_iter().filter(|e| !own(e)).collect(), points, outputs, before })

@@ -350,6 +350,10 @@ impl Hasher for SeqHasher {
     }
 }
 
+fn versions_of(grads: &[Option<Tensor>]) -> SmallVec<[u64; 1]> {
+    grads.iter().map(|g| g.as_ref().map_or(0, |g| g.storage().version())).collect()
+}
+
 /// Runs the graph backwards from `roots`. `wanted` says which nodes take part, and `asked` for which outputs the complete
 /// gradient is given, if one arrived: zeros where all that arrived are derivatives of zero, which go on as such. Nodes
 /// numbered up to `boundary` pass nothing on.
@@ -407,8 +411,8 @@ fn pass(
                 }
             }
             let _user = observer.as_ref().map(|o| o.user_code(&node));
-            hooks.before(&node, &mut grads, op.is_some())?;
-            versions = grads.iter().map(|g| g.as_ref().map_or(0, |g| g.storage().version())).collect();
+            hooks.on_tensors(&node, &mut grads)?;
+            versions = versions_of(&grads);
         }
         if let Some(observer) = &observer {
             observer.complete(&node, &grads, ends.iter().any(|e| e.seq == node.seq))?;
@@ -420,6 +424,11 @@ fn pass(
             }
         }
         let Some(op) = op else { continue };
+        if let Some(hooks) = hooks {
+            let _user = observer.as_ref().map(|o| o.user_code(&node));
+            hooks.before(&node, &mut grads)?;
+            versions = versions_of(&grads);
+        }
         if grads.iter().all(Option::is_none) {
             node.inputs
                 .iter()

@@ -85,6 +85,7 @@ impl Evaluated {
         let before = next_seq();
         let points = inputs.iter().map(|t| point(t)).collect::<Result<Vec<_>>>()?;
         let outputs = f(&points)?.into_tensors();
+        outputs.iter().try_for_each(|t| t.check_current(op))?;
         Ok(Evaluated { points, outputs, before, recording })
     }
 

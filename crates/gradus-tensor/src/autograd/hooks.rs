@@ -88,10 +88,10 @@ impl Hooks {
             || lists.after.iter().any(|h| h.strong_count() > 0)
     }
 
-    /// Runs the hooks on the complete gradients of the outputs, then, if the node is about to `run`, those before it.
+    /// Runs the hooks of tensors on the complete gradients of the outputs.
     ///
     /// No lock is held while a hook runs: it may register others, or take gradients itself.
-    pub(super) fn before(&self, node: &Node, grads: &mut Grads, run: bool) -> Result<()> {
+    pub(super) fn on_tensors(&self, node: &Node, grads: &mut Grads) -> Result<()> {
         let hooks: Vec<(usize, Arc<OnTensor>)> =
             self.lists().tensor.iter().filter_map(|(i, h)| Some((*i, h.upgrade()?))).collect();
         for (output, hook) in hooks {
@@ -105,15 +105,18 @@ impl Hooks {
                 *slot = Some(new);
             }
         }
-        if run {
-            let hooks: Vec<Arc<Before>> = self.lists().before.iter().filter_map(Weak::upgrade).collect();
-            for hook in hooks {
-                let shown = Shown::new(grads.iter().flatten());
-                let new = hook(grads)?;
-                shown.check(node)?;
-                if let Some(new) = new {
-                    replace(node, grads, new, |i| node.outputs.get(i), |i| node.outputs[i].dtype.is_float())?;
-                }
+        Ok(())
+    }
+
+    /// Runs the hooks before the node's own gradient is computed.
+    pub(super) fn before(&self, node: &Node, grads: &mut Grads) -> Result<()> {
+        let hooks: Vec<Arc<Before>> = self.lists().before.iter().filter_map(Weak::upgrade).collect();
+        for hook in hooks {
+            let shown = Shown::new(grads.iter().flatten());
+            let new = hook(grads)?;
+            shown.check(node)?;
+            if let Some(new) = new {
+                replace(node, grads, new, |i| node.outputs.get(i), |i| node.outputs[i].dtype.is_float())?;
             }
         }
         Ok(())
@@ -259,7 +262,8 @@ impl Tensor {
 
 impl Node {
     /// Runs `hook` before this operation's gradient is computed, on the complete gradients of its outputs (`None` for
-    /// zero). It may give others, one for each output. Errors for a leaf; see [`Tensor::register_hook`] for the rest.
+    /// zero). It may give others, one for each output, for the passes on; who asked for the gradient of an output gets the
+    /// one before. Errors for a leaf; see [`Tensor::register_hook`] for the rest.
     pub fn register_prehook(
         &self,
         hook: impl Fn(&[Option<Tensor>]) -> Result<Option<Vec<Option<Tensor>>>> + Send + Sync + 'static,

@@ -24,7 +24,7 @@ mod saved;
 mod vmap;
 mod waiting;
 
-pub(crate) use access::note_access;
+pub(crate) use access::{birth, note_access};
 pub use checkpoint::{checkpoint, checkpoint_with};
 pub use custom::{CustomOp, apply_custom};
 pub use engine::{BackwardOptions, Gradients, grad};

@@ -59,6 +59,8 @@ pub(super) fn give(
     for Found { node, output, gradient, version } in found {
         // With create_graph, the graph of the gradients holds them too, and checks them.
         let shared = if create_graph { !seen.insert(Arc::as_ptr(gradient.storage())) } else { !gradient.is_unshared() };
+        // Nor may its own elements: a write in place would refuse it.
+        let shared = shared || (!gradient.is_contiguous() && gradient.layout().overlaps_itself());
         let own = if shared { gradient.copy()? } else { gradient.clone() };
         unchanged(&node, output, &gradient, version)?;
         given.insert((node.seq, output), own);
