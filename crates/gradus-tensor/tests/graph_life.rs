@@ -218,6 +218,11 @@ fn a_pass_that_fails_says_so_when_the_graph_is_used_again() {
     assert!(text.contains("fails: not today") && text.contains("retain_graph"), "{text}");
     // What it did not come to is whole.
     assert_eq!(u.backward().unwrap().get(&x).unwrap().item().unwrap(), 2f64.exp());
+    // A pass that fails over what a finished one freed has not freed that.
+    for _ in 0..2 {
+        let text = u.square().unwrap().backward().unwrap_err().to_string();
+        assert!(text.contains("exp: the graph was freed by an earlier"), "{text}");
+    }
 }
 
 #[test]

@@ -270,17 +270,18 @@ fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)], boundary: u64) -
 struct Pending {
     node: Arc<Node>,
     grads: SmallVec<[Option<Tensor>; 1]>,
-    /// Those of the gradients' storages when they arrived.
+    /// Those of the gradients' storages when they arrived; [`ZERO`] where nothing but derivatives of zero did.
     versions: SmallVec<[u64; 1]>,
-    /// Outputs that a derivative of zero arrived at.
-    zeros: Vec<usize>,
 }
+
+/// In place of a version: the gradient is zero, and has no tensor.
+const ZERO: u64 = u64::MAX;
 
 impl Pending {
     fn new(edge: &Edge) -> Self {
         let (node, outputs) = (edge.node.clone(), edge.node.outputs.len());
         let (grads, versions) = (SmallVec::from_elem(None, outputs), SmallVec::from_elem(0, outputs));
-        Pending { node, grads, versions, zeros: vec![] }
+        Pending { node, grads, versions }
     }
 
     fn add(&mut self, output: usize, g: Tensor) -> Result<()> {
@@ -324,8 +325,8 @@ impl Queue {
             self.order.push(edge.node.seq);
             Pending::new(edge)
         });
-        if !waiting.zeros.contains(&edge.output) {
-            waiting.zeros.push(edge.output);
+        if waiting.grads[edge.output].is_none() {
+            waiting.versions[edge.output] = ZERO;
         }
     }
 
@@ -365,22 +366,26 @@ fn run(
     asked: impl Fn(&Node, usize) -> bool,
 ) -> Result<HashMap<(u64, usize), Tensor>> {
     let ends: SmallVec<[Arc<Node>; 1]> = roots.iter().map(|r| r.0.node.clone()).collect();
-    let result = pass(roots, &ends, options, boundary, wanted, asked);
+    let mut freed = u64::MAX;
+    let result = pass(roots, &ends, options, boundary, &wanted, asked, &mut freed);
     if let Err(e) = &result
         && !options.retain_graph
     {
-        Node::note_failure(&ends, e);
+        Node::note_failure(&ends, e, |node| node.seq >= freed && wanted(node));
     }
     result
 }
+
+/// The pass. What it frees on the way has numbers of at least `freed`.
 
 fn pass(
     roots: Vec<(Edge, Tensor)>,
     ends: &[Arc<Node>],
     options: BackwardOptions,
     boundary: u64,
-    wanted: impl Fn(&Node) -> bool,
+    wanted: &impl Fn(&Node) -> bool,
     asked: impl Fn(&Node, usize) -> bool,
+    freed: &mut u64,
 ) -> Result<HashMap<(u64, usize), Tensor>> {
     let observer = Pass::begin();
     let _mode = if options.create_graph { enable_grad() } else { no_grad() };
@@ -395,7 +400,7 @@ fn pass(
             queue.send(&edge, g)?;
         }
     }
-    while let Some(Pending { node, mut grads, mut versions, zeros }) = queue.pop() {
+    while let Some(Pending { node, mut grads, mut versions }) = queue.pop() {
         all_unchanged(&node, &grads, &versions)?;
         let inside = node.seq > boundary;
         let hooks = node.hooks.get().filter(|_| hooked && inside);
@@ -405,10 +410,8 @@ fn pass(
         let op = op.filter(|_| needs.contains(&true));
         if let Some(hooks) = hooks {
             // A hook sees zeros where a derivative of zero arrived, and may give something else.
-            for &output in &zeros {
-                if grads[output].is_none() {
-                    grads[output] = Some(zero(&node, output)?);
-                }
+            for (output, g) in grads.iter_mut().enumerate().filter(|(i, _)| versions[*i] == ZERO) {
+                *g = Some(zero(&node, output)?);
             }
             let _user = observer.as_ref().map(|o| o.user_code(&node));
             hooks.on_tensors(&node, &mut grads)?;
@@ -418,10 +421,13 @@ fn pass(
             observer.complete(&node, &grads, ends.iter().any(|e| e.seq == node.seq))?;
         }
         for (output, g) in grads.iter().enumerate() {
-            if (g.is_some() || zeros.contains(&output)) && asked(&node, output) {
-                let gradient = g.clone().map_or_else(|| zero(&node, output), Ok)?;
-                found.push(Found { node: node.clone(), output, gradient, version: versions[output] });
-            }
+            let gradient = match g {
+                Some(g) if asked(&node, output) => g.clone(),
+                None if versions[output] == ZERO && asked(&node, output) => zero(&node, output)?,
+                _ => continue,
+            };
+            let version = if g.is_some() { versions[output] } else { 0 };
+            found.push(Found { node: node.clone(), output, gradient, version });
         }
         let Some(op) = op else { continue };
         if let Some(hooks) = hooks {
@@ -430,18 +436,16 @@ fn pass(
             versions = versions_of(&grads);
         }
         if grads.iter().all(Option::is_none) {
-            node.inputs
-                .iter()
-                .zip(&needs)
-                .filter(|n| *n.1)
-                .filter_map(|n| n.0.as_ref())
-                .for_each(|e| queue.send_zero(e));
+            for (edge, _) in node.inputs.iter().zip(&needs).filter(|(_, needed)| **needed) {
+                edge.iter().for_each(|e| queue.send_zero(e));
+            }
             if !options.retain_graph {
                 done.push(node);
             }
             continue;
         }
         let saved = node.take_saved(options.retain_graph || hooked)?;
+        *freed = node.seq;
         let ctx = Context { node: &node, saved, needs, create_graph: options.create_graph, read: Default::default() };
         let mut behind = {
             let _user = observer.as_ref().map(|o| o.rule(&node));

@@ -201,3 +201,13 @@ pub(crate) fn ask(t: &Tensor, op: &'static str) -> Result<()> {
     }
     Ok(())
 }
+
+impl Tensor {
+    /// Errors as a write in place over the whole tensor by `op` would: where it would have to be recorded, where elements
+    /// share memory, and where a graph insists on the values ([`strict_inplace`](crate::autograd::strict_inplace)). Writes
+    /// nothing. Who writes several tensors asks for all of them first, so as not to stop half-way.
+    pub fn prepare_write(&self, op: &'static str) -> Result<()> {
+        self.check_writable(op, &[])?;
+        if self.storage().is_guarded() { ask(self, op) } else { Ok(()) }
+    }
+}

@@ -189,15 +189,15 @@ impl Node {
         self.op.is_some() && self.saved.lock().unwrap_or_else(|e| e.into_inner()).is_none()
     }
 
-    /// Notes why what a failed pass has freed is freed, for the error of the next.
+    /// Notes why what a failed pass `has_freed` is freed, for the error of the next.
     #[cold]
-    pub(super) fn note_failure(ends: &[Arc<Node>], e: &Error) {
+    pub(super) fn note_failure(ends: &[Arc<Node>], e: &Error, has_freed: impl Fn(&Node) -> bool) {
         let why = format!("{}: {}", e.op(), e.message());
         let mut seen = HashSet::new();
         let mut stack: Vec<&Arc<Node>> = ends.iter().collect();
         while let Some(node) = stack.pop() {
             // What the pass has freed is reached through nodes that it has freed.
-            if seen.insert(node.seq) && node.is_freed() {
+            if seen.insert(node.seq) && has_freed(node) && node.is_freed() {
                 node.hooks.get_or_init(Default::default).note_failure(&why);
                 stack.extend(node.inputs().flatten());
             }

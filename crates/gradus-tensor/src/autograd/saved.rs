@@ -269,7 +269,14 @@ impl Context<'_> {
     }
 
     /// Nothing has written over a kept value since its storage had `version`.
+    #[inline]
     fn check(&self, what: Which, kept: &Tensor, version: u64) -> Result<()> {
+        if kept.storage().version() == version { Ok(()) } else { self.check_written(what, kept, version) }
+    }
+
+    /// [`check`](Context::check) of a value whose storage was written since.
+    #[cold]
+    fn check_written(&self, what: Which, kept: &Tensor, version: u64) -> Result<()> {
         let Some(write) = kept.storage().overwritten(version, &kept.byte_span()) else { return Ok(()) };
         let name = self.node.name();
         let m = format!("the gradient of {name} needs its {what}, which {} overwrote", write.op);

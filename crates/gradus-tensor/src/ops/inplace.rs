@@ -14,13 +14,12 @@ use smallvec::SmallVec;
 use super::elementwise::{Elementwise, Operand, stretched};
 use super::same_device;
 use super::table::{ADD, CLAMP, DIV, MUL, SUB};
-use crate::autograd::ask;
 use crate::locks::Locks;
 use crate::{Tensor, is_grad_enabled};
 
 impl Tensor {
     /// Whether this tensor may be written now.
-    pub(super) fn check_writable(&self, op: &'static str, sources: &[&Tensor]) -> Result<()> {
+    pub(crate) fn check_writable(&self, op: &'static str, sources: &[&Tensor]) -> Result<()> {
         if is_grad_enabled()
             && let Some(t) = std::iter::once(&self).chain(sources).find(|t| t.requires_grad())
         {
@@ -62,14 +61,6 @@ impl Tensor {
                 format!("use x.{}(..)?, which makes a new tensor; or write inside no_grad()", op.trim_end_matches('_'))
             }
         })
-    }
-
-    /// Errors as a write in place over the whole tensor by `op` would: where it would have to be recorded, where elements
-    /// share memory, and where a graph insists on the values ([`strict_inplace`](crate::autograd::strict_inplace)). Writes
-    /// nothing. Who writes several tensors asks for all of them first, so as not to stop half-way.
-    pub fn prepare_write(&self, op: &'static str) -> Result<()> {
-        self.check_writable(op, &[])?;
-        if self.storage().is_guarded() { ask(self, op) } else { Ok(()) }
     }
 
     /// Runs `f` on this tensor, writable, and on `sources`, which share no storage with it.

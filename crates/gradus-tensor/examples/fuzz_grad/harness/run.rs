@@ -324,7 +324,7 @@ impl Both {
             format!("gradus gives an error; overwritten: {:?}, freed: {:?}\n{e}", expected.ground, expected.freed),
         );
         let frees = several && s.name == Name::Grad;
-        if e.message().contains("freed by an earlier") {
+        if e.message().contains("the graph was freed") {
             self.counts.has(Feature::FreedError);
             self.counts.freed_errors += 1;
             return match expected.freed {
