@@ -377,7 +377,6 @@ fn run(
 }
 
 /// The pass. What it frees on the way has numbers of at least `freed`.
-
 fn pass(
     roots: Vec<(Edge, Tensor)>,
     ends: &[Arc<Node>],

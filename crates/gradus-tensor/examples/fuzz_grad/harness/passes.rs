@@ -45,6 +45,9 @@ pub(crate) struct Expected {
     seeds: Vec<Slot>,
 }
 
+/// Roots with their seeds, and inputs.
+type Ends = (Vec<(Handle, Slot)>, Vec<Slot>);
+
 impl Reference {
     /// Registers or removes a hook.
     pub(crate) fn hook(&mut self, s: &Statement) -> Outcome {
@@ -72,7 +75,7 @@ impl Reference {
     }
 
     /// The roots with their seeds, and the inputs, of a pass; `None` where it makes no sense.
-    fn ends(&self, s: &Statement) -> Option<(Vec<(Handle, Slot)>, Vec<Slot>)> {
+    fn ends(&self, s: &Statement) -> Option<Ends> {
         let tracked = |&slot: &Slot| self.handle(slot).filter(|h| h.tracked && h.ids.is_some()).cloned();
         if matches!(s.name, Name::Backward | Name::BackwardRetain) {
             let [root] = &s.of[..] else { return None };

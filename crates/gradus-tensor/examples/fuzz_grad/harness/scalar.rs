@@ -156,9 +156,8 @@ impl Tape {
     /// Whether `a < b`.
     pub(crate) fn less(&mut self, a: Id, b: Id) -> bool {
         let (x, y) = (self.value(a), self.value(b));
-        if !((x - y).abs() > TIE) {
-            self.undecided = true;
-        }
+        let apart = (x - y).abs();
+        self.undecided |= apart.is_nan() || apart <= TIE;
         x < y
     }
 

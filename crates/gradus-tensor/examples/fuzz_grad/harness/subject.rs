@@ -222,7 +222,7 @@ fn apply(s: &Statement, x: &[&Tensor]) -> Result<Tensor> {
         let t = Tensor::from_vec(values(s.number(0), numel(shape)), shape, &device()?)?;
         return if s.name == Name::Leaf { t.require_grad() } else { Ok(t) };
     }
-    let [x0, rest @ ..] = x else { return Err(missing(NONE)) };
+    let (&x0, rest) = x.split_first().ok_or_else(|| missing(NONE))?;
     let x1 = || rest.first().copied().ok_or_else(|| missing(NONE));
     let x2 = || rest.get(1).copied().ok_or_else(|| missing(NONE));
     let keep = s.number(1) != 0;
@@ -245,7 +245,7 @@ fn apply(s: &Statement, x: &[&Tensor]) -> Result<Tensor> {
         Name::Scale => x0.mul(s.scalar(0)),
         Name::Shift => x0.add(s.scalar(0)),
         Name::Clamp => x0.clamp(s.scalar(0), s.scalar(1)),
-        Name::Fused1 => fused!(|a| (a * 0.5).tanh() * a)(*x0),
+        Name::Fused1 => fused!(|a| (a * 0.5).tanh() * a)(x0),
         Name::MaskedFill => {
             let mask: Vec<bool> = (0..x0.numel()).map(|i| masked(s.number(0), i)).collect();
             x0.masked_fill(&Tensor::from_vec(mask, x0.shape(), &device()?)?, s.scalar(1))
@@ -258,8 +258,8 @@ fn apply(s: &Statement, x: &[&Tensor]) -> Result<Tensor> {
         Name::Minimum => x0.minimum(x1()?),
         Name::Pow => x0.pow(x1()?),
         Name::SiluMul => x0.silu_mul(x1()?),
-        Name::Fused2 => fused!(|a, b| a * b.sigmoid() + (a - b).sin())(*x0, x1()?),
-        Name::Fused3 => fused!(|a, b, c| (a * b + c).tanh() * b)(*x0, x1()?, x2()?),
+        Name::Fused2 => fused!(|a, b| a * b.sigmoid() + (a - b).sin())(x0, x1()?),
+        Name::Fused3 => fused!(|a, b, c| (a * b + c).tanh() * b)(x0, x1()?, x2()?),
         Name::Sum => x0.sum(&axes(s, x0), keep),
         Name::Mean => x0.mean(&axes(s, x0), keep),
         Name::Prod => x0.prod(&axes(s, x0), keep),

@@ -3,11 +3,14 @@
 use super::arrays::{at, fits, numel, places, with, without};
 use super::program::{Name, Statement};
 
+/// From the place of an element in a view to its place in the source.
+type Source = Box<dyn Fn(&[usize]) -> Vec<usize>>;
+
 /// Where the elements of a view come from: its shape, and for each element the number of that in the source.
 pub(crate) fn view(s: &Statement, shape: &[usize]) -> Option<(Vec<usize>, Vec<usize>)> {
     let (rank, axis) = (shape.len(), s.place(0));
     let mut new = shape.to_vec();
-    let source: Box<dyn Fn(&[usize]) -> Vec<usize>> = match s.name {
+    let source: Source = match s.name {
         Name::Slice => {
             let (start, end, step) = (s.place(1), s.place(2), s.place(3));
             if axis >= rank || start >= end || end > shape[axis] || step == 0 || step > 16 {
