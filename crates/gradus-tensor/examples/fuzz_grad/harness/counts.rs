@@ -32,7 +32,7 @@ features! {
     Seeded "roots with seeds",
     SeveralRoots "several roots",
     ManyPasses "several passes",
-    Double "a pass through a recorded pass",
+    Double "a gradient that is not 0 compared through a recorded pass",
     Threads "two threads",
     StaleError "a needed value was overwritten: the error",
     SpanAlarm "the error for a write between the elements",
@@ -41,6 +41,7 @@ features! {
     Ambiguous "ended at a gradient that depends on a choice",
     Undecided "ended at a tie",
     Large "ended at a large number",
+    Nothing "nothing compared",
 }
 
 /// Sums over programs.
@@ -49,6 +50,9 @@ pub(crate) struct Counts {
     pub(crate) programs: u64,
     pub(crate) statements: u64,
     pub(crate) passes: u64,
+    /// Statements, and passes among them, that could not be run.
+    pub(crate) left_out: u64,
+    pub(crate) passes_left_out: u64,
     /// Gradients that were compared, and their elements.
     pub(crate) gradients: u64,
     pub(crate) numbers: u64,
@@ -59,7 +63,6 @@ pub(crate) struct Counts {
     pub(crate) cautious_writes: u64,
     /// Features of the one program, as bits.
     bits: u64,
-    created: bool,
     with: [u64; FEATURES.len()],
 }
 
@@ -92,15 +95,9 @@ impl Counts {
         if self.passes > 0 {
             self.has(Feature::ManyPasses);
         }
-        if self.created {
-            self.has(Feature::Double);
-        }
         match s.name {
             Name::GradRetain | Name::BackwardRetain => self.has(Feature::Retain),
-            Name::GradCreate => {
-                self.has(Feature::Create);
-                self.created = true;
-            }
+            Name::GradCreate => self.has(Feature::Create),
             _ => {}
         }
         if matches!(s.name, Name::Backward | Name::BackwardRetain) {
@@ -122,6 +119,8 @@ impl Counts {
         self.programs += other.programs;
         self.statements += other.statements;
         self.passes += other.passes;
+        self.left_out += other.left_out;
+        self.passes_left_out += other.passes_left_out;
         self.gradients += other.gradients;
         self.numbers += other.numbers;
         self.stale_errors += other.stale_errors;
@@ -143,6 +142,7 @@ impl Counts {
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} programs, {} statements, {} passes", self.programs, self.statements, self.passes)?;
+        writeln!(f, "left out: {} statements, {} of them passes", self.left_out, self.passes_left_out)?;
         writeln!(f, "{} gradients compared, {} numbers", self.gradients, self.numbers)?;
         writeln!(
             f,

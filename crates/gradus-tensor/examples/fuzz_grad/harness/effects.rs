@@ -6,7 +6,7 @@ use super::reference::{Handle, Kind, Origin, Outcome, Reference, Region};
 use super::views::view;
 
 impl Reference {
-    /// Whether a write can be done: `Skip`, `Refuse` (with the kind of error) or `Done`. Nothing has happened yet.
+    /// Whether a write can be done: `Skip`, `Refuse` (with what the error says) or `Done`. Nothing has happened yet.
     pub(crate) fn check_write(&self, s: &Statement) -> Outcome {
         let Some(to) = s.of.first().and_then(|&h| self.handle(h)) else { return Outcome::Skip };
         let needs_source = matches!(s.name, Name::AddIn | Name::SubIn | Name::MulIn | Name::CopyIn);
@@ -20,8 +20,11 @@ impl Reference {
         let mut places = to.at.to_vec();
         places.sort_unstable();
         let shared = places.windows(2).any(|w| w[0] == w[1]);
-        if self.recording && (to.tracked || from.is_some_and(|f| f.tracked)) || shared {
-            return Outcome::Refuse;
+        if self.recording && (to.tracked || from.is_some_and(|f| f.tracked)) {
+            return Outcome::Refuse("a write in place is not recorded");
+        }
+        if shared {
+            return Outcome::Refuse("share one place in memory");
         }
         Outcome::Done { may_refuse: false }
     }
@@ -98,6 +101,7 @@ impl Reference {
             *self = untouched;
             return None;
         };
+        may_refuse |= region.is_some() && inner.iter().any(|h| self.is_stale(h));
         let refuse = outlived || region.as_ref().is_some_and(|r| r.outlived);
         if refuse {
             return Some(Outcome::Region { body, refuse, may_refuse });
@@ -116,7 +120,6 @@ impl Reference {
         });
         for (&out, mut h) in s.outs.iter().zip(inner) {
             if let (Some(node), Some(_)) = (node, &h.ids) {
-                may_refuse |= self.is_stale(&h);
                 let seen = self.read(&h);
                 self.made_by(&mut h, node, &seen.ids);
                 h.origin = Origin::Computed;
@@ -157,7 +160,7 @@ impl Reference {
                 *outlived |= refuse;
                 Some(Statement { body, ..s.clone() })
             }
-            Outcome::Refuse | Outcome::Skip => None,
+            Outcome::Refuse(_) | Outcome::Skip => None,
         }
     }
 }

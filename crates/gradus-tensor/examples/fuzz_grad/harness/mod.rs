@@ -3,12 +3,13 @@
 //! `program` is what a program is, `text` how it is written; `generate` and `trouble` make random ones, `shrink` small
 //! ones. `reference` with `effects` and `passes` is one side, over `scalar` and `arrays`; `subject` the other; `run` is the
 //! judge, and `counts` says what was tried.
-#![allow(dead_code, unused_imports, clippy::print_stdout)] // the command and the test each use a part
+#![allow(clippy::print_stdout)] // the trace of a program
 
 mod arrays;
 mod counts;
 mod effects;
 mod generate;
+mod keeps;
 mod passes;
 mod program;
 mod reference;
@@ -24,8 +25,8 @@ mod views;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-pub(crate) use counts::{Counts, Feature};
-pub(crate) use run::{Failure, Options};
+pub(crate) use counts::Counts;
+pub(crate) use run::{Failure, Options, Planted};
 
 /// A program that failed, made small.
 #[derive(Debug)]
@@ -82,15 +83,15 @@ fn found(seed: u64, index: u64, options: Options) -> Found {
             Found { index, line: program.to_string(), failure }
         }
         Ok(_) => {
-            let message = "it failed once and not when run again".to_string();
-            Found { index, line: program.to_string(), failure: Failure { kind: "unsteady", message } }
+            let failure = Failure::new("unsteady", "it failed once and not when run again");
+            Found { index, line: program.to_string(), failure }
         }
     }
 }
 
 /// Runs the program that is written so.
 pub(crate) fn one(line: &str, options: Options) -> Result<Counts, Failure> {
-    let program = parse(line).map_err(|message| Failure { kind: "unreadable", message })?;
+    let program = parse(line).map_err(|message| Failure::new("unreadable", message))?;
     let counts = run::run(&program, options)?;
     let mut total = Counts::default();
     total.merge(&counts);

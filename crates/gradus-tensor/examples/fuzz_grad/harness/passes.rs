@@ -41,7 +41,7 @@ pub(crate) struct Expected {
     /// Whether the numbers depend on a choice, see [`Reference::ambiguous`].
     pub(crate) ambiguous: bool,
     /// The nodes that run, and whether certainly.
-    ran: Vec<(usize, bool)>,
+    pub(crate) ran: Vec<(usize, bool)>,
     seeds: Vec<Slot>,
 }
 
@@ -220,6 +220,17 @@ impl Reference {
         (ran, freed)
     }
 
+    /// Which gradients of a pass a leaf still has an influence on: if it is recorded, these must be tracked.
+    pub(crate) fn moving(&self, e: &Expected) -> Vec<bool> {
+        let one = |ids: &Option<Vec<Id>>| ids.iter().flatten().any(|&id| self.tape.moves(id));
+        e.ids.iter().map(one).collect()
+    }
+
+    /// Whether a pass goes through what another one recorded.
+    pub(crate) fn goes_through_a_pass(&self, e: &Expected) -> bool {
+        e.ran.iter().any(|r| self.nodes[r.0].kind == Kind::Pass)
+    }
+
     /// The pass gave gradients; `tracked` says which of them the library tracks.
     pub(crate) fn passed(&mut self, s: &Statement, e: Expected, tracked: &[bool]) {
         if matches!(s.name, Name::Grad | Name::Backward) {
@@ -245,9 +256,9 @@ impl Reference {
             let mut h = self.constant(shape, e.gradients[i].clone().unwrap_or_else(zeros));
             let tracked = tracked.get(i).copied().unwrap_or(false);
             let ids = match &e.ids[i] {
+                _ if !tracked => None,
                 Some(ids) => Some(ids.clone()),
-                None if tracked => Some(h.at.iter().map(|_| self.tape.constant(0.0)).collect()),
-                None => None,
+                None => Some(h.at.iter().map(|_| self.tape.constant(0.0)).collect()),
             };
             if let (Some(whole), Some(ids)) = (whole, ids) {
                 let node = self.record(vec![whole], vec![], Kind::Operation);

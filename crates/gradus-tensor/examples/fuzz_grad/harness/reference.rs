@@ -8,6 +8,7 @@
 use std::rc::Rc;
 
 use super::arrays::{Array, compute, fits, numel};
+use super::keeps::{keeps_input, keeps_output};
 use super::passes::Hooked;
 use super::program::{Name, Slot, Statement, values};
 use super::scalar::{Id, Tape};
@@ -90,8 +91,8 @@ pub(crate) enum Kind {
 pub(crate) enum Outcome {
     /// Operands are missing or do not fit: it is left out.
     Skip,
-    /// A typed error.
-    Refuse,
+    /// An error with this in its message.
+    Refuse(&'static str),
     /// Its tensors are there; `may_refuse` if it used one that was overwritten.
     Done { may_refuse: bool },
     /// The region ran with this body; `refuse` if it wrote into what outlives it.
@@ -236,6 +237,30 @@ impl Reference {
         Handle { shape, storage, at, ids: None, stamp, tracked: false, origin: Origin::Computed, node: None }
     }
 
+    /// The tensor, which shares its memory with nothing, lies there as the library chose: its elements at these places.
+    pub(crate) fn lay_out(&mut self, slot: Slot, places: impl Iterator<Item = usize>) {
+        let places: Vec<usize> = places.collect();
+        let Some(h) = self.handle(slot) else { return };
+        let (storage, at) = (h.storage, h.at.clone());
+        let alone = self.handles.iter().flatten().filter(|h| h.storage == storage).count() == 1;
+        let own = alone && at.iter().enumerate().all(|(n, &p)| n == p);
+        let mut sorted = places.clone();
+        sorted.sort_unstable();
+        let n = self.storages[storage].numbers.len();
+        if !own || !sorted.into_iter().eq(0..n) {
+            return;
+        }
+        // What nodes have noted of it stays right: they noted all of the places.
+        let old = self.storages[storage].clone();
+        for (n, &p) in places.iter().enumerate() {
+            self.storages[storage].numbers[p] = old.numbers[n];
+            self.storages[storage].written[p] = old.written[n];
+        }
+        if let Some(Some(h)) = self.handles.get_mut(slot as usize) {
+            h.at = places.into();
+        }
+    }
+
     /// Records an operation and gives its number.
     pub(crate) fn record(&mut self, inputs: Vec<usize>, reads: Vec<Read>, kind: Kind) -> usize {
         self.nodes.push(Recorded { inputs, reads, outputs: vec![], kind, freed: Freed::No, by_output: false });
@@ -350,35 +375,4 @@ impl Reference {
         }
         Some(made)
     }
-}
-
-/// Whether the gradient of an operation reads input `i`.
-fn keeps_input(name: Name, handles: &[&Handle], i: usize) -> bool {
-    use Name::*;
-    match name {
-        Neg | Scale | Shift | Add | Sub | Sum | Mean | Cumsum | MaskedFill | Cat | Stack | Gather | IndexSelect
-        | ScatterAdd | IndexAdd | Copy | Reshape => false,
-        Mul => handles.get(1 - i.min(1)).is_none_or(|other| other.tracked),
-        _ => true,
-    }
-}
-
-/// Whether the gradient of an operation may read its output.
-fn keeps_output(name: Name) -> bool {
-    use Name::*;
-    matches!(
-        name,
-        Softmax
-            | LogSoftmax
-            | LayerNorm
-            | RmsNorm
-            | Prod
-            | Max
-            | Min
-            | LogSumExp
-            | Cumprod
-            | Attention
-            | CrossEntropy
-            | Var
-    )
 }

@@ -18,7 +18,7 @@ pub(crate) fn shrink(program: &Program, failure: &Failure, options: Options) -> 
             }
             left -= 1;
             if let Err(f) = run(&candidate, Options { trace: false, ..options })
-                && f.kind == failure.kind
+                && (f.kind, &f.cause) == (failure.kind, &failure.cause)
             {
                 better = Some((candidate, f));
                 break;
@@ -31,7 +31,7 @@ pub(crate) fn shrink(program: &Program, failure: &Failure, options: Options) -> 
     }
     let numbered = renumbered(&best.0);
     match run(&numbered, Options { trace: false, ..options }) {
-        Err(f) if f.kind == failure.kind => (numbered, f),
+        Err(f) if (f.kind, &f.cause) == (failure.kind, &failure.cause) => (numbered, f),
         _ => best,
     }
 }

@@ -11,14 +11,13 @@ use gradus_tensor::{
 
 use super::arrays::{EPS, numel};
 use super::program::{NONE, Name, Slot, Statement, indices, masked, values};
+use super::run::Planted;
 
 /// The tensors of a program, by number.
-#[derive(Default)]
 pub(crate) struct Subject {
     tensors: Vec<Option<Tensor>>,
     hooks: Vec<(Slot, Hook)>,
-    /// A mistake to be found: hooks scale by another number.
-    pub(crate) planted: bool,
+    planted: Option<Planted>,
 }
 
 /// The CPU with one thread, opened once.
@@ -48,6 +47,10 @@ fn set(tensors: &mut Vec<Option<Tensor>>, slot: Slot, tensor: Option<Tensor>) {
 }
 
 impl Subject {
+    pub(crate) fn new(planted: Option<Planted>) -> Self {
+        Subject { tensors: vec![], hooks: vec![], planted }
+    }
+
     pub(crate) fn tensor(&self, slot: Slot) -> Result<&Tensor> {
         get(&self.tensors, slot)
     }
@@ -69,7 +72,7 @@ impl Subject {
             return Ok(());
         }
         let (kind, mut factor) = (s.number(0), s.scalar(1));
-        if self.planted {
+        if self.planted == Some(Planted::Hook) {
             factor += 0.5;
         }
         let t = get(&self.tensors, of)?;
@@ -138,7 +141,11 @@ impl Subject {
         let _mode = enable_grad();
         for ((&out, &input), g) in s.outs.iter().zip(inputs).zip(found) {
             let own = match g {
-                Some(g) if s.name == Name::GradCreate => g.copy()?,
+                Some(g) if s.name == Name::GradCreate => match self.planted {
+                    Some(Planted::Severed) => g.copy()?.detach(),
+                    Some(Planted::Halved) => g.add(&g.detach())?.mul(0.5)?,
+                    _ => g.copy()?,
+                },
                 Some(g) => g.clone(),
                 None => Tensor::zeros(self.tensor(input)?.shape(), DType::F64, &device()?)?,
             };
@@ -169,6 +176,22 @@ fn run(tensors: &mut Vec<Option<Tensor>>, s: &Statement) -> Result<()> {
     }
 }
 
+/// A statement of a region. The reference does not see how its tensors lie in memory: they lie as one expects.
+fn run_inside(tensors: &mut Vec<Option<Tensor>>, s: &Statement) -> Result<()> {
+    if s.name == Name::NoGrad {
+        let _mode = no_grad();
+        return s.body.iter().try_for_each(|b| run_inside(tensors, b));
+    }
+    run(tensors, s)?;
+    if s.name == Name::Attention {
+        for &out in &s.outs {
+            let t = get(tensors, out)?.contiguous()?;
+            set(tensors, out, Some(t));
+        }
+    }
+    Ok(())
+}
+
 fn region(tensors: &mut Vec<Option<Tensor>>, s: &Statement) -> Result<()> {
     let mut captured: Vec<Option<Tensor>> = vec![];
     super::program::visit(&s.body, &mut |b| {
@@ -183,7 +206,7 @@ fn region(tensors: &mut Vec<Option<Tensor>>, s: &Statement) -> Result<()> {
     let f = move |x: &[Tensor]| -> Result<Vec<Tensor>> {
         let mut own = captured.clone();
         slots.iter().zip(x).for_each(|(&slot, t)| set(&mut own, slot, Some(t.clone())));
-        body.iter().try_for_each(|b| run(&mut own, b))?;
+        body.iter().try_for_each(|b| run_inside(&mut own, b))?;
         gives.iter().map(|&g| get(&own, g).cloned()).collect()
     };
     let made = checkpoint(f, &passed)?;

@@ -2,8 +2,8 @@
 
 use super::generate::Maker;
 use super::program::{NONE, Name, Slot, Statement, visit};
-use super::reference::{Handle, Reference};
-use super::tables::{SCALARS, WRITES};
+use super::reference::{Handle, Kind, Reference};
+use super::tables::{CURVES, SCALARS, WRITES};
 
 impl Maker {
     /// A write in place, through an alias more often than not.
@@ -172,21 +172,52 @@ impl Maker {
             // Once more over what was freed.
             let outs = s.outs.iter().map(|_| self.slot()).collect();
             self.add(Statement { outs, ..s });
-        } else if create && self.random.chance(75) {
-            let Some(of) = self.random.pick(&s.outs) else { return };
-            if self.random.chance(25) {
-                self.overwrite();
+        } else if create {
+            // Gradients of gradients, to the third order.
+            let mut outs = s.outs;
+            for _ in 0..2 {
+                let tracked: Vec<Slot> = outs.iter().copied().filter(|&o| self.is_tracked(o)).collect();
+                let Some(of) = self.random.pick(&tracked) else { return };
+                if self.random.chance(10) {
+                    self.overwrite();
+                }
+                let of = if self.random.chance(30) { self.curve(of) } else { of };
+                let Some(root) = self.scalar(of) else { return };
+                let name = if self.random.chance(30) { Name::GradCreate } else { Name::Grad };
+                match self.pass_from(name, root) {
+                    Some(s) if name == Name::GradCreate => outs = s.outs,
+                    _ => return,
+                }
             }
-            let root = if self.random.chance(70) { self.scalar(of) } else { None };
-            let Some(root) = root else { return };
-            let name = if self.random.chance(20) { Name::GradCreate } else { Name::Grad };
-            self.pass_from(name, root);
         }
+    }
+
+    fn is_tracked(&self, slot: Slot) -> bool {
+        self.reference.handle(slot).is_some_and(|h| h.tracked)
+    }
+
+    /// A function of a tensor that is not linear, if one can be had.
+    fn curve(&mut self, of: Slot) -> Slot {
+        for _ in 0..4 {
+            let name = self.random.pick(CURVES).unwrap_or(Name::Sin);
+            let out = self.slot();
+            let operands: &[Slot] = if name == Name::Mul { &[of, of] } else { &[of] };
+            if self.in_domain(name, operands) && self.add(Statement::new(name, &[out], operands, &[])) {
+                return out;
+            }
+        }
+        of
     }
 
     fn one_pass(&mut self, name: Name) -> Option<Statement> {
         let mut root = self.any(|h| h.tracked && h.node.is_some())?;
-        if self.random.chance(40) {
+        let create = name == Name::GradCreate;
+        if create && self.random.chance(70) {
+            let sound = self.live(|h| h.tracked && h.node.is_some() && !self.reference.is_stale(h));
+            root = self.random.pick(&sound).unwrap_or(root);
+            root = self.curve(root);
+        }
+        if self.random.chance(if create { 15 } else { 40 }) {
             root = self.scalar(root)?;
             self.spoil(root);
         }
@@ -227,10 +258,12 @@ impl Maker {
                 }
             }
             let mut inputs = vec![];
+            let above = self.above(of.iter().step_by(2));
             for _ in 0..1 + self.random.below(3) {
-                let any = self.random.chance(25);
-                let leaf = |r: &Reference, h: &Handle| h.node.is_some_and(|n| r.nodes[n].inputs.is_empty());
-                let all = self.live(|h| h.tracked && (any || leaf(&self.reference, h)));
+                let (any, apart) = (self.random.chance(25), self.random.chance(15));
+                let leaf = |r: &Reference, n: usize| r.nodes[n].inputs.is_empty();
+                let fits = |n: usize| (any || leaf(&self.reference, n)) && (apart || above[n]);
+                let all = self.live(|h| h.tracked && h.node.is_some_and(fits));
                 inputs.extend(self.random.pick(&all));
             }
             let outs: Vec<Slot> = inputs.iter().map(|_| self.slot()).collect();
@@ -241,13 +274,30 @@ impl Maker {
         self.add(statement.clone()).then_some(statement)
     }
 
+    /// The nodes that some tensors were computed from.
+    fn above<'a>(&self, of: impl Iterator<Item = &'a Slot>) -> Vec<bool> {
+        let mut above = vec![false; self.reference.nodes.len()];
+        of.filter_map(|&slot| self.reference.handle(slot)?.node).for_each(|n| above[n] = true);
+        for n in (0..above.len()).rev().filter(|&n| self.reference.nodes[n].kind != Kind::Leaf) {
+            if above[n] {
+                self.reference.nodes[n].inputs.iter().for_each(|&i| above[i] = true);
+            }
+        }
+        above
+    }
+
     /// What every program ends with: at least one gradient.
     pub(crate) fn finish(&mut self) {
         for _ in 0..1 + self.random.below(2) {
             self.pass(true);
         }
-        if !self.statements.iter().any(|s| s.name.is_pass()) {
-            self.one_pass(Name::Grad);
+        for _ in 0..3 {
+            if self.compared {
+                return;
+            }
+            let leaf = self.fresh(Name::Leaf, &[2]);
+            let root = self.curve(leaf);
+            self.pass_from(Name::Grad, root);
         }
     }
 }
