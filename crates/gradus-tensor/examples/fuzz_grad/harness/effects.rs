@@ -1,9 +1,13 @@
 //! The reference's writes in place and checkpointed regions.
 
 use super::arrays::broadcast;
+use super::modes::{Guard, Need, Writes};
 use super::program::{Name, Statement, visit};
 use super::reference::{Handle, Kind, Origin, Outcome, Reference, Region};
 use super::views::view;
+
+/// In the error of a write over what a graph insists on.
+pub(crate) const GUARDED: &str = "which this would overwrite";
 
 impl Reference {
     /// Whether a write can be done: `Skip`, `Refuse` (with what the error says) or `Done`. Nothing has happened yet.
@@ -20,13 +24,16 @@ impl Reference {
         let mut places = to.at.to_vec();
         places.sort_unstable();
         let shared = places.windows(2).any(|w| w[0] == w[1]);
-        if self.recording && (to.tracked || from.is_some_and(|f| f.tracked)) {
+        if self.mode.recording && (to.tracked || from.is_some_and(|f| f.tracked)) {
             return Outcome::Refuse("a write in place is not recorded");
         }
         if shared {
             return Outcome::Refuse("share one place in memory");
         }
-        Outcome::Done { may_refuse: false }
+        match self.guard_of(to) {
+            Guard::Surely => Outcome::Refuse(GUARDED),
+            guard => Outcome::Done { may_refuse: guard == Guard::Maybe },
+        }
     }
 
     /// Does a write that [`check_write`](Reference::check_write) allows.
@@ -74,19 +81,28 @@ impl Reference {
         distinct.sort_unstable();
         distinct.dedup();
         let fits = s.outs.len() == s.gives.len() && !s.outs.is_empty() && distinct.len() == s.outs.len();
-        if !fits || !given || s.outs.iter().any(|o| defined.contains(o)) || !self.regions.is_empty() && !self.recording
+        if !fits
+            || !given
+            || s.outs.iter().any(|o| defined.contains(o))
+            || !self.regions.is_empty() && !self.mode.recording
         {
             return None;
         }
+        let mut writes = false;
+        visit(&s.body, &mut |b| writes |= b.name.is_write());
+        if writes && self.mode.writes == Writes::Refused {
+            // What it writes over values of its own is refused in the second run only.
+            return None;
+        }
         let untouched = self.clone();
-        if self.recording {
+        if self.mode.recording {
             let inputs = passed.iter().filter(|h| h.tracked).filter_map(|h| h.node).collect();
-            let reads = passed.iter().map(|h| self.noted(h, true)).collect();
+            let reads = passed.iter().map(|h| self.noted(h)).collect();
             let (storages, nodes) = (self.storages.len(), self.nodes.len());
             self.regions.push(Region { storages, nodes, reads, inputs, outlived: false });
         }
         let mut body = vec![];
-        let mut may_refuse = self.recording && passed.iter().any(|h| self.is_stale(h));
+        let mut may_refuse = self.mode.recording && passed.iter().any(|h| self.is_stale(h));
         let mut outlived = false;
         for b in &s.body {
             body.extend(self.inside(b, &mut may_refuse, &mut outlived));
@@ -95,7 +111,7 @@ impl Reference {
         let mut made = vec![];
         visit(&body, &mut |b| made.extend(&b.outs));
         made.iter().for_each(|&slot| self.forget(slot));
-        let region = if self.recording { self.regions.pop() } else { None };
+        let region = if self.mode.recording { self.regions.pop() } else { None };
         let Some(inner) = inner else {
             // Nothing to give: it is not run.
             *self = untouched;
@@ -114,7 +130,7 @@ impl Reference {
             r.inputs.sort_unstable();
             r.inputs.dedup();
             // What the region itself overwrites, it overwrites again.
-            let inner = self.nodes[r.nodes..].iter().flat_map(|n| &n.reads).filter(|x| x.needed);
+            let inner = self.nodes[r.nodes..].iter().flat_map(|n| &n.reads).filter(|x| x.need == Need::Yes);
             r.reads.extend(inner.filter(|x| self.touched(x.storage, &x.at, x.stamp).is_some()).cloned());
             self.record(r.inputs, r.reads, Kind::Region)
         });
@@ -135,17 +151,20 @@ impl Reference {
     /// One statement of a region, and what of it is run.
     fn inside(&mut self, s: &Statement, may_refuse: &mut bool, outlived: &mut bool) -> Option<Statement> {
         if s.name == Name::NoGrad {
-            let before = std::mem::replace(&mut self.recording, false);
+            let before = self.enter(s.name);
             let body = s.body.iter().filter_map(|b| self.inside(b, may_refuse, outlived)).collect();
-            self.recording = before;
+            self.mode = before;
             return Some(Statement { body, ..s.clone() });
         }
         if s.name.is_write() {
-            let Outcome::Done { .. } = self.check_write(s) else { return None };
+            let Outcome::Done { may_refuse: false } = self.check_write(s) else { return None };
             self.write(s);
             return Some(s.clone());
         }
-        if s.name.is_pass() || matches!(s.name, Name::Hook | Name::Before | Name::After | Name::Unhook) {
+        if s.name.is_pass()
+            || s.name.is_mode()
+            || matches!(s.name, Name::Hook | Name::Before | Name::After | Name::Unhook)
+        {
             return None;
         }
         self.may_refuse = false;

@@ -4,7 +4,7 @@ use super::arrays::numel;
 use super::passes::{Expected, Ground};
 use super::program::{Name, Program, Random, Slot, Statement};
 use super::reference::{Freed, Handle, Outcome, Reference};
-use super::tables::{BINARY, REDUCE, ROWS, SCALARS, SHAPES, UNARY, VIEWS};
+use super::tables::{BINARY, MODES, REDUCE, ROWS, SCALARS, SHAPES, UNARY, VIEWS};
 
 /// Program number `index` of a run.
 pub(crate) fn program(seed: u64, index: u64) -> Program {
@@ -15,10 +15,14 @@ pub(crate) fn program(seed: u64, index: u64) -> Program {
     let twice = maker.random.chance(3);
     maker.start();
     let count = 4 + maker.random.below(12);
-    for _ in 0..count {
-        maker.anything();
+    let rest = |maker: &mut Maker| {
+        (0..count).for_each(|_| maker.anything());
+        maker.finish();
+    };
+    match maker.random.pick(MODES) {
+        Some(name) if maker.random.chance(12) => maker.block(name, rest),
+        _ => rest(&mut maker),
     }
-    maker.finish();
     Program { statements: maker.statements, twice }
 }
 
@@ -152,8 +156,9 @@ impl Maker {
         }
     }
 
-    fn anything(&mut self) {
-        match self.random.below(100) {
+    pub(crate) fn anything(&mut self) {
+        match self.random.below(104) {
+            100.. => self.guarded(),
             0..=47 => self.operation(),
             48..=60 => self.view(),
             61..=78 => self.overwrite(),

@@ -10,6 +10,7 @@ mod counts;
 mod effects;
 mod generate;
 mod keeps;
+mod modes;
 mod passes;
 mod program;
 mod reference;

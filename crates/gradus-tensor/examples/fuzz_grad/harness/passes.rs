@@ -1,5 +1,6 @@
 //! Hooks and gradients of the reference: which numbers must come, and which errors may.
 
+use super::modes::{Guard, Need, Writes};
 use super::program::{NONE, Name, Slot, Statement};
 use super::reference::{Freed, Handle, Kind, Outcome, Reference};
 use super::scalar::{Bend, Bends, Id};
@@ -38,6 +39,8 @@ pub(crate) struct Expected {
     /// Whether nodes that the pass needs were freed.
     pub(crate) freed: Freed,
     pub(crate) ground: Ground,
+    /// Whether a value that it needs was overwritten, and is there all the same.
+    pub(crate) spared: bool,
     /// Whether the numbers depend on a choice, see [`Reference::ambiguous`].
     pub(crate) ambiguous: bool,
     /// The nodes that run, and whether certainly.
@@ -116,8 +119,10 @@ impl Reference {
         let inputs: Vec<Handle> = slots.iter().filter_map(|&i| self.handle(i).cloned()).collect();
         let create = s.name == Name::GradCreate;
         let (ran, freed) = self.nodes_that_run(s, &roots, &inputs);
-        let reads = ran.iter().flat_map(|r| &self.nodes[r.0].reads).filter(|r| r.needed);
-        let reads = reads.map(|r| (r.storage, &r.at, r.stamp));
+        let reads = ran.iter().flat_map(|r| &self.nodes[r.0].reads);
+        let copied = reads.clone().filter(|r| r.need == Need::Copy);
+        let spared = copied.filter(|r| self.touched(r.storage, &r.at, r.stamp) == Some(true)).count() > 0;
+        let reads = reads.filter(|r| r.need == Need::Yes).map(|r| (r.storage, &r.at, r.stamp));
         // A root that holds other numbers by now is refused, too.
         let roots_read = roots.iter().filter(|r| self.is_stale(&r.0)).map(|r| (r.0.storage, &r.0.at, r.0.stamp));
         let ground = reads.chain(roots_read).map(|(storage, at, stamp)| match self.touched(storage, at, stamp) {
@@ -159,7 +164,7 @@ impl Reference {
         }
         let shapes = inputs.into_iter().map(|h| h.shape).collect();
         let seeds = roots.iter().map(|r| r.1).collect();
-        Some(Expected { gradients, ids, inputs: slots, shapes, freed, ground, ambiguous, ran, seeds })
+        Some(Expected { gradients, ids, inputs: slots, shapes, freed, ground, spared, ambiguous, ran, seeds })
     }
 
     /// The first gradient of softmax, `y (g - sum(g y))`, can be differentiated as it stands, by `y` and then on to `x`, or
@@ -246,8 +251,15 @@ impl Reference {
             inputs.sort_unstable();
             inputs.dedup();
             let mut reads: Vec<_> = e.ran.iter().flat_map(|r| self.nodes[r.0].reads.clone()).collect();
-            reads.extend(seeds.iter().map(|h| self.noted(h, true)));
-            reads.iter_mut().for_each(|r| (r.needed, r.stamp) = (true, self.clock));
+            reads.extend(seeds.iter().map(|h| self.noted(h)));
+            // A region that runs again, and other threads, have switches of their own.
+            let plain = e.ran.iter().all(|r| self.nodes[r.0].kind == Kind::Operation) && s.number(1) < 2;
+            let need = if plain && self.keeps_copies() { Need::Copy } else { Need::Yes };
+            let least = if self.mode.writes == Writes::Checked { Guard::Never } else { Guard::Maybe };
+            for r in &mut reads {
+                let guard = if r.guard == Guard::Never { least } else { Guard::Maybe };
+                (r.need, r.guard, r.stamp) = (need, guard, self.clock);
+            }
             self.record(inputs, reads, Kind::Pass)
         });
         for (i, &out) in s.outs.iter().enumerate() {

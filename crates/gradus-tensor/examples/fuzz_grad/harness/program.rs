@@ -63,7 +63,8 @@ names! {
     // Hooks on the gradient of a tensor (numbers: 0 observe, 1 scale, 2 tanh; the factor), on its node before and after.
     Hook "hook", Before "prehook", After "posthook", Unhook "unhook",
     // Blocks.
-    NoGrad "nograd", Checkpoint "ckpt",
+    NoGrad "nograd", Packed "packed", AllowMutation "allow_mutation", StrictInplace "strict_inplace",
+    Checkpoint "ckpt",
     // Gradients: root, seed or none, ..., inputs. Numbers: how many roots, on how many threads at once.
     Grad "grad", GradRetain "grad_retain", GradCreate "grad_create",
     // Of one scalar for all leaves.
@@ -77,6 +78,11 @@ impl Name {
     pub(crate) fn is_view(self) -> bool {
         use Name::*;
         matches!(self, Slice | Select | Transpose | Reshape | Expand | Flip | Diagonal | Squeeze | Unsqueeze | Windows)
+    }
+
+    /// Whether it is a block under a switch of the thread.
+    pub(crate) fn is_mode(self) -> bool {
+        matches!(self, Name::NoGrad | Name::Packed | Name::AllowMutation | Name::StrictInplace)
     }
 
     /// Whether it writes in place.

@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use super::arrays::{Array, compute, fits, numel};
 use super::keeps::{keeps_input, keeps_output};
+use super::modes::{Guard, Mode, Need, Writes};
 use super::passes::Hooked;
 use super::program::{Name, Slot, Statement, values};
 use super::scalar::{Id, Tape};
@@ -54,7 +55,8 @@ pub(crate) struct Read {
     pub(crate) storage: usize,
     pub(crate) at: Rc<[usize]>,
     pub(crate) stamp: u32,
-    pub(crate) needed: bool,
+    pub(crate) need: Need,
+    pub(crate) guard: Guard,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -119,7 +121,7 @@ pub(crate) struct Reference {
     pub(crate) nodes: Vec<Recorded>,
     pub(crate) hooks: Vec<Hooked>,
     pub(crate) clock: u32,
-    pub(crate) recording: bool,
+    pub(crate) mode: Mode,
     pub(crate) regions: Vec<Region>,
     pub(crate) may_refuse: bool,
 }
@@ -133,7 +135,7 @@ impl Reference {
             nodes: vec![],
             hooks: vec![],
             clock: 0,
-            recording: true,
+            mode: Mode::PLAIN,
             regions: vec![],
             may_refuse: false,
         }
@@ -208,7 +210,7 @@ impl Reference {
 
     /// That the bytes of a tensor were read.
     pub(crate) fn note(&mut self, h: &Handle) {
-        let read = self.noted(h, true);
+        let read = self.noted(h);
         let tracked = h.node.filter(|_| h.tracked);
         for region in &mut self.regions {
             if h.storage < region.storages {
@@ -218,8 +220,10 @@ impl Reference {
         }
     }
 
-    pub(crate) fn noted(&self, h: &Handle, needed: bool) -> Read {
-        Read { storage: h.storage, at: h.at.clone(), stamp: self.clock, needed }
+    pub(crate) fn noted(&self, h: &Handle) -> Read {
+        // What is read again where it is cannot be copied: a write is refused under either switch.
+        let guard = if self.mode.writes == Writes::Checked { Guard::Never } else { Guard::Maybe };
+        Read { storage: h.storage, at: h.at.clone(), stamp: self.clock, need: Need::Yes, guard }
     }
 
     /// New memory with these numbers.
@@ -335,7 +339,7 @@ impl Reference {
         }
         let origin = if h.origin == Origin::Computed { Origin::Computed } else { Origin::ViewOfLeaf };
         let mut made = Handle { shape, at, origin, ids: None, tracked: false, node: None, ..h.clone() };
-        if self.recording && h.ids.is_some() {
+        if self.mode.recording && h.ids.is_some() {
             let seen = self.read(h);
             let ids: Vec<Id> = from.iter().map(|&n| seen.ids[n]).collect();
             let node = self.record(h.node.into_iter().collect(), vec![], Kind::Operation);
@@ -363,11 +367,14 @@ impl Reference {
         handles.iter().for_each(|h| self.note(h));
         let numbers = found.ids.iter().map(|&a| self.tape.value(a)).collect();
         let mut made = self.constant(&found.shape, numbers);
-        if self.recording && handles.iter().any(|h| h.ids.is_some()) {
+        if self.mode.recording && handles.iter().any(|h| h.ids.is_some()) {
             made.tracked = handles.iter().any(|h| h.tracked);
-            let mut reads: Vec<Read> =
-                handles.iter().enumerate().map(|(i, h)| self.noted(h, keeps_input(s.name, handles, i))).collect();
-            reads.push(self.noted(&made, keeps_output(s.name)));
+            let mut reads: Vec<Read> = handles
+                .iter()
+                .enumerate()
+                .map(|(i, h)| self.kept(h, s.name, keeps_input(s.name, handles, i)))
+                .collect();
+            reads.push(self.kept(&made, s.name, keeps_output(s.name)));
             let inputs = handles.iter().filter(|h| h.tracked).filter_map(|h| h.node).collect();
             let node = self.record(inputs, reads, Kind::Operation);
             self.nodes[node].by_output = matches!(s.name, Name::Softmax | Name::LogSoftmax);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use gradus_tensor::{Error, ErrorKind, Tensor};
 
 use super::counts::{Counts, Feature};
+use super::effects::GUARDED;
 use super::passes::{Expected, Ground};
 use super::program::{Name, Program, Slot, Statement};
 use super::reference::{Freed, Outcome, Reference};
@@ -51,10 +52,12 @@ pub(crate) enum Planted {
     Severed,
     /// Recorded gradients are right and tracked, but half of the graph behind them is cut off.
     Halved,
+    /// The switches for kept values stay off.
+    Unguarded,
 }
 
 impl Planted {
-    pub(crate) const ALL: &[Planted] = &[Planted::Hook, Planted::Severed, Planted::Halved];
+    pub(crate) const ALL: &[Planted] = &[Planted::Hook, Planted::Severed, Planted::Halved, Planted::Unguarded];
 }
 
 /// How programs are run.
@@ -164,13 +167,13 @@ impl Both {
     }
 
     fn statement(&mut self, s: &Statement) -> Result<(), Stop> {
-        if s.name == Name::NoGrad {
-            self.counts.has(Feature::NoGrad);
-            let before = std::mem::replace(&mut self.reference.recording, false);
-            let guard = gradus_tensor::no_grad();
+        if s.name.is_mode() {
+            self.counts.statement(s);
+            let before = self.reference.enter(s.name);
+            let guard = self.subject.guard(s.name);
             let done = self.all(&s.body);
             drop(guard);
-            self.reference.recording = before;
+            self.reference.mode = before;
             return done;
         }
         let done = match s.name {
@@ -273,7 +276,11 @@ impl Both {
             return Ok(false);
         }
         self.counts.statement(s);
-        let refuse = if let Outcome::Refuse(why) = outcome { Some(why) } else { None };
+        let (refuse, may_refuse) = match outcome {
+            Outcome::Refuse(why) => (Some(why), false),
+            Outcome::Done { may_refuse } => (None, may_refuse),
+            _ => (None, false),
+        };
         match self.subject.run(s) {
             Ok(()) if refuse.is_some() => fail("missing error", format!("`{}` was not refused", text(s))),
             Ok(()) => {
@@ -282,8 +289,13 @@ impl Both {
                 Ok(true)
             }
             Err(e) if refuse.is_some_and(|why| e.message().contains(why)) => {
-                self.counts.has(Feature::WriteRefused);
+                self.counts.has(if refuse == Some(GUARDED) { Feature::Guarded } else { Feature::WriteRefused });
                 self.trace(s, format!("both refuse:\n{e}"));
+                Ok(true)
+            }
+            Err(e) if may_refuse && e.message().contains(GUARDED) => {
+                self.counts.has(Feature::Guarded);
+                self.trace(s, format!("gradus refuses a write over what a graph may need:\n{e}"));
                 Ok(true)
             }
             // Whether elements overlap is decided by strides, which can err towards an error.
@@ -374,6 +386,9 @@ impl Both {
         self.counts.gradients += expected.inputs.len() as u64;
         if self.reference.goes_through_a_pass(expected) && want.iter().flatten().flatten().any(|&v| v != 0.0) {
             self.counts.has(Feature::Double);
+        }
+        if expected.spared {
+            self.counts.has(Feature::Spared);
         }
         Ok(())
     }

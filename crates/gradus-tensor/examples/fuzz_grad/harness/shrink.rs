@@ -67,7 +67,7 @@ fn variants(list: &[Statement]) -> Vec<Vec<Statement>> {
             }
         }
         match s.name {
-            Name::NoGrad => found.push(with(s.body.clone())),
+            name if name.is_mode() => found.push(with(s.body.clone())),
             Name::Checkpoint => {
                 let mut rest = list[i + 1..].to_vec();
                 for (&out, &give) in s.outs.iter().zip(&s.gives) {

@@ -1,12 +1,13 @@
 //! The library's side of the comparison: the same statements on tensors.
 
+use std::any::Any;
 use std::sync::OnceLock;
 
 use gradus_cpu::CpuBackend;
 use gradus_tensor::ops::AttentionOptions;
 use gradus_tensor::{
-    BackwardOptions, DType, Device, Error, ErrorKind, Hook, Result, Tensor, checkpoint, enable_grad, fused, grad,
-    no_grad,
+    BackwardOptions, DType, Device, Error, ErrorKind, Hook, Result, Tensor, autograd, checkpoint, enable_grad, fused,
+    grad, no_grad,
 };
 
 use super::arrays::{EPS, numel};
@@ -62,6 +63,18 @@ impl Subject {
     /// Runs a statement that is no pass and no hook, and of whose body every statement can be run.
     pub(crate) fn run(&mut self, s: &Statement) -> Result<()> {
         run(&mut self.tensors, s)
+    }
+
+    /// Sets the switch of a block until what it gives is dropped.
+    pub(crate) fn guard(&self, name: Name) -> Box<dyn Any> {
+        match name {
+            Name::NoGrad => Box::new(no_grad()),
+            _ if self.planted == Some(Planted::Unguarded) => Box::new(()),
+            Name::Packed => Box::new(autograd::saved_tensors_hooks(Tensor::copy, Tensor::copy)),
+            Name::AllowMutation => Box::new(autograd::allow_mutation_on_saved_tensors()),
+            Name::StrictInplace => Box::new(autograd::strict_inplace()),
+            _ => Box::new(()),
+        }
     }
 
     /// Registers or removes a hook.
@@ -160,10 +173,6 @@ fn run(tensors: &mut Vec<Option<Tensor>>, s: &Statement) -> Result<()> {
         Name::Drop => {
             s.of.iter().for_each(|&slot| set(tensors, slot, None));
             Ok(())
-        }
-        Name::NoGrad => {
-            let _mode = no_grad();
-            s.body.iter().try_for_each(|b| run(tensors, b))
         }
         Name::Checkpoint => region(tensors, s),
         name if name.is_write() => write(tensors, s),

@@ -13,6 +13,8 @@ pub(crate) const BINARY: &[Name] = &[
     Name::Add, Name::Sub, Name::Mul, Name::Mul, Name::Mul, Name::Div, Name::Maximum, Name::Minimum, Name::Pow,
     Name::SiluMul, Name::Fused2, Name::Matmul, Name::Matmul, Name::Cat, Name::Stack, Name::ScatterAdd, Name::IndexAdd,
 ];
+/// Switches for kept values.
+pub(crate) const MODES: &[Name] = &[Name::Packed, Name::AllowMutation, Name::AllowMutation, Name::StrictInplace];
 /// Functions whose gradient depends on where it is taken.
 pub(crate) const CURVES: &[Name] =
     &[Name::Square, Name::Mul, Name::Cube, Name::Sin, Name::Tanh, Name::Exp, Name::Sigmoid, Name::Silu, Name::Fused1];

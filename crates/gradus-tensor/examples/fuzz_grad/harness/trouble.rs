@@ -1,9 +1,10 @@
 //! The parts of random programs that make gradients hard: writes, hooks, blocks and passes.
 
 use super::generate::Maker;
+use super::modes::Need;
 use super::program::{NONE, Name, Slot, Statement, visit};
 use super::reference::{Handle, Kind, Reference};
-use super::tables::{CURVES, SCALARS, WRITES};
+use super::tables::{CURVES, MODES, SCALARS, WRITES};
 
 impl Maker {
     /// A write in place, through an alias more often than not.
@@ -11,11 +12,11 @@ impl Maker {
         let choice = self.random.below(100);
         let Some(mut to) = self.any(|h| if choice < 60 { h.tracked } else { !h.tracked }) else { return };
         let tracked = self.reference.handle(to).is_some_and(|h| h.tracked);
-        if tracked && self.reference.recording {
+        if tracked && self.reference.mode.recording {
             let refused = self.random.chance(5);
             if !refused && self.random.chance(30) {
                 // Directly, where nothing is recorded.
-                self.block(|maker| {
+                self.block(Name::NoGrad, |maker| {
                     maker.write_to(to);
                 });
                 return;
@@ -40,7 +41,7 @@ impl Maker {
             let from = matches!(name, Name::AddIn | Name::SubIn | Name::MulIn | Name::CopyIn);
             let mut of = vec![to];
             if from {
-                let wide = self.reference.recording;
+                let wide = self.reference.mode.recording;
                 of.extend(self.any(|h| !(wide && h.tracked)));
             }
             let numbers = match name {
@@ -62,26 +63,36 @@ impl Maker {
         self.add(Statement::new(name, &[out], &[of], &[kind, factor]));
     }
 
-    /// What `f` adds, as the body of a block of `no_grad`.
-    fn block(&mut self, f: impl FnOnce(&mut Self)) {
+    /// What `f` adds, as the body of a block.
+    pub(crate) fn block(&mut self, name: Name, f: impl FnOnce(&mut Self)) {
         let outer = std::mem::take(&mut self.statements);
-        let before = std::mem::replace(&mut self.reference.recording, false);
+        let before = self.reference.enter(name);
         f(self);
-        self.reference.recording = before;
+        self.reference.mode = before;
         let body = std::mem::replace(&mut self.statements, outer);
         if !body.is_empty() {
-            self.statements.push(Statement { body, ..Statement::new(Name::NoGrad, &[], &[], &[]) });
+            self.statements.push(Statement { body, ..Statement::new(name, &[], &[], &[]) });
         }
     }
 
     pub(crate) fn no_grad(&mut self) {
-        self.block(|maker| {
+        self.block(Name::NoGrad, |maker| {
             for _ in 0..1 + maker.random.below(3) {
                 match maker.random.below(4) {
                     0 => maker.view(),
                     1 => maker.overwrite(),
                     _ => maker.operation(),
                 }
+            }
+        });
+    }
+
+    /// A part of the program under a switch for kept values.
+    pub(crate) fn guarded(&mut self) {
+        let name = self.random.pick(MODES).unwrap_or(Name::Packed);
+        self.block(name, |maker| {
+            for _ in 0..1 + maker.random.below(5) {
+                maker.anything();
             }
         });
     }
@@ -230,7 +241,7 @@ impl Maker {
         let mut needed = vec![];
         while let (Some(n), true) = (stack.pop(), stack.len() < 100) {
             let node = &self.reference.nodes[n];
-            needed.extend(node.reads.iter().filter(|r| r.needed).map(|r| r.storage));
+            needed.extend(node.reads.iter().filter(|r| r.need != Need::No).map(|r| r.storage));
             stack.extend(&node.inputs);
         }
         let Some(of) = self.any(|h| needed.contains(&h.storage)) else { return };
