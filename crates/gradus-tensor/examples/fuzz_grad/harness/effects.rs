@@ -1,21 +1,44 @@
 //! The reference's writes in place and checkpointed regions.
 
-use super::arrays::broadcast;
-use super::modes::{Guard, Need, Writes};
-use super::program::{Name, Statement, visit};
+use super::arrays::{broadcast, numel};
+use super::modes::{Guard, Writes};
+use super::program::{Name, Statement, indices, visit};
 use super::reference::{Handle, Kind, Origin, Outcome, Reference, Region};
 use super::views::view;
 
 /// In the error of a write over what a graph insists on.
 pub(crate) const GUARDED: &str = "which this would overwrite";
 
+/// The shape that the second tensor of a write stretches to.
+fn source_shape(s: &Statement, to: &[usize]) -> Option<Vec<usize>> {
+    if s.name != Name::IndexPutIn {
+        return Some(to.to_vec());
+    }
+    let (&size, rest) = to.split_first()?;
+    let count = s.place(1);
+    (size > 0 && (1..=8).contains(&count)).then(|| [&[count], rest].concat())
+}
+
+/// All values after some slices of the first axis were replaced, or added to.
+fn index_put(s: &Statement, shape: &[usize], mut values: Vec<f64>, source: &[f64]) -> Vec<f64> {
+    let row: usize = shape[1..].iter().product();
+    for (n, k) in indices(s.number(0), s.place(1), shape[0]).into_iter().enumerate() {
+        for j in 0..row {
+            let (v, new) = (&mut values[k * row + j], source[n * row + j]);
+            *v = if s.number(2) != 0 { *v + new } else { new };
+        }
+    }
+    values
+}
+
 impl Reference {
     /// Whether a write can be done: `Skip`, `Refuse` (with what the error says) or `Done`. Nothing has happened yet.
     pub(crate) fn check_write(&self, s: &Statement) -> Outcome {
         let Some(to) = s.of.first().and_then(|&h| self.handle(h)) else { return Outcome::Skip };
-        let needs_source = matches!(s.name, Name::AddIn | Name::SubIn | Name::MulIn | Name::CopyIn);
+        let needs_source = s.name.reads_another();
         let from = s.of.get(1).and_then(|&h| self.handle(h));
-        let fits = from.is_none_or(|f| broadcast(&[&to.shape, &f.shape]).as_ref() == Some(&to.shape));
+        let Some(wanted) = source_shape(s, &to.shape) else { return Outcome::Skip };
+        let fits = from.is_none_or(|f| broadcast(&[&wanted, &f.shape]).as_ref() == Some(&wanted));
         let given = s.of.len() == if needs_source { 2 } else { 1 } && from.is_some() == needs_source;
         let ordered = s.name != Name::ClampIn || s.number(0) <= s.number(1);
         if !given || !fits || !ordered || !s.outs.is_empty() {
@@ -44,25 +67,34 @@ impl Reference {
         let operands: Vec<f64> = match &source {
             Some(f) => {
                 self.note(f);
-                let stretched =
-                    Statement::new(Name::Expand, &[], &[], &to.shape.iter().map(|&n| n as i64).collect::<Vec<_>>());
-                let from = view(&stretched, &f.shape).map_or_else(|| (0..old.len()).collect(), |v| v.1);
+                let wanted = source_shape(s, &to.shape).unwrap_or_default();
+                let sizes: Vec<i64> = wanted.iter().map(|&n| n as i64).collect();
+                let stretched = Statement::new(Name::Expand, &[], &[], &sizes);
+                let from = view(&stretched, &f.shape).map_or_else(|| (0..numel(&wanted)).collect(), |v| v.1);
                 let numbers = self.numbers(f);
                 from.iter().map(|&n| numbers[n]).collect()
             }
             None => vec![s.scalar(0); old.len()],
         };
         self.note(&to);
+        if to.at.is_empty() {
+            return;
+        }
         self.clock += 1;
         let storage = &mut self.storages[to.storage];
-        for ((&p, x), v) in to.at.iter().zip(old).zip(operands) {
-            storage.numbers[p] = match s.name {
-                Name::AddIn => x + v,
-                Name::SubIn => x - v,
-                Name::MulIn | Name::ScaleIn => x * v,
-                Name::ClampIn => x.max(s.scalar(0)).min(s.scalar(1)),
-                _ => v,
-            };
+        let one = |(&x, &v): (&f64, &f64)| match s.name {
+            Name::AddIn => x + v,
+            Name::SubIn => x - v,
+            Name::MulIn | Name::ScaleIn => x * v,
+            Name::ClampIn => x.max(s.scalar(0)).min(s.scalar(1)),
+            _ => v,
+        };
+        let new = match s.name {
+            Name::IndexPutIn => index_put(s, &to.shape, old, &operands),
+            _ => old.iter().zip(&operands).map(one).collect(),
+        };
+        for (&p, new) in to.at.iter().zip(new) {
+            storage.numbers[p] = new;
             storage.written[p] = self.clock;
         }
         storage.writes.push((self.clock, to.at.clone()));
@@ -130,7 +162,7 @@ impl Reference {
             r.inputs.sort_unstable();
             r.inputs.dedup();
             // What the region itself overwrites, it overwrites again.
-            let inner = self.nodes[r.nodes..].iter().flat_map(|n| &n.reads).filter(|x| x.need == Need::Yes);
+            let inner = self.nodes[r.nodes..].iter().flat_map(|n| &n.reads).filter(|x| x.need.matters());
             r.reads.extend(inner.filter(|x| self.touched(x.storage, &x.at, x.stamp).is_some()).cloned());
             self.record(r.inputs, r.reads, Kind::Region)
         });

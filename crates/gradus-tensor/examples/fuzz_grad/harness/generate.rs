@@ -135,7 +135,7 @@ impl Maker {
         self.reference.handle(slot).map(|h| h.shape.clone()).unwrap_or_default()
     }
 
-    fn seed(&mut self) -> i64 {
+    pub(crate) fn seed(&mut self) -> i64 {
         self.random.below(100) as i64
     }
 
@@ -279,7 +279,8 @@ impl Maker {
             let numbers: Vec<i64> = match name {
                 Name::Slice => {
                     let start = self.random.below(size);
-                    let end = start + 1 + self.random.below(size - start);
+                    let least = usize::from(!self.random.chance(2));
+                    let end = (start + least + self.random.below(size.saturating_sub(start))).min(size);
                     let step = 1 + self.random.below(2);
                     vec![axis as i64, start as i64, end as i64, step as i64]
                 }

@@ -11,6 +11,8 @@ pub(crate) struct Mode {
     pub(crate) recording: bool,
     /// Kept values go through hooks, which copy them.
     pub(crate) packs: bool,
+    /// Any overwritten input is an error, needed or not.
+    pub(crate) strict: bool,
     pub(crate) writes: Writes,
 }
 
@@ -32,6 +34,15 @@ pub(crate) enum Need {
     /// It reads a copy, whatever becomes of the value.
     Copy,
     Yes,
+    /// It checks the value, whether it reads it or not.
+    Strict,
+}
+
+impl Need {
+    /// Whether it matters if the value is overwritten.
+    pub(crate) fn matters(self) -> bool {
+        matches!(self, Need::Yes | Need::Strict)
+    }
 }
 
 /// Whether a write over a value is refused for as long as a node lives.
@@ -43,7 +54,7 @@ pub(crate) enum Guard {
 }
 
 impl Mode {
-    pub(crate) const PLAIN: Mode = Mode { recording: true, packs: false, writes: Writes::Checked };
+    pub(crate) const PLAIN: Mode = Mode { recording: true, packs: false, strict: false, writes: Writes::Checked };
 }
 
 impl Reference {
@@ -53,6 +64,7 @@ impl Reference {
         match name {
             Name::NoGrad => self.mode.recording = false,
             Name::Packed => self.mode.packs = true,
+            Name::Strict => self.mode.strict = true,
             Name::AllowMutation => self.mode.writes = Writes::Copied,
             Name::StrictInplace => self.mode.writes = Writes::Refused,
             _ => {}
@@ -83,6 +95,12 @@ impl Reference {
             _ => Guard::Never,
         };
         Read { need, guard, ..self.noted(h) }
+    }
+
+    /// What a strict node remembers of its inputs.
+    pub(crate) fn checked(&self, inputs: &[&Handle]) -> Vec<Read> {
+        let one = |h: &&Handle| Read { need: Need::Strict, guard: Guard::Never, ..self.noted(h) };
+        if self.mode.strict { inputs.iter().map(one).collect() } else { vec![] }
     }
 
     /// Whether a write over a tensor is refused because a graph needs its values.

@@ -2,7 +2,7 @@
 
 use super::modes::{Guard, Need, Writes};
 use super::program::{NONE, Name, Slot, Statement};
-use super::reference::{Freed, Handle, Kind, Outcome, Reference};
+use super::reference::{Freed, Handle, Kind, Outcome, Read, Reference};
 use super::scalar::{Bend, Bends, Id};
 
 /// A registered hook.
@@ -41,6 +41,8 @@ pub(crate) struct Expected {
     pub(crate) ground: Ground,
     /// Whether a value that it needs was overwritten, and is there all the same.
     pub(crate) spared: bool,
+    /// Whether an input of a strict node was overwritten.
+    pub(crate) strict: bool,
     /// Whether the numbers depend on a choice, see [`Reference::ambiguous`].
     pub(crate) ambiguous: bool,
     /// The nodes that run, and whether certainly.
@@ -122,7 +124,8 @@ impl Reference {
         let reads = ran.iter().flat_map(|r| &self.nodes[r.0].reads);
         let copied = reads.clone().filter(|r| r.need == Need::Copy);
         let spared = copied.filter(|r| self.touched(r.storage, &r.at, r.stamp) == Some(true)).count() > 0;
-        let reads = reads.filter(|r| r.need == Need::Yes).map(|r| (r.storage, &r.at, r.stamp));
+        let reads = reads.filter(|r| r.need.matters()).map(|r| (r.storage, &r.at, r.stamp));
+        let strict = ran.iter().any(|&(n, certain)| certain && self.breaks_strict(n));
         // A root that holds other numbers by now is refused, too.
         let roots_read = roots.iter().filter(|r| self.is_stale(&r.0)).map(|r| (r.0.storage, &r.0.at, r.0.stamp));
         let ground = reads.chain(roots_read).map(|(storage, at, stamp)| match self.touched(storage, at, stamp) {
@@ -164,7 +167,7 @@ impl Reference {
         }
         let shapes = inputs.into_iter().map(|h| h.shape).collect();
         let seeds = roots.iter().map(|r| r.1).collect();
-        Some(Expected { gradients, ids, inputs: slots, shapes, freed, ground, spared, ambiguous, ran, seeds })
+        Some(Expected { gradients, ids, inputs: slots, shapes, freed, ground, spared, strict, ambiguous, ran, seeds })
     }
 
     /// The first gradient of softmax, `y (g - sum(g y))`, can be differentiated as it stands, by `y` and then on to `x`, or
@@ -225,6 +228,14 @@ impl Reference {
         (ran, freed)
     }
 
+    /// Whether an input of a strict operation was overwritten that is still there.
+    fn breaks_strict(&self, n: usize) -> bool {
+        let there = |storage| self.handles.iter().flatten().any(|h| h.storage == storage);
+        let broken = |r: &Read| self.touched(r.storage, &r.at, r.stamp) == Some(true) && there(r.storage);
+        let node = &self.nodes[n];
+        node.kind == Kind::Operation && node.reads.iter().any(|r| r.need == Need::Strict && broken(r))
+    }
+
     /// Which gradients of a pass a leaf still has an influence on: if it is recorded, these must be tracked.
     pub(crate) fn moving(&self, e: &Expected) -> Vec<bool> {
         let one = |ids: &Option<Vec<Id>>| ids.iter().flatten().any(|&id| self.tape.moves(id));
@@ -254,7 +265,7 @@ impl Reference {
             reads.extend(seeds.iter().map(|h| self.noted(h)));
             // A region that runs again, and other threads, have switches of their own.
             let plain = e.ran.iter().all(|r| self.nodes[r.0].kind == Kind::Operation) && s.number(1) < 2;
-            let need = if plain && self.keeps_copies() { Need::Copy } else { Need::Yes };
+            let need = if plain && self.keeps_copies() && !self.mode.strict { Need::Copy } else { Need::Yes };
             let least = if self.mode.writes == Writes::Checked { Guard::Never } else { Guard::Maybe };
             for r in &mut reads {
                 let guard = if r.guard == Guard::Never { least } else { Guard::Maybe };

@@ -60,10 +60,13 @@ names! {
     Copy "copy", Detach "detach", Require "require",
     // Writes in place.
     FillIn "fill_", AddIn "add_", SubIn "sub_", MulIn "mul_", CopyIn "copy_", ClampIn "clamp_", ScaleIn "scale_",
+    // Numbers: a seed for the index on the first axis, its length, whether to add.
+    IndexPutIn "index_put_",
     // Hooks on the gradient of a tensor (numbers: 0 observe, 1 scale, 2 tanh; the factor), on its node before and after.
     Hook "hook", Before "prehook", After "posthook", Unhook "unhook",
     // Blocks.
     NoGrad "nograd", Packed "packed", AllowMutation "allow_mutation", StrictInplace "strict_inplace",
+    Strict "strict",
     Checkpoint "ckpt",
     // Gradients: root, seed or none, ..., inputs. Numbers: how many roots, on how many threads at once.
     Grad "grad", GradRetain "grad_retain", GradCreate "grad_create",
@@ -82,13 +85,19 @@ impl Name {
 
     /// Whether it is a block under a switch of the thread.
     pub(crate) fn is_mode(self) -> bool {
-        matches!(self, Name::NoGrad | Name::Packed | Name::AllowMutation | Name::StrictInplace)
+        matches!(self, Name::NoGrad | Name::Packed | Name::AllowMutation | Name::StrictInplace | Name::Strict)
     }
 
     /// Whether it writes in place.
     pub(crate) fn is_write(self) -> bool {
         use Name::*;
-        matches!(self, FillIn | AddIn | SubIn | MulIn | CopyIn | ClampIn | ScaleIn)
+        matches!(self, FillIn | AddIn | SubIn | MulIn | CopyIn | ClampIn | ScaleIn | IndexPutIn)
+    }
+
+    /// Whether it writes what it reads from another tensor.
+    pub(crate) fn reads_another(self) -> bool {
+        use Name::*;
+        matches!(self, AddIn | SubIn | MulIn | CopyIn | IndexPutIn)
     }
 
     /// Whether it takes gradients.

@@ -250,18 +250,23 @@ impl Reference {
         let own = alone && at.iter().enumerate().all(|(n, &p)| n == p);
         let mut sorted = places.clone();
         sorted.sort_unstable();
-        let n = self.storages[storage].numbers.len();
-        if !own || !sorted.into_iter().eq(0..n) {
+        sorted.dedup();
+        if !own || sorted.len() != at.len() || at.is_empty() {
             return;
         }
-        // What nodes have noted of it stays right: they noted all of the places.
         let old = self.storages[storage].clone();
+        let span = sorted.last().map_or(0, |&p| p + 1);
+        self.storages[storage].numbers = vec![0.0; span];
+        self.storages[storage].written = vec![0; span];
         for (n, &p) in places.iter().enumerate() {
             self.storages[storage].numbers[p] = old.numbers[n];
             self.storages[storage].written[p] = old.written[n];
         }
+        let places: Rc<[usize]> = places.into();
+        let noted = self.nodes.last_mut().into_iter().flat_map(|n| &mut n.reads);
+        noted.filter(|r| r.storage == storage).for_each(|r| r.at = places.clone());
         if let Some(Some(h)) = self.handles.get_mut(slot as usize) {
-            h.at = places.into();
+            h.at = places;
         }
     }
 
@@ -342,7 +347,7 @@ impl Reference {
         if self.mode.recording && h.ids.is_some() {
             let seen = self.read(h);
             let ids: Vec<Id> = from.iter().map(|&n| seen.ids[n]).collect();
-            let node = self.record(h.node.into_iter().collect(), vec![], Kind::Operation);
+            let node = self.record(h.node.into_iter().collect(), self.checked(&[h]), Kind::Operation);
             self.made_by(&mut made, node, &ids);
             made.tracked = h.tracked;
             // No byte is read, but a region that is run again uses the tensor again.
@@ -374,6 +379,7 @@ impl Reference {
                 .enumerate()
                 .map(|(i, h)| self.kept(h, s.name, keeps_input(s.name, handles, i)))
                 .collect();
+            reads.extend(self.checked(handles));
             reads.push(self.kept(&made, s.name, keeps_output(s.name)));
             let inputs = handles.iter().filter(|h| h.tracked).filter_map(|h| h.node).collect();
             let node = self.record(inputs, reads, Kind::Operation);

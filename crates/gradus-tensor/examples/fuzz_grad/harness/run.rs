@@ -247,8 +247,11 @@ impl Both {
     }
 
     /// Whether a tensor has the shape, place in memory and place in the graph that it must have.
-    fn check(&self, s: &Statement, out: Slot) -> Result<(), Stop> {
+    fn check(&mut self, s: &Statement, out: Slot) -> Result<(), Stop> {
         let Some(want) = self.reference.handle(out) else { return Ok(()) };
+        if want.at.is_empty() {
+            self.counts.has(Feature::Empty);
+        }
         let found = self.subject.tensor(out).map_err(|e| unexpected(s, &e))?;
         let numbers = found.to_vec::<f64>().unwrap_or_default();
         self.trace(s, format!("reference {:?}\n    gradus    {numbers:?}", self.reference.numbers(want)));
@@ -366,6 +369,9 @@ impl Both {
         if expected.freed == Freed::Yes {
             return fail("missing error", format!("`{}`: the graph was freed, and gave gradients", text(s)));
         }
+        if expected.strict {
+            return fail("missing error", format!("`{}`: a strict operation has lost an input", text(s)));
+        }
         let scale = want.iter().flatten().flatten().fold(1.0f64, |m, v| m.max(v.abs()));
         for ((input, want), g) in expected.inputs.iter().zip(want).zip(found) {
             let got = match g.as_ref().map(Tensor::to_vec::<f64>) {
@@ -410,6 +416,9 @@ impl Both {
         }
         if !is_overwritten(e) {
             return Err(unexpected(s, e));
+        }
+        if expected.strict {
+            self.counts.has(Feature::StrictError);
         }
         match expected.ground {
             Ground::None => {

@@ -73,6 +73,7 @@ impl Subject {
             Name::Packed => Box::new(autograd::saved_tensors_hooks(Tensor::copy, Tensor::copy)),
             Name::AllowMutation => Box::new(autograd::allow_mutation_on_saved_tensors()),
             Name::StrictInplace => Box::new(autograd::strict_inplace()),
+            Name::Strict => Box::new(autograd::strict()),
             _ => Box::new(()),
         }
     }
@@ -231,6 +232,11 @@ fn write(tensors: &[Option<Tensor>], s: &Statement) -> Result<()> {
         Name::SubIn => to.sub_(from()?),
         Name::MulIn => to.mul_(from()?),
         Name::CopyIn => to.copy_(from()?),
+        Name::IndexPutIn => {
+            let (count, size) = (s.place(1), to.size(0)?);
+            let places = index(&indices(s.number(0), count, size), &[count])?;
+            to.index_put_(&[&places], from()?, s.number(2) != 0)
+        }
         Name::ClampIn => to.clamp_(s.scalar(0), s.scalar(1)),
         Name::ScaleIn => to.mul_(s.scalar(0)),
         _ => to.fill_(s.scalar(0)),

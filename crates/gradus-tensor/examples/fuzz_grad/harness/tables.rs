@@ -14,7 +14,8 @@ pub(crate) const BINARY: &[Name] = &[
     Name::SiluMul, Name::Fused2, Name::Matmul, Name::Matmul, Name::Cat, Name::Stack, Name::ScatterAdd, Name::IndexAdd,
 ];
 /// Switches for kept values.
-pub(crate) const MODES: &[Name] = &[Name::Packed, Name::AllowMutation, Name::AllowMutation, Name::StrictInplace];
+pub(crate) const MODES: &[Name] =
+    &[Name::Packed, Name::AllowMutation, Name::AllowMutation, Name::StrictInplace, Name::Strict];
 /// Functions whose gradient depends on where it is taken.
 pub(crate) const CURVES: &[Name] =
     &[Name::Square, Name::Mul, Name::Cube, Name::Sin, Name::Tanh, Name::Exp, Name::Sigmoid, Name::Silu, Name::Fused1];
@@ -33,11 +34,11 @@ pub(crate) const VIEWS: &[Name] = &[
 #[rustfmt::skip]
 pub(crate) const WRITES: &[Name] = &[
     Name::FillIn, Name::FillIn, Name::ScaleIn, Name::ScaleIn, Name::AddIn, Name::SubIn, Name::MulIn, Name::CopyIn,
-    Name::ClampIn,
+    Name::ClampIn, Name::IndexPutIn,
 ];
 #[rustfmt::skip]
 pub(crate) const SHAPES: &[&[i64]] = &[
-    &[], &[1], &[2], &[3], &[4], &[2, 2], &[2, 3], &[3, 2], &[1, 3], &[3, 1], &[3, 3], &[2, 1, 2], &[1, 2, 3], &[2, 2, 2],
+    &[], &[1], &[2], &[3], &[4], &[2, 2], &[2, 3], &[3, 2], &[1, 3], &[3, 1], &[3, 3], &[2, 1, 2], &[1, 2, 3], &[2, 2, 2], &[2, 0],
 ];
 /// Values of scalars, in eighths.
 pub(crate) const SCALARS: &[i64] = &[-12, -9, -4, 3, 4, 6, 7, 10, 12];

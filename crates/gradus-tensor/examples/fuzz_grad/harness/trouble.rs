@@ -38,7 +38,7 @@ impl Maker {
         for _ in 0..4 {
             let name = self.random.pick(WRITES).unwrap_or(Name::FillIn);
             let value = self.random.pick(SCALARS).unwrap_or(4);
-            let from = matches!(name, Name::AddIn | Name::SubIn | Name::MulIn | Name::CopyIn);
+            let from = name.reads_another();
             let mut of = vec![to];
             if from {
                 let wide = self.reference.mode.recording;
@@ -46,6 +46,9 @@ impl Maker {
             }
             let numbers = match name {
                 Name::ClampIn => vec![-4, 6],
+                Name::IndexPutIn => {
+                    vec![self.seed(), 1 + self.random.below(3) as i64, self.random.below(2) as i64]
+                }
                 Name::FillIn | Name::ScaleIn => vec![value],
                 _ => vec![],
             };
