@@ -362,6 +362,12 @@ pub(crate) fn compute(t: &mut Tape, s: &Statement, x: &[Array]) -> Option<Array>
     fits(&found.shape).then_some(found)
 }
 
+/// What the mask leaves, divided by the probability that it does.
+pub(crate) fn dropout(t: &mut Tape, x: &Array, mask: &[bool], p: f64) -> Array {
+    let one = |(&a, &stays)| if stays { t.scaled(a, 1.0 / (1.0 - p)) } else { t.constant(0.0) };
+    Array { shape: x.shape.clone(), ids: x.ids.iter().zip(mask).map(one).collect() }
+}
+
 /// Whether the operation has a meaning for tensors without elements that needs no convention.
 fn takes_nothing(name: Name) -> bool {
     use Name::*;

@@ -23,6 +23,8 @@ features! {
     IndexPut "index_put_" 5.0 100.0,
     Empty "tensors without elements" 3.0 100.0,
     WriteRefused "a write in place that is refused" 2.0 100.0,
+    Dropout "dropout" 1.0 100.0,
+    Replayed "dropout in a region" 1.0 100.0,
     Detach "detached tensors" 50.0 100.0,
     Hook "hooks" 15.0 100.0,
     NoGrad "no_grad" 30.0 100.0,
@@ -101,10 +103,14 @@ impl Counts {
             Name::Hook | Name::Before | Name::After => self.has(Feature::Hook),
             Name::Checkpoint => {
                 self.has(Feature::Checkpoint);
+                if s.body.iter().any(|b| b.name == Name::Dropout) {
+                    self.has(Feature::Replayed);
+                }
                 if s.body.iter().any(|b| b.name == Name::Checkpoint) {
                     self.has(Feature::NestedCheckpoint);
                 }
             }
+            Name::Dropout => self.has(Feature::Dropout),
             name if name.is_pass() => self.pass(s),
             _ => {}
         }

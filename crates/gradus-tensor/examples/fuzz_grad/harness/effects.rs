@@ -1,5 +1,7 @@
 //! The reference's writes in place and checkpointed regions.
 
+use gradus_tensor::Generator;
+
 use super::arrays::{broadcast, numel};
 use super::modes::{Guard, Writes};
 use super::program::{Name, Statement, indices, visit};
@@ -127,6 +129,8 @@ impl Reference {
             return None;
         }
         let untouched = self.clone();
+        let outermost = self.generator.is_none();
+        self.generator.get_or_insert_with(|| Generator::new(s.number(0).unsigned_abs()));
         if self.mode.recording {
             let inputs = passed.iter().filter(|h| h.tracked).filter_map(|h| h.node).collect();
             let reads = passed.iter().map(|h| self.noted(h)).collect();
@@ -139,6 +143,7 @@ impl Reference {
         for b in &s.body {
             body.extend(self.inside(b, &mut may_refuse, &mut outlived));
         }
+        self.generator.take_if(|_| outermost);
         let inner: Option<Vec<Handle>> = s.gives.iter().map(|&g| self.handle(g).cloned()).collect();
         let mut made = vec![];
         visit(&body, &mut |b| made.extend(&b.outs));

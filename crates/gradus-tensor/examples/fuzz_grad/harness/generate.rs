@@ -212,6 +212,7 @@ impl Maker {
                     let value = self.random.pick(SCALARS).unwrap_or(4);
                     let numbers = match name {
                         Name::Scale | Name::Shift => vec![value],
+                        Name::Dropout => vec![seed, 1 + seed % 7],
                         Name::Clamp => vec![-7, 9],
                         Name::MaskedFill => vec![1 + self.random.below(4094) as i64, value],
                         _ => vec![],

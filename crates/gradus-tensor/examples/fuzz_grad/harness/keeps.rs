@@ -10,7 +10,7 @@ pub(crate) fn keeps_input(name: Name, handles: &[&Handle], i: usize) -> bool {
     match name {
         // Linear, or (the last row) a formula in the result or in what was computed on the way.
         Neg | Scale | Shift | Add | Sub | Sum | Mean | Cumsum | MaskedFill | Cat | Stack | Gather | IndexSelect
-        | ScatterAdd | IndexAdd | Copy | Reshape | Softmax | LogSoftmax | LogSumExp | Var => false,
+        | ScatterAdd | IndexAdd | Copy | Reshape | Dropout | Softmax | LogSoftmax | LogSumExp | Var => false,
         Mul | Matmul => tracked(1 - i.min(1)),
         Div => i == 1 || tracked(1),
         SiluMul => i == 0 || tracked(0),

@@ -42,6 +42,8 @@ names! {
     Neg "neg", Sin "sin", Cos "cos", Tanh "tanh", Exp "exp", Sigmoid "sigmoid", Square "square", Silu "silu",
     Softplus "softplus", Relu "relu", Abs "abs", Sqrt "sqrt", Log "log", Recip "recip", Cube "cube",
     Scale "scale", Shift "shift", Clamp "clamp", MaskedFill "masked_fill", Fused1 "fused1",
+    // Numbers: seed, probability. In a region the numbers come from the region's generator, whose seed is its number.
+    Dropout "dropout",
     // Of several, elementwise.
     Add "add", Sub "sub", Mul "mul", Div "div", Maximum "maximum", Minimum "minimum", Pow "pow",
     SiluMul "silu_mul", Fused2 "fused2", Fused3 "fused3",

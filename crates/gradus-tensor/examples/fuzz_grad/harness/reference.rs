@@ -7,12 +7,15 @@
 
 use std::rc::Rc;
 
-use super::arrays::{Array, compute, fits, numel};
+use gradus_tensor::Generator;
+
+use super::arrays::{Array, compute, dropout, fits, numel};
 use super::keeps::{keeps_input, keeps_output};
 use super::modes::{Guard, Mode, Need, Writes};
 use super::passes::Hooked;
 use super::program::{Name, Slot, Statement, values};
 use super::scalar::{Id, Tape};
+use super::subject::mask;
 use super::views::{is_strided, view};
 
 /// Numbers of the memory, and the writes to them.
@@ -123,6 +126,8 @@ pub(crate) struct Reference {
     pub(crate) clock: u32,
     pub(crate) mode: Mode,
     pub(crate) regions: Vec<Region>,
+    /// Where the random numbers of the region under way come from.
+    pub(crate) generator: Option<Generator>,
     pub(crate) may_refuse: bool,
 }
 
@@ -137,6 +142,7 @@ impl Reference {
             clock: 0,
             mode: Mode::PLAIN,
             regions: vec![],
+            generator: None,
             may_refuse: false,
         }
     }
@@ -358,6 +364,15 @@ impl Reference {
 
     fn operation(&mut self, s: &Statement, handles: &[Handle]) -> Option<Handle> {
         let refs: Vec<&Handle> = handles.iter().collect();
+        if let (Name::Dropout, [h]) = (s.name, handles) {
+            let p = s.scalar(1);
+            if !(0.0 < p && p < 1.0) {
+                return None;
+            }
+            let mut own = Generator::new(s.number(0).unsigned_abs());
+            let mask = mask(p, &h.shape, self.generator.as_mut().unwrap_or(&mut own)).ok()?;
+            return self.operation_with(s, &refs, |tape, x| Some(dropout(tape, &x[0], &mask, p)));
+        }
         self.operation_with(s, &refs, |tape, x| compute(tape, s, x))
     }
 

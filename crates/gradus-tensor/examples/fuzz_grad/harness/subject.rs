@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 use gradus_cpu::CpuBackend;
 use gradus_tensor::ops::AttentionOptions;
 use gradus_tensor::{
-    BackwardOptions, DType, Device, Error, ErrorKind, Hook, Result, Tensor, autograd, checkpoint, enable_grad, fused,
-    grad, no_grad,
+    BackwardOptions, DType, Device, Error, ErrorKind, Generator, Hook, Result, Tensor, autograd, backend,
+    checkpoint_with, enable_grad, fused, grad, no_grad,
 };
 
 use super::arrays::{EPS, numel};
@@ -29,6 +29,13 @@ fn device() -> Result<Device> {
     }
     let device = Device::from_backend(std::sync::Arc::new(CpuBackend::with_threads(1)?));
     Ok(CPU.get_or_init(|| device).clone())
+}
+
+/// Which elements a dropout leaves. That the generator gives these is taken from the library, and that a region draws them
+/// again is not.
+pub(crate) fn mask(p: f64, shape: &[usize], generator: &mut Generator) -> Result<Vec<bool>> {
+    let stays = backend::Distribution::Bernoulli { p: 1.0 - p };
+    Tensor::random(stays, shape, DType::Bool, &device()?, generator)?.to_vec::<bool>()
 }
 
 fn missing(slot: Slot) -> Error {
@@ -62,7 +69,7 @@ impl Subject {
 
     /// Runs a statement that is no pass and no hook, and of whose body every statement can be run.
     pub(crate) fn run(&mut self, s: &Statement) -> Result<()> {
-        run(&mut self.tensors, s)
+        run(&mut self.tensors, s, &mut Generator::new(s.number(0).unsigned_abs()))
     }
 
     /// Sets the switch of a block until what it gives is dropped.
@@ -169,17 +176,20 @@ impl Subject {
     }
 }
 
-fn run(tensors: &mut Vec<Option<Tensor>>, s: &Statement) -> Result<()> {
+fn run(tensors: &mut Vec<Option<Tensor>>, s: &Statement, generator: &mut Generator) -> Result<()> {
     match s.name {
         Name::Drop => {
             s.of.iter().for_each(|&slot| set(tensors, slot, None));
             Ok(())
         }
-        Name::Checkpoint => region(tensors, s),
+        Name::Checkpoint => region(tensors, s, generator),
         name if name.is_write() => write(tensors, s),
         _ => {
             let operands: Vec<&Tensor> = s.of.iter().map(|&h| get(tensors, h)).collect::<Result<_>>()?;
-            let made = apply(s, &operands)?;
+            let made = match (s.name, &operands[..]) {
+                (Name::Dropout, [x]) => x.dropout(s.scalar(1), generator)?,
+                _ => apply(s, &operands)?,
+            };
             s.outs.iter().for_each(|&out| set(tensors, out, Some(made.clone())));
             Ok(())
         }
@@ -187,12 +197,12 @@ fn run(tensors: &mut Vec<Option<Tensor>>, s: &Statement) -> Result<()> {
 }
 
 /// A statement of a region. The reference does not see how its tensors lie in memory: they lie as one expects.
-fn run_inside(tensors: &mut Vec<Option<Tensor>>, s: &Statement) -> Result<()> {
+fn run_inside(tensors: &mut Vec<Option<Tensor>>, s: &Statement, generator: &mut Generator) -> Result<()> {
     if s.name == Name::NoGrad {
         let _mode = no_grad();
-        return s.body.iter().try_for_each(|b| run_inside(tensors, b));
+        return s.body.iter().try_for_each(|b| run_inside(tensors, b, generator));
     }
-    run(tensors, s)?;
+    run(tensors, s, generator)?;
     if s.name == Name::Attention {
         for &out in &s.outs {
             let t = get(tensors, out)?.contiguous()?;
@@ -202,7 +212,7 @@ fn run_inside(tensors: &mut Vec<Option<Tensor>>, s: &Statement) -> Result<()> {
     Ok(())
 }
 
-fn region(tensors: &mut Vec<Option<Tensor>>, s: &Statement) -> Result<()> {
+fn region(tensors: &mut Vec<Option<Tensor>>, s: &Statement, generator: &mut Generator) -> Result<()> {
     let mut captured: Vec<Option<Tensor>> = vec![];
     super::program::visit(&s.body, &mut |b| {
         for &slot in b.of.iter().filter(|slot| !s.of.contains(slot)) {
@@ -213,13 +223,13 @@ fn region(tensors: &mut Vec<Option<Tensor>>, s: &Statement) -> Result<()> {
     });
     let passed: Vec<&Tensor> = s.of.iter().map(|&h| get(tensors, h)).collect::<Result<_>>()?;
     let (slots, body, gives) = (s.of.clone(), s.body.clone(), s.gives.clone());
-    let f = move |x: &[Tensor]| -> Result<Vec<Tensor>> {
+    let f = move |x: &[Tensor], generator: &mut Generator| -> Result<Vec<Tensor>> {
         let mut own = captured.clone();
         slots.iter().zip(x).for_each(|(&slot, t)| set(&mut own, slot, Some(t.clone())));
-        body.iter().try_for_each(|b| run_inside(&mut own, b))?;
+        body.iter().try_for_each(|b| run_inside(&mut own, b, generator))?;
         gives.iter().map(|&g| get(&own, g).cloned()).collect()
     };
-    let made = checkpoint(f, &passed)?;
+    let made = checkpoint_with(f, &passed, generator)?;
     s.outs.iter().zip(made).for_each(|(&out, t)| set(tensors, out, Some(t)));
     Ok(())
 }

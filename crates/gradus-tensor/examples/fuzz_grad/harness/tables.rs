@@ -6,7 +6,7 @@ use super::program::Name;
 pub(crate) const UNARY: &[Name] = &[
     Name::Neg, Name::Sin, Name::Cos, Name::Tanh, Name::Exp, Name::Sigmoid, Name::Square, Name::Silu, Name::Softplus,
     Name::Relu, Name::Abs, Name::Sqrt, Name::Log, Name::Recip, Name::Cube, Name::Scale, Name::Shift, Name::Clamp,
-    Name::MaskedFill, Name::Fused1, Name::Copy,
+    Name::MaskedFill, Name::Fused1, Name::Copy, Name::Dropout, Name::Dropout,
 ];
 #[rustfmt::skip]
 pub(crate) const BINARY: &[Name] = &[

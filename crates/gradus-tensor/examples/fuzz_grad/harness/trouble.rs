@@ -148,7 +148,8 @@ impl Maker {
             of.extend(self.any(|h| h.tracked));
         }
         if !gives.is_empty() {
-            self.add(Statement { body, gives, ..Statement::new(Name::Checkpoint, &outs, &of, &[]) });
+            let seed = self.seed();
+            self.add(Statement { body, gives, ..Statement::new(Name::Checkpoint, &outs, &of, &[seed]) });
         }
     }
 
