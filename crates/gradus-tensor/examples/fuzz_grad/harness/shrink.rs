@@ -65,6 +65,12 @@ fn variants(list: &[Statement]) -> Vec<Vec<Statement>> {
                 let rest: Vec<Statement> = list[i + 1..].iter().map(|t| replaced(t, *out, of)).collect();
                 found.push([&list[..i], &rest].concat());
             }
+            // Or by what the one before it takes: a sum over axes makes sense only of what was stretched.
+            let before = list[..i].iter().rev().find(|b| s.of.iter().any(|of| b.outs.contains(of)));
+            for &of in before.iter().filter(|b| !b.name.is_pass()).flat_map(|b| &b.of) {
+                let rest: Vec<Statement> = list[i + 1..].iter().map(|t| replaced(t, *out, of)).collect();
+                found.push([&list[..i], &rest].concat());
+            }
         }
         match s.name {
             name if name.is_mode() => found.push(with(s.body.clone())),
