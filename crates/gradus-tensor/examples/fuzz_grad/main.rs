@@ -48,7 +48,11 @@ fn mistake(name: &str) -> Result<Planted, String> {
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     // A panic is a finding, reported with its program.
-    std::panic::set_hook(Box::new(|_| {}));
+    std::panic::set_hook(Box::new(|panic| {
+        if std::env::var_os("RUST_BACKTRACE").is_some() {
+            eprintln!("{panic}");
+        }
+    }));
     match task(&arguments) {
         Ok(Task::Many { seed, show: Some(index), .. }) => {
             println!("{}", harness::line(seed, index));

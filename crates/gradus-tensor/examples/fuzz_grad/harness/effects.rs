@@ -2,7 +2,7 @@
 
 use gradus_tensor::Generator;
 
-use super::arrays::{broadcast, numel};
+use super::arrays::{broadcast, fits, numel};
 use super::modes::{Guard, Writes};
 use super::program::{Name, Statement, indices, visit};
 use super::reference::{Handle, Kind, Origin, Outcome, Reference, Region};
@@ -18,7 +18,7 @@ fn source_shape(s: &Statement, to: &[usize]) -> Option<Vec<usize>> {
     }
     let (&size, rest) = to.split_first()?;
     let count = s.place(1);
-    (size > 0 && (1..=8).contains(&count)).then(|| [&[count], rest].concat())
+    (size > 0 && (1..=8).contains(&count)).then(|| [&[count], rest].concat()).filter(|wanted| fits(wanted))
 }
 
 /// All values after some slices of the first axis were replaced, or added to.

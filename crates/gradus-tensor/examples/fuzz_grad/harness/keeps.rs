@@ -22,6 +22,26 @@ pub(crate) fn keeps_input(name: Name, handles: &[&Handle], i: usize) -> bool {
     }
 }
 
+/// Whether the last step of an operation may be a view: its input is memory of the output, which matters to a strict node.
+pub(crate) fn ends_in_a_view(name: Name) -> bool {
+    use Name::*;
+    matches!(
+        name,
+        Sum | Mean
+            | Prod
+            | Max
+            | Min
+            | LogSumExp
+            | Var
+            | Matmul
+            | Attention
+            | CrossEntropy
+            | Stack
+            | LayerNorm
+            | RmsNorm
+    )
+}
+
 /// Whether the gradient of an operation reads its output.
 pub(crate) fn keeps_output(name: Name) -> bool {
     use Name::*;

@@ -51,7 +51,7 @@ pub(crate) fn fuzz(seed: u64, count: u64, threads: usize, failures: usize, optio
                 break;
             }
             for index in start..count.min(start + 64) {
-                match run::run(&generate::program(seed, index), options) {
+                match generated(seed, index).and_then(|program| run::run(&program, options)) {
                     Ok(one) => counts.merge(&one),
                     Err(_) => {
                         let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
@@ -75,9 +75,18 @@ pub(crate) fn fuzz(seed: u64, count: u64, threads: usize, failures: usize, optio
     (counts, failed.into_iter().take(failures).map(|index| found(seed, index, options)).collect())
 }
 
+/// Program number `index`; that none can be made is a failure, too.
+fn generated(seed: u64, index: u64) -> Result<program::Program, Failure> {
+    let made = std::panic::catch_unwind(|| generate::program(seed, index));
+    made.map_err(|_| Failure::new("panic", "the program could not be made: the reference panicked"))
+}
+
 /// The failure of program `index`, made small.
 fn found(seed: u64, index: u64, options: Options) -> Found {
-    let program = generate::program(seed, index);
+    let program = match generated(seed, index) {
+        Ok(program) => program,
+        Err(failure) => return Found { index, line: String::new(), failure },
+    };
     match run::run(&program, options) {
         Err(failure) => {
             let (program, failure) = shrink::shrink(&program, &failure, options);

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use gradus_tensor::Generator;
 
 use super::arrays::{Array, compute, dropout, fits, numel};
-use super::keeps::{keeps_input, keeps_output};
+use super::keeps::{ends_in_a_view, keeps_input, keeps_output};
 use super::modes::{Guard, Mode, Need, Writes};
 use super::passes::Hooked;
 use super::program::{Name, Slot, Statement, values};
@@ -395,6 +395,9 @@ impl Reference {
                 .map(|(i, h)| self.kept(h, s.name, keeps_input(s.name, handles, i)))
                 .collect();
             reads.extend(self.checked(handles));
+            if self.mode.strict && ends_in_a_view(s.name) {
+                reads.push(self.noted(&made));
+            }
             reads.push(self.kept(&made, s.name, keeps_output(s.name)));
             let inputs = handles.iter().filter(|h| h.tracked).filter_map(|h| h.node).collect();
             let node = self.record(inputs, reads, Kind::Operation);
