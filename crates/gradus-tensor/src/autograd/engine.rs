@@ -367,7 +367,7 @@ fn run(
 ) -> Result<HashMap<(u64, usize), Tensor>> {
     let ends: SmallVec<[Arc<Node>; 1]> = roots.iter().map(|r| r.0.node.clone()).collect();
     let mut freed = u64::MAX;
-    let result = pass(roots, &ends, options, boundary, &wanted, asked, &mut freed);
+    let result = pass(roots, options, boundary, &wanted, asked, &mut freed);
     if let Err(e) = &result
         && !options.retain_graph
     {
@@ -379,14 +379,13 @@ fn run(
 /// The pass. What it frees on the way has numbers of at least `freed`.
 fn pass(
     roots: Vec<(Edge, Tensor)>,
-    ends: &[Arc<Node>],
     options: BackwardOptions,
     boundary: u64,
     wanted: &impl Fn(&Node) -> bool,
     asked: impl Fn(&Node, usize) -> bool,
     freed: &mut u64,
 ) -> Result<HashMap<(u64, usize), Tensor>> {
-    let observer = Pass::begin();
+    let observer = Pass::begin(&roots)?;
     let _mode = if options.create_graph { enable_grad() } else { no_grad() };
     // A hook may fail for reasons of its own: the graph is then as it was.
     let hooked = Hooks::on_the_way(roots.iter().map(|r| &r.0));
@@ -417,7 +416,7 @@ fn pass(
             versions = versions_of(&grads);
         }
         if let Some(observer) = &observer {
-            observer.complete(&node, &grads, ends.iter().any(|e| e.seq == node.seq))?;
+            observer.complete(&node, &grads)?;
         }
         for (output, g) in grads.iter().enumerate() {
             let gradient = match g {

@@ -21,6 +21,7 @@ mod observe;
 mod packed;
 mod range;
 mod saved;
+mod spread;
 mod vmap;
 mod waiting;
 
@@ -43,7 +44,7 @@ pub(crate) use node::Edge;
 pub use node::Node;
 pub(crate) use nonfinite::Written;
 pub use nonfinite::{NonFiniteReport, Origin, find_nan, find_nonfinite};
-pub(crate) use observe::{after_write, before_write, ran};
+pub(crate) use observe::{after_write, before_write, ran, ran_operation};
 pub use packed::{SavedTensorsHooks, saved_tensors_hooks};
 pub use range::ValueRange;
 pub use saved::Context;
