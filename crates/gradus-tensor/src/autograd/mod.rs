@@ -20,6 +20,7 @@ mod nonfinite;
 mod observe;
 mod packed;
 mod places;
+mod queue;
 mod range;
 mod saved;
 mod spread;
