@@ -5,16 +5,12 @@ mod common;
 
 use std::sync::{Arc, Mutex};
 
-use common::{assert_close, f64s};
+use common::{assert_close, f64s, leaf};
 use gradus_tensor::autograd::{Context, Dependence};
 use gradus_tensor::{
     BackwardOptions, CustomOp, DType, Result, Tensor, apply_custom, checkpoint, explain_grad, grad, hessian, inference,
     no_grad,
 };
-
-fn leaf(values: &[f64]) -> Tensor {
-    f64s(values, &[values.len()]).require_grad().unwrap()
-}
 
 #[test]
 fn a_slope_of_zero_gives_zeros_as_in_pytorch() {

@@ -5,17 +5,13 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{cpu, f32s, f64s, i64s};
+use common::{cpu, f32s, f64s, i64s, leaf};
 use gradus_tensor::autograd::{Context, NonFiniteReport, Origin};
 use gradus_tensor::backend::{AdamParams, SgdParams};
 use gradus_tensor::{
     BackwardOptions, CustomOp, DType, ErrorKind, Result, Tensor, apply_custom, checkpoint, find_nan, find_nonfinite,
     grad, no_grad,
 };
-
-fn leaf(values: &[f64]) -> Tensor {
-    f64s(values, &[values.len()]).require_grad().unwrap()
-}
 
 fn found<T>(step: impl FnOnce() -> Result<T>) -> NonFiniteReport {
     find_nonfinite(step).unwrap().unwrap()
