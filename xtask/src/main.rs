@@ -23,7 +23,7 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
 commands:
-  ci [--skip-tests]  format, clippy, tests, docs, tidy, fuzz-grad and digits, up to the first failure
+  ci [--skip-tests]  format, clippy, tests, docs, tidy, sources, fuzz-grad and digits, up to the first failure
   tidy               layering, unsafe code, leftovers, file lengths, links, number of packages
   packages           how many packages `gradus` with default features depends on
   fuzz-grad [--programs N] [--seed S]
