@@ -172,7 +172,7 @@ impl Shown {
 
     fn check(self, node: &Node) -> Result<()> {
         for (g, version) in self.0 {
-            let Some(write) = g.storage().overwritten(version, &g.byte_span()) else { continue };
+            let Some(write) = g.overwritten(version) else { continue };
             let m = format!("{} overwrote a gradient that a hook of {} was shown", write.op, node.name());
             let e = g.describe(Error::new(ErrorKind::Autograd, "hook", m), "gradient").note(recorded(node));
             let e = e.note(format!("{} wrote at {}", write.op, write.location));

@@ -14,6 +14,7 @@ use super::access::Watch;
 use super::mode::{self, GradModeGuard, PACK, plain};
 use super::node::Node;
 use super::saved::{Which, overwritten};
+use crate::footprint::Footprint;
 use crate::storage::next_epoch;
 use crate::tensor::Spec;
 use crate::{Storage, Tensor};
@@ -162,7 +163,7 @@ impl Packed {
         };
         LIVE.fetch_add(1, Ordering::Relaxed);
         let packed = Packed { stowed, unpack: pair.unpack.clone(), epoch: next_epoch() };
-        let Some(write) = kept.storage().overwritten(version, &kept.byte_span()) else { return Ok(packed) };
+        let Some(write) = kept.overwritten(version) else { return Ok(packed) };
         let m = format!("{} overwrote {what} of {op} while it was packed", write.op);
         let e = kept.describe(Error::new(ErrorKind::Autograd, "saved_tensors_hooks", m), "value");
         Err(overwritten(e, op, recorded, &write, version)
@@ -189,7 +190,9 @@ impl Packed {
                 .help("give back a tensor like the one packed"));
         }
         let version = t.storage().version();
-        let unchanged = |storage: &Storage, last: u64, bytes| match storage.overwritten_since(self.epoch, last, bytes) {
+        let unchanged = |storage: &Storage, last: u64, place: &Footprint| match storage
+            .overwritten_since(self.epoch, last, place)
+        {
             None => Ok(()),
             Some(write) => {
                 let m = format!("what was packed for {what} of {op} was overwritten by {}", write.op);
@@ -205,10 +208,14 @@ impl Packed {
             let Some((storage, first)) = access.storage() else { continue };
             seen |= Arc::ptr_eq(&storage, t.storage());
             // What the hook itself wrote on the way is its own affair.
-            unchanged(&storage, if access.wrote() { first } else { u64::MAX }, access.bytes())?;
+            unchanged(
+                &storage,
+                if access.wrote() { first } else { u64::MAX },
+                &Footprint::dense(access.bytes().clone()),
+            )?;
         }
         if !seen {
-            unchanged(t.storage(), u64::MAX, &t.byte_span())?;
+            unchanged(t.storage(), u64::MAX, &t.footprint())?;
         }
         Ok((t, version))
     }

@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 use super::guarded::{Guarded, Pin, Slot, Value};
 use super::mode::{COPY_ON_WRITE, PACK, REFUSE_WRITES, is_set};
 use super::node::{Edge, Node};
-use crate::storage::Write;
 use crate::tensor::Spec;
+use crate::write_log::Write;
 use crate::{Storage, Tensor};
 
 /// A kept tensor and the version that its storage had.
@@ -157,8 +157,7 @@ impl Saved {
         let slots = self.guarded.iter().flat_map(|g| &g.slots);
         let guarded = slots.filter_map(|slot| slot.value.kept().map(|(t, version)| (slot.what, t, version)));
         let all = self.values.iter().map(|s| (s.what, s.tensor.clone(), s.version)).chain(guarded);
-        let write = |t: &Tensor, version| t.storage().overwritten(version, &t.byte_span());
-        all.filter_map(|(what, t, version)| Some((what.to_string(), write(&t, version)?))).collect()
+        all.filter_map(|(what, t, version)| Some((what.to_string(), t.overwritten(version)?))).collect()
     }
 }
 
@@ -277,7 +276,7 @@ impl Context<'_> {
     /// [`check`](Context::check) of a value whose storage was written since.
     #[cold]
     fn check_written(&self, what: Which, kept: &Tensor, version: u64) -> Result<()> {
-        let Some(write) = kept.storage().overwritten(version, &kept.byte_span()) else { return Ok(()) };
+        let Some(write) = kept.overwritten(version) else { return Ok(()) };
         let name = self.node.name();
         let m = format!("the gradient of {name} needs its {what}, which {} overwrote", write.op);
         let e = kept.describe(Error::new(ErrorKind::Autograd, "backward", m), &what.to_string());
