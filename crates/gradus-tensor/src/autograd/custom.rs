@@ -139,6 +139,10 @@ impl<O: CustomOp> Rule for Custom<O> {
         self.0.name()
     }
 
+    fn differentiable(&self, output: usize) -> bool {
+        self.0.differentiable(output)
+    }
+
     fn vjp(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads> {
         if !ctx.create_graph() {
             return self.counted(ctx, self.0.backward(ctx, grads)?);

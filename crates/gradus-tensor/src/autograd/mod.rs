@@ -19,6 +19,7 @@ mod node;
 mod nonfinite;
 mod observe;
 mod packed;
+mod queue;
 mod range;
 mod saved;
 mod vmap;

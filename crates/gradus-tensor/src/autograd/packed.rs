@@ -14,7 +14,6 @@ use super::access::Watch;
 use super::mode::{self, GradModeGuard, PACK, plain};
 use super::node::Node;
 use super::saved::{Which, overwritten};
-use crate::footprint::Footprint;
 use crate::storage::next_epoch;
 use crate::tensor::Spec;
 use crate::{Storage, Tensor};
@@ -190,9 +189,7 @@ impl Packed {
                 .help("give back a tensor like the one packed"));
         }
         let version = t.storage().version();
-        let unchanged = |storage: &Storage, last: u64, place: &Footprint| match storage
-            .overwritten_since(self.epoch, last, place)
-        {
+        let unchanged = |storage: &Storage, last: u64, bytes| match storage.overwritten_since(self.epoch, last, bytes) {
             None => Ok(()),
             Some(write) => {
                 let m = format!("what was packed for {what} of {op} was overwritten by {}", write.op);
@@ -208,14 +205,10 @@ impl Packed {
             let Some((storage, first)) = access.storage() else { continue };
             seen |= Arc::ptr_eq(&storage, t.storage());
             // What the hook itself wrote on the way is its own affair.
-            unchanged(
-                &storage,
-                if access.wrote() { first } else { u64::MAX },
-                &Footprint::dense(access.bytes().clone()),
-            )?;
+            unchanged(&storage, if access.wrote() { first } else { u64::MAX }, access.bytes())?;
         }
         if !seen {
-            unchanged(t.storage(), u64::MAX, &t.footprint())?;
+            unchanged(t.storage(), u64::MAX, &t.byte_span())?;
         }
         Ok((t, version))
     }

@@ -8,7 +8,7 @@ use gradus_backend::{DType, Error, ErrorKind, Result};
 use smallvec::SmallVec;
 
 use super::guarded::{Guarded, Pin, Slot, Value};
-use super::mode::{COPY_ON_WRITE, PACK, REFUSE_WRITES, is_set};
+use super::mode::{COPY_ON_WRITE, PACK, REFUSE_WRITES, STRICT, is_grad_enabled, is_set};
 use super::node::{Edge, Node};
 use crate::tensor::Spec;
 use crate::write_log::Write;
@@ -84,6 +84,9 @@ impl Saved {
     /// `versions` are those of the inputs' storages from before they were read; the outputs are fresh.
     pub(crate) fn new(keep: Keep, inputs: &[&Tensor], versions: &[u64], outputs: &[Tensor]) -> Self {
         let mut values = SmallVec::new();
+        if keep == Keep::NONE {
+            return Saved { values, guarded: None };
+        }
         let mut push = |what, tensor: Tensor, version| values.push(SavedTensor { what, tensor, version });
         for (i, &t) in inputs.iter().enumerate().take(64).filter(|(i, _)| keep.inputs >> i & 1 == 1) {
             push(Which::Input(i), t.clone(), versions[i]);
@@ -123,6 +126,9 @@ impl Saved {
         versions: &[u64],
         pins: Vec<Pin>,
     ) -> Result<Self> {
+        if self.values.is_empty() && pins.is_empty() && !is_set(STRICT) {
+            return Ok(self);
+        }
         let takes = is_set(PACK | REFUSE_WRITES | COPY_ON_WRITE);
         let values = if takes { std::mem::take(&mut self.values) } else { SmallVec::new() };
         self.guarded = Some(Guarded::new(op, values, inputs, versions, pins)?);
@@ -210,11 +216,23 @@ impl Context<'_> {
         self.find(Which::Input(i))
     }
 
-    /// Output `i` as it was; an error if it was overwritten since.
+    /// Output `i` as it was; an error if it was overwritten since, and, where the gradient itself has to be differentiable,
+    /// for an output that carries no gradient: what it depends on could not be followed.
     pub fn output(&self, i: usize) -> Result<Tensor> {
         let t = self.find(Which::Output(i))?;
+        if !self.create_graph || !t.dtype().is_float() {
+            return Ok(t);
+        }
+        if self.node.op.as_ref().is_some_and(|op| !op.differentiable(i)) {
+            if !is_grad_enabled() {
+                return Ok(t);
+            }
+            let m = format!("the gradient of {} reads output {i}, which carries no gradient itself", self.node.name());
+            let e = Error::new(ErrorKind::Autograd, "backward", m);
+            return Err(e.help("with create_graph compute it again, from ctx.input(i)"));
+        }
         let edge = Edge { node: self.node.clone(), output: i };
-        Ok(if self.create_graph && t.dtype().is_float() { t.with_edge(edge) } else { t })
+        Ok(t.with_edge(edge))
     }
 
     fn find(&self, what: Which) -> Result<Tensor> {

@@ -3,12 +3,13 @@
 //! Rules pass gradients on without a copy, so several that wait, a seed and one that was found can be the same bytes. A
 //! hook, the code of a custom operation or another thread could write there; what it would change is then an error.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use gradus_backend::{Error, ErrorKind, Result};
 
 use super::node::Node;
+use super::queue::ByEdge;
 use super::saved::overwritten;
 use crate::{Storage, Tensor};
 
@@ -47,18 +48,31 @@ pub(super) struct Found {
     pub(super) version: u64,
 }
 
+/// The version at which a gradient behind a node is what it is: now, or, where it is the bytes of a gradient that the node
+/// was given, the version that this was given at.
+#[inline]
+pub(super) fn arrived(g: Option<&Tensor>, given: &[Option<Tensor>], versions: &[u64]) -> u64 {
+    let Some(g) = g else { return 0 };
+    let same = |old: &&Option<Tensor>| old.as_ref().is_some_and(|old| Arc::ptr_eq(old.storage(), g.storage()));
+    let at = given.iter().position(|old| same(&old)).and_then(|i| versions.get(i));
+    at.copied().unwrap_or_else(|| g.storage().version())
+}
+
 /// What the user gets, after the pass: nothing was written since it was found, and each gradient is memory of its own, so
 /// that a write into one changes no other, no seed and no value of the graph. Seldom a copy: most gradients are already.
-pub(super) fn give(
-    found: Vec<Found>,
-    seeds: &[*const Storage],
-    create_graph: bool,
-) -> Result<HashMap<(u64, usize), Tensor>> {
-    let mut seen: HashSet<*const Storage> = seeds.iter().copied().collect();
-    let mut given = HashMap::with_capacity(found.len());
+/// `foreign` says whether hooks or rules of the user ran, who may hold what they gave.
+pub(super) fn give(found: Vec<Found>, seeds: &[Tensor], create_graph: bool, foreign: bool) -> Result<ByEdge<Tensor>> {
+    let mut seen: HashSet<*const Storage> = HashSet::new();
+    if create_graph {
+        seen.extend(seeds.iter().map(|seed| Arc::as_ptr(seed.storage())));
+    }
+    let mut given = ByEdge::with_capacity_and_hasher(found.len(), Default::default());
     for Found { node, output, gradient, version } in found {
         // With create_graph, the graph of the gradients holds them too, and checks them.
-        let shared = if create_graph { !seen.insert(Arc::as_ptr(gradient.storage())) } else { !gradient.is_unshared() };
+        let shared = match create_graph {
+            true => foreign || !seen.insert(Arc::as_ptr(gradient.storage())),
+            false => !gradient.is_unshared(),
+        };
         // Nor may its own elements: a write in place would refuse it.
         let shared = shared || (!gradient.is_contiguous() && gradient.layout().overlaps_itself());
         let own = if shared { gradient.copy()? } else { gradient.clone() };
