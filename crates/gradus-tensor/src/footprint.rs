@@ -136,7 +136,7 @@ fn gcd(a: usize, b: usize) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     #![allow(clippy::unwrap_used)]
     use std::collections::HashSet;
 
@@ -149,7 +149,7 @@ mod tests {
     }
 
     /// Numbers that look random.
-    fn numbers(mut state: u64) -> impl FnMut(usize) -> usize {
+    pub(crate) fn numbers(mut state: u64) -> impl FnMut(usize) -> usize {
         move |below| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) as usize % below

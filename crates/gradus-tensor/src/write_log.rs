@@ -172,6 +172,7 @@ mod tests {
     use gradus_backend::{Layout, Shape};
 
     use super::*;
+    use crate::footprint::tests::numbers;
 
     const BYTES: usize = 240;
 
@@ -197,16 +198,8 @@ mod tests {
         }
     }
 
-    /// Numbers that look random.
-    fn numbers(mut state: u64) -> impl FnMut(usize) -> usize {
-        move |below| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) as usize % below
-        }
-    }
-
     /// A range, or a part of a matrix.
-    fn place(next: &mut impl FnMut(usize) -> usize) -> Layout {
+    fn part(next: &mut impl FnMut(usize) -> usize) -> Layout {
         let all = Layout::contiguous(Shape::new(&[BYTES]).unwrap());
         let within = |n: usize, next: &mut dyn FnMut(usize) -> usize| {
             let from = next(n);
@@ -231,8 +224,8 @@ mod tests {
             let (mut pair, mut epoch) = (Pair::default(), 0);
             for _ in 0..200 {
                 epoch += next(2) as u64;
-                pair.add(&place(&mut next), epoch);
-                let (at, now) = (place(&mut next), pair.all.len());
+                pair.add(&part(&mut next), epoch);
+                let (at, now) = (part(&mut next), pair.all.len());
                 let (version, from) = (next(now + 1) as u64, 1 + next(epoch as usize + 1) as u64);
                 let seen = Footprint::new(&at, 1);
                 let found = pair.log.after(version, &seen).map(|w| w.version);
