@@ -261,13 +261,13 @@ impl Context<'_> {
             Value::Packed { packed, spec, .. } => packed.unpack(self.node, what, spec)?,
             kept => kept.kept().ok_or_else(|| Error::new(ErrorKind::Autograd, "backward", "the value is not kept"))?,
         };
-        self.check(what, &t, version)?;
         let edge = match what {
             Which::Input(i) => self.node.inputs.get(i).and_then(Option::as_ref),
             Which::Output(_) | Which::Read => None,
         };
         let t = edge.map_or_else(|| t.clone(), |e| t.with_edge(e.clone()));
         self.read.guarded.borrow_mut().push((what, t.clone(), version));
+        self.check(what, &t, version)?;
         Ok(t)
     }
 
@@ -283,6 +283,20 @@ impl Context<'_> {
         let Some(guarded) = &self.saved.guarded else { return Ok(()) };
         self.read.guarded.borrow().iter().try_for_each(|(what, t, version)| self.check(*what, t, *version))?;
         guarded.check_inputs()
+    }
+
+    /// Forgets which values were handed out and have become copies since, before a write; whether there were any. A copy is
+    /// not registered for another, so that is so once for each value.
+    #[cold]
+    pub(super) fn forget_replaced(&self) -> bool {
+        let slots = || self.saved.guarded.iter().flat_map(|g| &g.slots);
+        let mut handed = self.read.guarded.borrow_mut();
+        let count = handed.len();
+        handed.retain(|(what, t, _)| {
+            let now = slots().find(|slot| slot.what == *what).and_then(|slot| slot.value.kept());
+            now.is_none_or(|(now, _)| Arc::ptr_eq(now.storage(), t.storage()))
+        });
+        handed.len() < count
     }
 
     /// Nothing has written over a kept value since its storage had `version`.
