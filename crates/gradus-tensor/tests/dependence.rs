@@ -5,16 +5,12 @@ mod common;
 
 use std::sync::{Arc, Mutex};
 
-use common::{assert_close, f64s};
+use common::{assert_close, f64s, leaf};
 use gradus_tensor::autograd::{Context, Dependence};
 use gradus_tensor::{
     BackwardOptions, CustomOp, DType, Result, Tensor, apply_custom, checkpoint, explain_grad, grad, hessian, inference,
     no_grad,
 };
-
-fn leaf(values: &[f64]) -> Tensor {
-    f64s(values, &[values.len()]).require_grad().unwrap()
-}
 
 #[test]
 fn a_slope_of_zero_gives_zeros_as_in_pytorch() {
@@ -214,4 +210,81 @@ fn a_gradient_of_integers_is_refused_with_the_reason() {
     assert!(e.contains("i64") && e.contains("integers") && e.contains("explain_grad"), "{e}");
     let e = x.detach().sum_all().unwrap().backward().unwrap_err().to_string();
     assert!(e.contains("require_grad") && e.contains("explain_grad"), "{e}");
+}
+
+#[test]
+fn parts_of_one_tensor_are_told_apart() {
+    let x = leaf(&[1.0, 2.0, 3.0, 4.0]);
+    let parts = x.split(2, 0).unwrap();
+    // The gradient says so too.
+    let other = parts[1].square().unwrap().sum_all().unwrap();
+    assert!(grad(&[&other], &[&parts[0]], None, BackwardOptions::new()).unwrap()[0].is_none());
+    assert_eq!(explain_grad(&parts[0], || parts[1].square()?.sum_all()).unwrap(), Dependence::Unused);
+    assert_eq!(explain_grad(&parts[1], || parts[1].square()?.sum_all()).unwrap(), Dependence::Gradient);
+    assert_eq!(explain_grad(&parts[0], || parts[0].add(&parts[1])?.sum_all()).unwrap(), Dependence::Gradient);
+    assert_eq!(undefined(&parts[0], || parts[0].detach().add(&parts[1])?.sum_all()).0, "add");
+    // Parts that lie between one another.
+    let columns = x.reshape([2, 2]).unwrap().unbind(1).unwrap();
+    assert_eq!(explain_grad(&columns[0], || columns[1].square()?.sum_all()).unwrap(), Dependence::Unused);
+    assert_eq!(explain_grad(&columns[0], || columns[1].detach().square()?.sum_all()).unwrap(), Dependence::Unused);
+    assert_eq!(undefined(&columns[0], || columns[0].detach().square()?.sum_all()).0, "square");
+    assert_eq!(undefined(&columns[0], || x.detach().square()?.sum_all()).0, "square");
+}
+
+#[test]
+fn what_lies_beside_a_tensor_is_not_it() {
+    let buffer = f64s(&[1.0, 2.0, 3.0, 4.0], &[4]);
+    let x = buffer.narrow(0, 0, 2).unwrap().require_grad().unwrap();
+    let constant = buffer.narrow(0, 2, 2).unwrap();
+    assert_eq!(explain_grad(&x, || constant.square()?.sum_all()).unwrap(), Dependence::Unused);
+    assert_eq!(undefined(&x, || buffer.narrow(0, 1, 2)?.square()?.sum_all()).0, "square");
+    assert_eq!(explain_grad(&x, || Ok(constant.clone())).unwrap(), Dependence::Unused);
+}
+
+#[test]
+fn a_write_over_all_of_it_ends_the_way() {
+    let x = leaf(&[1.0, 3.0]);
+    let filled = |from: usize, len: usize| {
+        let c = x.detach().mul(2.0)?;
+        c.narrow(0, from, len)?.fill_(1.0)?;
+        c.square()?.sum_all()
+    };
+    assert_eq!(explain_grad(&x, || filled(0, 2)).unwrap(), Dependence::Unused);
+    let Dependence::Undefined { op, .. } = explain_grad(&x, || filled(1, 1)).unwrap() else { panic!() };
+    assert_eq!(op, "mul[2.0]");
+    let copied = || {
+        let c = x.detach().mul(2.0)?;
+        c.copy_(&f64s(&[1.0, 2.0], &[2]))?;
+        c.square()?.sum_all()
+    };
+    assert_eq!(explain_grad(&x, copied).unwrap(), Dependence::Unused);
+    // Of a detached handle too, read before or after it.
+    let handle = |read_first: bool| {
+        let c = x.exp()?.detach();
+        let read = c.mul(2.0)?;
+        c.fill_(1.0)?;
+        if read_first { read.sum_all() } else { c.square()?.sum_all() }
+    };
+    assert_eq!(undefined(&x, || handle(true)).0, "mul[2.0]");
+    assert_eq!(explain_grad(&x, || handle(false)).unwrap(), Dependence::Unused);
+    let whole = || {
+        let c = x.exp()?.detach();
+        c.fill_(1.0)?;
+        Ok(c)
+    };
+    assert_eq!(explain_grad(&x, whole).unwrap(), Dependence::Unused);
+    // A leaf is what is written into it.
+    let into_leaf = || {
+        let _guard = no_grad();
+        x.fill_(2.0)?;
+        x.detach().square()?.sum_all()
+    };
+    assert_eq!(undefined(&x, into_leaf).0, "square");
+    // What adds to it leaves it there.
+    let added = || {
+        let c = x.detach().mul(2.0)?;
+        c.add_(1.0)?;
+        c.square()?.sum_all()
+    };
+    assert_eq!(undefined(&x, added).0, "mul[2.0]");
 }

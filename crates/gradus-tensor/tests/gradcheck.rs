@@ -10,7 +10,7 @@ use common::{f32s, f64s, randn};
 use gradus_tensor::autograd::{
     Context, GradcheckOptions, gradcheck, gradcheck_with, gradgradcheck, gradgradcheck_with,
 };
-use gradus_tensor::{CustomOp, ErrorKind, Result, Tensor, apply_custom};
+use gradus_tensor::{CustomOp, ErrorKind, Result, Tensor, apply_custom, inference, no_grad};
 
 /// `x^3`, whose gradient is `factor` times what it should be, and has this much more.
 struct Cube {
@@ -117,4 +117,81 @@ fn what_cannot_be_checked_is_refused() {
     gradgradcheck(|x| x[0].exp(), &[randn(&[0, 3], 1)]).unwrap();
     // Several inputs, one of them without influence.
     gradcheck(|x| x[0].mul(&x[1]), &[randn(&[3], 1), randn(&[3], 2), randn(&[2], 3)]).unwrap();
+}
+
+/// The sine, with the slopes that are given.
+struct Slopes(Vec<f64>);
+
+impl CustomOp for Slopes {
+    fn name(&self) -> &str {
+        "slopes"
+    }
+    fn forward(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
+        Ok(vec![x[0].sin()?])
+    }
+    fn backward(&self, _: &Context<'_>, _: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>> {
+        Ok(vec![Some(f64s(&self.0, &[self.0.len()]))])
+    }
+}
+
+#[test]
+fn an_entry_that_is_not_finite_fails_and_excuses_no_other() {
+    let x = f64s(&[0.5, -1.0, 2.0], &[3]);
+    for (slopes, element, hint) in [
+        ([f64::INFINITY, 5.0, -7.0], "element [0]", "find_nonfinite"),
+        ([f64::NAN, 5.0, -7.0], "element [0]", "find_nonfinite"),
+    ] {
+        let op = Arc::new(Slopes(slopes.to_vec()));
+        let e = gradcheck(|x| Ok(apply_custom(&op, &[&x[0]])?.swap_remove(0)), std::slice::from_ref(&x)).unwrap_err();
+        assert!(e.to_string().contains(element) && e.to_string().contains(hint), "{e}");
+    }
+    // A number beside an infinite difference.
+    let jump = |x: &[Tensor]| x[0].recip()?.mul(0.5);
+    let op = Arc::new(Slopes(vec![1.0]));
+    let wrong = |x: &[Tensor]| jump(x)?.detach().add(&apply_custom(&op, &[&x[0]])?[0]);
+    assert!(gradcheck(wrong, &[f64s(&[1e-5], &[1])]).unwrap_err().to_string().contains("domain"));
+}
+
+#[test]
+fn large_elements_are_moved_too() {
+    let large = f64s(&[1e12, 2e12], &[2]);
+    let e = gradcheck(|x| x[0].detach().mul(3.0), std::slice::from_ref(&large)).unwrap_err();
+    assert!(e.to_string().contains("explain_grad"), "{e}");
+    gradcheck(|x| x[0].mul(3.0), std::slice::from_ref(&large)).unwrap();
+    gradcheck(|x| x[0].mul(&x[0]), &[large]).unwrap();
+    // What cannot be moved is refused.
+    let tiny = GradcheckOptions::new().eps(1e-20);
+    let e = gradcheck_with(|x| Ok(x[0].detach()), &[f64s(&[1.0], &[1])], tiny).unwrap_err();
+    assert!(e.kind() == &ErrorKind::InvalidArgument && e.to_string().contains("no step"), "{e}");
+    for v in [f64::INFINITY, f64::NAN, f64::MAX] {
+        let e = gradcheck(|x| x[0].mul(0.5), &[f64s(&[v, 1.0], &[2])]).unwrap_err();
+        assert!(e.to_string().contains("element [0]") && e.to_string().contains("no step"), "{e}");
+    }
+}
+
+#[test]
+fn integers_have_no_gradient_to_check() {
+    let x = f64s(&[0.5, -1.0, 2.0], &[3]);
+    let argmax = |x: &[Tensor]| x[0].argmax(0, false);
+    let once = gradcheck(argmax, std::slice::from_ref(&x)).unwrap_err();
+    let twice = gradgradcheck(argmax, std::slice::from_ref(&x)).unwrap_err();
+    assert_eq!([once.kind(), twice.kind()], [&ErrorKind::UnsupportedDType; 2]);
+    let infinite = GradcheckOptions::new().rtol(f64::INFINITY);
+    assert!(gradcheck_with(cube(2.0, 0.0), &[x], infinite).is_err());
+}
+
+#[test]
+fn the_modes_of_the_thread_do_not_decide() {
+    let x = f64s(&[0.5, -1.0], &[2]);
+    {
+        let _guard = no_grad();
+        gradcheck(cube(1.0, 0.0), std::slice::from_ref(&x)).unwrap();
+        gradgradcheck(cube(1.0, 0.0), std::slice::from_ref(&x)).unwrap();
+        assert!(gradcheck(cube(2.0, 0.0), std::slice::from_ref(&x)).unwrap_err().to_string().contains("2 times"));
+    }
+    let _guard = inference();
+    let once = gradcheck(cube(1.0, 0.0), std::slice::from_ref(&x)).unwrap_err();
+    let twice = gradgradcheck(cube(1.0, 0.0), std::slice::from_ref(&x)).unwrap_err();
+    assert_eq!([once.op(), twice.op()], ["gradcheck", "gradgradcheck"]);
+    assert!(once.to_string().contains("inference()"), "{once}");
 }

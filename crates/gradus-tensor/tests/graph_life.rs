@@ -6,7 +6,7 @@ mod common;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 
-use common::{assert_close, cpu, f32s, f64s};
+use common::{assert_close, cpu, f32s, f64s, leaf};
 use gradus_cpu::CpuBackend;
 use gradus_tensor::autograd::Context;
 use gradus_tensor::{
@@ -14,10 +14,6 @@ use gradus_tensor::{
     apply_custom, enable_grad, grad, hessian, hvp, inference, is_grad_enabled, is_inference, jacobian, jvp, no_grad,
     vjp,
 };
-
-fn leaf(v: f64) -> Tensor {
-    f64s(&[v], &[1]).require_grad().unwrap()
-}
 
 fn keep() -> BackwardOptions {
     BackwardOptions::new().retain_graph()
@@ -34,7 +30,7 @@ fn graphs_and_gradients_may_go_to_other_threads() {
     check::<Node>();
     check::<Gradients>();
     check::<gradus_tensor::Hook>();
-    let x = leaf(3.0);
+    let x = leaf(&[3.0]);
     let y = x.square().unwrap();
     let g = std::thread::spawn(move || y.backward().unwrap()).join().unwrap();
     assert_eq!(g.get(&x).unwrap().item().unwrap(), 6.0);
@@ -42,7 +38,7 @@ fn graphs_and_gradients_may_go_to_other_threads() {
 
 #[test]
 fn several_roots_add_up_whatever_they_have_to_do_with_each_other() {
-    let x = leaf(3.0);
+    let x = leaf(&[3.0]);
     let a = x.square().unwrap();
     let b = x.mul(5.0).unwrap();
     assert_eq!(items(grad(&[&a, &b], &[&x], None, keep()).unwrap()), [Some(11.0)]);
@@ -93,7 +89,7 @@ fn seeds_weigh_roots_that_are_no_scalars() {
 
 #[test]
 fn a_graph_is_freed_by_the_pass_that_uses_it_and_only_there() {
-    let (x, w) = (leaf(2.0), leaf(3.0));
+    let (x, w) = (leaf(&[2.0]), leaf(&[3.0]));
     let trunk = x.mul(&w).unwrap();
     let (a, b) = (trunk.exp().unwrap(), trunk.mul(&w).unwrap());
     // A gradient for w only: all on the way to it is freed, with what is shared.
@@ -143,7 +139,7 @@ impl CustomOp for Both {
 
 #[test]
 fn outputs_of_one_node_are_told_apart() {
-    let (x, w) = (leaf(2.0), leaf(3.0));
+    let (x, w) = (leaf(&[2.0]), leaf(&[3.0]));
     let both = apply_custom(&Arc::new(Both), &[&x, &w]).unwrap();
     assert_eq!(items(grad(&[&both[0]], &[&x, &w], None, keep()).unwrap()), [Some(1.0), Some(1.0)]);
     assert_eq!(items(grad(&[&both[1]], &[&x, &w], None, keep()).unwrap()), [Some(1.0), Some(-1.0)]);
@@ -160,7 +156,7 @@ fn outputs_of_one_node_are_told_apart() {
 
 #[test]
 fn hooks_run_in_the_order_of_the_pass_every_time() {
-    let (x, w) = (leaf(2.0), leaf(3.0));
+    let (x, w) = (leaf(&[2.0]), leaf(&[3.0]));
     let (a, b) = (x.exp().unwrap(), w.sin().unwrap());
     let y = a.mul(&b).unwrap().add(&a).unwrap();
     let seen = Arc::new(Mutex::new(vec![]));
@@ -201,7 +197,7 @@ impl CustomOp for Fails {
 
 #[test]
 fn a_pass_that_fails_says_so_when_the_graph_is_used_again() {
-    let x = leaf(2.0);
+    let x = leaf(&[2.0]);
     let op = Arc::new(Fails(AtomicUsize::new(1)));
     let u = x.exp().unwrap();
     let y = apply_custom(&op, &[&u]).unwrap()[0].square().unwrap();
@@ -253,7 +249,7 @@ fn running_out_of_memory_gives_no_gradients_and_keeps_a_retained_graph() {
 
 #[test]
 fn a_panic_in_a_hook_leaves_modes_and_graph_as_they_were() {
-    let x = leaf(2.0);
+    let x = leaf(&[2.0]);
     let y = x.exp().unwrap();
     let hook = y.register_hook(|_| panic!("user")).unwrap();
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| y.backward()));
@@ -381,7 +377,7 @@ fn a_wide_graph_drops_in_any_order() {
 
 #[test]
 fn inference_records_nothing_whatever_runs_inside() {
-    let x = leaf(2.0);
+    let x = leaf(&[2.0]);
     let y = x.exp().unwrap();
     {
         let _guard = inference();

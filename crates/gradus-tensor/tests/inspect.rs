@@ -3,8 +3,11 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::f64s;
-use gradus_tensor::BackwardOptions;
+use gradus_tensor::autograd::Context;
+use gradus_tensor::{BackwardOptions, CustomOp, Result, Tensor, apply_custom};
 
 #[test]
 fn stats_count_nodes_and_each_kept_storage_once() {
@@ -90,4 +93,38 @@ fn stats_print_what_keeps_most_first() {
     assert_eq!(lines.len(), 3);
     assert!(lines[0].starts_with("  exp ") || lines[0].starts_with("  mul "), "{text}");
     assert!(lines[2].ends_with(" 0 bytes"), "{text}");
+}
+
+#[test]
+fn a_leaf_shows_the_line_that_made_it() {
+    let x = f64s(&[1.0, 2.0], &[2]).require_grad().unwrap();
+    let here = format!("inspect.rs:{}:", line!() - 1);
+    let y = x.exp().unwrap();
+    let leaf = y.grad_fn().unwrap().inputs().flatten().next().unwrap();
+    assert!(leaf.is_leaf() && format!("{leaf:?}").contains(&here), "{leaf:?}");
+    assert!(y.to_dot().contains(&here) && !y.to_dot().contains("tensor.rs"), "{}", y.to_dot());
+}
+
+/// The identity, by any name.
+struct Named(&'static str);
+
+impl CustomOp for Named {
+    fn name(&self) -> &str {
+        self.0
+    }
+    fn forward(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
+        Ok(vec![x[0].copy()?])
+    }
+    fn backward(&self, _: &Context<'_>, g: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>> {
+        Ok(vec![g[0].clone()])
+    }
+}
+
+#[test]
+fn dot_escapes_whatever_a_name_holds() {
+    let x = f64s(&[1.0], &[1]).require_grad().unwrap();
+    let y = apply_custom(&Arc::new(Named("a\r\0b\"\\\nc")), &[&x]).unwrap().swap_remove(0);
+    let dot = y.to_dot();
+    assert!(dot.contains(r#"a\\r\\u{0}b\"\\\nc"#), "{dot}");
+    assert!(!dot.contains(['\r', '\0']), "{dot:?}");
 }

@@ -5,17 +5,13 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{cpu, f32s, f64s, i64s};
+use common::{cpu, f32s, f64s, i64s, leaf};
 use gradus_tensor::autograd::{Context, NonFiniteReport, Origin};
 use gradus_tensor::backend::{AdamParams, SgdParams};
 use gradus_tensor::{
     BackwardOptions, CustomOp, DType, ErrorKind, Result, Tensor, apply_custom, checkpoint, find_nan, find_nonfinite,
     grad, no_grad,
 };
-
-fn leaf(values: &[f64]) -> Tensor {
-    f64s(values, &[values.len()]).require_grad().unwrap()
-}
 
 fn found<T>(step: impl FnOnce() -> Result<T>) -> NonFiniteReport {
     find_nonfinite(step).unwrap().unwrap()
@@ -260,4 +256,116 @@ fn searches_nest_and_other_threads_are_not_searched() {
     // A panic leaves no search behind.
     let panics = std::panic::catch_unwind(|| find_nonfinite(|| -> Result<()> { panic!("user") }));
     assert!(panics.is_err() && x.log().is_ok());
+}
+
+const INF: f64 = f64::INFINITY;
+
+#[test]
+fn an_infinity_that_was_given_hides_none_that_was_made_beside_it() {
+    // A masked softmax without the maximum taken off: the exponential overflows, the mask is as it should be.
+    let s = f32s(&[1.0, 100.0, 2.0], &[3]);
+    let mask = Tensor::from_vec(vec![false, false, true], [3], &cpu()).unwrap();
+    let mut line = 0;
+    let r = found(|| {
+        let s = s.masked_fill(&mask, f32::NEG_INFINITY)?;
+        line = line!() + 1;
+        let e = s.exp()?;
+        e.div(&e.sum_all()?)
+    });
+    assert_eq!((r.op.as_str(), r.origin, r.location.line()), ("exp", Origin::Operation, line));
+    // Element by element.
+    let r = found(|| f64s(&[INF, 0.0, 1.0], &[3]).recip()?.sum_all());
+    assert_eq!((r.op.as_str(), r.origin, r.made_at.clone()), ("recip", Origin::Operation, Some((0, vec![1]))));
+    let r = found(|| f64s(&[-INF, 1e308, 1e308, 1.0], &[2, 2]).mul(&f64s(&[1.0, 10.0], &[2, 1])));
+    assert_eq!((r.op.as_str(), r.made_at.clone()), ("mul", Some((0, vec![1, 0]))));
+    let text = r.to_string();
+    assert!(text.starts_with("mul made 1 infinity (the first at [1, 0]), at "), "{text}");
+    assert_eq!(found(|| f64s(&[INF, 0.0], &[2]).recip()).origin, Origin::Operation);
+    // The gradient of a square root at 0 beside one at infinity.
+    let x = leaf(&[INF, 0.0, 1.0]);
+    let r = found(|| x.sqrt()?.narrow(0, 1, 2)?.sum_all()?.backward());
+    assert_eq!((r.op.as_str(), r.origin, r.made_at.clone()), ("sqrt", Origin::Gradient, Some((0, vec![1]))));
+    // Sums over axes, and of gradients of what was stretched.
+    let x = f64s(&[INF, 1.0, 1e308, 1e308], &[2, 2]);
+    let r = found(|| x.sum(&[1], false));
+    assert!(r.op.starts_with("Reduce"), "{r}");
+    assert_eq!((r.origin, r.made_at.clone()), (Origin::Operation, Some((0, vec![1, 0]))));
+    assert_eq!(find_nonfinite(|| x.narrow(0, 0, 1)?.sum(&[0], false)).unwrap(), None);
+    let (x, y) = (f64s(&[1.0, 1.0], &[2, 1]).require_grad().unwrap(), f64s(&[INF, 1.0, 1e308, 1e308], &[2, 2]));
+    let r = found(|| grad(&[&x.mul(&y)?], &[&x], Some(&[&f64s(&[0.5; 4], &[2, 2]).mul(4.0)?]), BackwardOptions::new()));
+    assert_eq!((r.op.as_str(), r.origin, r.made_at.clone()), ("mul", Origin::Gradient, Some((0, vec![1, 0]))));
+    // A NaN is made of infinities, and not of a NaN.
+    let r = found(|| f64s(&[INF, f64::NAN], &[2]).mul(&f64s(&[0.0, 1.0], &[2])));
+    assert_eq!((r.origin, r.made_at.clone()), (Origin::Operation, Some((0, vec![0]))));
+    assert!(r.to_string().starts_with("mul made 1 NaN (the first at [0]), at "), "{r}");
+}
+
+#[test]
+fn writes_are_judged_element_by_element() {
+    let x = f64s(&[-INF, 1e308], &[2]);
+    let r = found(|| x.mul_(10.0));
+    assert_eq!((r.op.as_str(), r.origin, r.made_at.clone()), ("mul_", Origin::Write, Some((0, vec![1]))));
+    let x = f64s(&[-INF, 1.0], &[2]);
+    assert_eq!(find_nonfinite(|| x.mul_(10.0)).unwrap(), None);
+    // What was there before is no source of what is there now.
+    let x = f64s(&[1.0, 2.0], &[2]);
+    let r = found(|| {
+        let y = x.add(&f64s(&[INF, 0.0], &[2]))?;
+        y.fill_(1.0)?;
+        y.mul(&f64s(&[1.0, INF], &[2]))?.sum_all()
+    });
+    assert_eq!((r.op.as_str(), r.origin), ("mul", Origin::Given));
+}
+
+#[test]
+fn a_seed_is_told_apart_from_what_it_is_added_to() {
+    let x = leaf(&[1.0]);
+    let y = x.mul(1.0).unwrap();
+    let z = y.mul(1.0).unwrap();
+    let pass = |y_seed: f64, z_seed: f64| {
+        let seeds = [f64s(&[y_seed], &[1]), f64s(&[z_seed], &[1])];
+        found(|| grad(&[&y, &z], &[&x], Some(&[&seeds[0], &seeds[1]]), BackwardOptions::new().retain_graph()))
+    };
+    let r = pass(1e308, 1e308);
+    assert_eq!((r.op.as_str(), r.origin), ("mul[1.0]", Origin::Sum));
+    assert!(r.to_string().starts_with("gradients of the result of mul[1.0] add up to 1 infinity"), "{r}");
+    assert_eq!(pass(INF, 1.0).origin, Origin::Given);
+    assert_eq!(pass(1.0, INF).origin, Origin::Given);
+}
+
+#[test]
+fn of_what_mixes_its_elements_it_is_not_known() {
+    let (a, b) = (f64s(&[INF, 1e200, 1.0, 1.0], &[2, 2]), f64s(&[1e200; 4], &[2, 2]));
+    let r = found(|| a.matmul(&b)?.sum_all());
+    assert_eq!(
+        (r.op.as_str(), r.origin, r.made_at.clone(), r.source.is_none()),
+        ("Matmul", Origin::MadeOrSpread, None, true)
+    );
+    let text = r.to_string();
+    assert!(
+        text.starts_with("Matmul made or spread 2 infinities, at ") && text.contains(": it was given 1 infinity"),
+        "{r}"
+    );
+    assert!(!text.contains("no operation of this step"), "{r}");
+    // Where what it was given comes from, if an operation has read that before.
+    let r = found(|| a.mul(2.0)?.matmul(&b)?.matmul(&b)?.mul(3.0)?.sum_all());
+    let source = r.source.clone().unwrap();
+    assert_eq!((r.op.as_str(), r.inputs[0].max, r.origin), ("Matmul", Some(2e200), Origin::MadeOrSpread));
+    assert_eq!((source.op.as_str(), source.origin), ("mul[2.0]", Origin::Given));
+    assert!(r.to_string().contains("\nmul[2.0] was given 1 infinity, at "), "{r}");
+    // From finite operands it is.
+    let r = found(|| b.matmul(&b));
+    assert_eq!((r.op.as_str(), r.origin), ("Matmul", Origin::Operation));
+    // What is only moved is not made.
+    let r = found(|| a.flip(0)?.copy()?.narrow(0, 1, 1)?.max_all());
+    assert_eq!(r.origin, Origin::Given);
+}
+
+#[test]
+fn a_fill_goes_by_its_name() {
+    let mask = Tensor::from_vec(vec![false, true], [2], &cpu()).unwrap();
+    let x = leaf(&[1.0, 2.0]);
+    let r = found(|| x.masked_fill(&mask, INF)?.sum_all());
+    assert_eq!((r.op.as_str(), r.origin), ("masked_fill[inf]", Origin::Given));
+    assert_eq!(x.masked_fill(&mask, 0.0).unwrap().grad_fn().unwrap().name(), "masked_fill");
 }

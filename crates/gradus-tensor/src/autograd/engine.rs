@@ -278,6 +278,7 @@ fn run(
     wanted: impl Fn(&Node) -> bool,
     asked: impl Fn(&Node, usize) -> bool,
 ) -> Result<ByEdge<Tensor>> {
+    let observer = Observed::begin(&roots)?;
     let ends: SmallVec<[Arc<Node>; 1]> = roots.iter().map(|r| r.0.node.clone()).collect();
     // What the pass has freed has numbers of at least this.
     let freed = Cell::new(u64::MAX);
@@ -287,9 +288,8 @@ fn run(
         }
     };
     let panicked = OnDrop(|| failed(&"a panic"));
-    let mut pass =
-        Pass { options, boundary, known, observer: Observed::begin(), queue: Queue::default(), found: vec![] };
-    let result = pass.run(roots, &ends, &freed, &wanted, &asked);
+    let mut pass = Pass { options, boundary, known, observer, queue: Queue::default(), found: vec![] };
+    let result = pass.run(roots, &freed, &wanted, &asked);
     std::mem::forget(panicked);
     result.inspect_err(|e| failed(&format_args!("{}: {}", e.op(), e.message())))
 }
@@ -318,7 +318,6 @@ impl Pass {
     fn run(
         &mut self,
         roots: Vec<(Edge, Tensor)>,
-        ends: &[Arc<Node>],
         freed: &Cell<u64>,
         wanted: &impl Fn(&Node) -> bool,
         asked: &impl Fn(&Node, usize) -> bool,
@@ -357,7 +356,7 @@ impl Pass {
                 hooks.on_tensors(&node, &mut grads, &mut versions, create_graph)?;
             }
             if let Some(observer) = &self.observer {
-                observer.complete(&node, &grads, ends.iter().any(|e| e.seq == node.seq))?;
+                observer.complete(&node, &grads)?;
             }
             for (output, g) in grads.iter().enumerate() {
                 let gradient = match g {
@@ -385,12 +384,17 @@ impl Pass {
             let saved = node.take_saved(retain_graph || hooked)?;
             freed.set(node.seq);
             let ctx = Context { node: &node, saved, needs, create_graph, read: Default::default() };
-            let mut behind = {
-                let _user = self.observer.as_ref().map(|o| o.rule(&node));
-                op.vjp(&ctx, &grads)?
+            let mut behind = loop {
+                let behind = {
+                    let _user = self.observer.as_ref().map(|o| o.rule(&node));
+                    op.vjp(&ctx, &grads)
+                };
+                // Another thread may have written meanwhile. Where that left the graph a copy, the rule runs again on it.
+                match behind.and_then(|behind| ctx.check_read().map(|()| behind)) {
+                    Err(_) if ctx.forget_replaced() => {}
+                    result => break result?,
+                }
             };
-            // Another thread may have written while it was computed.
-            ctx.check_read()?;
             if self.known {
                 all_unchanged(&node, &grads, &versions)?;
             }

@@ -1,17 +1,18 @@
 //! [`explain_grad`]: why a tensor gets no gradient.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::panic::Location;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use gradus_backend::{DType, Error, ErrorKind, Result};
 
 use super::node::{Edge, Node};
 use super::observe::{Observer, Observing, Ran};
+use super::places::{Place, Places};
 use super::saved::Context;
 use super::{BackwardOptions, grad};
-use crate::{Storage, Tensor};
+use crate::Tensor;
 
 /// What the gradient of a step's result for a tensor is, and if there is none, why; see [`explain_grad`]. Prints as a
 /// sentence.
@@ -88,13 +89,13 @@ pub fn explain_grad(input: &Tensor, step: impl FnOnce() -> Result<Tensor>) -> Re
         let e = Error::new(ErrorKind::Autograd, "explain_grad", "the input does not require a gradient");
         return Err(input.describe(e, "input").help("make it a leaf with require_grad()? before the computation"));
     };
-    let observing = Observing::start(Observer::Paths(Paths::new(edge, input.storage())));
+    let observing = Observing::start(Observer::Paths(Paths::new(edge, input)));
     let output = step();
     let Some(Observer::Paths(mut paths)) = observing.finish() else {
         return Err(Error::new(ErrorKind::Autograd, "explain_grad", "the observer of this thread was replaced"));
     };
     let output = output?;
-    if !output.edge().is_some_and(|e| paths.reach(&e.node)) {
+    if !output.edge().is_some_and(|e| paths.reach(e)) {
         return Ok(paths.cut(&output));
     }
     // There is a way: does a number come through?
@@ -102,20 +103,14 @@ pub fn explain_grad(input: &Tensor, step: impl FnOnce() -> Result<Tensor>) -> Re
     let seed = Tensor::ones(output.shape(), output.dtype(), output.device())?;
     let found = grad(&[&output], &[input], Some(&[&seed]), BackwardOptions::new().retain_graph());
     let observer = observing.finish();
-    found?;
-    Ok(match observer {
-        Some(Observer::Paths(Paths { arrived: false, zero: Some((op, location)), .. })) => {
-            Dependence::Zero { op, location }
-        }
-        _ => Dependence::Gradient,
+    let Some(Observer::Paths(paths)) = observer else {
+        return Err(Error::new(ErrorKind::Autograd, "explain_grad", "the observer of this thread was replaced"));
+    };
+    Ok(match (found?.into_iter().flatten().next(), paths.zero) {
+        (Some(_), Some((op, location))) if !paths.arrived => Dependence::Zero { op, location },
+        (Some(_), _) => Dependence::Gradient,
+        (None, _) => Dependence::Unused,
     })
-}
-
-/// A storage that a tensor has. The weak handle keeps its address from being used again.
-type Held = (*const Storage, Weak<Storage>);
-
-fn held(t: &Tensor) -> Held {
-    (Arc::as_ptr(t.storage()), Arc::downgrade(t.storage()))
 }
 
 /// One operation that ran, and what it has to do with the input.
@@ -123,8 +118,10 @@ struct Step {
     op: String,
     location: &'static Location<'static>,
     /// The operands outside of every recorded way from the input.
-    dead: Vec<Held>,
-    outputs: Vec<Held>,
+    dead: Vec<Place>,
+    outputs: Vec<Place>,
+    /// Whether nothing is left in the outputs of what was there before.
+    replaces: bool,
     /// Why an operand on a recorded way does not go on.
     cut: Option<String>,
 }
@@ -136,10 +133,8 @@ pub(super) struct Paths {
     output: usize,
     /// Nodes by number: whether a way leads from the input to them.
     reached: HashMap<u64, bool>,
-    /// Storages of tensors on a recorded way.
-    alive: HashSet<*const Storage>,
-    /// Keep the addresses in `alive` from being used again.
-    kept: Vec<Held>,
+    /// Where tensors on a recorded way lie, each with the number of steps before it was known.
+    alive: Places<usize>,
     steps: Vec<Step>,
     /// The first operation of the backward pass that gave a gradient of zero.
     zero: Option<(String, &'static Location<'static>)>,
@@ -151,27 +146,26 @@ pub(super) struct Paths {
 
 impl Paths {
     #[track_caller]
-    fn new(input: &Edge, storage: &Arc<Storage>) -> Self {
-        let alive = HashSet::from([Arc::as_ptr(storage)]);
-        let kept = vec![(Arc::as_ptr(storage), Arc::downgrade(storage))];
-        let location = Location::caller();
+    fn new(edge: &Edge, input: &Tensor) -> Self {
+        let mut alive = Places::default();
+        // A leaf is whatever its storage holds: no write ends it.
+        alive.insert(Place::of(input), if edge.node.is_leaf() { usize::MAX } else { 0 });
         Paths {
-            input: input.node.seq,
-            output: input.output,
+            input: edge.node.seq,
+            output: edge.output,
             reached: HashMap::new(),
             alive,
-            kept,
             steps: vec![],
             zero: None,
             arrived: false,
-            location,
+            location: Location::caller(),
         }
     }
 
-    /// Whether a way leads from the input to `node`.
-    fn reach(&mut self, node: &Arc<Node>) -> bool {
+    /// Whether a way leads from the input to this output of a node.
+    fn reach(&mut self, edge: &Edge) -> bool {
         let mut unknown: BTreeMap<u64, &Arc<Node>> = BTreeMap::new();
-        let mut stack = vec![node];
+        let mut stack = vec![&edge.node];
         while let Some(n) = stack.pop() {
             if n.seq > self.input && !self.reached.contains_key(&n.seq) && unknown.insert(n.seq, n).is_none() {
                 stack.extend(n.inputs().flatten());
@@ -179,25 +173,36 @@ impl Paths {
         }
         // Inputs have lower numbers.
         for (seq, n) in unknown {
-            let reached = n.inputs().flatten().any(|i| self.reached_node(i.seq));
+            let reached = n.inputs.iter().flatten().any(|e| self.is_reached(e));
             self.reached.insert(seq, reached);
         }
-        self.reached_node(node.seq)
+        self.is_reached(edge)
     }
 
-    fn reached_node(&self, seq: u64) -> bool {
-        seq == self.input || self.reached.get(&seq).copied().unwrap_or(false)
+    /// Of the input's own node its output alone; of those after it every output.
+    fn is_reached(&self, edge: &Edge) -> bool {
+        match edge.node.seq {
+            seq if seq == self.input => edge.output == self.output,
+            seq => self.reached.get(&seq).copied().unwrap_or(false),
+        }
     }
 
-    /// Whether a tensor is on a recorded way. Inside a region its points stand for the tensors whose storages they share.
+    /// Whether a tensor is on a recorded way. Inside a region its points stand for the tensors whose bytes they share.
     fn is_alive(&mut self, t: &Tensor, region: bool) -> bool {
-        t.edge().is_some_and(|e| self.reach(&e.node) || region && self.alive.contains(&Arc::as_ptr(t.storage())))
+        t.edge().is_some_and(|e| self.reach(e) || region && self.lives(&Place::of(t), self.steps.len()))
+    }
+
+    /// Whether what lies here before a step is that of a tensor on a recorded way: none of the steps since has replaced it.
+    fn lives(&self, place: &Place, step: usize) -> bool {
+        let replaced = |since: usize| {
+            let steps = self.steps.get(since..step).unwrap_or_default();
+            steps.iter().any(|s| s.replaces && s.outputs.iter().any(|o| o.covers(place)))
+        };
+        self.alive.meeting(place).any(|since| !replaced(*since))
     }
 
     fn keep(&mut self, t: &Tensor) {
-        if self.alive.insert(Arc::as_ptr(t.storage())) {
-            self.kept.push(held(t));
-        }
+        self.alive.insert(Place::of(t), self.steps.len());
     }
 
     pub(super) fn ran(&mut self, ran: &Ran<'_>, region: bool) {
@@ -207,7 +212,7 @@ impl Paths {
                 on_the_way = true;
                 self.keep(t);
             } else {
-                dead.push(held(t));
+                dead.push(Place::of(t));
             }
         }
         let mut cut = None;
@@ -223,7 +228,9 @@ impl Paths {
             let scope = if ran.mode.inference { "inference()" } else { "no_grad()" };
             cut = Some(format!("it ran inside {scope}"));
         }
-        self.push(ran.op, ran.location, dead, ran.outputs.iter(), cut);
+        let outputs = ran.outputs.iter().map(Place::of).collect();
+        let (op, location) = (format!("{:?}", ran.op), ran.location);
+        self.steps.push(Step { op, location, dead, outputs, replaces: false, cut });
     }
 
     pub(super) fn wrote(
@@ -233,41 +240,38 @@ impl Paths {
         written: &[&Tensor],
         read: &[&Tensor],
     ) {
-        let dead = read.iter().chain(written).map(|t| held(t)).collect();
-        self.push(&format_args!("{op}"), location, dead, written.iter().copied(), None);
-    }
-
-    fn push<'t>(
-        &mut self,
-        op: &dyn fmt::Debug,
-        location: &'static Location<'static>,
-        dead: Vec<Held>,
-        outputs: impl Iterator<Item = &'t Tensor>,
-        cut: Option<String>,
-    ) {
-        self.steps.push(Step { op: format!("{op:?}"), location, dead, outputs: outputs.map(held).collect(), cut });
+        // What is written over whole does not count.
+        let replaces = matches!(op, "copy_" | "fill_" | "zero_");
+        let old = if replaces { &[] } else { written };
+        let dead = read.iter().chain(old).map(|t| Place::of(t)).collect();
+        let outputs = written.iter().map(|t| Place::of(t)).collect();
+        self.steps.push(Step { op: op.to_owned(), location, dead, outputs, replaces, cut: None });
     }
 
     /// Where the way from the input to a result that it does not reach ends: the first place of those that lead on to it.
     fn cut(&self, output: &Tensor) -> Dependence {
-        let (mut wanted, mut found) = (HashSet::from([Arc::as_ptr(output.storage())]), None);
+        let (mut wanted, mut found) = (Places::default(), None);
         let undefined =
             |s: &Step, reason: String| Some(Dependence::Undefined { op: s.op.clone(), location: s.location, reason });
-        if self.alive.contains(&Arc::as_ptr(output.storage())) {
+        if self.lives(&Place::of(output), self.steps.len()) {
             let (op, reason) =
                 ("detach".to_owned(), "the result is a detached handle of a tensor that has one".to_owned());
             found = Some(Dependence::Undefined { op, location: self.location, reason });
         }
-        for step in self.steps.iter().rev() {
-            if !step.outputs.iter().any(|o| wanted.contains(&o.0)) {
+        wanted.insert(Place::of(output), ());
+        for (i, step) in self.steps.iter().enumerate().rev() {
+            if !step.outputs.iter().any(|o| wanted.meeting(o).next().is_some()) {
                 continue;
             }
             if let Some(reason) = &step.cut {
                 found = undefined(step, reason.clone());
-            } else if step.dead.iter().any(|d| self.alive.contains(&d.0)) {
+            } else if step.dead.iter().any(|d| self.lives(d, i)) {
                 found = undefined(step, "it was given a detached tensor".to_owned());
             }
-            wanted.extend(step.dead.iter().map(|d| d.0));
+            if step.replaces {
+                step.outputs.iter().for_each(|o| wanted.remove_covered(o));
+            }
+            step.dead.iter().for_each(|d| wanted.insert(d.clone(), ()));
         }
         found.unwrap_or(Dependence::Unused)
     }

@@ -2,11 +2,13 @@
 
 use gradus_backend::{DType, Error, ErrorKind, Result};
 
-use super::{BackwardOptions, grad};
-use crate::{Tensor, no_grad};
+use super::mode::refuse_inference;
+use super::{BackwardOptions, enable_grad, grad, no_grad};
+use crate::Tensor;
 
 /// How [`gradcheck_with`] and [`gradgradcheck_with`] compare. A gradient passes where
-/// `|analytic - numeric| <= atol + rtol * (|numeric| + largest)`, `largest` being the largest entry of the gradient.
+/// `|analytic - numeric| <= atol + rtol * (|numeric| + largest)`, `largest` being the largest finite entry of the gradient.
+/// One that is not finite does not pass.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GradcheckOptions {
     eps: f64,
@@ -22,13 +24,14 @@ impl Default for GradcheckOptions {
 }
 
 impl GradcheckOptions {
-    /// A step of 1e-5, tolerances of 1e-6, seed 0.
+    /// An `eps` of 1e-5, tolerances of 1e-6, seed 0.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The step of the finite differences, `(f(x + eps) - f(x - eps)) / (2 eps)`. Their error is of the order of `eps^2`
-    /// times the third derivative, and of `1e-16 / eps` times the value.
+    /// The step of the finite differences, `(f(x + h) - f(x - h)) / (2 h)` with `h = eps * max(1, |x|)`, so that the
+    /// element moves however large it is. Their error is of the order of `h^2` times the third derivative, and of
+    /// `1e-16 / h` times the value.
     #[must_use]
     pub fn eps(mut self, eps: f64) -> Self {
         self.eps = eps;
@@ -61,18 +64,23 @@ impl GradcheckOptions {
         if !(eps.is_finite() && eps > 0.0) {
             return Err(Error::argument(name, format!("eps is {eps}; a step is finite and above 0")));
         }
-        if !(atol >= 0.0 && rtol >= 0.0) {
-            return Err(Error::argument(name, format!("atol is {atol} and rtol {rtol}; tolerances are at least 0")));
+        if ![atol, rtol].iter().all(|t| t.is_finite() && *t >= 0.0) {
+            let m = format!("atol is {atol} and rtol {rtol}; tolerances are finite and at least 0");
+            return Err(Error::argument(name, m));
         }
         Ok(self)
     }
 
-    /// Fixed irregular weights of the shape of `y`.
-    fn weights(&self, y: &Tensor) -> Result<Tensor> {
+    /// The sum of what the function gives, with fixed irregular weights.
+    fn weighted(&self, name: &str, y: &Tensor) -> Result<Tensor> {
+        if !y.dtype().is_float() {
+            let e = Error::dtype(name, y.dtype(), "floats: a function that gives others has no derivative to check");
+            return Err(y.describe(e, "result"));
+        }
         // The golden ratio spreads the seeds over the circle.
         let phase = std::f64::consts::TAU * (self.seed as f64 * 0.618_033_988_749_894_9).fract();
         let w: Vec<f64> = (0..y.numel()).map(|i| 0.3 + (i as f64 * 1.7 + 0.9 + phase).sin()).collect();
-        Tensor::from_vec(w, y.shape(), y.device())?.to_dtype(y.dtype())
+        y.mul(&Tensor::from_vec(w, y.shape(), y.device())?.to_dtype(y.dtype())?)?.sum_all()
     }
 }
 
@@ -99,10 +107,11 @@ pub fn gradcheck(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor]) -> 
 ///
 /// `f` may give a tensor of any shape; its elements are added with fixed irregular weights, so that none can hide behind
 /// another. Every input is taken as a leaf, in the layout that it has. `f` must be a function: it is called many times, and
-/// must give the same for the same inputs.
+/// must give the same for the same inputs. Inside [`no_grad`] gradients are recorded for the check all the same.
 ///
 /// # Errors
-/// Whatever `f` or its gradient gives; inputs that are not f64; options out of range; an `f` that gives other values when
+/// Whatever `f` or its gradient gives; inputs that are not f64, or with an element that is not finite; an `f` that gives
+/// integers or truth values; options out of range; [`inference`](super::inference); an `f` that gives other values when
 /// called again; and the first entry of a gradient that differs by more than the tolerance: the error says which input and
 /// element, what the gradient is, what the finite differences say, and what that looks like.
 pub fn gradcheck_with(
@@ -111,10 +120,7 @@ pub fn gradcheck_with(
     options: GradcheckOptions,
 ) -> Result<()> {
     let options = options.checked("gradcheck")?;
-    let weighted = |x: &[Tensor]| -> Result<Tensor> {
-        let y = f(x)?;
-        y.mul(&options.weights(&y)?)?.sum_all()
-    };
+    let weighted = |x: &[Tensor]| options.weighted("gradcheck", &f(x)?);
     check("gradcheck", &weighted, inputs, options)
 }
 
@@ -132,21 +138,21 @@ pub fn gradgradcheck_with(
     let options = options.checked("gradgradcheck")?;
     let directional = |x: &[Tensor]| -> Result<Tensor> {
         // The inputs may be plain numbers here (finite differences) or leaves (the analytic side); both need a graph.
-        let _mode = crate::enable_grad();
+        let _mode = enable_grad();
         let leaves: Vec<Tensor> = x
             .iter()
             .map(|t| if t.requires_grad() { Ok(t.clone()) } else { t.require_grad() })
             .collect::<Result<_>>()?;
         let y = f(&leaves)?;
         let refs: Vec<&Tensor> = leaves.iter().collect();
-        let loss = y.mul(&options.weights(&y)?)?.sum_all()?;
+        let loss = options.weighted("gradgradcheck", &y)?;
         let zero = || Tensor::zeros([], DType::F64, y.device());
         if !loss.requires_grad() {
             return zero();
         }
         let mut total: Option<Tensor> = None;
         for g in grad(&[&loss], &refs, None, BackwardOptions::new().create_graph())?.into_iter().flatten() {
-            let part = g.mul(&options.weights(&g)?)?.sum_all()?;
+            let part = options.weighted("gradgradcheck", &g)?;
             total = Some(match total {
                 Some(t) => t.add(&part)?,
                 None => part,
@@ -163,6 +169,7 @@ fn check(
     inputs: &[Tensor],
     options: GradcheckOptions,
 ) -> Result<()> {
+    refuse_inference(name)?;
     if let Some(t) = inputs.iter().find(|t| t.dtype() != DType::F64) {
         return Err(
             t.describe(Error::dtype(name, t.dtype(), "f64, since finite differences need the precision"), "input")
@@ -171,6 +178,7 @@ fn check(
     // Keep the layout of each input: strided and stretched inputs are part of what is checked.
     let leaves: Vec<Tensor> = inputs.iter().map(|t| t.detach().require_grad()).collect::<Result<_>>()?;
     let refs: Vec<&Tensor> = leaves.iter().collect();
+    let _recording = enable_grad();
     let y = f(&leaves)?;
     let analytic: Vec<Option<Tensor>> =
         if y.requires_grad() { grad(&[&y], &refs, None, BackwardOptions::new())? } else { vec![None; leaves.len()] };
@@ -187,28 +195,46 @@ fn check(
             Some(g) => g.to_vec::<f64>()?,
             None => vec![0.0; values.len()],
         };
-        let largest = gradient.iter().fold(0.0f64, |m, g| m.max(g.abs()));
+        let largest = gradient.iter().filter(|g| g.is_finite()).fold(0.0f64, |m, g| m.max(g.abs()));
         for k in 0..values.len() {
-            let at = |h: f64| -> Result<f64> {
+            let at = |to: f64| -> Result<f64> {
                 let mut v = values.clone();
-                v[k] += h;
+                v[k] = to;
                 let mut moved = plain.clone();
                 moved[i] = Tensor::from_vec(v, input.shape(), input.device())?;
                 f(&moved)?.item()
             };
-            let eps = options.eps;
-            let (above, below) = (at(eps)?, at(-eps)?);
-            let numeric = (above - below) / (2.0 * eps);
+            let (v, h) = (values[k], options.eps * values[k].abs().max(1.0));
+            let (left, right) = (v - h, v + h);
+            // The step that is taken: what is added to a large number is rounded.
+            let step = right - left;
+            if !(step.is_finite() && step > 0.0) {
+                let m = format!("input {i}, element {:?} is {v}: no step of {h:e} leads away from it", index(input, k));
+                let e = input.describe(Error::argument(name, m), &format!("input {i}"));
+                return Err(e.help("check at finite points, with an eps above 1e-15"));
+            }
+            let (above, below) = (at(right)?, at(left)?);
+            let numeric = (above - below) / step;
             let allowed = options.atol + options.rtol * (numeric.abs() + largest);
             let difference = (numeric - gradient[k]).abs();
-            if difference.is_nan() || difference > allowed {
-                let sides = [(again - below) / eps, (above - again) / eps];
+            // Where a number is not finite, so is the difference.
+            if !(difference.is_finite() && difference <= allowed) {
+                let sides = [(again - below) / (v - left), (above - again) / (right - v)];
                 let m = Mismatch { analytic: gradient[k], none: analytic[i].is_none(), numeric, sides, allowed };
                 return Err(m.error(name, i, input, k));
             }
         }
     }
     Ok(())
+}
+
+/// The index of element `k` in row-major order.
+fn index(input: &Tensor, k: usize) -> Vec<usize> {
+    let (mut index, mut rest) = (vec![0; input.rank()], k);
+    for (at, &size) in index.iter_mut().zip(input.shape()).rev() {
+        (*at, rest) = (rest % size, rest / size);
+    }
+    index
 }
 
 /// An entry of a gradient that is not what finite differences say.
@@ -224,11 +250,7 @@ struct Mismatch {
 
 impl Mismatch {
     fn error(&self, name: &str, i: usize, input: &Tensor, k: usize) -> Error {
-        let mut index = vec![0; input.rank()];
-        let mut rest = k;
-        for (at, &size) in index.iter_mut().zip(input.shape()).rev() {
-            (*at, rest) = (rest % size, rest / size);
-        }
+        let index = index(input, k);
         let (analytic, numeric) = (self.analytic, self.numeric);
         let m = format!("input {i}, element {index:?}: the gradient is {analytic}, finite differences say {numeric}");
         let e = input.describe(Error::new(ErrorKind::Autograd, name, m), &format!("input {i}"));

@@ -78,6 +78,23 @@ fn kept(node: &Node) -> impl Iterator<Item = String> {
     })
 }
 
+/// As it stands between quotes in Graphviz. A name may hold any character.
+fn escaped(label: &str) -> String {
+    let mut s = String::with_capacity(label.len());
+    for c in label.chars() {
+        match c {
+            '\\' => s.push_str("\\\\"),
+            '"' => s.push_str("\\\""),
+            '\n' => s.push_str("\\n"),
+            c if c.is_control() => {
+                let _ = write!(s, "\\{}", c.escape_default());
+            }
+            c => s.push(c),
+        }
+    }
+    s
+}
+
 /// The nodes behind a tensor, in the order of recording.
 fn nodes(t: &Tensor) -> BTreeMap<u64, &Arc<Node>> {
     let mut found = BTreeMap::new();
@@ -136,7 +153,7 @@ impl Tensor {
             }
             kept(node).for_each(|line| label.extend(["\n", &line]));
             let _ = write!(label, "\n{}", node.location());
-            let label = label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            let label = escaped(&label);
             let shape = if node.is_leaf() { "ellipse" } else { "box" };
             let _ = writeln!(s, "  n{i} [shape={shape}, label=\"{label}\"];");
             for input in node.inputs().flatten() {

@@ -8,10 +8,11 @@ use std::sync::{Arc, Weak};
 
 use gradus_backend::{Error, ErrorKind, Result};
 
-use super::node::Node;
+use super::node::{Edge, Node};
 use super::observe::{Observer, Observing, Ran};
 use super::range::ValueRange;
 use super::saved::Context;
+use super::spread::{Flow, Mark, Marks, Spread};
 use crate::{Storage, Tensor};
 
 /// Runs `step` (forward, backward, an optimiser's step, in any mixture) with checks, and tells the first operation that made
@@ -26,6 +27,10 @@ use crate::{Storage, Tensor};
 /// operation that first spread it. So is an infinity, but that is found only where it reaches a single number (a loss) or a
 /// gradient: the `-inf` of a mask is no mistake. Infinities that operations make are mistakes more often than not; where
 /// they are meant, [`find_nan`] passes over all of them.
+///
+/// What an operation made and what it spread is told apart element by element, where its elements hang on those in the same
+/// place (also of reductions, and of gradients of either). Of an operation that mixes them, like a matrix product, what it
+/// gives from operands that are not all finite is [`Origin::MadeOrSpread`].
 ///
 /// # Errors
 /// Whatever `step` gives, if it fails for another reason.
@@ -70,7 +75,7 @@ fn search<T>(step: impl FnOnce() -> Result<T>, infinities: bool) -> Result<Optio
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Origin {
-    /// The operation made it from finite numbers.
+    /// The operation made it: an infinity from finite numbers, a NaN from numbers that are none.
     Operation,
     /// The gradient of the operation made it.
     Gradient,
@@ -78,8 +83,10 @@ pub enum Origin {
     Sum,
     /// The operation wrote it in place.
     Write,
-    /// It was there already, in an operand of the operation.
+    /// It was there already, in an operand of the operation: no operation of the step made it.
     Given,
+    /// The operation, or its gradient, had an operand that was not finite, and mixes its elements: it made it or spread it.
+    MadeOrSpread,
 }
 
 /// The first NaN or infinity of a step; see [`find_nonfinite`]. Prints as a few lines.
@@ -98,33 +105,60 @@ pub struct NonFiniteReport {
     pub inputs: Vec<ValueRange>,
     /// What it gave.
     pub outputs: Vec<ValueRange>,
+    /// Which of `outputs` has the first element that the operation made, and its index. `None` if it made none, or that is
+    /// not known.
+    pub made_at: Option<(usize, Vec<usize>)>,
+    /// Of [`Origin::MadeOrSpread`], where the infinity that the operation was given comes from, if that is known.
+    pub source: Option<Box<NonFiniteReport>>,
+    /// NaN and infinities that the operation made.
+    made: (usize, usize),
 }
 
 impl fmt::Display for NonFiniteReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (op, at) = (&self.op, self.location);
-        let shown = if self.origin == Origin::Given { &self.inputs } else { &self.outputs };
-        let (nan, infinite) = shown.iter().fold((0, 0), |n, r| (n.0 + r.nan, n.1 + r.infinite));
-        let count = |n: usize, one: &str, many: &str| match n {
-            0 => None,
-            1 => Some(format!("1 {one}")),
-            n => Some(format!("{n} {many}")),
+        let total = |ranges: &[ValueRange]| ranges.iter().fold((0, 0), |n, r| (n.0 + r.nan, n.1 + r.infinite));
+        let gave = total(&self.outputs);
+        // Where it also spread some, the first in the table below may be one of those.
+        let which = match &self.made_at {
+            Some((i, index)) if self.made != gave => {
+                let of = if self.outputs.len() > 1 { format!(" of {}", self.outputs[*i].name) } else { String::new() };
+                format!(" (the first at {index:?}{of})")
+            }
+            _ => String::new(),
         };
-        let counts = [count(nan, "NaN", "NaN"), count(infinite, "infinity", "infinities")];
-        let what = counts.into_iter().flatten().collect::<Vec<_>>().join(" and ");
+        let (made, given) = (counted(self.made) + &which, counted(total(&self.inputs)));
         match self.origin {
-            Origin::Operation => write!(f, "{op} made {what}, at {at}")?,
-            Origin::Gradient => write!(f, "the gradient of {op} made {what}; {op} was recorded at {at}")?,
-            Origin::Sum => write!(f, "gradients of the result of {op} add up to {what}; {op} was recorded at {at}")?,
-            Origin::Write => write!(f, "{op} wrote {what} in place, at {at}")?,
-            Origin::Given if what.is_empty() => write!(f, "{op} was given a number that is not finite, at {at}")?,
-            Origin::Given => write!(f, "{op} was given {what}, at {at}: no operation of this step made it")?,
+            Origin::Operation => write!(f, "{op} made {made}, at {at}")?,
+            Origin::Gradient => write!(f, "the gradient of {op} made {made}; {op} was recorded at {at}")?,
+            Origin::Sum => write!(f, "gradients of the result of {op} add up to {made}; {op} was recorded at {at}")?,
+            Origin::Write => write!(f, "{op} wrote {made} in place, at {at}")?,
+            Origin::Given if given.is_empty() => write!(f, "{op} was given a number that is not finite, at {at}")?,
+            Origin::Given => write!(f, "{op} was given {given}, at {at}: no operation of this step made it")?,
+            Origin::MadeOrSpread => {
+                write!(f, "{op} made or spread {}, at {at}: it was given {given}", counted(gave))?;
+            }
         }
         if let Some(inside) = &self.inside {
             write!(f, "\n  inside {inside}")?;
         }
-        ValueRange::fmt_all(self.inputs.iter().chain(&self.outputs), f)
+        ValueRange::fmt_all(self.inputs.iter().chain(&self.outputs), f)?;
+        match &self.source {
+            Some(source) => write!(f, "\n{source}"),
+            None => Ok(()),
+        }
     }
+}
+
+/// NaN and infinities in words; nothing if there are none.
+fn counted((nan, infinite): (usize, usize)) -> String {
+    let count = |n: usize, one: &str, many: &str| match n {
+        0 => None,
+        1 => Some(format!("1 {one}")),
+        n => Some(format!("{n} {many}")),
+    };
+    let counts = [count(nan, "NaN", "NaN"), count(infinite, "infinity", "infinities")];
+    counts.into_iter().flatten().collect::<Vec<_>>().join(" and ")
 }
 
 /// Storages that hold an infinity which was given, with the operation that first spread it. The weak handle keeps the
@@ -144,48 +178,84 @@ pub(super) struct Search {
 pub(crate) struct Written {
     op: &'static str,
     location: &'static Location<'static>,
-    before: Vec<ValueRange>,
-    inputs: Vec<ValueRange>,
-    source: Option<Rc<NonFiniteReport>>,
+    before: Looked,
+    inputs: Looked,
+    /// Where an infinity in what is overwritten comes from, and one in what is read.
+    sources: [Option<Rc<NonFiniteReport>>; 2],
 }
 
-/// What a result says about its operation.
-enum Verdict {
-    /// Nothing, or infinities that are passed over.
-    Fine,
-    Made,
-    /// It spread a NaN or an infinity of its operands.
-    Spread {
-        nan: bool,
-    },
+/// Tensors that were read back.
+#[derive(Default)]
+struct Looked {
+    ranges: Vec<ValueRange>,
+    marks: Vec<Marks>,
+}
+
+impl Looked {
+    fn push(&mut self, name: String, t: &Tensor) -> Result<()> {
+        let (range, marks) = ValueRange::of(name, t)?;
+        self.ranges.push(range);
+        self.marks.push(marks);
+        Ok(())
+    }
+
+    fn at<'t>(name: &str, tensors: impl IntoIterator<Item = &'t Tensor>) -> Result<Looked> {
+        let mut all = Looked::default();
+        tensors.into_iter().enumerate().try_for_each(|(i, t)| all.push(format!("{name} {i}"), t))?;
+        Ok(all)
+    }
+
+    /// The gradients of the inputs or outputs of a node.
+    fn gradients(of: &str, grads: &[Option<Tensor>]) -> Result<Looked> {
+        let mut all = Looked::default();
+        let some = grads.iter().enumerate().filter_map(|(i, g)| Some((i, g.as_ref()?)));
+        some.into_iter().try_for_each(|(i, g)| all.push(format!("gradient of {of} {i}"), g))?;
+        Ok(all)
+    }
+
+    fn append(&mut self, mut other: Looked) {
+        self.ranges.append(&mut other.ranges);
+        self.marks.append(&mut other.marks);
+    }
+}
+
+/// An operation with results that are not finite.
+struct Suspect {
+    op: String,
+    location: &'static Location<'static>,
+    flow: Flow,
+    /// What it is if it made them.
+    origin: Origin,
 }
 
 impl Search {
-    fn ranges<'t>(name: &str, tensors: impl IntoIterator<Item = &'t Tensor>) -> Result<Vec<ValueRange>> {
-        let all: Vec<&Tensor> = tensors.into_iter().collect();
-        let named = |i: usize| format!("{name} {i}");
-        all.iter().enumerate().map(|(i, t)| ValueRange::of(named(i), t)).collect()
-    }
-
     /// Whether results are worth a look.
-    fn suspicious(&self, outputs: &[ValueRange]) -> bool {
-        outputs.iter().any(|r| r.nan > 0 || self.infinities && r.infinite > 0)
+    fn suspicious(&self, outputs: &Looked) -> bool {
+        outputs.ranges.iter().any(|r| r.nan > 0 || self.infinities && r.infinite > 0)
     }
 
-    /// `op` as it prints: a parameter may be what is spread.
-    fn verdict(&self, op: &str, inputs: &[ValueRange], outputs: &[ValueRange]) -> Verdict {
-        let nan = |all: &[ValueRange]| all.iter().any(|r| r.nan > 0);
-        let any = |all: &[ValueRange]| all.iter().any(|r| r.nan > 0 || r.infinite > 0);
-        match () {
-            // The number that a tensor is filled with does not print.
-            () if nan(outputs) && (nan(inputs) || has_parameter(op, &["NaN", "fill_"])) => {
-                Verdict::Spread { nan: true }
-            }
-            () if nan(outputs) => Verdict::Made,
-            () if !self.infinities || !any(outputs) => Verdict::Fine,
-            () if any(inputs) || has_parameter(op, &["inf", "NaN", "fill_"]) => Verdict::Spread { nan: false },
-            () => Verdict::Made,
-        }
+    /// What there is to say of an operation, and whether it has to be said now: infinities that are passed on may be meant.
+    fn judge(
+        &self,
+        suspect: Suspect,
+        inputs: Looked,
+        outputs: Looked,
+        source: Option<Rc<NonFiniteReport>>,
+    ) -> (Rc<NonFiniteReport>, bool) {
+        let Suspect { op, location, flow, origin } = suspect;
+        let Spread { made, first: made_at, passed } =
+            Spread::judge(flow, &inputs.marks, &outputs.marks, self.infinities);
+        let ends = made_at.is_some() || passed == Mark::Nan;
+        let (origin, source) = match (flow, source) {
+            _ if made_at.is_some() => (origin, None),
+            (Flow::Mixes, Some(source)) if !ends && source.origin == Origin::MadeOrSpread => return (source, false),
+            (Flow::Mixes, source) => (Origin::MadeOrSpread, source.map(|s| Box::new((*s).clone()))),
+            (_, Some(source)) if !ends => return (source, false),
+            _ => (Origin::Given, None),
+        };
+        let (inside, inputs, outputs) = (self.inside.clone(), inputs.ranges, outputs.ranges);
+        let report = NonFiniteReport { op, origin, location, inside, inputs, outputs, made_at, source, made };
+        (Rc::new(report), ends)
     }
 
     fn stop(&mut self, found: Rc<NonFiniteReport>) -> Result<()> {
@@ -199,9 +269,14 @@ impl Search {
         self.found.as_ref().map_or(Ok(()), |found| Err(stopped(found)))
     }
 
-    /// Where the infinity of one of these operands comes from, if that is known.
-    fn source<'t>(&self, inputs: impl IntoIterator<Item = &'t Tensor>) -> Option<Rc<NonFiniteReport>> {
-        inputs.into_iter().find_map(|t| self.given.get(&Arc::as_ptr(t.storage()))).map(|g| g.1.clone())
+    /// Where the infinity in one of these tensors comes from, if that is known.
+    fn source<'t>(
+        &self,
+        tensors: impl IntoIterator<Item = &'t Tensor>,
+        looked: &Looked,
+    ) -> Option<Rc<NonFiniteReport>> {
+        let mut infinite = tensors.into_iter().zip(&looked.ranges).filter(|(_, r)| r.infinite > 0);
+        infinite.find_map(|(t, _)| self.given.get(&Arc::as_ptr(t.storage()))).map(|g| g.1.clone())
     }
 
     fn note<'t>(&mut self, outputs: impl IntoIterator<Item = &'t Tensor>, source: &Rc<NonFiniteReport>) {
@@ -212,31 +287,21 @@ impl Search {
 
     pub(super) fn ran(&mut self, ran: &Ran<'_>) -> Result<()> {
         self.stopped()?;
-        let outputs = Search::ranges("output", ran.outputs)?;
+        let outputs = Looked::at("output", ran.outputs)?;
         if !self.suspicious(&outputs) {
             return Ok(());
         }
-        let inputs = Search::ranges("input", ran.inputs.iter().copied())?;
-        let op = format!("{:?}", ran.op);
-        let verdict = self.verdict(&op, &inputs, &outputs);
-        let report = |origin| {
-            let inside = self.inside.clone();
-            let (inputs, outputs) = (inputs.clone(), outputs.clone());
-            Rc::new(NonFiniteReport { op: op.clone(), origin, location: ran.location, inside, inputs, outputs })
-        };
-        match verdict {
-            Verdict::Fine => Ok(()),
-            Verdict::Made => self.stop(report(Origin::Operation)),
-            Verdict::Spread { nan: true } => self.stop(report(Origin::Given)),
-            Verdict::Spread { nan: false } => {
-                let source = self.source(ran.inputs.iter().copied()).unwrap_or_else(|| report(Origin::Given));
-                if ran.outputs.iter().zip(&outputs).any(|(t, r)| t.numel() == 1 && r.infinite > 0) {
-                    return self.stop(source);
-                }
-                self.note(ran.outputs, &source);
-                Ok(())
-            }
+        let inputs = Looked::at("input", ran.inputs.iter().copied())?;
+        let source = self.source(ran.inputs.iter().copied(), &inputs);
+        let single = ran.outputs.iter().zip(&outputs.ranges).any(|(t, r)| t.numel() == 1 && r.infinite > 0);
+        let (op, location, flow) = (format!("{:?}", ran.op), ran.location, ran.flow);
+        let suspect = Suspect { op, location, flow, origin: Origin::Operation };
+        let (report, ends) = self.judge(suspect, inputs, outputs, source);
+        if ends || single {
+            return self.stop(report);
         }
+        self.note(ran.outputs, &report);
+        Ok(())
     }
 
     pub(super) fn before_write(
@@ -247,48 +312,61 @@ impl Search {
         read: &[&Tensor],
     ) -> Result<Box<Written>> {
         self.stopped()?;
-        let before = Search::ranges("before, tensor", written.iter().copied())?;
-        let inputs = Search::ranges("operand", read.iter().copied())?;
-        let source = self.source(read.iter().chain(written).copied());
-        Ok(Box::new(Written { op, location, before, inputs, source }))
+        let before = Looked::at("before, tensor", written.iter().copied())?;
+        let inputs = Looked::at("operand", read.iter().copied())?;
+        let sources = [self.source(written.iter().copied(), &before), self.source(read.iter().copied(), &inputs)];
+        Ok(Box::new(Written { op, location, before, inputs, sources }))
     }
 
     pub(super) fn after_write(&mut self, before: Written, written: &[&Tensor]) {
         // A tensor that cannot be read now cannot be judged; whoever reads it next gets that error.
-        let Ok(outputs) = Search::ranges("after, tensor", written.iter().copied()) else { return };
+        let Ok(outputs) = Looked::at("after, tensor", written.iter().copied()) else { return };
         if !self.suspicious(&outputs) {
             return;
         }
-        let Written { op, location, before, inputs, source } = before;
-        // What is overwritten whole says nothing about what it becomes.
-        let replaces = matches!(op, "copy_" | "fill_");
-        let inputs: Vec<ValueRange> = if replaces { inputs } else { inputs.into_iter().chain(before).collect() };
-        let verdict = self.verdict(op, &inputs, &outputs);
-        let report = |origin| {
-            let (inside, op) = (self.inside.clone(), op.to_owned());
-            Rc::new(NonFiniteReport { op, origin, location, inside, inputs: inputs.clone(), outputs: outputs.clone() })
-        };
-        match verdict {
-            Verdict::Fine => {}
-            Verdict::Made => self.found = Some(report(Origin::Write)),
-            Verdict::Spread { nan: true } => self.found = Some(report(Origin::Given)),
-            Verdict::Spread { nan: false } => {
-                let source = source.unwrap_or_else(|| report(Origin::Given));
-                self.note(written.iter().copied(), &source);
-            }
+        let Written { op, location, before, mut inputs, sources: [old, read] } = before;
+        let flow = Flow::of_write(op);
+        // What is overwritten says nothing about what it becomes.
+        let old = if let Flow::Moves = flow { None } else { old };
+        if !matches!(flow, Flow::Moves) {
+            inputs.append(before);
+        }
+        let suspect = Suspect { op: op.to_owned(), location, flow, origin: Origin::Write };
+        let (report, ends) = self.judge(suspect, inputs, outputs, read.or(old));
+        if ends {
+            self.found = Some(report);
+        } else {
+            self.note(written.iter().copied(), &report);
         }
     }
 
-    pub(super) fn complete(&mut self, node: &Node, grads: &[Option<Tensor>], given: bool) -> Result<()> {
+    /// The gradients of a node's outputs are complete; some of them are `seeds`, or have those in them.
+    pub(super) fn complete(&mut self, node: &Node, grads: &[Option<Tensor>], seeds: &[Seed]) -> Result<()> {
         self.stopped()?;
-        let outputs = gradients("output", grads)?;
+        let outputs = Looked::gradients("output", grads)?;
         if !self.suspicious(&outputs) {
             return Ok(());
         }
-        let (origin, op) = (if given { Origin::Given } else { Origin::Sum }, name(node));
-        let (inputs, outputs) = if given { (outputs, vec![]) } else { (vec![], outputs) };
-        let inside = self.inside.clone();
-        self.stop(Rc::new(NonFiniteReport { op, origin, location: node.location, inside, inputs, outputs }))
+        let mut looked = outputs.marks.iter().zip(&outputs.ranges);
+        for output in (0..grads.len()).filter(|&i| grads[i].is_some()) {
+            let Some((marks, range)) = looked.next() else { break };
+            let seeds = seeds.iter().filter(|s| (s.0, s.1) == (node.seq, output)).map(|s| s.2.clone());
+            let given = Looked { ranges: vec![], marks: seeds.collect() };
+            let sum = Looked { ranges: vec![range.clone()], marks: vec![marks.clone()] };
+            if !self.suspicious(&sum) {
+                continue;
+            }
+            let flow = Flow::InPlace(Mark::Finite);
+            let suspect = Suspect { op: name(node), location: node.location, flow, origin: Origin::Sum };
+            let (report, _) = self.judge(suspect, given, sum, None);
+            if report.origin != Origin::Given {
+                return self.stop(report);
+            }
+            let mut report = (*report).clone();
+            report.inputs = std::mem::take(&mut report.outputs);
+            return self.stop(Rc::new(report));
+        }
+        Ok(())
     }
 
     pub(super) fn gradients(
@@ -298,54 +376,38 @@ impl Search {
         found: &[Option<Tensor>],
     ) -> Result<()> {
         self.stopped()?;
-        let outputs = gradients("input", found)?;
+        let outputs = Looked::gradients("input", found)?;
         if !self.suspicious(&outputs) {
             return Ok(());
         }
-        let (mut inputs, mut kept) = (vec![], vec![]);
-        for i in 0..ctx.input_count() {
-            // Not every value is kept.
-            if let Ok(t) = ctx.input(i) {
-                inputs.push(ValueRange::of(format!("input {i}"), &t)?);
+        let (mut inputs, mut kept) = (Looked::default(), vec![]);
+        // Not every value is kept.
+        let values = (0..ctx.input_count()).map(|i| (format!("input {i}"), ctx.input(i)));
+        for (name, t) in values.chain((0..grads.len()).map(|i| (format!("output {i}"), ctx.output(i)))) {
+            if let Ok(t) = t {
+                inputs.push(name, &t)?;
                 kept.push(t);
             }
         }
-        for i in 0..grads.len() {
-            if let Ok(t) = ctx.output(i) {
-                inputs.push(ValueRange::of(format!("output {i}"), &t)?);
-                kept.push(t);
-            }
-        }
-        inputs.extend(gradients("output", grads)?);
-        kept.extend(grads.iter().flatten().cloned());
-        let op = name(ctx.node);
-        let verdict = self.verdict(&op, &inputs, &outputs);
-        let origin = if let Verdict::Made = verdict { Origin::Gradient } else { Origin::Given };
-        let (location, inside) = (ctx.node.location, self.inside.clone());
-        let report = Rc::new(NonFiniteReport { op, origin, location, inside, inputs, outputs });
-        match verdict {
-            Verdict::Fine => Ok(()),
-            Verdict::Spread { nan: false } => {
-                let source = self.source(&kept).unwrap_or(report);
-                self.stop(source)
-            }
-            _ => self.stop(report),
-        }
+        let source = self.source(&kept, &inputs);
+        inputs.append(Looked::gradients("output", grads)?);
+        let (op, location, flow) = (name(ctx.node), ctx.node.location, Flow::of_gradient(ctx.node));
+        let suspect = Suspect { op, location, flow, origin: Origin::Gradient };
+        let (report, _) = self.judge(suspect, inputs, outputs, source);
+        self.stop(report)
     }
 }
 
-fn gradients(of: &str, grads: &[Option<Tensor>]) -> Result<Vec<ValueRange>> {
-    let some = grads.iter().enumerate().filter_map(|(i, g)| Some((i, g.as_ref()?)));
-    some.map(|(i, g)| ValueRange::of(format!("gradient of {of} {i}"), g)).collect()
+/// A gradient that the user gave, by the number of its node and the output.
+pub(super) type Seed = (u64, usize, Marks);
+
+pub(super) fn seeds(roots: &[(Edge, Tensor)]) -> Result<Vec<Seed>> {
+    let seed = |(edge, t): &(Edge, Tensor)| Ok((edge.node.seq, edge.output, ValueRange::of(String::new(), t)?.1));
+    roots.iter().map(seed).collect()
 }
 
 fn name(node: &Node) -> String {
     node.op().map_or_else(|| "leaf".to_owned(), |op| format!("{op:?}"))
-}
-
-/// Whether one of these words is among those that an operation prints: its name and its parameters.
-fn has_parameter(op: &str, words: &[&str]) -> bool {
-    op.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| words.contains(&word))
 }
 
 #[cold]

@@ -12,11 +12,12 @@ use gradus_backend::Result;
 
 use super::explain::Paths;
 use super::mode::{GradModeGuard, NOTE_ACCESS, OBSERVE, is_grad_enabled, is_inference, is_set, no_grad, set};
-use super::node::Node;
-use super::nonfinite::{Search, Written};
+use super::node::{Edge, Node};
+use super::nonfinite::{self, Search, Seed, Written};
 use super::saved::Context;
+use super::spread::Flow;
 use crate::Tensor;
-use crate::ops::Op;
+use crate::ops::{Op, Operation};
 
 pub(super) enum Observer {
     NonFinite(Search),
@@ -30,6 +31,7 @@ pub(super) struct Ran<'a> {
     pub(super) location: &'static Location<'static>,
     pub(super) inputs: &'a [&'a Tensor],
     pub(super) outputs: &'a [Tensor],
+    pub(super) flow: Flow,
     /// For each output whether it carries a gradient.
     pub(super) carries: &'a dyn Fn(usize) -> bool,
     pub(super) mode: Mode,
@@ -82,15 +84,34 @@ fn tell<R>(f: impl FnOnce(&mut Observer) -> R) -> Option<R> {
 /// An operation ran. An error ends it.
 #[cold]
 #[track_caller]
+pub(crate) fn ran_operation<O: Operation + Into<Op>>(op: &O, inputs: &[&Tensor], outputs: &[Tensor]) -> Result<()> {
+    let carries = |i: usize| outputs.get(i).is_some_and(|t| t.dtype().is_float() && op.differentiable(i));
+    told(op, Flow::of(&op.clone().into()), inputs, outputs, &carries)
+}
+
+/// Another operation ran, whose results are elements of its inputs, or integers. An error ends it.
+#[cold]
+#[track_caller]
 pub(crate) fn ran(
     op: &dyn fmt::Debug,
     inputs: &[&Tensor],
     outputs: &[Tensor],
     carries: &dyn Fn(usize) -> bool,
 ) -> Result<()> {
+    told(op, Flow::Moves, inputs, outputs, carries)
+}
+
+#[track_caller]
+fn told(
+    op: &dyn fmt::Debug,
+    flow: Flow,
+    inputs: &[&Tensor],
+    outputs: &[Tensor],
+    carries: &dyn Fn(usize) -> bool,
+) -> Result<()> {
     let (location, region) = (Location::caller(), is_set(NOTE_ACCESS));
     let mode = Mode { recording: is_grad_enabled(), inference: is_inference() };
-    let ran = Ran { op, location, inputs, outputs, carries, mode };
+    let ran = Ran { op, location, inputs, outputs, flow, carries, mode };
     let told = tell(|o| match o {
         Observer::NonFinite(search) => search.ran(&ran),
         Observer::Paths(paths) => {
@@ -131,14 +152,26 @@ pub(crate) fn after_write(before: Box<Written>, written: &[&Tensor]) {
 
 /// A backward pass that is observed. What the engine itself computes is not.
 pub(super) struct Pass {
+    /// What the user gave, by the number of the node and the output.
+    seeds: Vec<Seed>,
     _quiet: GradModeGuard,
 }
 
 impl Pass {
     /// `None` if nobody looks.
     #[inline]
-    pub(super) fn begin() -> Option<Pass> {
-        is_set(OBSERVE).then(|| Pass { _quiet: set(OBSERVE, false) })
+    pub(super) fn begin(roots: &[(Edge, Tensor)]) -> Result<Option<Pass>> {
+        if is_set(OBSERVE) { Pass::observed(roots).map(Some) } else { Ok(None) }
+    }
+
+    #[cold]
+    fn observed(roots: &[(Edge, Tensor)]) -> Result<Pass> {
+        let _quiet = set(OBSERVE, false);
+        let seeds = tell(|o| match o {
+            Observer::NonFinite(_) => nonfinite::seeds(roots),
+            Observer::Paths(_) => Ok(vec![]),
+        });
+        Ok(Pass { seeds: seeds.unwrap_or(Ok(vec![]))?, _quiet })
     }
 
     /// Code of the user runs: a hook of this node, its own gradient, or the region of a checkpoint.
@@ -153,10 +186,10 @@ impl Pass {
         matches!(node.op, Some(Op::Rule(_))).then(|| self.user_code(node))
     }
 
-    /// The gradients of a node's outputs are complete. At a root they are those that the user gave.
-    pub(super) fn complete(&self, node: &Node, grads: &[Option<Tensor>], root: bool) -> Result<()> {
+    /// The gradients of a node's outputs are complete.
+    pub(super) fn complete(&self, node: &Node, grads: &[Option<Tensor>]) -> Result<()> {
         let told = tell(|o| match o {
-            Observer::NonFinite(search) => search.complete(node, grads, root),
+            Observer::NonFinite(search) => search.complete(node, grads, &self.seeds),
             Observer::Paths(paths) => {
                 paths.complete(node, grads);
                 Ok(())

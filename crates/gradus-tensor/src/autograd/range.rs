@@ -4,6 +4,7 @@ use std::fmt;
 
 use gradus_backend::{DType, Element, Result, Shape, bf16, f16};
 
+use super::spread::{Mark, Marks, index};
 use crate::Tensor;
 
 /// Shape, dtype and values of a tensor, as [`NonFiniteReport`](super::NonFiniteReport) reports them.
@@ -29,45 +30,42 @@ pub struct ValueRange {
 }
 
 impl ValueRange {
-    pub(super) fn of(name: String, t: &Tensor) -> Result<Self> {
+    /// The numbers of a tensor, in short and one by one.
+    pub(super) fn of(name: String, t: &Tensor) -> Result<(Self, Marks)> {
         let (shape, dtype) = (t.shape().to_vec(), t.dtype());
+        let mut marks = Marks { shape: shape.clone(), marks: vec![] };
         let mut range = ValueRange { name, shape, dtype, min: None, max: None, nan: 0, infinite: 0, first: None };
         match dtype {
-            DType::F64 => range.look(t.to_vec::<f64>()?),
-            DType::F32 => range.look(t.to_vec::<f32>()?),
-            DType::F16 => range.look(t.to_vec::<f16>()?),
-            DType::BF16 => range.look(t.to_vec::<bf16>()?),
+            DType::F64 => range.look(t.to_vec::<f64>()?, &mut marks),
+            DType::F32 => range.look(t.to_vec::<f32>()?, &mut marks),
+            DType::F16 => range.look(t.to_vec::<f16>()?, &mut marks),
+            DType::BF16 => range.look(t.to_vec::<bf16>()?, &mut marks),
             _ => {}
         }
-        Ok(range)
+        Ok((range, marks))
     }
 
-    fn look<T: Element>(&mut self, values: Vec<T>) {
-        let (mut min, mut max, mut first) = (f64::INFINITY, f64::NEG_INFINITY, None);
+    fn look<T: Element>(&mut self, values: Vec<T>, marks: &mut Marks) {
+        let (mut min, mut max, mut first, count) = (f64::INFINITY, f64::NEG_INFINITY, None, values.len());
         for (i, v) in values.into_iter().enumerate() {
             let v = v.to_scalar().to_f64();
-            if v.is_finite() {
-                min = min.min(v);
-                max = max.max(v);
-                continue;
+            match Mark::of(v) {
+                Mark::Finite => {
+                    min = min.min(v);
+                    max = max.max(v);
+                    continue;
+                }
+                Mark::Nan => self.nan += 1,
+                Mark::Infinite => self.infinite += 1,
             }
             first = first.or(Some(i));
-            if v.is_nan() {
-                self.nan += 1;
-            } else {
-                self.infinite += 1;
-            }
+            marks.marks.resize(count, Mark::Finite);
+            marks.marks[i] = Mark::of(v);
         }
         if min <= max {
             (self.min, self.max) = (Some(min), Some(max));
         }
-        self.first = first.map(|mut i| {
-            let mut index = vec![0; self.shape.len()];
-            for (at, &size) in index.iter_mut().zip(&self.shape).rev() {
-                (*at, i) = (i % size, i / size);
-            }
-            index
-        });
+        self.first = first.map(|i| index(&self.shape, i));
     }
 
     /// The values, for example `0 to 4  1 NaN, the first at [2]`.

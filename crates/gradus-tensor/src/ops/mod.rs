@@ -63,13 +63,14 @@ use gradus_backend::{Backend, DType, Error, ErrorKind, Layout, Result, Shape, Vi
 use smallvec::SmallVec;
 
 pub use crate::autograd::Context;
-use crate::autograd::{Edge, Node, Saved, guards_saved, is_grad_enabled, is_observed, ran};
+use crate::autograd::{Edge, Node, Saved, guards_saved, is_grad_enabled, is_observed, ran_operation};
 use crate::locks::with_read;
 pub use crate::tensor::Spec;
 use crate::{Device, Storage, Tensor};
 
 pub use crate::autograd::Keep;
 pub use attention::{AttentionOptions, Causal};
+pub(crate) use elementwise::Arg;
 pub use elementwise::{Class, Elementwise, Operand};
 pub use gemm::Gemm;
 pub use grid::Indexing;
@@ -241,7 +242,7 @@ pub(crate) fn apply<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Resul
     let versions = if records(inputs) { Some(versions(op.name(), inputs)?) } else { None };
     let mut results = run(device, &specs, inputs, |b, x, y| op.forward(b, x, y))?;
     if is_observed() {
-        observed(&op, inputs, &results)?;
+        ran_operation(&op, inputs, &results)?;
     }
     if let Some(versions) = versions {
         record(op, inputs, &versions, &mut results, specs)?;
@@ -257,18 +258,12 @@ pub(crate) fn apply_one<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> R
     let versions = if records(inputs) { Some(versions(op.name(), inputs)?) } else { None };
     let mut result = run_one(device, &specs[0], inputs, |b, x, y| op.forward(b, x, y))?;
     if is_observed() {
-        observed(&op, inputs, std::slice::from_ref(&result))?;
+        ran_operation(&op, inputs, std::slice::from_ref(&result))?;
     }
     if let Some(versions) = versions {
         record(op, inputs, &versions, std::slice::from_mut(&mut result), specs)?;
     }
     Ok(result)
-}
-
-#[cold]
-#[track_caller]
-fn observed<O: Operation>(op: &O, inputs: &[&Tensor], results: &[Tensor]) -> Result<()> {
-    ran(op, inputs, results, &|i| results.get(i).is_some_and(|t| t.dtype().is_float() && op.differentiable(i)))
 }
 
 /// Whether an operation on these inputs is recorded.

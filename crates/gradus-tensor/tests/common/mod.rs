@@ -22,6 +22,16 @@ pub fn f64s(values: &[f64], shape: &[usize]) -> Tensor {
     Tensor::from_vec(values, shape, &cpu()).unwrap()
 }
 
+/// An f64 vector that requires a gradient.
+pub fn leaf(values: &[f64]) -> Tensor {
+    f64s(values, &[values.len()]).require_grad().unwrap()
+}
+
+/// The elements of an f64 tensor, however it lies.
+pub fn values(t: &Tensor) -> Vec<f64> {
+    t.to_vec().unwrap()
+}
+
 /// An f32 tensor of given values.
 pub fn f32s(values: &[f32], shape: &[usize]) -> Tensor {
     Tensor::from_vec(values, shape, &cpu()).unwrap()
