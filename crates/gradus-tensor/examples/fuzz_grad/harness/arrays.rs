@@ -20,7 +20,7 @@ pub(crate) fn numel(shape: &[usize]) -> usize {
 }
 
 pub(crate) fn fits(shape: &[usize]) -> bool {
-    shape.len() <= DEEPEST && numel(shape) <= LARGEST && !shape.contains(&0)
+    shape.len() <= DEEPEST && numel(shape) <= LARGEST
 }
 
 /// Every index of a shape, in row-major order.
@@ -186,7 +186,7 @@ pub(crate) fn compute(t: &mut Tape, s: &Statement, x: &[Array]) -> Option<Array>
         RmsNorm => x.len().min(2),
         _ => 1,
     };
-    if x.len() != wanted {
+    if x.len() != wanted || x.iter().any(|x| x.ids.is_empty()) && !takes_nothing(s.name) {
         return None;
     }
     let found = match s.name {
@@ -360,6 +360,34 @@ pub(crate) fn compute(t: &mut Tape, s: &Statement, x: &[Array]) -> Option<Array>
         _ => return None,
     };
     fits(&found.shape).then_some(found)
+}
+
+/// What the mask leaves, divided by the probability that it does.
+pub(crate) fn dropout(t: &mut Tape, x: &Array, mask: &[bool], p: f64) -> Array {
+    let one = |(&a, &stays)| if stays { t.scaled(a, 1.0 / (1.0 - p)) } else { t.constant(0.0) };
+    Array { shape: x.shape.clone(), ids: x.ids.iter().zip(mask).map(one).collect() }
+}
+
+/// Whether the operation has a meaning for tensors without elements that needs no convention.
+fn takes_nothing(name: Name) -> bool {
+    use Name::*;
+    !matches!(
+        name,
+        Mean | Max
+            | Min
+            | LogSumExp
+            | Var
+            | Softmax
+            | LogSoftmax
+            | LayerNorm
+            | RmsNorm
+            | Attention
+            | CrossEntropy
+            | Gather
+            | IndexSelect
+            | ScatterAdd
+            | IndexAdd
+    )
 }
 
 fn running(row: &[Id], mut f: impl FnMut(Id, Id) -> Id) -> Vec<Id> {

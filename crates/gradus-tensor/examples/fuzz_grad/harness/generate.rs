@@ -1,22 +1,28 @@
 //! Random programs. Each is a function of a seed and a number; the reference runs along, so that what is made fits.
 
 use super::arrays::numel;
+use super::passes::{Expected, Ground};
 use super::program::{Name, Program, Random, Slot, Statement};
-use super::reference::{Handle, Outcome, Reference};
-use super::tables::{BINARY, REDUCE, ROWS, SCALARS, SHAPES, UNARY, VIEWS};
+use super::reference::{Freed, Handle, Outcome, Reference};
+use super::tables::{BINARY, MODES, REDUCE, ROWS, SCALARS, SHAPES, UNARY, VIEWS};
 
 /// Program number `index` of a run.
 pub(crate) fn program(seed: u64, index: u64) -> Program {
     let mut random = Random::new(seed ^ index.wrapping_mul(0xd134_2543_de82_ef95));
     random.next();
-    let mut maker = Maker { random, reference: Reference::new(), next: 1, statements: vec![], inside: false };
+    let mut maker =
+        Maker { random, reference: Reference::new(), next: 1, statements: vec![], inside: false, compared: false };
     let twice = maker.random.chance(3);
     maker.start();
     let count = 4 + maker.random.below(12);
-    for _ in 0..count {
-        maker.anything();
+    let rest = |maker: &mut Maker| {
+        (0..count).for_each(|_| maker.anything());
+        maker.finish();
+    };
+    match maker.random.pick(MODES) {
+        Some(name) if maker.random.chance(12) => maker.block(name, rest),
+        _ => rest(&mut maker),
     }
-    maker.finish();
     Program { statements: maker.statements, twice }
 }
 
@@ -28,6 +34,8 @@ pub(crate) struct Maker {
     pub(crate) statements: Vec<Statement>,
     /// Whether a region is being made.
     pub(crate) inside: bool,
+    /// Whether a pass gives a gradient that is not 0, and no error.
+    pub(crate) compared: bool,
 }
 
 impl Maker {
@@ -56,13 +64,12 @@ impl Maker {
                     self.reference.write(&s);
                     true
                 }
-                Outcome::Refuse => self.random.chance(15),
+                Outcome::Refuse(_) => self.random.chance(15),
                 _ => false,
             },
             name if name.is_pass() => match self.reference.expect(&s) {
                 Some(expected) => {
-                    let tracked = vec![s.name == Name::GradCreate; s.outs.len()];
-                    self.reference.passed(&s, expected, &tracked);
+                    self.passed(&s, expected);
                     true
                 }
                 None => false,
@@ -88,6 +95,18 @@ impl Maker {
             self.statements.push(s);
         }
         done
+    }
+
+    /// A pass as it will come out: with an error where there is ground for one.
+    fn passed(&mut self, s: &Statement, e: Expected) {
+        if e.ground != Ground::None || e.freed == Freed::Yes {
+            return self.reference.failed(s, &e);
+        }
+        let nonzero = e.gradients.iter().flatten().flatten().any(|&v| v != 0.0);
+        self.compared |= e.freed == Freed::No && !e.ambiguous && nonzero;
+        let none = vec![false; s.outs.len()];
+        let tracked = if s.name == Name::GradCreate { self.reference.moving(&e) } else { none };
+        self.reference.passed(s, e, &tracked);
     }
 
     pub(crate) fn live(&self, wanted: impl Fn(&Handle) -> bool) -> Vec<Slot> {
@@ -116,7 +135,7 @@ impl Maker {
         self.reference.handle(slot).map(|h| h.shape.clone()).unwrap_or_default()
     }
 
-    fn seed(&mut self) -> i64 {
+    pub(crate) fn seed(&mut self) -> i64 {
         self.random.below(100) as i64
     }
 
@@ -137,8 +156,9 @@ impl Maker {
         }
     }
 
-    fn anything(&mut self) {
-        match self.random.below(100) {
+    pub(crate) fn anything(&mut self) {
+        match self.random.below(104) {
+            100.. => self.guarded(),
             0..=47 => self.operation(),
             48..=60 => self.view(),
             61..=78 => self.overwrite(),
@@ -164,7 +184,7 @@ impl Maker {
     }
 
     /// Whether a function is far from its poles and kinks there.
-    fn in_domain(&self, name: Name, of: &[Slot]) -> bool {
+    pub(crate) fn in_domain(&self, name: Name, of: &[Slot]) -> bool {
         let numbers = |i: usize| {
             of.get(i).and_then(|&s| self.reference.handle(s)).map(|h| self.reference.numbers(h)).unwrap_or_default()
         };
@@ -192,6 +212,7 @@ impl Maker {
                     let value = self.random.pick(SCALARS).unwrap_or(4);
                     let numbers = match name {
                         Name::Scale | Name::Shift => vec![value],
+                        Name::Dropout => vec![seed, 1 + seed % 7],
                         Name::Clamp => vec![-7, 9],
                         Name::MaskedFill => vec![1 + self.random.below(4094) as i64, value],
                         _ => vec![],
@@ -259,7 +280,8 @@ impl Maker {
             let numbers: Vec<i64> = match name {
                 Name::Slice => {
                     let start = self.random.below(size);
-                    let end = start + 1 + self.random.below(size - start);
+                    let least = usize::from(!self.random.chance(2));
+                    let end = (start + least + self.random.below(size.saturating_sub(start))).min(size);
                     let step = 1 + self.random.below(2);
                     vec![axis as i64, start as i64, end as i64, step as i64]
                 }

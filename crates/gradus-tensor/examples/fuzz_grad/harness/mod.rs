@@ -3,12 +3,14 @@
 //! `program` is what a program is, `text` how it is written; `generate` and `trouble` make random ones, `shrink` small
 //! ones. `reference` with `effects` and `passes` is one side, over `scalar` and `arrays`; `subject` the other; `run` is the
 //! judge, and `counts` says what was tried.
-#![allow(dead_code, unused_imports, clippy::print_stdout)] // the command and the test each use a part
+#![allow(clippy::print_stdout)] // the trace of a program
 
 mod arrays;
 mod counts;
 mod effects;
 mod generate;
+mod keeps;
+mod modes;
 mod passes;
 mod program;
 mod reference;
@@ -24,8 +26,8 @@ mod views;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-pub(crate) use counts::{Counts, Feature};
-pub(crate) use run::{Failure, Options};
+pub(crate) use counts::Counts;
+pub(crate) use run::{Failure, Options, Planted};
 
 /// A program that failed, made small.
 #[derive(Debug)]
@@ -49,7 +51,7 @@ pub(crate) fn fuzz(seed: u64, count: u64, threads: usize, failures: usize, optio
                 break;
             }
             for index in start..count.min(start + 64) {
-                match run::run(&generate::program(seed, index), options) {
+                match generated(seed, index).and_then(|program| run::run(&program, options)) {
                     Ok(one) => counts.merge(&one),
                     Err(_) => {
                         let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
@@ -73,24 +75,33 @@ pub(crate) fn fuzz(seed: u64, count: u64, threads: usize, failures: usize, optio
     (counts, failed.into_iter().take(failures).map(|index| found(seed, index, options)).collect())
 }
 
+/// Program number `index`; that none can be made is a failure, too.
+fn generated(seed: u64, index: u64) -> Result<program::Program, Failure> {
+    let made = std::panic::catch_unwind(|| generate::program(seed, index));
+    made.map_err(|_| Failure::new("panic", "the program could not be made: the reference panicked"))
+}
+
 /// The failure of program `index`, made small.
 fn found(seed: u64, index: u64, options: Options) -> Found {
-    let program = generate::program(seed, index);
+    let program = match generated(seed, index) {
+        Ok(program) => program,
+        Err(failure) => return Found { index, line: String::new(), failure },
+    };
     match run::run(&program, options) {
         Err(failure) => {
             let (program, failure) = shrink::shrink(&program, &failure, options);
             Found { index, line: program.to_string(), failure }
         }
         Ok(_) => {
-            let message = "it failed once and not when run again".to_string();
-            Found { index, line: program.to_string(), failure: Failure { kind: "unsteady", message } }
+            let failure = Failure::new("unsteady", "it failed once and not when run again");
+            Found { index, line: program.to_string(), failure }
         }
     }
 }
 
 /// Runs the program that is written so.
 pub(crate) fn one(line: &str, options: Options) -> Result<Counts, Failure> {
-    let program = parse(line).map_err(|message| Failure { kind: "unreadable", message })?;
+    let program = parse(line).map_err(|message| Failure::new("unreadable", message))?;
     let counts = run::run(&program, options)?;
     let mut total = Counts::default();
     total.merge(&counts);

@@ -1,7 +1,8 @@
 //! Hooks and gradients of the reference: which numbers must come, and which errors may.
 
+use super::modes::{Guard, Need, Writes};
 use super::program::{NONE, Name, Slot, Statement};
-use super::reference::{Freed, Handle, Kind, Outcome, Reference};
+use super::reference::{Freed, Handle, Kind, Outcome, Read, Reference};
 use super::scalar::{Bend, Bends, Id};
 
 /// A registered hook.
@@ -38,10 +39,14 @@ pub(crate) struct Expected {
     /// Whether nodes that the pass needs were freed.
     pub(crate) freed: Freed,
     pub(crate) ground: Ground,
+    /// Whether a value that it needs was overwritten, and is there all the same.
+    pub(crate) spared: bool,
+    /// Whether an input of a strict node was overwritten.
+    pub(crate) strict: bool,
     /// Whether the numbers depend on a choice, see [`Reference::ambiguous`].
     pub(crate) ambiguous: bool,
     /// The nodes that run, and whether certainly.
-    ran: Vec<(usize, bool)>,
+    pub(crate) ran: Vec<(usize, bool)>,
     seeds: Vec<Slot>,
 }
 
@@ -116,8 +121,11 @@ impl Reference {
         let inputs: Vec<Handle> = slots.iter().filter_map(|&i| self.handle(i).cloned()).collect();
         let create = s.name == Name::GradCreate;
         let (ran, freed) = self.nodes_that_run(s, &roots, &inputs);
-        let reads = ran.iter().flat_map(|r| &self.nodes[r.0].reads).filter(|r| r.needed);
-        let reads = reads.map(|r| (r.storage, &r.at, r.stamp));
+        let reads = ran.iter().flat_map(|r| &self.nodes[r.0].reads);
+        let copied = reads.clone().filter(|r| r.need == Need::Copy);
+        let spared = copied.filter(|r| self.touched(r.storage, &r.at, r.stamp) == Some(true)).count() > 0;
+        let reads = reads.filter(|r| r.need.matters()).map(|r| (r.storage, &r.at, r.stamp));
+        let strict = ran.iter().any(|&(n, certain)| certain && self.breaks_strict(n));
         // A root that holds other numbers by now is refused, too.
         let roots_read = roots.iter().filter(|r| self.is_stale(&r.0)).map(|r| (r.0.storage, &r.0.at, r.0.stamp));
         let ground = reads.chain(roots_read).map(|(storage, at, stamp)| match self.touched(storage, at, stamp) {
@@ -159,7 +167,7 @@ impl Reference {
         }
         let shapes = inputs.into_iter().map(|h| h.shape).collect();
         let seeds = roots.iter().map(|r| r.1).collect();
-        Some(Expected { gradients, ids, inputs: slots, shapes, freed, ground, ambiguous, ran, seeds })
+        Some(Expected { gradients, ids, inputs: slots, shapes, freed, ground, spared, strict, ambiguous, ran, seeds })
     }
 
     /// The first gradient of softmax, `y (g - sum(g y))`, can be differentiated as it stands, by `y` and then on to `x`, or
@@ -220,6 +228,25 @@ impl Reference {
         (ran, freed)
     }
 
+    /// Whether an input of a strict operation was overwritten that is still there.
+    fn breaks_strict(&self, n: usize) -> bool {
+        let there = |storage| self.handles.iter().flatten().any(|h| h.storage == storage);
+        let broken = |r: &Read| self.touched(r.storage, &r.at, r.stamp) == Some(true) && there(r.storage);
+        let node = &self.nodes[n];
+        node.kind == Kind::Operation && node.reads.iter().any(|r| r.need == Need::Strict && broken(r))
+    }
+
+    /// Which gradients of a pass a leaf still has an influence on: if it is recorded, these must be tracked.
+    pub(crate) fn moving(&self, e: &Expected) -> Vec<bool> {
+        let one = |ids: &Option<Vec<Id>>| ids.iter().flatten().any(|&id| self.tape.moves(id));
+        e.ids.iter().map(one).collect()
+    }
+
+    /// Whether a pass goes through what another one recorded.
+    pub(crate) fn goes_through_a_pass(&self, e: &Expected) -> bool {
+        e.ran.iter().any(|r| self.nodes[r.0].kind == Kind::Pass)
+    }
+
     /// The pass gave gradients; `tracked` says which of them the library tracks.
     pub(crate) fn passed(&mut self, s: &Statement, e: Expected, tracked: &[bool]) {
         if matches!(s.name, Name::Grad | Name::Backward) {
@@ -235,8 +262,15 @@ impl Reference {
             inputs.sort_unstable();
             inputs.dedup();
             let mut reads: Vec<_> = e.ran.iter().flat_map(|r| self.nodes[r.0].reads.clone()).collect();
-            reads.extend(seeds.iter().map(|h| self.noted(h, true)));
-            reads.iter_mut().for_each(|r| (r.needed, r.stamp) = (true, self.clock));
+            reads.extend(seeds.iter().map(|h| self.noted(h)));
+            // A region that runs again, and other threads, have switches of their own.
+            let plain = e.ran.iter().all(|r| self.nodes[r.0].kind == Kind::Operation) && s.number(1) < 2;
+            let need = if plain && self.keeps_copies() && !self.mode.strict { Need::Copy } else { Need::Yes };
+            let least = if self.mode.writes == Writes::Checked { Guard::Never } else { Guard::Maybe };
+            for r in &mut reads {
+                let guard = if r.guard == Guard::Never { least } else { Guard::Maybe };
+                (r.need, r.guard, r.stamp) = (need, guard, self.clock);
+            }
             self.record(inputs, reads, Kind::Pass)
         });
         for (i, &out) in s.outs.iter().enumerate() {
@@ -245,9 +279,9 @@ impl Reference {
             let mut h = self.constant(shape, e.gradients[i].clone().unwrap_or_else(zeros));
             let tracked = tracked.get(i).copied().unwrap_or(false);
             let ids = match &e.ids[i] {
+                _ if !tracked => None,
                 Some(ids) => Some(ids.clone()),
-                None if tracked => Some(h.at.iter().map(|_| self.tape.constant(0.0)).collect()),
-                None => None,
+                None => Some(h.at.iter().map(|_| self.tape.constant(0.0)).collect()),
             };
             if let (Some(whole), Some(ids)) = (whole, ids) {
                 let node = self.record(vec![whole], vec![], Kind::Operation);

@@ -42,6 +42,8 @@ names! {
     Neg "neg", Sin "sin", Cos "cos", Tanh "tanh", Exp "exp", Sigmoid "sigmoid", Square "square", Silu "silu",
     Softplus "softplus", Relu "relu", Abs "abs", Sqrt "sqrt", Log "log", Recip "recip", Cube "cube",
     Scale "scale", Shift "shift", Clamp "clamp", MaskedFill "masked_fill", Fused1 "fused1",
+    // Numbers: seed, probability. In a region the numbers come from the region's generator, whose seed is its number.
+    Dropout "dropout",
     // Of several, elementwise.
     Add "add", Sub "sub", Mul "mul", Div "div", Maximum "maximum", Minimum "minimum", Pow "pow",
     SiluMul "silu_mul", Fused2 "fused2", Fused3 "fused3",
@@ -60,10 +62,14 @@ names! {
     Copy "copy", Detach "detach", Require "require",
     // Writes in place.
     FillIn "fill_", AddIn "add_", SubIn "sub_", MulIn "mul_", CopyIn "copy_", ClampIn "clamp_", ScaleIn "scale_",
+    // Numbers: a seed for the index on the first axis, its length, whether to add.
+    IndexPutIn "index_put_",
     // Hooks on the gradient of a tensor (numbers: 0 observe, 1 scale, 2 tanh; the factor), on its node before and after.
     Hook "hook", Before "prehook", After "posthook", Unhook "unhook",
     // Blocks.
-    NoGrad "nograd", Checkpoint "ckpt",
+    NoGrad "nograd", Packed "packed", AllowMutation "allow_mutation", StrictInplace "strict_inplace",
+    Strict "strict",
+    Checkpoint "ckpt",
     // Gradients: root, seed or none, ..., inputs. Numbers: how many roots, on how many threads at once.
     Grad "grad", GradRetain "grad_retain", GradCreate "grad_create",
     // Of one scalar for all leaves.
@@ -79,10 +85,21 @@ impl Name {
         matches!(self, Slice | Select | Transpose | Reshape | Expand | Flip | Diagonal | Squeeze | Unsqueeze | Windows)
     }
 
+    /// Whether it is a block under a switch of the thread.
+    pub(crate) fn is_mode(self) -> bool {
+        matches!(self, Name::NoGrad | Name::Packed | Name::AllowMutation | Name::StrictInplace | Name::Strict)
+    }
+
     /// Whether it writes in place.
     pub(crate) fn is_write(self) -> bool {
         use Name::*;
-        matches!(self, FillIn | AddIn | SubIn | MulIn | CopyIn | ClampIn | ScaleIn)
+        matches!(self, FillIn | AddIn | SubIn | MulIn | CopyIn | ClampIn | ScaleIn | IndexPutIn)
+    }
+
+    /// Whether it writes what it reads from another tensor.
+    pub(crate) fn reads_another(self) -> bool {
+        use Name::*;
+        matches!(self, AddIn | SubIn | MulIn | CopyIn | IndexPutIn)
     }
 
     /// Whether it takes gradients.

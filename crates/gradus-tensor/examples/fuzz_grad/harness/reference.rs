@@ -7,10 +7,15 @@
 
 use std::rc::Rc;
 
-use super::arrays::{Array, compute, fits, numel};
+use gradus_tensor::Generator;
+
+use super::arrays::{Array, compute, dropout, fits, numel};
+use super::keeps::{ends_in_a_view, keeps_input, keeps_output};
+use super::modes::{Guard, Mode, Need, Writes};
 use super::passes::Hooked;
 use super::program::{Name, Slot, Statement, values};
 use super::scalar::{Id, Tape};
+use super::subject::mask;
 use super::views::{is_strided, view};
 
 /// Numbers of the memory, and the writes to them.
@@ -53,7 +58,8 @@ pub(crate) struct Read {
     pub(crate) storage: usize,
     pub(crate) at: Rc<[usize]>,
     pub(crate) stamp: u32,
-    pub(crate) needed: bool,
+    pub(crate) need: Need,
+    pub(crate) guard: Guard,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -90,8 +96,8 @@ pub(crate) enum Kind {
 pub(crate) enum Outcome {
     /// Operands are missing or do not fit: it is left out.
     Skip,
-    /// A typed error.
-    Refuse,
+    /// An error with this in its message.
+    Refuse(&'static str),
     /// Its tensors are there; `may_refuse` if it used one that was overwritten.
     Done { may_refuse: bool },
     /// The region ran with this body; `refuse` if it wrote into what outlives it.
@@ -118,8 +124,10 @@ pub(crate) struct Reference {
     pub(crate) nodes: Vec<Recorded>,
     pub(crate) hooks: Vec<Hooked>,
     pub(crate) clock: u32,
-    pub(crate) recording: bool,
+    pub(crate) mode: Mode,
     pub(crate) regions: Vec<Region>,
+    /// Where the random numbers of the region under way come from.
+    pub(crate) generator: Option<Generator>,
     pub(crate) may_refuse: bool,
 }
 
@@ -132,8 +140,9 @@ impl Reference {
             nodes: vec![],
             hooks: vec![],
             clock: 0,
-            recording: true,
+            mode: Mode::PLAIN,
             regions: vec![],
+            generator: None,
             may_refuse: false,
         }
     }
@@ -207,7 +216,7 @@ impl Reference {
 
     /// That the bytes of a tensor were read.
     pub(crate) fn note(&mut self, h: &Handle) {
-        let read = self.noted(h, true);
+        let read = self.noted(h);
         let tracked = h.node.filter(|_| h.tracked);
         for region in &mut self.regions {
             if h.storage < region.storages {
@@ -217,8 +226,10 @@ impl Reference {
         }
     }
 
-    pub(crate) fn noted(&self, h: &Handle, needed: bool) -> Read {
-        Read { storage: h.storage, at: h.at.clone(), stamp: self.clock, needed }
+    pub(crate) fn noted(&self, h: &Handle) -> Read {
+        // What is read again where it is cannot be copied: a write is refused under either switch.
+        let guard = if self.mode.writes == Writes::Checked { Guard::Never } else { Guard::Maybe };
+        Read { storage: h.storage, at: h.at.clone(), stamp: self.clock, need: Need::Yes, guard }
     }
 
     /// New memory with these numbers.
@@ -234,6 +245,35 @@ impl Reference {
         let (storage, stamp) = (self.allocate(numbers), self.clock);
         let shape = shape.to_vec();
         Handle { shape, storage, at, ids: None, stamp, tracked: false, origin: Origin::Computed, node: None }
+    }
+
+    /// The tensor, which shares its memory with nothing, lies there as the library chose: its elements at these places.
+    pub(crate) fn lay_out(&mut self, slot: Slot, places: impl Iterator<Item = usize>) {
+        let places: Vec<usize> = places.collect();
+        let Some(h) = self.handle(slot) else { return };
+        let (storage, at) = (h.storage, h.at.clone());
+        let alone = self.handles.iter().flatten().filter(|h| h.storage == storage).count() == 1;
+        let own = alone && at.iter().enumerate().all(|(n, &p)| n == p);
+        let mut sorted = places.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        if !own || sorted.len() != at.len() || at.is_empty() {
+            return;
+        }
+        let old = self.storages[storage].clone();
+        let span = sorted.last().map_or(0, |&p| p + 1);
+        self.storages[storage].numbers = vec![0.0; span];
+        self.storages[storage].written = vec![0; span];
+        for (n, &p) in places.iter().enumerate() {
+            self.storages[storage].numbers[p] = old.numbers[n];
+            self.storages[storage].written[p] = old.written[n];
+        }
+        let places: Rc<[usize]> = places.into();
+        let noted = self.nodes.last_mut().into_iter().flat_map(|n| &mut n.reads);
+        noted.filter(|r| r.storage == storage).for_each(|r| r.at = places.clone());
+        if let Some(Some(h)) = self.handles.get_mut(slot as usize) {
+            h.at = places;
+        }
     }
 
     /// Records an operation and gives its number.
@@ -310,10 +350,10 @@ impl Reference {
         }
         let origin = if h.origin == Origin::Computed { Origin::Computed } else { Origin::ViewOfLeaf };
         let mut made = Handle { shape, at, origin, ids: None, tracked: false, node: None, ..h.clone() };
-        if self.recording && h.ids.is_some() {
+        if self.mode.recording && h.ids.is_some() {
             let seen = self.read(h);
             let ids: Vec<Id> = from.iter().map(|&n| seen.ids[n]).collect();
-            let node = self.record(h.node.into_iter().collect(), vec![], Kind::Operation);
+            let node = self.record(h.node.into_iter().collect(), self.checked(&[h]), Kind::Operation);
             self.made_by(&mut made, node, &ids);
             made.tracked = h.tracked;
             // No byte is read, but a region that is run again uses the tensor again.
@@ -324,6 +364,15 @@ impl Reference {
 
     fn operation(&mut self, s: &Statement, handles: &[Handle]) -> Option<Handle> {
         let refs: Vec<&Handle> = handles.iter().collect();
+        if let (Name::Dropout, [h]) = (s.name, handles) {
+            let p = s.scalar(1);
+            if !(0.0 < p && p < 1.0) {
+                return None;
+            }
+            let mut own = Generator::new(s.number(0).unsigned_abs());
+            let mask = mask(p, &h.shape, self.generator.as_mut().unwrap_or(&mut own)).ok()?;
+            return self.operation_with(s, &refs, |tape, x| Some(dropout(tape, &x[0], &mask, p)));
+        }
         self.operation_with(s, &refs, |tape, x| compute(tape, s, x))
     }
 
@@ -338,11 +387,18 @@ impl Reference {
         handles.iter().for_each(|h| self.note(h));
         let numbers = found.ids.iter().map(|&a| self.tape.value(a)).collect();
         let mut made = self.constant(&found.shape, numbers);
-        if self.recording && handles.iter().any(|h| h.ids.is_some()) {
+        if self.mode.recording && handles.iter().any(|h| h.ids.is_some()) {
             made.tracked = handles.iter().any(|h| h.tracked);
-            let mut reads: Vec<Read> =
-                handles.iter().enumerate().map(|(i, h)| self.noted(h, keeps_input(s.name, handles, i))).collect();
-            reads.push(self.noted(&made, keeps_output(s.name)));
+            let mut reads: Vec<Read> = handles
+                .iter()
+                .enumerate()
+                .map(|(i, h)| self.kept(h, s.name, keeps_input(s.name, handles, i)))
+                .collect();
+            reads.extend(self.checked(handles));
+            if self.mode.strict && ends_in_a_view(s.name) {
+                reads.push(self.noted(&made));
+            }
+            reads.push(self.kept(&made, s.name, keeps_output(s.name)));
             let inputs = handles.iter().filter(|h| h.tracked).filter_map(|h| h.node).collect();
             let node = self.record(inputs, reads, Kind::Operation);
             self.nodes[node].by_output = matches!(s.name, Name::Softmax | Name::LogSoftmax);
@@ -350,35 +406,4 @@ impl Reference {
         }
         Some(made)
     }
-}
-
-/// Whether the gradient of an operation reads input `i`.
-fn keeps_input(name: Name, handles: &[&Handle], i: usize) -> bool {
-    use Name::*;
-    match name {
-        Neg | Scale | Shift | Add | Sub | Sum | Mean | Cumsum | MaskedFill | Cat | Stack | Gather | IndexSelect
-        | ScatterAdd | IndexAdd | Copy | Reshape => false,
-        Mul => handles.get(1 - i.min(1)).is_none_or(|other| other.tracked),
-        _ => true,
-    }
-}
-
-/// Whether the gradient of an operation may read its output.
-fn keeps_output(name: Name) -> bool {
-    use Name::*;
-    matches!(
-        name,
-        Softmax
-            | LogSoftmax
-            | LayerNorm
-            | RmsNorm
-            | Prod
-            | Max
-            | Min
-            | LogSumExp
-            | Cumprod
-            | Attention
-            | CrossEntropy
-            | Var
-    )
 }

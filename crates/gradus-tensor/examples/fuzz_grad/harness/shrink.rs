@@ -18,7 +18,7 @@ pub(crate) fn shrink(program: &Program, failure: &Failure, options: Options) -> 
             }
             left -= 1;
             if let Err(f) = run(&candidate, Options { trace: false, ..options })
-                && f.kind == failure.kind
+                && (f.kind, &f.cause) == (failure.kind, &failure.cause)
             {
                 better = Some((candidate, f));
                 break;
@@ -31,7 +31,7 @@ pub(crate) fn shrink(program: &Program, failure: &Failure, options: Options) -> 
     }
     let numbered = renumbered(&best.0);
     match run(&numbered, Options { trace: false, ..options }) {
-        Err(f) if f.kind == failure.kind => (numbered, f),
+        Err(f) if (f.kind, &f.cause) == (failure.kind, &failure.cause) => (numbered, f),
         _ => best,
     }
 }
@@ -65,9 +65,15 @@ fn variants(list: &[Statement]) -> Vec<Vec<Statement>> {
                 let rest: Vec<Statement> = list[i + 1..].iter().map(|t| replaced(t, *out, of)).collect();
                 found.push([&list[..i], &rest].concat());
             }
+            // Or by what the one before it takes: a sum over axes makes sense only of what was stretched.
+            let before = list[..i].iter().rev().find(|b| s.of.iter().any(|of| b.outs.contains(of)));
+            for &of in before.iter().filter(|b| !b.name.is_pass()).flat_map(|b| &b.of) {
+                let rest: Vec<Statement> = list[i + 1..].iter().map(|t| replaced(t, *out, of)).collect();
+                found.push([&list[..i], &rest].concat());
+            }
         }
         match s.name {
-            Name::NoGrad => found.push(with(s.body.clone())),
+            name if name.is_mode() => found.push(with(s.body.clone())),
             Name::Checkpoint => {
                 let mut rest = list[i + 1..].to_vec();
                 for (&out, &give) in s.outs.iter().zip(&s.gives) {

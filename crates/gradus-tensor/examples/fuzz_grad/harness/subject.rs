@@ -1,24 +1,24 @@
 //! The library's side of the comparison: the same statements on tensors.
 
+use std::any::Any;
 use std::sync::OnceLock;
 
 use gradus_cpu::CpuBackend;
 use gradus_tensor::ops::AttentionOptions;
 use gradus_tensor::{
-    BackwardOptions, DType, Device, Error, ErrorKind, Hook, Result, Tensor, checkpoint, enable_grad, fused, grad,
-    no_grad,
+    BackwardOptions, DType, Device, Error, ErrorKind, Generator, Hook, Result, Tensor, autograd, backend,
+    checkpoint_with, enable_grad, fused, grad, no_grad,
 };
 
 use super::arrays::{EPS, numel};
 use super::program::{NONE, Name, Slot, Statement, indices, masked, values};
+use super::run::Planted;
 
 /// The tensors of a program, by number.
-#[derive(Default)]
 pub(crate) struct Subject {
     tensors: Vec<Option<Tensor>>,
     hooks: Vec<(Slot, Hook)>,
-    /// A mistake to be found: hooks scale by another number.
-    pub(crate) planted: bool,
+    planted: Option<Planted>,
 }
 
 /// The CPU with one thread, opened once.
@@ -29,6 +29,13 @@ fn device() -> Result<Device> {
     }
     let device = Device::from_backend(std::sync::Arc::new(CpuBackend::with_threads(1)?));
     Ok(CPU.get_or_init(|| device).clone())
+}
+
+/// Which elements a dropout leaves. That the generator gives these is taken from the library, and that a region draws them
+/// again is not.
+pub(crate) fn mask(p: f64, shape: &[usize], generator: &mut Generator) -> Result<Vec<bool>> {
+    let stays = backend::Distribution::Bernoulli { p: 1.0 - p };
+    Tensor::random(stays, shape, DType::Bool, &device()?, generator)?.to_vec::<bool>()
 }
 
 fn missing(slot: Slot) -> Error {
@@ -48,6 +55,10 @@ fn set(tensors: &mut Vec<Option<Tensor>>, slot: Slot, tensor: Option<Tensor>) {
 }
 
 impl Subject {
+    pub(crate) fn new(planted: Option<Planted>) -> Self {
+        Subject { tensors: vec![], hooks: vec![], planted }
+    }
+
     pub(crate) fn tensor(&self, slot: Slot) -> Result<&Tensor> {
         get(&self.tensors, slot)
     }
@@ -58,7 +69,20 @@ impl Subject {
 
     /// Runs a statement that is no pass and no hook, and of whose body every statement can be run.
     pub(crate) fn run(&mut self, s: &Statement) -> Result<()> {
-        run(&mut self.tensors, s)
+        run(&mut self.tensors, s, &mut Generator::new(s.number(0).unsigned_abs()))
+    }
+
+    /// Sets the switch of a block until what it gives is dropped.
+    pub(crate) fn guard(&self, name: Name) -> Box<dyn Any> {
+        match name {
+            Name::NoGrad => Box::new(no_grad()),
+            _ if self.planted == Some(Planted::Unguarded) => Box::new(()),
+            Name::Packed => Box::new(autograd::saved_tensors_hooks(Tensor::copy, Tensor::copy)),
+            Name::AllowMutation => Box::new(autograd::allow_mutation_on_saved_tensors()),
+            Name::StrictInplace => Box::new(autograd::strict_inplace()),
+            Name::Strict => Box::new(autograd::strict()),
+            _ => Box::new(()),
+        }
     }
 
     /// Registers or removes a hook.
@@ -69,7 +93,7 @@ impl Subject {
             return Ok(());
         }
         let (kind, mut factor) = (s.number(0), s.scalar(1));
-        if self.planted {
+        if self.planted == Some(Planted::Hook) {
             factor += 0.5;
         }
         let t = get(&self.tensors, of)?;
@@ -138,7 +162,11 @@ impl Subject {
         let _mode = enable_grad();
         for ((&out, &input), g) in s.outs.iter().zip(inputs).zip(found) {
             let own = match g {
-                Some(g) if s.name == Name::GradCreate => g.copy()?,
+                Some(g) if s.name == Name::GradCreate => match self.planted {
+                    Some(Planted::Severed) => g.copy()?.detach(),
+                    Some(Planted::Halved) => g.add(&g.detach())?.mul(0.5)?,
+                    _ => g.copy()?,
+                },
                 Some(g) => g.clone(),
                 None => Tensor::zeros(self.tensor(input)?.shape(), DType::F64, &device()?)?,
             };
@@ -148,28 +176,43 @@ impl Subject {
     }
 }
 
-fn run(tensors: &mut Vec<Option<Tensor>>, s: &Statement) -> Result<()> {
+fn run(tensors: &mut Vec<Option<Tensor>>, s: &Statement, generator: &mut Generator) -> Result<()> {
     match s.name {
         Name::Drop => {
             s.of.iter().for_each(|&slot| set(tensors, slot, None));
             Ok(())
         }
-        Name::NoGrad => {
-            let _mode = no_grad();
-            s.body.iter().try_for_each(|b| run(tensors, b))
-        }
-        Name::Checkpoint => region(tensors, s),
+        Name::Checkpoint => region(tensors, s, generator),
         name if name.is_write() => write(tensors, s),
         _ => {
             let operands: Vec<&Tensor> = s.of.iter().map(|&h| get(tensors, h)).collect::<Result<_>>()?;
-            let made = apply(s, &operands)?;
+            let made = match (s.name, &operands[..]) {
+                (Name::Dropout, [x]) => x.dropout(s.scalar(1), generator)?,
+                _ => apply(s, &operands)?,
+            };
             s.outs.iter().for_each(|&out| set(tensors, out, Some(made.clone())));
             Ok(())
         }
     }
 }
 
-fn region(tensors: &mut Vec<Option<Tensor>>, s: &Statement) -> Result<()> {
+/// A statement of a region. The reference does not see how its tensors lie in memory: they lie as one expects.
+fn run_inside(tensors: &mut Vec<Option<Tensor>>, s: &Statement, generator: &mut Generator) -> Result<()> {
+    if s.name == Name::NoGrad {
+        let _mode = no_grad();
+        return s.body.iter().try_for_each(|b| run_inside(tensors, b, generator));
+    }
+    run(tensors, s, generator)?;
+    if s.name == Name::Attention {
+        for &out in &s.outs {
+            let t = get(tensors, out)?.contiguous()?;
+            set(tensors, out, Some(t));
+        }
+    }
+    Ok(())
+}
+
+fn region(tensors: &mut Vec<Option<Tensor>>, s: &Statement, generator: &mut Generator) -> Result<()> {
     let mut captured: Vec<Option<Tensor>> = vec![];
     super::program::visit(&s.body, &mut |b| {
         for &slot in b.of.iter().filter(|slot| !s.of.contains(slot)) {
@@ -180,13 +223,13 @@ fn region(tensors: &mut Vec<Option<Tensor>>, s: &Statement) -> Result<()> {
     });
     let passed: Vec<&Tensor> = s.of.iter().map(|&h| get(tensors, h)).collect::<Result<_>>()?;
     let (slots, body, gives) = (s.of.clone(), s.body.clone(), s.gives.clone());
-    let f = move |x: &[Tensor]| -> Result<Vec<Tensor>> {
+    let f = move |x: &[Tensor], generator: &mut Generator| -> Result<Vec<Tensor>> {
         let mut own = captured.clone();
         slots.iter().zip(x).for_each(|(&slot, t)| set(&mut own, slot, Some(t.clone())));
-        body.iter().try_for_each(|b| run(&mut own, b))?;
+        body.iter().try_for_each(|b| run_inside(&mut own, b, generator))?;
         gives.iter().map(|&g| get(&own, g).cloned()).collect()
     };
-    let made = checkpoint(f, &passed)?;
+    let made = checkpoint_with(f, &passed, generator)?;
     s.outs.iter().zip(made).for_each(|(&out, t)| set(tensors, out, Some(t)));
     Ok(())
 }
@@ -199,6 +242,11 @@ fn write(tensors: &[Option<Tensor>], s: &Statement) -> Result<()> {
         Name::SubIn => to.sub_(from()?),
         Name::MulIn => to.mul_(from()?),
         Name::CopyIn => to.copy_(from()?),
+        Name::IndexPutIn => {
+            let (count, size) = (s.place(1), to.size(0)?);
+            let places = index(&indices(s.number(0), count, size), &[count])?;
+            to.index_put_(&[&places], from()?, s.number(2) != 0)
+        }
         Name::ClampIn => to.clamp_(s.scalar(0), s.scalar(1)),
         Name::ScaleIn => to.mul_(s.scalar(0)),
         _ => to.fill_(s.scalar(0)),

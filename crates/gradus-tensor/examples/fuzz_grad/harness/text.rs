@@ -25,7 +25,7 @@ pub(crate) fn write(f: &mut fmt::Formatter<'_>, statements: &[Statement]) -> fmt
             write!(f, "{}{n}", if i == 0 { ";" } else { "," })?;
         }
         f.write_str(")")?;
-        if matches!(s.name, Name::NoGrad | Name::Checkpoint) {
+        if s.name.is_mode() || s.name == Name::Checkpoint {
             f.write_str("{")?;
             write(f, &s.body)?;
             f.write_str("}(")?;
@@ -127,7 +127,7 @@ impl Reader<'_> {
         }
         self.need(')')?;
         let (mut body, mut gives) = (vec![], vec![]);
-        if matches!(name, Name::NoGrad | Name::Checkpoint) {
+        if name.is_mode() || name == Name::Checkpoint {
             self.need('{')?;
             body = self.statements(depth + 1)?;
             self.need('}')?;

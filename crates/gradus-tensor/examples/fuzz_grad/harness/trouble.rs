@@ -1,9 +1,10 @@
 //! The parts of random programs that make gradients hard: writes, hooks, blocks and passes.
 
 use super::generate::Maker;
+use super::modes::Need;
 use super::program::{NONE, Name, Slot, Statement, visit};
-use super::reference::{Handle, Reference};
-use super::tables::{SCALARS, WRITES};
+use super::reference::{Handle, Kind, Reference};
+use super::tables::{CURVES, MODES, SCALARS, WRITES};
 
 impl Maker {
     /// A write in place, through an alias more often than not.
@@ -11,11 +12,11 @@ impl Maker {
         let choice = self.random.below(100);
         let Some(mut to) = self.any(|h| if choice < 60 { h.tracked } else { !h.tracked }) else { return };
         let tracked = self.reference.handle(to).is_some_and(|h| h.tracked);
-        if tracked && self.reference.recording {
+        if tracked && self.reference.mode.recording {
             let refused = self.random.chance(5);
             if !refused && self.random.chance(30) {
                 // Directly, where nothing is recorded.
-                self.block(|maker| {
+                self.block(Name::NoGrad, |maker| {
                     maker.write_to(to);
                 });
                 return;
@@ -37,14 +38,17 @@ impl Maker {
         for _ in 0..4 {
             let name = self.random.pick(WRITES).unwrap_or(Name::FillIn);
             let value = self.random.pick(SCALARS).unwrap_or(4);
-            let from = matches!(name, Name::AddIn | Name::SubIn | Name::MulIn | Name::CopyIn);
+            let from = name.reads_another();
             let mut of = vec![to];
             if from {
-                let wide = self.reference.recording;
+                let wide = self.reference.mode.recording;
                 of.extend(self.any(|h| !(wide && h.tracked)));
             }
             let numbers = match name {
                 Name::ClampIn => vec![-4, 6],
+                Name::IndexPutIn => {
+                    vec![self.seed(), 1 + self.random.below(3) as i64, self.random.below(2) as i64]
+                }
                 Name::FillIn | Name::ScaleIn => vec![value],
                 _ => vec![],
             };
@@ -62,26 +66,36 @@ impl Maker {
         self.add(Statement::new(name, &[out], &[of], &[kind, factor]));
     }
 
-    /// What `f` adds, as the body of a block of `no_grad`.
-    fn block(&mut self, f: impl FnOnce(&mut Self)) {
+    /// What `f` adds, as the body of a block.
+    pub(crate) fn block(&mut self, name: Name, f: impl FnOnce(&mut Self)) {
         let outer = std::mem::take(&mut self.statements);
-        let before = std::mem::replace(&mut self.reference.recording, false);
+        let before = self.reference.enter(name);
         f(self);
-        self.reference.recording = before;
+        self.reference.mode = before;
         let body = std::mem::replace(&mut self.statements, outer);
         if !body.is_empty() {
-            self.statements.push(Statement { body, ..Statement::new(Name::NoGrad, &[], &[], &[]) });
+            self.statements.push(Statement { body, ..Statement::new(name, &[], &[], &[]) });
         }
     }
 
     pub(crate) fn no_grad(&mut self) {
-        self.block(|maker| {
+        self.block(Name::NoGrad, |maker| {
             for _ in 0..1 + maker.random.below(3) {
                 match maker.random.below(4) {
                     0 => maker.view(),
                     1 => maker.overwrite(),
                     _ => maker.operation(),
                 }
+            }
+        });
+    }
+
+    /// A part of the program under a switch for kept values.
+    pub(crate) fn guarded(&mut self) {
+        let name = self.random.pick(MODES).unwrap_or(Name::Packed);
+        self.block(name, |maker| {
+            for _ in 0..1 + maker.random.below(5) {
+                maker.anything();
             }
         });
     }
@@ -134,7 +148,8 @@ impl Maker {
             of.extend(self.any(|h| h.tracked));
         }
         if !gives.is_empty() {
-            self.add(Statement { body, gives, ..Statement::new(Name::Checkpoint, &outs, &of, &[]) });
+            let seed = self.seed();
+            self.add(Statement { body, gives, ..Statement::new(Name::Checkpoint, &outs, &of, &[seed]) });
         }
     }
 
@@ -172,21 +187,52 @@ impl Maker {
             // Once more over what was freed.
             let outs = s.outs.iter().map(|_| self.slot()).collect();
             self.add(Statement { outs, ..s });
-        } else if create && self.random.chance(75) {
-            let Some(of) = self.random.pick(&s.outs) else { return };
-            if self.random.chance(25) {
-                self.overwrite();
+        } else if create {
+            // Gradients of gradients, to the third order.
+            let mut outs = s.outs;
+            for _ in 0..2 {
+                let tracked: Vec<Slot> = outs.iter().copied().filter(|&o| self.is_tracked(o)).collect();
+                let Some(of) = self.random.pick(&tracked) else { return };
+                if self.random.chance(10) {
+                    self.overwrite();
+                }
+                let of = if self.random.chance(30) { self.curve(of) } else { of };
+                let Some(root) = self.scalar(of) else { return };
+                let name = if self.random.chance(30) { Name::GradCreate } else { Name::Grad };
+                match self.pass_from(name, root) {
+                    Some(s) if name == Name::GradCreate => outs = s.outs,
+                    _ => return,
+                }
             }
-            let root = if self.random.chance(70) { self.scalar(of) } else { None };
-            let Some(root) = root else { return };
-            let name = if self.random.chance(20) { Name::GradCreate } else { Name::Grad };
-            self.pass_from(name, root);
         }
+    }
+
+    fn is_tracked(&self, slot: Slot) -> bool {
+        self.reference.handle(slot).is_some_and(|h| h.tracked)
+    }
+
+    /// A function of a tensor that is not linear, if one can be had.
+    fn curve(&mut self, of: Slot) -> Slot {
+        for _ in 0..4 {
+            let name = self.random.pick(CURVES).unwrap_or(Name::Sin);
+            let out = self.slot();
+            let operands: &[Slot] = if name == Name::Mul { &[of, of] } else { &[of] };
+            if self.in_domain(name, operands) && self.add(Statement::new(name, &[out], operands, &[])) {
+                return out;
+            }
+        }
+        of
     }
 
     fn one_pass(&mut self, name: Name) -> Option<Statement> {
         let mut root = self.any(|h| h.tracked && h.node.is_some())?;
-        if self.random.chance(40) {
+        let create = name == Name::GradCreate;
+        if create && self.random.chance(70) {
+            let sound = self.live(|h| h.tracked && h.node.is_some() && !self.reference.is_stale(h));
+            root = self.random.pick(&sound).unwrap_or(root);
+            root = self.curve(root);
+        }
+        if self.random.chance(if create { 15 } else { 40 }) {
             root = self.scalar(root)?;
             self.spoil(root);
         }
@@ -199,7 +245,7 @@ impl Maker {
         let mut needed = vec![];
         while let (Some(n), true) = (stack.pop(), stack.len() < 100) {
             let node = &self.reference.nodes[n];
-            needed.extend(node.reads.iter().filter(|r| r.needed).map(|r| r.storage));
+            needed.extend(node.reads.iter().filter(|r| r.need != Need::No).map(|r| r.storage));
             stack.extend(&node.inputs);
         }
         let Some(of) = self.any(|h| needed.contains(&h.storage)) else { return };
@@ -227,10 +273,12 @@ impl Maker {
                 }
             }
             let mut inputs = vec![];
+            let above = self.above(of.iter().step_by(2));
             for _ in 0..1 + self.random.below(3) {
-                let any = self.random.chance(25);
-                let leaf = |r: &Reference, h: &Handle| h.node.is_some_and(|n| r.nodes[n].inputs.is_empty());
-                let all = self.live(|h| h.tracked && (any || leaf(&self.reference, h)));
+                let (any, apart) = (self.random.chance(25), self.random.chance(15));
+                let leaf = |r: &Reference, n: usize| r.nodes[n].inputs.is_empty();
+                let fits = |n: usize| (any || leaf(&self.reference, n)) && (apart || above[n]);
+                let all = self.live(|h| h.tracked && h.node.is_some_and(fits));
                 inputs.extend(self.random.pick(&all));
             }
             let outs: Vec<Slot> = inputs.iter().map(|_| self.slot()).collect();
@@ -241,13 +289,30 @@ impl Maker {
         self.add(statement.clone()).then_some(statement)
     }
 
+    /// The nodes that some tensors were computed from.
+    fn above<'a>(&self, of: impl Iterator<Item = &'a Slot>) -> Vec<bool> {
+        let mut above = vec![false; self.reference.nodes.len()];
+        of.filter_map(|&slot| self.reference.handle(slot)?.node).for_each(|n| above[n] = true);
+        for n in (0..above.len()).rev().filter(|&n| self.reference.nodes[n].kind != Kind::Leaf) {
+            if above[n] {
+                self.reference.nodes[n].inputs.iter().for_each(|&i| above[i] = true);
+            }
+        }
+        above
+    }
+
     /// What every program ends with: at least one gradient.
     pub(crate) fn finish(&mut self) {
         for _ in 0..1 + self.random.below(2) {
             self.pass(true);
         }
-        if !self.statements.iter().any(|s| s.name.is_pass()) {
-            self.one_pass(Name::Grad);
+        for _ in 0..3 {
+            if self.compared {
+                return;
+            }
+            let leaf = self.fresh(Name::Leaf, &[2]);
+            let root = self.curve(leaf);
+            self.pass_from(Name::Grad, root);
         }
     }
 }

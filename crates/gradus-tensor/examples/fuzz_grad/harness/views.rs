@@ -13,7 +13,7 @@ pub(crate) fn view(s: &Statement, shape: &[usize]) -> Option<(Vec<usize>, Vec<us
     let source: Source = match s.name {
         Name::Slice => {
             let (start, end, step) = (s.place(1), s.place(2), s.place(3));
-            if axis >= rank || start >= end || end > shape[axis] || step == 0 || step > 16 {
+            if axis >= rank || start > end || end > shape[axis] || step == 0 || step > 16 {
                 return None;
             }
             new[axis] = (end - start).div_ceil(step);
@@ -110,6 +110,9 @@ pub(crate) fn view(s: &Statement, shape: &[usize]) -> Option<(Vec<usize>, Vec<us
 
 /// Whether the places are an offset and a stride an axis: a view of this shape can be had.
 pub(crate) fn is_strided(shape: &[usize], at: &[usize]) -> bool {
+    if at.is_empty() {
+        return true;
+    }
     let mut span = 1;
     let mut strides = vec![0isize; shape.len()];
     for k in (0..shape.len()).rev() {
