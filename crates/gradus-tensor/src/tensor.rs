@@ -102,6 +102,16 @@ impl Tensor {
         Arc::strong_count(&self.0) == 1 && Arc::strong_count(&self.0.storage) == 1
     }
 
+    /// What of this tensor is not as wanted, the device first.
+    pub(crate) fn mismatch(&self, want: &Spec, device: &Device) -> Option<ErrorKind> {
+        match () {
+            () if self.device() != device => Some(ErrorKind::DeviceMismatch),
+            () if self.dtype() != want.dtype => Some(ErrorKind::DTypeMismatch),
+            () if *self.layout().shape() != want.shape => Some(ErrorKind::ShapeMismatch),
+            () => None,
+        }
+    }
+
     /// What this tensor is.
     pub(crate) fn spec(&self) -> Spec {
         Spec { shape: *self.0.layout.shape(), dtype: self.0.dtype }

@@ -169,6 +169,10 @@ impl<O: CustomOp> Rule for Custom<O> {
         self.op.name()
     }
 
+    fn differentiable(&self, output: usize) -> bool {
+        self.0.differentiable(output)
+    }
+
     fn vjp(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads> {
         if !ctx.create_graph() {
             return self.backward(ctx, grads);

@@ -4,15 +4,14 @@
 //! that it is registered on, without keeping the graph alive.
 
 use std::any::Any;
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use gradus_backend::{Error, ErrorKind, Result};
-use smallvec::SmallVec;
 
 use super::node::{Edge, Node};
 use super::packed::Packed;
+use super::queue::Seqs;
 use crate::tensor::Spec;
 use crate::{Device, Tensor};
 
@@ -32,7 +31,7 @@ struct Lists {
     tensor: Vec<(usize, Weak<OnTensor>)>,
     before: Vec<Weak<Before>>,
     after: Vec<Weak<After>>,
-    failure: Option<String>,
+    failure: Option<Arc<str>>,
 }
 
 /// Hooks that are registered anywhere: while there is none, a pass looks for none.
@@ -72,12 +71,12 @@ impl Hooks {
     }
 
     /// Notes why the pass that freed this node failed, if that is not known yet.
-    pub(super) fn note_failure(&self, why: &str) {
-        self.lists().failure.get_or_insert_with(|| why.to_owned());
+    pub(super) fn note_failure(&self, why: &Arc<str>) {
+        self.lists().failure.get_or_insert_with(|| why.clone());
     }
 
     /// Why the pass that freed this node failed.
-    pub(super) fn failure(&self) -> Option<String> {
+    pub(super) fn failure(&self) -> Option<Arc<str>> {
         self.lists().failure.clone()
     }
 
@@ -88,35 +87,47 @@ impl Hooks {
             || lists.after.iter().any(|h| h.strong_count() > 0)
     }
 
-    /// Runs the hooks of tensors on the complete gradients of the outputs.
+    /// Runs the hooks of tensors on the complete gradients of the outputs, which are what they are at `versions` of their
+    /// storages. Those that are replaced get new ones. Without `create_graph` what a hook recorded is left behind.
     ///
     /// No lock is held while a hook runs: it may register others, or take gradients itself.
-    pub(super) fn on_tensors(&self, node: &Node, grads: &mut Grads) -> Result<()> {
+    pub(super) fn on_tensors(
+        &self,
+        node: &Node,
+        grads: &mut Grads,
+        versions: &mut [u64],
+        create_graph: bool,
+    ) -> Result<()> {
         let hooks: Vec<(usize, Arc<OnTensor>)> =
             self.lists().tensor.iter().filter_map(|(i, h)| Some((*i, h.upgrade()?))).collect();
         for (output, hook) in hooks {
-            let (Some(slot), Some(spec)) = (grads.get_mut(output), node.outputs.get(output)) else { continue };
-            let Some(g) = slot else { continue };
-            let shown = Shown::new([&*g]);
+            let (Some(Some(g)), Some(spec)) = (grads.get(output), node.outputs.get(output)) else { continue };
             let new = hook(g)?;
-            shown.check(node)?;
+            untouched(node, grads.iter().zip(&*versions))?;
             if let Some(new) = new {
-                check(node, &new, spec, g.device())?;
-                *slot = Some(new);
+                check(node, &new, spec, &node.device)?;
+                put(&mut grads[output], &mut versions[output], Some(new), create_graph);
             }
         }
         Ok(())
     }
 
     /// Runs the hooks before the node's own gradient is computed.
-    pub(super) fn before(&self, node: &Node, grads: &mut Grads) -> Result<()> {
+    pub(super) fn before(
+        &self,
+        node: &Node,
+        grads: &mut Grads,
+        versions: &mut [u64],
+        create_graph: bool,
+    ) -> Result<()> {
         let hooks: Vec<Arc<Before>> = self.lists().before.iter().filter_map(Weak::upgrade).collect();
         for hook in hooks {
-            let shown = Shown::new(grads.iter().flatten());
             let new = hook(grads)?;
-            shown.check(node)?;
+            untouched(node, grads.iter().zip(&*versions))?;
             if let Some(new) = new {
-                replace(node, grads, new, |i| node.outputs.get(i), |i| node.outputs[i].dtype.is_float())?;
+                fits(node, &new, grads.len(), |i| node.outputs.get(i), |i| node.outputs[i].dtype.is_float())?;
+                let slots = grads.iter_mut().zip(versions.iter_mut()).zip(new);
+                slots.for_each(|((g, version), new)| put(g, version, new, create_graph));
             }
         }
         Ok(())
@@ -126,31 +137,33 @@ impl Hooks {
     pub(super) fn after(
         &self,
         node: &Node,
-        inputs: &mut Grads,
-        outputs: &Grads,
+        (inputs, versions): (&mut Grads, &mut [u64]),
+        (outputs, given): (&Grads, &[u64]),
         needs: impl Fn(usize) -> bool,
+        create_graph: bool,
     ) -> Result<()> {
         let hooks: Vec<Arc<After>> = self.lists().after.iter().filter_map(Weak::upgrade).collect();
         for hook in hooks {
-            let shown = Shown::new(inputs.iter().chain(outputs).flatten());
             let new = hook(inputs, outputs)?;
-            shown.check(node)?;
+            untouched(node, inputs.iter().zip(&*versions).chain(outputs.iter().zip(given)))?;
             if let Some(new) = new {
-                replace(node, inputs, new, |i| node.inputs[i].as_ref().map(Edge::spec), &needs)?;
+                fits(node, &new, inputs.len(), |i| node.inputs[i].as_ref().map(Edge::spec), &needs)?;
+                let slots = inputs.iter_mut().zip(versions.iter_mut()).zip(new);
+                slots.for_each(|((g, version), new)| put(g, version, new, create_graph));
             }
         }
         Ok(())
     }
 
-    /// Whether a pass from `roots` may come by a hook, or by what one has packed.
-    pub(super) fn on_the_way<'a>(roots: impl Iterator<Item = &'a Edge>) -> bool {
+    /// Whether a pass from `roots` over the nodes that `run` may come by a hook, or by what one has packed.
+    pub(super) fn on_the_way<'a>(roots: impl Iterator<Item = &'a Edge>, run: impl Fn(&Node) -> bool) -> bool {
         if LIVE.load(Ordering::Relaxed) == 0 && !Packed::any() {
             return false;
         }
-        let mut seen = HashSet::new();
+        let mut seen = Seqs::default();
         let mut stack: Vec<&Arc<Node>> = roots.map(|e| &e.node).collect();
         while let Some(node) = stack.pop() {
-            if seen.insert(node.seq) {
+            if run(node) && seen.insert(node.seq) {
                 if node.hooks.get().is_some_and(|h| h.any()) || Packed::any() && node.is_packed() {
                     return true;
                 }
@@ -161,38 +174,38 @@ impl Hooks {
     }
 }
 
-/// Gradients that a hook was shown, with the versions of their storages. They may be the bytes of others too, so the hook
-/// leaves them as they are.
-struct Shown(SmallVec<[(Tensor, u64); 2]>);
-
-impl Shown {
-    fn new<'a>(grads: impl IntoIterator<Item = &'a Tensor>) -> Self {
-        Shown(grads.into_iter().map(|g| (g.clone(), g.storage().version())).collect())
-    }
-
-    fn check(self, node: &Node) -> Result<()> {
-        for (g, version) in self.0 {
-            let Some(write) = g.storage().overwritten(version, &g.byte_span()) else { continue };
-            let m = format!("{} overwrote a gradient that a hook of {} was shown", write.op, node.name());
-            let e = g.describe(Error::new(ErrorKind::Autograd, "hook", m), "gradient").note(recorded(node));
-            let e = e.note(format!("{} wrote at {}", write.op, write.location));
-            return Err(
-                e.help("it may be shared: give back a new tensor, Ok(Some(g.mul(2.0)?)) instead of g.mul_(2.0)?")
-            );
-        }
-        Ok(())
-    }
+/// Puts what a hook gave in the place of a gradient.
+fn put(g: &mut Option<Tensor>, version: &mut u64, new: Option<Tensor>, create_graph: bool) {
+    *version = new.as_ref().map_or(0, |new| new.storage().version());
+    *g = new.map(|new| if !create_graph && new.requires_grad() { new.detach() } else { new });
 }
 
-fn replace<'n>(
+/// A hook leaves gradients as they are, those that it was shown and others: they may be the bytes of several.
+fn untouched<'a>(node: &Node, grads: impl Iterator<Item = (&'a Option<Tensor>, &'a u64)>) -> Result<()> {
+    for (g, &version) in grads {
+        let Some(g) = g else { continue };
+        if g.storage().version() == version {
+            continue;
+        }
+        let Some(write) = g.storage().overwritten(version, &g.byte_span()) else { continue };
+        let m = format!("{} overwrote a gradient that a hook of {} was shown", write.op, node.name());
+        let e = g.describe(Error::new(ErrorKind::Autograd, "hook", m), "gradient").note(recorded(node));
+        let e = e.note(format!("{} wrote at {}", write.op, write.location));
+        return Err(e.help("it may be shared: give back a new tensor, Ok(Some(g.mul(2.0)?)) instead of g.mul_(2.0)?"));
+    }
+    Ok(())
+}
+
+/// The gradients that a hook gave are as many as there were, and such as these.
+fn fits<'n>(
     node: &'n Node,
-    old: &mut Grads,
-    new: Vec<Option<Tensor>>,
+    new: &[Option<Tensor>],
+    count: usize,
     spec: impl Fn(usize) -> Option<&'n Spec>,
     may: impl Fn(usize) -> bool,
 ) -> Result<()> {
-    if new.len() != old.len() {
-        let m = format!("a hook of {} gave {} gradients for {}", node.name(), new.len(), old.len());
+    if new.len() != count {
+        let m = format!("a hook of {} gave {} gradients for {count}", node.name(), new.len());
         return Err(Error::new(ErrorKind::Autograd, "hook", m).note(recorded(node)));
     }
     for (i, g) in new.iter().enumerate() {
@@ -205,17 +218,11 @@ fn replace<'n>(
             check(node, g, spec, &node.device)?;
         }
     }
-    old.iter_mut().zip(new).for_each(|(o, n)| *o = n);
     Ok(())
 }
 
 fn check(node: &Node, g: &Tensor, spec: &Spec, device: &Device) -> Result<()> {
-    let kind = match () {
-        () if g.device() != device => ErrorKind::DeviceMismatch,
-        () if g.dtype() != spec.dtype => ErrorKind::DTypeMismatch,
-        () if *g.layout().shape() != spec.shape => ErrorKind::ShapeMismatch,
-        () => return Ok(()),
-    };
+    let Some(kind) = g.mismatch(spec, device) else { return Ok(()) };
     let m = format!("a hook of {} replaced a gradient by another shape, dtype or device", node.name());
     let e = Error::new(kind, "hook", m).note(recorded(node));
     Err(g.describe(e.operand("tensor", &spec.shape, spec.dtype, device), "replacement"))

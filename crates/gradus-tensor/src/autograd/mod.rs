@@ -21,6 +21,7 @@ mod node;
 mod nonfinite;
 mod observe;
 mod packed;
+mod queue;
 mod range;
 mod saved;
 mod vmap;

@@ -1,8 +1,9 @@
 //! Switches of a thread: whether operations are recorded, and whether they are watched.
 //!
-//! All are bits of one thread-local number, so that an operation which asks for them reads just that.
+//! All are bits of one thread-local number, so that an operation which asks for them reads just that. Guards keep what they
+//! set in a list beside it.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 
 use gradus_backend::{Error, ErrorKind, Result};
@@ -65,19 +66,36 @@ pub(super) fn among(mask: u8) -> u8 {
     MODE.get() & mask
 }
 
-/// Restores the switch as it was, when dropped.
+/// Takes its setting back when dropped. Guards may be dropped in any order: those that are left hold, the newest first.
 #[must_use = "the switch is set back when the guard is dropped: bind it, `let _guard = no_grad();`"]
 #[derive(Debug)]
 pub struct GradModeGuard {
-    mask: u8,
-    before: u8,
+    setting: Setting,
     // Belongs to this thread.
     _not_send: PhantomData<*const ()>,
 }
 
+/// Sets the switches of `mask` to those in `on`.
+#[derive(Debug, Clone, Copy)]
+struct Setting {
+    id: u64,
+    mask: u8,
+    on: u8,
+}
+
+thread_local! {
+    /// The settings that guards hold, the newest last; the mode is what they make of the default.
+    static SETTINGS: RefCell<Vec<Setting>> = const { RefCell::new(Vec::new()) };
+}
+
 impl Drop for GradModeGuard {
     fn drop(&mut self) {
-        MODE.set(MODE.get() & !self.mask | self.before);
+        // A thread that ends has dropped its settings, and needs none.
+        let _ = SETTINGS.try_with(|settings| {
+            let mut settings = settings.borrow_mut();
+            settings.retain(|s| s.id != self.setting.id);
+            MODE.set(settings.iter().fold(RECORD, |mode, s| mode & !s.mask | s.on));
+        });
     }
 }
 
@@ -88,9 +106,14 @@ pub(super) fn set(bit: u8, on: bool) -> GradModeGuard {
 
 /// Of the switches in `mask` sets those in `on`, and no others, until the guard is dropped.
 pub(super) fn set_among(mask: u8, on: u8) -> GradModeGuard {
-    let before = among(mask);
     MODE.set(MODE.get() & !mask | on);
-    GradModeGuard { mask, before, _not_send: PhantomData }
+    let setting = SETTINGS.try_with(|settings| {
+        let mut settings = settings.borrow_mut();
+        let setting = Setting { id: settings.last().map_or(0, |s| s.id) + 1, mask, on };
+        settings.push(setting);
+        setting
+    });
+    GradModeGuard { setting: setting.unwrap_or(Setting { id: 0, mask, on }), _not_send: PhantomData }
 }
 
 /// Nothing is recorded, and nothing guarded or packed: for what is computed beside the user's program.

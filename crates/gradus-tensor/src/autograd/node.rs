@@ -191,8 +191,8 @@ impl Node {
 
     /// Notes why what a failed pass `has_freed` is freed, for the error of the next.
     #[cold]
-    pub(super) fn note_failure(ends: &[Arc<Node>], e: &Error, has_freed: impl Fn(&Node) -> bool) {
-        let why = format!("{}: {}", e.op(), e.message());
+    pub(super) fn note_failure(ends: &[Arc<Node>], why: &dyn fmt::Display, has_freed: impl Fn(&Node) -> bool) {
+        let why: Arc<str> = why.to_string().into();
         let mut seen = HashSet::new();
         let mut stack: Vec<&Arc<Node>> = ends.iter().collect();
         while let Some(node) = stack.pop() {
@@ -252,6 +252,20 @@ thread_local! {
 }
 
 /// Iterative, so that a chain of any length is freed without recursion.
+/// Takes what was [`LEFT`], also when a function of the user panics.
+struct TakeLeft<'a>(&'a mut Parts);
+
+impl Drop for TakeLeft<'_> {
+    fn drop(&mut self) {
+        let left = LEFT.try_with(|left| left.take());
+        if let Ok(Some(mut more)) = left {
+            self.0.nodes.append(&mut more.nodes);
+            self.0.rules.append(&mut more.rules);
+            self.0.guarded.append(&mut more.guarded);
+        }
+    }
+}
+
 impl Drop for Node {
     fn drop(&mut self) {
         let mut parts = Parts::default();
@@ -279,17 +293,10 @@ impl Drop for Node {
             if rule.is_none() && guarded.is_none() {
                 break;
             }
-            let open = LEFT.try_with(|left| left.replace(Some(Parts::default())));
+            let _ = LEFT.try_with(|left| left.replace(Some(Parts::default())));
+            let left = TakeLeft(&mut parts);
             drop((rule, guarded));
-            if open.is_ok() {
-                let _ = LEFT.try_with(|left| {
-                    if let Some(mut more) = left.take() {
-                        parts.nodes.append(&mut more.nodes);
-                        parts.rules.append(&mut more.rules);
-                        parts.guarded.append(&mut more.guarded);
-                    }
-                });
-            }
+            drop(left);
         }
     }
 }

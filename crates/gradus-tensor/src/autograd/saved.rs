@@ -8,7 +8,7 @@ use gradus_backend::{DType, Error, ErrorKind, Result};
 use smallvec::SmallVec;
 
 use super::guarded::{Guarded, Pin, Slot, Value};
-use super::mode::{COPY_ON_WRITE, PACK, REFUSE_WRITES, is_set};
+use super::mode::{COPY_ON_WRITE, PACK, REFUSE_WRITES, is_grad_enabled, is_set};
 use super::node::{Edge, Node};
 use crate::storage::Write;
 use crate::tensor::Spec;
@@ -211,11 +211,23 @@ impl Context<'_> {
         self.find(Which::Input(i))
     }
 
-    /// Output `i` as it was; an error if it was overwritten since.
+    /// Output `i` as it was; an error if it was overwritten since, and, where the gradient itself has to be differentiable,
+    /// for an output that carries no gradient: what it depends on could not be followed.
     pub fn output(&self, i: usize) -> Result<Tensor> {
         let t = self.find(Which::Output(i))?;
+        if !self.create_graph || !t.dtype().is_float() {
+            return Ok(t);
+        }
+        if self.node.op.as_ref().is_some_and(|op| !op.differentiable(i)) {
+            if !is_grad_enabled() {
+                return Ok(t);
+            }
+            let m = format!("the gradient of {} reads output {i}, which carries no gradient itself", self.node.name());
+            let e = Error::new(ErrorKind::Autograd, "backward", m);
+            return Err(e.help("with create_graph compute it again, from ctx.input(i)"));
+        }
         let edge = Edge { node: self.node.clone(), output: i };
-        Ok(if self.create_graph && t.dtype().is_float() { t.with_edge(edge) } else { t })
+        Ok(t.with_edge(edge))
     }
 
     fn find(&self, what: Which) -> Result<Tensor> {

@@ -3,12 +3,14 @@
 //! Rules pass gradients on without a copy, so several that wait, a seed and one that was found can be the same bytes. A
 //! hook, the code of a custom operation or another thread could write there; what it would change is then an error.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use gradus_backend::{Error, ErrorKind, Result};
+use smallvec::SmallVec;
 
 use super::node::Node;
+use super::queue::ByEdge;
 use super::saved::overwritten;
 use crate::{Storage, Tensor};
 
@@ -47,18 +49,42 @@ pub(super) struct Found {
     pub(super) version: u64,
 }
 
+/// The versions of the storages of some gradients now.
+pub(super) fn versions_of(grads: &[Option<Tensor>]) -> SmallVec<[u64; 4]> {
+    grads.iter().map(|g| g.as_ref().map_or(0, |g| g.storage().version())).collect()
+}
+
+/// The versions at which the gradients `behind` a node are what they are: now, or, where one is the bytes of a gradient
+/// that the node was given, the version that this was given at.
+pub(super) fn arrived(behind: &[Option<Tensor>], given: &[Option<Tensor>], versions: &[u64]) -> SmallVec<[u64; 4]> {
+    let mut found = versions_of(behind);
+    for (version, g) in found.iter_mut().zip(behind) {
+        let Some(g) = g else { continue };
+        let same = |(old, &at): (&Option<Tensor>, &u64)| {
+            old.as_ref().is_some_and(|old| Arc::ptr_eq(old.storage(), g.storage())).then_some(at)
+        };
+        if let Some(at) = given.iter().zip(versions).find_map(same) {
+            *version = at;
+        }
+    }
+    found
+}
+
 /// What the user gets, after the pass: nothing was written since it was found, and each gradient is memory of its own, so
 /// that a write into one changes no other, no seed and no value of the graph. Seldom a copy: most gradients are already.
-pub(super) fn give(
-    found: Vec<Found>,
-    seeds: &[*const Storage],
-    create_graph: bool,
-) -> Result<HashMap<(u64, usize), Tensor>> {
-    let mut seen: HashSet<*const Storage> = seeds.iter().copied().collect();
-    let mut given = HashMap::with_capacity(found.len());
+/// `foreign` says whether hooks or rules of the user ran, who may hold what they gave.
+pub(super) fn give(found: Vec<Found>, seeds: &[Tensor], create_graph: bool, foreign: bool) -> Result<ByEdge<Tensor>> {
+    let mut seen: HashSet<*const Storage> = HashSet::new();
+    if create_graph {
+        seen.extend(seeds.iter().map(|seed| Arc::as_ptr(seed.storage())));
+    }
+    let mut given = ByEdge::with_capacity_and_hasher(found.len(), Default::default());
     for Found { node, output, gradient, version } in found {
         // With create_graph, the graph of the gradients holds them too, and checks them.
-        let shared = if create_graph { !seen.insert(Arc::as_ptr(gradient.storage())) } else { !gradient.is_unshared() };
+        let shared = match create_graph {
+            true => foreign || !seen.insert(Arc::as_ptr(gradient.storage())),
+            false => !gradient.is_unshared(),
+        };
         // Nor may its own elements: a write in place would refuse it.
         let shared = shared || (!gradient.is_contiguous() && gradient.layout().overlaps_itself());
         let own = if shared { gradient.copy()? } else { gradient.clone() };

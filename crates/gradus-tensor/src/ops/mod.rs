@@ -118,6 +118,11 @@ pub trait Rule: fmt::Debug + Send + Sync {
     /// The name that errors, graphs and logs show.
     fn name(&self) -> &str;
 
+    /// As [`Operation::differentiable`].
+    fn differentiable(&self, _output: usize) -> bool {
+        true
+    }
+
     /// As [`Operation::vjp`].
     fn vjp(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads>;
 }
@@ -142,6 +147,14 @@ macro_rules! ops {
                     Op::Map(op) => op.name(),
                     $(Op::$name(op) => op.name(),)*
                     Op::Rule(op) => op.name(),
+                }
+            }
+
+            pub(crate) fn differentiable(&self, output: usize) -> bool {
+                match self {
+                    Op::Map(op) => op.differentiable(output),
+                    $(Op::$name(op) => op.differentiable(output),)*
+                    Op::Rule(op) => op.differentiable(output),
                 }
             }
 
