@@ -170,7 +170,7 @@ impl<O: CustomOp> Rule for Custom<O> {
     }
 
     fn differentiable(&self, output: usize) -> bool {
-        self.0.differentiable(output)
+        self.op.differentiable(output)
     }
 
     fn vjp(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads> {
