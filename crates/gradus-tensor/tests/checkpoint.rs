@@ -366,6 +366,30 @@ fn other_tensors_in_the_second_run_are_an_error() {
 }
 
 #[test]
+fn an_output_that_is_a_view_of_something_older_may_be_overwritten() {
+    let x = f64s(&[2.0, 3.0], &[2]).require_grad().unwrap();
+    let w = f64s(&[4.0, 5.0], &[2]).require_grad().unwrap();
+    let n = Arc::new(AtomicUsize::new(0));
+    let (rows, runs) = (w.clone(), n.clone());
+    let f = move |x: &[Tensor]| Ok([x[0].square()?, rows.select(0, runs.load(Ordering::Relaxed) as isize)?]);
+    let [y, row] = checkpoint(f, &[&x]).unwrap();
+    w.detach().fill_(9.0).unwrap();
+    assert_eq!(gradient(&y, &x).unwrap(), [4.0, 6.0]);
+    // But not be another row of the same values.
+    n.store(1, Ordering::Relaxed);
+    refused(&y, &x, "gave other values in output 1");
+    drop(row);
+    // Made on another thread it is new in each run.
+    let c = f64s(&[2.0, 2.0], &[2]);
+    let shared = c.clone();
+    let f = move |x: &[Tensor]| std::thread::scope(|s| s.spawn(|| x[0].mul(&shared)).join()).unwrap();
+    let y = checkpoint(f, &[&x]).unwrap();
+    assert_eq!(gradient(&y, &x).unwrap(), [2.0, 2.0]);
+    c.fill_(7.0).unwrap();
+    refused(&y, &x, "gave other values in output 0");
+}
+
+#[test]
 fn a_value_that_the_first_run_made_and_kept_is_read_again_if_it_is_as_it_was() {
     let x = f64s(&[3.0], &[1]).require_grad().unwrap();
     let cache: Arc<OnceLock<Tensor>> = Arc::default();

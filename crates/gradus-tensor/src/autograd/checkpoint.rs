@@ -1,7 +1,7 @@
 //! [`checkpoint`]: a region that keeps its inputs only, and is computed again when its gradient is taken.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use gradus_backend::{Error, ErrorKind, Layout, Result};
 use smallvec::SmallVec;
@@ -101,8 +101,8 @@ fn run<O: Tensors>(
     if !tracked.contains(&true) {
         return give("checkpoint", plain);
     }
-    let sum = |(t, &on): (&Tensor, &bool)| if on { checksum(t).map(Some) } else { Ok(None) };
-    let sums = plain.iter().zip(&tracked).map(sum).collect::<Result<_>>()?;
+    let given = |(t, &on): (&Tensor, &bool)| if on { Given::new(t).map(Some) } else { Ok(None) };
+    let given = plain.iter().zip(&tracked).map(given).collect::<Result<_>>()?;
     let as_read = |t: &&Tensor| Ok((checksum(t)?, *t.layout()));
     let packed = if packs { Some(inputs.iter().map(as_read).collect::<Result<_>>()?) } else { None };
     let kept = inputs.iter().enumerate().map(|(i, &t)| (i, t.clone(), versions[i]));
@@ -117,7 +117,7 @@ fn run<O: Tensors>(
         saved = saved.guard_pinned("checkpoint", inputs, &versions, pins)?;
     }
     let guards = among(GUARDS);
-    let rule = Arc::new(Checkpoint { again, reads, draws, sums, packed, passed: inputs.len(), guards });
+    let rule = Arc::new(Checkpoint { again, reads, draws, given, packed, passed: inputs.len(), guards });
     let node = Node::rule(rule, behind, specs, device, saved);
     let edge = |i: usize| Edge { node: node.clone(), output: i };
     let results = plain.iter().zip(&tracked).enumerate();
@@ -142,6 +142,27 @@ impl Read {
             .note(format!("checkpoint was recorded at {}", node.location))
             .note(format!("{} wrote at {} (version {version} then)", write.op, write.location))
             .help("write before the forward pass, or write into a copy"))
+    }
+}
+
+/// A tensor that the first run gave, without its values.
+struct Given {
+    storage: Weak<Storage>,
+    layout: Layout,
+    sum: u64,
+}
+
+impl Given {
+    fn new(t: &Tensor) -> Result<Self> {
+        Ok(Given { storage: Arc::downgrade(t.storage()), layout: *t.layout(), sum: checksum(t)? })
+    }
+
+    /// Whether the second run gave the same: a view of the same elements, whatever these are now, or the same values.
+    fn is(&self, t: &Tensor) -> Result<bool> {
+        if self.storage.as_ptr() == Arc::as_ptr(t.storage()) {
+            return Ok(self.layout == *t.layout());
+        }
+        Ok(self.sum == checksum(t)?)
     }
 }
 
@@ -213,8 +234,8 @@ struct Checkpoint {
     again: Box<Again>,
     reads: Vec<Read>,
     draws: Arc<[Draws]>,
-    /// The checksums of the outputs that are tracked.
-    sums: Vec<Option<u64>>,
+    /// The outputs that are tracked.
+    given: Vec<Option<Given>>,
     /// What the inputs were, if hooks packed them.
     packed: Option<Vec<(u64, Layout)>>,
     passed: usize,
@@ -266,12 +287,12 @@ impl Checkpoint {
                 return Ok(());
             }
         }
-        for (i, (y, &sum)) in outputs.iter().zip(&self.sums).enumerate() {
-            if y.requires_grad() != sum.is_some() {
+        for (i, (y, given)) in outputs.iter().zip(&self.given).enumerate() {
+            if y.requires_grad() != given.is_some() {
                 return Err(changed(node, &format!("tracked output {i} otherwise")));
             }
-            if let Some(sum) = sum
-                && checksum(y)? != sum
+            if let Some(given) = given
+                && !given.is(y)?
             {
                 return Err(y.describe(changed(node, &format!("gave other values in output {i}")), "output"));
             }
