@@ -135,7 +135,7 @@ impl Watch {
 
     /// A tracked tensor that was read or viewed, if one was that was recorded up to number `before`.
     pub(super) fn tracked(&self, before: u64) -> Option<Spec> {
-        let found = LOG.with_borrow(|log| log.open.get(self.depth).and_then(|o| o.tracked.clone()));
+        let found = LOG.with_borrow(|log| log.open.get(self.depth).and_then(|o| o.tracked));
         found.filter(|(seq, _)| *seq <= before).map(|(_, spec)| spec)
     }
 
