@@ -400,23 +400,27 @@ impl Pass {
             if matches!(op, Op::Rule(_)) && !create_graph {
                 behind.iter_mut().flatten().filter(|g| g.requires_grad()).for_each(|g| *g = g.detach());
             }
-            let mut arrived = arrived(&behind, &grads, &versions);
+            let mut replaced = None;
             if let Some(hooks) = hooks {
                 behind.iter_mut().enumerate().filter(|(i, _)| !ctx.needs(*i)).for_each(|(_, g)| *g = None);
                 let _user = self.observer.as_ref().map(|o| o.user_code(&node));
-                let (inputs, outputs) = ((&mut *behind, &mut *arrived), (&*grads, &*versions));
-                hooks.after(&node, inputs, outputs, |i| ctx.needs(i), create_graph)?;
+                let at =
+                    replaced.insert(behind.iter().map(|g| arrived(g.as_ref(), &grads, &versions)).collect::<Vec<_>>());
+                hooks.after(&node, (&mut behind, at), (&grads, &versions), |i| ctx.needs(i), create_graph)?;
             }
-            drop(grads);
+            if !self.known {
+                // Nobody else has them: their memory serves the sums.
+                grads.clear();
+            }
             for (i, g) in behind.into_iter().enumerate() {
                 let (true, Some(edge)) = (ctx.needs(i), &node.inputs[i]) else { continue };
-                match g {
-                    Some(g) => {
-                        check(&node, i, edge.spec(), &g)?;
-                        self.queue.send(edge, g, arrived[i], self.known)?;
-                    }
-                    None => self.queue.send_zero(edge),
-                }
+                let Some(g) = g else {
+                    self.queue.send_zero(edge);
+                    continue;
+                };
+                check(&node, i, edge.spec(), &g)?;
+                let version = replaced.as_ref().map_or_else(|| arrived(Some(&g), &grads, &versions), |at| at[i]);
+                self.queue.send(edge, g, version, self.known)?;
             }
             if hooked && !retain_graph {
                 drop(ctx);

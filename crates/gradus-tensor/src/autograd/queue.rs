@@ -30,12 +30,17 @@ pub(super) struct Pending {
 pub(super) const ZERO: u64 = u64::MAX;
 
 impl Pending {
+    #[inline]
     fn new(edge: &Edge) -> Self {
-        let (node, outputs) = (edge.node.clone(), edge.node.outputs.len());
-        let (grads, versions) = (SmallVec::from_elem(None, outputs), SmallVec::from_elem(0, outputs));
-        Pending { node, grads, versions }
+        let mut waiting = Pending { node: edge.node.clone(), grads: SmallVec::new(), versions: SmallVec::new() };
+        for _ in 0..edge.node.outputs.len() {
+            waiting.grads.push(None);
+            waiting.versions.push(0);
+        }
+        waiting
     }
 
+    #[inline]
     fn add(&mut self, output: usize, g: Tensor, version: u64, known: bool) -> Result<()> {
         let (slot, held) = (&mut self.grads[output], &mut self.versions[output]);
         let Some(sum) = slot.take() else {

@@ -7,7 +7,6 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use gradus_backend::{Error, ErrorKind, Result};
-use smallvec::SmallVec;
 
 use super::node::Node;
 use super::queue::ByEdge;
@@ -49,25 +48,14 @@ pub(super) struct Found {
     pub(super) version: u64,
 }
 
-/// The versions of the storages of some gradients now.
-pub(super) fn versions_of(grads: &[Option<Tensor>]) -> SmallVec<[u64; 4]> {
-    grads.iter().map(|g| g.as_ref().map_or(0, |g| g.storage().version())).collect()
-}
-
-/// The versions at which the gradients `behind` a node are what they are: now, or, where one is the bytes of a gradient
-/// that the node was given, the version that this was given at.
-pub(super) fn arrived(behind: &[Option<Tensor>], given: &[Option<Tensor>], versions: &[u64]) -> SmallVec<[u64; 4]> {
-    let mut found = versions_of(behind);
-    for (version, g) in found.iter_mut().zip(behind) {
-        let Some(g) = g else { continue };
-        let same = |(old, &at): (&Option<Tensor>, &u64)| {
-            old.as_ref().is_some_and(|old| Arc::ptr_eq(old.storage(), g.storage())).then_some(at)
-        };
-        if let Some(at) = given.iter().zip(versions).find_map(same) {
-            *version = at;
-        }
-    }
-    found
+/// The version at which a gradient behind a node is what it is: now, or, where it is the bytes of a gradient that the node
+/// was given, the version that this was given at.
+#[inline]
+pub(super) fn arrived(g: Option<&Tensor>, given: &[Option<Tensor>], versions: &[u64]) -> u64 {
+    let Some(g) = g else { return 0 };
+    let same = |old: &&Option<Tensor>| old.as_ref().is_some_and(|old| Arc::ptr_eq(old.storage(), g.storage()));
+    let at = given.iter().position(|old| same(&old)).and_then(|i| versions.get(i));
+    at.copied().unwrap_or_else(|| g.storage().version())
 }
 
 /// What the user gets, after the pass: nothing was written since it was found, and each gradient is memory of its own, so
