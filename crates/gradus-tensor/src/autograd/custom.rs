@@ -90,22 +90,23 @@ pub fn apply_custom<O: CustomOp>(op: &Arc<O>, inputs: &[&Tensor]) -> Result<Vec<
         same_device(name, inputs)?;
     }
     let versions: SmallVec<[u64; 4]> = inputs.iter().map(|t| t.storage().version()).collect();
-    let (before, begun) = (next_seq(), next_epoch());
-    let watch = is_grad_enabled().then(Watch::new);
+    let watched = is_grad_enabled().then(|| (next_seq(), next_epoch(), Watch::new()));
     let outputs: Vec<Tensor> = {
         let _guard = no_grad();
         let plain: Vec<Tensor> = inputs.iter().map(|t| t.detach()).collect();
         op.forward(&plain)?.iter().map(Tensor::detach).collect()
     };
-    if let Some(spec) = watch.as_ref().and_then(|w| w.tracked(before)) {
+    if let Some(spec) = watched.as_ref().and_then(|(before, _, watch)| watch.tracked(*before)) {
         let m =
             format!("the forward of {name} reads a captured tensor, {} {}, that is tracked", spec.shape, spec.dtype);
         let e = Error::new(ErrorKind::Autograd, name, m);
         return Err(e.help("pass it as an input; or capture w.detach(), if no gradient is to reach it"));
     }
     let tracked = inputs.iter().any(|t| t.requires_grad());
-    let accesses = watch.filter(|_| tracked).map_or_else(Vec::new, Watch::finish);
-    let done = next_epoch();
+    let seen = watched.filter(|_| tracked).map_or_else(Vec::new, |(_, begun, watch)| {
+        let (accesses, done) = (watch.finish(), next_epoch());
+        accesses.into_iter().map(|a| Seen { since: if a.wrote() { done } else { begun }, access: a }).collect()
+    });
     let Some(first) = outputs.first() else {
         return Err(Error::argument(name, "the forward of a custom operation gave no output"));
     };
@@ -132,8 +133,6 @@ pub fn apply_custom<O: CustomOp>(op: &Arc<O>, inputs: &[&Tensor]) -> Result<Vec<
     if guards_saved() {
         saved = saved.guard(name, inputs, &versions)?;
     }
-    let seen = |a: Access| Seen { since: if a.wrote() { done } else { begun }, access: a };
-    let seen = accesses.into_iter().map(seen).collect();
     let node = Node::rule(
         Arc::new(Custom { op: op.clone(), seen }),
         inputs.iter().map(|t| t.edge().cloned()),
