@@ -23,7 +23,7 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
 commands:
-  ci [--skip-tests]  format, clippy, tests, docs, tidy, fuzz-grad and digits, up to the first failure
+  ci [--skip-tests]  format, clippy, tests, docs, tidy, sources, fuzz-grad and digits, up to the first failure
   tidy               layering, unsafe code, leftovers, file lengths, links, number of packages
   packages           how many packages `gradus` with default features depends on
   fuzz-grad [--programs N] [--seed S]
@@ -173,6 +173,41 @@ mod tests {
         assert_eq!(parse(&["fuzz-grad", "--seed", "x"]), Err("`x` is no number".into()));
         assert_eq!(parse(&["fuzz-grad", "--fast", "1"]), Err("`fuzz-grad` does not take `--fast`".into()));
         assert_eq!(parse(&["tidy", "--fix"]), Err("`tidy` does not take `--fix`".into()));
+    }
+
+    /// Whether a command of the README names a command, a package and a target that there are.
+    fn exists(command: &str) -> bool {
+        let words: Vec<&str> = command.split(' ').collect();
+        let after = |flag: &str| words.windows(2).find(|w| w[0] == flag).map(|w| w[1]);
+        let package = root().join("crates").join(after("-p").unwrap_or_default());
+        let target = |folder: &str, name: &str| {
+            let at = package.join(folder).join(name);
+            at.join("main.rs").is_file() || at.with_extension("rs").is_file()
+        };
+        match words[..] {
+            ["cargo", "xtask", ref arguments @ ..] => parse(arguments).is_ok(),
+            ["cargo", "test", "-p", _, "--test", name] => target("tests", name),
+            ["cargo", "bench", "-p", _] => package.join("benches").is_dir(),
+            ["cargo", "run", "--release", "--example", name] => {
+                std::fs::read_dir(root().join("crates")).is_ok_and(|all| {
+                    all.flatten().any(|c| c.path().join("examples").join(name).with_extension("rs").is_file())
+                })
+            }
+            _ => false,
+        }
+    }
+
+    #[test]
+    fn the_commands_of_the_readmes_proofs_exist() {
+        let text = std::fs::read_to_string(root().join("README.md")).unwrap();
+        let section = text.split("\n## ").find(|s| s.starts_with("Proofs")).unwrap();
+        let commands: Vec<&str> = section.split('`').filter(|s| s.starts_with("cargo ")).collect();
+        assert!(commands.len() >= 8, "{commands:?}");
+        assert!(!exists("cargo test -p gradus --test nothing") && !exists("cargo xtask nothing"));
+        assert!(!exists("cargo run --release --example nothing") && !exists("cargo bench -p nothing"));
+        for command in commands {
+            assert!(exists(command), "{command}");
+        }
     }
 
     #[test]

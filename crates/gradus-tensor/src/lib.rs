@@ -10,6 +10,7 @@ pub mod autograd;
 mod create;
 mod device;
 mod display;
+mod footprint;
 mod fused;
 mod generator;
 mod locks;
@@ -17,6 +18,7 @@ pub mod ops;
 mod random;
 mod storage;
 mod tensor;
+mod write_log;
 
 pub use autograd::{
     BackwardOptions, CustomOp, GradModeGuard, Gradients, Hook, Node, apply_custom, checkpoint, checkpoint_with,

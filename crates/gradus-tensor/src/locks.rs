@@ -114,7 +114,7 @@ impl<'a> Locks<'a> {
         let mut locks = Locks { reads: SmallVec::new(), writes: SmallVec::new(), observed };
         for (at, write, t) in order {
             if write {
-                locks.writes.push((at, t.storage().write(t.byte_span(), op, location)));
+                locks.writes.push((at, t.storage().write(t.footprint(), op, location)));
             } else {
                 locks.reads.push((at, t.storage().read()));
             }

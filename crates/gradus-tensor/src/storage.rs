@@ -1,10 +1,7 @@
 //! Versioned storage: every write is counted and logged, so that a stale value is always caught.
 //!
 //! **Invariant**: the bytes of a [`Storage`] change only behind a [`WriteGuard`], and making one raises the version and
-//! logs the write. No operation can forget to.
-//!
-//! Note [write ring]: the log keeps the last [`RING`] writes one by one. Older ones are merged into one entry that spans
-//! their bytes, so a check can err only towards an error, never towards a stale value.
+//! logs the write ([`WriteLog`]). No operation can forget to.
 
 use std::ops::{Deref, DerefMut, Range};
 use std::panic::Location;
@@ -15,9 +12,8 @@ use gradus_backend::Buffer;
 
 use crate::Device;
 use crate::autograd::{Guarded, birth};
-
-/// Writes that the log keeps apart.
-const RING: usize = 16;
+use crate::footprint::Footprint;
+use crate::write_log::{Write, WriteLog};
 
 /// Counts moments of the program, so that writes can be said to lie before or after one.
 static EPOCH: AtomicU64 = AtomicU64::new(0);
@@ -50,31 +46,10 @@ pub struct Storage {
     born: u64,
 }
 
-/// One logged write.
-#[derive(Debug, Clone)]
-pub struct Write {
-    /// The version that the storage had after it.
-    pub version: u64,
-    /// The bytes that it may have changed.
-    pub bytes: Range<usize>,
-    /// The operation that wrote.
-    pub op: &'static str,
-    /// The line of the user's code that called the operation.
-    pub location: &'static Location<'static>,
-    /// The number of moments ([`next_epoch`]) before it.
-    epoch: u64,
-}
-
-impl Write {
-    fn overlaps(&self, bytes: &Range<usize>) -> bool {
-        self.bytes.start < bytes.end && bytes.start < self.bytes.end
-    }
-}
-
 /// One value of a graph that lies in a storage: number `slot` of what a node guards.
 #[derive(Debug)]
 struct Need {
-    bytes: Range<usize>,
+    place: Footprint,
     by: Weak<Guarded>,
     slot: usize,
 }
@@ -84,12 +59,6 @@ struct Needs {
     list: Vec<Need>,
     /// Length from which on the list is searched for what is no longer needed.
     full: usize,
-}
-
-#[derive(Debug, Default)]
-struct WriteLog {
-    // Oldest first; the first may stand for several older writes (Note [write ring]).
-    writes: Vec<Write>,
 }
 
 impl Storage {
@@ -125,43 +94,45 @@ impl Storage {
         self.buffer.read().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// The buffer, writable within `bytes`: the version is raised and the write logged. Graphs that
+    /// The buffer, writable within `place`: the version is raised and the write logged. Graphs that
     /// [need](Storage::needed) the bytes were asked before.
     pub(crate) fn write(
         &self,
-        bytes: Range<usize>,
+        place: Footprint,
         op: &'static str,
         location: &'static Location<'static>,
     ) -> WriteGuard<'_> {
         let buffer = self.buffer.write().unwrap_or_else(|e| e.into_inner());
         let mut log = self.log.lock().unwrap_or_else(|e| e.into_inner());
         let version = self.version.fetch_add(1, Ordering::AcqRel) + 1;
-        if log.writes.len() == RING {
-            let oldest = log.writes.remove(0);
-            let next = &mut log.writes[0];
-            next.bytes = next.bytes.start.min(oldest.bytes.start)..next.bytes.end.max(oldest.bytes.end);
-        }
-        log.writes.push(Write { version, bytes, op, location, epoch: EPOCH.load(Ordering::SeqCst) });
+        let write = Write::new(version, place.bytes().clone(), op, location, EPOCH.load(Ordering::SeqCst));
+        log.add(write, place);
         WriteGuard { buffer }
     }
 
     /// The latest write after `version` that may have changed one of `bytes`.
     pub fn overwritten(&self, version: u64, bytes: &Range<usize>) -> Option<Write> {
+        self.overwritten_at(version, &Footprint::dense(bytes.clone()))
+    }
+
+    /// The latest write after `version` that may have changed one of the bytes of `place`.
+    pub(crate) fn overwritten_at(&self, version: u64, place: &Footprint) -> Option<Write> {
         if self.version() == version {
             return None;
         }
         let log = self.log.lock().unwrap_or_else(|e| e.into_inner());
-        log.writes.iter().rev().find(|w| w.version > version && w.overlaps(bytes)).cloned()
+        log.after(version, place).cloned()
     }
 
-    /// The latest write from `epoch` on, up to version `last`, that may have changed one of `bytes`.
+    /// The latest write from `epoch` on, up to version `last`, that may have changed one of `bytes`. Later
+    /// writes over the same bytes can only make it err towards finding one.
     pub(crate) fn overwritten_since(&self, epoch: u64, last: u64, bytes: &Range<usize>) -> Option<Write> {
         let log = self.log.lock().unwrap_or_else(|e| e.into_inner());
-        log.writes.iter().rev().find(|w| w.epoch >= epoch && w.version <= last && w.overlaps(bytes)).cloned()
+        log.since(epoch, last, &Footprint::dense(bytes.clone())).cloned()
     }
 
-    /// From now on a write into `bytes` asks for slot `slot` of `by`, while that lives and its value lies here.
-    pub(crate) fn register(&self, bytes: Range<usize>, by: &Arc<Guarded>, slot: usize) {
+    /// From now on a write into `place` asks for slot `slot` of `by`, while that lives and its value lies here.
+    pub(crate) fn register(&self, place: Footprint, by: &Arc<Guarded>, slot: usize) {
         let needs = self.needed.get_or_init(Default::default);
         let mut needs = needs.lock().unwrap_or_else(|e| e.into_inner());
         let mut dead = vec![];
@@ -177,7 +148,7 @@ impl Storage {
             });
             needs.full = needs.list.len() * 2 + 8;
         }
-        needs.list.push(Need { bytes, by: Arc::downgrade(by), slot });
+        needs.list.push(Need { place, by: Arc::downgrade(by), slot });
         drop(needs);
         // What was the last handle meanwhile is dropped without the lock.
         drop(dead);
@@ -189,11 +160,11 @@ impl Storage {
         self.needed.get().is_some()
     }
 
-    /// The registered values of living graphs that overlap `bytes`.
-    pub(crate) fn needed(&self, bytes: &Range<usize>) -> Vec<(Arc<Guarded>, usize)> {
+    /// The registered values of living graphs that lie in bytes of `place`.
+    pub(crate) fn needed(&self, place: &Footprint) -> Vec<(Arc<Guarded>, usize)> {
         let Some(needs) = self.needed.get() else { return vec![] };
         let needs = needs.lock().unwrap_or_else(|e| e.into_inner());
-        let overlapping = needs.list.iter().filter(|n| n.bytes.start < bytes.end && bytes.start < n.bytes.end);
+        let overlapping = needs.list.iter().filter(|n| n.place.meets(place));
         let living: Vec<_> = overlapping.filter_map(|n| Some((n.by.upgrade()?, n.slot))).collect();
         drop(needs);
         living.into_iter().filter(|(by, slot)| by.lies_in(*slot, self)).collect()

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use gradus_backend::{DType, Element, Error, ErrorKind, Layout, Result, Scalar, Shape};
 
 use crate::autograd::{Edge, Node, note_access, notes_access};
+use crate::footprint::Footprint;
+use crate::write_log::Write;
 use crate::{Device, Storage};
 
 /// An n-dimensional array with an optional place in a recorded graph.
@@ -85,7 +87,7 @@ impl Tensor {
 
     #[cold]
     fn check_writes(&self, op: &str) -> Result<()> {
-        let Some(write) = self.storage().overwritten(self.0.version, &self.byte_span()) else { return Ok(()) };
+        let Some(write) = self.overwritten(self.0.version) else { return Ok(()) };
         let m = format!("{op} would be recorded as taking a computed tensor, which {} overwrote", write.op);
         let e = self.describe(Error::new(ErrorKind::Autograd, op, m), "input");
         let e = match self.grad_fn() {
@@ -194,7 +196,21 @@ impl Tensor {
         if self.0.edge.is_none() { self.clone() } else { self.view_at(self.0.layout, None) }
     }
 
+    /// The latest write over one of the elements since the storage had `version`.
+    pub(crate) fn overwritten(&self, version: u64) -> Option<Write> {
+        if self.storage().version() == version {
+            return None;
+        }
+        self.storage().overwritten_at(version, &self.footprint())
+    }
+
     /// The bytes of the storage that this tensor's elements lie in.
+    #[inline]
+    pub(crate) fn footprint(&self) -> Footprint {
+        Footprint::new(self.layout(), self.dtype().size())
+    }
+
+    /// The range that holds them all.
     pub(crate) fn byte_span(&self) -> std::ops::Range<usize> {
         let (span, size) = (self.0.layout.span(), self.dtype().size());
         span.start * size..span.end * size

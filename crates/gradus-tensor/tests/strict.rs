@@ -5,10 +5,12 @@ mod common;
 
 use std::panic::Location;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use common::{f64s, randn};
-use gradus_tensor::autograd::{allow_mutation_on_saved_tensors, checkpoint, strict, strict_inplace};
+use gradus_tensor::autograd::{
+    Context, CustomOp, allow_mutation_on_saved_tensors, apply_custom, checkpoint, strict, strict_inplace,
+};
 use gradus_tensor::backend::AdamParams;
 use gradus_tensor::{BackwardOptions, Error, ErrorKind, Result, Tensor, grad, no_grad};
 
@@ -63,7 +65,7 @@ fn strict_refuses_inputs_that_no_gradient_needs() {
 #[test]
 fn strict_looks_at_bytes_and_at_every_kind_of_node() {
     struct Passes;
-    impl gradus_tensor::CustomOp for Passes {
+    impl CustomOp for Passes {
         fn name(&self) -> &str {
             "passes"
         }
@@ -73,11 +75,7 @@ fn strict_looks_at_bytes_and_at_every_kind_of_node() {
         fn keeps(&self, _: &[bool]) -> gradus_tensor::autograd::Keep {
             gradus_tensor::autograd::Keep::NONE
         }
-        fn backward(
-            &self,
-            _: &gradus_tensor::autograd::Context<'_>,
-            g: &[Option<Tensor>],
-        ) -> Result<Vec<Option<Tensor>>> {
+        fn backward(&self, _: &Context<'_>, g: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>> {
             Ok(vec![g[0].clone(), None])
         }
     }
@@ -88,9 +86,7 @@ fn strict_looks_at_bytes_and_at_every_kind_of_node() {
         ("cat", Box::new(|x, c| Tensor::cat(&[x, &c.narrow(0, 0, 2).unwrap()], 0).unwrap())),
         (
             "passes",
-            Box::new(move |x, c| {
-                gradus_tensor::apply_custom(&custom, &[x, &c.narrow(0, 0, 2).unwrap()]).unwrap().swap_remove(0)
-            }),
+            Box::new(move |x, c| apply_custom(&custom, &[x, &c.narrow(0, 0, 2).unwrap()]).unwrap().swap_remove(0)),
         ),
         // Of a view, the bytes behind it.
         ("reshape", Box::new(|x, _| x.reshape([2, 1]).unwrap())),
@@ -287,6 +283,46 @@ fn nodes_that_keep_one_tensor_share_the_copy() {
     w.fill_(0.0).unwrap();
     assert_eq!(total.graph_stats().saved_bytes, before);
     assert!(gradient(&total, &x).unwrap().iter().all(|v| *v != 0.0));
+}
+
+/// Its rule sees another thread write over the kept value that it is reading.
+struct Disturbed {
+    kept: Tensor,
+    runs: AtomicUsize,
+}
+
+impl CustomOp for Disturbed {
+    fn name(&self) -> &str {
+        "disturbed"
+    }
+    fn forward(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
+        Ok(vec![x[0].mul(&x[1])?])
+    }
+    fn backward(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>> {
+        let kept = ctx.input(1)?;
+        if self.runs.fetch_add(1, Ordering::SeqCst) == 0 {
+            std::thread::scope(|s| s.spawn(|| self.kept.fill_(9.0)).join().unwrap())?;
+        }
+        Ok(vec![g[0].as_ref().map(|g| g.mul(&kept)).transpose()?, None])
+    }
+}
+
+#[test]
+fn a_rule_that_another_thread_disturbed_runs_again_on_the_copy() {
+    for allowed in [true, false] {
+        let (x, kept) = (leaf(&[2.0, 2.0]), f64s(&[3.0, 4.0], &[2]));
+        let op = Arc::new(Disturbed { kept: kept.clone(), runs: AtomicUsize::new(0) });
+        let y = {
+            let _guard = allowed.then(allow_mutation_on_saved_tensors);
+            apply_custom(&op, &[&x, &kept]).unwrap().swap_remove(0)
+        };
+        let g = gradient(&y, &x);
+        match allowed {
+            true => assert_eq!(g.unwrap(), [3.0, 4.0]),
+            false => assert_says(&g.unwrap_err(), &["disturbed", "fill_"]),
+        }
+        assert_eq!(op.runs.load(Ordering::SeqCst), 1 + usize::from(allowed));
+    }
 }
 
 #[test]

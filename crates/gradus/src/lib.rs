@@ -64,6 +64,11 @@ pub use gradus_tensor::{
     inference, jacobian, jvp, no_grad, ops, vjp, vmap,
 };
 
+pub use gradus_tensor::autograd::{
+    Dependence, GradModeGuard, NonFiniteReport, SavedTensorsHooks, allow_mutation_on_saved_tensors, is_grad_enabled,
+    is_inference, saved_tensors_hooks, strict, strict_inplace,
+};
+
 // The README's code compiles and runs with the doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

@@ -111,7 +111,7 @@ pub fn apply_custom<O: CustomOp>(op: &Arc<O>, inputs: &[&Tensor]) -> Result<Vec<
         return Err(Error::argument(name, "the forward of a custom operation gave no output"));
     };
     for (i, (t, &version)) in inputs.iter().zip(&versions).enumerate() {
-        if let Some(write) = t.storage().overwritten(version, &t.byte_span()) {
+        if let Some(write) = t.overwritten(version) {
             let m = format!("the forward of a custom operation overwrote input {i}");
             let e = Error::new(ErrorKind::Autograd, name, m).note(format!("{} wrote at {}", write.op, write.location));
             return Err(t.describe(e, "input").help("write into a copy"));

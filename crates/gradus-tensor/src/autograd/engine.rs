@@ -385,12 +385,17 @@ impl Pass {
             let saved = node.take_saved(retain_graph || hooked)?;
             freed.set(node.seq);
             let ctx = Context { node: &node, saved, needs, create_graph, read: Default::default() };
-            let mut behind = {
-                let _user = self.observer.as_ref().map(|o| o.rule(&node));
-                op.vjp(&ctx, &grads)?
+            let mut behind = loop {
+                let behind = {
+                    let _user = self.observer.as_ref().map(|o| o.rule(&node));
+                    op.vjp(&ctx, &grads)
+                };
+                // Another thread may have written meanwhile. Where that left the graph a copy, the rule runs again on it.
+                match behind.and_then(|behind| ctx.check_read().map(|()| behind)) {
+                    Err(_) if ctx.forget_replaced() => {}
+                    result => break result?,
+                }
             };
-            // Another thread may have written while it was computed.
-            ctx.check_read()?;
             if self.known {
                 all_unchanged(&node, &grads, &versions)?;
             }

@@ -14,6 +14,7 @@ use gradus_backend::{DType, Error, ErrorKind, Result};
 use super::mode::{self, COPY_ON_WRITE, PACK, REFUSE_WRITES, STRICT};
 use super::packed::Packed;
 use super::saved::{SavedTensor, Which, overwritten};
+use crate::footprint::Footprint;
 use crate::tensor::Spec;
 use crate::{Device, Storage, Tensor};
 
@@ -81,14 +82,14 @@ impl Guarded {
         }
         let (asks, copies) = (on(REFUSE_WRITES | COPY_ON_WRITE), on(COPY_ON_WRITE) && pins.is_empty());
         let packs = on(PACK) && Packed::hooked();
-        let mut places: Vec<(usize, Pin)> = vec![];
+        let mut places: Vec<(usize, Arc<Storage>, Footprint)> = vec![];
         for SavedTensor { what, tensor, version } in values {
             let value = if packs {
                 let packed = Packed::new(op, location, what, &tensor, version)?;
                 Value::Packed { packed, spec: tensor.spec(), version }
             } else {
                 if asks {
-                    places.push((made.slots.len(), (tensor.storage().clone(), tensor.byte_span())));
+                    places.push((made.slots.len(), tensor.storage().clone(), tensor.footprint()));
                 }
                 Value::Kept { copies, now: Mutex::new((tensor.detach(), version)) }
             };
@@ -97,13 +98,13 @@ impl Guarded {
         if asks {
             for (storage, bytes) in pins {
                 let value = Value::Pinned(Arc::downgrade(&storage));
-                places.push((made.slots.len(), (storage, bytes)));
+                places.push((made.slots.len(), storage, Footprint::dense(bytes)));
                 made.slots.push(Slot { what: Which::Read, value });
             }
         }
         let made = Arc::new(made);
-        for (slot, (storage, bytes)) in places {
-            storage.register(bytes, &made, slot);
+        for (slot, storage, place) in places {
+            storage.register(place, &made, slot);
         }
         Ok(made)
     }
@@ -121,7 +122,7 @@ impl Guarded {
     pub(super) fn check_inputs(&self) -> Result<()> {
         for (i, input) in self.inputs.iter().enumerate() {
             let Some(storage) = input.storage.upgrade() else { continue };
-            let Some(write) = storage.overwritten(input.version, &input.bytes) else { continue };
+            let Some(write) = storage.overwritten_at(input.version, &input.place) else { continue };
             let (op, what) = (&self.op, Which::Input(i));
             let m = format!("{op} was recorded as strict, and {} overwrote its {what}", write.op);
             let e = Error::new(ErrorKind::Autograd, "backward", m);
@@ -153,7 +154,7 @@ impl Guarded {
 struct Snapshot {
     storage: Weak<Storage>,
     version: u64,
-    bytes: Range<usize>,
+    place: Footprint,
     spec: Spec,
     device: Device,
 }
@@ -161,14 +162,14 @@ struct Snapshot {
 impl Snapshot {
     fn new(t: &Tensor, version: u64) -> Self {
         let storage = Arc::downgrade(t.storage());
-        Snapshot { storage, version, bytes: t.byte_span(), spec: t.spec(), device: t.device().clone() }
+        Snapshot { storage, version, place: t.footprint(), spec: t.spec(), device: t.device().clone() }
     }
 }
 
 /// Asks the graphs that need what `op` is about to write into `t`: an error if one insists on it; the others get copies.
 #[cold]
 pub(crate) fn ask(t: &Tensor, op: &'static str) -> Result<()> {
-    let found = t.storage().needed(&t.byte_span());
+    let found = t.storage().needed(&t.footprint());
     let slots = || found.iter().filter_map(|(by, slot)| Some((by, by.slots.get(*slot)?)));
     if let Some((by, slot)) = slots().find(|(_, slot)| !matches!(slot.value, Value::Kept { copies: true, .. })) {
         let m = format!("the gradient of {} needs its {}, which this would overwrite", by.op, slot.what);
@@ -192,7 +193,7 @@ pub(crate) fn ask(t: &Tensor, op: &'static str) -> Result<()> {
             }
         };
         // Only old values are worth keeping; others fail when a gradient reads them.
-        if old.storage().overwritten(version, &old.byte_span()).is_none() {
+        if old.overwritten(version).is_none() {
             let mut now = lock(now);
             if Arc::ptr_eq(now.0.storage(), old.storage()) {
                 *now = (copy, 0);

@@ -187,7 +187,7 @@ fn untouched<'a>(node: &Node, grads: impl Iterator<Item = (&'a Option<Tensor>, &
         if g.storage().version() == version {
             continue;
         }
-        let Some(write) = g.storage().overwritten(version, &g.byte_span()) else { continue };
+        let Some(write) = g.overwritten(version) else { continue };
         let m = format!("{} overwrote a gradient that a hook of {} was shown", write.op, node.name());
         let e = g.describe(Error::new(ErrorKind::Autograd, "hook", m), "gradient").note(recorded(node));
         let e = e.note(format!("{} wrote at {}", write.op, write.location));

@@ -14,8 +14,8 @@ use super::guarded::Guarded;
 use super::hooks::Hooks;
 use super::saved::Saved;
 use crate::ops::{Op, Rule};
-use crate::storage::Write;
 use crate::tensor::Spec;
+use crate::write_log::Write;
 use crate::{Device, Storage, Tensor};
 
 /// One output of a node: where the gradient of a tensor goes.

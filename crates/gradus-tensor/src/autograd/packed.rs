@@ -163,7 +163,7 @@ impl Packed {
         };
         LIVE.fetch_add(1, Ordering::Relaxed);
         let packed = Packed { stowed, unpack: pair.unpack.clone(), epoch: next_epoch() };
-        let Some(write) = kept.storage().overwritten(version, &kept.byte_span()) else { return Ok(packed) };
+        let Some(write) = kept.overwritten(version) else { return Ok(packed) };
         let m = format!("{} overwrote {what} of {op} while it was packed", write.op);
         let e = kept.describe(Error::new(ErrorKind::Autograd, "saved_tensors_hooks", m), "value");
         Err(overwritten(e, op, recorded, &write, version)

@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 use super::guarded::{Guarded, Pin, Slot, Value};
 use super::mode::{COPY_ON_WRITE, PACK, REFUSE_WRITES, STRICT, is_grad_enabled, is_set};
 use super::node::{Edge, Node};
-use crate::storage::Write;
 use crate::tensor::Spec;
+use crate::write_log::Write;
 use crate::{Storage, Tensor};
 
 /// A kept tensor and the version that its storage had.
@@ -163,8 +163,7 @@ impl Saved {
         let slots = self.guarded.iter().flat_map(|g| &g.slots);
         let guarded = slots.filter_map(|slot| slot.value.kept().map(|(t, version)| (slot.what, t, version)));
         let all = self.values.iter().map(|s| (s.what, s.tensor.clone(), s.version)).chain(guarded);
-        let write = |t: &Tensor, version| t.storage().overwritten(version, &t.byte_span());
-        all.filter_map(|(what, t, version)| Some((what.to_string(), write(&t, version)?))).collect()
+        all.filter_map(|(what, t, version)| Some((what.to_string(), t.overwritten(version)?))).collect()
     }
 }
 
@@ -262,13 +261,13 @@ impl Context<'_> {
             Value::Packed { packed, spec, .. } => packed.unpack(self.node, what, spec)?,
             kept => kept.kept().ok_or_else(|| Error::new(ErrorKind::Autograd, "backward", "the value is not kept"))?,
         };
-        self.check(what, &t, version)?;
         let edge = match what {
             Which::Input(i) => self.node.inputs.get(i).and_then(Option::as_ref),
             Which::Output(_) | Which::Read => None,
         };
         let t = edge.map_or_else(|| t.clone(), |e| t.with_edge(e.clone()));
         self.read.guarded.borrow_mut().push((what, t.clone(), version));
+        self.check(what, &t, version)?;
         Ok(t)
     }
 
@@ -286,6 +285,20 @@ impl Context<'_> {
         guarded.check_inputs()
     }
 
+    /// Forgets which values were handed out and have become copies since, before a write; whether there were any. A copy is
+    /// not registered for another, so that is so once for each value.
+    #[cold]
+    pub(super) fn forget_replaced(&self) -> bool {
+        let slots = || self.saved.guarded.iter().flat_map(|g| &g.slots);
+        let mut handed = self.read.guarded.borrow_mut();
+        let count = handed.len();
+        handed.retain(|(what, t, _)| {
+            let now = slots().find(|slot| slot.what == *what).and_then(|slot| slot.value.kept());
+            now.is_none_or(|(now, _)| Arc::ptr_eq(now.storage(), t.storage()))
+        });
+        handed.len() < count
+    }
+
     /// Nothing has written over a kept value since its storage had `version`.
     #[inline]
     fn check(&self, what: Which, kept: &Tensor, version: u64) -> Result<()> {
@@ -295,7 +308,7 @@ impl Context<'_> {
     /// [`check`](Context::check) of a value whose storage was written since.
     #[cold]
     fn check_written(&self, what: Which, kept: &Tensor, version: u64) -> Result<()> {
-        let Some(write) = kept.storage().overwritten(version, &kept.byte_span()) else { return Ok(()) };
+        let Some(write) = kept.overwritten(version) else { return Ok(()) };
         let name = self.node.name();
         let m = format!("the gradient of {name} needs its {what}, which {} overwrote", write.op);
         let e = kept.describe(Error::new(ErrorKind::Autograd, "backward", m), &what.to_string());

@@ -32,7 +32,7 @@ pub(super) fn all_unchanged(node: &Node, grads: &[Option<Tensor>], versions: &[u
 
 #[cold]
 fn changed(node: &Node, output: usize, g: &Tensor, version: u64) -> Result<()> {
-    let Some(write) = g.storage().overwritten(version, &g.byte_span()) else { return Ok(()) };
+    let Some(write) = g.overwritten(version) else { return Ok(()) };
     let m = format!("{} overwrote the gradient of output {output} of {} during the pass", write.op, node.name());
     let e = g.describe(Error::new(ErrorKind::Autograd, "backward", m), "gradient");
     Err(overwritten(e, node.name(), node.location(), &write, version).help(

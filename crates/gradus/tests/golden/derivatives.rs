@@ -18,6 +18,7 @@ pub(crate) enum Lay {
     Offset,
 }
 
+pub(crate) const EVERY: [Lay; 5] = [Lay::Plain, Lay::Transposed, Lay::EverySecond, Lay::Flipped, Lay::Offset];
 pub(crate) const LAYOUTS: [Lay; 4] = [Lay::Transposed, Lay::EverySecond, Lay::Flipped, Lay::Offset];
 
 impl Lay {
@@ -40,6 +41,40 @@ impl Lay {
             }
         }
     }
+
+    /// A view with axes or directions exchanged, where the layout is one of those; twice gives the first back.
+    fn turned(self, t: &Tensor) -> Result<Tensor> {
+        match self {
+            Lay::Transposed if t.rank() > 1 => t.transpose(0, -1),
+            Lay::Flipped => (0..t.rank() as isize).try_fold(t.clone(), |t, axis| t.flip(axis)),
+            _ => Ok(t.clone()),
+        }
+    }
+
+    /// A function of each element, such that the gradient that reaches `y` lies so.
+    fn through(self, y: &Tensor, f: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+        match self {
+            Lay::Transposed | Lay::Flipped => self.turned(&f(&self.turned(y)?)?),
+            _ => f(&self.of(y)?),
+        }
+    }
+}
+
+/// A call, each float output `y` of which goes on as `sin(y + c)` with irregular `c`.
+///
+/// No derivative of the chain is constant, also where the call is linear: the second differentiates the call's gradient,
+/// the third the gradient of that. The gradient that comes to the call lies as `lay` says.
+pub(crate) fn curved(
+    call: impl Fn(&[Tensor]) -> Result<Vec<Tensor>>,
+    lay: Lay,
+) -> impl Fn(&[Tensor]) -> Result<Vec<Tensor>> {
+    move |x| {
+        let bent = |y: &Tensor| match y.dtype().is_float() {
+            true => lay.through(&y.add(&irregular(y, 11)?)?, Tensor::sin),
+            false => Ok(y.clone()),
+        };
+        call(x)?.iter().map(bent).collect()
+    }
 }
 
 /// Irregular numbers in the shape and dtype of a tensor: no entry can hide behind another.
@@ -54,6 +89,8 @@ pub(crate) struct Weights<'a> {
     pub(crate) of_output: &'a dyn Fn(usize) -> Option<Tensor>,
     pub(crate) of_gradient: &'a dyn Fn(usize) -> Option<Tensor>,
 }
+
+pub(crate) const IRREGULAR: Weights<'static> = Weights { of_output: &|_| None, of_gradient: &|_| None };
 
 /// Outputs, and first and second gradients of the leaves, zeros where nothing flows.
 pub(crate) struct Found {
@@ -108,83 +145,141 @@ pub(crate) fn derivatives(
 }
 
 /// The call behind a checkpoint.
-pub(crate) fn checkpointed(call: crate::Call) -> impl Fn(&[Tensor]) -> Result<Vec<Tensor>> {
-    move |x| autograd::checkpoint(call, &x.iter().collect::<Vec<_>>())
+pub(crate) fn checkpointed(
+    call: impl Fn(&[Tensor]) -> Result<Vec<Tensor>> + Clone + Send + Sync + 'static,
+) -> impl Fn(&[Tensor]) -> Result<Vec<Tensor>> {
+    move |x| autograd::checkpoint(call.clone(), &x.iter().collect::<Vec<_>>())
 }
 
-/// `phi(t) = sum(w * f(x + t u))` and its derivatives up to `order`, each the gradient of the one before.
-fn along(call: Function<'_>, inputs: &[Tensor], leaves: &[usize], t: f64, order: usize) -> Result<Vec<f64>> {
+/// `phi(t) = sum(w * f(x + t u))` and its derivatives, each the gradient of the one before.
+pub(crate) struct Line {
+    values: Vec<f64>,
+    /// How many of the derivatives were taken from something recorded.
+    pub(crate) recorded: usize,
+}
+
+impl Line {
+    /// To which order the derivatives were recorded and are numbers other than 0.
+    pub(crate) fn reached(&self) -> usize {
+        let something = |v: &&f64| v.is_finite() && **v != 0.0;
+        self.values[1..=self.recorded].iter().take_while(something).count()
+    }
+
+    /// The first difference, in words.
+    pub(crate) fn difference(&self, other: &Line, tolerance: f64) -> Option<String> {
+        let far = |(x, y): (f64, f64)| (x - y).abs() > 10.0 * tolerance * (1.0 + x.abs()) || x.is_nan() != y.is_nan();
+        let (a, b) = (&self.values, &other.values);
+        let at = (0..a.len()).find(|&k| far((a[k], b[k])));
+        at.map(|k| format!("derivative {k} along a line is {}, not {}", b[k], a[k]))
+    }
+}
+
+/// The derivatives up to `order` along the line through the inputs, at `t`, all lying as `lay` says.
+pub(crate) fn along(
+    call: Function<'_>,
+    inputs: &[Tensor],
+    leaves: &[usize],
+    lay: Lay,
+    t: f64,
+    order: usize,
+) -> Result<Line> {
     let t = Tensor::scalar(t, inputs[0].device())?.require_grad()?;
     let mut moved = inputs.to_vec();
     for &i in leaves {
         let u = irregular(&moved[i].to_dtype(DType::F64)?, i + 5)?.mul(0.4)?;
         moved[i] = moved[i].add(&u.mul(&t)?)?;
     }
-    let mut total = t.mul(0.0)?;
+    let moved = moved.iter().map(|x| lay.of(x)).collect::<Result<Vec<_>>>()?;
+    let zero = t.detach().zeros_like()?;
+    let mut total = zero.clone();
     for (i, y) in call(&moved)?.iter().enumerate().filter(|(_, y)| y.dtype().is_float()) {
         total = total.add(&y.mul(&irregular(y, i)?)?.sum_all()?.to_dtype(DType::F64)?)?;
     }
-    let mut found = vec![total.item()?];
+    let (mut values, mut recorded) = (vec![total.item()?], 0);
     for _ in 0..order {
-        if total.requires_grad() {
-            let options = BackwardOptions::new().create_graph();
-            total = match grad(&[&total], &[&t], None, options)?.remove(0) {
-                Some(g) => g,
-                None => t.detach().mul(0.0)?,
-            };
-        } else {
-            total = t.detach().mul(0.0)?;
-        }
-        found.push(total.item()?);
+        total = match total.requires_grad() {
+            true => {
+                recorded += 1;
+                let found = grad(&[&total], &[&t], None, BackwardOptions::new().create_graph())?.remove(0);
+                found.unwrap_or_else(|| zero.clone())
+            }
+            false => zero.clone(),
+        };
+        values.push(total.item()?);
     }
-    Ok(found)
+    Ok(Line { values, recorded })
 }
+
+/// The central difference of fourth order from the values at -2h, -h, h and 2h.
+///
+/// `(8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h` is off by `h^4 f^(5) / 30` and by the rounding of `f` divided by `h`:
+/// with h = 1e-3 and f64 about 3e-14 f^(5) and 1e-12 f. The tolerance [`CLOSE`] leaves room for logarithms and roots near 0,
+/// whose high derivatives are large. Where a smaller step of [`STEPS`] agrees the larger one had met a kink.
+fn central([a, b, c, d]: [f64; 4], h: f64) -> f64 {
+    (8.0 * (c - b) - (d - a)) / (12.0 * h)
+}
+
+const CLOSE: f64 = 1e-8;
+const STEPS: [f64; 3] = [1e-3, 1e-4, 1e-5];
+const AROUND: [f64; 4] = [-2.0, -1.0, 1.0, 2.0];
 
 /// The derivatives up to `order` along a line through the point, each against the central difference of the one before; in
 /// words what differs.
-///
-/// The difference of fourth order, `(8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h`, is off by `h^4 f^(5) / 30` and by the
-/// rounding of `f` divided by `h`: with h = 1e-3 and f64 about 3e-14 f^(5) and 1e-12 f. The tolerance 1e-8 leaves room
-/// for logarithms and roots near 0, whose high derivatives are large. Where a smaller step agrees the larger one had met a
-/// kink.
 pub(crate) fn differences(
     call: Function<'_>,
     inputs: &[Tensor],
     leaves: &[usize],
     order: usize,
-) -> Result<Option<String>> {
-    let at = along(call, inputs, leaves, 0.0, order)?;
+) -> Result<(Option<String>, Line)> {
+    let line = along(call, inputs, leaves, Lay::Plain, 0.0, order)?;
+    let at = &line.values;
     let mut wrong = None;
-    for h in [1e-3, 1e-4, 1e-5] {
-        let around = [-2.0, -1.0, 1.0, 2.0]
-            .map(|k| along(call, inputs, leaves, k * h, order.saturating_sub(1)))
-            .into_iter()
-            .collect::<Result<Vec<_>>>()?;
+    for h in STEPS {
+        let point = |k: f64| along(call, inputs, leaves, Lay::Plain, k * h, order.saturating_sub(1));
+        let around = AROUND.map(point).into_iter().collect::<Result<Vec<_>>>()?;
         wrong = (1..=order).find_map(|k| {
-            let [a, b, c, d] = [0, 1, 2, 3].map(|i| around[i][k - 1]);
-            let numeric = (8.0 * (c - b) - (d - a)) / (12.0 * h);
+            let numeric = central([0, 1, 2, 3].map(|i| around[i].values[k - 1]), h);
             let scale = 1.0 + at[k].abs() + at[k - 1].abs();
-            let close = (at[k] - numeric).abs() <= 1e-8 * scale || at[k - 1].is_nan();
+            let close = (at[k] - numeric).abs() <= CLOSE * scale || at[k - 1].is_nan();
             (!close).then(|| format!("derivative {k} along a line is {}, finite differences say {numeric}", at[k]))
         });
         if wrong.is_none() {
             break;
         }
     }
-    Ok(wrong)
+    Ok((wrong, line))
 }
 
-/// The derivatives of two calls along the same line; in words what differs.
-pub(crate) fn same_along(
-    a: Function<'_>,
-    b: Function<'_>,
-    inputs: &[Tensor],
-    leaves: &[usize],
-) -> Result<Option<String>> {
-    let (a, b) = (along(a, inputs, leaves, 0.0, 3)?, along(b, inputs, leaves, 0.0, 3)?);
-    let far = |x: f64, y: f64| (x - y).abs() > 1e-11 * (1.0 + x.abs()) || x.is_nan() != y.is_nan();
-    let at = (0..4).find(|&k| far(a[k], b[k]));
-    Ok(at.map(|k| format!("derivative {k} along a line is {}, not {}", b[k], a[k])))
+/// Every element of the second gradients, those of `sum(u * g)` of the first gradients `g`, against the central difference
+/// of `g` along `u`: the Hessian is symmetric. In words what differs.
+pub(crate) fn second_differences(call: Function<'_>, inputs: &[Tensor], leaves: &[usize]) -> Result<Option<String>> {
+    let at = derivatives(call, inputs, leaves, &IRREGULAR, Lay::Plain)?;
+    let mut wrong = None;
+    for h in STEPS {
+        let point = |k: f64| {
+            let mut moved = inputs.to_vec();
+            for &i in leaves {
+                moved[i] = moved[i].add(&irregular(&moved[i], i + 3)?.mul(k * h)?)?;
+            }
+            derivatives(call, &moved, leaves, &IRREGULAR, Lay::Plain)
+        };
+        let around = AROUND.map(point).into_iter().collect::<Result<Vec<_>>>()?;
+        wrong = (0..leaves.len()).find_map(|n| {
+            let (second, first) = (values(&at.second[n]), values(&at.first[n]));
+            let around: Vec<Vec<f64>> = around.iter().map(|f| values(&f.first[n])).collect();
+            let largest = second.iter().chain(&first).filter(|v| v.is_finite()).fold(1.0, |m: f64, v| m.max(v.abs()));
+            second.iter().enumerate().find_map(|(e, &got)| {
+                let numeric = central([0, 1, 2, 3].map(|i| around[i][e]), h);
+                let close = (got - numeric).abs() <= CLOSE * largest || first[e].is_nan();
+                let leaf = leaves[n];
+                (!close).then(|| format!("element {e} of the second gradient of input {leaf} is {got}, not {numeric}"))
+            })
+        });
+        if wrong.is_none() {
+            break;
+        }
+    }
+    Ok(wrong)
 }
 
 /// The bits of an f64 tensor, for equality that knows NaN and the sign of zero.

@@ -10,6 +10,7 @@ mod layers;
 mod losses;
 mod matrix;
 mod orders;
+mod rows;
 mod structure;
 
 use std::collections::{BTreeMap, HashSet};

@@ -172,15 +172,8 @@ fn methods() -> BTreeSet<String> {
             }
         }
     }
+    assert!(found.len() > 200, "the sources of the operations name only {} methods", found.len());
     found
-}
-
-/// The rows of the page with a gradient: its last column but one is not `0`.
-pub(crate) fn differentiable() -> BTreeSet<String> {
-    let text = std::fs::read_to_string(root().join("docs/op-matrix.md")).unwrap_or_default();
-    let cells = text.lines().map(|l| l.split('|').map(str::trim).collect::<Vec<_>>());
-    let rows = cells.filter(|c| c.len() > 4 && c[1].starts_with('`') && c[c.len() - 3] != "0");
-    rows.map(|c| c[1].trim_matches('`').to_owned()).collect()
 }
 
 /// Compares the page with the one in `docs`, or writes it if `GRADUS_WRITE` is set; what is wrong.

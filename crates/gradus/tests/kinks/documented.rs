@@ -34,7 +34,11 @@ fn read(file: &str, text: &str, found: &mut BTreeMap<String, String>) {
             let name = if name.starts_with('$') { format!("{file} {name}") } else { name };
             found.insert(name, std::mem::take(&mut doc));
         } else if line.starts_with("///") || line.starts_with("#[") || line.starts_with('"') {
-            doc += line;
+            // One space between words, whatever the lines.
+            for word in line.trim_start_matches('/').split_whitespace() {
+                doc += word;
+                doc.push(' ');
+            }
         } else {
             doc.clear();
         }

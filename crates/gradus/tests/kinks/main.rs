@@ -6,6 +6,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod documented;
+#[path = "../golden/rows.rs"]
+mod rows;
+mod said;
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use gradus::prelude::*;
 use gradus::{BackwardOptions, grad};
+use said::SAID;
 use table::{Kink, SECTIONS, SMOOTH};
 
 static PYTORCH: &str = include_str!("pytorch.txt");
@@ -89,7 +93,7 @@ fn page() -> String {
          Where a function has a corner, a step or an infinite slope, a gradient is a choice. This page says which Gradus makes. \
          It is made by `GRADUS_WRITE=1 cargo test -p gradus --test kinks` from what the operations do, and the same test without \
          the variable fails if the page and the code differ, if an operation of [op-matrix.md](op-matrix.md) is neither here \
-         nor known to be smooth, or if the documentation of an operation of this page says nothing about its slope.\n\n\
+         nor known to be smooth, or if the documentation of an operation of this page does not have the sentence on its slope that `tests/kinks/said.rs` gives.\n\n\
          Slopes are those of the sum of the outputs, in f64, for each operand after the other (`;`). *{version}* is what PyTorch gives \
          there (`tests/kinks/pytorch.py`); an empty cell is the same, a dash says that it has no such gradient. \
          Where a slope here is finite, the second derivatives there are numbers too.\n"
@@ -115,6 +119,8 @@ fn page() -> String {
 fn the_page_says_what_the_operations_do() {
     let path = root().join("docs/kinks.md");
     let page = page();
+    let points: BTreeSet<(&str, &str)> = all().map(|k| (operation(k.name), k.place)).collect();
+    assert_eq!(points.len(), all().count(), "two rows of one operation name the same place");
     if std::env::var_os("GRADUS_WRITE").is_some() {
         std::fs::write(&path, page).unwrap();
         return;
@@ -188,15 +194,9 @@ fn second_derivatives_at_kinks_are_numbers() {
 
 #[test]
 fn every_differentiable_operation_has_a_row_or_is_smooth() {
-    let text = std::fs::read_to_string(root().join("docs/op-matrix.md")).unwrap();
-    let cells = text.lines().map(|l| l.split('|').map(str::trim).collect::<Vec<_>>());
-    let rows: BTreeSet<String> = cells
-        .filter(|c| c.len() > 4 && c[1].starts_with('`') && c[c.len() - 3] != "0")
-        .map(|c| c[1].trim_matches('`').to_owned())
-        .collect();
+    let rows = rows::differentiable();
     let kinked: BTreeSet<String> = all().map(|k| operation(k.name).to_owned()).collect();
     let smooth: BTreeSet<String> = SMOOTH.split_whitespace().map(str::to_owned).collect();
-    assert!(rows.len() > 200);
     let both: Vec<_> = kinked.intersection(&smooth).collect();
     let missing: Vec<_> = rows.iter().filter(|r| !kinked.contains(*r) && !smooth.contains(*r)).collect();
     let gone: Vec<_> = smooth.iter().filter(|r| !rows.contains(*r)).collect();
@@ -209,19 +209,15 @@ fn every_differentiable_operation_has_a_row_or_is_smooth() {
 #[test]
 fn the_documentation_of_an_operation_with_a_kink_says_its_slope() {
     let docs = documented::methods(&root().join("crates/gradus-tensor/src/ops"));
-    let names: BTreeSet<&str> = all().map(|k| operation(k.name)).collect();
-    let silent: Vec<_> = names
-        .iter()
-        .filter(|n| {
-            let key = match **n {
-                "max_pool2d_with_indices" => "pool $max_with_indices",
-                n if n.starts_with("max_pool") => "pool $max",
-                n if n.starts_with("adaptive_max_pool") => "adaptive_pool $max",
-                n => n,
-            };
-            let text = docs.get(key).map_or(String::new(), |d| d.to_lowercase());
-            !["slope", "gradient", "derivative"].iter().any(|word| text.contains(word))
-        })
-        .collect();
-    assert!(silent.is_empty(), "say the slope at the kink in the documentation of {silent:?}");
+    let key = |name: &'static str| match name {
+        "max_pool2d_with_indices" => "pool $max_with_indices",
+        n if n.starts_with("max_pool") => "pool $max",
+        n if n.starts_with("adaptive_max_pool") => "adaptive_pool $max",
+        n => n,
+    };
+    let said = || SAID.iter().flat_map(|(names, text)| names.split(' ').map(move |n| (n, *text)));
+    let silent: Vec<_> = said().filter(|(n, text)| docs.get(key(n)).is_none_or(|d| !d.contains(text))).collect();
+    assert!(silent.is_empty(), "the documentation does not say (operation, sentence) {silent:?}");
+    let kinked: BTreeSet<&str> = all().map(|k| operation(k.name)).collect();
+    assert_eq!(kinked, said().map(|s| s.0).collect(), "operations with a kink, and those in said.rs");
 }

@@ -126,8 +126,8 @@ const TIES: &[Kink] = kinks! {
     "adaptive_max_pool1d", "two of three", [[1.0, 3.0, 3.0]], |x| signal(&x[0])?.adaptive_max_pool1d([1]), "the first of the bin";
     "adaptive_max_pool2d", "two of three", [[1.0, 3.0, 3.0]], |x| spatial(&x[0], 2)?.adaptive_max_pool2d([1, 1]), "the first of the bin";
     "adaptive_max_pool3d", "two of three", [[1.0, 3.0, 3.0]], |x| spatial(&x[0], 3)?.adaptive_max_pool3d([1, 1, 1]), "the first of the bin";
-    "scatter_reduce/amax", "2 is sent to a 2 and a 1", [[2.0, 1.0], [2.0, 2.0]], |x| x[0].scatter_reduce(0, &places(&x[0], &[0, 0])?, &x[1], ScatterReduction::Amax, true), "shared evenly among those that attain it";
-    "scatter_reduce/amin", "2 is sent to a 2 and a 1", [[2.0, 1.0], [2.0, 2.0]], |x| x[0].scatter_reduce(0, &places(&x[0], &[0, 0])?, &x[1], ScatterReduction::Amin, true), "shared evenly among those that attain it";
+    "scatter_reduce/amax", "the largest: two 2 are sent to a 2", [[2.0, 1.0], [2.0, 2.0]], |x| x[0].scatter_reduce(0, &places(&x[0], &[0, 0])?, &x[1], ScatterReduction::Amax, true), "shared evenly among those that attain it";
+    "scatter_reduce/amin", "the smallest: two 2 are sent to a 2", [[2.0, 1.0], [2.0, 2.0]], |x| x[0].scatter_reduce(0, &places(&x[0], &[0, 0])?, &x[1], ScatterReduction::Amin, true), "shared evenly among those that attain it";
 };
 
 const LENGTHS: &[Kink] = kinks! {
