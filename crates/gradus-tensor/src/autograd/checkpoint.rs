@@ -159,8 +159,17 @@ impl Given {
 
     /// Whether the second run gave the same: a view of the same elements, whatever these are now, or the same values.
     fn is(&self, t: &Tensor) -> Result<bool> {
+        if t.numel() == 0 {
+            return Ok(true);
+        }
         if self.storage.as_ptr() == Arc::as_ptr(t.storage()) {
-            return Ok(self.layout == *t.layout());
+            if self.layout == *t.layout() {
+                return Ok(true);
+            }
+            // Axes of size 1 may have other strides.
+            if self.layout.span() != t.layout().span() {
+                return Ok(false);
+            }
         }
         Ok(self.sum == checksum(t)?)
     }
