@@ -255,7 +255,7 @@ impl Tensor {
         let size = self.dtype().size();
         let mut bytes = vec![0; dense.numel() * size];
         if notes_access() {
-            note_access(&dense, false);
+            note_access(self, false);
         }
         let buffer = dense.0.storage.read();
         self.device().backend().download(&buffer, dense.0.layout.offset() * size, &mut bytes)?;

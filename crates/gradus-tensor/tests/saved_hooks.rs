@@ -328,6 +328,45 @@ fn changed_packed_values_are_caught() {
 }
 
 #[test]
+fn what_unpack_gives_is_checked_whatever_else_it_reads() {
+    let (slots, x) = (f64s(&[0.0; 8], &[8]), leaf(&[3.0]));
+    let slot = |t: &Tensor| t.narrow(0, 4, 1);
+    for reads in [false, true] {
+        let (packs, unpacks) = (slots.clone(), slots.clone());
+        let y = {
+            let _guard = saved_tensors_hooks(
+                move |t| slot(&packs)?.copy_(t),
+                move |_: &()| {
+                    if reads {
+                        // A header in the same storage.
+                        unpacks.narrow(0, 0, 1)?.item()?;
+                    }
+                    slot(&unpacks)
+                },
+            );
+            x.square().unwrap()
+        };
+        assert_eq!(gradient(&y, &x).unwrap(), [6.0]);
+        slot(&slots).unwrap().fill_(100.0).unwrap();
+        assert_caught(gradient(&y, &x));
+    }
+    // What the hook writes itself on the way is its own affair, also where it gives it.
+    let (scratch, packed) = (f64s(&[0.0], &[1]), f64s(&[0.0], &[1]));
+    let y = {
+        let (packs, unpacks) = (packed.clone(), packed.clone());
+        let _guard = saved_tensors_hooks(
+            move |t| packs.copy_(t),
+            move |_: &()| {
+                scratch.copy_(&unpacks)?;
+                Ok(scratch.clone())
+            },
+        );
+        x.square().unwrap()
+    };
+    assert_eq!(gradient(&y, &x).unwrap(), [6.0]);
+}
+
+#[test]
 fn a_pack_hook_that_overwrites_its_argument_is_caught() {
     let (x, w) = (leaf(&[1.0]), f64s(&[3.0], &[1]));
     let _guard = saved_tensors_hooks(
@@ -369,6 +408,54 @@ fn hooks_pack_a_checkpoint_by_its_inputs() {
         &[&x],
     );
     common::assert_close(&gradient(&y.unwrap(), &x).unwrap(), &want, 1e-12);
+}
+
+#[test]
+fn a_checkpoint_under_the_guard_packs_its_inputs_and_nothing_else() {
+    let x = leaf(&[1.0, 2.0]);
+    let packs = Rc::new(Cell::new(0));
+    let count = packs.clone();
+    let _guard = saved_tensors_hooks(
+        move |t| {
+            count.set(count.get() + 1);
+            to_host(t)
+        },
+        from_host,
+    );
+    let y = checkpoint(|x| x[0].exp()?.square()?.exp(), &[&x]).unwrap();
+    assert_eq!(packs.get(), 1);
+    // The second run, inside the guard, packs nothing.
+    y.sum_all().unwrap().backward().unwrap();
+    assert_eq!(packs.get(), 1);
+    // Inputs that were packed may change, as outside of a region; what is captured may not.
+    let (w, data) = (leaf(&[1.0]), f64s(&[3.0], &[1]));
+    let y = checkpoint(|x| x[0].mul(&x[1]), &[&w, &data]).unwrap();
+    let shared = data.clone();
+    let z = checkpoint(move |x| x[0].mul(&x[1])?.mul(&shared), &[&w, &data]).unwrap();
+    assert_eq!(gradient(&z, &w).unwrap(), [9.0]);
+    data.fill_(9.0).unwrap();
+    assert_eq!(gradient(&y, &w).unwrap(), [3.0]);
+    assert_caught(gradient(&z, &w));
+}
+
+#[test]
+fn a_checkpoint_of_packed_inputs_is_compared_if_they_come_back_as_they_were() {
+    let x = randn(&[3, 2], 1).t().unwrap().require_grad().unwrap();
+    let f = |x: &Tensor| x.square()?.softmax(-1)?.mul(x);
+    let plain = gradient(&f(&x).unwrap(), &x).unwrap();
+    let n = Arc::new(AtomicUsize::new(0));
+    for (at_most, dtype) in [(1e-14, DType::F64), (0.1, DType::BF16)] {
+        let _guard = saved_tensors_hooks(move |t| t.to_dtype(dtype), |p| p.to_dtype(DType::F64));
+        let y = checkpoint(move |x| f(&x[0]), &[&x]).unwrap();
+        for (g, want) in gradient(&y, &x).unwrap().iter().zip(&plain) {
+            assert!((g - want).abs() <= at_most, "{g} for {want}");
+        }
+        let n = n.clone();
+        let y = checkpoint(move |x| x[0].mul(n.fetch_add(1, Ordering::Relaxed) as f64), &[&x]).unwrap();
+        if dtype == DType::F64 {
+            assert!(gradient(&y, &x).unwrap_err().to_string().contains("gave other values"));
+        }
+    }
 }
 
 #[test]

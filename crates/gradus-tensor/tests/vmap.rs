@@ -178,3 +178,32 @@ fn a_piece_that_nobody_uses_has_gradient_zero() {
     let found = first.sum_all().unwrap().backward().unwrap();
     assert_eq!(found.get(&x).unwrap().to_vec::<f64>().unwrap(), [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]);
 }
+
+/// A result that shares memory with what a later call overwrites is what its own call gave, or an error.
+#[test]
+fn results_that_share_memory_are_those_of_their_calls() {
+    let x = f64s(&[1.0, 2.0, 3.0], &[3]);
+    let scratch = f64s(&[0.0], &[]);
+    let filled = |v: &[Tensor]| {
+        scratch.copy_(&v[0])?;
+        Ok(scratch.clone())
+    };
+    assert_eq!(vmap(filled, &[&x], &[Some(0)], &[0]).unwrap().to_vec::<f64>().unwrap(), [1.0, 2.0, 3.0]);
+    let total = |v: &[Tensor]| {
+        v[1].add_(&v[0])?;
+        Ok(v[1].clone())
+    };
+    let sums = vmap(total, &[&x, &f64s(&[0.0], &[])], &[Some(0), None], &[0]).unwrap();
+    assert_eq!(sums.to_vec::<f64>().unwrap(), [1.0, 3.0, 6.0]);
+    // A leaf is whatever its storage holds, and cannot be both.
+    let leaf = f64s(&[0.0], &[]).require_grad().unwrap();
+    let filled = |v: &[Tensor]| {
+        let _guard = no_grad();
+        leaf.copy_(&v[0])?;
+        Ok(leaf.clone())
+    };
+    let e = vmap(filled, &[&x], &[Some(0)], &[0]).unwrap_err();
+    let text = e.to_string();
+    assert!(e.kind() == &ErrorKind::Autograd && text.contains("slice 0") && text.contains("copy_"), "{text}");
+    assert!(text.contains("vmap.rs"), "{text}");
+}

@@ -6,7 +6,9 @@
 
 mod access;
 mod checkpoint;
+mod checksum;
 mod custom;
+mod draws;
 mod engine;
 mod explain;
 mod functional;
@@ -27,9 +29,10 @@ mod spread;
 mod vmap;
 mod waiting;
 
-pub(crate) use access::{birth, note_access};
+pub(crate) use access::{birth, note_access, note_view};
 pub use checkpoint::{checkpoint, checkpoint_with};
 pub use custom::{CustomOp, apply_custom};
+pub(crate) use draws::note_draw;
 pub use engine::{BackwardOptions, Gradients, grad};
 pub use explain::{Dependence, explain_grad};
 pub use functional::{Tensors, hessian, hvp, jacobian, jvp, vjp};

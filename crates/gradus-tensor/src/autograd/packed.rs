@@ -68,9 +68,10 @@ impl Drop for SavedTensorsHooks {
 /// `pack` sees inputs as they are: `t.is_leaf()` tells parameters and data from what was computed; results have no graph
 /// yet. Nothing that hooks compute is recorded or packed. What `unpack` gives has the shape, dtype and device of the value;
 /// its place in the graph it gets from the node, so gradients of any order go through. If the values are the old ones is
-/// for the hooks to say, but that they are **what was packed** is checked: if something that `unpack` reads or gives was
-/// written after it was packed, the gradient is an error that names the line. Inside a [`checkpoint`](super::checkpoint)
-/// only its inputs are packed: the values within are dropped, and live briefly in the backward pass.
+/// for the hooks to say, but that they are **what was packed** is checked: if something that `unpack` gives, or reads on
+/// this thread, was written after it was packed, the gradient is an error that names the line. Of a
+/// [`checkpoint`](super::checkpoint) only the inputs are packed: the values within are dropped, and live briefly in the
+/// backward pass.
 ///
 /// # Errors
 /// The guard itself: none. An operation whose value `pack` refuses, or overwrites, fails and is not recorded. A backward
@@ -200,16 +201,17 @@ impl Packed {
                     .help("pack into a tensor of its own for each value, and unpack into one that is made then"))
             }
         };
-        let mut seen = false;
+        let mut given = u64::MAX;
         for access in &accesses {
             let Some((storage, first)) = access.storage() else { continue };
-            seen |= Arc::ptr_eq(&storage, t.storage());
             // What the hook itself wrote on the way is its own affair.
-            unchanged(&storage, if access.wrote() { first } else { u64::MAX }, access.bytes())?;
+            let last = if access.wrote() { first } else { u64::MAX };
+            if Arc::ptr_eq(&storage, t.storage()) {
+                given = last;
+            }
+            unchanged(&storage, last, access.bytes())?;
         }
-        if !seen {
-            unchanged(t.storage(), u64::MAX, &t.byte_span())?;
-        }
+        unchanged(t.storage(), given, &t.byte_span())?;
         Ok((t, version))
     }
 }

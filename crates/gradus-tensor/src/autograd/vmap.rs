@@ -1,7 +1,7 @@
 //! [`vmap`]: a function of one sample, for a batch of them.
 
 use gradus_backend::shape::resolve_axis;
-use gradus_backend::{Error, Result};
+use gradus_backend::{Error, ErrorKind, Result};
 
 use super::functional::{Tensors, give};
 use crate::Tensor;
@@ -21,8 +21,8 @@ use crate::Tensor;
 ///
 /// # Errors
 /// No mapped axis, mapped axes of different sizes or of size 0 (nothing says what `f` would give), a number of entries that
-/// is not that of the inputs or outputs, calls that give different numbers of tensors or other shapes, and whatever `f`
-/// reports.
+/// is not that of the inputs or outputs, calls that give different numbers of tensors or other shapes, a tracked tensor that
+/// is overwritten after a call gave it, and whatever `f` reports.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -94,7 +94,7 @@ pub fn vmap<O: Tensors>(
         }
         Some((_, n)) => n,
     };
-    let mut columns: Vec<Vec<Tensor>> = vec![];
+    let mut columns: Vec<Vec<Slice>> = vec![];
     for k in 0..n {
         let pick = |(slices, &t): (&Option<Vec<Tensor>>, &&Tensor)| match slices.as_ref().and_then(|s| s.get(k)) {
             Some(slice) => slice.clone(),
@@ -103,26 +103,57 @@ pub fn vmap<O: Tensors>(
         let arguments: Vec<Tensor> = mapped.iter().zip(inputs).map(pick).collect();
         let outputs = f(&arguments)?.into_tensors();
         if k == 0 {
-            columns = vec![Vec::with_capacity(n); outputs.len()];
+            columns = outputs.iter().map(|_| Vec::with_capacity(n)).collect();
         }
         if outputs.len() != columns.len() {
             let m = format!("slice {k} gives {} tensors, the first {}", outputs.len(), columns.len());
             return Err(Error::argument(OP, m));
         }
         for (i, (column, y)) in columns.iter_mut().zip(outputs).enumerate() {
-            if let Some(first) = column.first().filter(|f| f.shape() != y.shape() || f.dtype() != y.dtype()) {
+            if let Some(first) =
+                column.first().map(|s| &s.value).filter(|f| f.shape() != y.shape() || f.dtype() != y.dtype())
+            {
                 let e = Error::shape(OP, format!("output {i} differs in shape or dtype between slice 0 and {k}"));
                 return Err(y.describe(first.describe(e, "slice 0"), &format!("slice {k}")));
             }
-            column.push(y);
+            column.push(Slice::new(y)?);
         }
     }
     let entries = one_each("out_dims", out_dims, columns.len(), "outputs")?;
-    let stack = |(column, dim): (&Vec<Tensor>, isize)| Tensor::stack(&column.iter().collect::<Vec<_>>(), dim);
+    for (i, column) in columns.iter().enumerate() {
+        column.iter().enumerate().try_for_each(|(k, slice)| slice.check(i, k))?;
+    }
+    let stack =
+        |(column, dim): (&Vec<Slice>, isize)| Tensor::stack(&column.iter().map(|s| &s.value).collect::<Vec<_>>(), dim);
     give(OP, columns.iter().zip(entries).map(stack).collect::<Result<_>>()?)
 }
 
 const OP: &str = "vmap";
+
+/// One output of one call.
+struct Slice {
+    value: Tensor,
+    /// The version that its storage had.
+    version: u64,
+}
+
+impl Slice {
+    /// Later calls may write into what somebody else holds: so that is copied, or, if it has a place in a graph, checked.
+    fn new(y: Tensor) -> Result<Self> {
+        let value = if y.requires_grad() || y.is_unshared() { y } else { y.copy()? };
+        let version = value.storage().version();
+        Ok(Slice { value, version })
+    }
+
+    /// It is what call `k` gave as output `i`.
+    fn check(&self, i: usize, k: usize) -> Result<()> {
+        let (t, version) = (&self.value, self.version);
+        let Some(write) = t.storage().overwritten(version, &t.byte_span()) else { return Ok(()) };
+        let m = format!("output {i} of slice {k} was overwritten by {} before all slices were done", write.op);
+        let e = t.describe(Error::new(ErrorKind::Autograd, OP, m), "output");
+        Err(e.note(format!("{} wrote at {}", write.op, write.location)).help("give a copy of it: y.copy()?"))
+    }
+}
 
 /// An entry for each: the list, or its only entry again and again.
 fn one_each<T: Copy>(what: &str, list: &[T], n: usize, of: &str) -> Result<Vec<T>> {

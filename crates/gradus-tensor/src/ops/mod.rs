@@ -63,7 +63,9 @@ use gradus_backend::{Backend, DType, Error, ErrorKind, Layout, Result, Shape, Vi
 use smallvec::SmallVec;
 
 pub use crate::autograd::Context;
-use crate::autograd::{Edge, Node, Saved, guards_saved, is_grad_enabled, is_observed, ran_operation};
+use crate::autograd::{
+    Edge, Node, Saved, guards_saved, is_grad_enabled, is_observed, note_view, notes_access, ran_operation,
+};
 use crate::locks::with_read;
 pub use crate::tensor::Spec;
 use crate::{Device, Storage, Tensor};
@@ -316,6 +318,9 @@ fn record<O: Operation + Into<Op>>(
 #[track_caller]
 pub(crate) fn apply_view<O: Operation + Into<Op>>(op: O, input: &Tensor, layout: Layout) -> Result<Tensor> {
     if !records(&[input]) {
+        if notes_access() {
+            note_view(input);
+        }
         return Ok(input.view_at(layout, None));
     }
     input.check_current(op.name())?;
@@ -328,6 +333,9 @@ pub(crate) fn apply_view<O: Operation + Into<Op>>(op: O, input: &Tensor, layout:
 #[track_caller]
 pub(crate) fn apply_views<O: Operation + Into<Op>>(op: O, input: &Tensor, layouts: &[Layout]) -> Result<Vec<Tensor>> {
     if !records(&[input]) {
+        if notes_access() {
+            note_view(input);
+        }
         return Ok(layouts.iter().map(|&layout| input.view_at(layout, None)).collect());
     }
     input.check_current(op.name())?;
