@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex, OnceLock};
 
-use gradus_backend::kernel::VjpArg;
+use gradus_backend::kernel::{Vjp, VjpArg};
 use gradus_backend::{
     Backend, DType, Error, ErrorKind, Expr, Kernel, Layout, MapArg, Result, Scalar, Shape, View, ViewMut,
 };
@@ -425,6 +425,18 @@ impl Map {
     fn wanted(&self, needs: impl Fn(usize) -> bool) -> u32 {
         (0..self.args.len()).filter(|&i| self.input_of(i).is_some_and(&needs)).fold(0, |m, i| m | 1 << i)
     }
+
+    /// The gradients of the arguments `wanted`: in one kernel, or, where that would be too large, in one for each.
+    fn vjps(&self, wanted: u32) -> Result<SmallVec<[Arc<Vjp>; 1]>> {
+        let joint = self.kernel.vjp(wanted);
+        if joint.is_err() && wanted.count_ones() > 1 {
+            let each = (0..self.args.len()).map(|i| 1 << i).filter(|one| wanted & one != 0);
+            return each.map(|one| self.kernel.vjp(one)).collect();
+        }
+        let mut one = SmallVec::new();
+        one.push(joint?);
+        Ok(one)
+    }
 }
 
 impl Operation for Map {
@@ -467,9 +479,9 @@ impl Operation for Map {
     }
 
     fn keeps(&self, needs: &[bool]) -> Keep {
-        // A gradient too large for a kernel is reported when it is asked for; then nothing is read.
-        let Ok(vjp) = self.kernel.vjp(self.wanted(|i| needs[i])) else { return Keep::NONE };
-        let inputs = vjp.args.iter().filter_map(|a| match *a {
+        // A gradient too large for kernels is reported when it is asked for; then nothing is read.
+        let Ok(vjps) = self.vjps(self.wanted(|i| needs[i])) else { return Keep::NONE };
+        let inputs = vjps.iter().flat_map(|vjp| &vjp.args).filter_map(|a| match *a {
             VjpArg::Input(i) => self.input_of(i),
             VjpArg::Grad(_) => None,
         });
@@ -486,57 +498,58 @@ impl Operation for Map {
             });
             Ok(())
         };
-        let mut wanted = self.wanted(|i| ctx.needs(i));
-        let mut vjp = self.kernel.vjp(wanted)?;
-        if !vjp.passed.is_empty() {
-            for &(arg, output) in &vjp.passed {
-                wanted &= !(1 << arg);
-                if let (Some(input), Some(g)) = (self.input_of(arg), &grads[output]) {
-                    add(input, g)?;
+        for mut vjp in self.vjps(self.wanted(|i| ctx.needs(i)))? {
+            if !vjp.passed.is_empty() {
+                let mut rest = vjp.wanted.iter().fold(0, |mask, &arg| mask | 1 << arg);
+                for &(arg, output) in &vjp.passed {
+                    rest &= !(1 << arg);
+                    if let (Some(input), Some(g)) = (self.input_of(arg), &grads[output]) {
+                        add(input, g)?;
+                    }
                 }
+                if rest == 0 {
+                    continue;
+                }
+                vjp = self.kernel.vjp(rest)?;
             }
-            if wanted == 0 {
-                return Ok(found);
+            let mut tensors: SmallVec<[Tensor; 4]> = SmallVec::new();
+            let mut args = SmallVec::new();
+            for arg in &vjp.args {
+                args.push(match *arg {
+                    VjpArg::Input(i) => match self.args[i] {
+                        Arg::Tensor(input) => {
+                            tensors.push(ctx.input(input)?);
+                            Arg::Tensor(tensors.len() - 1)
+                        }
+                        scalar => scalar,
+                    },
+                    VjpArg::Grad(k) => match &grads[k] {
+                        Some(g) => {
+                            tensors.push(g.clone());
+                            Arg::Tensor(tensors.len() - 1)
+                        }
+                        None => Arg::Scalar(Scalar::Float(0.0)),
+                    },
+                });
             }
-            vjp = self.kernel.vjp(wanted)?;
-        }
-        let mut tensors: SmallVec<[Tensor; 4]> = SmallVec::new();
-        let mut args = SmallVec::new();
-        for arg in &vjp.args {
-            args.push(match *arg {
-                VjpArg::Input(i) => match self.args[i] {
-                    Arg::Tensor(input) => {
-                        tensors.push(ctx.input(input)?);
-                        Arg::Tensor(tensors.len() - 1)
-                    }
-                    scalar => scalar,
-                },
-                VjpArg::Grad(k) => match &grads[k] {
-                    Some(g) => {
-                        tensors.push(g.clone());
-                        Arg::Tensor(tensors.len() - 1)
-                    }
-                    None => Arg::Scalar(Scalar::Float(0.0)),
-                },
-            });
-        }
-        // A gradient that reads no gradient is the constant zero: nothing flows.
-        if !vjp.args.iter().any(|a| matches!(a, VjpArg::Grad(k) if grads[*k].is_some())) {
-            return Ok(found);
-        }
-        let refs: SmallVec<[&Tensor; 4]> = tensors.iter().collect();
-        let map = Map { kernel: vjp.kernel.clone(), args };
-        if let [arg] = vjp.wanted[..] {
-            let g = apply_one(map, &refs)?;
-            if let Some(input) = self.input_of(arg) {
-                add(input, &g)?;
+            // A gradient that reads no gradient is the constant zero: nothing flows.
+            if !vjp.args.iter().any(|a| matches!(a, VjpArg::Grad(k) if grads[*k].is_some())) {
+                continue;
             }
-            return Ok(found);
-        }
-        let results = super::apply(map, &refs)?;
-        for (&arg, g) in vjp.wanted.iter().zip(results) {
-            if let Some(input) = self.input_of(arg) {
-                add(input, &g)?;
+            let refs: SmallVec<[&Tensor; 4]> = tensors.iter().collect();
+            let map = Map { kernel: vjp.kernel.clone(), args };
+            if let [arg] = vjp.wanted[..] {
+                let g = apply_one(map, &refs)?;
+                if let Some(input) = self.input_of(arg) {
+                    add(input, &g)?;
+                }
+                continue;
+            }
+            let results = super::apply(map, &refs)?;
+            for (&arg, g) in vjp.wanted.iter().zip(results) {
+                if let Some(input) = self.input_of(arg) {
+                    add(input, &g)?;
+                }
             }
         }
         Ok(found)

@@ -52,7 +52,6 @@ features! {
     FreedError "a freed graph: the error" 14.0 100.0,
     Ambiguous "ended at a gradient that depends on a choice" 0.0 1.0,
     Undecided "ended at a tie" 0.0 1.0,
-    Limit "ended at the size of a kernel" 0.0 0.1,
     Large "ended at a large number" 0.0 3.0,
     Nothing "nothing compared" 0.0 6.0,
 }

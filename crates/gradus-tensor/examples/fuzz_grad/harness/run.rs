@@ -414,11 +414,6 @@ impl Both {
                 _ => Ok(()),
             };
         }
-        // Of the fifth order, or so: the library says in advance that its kernels take so many arguments.
-        if e.message().contains("the gradient is too large for one kernel") {
-            self.counts.has(Feature::Limit);
-            return Err(Stop::Enough);
-        }
         if !is_overwritten(e) {
             return Err(unexpected(s, e));
         }
