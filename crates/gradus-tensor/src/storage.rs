@@ -39,7 +39,8 @@ pub struct Storage {
     device: Device,
     buffer: RwLock<Buffer>,
     version: AtomicU64,
-    log: Mutex<WriteLog>,
+    /// Made with the first write: most storages are written by the kernel that fills them, which is none.
+    log: OnceLock<Box<Mutex<WriteLog>>>,
     /// Values of living graphs that a write has to ask for first; made with the first of them.
     needed: OnceLock<Box<Mutex<Needs>>>,
     /// See [`birth`].
@@ -67,7 +68,7 @@ impl Storage {
             device,
             buffer: RwLock::new(buffer),
             version: AtomicU64::new(0),
-            log: Mutex::default(),
+            log: OnceLock::new(),
             needed: OnceLock::new(),
             born: birth(),
         }
@@ -103,7 +104,7 @@ impl Storage {
         location: &'static Location<'static>,
     ) -> WriteGuard<'_> {
         let buffer = self.buffer.write().unwrap_or_else(|e| e.into_inner());
-        let mut log = self.log.lock().unwrap_or_else(|e| e.into_inner());
+        let mut log = self.log.get_or_init(Default::default).lock().unwrap_or_else(|e| e.into_inner());
         let version = self.version.fetch_add(1, Ordering::AcqRel) + 1;
         let write = Write::new(version, place.bytes().clone(), op, location, EPOCH.load(Ordering::SeqCst));
         log.add(write, place);
@@ -120,14 +121,14 @@ impl Storage {
         if self.version() == version {
             return None;
         }
-        let log = self.log.lock().unwrap_or_else(|e| e.into_inner());
+        let log = self.log.get()?.lock().unwrap_or_else(|e| e.into_inner());
         log.after(version, place).cloned()
     }
 
     /// The latest write from `epoch` on, up to version `last`, that may have changed one of `bytes`. Later
     /// writes over the same bytes can only make it err towards finding one.
     pub(crate) fn overwritten_since(&self, epoch: u64, last: u64, bytes: &Range<usize>) -> Option<Write> {
-        let log = self.log.lock().unwrap_or_else(|e| e.into_inner());
+        let log = self.log.get()?.lock().unwrap_or_else(|e| e.into_inner());
         log.since(epoch, last, &Footprint::dense(bytes.clone())).cloned()
     }
 

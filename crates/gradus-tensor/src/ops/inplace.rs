@@ -11,7 +11,8 @@ use std::sync::Arc;
 use gradus_backend::{AdamParams, Error, ErrorKind, MapArg, Result, Scalar, SgdParams, Shape, View, ViewMut};
 use smallvec::SmallVec;
 
-use super::elementwise::{Elementwise, Operand, stretched};
+use super::elementwise::{Elementwise, Operand};
+use super::map::stretched;
 use super::same_device;
 use super::table::{ADD, CLAMP, DIV, MUL, SUB};
 use crate::locks::Locks;

@@ -28,6 +28,7 @@ mod inplace_index;
 mod interpolate;
 mod linear;
 mod loss;
+mod map;
 mod masked;
 mod matmul;
 mod movement;
@@ -72,7 +73,6 @@ use crate::{Device, Storage, Tensor};
 
 pub use crate::autograd::Keep;
 pub use attention::{AttentionOptions, Causal};
-pub(crate) use elementwise::Arg;
 pub use elementwise::{Class, Elementwise, Operand};
 pub use gemm::Gemm;
 pub use grid::Indexing;
@@ -80,6 +80,7 @@ pub use grid_sample::{GridPadding, GridSample, Sampling};
 pub use index::{Ellipsis, Index, IntoIndex, NewAxis, Strided};
 pub use interpolate::{Interpolate, Interpolation, Resized};
 pub use loss::{Reduction, Target};
+pub(crate) use map::Arg;
 pub use movement::INFER;
 pub use pad::PadMode;
 pub use scatter_reduce::ScatterReduction;
@@ -137,7 +138,7 @@ macro_rules! ops {
         #[allow(missing_docs)] // each is documented in its file
         pub enum Op {
             // In place: it is the commonest, and small.
-            Map(elementwise::Map),
+            Map(map::Map),
             $($name(Box<$module::$name>),)*
             /// One that is a function, not a kernel.
             Rule(Arc<dyn Rule>),
@@ -180,12 +181,12 @@ macro_rules! ops {
             }
         }
 
-        impl From<elementwise::Map> for Op {
-            fn from(op: elementwise::Map) -> Op {
+        impl From<map::Map> for Op {
+            fn from(op: map::Map) -> Op {
                 Op::Map(op)
             }
         }
-        pub use elementwise::Map;
+        pub use map::Map;
 
         $(
             impl From<$module::$name> for Op {
