@@ -6,13 +6,9 @@ mod common;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use common::{assert_close, cpu, f64s, i64s, layouts, randn};
+use common::{assert_close, cpu, f64s, gradient, i64s, layouts, randn, values};
 use gradus_tensor::autograd::{checkpoint, checkpoint_with, gradcheck, gradgradcheck};
 use gradus_tensor::{BackwardOptions, DType, ErrorKind, Generator, Result, Tensor, grad, hvp, no_grad};
-
-fn values(t: &Tensor) -> Vec<f64> {
-    t.to_vec::<f64>().unwrap()
-}
 
 #[test]
 fn gradients_are_those_of_the_plain_computation_to_the_bit() {
@@ -231,11 +227,6 @@ fn a_long_chain_of_regions_runs_and_drops() {
 }
 
 /// The gradient of the sum of `y`.
-fn gradient(y: &Tensor, x: &Tensor) -> Result<Vec<f64>> {
-    let options = BackwardOptions::new().retain_graph();
-    Ok(values(grad(&[&y.sum_all()?], &[x], None, options)?[0].as_ref().unwrap()))
-}
-
 fn refused(y: &Tensor, x: &Tensor, why: &str) {
     let e = gradient(y, x).unwrap_err();
     assert_eq!(e.kind(), &ErrorKind::Autograd);

@@ -7,15 +7,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::f64s;
+use common::{f64s, leaf};
 use gradus_tensor::autograd::{Keep, is_grad_enabled};
 use gradus_tensor::*;
 
 type Kept = Arc<Mutex<Option<Tensor>>>;
-
-fn leaf(values: &[f64]) -> Tensor {
-    f64s(values, &[values.len()]).require_grad().unwrap()
-}
 
 fn keep() -> BackwardOptions {
     BackwardOptions::new().create_graph()

@@ -6,7 +6,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{f64s, i64s};
+use common::{f64s, i64s, values};
 use gradus_tensor::backend::{AdamParams, SgdParams};
 use gradus_tensor::{BackwardOptions, DType, Error, ErrorKind, Gemm, Result, Tensor, grad, no_grad};
 
@@ -44,10 +44,6 @@ const WRITES: [(&str, Write, bool, &str); 19] = [
     ),
     ("gemm", |x, y| Gemm::new(1, 3, 3).run_(y, &Tensor::eye(3, DType::F64, x.device())?, x), true, "matmul"),
 ];
-
-fn values(t: &Tensor) -> Vec<f64> {
-    t.contiguous().unwrap().to_vec().unwrap()
-}
 
 fn start() -> Tensor {
     f64s(&[1.0, 2.0, 3.0], &[3])

@@ -3,13 +3,9 @@
 
 mod common;
 
-use common::f64s;
+use common::{f64s, gradient, values};
 use gradus_tensor::autograd::{saved_tensors_hooks, strict, strict_inplace};
 use gradus_tensor::{BackwardOptions, ErrorKind, Tensor, checkpoint, grad, no_grad, vjp};
-
-fn values(t: &Tensor) -> Vec<f64> {
-    t.to_vec::<f64>().unwrap()
-}
 
 #[test]
 fn a_region_that_writes_into_what_it_captured_is_refused_even_if_it_gives_it() {
@@ -92,11 +88,6 @@ fn a_hook_before_a_node_changes_what_goes_on_and_not_what_was_asked_for() {
 }
 
 /// The gradient of `y` for `x`.
-fn gradient(y: &Tensor, x: &Tensor) -> gradus_tensor::Result<Vec<f64>> {
-    let g = grad(&[&y.sum_all()?], &[x], None, BackwardOptions::new().retain_graph())?;
-    g[0].as_ref().unwrap().to_vec::<f64>()
-}
-
 #[test]
 fn rows_of_a_buffer_are_kept_apart_however_many_are_written() {
     let x = f64s(&[2.0], &[1]).require_grad().unwrap();

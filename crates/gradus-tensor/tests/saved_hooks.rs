@@ -8,24 +8,11 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::{another_cpu, cpu, f64s, randn};
+use common::{another_cpu, cpu, f64s, gradient, leaf, randn, values};
 use gradus_tensor::autograd::{
     allow_mutation_on_saved_tensors, checkpoint, gradgradcheck, saved_tensors_hooks, strict_inplace,
 };
 use gradus_tensor::{BackwardOptions, DType, Error, ErrorKind, Result, Tensor, grad, no_grad};
-
-fn leaf(values: &[f64]) -> Tensor {
-    f64s(values, &[values.len()]).require_grad().unwrap()
-}
-
-fn values(t: &Tensor) -> Vec<f64> {
-    t.contiguous().unwrap().to_vec().unwrap()
-}
-
-fn gradient(y: &Tensor, x: &Tensor) -> Result<Vec<f64>> {
-    let options = BackwardOptions::new().retain_graph();
-    Ok(values(grad(&[&y.sum_all()?], &[x], None, options)?[0].as_ref().unwrap()))
-}
 
 /// Bytes on the host, with what is needed to read them.
 type Host = (Vec<u8>, Vec<usize>, DType);

@@ -7,7 +7,7 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use common::{f64s, randn};
+use common::{f64s, gradient, leaf, randn, values};
 use gradus_tensor::autograd::{
     Context, CustomOp, allow_mutation_on_saved_tensors, apply_custom, checkpoint, strict, strict_inplace,
 };
@@ -16,19 +16,6 @@ use gradus_tensor::{BackwardOptions, Error, ErrorKind, Result, Tensor, grad, no_
 
 const ADAM: AdamParams =
     AdamParams { lr: 0.1, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0, decoupled: false, step: 1 };
-
-fn leaf(values: &[f64]) -> Tensor {
-    f64s(values, &[values.len()]).require_grad().unwrap()
-}
-
-fn values(t: &Tensor) -> Vec<f64> {
-    t.contiguous().unwrap().to_vec().unwrap()
-}
-
-fn gradient(y: &Tensor, x: &Tensor) -> Result<Vec<f64>> {
-    let options = BackwardOptions::new().retain_graph();
-    Ok(values(grad(&[&y.sum_all()?], &[x], None, options)?[0].as_ref().unwrap()))
-}
 
 #[track_caller]
 fn here() -> String {
