@@ -1,5 +1,6 @@
 //! Kept values and the check that they are still what they were.
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::panic::Location;
 use std::sync::Arc;
@@ -235,12 +236,26 @@ impl Context<'_> {
         Ok(t.with_edge(edge))
     }
 
+    /// [`input`](Context::input), without a handle of its own where the value is kept as it is.
+    pub(crate) fn borrow_input(&self, i: usize) -> Result<Cow<'_, Tensor>> {
+        match self.find_kept(Which::Input(i))? {
+            Some(t) => Ok(Cow::Borrowed(t)),
+            None => self.find(Which::Input(i)).map(Cow::Owned),
+        }
+    }
+
+    /// A value that is kept as it is, checked; `None` for one that is guarded or packed.
+    fn find_kept(&self, what: Which) -> Result<Option<&Tensor>> {
+        let Some(at) = self.saved.values.iter().position(|s| s.what == what) else { return Ok(None) };
+        self.read.values.set(self.read.values.get() | 1 << at.min(63));
+        let s = &self.saved.values[at];
+        self.check(what, &s.tensor, s.version)?;
+        Ok(Some(&s.tensor))
+    }
+
     fn find(&self, what: Which) -> Result<Tensor> {
-        if let Some(at) = self.saved.values.iter().position(|s| s.what == what) {
-            self.read.values.set(self.read.values.get() | 1 << at.min(63));
-            let s = &self.saved.values[at];
-            self.check(what, &s.tensor, s.version)?;
-            return Ok(s.tensor.clone());
+        if let Some(t) = self.find_kept(what)? {
+            return Ok(t.clone());
         }
         let mut slots = self.saved.guarded.iter().flat_map(|g| &g.slots);
         if let Some(slot) = slots.find(|slot| slot.what == what) {

@@ -1,5 +1,6 @@
 //! A recorded elementwise kernel, and its gradient: again such kernels.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use gradus_backend::kernel::{Vjp, VjpArg};
@@ -86,31 +87,33 @@ impl Map {
             }
             return if rest == 0 { Ok(()) } else { self.each_vjp(rest, |vjp| self.pull(vjp, ctx, grads, found)) };
         }
-        let mut tensors: SmallVec<[Tensor; 4]> = SmallVec::new();
-        let mut args = SmallVec::new();
-        for arg in &vjp.args {
-            args.push(match *arg {
-                VjpArg::Input(i) => match self.args[i] {
-                    Arg::Tensor(input) => {
-                        tensors.push(ctx.input(input)?);
-                        Arg::Tensor(tensors.len() - 1)
-                    }
-                    scalar => scalar,
-                },
-                VjpArg::Grad(k) => match &grads[k] {
-                    Some(g) => {
-                        tensors.push(g.clone());
-                        Arg::Tensor(tensors.len() - 1)
-                    }
-                    None => Arg::Scalar(Scalar::Float(0.0)),
-                },
-            });
-        }
         // A gradient that reads no gradient is the constant zero: nothing flows.
         if !vjp.args.iter().any(|a| matches!(a, VjpArg::Grad(k) if grads[*k].is_some())) {
             return Ok(());
         }
-        let refs: SmallVec<[&Tensor; 4]> = tensors.iter().collect();
+        let mut tensors: SmallVec<[Cow<'_, Tensor>; 4]> = SmallVec::new();
+        let mut args = SmallVec::new();
+        for arg in &vjp.args {
+            let tensor = match *arg {
+                VjpArg::Input(i) => match self.args[i] {
+                    Arg::Tensor(input) => ctx.borrow_input(input)?,
+                    scalar => {
+                        args.push(scalar);
+                        continue;
+                    }
+                },
+                VjpArg::Grad(k) => match &grads[k] {
+                    Some(g) => Cow::Borrowed(g),
+                    None => {
+                        args.push(Arg::Scalar(Scalar::Float(0.0)));
+                        continue;
+                    }
+                },
+            };
+            args.push(Arg::Tensor(tensors.len()));
+            tensors.push(tensor);
+        }
+        let refs: SmallVec<[&Tensor; 4]> = tensors.iter().map(|t| &**t).collect();
         let map = Map { kernel: vjp.kernel.clone(), args };
         if let [arg] = vjp.wanted[..] {
             let g = apply_one(map, &refs)?;
