@@ -70,6 +70,9 @@ impl Footprint {
 
     /// Whether some byte belongs to both. Exact unless strides decide nothing and both have many runs: then `true`.
     pub(crate) fn meets(&self, other: &Footprint) -> bool {
+        if self.bytes.is_empty() || other.bytes.is_empty() {
+            return false;
+        }
         if !self.touches(&other.bytes) || !other.touches(&self.bytes) {
             return false;
         }
@@ -153,6 +156,18 @@ pub(crate) mod tests {
         move |below| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) as usize % below
+        }
+    }
+
+    #[test]
+    fn nothing_meets_nothing() {
+        let all = base(&[4, 4]);
+        let rows = Footprint::new(&all.slice(0, 2, 2, 1).unwrap(), 8);
+        let columns = Footprint::new(&all.slice(1, 2, 2, 1).unwrap(), 8);
+        let whole = Footprint::new(&all, 8);
+        let middle = Footprint::dense(40..40);
+        for empty in [&rows, &columns, &middle] {
+            assert!(!empty.meets(&whole) && !whole.meets(empty) && !empty.meets(empty), "{empty:?}");
         }
     }
 

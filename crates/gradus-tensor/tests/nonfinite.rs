@@ -110,6 +110,14 @@ fn the_step_ends_with_the_operation_that_is_found() {
 }
 
 #[test]
+fn a_sum_of_elements_that_land_together_is_made_where_they_land() {
+    let (x, src, index) = (f64s(&[1e308, 0.0], &[2]), f64s(&[1e308], &[1]), i64s(&[0], &[1]));
+    let r = found(|| x.index_add(0, &index, &src)?.sum_all());
+    assert_eq!((r.origin, r.made_at), (Origin::Operation, Some((0, vec![0]))));
+    assert!(r.inputs.iter().all(|input| input.nan == 0 && input.infinite == 0));
+}
+
+#[test]
 fn what_was_given_is_told_apart_from_what_was_made() {
     let bad = f64s(&[1.0, f64::NAN], &[2]);
     let r = found(|| f64s(&[1.0, 2.0], &[2]).exp()?.mul(&bad));

@@ -29,7 +29,8 @@ use crate::{Generator, Storage, Tensor};
 /// on another thread), uses other tracked tensors, draws other random numbers, or gives other outputs, be it in one bit.
 ///
 /// Random numbers are those of the first run, whichever [`Generator`] they come from: dropout layers work as they are. In
-/// the second run generators, whosever they are, stay where they are. Differentiable to any order. Without recording this is `f(inputs)`.
+/// the second run generators, whosever they are, stay where they are. Differentiable to any order. Without recording this
+/// is `f(inputs)`.
 ///
 /// Beyond the second run, the checks cost one pass over the outputs in each run (on a device, a copy to the host), and some
 /// tens of nanoseconds for each operation. Where [`saved_tensors_hooks`](super::saved_tensors_hooks) bring back inputs that

@@ -234,8 +234,9 @@ fn recorded(node: &Node) -> String {
 
 impl Tensor {
     /// Runs `hook` on the gradient of this tensor, complete, in every backward pass that reaches it and began later: on a
-    /// leaf or on an intermediate. It may give another gradient of the same shape, dtype and device, which then takes its place, for the
-    /// passes on and for those who asked for it; `None` leaves it. Hooks of a tensor run in the order of registration.
+    /// leaf or on an intermediate. It may give another gradient of the same shape, dtype and device, which then takes its
+    /// place, for the passes on and for those who asked for it; `None` leaves it. Hooks of a tensor run in the order of
+    /// registration.
     ///
     /// A clone is the same tensor. With `create_graph` what a hook computes is recorded. An error in a hook ends the pass,
     /// gives no gradients, and leaves the graph as it was (for that, a graph with hooks is freed only once its pass

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 
 use gradus_backend::Layout;
 
+use crate::footprint::Footprint;
 use crate::{Storage, Tensor};
 
 /// The elements of a storage that a tensor has. The weak handle keeps the storage's address from being used again.
@@ -22,31 +23,10 @@ impl Place {
         Place { storage: Arc::downgrade(t.storage()), layout: *t.layout(), size: t.dtype().size() }
     }
 
-    /// Whether two share an element.
+    /// Whether two share an element; may err towards it where their strides decide nothing.
     fn meets(&self, other: &Place) -> bool {
-        if !Weak::ptr_eq(&self.storage, &other.storage) || self.layout.numel() == 0 || other.layout.numel() == 0 {
-            return false;
-        }
-        let (a, b) = (self.layout.span(), other.layout.span());
-        let (start, end) = (a.start.max(b.start), a.end.min(b.end));
-        if start >= end {
-            return false;
-        }
-        if self.is_dense() && other.is_dense() || self.size != other.size {
-            return true;
-        }
-        let mut here = vec![false; end - start];
-        let mut in_both = |place: &Place, found: &mut dyn FnMut(&mut bool) -> bool| {
-            place
-                .layout
-                .positions()
-                .any(|p| p.checked_sub(start).and_then(|p| here.get_mut(p)).is_some_and(&mut *found))
-        };
-        in_both(self, &mut |here| {
-            *here = true;
-            false
-        });
-        in_both(other, &mut |here| *here)
+        let bytes = |place: &Place| Footprint::new(&place.layout, place.size);
+        Weak::ptr_eq(&self.storage, &other.storage) && bytes(self).meets(&bytes(other))
     }
 
     /// Whether it has every element of another.

@@ -1,5 +1,7 @@
 //! Which elements of a result an operation made NaN or infinite itself, and which it passed on from its operands.
 
+use gradus_backend::ScatterOp;
+
 use super::Node;
 use crate::ops::{Arg, Op};
 
@@ -56,6 +58,8 @@ impl Flow {
                     map.args.iter().filter_map(|a| if let Arg::Scalar(s) = a { Some(s.to_f64()) } else { None });
                 Flow::InPlace(numbers.map(Mark::of).max().unwrap_or_default())
             }
+            // Elements that land together are added, or one replaces the other.
+            Op::Scatter(scatter) if scatter.op == ScatterOp::Add => Flow::Mixes,
             // The axes that are reduced stay with size 1.
             Op::Reduce(_) => Flow::InPlace(Mark::Finite),
             Op::Cat(_)
@@ -93,9 +97,10 @@ impl Flow {
     pub(super) fn of_write(op: &str) -> Flow {
         match op {
             "add_" | "sub_" | "mul_" | "div_" | "clamp_" | "sgd_step_" | "adam_step_" => Flow::InPlace(Mark::Finite),
-            "gemm" => Flow::Mixes,
-            // What they write was computed before.
-            _ => Flow::Moves,
+            // What they write was computed before, by operations that were looked at.
+            "copy_" | "fill_" | "zero_" | "index_assign_" | "index_put_" | "scatter_" | "scatter_add_"
+            | "index_add_" | "index_copy_" | "index_fill_" | "masked_fill_" => Flow::Moves,
+            _ => Flow::Mixes,
         }
     }
 }

@@ -148,7 +148,7 @@ impl Slice {
     /// It is what call `k` gave as output `i`.
     fn check(&self, i: usize, k: usize) -> Result<()> {
         let (t, version) = (&self.value, self.version);
-        let Some(write) = t.storage().overwritten(version, &t.byte_span()) else { return Ok(()) };
+        let Some(write) = t.overwritten(version) else { return Ok(()) };
         let m = format!("output {i} of slice {k} was overwritten by {} before all slices were done", write.op);
         let e = t.describe(Error::new(ErrorKind::Autograd, OP, m), "output");
         Err(e.note(format!("{} wrote at {}", write.op, write.location)).help("give a copy of it: y.copy()?"))
