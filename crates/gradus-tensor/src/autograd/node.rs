@@ -217,7 +217,9 @@ impl Node {
 
     /// Lets the kept values go.
     pub(super) fn free(&self) {
-        self.saved.lock().unwrap_or_else(|e| e.into_inner()).take();
+        let saved = self.saved.lock().unwrap_or_else(|e| e.into_inner()).take();
+        // Without the lock: what a hook made of a value may look at this node when it is dropped.
+        drop(saved);
     }
 
     /// Moves everything that this node keeps alive into `parts`.
@@ -251,7 +253,6 @@ thread_local! {
     static LEFT: RefCell<Option<Parts>> = const { RefCell::new(None) };
 }
 
-/// Iterative, so that a chain of any length is freed without recursion.
 /// Takes what was [`LEFT`], also when a function of the user panics.
 struct TakeLeft<'a>(&'a mut Parts);
 
@@ -266,6 +267,7 @@ impl Drop for TakeLeft<'_> {
     }
 }
 
+/// Iterative, so that a chain of any length is freed without recursion.
 impl Drop for Node {
     fn drop(&mut self) {
         let mut parts = Parts::default();
