@@ -104,6 +104,12 @@ impl Tensor {
         Arc::strong_count(&self.0) == 1 && Arc::strong_count(&self.0.storage) == 1
     }
 
+    /// Whether the memory may take another value, once nobody reads this one again: an untracked, dense tensor that nobody
+    /// else holds. Nor is it watched: a weak handle counts, and is looked for first, since one is made from a strong one.
+    pub(crate) fn is_spare(&self) -> bool {
+        Arc::weak_count(&self.0.storage) == 0 && self.is_unshared() && self.0.edge.is_none() && self.is_contiguous()
+    }
+
     /// What of this tensor is not as wanted, the device first.
     pub(crate) fn mismatch(&self, want: &Spec, device: &Device) -> Option<ErrorKind> {
         match () {

@@ -340,8 +340,10 @@ impl Pass {
             let inside = node.seq > self.boundary;
             let hooks = node.hooks.get().filter(|_| hooked && inside);
             let op = node.op.as_ref().filter(|_| inside);
-            let needs: SmallVec<[bool; 8]> =
-                node.inputs.iter().map(|e| e.as_ref().is_some_and(|e| wanted(&e.node))).collect();
+            let mut needs: SmallVec<[bool; 8]> = SmallVec::new();
+            for edge in &node.inputs {
+                needs.push(edge.as_ref().is_some_and(|e| wanted(&e.node)));
+            }
             let op = op.filter(|_| needs.contains(&true));
             let user = hooks.is_some() || matches!(op, Some(Op::Rule(_)));
             self.known |= user;
@@ -383,7 +385,8 @@ impl Pass {
             }
             let saved = node.take_saved(retain_graph || hooked)?;
             freed.set(node.seq);
-            let ctx = Context { node: &node, saved, needs, create_graph, read: Default::default() };
+            let spares_grads = !create_graph && hooks.is_none() && self.observer.is_none() && saved.is_plain();
+            let ctx = Context { node: &node, saved, needs, create_graph, spares_grads, read: Default::default() };
             let mut behind = loop {
                 let behind = {
                     let _user = self.observer.as_ref().map(|o| o.rule(&node));
