@@ -243,26 +243,24 @@ fn seed(t: &Tensor) -> Result<Tensor> {
 /// The nodes from which one of `targets` is reached, the target's own node included, without a step beyond `boundary`.
 /// Looks at what was recorded since the first target only: nothing older reaches one.
 fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)], boundary: u64) -> Seqs {
-    let targets: Seqs = targets.iter().map(|t| t.0).collect();
-    let first = targets.iter().copied().min().unwrap_or(u64::MAX);
+    let mut needed: Seqs = targets.iter().map(|t| t.0).collect();
+    let first = needed.iter().copied().min().unwrap_or(u64::MAX);
     let mut seen = Seqs::default();
-    let mut nodes: Vec<&Node> = vec![];
+    let mut steps: Vec<(u64, u64)> = vec![];
     let mut stack: Vec<&Arc<Node>> = roots.iter().map(|(e, _)| &e.node).collect();
     while let Some(node) = stack.pop() {
-        if node.seq >= first && seen.insert(node.seq) {
-            nodes.push(node);
-            if node.seq > boundary {
-                stack.extend(node.inputs.iter().flatten().map(|e| &e.node));
+        if node.seq >= first && node.seq > boundary && seen.insert(node.seq) {
+            for input in node.inputs.iter().flatten() {
+                steps.push((node.seq, input.node.seq));
+                stack.push(&input.node);
             }
         }
     }
     // Inputs have lower numbers: each is decided from the lowest up.
-    nodes.sort_unstable_by_key(|node| node.seq);
-    let mut needed = Seqs::default();
-    for node in nodes {
-        let leads = || node.inputs.iter().flatten().any(|e| needed.contains(&e.node.seq));
-        if targets.contains(&node.seq) || node.seq > boundary && leads() {
-            needed.insert(node.seq);
+    steps.sort_unstable();
+    for (node, input) in steps {
+        if needed.contains(&input) {
+            needed.insert(node);
         }
     }
     needed
