@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::hooks::Hooks;
 use super::mode::refuse_inference;
-use super::node::{Edge, Node};
+use super::node::{AtLineOf, Edge, Node};
 use super::observe::Pass as Observed;
 use super::queue::{ByEdge, Pending, Queue, Seqs, ZERO};
 use super::saved::Context;
@@ -55,7 +55,8 @@ impl BackwardOptions {
 #[derive(Default, Clone)]
 pub struct Gradients(ByEdge<Tensor>);
 
-fn key(edge: &Edge) -> (u64, usize) {
+/// What tells edges apart.
+pub(super) fn key(edge: &Edge) -> (u64, usize) {
     (edge.node.seq, edge.output)
 }
 
@@ -242,26 +243,24 @@ fn seed(t: &Tensor) -> Result<Tensor> {
 /// The nodes from which one of `targets` is reached, the target's own node included, without a step beyond `boundary`.
 /// Looks at what was recorded since the first target only: nothing older reaches one.
 fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)], boundary: u64) -> Seqs {
-    let targets: Seqs = targets.iter().map(|t| t.0).collect();
-    let first = targets.iter().copied().min().unwrap_or(u64::MAX);
+    let mut needed: Seqs = targets.iter().map(|t| t.0).collect();
+    let first = needed.iter().copied().min().unwrap_or(u64::MAX);
     let mut seen = Seqs::default();
-    let mut nodes: Vec<&Node> = vec![];
+    let mut steps: Vec<(u64, u64)> = vec![];
     let mut stack: Vec<&Arc<Node>> = roots.iter().map(|(e, _)| &e.node).collect();
     while let Some(node) = stack.pop() {
-        if node.seq >= first && seen.insert(node.seq) {
-            nodes.push(node);
-            if node.seq > boundary {
-                stack.extend(node.inputs.iter().flatten().map(|e| &e.node));
+        if node.seq >= first && node.seq > boundary && seen.insert(node.seq) {
+            for input in node.inputs.iter().flatten() {
+                steps.push((node.seq, input.node.seq));
+                stack.push(&input.node);
             }
         }
     }
     // Inputs have lower numbers: each is decided from the lowest up.
-    nodes.sort_unstable_by_key(|node| node.seq);
-    let mut needed = Seqs::default();
-    for node in nodes {
-        let leads = || node.inputs.iter().flatten().any(|e| needed.contains(&e.node.seq));
-        if targets.contains(&node.seq) || node.seq > boundary && leads() {
-            needed.insert(node.seq);
+    steps.sort_unstable();
+    for (node, input) in steps {
+        if needed.contains(&input) {
+            needed.insert(node);
         }
     }
     needed
@@ -390,6 +389,7 @@ impl Pass {
             let mut behind = loop {
                 let behind = {
                     let _user = self.observer.as_ref().map(|o| o.rule(&node));
+                    let _line = (create_graph && !matches!(op, Op::Rule(_))).then(|| AtLineOf::new(&node));
                     op.vjp(&ctx, &grads)
                 };
                 // Another thread may have written meanwhile. Where that left the graph a copy, the rule runs again on it.
@@ -419,6 +419,7 @@ impl Pass {
                 // Nobody else has them: their memory serves the sums.
                 grads.clear();
             }
+            let _line = create_graph.then(|| AtLineOf::new(&node));
             for (i, g) in behind.into_iter().enumerate() {
                 let (true, Some(edge)) = (ctx.needs(i), &node.inputs[i]) else { continue };
                 let Some(g) = g else {

@@ -122,13 +122,15 @@ impl Queue {
     }
 }
 
-/// Hashes the number of a node: consecutive ones are spread by a multiplication.
+/// Hashes the number of a node to itself, so that nodes recorded one after the other lie together; the tag in the highest
+/// bits is mixed.
 #[derive(Default)]
 pub(super) struct SeqHasher(u64);
 
 impl Hasher for SeqHasher {
     fn finish(&self) -> u64 {
-        self.0
+        const TAG: u64 = !(u64::MAX >> 7);
+        self.0 & !TAG | self.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) & TAG
     }
     fn write(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|&b| self.write_u64(u64::from(b)));
@@ -137,6 +139,6 @@ impl Hasher for SeqHasher {
         self.write_u64(n as u64);
     }
     fn write_u64(&mut self, n: u64) {
-        self.0 = (self.0.rotate_left(5) ^ n).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = self.0.wrapping_mul(5).wrapping_add(n);
     }
 }
