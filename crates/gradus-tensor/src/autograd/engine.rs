@@ -268,10 +268,10 @@ fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)], boundary: u64) -
 
 /// Runs the graph backwards from `roots`. `wanted` says which nodes take part, and `asked` for which outputs the complete
 /// gradient is given, if one arrived: zeros where all that arrived are derivatives of zero, which go on as such. Nodes
-/// numbered up to `boundary` pass nothing on. `known` says whether anybody else holds a seed.
+/// numbered up to `boundary` pass nothing on. `exposed` says whether anybody else holds a seed.
 fn run(
     roots: Vec<(Edge, Tensor)>,
-    known: bool,
+    exposed: bool,
     options: BackwardOptions,
     boundary: u64,
     wanted: impl Fn(&Node) -> bool,
@@ -287,7 +287,7 @@ fn run(
         }
     };
     let panicked = OnDrop(|| failed(&"a panic"));
-    let mut pass = Pass { options, boundary, known, observer, queue: Queue::default(), found: vec![] };
+    let mut pass = Pass { options, boundary, exposed, observer, queue: Queue::default(), found: vec![] };
     let result = pass.run(roots, &freed, &wanted, &asked);
     std::mem::forget(panicked);
     result.inspect_err(|e| failed(&format_args!("{}: {}", e.op(), e.message())))
@@ -307,7 +307,7 @@ struct Pass {
     options: BackwardOptions,
     boundary: u64,
     /// Whether anybody else can hold a gradient, and so write into it: from a seed, a hook or a rule of the user.
-    known: bool,
+    exposed: bool,
     observer: Option<Observed>,
     queue: Queue,
     found: Vec<Found>,
@@ -332,7 +332,7 @@ impl Pass {
         for (edge, g) in roots {
             if wanted(&edge.node) {
                 let version = g.storage().version();
-                self.queue.send(&edge, g, version, self.known)?;
+                self.queue.send(&edge, g, version, self.exposed)?;
             }
         }
         while let Some(Pending { node, mut grads, mut versions }) = self.queue.pop() {
@@ -345,7 +345,7 @@ impl Pass {
             }
             let op = op.filter(|_| needs.contains(&true));
             let user = hooks.is_some() || matches!(op, Some(Op::Rule(_)));
-            self.known |= user;
+            self.exposed |= user;
             foreign |= user;
             if let Some(hooks) = hooks {
                 // A hook sees zeros where a derivative of zero arrived, and may give something else.
@@ -398,7 +398,7 @@ impl Pass {
                     result => break result?,
                 }
             };
-            if self.known {
+            if self.exposed {
                 all_unchanged(&node, &grads, &versions)?;
             }
             if let Some(observer) = &self.observer {
@@ -415,7 +415,7 @@ impl Pass {
                     replaced.insert(behind.iter().map(|g| arrived(g.as_ref(), &grads, &versions)).collect::<Vec<_>>());
                 hooks.after(&node, (&mut behind, at), (&grads, &versions), |i| ctx.needs(i), create_graph)?;
             }
-            if !self.known {
+            if !self.exposed {
                 // Nobody else has them: their memory serves the sums.
                 grads.clear();
             }
@@ -428,7 +428,7 @@ impl Pass {
                 };
                 check(&node, i, edge.spec(), &g)?;
                 let version = replaced.as_ref().map_or_else(|| arrived(Some(&g), &grads, &versions), |at| at[i]);
-                self.queue.send(edge, g, version, self.known)?;
+                self.queue.send(edge, g, version, self.exposed)?;
             }
             if hooked && !retain_graph {
                 drop(ctx);

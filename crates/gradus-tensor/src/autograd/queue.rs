@@ -43,14 +43,14 @@ impl Pending {
     }
 
     #[inline]
-    fn add(&mut self, output: usize, g: Tensor, version: u64, known: bool) -> Result<()> {
+    fn add(&mut self, output: usize, g: Tensor, version: u64, exposed: bool) -> Result<()> {
         let (slot, held) = (&mut self.grads[output], &mut self.versions[output]);
         let Some(sum) = slot.take() else {
             (*slot, *held) = (Some(g), version);
             return Ok(());
         };
         let total = total(&sum, &g)?;
-        if known {
+        if exposed {
             unchanged(&self.node, output, &sum, *held)?;
             unchanged(&self.node, output, &g, version)?;
         }
@@ -81,10 +81,10 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Adds a gradient, which is what it is at a version of its storage, to what has arrived at an edge. `known` says whether
+    /// Adds a gradient, which is what it is at a version of its storage, to what has arrived at an edge. `exposed` says whether
     /// somebody could have written into one.
-    pub(super) fn send(&mut self, edge: &Edge, g: Tensor, version: u64, known: bool) -> Result<()> {
-        self.at(edge).add(edge.output, g, version, known)
+    pub(super) fn send(&mut self, edge: &Edge, g: Tensor, version: u64, exposed: bool) -> Result<()> {
+        self.at(edge).add(edge.output, g, version, exposed)
     }
 
     /// Notes that a derivative of zero arrived at an edge.
