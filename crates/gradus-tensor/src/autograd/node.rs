@@ -155,8 +155,8 @@ impl Node {
     /// The line of the user's code that recorded the operation. All that a composed operation records has the line that
     /// called it. What a recorded backward pass computes has the line of the operation whose gradient it is.
     ///
-    /// What is called by a pointer has no line of the user's: `map(Tensor::exp)` gives a line of `core` (write
-    /// `map(|t| t.exp())`), a trait object that computes, such as a boxed layer, the line where its method is defined.
+    /// A function that is passed by its path has no line of the user's: `map(Tensor::exp)` gives a line of `core`, where
+    /// `map(|t| t.exp())` gives that of the closure.
     pub fn location(&self) -> &'static Location<'static> {
         self.location
     }
