@@ -309,7 +309,7 @@ fn layers_record_the_line_that_calls_them() {
     let config = MultiheadAttentionConfig { dropout: 0.5, ..MultiheadAttentionConfig::default() };
     let attention = with_init(&device, |init| MultiheadAttention::new(8, 2, config, init).unwrap());
     let linear = with_init(&device, |init| Linear::new(8, 8, init).unwrap());
-    let norm = with_init(&device, |init| LayerNorm::new(&[8], LayerNormConfig::default(), init).unwrap());
+    let norm = with_init(&device, |init| LayerNorm::new([8], LayerNormConfig::default(), init).unwrap());
     let batch_norm = with_init(&device, |init| BatchNorm2d::new(4, BatchNormConfig::default(), init).unwrap());
     let dropout = Dropout::new(0.5, &mut Generator::new(1)).unwrap();
     for y in [
