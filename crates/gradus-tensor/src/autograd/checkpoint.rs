@@ -282,7 +282,7 @@ struct Checkpoint {
     /// The places of the function's inputs, those too that the outputs do not depend on.
     edges: Vec<Option<Edge>>,
     /// The switches of the first run, which hold in the second too.
-    guards: u8,
+    guards: u16,
 }
 
 impl fmt::Debug for Checkpoint {
