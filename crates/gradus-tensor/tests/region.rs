@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use common::{cpu, f64s, gradient, leaf, values};
-use gradus_tensor::autograd::{Hook, checkpoint, once};
+use gradus_tensor::autograd::{
+    Hook, allow_mutation_on_saved_tensors, checkpoint, once, saved_tensors_hooks, strict_inplace,
+};
 use gradus_tensor::{BackwardOptions, DType, Error, ErrorKind, Result, Tensor, grad};
 
 fn keep() -> BackwardOptions {
@@ -315,4 +317,25 @@ fn an_effect_that_is_done_once_is_done_by_the_first_run() {
         &[&x],
     );
     refused(gradient(&y.unwrap(), &x), "which add_ overwrote");
+}
+
+#[test]
+fn inputs_have_their_places_in_both_runs_whoever_keeps_them() {
+    let (x, z) = (leaf(&[1.0]), leaf(&[2.0]).mul(1.0).unwrap());
+    let f = |v: &[Tensor]| {
+        assert!(v.iter().all(Tensor::requires_grad));
+        v[0].square()?.mul(&v[1])?.add(&v[2].detach())
+    };
+    let packing = || saved_tensors_hooks(Tensor::copy, |t: &Tensor| t.copy());
+    for switch in 0..4 {
+        let y = {
+            let _packing = (switch == 1).then(packing);
+            let _copying = (switch == 2).then(allow_mutation_on_saved_tensors);
+            let _strict = (switch == 3).then(strict_inplace);
+            checkpoint(f, &[&z, &z, &x]).unwrap()
+        };
+        for options in [keep(), again()] {
+            assert_eq!(grads(&y, &[&z, &x], options).unwrap(), [Some(vec![12.0]), None], "{switch}");
+        }
+    }
 }
