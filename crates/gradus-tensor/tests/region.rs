@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::slice::from_ref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -74,7 +75,7 @@ fn a_tensor_that_leaves_the_region_other_than_by_return_has_its_gradient() {
     let nested = move |v: &[Tensor]| checkpoint(aside(&stow), &[&v[0]])?.add(&taken(&stow));
     for options in [BackwardOptions::new(), again()] {
         let x = leaf(&[1.0, 2.0]);
-        assert_eq!(grads(&nested(&[x.clone()]).unwrap(), &[&x], keep()).unwrap(), [Some(vec![8.0, 16.0])]);
+        assert_eq!(grads(&nested(from_ref(&x)).unwrap(), &[&x], keep()).unwrap(), [Some(vec![8.0, 16.0])]);
         let y = checkpoint(nested.clone(), &[&x]).unwrap();
         assert_eq!(grads(&y.add(&taken(&side)).unwrap(), &[&x], options).unwrap(), [Some(vec![10.0, 20.0])]);
     }
@@ -207,7 +208,7 @@ fn a_pass_inside_gives_what_it_gives_outside() {
     }
     // One that is no leaf is none inside either.
     let h = x.mul(1.0).unwrap();
-    assert_eq!(f(&[h.clone()]).unwrap_err().message(), "no gradient");
+    assert_eq!(f(from_ref(&h)).unwrap_err().message(), "no gradient");
     assert_eq!(checkpoint(f, &[&h]).unwrap_err().message(), "no gradient");
     // An input that is captured too: one tensor, one gradient.
     let inside = x.clone();
@@ -215,7 +216,7 @@ fn a_pass_inside_gives_what_it_gives_outside() {
         let y = v[0].mul(&inside)?.sum_all()?;
         grad(&[&y], &[&v[0]], None, again())?[0].as_ref().unwrap().mul(&inside)
     };
-    assert_eq!(grads(&f(&[x.clone()]).unwrap(), &[&x], keep()).unwrap(), [Some(vec![4.0, 8.0])]);
+    assert_eq!(grads(&f(from_ref(&x)).unwrap(), &[&x], keep()).unwrap(), [Some(vec![4.0, 8.0])]);
     for options in [keep(), again()] {
         assert_eq!(grads(&checkpoint(f.clone(), &[&x]).unwrap(), &[&x], options).unwrap(), [Some(vec![4.0, 8.0])]);
     }
@@ -338,4 +339,26 @@ fn inputs_have_their_places_in_both_runs_whoever_keeps_them() {
             assert_eq!(grads(&y, &[&z, &x], options).unwrap(), [Some(vec![12.0]), None], "{switch}");
         }
     }
+}
+
+#[test]
+fn nothing_from_inside_outlives_a_run() {
+    let x = leaf(&[1.0, 2.0]);
+    let (seen, here) = (Arc::<Mutex<Vec<_>>>::default(), cpu());
+    let inside = seen.clone();
+    let f = move |v: &[Tensor]| {
+        let (h, c) = (v[0].square()?.exp()?, Tensor::ones([2], DType::F64, &here)?);
+        let w = f64s(&[1.0, 2.0], &[2]).require_grad()?;
+        inside.lock().unwrap().extend([&h, &c, &w].map(|t| Arc::downgrade(t.storage())));
+        h.mul(&h)?.mul(&c)?.mul(&w)
+    };
+    let y = checkpoint(f, &[&x]).unwrap();
+    // How many there were, and how many there still are.
+    let counts = || {
+        let seen = seen.lock().unwrap();
+        (seen.len(), seen.iter().filter(|s| s.strong_count() > 0).count())
+    };
+    assert_eq!(counts(), (3, 0));
+    gradient(&y, &x).unwrap();
+    assert_eq!(counts(), (6, 0));
 }
