@@ -123,13 +123,13 @@ const MORE: &[(&str, &str, Call)] = &[
 ];
 
 /// One case to check.
-struct Case<'a> {
+pub(crate) struct Case<'a> {
     row: &'a str,
-    name: &'a str,
-    call: Call,
-    inputs: Vec<Tensor>,
+    pub(crate) name: &'a str,
+    pub(crate) call: Call,
+    pub(crate) inputs: Vec<Tensor>,
     /// The leaves of the file's gradients.
-    leaves: Vec<usize>,
+    pub(crate) leaves: Vec<usize>,
     /// The name in the file, if it has this call's gradients.
     golden: Option<&'a str>,
     tolerance: f64,
@@ -379,7 +379,7 @@ fn same(want: &Found, got: &Found, tolerance: f64) -> Option<String> {
 }
 
 /// The cases of the file with a float input, and those of [`MORE`].
-fn cases<'a>(
+pub(crate) fn cases<'a>(
     file: &File<'_>,
     metadata: &'a BTreeMap<String, String>,
     calls: &BTreeMap<&'static str, Call>,
