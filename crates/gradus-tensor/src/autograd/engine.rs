@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::hooks::Hooks;
 use super::mode::refuse_inference;
-use super::node::{Edge, Node};
+use super::node::{AtLineOf, Edge, Node};
 use super::observe::Pass as Observed;
 use super::queue::{ByEdge, Pending, Queue, Seqs, ZERO};
 use super::saved::Context;
@@ -55,7 +55,8 @@ impl BackwardOptions {
 #[derive(Default, Clone)]
 pub struct Gradients(ByEdge<Tensor>);
 
-fn key(edge: &Edge) -> (u64, usize) {
+/// What tells edges apart.
+pub(super) fn key(edge: &Edge) -> (u64, usize) {
     (edge.node.seq, edge.output)
 }
 
@@ -390,6 +391,7 @@ impl Pass {
             let mut behind = loop {
                 let behind = {
                     let _user = self.observer.as_ref().map(|o| o.rule(&node));
+                    let _line = (create_graph && !matches!(op, Op::Rule(_))).then(|| AtLineOf::new(&node));
                     op.vjp(&ctx, &grads)
                 };
                 // Another thread may have written meanwhile. Where that left the graph a copy, the rule runs again on it.
@@ -419,6 +421,7 @@ impl Pass {
                 // Nobody else has them: their memory serves the sums.
                 grads.clear();
             }
+            let _line = create_graph.then(|| AtLineOf::new(&node));
             for (i, g) in behind.into_iter().enumerate() {
                 let (true, Some(edge)) = (ctx.needs(i), &node.inputs[i]) else { continue };
                 let Some(g) = g else {
