@@ -19,10 +19,10 @@ pub(crate) struct Hooked {
 /// How well an error about an overwritten value is founded.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub(crate) enum Ground {
-    /// No write touched the span of a value that a gradient of this pass needs.
+    /// No write touched a value that a gradient of this pass needs.
     None,
-    /// A write touched the span, but none of the elements.
-    Span,
+    /// A write to elements that an index names touched a tensor that has an element, but not that element.
+    Beside,
     /// A write touched an element.
     Element,
 }
@@ -123,16 +123,12 @@ impl Reference {
         let (ran, freed) = self.nodes_that_run(s, &roots, &inputs);
         let reads = ran.iter().flat_map(|r| &self.nodes[r.0].reads);
         let copied = reads.clone().filter(|r| r.need == Need::Copy);
-        let spared = copied.filter(|r| self.touched(r.storage, &r.at, r.stamp) == Some(true)).count() > 0;
+        let spared = copied.filter(|r| self.touched(r.storage, &r.at, r.stamp) == Ground::Element).count() > 0;
         let reads = reads.filter(|r| r.need.matters()).map(|r| (r.storage, &r.at, r.stamp));
         let strict = ran.iter().any(|&(n, certain)| certain && self.breaks_strict(n));
         // A root that holds other numbers by now is refused, too.
         let roots_read = roots.iter().filter(|r| self.is_stale(&r.0)).map(|r| (r.0.storage, &r.0.at, r.0.stamp));
-        let ground = reads.chain(roots_read).map(|(storage, at, stamp)| match self.touched(storage, at, stamp) {
-            None => Ground::None,
-            Some(false) => Ground::Span,
-            Some(true) => Ground::Element,
-        });
+        let ground = reads.chain(roots_read).map(|(storage, at, stamp)| self.touched(storage, at, stamp));
         let ground = ground.fold(Ground::None, |a, b| if a < b { b } else { a });
 
         let ambiguous = self.ambiguous(&ran, &inputs);
@@ -231,7 +227,7 @@ impl Reference {
     /// Whether an input of a strict operation was overwritten that is still there.
     fn breaks_strict(&self, n: usize) -> bool {
         let there = |storage| self.handles.iter().flatten().any(|h| h.storage == storage);
-        let broken = |r: &Read| self.touched(r.storage, &r.at, r.stamp) == Some(true) && there(r.storage);
+        let broken = |r: &Read| self.touched(r.storage, &r.at, r.stamp) == Ground::Element && there(r.storage);
         let node = &self.nodes[n];
         node.kind == Kind::Operation && node.reads.iter().any(|r| r.need == Need::Strict && broken(r))
     }

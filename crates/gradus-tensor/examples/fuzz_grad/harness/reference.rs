@@ -12,7 +12,7 @@ use gradus_tensor::Generator;
 use super::arrays::{Array, compute, dropout, fits, numel};
 use super::keeps::{ends_in_a_view, keeps_input, keeps_output};
 use super::modes::{Guard, Mode, Need, Writes};
-use super::passes::Hooked;
+use super::passes::{Ground, Hooked};
 use super::program::{Name, Slot, Statement, values};
 use super::scalar::{Id, Tape};
 use super::subject::mask;
@@ -24,8 +24,8 @@ pub(crate) struct Storage {
     pub(crate) numbers: Vec<f64>,
     /// When each was written last.
     pub(crate) written: Vec<u32>,
-    /// When, and where.
-    pub(crate) writes: Vec<(u32, Rc<[usize]>)>,
+    /// When each was last in a tensor of which elements were written that an index names: the log may have them all.
+    pub(crate) logged: Vec<u32>,
 }
 
 /// How a tensor depends on leaves.
@@ -178,23 +178,17 @@ impl Reference {
     /// Whether the memory of a computed tensor was written since. Leaves, views of them and constants are whatever the
     /// memory holds: nothing can make them stale.
     pub(crate) fn is_stale(&self, h: &Handle) -> bool {
-        h.origin == Origin::Computed && h.tracked && self.touched(h.storage, &h.at, h.stamp).is_some()
+        h.origin == Origin::Computed && h.tracked && self.touched(h.storage, &h.at, h.stamp) != Ground::None
     }
 
-    /// Whether a write since `stamp` hit one of these places (`Some(true)`), or at least the span that they lie in.
-    pub(crate) fn touched(&self, storage: usize, at: &[usize], stamp: u32) -> Option<bool> {
+    /// Whether a write since `stamp` hit one of these places.
+    pub(crate) fn touched(&self, storage: usize, at: &[usize], stamp: u32) -> Ground {
         let storage = &self.storages[storage];
-        if storage.writes.iter().all(|w| w.0 <= stamp) {
-            return None;
+        match () {
+            () if at.iter().any(|&p| storage.written[p] > stamp) => Ground::Element,
+            () if at.iter().any(|&p| storage.logged[p] > stamp) => Ground::Beside,
+            () => Ground::None,
         }
-        if at.iter().any(|&p| storage.written[p] > stamp) {
-            return Some(true);
-        }
-        let span = |at: &[usize]| Some((*at.iter().min()?, *at.iter().max()?));
-        let (lo, hi) = span(at)?;
-        let overlaps = |w: &(u32, Rc<[usize]>)| w.0 > stamp && span(&w.1).is_some_and(|(a, b)| a <= hi && lo <= b);
-        // The log of writes keeps sixteen apart.
-        (storage.writes.len() > 16 || storage.writes.iter().any(overlaps)).then_some(false)
     }
 
     /// The values that a reader of the tensor sees now.
@@ -235,7 +229,7 @@ impl Reference {
     /// New memory with these numbers.
     pub(crate) fn allocate(&mut self, numbers: Vec<f64>) -> usize {
         let written = vec![0; numbers.len()];
-        self.storages.push(Storage { numbers, written, writes: vec![] });
+        self.storages.push(Storage { numbers, logged: written.clone(), written });
         self.storages.len() - 1
     }
 
@@ -264,9 +258,11 @@ impl Reference {
         let span = sorted.last().map_or(0, |&p| p + 1);
         self.storages[storage].numbers = vec![0.0; span];
         self.storages[storage].written = vec![0; span];
+        self.storages[storage].logged = vec![0; span];
         for (n, &p) in places.iter().enumerate() {
             self.storages[storage].numbers[p] = old.numbers[n];
             self.storages[storage].written[p] = old.written[n];
+            self.storages[storage].logged[p] = old.logged[n];
         }
         let places: Rc<[usize]> = places.into();
         let noted = self.nodes.last_mut().into_iter().flat_map(|n| &mut n.reads);
