@@ -49,6 +49,7 @@ features! {
     Threads "two threads" 5.0 100.0,
     StaleError "a needed value was overwritten: the error" 20.0 100.0,
     Beside "the error for an element beside those that an index named" 0.0 5.0,
+    Between "a write between the elements of a needed value: the gradient" 2.0 100.0,
     StaleUse "an overwritten tensor was used: the error" 3.0 100.0,
     FreedError "a freed graph: the error" 14.0 100.0,
     Ambiguous "ended at a gradient that depends on a choice" 0.0 1.0,

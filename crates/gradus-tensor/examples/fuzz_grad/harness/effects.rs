@@ -80,7 +80,9 @@ impl Reference {
         let fits = from.is_none_or(|f| f.shape == wanted || stretches && fits(f));
         let given = s.of.len() == if needs_source { 2 } else { 1 } && from.is_some() == needs_source;
         let ordered = s.name != Name::ClampIn || s.number(0) <= s.number(1);
-        if !given || !fits || !ordered || !s.outs.is_empty() {
+        // Whether an index that names nothing writes is not said; a region asks.
+        let vain = !self.regions.is_empty() && elements.is_empty() && !to.at.is_empty() && s.name != Name::AssignIn;
+        if vain || !given || !fits || !ordered || !s.outs.is_empty() {
             return Outcome::Skip;
         }
         let mut places = to.at.to_vec();
@@ -116,7 +118,8 @@ impl Reference {
             None => vec![scalar(s); elements.len()],
         };
         self.note(&to);
-        if to.at.is_empty() {
+        let as_view = s.name == Name::AssignIn;
+        if to.at.is_empty() || as_view && elements.is_empty() {
             return;
         }
         self.clock += 1;
@@ -126,7 +129,7 @@ impl Reference {
             storage.numbers[p] = written(s, storage.numbers[p], v);
             storage.written[p] = self.clock;
         }
-        if s.name.writes_some() && s.name != Name::AssignIn {
+        if s.name.writes_some() && !as_view {
             to.at.iter().for_each(|&p| storage.logged[p] = self.clock);
         }
         if let Some(region) = self.regions.last_mut() {

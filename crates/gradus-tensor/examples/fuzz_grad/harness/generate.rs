@@ -157,7 +157,8 @@ impl Maker {
     }
 
     pub(crate) fn anything(&mut self) {
-        match self.random.below(104) {
+        match self.random.below(105) {
+            104 => self.interleaved(),
             100.. => self.guarded(),
             0..=47 => self.operation(),
             48..=60 => self.view(),

@@ -41,6 +41,8 @@ pub(crate) struct Expected {
     pub(crate) ground: Ground,
     /// Whether a value that it needs was overwritten, and is there all the same.
     pub(crate) spared: bool,
+    /// Whether writes lie between the elements of a value that it needs.
+    pub(crate) between: bool,
     /// Whether an input of a strict node was overwritten.
     pub(crate) strict: bool,
     /// Whether the numbers depend on a choice, see [`Reference::ambiguous`].
@@ -128,6 +130,7 @@ impl Reference {
         let strict = ran.iter().any(|&(n, certain)| certain && self.breaks_strict(n));
         // A root that holds other numbers by now is refused, too.
         let roots_read = roots.iter().filter(|r| self.is_stale(&r.0)).map(|r| (r.0.storage, &r.0.at, r.0.stamp));
+        let between = reads.clone().any(|(storage, at, stamp)| self.between(storage, at, stamp));
         let ground = reads.chain(roots_read).map(|(storage, at, stamp)| self.touched(storage, at, stamp));
         let ground = ground.fold(Ground::None, |a, b| if a < b { b } else { a });
 
@@ -163,7 +166,20 @@ impl Reference {
         }
         let shapes = inputs.into_iter().map(|h| h.shape).collect();
         let seeds = roots.iter().map(|r| r.1).collect();
-        Some(Expected { gradients, ids, inputs: slots, shapes, freed, ground, spared, strict, ambiguous, ran, seeds })
+        Some(Expected {
+            gradients,
+            ids,
+            inputs: slots,
+            shapes,
+            freed,
+            ground,
+            spared,
+            between,
+            strict,
+            ambiguous,
+            ran,
+            seeds,
+        })
     }
 
     /// The first gradient of softmax, `y (g - sum(g y))`, can be differentiated as it stands, by `y` and then on to `x`, or

@@ -191,6 +191,13 @@ impl Reference {
         }
     }
 
+    /// Whether writes since `stamp` lie between these places, and none on them.
+    pub(crate) fn between(&self, storage: usize, at: &[usize], stamp: u32) -> bool {
+        let (Some(&first), Some(&last)) = (at.iter().min(), at.iter().max()) else { return false };
+        let written = &self.storages[storage].written[first..=last];
+        written.iter().any(|&w| w > stamp) && self.touched(storage, at, stamp) == Ground::None
+    }
+
     /// The values that a reader of the tensor sees now.
     pub(crate) fn read(&mut self, h: &Handle) -> Array {
         if self.is_stale(h) {

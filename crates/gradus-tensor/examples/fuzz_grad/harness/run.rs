@@ -395,6 +395,9 @@ impl Both {
         if self.reference.goes_through_a_pass(expected) && want.iter().flatten().flatten().any(|&v| v != 0.0) {
             self.counts.has(Feature::Double);
         }
+        if expected.between {
+            self.counts.has(Feature::Between);
+        }
         if expected.spared {
             self.counts.has(Feature::Spared);
         }

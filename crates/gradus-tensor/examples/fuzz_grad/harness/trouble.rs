@@ -34,6 +34,35 @@ impl Maker {
         self.write_to(to);
     }
 
+    /// A gradient that needs every other row or column, and a write to those between.
+    pub(crate) fn interleaved(&mut self) {
+        let wide = |h: &Handle| h.shape.iter().any(|&n| n > 1) && h.at.len() > 2;
+        if self.inside {
+            return;
+        }
+        let Some(of) = self.any(wide) else { return };
+        let shape = self.shape(of);
+        let axes: Vec<usize> = (0..shape.len()).filter(|&k| shape[k] > 1).collect();
+        let Some(axis) = self.random.pick(&axes) else { return };
+        let first = self.random.below(2) as i64;
+        let (size, axis) = (shape[axis] as i64, axis as i64);
+        let (base, needed, between) = (self.slot(), self.slot(), self.slot());
+        let half = |start| [axis, start, size, 2];
+        let viewed = self.add(Statement::new(Name::Slice, &[needed], &[of], &half(first)))
+            && self.add(Statement::new(Name::Detach, &[base], &[of], &[]))
+            && self.add(Statement::new(Name::Slice, &[between], &[base], &half(1 - first)));
+        if !viewed {
+            return;
+        }
+        let shape: Vec<i64> = self.shape(needed).iter().map(|&n| n as i64).collect();
+        let (leaf, out) = (self.fresh(Name::Leaf, &shape), self.slot());
+        if self.add(Statement::new(Name::Mul, &[out], &[needed, leaf], &[])) {
+            self.write_to(between);
+            let name = if self.random.chance(30) { Name::GradCreate } else { Name::Grad };
+            self.pass_from(name, out);
+        }
+    }
+
     fn write_to(&mut self, to: Slot) {
         for _ in 0..4 {
             let name = self.random.pick(WRITES).unwrap_or(Name::FillIn);
