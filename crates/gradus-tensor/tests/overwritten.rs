@@ -209,3 +209,32 @@ fn a_column_that_is_assigned_leaves_the_others() {
     assert_eq!(values(&first.mul(3.0).unwrap()), [12.0, 12.0]);
     assert!(z.mul(3.0).unwrap_err().message().contains("which fill_ overwrote"));
 }
+
+#[test]
+fn writes_by_an_index_tensor_are_those_of_its_slices() {
+    let x = f64s(&[2.0; 2], &[2]).require_grad().unwrap();
+    let at = |i: &[i64]| Tensor::from_vec(i.to_vec(), [i.len()], &cpu()).unwrap();
+    let rows = |i: &[i64]| Tensor::from_vec(i.repeat(2), [2, i.len()], &cpu()).unwrap().t().unwrap();
+    type Write = fn(&Tensor, &Tensor, &Tensor, &Tensor) -> gradus_tensor::Result<()>;
+    let writes: [Write; 6] = [
+        |w, i, _, _| w.index_fill_(0, i, 9.0),
+        |w, i, _, v| w.index_copy_(0, i, v),
+        |w, i, _, v| w.index_add_(0, i, v),
+        |w, i, _, v| w.index_put_(&[&i.sub(5)?], v, false),
+        |w, _, i, v| w.scatter_(0, i, v),
+        |w, _, i, v| w.scatter_add_(-2, i, v),
+    ];
+    for (number, write) in writes.iter().enumerate() {
+        // Rows 2 and 3 of 5 are kept.
+        for (index, meets) in [(vec![], false), (vec![0, 1], false), (vec![4, 4], false), (vec![1, 3], true)] {
+            let w = f64s(&[1.0; 10], &[5, 2]);
+            let y = x.mul(&w.narrow(0, 2, 2).unwrap()).unwrap();
+            let sevens = f64s(&vec![7.0; index.len() * 2], &[index.len(), 2]);
+            write(&w, &at(&index), &rows(&index), &sevens).unwrap();
+            assert_eq!(y.grad_fn().unwrap().stale().is_empty(), !meets, "{number}, {index:?}");
+            let changed: Vec<bool> = values(&w).chunks(2).map(|row| row != [1.0; 2]).collect();
+            let named: Vec<bool> = (0..5).map(|row| index.contains(&row)).collect();
+            assert_eq!(changed, named, "{number}, {index:?}");
+        }
+    }
+}

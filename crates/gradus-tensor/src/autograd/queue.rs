@@ -43,14 +43,14 @@ impl Pending {
     }
 
     #[inline]
-    fn add(&mut self, output: usize, g: Tensor, version: u64, known: bool) -> Result<()> {
+    fn add(&mut self, output: usize, g: Tensor, version: u64, exposed: bool) -> Result<()> {
         let (slot, held) = (&mut self.grads[output], &mut self.versions[output]);
         let Some(sum) = slot.take() else {
             (*slot, *held) = (Some(g), version);
             return Ok(());
         };
         let total = total(&sum, &g)?;
-        if known {
+        if exposed {
             unchanged(&self.node, output, &sum, *held)?;
             unchanged(&self.node, output, &g, version)?;
         }
@@ -81,10 +81,10 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Adds a gradient, which is what it is at a version of its storage, to what has arrived at an edge. `known` says whether
+    /// Adds a gradient, which is what it is at a version of its storage, to what has arrived at an edge. `exposed` says whether
     /// somebody could have written into one.
-    pub(super) fn send(&mut self, edge: &Edge, g: Tensor, version: u64, known: bool) -> Result<()> {
-        self.at(edge).add(edge.output, g, version, known)
+    pub(super) fn send(&mut self, edge: &Edge, g: Tensor, version: u64, exposed: bool) -> Result<()> {
+        self.at(edge).add(edge.output, g, version, exposed)
     }
 
     /// Notes that a derivative of zero arrived at an edge.
@@ -122,13 +122,15 @@ impl Queue {
     }
 }
 
-/// Hashes the number of a node: consecutive ones are spread by a multiplication.
+/// Hashes the number of a node to itself, so that nodes recorded one after the other lie together; the tag in the highest
+/// bits is mixed.
 #[derive(Default)]
 pub(super) struct SeqHasher(u64);
 
 impl Hasher for SeqHasher {
     fn finish(&self) -> u64 {
-        self.0
+        const TAG: u64 = !(u64::MAX >> 7);
+        self.0 & !TAG | self.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) & TAG
     }
     fn write(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|&b| self.write_u64(u64::from(b)));
@@ -137,6 +139,6 @@ impl Hasher for SeqHasher {
         self.write_u64(n as u64);
     }
     fn write_u64(&mut self, n: u64) {
-        self.0 = (self.0.rotate_left(5) ^ n).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = self.0.wrapping_mul(5).wrapping_add(n);
     }
 }
