@@ -44,6 +44,22 @@ fn targets(s: &Statement, shape: &[usize]) -> Option<(Vec<usize>, Vec<usize>)> {
     }
 }
 
+/// Which elements the library says that a write changes: of those that an index names on an axis all between the first and
+/// the last, under a mask all.
+fn logged(s: &Statement, shape: &[usize], elements: &[usize]) -> Vec<usize> {
+    let all = places(shape);
+    match s.name {
+        Name::MaskedFillIn => (0..all.len()).collect(),
+        name if name.writes_some() && name != Name::AssignIn => {
+            let axis = if name == Name::IndexPutIn { 0 } else { s.place(2) };
+            let along = || elements.iter().map(|&e| all[e][axis]);
+            let (Some(first), Some(last)) = (along().min(), along().max()) else { return vec![] };
+            (0..all.len()).filter(|&e| (first..=last).contains(&all[e][axis])).collect()
+        }
+        _ => elements.to_vec(),
+    }
+}
+
 /// What an element becomes: it and what is written there.
 fn written(s: &Statement, x: f64, v: f64) -> f64 {
     match s.name {
@@ -80,9 +96,7 @@ impl Reference {
         let fits = from.is_none_or(|f| f.shape == wanted || stretches && fits(f));
         let given = s.of.len() == if needs_source { 2 } else { 1 } && from.is_some() == needs_source;
         let ordered = s.name != Name::ClampIn || s.number(0) <= s.number(1);
-        // Whether an index that names nothing writes is not said; a region asks.
-        let vain = !self.regions.is_empty() && elements.is_empty() && !to.at.is_empty() && s.name != Name::AssignIn;
-        if vain || !given || !fits || !ordered || !s.outs.is_empty() {
+        if !given || !fits || !ordered || !s.outs.is_empty() {
             return Outcome::Skip;
         }
         let mut places = to.at.to_vec();
@@ -94,8 +108,8 @@ impl Reference {
         if shared {
             return Outcome::Refuse("share one place in memory");
         }
-        let certain: Vec<usize> = elements.iter().map(|&e| to.at[e]).collect();
-        match self.guard_of(to, &certain) {
+        let at = |elements: &[usize]| -> Vec<usize> { elements.iter().map(|&e| to.at[e]).collect() };
+        match self.guard_of(to.storage, &at(&logged(s, &to.shape, &elements)), &at(&elements)) {
             Guard::Surely => Outcome::Refuse(GUARDED),
             guard => Outcome::Done { may_refuse: guard == Guard::Maybe },
         }
@@ -118,8 +132,8 @@ impl Reference {
             None => vec![scalar(s); elements.len()],
         };
         self.note(&to);
-        let as_view = s.name == Name::AssignIn;
-        if to.at.is_empty() || as_view && elements.is_empty() {
+        let logged = logged(s, &to.shape, &elements);
+        if logged.is_empty() {
             return;
         }
         self.clock += 1;
@@ -129,9 +143,7 @@ impl Reference {
             storage.numbers[p] = written(s, storage.numbers[p], v);
             storage.written[p] = self.clock;
         }
-        if s.name.writes_some() && !as_view {
-            to.at.iter().for_each(|&p| storage.logged[p] = self.clock);
-        }
+        logged.iter().for_each(|&e| storage.logged[to.at[e]] = self.clock);
         if let Some(region) = self.regions.last_mut() {
             region.outlived |= to.storage < region.storages;
         }

@@ -101,8 +101,9 @@ impl Reference {
         if self.mode.strict { inputs.iter().map(one).collect() } else { vec![] }
     }
 
-    /// Whether a write to a tensor is refused because a graph needs its values, of which `certain` are written.
-    pub(crate) fn guard_of(&self, h: &Handle, certain: &[usize]) -> Guard {
+    /// Whether a write is refused because a graph needs values; it is logged `at` these places, and `certain` ones of them are
+    /// written.
+    pub(crate) fn guard_of(&self, storage: usize, at: &[usize], certain: &[usize]) -> Guard {
         let mut live = vec![false; self.nodes.len()];
         self.handles.iter().flatten().filter_map(|h| h.node).for_each(|n| live[n] = true);
         let mut found = Guard::Never;
@@ -112,7 +113,7 @@ impl Reference {
                 node.inputs.iter().for_each(|&i| live[i] = true);
             }
             for r in node.reads.iter().filter(|r| r.guard != Guard::Never && node.freed != Freed::Yes) {
-                if r.storage != h.storage || !r.at.iter().any(|p| h.at.contains(p)) {
+                if r.storage != storage || !r.at.iter().any(|p| at.contains(p)) {
                     continue;
                 }
                 let lives = live[n] && node.freed == Freed::No && node.kind == Kind::Operation;

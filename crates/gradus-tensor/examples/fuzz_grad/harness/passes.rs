@@ -21,7 +21,7 @@ pub(crate) struct Hooked {
 pub(crate) enum Ground {
     /// No write touched a value that a gradient of this pass needs.
     None,
-    /// A write to elements that an index names touched a tensor that has an element, but not that element.
+    /// A write is logged for an element that an index or a mask left as it was.
     Beside,
     /// A write touched an element.
     Element,

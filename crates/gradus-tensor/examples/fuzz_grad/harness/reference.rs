@@ -24,7 +24,7 @@ pub(crate) struct Storage {
     pub(crate) numbers: Vec<f64>,
     /// When each was written last.
     pub(crate) written: Vec<u32>,
-    /// When each was last in a tensor of which elements were written that an index names: the log may have them all.
+    /// When each was last among those that a write is logged for, which are more for an index or a mask.
     pub(crate) logged: Vec<u32>,
 }
 
