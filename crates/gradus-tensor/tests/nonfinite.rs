@@ -377,3 +377,50 @@ fn a_fill_goes_by_its_name() {
     assert_eq!((r.op.as_str(), r.origin), ("masked_fill[inf]", Origin::Given));
     assert_eq!(x.masked_fill(&mask, 0.0).unwrap().grad_fn().unwrap().name(), "masked_fill");
 }
+
+#[test]
+fn what_a_hook_gives_is_not_a_sum() {
+    let x = leaf(&[1.0, 2.0]);
+    let nan = f64s(&[f64::NAN, 1.0], &[2]);
+    let step = || x.exp()?.mul(2.0)?.sum_all()?.backward();
+    let gives = |r: NonFiniteReport, op: &str| {
+        assert_eq!((r.op.as_str(), r.origin, r.outputs[0].nan), (op, Origin::Hook, 1), "{r}");
+        assert!(r.to_string().starts_with(&format!("a hook of {op} gave 1 NaN; {op} was recorded at ")), "{r}");
+    };
+    let g = nan.clone();
+    let hook = x.register_hook(move |_| Ok(Some(g.clone()))).unwrap();
+    gives(found(step), "leaf");
+    hook.remove();
+    for kind in 0..3 {
+        let y = x.exp().unwrap();
+        let g = nan.clone();
+        let node = y.grad_fn().unwrap();
+        let hook = match kind {
+            0 => y.register_hook(move |_| Ok(Some(g.clone()))),
+            1 => node.register_prehook(move |_| Ok(Some(vec![Some(g.clone())]))),
+            _ => node.register_hook(move |_, _| Ok(Some(vec![Some(g.clone())]))),
+        };
+        gives(found(|| y.mul(2.0)?.sum_all()?.backward()), "exp");
+        hook.unwrap().remove();
+    }
+    // Sums are those of several gradients, with a hook and without.
+    let small = x.mul(1e-308).unwrap();
+    let sum = || small.add(&small.mul(1.0)?)?.mul(&f64s(&[1e308, 1.0], &[2]))?.sum_all()?.backward();
+    assert_eq!(found(sum).origin, Origin::Sum);
+    let _hook = small.register_hook(|_| Ok(None)).unwrap();
+    assert_eq!(found(sum).origin, Origin::Sum);
+}
+
+#[test]
+fn an_infinite_number_excuses_only_itself() {
+    let x = f64s(&[1000.0, 1.0], &[2]);
+    let capped = gradus_tensor::fused!(|a, b| a.exp().min(b));
+    let r = found(|| capped(&x, INF));
+    assert_eq!((r.origin, r.made_at.clone()), (Origin::Operation, Some((0, vec![0]))), "{r}");
+    // Choices and single instructions give the number itself.
+    let mask = Tensor::from_vec(vec![false, true], [2], &cpu()).unwrap();
+    assert_eq!(find_nonfinite(|| x.masked_fill(&mask, -INF)).unwrap(), None);
+    assert_eq!(find_nonfinite(|| mask.where_(&x, INF)).unwrap(), None);
+    assert_eq!(find_nonfinite(|| x.add(INF)).unwrap(), None);
+    assert_eq!(find_nonfinite(|| x.clamp(-INF, INF)).unwrap(), None);
+}

@@ -353,11 +353,18 @@ impl Pass {
                     grads[output] = Some(zero(&node, output)?);
                     *version = 0;
                 }
+                if let Some(observer) = &self.observer {
+                    observer.complete(&node, &grads)?;
+                }
                 let _user = self.observer.as_ref().map(|o| o.user_code(&node));
                 hooks.on_tensors(&node, &mut grads, &mut versions, create_graph)?;
             }
             if let Some(observer) = &self.observer {
-                observer.complete(&node, &grads)?;
+                if hooks.is_some() {
+                    observer.hooked(&node, "output", &grads)
+                } else {
+                    observer.complete(&node, &grads)
+                }?;
             }
             for (output, g) in grads.iter().enumerate() {
                 let gradient = match g {
@@ -372,6 +379,9 @@ impl Pass {
             if let Some(hooks) = hooks {
                 let _user = self.observer.as_ref().map(|o| o.user_code(&node));
                 hooks.before(&node, &mut grads, &mut versions, create_graph)?;
+                if let Some(observer) = &self.observer {
+                    observer.hooked(&node, "output", &grads)?;
+                }
             }
             if grads.iter().all(Option::is_none) {
                 for (edge, _) in node.inputs.iter().zip(&needs).filter(|(_, needed)| **needed) {
@@ -414,6 +424,9 @@ impl Pass {
                 let at =
                     replaced.insert(behind.iter().map(|g| arrived(g.as_ref(), &grads, &versions)).collect::<Vec<_>>());
                 hooks.after(&node, (&mut behind, at), (&grads, &versions), |i| ctx.needs(i), create_graph)?;
+                if let Some(observer) = &self.observer {
+                    observer.hooked(&node, "input", &behind)?;
+                }
             }
             if !self.exposed {
                 // Nobody else has them: their memory serves the sums.

@@ -198,6 +198,15 @@ impl Pass {
         told.unwrap_or(Ok(()))
     }
 
+    /// Hooks have seen the gradients of a node's outputs or inputs, and may have given others.
+    pub(super) fn hooked(&self, node: &Node, of: &str, grads: &[Option<Tensor>]) -> Result<()> {
+        let told = tell(|o| match o {
+            Observer::NonFinite(search) => search.hooked(node, of, grads),
+            Observer::Paths(_) => Ok(()),
+        });
+        told.unwrap_or(Ok(()))
+    }
+
     /// A node found the gradients of its inputs.
     pub(super) fn found(&self, ctx: &Context<'_>, grads: &[Option<Tensor>], found: &[Option<Tensor>]) -> Result<()> {
         let told = tell(|o| match o {
