@@ -377,8 +377,9 @@ impl Pass {
             }
             let Some(op) = op else { continue };
             if let Some(hooks) = hooks {
-                let _user = self.observer.as_ref().map(|o| o.user_code(&node));
+                let user = self.observer.as_ref().map(|o| o.user_code(&node));
                 hooks.before(&node, &mut grads, &mut versions, create_graph)?;
+                drop(user);
                 if let Some(observer) = &self.observer {
                     observer.hooked(&node, "output", &grads)?;
                 }
@@ -420,10 +421,11 @@ impl Pass {
             let mut replaced = None;
             if let Some(hooks) = hooks {
                 behind.iter_mut().enumerate().filter(|(i, _)| !ctx.needs(*i)).for_each(|(_, g)| *g = None);
-                let _user = self.observer.as_ref().map(|o| o.user_code(&node));
+                let user = self.observer.as_ref().map(|o| o.user_code(&node));
                 let at =
                     replaced.insert(behind.iter().map(|g| arrived(g.as_ref(), &grads, &versions)).collect::<Vec<_>>());
                 hooks.after(&node, (&mut behind, at), (&grads, &versions), |i| ctx.needs(i), create_graph)?;
+                drop(user);
                 if let Some(observer) = &self.observer {
                     observer.hooked(&node, "input", &behind)?;
                 }

@@ -10,7 +10,9 @@ mod layers;
 mod losses;
 mod matrix;
 mod orders;
+mod precision;
 mod rows;
+mod sources;
 mod structure;
 
 use std::collections::{BTreeMap, HashSet};
