@@ -86,7 +86,8 @@ fn tell<R>(f: impl FnOnce(&mut Observer) -> R) -> Option<R> {
 #[track_caller]
 pub(crate) fn ran_operation<O: Operation + Into<Op>>(op: &O, inputs: &[&Tensor], outputs: &[Tensor]) -> Result<()> {
     let carries = |i: usize| outputs.get(i).is_some_and(|t| t.dtype().is_float() && op.differentiable(i));
-    told(op, Flow::of(&op.clone().into()), inputs, outputs, &carries)
+    let op = op.clone().into();
+    told(&op, Flow::of(&op), inputs, outputs, &carries)
 }
 
 /// Another operation ran, whose results are elements of its inputs, or integers. An error ends it.
