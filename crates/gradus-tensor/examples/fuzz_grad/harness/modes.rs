@@ -113,7 +113,8 @@ impl Reference {
                 node.inputs.iter().for_each(|&i| live[i] = true);
             }
             for r in node.reads.iter().filter(|r| r.guard != Guard::Never && node.freed != Freed::Yes) {
-                if r.storage != storage || !r.at.iter().any(|p| at.contains(p)) {
+                let within = |p: &usize| r.span.is_some_and(|(first, last)| (first..=last).contains(p));
+                if r.storage != storage || !at.iter().any(|p| r.at.contains(p) || within(p)) {
                     continue;
                 }
                 let lives = live[n] && node.freed == Freed::No && node.kind == Kind::Operation;

@@ -21,7 +21,8 @@ pub(crate) struct Hooked {
 pub(crate) enum Ground {
     /// No write touched a value that a gradient of this pass needs.
     None,
-    /// A write is logged for an element that an index or a mask left as it was.
+    /// A write is logged for an element that an index or a mask left as it was, or lies between those that a region or an operation of
+    /// the user reads.
     Beside,
     /// A write touched an element.
     Element,
@@ -126,12 +127,12 @@ impl Reference {
         let reads = ran.iter().flat_map(|r| &self.nodes[r.0].reads);
         let copied = reads.clone().filter(|r| r.need == Need::Copy);
         let spared = copied.filter(|r| self.touched(r.storage, &r.at, r.stamp) == Ground::Element).count() > 0;
-        let reads = reads.filter(|r| r.need.matters()).map(|r| (r.storage, &r.at, r.stamp));
+        let reads = reads.filter(|r| r.need.matters());
         let strict = ran.iter().any(|&(n, certain)| certain && self.breaks_strict(n));
+        let between = reads.clone().any(|r| r.span.is_none() && self.between(r.storage, &r.at, r.stamp));
         // A root that holds other numbers by now is refused, too.
-        let roots_read = roots.iter().filter(|r| self.is_stale(&r.0)).map(|r| (r.0.storage, &r.0.at, r.0.stamp));
-        let between = reads.clone().any(|(storage, at, stamp)| self.between(storage, at, stamp));
-        let ground = reads.chain(roots_read).map(|(storage, at, stamp)| self.touched(storage, at, stamp));
+        let stale = roots.iter().filter(|r| self.is_stale(&r.0)).map(|r| self.touched(r.0.storage, &r.0.at, r.0.stamp));
+        let ground = reads.map(|r| self.ground(r)).chain(stale).chain(self.seeded(&ran, &roots));
         let ground = ground.fold(Ground::None, |a, b| if a < b { b } else { a });
 
         let ambiguous = self.ambiguous(&ran, &inputs);
@@ -238,6 +239,14 @@ impl Reference {
             }
         }
         (ran, freed)
+    }
+
+    /// An operation of the user may be given a seed that is memory of its operands: it then reads what was written there.
+    fn seeded(&self, ran: &[(usize, bool)], roots: &[(Handle, Slot)]) -> Option<Ground> {
+        let seeds = || roots.iter().filter_map(|r| self.handle(r.1)).map(|h| h.storage);
+        let custom = ran.iter().map(|r| &self.nodes[r.0]).filter(|n| n.custom || n.kind == Kind::Pass);
+        let mut reads = custom.flat_map(|n| &n.reads).filter(|r| seeds().any(|s| s == r.storage));
+        reads.any(|r| self.ground(r) != Ground::None).then_some(Ground::Beside)
     }
 
     /// Whether an input of a strict operation was overwritten that is still there.

@@ -60,6 +60,9 @@ pub(crate) struct Read {
     pub(crate) stamp: u32,
     pub(crate) need: Need,
     pub(crate) guard: Guard,
+    /// Of a region, or an operation of the user, the first and the last place of the storage that it reads: the library knows
+    /// no more of it.
+    pub(crate) span: Option<(usize, usize)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -67,6 +70,13 @@ pub(crate) enum Freed {
     No,
     Maybe,
     Yes,
+}
+
+impl Read {
+    /// The library knows the first and the last place only.
+    fn widen(&mut self) {
+        self.span = self.at.iter().copied().min().zip(self.at.iter().copied().max());
+    }
 }
 
 /// A recorded operation.
@@ -79,6 +89,8 @@ pub(crate) struct Recorded {
     pub(crate) freed: Freed,
     /// Whether its gradient is a formula in its output.
     pub(crate) by_output: bool,
+    /// Whether it is one of the user, which may read anything.
+    pub(crate) custom: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -191,6 +203,15 @@ impl Reference {
         }
     }
 
+    /// What a write since did to something that was read.
+    pub(crate) fn ground(&self, r: &Read) -> Ground {
+        let logged = |(first, last): (usize, usize)| self.storages[r.storage].logged[first..=last].iter();
+        match self.touched(r.storage, &r.at, r.stamp) {
+            Ground::None if r.span.is_some_and(|span| logged(span).any(|&l| l > r.stamp)) => Ground::Beside,
+            ground => ground,
+        }
+    }
+
     /// Whether writes since `stamp` lie between these places, and none on them.
     pub(crate) fn between(&self, storage: usize, at: &[usize], stamp: u32) -> bool {
         let (Some(&first), Some(&last)) = (at.iter().min(), at.iter().max()) else { return false };
@@ -230,7 +251,7 @@ impl Reference {
     pub(crate) fn noted(&self, h: &Handle) -> Read {
         // What is read again where it is cannot be copied: a write is refused under either switch.
         let guard = if self.mode.writes == Writes::Checked { Guard::Never } else { Guard::Maybe };
-        Read { storage: h.storage, at: h.at.clone(), stamp: self.clock, need: Need::Yes, guard }
+        Read { storage: h.storage, at: h.at.clone(), stamp: self.clock, need: Need::Yes, guard, span: None }
     }
 
     /// New memory with these numbers.
@@ -281,7 +302,15 @@ impl Reference {
 
     /// Records an operation and gives its number.
     pub(crate) fn record(&mut self, inputs: Vec<usize>, reads: Vec<Read>, kind: Kind) -> usize {
-        self.nodes.push(Recorded { inputs, reads, outputs: vec![], kind, freed: Freed::No, by_output: false });
+        self.nodes.push(Recorded {
+            inputs,
+            reads,
+            outputs: vec![],
+            kind,
+            freed: Freed::No,
+            by_output: false,
+            custom: false,
+        });
         self.nodes.len() - 1
     }
 
@@ -405,6 +434,10 @@ impl Reference {
             let inputs = handles.iter().filter(|h| h.tracked).filter_map(|h| h.node).collect();
             let node = self.record(inputs, reads, Kind::Operation);
             self.nodes[node].by_output = matches!(s.name, Name::Softmax | Name::LogSoftmax);
+            self.nodes[node].custom = matches!(s.name, Name::Custom1 | Name::Custom2);
+            if self.nodes[node].custom {
+                self.nodes[node].reads.iter_mut().for_each(Read::widen);
+            }
             self.made_by(&mut made, node, &found.ids);
         }
         Some(made)
