@@ -3,11 +3,13 @@
 
 mod common;
 
+use std::collections::BTreeSet;
+
 use common::{assert_close, device, values, with_init};
 use gradus_nn::{
     AvgPool2d, BatchNorm2d, BatchNormConfig, Conv2d, Conv2dConfig, Dropout, Embedding, Flatten, Forward, Gelu,
-    Identity, LayerNorm, LayerNormConfig, LeakyRelu, Linear, LogSoftmax, MaxPool2d, Module, Relu, Sequential, Sigmoid,
-    Silu, Softmax, Softplus, Tanh,
+    Identity, LayerNorm, LayerNormConfig, LeakyRelu, Linear, LogSoftmax, MaxPool2d, Module, MultiheadAttention,
+    MultiheadAttentionConfig, Relu, Sequential, Sigmoid, Silu, Softmax, Softplus, Tanh,
 };
 use gradus_tensor::autograd::{self, gradcheck};
 use gradus_tensor::{DType, Generator, Tensor, no_grad};
@@ -286,4 +288,38 @@ fn impossible_layers_are_refused() {
     assert!(MaxPool2d::new([0, 2], [1, 1], [0, 0]).is_err());
     assert!(MaxPool2d::new([2, 2], [1, 1], [2, 0]).is_err());
     assert!(AvgPool2d::new([2, 2], [0, 1], [0, 0], true).is_err());
+}
+
+/// The source files of the lines that the operations behind a tensor carry.
+fn files(y: &Tensor) -> BTreeSet<&'static str> {
+    let (mut files, mut stack) = (BTreeSet::new(), vec![y.grad_fn().unwrap().clone()]);
+    while let Some(node) = stack.pop() {
+        if !node.is_leaf() {
+            files.insert(node.location().file());
+            stack.extend(node.inputs().flatten().cloned());
+        }
+    }
+    files
+}
+
+#[test]
+fn layers_record_the_line_that_calls_them() {
+    let device = device();
+    let x = values(&[2, 4, 8], &device).require_grad().unwrap();
+    let config = MultiheadAttentionConfig { dropout: 0.5, ..MultiheadAttentionConfig::default() };
+    let attention = with_init(&device, |init| MultiheadAttention::new(8, 2, config, init).unwrap());
+    let linear = with_init(&device, |init| Linear::new(8, 8, init).unwrap());
+    let norm = with_init(&device, |init| LayerNorm::new([8], LayerNormConfig::default(), init).unwrap());
+    let batch_norm = with_init(&device, |init| BatchNorm2d::new(4, BatchNormConfig::default(), init).unwrap());
+    let dropout = Dropout::new(0.5, &mut Generator::new(1)).unwrap();
+    for y in [
+        attention.forward(&x).unwrap(),
+        linear.forward(&x).unwrap(),
+        norm.forward(&x).unwrap(),
+        batch_norm.forward(&x).unwrap(),
+        dropout.forward(&x).unwrap(),
+        Sequential::new().add(linear.clone()).add(Gelu).forward(&x).unwrap(),
+    ] {
+        assert_eq!(files(&y), BTreeSet::from([file!()]), "{:?}", y.grad_fn());
+    }
 }

@@ -310,3 +310,19 @@ fn a_write_over_all_of_it_ends_the_way() {
     };
     assert_eq!(undefined(&x, added).0, "mul[2.0]");
 }
+
+#[test]
+fn a_write_by_an_index_is_named() {
+    let x = leaf(&[1.0, 2.0]);
+    let mut line = 0;
+    let found = explain_grad(&x, || {
+        let y = f64s(&[0.0; 3], &[3]);
+        let _guard = no_grad();
+        line = line!() + 1;
+        y.index_add_(0, &common::i64s(&[2, 0], &[2]), &x)?;
+        y.sum_all()
+    });
+    let Dependence::Undefined { op, location, reason } = found.unwrap() else { panic!("it is cut") };
+    assert_eq!((op.as_str(), reason.as_str()), ("index_add_", "it ran inside no_grad()"));
+    assert_eq!((location.file(), location.line()), (file!(), line));
+}

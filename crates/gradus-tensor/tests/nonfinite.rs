@@ -424,3 +424,26 @@ fn an_infinite_number_excuses_only_itself() {
     assert_eq!(find_nonfinite(|| x.add(INF)).unwrap(), None);
     assert_eq!(find_nonfinite(|| x.clamp(-INF, INF)).unwrap(), None);
 }
+
+#[test]
+fn a_write_by_an_index_goes_by_its_name_and_line() {
+    let x = f64s(&[f64::MAX, 1.0], &[2]);
+    let (index, most) = (i64s(&[0], &[1]), f64s(&[f64::MAX], &[1]));
+    let mut line = 0;
+    let r = found(|| {
+        x.index_add_(0, &i64s(&[1], &[1]), &most)?;
+        line = line!() + 1;
+        x.index_add_(0, &index, &most)?;
+        x.sum_all()
+    });
+    assert_eq!((r.op.as_str(), r.origin), ("index_add_", Origin::Operation));
+    assert_eq!((r.location.file(), r.location.line()), (file!(), line));
+    // Nothing was written.
+    assert_eq!(x.to_vec::<f64>().unwrap(), [f64::MAX; 2]);
+    // What runs after it has its own name.
+    let r = found(|| {
+        x.index_add_(0, &index, &most.neg()?)?;
+        x.log()
+    });
+    assert_eq!(r.op, "log");
+}

@@ -104,10 +104,9 @@ impl Forward for BatchNorm {
         }
         let (y, batch) = input.batch_norm(weight, bias, self.eps)?;
         let _guard = no_grad();
-        let moved = |running: &Tensor, batch: &Tensor| {
-            MOVE.apply(&[Operand::Tensor(running), Operand::Tensor(batch), self.momentum.into()])
-        };
-        let (mean, var) = (moved(&self.running_mean, &batch.mean)?, moved(&self.running_var, &batch.var)?);
+        let momentum = self.momentum.into();
+        let mean = MOVE.apply(&[Operand::Tensor(&self.running_mean), Operand::Tensor(&batch.mean), momentum])?;
+        let var = MOVE.apply(&[Operand::Tensor(&self.running_var), Operand::Tensor(&batch.var), momentum])?;
         self.running_mean.set(&mean)?;
         self.running_var.set(&var)?;
         self.num_batches_tracked.add_(1)?;

@@ -12,7 +12,7 @@ use super::draws::{Draws, NoteDraws, ReplayDraws};
 use super::engine::{edges_across, grad_of_edges};
 use super::functional::{Tensors, give};
 use super::mode::{GUARDS, PACK, among, set_among};
-use super::node::{Edge, Node, next_seq};
+use super::node::{AtLineOf, Edge, Node, next_seq};
 use super::packed::Packed;
 use super::{BackwardOptions, Context, Saved, enable_grad, guards_saved, is_grad_enabled};
 use crate::ops::{Grads, Rule, same_device};
@@ -330,7 +330,10 @@ impl Rule for Checkpoint {
         self.check(node)?;
         // With create_graph the points are views of the inputs, through which the next gradient goes on.
         let on = ctx.create_graph();
-        let point = |t: &Tensor| if on { t.reshape(t.shape()) } else { t.detach().require_grad() };
+        let point = |t: &Tensor| {
+            let _line = AtLineOf::new(node);
+            if on { t.reshape(t.shape()) } else { t.detach().require_grad() }
+        };
         let (region, accesses, same_draws) = {
             let _mode = set_among(GUARDS | PACK, self.guards);
             let (watch, replay) = (Watch::new(), ReplayDraws::new(self.draws.clone()));

@@ -49,7 +49,7 @@ pub(crate) use node::Edge;
 pub use node::Node;
 pub(crate) use nonfinite::Written;
 pub use nonfinite::{NonFiniteReport, Origin, find_nan, find_nonfinite};
-pub(crate) use observe::{after_write, before_write, ran, ran_operation};
+pub(crate) use observe::{PartsOf, after_write, before_write, ran, ran_operation};
 pub use packed::{SavedTensorsHooks, saved_tensors_hooks};
 pub use range::ValueRange;
 pub use saved::Context;

@@ -152,8 +152,11 @@ impl Node {
         self.op.as_ref().map_or("leaf", |op| op.name())
     }
 
-    /// The line of the user's code that recorded the operation. What a recorded backward pass computes has the line of the
-    /// operation whose gradient it is.
+    /// The line of the user's code that recorded the operation. All that a composed operation records has the line that
+    /// called it. What a recorded backward pass computes has the line of the operation whose gradient it is.
+    ///
+    /// A function that is passed by its path has no line of the user's: `map(Tensor::exp)` gives a line of `core`, where
+    /// `map(|t| t.exp())` gives that of the closure.
     pub fn location(&self) -> &'static Location<'static> {
         self.location
     }

@@ -7,6 +7,7 @@ mod derivatives;
 mod elementwise;
 mod indexing;
 mod layers;
+mod locations;
 mod losses;
 mod matrix;
 mod orders;
