@@ -160,6 +160,7 @@ pub fn grad(
             let e = Error::new(ErrorKind::Autograd, "grad", format!("input {i} does not require a gradient"));
             input.describe(e, "input").help("make it a leaf with require_grad()? before the computation")
         })?;
+        edge.node.refuse_left_behind("grad").map_err(|e| input.describe(e, "input"))?;
         targets.push(edge);
     }
     grad_of_edges(roots, &targets, options, 0)

@@ -190,9 +190,9 @@ impl Paths {
         }
     }
 
-    /// Whether a tensor is on a recorded way. Inside a region its points stand for the tensors whose bytes they share.
-    fn is_alive(&mut self, t: &Tensor, region: bool) -> bool {
-        t.edge().is_some_and(|e| self.reach(e) || region && self.lives(&Place::of(t), self.steps.len()))
+    /// Whether a tensor is on a recorded way.
+    fn is_alive(&mut self, t: &Tensor) -> bool {
+        t.edge().is_some_and(|e| self.reach(e))
     }
 
     /// Whether what lies here before a step is that of a tensor on a recorded way: none of the steps since has replaced it.
@@ -211,7 +211,7 @@ impl Paths {
     pub(super) fn ran(&mut self, ran: &Ran<'_>, region: bool) {
         let (mut alive, mut dead) = (vec![], vec![]);
         for t in ran.inputs {
-            if self.is_alive(t, region) {
+            if self.is_alive(t) {
                 alive.push(Place::of(t));
                 self.keep(t);
             } else {

@@ -24,13 +24,14 @@ mod packed;
 mod places;
 mod queue;
 mod range;
+mod record;
 mod saved;
 mod spread;
 mod vmap;
 mod waiting;
 
 pub(crate) use access::{birth, note_access, note_view};
-pub use checkpoint::{checkpoint, checkpoint_with};
+pub use checkpoint::{checkpoint, checkpoint_with, once};
 pub use custom::{CustomOp, apply_custom};
 pub(crate) use draws::note_draw;
 pub use engine::{BackwardOptions, Gradients, grad};

@@ -30,6 +30,11 @@ impl Edge {
     pub(crate) fn spec(&self) -> &Spec {
         &self.node.outputs[self.output]
     }
+
+    /// Whether it leads to the same output of the same node.
+    pub(super) fn is(&self, other: &Edge) -> bool {
+        Arc::ptr_eq(&self.node, &other.node) && self.output == other.output
+    }
 }
 
 /// One recorded operation with the values that its gradient needs, or a leaf that requires a gradient.
@@ -238,6 +243,13 @@ impl Node {
     pub(super) fn saved_storages(&self) -> Vec<Arc<Storage>> {
         let saved = self.saved.lock().unwrap_or_else(|e| e.into_inner());
         saved.as_ref().map(Saved::storages).unwrap_or_default()
+    }
+
+    /// The kept inputs that are not tracked, by number.
+    pub(super) fn kept_constants(&self) -> Vec<(usize, Tensor)> {
+        let saved = self.saved.lock().unwrap_or_else(|e| e.into_inner());
+        let kept = saved.as_ref().map(Saved::inputs).unwrap_or_default();
+        kept.into_iter().filter(|(i, _)| self.inputs.get(*i).is_some_and(Option::is_none)).collect()
     }
 
     /// Whether a hook has packed a kept value.

@@ -163,6 +163,14 @@ impl Saved {
         held.map(|t| t.storage().clone()).chain(packed).collect()
     }
 
+    /// The values that are inputs, by number. Those that hooks packed are not among them.
+    pub(super) fn inputs(&self) -> Vec<(usize, Tensor)> {
+        let slots = self.guarded.iter().flat_map(|g| &g.slots);
+        let guarded = slots.filter_map(|slot| Some((slot.what, slot.value.kept()?.0)));
+        let all = self.values.iter().map(|s| (s.what, s.tensor.clone())).chain(guarded);
+        all.filter_map(|(what, t)| if let Which::Input(i) = what { Some((i, t)) } else { None }).collect()
+    }
+
     pub(super) fn describe(&self) -> Vec<(String, Vec<usize>, DType, u64)> {
         let one = |s: &SavedTensor| (s.what.to_string(), s.tensor.shape().to_vec(), s.tensor.dtype(), s.version);
         self.values.iter().map(one).chain(self.guarded.iter().flat_map(|g| g.describe())).collect()

@@ -122,6 +122,11 @@ pub trait Rule: fmt::Debug + Send + Sync {
     /// The name that errors, graphs and logs show.
     fn name(&self) -> &str;
 
+    /// What tells it from others that look the same: a checkpointed region compares its two runs.
+    fn identity(&self) -> u64 {
+        0
+    }
+
     /// As [`Operation::differentiable`].
     fn differentiable(&self, _output: usize) -> bool {
         true
