@@ -354,11 +354,18 @@ impl Pass {
                     grads[output] = Some(zero(&node, output)?);
                     *version = 0;
                 }
+                if let Some(observer) = &self.observer {
+                    observer.complete(&node, &grads)?;
+                }
                 let _user = self.observer.as_ref().map(|o| o.user_code(&node));
                 hooks.on_tensors(&node, &mut grads, &mut versions, create_graph)?;
             }
             if let Some(observer) = &self.observer {
-                observer.complete(&node, &grads)?;
+                if hooks.is_some() {
+                    observer.hooked(&node, "output", &grads)
+                } else {
+                    observer.complete(&node, &grads)
+                }?;
             }
             for (output, g) in grads.iter().enumerate() {
                 let gradient = match g {
@@ -371,8 +378,12 @@ impl Pass {
             }
             let Some(op) = op else { continue };
             if let Some(hooks) = hooks {
-                let _user = self.observer.as_ref().map(|o| o.user_code(&node));
+                let user = self.observer.as_ref().map(|o| o.user_code(&node));
                 hooks.before(&node, &mut grads, &mut versions, create_graph)?;
+                drop(user);
+                if let Some(observer) = &self.observer {
+                    observer.hooked(&node, "output", &grads)?;
+                }
             }
             if grads.iter().all(Option::is_none) {
                 for (edge, _) in node.inputs.iter().zip(&needs).filter(|(_, needed)| **needed) {
@@ -411,10 +422,14 @@ impl Pass {
             let mut replaced = None;
             if let Some(hooks) = hooks {
                 behind.iter_mut().enumerate().filter(|(i, _)| !ctx.needs(*i)).for_each(|(_, g)| *g = None);
-                let _user = self.observer.as_ref().map(|o| o.user_code(&node));
+                let user = self.observer.as_ref().map(|o| o.user_code(&node));
                 let at =
                     replaced.insert(behind.iter().map(|g| arrived(g.as_ref(), &grads, &versions)).collect::<Vec<_>>());
                 hooks.after(&node, (&mut behind, at), (&grads, &versions), |i| ctx.needs(i), create_graph)?;
+                drop(user);
+                if let Some(observer) = &self.observer {
+                    observer.hooked(&node, "input", &behind)?;
+                }
             }
             if !self.exposed {
                 // Nobody else has them: their memory serves the sums.

@@ -119,7 +119,8 @@ fn tell<R>(f: impl FnOnce(&mut Observer) -> R) -> Option<R> {
 #[track_caller]
 pub(crate) fn ran_operation<O: Operation + Into<Op>>(op: &O, inputs: &[&Tensor], outputs: &[Tensor]) -> Result<()> {
     let carries = |i: usize| outputs.get(i).is_some_and(|t| t.dtype().is_float() && op.differentiable(i));
-    told(op, Flow::of(&op.clone().into()), inputs, outputs, &carries)
+    let op = op.clone().into();
+    told(&op, Flow::of(&op), inputs, outputs, &carries)
 }
 
 /// Another operation ran, whose results are elements of its inputs, or integers. An error ends it.
@@ -232,6 +233,15 @@ impl Pass {
                 paths.complete(node, grads);
                 Ok(())
             }
+        });
+        told.unwrap_or(Ok(()))
+    }
+
+    /// Hooks have seen the gradients of a node's outputs or inputs, and may have given others.
+    pub(super) fn hooked(&self, node: &Node, of: &str, grads: &[Option<Tensor>]) -> Result<()> {
+        let told = tell(|o| match o {
+            Observer::NonFinite(search) => search.hooked(node, of, grads),
+            Observer::Paths(_) => Ok(()),
         });
         told.unwrap_or(Ok(()))
     }

@@ -11,7 +11,9 @@ mod locations;
 mod losses;
 mod matrix;
 mod orders;
+mod precision;
 mod rows;
+mod sources;
 mod structure;
 
 use std::collections::{BTreeMap, HashSet};

@@ -122,6 +122,12 @@ const MORE: &[(&str, &str, Call)] = &[
     ("layer_norm/no_bias", "layer_norm", one!(|x| x[0].layer_norm(&[4, 5], x.get(1), None, 1e-5))),
 ];
 
+/// The calls of [`MORE`] for a row, with their inputs.
+pub(crate) fn more(file: &File<'_>, row: &str) -> Vec<(Call, Vec<Tensor>)> {
+    let of_row = MORE.iter().filter(|m| m.0.split('/').next() == Some(row));
+    of_row.map(|&(_, of, call)| (call, file.inputs(of))).collect()
+}
+
 /// One case to check.
 pub(crate) struct Case<'a> {
     row: &'a str,
