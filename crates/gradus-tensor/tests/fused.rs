@@ -185,8 +185,8 @@ fn gradients_of_three_operands_go_on_to_the_seventh_order() {
     // The derivatives of e^x P(x) are e^x (P + P').
     let mut p = [0.0, 0.0, 0.0, 0.0, 0.0, 1.0];
     for order in 1..=7 {
-        let options = gradus_tensor::BackwardOptions::new().create_graph();
-        y = gradus_tensor::grad(&[&y.sum_all().unwrap()], &[&x], None, options).unwrap().remove(0).unwrap();
+        let options = BackwardOptions::new().create_graph();
+        y = grad(&[&y.sum_all().unwrap()], &[&x], None, options).unwrap().remove(0).unwrap();
         for i in 0..5 {
             p[i] += p[i + 1] * (i + 1) as f64;
         }
