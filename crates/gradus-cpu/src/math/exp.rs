@@ -29,6 +29,15 @@ fn scale(p: f32, t: f32) -> f32 {
 /// `(e^r - 1) / r` for `|r| <= ln 2 / 2`, error of the fit `2^-28.2` of `e^r`.
 const EXPM1: [f32; 6] = [1.0, 0.49999994, 0.16666521, 0.04166827, 0.008368685, 0.0013820466];
 
+/// `e^r - 1` for `|r| <= ln 2 / 2`, in an order that lets its steps overlap.
+#[inline(always)]
+fn expm1_reduced(r: f32) -> f32 {
+    let [_, c2, c3, c4, c5, c6] = EXPM1;
+    let z = r * r;
+    let high = c6.mul_add(z, c5.mul_add(r, c4));
+    z.mul_add(high.mul_add(z, c3.mul_add(r, c2)), r)
+}
+
 /// `e^x`. Reduction with a two-part `ln 2` whose first product is exact, degree 6.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
@@ -95,11 +104,30 @@ pub(crate) fn expm1(x: f32) -> f32 {
     with_sign(s.mul_add(q, s - 1.0) as f32, x)
 }
 
-/// The logistic function `1 / (1 + e^-x)`, in f64 because three roundings in f32 would pass 1 ULP.
+/// The logistic function `1 / (1 + e^-x)`.
+///
+/// `e^-x = s + s q` with `s = 2^n` and `q = e^r - 1`; the sum `1 + s + s q` is kept in two parts, `d + low`, and
+/// `1 / d` is corrected by what it misses of `1 / (d + low)`. All of it is scaled by `2^-64`, so that neither `e^-x` nor
+/// its inverse leaves the range. Where the result is 1 to the last bit or nearly, `n` stops at -23, which keeps `1 + s` exact: the
+/// polynomial then serves an `r` beyond its interval, with an error that `s` makes small.
 #[inline(always)]
 pub(crate) fn sigmoid(x: f32) -> f32 {
-    let (q, s) = exp_parts(-f64::from(at_least(at_most(x, 110.0), -110.0)));
-    (1.0 / s.mul_add(q, s + 1.0)) as f32
+    const SCALE: f32 = 1.0 / 18_446_744_073_709_551_616.0;
+    const ROUND: f32 = 12_582_912.0 + (127.0 - 64.0);
+    let x = at_least(at_most(x, 17.4), -104.0);
+    let t = at_least(x.mul_add(-LOG2_E as f32, ROUND), ROUND - 23.0);
+    let n = t - ROUND;
+    let r = n.mul_add(-LN2_LO, n.mul_add(-LN2_HI, -x));
+    let s = f32::from_bits(t.to_bits() << 23);
+    let sum = SCALE + s;
+    // What the sum lost; nothing where `s` is the smaller.
+    let lost = SCALE - (sum - s);
+    let q = expm1_reduced(r);
+    let d = s.mul_add(q, sum);
+    let low = s.mul_add(q, (sum - d) + lost);
+    let y = SCALE / d;
+    let error = (-low).mul_add(y, (-d).mul_add(y, SCALE));
+    error.mul_add(y * (1.0 / SCALE), y)
 }
 
 /// `ln(1 + e^x) = max(x, 0) + ln(1 + y)` with `y = e^-|x|` in `[0, 1]`, in f64.
