@@ -4,6 +4,7 @@
 //! one loop ([`direct`]). Everything else becomes a [`program`] of loops over blocks that stay in L1 ([`run`](mod@run)): the
 //! interpreter's cost is one dispatch an instruction and block, and intermediate values never reach memory.
 
+mod compiled;
 mod convert;
 mod direct;
 mod float;

@@ -8,6 +8,7 @@
 use gradus_backend::kernel::{Inst, integer_failure};
 use gradus_backend::{DType, Error, Kernel, Result, ScalarOp};
 
+use super::compiled::{self, Compiled, MOST_ARGS, MOST_OUTS};
 use super::convert::{Splat, cast, select_1, select_2, select_4, select_8, slice, slice_mut, splat_scalar};
 use super::float::{LANES, binary_f32, binary_f64, compare_f32, compare_f64, test_f32, test_f64, unary_f32, unary_f64};
 use super::int::{self, Int};
@@ -52,10 +53,20 @@ pub(super) struct Step {
     splat: u8,
 }
 
+/// A kernel that is compiled with the crate, its operands placed.
+#[derive(Debug)]
+pub(super) struct Whole {
+    kernel: &'static Compiled,
+    args: [Slot; MOST_ARGS],
+    outs: [Slot; MOST_OUTS],
+}
+
 /// See the [module page](self).
 #[derive(Debug, Default)]
 pub(super) struct Program {
     pub(super) steps: Vec<Step>,
+    /// All steps in one, instead of them.
+    pub(super) whole: Option<Whole>,
     pub(super) splats: Vec<Splat>,
     /// Arguments to load at the start of each block, with their registers.
     pub(super) loads: Vec<(usize, Slot)>,
@@ -129,6 +140,12 @@ impl Program {
     ) -> Result<()> {
         let insts = kernel.insts();
         self.clear(arg_modes.len(), out_modes.len(), insts.len());
+        if !arg_modes.contains(&ArgMode::Uniform)
+            && let Some(compiled) = compiled::find(kernel)
+        {
+            self.whole(kernel, compiled, arg_modes, out_modes, alias);
+            return Ok(());
+        }
         // Last uses, and what is uniform.
         for (i, inst) in insts.iter().enumerate() {
             let uniform = match inst.op {
@@ -217,8 +234,39 @@ impl Program {
         Ok(())
     }
 
+    /// Makes this the program of a kernel that is compiled with the crate. What an argument reads is written at the end of
+    /// each block.
+    fn whole(
+        &mut self,
+        kernel: &Kernel,
+        compiled: &'static Compiled,
+        arg_modes: &[ArgMode],
+        out_modes: &[OutMode],
+        alias: impl Fn(usize) -> Option<usize>,
+    ) {
+        let mut whole = Whole { kernel: compiled, args: [0; MOST_ARGS], outs: [0; MOST_OUTS] };
+        for (k, mode) in arg_modes.iter().enumerate() {
+            whole.args[k] = k as Slot;
+            if *mode != ArgMode::Direct {
+                whole.args[k] = self.new_register();
+                if *mode == ArgMode::Row { &mut self.rows } else { &mut self.loads }.push((k, whole.args[k]));
+            }
+        }
+        for (k, mode) in out_modes.iter().enumerate() {
+            whole.outs[k] = (self.args + k) as Slot;
+            if *mode != OutMode::Direct || (0..self.args).any(|a| alias(a) == Some(k)) {
+                whole.outs[k] = self.new_register();
+                self.stores.push((k, whole.outs[k], DType::F32));
+            }
+        }
+        self.width = DType::F32.size();
+        self.cost = kernel.insts().iter().map(|inst| cost(inst.op, inst.dtype)).sum();
+        self.whole = Some(whole);
+    }
+
     fn clear(&mut self, args: usize, outs: usize, insts: usize) {
         self.steps.clear();
+        self.whole = None;
         self.splats.clear();
         self.loads.clear();
         self.rows.clear();
@@ -323,6 +371,19 @@ impl Program {
 /// The error of an integer instruction that has no result.
 pub(super) fn failure(kernel: &Kernel, op: ScalarOp) -> Error {
     Error::argument(kernel.name(), integer_failure(op))
+}
+
+impl Whole {
+    /// Runs the kernel over `n` elements; pointers come from the table.
+    ///
+    /// # Safety
+    /// The table holds memory of `n` f32 for each slot that is named here, those of the outputs overlapping nothing.
+    #[inline]
+    pub(super) unsafe fn run(&self, isa: Isa, table: &[*mut u8], n: usize) {
+        let args = self.args.map(|s| table[s as usize].cast_const());
+        // SAFETY: the caller's promise; slots beyond the kernel's operands are 0, and not used.
+        unsafe { (self.kernel.run)(isa, args, self.outs.map(|s| table[s as usize]), n) }
+    }
 }
 
 impl Step {

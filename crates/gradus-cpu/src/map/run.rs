@@ -257,6 +257,10 @@ impl Worker<'_> {
                 }
             }
         }
+        if let Some(whole) = &p.whole {
+            // SAFETY: as for the steps below; an output that an argument reads is a register.
+            unsafe { whole.run(isa, self.table, n) };
+        }
         for step in &p.steps {
             // SAFETY: the table holds registers of `n` elements, splats of `LANES`, and for operands that are used as they
             // lie, memory of `n` elements in a row; results overlap no operand, as `Program` places them.
