@@ -53,11 +53,8 @@ fn main() {
             "exp" => Kernel::build(name, &vec![DType::F32; n], |v| vec![v[0].exp()]),
             "tanh" => Kernel::build(name, &vec![DType::F32; n], |v| vec![v[0].tanh()]),
             "relu" => Kernel::build(name, &vec![DType::F32; n], |v| vec![v[0].max(0.0)]),
-            "silu_mul" => Kernel::build(name, &vec![DType::F32; n], |v| vec![v[0] * v[0].sigmoid() * v[1]]),
-            "gelu_tanh" => Kernel::build(name, &vec![DType::F32; n], |v| {
-                let x = v[0];
-                vec![x * 0.5 * (((x + x * x * x * 0.044715) * 0.797_884_560_8).tanh() + 1.0)]
-            }),
+            "silu_mul" => Kernel::build(name, &vec![DType::F32; n], |v| vec![v[0].silu() * v[1]]),
+            "gelu_tanh" => Kernel::build(name, &vec![DType::F32; n], |v| vec![v[0].gelu_tanh()]),
             _ => Kernel::build(name, &vec![DType::F32; n], |v| {
                 let (p, m, s, g) = (v[0], v[1], v[2], v[3]);
                 let m = m * 0.9 + g * 0.1;
@@ -88,6 +85,12 @@ fn main() {
                 let bytes = (n + 1) * size * 4;
                 job(&format!("{name} {tag}"), bytes, || cpu.map(&kernel, &args[..n], &mut [out.view_mut()]).unwrap());
             }
+            let backward = k("silu_mul", 2).vjp(3).unwrap();
+            let args = [a.view(), b.view(), b.view()].map(MapArg::View);
+            let mut other = Tensor::new(&cpu, &[size]);
+            job(&format!("silu_mul_backward {tag}"), size * 20, || {
+                cpu.map(&backward.kernel, &args, &mut [out.view_mut(), other.view_mut()]).unwrap();
+            });
             let mut sum = Tensor::new(&cpu, &[1]);
             let all = Axes::one(0);
             job(&format!("sum {tag}"), size * 4, || {

@@ -41,7 +41,8 @@ impl<'k> Expr<'k> {
     /// the slope of the bounded argument is an exact 0, so that no infinity meets a zero.
     #[must_use]
     pub fn bounded(self, bound: f64) -> Expr<'k> {
-        self.max(-bound).min(bound)
+        let below = self.lt(-bound).select(-bound, self);
+        below.gt(bound).select(bound, below)
     }
 
     /// `x * gate`, and its limit -0 at -inf, where the product would be `-inf * 0`.

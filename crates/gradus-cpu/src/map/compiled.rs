@@ -13,7 +13,6 @@ use gradus_backend::{DType, Kernel, Scalar, ScalarOp};
 use super::convert::{slice, slice_mut};
 #[cfg(test)]
 use crate::CpuBackend;
-use crate::extreme::Extreme;
 use crate::isa::{Isa, per_isa};
 use crate::math;
 
@@ -65,12 +64,6 @@ macro_rules! lane {
     (Mul $x:ident, $a:ident, $b:ident) => {
         $a * $b
     };
-    (Max $x:ident, $a:ident, $b:ident) => {
-        $a.larger($b)
-    };
-    (Min $x:ident, $a:ident, $b:ident) => {
-        $a.smaller($b)
-    };
     (Neg $x:ident, $a:ident) => {
         -$a
     };
@@ -83,6 +76,9 @@ macro_rules! lane {
     (Lt $x:ident, $a:ident, $b:ident) => {
         $a < $b
     };
+    (Gt $x:ident, $a:ident, $b:ident) => {
+        $a > $b
+    };
     (Select $x:ident, $c:ident, $a:ident, $b:ident) => {
         select($c, $a, $b)
     };
@@ -92,8 +88,12 @@ macro_rules! lane {
 macro_rules! inst {
     (Arg $values:ident, $k:literal) => { inst!(@ ScalarOp::Arg($k), F32, [0, 0, 0]) };
     (Const $values:ident, $c:expr) => { inst!(@ ScalarOp::Const(Scalar::Float($c)), F32, [0, 0, 0]) };
-    (Eq $values:ident, $a:ident, $b:ident) => { inst!(@ ScalarOp::Eq, Bool, [$values::$a as Value, $values::$b as Value, 0]) };
-    (Lt $values:ident, $a:ident, $b:ident) => { inst!(@ ScalarOp::Lt, Bool, [$values::$a as Value, $values::$b as Value, 0]) };
+    (Eq $values:ident, $a:ident, $b:ident) => { inst!(@ Bool, Eq $values, $a, $b) };
+    (Lt $values:ident, $a:ident, $b:ident) => { inst!(@ Bool, Lt $values, $a, $b) };
+    (Gt $values:ident, $a:ident, $b:ident) => { inst!(@ Bool, Gt $values, $a, $b) };
+    (@ Bool, $op:ident $values:ident, $a:ident, $b:ident) => {
+        inst!(@ ScalarOp::$op, Bool, [$values::$a as Value, $values::$b as Value, 0])
+    };
     ($op:ident $values:ident, $a:ident) => { inst!(@ ScalarOp::$op, F32, [$values::$a as Value, 0, 0]) };
     ($op:ident $values:ident, $a:ident, $b:ident) => {
         inst!(@ ScalarOp::$op, F32, [$values::$a as Value, $values::$b as Value, 0])
@@ -147,167 +147,152 @@ macro_rules! compiled {
 }
 
 compiled! {
-    silu(1) -> (v10) {
+    silu(1) -> (v12) {
         v0 = Arg(0);
         v1 = Const(-1000.0);
-        v2 = Max(v0, v1);
-        v3 = Const(1000.0);
-        v4 = Min(v2, v3);
-        v5 = Sigmoid(v4);
-        v6 = Const(f64::NEG_INFINITY);
-        v7 = Eq(v0, v6);
-        v8 = Mul(v0, v5);
-        v9 = Const(-0.0);
-        v10 = Select(v7, v9, v8);
-    }
-    silu_backward(2) -> (v28) {
-        v0 = Arg(0);
-        v1 = Arg(1);
-        v2 = Const(-1000.0);
-        v3 = Max(v0, v2);
+        v2 = Lt(v0, v1);
+        v3 = Select(v2, v1, v0);
         v4 = Const(1000.0);
-        v5 = Min(v3, v4);
-        v6 = Sigmoid(v5);
-        v7 = Const(f64::NEG_INFINITY);
-        v8 = Eq(v0, v7);
-        v9 = Const(0.0);
-        v10 = Select(v8, v9, v1);
-        v11 = Mul(v10, v6);
-        v12 = Mul(v10, v0);
-        v13 = Neg(v5);
-        v14 = Sigmoid(v13);
-        v15 = Mul(v6, v14);
-        v16 = Mul(v12, v15);
-        v17 = Lt(v4, v3);
-        v18 = Eq(v3, v4);
-        v19 = Const(0.5);
-        v20 = Mul(v16, v19);
-        v21 = Select(v18, v20, v16);
-        v22 = Select(v17, v9, v21);
-        v23 = Lt(v0, v2);
-        v24 = Eq(v0, v2);
-        v25 = Mul(v22, v19);
-        v26 = Select(v24, v25, v22);
-        v27 = Select(v23, v9, v26);
-        v28 = Add(v11, v27);
-    }
-    silu_mul(2) -> (v12) {
-        v0 = Arg(0);
-        v1 = Arg(1);
-        v2 = Const(-1000.0);
-        v3 = Max(v0, v2);
-        v4 = Const(1000.0);
-        v5 = Min(v3, v4);
-        v6 = Sigmoid(v5);
-        v7 = Const(f64::NEG_INFINITY);
-        v8 = Eq(v0, v7);
-        v9 = Mul(v0, v6);
-        v10 = Const(-0.0);
-        v11 = Select(v8, v10, v9);
-        v12 = Mul(v11, v1);
-    }
-    silu_mul_backward(3) -> (v34, v14) {
-        v0 = Arg(0);
-        v1 = Arg(1);
-        v2 = Arg(2);
-        v3 = Const(-1000.0);
-        v4 = Max(v0, v3);
-        v5 = Const(1000.0);
-        v6 = Min(v4, v5);
+        v5 = Gt(v3, v4);
+        v6 = Select(v5, v4, v3);
         v7 = Sigmoid(v6);
         v8 = Const(f64::NEG_INFINITY);
         v9 = Eq(v0, v8);
         v10 = Mul(v0, v7);
         v11 = Const(-0.0);
         v12 = Select(v9, v11, v10);
-        v13 = Mul(v2, v1);
-        v14 = Mul(v2, v12);
-        v15 = Const(0.0);
-        v16 = Select(v9, v15, v13);
-        v17 = Mul(v16, v7);
-        v18 = Mul(v16, v0);
-        v19 = Neg(v6);
-        v20 = Sigmoid(v19);
-        v21 = Mul(v7, v20);
-        v22 = Mul(v18, v21);
-        v23 = Lt(v5, v4);
-        v24 = Eq(v4, v5);
-        v25 = Const(0.5);
-        v26 = Mul(v22, v25);
-        v27 = Select(v24, v26, v22);
-        v28 = Select(v23, v15, v27);
-        v29 = Lt(v0, v3);
-        v30 = Eq(v0, v3);
-        v31 = Mul(v28, v25);
-        v32 = Select(v30, v31, v28);
-        v33 = Select(v29, v15, v32);
-        v34 = Add(v17, v33);
     }
-    gelu_tanh(1) -> (v17) {
+    silu_backward(2) -> (v21) {
+        v0 = Arg(0);
+        v1 = Arg(1);
+        v2 = Const(-1000.0);
+        v3 = Lt(v0, v2);
+        v4 = Select(v3, v2, v0);
+        v5 = Const(1000.0);
+        v6 = Gt(v4, v5);
+        v7 = Select(v6, v5, v4);
+        v8 = Sigmoid(v7);
+        v9 = Const(f64::NEG_INFINITY);
+        v10 = Eq(v0, v9);
+        v11 = Const(0.0);
+        v12 = Select(v10, v11, v1);
+        v13 = Mul(v12, v8);
+        v14 = Mul(v12, v0);
+        v15 = Neg(v7);
+        v16 = Sigmoid(v15);
+        v17 = Mul(v8, v16);
+        v18 = Mul(v14, v17);
+        v19 = Select(v6, v11, v18);
+        v20 = Select(v3, v11, v19);
+        v21 = Add(v13, v20);
+    }
+    silu_mul(2) -> (v14) {
+        v0 = Arg(0);
+        v1 = Arg(1);
+        v2 = Const(-1000.0);
+        v3 = Lt(v0, v2);
+        v4 = Select(v3, v2, v0);
+        v5 = Const(1000.0);
+        v6 = Gt(v4, v5);
+        v7 = Select(v6, v5, v4);
+        v8 = Sigmoid(v7);
+        v9 = Const(f64::NEG_INFINITY);
+        v10 = Eq(v0, v9);
+        v11 = Mul(v0, v8);
+        v12 = Const(-0.0);
+        v13 = Select(v10, v12, v11);
+        v14 = Mul(v13, v1);
+    }
+    silu_mul_backward(3) -> (v27, v16) {
+        v0 = Arg(0);
+        v1 = Arg(1);
+        v2 = Arg(2);
+        v3 = Const(-1000.0);
+        v4 = Lt(v0, v3);
+        v5 = Select(v4, v3, v0);
+        v6 = Const(1000.0);
+        v7 = Gt(v5, v6);
+        v8 = Select(v7, v6, v5);
+        v9 = Sigmoid(v8);
+        v10 = Const(f64::NEG_INFINITY);
+        v11 = Eq(v0, v10);
+        v12 = Mul(v0, v9);
+        v13 = Const(-0.0);
+        v14 = Select(v11, v13, v12);
+        v15 = Mul(v2, v1);
+        v16 = Mul(v2, v14);
+        v17 = Const(0.0);
+        v18 = Select(v11, v17, v15);
+        v19 = Mul(v18, v9);
+        v20 = Mul(v18, v0);
+        v21 = Neg(v8);
+        v22 = Sigmoid(v21);
+        v23 = Mul(v9, v22);
+        v24 = Mul(v20, v23);
+        v25 = Select(v7, v17, v24);
+        v26 = Select(v4, v17, v25);
+        v27 = Add(v19, v26);
+    }
+    gelu_tanh(1) -> (v19) {
         v0 = Arg(0);
         v1 = Const(-60.0);
-        v2 = Max(v0, v1);
-        v3 = Const(60.0);
-        v4 = Min(v2, v3);
-        v5 = Mul(v4, v4);
-        v6 = Mul(v5, v4);
-        v7 = Const(0.044715);
-        v8 = Mul(v6, v7);
-        v9 = Add(v4, v8);
-        v10 = Const(1.595_769_121_605_730_8);
-        v11 = Mul(v9, v10);
-        v12 = Sigmoid(v11);
-        v13 = Const(f64::NEG_INFINITY);
-        v14 = Eq(v0, v13);
-        v15 = Mul(v0, v12);
-        v16 = Const(-0.0);
-        v17 = Select(v14, v16, v15);
+        v2 = Lt(v0, v1);
+        v3 = Select(v2, v1, v0);
+        v4 = Const(60.0);
+        v5 = Gt(v3, v4);
+        v6 = Select(v5, v4, v3);
+        v7 = Mul(v6, v6);
+        v8 = Mul(v7, v6);
+        v9 = Const(0.044715);
+        v10 = Mul(v8, v9);
+        v11 = Add(v6, v10);
+        v12 = Const(1.595_769_121_605_730_8);
+        v13 = Mul(v11, v12);
+        v14 = Sigmoid(v13);
+        v15 = Const(f64::NEG_INFINITY);
+        v16 = Eq(v0, v15);
+        v17 = Mul(v0, v14);
+        v18 = Const(-0.0);
+        v19 = Select(v16, v18, v17);
     }
-    gelu_tanh_backward(2) -> (v43) {
+    gelu_tanh_backward(2) -> (v36) {
         v0 = Arg(0);
         v1 = Arg(1);
         v2 = Const(-60.0);
-        v3 = Max(v0, v2);
-        v4 = Const(60.0);
-        v5 = Min(v3, v4);
-        v6 = Mul(v5, v5);
-        v7 = Mul(v6, v5);
-        v8 = Const(0.044715);
-        v9 = Mul(v7, v8);
-        v10 = Add(v5, v9);
-        v11 = Const(1.595_769_121_605_730_8);
-        v12 = Mul(v10, v11);
-        v13 = Sigmoid(v12);
-        v14 = Const(f64::NEG_INFINITY);
-        v15 = Eq(v0, v14);
-        v16 = Const(0.0);
-        v17 = Select(v15, v16, v1);
-        v18 = Mul(v17, v13);
-        v19 = Mul(v17, v0);
-        v20 = Neg(v12);
-        v21 = Sigmoid(v20);
-        v22 = Mul(v13, v21);
-        v23 = Mul(v19, v22);
-        v24 = Mul(v23, v11);
-        v25 = Mul(v24, v8);
-        v26 = Mul(v25, v5);
-        v27 = Mul(v25, v6);
-        v28 = Add(v24, v27);
-        v29 = Mul(v26, v5);
-        v30 = Add(v28, v29);
-        v31 = Add(v30, v29);
-        v32 = Lt(v4, v3);
-        v33 = Eq(v3, v4);
-        v34 = Const(0.5);
-        v35 = Mul(v31, v34);
-        v36 = Select(v33, v35, v31);
-        v37 = Select(v32, v16, v36);
-        v38 = Lt(v0, v2);
-        v39 = Eq(v0, v2);
-        v40 = Mul(v37, v34);
-        v41 = Select(v39, v40, v37);
-        v42 = Select(v38, v16, v41);
-        v43 = Add(v18, v42);
+        v3 = Lt(v0, v2);
+        v4 = Select(v3, v2, v0);
+        v5 = Const(60.0);
+        v6 = Gt(v4, v5);
+        v7 = Select(v6, v5, v4);
+        v8 = Mul(v7, v7);
+        v9 = Mul(v8, v7);
+        v10 = Const(0.044715);
+        v11 = Mul(v9, v10);
+        v12 = Add(v7, v11);
+        v13 = Const(1.595_769_121_605_730_8);
+        v14 = Mul(v12, v13);
+        v15 = Sigmoid(v14);
+        v16 = Const(f64::NEG_INFINITY);
+        v17 = Eq(v0, v16);
+        v18 = Const(0.0);
+        v19 = Select(v17, v18, v1);
+        v20 = Mul(v19, v15);
+        v21 = Mul(v19, v0);
+        v22 = Neg(v14);
+        v23 = Sigmoid(v22);
+        v24 = Mul(v15, v23);
+        v25 = Mul(v21, v24);
+        v26 = Mul(v25, v13);
+        v27 = Mul(v26, v10);
+        v28 = Mul(v27, v7);
+        v29 = Mul(v27, v8);
+        v30 = Add(v26, v29);
+        v31 = Mul(v28, v7);
+        v32 = Add(v30, v31);
+        v33 = Add(v32, v31);
+        v34 = Select(v6, v18, v33);
+        v35 = Select(v3, v18, v34);
+        v36 = Add(v20, v35);
     }
 }
 
