@@ -8,7 +8,6 @@ use crate::index::Indices;
 use crate::isa::{Isa, per_isa};
 use crate::parallel::Disjoint;
 use crate::rows::{Elementary, Rows, largest, sum, tree};
-use crate::softmax::store;
 use crate::{CpuBackend, scratch};
 
 /// Elements that are worth a task of their own.
@@ -22,7 +21,14 @@ trait Kernel: Rows {
     /// The sum.
     fn sum(isa: Isa, x: &[Self::Compute]) -> Self::Compute;
     /// `x = g * (e^(x - lse) - even)`.
-    fn gradient(isa: Isa, x: &mut [Self::Compute], lse: Self::Compute, g: Self::Compute, even: Self::Compute);
+    fn gradient(
+        isa: Isa,
+        x: &[Self::Compute],
+        dx: &mut [Self::Compute],
+        lse: Self::Compute,
+        g: Self::Compute,
+        even: Self::Compute,
+    );
 }
 
 #[inline(always)]
@@ -30,12 +36,12 @@ fn log_sum_exp<T: Elementary>(x: &mut [T]) -> (T, T) {
     let m = largest(x);
     let shift = if m.is_finite() { m } else { T::ZERO };
     x.iter_mut().for_each(|v| *v = *v - shift);
-    (shift, tree(x.len(), T::ZERO, |i, s| s + x[i].exp(), |a, b| a + b).ln())
+    (shift, tree([x], T::ZERO, |[x], s| s + x.exp(), |a, b| a + b).ln())
 }
 
 #[inline(always)]
-fn gradient<T: Elementary>(x: &mut [T], lse: T, g: T, even: T) {
-    x.iter_mut().for_each(|v| *v = g * ((*v - lse).exp() - even));
+fn gradient<T: Elementary>(x: &[T], dx: &mut [T], lse: T, g: T, even: T) {
+    dx.iter_mut().zip(x).for_each(|(d, &v)| *d = g * ((v - lse).exp() - even));
 }
 
 per_isa! {
@@ -43,8 +49,8 @@ per_isa! {
     fn log_sum_exp_f64(x: &mut [f64]) -> (f64, f64) = log_sum_exp;
     fn sum_f32(x: &[f32]) -> f32 = sum;
     fn sum_f64(x: &[f64]) -> f64 = sum;
-    fn gradient_f32(x: &mut [f32], lse: f32, g: f32, even: f32) = gradient;
-    fn gradient_f64(x: &mut [f64], lse: f64, g: f64, even: f64) = gradient;
+    fn gradient_f32(x: &[f32], dx: &mut [f32], lse: f32, g: f32, even: f32) = gradient;
+    fn gradient_f64(x: &[f64], dx: &mut [f64], lse: f64, g: f64, even: f64) = gradient;
 }
 
 macro_rules! kernel {
@@ -56,8 +62,8 @@ macro_rules! kernel {
             fn sum(isa: Isa, x: &[$c]) -> $c {
                 $sum(isa, x)
             }
-            fn gradient(isa: Isa, x: &mut [$c], lse: $c, g: $c, even: $c) {
-                $gradient(isa, x, lse, g, even)
+            fn gradient(isa: Isa, x: &[$c], dx: &mut [$c], lse: $c, g: $c, even: $c) {
+                $gradient(isa, x, dx, lse, g, even)
             }
         }
     )*};
@@ -199,19 +205,20 @@ fn backward<S: Kernel>(
     let from = |v: f64| <S::Compute as crate::gemm::Real>::from_f64(v);
     let (even, share) = (p.label_smoothing / c.max(1) as f64, 1.0 - p.label_smoothing);
     cpu.parallel_for(classes.len(), (TASK / c.max(1)).max(1), |rows| {
-        scratch::with(c, |row: &mut [S::Compute]| {
+        scratch::with(2 * c, |both: &mut [S::Compute]| {
+            let (x_row, d_row) = both.split_at_mut(c);
             for r in rows {
-                if let Some(t) = classes[r] {
+                let row =
+                    S::read(isa, x, at(layout.offset(), layout.strides()[0], r), layout.strides()[1], &mut x_row[..]);
+                let make = |dx: &mut [S::Compute]| {
+                    let Some(t) = classes[r] else { return dx.fill(from(0.0)) };
                     let g = g[at(g_layout.offset(), g_layout.strides()[0], r)];
                     let lse = lse[at(lse_layout.offset(), lse_layout.strides()[0], r)];
-                    S::load(isa, x, at(layout.offset(), layout.strides()[0], r), layout.strides()[1], row);
-                    let p = (row[t] - lse).exp();
-                    S::gradient(isa, row, lse, g, from(even));
-                    row[t] = g * (p - (from(share) + from(even)));
-                } else {
-                    row.fill(from(0.0));
-                }
-                store::<S>(isa, row, &out, at(to.offset(), to.strides()[0], r), to.strides()[1]);
+                    S::gradient(isa, row, dx, lse, g, from(even));
+                    dx[t] = g * ((row[t] - lse).exp() - (from(share) + from(even)));
+                };
+                // SAFETY: row `r` of an output that does not overlap itself is this task's.
+                unsafe { S::write(isa, &out, at(to.offset(), to.strides()[0], r), to.strides()[1], d_row, make) };
             }
         });
     });

@@ -35,7 +35,7 @@ impl Threads {
         Threads { pool: None, count: rayon::current_num_threads(), mail: Arc::default() }
     }
 
-    /// A pool of this many threads, at least 1.
+    /// The caller and a pool that makes it this many threads, at least 1.
     pub(crate) fn own(count: usize) -> Result<Threads> {
         if count == 1 {
             return Ok(Threads { pool: None, count, mail: Arc::default() });
@@ -43,7 +43,7 @@ impl Threads {
         let failed =
             |e| Error::new(ErrorKind::Backend, "cpu", format!("{count} threads could not be started")).with_source(e);
         let name = |i| format!("gradus-{i}");
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(count).thread_name(name).build().map_err(failed)?;
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(count - 1).thread_name(name).build().map_err(failed)?;
         Ok(Threads { pool: Some(pool), count, mail: Arc::default() })
     }
 

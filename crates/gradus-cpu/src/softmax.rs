@@ -14,53 +14,53 @@ const TASK: usize = 1 << 13;
 
 /// What is done to a row.
 trait Kernel: Rows {
-    fn forward(isa: Isa, log: bool, x: &mut [Self::Compute]);
-    fn backward(isa: Isa, log: bool, y: &mut [Self::Compute], g: &[Self::Compute]);
+    fn forward(isa: Isa, log: bool, x: &[Self::Compute], y: &mut [Self::Compute]);
+    fn backward(isa: Isa, log: bool, y: &[Self::Compute], g: &[Self::Compute], dx: &mut [Self::Compute]);
 }
 
-/// `x` becomes its softmax, or the logarithm of it.
+/// `y` becomes the softmax of `x`, or the logarithm of it.
 #[inline(always)]
-fn forward_row<T: Elementary>(log: bool, x: &mut [T]) {
+fn forward_row<T: Elementary>(log: bool, x: &[T], y: &mut [T]) {
     let m = largest(x);
+    let y = &mut y[..x.len()];
     if log {
-        x.iter_mut().for_each(|v| *v = *v - m);
-        let total = tree(x.len(), T::ZERO, |i, s| s + x[i].exp(), |a, b| a + b).ln();
-        x.iter_mut().for_each(|v| *v = *v - total);
+        let total = tree([x], T::ZERO, |[x], s| s + (x - m).exp(), |a, b| a + b).ln();
+        y.iter_mut().zip(x).for_each(|(y, &x)| *y = x - m - total);
     } else {
-        x.iter_mut().for_each(|v| *v = (*v - m).exp());
-        let total = sum(x);
-        x.iter_mut().for_each(|v| *v = *v / total);
+        y.iter_mut().zip(x).for_each(|(y, &x)| *y = (x - m).exp());
+        let total = sum(y);
+        y.iter_mut().for_each(|v| *v = *v / total);
     }
 }
 
-/// `y` becomes the gradient for the input whose result it was.
+/// `dx` becomes the gradient for the input whose result was `y`.
 #[inline(always)]
-fn backward_row<T: Elementary>(log: bool, y: &mut [T], g: &[T]) {
+fn backward_row<T: Elementary>(log: bool, y: &[T], g: &[T], dx: &mut [T]) {
+    let (y, dx) = (&y[..g.len()], &mut dx[..g.len()]);
     if log {
         let total = sum(g);
-        y.iter_mut().zip(g).for_each(|(y, &g)| *y = g - y.exp() * total);
+        dx.iter_mut().zip(y).zip(g).for_each(|((d, &y), &g)| *d = g - y.exp() * total);
     } else {
-        let y = &mut y[..g.len()];
-        let total = tree(g.len(), T::ZERO, |i, s| y[i].fused(g[i], s), |a, b| a + b);
-        y.iter_mut().zip(g).for_each(|(y, &g)| *y = *y * (g - total));
+        let total = tree([y, g], T::ZERO, |[y, g], s| y.fused(g, s), |a, b| a + b);
+        dx.iter_mut().zip(y).zip(g).for_each(|((d, &y), &g)| *d = y * (g - total));
     }
 }
 
 per_isa! {
-    fn forward_f32(log: bool, x: &mut [f32]) = forward_row;
-    fn forward_f64(log: bool, x: &mut [f64]) = forward_row;
-    fn backward_f32(log: bool, y: &mut [f32], g: &[f32]) = backward_row;
-    fn backward_f64(log: bool, y: &mut [f64], g: &[f64]) = backward_row;
+    fn forward_f32(log: bool, x: &[f32], y: &mut [f32]) = forward_row;
+    fn forward_f64(log: bool, x: &[f64], y: &mut [f64]) = forward_row;
+    fn backward_f32(log: bool, y: &[f32], g: &[f32], dx: &mut [f32]) = backward_row;
+    fn backward_f64(log: bool, y: &[f64], g: &[f64], dx: &mut [f64]) = backward_row;
 }
 
 macro_rules! kernel {
     ($($s:ty, $c:ty, $forward:ident, $backward:ident;)*) => {$(
         impl Kernel for $s {
-            fn forward(isa: Isa, log: bool, x: &mut [$c]) {
-                $forward(isa, log, x)
+            fn forward(isa: Isa, log: bool, x: &[$c], y: &mut [$c]) {
+                $forward(isa, log, x, y)
             }
-            fn backward(isa: Isa, log: bool, y: &mut [$c], g: &[$c]) {
-                $backward(isa, log, y, g)
+            fn backward(isa: Isa, log: bool, y: &[$c], g: &[$c], dx: &mut [$c]) {
+                $backward(isa, log, y, g, dx)
             }
         }
     )*};
@@ -112,27 +112,15 @@ pub(crate) fn softmax(cpu: &CpuBackend, log: bool, x: View<'_>, axis: usize, out
 fn forward<S: Kernel>(cpu: &CpuBackend, log: bool, lanes: &Lanes<2>, x: &[S], out: &mut [S]) {
     let (isa, out, [sx, so]) = (cpu.isa(), Disjoint::new(out), lanes.steps);
     cpu.parallel_for(lanes.starts.numel(), (TASK / lanes.len).max(1), |rows| {
-        scratch::with(lanes.len, |row: &mut [S::Compute]| {
+        scratch::with(2 * lanes.len, |both: &mut [S::Compute]| {
+            let (x_row, y_row) = both.split_at_mut(lanes.len);
             lanes.starts.for_each(rows, |_, [ax, ao]| {
-                S::load(isa, x, ax, sx, row);
-                S::forward(isa, log, row);
-                store::<S>(isa, row, &out, ao, so);
+                let row = S::read(isa, x, ax, sx, x_row);
+                // SAFETY: the row is this task's, and rows of an output that does not overlap itself are apart.
+                unsafe { S::write(isa, &out, ao, so, y_row, |y| S::forward(isa, log, row, y)) };
             });
         });
     });
-}
-
-/// Stores a row that belongs to the calling task.
-pub(crate) fn store<S: Rows>(isa: Isa, row: &[S::Compute], out: &Disjoint<'_, S>, at: usize, step: isize) {
-    if step == 1 {
-        // SAFETY: the row is the task's, and rows of an output that does not overlap itself are apart.
-        S::store(isa, row, unsafe { out.slice(at..at + row.len()) }, 0, 1);
-    } else {
-        for (i, &v) in row.iter().enumerate() {
-            // SAFETY: as above.
-            unsafe { out.write(at.wrapping_add_signed(step * i as isize), S::narrow(v)) };
-        }
-    }
 }
 
 /// See [`Backend::softmax_backward`](gradus_backend::Backend::softmax_backward).
@@ -164,13 +152,13 @@ pub(crate) fn softmax_backward(
 fn backward<S: Kernel>(cpu: &CpuBackend, log: bool, lanes: &Lanes<3>, y: &[S], g: &[S], dx: &mut [S]) {
     let (isa, dx, [sy, sg, sd]) = (cpu.isa(), Disjoint::new(dx), lanes.steps);
     cpu.parallel_for(lanes.starts.numel(), (TASK / lanes.len).max(1), |rows| {
-        scratch::with(2 * lanes.len, |both: &mut [<S as Float>::Compute]| {
-            let (y_row, g_row) = both.split_at_mut(lanes.len);
+        scratch::with(3 * lanes.len, |all: &mut [<S as Float>::Compute]| {
+            let (y_row, rest) = all.split_at_mut(lanes.len);
+            let (g_row, d_row) = rest.split_at_mut(lanes.len);
             lanes.starts.for_each(rows, |_, [ay, ag, ad]| {
-                S::load(isa, y, ay, sy, y_row);
-                S::load(isa, g, ag, sg, g_row);
-                S::backward(isa, log, y_row, g_row);
-                store::<S>(isa, y_row, &dx, ad, sd);
+                let (y, g) = (S::read(isa, y, ay, sy, y_row), S::read(isa, g, ag, sg, g_row));
+                // SAFETY: as in `forward`.
+                unsafe { S::write(isa, &dx, ad, sd, d_row, |d| S::backward(isa, log, y, g, d)) };
             });
         });
     });

@@ -9,7 +9,6 @@ use crate::check::check_output;
 use crate::gemm::Real;
 use crate::parallel::Disjoint;
 use crate::rows::Elementary;
-use crate::softmax::store;
 use crate::{CpuBackend, scratch};
 
 const OP: &str = "normalize_backward";
@@ -72,37 +71,31 @@ fn backward<S: Kernel>(
     let number = |v: f64| <S::Compute as Real>::from_f64(v);
     let [sx, sg, sd, ss, ..] = groups.steps;
     cpu.parallel_for(groups.starts.numel(), groups.grain(), |range| {
-        scratch::with(3 * BLOCK, |block: &mut [S::Compute]| {
-            let (n_block, rest) = block.split_at_mut(BLOCK);
-            let (h_block, a) = rest.split_at_mut(BLOCK);
+        scratch::with(4 * BLOCK, |block: &mut [S::Compute]| {
+            let (x_block, rest) = block.split_at_mut(BLOCK);
+            let (g_block, rest) = rest.split_at_mut(BLOCK);
+            let (a, to) = rest.split_at_mut(BLOCK);
             groups.starts.for_each(range, |_, at| {
                 let (m, r) = (mean[at[4]], rstd[at[5]]);
                 let (mut sum_h, mut sum_hn) = (0.0, 0.0);
-                let mut whole = 0;
                 groups.for_each_run(at, |p, n| {
-                    let (row, h) = (&mut n_block[..n], &mut h_block[..n]);
-                    S::load(isa, x, p[0], sx, row);
-                    S::load(isa, g, p[1], sg, h);
+                    let row = S::read(isa, x, p[0], sx, &mut x_block[..n]);
+                    let g = S::read(isa, g, p[1], sg, &mut g_block[..n]);
                     let a = scale.map(|s| values(isa, s, p[3], ss, &mut a[..n]));
-                    let (first, second) = S::moments(isa, row, h, a, m, r);
+                    let (first, second) = S::moments(isa, row, g, a, m, r);
                     sum_h += first.to_f64();
                     sum_hn += second.to_f64();
-                    whole += 1;
                 });
                 let count = groups.count as f64;
                 let mean_h = number(if rms { 0.0 } else { sum_h / count });
                 let mean_hn = number(sum_hn / count);
                 groups.for_each_run(at, |p, n| {
-                    let (row, h) = (&mut n_block[..n], &mut h_block[..n]);
-                    // The only run of a small group is still there.
-                    if whole > 1 {
-                        S::load(isa, x, p[0], sx, row);
-                        S::load(isa, g, p[1], sg, h);
-                        let a = scale.map(|s| values(isa, s, p[3], ss, &mut a[..n]));
-                        S::moments(isa, row, h, a, m, r);
-                    }
-                    S::gradient(isa, row, h, r, mean_h, mean_hn);
-                    store::<S>(isa, h, &dx, p[2], sd);
+                    let row = S::read(isa, x, p[0], sx, &mut x_block[..n]);
+                    let g = S::read(isa, g, p[1], sg, &mut g_block[..n]);
+                    let a = scale.map(|s| values(isa, s, p[3], ss, &mut a[..n]));
+                    let make = |d: &mut [S::Compute]| S::gradient(isa, row, g, a, [m, r, mean_h, mean_hn], d);
+                    // SAFETY: each group is one task's, and elements of an output that does not overlap itself are apart.
+                    unsafe { S::write(isa, &dx, p[2], sd, &mut to[..n], make) };
                 });
             });
         });

@@ -7,39 +7,47 @@ use crate::rows::{Elementary, Rows, sum, tree};
 /// `sum (x - m)^2`.
 #[inline(always)]
 fn squares<T: Elementary>(x: &[T], m: T) -> T {
-    let add = |i: usize, s: T| {
-        let d = x[i] - m;
+    let add = |[x]: [T; 1], s: T| {
+        let d = x - m;
         d.fused(d, s)
     };
-    tree(x.len(), T::ZERO, add, |a, b| a + b)
+    tree([x], T::ZERO, add, |a, b| a + b)
 }
 
-/// `x = (x - m) * r * scale + shift`.
+/// `y = (x - m) * r * scale + shift`.
 #[inline(always)]
-fn apply<T: Elementary>(x: &mut [T], m: T, r: T, scale: Option<&[T]>, shift: Option<&[T]>) {
+fn apply<T: Elementary>(x: &[T], y: &mut [T], m: T, r: T, scale: Option<&[T]>, shift: Option<&[T]>) {
+    let y = y.iter_mut().zip(x);
     match (scale, shift) {
-        (None, None) => x.iter_mut().for_each(|x| *x = (*x - m) * r),
-        (Some(a), None) => x.iter_mut().zip(a).for_each(|(x, &a)| *x = (*x - m) * r * a),
-        (None, Some(b)) => x.iter_mut().zip(b).for_each(|(x, &b)| *x = (*x - m) * r + b),
-        (Some(a), Some(b)) => x.iter_mut().zip(a).zip(b).for_each(|((x, &a), &b)| *x = (*x - m) * r * a + b),
+        (None, None) => y.for_each(|(y, &x)| *y = (x - m) * r),
+        (Some(a), None) => y.zip(a).for_each(|((y, &x), &a)| *y = (x - m) * r * a),
+        (None, Some(b)) => y.zip(b).for_each(|((y, &x), &b)| *y = (x - m) * r + b),
+        (Some(a), Some(b)) => y.zip(a).zip(b).for_each(|(((y, &x), &a), &b)| *y = (x - m) * r * a + b),
     }
 }
 
-/// `x` becomes `n = (x - m) * r` and `h` is scaled; the sums of `h` and of `h * n`.
+/// The sums of `h = g * scale` and of `h * n` with `n = (x - m) * r`.
 #[inline(always)]
-fn moments<T: Elementary>(x: &mut [T], h: &mut [T], scale: Option<&[T]>, m: T, r: T) -> (T, T) {
-    x.iter_mut().for_each(|x| *x = (*x - m) * r);
-    if let Some(a) = scale {
-        h.iter_mut().zip(a).for_each(|(h, &a)| *h = *h * a);
+fn moments<T: Elementary>(x: &[T], g: &[T], scale: Option<&[T]>, m: T, r: T) -> (T, T) {
+    let add = |a: T, b: T| a + b;
+    let n = |x: T| (x - m) * r;
+    match scale {
+        None => (sum(g), tree([x, g], T::ZERO, |[x, g], s| g.fused(n(x), s), add)),
+        Some(a) => (
+            tree([g, a], T::ZERO, |[g, a], s| s + g * a, add),
+            tree([x, g, a], T::ZERO, |[x, g, a], s| (g * a).fused(n(x), s), add),
+        ),
     }
-    let (x, h) = (&*x, &h[..x.len()]);
-    (sum(h), tree(x.len(), T::ZERO, |i, s| h[i].fused(x[i], s), |a, b| a + b))
 }
 
-/// `h = r * (h - mean_h - n * mean_hn)`.
+/// `dx = r * (h - mean_h - n * mean_hn)` with `h` and `n` as above, from `m`, `r` and the two means.
 #[inline(always)]
-fn gradient<T: Elementary>(n: &[T], h: &mut [T], r: T, mean_h: T, mean_hn: T) {
-    h.iter_mut().zip(n).for_each(|(h, &n)| *h = r * (*h - mean_h - n * mean_hn));
+fn gradient<T: Elementary>(x: &[T], g: &[T], scale: Option<&[T]>, [m, r, mean_h, mean_hn]: [T; 4], dx: &mut [T]) {
+    let all = dx.iter_mut().zip(x).zip(g);
+    match scale {
+        None => all.for_each(|((d, &x), &g)| *d = r * (g - mean_h - (x - m) * r * mean_hn)),
+        Some(a) => all.zip(a).for_each(|(((d, &x), &g), &a)| *d = r * (g * a - mean_h - (x - m) * r * mean_hn)),
+    }
 }
 
 /// These of one storage type, for every instruction set.
@@ -48,7 +56,8 @@ pub(super) trait Kernel: Rows {
     fn squares(isa: Isa, x: &[Self::Compute], m: Self::Compute) -> Self::Compute;
     fn apply(
         isa: Isa,
-        x: &mut [Self::Compute],
+        x: &[Self::Compute],
+        y: &mut [Self::Compute],
         m: Self::Compute,
         r: Self::Compute,
         scale: Option<&[Self::Compute]>,
@@ -56,19 +65,19 @@ pub(super) trait Kernel: Rows {
     );
     fn moments(
         isa: Isa,
-        x: &mut [Self::Compute],
-        h: &mut [Self::Compute],
+        x: &[Self::Compute],
+        g: &[Self::Compute],
         scale: Option<&[Self::Compute]>,
         m: Self::Compute,
         r: Self::Compute,
     ) -> (Self::Compute, Self::Compute);
     fn gradient(
         isa: Isa,
-        n: &[Self::Compute],
-        h: &mut [Self::Compute],
-        r: Self::Compute,
-        mh: Self::Compute,
-        mhn: Self::Compute,
+        x: &[Self::Compute],
+        g: &[Self::Compute],
+        scale: Option<&[Self::Compute]>,
+        stats: [Self::Compute; 4],
+        dx: &mut [Self::Compute],
     );
 }
 
@@ -79,9 +88,10 @@ macro_rules! instances {
             per_isa! {
                 pub(super) fn sum_(x: &[$t]) -> $t = sum;
                 pub(super) fn squares_(x: &[$t], m: $t) -> $t = squares;
-                pub(super) fn apply_(x: &mut [$t], m: $t, r: $t, scale: Option<&[$t]>, shift: Option<&[$t]>) = apply;
-                pub(super) fn moments_(x: &mut [$t], h: &mut [$t], scale: Option<&[$t]>, m: $t, r: $t) -> ($t, $t) = moments;
-                pub(super) fn gradient_(n: &[$t], h: &mut [$t], r: $t, mh: $t, mhn: $t) = gradient;
+                pub(super) fn apply_(x: &[$t], y: &mut [$t], m: $t, r: $t, scale: Option<&[$t]>, shift: Option<&[$t]>) = apply;
+                pub(super) fn moments_(x: &[$t], g: &[$t], scale: Option<&[$t]>, m: $t, r: $t) -> ($t, $t) = moments;
+                pub(super) fn gradient_(x: &[$t], g: &[$t], scale: Option<&[$t]>, stats: [$t; 4], dx: &mut [$t]) =
+                    gradient;
             }
         }
     )*};
@@ -102,33 +112,34 @@ macro_rules! kernel {
             }
             fn apply(
                 isa: Isa,
-                x: &mut [Self::Compute],
+                x: &[Self::Compute],
+                y: &mut [Self::Compute],
                 m: Self::Compute,
                 r: Self::Compute,
                 scale: Option<&[Self::Compute]>,
                 shift: Option<&[Self::Compute]>,
             ) {
-                $m::apply_(isa, x, m, r, scale, shift)
+                $m::apply_(isa, x, y, m, r, scale, shift)
             }
             fn moments(
                 isa: Isa,
-                x: &mut [Self::Compute],
-                h: &mut [Self::Compute],
+                x: &[Self::Compute],
+                g: &[Self::Compute],
                 scale: Option<&[Self::Compute]>,
                 m: Self::Compute,
                 r: Self::Compute,
             ) -> (Self::Compute, Self::Compute) {
-                $m::moments_(isa, x, h, scale, m, r)
+                $m::moments_(isa, x, g, scale, m, r)
             }
             fn gradient(
                 isa: Isa,
-                n: &[Self::Compute],
-                h: &mut [Self::Compute],
-                r: Self::Compute,
-                mh: Self::Compute,
-                mhn: Self::Compute,
+                x: &[Self::Compute],
+                g: &[Self::Compute],
+                scale: Option<&[Self::Compute]>,
+                stats: [Self::Compute; 4],
+                dx: &mut [Self::Compute],
             ) {
-                $m::gradient_(isa, n, h, r, mh, mhn)
+                $m::gradient_(isa, x, g, scale, stats, dx)
             }
         }
     )*};

@@ -19,7 +19,6 @@ use crate::check::check_output;
 use crate::gemm::Real;
 use crate::parallel::Disjoint;
 use crate::rows::{Elementary, Rows};
-use crate::softmax::store;
 use crate::{CpuBackend, scratch};
 use kernel::Kernel;
 
@@ -190,24 +189,23 @@ fn forward<S: Kernel>(
     }
     let [sx, so, ss, sh, ..] = groups.steps;
     cpu.parallel_for(groups.starts.numel(), groups.grain(), |range| {
-        scratch::with(3 * BLOCK, |block: &mut [S::Compute]| {
+        scratch::with(4 * BLOCK, |block: &mut [S::Compute]| {
             let (row, rest) = block.split_at_mut(BLOCK);
+            let (to, rest) = rest.split_at_mut(BLOCK);
             let (a, b) = rest.split_at_mut(BLOCK);
             groups.starts.for_each(range, |_, at| {
                 let count = groups.count as f64;
                 let mut m = 0.0;
                 if !rms {
                     groups.for_each_run(at, |p, n| {
-                        S::load(isa, x, p[0], sx, &mut row[..n]);
-                        m += S::sum(isa, &row[..n]).to_f64();
+                        m += S::sum(isa, S::read(isa, x, p[0], sx, &mut row[..n])).to_f64();
                     });
                     m /= count;
                 }
                 let m = number(m);
                 let mut square = 0.0;
                 groups.for_each_run(at, |p, n| {
-                    S::load(isa, x, p[0], sx, &mut row[..n]);
-                    square += S::squares(isa, &row[..n], m).to_f64();
+                    square += S::squares(isa, S::read(isa, x, p[0], sx, &mut row[..n]), m).to_f64();
                 });
                 let r = number(1.0 / (square / count + eps).sqrt());
                 // SAFETY: statistics of a group are apart from others', and each group is one task's.
@@ -216,12 +214,11 @@ fn forward<S: Kernel>(
                     rstd.write(at[5], r);
                 }
                 groups.for_each_run(at, |p, n| {
-                    let row = &mut row[..n];
-                    S::load(isa, x, p[0], sx, row);
+                    let row = S::read(isa, x, p[0], sx, &mut row[..n]);
                     let a = scale.map(|s| values(isa, s, p[2], ss, &mut a[..n]));
                     let b = shift.map(|s| values(isa, s, p[3], sh, &mut b[..n]));
-                    S::apply(isa, row, m, r, a, b);
-                    store::<S>(isa, row, &out, p[1], so);
+                    // SAFETY: as for the statistics.
+                    unsafe { S::write(isa, &out, p[1], so, &mut to[..n], |y| S::apply(isa, row, y, m, r, a, b)) };
                 });
             });
         });
@@ -229,18 +226,17 @@ fn forward<S: Kernel>(
     Ok(())
 }
 
-/// The values of a run of a scale or shift, in `out`.
+/// The values of a run of a scale or shift, where they lie or in `out`.
 fn values<'a, S: Rows>(
     isa: crate::isa::Isa,
-    from: &[S],
+    from: &'a [S],
     at: usize,
     step: isize,
     out: &'a mut [<S as Float>::Compute],
 ) -> &'a [<S as Float>::Compute] {
     if step == 0 {
-        out.fill(from[at].widen())
-    } else {
-        S::load(isa, from, at, step, out)
+        out.fill(from[at].widen());
+        return out;
     }
-    out
+    S::read(isa, from, at, step, out)
 }
