@@ -55,9 +55,10 @@ macro_rules! lane {
     (Arg $x:ident, $k:literal) => {
         $x[$k]
     };
-    (Const $x:ident, $c:expr) => {
-        $c as f32
-    };
+    (Const $x:ident, $c:expr) => {{
+        const VALUE: f64 = $c;
+        VALUE as f32
+    }};
     (Add $x:ident, $a:ident, $b:ident) => {
         $a + $b
     };

@@ -10,7 +10,7 @@
 //! a call to `fma`, slow and right.
 //!
 //! **Accuracy.** At most 1 ULP over all 2^32 inputs, no flush to zero, C99 special values. There are two recipes:
-//! - in f32 with compensated steps (`exp`, `exp2`, `log*`, `log1p`, `erf`, `rsqrt`): twice the lanes;
+//! - in f32 with compensated steps (`exp`, `exp2`, `sigmoid`, `log*`, `log1p`, `erf`, `rsqrt`): twice the lanes;
 //! - in f64 with a polynomial good to 30-odd bits and one rounding at the end (all the others): where f32 would need
 //!   so many compensated steps that half the lanes are the cheaper deal. Cancellation, overflow and subnormal results
 //!   then need no care, because f64 has 29 bits and 900 binades to spare.
