@@ -1,0 +1,71 @@
+//! What a table must say besides numbers: the machine, the versions, the number of threads.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::arguments::Arguments;
+use crate::peers::{Program, THREADS};
+use crate::python;
+
+/// A paragraph on this run.
+pub fn describe(root: &Path, python: &Path, programs: &[Program], arguments: &Arguments) -> Result<String, String> {
+    let lock = root.join("benches/peers/Cargo.lock");
+    let lock = std::fs::read_to_string(&lock).map_err(|e| format!("{}: {e}", lock.display()))?;
+    let version = |name: &str| match name {
+        "gradus" => commit(root).map(|commit| format!("commit {commit}")),
+        "torch" | "jax" => python::version(python, name),
+        "torch.compile" => None,
+        "candle" => locked(&lock, "candle-core"),
+        name => locked(&lock, name),
+    };
+    let versions: Vec<String> =
+        programs.iter().filter_map(|p| version(p.name).map(|version| format!("{} {version}", p.name))).collect();
+    Ok(format!(
+        "{}; {THREADS} threads; {}; medians of {} rounds, {} s a peer and job.",
+        processor(),
+        versions.join(", "),
+        arguments.rounds,
+        arguments.seconds
+    ))
+}
+
+/// The processor's name, cores and widest vectors.
+fn processor() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let field =
+        |name: &str| text.lines().find(|l| l.starts_with(name)).and_then(|l| l.split_once(": ")).map(|(_, v)| v);
+    let flags = field("flags").unwrap_or_default();
+    let has = |flag: &str| flags.split(' ').any(|f| f == flag);
+    let vectors = match (has("avx512f"), has("avx2")) {
+        (true, _) if has("avx512_bf16") => "AVX-512 with bf16",
+        (true, _) => "AVX-512",
+        (_, true) => "AVX2",
+        _ => "no AVX2",
+    };
+    let numbers = format!("family {}, model {}", field("cpu family").unwrap_or("?"), field("model\t").unwrap_or("?"));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{} ({numbers}), {cores} cores, {vectors}", field("model name").unwrap_or(std::env::consts::ARCH))
+}
+
+fn commit(root: &Path) -> Option<String> {
+    let output = Command::new("git").args(["describe", "--always", "--dirty"]).current_dir(root).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// The version of a package in a lock file.
+fn locked(lock: &str, package: &str) -> Option<String> {
+    let (_, rest) = lock.split_once(&format!("name = \"{package}\"\nversion = \""))?;
+    rest.split('"').next().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_found_in_the_lock_file() {
+        let lock = "[[package]]\nname = \"burn-core\"\nversion = \"1.0.0\"\n\n[[package]]\nname = \"burn\"\nversion = \"2.0.0\"\n";
+        assert_eq!(locked(lock, "burn"), Some("2.0.0".into()));
+        assert_eq!(locked(lock, "numr"), None);
+    }
+}

@@ -1,0 +1,54 @@
+//! Inputs by a formula whose every step is exact or correctly rounded, so that all languages compute the same bits;
+//! `harness.py` has it for Python.
+
+/// A well mixed word for each place of each stream.
+fn word(stream: u32, place: u32) -> u32 {
+    let mut x = place.wrapping_add(stream.wrapping_mul(0x9E37_79B9));
+    x = (x ^ (x >> 16)).wrapping_mul(0x85EB_CA6B);
+    x = (x ^ (x >> 13)).wrapping_mul(0xC2B2_AE35);
+    x ^ (x >> 16)
+}
+
+/// A number in `[-2, 2)`, a multiple of `2^-22`: standard deviation 1.15.
+pub(crate) fn unit(stream: u32, place: u32) -> f32 {
+    (word(stream, place) >> 8) as f32 * 0.25f32.powi(11) - 2.0
+}
+
+/// `n` numbers of a stream, each `unit * scale`.
+pub fn values(stream: u32, n: usize, scale: f32) -> Vec<f32> {
+    (0..n).map(|i| unit(stream, i as u32) * scale).collect()
+}
+
+/// `n` integers of a stream in `0..below`.
+pub fn integers(stream: u32, n: usize, below: usize) -> Vec<i64> {
+    (0..n).map(|i| ((u64::from(word(stream, i as u32)) * below as u64) >> 32) as i64).collect()
+}
+
+/// The parameters of a model, made in the order of PyTorch's `named_parameters`: each takes the next stream. Weights and
+/// biases of normalisations are ones and zeros and take none.
+pub struct Parameters(u32);
+
+impl Parameters {
+    /// Streams from 10 on.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Parameters {
+        Parameters(10)
+    }
+
+    /// The next parameter, uniform within `1 / sqrt(fan_in)` of 0.
+    pub fn next(&mut self, n: usize, fan_in: usize) -> Vec<f32> {
+        self.0 += 1;
+        values(self.0 - 1, n, (0.5 / (fan_in as f64).sqrt()) as f32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_formula_gives_what_python_gives() {
+        assert_eq!(values(1, 3, 1.0), [0.293_590_3, 0.353_575, 0.816_534_76]);
+        assert_eq!(integers(2, 6, 10), [2, 0, 1, 1, 1, 7]);
+    }
+}
