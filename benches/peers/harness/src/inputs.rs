@@ -42,6 +42,12 @@ impl Parameters {
     }
 }
 
+/// A weight `[out, in]` as `[in, out]`, for libraries that store it so.
+pub fn transposed(weight: &[f32], outputs: usize) -> Vec<f32> {
+    let inputs = weight.len() / outputs;
+    (0..weight.len()).map(|i| weight[i % outputs * inputs + i / outputs]).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,5 +56,6 @@ mod tests {
     fn the_formula_gives_what_python_gives() {
         assert_eq!(values(1, 3, 1.0), [0.293_590_3, 0.353_575, 0.816_534_76]);
         assert_eq!(integers(2, 6, 10), [2, 0, 1, 1, 1, 7]);
+        assert_eq!(transposed(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 2), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
     }
 }
