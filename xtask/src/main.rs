@@ -2,8 +2,8 @@
 //!
 //! `ci` checks everything a change must pass, `tidy` the rules that neither the compiler nor clippy knows, `packages` the
 //! budget of dependencies, and `digits` what the README promises of its first command; `deep` runs random cases of the
-//! conformance suite, `op-table`, `sources` and `gallery` look after pages of `docs`. The exit code is 0 when all is well,
-//! 1 when a check fails and 2 when the command line is wrong.
+//! conformance suite, `op-table`, `sources` and `gallery` look after pages of `docs`, and `peers` compares the speed with
+//! other libraries. The exit code is 0 when all is well, 1 when a check fails and 2 when the command line is wrong.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout)]
 
@@ -12,6 +12,7 @@ mod digits;
 mod gallery;
 mod packages;
 mod pages;
+mod peers;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -28,7 +29,8 @@ commands:
   op-table           writes docs/op-matrix.md; with --check, fails if it is stale or has an empty cell
   sources --check    every name in docs/sources.md has its call and an existing test
   digits             trains the digits for several seeds: accuracy, time, equal bits for 1 and 2 threads
-  gallery            makes docs/gallery.md and its pictures anew";
+  gallery            makes docs/gallery.md and its pictures anew
+  peers [OPTIONS]    the speed of Gradus beside other libraries; `peers --help` lists the options";
 
 /// What a command line asks for.
 #[derive(Debug, PartialEq)]
@@ -41,6 +43,7 @@ enum Task {
     Deep { seed: u64, rounds: u64 },
     OpTable { check: bool },
     Sources,
+    Peers(Vec<String>),
     Help,
 }
 
@@ -63,6 +66,7 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
         ["op-table"] => Ok(Task::OpTable { check: false }),
         ["op-table", "--check"] => Ok(Task::OpTable { check: true }),
         ["sources"] | ["sources", "--check"] => Ok(Task::Sources),
+        ["peers", options @ ..] => Ok(Task::Peers(options.iter().map(|option| option.to_string()).collect())),
         ["help" | "--help" | "-h", ..] => Ok(Task::Help),
         [] => Err("no command given".into()),
         ["ci" | "tidy" | "packages" | "digits" | "deep" | "gallery" | "op-table" | "sources", rest @ ..] => {
@@ -114,6 +118,7 @@ fn main() -> ExitCode {
         Task::Deep { seed, rounds } => deep(&root(), seed, rounds),
         Task::OpTable { check } => pages::op_table(&root(), check),
         Task::Sources => pages::sources(&root()),
+        Task::Peers(options) => peers::run(&root(), &options),
         Task::Help => {
             println!("{USAGE}");
             Ok(())
@@ -144,6 +149,7 @@ mod tests {
         assert_eq!(parse(&["deep", "5", "20"]), Ok(Task::Deep { seed: 5, rounds: 20 }));
         assert_eq!(parse(&["op-table", "--check"]), Ok(Task::OpTable { check: true }));
         assert_eq!(parse(&["sources", "--check"]), Ok(Task::Sources));
+        assert_eq!(parse(&["peers", "--quick"]), Ok(Task::Peers(vec!["--quick".into()])));
         assert_eq!(parse(&["--help"]), Ok(Task::Help));
     }
 

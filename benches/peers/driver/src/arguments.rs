@@ -37,6 +37,7 @@ impl Arguments {
                 "--seconds" => read.seconds = number(&value()?)?,
                 "--venv" => read.venv = Some(value()?.into()),
                 "--write" => read.write = true,
+                "--help" => return Err(USAGE.into()),
                 _ => return Err(format!("`{word}` is no option\n\n{USAGE}")),
             }
         }

@@ -1,0 +1,16 @@
+//! `cargo xtask peers`: runs the driver of the comparison, which is a program of the workspace `benches/peers`.
+
+use std::path::Path;
+
+/// Builds and runs the driver with these options.
+pub(crate) fn run(root: &Path, options: &[String]) -> Result<(), String> {
+    let folder = root.join("benches/peers");
+    let mut command = crate::cargo();
+    command.args(["run", "--release", "--locked", "--quiet", "-p", "peer-driver", "--target-dir"]);
+    command.arg(folder.join("target")).arg("--").args(options).current_dir(&folder);
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("the comparison: {status}")),
+        Err(error) => Err(format!("cargo did not start: {error}")),
+    }
+}
