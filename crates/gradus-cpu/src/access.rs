@@ -121,25 +121,35 @@ impl CpuBackend {
         Err(Error::new(ErrorKind::DeviceMismatch, op, m).help("move it here first"))
     }
 
+    /// Number of elements, if there are any, they lie one after the other, and the buffer is of this backend and holds
+    /// them.
+    #[inline]
+    pub(crate) fn dense(&self, buffer: &Buffer, dtype: DType, layout: &Layout) -> Option<usize> {
+        let mut step = 1;
+        for (&d, &s) in layout.dims().iter().zip(layout.strides()).rev() {
+            if d != 1 && s != step as isize {
+                return None;
+            }
+            step *= d;
+        }
+        let room = buffer.bytes() >> dtype.size().trailing_zeros();
+        let inside = step > 0 && layout.offset() < room && step <= room - layout.offset();
+        (inside && self.check_owner("", buffer).is_ok()).then_some(step)
+    }
+
     /// Errors unless the buffer is of this backend and holds every element of the layout. Tells whether the elements are
     /// contiguous.
     #[inline]
     pub(crate) fn check_view(&self, op: &str, buffer: &Buffer, dtype: DType, layout: &Layout) -> Result<bool> {
-        self.check_owner(op, buffer)?;
-        // One pass for the common case; no element means no access.
-        let (mut step, mut contiguous) = (1, true);
-        for (&d, &s) in layout.dims().iter().zip(layout.strides()).rev() {
-            contiguous &= d == 1 || s == step as isize;
-            step *= d;
-        }
-        let room = buffer.bytes() >> dtype.size().trailing_zeros();
-        if contiguous && step > 0 && layout.offset() < room && step <= room - layout.offset() {
+        if self.dense(buffer, dtype, layout).is_some() {
             return Ok(true);
         }
+        self.check_owner(op, buffer)?;
         // Where there is no element, the offset may be anything.
-        let span = layout.span();
-        if step == 0 || span.start <= span.end && span.end <= room {
-            return Ok(contiguous || step == 0);
+        let (span, empty) = (layout.span(), layout.numel() == 0);
+        let room = buffer.bytes() >> dtype.size().trailing_zeros();
+        if empty || span.start <= span.end && span.end <= room {
+            return Ok(layout.is_contiguous());
         }
         let m = format!("the layout {layout:?} of {dtype} leaves its buffer of {} bytes", buffer.bytes());
         Err(Error::argument(op, m))

@@ -50,7 +50,7 @@ impl Tensor {
             device.backend().upload(&mut buffer, 0, bytes)?;
         }
         let storage = Arc::new(Storage::new(device.clone(), buffer));
-        Ok(Tensor::from_parts(storage, Layout::contiguous(shape), dtype, None))
+        Ok(Tensor::from_parts(storage, Layout::contiguous(shape), dtype))
     }
 
     /// A scalar tensor, of the dtype of `value`.

@@ -20,7 +20,13 @@ pub(crate) struct Inner {
     layout: Layout,
     dtype: DType,
     edge: Option<Edge>,
+    /// The version of the storage that the edge speaks of; `FOLLOWS` for a leaf and views of one, which are whatever the
+    /// storage holds. Without an edge it means nothing.
+    version: u64,
 }
+
+/// See `Inner::version`.
+const FOLLOWS: u64 = u64::MAX;
 
 impl Inner {
     /// Takes the edge out, for the iterative drop of a graph.
@@ -30,8 +36,16 @@ impl Inner {
 }
 
 impl Tensor {
-    pub(crate) fn from_parts(storage: Arc<Storage>, layout: Layout, dtype: DType, edge: Option<Edge>) -> Self {
-        Tensor(Arc::new(Inner { storage, layout, dtype, edge }))
+    /// A tensor outside of the graph.
+    pub(crate) fn from_parts(storage: Arc<Storage>, layout: Layout, dtype: DType) -> Self {
+        Tensor(Arc::new(Inner { storage, layout, dtype, edge: None, version: FOLLOWS }))
+    }
+
+    /// The same storage under another layout, at a place in the graph. The edge speaks of the same version as this
+    /// tensor's.
+    pub(crate) fn view_at(&self, layout: Layout, edge: Option<Edge>) -> Self {
+        let (storage, dtype, version) = (self.0.storage.clone(), self.0.dtype, self.0.version);
+        Tensor(Arc::new(Inner { storage, layout, dtype, edge, version }))
     }
 
     /// The inner value, if this is the last handle.
@@ -39,9 +53,58 @@ impl Tensor {
         Arc::into_inner(self.0)
     }
 
-    /// The same values and storage at another place in the graph.
-    pub(crate) fn with_edge(&self, edge: Option<Edge>) -> Self {
-        Tensor::from_parts(self.0.storage.clone(), self.0.layout, self.0.dtype, edge)
+    /// The same values and storage at another place in the graph, of a node that saw the storage as it is now.
+    pub(crate) fn with_edge(&self, edge: Edge) -> Self {
+        let mut t = self.clone();
+        t.set_edge(edge);
+        t
+    }
+
+    /// Puts a tensor in its place in the graph: in place if this is the only handle.
+    pub(crate) fn set_edge(&mut self, edge: Edge) {
+        let version = if edge.node.is_leaf() { FOLLOWS } else { self.0.storage.version() };
+        match Arc::get_mut(&mut self.0) {
+            Some(inner) => (inner.edge, inner.version) = (Some(edge), version),
+            None => {
+                let (storage, layout, dtype) = (self.0.storage.clone(), self.0.layout, self.0.dtype);
+                self.0 = Arc::new(Inner { storage, layout, dtype, edge: Some(edge), version });
+            }
+        }
+    }
+
+    /// An error if the tensor is tracked, and its elements were written since: its place in the graph is that of the
+    /// values before.
+    #[inline]
+    pub(crate) fn check_current(&self, op: &str) -> Result<()> {
+        let inner = &*self.0;
+        if inner.edge.is_none() || inner.version == FOLLOWS || inner.version == inner.storage.version() {
+            return Ok(());
+        }
+        self.check_writes(op)
+    }
+
+    #[cold]
+    fn check_writes(&self, op: &str) -> Result<()> {
+        let Some(write) = self.storage().overwritten(self.0.version, &self.byte_span()) else { return Ok(()) };
+        let m = format!("{op} would be recorded as taking a computed tensor, which {} overwrote", write.op);
+        let e = self.describe(Error::new(ErrorKind::Autograd, op, m), "input");
+        let e = match self.grad_fn() {
+            Some(node) => e.note(format!("{} computed it at {}", node.name(), node.location())),
+            None => e,
+        };
+        Err(e
+            .note(format!("{} wrote at {}", write.op, write.location))
+            .help("use the written values without their past: x.detach(); or write into a copy"))
+    }
+
+    /// Whether this is the only handle to the tensor, and the only tensor over its storage.
+    pub(crate) fn is_unshared(&self) -> bool {
+        Arc::strong_count(&self.0) == 1 && Arc::strong_count(&self.0.storage) == 1
+    }
+
+    /// What this tensor is.
+    pub(crate) fn spec(&self) -> Spec {
+        Spec { shape: *self.0.layout.shape(), dtype: self.0.dtype }
     }
 
     /// Sizes of the axes.
@@ -113,12 +176,12 @@ impl Tensor {
         if !self.dtype().is_float() {
             return Err(Error::dtype("require_grad", self.dtype(), "floats; gradients of integers do not exist"));
         }
-        Ok(self.with_edge(Some(Node::leaf(self))))
+        Ok(self.with_edge(Node::leaf(self)))
     }
 
     /// The same values outside the graph. Shares the storage.
     pub fn detach(&self) -> Tensor {
-        if self.0.edge.is_none() { self.clone() } else { self.with_edge(None) }
+        if self.0.edge.is_none() { self.clone() } else { self.view_at(self.0.layout, None) }
     }
 
     /// The bytes of the storage that this tensor's elements lie in.

@@ -83,12 +83,50 @@ fn writes_that_left_the_log_are_still_caught() {
 fn every_kept_output_is_checked_too() {
     let x = randn(&[2, 3], 1).require_grad().unwrap();
     let y = x.softmax(1).unwrap();
-    {
-        let _guard = no_grad();
-        y.detach().mul_(2.0).unwrap();
+    let loss = y.mul(&randn(&[2, 3], 2)).unwrap().sum_all().unwrap();
+    y.detach().mul_(2.0).unwrap();
+    let e = loss.backward().unwrap_err().to_string();
+    assert!(e.contains("softmax") && e.contains("mul_"), "{e}");
+}
+
+/// Its gradient would be that of the values before.
+#[test]
+fn a_computed_tensor_that_was_overwritten_is_not_computed_with() {
+    let w = randn(&[2, 3], 1).require_grad().unwrap();
+    let x = w.mul(2.0).unwrap();
+    let view = x.t().unwrap();
+    x.detach().narrow(1, 0, 1).unwrap().fill_(5.0).unwrap();
+    for e in [x.add(1.0), view.contiguous(), x.reshape([6]), x.t()] {
+        let e = e.unwrap_err().to_string();
+        assert!(e.contains("fill_ overwrote") && e.contains(" computed it at "), "{e}");
     }
-    let e = y.square().unwrap().sum_all().unwrap().backward().unwrap_err();
-    assert!(e.to_string().contains("mul_"), "{e}");
+    assert!(x.backward_with(BackwardOptions::new()).is_err());
+    // What was not written is as it was, and so are the values without their past.
+    let rest = view.narrow(0, 1, 2);
+    assert!(rest.is_err(), "a view of all of it");
+    assert!(x.detach().add(1.0).is_ok());
+    let _guard = no_grad();
+    assert!(x.add(1.0).is_ok());
+}
+
+/// An optimiser writes into leaves; they and their views are what the storage holds.
+#[test]
+fn a_leaf_that_was_written_has_the_new_value_and_so_have_its_views() {
+    let w = f32s(&[1.0, 2.0], &[2]).require_grad().unwrap();
+    let view = w.flip(0).unwrap();
+    w.detach().fill_(3.0).unwrap();
+    let gradients = w.mul(&w).unwrap().add(&view.square().unwrap()).unwrap().sum_all().unwrap().backward().unwrap();
+    assert_eq!(gradients.get(&w).unwrap().to_vec::<f32>().unwrap(), [12.0, 12.0]);
+}
+
+#[test]
+fn gradients_that_are_given_out_share_no_memory() {
+    let (a, b) = (f32s(&[1.0], &[1]).require_grad().unwrap(), f32s(&[2.0], &[1]).require_grad().unwrap());
+    let seed = f32s(&[4.0], &[1]);
+    let both = grad(&[&a.add(&b).unwrap()], &[&a, &b], Some(&[&seed]), BackwardOptions::new()).unwrap();
+    both[0].as_ref().unwrap().mul_(10.0).unwrap();
+    let found: Vec<f64> = both.iter().flatten().chain([&seed]).map(|t| t.item().unwrap()).collect();
+    assert_eq!(found, [40.0, 4.0, 4.0]);
 }
 
 #[test]

@@ -78,6 +78,8 @@ pub struct Vjp {
     pub args: Vec<VjpArg>,
     /// The wanted arguments, of which `kernel` gives the gradients.
     pub wanted: Vec<usize>,
+    /// Those of them whose gradient is that of an output, unchanged: (argument, output). No kernel has to run for them.
+    pub passed: Vec<(usize, usize)>,
 }
 
 /// One argument of a gradient kernel.

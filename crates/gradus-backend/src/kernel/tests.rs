@@ -91,6 +91,11 @@ fn gradients_are_exact_where_naive_forms_cancel_or_overflow() {
 fn gradient_reads_only_what_it_needs() {
     let add = Kernel::build("add", &[DType::F32; 2], |v| vec![v[0] + v[1]]).unwrap();
     assert_eq!(add.vjp(0b11).unwrap().args, [VjpArg::Grad(0)]);
+    assert_eq!(add.vjp(0b11).unwrap().passed, [(0, 0), (1, 0)]);
+    assert_eq!(
+        Kernel::build("sub", &[DType::F16; 2], |x| vec![x[0] - x[1]]).unwrap().vjp(0b11).unwrap().passed,
+        [(0, 0)]
+    );
     let mul = Kernel::build("mul", &[DType::F32; 2], |v| vec![v[0] * v[1]]).unwrap();
     assert_eq!(mul.vjp(0b01).unwrap().args, [VjpArg::Input(1), VjpArg::Grad(0)]);
     assert!(!mul.vjp(0b01).unwrap().reads_input(0));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::build::{Expr, KernelBuilder};
-use super::{Kernel, ScalarOp, Vjp, VjpArg};
+use super::{Kernel, ScalarOp, Value, Vjp, VjpArg};
 use crate::{DType, Error, ErrorKind, Result};
 
 /// The name of a kernel's gradient: `silu` gives `silu_backward`.
@@ -27,7 +27,16 @@ pub(super) fn make(kernel: &Kernel, wanted: u32) -> Result<Vjp> {
         .map(|i| all[i])
         .collect();
     let kernel = differentiate(kernel, &wanted, &used)?;
-    Ok(Vjp { kernel: Arc::new(kernel), args: used.iter().map(|u| u.0).collect(), wanted })
+    let args: Vec<VjpArg> = used.iter().map(|u| u.0).collect();
+    let passed = |(&i, &(value, dtype)): (&usize, &(Value, DType))| match kernel.insts()[usize::from(value)].op {
+        ScalarOp::Arg(a) if kernel.args()[usize::from(a)] == dtype => match args[usize::from(a)] {
+            VjpArg::Grad(k) => Some((i, k)),
+            VjpArg::Input(_) => None,
+        },
+        _ => None,
+    };
+    let passed = wanted.iter().zip(kernel.outputs()).filter_map(passed).collect();
+    Ok(Vjp { kernel: Arc::new(kernel), args, wanted, passed })
 }
 
 /// The gradient kernel with the given arguments, which must include all that it reads.

@@ -61,6 +61,62 @@ struct Target<T>(*mut T);
 // SAFETY: tasks write ranges that do not overlap.
 unsafe impl<T: Send> Sync for Target<T> {}
 
+/// [`run`] for few elements, with the checks of operands made on the way; `false` where anything is not as it is in the
+/// commonest case: the long way then takes it, or says what is wrong.
+#[inline]
+pub(super) fn small(cpu: &CpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> bool {
+    let ([out], [(value, dtype)], Some(last)) = (&mut *outs, kernel.outputs(), kernel.insts().last()) else {
+        return false;
+    };
+    if usize::from(*value) + 1 != kernel.insts().len() || last.dtype != *dtype || out.dtype != *dtype {
+        return false;
+    }
+    match dtype {
+        DType::F32 => small_typed::<f32>(cpu, kernel, args, out),
+        DType::F64 => small_typed::<f64>(cpu, kernel, args, out),
+        _ => false,
+    }
+}
+
+#[inline(always)]
+fn small_typed<T: Direct>(cpu: &CpuBackend, kernel: &Kernel, args: &[MapArg<'_>], out: &mut ViewMut<'_>) -> bool {
+    let Some(n) = cpu.dense(out.buffer, out.dtype, out.layout).filter(|&n| n <= SMALL) else { return false };
+    let insts = kernel.insts();
+    let last = insts[insts.len() - 1];
+    use ScalarOp::{Arg, Cast, Const};
+    let operand = |value: u16| -> Option<*const u8> {
+        let Arg(k) = insts[usize::from(value)].op else { return None };
+        let k = usize::from(k);
+        let MapArg::View(v) = args.get(k)? else { return None };
+        let same = v.dtype == out.dtype && kernel.args()[k] == v.dtype && v.layout.shape() == out.layout.shape();
+        if !same || cpu.dense(v.buffer, v.dtype, v.layout).is_none() {
+            return None;
+        }
+        Some(v.buffer.as_ptr().as_ptr().cast::<T>().wrapping_add(v.layout.offset()).cast_const().cast())
+    };
+    let inputs = last.inputs();
+    if args.len() != inputs.len() || args.len() != kernel.args().len() || matches!(last.op, Arg(_) | Const(_) | Cast) {
+        return false;
+    }
+    let target = out.buffer.as_ptr().as_ptr().cast::<T>().wrapping_add(out.layout.offset()).cast();
+    // SAFETY: operands and output are contiguous with `n` elements of `T`, checked to lie in buffers of this backend, and
+    // the output is borrowed mutably, so no operand shares its memory.
+    unsafe {
+        match *inputs {
+            [a] => {
+                let Some(a) = operand(a) else { return false };
+                T::unary(cpu.isa(), last.op, slice(a, n), slice_mut(target, n));
+            }
+            [a, b] if a != b => {
+                let (Some(a), Some(b)) = (operand(a), operand(b)) else { return false };
+                T::binary(cpu.isa(), last.op, slice(a, n), slice(b, n), slice_mut(target, n));
+            }
+            _ => return false,
+        }
+    }
+    true
+}
+
 /// Runs the kernel if it has the form that this module is for; `false` if not. Operands have been checked, and have
 /// elements; the output is contiguous, and so are the arguments whose bits are set in `contiguous`.
 pub(super) fn run(

@@ -29,6 +29,9 @@ pub(crate) use run::runs;
 
 /// See [`Backend::map`](gradus_backend::Backend::map).
 pub(crate) fn map(cpu: &CpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()> {
+    if direct::small(cpu, kernel, args, outs) {
+        return Ok(());
+    }
     let (contiguous, all_outs) = check(cpu, kernel, args, outs)?;
     if outs[0].layout.dims().contains(&0) || all_outs && direct::run(cpu, kernel, args, contiguous, outs) {
         return Ok(());

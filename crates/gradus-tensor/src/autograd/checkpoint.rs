@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::access::{Access, Watch};
 use super::engine::{edges_across, grad_of_edges};
 use super::functional::{Tensors, give};
-use super::node::{Edge, Node, next_seq, spec};
+use super::node::{Edge, Node, next_seq};
 use super::{BackwardOptions, Context, Saved, enable_grad, is_grad_enabled};
 use crate::ops::{Grads, Rule, same_device};
 use crate::tensor::Spec;
@@ -72,6 +72,7 @@ fn run<O: Tensors>(
     if !inputs.is_empty() {
         same_device("checkpoint", inputs)?;
     }
+    inputs.iter().try_for_each(|t| t.check_current("checkpoint"))?;
     let versions: SmallVec<[u64; 4]> = inputs.iter().map(|t| t.storage().version()).collect();
     let start = generator.clone();
     let watch = Watch::new();
@@ -87,16 +88,15 @@ fn run<O: Tensors>(
         return give("checkpoint", plain);
     }
     let kept = inputs.iter().enumerate().map(|(i, &t)| (i, t.clone(), versions[i]));
-    let edges = inputs.iter().map(|t| (t.edge().cloned(), spec(t)));
-    let (specs, device) = (plain.iter().map(spec).collect(), plain[0].device().clone());
-    let behind: Vec<(Option<Edge>, Spec)> =
-        edges.chain(captured.iter().map(|e| (Some(e.clone()), e.node.outputs[e.output]))).collect();
+    let (specs, device) = (plain.iter().map(Tensor::spec).collect(), plain[0].device().clone());
+    let behind: Vec<Option<Edge>> =
+        inputs.iter().map(|t| t.edge().cloned()).chain(captured.iter().cloned().map(Some)).collect();
     let again = Box::new(move |x: &[Tensor]| Ok(f(x, &mut start.clone())?.into_tensors()));
     let rule = Arc::new(Checkpoint { again, accesses, passed: inputs.len() });
     let node = Node::rule(rule, behind, specs, device, Saved::with_versions(kept, []));
     let edge = |i: usize| Edge { node: node.clone(), output: i };
     let results = plain.iter().zip(&tracked).enumerate();
-    give("checkpoint", results.map(|(i, (t, &on))| if on { t.with_edge(Some(edge(i))) } else { t.clone() }).collect())
+    give("checkpoint", results.map(|(i, (t, &on))| if on { t.with_edge(edge(i)) } else { t.clone() }).collect())
 }
 
 /// The accesses, none of which wrote into what outlives the region: the second run would write again.
@@ -205,7 +205,7 @@ impl Rule for Checkpoint {
             e.note(format!("checkpoint was recorded at {}", node.location))
                 .help("it must be a function of its inputs and of captured values that do not change")
         };
-        let same = |(t, want): (&Tensor, &Spec)| spec(t) == *want;
+        let same = |(t, want): (&Tensor, &Spec)| t.spec() == *want;
         if region.outputs.len() != node.outputs.len() || !region.outputs.iter().zip(&node.outputs).all(same) {
             return Err(changed("gave outputs of other shapes or dtypes"));
         }

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use gradus_backend::{Error, ErrorKind, Result};
 use smallvec::SmallVec;
 
-use super::node::{Edge, Node, spec};
+use super::node::{Edge, Node};
 use super::{Context, Keep, Saved, is_grad_enabled, no_grad};
 use crate::Tensor;
 use crate::ops::{Grads, Rule, same_device};
-use crate::tensor::Spec;
 
 /// An operation with a gradient of its own; [`apply_custom`] runs and records it.
 ///
@@ -103,6 +102,7 @@ pub fn apply_custom<O: CustomOp>(op: &Arc<O>, inputs: &[&Tensor]) -> Result<Vec<
     if !is_grad_enabled() || !inputs.iter().any(|t| t.requires_grad()) || !outputs.iter().enumerate().any(carries) {
         return Ok(outputs);
     }
+    inputs.iter().try_for_each(|t| t.check_current(name))?;
     let needs: SmallVec<[bool; 4]> = inputs.iter().map(|t| t.requires_grad()).collect();
     let keep = op.keeps(&needs);
     let kept_inputs = inputs.iter().enumerate().filter(|(i, _)| *i < 64 && keep.inputs >> i & 1 == 1);
@@ -113,14 +113,14 @@ pub fn apply_custom<O: CustomOp>(op: &Arc<O>, inputs: &[&Tensor]) -> Result<Vec<
     );
     let node = Node::rule(
         Arc::new(Custom(op.clone())),
-        inputs.iter().map(|t| (t.edge().cloned(), spec(t))),
-        outputs.iter().map(spec).collect(),
+        inputs.iter().map(|t| t.edge().cloned()),
+        outputs.iter().map(Tensor::spec).collect(),
         first.device().clone(),
         saved,
     );
     let edge = |i: usize| Edge { node: node.clone(), output: i };
     let tracked = outputs.iter().enumerate();
-    Ok(tracked.map(|(i, t)| if carries((i, t)) { t.with_edge(Some(edge(i))) } else { t.clone() }).collect())
+    Ok(tracked.map(|(i, t)| if carries((i, t)) { t.with_edge(edge(i)) } else { t.clone() }).collect())
 }
 
 struct Custom<O>(Arc<O>);
@@ -181,15 +181,15 @@ impl<O: CustomOp> Custom<O> {
 
     /// The gradients behind a node whose own gradient is an error.
     fn sealed(&self, ctx: &Context<'_>, grads: &[Option<Tensor>], found: Grads) -> Grads {
-        let behind = ctx.node.inputs.iter().cloned().zip(ctx.node.input_specs.iter().copied());
-        let above = grads.iter().flatten().map(|g| (g.edge().cloned(), spec(g)));
-        let inputs: Vec<(Option<Edge>, Spec)> = behind.chain(above).collect();
+        let inputs = ctx.node.inputs.iter().cloned().chain(grads.iter().flatten().map(|g| g.edge().cloned()));
+        let inputs: Vec<Option<Edge>> = inputs.collect();
         let seal = Arc::new(Seal(format!("backward of {}", self.name())));
         let specs: Vec<usize> = (0..found.len()).filter(|&i| found[i].is_some()).collect();
-        let outputs = specs.iter().filter_map(|&i| found[i].as_ref().map(spec)).collect();
+        let outputs = specs.iter().filter_map(|&i| found[i].as_ref().map(Tensor::spec)).collect();
         let node = Node::rule(seal, inputs, outputs, ctx.node.device.clone(), Saved::default());
         let edge = |i: usize| specs.iter().position(|&s| s == i).map(|output| Edge { node: node.clone(), output });
-        found.iter().enumerate().map(|(i, g)| g.as_ref().map(|g| g.with_edge(edge(i)))).collect()
+        let sealed = |g: &Tensor, i: usize| edge(i).map_or_else(|| g.detach(), |e| g.with_edge(e));
+        found.iter().enumerate().map(|(i, g)| g.as_ref().map(|g| sealed(g, i))).collect()
     }
 }
 
@@ -220,7 +220,7 @@ fn origin(g: &Tensor) -> Tensor {
         return g.clone();
     }
     let seed = Arc::new(Seal("seed".into()));
-    let outputs = SmallVec::from_elem(spec(g), 1);
+    let outputs = SmallVec::from_elem(g.spec(), 1);
     let node = Node::rule(seed, [], outputs, g.device().clone(), Saved::default());
-    g.with_edge(Some(Edge { node, output: 0 }))
+    g.with_edge(Edge { node, output: 0 })
 }

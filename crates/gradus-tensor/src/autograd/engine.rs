@@ -3,7 +3,9 @@
 //! Determinism: a node runs when every node recorded after it has run, and the gradients of one tensor are added in the
 //! reverse order of recording. The order does not depend on threads or addresses.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use gradus_backend::{Error, ErrorKind, Result};
@@ -123,10 +125,11 @@ impl Tensor {
             options,
             0,
             |_| true,
-            |edge, g| {
-                if edge.node.is_leaf() {
-                    found.0.insert(key(edge), g.clone());
+            |node, output, g| {
+                if node.is_leaf() {
+                    found.0.insert((node.seq, output), own(g)?);
                 }
+                Ok(())
             },
         )?;
         Ok(found)
@@ -196,10 +199,11 @@ pub(super) fn grad_of_edges(
         options,
         boundary,
         |node| needed.contains(&node.seq),
-        |edge, g| {
-            if wanted.contains(&key(edge)) {
-                found.insert(key(edge), g.clone());
+        |node, output, g| {
+            if wanted.contains(&(node.seq, output)) {
+                found.insert((node.seq, output), own(g)?);
             }
+            Ok(())
         },
     )?;
     Ok(targets.iter().map(|k| found.get(k).cloned()).collect())
@@ -222,6 +226,7 @@ pub(super) fn edges_across<'a>(roots: impl IntoIterator<Item = &'a Edge>, bounda
 }
 
 pub(super) fn root(t: &Tensor) -> Result<Edge> {
+    t.check_current("backward")?;
     t.edge().cloned().ok_or_else(|| {
         let e = Error::new(
             ErrorKind::Autograd,
@@ -263,49 +268,90 @@ fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)], boundary: u64) -
     needed
 }
 
+/// A gradient for the caller, who may write into it: no other tensor shares its memory.
+fn own(g: &Tensor) -> Result<Tensor> {
+    if g.is_unshared() { Ok(g.clone()) } else { g.copy() }
+}
+
 /// A node that waits for gradients.
 struct Pending {
     node: Arc<Node>,
     grads: SmallVec<[Option<Tensor>; 1]>,
 }
 
+/// The nodes that wait for gradients, the last recorded first.
+#[derive(Default)]
+struct Queue {
+    order: BinaryHeap<u64>,
+    pending: HashMap<u64, Pending, BuildHasherDefault<SeqHasher>>,
+}
+
+impl Queue {
+    /// Adds a gradient to what has arrived at an edge.
+    fn send(&mut self, edge: &Edge, g: Tensor) -> Result<()> {
+        match self.pending.entry(edge.node.seq) {
+            Entry::Occupied(mut waiting) => {
+                let slot = &mut waiting.get_mut().grads[edge.output];
+                *slot = Some(match slot.take() {
+                    Some(sum) => sum.add(&g)?,
+                    None => g,
+                });
+            }
+            Entry::Vacant(place) => {
+                let mut grads = SmallVec::from_elem(None, edge.node.outputs.len());
+                grads[edge.output] = Some(g);
+                place.insert(Pending { node: edge.node.clone(), grads });
+                self.order.push(edge.node.seq);
+            }
+        }
+        Ok(())
+    }
+
+    fn pop(&mut self) -> Option<Pending> {
+        self.pending.remove(&self.order.pop()?)
+    }
+}
+
+/// Hashes the number of a node: consecutive ones are spread by a multiplication.
+#[derive(Default)]
+struct SeqHasher(u64);
+
+impl Hasher for SeqHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&b| self.write_u64(u64::from(b)));
+    }
+    fn write_u64(&mut self, n: u64) {
+        self.0 = (self.0.rotate_left(5) ^ n).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+}
+
 /// Runs the graph backwards from `roots`. `wanted` says which nodes take part; `visit` sees the complete gradient of each
-/// edge that arrived. Nodes numbered up to `boundary` pass nothing on.
+/// output that one arrived for. Nodes numbered up to `boundary` pass nothing on.
 fn run(
     roots: Vec<(Edge, Tensor)>,
     options: BackwardOptions,
     boundary: u64,
     wanted: impl Fn(&Node) -> bool,
-    mut visit: impl FnMut(&Edge, &Tensor),
+    mut visit: impl FnMut(&Node, usize, &Tensor) -> Result<()>,
 ) -> Result<()> {
     let _mode = if options.create_graph { enable_grad() } else { no_grad() };
     // A hook may fail for reasons of its own: the graph is then as it was.
     let hooked = Hooks::on_the_way(roots.iter().map(|r| &r.0));
     let mut done: Vec<Arc<Node>> = vec![];
-    let mut pending: BTreeMap<u64, Pending> = BTreeMap::new();
-    let send = |pending: &mut BTreeMap<u64, Pending>, edge: Edge, g: Tensor| -> Result<()> {
-        let Edge { node, output } = edge;
-        let p = pending.entry(node.seq).or_insert_with(|| {
-            let grads = SmallVec::from_elem(None, node.outputs.len());
-            Pending { node, grads }
-        });
-        let slot = &mut p.grads[output];
-        *slot = Some(match slot.take() {
-            Some(sum) => sum.add(&g)?,
-            None => g,
-        });
-        Ok(())
-    };
+    let mut queue = Queue::default();
     for (edge, g) in roots {
         if wanted(&edge.node) {
-            send(&mut pending, edge, g)?;
+            queue.send(&edge, g)?;
         }
     }
-    while let Some((_, Pending { node, mut grads })) = pending.pop_last() {
+    while let Some(Pending { node, mut grads }) = queue.pop() {
         let inside = node.seq > boundary;
         let hooks = node.hooks.get().filter(|_| hooked && inside);
         let op = node.op.as_ref().filter(|_| inside);
-        let needs: SmallVec<[bool; 3]> =
+        let needs: SmallVec<[bool; 8]> =
             node.inputs.iter().map(|e| e.as_ref().is_some_and(|e| wanted(&e.node))).collect();
         let op = op.filter(|_| needs.contains(&true));
         if let Some(hooks) = hooks {
@@ -313,7 +359,7 @@ fn run(
         }
         for (output, g) in grads.iter().enumerate() {
             if let Some(g) = g {
-                visit(&Edge { node: node.clone(), output }, g);
+                visit(&node, output, g)?;
             }
         }
         let Some(op) = op else { continue };
@@ -327,13 +373,12 @@ fn run(
         }
         drop(grads);
         for (i, g) in found.into_iter().enumerate() {
-            let (Some(g), true) = (g, ctx.needs(i)) else { continue };
-            check(&node, i, &g)?;
-            if let Some(edge) = &node.inputs[i] {
-                send(&mut pending, edge.clone(), g)?;
-            }
+            let (Some(g), true, Some(edge)) = (g, ctx.needs(i), &node.inputs[i]) else { continue };
+            check(&node, i, edge.spec(), &g)?;
+            queue.send(edge, g)?;
         }
         if hooked && !options.retain_graph {
+            drop(ctx);
             done.push(node);
         }
     }
@@ -342,10 +387,8 @@ fn run(
 }
 
 /// A gradient has the shape, dtype and device of its input: a bug in a rule must not become a wrong number.
-fn check(node: &Node, i: usize, g: &Tensor) -> Result<()> {
-    let want = node.input_specs[i];
-    let got = Spec { shape: *g.layout().shape(), dtype: g.dtype() };
-    if want == got && *g.device() == node.device {
+fn check(node: &Node, i: usize, want: &Spec, g: &Tensor) -> Result<()> {
+    if want.shape == *g.layout().shape() && want.dtype == g.dtype() && *g.device() == node.device {
         return Ok(());
     }
     let m = format!("the gradient of {} for input {i} has the wrong shape, dtype or device", node.name());

@@ -94,7 +94,7 @@ impl Hooks {
             let hooks: Vec<Arc<Before>> = self.lists().before.iter().filter_map(Weak::upgrade).collect();
             for hook in hooks {
                 if let Some(new) = hook(grads)? {
-                    replace(node, grads, new, &node.outputs, |i| node.outputs[i].dtype.is_float())?;
+                    replace(node, grads, new, |i| node.outputs.get(i), |i| node.outputs[i].dtype.is_float())?;
                 }
             }
         }
@@ -112,7 +112,7 @@ impl Hooks {
         let hooks: Vec<Arc<After>> = self.lists().after.iter().filter_map(Weak::upgrade).collect();
         for hook in hooks {
             if let Some(new) = hook(inputs, outputs)? {
-                replace(node, inputs, new, &node.input_specs, &needs)?;
+                replace(node, inputs, new, |i| node.inputs[i].as_ref().map(Edge::spec), &needs)?;
             }
         }
         Ok(())
@@ -137,11 +137,11 @@ impl Hooks {
     }
 }
 
-fn replace(
-    node: &Node,
+fn replace<'n>(
+    node: &'n Node,
     old: &mut Grads,
     new: Vec<Option<Tensor>>,
-    specs: &[Spec],
+    spec: impl Fn(usize) -> Option<&'n Spec>,
     may: impl Fn(usize) -> bool,
 ) -> Result<()> {
     if new.len() != old.len() {
@@ -149,12 +149,14 @@ fn replace(
         return Err(Error::new(ErrorKind::Autograd, "hook", m).note(recorded(node)));
     }
     for (i, g) in new.iter().enumerate() {
-        let (Some(g), Some(spec)) = (g, specs.get(i)) else { continue };
+        let Some(g) = g else { continue };
         if !may(i) {
             let m = format!("a hook of {} gave gradient {i}, which is not wanted", node.name());
             return Err(Error::new(ErrorKind::Autograd, "hook", m).note(recorded(node)).help("give None there"));
         }
-        check(node, g, spec, &node.device)?;
+        if let Some(spec) = spec(i) {
+            check(node, g, spec, &node.device)?;
+        }
     }
     old.iter_mut().zip(new).for_each(|(o, n)| *o = n);
     Ok(())

@@ -22,6 +22,13 @@ pub(crate) struct Edge {
     pub(crate) output: usize,
 }
 
+impl Edge {
+    /// What the tensor with this edge is.
+    pub(crate) fn spec(&self) -> &Spec {
+        &self.node.outputs[self.output]
+    }
+}
+
 /// One recorded operation with the values that its gradient needs, or a leaf that requires a gradient.
 pub struct Node {
     /// Position in the order of recording: inputs always have lower numbers.
@@ -29,9 +36,7 @@ pub struct Node {
     /// `None` for a leaf.
     pub(super) op: Option<Op>,
     /// For each input the edge that its gradient flows to, if it is tracked.
-    pub(super) inputs: SmallVec<[Option<Edge>; 3]>,
-    /// What each input was.
-    pub(super) input_specs: SmallVec<[Spec; 3]>,
+    pub(super) inputs: SmallVec<[Option<Edge>; 2]>,
     /// What each output is.
     pub(super) outputs: SmallVec<[Spec; 1]>,
     pub(super) device: Device,
@@ -48,11 +53,6 @@ pub(super) fn next_seq() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// What a tensor is.
-pub(super) fn spec(t: &Tensor) -> Spec {
-    Spec { shape: *t.layout().shape(), dtype: t.dtype() }
-}
-
 impl Node {
     #[track_caller]
     pub(crate) fn leaf(tensor: &Tensor) -> Edge {
@@ -60,8 +60,7 @@ impl Node {
             seq: next_seq(),
             op: None,
             inputs: SmallVec::new(),
-            input_specs: SmallVec::new(),
-            outputs: SmallVec::from_elem(spec(tensor), 1),
+            outputs: SmallVec::from_elem(tensor.spec(), 1),
             device: tensor.device().clone(),
             location: Location::caller(),
             saved: Mutex::new(Some(Saved::default())),
@@ -72,11 +71,14 @@ impl Node {
 
     #[track_caller]
     pub(crate) fn record(op: Op, inputs: &[&Tensor], outputs: SmallVec<[Spec; 1]>, saved: Saved) -> Arc<Node> {
+        let mut edges = SmallVec::new();
+        for t in inputs {
+            edges.push(t.edge().cloned());
+        }
         Arc::new(Node {
             seq: next_seq(),
             op: Some(op),
-            inputs: inputs.iter().map(|t| t.edge().cloned()).collect(),
-            input_specs: inputs.iter().map(|t| spec(t)).collect(),
+            inputs: edges,
             outputs,
             device: inputs[0].device().clone(),
             location: Location::caller(),
@@ -89,17 +91,15 @@ impl Node {
     #[track_caller]
     pub(super) fn rule(
         rule: Arc<dyn Rule>,
-        inputs: impl IntoIterator<Item = (Option<Edge>, Spec)>,
+        inputs: impl IntoIterator<Item = Option<Edge>>,
         outputs: SmallVec<[Spec; 1]>,
         device: Device,
         saved: Saved,
     ) -> Arc<Node> {
-        let (inputs, input_specs): (SmallVec<_>, SmallVec<_>) = inputs.into_iter().unzip();
         Arc::new(Node {
             seq: next_seq(),
             op: Some(Op::Rule(rule)),
-            inputs,
-            input_specs,
+            inputs: inputs.into_iter().collect(),
             outputs,
             device,
             location: Location::caller(),
@@ -208,8 +208,11 @@ impl Drop for Node {
             }
         });
         loop {
-            while let Some(node) = parts.nodes.pop() {
-                if let Some(mut node) = Arc::into_inner(node) {
+            while let Some(mut node) = parts.nodes.pop() {
+                // Emptied where it lies; moved out only where another thread lets go of it at this moment.
+                if let Some(node) = Arc::get_mut(&mut node) {
+                    node.unlink(&mut parts);
+                } else if let Some(mut node) = Arc::into_inner(node) {
                     node.unlink(&mut parts);
                 }
             }

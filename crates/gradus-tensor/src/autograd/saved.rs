@@ -112,7 +112,7 @@ pub struct Context<'a> {
     pub(super) node: &'a Arc<Node>,
     pub(super) saved: Saved,
     /// For each input whether its gradient is wanted.
-    pub(super) needs: SmallVec<[bool; 3]>,
+    pub(super) needs: SmallVec<[bool; 8]>,
     pub(super) create_graph: bool,
     /// Bit `i` once kept value `i` was read.
     pub(super) read: Cell<u64>,
@@ -134,9 +134,13 @@ impl Context<'_> {
         self.node.inputs.len()
     }
 
-    /// Shape and dtype of input `i`.
-    pub fn input_spec(&self, i: usize) -> Spec {
-        self.node.input_specs[i]
+    /// Shape and dtype of input `i`. Errors for one that requires no gradient.
+    pub fn input_spec(&self, i: usize) -> Result<&Spec> {
+        let edge = self.node.inputs.get(i).and_then(Option::as_ref);
+        edge.map(Edge::spec).ok_or_else(|| {
+            let m = format!("{} knows nothing of its input {i}, which requires no gradient", self.node.name());
+            Error::new(ErrorKind::Autograd, "backward", m)
+        })
     }
 
     /// Input `i` as it was; an error if it was overwritten since.
@@ -148,7 +152,7 @@ impl Context<'_> {
     pub fn output(&self, i: usize) -> Result<Tensor> {
         let t = self.find(Which::Output(i))?;
         let edge = Edge { node: self.node.clone(), output: i };
-        Ok(if self.create_graph && t.dtype().is_float() { t.with_edge(Some(edge)) } else { t })
+        Ok(if self.create_graph && t.dtype().is_float() { t.with_edge(edge) } else { t })
     }
 
     fn find(&self, what: Which) -> Result<Tensor> {

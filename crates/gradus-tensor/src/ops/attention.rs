@@ -164,7 +164,7 @@ impl Operation for Attention {
             let (o, lse) = (ctx.output(0)?, ctx.output(1)?);
             let mut operands = vec![&inputs[0], &inputs[1], &inputs[2], &o, &lse, g];
             operands.extend(inputs.get(3));
-            let specs: Vec<Spec> = (0..3).map(|i| ctx.input_spec(i)).collect();
+            let specs: Vec<Spec> = inputs[..3].iter().map(Tensor::spec).collect();
             let found = run(g.device(), &specs, &operands, |b, x, outs| {
                 let [dq, dk, dv] = outs else { return Err(Error::argument(self.name(), "three gradients are needed")) };
                 b.attention_backward(&self.params, x[0], x[1], x[2], x.get(6).copied(), x[3], x[4], x[5], dq, dk, dv)

@@ -11,6 +11,8 @@ use crate::Tensor;
 pub struct Cat {
     /// The axis.
     pub axis: usize,
+    /// Sizes of the inputs along it.
+    pub sizes: Vec<usize>,
 }
 
 impl Operation for Cat {
@@ -54,9 +56,9 @@ impl Operation for Cat {
 
     fn vjp(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads> {
         let mut start = 0;
-        (0..ctx.input_count())
-            .map(|i| {
-                let len = ctx.input_spec(i).shape[self.axis];
+        let sizes = self.sizes.iter().enumerate();
+        sizes
+            .map(|(i, &len)| {
                 let at = start;
                 start += len;
                 match &grads[0] {
@@ -81,7 +83,8 @@ impl Tensor {
             dtype = dtype.promote(t.dtype())?;
         }
         let cast: Vec<Tensor> = tensors.iter().map(|t| t.to_dtype(dtype)).collect::<Result<_>>()?;
-        apply_one(Cat { axis }, &cast.iter().collect::<Vec<_>>())
+        let sizes = cast.iter().map(|t| t.shape()[axis]).collect();
+        apply_one(Cat { axis, sizes }, &cast.iter().collect::<Vec<_>>())
     }
 
     /// Tensors of one shape as the slices of a new axis.

@@ -71,10 +71,10 @@ impl Operation for Conv {
         let Some(g) = &g[0] else { return Ok(Grads::from_elem(None, ctx.input_count())) };
         let mut out = Grads::from_elem(None, ctx.input_count());
         if ctx.needs(0) {
-            out[0] = Some(self.backward_input(g, &ctx.input(1)?, ctx.input_spec(0).shape)?);
+            out[0] = Some(self.backward_input(g, &ctx.input(1)?, ctx.input_spec(0)?.shape)?);
         }
         if ctx.needs(1) {
-            out[1] = Some(self.backward_weight(&ctx.input(0)?, g, ctx.input_spec(1).shape)?);
+            out[1] = Some(self.backward_weight(&ctx.input(0)?, g, ctx.input_spec(1)?.shape)?);
         }
         if ctx.needs(2) {
             let axes: Vec<isize> = (0..g.rank() as isize).filter(|&a| a != 1).collect();
@@ -108,7 +108,7 @@ impl Operation for ConvBackwardInput {
             out[0] = Some(apply_one(self.conv.clone(), &[h, &ctx.input(1)?])?);
         }
         if ctx.needs(1) {
-            out[1] = Some(self.conv.backward_weight(h, &ctx.input(0)?, ctx.input_spec(1).shape)?);
+            out[1] = Some(self.conv.backward_weight(h, &ctx.input(0)?, ctx.input_spec(1)?.shape)?);
         }
         Ok(grads(out))
     }
@@ -135,7 +135,7 @@ impl Operation for ConvBackwardWeight {
         let Some(h) = &h[0] else { return Ok(grads([None, None])) };
         let mut out = [None, None];
         if ctx.needs(0) {
-            out[0] = Some(self.conv.backward_input(&ctx.input(1)?, h, ctx.input_spec(0).shape)?);
+            out[0] = Some(self.conv.backward_input(&ctx.input(1)?, h, ctx.input_spec(0)?.shape)?);
         }
         if ctx.needs(1) {
             out[1] = Some(apply_one(self.conv.clone(), &[&ctx.input(0)?, h])?);

@@ -75,7 +75,7 @@ impl Operation for CrossEntropy {
             let forward = |b: &dyn Backend, x: &[View<'_>], outs: &mut [ViewMut<'_>]| {
                 b.cross_entropy_backward(&self.params, x[0], x[1], x[2], x[3], &mut outs[0])
             };
-            run_one(logits.device(), &ctx.input_spec(0), &[&logits, &target, &lse, g], forward)?
+            run_one(logits.device(), ctx.input_spec(0)?, &[&logits, &target, &lse, g], forward)?
         };
         Ok(grads([Some(dx), None]))
     }

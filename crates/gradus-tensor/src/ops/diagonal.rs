@@ -66,7 +66,7 @@ impl Operation for Diagonal {
 
     fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
         let Some(g) = &g[0] else { return Ok(grads([None])) };
-        let backward = DiagonalBackward { diagonal: self.clone(), input: ctx.input_spec(0).shape };
+        let backward = DiagonalBackward { diagonal: self.clone(), input: ctx.input_spec(0)?.shape };
         Ok(grads([Some(apply_one(backward, &[g])?)]))
     }
 }
@@ -109,7 +109,7 @@ impl Tensor {
         let axes = [resolve_axis("diagonal", axis1, self.rank())?, resolve_axis("diagonal", axis2, self.rank())?];
         let op = Diagonal { offset, axes };
         let layout = op.layout(self.layout()).map_err(|e| self.describe(e, "self"))?;
-        Ok(apply_view(op, self, layout))
+        apply_view(op, self, layout)
     }
 
     /// The last axis on diagonal `offset` of the plane of two new axes, zeros elsewhere. `axis1` and `axis2` are axes of

@@ -135,6 +135,41 @@ impl Elementwise {
     /// dtype cannot represent, operands on different devices.
     #[track_caller]
     pub fn apply(&self, operands: &[Operand<'_>]) -> Result<Tensor> {
+        // The common case, where nothing has to be converted.
+        if self.conditions == 0 && operands.len() == usize::from(self.arity) {
+            match *operands {
+                [Operand::Tensor(a)] if self.takes(a.dtype()) => return self.apply_to(&[a]),
+                [Operand::Tensor(a), Operand::Tensor(b)] if a.dtype() == b.dtype() && self.takes(a.dtype()) => {
+                    return self.apply_to(&[a, b]);
+                }
+                _ => {}
+            }
+        }
+        self.apply_converted(operands)
+    }
+
+    /// Whether operands of this dtype are computed in it.
+    fn takes(&self, dtype: DType) -> bool {
+        match self.class {
+            Class::Float => dtype.is_float(),
+            Class::Number => dtype != DType::Bool,
+            Class::Signed => dtype.is_signed(),
+            Class::Any | Class::Compare => true,
+            Class::Bool => dtype == DType::Bool,
+        }
+    }
+
+    /// Applies the operation to tensors of one dtype that it [`takes`](Elementwise::takes).
+    #[track_caller]
+    fn apply_to<const N: usize>(&self, inputs: &[&Tensor; N]) -> Result<Tensor> {
+        let kernel = self.kernel(inputs[0].dtype())?;
+        let args = [Arg::Tensor(0), Arg::Tensor(1), Arg::Tensor(2)];
+        apply_one(Map { kernel, args: SmallVec::from_buf_and_len(args, N) }, inputs)
+    }
+
+    /// [`apply`](Elementwise::apply) for operands of any kind.
+    #[track_caller]
+    fn apply_converted(&self, operands: &[Operand<'_>]) -> Result<Tensor> {
         let (mut tensors, mut scalars, mut integers) = (0, 0, false);
         for (i, o) in operands.iter().enumerate() {
             match o {
@@ -238,12 +273,10 @@ impl Elementwise {
         };
         match self.class {
             Class::Float => Ok(common.to_float()),
-            Class::Number if common == DType::Bool => {
-                refuse("numbers; cast the booleans, for example to_dtype(DType::I64)?")
-            }
-            Class::Signed if !common.is_signed() => refuse("numbers that can be negative; cast first"),
-            Class::Bool if common != DType::Bool => refuse("booleans; compare first, for example x.ne(0)?"),
-            _ => Ok(common),
+            _ if self.takes(common) => Ok(common),
+            Class::Number => refuse("numbers; cast the booleans, for example to_dtype(DType::I64)?"),
+            Class::Signed => refuse("numbers that can be negative; cast first"),
+            _ => refuse("booleans; compare first, for example x.ne(0)?"),
         }
     }
 
@@ -419,6 +452,11 @@ impl Operation for Map {
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        if let ([Arg::Tensor(0), Arg::Tensor(1)], [a, b]) = (&self.args[..], inputs)
+            && a.layout.shape() == b.layout.shape()
+        {
+            return backend.map(&self.kernel, &[MapArg::View(*a), MapArg::View(*b)], outputs);
+        }
         let layouts = stretched(inputs, outputs[0].layout.shape())?;
         let mut args: SmallVec<[MapArg<'_>; 4]> = SmallVec::new();
         for arg in &self.args {
@@ -441,7 +479,29 @@ impl Operation for Map {
     }
 
     fn vjp(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads> {
-        let vjp = self.kernel.vjp(self.wanted(|i| ctx.needs(i)))?;
+        let mut found: Grads = SmallVec::from_elem(None, ctx.input_count());
+        let mut add = |input: usize, g: &Tensor| -> Result<()> {
+            let g = g.sum_to(&ctx.input_spec(input)?.shape)?;
+            found[input] = Some(match found[input].take() {
+                Some(sum) => sum.add(&g)?,
+                None => g,
+            });
+            Ok(())
+        };
+        let mut wanted = self.wanted(|i| ctx.needs(i));
+        let mut vjp = self.kernel.vjp(wanted)?;
+        if !vjp.passed.is_empty() {
+            for &(arg, output) in &vjp.passed {
+                wanted &= !(1 << arg);
+                if let (Some(input), Some(g)) = (self.input_of(arg), &grads[output]) {
+                    add(input, g)?;
+                }
+            }
+            if wanted == 0 {
+                return Ok(found);
+            }
+            vjp = self.kernel.vjp(wanted)?;
+        }
         let mut tensors: SmallVec<[Tensor; 4]> = SmallVec::new();
         let mut args = SmallVec::new();
         for arg in &vjp.args {
@@ -462,20 +522,23 @@ impl Operation for Map {
                 },
             });
         }
-        let mut found: Grads = SmallVec::from_elem(None, ctx.input_count());
         // A gradient that reads no gradient is the constant zero: nothing flows.
         if !vjp.args.iter().any(|a| matches!(a, VjpArg::Grad(k) if grads[*k].is_some())) {
             return Ok(found);
         }
         let refs: SmallVec<[&Tensor; 4]> = tensors.iter().collect();
-        let results = super::apply(Map { kernel: vjp.kernel.clone(), args }, &refs)?;
+        let map = Map { kernel: vjp.kernel.clone(), args };
+        if let [arg] = vjp.wanted[..] {
+            let g = apply_one(map, &refs)?;
+            if let Some(input) = self.input_of(arg) {
+                add(input, &g)?;
+            }
+            return Ok(found);
+        }
+        let results = super::apply(map, &refs)?;
         for (&arg, g) in vjp.wanted.iter().zip(results) {
             if let Some(input) = self.input_of(arg) {
-                let g = g.sum_to(&ctx.input_spec(input).shape)?;
-                found[input] = Some(match found[input].take() {
-                    Some(sum) => sum.add(&g)?,
-                    None => g,
-                });
+                add(input, &g)?;
             }
         }
         Ok(found)

@@ -33,10 +33,10 @@ impl Operation for Embedding {
 
     fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
         let Some(g) = &g[0] else { return Ok(grads([None, None])) };
-        let (spec, index) = (ctx.input_spec(0), ctx.input(1)?);
+        let (spec, index) = (ctx.input_spec(0)?, ctx.input(1)?);
         let (v, d) = (spec.shape[0], spec.shape[1]);
         let dw = if !ctx.create_graph() {
-            run_one(g.device(), &spec, &[&index, g], |b, x, outs| {
+            run_one(g.device(), spec, &[&index, g], |b, x, outs| {
                 b.embedding_backward(x[0], x[1], self.padding_index, &mut outs[0])
             })?
         } else {

@@ -51,7 +51,7 @@ impl Operation for Gather {
 
     fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
         let Some(g) = &g[0] else { return Ok(grads([None, None])) };
-        let size = ctx.input_spec(0).shape[self.axis];
+        let size = ctx.input_spec(0)?.shape[self.axis];
         Ok(grads([Some(g.scatter_add_into(self.axis, &ctx.input(1)?, size)?), None]))
     }
 }

@@ -72,11 +72,11 @@ impl Operation for Matmul {
         let mut out = [None, None];
         if ctx.needs(0) {
             let b = ctx.input(1)?.transpose(-2, -1)?;
-            out[0] = Some(apply_one(Matmul, &[g, &b])?.sum_to(&ctx.input_spec(0).shape)?);
+            out[0] = Some(apply_one(Matmul, &[g, &b])?.sum_to(&ctx.input_spec(0)?.shape)?);
         }
         if ctx.needs(1) {
             let a = ctx.input(0)?.transpose(-2, -1)?;
-            out[1] = Some(apply_one(Matmul, &[&a, g])?.sum_to(&ctx.input_spec(1).shape)?);
+            out[1] = Some(apply_one(Matmul, &[&a, g])?.sum_to(&ctx.input_spec(1)?.shape)?);
         }
         Ok(grads(out))
     }

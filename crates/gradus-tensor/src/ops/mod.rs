@@ -127,6 +127,8 @@ macro_rules! ops {
         #[derive(Clone)]
         #[allow(missing_docs)] // each is documented in its file
         pub enum Op {
+            // In place: it is the commonest, and small.
+            Map(elementwise::Map),
             $($name(Box<$module::$name>),)*
             /// One that is a function, not a kernel.
             Rule(Arc<dyn Rule>),
@@ -136,6 +138,7 @@ macro_rules! ops {
             /// The operation's name.
             pub fn name(&self) -> &str {
                 match self {
+                    Op::Map(op) => op.name(),
                     $(Op::$name(op) => op.name(),)*
                     Op::Rule(op) => op.name(),
                 }
@@ -143,6 +146,7 @@ macro_rules! ops {
 
             pub(crate) fn vjp(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads> {
                 match self {
+                    Op::Map(op) => op.vjp(ctx, grads),
                     $(Op::$name(op) => op.vjp(ctx, grads),)*
                     Op::Rule(op) => op.vjp(ctx, grads),
                 }
@@ -152,11 +156,19 @@ macro_rules! ops {
         impl fmt::Debug for Op {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 match self {
+                    Op::Map(op) => op.fmt(f),
                     $(Op::$name(op) => op.fmt(f),)*
                     Op::Rule(op) => op.fmt(f),
                 }
             }
         }
+
+        impl From<elementwise::Map> for Op {
+            fn from(op: elementwise::Map) -> Op {
+                Op::Map(op)
+            }
+        }
+        pub use elementwise::Map;
 
         $(
             impl From<$module::$name> for Op {
@@ -179,7 +191,6 @@ ops! {
     cross_entropy::CrossEntropy,
     diagonal::Diagonal,
     diagonal::DiagonalBackward,
-    elementwise::Map,
     embedding::Embedding,
     gather::Gather,
     linear::Linear,
@@ -212,12 +223,12 @@ pub(crate) fn apply<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Resul
     let device = same_device(op.name(), inputs)?;
     let specs = op.infer(inputs)?;
     // Before the inputs are read: a write in between then counts as later, which errs towards an error.
-    let versions = if records(inputs) { Some(versions(inputs)) } else { None };
-    let results = run(device, &specs, inputs, |b, x, y| op.forward(b, x, y))?;
-    match versions {
-        Some(versions) => Ok(record(op, inputs, &versions, results, specs)),
-        None => Ok(results),
+    let versions = if records(inputs) { Some(versions(op.name(), inputs)?) } else { None };
+    let mut results = run(device, &specs, inputs, |b, x, y| op.forward(b, x, y))?;
+    if let Some(versions) = versions {
+        record(op, inputs, &versions, &mut results, specs);
     }
+    Ok(results)
 }
 
 /// [`apply`] for an operation with one output.
@@ -228,9 +239,10 @@ pub(crate) fn apply_one<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> R
     if !records(inputs) {
         return run_one(device, &specs[0], inputs, |b, x, y| op.forward(b, x, y));
     }
-    let versions = versions(inputs);
-    let result = run_one(device, &specs[0], inputs, |b, x, y| op.forward(b, x, y))?;
-    Ok(record(op, inputs, &versions, SmallVec::from_buf([result]), specs).swap_remove(0))
+    let versions = versions(op.name(), inputs)?;
+    let mut result = run_one(device, &specs[0], inputs, |b, x, y| op.forward(b, x, y))?;
+    record(op, inputs, &versions, std::slice::from_mut(&mut result), specs);
+    Ok(result)
 }
 
 /// Whether an operation on these inputs is recorded.
@@ -238,8 +250,14 @@ fn records(inputs: &[&Tensor]) -> bool {
     is_grad_enabled() && inputs.iter().any(|t| t.requires_grad())
 }
 
-fn versions(inputs: &[&Tensor]) -> SmallVec<[u64; 4]> {
-    inputs.iter().map(|t| t.storage().version()).collect()
+/// The versions of the inputs' storages, none of which was written since its tensor was computed.
+fn versions(op: &str, inputs: &[&Tensor]) -> Result<SmallVec<[u64; 4]>> {
+    let mut versions = SmallVec::new();
+    for t in inputs {
+        versions.push(t.storage().version());
+        t.check_current(op)?;
+    }
+    Ok(versions)
 }
 
 /// Makes `results` outputs of a new node of the graph; those that carry no gradient stay as they are.
@@ -248,30 +266,36 @@ fn record<O: Operation + Into<Op>>(
     op: O,
     inputs: &[&Tensor],
     versions: &[u64],
-    results: SmallVec<[Tensor; 1]>,
+    results: &mut [Tensor],
     specs: Outputs,
-) -> SmallVec<[Tensor; 1]> {
-    let carries = |i: usize| specs[i].dtype.is_float() && op.differentiable(i);
-    if !(0..specs.len()).any(carries) {
-        return results;
+) {
+    let mut carries: SmallVec<[bool; 8]> = SmallVec::new();
+    for (i, spec) in specs.iter().enumerate() {
+        carries.push(spec.dtype.is_float() && op.differentiable(i));
     }
-    let needs: SmallVec<[bool; 4]> = inputs.iter().map(|t| t.requires_grad()).collect();
-    let carries: SmallVec<[bool; 2]> = (0..specs.len()).map(carries).collect();
-    let node = Node::record_kept(op.keeps(&needs), op.into(), inputs, versions, &results, specs);
-    let tracked = results.into_iter().zip(carries).enumerate();
-    tracked.map(|(i, (t, c))| if c { t.with_edge(Some(Edge { node: node.clone(), output: i })) } else { t }).collect()
+    if !carries.contains(&true) {
+        return;
+    }
+    let mut needs: SmallVec<[bool; 8]> = SmallVec::new();
+    for t in inputs {
+        needs.push(t.requires_grad());
+    }
+    let node = Node::record_kept(op.keeps(&needs), op.into(), inputs, versions, results, specs);
+    for (output, t) in results.iter_mut().enumerate().filter(|(i, _)| carries[*i]) {
+        t.set_edge(Edge { node: node.clone(), output });
+    }
 }
 
 /// Records a view: the input's storage under another layout. No kernel runs.
 #[track_caller]
-pub(crate) fn apply_view<O: Operation + Into<Op>>(op: O, input: &Tensor, layout: Layout) -> Tensor {
-    let view = Tensor::from_parts(input.storage().clone(), layout, input.dtype(), None);
-    if !is_grad_enabled() || !input.requires_grad() {
-        return view;
+pub(crate) fn apply_view<O: Operation + Into<Op>>(op: O, input: &Tensor, layout: Layout) -> Result<Tensor> {
+    if !records(&[input]) {
+        return Ok(input.view_at(layout, None));
     }
+    input.check_current(op.name())?;
     let specs = one(*layout.shape(), input.dtype());
-    let node = Node::record_kept(op.keeps(&[true]), op.into(), &[input], &[0], std::slice::from_ref(&view), specs);
-    view.with_edge(Some(Edge { node, output: 0 }))
+    let node = Node::record_kept(op.keeps(&[true]), op.into(), &[input], &[0], &[], specs);
+    Ok(input.view_at(layout, Some(Edge { node, output: 0 })))
 }
 
 /// Allocates a contiguous tensor and runs `forward` on it, unless it is empty.
@@ -291,7 +315,7 @@ pub(crate) fn run_one(
         let outs = &mut [ViewMut { buffer: &mut buffer, dtype, layout: &layout }];
         with_read(inputs, |views| forward(backend, views, outs))?;
     }
-    Ok(Tensor::from_parts(Arc::new(Storage::new(device.clone(), buffer)), layout, dtype, None))
+    Ok(Tensor::from_parts(Arc::new(Storage::new(device.clone(), buffer)), layout, dtype))
 }
 
 /// [`run_one`] for several outputs.
@@ -310,7 +334,7 @@ fn run(
         with_read(inputs, |views| forward(backend, views, &mut outs))?;
     }
     let tensor = |((buffer, layout), s): (_, &Spec)| {
-        Tensor::from_parts(Arc::new(Storage::new(device.clone(), buffer)), layout, s.dtype, None)
+        Tensor::from_parts(Arc::new(Storage::new(device.clone(), buffer)), layout, s.dtype)
     };
     Ok(outputs.into_iter().zip(specs).map(tensor).collect())
 }

@@ -87,16 +87,16 @@ macro_rules! view_operation {
 view_operation! {
     Reshape "reshape",
         |t, layout| layout.reshape(t.shape).ok_or_else(|| Error::shape("reshape", "the strides need a copy first")),
-        |_t, g, ctx| g.reshape(ctx.input_spec(0).shape)?;
+        |_t, g, ctx| g.reshape(ctx.input_spec(0)?.shape)?;
     Permute "permute", |t, layout| layout.permute(&t.axes), |t, g, _ctx| g.permute(&t.inverse())?;
-    Expand "expand", |t, layout| layout.expand(t.shape), |_t, g, ctx| g.sum_to(&ctx.input_spec(0).shape)?;
+    Expand "expand", |t, layout| layout.expand(t.shape), |_t, g, ctx| g.sum_to(&ctx.input_spec(0)?.shape)?;
     Flip "flip", |t, layout| Ok(layout.flip(t.axis)), |t, g, _ctx| g.flip(t.axis as isize)?;
 }
 
 impl Tensor {
     #[track_caller]
     fn view<O: Operation + Into<super::Op>>(&self, op: O, layout: Result<Layout>) -> Result<Tensor> {
-        Ok(apply_view(op, self, layout.map_err(|e| self.describe(e, "self"))?))
+        apply_view(op, self, layout.map_err(|e| self.describe(e, "self"))?)
     }
 
     /// The same elements, in row-major order, under another shape of as many. A view where the strides allow it, else a
@@ -121,7 +121,7 @@ impl Tensor {
             return Err(self.describe(Error::shape("reshape", m), "self"));
         }
         match self.layout().reshape(shape) {
-            Some(layout) => Ok(apply_view(Reshape { shape }, self, layout)),
+            Some(layout) => apply_view(Reshape { shape }, self, layout),
             None => self.copy()?.reshape(shape),
         }
     }
@@ -241,7 +241,7 @@ impl Tensor {
     pub fn squeeze(&self, axis: isize) -> Result<Tensor> {
         let axis = resolve_axis("squeeze", axis, self.rank())?;
         let layout = self.layout().squeeze(axis).map_err(|e| self.describe(e, "self"))?;
-        Ok(apply_view(Reshape { shape: *layout.shape() }, self, layout))
+        apply_view(Reshape { shape: *layout.shape() }, self, layout)
     }
 
     /// With a new axis of size 1 at `axis` (negative ones count from the end of the result). A view.
@@ -249,6 +249,6 @@ impl Tensor {
     pub fn unsqueeze(&self, axis: isize) -> Result<Tensor> {
         let axis = resolve_axis("unsqueeze", axis, self.rank() + 1)?;
         let layout = self.layout().unsqueeze(axis).map_err(|e| self.describe(e, "self"))?;
-        Ok(apply_view(Reshape { shape: *layout.shape() }, self, layout))
+        apply_view(Reshape { shape: *layout.shape() }, self, layout)
     }
 }

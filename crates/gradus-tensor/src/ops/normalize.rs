@@ -84,7 +84,7 @@ impl Operation for Normalize {
         let Some(g) = &g[0] else { return Ok(out) };
         let shift = 1 + usize::from(self.scale);
         if self.shift && ctx.needs(shift) {
-            out[shift] = Some(g.sum_to(&ctx.input_spec(shift).shape)?);
+            out[shift] = Some(g.sum_to(&ctx.input_spec(shift)?.shape)?);
         }
         if !(0..shift).any(|i| ctx.needs(i)) {
             return Ok(out);
@@ -113,11 +113,11 @@ impl Operation for Normalize {
             let forward = |b: &dyn Backend, v: &[View<'_>], outs: &mut [ViewMut<'_>]| {
                 b.normalize_backward(self.rms, self.axes, v[0], v[1], v.get(4).copied(), v[2], v[3], &mut outs[0])
             };
-            out[0] = Some(run_one(x.device(), &ctx.input_spec(0), &operands, forward)?);
+            out[0] = Some(run_one(x.device(), ctx.input_spec(0)?, &operands, forward)?);
         }
         if self.scale && ctx.needs(1) {
             let n = x.sub(&mean)?.mul(&rstd)?;
-            let spec = ctx.input_spec(1);
+            let spec = ctx.input_spec(1)?;
             out[1] = Some(g.mul(&n)?.sum_to(&spec.shape)?.to_dtype(spec.dtype)?);
         }
         Ok(out)

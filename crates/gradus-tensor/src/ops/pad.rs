@@ -60,7 +60,7 @@ impl Operation for PadConstant {
         let Some(g) = &g[0] else { return Ok(grads([None])) };
         let mut inner = g.clone();
         for (axis, &(lo, _)) in self.pads.iter().enumerate() {
-            inner = inner.narrow(axis as isize, lo, ctx.input_spec(0).shape[axis])?;
+            inner = inner.narrow(axis as isize, lo, ctx.input_spec(0)?.shape[axis])?;
         }
         Ok(grads([Some(inner)]))
     }

@@ -64,7 +64,7 @@ impl Operation for MaxPool {
 
     fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
         let Some(g) = &g[0] else { return Ok(grads([None])) };
-        let shape = ctx.input_spec(0).shape;
+        let shape = ctx.input_spec(0)?.shape;
         let (n, c) = (shape[0], shape[1]);
         let windows: usize = g.shape()[2..].iter().product();
         let flat = [n, c, windows];
@@ -93,7 +93,7 @@ impl Operation for AvgPool {
 
     fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
         let Some(g) = &g[0] else { return Ok(grads([None])) };
-        let backward = AvgPoolBackward { pool: self.clone(), input: ctx.input_spec(0).shape };
+        let backward = AvgPoolBackward { pool: self.clone(), input: ctx.input_spec(0)?.shape };
         Ok(grads([Some(apply_one(backward, &[g])?)]))
     }
 }

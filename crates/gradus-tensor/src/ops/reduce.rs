@@ -58,7 +58,7 @@ impl Operation for Reduce {
 
     fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
         let Some(g) = &g[0] else { return Ok(grads([None])) };
-        let shape = ctx.input_spec(0).shape;
+        let shape = ctx.input_spec(0)?.shape;
         match self.op {
             ReduceOp::Sum => Ok(grads([Some(g.expand(shape)?)])),
             ReduceOp::Max | ReduceOp::Min => {

@@ -53,7 +53,7 @@ impl Operation for Slice {
 
     fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
         let Some(g) = &g[0] else { return Ok(grads([None])) };
-        let backward = SliceBackward { slice: self.clone(), input: ctx.input_spec(0).shape };
+        let backward = SliceBackward { slice: self.clone(), input: ctx.input_spec(0)?.shape };
         Ok(grads([Some(apply_one(backward, &[g])?)]))
     }
 }
@@ -93,7 +93,7 @@ impl Tensor {
         let axis = resolve_axis("slice", axis, self.rank())?;
         let op = Slice { axis, start, end, step };
         let layout = op.layout(self.layout()).map_err(|e| self.describe(e, "self"))?;
-        Ok(apply_view(op, self, layout))
+        apply_view(op, self, layout)
     }
 
     /// `len` elements of an axis from `start`. A view.

@@ -60,7 +60,7 @@ impl Operation for UnfoldAxis {
 
     fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
         let Some(g) = &g[0] else { return Ok(grads([None])) };
-        let len = ctx.input_spec(0).shape[self.axis];
+        let len = ctx.input_spec(0)?.shape[self.axis];
         let from = Tensor::arange(0, len as i64, 1, DType::I64, g.device())?;
         let from = from.unfold_axis(0, self.size, self.step)?.flatten(0, 1)?;
         let axis = self.axis as isize;
@@ -87,6 +87,6 @@ impl Tensor {
         let axis = resolve_axis("unfold_axis", axis, self.rank())?;
         let op = UnfoldAxis { axis, size, step };
         let layout = op.layout(self.layout()).map_err(|e| self.describe(e, "self"))?;
-        Ok(apply_view(op, self, layout))
+        apply_view(op, self, layout)
     }
 }

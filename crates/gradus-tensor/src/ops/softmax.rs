@@ -39,7 +39,7 @@ impl Operation for Softmax {
         let y = ctx.output(0)?;
         let axis = [self.axis as isize];
         let dx = if !ctx.create_graph() {
-            run_one(y.device(), &ctx.input_spec(0), &[&y, g], |b, x, outs| {
+            run_one(y.device(), ctx.input_spec(0)?, &[&y, g], |b, x, outs| {
                 b.softmax_backward(self.log, x[0], x[1], self.axis, &mut outs[0])
             })?
         } else {

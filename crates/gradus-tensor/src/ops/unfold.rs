@@ -61,7 +61,7 @@ impl Operation for Unfold {
 
     fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
         let Some(g) = &g[0] else { return Ok(grads([None])) };
-        let fold = Fold { window: self.window, input: ctx.input_spec(0).shape };
+        let fold = Fold { window: self.window, input: ctx.input_spec(0)?.shape };
         Ok(grads([Some(apply_one(fold, &[g])?)]))
     }
 }
