@@ -6,8 +6,8 @@ use std::path::Path;
 pub(crate) fn run(root: &Path, options: &[String]) -> Result<(), String> {
     let folder = root.join("benches/peers");
     let mut command = crate::cargo();
-    command.args(["run", "--release", "--locked", "--quiet", "-p", "peer-driver", "--target-dir"]);
-    command.arg(folder.join("target")).arg("--").args(options).current_dir(&folder);
+    command.args(["run", "--release", "--locked", "--quiet", "-p", "peer-driver", "--manifest-path"]);
+    command.arg(folder.join("Cargo.toml")).arg("--target-dir").arg(folder.join("target")).arg("--").args(options);
     match command.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("the comparison: {status}")),

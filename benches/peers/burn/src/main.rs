@@ -33,7 +33,7 @@ fn classes<const D: usize>(stream: u32, shape: [usize; D], below: usize, device:
 }
 
 fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.cast(FloatDType::F32).into_data().to_vec().unwrap_or_default()
+    tensor.cast(FloatDType::F32).into_data().try_to_vec().unwrap_or_default()
 }
 
 /// Times `f` without gradients.
