@@ -62,12 +62,14 @@ const DOCS: Step = Step {
 const TIDY: Step = Step { name: "tidy", action: Action::Here { command: "tidy", run: crate::tidy::run } };
 const SOURCES: Step =
     Step { name: "sources", action: Action::Here { command: "sources --check", run: crate::pages::sources } };
+const FUZZ_GRAD: Step =
+    Step { name: "fuzz-grad", action: Action::Here { command: "fuzz-grad", run: crate::fuzz::default_run } };
 const DIGITS: Step = Step { name: "digits", action: Action::Here { command: "digits", run: crate::digits::run } };
 
 /// The steps in the order in which they run.
 fn steps(skip_tests: bool) -> Vec<Step> {
     let tests = if skip_tests { None } else { Some(TESTS) };
-    [Some(FORMAT), Some(CLIPPY), tests, Some(DOCS), Some(TIDY), Some(SOURCES), Some(DIGITS)]
+    [Some(FORMAT), Some(CLIPPY), tests, Some(DOCS), Some(TIDY), Some(SOURCES), Some(FUZZ_GRAD), Some(DIGITS)]
         .into_iter()
         .flatten()
         .collect()
@@ -106,8 +108,8 @@ mod tests {
 
     #[test]
     fn only_the_tests_can_be_skipped() {
-        assert_eq!(names(false), ["format", "clippy", "tests", "docs", "tidy", "sources", "digits"]);
-        assert_eq!(names(true), ["format", "clippy", "docs", "tidy", "sources", "digits"]);
+        assert_eq!(names(false), ["format", "clippy", "tests", "docs", "tidy", "sources", "fuzz-grad", "digits"]);
+        assert_eq!(names(true), ["format", "clippy", "docs", "tidy", "sources", "fuzz-grad", "digits"]);
     }
 
     #[test]

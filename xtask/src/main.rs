@@ -1,14 +1,16 @@
 //! Project chores, run as `cargo xtask <command>`.
 //!
 //! `ci` checks everything a change must pass, `tidy` the rules that neither the compiler nor clippy knows, `packages` the
-//! budget of dependencies, and `digits` what the README promises of its first command; `deep` runs random cases of the
-//! conformance suite, `op-table`, `sources` and `gallery` look after pages of `docs`, and `peers` compares the speed with
-//! other libraries. The exit code is 0 when all is well, 1 when a check fails and 2 when the command line is wrong.
+//! budget of dependencies, and `digits` what the README promises of its first command; `fuzz-grad` compares gradients of
+//! random programs with a reference, `deep` runs many of them and random cases of the conformance suite; `op-table`,
+//! `sources` and `gallery` look after pages of `docs`, and `peers` compares the speed with other libraries. The exit code
+//! is 0 when all is well, 1 when a check fails and 2 when the command line is wrong.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout)]
 
 mod ci;
 mod digits;
+mod fuzz;
 mod gallery;
 mod packages;
 mod pages;
@@ -22,10 +24,15 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
 commands:
-  ci [--skip-tests]  format, clippy, tests, docs, tidy and digits, up to the first failure
+  ci [--skip-tests]  format, clippy, tests, docs, tidy, sources, fuzz-grad and digits, up to the first failure
   tidy               layering, unsafe code, leftovers, file lengths, links, number of packages
   packages           how many packages `gradus` with default features depends on
-  deep [SEED [N]]    N rounds of random cases on the CPU (10,000 of seed 1), each failure with its reproducer
+  fuzz-grad [--programs N] [--seed S]
+                     gradients of N random programs against a functional reference (20,000 of seed 1)
+  fuzz-grad --program 'LINE'
+                     one program, as a failure prints it, with both sides of every statement
+  deep [SEED [N]]    N rounds of random cases on the CPU (10,000 of seed 1), each failure with its reproducer, and a
+                     hundred times as many programs of fuzz-grad
   op-table           writes docs/op-matrix.md; with --check, fails if it is stale or has an empty cell
   sources --check    every name in docs/sources.md has its call and an existing test
   digits             trains the digits for several seeds: accuracy, time, equal bits for 1 and 2 threads
@@ -41,6 +48,7 @@ enum Task {
     Digits,
     Gallery,
     Deep { seed: u64, rounds: u64 },
+    FuzzGrad(fuzz::Which),
     OpTable { check: bool },
     Sources,
     Peers(Vec<String>),
@@ -63,6 +71,7 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
             };
             Ok(Task::Deep { seed: number(0, 1)?, rounds: number(1, 10_000)? })
         }
+        ["fuzz-grad", rest @ ..] => fuzz::parse(rest).map(Task::FuzzGrad),
         ["op-table"] => Ok(Task::OpTable { check: false }),
         ["op-table", "--check"] => Ok(Task::OpTable { check: true }),
         ["sources"] | ["sources", "--check"] => Ok(Task::Sources),
@@ -88,12 +97,14 @@ fn cargo() -> std::process::Command {
     std::process::Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-/// Runs the conformance suite's random rounds on the CPU.
+/// Runs the conformance suite's random rounds on the CPU, then random programs.
 fn deep(root: &Path, seed: u64, rounds: u64) -> Result<(), String> {
     let mut command = cargo();
     command.args(["run", "--release", "-p", "gradus-cpu", "--example", "deep", "--"]);
     match command.args([seed.to_string(), rounds.to_string()]).current_dir(root).status() {
-        Ok(status) if status.success() => Ok(()),
+        Ok(status) if status.success() => {
+            fuzz::run(root, &fuzz::Which::Many { seed, programs: rounds.saturating_mul(100) })
+        }
         Ok(status) => Err(format!("the deep run: {status}")),
         Err(error) => Err(format!("cargo did not start: {error}")),
     }
@@ -116,6 +127,7 @@ fn main() -> ExitCode {
         Task::Digits => digits::run(&root()),
         Task::Gallery => gallery::run(&root()),
         Task::Deep { seed, rounds } => deep(&root(), seed, rounds),
+        Task::FuzzGrad(which) => fuzz::run(&root(), &which),
         Task::OpTable { check } => pages::op_table(&root(), check),
         Task::Sources => pages::sources(&root()),
         Task::Peers(options) => peers::run(&root(), &options),
@@ -147,6 +159,11 @@ mod tests {
         assert_eq!(parse(&["gallery"]), Ok(Task::Gallery));
         assert_eq!(parse(&["deep"]), Ok(Task::Deep { seed: 1, rounds: 10_000 }));
         assert_eq!(parse(&["deep", "5", "20"]), Ok(Task::Deep { seed: 5, rounds: 20 }));
+        let many = |seed, programs| Ok(Task::FuzzGrad(fuzz::Which::Many { seed, programs }));
+        assert_eq!(parse(&["fuzz-grad"]), many(1, 20_000));
+        assert_eq!(parse(&["fuzz-grad", "--programs", "5", "--seed", "7"]), many(7, 5));
+        let one = fuzz::Which::One("%1=leaf(7)".into());
+        assert_eq!(parse(&["fuzz-grad", "--program", "%1=leaf(7)"]), Ok(Task::FuzzGrad(one)));
         assert_eq!(parse(&["op-table", "--check"]), Ok(Task::OpTable { check: true }));
         assert_eq!(parse(&["sources", "--check"]), Ok(Task::Sources));
         assert_eq!(parse(&["peers", "--quick"]), Ok(Task::Peers(vec!["--quick".into()])));
@@ -158,7 +175,45 @@ mod tests {
         assert_eq!(parse(&[]), Err("no command given".into()));
         assert_eq!(parse(&["deploy"]), Err("unknown command `deploy`".into()));
         assert_eq!(parse(&["deep", "many"]), Err("`many` is no number".into()));
+        assert_eq!(parse(&["fuzz-grad", "--programs"]), Err("`--programs` needs a value".into()));
+        assert_eq!(parse(&["fuzz-grad", "--seed", "x"]), Err("`x` is no number".into()));
+        assert_eq!(parse(&["fuzz-grad", "--fast", "1"]), Err("`fuzz-grad` does not take `--fast`".into()));
         assert_eq!(parse(&["tidy", "--fix"]), Err("`tidy` does not take `--fix`".into()));
+    }
+
+    /// Whether a command of the README names a command, a package and a target that there are.
+    fn exists(command: &str) -> bool {
+        let words: Vec<&str> = command.split(' ').collect();
+        let after = |flag: &str| words.windows(2).find(|w| w[0] == flag).map(|w| w[1]);
+        let package = root().join("crates").join(after("-p").unwrap_or_default());
+        let target = |folder: &str, name: &str| {
+            let at = package.join(folder).join(name);
+            at.join("main.rs").is_file() || at.with_extension("rs").is_file()
+        };
+        match words[..] {
+            ["cargo", "xtask", ref arguments @ ..] => parse(arguments).is_ok(),
+            ["cargo", "test", "-p", _, "--test", name] => target("tests", name),
+            ["cargo", "bench", "-p", _] => package.join("benches").is_dir(),
+            ["cargo", "run", "--release", "--example", name] => {
+                std::fs::read_dir(root().join("crates")).is_ok_and(|all| {
+                    all.flatten().any(|c| c.path().join("examples").join(name).with_extension("rs").is_file())
+                })
+            }
+            _ => false,
+        }
+    }
+
+    #[test]
+    fn the_commands_of_the_readmes_proofs_exist() {
+        let text = std::fs::read_to_string(root().join("README.md")).unwrap();
+        let section = text.split("\n## ").find(|s| s.starts_with("Proofs")).unwrap();
+        let commands: Vec<&str> = section.split('`').filter(|s| s.starts_with("cargo ")).collect();
+        assert!(commands.len() >= 8, "{commands:?}");
+        assert!(!exists("cargo test -p gradus --test nothing") && !exists("cargo xtask nothing"));
+        assert!(!exists("cargo run --release --example nothing") && !exists("cargo bench -p nothing"));
+        for command in commands {
+            assert!(exists(command), "{command}");
+        }
     }
 
     #[test]

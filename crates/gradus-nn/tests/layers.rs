@@ -9,7 +9,7 @@ use gradus_nn::{
     Identity, LayerNorm, LayerNormConfig, LeakyRelu, Linear, LogSoftmax, MaxPool2d, Module, Relu, Sequential, Sigmoid,
     Silu, Softmax, Softplus, Tanh,
 };
-use gradus_tensor::autograd::gradcheck;
+use gradus_tensor::autograd::{self, gradcheck};
 use gradus_tensor::{DType, Generator, Tensor, no_grad};
 
 fn numbers(t: &Tensor) -> Vec<f64> {
@@ -184,6 +184,40 @@ fn dropout_depends_on_its_seed_only_and_continues_from_a_saved_state() {
     assert_ne!(first, second);
     state.set(saved);
     assert_eq!(run(&layer), second);
+}
+
+/// A block that captures its layers, whose generators nobody hands over.
+#[test]
+fn dropout_inside_a_checkpoint_drops_the_same_elements_again() {
+    let device = device();
+    let x = values(&[4, 5], &device).require_grad().unwrap();
+    let layer = with_init(&device, |init| Linear::new(5, 5, init).unwrap());
+    let (a, b) =
+        (Dropout::new(0.5, &mut Generator::new(3)).unwrap(), Dropout::new(0.3, &mut Generator::new(4)).unwrap());
+    let block = {
+        let (layer, a, b) = (layer.clone(), a.clone(), b.clone());
+        move |x: &Tensor| b.forward(&layer.forward(&a.forward(x)?)?.tanh()?)
+    };
+    let states = || [&a, &b].map(|l| l.named_random_states().remove(0).1.get());
+    let start = states();
+    let plain = block(&x).unwrap();
+    let (after, want) = (states(), plain.square().unwrap().sum_all().unwrap().backward().unwrap());
+    for (layer, state) in [&a, &b].into_iter().zip(start) {
+        layer.named_random_states().remove(0).1.set(state);
+    }
+    let (first, second) = (block.clone(), block);
+    let y = autograd::checkpoint(move |x| first(&x[0]), &[&x]).unwrap();
+    assert_eq!(numbers(&y), numbers(&plain));
+    assert_eq!(states(), after);
+    // The layers have moved on when the block is run again.
+    second(&x).unwrap();
+    let before = states();
+    assert_ne!(before, after);
+    let found = y.square().unwrap().sum_all().unwrap().backward().unwrap();
+    for t in [&x, layer.weight.tensor(), layer.bias.as_ref().unwrap().tensor()] {
+        assert_eq!(numbers(found.get(t).unwrap()), numbers(want.get(t).unwrap()));
+    }
+    assert_eq!(states(), before);
 }
 
 #[test]

@@ -74,6 +74,31 @@ fn steps_follow_the_reference_also_through_a_saved_state() {
 }
 
 #[test]
+fn a_step_over_a_value_that_a_graph_insists_on_changes_nothing() {
+    let device = device();
+    let (a, b) = (parameter(&[1.0, 2.0], &device), parameter(&[3.0], &device));
+    let g = gradients(&[(&a, &[1.0, 1.0]), (&b, &[1.0])], &device);
+    let mut adam = Adam::new(named(&[("a", &a), ("b", &b)]), AdamConfig { lr: 0.1, ..Default::default() }).unwrap();
+    let y = {
+        let _guard = gradus_tensor::autograd::strict_inplace();
+        b.square().unwrap()
+    };
+    let e = adam.step(&g).unwrap_err();
+    assert!(e.kind() == &ErrorKind::Autograd && e.to_string().contains("square"), "{e}");
+    let numbers = |p: &Parameter| p.values().to_vec::<f64>().unwrap();
+    assert_eq!((numbers(&a), numbers(&b)), (vec![1.0, 2.0], vec![3.0]));
+    drop(y);
+    // With the policy to copy, the step is made and the gradient that of the values before.
+    let y = {
+        let _guard = gradus_tensor::autograd::allow_mutation_on_saved_tensors();
+        b.square().unwrap()
+    };
+    adam.step(&g).unwrap();
+    assert!(numbers(&a)[0] < 1.0 && numbers(&b)[0] < 3.0);
+    assert_eq!(y.sum_all().unwrap().backward().unwrap().get(b.tensor()).unwrap().item().unwrap(), 6.0);
+}
+
+#[test]
 fn a_step_that_cannot_be_made_changes_nothing() {
     let device = device();
     let (a, b) = (parameter(&[1.0, 2.0], &device), parameter(&[3.0], &device));
@@ -316,4 +341,23 @@ fn half_precision_values_are_the_rounded_f32_copy() {
         want.drain(2..4);
         assert_eq!(got, want, "{dtype}");
     }
+}
+
+#[test]
+fn a_value_that_a_step_overwrote_is_told_with_the_line_of_the_step() {
+    let device = device();
+    let p = parameter(&[2.0, 3.0], &device);
+    let mut sgd = Sgd::new(named(&[("p", &p)]), SgdConfig::default()).unwrap();
+    let mut adam = AdamW::new(named(&[("p", &p)]), AdamConfig::default()).unwrap();
+    let g = gradients(&[(&p, &[1.0, 1.0])], &device);
+    let stale = |op: &str, line: u32, loss: &Tensor| {
+        let e = loss.backward().unwrap_err().to_string();
+        assert!(e.contains(op) && e.contains(&format!("optimizers.rs:{line}:")), "{e}");
+    };
+    let loss = p.square().unwrap().sum_all().unwrap();
+    sgd.step(&g).unwrap();
+    stale("sgd_step_", line!() - 1, &loss);
+    let loss = p.square().unwrap().sum_all().unwrap();
+    adam.step(&g).unwrap();
+    stale("adam_step_", line!() - 1, &loss);
 }

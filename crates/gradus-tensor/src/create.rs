@@ -213,9 +213,11 @@ impl Tensor {
             return Err(Error::dtype("random", dtype, "numbers; use a Bernoulli draw for booleans"));
         }
         let shape = Shape::new(shape.as_ref())?;
-        let (seed, offset) = (generator.seed(), generator.offset());
+        // It moves on once the numbers are there.
+        let mut moved = generator.clone();
+        let (seed, offset) = moved.advance(dist, dtype, shape.numel());
         let y = Tensor::made("random", &shape, dtype, device, |out| device.backend().random(dist, seed, offset, out))?;
-        generator.advance(dist, dtype, shape.numel());
+        *generator = moved;
         Ok(y)
     }
 

@@ -3,6 +3,8 @@
 use gradus_backend::philox;
 use gradus_backend::{DType, Distribution};
 
+use crate::autograd::{note_draw, notes_access};
+
 /// A position in the Philox stream of a seed. The numbers drawn depend on seed and position only: not on the device, the
 /// number of threads or the shape. Save both ([`seed`](Generator::seed), [`offset`](Generator::offset)) to continue later.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,17 +34,28 @@ impl Generator {
         self.offset
     }
 
-    /// Takes the words that a draw of `n` elements consumes, and gives where they start.
-    pub(crate) fn advance(&mut self, dist: Distribution, dtype: DType, n: usize) -> u64 {
+    /// Takes `words` words, and gives the seed and the offset of the first. Where a checkpointed region runs again, these
+    /// are not its own but those of the first run, and it stays where it is.
+    fn take(&mut self, words: u64) -> (u64, u64) {
+        if notes_access()
+            && let Some(place) = note_draw(self.seed, self.offset, words)
+        {
+            return place;
+        }
         let start = self.offset;
-        self.offset = start.wrapping_add((n as u64).wrapping_mul(philox::words_per_element(dist, dtype)));
-        start
+        self.offset = start.wrapping_add(words);
+        (self.seed, start)
+    }
+
+    /// Takes the words that a draw of `n` elements consumes, and gives the seed and where they start.
+    pub(crate) fn advance(&mut self, dist: Distribution, dtype: DType, n: usize) -> (u64, u64) {
+        self.take((n as u64).wrapping_mul(philox::words_per_element(dist, dtype)))
     }
 
     /// The next 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
-        let (hi, lo) = (philox::word(self.seed, self.offset), philox::word(self.seed, self.offset.wrapping_add(1)));
-        self.offset = self.offset.wrapping_add(2);
+        let (seed, offset) = self.take(2);
+        let (hi, lo) = (philox::word(seed, offset), philox::word(seed, offset.wrapping_add(1)));
         u64::from(hi) << 32 | u64::from(lo)
     }
 

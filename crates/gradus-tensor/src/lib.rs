@@ -10,6 +10,7 @@ pub mod autograd;
 mod create;
 mod device;
 mod display;
+mod footprint;
 mod fused;
 mod generator;
 mod locks;
@@ -17,10 +18,12 @@ pub mod ops;
 mod random;
 mod storage;
 mod tensor;
+mod write_log;
 
 pub use autograd::{
     BackwardOptions, CustomOp, GradModeGuard, Gradients, Hook, Node, apply_custom, checkpoint, checkpoint_with,
-    enable_grad, grad, hessian, hvp, is_grad_enabled, jacobian, jvp, no_grad, vjp,
+    enable_grad, explain_grad, find_nan, find_nonfinite, grad, hessian, hvp, inference, is_grad_enabled, is_inference,
+    jacobian, jvp, no_grad, vjp, vmap,
 };
 pub use device::Device;
 pub use generator::Generator;

@@ -10,7 +10,7 @@ use gradus_backend::{Buffer, Error, ErrorKind, Result, View, ViewMut};
 use smallvec::SmallVec;
 
 use crate::Tensor;
-use crate::autograd::{note_access, notes_access};
+use crate::autograd::{Written, after_write, ask, before_write, is_observed, note_access, notes_access};
 use crate::storage::WriteGuard;
 
 /// Views of an operation's inputs.
@@ -65,6 +65,19 @@ fn read_views<'g>(reads: &'g [(usize, RwLockReadGuard<'_, Buffer>)], tensors: &[
 pub(crate) struct Locks<'a> {
     reads: Reads<'a>,
     writes: SmallVec<[(usize, WriteGuard<'a>); 1]>,
+    /// While somebody looks: what was there before, and the tensors that are written.
+    observed: Option<(Box<Written>, SmallVec<[&'a Tensor; 3]>)>,
+}
+
+/// Tells who looks that the tensors were written, when they can be read again.
+impl Drop for Locks<'_> {
+    fn drop(&mut self) {
+        if let Some((before, written)) = self.observed.take() {
+            self.writes.clear();
+            self.reads.clear();
+            after_write(before, &written);
+        }
+    }
 }
 
 impl<'a> Locks<'a> {
@@ -94,10 +107,14 @@ impl<'a> Locks<'a> {
             tensors.iter().for_each(|t| note_access(t, false));
             written.iter().for_each(|t| note_access(t, true));
         }
-        let mut locks = Locks { reads: SmallVec::new(), writes: SmallVec::new() };
+        // Before anything is locked: a graph may want a copy of what it needs.
+        written.iter().filter(|t| t.storage().is_guarded()).try_for_each(|t| ask(t, op))?;
+        let before = if is_observed() { before_write(op, location, written, tensors)? } else { None };
+        let observed = before.map(|before| (before, SmallVec::from_slice(written)));
+        let mut locks = Locks { reads: SmallVec::new(), writes: SmallVec::new(), observed };
         for (at, write, t) in order {
             if write {
-                locks.writes.push((at, t.storage().write(t.byte_span(), op, location)));
+                locks.writes.push((at, t.storage().write(t.footprint(), op, location)));
             } else {
                 locks.reads.push((at, t.storage().read()));
             }

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use gradus_backend::{DType, Element, Error, ErrorKind, Layout, Result, Scalar, Shape};
 
 use crate::autograd::{Edge, Node, note_access, notes_access};
+use crate::footprint::Footprint;
+use crate::write_log::Write;
 use crate::{Device, Storage};
 
 /// An n-dimensional array with an optional place in a recorded graph.
@@ -85,7 +87,7 @@ impl Tensor {
 
     #[cold]
     fn check_writes(&self, op: &str) -> Result<()> {
-        let Some(write) = self.storage().overwritten(self.0.version, &self.byte_span()) else { return Ok(()) };
+        let Some(write) = self.overwritten(self.0.version) else { return Ok(()) };
         let m = format!("{op} would be recorded as taking a computed tensor, which {} overwrote", write.op);
         let e = self.describe(Error::new(ErrorKind::Autograd, op, m), "input");
         let e = match self.grad_fn() {
@@ -100,6 +102,16 @@ impl Tensor {
     /// Whether this is the only handle to the tensor, and the only tensor over its storage.
     pub(crate) fn is_unshared(&self) -> bool {
         Arc::strong_count(&self.0) == 1 && Arc::strong_count(&self.0.storage) == 1
+    }
+
+    /// What of this tensor is not as wanted, the device first.
+    pub(crate) fn mismatch(&self, want: &Spec, device: &Device) -> Option<ErrorKind> {
+        match () {
+            () if self.device() != device => Some(ErrorKind::DeviceMismatch),
+            () if self.dtype() != want.dtype => Some(ErrorKind::DTypeMismatch),
+            () if *self.layout().shape() != want.shape => Some(ErrorKind::ShapeMismatch),
+            () => None,
+        }
     }
 
     /// What this tensor is.
@@ -172,6 +184,7 @@ impl Tensor {
     }
 
     /// A leaf with these values whose gradient is computed. Shares the storage. Errors for dtypes that are not float.
+    #[track_caller]
     pub fn require_grad(&self) -> Result<Tensor> {
         if !self.dtype().is_float() {
             return Err(Error::dtype("require_grad", self.dtype(), "floats; gradients of integers do not exist"));
@@ -184,7 +197,21 @@ impl Tensor {
         if self.0.edge.is_none() { self.clone() } else { self.view_at(self.0.layout, None) }
     }
 
+    /// The latest write over one of the elements since the storage had `version`.
+    pub(crate) fn overwritten(&self, version: u64) -> Option<Write> {
+        if self.storage().version() == version {
+            return None;
+        }
+        self.storage().overwritten_at(version, &self.footprint())
+    }
+
     /// The bytes of the storage that this tensor's elements lie in.
+    #[inline]
+    pub(crate) fn footprint(&self) -> Footprint {
+        Footprint::new(self.layout(), self.dtype().size())
+    }
+
+    /// The range that holds them all.
     pub(crate) fn byte_span(&self) -> std::ops::Range<usize> {
         let (span, size) = (self.0.layout.span(), self.dtype().size());
         span.start * size..span.end * size
@@ -220,11 +247,15 @@ impl Tensor {
 
     /// All elements in row-major order, as bytes in native order.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        // A view of nothing may start beyond the end of its storage.
+        if self.numel() == 0 {
+            return Ok(Vec::new());
+        }
         let dense = if self.is_contiguous() { self.clone() } else { self.detach().contiguous()? };
         let size = self.dtype().size();
         let mut bytes = vec![0; dense.numel() * size];
         if notes_access() {
-            note_access(&dense, false);
+            note_access(self, false);
         }
         let buffer = dense.0.storage.read();
         self.device().backend().download(&buffer, dense.0.layout.offset() * size, &mut bytes)?;

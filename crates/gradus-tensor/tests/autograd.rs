@@ -239,12 +239,13 @@ fn crossed_writes_from_two_threads_finish() {
             s.spawn(move || {
                 for _ in 0..2000 {
                     a.add_(b).unwrap();
-                    a.mul_(0.5).unwrap();
+                    // However the writes interleave, a sum is at most three times the larger: nothing grows.
+                    a.mul_(0.25).unwrap();
                 }
             });
         }
     });
-    assert!(x.to_vec::<f32>().unwrap().iter().all(|v| v.is_finite()));
+    assert!([&x, &y].iter().all(|t| t.to_vec::<f32>().unwrap().iter().all(|&v| (0.0..=1.0).contains(&v))));
 }
 
 #[test]

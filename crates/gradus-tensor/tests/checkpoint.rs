@@ -4,15 +4,11 @@
 mod common;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use common::{assert_close, cpu, f64s, i64s, layouts, randn};
+use common::{assert_close, cpu, f64s, gradient, i64s, layouts, randn, values};
 use gradus_tensor::autograd::{checkpoint, checkpoint_with, gradcheck, gradgradcheck};
-use gradus_tensor::{BackwardOptions, DType, Generator, Result, Tensor, grad, hvp, no_grad};
-
-fn values(t: &Tensor) -> Vec<f64> {
-    t.to_vec::<f64>().unwrap()
-}
+use gradus_tensor::{BackwardOptions, DType, ErrorKind, Generator, Result, Tensor, grad, hvp, no_grad};
 
 #[test]
 fn gradients_are_those_of_the_plain_computation_to_the_bit() {
@@ -228,4 +224,205 @@ fn a_long_chain_of_regions_runs_and_drops() {
         y = checkpoint(move |_| before.mul(1.0), &[]).unwrap();
     }
     assert_eq!(y.backward_with(BackwardOptions::new()).unwrap().get(&x).unwrap().item().unwrap(), 1.0);
+}
+
+/// The gradient of the sum of `y`.
+fn refused(y: &Tensor, x: &Tensor, why: &str) {
+    let e = gradient(y, x).unwrap_err();
+    assert_eq!(e.kind(), &ErrorKind::Autograd);
+    let text = e.to_string();
+    assert!(text.contains("checkpoint") && text.contains(why) && text.contains("checkpoint.rs"), "{why}: {text}");
+}
+
+#[test]
+fn a_generator_hidden_in_the_function_draws_the_same_again_and_stays_where_it_is() {
+    let x = randn(&[64], 1).require_grad().unwrap();
+    let generator = Arc::new(Mutex::new(Generator::new(1)));
+    let hidden = generator.clone();
+    // Draws of several kinds and sizes, in a region within a region, and some of a generator of its own.
+    let inner = move |x: &[Tensor]| {
+        let mut g = hidden.lock().unwrap();
+        let order: Vec<i64> = g.permutation(64).into_iter().map(|i| i as i64).collect();
+        let y = x[0].dropout(0.5, &mut g)?.gather(0, &i64s(&order, &[64]))?;
+        y.mul(&y.rand_like(&mut g)?)?.mul(&Tensor::rand([64], DType::F64, &cpu(), &mut Generator::new(3))?)
+    };
+    let inner = Arc::new(inner);
+    let (twice, hidden) = (inner.clone(), generator.clone());
+    let outer = move |x: &[Tensor]| {
+        let (a, b) = (twice.clone(), twice.clone());
+        let y = checkpoint(move |x| a(x), &[&x[0].sin()?])?;
+        let y = y.dropout(0.2, &mut hidden.lock().unwrap())?;
+        checkpoint(move |x| b(x), &[&y])
+    };
+    let start = generator.lock().unwrap().clone();
+    let y = checkpoint(outer, &[&x]).unwrap();
+    let after = generator.lock().unwrap().clone();
+    *generator.lock().unwrap() = start;
+    let plain = {
+        let y = inner(&[x.sin().unwrap()]).unwrap();
+        let y = y.dropout(0.2, &mut generator.lock().unwrap()).unwrap();
+        inner(&[y]).unwrap()
+    };
+    assert_eq!(*generator.lock().unwrap(), after, "the first run moves the generator on");
+    assert_eq!(values(&y), values(&plain));
+    generator.lock().unwrap().next_u64();
+    let before = generator.lock().unwrap().clone();
+    let want = gradient(&plain, &x).unwrap();
+    for _ in 0..2 {
+        assert_eq!(gradient(&y, &x).unwrap(), want);
+    }
+    assert_eq!(*generator.lock().unwrap(), before, "the second does not");
+}
+
+#[test]
+fn other_random_numbers_in_the_second_run_are_an_error() {
+    let x = randn(&[8], 1).require_grad().unwrap();
+    for more in [0, 2] {
+        let (runs, generator) = (AtomicUsize::new(0), Mutex::new(Generator::new(1)));
+        let f = move |x: &[Tensor]| {
+            let mut g = generator.lock().unwrap();
+            // One draw in the first run; none, or two, in the second.
+            let draws = if runs.fetch_add(1, Ordering::Relaxed) == 0 { 1 } else { more };
+            let drawn: Vec<u64> = (0..draws).map(|_| g.next_u64()).collect();
+            if drawn.len() < 9 { x[0].square() } else { x[0].exp() }
+        };
+        refused(&checkpoint(f, &[&x]).unwrap(), &x, "drew other random numbers");
+    }
+    // On another thread nobody notes them; the mask shows it.
+    let generator = Mutex::new(Generator::new(1));
+    let f = move |x: &[Tensor]| {
+        let drawn = std::thread::scope(|s| s.spawn(|| generator.lock().unwrap().next_u64()).join()).unwrap();
+        x[0].mul((drawn >> 40) as f64)
+    };
+    refused(&checkpoint(f, &[&x]).unwrap(), &x, "gave other values in output 0");
+}
+
+#[test]
+fn a_function_that_is_another_in_its_second_run_is_an_error() {
+    let x = f64s(&[3.0, f64::NAN], &[2]).require_grad().unwrap();
+    // A counter.
+    let n = AtomicUsize::new(0);
+    let f = move |x: &[Tensor]| x[0].mul(n.fetch_add(1, Ordering::Relaxed) as f64 + 1.0);
+    refused(&checkpoint(f, &[&x]).unwrap(), &x, "gave other values in output 0");
+    // The same numbers, not tracked.
+    let n = AtomicUsize::new(0);
+    let f = move |x: &[Tensor]| {
+        let y = x[0].square()?;
+        Ok(if n.fetch_add(1, Ordering::Relaxed) == 0 { y } else { y.detach() })
+    };
+    refused(&checkpoint(f, &[&x]).unwrap(), &x, "tracked output 0");
+    // A parameter that is frozen in between.
+    let (w, n) = (f64s(&[2.0], &[1]).require_grad().unwrap(), AtomicUsize::new(0));
+    let f = move |x: &[Tensor]| {
+        let frozen = n.fetch_add(1, Ordering::Relaxed) > 0;
+        if frozen { x[0].mul(&w.detach()) } else { x[0].mul(&w) }
+    };
+    refused(&checkpoint(f, &[&x]).unwrap(), &x, "did not use tracked tensors");
+    // NaN is the same as itself.
+    let y = checkpoint(|x| x[0].sqrt()?.mul(2.0), &[&x]).unwrap();
+    assert_eq!(gradient(&y, &x).unwrap()[0], 1.0 / 3.0f64.sqrt());
+}
+
+#[test]
+fn other_tensors_in_the_second_run_are_an_error() {
+    let x = f64s(&[3.0], &[1]).require_grad().unwrap();
+    // Exchanged, by one of the same values.
+    let held = Arc::new(Mutex::new(f64s(&[2.0], &[1])));
+    let inside = held.clone();
+    let y = checkpoint(move |x| x[0].mul(&*inside.lock().unwrap()), &[&x]).unwrap();
+    assert_eq!(gradient(&y, &x).unwrap(), [2.0]);
+    *held.lock().unwrap() = f64s(&[2.0], &[1]);
+    refused(&y, &x, "read a tensor");
+    // Another part of the same one.
+    let (rows, n) = (f64s(&[2.0, 2.0], &[2]), AtomicUsize::new(0));
+    let f = move |x: &[Tensor]| x[0].mul(&rows.narrow(0, n.fetch_add(1, Ordering::Relaxed).min(1), 1)?);
+    refused(&checkpoint(f, &[&x]).unwrap(), &x, "read a tensor");
+    // Made on another thread, where nobody sees what it is made of.
+    let c = f64s(&[2.0], &[1]);
+    let shared = c.clone();
+    let f = move |x: &[Tensor]| x[0].mul(&std::thread::scope(|s| s.spawn(|| shared.copy()).join()).unwrap()?);
+    let y = checkpoint(f, &[&x]).unwrap();
+    c.fill_(100.0).unwrap();
+    refused(&y, &x, "read a tensor");
+    // A second run that writes.
+    let (c, n) = (f64s(&[2.0], &[1]), AtomicUsize::new(0));
+    let f = move |x: &[Tensor]| {
+        let y = x[0].mul(&c)?;
+        if n.fetch_add(1, Ordering::Relaxed) > 0 {
+            c.fill_(2.0)?;
+        }
+        Ok(y)
+    };
+    refused(&checkpoint(f, &[&x]).unwrap(), &x, "fill_");
+}
+
+#[test]
+fn an_output_that_is_a_view_of_something_older_may_be_overwritten() {
+    let x = f64s(&[2.0, 3.0], &[2]).require_grad().unwrap();
+    let w = f64s(&[4.0, 5.0], &[2]).require_grad().unwrap();
+    let n = Arc::new(AtomicUsize::new(0));
+    let (rows, runs) = (w.clone(), n.clone());
+    let f = move |x: &[Tensor]| Ok([x[0].square()?, rows.select(0, runs.load(Ordering::Relaxed) as isize)?]);
+    let [y, row] = checkpoint(f, &[&x]).unwrap();
+    w.detach().fill_(9.0).unwrap();
+    assert_eq!(gradient(&y, &x).unwrap(), [4.0, 6.0]);
+    // But not be another row of the same values.
+    n.store(1, Ordering::Relaxed);
+    refused(&y, &x, "gave other values in output 1");
+    drop(row);
+    // Made on another thread it is new in each run.
+    let c = f64s(&[2.0, 2.0], &[2]);
+    let shared = c.clone();
+    let f = move |x: &[Tensor]| std::thread::scope(|s| s.spawn(|| x[0].mul(&shared)).join()).unwrap();
+    let y = checkpoint(f, &[&x]).unwrap();
+    assert_eq!(gradient(&y, &x).unwrap(), [2.0, 2.0]);
+    c.fill_(7.0).unwrap();
+    refused(&y, &x, "gave other values in output 0");
+}
+
+#[test]
+fn a_value_that_the_first_run_made_and_kept_is_read_again_if_it_is_as_it_was() {
+    let x = f64s(&[3.0], &[1]).require_grad().unwrap();
+    let cache: Arc<OnceLock<Tensor>> = Arc::default();
+    let inside = cache.clone();
+    let f = move |x: &[Tensor]| {
+        let mask = inside.get_or_init(|| {
+            let t = Tensor::zeros([1], DType::F64, &cpu()).unwrap();
+            t.fill_(4.0).unwrap();
+            t
+        });
+        x[0].mul(mask)?.square()
+    };
+    let y = checkpoint(f, &[&x]).unwrap();
+    let plain = y.detach();
+    assert_eq!(gradient(&y, &x).unwrap(), [96.0]);
+    // What the region gave may be overwritten: it is made anew.
+    plain.fill_(0.0).unwrap();
+    assert_eq!(
+        gradient(&checkpoint(|x| Ok([x[0].square()?, x[0].square()?.detach()]), &[&x]).unwrap()[0], &x).unwrap(),
+        [6.0]
+    );
+    cache.get().unwrap().fill_(4.0).unwrap();
+    refused(&y, &x, "fill_");
+}
+
+#[test]
+fn a_long_region_notes_no_more_than_lives() {
+    // One value at a time, in a storage that is mostly at the same address.
+    let x = f64s(&[1.0], &[1]).require_grad().unwrap();
+    let c = f64s(&[2.0], &[1]);
+    let shared = c.clone();
+    let f = move |x: &[Tensor]| {
+        let mut y = x[0].mul(&shared)?;
+        for _ in 0..2_000 {
+            let z = y.detach();
+            checkpoint(|z| z[0].neg(), &[&z.require_grad()?])?;
+            y = x[0].mul(&z.neg()?.neg()?)?;
+        }
+        Ok(y)
+    };
+    let y = checkpoint(f, &[&x]).unwrap();
+    assert_eq!(gradient(&y, &x).unwrap(), [2.0]);
+    c.fill_(3.0).unwrap();
+    refused(&y, &x, "fill_");
 }

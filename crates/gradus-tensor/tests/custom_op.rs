@@ -235,3 +235,86 @@ fn any_number_of_inputs_of_any_dtype() {
     assert_eq!(y[0].item().unwrap(), 74.0);
     assert_eq!(y[0].backward().unwrap().get(&x).unwrap().item().unwrap(), 69.0);
 }
+
+/// `x * w` for a `w` that it holds: directly, by a view, by its numbers, or not at all.
+struct Held {
+    w: Tensor,
+    how: u8,
+    scratch: Tensor,
+}
+
+impl CustomOp for Held {
+    fn name(&self) -> &str {
+        "held"
+    }
+    fn forward(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
+        // What forward leaves for backward in a tensor of its own is a value too.
+        self.scratch.copy_(&x[0])?;
+        Ok(vec![match self.how {
+            0 => x[0].mul(&self.w)?,
+            1 => x[0].mul(&self.w.reshape([1, 1])?.reshape([1])?)?,
+            2 => x[0].mul(self.w.item()?)?,
+            _ => x[0].mul(2.0)?,
+        }])
+    }
+    fn keeps(&self, _: &[bool]) -> Keep {
+        Keep::NONE
+    }
+    fn backward(&self, _: &Context<'_>, g: &[Option<Tensor>]) -> Gradients {
+        let Some(g) = &g[0] else { return Ok(vec![None]) };
+        Ok(vec![Some(match self.how {
+            0 | 1 => g.mul(&self.w)?,
+            2 => g.mul(self.w.item()?)?,
+            3 => g.mul(2.0)?,
+            _ => g.mul(&self.scratch)?,
+        })])
+    }
+}
+
+#[test]
+fn a_captured_tensor_is_a_constant_that_stays_as_it_was() {
+    let x = f64s(&[3.0], &[1]).require_grad().unwrap();
+    let op = |w: &Tensor, how| Arc::new(Held { w: w.clone(), how, scratch: f64s(&[0.0], &[1]) });
+    let run = |op: &Arc<Held>| Ok(apply_custom(op, &[&x])?.swap_remove(0));
+    let gradient = |y: &Tensor| {
+        let found = y.backward_with(BackwardOptions::new().retain_graph())?;
+        found.get(&x).unwrap().item()
+    };
+    let caught = |e: gradus_tensor::Error, why: &str| {
+        let text = e.to_string();
+        assert!(e.kind() == &ErrorKind::Autograd && text.contains("held") && text.contains(why), "{text}");
+    };
+    for how in 0..3 {
+        // One that is tracked would get no gradient, silently.
+        let leaf = f64s(&[2.0], &[1]).require_grad().unwrap();
+        for w in [leaf.clone(), leaf.mul(1.0).unwrap(), leaf.reshape([1]).unwrap()] {
+            caught(run(&op(&w, how)).unwrap_err(), "pass it as an input");
+            assert_eq!(gradient(&run(&op(&w.detach(), how)).unwrap()).unwrap(), 2.0);
+        }
+        // Also where no input is tracked; not where nothing is recorded.
+        let plain = x.detach();
+        caught(apply_custom(&op(&leaf, how), &[&plain]).unwrap_err(), "[1] f64");
+        {
+            let _guard = no_grad();
+            assert!(run(&op(&leaf, how)).is_ok());
+        }
+        // Nor may a constant change in between.
+        let w = f64s(&[2.0], &[1]);
+        let y = run(&op(&w, how)).unwrap();
+        assert_eq!(gradient(&y).unwrap(), 2.0);
+        w.fill_(100.0).unwrap();
+        caught(gradient(&y).unwrap_err(), "fill_");
+    }
+    // What backward does not read may change.
+    let w = f64s(&[2.0], &[1]);
+    let y = run(&op(&w, 3)).unwrap();
+    w.fill_(100.0).unwrap();
+    assert_eq!(gradient(&y).unwrap(), 2.0);
+    // The next forward overwrites what this one left behind.
+    let scratch = op(&w, 4);
+    let y = run(&scratch).unwrap();
+    assert_eq!(gradient(&y).unwrap(), 3.0);
+    let z = run(&scratch).unwrap();
+    assert_eq!(gradient(&z).unwrap(), 3.0);
+    caught(gradient(&y).unwrap_err(), "copy_");
+}

@@ -3,13 +3,9 @@
 
 mod common;
 
-use common::{another_cpu, assert_close, f32s, f64s, i64s, layouts, randn};
+use common::{another_cpu, assert_close, f32s, f64s, i64s, layouts, randn, values};
 use gradus_tensor::autograd::{gradcheck, gradgradcheck};
 use gradus_tensor::{BackwardOptions, ErrorKind, Result, Tensor, grad, hessian, hvp, jacobian, jvp, no_grad, vjp};
-
-fn values(t: &Tensor) -> Vec<f64> {
-    t.to_vec::<f64>().unwrap()
-}
 
 /// Two outputs of two inputs: `sin(a) b` and `sum(a b^2)`.
 fn two(x: &[Tensor]) -> Result<[Tensor; 2]> {

@@ -163,3 +163,16 @@ fn gated_products_broadcast_and_skip_the_frozen_side() {
     let nan = f64s(&[f64::NAN], &[1]);
     assert!(nan.relu_mul(&f64s(&[0.0], &[1])).unwrap().item().unwrap().is_nan());
 }
+
+#[test]
+fn orders_whose_joint_gradient_is_too_large_for_one_kernel_take_several() {
+    let x = f64s(&[0.25], &[1]).require_grad().unwrap();
+    // With all four the same, e^(4x): each order multiplies by 4. One kernel for all gradients has 37 arguments at the fifth.
+    let mut y = fused!(|a, b, c, d| (a + b + c + d).exp())(&x, &x, &x, &x).unwrap();
+    for order in 1..=7 {
+        y = grad(&[&y], &[&x], None, BackwardOptions::new().create_graph()).unwrap().swap_remove(0).unwrap();
+        let want = 4f64.powi(order) * 1f64.exp();
+        let found = y.item().unwrap();
+        assert!((found - want).abs() <= 1e-12 * want, "order {order}: {found} instead of {want}");
+    }
+}

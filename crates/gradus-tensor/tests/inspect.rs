@@ -3,8 +3,11 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::f64s;
-use gradus_tensor::BackwardOptions;
+use gradus_tensor::autograd::Context;
+use gradus_tensor::{BackwardOptions, CustomOp, Result, Tensor, apply_custom};
 
 #[test]
 fn stats_count_nodes_and_each_kept_storage_once() {
@@ -39,4 +42,89 @@ fn dot_shows_operations_kept_values_lines_and_arrows() {
         assert!(dot.contains(arrow), "{dot}");
     }
     assert_eq!(w.to_dot(), "digraph gradients {\n}\n");
+}
+
+#[test]
+fn a_node_prints_its_parameters_operands_and_kept_values() {
+    let x = f64s(&[1.0, 2.0], &[2]).require_grad().unwrap();
+    let w = f64s(&[3.0, 4.0], &[2]);
+    let y = x.clamp(0.0, 1.5).unwrap().mul(&w).unwrap();
+    let node = y.grad_fn().unwrap();
+    let line = line!() - 2;
+    assert_eq!(format!("{node:?}"), format!("mul at crates/gradus-tensor/tests/inspect.rs:{line}:{}", column_of_mul()));
+    let text = format!("{node:#?}");
+    for part in ["\n  input 0: [2] f64 from clamp[0.0, 1.5] at ", "\n  input 1: requires no gradient"] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert!(text.contains("\n  output 0: [2] f64\n  keeps input 1: [2] f64, version 0"), "{text}");
+    assert!(node.stale().is_empty() && !text.contains("wrote"), "{text}");
+    w.narrow(0, 1, 1).unwrap().fill_(0.0).unwrap();
+    let stale = node.stale();
+    assert_eq!((stale.len(), stale[0].0.as_str(), stale[0].1.op), (1, "input 1", "fill_"));
+    for text in [format!("{node:#?}"), y.to_dot()] {
+        let part = format!("keeps input 1: [2] f64, version 0; fill_ wrote over it at {}:{}:", file!(), line!() - 4);
+        assert!(text.contains(&part), "{text}");
+    }
+    // What was written elsewhere is not stale.
+    let both = f64s(&[1.0; 4], &[4]);
+    let z = x.mul(&both.narrow(0, 0, 2).unwrap()).unwrap();
+    both.narrow(0, 2, 2).unwrap().fill_(0.0).unwrap();
+    assert!(z.grad_fn().unwrap().stale().is_empty());
+    z.sum_all().unwrap().backward().unwrap();
+    assert!(
+        z.grad_fn().unwrap().is_freed() && format!("{:#?}", z.grad_fn().unwrap()).ends_with("freed by a backward pass")
+    );
+}
+
+/// Where `.mul` stands in the line above.
+fn column_of_mul() -> usize {
+    "    let y = x.clamp(0.0, 1.5).unwrap().".len() + 1
+}
+
+#[test]
+fn stats_print_what_keeps_most_first() {
+    let x = f64s(&[1.0; 8], &[8]).require_grad().unwrap();
+    let y = x.mul(&x).unwrap().exp().unwrap().add(1.0).unwrap();
+    let stats = y.graph_stats();
+    let text = stats.to_string();
+    let mut lines = text.lines();
+    assert_eq!(lines.next().unwrap(), format!("4 nodes, 1 of them leaves; {} bytes kept", stats.saved_bytes));
+    let lines: Vec<&str> = lines.collect();
+    assert_eq!(lines.len(), 3);
+    assert!(lines[0].starts_with("  exp ") || lines[0].starts_with("  mul "), "{text}");
+    assert!(lines[2].ends_with(" 0 bytes"), "{text}");
+}
+
+#[test]
+fn a_leaf_shows_the_line_that_made_it() {
+    let x = f64s(&[1.0, 2.0], &[2]).require_grad().unwrap();
+    let here = format!("inspect.rs:{}:", line!() - 1);
+    let y = x.exp().unwrap();
+    let leaf = y.grad_fn().unwrap().inputs().flatten().next().unwrap();
+    assert!(leaf.is_leaf() && format!("{leaf:?}").contains(&here), "{leaf:?}");
+    assert!(y.to_dot().contains(&here) && !y.to_dot().contains("tensor.rs"), "{}", y.to_dot());
+}
+
+/// The identity, by any name.
+struct Named(&'static str);
+
+impl CustomOp for Named {
+    fn name(&self) -> &str {
+        self.0
+    }
+    fn forward(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
+        Ok(vec![x[0].copy()?])
+    }
+    fn backward(&self, _: &Context<'_>, g: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>> {
+        Ok(vec![g[0].clone()])
+    }
+}
+
+#[test]
+fn dot_escapes_whatever_a_name_holds() {
+    let x = f64s(&[1.0], &[1]).require_grad().unwrap();
+    let y = apply_custom(&Arc::new(Named("a\r\0b\"\\\nc")), &[&x]).unwrap().swap_remove(0);
+    let dot = y.to_dot();
+    assert!(dot.contains(r#"a\\r\\u{0}b\"\\\nc"#), "{dot}");
+    assert!(!dot.contains(['\r', '\0']), "{dot:?}");
 }

@@ -337,3 +337,13 @@ fn nothing_repeated_and_an_empty_axis_in_chunks_cost_nothing() {
     assert_eq!(x.repeat(&[0, 1 << 37]).unwrap().shape(), [0, 1 << 38]);
     assert_eq!(x.narrow(0, 0, 0).unwrap().chunk(usize::MAX, 0).unwrap().len(), 1);
 }
+
+#[test]
+fn a_view_of_nothing_at_the_end_of_a_storage_is_read() {
+    let x = randn(&[2, 3], 1);
+    let end = x.narrow(0, 2, 0).unwrap();
+    assert!(end.to_vec::<f64>().unwrap().is_empty());
+    let empty = f64s(&[], &[0, 4]).narrow(1, 3, 1).unwrap();
+    assert!(empty.to_vec::<f64>().unwrap().is_empty());
+    assert!(empty.copy().unwrap().to_bytes().unwrap().is_empty());
+}

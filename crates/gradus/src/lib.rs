@@ -43,6 +43,7 @@
 
 mod devices;
 pub mod prelude;
+pub mod testing;
 
 pub use devices::{DeviceExt, devices};
 
@@ -59,7 +60,13 @@ pub use gradus_tensor::{
     AttentionOptions, BackwardOptions, Causal, ConvOptions, CustomOp, DType, Device, Elementwise, Ellipsis, Error,
     ErrorKind, Gemm, Generator, Gradients, Hook, INFER, Index, Indexing, IntoIndex, NewAxis, Operand, PadMode,
     PoolOptions, Reduction, Result, Scalar, ScatterReduction, Strided, Tensor, Unique, apply_custom, autograd,
-    checkpoint, checkpoint_with, enable_grad, fused, grad, hessian, hvp, jacobian, jvp, no_grad, ops, vjp,
+    checkpoint, checkpoint_with, enable_grad, explain_grad, find_nan, find_nonfinite, fused, grad, hessian, hvp,
+    inference, jacobian, jvp, no_grad, ops, vjp, vmap,
+};
+
+pub use gradus_tensor::autograd::{
+    Dependence, GradModeGuard, NonFiniteReport, SavedTensorsHooks, allow_mutation_on_saved_tensors, is_grad_enabled,
+    is_inference, saved_tensors_hooks, strict, strict_inplace,
 };
 
 // The README's code compiles and runs with the doc tests.

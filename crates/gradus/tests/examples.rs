@@ -12,6 +12,9 @@ mod hessian_of_a_network;
 #[path = "../examples/maml.rs"]
 mod maml;
 #[allow(dead_code)]
+#[path = "../examples/memory_of_a_graph.rs"]
+mod memory_of_a_graph;
+#[allow(dead_code)]
 #[path = "../examples/pinn.rs"]
 mod pinn;
 #[allow(dead_code)]
@@ -64,4 +67,18 @@ fn pinn() {
     let found = pinn::run(0, 600).unwrap();
     println!("{found:?}");
     assert!(found.error.0 > 0.5 && found.error.1 < 0.005, "{found:?}");
+}
+
+#[test]
+fn a_graph_holds_what_its_gradients_need() {
+    let found = memory_of_a_graph::run().unwrap();
+    println!("{found:?}");
+    assert_eq!(found.by_op.len(), 5);
+    for (op, (needed, held)) in &found.by_op {
+        assert_eq!(needed, held, "{op}");
+    }
+    // The backend's own count agrees: what is held, less what lived before, and the loss, one f32.
+    assert_eq!(found.grew, found.held - found.shared + 4);
+    // Kept values go as the backward pass uses them, so that not all of them are there beside all gradients and scratch.
+    assert!(found.peak < found.grew + found.gradients + found.gradients / 2, "{found:?}");
 }

@@ -59,9 +59,18 @@ impl Kernel {
 impl KernelBuilder {
     /// An empty kernel with arguments of these storage dtypes.
     pub fn new(args: &[DType]) -> Self {
+        Self::with_at_most(MAX_ARGS, args)
+    }
+
+    /// An empty kernel that only tells which of its arguments are read: it may have more than one that runs.
+    pub(super) fn draft(args: &[DType]) -> Self {
+        Self::with_at_most(usize::from(u8::MAX), args)
+    }
+
+    fn with_at_most(most: usize, args: &[DType]) -> Self {
         let mut state = State::default();
-        if args.len() > MAX_ARGS {
-            let m = format!("{} arguments; at most {MAX_ARGS} are possible", args.len());
+        if args.len() > most {
+            let m = format!("{} arguments; at most {most} are possible", args.len());
             state.error = Some(Error::argument("kernel", m));
         } else {
             let arg =

@@ -119,6 +119,13 @@ impl Kernel {
         &self.outputs
     }
 
+    /// [`vjp`](Kernel::vjp) if it was asked for before and `wanted` is of the first three arguments: without a lock, or a
+    /// count of handles.
+    #[inline]
+    pub fn made_vjp(&self, wanted: u32) -> Option<&Vjp> {
+        self.vjps.get(wanted as usize)?.get().map(|vjp| &**vjp)
+    }
+
     /// The gradient for the arguments in `wanted` (bit `i` for argument `i`), made once and kept.
     ///
     /// Arguments that are not float have no gradient and are left out. An argument that no output depends on smoothly

@@ -21,12 +21,12 @@ pub(super) fn make(kernel: &Kernel, wanted: u32) -> Result<Vjp> {
     for (k, &(_, d)) in kernel.outputs().iter().enumerate().filter(|(_, (_, d))| d.is_float()) {
         all.push((VjpArg::Grad(k), d));
     }
-    let draft = differentiate(kernel, &wanted, &all)?;
+    let draft = differentiate(KernelBuilder::draft(&dtypes(&all)), kernel, &wanted, &all)?;
     let used: Vec<(VjpArg, DType)> = (0..all.len())
         .filter(|&i| draft.insts().iter().any(|inst| inst.op == ScalarOp::Arg(i as u8)))
         .map(|i| all[i])
         .collect();
-    let kernel = differentiate(kernel, &wanted, &used)?;
+    let kernel = differentiate(KernelBuilder::new(&dtypes(&used)), kernel, &wanted, &used)?;
     let args: Vec<VjpArg> = used.iter().map(|u| u.0).collect();
     let passed = |(&i, &(value, dtype)): (&usize, &(Value, DType))| match kernel.insts()[usize::from(value)].op {
         ScalarOp::Arg(a) if kernel.args()[usize::from(a)] == dtype => match args[usize::from(a)] {
@@ -39,9 +39,17 @@ pub(super) fn make(kernel: &Kernel, wanted: u32) -> Result<Vjp> {
     Ok(Vjp { kernel: Arc::new(kernel), args, wanted, passed })
 }
 
+fn dtypes(args: &[(VjpArg, DType)]) -> Vec<DType> {
+    args.iter().map(|a| a.1).collect()
+}
+
 /// The gradient kernel with the given arguments, which must include all that it reads.
-fn differentiate(kernel: &Kernel, wanted: &[usize], args: &[(VjpArg, DType)]) -> Result<Kernel> {
-    let builder = KernelBuilder::new(&args.iter().map(|a| a.1).collect::<Vec<_>>());
+fn differentiate(
+    builder: KernelBuilder,
+    kernel: &Kernel,
+    wanted: &[usize],
+    args: &[(VjpArg, DType)],
+) -> Result<Kernel> {
     let arg = |which: VjpArg| args.iter().position(|a| a.0 == which).map(|i| builder.expr(i as u16));
 
     // The forward values again; what no rule reads is dropped when the kernel is finished. A missing argument is one
@@ -159,7 +167,9 @@ fn rule<'k>(op: ScalarOp, g: Expr<'k>, y: Expr<'k>, operand: impl Fn(usize) -> E
             let tiny = if g.dtype() == DType::F64 { 1e-300 } else { 1e-37 };
             let hole = b().eq(0.0).and(a().abs().ge(tiny).not());
             let da = hole.select(0.0, b() * hole.select(1.0, a()).pow(b() - 1.0));
-            let db = a().eq(0.0).select(0.0, y * a().log());
+            // The logarithm that is not taken is finite: its slope must not meet a 0.
+            let zero = a().eq(0.0);
+            let db = zero.select(0.0, y * zero.select(1.0, a()).log());
             [Some(g * da), Some(g * db), None]
         }
         // A tie splits evenly; NaN passes the gradient to both, as it came from either.

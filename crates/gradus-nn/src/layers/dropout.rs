@@ -8,6 +8,7 @@ use crate::{Forward, Mode, Module, RandomState};
 /// (Srivastava et al., 2014).
 ///
 /// The layer has a generator of its own, so that its masks depend on its seed and on how often it ran, not on other layers.
+/// Inside [`checkpoint`](gradus_tensor::autograd::checkpoint) the second run drops what the first dropped.
 #[derive(Clone, Module)]
 pub struct Dropout {
     p: f64,

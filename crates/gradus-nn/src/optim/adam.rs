@@ -83,6 +83,7 @@ impl Rule for AdamRule {
         &["exp_avg", "exp_avg_sq"]
     }
 
+    #[track_caller]
     fn update(&self, hyper: Hyper, target: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> Result<()> {
         let [m, v] = slots else { return Err(Error::argument(self.name(), "two moments are needed")) };
         let AdamConfig { beta1, beta2, eps, .. } = self.config;

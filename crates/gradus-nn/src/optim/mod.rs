@@ -24,6 +24,7 @@ use crate::{Parameter, StateDict};
 /// stepped in an f32 copy and rounded once.
 pub trait Optimizer: Send {
     /// One step. Errors, besides what does not fit, if there are gradients but none for a parameter of this optimiser.
+    #[track_caller]
     fn step(&mut self, gradients: &Gradients) -> Result<()>;
 
     /// The learning rate of each group as the next step uses it: the group's own times the factor.
@@ -74,6 +75,7 @@ macro_rules! optimizer {
         }
 
         impl crate::Optimizer for $name {
+            #[track_caller]
             fn step(&mut self, gradients: &gradus_tensor::Gradients) -> gradus_tensor::Result<()> {
                 self.0.step(gradients)
             }

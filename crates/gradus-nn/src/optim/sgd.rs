@@ -74,6 +74,7 @@ impl Rule for SgdConfig {
         if self.momentum == 0.0 { &[] } else { &["momentum_buffer"] }
     }
 
+    #[track_caller]
     fn update(&self, hyper: Hyper, target: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> Result<()> {
         let Hyper { lr, weight_decay, .. } = hyper;
         let params = SgdParams { lr, momentum: self.momentum, nesterov: self.nesterov, weight_decay };

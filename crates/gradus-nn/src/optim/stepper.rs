@@ -25,6 +25,7 @@ pub(super) trait Rule: Send {
     fn slots(&self) -> &'static [&'static str];
 
     /// Moves `target` in place; `slots` are those of the parameter.
+    #[track_caller]
     fn update(&self, hyper: Hyper, target: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> Result<()>;
 }
 
@@ -94,6 +95,7 @@ pub(super) fn at_least_zero(op: &str, name: &str, value: f64) -> Result<f64> {
 
 /// Writes `source`, rounded, into `target` of a narrower dtype. Unlike `copy_` it allocates nothing, which could fail in
 /// the middle of a step: `-0 - (-1 * x)` is `x` for every `x`, zeros with their sign, and rounded once.
+#[track_caller]
 fn round_into(target: &Tensor, source: &Tensor) -> Result<()> {
     let params = SgdParams { lr: -1.0, momentum: 0.0, nesterov: false, weight_decay: 0.0 };
     target.fill_(-0.0)?;
@@ -165,6 +167,7 @@ impl<R: Rule> Stepper<R> {
         Ok(())
     }
 
+    #[track_caller]
     pub(super) fn step(&mut self, gradients: &Gradients) -> Result<()> {
         let _guard = no_grad();
         let work = self.plan(gradients)?;
@@ -216,6 +219,8 @@ impl<R: Rule> Stepper<R> {
                 if gradient.device() != values.device() {
                     return refuse(ErrorKind::DeviceMismatch, "the gradient is on another device");
                 }
+                // A graph may insist on the old values: better before the first step than after some.
+                values.prepare_write(op)?;
                 // A gradient in the memory of a parameter would change while parameters are stepped.
                 let aliased = storages.contains_key(&Arc::as_ptr(gradient.storage()));
                 let gradient = if aliased { gradient.detach().copy()? } else { gradient.detach() };

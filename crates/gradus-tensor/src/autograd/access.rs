@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-use super::mode::{GradModeGuard, NOTE_ACCESS, set};
+use super::mode::{GradModeGuard, NOTE_ACCESS, is_set, set};
+use super::node::next_seq;
+use crate::tensor::Spec;
 use crate::{Storage, Tensor};
 
 /// One storage that was read or written. The weak handle keeps its address from being used again, not its bytes.
@@ -14,6 +16,8 @@ pub(super) struct Access {
     storage: Weak<Storage>,
     /// The version at the first access.
     version: u64,
+    /// The version at the first read that was no write.
+    read: Option<u64>,
     /// The bytes that were read or written.
     bytes: Range<usize>,
     wrote: bool,
@@ -25,26 +29,89 @@ impl Access {
         Some((self.storage.upgrade()?, self.version))
     }
 
+    /// Whether it is an access to this storage.
+    pub(super) fn is_to(&self, storage: &Storage) -> bool {
+        std::ptr::eq(self.storage.as_ptr(), storage)
+    }
+
     /// The bytes that were read or written.
     pub(super) fn bytes(&self) -> &Range<usize> {
         &self.bytes
-    }
-
-    /// The same as of a later version.
-    pub(super) fn at(self, version: u64) -> Self {
-        Access { version, ..self }
     }
 
     /// Whether they were written.
     pub(super) fn wrote(&self) -> bool {
         self.wrote
     }
+
+    /// The access as one that begins with the first read, if everything was read as it is now.
+    pub(super) fn final_read(mut self) -> Option<Access> {
+        self.version = self.storage.upgrade()?.version();
+        (self.read == Some(self.version)).then_some(self)
+    }
+
+    fn join(&mut self, later: &Access) {
+        self.bytes = self.bytes.start.min(later.bytes.start)..self.bytes.end.max(later.bytes.end);
+        self.read = self.read.or(later.read);
+        self.wrote |= later.wrote;
+    }
+}
+
+/// One watch that is open.
+struct Open {
+    /// Where its accesses begin.
+    start: usize,
+    /// Of the tracked tensors that were read or viewed the one that was recorded first: its number, and what it is.
+    tracked: Option<(u64, Spec)>,
+}
+
+impl Open {
+    fn track(&mut self, seq: u64, spec: Spec) {
+        if self.tracked.as_ref().is_none_or(|t| seq < t.0) {
+            self.tracked = Some((seq, spec));
+        }
+    }
 }
 
 #[derive(Default)]
 struct Log {
-    open: usize,
+    /// The outermost first.
+    open: Vec<Open>,
     accesses: Vec<Access>,
+    /// Length from which on the log is searched for what need not stay.
+    full: usize,
+}
+
+impl Log {
+    /// One entry for each living storage and watch; the log doubles before the next time.
+    fn shrink(&mut self) {
+        let total = self.accesses.len();
+        let mut all = std::mem::take(&mut self.accesses).into_iter();
+        for i in 0..self.open.len() {
+            let end = self.open.get(i + 1).map_or(total, |o| o.start);
+            let segment = living(all.by_ref().take(end - self.open[i].start));
+            self.open[i].start = self.accesses.len();
+            self.accesses.extend(segment);
+        }
+        self.full = self.accesses.len() * 2 + 256;
+    }
+}
+
+/// One entry for each storage that somebody still holds. No other storage can come to life again, or at its address while
+/// an entry lasts.
+fn living(accesses: impl Iterator<Item = Access>) -> Vec<Access> {
+    let mut found: HashMap<*const Storage, usize> = HashMap::new();
+    let mut merged: Vec<Access> = vec![];
+    for a in accesses.filter(|a| a.storage.strong_count() > 0) {
+        match found.get(&a.storage.as_ptr()).and_then(|&i| merged.get_mut(i)) {
+            Some(m) => m.join(&a),
+            None => {
+                found.insert(a.storage.as_ptr(), merged.len());
+                merged.push(a);
+            }
+        }
+    }
+    merged
 }
 
 thread_local! {
@@ -53,47 +120,42 @@ thread_local! {
 
 /// Notes the accesses of this thread while it lives. They nest: an outer one has those of the inner ones too.
 pub(super) struct Watch {
-    start: usize,
+    depth: usize,
     _mode: GradModeGuard,
 }
 
 impl Watch {
     pub(super) fn new() -> Self {
-        let start = LOG.with_borrow_mut(|log| {
-            log.open += 1;
-            log.accesses.len()
+        let depth = LOG.with_borrow_mut(|log| {
+            log.open.push(Open { start: log.accesses.len(), tracked: None });
+            log.open.len() - 1
         });
-        Watch { start, _mode: set(NOTE_ACCESS, true) }
+        Watch { depth, _mode: set(NOTE_ACCESS, true) }
+    }
+
+    /// A tracked tensor that was read or viewed, if one was that was recorded up to number `before`.
+    pub(super) fn tracked(&self, before: u64) -> Option<Spec> {
+        let found = LOG.with_borrow(|log| log.open.get(self.depth).and_then(|o| o.tracked));
+        found.filter(|(seq, _)| *seq <= before).map(|(_, spec)| spec)
     }
 
     /// One entry for each storage that was accessed and is still held by somebody.
     pub(super) fn finish(self) -> Vec<Access> {
-        let mut found: HashMap<*const Storage, usize> = HashMap::new();
-        let mut merged: Vec<Access> = vec![];
         LOG.with_borrow(|log| {
-            for a in log.accesses.iter().skip(self.start).filter(|a| a.storage.strong_count() > 0) {
-                match found.get(&a.storage.as_ptr()).and_then(|&i| merged.get_mut(i)) {
-                    Some(m) => {
-                        m.bytes = m.bytes.start.min(a.bytes.start)..m.bytes.end.max(a.bytes.end);
-                        m.wrote |= a.wrote;
-                    }
-                    None => {
-                        found.insert(a.storage.as_ptr(), merged.len());
-                        merged.push(a.clone());
-                    }
-                }
-            }
-        });
-        merged
+            let start = log.open.get(self.depth).map_or(log.accesses.len(), |o| o.start);
+            living(log.accesses.iter().skip(start).cloned())
+        })
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
         LOG.with_borrow_mut(|log| {
-            log.open -= 1;
-            if log.open == 0 {
-                log.accesses = Vec::new();
+            let inner = log.open.drain(self.depth..).filter_map(|o| o.tracked).min_by_key(|t| t.0);
+            match (log.open.last_mut(), inner) {
+                (Some(outer), Some((seq, spec))) => outer.track(seq, spec),
+                (Some(_), None) => {}
+                (None, _) => *log = Log::default(),
             }
         });
     }
@@ -103,7 +165,74 @@ impl Drop for Watch {
 #[cold]
 pub(crate) fn note_access(tensor: &Tensor, wrote: bool) {
     let storage = tensor.storage();
-    let access =
-        Access { storage: Arc::downgrade(storage), version: storage.version(), bytes: tensor.byte_span(), wrote };
-    LOG.with_borrow_mut(|log| log.accesses.push(access));
+    let version = storage.version();
+    let access = Access {
+        storage: Arc::downgrade(storage),
+        version,
+        read: (!wrote).then_some(version),
+        bytes: tensor.byte_span(),
+        wrote,
+    };
+    LOG.with_borrow_mut(|log| {
+        if log.accesses.len() >= log.full.max(256) {
+            log.shrink();
+        }
+        log.accesses.push(access);
+    });
+    if !wrote {
+        note_view(tensor);
+    }
+}
+
+/// Notes that `tensor` is viewed, outside of the graph: what is read of it may be another tensor.
+#[cold]
+pub(crate) fn note_view(tensor: &Tensor) {
+    let Some(edge) = tensor.edge() else { return };
+    LOG.with_borrow_mut(|log| {
+        if let Some(open) = log.open.last_mut() {
+            open.track(edge.node.seq, tensor.spec());
+        }
+    });
+}
+
+/// When a storage is made: a number above those of all nodes recorded before, if accesses are noted; else 0.
+#[inline]
+pub(crate) fn birth() -> u64 {
+    if is_set(NOTE_ACCESS) { next_seq() } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+
+    use gradus_backend::DType;
+    use gradus_cpu::CpuBackend;
+
+    use super::{LOG, Watch};
+    use crate::{Device, Tensor};
+
+    #[test]
+    fn the_log_grows_with_what_lives_and_each_watch_keeps_its_own() {
+        let device = Device::from_backend(Arc::new(CpuBackend::new().unwrap()));
+        let one = || Tensor::ones([1], DType::F64, &device).unwrap();
+        let (a, b) = (one(), one());
+        let len = || LOG.with_borrow(|log| log.accesses.len());
+        let outer = Watch::new();
+        a.neg().unwrap();
+        let run = |t: &Tensor| {
+            for _ in 0..5_000 {
+                t.neg().unwrap().neg().unwrap();
+                assert!(len() < 1_000, "{}", len());
+            }
+        };
+        let inner = Watch::new();
+        run(&b);
+        let seen = inner.finish();
+        assert!(seen.len() == 1 && seen[0].is_to(b.storage()));
+        run(&b);
+        let seen = outer.finish();
+        assert!(seen.len() == 2 && seen[0].is_to(a.storage()) && seen[1].is_to(b.storage()));
+        assert_eq!(len(), 0);
+    }
 }

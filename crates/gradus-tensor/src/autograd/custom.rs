@@ -6,10 +6,12 @@ use std::sync::Arc;
 use gradus_backend::{Error, ErrorKind, Result};
 use smallvec::SmallVec;
 
-use super::node::{Edge, Node};
-use super::{Context, Keep, Saved, is_grad_enabled, no_grad};
+use super::access::{Access, Watch};
+use super::node::{Edge, Node, next_seq};
+use super::{Context, Keep, Saved, guards_saved, is_grad_enabled, no_grad};
 use crate::Tensor;
 use crate::ops::{Grads, Rule, same_device};
+use crate::storage::next_epoch;
 
 /// An operation with a gradient of its own; [`apply_custom`] runs and records it.
 ///
@@ -43,6 +45,11 @@ pub trait CustomOp: Send + Sync + 'static {
     fn name(&self) -> &str;
 
     /// The outputs, at least one. The inputs carry no graph here, and nothing is recorded. They must not be overwritten.
+    ///
+    /// Tensors that the operation holds itself are constants. To read a tracked one is an error, since no gradient could
+    /// reach it: it is passed as an input, or held as `w.detach()`. What is read here and in
+    /// [`backward`](CustomOp::backward) must not be overwritten in between: that is an error too. Both are seen on this
+    /// thread, and while it records.
     fn forward(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>>;
 
     /// Which inputs and outputs (of the first 64 each) [`backward`](CustomOp::backward) reads, given which inputs want a
@@ -74,7 +81,8 @@ pub trait CustomOp: Send + Sync + 'static {
 /// Runs `op` on `inputs`, which share a device, and records it if one of them is tracked.
 ///
 /// # Errors
-/// Those of `forward`; inputs on several devices; no output; a `forward` that overwrote an input.
+/// Those of `forward`; inputs on several devices; no output; a `forward` that overwrote an input, or, while this thread
+/// records, read a tracked tensor that is none.
 #[track_caller]
 pub fn apply_custom<O: CustomOp>(op: &Arc<O>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
     let name = op.name();
@@ -82,24 +90,35 @@ pub fn apply_custom<O: CustomOp>(op: &Arc<O>, inputs: &[&Tensor]) -> Result<Vec<
         same_device(name, inputs)?;
     }
     let versions: SmallVec<[u64; 4]> = inputs.iter().map(|t| t.storage().version()).collect();
+    let watched = is_grad_enabled().then(|| (next_seq(), next_epoch(), Watch::new()));
     let outputs: Vec<Tensor> = {
         let _guard = no_grad();
         let plain: Vec<Tensor> = inputs.iter().map(|t| t.detach()).collect();
-        // What is tracked all the same was captured, and no gradient could reach it.
         op.forward(&plain)?.iter().map(Tensor::detach).collect()
     };
+    if let Some(spec) = watched.as_ref().and_then(|(before, _, watch)| watch.tracked(*before)) {
+        let m =
+            format!("the forward of {name} reads a captured tensor, {} {}, that is tracked", spec.shape, spec.dtype);
+        let e = Error::new(ErrorKind::Autograd, name, m);
+        return Err(e.help("pass it as an input; or capture w.detach(), if no gradient is to reach it"));
+    }
+    let tracked = inputs.iter().any(|t| t.requires_grad());
+    let seen = watched.filter(|_| tracked).map_or_else(Vec::new, |(_, begun, watch)| {
+        let (accesses, done) = (watch.finish(), next_epoch());
+        accesses.into_iter().map(|a| Seen { since: if a.wrote() { done } else { begun }, access: a }).collect()
+    });
     let Some(first) = outputs.first() else {
         return Err(Error::argument(name, "the forward of a custom operation gave no output"));
     };
     for (i, (t, &version)) in inputs.iter().zip(&versions).enumerate() {
-        if let Some(write) = t.storage().overwritten(version, &t.byte_span()) {
+        if let Some(write) = t.overwritten(version) {
             let m = format!("the forward of a custom operation overwrote input {i}");
             let e = Error::new(ErrorKind::Autograd, name, m).note(format!("{} wrote at {}", write.op, write.location));
             return Err(t.describe(e, "input").help("write into a copy"));
         }
     }
     let carries = |(i, t): (usize, &Tensor)| t.dtype().is_float() && op.differentiable(i);
-    if !is_grad_enabled() || !inputs.iter().any(|t| t.requires_grad()) || !outputs.iter().enumerate().any(carries) {
+    if !is_grad_enabled() || !tracked || !outputs.iter().enumerate().any(carries) {
         return Ok(outputs);
     }
     inputs.iter().try_for_each(|t| t.check_current(name))?;
@@ -107,12 +126,15 @@ pub fn apply_custom<O: CustomOp>(op: &Arc<O>, inputs: &[&Tensor]) -> Result<Vec<
     let keep = op.keeps(&needs);
     let kept_inputs = inputs.iter().enumerate().filter(|(i, _)| *i < 64 && keep.inputs >> i & 1 == 1);
     let kept_outputs = outputs.iter().enumerate().filter(|(i, _)| *i < 64 && keep.outputs >> i & 1 == 1);
-    let saved = Saved::with_versions(
+    let mut saved = Saved::with_versions(
         kept_inputs.map(|(i, &t)| (i, t.clone(), versions[i])),
         kept_outputs.map(|(i, t)| (i, t.clone(), t.storage().version())),
     );
+    if guards_saved() {
+        saved = saved.guard(name, inputs, &versions)?;
+    }
     let node = Node::rule(
-        Arc::new(Custom(op.clone())),
+        Arc::new(Custom { op: op.clone(), seen }),
         inputs.iter().map(|t| t.edge().cloned()),
         outputs.iter().map(Tensor::spec).collect(),
         first.device().clone(),
@@ -123,35 +145,49 @@ pub fn apply_custom<O: CustomOp>(op: &Arc<O>, inputs: &[&Tensor]) -> Result<Vec<
     Ok(tracked.map(|(i, t)| if carries((i, t)) { t.with_edge(edge(i)) } else { t.clone() }).collect())
 }
 
-struct Custom<O>(Arc<O>);
+struct Custom<O> {
+    op: Arc<O>,
+    seen: Vec<Seen>,
+}
+
+/// What forward has read or written.
+struct Seen {
+    access: Access,
+    /// The moment from which on writes come too late.
+    since: u64,
+}
 
 impl<O: CustomOp> fmt::Debug for Custom<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.name())
+        f.write_str(self.op.name())
     }
 }
 
 impl<O: CustomOp> Rule for Custom<O> {
     fn name(&self) -> &str {
-        self.0.name()
+        self.op.name()
+    }
+
+    fn differentiable(&self, output: usize) -> bool {
+        self.op.differentiable(output)
     }
 
     fn vjp(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads> {
         if !ctx.create_graph() {
-            return self.counted(ctx, self.0.backward(ctx, grads)?);
+            return self.backward(ctx, grads);
         }
-        if self.0.once_differentiable() {
+        if self.op.once_differentiable() {
             let plain: Vec<Option<Tensor>> = grads.iter().map(|g| g.as_ref().map(Tensor::detach)).collect();
             let found = {
                 let _guard = no_grad();
-                self.counted(ctx, self.0.backward(ctx, &plain)?)?
+                self.backward(ctx, &plain)?
             };
             return Ok(self.sealed(ctx, grads, found));
         }
         // The gradient is linear in those of the outputs: where these are tracked and it is not, it was computed outside
         // of the graph. Those that are not tracked are made so, by an origin that nothing flows on from.
         let tracked: Vec<Option<Tensor>> = grads.iter().map(|g| g.as_ref().map(origin)).collect();
-        let found = self.counted(ctx, self.0.backward(ctx, &tracked)?)?;
+        let found = self.backward(ctx, &tracked)?;
         for (i, g) in found.iter().enumerate() {
             if let Some(g) = g.as_ref().filter(|g| ctx.needs(i) && !g.requires_grad()) {
                 let m = format!("the gradient of {} for input {i} was computed outside of the graph", self.name());
@@ -170,7 +206,27 @@ impl<O: CustomOp> Rule for Custom<O> {
 }
 
 impl<O: CustomOp> Custom<O> {
-    fn counted(&self, ctx: &Context<'_>, found: Vec<Option<Tensor>>) -> Result<Grads> {
+    /// The gradients, one for each input, from what forward has read, as it was.
+    fn backward(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads> {
+        let watch = Watch::new();
+        let found = self.op.backward(ctx, grads)?;
+        for access in watch.finish() {
+            let Some((storage, first)) = access.storage() else { continue };
+            let Some(seen) = self.seen.iter().find(|s| s.access.is_to(&storage)) else { continue };
+            let (now, then) = (access.bytes(), seen.access.bytes());
+            let bytes = now.start.max(then.start)..now.end.min(then.end);
+            // What backward itself wrote on the way is its own affair.
+            let last = if access.wrote() { first } else { u64::MAX };
+            if bytes.is_empty() {
+                continue;
+            }
+            let Some(write) = storage.overwritten_since(seen.since, last, &bytes) else { continue };
+            let m = format!("the gradient of {} reads a value that {} overwrote", self.name(), write.op);
+            return Err(Error::new(ErrorKind::Autograd, "backward", m)
+                .note(format!("{} was recorded at {}", self.name(), ctx.node.location))
+                .note(format!("{} wrote at {}", write.op, write.location))
+                .help("write before the forward pass, or write into a copy"));
+        }
         let (got, want) = (found.len(), ctx.input_count());
         if got == want {
             return Ok(found.into());

@@ -3,19 +3,23 @@
 //! Determinism: a node runs when every node recorded after it has run, and the gradients of one tensor are added in the
 //! reverse order of recording. The order does not depend on threads or addresses.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use gradus_backend::{Error, ErrorKind, Result};
 use smallvec::SmallVec;
 
 use super::hooks::Hooks;
+use super::mode::refuse_inference;
 use super::node::{Edge, Node};
+use super::observe::Pass as Observed;
+use super::queue::{ByEdge, Pending, Queue, Seqs, ZERO};
 use super::saved::Context;
+use super::waiting::{Found, all_unchanged, arrived, give};
 use super::{enable_grad, no_grad};
 use crate::Tensor;
+use crate::ops::Op;
 use crate::tensor::Spec;
 
 /// What a backward pass keeps.
@@ -49,14 +53,15 @@ impl BackwardOptions {
 
 /// The gradients of the leaves that a loss depends on.
 #[derive(Default, Clone)]
-pub struct Gradients(HashMap<(u64, usize), Tensor>);
+pub struct Gradients(ByEdge<Tensor>);
 
 fn key(edge: &Edge) -> (u64, usize) {
     (edge.node.seq, edge.output)
 }
 
 impl Gradients {
-    /// The gradient of a leaf (or any clone of it); `None` if the loss does not depend on it.
+    /// The gradient of a leaf (or any clone of it); `None` if the loss does not depend on it, as far as the graph knows
+    /// ([`explain_grad`](super::explain_grad) tells why). A loss that depends on it with a slope of zero gives zeros.
     pub fn get(&self, tensor: &Tensor) -> Option<&Tensor> {
         self.0.get(&key(tensor.edge()?))
     }
@@ -67,13 +72,7 @@ impl Gradients {
         let Some(slot) = slot else {
             return Err(Error::new(ErrorKind::Autograd, "gradients", "the tensor has no gradient to replace"));
         };
-        let kind = match () {
-            () if slot.device() != gradient.device() => Some(ErrorKind::DeviceMismatch),
-            () if slot.dtype() != gradient.dtype() => Some(ErrorKind::DTypeMismatch),
-            () if slot.shape() != gradient.shape() => Some(ErrorKind::ShapeMismatch),
-            () => None,
-        };
-        if let Some(kind) = kind {
+        if let Some(kind) = gradient.mismatch(&slot.spec(), slot.device()) {
             let e = Error::new(kind, "gradients", "a gradient has the shape, dtype and device of its tensor");
             return Err(gradient.describe(slot.describe(e, "tensor"), "gradient"));
         }
@@ -115,29 +114,23 @@ impl Tensor {
     }
 
     /// [`backward`](Tensor::backward) with options.
+    ///
+    /// # Errors
+    /// A tensor that is not tracked or has several elements, values that were overwritten, a graph that was freed, and what a
+    /// rule, a hook or the device reports. An error gives no gradients at all. It leaves a graph that is kept, or that has
+    /// hooks, as it was; of another it has freed what it used, and the next pass says so.
     #[track_caller]
     pub fn backward_with(&self, options: BackwardOptions) -> Result<Gradients> {
+        refuse_inference("backward")?;
         let root = root(self)?;
         let seed = seed(self)?;
-        let mut found = Gradients::default();
-        run(
-            vec![(root, seed)],
-            options,
-            0,
-            |_| true,
-            |node, output, g| {
-                if node.is_leaf() {
-                    found.0.insert((node.seq, output), own(g)?);
-                }
-                Ok(())
-            },
-        )?;
-        Ok(found)
+        run(vec![(root, seed)], false, options, 0, |_| true, |node, _| node.is_leaf()).map(Gradients)
     }
 }
 
 /// The gradients of `outputs`, weighted by `seeds` (`None` for 1 in a scalar), for `inputs`, which may be any tensors of
-/// the graph. `None` where an input does not influence the outputs.
+/// the graph. `None` where an input does not influence the outputs as far as the graph knows
+/// ([`explain_grad`](super::explain_grad) tells why); zeros where it does, and the derivative is zero.
 #[track_caller]
 pub fn grad(
     outputs: &[&Tensor],
@@ -145,6 +138,7 @@ pub fn grad(
     seeds: Option<&[&Tensor]>,
     options: BackwardOptions,
 ) -> Result<Vec<Option<Tensor>>> {
+    refuse_inference("grad")?;
     if seeds.is_some_and(|s| s.len() != outputs.len()) {
         return Err(Error::argument("grad", format!("{} outputs need as many seeds", outputs.len())));
     }
@@ -172,12 +166,7 @@ pub fn grad(
 
 /// A seed has the shape, dtype and device of its output.
 pub(super) fn check_seed(op: &str, output: &Tensor, seed: &Tensor) -> Result<()> {
-    let kind = match () {
-        () if seed.device() != output.device() => ErrorKind::DeviceMismatch,
-        () if seed.dtype() != output.dtype() => ErrorKind::DTypeMismatch,
-        () if seed.shape() != output.shape() => ErrorKind::ShapeMismatch,
-        () => return Ok(()),
-    };
+    let Some(kind) = seed.mismatch(&output.spec(), output.device()) else { return Ok(()) };
     let e = Error::new(kind, op, "a seed has the shape, dtype and device of its output");
     Err(seed.describe(output.describe(e, "output"), "seed"))
 }
@@ -192,21 +181,24 @@ pub(super) fn grad_of_edges(
 ) -> Result<Vec<Option<Tensor>>> {
     let targets: Vec<(u64, usize)> = targets.iter().map(|e| key(e)).collect();
     let needed = reaching(&roots, &targets, boundary);
-    let wanted: HashSet<(u64, usize)> = targets.iter().copied().collect();
-    let mut found: HashMap<(u64, usize), Tensor> = HashMap::new();
-    run(
-        roots,
-        options,
-        boundary,
-        |node| needed.contains(&node.seq),
-        |node, output, g| {
-            if wanted.contains(&(node.seq, output)) {
-                found.insert((node.seq, output), own(g)?);
-            }
-            Ok(())
-        },
-    )?;
-    Ok(targets.iter().map(|k| found.get(k).cloned()).collect())
+    let wanted: ByEdge<()> = targets.iter().map(|&k| (k, ())).collect();
+    let passes = |node: &Node| needed.contains(&node.seq);
+    let mut found =
+        run(roots, true, options, boundary, passes, |node, output| wanted.contains_key(&(node.seq, output)))?;
+    if wanted.len() == targets.len() {
+        return Ok(targets.iter().map(|k| found.remove(k)).collect());
+    }
+    // A tensor that is asked for several times: its gradients share no memory either.
+    let _mode = enable_grad();
+    let mut given = HashSet::new();
+    let give = |k| found.get(k).map(|g| if given.insert(k) { Ok(g.clone()) } else { g.copy() }).transpose();
+    targets.iter().map(give).collect()
+}
+
+/// The gradient of an output whose derivative is zero.
+fn zero(node: &Node, output: usize) -> Result<Tensor> {
+    let Spec { shape, dtype } = node.outputs[output];
+    Tensor::zeros(shape, dtype, &node.device)
 }
 
 /// The edges that lead from `roots` to nodes numbered up to `boundary`, each once, in the order of recording. Nothing
@@ -228,12 +220,13 @@ pub(super) fn edges_across<'a>(roots: impl IntoIterator<Item = &'a Edge>, bounda
 pub(super) fn root(t: &Tensor) -> Result<Edge> {
     t.check_current("backward")?;
     t.edge().cloned().ok_or_else(|| {
-        let e = Error::new(
-            ErrorKind::Autograd,
-            "backward",
-            "the tensor was not computed from one that requires a gradient",
-        );
-        t.describe(e, "self").help("make the parameters leaves with require_grad()?, and compute outside of no_grad")
+        let m = match t.dtype() {
+            d if !d.is_float() => format!("the elements are {d}, and integers and truth values have no derivative"),
+            _ => "the tensor was not computed from one that requires a gradient".to_owned(),
+        };
+        t.describe(Error::new(ErrorKind::Autograd, "backward", m), "self")
+            .note("explain_grad(&parameter, || ..) runs the computation again and tells where the way to it ends")
+            .help("make the parameters leaves with require_grad()?, and compute outside of no_grad and inference")
     })
 }
 
@@ -247,148 +240,206 @@ fn seed(t: &Tensor) -> Result<Tensor> {
 }
 
 /// The nodes from which one of `targets` is reached, the target's own node included, without a step beyond `boundary`.
-fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)], boundary: u64) -> HashSet<u64> {
-    // Inputs have lower numbers: collect all nodes, then decide each from the lowest up.
-    let mut nodes: BTreeMap<u64, &Node> = BTreeMap::new();
+/// Looks at what was recorded since the first target only: nothing older reaches one.
+fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)], boundary: u64) -> Seqs {
+    let targets: Seqs = targets.iter().map(|t| t.0).collect();
+    let first = targets.iter().copied().min().unwrap_or(u64::MAX);
+    let mut seen = Seqs::default();
+    let mut nodes: Vec<&Node> = vec![];
     let mut stack: Vec<&Arc<Node>> = roots.iter().map(|(e, _)| &e.node).collect();
     while let Some(node) = stack.pop() {
-        if nodes.insert(node.seq, node).is_none() && node.seq > boundary {
-            stack.extend(node.inputs.iter().flatten().map(|e| &e.node));
+        if node.seq >= first && seen.insert(node.seq) {
+            nodes.push(node);
+            if node.seq > boundary {
+                stack.extend(node.inputs.iter().flatten().map(|e| &e.node));
+            }
         }
     }
-    let targets: HashSet<u64> = targets.iter().map(|t| t.0).collect();
-    let mut needed = HashSet::new();
-    for (seq, node) in nodes {
-        let is_target = targets.contains(&seq);
-        let passes = seq > boundary;
-        if is_target || passes && node.inputs.iter().flatten().any(|e| needed.contains(&e.node.seq)) {
-            needed.insert(seq);
+    // Inputs have lower numbers: each is decided from the lowest up.
+    nodes.sort_unstable_by_key(|node| node.seq);
+    let mut needed = Seqs::default();
+    for node in nodes {
+        let leads = || node.inputs.iter().flatten().any(|e| needed.contains(&e.node.seq));
+        if targets.contains(&node.seq) || node.seq > boundary && leads() {
+            needed.insert(node.seq);
         }
     }
     needed
 }
 
-/// A gradient for the caller, who may write into it: no other tensor shares its memory.
-fn own(g: &Tensor) -> Result<Tensor> {
-    if g.is_unshared() { Ok(g.clone()) } else { g.copy() }
-}
-
-/// A node that waits for gradients.
-struct Pending {
-    node: Arc<Node>,
-    grads: SmallVec<[Option<Tensor>; 1]>,
-}
-
-/// The nodes that wait for gradients, the last recorded first.
-#[derive(Default)]
-struct Queue {
-    order: BinaryHeap<u64>,
-    pending: HashMap<u64, Pending, BuildHasherDefault<SeqHasher>>,
-}
-
-impl Queue {
-    /// Adds a gradient to what has arrived at an edge.
-    fn send(&mut self, edge: &Edge, g: Tensor) -> Result<()> {
-        match self.pending.entry(edge.node.seq) {
-            Entry::Occupied(mut waiting) => {
-                let slot = &mut waiting.get_mut().grads[edge.output];
-                *slot = Some(match slot.take() {
-                    Some(sum) => sum.add(&g)?,
-                    None => g,
-                });
-            }
-            Entry::Vacant(place) => {
-                let mut grads = SmallVec::from_elem(None, edge.node.outputs.len());
-                grads[edge.output] = Some(g);
-                place.insert(Pending { node: edge.node.clone(), grads });
-                self.order.push(edge.node.seq);
-            }
-        }
-        Ok(())
-    }
-
-    fn pop(&mut self) -> Option<Pending> {
-        self.pending.remove(&self.order.pop()?)
-    }
-}
-
-/// Hashes the number of a node: consecutive ones are spread by a multiplication.
-#[derive(Default)]
-struct SeqHasher(u64);
-
-impl Hasher for SeqHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&b| self.write_u64(u64::from(b)));
-    }
-    fn write_u64(&mut self, n: u64) {
-        self.0 = (self.0.rotate_left(5) ^ n).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    }
-}
-
-/// Runs the graph backwards from `roots`. `wanted` says which nodes take part; `visit` sees the complete gradient of each
-/// output that one arrived for. Nodes numbered up to `boundary` pass nothing on.
+/// Runs the graph backwards from `roots`. `wanted` says which nodes take part, and `asked` for which outputs the complete
+/// gradient is given, if one arrived: zeros where all that arrived are derivatives of zero, which go on as such. Nodes
+/// numbered up to `boundary` pass nothing on. `known` says whether anybody else holds a seed.
 fn run(
     roots: Vec<(Edge, Tensor)>,
+    known: bool,
     options: BackwardOptions,
     boundary: u64,
     wanted: impl Fn(&Node) -> bool,
-    mut visit: impl FnMut(&Node, usize, &Tensor) -> Result<()>,
-) -> Result<()> {
-    let _mode = if options.create_graph { enable_grad() } else { no_grad() };
-    // A hook may fail for reasons of its own: the graph is then as it was.
-    let hooked = Hooks::on_the_way(roots.iter().map(|r| &r.0));
-    let mut done: Vec<Arc<Node>> = vec![];
-    let mut queue = Queue::default();
-    for (edge, g) in roots {
-        if wanted(&edge.node) {
-            queue.send(&edge, g)?;
+    asked: impl Fn(&Node, usize) -> bool,
+) -> Result<ByEdge<Tensor>> {
+    let observer = Observed::begin(&roots)?;
+    let ends: SmallVec<[Arc<Node>; 1]> = roots.iter().map(|r| r.0.node.clone()).collect();
+    // What the pass has freed has numbers of at least this.
+    let freed = Cell::new(u64::MAX);
+    let failed = |why: &dyn std::fmt::Display| {
+        if !options.retain_graph {
+            Node::note_failure(&ends, why, |node| node.seq >= freed.get() && wanted(node));
         }
+    };
+    let panicked = OnDrop(|| failed(&"a panic"));
+    let mut pass = Pass { options, boundary, known, observer, queue: Queue::default(), found: vec![] };
+    let result = pass.run(roots, &freed, &wanted, &asked);
+    std::mem::forget(panicked);
+    result.inspect_err(|e| failed(&format_args!("{}: {}", e.op(), e.message())))
+}
+
+/// Runs a function when it is dropped.
+struct OnDrop<F: Fn()>(F);
+
+impl<F: Fn()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
     }
-    while let Some(Pending { node, mut grads }) = queue.pop() {
-        let inside = node.seq > boundary;
-        let hooks = node.hooks.get().filter(|_| hooked && inside);
-        let op = node.op.as_ref().filter(|_| inside);
-        let needs: SmallVec<[bool; 8]> =
-            node.inputs.iter().map(|e| e.as_ref().is_some_and(|e| wanted(&e.node))).collect();
-        let op = op.filter(|_| needs.contains(&true));
-        if let Some(hooks) = hooks {
-            hooks.before(&node, &mut grads, op.is_some())?;
-        }
-        for (output, g) in grads.iter().enumerate() {
-            if let Some(g) = g {
-                visit(&node, output, g)?;
+}
+
+/// A backward pass on its way.
+struct Pass {
+    options: BackwardOptions,
+    boundary: u64,
+    /// Whether anybody else can hold a gradient, and so write into it: from a seed, a hook or a rule of the user.
+    known: bool,
+    observer: Option<Observed>,
+    queue: Queue,
+    found: Vec<Found>,
+}
+
+impl Pass {
+    fn run(
+        &mut self,
+        roots: Vec<(Edge, Tensor)>,
+        freed: &Cell<u64>,
+        wanted: &impl Fn(&Node) -> bool,
+        asked: &impl Fn(&Node, usize) -> bool,
+    ) -> Result<ByEdge<Tensor>> {
+        let BackwardOptions { retain_graph, create_graph } = self.options;
+        let _mode = if create_graph { enable_grad() } else { no_grad() };
+        // A hook may fail for reasons of its own: the graph is then as it was.
+        let runs = |node: &Node| node.seq > self.boundary && wanted(node);
+        let hooked = Hooks::on_the_way(roots.iter().map(|r| &r.0), runs);
+        let mut done: Vec<Arc<Node>> = vec![];
+        let seeds: SmallVec<[Tensor; 1]> = roots.iter().map(|r| r.1.clone()).collect();
+        let mut foreign = false;
+        for (edge, g) in roots {
+            if wanted(&edge.node) {
+                let version = g.storage().version();
+                self.queue.send(&edge, g, version, self.known)?;
             }
         }
-        let Some(op) = op else { continue };
-        let saved = node.take_saved(options.retain_graph || hooked)?;
-        let ctx = Context { node: &node, saved, needs, create_graph: options.create_graph, read: Default::default() };
-        let mut found = op.vjp(&ctx, &grads)?;
-        ctx.check_read()?;
-        if let Some(hooks) = hooks {
-            found.iter_mut().enumerate().filter(|(i, _)| !ctx.needs(*i)).for_each(|(_, g)| *g = None);
-            hooks.after(&node, &mut found, &grads, |i| ctx.needs(i))?;
+        while let Some(Pending { node, mut grads, mut versions }) = self.queue.pop() {
+            let inside = node.seq > self.boundary;
+            let hooks = node.hooks.get().filter(|_| hooked && inside);
+            let op = node.op.as_ref().filter(|_| inside);
+            let needs: SmallVec<[bool; 8]> =
+                node.inputs.iter().map(|e| e.as_ref().is_some_and(|e| wanted(&e.node))).collect();
+            let op = op.filter(|_| needs.contains(&true));
+            let user = hooks.is_some() || matches!(op, Some(Op::Rule(_)));
+            self.known |= user;
+            foreign |= user;
+            if let Some(hooks) = hooks {
+                // A hook sees zeros where a derivative of zero arrived, and may give something else.
+                for (output, version) in versions.iter_mut().enumerate().filter(|(_, v)| **v == ZERO) {
+                    grads[output] = Some(zero(&node, output)?);
+                    *version = 0;
+                }
+                let _user = self.observer.as_ref().map(|o| o.user_code(&node));
+                hooks.on_tensors(&node, &mut grads, &mut versions, create_graph)?;
+            }
+            if let Some(observer) = &self.observer {
+                observer.complete(&node, &grads)?;
+            }
+            for (output, g) in grads.iter().enumerate() {
+                let gradient = match g {
+                    Some(g) if asked(&node, output) => g.clone(),
+                    None if versions[output] == ZERO && asked(&node, output) => zero(&node, output)?,
+                    _ => continue,
+                };
+                let version = if g.is_some() { versions[output] } else { 0 };
+                self.found.push(Found { node: node.clone(), output, gradient, version });
+            }
+            let Some(op) = op else { continue };
+            if let Some(hooks) = hooks {
+                let _user = self.observer.as_ref().map(|o| o.user_code(&node));
+                hooks.before(&node, &mut grads, &mut versions, create_graph)?;
+            }
+            if grads.iter().all(Option::is_none) {
+                for (edge, _) in node.inputs.iter().zip(&needs).filter(|(_, needed)| **needed) {
+                    edge.iter().for_each(|e| self.queue.send_zero(e));
+                }
+                if !retain_graph {
+                    done.push(node);
+                }
+                continue;
+            }
+            let saved = node.take_saved(retain_graph || hooked)?;
+            freed.set(node.seq);
+            let ctx = Context { node: &node, saved, needs, create_graph, read: Default::default() };
+            let mut behind = loop {
+                let behind = {
+                    let _user = self.observer.as_ref().map(|o| o.rule(&node));
+                    op.vjp(&ctx, &grads)
+                };
+                // Another thread may have written meanwhile. Where that left the graph a copy, the rule runs again on it.
+                match behind.and_then(|behind| ctx.check_read().map(|()| behind)) {
+                    Err(_) if ctx.forget_replaced() => {}
+                    result => break result?,
+                }
+            };
+            if self.known {
+                all_unchanged(&node, &grads, &versions)?;
+            }
+            if let Some(observer) = &self.observer {
+                observer.found(&ctx, &grads, &behind)?;
+            }
+            if matches!(op, Op::Rule(_)) && !create_graph {
+                behind.iter_mut().flatten().filter(|g| g.requires_grad()).for_each(|g| *g = g.detach());
+            }
+            let mut replaced = None;
+            if let Some(hooks) = hooks {
+                behind.iter_mut().enumerate().filter(|(i, _)| !ctx.needs(*i)).for_each(|(_, g)| *g = None);
+                let _user = self.observer.as_ref().map(|o| o.user_code(&node));
+                let at =
+                    replaced.insert(behind.iter().map(|g| arrived(g.as_ref(), &grads, &versions)).collect::<Vec<_>>());
+                hooks.after(&node, (&mut behind, at), (&grads, &versions), |i| ctx.needs(i), create_graph)?;
+            }
+            if !self.known {
+                // Nobody else has them: their memory serves the sums.
+                grads.clear();
+            }
+            for (i, g) in behind.into_iter().enumerate() {
+                let (true, Some(edge)) = (ctx.needs(i), &node.inputs[i]) else { continue };
+                let Some(g) = g else {
+                    self.queue.send_zero(edge);
+                    continue;
+                };
+                check(&node, i, edge.spec(), &g)?;
+                let version = replaced.as_ref().map_or_else(|| arrived(Some(&g), &grads, &versions), |at| at[i]);
+                self.queue.send(edge, g, version, self.known)?;
+            }
+            if hooked && !retain_graph {
+                drop(ctx);
+                done.push(node);
+            }
         }
-        drop(grads);
-        for (i, g) in found.into_iter().enumerate() {
-            let (Some(g), true, Some(edge)) = (g, ctx.needs(i), &node.inputs[i]) else { continue };
-            check(&node, i, edge.spec(), &g)?;
-            queue.send(edge, g)?;
-        }
-        if hooked && !options.retain_graph {
-            drop(ctx);
-            done.push(node);
-        }
+        let given = give(std::mem::take(&mut self.found), &seeds, create_graph, foreign)?;
+        done.iter().for_each(|node| node.free());
+        Ok(given)
     }
-    done.iter().for_each(|node| node.free());
-    Ok(())
 }
 
 /// A gradient has the shape, dtype and device of its input: a bug in a rule must not become a wrong number.
 fn check(node: &Node, i: usize, want: &Spec, g: &Tensor) -> Result<()> {
-    if want.shape == *g.layout().shape() && want.dtype == g.dtype() && *g.device() == node.device {
+    if g.mismatch(want, &node.device).is_none() {
         return Ok(());
     }
     let m = format!("the gradient of {} for input {i} has the wrong shape, dtype or device", node.name());

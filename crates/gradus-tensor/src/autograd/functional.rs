@@ -8,6 +8,7 @@
 use gradus_backend::{Error, ErrorKind, Result, Shape};
 
 use super::engine::{check_seed, edges_across, grad_of_edges};
+use super::mode::refuse_inference;
 use super::node::{Edge, next_seq};
 use super::{BackwardOptions, enable_grad, is_grad_enabled};
 use crate::Tensor;
@@ -75,6 +76,7 @@ struct Evaluated {
 
 impl Evaluated {
     fn new<O: Tensors>(op: &str, f: &impl Fn(&[Tensor]) -> Result<O>, inputs: &[&Tensor]) -> Result<Self> {
+        refuse_inference(op)?;
         let recording = is_grad_enabled();
         if let Some((i, t)) = inputs.iter().enumerate().find(|(_, t)| !t.dtype().is_float()) {
             return Err(t.describe(Error::dtype(op, t.dtype(), "floats"), &format!("input {i}")));
@@ -83,6 +85,7 @@ impl Evaluated {
         let before = next_seq();
         let points = inputs.iter().map(|t| point(t)).collect::<Result<Vec<_>>>()?;
         let outputs = f(&points)?.into_tensors();
+        outputs.iter().try_for_each(|t| t.check_current(op))?;
         Ok(Evaluated { points, outputs, before, recording })
     }
 

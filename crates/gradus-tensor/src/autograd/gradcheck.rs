@@ -2,58 +2,174 @@
 
 use gradus_backend::{DType, Error, ErrorKind, Result};
 
-use super::{BackwardOptions, grad};
-use crate::{Tensor, no_grad};
+use super::mode::refuse_inference;
+use super::{BackwardOptions, enable_grad, grad, no_grad};
+use crate::Tensor;
 
-/// Compares the gradient of `f` with central finite differences at `inputs`, which must be f64.
+/// How [`gradcheck_with`] and [`gradgradcheck_with`] compare. A gradient passes where
+/// `|analytic - numeric| <= atol + rtol * (|numeric| + largest)`, `largest` being the largest finite entry of the gradient.
+/// One that is not finite does not pass.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GradcheckOptions {
+    eps: f64,
+    atol: f64,
+    rtol: f64,
+    seed: u64,
+}
+
+impl Default for GradcheckOptions {
+    fn default() -> Self {
+        GradcheckOptions { eps: 1e-5, atol: 1e-6, rtol: 1e-6, seed: 0 }
+    }
+}
+
+impl GradcheckOptions {
+    /// An `eps` of 1e-5, tolerances of 1e-6, seed 0.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The step of the finite differences, `(f(x + h) - f(x - h)) / (2 h)` with `h = eps * max(1, |x|)`, so that the
+    /// element moves however large it is. Their error is of the order of `h^2` times the third derivative, and of
+    /// `1e-16 / h` times the value.
+    #[must_use]
+    pub fn eps(mut self, eps: f64) -> Self {
+        self.eps = eps;
+        self
+    }
+
+    /// The absolute tolerance.
+    #[must_use]
+    pub fn atol(mut self, atol: f64) -> Self {
+        self.atol = atol;
+        self
+    }
+
+    /// The relative tolerance.
+    #[must_use]
+    pub fn rtol(mut self, rtol: f64) -> Self {
+        self.rtol = rtol;
+        self
+    }
+
+    /// Chooses the weights that several elements of a result are added with.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    fn checked(self, name: &str) -> Result<Self> {
+        let GradcheckOptions { eps, atol, rtol, .. } = self;
+        if !(eps.is_finite() && eps > 0.0) {
+            return Err(Error::argument(name, format!("eps is {eps}; a step is finite and above 0")));
+        }
+        if ![atol, rtol].iter().all(|t| t.is_finite() && *t >= 0.0) {
+            let m = format!("atol is {atol} and rtol {rtol}; tolerances are finite and at least 0");
+            return Err(Error::argument(name, m));
+        }
+        Ok(self)
+    }
+
+    /// The sum of what the function gives, with fixed irregular weights.
+    fn weighted(&self, name: &str, y: &Tensor) -> Result<Tensor> {
+        if !y.dtype().is_float() {
+            let e = Error::dtype(name, y.dtype(), "floats: a function that gives others has no derivative to check");
+            return Err(y.describe(e, "result"));
+        }
+        // The golden ratio spreads the seeds over the circle.
+        let phase = std::f64::consts::TAU * (self.seed as f64 * 0.618_033_988_749_894_9).fract();
+        let w: Vec<f64> = (0..y.numel()).map(|i| 0.3 + (i as f64 * 1.7 + 0.9 + phase).sin()).collect();
+        y.mul(&Tensor::from_vec(w, y.shape(), y.device())?.to_dtype(y.dtype())?)?.sum_all()
+    }
+}
+
+/// Compares the gradient of `f` with central finite differences at `inputs`, which must be f64: the right gradient of a
+/// smooth function passes, a wrong one is an error that names the entry. As [`gradcheck_with`] with the usual options.
 ///
-/// `f` may give a tensor of any shape; it is weighted with fixed irregular numbers, so that no entry can hide behind
-/// another. Every input is taken as a leaf. An error names the first entry that differs by more than
-/// `1e-6 * (1 + |numeric| + scale)` (step 1e-5; `scale` is the largest gradient entry).
+/// ```
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+/// use gradus_tensor::autograd::gradcheck;
+///
+/// let x = Tensor::from_vec(vec![0.5f64, -1.0, 2.0], [3], &device)?;
+/// gradcheck(|x| x[0].sin()?.mul(&x[0]), &[x.clone()])?;
+/// // A gradient that is cut is not the derivative:
+/// let e = gradcheck(|x| x[0].sin()?.mul(&x[0].detach()), &[x]).unwrap_err();
+/// println!("{e}");
+/// # Ok::<(), Error>(())
+/// ```
 pub fn gradcheck(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor]) -> Result<()> {
-    let weighted = |x: &[Tensor]| -> Result<Tensor> {
-        let y = f(x)?;
-        let w = weights(&y)?;
-        y.mul(&w)?.sum_all()
-    };
-    check("gradcheck", &weighted, inputs)
+    gradcheck_with(f, inputs, GradcheckOptions::new())
+}
+
+/// [`gradcheck`] with options.
+///
+/// `f` may give a tensor of any shape; its elements are added with fixed irregular weights, so that none can hide behind
+/// another. Every input is taken as a leaf, in the layout that it has. `f` must be a function: it is called many times, and
+/// must give the same for the same inputs. Inside [`no_grad`] gradients are recorded for the check all the same.
+///
+/// # Errors
+/// Whatever `f` or its gradient gives; inputs that are not f64, or with an element that is not finite; an `f` that gives
+/// integers or truth values; options out of range; [`inference`](super::inference); an `f` that gives other values when
+/// called again; and the first entry of a gradient that differs by more than the tolerance: the error says which input and
+/// element, what the gradient is, what the finite differences say, and what that looks like.
+pub fn gradcheck_with(
+    f: impl Fn(&[Tensor]) -> Result<Tensor>,
+    inputs: &[Tensor],
+    options: GradcheckOptions,
+) -> Result<()> {
+    let options = options.checked("gradcheck")?;
+    let weighted = |x: &[Tensor]| options.weighted("gradcheck", &f(x)?);
+    check("gradcheck", &weighted, inputs, options)
 }
 
 /// Compares the second derivatives of `f` with finite differences of its gradient. As [`gradcheck`].
 pub fn gradgradcheck(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor]) -> Result<()> {
+    gradgradcheck_with(f, inputs, GradcheckOptions::new())
+}
+
+/// [`gradgradcheck`] with options. As [`gradcheck_with`], for the weighted sum of the entries of all gradients.
+pub fn gradgradcheck_with(
+    f: impl Fn(&[Tensor]) -> Result<Tensor>,
+    inputs: &[Tensor],
+    options: GradcheckOptions,
+) -> Result<()> {
+    let options = options.checked("gradgradcheck")?;
     let directional = |x: &[Tensor]| -> Result<Tensor> {
         // The inputs may be plain numbers here (finite differences) or leaves (the analytic side); both need a graph.
-        let _mode = crate::enable_grad();
+        let _mode = enable_grad();
         let leaves: Vec<Tensor> = x
             .iter()
             .map(|t| if t.requires_grad() { Ok(t.clone()) } else { t.require_grad() })
             .collect::<Result<_>>()?;
         let y = f(&leaves)?;
         let refs: Vec<&Tensor> = leaves.iter().collect();
-        let loss = y.mul(&weights(&y)?)?.sum_all()?;
+        let loss = options.weighted("gradgradcheck", &y)?;
+        let zero = || Tensor::zeros([], DType::F64, y.device());
         if !loss.requires_grad() {
-            return Tensor::zeros([], DType::F64, x[0].device());
+            return zero();
         }
         let mut total: Option<Tensor> = None;
         for g in grad(&[&loss], &refs, None, BackwardOptions::new().create_graph())?.into_iter().flatten() {
-            let part = g.mul(&weights(&g)?)?.sum_all()?;
+            let part = options.weighted("gradgradcheck", &g)?;
             total = Some(match total {
                 Some(t) => t.add(&part)?,
                 None => part,
             });
         }
-        total.map_or_else(|| Tensor::zeros([], DType::F64, x[0].device()), Ok)
+        total.map_or_else(zero, Ok)
     };
-    check("gradgradcheck", &directional, inputs)
+    check("gradgradcheck", &directional, inputs, options)
 }
 
-/// Fixed irregular weights of the shape of `y`.
-fn weights(y: &Tensor) -> Result<Tensor> {
-    let w: Vec<f64> = (0..y.numel()).map(|i| 0.3 + (i as f64 * 1.7 + 0.9).sin()).collect();
-    Tensor::from_vec(w, y.shape(), y.device())?.to_dtype(y.dtype())
-}
-
-fn check(name: &str, f: &dyn Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor]) -> Result<()> {
+fn check(
+    name: &str,
+    f: &dyn Fn(&[Tensor]) -> Result<Tensor>,
+    inputs: &[Tensor],
+    options: GradcheckOptions,
+) -> Result<()> {
+    refuse_inference(name)?;
     if let Some(t) = inputs.iter().find(|t| t.dtype() != DType::F64) {
         return Err(
             t.describe(Error::dtype(name, t.dtype(), "f64, since finite differences need the precision"), "input")
@@ -62,36 +178,113 @@ fn check(name: &str, f: &dyn Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor])
     // Keep the layout of each input: strided and stretched inputs are part of what is checked.
     let leaves: Vec<Tensor> = inputs.iter().map(|t| t.detach().require_grad()).collect::<Result<_>>()?;
     let refs: Vec<&Tensor> = leaves.iter().collect();
+    let _recording = enable_grad();
     let y = f(&leaves)?;
     let analytic: Vec<Option<Tensor>> =
         if y.requires_grad() { grad(&[&y], &refs, None, BackwardOptions::new())? } else { vec![None; leaves.len()] };
     let _guard = no_grad();
-    let step = 1e-5;
+    let plain: Vec<Tensor> = inputs.iter().map(Tensor::detach).collect();
+    let (value, again) = (f(&plain)?.item()?, f(&plain)?.item()?);
+    if value.to_bits() != again.to_bits() && !(value.is_nan() && again.is_nan()) && value != again {
+        let m = format!("the function gives other values when it is called again: {value}, then {again}");
+        return Err(Error::argument(name, m).help("it must depend on its inputs alone; seed its random numbers"));
+    }
     for (i, input) in inputs.iter().enumerate() {
         let values = input.to_vec::<f64>()?;
         let gradient = match &analytic[i] {
             Some(g) => g.to_vec::<f64>()?,
             None => vec![0.0; values.len()],
         };
-        let scale = gradient.iter().fold(0.0f64, |m, g| m.max(g.abs()));
+        let largest = gradient.iter().filter(|g| g.is_finite()).fold(0.0f64, |m, g| m.max(g.abs()));
         for k in 0..values.len() {
-            let at = |h: f64| -> Result<f64> {
+            let at = |to: f64| -> Result<f64> {
                 let mut v = values.clone();
-                v[k] += h;
-                let mut moved: Vec<Tensor> = inputs.iter().map(Tensor::detach).collect();
+                v[k] = to;
+                let mut moved = plain.clone();
                 moved[i] = Tensor::from_vec(v, input.shape(), input.device())?;
                 f(&moved)?.item()
             };
-            let numeric = (at(step)? - at(-step)?) / (2.0 * step);
+            let (v, h) = (values[k], options.eps * values[k].abs().max(1.0));
+            let (left, right) = (v - h, v + h);
+            // The step that is taken: what is added to a large number is rounded.
+            let step = right - left;
+            if !(step.is_finite() && step > 0.0) {
+                let m = format!("input {i}, element {:?} is {v}: no step of {h:e} leads away from it", index(input, k));
+                let e = input.describe(Error::argument(name, m), &format!("input {i}"));
+                return Err(e.help("check at finite points, with an eps above 1e-15"));
+            }
+            let (above, below) = (at(right)?, at(left)?);
+            let numeric = (above - below) / step;
+            let allowed = options.atol + options.rtol * (numeric.abs() + largest);
             let difference = (numeric - gradient[k]).abs();
-            if difference.is_nan() || difference > 1e-6 * (1.0 + numeric.abs() + scale) {
-                let m = format!(
-                    "input {i}, element {k}: the gradient is {}, finite differences say {numeric}",
-                    gradient[k]
-                );
-                return Err(input.describe(Error::new(ErrorKind::Autograd, name, m), "input"));
+            // Where a number is not finite, so is the difference.
+            if !(difference.is_finite() && difference <= allowed) {
+                let sides = [(again - below) / (v - left), (above - again) / (right - v)];
+                let m = Mismatch { analytic: gradient[k], none: analytic[i].is_none(), numeric, sides, allowed };
+                return Err(m.error(name, i, input, k));
             }
         }
     }
     Ok(())
+}
+
+/// The index of element `k` in row-major order.
+fn index(input: &Tensor, k: usize) -> Vec<usize> {
+    let (mut index, mut rest) = (vec![0; input.rank()], k);
+    for (at, &size) in index.iter_mut().zip(input.shape()).rev() {
+        (*at, rest) = (rest % size, rest / size);
+    }
+    index
+}
+
+/// An entry of a gradient that is not what finite differences say.
+struct Mismatch {
+    analytic: f64,
+    /// No gradient arrived at all.
+    none: bool,
+    numeric: f64,
+    /// The slopes on both sides.
+    sides: [f64; 2],
+    allowed: f64,
+}
+
+impl Mismatch {
+    fn error(&self, name: &str, i: usize, input: &Tensor, k: usize) -> Error {
+        let index = index(input, k);
+        let (analytic, numeric) = (self.analytic, self.numeric);
+        let m = format!("input {i}, element {index:?}: the gradient is {analytic}, finite differences say {numeric}");
+        let e = input.describe(Error::new(ErrorKind::Autograd, name, m), &format!("input {i}"));
+        e.note(format!("they differ by {:e}; {:e} is allowed", (analytic - numeric).abs(), self.allowed))
+            .help(self.hint())
+    }
+
+    /// What the numbers look like.
+    fn hint(&self) -> String {
+        let [left, right] = self.sides;
+        let ratio = self.analytic / self.numeric;
+        let simple = [2.0, 0.5, -1.0, -2.0, 3.0, 4.0].into_iter().find(|r| (ratio - r).abs() < 1e-4);
+        match simple {
+            _ if !self.numeric.is_finite() => {
+                "the function itself is not finite here: check at a point inside its domain".into()
+            }
+            _ if self.none => {
+                "no gradient arrived: does the rule give None, or is the input detached? explain_grad tells where"
+                    .into()
+            }
+            _ if !self.analytic.is_finite() => {
+                "the gradient is not finite where the function is: find_nonfinite tells which operation made it so"
+                    .into()
+            }
+            _ if (left - right).abs() > 1e-2 * (1.0 + left.abs().max(right.abs())) => format!(
+                "the function has a kink or a jump here (slope {left:.4} on the left, {right:.4} on the right): check at \
+                 a point farther from it than eps"
+            ),
+            _ if self.analytic == 0.0 => "the gradient leaves out a way from this input to the result".into(),
+            Some(r) => format!("it is {r} times what it should be: a factor, a sign, or a term counted twice"),
+            None => {
+                "if they agree to some digits, try another eps or larger tolerances; else look at the rule's formula"
+                    .into()
+            }
+        }
+    }
 }

@@ -4,13 +4,14 @@
 //! that it is registered on, without keeping the graph alive.
 
 use std::any::Any;
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use gradus_backend::{Error, ErrorKind, Result};
 
 use super::node::{Edge, Node};
+use super::packed::Packed;
+use super::queue::Seqs;
 use crate::tensor::Spec;
 use crate::{Device, Tensor};
 
@@ -20,7 +21,7 @@ type OnTensor = dyn Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync;
 type Before = dyn Fn(&Grads) -> Result<Option<Vec<Option<Tensor>>>> + Send + Sync;
 type After = dyn Fn(&Grads, &Grads) -> Result<Option<Vec<Option<Tensor>>>> + Send + Sync;
 
-/// The hooks of one node, in the order of registration.
+/// What few nodes have: their hooks, in the order of registration, and why a pass that freed them failed.
 #[derive(Default)]
 pub(super) struct Hooks(Mutex<Lists>);
 
@@ -30,6 +31,7 @@ struct Lists {
     tensor: Vec<(usize, Weak<OnTensor>)>,
     before: Vec<Weak<Before>>,
     after: Vec<Weak<After>>,
+    failure: Option<Arc<str>>,
 }
 
 /// Hooks that are registered anywhere: while there is none, a pass looks for none.
@@ -68,6 +70,16 @@ impl Hooks {
         self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
 
+    /// Notes why the pass that freed this node failed, if that is not known yet.
+    pub(super) fn note_failure(&self, why: &Arc<str>) {
+        self.lists().failure.get_or_insert_with(|| why.clone());
+    }
+
+    /// Why the pass that freed this node failed.
+    pub(super) fn failure(&self) -> Option<Arc<str>> {
+        self.lists().failure.clone()
+    }
+
     fn any(&self) -> bool {
         let lists = self.lists();
         lists.tensor.iter().any(|h| h.1.strong_count() > 0)
@@ -75,27 +87,47 @@ impl Hooks {
             || lists.after.iter().any(|h| h.strong_count() > 0)
     }
 
-    /// Runs the hooks on the complete gradients of the outputs, then, if the node is about to `run`, those before it.
+    /// Runs the hooks of tensors on the complete gradients of the outputs, which are what they are at `versions` of their
+    /// storages. Those that are replaced get new ones. Without `create_graph` what a hook recorded is left behind.
     ///
     /// No lock is held while a hook runs: it may register others, or take gradients itself.
-    pub(super) fn before(&self, node: &Node, grads: &mut Grads, run: bool) -> Result<()> {
+    pub(super) fn on_tensors(
+        &self,
+        node: &Node,
+        grads: &mut Grads,
+        versions: &mut [u64],
+        create_graph: bool,
+    ) -> Result<()> {
         let hooks: Vec<(usize, Arc<OnTensor>)> =
             self.lists().tensor.iter().filter_map(|(i, h)| Some((*i, h.upgrade()?))).collect();
         for (output, hook) in hooks {
-            let (Some(slot), Some(spec)) = (grads.get_mut(output), node.outputs.get(output)) else { continue };
-            if let Some(g) = slot
-                && let Some(new) = hook(g)?
-            {
-                check(node, &new, spec, g.device())?;
-                *slot = Some(new);
+            let (Some(Some(g)), Some(spec)) = (grads.get(output), node.outputs.get(output)) else { continue };
+            let new = hook(g)?;
+            untouched(node, grads.iter().zip(&*versions))?;
+            if let Some(new) = new {
+                check(node, &new, spec, &node.device)?;
+                put(&mut grads[output], &mut versions[output], Some(new), create_graph);
             }
         }
-        if run {
-            let hooks: Vec<Arc<Before>> = self.lists().before.iter().filter_map(Weak::upgrade).collect();
-            for hook in hooks {
-                if let Some(new) = hook(grads)? {
-                    replace(node, grads, new, |i| node.outputs.get(i), |i| node.outputs[i].dtype.is_float())?;
-                }
+        Ok(())
+    }
+
+    /// Runs the hooks before the node's own gradient is computed.
+    pub(super) fn before(
+        &self,
+        node: &Node,
+        grads: &mut Grads,
+        versions: &mut [u64],
+        create_graph: bool,
+    ) -> Result<()> {
+        let hooks: Vec<Arc<Before>> = self.lists().before.iter().filter_map(Weak::upgrade).collect();
+        for hook in hooks {
+            let new = hook(grads)?;
+            untouched(node, grads.iter().zip(&*versions))?;
+            if let Some(new) = new {
+                fits(node, &new, grads.len(), |i| node.outputs.get(i), |i| node.outputs[i].dtype.is_float())?;
+                let slots = grads.iter_mut().zip(versions.iter_mut()).zip(new);
+                slots.for_each(|((g, version), new)| put(g, version, new, create_graph));
             }
         }
         Ok(())
@@ -105,29 +137,34 @@ impl Hooks {
     pub(super) fn after(
         &self,
         node: &Node,
-        inputs: &mut Grads,
-        outputs: &Grads,
+        (inputs, versions): (&mut Grads, &mut [u64]),
+        (outputs, given): (&Grads, &[u64]),
         needs: impl Fn(usize) -> bool,
+        create_graph: bool,
     ) -> Result<()> {
         let hooks: Vec<Arc<After>> = self.lists().after.iter().filter_map(Weak::upgrade).collect();
         for hook in hooks {
-            if let Some(new) = hook(inputs, outputs)? {
-                replace(node, inputs, new, |i| node.inputs[i].as_ref().map(Edge::spec), &needs)?;
+            let new = hook(inputs, outputs)?;
+            untouched(node, inputs.iter().zip(&*versions).chain(outputs.iter().zip(given)))?;
+            if let Some(new) = new {
+                fits(node, &new, inputs.len(), |i| node.inputs[i].as_ref().map(Edge::spec), &needs)?;
+                let slots = inputs.iter_mut().zip(versions.iter_mut()).zip(new);
+                slots.for_each(|((g, version), new)| put(g, version, new, create_graph));
             }
         }
         Ok(())
     }
 
-    /// Whether a pass from `roots` may come by a hook.
-    pub(super) fn on_the_way<'a>(roots: impl Iterator<Item = &'a Edge>) -> bool {
-        if LIVE.load(Ordering::Relaxed) == 0 {
+    /// Whether a pass from `roots` over the nodes that `run` may come by a hook, or by what one has packed.
+    pub(super) fn on_the_way<'a>(roots: impl Iterator<Item = &'a Edge>, run: impl Fn(&Node) -> bool) -> bool {
+        if LIVE.load(Ordering::Relaxed) == 0 && !Packed::any() {
             return false;
         }
-        let mut seen = HashSet::new();
+        let mut seen = Seqs::default();
         let mut stack: Vec<&Arc<Node>> = roots.map(|e| &e.node).collect();
         while let Some(node) = stack.pop() {
-            if seen.insert(node.seq) {
-                if node.hooks.get().is_some_and(|h| h.any()) {
+            if run(node) && seen.insert(node.seq) {
+                if node.hooks.get().is_some_and(|h| h.any()) || Packed::any() && node.is_packed() {
                     return true;
                 }
                 stack.extend(node.inputs.iter().flatten().map(|e| &e.node));
@@ -137,15 +174,38 @@ impl Hooks {
     }
 }
 
-fn replace<'n>(
+/// Puts what a hook gave in the place of a gradient.
+fn put(g: &mut Option<Tensor>, version: &mut u64, new: Option<Tensor>, create_graph: bool) {
+    *version = new.as_ref().map_or(0, |new| new.storage().version());
+    *g = new.map(|new| if !create_graph && new.requires_grad() { new.detach() } else { new });
+}
+
+/// A hook leaves gradients as they are, those that it was shown and others: they may be the bytes of several.
+fn untouched<'a>(node: &Node, grads: impl Iterator<Item = (&'a Option<Tensor>, &'a u64)>) -> Result<()> {
+    for (g, &version) in grads {
+        let Some(g) = g else { continue };
+        if g.storage().version() == version {
+            continue;
+        }
+        let Some(write) = g.overwritten(version) else { continue };
+        let m = format!("{} overwrote a gradient that a hook of {} was shown", write.op, node.name());
+        let e = g.describe(Error::new(ErrorKind::Autograd, "hook", m), "gradient").note(recorded(node));
+        let e = e.note(format!("{} wrote at {}", write.op, write.location));
+        return Err(e.help("it may be shared: give back a new tensor, Ok(Some(g.mul(2.0)?)) instead of g.mul_(2.0)?"));
+    }
+    Ok(())
+}
+
+/// The gradients that a hook gave are as many as there were, and such as these.
+fn fits<'n>(
     node: &'n Node,
-    old: &mut Grads,
-    new: Vec<Option<Tensor>>,
+    new: &[Option<Tensor>],
+    count: usize,
     spec: impl Fn(usize) -> Option<&'n Spec>,
     may: impl Fn(usize) -> bool,
 ) -> Result<()> {
-    if new.len() != old.len() {
-        let m = format!("a hook of {} gave {} gradients for {}", node.name(), new.len(), old.len());
+    if new.len() != count {
+        let m = format!("a hook of {} gave {} gradients for {count}", node.name(), new.len());
         return Err(Error::new(ErrorKind::Autograd, "hook", m).note(recorded(node)));
     }
     for (i, g) in new.iter().enumerate() {
@@ -158,17 +218,11 @@ fn replace<'n>(
             check(node, g, spec, &node.device)?;
         }
     }
-    old.iter_mut().zip(new).for_each(|(o, n)| *o = n);
     Ok(())
 }
 
 fn check(node: &Node, g: &Tensor, spec: &Spec, device: &Device) -> Result<()> {
-    let kind = match () {
-        () if g.device() != device => ErrorKind::DeviceMismatch,
-        () if g.dtype() != spec.dtype => ErrorKind::DTypeMismatch,
-        () if *g.layout().shape() != spec.shape => ErrorKind::ShapeMismatch,
-        () => return Ok(()),
-    };
+    let Some(kind) = g.mismatch(spec, device) else { return Ok(()) };
     let m = format!("a hook of {} replaced a gradient by another shape, dtype or device", node.name());
     let e = Error::new(kind, "hook", m).note(recorded(node));
     Err(g.describe(e.operand("tensor", &spec.shape, spec.dtype, device), "replacement"))
@@ -179,9 +233,10 @@ fn recorded(node: &Node) -> String {
 }
 
 impl Tensor {
-    /// Runs `hook` on the gradient of this tensor, complete, in every backward pass that reaches it: on a leaf or on an
-    /// intermediate. It may give another gradient of the same shape, dtype and device, which then takes its place, for the
-    /// passes on and for those who asked for it; `None` leaves it. Hooks of a tensor run in the order of registration.
+    /// Runs `hook` on the gradient of this tensor, complete, in every backward pass that reaches it and began later: on a
+    /// leaf or on an intermediate. It may give another gradient of the same shape, dtype and device, which then takes its
+    /// place, for the passes on and for those who asked for it; `None` leaves it. Hooks of a tensor run in the order of
+    /// registration.
     ///
     /// A clone is the same tensor. With `create_graph` what a hook computes is recorded. An error in a hook ends the pass,
     /// gives no gradients, and leaves the graph as it was (for that, a graph with hooks is freed only once its pass
@@ -215,7 +270,8 @@ impl Tensor {
 
 impl Node {
     /// Runs `hook` before this operation's gradient is computed, on the complete gradients of its outputs (`None` for
-    /// zero). It may give others, one for each output. Errors for a leaf; see [`Tensor::register_hook`] for the rest.
+    /// zero). It may give others, one for each output, for the passes on; who asked for the gradient of an output gets the
+    /// one before. Errors for a leaf; see [`Tensor::register_hook`] for the rest.
     pub fn register_prehook(
         &self,
         hook: impl Fn(&[Option<Tensor>]) -> Result<Option<Vec<Option<Tensor>>>> + Send + Sync + 'static,

@@ -1,7 +1,7 @@
 //! Looking at a recorded graph: [`Tensor::to_dot`], [`Tensor::graph_stats`].
 
 use std::collections::{BTreeMap, HashSet};
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use super::node::Node;
@@ -29,6 +29,72 @@ pub struct GraphStats {
     pub by_op: BTreeMap<String, OpStats>,
 }
 
+/// The total and a line for each operation, those that keep most first.
+impl fmt::Display for GraphStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} nodes, {} of them leaves; {} bytes kept", self.nodes, self.leaves, self.saved_bytes)?;
+        let mut ops: Vec<(&String, &OpStats)> = self.by_op.iter().collect();
+        ops.sort_by_key(|(_, of)| std::cmp::Reverse(of.saved_bytes));
+        let widest = |column: &dyn Fn(&(&String, &OpStats)) -> usize| ops.iter().map(column).max().unwrap_or(0);
+        let names = widest(&|op| op.0.len());
+        let (nodes, bytes) = (widest(&|op| digits(op.1.nodes)), widest(&|op| digits(op.1.saved_bytes)));
+        for (name, OpStats { nodes: n, saved_bytes: b }) in ops {
+            write!(f, "\n  {name:names$}  {n:nodes$} nodes  {b:bytes$} bytes")?;
+        }
+        Ok(())
+    }
+}
+
+fn digits(n: usize) -> usize {
+    n.to_string().len()
+}
+
+/// The lines of `{:#?}` below the first.
+pub(super) fn details(node: &Node, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for (i, edge) in node.inputs.iter().enumerate() {
+        match edge {
+            Some(e) => write!(f, "\n  input {i}: {} {} from {:?}", e.spec().shape, e.spec().dtype, e.node)?,
+            None => write!(f, "\n  input {i}: requires no gradient")?,
+        }
+    }
+    for (i, (shape, dtype)) in node.output_specs().enumerate() {
+        write!(f, "\n  output {i}: {shape:?} {dtype}")?;
+    }
+    if node.is_freed() {
+        return write!(f, "\n  freed by a backward pass");
+    }
+    kept(node).try_for_each(|line| write!(f, "\n  {line}"))
+}
+
+/// A line for each kept value.
+fn kept(node: &Node) -> impl Iterator<Item = String> {
+    let stale = node.stale();
+    node.saved().into_iter().map(move |(what, shape, dtype, version)| {
+        let now = match stale.iter().find(|s| s.0 == what) {
+            Some((_, w)) => format!("; {} wrote over it at {} (version {})", w.op, w.location, w.version),
+            None => String::new(),
+        };
+        format!("keeps {what}: {shape:?} {dtype}, version {version}{now}")
+    })
+}
+
+/// As it stands between quotes in Graphviz. A name may hold any character.
+fn escaped(label: &str) -> String {
+    let mut s = String::with_capacity(label.len());
+    for c in label.chars() {
+        match c {
+            '\\' => s.push_str("\\\\"),
+            '"' => s.push_str("\\\""),
+            '\n' => s.push_str("\\n"),
+            c if c.is_control() => {
+                let _ = write!(s, "\\{}", c.escape_default());
+            }
+            c => s.push(c),
+        }
+    }
+    s
+}
+
 /// The nodes behind a tensor, in the order of recording.
 fn nodes(t: &Tensor) -> BTreeMap<u64, &Arc<Node>> {
     let mut found = BTreeMap::new();
@@ -51,6 +117,7 @@ impl Tensor {
     /// let x = Tensor::zeros([4], DType::F32, &device)?.require_grad()?;
     /// let stats = x.exp()?.sin()?.graph_stats();
     /// assert_eq!((stats.nodes, stats.leaves), (3, 1));
+    /// println!("{stats}");
     /// # Ok::<(), Error>(())
     /// ```
     pub fn graph_stats(&self) -> GraphStats {
@@ -74,7 +141,7 @@ impl Tensor {
     }
 
     /// The graph behind this tensor as text for Graphviz (`dot -Tsvg`): a box an operation, with its parameters, shapes,
-    /// kept values with their versions, and the line that recorded it; an ellipse a leaf. Arrows go with the computation.
+    /// kept values with their versions and what wrote over them, and the line that recorded it; an ellipse a leaf. Arrows go with the computation.
     pub fn to_dot(&self) -> String {
         let nodes = nodes(self);
         let number: BTreeMap<u64, usize> = nodes.keys().enumerate().map(|(i, &seq)| (seq, i)).collect();
@@ -84,11 +151,9 @@ impl Tensor {
             for (shape, dtype) in node.output_specs() {
                 let _ = write!(label, "\n{shape:?} {dtype}");
             }
-            for (what, shape, dtype, version) in node.saved() {
-                let _ = write!(label, "\nkeeps {what}: {shape:?} {dtype}, version {version}");
-            }
+            kept(node).for_each(|line| label.extend(["\n", &line]));
             let _ = write!(label, "\n{}", node.location());
-            let label = label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            let label = escaped(&label);
             let shape = if node.is_leaf() { "ellipse" } else { "box" };
             let _ = writeln!(s, "  n{i} [shape={shape}, label=\"{label}\"];");
             for input in node.inputs().flatten() {

@@ -6,28 +6,53 @@
 
 mod access;
 mod checkpoint;
+mod checksum;
 mod custom;
+mod draws;
 mod engine;
+mod explain;
 mod functional;
 mod gradcheck;
+mod guarded;
 mod hooks;
 mod inspect;
 mod mode;
 mod node;
+mod nonfinite;
+mod observe;
+mod packed;
+mod places;
+mod queue;
+mod range;
 mod saved;
+mod spread;
+mod vmap;
+mod waiting;
 
-pub(crate) use access::note_access;
+pub(crate) use access::{birth, note_access, note_view};
 pub use checkpoint::{checkpoint, checkpoint_with};
 pub use custom::{CustomOp, apply_custom};
+pub(crate) use draws::note_draw;
 pub use engine::{BackwardOptions, Gradients, grad};
+pub use explain::{Dependence, explain_grad};
 pub use functional::{Tensors, hessian, hvp, jacobian, jvp, vjp};
-pub use gradcheck::{gradcheck, gradgradcheck};
+pub use gradcheck::{GradcheckOptions, gradcheck, gradcheck_with, gradgradcheck, gradgradcheck_with};
+pub(crate) use guarded::{Guarded, ask};
 pub use hooks::Hook;
 pub use inspect::{GraphStats, OpStats};
-pub(crate) use mode::notes_access;
-pub use mode::{GradModeGuard, enable_grad, is_grad_enabled, no_grad};
+pub use mode::{
+    GradModeGuard, allow_mutation_on_saved_tensors, enable_grad, inference, is_grad_enabled, is_inference, no_grad,
+    strict, strict_inplace,
+};
+pub(crate) use mode::{guards_saved, is_observed, notes_access};
 pub(crate) use node::Edge;
 pub use node::Node;
+pub(crate) use nonfinite::Written;
+pub use nonfinite::{NonFiniteReport, Origin, find_nan, find_nonfinite};
+pub(crate) use observe::{after_write, before_write, ran, ran_operation};
+pub use packed::{SavedTensorsHooks, saved_tensors_hooks};
+pub use range::ValueRange;
 pub use saved::Context;
 pub use saved::Keep;
 pub(crate) use saved::Saved;
+pub use vmap::vmap;

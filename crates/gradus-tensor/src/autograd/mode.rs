@@ -1,28 +1,46 @@
 //! Switches of a thread: whether operations are recorded, and whether they are watched.
 //!
-//! All are bits of one thread-local number, so that an operation which asks for them reads just that.
+//! All are bits of one thread-local number, so that an operation which asks for them reads just that. Guards keep what they
+//! set in a list beside it.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
+
+use gradus_backend::{Error, ErrorKind, Result};
 
 /// Operations on tensors that require gradients are recorded.
 const RECORD: u8 = 1;
 /// The storages that operations read and write are noted (`checkpoint`).
 pub(super) const NOTE_ACCESS: u8 = 2;
+/// Nodes also remember the inputs that their gradient does not need ([`strict`]).
+pub(super) const STRICT: u8 = 4;
+/// A write over a value that a graph needs fails ([`strict_inplace`]).
+pub(super) const REFUSE_WRITES: u8 = 8;
+/// A write over a value that a graph needs leaves the graph a copy ([`allow_mutation_on_saved_tensors`]).
+pub(super) const COPY_ON_WRITE: u8 = 16;
+/// Kept values go through hooks (`saved_tensors_hooks`).
+pub(super) const PACK: u8 = 32;
+/// Somebody looks at what operations read and give (`find_nonfinite`, `explain_grad`).
+pub(super) const OBSERVE: u8 = 64;
+/// Nothing is recorded, whatever is asked for ([`inference`]).
+const INFERENCE: u8 = 128;
+/// Switches that say more about kept values than their versions.
+pub(super) const GUARDS: u8 = STRICT | REFUSE_WRITES | COPY_ON_WRITE;
 
 thread_local! {
     static MODE: Cell<u8> = const { Cell::new(RECORD) };
 }
 
 /// Whether this thread records operations on tensors that require gradients. On by default.
+#[inline]
 pub fn is_grad_enabled() -> bool {
-    is_set(RECORD)
+    MODE.get() & (RECORD | INFERENCE) == RECORD
 }
 
-/// Whether a switch is on.
+/// Whether one of some switches is on.
 #[inline]
-pub(super) fn is_set(bit: u8) -> bool {
-    MODE.get() & bit != 0
+pub(super) fn is_set(bits: u8) -> bool {
+    MODE.get() & bits != 0
 }
 
 /// Whether accesses to storages are noted.
@@ -31,31 +49,76 @@ pub(crate) fn notes_access() -> bool {
     is_set(NOTE_ACCESS)
 }
 
-/// Restores the switch as it was, when dropped.
-#[must_use = "recording is switched back when the guard is dropped: bind it, `let _guard = no_grad();`"]
+/// Whether operations are observed.
+#[inline]
+pub(crate) fn is_observed() -> bool {
+    is_set(OBSERVE)
+}
+
+/// Whether kept values are guarded or packed: whether [`Saved::guard`](super::Saved::guard) has anything to do.
+#[inline]
+pub(crate) fn guards_saved() -> bool {
+    is_set(GUARDS | PACK)
+}
+
+/// Those of `mask` that are on.
+pub(super) fn among(mask: u8) -> u8 {
+    MODE.get() & mask
+}
+
+/// Takes its setting back when dropped. Guards may be dropped in any order: those that are left hold, the newest first.
+#[must_use = "the switch is set back when the guard is dropped: bind it, `let _guard = no_grad();`"]
 #[derive(Debug)]
 pub struct GradModeGuard {
-    bit: u8,
-    before: bool,
+    setting: Setting,
     // Belongs to this thread.
     _not_send: PhantomData<*const ()>,
 }
 
-impl Drop for GradModeGuard {
-    fn drop(&mut self) {
-        turn(self.bit, self.before);
-    }
+/// Sets the switches of `mask` to those in `on`.
+#[derive(Debug, Clone, Copy)]
+struct Setting {
+    id: u64,
+    mask: u8,
+    on: u8,
 }
 
-fn turn(bit: u8, on: bool) {
-    MODE.set(if on { MODE.get() | bit } else { MODE.get() & !bit });
+thread_local! {
+    /// The settings that guards hold, the newest last; the mode is what they make of the default.
+    static SETTINGS: RefCell<Vec<Setting>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Drop for GradModeGuard {
+    fn drop(&mut self) {
+        // A thread that ends has dropped its settings, and needs none.
+        let _ = SETTINGS.try_with(|settings| {
+            let mut settings = settings.borrow_mut();
+            settings.retain(|s| s.id != self.setting.id);
+            MODE.set(settings.iter().fold(RECORD, |mode, s| mode & !s.mask | s.on));
+        });
+    }
 }
 
 /// Sets a switch until the guard is dropped.
 pub(super) fn set(bit: u8, on: bool) -> GradModeGuard {
-    let before = is_set(bit);
-    turn(bit, on);
-    GradModeGuard { bit, before, _not_send: PhantomData }
+    set_among(bit, if on { bit } else { 0 })
+}
+
+/// Of the switches in `mask` sets those in `on`, and no others, until the guard is dropped.
+pub(super) fn set_among(mask: u8, on: u8) -> GradModeGuard {
+    MODE.set(MODE.get() & !mask | on);
+    let setting = SETTINGS.try_with(|settings| {
+        let mut settings = settings.borrow_mut();
+        let setting = Setting { id: settings.last().map_or(0, |s| s.id) + 1, mask, on };
+        settings.push(setting);
+        setting
+    });
+    GradModeGuard { setting: setting.unwrap_or(Setting { id: 0, mask, on }), _not_send: PhantomData }
+}
+
+/// Nothing is recorded, and nothing guarded or packed: for what is computed beside the user's program.
+pub(super) fn plain() -> GradModeGuard {
+    set_among(RECORD | GUARDS | PACK, 0)
 }
 
 /// Records nothing on this thread until the guard is dropped.
@@ -63,7 +126,118 @@ pub fn no_grad() -> GradModeGuard {
     set(RECORD, false)
 }
 
-/// Records on this thread until the guard is dropped, also inside [`no_grad`].
+/// Records on this thread until the guard is dropped, also inside [`no_grad`]. Inside [`inference`] it changes nothing.
 pub fn enable_grad() -> GradModeGuard {
     set(RECORD, true)
+}
+
+/// Records nothing on this thread until the guard is dropped, whatever the code inside does.
+///
+/// [`no_grad`] is a default that the code inside may lift, with [`enable_grad`] or by asking for a derivative. This is a
+/// promise that it cannot: [`enable_grad`] has no effect, and what needs a graph is an error that says so:
+/// [`backward`](crate::Tensor::backward), [`grad`](crate::grad), [`vjp`](crate::vjp), [`jvp`](crate::jvp),
+/// [`hvp`](crate::hvp), [`jacobian`](crate::jacobian) and [`hessian`](crate::hessian). So a server that runs a model under
+/// it holds no graph, whatever that model does.
+///
+/// Tensors made inside are ordinary ones: they may enter a graph outside, as constants; leaves may be made for later use;
+/// and writes are counted inside as outside, so that a value which a graph needs is never overwritten unseen.
+///
+/// ```
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+/// let x = Tensor::from_vec(vec![1.0f32], [1], &device)?.require_grad()?;
+/// let guard = inference();
+/// let _again = enable_grad();
+/// assert!(!x.exp()?.requires_grad());
+/// assert!(vjp(|x| x[0].exp(), &[&x], &[&x]).is_err());
+/// drop(guard);
+/// # Ok::<(), Error>(())
+/// ```
+pub fn inference() -> GradModeGuard {
+    set(INFERENCE, true)
+}
+
+/// Whether this thread is inside [`inference`].
+pub fn is_inference() -> bool {
+    is_set(INFERENCE)
+}
+
+/// Refuses what needs a graph inside [`inference`].
+pub(crate) fn refuse_inference(op: &str) -> Result<()> {
+    if !is_inference() {
+        return Ok(());
+    }
+    let e = Error::new(ErrorKind::Autograd, op, "no gradient exists inside inference()");
+    Err(e.help("take gradients outside of the guard, or use no_grad(), which allows them"))
+}
+
+/// Until the guard is dropped, what this thread records is strict about its inputs: a backward pass fails where any input
+/// was overwritten since, even one that no gradient needs, so that the gradient would be right all the same. The error
+/// names the operation, the one that overwrote, and both source lines. Writes beside the input's bytes are no errors.
+///
+/// The inputs are remembered weakly: nothing is kept alive, and one whose storage is gone is not checked.
+///
+/// ```
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+/// let x = Tensor::from_vec(vec![1.0f32, 2.0], [2], &device)?.require_grad()?;
+/// let shift = Tensor::from_vec(vec![3.0f32], [1], &device)?;
+/// let y = {
+///     let _guard = autograd::strict();
+///     x.add(&shift)?.sum_all()?
+/// };
+/// shift.fill_(0.0)?; // The gradient of a sum needs no value of `shift`.
+/// assert!(y.backward().unwrap_err().to_string().contains("fill_"));
+/// # Ok::<(), Error>(())
+/// ```
+pub fn strict() -> GradModeGuard {
+    set(STRICT, true)
+}
+
+/// Until the guard is dropped, values that this thread records for a gradient are protected: a write in place over one
+/// fails itself, before a byte changes, for as long as the graph that needs it lives, on every thread. The error names the
+/// operation that needs the value and its source line. Writes elsewhere go through, as do those after a backward pass freed
+/// the graph, or after it was dropped. Inside, [`allow_mutation_on_saved_tensors`] is off.
+///
+/// What [`saved_tensors_hooks`](super::saved_tensors_hooks) pack is not protected, but checked when it is unpacked.
+///
+/// ```
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+/// let x = Tensor::from_vec(vec![1.0f32, 2.0], [2], &device)?.require_grad()?;
+/// let scale = Tensor::from_vec(vec![3.0f32], [1], &device)?;
+/// let y = {
+///     let _guard = autograd::strict_inplace();
+///     x.mul(&scale)?.sum_all()?
+/// };
+/// assert!(scale.fill_(0.0).unwrap_err().to_string().contains("mul"));
+/// y.backward()?;
+/// scale.fill_(0.0)?; // The graph is gone.
+/// # Ok::<(), Error>(())
+/// ```
+pub fn strict_inplace() -> GradModeGuard {
+    set_among(REFUSE_WRITES | COPY_ON_WRITE, REFUSE_WRITES)
+}
+
+/// Until the guard is dropped, values that this thread records for a gradient may be overwritten: a write in place over one
+/// first leaves the graph a copy of the old values, for as long as the graph lives, on every thread. Gradients, of any
+/// order, are those of the values that were read. Several nodes that keep one tensor share the copy. Inside,
+/// [`strict_inplace`] is off.
+///
+/// A [`checkpoint`](super::checkpoint) reads its values again, so they cannot be copied: a write over one fails, as with
+/// [`strict_inplace`]. What [`saved_tensors_hooks`](super::saved_tensors_hooks) pack is the hooks' affair.
+///
+/// ```
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+/// let x = Tensor::from_vec(vec![1.0f32, 2.0], [2], &device)?.require_grad()?;
+/// let scale = Tensor::from_vec(vec![3.0f32], [1], &device)?;
+/// let _guard = autograd::allow_mutation_on_saved_tensors();
+/// let y = x.mul(&scale)?.sum_all()?;
+/// scale.fill_(0.0)?;
+/// assert_eq!(y.backward()?.get(&x).unwrap().to_vec::<f32>()?, [3.0, 3.0]);
+/// # Ok::<(), Error>(())
+/// ```
+pub fn allow_mutation_on_saved_tensors() -> GradModeGuard {
+    set_among(REFUSE_WRITES | COPY_ON_WRITE, COPY_ON_WRITE)
 }

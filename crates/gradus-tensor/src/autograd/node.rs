@@ -1,6 +1,7 @@
 //! [`Node`]: one recorded operation, or a leaf.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::fmt;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,10 +10,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 use gradus_backend::{DType, Error, ErrorKind, Result};
 use smallvec::SmallVec;
 
+use super::guarded::Guarded;
 use super::hooks::Hooks;
 use super::saved::Saved;
 use crate::ops::{Op, Rule};
 use crate::tensor::Spec;
+use crate::write_log::Write;
 use crate::{Device, Storage, Tensor};
 
 /// One output of a node: where the gradient of a tensor goes.
@@ -144,22 +147,72 @@ impl Node {
         saved.as_ref().map(Saved::describe).unwrap_or_default()
     }
 
+    /// The kept values that were written over since, each with the latest such write: a gradient that reads one is an
+    /// error.
+    pub fn stale(&self) -> Vec<(String, Write)> {
+        let saved = self.saved.lock().unwrap_or_else(|e| e.into_inner());
+        saved.as_ref().map(Saved::stale).unwrap_or_default()
+    }
+
     /// The kept values, and whether they stay for another pass.
     pub(super) fn take_saved(&self, retain: bool) -> Result<Saved> {
         let mut slot = self.saved.lock().unwrap_or_else(|e| e.into_inner());
         let found = if retain { slot.clone() } else { slot.take() };
-        found.ok_or_else(|| {
-            let m = format!("backward of {}: the graph was freed by an earlier backward pass", self.name());
-            Error::new(ErrorKind::Autograd, "backward", m)
-                .note(format!("{} recorded at {}", self.name(), self.location))
-                .help("keep it with BackwardOptions::new().retain_graph() in the first pass, or compute the loss again")
-        })
+        found.ok_or_else(|| self.freed())
+    }
+
+    #[cold]
+    fn freed(&self) -> Error {
+        let failure = self.hooks.get().and_then(|h| h.failure());
+        let by = match failure {
+            None => "by an earlier backward pass",
+            Some(_) => "in part by a backward pass that failed",
+        };
+        let m = format!("backward of {}: the graph was freed {by}", self.name());
+        let e = Error::new(ErrorKind::Autograd, "backward", m).note(format!(
+            "{} recorded at {}",
+            self.name(),
+            self.location
+        ));
+        match failure {
+            None => e.help(
+                "keep it with BackwardOptions::new().retain_graph() in the first pass, or compute the loss again",
+            ),
+            Some(why) => e.note(format!("that pass failed with {why}")).help(
+                "compute the loss again; a pass with BackwardOptions::new().retain_graph() leaves the graph whole when it fails",
+            ),
+        }
+    }
+
+    /// Whether the kept values are gone: a backward pass has used this node and did not keep the graph.
+    pub fn is_freed(&self) -> bool {
+        self.op.is_some() && self.saved.lock().unwrap_or_else(|e| e.into_inner()).is_none()
+    }
+
+    /// Notes why what a failed pass `has_freed` is freed, for the error of the next.
+    #[cold]
+    pub(super) fn note_failure(ends: &[Arc<Node>], why: &dyn fmt::Display, has_freed: impl Fn(&Node) -> bool) {
+        let why: Arc<str> = why.to_string().into();
+        let mut seen = HashSet::new();
+        let mut stack: Vec<&Arc<Node>> = ends.iter().collect();
+        while let Some(node) = stack.pop() {
+            // What the pass has freed is reached through nodes that it has freed.
+            if seen.insert(node.seq) && has_freed(node) && node.is_freed() {
+                node.hooks.get_or_init(Default::default).note_failure(&why);
+                stack.extend(node.inputs().flatten());
+            }
+        }
     }
 
     /// The storages that the kept values hold.
     pub(super) fn saved_storages(&self) -> Vec<Arc<Storage>> {
         let saved = self.saved.lock().unwrap_or_else(|e| e.into_inner());
         saved.as_ref().map(Saved::storages).unwrap_or_default()
+    }
+
+    /// Whether a hook has packed a kept value.
+    pub(super) fn is_packed(&self) -> bool {
+        self.saved.lock().unwrap_or_else(|e| e.into_inner()).as_ref().is_some_and(Saved::is_packed)
     }
 
     /// Lets the kept values go.
@@ -170,9 +223,13 @@ impl Node {
     /// Moves everything that this node keeps alive into `parts`.
     fn unlink(&mut self, parts: &mut Parts) {
         parts.nodes.extend(self.inputs.drain(..).flatten().map(|e| e.node));
-        let saved = self.saved.get_mut().unwrap_or_else(|e| e.into_inner()).take();
-        for tensor in saved.into_iter().flat_map(Saved::into_tensors) {
-            parts.nodes.extend(tensor.into_inner().and_then(|inner| inner.into_edge()).map(|e| e.node));
+        if let Some(saved) = self.saved.get_mut().unwrap_or_else(|e| e.into_inner()).take() {
+            let (tensors, guarded) = saved.into_parts();
+            for tensor in tensors {
+                parts.nodes.extend(tensor.into_inner().and_then(|inner| inner.into_edge()).map(|e| e.node));
+            }
+            // So can what a hook made of a value.
+            parts.guarded.extend(guarded);
         }
         // What a function captured can hold nodes that nobody sees.
         if matches!(self.op, Some(Op::Rule(_))) {
@@ -186,25 +243,41 @@ impl Node {
 struct Parts {
     nodes: Vec<Arc<Node>>,
     rules: Vec<Op>,
+    guarded: Vec<Arc<Guarded>>,
 }
 
 thread_local! {
-    /// While a rule is dropped: what the nodes held that went with it, for the drop that is under way to take.
+    /// While a function of the user is dropped: what the nodes held that went with it, for the drop that is under way to take.
     static LEFT: RefCell<Option<Parts>> = const { RefCell::new(None) };
 }
 
 /// Iterative, so that a chain of any length is freed without recursion.
+/// Takes what was [`LEFT`], also when a function of the user panics.
+struct TakeLeft<'a>(&'a mut Parts);
+
+impl Drop for TakeLeft<'_> {
+    fn drop(&mut self) {
+        let left = LEFT.try_with(|left| left.take());
+        if let Ok(Some(mut more)) = left {
+            self.0.nodes.append(&mut more.nodes);
+            self.0.rules.append(&mut more.rules);
+            self.0.guarded.append(&mut more.guarded);
+        }
+    }
+}
+
 impl Drop for Node {
     fn drop(&mut self) {
         let mut parts = Parts::default();
         self.unlink(&mut parts);
-        if parts.nodes.is_empty() && parts.rules.is_empty() {
+        if parts.nodes.is_empty() && parts.rules.is_empty() && parts.guarded.is_empty() {
             return;
         }
         let _ = LEFT.try_with(|left| {
             if let Some(outer) = left.borrow_mut().as_mut() {
                 outer.nodes.append(&mut parts.nodes);
                 outer.rules.append(&mut parts.rules);
+                outer.guarded.append(&mut parts.guarded);
             }
         });
         loop {
@@ -216,26 +289,25 @@ impl Drop for Node {
                     node.unlink(&mut parts);
                 }
             }
-            let Some(rule) = parts.rules.pop() else { break };
-            let open = LEFT.try_with(|left| left.replace(Some(Parts::default())));
-            drop(rule);
-            if open.is_ok() {
-                let _ = LEFT.try_with(|left| {
-                    if let Some(mut more) = left.take() {
-                        parts.nodes.append(&mut more.nodes);
-                        parts.rules.append(&mut more.rules);
-                    }
-                });
+            let (rule, guarded) = (parts.rules.pop(), parts.guarded.pop());
+            if rule.is_none() && guarded.is_none() {
+                break;
             }
+            let _ = LEFT.try_with(|left| left.replace(Some(Parts::default())));
+            let left = TakeLeft(&mut parts);
+            drop((rule, guarded));
+            drop(left);
         }
     }
 }
 
+/// One line; with `{:#?}` also the inputs, the outputs and the kept values.
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.op {
-            Some(op) => write!(f, "{op:?} at {}", self.location),
-            None => write!(f, "leaf {} at {}", self.outputs[0].shape, self.location),
+            Some(op) => write!(f, "{op:?} at {}", self.location)?,
+            None => write!(f, "leaf {} at {}", self.outputs[0].shape, self.location)?,
         }
+        if f.alternate() { super::inspect::details(self, f) } else { Ok(()) }
     }
 }

@@ -1,28 +1,35 @@
 //! Kept values and the check that they are still what they were.
 
-use std::cell::Cell;
+use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
+use std::panic::Location;
 use std::sync::Arc;
 
 use gradus_backend::{DType, Error, ErrorKind, Result};
 use smallvec::SmallVec;
 
+use super::guarded::{Guarded, Pin, Slot, Value};
+use super::mode::{COPY_ON_WRITE, PACK, REFUSE_WRITES, STRICT, is_grad_enabled, is_set};
 use super::node::{Edge, Node};
 use crate::tensor::Spec;
+use crate::write_log::Write;
 use crate::{Storage, Tensor};
 
 /// A kept tensor and the version that its storage had.
 #[derive(Clone)]
-struct SavedTensor {
-    what: Which,
+pub(super) struct SavedTensor {
+    pub(super) what: Which,
     /// An output is kept without its edge, which would be a cycle; it is put back when used.
-    tensor: Tensor,
-    version: u64,
+    pub(super) tensor: Tensor,
+    pub(super) version: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Which {
+pub(super) enum Which {
     Input(usize),
     Output(usize),
+    /// Something that a checkpointed region reads.
+    Read,
 }
 
 impl std::fmt::Display for Which {
@@ -30,6 +37,7 @@ impl std::fmt::Display for Which {
         match self {
             Which::Input(i) => write!(f, "input {i}"),
             Which::Output(i) => write!(f, "output {i}"),
+            Which::Read => f.write_str("captured value"),
         }
     }
 }
@@ -67,20 +75,27 @@ fn mask(mask: u64, i: usize) -> u64 {
 
 /// The kept values of one node.
 #[derive(Clone, Default)]
-pub(crate) struct Saved(SmallVec<[SavedTensor; 2]>);
+pub(crate) struct Saved {
+    values: SmallVec<[SavedTensor; 2]>,
+    /// What switches of the thread added, and the values that they took over.
+    guarded: Option<Arc<Guarded>>,
+}
 
 impl Saved {
     /// `versions` are those of the inputs' storages from before they were read; the outputs are fresh.
     pub(crate) fn new(keep: Keep, inputs: &[&Tensor], versions: &[u64], outputs: &[Tensor]) -> Self {
-        let mut saved = SmallVec::new();
-        let mut push = |what, tensor: Tensor, version| saved.push(SavedTensor { what, tensor, version });
+        let mut values = SmallVec::new();
+        if keep == Keep::NONE {
+            return Saved { values, guarded: None };
+        }
+        let mut push = |what, tensor: Tensor, version| values.push(SavedTensor { what, tensor, version });
         for (i, &t) in inputs.iter().enumerate().take(64).filter(|(i, _)| keep.inputs >> i & 1 == 1) {
             push(Which::Input(i), t.clone(), versions[i]);
         }
         for (i, t) in outputs.iter().enumerate().take(64).filter(|(i, _)| keep.outputs >> i & 1 == 1) {
             push(Which::Output(i), t.detach(), 0);
         }
-        Saved(saved)
+        Saved { values, guarded: None }
     }
 
     /// Inputs and outputs by number, each with the version that its storage had. The outputs carry no edge.
@@ -90,20 +105,66 @@ impl Saved {
     ) -> Self {
         let input = |(i, tensor, version)| SavedTensor { what: Which::Input(i), tensor, version };
         let output = |(i, tensor, version)| SavedTensor { what: Which::Output(i), tensor, version };
-        Saved(inputs.into_iter().map(input).chain(outputs.into_iter().map(output)).collect())
+        Saved { values: inputs.into_iter().map(input).chain(outputs.into_iter().map(output)).collect(), guarded: None }
     }
 
-    pub(super) fn into_tensors(self) -> impl Iterator<Item = Tensor> {
-        self.0.into_iter().map(|s| s.tensor)
+    /// Guards or packs the values as the switches of this thread say; called if [`guards_saved`](super::guards_saved).
+    ///
+    /// `versions` are those of the inputs' storages from before they were read.
+    #[cold]
+    #[track_caller]
+    pub(crate) fn guard(self, op: &str, inputs: &[&Tensor], versions: &[u64]) -> Result<Self> {
+        self.guard_pinned(op, inputs, versions, vec![])
     }
 
+    /// [`guard`](Saved::guard) for an operation that also reads `pins` again, where they are.
+    #[cold]
+    #[track_caller]
+    pub(super) fn guard_pinned(
+        mut self,
+        op: &str,
+        inputs: &[&Tensor],
+        versions: &[u64],
+        pins: Vec<Pin>,
+    ) -> Result<Self> {
+        if self.values.is_empty() && pins.is_empty() && !is_set(STRICT) {
+            return Ok(self);
+        }
+        let takes = is_set(PACK | REFUSE_WRITES | COPY_ON_WRITE);
+        let values = if takes { std::mem::take(&mut self.values) } else { SmallVec::new() };
+        self.guarded = Some(Guarded::new(op, values, inputs, versions, pins)?);
+        Ok(self)
+    }
+
+    /// Whether a hook has packed one of the values.
+    pub(super) fn is_packed(&self) -> bool {
+        let slots = self.guarded.iter().flat_map(|g| &g.slots);
+        slots.into_iter().any(|slot| matches!(slot.value, Value::Packed { .. }))
+    }
+
+    /// What has to be dropped with care: tensors with their edges, and what hooks made.
+    pub(super) fn into_parts(self) -> (impl Iterator<Item = Tensor>, Option<Arc<Guarded>>) {
+        (self.values.into_iter().map(|s| s.tensor), self.guarded)
+    }
+
+    /// The storages that the values hold. What hooks made of theirs is not known.
     pub(super) fn storages(&self) -> Vec<Arc<Storage>> {
-        self.0.iter().map(|s| s.tensor.storage().clone()).collect()
+        let slots = self.guarded.iter().flat_map(|g| &g.slots);
+        let guarded = slots.filter_map(|slot| slot.value.kept()).map(|(t, _)| t);
+        self.values.iter().map(|s| s.tensor.clone()).chain(guarded).map(|t| t.storage().clone()).collect()
     }
 
     pub(super) fn describe(&self) -> Vec<(String, Vec<usize>, DType, u64)> {
         let one = |s: &SavedTensor| (s.what.to_string(), s.tensor.shape().to_vec(), s.tensor.dtype(), s.version);
-        self.0.iter().map(one).collect()
+        self.values.iter().map(one).chain(self.guarded.iter().flat_map(|g| g.describe())).collect()
+    }
+
+    /// The values that were written over since they were kept, each with the latest such write.
+    pub(super) fn stale(&self) -> Vec<(String, Write)> {
+        let slots = self.guarded.iter().flat_map(|g| &g.slots);
+        let guarded = slots.filter_map(|slot| slot.value.kept().map(|(t, version)| (slot.what, t, version)));
+        let all = self.values.iter().map(|s| (s.what, s.tensor.clone(), s.version)).chain(guarded);
+        all.filter_map(|(what, t, version)| Some((what.to_string(), t.overwritten(version)?))).collect()
     }
 }
 
@@ -114,8 +175,16 @@ pub struct Context<'a> {
     /// For each input whether its gradient is wanted.
     pub(super) needs: SmallVec<[bool; 8]>,
     pub(super) create_graph: bool,
+    pub(super) read: Read,
+}
+
+/// What a gradient has read so far.
+#[derive(Default)]
+pub(super) struct Read {
     /// Bit `i` once kept value `i` was read.
-    pub(super) read: Cell<u64>,
+    values: Cell<u64>,
+    /// Guarded values as they were handed out, with their versions.
+    guarded: RefCell<Vec<(Which, Tensor, u64)>>,
 }
 
 impl Context<'_> {
@@ -148,45 +217,123 @@ impl Context<'_> {
         self.find(Which::Input(i))
     }
 
-    /// Output `i` as it was; an error if it was overwritten since.
+    /// Output `i` as it was; an error if it was overwritten since, and, where the gradient itself has to be differentiable,
+    /// for an output that carries no gradient: what it depends on could not be followed.
     pub fn output(&self, i: usize) -> Result<Tensor> {
         let t = self.find(Which::Output(i))?;
+        if !self.create_graph || !t.dtype().is_float() {
+            return Ok(t);
+        }
+        if self.node.op.as_ref().is_some_and(|op| !op.differentiable(i)) {
+            if !is_grad_enabled() {
+                return Ok(t);
+            }
+            let m = format!("the gradient of {} reads output {i}, which carries no gradient itself", self.node.name());
+            let e = Error::new(ErrorKind::Autograd, "backward", m);
+            return Err(e.help("with create_graph compute it again, from ctx.input(i)"));
+        }
         let edge = Edge { node: self.node.clone(), output: i };
-        Ok(if self.create_graph && t.dtype().is_float() { t.with_edge(edge) } else { t })
+        Ok(t.with_edge(edge))
+    }
+
+    /// [`input`](Context::input), without a handle of its own where the value is kept as it is.
+    pub(crate) fn borrow_input(&self, i: usize) -> Result<Cow<'_, Tensor>> {
+        match self.find_kept(Which::Input(i))? {
+            Some(t) => Ok(Cow::Borrowed(t)),
+            None => self.find(Which::Input(i)).map(Cow::Owned),
+        }
+    }
+
+    /// A value that is kept as it is, checked; `None` for one that is guarded or packed.
+    fn find_kept(&self, what: Which) -> Result<Option<&Tensor>> {
+        let Some(at) = self.saved.values.iter().position(|s| s.what == what) else { return Ok(None) };
+        self.read.values.set(self.read.values.get() | 1 << at.min(63));
+        let s = &self.saved.values[at];
+        self.check(what, &s.tensor, s.version)?;
+        Ok(Some(&s.tensor))
     }
 
     fn find(&self, what: Which) -> Result<Tensor> {
-        let name = self.node.name();
-        let Some(at) = self.saved.0.iter().position(|s| s.what == what) else {
-            let m = format!("the gradient of {name} reads {what}, which was not kept");
-            return Err(Error::new(ErrorKind::Autograd, "backward", m));
+        if let Some(t) = self.find_kept(what)? {
+            return Ok(t.clone());
+        }
+        let mut slots = self.saved.guarded.iter().flat_map(|g| &g.slots);
+        if let Some(slot) = slots.find(|slot| slot.what == what) {
+            return self.find_guarded(slot);
+        }
+        let m = format!("the gradient of {} reads {what}, which was not kept", self.node.name());
+        Err(Error::new(ErrorKind::Autograd, "backward", m))
+    }
+
+    /// The value of a slot, as it was, with the edge that it had. What was packed is unpacked once in a pass.
+    #[cold]
+    fn find_guarded(&self, slot: &Slot) -> Result<Tensor> {
+        let what = slot.what;
+        if let Some((_, t, _)) = self.read.guarded.borrow().iter().find(|r| r.0 == what) {
+            return Ok(t.clone());
+        }
+        let (t, version) = match &slot.value {
+            Value::Packed { packed, spec, .. } => packed.unpack(self.node, what, spec)?,
+            kept => kept.kept().ok_or_else(|| Error::new(ErrorKind::Autograd, "backward", "the value is not kept"))?,
         };
-        self.read.set(self.read.get() | 1 << at.min(63));
-        self.checked(at)
+        let edge = match what {
+            Which::Input(i) => self.node.inputs.get(i).and_then(Option::as_ref),
+            Which::Output(_) | Which::Read => None,
+        };
+        let t = edge.map_or_else(|| t.clone(), |e| t.with_edge(e.clone()));
+        self.read.guarded.borrow_mut().push((what, t.clone(), version));
+        self.check(what, &t, version)?;
+        Ok(t)
     }
 
-    /// Checks once more what the gradient has read: another thread may have written while it was computed.
+    /// Checks once more what the gradient has read: another thread may have written while it was computed. And, if the
+    /// node is strict, what it has not.
     pub(super) fn check_read(&self) -> Result<()> {
-        let read = |at: &usize| self.read.get() >> (*at).min(63) & 1 == 1;
-        (0..self.saved.0.len()).filter(read).try_for_each(|at| self.checked(at).map(drop))
+        let values = self.read.values.get();
+        for (at, s) in self.saved.values.iter().enumerate() {
+            if values >> at.min(63) & 1 == 1 {
+                self.check(s.what, &s.tensor, s.version)?;
+            }
+        }
+        let Some(guarded) = &self.saved.guarded else { return Ok(()) };
+        self.read.guarded.borrow().iter().try_for_each(|(what, t, version)| self.check(*what, t, *version))?;
+        guarded.check_inputs()
     }
 
-    /// Kept value number `at`, if nothing has written over it.
-    fn checked(&self, at: usize) -> Result<Tensor> {
-        let (name, s) = (self.node.name(), &self.saved.0[at]);
-        let what = s.what;
-        let storage = s.tensor.storage();
-        let Some(write) = storage.overwritten(s.version, &s.tensor.byte_span()) else { return Ok(s.tensor.clone()) };
+    /// Forgets which values were handed out and have become copies since, before a write; whether there were any. A copy is
+    /// not registered for another, so that is so once for each value.
+    #[cold]
+    pub(super) fn forget_replaced(&self) -> bool {
+        let slots = || self.saved.guarded.iter().flat_map(|g| &g.slots);
+        let mut handed = self.read.guarded.borrow_mut();
+        let count = handed.len();
+        handed.retain(|(what, t, _)| {
+            let now = slots().find(|slot| slot.what == *what).and_then(|slot| slot.value.kept());
+            now.is_none_or(|(now, _)| Arc::ptr_eq(now.storage(), t.storage()))
+        });
+        handed.len() < count
+    }
+
+    /// Nothing has written over a kept value since its storage had `version`.
+    #[inline]
+    fn check(&self, what: Which, kept: &Tensor, version: u64) -> Result<()> {
+        if kept.storage().version() == version { Ok(()) } else { self.check_written(what, kept, version) }
+    }
+
+    /// [`check`](Context::check) of a value whose storage was written since.
+    #[cold]
+    fn check_written(&self, what: Which, kept: &Tensor, version: u64) -> Result<()> {
+        let Some(write) = kept.overwritten(version) else { return Ok(()) };
+        let name = self.node.name();
         let m = format!("the gradient of {name} needs its {what}, which {} overwrote", write.op);
-        let e = Error::new(ErrorKind::Autograd, "backward", m);
-        Err(s
-            .tensor
-            .describe(e, &what.to_string())
-            .note(format!("{name} was recorded at {}", self.node.location))
-            .note(format!(
-                "{} wrote at {} (version {} then, {} now)",
-                write.op, write.location, s.version, write.version
-            ))
+        let e = kept.describe(Error::new(ErrorKind::Autograd, "backward", m), &what.to_string());
+        Err(overwritten(e, name, self.node.location, &write, version)
             .help("write before the forward pass, write into a copy, or use the operation that makes a new tensor"))
     }
+}
+
+/// The lines of an error that say who recorded a value at `version`, and who overwrote it.
+pub(super) fn overwritten(e: Error, op: &str, recorded: &Location<'_>, write: &Write, version: u64) -> Error {
+    e.note(format!("{op} was recorded at {recorded}"))
+        .note(format!("{} wrote at {} (version {version} then, {} now)", write.op, write.location, write.version))
 }

@@ -52,14 +52,14 @@ macro_rules! adaptive {
                     "]` and their i64 positions in the flattened spatial axes.")]
                 ///
                 #[doc = concat!("Bins and errors as [`", stringify!($avg), "`](Tensor::", stringify!($avg),
-                    "); any dtype but bool. NaN wins; of equal elements the first.")]
+                    "); any dtype but bool. NaN wins; of equal elements the first, which gets the gradient.")]
                 #[track_caller]
                 pub fn $max_with_indices(&self, output: [usize; $n]) -> Result<(Tensor, Tensor)> {
                     self.adaptive_max(stringify!($max), output)
                 }
 
                 #[doc = concat!("Largest element of each bin, the values of [`", stringify!($max_with_indices),
-                    "`](Tensor::", stringify!($max_with_indices), ").")]
+                    "`](Tensor::", stringify!($max_with_indices), "). Of equal elements the first gets the gradient.")]
                 #[track_caller]
                 pub fn $max(&self, output: [usize; $n]) -> Result<Tensor> {
                     Ok(self.adaptive_max(stringify!($max), output)?.0)

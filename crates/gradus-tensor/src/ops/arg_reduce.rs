@@ -7,6 +7,7 @@ use gradus_backend::{ArgReduceOp, Axes, DType, Error, Result};
 
 use super::{Spec, run_one};
 use crate::Tensor;
+use crate::autograd::{is_observed, ran};
 
 impl Tensor {
     /// Index (i64) of the first largest element along an axis. The axis stays with size 1 if `keepdim`.
@@ -42,6 +43,7 @@ fn picked(x: &Tensor, axis: isize, indices: Tensor, keepdim: bool) -> Result<(Te
     if keepdim { Ok((values, indices)) } else { Ok((values.squeeze(axis)?, indices.squeeze(axis)?)) }
 }
 
+#[track_caller]
 fn arg_reduce(name: &str, op: ArgReduceOp, x: &Tensor, axis: isize, keepdim: bool) -> Result<Tensor> {
     let axis = resolve_axis(name, axis, x.rank())?;
     let kept = x.layout().shape().reduced(Axes::one(axis), true);
@@ -52,5 +54,8 @@ fn arg_reduce(name: &str, op: ArgReduceOp, x: &Tensor, axis: isize, keepdim: boo
     }
     let spec = Spec { shape: kept, dtype: DType::I64 };
     let y = run_one(x.device(), &spec, &[x], |b, inputs, outs| b.arg_reduce(op, inputs[0], axis, &mut outs[0]))?;
+    if is_observed() {
+        ran(&format_args!("{name}"), &[x], std::slice::from_ref(&y), &|_| false)?;
+    }
     if keepdim { Ok(y) } else { y.squeeze(axis as isize) }
 }

@@ -13,7 +13,10 @@ use crate::autograd::{BackwardOptions, grad};
 use crate::{Generator, Tensor};
 
 /// Attention of `q [b, h, lq, d]`, `k [b, hk, lk, d]`, `v [b, hk, lk, dv]` and perhaps a mask that broadcasts with
-/// `[b, h, lq, lk]`. Outputs: the result `[b, h, lq, dv]`, and the log-sum-exp of the scores `[b, h, lq]`.
+/// `[b, h, lq, lk]`. Outputs: the result `[b, lq, h, dv]`, and the log-sum-exp of the scores `[b, h, lq]`.
+///
+/// The heads of a query lie side by side, as what comes next wants them: merging them is a view, and the result that is
+/// kept here is the one that the next operation keeps.
 #[derive(Debug, Clone)]
 pub struct Attention {
     /// Scale, and whether query `i` sees keys up to `i + lk - lq` only.
@@ -142,13 +145,14 @@ impl Operation for Attention {
 
     fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
         let (q, v) = (inputs[0].layout().shape(), inputs[2].shape());
-        let out = Spec { shape: q.with(3, v[3])?, dtype: inputs[0].dtype() };
+        let out = Spec { shape: Shape::new(&[q[0], q[2], q[1], v[3]])?, dtype: inputs[0].dtype() };
         Ok(smallvec![out, Spec { shape: Shape::new(&q[..3])?, dtype: out.dtype.compute() }])
     }
 
     fn forward(&self, backend: &dyn Backend, x: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
         let (out, lse) = outputs.split_at_mut(1);
-        backend.attention(&self.params, x[0], x[1], x[2], x.get(3).copied(), &mut out[0], &mut lse[0])
+        let by_head = out[0].layout.transpose(1, 2)?;
+        backend.attention(&self.params, x[0], x[1], x[2], x.get(3).copied(), &mut out[0].with(&by_head), &mut lse[0])
     }
 
     fn keeps(&self, needs: &[bool]) -> Keep {
@@ -161,8 +165,8 @@ impl Operation for Attention {
         let inputs: Vec<Tensor> = (0..count).map(|i| ctx.input(i)).collect::<Result<_>>()?;
         if !ctx.create_graph() && !ctx.needs(3) && g[1].is_none() {
             let Some(g) = &g[0] else { return Ok(out) };
-            let (o, lse) = (ctx.output(0)?, ctx.output(1)?);
-            let mut operands = vec![&inputs[0], &inputs[1], &inputs[2], &o, &lse, g];
+            let (g, o, lse) = (g.transpose(1, 2)?, ctx.output(0)?.transpose(1, 2)?, ctx.output(1)?);
+            let mut operands = vec![&inputs[0], &inputs[1], &inputs[2], &o, &lse, &g];
             operands.extend(inputs.get(3));
             let specs: Vec<Spec> = inputs[..3].iter().map(Tensor::spec).collect();
             let found = run(g.device(), &specs, &operands, |b, x, outs| {
@@ -185,7 +189,7 @@ impl Operation for Attention {
         let points: Vec<Tensor> =
             inputs.iter().enumerate().map(|(i, t)| point(t, ctx.needs(i))).collect::<Result<_>>()?;
         let y = self.decompose([&points[0], &points[1], &points[2]], points.get(3), None)?;
-        let y = [y[0].to_dtype(points[0].dtype())?, y[1].clone()];
+        let y = [y[0].to_dtype(points[0].dtype())?.transpose(1, 2)?, y[1].clone()];
         // An output that depends on nothing, such as the log-sum-exp of no keys, has no gradient to pass.
         let passes: Vec<usize> = (0..2).filter(|&i| g[i].is_some() && y[i].requires_grad()).collect();
         let wanted: Vec<usize> = (0..count).filter(|&i| ctx.needs(i)).collect();
@@ -211,7 +215,8 @@ impl Tensor {
     ///
     /// A query that may see no key gives 0, and has gradient 0. Keys that a bool mask hides from all queries have no
     /// influence, not even by being NaN. One float dtype; half precision computes in f32. Differentiable to any order, for
-    /// a float mask too.
+    /// a float mask too. Without dropout the heads of a query lie side by side in memory: `transpose(-3, -2)` and merging the
+    /// last two axes is a view.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -237,7 +242,7 @@ impl Tensor {
     }
 
     /// [`scaled_dot_product_attention`](Tensor::scaled_dot_product_attention), and the log-sum-exp of each query's scores,
-    /// `[.., h, lq]`, at least f32 and differentiable: -inf where a query may see no key.
+    /// `[.., h, lq]`, at least f32 and differentiable: -inf, with gradient 0, where a query may see no key.
     #[track_caller]
     pub fn attention_with_lse(
         &self,
@@ -290,7 +295,7 @@ impl Tensor {
             inputs.extend(&mask);
             let mut y = apply(op, &inputs)?;
             let lse = y.swap_remove(1);
-            [y.swap_remove(0), lse]
+            [y.swap_remove(0).transpose(1, 2)?, lse]
         };
         let heads = if rank > 2 { &[lead, &[h, lq]].concat() } else { &vec![lq] };
         let dv = v.shape()[3];

@@ -9,7 +9,7 @@ use gradus_backend::{DType, Kernel, KernelBuilder, Result};
 use smallvec::smallvec;
 
 use super::apply_one;
-use super::elementwise::{Arg, Map};
+use super::map::{Arg, Map};
 use crate::Tensor;
 
 /// The kernel of each pair of dtypes.

@@ -1,4 +1,4 @@
-//! `cat` and `stack`: tensors one after the other along an axis. The gradient of each is its slice.
+//! `cat` and `stack`: tensors one after the other along an axis. The gradients are the pieces, those of a split.
 
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Backend, Error, ErrorKind, Result, View, ViewMut};
@@ -55,18 +55,9 @@ impl Operation for Cat {
     }
 
     fn vjp(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads> {
-        let mut start = 0;
-        let sizes = self.sizes.iter().enumerate();
-        sizes
-            .map(|(i, &len)| {
-                let at = start;
-                start += len;
-                match &grads[0] {
-                    Some(g) if ctx.needs(i) => g.narrow(self.axis as isize, at, len).map(Some),
-                    _ => Ok(None),
-                }
-            })
-            .collect()
+        let Some(g) = &grads[0] else { return Ok(Grads::from_elem(None, self.sizes.len())) };
+        let pieces = g.split_with_sizes(&self.sizes, self.axis as isize)?.into_iter().enumerate();
+        Ok(pieces.map(|(i, piece)| ctx.needs(i).then_some(piece)).collect())
     }
 }
 

@@ -10,7 +10,8 @@ use crate::Tensor;
 
 impl Tensor {
     /// The p-distance of every row of this `[.., m, d]` to every row of `other [.., n, d]`, as `[.., m, n]`; leading axes
-    /// broadcast. `p` as in [`norm`](Tensor::norm). Takes memory for all `m n d` differences.
+    /// broadcast. `p` as in [`norm`](Tensor::norm). Points that coincide have gradient 0. Takes memory for all `m n d`
+    /// differences.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -50,7 +51,7 @@ impl Tensor {
     }
 
     /// The p-norm of `self - other + eps` over the last axis; the operands broadcast. `eps` keeps the gradient away from
-    /// the kink at 0 (1e-6 is usual; 0 is legal). The axis stays with size 1 if `keepdim`.
+    /// the kink at 0 (1e-6 is usual; 0 is legal): points that coincide have gradient 0 with it 0. The axis stays with size 1 if `keepdim`.
     #[track_caller]
     pub fn pairwise_distance(&self, other: &Tensor, p: f64, eps: f64, keepdim: bool) -> Result<Tensor> {
         check_p("pairwise_distance", p).map_err(|e| other.describe(self.describe(e, "self"), "other"))?;
@@ -65,7 +66,7 @@ impl Tensor {
 
     /// `a . b / (max(|a|, eps) max(|b|, eps))` along an axis of the broadcast operands: the cosine of the angle.
     ///
-    /// `eps` (1e-8 is usual) decides what a vector of zeros gives: 0, with a finite gradient.
+    /// `eps` (1e-8 is usual) decides what a vector of zeros gives: 0, with the gradient of a constant length `eps`.
     #[track_caller]
     pub fn cosine_similarity(&self, other: &Tensor, axis: isize, eps: f64) -> Result<Tensor> {
         if !(eps > 0.0 && eps.is_finite()) {

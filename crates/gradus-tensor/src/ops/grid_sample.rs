@@ -140,8 +140,10 @@ impl Tensor {
     /// PyTorch's `grid_sample`.
     ///
     /// A point is `(x, y)`, from -1 (left, top) to 1 (right, bottom). A NaN in it, or an infinity with reflection, gives
-    /// NaN, or with the nearest pixel what is at 0, or 0 with zero padding. Differentiable in the image to any order, and in the points wherever the result is smooth in them (with the nearest pixel they have no gradient). Half
-    /// precision is computed in f32.
+    /// NaN, or with the nearest pixel what is at 0, or 0 with zero padding. Half precision is computed in f32.
+    ///
+    /// Differentiable to any order. At the centre of a pixel the slope is that of the pixels from there on, where a border
+    /// begins it is 0; with the nearest pixel it is 0 everywhere.
     ///
     /// # Errors
     /// Other ranks, batches that differ, an image without pixels, dtypes that are not float.

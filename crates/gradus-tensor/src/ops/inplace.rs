@@ -1,8 +1,9 @@
-//! Operations that write into their tensor: `copy_`, `fill_`, `add_`, `sub_`, `mul_`, `clamp_`, and the fused steps of
-//! optimisers.
+//! Operations that write into their tensor: `copy_`, `fill_`, `zero_`, `add_`, `sub_`, `mul_`, `div_`, `clamp_`, and the
+//! fused steps of optimisers; those that take an index are in `inplace_index.rs`.
 //!
 //! Each raises the storage's version and logs the write, so that a gradient which needs the old value fails with an error
-//! that names this line. They are not recorded: with gradients on, a tensor that requires one is refused.
+//! that names this line. They are not recorded: with gradients on, a tensor or an operand that requires one is refused.
+//! A view shares its bytes with what it is a view of, so `x.narrow(0, 2, 3)?.copy_(&y)?` assigns to a slice of `x`.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -10,24 +11,57 @@ use std::sync::Arc;
 use gradus_backend::{AdamParams, Error, ErrorKind, MapArg, Result, Scalar, SgdParams, Shape, View, ViewMut};
 use smallvec::SmallVec;
 
-use super::elementwise::{Elementwise, Operand, stretched};
+use super::elementwise::{Elementwise, Operand};
+use super::map::stretched;
 use super::same_device;
-use super::table::{ADD, CLAMP, MUL, SUB};
+use super::table::{ADD, CLAMP, DIV, MUL, SUB};
 use crate::locks::Locks;
 use crate::{Tensor, is_grad_enabled};
 
 impl Tensor {
     /// Whether this tensor may be written now.
-    pub(super) fn check_writable(&self, op: &'static str, sources: &[&Tensor]) -> Result<()> {
-        if is_grad_enabled() && (self.requires_grad() || sources.iter().any(|t| t.requires_grad())) {
-            let e = Error::new(ErrorKind::Autograd, op, "a write in place is not recorded, but a gradient is required");
-            return Err(self.describe(e, "self").help("use the form that makes a new tensor, or write inside no_grad"));
+    pub(crate) fn check_writable(&self, op: &'static str, sources: &[&Tensor]) -> Result<()> {
+        if is_grad_enabled()
+            && let Some(t) = std::iter::once(&self).chain(sources).find(|t| t.requires_grad())
+        {
+            return Err(self.refused(op, t));
         }
         if self.layout().overlaps_itself() {
             let e = Error::argument(op, "several elements share one place in memory (an expanded tensor)");
             return Err(self.describe(e, "self").help("write into a copy: x.copy()?"));
         }
         Ok(())
+    }
+
+    /// The error of a write that would have to be recorded for the sake of `tracked`: this tensor or an operand.
+    #[cold]
+    fn refused(&self, op: &'static str, tracked: &Tensor) -> Error {
+        let m = match tracked.grad_fn() {
+            _ if !std::ptr::eq(tracked, self) => "a write in place is not recorded, and an operand requires a gradient",
+            None => "a write in place is not recorded, and the tensor is a leaf that requires a gradient",
+            Some(_) => {
+                "a write in place is not recorded, and the tensor was computed from one that requires a gradient"
+            }
+        };
+        let e = self.describe(Error::new(ErrorKind::Autograd, op, m), "self");
+        let e = if std::ptr::eq(tracked, self) { e } else { tracked.describe(e, "operand") };
+        let e = match tracked.grad_fn() {
+            Some(node) => e.note(format!("{} was recorded at {}", node.name(), node.location())),
+            None => e,
+        };
+        e.help(match op {
+            "copy_" => {
+                "use the new values themselves, or x.index_assign(..)? for a part; or write inside no_grad()".into()
+            }
+            "fill_" | "zero_" => {
+                "use x.full_like(value)?, or x.index_assign(..)? for a part; or write inside no_grad()".into()
+            }
+            "gemm" => "use addmm or matmul; or write inside no_grad()".into(),
+            _ if op.ends_with("step_") => "step inside no_grad()".into(),
+            _ => {
+                format!("use x.{}(..)?, which makes a new tensor; or write inside no_grad()", op.trim_end_matches('_'))
+            }
+        })
     }
 
     /// Runs `f` on this tensor, writable, and on `sources`, which share no storage with it.
@@ -56,21 +90,38 @@ impl Tensor {
     /// Replaces the values by those of `source`, which broadcasts to this shape and is converted to this dtype.
     #[track_caller]
     pub fn copy_(&self, source: &Tensor) -> Result<()> {
-        self.check_writable("copy_", &[source])?;
-        same_device("copy_", &[self, source])?;
+        self.assign_("copy_", source)
+    }
+
+    /// `copy_`, by name.
+    #[track_caller]
+    pub(super) fn assign_(&self, op: &'static str, source: &Tensor) -> Result<()> {
+        self.check_writable(op, &[source])?;
+        same_device(op, &[self, source])?;
         let source = source.detach().to_dtype(self.dtype())?.expand(self.layout().shape())?;
-        let backend = self.device().clone();
-        self.write_with("copy_", &[&source], |out, x| backend.backend().copy_strided(x[0], out))
+        let device = self.device().clone();
+        self.write_with(op, &[&source], |out, x| device.backend().copy_strided(x[0], out))
     }
 
     /// Sets every element to `value`, which the dtype must be able to represent.
     #[track_caller]
     pub fn fill_(&self, value: impl Into<Scalar>) -> Result<()> {
-        self.check_writable("fill_", &[])?;
-        let value = value.into();
-        value.check(self.dtype()).map_err(|e| self.describe(Error::argument("fill_", e.message()), "self"))?;
-        let backend = self.device().clone();
-        self.write_with("fill_", &[], |out, _| backend.backend().fill(out, value))
+        self.set_("fill_", value.into())
+    }
+
+    /// Sets every element to 0.
+    #[track_caller]
+    pub fn zero_(&self) -> Result<()> {
+        self.set_("zero_", Scalar::Int(0))
+    }
+
+    /// `fill_`, by name.
+    #[track_caller]
+    pub(super) fn set_(&self, op: &'static str, value: Scalar) -> Result<()> {
+        self.check_writable(op, &[])?;
+        value.check(self.dtype()).map_err(|e| self.describe(Error::argument(op, e.message()), "self"))?;
+        let device = self.device().clone();
+        self.write_with(op, &[], |out, _| device.backend().fill(out, value))
     }
 
     /// Adds `other`, which broadcasts to this shape.
@@ -89,6 +140,16 @@ impl Tensor {
     #[track_caller]
     pub fn mul_<'a>(&'a self, other: impl Into<Operand<'a>>) -> Result<()> {
         self.map_("mul_", &MUL, &[other.into()])
+    }
+
+    /// Divides by `other`, which broadcasts to this shape. The quotient is a float, so the tensor must be.
+    #[track_caller]
+    pub fn div_<'a>(&'a self, other: impl Into<Operand<'a>>) -> Result<()> {
+        if !self.dtype().is_float() {
+            let e = Error::dtype("div_", self.dtype(), "floats, as the quotient is");
+            return Err(self.describe(e, "self").help("use div, which makes a new tensor, or floor_div"));
+        }
+        self.map_("div_", &DIV, &[other.into()])
     }
 
     /// Clamps to `lo ..= hi`; NaN stays.
@@ -194,7 +255,9 @@ impl Tensor {
 
     /// Parameter, gradient and state have one shape and device.
     fn check_step(&self, op: &'static str, gradient: &Tensor, state: &[&Tensor]) -> Result<()> {
-        self.check_writable(op, &[])?;
+        let sources: SmallVec<[&Tensor; 4]> = std::iter::once(gradient).chain(state.iter().copied()).collect();
+        self.check_writable(op, &sources)?;
+        state.iter().try_for_each(|t| t.check_writable(op, &[]))?;
         let all: SmallVec<[&Tensor; 4]> = [self, gradient].into_iter().chain(state.iter().copied()).collect();
         same_device(op, &all)?;
         for t in &all[1..] {

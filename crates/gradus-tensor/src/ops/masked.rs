@@ -2,9 +2,12 @@
 
 use gradus_backend::{Axes, DType, Error, Result, Scalar, Shape};
 
-use super::elementwise::Operand;
-use super::table::WHERE;
+use super::elementwise::{Class, Elementwise, Operand};
 use crate::Tensor;
+
+/// Of (mask, value, x): as `where_`, by the name that the user knows.
+static MASKED_FILL: Elementwise =
+    Elementwise::new("masked_fill", Class::Any, 3, |x| vec![x[0].select(x[1], x[2])]).conditions(1);
 
 /// Masks are booleans.
 fn check_mask(op: &str, mask: &Tensor) -> Result<()> {
@@ -31,7 +34,7 @@ impl Tensor {
             fill = Tensor::full([], value, self.dtype(), self.device())?;
             Operand::Tensor(&fill)
         };
-        WHERE.apply(&[Operand::Tensor(mask), value, Operand::Tensor(self)])
+        MASKED_FILL.apply(&[Operand::Tensor(mask), value, Operand::Tensor(self)])
     }
 
     /// The elements where `mask` (bool) is true, in row-major order, as a vector; the two broadcast. The gradient goes

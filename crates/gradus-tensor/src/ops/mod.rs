@@ -24,9 +24,11 @@ mod grid;
 mod grid_sample;
 mod index;
 mod inplace;
+mod inplace_index;
 mod interpolate;
 mod linear;
 mod loss;
+mod map;
 mod masked;
 mod matmul;
 mod movement;
@@ -62,7 +64,9 @@ use gradus_backend::{Backend, DType, Error, ErrorKind, Layout, Result, Shape, Vi
 use smallvec::SmallVec;
 
 pub use crate::autograd::Context;
-use crate::autograd::{Edge, Node, is_grad_enabled};
+use crate::autograd::{
+    Edge, Node, Saved, guards_saved, is_grad_enabled, is_observed, note_view, notes_access, ran_operation,
+};
 use crate::locks::with_read;
 pub use crate::tensor::Spec;
 use crate::{Device, Storage, Tensor};
@@ -76,6 +80,7 @@ pub use grid_sample::{GridPadding, GridSample, Sampling};
 pub use index::{Ellipsis, Index, IntoIndex, NewAxis, Strided};
 pub use interpolate::{Interpolate, Interpolation, Resized};
 pub use loss::{Reduction, Target};
+pub(crate) use map::Arg;
 pub use movement::INFER;
 pub use pad::PadMode;
 pub use scatter_reduce::ScatterReduction;
@@ -117,6 +122,11 @@ pub trait Rule: fmt::Debug + Send + Sync {
     /// The name that errors, graphs and logs show.
     fn name(&self) -> &str;
 
+    /// As [`Operation::differentiable`].
+    fn differentiable(&self, _output: usize) -> bool {
+        true
+    }
+
     /// As [`Operation::vjp`].
     fn vjp(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads>;
 }
@@ -128,7 +138,7 @@ macro_rules! ops {
         #[allow(missing_docs)] // each is documented in its file
         pub enum Op {
             // In place: it is the commonest, and small.
-            Map(elementwise::Map),
+            Map(map::Map),
             $($name(Box<$module::$name>),)*
             /// One that is a function, not a kernel.
             Rule(Arc<dyn Rule>),
@@ -141,6 +151,14 @@ macro_rules! ops {
                     Op::Map(op) => op.name(),
                     $(Op::$name(op) => op.name(),)*
                     Op::Rule(op) => op.name(),
+                }
+            }
+
+            pub(crate) fn differentiable(&self, output: usize) -> bool {
+                match self {
+                    Op::Map(op) => op.differentiable(output),
+                    $(Op::$name(op) => op.differentiable(output),)*
+                    Op::Rule(op) => op.differentiable(output),
                 }
             }
 
@@ -163,12 +181,12 @@ macro_rules! ops {
             }
         }
 
-        impl From<elementwise::Map> for Op {
-            fn from(op: elementwise::Map) -> Op {
+        impl From<map::Map> for Op {
+            fn from(op: map::Map) -> Op {
                 Op::Map(op)
             }
         }
-        pub use elementwise::Map;
+        pub use map::Map;
 
         $(
             impl From<$module::$name> for Op {
@@ -212,6 +230,7 @@ ops! {
     slice::Slice,
     slice::SliceBackward,
     sliding::UnfoldAxis,
+    split::Split,
     softmax::Softmax,
     unfold::Fold,
     unfold::Unfold,
@@ -225,8 +244,11 @@ pub(crate) fn apply<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Resul
     // Before the inputs are read: a write in between then counts as later, which errs towards an error.
     let versions = if records(inputs) { Some(versions(op.name(), inputs)?) } else { None };
     let mut results = run(device, &specs, inputs, |b, x, y| op.forward(b, x, y))?;
+    if is_observed() {
+        ran_operation(&op, inputs, &results)?;
+    }
     if let Some(versions) = versions {
-        record(op, inputs, &versions, &mut results, specs);
+        record(op, inputs, &versions, &mut results, specs)?;
     }
     Ok(results)
 }
@@ -236,12 +258,14 @@ pub(crate) fn apply<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Resul
 pub(crate) fn apply_one<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
     let device = same_device(op.name(), inputs)?;
     let specs = op.infer(inputs)?;
-    if !records(inputs) {
-        return run_one(device, &specs[0], inputs, |b, x, y| op.forward(b, x, y));
-    }
-    let versions = versions(op.name(), inputs)?;
+    let versions = if records(inputs) { Some(versions(op.name(), inputs)?) } else { None };
     let mut result = run_one(device, &specs[0], inputs, |b, x, y| op.forward(b, x, y))?;
-    record(op, inputs, &versions, std::slice::from_mut(&mut result), specs);
+    if is_observed() {
+        ran_operation(&op, inputs, std::slice::from_ref(&result))?;
+    }
+    if let Some(versions) = versions {
+        record(op, inputs, &versions, std::slice::from_mut(&mut result), specs)?;
+    }
     Ok(result)
 }
 
@@ -268,34 +292,68 @@ fn record<O: Operation + Into<Op>>(
     versions: &[u64],
     results: &mut [Tensor],
     specs: Outputs,
-) {
+) -> Result<()> {
     let mut carries: SmallVec<[bool; 8]> = SmallVec::new();
     for (i, spec) in specs.iter().enumerate() {
         carries.push(spec.dtype.is_float() && op.differentiable(i));
     }
     if !carries.contains(&true) {
-        return;
+        return Ok(());
     }
     let mut needs: SmallVec<[bool; 8]> = SmallVec::new();
     for t in inputs {
         needs.push(t.requires_grad());
     }
-    let node = Node::record_kept(op.keeps(&needs), op.into(), inputs, versions, results, specs);
+    let mut saved = Saved::new(op.keeps(&needs), inputs, versions, results);
+    if guards_saved() {
+        saved = saved.guard(op.name(), inputs, versions)?;
+    }
+    let node = Node::record(op.into(), inputs, specs, saved);
     for (output, t) in results.iter_mut().enumerate().filter(|(i, _)| carries[*i]) {
         t.set_edge(Edge { node: node.clone(), output });
     }
+    Ok(())
 }
 
 /// Records a view: the input's storage under another layout. No kernel runs.
 #[track_caller]
 pub(crate) fn apply_view<O: Operation + Into<Op>>(op: O, input: &Tensor, layout: Layout) -> Result<Tensor> {
     if !records(&[input]) {
+        if notes_access() {
+            note_view(input);
+        }
         return Ok(input.view_at(layout, None));
     }
     input.check_current(op.name())?;
     let specs = one(*layout.shape(), input.dtype());
-    let node = Node::record_kept(op.keeps(&[true]), op.into(), &[input], &[0], &[], specs);
+    let node = record_view(op, input, specs)?;
     Ok(input.view_at(layout, Some(Edge { node, output: 0 })))
+}
+
+/// [`apply_view`] for several views of one tensor.
+#[track_caller]
+pub(crate) fn apply_views<O: Operation + Into<Op>>(op: O, input: &Tensor, layouts: &[Layout]) -> Result<Vec<Tensor>> {
+    if !records(&[input]) {
+        if notes_access() {
+            note_view(input);
+        }
+        return Ok(layouts.iter().map(|&layout| input.view_at(layout, None)).collect());
+    }
+    input.check_current(op.name())?;
+    let specs = layouts.iter().map(|l| Spec { shape: *l.shape(), dtype: input.dtype() }).collect();
+    let node = record_view(op, input, specs)?;
+    let view = |(output, &layout)| input.view_at(layout, Some(Edge { node: node.clone(), output }));
+    Ok(layouts.iter().enumerate().map(view).collect())
+}
+
+/// The node of an operation that keeps nothing of its input.
+#[track_caller]
+fn record_view<O: Operation + Into<Op>>(op: O, input: &Tensor, specs: Outputs) -> Result<Arc<Node>> {
+    let mut saved = Saved::default();
+    if guards_saved() {
+        saved = saved.guard(op.name(), &[input], &[input.storage().version()])?;
+    }
+    Ok(Node::record(op.into(), &[input], specs, saved))
 }
 
 /// Allocates a contiguous tensor and runs `forward` on it, unless it is empty.
@@ -337,20 +395,6 @@ fn run(
         Tensor::from_parts(Arc::new(Storage::new(device.clone(), buffer)), layout, s.dtype)
     };
     Ok(outputs.into_iter().zip(specs).map(tensor).collect())
-}
-
-impl Node {
-    #[track_caller]
-    fn record_kept(
-        keep: Keep,
-        op: Op,
-        inputs: &[&Tensor],
-        versions: &[u64],
-        outputs: &[Tensor],
-        specs: Outputs,
-    ) -> Arc<Node> {
-        Node::record(op, inputs, specs, crate::autograd::Saved::new(keep, inputs, versions, outputs))
-    }
 }
 
 /// The device that all inputs share.

@@ -73,7 +73,8 @@ impl Tensor {
         NAN_TO_NUM.apply(&[Operand::Tensor(self), nan.into(), hi.into(), lo.into()])
     }
 
-    /// `x` above 0, else `weight * x`, with one weight for all, or one for each index of axis 1 (axis 0 of a vector).
+    /// `x` above 0, else `weight * x`, with one weight for all, or one for each index of axis 1 (axis 0 of a vector). The
+    /// slope at 0 is the weight.
     #[track_caller]
     pub fn prelu(&self, weight: &Tensor) -> Result<Tensor> {
         let axis = usize::from(self.rank() > 1);

@@ -141,6 +141,8 @@ macro_rules! pools {
 
                 #[doc = concat!("Largest element under each window: `[n, c, ", $input, "]` to `[n, c, ", $positions,
                     "]`, the values of [`", stringify!($max_with_indices), "`](Tensor::", stringify!($max_with_indices), ").")]
+                ///
+                /// Of equal elements the first gets the gradient.
                 #[track_caller]
                 pub fn $max(&self, kernel: [usize; $n], options: PoolOptions<$n>) -> Result<Tensor> {
                     Ok(self.max_pooled(stringify!($max), kernel, options)?.0)

@@ -176,13 +176,13 @@ impl Tensor {
         self.mean(&self.every_axis(), false)
     }
 
-    /// Largest element over the axes; NaN wins. Nothing has none: an error.
+    /// Largest element over the axes; NaN wins. Nothing has none: an error. Equal ones share the gradient.
     #[track_caller]
     pub fn max(&self, axes: &[isize], keepdim: bool) -> Result<Tensor> {
         self.reduce(ReduceOp::Max, axes, keepdim)
     }
 
-    /// Smallest element over the axes; NaN wins. Nothing has none: an error.
+    /// Smallest element over the axes; NaN wins. Nothing has none: an error. Equal ones share the gradient.
     #[track_caller]
     pub fn min(&self, axes: &[isize], keepdim: bool) -> Result<Tensor> {
         self.reduce(ReduceOp::Min, axes, keepdim)
@@ -249,7 +249,7 @@ impl Tensor {
         self.prod(&self.every_axis(), false)
     }
 
-    /// [`min`](Tensor::min) and [`max`](Tensor::max) over the axes.
+    /// [`min`](Tensor::min) and [`max`](Tensor::max) over the axes. Equal extremes share the gradient.
     #[track_caller]
     pub fn aminmax(&self, axes: &[isize], keepdim: bool) -> Result<(Tensor, Tensor)> {
         Ok((self.min(axes, keepdim)?, self.max(axes, keepdim)?))

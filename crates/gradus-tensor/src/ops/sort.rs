@@ -7,10 +7,11 @@ use gradus_backend::{DType, Error, Result};
 
 use super::{Spec, records, run};
 use crate::Tensor;
+use crate::autograd::{is_observed, ran};
 
 impl Tensor {
     /// The elements along an axis in order, stably, and the index (i64) that each had. NaN comes last in ascending and
-    /// first in descending order.
+    /// first in descending order. The gradient goes to the element of the index, also among equal ones.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -23,29 +24,19 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn sort(&self, axis: isize, descending: bool) -> Result<(Tensor, Tensor)> {
-        let at = resolve_axis("sort", axis, self.rank())?;
-        if self.dtype() == DType::Bool {
-            let (values, indices) = self.to_dtype(DType::U8)?.sort(axis, descending)?;
-            return Ok((values.to_dtype(DType::Bool)?, indices));
-        }
-        let spec = |dtype| Spec { shape: *self.layout().shape(), dtype };
-        let specs = [spec(self.dtype()), spec(DType::I64)];
-        let sorted = run(self.device(), &specs, &[self], |b, x, outs| match outs {
-            [values, indices] => b.sort(x[0], at, descending, values, indices),
-            _ => Err(Error::argument("sort", "two outputs are written")),
-        })?;
-        let (values, indices) = (sorted[0].clone(), sorted[1].clone());
+        let (values, indices) = sorted("sort", self, axis, descending)?;
         if records(&[self]) { Ok((self.gather(axis, &indices)?, indices)) } else { Ok((values, indices)) }
     }
 
     /// The indices (i64) that put an axis in order, stably: the second result of [`sort`](Tensor::sort).
     #[track_caller]
     pub fn argsort(&self, axis: isize, descending: bool) -> Result<Tensor> {
-        Ok(self.detach().sort(axis, descending)?.1)
+        Ok(sorted("argsort", self, axis, descending)?.1)
     }
 
     /// The `k` largest (or smallest) elements along an axis, and their indices (i64); NaN counts as the largest number.
-    /// They come in order if `sorted`, else as they lie in the tensor. Errors if the axis has fewer than `k` elements.
+    /// They come in order if `sorted`, else as they lie in the tensor. Of equal elements the first are taken, and get the
+    /// gradient. Errors if the axis has fewer than `k` elements.
     #[track_caller]
     pub fn topk(&self, k: usize, axis: isize, largest: bool, sorted: bool) -> Result<(Tensor, Tensor)> {
         let at = resolve_axis("topk", axis, self.rank())?;
@@ -62,7 +53,8 @@ impl Tensor {
     }
 
     /// The `k`-th smallest element along an axis, `k` counting from 1, and its index (i64); NaN counts as the largest
-    /// number. The axis stays with size 1 if `keepdim`. Errors if `k` is 0 or above the size of the axis.
+    /// number. The gradient goes to the element of the index. The axis stays with size 1 if `keepdim`. Errors if `k` is 0 or
+    /// above the size of the axis.
     #[track_caller]
     pub fn kthvalue(&self, k: usize, axis: isize, keepdim: bool) -> Result<(Tensor, Tensor)> {
         let at = resolve_axis("kthvalue", axis, self.rank())?;
@@ -74,5 +66,28 @@ impl Tensor {
         let indices = self.argsort(axis, false)?.narrow(axis, k - 1, 1)?.contiguous()?;
         let values = self.gather(axis, &indices)?;
         if keepdim { Ok((values, indices)) } else { Ok((values.squeeze(axis)?, indices.squeeze(axis)?)) }
+    }
+}
+
+/// Values and indices, neither of them recorded.
+#[track_caller]
+fn sorted(name: &str, x: &Tensor, axis: isize, descending: bool) -> Result<(Tensor, Tensor)> {
+    let at = resolve_axis(name, axis, x.rank())?;
+    if x.dtype() == DType::Bool {
+        let (values, indices) = sorted(name, &x.to_dtype(DType::U8)?, axis, descending)?;
+        return Ok((values.to_dtype(DType::Bool)?, indices));
+    }
+    let spec = |dtype| Spec { shape: *x.layout().shape(), dtype };
+    let results = run(x.device(), &[spec(x.dtype()), spec(DType::I64)], &[x], |b, x, outs| match outs {
+        [values, indices] => b.sort(x[0], at, descending, values, indices),
+        _ => Err(Error::argument(name, "two outputs are written")),
+    })?;
+    if is_observed() {
+        ran(&format_args!("{name}"), &[x], &results, &|_| false)?;
+    }
+    let mut results = results.into_iter();
+    match (results.next(), results.next()) {
+        (Some(values), Some(indices)) => Ok((values, indices)),
+        _ => Err(Error::argument(name, "two results are given")),
     }
 }

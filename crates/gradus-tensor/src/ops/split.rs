@@ -1,9 +1,67 @@
 //! `split`, `split_with_sizes`, `chunk` and `unbind`: an axis cut into pieces, each a view.
+//!
+//! The pieces are outputs of one operation, so that its gradient is one [`Cat`](super::Cat), whatever their number.
 
 use gradus_backend::shape::resolve_axis;
-use gradus_backend::{Error, Result};
+use gradus_backend::{Backend, Error, Layout, Result, View, ViewMut};
 
+use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply_views, grads};
 use crate::Tensor;
+
+/// An axis cut into pieces, which fill it, as views.
+#[derive(Debug, Clone)]
+pub struct Split {
+    /// The axis.
+    pub axis: usize,
+    /// Sizes of the pieces along it.
+    pub sizes: Vec<usize>,
+}
+
+impl Split {
+    /// Where each piece lies in the whole.
+    fn layouts(&self, whole: &Layout) -> Result<Vec<Layout>> {
+        let mut start = 0;
+        let piece = |&size: &usize| {
+            let layout = whole.narrow(self.axis, start, size);
+            start += size;
+            layout
+        };
+        self.sizes.iter().map(piece).collect()
+    }
+}
+
+impl Operation for Split {
+    fn name(&self) -> &str {
+        "split"
+    }
+
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+        let spec = |l: Layout| Spec { shape: *l.shape(), dtype: inputs[0].dtype() };
+        Ok(self.layouts(inputs[0].layout())?.into_iter().map(spec).collect())
+    }
+
+    fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        let pieces = self.layouts(inputs[0].layout)?;
+        pieces.iter().zip(outputs).try_for_each(|(piece, out)| backend.copy_strided(inputs[0].with(piece), out))
+    }
+
+    fn keeps(&self, _: &[bool]) -> Keep {
+        Keep::NONE
+    }
+
+    fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
+        let Some(any) = g.iter().flatten().next() else { return Ok(grads([None])) };
+        let whole = ctx.input_spec(0)?;
+        // A piece without a gradient has zeros, which take no memory.
+        let zero = Tensor::zeros([], whole.dtype, any.device())?;
+        let piece = |(g, &size): (&Option<Tensor>, &usize)| match g {
+            Some(g) => Ok(g.clone()),
+            None => zero.expand(whole.shape.with(self.axis, size)?),
+        };
+        let pieces = g.iter().zip(&self.sizes).map(piece).collect::<Result<Vec<_>>>()?;
+        Ok(grads([Some(Tensor::cat(&pieces.iter().collect::<Vec<_>>(), self.axis as isize)?)]))
+    }
+}
 
 impl Tensor {
     /// The pieces of `size` elements along an axis; the last one is shorter where they do not come out even. Views.
@@ -20,7 +78,7 @@ impl Tensor {
         if len == 0 {
             return Ok(vec![self.narrow(axis, 0, 0)?]);
         }
-        (0..len).step_by(size).map(|start| self.narrow(axis, start, size.min(len - start))).collect()
+        self.pieces(at, (0..len).step_by(size).map(|start| size.min(len - start)).collect())
     }
 
     /// Pieces of the given sizes along an axis, which they fill exactly. Views.
@@ -42,15 +100,15 @@ impl Tensor {
             let m = format!("pieces of {sizes:?} do not fill axis {at} of size {}", self.shape()[at]);
             return Err(self.describe(Error::shape("split_with_sizes", m), "self"));
         }
-        let mut start = 0;
-        sizes
-            .iter()
-            .map(|&size| {
-                let piece = self.narrow(axis, start, size);
-                start += size;
-                piece
-            })
-            .collect()
+        self.pieces(at, sizes.to_vec())
+    }
+
+    /// The pieces of sizes that fill an axis.
+    #[track_caller]
+    fn pieces(&self, axis: usize, sizes: Vec<usize>) -> Result<Vec<Tensor>> {
+        let op = Split { axis, sizes };
+        let layouts = op.layouts(self.layout()).map_err(|e| self.describe(e, "self"))?;
+        apply_views(op, self, &layouts)
     }
 
     /// At most `n` pieces of equal size along an axis; the last one is shorter where they do not come out even, and there
@@ -72,6 +130,6 @@ impl Tensor {
     #[track_caller]
     pub fn unbind(&self, axis: isize) -> Result<Vec<Tensor>> {
         let at = resolve_axis("unbind", axis, self.rank())?;
-        (0..self.shape()[at]).map(|i| self.narrow(axis, i, 1)?.squeeze(axis)).collect()
+        self.pieces(at, vec![1; self.shape()[at]])?.iter().map(|piece| piece.squeeze(axis)).collect()
     }
 }

@@ -8,8 +8,8 @@ use crate::Tensor;
 
 impl Tensor {
     /// `x / max(norm(x), eps)` along an axis, with the norm `sum(|x|^p)^(1 / p)`, `p > 0`, or the largest absolute value if
-    /// `p` is infinite: vectors of length 1. Those shorter than `eps` are divided by `eps`, and the zero vector has a finite
-    /// gradient. Floats; half precision computes in f32.
+    /// `p` is infinite: vectors of length 1. Those shorter than `eps` are divided by `eps`, with the gradient
+    /// of a constant length. Floats; half precision computes in f32.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;

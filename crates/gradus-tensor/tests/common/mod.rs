@@ -22,6 +22,22 @@ pub fn f64s(values: &[f64], shape: &[usize]) -> Tensor {
     Tensor::from_vec(values, shape, &cpu()).unwrap()
 }
 
+/// An f64 vector that requires a gradient.
+pub fn leaf(values: &[f64]) -> Tensor {
+    f64s(values, &[values.len()]).require_grad().unwrap()
+}
+
+/// The elements of an f64 tensor, however it lies.
+pub fn values(t: &Tensor) -> Vec<f64> {
+    t.to_vec().unwrap()
+}
+
+/// The gradient of the sum of `y` for `x`, on which it depends; the graph stays.
+pub fn gradient(y: &Tensor, x: &Tensor) -> gradus_tensor::Result<Vec<f64>> {
+    let options = gradus_tensor::BackwardOptions::new().retain_graph();
+    Ok(values(gradus_tensor::grad(&[&y.sum_all()?], &[x], None, options)?[0].as_ref().unwrap()))
+}
+
 /// An f32 tensor of given values.
 pub fn f32s(values: &[f32], shape: &[usize]) -> Tensor {
     Tensor::from_vec(values, shape, &cpu()).unwrap()

@@ -3,11 +3,14 @@
 //! A case of the file is looked up by its name, or by what stands before the first `/`.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+mod derivatives;
 mod elementwise;
 mod indexing;
 mod layers;
 mod losses;
 mod matrix;
+mod orders;
+mod rows;
 mod structure;
 
 use std::collections::{BTreeMap, HashSet};
@@ -179,6 +182,11 @@ fn words() -> BTreeMap<String, String> {
     metadata.metadata().clone().unwrap().into_iter().collect()
 }
 
+/// What follows `key` among the words of a case.
+fn word<'a>(words: &'a str, key: &str) -> &'a str {
+    words.split(' ').find_map(|w| w.strip_prefix(key)).unwrap()
+}
+
 #[test]
 fn the_matrix_of_operations_is_complete_and_fresh() {
     let words = words();
@@ -194,10 +202,9 @@ fn operations_agree_with_pytorch() {
     let cases: Vec<_> = metadata.iter().filter(|(_, v)| v.starts_with("order=")).collect();
     let (mut used, mut wrong, mut operations) = (HashSet::new(), Vec::new(), HashSet::new());
     for (name, words) in &cases {
-        let word = |key: &str| words.split(' ').find_map(|w| w.strip_prefix(key)).unwrap();
-        let order: usize = word("order=").parse().unwrap();
-        let leaves: Vec<usize> = word("leaves=").split(',').filter_map(|i| i.parse().ok()).collect();
-        let tolerance = 1e-12 * 10f64.powi(word("loose=").parse().unwrap());
+        let order: usize = word(words, "order=").parse().unwrap();
+        let leaves: Vec<usize> = word(words, "leaves=").split(',').filter_map(|i| i.parse().ok()).collect();
+        let tolerance = 1e-12 * 10f64.powi(word(words, "loose=").parse().unwrap());
         let family = name.split('/').next().unwrap();
         let found = [name.as_str(), family].into_iter().find(|n| calls.contains_key(n));
         let Some(key) = found else {

@@ -172,6 +172,7 @@ fn methods() -> BTreeSet<String> {
             }
         }
     }
+    assert!(found.len() > 200, "the sources of the operations name only {} methods", found.len());
     found
 }
 

@@ -57,7 +57,8 @@ impl Tensor {
     }
 
     /// With `d = self - target`: `d^2 / (2 beta)` for `|d| < beta`, else `|d| - beta / 2`, combined; `beta` 0 is
-    /// [`l1_loss`](Tensor::l1_loss) in floats. Shapes are equal, `beta` is finite and not negative.
+    /// [`l1_loss`](Tensor::l1_loss) in floats. Shapes are equal, `beta` is finite and not negative. Both sides have one
+    /// slope where they meet; the second derivative there is that of the inside.
     #[track_caller]
     pub fn smooth_l1_loss(&self, target: &Tensor, beta: f64, reduction: Reduction) -> Result<Tensor> {
         parameter("smooth_l1_loss", "beta", beta, beta >= 0.0 && beta.is_finite(), "finite and at least 0")?;
@@ -70,7 +71,8 @@ impl Tensor {
     }
 
     /// With `d = self - target`: `d^2 / 2` for `|d| <= delta`, else `delta (|d| - delta / 2)` (Huber, 1964), combined.
-    /// Shapes are equal, `delta` is finite and above 0.
+    /// Shapes are equal, `delta` is finite and above 0. Both sides have one slope where they meet; the second derivative
+    /// there is that of the inside.
     #[track_caller]
     pub fn huber_loss(&self, target: &Tensor, delta: f64, reduction: Reduction) -> Result<Tensor> {
         parameter("huber_loss", "delta", delta, delta > 0.0 && delta.is_finite(), "finite and above 0")?;

@@ -68,7 +68,8 @@ impl Tensor {
         pointwise(if log_target { &KL_DIV_LOG } else { &KL_DIV }, self, target, &[], reduction)
     }
 
-    /// [`kl_div`](Tensor::kl_div) summed and divided by the size of the first axis: the mean divergence of a batch.
+    /// [`kl_div`](Tensor::kl_div) summed and divided by the size of the first axis: the mean divergence of a batch. A target
+    /// of 0 has no slope.
     #[track_caller]
     pub fn kl_div_batch_mean(&self, target: &Tensor, log_target: bool) -> Result<Tensor> {
         if self.rank() == 0 {
@@ -83,7 +84,8 @@ impl Tensor {
 
     /// Negative log-likelihood of counts `target` under Poisson rates, of one shape, combined: `e^x - t x` with
     /// `log_input`, where `self` is the logarithm of the rate, else `x - t ln(x + eps)`. `full` adds Stirling's
-    /// approximation of `ln t!` for counts above 1, which does not depend on `self`.
+    /// approximation of `ln t!` for counts above 1, which does not depend on `self`. A rate of 0 has an infinite slope with
+    /// `eps` 0, and for a count of 0 the slope NaN.
     #[track_caller]
     pub fn poisson_nll_loss(
         &self,

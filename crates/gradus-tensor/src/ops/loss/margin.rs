@@ -45,7 +45,7 @@ fn hinge<'k>(x: Expr<'k>) -> Expr<'k> {
 
 impl Tensor {
     /// `max(0, margin - target * (self - other))`, combined, for targets 1 (`self` is to rank higher) and -1. The three
-    /// shapes are equal.
+    /// shapes are equal. At exactly the margin the slope is that of a violated one.
     #[track_caller]
     pub fn margin_ranking_loss(
         &self,
@@ -60,7 +60,8 @@ impl Tensor {
         reduction.apply(&RANKING.apply(&[self.into(), other.into(), target.into(), margin.into()])?)
     }
 
-    /// The distance `self` where the target is 1, `max(0, margin - self)` where it is -1, combined. Shapes are equal.
+    /// The distance `self` where the target is 1, `max(0, margin - self)` where it is -1, combined. Shapes are equal. At
+    /// exactly the margin the slope is -1.
     #[track_caller]
     pub fn hinge_embedding_loss(&self, target: &Tensor, margin: f64, reduction: Reduction) -> Result<Tensor> {
         parameter(HINGE_EMBEDDING.name(), "margin", margin, margin.is_finite(), "finite")?;
@@ -68,7 +69,8 @@ impl Tensor {
     }
 
     /// `1 - cos` where the target is 1 and `max(0, cos - margin)` where it is -1, combined; other targets give 0. `cos` is
-    /// that of the angle between the rows of `self` and `other`, `[n, d]` with `target [n]`, or `[d]` with a scalar.
+    /// that of the angle between the rows of `self` and `other`, `[n, d]` with `target [n]`, or `[d]` with a scalar. At
+    /// exactly the margin the slope is that of a violated one.
     #[track_caller]
     pub fn cosine_embedding_loss(
         &self,
@@ -96,7 +98,7 @@ impl Tensor {
     /// `d(x, y) = |x - y + 1e-6|_p` along the last axis; the three shapes `[.., d]` are equal.
     ///
     /// With `swap` the distance of positive and negative counts where it is the smaller one (Balntas et al., 2016). `p` is
-    /// above 0 and may be infinite; `margin` is above 0.
+    /// above 0 and may be infinite; `margin` is above 0. At exactly the margin the slope is that of a violated one.
     #[track_caller]
     pub fn triplet_margin_loss(
         &self,

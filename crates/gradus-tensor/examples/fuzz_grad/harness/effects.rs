@@ -1,0 +1,222 @@
+//! The reference's writes in place and checkpointed regions.
+
+use gradus_tensor::Generator;
+
+use super::arrays::{broadcast, fits, numel};
+use super::modes::{Guard, Writes};
+use super::program::{Name, Statement, indices, visit};
+use super::reference::{Handle, Kind, Origin, Outcome, Reference, Region};
+use super::views::view;
+
+/// In the error of a write over what a graph insists on.
+pub(crate) const GUARDED: &str = "which this would overwrite";
+
+/// The shape that the second tensor of a write stretches to.
+fn source_shape(s: &Statement, to: &[usize]) -> Option<Vec<usize>> {
+    if s.name != Name::IndexPutIn {
+        return Some(to.to_vec());
+    }
+    let (&size, rest) = to.split_first()?;
+    let count = s.place(1);
+    (size > 0 && (1..=8).contains(&count)).then(|| [&[count], rest].concat()).filter(|wanted| fits(wanted))
+}
+
+/// All values after some slices of the first axis were replaced, or added to.
+fn index_put(s: &Statement, shape: &[usize], mut values: Vec<f64>, source: &[f64]) -> Vec<f64> {
+    let row: usize = shape[1..].iter().product();
+    for (n, k) in indices(s.number(0), s.place(1), shape[0]).into_iter().enumerate() {
+        for j in 0..row {
+            let (v, new) = (&mut values[k * row + j], source[n * row + j]);
+            *v = if s.number(2) != 0 { *v + new } else { new };
+        }
+    }
+    values
+}
+
+impl Reference {
+    /// Whether a write can be done: `Skip`, `Refuse` (with what the error says) or `Done`. Nothing has happened yet.
+    pub(crate) fn check_write(&self, s: &Statement) -> Outcome {
+        let Some(to) = s.of.first().and_then(|&h| self.handle(h)) else { return Outcome::Skip };
+        let needs_source = s.name.reads_another();
+        let from = s.of.get(1).and_then(|&h| self.handle(h));
+        let Some(wanted) = source_shape(s, &to.shape) else { return Outcome::Skip };
+        let fits = from.is_none_or(|f| broadcast(&[&wanted, &f.shape]).as_ref() == Some(&wanted));
+        let given = s.of.len() == if needs_source { 2 } else { 1 } && from.is_some() == needs_source;
+        let ordered = s.name != Name::ClampIn || s.number(0) <= s.number(1);
+        if !given || !fits || !ordered || !s.outs.is_empty() {
+            return Outcome::Skip;
+        }
+        let mut places = to.at.to_vec();
+        places.sort_unstable();
+        let shared = places.windows(2).any(|w| w[0] == w[1]);
+        if self.mode.recording && (to.tracked || from.is_some_and(|f| f.tracked)) {
+            return Outcome::Refuse("a write in place is not recorded");
+        }
+        if shared {
+            return Outcome::Refuse("share one place in memory");
+        }
+        match self.guard_of(to) {
+            Guard::Surely => Outcome::Refuse(GUARDED),
+            guard => Outcome::Done { may_refuse: guard == Guard::Maybe },
+        }
+    }
+
+    /// Does a write that [`check_write`](Reference::check_write) allows.
+    pub(crate) fn write(&mut self, s: &Statement) {
+        let Some(to) = s.of.first().and_then(|&h| self.handle(h).cloned()) else { return };
+        let source = s.of.get(1).and_then(|&h| self.handle(h).cloned());
+        let old = self.numbers(&to);
+        let operands: Vec<f64> = match &source {
+            Some(f) => {
+                self.note(f);
+                let wanted = source_shape(s, &to.shape).unwrap_or_default();
+                let sizes: Vec<i64> = wanted.iter().map(|&n| n as i64).collect();
+                let stretched = Statement::new(Name::Expand, &[], &[], &sizes);
+                let from = view(&stretched, &f.shape).map_or_else(|| (0..numel(&wanted)).collect(), |v| v.1);
+                let numbers = self.numbers(f);
+                from.iter().map(|&n| numbers[n]).collect()
+            }
+            None => vec![s.scalar(0); old.len()],
+        };
+        self.note(&to);
+        if to.at.is_empty() {
+            return;
+        }
+        self.clock += 1;
+        let storage = &mut self.storages[to.storage];
+        let one = |(&x, &v): (&f64, &f64)| match s.name {
+            Name::AddIn => x + v,
+            Name::SubIn => x - v,
+            Name::MulIn | Name::ScaleIn => x * v,
+            Name::ClampIn => x.max(s.scalar(0)).min(s.scalar(1)),
+            _ => v,
+        };
+        let new = match s.name {
+            Name::IndexPutIn => index_put(s, &to.shape, old, &operands),
+            _ => old.iter().zip(&operands).map(one).collect(),
+        };
+        for (&p, new) in to.at.iter().zip(new) {
+            storage.numbers[p] = new;
+            storage.written[p] = self.clock;
+        }
+        storage.writes.push((self.clock, to.at.clone()));
+        if let Some(region) = self.regions.last_mut() {
+            region.outlived |= to.storage < region.storages;
+        }
+    }
+
+    /// A checkpointed region: its statements as they stand, and one node for all of them.
+    pub(crate) fn region(&mut self, s: &Statement) -> Option<Outcome> {
+        let passed: Vec<Handle> = s.of.iter().map(|&h| self.handle(h).cloned()).collect::<Option<_>>()?;
+        let mut defined = vec![];
+        visit(&s.body, &mut |b| defined.extend(&b.outs));
+        let given = s.gives.iter().all(|g| defined.contains(g));
+        let mut distinct = s.outs.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        let fits = s.outs.len() == s.gives.len() && !s.outs.is_empty() && distinct.len() == s.outs.len();
+        if !fits
+            || !given
+            || s.outs.iter().any(|o| defined.contains(o))
+            || !self.regions.is_empty() && !self.mode.recording
+        {
+            return None;
+        }
+        let mut writes = false;
+        visit(&s.body, &mut |b| writes |= b.name.is_write());
+        if writes && self.mode.writes == Writes::Refused {
+            // What it writes over values of its own is refused in the second run only.
+            return None;
+        }
+        let untouched = self.clone();
+        let outermost = self.generator.is_none();
+        self.generator.get_or_insert_with(|| Generator::new(s.number(0).unsigned_abs()));
+        if self.mode.recording {
+            let inputs = passed.iter().filter(|h| h.tracked).filter_map(|h| h.node).collect();
+            let reads = passed.iter().map(|h| self.noted(h)).collect();
+            let (storages, nodes) = (self.storages.len(), self.nodes.len());
+            self.regions.push(Region { storages, nodes, reads, inputs, outlived: false });
+        }
+        let mut body = vec![];
+        let mut may_refuse = self.mode.recording && passed.iter().any(|h| self.is_stale(h));
+        let mut outlived = false;
+        for b in &s.body {
+            body.extend(self.inside(b, &mut may_refuse, &mut outlived));
+        }
+        self.generator.take_if(|_| outermost);
+        let inner: Option<Vec<Handle>> = s.gives.iter().map(|&g| self.handle(g).cloned()).collect();
+        let mut made = vec![];
+        visit(&body, &mut |b| made.extend(&b.outs));
+        made.iter().for_each(|&slot| self.forget(slot));
+        let region = if self.mode.recording { self.regions.pop() } else { None };
+        let Some(inner) = inner else {
+            // Nothing to give: it is not run.
+            *self = untouched;
+            return None;
+        };
+        may_refuse |= region.is_some() && inner.iter().any(|h| self.is_stale(h));
+        let refuse = outlived || region.as_ref().is_some_and(|r| r.outlived);
+        if refuse {
+            return Some(Outcome::Region { body, refuse, may_refuse });
+        }
+        let node = region.map(|mut r| {
+            for outer in &mut self.regions {
+                outer.reads.extend(r.reads.iter().filter(|x| x.storage < outer.storages).cloned());
+                outer.inputs.extend(r.inputs.iter().filter(|&&n| n < outer.nodes));
+            }
+            r.inputs.sort_unstable();
+            r.inputs.dedup();
+            // What the region itself overwrites, it overwrites again.
+            let inner = self.nodes[r.nodes..].iter().flat_map(|n| &n.reads).filter(|x| x.need.matters());
+            r.reads.extend(inner.filter(|x| self.touched(x.storage, &x.at, x.stamp).is_some()).cloned());
+            self.record(r.inputs, r.reads, Kind::Region)
+        });
+        for (&out, mut h) in s.outs.iter().zip(inner) {
+            if let (Some(node), Some(_)) = (node, &h.ids) {
+                let seen = self.read(&h);
+                self.made_by(&mut h, node, &seen.ids);
+                h.origin = Origin::Computed;
+            } else {
+                h.ids = None;
+                (h.tracked, h.node) = (false, None);
+            }
+            self.define(out, h);
+        }
+        Some(Outcome::Region { body, refuse, may_refuse })
+    }
+
+    /// One statement of a region, and what of it is run.
+    fn inside(&mut self, s: &Statement, may_refuse: &mut bool, outlived: &mut bool) -> Option<Statement> {
+        if s.name == Name::NoGrad {
+            let before = self.enter(s.name);
+            let body = s.body.iter().filter_map(|b| self.inside(b, may_refuse, outlived)).collect();
+            self.mode = before;
+            return Some(Statement { body, ..s.clone() });
+        }
+        if s.name.is_write() {
+            let Outcome::Done { may_refuse: false } = self.check_write(s) else { return None };
+            self.write(s);
+            return Some(s.clone());
+        }
+        if s.name.is_pass()
+            || s.name.is_mode()
+            || matches!(s.name, Name::Hook | Name::Before | Name::After | Name::Unhook)
+        {
+            return None;
+        }
+        self.may_refuse = false;
+        let outcome = self.run(s)?;
+        match outcome {
+            Outcome::Done { may_refuse: m } => {
+                *may_refuse |= m;
+                Some(s.clone())
+            }
+            Outcome::Region { body, refuse, may_refuse: m } => {
+                *may_refuse |= m;
+                *outlived |= refuse;
+                Some(Statement { body, ..s.clone() })
+            }
+            Outcome::Refuse(_) | Outcome::Skip => None,
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Which values the gradient of an operation reads: an overwritten one is ground for an error, any other is not.
+
+use super::program::Name;
+use super::reference::Handle;
+
+/// Whether the gradient of an operation reads input `i`.
+pub(crate) fn keeps_input(name: Name, handles: &[&Handle], i: usize) -> bool {
+    use Name::*;
+    let tracked = |k: usize| handles.get(k).is_some_and(|h| h.tracked);
+    match name {
+        // Linear, or (the last row) a formula in the result or in what was computed on the way.
+        Neg | Scale | Shift | Add | Sub | Sum | Mean | Cumsum | MaskedFill | Cat | Stack | Gather | IndexSelect
+        | ScatterAdd | IndexAdd | Copy | Reshape | Dropout | Softmax | LogSoftmax | LogSumExp | Var => false,
+        Mul | Matmul => tracked(1 - i.min(1)),
+        Div => i == 1 || tracked(1),
+        SiluMul => i == 0 || tracked(0),
+        LayerNorm | RmsNorm => i < 2 && (tracked(0) || tracked(1)),
+        Sin | Cos | Tanh | Exp | Sigmoid | Square | Silu | Softplus | Relu | Abs | Sqrt | Log | Recip | Cube
+        | Clamp | Fused1 | Maximum | Minimum | Pow | Fused2 | Fused3 | Prod | Max | Min | Cumprod | Attention
+        | CrossEntropy => true,
+        _ => false,
+    }
+}
+
+/// Whether the last step of an operation may be a view: its input is memory of the output, which matters to a strict node.
+pub(crate) fn ends_in_a_view(name: Name) -> bool {
+    use Name::*;
+    matches!(
+        name,
+        Sum | Mean
+            | Prod
+            | Max
+            | Min
+            | LogSumExp
+            | Var
+            | Matmul
+            | Attention
+            | CrossEntropy
+            | Stack
+            | LayerNorm
+            | RmsNorm
+    )
+}
+
+/// Whether the gradient of an operation reads its output.
+pub(crate) fn keeps_output(name: Name) -> bool {
+    use Name::*;
+    matches!(name, Softmax | LogSoftmax | Max | Min | LogSumExp | Attention)
+}

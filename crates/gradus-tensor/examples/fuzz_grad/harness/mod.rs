@@ -1,0 +1,119 @@
+//! Random programs, each run by the library and by a purely functional reference, and compared.
+//!
+//! `program` is what a program is, `text` how it is written; `generate` and `trouble` make random ones, `shrink` small
+//! ones. `reference` with `effects` and `passes` is one side, over `scalar` and `arrays`; `subject` the other; `run` is the
+//! judge, and `counts` says what was tried.
+#![allow(clippy::print_stdout)] // the trace of a program
+
+mod arrays;
+mod counts;
+mod effects;
+mod generate;
+mod keeps;
+mod modes;
+mod passes;
+mod program;
+mod reference;
+mod run;
+mod scalar;
+mod shrink;
+mod subject;
+mod tables;
+mod text;
+mod trouble;
+mod views;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+pub(crate) use counts::Counts;
+pub(crate) use run::{Failure, Options, Planted};
+
+/// A program that failed, made small.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// Its number in the run.
+    pub(crate) index: u64,
+    /// As one line.
+    pub(crate) line: String,
+    pub(crate) failure: Failure,
+}
+
+/// Runs programs `0..count` of a seed on `threads` threads, up to so many `failures`.
+pub(crate) fn fuzz(seed: u64, count: u64, threads: usize, failures: usize, options: Options) -> (Counts, Vec<Found>) {
+    let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let total: Mutex<(Counts, Vec<u64>)> = Mutex::default();
+    let work = || {
+        let mut counts = Counts::default();
+        while !stop.load(Ordering::Relaxed) {
+            let start = next.fetch_add(64, Ordering::Relaxed);
+            if start >= count {
+                break;
+            }
+            for index in start..count.min(start + 64) {
+                match generated(seed, index).and_then(|program| run::run(&program, options)) {
+                    Ok(one) => counts.merge(&one),
+                    Err(_) => {
+                        let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
+                        total.1.push(index);
+                        if total.1.len() >= failures {
+                            stop.store(true, Ordering::Relaxed);
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        total.lock().unwrap_or_else(|e| e.into_inner()).0.merge(&counts);
+    };
+    std::thread::scope(|scope| {
+        (1..threads).for_each(|_| drop(scope.spawn(work)));
+        work();
+    });
+    let (counts, mut failed) = total.into_inner().unwrap_or_else(|e| e.into_inner());
+    failed.sort_unstable();
+    (counts, failed.into_iter().take(failures).map(|index| found(seed, index, options)).collect())
+}
+
+/// Program number `index`; that none can be made is a failure, too.
+fn generated(seed: u64, index: u64) -> Result<program::Program, Failure> {
+    let made = std::panic::catch_unwind(|| generate::program(seed, index));
+    made.map_err(|_| Failure::new("panic", "the program could not be made: the reference panicked"))
+}
+
+/// The failure of program `index`, made small.
+fn found(seed: u64, index: u64, options: Options) -> Found {
+    let program = match generated(seed, index) {
+        Ok(program) => program,
+        Err(failure) => return Found { index, line: String::new(), failure },
+    };
+    match run::run(&program, options) {
+        Err(failure) => {
+            let (program, failure) = shrink::shrink(&program, &failure, options);
+            Found { index, line: program.to_string(), failure }
+        }
+        Ok(_) => {
+            let failure = Failure::new("unsteady", "it failed once and not when run again");
+            Found { index, line: program.to_string(), failure }
+        }
+    }
+}
+
+/// Runs the program that is written so.
+pub(crate) fn one(line: &str, options: Options) -> Result<Counts, Failure> {
+    let program = parse(line).map_err(|message| Failure::new("unreadable", message))?;
+    let counts = run::run(&program, options)?;
+    let mut total = Counts::default();
+    total.merge(&counts);
+    Ok(total)
+}
+
+/// The program that is written so.
+pub(crate) fn parse(line: &str) -> Result<program::Program, String> {
+    text::parse(line)
+}
+
+/// Program number `index` of a seed, as one line.
+pub(crate) fn line(seed: u64, index: u64) -> String {
+    generate::program(seed, index).to_string()
+}

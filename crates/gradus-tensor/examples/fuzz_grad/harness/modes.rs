@@ -1,0 +1,139 @@
+//! The switches of a thread as the reference has them, and which writes they refuse.
+
+use std::rc::Rc;
+
+use super::program::Name;
+use super::reference::{Freed, Handle, Kind, Read, Reference};
+
+/// What is switched on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mode {
+    pub(crate) recording: bool,
+    /// Kept values go through hooks, which copy them.
+    pub(crate) packs: bool,
+    /// Any overwritten input is an error, needed or not.
+    pub(crate) strict: bool,
+    pub(crate) writes: Writes,
+}
+
+/// What a write over a kept value does.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Writes {
+    /// It goes through, and the gradient that needs the value is an error.
+    Checked,
+    /// The graph gets a copy first.
+    Copied,
+    /// It is refused.
+    Refused,
+}
+
+/// Whether the gradient of a node reads a value.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Need {
+    No,
+    /// It reads a copy, whatever becomes of the value.
+    Copy,
+    Yes,
+    /// It checks the value, whether it reads it or not.
+    Strict,
+}
+
+impl Need {
+    /// Whether it matters if the value is overwritten.
+    pub(crate) fn matters(self) -> bool {
+        matches!(self, Need::Yes | Need::Strict)
+    }
+}
+
+/// Whether a write over a value is refused for as long as a node lives.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+pub(crate) enum Guard {
+    Never,
+    Maybe,
+    Surely,
+}
+
+impl Mode {
+    pub(crate) const PLAIN: Mode = Mode { recording: true, packs: false, strict: false, writes: Writes::Checked };
+}
+
+impl Reference {
+    /// Sets the switch of a block; gives what was on before.
+    pub(crate) fn enter(&mut self, name: Name) -> Mode {
+        let before = self.mode;
+        match name {
+            Name::NoGrad => self.mode.recording = false,
+            Name::Packed => self.mode.packs = true,
+            Name::Strict => self.mode.strict = true,
+            Name::AllowMutation => self.mode.writes = Writes::Copied,
+            Name::StrictInplace => self.mode.writes = Writes::Refused,
+            _ => {}
+        }
+        before
+    }
+
+    /// Whether what is recorded now never depends on what is overwritten later.
+    pub(crate) fn keeps_copies(&self) -> bool {
+        self.regions.is_empty() && (self.mode.packs || self.mode.writes == Writes::Copied)
+    }
+
+    /// What an operation that is recorded now keeps of a tensor.
+    pub(crate) fn kept(&self, h: &Handle, name: Name, keeps: bool) -> Read {
+        let need = match keeps {
+            false => Need::No,
+            true if self.keeps_copies() => Need::Copy,
+            true => Need::Yes,
+        };
+        let guard = match self.mode.writes {
+            Writes::Refused if keeps && self.regions.is_empty() && !self.mode.packs => {
+                if surely_keeps(name) {
+                    Guard::Surely
+                } else {
+                    Guard::Maybe
+                }
+            }
+            _ => Guard::Never,
+        };
+        Read { need, guard, ..self.noted(h) }
+    }
+
+    /// What a strict node remembers of its inputs.
+    pub(crate) fn checked(&self, inputs: &[&Handle]) -> Vec<Read> {
+        let one = |h: &&Handle| Read { need: Need::Strict, guard: Guard::Never, ..self.noted(h) };
+        if self.mode.strict { inputs.iter().map(one).collect() } else { vec![] }
+    }
+
+    /// Whether a write over a tensor is refused because a graph needs its values.
+    pub(crate) fn guard_of(&self, h: &Handle) -> Guard {
+        let mut live = vec![false; self.nodes.len()];
+        self.handles.iter().flatten().filter_map(|h| h.node).for_each(|n| live[n] = true);
+        let mut found = Guard::Never;
+        for n in (0..live.len()).rev() {
+            let node = &self.nodes[n];
+            if live[n] {
+                node.inputs.iter().for_each(|&i| live[i] = true);
+            }
+            for r in node.reads.iter().filter(|r| r.guard != Guard::Never && node.freed != Freed::Yes) {
+                if r.storage != h.storage || !overlap(&r.at, &h.at) {
+                    continue;
+                }
+                let certain = live[n] && node.freed == Freed::No && node.kind == Kind::Operation;
+                let hit = certain && r.guard == Guard::Surely && r.at.iter().any(|p| h.at.contains(p));
+                found = if hit || found == Guard::Surely { Guard::Surely } else { Guard::Maybe };
+            }
+        }
+        found
+    }
+}
+
+/// Whether the spans of some places overlap.
+pub(crate) fn overlap(a: &Rc<[usize]>, b: &Rc<[usize]>) -> bool {
+    let span = |at: &[usize]| Some((*at.iter().min()?, *at.iter().max()?));
+    matches!((span(a), span(b)), (Some(a), Some(b)) if a.0 <= b.1 && b.0 <= a.1)
+}
+
+/// Whether the very tensor is kept, wherever the gradient needs it: of operations that are one in the library, too.
+fn surely_keeps(name: Name) -> bool {
+    use Name::*;
+    matches!(name, Sin | Cos | Tanh | Exp | Sigmoid | Square | Log | Sqrt | Recip | Mul | Div)
+}

@@ -1,0 +1,409 @@
+//! The other side of the comparison: what a program means, on scalars that never change.
+//!
+//! A tensor is a list of places in a memory of numbers, and if it is tracked a list of values of the [`Tape`], one an
+//! element. A write changes numbers of the memory and nothing on the tape. Whoever reads a tensor later sees, element by
+//! element, either its value of the tape or, where the memory was written since, the new number: of a leaf (and of views
+//! of it) it is the leaf that is now this number, of anything else a constant.
+
+use std::rc::Rc;
+
+use gradus_tensor::Generator;
+
+use super::arrays::{Array, compute, dropout, fits, numel};
+use super::keeps::{ends_in_a_view, keeps_input, keeps_output};
+use super::modes::{Guard, Mode, Need, Writes};
+use super::passes::Hooked;
+use super::program::{Name, Slot, Statement, values};
+use super::scalar::{Id, Tape};
+use super::subject::mask;
+use super::views::{is_strided, view};
+
+/// Numbers of the memory, and the writes to them.
+#[derive(Clone)]
+pub(crate) struct Storage {
+    pub(crate) numbers: Vec<f64>,
+    /// When each was written last.
+    pub(crate) written: Vec<u32>,
+    /// When, and where.
+    pub(crate) writes: Vec<(u32, Rc<[usize]>)>,
+}
+
+/// How a tensor depends on leaves.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Origin {
+    Leaf,
+    ViewOfLeaf,
+    Computed,
+}
+
+/// A tensor.
+#[derive(Clone)]
+pub(crate) struct Handle {
+    pub(crate) shape: Vec<usize>,
+    pub(crate) storage: usize,
+    pub(crate) at: Rc<[usize]>,
+    /// Its values on the tape; none of a tensor that is a constant.
+    pub(crate) ids: Option<Vec<Id>>,
+    /// When it was made.
+    pub(crate) stamp: u32,
+    /// Whether the library says that it requires a gradient.
+    pub(crate) tracked: bool,
+    pub(crate) origin: Origin,
+    pub(crate) node: Option<usize>,
+}
+
+/// Something that an operation read or made, and that its gradient may need.
+#[derive(Clone)]
+pub(crate) struct Read {
+    pub(crate) storage: usize,
+    pub(crate) at: Rc<[usize]>,
+    pub(crate) stamp: u32,
+    pub(crate) need: Need,
+    pub(crate) guard: Guard,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Freed {
+    No,
+    Maybe,
+    Yes,
+}
+
+/// A recorded operation.
+#[derive(Clone)]
+pub(crate) struct Recorded {
+    pub(crate) inputs: Vec<usize>,
+    pub(crate) reads: Vec<Read>,
+    pub(crate) outputs: Vec<Id>,
+    pub(crate) kind: Kind,
+    pub(crate) freed: Freed,
+    /// Whether its gradient is a formula in its output.
+    pub(crate) by_output: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Kind {
+    Leaf,
+    /// A gradient that comes here certainly goes on to all inputs that are wanted.
+    Operation,
+    /// A gradient may go on.
+    Region,
+    /// Stands for all the nodes that a recorded pass made.
+    Pass,
+}
+
+/// What must come of a statement.
+pub(crate) enum Outcome {
+    /// Operands are missing or do not fit: it is left out.
+    Skip,
+    /// An error with this in its message.
+    Refuse(&'static str),
+    /// Its tensors are there; `may_refuse` if it used one that was overwritten.
+    Done { may_refuse: bool },
+    /// The region ran with this body; `refuse` if it wrote into what outlives it.
+    Region { body: Vec<Statement>, refuse: bool, may_refuse: bool },
+}
+
+/// A checkpointed region under way.
+#[derive(Clone)]
+pub(crate) struct Region {
+    /// Storages from this number on were made inside.
+    pub(crate) storages: usize,
+    pub(crate) nodes: usize,
+    pub(crate) reads: Vec<Read>,
+    pub(crate) inputs: Vec<usize>,
+    pub(crate) outlived: bool,
+}
+
+/// A program half-way.
+#[derive(Clone)]
+pub(crate) struct Reference {
+    pub(crate) tape: Tape,
+    pub(crate) storages: Vec<Storage>,
+    pub(crate) handles: Vec<Option<Handle>>,
+    pub(crate) nodes: Vec<Recorded>,
+    pub(crate) hooks: Vec<Hooked>,
+    pub(crate) clock: u32,
+    pub(crate) mode: Mode,
+    pub(crate) regions: Vec<Region>,
+    /// Where the random numbers of the region under way come from.
+    pub(crate) generator: Option<Generator>,
+    pub(crate) may_refuse: bool,
+}
+
+impl Reference {
+    pub(crate) fn new() -> Self {
+        Reference {
+            tape: Tape::default(),
+            storages: vec![],
+            handles: vec![],
+            nodes: vec![],
+            hooks: vec![],
+            clock: 0,
+            mode: Mode::PLAIN,
+            regions: vec![],
+            generator: None,
+            may_refuse: false,
+        }
+    }
+
+    pub(crate) fn handle(&self, slot: Slot) -> Option<&Handle> {
+        self.handles.get(slot as usize)?.as_ref()
+    }
+
+    /// The numbers of a tensor as they are now.
+    pub(crate) fn numbers(&self, h: &Handle) -> Vec<f64> {
+        h.at.iter().map(|&p| self.storages[h.storage].numbers[p]).collect()
+    }
+
+    /// Whether the slot can be defined.
+    pub(crate) fn is_free(&self, slot: Slot) -> bool {
+        self.handles.get(slot as usize).is_none_or(Option::is_none) && !self.hooks.iter().any(|h| h.slot == slot)
+    }
+
+    pub(crate) fn define(&mut self, slot: Slot, handle: Handle) {
+        let slot = slot as usize;
+        if self.handles.len() <= slot {
+            self.handles.resize_with(slot + 1, || None);
+        }
+        self.handles[slot] = Some(handle);
+    }
+
+    pub(crate) fn forget(&mut self, slot: Slot) {
+        if let Some(h) = self.handles.get_mut(slot as usize) {
+            *h = None;
+        }
+    }
+
+    /// Whether the memory of a computed tensor was written since. Leaves, views of them and constants are whatever the
+    /// memory holds: nothing can make them stale.
+    pub(crate) fn is_stale(&self, h: &Handle) -> bool {
+        h.origin == Origin::Computed && h.tracked && self.touched(h.storage, &h.at, h.stamp).is_some()
+    }
+
+    /// Whether a write since `stamp` hit one of these places (`Some(true)`), or at least the span that they lie in.
+    pub(crate) fn touched(&self, storage: usize, at: &[usize], stamp: u32) -> Option<bool> {
+        let storage = &self.storages[storage];
+        if storage.writes.iter().all(|w| w.0 <= stamp) {
+            return None;
+        }
+        if at.iter().any(|&p| storage.written[p] > stamp) {
+            return Some(true);
+        }
+        let span = |at: &[usize]| Some((*at.iter().min()?, *at.iter().max()?));
+        let (lo, hi) = span(at)?;
+        let overlaps = |w: &(u32, Rc<[usize]>)| w.0 > stamp && span(&w.1).is_some_and(|(a, b)| a <= hi && lo <= b);
+        // The log of writes keeps sixteen apart.
+        (storage.writes.len() > 16 || storage.writes.iter().any(overlaps)).then_some(false)
+    }
+
+    /// The values that a reader of the tensor sees now.
+    pub(crate) fn read(&mut self, h: &Handle) -> Array {
+        if self.is_stale(h) {
+            self.may_refuse = true;
+        }
+        let storage = &self.storages[h.storage];
+        let one = |(e, &p): (usize, &usize)| {
+            let number = storage.numbers[p];
+            match h.ids.as_ref().map(|ids| ids[e]) {
+                Some(id) if storage.written[p] <= h.stamp => id,
+                Some(id) if h.origin != Origin::Computed => self.tape.copy_with(id, number),
+                _ => self.tape.constant(number),
+            }
+        };
+        Array { shape: h.shape.clone(), ids: h.at.iter().enumerate().map(one).collect() }
+    }
+
+    /// That the bytes of a tensor were read.
+    pub(crate) fn note(&mut self, h: &Handle) {
+        let read = self.noted(h);
+        let tracked = h.node.filter(|_| h.tracked);
+        for region in &mut self.regions {
+            if h.storage < region.storages {
+                region.reads.push(read.clone());
+            }
+            region.inputs.extend(tracked.filter(|&n| n < region.nodes));
+        }
+    }
+
+    pub(crate) fn noted(&self, h: &Handle) -> Read {
+        // What is read again where it is cannot be copied: a write is refused under either switch.
+        let guard = if self.mode.writes == Writes::Checked { Guard::Never } else { Guard::Maybe };
+        Read { storage: h.storage, at: h.at.clone(), stamp: self.clock, need: Need::Yes, guard }
+    }
+
+    /// New memory with these numbers.
+    pub(crate) fn allocate(&mut self, numbers: Vec<f64>) -> usize {
+        let written = vec![0; numbers.len()];
+        self.storages.push(Storage { numbers, written, writes: vec![] });
+        self.storages.len() - 1
+    }
+
+    /// A constant of its own.
+    pub(crate) fn constant(&mut self, shape: &[usize], numbers: Vec<f64>) -> Handle {
+        let at = (0..numbers.len()).collect();
+        let (storage, stamp) = (self.allocate(numbers), self.clock);
+        let shape = shape.to_vec();
+        Handle { shape, storage, at, ids: None, stamp, tracked: false, origin: Origin::Computed, node: None }
+    }
+
+    /// The tensor, which shares its memory with nothing, lies there as the library chose: its elements at these places.
+    pub(crate) fn lay_out(&mut self, slot: Slot, places: impl Iterator<Item = usize>) {
+        let places: Vec<usize> = places.collect();
+        let Some(h) = self.handle(slot) else { return };
+        let (storage, at) = (h.storage, h.at.clone());
+        let alone = self.handles.iter().flatten().filter(|h| h.storage == storage).count() == 1;
+        let own = alone && at.iter().enumerate().all(|(n, &p)| n == p);
+        let mut sorted = places.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        if !own || sorted.len() != at.len() || at.is_empty() {
+            return;
+        }
+        let old = self.storages[storage].clone();
+        let span = sorted.last().map_or(0, |&p| p + 1);
+        self.storages[storage].numbers = vec![0.0; span];
+        self.storages[storage].written = vec![0; span];
+        for (n, &p) in places.iter().enumerate() {
+            self.storages[storage].numbers[p] = old.numbers[n];
+            self.storages[storage].written[p] = old.written[n];
+        }
+        let places: Rc<[usize]> = places.into();
+        let noted = self.nodes.last_mut().into_iter().flat_map(|n| &mut n.reads);
+        noted.filter(|r| r.storage == storage).for_each(|r| r.at = places.clone());
+        if let Some(Some(h)) = self.handles.get_mut(slot as usize) {
+            h.at = places;
+        }
+    }
+
+    /// Records an operation and gives its number.
+    pub(crate) fn record(&mut self, inputs: Vec<usize>, reads: Vec<Read>, kind: Kind) -> usize {
+        self.nodes.push(Recorded { inputs, reads, outputs: vec![], kind, freed: Freed::No, by_output: false });
+        self.nodes.len() - 1
+    }
+
+    /// Makes `h` the output of node `node`, with values of its own.
+    pub(crate) fn made_by(&mut self, h: &mut Handle, node: usize, ids: &[Id]) {
+        let own: Vec<Id> = ids.iter().map(|&a| self.tape.element(a)).collect();
+        self.nodes[node].outputs.extend(&own);
+        h.ids = Some(own);
+        h.node = Some(node);
+        h.stamp = self.clock;
+    }
+
+    fn leaf(&mut self, of: &Handle) -> Handle {
+        let ids: Vec<Id> = self.numbers(of).iter().map(|&v| self.tape.leaf(v)).collect();
+        let node = self.record(vec![], vec![], Kind::Leaf);
+        self.nodes[node].outputs = ids.clone();
+        let (stamp, node) = (self.clock, Some(node));
+        Handle { ids: Some(ids), stamp, tracked: true, origin: Origin::Leaf, node, ..of.clone() }
+    }
+
+    /// Runs a statement that is no pass, block of `no_grad` or write.
+    pub(crate) fn step(&mut self, s: &Statement) -> Outcome {
+        self.may_refuse = false;
+        let outcome = self.run(s);
+        outcome.unwrap_or(Outcome::Skip)
+    }
+
+    pub(crate) fn run(&mut self, s: &Statement) -> Option<Outcome> {
+        if s.outs.iter().any(|&o| !self.is_free(o)) {
+            return None;
+        }
+        if s.name == Name::Checkpoint {
+            return self.region(s);
+        }
+        let handles: Vec<Handle> = s.of.iter().map(|&h| self.handle(h).cloned()).collect::<Option<_>>()?;
+        let inside = !self.regions.is_empty();
+        if s.name == Name::Drop {
+            let ([slot], false) = (&s.of[..], inside) else { return None };
+            self.forget(*slot);
+            return Some(Outcome::Done { may_refuse: false });
+        }
+        let [out] = s.outs[..] else { return None };
+        let handle = match (s.name, &handles[..]) {
+            (Name::Leaf | Name::Data, []) => {
+                let shape: Vec<usize> = s.numbers.get(1..)?.iter().map(|&n| usize::try_from(n).unwrap_or(0)).collect();
+                if !fits(&shape) || inside && s.name == Name::Leaf {
+                    return None;
+                }
+                let plain = self.constant(&shape, values(s.number(0), numel(&shape)));
+                if s.name == Name::Leaf { self.leaf(&plain) } else { plain }
+            }
+            (Name::Require, [h]) if !inside => self.leaf(h),
+            (Name::Detach, [h]) => Handle { ids: None, tracked: false, node: None, ..h.clone() },
+            (name, [h]) if name.is_view() => self.view(s, h)?,
+            (_, []) => return None,
+            (_, all) => self.operation(s, all)?,
+        };
+        self.define(out, handle);
+        Some(Outcome::Done { may_refuse: self.may_refuse })
+    }
+
+    fn view(&mut self, s: &Statement, h: &Handle) -> Option<Handle> {
+        let (shape, from) = view(s, &h.shape)?;
+        let at: Rc<[usize]> = from.iter().map(|&n| h.at[n]).collect();
+        if s.name == Name::Reshape && !is_strided(&shape, &at) {
+            return self.operation_with(s, &[h], |tape, x| {
+                Some(Array { shape, ids: x[0].ids.iter().map(|&a| tape.copy(a)).collect() })
+            });
+        }
+        let origin = if h.origin == Origin::Computed { Origin::Computed } else { Origin::ViewOfLeaf };
+        let mut made = Handle { shape, at, origin, ids: None, tracked: false, node: None, ..h.clone() };
+        if self.mode.recording && h.ids.is_some() {
+            let seen = self.read(h);
+            let ids: Vec<Id> = from.iter().map(|&n| seen.ids[n]).collect();
+            let node = self.record(h.node.into_iter().collect(), self.checked(&[h]), Kind::Operation);
+            self.made_by(&mut made, node, &ids);
+            made.tracked = h.tracked;
+            // No byte is read, but a region that is run again uses the tensor again.
+            self.note(h);
+        }
+        Some(made)
+    }
+
+    fn operation(&mut self, s: &Statement, handles: &[Handle]) -> Option<Handle> {
+        let refs: Vec<&Handle> = handles.iter().collect();
+        if let (Name::Dropout, [h]) = (s.name, handles) {
+            let p = s.scalar(1);
+            if !(0.0 < p && p < 1.0) {
+                return None;
+            }
+            let mut own = Generator::new(s.number(0).unsigned_abs());
+            let mask = mask(p, &h.shape, self.generator.as_mut().unwrap_or(&mut own)).ok()?;
+            return self.operation_with(s, &refs, |tape, x| Some(dropout(tape, &x[0], &mask, p)));
+        }
+        self.operation_with(s, &refs, |tape, x| compute(tape, s, x))
+    }
+
+    fn operation_with(
+        &mut self,
+        s: &Statement,
+        handles: &[&Handle],
+        f: impl FnOnce(&mut Tape, &[Array]) -> Option<Array>,
+    ) -> Option<Handle> {
+        let arrays: Vec<Array> = handles.iter().map(|h| self.read(h)).collect();
+        let found = f(&mut self.tape, &arrays)?;
+        handles.iter().for_each(|h| self.note(h));
+        let numbers = found.ids.iter().map(|&a| self.tape.value(a)).collect();
+        let mut made = self.constant(&found.shape, numbers);
+        if self.mode.recording && handles.iter().any(|h| h.ids.is_some()) {
+            made.tracked = handles.iter().any(|h| h.tracked);
+            let mut reads: Vec<Read> = handles
+                .iter()
+                .enumerate()
+                .map(|(i, h)| self.kept(h, s.name, keeps_input(s.name, handles, i)))
+                .collect();
+            reads.extend(self.checked(handles));
+            if self.mode.strict && ends_in_a_view(s.name) {
+                reads.push(self.noted(&made));
+            }
+            reads.push(self.kept(&made, s.name, keeps_output(s.name)));
+            let inputs = handles.iter().filter(|h| h.tracked).filter_map(|h| h.node).collect();
+            let node = self.record(inputs, reads, Kind::Operation);
+            self.nodes[node].by_output = matches!(s.name, Name::Softmax | Name::LogSoftmax);
+            self.made_by(&mut made, node, &found.ids);
+        }
+        Some(made)
+    }
+}

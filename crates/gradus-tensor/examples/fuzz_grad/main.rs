@@ -1,0 +1,91 @@
+//! Gradients of random programs against a functional re-execution: `cargo xtask fuzz-grad`.
+//!
+//! ```sh
+//! cargo run --release -p gradus-tensor --example fuzz_grad -- --programs 20000 --seed 1
+//! cargo run --release -p gradus-tensor --example fuzz_grad -- --program '%1=leaf(7); %2=square(%1); %3=grad(%2,_,%1;1,1)'
+//! ```
+#![allow(clippy::print_stdout)]
+
+mod harness;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use harness::{Options, Planted};
+
+const USAGE: &str =
+    "usage: fuzz_grad [--programs N] [--seed S] [--failures K] [--show I] [--planted MISTAKE] | --program LINE";
+
+enum Task {
+    Many { seed: u64, count: u64, failures: usize, show: Option<u64>, planted: Option<Planted> },
+    One(String),
+}
+
+fn task(arguments: &[String]) -> Result<Task, String> {
+    let (mut seed, mut count, mut failures, mut show, mut planted) = (1, 20_000, 1, None, None);
+    for pair in arguments.chunks(2) {
+        let [key, value] = pair else { return Err(format!("`{}` needs a value", pair[0])) };
+        let number = || value.parse::<u64>().map_err(|_| format!("`{value}` is no number"));
+        match key.as_str() {
+            "--program" => return Ok(Task::One(value.clone())),
+            "--programs" => count = number()?,
+            "--seed" => seed = number()?,
+            "--failures" => failures = usize::try_from(number()?).unwrap_or(usize::MAX),
+            "--show" => show = Some(number()?),
+            "--planted" => planted = Some(mistake(value)?),
+            _ => return Err(format!("unknown option `{key}`")),
+        }
+    }
+    Ok(Task::Many { seed, count, failures, show, planted })
+}
+
+/// The mistake of this name.
+fn mistake(name: &str) -> Result<Planted, String> {
+    let found = Planted::ALL.iter().find(|p| format!("{p:?}").eq_ignore_ascii_case(name));
+    found.copied().ok_or_else(|| format!("`{name}` is none of {:?}", Planted::ALL))
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    // A panic is a finding, reported with its program.
+    std::panic::set_hook(Box::new(|panic| {
+        if std::env::var_os("RUST_BACKTRACE").is_some() {
+            eprintln!("{panic}");
+        }
+    }));
+    match task(&arguments) {
+        Ok(Task::Many { seed, show: Some(index), .. }) => {
+            println!("{}", harness::line(seed, index));
+            ExitCode::SUCCESS
+        }
+        Ok(Task::Many { seed, count, failures, show: None, planted }) => {
+            let start = Instant::now();
+            let threads = std::thread::available_parallelism().map_or(1, usize::from);
+            let (counts, found) =
+                harness::fuzz(seed, count, threads, failures, Options { planted, ..Options::default() });
+            println!("fuzz-grad: seed {seed}, {:.1} s\n{counts}", start.elapsed().as_secs_f64());
+            for f in &found {
+                println!("program {} of seed {seed} failed: {}\nrun it alone:", f.index, f.failure);
+                println!("  cargo xtask fuzz-grad --program '{}'\n", f.line);
+            }
+            // Of fewer programs, shares say nothing.
+            let amiss = if count >= 1000 && found.is_empty() { counts.amiss() } else { vec![] };
+            amiss.iter().for_each(|what| println!("the programs are not what they should be: {what}"));
+            if found.is_empty() && amiss.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Ok(Task::One(line)) => match harness::one(&line, Options { trace: true, ..Options::default() }) {
+            Ok(counts) => {
+                println!("\nboth sides agree\n{counts}");
+                ExitCode::SUCCESS
+            }
+            Err(failure) => {
+                println!("\n{failure}");
+                ExitCode::FAILURE
+            }
+        },
+        Err(message) => {
+            eprintln!("error: {message}\n{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The random numbers that a checkpointed region draws: noted in its first run, drawn from the same places in its second.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+/// Draws of `words` words each that follow one another in the stream of a seed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Draws {
+    seed: u64,
+    offset: u64,
+    words: u64,
+    count: u64,
+}
+
+/// What is drawn again.
+struct Replay {
+    draws: Arc<[Draws]>,
+    /// The entry that comes next, and how many of its draws are done.
+    next: (usize, u64),
+    /// Whether something else was drawn than before.
+    differs: bool,
+}
+
+impl Replay {
+    /// Where the next draw of `words` words was.
+    fn draw(&mut self, words: u64) -> Option<(u64, u64)> {
+        let (at, done) = self.next;
+        let Some(d) = self.draws.get(at).filter(|d| d.words == words && !self.differs) else {
+            self.differs = true;
+            return None;
+        };
+        self.next = if done + 1 < d.count { (at, done + 1) } else { (at + 1, 0) };
+        Some((d.seed, d.offset.wrapping_add(words.wrapping_mul(done))))
+    }
+}
+
+#[derive(Default)]
+struct Tape {
+    /// Number of regions in their first run.
+    open: usize,
+    noted: Vec<Draws>,
+    /// Entries below belong to several regions, and are not extended.
+    closed: usize,
+    replay: Option<Replay>,
+}
+
+impl Tape {
+    fn note(&mut self, seed: u64, offset: u64, words: u64) {
+        let open = self.noted.get_mut(self.closed..).and_then(<[Draws]>::last_mut);
+        match open.filter(|d| {
+            d.seed == seed && d.words == words && d.offset.wrapping_add(words.wrapping_mul(d.count)) == offset
+        }) {
+            Some(d) => d.count += 1,
+            None => self.noted.push(Draws { seed, offset, words, count: 1 }),
+        }
+    }
+}
+
+thread_local! {
+    static TAPE: RefCell<Tape> = RefCell::default();
+}
+
+/// Notes the draws of this thread while it lives. They nest.
+pub(super) struct NoteDraws {
+    start: usize,
+}
+
+impl NoteDraws {
+    pub(super) fn new() -> Self {
+        let start = TAPE.with_borrow_mut(|tape| {
+            tape.open += 1;
+            tape.closed = tape.noted.len();
+            tape.closed
+        });
+        NoteDraws { start }
+    }
+
+    pub(super) fn finish(self) -> Arc<[Draws]> {
+        TAPE.with_borrow(|tape| tape.noted.iter().skip(self.start).copied().collect())
+    }
+}
+
+impl Drop for NoteDraws {
+    fn drop(&mut self) {
+        TAPE.with_borrow_mut(|tape| {
+            tape.open -= 1;
+            if tape.open == 0 {
+                (tape.noted, tape.closed) = (Vec::new(), 0);
+            }
+        });
+    }
+}
+
+/// While it lives, this thread's generators draw what was drawn before, and stay where they are. Regions around it are
+/// unaware of it.
+pub(super) struct ReplayDraws {
+    around: Option<Tape>,
+}
+
+impl ReplayDraws {
+    pub(super) fn new(draws: Arc<[Draws]>) -> Self {
+        let tape = Tape { replay: Some(Replay { draws, next: (0, 0), differs: false }), ..Tape::default() };
+        ReplayDraws { around: Some(TAPE.replace(tape)) }
+    }
+
+    /// Whether just what was drawn before was drawn again.
+    pub(super) fn finish(self) -> bool {
+        TAPE.with_borrow(|tape| tape.replay.as_ref().is_some_and(|r| !r.differs && r.next.0 == r.draws.len()))
+    }
+}
+
+impl Drop for ReplayDraws {
+    fn drop(&mut self) {
+        if let Some(around) = self.around.take() {
+            TAPE.set(around);
+        }
+    }
+}
+
+/// A generator at `offset` of the stream of `seed` is about to draw `words` words, while accesses are noted: where it has to
+/// draw them instead, staying where it is.
+#[cold]
+pub(crate) fn note_draw(seed: u64, offset: u64, words: u64) -> Option<(u64, u64)> {
+    TAPE.with_borrow_mut(|tape| {
+        let other = tape.replay.as_mut().and_then(|r| r.draw(words));
+        if tape.open > 0 {
+            let (seed, offset) = other.unwrap_or((seed, offset));
+            tape.note(seed, offset, words);
+        }
+        other
+    })
+}

@@ -1,0 +1,299 @@
+//! [`explain_grad`]: why a tensor gets no gradient.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+
+use gradus_backend::{DType, Error, ErrorKind, Result};
+
+use super::node::{Edge, Node};
+use super::observe::{Observer, Observing, Ran};
+use super::places::{Place, Places};
+use super::saved::Context;
+use super::{BackwardOptions, grad};
+use crate::Tensor;
+
+/// What the gradient of a step's result for a tensor is, and if there is none, why; see [`explain_grad`]. Prints as a
+/// sentence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Dependence {
+    /// A gradient arrives.
+    Gradient,
+    /// The gradient is zero, exactly and everywhere: every way leads through operations like `floor` and `sign`.
+    Zero {
+        /// The one nearest to the result.
+        op: String,
+        /// The line that recorded it.
+        location: &'static Location<'static>,
+    },
+    /// The derivative is not defined, or was not wanted: the way from the tensor to the result is cut.
+    Undefined {
+        /// The operation where it is cut, with its parameters.
+        op: String,
+        /// The line that called it.
+        location: &'static Location<'static>,
+        /// How it is cut there.
+        reason: String,
+    },
+    /// The result was computed without the tensor. Also where its numbers were read out of it (`to_vec`, `item`) and made
+    /// into tensors again: nothing can follow them.
+    Unused,
+}
+
+impl fmt::Display for Dependence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Dependence::Gradient => f.write_str("a gradient arrives"),
+            Dependence::Zero { op, location } => {
+                write!(f, "the gradient is zero: the way goes through {op}, recorded at {location}, whose slope is zero")
+            }
+            Dependence::Undefined { op, location, reason } => {
+                write!(f, "there is no gradient: the way ends at {op}, at {location}: {reason}")
+            }
+            Dependence::Unused => f.write_str(
+                "there is no gradient: the result was computed without the tensor (numbers that were read out of it, with \
+                 to_vec or item, cannot be followed)",
+            ),
+        }
+    }
+}
+
+/// Runs `step` and tells whether a gradient of its result for `input` exists, and if not, where the way from one to the
+/// other ends and why: integers, comparisons, `detach`, [`no_grad`](super::no_grad).
+///
+/// [`grad`](super::grad) gives `None`, and [`Gradients::get`](super::Gradients::get) too, where a tensor does not influence a
+/// result as far as the graph knows; zeros where it does and the derivative is zero. What cuts the graph is not in it, so this
+/// runs the step again and watches the operations; it costs nothing where it is not used. What runs on other threads is not
+/// seen.
+///
+/// # Errors
+/// Those of `step` and of the gradient; an `input` that does not require a gradient.
+///
+/// ```
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+/// use gradus_tensor::autograd::{Dependence, explain_grad};
+///
+/// let x = Tensor::from_vec(vec![1.0f32, 3.0], [2], &device)?.require_grad()?;
+/// let found = explain_grad(&x, || x.mul(2.0)?.argmax(0, false)?.to_dtype(DType::F32))?;
+/// let Dependence::Undefined { op, reason, .. } = found else { panic!("{found}") };
+/// assert_eq!((op.as_str(), reason.as_str()), ("argmax", "it gives i64, and integers have no derivative"));
+/// assert!(matches!(explain_grad(&x, || x.floor()?.sum_all())?, Dependence::Zero { .. }));
+/// # Ok::<(), Error>(())
+/// ```
+#[track_caller]
+pub fn explain_grad(input: &Tensor, step: impl FnOnce() -> Result<Tensor>) -> Result<Dependence> {
+    let Some(edge) = input.edge() else {
+        let e = Error::new(ErrorKind::Autograd, "explain_grad", "the input does not require a gradient");
+        return Err(input.describe(e, "input").help("make it a leaf with require_grad()? before the computation"));
+    };
+    let observing = Observing::start(Observer::Paths(Paths::new(edge, input)));
+    let output = step();
+    let Some(Observer::Paths(mut paths)) = observing.finish() else {
+        return Err(Error::new(ErrorKind::Autograd, "explain_grad", "the observer of this thread was replaced"));
+    };
+    let output = output?;
+    if !output.edge().is_some_and(|e| paths.reach(e)) {
+        return Ok(paths.cut(&output));
+    }
+    // There is a way: does a number come through?
+    let observing = Observing::start(Observer::Paths(paths));
+    let seed = Tensor::ones(output.shape(), output.dtype(), output.device())?;
+    let found = grad(&[&output], &[input], Some(&[&seed]), BackwardOptions::new().retain_graph());
+    let observer = observing.finish();
+    let Some(Observer::Paths(paths)) = observer else {
+        return Err(Error::new(ErrorKind::Autograd, "explain_grad", "the observer of this thread was replaced"));
+    };
+    Ok(match (found?.into_iter().flatten().next(), paths.zero) {
+        (Some(_), Some((op, location))) if !paths.arrived => Dependence::Zero { op, location },
+        (Some(_), _) => Dependence::Gradient,
+        (None, _) => Dependence::Unused,
+    })
+}
+
+/// One operation that ran, and what it has to do with the input.
+struct Step {
+    op: String,
+    location: &'static Location<'static>,
+    /// The operands outside of every recorded way from the input.
+    dead: Vec<Place>,
+    outputs: Vec<Place>,
+    /// Whether nothing is left in the outputs of what was there before.
+    replaces: bool,
+    /// Why an operand on a recorded way does not go on.
+    cut: Option<String>,
+}
+
+/// The operations of a step, and the ways from an input.
+pub(super) struct Paths {
+    input: u64,
+    /// Which output of that node the input is.
+    output: usize,
+    /// Nodes by number: whether a way leads from the input to them.
+    reached: HashMap<u64, bool>,
+    /// Where tensors on a recorded way lie, each with the number of steps before it was known.
+    alive: Places<usize>,
+    steps: Vec<Step>,
+    /// The first operation of the backward pass that gave a gradient of zero.
+    zero: Option<(String, &'static Location<'static>)>,
+    /// Whether a gradient arrived at the input.
+    arrived: bool,
+    /// The line that asks.
+    location: &'static Location<'static>,
+}
+
+impl Paths {
+    #[track_caller]
+    fn new(edge: &Edge, input: &Tensor) -> Self {
+        let mut alive = Places::default();
+        // A leaf is whatever its storage holds: no write ends it.
+        alive.insert(Place::of(input), if edge.node.is_leaf() { usize::MAX } else { 0 });
+        Paths {
+            input: edge.node.seq,
+            output: edge.output,
+            reached: HashMap::new(),
+            alive,
+            steps: vec![],
+            zero: None,
+            arrived: false,
+            location: Location::caller(),
+        }
+    }
+
+    /// Whether a way leads from the input to this output of a node.
+    fn reach(&mut self, edge: &Edge) -> bool {
+        let mut unknown: BTreeMap<u64, &Arc<Node>> = BTreeMap::new();
+        let mut stack = vec![&edge.node];
+        while let Some(n) = stack.pop() {
+            if n.seq > self.input && !self.reached.contains_key(&n.seq) && unknown.insert(n.seq, n).is_none() {
+                stack.extend(n.inputs().flatten());
+            }
+        }
+        // Inputs have lower numbers.
+        for (seq, n) in unknown {
+            let reached = n.inputs.iter().flatten().any(|e| self.is_reached(e));
+            self.reached.insert(seq, reached);
+        }
+        self.is_reached(edge)
+    }
+
+    /// Of the input's own node its output alone; of those after it every output.
+    fn is_reached(&self, edge: &Edge) -> bool {
+        match edge.node.seq {
+            seq if seq == self.input => edge.output == self.output,
+            seq => self.reached.get(&seq).copied().unwrap_or(false),
+        }
+    }
+
+    /// Whether a tensor is on a recorded way. Inside a region its points stand for the tensors whose bytes they share.
+    fn is_alive(&mut self, t: &Tensor, region: bool) -> bool {
+        t.edge().is_some_and(|e| self.reach(e) || region && self.lives(&Place::of(t), self.steps.len()))
+    }
+
+    /// Whether what lies here before a step is that of a tensor on a recorded way: none of the steps since has replaced it.
+    fn lives(&self, place: &Place, step: usize) -> bool {
+        let replaced = |since: usize| {
+            let steps = self.steps.get(since..step).unwrap_or_default();
+            steps.iter().any(|s| s.replaces && s.outputs.iter().any(|o| o.covers(place)))
+        };
+        self.alive.meeting(place).any(|since| !replaced(*since))
+    }
+
+    fn keep(&mut self, t: &Tensor) {
+        self.alive.insert(Place::of(t), self.steps.len());
+    }
+
+    pub(super) fn ran(&mut self, ran: &Ran<'_>, region: bool) {
+        let (mut on_the_way, mut dead) = (false, vec![]);
+        for t in ran.inputs {
+            if self.is_alive(t, region) {
+                on_the_way = true;
+                self.keep(t);
+            } else {
+                dead.push(Place::of(t));
+            }
+        }
+        let mut cut = None;
+        // What runs inside an operation of the user is not recorded, but the operation is.
+        if on_the_way && (ran.mode.recording || region) {
+            for (i, t) in ran.outputs.iter().enumerate() {
+                match (ran.carries)(i) {
+                    true => self.keep(t),
+                    false => cut = Some(no_gradient(t)),
+                }
+            }
+        } else if on_the_way {
+            let scope = if ran.mode.inference { "inference()" } else { "no_grad()" };
+            cut = Some(format!("it ran inside {scope}"));
+        }
+        let outputs = ran.outputs.iter().map(Place::of).collect();
+        let (op, location) = (format!("{:?}", ran.op), ran.location);
+        self.steps.push(Step { op, location, dead, outputs, replaces: false, cut });
+    }
+
+    pub(super) fn wrote(
+        &mut self,
+        op: &'static str,
+        location: &'static Location<'static>,
+        written: &[&Tensor],
+        read: &[&Tensor],
+    ) {
+        // What is written over whole does not count.
+        let replaces = matches!(op, "copy_" | "fill_" | "zero_");
+        let old = if replaces { &[] } else { written };
+        let dead = read.iter().chain(old).map(|t| Place::of(t)).collect();
+        let outputs = written.iter().map(|t| Place::of(t)).collect();
+        self.steps.push(Step { op: op.to_owned(), location, dead, outputs, replaces, cut: None });
+    }
+
+    /// Where the way from the input to a result that it does not reach ends: the first place of those that lead on to it.
+    fn cut(&self, output: &Tensor) -> Dependence {
+        let (mut wanted, mut found) = (Places::default(), None);
+        let undefined =
+            |s: &Step, reason: String| Some(Dependence::Undefined { op: s.op.clone(), location: s.location, reason });
+        if self.lives(&Place::of(output), self.steps.len()) {
+            let (op, reason) =
+                ("detach".to_owned(), "the result is a detached handle of a tensor that has one".to_owned());
+            found = Some(Dependence::Undefined { op, location: self.location, reason });
+        }
+        wanted.insert(Place::of(output), ());
+        for (i, step) in self.steps.iter().enumerate().rev() {
+            if !step.outputs.iter().any(|o| wanted.meeting(o).next().is_some()) {
+                continue;
+            }
+            if let Some(reason) = &step.cut {
+                found = undefined(step, reason.clone());
+            } else if step.dead.iter().any(|d| self.lives(d, i)) {
+                found = undefined(step, "it was given a detached tensor".to_owned());
+            }
+            if step.replaces {
+                step.outputs.iter().for_each(|o| wanted.remove_covered(o));
+            }
+            step.dead.iter().for_each(|d| wanted.insert(d.clone(), ()));
+        }
+        found.unwrap_or(Dependence::Unused)
+    }
+
+    /// The gradients of a node's outputs are complete.
+    pub(super) fn complete(&mut self, node: &Node, grads: &[Option<Tensor>]) {
+        self.arrived |= node.seq == self.input && grads.get(self.output).is_some_and(Option::is_some);
+    }
+
+    /// A gradient was computed.
+    pub(super) fn gradients(&mut self, ctx: &Context<'_>, found: &[Option<Tensor>]) {
+        if self.zero.is_none() && found.iter().enumerate().any(|(i, g)| g.is_none() && ctx.needs(i)) {
+            let op = ctx.node.op().map_or_else(String::new, |op| format!("{op:?}"));
+            self.zero = Some((op, ctx.node.location));
+        }
+    }
+}
+
+fn no_gradient(t: &Tensor) -> String {
+    match t.dtype() {
+        d if d.is_float() => "this result of it is a statistic without a derivative".to_owned(),
+        DType::Bool => "it gives truth values, which have no derivative".to_owned(),
+        d => format!("it gives {d}, and integers have no derivative"),
+    }
+}

@@ -1,0 +1,214 @@
+//! Kept values that are more than kept: inputs remembered by `strict`, values that writes ask for first, packed values.
+//!
+//! All of it hangs off [`Saved`](super::Saved) by one pointer, null unless the node was recorded under such a switch, and
+//! lives as long as the graph needs it: storages hold it weakly.
+//!
+//! **Invariant**: a tensor kept here carries no edge; it is put back when a gradient reads the tensor.
+
+use std::ops::Range;
+use std::panic::Location;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use gradus_backend::{DType, Error, ErrorKind, Result};
+
+use super::mode::{self, COPY_ON_WRITE, PACK, REFUSE_WRITES, STRICT};
+use super::packed::Packed;
+use super::saved::{SavedTensor, Which, overwritten};
+use crate::footprint::Footprint;
+use crate::tensor::Spec;
+use crate::{Device, Storage, Tensor};
+
+/// What a node recorded under a switch knows beyond its kept values.
+#[derive(Debug)]
+pub(crate) struct Guarded {
+    op: String,
+    location: &'static Location<'static>,
+    /// Every input, if the node is strict.
+    inputs: Vec<Snapshot>,
+    pub(super) slots: Vec<Slot>,
+}
+
+/// One value that the gradient needs.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) what: Which,
+    pub(super) value: Value,
+}
+
+#[derive(Debug)]
+pub(super) enum Value {
+    /// A tensor and the version that its storage had. A write over it is refused, or first replaces it by a copy.
+    Kept { copies: bool, now: Mutex<(Tensor, u64)> },
+    /// Bytes that are read again where they are: a write over them is refused.
+    Pinned(Weak<Storage>),
+    /// What a hook made of it, and the version that its storage had.
+    Packed { packed: Packed, spec: Spec, version: u64 },
+}
+
+/// Bytes that a gradient reads again where they are.
+pub(super) type Pin = (Arc<Storage>, Range<usize>);
+
+fn lock(now: &Mutex<(Tensor, u64)>) -> MutexGuard<'_, (Tensor, u64)> {
+    now.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+impl Value {
+    /// The tensor as it is kept now, with the version that its storage had.
+    pub(super) fn kept(&self) -> Option<(Tensor, u64)> {
+        match self {
+            Value::Kept { now, .. } => Some(lock(now).clone()),
+            Value::Pinned(_) | Value::Packed { .. } => None,
+        }
+    }
+}
+
+impl Guarded {
+    /// Takes over `values`, kept by `op`, as the switches of this thread say. `versions` are those of the inputs' storages
+    /// from before they were read. An operation with `pins` reads again where they are what it keeps, too.
+    #[cold]
+    #[track_caller]
+    pub(super) fn new(
+        op: &str,
+        values: impl IntoIterator<Item = SavedTensor>,
+        inputs: &[&Tensor],
+        versions: &[u64],
+        pins: Vec<Pin>,
+    ) -> Result<Arc<Guarded>> {
+        let location = Location::caller();
+        let on = |switch| mode::is_set(switch);
+        let mut made = Guarded { op: op.to_owned(), location, inputs: vec![], slots: vec![] };
+        if on(STRICT) {
+            made.inputs = inputs.iter().zip(versions).map(|(t, &version)| Snapshot::new(t, version)).collect();
+        }
+        let (asks, copies) = (on(REFUSE_WRITES | COPY_ON_WRITE), on(COPY_ON_WRITE) && pins.is_empty());
+        let packs = on(PACK) && Packed::hooked();
+        let mut places: Vec<(usize, Arc<Storage>, Footprint)> = vec![];
+        for SavedTensor { what, tensor, version } in values {
+            let value = if packs {
+                let packed = Packed::new(op, location, what, &tensor, version)?;
+                Value::Packed { packed, spec: tensor.spec(), version }
+            } else {
+                if asks {
+                    places.push((made.slots.len(), tensor.storage().clone(), tensor.footprint()));
+                }
+                Value::Kept { copies, now: Mutex::new((tensor.detach(), version)) }
+            };
+            made.slots.push(Slot { what, value });
+        }
+        if asks {
+            for (storage, bytes) in pins {
+                let value = Value::Pinned(Arc::downgrade(&storage));
+                places.push((made.slots.len(), storage, Footprint::dense(bytes)));
+                made.slots.push(Slot { what: Which::Read, value });
+            }
+        }
+        let made = Arc::new(made);
+        for (slot, storage, place) in places {
+            storage.register(place, &made, slot);
+        }
+        Ok(made)
+    }
+
+    /// Whether the value of a slot lies in `storage`, so that a write there has to ask.
+    pub(crate) fn lies_in(&self, slot: usize, storage: &Storage) -> bool {
+        match self.slots.get(slot).map(|s| &s.value) {
+            Some(Value::Kept { now, .. }) => std::ptr::eq(Arc::as_ptr(lock(now).0.storage()), storage),
+            Some(Value::Pinned(at)) => std::ptr::eq(at.as_ptr(), storage),
+            Some(Value::Packed { .. }) | None => false,
+        }
+    }
+
+    /// Every input is what it was, if the node is strict.
+    pub(super) fn check_inputs(&self) -> Result<()> {
+        for (i, input) in self.inputs.iter().enumerate() {
+            let Some(storage) = input.storage.upgrade() else { continue };
+            let Some(write) = storage.overwritten_at(input.version, &input.place) else { continue };
+            let (op, what) = (&self.op, Which::Input(i));
+            let m = format!("{op} was recorded as strict, and {} overwrote its {what}", write.op);
+            let e = Error::new(ErrorKind::Autograd, "backward", m);
+            let e = e.operand(&what.to_string(), input.spec.shape.dims(), input.spec.dtype, &input.device);
+            return Err(overwritten(e, op, self.location, &write, input.version).help(
+                "write before the forward pass or into a copy; outside of strict() only what is needed is checked",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The kept values as (what, shape, dtype, version).
+    pub(super) fn describe(&self) -> impl Iterator<Item = (String, Vec<usize>, DType, u64)> {
+        self.slots.iter().filter_map(|slot| match &slot.value {
+            Value::Kept { now, .. } => {
+                let now = lock(now);
+                Some((slot.what.to_string(), now.0.shape().to_vec(), now.0.dtype(), now.1))
+            }
+            Value::Packed { spec, version, .. } => {
+                Some((format!("{} (packed)", slot.what), spec.shape.dims().to_vec(), spec.dtype, *version))
+            }
+            Value::Pinned(_) => None,
+        })
+    }
+}
+
+/// What an input was, and nothing that keeps it alive.
+#[derive(Debug)]
+struct Snapshot {
+    storage: Weak<Storage>,
+    version: u64,
+    place: Footprint,
+    spec: Spec,
+    device: Device,
+}
+
+impl Snapshot {
+    fn new(t: &Tensor, version: u64) -> Self {
+        let storage = Arc::downgrade(t.storage());
+        Snapshot { storage, version, place: t.footprint(), spec: t.spec(), device: t.device().clone() }
+    }
+}
+
+/// Asks the graphs that need what `op` is about to write into `t`: an error if one insists on it; the others get copies.
+#[cold]
+pub(crate) fn ask(t: &Tensor, op: &'static str) -> Result<()> {
+    let found = t.storage().needed(&t.footprint());
+    let slots = || found.iter().filter_map(|(by, slot)| Some((by, by.slots.get(*slot)?)));
+    if let Some((by, slot)) = slots().find(|(_, slot)| !matches!(slot.value, Value::Kept { copies: true, .. })) {
+        let m = format!("the gradient of {} needs its {}, which this would overwrite", by.op, slot.what);
+        let e = t.describe(Error::new(ErrorKind::Autograd, op, m), "self");
+        let e = e.note(format!("{} was recorded at {}", by.op, by.location));
+        return Err(e.help(
+            "write into a copy, or after the backward pass; allow_mutation_on_saved_tensors() leaves the graph a copy",
+        ));
+    }
+    let _mode = mode::plain();
+    let mut copies: Vec<(Tensor, Tensor)> = vec![];
+    for (_, slot) in slots() {
+        let Value::Kept { now, .. } = &slot.value else { continue };
+        let (old, version) = lock(now).clone();
+        let same = |o: &Tensor| Arc::ptr_eq(o.storage(), old.storage()) && o.layout() == old.layout();
+        let copy = match copies.iter().find(|(o, _)| same(o) && o.dtype() == old.dtype()) {
+            Some((_, copy)) => copy.clone(),
+            None => {
+                copies.push((old.clone(), old.copy()?));
+                copies[copies.len() - 1].1.clone()
+            }
+        };
+        // Only old values are worth keeping; others fail when a gradient reads them.
+        if old.overwritten(version).is_none() {
+            let mut now = lock(now);
+            if Arc::ptr_eq(now.0.storage(), old.storage()) {
+                *now = (copy, 0);
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Tensor {
+    /// Errors as a write in place over the whole tensor by `op` would: where it would have to be recorded, where elements
+    /// share memory, and where a graph insists on the values ([`strict_inplace`](crate::autograd::strict_inplace)). Writes
+    /// nothing. Who writes several tensors asks for all of them first, so as not to stop half-way.
+    pub fn prepare_write(&self, op: &'static str) -> Result<()> {
+        self.check_writable(op, &[])?;
+        if self.storage().is_guarded() { ask(self, op) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,229 @@
+//! The observer of a thread: what [`find_nonfinite`](super::find_nonfinite) and [`explain_grad`](super::explain_grad) see
+//! of the operations that run.
+//!
+//! An operation asks for one bit of the thread's mode and does nothing else while nobody looks. While an observer works, the
+//! bit is off: what it computes is not observed.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::panic::Location;
+
+use gradus_backend::Result;
+
+use super::explain::Paths;
+use super::mode::{GradModeGuard, NOTE_ACCESS, OBSERVE, is_grad_enabled, is_inference, is_set, no_grad, set};
+use super::node::{Edge, Node};
+use super::nonfinite::{self, Search, Seed, Written};
+use super::saved::Context;
+use super::spread::Flow;
+use crate::Tensor;
+use crate::ops::{Op, Operation};
+
+pub(super) enum Observer {
+    NonFinite(Search),
+    Paths(Paths),
+}
+
+/// One operation that ran.
+pub(super) struct Ran<'a> {
+    /// With its parameters.
+    pub(super) op: &'a dyn fmt::Debug,
+    pub(super) location: &'static Location<'static>,
+    pub(super) inputs: &'a [&'a Tensor],
+    pub(super) outputs: &'a [Tensor],
+    pub(super) flow: Flow,
+    /// For each output whether it carries a gradient.
+    pub(super) carries: &'a dyn Fn(usize) -> bool,
+    pub(super) mode: Mode,
+}
+
+/// The mode that an operation ran in.
+pub(super) struct Mode {
+    pub(super) recording: bool,
+    pub(super) inference: bool,
+}
+
+thread_local! {
+    static OBSERVER: RefCell<Option<Observer>> = const { RefCell::new(None) };
+}
+
+/// Observes this thread until it is finished or dropped; an outer observer waits meanwhile.
+pub(super) struct Observing {
+    /// `None` once it was put back.
+    outer: Option<Option<Observer>>,
+    _mode: GradModeGuard,
+}
+
+impl Observing {
+    pub(super) fn start(observer: Observer) -> Self {
+        let outer = OBSERVER.with_borrow_mut(|o| o.replace(observer));
+        Observing { outer: Some(outer), _mode: set(OBSERVE, true) }
+    }
+
+    /// What the observer became.
+    pub(super) fn finish(mut self) -> Option<Observer> {
+        let outer = self.outer.take().flatten();
+        OBSERVER.with_borrow_mut(|o| std::mem::replace(o, outer))
+    }
+}
+
+impl Drop for Observing {
+    fn drop(&mut self) {
+        if let Some(outer) = self.outer.take() {
+            OBSERVER.set(outer);
+        }
+    }
+}
+
+/// Lets the observer work, unobserved.
+fn tell<R>(f: impl FnOnce(&mut Observer) -> R) -> Option<R> {
+    let _quiet = (set(OBSERVE, false), set(NOTE_ACCESS, false), no_grad());
+    OBSERVER.with_borrow_mut(|o| o.as_mut().map(f))
+}
+
+/// An operation ran. An error ends it.
+#[cold]
+#[track_caller]
+pub(crate) fn ran_operation<O: Operation + Into<Op>>(op: &O, inputs: &[&Tensor], outputs: &[Tensor]) -> Result<()> {
+    let carries = |i: usize| outputs.get(i).is_some_and(|t| t.dtype().is_float() && op.differentiable(i));
+    told(op, Flow::of(&op.clone().into()), inputs, outputs, &carries)
+}
+
+/// Another operation ran, whose results are elements of its inputs, or integers. An error ends it.
+#[cold]
+#[track_caller]
+pub(crate) fn ran(
+    op: &dyn fmt::Debug,
+    inputs: &[&Tensor],
+    outputs: &[Tensor],
+    carries: &dyn Fn(usize) -> bool,
+) -> Result<()> {
+    told(op, Flow::Moves, inputs, outputs, carries)
+}
+
+#[track_caller]
+fn told(
+    op: &dyn fmt::Debug,
+    flow: Flow,
+    inputs: &[&Tensor],
+    outputs: &[Tensor],
+    carries: &dyn Fn(usize) -> bool,
+) -> Result<()> {
+    let (location, region) = (Location::caller(), is_set(NOTE_ACCESS));
+    let mode = Mode { recording: is_grad_enabled(), inference: is_inference() };
+    let ran = Ran { op, location, inputs, outputs, flow, carries, mode };
+    let told = tell(|o| match o {
+        Observer::NonFinite(search) => search.ran(&ran),
+        Observer::Paths(paths) => {
+            paths.ran(&ran, region);
+            Ok(())
+        }
+    });
+    told.unwrap_or(Ok(()))
+}
+
+/// Tensors are about to be written in place. An error ends that.
+#[cold]
+pub(crate) fn before_write(
+    op: &'static str,
+    location: &'static Location<'static>,
+    written: &[&Tensor],
+    read: &[&Tensor],
+) -> Result<Option<Box<Written>>> {
+    let told = tell(|o| match o {
+        Observer::NonFinite(search) => search.before_write(op, location, written, read).map(Some),
+        Observer::Paths(paths) => {
+            paths.wrote(op, location, written, read);
+            Ok(None)
+        }
+    });
+    told.unwrap_or(Ok(None))
+}
+
+/// They were written.
+#[cold]
+pub(crate) fn after_write(before: Box<Written>, written: &[&Tensor]) {
+    tell(|o| {
+        if let Observer::NonFinite(search) = o {
+            search.after_write(*before, written);
+        }
+    });
+}
+
+/// A backward pass that is observed. What the engine itself computes is not.
+pub(super) struct Pass {
+    /// What the user gave, by the number of the node and the output.
+    seeds: Vec<Seed>,
+    _quiet: GradModeGuard,
+}
+
+impl Pass {
+    /// `None` if nobody looks.
+    #[inline]
+    pub(super) fn begin(roots: &[(Edge, Tensor)]) -> Result<Option<Pass>> {
+        if is_set(OBSERVE) { Pass::observed(roots).map(Some) } else { Ok(None) }
+    }
+
+    #[cold]
+    fn observed(roots: &[(Edge, Tensor)]) -> Result<Pass> {
+        let _quiet = set(OBSERVE, false);
+        let seeds = tell(|o| match o {
+            Observer::NonFinite(_) => nonfinite::seeds(roots),
+            Observer::Paths(_) => Ok(vec![]),
+        });
+        Ok(Pass { seeds: seeds.unwrap_or(Ok(vec![]))?, _quiet })
+    }
+
+    /// Code of the user runs: a hook of this node, its own gradient, or the region of a checkpoint.
+    pub(super) fn user_code(&self, node: &Node) -> UserCode {
+        let inside = format!("the gradient of {}, recorded at {}", node.name(), node.location);
+        let outer = tell(|o| if let Observer::NonFinite(search) = o { search.inside.replace(inside) } else { None });
+        UserCode { outer: outer.flatten(), _mode: set(OBSERVE, true) }
+    }
+
+    /// [`user_code`](Pass::user_code) if the gradient of this node is such.
+    pub(super) fn rule(&self, node: &Node) -> Option<UserCode> {
+        matches!(node.op, Some(Op::Rule(_))).then(|| self.user_code(node))
+    }
+
+    /// The gradients of a node's outputs are complete.
+    pub(super) fn complete(&self, node: &Node, grads: &[Option<Tensor>]) -> Result<()> {
+        let told = tell(|o| match o {
+            Observer::NonFinite(search) => search.complete(node, grads, &self.seeds),
+            Observer::Paths(paths) => {
+                paths.complete(node, grads);
+                Ok(())
+            }
+        });
+        told.unwrap_or(Ok(()))
+    }
+
+    /// A node found the gradients of its inputs.
+    pub(super) fn found(&self, ctx: &Context<'_>, grads: &[Option<Tensor>], found: &[Option<Tensor>]) -> Result<()> {
+        let told = tell(|o| match o {
+            Observer::NonFinite(search) => search.gradients(ctx, grads, found),
+            Observer::Paths(paths) => {
+                paths.gradients(ctx, found);
+                Ok(())
+            }
+        });
+        told.unwrap_or(Ok(()))
+    }
+}
+
+/// While it lives, what runs is observed as code of the user inside a backward pass.
+pub(super) struct UserCode {
+    outer: Option<String>,
+    _mode: GradModeGuard,
+}
+
+impl Drop for UserCode {
+    fn drop(&mut self) {
+        let outer = self.outer.take();
+        tell(|o| {
+            if let Observer::NonFinite(search) = o {
+                search.inside = outer;
+            }
+        });
+    }
+}

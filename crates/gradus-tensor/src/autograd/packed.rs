@@ -1,0 +1,217 @@
+//! [`saved_tensors_hooks`]: functions of the user that stow kept values away, and bring them back.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::panic::Location;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use gradus_backend::{Error, ErrorKind, Result};
+
+use super::access::Watch;
+use super::mode::{self, GradModeGuard, PACK, plain};
+use super::node::Node;
+use super::saved::{Which, overwritten};
+use crate::storage::next_epoch;
+use crate::tensor::Spec;
+use crate::{Storage, Tensor};
+
+type Stowed = dyn Any + Send + Sync;
+type Pack = dyn Fn(&Tensor) -> Result<Box<Stowed>>;
+type Unpack = dyn Fn(&Stowed) -> Result<Tensor> + Send + Sync;
+
+/// A pair of hooks; the number tells it from others.
+struct Pair {
+    number: u64,
+    pack: Box<Pack>,
+    unpack: Arc<Unpack>,
+}
+
+thread_local! {
+    /// The pairs of this thread; the last one is asked.
+    static PAIRS: RefCell<Vec<Rc<Pair>>> = const { RefCell::new(vec![]) };
+    static NEXT: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Ends the work of a pair of hooks for new nodes, when dropped; see [`saved_tensors_hooks`].
+#[must_use = "the hooks pack until the guard is dropped: bind it, `let _guard = saved_tensors_hooks(..);`"]
+pub struct SavedTensorsHooks {
+    number: u64,
+    _mode: GradModeGuard,
+}
+
+impl fmt::Debug for SavedTensorsHooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SavedTensorsHooks")
+    }
+}
+
+impl Drop for SavedTensorsHooks {
+    fn drop(&mut self) {
+        // The pair may hold anything: it is dropped after the list was let go of.
+        let take = |pairs: &RefCell<Vec<Rc<Pair>>>| {
+            let mut pairs = pairs.borrow_mut();
+            let at = pairs.iter().position(|p| p.number == self.number);
+            at.map(|at| pairs.remove(at))
+        };
+        drop(PAIRS.try_with(take));
+    }
+}
+
+/// Until the guard is dropped, values that this thread records for a gradient go through `pack`, and the graph keeps what
+/// that gives instead: a file's name, bytes on the host, numbers in half precision. When a gradient reads the value,
+/// `unpack` makes a tensor of it again, once in each pass, on the thread that runs the pass. Of several guards the last
+/// one's hooks are asked. Views keep nothing, and neither do sums: there is nothing to pack there.
+///
+/// `pack` sees inputs as they are: `t.is_leaf()` tells parameters and data from what was computed; results have no graph
+/// yet. Nothing that hooks compute is recorded or packed. What `unpack` gives has the shape, dtype and device of the value;
+/// its place in the graph it gets from the node, so gradients of any order go through. If the values are the old ones is
+/// for the hooks to say, but that they are **what was packed** is checked: if something that `unpack` gives, or reads on
+/// this thread, was written after it was packed, the gradient is an error that names the line. Of a
+/// [`checkpoint`](super::checkpoint) only the inputs are packed: the values within are dropped, and live briefly in the
+/// backward pass.
+///
+/// # Errors
+/// The guard itself: none. An operation whose value `pack` refuses, or overwrites, fails and is not recorded. A backward
+/// pass fails with the hook, node and line if `unpack` fails or gives another shape, dtype or device; the graph is then as
+/// it was.
+///
+/// ```
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+/// let x = Tensor::from_vec(vec![1.0f32, 2.0], [2], &device)?.require_grad()?;
+/// let y = {
+///     // Half the memory, and 8 bits of the values.
+///     let _guard = autograd::saved_tensors_hooks(|t| t.to_dtype(DType::BF16), |p| p.to_dtype(DType::F32));
+///     x.mul(&x)?.sum_all()?
+/// };
+/// assert_eq!(y.backward()?.get(&x).unwrap().to_vec::<f32>()?, [2.0, 4.0]);
+/// # Ok::<(), Error>(())
+/// ```
+pub fn saved_tensors_hooks<P: Send + Sync + 'static>(
+    pack: impl Fn(&Tensor) -> Result<P> + 'static,
+    unpack: impl Fn(&P) -> Result<Tensor> + Send + Sync + 'static,
+) -> SavedTensorsHooks {
+    let number = NEXT.replace(NEXT.get() + 1);
+    let unpack = move |stowed: &Stowed| match stowed.downcast_ref::<P>() {
+        Some(p) => unpack(p),
+        None => Err(Error::new(ErrorKind::Autograd, "saved_tensors_hooks", "the hooks do not belong together")),
+    };
+    let pair =
+        Pair { number, pack: Box::new(move |t| Ok(Box::new(pack(t)?) as Box<Stowed>)), unpack: Arc::new(unpack) };
+    PAIRS.with_borrow_mut(|pairs| pairs.push(Rc::new(pair)));
+    SavedTensorsHooks { number, _mode: mode::set(PACK, true) }
+}
+
+/// Packed values that live anywhere: while there is none, a pass looks for none.
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// What a hook made of a kept value.
+pub(super) struct Packed {
+    stowed: Box<Stowed>,
+    unpack: Arc<Unpack>,
+    /// When it was done: what it consists of must not change from here on.
+    epoch: u64,
+}
+
+impl fmt::Debug for Packed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Packed")
+    }
+}
+
+impl Drop for Packed {
+    fn drop(&mut self) {
+        LIVE.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// An error of a hook, with what it was asked for.
+fn failed(hook: &str, op: &str, what: Which, recorded: &Location<'_>, why: &Error) -> Error {
+    let m = format!("the {hook} hook failed on {what} of {op}: {}", why.message());
+    let e = Error::new(why.kind().clone(), "saved_tensors_hooks", m);
+    e.note(format!("{op} was recorded at {recorded}")).with_source(why.clone())
+}
+
+impl Packed {
+    /// Whether this thread has hooks.
+    pub(super) fn hooked() -> bool {
+        PAIRS.with_borrow(|pairs| !pairs.is_empty())
+    }
+
+    /// Whether there is any packed value.
+    pub(super) fn any() -> bool {
+        LIVE.load(Ordering::Relaxed) > 0
+    }
+
+    /// Lets the hook have `kept`, whose storage had `version` when it was read.
+    pub(super) fn new(
+        op: &str,
+        recorded: &'static Location<'static>,
+        what: Which,
+        kept: &Tensor,
+        version: u64,
+    ) -> Result<Self> {
+        let Some(pair) = PAIRS.with_borrow(|pairs| pairs.last().cloned()) else {
+            return Err(Error::new(ErrorKind::Autograd, "saved_tensors_hooks", "the hooks are gone"));
+        };
+        let stowed = {
+            let _mode = plain();
+            (pair.pack)(kept).map_err(|why| kept.describe(failed("pack", op, what, recorded, &why), "value"))?
+        };
+        LIVE.fetch_add(1, Ordering::Relaxed);
+        let packed = Packed { stowed, unpack: pair.unpack.clone(), epoch: next_epoch() };
+        let Some(write) = kept.overwritten(version) else { return Ok(packed) };
+        let m = format!("{} overwrote {what} of {op} while it was packed", write.op);
+        let e = kept.describe(Error::new(ErrorKind::Autograd, "saved_tensors_hooks", m), "value");
+        Err(overwritten(e, op, recorded, &write, version)
+            .help("a pack hook leaves its argument as it is: write into a copy"))
+    }
+
+    /// What the hook brings back, with the version of its storage.
+    #[cold]
+    pub(super) fn unpack(&self, node: &Node, what: Which, want: &Spec) -> Result<(Tensor, u64)> {
+        let (op, recorded) = (node.name(), node.location());
+        let watch = Watch::new();
+        let result = {
+            let _mode = plain();
+            (self.unpack)(&*self.stowed)
+        };
+        let accesses = watch.finish();
+        let t = result.map_err(|why| failed("unpack", op, what, recorded, &why))?.detach();
+        if t.spec() != *want || *t.device() != node.device {
+            let m = format!("the unpack hook gave another shape, dtype or device for {what} of {op}");
+            let e = Error::new(ErrorKind::Autograd, "saved_tensors_hooks", m);
+            let e = t.describe(e.operand("packed", want.shape.dims(), want.dtype, &node.device), "unpacked");
+            return Err(e
+                .note(format!("{op} was recorded at {recorded}"))
+                .help("give back a tensor like the one packed"));
+        }
+        let version = t.storage().version();
+        let unchanged = |storage: &Storage, last: u64, bytes| match storage.overwritten_since(self.epoch, last, bytes) {
+            None => Ok(()),
+            Some(write) => {
+                let m = format!("what was packed for {what} of {op} was overwritten by {}", write.op);
+                let e = t.describe(Error::new(ErrorKind::Autograd, "saved_tensors_hooks", m), &what.to_string());
+                Err(e
+                    .note(format!("{op} was recorded at {recorded}"))
+                    .note(format!("{} wrote at {}", write.op, write.location))
+                    .help("pack into a tensor of its own for each value, and unpack into one that is made then"))
+            }
+        };
+        let mut given = u64::MAX;
+        for access in &accesses {
+            let Some((storage, first)) = access.storage() else { continue };
+            // What the hook itself wrote on the way is its own affair.
+            let last = if access.wrote() { first } else { u64::MAX };
+            if Arc::ptr_eq(&storage, t.storage()) {
+                given = last;
+            }
+            unchanged(&storage, last, access.bytes())?;
+        }
+        unchanged(t.storage(), given, &t.byte_span())?;
+        Ok((t, version))
+    }
+}

@@ -1,0 +1,120 @@
+//! [`ValueRange`]: the numbers of a tensor in one line.
+
+use std::fmt;
+
+use gradus_backend::{DType, Element, Result, Shape, bf16, f16};
+
+use super::spread::{Mark, Marks, index};
+use crate::Tensor;
+
+/// Shape, dtype and values of a tensor, as [`NonFiniteReport`](super::NonFiniteReport) reports them.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct ValueRange {
+    /// What the tensor is to its operation, for example `input 0`.
+    pub name: String,
+    /// Sizes of the axes.
+    pub shape: Vec<usize>,
+    /// Type of the elements.
+    pub dtype: DType,
+    /// Smallest finite element; `None` if there is none, or if the dtype is no float: those are not looked at.
+    pub min: Option<f64>,
+    /// Largest finite element.
+    pub max: Option<f64>,
+    /// Number of NaN.
+    pub nan: usize,
+    /// Number of infinities.
+    pub infinite: usize,
+    /// Index of the first element that is not finite.
+    pub first: Option<Vec<usize>>,
+}
+
+impl ValueRange {
+    /// The numbers of a tensor, in short and one by one.
+    pub(super) fn of(name: String, t: &Tensor) -> Result<(Self, Marks)> {
+        let (shape, dtype) = (t.shape().to_vec(), t.dtype());
+        let mut marks = Marks { shape: shape.clone(), marks: vec![] };
+        let mut range = ValueRange { name, shape, dtype, min: None, max: None, nan: 0, infinite: 0, first: None };
+        match dtype {
+            DType::F64 => range.look(t.to_vec::<f64>()?, &mut marks),
+            DType::F32 => range.look(t.to_vec::<f32>()?, &mut marks),
+            DType::F16 => range.look(t.to_vec::<f16>()?, &mut marks),
+            DType::BF16 => range.look(t.to_vec::<bf16>()?, &mut marks),
+            _ => {}
+        }
+        Ok((range, marks))
+    }
+
+    fn look<T: Element>(&mut self, values: Vec<T>, marks: &mut Marks) {
+        let (mut min, mut max, mut first, count) = (f64::INFINITY, f64::NEG_INFINITY, None, values.len());
+        for (i, v) in values.into_iter().enumerate() {
+            let v = v.to_scalar().to_f64();
+            match Mark::of(v) {
+                Mark::Finite => {
+                    min = min.min(v);
+                    max = max.max(v);
+                    continue;
+                }
+                Mark::Nan => self.nan += 1,
+                Mark::Infinite => self.infinite += 1,
+            }
+            first = first.or(Some(i));
+            marks.marks.resize(count, Mark::Finite);
+            marks.marks[i] = Mark::of(v);
+        }
+        if min <= max {
+            (self.min, self.max) = (Some(min), Some(max));
+        }
+        self.first = first.map(|i| index(&self.shape, i));
+    }
+
+    /// The values, for example `0 to 4  1 NaN, the first at [2]`.
+    fn values(&self) -> String {
+        let mut parts = vec![];
+        if let (Some(min), Some(max)) = (self.min, self.max) {
+            parts.push(if min == max { short(min) } else { format!("{} to {}", short(min), short(max)) });
+        }
+        let mut bad = vec![];
+        if self.nan > 0 {
+            bad.push(format!("{} NaN", self.nan));
+        }
+        if self.infinite > 0 {
+            bad.push(format!("{} infinite", self.infinite));
+        }
+        if let Some(first) = &self.first {
+            parts.push(format!("{}, the first at {first:?}", bad.join(" and ")));
+        }
+        parts.join("  ")
+    }
+
+    /// One line each, in columns.
+    pub(super) fn fmt_all<'r>(all: impl Iterator<Item = &'r ValueRange>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let line =
+            |r: &ValueRange| [r.name.clone(), Shape::display(&r.shape).to_string(), r.dtype.to_string(), r.values()];
+        let lines: Vec<[String; 4]> = all.map(line).collect();
+        let width = |i: usize| lines.iter().map(|l| l[i].len()).max().unwrap_or(0);
+        let (names, shapes, dtypes) = (width(0), width(1), width(2));
+        for [name, shape, dtype, values] in &lines {
+            let line = format!("\n  {name:names$}  {shape:shapes$}  {dtype:dtypes$}  {values}");
+            f.write_str(line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for ValueRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}  {}  {}  {}", self.name, Shape::display(&self.shape), self.dtype, self.values())
+    }
+}
+
+/// Four significant digits.
+fn short(v: f64) -> String {
+    let size = v.abs();
+    if size != 0.0 && !(1e-3..1e6).contains(&size) {
+        return format!("{v:.3e}");
+    }
+    let digits = if size >= 1.0 { 3 - (size.log10() as i32).min(3) } else { 4 };
+    let s = format!("{v:.*}", usize::try_from(digits).unwrap_or(0));
+    if s.contains('.') { s.trim_end_matches('0').trim_end_matches('.').to_owned() } else { s }
+}

@@ -1,0 +1,225 @@
+//! Which elements of a result an operation made NaN or infinite itself, and which it passed on from its operands.
+
+use gradus_backend::ScatterOp;
+
+use super::Node;
+use crate::ops::{Arg, Op};
+
+/// What an element is; the worse, the larger.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Mark {
+    #[default]
+    Finite,
+    Infinite,
+    Nan,
+}
+
+impl Mark {
+    pub(super) fn of(v: f64) -> Mark {
+        match v {
+            v if v.is_nan() => Mark::Nan,
+            v if v.is_infinite() => Mark::Infinite,
+            _ => Mark::Finite,
+        }
+    }
+}
+
+/// The elements of a tensor in row-major order.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Marks {
+    pub(super) shape: Vec<usize>,
+    /// Empty where all are finite.
+    pub(super) marks: Vec<Mark>,
+}
+
+impl Marks {
+    pub(super) fn worst(&self) -> Mark {
+        self.marks.iter().copied().max().unwrap_or_default()
+    }
+}
+
+/// How the elements of a result hang on those of the operands.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Flow {
+    /// Each on those in its place, which may be several where an axis has size 1 in one and not in the other; and on the
+    /// numbers among the operands, of which this is the worst.
+    InPlace(Mark),
+    /// Each is an element of an operand, or a number that was given.
+    Moves,
+    /// Each on many.
+    Mixes,
+}
+
+impl Flow {
+    pub(super) fn of(op: &Op) -> Flow {
+        match op {
+            Op::Map(map) => {
+                let numbers =
+                    map.args.iter().filter_map(|a| if let Arg::Scalar(s) = a { Some(s.to_f64()) } else { None });
+                Flow::InPlace(numbers.map(Mark::of).max().unwrap_or_default())
+            }
+            // Elements that land together are added, or one replaces the other.
+            Op::Scatter(scatter) if scatter.op == ScatterOp::Add => Flow::Mixes,
+            // The axes that are reduced stay with size 1.
+            Op::Reduce(_) => Flow::InPlace(Mark::Finite),
+            Op::Cat(_)
+            | Op::Contiguous(_)
+            | Op::Diagonal(_)
+            | Op::DiagonalBackward(_)
+            | Op::Embedding(_)
+            | Op::Expand(_)
+            | Op::Flip(_)
+            | Op::Gather(_)
+            | Op::MaxPool(_)
+            | Op::PadConstant(_)
+            | Op::Permute(_)
+            | Op::Reshape(_)
+            | Op::Scatter(_)
+            | Op::ScatterExtreme(_)
+            | Op::Slice(_)
+            | Op::SliceBackward(_)
+            | Op::Split(_)
+            | Op::Unfold(_)
+            | Op::UnfoldAxis(_) => Flow::Moves,
+            _ => Flow::Mixes,
+        }
+    }
+
+    /// That of the gradient: its operands are the gradients of the results, and what was kept.
+    pub(super) fn of_gradient(node: &Node) -> Flow {
+        match node.op() {
+            Some(op @ Op::Map(_)) => Flow::of(op),
+            _ => Flow::Mixes,
+        }
+    }
+
+    /// That of an operation that writes in place; its operands are also what was there before.
+    pub(super) fn of_write(op: &str) -> Flow {
+        match op {
+            "add_" | "sub_" | "mul_" | "div_" | "clamp_" | "sgd_step_" | "adam_step_" => Flow::InPlace(Mark::Finite),
+            // What they write was computed before, by operations that were looked at.
+            "copy_" | "fill_" | "zero_" | "index_assign_" | "index_put_" | "scatter_" | "scatter_add_"
+            | "index_add_" | "index_copy_" | "index_fill_" | "masked_fill_" => Flow::Moves,
+            _ => Flow::Mixes,
+        }
+    }
+}
+
+/// What an operation did to its results.
+#[derive(Debug, Default)]
+pub(super) struct Spread {
+    /// NaN and infinities that it made.
+    pub(super) made: (usize, usize),
+    /// The result and the index of the first of them.
+    pub(super) first: Option<(usize, Vec<usize>)>,
+    /// The worst that it passed on. Whether it did not make it after all, is not known where it [mixes](Flow::Mixes).
+    pub(super) passed: Mark,
+}
+
+impl Spread {
+    /// A NaN is made where no operand is one; an infinity, if those are looked for, where all operands are finite.
+    pub(super) fn judge(flow: Flow, operands: &[Marks], results: &[Marks], infinities: bool) -> Spread {
+        let mut spread = Spread::default();
+        let worst = match flow {
+            Flow::InPlace(number) => Some(Places::new(number, operands, results)),
+            Flow::Moves | Flow::Mixes => None,
+        };
+        let mixed = operands.iter().map(Marks::worst).max().unwrap_or_default();
+        for (r, result) in results.iter().enumerate().filter(|(_, r)| !r.marks.is_empty()) {
+            let under = worst.as_ref().map(|w| w.under(result));
+            for (k, &mark) in result.marks.iter().enumerate() {
+                let worst = match (flow, &under) {
+                    (Flow::Moves, _) => Mark::Nan,
+                    (_, Some(under)) => under.get(k).copied().unwrap_or(mixed),
+                    (_, None) => mixed,
+                };
+                match mark {
+                    Mark::Finite => continue,
+                    Mark::Infinite if !infinities => continue,
+                    Mark::Nan if worst < Mark::Nan => spread.made.0 += 1,
+                    Mark::Infinite if worst == Mark::Finite => spread.made.1 += 1,
+                    passed => {
+                        spread.passed = spread.passed.max(passed);
+                        continue;
+                    }
+                }
+                spread.first.get_or_insert_with(|| (r, index(&result.shape, k)));
+            }
+        }
+        spread
+    }
+}
+
+/// The worst of the operands at each place of the shape that all operands and results broadcast to.
+struct Places {
+    shape: Vec<usize>,
+    worst: Vec<Mark>,
+}
+
+impl Places {
+    fn new(number: Mark, operands: &[Marks], results: &[Marks]) -> Places {
+        let shapes = || operands.iter().chain(results).map(|m| &m.shape);
+        let rank = shapes().map(Vec::len).max().unwrap_or(0);
+        let size = |axis: usize| {
+            let sizes = shapes().filter_map(|s| s.get((axis + s.len()).checked_sub(rank)?).copied());
+            sizes.reduce(|a, b| if a == 1 { b } else { a }).unwrap_or(1)
+        };
+        let shape: Vec<usize> = (0..rank).map(size).collect();
+        let mut places = Places { worst: vec![number; shape.iter().product()], shape };
+        for operand in operands.iter().filter(|o| !o.marks.is_empty()) {
+            let at = places.elements_of(&operand.shape);
+            for (worst, at) in places.worst.iter_mut().zip(at) {
+                *worst = (*worst).max(operand.marks.get(at).copied().unwrap_or_default());
+            }
+        }
+        places
+    }
+
+    /// For each place the element of a tensor of this shape that is broadcast to it.
+    fn elements_of(&self, shape: &[usize]) -> Vec<usize> {
+        let lead = self.shape.len() - shape.len();
+        let mut strides = vec![0; self.shape.len()];
+        let mut stride = 1;
+        for (axis, &size) in shape.iter().enumerate().rev() {
+            if size != 1 {
+                strides[lead + axis] = stride;
+            }
+            stride *= size;
+        }
+        let (mut index, mut element) = (vec![0; self.shape.len()], 0);
+        let step = |_| {
+            let found = element;
+            for ((at, &size), &stride) in index.iter_mut().zip(&self.shape).zip(&strides).rev() {
+                *at += 1;
+                element += stride;
+                if *at < size {
+                    break;
+                }
+                element -= stride * size;
+                *at = 0;
+            }
+            found
+        };
+        (0..self.worst.len()).map(step).collect()
+    }
+
+    /// For each element of a result the worst at the places that it is for.
+    fn under(&self, result: &Marks) -> Vec<Mark> {
+        let mut found = vec![Mark::Finite; result.marks.len()];
+        for (at, worst) in self.elements_of(&result.shape).into_iter().zip(&self.worst) {
+            if let Some(f) = found.get_mut(at) {
+                *f = (*f).max(*worst);
+            }
+        }
+        found
+    }
+}
+
+/// The index of element `k` in row-major order.
+pub(super) fn index(shape: &[usize], mut k: usize) -> Vec<usize> {
+    let mut index = vec![0; shape.len()];
+    for (at, &size) in index.iter_mut().zip(shape).rev() {
+        (*at, k) = (k % size, k / size);
+    }
+    index
+}

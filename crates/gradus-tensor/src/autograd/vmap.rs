@@ -1,0 +1,168 @@
+//! [`vmap`]: a function of one sample, for a batch of them.
+
+use gradus_backend::shape::resolve_axis;
+use gradus_backend::{Error, ErrorKind, Result};
+
+use super::functional::{Tensors, give};
+use crate::Tensor;
+
+/// `f` of every slice of the mapped axes of `inputs`, its outputs stacked along `out_dims`.
+///
+/// `in_dims` names the mapped axis of each input, which `f` gets without it; `None` passes the input whole to every call.
+/// The mapped axes have one size. `out_dims` names the axis of each output that counts the calls. Either may have one entry
+/// for all. Negative axes count from the end.
+///
+/// `f` is called once for each slice and the results are stacked: right for every function, random numbers and control flow
+/// that depends on values among them (each call draws its own), and differentiable to any order, but no faster than a loop.
+/// **Most operations take leading axes as they are**, and a function of such operations needs no `vmap`: elementwise ones
+/// and [`matmul`](Tensor::matmul) broadcast, reductions and [`softmax`](Tensor::softmax) name their axis,
+/// [`linear`](Tensor::linear) and [`layer_norm`](Tensor::layer_norm) work on the last one. The second example shows how
+/// that gives the gradient of each sample in one pass.
+///
+/// # Errors
+/// No mapped axis, mapped axes of different sizes or of size 0 (nothing says what `f` would give), a number of entries that
+/// is not that of the inputs or outputs, calls that give different numbers of tensors or other shapes, a tracked tensor that
+/// is overwritten after a call gave it, and whatever `f` reports.
+///
+/// ```
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+/// let x = Tensor::from_vec(vec![1.0f64, 2.0, 3.0, 4.0], [2, 2], &device)?;
+/// let w = Tensor::from_vec(vec![0.5f64, -1.0], [2], &device)?;
+/// // The dot product of every column of x with w.
+/// let y = vmap(|v| v[0].dot(&v[1]), &[&x, &w], &[Some(1), None], &[0])?;
+/// assert_eq!(y.to_vec::<f64>()?, [-2.5, -3.0]);
+///
+/// // The gradient of each sample's loss.
+/// let loss = |w: &Tensor, x: &Tensor| x.dot(w)?.square();
+/// let one = Tensor::ones([], DType::F64, &device)?;
+/// let each = vmap(|v| Ok(vjp(|p| loss(&p[0], &v[0]), &[&w], &[&one])?.1.swap_remove(0)), &[&x], &[Some(0)], &[0])?;
+/// assert_eq!(each.to_vec::<f64>()?, [-3.0, -6.0, -15.0, -20.0]);
+/// # Ok::<(), Error>(())
+/// ```
+///
+/// The same in one pass, by broadcasting: a parameter of its own for each sample, all of the same memory.
+/// ```
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+/// # let x = Tensor::from_vec(vec![1.0f64, 2.0, 3.0, 4.0], [2, 2], &device)?;
+/// # let w = Tensor::from_vec(vec![0.5f64, -1.0], [2], &device)?;
+/// let own = w.expand([2, 2])?.require_grad()?;
+/// let losses = (&x * &own)?.sum(&[1], false)?.square()?;
+/// let each = losses.sum_all()?.backward()?;
+/// assert_eq!(each.get(&own).unwrap().to_vec::<f64>()?, [-3.0, -6.0, -15.0, -20.0]);
+/// # Ok::<(), Error>(())
+/// ```
+#[track_caller]
+pub fn vmap<O: Tensors>(
+    f: impl Fn(&[Tensor]) -> Result<O>,
+    inputs: &[&Tensor],
+    in_dims: &[Option<isize>],
+    out_dims: &[isize],
+) -> Result<O> {
+    let entries = one_each("in_dims", in_dims, inputs.len(), "inputs")?;
+    let mut mapped: Vec<Option<Vec<Tensor>>> = vec![];
+    let mut size: Option<(usize, usize)> = None;
+    for (i, (&t, dim)) in inputs.iter().zip(entries).enumerate() {
+        let Some(dim) = dim else {
+            mapped.push(None);
+            continue;
+        };
+        let describe = |e: Error| t.describe(e, &format!("input {i}"));
+        let axis = resolve_axis(OP, dim, t.rank()).map_err(describe)?;
+        let n = t.shape()[axis];
+        match size {
+            None => size = Some((i, n)),
+            Some((first, m)) if m != n => {
+                let e = Error::shape(OP, format!("the mapped axes have {m} and {n} slices"));
+                return Err(describe(inputs[first].describe(e, &format!("input {first}"))));
+            }
+            Some(_) => {}
+        }
+        mapped.push(Some(t.unbind(axis as isize)?));
+    }
+    let n = match size {
+        None => {
+            let e = Error::argument(OP, "no axis is mapped");
+            return Err(
+                e.help("give at least one input its axis in in_dims, Some(0) for example, or call the function")
+            );
+        }
+        Some((i, 0)) => {
+            let e = Error::argument(OP, "the mapped axes are empty: the function is never called, and gives no shape");
+            return Err(inputs[i].describe(e, &format!("input {i}")));
+        }
+        Some((_, n)) => n,
+    };
+    let mut columns: Vec<Vec<Slice>> = vec![];
+    for k in 0..n {
+        let pick = |(slices, &t): (&Option<Vec<Tensor>>, &&Tensor)| match slices.as_ref().and_then(|s| s.get(k)) {
+            Some(slice) => slice.clone(),
+            None => t.clone(),
+        };
+        let arguments: Vec<Tensor> = mapped.iter().zip(inputs).map(pick).collect();
+        let outputs = f(&arguments)?.into_tensors();
+        if k == 0 {
+            columns = outputs.iter().map(|_| Vec::with_capacity(n)).collect();
+        }
+        if outputs.len() != columns.len() {
+            let m = format!("slice {k} gives {} tensors, the first {}", outputs.len(), columns.len());
+            return Err(Error::argument(OP, m));
+        }
+        for (i, (column, y)) in columns.iter_mut().zip(outputs).enumerate() {
+            if let Some(first) =
+                column.first().map(|s| &s.value).filter(|f| f.shape() != y.shape() || f.dtype() != y.dtype())
+            {
+                let e = Error::shape(OP, format!("output {i} differs in shape or dtype between slice 0 and {k}"));
+                return Err(y.describe(first.describe(e, "slice 0"), &format!("slice {k}")));
+            }
+            column.push(Slice::new(y)?);
+        }
+    }
+    let entries = one_each("out_dims", out_dims, columns.len(), "outputs")?;
+    for (i, column) in columns.iter().enumerate() {
+        column.iter().enumerate().try_for_each(|(k, slice)| slice.check(i, k))?;
+    }
+    let stack =
+        |(column, dim): (&Vec<Slice>, isize)| Tensor::stack(&column.iter().map(|s| &s.value).collect::<Vec<_>>(), dim);
+    give(OP, columns.iter().zip(entries).map(stack).collect::<Result<_>>()?)
+}
+
+const OP: &str = "vmap";
+
+/// One output of one call.
+struct Slice {
+    value: Tensor,
+    /// The version that its storage had.
+    version: u64,
+}
+
+impl Slice {
+    /// Later calls may write into what somebody else holds: so that is copied, or, if it has a place in a graph, checked.
+    fn new(y: Tensor) -> Result<Self> {
+        let value = if y.requires_grad() || y.is_unshared() { y } else { y.copy()? };
+        let version = value.storage().version();
+        Ok(Slice { value, version })
+    }
+
+    /// It is what call `k` gave as output `i`.
+    fn check(&self, i: usize, k: usize) -> Result<()> {
+        let (t, version) = (&self.value, self.version);
+        let Some(write) = t.overwritten(version) else { return Ok(()) };
+        let m = format!("output {i} of slice {k} was overwritten by {} before all slices were done", write.op);
+        let e = t.describe(Error::new(ErrorKind::Autograd, OP, m), "output");
+        Err(e.note(format!("{} wrote at {}", write.op, write.location)).help("give a copy of it: y.copy()?"))
+    }
+}
+
+/// An entry for each: the list, or its only entry again and again.
+fn one_each<T: Copy>(what: &str, list: &[T], n: usize, of: &str) -> Result<Vec<T>> {
+    match *list {
+        [all] => Ok(vec![all; n]),
+        _ if list.len() == n => Ok(list.to_vec()),
+        _ => {
+            let e = Error::argument(OP, format!("{} {what} for {n} {of}", list.len()));
+            Err(e.help("pass one for each, or one for all"))
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Gradients on their way: that nobody overwrites one, and that those given to the user are nobody else's.
+//!
+//! Rules pass gradients on without a copy, so several that wait, a seed and one that was found can be the same bytes. A
+//! hook, the code of a custom operation or another thread could write there; what it would change is then an error.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use gradus_backend::{Error, ErrorKind, Result};
+
+use super::node::Node;
+use super::queue::ByEdge;
+use super::saved::overwritten;
+use crate::{Storage, Tensor};
+
+/// The gradient of output `output` of a node is what it was when its storage had `version`.
+#[inline]
+pub(super) fn unchanged(node: &Node, output: usize, g: &Tensor, version: u64) -> Result<()> {
+    if g.storage().version() == version { Ok(()) } else { changed(node, output, g, version) }
+}
+
+/// [`unchanged`] for all outputs that a gradient arrived for.
+#[inline]
+pub(super) fn all_unchanged(node: &Node, grads: &[Option<Tensor>], versions: &[u64]) -> Result<()> {
+    for (output, (g, &version)) in grads.iter().zip(versions).enumerate() {
+        if let Some(g) = g {
+            unchanged(node, output, g, version)?;
+        }
+    }
+    Ok(())
+}
+
+#[cold]
+fn changed(node: &Node, output: usize, g: &Tensor, version: u64) -> Result<()> {
+    let Some(write) = g.overwritten(version) else { return Ok(()) };
+    let m = format!("{} overwrote the gradient of output {output} of {} during the pass", write.op, node.name());
+    let e = g.describe(Error::new(ErrorKind::Autograd, "backward", m), "gradient");
+    Err(overwritten(e, node.name(), node.location(), &write, version).help(
+        "gradients share memory while a pass runs: let the hook give a new tensor, g.mul(..)? instead of g.mul_(..)?",
+    ))
+}
+
+/// A gradient that was asked for, and the version that its storage had when it was complete.
+pub(super) struct Found {
+    pub(super) node: Arc<Node>,
+    pub(super) output: usize,
+    pub(super) gradient: Tensor,
+    pub(super) version: u64,
+}
+
+/// The version at which a gradient behind a node is what it is: now, or, where it is the bytes of a gradient that the node
+/// was given, the version that this was given at.
+#[inline]
+pub(super) fn arrived(g: Option<&Tensor>, given: &[Option<Tensor>], versions: &[u64]) -> u64 {
+    let Some(g) = g else { return 0 };
+    let same = |old: &&Option<Tensor>| old.as_ref().is_some_and(|old| Arc::ptr_eq(old.storage(), g.storage()));
+    let at = given.iter().position(|old| same(&old)).and_then(|i| versions.get(i));
+    at.copied().unwrap_or_else(|| g.storage().version())
+}
+
+/// What the user gets, after the pass: nothing was written since it was found, and each gradient is memory of its own, so
+/// that a write into one changes no other, no seed and no value of the graph. Seldom a copy: most gradients are already.
+/// `foreign` says whether hooks or rules of the user ran, who may hold what they gave.
+pub(super) fn give(found: Vec<Found>, seeds: &[Tensor], create_graph: bool, foreign: bool) -> Result<ByEdge<Tensor>> {
+    let mut seen: HashSet<*const Storage> = HashSet::new();
+    if create_graph {
+        seen.extend(seeds.iter().map(|seed| Arc::as_ptr(seed.storage())));
+    }
+    let mut given = ByEdge::with_capacity_and_hasher(found.len(), Default::default());
+    for Found { node, output, gradient, version } in found {
+        // With create_graph, the graph of the gradients holds them too, and checks them.
+        let shared = match create_graph {
+            true => foreign || !seen.insert(Arc::as_ptr(gradient.storage())),
+            false => !gradient.is_unshared(),
+        };
+        // Nor may its own elements: a write in place would refuse it.
+        let shared = shared || (!gradient.is_contiguous() && gradient.layout().overlaps_itself());
+        let own = if shared { gradient.copy()? } else { gradient.clone() };
+        unchanged(&node, output, &gradient, version)?;
+        given.insert((node.seq, output), own);
+    }
+    Ok(given)
+}

@@ -1,0 +1,243 @@
+//! [`Footprint`]: the bytes that a view's elements lie in, and whether two views share one.
+
+use std::ops::Range;
+
+use gradus_backend::Layout;
+use smallvec::SmallVec;
+
+/// Runs that are compared one by one, where strides decide nothing.
+const RUNS: usize = 1024;
+
+/// The bytes of a view's elements: runs of `run` bytes, one for each index of a grid.
+///
+/// **Invariant**: the axes are ordered by stride, and each stride is at least the extent of what lies within: blocks of one
+/// axis do not interleave. A layout that cannot be written so stands as the range that it spans, so two footprints may seem
+/// to meet where no element does, and never the other way round.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Footprint {
+    bytes: Range<usize>,
+    run: usize,
+    /// Strides in bytes and counts, the smallest stride first; none if the bytes are dense.
+    axes: SmallVec<[(usize, usize); 2]>,
+}
+
+impl Footprint {
+    /// All of `bytes`.
+    pub(crate) fn dense(bytes: Range<usize>) -> Self {
+        Footprint { run: bytes.len(), bytes, axes: SmallVec::new() }
+    }
+
+    /// Of elements of `size` bytes.
+    #[inline]
+    pub(crate) fn new(layout: &Layout, size: usize) -> Self {
+        let span = layout.span();
+        let bytes = span.start * size..span.end * size;
+        if layout.is_contiguous() { Self::dense(bytes) } else { Self::strided(layout, size, bytes) }
+    }
+
+    fn strided(layout: &Layout, size: usize, bytes: Range<usize>) -> Self {
+        let steps = layout.dims().iter().zip(layout.strides());
+        // One element is never stepped over, and stretched axes add no place.
+        let mut steps: SmallVec<[(usize, usize); 8]> =
+            steps.map(|(&n, s)| (s.unsigned_abs() * size, n)).filter(|&(s, n)| s > 0 && n > 1).collect();
+        steps.sort_unstable();
+        let mut axes: SmallVec<[(usize, usize); 2]> = SmallVec::new();
+        let (mut run, mut extent) = (size, size);
+        for (s, n) in steps {
+            match axes.last_mut() {
+                None if s <= run => run += (n - 1) * s,
+                // Steps of the axis within: together they are a longer one.
+                Some((t, m)) if s % *t == 0 && s / *t <= *m => *m += (n - 1) * (s / *t),
+                _ if s < extent => return Self::dense(bytes),
+                _ => axes.push((s, n)),
+            }
+            extent += (n - 1) * s;
+        }
+        Footprint { bytes, run, axes }
+    }
+
+    /// The range that holds them all.
+    #[inline]
+    pub(crate) fn bytes(&self) -> &Range<usize> {
+        &self.bytes
+    }
+
+    /// Whether they are all bytes of their range.
+    #[inline]
+    pub(crate) fn is_dense(&self) -> bool {
+        self.axes.is_empty()
+    }
+
+    /// Whether some byte belongs to both. Exact unless strides decide nothing and both have many runs: then `true`.
+    pub(crate) fn meets(&self, other: &Footprint) -> bool {
+        if self.bytes.is_empty() || other.bytes.is_empty() {
+            return false;
+        }
+        if !self.touches(&other.bytes) || !other.touches(&self.bytes) {
+            return false;
+        }
+        if self.is_dense() || other.is_dense() {
+            return true;
+        }
+        if self.apart(other) {
+            return false;
+        }
+        let (few, many) = if self.runs() < other.runs() { (self, other) } else { (other, self) };
+        few.runs() > RUNS || (0..few.runs()).any(|i| many.touches(&few.run_at(i)))
+    }
+
+    /// Whether one of the bytes lies in `range`.
+    pub(crate) fn touches(&self, range: &Range<usize>) -> bool {
+        let mut start = self.bytes.start;
+        for &(stride, count) in self.axes.iter().rev() {
+            if range.start <= start {
+                break;
+            }
+            // Blocks before number `i` end before the range, those after it begin within or behind it.
+            let i = ((range.start - start) / stride).min(count - 1);
+            if i + 1 < count && start + (i + 1) * stride < range.end {
+                return true;
+            }
+            start += i * stride;
+        }
+        start < range.end && range.start < start + self.run
+    }
+
+    /// Whether the places within a common period cannot meet: columns of one matrix, channels of one batch.
+    fn apart(&self, other: &Footprint) -> bool {
+        let strides = || self.axes.iter().chain(&other.axes).map(|a| a.0);
+        let common = strides().fold(0, gcd);
+        strides().chain([common]).any(|period| {
+            let (a, b) = (self.within(period), other.within(period));
+            let ahead = (other.bytes.start % period + period - self.bytes.start % period) % period;
+            ahead >= a && period - ahead >= b
+        })
+    }
+
+    /// Extent of a block, if axes of whole periods are left out.
+    fn within(&self, period: usize) -> usize {
+        let inner = self.axes.iter().filter(|a| a.0 % period != 0);
+        self.run + inner.map(|&(stride, count)| (count - 1) * stride).sum::<usize>()
+    }
+
+    fn runs(&self) -> usize {
+        self.axes.iter().map(|a| a.1).product()
+    }
+
+    fn run_at(&self, mut i: usize) -> Range<usize> {
+        let mut start = self.bytes.start;
+        for &(stride, count) in &self.axes {
+            start += i % count * stride;
+            i /= count;
+        }
+        start..start + self.run
+    }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::HashSet;
+
+    use gradus_backend::Shape;
+
+    use super::*;
+
+    fn base(dims: &[usize]) -> Layout {
+        Layout::contiguous(Shape::new(dims).unwrap())
+    }
+
+    /// Numbers that look random.
+    pub(crate) fn numbers(mut state: u64) -> impl FnMut(usize) -> usize {
+        move |below| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        }
+    }
+
+    #[test]
+    fn nothing_meets_nothing() {
+        let all = base(&[4, 4]);
+        let rows = Footprint::new(&all.slice(0, 2, 2, 1).unwrap(), 8);
+        let columns = Footprint::new(&all.slice(1, 2, 2, 1).unwrap(), 8);
+        let whole = Footprint::new(&all, 8);
+        let middle = Footprint::dense(40..40);
+        for empty in [&rows, &columns, &middle] {
+            assert!(!empty.meets(&whole) && !whole.meets(empty) && !empty.meets(empty), "{empty:?}");
+        }
+    }
+
+    /// A view such as slices, flips, transpositions, stretched axes and windows make.
+    fn view(next: &mut impl FnMut(usize) -> usize) -> Layout {
+        let mut l = base(&[3 + next(3), 3 + next(4), 3 + next(5)]);
+        for _ in 0..1 + next(4) {
+            let axis = next(l.rank());
+            let n = l.dims()[axis];
+            l = match next(5) {
+                0 | 1 => {
+                    let from = next(n);
+                    l.slice(axis, from, from + 1 + next(n - from), 1 + next(3)).unwrap()
+                }
+                2 => l.flip(axis),
+                3 => l.transpose(0, 2).unwrap(),
+                _ if n > 1 => {
+                    // Windows of 2, as `unfold` makes them.
+                    let (mut dims, mut strides) = (l.dims().to_vec(), l.strides().to_vec());
+                    dims[axis] = n - 1;
+                    dims.push(2);
+                    strides.push(strides[axis]);
+                    let shape = Shape::new(&dims).unwrap();
+                    Layout::from_parts(shape, &strides, l.offset(), usize::MAX).unwrap()
+                }
+                _ => l,
+            };
+        }
+        l
+    }
+
+    #[test]
+    fn views_meet_exactly_if_they_share_an_element() {
+        let (mut next, mut strided) = (numbers(1), 0);
+        for _ in 0..20_000 {
+            let views = [view(&mut next), view(&mut next)];
+            let [a, b] = views.map(|l| Footprint::new(&l, 4));
+            let [p, q] = views.map(|l| l.positions().collect::<HashSet<usize>>());
+            let want = !p.is_disjoint(&q);
+            assert_eq!((a.meets(&b), b.meets(&a)), (want, want), "{views:?}");
+            strided += usize::from(!a.is_dense() && !b.is_dense());
+            let range = next(400)..next(400);
+            if range.start < range.end {
+                let inside = p.iter().any(|&p| p * 4 < range.end && range.start < p * 4 + 4);
+                assert_eq!(a.touches(&range), inside, "{views:?} {range:?}");
+            }
+        }
+        assert!(strided > 4000, "{strided}");
+    }
+
+    #[test]
+    fn dense_views_are_one_run() {
+        let l = base(&[4, 5, 6]);
+        for l in [l, l.transpose(0, 2).unwrap(), l.flip(1), l.narrow(0, 1, 2).unwrap()] {
+            assert!(Footprint::new(&l, 8).is_dense(), "{l:?}");
+        }
+        let window = Layout::from_parts(Shape::new(&[5, 3]).unwrap(), &[2, 1], 0, 100).unwrap();
+        assert_eq!(Footprint::new(&window, 8), Footprint::dense(0..88));
+        // Blocks that interleave are not told apart.
+        let mixed = Layout::from_parts(Shape::new(&[3, 3]).unwrap(), &[3, 2], 0, 100).unwrap();
+        assert_eq!(Footprint::new(&mixed, 8), Footprint::dense(0..88));
+        assert!(Footprint::new(&base(&[0, 3]).flip(1), 8).bytes().is_empty());
+    }
+
+    #[test]
+    fn large_views_are_told_apart_by_their_strides() {
+        let l = base(&[1000, 16, 100, 100]);
+        let part = |from, n| Footprint::new(&l.narrow(1, from, n).unwrap().narrow(3, 3, 50).unwrap(), 4);
+        assert!(!part(0, 4).meets(&part(4, 8)) && part(0, 5).meets(&part(4, 8)));
+        let column = |at, step| Footprint::new(&base(&[1_000_000, 10]).slice(1, at, 10, step).unwrap(), 4);
+        assert!(!column(0, 2).meets(&column(9, 1)) && column(1, 2).meets(&column(9, 1)));
+    }
+}

@@ -1,0 +1,113 @@
+//! Writes in place to places that an index or a mask names: `index_assign_`, `index_put_`, `scatter_` and its kin,
+//! `masked_fill_`.
+//!
+//! Each computes the form that makes a new tensor and writes its result, so both mean the same, and an error writes
+//! nothing. The log of writes has the whole tensor but for `index_assign_` where the index is a view: then only its bytes.
+
+use std::sync::Arc;
+
+use gradus_backend::{Error, ErrorKind, Result, Scalar};
+use smallvec::SmallVec;
+
+use super::elementwise::Operand;
+use super::index::IntoIndex;
+use crate::{Tensor, no_grad};
+
+impl Tensor {
+    /// Writes what `f` makes of the values.
+    #[track_caller]
+    fn replace_(&self, op: &'static str, sources: &[&Tensor], f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<()> {
+        self.check_writable(op, sources)?;
+        let _guard = no_grad();
+        let new = f(&self.detach())?;
+        if (new.shape(), new.dtype()) != (self.shape(), self.dtype()) {
+            let e = Error::new(ErrorKind::Broadcast, op, "the result does not fit the tensor, which is not stretched");
+            return Err(new.describe(self.describe(e, "self"), "result"));
+        }
+        let device = self.device().clone();
+        self.write_with(op, &[&new], |out, x| device.backend().copy_strided(x[0], out))
+    }
+
+    /// `self[index] = values`: writes `values` (a tensor that broadcasts, or a number) to the places of
+    /// [`index`](Tensor::index). Of several values for one place the last in row-major order stays. Errors as
+    /// [`index_assign`](Tensor::index_assign) and [`copy_`](Tensor::copy_).
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+    /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    /// let x = Tensor::zeros([2, 3], DType::I64, &device)?;
+    /// x.index_assign_((1, 1..), 5)?;
+    /// assert_eq!(x.to_vec::<i64>()?, [0, 0, 0, 0, 5, 5]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[track_caller]
+    pub fn index_assign_<'a, 'b>(&self, index: impl IntoIndex<'a>, values: impl Into<Operand<'b>>) -> Result<()> {
+        const OP: &str = "index_assign_";
+        let (index, values) = (index.into_index(), values.into());
+        let sources: SmallVec<[&Tensor; 1]> =
+            if let Operand::Tensor(t) = values { [t].into() } else { SmallVec::new() };
+        self.check_writable(OP, &sources)?;
+        let _guard = no_grad();
+        let view = self.detach().index(index.clone())?;
+        if !Arc::ptr_eq(view.storage(), self.storage()) {
+            return self.replace_(OP, &sources, |x| x.index_assign(index, values));
+        }
+        match values {
+            Operand::Tensor(t) => view.assign_(OP, t),
+            Operand::Scalar(value) => view.set_(OP, value),
+        }
+    }
+
+    /// Writes `values` to the places that `indices` name on the first axes, or adds them there if `accumulate`: the result
+    /// and the errors are those of [`index_put`](Tensor::index_put).
+    #[track_caller]
+    pub fn index_put_(&self, indices: &[&Tensor], values: &Tensor, accumulate: bool) -> Result<()> {
+        self.replace_("index_put_", &[values], |x| x.index_put(indices, values, accumulate))
+    }
+
+    /// Writes `src` (a tensor or a number) to the places that `index` names along `axis`: the result and the errors are
+    /// those of [`scatter`](Tensor::scatter).
+    #[track_caller]
+    pub fn scatter_<'a>(&self, axis: isize, index: &Tensor, src: impl Into<Operand<'a>>) -> Result<()> {
+        let src = src.into();
+        let sources: SmallVec<[&Tensor; 1]> = if let Operand::Tensor(t) = src { [t].into() } else { SmallVec::new() };
+        self.replace_("scatter_", &sources, |x| x.scatter(axis, index, src))
+    }
+
+    /// Adds `src` at the places that `index` names along `axis`: the result and the errors are those of
+    /// [`scatter_add`](Tensor::scatter_add).
+    #[track_caller]
+    pub fn scatter_add_(&self, axis: isize, index: &Tensor, src: &Tensor) -> Result<()> {
+        self.replace_("scatter_add_", &[src], |x| x.scatter_add(axis, index, src))
+    }
+
+    /// Adds the slices of `src` to those of `axis` that `index` names: the result and the errors are those of
+    /// [`index_add`](Tensor::index_add).
+    #[track_caller]
+    pub fn index_add_(&self, axis: isize, index: &Tensor, src: &Tensor) -> Result<()> {
+        self.replace_("index_add_", &[src], |x| x.index_add(axis, index, src))
+    }
+
+    /// Writes the slices of `src` to those of `axis` that `index` names: the result and the errors are those of
+    /// [`index_copy`](Tensor::index_copy).
+    #[track_caller]
+    pub fn index_copy_(&self, axis: isize, index: &Tensor, src: &Tensor) -> Result<()> {
+        self.replace_("index_copy_", &[src], |x| x.index_copy(axis, index, src))
+    }
+
+    /// Writes `value` to the slices of `axis` that `index` names: the result and the errors are those of
+    /// [`index_fill`](Tensor::index_fill).
+    #[track_caller]
+    pub fn index_fill_(&self, axis: isize, index: &Tensor, value: impl Into<Scalar>) -> Result<()> {
+        let value = value.into();
+        self.replace_("index_fill_", &[], |x| x.index_fill(axis, index, value))
+    }
+
+    /// Writes `value`, which the dtype must be able to represent, where `mask` (bool), which broadcasts to this shape, is
+    /// true. Errors as [`masked_fill`](Tensor::masked_fill), and for a mask of a larger shape.
+    #[track_caller]
+    pub fn masked_fill_(&self, mask: &Tensor, value: impl Into<Scalar>) -> Result<()> {
+        let value = value.into();
+        self.replace_("masked_fill_", &[], |x| x.masked_fill(mask, value))
+    }
+}

@@ -1,0 +1,200 @@
+//! A recorded elementwise kernel, and its gradient: again such kernels.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use gradus_backend::kernel::{Vjp, VjpArg};
+use gradus_backend::{Backend, Error, ErrorKind, Kernel, Layout, MapArg, Result, Scalar, Shape, View, ViewMut};
+use smallvec::SmallVec;
+
+use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply_one, one};
+use crate::Tensor;
+
+/// Where an argument of a recorded kernel comes from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Arg {
+    /// Input number `.0` of the operation.
+    Tensor(usize),
+    /// A number.
+    Scalar(Scalar),
+}
+
+/// An elementwise kernel applied to tensors that broadcast together.
+#[derive(Clone)]
+pub struct Map {
+    /// What is computed.
+    pub kernel: Arc<Kernel>,
+    /// For each argument of the kernel where it comes from.
+    pub args: SmallVec<[Arg; 3]>,
+}
+
+impl std::fmt::Debug for Map {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.kernel.name())?;
+        let scalars = self.args.iter().filter_map(|a| if let Arg::Scalar(s) = a { Some(s.to_string()) } else { None });
+        let cast = self.kernel.outputs().iter().filter(|_| self.kernel.name() == "to_dtype").map(|o| o.1.to_string());
+        let parameters: Vec<String> = scalars.chain(cast).collect();
+        if parameters.is_empty() { Ok(()) } else { write!(f, "[{}]", parameters.join(", ")) }
+    }
+}
+
+impl Map {
+    fn input_of(&self, kernel_arg: usize) -> Option<usize> {
+        match self.args[kernel_arg] {
+            Arg::Tensor(i) => Some(i),
+            Arg::Scalar(_) => None,
+        }
+    }
+
+    /// Bit `i` for each kernel argument that is an input whose gradient is wanted.
+    fn wanted(&self, needs: impl Fn(usize) -> bool) -> u32 {
+        (0..self.args.len()).filter(|&i| self.input_of(i).is_some_and(&needs)).fold(0, |m, i| m | 1 << i)
+    }
+
+    /// What computes the gradients of the arguments `wanted`: one kernel, or, where that would be too large, one for each.
+    fn each_vjp(&self, wanted: u32, mut f: impl FnMut(&Vjp) -> Result<()>) -> Result<()> {
+        if let Some(vjp) = self.kernel.made_vjp(wanted) {
+            return f(vjp);
+        }
+        match self.kernel.vjp(wanted) {
+            Ok(vjp) => f(&vjp),
+            Err(_) if wanted.count_ones() > 1 => {
+                let each = (0..self.args.len()).map(|i| 1 << i).filter(|one| wanted & one != 0);
+                each.map(|one| self.kernel.vjp(one)).try_for_each(|vjp| f(&*vjp?))
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Adds to `found` the gradients that `vjp` computes.
+    fn pull(&self, vjp: &Vjp, ctx: &Context<'_>, grads: &[Option<Tensor>], found: &mut Grads) -> Result<()> {
+        let mut add = |input: usize, g: Tensor| -> Result<()> {
+            let shape = &ctx.input_spec(input)?.shape;
+            let g = if g.layout().shape() == shape { g } else { g.sum_to(shape)? };
+            found[input] = Some(match found[input].take() {
+                Some(sum) => sum.add(&g)?,
+                None => g,
+            });
+            Ok(())
+        };
+        if !vjp.passed.is_empty() {
+            let mut rest = vjp.wanted.iter().fold(0, |mask, &arg| mask | 1 << arg);
+            for &(arg, output) in &vjp.passed {
+                rest &= !(1 << arg);
+                if let (Some(input), Some(g)) = (self.input_of(arg), &grads[output]) {
+                    add(input, g.clone())?;
+                }
+            }
+            return if rest == 0 { Ok(()) } else { self.each_vjp(rest, |vjp| self.pull(vjp, ctx, grads, found)) };
+        }
+        // A gradient that reads no gradient is the constant zero: nothing flows.
+        if !vjp.args.iter().any(|a| matches!(a, VjpArg::Grad(k) if grads[*k].is_some())) {
+            return Ok(());
+        }
+        let mut tensors: SmallVec<[Cow<'_, Tensor>; 4]> = SmallVec::new();
+        let mut args = SmallVec::new();
+        for arg in &vjp.args {
+            let tensor = match *arg {
+                VjpArg::Input(i) => match self.args[i] {
+                    Arg::Tensor(input) => ctx.borrow_input(input)?,
+                    scalar => {
+                        args.push(scalar);
+                        continue;
+                    }
+                },
+                VjpArg::Grad(k) => match &grads[k] {
+                    Some(g) => Cow::Borrowed(g),
+                    None => {
+                        args.push(Arg::Scalar(Scalar::Float(0.0)));
+                        continue;
+                    }
+                },
+            };
+            args.push(Arg::Tensor(tensors.len()));
+            tensors.push(tensor);
+        }
+        let refs: SmallVec<[&Tensor; 4]> = tensors.iter().map(|t| &**t).collect();
+        let map = Map { kernel: vjp.kernel.clone(), args };
+        if let [arg] = vjp.wanted[..] {
+            let g = apply_one(map, &refs)?;
+            return self.input_of(arg).map_or(Ok(()), |input| add(input, g));
+        }
+        for (&arg, g) in vjp.wanted.iter().zip(super::apply(map, &refs)?) {
+            if let Some(input) = self.input_of(arg) {
+                add(input, g)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Operation for Map {
+    fn name(&self) -> &str {
+        self.kernel.name()
+    }
+
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+        let mut shape = *inputs[0].layout().shape();
+        for t in &inputs[1..] {
+            if *t.layout().shape() != shape {
+                shape = Shape::broadcast(self.name(), &shape, t.shape()).map_err(|e| {
+                    let e = Error::new(ErrorKind::Broadcast, self.name(), e.message())
+                        .help("sizes must be equal or 1, aligned from the right; use unsqueeze or expand");
+                    inputs.iter().enumerate().fold(e, |e, (i, t)| t.describe(e, &format!("input {i}")))
+                })?;
+            }
+        }
+        Ok(match *self.kernel.outputs() {
+            [(_, dtype)] => one(shape, dtype),
+            ref several => several.iter().map(|&(_, dtype)| Spec { shape, dtype }).collect(),
+        })
+    }
+
+    fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        if let ([Arg::Tensor(0), Arg::Tensor(1)], [a, b]) = (&self.args[..], inputs)
+            && a.layout.shape() == b.layout.shape()
+        {
+            return backend.map(&self.kernel, &[MapArg::View(*a), MapArg::View(*b)], outputs);
+        }
+        let layouts = stretched(inputs, outputs[0].layout.shape())?;
+        let mut args: SmallVec<[MapArg<'_>; 4]> = SmallVec::new();
+        for arg in &self.args {
+            args.push(match *arg {
+                Arg::Tensor(i) => MapArg::View(layouts.get(i).map_or(inputs[i], |l| inputs[i].with(l))),
+                Arg::Scalar(s) => MapArg::Scalar(s),
+            });
+        }
+        backend.map(&self.kernel, &args, outputs)
+    }
+
+    fn keeps(&self, needs: &[bool]) -> Keep {
+        let mut inputs = 0;
+        let read = self.each_vjp(self.wanted(|i| needs[i]), |vjp| {
+            for arg in &vjp.args {
+                if let VjpArg::Input(i) = *arg
+                    && let Some(input) = self.input_of(i)
+                {
+                    inputs |= 1 << input;
+                }
+            }
+            Ok(())
+        });
+        // A gradient too large for kernels is reported when it is asked for; then nothing is read.
+        if read.is_ok() { Keep { inputs, outputs: 0 } } else { Keep::NONE }
+    }
+
+    fn vjp(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads> {
+        let mut found: Grads = SmallVec::from_elem(None, ctx.input_count());
+        self.each_vjp(self.wanted(|i| ctx.needs(i)), |vjp| self.pull(vjp, ctx, grads, &mut found))?;
+        Ok(found)
+    }
+}
+
+/// Layouts that stretch the views to `shape`; none if all of them have it.
+#[inline]
+pub(crate) fn stretched(views: &[View<'_>], shape: &Shape) -> Result<SmallVec<[Layout; 2]>> {
+    if views.iter().all(|v| v.layout.shape() == shape) {
+        return Ok(SmallVec::new());
+    }
+    views.iter().map(|v| v.layout.expand(*shape)).collect()
+}

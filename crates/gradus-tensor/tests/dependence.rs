@@ -1,0 +1,290 @@
+//! No gradient, a gradient of zero, and why.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+
+use common::{assert_close, f64s, leaf};
+use gradus_tensor::autograd::{Context, Dependence};
+use gradus_tensor::{
+    BackwardOptions, CustomOp, DType, Result, Tensor, apply_custom, checkpoint, explain_grad, grad, hessian, inference,
+    no_grad,
+};
+
+#[test]
+fn a_slope_of_zero_gives_zeros_as_in_pytorch() {
+    // torch.floor, ceil, round, trunc, sign: each gives tensor([0., 0., 0.]).
+    let x = leaf(&[0.5, -1.5, 2.0]);
+    type Op = fn(&Tensor) -> Result<Tensor>;
+    let ops: [(&str, Op); 5] = [
+        ("floor", |x| x.floor()),
+        ("ceil", |x| x.ceil()),
+        ("round", |x| x.round()),
+        ("trunc", |x| x.trunc()),
+        ("sign", |x| x.sign()),
+    ];
+    for (name, op) in ops {
+        let g = op(&x).unwrap().sum_all().unwrap().backward().unwrap();
+        assert_eq!(g.get(&x).unwrap().to_vec::<f64>().unwrap(), [0.0; 3], "{name}");
+        for options in [BackwardOptions::new(), BackwardOptions::new().create_graph()] {
+            let y = op(&x.exp().unwrap()).unwrap().sum_all().unwrap();
+            let g = grad(&[&y], &[&x], None, options).unwrap()[0].clone().unwrap();
+            assert_eq!((g.to_vec::<f64>().unwrap(), g.requires_grad()), (vec![0.0; 3], false), "{name}");
+        }
+    }
+    // (w * floor(x)).sum(): x.grad is 0, w.grad is [0, -2, 2].
+    let w = leaf(&[1.0; 3]);
+    let g = w.mul(&x.floor().unwrap()).unwrap().sum_all().unwrap().backward().unwrap();
+    assert_eq!(g.get(&x).unwrap().to_vec::<f64>().unwrap(), [0.0; 3]);
+    assert_eq!(g.get(&w).unwrap().to_vec::<f64>().unwrap(), [0.0, -2.0, 2.0]);
+    // torch.fmod(x, w): [1, 1, 1] and [-0, 1, -2].
+    let g = x.fmod(&w).unwrap().sum_all().unwrap().backward().unwrap();
+    assert_eq!(g.get(&x).unwrap().to_vec::<f64>().unwrap(), [1.0; 3]);
+    assert_eq!(g.get(&w).unwrap().to_vec::<f64>().unwrap(), [0.0, 1.0, -2.0]);
+    // torch.where(x > 0, x, 0 * x): [1, 0, 1]; the comparison has no part in it.
+    let y = x.gt(0.0).unwrap().where_(&x, &x.mul(0.0).unwrap()).unwrap().sum_all().unwrap();
+    assert_eq!(y.backward().unwrap().get(&x).unwrap().to_vec::<f64>().unwrap(), [1.0, 0.0, 1.0]);
+}
+
+#[test]
+fn zero_joins_what_comes_by_other_ways() {
+    let x = leaf(&[0.5, -1.5]);
+    let u = x.mul(3.0).unwrap();
+    // One use of u has slope zero, the other has not; intermediates are asked for too.
+    let y = u.floor().unwrap().add(&u).unwrap().sum_all().unwrap();
+    let g = grad(&[&y], &[&x, &u], None, BackwardOptions::new()).unwrap();
+    assert_eq!(g[0].as_ref().unwrap().to_vec::<f64>().unwrap(), [3.0; 2]);
+    assert_eq!(g[1].as_ref().unwrap().to_vec::<f64>().unwrap(), [1.0; 2]);
+    let y = u.floor().unwrap().sum_all().unwrap();
+    let g = grad(&[&y], &[&x, &u], None, BackwardOptions::new()).unwrap();
+    assert_eq!(g[0].as_ref().unwrap().to_vec::<f64>().unwrap(), [0.0; 2]);
+    assert_eq!(g[1].as_ref().unwrap().to_vec::<f64>().unwrap(), [0.0; 2]);
+    // The graph behind a slope of zero is freed as the rest is.
+    assert!(y.backward().unwrap_err().to_string().contains("freed"));
+    let h = hessian(|x| x.floor()?.mul(x)?.sum_all(), &f64s(&[0.5, 1.5], &[2])).unwrap();
+    assert_eq!(h.to_vec::<f64>().unwrap(), [0.0; 4]);
+}
+
+#[test]
+fn hooks_see_a_gradient_of_zero_and_may_replace_it() {
+    let x = leaf(&[0.5, -1.5]);
+    let u = x.mul(3.0).unwrap();
+    let y = u.floor().unwrap().sum_all().unwrap();
+    let seen = Arc::new(Mutex::new(vec![]));
+    let list = seen.clone();
+    let hook = u
+        .register_hook(move |g| {
+            list.lock().unwrap().push(g.to_vec::<f64>()?);
+            Ok(Some(g.add(1.0)?))
+        })
+        .unwrap();
+    let g = y.backward_with(BackwardOptions::new().retain_graph()).unwrap();
+    assert_eq!(*seen.lock().unwrap(), [[0.0; 2]]);
+    assert_eq!(g.get(&x).unwrap().to_vec::<f64>().unwrap(), [3.0; 2]);
+    drop(hook);
+    assert_eq!(y.backward().unwrap().get(&x).unwrap().to_vec::<f64>().unwrap(), [0.0; 2]);
+}
+
+#[test]
+fn no_influence_is_none() {
+    let (x, z) = (leaf(&[1.0]), leaf(&[2.0]));
+    let y = x.square().unwrap();
+    let g = grad(&[&y], &[&x, &z], None, BackwardOptions::new().retain_graph()).unwrap();
+    assert!(g[0].is_some() && g[1].is_none());
+    assert!(y.backward().unwrap().get(&z).is_none());
+}
+
+/// Where the way ends, and why.
+fn undefined(x: &Tensor, step: impl FnOnce() -> Result<Tensor>) -> (String, u32, String) {
+    match explain_grad(x, step).unwrap() {
+        Dependence::Undefined { op, location, reason } => {
+            assert_eq!(location.file(), file!());
+            (op, location.line(), reason)
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn integers_comparisons_and_truth_values_end_the_way() {
+    let x = leaf(&[1.0, 3.0, 2.0]);
+    let (op, at, why) = undefined(&x, || x.mul(2.0)?.argmax(0, false)?.to_dtype(DType::F64));
+    assert_eq!((op.as_str(), at), ("argmax", line!() - 1));
+    assert_eq!(why, "it gives i64, and integers have no derivative");
+    let (op, at, why) = undefined(&x, || x.exp()?.gt(1.0)?.to_dtype(DType::F64)?.mul(3.0)?.sum_all());
+    assert_eq!((op.as_str(), at), ("gt[1.0]", line!() - 1));
+    assert!(why.contains("truth values"), "{why}");
+    let (op, ..) = undefined(&x, || x.argsort(0, false)?.to_dtype(DType::F64)?.sum_all());
+    assert_eq!(op, "argsort");
+    let (op, ..) = undefined(&x, || x.sort(0, false)?.1.to_dtype(DType::F64)?.sum_all());
+    assert_eq!(op, "sort");
+    assert_eq!(explain_grad(&x, || x.sort(0, false)?.0.sum_all()).unwrap(), Dependence::Gradient);
+    let (op, ..) = undefined(&x, || x.to_dtype(DType::I32)?.to_dtype(DType::F64)?.sum_all());
+    assert_eq!(op, "to_dtype[i32]");
+    // Beside a way of something else.
+    let w = leaf(&[5.0]);
+    let (op, ..) = undefined(&x, || w.mul(&x.argmin(0, true)?)?.sum_all());
+    assert_eq!(op, "argmin");
+}
+
+#[test]
+fn detached_and_unrecorded_ways_are_told() {
+    let x = leaf(&[1.0, 3.0]);
+    let (op, at, why) = undefined(&x, || x.exp()?.detach().mul(2.0)?.sum_all());
+    assert_eq!((op.as_str(), at), ("mul[2.0]", line!() - 1));
+    assert!(why.contains("detached"), "{why}");
+    let (op, _, why) = undefined(&x, || Ok(x.exp()?.detach()));
+    assert!(op == "detach" && why.contains("detached"), "{op}: {why}");
+    let (op, _, why) = undefined(&x, || {
+        let y = {
+            let _guard = no_grad();
+            x.exp()?
+        };
+        y.sin()?.sum_all()
+    });
+    assert!(op == "exp" && why.contains("no_grad()"), "{op}: {why}");
+    let (op, _, why) = undefined(&x, || {
+        let _guard = inference();
+        x.exp()
+    });
+    assert!(op == "exp" && why.contains("inference()"), "{op}: {why}");
+    // Through a write in place, and through a second leaf over the same values.
+    let (op, ..) = undefined(&x, || {
+        let y = Tensor::zeros([2], DType::F64, x.device())?;
+        let _guard = no_grad();
+        y.copy_(&x)?;
+        y.sum_all()
+    });
+    assert_eq!(op, "copy_");
+    let (op, ..) = undefined(&x, || x.detach().require_grad()?.exp()?.sum_all());
+    assert_eq!(op, "exp");
+}
+
+/// `x`, computed by operations that are not recorded themselves.
+struct Same;
+
+impl CustomOp for Same {
+    fn name(&self) -> &str {
+        "same"
+    }
+    fn forward(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
+        Ok(vec![x[0].mul(2.0)?.mul(0.5)?])
+    }
+    fn backward(&self, _: &Context<'_>, g: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>> {
+        Ok(vec![g[0].clone()])
+    }
+}
+
+#[test]
+fn ways_that_go_through_ways_of_zero_and_no_ways() {
+    let x = leaf(&[1.0, 3.0]);
+    assert_eq!(explain_grad(&x, || x.exp()).unwrap(), Dependence::Gradient);
+    assert_eq!(explain_grad(&x, || Ok(x.clone())).unwrap(), Dependence::Gradient);
+    let inside = || {
+        let y = checkpoint(|x| x[0].exp()?.mul(2.0), &[&x])?;
+        let y = apply_custom(&Arc::new(Same), &[&y])?.swap_remove(0);
+        y.argmax(0, false)?.to_dtype(DType::F64)
+    };
+    assert_eq!(undefined(&x, inside).0, "argmax");
+    assert_eq!(explain_grad(&x, || x.floor()?.add(&x)?.sum_all()).unwrap(), Dependence::Gradient);
+    let line = line!() + 1;
+    let zero = explain_grad(&x, || x.exp()?.floor()?.mul(2.0)?.sum_all()).unwrap();
+    let Dependence::Zero { op, location } = &zero else { panic!("{zero}") };
+    assert_eq!((op.as_str(), location.line()), ("floor", line));
+    assert!(zero.to_string().contains("through floor"), "{zero}");
+    let z = leaf(&[1.0]);
+    assert_eq!(explain_grad(&z, || x.exp()).unwrap(), Dependence::Unused);
+    let read_out = explain_grad(&x, || Tensor::from_vec(x.exp()?.to_vec::<f64>()?, [2], x.device()));
+    assert_eq!(read_out.unwrap(), Dependence::Unused);
+    // What it needs, and what a step reports.
+    assert!(explain_grad(&x.detach(), || x.exp()).unwrap_err().to_string().contains("require_grad"));
+    assert!(explain_grad(&x, || x.reshape([3])).is_err());
+    assert_close(&[x.exp().unwrap().sum_all().unwrap().item().unwrap()], &[1f64.exp() + 3f64.exp()], 1e-12);
+}
+
+#[test]
+fn a_gradient_of_integers_is_refused_with_the_reason() {
+    let x = leaf(&[1.0, 3.0]);
+    let e = x.argmax(0, false).unwrap().backward().unwrap_err().to_string();
+    assert!(e.contains("i64") && e.contains("integers") && e.contains("explain_grad"), "{e}");
+    let e = x.detach().sum_all().unwrap().backward().unwrap_err().to_string();
+    assert!(e.contains("require_grad") && e.contains("explain_grad"), "{e}");
+}
+
+#[test]
+fn parts_of_one_tensor_are_told_apart() {
+    let x = leaf(&[1.0, 2.0, 3.0, 4.0]);
+    let parts = x.split(2, 0).unwrap();
+    // The gradient says so too.
+    let other = parts[1].square().unwrap().sum_all().unwrap();
+    assert!(grad(&[&other], &[&parts[0]], None, BackwardOptions::new()).unwrap()[0].is_none());
+    assert_eq!(explain_grad(&parts[0], || parts[1].square()?.sum_all()).unwrap(), Dependence::Unused);
+    assert_eq!(explain_grad(&parts[1], || parts[1].square()?.sum_all()).unwrap(), Dependence::Gradient);
+    assert_eq!(explain_grad(&parts[0], || parts[0].add(&parts[1])?.sum_all()).unwrap(), Dependence::Gradient);
+    assert_eq!(undefined(&parts[0], || parts[0].detach().add(&parts[1])?.sum_all()).0, "add");
+    // Parts that lie between one another.
+    let columns = x.reshape([2, 2]).unwrap().unbind(1).unwrap();
+    assert_eq!(explain_grad(&columns[0], || columns[1].square()?.sum_all()).unwrap(), Dependence::Unused);
+    assert_eq!(explain_grad(&columns[0], || columns[1].detach().square()?.sum_all()).unwrap(), Dependence::Unused);
+    assert_eq!(undefined(&columns[0], || columns[0].detach().square()?.sum_all()).0, "square");
+    assert_eq!(undefined(&columns[0], || x.detach().square()?.sum_all()).0, "square");
+}
+
+#[test]
+fn what_lies_beside_a_tensor_is_not_it() {
+    let buffer = f64s(&[1.0, 2.0, 3.0, 4.0], &[4]);
+    let x = buffer.narrow(0, 0, 2).unwrap().require_grad().unwrap();
+    let constant = buffer.narrow(0, 2, 2).unwrap();
+    assert_eq!(explain_grad(&x, || constant.square()?.sum_all()).unwrap(), Dependence::Unused);
+    assert_eq!(undefined(&x, || buffer.narrow(0, 1, 2)?.square()?.sum_all()).0, "square");
+    assert_eq!(explain_grad(&x, || Ok(constant.clone())).unwrap(), Dependence::Unused);
+}
+
+#[test]
+fn a_write_over_all_of_it_ends_the_way() {
+    let x = leaf(&[1.0, 3.0]);
+    let filled = |from: usize, len: usize| {
+        let c = x.detach().mul(2.0)?;
+        c.narrow(0, from, len)?.fill_(1.0)?;
+        c.square()?.sum_all()
+    };
+    assert_eq!(explain_grad(&x, || filled(0, 2)).unwrap(), Dependence::Unused);
+    let Dependence::Undefined { op, .. } = explain_grad(&x, || filled(1, 1)).unwrap() else { panic!() };
+    assert_eq!(op, "mul[2.0]");
+    let copied = || {
+        let c = x.detach().mul(2.0)?;
+        c.copy_(&f64s(&[1.0, 2.0], &[2]))?;
+        c.square()?.sum_all()
+    };
+    assert_eq!(explain_grad(&x, copied).unwrap(), Dependence::Unused);
+    // Of a detached handle too, read before or after it.
+    let handle = |read_first: bool| {
+        let c = x.exp()?.detach();
+        let read = c.mul(2.0)?;
+        c.fill_(1.0)?;
+        if read_first { read.sum_all() } else { c.square()?.sum_all() }
+    };
+    assert_eq!(undefined(&x, || handle(true)).0, "mul[2.0]");
+    assert_eq!(explain_grad(&x, || handle(false)).unwrap(), Dependence::Unused);
+    let whole = || {
+        let c = x.exp()?.detach();
+        c.fill_(1.0)?;
+        Ok(c)
+    };
+    assert_eq!(explain_grad(&x, whole).unwrap(), Dependence::Unused);
+    // A leaf is what is written into it.
+    let into_leaf = || {
+        let _guard = no_grad();
+        x.fill_(2.0)?;
+        x.detach().square()?.sum_all()
+    };
+    assert_eq!(undefined(&x, into_leaf).0, "square");
+    // What adds to it leaves it there.
+    let added = || {
+        let c = x.detach().mul(2.0)?;
+        c.add_(1.0)?;
+        c.square()?.sum_all()
+    };
+    assert_eq!(undefined(&x, added).0, "mul[2.0]");
+}

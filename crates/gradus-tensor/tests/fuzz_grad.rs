@@ -1,0 +1,78 @@
+//! The random programs of `cargo xtask fuzz-grad`: a few of them, and that they would find a mistake.
+
+#[path = "../examples/fuzz_grad/harness/mod.rs"]
+mod harness;
+
+use harness::{Options, Planted};
+
+#[test]
+fn random_programs_agree_with_the_reference_and_have_everything() {
+    let (counts, found) = harness::fuzz(2, 1000, 1, 1, Options::default());
+    assert!(found.is_empty(), "{found:?}");
+    assert_eq!(counts.amiss(), Vec::<String>::new(), "{counts}");
+}
+
+#[test]
+fn planted_mistakes_are_found_and_shrink_to_one_short_line() {
+    for &planted in Planted::ALL {
+        let options = Options { planted: Some(planted), ..Options::default() };
+        let (_, found) = harness::fuzz(1, 400, 1, 1, options);
+        let found = found.first().unwrap();
+        let (kind, line) = (found.failure.kind, &found.line);
+        let (kinds, names): (&[&str], &[&str]) = match planted {
+            Planted::Hook => (&["wrong gradient"], &["hook"]),
+            Planted::Severed => (&["severed graph"], &["grad_create"]),
+            // The gradient is right and tracked: only one through the pass shows that half of the graph is gone.
+            Planted::Halved => (&["wrong gradient"], &["grad_create"]),
+            Planted::Unguarded => {
+                (&["false alarm", "missing error"], &["packed", "allow_mutation", "strict_inplace", "strict"])
+            }
+        };
+        assert!(kinds.contains(&kind) && names.iter().any(|name| line.contains(name)), "{planted:?}: {found:?}");
+        assert!(found.index < 400 && line.len() < 160, "{planted:?}: {found:?}");
+        assert_eq!(harness::one(line, options).unwrap_err().kind, kind);
+        harness::one(line, Options::default()).unwrap();
+    }
+}
+
+#[test]
+fn a_line_is_the_program() {
+    for index in 0..200 {
+        let line = harness::line(3, index);
+        let again = harness::parse(&line).unwrap();
+        assert_eq!(again.to_string(), line);
+    }
+    for wrong in ["%1=leaf(", "%1=flea(;1)", "leaf(;1", "%1=leaf(;1)}", "%1=leaf(;x)", "%99999=leaf(;1)", "ckpt(%1)"] {
+        assert!(harness::parse(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_left_out_on_both_sides() {
+    let line = "%1=leaf(;5,2); %2=sin(%7); %3=select(%1;0,9); %1=data(;1); ckpt(){}(); %4=reshape(%1;-3); \
+                %5=grad(%9,_,%1;1,1); %6=sum(%1;9,0); fill_(%8;1); unhook(%3)";
+    let counts = harness::one(line, Options::default()).unwrap();
+    assert_eq!((counts.statements, counts.passes), (1, 0));
+}
+
+#[test]
+fn switches_hold_on_one_line() {
+    for (block, numbers) in [("packed", 1), ("allow_mutation", 1)] {
+        let line = format!("%1=leaf(;5); %2=data(;7); {block}(){{%3=mul(%1,%2)}}(); fill_(%2;4); %4=grad(%3,_,%1;1,1)");
+        let counts = agree(&line).unwrap();
+        assert_eq!((counts.numbers, counts.stale_errors), (numbers, 0), "{line}");
+    }
+    let strict =
+        agree("%1=leaf(;5); %2=data(;7); strict(){%3=add(%1,%2)}(); fill_(%2;4); %4=grad(%3,_,%1;1,1)").unwrap();
+    assert_eq!((strict.numbers, strict.stale_errors), (0, 1));
+    let refused =
+        agree("%1=leaf(;5); %2=data(;7); strict_inplace(){%3=mul(%1,%2)}(); fill_(%2;4); %4=grad(%3,_,%1;1,1)")
+            .unwrap();
+    assert_eq!((refused.numbers, refused.stale_errors), (1, 0));
+    let plain = agree("%1=leaf(;5); %2=data(;7); %3=mul(%1,%2); fill_(%2;4); %4=grad(%3,_,%1;1,1)").unwrap();
+    assert_eq!((plain.numbers, plain.stale_errors), (0, 1));
+}
+
+fn agree(line: &str) -> Result<harness::Counts, harness::Failure> {
+    harness::one(line, Options::default())
+}

@@ -1,0 +1,193 @@
+//! Corners of writes in place that random programs found (`cargo xtask fuzz-grad`).
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{f64s, gradient, values};
+use gradus_tensor::autograd::{saved_tensors_hooks, strict, strict_inplace};
+use gradus_tensor::{BackwardOptions, ErrorKind, Tensor, checkpoint, grad, no_grad, vjp};
+
+#[test]
+fn a_region_that_writes_into_what_it_captured_is_refused_even_if_it_gives_it() {
+    let w = f64s(&[2.0], &[1]).require_grad().unwrap();
+    let x = f64s(&[3.0], &[1]).require_grad().unwrap();
+    let inside = w.clone();
+    let f = move |x: &[Tensor]| {
+        let alias = inside.detach();
+        alias.mul_(0.75)?;
+        Ok([x[0].square()?, alias])
+    };
+    let e = checkpoint(f, &[&x]).unwrap_err();
+    assert!(e.message().contains("outlives the region"), "{e}");
+}
+
+#[test]
+fn what_a_region_makes_and_writes_may_be_given_and_overwritten_later() {
+    let x = f64s(&[3.0], &[1]).require_grad().unwrap();
+    let f = |x: &[Tensor]| {
+        let made = x[0].detach().zeros_like()?;
+        made.fill_(5.0)?;
+        Ok([x[0].mul(&made)?, made])
+    };
+    let [y, made] = checkpoint(f, &[&x]).unwrap();
+    assert_eq!(values(&made), [5.0]);
+    made.fill_(7.0).unwrap();
+    // The second run makes and fills another one.
+    assert_eq!(values(y.backward().unwrap().get(&x).unwrap()), [5.0]);
+}
+
+#[test]
+fn a_computed_tensor_that_was_overwritten_is_not_what_a_function_gives() {
+    let x = f64s(&[3.0], &[1]).require_grad().unwrap();
+    let f = |x: &[Tensor]| {
+        let y = x[0].square()?;
+        y.detach().fill_(1.0)?;
+        Ok(y)
+    };
+    for e in [checkpoint(f, &[&x]).unwrap_err(), vjp(f, &[&x], &[&f64s(&[1.0], &[1])]).unwrap_err()] {
+        assert_eq!(*e.kind(), ErrorKind::Autograd);
+        assert!(e.message().contains("which fill_ overwrote"), "{e}");
+    }
+}
+
+#[test]
+fn gradients_of_one_tensor_asked_for_twice_share_no_memory() {
+    let x = f64s(&[1.0, 2.0], &[2]).require_grad().unwrap();
+    for options in [BackwardOptions::new(), BackwardOptions::new().create_graph()] {
+        let y = x.square().unwrap().sum_all().unwrap();
+        let g = grad(&[&y], &[&x, &x], None, options).unwrap();
+        let [Some(a), Some(b)] = &g[..] else { panic!("{g:?}") };
+        assert_eq!(a.requires_grad(), b.requires_grad());
+        let _guard = no_grad();
+        a.fill_(0.0).unwrap();
+        assert_eq!(values(b), [2.0, 4.0]);
+    }
+}
+
+#[test]
+fn the_elements_of_a_gradient_share_no_memory() {
+    let x = f64s(&[1.0, 2.0, 3.0], &[3]).require_grad().unwrap();
+    let g = grad(&[&x.sum_all().unwrap()], &[&x], None, BackwardOptions::new()).unwrap().swap_remove(0).unwrap();
+    g.narrow(0, 1, 1).unwrap().fill_(0.0).unwrap();
+    assert_eq!(values(&g), [1.0, 0.0, 1.0]);
+}
+
+#[test]
+fn a_hook_before_a_node_changes_what_goes_on_and_not_what_was_asked_for() {
+    let x = f64s(&[3.0], &[1]).require_grad().unwrap();
+    let h = x.square().unwrap();
+    let double = |g: &[Option<Tensor>]| Ok(Some(vec![g[0].as_ref().map(|g| g.mul(2.0)).transpose()?]));
+    let _hook = h.grad_fn().unwrap().register_prehook(double).unwrap();
+    let y = h.mul(10.0).unwrap();
+    let keep = BackwardOptions::new().retain_graph();
+    let alone = grad(&[&y], &[&h], None, keep).unwrap();
+    let both = grad(&[&y], &[&h, &x], None, keep).unwrap();
+    assert_eq!(values(alone[0].as_ref().unwrap()), [10.0]);
+    assert_eq!(values(both[0].as_ref().unwrap()), [10.0]);
+    assert_eq!(values(both[1].as_ref().unwrap()), [120.0]);
+}
+
+/// The gradient of `y` for `x`.
+#[test]
+fn rows_of_a_buffer_are_kept_apart_however_many_are_written() {
+    let x = f64s(&[2.0], &[1]).require_grad().unwrap();
+    for n in [16, 17, 300, 1000] {
+        let buffer = f64s(&vec![0.0; n], &[n]);
+        let mut terms = vec![];
+        for i in 0..n {
+            let row = buffer.narrow(0, i, 1).unwrap();
+            row.fill_(i as f64).unwrap();
+            terms.push(x.mul(&row).unwrap());
+        }
+        let sum = terms.iter().skip(1).fold(terms[0].clone(), |s, t| s.add(t).unwrap());
+        assert_eq!(gradient(&sum, &x).unwrap(), [(n * (n - 1) / 2) as f64]);
+        // The one that is overwritten is refused, and no other.
+        buffer.narrow(0, n / 2, 1).unwrap().fill_(0.0).unwrap();
+        for (i, t) in terms.iter().enumerate().skip(n / 2 - 1).take(3) {
+            let kept = t.grad_fn().unwrap().stale();
+            assert_eq!(kept.len(), usize::from(i == n / 2), "{i} of {n}");
+        }
+    }
+}
+
+#[test]
+fn what_lies_between_places_written_over_and_over_was_never_written() {
+    let x = f64s(&[2.0], &[1]).require_grad().unwrap();
+    let b = f64s(&[1.0; 9], &[9]);
+    let y = x.mul(&b.narrow(0, 4, 1).unwrap()).unwrap();
+    for i in 0..5000 {
+        b.narrow(0, i % 2 * 8, 1).unwrap().fill_(0.0).unwrap();
+    }
+    assert_eq!(gradient(&y, &x).unwrap(), [1.0]);
+}
+
+#[test]
+fn a_hook_may_pack_into_the_rows_of_one_buffer() {
+    let x = f64s(&[1.0], &[1]).require_grad().unwrap();
+    let (buffer, n) = (f64s(&[0.0; 64], &[64]), std::sync::atomic::AtomicUsize::new(0));
+    let pack = move |t: &Tensor| {
+        let row = buffer.narrow(0, n.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 1)?;
+        row.copy_(t)?;
+        Ok(row)
+    };
+    let _guard = saved_tensors_hooks(pack, |row: &Tensor| row.copy());
+    let y = (0..20).fold(x.clone(), |y, _| y.square().unwrap());
+    assert_eq!(gradient(&y, &x).unwrap(), [f64::from(1 << 20)]);
+}
+
+#[test]
+fn a_write_between_the_elements_of_a_kept_view_changes_none() {
+    let parts: [fn(&Tensor) -> gradus_tensor::Result<Tensor>; 7] = [
+        |m| m.narrow(1, 0, 1),
+        |m| m.narrow(1, 3, 1),
+        |m| m.slice(1, 1, 4, 2),
+        |m| m.slice(1, 2, 4, 2)?.slice(0, 0, 4, 2),
+        |m| m.t()?.narrow(0, 2, 1)?.slice(1, 1, 4, 2),
+        |m| m.narrow(0, 1, 2)?.narrow(1, 1, 2),
+        |m| m.diagonal(0, 0, 1),
+    ];
+    let places = f64s(&(0..16).map(f64::from).collect::<Vec<_>>(), &[4, 4]);
+    let (mut beside, mut over) = (0, 0);
+    for kept in parts {
+        for written in parts {
+            let m = places.copy().unwrap();
+            let want = values(&kept(&m).unwrap().contiguous().unwrap());
+            let shares = values(&written(&m).unwrap().contiguous().unwrap()).iter().any(|v| want.contains(v));
+            let k = kept(&m).unwrap();
+            let x = k.ones_like().unwrap().require_grad().unwrap();
+            let y = x.mul(&k).unwrap();
+            written(&m).unwrap().fill_(-1.0).unwrap();
+            match gradient(&y, &x) {
+                Ok(g) => assert!(!shares && g == want, "{g:?} {want:?}"),
+                Err(e) => assert!(shares && e.message().contains("which fill_ overwrote"), "{e}"),
+            }
+            (beside, over) = (beside + usize::from(!shares), over + usize::from(shares));
+        }
+    }
+    assert!(beside > 10 && over > 20, "{beside} {over}");
+}
+
+#[test]
+fn a_column_that_is_assigned_leaves_the_others() {
+    let x = f64s(&[2.0, 2.0], &[2]).require_grad().unwrap();
+    let m = f64s(&[1.0, 2.0, 3.0, 4.0], &[2, 2]);
+    let column = |i| m.narrow(1, i, 1).unwrap().squeeze(1).unwrap();
+    let y = {
+        let _guard = strict_inplace();
+        x.mul(&column(0)).unwrap()
+    };
+    m.index_assign_((.., 1), 9.0).unwrap();
+    assert!(m.index_assign_((1, ..), 9.0).unwrap_err().message().contains("mul needs its input 1"));
+    let strict = {
+        let _guard = strict();
+        x.mul(&column(0)).unwrap()
+    };
+    m.index_assign_((.., 1), 8.0).unwrap();
+    assert_eq!((gradient(&y, &x).unwrap(), gradient(&strict, &x).unwrap()), (vec![1.0, 3.0], vec![1.0, 3.0]));
+    // A tensor that was computed is used on where it was not written.
+    let z = x.expand([2, 2]).unwrap().square().unwrap();
+    let first = z.narrow(1, 0, 1).unwrap();
+    z.detach().narrow(1, 1, 1).unwrap().fill_(0.0).unwrap();
+    assert_eq!(values(&first.mul(3.0).unwrap()), [12.0, 12.0]);
+    assert!(z.mul(3.0).unwrap_err().message().contains("which fill_ overwrote"));
+}
