@@ -1,10 +1,11 @@
 """What the Python peers share: the jobs, their inputs, and the way to measure. The Rust peers' side is `harness/`."""
 
+import gc
 import json
 import math
-import resource
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -50,20 +51,32 @@ def probe(array):
 
 
 class Job:
-    def __init__(self, name):
-        for line in Path(__file__).with_name("jobs.txt").read_text().splitlines():
-            cells = [cell.strip() for cell in line.split("|")]
-            if cells[0] == name:
-                self.name, self.kind, self.sizes = cells[0], cells[1], [int(size) for size in cells[2].split()]
-                return
-        sys.exit(f"there is no job {name}")
+    def __init__(self, line):
+        cells = [cell.strip() for cell in line.split("|")]
+        self.name, self.kind, self.sizes = cells[0], cells[1], [int(size) for size in cells[2].split()]
+
+
+def jobs():
+    lines = Path(__file__).with_name("jobs.txt").read_text().splitlines()
+    return [Job(line) for line in lines if not line.startswith("#")]
+
+
+def ticks():
+    """Of all cores, of those the busy ones, of this process, and how many cores; see `harness/src/usage.rs`."""
+    lines = Path("/proc/stat").read_text().splitlines()
+    user, nice, system, idle, waiting, interrupts, soft, stolen = (int(word) for word in lines[0].split()[1:9])
+    busy = user + nice + system + interrupts + soft + stolen
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    cores = sum(line.startswith("cpu") and not line.startswith("cpu ") for line in lines)
+    return busy + idle + waiting, busy, int(fields[11]) + int(fields[12]), cores
 
 
 class Bench:
     """Takes the measurements of one job; `finish` waits until what a call gives is computed."""
 
-    def __init__(self, job, seconds, finish=lambda result: None):
-        self.seconds, self.finish, self.times, self.probes, self.missing = seconds, finish, [], [], None
+    def __init__(self, job, seconds, finish, warm_up):
+        self.seconds, self.finish, self.warm_up = seconds, finish, warm_up
+        self.times, self.probes, self.missing, self.cores, self.others = [], [], None, None, None
         self.repeats = job.sizes[1] if job.kind.startswith("chain") else 1
 
     def time(self, job, read):
@@ -80,24 +93,55 @@ class Bench:
         self.missing = reason
 
     def repeat(self, job):
+        for _ in range(self.warm_up):
+            self.finish(job())
         if self.seconds == 0:
             return
-        for _ in range(WARM_UP):
-            self.finish(job())
-        start = time.perf_counter()
+        then, start = ticks(), time.perf_counter()
         while len(self.times) < FEWEST or time.perf_counter() - start < self.seconds:
             call = time.perf_counter()
             self.finish(job())
             self.times.append((time.perf_counter() - call) / self.repeats)
+        all, busy, own, cores = (a - b for a, b in zip(ticks(), (*then[:3], 0)))
+        if all > 0:
+            self.cores, self.others = own / all * cores, max((busy - own) / all, 0.0)
 
     def line(self):
         median = sorted(self.times)[len(self.times) // 2] if self.times else None
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return json.dumps({"median": median, "samples": len(self.times), "probes": self.probes, "absent": self.missing, "peak_kb": peak})
+        return json.dumps({"median": median, "samples": len(self.times), "probes": self.probes, "absent": self.missing,
+                           "cores": self.cores, "others": self.others})
 
 
-def arguments():
-    """The job, the seconds and the other arguments."""
+def peak_kb():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+
+
+def is_done(run, job, finish):
+    """Does a job a few times, untimed. What fails here is told where the job is measured."""
+    bench = Bench(job, 0, finish, WARM_UP)
+    try:
+        run(job, bench)
+    except Exception:
+        traceback.print_exc()
+        return False
+    finally:
+        gc.collect()
+    return bench.missing is None
+
+
+def main(run, finish=lambda result: None):
+    """A peer's whole program: `--job NAME --seconds S`, then what the peer has of its own."""
     if len(sys.argv) < 5 or (sys.argv[1], sys.argv[3]) != ("--job", "--seconds"):
         sys.exit("usage: --job NAME --seconds S")
-    return Job(sys.argv[2]), float(sys.argv[4]), sys.argv[5:]
+    name, seconds = sys.argv[2], float(sys.argv[4])
+    job = next((job for job in jobs() if job.name == name), None)
+    if job is None:
+        sys.exit(f"there is no job {name}")
+    if job.kind == "all":
+        done = sum(is_done(run, job, finish) for job in jobs() if job.kind != "all")
+        print(json.dumps({"peak_kb": peak_kb(), "done": done}))
+        return
+    bench = Bench(job, seconds, finish, 0 if seconds == 0 else WARM_UP)
+    run(job, bench)
+    print(bench.line())

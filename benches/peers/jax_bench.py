@@ -5,11 +5,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax, nn
 
-from harness import Bench, Parameters, arguments, integers, values
-
-job, seconds, _ = arguments()
-bench = Bench(job, seconds, finish=jax.block_until_ready)
-kind, sizes = job.kind, job.sizes
+from harness import Parameters, integers, main, values
 
 
 def tensor(stream, shape):
@@ -21,19 +17,21 @@ def read(result):
     return [r.astype(jnp.float32) for r in results]
 
 
-def measure(f, *inputs):
+def measure(bench, f, *inputs):
     """Times `f`, compiled."""
     compiled = jax.jit(f)
     bench.time(lambda: compiled(*inputs), read)
 
 
-def gradient(f, *inputs):
-    """Times the gradients of the sum of `f` for all inputs, compiled."""
-    measure(jax.grad(lambda *xs: f(*xs).sum(), argnums=tuple(range(len(inputs)))), *inputs)
+def gradient(bench, f, *inputs):
+    """Times the sum of `f` and its gradients for all inputs, compiled. The sum is asked for too: where the gradients do not
+    need the forward's result, the compiler would leave it out."""
+    both = jax.jit(jax.value_and_grad(lambda *xs: f(*xs).sum(), argnums=tuple(range(len(inputs)))))
+    bench.time(lambda: both(*inputs), lambda result: read(result[1]))
 
 
-def chain(x, b):
-    for _ in range(sizes[1]):
+def chain(x, b, n):
+    for _ in range(n):
         x = x + b
     return x
 
@@ -102,11 +100,11 @@ def gpt(p, ids, heads=6):
     return layer_norm(x, p["norm"]) @ p["head"].T
 
 
-def train(parameters, loss, weight_decay):
-    """Times steps of AdamW; without decay it is Adam."""
-    def step(state):
+def train(bench, parameters, loss, batch, weight_decay):
+    """Times steps of AdamW; without decay it is Adam. The batch is an argument, or the compiler would take it for known."""
+    def step(state, batch):
         parameters, m, v, t = state
-        value, gradients = jax.value_and_grad(loss)(parameters)
+        value, gradients = jax.value_and_grad(loss)(parameters, *batch)
         t = t + 1
         m = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, m, gradients)
         v = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, v, gradients)
@@ -122,71 +120,75 @@ def train(parameters, loss, weight_decay):
 
     def call():
         nonlocal state
-        state, value = compiled(state)
+        state, value = compiled(state, batch)
         jax.block_until_ready(state)
         return value
     bench.train(call)
 
 
-if kind in ("gemm_f32", "gemm_bf16"):
-    dtype = jnp.float32 if kind == "gemm_f32" else jnp.bfloat16
-    measure(lambda a, b: a @ b, *(tensor(s, [sizes[0]] * 2).astype(dtype) for s in (1, 2)))
-elif kind == "chain":
-    a, b = tensor(1, sizes[:1]), tensor(2, sizes[:1])
-    bench.time(lambda: chain(a, b), read)
-elif kind == "chain_backward":
-    w, b = tensor(1, sizes[:1]), tensor(2, sizes[:1])
-    differentiated = jax.grad(lambda w: chain(w, b).sum())
-    bench.time(lambda: differentiated(w), read)
-elif kind in ("add", "silu_mul", "gelu_tanh", "exp", "sum"):
-    a, b = tensor(1, sizes), tensor(2, sizes)
-    if kind in ("add", "silu_mul"):
-        measure((lambda a, b: a + b) if kind == "add" else (lambda a, b: nn.silu(a) * b), a, b)
-    else:
-        measure({"gelu_tanh": lambda a: nn.gelu(a, approximate=True), "exp": jnp.exp, "sum": jnp.sum}[kind], a)
-elif kind == "silu_mul_backward":
-    # The forward's result is asked for too, or the compiler would leave it out.
-    def both(a, b, g):
-        y, pull = jax.vjp(lambda a, b: nn.silu(a) * b, a, b)
-        return (*pull(g), y)
-    compiled = jax.jit(both)
-    a, b, g = (tensor(s, sizes) for s in (1, 2, 3))
-    bench.time(lambda: compiled(a, b, g), lambda result: read(result[:2]))
-elif kind == "softmax":
-    measure(lambda x: nn.softmax(x, axis=-1), tensor(1, sizes))
-elif kind == "layer_norm":
-    p = {"w": tensor(2, sizes[1:]), "b": tensor(3, sizes[1:])}
-    measure(layer_norm, tensor(1, sizes), p)
-elif kind in ("attention", "attention_backward"):
-    (measure if kind == "attention" else gradient)(attention, *(tensor(s, sizes) for s in (1, 2, 3)))
-elif kind in ("conv2d", "conv2d_backward"):
-    n, c, h, o, k, s = sizes
-    p, x = Source().conv(c, o, k), tensor(1, [n, c, h, h])
-    f = lambda x, w, b: conv2d(x, {"w": w, "b": b}, s, k // 2)
-    (measure if kind == "conv2d" else gradient)(f, x, p["w"], p["b"])
-elif kind == "train_mlp":
-    n, d, w, classes = sizes
-    s, x, y = Source(), tensor(1, [n, d]), jnp.asarray(integers(2, [n], classes))
-    layers = [s.linear(d, w), s.linear(w, w), s.linear(w, classes)]
-    predict = lambda p: linear(nn.relu(linear(nn.relu(linear(x, p[0])), p[1])), p[2])
-    train(layers, lambda p: cross_entropy(predict(p), y), 0.0)
-elif kind == "train_cnn":
-    n, side = sizes
-    s, x, y = Source(), tensor(1, [n, 1, side, side]), jnp.asarray(integers(2, [n], 10))
-    layers = [s.conv(1, 32, 3), s.conv(32, 64, 3), s.linear(9216, 128), s.linear(128, 10)]
+def run(job, bench):
+    kind, sizes = job.kind, job.sizes
+    if kind in ("gemm_f32", "gemm_bf16"):
+        dtype = jnp.float32 if kind == "gemm_f32" else jnp.bfloat16
+        measure(bench, lambda a, b: a @ b, *(tensor(s, [sizes[0]] * 2).astype(dtype) for s in (1, 2)))
+    elif kind == "chain":
+        a, b = tensor(1, sizes[:1]), tensor(2, sizes[:1])
+        bench.time(lambda: chain(a, b, sizes[1]), read)
+    elif kind == "chain_backward":
+        w, b = tensor(1, sizes[:1]), tensor(2, sizes[:1])
+        differentiated = jax.grad(lambda w: chain(w, b, sizes[1]).sum())
+        bench.time(lambda: differentiated(w), read)
+    elif kind in ("add", "silu_mul", "gelu_tanh", "exp", "sum"):
+        a, b = tensor(1, sizes), tensor(2, sizes)
+        if kind in ("add", "silu_mul"):
+            measure(bench, (lambda a, b: a + b) if kind == "add" else (lambda a, b: nn.silu(a) * b), a, b)
+        else:
+            measure(bench, {"gelu_tanh": lambda a: nn.gelu(a, approximate=True), "exp": jnp.exp, "sum": jnp.sum}[kind], a)
+    elif kind == "silu_mul_backward":
+        # The forward's result is asked for too, or the compiler would leave it out.
+        def both(a, b, g):
+            y, pull = jax.vjp(lambda a, b: nn.silu(a) * b, a, b)
+            return (*pull(g), y)
+        compiled = jax.jit(both)
+        a, b, g = (tensor(s, sizes) for s in (1, 2, 3))
+        bench.time(lambda: compiled(a, b, g), lambda result: read(result[:2]))
+    elif kind == "softmax":
+        measure(bench, lambda x: nn.softmax(x, axis=-1), tensor(1, sizes))
+    elif kind == "layer_norm":
+        p = {"w": tensor(2, sizes[1:]), "b": tensor(3, sizes[1:])}
+        measure(bench, layer_norm, tensor(1, sizes), p)
+    elif kind in ("attention", "attention_backward"):
+        (measure if kind == "attention" else gradient)(bench, attention, *(tensor(s, sizes) for s in (1, 2, 3)))
+    elif kind in ("conv2d", "conv2d_backward"):
+        n, c, h, o, k, s = sizes
+        p, x = Source().conv(c, o, k), tensor(1, [n, c, h, h])
+        f = lambda x, w, b: conv2d(x, {"w": w, "b": b}, s, k // 2)
+        (measure if kind == "conv2d" else gradient)(bench, f, x, p["w"], p["b"])
+    elif kind == "train_mlp":
+        n, d, w, classes = sizes
+        s, x, y = Source(), tensor(1, [n, d]), jnp.asarray(integers(2, [n], classes))
+        layers = [s.linear(d, w), s.linear(w, w), s.linear(w, classes)]
+        predict = lambda p, x: linear(nn.relu(linear(nn.relu(linear(x, p[0])), p[1])), p[2])
+        train(bench, layers, lambda p, x, y: cross_entropy(predict(p, x), y), (x, y), 0.0)
+    elif kind == "train_cnn":
+        n, side = sizes
+        s, x, y = Source(), tensor(1, [n, 1, side, side]), jnp.asarray(integers(2, [n], 10))
+        layers = [s.conv(1, 32, 3), s.conv(32, 64, 3), s.linear(9216, 128), s.linear(128, 10)]
 
-    def predict(p):
-        z = nn.relu(conv2d(nn.relu(conv2d(x, p[0])), p[1]))
-        z = lax.reduce_window(z, -jnp.inf, lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID").reshape(n, -1)
-        return linear(nn.relu(linear(z, p[2])), p[3])
-    train(layers, lambda p: cross_entropy(predict(p), y), 0.0)
-elif kind in ("train_gpt", "forward_gpt"):
-    p, (ids, y) = gpt_parameters(), (jnp.asarray(integers(s, sizes, 256)) for s in (1, 2))
-    if kind == "train_gpt":
-        train(p, lambda p: cross_entropy(gpt(p, ids).reshape(-1, 256), y.ravel()), 0.01)
+        def predict(p, x):
+            z = nn.relu(conv2d(nn.relu(conv2d(x, p[0])), p[1]))
+            z = lax.reduce_window(z, -jnp.inf, lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID").reshape(n, -1)
+            return linear(nn.relu(linear(z, p[2])), p[3])
+        train(bench, layers, lambda p, x, y: cross_entropy(predict(p, x), y), (x, y), 0.0)
+    elif kind in ("train_gpt", "forward_gpt"):
+        p, (ids, y) = gpt_parameters(), (jnp.asarray(integers(s, sizes, 256)) for s in (1, 2))
+        if kind == "train_gpt":
+            loss = lambda p, ids, y: cross_entropy(gpt(p, ids).reshape(-1, 256), y.ravel())
+            train(bench, p, loss, (ids, y), 0.01)
+        else:
+            measure(bench, gpt, p, ids)
     else:
-        measure(gpt, p, ids)
-else:
-    bench.absent(f"the kind {kind} is not there")
+        bench.absent(f"the kind {kind} is not there")
 
-print(bench.line())
+
+main(run, finish=jax.block_until_ready)

@@ -1,7 +1,7 @@
 """PyTorch's side of the comparison: `torch_bench.py --job NAME --seconds S [--compile | --reference]`.
 
-`--compile` is a peer of its own, for the jobs where `torch.compile` has something to fuse. `--reference` does a job once
-in f64: what the results of all peers are compared with.
+`--compile` is a peer of its own, for the jobs where `torch.compile` has something to fuse. `--reference` works in f64: what
+the results of all peers are compared with.
 """
 
 import os
@@ -11,15 +11,14 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from harness import Bench, Parameters, arguments, integers, values
+from harness import Parameters, integers, main, values
 
-job, seconds, flags = arguments()
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
-reference = "--reference" in flags
+reference, compiles = ("--reference" in sys.argv, "--compile" in sys.argv)
 dtype = torch.float64 if reference else torch.float32
 torch.set_default_dtype(dtype)
-bench = Bench(job, seconds)
-kind, sizes = job.kind, job.sizes
+# A product, a sum, a convolution and attention are one call of the library either way; a compiled chain is no chain.
+FUSED = ("silu_mul", "silu_mul_backward", "gelu_tanh", "softmax", "layer_norm", "train_mlp", "train_cnn", "train_gpt", "forward_gpt")
 
 
 def tensor(array):
@@ -36,10 +35,10 @@ def read(result):
 
 
 def compiled(f):
-    return torch.compile(f) if "--compile" in flags else f
+    return torch.compile(f) if compiles else f
 
 
-def forward(f):
+def forward(bench, f):
     """Times `f` without gradients."""
     f = compiled(f)
 
@@ -49,7 +48,7 @@ def forward(f):
     bench.time(call, read)
 
 
-def backward(f, leaves, seed=None):
+def backward(bench, f, leaves, seed=None):
     """Times the result of `f` and the gradients of its sum, or for a given gradient of the result."""
     f = compiled(f)
 
@@ -109,7 +108,7 @@ def filled(model):
     return model
 
 
-def train(model, optimizer, x, y, classes):
+def train(bench, model, optimizer, x, y, classes):
     predict = compiled(model)
 
     def step():
@@ -121,67 +120,72 @@ def train(model, optimizer, x, y, classes):
     bench.train(step)
 
 
-if kind in ("gemm_f32", "gemm_bf16"):
-    a, b = (tensor(values(s, [sizes[0]] * 2)) for s in (1, 2))
-    if kind == "gemm_bf16":
-        a, b = a.bfloat16(), b.bfloat16()
-        if reference:
-            a, b = a.double(), b.double()
-    forward(lambda: a @ b)
-elif kind == "chain":
-    a, b = (tensor(values(s, [sizes[0]])) for s in (1, 2))
-    forward(lambda: chain(a, b, sizes[1]))
-elif kind == "chain_backward":
-    w, b = leaf(1, [sizes[0]]), tensor(values(2, [sizes[0]]))
-    backward(lambda: chain(w, b, sizes[1]), [w])
-elif kind in ("add", "silu_mul", "gelu_tanh", "exp", "sum"):
-    a, b = (tensor(values(s, sizes)) for s in (1, 2))
-    forward({
-        "add": lambda: a + b,
-        "silu_mul": lambda: F.silu(a) * b,
-        "gelu_tanh": lambda: F.gelu(a, approximate="tanh"),
-        "exp": lambda: a.exp(),
-        "sum": lambda: a.sum(),
-    }[kind])
-elif kind == "silu_mul_backward":
-    a, b, g = leaf(1, sizes), leaf(2, sizes), tensor(values(3, sizes))
-    backward(lambda: F.silu(a) * b, [a, b], g)
-elif kind == "softmax":
-    x = tensor(values(1, sizes))
-    forward(lambda: torch.softmax(x, -1))
-elif kind == "layer_norm":
-    x, w, b = tensor(values(1, sizes)), tensor(values(2, sizes[1:])), tensor(values(3, sizes[1:]))
-    forward(lambda: F.layer_norm(x, sizes[1:], w, b))
-elif kind in ("attention", "attention_backward"):
-    q, k, v = (leaf(s, sizes) for s in (1, 2, 3))
-    sdpa = lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    forward(sdpa) if kind == "attention" else backward(sdpa, [q, k, v])
-elif kind in ("conv2d", "conv2d_backward"):
-    n, c, h, o, k, s = sizes
-    m, x = filled(nn.Conv2d(c, o, k, stride=s, padding=k // 2)), tensor(values(1, [n, c, h, h]))
-    if kind == "conv2d":
-        forward(lambda: m(x))
+def run(job, bench):
+    kind, sizes = job.kind, job.sizes
+    if compiles and kind not in FUSED:
+        bench.absent("there is nothing to fuse")
+    elif kind in ("gemm_f32", "gemm_bf16"):
+        a, b = (tensor(values(s, [sizes[0]] * 2)) for s in (1, 2))
+        if kind == "gemm_bf16":
+            a, b = a.bfloat16(), b.bfloat16()
+            if reference:
+                a, b = a.double(), b.double()
+        forward(bench, lambda: a @ b)
+    elif kind == "chain":
+        a, b = (tensor(values(s, [sizes[0]])) for s in (1, 2))
+        forward(bench, lambda: chain(a, b, sizes[1]))
+    elif kind == "chain_backward":
+        w, b = leaf(1, [sizes[0]]), tensor(values(2, [sizes[0]]))
+        backward(bench, lambda: chain(w, b, sizes[1]), [w])
+    elif kind in ("add", "silu_mul", "gelu_tanh", "exp", "sum"):
+        a, b = (tensor(values(s, sizes)) for s in (1, 2))
+        forward(bench, {
+            "add": lambda: a + b,
+            "silu_mul": lambda: F.silu(a) * b,
+            "gelu_tanh": lambda: F.gelu(a, approximate="tanh"),
+            "exp": lambda: a.exp(),
+            "sum": lambda: a.sum(),
+        }[kind])
+    elif kind == "silu_mul_backward":
+        a, b, g = leaf(1, sizes), leaf(2, sizes), tensor(values(3, sizes))
+        backward(bench, lambda: F.silu(a) * b, [a, b], g)
+    elif kind == "softmax":
+        x = tensor(values(1, sizes))
+        forward(bench, lambda: torch.softmax(x, -1))
+    elif kind == "layer_norm":
+        x, w, b = tensor(values(1, sizes)), tensor(values(2, sizes[1:])), tensor(values(3, sizes[1:]))
+        forward(bench, lambda: F.layer_norm(x, sizes[1:], w, b))
+    elif kind in ("attention", "attention_backward"):
+        q, k, v = (leaf(s, sizes) for s in (1, 2, 3))
+        sdpa = lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        forward(bench, sdpa) if kind == "attention" else backward(bench, sdpa, [q, k, v])
+    elif kind in ("conv2d", "conv2d_backward"):
+        n, c, h, o, k, s = sizes
+        m, x = filled(nn.Conv2d(c, o, k, stride=s, padding=k // 2)), tensor(values(1, [n, c, h, h]))
+        if kind == "conv2d":
+            forward(bench, lambda: m(x))
+        else:
+            x.requires_grad_()
+            backward(bench, lambda: m(x), [x, m.weight, m.bias])
+    elif kind == "train_mlp":
+        n, d, w, classes = sizes
+        m = filled(nn.Sequential(nn.Linear(d, w), nn.ReLU(), nn.Linear(w, w), nn.ReLU(), nn.Linear(w, classes)))
+        x, y = tensor(values(1, [n, d])), torch.from_numpy(integers(2, [n], classes))
+        train(bench, m, torch.optim.Adam(m.parameters(), fused=True), x, y, classes)
+    elif kind == "train_cnn":
+        n, side = sizes
+        m = filled(nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+                                 nn.Linear(9216, 128), nn.ReLU(), nn.Linear(128, 10)))
+        x, y = tensor(values(1, [n, 1, side, side])), torch.from_numpy(integers(2, [n], 10))
+        train(bench, m, torch.optim.Adam(m.parameters(), fused=True), x, y, 10)
+    elif kind in ("train_gpt", "forward_gpt"):
+        m, (ids, y) = filled(Gpt()), (torch.from_numpy(integers(s, sizes, 256)) for s in (1, 2))
+        if kind == "train_gpt":
+            train(bench, m, torch.optim.AdamW(m.parameters(), fused=True), ids, y, 256)
+        else:
+            forward(bench, lambda: m(ids))
     else:
-        x.requires_grad_()
-        backward(lambda: m(x), [x, m.weight, m.bias])
-elif kind == "train_mlp":
-    n, d, w, classes = sizes
-    m = filled(nn.Sequential(nn.Linear(d, w), nn.ReLU(), nn.Linear(w, w), nn.ReLU(), nn.Linear(w, classes)))
-    x, y = tensor(values(1, [n, d])), torch.from_numpy(integers(2, [n], classes))
-    train(m, torch.optim.Adam(m.parameters()), x, y, classes)
-elif kind == "train_cnn":
-    n, side = sizes
-    m = filled(nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-                             nn.Linear(9216, 128), nn.ReLU(), nn.Linear(128, 10)))
-    x, y = tensor(values(1, [n, 1, side, side])), torch.from_numpy(integers(2, [n], 10))
-    train(m, torch.optim.Adam(m.parameters()), x, y, 10)
-elif kind in ("train_gpt", "forward_gpt"):
-    m, (ids, y) = filled(Gpt()), (torch.from_numpy(integers(s, sizes, 256)) for s in (1, 2))
-    if kind == "train_gpt":
-        train(m, torch.optim.AdamW(m.parameters()), ids, y, 256)
-    else:
-        forward(lambda: m(ids))
-else:
-    bench.absent(f"the kind {kind} is not there")
+        bench.absent(f"the kind {kind} is not there")
 
-print(bench.line())
+
+main(run)

@@ -2,7 +2,7 @@
 
 mod models;
 
-use std::convert::Infallible;
+use std::error::Error;
 use std::process::ExitCode;
 
 use burn::nn::loss::CrossEntropyLossConfig;
@@ -32,23 +32,28 @@ fn classes<const D: usize>(stream: u32, shape: [usize; D], below: usize, device:
     Tensor::from_data(TensorData::new(integers(stream, shape.iter().product(), below), shape), device)
 }
 
-fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.cast(FloatDType::F32).into_data().try_to_vec().unwrap_or_default()
+type Fallible<T> = Result<T, Box<dyn Error>>;
+
+fn numbers<const D: usize>(tensor: Tensor<D>) -> Fallible<Vec<f32>> {
+    tensor.cast(FloatDType::F32).into_data().try_to_vec().map_err(|e| format!("{e:?}").into())
+}
+
+fn gradient<const D: usize>(leaf: &Tensor<D>, gradients: &Gradients) -> Fallible<Vec<f32>> {
+    numbers(leaf.grad(gradients).ok_or("no gradient")?)
 }
 
 /// Times `f` without gradients.
 fn forward<const D: usize>(bench: &mut Bench, f: impl Fn() -> Tensor<D>) -> Outcome {
-    bench.time(|| Ok::<_, Infallible>(f()), |y| Ok(vec![numbers(y)]))
+    bench.time(|| Fallible::Ok(f()), |y| Ok(vec![numbers(y)?]))
 }
 
 /// Times `f` and the gradients of its sum, which `read` takes out.
 fn backward<const D: usize>(
     bench: &mut Bench,
-    read: impl FnOnce(Gradients) -> Option<Vec<Vec<f32>>>,
+    read: impl FnOnce(Gradients) -> Fallible<Vec<Vec<f32>>>,
     f: impl Fn() -> Tensor<D>,
 ) -> Outcome {
-    let job = || Ok::<_, Infallible>(f().sum().backward());
-    bench.time(job, |gradients| Ok(read(gradients).unwrap_or_default()))
+    bench.time(|| Fallible::Ok(f().sum().backward()), read)
 }
 
 /// Times training steps of a model by its optimiser.
@@ -86,7 +91,7 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
         }
         "chain_backward" => {
             let (w, b) = (leaf(1, [sizes[0]]), tensor(2, [sizes[0]]).autodiff());
-            let read = |gradients: Gradients| Some(vec![numbers(w.grad(&gradients)?)]);
+            let read = |g: Gradients| Ok(vec![gradient(&w, &g)?]);
             backward(bench, read, || (0..sizes[1]).fold(w.clone(), |y, _| y + b.clone()))
         }
         "add" | "silu_mul" | "gelu_tanh" | "exp" | "sum" => {
@@ -102,7 +107,7 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
         "silu_mul_backward" => {
             // The gradient of the result is given as a factor of a sum.
             let (a, b, g) = (leaf(1, [sizes[0]]), leaf(2, [sizes[0]]), tensor(3, [sizes[0]]).autodiff());
-            let read = |gradients: Gradients| Some(vec![numbers(a.grad(&gradients)?), numbers(b.grad(&gradients)?)]);
+            let read = |g: Gradients| Ok(vec![gradient(&a, &g)?, gradient(&b, &g)?]);
             backward(bench, read, || activation::silu(a.clone()) * b.clone() * g.clone())
         }
         "softmax" => {
@@ -121,7 +126,7 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
         "attention_backward" => {
             let &[b, h, t, d] = sizes else { return Err("four sizes".into()) };
             let [q, k, v] = [1, 2, 3].map(|stream| leaf(stream, [b, h, t, d]));
-            let read = |g: Gradients| [&q, &k, &v].into_iter().map(|leaf| Some(numbers(leaf.grad(&g)?))).collect();
+            let read = |g: Gradients| [&q, &k, &v].into_iter().map(|leaf| gradient(leaf, &g)).collect();
             backward(bench, read, || attention(q.clone(), k.clone(), v.clone(), None, None, causal()))
         }
         "conv2d" | "conv2d_backward" => {
@@ -136,8 +141,7 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
                 return forward(bench, || conv2d(x.clone(), weight.clone(), Some(bias.clone()), options.clone()));
             }
             (weight, bias, x) = (weight.require_grad(), bias.require_grad(), x.autodiff().require_grad());
-            let read =
-                |g: Gradients| Some(vec![numbers(x.grad(&g)?), numbers(weight.grad(&g)?), numbers(bias.grad(&g)?)]);
+            let read = |g: Gradients| Ok(vec![gradient(&x, &g)?, gradient(&weight, &g)?, gradient(&bias, &g)?]);
             backward(bench, read, || conv2d(x.clone(), weight.clone(), Some(bias.clone()), options.clone()))
         }
         "train_mlp" => {

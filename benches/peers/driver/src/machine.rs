@@ -8,12 +8,17 @@ use crate::peers::{Program, THREADS};
 use crate::python;
 
 /// A paragraph on this run.
-pub fn describe(root: &Path, python: &Path, programs: &[Program], arguments: &Arguments) -> Result<String, String> {
+pub fn describe(
+    root: &Path,
+    python: Option<&Path>,
+    programs: &[Program],
+    arguments: &Arguments,
+) -> Result<String, String> {
     let lock = root.join("benches/peers/Cargo.lock");
     let lock = std::fs::read_to_string(&lock).map_err(|e| format!("{}: {e}", lock.display()))?;
     let version = |name: &str| match name {
         "gradus" => commit(root).map(|commit| format!("commit {commit}")),
-        "torch" | "jax" => python::version(python, name),
+        "torch" | "jax" => python::version(python?, name),
         "torch.compile" => None,
         "candle" => locked(&lock, "candle-core"),
         name => locked(&lock, name),
@@ -21,9 +26,10 @@ pub fn describe(root: &Path, python: &Path, programs: &[Program], arguments: &Ar
     let versions: Vec<String> =
         programs.iter().filter_map(|p| version(p.name).map(|version| format!("{} {version}", p.name))).collect();
     Ok(format!(
-        "{}; {THREADS} threads; {}; medians of {} rounds, {} s a peer and job.",
+        "{}; {THREADS} threads; {}; {}; medians of {} rounds, {} s a peer and job.",
         processor(),
         versions.join(", "),
+        compiler().unwrap_or("an unknown compiler".into()),
         arguments.rounds,
         arguments.seconds
     ))
@@ -45,6 +51,13 @@ fn processor() -> String {
     let numbers = format!("family {}, model {}", field("cpu family").unwrap_or("?"), field("model\t").unwrap_or("?"));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     format!("{} ({numbers}), {cores} cores, {vectors}", field("model name").unwrap_or(std::env::consts::ARCH))
+}
+
+/// The compiler of the peers in Rust.
+fn compiler() -> Option<String> {
+    let output =
+        Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into())).arg("--version").output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 fn commit(root: &Path) -> Option<String> {

@@ -1,87 +1,123 @@
 //! `cargo xtask peers`: the same jobs on Gradus and on other libraries, in one run on one machine.
 //!
-//! For each job every peer first gives its result, which must agree with PyTorch's in f64; whoever is wrong is listed and
-//! not timed. Then the peers take turns: in each round each one runs for a slice of time in a fresh process. A time is the
-//! median of the rounds' medians. The run writes `target/peers.json` and `target/peers.md`.
+//! The peers take turns: in each round each one runs a job for a slice of time in a fresh process, which first gives the
+//! job's result. It must agree with PyTorch's in f64, or the peer is listed as wrong and its times are thrown away. A time
+//! is the median of the rounds' medians. The run writes `target/peers.json` and `target/peers.md`.
 
 mod arguments;
 mod machine;
 mod peers;
+mod process;
 mod python;
+mod record;
+mod reference;
+mod row;
 mod table;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use peer_harness::{Job, agrees, jobs};
+use peer_harness::{Job, Probe, agrees, jobs};
 
-use arguments::Arguments;
-use peers::{Program, Slice};
-use table::{Cell, Row};
+use arguments::{Arguments, USAGE};
+use peers::{Program, Said, Slice};
+use reference::Reference;
+use row::{Cell, Row};
 
 /// The root of the product's repository.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(3).map(Path::to_path_buf).unwrap_or_default()
 }
 
-/// What all peers make of one job.
-fn measure(job: &Job, programs: &[Program], reference: &Program, arguments: &Arguments) -> Result<Row, String> {
-    let truth = reference.run(job.name, 0.0).map_err(|e| format!("{}: the reference: {e}", job.name))?;
-    let check = |slice: Slice| match (&slice.absent, &slice.failed) {
-        (Some(reason), _) => Err(Cell::Absent(reason.clone())),
-        (_, Some(reason)) => Err(Cell::Failed(reason.clone())),
-        _ => match agrees(&slice.probes, &truth.probes, job.tolerance) {
+/// One peer's turn at a job, its result compared.
+fn turn(program: &Program, job: &Job, truth: &[Probe], seconds: f64) -> Result<Slice, Cell> {
+    match program.run(job, seconds) {
+        Ok(Said::Slice(slice)) => match agrees(&slice.probes, truth, job.tolerance) {
             Ok(()) => Ok(slice),
             Err(reason) => Err(Cell::Wrong(reason)),
         },
-    };
-    let once = |program: &Program, seconds: f64| {
-        let failed = |reason| Slice { failed: Some(reason), ..Slice::default() };
-        check(program.run(job.name, seconds).unwrap_or_else(failed))
-    };
-    // A cell stays empty as long as its peer takes part.
-    let mut cells: Vec<Option<Cell>> = programs.iter().map(|program| once(program, 0.0).err()).collect();
-    let mut slices: Vec<Vec<Slice>> = programs.iter().map(|_| Vec::new()).collect();
-    for round in 0..arguments.rounds {
-        for turn in 0..programs.len() {
+        Ok(Said::Absent(reason)) => Err(Cell::Absent(reason)),
+        Err(reason) => Err(Cell::Failed(reason)),
+    }
+}
+
+/// What all peers make of one job.
+fn measure(job: &Job, programs: &[Program], truth: &[Probe], arguments: &Arguments) -> Row {
+    // Memory hardly differs from process to process, and a process that does all jobs takes long.
+    let rounds = if job.is_all() { 1 } else { arguments.rounds };
+    let mut cells: Vec<(&'static str, Cell)> =
+        programs.iter().map(|program| (program.name, Cell::Measured(Vec::new()))).collect();
+    for round in 0..rounds {
+        for place in 0..programs.len() {
             // Each round begins with another peer.
-            let i = (round + turn) % programs.len();
-            if cells[i].is_none() {
-                match once(&programs[i], arguments.seconds / arguments.rounds as f64) {
-                    Ok(slice) => slices[i].push(slice),
-                    Err(cell) => cells[i] = Some(cell),
-                }
+            let i = (round + place) % programs.len();
+            let Cell::Measured(slices) = &mut cells[i].1 else { continue };
+            match turn(&programs[i], job, truth, arguments.seconds / rounds as f64) {
+                Ok(slice) => slices.push(slice),
+                Err(cell) => cells[i].1 = cell,
             }
         }
     }
-    let cells =
-        cells.into_iter().zip(slices).map(|(cell, slices)| cell.unwrap_or_else(|| Cell::time(&slices))).collect();
-    Ok(Row { job: job.clone(), cells })
+    Row { job: job.clone(), cells }
+}
+
+/// Writes the two files below `target`.
+fn write(root: &Path, about: &str, rows: &[Row]) -> Result<(), String> {
+    let target = root.join("target");
+    std::fs::create_dir_all(&target).map_err(|e| format!("{}: {e}", target.display()))?;
+    let put = |name: &str, text: String| {
+        let path = target.join(name);
+        std::fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))
+    };
+    put("peers.json", format!("{:#}\n", record::to_json(rows)))?;
+    put("peers.md", table::markdown(about, rows))
 }
 
 fn run() -> Result<(), String> {
-    let arguments = Arguments::read(std::env::args().skip(1))?;
-    let root = root();
-    let wanted: Vec<Job> = jobs()?.into_iter().filter(|job| arguments.wants_job(job.name)).collect();
+    let venv = std::env::var_os("GRADUS_PEERS_VENV").map(PathBuf::from);
+    let arguments = Arguments::read(std::env::args().skip(1), venv)?;
+    if arguments.help {
+        println!("{USAGE}");
+        return Ok(());
+    }
+    let (root, all) = (root(), jobs()?);
+    if arguments.make_reference {
+        return reference::make(&root, &all, python::interpreter(&root, arguments.venv.as_deref()));
+    }
+    let wanted: Vec<Job> = all.into_iter().filter(|job| arguments.wants_job(job.name)).collect();
     if wanted.is_empty() {
         return Err("no job has such a name; benches/peers/jobs.txt lists them".into());
     }
-    let python = python::interpreter(&root, arguments.venv.as_deref())?;
+    let reference = Reference::read(&root)?;
+    let truths = wanted.iter().map(|job| reference.of(job)).collect::<Result<Vec<_>, _>>()?;
+    let python = if peers::NAMES.iter().any(|name| peers::is_python(name) && arguments.wants_peer(name)) {
+        python::interpreter(&root, arguments.venv.as_deref()).inspect_err(|reason| eprintln!("warning: {reason}"))
+    } else {
+        Err("it was not asked for".into())
+    };
     let programs = peers::programs(&root, &python, |name| arguments.wants_peer(name))?;
-    let reference = peers::reference(&root, &python);
-    let about = machine::describe(&root, &python, &programs, &arguments)?;
+    let about = machine::describe(&root, python.as_deref().ok(), &programs, &arguments)?;
     println!("{about}");
     let mut rows = Vec::new();
-    for job in &wanted {
-        let row = measure(job, &programs, &reference, &arguments)?;
-        println!("{}", table::line(&programs, &row));
+    for (job, truth) in wanted.iter().zip(&truths) {
+        let row = measure(job, &programs, truth, &arguments);
+        println!("{}", table::line(&row));
         rows.push(row);
         // Written after each job: a run that is stopped leaves what it has.
-        table::write(&root, &about, &programs, &rows)?;
+        write(&root, &about, &rows)?;
     }
-    let table = table::markdown(&about, &programs, &rows);
+    let table = table::markdown(&about, &rows);
     println!("\n{table}");
-    if arguments.write { table::write_page(&root, &table) } else { Ok(()) }
+    if !arguments.write {
+        return Ok(());
+    }
+    if !table::is_quiet(&rows) {
+        return Err(
+            "others used the machine meanwhile: docs/performance.md stays as it is, the table is in target/peers.md"
+                .into(),
+        );
+    }
+    table::write_page(&root, &table)
 }
 
 fn main() -> ExitCode {

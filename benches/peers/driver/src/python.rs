@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What is installed, and the versions that the comparison is about.
-const PACKAGES: [&str; 3] = ["torch==2.15.0", "jax[cpu]", "numpy"];
+/// What is installed: the versions that the comparison is about.
+const PACKAGES: [(&str, &str, &str); 3] = [("torch", "", "2.15.0"), ("jax", "[cpu]", "0.10.2"), ("numpy", "", "2.4.6")];
 
-/// The interpreter of the given environment, or of `target/peers-venv`, which is made if it is absent (some minutes and
-/// 5 GB).
+/// The interpreter of the given environment, or of `target/peers-venv`, which is made if it is absent or has other versions
+/// (some minutes and 5 GB).
 pub fn interpreter(root: &Path, venv: Option<&Path>) -> Result<PathBuf, String> {
     if let Some(venv) = venv {
         let python = venv.join("bin/python");
@@ -15,18 +15,19 @@ pub fn interpreter(root: &Path, venv: Option<&Path>) -> Result<PathBuf, String> 
     }
     let venv = root.join("target/peers-venv");
     let python = venv.join("bin/python");
-    if !complete(&python) {
-        println!("installing {} into {}", PACKAGES.join(", "), venv.display());
+    let is_there = |(name, _, wanted): &(&str, &str, &str)| version(&python, name).is_some_and(|v| is_of(&v, wanted));
+    if !PACKAGES.iter().all(is_there) {
+        let packages = PACKAGES.map(|(name, extra, version)| format!("{name}{extra}=={version}"));
+        println!("installing {} into {}", packages.join(", "), venv.display());
         succeed(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
-        succeed(Command::new(&python).args(["-m", "pip", "install", "--quiet"]).args(PACKAGES))?;
+        succeed(Command::new(&python).args(["-m", "pip", "install", "--quiet"]).args(packages))?;
     }
     Ok(python)
 }
 
-/// Whether everything is there: an installation that was stopped is finished.
-fn complete(python: &Path) -> bool {
-    let find = "import importlib.util as u, sys; sys.exit(not all(u.find_spec(m) for m in ('torch', 'jax', 'numpy')))";
-    Command::new(python).args(["-c", find]).status().is_ok_and(|status| status.success())
+/// Whether `found`, which may name a build after `+`, is of the wanted version.
+fn is_of(found: &str, wanted: &str) -> bool {
+    found.split('+').next() == Some(wanted)
 }
 
 fn succeed(command: &mut Command) -> Result<(), String> {
@@ -42,4 +43,21 @@ pub fn version(python: &Path, package: &str) -> Option<String> {
     let ask = format!("import importlib.metadata as m; print(m.version('{package}'))");
     let output = Command::new(python).args(["-c", &ask]).output().ok().filter(|output| output.status.success())?;
     Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_is_of_its_version() {
+        assert!(is_of("2.15.0", "2.15.0") && is_of("2.15.0+cu132", "2.15.0"));
+        assert!(!is_of("2.15.1", "2.15.0") && !is_of("", "2.15.0"));
+    }
+
+    #[test]
+    fn an_environment_that_is_not_there_is_named() {
+        let error = interpreter(Path::new("/"), Some(Path::new("/no/such/place"))).unwrap_err();
+        assert_eq!(error, "there is no /no/such/place/bin/python");
+    }
 }

@@ -1,187 +1,158 @@
-//! What a run writes: JSON for programs, a table for people.
+//! The table for people, on the screen and in `docs/performance.md`.
 
 use std::fmt::Write;
 use std::path::Path;
 
-use peer_harness::Job;
-use serde_json::{Map, Value, json};
+use peer_harness::Goal;
 
-use crate::peers::{OURS, Program, Slice};
+use crate::row::{Cell, Row, median};
 
 /// Where the table stands in `docs/performance.md`.
 const MARKS: [&str; 2] = ["<!-- peers: begin -->\n", "<!-- peers: end -->"];
+/// The part of all cores' time that others may use in the middle slice of a run that is worth keeping.
+const QUIET: f64 = 0.03;
 
-/// One peer's part of a row.
-pub enum Cell {
-    /// The median in seconds, those of the rounds, and the most memory held.
-    Time { median: f64, rounds: Vec<f64>, peak_kb: u64 },
-    /// It has no way to do the job.
-    Absent(String),
-    /// Its result is not the reference's.
-    Wrong(String),
-    /// It does not build, or stopped.
-    Failed(String),
+/// Microseconds of a call, milliseconds of a start, MiB of memory.
+fn number(goal: Goal, value: f64) -> String {
+    let value = match goal {
+        Goal::Ratio(_) => value * 1e6,
+        Goal::Milliseconds(_) => value * 1e3,
+        Goal::Mebibytes(_) => value,
+    };
+    if value < 10.0 { format!("{value:.2}") } else { format!("{value:.0}") }
 }
 
-impl Cell {
-    pub fn time(slices: &[Slice]) -> Cell {
-        let rounds: Vec<f64> = slices.iter().map(|slice| slice.median).collect();
-        let mut sorted = rounds.clone();
-        sorted.sort_by(f64::total_cmp);
-        let median = sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN);
-        Cell::Time { median, rounds, peak_kb: slices.iter().map(|slice| slice.peak_kb).max().unwrap_or(0) }
-    }
-
-    fn seconds(&self) -> Option<f64> {
-        if let Cell::Time { median, .. } = self { Some(*median) } else { None }
-    }
-
-    fn text(&self) -> String {
-        match self {
-            Cell::Time { median, .. } => microseconds(*median),
-            Cell::Absent(_) => "-".into(),
-            Cell::Wrong(_) => "wrong".into(),
-            Cell::Failed(_) => "failed".into(),
-        }
-    }
-
-    /// What is worth saying below the table.
-    fn remark(&self) -> Option<&str> {
-        match self {
-            Cell::Wrong(reason) | Cell::Failed(reason) => Some(reason),
-            _ => None,
-        }
+fn goal(goal: Goal) -> String {
+    match goal {
+        Goal::Ratio(goal) => format!("{goal}"),
+        Goal::Milliseconds(goal) => format!("at most {goal} ms"),
+        Goal::Mebibytes(goal) => format!("at most {goal} MiB"),
     }
 }
 
-/// One job's cells in the order of the programs.
-pub struct Row {
-    pub job: Job,
-    pub cells: Vec<Cell>,
-}
-
-impl Row {
-    fn ours(&self, programs: &[Program]) -> Option<f64> {
-        programs.iter().position(|p| p.name == OURS).and_then(|i| self.cells[i].seconds())
-    }
-
-    /// The place and time of the fastest of the others.
-    fn fastest(&self, programs: &[Program]) -> Option<(usize, f64)> {
-        let times = self.cells.iter().enumerate().filter_map(|(i, cell)| Some((i, cell.seconds()?)));
-        times.filter(|(i, _)| programs[*i].name != OURS).min_by(|a, b| a.1.total_cmp(&b.1))
-    }
-
-    fn ratio(&self, programs: &[Program]) -> Option<f64> {
-        Some(self.fastest(programs)?.1 / self.ours(programs)?)
+fn text(row: &Row, cell: &Cell) -> String {
+    match (cell.value(), cell.why_not()) {
+        (Some(value), _) => number(row.job.goal, value),
+        (None, Some(("absent", _)) | None) => "-".into(),
+        (None, Some((word, _))) => word.into(),
     }
 }
 
-fn microseconds(seconds: f64) -> String {
-    let t = seconds * 1e6;
-    if t < 10.0 { format!("{t:.2}") } else { format!("{t:.0}") }
+fn two_digits(number: Option<f64>) -> String {
+    number.map_or("-".into(), |number| format!("{number:.2}"))
 }
 
 /// One job, for the screen.
-pub fn line(programs: &[Program], row: &Row) -> String {
-    let mut line = format!("{:45}", row.job.name);
-    for (program, cell) in programs.iter().zip(&row.cells) {
-        // Writing to a string does not fail.
-        let _ = write!(line, " {} {}", program.name, cell.text());
-    }
-    if let Some(ratio) = row.ratio(programs) {
-        let _ = write!(line, "  ratio {ratio:.2}, goal {}", row.job.goal);
-    }
-    line
+pub fn line(row: &Row) -> String {
+    let cells: Vec<String> = row.cells.iter().map(|(name, cell)| format!("{name} {}", text(row, cell))).collect();
+    let (ratio, goal) = (two_digits(row.ratio()), goal(row.job.goal));
+    format!("{:45} {}  ratio {ratio}, goal {goal}: {}", row.job.name, cells.join(" "), two_digits(row.part_of_goal()))
 }
 
-/// The table and what is said around it.
-pub fn markdown(about: &str, programs: &[Program], rows: &[Row]) -> String {
-    let names: Vec<&str> = programs.iter().map(|program| program.name).collect();
-    let mut text = format!("{about} Microseconds, the fastest peer in bold.\n\n");
-    let _ = writeln!(text, "| job | {} | fastest peer / gradus | goal | met |", names.join(" | "));
-    let _ = writeln!(text, "|---|{}---|---|---|", "---:|".repeat(names.len()));
+/// Rows of one unit, under a head.
+fn block(rows: &[&Row]) -> String {
+    let Some(first) = rows.first() else { return String::new() };
+    let names: Vec<&str> = first.cells.iter().map(|(name, _)| *name).collect();
+    let mut text_of = format!("| job | {} | best peer / gradus | goal | part of the goal |\n", names.join(" | "));
+    let _ = writeln!(text_of, "|---|{}---:|---|---:|", "---:|".repeat(names.len()));
     for row in rows {
-        let fastest = row.fastest(programs).map(|(i, _)| i);
-        let bold =
-            |(i, cell): (usize, &Cell)| if Some(i) == fastest { format!("**{}**", cell.text()) } else { cell.text() };
-        let cells: Vec<String> = row.cells.iter().enumerate().map(bold).collect();
-        let (ratio, met) = match row.ratio(programs) {
-            Some(ratio) => (format!("{ratio:.2}"), if ratio >= row.job.goal { "yes" } else { "no" }),
-            None => ("-".into(), "-"),
+        let fastest = row.fastest().map(|(name, _)| name);
+        let bold = |(name, cell): &(&str, Cell)| {
+            if Some(*name) == fastest { format!("**{}**", text(row, cell)) } else { text(row, cell) }
         };
-        let _ = writeln!(text, "| {} | {} | {ratio} | {} | {met} |", row.job.name, cells.join(" | "), row.job.goal);
+        let cells: Vec<String> = row.cells.iter().map(bold).collect();
+        let (ratio, part) = (two_digits(row.ratio()), two_digits(row.part_of_goal()));
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text_of,
+            "| {} | {} | {ratio} | {} | {part} |",
+            row.job.name,
+            cells.join(" | "),
+            goal(row.job.goal)
+        );
     }
-    let ratios: Vec<(f64, f64)> = rows.iter().filter_map(|r| Some((r.ratio(programs)?, r.job.goal))).collect();
-    let met = ratios.iter().filter(|(ratio, goal)| ratio >= goal).count();
-    let _ = writeln!(text, "\n{met} of {} goals are met.", ratios.len());
-    let _ = writeln!(text, "{}", memory(programs, rows));
-    let remarks = rows.iter().flat_map(|row| {
-        let of = |(p, cell): (&Program, &Cell)| Some(format!("* {}, {}: {}", row.job.name, p.name, cell.remark()?));
-        programs.iter().zip(&row.cells).filter_map(of).collect::<Vec<_>>()
-    });
-    let remarks: Vec<String> = remarks.collect();
+    text_of
+}
+
+/// The tables and what is said around them.
+pub fn markdown(about: &str, rows: &[Row]) -> String {
+    let (calls, others): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| matches!(row.job.goal, Goal::Ratio(_)));
+    let mut text = format!("{about} Microseconds, the fastest peer in bold.\n\n");
+    text += &block(&calls);
+    if !others.is_empty() {
+        let _ = writeln!(text, "\nMilliseconds and MiB, the best peer in bold.\n\n{}", block(&others).trim_end());
+    }
+    let _ = write!(text, "\n{}\n{}{}", standing(rows), busyness(rows), jobs_done(rows));
+    let remarks = remarks(rows);
     if !remarks.is_empty() {
-        let _ = writeln!(text, "\n{}", remarks.join("\n"));
+        let _ = write!(text, "\nWho failed or gave something else:\n{remarks}");
     }
     text
 }
 
-/// The most that each peer held in the process of a single job.
-fn memory(programs: &[Program], rows: &[Row]) -> String {
-    let peak = |i: usize| {
-        let of = |row: &Row| {
-            if let Cell::Time { peak_kb, .. } = &row.cells[i] { Some((*peak_kb, row.job.name)) } else { None }
-        };
-        rows.iter().filter_map(of).max()
-    };
-    let peaks: Vec<String> = programs
-        .iter()
-        .enumerate()
-        .filter_map(|(i, p)| peak(i).map(|(kb, job)| format!("{} {} ({job})", p.name, kb / 1024)))
-        .collect();
-    format!("Most memory held by a job's process, in MiB: {}.", peaks.join(", "))
-}
-
-/// `{job: {peer: seconds, .., "fastest", "ratio_torch", "ratio_fastest", "goal", "rounds"}}`, and `"_run"` about the run.
-fn to_json(about: &str, programs: &[Program], rows: &[Row]) -> Value {
-    let mut all = Map::from_iter([("_run".to_owned(), json!(about))]);
-    for row in rows {
-        let mut entry = Map::new();
-        let mut rounds_of = Map::new();
-        for (program, cell) in programs.iter().zip(&row.cells) {
-            let value = match cell {
-                Cell::Time { median, rounds, .. } => {
-                    rounds_of.insert(program.name.into(), json!(rounds));
-                    json!(median)
-                }
-                Cell::Absent(reason) => json!({ "absent": reason }),
-                Cell::Wrong(reason) => json!({ "wrong": reason }),
-                Cell::Failed(reason) => json!({ "failed": reason }),
-            };
-            entry.insert(program.name.into(), value);
-        }
-        let torch = programs.iter().position(|p| p.name == "torch").and_then(|i| row.cells[i].seconds());
-        let ratio_torch = torch.zip(row.ours(programs)).map(|(theirs, ours)| theirs / ours);
-        entry.insert("fastest".into(), json!(row.fastest(programs).map(|(i, _)| programs[i].name)));
-        entry.insert("ratio_torch".into(), json!(ratio_torch));
-        entry.insert("ratio_fastest".into(), json!(row.ratio(programs)));
-        entry.insert("goal".into(), json!(row.job.goal));
-        entry.insert("rounds".into(), rounds_of.into());
-        all.insert(row.job.name.into(), entry.into());
+/// How many goals are met, and which are not, the furthest first.
+fn standing(rows: &[Row]) -> String {
+    let mut parts: Vec<(f64, &str)> = rows.iter().filter_map(|row| Some((row.part_of_goal()?, row.job.name))).collect();
+    parts.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let missed: Vec<String> =
+        parts.iter().filter(|(part, _)| *part < 1.0).map(|(part, name)| format!("{name} {part:.2}")).collect();
+    let mut text = format!("{} of {} goals are met.", parts.len() - missed.len(), parts.len());
+    if !missed.is_empty() {
+        let _ = write!(text, " The others, furthest first: {}.", missed.join(", "));
     }
-    all.into()
+    text + "\n"
 }
 
-fn put(path: &Path, text: &str) -> Result<(), String> {
-    std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
+fn others(rows: &[Row]) -> Vec<f64> {
+    rows.iter()
+        .flat_map(|row| &row.cells)
+        .flat_map(|(_, cell)| cell.slices())
+        .filter_map(|slice| slice.others)
+        .collect()
 }
 
-/// Writes the two files below `target`.
-pub fn write(root: &Path, about: &str, programs: &[Program], rows: &[Row]) -> Result<(), String> {
-    let target = root.join("target");
-    std::fs::create_dir_all(&target).map_err(|e| format!("{}: {e}", target.display()))?;
-    put(&target.join("peers.json"), &format!("{:#}\n", to_json(about, programs, rows)))?;
-    put(&target.join("peers.md"), &markdown(about, programs, rows))
+/// Whether the machine was quiet enough to keep the numbers.
+pub fn is_quiet(rows: &[Row]) -> bool {
+    median(others(rows)).is_some_and(|others| others <= QUIET)
+}
+
+fn busyness(rows: &[Row]) -> String {
+    let others = others(rows);
+    let most = others.iter().copied().max_by(f64::total_cmp);
+    match median(others).zip(most) {
+        Some((median, most)) => format!(
+            "While a slice ran, others used {:.0} % of the machine's cores in the middle slice and {:.0} % in the worst.\n",
+            median * 100.0,
+            most * 100.0
+        ),
+        None => "The system does not tell whether others used the machine.\n".into(),
+    }
+}
+
+/// How many jobs the processes did whose memory is compared.
+fn jobs_done(rows: &[Row]) -> String {
+    let of = |(name, cell): &(&str, Cell)| Some(format!("{name} {}", cell.slices().first()?.done?));
+    let done: Vec<String> = rows.iter().flat_map(|row| &row.cells).filter_map(of).collect();
+    if done.is_empty() {
+        String::new()
+    } else {
+        format!("Jobs done in the processes of the memory row: {}.\n", done.join(", "))
+    }
+}
+
+/// What went wrong, one line for a peer and reason however many jobs it was.
+fn remarks(rows: &[Row]) -> String {
+    let mut all: Vec<(&str, &str, Vec<&str>)> = Vec::new();
+    for row in rows {
+        for (name, cell) in &row.cells {
+            let Some(("wrong" | "failed", reason)) = cell.why_not() else { continue };
+            match all.iter_mut().find(|(peer, why, _)| peer == name && *why == reason) {
+                Some((_, _, jobs)) => jobs.push(row.job.name),
+                None => all.push((name, reason, vec![row.job.name])),
+            }
+        }
+    }
+    all.iter().map(|(peer, reason, jobs)| format!("* {peer}, {}: {reason}\n", jobs.join(", "))).collect()
 }
 
 /// Puts the table into the page.
@@ -189,7 +160,7 @@ pub fn write_page(root: &Path, table: &str) -> Result<(), String> {
     let path = root.join("docs/performance.md");
     let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
     let page = between_marks(&text, table).ok_or(format!("{} has no place for the table", path.display()))?;
-    put(&path, &page)
+    std::fs::write(&path, page).map_err(|e| format!("{}: {e}", path.display()))
 }
 
 /// The page with another table between the marks.
@@ -202,11 +173,66 @@ fn between_marks(page: &str, table: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::peers::OURS;
+    use crate::row::tests::{measured, row};
+
+    #[test]
+    fn a_table_shows_losses_failures_and_absences() {
+        let rows = [
+            row(
+                Goal::Ratio(1.0),
+                vec![
+                    (OURS, measured(&[12e-6])),
+                    ("torch", measured(&[9e-6])),
+                    ("jax", Cell::Failed("it broke".into())),
+                    ("numr", Cell::Absent("no".into())),
+                ],
+            ),
+            row(Goal::Milliseconds(10.0), vec![(OURS, measured(&[5e-3])), ("torch", measured(&[2.0]))]),
+        ];
+        let text = markdown("A machine.", &rows);
+        let expected = "\
+A machine. Microseconds, the fastest peer in bold.
+
+| job | gradus | torch | jax | numr | best peer / gradus | goal | part of the goal |
+|---|---:|---:|---:|---:|---:|---|---:|
+| gemm_f32_64 | 12 | **9.00** | failed | - | 0.75 | 1 | 0.75 |
+
+Milliseconds and MiB, the best peer in bold.
+
+| job | gradus | torch | best peer / gradus | goal | part of the goal |
+|---|---:|---:|---:|---|---:|
+| gemm_f32_64 | 5.00 | **2000** | 400.00 | at most 10 ms | 2.00 |
+
+1 of 2 goals are met. The others, furthest first: gemm_f32_64 0.75.
+
+While a slice ran, others used 1 % of the machine's cores in the middle slice and 1 % in the worst.
+
+Who failed or gave something else:
+* jax, gemm_f32_64: it broke
+";
+        assert_eq!(text, expected);
+        assert!(is_quiet(&rows) && !is_quiet(&[]));
+        assert!(line(&rows[0]).ends_with("gradus 12 torch 9.00 jax failed numr -  ratio 0.75, goal 1: 0.75"));
+    }
+
+    #[test]
+    fn one_reason_is_told_once() {
+        let failing = || row(Goal::Ratio(1.0), vec![("jax", Cell::Failed("no Python".into()))]);
+        let rows = [failing(), failing()];
+        assert_eq!(remarks(&rows), "* jax, gemm_f32_64, gemm_f32_64: no Python\n");
+    }
 
     #[test]
     fn only_what_stands_between_the_marks_changes() {
         let page = format!("a\n{}old\n{}\nb\n", MARKS[0], MARKS[1]);
         assert_eq!(between_marks(&page, "new\n"), Some(format!("a\n{}new\n{}\nb\n", MARKS[0], MARKS[1])));
         assert_eq!(between_marks("no marks", "new"), None);
+    }
+
+    #[test]
+    fn the_page_has_a_place_for_the_table() {
+        let page = std::fs::read_to_string(crate::root().join("docs/performance.md")).unwrap();
+        assert!(between_marks(&page, "").is_some());
     }
 }

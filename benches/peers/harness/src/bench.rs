@@ -1,10 +1,12 @@
 //! Measuring one job, and the program around it.
 
 use std::error::Error;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::time::Instant;
 
 use crate::probe::{Probe, probe};
+use crate::usage::{Ticks, Usage};
 use crate::{Job, jobs};
 
 /// What a peer's `run` gives: `Ok` when the job was done or [`Bench::absent`] said why it cannot be.
@@ -18,15 +20,24 @@ const WARM_UP: usize = 2;
 const FEWEST: usize = 3;
 
 /// Takes the measurements of one job.
+#[derive(Default)]
 pub struct Bench {
+    warm_up: usize,
     seconds: f64,
     repeats: usize,
     probes: Vec<Probe>,
     times: Vec<f64>,
+    usage: Option<Usage>,
     absent: Option<String>,
 }
 
 impl Bench {
+    /// One job for so many seconds; 0 gives its result alone.
+    fn new(job: &Job, seconds: f64) -> Bench {
+        let warm_up = if seconds == 0.0 { 0 } else { WARM_UP };
+        Bench { warm_up, seconds, repeats: job.repeats(), ..Bench::default() }
+    }
+
     /// Compares by `read`, which gives every result of one call as numbers, then times `job`. The time includes dropping
     /// what a call gives.
     pub fn time<T, E: Into<Box<dyn Error>>>(
@@ -58,18 +69,19 @@ impl Bench {
     }
 
     fn repeat(&mut self, mut job: impl FnMut() -> Outcome) -> Outcome {
+        for _ in 0..self.warm_up {
+            job()?;
+        }
         if self.seconds == 0.0 {
             return Ok(());
         }
-        for _ in 0..WARM_UP {
-            job()?;
-        }
-        let start = Instant::now();
+        let (then, start) = (Ticks::now(), Instant::now());
         while self.times.len() < FEWEST || start.elapsed().as_secs_f64() < self.seconds {
             let call = Instant::now();
             job()?;
             self.times.push(call.elapsed().as_secs_f64() / self.repeats as f64);
         }
+        self.usage = Ticks::now().zip(then).and_then(|(now, then)| now.since(then));
         self.times.sort_by(f64::total_cmp);
         Ok(())
     }
@@ -78,7 +90,8 @@ impl Bench {
     fn line(&self) -> String {
         let median = self.times.get(self.times.len() / 2);
         serde_json::json!({
-            "median": median, "samples": self.times.len(), "probes": self.probes, "absent": self.absent, "peak_kb": peak_kb(),
+            "median": median, "samples": self.times.len(), "probes": self.probes, "absent": self.absent,
+            "cores": self.usage.map(|usage| usage.cores), "others": self.usage.map(|usage| usage.others),
         })
         .to_string()
     }
@@ -111,9 +124,68 @@ fn measure(run: fn(&Job, &mut Bench) -> Outcome) -> Result<String, Box<dyn Error
     let ["--job", name, "--seconds", seconds] = arguments[..] else {
         return Err("usage: --job NAME --seconds S".into());
     };
-    let job = jobs()?.into_iter().find(|job| job.name == name).ok_or(format!("there is no job {name}"))?;
-    let (seconds, repeats) = (seconds.parse()?, job.repeats());
-    let mut bench = Bench { seconds, repeats, probes: Vec::new(), times: Vec::new(), absent: None };
-    run(&job, &mut bench)?;
+    let all = jobs()?;
+    let job = all.iter().find(|job| job.name == name).ok_or(format!("there is no job {name}"))?;
+    if job.is_all() {
+        let done = all.iter().filter(|job| !job.is_all() && is_done(run, job)).count();
+        return Ok(serde_json::json!({ "peak_kb": peak_kb(), "done": done }).to_string());
+    }
+    let mut bench = Bench::new(job, seconds.parse()?);
+    run(job, &mut bench)?;
     Ok(bench.line())
+}
+
+/// Does a job a few times, untimed. What fails here is told where the job is measured.
+fn is_done(run: fn(&Job, &mut Bench) -> Outcome, job: &Job) -> bool {
+    let mut bench = Bench { warm_up: WARM_UP, repeats: job.repeats(), ..Bench::default() };
+    let outcome = catch_unwind(AssertUnwindSafe(|| run(job, &mut bench)));
+    matches!(outcome, Ok(Ok(()))) && bench.absent.is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn add(job: &Job, bench: &mut Bench) -> Outcome {
+        match job.kind {
+            "add" => bench.time(|| Ok::<_, String>(vec![1.0, 2.0]), |y| Ok(vec![y])),
+            "train_mlp" => bench.train(|| Ok::<_, String>(1.0), Ok),
+            "exp" => Err("it broke".into()),
+            "sum" => panic!("it stopped"),
+            _ => bench.absent("no such function"),
+        }
+    }
+
+    fn of_kind(kind: &str) -> Job {
+        jobs().unwrap().into_iter().find(|job| job.kind == kind).unwrap()
+    }
+
+    #[test]
+    fn a_job_of_no_seconds_gives_its_result_alone() {
+        let job = of_kind("add");
+        let mut bench = Bench::new(&job, 0.0);
+        let mut calls = 0;
+        let counted = || {
+            calls += 1;
+            Ok::<_, String>(vec![3.0, 4.0])
+        };
+        bench.time(counted, |y| Ok(vec![y])).unwrap();
+        assert_eq!((calls, bench.times.len(), bench.probes[0][1]), (1, 0, 5.0));
+    }
+
+    #[test]
+    fn a_timed_job_has_samples_and_a_trained_one_its_losses() {
+        let job = of_kind("train_mlp");
+        let mut bench = Bench::new(&job, 1e-9);
+        add(&job, &mut bench).unwrap();
+        assert_eq!((bench.times.len(), bench.probes[0][0]), (FEWEST, STEPS as f64));
+        assert!(bench.times.is_sorted());
+    }
+
+    #[test]
+    fn of_all_jobs_those_count_that_are_done() {
+        for (kind, done) in [("add", true), ("exp", false), ("sum", false), ("softmax", false)] {
+            assert_eq!(is_done(add, &of_kind(kind)), done, "{kind}");
+        }
+    }
 }
