@@ -12,6 +12,7 @@ usage: cargo xtask peers [options]
   --quick           one round of 0.2 s a job: to see that all works, not for numbers
   --rounds N        turns of each peer (3)
   --seconds S       how long each peer runs a job, all rounds together (1.5)
+  --patience S      how much longer the run may take to wait for others to leave the machine alone (300)
   --venv PATH       a Python environment with torch, jax and numpy, not target/peers-venv; or set GRADUS_PEERS_VENV
   --write           puts the table into docs/performance.md; for a run of all jobs on a machine that is otherwise idle
   --make-reference  runs nothing but PyTorch in f64 and writes benches/peers/reference.json, which results are compared with";
@@ -22,6 +23,7 @@ pub struct Arguments {
     peers: Option<Vec<String>>,
     pub rounds: usize,
     pub seconds: f64,
+    pub patience: f64,
     pub venv: Option<PathBuf>,
     pub write: bool,
     pub make_reference: bool,
@@ -36,6 +38,7 @@ impl Arguments {
             peers: None,
             rounds: 3,
             seconds: 1.5,
+            patience: 300.0,
             venv,
             write: false,
             make_reference: false,
@@ -46,9 +49,10 @@ impl Arguments {
             match word.as_str() {
                 "--only" => read.only.push(value()?),
                 "--peers" => read.peers = Some(peers(&value()?)?),
-                "--quick" => (read.rounds, read.seconds) = (1, 0.2),
+                "--quick" => (read.rounds, read.seconds, read.patience) = (1, 0.2, 0.0),
                 "--rounds" => read.rounds = number(&value()?)?,
                 "--seconds" => read.seconds = number(&value()?)?,
+                "--patience" => read.patience = number(&value()?)?,
                 "--venv" => read.venv = Some(value()?.into()),
                 "--write" => read.write = true,
                 "--make-reference" => read.make_reference = true,
@@ -58,6 +62,9 @@ impl Arguments {
         }
         if read.rounds == 0 || !(read.seconds > 0.0 && read.seconds.is_finite()) {
             return Err("there is at least one round, and time above 0".into());
+        }
+        if !(0.0..1e9).contains(&read.patience) {
+            return Err("patience is a number of seconds from 0 on".into());
         }
         if read.write && (!read.only.is_empty() || read.peers.is_some() || read.rounds < 3) {
             return Err("docs/performance.md shows all jobs and peers in three rounds: --write goes without --only, \
@@ -102,7 +109,7 @@ mod tests {
         let all = read("").unwrap();
         assert_eq!((all.rounds, all.seconds, all.write, all.venv), (3, 1.5, false, Some("/before".into())));
         let some = read("--only gemm --only conv --quick --peers torch,numr --venv /v").unwrap();
-        assert_eq!((some.rounds, some.seconds, some.venv.clone()), (1, 0.2, Some("/v".into())));
+        assert_eq!((some.rounds, some.seconds, some.patience, some.venv.clone()), (1, 0.2, 0.0, Some("/v".into())));
         assert!(some.wants_job("gemm_f32_64") && !some.wants_job("softmax_4096x1024"));
         assert!(some.wants_peer("gradus") && some.wants_peer("numr") && !some.wants_peer("jax"));
         assert!(read("--write").unwrap().write && read("--help").unwrap().help);
@@ -117,6 +124,7 @@ mod tests {
         for wrong in ["--rounds 0", "--seconds 0", "--seconds inf", "--seconds -1"] {
             assert!(read(wrong).unwrap_err().contains("at least one round"), "{wrong}");
         }
+        assert!(read("--patience -1").unwrap_err().contains("patience"));
         for partial in ["--write --only gemm", "--write --quick", "--write --peers torch"] {
             assert!(read(partial).unwrap_err().contains("--write goes without"), "{partial}");
         }

@@ -6,6 +6,7 @@
 
 mod arguments;
 mod machine;
+mod patience;
 mod peers;
 mod process;
 mod python;
@@ -20,6 +21,7 @@ use std::process::ExitCode;
 use peer_harness::{Job, Probe, agrees, jobs};
 
 use arguments::{Arguments, USAGE};
+use patience::Patience;
 use peers::{Program, Said, Slice};
 use reference::Reference;
 use row::{Cell, Row};
@@ -42,7 +44,7 @@ fn turn(program: &Program, job: &Job, truth: &[Probe], seconds: f64) -> Result<S
 }
 
 /// What all peers make of one job.
-fn measure(job: &Job, programs: &[Program], truth: &[Probe], arguments: &Arguments) -> Row {
+fn measure(job: &Job, programs: &[Program], truth: &[Probe], arguments: &Arguments, patience: &mut Patience) -> Row {
     // Memory hardly differs from process to process, and a process that does all jobs takes long.
     let rounds = if job.is_all() { 1 } else { arguments.rounds };
     let mut cells: Vec<(&'static str, Cell)> =
@@ -52,7 +54,8 @@ fn measure(job: &Job, programs: &[Program], truth: &[Probe], arguments: &Argumen
             // Each round begins with another peer.
             let i = (round + place) % programs.len();
             let Cell::Measured(slices) = &mut cells[i].1 else { continue };
-            match turn(&programs[i], job, truth, arguments.seconds / rounds as f64) {
+            let seconds = arguments.seconds / rounds as f64;
+            match patience.quietest(|| turn(&programs[i], job, truth, seconds)) {
                 Ok(slice) => slices.push(slice),
                 Err(cell) => cells[i].1 = cell,
             }
@@ -98,9 +101,9 @@ fn run() -> Result<(), String> {
     let programs = peers::programs(&root, &python, |name| arguments.wants_peer(name))?;
     let about = machine::describe(&root, python.as_deref().ok(), &programs, &arguments)?;
     println!("{about}");
-    let mut rows = Vec::new();
+    let (mut rows, mut patience) = (Vec::new(), Patience::new(arguments.patience));
     for (job, truth) in wanted.iter().zip(&truths) {
-        let row = measure(job, &programs, truth, &arguments);
+        let row = measure(job, &programs, truth, &arguments, &mut patience);
         println!("{}", table::line(&row));
         rows.push(row);
         // Written after each job: a run that is stopped leaves what it has.

@@ -14,3 +14,4 @@ mod usage;
 pub use bench::{Bench, Outcome, main};
 pub use jobs::{Goal, Job, jobs};
 pub use probe::{Probe, agrees};
+pub use usage::{Ticks, Usage};

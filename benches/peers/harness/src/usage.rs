@@ -3,7 +3,7 @@
 
 /// Ticks since the machine's start.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Ticks {
+pub struct Ticks {
     cores: u64,
     all: u64,
     busy: u64,
@@ -12,16 +12,16 @@ pub(crate) struct Ticks {
 
 /// What was used between two moments.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Usage {
+pub struct Usage {
     /// How many cores this process kept busy.
-    pub(crate) cores: f64,
+    pub cores: f64,
     /// The part of all cores' time that others used, the host's other guests included.
-    pub(crate) others: f64,
+    pub others: f64,
 }
 
 impl Ticks {
     /// Where the system tells.
-    pub(crate) fn now() -> Option<Ticks> {
+    pub fn now() -> Option<Ticks> {
         let read = |path: &str| std::fs::read_to_string(path).ok();
         Ticks::read(&read("/proc/stat")?, &read("/proc/self/stat")?)
     }
@@ -39,7 +39,7 @@ impl Ticks {
     }
 
     /// What was used since then; nothing can be said of less than a tick.
-    pub(crate) fn since(self, then: Ticks) -> Option<Usage> {
+    pub fn since(self, then: Ticks) -> Option<Usage> {
         let all = self.all.checked_sub(then.all).filter(|all| *all > 0)? as f64;
         let (busy, own) = (self.busy.checked_sub(then.busy)? as f64, self.own.checked_sub(then.own)? as f64);
         Some(Usage { cores: own / all * self.cores as f64, others: ((busy - own) / all).max(0.0) })
