@@ -74,14 +74,18 @@ def ticks():
 class Bench:
     """Takes the measurements of one job; `finish` waits until what a call gives is computed."""
 
-    def __init__(self, job, seconds, finish, warm_up):
-        self.seconds, self.finish, self.warm_up = seconds, finish, warm_up
+    def __init__(self, job, seconds, finish, warm_up, compares=True):
+        self.seconds, self.finish, self.warm_up, self.compares = seconds, finish, warm_up, compares
         self.times, self.probes, self.missing, self.cores, self.others = [], [], None, None, None
         self.repeats = job.sizes[1] if job.kind.startswith("chain") else 1
 
     def time(self, job, read):
         """Compares by `read`, which gives the list of arrays of a call, then times the job."""
-        self.probes = [probe(array) for array in read(job())]
+        result = job()
+        self.finish(result)
+        if self.compares:
+            self.probes = [probe(array) for array in read(result)]
+        del result
         self.repeat(job)
 
     def train(self, step):
@@ -118,8 +122,8 @@ def peak_kb():
 
 
 def is_done(run, job, finish):
-    """Does a job a few times, untimed. What fails here is told where the job is measured."""
-    bench = Bench(job, 0, finish, WARM_UP)
+    """Does a job a few times, untimed and without copies of its result. What fails here is told where the job is measured."""
+    bench = Bench(job, 0, finish, WARM_UP, compares=False)
     try:
         run(job, bench)
     except Exception:

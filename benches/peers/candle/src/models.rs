@@ -93,7 +93,7 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> R
         let [q, k, v] = [q.transpose(1, 2)?, k.transpose(1, 2)?, v.transpose(1, 2)?];
         return flash_attn::<f32>(&q, &k, &v, scale as f32, AttnMask::causal(), None, None);
     };
-    let scores = (q.contiguous()?.matmul(&k.t()?.contiguous()?)? * scale)?.broadcast_add(mask)?;
+    let scores = (q.contiguous()?.matmul(&k.contiguous()?.t()?)? * scale)?.broadcast_add(mask)?;
     candle_nn::ops::softmax(&scores, D::Minus1)?.matmul(&v.contiguous()?)
 }
 

@@ -14,7 +14,7 @@ pub const OURS: &str = "gradus";
 /// How many threads everyone has.
 pub const THREADS: usize = 2;
 /// How long a process may take before it is stopped, and how long one that does all jobs.
-const LIMIT: Duration = Duration::from_secs(300);
+const LIMIT: Duration = Duration::from_secs(180);
 const LIMIT_OF_ALL: Duration = Duration::from_secs(900);
 
 /// The columns, in order.

@@ -22,6 +22,8 @@ const FEWEST: usize = 3;
 /// Takes the measurements of one job.
 #[derive(Default)]
 pub struct Bench {
+    /// Whether results are read and told.
+    compares: bool,
     warm_up: usize,
     seconds: f64,
     repeats: usize,
@@ -35,7 +37,7 @@ impl Bench {
     /// One job for so many seconds; 0 gives its result alone.
     fn new(job: &Job, seconds: f64) -> Bench {
         let warm_up = if seconds == 0.0 { 0 } else { WARM_UP };
-        Bench { warm_up, seconds, repeats: job.repeats(), ..Bench::default() }
+        Bench { compares: true, warm_up, seconds, repeats: job.repeats(), ..Bench::default() }
     }
 
     /// Compares by `read`, which gives every result of one call as numbers, then times `job`. The time includes dropping
@@ -45,9 +47,12 @@ impl Bench {
         mut job: impl FnMut() -> Result<T, E>,
         read: impl FnOnce(T) -> Result<Vec<Vec<f32>>, E>,
     ) -> Outcome {
-        let results = job().and_then(read).map_err(Into::into)?;
-        self.probes = results.iter().map(|values| probe(values)).collect();
-        drop(results);
+        let result = job().map_err(Into::into)?;
+        if self.compares {
+            self.probes = read(result).map_err(Into::into)?.iter().map(|values| probe(values)).collect();
+        } else {
+            drop(result);
+        }
         self.repeat(|| job().map(drop).map_err(Into::into))
     }
 
@@ -135,7 +140,7 @@ fn measure(run: fn(&Job, &mut Bench) -> Outcome) -> Result<String, Box<dyn Error
     Ok(bench.line())
 }
 
-/// Does a job a few times, untimed. What fails here is told where the job is measured.
+/// Does a job a few times, untimed and without copies of its result. What fails here is told where the job is measured.
 fn is_done(run: fn(&Job, &mut Bench) -> Outcome, job: &Job) -> bool {
     let mut bench = Bench { warm_up: WARM_UP, repeats: job.repeats(), ..Bench::default() };
     let outcome = catch_unwind(AssertUnwindSafe(|| run(job, &mut bench)));
