@@ -112,7 +112,7 @@ class Bench:
 
     def line(self):
         median = sorted(self.times)[len(self.times) // 2] if self.times else None
-        return json.dumps({"median": median, "samples": len(self.times), "probes": self.probes, "absent": self.missing,
+        return json.dumps({"median": median, "least": min(self.times, default=None), "samples": len(self.times), "probes": self.probes, "absent": self.missing,
                            "cores": self.cores, "others": self.others})
 
 

@@ -53,6 +53,8 @@ pub struct Program {
 pub struct Slice {
     /// The seconds of a call or from the process's start to its result, or the MiB held, as the job's goal asks.
     pub value: f64,
+    /// The fastest call: what others disturb least, to look at where the machine was not quiet.
+    pub least: Option<f64>,
     pub probes: Vec<Probe>,
     /// How many cores the peer kept busy meanwhile, and the part of all cores' time that others used.
     pub cores: Option<f64>,
@@ -183,6 +185,7 @@ fn read(job: &Job, line: &str, after: Duration) -> Result<Said, String> {
     Ok(Said::Slice(Slice {
         // A result alone has no time.
         value: value.unwrap_or(f64::NAN),
+        least: answer["least"].as_f64(),
         probes: probes.ok_or_else(|| line_says("has other probes"))?,
         cores: answer["cores"].as_f64(),
         others: answer["others"].as_f64(),

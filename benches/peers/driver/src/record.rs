@@ -12,13 +12,16 @@ pub fn to_json(rows: &[Row]) -> Value {
 
 fn entry(row: &Row) -> Value {
     let mut entry = Map::new();
-    let (mut rounds, mut cores, mut missing) = (Map::new(), Map::new(), Map::new());
+    let (mut rounds, mut missing) = (Map::new(), Map::new());
+    let [mut least, mut cores, mut others] = [Map::new(), Map::new(), Map::new()];
     for (name, cell) in &row.cells {
         if let Some(value) = cell.value() {
             entry.insert((*name).into(), json!(value));
             let all = cell.slices();
             rounds.insert((*name).into(), all.iter().map(|slice| slice.value).collect());
+            least.insert((*name).into(), json!(all.iter().filter_map(|slice| slice.least).min_by(f64::total_cmp)));
             cores.insert((*name).into(), all.iter().map(|slice| slice.cores).collect());
+            others.insert((*name).into(), all.iter().map(|slice| slice.others).collect());
         }
         if let Some((word, reason)) = cell.why_not() {
             missing.insert((*name).into(), json!(format!("{word}: {reason}")));
@@ -33,7 +36,7 @@ fn entry(row: &Row) -> Value {
     let more = json!({
         "fastest": row.fastest().map(|(name, _)| name), "ratio_torch": ratio_torch, "ratio_fastest": row.ratio(),
         "goal": goal, "part_of_goal": row.part_of_goal(), "unit": unit,
-        "rounds": rounds, "cores": cores, "not_measured": missing,
+        "rounds": rounds, "least": least, "cores": cores, "others": others, "not_measured": missing,
     });
     entry.extend(more.as_object().cloned().unwrap_or_default());
     entry.into()
@@ -62,6 +65,8 @@ mod tests {
                 "fastest": "candle", "ratio_torch": 1.5, "ratio_fastest": 0.5, "goal": 0.5, "part_of_goal": 1.0, "unit": "s",
                 "rounds": { "gradus": [2.0, 1.0, 4.0], "torch": [3.0], "candle": [1.0] },
                 "cores": { "gradus": [2.0, 2.0, 2.0], "torch": [2.0], "candle": [2.0] },
+                "least": { "gradus": 1.0, "torch": 3.0, "candle": 1.0 },
+                "others": { "gradus": [0.01, 0.01, 0.01], "torch": [0.01], "candle": [0.01] },
                 "not_measured": { "rumus": "wrong: off" },
             } })
         );

@@ -87,7 +87,13 @@ pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn measured(values: &[f64]) -> Cell {
-        let slice = |value: &f64| Slice { value: *value, cores: Some(2.0), others: Some(0.01), ..Slice::default() };
+        let slice = |value: &f64| Slice {
+            value: *value,
+            least: Some(*value),
+            cores: Some(2.0),
+            others: Some(0.01),
+            ..Slice::default()
+        };
         Cell::Measured(values.iter().map(slice).collect())
     }
 

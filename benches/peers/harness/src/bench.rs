@@ -95,7 +95,7 @@ impl Bench {
     fn line(&self) -> String {
         let median = self.times.get(self.times.len() / 2);
         serde_json::json!({
-            "median": median, "samples": self.times.len(), "probes": self.probes, "absent": self.absent,
+            "median": median, "least": self.times.first(), "samples": self.times.len(), "probes": self.probes, "absent": self.absent,
             "cores": self.usage.map(|usage| usage.cores), "others": self.usage.map(|usage| usage.others),
         })
         .to_string()
