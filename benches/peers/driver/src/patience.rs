@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     fn slices(others: &[f64]) -> impl FnMut() -> Result<Slice, String> {
-        let mut others = others.to_vec().into_iter();
+        let mut others = others.iter().copied();
         move || Ok(Slice { others: Some(others.next().ok_or("no more")?), ..Slice::default() })
     }
 
