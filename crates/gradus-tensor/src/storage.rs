@@ -1,7 +1,8 @@
 //! Versioned storage: every write is counted and logged, so that a stale value is always caught.
 //!
-//! **Invariant**: the bytes of a [`Storage`] change only behind a [`WriteGuard`], and making one raises the version and
-//! logs the write ([`WriteLog`]). No operation can forget to.
+//! **Invariant**: the bytes of a [`Storage`] that anybody else can see change only behind a [`WriteGuard`], and making one
+//! raises the version and logs the write ([`WriteLog`]). No operation can forget to. The one other door,
+//! [`Storage::rewrite`], gives the memory of a value that nobody else holds to the next value.
 
 use std::ops::{Deref, DerefMut, Range};
 use std::panic::Location;
@@ -109,6 +110,12 @@ impl Storage {
         let write = Write::new(version, place.bytes().clone(), op, location, EPOCH.load(Ordering::SeqCst));
         log.add(write, place);
         WriteGuard { buffer }
+    }
+
+    /// The buffer, writable, without a version of its own: only for the one handle to a value that nobody reads again
+    /// ([`Tensor::is_spare`](crate::Tensor::is_spare)). The storage is then that of a new value.
+    pub(crate) fn rewrite(&self) -> RwLockWriteGuard<'_, Buffer> {
+        self.buffer.write().unwrap_or_else(|e| e.into_inner())
     }
 
     /// The latest write after `version` that may have changed one of `bytes`.

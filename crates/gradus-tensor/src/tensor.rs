@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gradus_backend::{DType, Element, Error, ErrorKind, Layout, Result, Scalar, Shape};
 
-use crate::autograd::{Edge, Node, note_access, notes_access};
+use crate::autograd::{Edge, Node, note_access, notes_access, refuses_reads};
 use crate::footprint::Footprint;
 use crate::write_log::Write;
 use crate::{Device, Storage};
@@ -102,6 +102,12 @@ impl Tensor {
     /// Whether this is the only handle to the tensor, and the only tensor over its storage.
     pub(crate) fn is_unshared(&self) -> bool {
         Arc::strong_count(&self.0) == 1 && Arc::strong_count(&self.0.storage) == 1
+    }
+
+    /// Whether the memory may take another value, once nobody reads this one again: an untracked, dense tensor that nobody
+    /// else holds. Nor is it watched: a weak handle counts, and is looked for first, since one is made from a strong one.
+    pub(crate) fn is_spare(&self) -> bool {
+        Arc::weak_count(&self.0.storage) == 0 && self.is_unshared() && self.0.edge.is_none() && self.is_contiguous()
     }
 
     /// What of this tensor is not as wanted, the device first.
@@ -247,6 +253,17 @@ impl Tensor {
 
     /// All elements in row-major order, as bytes in native order.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        if refuses_reads() && self.requires_grad() {
+            let m = "the numbers of a tracked tensor are read in a gradient that is differentiated itself: what is computed from them would be missing";
+            let e = self.describe(Error::new(ErrorKind::Autograd, "to_vec", m), "self");
+            return Err(e
+                .note("in the backward of a custom operation, with create_graph")
+                .help("compute it by tensor operations; read x.detach() for a constant; or let once_differentiable() return true"));
+        }
+        self.bytes()
+    }
+
+    fn bytes(&self) -> Result<Vec<u8>> {
         // A view of nothing may start beyond the end of its storage.
         if self.numel() == 0 {
             return Ok(Vec::new());
@@ -277,12 +294,15 @@ impl Tensor {
             let e = Error::shape("item", format!("{} elements where one is needed", self.numel()));
             return Err(self.describe(e, "self").help("reduce it first, for example with sum_all or mean_all"));
         }
+        if refuses_reads() {
+            self.to_bytes()?;
+        }
         Ok(self.scalars()?[0].to_f64())
     }
 
     /// All elements as scalars, for printing and single values.
     pub(crate) fn scalars(&self) -> Result<Vec<Scalar>> {
-        let bytes = self.to_bytes()?;
+        let bytes = self.bytes()?;
         macro_rules! read {
             ($($d:ident $t:ty),*) => {
                 match self.dtype() {

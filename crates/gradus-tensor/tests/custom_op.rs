@@ -141,7 +141,9 @@ fn numbers_from_outside_the_graph_are_differentiated_once_and_never_wrongly() {
             // Without the declaration the second derivative would come out as zero.
             let e = first.unwrap_err();
             assert_eq!(e.kind(), &ErrorKind::Autograd);
-            assert!(e.to_string().contains("outside of the graph") && e.to_string().contains("custom_op.rs"), "{e}");
+            let text = e.to_string();
+            assert!(text.contains("the numbers of a tracked tensor are read in a gradient"), "{text}");
+            assert!(text.contains("host_sin was recorded at") && text.contains("custom_op.rs"), "{text}");
             continue;
         }
         let g = first.unwrap()[0].clone().unwrap();
@@ -158,6 +160,54 @@ fn numbers_from_outside_the_graph_are_differentiated_once_and_never_wrongly() {
             grad(&[&both.unwrap()], &[&x], None, BackwardOptions::new()).unwrap()[0].as_ref().unwrap().item().unwrap(),
             2.0
         );
+    }
+}
+
+/// `x^3`, whose gradient is right, and cannot be differentiated as it is computed: in several ways, by number.
+struct CutCube(u8);
+
+impl CustomOp for CutCube {
+    fn name(&self) -> &str {
+        "cut_cube"
+    }
+    fn forward(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
+        Ok(vec![x[0].pow(3.0)?])
+    }
+    fn backward(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Gradients {
+        let Some(g) = &g[0] else { return Ok(vec![None]) };
+        let x = ctx.input(0)?;
+        let slope = x.square()?.mul(3.0)?;
+        Ok(vec![Some(match self.0 {
+            // A slope from the host, which would be a constant.
+            0 => g.mul(&Tensor::from_vec(slope.to_vec::<f64>()?, x.shape(), x.device())?)?,
+            1 => g.mul(slope.item()?)?,
+            // The way to the gradient that arrived is cut; that to the input is not.
+            2 => slope.mul(&g.detach())?,
+            3 => {
+                let _guard = no_grad();
+                slope.mul(g)?
+            }
+            _ => slope.mul(g)?,
+        })])
+    }
+}
+
+#[test]
+fn a_gradient_that_leaves_the_graph_on_its_way_is_differentiated_once() {
+    let x = f64s(&[2.0], &[1]).require_grad().unwrap();
+    for way in 0..5 {
+        let y = apply_custom(&Arc::new(CutCube(way)), &[&x]).unwrap().swap_remove(0).square().unwrap();
+        let keep = BackwardOptions::new().retain_graph();
+        assert_eq!(grad(&[&y], &[&x], None, keep).unwrap()[0].as_ref().unwrap().item().unwrap(), 192.0);
+        let first = grad(&[&y], &[&x], None, BackwardOptions::new().create_graph());
+        if way < 4 {
+            let text = first.unwrap_err().to_string();
+            assert!(text.contains("custom_op.rs") && text.contains("once_differentiable"), "{text}");
+            continue;
+        }
+        let first = first.unwrap()[0].clone().unwrap();
+        // x^6 twice: 30 x^4.
+        assert_eq!(grad(&[&first], &[&x], None, keep).unwrap()[0].as_ref().unwrap().item().unwrap(), 480.0);
     }
 }
 
@@ -317,4 +367,15 @@ fn a_captured_tensor_is_a_constant_that_stays_as_it_was() {
     let z = run(&scratch).unwrap();
     assert_eq!(gradient(&z).unwrap(), 3.0);
     caught(gradient(&y).unwrap_err(), "copy_");
+}
+
+#[test]
+fn a_hook_cannot_give_a_gradient_for_an_output_that_carries_none() {
+    let (a, b) = (f64s(&[0.5], &[1]).require_grad().unwrap(), f64s(&[0.25], &[1]));
+    let y = apply_custom(&Arc::new(Several), &[&a, &b]).unwrap();
+    let one = f64s(&[1.0], &[1]);
+    let hook = y[0].grad_fn().unwrap().register_prehook(move |g| Ok(Some(vec![g[0].clone(), None, Some(one.clone())])));
+    let e = y[0].backward().unwrap_err();
+    assert!(e.to_string().contains("several"), "{e}");
+    drop(hook);
 }

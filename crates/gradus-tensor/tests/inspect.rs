@@ -5,9 +5,9 @@ mod common;
 
 use std::sync::Arc;
 
-use common::f64s;
+use common::{f64s, leaf};
 use gradus_tensor::autograd::Context;
-use gradus_tensor::{BackwardOptions, CustomOp, Result, Tensor, apply_custom};
+use gradus_tensor::{BackwardOptions, CustomOp, Result, Tensor, apply_custom, grad};
 
 #[test]
 fn stats_count_nodes_and_each_kept_storage_once() {
@@ -127,4 +127,27 @@ fn dot_escapes_whatever_a_name_holds() {
     let dot = y.to_dot();
     assert!(dot.contains(r#"a\\r\\u{0}b\"\\\nc"#), "{dot}");
     assert!(!dot.contains(['\r', '\0']), "{dot:?}");
+}
+
+#[test]
+fn what_a_recorded_pass_computes_has_the_line_of_the_operation_whose_gradient_it_is() {
+    let x = leaf(&[0.5]);
+    let y = x.sin().unwrap();
+    let line = y.grad_fn().unwrap().location().line();
+    let z = y.mul(&y).unwrap();
+    let lines = [line, z.grad_fn().unwrap().location().line()];
+    let g = grad(&[&z], &[&x], None, BackwardOptions::new().create_graph()).unwrap()[0].clone().unwrap();
+    let mut nodes = vec![g.grad_fn().unwrap().clone()];
+    let mut seen = 0;
+    while let Some(node) = nodes.pop() {
+        if !node.is_leaf() {
+            assert!(node.location().file().ends_with("tests/inspect.rs"), "{node:?}");
+            assert!(lines.contains(&node.location().line()), "{node:?}");
+        }
+        seen += 1;
+        nodes.extend(node.inputs().flatten().cloned());
+    }
+    assert!(seen > 4);
+    // What the user records afterwards is the user's again.
+    assert!(g.exp().unwrap().grad_fn().unwrap().location().line() > lines[1]);
 }

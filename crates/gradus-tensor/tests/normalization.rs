@@ -4,7 +4,7 @@
 mod common;
 
 use common::{assert_close, assert_like_pytorch, both, cpu, f64s, i64s, layouts, randn, sines};
-use gradus_tensor::{DType, Result, Tensor};
+use gradus_tensor::{BackwardOptions, DType, Result, Tensor, grad};
 
 fn f(t: &Tensor) -> Vec<f64> {
     t.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap()
@@ -110,6 +110,15 @@ fn the_zero_vector_has_length_0_and_a_finite_gradient() {
         assert_eq!(f(&y)[..2], [0.0, 0.0]);
         let g = y.sum_all().unwrap().backward().unwrap();
         assert!(f(g.get(&x).unwrap()).iter().all(|g| g.is_finite()), "{p}");
+    }
+    // Elements that are 0 beside others, and the second derivative.
+    for p in [0.5, 1.0, 1.5, 2.0, 2.5, f64::INFINITY] {
+        let x = f64s(&[0.0, 0.0, 1e-4, 0.0, 3.0, 4.0], &[3, 2]).require_grad().unwrap();
+        let y = x.normalize(p, 1, 1e-12).unwrap().square().unwrap().sum_all().unwrap();
+        let g = grad(&[&y], &[&x], None, BackwardOptions::new().create_graph()).unwrap().remove(0).unwrap();
+        assert!(f(&g).iter().all(|g| g.is_finite()), "{p}: {:?}", f(&g));
+        let gg = g.square().unwrap().sum_all().unwrap().backward().unwrap();
+        assert!(f(gg.get(&x).unwrap()).iter().all(|g| g.is_finite()), "{p}: {:?}", f(gg.get(&x).unwrap()));
     }
     let y = f(&f64s(&[f64::NAN, 1.0, 3.0, 4.0], &[2, 2]).normalize(2.0, 1, 1e-12).unwrap());
     assert!(y[0].is_nan() && y[1].is_nan() && y[2] == 0.6);

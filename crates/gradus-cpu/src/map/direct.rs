@@ -3,6 +3,7 @@
 //! No program is made: the instruction's loop runs on the operands' own memory, which keeps a small operation under a
 //! hundred nanoseconds.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use gradus_backend::{DType, Kernel, MapArg, ScalarOp, View, ViewMut};
@@ -20,6 +21,8 @@ use crate::isa::Isa;
 const BLOCK: usize = 512;
 /// Up to here nothing is cut.
 const SMALL: usize = 1024;
+/// Up to here [`small`] updates in place.
+const FEW: usize = 64;
 
 /// f32 and f64.
 trait Direct: Plain + Float + CastTarget {
@@ -84,10 +87,20 @@ fn small_typed<T: Direct>(cpu: &CpuBackend, kernel: &Kernel, args: &[MapArg<'_>]
     let insts = kernel.insts();
     let last = insts[insts.len() - 1];
     use ScalarOp::{Arg, Cast, Const};
-    let operand = |value: u16| -> Option<*const u8> {
+    let target = out.buffer.as_ptr().as_ptr().cast::<T>().wrapping_add(out.layout.offset());
+    let mut old = [const { MaybeUninit::<T>::uninit() }; FEW];
+    let mut operand = |value: u16| -> Option<*const u8> {
         let Arg(k) = insts[usize::from(value)].op else { return None };
         let k = usize::from(k);
-        let MapArg::View(v) = args.get(k)? else { return None };
+        let v = match args.get(k)? {
+            MapArg::View(v) => v,
+            MapArg::Output(0) if n <= FEW && kernel.args()[k] == out.dtype => {
+                // SAFETY: the output has `n` elements, and `old` room for them.
+                unsafe { old.as_mut_ptr().cast::<T>().copy_from_nonoverlapping(target, n) };
+                return Some(old.as_ptr().cast());
+            }
+            _ => return None,
+        };
         let same = v.dtype == out.dtype && kernel.args()[k] == v.dtype && v.layout.shape() == out.layout.shape();
         if !same || cpu.dense(v.buffer, v.dtype, v.layout).is_none() {
             return None;
@@ -98,9 +111,9 @@ fn small_typed<T: Direct>(cpu: &CpuBackend, kernel: &Kernel, args: &[MapArg<'_>]
     if args.len() != inputs.len() || args.len() != kernel.args().len() || matches!(last.op, Arg(_) | Const(_) | Cast) {
         return false;
     }
-    let target = out.buffer.as_ptr().as_ptr().cast::<T>().wrapping_add(out.layout.offset()).cast();
-    // SAFETY: operands and output are contiguous with `n` elements of `T`, checked to lie in buffers of this backend, and
-    // the output is borrowed mutably, so no operand shares its memory.
+    let target = target.cast();
+    // SAFETY: operands and output are contiguous with `n` elements of `T`, checked to lie in buffers of this backend or
+    // copied aside, and the output is borrowed mutably, so no operand shares its memory.
     unsafe {
         match *inputs {
             [a] => {

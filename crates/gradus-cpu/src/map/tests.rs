@@ -405,6 +405,15 @@ fn scalars_constants_and_in_place_outputs() {
         map(&cpu, &sub, &[MapArg::Scalar(Scalar::Int(1)), MapArg::Output(0)], &mut [t.view_mut()]).unwrap();
         assert!(t.bits(&cpu).iter().enumerate().all(|(i, &b)| f32::from_bits(b as u32) == 4.0 - i as f32));
     }
+    // And over few elements, beside another operand, on either side of what is copied aside at once.
+    for n in [1, 5, 63, 64, 65, 700] {
+        let value = |i: usize| u64::from((i as f32).to_bits());
+        let (mut t, b) = (Tensor::new(&cpu, DType::F32, flat(n), value), Tensor::new(&cpu, DType::F32, flat(n), value));
+        map(&cpu, &sub, &[MapArg::View(b.view()), MapArg::Output(0)], &mut [t.view_mut()]).unwrap();
+        assert!(t.bits(&cpu).iter().all(|&b| f32::from_bits(b as u32) == 0.0));
+        map(&cpu, &sub, &[MapArg::Output(0), MapArg::View(b.view())], &mut [t.view_mut()]).unwrap();
+        assert!(t.bits(&cpu).iter().enumerate().all(|(i, &b)| f32::from_bits(b as u32) == -(i as f32)));
+    }
     // Constants only, and the same value twice.
     let k = Kernel::build("k", &[DType::F32], |v| {
         vec![v[0].constant(2.0).exp(), v[0].constant(7.0), v[0] * 2.0, v[0] * 2.0]

@@ -250,7 +250,7 @@ struct Checkpoint {
     packed: Option<Vec<(u64, Layout)>>,
     passed: usize,
     /// The switches of the first run, which hold in the second too.
-    guards: u8,
+    guards: u16,
 }
 
 impl fmt::Debug for Checkpoint {

@@ -7,6 +7,8 @@ use gradus_backend::{Error, ErrorKind, Result};
 use smallvec::SmallVec;
 
 use super::access::{Access, Watch};
+use super::engine::{edges_across, key};
+use super::mode::{REFUSE_READS, set};
 use super::node::{Edge, Node, next_seq};
 use super::{Context, Keep, Saved, guards_saved, is_grad_enabled, no_grad};
 use crate::Tensor;
@@ -66,9 +68,10 @@ pub trait CustomOp: Send + Sync + 'static {
     /// The gradients of the inputs, one for each, from those of the outputs; `None` is zero. `ctx` has the kept values,
     /// checked against writes since, and says which gradients are wanted: others may be `None`.
     ///
-    /// For gradients of gradients it is written in tensor operations on `ctx.input(i)`, `ctx.output(i)` and `grads`. A
-    /// gradient that was computed otherwise is an error then, if this cannot say so with
-    /// [`once_differentiable`](CustomOp::once_differentiable).
+    /// For gradients of gradients it is written in tensor operations on `ctx.input(i)`, `ctx.output(i)` and `grads`. When
+    /// it is differentiated itself, the numbers of tracked tensors cannot be read on the way (`to_vec`, `item`), and a
+    /// gradient that does not follow `grads` is an error, if the operation does not say
+    /// [`once_differentiable`](CustomOp::once_differentiable). What is meant as a constant is detached.
     fn backward(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>>;
 
     /// Whether [`backward`](CustomOp::backward) gives plain numbers that cannot be differentiated again. Differentiating
@@ -184,20 +187,30 @@ impl<O: CustomOp> Rule for Custom<O> {
             };
             return Ok(self.sealed(ctx, grads, found));
         }
-        // The gradient is linear in those of the outputs: where these are tracked and it is not, it was computed outside
-        // of the graph. Those that are not tracked are made so, by an origin that nothing flows on from.
+        // The gradient is linear in those of the outputs, so the way to one of them is in its graph, or it was computed
+        // outside. Those that are not tracked are made so, by an origin that nothing flows on from.
         let tracked: Vec<Option<Tensor>> = grads.iter().map(|g| g.as_ref().map(origin)).collect();
-        let found = self.backward(ctx, &tracked)?;
+        let begun = next_seq();
+        let found = {
+            let _guard = set(REFUSE_READS, true);
+            let recorded = || format!("{} was recorded at {}", self.name(), ctx.node.location);
+            self.backward(ctx, &tracked).map_err(|e| e.note(recorded()))?
+        };
+        let given = |e: &Edge| tracked.iter().flatten().filter_map(Tensor::edge).any(|g| key(g) == key(e));
         for (i, g) in found.iter().enumerate() {
-            if let Some(g) = g.as_ref().filter(|g| ctx.needs(i) && !g.requires_grad()) {
-                let m = format!("the gradient of {} for input {i} was computed outside of the graph", self.name());
+            let Some(g) = g.as_ref().filter(|_| ctx.needs(i)) else { continue };
+            if !edges_across(g.edge(), begun).iter().any(given) {
+                let m = format!(
+                    "the gradient of {} for input {i} does not follow the gradients that it was given: it was computed outside of the graph",
+                    self.name()
+                );
                 let e = Error::new(ErrorKind::Autograd, "backward", m).note(format!(
                     "{} recorded at {}",
                     self.name(),
                     ctx.node.location
                 ));
                 return Err(g.describe(e, "gradient").help(
-                    "compute it by tensor operations, give None for zero, or let once_differentiable() return true",
+                    "compute it from grads by tensor operations, give None for zero, or let once_differentiable() return true",
                 ));
             }
         }

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::hooks::Hooks;
 use super::mode::refuse_inference;
-use super::node::{Edge, Node};
+use super::node::{AtLineOf, Edge, Node};
 use super::observe::Pass as Observed;
 use super::queue::{ByEdge, Pending, Queue, Seqs, ZERO};
 use super::saved::Context;
@@ -55,7 +55,8 @@ impl BackwardOptions {
 #[derive(Default, Clone)]
 pub struct Gradients(ByEdge<Tensor>);
 
-fn key(edge: &Edge) -> (u64, usize) {
+/// What tells edges apart.
+pub(super) fn key(edge: &Edge) -> (u64, usize) {
     (edge.node.seq, edge.output)
 }
 
@@ -242,26 +243,24 @@ fn seed(t: &Tensor) -> Result<Tensor> {
 /// The nodes from which one of `targets` is reached, the target's own node included, without a step beyond `boundary`.
 /// Looks at what was recorded since the first target only: nothing older reaches one.
 fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)], boundary: u64) -> Seqs {
-    let targets: Seqs = targets.iter().map(|t| t.0).collect();
-    let first = targets.iter().copied().min().unwrap_or(u64::MAX);
+    let mut needed: Seqs = targets.iter().map(|t| t.0).collect();
+    let first = needed.iter().copied().min().unwrap_or(u64::MAX);
     let mut seen = Seqs::default();
-    let mut nodes: Vec<&Node> = vec![];
+    let mut steps: Vec<(u64, u64)> = vec![];
     let mut stack: Vec<&Arc<Node>> = roots.iter().map(|(e, _)| &e.node).collect();
     while let Some(node) = stack.pop() {
-        if node.seq >= first && seen.insert(node.seq) {
-            nodes.push(node);
-            if node.seq > boundary {
-                stack.extend(node.inputs.iter().flatten().map(|e| &e.node));
+        if node.seq >= first && node.seq > boundary && seen.insert(node.seq) {
+            for input in node.inputs.iter().flatten() {
+                steps.push((node.seq, input.node.seq));
+                stack.push(&input.node);
             }
         }
     }
     // Inputs have lower numbers: each is decided from the lowest up.
-    nodes.sort_unstable_by_key(|node| node.seq);
-    let mut needed = Seqs::default();
-    for node in nodes {
-        let leads = || node.inputs.iter().flatten().any(|e| needed.contains(&e.node.seq));
-        if targets.contains(&node.seq) || node.seq > boundary && leads() {
-            needed.insert(node.seq);
+    steps.sort_unstable();
+    for (node, input) in steps {
+        if needed.contains(&input) {
+            needed.insert(node);
         }
     }
     needed
@@ -269,10 +268,10 @@ fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)], boundary: u64) -
 
 /// Runs the graph backwards from `roots`. `wanted` says which nodes take part, and `asked` for which outputs the complete
 /// gradient is given, if one arrived: zeros where all that arrived are derivatives of zero, which go on as such. Nodes
-/// numbered up to `boundary` pass nothing on. `known` says whether anybody else holds a seed.
+/// numbered up to `boundary` pass nothing on. `exposed` says whether anybody else holds a seed.
 fn run(
     roots: Vec<(Edge, Tensor)>,
-    known: bool,
+    exposed: bool,
     options: BackwardOptions,
     boundary: u64,
     wanted: impl Fn(&Node) -> bool,
@@ -288,7 +287,7 @@ fn run(
         }
     };
     let panicked = OnDrop(|| failed(&"a panic"));
-    let mut pass = Pass { options, boundary, known, observer, queue: Queue::default(), found: vec![] };
+    let mut pass = Pass { options, boundary, exposed, observer, queue: Queue::default(), found: vec![] };
     let result = pass.run(roots, &freed, &wanted, &asked);
     std::mem::forget(panicked);
     result.inspect_err(|e| failed(&format_args!("{}: {}", e.op(), e.message())))
@@ -308,7 +307,7 @@ struct Pass {
     options: BackwardOptions,
     boundary: u64,
     /// Whether anybody else can hold a gradient, and so write into it: from a seed, a hook or a rule of the user.
-    known: bool,
+    exposed: bool,
     observer: Option<Observed>,
     queue: Queue,
     found: Vec<Found>,
@@ -333,18 +332,20 @@ impl Pass {
         for (edge, g) in roots {
             if wanted(&edge.node) {
                 let version = g.storage().version();
-                self.queue.send(&edge, g, version, self.known)?;
+                self.queue.send(&edge, g, version, self.exposed)?;
             }
         }
         while let Some(Pending { node, mut grads, mut versions }) = self.queue.pop() {
             let inside = node.seq > self.boundary;
             let hooks = node.hooks.get().filter(|_| hooked && inside);
             let op = node.op.as_ref().filter(|_| inside);
-            let needs: SmallVec<[bool; 8]> =
-                node.inputs.iter().map(|e| e.as_ref().is_some_and(|e| wanted(&e.node))).collect();
+            let mut needs: SmallVec<[bool; 8]> = SmallVec::new();
+            for edge in &node.inputs {
+                needs.push(edge.as_ref().is_some_and(|e| wanted(&e.node)));
+            }
             let op = op.filter(|_| needs.contains(&true));
             let user = hooks.is_some() || matches!(op, Some(Op::Rule(_)));
-            self.known |= user;
+            self.exposed |= user;
             foreign |= user;
             if let Some(hooks) = hooks {
                 // A hook sees zeros where a derivative of zero arrived, and may give something else.
@@ -383,10 +384,12 @@ impl Pass {
             }
             let saved = node.take_saved(retain_graph || hooked)?;
             freed.set(node.seq);
-            let ctx = Context { node: &node, saved, needs, create_graph, read: Default::default() };
+            let spares_grads = !create_graph && hooks.is_none() && self.observer.is_none() && saved.is_plain();
+            let ctx = Context { node: &node, saved, needs, create_graph, spares_grads, read: Default::default() };
             let mut behind = loop {
                 let behind = {
                     let _user = self.observer.as_ref().map(|o| o.rule(&node));
+                    let _line = (create_graph && !matches!(op, Op::Rule(_))).then(|| AtLineOf::new(&node));
                     op.vjp(&ctx, &grads)
                 };
                 // Another thread may have written meanwhile. Where that left the graph a copy, the rule runs again on it.
@@ -395,7 +398,7 @@ impl Pass {
                     result => break result?,
                 }
             };
-            if self.known {
+            if self.exposed {
                 all_unchanged(&node, &grads, &versions)?;
             }
             if let Some(observer) = &self.observer {
@@ -412,10 +415,11 @@ impl Pass {
                     replaced.insert(behind.iter().map(|g| arrived(g.as_ref(), &grads, &versions)).collect::<Vec<_>>());
                 hooks.after(&node, (&mut behind, at), (&grads, &versions), |i| ctx.needs(i), create_graph)?;
             }
-            if !self.known {
+            if !self.exposed {
                 // Nobody else has them: their memory serves the sums.
                 grads.clear();
             }
+            let _line = create_graph.then(|| AtLineOf::new(&node));
             for (i, g) in behind.into_iter().enumerate() {
                 let (true, Some(edge)) = (ctx.needs(i), &node.inputs[i]) else { continue };
                 let Some(g) = g else {
@@ -424,7 +428,7 @@ impl Pass {
                 };
                 check(&node, i, edge.spec(), &g)?;
                 let version = replaced.as_ref().map_or_else(|| arrived(Some(&g), &grads, &versions), |at| at[i]);
-                self.queue.send(edge, g, version, self.known)?;
+                self.queue.send(edge, g, version, self.exposed)?;
             }
             if hooked && !retain_graph {
                 drop(ctx);

@@ -125,7 +125,10 @@ impl Hooks {
             let new = hook(grads)?;
             untouched(node, grads.iter().zip(&*versions))?;
             if let Some(new) = new {
-                fits(node, &new, grads.len(), |i| node.outputs.get(i), |i| node.outputs[i].dtype.is_float())?;
+                let carries = |i: usize| {
+                    node.outputs[i].dtype.is_float() && node.op.as_ref().is_none_or(|op| op.differentiable(i))
+                };
+                fits(node, &new, grads.len(), |i| node.outputs.get(i), carries)?;
                 let slots = grads.iter_mut().zip(versions.iter_mut()).zip(new);
                 slots.for_each(|((g, version), new)| put(g, version, new, create_graph));
             }

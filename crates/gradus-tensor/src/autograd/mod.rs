@@ -44,7 +44,7 @@ pub use mode::{
     GradModeGuard, allow_mutation_on_saved_tensors, enable_grad, inference, is_grad_enabled, is_inference, no_grad,
     strict, strict_inplace,
 };
-pub(crate) use mode::{guards_saved, is_observed, notes_access};
+pub(crate) use mode::{guards_saved, is_observed, notes_access, refuses_reads};
 pub(crate) use node::Edge;
 pub use node::Node;
 pub(crate) use nonfinite::Written;

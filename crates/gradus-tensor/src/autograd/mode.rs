@@ -9,26 +9,29 @@ use std::marker::PhantomData;
 use gradus_backend::{Error, ErrorKind, Result};
 
 /// Operations on tensors that require gradients are recorded.
-const RECORD: u8 = 1;
+const RECORD: u16 = 1;
 /// The storages that operations read and write are noted (`checkpoint`).
-pub(super) const NOTE_ACCESS: u8 = 2;
+pub(super) const NOTE_ACCESS: u16 = 2;
 /// Nodes also remember the inputs that their gradient does not need ([`strict`]).
-pub(super) const STRICT: u8 = 4;
+pub(super) const STRICT: u16 = 4;
 /// A write over a value that a graph needs fails ([`strict_inplace`]).
-pub(super) const REFUSE_WRITES: u8 = 8;
+pub(super) const REFUSE_WRITES: u16 = 8;
 /// A write over a value that a graph needs leaves the graph a copy ([`allow_mutation_on_saved_tensors`]).
-pub(super) const COPY_ON_WRITE: u8 = 16;
+pub(super) const COPY_ON_WRITE: u16 = 16;
 /// Kept values go through hooks (`saved_tensors_hooks`).
-pub(super) const PACK: u8 = 32;
+pub(super) const PACK: u16 = 32;
 /// Somebody looks at what operations read and give (`find_nonfinite`, `explain_grad`).
-pub(super) const OBSERVE: u8 = 64;
+pub(super) const OBSERVE: u16 = 64;
 /// Nothing is recorded, whatever is asked for ([`inference`]).
-const INFERENCE: u8 = 128;
+const INFERENCE: u16 = 128;
+/// To read the numbers of a tracked tensor is an error: what is computed from them would be missing in the graph (the
+/// gradient of a custom operation that is differentiated itself).
+pub(super) const REFUSE_READS: u16 = 256;
 /// Switches that say more about kept values than their versions.
-pub(super) const GUARDS: u8 = STRICT | REFUSE_WRITES | COPY_ON_WRITE;
+pub(super) const GUARDS: u16 = STRICT | REFUSE_WRITES | COPY_ON_WRITE;
 
 thread_local! {
-    static MODE: Cell<u8> = const { Cell::new(RECORD) };
+    static MODE: Cell<u16> = const { Cell::new(RECORD) };
 }
 
 /// Whether this thread records operations on tensors that require gradients. On by default.
@@ -39,7 +42,7 @@ pub fn is_grad_enabled() -> bool {
 
 /// Whether one of some switches is on.
 #[inline]
-pub(super) fn is_set(bits: u8) -> bool {
+pub(super) fn is_set(bits: u16) -> bool {
     MODE.get() & bits != 0
 }
 
@@ -47,6 +50,12 @@ pub(super) fn is_set(bits: u8) -> bool {
 #[inline]
 pub(crate) fn notes_access() -> bool {
     is_set(NOTE_ACCESS)
+}
+
+/// Whether the numbers of tracked tensors may not be read.
+#[inline]
+pub(crate) fn refuses_reads() -> bool {
+    is_set(REFUSE_READS)
 }
 
 /// Whether operations are observed.
@@ -62,7 +71,7 @@ pub(crate) fn guards_saved() -> bool {
 }
 
 /// Those of `mask` that are on.
-pub(super) fn among(mask: u8) -> u8 {
+pub(super) fn among(mask: u16) -> u16 {
     MODE.get() & mask
 }
 
@@ -79,8 +88,8 @@ pub struct GradModeGuard {
 #[derive(Debug, Clone, Copy)]
 struct Setting {
     id: u64,
-    mask: u8,
-    on: u8,
+    mask: u16,
+    on: u16,
 }
 
 thread_local! {
@@ -100,12 +109,12 @@ impl Drop for GradModeGuard {
 }
 
 /// Sets a switch until the guard is dropped.
-pub(super) fn set(bit: u8, on: bool) -> GradModeGuard {
+pub(super) fn set(bit: u16, on: bool) -> GradModeGuard {
     set_among(bit, if on { bit } else { 0 })
 }
 
 /// Of the switches in `mask` sets those in `on`, and no others, until the guard is dropped.
-pub(super) fn set_among(mask: u8, on: u8) -> GradModeGuard {
+pub(super) fn set_among(mask: u16, on: u16) -> GradModeGuard {
     MODE.set(MODE.get() & !mask | on);
     let setting = SETTINGS.try_with(|settings| {
         let mut settings = settings.borrow_mut();

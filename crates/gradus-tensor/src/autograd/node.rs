@@ -1,6 +1,6 @@
 //! [`Node`]: one recorded operation, or a leaf.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::fmt;
 use std::panic::Location;
@@ -56,6 +56,32 @@ pub(super) fn next_seq() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
+thread_local! {
+    /// While the gradient of a node is recorded, the line of that node.
+    static LINE: Cell<Option<&'static Location<'static>>> = const { Cell::new(None) };
+}
+
+/// The line for a new node that `caller` makes.
+#[inline]
+fn line(caller: &'static Location<'static>) -> &'static Location<'static> {
+    LINE.get().unwrap_or(caller)
+}
+
+/// What is recorded until this is dropped carries the line of `node`.
+pub(super) struct AtLineOf(Option<&'static Location<'static>>);
+
+impl AtLineOf {
+    pub(super) fn new(node: &Node) -> Self {
+        AtLineOf(LINE.replace(Some(node.location)))
+    }
+}
+
+impl Drop for AtLineOf {
+    fn drop(&mut self) {
+        LINE.set(self.0);
+    }
+}
+
 impl Node {
     #[track_caller]
     pub(crate) fn leaf(tensor: &Tensor) -> Edge {
@@ -84,7 +110,7 @@ impl Node {
             inputs: edges,
             outputs,
             device: inputs[0].device().clone(),
-            location: Location::caller(),
+            location: line(Location::caller()),
             saved: Mutex::new(Some(saved)),
             hooks: OnceLock::new(),
         })
@@ -105,7 +131,7 @@ impl Node {
             inputs: inputs.into_iter().collect(),
             outputs,
             device,
-            location: Location::caller(),
+            location: line(Location::caller()),
             saved: Mutex::new(Some(saved)),
             hooks: OnceLock::new(),
         })
@@ -126,7 +152,8 @@ impl Node {
         self.op.as_ref().map_or("leaf", |op| op.name())
     }
 
-    /// The line of the user's code that recorded the operation.
+    /// The line of the user's code that recorded the operation. What a recorded backward pass computes has the line of the
+    /// operation whose gradient it is.
     pub fn location(&self) -> &'static Location<'static> {
         self.location
     }
@@ -217,7 +244,9 @@ impl Node {
 
     /// Lets the kept values go.
     pub(super) fn free(&self) {
-        self.saved.lock().unwrap_or_else(|e| e.into_inner()).take();
+        let saved = self.saved.lock().unwrap_or_else(|e| e.into_inner()).take();
+        // Without the lock: what a hook made of a value may look at this node when it is dropped.
+        drop(saved);
     }
 
     /// Moves everything that this node keeps alive into `parts`.
@@ -251,7 +280,6 @@ thread_local! {
     static LEFT: RefCell<Option<Parts>> = const { RefCell::new(None) };
 }
 
-/// Iterative, so that a chain of any length is freed without recursion.
 /// Takes what was [`LEFT`], also when a function of the user panics.
 struct TakeLeft<'a>(&'a mut Parts);
 
@@ -266,6 +294,7 @@ impl Drop for TakeLeft<'_> {
     }
 }
 
+/// Iterative, so that a chain of any length is freed without recursion.
 impl Drop for Node {
     fn drop(&mut self) {
         let mut parts = Parts::default();

@@ -1,6 +1,5 @@
 //! The nodes that wait for gradients in a backward pass.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
@@ -10,7 +9,10 @@ use smallvec::SmallVec;
 
 use super::node::{Edge, Node};
 use super::waiting::unchanged;
+use super::{is_grad_enabled, is_observed};
 use crate::Tensor;
+use crate::ops::table::ADD;
+use crate::ops::{Arg, map_over};
 
 /// Something for outputs of nodes: by the number of the node, and that of the output.
 pub(super) type ByEdge<T> = HashMap<(u64, usize), T, BuildHasherDefault<SeqHasher>>;
@@ -41,14 +43,14 @@ impl Pending {
     }
 
     #[inline]
-    fn add(&mut self, output: usize, g: Tensor, version: u64, known: bool) -> Result<()> {
+    fn add(&mut self, output: usize, g: Tensor, version: u64, exposed: bool) -> Result<()> {
         let (slot, held) = (&mut self.grads[output], &mut self.versions[output]);
         let Some(sum) = slot.take() else {
             (*slot, *held) = (Some(g), version);
             return Ok(());
         };
-        let total = sum.add(&g)?;
-        if known {
+        let total = total(&sum, &g)?;
+        if exposed {
             unchanged(&self.node, output, &sum, *held)?;
             unchanged(&self.node, output, &g, version)?;
         }
@@ -58,50 +60,77 @@ impl Pending {
     }
 }
 
+/// The sum of two gradients, in the memory of one that nobody else holds, if there is one.
+fn total(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    if is_grad_enabled() || is_observed() || a.spec() != b.spec() {
+        return a.add(b);
+    }
+    match [a, b].into_iter().find(|g| g.is_spare()) {
+        Some(g) => map_over(g, &*ADD.kernel(g.dtype())?, &[Arg::Tensor(0), Arg::Tensor(1)], &[a, b]),
+        None => a.add(b),
+    }
+}
+
 /// The nodes that wait, the last recorded first.
 #[derive(Default)]
 pub(super) struct Queue {
+    /// One recorded after all that `rest` holds, or none: a chain of nodes never gets further.
+    next: Option<Pending>,
     order: BinaryHeap<u64>,
-    pending: HashMap<u64, Pending, BuildHasherDefault<SeqHasher>>,
+    rest: HashMap<u64, Pending, BuildHasherDefault<SeqHasher>>,
 }
 
 impl Queue {
-    /// Adds a gradient, which is what it is at a version of its storage, to what has arrived at an edge. `known` says whether
+    /// Adds a gradient, which is what it is at a version of its storage, to what has arrived at an edge. `exposed` says whether
     /// somebody could have written into one.
-    pub(super) fn send(&mut self, edge: &Edge, g: Tensor, version: u64, known: bool) -> Result<()> {
-        match self.pending.entry(edge.node.seq) {
-            Entry::Occupied(mut waiting) => waiting.get_mut().add(edge.output, g, version, known),
-            Entry::Vacant(place) => {
-                self.order.push(edge.node.seq);
-                place.insert(Pending::new(edge)).add(edge.output, g, version, known)
-            }
-        }
+    pub(super) fn send(&mut self, edge: &Edge, g: Tensor, version: u64, exposed: bool) -> Result<()> {
+        self.at(edge).add(edge.output, g, version, exposed)
     }
 
     /// Notes that a derivative of zero arrived at an edge.
     #[cold]
     pub(super) fn send_zero(&mut self, edge: &Edge) {
-        let waiting = self.pending.entry(edge.node.seq).or_insert_with(|| {
-            self.order.push(edge.node.seq);
-            Pending::new(edge)
-        });
+        let waiting = self.at(edge);
         if waiting.grads[edge.output].is_none() {
             waiting.versions[edge.output] = ZERO;
         }
     }
 
     pub(super) fn pop(&mut self) -> Option<Pending> {
-        self.pending.remove(&self.order.pop()?)
+        self.next.take().or_else(|| self.rest.remove(&self.order.pop()?))
+    }
+
+    /// What waits at the node of an edge.
+    #[inline]
+    fn at(&mut self, edge: &Edge) -> &mut Pending {
+        let seq = edge.node.seq;
+        let last = self.next.as_ref().map(|p| p.node.seq).or_else(|| self.order.peek().copied());
+        if last < Some(seq) {
+            if let Some(earlier) = self.next.take() {
+                self.order.push(earlier.node.seq);
+                self.rest.insert(earlier.node.seq, earlier);
+            }
+            return self.next.insert(Pending::new(edge));
+        }
+        match &mut self.next {
+            Some(next) if last == Some(seq) => next,
+            _ => self.rest.entry(seq).or_insert_with(|| {
+                self.order.push(seq);
+                Pending::new(edge)
+            }),
+        }
     }
 }
 
-/// Hashes the number of a node: consecutive ones are spread by a multiplication.
+/// Hashes the number of a node to itself, so that nodes recorded one after the other lie together; the tag in the highest
+/// bits is mixed.
 #[derive(Default)]
 pub(super) struct SeqHasher(u64);
 
 impl Hasher for SeqHasher {
     fn finish(&self) -> u64 {
-        self.0
+        const TAG: u64 = !(u64::MAX >> 7);
+        self.0 & !TAG | self.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) & TAG
     }
     fn write(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|&b| self.write_u64(u64::from(b)));
@@ -110,6 +139,6 @@ impl Hasher for SeqHasher {
         self.write_u64(n as u64);
     }
     fn write_u64(&mut self, n: u64) {
-        self.0 = (self.0.rotate_left(5) ^ n).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = self.0.wrapping_mul(5).wrapping_add(n);
     }
 }

@@ -142,6 +142,11 @@ impl Saved {
         slots.into_iter().any(|slot| matches!(slot.value, Value::Packed { .. }))
     }
 
+    /// Whether the values are kept as they are.
+    pub(super) fn is_plain(&self) -> bool {
+        self.guarded.is_none()
+    }
+
     /// What has to be dropped with care: tensors with their edges, and what hooks made.
     pub(super) fn into_parts(self) -> (impl Iterator<Item = Tensor>, Option<Arc<Guarded>>) {
         (self.values.into_iter().map(|s| s.tensor), self.guarded)
@@ -175,6 +180,8 @@ pub struct Context<'a> {
     /// For each input whether its gradient is wanted.
     pub(super) needs: SmallVec<[bool; 8]>,
     pub(super) create_graph: bool,
+    /// See [`Context::spares_grads`].
+    pub(super) spares_grads: bool,
     pub(super) read: Read,
 }
 
@@ -196,6 +203,12 @@ impl Context<'_> {
     /// Whether the gradient itself has to be differentiable.
     pub fn create_graph(&self) -> bool {
         self.create_graph
+    }
+
+    /// Whether nobody looks at the gradients that the rule is given once it has read them, and it runs only once: their
+    /// memory can take the results where they [are spare](Tensor::is_spare).
+    pub(crate) fn spares_grads(&self) -> bool {
+        self.spares_grads
     }
 
     /// Number of inputs.

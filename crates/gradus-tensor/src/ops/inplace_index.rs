@@ -2,7 +2,8 @@
 //! `masked_fill_`.
 //!
 //! Each computes the form that makes a new tensor and writes its result, so both mean the same, and an error writes
-//! nothing. The log of writes has the whole tensor but for `index_assign_` where the index is a view: then only its bytes.
+//! nothing. What is written, and logged, is the view that an index names; the slices from the first to the last that an
+//! index tensor names; the whole tensor for masks.
 
 use std::sync::Arc;
 
@@ -11,12 +12,18 @@ use smallvec::SmallVec;
 
 use super::elementwise::Operand;
 use super::index::IntoIndex;
-use crate::{Tensor, no_grad};
+use crate::{DType, Tensor, no_grad};
 
 impl Tensor {
-    /// Writes what `f` makes of the values.
+    /// Writes what `f` makes of the values; of it the slices of an axis that an index tensor names, if one is given.
     #[track_caller]
-    fn replace_(&self, op: &'static str, sources: &[&Tensor], f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<()> {
+    fn replace_(
+        &self,
+        op: &'static str,
+        sources: &[&Tensor],
+        within: Option<(isize, &Tensor)>,
+        f: impl FnOnce(&Tensor) -> Result<Tensor>,
+    ) -> Result<()> {
         self.check_writable(op, sources)?;
         let _guard = no_grad();
         let new = f(&self.detach())?;
@@ -24,8 +31,13 @@ impl Tensor {
             let e = Error::new(ErrorKind::Broadcast, op, "the result does not fit the tensor, which is not stretched");
             return Err(new.describe(self.describe(e, "self"), "result"));
         }
+        let (mut target, mut new) = (self.detach(), new);
+        if let Some((axis, index)) = within.filter(|(_, index)| self.rank() > 0 && index.dtype() != DType::Bool) {
+            let (first, len) = span(index, self.size(axis)?)?;
+            (target, new) = (target.narrow(axis, first, len)?, new.narrow(axis, first, len)?);
+        }
         let device = self.device().clone();
-        self.write_with(op, &[&new], |out, x| device.backend().copy_strided(x[0], out))
+        target.write_with(op, &[&new], |out, x| device.backend().copy_strided(x[0], out))
     }
 
     /// `self[index] = values`: writes `values` (a tensor that broadcasts, or a number) to the places of
@@ -50,7 +62,7 @@ impl Tensor {
         let _guard = no_grad();
         let view = self.detach().index(index.clone())?;
         if !Arc::ptr_eq(view.storage(), self.storage()) {
-            return self.replace_(OP, &sources, |x| x.index_assign(index, values));
+            return self.replace_(OP, &sources, None, |x| x.index_assign(index, values));
         }
         match values {
             Operand::Tensor(t) => view.assign_(OP, t),
@@ -62,7 +74,9 @@ impl Tensor {
     /// and the errors are those of [`index_put`](Tensor::index_put).
     #[track_caller]
     pub fn index_put_(&self, indices: &[&Tensor], values: &Tensor, accumulate: bool) -> Result<()> {
-        self.replace_("index_put_", &[values], |x| x.index_put(indices, values, accumulate))
+        self.replace_("index_put_", &[values], indices.first().map(|&i| (0, i)), |x| {
+            x.index_put(indices, values, accumulate)
+        })
     }
 
     /// Writes `src` (a tensor or a number) to the places that `index` names along `axis`: the result and the errors are
@@ -71,28 +85,28 @@ impl Tensor {
     pub fn scatter_<'a>(&self, axis: isize, index: &Tensor, src: impl Into<Operand<'a>>) -> Result<()> {
         let src = src.into();
         let sources: SmallVec<[&Tensor; 1]> = if let Operand::Tensor(t) = src { [t].into() } else { SmallVec::new() };
-        self.replace_("scatter_", &sources, |x| x.scatter(axis, index, src))
+        self.replace_("scatter_", &sources, Some((axis, index)), |x| x.scatter(axis, index, src))
     }
 
     /// Adds `src` at the places that `index` names along `axis`: the result and the errors are those of
     /// [`scatter_add`](Tensor::scatter_add).
     #[track_caller]
     pub fn scatter_add_(&self, axis: isize, index: &Tensor, src: &Tensor) -> Result<()> {
-        self.replace_("scatter_add_", &[src], |x| x.scatter_add(axis, index, src))
+        self.replace_("scatter_add_", &[src], Some((axis, index)), |x| x.scatter_add(axis, index, src))
     }
 
     /// Adds the slices of `src` to those of `axis` that `index` names: the result and the errors are those of
     /// [`index_add`](Tensor::index_add).
     #[track_caller]
     pub fn index_add_(&self, axis: isize, index: &Tensor, src: &Tensor) -> Result<()> {
-        self.replace_("index_add_", &[src], |x| x.index_add(axis, index, src))
+        self.replace_("index_add_", &[src], Some((axis, index)), |x| x.index_add(axis, index, src))
     }
 
     /// Writes the slices of `src` to those of `axis` that `index` names: the result and the errors are those of
     /// [`index_copy`](Tensor::index_copy).
     #[track_caller]
     pub fn index_copy_(&self, axis: isize, index: &Tensor, src: &Tensor) -> Result<()> {
-        self.replace_("index_copy_", &[src], |x| x.index_copy(axis, index, src))
+        self.replace_("index_copy_", &[src], Some((axis, index)), |x| x.index_copy(axis, index, src))
     }
 
     /// Writes `value` to the slices of `axis` that `index` names: the result and the errors are those of
@@ -100,7 +114,7 @@ impl Tensor {
     #[track_caller]
     pub fn index_fill_(&self, axis: isize, index: &Tensor, value: impl Into<Scalar>) -> Result<()> {
         let value = value.into();
-        self.replace_("index_fill_", &[], |x| x.index_fill(axis, index, value))
+        self.replace_("index_fill_", &[], Some((axis, index)), |x| x.index_fill(axis, index, value))
     }
 
     /// Writes `value`, which the dtype must be able to represent, where `mask` (bool), which broadcasts to this shape, is
@@ -108,6 +122,14 @@ impl Tensor {
     #[track_caller]
     pub fn masked_fill_(&self, mask: &Tensor, value: impl Into<Scalar>) -> Result<()> {
         let value = value.into();
-        self.replace_("masked_fill_", &[], |x| x.masked_fill(mask, value))
+        self.replace_("masked_fill_", &[], None, |x| x.masked_fill(mask, value))
     }
+}
+
+/// The first of the slices that an index names on an axis of `size`, all in range, and how many there are up to the last.
+fn span(index: &Tensor, size: usize) -> Result<(usize, usize)> {
+    let named = index.to_dtype(DType::I64)?.to_vec::<i64>()?.into_iter();
+    let named = named.map(|i| if i < 0 { i + size as i64 } else { i } as usize);
+    let (first, end) = named.fold((size, 0), |(first, end), i| (first.min(i), end.max(i + 1)));
+    Ok(if first < end { (first, end - first) } else { (0, 0) })
 }

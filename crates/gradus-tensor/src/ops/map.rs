@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply_one, one};
 use crate::Tensor;
+use crate::locks::with_read;
 
 /// Where an argument of a recorded kernel comes from.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,22 +53,30 @@ impl Map {
     }
 
     /// What computes the gradients of the arguments `wanted`: one kernel, or, where that would be too large, one for each.
-    fn each_vjp(&self, wanted: u32, mut f: impl FnMut(&Vjp) -> Result<()>) -> Result<()> {
+    /// `f` is told whether it is the one.
+    fn each_vjp(&self, wanted: u32, mut f: impl FnMut(&Vjp, bool) -> Result<()>) -> Result<()> {
         if let Some(vjp) = self.kernel.made_vjp(wanted) {
-            return f(vjp);
+            return f(vjp, true);
         }
         match self.kernel.vjp(wanted) {
-            Ok(vjp) => f(&vjp),
+            Ok(vjp) => f(&vjp, true),
             Err(_) if wanted.count_ones() > 1 => {
                 let each = (0..self.args.len()).map(|i| 1 << i).filter(|one| wanted & one != 0);
-                each.map(|one| self.kernel.vjp(one)).try_for_each(|vjp| f(&*vjp?))
+                each.map(|one| self.kernel.vjp(one)).try_for_each(|vjp| f(&*vjp?, false))
             }
             Err(e) => Err(e),
         }
     }
 
-    /// Adds to `found` the gradients that `vjp` computes.
-    fn pull(&self, vjp: &Vjp, ctx: &Context<'_>, grads: &[Option<Tensor>], found: &mut Grads) -> Result<()> {
+    /// Adds to `found` the gradients that `vjp` computes. `last` says that no other kernel reads `grads`.
+    fn pull(
+        &self,
+        vjp: &Vjp,
+        last: bool,
+        ctx: &Context<'_>,
+        grads: &[Option<Tensor>],
+        found: &mut Grads,
+    ) -> Result<()> {
         let mut add = |input: usize, g: Tensor| -> Result<()> {
             let shape = &ctx.input_spec(input)?.shape;
             let g = if g.layout().shape() == shape { g } else { g.sum_to(shape)? };
@@ -85,7 +94,11 @@ impl Map {
                     add(input, g.clone())?;
                 }
             }
-            return if rest == 0 { Ok(()) } else { self.each_vjp(rest, |vjp| self.pull(vjp, ctx, grads, found)) };
+            return if rest == 0 {
+                Ok(())
+            } else {
+                self.each_vjp(rest, |vjp, one| self.pull(vjp, last && one, ctx, grads, found))
+            };
         }
         // A gradient that reads no gradient is the constant zero: nothing flows.
         if !vjp.args.iter().any(|a| matches!(a, VjpArg::Grad(k) if grads[*k].is_some())) {
@@ -113,12 +126,21 @@ impl Map {
             args.push(Arg::Tensor(tensors.len()));
             tensors.push(tensor);
         }
-        let refs: SmallVec<[&Tensor; 4]> = tensors.iter().map(|t| &**t).collect();
-        let map = Map { kernel: vjp.kernel.clone(), args };
+        let mut refs: SmallVec<[&Tensor; 4]> = SmallVec::new();
+        for t in &tensors {
+            refs.push(t);
+        }
         if let [arg] = vjp.wanted[..] {
-            let g = apply_one(map, &refs)?;
+            let dtype = vjp.kernel.outputs()[0].1;
+            let fits = |g: &&Tensor| g.dtype() == dtype && g.is_spare();
+            let spare = if last && ctx.spares_grads() { grads.iter().flatten().find(fits) } else { None };
+            let g = match spare {
+                Some(g) => map_over(g, &vjp.kernel, &args, &refs)?,
+                None => apply_one(Map { kernel: vjp.kernel.clone(), args }, &refs)?,
+            };
             return self.input_of(arg).map_or(Ok(()), |input| add(input, g));
         }
+        let map = Map { kernel: vjp.kernel.clone(), args };
         for (&arg, g) in vjp.wanted.iter().zip(super::apply(map, &refs)?) {
             if let Some(input) = self.input_of(arg) {
                 add(input, g)?;
@@ -169,7 +191,7 @@ impl Operation for Map {
 
     fn keeps(&self, needs: &[bool]) -> Keep {
         let mut inputs = 0;
-        let read = self.each_vjp(self.wanted(|i| needs[i]), |vjp| {
+        let read = self.each_vjp(self.wanted(|i| needs[i]), |vjp, _| {
             for arg in &vjp.args {
                 if let VjpArg::Input(i) = *arg
                     && let Some(input) = self.input_of(i)
@@ -185,9 +207,41 @@ impl Operation for Map {
 
     fn vjp(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads> {
         let mut found: Grads = SmallVec::from_elem(None, ctx.input_count());
-        self.each_vjp(self.wanted(|i| ctx.needs(i)), |vjp| self.pull(vjp, ctx, grads, &mut found))?;
+        self.each_vjp(self.wanted(|i| ctx.needs(i)), |vjp, one| self.pull(vjp, one, ctx, grads, &mut found))?;
         Ok(found)
     }
+}
+
+/// Runs a kernel of one output on `tensors`, which broadcast to the shape of `spare`, whose memory takes the result: it has
+/// the result's dtype, [`Tensor::is_spare`] holds for it, and nobody reads it again.
+pub(crate) fn map_over(spare: &Tensor, kernel: &Kernel, args: &[Arg], tensors: &[&Tensor]) -> Result<Tensor> {
+    let mut others: SmallVec<[&Tensor; 4]> = SmallVec::new();
+    let mut places: SmallVec<[Option<usize>; 4]> = SmallVec::new();
+    for &t in tensors {
+        let other = !std::ptr::eq(t, spare);
+        places.push(other.then_some(others.len()));
+        if other {
+            others.push(t);
+        }
+    }
+    if spare.numel() > 0 {
+        let mut buffer = spare.storage().rewrite();
+        let outs = &mut [ViewMut { buffer: &mut buffer, dtype: spare.dtype(), layout: spare.layout() }];
+        with_read(&others, |views| {
+            let layouts = stretched(views, spare.layout().shape())?;
+            let mut all: SmallVec<[MapArg<'_>; 4]> = SmallVec::new();
+            for arg in args {
+                all.push(match *arg {
+                    Arg::Scalar(s) => MapArg::Scalar(s),
+                    Arg::Tensor(i) => places[i].map_or(MapArg::Output(0), |at| {
+                        MapArg::View(layouts.get(at).map_or(views[at], |l| views[at].with(l)))
+                    }),
+                });
+            }
+            spare.device().backend().map(kernel, &all, outs)
+        })?;
+    }
+    Ok(spare.clone())
 }
 
 /// Layouts that stretch the views to `shape`; none if all of them have it.

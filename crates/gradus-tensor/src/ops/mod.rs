@@ -80,7 +80,7 @@ pub use grid_sample::{GridPadding, GridSample, Sampling};
 pub use index::{Ellipsis, Index, IntoIndex, NewAxis, Strided};
 pub use interpolate::{Interpolate, Interpolation, Resized};
 pub use loss::{Reduction, Target};
-pub(crate) use map::Arg;
+pub(crate) use map::{Arg, map_over};
 pub use movement::INFER;
 pub use pad::PadMode;
 pub use scatter_reduce::ScatterReduction;

@@ -22,7 +22,8 @@ pub(super) fn root(x: &Tensor) -> Result<Tensor> {
     ROOT.apply(&[Operand::Tensor(x)])
 }
 
-fn power(x: &Tensor, p: f64) -> Result<Tensor> {
+/// `|x|^p` with slope 0 at 0, to any order.
+pub(super) fn power(x: &Tensor, p: f64) -> Result<Tensor> {
     POWER.apply(&[Operand::Tensor(x), p.into()])
 }
 

@@ -2,6 +2,7 @@
 
 use gradus_backend::{Error, Result, Window};
 
+use super::norm::power;
 use super::pool::MAX_WINDOW;
 use super::{AvgPool, apply_one};
 use crate::Tensor;
@@ -9,7 +10,8 @@ use crate::Tensor;
 impl Tensor {
     /// `x / max(norm(x), eps)` along an axis, with the norm `sum(|x|^p)^(1 / p)`, `p > 0`, or the largest absolute value if
     /// `p` is infinite: vectors of length 1. Those shorter than `eps` are divided by `eps`, with the gradient
-    /// of a constant length. Floats; half precision computes in f32.
+    /// of a constant length. With p below 2 the length does not change with elements that are 0, where its slope jumps.
+    /// Floats; half precision computes in f32.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -43,7 +45,7 @@ impl Tensor {
         let powers = match p {
             1.0 => x.abs()?,
             2.0 => x.square()?,
-            _ => x.abs()?.pow(p)?,
+            _ => power(&x, p)?,
         };
         let sum = powers.sum(&axis, true)?;
         // A sum below the floor is replaced before the root, whose slope is infinite at 0. NaN stays.
