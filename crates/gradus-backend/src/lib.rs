@@ -17,11 +17,13 @@ pub mod error;
 pub mod host;
 pub mod kernel;
 pub mod layout;
+pub mod log;
 pub mod params;
 pub mod philox;
 pub mod scalar;
 mod scalar_ops;
 pub mod shape;
+mod watched;
 
 pub use backend::{Backend, BackendInfo, BackendKind, MemoryStats};
 pub use buffer::{Binding, Buffer, BufferOwner, MapArg, View, ViewMut};
@@ -33,5 +35,6 @@ pub use layout::Layout;
 pub use params::*;
 pub use scalar::Scalar;
 pub use shape::{Axes, MAX_RANK, Shape};
+pub use watched::{Call, Operand, Watched};
 
 pub use half::{bf16, f16};

@@ -29,6 +29,9 @@ pub(crate) enum Command {
     },
     /// List what this machine can compute on
     Devices(DevicesArgs),
+    /// Run a command and tell where its time went
+    #[command(after_help = PROFILE_HELP)]
+    Profile(ProfileArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -112,6 +115,25 @@ pub(crate) struct DevicesArgs {
     /// Print one JSON object as the last line
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+const PROFILE_HELP: &str = "\
+The trace has every call of the device with its operands; https://ui.perfetto.dev and chrome://tracing show it as a picture.
+Each call is waited for, so a device that works beside the program is slower than usual.
+
+  gradus profile -- train digits --epochs 2
+
+GRADUS_LOG=op prints a line for each call instead, with any command.";
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ProfileArgs {
+    /// File for the trace; one that is there is replaced
+    #[arg(long, value_name = "FILE", default_value = "profile.json")]
+    pub(crate) out: PathBuf,
+
+    /// The command, as it comes after `gradus`
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<std::ffi::OsString>,
 }
 
 /// What every command that computes takes.

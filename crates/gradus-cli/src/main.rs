@@ -25,22 +25,30 @@ use args::{Args, Command, TrainCommand};
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let outcome = match words.split_first() {
-        // Chains of filters are more than one command line to the parser.
-        Some((first, filters)) if first == "image" => filter(filters::parse(filters)),
-        _ => match Args::parse().command {
-            Command::Train { what: TrainCommand::Digits(args) } => commands::train::run(&args),
-            Command::Predict(args) => commands::predict::run(&args),
-            Command::Image { filter: only } => filter(filters::chain(vec![only])),
-            Command::Devices(args) => commands::devices::run(&args),
-        },
-    };
-    match outcome {
+    match run(&words) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             output::complain(&format!("error: {error}"));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Runs the command of these words, which come after the program's name.
+fn run(words: &[OsString]) -> gradus::Result<()> {
+    // Chains of filters are more than one command line to the parser.
+    if let Some((first, filters)) = words.split_first()
+        && first == "image"
+    {
+        return filter(filters::parse(filters));
+    }
+    let program = std::env::args_os().next().unwrap_or_else(|| "gradus".into());
+    match Args::parse_from(std::iter::once(&program).chain(words)).command {
+        Command::Train { what: TrainCommand::Digits(args) } => commands::train::run(&args),
+        Command::Predict(args) => commands::predict::run(&args),
+        Command::Image { filter: only } => filter(filters::chain(vec![only])),
+        Command::Devices(args) => commands::devices::run(&args),
+        Command::Profile(args) => commands::profile::run(&args, run),
     }
 }
 

@@ -13,9 +13,12 @@ use crate::rows::Rows;
 use crate::sum::with_number;
 use crate::temp::{contiguous_output, copy_if_strided, pick};
 use crate::{CpuBackend, scratch};
+use smallvec::SmallVec;
 
 /// Products of positions and taps that are worth a task of their own.
 const TASK: usize = 1 << 13;
+/// Elements of rows of fewer positions are brought together.
+const SHORT: usize = 8;
 
 /// Channels (with the batch) and geometry of `x [n, c, spatial..]` and `y [n, c, positions..]`.
 fn sizes(op: &str, window: &Window, x: View<'_>, name: &str, y: View<'_>) -> Result<(usize, Geometry)> {
@@ -41,32 +44,40 @@ fn grain(g: &Geometry) -> usize {
 trait Ordered: Plain {
     /// Whether this takes the place of `best`, which came first: it is larger, or NaN where `best` is not.
     fn beats(self, best: Self) -> bool;
+    /// The largest elements of one channel, and the taps that they lie under; `work` has room for the positions.
+    fn largest(isa: Isa, g: &Geometry, x: &[Self], work: &mut [Self], out: &mut [Self], taps: &mut [i32]);
 }
 
 macro_rules! ordered {
-    ($($t:ty: |$a:ident, $b:ident| $beats:expr;)*) => {$(
+    ($($t:ty, $largest:ident: |$a:ident, $b:ident| $beats:expr;)*) => {$(
+        per_isa! {
+            fn $largest(g: &Geometry, x: &[$t], work: &mut [$t], out: &mut [$t], taps: &mut [i32]) = largest::<$t>;
+        }
         impl Ordered for $t {
             #[inline(always)]
             fn beats(self, best: Self) -> bool {
                 let ($a, $b) = (self, best);
                 $beats
             }
+            fn largest(isa: Isa, g: &Geometry, x: &[$t], work: &mut [$t], out: &mut [$t], taps: &mut [i32]) {
+                $largest(isa, g, x, work, out, taps)
+            }
         }
     )*};
 }
 ordered! {
-    f64: |a, b| (a > b) | (a.is_nan() & !b.is_nan());
-    f32: |a, b| (a > b) | (a.is_nan() & !b.is_nan());
-    gradus_backend::f16: |a, b| Float::widen(a).beats(Float::widen(b));
-    gradus_backend::bf16: |a, b| Float::widen(a).beats(Float::widen(b));
-    i64: |a, b| a > b;
-    i32: |a, b| a > b;
-    i16: |a, b| a > b;
-    i8: |a, b| a > b;
-    u64: |a, b| a > b;
-    u32: |a, b| a > b;
-    u16: |a, b| a > b;
-    u8: |a, b| a > b;
+    f64, largest_f64: |a, b| (a > b) | (a.is_nan() & !b.is_nan());
+    f32, largest_f32: |a, b| (a > b) | (a.is_nan() & !b.is_nan());
+    gradus_backend::f16, largest_f16: |a, b| Float::widen(a).beats(Float::widen(b));
+    gradus_backend::bf16, largest_bf16: |a, b| Float::widen(a).beats(Float::widen(b));
+    i64, largest_i64: |a, b| a > b;
+    i32, largest_i32: |a, b| a > b;
+    i16, largest_i16: |a, b| a > b;
+    i8, largest_i8: |a, b| a > b;
+    u64, largest_u64: |a, b| a > b;
+    u32, largest_u32: |a, b| a > b;
+    u16, largest_u16: |a, b| a > b;
+    u8, largest_u8: |a, b| a > b;
 }
 
 /// See [`Backend::max_pool`](gradus_backend::Backend::max_pool).
@@ -93,11 +104,17 @@ pub(crate) fn max_pool(
                 let (plane, p) = (g.plane(), g.positions());
                 let (out, indices) = (Disjoint::new(out), Disjoint::new(indices));
                 cpu.parallel_for(channels, grain(&g), |range| {
-                    for c in range {
-                        // SAFETY: channels are apart, and each is one task's.
-                        let (out, indices) = unsafe { (out.slice(c * p..(c + 1) * p), indices.slice(c * p..(c + 1) * p)) };
-                        largest(&g, &x[c * plane..(c + 1) * plane], out, indices);
-                    }
+                    scratch::with(p, |taps: &mut [i32]| {
+                        scratch::with(p, |work: &mut [T]| {
+                            for c in range {
+                                let part = c * p..(c + 1) * p;
+                                // SAFETY: channels are apart, and each is one task's.
+                                let (out, indices) = unsafe { (out.slice(part.clone()), indices.slice(part)) };
+                                T::largest(cpu.isa(), &g, &x[c * plane..(c + 1) * plane], work, out, taps);
+                                places(&g, taps, indices);
+                            }
+                        });
+                    });
                 });
                 Ok(())
             })
@@ -105,19 +122,73 @@ pub(crate) fn max_pool(
     })
 }
 
-/// The largest elements of one channel.
-fn largest<T: Ordered>(g: &Geometry, x: &[T], out: &mut [T], indices: &mut [i64]) {
-    indices.fill(-1);
-    let step = g.stride[2];
-    for tap in 0..g.taps() {
-        g.runs(g.tap(tap), 0..out.len(), |run, src| {
-            let elements = x[src..].iter().step_by(step).zip((src as i64..).step_by(step));
-            for ((best, index), (&v, i)) in out[run.clone()].iter_mut().zip(&mut indices[run]).zip(elements) {
-                let take = (*index < 0) | v.beats(*best);
-                *best = std::hint::select_unpredictable(take, v, *best);
-                *index = std::hint::select_unpredictable(take, i, *index);
+/// See [`Ordered::largest`]. A window without an element would get the tap -1.
+#[inline(always)]
+fn largest<T: Ordered>(g: &Geometry, x: &[T], together: &mut [T], out: &mut [T], taps: &mut [i32]) {
+    taps.fill(-1);
+    if g.output[2] < SHORT && g.is_inside() {
+        // Brought together, the elements under one tap are compared as one run.
+        for tap in 0..g.taps() {
+            for (run, src) in g.rows(g.tap(tap)) {
+                for (element, x) in together[run].iter_mut().zip(x[src..].chunks(g.stride[2])) {
+                    *element = x[0];
+                }
             }
-        });
+            larger(together, 1, out, taps, tap as i32);
+        }
+        return;
+    }
+    for tap in 0..g.taps() {
+        for (run, src) in g.rows(g.tap(tap)) {
+            let (best, at) = (&mut out[run.clone()], &mut taps[run]);
+            match g.stride[2] {
+                1 => larger(&x[src..], 1, best, at, tap as i32),
+                2 => larger(&x[src..], 2, best, at, tap as i32),
+                step => larger(&x[src..], step, best, at, tap as i32),
+            }
+        }
+    }
+}
+
+/// Takes the elements of `x`, `step` apart, that beat the best so far, under this tap.
+#[inline(always)]
+fn larger<T: Ordered>(x: &[T], step: usize, best: &mut [T], at: &mut [i32], tap: i32) {
+    let take = |best: &mut T, at: &mut i32, v: T| {
+        let take = (*at < 0) | v.beats(*best);
+        *best = if take { v } else { *best };
+        *at = if take { tap } else { *at };
+    };
+    // The last element has no others of its step behind it.
+    let (Some((last, best)), Some((at_last, at))) = (best.split_last_mut(), at.split_last_mut()) else { return };
+    for ((best, at), x) in best.iter_mut().zip(at.iter_mut()).zip(x.chunks_exact(step)) {
+        take(best, at, x[0]);
+    }
+    take(last, at_last, x[best.len() * step]);
+}
+
+/// For each tap how far behind the first element of a window without padding its element lies.
+fn offsets(g: &Geometry) -> SmallVec<[i64; 16]> {
+    let [_, h, w] = g.input;
+    let offset = |[z, y, x]: [usize; 3]| ((z * g.dilation[0] * h + y * g.dilation[1]) * w + x * g.dilation[2]) as i64;
+    (0..g.taps()).map(|tap| offset(g.tap(tap))).collect()
+}
+
+/// Where the first window of a row of positions begins, if nothing is padded.
+fn first_in_row(g: &Geometry, row: usize) -> usize {
+    let [_, h, w] = g.input;
+    let (z, y) = (row / g.output[1] * g.stride[0], row % g.output[1] * g.stride[1]);
+    (z * h + y) * w
+}
+
+/// Where in the channel the elements under these taps lie.
+fn places(g: &Geometry, taps: &[i32], indices: &mut [i64]) {
+    let ([_, h, w], ow) = (g.input.map(|n| n as i64), g.output[2]);
+    let (offsets, padding) = (offsets(g), (g.pad[0] as i64 * h + g.pad[1] as i64) * w + g.pad[2] as i64);
+    for (row, (taps, indices)) in taps.chunks_exact(ow).zip(indices.chunks_exact_mut(ow)).enumerate() {
+        let first = first_in_row(g, row) as i64 - padding;
+        for (x, (&tap, index)) in taps.iter().zip(indices).enumerate() {
+            *index = offsets.get(tap as usize).map_or(-1, |offset| first + (x * g.stride[2]) as i64 + offset);
+        }
     }
 }
 
@@ -126,8 +197,7 @@ fn counts(g: &Geometry, count_include_pad: bool) -> Vec<u32> {
     let mut counts = vec![if count_include_pad { g.taps() as u32 } else { 0 }; g.positions()];
     if !count_include_pad {
         for tap in 0..g.taps() {
-            let all = 0..counts.len();
-            g.runs(g.tap(tap), all, |run, _| counts[run].iter_mut().for_each(|c| *c += 1));
+            g.rows(g.tap(tap)).for_each(|(run, _)| counts[run].iter_mut().for_each(|c| *c += 1));
         }
     }
     counts
@@ -146,14 +216,14 @@ fn mean<S: Rows>(g: &Geometry, counts: &[u32], x: &[S], sums: &mut [S::Compute],
     let step = g.stride[2];
     sums.fill(S::Compute::default());
     for tap in 0..g.taps() {
-        g.runs(g.tap(tap), 0..out.len(), |run, src| {
+        for (run, src) in g.rows(g.tap(tap)) {
             let sums = sums[run].iter_mut();
             if step == 1 {
                 sums.zip(&x[src..]).for_each(|(s, &v)| *s = *s + v.widen());
             } else {
                 sums.zip(x[src..].iter().step_by(step)).for_each(|(s, &v)| *s = *s + v.widen());
             }
-        });
+        }
     }
     for ((o, &mut s), &n) in out.iter_mut().zip(sums).zip(counts) {
         *o = S::narrow(s / S::Compute::from_f64(f64::from(n)));
@@ -169,14 +239,14 @@ fn spread<S: Rows>(g: &Geometry, counts: &[u32], from: &[S], work: &mut [S::Comp
     sums.fill(S::Compute::default());
     let step = g.stride[2];
     for tap in 0..g.taps() {
-        g.runs(g.tap(tap), 0..from.len(), |run, src| {
+        for (run, src) in g.rows(g.tap(tap)) {
             let shares = shares[run].iter();
             if step == 1 {
                 sums[src..].iter_mut().zip(shares).for_each(|(s, &v)| *s = *s + v);
             } else {
                 sums[src..].iter_mut().step_by(step).zip(shares).for_each(|(s, &v)| *s = *s + v);
             }
-        });
+        }
     }
     dx.iter_mut().zip(sums).for_each(|(d, &mut s)| *d = S::narrow(s));
 }

@@ -1,6 +1,9 @@
 //! The CPU backend conforms to the contract on every instruction set that this machine has.
 
-use gradus_backend::ErrorKind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use gradus_backend::{ErrorKind, Watched};
 use gradus_conformance::check;
 use gradus_cpu::CpuBackend;
 
@@ -26,4 +29,16 @@ fn avx2() {
 #[test]
 fn avx512() {
     conforms("avx512");
+}
+
+#[test]
+fn a_watched_backend_is_the_backend() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let seen = calls.clone();
+    let backend = Watched::new(Arc::new(CpuBackend::with_threads(2).expect("two threads")), move |call| {
+        assert!(!call.name.is_empty() && call.operations < 1 << 40 && call.bytes() < 1 << 40, "{call:?}");
+        seen.fetch_add(1, Ordering::Relaxed);
+    });
+    check(&backend).unwrap_or_else(|report| panic!("{report}"));
+    assert!(calls.load(Ordering::Relaxed) > 1000);
 }

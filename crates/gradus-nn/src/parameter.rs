@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use gradus_tensor::{DType, Error, ErrorKind, Generator, Result, Shape, Tensor, no_grad};
 
@@ -191,9 +191,14 @@ impl RandomState {
         self.draw(|g| *g = generator);
     }
 
+    /// The generator, for nobody else meanwhile.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Generator> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
     /// Draws with `f`, alone: no other thread gets the same numbers.
     pub fn draw<R>(&self, f: impl FnOnce(&mut Generator) -> R) -> R {
-        f(&mut self.0.lock().unwrap_or_else(|e| e.into_inner()))
+        f(&mut self.lock())
     }
 }
 

@@ -3,11 +3,13 @@
 
 mod common;
 
+use std::collections::BTreeSet;
+
 use common::{assert_close, device, values, with_init};
 use gradus_nn::{
     AvgPool2d, BatchNorm2d, BatchNormConfig, Conv2d, Conv2dConfig, Dropout, Embedding, Flatten, Forward, Gelu,
-    Identity, LayerNorm, LayerNormConfig, LeakyRelu, Linear, LogSoftmax, MaxPool2d, Module, Relu, Sequential, Sigmoid,
-    Silu, Softmax, Softplus, Tanh,
+    Identity, LayerNorm, LayerNormConfig, LeakyRelu, Linear, LogSoftmax, MaxPool2d, Module, MultiheadAttention,
+    MultiheadAttentionConfig, Relu, Sequential, Sigmoid, Silu, Softmax, Softplus, Tanh,
 };
 use gradus_tensor::autograd::{self, gradcheck};
 use gradus_tensor::{DType, Generator, Tensor, no_grad};
@@ -221,6 +223,47 @@ fn dropout_inside_a_checkpoint_drops_the_same_elements_again() {
 }
 
 #[test]
+fn batch_norm_inside_a_checkpoint_moves_its_running_statistics_once() {
+    let device = device();
+    let x = values(&[4, 2, 5, 5], &device).require_grad().unwrap();
+    let made = || {
+        with_init(&device, |init| {
+            let config = Conv2dConfig { padding: [1, 1], ..Conv2dConfig::default() };
+            let conv = Conv2d::new(2, 3, [3, 3], config, init).unwrap();
+            (conv, BatchNorm2d::new(3, BatchNormConfig::default(), init).unwrap())
+        })
+    };
+    let block = |(conv, norm): &(Conv2d, BatchNorm2d), x: &Tensor| norm.forward(&conv.forward(x)?)?.relu()?.square();
+    let statistics = |(_, norm): &(Conv2d, BatchNorm2d)| {
+        let count = norm.num_batches_tracked.to_vec::<i64>().unwrap();
+        (numbers(&norm.running_mean), numbers(&norm.running_var), count)
+    };
+    let (plain, again) = (made(), made());
+    let f = {
+        let (inside, block) = (again.clone(), block);
+        // Two calls of one layer, the second in a region of its own.
+        move |x: &[Tensor]| {
+            let inside = inside.clone();
+            let y = block(&inside, &x[0])?.narrow(1, 0, 2)?;
+            autograd::checkpoint(move |y| block(&inside, &y[0]), &[&y])
+        }
+    };
+    for step in 1..3 {
+        let want = block(&plain, &block(&plain, &x).unwrap().narrow(1, 0, 2).unwrap()).unwrap();
+        let y = autograd::checkpoint(f.clone(), &[&x]).unwrap();
+        assert_eq!(numbers(&y), numbers(&want));
+        assert_eq!(statistics(&again), statistics(&plain));
+        assert_eq!(statistics(&again).2, [2 * step]);
+        let (a, b) = (y.sum_all().unwrap().backward().unwrap(), want.sum_all().unwrap().backward().unwrap());
+        assert_eq!(numbers(a.get(&x).unwrap()), numbers(b.get(&x).unwrap()));
+        for ((_, p), (_, q)) in again.named_parameters().into_iter().zip(plain.named_parameters()) {
+            assert_close(a.get(&p).unwrap(), &numbers(b.get(&q).unwrap()));
+        }
+        assert_eq!(statistics(&again), statistics(&plain), "the second run moves nothing");
+    }
+}
+
+#[test]
 fn pools_and_flatten_have_their_formulas() {
     let device = device();
     let x = Tensor::from_vec((0..16).map(f64::from).collect::<Vec<_>>(), [1, 1, 4, 4], &device).unwrap();
@@ -286,4 +329,38 @@ fn impossible_layers_are_refused() {
     assert!(MaxPool2d::new([0, 2], [1, 1], [0, 0]).is_err());
     assert!(MaxPool2d::new([2, 2], [1, 1], [2, 0]).is_err());
     assert!(AvgPool2d::new([2, 2], [0, 1], [0, 0], true).is_err());
+}
+
+/// The source files of the lines that the operations behind a tensor carry.
+fn files(y: &Tensor) -> BTreeSet<&'static str> {
+    let (mut files, mut stack) = (BTreeSet::new(), vec![y.grad_fn().unwrap().clone()]);
+    while let Some(node) = stack.pop() {
+        if !node.is_leaf() {
+            files.insert(node.location().file());
+            stack.extend(node.inputs().flatten().cloned());
+        }
+    }
+    files
+}
+
+#[test]
+fn layers_record_the_line_that_calls_them() {
+    let device = device();
+    let x = values(&[2, 4, 8], &device).require_grad().unwrap();
+    let config = MultiheadAttentionConfig { dropout: 0.5, ..MultiheadAttentionConfig::default() };
+    let attention = with_init(&device, |init| MultiheadAttention::new(8, 2, config, init).unwrap());
+    let linear = with_init(&device, |init| Linear::new(8, 8, init).unwrap());
+    let norm = with_init(&device, |init| LayerNorm::new([8], LayerNormConfig::default(), init).unwrap());
+    let batch_norm = with_init(&device, |init| BatchNorm2d::new(4, BatchNormConfig::default(), init).unwrap());
+    let dropout = Dropout::new(0.5, &mut Generator::new(1)).unwrap();
+    for y in [
+        attention.forward(&x).unwrap(),
+        linear.forward(&x).unwrap(),
+        norm.forward(&x).unwrap(),
+        batch_norm.forward(&x).unwrap(),
+        dropout.forward(&x).unwrap(),
+        Sequential::new().add(linear.clone()).add(Gelu).forward(&x).unwrap(),
+    ] {
+        assert_eq!(files(&y), BTreeSet::from([file!()]), "{:?}", y.grad_fn());
+    }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use gradus_backend::{Backend, BackendInfo, MemoryStats, Result};
+use gradus_backend::{Backend, BackendInfo, Call, MemoryStats, Result, Watched};
 
 /// Where tensors live and compute: a cheap handle to a backend.
 ///
@@ -12,9 +12,27 @@ use gradus_backend::{Backend, BackendInfo, MemoryStats, Result};
 pub struct Device(Arc<dyn Backend>);
 
 impl Device {
-    /// A device over a backend.
+    /// A device over a backend. If the environment variable `GRADUS_LOG` lists `op`, each of its calls prints a
+    /// [line](gradus_backend::log::line) to standard error.
     pub fn from_backend(backend: Arc<dyn Backend>) -> Self {
-        Device(backend)
+        Device(gradus_backend::log::logged(backend))
+    }
+
+    /// A device on the same backend that tells `tell` about each of its calls, when it has ended. Its tensors do not meet
+    /// those of this device.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::{Arc, Mutex};
+    /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    /// let names = Arc::new(Mutex::new(vec![]));
+    /// let seen = names.clone();
+    /// let device = device.watched(move |call| seen.lock().unwrap().push(call.name.to_owned()));
+    /// Tensor::ones([2, 3], DType::F32, &device)?.exp()?.sum_all()?;
+    /// assert_eq!(*names.lock().unwrap(), ["fill", "exp", "reduce"]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn watched(&self, tell: impl Fn(&Call<'_>) + Send + Sync + 'static) -> Device {
+        Device(Arc::new(Watched::new(self.0.clone(), tell)))
     }
 
     /// The backend.

@@ -52,6 +52,7 @@ impl Tensor {
     }
 
     /// Floats of the exponential distribution with density `rate e^(-rate x)`.
+    #[track_caller]
     pub fn exponential(
         rate: f64,
         shape: impl AsRef<[usize]>,
@@ -78,6 +79,7 @@ impl Tensor {
     }
 
     /// For each of these probabilities (floats from 0 to 1, else an error) 1 or 0, in the same dtype. No gradient.
+    #[track_caller]
     pub fn bernoulli_like(&self, generator: &mut Generator) -> Result<Tensor> {
         if !self.dtype().is_float() {
             return Err(self.describe(Error::dtype("bernoulli_like", self.dtype(), "float probabilities"), "self"));
@@ -105,6 +107,7 @@ impl Tensor {
     ///
     /// Weights are finite and not negative; an index of weight 0 is never drawn. Errors if a row has no positive weight,
     /// or, without replacement, fewer than `n`.
+    #[track_caller]
     pub fn multinomial(&self, n: usize, replacement: bool, generator: &mut Generator) -> Result<Tensor> {
         let fail = |m: String| Err(self.describe(Error::argument("multinomial", m), "self"));
         if !self.dtype().is_float() {
@@ -149,6 +152,7 @@ impl Tensor {
     }
 }
 
+#[track_caller]
 fn fewest_positive(weights: &Tensor) -> Result<usize> {
     let fewest = weights.gt(0.0)?.sum(&[1], false)?.min_all()?.to_scalar::<i64>()?;
     Ok(usize::try_from(fewest).unwrap_or(0))

@@ -204,6 +204,28 @@ fn ways_that_go_through_ways_of_zero_and_no_ways() {
 }
 
 #[test]
+fn of_a_slope_of_zero_and_a_cut_the_cut_is_told() {
+    let x = leaf(&[1.5, 3.5]);
+    let (op, at, why) = undefined(&x, || x.floor()?.add(&x.detach())?.sum_all());
+    assert_eq!((op.as_str(), at), ("add", line!() - 1));
+    assert_eq!(why, "it was given a detached tensor; the slope of every other way is zero");
+    // Farther from the result, and before the slope of zero.
+    let (op, ..) = undefined(&x, || x.floor()?.mul(&x.detach().exp()?)?.mul(2.0)?.exp()?.sum_all());
+    assert_eq!(op, "exp");
+    let (op, _, why) = undefined(&x, || x.floor()?.add(&x.argmax(0, true)?)?.sum_all());
+    assert!(op == "argmax" && why.starts_with("it gives i64") && why.ends_with("is zero"), "{op}: {why}");
+    // A way that has a slope is a gradient, whatever is cut beside it; constants cut nothing.
+    assert_eq!(explain_grad(&x, || x.add(&x.detach())?.sum_all()).unwrap(), Dependence::Gradient);
+    let constant = f64s(&[1.0, 2.0], &[2]);
+    assert!(matches!(explain_grad(&x, || x.floor()?.mul(&constant)?.sum_all()).unwrap(), Dependence::Zero { .. }));
+    // What the step does not compute is not followed.
+    let y = x.exp().unwrap();
+    let before = explain_grad(&x, || y.detach().sum_all()).unwrap();
+    assert_eq!(before, Dependence::Unused);
+    assert!(before.to_string().contains("before the step"), "{before}");
+}
+
+#[test]
 fn a_gradient_of_integers_is_refused_with_the_reason() {
     let x = leaf(&[1.0, 3.0]);
     let e = x.argmax(0, false).unwrap().backward().unwrap_err().to_string();
@@ -287,4 +309,20 @@ fn a_write_over_all_of_it_ends_the_way() {
         c.square()?.sum_all()
     };
     assert_eq!(undefined(&x, added).0, "mul[2.0]");
+}
+
+#[test]
+fn a_write_by_an_index_is_named() {
+    let x = leaf(&[1.0, 2.0]);
+    let mut line = 0;
+    let found = explain_grad(&x, || {
+        let y = f64s(&[0.0; 3], &[3]);
+        let _guard = no_grad();
+        line = line!() + 1;
+        y.index_add_(0, &common::i64s(&[2, 0], &[2]), &x)?;
+        y.sum_all()
+    });
+    let Dependence::Undefined { op, location, reason } = found.unwrap() else { panic!("it is cut") };
+    assert_eq!((op.as_str(), reason.as_str()), ("index_add_", "it ran inside no_grad()"));
+    assert_eq!((location.file(), location.line()), (file!(), line));
 }

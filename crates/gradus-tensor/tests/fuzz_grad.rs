@@ -73,6 +73,34 @@ fn switches_hold_on_one_line() {
     assert_eq!((plain.numbers, plain.stale_errors), (0, 1));
 }
 
+#[test]
+fn every_write_in_place_is_seen_where_it_lies() {
+    // Over what a gradient needs, and beside it.
+    for (of, write, source) in [
+        ("%2", "zero_(%9)", ""),
+        ("%2", "div_(%9,%8)", "%8=data(;3)"),
+        ("%2", "index_assign_(%9,%8;0,1)", "%8=data(;3)"),
+        ("%2", "index_put_(%9,%8;1,2,0)", "%8=data(;3)"),
+        ("%2", "index_add_(%9,%8;1,2,0)", "%8=data(;3,2)"),
+        ("%2", "index_copy_(%9,%8;1,2,0)", "%8=data(;3,2)"),
+        ("%2", "index_fill_(%9;1,2,0,4)", ""),
+        ("%2", "scatter_(%9,%8;1,2,0)", "%8=data(;3,2)"),
+        ("%2", "scatter_add_(%9,%8;1,2,0)", "%8=data(;3,2)"),
+        ("%2", "masked_fill_(%9;5,4)", ""),
+    ] {
+        let program = |of: &str| {
+            format!(
+                "%1=leaf(;5,3); %7=data(;7,3,2); {source}; %2=select(%7;1,0); %3=select(%7;1,1); %4=mul(%1,%2); \
+                 %9=detach({of}); {write}; %5=grad(%4,%1,%1;1,1)"
+            )
+            .replace("; ;", ";")
+        };
+        let (over, beside) = (agree(&program(of)).unwrap(), agree(&program("%3")).unwrap());
+        assert_eq!((over.stale_errors + over.beside, over.numbers), (1, 0), "{write}");
+        assert_eq!((beside.stale_errors + beside.beside, beside.numbers), (0, 3), "{write}");
+    }
+}
+
 fn agree(line: &str) -> Result<harness::Counts, harness::Failure> {
     harness::one(line, Options::default())
 }

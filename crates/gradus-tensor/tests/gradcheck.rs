@@ -195,3 +195,89 @@ fn the_modes_of_the_thread_do_not_decide() {
     assert_eq!([once.op(), twice.op()], ["gradcheck", "gradgradcheck"]);
     assert!(once.to_string().contains("inference()"), "{once}");
 }
+
+/// The product, whose gradients for the first and the second operand claim to have these slopes for both.
+struct Product {
+    wired: [[f64; 2]; 2],
+}
+
+/// The first operand, with slopes for the two others.
+struct Claims {
+    slopes: [f64; 2],
+}
+
+impl CustomOp for Claims {
+    fn name(&self) -> &str {
+        "claims"
+    }
+    fn forward(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
+        Ok(vec![x[0].copy()?])
+    }
+    fn backward(&self, _: &Context<'_>, g: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>> {
+        let Some(g) = &g[0] else { return Ok(vec![None; 3]) };
+        Ok(vec![None, Some(g.mul(self.slopes[0])?), Some(g.mul(self.slopes[1])?)])
+    }
+}
+
+impl CustomOp for Product {
+    fn name(&self) -> &str {
+        "product"
+    }
+    fn forward(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
+        Ok(vec![x[0].mul(&x[1])?])
+    }
+    fn backward(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>> {
+        let Some(g) = &g[0] else { return Ok(vec![None; 2]) };
+        let (x, y) = (ctx.input(0)?, ctx.input(1)?);
+        let claim = |of: &Tensor, slopes: [f64; 2]| -> Result<Option<Tensor>> {
+            let op = Arc::new(Claims { slopes });
+            let slope = apply_custom(&op, &[&of.detach(), &x, &y])?.swap_remove(0);
+            Ok(Some(slope.mul(g)?))
+        };
+        Ok(vec![claim(&y, self.wired[0])?, claim(&x, self.wired[1])?])
+    }
+}
+
+#[test]
+fn opposite_mistakes_of_two_inputs_do_not_cancel() {
+    let x = [f64s(&[0.5, -1.0, 2.0], &[3]), f64s(&[0.7, 1.5, -0.3], &[3])];
+    let check = |wired| {
+        let op = Arc::new(Product { wired });
+        gradgradcheck(|x| Ok(apply_custom(&op, &[&x[0], &x[1]])?.swap_remove(0)), &x)
+    };
+    check([[0.0, 1.0], [1.0, 0.0]]).unwrap();
+    assert!(check([[1.0, 0.0], [0.0, 1.0]]).is_err());
+}
+
+#[test]
+fn a_gradient_that_forgets_what_it_was_computed_from_is_found() {
+    let x = f64s(&[0.5, -1.0], &[2]);
+    // The right numbers; that of the exponential for the incoming gradient is cut.
+    let cut = |x: &[Tensor]| {
+        let y = x[0].exp()?.mul(1.0)?;
+        if y.requires_grad() {
+            std::mem::forget(y.register_hook(|g| Ok(Some(g.detach())))?);
+        }
+        Ok(y)
+    };
+    gradcheck(cut, std::slice::from_ref(&x)).unwrap();
+    let e = gradgradcheck(cut, std::slice::from_ref(&x)).unwrap_err();
+    assert!(e.to_string().contains("the gradient of the result, element [0]"), "{e}");
+    assert!(e.to_string().contains("[2]  f64"), "{e}");
+    gradgradcheck(|x| x[0].exp()?.mul(1.0), &[x]).unwrap();
+}
+
+#[test]
+fn every_element_of_a_large_result_counts() {
+    // Which one is wrong changes nothing: the tolerance is far below every weight.
+    for wrong in [0, 677, 4878, 9999] {
+        let x = f64s(&[0.5], &[1]);
+        let one = |x: &[Tensor]| {
+            let all = x[0].expand([10_000])?;
+            let at = |from: usize, to: usize| all.narrow(0, from, to - from);
+            Tensor::cat(&[&at(0, wrong)?, &at(wrong, wrong + 1)?.detach(), &at(wrong + 1, 10_000)?], 0)
+        };
+        let options = GradcheckOptions::new().atol(0.3).rtol(0.0);
+        assert!(gradcheck_with(one, &[x], options).is_err(), "{wrong}");
+    }
+}

@@ -4,17 +4,29 @@
 
 mod common;
 
+use std::panic::Location;
 use std::path::Path;
 
 use common::{f64s, i64s, values};
 use gradus_tensor::backend::{AdamParams, SgdParams};
-use gradus_tensor::{BackwardOptions, DType, Error, ErrorKind, Gemm, Result, Tensor, grad, no_grad};
+use gradus_tensor::{BackwardOptions, DType, Error, ErrorKind, Gemm, Result, Tensor, find_nan, grad, no_grad};
 
 const ADAM: AdamParams =
     AdamParams { lr: 0.1, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0, decoupled: false, step: 1 };
 const SGD: SgdParams = SgdParams { lr: 0.1, momentum: 0.0, nesterov: false, weight_decay: 0.0 };
 
 type Write = fn(&Tensor, &Tensor) -> Result<()>;
+
+/// The text of a line of this file.
+fn text_of(line: &Location<'_>) -> &'static str {
+    assert!(line.file().ends_with("tests/inplace.rs"), "{line}");
+    include_str!("inplace.rs").lines().nth(line.line() as usize - 1).unwrap()
+}
+
+/// The call that a line of [`WRITES`] makes.
+fn call_of(name: &str) -> String {
+    format!(".{}(", if name == "gemm" { "run_" } else { name })
+}
 
 /// Every method that writes into its tensor, here of three elements: its name, a call that writes all of them (with an
 /// operand), whether the operand is read, and the form that is recorded.
@@ -112,11 +124,25 @@ fn every_write_changes_values_counts_and_is_named_with_its_line() {
             assert_eq!(values(&target), values(&reference), "{name}");
             assert_eq!(target.storage().version(), 1, "{name}");
             let log = target.storage().overwritten(0, &(0..usize::MAX)).unwrap();
-            assert_eq!((log.op, log.location.file().ends_with("tests/inplace.rs")), (name, true), "{name}");
+            assert_eq!(log.op, name);
+            assert!(text_of(log.location).contains(&call_of(name)), "{name}: {}", log.location);
         }
         assert_eq!(twice.to_vec::<f64>().unwrap()[0], 0.0);
     }
     drop(guard);
+}
+
+#[test]
+fn every_write_of_a_nan_is_found_by_its_name_and_line() {
+    for (name, write, reads, _) in WRITES {
+        let (x, nan) = (start(), f64s(&[4.0, f64::NAN, 0.25], &[3]));
+        let found = find_nan(|| write(&x, &nan)).unwrap();
+        assert_eq!(found.is_some(), reads, "{name}");
+        if let Some(found) = found {
+            assert_eq!(found.op, name);
+            assert!(text_of(found.location).contains(&call_of(name)), "{found}");
+        }
+    }
 }
 
 #[test]

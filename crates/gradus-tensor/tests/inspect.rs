@@ -6,8 +6,8 @@ mod common;
 use std::sync::Arc;
 
 use common::{f64s, leaf};
-use gradus_tensor::autograd::Context;
-use gradus_tensor::{BackwardOptions, CustomOp, Result, Tensor, apply_custom, grad};
+use gradus_tensor::autograd::{self, Context};
+use gradus_tensor::{BackwardOptions, CustomOp, DType, Result, Tensor, apply_custom, grad};
 
 #[test]
 fn stats_count_nodes_and_each_kept_storage_once() {
@@ -24,6 +24,40 @@ fn stats_count_nodes_and_each_kept_storage_once() {
     y.backward_with(BackwardOptions::new()).unwrap();
     assert_eq!(y.graph_stats().saved_bytes, 0, "freed");
     assert_eq!(x.detach().graph_stats(), Default::default());
+}
+
+#[test]
+fn stats_count_what_hooks_packed_where_it_is_tensors() {
+    let x = f64s(&[1.0; 100], &[100]).require_grad().unwrap();
+    let half = || autograd::saved_tensors_hooks(|t| t.to_dtype(DType::F32), |p: &Tensor| p.to_dtype(DType::F64));
+    let list = || autograd::saved_tensors_hooks(|t| Ok(vec![t.copy()?]), |p: &Vec<Tensor>| p[0].copy());
+    let numbers = || {
+        let make = |p: &Vec<f64>| Tensor::from_vec(p.clone(), [p.len()], &common::cpu());
+        autograd::saved_tensors_hooks(Tensor::to_vec::<f64>, make)
+    };
+    let bytes = |guard: autograd::SavedTensorsHooks| {
+        let y = x.exp().unwrap();
+        drop(guard);
+        y.graph_stats().saved_bytes
+    };
+    let whole = x.copy().unwrap().exp().unwrap().graph_stats().saved_bytes;
+    assert_eq!((bytes(list()), bytes(half()) >= 400, bytes(half()) < whole, bytes(numbers())), (whole, true, true, 0));
+}
+
+#[test]
+fn every_report_has_the_name_of_the_operation() {
+    let x = f64s(&[1.0, 2.0, 3.0, 4.0], &[2, 2]).require_grad().unwrap();
+    for (y, name) in [
+        (x.sum(&[0], false).unwrap(), "sum"),
+        (x.matmul(&x).unwrap(), "matmul"),
+        (x.log_softmax(1).unwrap(), "log_softmax"),
+    ] {
+        let stats = y.graph_stats();
+        assert!(stats.by_op.contains_key(name), "{stats}");
+        assert!(y.to_dot().contains(&format!("label=\"{name}")), "{}", y.to_dot());
+    }
+    let text = format!("{:?}", x.log_softmax(1).unwrap().grad_fn().unwrap());
+    assert!(text.starts_with("log_softmax { log: true, axis: 1 } at "), "{text}");
 }
 
 #[test]

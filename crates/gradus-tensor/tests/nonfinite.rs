@@ -296,7 +296,7 @@ fn an_infinity_that_was_given_hides_none_that_was_made_beside_it() {
     // Sums over axes, and of gradients of what was stretched.
     let x = f64s(&[INF, 1.0, 1e308, 1e308], &[2, 2]);
     let r = found(|| x.sum(&[1], false));
-    assert!(r.op.starts_with("Reduce"), "{r}");
+    assert!(r.op.starts_with("sum {"), "{r}");
     assert_eq!((r.origin, r.made_at.clone()), (Origin::Operation, Some((0, vec![1, 0]))));
     assert_eq!(find_nonfinite(|| x.narrow(0, 0, 1)?.sum(&[0], false)).unwrap(), None);
     let (x, y) = (f64s(&[1.0, 1.0], &[2, 1]).require_grad().unwrap(), f64s(&[INF, 1.0, 1e308, 1e308], &[2, 2]));
@@ -347,23 +347,23 @@ fn of_what_mixes_its_elements_it_is_not_known() {
     let r = found(|| a.matmul(&b)?.sum_all());
     assert_eq!(
         (r.op.as_str(), r.origin, r.made_at.clone(), r.source.is_none()),
-        ("Matmul", Origin::MadeOrSpread, None, true)
+        ("matmul", Origin::MadeOrSpread, None, true)
     );
     let text = r.to_string();
     assert!(
-        text.starts_with("Matmul made or spread 2 infinities, at ") && text.contains(": it was given 1 infinity"),
+        text.starts_with("matmul made or spread 2 infinities, at ") && text.contains(": it was given 1 infinity"),
         "{r}"
     );
     assert!(!text.contains("no operation of this step"), "{r}");
     // Where what it was given comes from, if an operation has read that before.
     let r = found(|| a.mul(2.0)?.matmul(&b)?.matmul(&b)?.mul(3.0)?.sum_all());
     let source = r.source.clone().unwrap();
-    assert_eq!((r.op.as_str(), r.inputs[0].max, r.origin), ("Matmul", Some(2e200), Origin::MadeOrSpread));
+    assert_eq!((r.op.as_str(), r.inputs[0].max, r.origin), ("matmul", Some(2e200), Origin::MadeOrSpread));
     assert_eq!((source.op.as_str(), source.origin), ("mul[2.0]", Origin::Given));
     assert!(r.to_string().contains("\nmul[2.0] was given 1 infinity, at "), "{r}");
     // From finite operands it is.
     let r = found(|| b.matmul(&b));
-    assert_eq!((r.op.as_str(), r.origin), ("Matmul", Origin::Operation));
+    assert_eq!((r.op.as_str(), r.origin), ("matmul", Origin::Operation));
     // What is only moved is not made.
     let r = found(|| a.flip(0)?.copy()?.narrow(0, 1, 1)?.max_all());
     assert_eq!(r.origin, Origin::Given);
@@ -376,4 +376,74 @@ fn a_fill_goes_by_its_name() {
     let r = found(|| x.masked_fill(&mask, INF)?.sum_all());
     assert_eq!((r.op.as_str(), r.origin), ("masked_fill[inf]", Origin::Given));
     assert_eq!(x.masked_fill(&mask, 0.0).unwrap().grad_fn().unwrap().name(), "masked_fill");
+}
+
+#[test]
+fn what_a_hook_gives_is_not_a_sum() {
+    let x = leaf(&[1.0, 2.0]);
+    let nan = f64s(&[f64::NAN, 1.0], &[2]);
+    let step = || x.exp()?.mul(2.0)?.sum_all()?.backward();
+    let gives = |r: NonFiniteReport, op: &str| {
+        assert_eq!((r.op.as_str(), r.origin, r.outputs[0].nan), (op, Origin::Hook, 1), "{r}");
+        assert!(r.to_string().starts_with(&format!("a hook of {op} gave 1 NaN; {op} was recorded at ")), "{r}");
+    };
+    let g = nan.clone();
+    let hook = x.register_hook(move |_| Ok(Some(g.clone()))).unwrap();
+    gives(found(step), "leaf");
+    hook.remove();
+    for kind in 0..3 {
+        let y = x.exp().unwrap();
+        let g = nan.clone();
+        let node = y.grad_fn().unwrap();
+        let hook = match kind {
+            0 => y.register_hook(move |_| Ok(Some(g.clone()))),
+            1 => node.register_prehook(move |_| Ok(Some(vec![Some(g.clone())]))),
+            _ => node.register_hook(move |_, _| Ok(Some(vec![Some(g.clone())]))),
+        };
+        gives(found(|| y.mul(2.0)?.sum_all()?.backward()), "exp");
+        hook.unwrap().remove();
+    }
+    // Sums are those of several gradients, with a hook and without.
+    let small = x.mul(1e-308).unwrap();
+    let sum = || small.add(&small.mul(1.0)?)?.mul(&f64s(&[1e308, 1.0], &[2]))?.sum_all()?.backward();
+    assert_eq!(found(sum).origin, Origin::Sum);
+    let _hook = small.register_hook(|_| Ok(None)).unwrap();
+    assert_eq!(found(sum).origin, Origin::Sum);
+}
+
+#[test]
+fn an_infinite_number_excuses_only_itself() {
+    let x = f64s(&[1000.0, 1.0], &[2]);
+    let capped = gradus_tensor::fused!(|a, b| a.exp().min(b));
+    let r = found(|| capped(&x, INF));
+    assert_eq!((r.origin, r.made_at.clone()), (Origin::Operation, Some((0, vec![0]))), "{r}");
+    // Choices and single instructions give the number itself.
+    let mask = Tensor::from_vec(vec![false, true], [2], &cpu()).unwrap();
+    assert_eq!(find_nonfinite(|| x.masked_fill(&mask, -INF)).unwrap(), None);
+    assert_eq!(find_nonfinite(|| mask.where_(&x, INF)).unwrap(), None);
+    assert_eq!(find_nonfinite(|| x.add(INF)).unwrap(), None);
+    assert_eq!(find_nonfinite(|| x.clamp(-INF, INF)).unwrap(), None);
+}
+
+#[test]
+fn a_write_by_an_index_goes_by_its_name_and_line() {
+    let x = f64s(&[f64::MAX, 1.0], &[2]);
+    let (index, most) = (i64s(&[0], &[1]), f64s(&[f64::MAX], &[1]));
+    let mut line = 0;
+    let r = found(|| {
+        x.index_add_(0, &i64s(&[1], &[1]), &most)?;
+        line = line!() + 1;
+        x.index_add_(0, &index, &most)?;
+        x.sum_all()
+    });
+    assert_eq!((r.op.as_str(), r.origin), ("index_add_", Origin::Operation));
+    assert_eq!((r.location.file(), r.location.line()), (file!(), line));
+    // Nothing was written.
+    assert_eq!(x.to_vec::<f64>().unwrap(), [f64::MAX; 2]);
+    // What runs after it has its own name.
+    let r = found(|| {
+        x.index_add_(0, &index, &most.neg()?)?;
+        x.log()
+    });
+    assert_eq!(r.op, "log");
 }

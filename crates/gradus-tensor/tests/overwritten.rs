@@ -213,7 +213,7 @@ fn a_column_that_is_assigned_leaves_the_others() {
 #[test]
 fn writes_by_an_index_tensor_are_those_of_its_slices() {
     let x = f64s(&[2.0; 2], &[2]).require_grad().unwrap();
-    let at = |i: &[i64]| Tensor::from_vec(i.to_vec(), [i.len()], &cpu()).unwrap();
+    let at = |i: &[i64]| Tensor::from_vec(i, [i.len()], &cpu()).unwrap();
     let rows = |i: &[i64]| Tensor::from_vec(i.repeat(2), [2, i.len()], &cpu()).unwrap().t().unwrap();
     type Write = fn(&Tensor, &Tensor, &Tensor, &Tensor) -> gradus_tensor::Result<()>;
     let writes: [Write; 6] = [

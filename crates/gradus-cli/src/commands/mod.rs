@@ -3,6 +3,7 @@
 pub(crate) mod devices;
 pub(crate) mod image;
 pub(crate) mod predict;
+pub(crate) mod profile;
 pub(crate) mod train;
 
 use std::sync::Arc;
@@ -12,10 +13,11 @@ use gradus::prelude::*;
 
 /// The device of this name; the CPU with `threads` threads of its own if a number is given.
 fn open(name: &str, threads: Option<usize>) -> Result<Device> {
-    match (name, threads) {
-        ("cpu", Some(threads)) => Ok(Device::from_backend(Arc::new(CpuBackend::with_threads(threads)?))),
-        _ => Device::open(name),
-    }
+    let device = match (name, threads) {
+        ("cpu", Some(threads)) => Device::from_backend(Arc::new(CpuBackend::with_threads(threads)?)),
+        _ => Device::open(name)?,
+    };
+    Ok(profile::watched(device))
 }
 
 /// This program as the user called it, for commands to try next.

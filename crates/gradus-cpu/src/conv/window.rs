@@ -56,10 +56,45 @@ impl Geometry {
         self.taps() == 1 && self.stride == [1; 3] && self.pad == [0; 3] && self.input == self.output
     }
 
+    /// Whether every window lies inside the input.
+    pub(crate) fn is_inside(&self) -> bool {
+        let last = |i: usize| (self.output[i] - 1) * self.stride[i] + (self.kernel[i] - 1) * self.dilation[i];
+        self.pad == [0; 3] && (0..3).all(|i| self.output[i] > 0 && last(i) < self.input[i])
+    }
+
     /// The index of a tap on each axis.
     pub(crate) fn tap(&self, t: usize) -> [usize; 3] {
         let [_, h, w] = self.kernel;
         [t / (h * w), t / w % h, t % w]
+    }
+
+    /// The positions of an axis that have a tap inside the input.
+    fn inside(&self, axis: usize, tap: usize) -> Range<usize> {
+        // Position `o` has it at `o * stride + first`.
+        let (stride, first) = (self.stride[axis], (tap * self.dilation[axis]) as isize - self.pad[axis]);
+        let begin = if first < 0 { first.unsigned_abs().div_ceil(stride) } else { 0 };
+        let room = self.input[axis] as isize - first;
+        let end = if room <= 0 { 0 } else { (room as usize).div_ceil(stride).min(self.output[axis]) };
+        begin.min(end)..end
+    }
+
+    /// [`runs`](Geometry::runs) of all positions, for rows so short that what is computed for each of them counts.
+    #[inline(always)]
+    pub(crate) fn rows(&self, tap: [usize; 3]) -> impl Iterator<Item = (Range<usize>, usize)> {
+        let g = *self;
+        let [zs, ys, xs] = [0, 1, 2].map(|axis| g.inside(axis, tap[axis]));
+        let at = move |axis: usize, o: usize| {
+            ((o * g.stride[axis] + tap[axis] * g.dilation[axis]) as isize - g.pad[axis]) as usize
+        };
+        let zs = if xs.is_empty() { 0..0 } else { zs };
+        zs.flat_map(move |z| {
+            let (plane, rows, first) = (at(0, z) * g.input[1], z * g.output[1], at(2, xs.start));
+            let (begin, end) = (xs.start, xs.end);
+            ys.clone().map(move |y| {
+                let row = (rows + y) * g.output[2];
+                (row + begin..row + end, (plane + at(1, y)) * g.input[2] + first)
+            })
+        })
     }
 
     /// Calls `f` for each run of positions in one row of the output that have this tap inside the input: the positions,

@@ -141,8 +141,8 @@ impl MultiheadAttention {
             options = options.mask(mask);
         }
         let y = if self.mode.is_training() && self.dropout > 0.0 {
-            self.random
-                .draw(|generator| q.scaled_dot_product_attention(&k, &v, options.dropout(self.dropout, generator)))?
+            let mut generator = self.random.lock();
+            q.scaled_dot_product_attention(&k, &v, options.dropout(self.dropout, &mut generator))?
         } else {
             q.scaled_dot_product_attention(&k, &v, options)?
         };
@@ -153,13 +153,15 @@ impl MultiheadAttention {
     #[track_caller]
     fn project(&self, x: &Tensor, part: usize, weight: &Option<Parameter>) -> Result<Tensor> {
         let e = self.embed_dim;
-        let of_part = |t: &Parameter| t.narrow(0, part * e, e);
         let weight = match (weight, &self.in_proj_weight) {
             (Some(w), _) => w.tensor().clone(),
-            (None, Some(w)) => of_part(w)?,
+            (None, Some(w)) => w.narrow(0, part * e, e)?,
             (None, None) => return Err(Error::argument("multihead_attention", "the layer has no projection weights")),
         };
-        let bias = self.in_proj_bias.as_ref().map(of_part).transpose()?;
+        let bias = match &self.in_proj_bias {
+            Some(b) => Some(b.narrow(0, part * e, e)?),
+            None => None,
+        };
         let y = x.linear(&weight, bias.as_ref())?;
         y.reshape([x.shape()[0], x.shape()[1], self.num_heads, e / self.num_heads])?.transpose(1, 2)
     }

@@ -1,7 +1,7 @@
 //! [`BatchNorm`].
 
 use gradus_tensor::ops::Class;
-use gradus_tensor::{DType, Elementwise, Error, Operand, Result, Tensor, no_grad};
+use gradus_tensor::{DType, Elementwise, Error, Operand, Result, Tensor, autograd, no_grad};
 
 use crate::{Buffer, Forward, Init, Mode, Module, Parameter};
 
@@ -9,8 +9,9 @@ use crate::{Buffer, Forward, Init, Mode, Module, Parameter};
 /// shape (Ioffe and Szegedy, 2015).
 ///
 /// Training normalises with mean and biased variance of the batch, and moves the running statistics once per call:
-/// `running = (1 - momentum) * running + momentum * batch`, with the unbiased variance. Evaluation uses the running
-/// statistics. They are kept in at least f32.
+/// `running = (1 - momentum) * running + momentum * batch`, with the unbiased variance. The second run of a
+/// [`checkpoint`](gradus_tensor::autograd::checkpoint) is none. Evaluation uses the running statistics. They are kept in at
+/// least f32.
 ///
 /// ```
 /// # use gradus_nn::{BatchNorm2d, BatchNormConfig, Forward, Init, Module}; use gradus_tensor::*;
@@ -89,6 +90,19 @@ impl BatchNorm {
             mode: Mode::Train,
         })
     }
+
+    /// Moves the running statistics towards those of a batch.
+    #[track_caller]
+    fn update(&self, mean: &Tensor, var: &Tensor) -> Result<()> {
+        let _guard = no_grad();
+        let moved = |running: &Tensor, batch: &Tensor| {
+            MOVE.apply(&[Operand::Tensor(running), Operand::Tensor(batch), self.momentum.into()])
+        };
+        let (mean, var) = (moved(&self.running_mean, mean)?, moved(&self.running_var, var)?);
+        self.running_mean.set(&mean)?;
+        self.running_var.set(&var)?;
+        self.num_batches_tracked.add_(1)
+    }
 }
 
 impl Forward for BatchNorm {
@@ -103,14 +117,7 @@ impl Forward for BatchNorm {
             return input.batch_norm_eval(&self.running_mean, &self.running_var, weight, bias, self.eps);
         }
         let (y, batch) = input.batch_norm(weight, bias, self.eps)?;
-        let _guard = no_grad();
-        let moved = |running: &Tensor, batch: &Tensor| {
-            MOVE.apply(&[Operand::Tensor(running), Operand::Tensor(batch), self.momentum.into()])
-        };
-        let (mean, var) = (moved(&self.running_mean, &batch.mean)?, moved(&self.running_var, &batch.var)?);
-        self.running_mean.set(&mean)?;
-        self.running_var.set(&var)?;
-        self.num_batches_tracked.add_(1)?;
+        autograd::once(|| self.update(&batch.mean, &batch.var))?;
         Ok(y)
     }
 }

@@ -32,6 +32,6 @@ impl Forward for Dropout {
         if !self.mode.is_training() {
             return Ok(input.clone());
         }
-        self.random.draw(|generator| input.dropout(self.p, generator))
+        input.dropout(self.p, &mut self.random.lock())
     }
 }

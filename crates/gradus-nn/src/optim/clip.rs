@@ -5,6 +5,7 @@ use gradus_tensor::{DType, Device, Error, Gradients, Result, Tensor, no_grad};
 use crate::Parameter;
 
 /// The values of scalar tensors, with one download a device and dtype.
+#[track_caller]
 pub(super) fn fetch(scalars: &[Tensor]) -> Result<Vec<f64>> {
     let mut values = vec![0.0; scalars.len()];
     let mut kinds: Vec<(&Device, DType, Vec<usize>)> = Vec::new();
@@ -37,20 +38,29 @@ fn present<'a>(gradients: &Gradients, parameters: &'a [Parameter]) -> Vec<(&'a P
 ///
 /// Squares are summed in at least f32. Where they overflow or vanish, they are summed again relative to the largest
 /// element: a finite norm is found whatever its size.
+#[track_caller]
 fn total_norm(gradients: &[(&Parameter, Tensor)]) -> Result<f64> {
-    let wide = |g: &Tensor| g.to_dtype(g.dtype().compute());
     let filled = || gradients.iter().map(|(_, g)| g).filter(|g| g.numel() > 0);
-    let squares = filled().map(|g| wide(g)?.square()?.sum_all()).collect::<Result<Vec<_>>>()?;
+    let mut squares = vec![];
+    for g in filled() {
+        squares.push(g.to_dtype(g.dtype().compute())?.square()?.sum_all()?);
+    }
     let sum: f64 = fetch(&squares)?.iter().sum();
     if sum.is_nan() || (sum.is_finite() && sum > 1e-20) {
         return Ok(sum.sqrt());
     }
-    let largest = filled().map(|g| wide(g)?.abs()?.max_all()).collect::<Result<Vec<_>>>()?;
+    let mut largest = vec![];
+    for g in filled() {
+        largest.push(g.to_dtype(g.dtype().compute())?.abs()?.max_all()?);
+    }
     let largest = fetch(&largest)?.into_iter().fold(0.0, f64::max);
     if largest == 0.0 || !largest.is_finite() {
         return Ok(largest);
     }
-    let squares = filled().map(|g| wide(g)?.div(largest)?.square()?.sum_all()).collect::<Result<Vec<_>>>()?;
+    let mut squares = vec![];
+    for g in filled() {
+        squares.push(g.to_dtype(g.dtype().compute())?.div(largest)?.square()?.sum_all()?);
+    }
     Ok(largest * fetch(&squares)?.iter().sum::<f64>().sqrt())
 }
 
@@ -71,6 +81,7 @@ fn total_norm(gradients: &[(&Parameter, Tensor)]) -> Result<f64> {
 ///
 /// # Errors
 /// A norm that is not finite, and a `max_norm` that is not above 0; no gradient is changed.
+#[track_caller]
 pub fn clip_grad_norm(gradients: &mut Gradients, parameters: &[Parameter], max_norm: f64) -> Result<f64> {
     if max_norm.is_nan() || max_norm <= 0.0 {
         return Err(Error::argument("clip_grad_norm", format!("max_norm is {max_norm}; it is above 0")));
@@ -84,27 +95,31 @@ pub fn clip_grad_norm(gradients: &mut Gradients, parameters: &[Parameter], max_n
     }
     let factor = max_norm / (norm + 1e-6);
     if factor < 1.0 {
-        replace(gradients, found, |g| g.mul(factor))?;
+        // All are made before the first is replaced.
+        let mut new = vec![];
+        for (p, g) in found {
+            new.push((p, g.mul(factor)?));
+        }
+        replace(gradients, new)?;
     }
     Ok(norm)
 }
 
 /// Clamps each element of the gradients of `parameters` to `-max ..= max`; NaN stays.
+#[track_caller]
 pub fn clip_grad_value(gradients: &mut Gradients, parameters: &[Parameter], max: f64) -> Result<()> {
     if max.is_nan() || max < 0.0 {
         return Err(Error::argument("clip_grad_value", format!("max is {max}; it is at least 0")));
     }
     let _guard = no_grad();
     let found = present(gradients, parameters);
-    replace(gradients, found, |g| g.clamp(-max, max))
+    let mut new = vec![];
+    for (p, g) in found {
+        new.push((p, g.clamp(-max, max)?));
+    }
+    replace(gradients, new)
 }
 
-/// Replaces the gradients by what `f` makes of them; all are made before the first is replaced.
-fn replace(
-    gradients: &mut Gradients,
-    found: Vec<(&Parameter, Tensor)>,
-    f: impl Fn(&Tensor) -> Result<Tensor>,
-) -> Result<()> {
-    let new = found.into_iter().map(|(p, g)| Ok((p, f(&g)?))).collect::<Result<Vec<_>>>()?;
+fn replace(gradients: &mut Gradients, new: Vec<(&Parameter, Tensor)>) -> Result<()> {
     new.into_iter().try_for_each(|(p, g)| gradients.set(p.tensor(), g))
 }

@@ -195,6 +195,7 @@ impl<R: Rule> Stepper<R> {
     }
 
     /// Checks everything and allocates what is new; changes nothing.
+    #[track_caller]
     fn plan(&self, gradients: &Gradients) -> Result<Vec<Work>> {
         let op = self.rule.name();
         let mut work = Vec::new();
@@ -237,6 +238,7 @@ impl<R: Rule> Stepper<R> {
     }
 
     /// The state to step with: new at first, and with an f32 copy that agrees with the parameter.
+    #[track_caller]
     fn state_of(&self, member: &Member) -> Result<State> {
         let values = member.parameter.values();
         let dtype = values.dtype().compute();
@@ -258,17 +260,16 @@ impl<R: Rule> Stepper<R> {
     }
 
     /// Whether the step goes on, by the policy on gradients that are not finite.
+    #[track_caller]
     fn finite(&self, work: &[Work]) -> Result<bool> {
         if self.non_finite == NonFinite::Unchecked {
             return Ok(true);
         }
-        let flags = work
-            .iter()
-            .map(|w| {
-                let axes: Vec<isize> = (0..w.gradient.rank() as isize).collect();
-                w.gradient.isfinite()?.all(&axes, false)?.to_dtype(DType::F32)
-            })
-            .collect::<Result<Vec<_>>>()?;
+        let mut flags = Vec::with_capacity(work.len());
+        for w in work {
+            let axes: Vec<isize> = (0..w.gradient.rank() as isize).collect();
+            flags.push(w.gradient.isfinite()?.all(&axes, false)?.to_dtype(DType::F32)?);
+        }
         let flags = fetch(&flags)?;
         let bad =
             |(w, &finite): (&Work, &f64)| (finite == 0.0).then(|| self.groups[w.group].members[w.member].name.as_str());

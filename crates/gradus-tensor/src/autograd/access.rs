@@ -61,6 +61,8 @@ impl Access {
 struct Open {
     /// Where its accesses begin.
     start: usize,
+    /// If it watches a checkpointed region, the number of the last node recorded before.
+    region: Option<u64>,
     /// Of the tracked tensors that were read or viewed the one that was recorded first: its number, and what it is.
     tracked: Option<(u64, Spec)>,
 }
@@ -126,8 +128,17 @@ pub(super) struct Watch {
 
 impl Watch {
     pub(super) fn new() -> Self {
+        Watch::open(None)
+    }
+
+    /// Of a checkpointed region that begins after node `before`.
+    pub(super) fn region(before: u64) -> Self {
+        Watch::open(Some(before))
+    }
+
+    fn open(region: Option<u64>) -> Self {
         let depth = LOG.with_borrow_mut(|log| {
-            log.open.push(Open { start: log.accesses.len(), tracked: None });
+            log.open.push(Open { start: log.accesses.len(), region, tracked: None });
             log.open.len() - 1
         });
         Watch { depth, _mode: set(NOTE_ACCESS, true) }
@@ -159,6 +170,14 @@ impl Drop for Watch {
             }
         });
     }
+}
+
+/// The number of the last node recorded before the innermost checkpointed region that this thread is in.
+pub(super) fn region_began() -> Option<u64> {
+    if !is_set(NOTE_ACCESS) {
+        return None;
+    }
+    LOG.with_borrow(|log| log.open.iter().rev().find_map(|o| o.region))
 }
 
 /// Notes that `tensor` is about to be read or written.

@@ -8,12 +8,13 @@ use smallvec::SmallVec;
 
 use super::access::{Access, Watch};
 use super::checksum::checksum;
-use super::draws::{Draws, NoteDraws, ReplayDraws};
-use super::engine::{edges_across, grad_of_edges};
+use super::draws::{Draws, NoteDraws, ReplayDraws, is_replay};
+use super::engine::grad_of_edges;
 use super::functional::{Tensors, give};
-use super::mode::{GUARDS, PACK, among, set_among};
+use super::mode::{GUARDS, NOTE_ACCESS, PACK, among, set_among};
 use super::node::{Edge, Node, next_seq};
 use super::packed::Packed;
+use super::record::{Known, Record};
 use super::{BackwardOptions, Context, Saved, enable_grad, guards_saved, is_grad_enabled};
 use crate::ops::{Grads, Rule, same_device};
 use crate::tensor::Spec;
@@ -26,15 +27,24 @@ use crate::{Generator, Storage, Tensor};
 /// this thread and is a function of its inputs and of what it captured, and that is checked. An input or anything captured
 /// that was overwritten since is refused, with both lines, and so is an `f` that writes into what outlives it (the second
 /// run would write again), or whose second run reads tensors that the first did not (a tensor that was exchanged, or made
-/// on another thread), uses other tracked tensors, draws other random numbers, or gives other outputs, be it in one bit.
+/// on another thread), uses other tracked tensors, draws other random numbers, gives other outputs, be it in one bit, or
+/// comes to them by other operations, other parameters of these, or other small constants that it makes. What is not
+/// compared: constants of more than 16 KiB that `f` makes, or makes in a region of its own, where no output shows them, and
+/// what a [`CustomOp`](super::CustomOp) holds.
 ///
 /// Random numbers are those of the first run, whichever [`Generator`] they come from: dropout layers work as they are. In
 /// the second run generators, whosever they are, stay where they are. Differentiable to any order. Without recording this
 /// is `f(inputs)`.
 ///
-/// Beyond the second run, the checks cost one pass over the outputs in each run (on a device, a copy to the host), and some
-/// tens of nanoseconds for each operation. Where [`saved_tensors_hooks`](super::saved_tensors_hooks) bring back inputs that
-/// are not to the bit what they packed, outputs are not compared.
+/// **Everything else that `f` does happens twice**: what it prints, counts or pushes to a list; [`once`] is for effects of
+/// the forward pass alone. A tensor that `f` stows away instead of returning it is one of the run that stowed it, with its
+/// gradient, and keeps that run's graph alive; a pass through the region frees what the second run left. No gradient of the
+/// outputs goes there: to ask for one, or to register a hook, is an error. Hooks that `f` registers on what it computes work
+/// as they do outside, for as long as the second run's handles live; on what is older they are refused.
+///
+/// Beyond the second run, the checks cost one pass over the outputs in each run (on a device, a copy to the host), and
+/// about a microsecond for each operation. Where [`saved_tensors_hooks`](super::saved_tensors_hooks) bring back inputs that
+/// are not to the bit what they packed, the outputs and the way to them are not compared.
 ///
 /// # Errors
 /// Those of `f`; inputs on several devices.
@@ -70,6 +80,38 @@ pub fn checkpoint_with<O: Tensors>(
     run(f, inputs, generator)
 }
 
+/// Does something once for each time that a program runs this line, also inside of a [`checkpoint`]: the first run of the
+/// region does it, the second passes over it. For effects of the forward pass, like running statistics; it is not watched,
+/// so that it may write into what outlives the region. What it computes must not enter the outputs of the region.
+///
+/// # Errors
+/// Those of `effect`.
+///
+/// ```
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+/// let x = Tensor::from_vec(vec![3.0f64], [1], &device)?.require_grad()?;
+/// let total = Tensor::zeros([1], DType::F64, &device)?;
+/// let inside = total.clone();
+/// let y = autograd::checkpoint(
+///     move |x| {
+///         autograd::once(|| inside.add_(&x[0].detach()))?;
+///         x[0].square()
+///     },
+///     &[&x],
+/// )?;
+/// assert_eq!(y.backward()?.get(&x).unwrap().item()?, 6.0);
+/// assert_eq!(total.item()?, 3.0);
+/// # Ok::<(), Error>(())
+/// ```
+pub fn once(effect: impl FnOnce() -> Result<()>) -> Result<()> {
+    if is_replay() {
+        return Ok(());
+    }
+    let _unwatched = set_among(NOTE_ACCESS, 0);
+    effect()
+}
+
 #[track_caller]
 fn run<O: Tensors>(
     f: impl Fn(&[Tensor], &mut Generator) -> Result<O> + Send + Sync + 'static,
@@ -86,30 +128,29 @@ fn run<O: Tensors>(
     inputs.iter().try_for_each(|t| t.check_current("checkpoint"))?;
     let versions: SmallVec<[u64; 4]> = inputs.iter().map(|t| t.storage().version()).collect();
     let start = generator.clone();
-    let (watch, noted) = (Watch::new(), NoteDraws::new());
+    let noted = NoteDraws::new();
     // Recorded, so that what is captured shows; the record is dropped at once, so nothing of it is worth packing.
     let unpacked = set_among(PACK, 0);
-    let region = Region::run(inputs, |t| t.requires_grad(), |t| t.detach().require_grad(), |x| f(x, generator))?;
-    let (outputs, captured) = (region.outputs, region.captured);
+    let passed: Vec<Tensor> = inputs.iter().map(|&t| t.clone()).collect();
+    let Region { outputs, record, before, watch } = Region::run(&passed, |x| f(x, generator))?;
     let plain: Vec<Tensor> = outputs.iter().map(Tensor::detach).collect();
     let tracked: Vec<bool> = outputs.iter().map(Tensor::requires_grad).collect();
     drop(outputs);
-    drop(region.points);
+    record.left_behind().for_each(|node| node.leave_region());
     drop(unpacked);
     let packs = among(PACK) != 0 && Packed::hooked();
     let draws = noted.finish();
-    let reads = settled(watch.finish(), region.before, if packs { inputs } else { &[] })?;
+    let reads = settled(watch.finish(), before, if packs { inputs } else { &[] })?;
     if !tracked.contains(&true) {
         return give("checkpoint", plain);
     }
+    let (known, behind) = Known::new(record, inputs, before);
     let given = |(t, &on): (&Tensor, &bool)| if on { Given::new(t).map(Some) } else { Ok(None) };
     let given = plain.iter().zip(&tracked).map(given).collect::<Result<_>>()?;
     let as_read = |t: &&Tensor| Ok((checksum(t)?, *t.layout()));
     let packed = if packs { Some(inputs.iter().map(as_read).collect::<Result<_>>()?) } else { None };
     let kept = inputs.iter().enumerate().map(|(i, &t)| (i, t.clone(), versions[i]));
     let (specs, device) = (plain.iter().map(Tensor::spec).collect(), plain[0].device().clone());
-    let behind: Vec<Option<Edge>> =
-        inputs.iter().map(|t| t.edge().cloned()).chain(captured.iter().cloned().map(Some)).collect();
     let again = Box::new(move |x: &[Tensor]| Ok(f(x, &mut start.clone())?.into_tensors()));
     let mut saved = Saved::with_versions(kept, []);
     if guards_saved() {
@@ -117,8 +158,8 @@ fn run<O: Tensors>(
         let pins = sure.filter_map(|r| Some((r.access.storage()?.0, r.access.bytes().clone()))).collect();
         saved = saved.guard_pinned("checkpoint", inputs, &versions, pins)?;
     }
-    let guards = among(GUARDS);
-    let rule = Arc::new(Checkpoint { again, reads, draws, given, packed, passed: inputs.len(), guards });
+    let (guards, edges) = (among(GUARDS), inputs.iter().map(|t| t.edge().cloned()).collect());
+    let rule = Arc::new(Checkpoint { again, known, reads, draws, given, packed, edges, guards });
     let node = Node::rule(rule, behind, specs, device, saved);
     let edge = |i: usize| Edge { node: node.clone(), output: i };
     let results = plain.iter().zip(&tracked).enumerate();
@@ -206,49 +247,40 @@ fn not_written(op: &'static str, access: &Access, storage: &Storage) -> Result<(
 
 /// One run of the function.
 struct Region {
-    points: Vec<Tensor>,
     outputs: Vec<Tensor>,
-    captured: Vec<Edge>,
+    record: Record,
     /// Number of the last node recorded before the run.
     before: u64,
+    watch: Watch,
 }
 
 impl Region {
-    /// Runs `f` on inputs of which the `wanted` ones are replaced by a point of their own.
-    fn run<T: std::borrow::Borrow<Tensor>, O: Tensors>(
-        inputs: &[T],
-        wanted: impl Fn(&Tensor) -> bool,
-        point: impl Fn(&Tensor) -> Result<Tensor>,
-        f: impl FnOnce(&[Tensor]) -> Result<O>,
-    ) -> Result<Region> {
+    /// Runs `f` on the inputs themselves: what leaves the region other than as an output depends on them like anything else.
+    fn run<O: Tensors>(inputs: &[Tensor], f: impl FnOnce(&[Tensor]) -> Result<O>) -> Result<Region> {
         let _mode = enable_grad();
-        let replaced = |t: &T| {
-            let t: &Tensor = t.borrow();
-            if wanted(t) { point(t) } else { Ok(t.clone()) }
-        };
-        let points: Vec<Tensor> = inputs.iter().map(replaced).collect::<Result<_>>()?;
         let before = next_seq();
-        let outputs = f(&points)?.into_tensors();
+        let watch = Watch::region(before);
+        let outputs = f(inputs)?.into_tensors();
         // What was overwritten after it was computed is not what was recorded.
         outputs.iter().try_for_each(|t| t.check_current("checkpoint"))?;
-        let own = |e: &Edge| points.iter().filter_map(Tensor::edge).any(|p| Arc::ptr_eq(&p.node, &e.node));
-        let captured = edges_across(outputs.iter().filter_map(Tensor::edge), before);
-        Ok(Region { captured: captured.into_iter().filter(|e| !own(e)).collect(), points, outputs, before })
+        Ok(Region { record: Record::new(&outputs, before)?, outputs, before, watch })
     }
 }
 
 type Again = dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync;
 
-/// The region, ready to be run again. The node's first `passed` inputs are those of the function, then come the captured.
+/// The region, ready to be run again.
 struct Checkpoint {
     again: Box<Again>,
+    known: Known,
     reads: Vec<Read>,
     draws: Arc<[Draws]>,
     /// The outputs that are tracked.
     given: Vec<Option<Given>>,
     /// What the inputs were, if hooks packed them.
     packed: Option<Vec<(u64, Layout)>>,
-    passed: usize,
+    /// The places of the function's inputs, those too that the outputs do not depend on.
+    edges: Vec<Option<Edge>>,
     /// The switches of the first run, which hold in the second too.
     guards: u16,
 }
@@ -290,24 +322,29 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// The second run of these inputs gave what the first gave, to the bit, unless hooks changed the inputs.
-    fn check_outputs(&self, node: &Node, inputs: &[Tensor], outputs: &[Tensor]) -> Result<()> {
+    /// Whether the inputs are what they were: hooks may have brought back others.
+    fn same_inputs(&self, inputs: &[Tensor]) -> Result<bool> {
         for (t, (sum, layout)) in inputs.iter().zip(self.packed.iter().flatten()) {
             if t.layout() != layout || checksum(t)? != *sum {
-                return Ok(());
+                return Ok(false);
             }
         }
+        Ok(true)
+    }
+
+    /// The second run gave what the first gave, to the bit, by the same operations.
+    fn check_outputs(&self, node: &Node, outputs: &[Tensor], record: &Record, before: u64) -> Result<()> {
         for (i, (y, given)) in outputs.iter().zip(&self.given).enumerate() {
-            if y.requires_grad() != given.is_some() {
-                return Err(changed(node, &format!("tracked output {i} otherwise")));
-            }
             if let Some(given) = given
                 && !given.is(y)?
             {
                 return Err(y.describe(changed(node, &format!("gave other values in output {i}")), "output"));
             }
         }
-        Ok(())
+        if self.known.is(record, &node.inputs, before) {
+            return Ok(());
+        }
+        Err(changed(node, "computed its outputs in another way"))
     }
 }
 
@@ -324,58 +361,74 @@ impl Rule for Checkpoint {
         "checkpoint"
     }
 
+    fn identity(&self) -> u64 {
+        self.known.identity()
+    }
+
     fn vjp(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads> {
         let node = ctx.node;
-        let inputs: Vec<Tensor> = (0..self.passed).map(|i| ctx.input(i)).collect::<Result<_>>()?;
+        let inputs: Vec<Tensor> = (0..self.edges.len()).map(|i| self.input(ctx, i)).collect::<Result<_>>()?;
         self.check(node)?;
-        // With create_graph the points are views of the inputs, through which the next gradient goes on.
-        let on = ctx.create_graph();
-        let point = |t: &Tensor| if on { t.reshape(t.shape()) } else { t.detach().require_grad() };
-        let (region, accesses, same_draws) = {
+        let (Region { outputs, record, before, watch }, same_draws) = {
             let _mode = set_among(GUARDS | PACK, self.guards);
-            let (watch, replay) = (Watch::new(), ReplayDraws::new(self.draws.clone()));
-            let region = Region::run(&inputs, Tensor::requires_grad, point, |x| (self.again)(x))?;
-            (region, watch.finish(), replay.finish())
+            let replay = ReplayDraws::new(self.draws.clone());
+            (Region::run(&inputs, |x| (self.again)(x))?, replay.finish())
         };
+        let accesses = watch.finish();
         self.check(node)?;
         let same = |(t, want): (&Tensor, &Spec)| t.spec() == *want;
-        if region.outputs.len() != node.outputs.len() || !region.outputs.iter().zip(&node.outputs).all(same) {
+        if outputs.len() != node.outputs.len() || !outputs.iter().zip(&node.outputs).all(same) {
             return Err(changed(node, "gave outputs of other shapes or dtypes"));
         }
-        let is = |e: &Edge, k: &Edge| Arc::ptr_eq(&e.node, &k.node) && e.output == k.output;
-        let known: Vec<&Edge> = node.inputs.iter().skip(self.passed).flatten().collect();
-        if region.captured.iter().any(|e| !known.iter().any(|k| is(e, k))) {
+        let tracked = outputs.iter().zip(&self.given).position(|(y, given)| y.requires_grad() != given.is_some());
+        if let Some(i) = tracked {
+            return Err(changed(node, &format!("tracked output {i} otherwise")));
+        }
+        let known: Vec<&Edge> = node.inputs.iter().flatten().collect();
+        let used: Vec<&Edge> = record.across.iter().filter(|e| e.node.seq <= before).collect();
+        if used.iter().any(|e| !known.iter().any(|k| k.is(e))) {
             return Err(changed(node, "used tracked tensors that it had not used before"));
         }
-        if known.iter().any(|k| !region.captured.iter().any(|e| is(e, k))) {
+        if known.iter().any(|k| !used.iter().any(|e| e.is(k))) {
             return Err(changed(node, "did not use tracked tensors that it had used before"));
         }
         if !same_draws {
             return Err(changed(node, "drew other random numbers"));
         }
-        self.check_accesses(node, &accesses, &inputs, region.before)?;
-        self.check_outputs(node, &inputs, &region.outputs)?;
-        let mut places = vec![];
-        let mut targets: Vec<&Edge> = vec![];
-        for i in (0..ctx.input_count()).filter(|&i| ctx.needs(i)) {
-            let edge = if i < self.passed { region.points[i].edge() } else { node.inputs[i].as_ref() };
-            if let Some(edge) = edge {
-                places.push(i);
-                targets.push(edge);
-            }
+        self.check_accesses(node, &accesses, &inputs, before)?;
+        if self.same_inputs(&inputs)? {
+            self.check_outputs(node, &outputs, &record, before)?;
         }
+        let places: Vec<usize> = (0..ctx.input_count()).filter(|&i| ctx.needs(i)).collect();
+        let targets: Vec<&Edge> = places.iter().filter_map(|&i| node.inputs[i].as_ref()).collect();
         let mut roots = vec![];
-        for (y, g) in region.outputs.iter().zip(grads) {
+        for (y, g) in outputs.iter().zip(grads) {
             if let (Some(edge), Some(g)) = (y.edge(), g) {
                 roots.push((edge.clone(), g.clone()));
             }
         }
         let options = BackwardOptions::new();
-        let options = if on { options.create_graph() } else { options };
+        let options = if ctx.create_graph() { options.create_graph() } else { options };
         let mut out = Grads::from_elem(None, ctx.input_count());
-        for (i, g) in places.into_iter().zip(grad_of_edges(roots, &targets, options, region.before)?) {
+        for (i, g) in places.into_iter().zip(grad_of_edges(roots, &targets, options, before)?) {
             out[i] = g;
         }
+        if !ctx.create_graph() {
+            drop(outputs);
+            record.left_behind().for_each(|node| node.leave_region());
+        }
         Ok(out)
+    }
+}
+
+impl Checkpoint {
+    /// Input `i` of the function, at its place in the graph.
+    fn input(&self, ctx: &Context<'_>, i: usize) -> Result<Tensor> {
+        let t = ctx.input(i)?;
+        // What is guarded has only the places that the node's gradients go to.
+        Ok(match &self.edges[i] {
+            Some(edge) if t.edge().is_none() => t.with_edge(edge.clone()),
+            _ => t,
+        })
     }
 }

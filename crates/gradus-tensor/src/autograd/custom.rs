@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::access::{Access, Watch};
 use super::engine::{edges_across, key};
 use super::mode::{REFUSE_READS, set};
-use super::node::{Edge, Node, next_seq};
+use super::node::{AtLineOf, Edge, Node, next_seq};
 use super::{Context, Keep, Saved, guards_saved, is_grad_enabled, no_grad};
 use crate::Tensor;
 use crate::ops::{Grads, Rule, same_device};
@@ -189,7 +189,10 @@ impl<O: CustomOp> Rule for Custom<O> {
         }
         // The gradient is linear in those of the outputs, so the way to one of them is in its graph, or it was computed
         // outside. Those that are not tracked are made so, by an origin that nothing flows on from.
-        let tracked: Vec<Option<Tensor>> = grads.iter().map(|g| g.as_ref().map(origin)).collect();
+        let tracked: Vec<Option<Tensor>> = {
+            let _line = AtLineOf::new(ctx.node);
+            grads.iter().map(|g| g.as_ref().map(origin)).collect()
+        };
         let begun = next_seq();
         let found = {
             let _guard = set(REFUSE_READS, true);
@@ -255,6 +258,7 @@ impl<O: CustomOp> Custom<O> {
         let seal = Arc::new(Seal(format!("backward of {}", self.name())));
         let specs: Vec<usize> = (0..found.len()).filter(|&i| found[i].is_some()).collect();
         let outputs = specs.iter().filter_map(|&i| found[i].as_ref().map(Tensor::spec)).collect();
+        let _line = AtLineOf::new(ctx.node);
         let node = Node::rule(seal, inputs, outputs, ctx.node.device.clone(), Saved::default());
         let edge = |i: usize| specs.iter().position(|&s| s == i).map(|output| Edge { node: node.clone(), output });
         let sealed = |g: &Tensor, i: usize| edge(i).map_or_else(|| g.detach(), |e| g.with_edge(e));

@@ -117,6 +117,11 @@ impl Drop for ReplayDraws {
     }
 }
 
+/// Whether this thread is in the second run of a region.
+pub(super) fn is_replay() -> bool {
+    TAPE.with_borrow(|tape| tape.replay.is_some())
+}
+
 /// A generator at `offset` of the stream of `seed` is about to draw `words` words, while accesses are noted: where it has to
 /// draw them instead, staying where it is.
 #[cold]

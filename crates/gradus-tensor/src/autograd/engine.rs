@@ -160,6 +160,7 @@ pub fn grad(
             let e = Error::new(ErrorKind::Autograd, "grad", format!("input {i} does not require a gradient"));
             input.describe(e, "input").help("make it a leaf with require_grad()? before the computation")
         })?;
+        edge.node.refuse_left_behind("grad").map_err(|e| input.describe(e, "input"))?;
         targets.push(edge);
     }
     grad_of_edges(roots, &targets, options, 0)
@@ -353,11 +354,18 @@ impl Pass {
                     grads[output] = Some(zero(&node, output)?);
                     *version = 0;
                 }
+                if let Some(observer) = &self.observer {
+                    observer.complete(&node, &grads)?;
+                }
                 let _user = self.observer.as_ref().map(|o| o.user_code(&node));
                 hooks.on_tensors(&node, &mut grads, &mut versions, create_graph)?;
             }
             if let Some(observer) = &self.observer {
-                observer.complete(&node, &grads)?;
+                if hooks.is_some() {
+                    observer.hooked(&node, "output", &grads)
+                } else {
+                    observer.complete(&node, &grads)
+                }?;
             }
             for (output, g) in grads.iter().enumerate() {
                 let gradient = match g {
@@ -370,8 +378,12 @@ impl Pass {
             }
             let Some(op) = op else { continue };
             if let Some(hooks) = hooks {
-                let _user = self.observer.as_ref().map(|o| o.user_code(&node));
+                let user = self.observer.as_ref().map(|o| o.user_code(&node));
                 hooks.before(&node, &mut grads, &mut versions, create_graph)?;
+                drop(user);
+                if let Some(observer) = &self.observer {
+                    observer.hooked(&node, "output", &grads)?;
+                }
             }
             if grads.iter().all(Option::is_none) {
                 for (edge, _) in node.inputs.iter().zip(&needs).filter(|(_, needed)| **needed) {
@@ -410,10 +422,14 @@ impl Pass {
             let mut replaced = None;
             if let Some(hooks) = hooks {
                 behind.iter_mut().enumerate().filter(|(i, _)| !ctx.needs(*i)).for_each(|(_, g)| *g = None);
-                let _user = self.observer.as_ref().map(|o| o.user_code(&node));
+                let user = self.observer.as_ref().map(|o| o.user_code(&node));
                 let at =
                     replaced.insert(behind.iter().map(|g| arrived(g.as_ref(), &grads, &versions)).collect::<Vec<_>>());
                 hooks.after(&node, (&mut behind, at), (&grads, &versions), |i| ctx.needs(i), create_graph)?;
+                drop(user);
+                if let Some(observer) = &self.observer {
+                    observer.hooked(&node, "input", &behind)?;
+                }
             }
             if !self.exposed {
                 // Nobody else has them: their memory serves the sums.

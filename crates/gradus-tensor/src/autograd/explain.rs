@@ -28,7 +28,8 @@ pub enum Dependence {
         /// The line that recorded it.
         location: &'static Location<'static>,
     },
-    /// The derivative is not defined, or was not wanted: the way from the tensor to the result is cut.
+    /// The derivative is not defined, or was not wanted: the way from the tensor to the result is cut. Also where other ways
+    /// are not, and their slope is zero.
     Undefined {
         /// The operation where it is cut, with its parameters.
         op: String,
@@ -37,8 +38,9 @@ pub enum Dependence {
         /// How it is cut there.
         reason: String,
     },
-    /// The result was computed without the tensor. Also where its numbers were read out of it (`to_vec`, `item`) and made
-    /// into tensors again: nothing can follow them.
+    /// The result was computed without the tensor, as far as the step shows. Nothing can follow numbers that were read out of
+    /// it (`to_vec`, `item`) and made into tensors again. Nor is it seen what became of the tensor before the step: a result
+    /// of that, detached in the step, is not known to come from it. Let the step compute everything from the tensor on.
     Unused,
 }
 
@@ -54,7 +56,7 @@ impl fmt::Display for Dependence {
             }
             Dependence::Unused => f.write_str(
                 "there is no gradient: the result was computed without the tensor (numbers that were read out of it, with \
-                 to_vec or item, cannot be followed)",
+                 to_vec or item, and what was computed from it before the step and is detached in it, cannot be followed)",
             ),
         }
     }
@@ -96,18 +98,18 @@ pub fn explain_grad(input: &Tensor, step: impl FnOnce() -> Result<Tensor>) -> Re
     };
     let output = output?;
     if !output.edge().is_some_and(|e| paths.reach(e)) {
-        return Ok(paths.cut(&output));
+        return Ok(paths.cut(&output, false).unwrap_or(Dependence::Unused));
     }
     // There is a way: does a number come through?
     let observing = Observing::start(Observer::Paths(paths));
     let seed = Tensor::ones(output.shape(), output.dtype(), output.device())?;
     let found = grad(&[&output], &[input], Some(&[&seed]), BackwardOptions::new().retain_graph());
     let observer = observing.finish();
-    let Some(Observer::Paths(paths)) = observer else {
+    let Some(Observer::Paths(mut paths)) = observer else {
         return Err(Error::new(ErrorKind::Autograd, "explain_grad", "the observer of this thread was replaced"));
     };
-    Ok(match (found?.into_iter().flatten().next(), paths.zero) {
-        (Some(_), Some((op, location))) if !paths.arrived => Dependence::Zero { op, location },
+    Ok(match (found?.into_iter().flatten().next(), paths.zero.take()) {
+        (Some(_), Some(zero)) if !paths.arrived => paths.zero_or_cut(&output, zero),
         (Some(_), _) => Dependence::Gradient,
         (None, _) => Dependence::Unused,
     })
@@ -117,8 +119,9 @@ pub fn explain_grad(input: &Tensor, step: impl FnOnce() -> Result<Tensor>) -> Re
 struct Step {
     op: String,
     location: &'static Location<'static>,
-    /// The operands outside of every recorded way from the input.
+    /// The operands outside of every recorded way from the input, and those on one.
     dead: Vec<Place>,
+    alive: Vec<Place>,
     outputs: Vec<Place>,
     /// Whether nothing is left in the outputs of what was there before.
     replaces: bool,
@@ -187,9 +190,9 @@ impl Paths {
         }
     }
 
-    /// Whether a tensor is on a recorded way. Inside a region its points stand for the tensors whose bytes they share.
-    fn is_alive(&mut self, t: &Tensor, region: bool) -> bool {
-        t.edge().is_some_and(|e| self.reach(e) || region && self.lives(&Place::of(t), self.steps.len()))
+    /// Whether a tensor is on a recorded way.
+    fn is_alive(&mut self, t: &Tensor) -> bool {
+        t.edge().is_some_and(|e| self.reach(e))
     }
 
     /// Whether what lies here before a step is that of a tensor on a recorded way: none of the steps since has replaced it.
@@ -206,16 +209,16 @@ impl Paths {
     }
 
     pub(super) fn ran(&mut self, ran: &Ran<'_>, region: bool) {
-        let (mut on_the_way, mut dead) = (false, vec![]);
+        let (mut alive, mut dead) = (vec![], vec![]);
         for t in ran.inputs {
-            if self.is_alive(t, region) {
-                on_the_way = true;
+            if self.is_alive(t) {
+                alive.push(Place::of(t));
                 self.keep(t);
             } else {
                 dead.push(Place::of(t));
             }
         }
-        let mut cut = None;
+        let (mut cut, on_the_way) = (None, !alive.is_empty());
         // What runs inside an operation of the user is not recorded, but the operation is.
         if on_the_way && (ran.mode.recording || region) {
             for (i, t) in ran.outputs.iter().enumerate() {
@@ -230,7 +233,7 @@ impl Paths {
         }
         let outputs = ran.outputs.iter().map(Place::of).collect();
         let (op, location) = (format!("{:?}", ran.op), ran.location);
-        self.steps.push(Step { op, location, dead, outputs, replaces: false, cut });
+        self.steps.push(Step { op, location, dead, alive, outputs, replaces: false, cut });
     }
 
     pub(super) fn wrote(
@@ -245,15 +248,27 @@ impl Paths {
         let old = if replaces { &[] } else { written };
         let dead = read.iter().chain(old).map(|t| Place::of(t)).collect();
         let outputs = written.iter().map(|t| Place::of(t)).collect();
-        self.steps.push(Step { op: op.to_owned(), location, dead, outputs, replaces, cut: None });
+        self.steps.push(Step { op: op.to_owned(), location, dead, alive: vec![], outputs, replaces, cut: None });
     }
 
-    /// Where the way from the input to a result that it does not reach ends: the first place of those that lead on to it.
-    fn cut(&self, output: &Tensor) -> Dependence {
+    /// All recorded ways to a result have slope zero: that, or, if another way is cut, where.
+    fn zero_or_cut(&self, output: &Tensor, (op, location): (String, &'static Location<'static>)) -> Dependence {
+        match self.cut(output, true) {
+            Some(Dependence::Undefined { op, location, reason }) => {
+                let reason = format!("{reason}; the slope of every other way is zero");
+                Dependence::Undefined { op, location, reason }
+            }
+            _ => Dependence::Zero { op, location },
+        }
+    }
+
+    /// Where a way from the input to a result ends: the first place of those that lead on to it. `reached` says whether
+    /// recorded ways lead to it too.
+    fn cut(&self, output: &Tensor, reached: bool) -> Option<Dependence> {
         let (mut wanted, mut found) = (Places::default(), None);
         let undefined =
             |s: &Step, reason: String| Some(Dependence::Undefined { op: s.op.clone(), location: s.location, reason });
-        if self.lives(&Place::of(output), self.steps.len()) {
+        if !reached && self.lives(&Place::of(output), self.steps.len()) {
             let (op, reason) =
                 ("detach".to_owned(), "the result is a detached handle of a tensor that has one".to_owned());
             found = Some(Dependence::Undefined { op, location: self.location, reason });
@@ -272,8 +287,11 @@ impl Paths {
                 step.outputs.iter().for_each(|o| wanted.remove_covered(o));
             }
             step.dead.iter().for_each(|d| wanted.insert(d.clone(), ()));
+            if reached {
+                step.alive.iter().for_each(|a| wanted.insert(a.clone(), ()));
+            }
         }
-        found.unwrap_or(Dependence::Unused)
+        found
     }
 
     /// The gradients of a node's outputs are complete.

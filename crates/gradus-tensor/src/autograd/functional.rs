@@ -60,6 +60,7 @@ pub(super) fn give<O: Tensors>(op: &str, tensors: Vec<Tensor>) -> Result<O> {
 }
 
 /// A tensor at a place of its own in the graph: a leaf if it is not tracked, else a view through which gradients go on.
+#[track_caller]
 fn point(t: &Tensor) -> Result<Tensor> {
     if t.requires_grad() { t.reshape(t.shape()) } else { t.require_grad() }
 }
@@ -75,7 +76,17 @@ struct Evaluated {
 }
 
 impl Evaluated {
+    #[track_caller]
     fn new<O: Tensors>(op: &str, f: &impl Fn(&[Tensor]) -> Result<O>, inputs: &[&Tensor]) -> Result<Self> {
+        let at = Evaluated::points(op, inputs)?;
+        let _mode = enable_grad();
+        let outputs = f(&at.points)?.into_tensors();
+        at.with(op, outputs)
+    }
+
+    /// The points alone.
+    #[track_caller]
+    fn points(op: &str, inputs: &[&Tensor]) -> Result<Self> {
         refuse_inference(op)?;
         let recording = is_grad_enabled();
         if let Some((i, t)) = inputs.iter().enumerate().find(|(_, t)| !t.dtype().is_float()) {
@@ -83,10 +94,17 @@ impl Evaluated {
         }
         let _mode = enable_grad();
         let before = next_seq();
-        let points = inputs.iter().map(|t| point(t)).collect::<Result<Vec<_>>>()?;
-        let outputs = f(&points)?.into_tensors();
+        let mut points = Vec::with_capacity(inputs.len());
+        for t in inputs {
+            points.push(point(t)?);
+        }
+        Ok(Evaluated { points, outputs: vec![], before, recording })
+    }
+
+    /// With what was computed from the points.
+    fn with(self, op: &str, outputs: Vec<Tensor>) -> Result<Self> {
         outputs.iter().try_for_each(|t| t.check_current(op))?;
-        Ok(Evaluated { points, outputs, before, recording })
+        Ok(Evaluated { outputs, ..self })
     }
 
     /// Whether a derivative depends on something that is tracked outside.
@@ -252,7 +270,7 @@ pub fn hvp(
 /// ```
 #[track_caller]
 pub fn jacobian(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
-    jacobian_of("jacobian", &f, inputs)
+    jacobian_of("jacobian", Evaluated::new("jacobian", &f, inputs)?, inputs)
 }
 
 /// The second derivatives of `f`, which has one element, by one input: shape `[x.., x..]` for an input of shape `[x..]`.
@@ -271,17 +289,19 @@ pub fn jacobian(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[&Tensor]) -> 
 /// ```
 #[track_caller]
 pub fn hessian(f: impl Fn(&Tensor) -> Result<Tensor>, input: &Tensor) -> Result<Tensor> {
-    let gradient = |x: &[Tensor]| -> Result<Tensor> {
-        let at = Evaluated::new("hessian", &|x: &[Tensor]| f(&x[0]), &[&x[0]])?;
-        check_scalar("hessian", &at.outputs[0])?;
+    let outer = Evaluated::points("hessian", &[input])?;
+    let gradient = {
+        let _mode = enable_grad();
+        let inner = Evaluated::new("hessian", &|x: &[Tensor]| f(&x[0]), &[&outer.points[0]])?;
+        check_scalar("hessian", &inner.outputs[0])?;
         // The point is tracked, so the gradient is recorded.
-        give("hessian", at.pull(&at.points, &[&ones(&at.outputs[0])?], options(true))?)
+        inner.pull(&inner.points, &[&ones(&inner.outputs[0])?], options(true))?
     };
-    give("hessian", jacobian_of("hessian", &gradient, &[input])?)
+    give("hessian", jacobian_of("hessian", outer.with("hessian", gradient)?, &[input])?)
 }
 
-fn jacobian_of(op: &str, f: &impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
-    let at = Evaluated::new(op, f, inputs)?;
+#[track_caller]
+fn jacobian_of(op: &str, at: Evaluated, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
     let y = &at.outputs[0];
     if !y.dtype().is_float() {
         return Err(y.describe(Error::dtype(op, y.dtype(), "functions that give floats"), "output"));

@@ -71,17 +71,38 @@ impl GradcheckOptions {
         Ok(self)
     }
 
-    /// The sum of what the function gives, with fixed irregular weights.
-    fn weighted(&self, name: &str, y: &Tensor) -> Result<Tensor> {
-        if !y.dtype().is_float() {
-            let e = Error::dtype(name, y.dtype(), "floats: a function that gives others has no derivative to check");
-            return Err(y.describe(e, "result"));
-        }
-        // The golden ratio spreads the seeds over the circle.
-        let phase = std::f64::consts::TAU * (self.seed as f64 * 0.618_033_988_749_894_9).fract();
-        let w: Vec<f64> = (0..y.numel()).map(|i| 0.3 + (i as f64 * 1.7 + 0.9 + phase).sin()).collect();
-        y.mul(&Tensor::from_vec(w, y.shape(), y.device())?.to_dtype(y.dtype())?)?.sum_all()
+    /// Fixed irregular weights for the elements of tensor number `of`: of either sign, and between a half and one and a
+    /// half, so that no element is hidden, and no element of one tensor by its like in another.
+    fn weights(&self, of: usize, like: &Tensor) -> Result<Tensor> {
+        // splitmix64 (Steele, Lea and Flood, 2014) of the seed, the tensor and the element.
+        let mix = |state: u64| {
+            let z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            z ^ (z >> 31)
+        };
+        let start = mix(mix(self.seed).wrapping_add(of as u64));
+        let weight = |i: usize| {
+            let bits = mix(start.wrapping_add(i as u64));
+            let size = 0.5 + (bits >> 11) as f64 / (1u64 << 53) as f64;
+            if bits & 1 == 0 { size } else { -size }
+        };
+        let w: Vec<f64> = (0..like.numel()).map(weight).collect();
+        Tensor::from_vec(w, like.shape(), like.device())
     }
+}
+
+/// The sum of a tensor with weights in f64.
+fn weighted(y: &Tensor, weights: &Tensor) -> Result<Tensor> {
+    y.mul(&weights.to_dtype(y.dtype())?)?.sum_all()
+}
+
+fn require_float(name: &str, y: &Tensor) -> Result<()> {
+    if y.dtype().is_float() {
+        return Ok(());
+    }
+    let e = Error::dtype(name, y.dtype(), "floats: a function that gives others has no derivative to check");
+    Err(y.describe(e, "result"))
 }
 
 /// Compares the gradient of `f` with central finite differences at `inputs`, which must be f64: the right gradient of a
@@ -120,8 +141,12 @@ pub fn gradcheck_with(
     options: GradcheckOptions,
 ) -> Result<()> {
     let options = options.checked("gradcheck")?;
-    let weighted = |x: &[Tensor]| options.weighted("gradcheck", &f(x)?);
-    check("gradcheck", &weighted, inputs, options)
+    let sum = |x: &[Tensor]| {
+        let y = f(x)?;
+        require_float("gradcheck", &y)?;
+        weighted(&y, &options.weights(0, &y)?)
+    };
+    check("gradcheck", &sum, inputs, inputs.len(), options)
 }
 
 /// Compares the second derivatives of `f` with finite differences of its gradient. As [`gradcheck`].
@@ -129,52 +154,77 @@ pub fn gradgradcheck(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor])
     gradgradcheck_with(f, inputs, GradcheckOptions::new())
 }
 
-/// [`gradgradcheck`] with options. As [`gradcheck_with`], for the weighted sum of the entries of all gradients.
+/// [`gradgradcheck`] with options. As [`gradcheck_with`], for the weighted sum of the entries of all gradients, as a
+/// function of the inputs and of the gradient of the result that they are computed from: what a rule does with that is
+/// differentiated too.
 pub fn gradgradcheck_with(
     f: impl Fn(&[Tensor]) -> Result<Tensor>,
     inputs: &[Tensor],
     options: GradcheckOptions,
 ) -> Result<()> {
-    let options = options.checked("gradgradcheck")?;
-    let directional = |x: &[Tensor]| -> Result<Tensor> {
-        // The inputs may be plain numbers here (finite differences) or leaves (the analytic side); both need a graph.
-        let _mode = enable_grad();
-        let leaves: Vec<Tensor> = x
-            .iter()
-            .map(|t| if t.requires_grad() { Ok(t.clone()) } else { t.require_grad() })
-            .collect::<Result<_>>()?;
-        let y = f(&leaves)?;
-        let refs: Vec<&Tensor> = leaves.iter().collect();
-        let loss = options.weighted("gradgradcheck", &y)?;
-        let zero = || Tensor::zeros([], DType::F64, y.device());
-        if !loss.requires_grad() {
-            return zero();
-        }
-        let mut total: Option<Tensor> = None;
-        for g in grad(&[&loss], &refs, None, BackwardOptions::new().create_graph())?.into_iter().flatten() {
-            let part = options.weighted("gradgradcheck", &g)?;
-            total = Some(match total {
-                Some(t) => t.add(&part)?,
-                None => part,
-            });
-        }
-        total.map_or_else(zero, Ok)
+    const NAME: &str = "gradgradcheck";
+    let options = options.checked(NAME)?;
+    require_f64(NAME, inputs)?;
+    let seed = {
+        let _mode = no_grad();
+        let y = f(&inputs.iter().map(Tensor::detach).collect::<Vec<_>>())?;
+        require_float(NAME, &y)?;
+        options.weights(0, &y)?
     };
-    check("gradgradcheck", &directional, inputs, options)
+    let directional = |all: &[Tensor]| -> Result<Tensor> {
+        // They may be plain numbers here (finite differences) or leaves (the analytic side); both need a graph.
+        let _mode = enable_grad();
+        let leaf = |t: &Tensor| if t.requires_grad() { Ok(t.clone()) } else { t.require_grad() };
+        let all: Vec<Tensor> = all.iter().map(leaf).collect::<Result<_>>()?;
+        let Some((seed, leaves)) = all.split_last() else { return Err(Error::argument(NAME, "there is no seed")) };
+        let y = f(leaves)?;
+        if y.shape() != seed.shape() {
+            let m =
+                format!("the function gives a result {:?}, and when it is called again {:?}", seed.shape(), y.shape());
+            return Err(Error::argument(NAME, m).help(SEEDED));
+        }
+        let refs: Vec<&Tensor> = leaves.iter().collect();
+        let mut total = Tensor::zeros([], DType::F64, y.device())?;
+        if y.requires_grad() {
+            let loss = weighted(&y, seed)?;
+            let found = grad(&[&loss], &refs, None, BackwardOptions::new().create_graph())?;
+            for (i, g) in found.iter().enumerate().filter_map(|(i, g)| Some((i, g.as_ref()?))) {
+                total = total.add(&weighted(g, &options.weights(1 + i, g)?)?)?;
+            }
+        }
+        Ok(total)
+    };
+    let all: Vec<Tensor> = inputs.iter().cloned().chain([seed]).collect();
+    check(NAME, &directional, &all, inputs.len(), options)
 }
 
+const SEEDED: &str = "it must depend on its inputs alone; seed its random numbers";
+
+fn require_f64(name: &str, inputs: &[Tensor]) -> Result<()> {
+    refuse_inference(name)?;
+    match inputs.iter().find(|t| t.dtype() != DType::F64) {
+        Some(t) => {
+            let e = Error::dtype(name, t.dtype(), "f64, since finite differences need the precision");
+            Err(t.describe(e, "input"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// What number `i` of those that are moved is: an input, or beyond `count` of those the gradient of the result.
+fn called(i: usize, count: usize) -> String {
+    if i < count { format!("input {i}") } else { "the gradient of the result".into() }
+}
+
+/// Compares at `inputs`, of which `count` are those of the user.
 fn check(
     name: &str,
     f: &dyn Fn(&[Tensor]) -> Result<Tensor>,
     inputs: &[Tensor],
+    count: usize,
     options: GradcheckOptions,
 ) -> Result<()> {
-    refuse_inference(name)?;
-    if let Some(t) = inputs.iter().find(|t| t.dtype() != DType::F64) {
-        return Err(
-            t.describe(Error::dtype(name, t.dtype(), "f64, since finite differences need the precision"), "input")
-        );
-    }
+    require_f64(name, inputs)?;
     // Keep the layout of each input: strided and stretched inputs are part of what is checked.
     let leaves: Vec<Tensor> = inputs.iter().map(|t| t.detach().require_grad()).collect::<Result<_>>()?;
     let refs: Vec<&Tensor> = leaves.iter().collect();
@@ -187,7 +237,7 @@ fn check(
     let (value, again) = (f(&plain)?.item()?, f(&plain)?.item()?);
     if value.to_bits() != again.to_bits() && !(value.is_nan() && again.is_nan()) && value != again {
         let m = format!("the function gives other values when it is called again: {value}, then {again}");
-        return Err(Error::argument(name, m).help("it must depend on its inputs alone; seed its random numbers"));
+        return Err(Error::argument(name, m).help(SEEDED));
     }
     for (i, input) in inputs.iter().enumerate() {
         let values = input.to_vec::<f64>()?;
@@ -209,8 +259,9 @@ fn check(
             // The step that is taken: what is added to a large number is rounded.
             let step = right - left;
             if !(step.is_finite() && step > 0.0) {
-                let m = format!("input {i}, element {:?} is {v}: no step of {h:e} leads away from it", index(input, k));
-                let e = input.describe(Error::argument(name, m), &format!("input {i}"));
+                let (what, k) = (called(i, count), index(input, k));
+                let m = format!("{what}, element {k:?} is {v}: no step of {h:e} leads away from it");
+                let e = input.describe(Error::argument(name, m), &what);
                 return Err(e.help("check at finite points, with an eps above 1e-15"));
             }
             let (above, below) = (at(right)?, at(left)?);
@@ -221,7 +272,7 @@ fn check(
             if !(difference.is_finite() && difference <= allowed) {
                 let sides = [(again - below) / (v - left), (above - again) / (right - v)];
                 let m = Mismatch { analytic: gradient[k], none: analytic[i].is_none(), numeric, sides, allowed };
-                return Err(m.error(name, i, input, k));
+                return Err(m.error(name, &called(i, count), input, k));
             }
         }
     }
@@ -249,11 +300,11 @@ struct Mismatch {
 }
 
 impl Mismatch {
-    fn error(&self, name: &str, i: usize, input: &Tensor, k: usize) -> Error {
+    fn error(&self, name: &str, what: &str, input: &Tensor, k: usize) -> Error {
         let index = index(input, k);
         let (analytic, numeric) = (self.analytic, self.numeric);
-        let m = format!("input {i}, element {index:?}: the gradient is {analytic}, finite differences say {numeric}");
-        let e = input.describe(Error::new(ErrorKind::Autograd, name, m), &format!("input {i}"));
+        let m = format!("{what}, element {index:?}: the gradient is {analytic}, finite differences say {numeric}");
+        let e = input.describe(Error::new(ErrorKind::Autograd, name, m), what);
         e.note(format!("they differ by {:e}; {:e} is allowed", (analytic - numeric).abs(), self.allowed))
             .help(self.hint())
     }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use gradus_backend::{Error, ErrorKind, Result};
 
+use super::access::region_began;
 use super::node::{Edge, Node};
 use super::packed::Packed;
 use super::queue::Seqs;
@@ -21,7 +22,8 @@ type OnTensor = dyn Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync;
 type Before = dyn Fn(&Grads) -> Result<Option<Vec<Option<Tensor>>>> + Send + Sync;
 type After = dyn Fn(&Grads, &Grads) -> Result<Option<Vec<Option<Tensor>>>> + Send + Sync;
 
-/// What few nodes have: their hooks, in the order of registration, and why a pass that freed them failed.
+/// What few nodes have: their hooks, in the order of registration, why a pass that freed them failed, and whether a
+/// checkpointed region left them behind.
 #[derive(Default)]
 pub(super) struct Hooks(Mutex<Lists>);
 
@@ -32,6 +34,8 @@ struct Lists {
     before: Vec<Weak<Before>>,
     after: Vec<Weak<After>>,
     failure: Option<Arc<str>>,
+    /// Whether the node was recorded inside of a checkpointed region that is closed.
+    inside: bool,
 }
 
 /// Hooks that are registered anywhere: while there is none, a pass looks for none.
@@ -81,10 +85,17 @@ impl Hooks {
     }
 
     fn any(&self) -> bool {
+        self.living() != [0; 3]
+    }
+
+    /// The number of hooks of each kind.
+    pub(super) fn living(&self) -> [usize; 3] {
         let lists = self.lists();
-        lists.tensor.iter().any(|h| h.1.strong_count() > 0)
-            || lists.before.iter().any(|h| h.strong_count() > 0)
-            || lists.after.iter().any(|h| h.strong_count() > 0)
+        [
+            lists.tensor.iter().filter(|h| h.1.strong_count() > 0).count(),
+            lists.before.iter().filter(|h| h.strong_count() > 0).count(),
+            lists.after.iter().filter(|h| h.strong_count() > 0).count(),
+        ]
     }
 
     /// Runs the hooks of tensors on the complete gradients of the outputs, which are what they are at `versions` of their
@@ -262,6 +273,7 @@ impl Tensor {
             let e = Error::new(ErrorKind::Autograd, "register_hook", "the tensor has no gradient to see");
             self.describe(e, "self").help("make it a leaf with require_grad()?, or compute it from one")
         })?;
+        edge.node.refuse_region("register_hook")?;
         let function = Arc::new(hook);
         let weak = Arc::downgrade(&(function.clone() as Arc<OnTensor>));
         let mut lists = edge.node.hooks.get_or_init(Default::default).lists();
@@ -304,9 +316,36 @@ impl Node {
         Ok(Hook::new(function))
     }
 
+    /// A checkpointed region has recorded this node, and is closed.
+    #[cold]
+    pub(super) fn leave_region(&self) {
+        self.hooks.get_or_init(Default::default).lists().inside = true;
+    }
+
+    /// The gradients of what a closed region left behind are not complete: outputs of the region do not lead there.
+    pub(super) fn refuse_left_behind(&self, op: &str) -> Result<()> {
+        if !self.hooks.get().is_some_and(|h| h.lists().inside) {
+            return Ok(());
+        }
+        let m = format!("a result of {} from inside a checkpointed region has no gradient outside of it", self.name());
+        let e = Error::new(ErrorKind::Autograd, op, m).note(recorded(self));
+        Err(e.help("return the tensor from the checkpointed function, and use what checkpoint gives"))
+    }
+
+    /// A hook is registered where it would be registered by both runs of a region, or would see a part of a gradient.
+    fn refuse_region(&self, op: &str) -> Result<()> {
+        self.refuse_left_behind(op)?;
+        if region_began().is_none_or(|began| self.seq > began) {
+            return Ok(());
+        }
+        let m = "a checkpointed region is run twice, and would register the hook of a tensor from outside twice";
+        let e = Error::new(ErrorKind::Autograd, op, m).note(recorded(self));
+        Err(e.help("register it outside of the region, or on a tensor that the region computes"))
+    }
+
     fn refuse_leaf(&self, op: &str) -> Result<()> {
         if !self.is_leaf() {
-            return Ok(());
+            return self.refuse_region(op);
         }
         let e = Error::new(ErrorKind::Autograd, op, "a leaf runs no operation");
         Err(e.note(recorded(self)).help("register the hook on the tensor"))

@@ -109,7 +109,9 @@ fn nodes(t: &Tensor) -> BTreeMap<u64, &Arc<Node>> {
 
 impl Tensor {
     /// Number of nodes and kept bytes of the graph behind this tensor, by operation. All zero for one without a graph.
-    /// What the function of a checkpoint captured is not counted: it belongs to others.
+    /// What the function of a checkpoint captured is not counted: it belongs to others. Of what
+    /// [`saved_tensors_hooks`](crate::autograd::saved_tensors_hooks) packed, tensors and lists of tensors count, and nothing
+    /// else.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;

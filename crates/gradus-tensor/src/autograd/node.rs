@@ -30,6 +30,11 @@ impl Edge {
     pub(crate) fn spec(&self) -> &Spec {
         &self.node.outputs[self.output]
     }
+
+    /// Whether it leads to the same output of the same node.
+    pub(super) fn is(&self, other: &Edge) -> bool {
+        Arc::ptr_eq(&self.node, &other.node) && self.output == other.output
+    }
 }
 
 /// One recorded operation with the values that its gradient needs, or a leaf that requires a gradient.
@@ -152,8 +157,11 @@ impl Node {
         self.op.as_ref().map_or("leaf", |op| op.name())
     }
 
-    /// The line of the user's code that recorded the operation. What a recorded backward pass computes has the line of the
-    /// operation whose gradient it is.
+    /// The line of the user's code that recorded the operation. All that a composed operation records has the line that
+    /// called it. What a recorded backward pass computes has the line of the operation whose gradient it is.
+    ///
+    /// A function that is passed by its path has no line of the user's: `map(Tensor::exp)` gives a line of `core`, where
+    /// `map(|t| t.exp())` gives that of the closure.
     pub fn location(&self) -> &'static Location<'static> {
         self.location
     }
@@ -235,6 +243,13 @@ impl Node {
     pub(super) fn saved_storages(&self) -> Vec<Arc<Storage>> {
         let saved = self.saved.lock().unwrap_or_else(|e| e.into_inner());
         saved.as_ref().map(Saved::storages).unwrap_or_default()
+    }
+
+    /// The kept inputs that are not tracked, by number.
+    pub(super) fn kept_constants(&self) -> Vec<(usize, Tensor)> {
+        let saved = self.saved.lock().unwrap_or_else(|e| e.into_inner());
+        let kept = saved.as_ref().map(Saved::inputs).unwrap_or_default();
+        kept.into_iter().filter(|(i, _)| self.inputs.get(*i).is_some_and(Option::is_none)).collect()
     }
 
     /// Whether a hook has packed a kept value.

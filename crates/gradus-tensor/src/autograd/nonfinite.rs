@@ -29,8 +29,12 @@ use crate::{Storage, Tensor};
 /// they are meant, [`find_nan`] passes over all of them.
 ///
 /// What an operation made and what it spread is told apart element by element, where its elements hang on those in the same
-/// place (also of reductions, and of gradients of either). Of an operation that mixes them, like a matrix product, what it
-/// gives from operands that are not all finite is [`Origin::MadeOrSpread`].
+/// place: of elementwise operations, of their gradients, and of reductions. Of one that mixes them, like a matrix product or
+/// the gradient of a reduction, what it gives from operands that are not all finite is [`Origin::MadeOrSpread`].
+///
+/// An infinite number that an elementwise operation was given, as in `masked_fill(&mask, -inf)`, is meant; of the infinities
+/// of a formula with such a number, which [`fused!`](crate::fused) makes, it is not known which are that number's, and they
+/// count as made.
 ///
 /// # Errors
 /// Whatever `step` gives, if it fails for another reason.
@@ -81,6 +85,8 @@ pub enum Origin {
     Gradient,
     /// Finite gradients of the operation's result, from several uses of it, added up to it.
     Sum,
+    /// A hook on the operation's result, or on its gradient, gave it; no operation that ran in the hook made it.
+    Hook,
     /// The operation wrote it in place.
     Write,
     /// It was there already, in an operand of the operation: no operation of the step made it.
@@ -132,6 +138,7 @@ impl fmt::Display for NonFiniteReport {
             Origin::Operation => write!(f, "{op} made {made}, at {at}")?,
             Origin::Gradient => write!(f, "the gradient of {op} made {made}; {op} was recorded at {at}")?,
             Origin::Sum => write!(f, "gradients of the result of {op} add up to {made}; {op} was recorded at {at}")?,
+            Origin::Hook => write!(f, "a hook of {op} gave {made}; {op} was recorded at {at}")?,
             Origin::Write => write!(f, "{op} wrote {made} in place, at {at}")?,
             Origin::Given if given.is_empty() => write!(f, "{op} was given a number that is not finite, at {at}")?,
             Origin::Given => write!(f, "{op} was given {given}, at {at}: no operation of this step made it")?,
@@ -367,6 +374,18 @@ impl Search {
             return self.stop(Rc::new(report));
         }
         Ok(())
+    }
+
+    /// Gradients that were finite before the hooks of a node are what those gave.
+    pub(super) fn hooked(&mut self, node: &Node, of: &str, grads: &[Option<Tensor>]) -> Result<()> {
+        self.stopped()?;
+        let outputs = Looked::gradients(of, grads)?;
+        if !self.suspicious(&outputs) {
+            return Ok(());
+        }
+        let suspect = Suspect { op: name(node), location: node.location, flow: Flow::Mixes, origin: Origin::Hook };
+        let (report, _) = self.judge(suspect, Looked::default(), outputs, None);
+        self.stop(report)
     }
 
     pub(super) fn gradients(

@@ -4,14 +4,16 @@
 //! An operation asks for one bit of the thread's mode and does nothing else while nobody looks. While an observer works, the
 //! bit is off: what it computes is not observed.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::panic::Location;
 
 use gradus_backend::Result;
 
 use super::explain::Paths;
-use super::mode::{GradModeGuard, NOTE_ACCESS, OBSERVE, is_grad_enabled, is_inference, is_set, no_grad, set};
+use super::mode::{
+    GradModeGuard, NOTE_ACCESS, OBSERVE, is_grad_enabled, is_inference, is_observed, is_set, no_grad, set,
+};
 use super::node::{Edge, Node};
 use super::nonfinite::{self, Search, Seed, Written};
 use super::saved::Context;
@@ -45,6 +47,37 @@ pub(super) struct Mode {
 
 thread_local! {
     static OBSERVER: RefCell<Option<Observer>> = const { RefCell::new(None) };
+}
+
+/// A name as an operation.
+struct Named(&'static str);
+
+impl fmt::Debug for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+thread_local! {
+    /// The operation that the ones that run are parts of.
+    static WHOLE: Cell<Option<(&'static str, &'static Location<'static>)>> = const { Cell::new(None) };
+}
+
+/// While it lives, the operations that run are shown as the one that they are parts of.
+pub(crate) struct PartsOf(Option<(&'static str, &'static Location<'static>)>);
+
+impl PartsOf {
+    /// `None` if nobody looks.
+    #[inline]
+    pub(crate) fn new(op: &'static str, location: &'static Location<'static>) -> Option<Self> {
+        is_observed().then(|| PartsOf(WHOLE.replace(Some((op, location)))))
+    }
+}
+
+impl Drop for PartsOf {
+    fn drop(&mut self) {
+        WHOLE.set(self.0);
+    }
 }
 
 /// Observes this thread until it is finished or dropped; an outer observer waits meanwhile.
@@ -86,7 +119,8 @@ fn tell<R>(f: impl FnOnce(&mut Observer) -> R) -> Option<R> {
 #[track_caller]
 pub(crate) fn ran_operation<O: Operation + Into<Op>>(op: &O, inputs: &[&Tensor], outputs: &[Tensor]) -> Result<()> {
     let carries = |i: usize| outputs.get(i).is_some_and(|t| t.dtype().is_float() && op.differentiable(i));
-    told(op, Flow::of(&op.clone().into()), inputs, outputs, &carries)
+    let op = op.clone().into();
+    told(&op, Flow::of(&op), inputs, outputs, &carries)
 }
 
 /// Another operation ran, whose results are elements of its inputs, or integers. An error ends it.
@@ -109,7 +143,12 @@ fn told(
     outputs: &[Tensor],
     carries: &dyn Fn(usize) -> bool,
 ) -> Result<()> {
-    let (location, region) = (Location::caller(), is_set(NOTE_ACCESS));
+    let whole = WHOLE.get().map(|(name, location)| (Named(name), location));
+    let (op, location): (&dyn fmt::Debug, _) = match &whole {
+        Some((name, location)) => (name, *location),
+        None => (op, Location::caller()),
+    };
+    let region = is_set(NOTE_ACCESS);
     let mode = Mode { recording: is_grad_enabled(), inference: is_inference() };
     let ran = Ran { op, location, inputs, outputs, flow, carries, mode };
     let told = tell(|o| match o {
@@ -194,6 +233,15 @@ impl Pass {
                 paths.complete(node, grads);
                 Ok(())
             }
+        });
+        told.unwrap_or(Ok(()))
+    }
+
+    /// Hooks have seen the gradients of a node's outputs or inputs, and may have given others.
+    pub(super) fn hooked(&self, node: &Node, of: &str, grads: &[Option<Tensor>]) -> Result<()> {
+        let told = tell(|o| match o {
+            Observer::NonFinite(search) => search.hooked(node, of, grads),
+            Observer::Paths(_) => Ok(()),
         });
         told.unwrap_or(Ok(()))
     }

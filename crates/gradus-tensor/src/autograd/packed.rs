@@ -170,6 +170,14 @@ impl Packed {
             .help("a pack hook leaves its argument as it is: write into a copy"))
     }
 
+    /// What the hook made of the value, if it is a tensor or a list of tensors; else nothing.
+    pub(super) fn tensors(&self) -> &[Tensor] {
+        match self.stowed.downcast_ref::<Tensor>() {
+            Some(one) => std::slice::from_ref(one),
+            None => self.stowed.downcast_ref::<Vec<Tensor>>().map(Vec::as_slice).unwrap_or_default(),
+        }
+    }
+
     /// What the hook brings back, with the version of its storage.
     #[cold]
     pub(super) fn unpack(&self, node: &Node, what: Which, want: &Spec) -> Result<(Tensor, u64)> {

@@ -152,11 +152,23 @@ impl Saved {
         (self.values.into_iter().map(|s| s.tensor), self.guarded)
     }
 
-    /// The storages that the values hold. What hooks made of theirs is not known.
+    /// The storages that the values hold, those that hooks made of them among them.
     pub(super) fn storages(&self) -> Vec<Arc<Storage>> {
+        let slots = || self.guarded.iter().flat_map(|g| &g.slots);
+        let guarded = slots().filter_map(|slot| slot.value.kept()).map(|(t, _)| t);
+        let held = self.values.iter().map(|s| s.tensor.clone()).chain(guarded);
+        let packed =
+            slots().filter_map(|slot| if let Value::Packed { packed, .. } = &slot.value { Some(packed) } else { None });
+        let packed = packed.flat_map(|packed| packed.tensors()).map(|t| t.storage().clone());
+        held.map(|t| t.storage().clone()).chain(packed).collect()
+    }
+
+    /// The values that are inputs, by number. Those that hooks packed are not among them.
+    pub(super) fn inputs(&self) -> Vec<(usize, Tensor)> {
         let slots = self.guarded.iter().flat_map(|g| &g.slots);
-        let guarded = slots.filter_map(|slot| slot.value.kept()).map(|(t, _)| t);
-        self.values.iter().map(|s| s.tensor.clone()).chain(guarded).map(|t| t.storage().clone()).collect()
+        let guarded = slots.filter_map(|slot| Some((slot.what, slot.value.kept()?.0)));
+        let all = self.values.iter().map(|s| (s.what, s.tensor.clone())).chain(guarded);
+        all.filter_map(|(what, t)| if let Which::Input(i) = what { Some((i, t)) } else { None }).collect()
     }
 
     pub(super) fn describe(&self) -> Vec<(String, Vec<usize>, DType, u64)> {

@@ -1,6 +1,7 @@
 //! Which elements of a result an operation made NaN or infinite itself, and which it passed on from its operands.
 
-use gradus_backend::ScatterOp;
+use gradus_backend::kernel::ScalarOp;
+use gradus_backend::{Kernel, ScatterOp};
 
 use super::Node;
 use crate::ops::{Arg, Op};
@@ -56,7 +57,10 @@ impl Flow {
             Op::Map(map) => {
                 let numbers =
                     map.args.iter().filter_map(|a| if let Arg::Scalar(s) = a { Some(s.to_f64()) } else { None });
-                Flow::InPlace(numbers.map(Mark::of).max().unwrap_or_default())
+                match numbers.map(Mark::of).max().unwrap_or_default() {
+                    Mark::Infinite if !is_one_step(&map.kernel) => Flow::InPlace(Mark::Finite),
+                    worst => Flow::InPlace(worst),
+                }
             }
             // Elements that land together are added, or one replaces the other.
             Op::Scatter(scatter) if scatter.op == ScatterOp::Add => Flow::Mixes,
@@ -103,6 +107,20 @@ impl Flow {
             _ => Flow::Mixes,
         }
     }
+}
+
+/// Whether a kernel computes nothing between its arguments and its results: one instruction, or a choice among arguments.
+/// Where it is infinite, and an argument is, it is that argument.
+fn is_one_step(kernel: &Kernel) -> bool {
+    use ScalarOp::*;
+    let steps = || kernel.insts().iter().map(|inst| inst.op).filter(|op| !matches!(op, Arg(_) | Const(_) | Cast));
+    let chooses = |op| matches!(op, Select | Min | Max | Not | And | Or | Xor | IsNan | IsFinite) || compares(op);
+    steps().count() <= 1 || steps().all(chooses)
+}
+
+fn compares(op: ScalarOp) -> bool {
+    use ScalarOp::*;
+    matches!(op, Eq | Ne | Lt | Le | Gt | Ge)
 }
 
 /// What an operation did to its results.

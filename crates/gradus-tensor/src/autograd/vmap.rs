@@ -123,9 +123,11 @@ pub fn vmap<O: Tensors>(
     for (i, column) in columns.iter().enumerate() {
         column.iter().enumerate().try_for_each(|(k, slice)| slice.check(i, k))?;
     }
-    let stack =
-        |(column, dim): (&Vec<Slice>, isize)| Tensor::stack(&column.iter().map(|s| &s.value).collect::<Vec<_>>(), dim);
-    give(OP, columns.iter().zip(entries).map(stack).collect::<Result<_>>()?)
+    let mut stacked = Vec::with_capacity(columns.len());
+    for (column, dim) in columns.iter().zip(entries) {
+        stacked.push(Tensor::stack(&column.iter().map(|s| &s.value).collect::<Vec<_>>(), dim)?);
+    }
+    give(OP, stacked)
 }
 
 const OP: &str = "vmap";
@@ -139,6 +141,7 @@ struct Slice {
 
 impl Slice {
     /// Later calls may write into what somebody else holds: so that is copied, or, if it has a place in a graph, checked.
+    #[track_caller]
     fn new(y: Tensor) -> Result<Self> {
         let value = if y.requires_grad() || y.is_unshared() { y } else { y.copy()? };
         let version = value.storage().version();

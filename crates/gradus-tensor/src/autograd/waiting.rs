@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use gradus_backend::{Error, ErrorKind, Result};
 
-use super::node::Node;
+use super::node::{AtLineOf, Node};
 use super::queue::ByEdge;
 use super::saved::overwritten;
 use crate::{Storage, Tensor};
@@ -75,7 +75,12 @@ pub(super) fn give(found: Vec<Found>, seeds: &[Tensor], create_graph: bool, fore
         };
         // Nor may its own elements: a write in place would refuse it.
         let shared = shared || (!gradient.is_contiguous() && gradient.layout().overlaps_itself());
-        let own = if shared { gradient.copy()? } else { gradient.clone() };
+        let own = if shared {
+            let _line = AtLineOf::new(&node);
+            gradient.copy()?
+        } else {
+            gradient.clone()
+        };
         unchanged(&node, output, &gradient, version)?;
         given.insert((node.seq, output), own);
     }

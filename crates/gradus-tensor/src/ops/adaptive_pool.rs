@@ -113,6 +113,7 @@ impl Tensor {
     }
 
     /// The mean of each of the bins of an axis.
+    #[track_caller]
     fn mean_of_bins(&self, axis: usize, count: usize) -> Result<Tensor> {
         let (size, rank) = (self.shape()[axis], self.rank());
         if size == count {

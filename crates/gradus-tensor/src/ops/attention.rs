@@ -82,6 +82,7 @@ impl<'a> AttentionOptions<'a> {
 
 impl Attention {
     /// The same from simpler operations: the result and the log-sum-exp.
+    #[track_caller]
     fn decompose(
         &self,
         [q, k, v]: [&Tensor; 3],
@@ -124,6 +125,7 @@ impl Attention {
 }
 
 /// `[lq, lk]`, true where key `j <= i + offset`, on the device of `like`.
+#[track_caller]
 fn causal_mask(lq: usize, lk: usize, offset: i64, like: &Tensor) -> Result<Tensor> {
     let device = like.device();
     let last = Tensor::arange(offset, offset + lq as i64, 1, DType::I64, device)?.unsqueeze(1)?;
@@ -131,6 +133,7 @@ fn causal_mask(lq: usize, lk: usize, offset: i64, like: &Tensor) -> Result<Tenso
 }
 
 /// `x` with -inf where not kept, but 0 in rows along `axis` where nothing is kept; and whether a row has anything kept.
+#[track_caller]
 fn without_empty_rows(x: &Tensor, keep: &Tensor, axis: isize) -> Result<(Tensor, Tensor)> {
     let any = keep.any(&[axis], true)?;
     let zeros = x.detach().zeros_like()?;
@@ -258,9 +261,10 @@ impl Tensor {
         let batch: usize = lead.iter().product();
         let four = |t: &Tensor| {
             let s = t.shape();
-            t.reshape([batch, if rank > 2 { s[rank - 3] } else { 1 }, s[rank - 2], s[rank - 1]])
+            [batch, if rank > 2 { s[rank - 3] } else { 1 }, s[rank - 2], s[rank - 1]]
         };
-        let (q, mut k, mut v) = (four(self)?, four(key)?, four(value)?);
+        let q = self.reshape(four(self))?;
+        let (mut k, mut v) = (key.reshape(four(key))?, value.reshape(four(value))?);
         let (h, lq, lk, d) = (q.shape()[1], q.shape()[2], k.shape()[2], q.shape()[3]);
         let scale = options.scale.unwrap_or(if d > 0 { 1.0 / (d as f64).sqrt() } else { 1.0 });
         if !scale.is_finite() {
@@ -353,6 +357,7 @@ fn check(op: &str, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<()> {
 
 /// A mask that broadcasts with `scores [.., h, lq, lk]`, as four axes with the leading ones merged. Axes after them stay
 /// unstretched.
+#[track_caller]
 fn four_axes(mask: &Tensor, scores: &[usize]) -> Result<Tensor> {
     const OP: &str = "scaled_dot_product_attention";
     if mask.dtype() != DType::Bool && !mask.dtype().is_float() {

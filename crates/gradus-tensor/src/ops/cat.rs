@@ -73,7 +73,10 @@ impl Tensor {
         for t in tensors {
             dtype = dtype.promote(t.dtype())?;
         }
-        let cast: Vec<Tensor> = tensors.iter().map(|t| t.to_dtype(dtype)).collect::<Result<_>>()?;
+        let mut cast = Vec::with_capacity(tensors.len());
+        for t in tensors {
+            cast.push(t.to_dtype(dtype)?);
+        }
         let sizes = cast.iter().map(|t| t.shape()[axis]).collect();
         apply_one(Cat { axis, sizes }, &cast.iter().collect::<Vec<_>>())
     }
@@ -89,7 +92,10 @@ impl Tensor {
             return Err(t.describe(first.describe(e, "first"), "other"));
         }
         let axis = resolve_axis("stack", axis, first.rank() + 1)? as isize;
-        let expanded: Vec<Tensor> = tensors.iter().map(|t| t.unsqueeze(axis)).collect::<Result<_>>()?;
+        let mut expanded = Vec::with_capacity(tensors.len());
+        for t in tensors {
+            expanded.push(t.unsqueeze(axis)?);
+        }
         Tensor::cat(&expanded.iter().collect::<Vec<_>>(), axis)
     }
 }

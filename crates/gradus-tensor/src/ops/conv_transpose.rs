@@ -118,9 +118,10 @@ impl Tensor {
         // With a bias the sum is rounded once, after it.
         let wide = if bias.is_some() { self.dtype().compute() } else { self.dtype() };
         let operands = [self.to_dtype(wide)?, weight.to_dtype(wide)?];
-        let adjoint = |window: Window, sizes: Vec<usize>| {
+        let operands = [&operands[0], &operands[1]];
+        let adjoint = |window: Window, sizes: Vec<usize>| -> Result<ConvBackwardInput> {
             let input = Shape::new(&[&[self.shape()[0], k], &sizes[..]].concat())?;
-            apply_one(ConvBackwardInput { conv: Conv { window, groups }, input }, &[&operands[0], &operands[1]])
+            Ok(ConvBackwardInput { conv: Conv { window, groups }, input })
         };
         // The convolution of the result has as many positions as there are elements here, as long as less than a stride
         // is left over at the end.
@@ -129,11 +130,11 @@ impl Tensor {
             for i in 0..N {
                 window.pad_after[i] = window.pad_after[i].saturating_sub(options.output_padding[i]);
             }
-            adjoint(window, axes.iter().map(|a| a.size).collect())?
+            apply_one(adjoint(window, axes.iter().map(|a| a.size).collect())?, &operands)?
         } else {
             let before = window.pad_before;
             (window.pad_before, window.pad_after) = ([0; 3], [0; 3]);
-            let mut y = adjoint(window, axes.iter().map(|a| a.full).collect())?;
+            let mut y = apply_one(adjoint(window, axes.iter().map(|a| a.full).collect())?, &operands)?;
             let rest: Vec<_> = axes.iter().map(|a| (0, isize::try_from(a.rest).unwrap_or(isize::MAX))).collect();
             y = y.pad(&rest, PadMode::Constant(0.into()))?;
             for (i, a) in axes.iter().enumerate() {

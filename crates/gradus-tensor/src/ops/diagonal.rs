@@ -180,6 +180,7 @@ impl Tensor {
     }
 
     /// Column minus row (i64) of each place of the last two axes.
+    #[track_caller]
     fn columns_past_rows(&self, op: &str) -> Result<Tensor> {
         let &[.., rows, columns] = self.shape() else {
             let e = Error::shape(op, format!("rank {} where at least 2 is needed", self.rank()));

@@ -33,14 +33,16 @@ impl Tensor {
         // One leading axis, so that the differences, which have an axis more, are possible at the highest rank too.
         let lead = Shape::broadcast("cdist", &self.shape()[..ra - 2], &other.shape()[..rb - 2])
             .map_err(|e| other.describe(self.describe(e, "self"), "other"))?;
-        let rows = |x: &Tensor, n: usize| x.expand([&lead[..], &[n, d]].concat())?.reshape([lead.numel(), n, d]);
-        let difference = rows(&a, m)?.unsqueeze(2)?.sub(&rows(&b, n)?.unsqueeze(1)?)?;
+        let a = a.expand([&lead[..], &[m, d]].concat())?.reshape([lead.numel(), m, d])?;
+        let b = b.expand([&lead[..], &[n, d]].concat())?.reshape([lead.numel(), n, d])?;
+        let difference = a.unsqueeze(2)?.sub(&b.unsqueeze(1)?)?;
         // Vectors of no elements coincide, also where the largest of nothing would be an error.
         let y = if d == 0 { difference.sum(&[-1], false)? } else { difference.norm(p, &[-1], false)? };
         y.reshape([&lead[..], &[m, n]].concat())?.to_dtype(dtype)
     }
 
     /// The float dtype that two operands share, and both in what it computes in.
+    #[track_caller]
     fn wide_pair(&self, op: &str, other: &Tensor) -> Result<(DType, Tensor, Tensor)> {
         let dtype = self.dtype().promote(other.dtype()).map_err(|e| {
             let e = Error::new(e.kind().clone(), op, e.message());
@@ -78,7 +80,12 @@ impl Tensor {
             .map_err(|e| other.describe(self.describe(e, "self"), "other"))?;
         let at = resolve_axis("cosine_similarity", axis, shape.rank())? as isize;
         let (a, b) = (a.expand(shape)?, b.expand(shape)?);
-        let unit = |x: &Tensor| x.div(&x.norm(2.0, &[at], true)?.maximum(eps)?);
-        unit(&a)?.mul(&unit(&b)?)?.sum(&[at], false)?.to_dtype(dtype)
+        unit(&a, at, eps)?.mul(&unit(&b, at, eps)?)?.sum(&[at], false)?.to_dtype(dtype)
     }
+}
+
+/// `x / max(|x|, eps)` along an axis.
+#[track_caller]
+fn unit(x: &Tensor, axis: isize, eps: f64) -> Result<Tensor> {
+    x.div(&x.norm(2.0, &[axis], true)?.maximum(eps)?)
 }

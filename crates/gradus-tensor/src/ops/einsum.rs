@@ -96,6 +96,7 @@ struct Term {
 
 impl Term {
     /// Takes the diagonal wherever two axes have one label.
+    #[track_caller]
     fn without_repeats(mut self) -> Result<Term> {
         let repeated = |l: &[u8]| (1..l.len()).find_map(|j| Some((l[..j].iter().position(|x| *x == l[j])?, j)));
         while let Some((i, j)) = repeated(&self.labels) {
@@ -109,6 +110,7 @@ impl Term {
     }
 
     /// Removes axes of size 1 that broadcast: their label is longer elsewhere.
+    #[track_caller]
     fn without_stretched(mut self, sizes: &[usize; 64]) -> Result<Term> {
         for k in (0..self.labels.len()).rev() {
             if self.tensor.shape()[k] != sizes[usize::from(self.labels[k])] {
@@ -120,6 +122,7 @@ impl Term {
     }
 
     /// Sums over every label that is not in `kept`.
+    #[track_caller]
     fn summed(mut self, kept: u64) -> Result<Term> {
         let gone: Vec<isize> =
             (0..self.labels.len()).filter(|&k| kept >> self.labels[k] & 1 == 0).map(|k| k as isize).collect();
@@ -132,16 +135,19 @@ impl Term {
     }
 
     /// With the axes in the order `labels`, as a tensor of the sizes `dims`.
+    #[track_caller]
     fn arranged(&self, labels: &[u8], dims: [usize; 3]) -> Result<Tensor> {
         self.ordered(labels)?.reshape(dims)
     }
 
+    #[track_caller]
     fn ordered(&self, labels: &[u8]) -> Result<Tensor> {
         let at = |l: &u8| self.labels.iter().position(|x| x == l).unwrap_or(0) as isize;
         self.tensor.permute(&labels.iter().map(at).collect::<Vec<_>>())
     }
 
     /// The product of two terms, summed over the labels that are not in `kept`.
+    #[track_caller]
     fn join(self, other: Term, kept: u64, sizes: &[usize; 64]) -> Result<Term> {
         let (mine, theirs) = (bits(&self.labels), bits(&other.labels));
         let a = self.summed(kept | theirs)?;
@@ -347,8 +353,11 @@ impl Tensor {
             let m = format!("the output has {} axes, above the highest rank {MAX_RANK}", labels.len());
             return Err(Error::argument("einsum", m).note(equation.to_owned()));
         }
-        let y = contract(terms, &labels, &sizes).map_err(|e| e.note(equation.to_owned()))?.to_dtype(dtype)?;
-        operands.iter().try_fold(y, |y, t| y.apart_from(t))
+        let mut y = contract(terms, &labels, &sizes).map_err(|e| e.note(equation.to_owned()))?.to_dtype(dtype)?;
+        for t in operands {
+            y = y.apart_from(t)?;
+        }
+        Ok(y)
     }
 
     /// The product summed over pairs of axes: `axes_a[i]` of this tensor with `axes_b[i]` of the other. The result has the
@@ -400,9 +409,12 @@ fn labelled(s: &Subscript, extra: usize) -> Vec<u8> {
     s.before.iter().copied().chain(middle).chain(s.after.iter().copied()).collect()
 }
 
-fn contract(terms: Vec<Term>, output: &[u8], sizes: &[usize; 64]) -> Result<Tensor> {
-    let prepare = |t: Term| t.without_repeats()?.without_stretched(sizes);
-    let mut terms = terms.into_iter().map(prepare).collect::<Result<Vec<Term>>>()?;
+#[track_caller]
+fn contract(operands: Vec<Term>, output: &[u8], sizes: &[usize; 64]) -> Result<Tensor> {
+    let mut terms = Vec::with_capacity(operands.len());
+    for t in operands {
+        terms.push(t.without_repeats()?.without_stretched(sizes)?);
+    }
     let wanted = bits(output);
     let sets: Vec<u64> = terms.iter().map(|t| bits(&t.labels)).collect();
     let joins = order(&sets, wanted, sizes).ok_or_else(|| {

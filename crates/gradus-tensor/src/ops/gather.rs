@@ -80,6 +80,7 @@ impl Tensor {
 
 /// The part of `x` that has the sizes `dims`, where they are smaller, but at `axis`. A view, `x` itself where nothing is
 /// cut off, or where the ranks differ: that is an error of the operation that takes it.
+#[track_caller]
 pub(super) fn corner(x: &Tensor, axis: Option<usize>, dims: &[usize]) -> Result<Tensor> {
     let mut part = x.clone();
     if x.rank() == dims.len() {
@@ -106,6 +107,7 @@ pub(super) fn at_position(e: Error, op: &str, x: &Tensor, axis: usize, index: &T
 
 /// [`index_along`] the axis of `x`. The kernel checks the index element by element; where other axes are empty there are
 /// none, and it is checked here.
+#[track_caller]
 pub(super) fn checked_along(op: &str, index: &Tensor, x: &Tensor, axis: usize) -> Result<Tensor> {
     let stretched = index_along(index, x.shape(), axis)?;
     if stretched.numel() == 0 && index.numel() > 0 {
@@ -123,6 +125,7 @@ pub(super) fn checked_along(op: &str, index: &Tensor, x: &Tensor, axis: usize) -
 }
 
 /// `index [n]` stretched to the shape `like` with `n` at `axis`: stride 0 everywhere else, no copy.
+#[track_caller]
 pub(crate) fn index_along(index: &Tensor, like: &[usize], axis: usize) -> Result<Tensor> {
     let mut dims = vec![1; like.len()];
     dims[axis] = index.shape()[0];

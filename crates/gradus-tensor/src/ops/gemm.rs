@@ -39,8 +39,8 @@ impl Tensor {
         for s in [alpha, beta] {
             s.check(dtype).map_err(|e| describe(Error::argument(op, e.message())))?;
         }
-        let wide = |t: &Tensor| t.to_dtype(dtype.compute());
-        let product = wide(a)?.matmul(&wide(b)?)?;
+        let wide = dtype.compute();
+        let product = a.to_dtype(wide)?.matmul(&b.to_dtype(wide)?)?;
         let fits = Shape::broadcast(op, self.shape(), product.shape()).is_ok_and(|s| s.dims() == product.shape());
         if !fits {
             let m = format!("self does not broadcast to the product, which is {}", Shape::display(product.shape()));
@@ -49,8 +49,8 @@ impl Tensor {
         let scaled = if alpha.eq(1) { product } else { product.mul(alpha)? };
         let sum = match beta {
             beta if beta.eq(0) => scaled,
-            beta if beta.eq(1) => scaled.add(&wide(self)?)?,
-            beta => scaled.add(&wide(self)?.mul(beta)?)?,
+            beta if beta.eq(1) => scaled.add(&self.to_dtype(wide)?)?,
+            beta => scaled.add(&self.to_dtype(wide)?.mul(beta)?)?,
         };
         sum.to_dtype(dtype)
     }

@@ -23,7 +23,11 @@ impl Tensor {
         for t in tensors {
             shape = Shape::broadcast("broadcast_tensors", &shape, t.shape()).map_err(|e| t.describe(e, "operand"))?;
         }
-        tensors.iter().map(|t| t.expand(shape)).collect()
+        let mut stretched = Vec::with_capacity(tensors.len());
+        for t in tensors {
+            stretched.push(t.expand(shape)?);
+        }
+        Ok(stretched)
     }
 
     /// The coordinates of a grid from those of its axes, which are tensors of rank 1 (or 0, for one coordinate): result
@@ -53,12 +57,13 @@ impl Tensor {
             return fail(Error::new(ErrorKind::DTypeMismatch, "meshgrid", "coordinates have one dtype"), t);
         }
         let dims: Vec<usize> = tensors.iter().map(|t| t.numel()).collect();
-        let grid = |(i, t): (usize, &&Tensor)| {
+        let mut grid = Vec::with_capacity(tensors.len());
+        for (i, t) in tensors.iter().enumerate() {
             let mut column = vec![1; dims.len()];
             column[i] = dims[i];
             let full = t.reshape(column)?.expand(&dims)?;
-            if indexing == Indexing::Xy && dims.len() > 1 { full.transpose(0, 1) } else { Ok(full) }
-        };
-        tensors.iter().enumerate().map(grid).collect()
+            grid.push(if indexing == Indexing::Xy && dims.len() > 1 { full.transpose(0, 1)? } else { full });
+        }
+        Ok(grid)
     }
 }

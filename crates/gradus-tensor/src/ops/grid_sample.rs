@@ -57,12 +57,28 @@ struct Axis {
 /// The pixels that points touch along an axis, in turn: places (float, integral) and weights.
 type Taps = Vec<(Tensor, Tensor)>;
 
+/// The parameter of the cubic weights.
+const CUBIC: f64 = -0.75;
+
+/// The cubic weight of a pixel at a distance up to 1.
+#[track_caller]
+fn inner(x: &Tensor) -> Result<Tensor> {
+    x.mul(CUBIC + 2.0)?.sub(CUBIC + 3.0)?.mul(x)?.mul(x)?.add(1.0)
+}
+
+/// The cubic weight of a pixel at a distance from 1 to 2.
+#[track_caller]
+fn outer(x: &Tensor) -> Result<Tensor> {
+    x.sub(5.0)?.mul(x)?.add(8.0)?.mul(x)?.sub(4.0)?.mul(CUBIC)
+}
+
 impl Axis {
     fn last(&self) -> f64 {
         self.size as f64 - 1.0
     }
 
     /// From -1..1 to pixels.
+    #[track_caller]
     fn pixels(&self, g: &Tensor) -> Result<Tensor> {
         if self.how.align_corners {
             g.add(1.0)?.mul(self.last() / 2.0)
@@ -73,6 +89,7 @@ impl Axis {
 
     /// Coordinates brought into the image, as the padding says; those of zero padding stay. What is
     /// brought to a border pixel has slope 0, and so has the pixel's own centre.
+    #[track_caller]
     fn within(&self, x: &Tensor) -> Result<Tensor> {
         match self.how.padding {
             GridPadding::Zeros => Ok(x.clone()),
@@ -90,6 +107,7 @@ impl Axis {
         }
     }
 
+    #[track_caller]
     fn taps(&self, g: &Tensor) -> Result<Taps> {
         let x = self.pixels(g)?;
         let far = 4.0;
@@ -113,19 +131,20 @@ impl Axis {
                 };
                 let first = x.detach().floor()?;
                 let t = x.sub(&first)?;
-                let a = -0.75;
-                let near = |x: &Tensor| x.mul(a + 2.0)?.sub(a + 3.0)?.mul(x)?.mul(x)?.add(1.0);
-                let outer = |x: &Tensor| x.sub(5.0)?.mul(x)?.add(8.0)?.mul(x)?.sub(4.0)?.mul(a);
                 let rest = t.neg()?.add(1.0)?;
-                let weights = [outer(&t.add(1.0)?)?, near(&t)?, near(&rest)?, outer(&rest.add(1.0)?)?];
-                // Every tap is brought into the image for itself.
-                let tap = |(k, w): (usize, Tensor)| Ok((self.within(&first.add(k as f64 - 1.0)?)?.round()?, w));
-                weights.into_iter().enumerate().map(tap).collect()
+                let weights = [outer(&t.add(1.0)?)?, inner(&t)?, inner(&rest)?, outer(&rest.add(1.0)?)?];
+                let mut taps = Vec::with_capacity(weights.len());
+                for (k, w) in weights.into_iter().enumerate() {
+                    // Every tap is brought into the image for itself.
+                    taps.push((self.within(&first.add(k as f64 - 1.0)?)?.round()?, w));
+                }
+                Ok(taps)
             }
         }
     }
 
     /// The places as indices, and where they lie in the image (only zero padding has others).
+    #[track_caller]
     fn index(&self, place: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
         let inside = match self.how.padding {
             GridPadding::Zeros => Some(place.ge(0.0)?.logical_and(&place.le(self.last())?)?),
@@ -178,8 +197,10 @@ impl Tensor {
         let image = self.to_dtype(dtype)?.reshape([n, c, h * w])?;
         let grid = grid.to_dtype(dtype)?.reshape([n, 1, points, 2])?;
         let (across, down) = (Axis { size: w, how }, Axis { size: h, how });
-        let columns = across.taps(&grid.select(-1, 0)?)?;
-        let columns: Vec<_> = columns.into_iter().map(|(p, w)| Ok((across.index(&p)?, w))).collect::<Result<_>>()?;
+        let mut columns = Vec::new();
+        for (place, weight) in across.taps(&grid.select(-1, 0)?)? {
+            columns.push((across.index(&place)?, weight));
+        }
         let mut sum: Option<Tensor> = None;
         for (place, weight_y) in down.taps(&grid.select(-1, 1)?)? {
             let (row, inside_y) = down.index(&place)?;

@@ -142,6 +142,7 @@ index_from_tuples! {
 type Pick = (usize, Tensor);
 
 /// The view that positions, ranges and new axes make, and the picks left to do in it.
+#[track_caller]
 fn resolve(op: &str, x: &Tensor, items: &[Index<'_>]) -> Result<(Tensor, Vec<Pick>)> {
     let takes = |item: &Index<'_>| match item.0 {
         Kind::Ellipsis | Kind::NewAxis => 0,
@@ -248,6 +249,7 @@ fn bounds(start: Option<i128>, end: Option<i128>, step: i128, size: usize) -> Op
 }
 
 /// An index tensor as i64, negative numbers counted from the end, all checked.
+#[track_caller]
 fn from_the_end(op: &str, what: &str, index: &Tensor, size: usize) -> Result<Tensor> {
     check_index(op, index)?;
     let (index, n) = (index.detach().to_dtype(DType::I64)?, size as i64);
@@ -265,6 +267,7 @@ fn from_the_end(op: &str, what: &str, index: &Tensor, size: usize) -> Result<Ten
 
 /// The picks as one: the index into their merged axes `[n]`, the shape that they broadcast to, and the order of the
 /// view's axes that brings theirs to the front.
+#[track_caller]
 fn merged(op: &str, view: &Tensor, picks: &[Pick]) -> Result<(Tensor, Shape, SmallVec<[isize; 8]>)> {
     let mut shape = Shape::SCALAR;
     for (_, index) in picks {
@@ -388,6 +391,7 @@ impl Tensor {
     }
 
     /// `values` stretched to the shape of the places that they go to.
+    #[track_caller]
     fn fit(&self, op: &str, values: &Tensor, shape: &[usize]) -> Result<Tensor> {
         values.expand(shape).map_err(|e| {
             let m = format!("the values do not broadcast to the places, {}", Shape::display(shape));

@@ -77,10 +77,10 @@ impl Tensor {
             return Ok(());
         }
         // A source in the same storage is read into a copy first: it may overlap what is written.
-        let copies: SmallVec<[Tensor; 3]> = sources
-            .iter()
-            .map(|t| if Arc::ptr_eq(t.storage(), self.storage()) { t.detach().copy() } else { Ok((*t).clone()) })
-            .collect::<Result<_>>()?;
+        let mut copies: SmallVec<[Tensor; 3]> = SmallVec::new();
+        for &t in sources {
+            copies.push(if Arc::ptr_eq(t.storage(), self.storage()) { t.detach().copy()? } else { t.clone() });
+        }
         let refs: SmallVec<[&Tensor; 3]> = copies.iter().collect();
         let mut locks = Locks::write(&[self], &refs, op, location)?;
         let (mut outs, views) = locks.views(&[self], &refs);

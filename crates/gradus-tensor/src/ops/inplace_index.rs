@@ -5,6 +5,7 @@
 //! nothing. What is written, and logged, is the view that an index names; the slices from the first to the last that an
 //! index tensor names; the whole tensor for masks.
 
+use std::panic::Location;
 use std::sync::Arc;
 
 use gradus_backend::{Error, ErrorKind, Result, Scalar};
@@ -12,6 +13,7 @@ use smallvec::SmallVec;
 
 use super::elementwise::Operand;
 use super::index::IntoIndex;
+use crate::autograd::PartsOf;
 use crate::{DType, Tensor, no_grad};
 
 impl Tensor {
@@ -25,7 +27,7 @@ impl Tensor {
         f: impl FnOnce(&Tensor) -> Result<Tensor>,
     ) -> Result<()> {
         self.check_writable(op, sources)?;
-        let _guard = no_grad();
+        let (_guard, _parts) = (no_grad(), PartsOf::new(op, Location::caller()));
         let new = f(&self.detach())?;
         if (new.shape(), new.dtype()) != (self.shape(), self.dtype()) {
             let e = Error::new(ErrorKind::Broadcast, op, "the result does not fit the tensor, which is not stretched");
@@ -59,7 +61,7 @@ impl Tensor {
         let sources: SmallVec<[&Tensor; 1]> =
             if let Operand::Tensor(t) = values { [t].into() } else { SmallVec::new() };
         self.check_writable(OP, &sources)?;
-        let _guard = no_grad();
+        let (_guard, _parts) = (no_grad(), PartsOf::new(OP, Location::caller()));
         let view = self.detach().index(index.clone())?;
         if !Arc::ptr_eq(view.storage(), self.storage()) {
             return self.replace_(OP, &sources, None, |x| x.index_assign(index, values));
@@ -127,6 +129,7 @@ impl Tensor {
 }
 
 /// The first of the slices that an index names on an axis of `size`, all in range, and how many there are up to the last.
+#[track_caller]
 fn span(index: &Tensor, size: usize) -> Result<(usize, usize)> {
     let named = index.to_dtype(DType::I64)?.to_vec::<i64>()?.into_iter();
     let named = named.map(|i| if i < 0 { i + size as i64 } else { i } as usize);

@@ -194,6 +194,7 @@ impl Taps {
         })
     }
 
+    #[track_caller]
     fn apply(&self, x: &Tensor, axis: usize) -> Result<Tensor> {
         let device: &Device = x.device();
         let mut along = vec![1; x.rank() - axis];
@@ -202,13 +203,14 @@ impl Taps {
         for (places, weights) in self.in_turn() {
             let index = Tensor::from_vec(places, [self.windows.len()], device)?;
             let value = x.index_select(axis as isize, &index)?;
-            let weight = || Tensor::from_vec(&weights, &along, device)?.to_dtype(x.dtype());
+            if sum.is_none() && weights.iter().all(|&w| w == 1.0) {
+                sum = Some(value);
+                continue;
+            }
+            let weight = Tensor::from_vec(&weights, &along, device)?.to_dtype(x.dtype())?;
             sum = Some(match sum {
-                Some(sum) => {
-                    TAP.apply(&[Operand::Tensor(&sum), Operand::Tensor(&value), Operand::Tensor(&weight()?)])?
-                }
-                None if weights.iter().all(|&w| w == 1.0) => value,
-                None => value.mul(&weight()?)?,
+                Some(sum) => TAP.apply(&[Operand::Tensor(&sum), Operand::Tensor(&value), Operand::Tensor(&weight)])?,
+                None => value.mul(&weight)?,
             });
         }
         sum.ok_or_else(|| Error::argument("interpolate", "no window has a pixel"))

@@ -122,6 +122,11 @@ pub trait Rule: fmt::Debug + Send + Sync {
     /// The name that errors, graphs and logs show.
     fn name(&self) -> &str;
 
+    /// What tells it from others that look the same: a checkpointed region compares its two runs.
+    fn identity(&self) -> u64 {
+        0
+    }
+
     /// As [`Operation::differentiable`].
     fn differentiable(&self, _output: usize) -> bool {
         true
@@ -129,6 +134,13 @@ pub trait Rule: fmt::Debug + Send + Sync {
 
     /// As [`Operation::vjp`].
     fn vjp(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads>;
+}
+
+/// An operation by the name that errors and graphs show, with its parameters.
+fn named(name: &str, type_name: &str, op: &dyn fmt::Debug, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let text = format!("{op:?}");
+    f.write_str(name)?;
+    f.write_str(text.strip_prefix(type_name).unwrap_or_default())
 }
 
 macro_rules! ops {
@@ -175,7 +187,7 @@ macro_rules! ops {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 match self {
                     Op::Map(op) => op.fmt(f),
-                    $(Op::$name(op) => op.fmt(f),)*
+                    $(Op::$name(op) => named(op.name(), stringify!($name), op, f),)*
                     Op::Rule(op) => op.fmt(f),
                 }
             }

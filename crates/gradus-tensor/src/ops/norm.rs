@@ -18,11 +18,13 @@ static POWER: Elementwise = Elementwise::new("abs_pow", Class::Float, 2, |x| {
 });
 
 /// `sqrt(x)` with slope 0 at 0: the root of a sum of squares, whose own slopes are 0 there.
+#[track_caller]
 pub(super) fn root(x: &Tensor) -> Result<Tensor> {
     ROOT.apply(&[Operand::Tensor(x)])
 }
 
 /// `|x|^p` with slope 0 at 0, to any order.
+#[track_caller]
 pub(super) fn power(x: &Tensor, p: f64) -> Result<Tensor> {
     POWER.apply(&[Operand::Tensor(x), p.into()])
 }

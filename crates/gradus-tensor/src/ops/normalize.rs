@@ -262,10 +262,14 @@ impl Tensor {
         }
         let per_group = c / groups;
         let split = self.reshape([n, groups, per_group, self.shape()[2..].iter().product()])?;
-        let affine = |t: Option<&Tensor>| t.map(|t| t.reshape([1, groups, per_group, 1])).transpose();
-        let (weight, bias) = (affine(weight)?, affine(bias)?);
+        let mut affine = [None, None];
+        for (view, t) in affine.iter_mut().zip([weight, bias]) {
+            if let Some(t) = t {
+                *view = Some(t.reshape([1, groups, per_group, 1])?);
+            }
+        }
         let axes = Axes::one(2).with(3);
-        let [y, ..] = split.normalized(op, axes, eps, weight.as_ref(), bias.as_ref())?;
+        let [y, ..] = split.normalized(op, axes, eps, affine[0].as_ref(), affine[1].as_ref())?;
         y.reshape(self.shape())
     }
 
@@ -316,15 +320,14 @@ impl Tensor {
             }
         }
         let dtype = self.dtype().promote(mean.dtype())?.promote(var.dtype())?.compute();
-        let wide = |t: &Tensor| t.to_dtype(dtype);
-        let rstd = wide(&var)?.add(eps)?.rsqrt()?;
+        let rstd = var.to_dtype(dtype)?.add(eps)?.rsqrt()?;
         let factor = match &scale {
-            Some(s) => rstd.mul(&wide(s)?)?,
+            Some(s) => rstd.mul(&s.to_dtype(dtype)?)?,
             None => rstd,
         };
-        let y = wide(self)?.sub(&wide(&mean)?)?.mul(&factor)?;
+        let y = self.to_dtype(dtype)?.sub(&mean.to_dtype(dtype)?)?.mul(&factor)?;
         match &shift {
-            Some(s) => y.add(&wide(s)?)?,
+            Some(s) => y.add(&s.to_dtype(dtype)?)?,
             None => y,
         }
         .to_dtype(self.dtype())
@@ -347,14 +350,16 @@ impl Tensor {
         let c = self.shape()[1];
         let mut shape = vec![1; self.rank()];
         shape[1] = c;
-        let view = |t: Option<&Tensor>| -> Result<Option<Tensor>> {
-            let Some(t) = t else { return Ok(None) };
+        let mut views = [None, None];
+        for (view, t) in views.iter_mut().zip([a, b]) {
+            let Some(t) = t else { continue };
             if t.shape() != [c] {
                 let e = Error::shape(op, format!("a vector of {c} channels is needed"));
                 return Err(t.describe(self.describe(e, "input"), "operand"));
             }
-            t.reshape(&shape).map(Some)
-        };
-        Ok((view(a)?, view(b)?))
+            *view = Some(t.reshape(&shape)?);
+        }
+        let [a, b] = views;
+        Ok((a, b))
     }
 }

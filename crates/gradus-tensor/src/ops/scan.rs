@@ -131,6 +131,7 @@ fn plain(op: ScanOp, x: &Tensor, axis: usize) -> Result<Tensor> {
     run_one(x.device(), &spec, &[x], |b, x, outs| b.scan(op, x[0], axis, &mut outs[0]))
 }
 
+#[track_caller]
 fn running_extreme(x: &Tensor, op: ScanOp, name: &str, axis: isize) -> Result<(Tensor, Tensor)> {
     let at = resolve_axis(name, axis, x.rank())?;
     if x.dtype() == DType::Bool {
@@ -147,6 +148,7 @@ fn running_extreme(x: &Tensor, op: ScanOp, name: &str, axis: isize) -> Result<(T
 }
 
 impl Tensor {
+    #[track_caller]
     fn summable(&self) -> Result<Tensor> {
         if self.dtype() == DType::Bool { self.to_dtype(DType::I64) } else { Ok(self.clone()) }
     }

@@ -222,6 +222,7 @@ impl Tensor {
     }
 
     /// One value of this dtype and device, stretched to a shape.
+    #[track_caller]
     pub(super) fn stretched_value(&self, op: &str, value: Scalar, shape: &[usize]) -> Result<Tensor> {
         value.check(self.dtype()).map_err(|e| self.describe(Error::argument(op, e.message()), "self"))?;
         Tensor::full([], value, self.dtype(), self.device())?.expand(shape)

@@ -173,8 +173,10 @@ impl Tensor {
         let axis = at as isize;
         // NaN comes last in ascending order only, so the smallest of floats are the largest of their negatives.
         let negate = smallest && self.dtype().is_float();
-        let turned = |t: &Tensor| if negate { t.detach().neg() } else { Ok(t.detach()) };
-        let (x, values) = (turned(self)?, turned(src)?);
+        let (mut x, mut values) = (self.detach(), src.detach());
+        if negate {
+            (x, values) = (x.neg()?, values.neg()?);
+        }
         let (values, order) = values.sort(axis, smallest && !negate)?;
         let mut y = x.scatter(axis, &index.gather(axis, &order)?, &values)?;
         if include_self {

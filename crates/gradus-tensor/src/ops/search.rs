@@ -165,6 +165,7 @@ impl Tensor {
         weights.summed_into(&places, size)
     }
 
+    #[track_caller]
     fn summed_into(&self, places: &Tensor, size: usize) -> Result<Tensor> {
         let dtype = if self.dtype() == DType::Bool { DType::I64 } else { self.dtype() };
         Tensor::zeros([size], dtype, self.device())?.scatter_add(0, places, &self.to_dtype(dtype)?)

@@ -130,6 +130,10 @@ impl Tensor {
     #[track_caller]
     pub fn unbind(&self, axis: isize) -> Result<Vec<Tensor>> {
         let at = resolve_axis("unbind", axis, self.rank())?;
-        self.pieces(at, vec![1; self.shape()[at]])?.iter().map(|piece| piece.squeeze(axis)).collect()
+        let mut slices = self.pieces(at, vec![1; self.shape()[at]])?;
+        for slice in &mut slices {
+            *slice = slice.squeeze(axis)?;
+        }
+        Ok(slices)
     }
 }

@@ -34,13 +34,10 @@ impl Tensor {
             let e = Error::shape("cross", format!("both operands have one shape, of size 3 at axis {at}"));
             return Err(other.describe(self.describe(e, "self"), "other"));
         }
-        // Components (1, 2, 0) and (2, 0, 1).
-        let turned = |t: &Tensor, by: usize| -> Result<Tensor> {
-            Tensor::cat(&[&t.narrow(axis, by, 3 - by)?, &t.narrow(axis, 0, by)?], axis)
-        };
         let dtype = self.dtype().promote(other.dtype())?;
         let (a, b) = (self.to_dtype(dtype.compute())?, other.to_dtype(dtype.compute())?);
-        turned(&a, 1)?.mul(&turned(&b, 2)?)?.sub(&turned(&a, 2)?.mul(&turned(&b, 1)?)?)?.to_dtype(dtype)
+        let first = turned(&a, axis, 1)?.mul(&turned(&b, axis, 2)?)?;
+        first.sub(&turned(&a, axis, 2)?.mul(&turned(&b, axis, 1)?)?)?.to_dtype(dtype)
     }
 
     /// The Kronecker product: every element of this tensor times all of the other, laid out as blocks. The operand of
@@ -60,4 +57,10 @@ impl Tensor {
         let joined: Vec<usize> = product.shape().chunks(2).map(|pair| pair.iter().product()).collect();
         product.reshape(joined)
     }
+}
+
+/// The components from number `by` on, then those before it, of an axis of size 3.
+#[track_caller]
+fn turned(t: &Tensor, axis: isize, by: usize) -> Result<Tensor> {
+    Tensor::cat(&[&t.narrow(axis, by, 3 - by)?, &t.narrow(axis, 0, by)?], axis)
 }

@@ -1,9 +1,11 @@
 //! What the tests share.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
+use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
 use gradus_cpu::CpuBackend;
+use gradus_tensor::autograd::Node;
 use gradus_tensor::{DType, Device, Generator, Tensor};
 
 /// The CPU, opened once.
@@ -30,6 +32,19 @@ pub fn leaf(values: &[f64]) -> Tensor {
 /// The elements of an f64 tensor, however it lies.
 pub fn values(t: &Tensor) -> Vec<f64> {
     t.to_vec().unwrap()
+}
+
+/// The nodes behind some tensors, leaves too, each once.
+pub fn nodes<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Vec<Arc<Node>> {
+    let (mut seen, mut found) = (HashSet::new(), vec![]);
+    let mut stack: Vec<Arc<Node>> = tensors.into_iter().filter_map(|t| t.grad_fn().cloned()).collect();
+    while let Some(node) = stack.pop() {
+        if seen.insert(Arc::as_ptr(&node)) {
+            stack.extend(node.inputs().flatten().cloned());
+            found.push(node);
+        }
+    }
+    found
 }
 
 /// The gradient of the sum of `y` for `x`, on which it depends; the graph stays.

@@ -77,9 +77,21 @@ pub(crate) fn curved(
     }
 }
 
-/// Irregular numbers in the shape and dtype of a tensor: no entry can hide behind another.
+/// Irregular numbers in the shape and dtype of a tensor.
 pub(crate) fn irregular(like: &Tensor, salt: usize) -> Result<Tensor> {
-    let number = |i: usize| 0.3 + ((i + 7 * salt) as f64 * 1.7 + 0.9).sin();
+    numbered(like, |i| 0.3 + wave(i, salt))
+}
+
+/// Weights for the entries of a tensor, between a half and one and a half in magnitude: none hides its entry.
+pub(crate) fn weight(like: &Tensor, salt: usize) -> Result<Tensor> {
+    numbered(like, |i| wave(i, salt) + 0.5f64.copysign(wave(i, salt)))
+}
+
+fn wave(i: usize, salt: usize) -> f64 {
+    ((i + 7 * salt) as f64 * 1.7 + 0.9).sin()
+}
+
+fn numbered(like: &Tensor, number: impl Fn(usize) -> f64) -> Result<Tensor> {
     let numbers: Vec<f64> = (0..like.numel()).map(number).collect();
     Tensor::from_vec(numbers, like.shape(), like.device())?.to_dtype(like.dtype())
 }
@@ -130,7 +142,7 @@ pub(crate) fn derivatives(
     let outputs = call(&inputs)?;
     let mut roots = vec![];
     for (i, y) in outputs.iter().enumerate().filter(|(_, y)| y.requires_grad()) {
-        let seed = (weights.of_output)(i).map_or_else(|| irregular(y, i), Ok)?;
+        let seed = (weights.of_output)(i).map_or_else(|| weight(y, i), Ok)?;
         roots.push((y, lay.of(&seed)?));
     }
     let plain = pull(&roots, &points, BackwardOptions::new().retain_graph())?;
@@ -193,7 +205,7 @@ pub(crate) fn along(
     let zero = t.detach().zeros_like()?;
     let mut total = zero.clone();
     for (i, y) in call(&moved)?.iter().enumerate().filter(|(_, y)| y.dtype().is_float()) {
-        total = total.add(&y.mul(&irregular(y, i)?)?.sum_all()?.to_dtype(DType::F64)?)?;
+        total = total.add(&y.mul(&weight(y, i)?)?.sum_all()?.to_dtype(DType::F64)?)?;
     }
     let (mut values, mut recorded) = (vec![total.item()?], 0);
     for _ in 0..order {

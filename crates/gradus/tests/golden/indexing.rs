@@ -7,7 +7,7 @@ use crate::{Cases, one};
 
 /// The sine of each: something whose gradient is not constant.
 fn sines(parts: Vec<Tensor>) -> Result<Vec<Tensor>> {
-    parts.iter().map(Tensor::sin).collect()
+    parts.iter().map(|part| part.sin()).collect()
 }
 
 fn reduced(x: &[Tensor], how: ScatterReduction) -> Result<Vec<Tensor>> {

@@ -53,6 +53,13 @@ pub(crate) const CASES: Cases = &[
     ("max_pool2d_with_indices", |x| {
         x[0].max_pool2d_with_indices([3, 3], PoolOptions::new().stride([2, 2]).padding([1, 1])).map(pair)
     }),
+    ("max_pool1d_with_indices", |x| {
+        x[0].max_pool1d_with_indices([3], PoolOptions::new().stride([2]).padding([1])).map(pair)
+    }),
+    ("max_pool3d_with_indices", |x| x[0].max_pool3d_with_indices([2, 2, 2], PoolOptions::new()).map(pair)),
+    ("adaptive_max_pool1d_with_indices", |x| x[0].adaptive_max_pool1d_with_indices([4]).map(pair)),
+    ("adaptive_max_pool2d_with_indices", |x| x[0].adaptive_max_pool2d_with_indices([3, 4]).map(pair)),
+    ("adaptive_max_pool3d_with_indices", |x| x[0].adaptive_max_pool3d_with_indices([2, 3, 4]).map(pair)),
     ("max_pool2d/ceil", one!(|x| x[0].max_pool2d([3, 3], PoolOptions::new().stride([2, 2]).ceil_mode(true)))),
     ("max_pool2d/dilation", one!(|x| x[0].max_pool2d([2, 2], PoolOptions::new().dilation([2, 2])))),
     (

@@ -7,10 +7,13 @@ mod derivatives;
 mod elementwise;
 mod indexing;
 mod layers;
+mod locations;
 mod losses;
 mod matrix;
 mod orders;
+mod precision;
 mod rows;
+mod sources;
 mod structure;
 
 use std::collections::{BTreeMap, HashSet};

@@ -556,8 +556,17 @@ def more_losses():
         case(f"ctc_loss/{reduction}", [randn(7, 2, 4), targets], lambda x, t: F.ctc_loss(F.log_softmax(x, 2), t, (7, 6), (3, 2), reduction=reduction), order=1)
 
 
+def indices():
+    x1, x2, x3 = randn(2, 3, 9), randn(2, 3, 7, 6), randn(1, 2, 5, 4, 6)
+    case("max_pool1d_with_indices", [x1], lambda x: F.max_pool1d(x, 3, stride=2, padding=1, return_indices=True))
+    case("max_pool3d_with_indices", [x3], lambda x: F.max_pool3d(x, 2, return_indices=True))
+    case("adaptive_max_pool1d_with_indices", [x1], lambda x: F.adaptive_max_pool1d(x, 4, return_indices=True))
+    case("adaptive_max_pool2d_with_indices", [x2], lambda x: F.adaptive_max_pool2d(x, (3, 4), return_indices=True))
+    case("adaptive_max_pool3d_with_indices", [x3], lambda x: F.adaptive_max_pool3d(x, (2, 3, 4), return_indices=True))
+
+
 SECTIONS = [elementwise, more_elementwise, reductions, more_reductions, products, more_products, layers, more_layers]
-SECTIONS += [losses, more_losses, movement, indexing]
+SECTIONS += [losses, more_losses, movement, indexing, indices]
 for section in SECTIONS:
     section()
 

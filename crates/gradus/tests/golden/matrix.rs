@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use gradus::prelude::*;
 use gradus::{BackwardOptions, ErrorKind, grad, ops};
 
-use crate::{Call, File, values};
+use crate::{Call, File, orders, sources, values};
 
 /// Public methods that are no operations of their own: shorthands, and the same with more options.
 const SHORTHANDS: &[&str] = &[
@@ -46,7 +46,7 @@ fn inputs_as(inputs: &[Tensor], dtype: DType) -> Result<Vec<Tensor>> {
 }
 
 /// How far results in a dtype may be from those in f64 on the same inputs, relative to the largest.
-fn tolerance(dtype: DType) -> f64 {
+pub(crate) fn tolerance(dtype: DType) -> f64 {
     match dtype {
         DType::F32 => 1e-4,
         DType::F16 => 2e-2,
@@ -81,8 +81,17 @@ fn cell(call: Call, inputs: &[Tensor], dtype: DType) -> std::result::Result<&'st
     Ok("●")
 }
 
-/// How often the operation can be differentiated, tried up to three times.
-fn order(call: Call, inputs: &[Tensor]) -> Result<&'static str> {
+/// How often the operation can be differentiated: what is reached by one of its calls, tried up to three times.
+fn order(file: &File<'_>, family: &str, call: Call, inputs: Vec<Tensor>) -> Result<&'static str> {
+    let mut best = "0";
+    for (call, inputs) in [(call, inputs)].into_iter().chain(orders::more(file, family)) {
+        best = best.max(order_of(call, &inputs)?);
+    }
+    Ok(best)
+}
+
+/// `0`, `1`, `2` or `any`: the later in order of letters, the more.
+fn order_of(call: Call, inputs: &[Tensor]) -> Result<&'static str> {
     let point = |t: &Tensor| if t.dtype().is_float() { t.require_grad() } else { Ok(t.clone()) };
     let inputs = inputs.iter().map(point).collect::<Result<Vec<_>>>()?;
     let leaves: Vec<&Tensor> = inputs.iter().filter(|t| t.requires_grad()).collect();
@@ -132,48 +141,21 @@ pub(crate) fn page(file: &File<'_>, calls: &BTreeMap<&str, Call>, cases: &[&str]
                 Err(e) => wrong.push(format!("{name}: {e}")),
             }
         }
-        match order(call, &inputs) {
+        match order(file, family, call, inputs) {
             Ok(order) => row += &format!(" {order} | {} |", names.len()),
             Err(e) => wrong.push(format!("{name}: gradient: {e}")),
         }
         text += &row;
         text.push('\n');
     }
-    for method in methods() {
+    let table = ops::table::TABLE.iter().map(|e| e.op.name().to_owned());
+    let methods: BTreeSet<String> = table.chain(sources::methods().into_keys()).collect();
+    for method in methods {
         if !families.contains_key(method.as_str()) && !SHORTHANDS.contains(&method.as_str()) && !method.ends_with('_') {
             wrong.push(format!("`Tensor::{method}` has no row: add a case to tests/golden"));
         }
     }
     (text, wrong)
-}
-
-/// Every public operation: the entries of the table, and the methods of `impl Tensor` in the files of operations.
-fn methods() -> BTreeSet<String> {
-    let mut found: BTreeSet<String> = ops::table::TABLE.iter().map(|e| e.op.name().to_owned()).collect();
-    let mut folders = vec![root().join("crates/gradus-tensor/src/ops")];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
-            let path = entry.path();
-            if path.is_dir() {
-                folders.push(path);
-                continue;
-            }
-            let text = std::fs::read_to_string(&path).unwrap_or_default();
-            let mut inside = false;
-            for line in text.lines() {
-                match line {
-                    "impl Tensor {" => inside = true,
-                    "}" => inside = false,
-                    _ => {}
-                }
-                if inside && let Some(rest) = line.strip_prefix("    pub fn ") {
-                    found.insert(rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect());
-                }
-            }
-        }
-    }
-    assert!(found.len() > 200, "the sources of the operations name only {} methods", found.len());
-    found
 }
 
 /// Compares the page with the one in `docs`, or writes it if `GRADUS_WRITE` is set; what is wrong.

@@ -122,14 +122,20 @@ const MORE: &[(&str, &str, Call)] = &[
     ("layer_norm/no_bias", "layer_norm", one!(|x| x[0].layer_norm(&[4, 5], x.get(1), None, 1e-5))),
 ];
 
+/// The calls of [`MORE`] for a row, with their inputs.
+pub(crate) fn more(file: &File<'_>, row: &str) -> Vec<(Call, Vec<Tensor>)> {
+    let of_row = MORE.iter().filter(|m| m.0.split('/').next() == Some(row));
+    of_row.map(|&(_, of, call)| (call, file.inputs(of))).collect()
+}
+
 /// One case to check.
-struct Case<'a> {
+pub(crate) struct Case<'a> {
     row: &'a str,
-    name: &'a str,
-    call: Call,
-    inputs: Vec<Tensor>,
+    pub(crate) name: &'a str,
+    pub(crate) call: Call,
+    pub(crate) inputs: Vec<Tensor>,
     /// The leaves of the file's gradients.
-    leaves: Vec<usize>,
+    pub(crate) leaves: Vec<usize>,
     /// The name in the file, if it has this call's gradients.
     golden: Option<&'a str>,
     tolerance: f64,
@@ -379,7 +385,7 @@ fn same(want: &Found, got: &Found, tolerance: f64) -> Option<String> {
 }
 
 /// The cases of the file with a float input, and those of [`MORE`].
-fn cases<'a>(
+pub(crate) fn cases<'a>(
     file: &File<'_>,
     metadata: &'a BTreeMap<String, String>,
     calls: &BTreeMap<&'static str, Call>,

@@ -5,10 +5,11 @@
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used)]
 
-mod documented;
 #[path = "../golden/rows.rs"]
 mod rows;
 mod said;
+#[path = "../golden/sources.rs"]
+mod sources;
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -93,7 +94,7 @@ fn page() -> String {
          Where a function has a corner, a step or an infinite slope, a gradient is a choice. This page says which Gradus makes. \
          It is made by `GRADUS_WRITE=1 cargo test -p gradus --test kinks` from what the operations do, and the same test without \
          the variable fails if the page and the code differ, if an operation of [op-matrix.md](op-matrix.md) is neither here \
-         nor known to be smooth, or if the documentation of an operation of this page does not have the sentence on its slope that `tests/kinks/said.rs` gives.\n\n\
+         nor known to be smooth, or if the documentation of an operation of this page does not have the sentence on its slope that `tests/kinks/said.rs` gives, or the slopes are not those that stand there beside it.\n\n\
          Slopes are those of the sum of the outputs, in f64, for each operand after the other (`;`). *{version}* is what PyTorch gives \
          there (`tests/kinks/pytorch.py`); an empty cell is the same, a dash says that it has no such gradient. \
          Where a slope here is finite, the second derivatives there are numbers too.\n"
@@ -208,16 +209,20 @@ fn every_differentiable_operation_has_a_row_or_is_smooth() {
 
 #[test]
 fn the_documentation_of_an_operation_with_a_kink_says_its_slope() {
-    let docs = documented::methods(&root().join("crates/gradus-tensor/src/ops"));
-    let key = |name: &'static str| match name {
-        "max_pool2d_with_indices" => "pool $max_with_indices",
-        n if n.starts_with("max_pool") => "pool $max",
-        n if n.starts_with("adaptive_max_pool") => "adaptive_pool $max",
-        n => n,
+    let docs = sources::methods();
+    let rows = || {
+        let groups = SAID.iter().flat_map(|(text, groups)| groups.iter().map(move |g| (*text, g.0, g.1)));
+        groups.flat_map(|(text, rows, slopes)| rows.split(' ').map(move |row| (row, text, slopes)))
     };
-    let said = || SAID.iter().flat_map(|(names, text)| names.split(' ').map(move |n| (n, *text)));
-    let silent: Vec<_> = said().filter(|(n, text)| docs.get(key(n)).is_none_or(|d| !d.contains(text))).collect();
-    assert!(silent.is_empty(), "the documentation does not say (operation, sentence) {silent:?}");
-    let kinked: BTreeSet<&str> = all().map(|k| operation(k.name)).collect();
-    assert_eq!(kinked, said().map(|s| s.0).collect(), "operations with a kink, and those in said.rs");
+    let silent = |row: &str, sentence: &str| docs.get(operation(row)).is_none_or(|d| !d.contains(sentence));
+    let wrong: Vec<_> = rows().filter(|(row, sentence, _)| silent(row, sentence)).map(|r| (r.0, r.1)).collect();
+    assert!(wrong.is_empty(), "the documentation does not say (row, sentence) {wrong:?}");
+    let said: BTreeMap<&str, &str> = rows().map(|(row, _, slopes)| (row, slopes)).collect();
+    let kinked: BTreeSet<&str> = all().map(|k| k.name).collect();
+    assert_eq!(kinked, said.keys().copied().collect(), "rows of the table, and those in said.rs");
+    assert_eq!(rows().count(), kinked.len(), "a row stands twice in said.rs");
+    for kink in all() {
+        let slopes = text(&slopes(kink, BackwardOptions::new()).unwrap());
+        assert_eq!(slopes, said[kink.name], "{}: the slopes, and those that its documentation means", kink.name);
+    }
 }

@@ -122,6 +122,11 @@ const TIES: &[Kink] = kinks! {
     "max_pool1d", "two of three", [[1.0, 3.0, 3.0]], |x| signal(&x[0])?.max_pool1d([3], PoolOptions::new()), "the first of the window";
     "max_pool2d", "two of three", [[1.0, 3.0, 3.0]], |x| spatial(&x[0], 2)?.max_pool2d([1, 3], PoolOptions::new()), "the first of the window";
     "max_pool2d_with_indices", "two of three", [[1.0, 3.0, 3.0]], |x| Ok(spatial(&x[0], 2)?.max_pool2d_with_indices([1, 3], PoolOptions::new())?.0), "the element of the index: the first";
+    "max_pool1d_with_indices", "two of three", [[1.0, 3.0, 3.0]], |x| Ok(signal(&x[0])?.max_pool1d_with_indices([3], PoolOptions::new())?.0), "the element of the index: the first";
+    "max_pool3d_with_indices", "two of three", [[1.0, 3.0, 3.0]], |x| Ok(spatial(&x[0], 3)?.max_pool3d_with_indices([1, 1, 3], PoolOptions::new())?.0), "the element of the index: the first";
+    "adaptive_max_pool1d_with_indices", "two of three", [[1.0, 3.0, 3.0]], |x| Ok(signal(&x[0])?.adaptive_max_pool1d_with_indices([1])?.0), "the element of the index: the first";
+    "adaptive_max_pool2d_with_indices", "two of three", [[1.0, 3.0, 3.0]], |x| Ok(spatial(&x[0], 2)?.adaptive_max_pool2d_with_indices([1, 1])?.0), "the element of the index: the first";
+    "adaptive_max_pool3d_with_indices", "two of three", [[1.0, 3.0, 3.0]], |x| Ok(spatial(&x[0], 3)?.adaptive_max_pool3d_with_indices([1, 1, 1])?.0), "the element of the index: the first";
     "max_pool3d", "two of three", [[1.0, 3.0, 3.0]], |x| spatial(&x[0], 3)?.max_pool3d([1, 1, 3], PoolOptions::new()), "the first of the window";
     "adaptive_max_pool1d", "two of three", [[1.0, 3.0, 3.0]], |x| signal(&x[0])?.adaptive_max_pool1d([1]), "the first of the bin";
     "adaptive_max_pool2d", "two of three", [[1.0, 3.0, 3.0]], |x| spatial(&x[0], 2)?.adaptive_max_pool2d([1, 1]), "the first of the bin";
@@ -226,7 +231,7 @@ const NOTHING: &[Kink] = kinks! {
 /// The rows of the op matrix without a kink where they are finite.
 pub(crate) const SMOOTH: &str = "
     adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d add addmm affine_grid asinh atan avg_pool1d avg_pool2d
-    avg_pool3d baddbmm batch_norm batch_norm_eval bce_with_logits broadcast_tensors cat chunk conv1d conv2d conv3d
+    avg_pool3d baddbmm batch_norm batch_norm_eval bce_with_logits bincount broadcast_tensors cast cat chunk conv1d conv2d conv3d
     conv_transpose1d conv_transpose2d conv_transpose3d cos cosh cross cross_entropy cumsum diag diag_embed diagonal dot
     dropout einsum embedding erf erfc exp exp2 expand expm1 flatten flip fold gather gelu gelu_mul gelu_tanh gelu_tanh_mul
     glu group_norm index index_add index_assign index_copy index_fill index_put index_select instance_norm interpolate kron

@@ -179,8 +179,8 @@ pub(crate) fn compute(t: &mut Tape, s: &Statement, x: &[Array]) -> Option<Array>
     use Name::*;
     let first = x.first()?;
     let wanted = match s.name {
-        Add | Sub | Mul | Div | Maximum | Minimum | Pow | SiluMul | Fused2 | Matmul | Cat | Stack | ScatterAdd
-        | IndexAdd => 2,
+        Add | Sub | Mul | Custom2 | Div | Maximum | Minimum | Pow | SiluMul | Fused2 | Matmul | Cat | Stack
+        | ScatterAdd | IndexAdd => 2,
         Fused3 | Attention => 3,
         LayerNorm => x.len().min(3),
         RmsNorm => x.len().min(2),
@@ -197,7 +197,7 @@ pub(crate) fn compute(t: &mut Tape, s: &Statement, x: &[Array]) -> Option<Array>
         Exp => map(first, |a| t.exp(a)),
         Sigmoid => map(first, |a| t.sigmoid(a)),
         Square => map(first, |a| t.mul(a, a)),
-        Cube => map(first, |a| t.product(&[a, a, a])),
+        Cube | Custom1 => map(first, |a| t.product(&[a, a, a])),
         Silu => map(first, |a| t.silu(a)),
         Softplus => map(first, |a| {
             let zero = t.constant(0.0);
@@ -239,7 +239,7 @@ pub(crate) fn compute(t: &mut Tape, s: &Statement, x: &[Array]) -> Option<Array>
         }
         Add => zip(x, |a| t.add(a[0], a[1]))?,
         Sub => zip(x, |a| t.sub(a[0], a[1]))?,
-        Mul => zip(x, |a| t.mul(a[0], a[1]))?,
+        Mul | Custom2 => zip(x, |a| t.mul(a[0], a[1]))?,
         Div => zip(x, |a| t.div(a[0], a[1]))?,
         Maximum => zip(x, |a| t.max(a[0], a[1]))?,
         Minimum => zip(x, |a| t.min(a[0], a[1]))?,

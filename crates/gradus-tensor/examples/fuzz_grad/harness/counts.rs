@@ -20,7 +20,8 @@ macro_rules! features {
 features! {
     View "views" 70.0 100.0,
     Write "writes in place" 70.0 100.0,
-    IndexPut "index_put_" 5.0 100.0,
+    Some "writes in place to some elements" 25.0 100.0,
+    Custom "operations of the user" 20.0 100.0,
     Empty "tensors without elements" 3.0 100.0,
     WriteRefused "a write in place that is refused" 2.0 100.0,
     Dropout "dropout" 1.0 100.0,
@@ -47,7 +48,8 @@ features! {
     Double "a gradient that is not 0 compared through a recorded pass" 15.0 100.0,
     Threads "two threads" 5.0 100.0,
     StaleError "a needed value was overwritten: the error" 20.0 100.0,
-    SpanAlarm "the error for a write between the elements" 0.0 1.0,
+    Beside "the error for an element that an index or a mask left as it was, or between those of a region" 0.0 2.0,
+    Between "a write between the elements of a needed value: the gradient" 2.0 100.0,
     StaleUse "an overwritten tensor was used: the error" 3.0 100.0,
     FreedError "a freed graph: the error" 14.0 100.0,
     Ambiguous "ended at a gradient that depends on a choice" 0.0 1.0,
@@ -69,10 +71,9 @@ pub(crate) struct Counts {
     pub(crate) gradients: u64,
     pub(crate) numbers: u64,
     pub(crate) stale_errors: u64,
-    pub(crate) span_alarms: u64,
+    pub(crate) beside: u64,
     pub(crate) stale_uses: u64,
     pub(crate) freed_errors: u64,
-    pub(crate) cautious_writes: u64,
     /// Features of the one program, as bits.
     bits: u64,
     with: Vec<u64>,
@@ -87,10 +88,11 @@ impl Counts {
     /// The program runs this statement.
     pub(crate) fn statement(&mut self, s: &Statement) {
         match s.name {
-            Name::IndexPutIn => {
-                self.has(Feature::IndexPut);
+            name if name.writes_some() => {
+                self.has(Feature::Some);
                 self.has(Feature::Write);
             }
+            Name::Custom1 | Name::Custom2 => self.has(Feature::Custom),
             name if name.is_view() => self.has(Feature::View),
             name if name.is_write() => self.has(Feature::Write),
             Name::NoGrad => self.has(Feature::NoGrad),
@@ -149,10 +151,9 @@ impl Counts {
         self.gradients += other.gradients;
         self.numbers += other.numbers;
         self.stale_errors += other.stale_errors;
-        self.span_alarms += other.span_alarms;
+        self.beside += other.beside;
         self.stale_uses += other.stale_uses;
         self.freed_errors += other.freed_errors;
-        self.cautious_writes += other.cautious_writes;
         self.with.resize(FEATURES.len(), 0);
         for (i, sum) in self.with.iter_mut().enumerate() {
             *sum += other.with.get(i).copied().unwrap_or(0) + (other.bits >> i & 1);
@@ -189,9 +190,10 @@ impl fmt::Display for Counts {
         writeln!(f, "{} gradients compared, {} numbers", self.gradients, self.numbers)?;
         writeln!(
             f,
-            "errors: {} of needed values overwritten, {} more where the write lay between the elements, {} of overwritten \
-             tensors used, {} of freed graphs; {} writes refused for strides that only might overlap",
-            self.stale_errors, self.span_alarms, self.stale_uses, self.freed_errors, self.cautious_writes
+            "errors: {} of needed values overwritten, {} more that an index or a mask left as they were or that \
+             lie between those of a region, {} of \
+             overwritten tensors used, {} of freed graphs",
+            self.stale_errors, self.beside, self.stale_uses, self.freed_errors
         )?;
         for &(feature, text, ..) in FEATURES {
             writeln!(f, "{:>6.1} % {text}", self.share(feature))?;

@@ -2,35 +2,85 @@
 
 use gradus_tensor::Generator;
 
-use super::arrays::{broadcast, fits, numel};
+use super::arrays::{at, broadcast, fits, numel, places, with};
 use super::modes::{Guard, Writes};
-use super::program::{Name, Statement, indices, visit};
+use super::passes::Ground;
+use super::program::{Name, Statement, indices, masked, visit};
 use super::reference::{Handle, Kind, Origin, Outcome, Reference, Region};
 use super::views::view;
 
 /// In the error of a write over what a graph insists on.
 pub(crate) const GUARDED: &str = "which this would overwrite";
 
-/// The shape that the second tensor of a write stretches to.
-fn source_shape(s: &Statement, to: &[usize]) -> Option<Vec<usize>> {
-    if s.name != Name::IndexPutIn {
-        return Some(to.to_vec());
-    }
-    let (&size, rest) = to.split_first()?;
+/// Which elements of a tensor of this shape a write changes, one after the other, and the shape of what is written there.
+fn targets(s: &Statement, shape: &[usize]) -> Option<(Vec<usize>, Vec<usize>)> {
     let count = s.place(1);
-    (size > 0 && (1..=8).contains(&count)).then(|| [&[count], rest].concat()).filter(|wanted| fits(wanted))
+    let axis = if s.name == Name::IndexPutIn { 0 } else { s.place(2) };
+    let by_index = s.name.writes_some() && !matches!(s.name, Name::AssignIn | Name::MaskedFillIn);
+    if by_index && (axis >= shape.len() || count > 8 || count > 0 && shape[axis] == 0) {
+        return None;
+    }
+    let wide = || with(shape, axis, count);
+    let picked = |n: usize| indices(s.number(0), n, shape[axis]);
+    match s.name {
+        Name::AssignIn => {
+            let (from, to) = (s.place(0), s.place(1));
+            let (&size, rest) = shape.split_first()?;
+            let row = numel(rest);
+            (from <= to && to <= size).then(|| ((from * row..to * row).collect(), [&[to - from], rest].concat()))
+        }
+        Name::IndexPutIn | Name::IndexAddIn | Name::IndexCopyIn | Name::IndexFillIn => {
+            let index = picked(count);
+            let one = |i: &Vec<usize>| at(shape, &with(i, axis, index[i[axis]]));
+            Some((places(&wide()).iter().map(one).collect(), wide())).filter(|found| fits(&found.1))
+        }
+        Name::ScatterIn | Name::ScatterAddIn => {
+            let (all, index) = (places(&wide()), picked(numel(&wide())));
+            let one = |(i, &k): (&Vec<usize>, &usize)| at(shape, &with(i, axis, k));
+            Some((all.iter().zip(&index).map(one).collect(), wide())).filter(|found| fits(&found.1))
+        }
+        Name::MaskedFillIn => Some(((0..numel(shape)).filter(|&i| masked(s.number(0), i)).collect(), shape.to_vec())),
+        _ => Some(((0..numel(shape)).collect(), shape.to_vec())),
+    }
 }
 
-/// All values after some slices of the first axis were replaced, or added to.
-fn index_put(s: &Statement, shape: &[usize], mut values: Vec<f64>, source: &[f64]) -> Vec<f64> {
-    let row: usize = shape[1..].iter().product();
-    for (n, k) in indices(s.number(0), s.place(1), shape[0]).into_iter().enumerate() {
-        for j in 0..row {
-            let (v, new) = (&mut values[k * row + j], source[n * row + j]);
-            *v = if s.number(2) != 0 { *v + new } else { new };
+/// Which elements the library says that a write changes: of those that an index names on an axis all between the first and
+/// the last, under a mask all.
+fn logged(s: &Statement, shape: &[usize], elements: &[usize]) -> Vec<usize> {
+    let all = places(shape);
+    match s.name {
+        Name::MaskedFillIn => (0..all.len()).collect(),
+        name if name.writes_some() && name != Name::AssignIn => {
+            let axis = if name == Name::IndexPutIn { 0 } else { s.place(2) };
+            let along = || elements.iter().map(|&e| all[e][axis]);
+            let (Some(first), Some(last)) = (along().min(), along().max()) else { return vec![] };
+            (0..all.len()).filter(|&e| (first..=last).contains(&all[e][axis])).collect()
         }
+        _ => elements.to_vec(),
     }
-    values
+}
+
+/// What an element becomes: it and what is written there.
+fn written(s: &Statement, x: f64, v: f64) -> f64 {
+    match s.name {
+        Name::AddIn | Name::IndexAddIn | Name::ScatterAddIn => x + v,
+        Name::IndexPutIn if s.number(2) != 0 => x + v,
+        Name::SubIn => x - v,
+        Name::MulIn | Name::ScaleIn => x * v,
+        Name::DivIn => x / v,
+        Name::ClampIn => x.max(s.scalar(0)).min(s.scalar(1)),
+        _ => v,
+    }
+}
+
+/// The number that is written where no other tensor is.
+fn scalar(s: &Statement) -> f64 {
+    match s.name {
+        Name::ZeroIn => 0.0,
+        Name::IndexFillIn => s.scalar(3),
+        Name::MaskedFillIn => s.scalar(1),
+        _ => s.scalar(0),
+    }
 }
 
 impl Reference {
@@ -39,8 +89,11 @@ impl Reference {
         let Some(to) = s.of.first().and_then(|&h| self.handle(h)) else { return Outcome::Skip };
         let needs_source = s.name.reads_another();
         let from = s.of.get(1).and_then(|&h| self.handle(h));
-        let Some(wanted) = source_shape(s, &to.shape) else { return Outcome::Skip };
-        let fits = from.is_none_or(|f| broadcast(&[&wanted, &f.shape]).as_ref() == Some(&wanted));
+        let Some((elements, wanted)) = targets(s, &to.shape) else { return Outcome::Skip };
+        // Indices take what has their shape.
+        let stretches = !s.name.writes_some() || matches!(s.name, Name::AssignIn | Name::IndexPutIn);
+        let fits = |f: &Handle| broadcast(&[&wanted, &f.shape]).as_ref() == Some(&wanted);
+        let fits = from.is_none_or(|f| f.shape == wanted || stretches && fits(f));
         let given = s.of.len() == if needs_source { 2 } else { 1 } && from.is_some() == needs_source;
         let ordered = s.name != Name::ClampIn || s.number(0) <= s.number(1);
         if !given || !fits || !ordered || !s.outs.is_empty() {
@@ -55,7 +108,8 @@ impl Reference {
         if shared {
             return Outcome::Refuse("share one place in memory");
         }
-        match self.guard_of(to) {
+        let at = |elements: &[usize]| -> Vec<usize> { elements.iter().map(|&e| to.at[e]).collect() };
+        match self.guard_of(to.storage, &at(&logged(s, &to.shape, &elements)), &at(&elements)) {
             Guard::Surely => Outcome::Refuse(GUARDED),
             guard => Outcome::Done { may_refuse: guard == Guard::Maybe },
         }
@@ -65,41 +119,31 @@ impl Reference {
     pub(crate) fn write(&mut self, s: &Statement) {
         let Some(to) = s.of.first().and_then(|&h| self.handle(h).cloned()) else { return };
         let source = s.of.get(1).and_then(|&h| self.handle(h).cloned());
-        let old = self.numbers(&to);
+        let Some((elements, wanted)) = targets(s, &to.shape) else { return };
         let operands: Vec<f64> = match &source {
             Some(f) => {
                 self.note(f);
-                let wanted = source_shape(s, &to.shape).unwrap_or_default();
                 let sizes: Vec<i64> = wanted.iter().map(|&n| n as i64).collect();
                 let stretched = Statement::new(Name::Expand, &[], &[], &sizes);
                 let from = view(&stretched, &f.shape).map_or_else(|| (0..numel(&wanted)).collect(), |v| v.1);
                 let numbers = self.numbers(f);
                 from.iter().map(|&n| numbers[n]).collect()
             }
-            None => vec![s.scalar(0); old.len()],
+            None => vec![scalar(s); elements.len()],
         };
         self.note(&to);
-        if to.at.is_empty() {
+        let logged = logged(s, &to.shape, &elements);
+        if logged.is_empty() {
             return;
         }
         self.clock += 1;
         let storage = &mut self.storages[to.storage];
-        let one = |(&x, &v): (&f64, &f64)| match s.name {
-            Name::AddIn => x + v,
-            Name::SubIn => x - v,
-            Name::MulIn | Name::ScaleIn => x * v,
-            Name::ClampIn => x.max(s.scalar(0)).min(s.scalar(1)),
-            _ => v,
-        };
-        let new = match s.name {
-            Name::IndexPutIn => index_put(s, &to.shape, old, &operands),
-            _ => old.iter().zip(&operands).map(one).collect(),
-        };
-        for (&p, new) in to.at.iter().zip(new) {
-            storage.numbers[p] = new;
+        for (&e, v) in elements.iter().zip(operands) {
+            let p = to.at[e];
+            storage.numbers[p] = written(s, storage.numbers[p], v);
             storage.written[p] = self.clock;
         }
-        storage.writes.push((self.clock, to.at.clone()));
+        logged.iter().for_each(|&e| storage.logged[to.at[e]] = self.clock);
         if let Some(region) = self.regions.last_mut() {
             region.outlived |= to.storage < region.storages;
         }
@@ -168,7 +212,12 @@ impl Reference {
             r.inputs.dedup();
             // What the region itself overwrites, it overwrites again.
             let inner = self.nodes[r.nodes..].iter().flat_map(|n| &n.reads).filter(|x| x.need.matters());
-            r.reads.extend(inner.filter(|x| self.touched(x.storage, &x.at, x.stamp).is_some()).cloned());
+            r.reads.extend(inner.filter(|x| self.touched(x.storage, &x.at, x.stamp) != Ground::None).cloned());
+            for i in 0..r.reads.len() {
+                let storage = r.reads[i].storage;
+                let all = || r.reads.iter().filter(|x| x.storage == storage).flat_map(|x| x.at.iter().copied());
+                r.reads[i].span = all().min().zip(all().max());
+            }
             self.record(r.inputs, r.reads, Kind::Region)
         });
         for (&out, mut h) in s.outs.iter().zip(inner) {

@@ -157,7 +157,8 @@ impl Maker {
     }
 
     pub(crate) fn anything(&mut self) {
-        match self.random.below(104) {
+        match self.random.below(105) {
+            104 => self.interleaved(),
             100.. => self.guarded(),
             0..=47 => self.operation(),
             48..=60 => self.view(),
@@ -195,7 +196,7 @@ impl Maker {
             Name::Pow => within(0, 0.1, 4.0) && within(1, -3.0, 3.0),
             Name::Recip => numbers(0).iter().all(|v| v.abs() > 0.2),
             Name::Div => numbers(1).iter().all(|v| v.abs() > 0.2),
-            Name::Cube | Name::Square | Name::Prod | Name::Cumprod => within(0, -4.0, 4.0),
+            Name::Cube | Name::Custom1 | Name::Square | Name::Prod | Name::Cumprod => within(0, -4.0, 4.0),
             Name::LogSumExp | Name::Softmax | Name::LogSoftmax | Name::CrossEntropy => within(0, -10.0, 10.0),
             _ => true,
         }

@@ -16,8 +16,8 @@ pub(crate) fn keeps_input(name: Name, handles: &[&Handle], i: usize) -> bool {
         SiluMul => i == 0 || tracked(0),
         LayerNorm | RmsNorm => i < 2 && (tracked(0) || tracked(1)),
         Sin | Cos | Tanh | Exp | Sigmoid | Square | Silu | Softplus | Relu | Abs | Sqrt | Log | Recip | Cube
-        | Clamp | Fused1 | Maximum | Minimum | Pow | Fused2 | Fused3 | Prod | Max | Min | Cumprod | Attention
-        | CrossEntropy => true,
+        | Clamp | Fused1 | Custom1 | Custom2 | Maximum | Minimum | Pow | Fused2 | Fused3 | Prod | Max | Min
+        | Cumprod | Attention | CrossEntropy => true,
         _ => false,
     }
 }

@@ -1,7 +1,5 @@
 //! The switches of a thread as the reference has them, and which writes they refuse.
 
-use std::rc::Rc;
-
 use super::program::Name;
 use super::reference::{Freed, Handle, Kind, Read, Reference};
 
@@ -103,8 +101,9 @@ impl Reference {
         if self.mode.strict { inputs.iter().map(one).collect() } else { vec![] }
     }
 
-    /// Whether a write over a tensor is refused because a graph needs its values.
-    pub(crate) fn guard_of(&self, h: &Handle) -> Guard {
+    /// Whether a write is refused because a graph needs values; it is logged `at` these places, and `certain` ones of them are
+    /// written.
+    pub(crate) fn guard_of(&self, storage: usize, at: &[usize], certain: &[usize]) -> Guard {
         let mut live = vec![false; self.nodes.len()];
         self.handles.iter().flatten().filter_map(|h| h.node).for_each(|n| live[n] = true);
         let mut found = Guard::Never;
@@ -114,22 +113,17 @@ impl Reference {
                 node.inputs.iter().for_each(|&i| live[i] = true);
             }
             for r in node.reads.iter().filter(|r| r.guard != Guard::Never && node.freed != Freed::Yes) {
-                if r.storage != h.storage || !overlap(&r.at, &h.at) {
+                let within = |p: &usize| r.span.is_some_and(|(first, last)| (first..=last).contains(p));
+                if r.storage != storage || !at.iter().any(|p| r.at.contains(p) || within(p)) {
                     continue;
                 }
-                let certain = live[n] && node.freed == Freed::No && node.kind == Kind::Operation;
-                let hit = certain && r.guard == Guard::Surely && r.at.iter().any(|p| h.at.contains(p));
+                let lives = live[n] && node.freed == Freed::No && node.kind == Kind::Operation;
+                let hit = lives && r.guard == Guard::Surely && r.at.iter().any(|p| certain.contains(p));
                 found = if hit || found == Guard::Surely { Guard::Surely } else { Guard::Maybe };
             }
         }
         found
     }
-}
-
-/// Whether the spans of some places overlap.
-pub(crate) fn overlap(a: &Rc<[usize]>, b: &Rc<[usize]>) -> bool {
-    let span = |at: &[usize]| Some((*at.iter().min()?, *at.iter().max()?));
-    matches!((span(a), span(b)), (Some(a), Some(b)) if a.0 <= b.1 && b.0 <= a.1)
 }
 
 /// Whether the very tensor is kept, wherever the gradient needs it: of operations that are one in the library, too.

@@ -19,10 +19,11 @@ pub(crate) struct Hooked {
 /// How well an error about an overwritten value is founded.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub(crate) enum Ground {
-    /// No write touched the span of a value that a gradient of this pass needs.
+    /// No write touched a value that a gradient of this pass needs.
     None,
-    /// A write touched the span, but none of the elements.
-    Span,
+    /// A write is logged for an element that an index or a mask left as it was, or lies between those that a region or an operation of
+    /// the user reads.
+    Beside,
     /// A write touched an element.
     Element,
 }
@@ -41,6 +42,8 @@ pub(crate) struct Expected {
     pub(crate) ground: Ground,
     /// Whether a value that it needs was overwritten, and is there all the same.
     pub(crate) spared: bool,
+    /// Whether writes lie between the elements of a value that it needs.
+    pub(crate) between: bool,
     /// Whether an input of a strict node was overwritten.
     pub(crate) strict: bool,
     /// Whether the numbers depend on a choice, see [`Reference::ambiguous`].
@@ -123,16 +126,13 @@ impl Reference {
         let (ran, freed) = self.nodes_that_run(s, &roots, &inputs);
         let reads = ran.iter().flat_map(|r| &self.nodes[r.0].reads);
         let copied = reads.clone().filter(|r| r.need == Need::Copy);
-        let spared = copied.filter(|r| self.touched(r.storage, &r.at, r.stamp) == Some(true)).count() > 0;
-        let reads = reads.filter(|r| r.need.matters()).map(|r| (r.storage, &r.at, r.stamp));
+        let spared = copied.filter(|r| self.touched(r.storage, &r.at, r.stamp) == Ground::Element).count() > 0;
+        let reads = reads.filter(|r| r.need.matters());
         let strict = ran.iter().any(|&(n, certain)| certain && self.breaks_strict(n));
+        let between = reads.clone().any(|r| r.span.is_none() && self.between(r.storage, &r.at, r.stamp));
         // A root that holds other numbers by now is refused, too.
-        let roots_read = roots.iter().filter(|r| self.is_stale(&r.0)).map(|r| (r.0.storage, &r.0.at, r.0.stamp));
-        let ground = reads.chain(roots_read).map(|(storage, at, stamp)| match self.touched(storage, at, stamp) {
-            None => Ground::None,
-            Some(false) => Ground::Span,
-            Some(true) => Ground::Element,
-        });
+        let stale = roots.iter().filter(|r| self.is_stale(&r.0)).map(|r| self.touched(r.0.storage, &r.0.at, r.0.stamp));
+        let ground = reads.map(|r| self.ground(r)).chain(stale).chain(self.seeded(&ran, &roots));
         let ground = ground.fold(Ground::None, |a, b| if a < b { b } else { a });
 
         let ambiguous = self.ambiguous(&ran, &inputs);
@@ -167,7 +167,20 @@ impl Reference {
         }
         let shapes = inputs.into_iter().map(|h| h.shape).collect();
         let seeds = roots.iter().map(|r| r.1).collect();
-        Some(Expected { gradients, ids, inputs: slots, shapes, freed, ground, spared, strict, ambiguous, ran, seeds })
+        Some(Expected {
+            gradients,
+            ids,
+            inputs: slots,
+            shapes,
+            freed,
+            ground,
+            spared,
+            between,
+            strict,
+            ambiguous,
+            ran,
+            seeds,
+        })
     }
 
     /// The first gradient of softmax, `y (g - sum(g y))`, can be differentiated as it stands, by `y` and then on to `x`, or
@@ -228,10 +241,18 @@ impl Reference {
         (ran, freed)
     }
 
+    /// An operation of the user may be given a seed that is memory of its operands: it then reads what was written there.
+    fn seeded(&self, ran: &[(usize, bool)], roots: &[(Handle, Slot)]) -> Option<Ground> {
+        let seeds = || roots.iter().filter_map(|r| self.handle(r.1)).map(|h| h.storage);
+        let custom = ran.iter().map(|r| &self.nodes[r.0]).filter(|n| n.custom || n.kind == Kind::Pass);
+        let mut reads = custom.flat_map(|n| &n.reads).filter(|r| seeds().any(|s| s == r.storage));
+        reads.any(|r| self.ground(r) != Ground::None).then_some(Ground::Beside)
+    }
+
     /// Whether an input of a strict operation was overwritten that is still there.
     fn breaks_strict(&self, n: usize) -> bool {
         let there = |storage| self.handles.iter().flatten().any(|h| h.storage == storage);
-        let broken = |r: &Read| self.touched(r.storage, &r.at, r.stamp) == Some(true) && there(r.storage);
+        let broken = |r: &Read| self.touched(r.storage, &r.at, r.stamp) == Ground::Element && there(r.storage);
         let node = &self.nodes[n];
         node.kind == Kind::Operation && node.reads.iter().any(|r| r.need == Need::Strict && broken(r))
     }

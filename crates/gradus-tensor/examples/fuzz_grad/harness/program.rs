@@ -42,6 +42,8 @@ names! {
     Neg "neg", Sin "sin", Cos "cos", Tanh "tanh", Exp "exp", Sigmoid "sigmoid", Square "square", Silu "silu",
     Softplus "softplus", Relu "relu", Abs "abs", Sqrt "sqrt", Log "log", Recip "recip", Cube "cube",
     Scale "scale", Shift "shift", Clamp "clamp", MaskedFill "masked_fill", Fused1 "fused1",
+    // Operations of the user: the cube, and a product.
+    Custom1 "custom1", Custom2 "custom2",
     // Numbers: seed, probability. In a region the numbers come from the region's generator, whose seed is its number.
     Dropout "dropout",
     // Of several, elementwise.
@@ -61,9 +63,17 @@ names! {
     // The same values elsewhere.
     Copy "copy", Detach "detach", Require "require",
     // Writes in place.
-    FillIn "fill_", AddIn "add_", SubIn "sub_", MulIn "mul_", CopyIn "copy_", ClampIn "clamp_", ScaleIn "scale_",
+    FillIn "fill_", ZeroIn "zero_", AddIn "add_", SubIn "sub_", MulIn "mul_", DivIn "div_", CopyIn "copy_",
+    ClampIn "clamp_", ScaleIn "scale_",
+    // Numbers: the rows of the first axis from, and to.
+    AssignIn "index_assign_",
     // Numbers: a seed for the index on the first axis, its length, whether to add.
     IndexPutIn "index_put_",
+    // Numbers: a seed for the index, its length, the axis, and a scalar.
+    IndexAddIn "index_add_", IndexCopyIn "index_copy_", IndexFillIn "index_fill_",
+    ScatterIn "scatter_", ScatterAddIn "scatter_add_",
+    // Numbers: the mask, a scalar.
+    MaskedFillIn "masked_fill_",
     // Hooks on the gradient of a tensor (numbers: 0 observe, 1 scale, 2 tanh; the factor), on its node before and after.
     Hook "hook", Before "prehook", After "posthook", Unhook "unhook",
     // Blocks.
@@ -93,13 +103,24 @@ impl Name {
     /// Whether it writes in place.
     pub(crate) fn is_write(self) -> bool {
         use Name::*;
-        matches!(self, FillIn | AddIn | SubIn | MulIn | CopyIn | ClampIn | ScaleIn | IndexPutIn)
+        self.writes_some()
+            || matches!(self, FillIn | ZeroIn | AddIn | SubIn | MulIn | DivIn | CopyIn | ClampIn | ScaleIn)
+    }
+
+    /// Whether it writes only some elements in place.
+    pub(crate) fn writes_some(self) -> bool {
+        use Name::*;
+        matches!(
+            self,
+            AssignIn | IndexPutIn | IndexAddIn | IndexCopyIn | IndexFillIn | ScatterIn | ScatterAddIn | MaskedFillIn
+        )
     }
 
     /// Whether it writes what it reads from another tensor.
     pub(crate) fn reads_another(self) -> bool {
         use Name::*;
-        matches!(self, AddIn | SubIn | MulIn | CopyIn | IndexPutIn)
+        matches!(self, AddIn | SubIn | MulIn | DivIn | CopyIn)
+            || self.writes_some() && !matches!(self, IndexFillIn | MaskedFillIn)
     }
 
     /// Whether it takes gradients.

@@ -12,7 +12,7 @@ use gradus_tensor::Generator;
 use super::arrays::{Array, compute, dropout, fits, numel};
 use super::keeps::{ends_in_a_view, keeps_input, keeps_output};
 use super::modes::{Guard, Mode, Need, Writes};
-use super::passes::Hooked;
+use super::passes::{Ground, Hooked};
 use super::program::{Name, Slot, Statement, values};
 use super::scalar::{Id, Tape};
 use super::subject::mask;
@@ -24,8 +24,8 @@ pub(crate) struct Storage {
     pub(crate) numbers: Vec<f64>,
     /// When each was written last.
     pub(crate) written: Vec<u32>,
-    /// When, and where.
-    pub(crate) writes: Vec<(u32, Rc<[usize]>)>,
+    /// When each was last among those that a write is logged for, which are more for an index or a mask.
+    pub(crate) logged: Vec<u32>,
 }
 
 /// How a tensor depends on leaves.
@@ -60,6 +60,9 @@ pub(crate) struct Read {
     pub(crate) stamp: u32,
     pub(crate) need: Need,
     pub(crate) guard: Guard,
+    /// Of a region, or an operation of the user, the first and the last place of the storage that it reads: the library knows
+    /// no more of it.
+    pub(crate) span: Option<(usize, usize)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -67,6 +70,13 @@ pub(crate) enum Freed {
     No,
     Maybe,
     Yes,
+}
+
+impl Read {
+    /// The library knows the first and the last place only.
+    fn widen(&mut self) {
+        self.span = self.at.iter().copied().min().zip(self.at.iter().copied().max());
+    }
 }
 
 /// A recorded operation.
@@ -79,6 +89,8 @@ pub(crate) struct Recorded {
     pub(crate) freed: Freed,
     /// Whether its gradient is a formula in its output.
     pub(crate) by_output: bool,
+    /// Whether it is one of the user, which may read anything.
+    pub(crate) custom: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -178,23 +190,33 @@ impl Reference {
     /// Whether the memory of a computed tensor was written since. Leaves, views of them and constants are whatever the
     /// memory holds: nothing can make them stale.
     pub(crate) fn is_stale(&self, h: &Handle) -> bool {
-        h.origin == Origin::Computed && h.tracked && self.touched(h.storage, &h.at, h.stamp).is_some()
+        h.origin == Origin::Computed && h.tracked && self.touched(h.storage, &h.at, h.stamp) != Ground::None
     }
 
-    /// Whether a write since `stamp` hit one of these places (`Some(true)`), or at least the span that they lie in.
-    pub(crate) fn touched(&self, storage: usize, at: &[usize], stamp: u32) -> Option<bool> {
+    /// Whether a write since `stamp` hit one of these places.
+    pub(crate) fn touched(&self, storage: usize, at: &[usize], stamp: u32) -> Ground {
         let storage = &self.storages[storage];
-        if storage.writes.iter().all(|w| w.0 <= stamp) {
-            return None;
+        match () {
+            () if at.iter().any(|&p| storage.written[p] > stamp) => Ground::Element,
+            () if at.iter().any(|&p| storage.logged[p] > stamp) => Ground::Beside,
+            () => Ground::None,
         }
-        if at.iter().any(|&p| storage.written[p] > stamp) {
-            return Some(true);
+    }
+
+    /// What a write since did to something that was read.
+    pub(crate) fn ground(&self, r: &Read) -> Ground {
+        let logged = |(first, last): (usize, usize)| self.storages[r.storage].logged[first..=last].iter();
+        match self.touched(r.storage, &r.at, r.stamp) {
+            Ground::None if r.span.is_some_and(|span| logged(span).any(|&l| l > r.stamp)) => Ground::Beside,
+            ground => ground,
         }
-        let span = |at: &[usize]| Some((*at.iter().min()?, *at.iter().max()?));
-        let (lo, hi) = span(at)?;
-        let overlaps = |w: &(u32, Rc<[usize]>)| w.0 > stamp && span(&w.1).is_some_and(|(a, b)| a <= hi && lo <= b);
-        // The log of writes keeps sixteen apart.
-        (storage.writes.len() > 16 || storage.writes.iter().any(overlaps)).then_some(false)
+    }
+
+    /// Whether writes since `stamp` lie between these places, and none on them.
+    pub(crate) fn between(&self, storage: usize, at: &[usize], stamp: u32) -> bool {
+        let (Some(&first), Some(&last)) = (at.iter().min(), at.iter().max()) else { return false };
+        let written = &self.storages[storage].written[first..=last];
+        written.iter().any(|&w| w > stamp) && self.touched(storage, at, stamp) == Ground::None
     }
 
     /// The values that a reader of the tensor sees now.
@@ -229,13 +251,13 @@ impl Reference {
     pub(crate) fn noted(&self, h: &Handle) -> Read {
         // What is read again where it is cannot be copied: a write is refused under either switch.
         let guard = if self.mode.writes == Writes::Checked { Guard::Never } else { Guard::Maybe };
-        Read { storage: h.storage, at: h.at.clone(), stamp: self.clock, need: Need::Yes, guard }
+        Read { storage: h.storage, at: h.at.clone(), stamp: self.clock, need: Need::Yes, guard, span: None }
     }
 
     /// New memory with these numbers.
     pub(crate) fn allocate(&mut self, numbers: Vec<f64>) -> usize {
         let written = vec![0; numbers.len()];
-        self.storages.push(Storage { numbers, written, writes: vec![] });
+        self.storages.push(Storage { numbers, logged: written.clone(), written });
         self.storages.len() - 1
     }
 
@@ -264,9 +286,11 @@ impl Reference {
         let span = sorted.last().map_or(0, |&p| p + 1);
         self.storages[storage].numbers = vec![0.0; span];
         self.storages[storage].written = vec![0; span];
+        self.storages[storage].logged = vec![0; span];
         for (n, &p) in places.iter().enumerate() {
             self.storages[storage].numbers[p] = old.numbers[n];
             self.storages[storage].written[p] = old.written[n];
+            self.storages[storage].logged[p] = old.logged[n];
         }
         let places: Rc<[usize]> = places.into();
         let noted = self.nodes.last_mut().into_iter().flat_map(|n| &mut n.reads);
@@ -278,7 +302,15 @@ impl Reference {
 
     /// Records an operation and gives its number.
     pub(crate) fn record(&mut self, inputs: Vec<usize>, reads: Vec<Read>, kind: Kind) -> usize {
-        self.nodes.push(Recorded { inputs, reads, outputs: vec![], kind, freed: Freed::No, by_output: false });
+        self.nodes.push(Recorded {
+            inputs,
+            reads,
+            outputs: vec![],
+            kind,
+            freed: Freed::No,
+            by_output: false,
+            custom: false,
+        });
         self.nodes.len() - 1
     }
 
@@ -402,6 +434,10 @@ impl Reference {
             let inputs = handles.iter().filter(|h| h.tracked).filter_map(|h| h.node).collect();
             let node = self.record(inputs, reads, Kind::Operation);
             self.nodes[node].by_output = matches!(s.name, Name::Softmax | Name::LogSoftmax);
+            self.nodes[node].custom = matches!(s.name, Name::Custom1 | Name::Custom2);
+            if self.nodes[node].custom {
+                self.nodes[node].reads.iter_mut().for_each(Read::widen);
+            }
             self.made_by(&mut made, node, &found.ids);
         }
         Some(made)

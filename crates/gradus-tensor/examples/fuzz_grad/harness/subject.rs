@@ -1,13 +1,13 @@
 //! The library's side of the comparison: the same statements on tensors.
 
 use std::any::Any;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use gradus_cpu::CpuBackend;
 use gradus_tensor::ops::AttentionOptions;
 use gradus_tensor::{
-    BackwardOptions, DType, Device, Error, ErrorKind, Generator, Hook, Result, Tensor, autograd, backend,
-    checkpoint_with, enable_grad, fused, grad, no_grad,
+    BackwardOptions, CustomOp, DType, Device, Error, ErrorKind, Generator, Hook, Result, Tensor, apply_custom,
+    autograd, backend, checkpoint_with, enable_grad, fused, grad, no_grad,
 };
 
 use super::arrays::{EPS, numel};
@@ -21,13 +21,51 @@ pub(crate) struct Subject {
     planted: Option<Planted>,
 }
 
+/// An operation of the user: the product of two operands, or the cube of one.
+struct Product;
+
+impl CustomOp for Product {
+    fn name(&self) -> &str {
+        "product"
+    }
+    fn forward(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
+        Ok(vec![match x {
+            [x, y] => x.mul(y)?,
+            _ => x[0].pow(3.0)?,
+        }])
+    }
+    fn backward(&self, ctx: &autograd::Context<'_>, g: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>> {
+        let count = ctx.input_count();
+        let Some(g) = &g[0] else { return Ok(vec![None; count]) };
+        let one = |i: usize| -> Result<Option<Tensor>> {
+            match count {
+                _ if !ctx.needs(i) => Ok(None),
+                1 => ctx.input(0)?.square()?.mul(3.0)?.mul(g).map(Some),
+                _ => {
+                    let all = ctx.input(1 - i)?.mul(g)?;
+                    summed(&all, &ctx.input_spec(i)?.shape).map(Some)
+                }
+            }
+        };
+        (0..count).map(one).collect()
+    }
+}
+
+/// The sum over the axes that were stretched.
+fn summed(t: &Tensor, shape: &[usize]) -> Result<Tensor> {
+    let lead = t.rank() - shape.len();
+    let stretched = |&k: &usize| k < lead || shape[k - lead] == 1 && t.shape()[k] != 1;
+    let axes: Vec<isize> = (0..t.rank()).filter(stretched).map(|k| k as isize).collect();
+    if axes.is_empty() { Ok(t.clone()) } else { t.sum(&axes, true)?.reshape(shape) }
+}
+
 /// The CPU with one thread, opened once.
 fn device() -> Result<Device> {
     static CPU: OnceLock<Device> = OnceLock::new();
     if let Some(device) = CPU.get() {
         return Ok(device.clone());
     }
-    let device = Device::from_backend(std::sync::Arc::new(CpuBackend::with_threads(1)?));
+    let device = Device::from_backend(Arc::new(CpuBackend::with_threads(1)?));
     Ok(CPU.get_or_init(|| device).clone())
 }
 
@@ -237,15 +275,30 @@ fn region(tensors: &mut Vec<Option<Tensor>>, s: &Statement, generator: &mut Gene
 fn write(tensors: &[Option<Tensor>], s: &Statement) -> Result<()> {
     let to = get(tensors, s.of.first().copied().unwrap_or(NONE))?;
     let from = || get(tensors, s.of.get(1).copied().unwrap_or(NONE));
+    let (count, axis) = (s.place(1), s.number(2) as isize);
+    let rows = |axis| index(&indices(s.number(0), count, to.size(axis)?), &[count]);
+    let elements = || {
+        let mut shape = to.shape().to_vec();
+        shape[s.place(2)] = count;
+        index(&indices(s.number(0), numel(&shape), to.size(axis)?), &shape)
+    };
     match s.name {
         Name::AddIn => to.add_(from()?),
         Name::SubIn => to.sub_(from()?),
         Name::MulIn => to.mul_(from()?),
+        Name::DivIn => to.div_(from()?),
+        Name::ZeroIn => to.zero_(),
         Name::CopyIn => to.copy_(from()?),
-        Name::IndexPutIn => {
-            let (count, size) = (s.place(1), to.size(0)?);
-            let places = index(&indices(s.number(0), count, size), &[count])?;
-            to.index_put_(&[&places], from()?, s.number(2) != 0)
+        Name::AssignIn => to.index_assign_(s.place(0)..s.place(1), from()?),
+        Name::IndexPutIn => to.index_put_(&[&rows(0)?], from()?, s.number(2) != 0),
+        Name::IndexAddIn => to.index_add_(axis, &rows(axis)?, from()?),
+        Name::IndexCopyIn => to.index_copy_(axis, &rows(axis)?, from()?),
+        Name::IndexFillIn => to.index_fill_(axis, &rows(axis)?, s.scalar(3)),
+        Name::ScatterIn => to.scatter_(axis, &elements()?, from()?),
+        Name::ScatterAddIn => to.scatter_add_(axis, &elements()?, from()?),
+        Name::MaskedFillIn => {
+            let mask: Vec<bool> = (0..to.numel()).map(|i| masked(s.number(0), i)).collect();
+            to.masked_fill_(&Tensor::from_vec(mask, to.shape(), &device()?)?, s.scalar(1))
         }
         Name::ClampIn => to.clamp_(s.scalar(0), s.scalar(1)),
         Name::ScaleIn => to.mul_(s.scalar(0)),
@@ -293,6 +346,7 @@ fn apply(s: &Statement, x: &[&Tensor]) -> Result<Tensor> {
         Name::Scale => x0.mul(s.scalar(0)),
         Name::Shift => x0.add(s.scalar(0)),
         Name::Clamp => x0.clamp(s.scalar(0), s.scalar(1)),
+        Name::Custom1 | Name::Custom2 => Ok(apply_custom(&Arc::new(Product), x)?.swap_remove(0)),
         Name::Fused1 => fused!(|a| (a * 0.5).tanh() * a)(x0),
         Name::MaskedFill => {
             let mask: Vec<bool> = (0..x0.numel()).map(|i| masked(s.number(0), i)).collect();

@@ -6,19 +6,29 @@ use super::program::Name;
 pub(crate) const UNARY: &[Name] = &[
     Name::Neg, Name::Sin, Name::Cos, Name::Tanh, Name::Exp, Name::Sigmoid, Name::Square, Name::Silu, Name::Softplus,
     Name::Relu, Name::Abs, Name::Sqrt, Name::Log, Name::Recip, Name::Cube, Name::Scale, Name::Shift, Name::Clamp,
-    Name::MaskedFill, Name::Fused1, Name::Copy, Name::Dropout, Name::Dropout,
+    Name::MaskedFill, Name::Fused1, Name::Custom1, Name::Copy, Name::Dropout, Name::Dropout,
 ];
 #[rustfmt::skip]
 pub(crate) const BINARY: &[Name] = &[
     Name::Add, Name::Sub, Name::Mul, Name::Mul, Name::Mul, Name::Div, Name::Maximum, Name::Minimum, Name::Pow,
-    Name::SiluMul, Name::Fused2, Name::Matmul, Name::Matmul, Name::Cat, Name::Stack, Name::ScatterAdd, Name::IndexAdd,
+    Name::SiluMul, Name::Fused2, Name::Custom2, Name::Matmul, Name::Matmul, Name::Cat, Name::Stack, Name::ScatterAdd, Name::IndexAdd,
 ];
 /// Switches for kept values.
 pub(crate) const MODES: &[Name] =
     &[Name::Packed, Name::AllowMutation, Name::AllowMutation, Name::StrictInplace, Name::Strict];
 /// Functions whose gradient depends on where it is taken.
-pub(crate) const CURVES: &[Name] =
-    &[Name::Square, Name::Mul, Name::Cube, Name::Sin, Name::Tanh, Name::Exp, Name::Sigmoid, Name::Silu, Name::Fused1];
+pub(crate) const CURVES: &[Name] = &[
+    Name::Square,
+    Name::Mul,
+    Name::Cube,
+    Name::Sin,
+    Name::Tanh,
+    Name::Exp,
+    Name::Sigmoid,
+    Name::Silu,
+    Name::Fused1,
+    Name::Custom1,
+];
 pub(crate) const REDUCE: &[Name] =
     &[Name::Sum, Name::Mean, Name::Prod, Name::Max, Name::Min, Name::LogSumExp, Name::Var];
 #[rustfmt::skip]
@@ -34,7 +44,8 @@ pub(crate) const VIEWS: &[Name] = &[
 #[rustfmt::skip]
 pub(crate) const WRITES: &[Name] = &[
     Name::FillIn, Name::FillIn, Name::ScaleIn, Name::ScaleIn, Name::AddIn, Name::SubIn, Name::MulIn, Name::CopyIn,
-    Name::ClampIn, Name::IndexPutIn,
+    Name::ClampIn, Name::ZeroIn, Name::DivIn, Name::AssignIn, Name::IndexPutIn, Name::IndexAddIn, Name::IndexCopyIn,
+    Name::IndexFillIn, Name::ScatterIn, Name::ScatterAddIn, Name::MaskedFillIn,
 ];
 #[rustfmt::skip]
 pub(crate) const SHAPES: &[&[i64]] = &[

@@ -34,17 +34,52 @@ impl Maker {
         self.write_to(to);
     }
 
+    /// A gradient that needs every other row or column, and a write to those between.
+    pub(crate) fn interleaved(&mut self) {
+        let wide = |h: &Handle| h.shape.iter().any(|&n| n > 1) && h.at.len() > 2;
+        if self.inside {
+            return;
+        }
+        let Some(of) = self.any(wide) else { return };
+        let shape = self.shape(of);
+        let axes: Vec<usize> = (0..shape.len()).filter(|&k| shape[k] > 1).collect();
+        let Some(axis) = self.random.pick(&axes) else { return };
+        let first = self.random.below(2) as i64;
+        let (size, axis) = (shape[axis] as i64, axis as i64);
+        let (base, needed, between) = (self.slot(), self.slot(), self.slot());
+        let half = |start| [axis, start, size, 2];
+        let viewed = self.add(Statement::new(Name::Slice, &[needed], &[of], &half(first)))
+            && self.add(Statement::new(Name::Detach, &[base], &[of], &[]))
+            && self.add(Statement::new(Name::Slice, &[between], &[base], &half(1 - first)));
+        if !viewed {
+            return;
+        }
+        let shape: Vec<i64> = self.shape(needed).iter().map(|&n| n as i64).collect();
+        let (leaf, out) = (self.fresh(Name::Leaf, &shape), self.slot());
+        if self.add(Statement::new(Name::Mul, &[out], &[needed, leaf], &[])) {
+            self.write_to(between);
+            let name = if self.random.chance(30) { Name::GradCreate } else { Name::Grad };
+            self.pass_from(name, out);
+        }
+    }
+
     fn write_to(&mut self, to: Slot) {
         for _ in 0..4 {
             let name = self.random.pick(WRITES).unwrap_or(Name::FillIn);
             let value = self.random.pick(SCALARS).unwrap_or(4);
-            let from = name.reads_another();
-            let mut of = vec![to];
-            if from {
-                let wide = self.reference.mode.recording;
-                of.extend(self.any(|h| !(wide && h.tracked)));
-            }
+            let shape = self.shape(to);
+            let (size, axis) = (shape.first().copied().unwrap_or(0), self.random.below(shape.len().max(1)));
+            let count = self.random.below(4);
             let numbers = match name {
+                Name::AssignIn => {
+                    let start = self.random.below(size);
+                    vec![start as i64, (start + self.random.below(3)).min(size) as i64]
+                }
+                Name::IndexAddIn | Name::IndexCopyIn | Name::ScatterIn | Name::ScatterAddIn => {
+                    vec![self.seed(), count as i64, axis as i64]
+                }
+                Name::IndexFillIn => vec![self.seed(), count as i64, axis as i64, value],
+                Name::MaskedFillIn => vec![self.random.below(4096) as i64, value],
                 Name::ClampIn => vec![-4, 6],
                 Name::IndexPutIn => {
                     vec![self.seed(), 1 + self.random.below(3) as i64, self.random.below(2) as i64]
@@ -52,6 +87,22 @@ impl Maker {
                 Name::FillIn | Name::ScaleIn => vec![value],
                 _ => vec![],
             };
+            let mut of = vec![to];
+            if matches!(name, Name::IndexAddIn | Name::IndexCopyIn | Name::ScatterIn | Name::ScatterAddIn) {
+                // What has the shape of the index is seldom there.
+                let shape: Vec<i64> = shape.iter().map(|&n| n as i64).collect();
+                if let Some(at) = shape.get(axis).copied() {
+                    let wanted: Vec<i64> = [&shape[..axis], &[count as i64], &shape[axis + 1..]].concat();
+                    let wanted = if at == 0 { vec![] } else { wanted };
+                    of.push(self.fresh(Name::Data, &wanted));
+                }
+            } else if name.reads_another() {
+                let wide = self.reference.mode.recording;
+                of.extend(self.any(|h| !(wide && h.tracked)));
+            }
+            if name == Name::DivIn && !self.in_domain(Name::Div, &of) {
+                continue;
+            }
             if self.add(Statement::new(name, &[], &of, &numbers)) {
                 return;
             }

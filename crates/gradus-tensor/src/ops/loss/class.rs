@@ -46,6 +46,7 @@ struct Classes<'a> {
 }
 
 impl<'a> Classes<'a> {
+    #[track_caller]
     fn new(
         op: &'static str,
         input: &'a Tensor,
@@ -68,15 +69,25 @@ impl<'a> Classes<'a> {
         if input.shape()[1] == 0 && target.numel() > 0 {
             return Err(fail(Error::shape(op, "there are no classes")));
         }
-        let weight = weight.map(|w| class_weight(op, input, w)).transpose()?;
+        let weight = match weight {
+            Some(w) => Some(class_weight(op, input, w)?),
+            None => None,
+        };
         // One that the targets cannot hold ignores nothing.
         let ignore_index = ignore_index.filter(|&i| Scalar::Int(i).check(target.dtype()).is_ok());
-        let counts = ignore_index.map(|i| target.ne(i)).transpose()?;
-        let safe = counts.as_ref().map_or(Ok(target.clone()), |counts| counts.where_(target, 0))?;
+        let (counts, safe) = match ignore_index {
+            Some(i) => {
+                let counts = target.ne(i)?;
+                let safe = counts.where_(target, 0)?;
+                (Some(counts), safe)
+            }
+            None => (None, target.clone()),
+        };
         Ok(Classes { op, input, target, ignore_index, counts, safe, weight })
     }
 
     /// The weight of each row's class.
+    #[track_caller]
     fn row_weights(&self) -> Result<Option<Tensor>> {
         let Some(weight) = &self.weight else { return Ok(None) };
         let flat = self.safe.reshape([self.safe.numel()])?;
@@ -85,6 +96,7 @@ impl<'a> Classes<'a> {
     }
 
     /// `-x[target]` of each row.
+    #[track_caller]
     fn negative_log_likelihood(&self, log_probabilities: &Tensor) -> Result<Tensor> {
         let picked = log_probabilities.gather(1, &self.safe.unsqueeze(1)?).map_err(|e| self.out_of_range(e))?;
         picked.squeeze(1)?.neg()
@@ -100,11 +112,16 @@ impl<'a> Classes<'a> {
     }
 
     /// Zero where a row does not count.
+    #[track_caller]
     fn counted(&self, rows: Tensor) -> Result<Tensor> {
-        self.counts.as_ref().map_or(Ok(rows.clone()), |counts| counts.where_(&rows, 0.0))
+        match &self.counts {
+            Some(counts) => counts.where_(&rows, 0.0),
+            None => Ok(rows),
+        }
     }
 
     /// Combines the losses of the rows: the mean is over the weight of those that count.
+    #[track_caller]
     fn combine(&self, losses: Tensor, weights: Option<Tensor>, reduction: Reduction) -> Result<Tensor> {
         let losses = self.counted(losses)?;
         if reduction != Reduction::Mean || (weights.is_none() && self.counts.is_none()) {
@@ -119,6 +136,7 @@ impl<'a> Classes<'a> {
     }
 
     /// The fused cross-entropy of each row, without weights.
+    #[track_caller]
     fn fused(&self, label_smoothing: f64) -> Result<Tensor> {
         let (rank, classes, rows) = (self.input.rank() as isize, self.input.shape()[1], self.target.numel());
         let (logits, flat) = if rank == 2 {
@@ -147,6 +165,7 @@ fn check_input(op: &str, input: &Tensor) -> Result<()> {
 }
 
 /// Weights `[c]` in the compute dtype of the input.
+#[track_caller]
 fn class_weight(op: &str, input: &Tensor, weight: &Tensor) -> Result<Tensor> {
     if weight.shape() != &input.shape()[1..2] || !weight.dtype().is_float() {
         let e = Error::shape(op, "weight is [c], one float for each class");
@@ -156,6 +175,7 @@ fn class_weight(op: &str, input: &Tensor, weight: &Tensor) -> Result<Tensor> {
 }
 
 /// Weights `[c]` as `[c, 1, ..]`, to multiply `[n, c, ..]`.
+#[track_caller]
 fn along_classes(weight: &Tensor, rank: usize) -> Result<Tensor> {
     let mut shape = vec![1; rank - 1];
     shape[0] = weight.numel();
@@ -274,7 +294,10 @@ impl Tensor {
         let rows = Classes::new("nll_loss", self, target, weight, ignore_index)?;
         let losses = rows.negative_log_likelihood(&self.to_dtype(self.dtype().compute())?)?;
         let weights = rows.row_weights()?;
-        let losses = weights.as_ref().map_or(Ok(losses.clone()), |w| losses.mul(w))?;
+        let losses = match &weights {
+            Some(w) => losses.mul(w)?,
+            None => losses,
+        };
         rows.combine(losses, weights, reduction)
     }
 }

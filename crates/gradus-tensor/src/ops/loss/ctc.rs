@@ -33,6 +33,7 @@ fn log_sum_exp<'k>(x: &[Expr<'k>]) -> Expr<'k> {
 }
 
 /// The labels of each sequence, read from padded `[n, s]` or concatenated `[sum of lengths]` targets and checked.
+#[track_caller]
 fn labels(targets: &Tensor, lengths: &[usize], blank: usize, classes: usize) -> Result<Vec<Vec<i64>>> {
     let fail = |e: Error| targets.describe(e, "targets");
     if !matches!(targets.dtype(), DType::I64 | DType::I32 | DType::U32) {
@@ -185,10 +186,14 @@ impl Tensor {
 
 /// The parts of the first axis, by halves: then the gradient writes each element a logarithmic number of times, not once
 /// a part.
+#[track_caller]
 fn unbind(x: &Tensor, parts: &mut Vec<Tensor>) -> Result<()> {
     match x.shape().first().copied().unwrap_or(0) {
         0 => Ok(()),
-        1 => x.squeeze(0).map(|part| parts.push(part)),
+        1 => {
+            parts.push(x.squeeze(0)?);
+            Ok(())
+        }
         n => {
             unbind(&x.narrow(0, 0, n / 2)?, parts)?;
             unbind(&x.narrow(0, n / 2, n - n / 2)?, parts)

@@ -89,7 +89,6 @@ impl Tensor {
         let dtype = self.dtype().promote(other.dtype())?.to_float();
         let (x, y) = (self.to_dtype(dtype.compute())?, other.to_dtype(dtype.compute())?);
         // The lengths one after the other: their product may overflow where the quotient does not.
-        let inverse_length = |x: &Tensor| x.square()?.sum(&[-1], false)?.add(1e-12)?.rsqrt();
         let cos = x.mul(&y)?.sum(&[-1], false)?.mul(&inverse_length(&x)?)?.mul(&inverse_length(&y)?)?;
         reduction.apply(&COSINE.apply(&[(&cos).into(), target.into(), margin.into()])?.to_dtype(dtype)?)
     }
@@ -118,8 +117,8 @@ impl Tensor {
             return Err(self.describe(Error::shape(op, "the operands are [.., d]"), "anchor"));
         }
         let dtype = self.dtype().promote(positive.dtype())?.promote(negative.dtype())?.to_float();
-        let wide = |t: &Tensor| t.to_dtype(dtype.compute());
-        let (anchor, positive, negative) = (wide(self)?, wide(positive)?, wide(negative)?);
+        let wide = dtype.compute();
+        let (anchor, positive, negative) = (self.to_dtype(wide)?, positive.to_dtype(wide)?, negative.to_dtype(wide)?);
         let near = distance(&anchor, &positive, p)?;
         let mut far = distance(&anchor, &negative, p)?;
         if swap {
@@ -130,7 +129,14 @@ impl Tensor {
     }
 }
 
+/// 1 over the length of each row.
+#[track_caller]
+fn inverse_length(x: &Tensor) -> Result<Tensor> {
+    x.square()?.sum(&[-1], false)?.add(1e-12)?.rsqrt()
+}
+
 /// The p-norm of `x - y + 1e-6` along the last axis.
+#[track_caller]
 fn distance(x: &Tensor, y: &Tensor, p: f64) -> Result<Tensor> {
     let d = x.sub(y)?.add(1e-6)?;
     // Nothing has length 0 by every norm; there is no largest of it.

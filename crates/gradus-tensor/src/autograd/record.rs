@@ -1,0 +1,181 @@
+//! What a run of a checkpointed region recorded: what it depends on, and a number that tells it from other computations.
+
+use std::collections::HashMap;
+use std::collections::hash_map::{DefaultHasher, Entry};
+use std::fmt::{self, Write};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::sync::{Arc, Weak};
+
+use gradus_backend::Result;
+
+use super::checksum::checksum;
+use super::node::{Edge, Node};
+use super::queue::SeqHasher;
+use crate::Tensor;
+use crate::ops::{Arg, Op};
+
+/// Bytes up to which a constant that a region made is looked at: what costs no more than to look at the operation.
+const SMALL: usize = 1 << 14;
+
+/// The graph between some outputs and what is older than a region.
+pub(super) struct Record {
+    /// The edges out of the region, and those to leaves inside of it, each once, as they are come by from the outputs.
+    pub(super) across: Vec<Edge>,
+    /// The operations with their parameters, and how they hang together. Nodes are numbered as they are come by, so two
+    /// records of one computation have the same number, whenever and beside whatever other thread they were made.
+    pub(super) sum: u64,
+    /// Small constants that operations keep, made after the region began: which it is, and its checksum.
+    constants: HashMap<(usize, usize), u64>,
+    /// The operations.
+    nodes: Vec<Weak<Node>>,
+}
+
+impl Record {
+    /// The graph of `outputs` after node `before`.
+    pub(super) fn new(outputs: &[Tensor], before: u64) -> Result<Self> {
+        let mut walk =
+            Walk { before, across: vec![], stack: vec![], numbers: HashMap::default(), hash: Text::default() };
+        let (mut nodes, mut constants) = (vec![], HashMap::new());
+        outputs.iter().for_each(|t| walk.edge(t.edge()));
+        while let Some(node) = walk.stack.pop() {
+            for (input, t) in node.kept_constants() {
+                if t.storage().born() > before && t.numel() * t.dtype().size() <= SMALL {
+                    constants.insert((nodes.len(), input), checksum(&t)?);
+                }
+            }
+            nodes.push(Arc::downgrade(node));
+            walk.node(node);
+        }
+        Ok(Record { sum: walk.hash.0.finish(), across: walk.across.into_iter().cloned().collect(), constants, nodes })
+    }
+
+    /// Once the record is dropped: the operations of it that somebody keeps, and with them a part of the graph that the
+    /// gradients of the region do not go through.
+    pub(super) fn left_behind(&self) -> impl Iterator<Item = Arc<Node>> {
+        self.nodes.iter().filter_map(Weak::upgrade)
+    }
+}
+
+/// What is known of the first run when the second has been.
+pub(super) struct Known {
+    sum: u64,
+    constants: HashMap<(usize, usize), u64>,
+    /// For each edge across the input of the node that stands for the region; `None` for a leaf that the run made for
+    /// itself.
+    places: Vec<Option<usize>>,
+}
+
+impl Known {
+    /// Of the first run, of these inputs, whose outputs are dropped: with the inputs of the node that stands for it. These
+    /// are first those of the function, without an edge for those that nothing depends on, then what it captured.
+    pub(super) fn new(first: Record, inputs: &[&Tensor], before: u64) -> (Self, Vec<Option<Edge>>) {
+        let mut behind = vec![None; inputs.len()];
+        let mut places = vec![];
+        for edge in first.across {
+            if edge.node.seq > before && Arc::strong_count(&edge.node) == 1 {
+                places.push(None);
+                continue;
+            }
+            let passed = inputs.iter().position(|t| t.edge().is_some_and(|e| e.is(&edge)));
+            let at = passed.unwrap_or_else(|| {
+                behind.push(None);
+                behind.len() - 1
+            });
+            behind[at] = Some(edge);
+            places.push(Some(at));
+        }
+        (Known { sum: first.sum, constants: first.constants, places }, behind)
+    }
+
+    /// Whether `second` is the record of the same computation, of inputs at the same places, after node `before`.
+    pub(super) fn is(&self, second: &Record, inputs: &[Option<Edge>], before: u64) -> bool {
+        let same = |(edge, place): (&Edge, &Option<usize>)| match place {
+            Some(at) => inputs.get(*at).and_then(Option::as_ref).is_some_and(|e| e.is(edge)),
+            None => edge.node.seq > before,
+        };
+        self.sum == second.sum
+            && self.places.len() == second.across.len()
+            && second.across.iter().zip(&self.places).all(same)
+            // Some of the first run's constants may have been kept for the second, and are older then.
+            && second.constants.iter().all(|(which, sum)| self.constants.get(which) == Some(sum))
+    }
+
+    /// A number for the computation, whatever its inputs are.
+    pub(super) fn identity(&self) -> u64 {
+        let mut hash = DefaultHasher::new();
+        (self.sum, &self.places).hash(&mut hash);
+        hash.finish()
+    }
+}
+
+struct Walk<'a> {
+    before: u64,
+    across: Vec<&'a Edge>,
+    stack: Vec<&'a Arc<Node>>,
+    /// What a node is in the record, by its number in the order of recording.
+    numbers: HashMap<(u64, usize), usize, BuildHasherDefault<SeqHasher>>,
+    hash: Text,
+}
+
+impl<'a> Walk<'a> {
+    fn edge(&mut self, edge: Option<&'a Edge>) {
+        let Some(edge) = edge else { return self.add("constant") };
+        let inner = edge.node.seq > self.before && !edge.node.is_leaf();
+        let (fresh, key) = (self.numbers.len(), if inner { 0 } else { edge.output + 1 });
+        let number = match self.numbers.entry((edge.node.seq, key)) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(slot) => {
+                if inner {
+                    self.stack.push(&edge.node)
+                } else {
+                    self.across.push(edge)
+                }
+                *slot.insert(fresh)
+            }
+        };
+        self.add((inner, number, edge.output));
+    }
+
+    fn node(&mut self, node: &'a Node) {
+        match &node.op {
+            Some(Op::Map(map)) => {
+                self.add((map.kernel.name(), &*map.kernel));
+                for arg in &map.args {
+                    match arg {
+                        Arg::Tensor(i) => self.add((0, i)),
+                        Arg::Scalar(s) => self.add((1, s)),
+                    }
+                }
+            }
+            Some(op) => {
+                // It is nothing but bytes to be hashed: there is no error.
+                let _ = write!(self.hash, "{op:?}");
+                if let Op::Rule(rule) = op {
+                    self.add(rule.identity());
+                }
+            }
+            None => {}
+        }
+        for spec in &node.outputs {
+            self.add((spec.shape.dims(), spec.dtype));
+        }
+        self.add(node.hooks.get().map_or([0; 3], |hooks| hooks.living()));
+        self.add(node.inputs.len());
+        node.inputs.iter().for_each(|edge| self.edge(edge.as_ref()));
+    }
+
+    fn add(&mut self, what: impl Hash) {
+        what.hash(&mut self.hash.0);
+    }
+}
+
+/// Text that is hashed instead of kept.
+#[derive(Default)]
+struct Text(DefaultHasher);
+
+impl Write for Text {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        self.0.write(s.as_bytes());
+        Ok(())
+    }
+}
