@@ -3,8 +3,8 @@
 //! `ci` checks everything a change must pass, `tidy` the rules that neither the compiler nor clippy knows, `packages` the
 //! budget of dependencies, and `digits` what the README promises of its first command; `fuzz-grad` compares gradients of
 //! random programs with a reference, `deep` runs many of them and random cases of the conformance suite; `op-table`,
-//! `sources` and `gallery` look after pages of `docs`, and `peers` compares the speed with other libraries. The exit code
-//! is 0 when all is well, 1 when a check fails and 2 when the command line is wrong.
+//! `sources` and `gallery` look after pages of `docs`, `peers` compares the speed with other libraries and `bench` with an
+//! earlier build. The exit code is 0 when all is well, 1 when a check fails and 2 when the command line is wrong.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout)]
 
@@ -37,7 +37,9 @@ commands:
   sources --check    every name in docs/sources.md has its call and an existing test
   digits             trains the digits for several seeds: accuracy, time, equal bits for 1 and 2 threads
   gallery            makes docs/gallery.md and its pictures anew
-  peers [OPTIONS]    the speed of Gradus beside other libraries; `peers --help` lists the options";
+  peers [OPTIONS]    the speed of Gradus beside other libraries; `peers --help` lists the options
+  bench [OPTIONS]    the speed of this build beside the last release's; with --check, fails if a job lost more than 10 %;
+                     `bench --help` lists the options";
 
 /// What a command line asks for.
 #[derive(Debug, PartialEq)]
@@ -51,6 +53,7 @@ enum Task {
     FuzzGrad(fuzz::Which),
     OpTable { check: bool },
     Sources,
+    /// The command and its options, for the driver to read.
     Peers(Vec<String>),
     Help,
 }
@@ -75,7 +78,7 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
         ["op-table"] => Ok(Task::OpTable { check: false }),
         ["op-table", "--check"] => Ok(Task::OpTable { check: true }),
         ["sources"] | ["sources", "--check"] => Ok(Task::Sources),
-        ["peers", options @ ..] => Ok(Task::Peers(options.iter().map(|option| option.to_string()).collect())),
+        ["peers" | "bench", ..] => Ok(Task::Peers(arguments.iter().map(|word| word.to_string()).collect())),
         ["help" | "--help" | "-h", ..] => Ok(Task::Help),
         [] => Err("no command given".into()),
         ["ci" | "tidy" | "packages" | "digits" | "deep" | "gallery" | "op-table" | "sources", rest @ ..] => {
@@ -130,7 +133,7 @@ fn main() -> ExitCode {
         Task::FuzzGrad(which) => fuzz::run(&root(), &which),
         Task::OpTable { check } => pages::op_table(&root(), check),
         Task::Sources => pages::sources(&root()),
-        Task::Peers(options) => peers::run(&root(), &options),
+        Task::Peers(words) => peers::run(&root(), &words),
         Task::Help => {
             println!("{USAGE}");
             Ok(())
@@ -166,7 +169,8 @@ mod tests {
         assert_eq!(parse(&["fuzz-grad", "--program", "%1=leaf(7)"]), Ok(Task::FuzzGrad(one)));
         assert_eq!(parse(&["op-table", "--check"]), Ok(Task::OpTable { check: true }));
         assert_eq!(parse(&["sources", "--check"]), Ok(Task::Sources));
-        assert_eq!(parse(&["peers", "--quick"]), Ok(Task::Peers(vec!["--quick".into()])));
+        assert_eq!(parse(&["peers", "--quick"]), Ok(Task::Peers(vec!["peers".into(), "--quick".into()])));
+        assert_eq!(parse(&["bench", "--check"]), Ok(Task::Peers(vec!["bench".into(), "--check".into()])));
         assert_eq!(parse(&["--help"]), Ok(Task::Help));
     }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::peers::{NAMES, OURS};
 
-pub const USAGE: &str = "\
+const OF_PEERS: &str = "\
 usage: cargo xtask peers [options]
 
   --only JOB        only jobs whose name contains this; may be repeated
@@ -17,8 +17,23 @@ usage: cargo xtask peers [options]
   --write           puts the table into docs/performance.md; for a run of all jobs on a machine that is otherwise idle
   --make-reference  runs nothing but PyTorch in f64 and writes benches/peers/reference.json, which results are compared with";
 
-#[derive(Debug, PartialEq)]
+const OF_BENCH: &str = "\
+usage: cargo xtask bench [options]
+
+  --check           fails if any job takes more than a tenth more than on the baseline
+  --baseline REV    the revision of git to compare with, not the newest tag v* in the history; HEAD shows the noise
+  --only JOB        only jobs whose name contains this; may be repeated
+  --quick           one round of 0.2 s a job: to see that all works, not for numbers
+  --rounds N        turns of each build (5); a job that seems lost gets three times as many
+  --seconds S       how long each build runs a job, all rounds together (2)
+  --patience S      how much longer the run may take to wait for others to leave the machine alone (300)";
+
+#[derive(Debug, Clone, PartialEq)]
 pub struct Arguments {
+    /// Whether an earlier build is the only peer.
+    pub bench: bool,
+    pub check: bool,
+    pub baseline: Option<String>,
     only: Vec<String>,
     peers: Option<Vec<String>>,
     pub rounds: usize,
@@ -31,13 +46,21 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// `venv` is the environment to use unless an option names another.
+    /// Reads `peers` or `bench` and their options. `venv` is the environment to use unless an option names another.
     pub fn read(mut words: impl Iterator<Item = String>, venv: Option<PathBuf>) -> Result<Arguments, String> {
+        let (bench, rounds, seconds) = match words.next().as_deref() {
+            Some("peers") => (false, 3, 1.5),
+            Some("bench") => (true, 5, 2.0),
+            _ => return Err("the first word is `peers` or `bench`".into()),
+        };
         let mut read = Arguments {
+            bench,
+            check: false,
+            baseline: None,
             only: Vec::new(),
             peers: None,
-            rounds: 3,
-            seconds: 1.5,
+            rounds,
+            seconds,
             patience: 300.0,
             venv,
             write: false,
@@ -45,19 +68,22 @@ impl Arguments {
             help: false,
         };
         while let Some(word) = words.next() {
-            let mut value = || words.next().ok_or(format!("{word} needs a value\n\n{USAGE}"));
+            let usage = read.usage();
+            let mut value = || words.next().ok_or(format!("{word} needs a value\n\n{usage}"));
             match word.as_str() {
                 "--only" => read.only.push(value()?),
-                "--peers" => read.peers = Some(peers(&value()?)?),
+                "--check" if bench => read.check = true,
+                "--baseline" if bench => read.baseline = Some(value()?),
+                "--peers" if !bench => read.peers = Some(peers(&value()?)?),
                 "--quick" => (read.rounds, read.seconds, read.patience) = (1, 0.2, 0.0),
-                "--rounds" => read.rounds = number(&value()?)?,
-                "--seconds" => read.seconds = number(&value()?)?,
-                "--patience" => read.patience = number(&value()?)?,
-                "--venv" => read.venv = Some(value()?.into()),
-                "--write" => read.write = true,
-                "--make-reference" => read.make_reference = true,
+                "--rounds" => read.rounds = number(&value()?, usage)?,
+                "--seconds" => read.seconds = number(&value()?, usage)?,
+                "--patience" => read.patience = number(&value()?, usage)?,
+                "--venv" if !bench => read.venv = Some(value()?.into()),
+                "--write" if !bench => read.write = true,
+                "--make-reference" if !bench => read.make_reference = true,
                 "--help" | "-h" => read.help = true,
-                _ => return Err(format!("`{word}` is no option\n\n{USAGE}")),
+                _ => return Err(format!("`{word}` is no option\n\n{usage}")),
             }
         }
         if read.rounds == 0 || !(read.seconds > 0.0 && read.seconds.is_finite()) {
@@ -72,6 +98,15 @@ impl Arguments {
                 .into());
         }
         Ok(read)
+    }
+
+    pub fn usage(&self) -> &'static str {
+        if self.bench { OF_BENCH } else { OF_PEERS }
+    }
+
+    /// The same with three times as many rounds, each as long.
+    pub fn longer(&self) -> Arguments {
+        Arguments { rounds: self.rounds.saturating_mul(3), seconds: self.seconds * 3.0, ..self.clone() }
     }
 
     pub fn wants_job(&self, name: &str) -> bool {
@@ -92,16 +127,20 @@ fn peers(list: &str) -> Result<Vec<String>, String> {
     }
 }
 
-fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| format!("`{text}` is no number\n\n{USAGE}"))
+fn number<T: std::str::FromStr>(text: &str, usage: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("`{text}` is no number\n\n{usage}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(line: &str) -> Result<Arguments, String> {
+    fn words(line: &str) -> Result<Arguments, String> {
         Arguments::read(line.split_whitespace().map(str::to_owned), Some("/before".into()))
+    }
+
+    fn read(options: &str) -> Result<Arguments, String> {
+        words(&format!("peers {options}"))
     }
 
     #[test]
@@ -113,6 +152,22 @@ mod tests {
         assert!(some.wants_job("gemm_f32_64") && !some.wants_job("softmax_4096x1024"));
         assert!(some.wants_peer("gradus") && some.wants_peer("numr") && !some.wants_peer("jax"));
         assert!(read("--write").unwrap().write && read("--help").unwrap().help);
+    }
+
+    #[test]
+    fn each_command_has_its_options() {
+        let all = words("bench").unwrap();
+        assert_eq!((all.bench, all.check, all.rounds, all.seconds, all.baseline.clone()), (true, false, 5, 2.0, None));
+        assert_eq!((all.longer().rounds, all.longer().seconds), (15, 6.0));
+        let some = words("bench --check --baseline v0.1.0 --only gemm --quick").unwrap();
+        assert_eq!((some.check, some.baseline.as_deref(), some.rounds), (true, Some("v0.1.0"), 1));
+        for (line, option) in
+            [("bench --write", "--write"), ("bench --peers jax", "--peers"), ("peers --check", "--check")]
+        {
+            assert!(words(line).unwrap_err().contains(&format!("`{option}` is no option")), "{line}");
+        }
+        assert!(words("bench --fast").unwrap_err().contains("cargo xtask bench"));
+        assert!(words("--quick").unwrap_err().contains("`peers` or `bench`") && words("").is_err());
     }
 
     #[test]

@@ -4,16 +4,12 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::arguments::Arguments;
+use crate::git::git;
 use crate::peers::{Program, THREADS};
 use crate::python;
 
-/// A paragraph on this run.
-pub fn describe(
-    root: &Path,
-    python: Option<&Path>,
-    programs: &[Program],
-    arguments: &Arguments,
-) -> Result<String, String> {
+/// The versions of those who take part.
+pub fn versions(root: &Path, python: Option<&Path>, programs: &[Program]) -> Result<Vec<String>, String> {
     let lock = root.join("benches/peers/Cargo.lock");
     let lock = std::fs::read_to_string(&lock).map_err(|e| format!("{}: {e}", lock.display()))?;
     let version = |name: &str| match name {
@@ -23,16 +19,19 @@ pub fn describe(
         "candle" => locked(&lock, "candle-core"),
         name => locked(&lock, name),
     };
-    let versions: Vec<String> =
-        programs.iter().filter_map(|p| version(p.name).map(|version| format!("{} {version}", p.name))).collect();
-    Ok(format!(
-        "{}; {THREADS} threads; {}; {}; medians of {} rounds, {} s a peer and job.",
+    Ok(programs.iter().filter_map(|p| version(p.name).map(|version| format!("{} {version}", p.name))).collect())
+}
+
+/// A paragraph on a run of these versions.
+pub fn describe(versions: &[String], arguments: &Arguments) -> String {
+    format!(
+        "{}; {THREADS} threads; {}; {}; medians of {} rounds, {} s for each and job.",
         processor(),
         versions.join(", "),
         compiler().unwrap_or("an unknown compiler".into()),
         arguments.rounds,
         arguments.seconds
-    ))
+    )
 }
 
 /// The processor's name, cores and widest vectors.
@@ -60,9 +59,8 @@ fn compiler() -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-fn commit(root: &Path) -> Option<String> {
-    let output = Command::new("git").args(["describe", "--always", "--dirty"]).current_dir(root).output().ok()?;
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+pub fn commit(root: &Path) -> Option<String> {
+    git(root, &[], &["describe", "--always", "--dirty"]).ok()
 }
 
 /// The version of a package in a lock file.

@@ -1,10 +1,14 @@
-//! `cargo xtask peers`: the same jobs on Gradus and on other libraries, in one run on one machine.
+//! `cargo xtask peers`: the same jobs on Gradus and on other libraries, in one run on one machine. `cargo xtask bench`
+//! (`bench.rs`): the same jobs on this build of Gradus and on an earlier one.
 //!
 //! The peers take turns: in each round each one runs a job for a slice of time in a fresh process, which first gives the
 //! job's result. It must agree with PyTorch's in f64, or the peer is listed as wrong and its times are thrown away. A time
 //! is the median of the rounds' medians. The run writes `target/peers.json` and `target/peers.md`.
 
 mod arguments;
+mod baseline;
+mod bench;
+mod git;
 mod machine;
 mod patience;
 mod peers;
@@ -20,7 +24,7 @@ use std::process::ExitCode;
 
 use peer_harness::{Job, Probe, agrees, jobs};
 
-use arguments::{Arguments, USAGE};
+use arguments::Arguments;
 use patience::Patience;
 use peers::{Program, Said, Slice};
 use reference::Reference;
@@ -64,23 +68,24 @@ fn measure(job: &Job, programs: &[Program], truth: &[Probe], arguments: &Argumen
     Row { job: job.clone(), cells }
 }
 
-/// Writes the two files below `target`.
-fn write(root: &Path, about: &str, rows: &[Row]) -> Result<(), String> {
+/// Writes a file below `target`.
+fn put(root: &Path, name: &str, text: String) -> Result<(), String> {
     let target = root.join("target");
     std::fs::create_dir_all(&target).map_err(|e| format!("{}: {e}", target.display()))?;
-    let put = |name: &str, text: String| {
-        let path = target.join(name);
-        std::fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))
-    };
-    put("peers.json", format!("{:#}\n", record::to_json(rows)))?;
-    put("peers.md", table::markdown(about, rows))
+    let path = target.join(name);
+    std::fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+fn write(root: &Path, about: &str, rows: &[Row]) -> Result<(), String> {
+    put(root, "peers.json", format!("{:#}\n", record::to_json(rows)))?;
+    put(root, "peers.md", table::markdown(about, rows))
 }
 
 fn run() -> Result<(), String> {
     let venv = std::env::var_os("GRADUS_PEERS_VENV").map(PathBuf::from);
     let arguments = Arguments::read(std::env::args().skip(1), venv)?;
     if arguments.help {
-        println!("{USAGE}");
+        println!("{}", arguments.usage());
         return Ok(());
     }
     let (root, all) = (root(), jobs()?);
@@ -93,13 +98,16 @@ fn run() -> Result<(), String> {
     }
     let reference = Reference::read(&root)?;
     let truths = wanted.iter().map(|job| reference.of(job)).collect::<Result<Vec<_>, _>>()?;
+    if arguments.bench {
+        return bench::run(&root, &wanted, &truths, &arguments);
+    }
     let python = if peers::NAMES.iter().any(|name| peers::is_python(name) && arguments.wants_peer(name)) {
         python::interpreter(&root, arguments.venv.as_deref()).inspect_err(|reason| eprintln!("warning: {reason}"))
     } else {
         Err("it was not asked for".into())
     };
     let programs = peers::programs(&root, &python, |name| arguments.wants_peer(name))?;
-    let about = machine::describe(&root, python.as_deref().ok(), &programs, &arguments)?;
+    let about = machine::describe(&machine::versions(&root, python.as_deref().ok(), &programs)?, &arguments);
     println!("{about}");
     let (mut rows, mut patience) = (Vec::new(), Patience::new(arguments.patience));
     for (job, truth) in wanted.iter().zip(&truths) {

@@ -11,6 +11,8 @@ use crate::process::ask;
 
 /// The name of our column.
 pub const OURS: &str = "gradus";
+/// The name of the column of an earlier build of ours.
+pub const BASELINE: &str = "baseline";
 /// How many threads everyone has.
 pub const THREADS: usize = 2;
 /// How long a process may take before it is stopped, and how long one that does all jobs.
@@ -80,7 +82,7 @@ pub fn programs(
     let mut programs = Vec::new();
     for name in NAMES.into_iter().filter(|name| wanted(name)) {
         let program = program(root, python, name);
-        if let Some(reason) = program.broken.as_ref().filter(|_| name == OURS) {
+        if let Some(reason) = program.reason().filter(|_| name == OURS) {
             return Err(format!("{name} {reason}"));
         }
         programs.push(program);
@@ -92,9 +94,7 @@ pub fn programs(
 pub fn program(root: &Path, python: &Result<PathBuf, String>, name: &'static str) -> Program {
     let here = root.join("benches/peers");
     let Some((script, after)) = script(name) else {
-        let program = here.join(format!("target/release/peer-{name}"));
-        let broken = build(&here, name).err();
-        return Program { name, here, program, before: None, after: &[], broken };
+        return built(name, here, name, &["--locked"]);
     };
     let before = Some(here.join(script));
     let (program, broken) = match python {
@@ -104,13 +104,26 @@ pub fn program(root: &Path, python: &Result<PathBuf, String>, name: &'static str
     Program { name, here, program, before, after, broken }
 }
 
+/// Ours, built with other crates: `here` is a copy of the comparison's folder beside them. What they depend on may differ
+/// from what our lock file says.
+pub fn baseline(here: &Path) -> Program {
+    built(BASELINE, here.to_owned(), OURS, &[])
+}
+
+/// A peer in Rust.
+fn built(name: &'static str, here: PathBuf, package: &str, options: &[&str]) -> Program {
+    let program = here.join(format!("target/release/peer-{package}"));
+    let broken = build(&here, package, options).err();
+    Program { name, here, program, before: None, after: &[], broken }
+}
+
 /// Builds one peer alone, so that its dependencies have the features that it asks for and no others.
-fn build(here: &Path, package: &str) -> Result<(), String> {
-    println!("building peer-{package}");
+fn build(here: &Path, package: &str, options: &[&str]) -> Result<(), String> {
+    println!("building peer-{package} in {}", here.display());
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args(["build", "--release", "--locked", "--quiet", "-p", &format!("peer-{package}"), "--target-dir"]);
-    let output = command.arg(here.join("target")).current_dir(here).output();
+    command.args(["build", "--release", "--quiet", "-p", &format!("peer-{package}")]).args(options);
+    let output = command.arg("--target-dir").arg(here.join("target")).current_dir(here).output();
     let output = output.map_err(|e| format!("does not build: cargo did not start: {e}"))?;
     if output.status.success() {
         return Ok(());
@@ -122,6 +135,11 @@ fn build(here: &Path, package: &str) -> Result<(), String> {
 }
 
 impl Program {
+    /// Why it cannot be run.
+    pub fn reason(&self) -> Option<&str> {
+        self.broken.as_deref()
+    }
+
     /// Runs a job in a fresh process; a job whose calls are timed, for about so many seconds, where 0 gives its result
     /// alone.
     pub fn run(&self, job: &Job, seconds: f64) -> Result<Said, String> {

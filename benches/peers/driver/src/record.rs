@@ -10,7 +10,8 @@ pub fn to_json(rows: &[Row]) -> Value {
     rows.iter().map(|row| (row.job.name.to_owned(), entry(row))).collect::<Map<_, _>>().into()
 }
 
-fn entry(row: &Row) -> Value {
+/// What was measured, whoever took part.
+pub fn measured(row: &Row) -> Map<String, Value> {
     let mut entry = Map::new();
     let (mut rounds, mut missing) = (Map::new(), Map::new());
     let [mut least, mut cores, mut others] = [Map::new(), Map::new(), Map::new()];
@@ -27,16 +28,23 @@ fn entry(row: &Row) -> Value {
             missing.insert((*name).into(), json!(format!("{word}: {reason}")));
         }
     }
+    let unit = if let Goal::Mebibytes(_) = row.job.goal { "MiB" } else { "s" };
+    let more = [("rounds", rounds), ("least", least), ("cores", cores), ("others", others), ("not_measured", missing)];
+    entry.extend(more.map(|(name, of_each)| (name.into(), of_each.into())));
+    entry.insert("unit".into(), json!(unit));
+    entry
+}
+
+fn entry(row: &Row) -> Value {
+    let mut entry = measured(row);
     let ratio_torch = row.value_of("torch").zip(row.ours()).map(|(theirs, ours)| theirs / ours);
-    let (unit, goal) = match row.job.goal {
-        Goal::Ratio(goal) => ("s", goal),
-        Goal::Milliseconds(goal) => ("s", goal * 1e-3),
-        Goal::Mebibytes(goal) => ("MiB", goal),
+    let goal = match row.job.goal {
+        Goal::Milliseconds(goal) => goal * 1e-3,
+        Goal::Ratio(goal) | Goal::Mebibytes(goal) => goal,
     };
     let more = json!({
         "fastest": row.fastest().map(|(name, _)| name), "ratio_torch": ratio_torch, "ratio_fastest": row.ratio(),
-        "goal": goal, "part_of_goal": row.part_of_goal(), "unit": unit,
-        "rounds": rounds, "least": least, "cores": cores, "others": others, "not_measured": missing,
+        "goal": goal, "part_of_goal": row.part_of_goal(),
     });
     entry.extend(more.as_object().cloned().unwrap_or_default());
     entry.into()

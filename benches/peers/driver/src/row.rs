@@ -53,8 +53,12 @@ pub struct Row {
 }
 
 impl Row {
+    pub fn cell(&self, name: &str) -> Option<&Cell> {
+        self.cells.iter().find(|(peer, _)| *peer == name).map(|(_, cell)| cell)
+    }
+
     pub fn value_of(&self, name: &str) -> Option<f64> {
-        self.cells.iter().find(|(peer, _)| *peer == name)?.1.value()
+        self.cell(name)?.value()
     }
 
     pub fn ours(&self) -> Option<f64> {
@@ -70,6 +74,13 @@ impl Row {
     /// The best other's number by ours.
     pub fn ratio(&self) -> Option<f64> {
         Some(self.fastest()?.1 / self.ours()?)
+    }
+
+    /// The median of another's number by ours in each round. Processes that did differently many jobs are not compared.
+    pub fn ratio_of_rounds(&self, name: &str) -> Option<f64> {
+        let rounds = self.cell(name)?.slices().iter().zip(self.cell(OURS)?.slices());
+        let alike = rounds.filter(|(theirs, ours)| theirs.done == ours.done);
+        median(alike.map(|(theirs, ours)| theirs.value / ours.value))
     }
 
     /// How much of the goal we reach: 1 and more is all of it.

@@ -30,6 +30,7 @@ fn goal(goal: Goal) -> String {
     }
 }
 
+/// A cell's number without its unit, or why there is none.
 fn text(row: &Row, cell: &Cell) -> String {
     match (cell.value(), cell.why_not()) {
         (Some(value), _) => number(row.job.goal, value),
@@ -38,7 +39,17 @@ fn text(row: &Row, cell: &Cell) -> String {
     }
 }
 
-fn two_digits(number: Option<f64>) -> String {
+/// A cell with its unit.
+pub fn quantity(row: &Row, cell: &Cell) -> String {
+    let unit = match row.job.goal {
+        Goal::Ratio(_) => " us",
+        Goal::Milliseconds(_) => " ms",
+        Goal::Mebibytes(_) => " MiB",
+    };
+    text(row, cell) + if cell.value().is_some() { unit } else { "" }
+}
+
+pub fn two_digits(number: Option<f64>) -> String {
     number.map_or("-".into(), |number| format!("{number:.2}"))
 }
 
@@ -82,12 +93,14 @@ pub fn markdown(about: &str, rows: &[Row]) -> String {
     if !others.is_empty() {
         let _ = writeln!(text, "\nMilliseconds and MiB, the best peer in bold.\n\n{}", block(&others).trim_end());
     }
-    let _ = write!(text, "\n{}\n{}{}", standing(rows), busyness(rows), jobs_done(rows));
-    let remarks = remarks(rows);
-    if !remarks.is_empty() {
-        let _ = write!(text, "\nWho failed or gave something else:\n{remarks}");
-    }
+    let _ = write!(text, "\n{}\n{}", standing(rows), around(rows));
     text
+}
+
+/// What a table is to be read with: who else used the machine, and what went wrong.
+pub fn around(rows: &[Row]) -> String {
+    let (text, remarks) = (busyness(rows) + &jobs_done(rows), remarks(rows));
+    if remarks.is_empty() { text } else { format!("{text}\nWho failed or gave something else:\n{remarks}") }
 }
 
 /// How many goals are met, and which are not, the furthest first.
