@@ -53,7 +53,6 @@ enum Task {
     FuzzGrad(fuzz::Which),
     OpTable { check: bool },
     Sources,
-    /// The command and its options, for the driver to read.
     Peers(Vec<String>),
     Help,
 }

@@ -20,7 +20,7 @@ usage: cargo xtask peers [options]
 const OF_BENCH: &str = "\
 usage: cargo xtask bench [options]
 
-  --check           fails if any job takes more than a tenth more than on the baseline
+  --check           fails if any job loses more than 10 % against the baseline
   --baseline REV    the revision of git to compare with, not the newest tag v* in the history; HEAD shows the noise
   --only JOB        only jobs whose name contains this; may be repeated
   --quick           one round of 0.2 s a job: to see that all works, not for numbers
