@@ -98,7 +98,7 @@ pub fn line(call: &Call<'_>, ceilings: Option<&Ceilings>) -> String {
     text
 }
 
-/// The backend itself, or one that also prints a [`line`] for each call to standard error, if the environment variable
+/// The backend itself, or one that also prints a [`line()`] for each call to standard error, if the environment variable
 /// `GRADUS_LOG` lists `op`. What it reaches at best is measured before the first.
 pub fn logged(backend: Arc<dyn Backend>) -> Arc<dyn Backend> {
     let wanted = std::env::var("GRADUS_LOG").is_ok_and(|v| v.split(',').any(|word| word.trim() == "op"));
