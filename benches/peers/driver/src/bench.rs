@@ -26,6 +26,8 @@ enum Verdict {
     Kept,
     Gained,
     Lost,
+    /// It seems lost, but others used the machine in every round.
+    Disturbed,
     /// This build fails at it, or does not do any more what the baseline does.
     Broken,
     /// The baseline cannot do it.
@@ -38,6 +40,7 @@ impl Verdict {
             Verdict::Kept => "",
             Verdict::Gained => "gained",
             Verdict::Lost => "lost",
+            Verdict::Disturbed => "disturbed",
             Verdict::Broken => "broken",
             Verdict::NotCompared => "not compared",
         }
@@ -45,20 +48,30 @@ impl Verdict {
 }
 
 fn ratio(row: &Row) -> Option<f64> {
-    row.ratio_of_rounds(BASELINE)
+    row.ratio_of_rounds(BASELINE).map(|(ratio, _)| ratio)
 }
 
 fn verdict(row: &Row) -> Verdict {
-    match (row.cell(OURS), row.cell(BASELINE), ratio(row)) {
-        (Some(Cell::Measured(_)), Some(Cell::Measured(_)), Some(ratio)) => match ratio {
+    match (row.cell(OURS), row.cell(BASELINE), row.ratio_of_rounds(BASELINE)) {
+        (Some(Cell::Measured(_)), Some(Cell::Measured(_)), Some((ratio, quiet))) => match ratio {
             ratio if ratio > 1.0 / LEAST => Verdict::Gained,
             ratio if ratio >= LEAST => Verdict::Kept,
             // A ratio that is no number is none to be content with.
-            _ => Verdict::Lost,
+            _ => {
+                if quiet {
+                    Verdict::Lost
+                } else {
+                    Verdict::Disturbed
+                }
+            }
         },
         (Some(Cell::Measured(_)), ..) | (Some(Cell::Absent(_)), Some(Cell::Absent(_)), _) => Verdict::NotCompared,
         _ => Verdict::Broken,
     }
+}
+
+fn is_suspicious(row: &Row) -> bool {
+    matches!(verdict(row), Verdict::Lost | Verdict::Disturbed)
 }
 
 /// The numbers of a row: ours, the baseline's, their ratio and what is to be said of it.
@@ -97,18 +110,22 @@ fn to_json(about: &str, baseline: &Value, rows: &[Row]) -> Value {
 
 /// Whether the gate is open: the error names the jobs that close it.
 fn judge(revision: &str, rows: &[Row]) -> Result<(), String> {
-    let mut reasons = Vec::new();
+    let (mut reasons, mut disturbed) = (Vec::new(), Vec::new());
     for row in rows {
         match verdict(row) {
             Verdict::Lost => reasons.push(format!("{} is at {} of it", row.job.name, table::two_digits(ratio(row)))),
+            Verdict::Disturbed => disturbed.push(row.job.name),
             Verdict::Broken => reasons.push(format!("{} is broken", row.job.name)),
             _ => {}
         }
     }
+    if !disturbed.is_empty() {
+        eprintln!("warning: others used the machine, so nothing can be said of {}", disturbed.join(", "));
+    }
     if !reasons.is_empty() {
         return Err(format!("this build is behind {revision}: {}", reasons.join(", ")));
     }
-    if rows.iter().all(|row| verdict(row) == Verdict::NotCompared) {
+    if rows.iter().all(|row| matches!(verdict(row), Verdict::NotCompared | Verdict::Disturbed)) {
         return Err(format!("no job could be compared with {revision}"));
     }
     Ok(())
@@ -134,7 +151,7 @@ pub fn run(root: &Path, jobs: &[Job], truths: &[Vec<Probe>], arguments: &Argumen
         write(&rows)?;
     }
     let (longer, mut patience) = (arguments.longer(), Patience::new(arguments.patience));
-    for (row, truth) in rows.iter_mut().zip(truths).filter(|(row, _)| verdict(row) == Verdict::Lost) {
+    for (row, truth) in rows.iter_mut().zip(truths).filter(|(row, _)| is_suspicious(row)) {
         *row = measure(&row.job, &programs, truth, &longer, &mut patience);
         println!("again: {}", line(row));
     }
@@ -170,6 +187,20 @@ mod tests {
         // The machine slows down in the course of the run, and one round is off.
         let slower = timed(measured(&[1.0, 2.0, 9.0]), measured(&[1.0, 2.0, 3.0]));
         assert_eq!((ratio(&slower), verdict(&slower)), (Some(1.0), Verdict::Kept));
+    }
+
+    #[test]
+    fn disturbed_rounds_count_only_where_none_was_quiet() {
+        let slices = |of: [(f64, f64); 3]| {
+            Cell::Measured(of.map(|(value, others)| Slice { value, others: Some(others), ..Slice::default() }).to_vec())
+        };
+        let ours = || slices([(9.0, 0.5), (1.0, 0.0), (9.0, 0.5)]);
+        let kept = timed(ours(), slices([(1.0, 0.0); 3]));
+        assert_eq!((kept.ratio_of_rounds(BASELINE), verdict(&kept)), (Some((1.0, true)), Verdict::Kept));
+        let disturbed = timed(slices([(9.0, 0.5); 3]), slices([(1.0, 0.0); 3]));
+        assert_eq!(verdict(&disturbed), Verdict::Disturbed);
+        assert!(is_suspicious(&disturbed) && !is_suspicious(&kept));
+        assert_eq!(judge("v1", &[kept, disturbed]), Ok(()));
     }
 
     #[test]

@@ -45,7 +45,7 @@ impl Patience {
     pub fn quietest<E>(&mut self, mut slice: impl FnMut() -> Result<Slice, E>) -> Result<Slice, E> {
         self.wait();
         let mut best = slice()?;
-        while disturbed(&best) > DISTURBS && !self.left.is_zero() {
+        while !is_quiet(&best) && !self.left.is_zero() {
             self.wait();
             let start = Instant::now();
             let next = slice()?;
@@ -56,6 +56,11 @@ impl Patience {
         }
         Ok(best)
     }
+}
+
+/// Whether others left the machine alone meanwhile.
+pub fn is_quiet(slice: &Slice) -> bool {
+    disturbed(slice) <= DISTURBS
 }
 
 /// What is not known counts as quiet.

@@ -2,6 +2,7 @@
 
 use peer_harness::{Goal, Job};
 
+use crate::patience::is_quiet;
 use crate::peers::{OURS, Slice};
 
 /// One peer's part of a row.
@@ -76,11 +77,15 @@ impl Row {
         Some(self.fastest()?.1 / self.ours()?)
     }
 
-    /// The median of another's number by ours in each round. Processes that did differently many jobs are not compared.
-    pub fn ratio_of_rounds(&self, name: &str) -> Option<f64> {
+    /// The median of another's number by ours in each quiet round, or in each round if none was quiet, and whether any was.
+    /// Processes that did differently many jobs are not compared.
+    pub fn ratio_of_rounds(&self, name: &str) -> Option<(f64, bool)> {
         let rounds = self.cell(name)?.slices().iter().zip(self.cell(OURS)?.slices());
-        let alike = rounds.filter(|(theirs, ours)| theirs.done == ours.done);
-        median(alike.map(|(theirs, ours)| theirs.value / ours.value))
+        let alike: Vec<_> = rounds.filter(|(theirs, ours)| theirs.done == ours.done).collect();
+        let is_quiet = |(theirs, ours): &&(&Slice, &Slice)| is_quiet(theirs) && is_quiet(ours);
+        let any = alike.iter().any(|round| is_quiet(&round));
+        let counted = alike.iter().filter(|round| !any || is_quiet(round));
+        Some((median(counted.map(|(theirs, ours)| theirs.value / ours.value))?, any))
     }
 
     /// How much of the goal we reach: 1 and more is all of it.
