@@ -2,7 +2,8 @@
 //!
 //! Both do a job in turns as all peers do. In each round the earlier build's number is divided by ours; the median of these
 //! ratios counts, so that what slows the machine for a while slows both. A job that seems lost is measured again in three
-//! times as many rounds, after all others, and this measurement counts. The run writes `target/bench.json`.
+//! times as many rounds, after all others, and this measurement counts; rounds in which others used the machine do not, where
+//! there are quiet ones. The run writes `target/bench.json`.
 
 use std::fmt::Write;
 use std::path::Path;
