@@ -176,3 +176,18 @@ fn orders_whose_joint_gradient_is_too_large_for_one_kernel_take_several() {
         assert!((found - want).abs() <= 1e-12 * want, "order {order}: {found} instead of {want}");
     }
 }
+
+#[test]
+fn gradients_of_three_operands_go_on_to_the_seventh_order() {
+    let x = f64s(&[0.5], &[1]).require_grad().unwrap();
+    let mut fused = fused!(|a, b, c| (a * b + c).tanh() * b)(&x, &x, &x).unwrap();
+    let mut plain = x.mul(&x).unwrap().add(&x).unwrap().tanh().unwrap().mul(&x).unwrap();
+    for order in 1..=7 {
+        for y in [&mut fused, &mut plain] {
+            let options = BackwardOptions::new().create_graph();
+            *y = grad(&[&*y], &[&x], None, options).unwrap().remove(0).unwrap();
+        }
+        let (got, want) = (fused.item().unwrap(), plain.item().unwrap());
+        assert!((got - want).abs() < 1e-9 * want.abs().max(1.0), "{order}: {got} {want}");
+    }
+}

@@ -104,3 +104,11 @@ fn every_write_in_place_is_seen_where_it_lies() {
 fn agree(line: &str) -> Result<harness::Counts, harness::Failure> {
     harness::one(line, Options::default())
 }
+
+#[test]
+fn a_fused_kernel_of_three_operands_is_differentiated_six_times() {
+    let line = "%1=leaf(;86); %2=hook(%1;2,16); %3=fused3(%1,%1,%1); %4=grad_create(%3,_,%1;1,1); %5=grad_create(%4,_,%1;1,1); \
+                %6=grad_create(%5,_,%1;1,1); %7=grad_create(%6,_,%1;1,1); %8=grad_create(%7,%5,%1;1,1); \
+                %9=grad(%8,%8,%1;1,1)";
+    agree(line).unwrap();
+}

@@ -7,7 +7,7 @@ use gradus_backend::{Error, ErrorKind, Result};
 use smallvec::SmallVec;
 
 use super::access::{Access, Watch};
-use super::engine::{edges_across, key};
+use super::engine::edges_across;
 use super::mode::{REFUSE_READS, set};
 use super::node::{AtLineOf, Edge, Node, next_seq};
 use super::{Context, Keep, Saved, guards_saved, is_grad_enabled, no_grad};
@@ -199,7 +199,7 @@ impl<O: CustomOp> Rule for Custom<O> {
             let recorded = || format!("{} was recorded at {}", self.name(), ctx.node.location);
             self.backward(ctx, &tracked).map_err(|e| e.note(recorded()))?
         };
-        let given = |e: &Edge| tracked.iter().flatten().filter_map(Tensor::edge).any(|g| key(g) == key(e));
+        let given = |e: &Edge| tracked.iter().flatten().filter_map(Tensor::edge).any(|g| g.is(e));
         for (i, g) in found.iter().enumerate() {
             let Some(g) = g.as_ref().filter(|_| ctx.needs(i)) else { continue };
             if !edges_across(g.edge(), begun).iter().any(given) {

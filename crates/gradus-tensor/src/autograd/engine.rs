@@ -55,8 +55,7 @@ impl BackwardOptions {
 #[derive(Default, Clone)]
 pub struct Gradients(ByEdge<Tensor>);
 
-/// What tells edges apart.
-pub(super) fn key(edge: &Edge) -> (u64, usize) {
+fn key(edge: &Edge) -> (u64, usize) {
     (edge.node.seq, edge.output)
 }
 

@@ -81,8 +81,8 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Adds a gradient, which is what it is at a version of its storage, to what has arrived at an edge. `exposed` says whether
-    /// somebody could have written into one.
+    /// Adds a gradient, which is what it is at a version of its storage, to what has arrived at an edge. `exposed` says
+    /// whether somebody could have written into one.
     pub(super) fn send(&mut self, edge: &Edge, g: Tensor, version: u64, exposed: bool) -> Result<()> {
         self.at(edge).add(edge.output, g, version, exposed)
     }

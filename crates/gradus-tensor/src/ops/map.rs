@@ -11,6 +11,11 @@ use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply_one, one};
 use crate::Tensor;
 use crate::locks::with_read;
 
+/// Arguments and outputs of a gradient kernel together, above which it is one kernel for each output: the gradient of a
+/// kernel takes its arguments and one more for each output, so that kernels of several outputs double from order to order,
+/// and those of one grow by one.
+const LARGE: usize = 20;
+
 /// Where an argument of a recorded kernel comes from.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Arg {
@@ -52,20 +57,22 @@ impl Map {
         (0..self.args.len()).filter(|&i| self.input_of(i).is_some_and(&needs)).fold(0, |m, i| m | 1 << i)
     }
 
-    /// What computes the gradients of the arguments `wanted`: one kernel, or, where that would be too large, one for each.
+    /// What computes the gradients of the arguments `wanted`: one kernel, or, where that would be [`LARGE`], one for each.
     /// `f` is told whether it is the one.
     fn each_vjp(&self, wanted: u32, mut f: impl FnMut(&Vjp, bool) -> Result<()>) -> Result<()> {
-        if let Some(vjp) = self.kernel.made_vjp(wanted) {
-            return f(vjp, true);
+        let several = wanted.count_ones() > 1;
+        let fits = |vjp: &Vjp| !several || vjp.args.len() + vjp.wanted.len() <= LARGE;
+        match self.kernel.made_vjp(wanted) {
+            Some(vjp) if fits(vjp) => return f(vjp, true),
+            Some(_) => {}
+            None => match self.kernel.vjp(wanted) {
+                Ok(vjp) if fits(&vjp) => return f(&vjp, true),
+                Err(e) if !several => return Err(e),
+                _ => {}
+            },
         }
-        match self.kernel.vjp(wanted) {
-            Ok(vjp) => f(&vjp, true),
-            Err(_) if wanted.count_ones() > 1 => {
-                let each = (0..self.args.len()).map(|i| 1 << i).filter(|one| wanted & one != 0);
-                each.map(|one| self.kernel.vjp(one)).try_for_each(|vjp| f(&*vjp?, false))
-            }
-            Err(e) => Err(e),
-        }
+        let each = (0..self.args.len()).map(|i| 1 << i).filter(|one| wanted & one != 0);
+        each.map(|one| self.kernel.vjp(one)).try_for_each(|vjp| f(&*vjp?, false))
     }
 
     /// Adds to `found` the gradients that `vjp` computes. `last` says that no other kernel reads `grads`.
