@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 
 STEPS, WARM_UP, FEWEST = 4, 2, 3
+# The stream of the gradient that a backward pass begins with.
+SEED = 4
 
 
 def word(stream, n):
@@ -31,7 +33,15 @@ def values(stream, shape, scale=1.0):
 
 
 def integers(stream, shape, below):
-    return ((word(stream, math.prod(shape)).astype(np.uint64) * np.uint64(below)) >> np.uint64(32)).astype(np.int64).reshape(shape)
+    wide = word(stream, math.prod(shape)).astype(np.uint64) * np.uint64(below)
+    return (wide >> np.uint64(32)).astype(np.int64).reshape(shape)
+
+
+def conv2d_shape(sizes):
+    """Of the result of a convolution of these sizes, as the jobs give them."""
+    n, _, h, o, k, s = sizes
+    side = (h + k // 2 * 2 - k) // s + 1
+    return [n, o, side, side]
 
 
 class Parameters:

@@ -1,11 +1,11 @@
-"""JAX's side of the comparison, compiled by `jit`: `jax_bench.py --job NAME --seconds S`. Chains of additions run eagerly,
-as there the cost of one operation is asked for. Adam is written out, as JAX has no optimisers of its own."""
+"""JAX's side of the comparison, compiled by `jit`: `jax_bench.py --job NAME --seconds S`. Chains of additions run
+eagerly, as there the cost of one operation is asked for. Adam is written out, as JAX has no optimisers of its own."""
 
 import jax
 import jax.numpy as jnp
 from jax import lax, nn
 
-from harness import Parameters, integers, main, values
+from harness import SEED, Parameters, conv2d_shape, integers, main, values
 
 
 def tensor(stream, shape):
@@ -23,11 +23,19 @@ def measure(bench, f, *inputs):
     bench.time(lambda: compiled(*inputs), read)
 
 
-def gradient(bench, f, *inputs):
-    """Times the sum of `f` and its gradients for all inputs, compiled. The sum is asked for too: where the gradients do not
-    need the forward's result, the compiler would leave it out."""
-    both = jax.jit(jax.value_and_grad(lambda *xs: f(*xs).sum(), argnums=tuple(range(len(inputs)))))
-    bench.time(lambda: both(*inputs), lambda result: read(result[1]))
+def both(f):
+    """The result of `f` and its gradients for a given gradient of the result, which is the first argument. Where the
+    gradients do not need the result, the compiler would leave it out if it were not asked for."""
+    def of(seed, *inputs):
+        y, pull = jax.vjp(f, *inputs)
+        return (y, *pull(seed))
+    return of
+
+
+def gradient(bench, f, shape, *inputs):
+    """Times `f`, whose result has this shape, and its gradients, compiled."""
+    compiled, seed = jax.jit(both(f)), tensor(SEED, shape)
+    bench.time(lambda: compiled(seed, *inputs), read)
 
 
 def chain(x, b, n):
@@ -101,7 +109,7 @@ def gpt(p, ids, heads=6):
 
 
 def train(bench, parameters, loss, batch, weight_decay):
-    """Times steps of AdamW; without decay it is Adam. The batch is an argument, or the compiler would take it for known."""
+    """Times steps of AdamW; without decay it is Adam. The batch is an argument, or it would be a constant."""
     def step(state, batch):
         parameters, m, v, t = state
         value, gradients = jax.value_and_grad(loss)(parameters, *batch)
@@ -135,38 +143,38 @@ def run(job, bench):
         a, b = tensor(1, sizes[:1]), tensor(2, sizes[:1])
         bench.time(lambda: chain(a, b, sizes[1]), read)
     elif kind == "chain_backward":
-        w, b = tensor(1, sizes[:1]), tensor(2, sizes[:1])
-        differentiated = jax.grad(lambda w: chain(w, b, sizes[1]).sum())
-        bench.time(lambda: differentiated(w), read)
+        w, b, seed = (tensor(stream, sizes[:1]) for stream in (1, 2, SEED))
+        differentiated = both(lambda w: chain(w, b, sizes[1]))
+        bench.time(lambda: differentiated(seed, w), read)
     elif kind in ("add", "silu_mul", "gelu_tanh", "exp", "sum"):
         a, b = tensor(1, sizes), tensor(2, sizes)
         if kind in ("add", "silu_mul"):
             measure(bench, (lambda a, b: a + b) if kind == "add" else (lambda a, b: nn.silu(a) * b), a, b)
         else:
-            measure(bench, {"gelu_tanh": lambda a: nn.gelu(a, approximate=True), "exp": jnp.exp, "sum": jnp.sum}[kind], a)
+            gelu = lambda a: nn.gelu(a, approximate=True)
+            measure(bench, {"gelu_tanh": gelu, "exp": jnp.exp, "sum": jnp.sum}[kind], a)
     elif kind == "silu_mul_backward":
-        # The forward's result is asked for too, or the compiler would leave it out.
-        def both(a, b, g):
-            y, pull = jax.vjp(lambda a, b: nn.silu(a) * b, a, b)
-            return (*pull(g), y)
-        compiled = jax.jit(both)
-        a, b, g = (tensor(s, sizes) for s in (1, 2, 3))
-        bench.time(lambda: compiled(a, b, g), lambda result: read(result[:2]))
+        gradient(bench, lambda a, b: nn.silu(a) * b, sizes, tensor(1, sizes), tensor(2, sizes))
     elif kind == "softmax":
         measure(bench, lambda x: nn.softmax(x, axis=-1), tensor(1, sizes))
     elif kind == "layer_norm":
         p = {"w": tensor(2, sizes[1:]), "b": tensor(3, sizes[1:])}
         measure(bench, layer_norm, tensor(1, sizes), p)
-    elif kind in ("attention", "attention_backward"):
-        (measure if kind == "attention" else gradient)(bench, attention, *(tensor(s, sizes) for s in (1, 2, 3)))
+    elif kind == "attention":
+        measure(bench, attention, *(tensor(s, sizes) for s in (1, 2, 3)))
+    elif kind == "attention_backward":
+        gradient(bench, attention, sizes, *(tensor(s, sizes) for s in (1, 2, 3)))
     elif kind in ("conv2d", "conv2d_backward"):
         n, c, h, o, k, s = sizes
         p, x = Source().conv(c, o, k), tensor(1, [n, c, h, h])
         f = lambda x, w, b: conv2d(x, {"w": w, "b": b}, s, k // 2)
-        (measure if kind == "conv2d" else gradient)(bench, f, x, p["w"], p["b"])
+        if kind == "conv2d":
+            measure(bench, f, x, p["w"], p["b"])
+        else:
+            gradient(bench, f, conv2d_shape(sizes), x, p["w"], p["b"])
     elif kind == "train_mlp":
         n, d, w, classes = sizes
-        s, x, y = Source(), tensor(1, [n, d]), jnp.asarray(integers(2, [n], classes))
+        s, x, y = Source(), tensor(5, [n, d]), jnp.asarray(integers(2, [n], classes))
         layers = [s.linear(d, w), s.linear(w, w), s.linear(w, classes)]
         predict = lambda p, x: linear(nn.relu(linear(nn.relu(linear(x, p[0])), p[1])), p[2])
         train(bench, layers, lambda p, x, y: cross_entropy(predict(p, x), y), (x, y), 0.0)

@@ -1,7 +1,7 @@
 """PyTorch's side of the comparison: `torch_bench.py --job NAME --seconds S [--compile | --reference]`.
 
-`--compile` is a peer of its own, for the jobs where `torch.compile` has something to fuse. `--reference` works in f64: what
-the results of all peers are compared with.
+`--compile` is a peer of its own, for the jobs where `torch.compile` has something to fuse. `--reference` works in f64:
+what the results of all peers are compared with.
 """
 
 import os
@@ -11,14 +11,15 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from harness import Parameters, integers, main, values
+from harness import SEED, Parameters, conv2d_shape, integers, main, values
 
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
 reference, compiles = ("--reference" in sys.argv, "--compile" in sys.argv)
 dtype = torch.float64 if reference else torch.float32
 torch.set_default_dtype(dtype)
 # A product, a sum, a convolution and attention are one call of the library either way; a compiled chain is no chain.
-FUSED = ("silu_mul", "silu_mul_backward", "gelu_tanh", "softmax", "layer_norm", "train_mlp", "train_cnn", "train_gpt", "forward_gpt")
+FUSED = ("silu_mul", "silu_mul_backward", "gelu_tanh", "softmax", "layer_norm",
+         "train_mlp", "train_cnn", "train_gpt", "forward_gpt")
 
 
 def tensor(array):
@@ -43,20 +44,18 @@ def forward(bench, f):
     f = compiled(f)
 
     def call():
-        with torch.no_grad():
+        with torch.inference_mode():
             return f()
     bench.time(call, read)
 
 
-def backward(bench, f, leaves, seed=None):
-    """Times the result of `f` and the gradients of its sum, or for a given gradient of the result."""
-    f = compiled(f)
+def backward(bench, f, leaves, shape):
+    """Times `f`, whose result has this shape, and its gradients for a given gradient of the result."""
+    f, seed = compiled(f), tensor(values(SEED, shape))
 
     def call():
         y = f()
-        if seed is None:
-            return torch.autograd.grad(y.sum(), leaves)
-        return torch.autograd.grad(y, leaves, seed)
+        return (y, *torch.autograd.grad(y, leaves, seed))
     bench.time(call, read)
 
 
@@ -136,7 +135,7 @@ def run(job, bench):
         forward(bench, lambda: chain(a, b, sizes[1]))
     elif kind == "chain_backward":
         w, b = leaf(1, [sizes[0]]), tensor(values(2, [sizes[0]]))
-        backward(bench, lambda: chain(w, b, sizes[1]), [w])
+        backward(bench, lambda: chain(w, b, sizes[1]), [w], sizes[:1])
     elif kind in ("add", "silu_mul", "gelu_tanh", "exp", "sum"):
         a, b = (tensor(values(s, sizes)) for s in (1, 2))
         forward(bench, {
@@ -147,8 +146,8 @@ def run(job, bench):
             "sum": lambda: a.sum(),
         }[kind])
     elif kind == "silu_mul_backward":
-        a, b, g = leaf(1, sizes), leaf(2, sizes), tensor(values(3, sizes))
-        backward(bench, lambda: F.silu(a) * b, [a, b], g)
+        a, b = leaf(1, sizes), leaf(2, sizes)
+        backward(bench, lambda: F.silu(a) * b, [a, b], sizes)
     elif kind == "softmax":
         x = tensor(values(1, sizes))
         forward(bench, lambda: torch.softmax(x, -1))
@@ -158,7 +157,7 @@ def run(job, bench):
     elif kind in ("attention", "attention_backward"):
         q, k, v = (leaf(s, sizes) for s in (1, 2, 3))
         sdpa = lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        forward(bench, sdpa) if kind == "attention" else backward(bench, sdpa, [q, k, v])
+        forward(bench, sdpa) if kind == "attention" else backward(bench, sdpa, [q, k, v], sizes)
     elif kind in ("conv2d", "conv2d_backward"):
         n, c, h, o, k, s = sizes
         m, x = filled(nn.Conv2d(c, o, k, stride=s, padding=k // 2)), tensor(values(1, [n, c, h, h]))
@@ -166,16 +165,16 @@ def run(job, bench):
             forward(bench, lambda: m(x))
         else:
             x.requires_grad_()
-            backward(bench, lambda: m(x), [x, m.weight, m.bias])
+            backward(bench, lambda: m(x), [x, m.weight, m.bias], conv2d_shape(sizes))
     elif kind == "train_mlp":
         n, d, w, classes = sizes
         m = filled(nn.Sequential(nn.Linear(d, w), nn.ReLU(), nn.Linear(w, w), nn.ReLU(), nn.Linear(w, classes)))
-        x, y = tensor(values(1, [n, d])), torch.from_numpy(integers(2, [n], classes))
+        x, y = tensor(values(5, [n, d])), torch.from_numpy(integers(2, [n], classes))
         train(bench, m, torch.optim.Adam(m.parameters(), fused=True), x, y, classes)
     elif kind == "train_cnn":
         n, side = sizes
-        m = filled(nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-                                 nn.Linear(9216, 128), nn.ReLU(), nn.Linear(128, 10)))
+        m = filled(nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
+                                 nn.Flatten(), nn.Linear(9216, 128), nn.ReLU(), nn.Linear(128, 10)))
         x, y = tensor(values(1, [n, 1, side, side])), torch.from_numpy(integers(2, [n], 10))
         train(bench, m, torch.optim.Adam(m.parameters(), fused=True), x, y, 10)
     elif kind in ("train_gpt", "forward_gpt"):

@@ -10,7 +10,7 @@ use burn::optim::{AdamConfig, AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::module::{attention, conv2d, layer_norm};
 use burn::tensor::ops::ConvOptions;
 use burn::tensor::{Device, FloatDType, Gradients, Int, Tensor, TensorData, activation};
-use peer_harness::inputs::{Parameters, integers, values};
+use peer_harness::inputs::{Parameters, SEED, conv2d_shape, integers, values};
 use peer_harness::{Bench, Job, Outcome};
 
 use models::{Model, causal, cnn, gpt, mlp};
@@ -47,13 +47,23 @@ fn forward<const D: usize>(bench: &mut Bench, f: impl Fn() -> Tensor<D>) -> Outc
     bench.time(|| Fallible::Ok(f()), |y| Ok(vec![numbers(y)?]))
 }
 
-/// Times `f` and the gradients of its sum, which `read` takes out.
+/// Times `f`, whose result has this shape, and its gradients for a given gradient of the result, which burn takes as a
+/// factor in a sum. `read` takes the gradients out.
 fn backward<const D: usize>(
     bench: &mut Bench,
-    read: impl FnOnce(Gradients) -> Fallible<Vec<Vec<f32>>>,
+    read: impl FnOnce(&Gradients) -> Fallible<Vec<Vec<f32>>>,
+    shape: [usize; D],
     f: impl Fn() -> Tensor<D>,
 ) -> Outcome {
-    bench.time(|| Fallible::Ok(f().sum().backward()), read)
+    let seed = tensor(SEED, shape).autodiff();
+    let job = || {
+        let y = f();
+        let gradients = (y.clone() * seed.clone()).sum().backward();
+        Fallible::Ok((y, gradients))
+    };
+    bench.time(job, |(y, gradients): (Tensor<D>, Gradients)| {
+        Ok([numbers(y.inner())?].into_iter().chain(read(&gradients)?).collect())
+    })
 }
 
 /// Times training steps of a model by its optimiser.
@@ -91,8 +101,8 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
         }
         "chain_backward" => {
             let (w, b) = (leaf(1, [sizes[0]]), tensor(2, [sizes[0]]).autodiff());
-            let read = |g: Gradients| Ok(vec![gradient(&w, &g)?]);
-            backward(bench, read, || (0..sizes[1]).fold(w.clone(), |y, _| y + b.clone()))
+            let read = |g: &Gradients| Ok(vec![gradient(&w, g)?]);
+            backward(bench, read, [sizes[0]], || (0..sizes[1]).fold(w.clone(), |y, _| y + b.clone()))
         }
         "add" | "silu_mul" | "gelu_tanh" | "exp" | "sum" => {
             let (a, b) = (tensor(1, [sizes[0]]), tensor(2, [sizes[0]]));
@@ -105,10 +115,9 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
             })
         }
         "silu_mul_backward" => {
-            // The gradient of the result is given as a factor of a sum.
-            let (a, b, g) = (leaf(1, [sizes[0]]), leaf(2, [sizes[0]]), tensor(3, [sizes[0]]).autodiff());
-            let read = |g: Gradients| Ok(vec![gradient(&a, &g)?, gradient(&b, &g)?]);
-            backward(bench, read, || activation::silu(a.clone()) * b.clone() * g.clone())
+            let (a, b) = (leaf(1, [sizes[0]]), leaf(2, [sizes[0]]));
+            let read = |g: &Gradients| Ok(vec![gradient(&a, g)?, gradient(&b, g)?]);
+            backward(bench, read, [sizes[0]], || activation::silu(a.clone()) * b.clone())
         }
         "softmax" => {
             let x = tensor(1, [sizes[0], sizes[1]]);
@@ -126,8 +135,8 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
         "attention_backward" => {
             let &[b, h, t, d] = sizes else { return Err("four sizes".into()) };
             let [q, k, v] = [1, 2, 3].map(|stream| leaf(stream, [b, h, t, d]));
-            let read = |g: Gradients| [&q, &k, &v].into_iter().map(|leaf| gradient(leaf, &g)).collect();
-            backward(bench, read, || attention(q.clone(), k.clone(), v.clone(), None, None, causal()))
+            let read = |g: &Gradients| [&q, &k, &v].into_iter().map(|leaf| gradient(leaf, g)).collect();
+            backward(bench, read, [b, h, t, d], || attention(q.clone(), k.clone(), v.clone(), None, None, causal()))
         }
         "conv2d" | "conv2d_backward" => {
             let &[n, c, h, o, k, s] = sizes else { return Err("six sizes".into()) };
@@ -141,12 +150,12 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
                 return forward(bench, || conv2d(x.clone(), weight.clone(), Some(bias.clone()), options.clone()));
             }
             (weight, bias, x) = (weight.require_grad(), bias.require_grad(), x.autodiff().require_grad());
-            let read = |g: Gradients| Ok(vec![gradient(&x, &g)?, gradient(&weight, &g)?, gradient(&bias, &g)?]);
-            backward(bench, read, || conv2d(x.clone(), weight.clone(), Some(bias.clone()), options.clone()))
+            let read = |g: &Gradients| Ok(vec![gradient(&x, g)?, gradient(&weight, g)?, gradient(&bias, g)?]);
+            backward(bench, read, conv2d_shape(sizes), || conv2d(x.clone(), weight.clone(), Some(bias.clone()), options.clone()))
         }
         "train_mlp" => {
             let &[n, features, width, outputs] = sizes else { return Err("four sizes".into()) };
-            let (x, y) = (tensor(1, [n, features]).autodiff(), classes(2, [n], outputs, &trained));
+            let (x, y) = (tensor(5, [n, features]).autodiff(), classes(2, [n], outputs, &trained));
             let adam = AdamConfig::new().with_epsilon(1e-8).init();
             train(bench, mlp(&trained, features, width, outputs), adam, x, y)
         }

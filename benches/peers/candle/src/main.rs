@@ -4,9 +4,10 @@ mod models;
 
 use std::process::ExitCode;
 
+use candle_core::backprop::GradStore;
 use candle_core::{D, DType, Device, Error, Result, Tensor, Var};
 use candle_nn::{AdamW, Conv2d, Conv2dConfig, Module, Optimizer, ParamsAdamW};
-use peer_harness::inputs::{Parameters, integers, values};
+use peer_harness::inputs::{Parameters, SEED, conv2d_shape, integers, values};
 use peer_harness::{Bench, Job, Outcome};
 
 use models::{Source, attention, causal_mask, cnn, gpt, mlp};
@@ -33,12 +34,18 @@ fn forward(bench: &mut Bench, f: impl Fn() -> Result<Tensor>) -> Outcome {
     bench.time(f, |y| read(&[y]))
 }
 
-/// Times `f` and the gradients of its sum.
-fn backward(bench: &mut Bench, leaves: &[&Tensor], f: impl Fn() -> Result<Tensor>) -> Outcome {
-    let job = || f()?.sum_all()?.backward();
-    bench.time(job, |gradients| {
+/// Times `f`, whose result has this shape, and its gradients for a given gradient of the result, which candle takes as a
+/// factor in a sum.
+fn backward(bench: &mut Bench, leaves: &[&Tensor], shape: &[usize], f: impl Fn() -> Result<Tensor>) -> Outcome {
+    let seed = tensor(SEED, shape)?;
+    let job = || {
+        let y = f()?;
+        let gradients = (&y * &seed)?.sum_all()?.backward()?;
+        Ok((y, gradients))
+    };
+    bench.time(job, |(y, gradients): (Tensor, GradStore)| {
         let of = |leaf: &&Tensor| gradients.get(leaf).cloned().ok_or_else(|| Error::Msg("no gradient".into()));
-        read(&leaves.iter().map(of).collect::<Result<Vec<_>>>()?)
+        read(&[Ok(y)].into_iter().chain(leaves.iter().map(of)).collect::<Result<Vec<_>>>()?)
     })
 }
 
@@ -76,7 +83,7 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
         }
         "chain_backward" => {
             let (w, b) = (leaf(1, &sizes[..1])?, tensor(2, &sizes[..1])?);
-            backward(bench, &[&w], || chain(&w, &b, sizes[1]))
+            backward(bench, &[&w], &sizes[..1], || chain(&w, &b, sizes[1]))
         }
         "add" | "silu_mul" | "gelu_tanh" | "exp" | "sum" => {
             let (a, b) = (tensor(1, sizes)?, tensor(2, sizes)?);
@@ -89,9 +96,8 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
             }
         }
         "silu_mul_backward" => {
-            // There is no gradient for a given gradient of the result; the sum of their product has the same.
-            let (a, b, g) = (leaf(1, sizes)?, leaf(2, sizes)?, tensor(3, sizes)?);
-            backward(bench, &[&a, &b], || (a.silu()? * &b)? * &g)
+            let (a, b) = (leaf(1, sizes)?, leaf(2, sizes)?);
+            backward(bench, &[&a, &b], sizes, || a.silu()? * &b)
         }
         "softmax" => {
             let x = tensor(1, sizes)?;
@@ -108,7 +114,7 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
         "attention_backward" => {
             let (q, k, v) = (leaf(1, sizes)?, leaf(2, sizes)?, leaf(3, sizes)?);
             let mask = causal_mask(sizes[2])?;
-            backward(bench, &[&q, &k, &v], || attention(&q, &k, &v, Some(&mask)))
+            backward(bench, &[&q, &k, &v], sizes, || attention(&q, &k, &v, Some(&mask)))
         }
         "conv2d" | "conv2d_backward" => {
             let &[n, c, h, o, k, s] = sizes else { return Err("six sizes".into()) };
@@ -124,13 +130,16 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
             let config = Conv2dConfig { padding: k / 2, stride: s, ..Conv2dConfig::default() };
             let conv = Conv2d::new(weight.clone(), Some(bias.clone()), config);
             let f = || conv.forward(&x);
-            if job.kind == "conv2d" { forward(bench, f) } else { backward(bench, &[&x, &weight, &bias], f) }
+            if job.kind == "conv2d" {
+                return forward(bench, f);
+            }
+            backward(bench, &[&x, &weight, &bias], &conv2d_shape(sizes), f)
         }
         "train_mlp" => {
             let &[n, features, width, outputs] = sizes else { return Err("four sizes".into()) };
             let mut source = Source::new(true);
             let model = mlp(&mut source, features, width, outputs)?;
-            let (x, y) = (tensor(1, &[n, features])?, classes(2, &[n], outputs)?);
+            let (x, y) = (tensor(5, &[n, features])?, classes(2, &[n], outputs)?);
             train(bench, source, 0.0, || candle_nn::loss::cross_entropy(&model.forward(&x)?, &y))
         }
         "train_cnn" => {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use gradus::prelude::*;
 use gradus::{Causal, ConvOptions};
-use peer_harness::inputs::{Parameters, integers, values};
+use peer_harness::inputs::{Parameters, SEED, conv2d_shape, integers, values};
 use peer_harness::{Bench, Job, Outcome};
 
 use models::{Cnn, Gpt, mlp, set_parameters};
@@ -37,13 +37,16 @@ fn forward(bench: &mut Bench, f: impl Fn() -> Result<Tensor>) -> Outcome {
     bench.time(job, |y| read(&[y]))
 }
 
-/// Times `f` and the gradients of its sum.
-fn backward(bench: &mut Bench, leaves: &[&Tensor], f: impl Fn() -> Result<Tensor>) -> Outcome {
-    let job = || f()?.sum_all()?.backward();
-    let read = |gradients: Gradients| {
-        let of =
-            |leaf: &&Tensor| gradients.get(leaf).cloned().ok_or_else(|| Error::argument("backward", "no gradient"));
-        read(&leaves.iter().map(of).collect::<Result<Vec<_>>>()?)
+/// Times `f`, whose result has this shape, and its gradients for a given gradient of the result.
+fn backward(bench: &mut Bench, leaves: &[&Tensor], shape: &[usize], f: impl Fn() -> Result<Tensor>) -> Outcome {
+    let seed = tensor(SEED, shape)?;
+    let job = || {
+        let y = f()?;
+        let gradients = grad(&[&y], leaves, Some(&[&seed]), BackwardOptions::new())?;
+        Ok((y, gradients))
+    };
+    let read = |(y, gradients): (Tensor, Vec<Option<Tensor>>)| {
+        read(&[y].into_iter().chain(gradients.into_iter().flatten()).collect::<Vec<_>>())
     };
     bench.time(job, read)
 }
@@ -81,7 +84,7 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
         }
         "chain_backward" => {
             let (w, b) = (leaf(1, &sizes[..1])?, tensor(2, &sizes[..1])?);
-            backward(bench, &[&w], || chain(&w, &b, sizes[1]))
+            backward(bench, &[&w], &sizes[..1], || chain(&w, &b, sizes[1]))
         }
         "add" | "silu_mul" | "gelu_tanh" | "exp" | "sum" => {
             let (a, b) = (tensor(1, sizes)?, tensor(2, sizes)?);
@@ -94,9 +97,8 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
             }
         }
         "silu_mul_backward" => {
-            let (a, b, g) = (leaf(1, sizes)?, leaf(2, sizes)?, tensor(3, sizes)?);
-            let job = || grad(&[&a.silu_mul(&b)?], &[&a, &b], Some(&[&g]), BackwardOptions::new());
-            bench.time(job, |gradients| read(&gradients.into_iter().flatten().collect::<Vec<_>>()))
+            let (a, b) = (leaf(1, sizes)?, leaf(2, sizes)?);
+            backward(bench, &[&a, &b], sizes, || a.silu_mul(&b))
         }
         "softmax" => {
             let x = tensor(1, sizes)?;
@@ -110,7 +112,7 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
             let (q, k, v) = (leaf(1, sizes)?, leaf(2, sizes)?, leaf(3, sizes)?);
             let causal = || AttentionOptions::new().causal(Causal::TopLeft);
             let f = || q.scaled_dot_product_attention(&k, &v, causal());
-            if job.kind == "attention" { forward(bench, f) } else { backward(bench, &[&q, &k, &v], f) }
+            if job.kind == "attention" { forward(bench, f) } else { backward(bench, &[&q, &k, &v], sizes, f) }
         }
         "conv2d" | "conv2d_backward" => {
             let &[n, c, h, o, k, s] = sizes else { return Err("six sizes".into()) };
@@ -121,13 +123,16 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
             let x = leaf(1, &[n, c, h, h])?;
             let options = ConvOptions::new().stride([s, s]).padding([k / 2, k / 2]);
             let f = || x.conv2d(&weight, Some(&bias), options);
-            if job.kind == "conv2d" { forward(bench, f) } else { backward(bench, &[&x, &weight, &bias], f) }
+            if job.kind == "conv2d" {
+                return forward(bench, f);
+            }
+            backward(bench, &[&x, &weight, &bias], &conv2d_shape(sizes), f)
         }
         "train_mlp" => {
             let &[n, features, width, outputs] = sizes else { return Err("four sizes".into()) };
             let model = mlp(features, width, outputs)?;
             set_parameters(&model)?;
-            let (x, y) = (tensor(1, &[n, features])?, classes(2, &[n], outputs)?);
+            let (x, y) = (tensor(5, &[n, features])?, classes(2, &[n], outputs)?);
             let adam = Adam::new(model.named_parameters(), AdamConfig::default())?;
             train(bench, adam, || model.forward(&x)?.cross_entropy(&y))
         }

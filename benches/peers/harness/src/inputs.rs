@@ -9,6 +9,15 @@ fn word(stream: u32, place: u32) -> u32 {
     x ^ (x >> 16)
 }
 
+/// The stream of the gradient that a backward pass begins with.
+pub const SEED: u32 = 4;
+
+/// The shape of the result of a convolution of these sizes, as the jobs give them.
+pub fn conv2d_shape(sizes: &[usize]) -> [usize; 4] {
+    let side = (sizes[2] + sizes[4] / 2 * 2 - sizes[4]) / sizes[5] + 1;
+    [sizes[0], sizes[3], side, side]
+}
+
 /// A number in `[-2, 2)`, a multiple of `2^-22`: standard deviation 1.15.
 pub(crate) fn unit(stream: u32, place: u32) -> f32 {
     (word(stream, place) >> 8) as f32 * 0.25f32.powi(11) - 2.0
@@ -56,6 +65,8 @@ mod tests {
     fn the_formula_gives_what_python_gives() {
         assert_eq!(values(1, 3, 1.0), [0.293_590_3, 0.353_575, 0.816_534_76]);
         assert_eq!(integers(2, 6, 10), [2, 0, 1, 1, 1, 7]);
+        assert_eq!(conv2d_shape(&[1, 3, 224, 64, 7, 2]), [1, 64, 112, 112]);
+        assert_eq!(conv2d_shape(&[16, 256, 14, 8, 1, 1]), [16, 8, 14, 14]);
         assert_eq!(transposed(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 2), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
     }
 }

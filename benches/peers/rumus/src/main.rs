@@ -1,9 +1,8 @@
-//! The jobs on RUMUS. It knows f32 and one sample at a time in convolution and pooling, and has no sum: gradients are
-//! asked for with a gradient of ones.
+//! The jobs on RUMUS. It knows f32 and one sample at a time in convolution and pooling.
 
 use std::process::ExitCode;
 
-use peer_harness::inputs::{Parameters, integers, transposed, values};
+use peer_harness::inputs::{Parameters, SEED, conv2d_shape, integers, transposed, values};
 use peer_harness::{Bench, Job, Outcome};
 use rumus::autograd::context::no_grad;
 use rumus::autograd::{AutogradError, GradientStore, backward, backward_with_grad};
@@ -32,17 +31,18 @@ fn forward(bench: &mut Bench, f: impl Fn() -> Tensor) -> Outcome {
     bench.time(job, |y| Ok(read(&[&y])))
 }
 
-/// Times `f` and its gradients for a given gradient of the result.
-fn gradients(bench: &mut Bench, leaves: &[&Tensor], seed: &Tensor, f: impl Fn() -> Tensor) -> Outcome {
-    let job = || backward_with_grad(&f(), seed.clone());
-    bench.time(job, |gradients: GradientStore| {
+/// Times `f`, whose result has this shape, and its gradients for a given gradient of the result.
+fn gradients(bench: &mut Bench, leaves: &[&Tensor], shape: &[usize], f: impl Fn() -> Tensor) -> Outcome {
+    let seed = tensor(SEED, shape);
+    let job = || {
+        let y = f();
+        let gradients = backward_with_grad(&y, seed.clone())?;
+        Ok::<_, AutogradError>((y, gradients))
+    };
+    bench.time(job, |(y, gradients): (Tensor, GradientStore)| {
         let of = |leaf: &&Tensor| leaf.grad_id().and_then(|id| gradients.get(id)).ok_or(AutogradError::NoGraph);
-        Ok(read(&leaves.iter().map(of).collect::<Result<Vec<_>, _>>()?))
+        Ok(read(&[Ok(&y)].into_iter().chain(leaves.iter().map(of)).collect::<Result<Vec<_>, _>>()?))
     })
-}
-
-fn ones(shape: &[usize]) -> Tensor {
-    Tensor::new(vec![1.0; shape.iter().product()], shape.to_vec())
 }
 
 /// Weights are `[in, out]` here.
@@ -96,7 +96,7 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
         }
         "chain_backward" => {
             let (w, b) = (leaf(1, &sizes[..1]), tensor(2, &sizes[..1]));
-            gradients(bench, &[&w], &ones(&sizes[..1]), || (0..sizes[1]).fold(w.clone(), |y, _| y.add(&b)))
+            gradients(bench, &[&w], &sizes[..1], || (0..sizes[1]).fold(w.clone(), |y, _| y.add(&b)))
         }
         "add" | "silu_mul" | "gelu_tanh" => {
             let (a, b) = (tensor(1, sizes), tensor(2, sizes));
@@ -107,8 +107,8 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
             })
         }
         "silu_mul_backward" => {
-            let (a, b, g) = (leaf(1, sizes), leaf(2, sizes), tensor(3, sizes));
-            gradients(bench, &[&a, &b], &g, || a.mul(&a.sigmoid()).mul(&b))
+            let (a, b) = (leaf(1, sizes), leaf(2, sizes));
+            gradients(bench, &[&a, &b], sizes, || a.mul(&a.sigmoid()).mul(&b))
         }
         "softmax" => {
             let x = tensor(1, sizes);
@@ -125,11 +125,7 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
             let mask = (0..t * t).map(|i| if i % t > i / t { -1e9 } else { 0.0 }).collect();
             let mask = Tensor::new(mask, vec![1, t, t]);
             let f = || nn::scaled_dot_product_attention(&q, &k, &v, Some(&mask));
-            if job.kind == "attention" {
-                forward(bench, f)
-            } else {
-                gradients(bench, &[&q, &k, &v], &ones(q.shape()), f)
-            }
+            if job.kind == "attention" { forward(bench, f) } else { gradients(bench, &[&q, &k, &v], q.shape(), f) }
         }
         "conv2d" | "conv2d_backward" => {
             let &[n, c, h, o, k, s] = sizes else { return Err("six sizes".into()) };
@@ -140,8 +136,7 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
                 return forward(bench, f);
             }
             let bias = &layer.bias.as_ref().ok_or("a bias")?.tensor;
-            let side = (h + 2 * (k / 2) - k) / s + 1;
-            gradients(bench, &[&x, &layer.weight.tensor, bias], &ones(&[n, o, side, side]), f)
+            gradients(bench, &[&x, &layer.weight.tensor, bias], &conv2d_shape(sizes), f)
         }
         "train_mlp" => {
             let &[n, features, width, outputs] = sizes else { return Err("four sizes".into()) };
@@ -149,7 +144,7 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
             let first = linear(&mut source, features, width);
             let second = linear(&mut source, width, width);
             let third = linear(&mut source, width, outputs);
-            let (x, y) = (tensor(1, &[n, features]), classes(n, outputs));
+            let (x, y) = (tensor(5, &[n, features]), classes(n, outputs));
             train(bench, vec![&first, &second, &third], || {
                 let h = second.forward(&first.forward(&x).relu()).relu();
                 nn::cross_entropy_loss(&third.forward(&h), &y)
