@@ -3,6 +3,8 @@
 import gc
 import json
 import math
+import os
+import statistics
 import sys
 import time
 import traceback
@@ -71,14 +73,24 @@ def jobs():
     return [Job(line) for line in lines if not line.startswith("#")]
 
 
-def ticks():
-    """Of all cores, of those the busy ones, of this process, and how many cores; see `harness/src/usage.rs`."""
-    lines = Path("/proc/stat").read_text().splitlines()
-    user, nice, system, idle, waiting, interrupts, soft, stolen = (int(word) for word in lines[0].split()[1:9])
-    busy = user + nice + system + interrupts + soft + stolen
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    cores = sum(line.startswith("cpu") and not line.startswith("cpu ") for line in lines)
-    return busy + idle + waiting, busy, int(fields[11]) + int(fields[12]), cores
+def ticks(cores):
+    """Of these cores, all and the busy ones, and those of this process; see `harness/src/usage.rs`. `None` where the
+    system does not tell."""
+    if not cores:
+        return None
+    try:
+        lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
+        own = sum(int(time) for time in Path("/proc/self/stat").read_text().rpartition(")")[2].split()[11:15])
+    except OSError:
+        return None
+    names = {f"cpu{core}" for core in cores}
+    times = np.sum([[int(time) for time in line[1:9]] for line in lines if line[0] in names], axis=0)
+    return int(times.sum()), int(times.sum() - times[3] - times[4]), own
+
+
+def cores():
+    """The numbers of the cores that this process may use; none where the system does not tell."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
 
 
 class Bench:
@@ -111,28 +123,36 @@ class Bench:
             self.finish(job())
         if self.seconds == 0:
             return
-        then, start = ticks(), time.perf_counter()
+        used = cores()
+        then, start = ticks(used), time.perf_counter()
         while len(self.times) < FEWEST or time.perf_counter() - start < self.seconds:
             call = time.perf_counter()
             self.finish(job())
             self.times.append((time.perf_counter() - call) / self.repeats)
-        all, busy, own, cores = (a - b for a, b in zip(ticks(), (*then[:3], 0)))
-        if all > 0:
-            self.cores, self.others = own / all * cores, max((busy - own) / all, 0.0)
+        if then is not None:
+            all, busy, own = (now - before for now, before in zip(ticks(used), then))
+            if all > 0:
+                self.cores, self.others = own / all * len(used), max((busy - own) / all, 0.0)
 
     def line(self):
-        median = sorted(self.times)[len(self.times) // 2] if self.times else None
-        return json.dumps({"median": median, "least": min(self.times, default=None), "samples": len(self.times), "probes": self.probes, "absent": self.missing,
-                           "cores": self.cores, "others": self.others})
+        return json.dumps({
+            "median": statistics.median(self.times) if self.times else None, "least": min(self.times, default=None),
+            "samples": len(self.times), "probes": self.probes, "absent": self.missing,
+            "cores": self.cores, "others": self.others,
+        })
 
 
 def peak_kb():
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    """The most memory that this process held, where the system says so."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), None)
 
 
 def is_done(run, job, finish):
-    """Does a job a few times, untimed and without copies of its result. What fails here is told where the job is measured."""
+    """Does a job a few times, untimed and without copies of its result. What fails is told where it is measured."""
     bench = Bench(job, 0, finish, WARM_UP, compares=False)
     try:
         run(job, bench)

@@ -24,7 +24,8 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
 commands:
-  ci [--skip-tests]  format, clippy, tests, docs, tidy, sources, fuzz-grad and digits, up to the first failure
+  ci [--skip-tests]  format, clippy, tests, those of benches/peers, docs, tidy, sources, fuzz-grad and digits, up to the
+                     first failure
   tidy               layering, unsafe code, leftovers, file lengths, links, number of packages
   packages           how many packages `gradus` with default features depends on
   fuzz-grad [--programs N] [--seed S]
@@ -44,16 +45,24 @@ commands:
 /// What a command line asks for.
 #[derive(Debug, PartialEq)]
 enum Task {
-    Ci { skip_tests: bool },
+    Ci {
+        skip_tests: bool,
+    },
     Tidy,
     Packages,
     Digits,
     Gallery,
-    Deep { seed: u64, rounds: u64 },
+    Deep {
+        seed: u64,
+        rounds: u64,
+    },
     FuzzGrad(fuzz::Which),
-    OpTable { check: bool },
+    OpTable {
+        check: bool,
+    },
     Sources,
-    Peers(Vec<String>),
+    /// `peers` or `bench`, with its options.
+    Speed(Vec<String>),
     Help,
 }
 
@@ -77,7 +86,7 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
         ["op-table"] => Ok(Task::OpTable { check: false }),
         ["op-table", "--check"] => Ok(Task::OpTable { check: true }),
         ["sources"] | ["sources", "--check"] => Ok(Task::Sources),
-        ["peers" | "bench", ..] => Ok(Task::Peers(arguments.iter().map(|word| word.to_string()).collect())),
+        ["peers" | "bench", ..] => Ok(Task::Speed(arguments.iter().map(|word| word.to_string()).collect())),
         ["help" | "--help" | "-h", ..] => Ok(Task::Help),
         [] => Err("no command given".into()),
         ["ci" | "tidy" | "packages" | "digits" | "deep" | "gallery" | "op-table" | "sources", rest @ ..] => {
@@ -132,7 +141,11 @@ fn main() -> ExitCode {
         Task::FuzzGrad(which) => fuzz::run(&root(), &which),
         Task::OpTable { check } => pages::op_table(&root(), check),
         Task::Sources => pages::sources(&root()),
-        Task::Peers(words) => peers::run(&root(), &words),
+        // It has said itself what is wrong.
+        Task::Speed(words) => match peers::run(&root(), &words) {
+            Ok(code) => return code,
+            Err(message) => Err(message),
+        },
         Task::Help => {
             println!("{USAGE}");
             Ok(())
@@ -168,8 +181,8 @@ mod tests {
         assert_eq!(parse(&["fuzz-grad", "--program", "%1=leaf(7)"]), Ok(Task::FuzzGrad(one)));
         assert_eq!(parse(&["op-table", "--check"]), Ok(Task::OpTable { check: true }));
         assert_eq!(parse(&["sources", "--check"]), Ok(Task::Sources));
-        assert_eq!(parse(&["peers", "--quick"]), Ok(Task::Peers(vec!["peers".into(), "--quick".into()])));
-        assert_eq!(parse(&["bench", "--check"]), Ok(Task::Peers(vec!["bench".into(), "--check".into()])));
+        assert_eq!(parse(&["peers", "--quick"]), Ok(Task::Speed(vec!["peers".into(), "--quick".into()])));
+        assert_eq!(parse(&["bench", "--check"]), Ok(Task::Speed(vec!["bench".into(), "--check".into()])));
         assert_eq!(parse(&["--help"]), Ok(Task::Help));
     }
 

@@ -151,7 +151,9 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
             }
             (weight, bias, x) = (weight.require_grad(), bias.require_grad(), x.autodiff().require_grad());
             let read = |g: &Gradients| Ok(vec![gradient(&x, g)?, gradient(&weight, g)?, gradient(&bias, g)?]);
-            backward(bench, read, conv2d_shape(sizes), || conv2d(x.clone(), weight.clone(), Some(bias.clone()), options.clone()))
+            backward(bench, read, conv2d_shape(sizes), || {
+                conv2d(x.clone(), weight.clone(), Some(bias.clone()), options.clone())
+            })
         }
         "train_mlp" => {
             let &[n, features, width, outputs] = sizes else { return Err("four sizes".into()) };

@@ -15,7 +15,8 @@ usage: cargo xtask peers [options]
   --patience S      how much longer the run may take to wait for others to leave the machine alone (300)
   --venv PATH       a Python environment with torch, jax and numpy, not target/peers-venv; or set GRADUS_PEERS_VENV
   --write           puts the table into docs/performance.md; for a run of all jobs on a machine that is otherwise idle
-  --make-reference  runs nothing but PyTorch in f64 and writes benches/peers/reference.json, which results are compared with";
+  --make-reference  runs nothing but PyTorch in f64 and writes benches/peers/reference.json, which results are compared
+                    with";
 
 const OF_BENCH: &str = "\
 usage: cargo xtask bench [options]
@@ -24,7 +25,7 @@ usage: cargo xtask bench [options]
   --baseline REV    the revision of git to compare with, not the newest tag v* in the history; HEAD shows the noise
   --only JOB        only jobs whose name contains this; may be repeated
   --quick           one round of 0.2 s a job: to see that all works, not for numbers
-  --rounds N        turns of each build (5); a job that seems lost gets three times as many
+  --rounds N        turns of each build (5); a job that seems lost, or is disturbed, gets three times as many
   --seconds S       how long each build runs a job, all rounds together (2)
   --patience S      how much longer the run may take to wait for others to leave the machine alone (300)";
 
@@ -86,16 +87,18 @@ impl Arguments {
                 _ => return Err(format!("`{word}` is no option\n\n{usage}")),
             }
         }
-        if read.rounds == 0 || !(read.seconds > 0.0 && read.seconds.is_finite()) {
-            return Err("there is at least one round, and time above 0".into());
+        if !((1..1_000_000).contains(&read.rounds) && read.seconds > 0.0 && read.seconds < 1e6) {
+            return Err("there is at least one round, and time above 0, and less than a million of either".into());
         }
         if !(0.0..1e9).contains(&read.patience) {
             return Err("patience is a number of seconds from 0 on".into());
         }
-        if read.write && (!read.only.is_empty() || read.peers.is_some() || read.rounds < 3) {
-            return Err("docs/performance.md shows all jobs and peers in three rounds: --write goes without --only, \
-                --peers and --quick"
-                .into());
+        if read.write && !read.is_full() {
+            return Err(
+                "docs/performance.md shows all jobs and peers, in three rounds and 1.5 s or more: --write goes \
+                without --only, --peers and --quick"
+                    .into(),
+            );
         }
         Ok(read)
     }
@@ -104,9 +107,19 @@ impl Arguments {
         if self.bench { OF_BENCH } else { OF_PEERS }
     }
 
+    /// Whether all take part in all jobs, for as long as it takes.
+    pub fn is_full(&self) -> bool {
+        self.only.is_empty() && self.peers.is_none() && self.rounds >= 3 && self.seconds >= 1.5
+    }
+
+    /// The name of what a run leaves; that of a part of the jobs leaves what a full one left alone.
+    pub fn file(&self, name: &str, ending: &str) -> String {
+        if self.is_full() { format!("{name}.{ending}") } else { format!("{name}-part.{ending}") }
+    }
+
     /// The same with three times as many rounds, each as long.
     pub fn longer(&self) -> Arguments {
-        Arguments { rounds: self.rounds.saturating_mul(3), seconds: self.seconds * 3.0, ..self.clone() }
+        Arguments { rounds: self.rounds * 3, seconds: self.seconds * 3.0, ..self.clone() }
     }
 
     pub fn wants_job(&self, name: &str) -> bool {
@@ -171,17 +184,21 @@ mod tests {
     }
 
     #[test]
-    fn wrong_options_are_named() {
+    fn wrong_options_are_named_and_a_part_is_told_from_all() {
         assert!(read("--fast").unwrap_err().contains("`--fast` is no option"));
         assert!(read("--only").unwrap_err().contains("--only needs a value"));
         assert!(read("--rounds x").unwrap_err().contains("`x` is no number"));
         assert!(read("--peers torch,tinygrad").unwrap_err().contains("no peer `tinygrad`"));
-        for wrong in ["--rounds 0", "--seconds 0", "--seconds inf", "--seconds -1"] {
+        for wrong in ["--rounds 0", "--rounds 1000000", "--seconds 0", "--seconds inf", "--seconds -1", "--seconds 1e9"]
+        {
             assert!(read(wrong).unwrap_err().contains("at least one round"), "{wrong}");
         }
         assert!(read("--patience -1").unwrap_err().contains("patience"));
-        for partial in ["--write --only gemm", "--write --quick", "--write --peers torch"] {
-            assert!(read(partial).unwrap_err().contains("--write goes without"), "{partial}");
+        assert_eq!(read("").unwrap().file("peers", "json"), "peers.json");
+        for partial in ["--only gemm", "--quick", "--peers torch", "--seconds 1"] {
+            assert_eq!(read(partial).unwrap().file("peers", "md"), "peers-part.md");
+            let partial = format!("--write {partial}");
+            assert!(read(&partial).unwrap_err().contains("--write goes without"), "{partial}");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The build that this one is compared with: the crates of an earlier revision, below `target/baseline`.
 //!
-//! Its jobs, its harness and its dependencies are those of this tree, not of its own: then both builds do the same with the
-//! same clock, and nothing but the crates differs, also where the earlier revision had other jobs or none. Where the jobs of
-//! this tree do not compile with the earlier crates, since they use what is newer, the earlier revision's own code for the
-//! jobs is taken, in this tree's harness; a job that it does not know is absent from it.
+//! Its jobs, its harness and its dependencies are those of this tree, not of its own: then both builds do the same with
+//! the same clock, and nothing but the crates differs, also where the earlier revision had other jobs or none. Where the
+//! jobs of this tree do not compile with the earlier crates, since they use what is newer, the earlier revision's own code
+//! for the jobs is taken, in this tree's harness; a job that it does not know is absent from it.
 
 use std::fs;
 use std::path::Path;
@@ -36,9 +36,10 @@ pub fn make(root: &Path, revision: Option<&str>) -> Result<Baseline, String> {
     mirror(&root.join(OWN), &put)?;
     let mut program = peers::baseline(&put);
     let own = tree.join(OWN).join("gradus");
-    let has_own_jobs = program.reason().is_some() && own.is_dir();
-    if has_own_jobs {
-        println!("the baseline does not know all that the jobs use: they are done as in its own tree");
+    let reason = program.reason().map(str::to_owned).filter(|_| own.is_dir());
+    let has_own_jobs = reason.is_some();
+    if let Some(reason) = reason {
+        println!("the baseline with the jobs of this tree {reason}\nso they are done as in its own tree");
         mirror(&own, &put.join("gradus"))?;
         program = peers::baseline(&put);
     }
@@ -48,9 +49,14 @@ pub fn make(root: &Path, revision: Option<&str>) -> Result<Baseline, String> {
     }
 }
 
-/// The newest tag of a release in the history of what is checked out.
+/// The newest tag of a release in the history of what is checked out. If that is the release itself, without changes, it is
+/// the one before.
 fn last_release(root: &Path) -> Result<String, String> {
-    let found = git(root, &[], &["describe", "--tags", "--abbrev=0", "--match", "v*", "HEAD"]);
+    let before = |revision| git(root, &[], &["describe", "--tags", "--abbrev=0", "--match", "v*", revision]);
+    let found = before("HEAD").and_then(|release| {
+        let is_release = commit_of(root, &release)? == commit_of(root, "HEAD")?;
+        if is_release && git(root, &[], &["status", "--porcelain"])?.is_empty() { before("HEAD^") } else { Ok(release) }
+    });
     found.map_err(|why| {
         format!("there is no release to compare with, a tag v*: name a revision with --baseline REV ({why})")
     })
@@ -73,6 +79,11 @@ fn check_out(root: &Path, commit: &str, tree: &Path) -> Result<(), String> {
         fs::remove_dir_all(&aside).map_err(|e| said(&aside, e))?;
     }
     fs::create_dir_all(&aside).map_err(|e| said(&aside, e))?;
+    // What a run that was stopped left would stop git.
+    let lock = tree.with_extension("index.lock");
+    if lock.exists() {
+        fs::remove_file(&lock).map_err(|e| said(&lock, e))?;
+    }
     let variables = [("GIT_INDEX_FILE", index.as_path())];
     git(root, &variables, &["read-tree", commit])?;
     git(root, &variables, &["checkout-index", "--all", "--quiet", &format!("--prefix={}/", aside.display())])?;
@@ -80,7 +91,8 @@ fn check_out(root: &Path, commit: &str, tree: &Path) -> Result<(), String> {
     fs::rename(&aside, tree).map_err(|e| said(tree, e))
 }
 
-/// Copies the files of a folder, but for what is built in it. A file that is the same is left alone: cargo goes by times.
+/// Makes a folder the same as another, but for what is built in them. A file that is the same is left alone: cargo goes by
+/// times.
 fn mirror(from: &Path, to: &Path) -> Result<(), String> {
     let said = |error| format!("{}: {error}", from.display());
     fs::create_dir_all(to).map_err(|e| format!("{}: {e}", to.display()))?;
@@ -94,6 +106,14 @@ fn mirror(from: &Path, to: &Path) -> Result<(), String> {
             }
         } else if entry.file_name() != "target" {
             mirror(&from, &to)?;
+        }
+    }
+    for entry in fs::read_dir(to).map_err(|e| format!("{}: {e}", to.display()))? {
+        let entry = entry.map_err(|e| format!("{}: {e}", to.display()))?;
+        let path = entry.path();
+        if entry.file_name() != "target" && !from.join(entry.file_name()).exists() {
+            let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            removed.map_err(|e| format!("{}: {e}", path.display()))?;
         }
     }
     Ok(())
@@ -112,8 +132,16 @@ mod tests {
         for tag in ["v0.1.0", "nightly"] {
             git(&root, &[], &["tag", tag]).unwrap();
         }
-        assert_eq!(last_release(&root), Ok("v0.1.0".into()));
         assert_eq!(commit_of(&root, "v0.1.0"), git(&root, &[], &["rev-parse", "HEAD"]));
+        // A release is not compared with itself.
+        assert!(last_release(&root).is_err());
+        let commit = "-c user.name=a -c user.email=a@b commit --quiet --allow-empty -m second";
+        git(&root, &[], &commit.split(' ').collect::<Vec<_>>()).unwrap();
+        assert_eq!(last_release(&root), Ok("v0.1.0".into()));
+        git(&root, &[], &["tag", "v0.2.0"]).unwrap();
+        assert_eq!(last_release(&root), Ok("v0.1.0".into()));
+        fs::write(root.join("a"), "2").unwrap();
+        assert_eq!(last_release(&root), Ok("v0.2.0".into()));
         assert_eq!(commit_of(&root, "v9").unwrap_err(), "git knows no revision `v9`");
         fs::remove_dir_all(root).unwrap();
     }
@@ -127,6 +155,7 @@ mod tests {
         let tree = root.join("target/baseline/x");
         // What a run that was stopped left.
         fs::create_dir_all(tree.with_extension("part").join("crates/a.rs")).unwrap();
+        fs::write(tree.with_extension("index.lock"), "").unwrap();
         check_out(&root, &commit_of(&root, "HEAD").unwrap(), &tree).unwrap();
         assert_eq!(fs::read_to_string(tree.join("crates/a.rs")).unwrap(), "old");
         assert_eq!(fs::read_dir(root.join("target/baseline")).unwrap().count(), 1);
@@ -149,7 +178,12 @@ mod tests {
             fs::File::options().write(true).open(to.join(name)).unwrap().set_modified(long_ago).unwrap();
         }
         fs::write(from.join("b/c"), "4").unwrap();
+        for gone in ["gone", "b/gone/d", "target/kept"] {
+            fs::create_dir_all(to.join(gone).parent().unwrap()).unwrap();
+            fs::write(to.join(gone), "").unwrap();
+        }
         mirror(&from, &to).unwrap();
+        assert!(!to.join("gone").exists() && !to.join("b/gone").exists() && to.join("target/kept").exists());
         let time = |name: &str| to.join(name).metadata().unwrap().modified().unwrap();
         assert!(time("a") == long_ago && time("b/c") > long_ago);
         assert_eq!(fs::read_to_string(to.join("b/c")).unwrap(), "4");

@@ -1,9 +1,9 @@
 //! `cargo xtask bench`: this build beside an earlier one, job by job, and the gate: no job may lose more than a tenth.
 //!
-//! Both do a job in turns as all peers do. In each round the earlier build's number is divided by ours; the median of these
-//! ratios counts, so that what slows the machine for a while slows both. A job that seems lost is measured again in three
-//! times as many rounds, after all others, and this measurement counts; rounds in which others used the machine do not, where
-//! there are quiet ones. The run writes `target/bench.json`.
+//! Both do a job in turns as all peers do. In each round the earlier build's number is divided by ours; the median of
+//! these ratios counts, so that what slows the machine for a while slows both. Rounds in which others used the machine do
+//! not count. A job that seems lost, or has too few quiet rounds, is measured again in three times as many rounds, after
+//! all others, and this measurement counts. The run writes `target/bench.json`.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -13,10 +13,11 @@ use serde_json::{Map, Value, json};
 
 use crate::arguments::Arguments;
 use crate::baseline::{self, Baseline};
+use crate::machine::{self, About};
 use crate::patience::Patience;
 use crate::peers::{self, BASELINE, OURS};
 use crate::row::{Cell, Row};
-use crate::{machine, measure, record, table};
+use crate::{measure, record, table};
 
 /// The least ratio that is no loss; the other way round it is the largest that is no gain.
 const LEAST: f64 = 0.9;
@@ -27,7 +28,7 @@ enum Verdict {
     Kept,
     Gained,
     Lost,
-    /// It seems lost, but others used the machine in every round.
+    /// Others used the machine in too many rounds to say anything.
     Disturbed,
     /// This build fails at it, or does not do any more what the baseline does.
     Broken,
@@ -49,24 +50,22 @@ impl Verdict {
 }
 
 fn ratio(row: &Row) -> Option<f64> {
-    row.ratio_of_rounds(BASELINE).map(|(ratio, _)| ratio)
+    row.compared(BASELINE).map(|compared| compared.ratio)
 }
 
 fn verdict(row: &Row) -> Verdict {
-    match (row.cell(OURS), row.cell(BASELINE), row.ratio_of_rounds(BASELINE)) {
-        (Some(Cell::Measured(_)), Some(Cell::Measured(_)), Some((ratio, quiet))) => match ratio {
-            ratio if ratio > 1.0 / LEAST => Verdict::Gained,
-            ratio if ratio >= LEAST => Verdict::Kept,
+    match (row.cell(OURS), row.cell(BASELINE)) {
+        // Of all jobs we do fewer.
+        (Some(ours @ Cell::Measured(_)), Some(theirs)) if ours.done() < theirs.done() => Verdict::Broken,
+        (Some(Cell::Measured(_)), Some(Cell::Measured(_))) => match row.compared(BASELINE) {
+            None => Verdict::NotCompared,
+            Some(compared) if !compared.is_sure() => Verdict::Disturbed,
+            Some(compared) if compared.ratio > 1.0 / LEAST => Verdict::Gained,
+            Some(compared) if compared.ratio >= LEAST => Verdict::Kept,
             // A ratio that is no number is none to be content with.
-            _ => {
-                if quiet {
-                    Verdict::Lost
-                } else {
-                    Verdict::Disturbed
-                }
-            }
+            Some(_) => Verdict::Lost,
         },
-        (Some(Cell::Measured(_)), ..) | (Some(Cell::Absent(_)), Some(Cell::Absent(_)), _) => Verdict::NotCompared,
+        (Some(Cell::Measured(_)), _) | (Some(Cell::Absent(_)), Some(Cell::Absent(_))) => Verdict::NotCompared,
         _ => Verdict::Broken,
     }
 }
@@ -94,12 +93,15 @@ fn markdown(rows: &[Row]) -> String {
         let _ = writeln!(text, "| {} | {} |", row.job.name, texts(row).join(" | "));
     }
     let count = |wanted| rows.iter().filter(|row| verdict(row) == wanted).count();
-    let (lost, gained) = (count(Verdict::Lost), count(Verdict::Gained));
-    let _ = writeln!(text, "\nOf {} jobs {lost} are lost and {gained} gained.", rows.len());
+    let (lost, broken) = (count(Verdict::Lost), count(Verdict::Broken));
+    let (gained, disturbed) = (count(Verdict::Gained), count(Verdict::Disturbed));
+    let all = rows.len();
+    let _ =
+        writeln!(text, "\nOf {all} jobs {lost} are lost, {broken} broken, {disturbed} disturbed and {gained} gained.");
     text + &table::around(rows)
 }
 
-fn to_json(about: &str, baseline: &Value, rows: &[Row]) -> Value {
+fn to_json(about: &Value, baseline: &Value, rows: &[Row]) -> Value {
     let entry = |row: &Row| {
         let mut entry = record::measured(row);
         entry.insert("ratio".into(), json!(ratio(row)));
@@ -120,16 +122,17 @@ fn judge(revision: &str, rows: &[Row]) -> Result<(), String> {
             _ => {}
         }
     }
-    if !disturbed.is_empty() {
-        eprintln!("warning: others used the machine, so nothing can be said of {}", disturbed.join(", "));
-    }
+    let mut errors = Vec::new();
     if !reasons.is_empty() {
-        return Err(format!("this build is behind {revision}: {}", reasons.join(", ")));
+        errors.push(format!("this build is behind {revision}: {}", reasons.join(", ")));
     }
-    if rows.iter().all(|row| matches!(verdict(row), Verdict::NotCompared | Verdict::Disturbed)) {
-        return Err(format!("no job could be compared with {revision}"));
+    if !disturbed.is_empty() {
+        errors.push(format!("others used the machine, so nothing can be said of {}", disturbed.join(", ")));
     }
-    Ok(())
+    if rows.iter().all(|row| verdict(row) == Verdict::NotCompared) {
+        errors.push(format!("no job could be compared with {revision}"));
+    }
+    if errors.is_empty() { Ok(()) } else { Err(errors.join("\n")) }
 }
 
 /// The whole run.
@@ -139,24 +142,25 @@ pub fn run(root: &Path, jobs: &[Job], truths: &[Vec<Probe>], arguments: &Argumen
     programs.push(program);
     let this = machine::commit(root).unwrap_or("of no known commit".into());
     let how = if has_own_jobs { "with its own code for the jobs" } else { "with the jobs of this tree" };
-    let about = machine::describe(&[format!("this build {this}"), format!("baseline {revision} {how}")], arguments);
-    println!("{about}");
+    let about = About::new(vec![format!("this build {this}"), format!("baseline {revision} {how}")], arguments);
+    println!("{}", about.text());
     let baseline = json!({ "revision": revision, "commit": commit, "has_own_jobs": has_own_jobs });
-    let write = |rows: &[Row]| crate::put(root, "bench.json", format!("{:#}\n", to_json(&about, &baseline, rows)));
+    let (about, file) = (about.to_json(), arguments.file("bench", "json"));
+    // Written after each job: a run that is stopped leaves what it has.
+    let write = |rows: &[Row]| crate::put(root, &file, format!("{:#}\n", to_json(&about, &baseline, rows)));
     let (mut rows, mut patience) = (Vec::new(), Patience::new(arguments.patience));
     for (job, truth) in jobs.iter().zip(truths) {
         let row = measure(job, &programs, truth, arguments, &mut patience);
         println!("{}", line(&row));
         rows.push(row);
-        // Written after each job: a run that is stopped leaves what it has.
         write(&rows)?;
     }
-    let (longer, mut patience) = (arguments.longer(), Patience::new(arguments.patience));
-    for (row, truth) in rows.iter_mut().zip(truths).filter(|(row, _)| is_suspicious(row)) {
-        *row = measure(&row.job, &programs, truth, &longer, &mut patience);
-        println!("again: {}", line(row));
+    let longer = arguments.longer();
+    for i in (0..rows.len()).filter(|i| is_suspicious(&rows[*i])).collect::<Vec<_>>() {
+        rows[i] = measure(&jobs[i], &programs, &truths[i], &longer, &mut patience);
+        println!("again: {}", line(&rows[i]));
+        write(&rows)?;
     }
-    write(&rows)?;
     println!("\n{}", markdown(&rows));
     if arguments.check { judge(&revision, &rows) } else { Ok(()) }
 }
@@ -191,17 +195,24 @@ mod tests {
     }
 
     #[test]
-    fn disturbed_rounds_count_only_where_none_was_quiet() {
-        let slices = |of: [(f64, f64); 3]| {
-            Cell::Measured(of.map(|(value, others)| Slice { value, others: Some(others), ..Slice::default() }).to_vec())
+    fn disturbed_rounds_do_not_count_and_three_quiet_ones_are_needed() {
+        let slices = |of: &[(f64, f64)]| {
+            let slice =
+                |(value, others): &(f64, f64)| Slice { value: *value, others: Some(*others), ..Slice::default() };
+            Cell::Measured(of.iter().map(slice).collect())
         };
-        let ours = || slices([(9.0, 0.5), (1.0, 0.0), (9.0, 0.5)]);
-        let kept = timed(ours(), slices([(1.0, 0.0); 3]));
-        assert_eq!((kept.ratio_of_rounds(BASELINE), verdict(&kept)), (Some((1.0, true)), Verdict::Kept));
-        let disturbed = timed(slices([(9.0, 0.5); 3]), slices([(1.0, 0.0); 3]));
-        assert_eq!(verdict(&disturbed), Verdict::Disturbed);
-        assert!(is_suspicious(&disturbed) && !is_suspicious(&kept));
-        assert_eq!(judge("v1", &[kept, disturbed]), Ok(()));
+        let (quiet, busy) = ((1.0, 0.0), (9.0, 0.5));
+        let beside_quiet = |ours: &[(f64, f64)]| timed(slices(ours), slices(&vec![quiet; ours.len()]));
+        let kept = beside_quiet(&[busy, quiet, busy, quiet, quiet]);
+        assert_eq!((ratio(&kept), verdict(&kept)), (Some(1.0), Verdict::Kept));
+        assert_eq!(verdict(&beside_quiet(&[quiet])), Verdict::Kept);
+        for ours in [&[busy, quiet, busy, quiet, busy][..], &[busy; 3], &[(1.0, 0.5); 3], &[(0.1, 0.5)]] {
+            let disturbed = beside_quiet(ours);
+            assert_eq!(verdict(&disturbed), Verdict::Disturbed);
+            assert!(is_suspicious(&disturbed) && !is_suspicious(&kept));
+            let error = judge("v1", &[beside_quiet(&[quiet]), disturbed]).unwrap_err();
+            assert_eq!(error, "others used the machine, so nothing can be said of gemm_f32_64");
+        }
     }
 
     #[test]
@@ -222,6 +233,7 @@ mod tests {
         let stands = |ours, baseline| verdict(&row(Goal::Mebibytes(400.0), vec![(OURS, ours), (BASELINE, baseline)]));
         assert_eq!(stands(held(36, 300.0), held(36, 200.0)), Verdict::Lost);
         assert_eq!(stands(held(36, 300.0), held(30, 200.0)), Verdict::NotCompared);
+        assert_eq!(stands(held(30, 200.0), held(36, 200.0)), Verdict::Broken);
     }
 
     #[test]
@@ -250,8 +262,8 @@ mod tests {
 | gemm_f32_64 | 12 us | failed | - | not compared |
 | gemm_f32_64 | 5.00 ms | 6.00 ms | 1.20 | gained |
 
-Of 3 jobs 1 are lost and 1 gained.
-While a slice ran, others used 1 % of the machine's cores in the middle slice and 1 % in the worst.
+Of 3 jobs 1 are lost, 0 broken, 0 disturbed and 1 gained.
+While a slice ran, others used 1 % of the cores in the middle slice and 1 % in the worst. They disturbed 0 % of the slices.
 
 Who failed or gave something else:
 * baseline, gemm_f32_64: it broke
@@ -262,7 +274,8 @@ Who failed or gave something else:
 
     #[test]
     fn programs_read_ratios_and_verdicts() {
-        let all = to_json("a", &json!({ "revision": "v1" }), &[timed(measured(&[2.0, 4.0]), measured(&[1.0, 2.0]))]);
+        let rows = [timed(measured(&[2.0, 4.0]), measured(&[1.0, 2.0]))];
+        let all = to_json(&json!({ "full": true }), &json!({ "revision": "v1" }), &rows);
         let job = &all["jobs"]["gemm_f32_64"];
         assert_eq!((&job["ratio"], &job["verdict"], &job["unit"]), (&json!(0.5), &json!("lost"), &json!("s")));
         assert_eq!((&job["rounds"]["baseline"], &all["baseline"]["revision"]), (&json!([1.0, 2.0]), &json!("v1")));

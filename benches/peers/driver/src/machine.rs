@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use serde_json::{Value, json};
+
 use crate::arguments::Arguments;
 use crate::git::git;
 use crate::peers::{Program, THREADS};
@@ -22,16 +24,44 @@ pub fn versions(root: &Path, python: Option<&Path>, programs: &[Program]) -> Res
     Ok(programs.iter().filter_map(|p| version(p.name).map(|version| format!("{} {version}", p.name))).collect())
 }
 
-/// A paragraph on a run of these versions.
-pub fn describe(versions: &[String], arguments: &Arguments) -> String {
-    format!(
-        "{}; {THREADS} threads; {}; {}; medians of {} rounds, {} s for each and job.",
-        processor(),
-        versions.join(", "),
-        compiler().unwrap_or("an unknown compiler".into()),
-        arguments.rounds,
-        arguments.seconds
-    )
+/// What a run was.
+pub struct About {
+    machine: String,
+    versions: Vec<String>,
+    compiler: String,
+    rounds: usize,
+    seconds: f64,
+    is_full: bool,
+}
+
+impl About {
+    pub fn new(versions: Vec<String>, arguments: &Arguments) -> About {
+        About {
+            machine: processor(),
+            versions,
+            compiler: compiler().unwrap_or("an unknown compiler".into()),
+            rounds: arguments.rounds,
+            seconds: arguments.seconds,
+            is_full: arguments.is_full(),
+        }
+    }
+
+    /// A paragraph.
+    pub fn text(&self) -> String {
+        let About { machine, compiler, rounds, seconds, .. } = self;
+        let versions = self.versions.join(", ");
+        format!(
+            "{machine}; {THREADS} threads; {versions}; {compiler}; medians of {rounds} rounds, {seconds} s for each and job."
+        )
+    }
+
+    /// For programs; `full` says whether all took part in all jobs, for as long as it takes.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "machine": self.machine, "threads": THREADS, "versions": self.versions, "compiler": self.compiler,
+            "rounds": self.rounds, "seconds": self.seconds, "full": self.is_full,
+        })
+    }
 }
 
 /// The processor's name, cores and widest vectors.
@@ -75,7 +105,8 @@ mod tests {
 
     #[test]
     fn versions_are_found_in_the_lock_file() {
-        let lock = "[[package]]\nname = \"burn-core\"\nversion = \"1.0.0\"\n\n[[package]]\nname = \"burn\"\nversion = \"2.0.0\"\n";
+        let package = |name, version| format!("[[package]]\nname = \"{name}\"\nversion = \"{version}\"\n\n");
+        let lock = &(package("burn-core", "1.0.0") + &package("burn", "2.0.0"));
         assert_eq!(locked(lock, "burn"), Some("2.0.0".into()));
         assert_eq!(locked(lock, "numr"), None);
     }

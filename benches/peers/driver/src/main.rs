@@ -2,8 +2,9 @@
 //! (`bench.rs`): the same jobs on this build of Gradus and on an earlier one.
 //!
 //! The peers take turns: in each round each one runs a job for a slice of time in a fresh process, which first gives the
-//! job's result. It must agree with PyTorch's in f64, or the peer is listed as wrong and its times are thrown away. A time
-//! is the median of the rounds' medians. The run writes `target/peers.json` and `target/peers.md`.
+//! job's result. It must agree with PyTorch's in f64, or the peer is listed as wrong and its times are thrown away. A
+//! time is the median of the rounds' medians. The run writes `target/peers.json` and `target/peers.md`. The exit code is 1
+//! when something fails and 2 when the command line is wrong.
 
 mod arguments;
 mod baseline;
@@ -25,6 +26,7 @@ use std::process::ExitCode;
 use peer_harness::{Job, Probe, agrees, jobs};
 
 use arguments::Arguments;
+use machine::About;
 use patience::Patience;
 use peers::{Program, Said, Slice};
 use reference::Reference;
@@ -76,19 +78,14 @@ fn put(root: &Path, name: &str, text: String) -> Result<(), String> {
     std::fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-fn write(root: &Path, about: &str, rows: &[Row]) -> Result<(), String> {
-    put(root, "peers.json", format!("{:#}\n", record::to_json(rows)))?;
-    put(root, "peers.md", table::markdown(about, rows))
+fn write(root: &Path, arguments: &Arguments, about: &About, rows: &[Row]) -> Result<(), String> {
+    put(root, &arguments.file("peers", "json"), format!("{:#}\n", record::to_json(about.to_json(), rows)))?;
+    put(root, &arguments.file("peers", "md"), table::markdown(&about.text(), rows))
 }
 
-fn run() -> Result<(), String> {
-    let venv = std::env::var_os("GRADUS_PEERS_VENV").map(PathBuf::from);
-    let arguments = Arguments::read(std::env::args().skip(1), venv)?;
-    if arguments.help {
-        println!("{}", arguments.usage());
-        return Ok(());
-    }
+fn run(arguments: &Arguments) -> Result<(), String> {
     let (root, all) = (root(), jobs()?);
+    peers::check_cores()?;
     if arguments.make_reference {
         return reference::make(&root, &all, python::interpreter(&root, arguments.venv.as_deref()));
     }
@@ -99,7 +96,7 @@ fn run() -> Result<(), String> {
     let reference = Reference::read(&root)?;
     let truths = wanted.iter().map(|job| reference.of(job)).collect::<Result<Vec<_>, _>>()?;
     if arguments.bench {
-        return bench::run(&root, &wanted, &truths, &arguments);
+        return bench::run(&root, &wanted, &truths, arguments);
     }
     let python = if peers::NAMES.iter().any(|name| peers::is_python(name) && arguments.wants_peer(name)) {
         python::interpreter(&root, arguments.venv.as_deref()).inspect_err(|reason| eprintln!("warning: {reason}"))
@@ -107,32 +104,45 @@ fn run() -> Result<(), String> {
         Err("it was not asked for".into())
     };
     let programs = peers::programs(&root, &python, |name| arguments.wants_peer(name))?;
-    let about = machine::describe(&machine::versions(&root, python.as_deref().ok(), &programs)?, &arguments);
-    println!("{about}");
+    let broken = programs.iter().find_map(|program| Some((program.name, program.reason()?)));
+    if let Some((name, reason)) = broken.filter(|_| arguments.write) {
+        return Err(format!("docs/performance.md shows all peers, and {name} cannot be run: {reason}"));
+    }
+    let about = About::new(machine::versions(&root, python.as_deref().ok(), &programs)?, arguments);
+    println!("{}", about.text());
     let (mut rows, mut patience) = (Vec::new(), Patience::new(arguments.patience));
     for (job, truth) in wanted.iter().zip(&truths) {
-        let row = measure(job, &programs, truth, &arguments, &mut patience);
+        let row = measure(job, &programs, truth, arguments, &mut patience);
         println!("{}", table::line(&row));
         rows.push(row);
         // Written after each job: a run that is stopped leaves what it has.
-        write(&root, &about, &rows)?;
+        write(&root, arguments, &about, &rows)?;
     }
-    let table = table::markdown(&about, &rows);
+    let table = table::markdown(&about.text(), &rows);
     println!("\n{table}");
+    table::check_ours(&rows)?;
     if !arguments.write {
         return Ok(());
     }
-    if !table::is_quiet(&rows) {
-        return Err(
-            "others used the machine meanwhile: docs/performance.md stays as it is, the table is in target/peers.md"
-                .into(),
-        );
-    }
+    table::check(&rows)
+        .map_err(|reason| format!("{reason}: docs/performance.md stays as it is, the table is in target/peers.md"))?;
     table::write_page(&root, &table)
 }
 
 fn main() -> ExitCode {
-    match run() {
+    let venv = std::env::var_os("GRADUS_PEERS_VENV").map(PathBuf::from);
+    let arguments = match Arguments::read(std::env::args().skip(1), venv) {
+        Ok(arguments) if arguments.help => {
+            println!("{}", arguments.usage());
+            return ExitCode::SUCCESS;
+        }
+        Ok(arguments) => arguments,
+        Err(message) => {
+            eprintln!("error: {message}");
+            return ExitCode::from(2);
+        }
+    };
+    match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
             eprintln!("error: {message}");

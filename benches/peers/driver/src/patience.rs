@@ -5,18 +5,19 @@ use std::time::{Duration, Instant};
 
 use peer_harness::Ticks;
 
-use crate::peers::Slice;
+use crate::peers::{Slice, cores};
 
-/// The part of all cores' time from which on others disturb.
+/// The part of the cores' time from which on others disturb.
 const DISTURBS: f64 = 0.08;
 /// How long others are watched before a slice.
 const WATCHED: Duration = Duration::from_millis(50);
 
-/// The part of all cores' time that others used in the last moments, where the system tells.
+/// The part of the cores' time that others used in the last moments, where the system tells.
 fn watch() -> Option<f64> {
-    let then = Ticks::now()?;
+    let cores = cores();
+    let then = Ticks::now(&cores)?;
     sleep(WATCHED);
-    Some(Ticks::now()?.since(then)?.others)
+    Some(Ticks::now(&cores)?.since(then)?.others)
 }
 
 /// How much longer a run may take for the sake of quiet.

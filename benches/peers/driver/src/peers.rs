@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use peer_harness::{Goal, Job, Probe};
+use peer_harness::{Goal, Job, Probe, Ticks, median};
 use serde_json::Value;
 
-use crate::process::ask;
+use crate::process::{ask, without_settings};
 
 /// The name of our column.
 pub const OURS: &str = "gradus";
@@ -15,7 +15,7 @@ pub const OURS: &str = "gradus";
 pub const BASELINE: &str = "baseline";
 /// How many threads everyone has.
 pub const THREADS: usize = 2;
-/// How long a process may take before it is stopped, and how long one that does all jobs.
+/// How long a process may take before it is stopped, besides the time it is to measure, and how long one that does all jobs.
 const LIMIT: Duration = Duration::from_secs(180);
 const LIMIT_OF_ALL: Duration = Duration::from_secs(900);
 
@@ -58,7 +58,7 @@ pub struct Slice {
     /// The fastest call: what others disturb least, to look at where the machine was not quiet.
     pub least: Option<f64>,
     pub probes: Vec<Probe>,
-    /// How many cores the peer kept busy meanwhile, and the part of all cores' time that others used.
+    /// How many cores the peer kept busy meanwhile, and the part of the cores' time that others used.
     pub cores: Option<f64>,
     pub others: Option<f64>,
     /// How many jobs it did, of one that does all.
@@ -71,6 +71,22 @@ pub enum Said {
     Slice(Slice),
     /// It has no way to do the job.
     Absent(String),
+}
+
+/// The cores that everyone runs on: the first that this process may use, as many as there are threads; none where the
+/// system does not tell.
+pub fn cores() -> Vec<usize> {
+    let mut cores = peer_harness::cores();
+    cores.truncate(THREADS);
+    cores
+}
+
+/// Whether everyone can be kept to those cores.
+pub fn check_cores() -> Result<(), String> {
+    if peer_harness::cores().len() <= THREADS || Command::new("taskset").arg("--version").output().is_ok() {
+        return Ok(());
+    }
+    Err(format!("there is no `taskset`, which keeps everyone to {THREADS} of the cores here: it is in util-linux"))
 }
 
 /// The peers of these names, built. One that cannot be run says why; ours must be.
@@ -122,6 +138,7 @@ fn build(here: &Path, package: &str, options: &[&str]) -> Result<(), String> {
     println!("building peer-{package} in {}", here.display());
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
+    without_settings(&mut command);
     command.args(["build", "--release", "--quiet", "-p", &format!("peer-{package}")]).args(options);
     let output = command.arg("--target-dir").arg(here.join("target")).current_dir(here).output();
     let output = output.map_err(|e| format!("does not build: cargo did not start: {e}"))?;
@@ -140,29 +157,56 @@ impl Program {
         self.broken.as_deref()
     }
 
-    /// Runs a job in a fresh process; a job whose calls are timed, for about so many seconds, where 0 gives its result
-    /// alone.
+    /// Runs a job in a fresh process for about so many seconds, where 0 gives its result alone. A job that asks for the
+    /// time of a start has a process a start, and of these the middle counts.
     pub fn run(&self, job: &Job, seconds: f64) -> Result<Said, String> {
         if let Some(reason) = &self.broken {
             return Err(reason.clone());
         }
+        let cores = cores();
+        let (start, then) = (Instant::now(), Ticks::now(&cores));
+        let mut slice = match self.once(job, seconds)? {
+            Said::Slice(slice) => slice,
+            absent => return Ok(absent),
+        };
+        if let Goal::Milliseconds(_) = job.goal {
+            let mut starts = vec![slice.value];
+            while start.elapsed().as_secs_f64() < seconds {
+                if let Said::Slice(next) = self.once(job, seconds)? {
+                    starts.push(next.value);
+                }
+            }
+            slice.least = starts.iter().copied().min_by(f64::total_cmp);
+            slice.value = median(starts).unwrap_or(slice.value);
+        }
+        // What a process that times no calls cannot say of itself.
+        let usage = Ticks::now(&cores).zip(then).and_then(|(now, then)| now.since(then));
+        slice.cores = slice.cores.or(usage.map(|usage| usage.cores));
+        slice.others = slice.others.or(usage.map(|usage| usage.others));
+        Ok(Said::Slice(slice))
+    }
+
+    /// What one process says.
+    fn once(&self, job: &Job, seconds: f64) -> Result<Said, String> {
         let seconds = if matches!(job.goal, Goal::Ratio(_)) { seconds } else { 0.0 };
         let mut command = self.command();
         command.args(["--job", job.name, "--seconds", &seconds.to_string()]).args(self.after);
-        let answer = ask(&mut command, if job.is_all() { LIMIT_OF_ALL } else { LIMIT })?;
+        let limit = if job.is_all() { LIMIT_OF_ALL } else { LIMIT + Duration::from_secs_f64(seconds) };
+        let answer = ask(&mut command, limit)?;
         read(job, &answer.line, answer.after)
     }
 
-    /// The program with its threads: by environment, and by two cores where there are more.
+    /// The program with its threads: by environment, and by as many cores where there are more.
     fn command(&self) -> Command {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut command = if cores > THREADS {
+        let mut command = if peer_harness::cores().len() > THREADS {
+            let cores: Vec<String> = cores().iter().map(usize::to_string).collect();
             let mut command = Command::new("taskset");
-            command.args(["-c", "0-1"]).arg(&self.program);
+            command.args(["-c", &cores.join(",")]).arg(&self.program);
             command
         } else {
             Command::new(&self.program)
         };
+        without_settings(&mut command);
         let threads = THREADS.to_string();
         for variable in [
             "GRADUS_NUM_THREADS",
@@ -191,7 +235,10 @@ fn read(job: &Job, line: &str, after: Duration) -> Result<Said, String> {
     let value = match job.goal {
         Goal::Ratio(_) => answer["median"].as_f64(),
         Goal::Milliseconds(_) => Some(after.as_secs_f64()),
-        Goal::Mebibytes(_) => answer["peak_kb"].as_f64().map(|kb| kb / 1024.0),
+        Goal::Mebibytes(_) => match answer["peak_kb"].as_f64() {
+            Some(kb) => Some(kb / 1024.0),
+            None => return Ok(Said::Absent("the system does not tell how much memory a process held".into())),
+        },
     };
     let numbers = |probe: &Value| -> Option<Probe> {
         // NaN is written as null.
@@ -243,9 +290,11 @@ mod tests {
 
     #[test]
     fn what_is_absent_or_no_answer_is_told_apart() {
-        let job = job(|job| job.kind == "sum");
+        let (all, job) = (job(Job::is_all), job(|job| job.kind == "sum"));
         let said = read(&job, r#"{"median": null, "probes": [], "absent": "no sum"}"#, Duration::ZERO);
         assert_eq!(said, Ok(Said::Absent("no sum".into())));
+        let untold = read(&all, r#"{"peak_kb": null, "done": 36}"#, Duration::ZERO);
+        assert!(matches!(untold, Ok(Said::Absent(_))), "{untold:?}");
         for wrong in ["", "noise", r#"{"median": 1, "probes": [[1, 2]]}"#] {
             assert!(read(&job, wrong, Duration::ZERO).is_err(), "{wrong}");
         }

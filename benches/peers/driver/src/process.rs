@@ -12,6 +12,48 @@ pub struct Answer {
     pub after: Duration,
 }
 
+/// How the names of settings begin that would make a peer, or the compiler, do something else than by itself.
+const SETTINGS: [&str; 24] = [
+    "GRADUS_",
+    "CANDLE_",
+    "BURN_",
+    "NUMR_",
+    "RUMUS_",
+    "RAYON_",
+    "OMP_",
+    "GOMP_",
+    "KMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "DNNL_",
+    "ONEDNN_",
+    "TORCH",
+    "PYTORCH",
+    "ATEN_",
+    "JAX_",
+    "XLA_",
+    "PYTHON",
+    "MALLOC_",
+    "GLIBC_TUNABLES",
+    "LD_PRELOAD",
+    "RUSTFLAGS",
+    "RUSTC_BOOTSTRAP",
+];
+/// The same of cargo.
+const OF_CARGO: [&str; 5] =
+    ["CARGO_BUILD_", "CARGO_ENCODED_RUSTFLAGS", "CARGO_INCREMENTAL", "CARGO_PROFILE_", "CARGO_TARGET_"];
+
+fn is_setting(name: &str) -> bool {
+    SETTINGS.iter().chain(&OF_CARGO).any(|begin| name.starts_with(begin))
+}
+
+/// Takes from a command the variables that say how libraries, or the compiler, are to work.
+pub fn without_settings(command: &mut Command) {
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_setting)) {
+        command.env_remove(name);
+    }
+}
+
 /// Runs a command to its end. One that fails, prints nothing or takes longer than `limit` is an error that says so.
 pub fn ask(command: &mut Command, limit: Duration) -> Result<Answer, String> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -60,6 +102,14 @@ mod tests {
 
     fn shell(script: &str, limit: u64) -> Result<Answer, String> {
         ask(Command::new("sh").args(["-c", script]), Duration::from_millis(limit))
+    }
+
+    #[test]
+    fn settings_of_libraries_are_taken_away() {
+        for setting in ["RUSTFLAGS", "CARGO_PROFILE_RELEASE_LTO", "GRADUS_CPU_ISA", "CANDLE_NUM_THREADS"] {
+            assert!(is_setting(setting), "{setting}");
+        }
+        assert!(!is_setting("PATH") && !is_setting("CARGO_HOME") && !is_setting("RUSTUP_TOOLCHAIN"));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! What a run leaves for programs: `{job: {peer: number, .., "fastest", "ratio_torch", "ratio_fastest", ..}}`.
+//! What a run leaves for programs: `{job: {peer: number, .., "fastest", "ratio_torch", "ratio_fastest", ..}}`, and under
+//! `about` what the run was.
 
 use peer_harness::Goal;
 use serde_json::{Map, Value, json};
@@ -6,8 +7,9 @@ use serde_json::{Map, Value, json};
 use crate::row::Row;
 
 /// Seconds, or MiB of memory. A peer without a number has its reason under `not_measured`.
-pub fn to_json(rows: &[Row]) -> Value {
-    rows.iter().map(|row| (row.job.name.to_owned(), entry(row))).collect::<Map<_, _>>().into()
+pub fn to_json(about: Value, rows: &[Row]) -> Value {
+    let rows = rows.iter().map(|row| (row.job.name.to_owned(), entry(row)));
+    [("about".to_owned(), about)].into_iter().chain(rows).collect::<Map<_, _>>().into()
 }
 
 /// What was measured, whoever took part.
@@ -65,12 +67,13 @@ mod tests {
             ("candle", measured(&[1.0])),
             ("rumus", Cell::Wrong("off".into())),
         ];
-        let all = to_json(&[row(Goal::Ratio(0.5), cells)]);
+        let all = to_json(json!({ "full": true }), &[row(Goal::Ratio(0.5), cells)]);
         assert_eq!(
             all,
-            json!({ "gemm_f32_64": {
+            json!({ "about": { "full": true }, "gemm_f32_64": {
                 "gradus": 2.0, "torch": 3.0, "candle": 1.0,
-                "fastest": "candle", "ratio_torch": 1.5, "ratio_fastest": 0.5, "goal": 0.5, "part_of_goal": 1.0, "unit": "s",
+                "fastest": "candle", "ratio_torch": 1.5, "ratio_fastest": 0.5,
+                "goal": 0.5, "part_of_goal": 1.0, "unit": "s",
                 "rounds": { "gradus": [2.0, 1.0, 4.0], "torch": [3.0], "candle": [1.0] },
                 "cores": { "gradus": [2.0, 2.0, 2.0], "torch": [2.0], "candle": [2.0] },
                 "least": { "gradus": 1.0, "torch": 3.0, "candle": 1.0 },
@@ -82,7 +85,7 @@ mod tests {
 
     #[test]
     fn what_is_unknown_is_null() {
-        let all = to_json(&[row(Goal::Mebibytes(400.0), vec![(OURS, Cell::Failed("x".into()))])]);
+        let all = to_json(Value::Null, &[row(Goal::Mebibytes(400.0), vec![(OURS, Cell::Failed("x".into()))])]);
         let entry = &all["gemm_f32_64"];
         assert!(entry["ratio_torch"].is_null() && entry["fastest"].is_null() && entry["part_of_goal"].is_null());
         assert_eq!((entry.get("gradus"), &entry["unit"]), (None, &json!("MiB")));

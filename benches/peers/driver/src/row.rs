@@ -1,6 +1,6 @@
 //! What the peers made of one job, and how we stand in it.
 
-use peer_harness::{Goal, Job};
+use peer_harness::{Goal, Job, median};
 
 use crate::patience::is_quiet;
 use crate::peers::{OURS, Slice};
@@ -18,13 +18,6 @@ pub enum Cell {
     Failed(String),
 }
 
-/// The middle of some numbers, the upper one of an even count.
-pub fn median(numbers: impl IntoIterator<Item = f64>) -> Option<f64> {
-    let mut sorted: Vec<f64> = numbers.into_iter().collect();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied()
-}
-
 impl Cell {
     /// The median of the rounds.
     pub fn value(&self) -> Option<f64> {
@@ -35,6 +28,17 @@ impl Cell {
         if let Cell::Measured(slices) = self { slices } else { &[] }
     }
 
+    /// How many jobs the process did, of one that does all.
+    pub fn done(&self) -> Option<u64> {
+        self.slices().first()?.done
+    }
+
+    /// Whether others used the machine in half the slices or more, so that the number may be one of theirs.
+    pub fn is_disturbed(&self) -> bool {
+        let disturbed = self.slices().iter().filter(|slice| !is_quiet(slice)).count();
+        disturbed > 0 && disturbed * 2 >= self.slices().len()
+    }
+
     /// Why there is no number: a word and the reason.
     pub fn why_not(&self) -> Option<(&'static str, &str)> {
         match self {
@@ -43,6 +47,22 @@ impl Cell {
             Cell::Wrong(reason) => Some(("wrong", reason)),
             Cell::Failed(reason) => Some(("failed", reason)),
         }
+    }
+}
+
+/// Our rounds beside another's, one by one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Compared {
+    /// The median of the other's number by ours, of the quiet rounds or, if none was quiet, of all.
+    pub ratio: f64,
+    rounds: usize,
+    quiet: usize,
+}
+
+impl Compared {
+    /// Whether enough rounds were quiet to say something.
+    pub fn is_sure(self) -> bool {
+        self.quiet >= self.rounds.min(3)
     }
 }
 
@@ -66,9 +86,10 @@ impl Row {
         self.value_of(OURS)
     }
 
-    /// The name and number of the best of the others.
+    /// The name and number of the best of the others, of those that did as many jobs as we.
     pub fn fastest(&self) -> Option<(&'static str, f64)> {
-        let others = self.cells.iter().filter(|(name, _)| *name != OURS);
+        let done = self.cell(OURS).and_then(Cell::done);
+        let others = self.cells.iter().filter(|(name, cell)| *name != OURS && (done.is_none() || cell.done() == done));
         others.filter_map(|(name, cell)| Some((*name, cell.value()?))).min_by(|a, b| a.1.total_cmp(&b.1))
     }
 
@@ -77,15 +98,15 @@ impl Row {
         Some(self.fastest()?.1 / self.ours()?)
     }
 
-    /// The median of another's number by ours in each quiet round, or in each round if none was quiet, and whether any was.
-    /// Processes that did differently many jobs are not compared.
-    pub fn ratio_of_rounds(&self, name: &str) -> Option<(f64, bool)> {
+    /// Our rounds beside another's. Processes that did differently many jobs are not compared.
+    pub fn compared(&self, name: &str) -> Option<Compared> {
         let rounds = self.cell(name)?.slices().iter().zip(self.cell(OURS)?.slices());
-        let alike: Vec<_> = rounds.filter(|(theirs, ours)| theirs.done == ours.done).collect();
-        let is_quiet = |(theirs, ours): &&(&Slice, &Slice)| is_quiet(theirs) && is_quiet(ours);
-        let any = alike.iter().any(|round| is_quiet(&round));
-        let counted = alike.iter().filter(|round| !any || is_quiet(round));
-        Some((median(counted.map(|(theirs, ours)| theirs.value / ours.value))?, any))
+        let alike: Vec<(&Slice, &Slice)> = rounds.filter(|(theirs, ours)| theirs.done == ours.done).collect();
+        let is_quiet = |(theirs, ours): &(&Slice, &Slice)| is_quiet(theirs) && is_quiet(ours);
+        let quiet = alike.iter().filter(|round| is_quiet(round)).count();
+        let counted = alike.iter().filter(|round| quiet == 0 || is_quiet(round));
+        let ratio = median(counted.map(|(theirs, ours)| theirs.value / ours.value))?;
+        Some(Compared { ratio, rounds: alike.len(), quiet })
     }
 
     /// How much of the goal we reach: 1 and more is all of it.
@@ -125,11 +146,29 @@ pub(crate) mod tests {
             (OURS, measured(&[3.0, 2.0, 9.0])),
             ("torch", measured(&[4.0])),
             ("jax", Cell::Wrong("off".into())),
-            ("numr", measured(&[2.4, 2.5])),
+            ("numr", measured(&[2.4, 2.6])),
         ];
         let row = row(Goal::Ratio(1.25), cells);
         assert_eq!((row.ours(), row.fastest(), row.value_of("jax")), (Some(3.0), Some(("numr", 2.5)), None));
         assert!((row.part_of_goal().unwrap() - 2.5 / 3.0 / 1.25).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_memory_of_fewer_jobs_is_not_the_best() {
+        let held = |done, value| Cell::Measured(vec![Slice { value, done: Some(done), ..Slice::default() }]);
+        let cells = |ours| vec![(OURS, ours), ("burn", held(20, 100.0)), ("torch", held(37, 900.0))];
+        assert_eq!(row(Goal::Mebibytes(400.0), cells(held(37, 300.0))).fastest(), Some(("torch", 900.0)));
+        assert_eq!(row(Goal::Mebibytes(400.0), cells(held(36, 300.0))).fastest(), None);
+    }
+
+    #[test]
+    fn a_cell_with_half_its_slices_disturbed_is_marked() {
+        let cell = |others: &[f64]| {
+            let slice = |others: &f64| Slice { others: Some(*others), ..Slice::default() };
+            Cell::Measured(others.iter().map(slice).collect()).is_disturbed()
+        };
+        assert!(cell(&[0.5, 0.0]) && cell(&[0.5, 0.5, 0.0]));
+        assert!(!cell(&[0.5, 0.0, 0.0]) && !cell(&[]));
     }
 
     #[test]

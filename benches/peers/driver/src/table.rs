@@ -3,14 +3,18 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use peer_harness::Goal;
+use peer_harness::{Goal, median};
 
-use crate::row::{Cell, Row, median};
+use crate::patience;
+use crate::peers::{OURS, Slice};
+use crate::row::{Cell, Row};
 
 /// Where the table stands in `docs/performance.md`.
 const MARKS: [&str; 2] = ["<!-- peers: begin -->\n", "<!-- peers: end -->"];
-/// The part of all cores' time that others may use in the middle slice of a run that is worth keeping.
+/// The part of the cores' time that others may use in the middle slice of a run that is worth keeping, and the share of its
+/// slices that they may disturb.
 const QUIET: f64 = 0.03;
+const DISTURBED: f64 = 0.1;
 
 /// Microseconds of a call, milliseconds of a start, MiB of memory.
 fn number(goal: Goal, value: f64) -> String {
@@ -30,10 +34,10 @@ fn goal(goal: Goal) -> String {
     }
 }
 
-/// A cell's number without its unit, or why there is none.
+/// A cell's number without its unit, marked if others disturbed it, or why there is none.
 fn text(row: &Row, cell: &Cell) -> String {
     match (cell.value(), cell.why_not()) {
-        (Some(value), _) => number(row.job.goal, value),
+        (Some(value), _) => number(row.job.goal, value) + if cell.is_disturbed() { "~" } else { "" },
         (None, Some(("absent", _)) | None) => "-".into(),
         (None, Some((word, _))) => word.into(),
     }
@@ -103,48 +107,72 @@ pub fn around(rows: &[Row]) -> String {
     if remarks.is_empty() { text } else { format!("{text}\nWho failed or gave something else:\n{remarks}") }
 }
 
-/// How many goals are met, and which are not, the furthest first.
+/// How many goals are met, and which are not, the furthest first; one of which there is no number is not.
 fn standing(rows: &[Row]) -> String {
-    let mut parts: Vec<(f64, &str)> = rows.iter().filter_map(|row| Some((row.part_of_goal()?, row.job.name))).collect();
-    parts.sort_by(|a, b| a.0.total_cmp(&b.0));
+    // A number that is none meets no goal.
+    let part = |row: &Row| row.part_of_goal().filter(|part| !part.is_nan()).unwrap_or(0.0);
+    let mut missed: Vec<&Row> = rows.iter().filter(|row| part(row) < 1.0).collect();
+    missed.sort_by(|a, b| part(a).total_cmp(&part(b)));
     let missed: Vec<String> =
-        parts.iter().filter(|(part, _)| *part < 1.0).map(|(part, name)| format!("{name} {part:.2}")).collect();
-    let mut text = format!("{} of {} goals are met.", parts.len() - missed.len(), parts.len());
+        missed.iter().map(|row| format!("{} {}", row.job.name, two_digits(row.part_of_goal()))).collect();
+    let mut text = format!("{} of {} goals are met.", rows.len() - missed.len(), rows.len());
     if !missed.is_empty() {
         let _ = write!(text, " The others, furthest first: {}.", missed.join(", "));
     }
     text + "\n"
 }
 
-fn others(rows: &[Row]) -> Vec<f64> {
-    rows.iter()
-        .flat_map(|row| &row.cells)
-        .flat_map(|(_, cell)| cell.slices())
-        .filter_map(|slice| slice.others)
-        .collect()
+/// What others used: in the middle slice, in the worst, and the share of the slices that they disturbed.
+fn others(rows: &[Row]) -> Option<[f64; 3]> {
+    let known = |slice: &&Slice| slice.others.is_some();
+    let slices: Vec<&Slice> =
+        rows.iter().flat_map(|row| &row.cells).flat_map(|(_, cell)| cell.slices()).filter(known).collect();
+    let all = || slices.iter().filter_map(|slice| slice.others);
+    let disturbed = slices.iter().filter(|slice| !patience::is_quiet(slice)).count();
+    Some([median(all())?, all().max_by(f64::total_cmp)?, disturbed as f64 / slices.len() as f64])
 }
 
-/// Whether the machine was quiet enough to keep the numbers.
-pub fn is_quiet(rows: &[Row]) -> bool {
-    median(others(rows)).is_some_and(|others| others <= QUIET)
+/// Whether the numbers are worth keeping; the error says why they are not.
+pub fn check(rows: &[Row]) -> Result<(), String> {
+    match others(rows) {
+        Some([middle, _, disturbed]) if middle <= QUIET && disturbed <= DISTURBED => {}
+        _ => return Err("others used the machine meanwhile".into()),
+    }
+    let failed = |row: &&Row| row.cells.iter().any(|(_, cell)| matches!(cell, Cell::Failed(_)));
+    match rows.iter().filter(failed).map(|row| row.job.name).collect::<Vec<_>>()[..] {
+        [] => Ok(()),
+        ref jobs => Err(format!("someone failed at {}", jobs.join(", "))),
+    }
+}
+
+/// Where we are wrong or fail.
+pub fn check_ours(rows: &[Row]) -> Result<(), String> {
+    let is_bad = |row: &&Row| matches!(row.cell(OURS), Some(Cell::Wrong(_) | Cell::Failed(_)));
+    match rows.iter().filter(is_bad).map(|row| row.job.name).collect::<Vec<_>>()[..] {
+        [] => Ok(()),
+        ref jobs => Err(format!("gradus is wrong or fails at {}", jobs.join(", "))),
+    }
 }
 
 fn busyness(rows: &[Row]) -> String {
-    let others = others(rows);
-    let most = others.iter().copied().max_by(f64::total_cmp);
-    match median(others).zip(most) {
-        Some((median, most)) => format!(
-            "While a slice ran, others used {:.0} % of the machine's cores in the middle slice and {:.0} % in the worst.\n",
-            median * 100.0,
-            most * 100.0
-        ),
-        None => "The system does not tell whether others used the machine.\n".into(),
-    }
+    let Some(others) = others(rows) else {
+        return "The system does not tell whether others used the machine.\n".into();
+    };
+    let [middle, worst, disturbed] = others.map(|part| format!("{:.0} %", part * 100.0));
+    let marked = if rows.iter().any(|row| row.cells.iter().any(|(_, cell)| cell.is_disturbed())) {
+        ", of those marked ~ half or more"
+    } else {
+        ""
+    };
+    format!(
+        "While a slice ran, others used {middle} of the cores in the middle slice and {worst} in the worst. \
+        They disturbed {disturbed} of the slices{marked}.\n"
+    )
 }
 
 /// How many jobs the processes did whose memory is compared.
 fn jobs_done(rows: &[Row]) -> String {
-    let of = |(name, cell): &(&str, Cell)| Some(format!("{name} {}", cell.slices().first()?.done?));
+    let of = |(name, cell): &(&str, Cell)| Some(format!("{name} {}", cell.done()?));
     let done: Vec<String> = rows.iter().flat_map(|row| &row.cells).filter_map(of).collect();
     if done.is_empty() {
         String::new()
@@ -186,7 +214,6 @@ fn between_marks(page: &str, table: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peers::OURS;
     use crate::row::tests::{measured, row};
 
     #[test]
@@ -219,14 +246,42 @@ Milliseconds and MiB, the best peer in bold.
 
 1 of 2 goals are met. The others, furthest first: gemm_f32_64 0.75.
 
-While a slice ran, others used 1 % of the machine's cores in the middle slice and 1 % in the worst.
+While a slice ran, others used 1 % of the cores in the middle slice and 1 % in the worst. They disturbed 0 % of the slices.
 
 Who failed or gave something else:
 * jax, gemm_f32_64: it broke
 ";
         assert_eq!(text, expected);
-        assert!(is_quiet(&rows) && !is_quiet(&[]));
+        assert_eq!(check(&rows), Err("someone failed at gemm_f32_64".into()));
+        assert_eq!((check(&rows[1..]), check_ours(&rows)), (Ok(()), Ok(())));
         assert!(line(&rows[0]).ends_with("gradus 12 torch 9.00 jax failed numr -  ratio 0.75, goal 1: 0.75"));
+    }
+
+    #[test]
+    fn a_goal_without_a_number_is_missed() {
+        let rows = [
+            row(Goal::Ratio(1.0), vec![(OURS, Cell::Wrong("off".into())), ("torch", measured(&[1.0]))]),
+            row(Goal::Ratio(1.0), vec![(OURS, measured(&[1.0])), ("torch", measured(&[2.0]))]),
+        ];
+        assert_eq!(standing(&rows), "1 of 2 goals are met. The others, furthest first: gemm_f32_64 -.\n");
+        assert_eq!(check_ours(&rows), Err("gradus is wrong or fails at gemm_f32_64".into()));
+    }
+
+    #[test]
+    fn a_busy_machine_gives_no_numbers_worth_keeping() {
+        let rows = |others: &[f64]| {
+            let slice = |others: &f64| Slice { value: 1.0, others: Some(*others), ..Slice::default() };
+            [row(Goal::Ratio(1.0), vec![(OURS, Cell::Measured(others.iter().map(slice).collect()))])]
+        };
+        assert_eq!(check(&rows(&[0.01, 0.01, 0.02])), Ok(()));
+        for busy in [&[0.05, 0.05, 0.01][..], &[0.01, 0.01, 0.5], &[]] {
+            assert_eq!(check(&rows(busy)), Err("others used the machine meanwhile".into()), "{busy:?}");
+        }
+        assert!(markdown("", &rows(&[0.5, 0.01])).contains("| 1000000~ |"));
+        assert!(
+            busyness(&rows(&[0.5, 0.01]))
+                .ends_with("They disturbed 50 % of the slices, of those marked ~ half or more.\n")
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use crate::probe::{Probe, probe};
-use crate::usage::{Ticks, Usage};
+use crate::usage::{Ticks, Usage, cores};
 use crate::{Job, jobs};
 
 /// What a peer's `run` gives: `Ok` when the job was done or [`Bench::absent`] said why it cannot be.
@@ -18,6 +18,14 @@ const STEPS: usize = 4;
 const WARM_UP: usize = 2;
 /// The fewest calls that a median is taken of, however long they take.
 const FEWEST: usize = 3;
+
+/// The middle of some numbers, the mean of the two middles of an even count.
+pub fn median(numbers: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut sorted: Vec<f64> = numbers.into_iter().collect();
+    sorted.sort_by(f64::total_cmp);
+    let upper = sorted.get(sorted.len() / 2)?;
+    Some(if sorted.len() % 2 == 1 { *upper } else { (sorted[sorted.len() / 2 - 1] + upper) / 2.0 })
+}
 
 /// Takes the measurements of one job.
 #[derive(Default)]
@@ -80,22 +88,23 @@ impl Bench {
         if self.seconds == 0.0 {
             return Ok(());
         }
-        let (then, start) = (Ticks::now(), Instant::now());
+        let cores = cores();
+        let (then, start) = (Ticks::now(&cores), Instant::now());
         while self.times.len() < FEWEST || start.elapsed().as_secs_f64() < self.seconds {
             let call = Instant::now();
             job()?;
             self.times.push(call.elapsed().as_secs_f64() / self.repeats as f64);
         }
-        self.usage = Ticks::now().zip(then).and_then(|(now, then)| now.since(then));
-        self.times.sort_by(f64::total_cmp);
+        self.usage = Ticks::now(&cores).zip(then).and_then(|(now, then)| now.since(then));
         Ok(())
     }
 
     /// The line that the driver reads.
     fn line(&self) -> String {
-        let median = self.times.get(self.times.len() / 2);
+        let times = || self.times.iter().copied();
         serde_json::json!({
-            "median": median, "least": self.times.first(), "samples": self.times.len(), "probes": self.probes, "absent": self.absent,
+            "median": median(times()), "least": times().min_by(f64::total_cmp), "samples": self.times.len(),
+            "probes": self.probes, "absent": self.absent,
             "cores": self.usage.map(|usage| usage.cores), "others": self.usage.map(|usage| usage.others),
         })
         .to_string()
@@ -184,7 +193,12 @@ mod tests {
         let mut bench = Bench::new(&job, 1e-9);
         add(&job, &mut bench).unwrap();
         assert_eq!((bench.times.len(), bench.probes[0][0]), (FEWEST, STEPS as f64));
-        assert!(bench.times.is_sorted());
+    }
+
+    #[test]
+    fn the_median_is_the_middle_or_the_mean_of_two() {
+        assert_eq!(median([3.0, 9.0, 1.0]), Some(3.0));
+        assert_eq!((median([4.0, 1.0, 9.0, 2.0]), median([])), (Some(3.0), None));
     }
 
     #[test]

@@ -23,7 +23,6 @@ pub struct Job {
     pub goal: Goal,
     /// How far a result may lie from the reference, relative to its length.
     pub tolerance: f64,
-    pub words: &'static str,
 }
 
 impl Job {
@@ -49,7 +48,7 @@ pub fn jobs() -> Result<Vec<Job>, String> {
 
 fn read(line: &'static str) -> Option<Job> {
     let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-    let [name, kind, sizes, goal, tolerance, words] = cells[..] else { return None };
+    let [name, kind, sizes, goal, tolerance, _] = cells[..] else { return None };
     let sizes = sizes.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
     let goal = match goal.split_once(' ') {
         None => Goal::Ratio(goal.parse().ok()?),
@@ -57,7 +56,7 @@ fn read(line: &'static str) -> Option<Job> {
         Some((number, "MiB")) => Goal::Mebibytes(number.parse().ok()?),
         Some(_) => return None,
     };
-    Some(Job { name, kind, sizes, goal, tolerance: tolerance.parse().ok()?, words })
+    Some(Job { name, kind, sizes, goal, tolerance: tolerance.parse().ok()? })
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@
 use std::process::ExitCode;
 
 use numr::autograd::{
-    GradStore, Var, backward, var_add, var_conv2d, var_gather, var_log_softmax, var_matmul, var_mean, var_mul, var_mul_scalar,
-    var_permute, var_relu, var_silu_mul, var_softmax, var_sum,
+    GradStore, Var, backward, var_add, var_conv2d, var_gather, var_log_softmax, var_matmul, var_mean, var_mul,
+    var_mul_scalar, var_permute, var_relu, var_silu_mul, var_softmax, var_sum,
 };
 use numr::ops::PaddingMode;
 use numr::prelude::*;
@@ -184,7 +184,9 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
         }
         "train_mlp" => train_mlp(bench, client, sizes),
         "train_cnn" => bench.absent("no pooling"),
-        kind => bench.absent(&format!("the kind {kind} is not there: numr has operations, but no layers and optimisers")),
+        kind => {
+            bench.absent(&format!("the kind {kind} is not there: numr has operations, but no layers and optimisers"))
+        }
     }
 }
 
