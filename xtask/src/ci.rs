@@ -88,7 +88,8 @@ const PEERS_FORMAT: Step = Step::cargo(
         "-p=peer-rumus",
     ],
 );
-/// Fails too if the lock file does not know what the crates depend on; `cargo update --workspace` in that folder mends it.
+/// Fails too if the lock file does not know what the crates depend on; `cargo update --workspace` in that folder mends
+/// it.
 const PEERS_CLIPPY: Step = Step::cargo(
     "peers clippy",
     &[

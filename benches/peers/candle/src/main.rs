@@ -34,8 +34,8 @@ fn forward(bench: &mut Bench, f: impl Fn() -> Result<Tensor>) -> Outcome {
     bench.time(f, |y| read(&[y]))
 }
 
-/// Times `f`, whose result has this shape, and its gradients for a given gradient of the result, which candle takes as a
-/// factor in a sum.
+/// Times `f`, whose result has this shape, and its gradients for a given gradient of the result, which candle takes as
+/// a factor in a sum.
 fn backward(bench: &mut Bench, leaves: &[&Tensor], shape: &[usize], f: impl Fn() -> Result<Tensor>) -> Outcome {
     let seed = tensor(SEED, shape)?;
     let job = || {

@@ -1,9 +1,9 @@
 //! The build that this one is compared with: the crates of an earlier revision, below `target/baseline`.
 //!
 //! Its jobs, its harness and its dependencies are those of this tree, not of its own: then both builds do the same with
-//! the same clock, and nothing but the crates differs, also where the earlier revision had other jobs or none. Where the
-//! jobs of this tree do not compile with the earlier crates, since they use what is newer, the earlier revision's own code
-//! for the jobs is taken, in this tree's harness; a job that it does not know is absent from it.
+//! the same clock, and nothing but the crates differs, also where the earlier revision had other jobs or none. Where
+//! the jobs of this tree do not compile with the earlier crates, since they use what is newer, the earlier revision's
+//! own code for the jobs is taken, in this tree's harness; a job that it does not know is absent from it.
 
 use std::fs;
 use std::path::Path;
@@ -11,8 +11,8 @@ use std::path::Path;
 use crate::git::git;
 use crate::peers::{self, Program};
 
-/// Where the sources of the comparison lie in a tree, and where those of this tree are put in an earlier one. Both are as
-/// deep, so that they find the crates.
+/// Where the sources of the comparison lie in a tree, and where those of this tree are put in an earlier one. Both are
+/// as deep, so that they find the crates.
 const OWN: &str = "benches/peers";
 const PUT: &str = "benches/now";
 
@@ -49,8 +49,8 @@ pub fn make(root: &Path, revision: Option<&str>) -> Result<Baseline, String> {
     }
 }
 
-/// The newest tag of a release in the history of what is checked out. If that is the release itself, without changes, it is
-/// the one before.
+/// The newest tag of a release in the history of what is checked out. If that is the release itself, without changes,
+/// it is the one before.
 fn last_release(root: &Path) -> Result<String, String> {
     let before = |revision| git(root, &[], &["describe", "--tags", "--abbrev=0", "--match", "v*", revision]);
     let found = before("HEAD").and_then(|release| {
@@ -91,8 +91,8 @@ fn check_out(root: &Path, commit: &str, tree: &Path) -> Result<(), String> {
     fs::rename(&aside, tree).map_err(|e| said(tree, e))
 }
 
-/// Makes a folder the same as another, but for what is built in them. A file that is the same is left alone: cargo goes by
-/// times.
+/// Makes a folder the same as another, but for what is built in them. A file that is the same is left alone: cargo goes
+/// by times.
 fn mirror(from: &Path, to: &Path) -> Result<(), String> {
     let said = |error| format!("{}: {error}", from.display());
     fs::create_dir_all(to).map_err(|e| format!("{}: {e}", to.display()))?;

@@ -1,9 +1,9 @@
 //! `cargo xtask bench`: this build beside an earlier one, job by job, and the gate: no job may lose more than a tenth.
 //!
 //! Both do a job in turns as all peers do. In each round the earlier build's number is divided by ours; the median of
-//! these ratios counts, so that what slows the machine for a while slows both. Rounds in which others used the machine do
-//! not count. A job that seems lost, or has too few quiet rounds, is measured again in three times as many rounds, after
-//! all others, and this measurement counts. The run writes `target/bench.json`.
+//! these ratios counts, so that what slows the machine for a while slows both. Rounds in which others used the machine
+//! do not count. A job that seems lost, or has too few quiet rounds, is measured again in three times as many rounds,
+//! after all others, and this measurement counts. The run writes `target/bench.json`.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -263,7 +263,7 @@ mod tests {
 | gemm_f32_64 | 5.00 ms | 6.00 ms | 1.20 | gained |
 
 Of 3 jobs 1 are lost, 0 broken, 0 disturbed and 1 gained.
-While a slice ran, others used 1 % of the cores in the middle slice and 1 % in the worst. They disturbed 0 % of the slices.
+While a slice ran, others used 1 % of the cores in the middle slice and 1 % in the worst, and disturbed 0 % of all.
 
 Who failed or gave something else:
 * baseline, gemm_f32_64: it broke

@@ -49,10 +49,8 @@ impl About {
     /// A paragraph.
     pub fn text(&self) -> String {
         let About { machine, compiler, rounds, seconds, .. } = self;
-        let versions = self.versions.join(", ");
-        format!(
-            "{machine}; {THREADS} threads; {versions}; {compiler}; medians of {rounds} rounds, {seconds} s for each and job."
-        )
+        let (versions, means) = (self.versions.join(", "), format!("medians of {rounds} rounds"));
+        format!("{machine}; {THREADS} threads; {versions}; {compiler}; {means}, {seconds} s for each and job.")
     }
 
     /// For programs; `full` says whether all took part in all jobs, for as long as it takes.

@@ -1,10 +1,10 @@
 //! `cargo xtask peers`: the same jobs on Gradus and on other libraries, in one run on one machine. `cargo xtask bench`
 //! (`bench.rs`): the same jobs on this build of Gradus and on an earlier one.
 //!
-//! The peers take turns: in each round each one runs a job for a slice of time in a fresh process, which first gives the
-//! job's result. It must agree with PyTorch's in f64, or the peer is listed as wrong and its times are thrown away. A
-//! time is the median of the rounds' medians. The run writes `target/peers.json` and `target/peers.md`. The exit code is 1
-//! when something fails and 2 when the command line is wrong.
+//! The peers take turns: in each round each one runs a job for a slice of time in a fresh process, which first gives
+//! the job's result. It must agree with PyTorch's in f64, or the peer is listed as wrong and its times are thrown away.
+//! A time is the median of the rounds' medians. The run writes `target/peers.json` and `target/peers.md`. The exit code
+//! is 1 when something fails and 2 when the command line is wrong.
 
 mod arguments;
 mod baseline;

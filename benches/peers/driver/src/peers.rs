@@ -15,7 +15,8 @@ pub const OURS: &str = "gradus";
 pub const BASELINE: &str = "baseline";
 /// How many threads everyone has.
 pub const THREADS: usize = 2;
-/// How long a process may take before it is stopped, besides the time it is to measure, and how long one that does all jobs.
+/// How long a process may take before it is stopped, besides the time it is to measure, and how long one that does all
+/// jobs.
 const LIMIT: Duration = Duration::from_secs(180);
 const LIMIT_OF_ALL: Duration = Duration::from_secs(900);
 
@@ -120,8 +121,8 @@ pub fn program(root: &Path, python: &Result<PathBuf, String>, name: &'static str
     Program { name, here, program, before, after, broken }
 }
 
-/// Ours, built with other crates: `here` is a copy of the comparison's folder beside them. What they depend on may differ
-/// from what our lock file says.
+/// Ours, built with other crates: `here` is a copy of the comparison's folder beside them. What they depend on may
+/// differ from what our lock file says.
 pub fn baseline(here: &Path) -> Program {
     built(BASELINE, here.to_owned(), OURS, &[])
 }

@@ -6,8 +6,8 @@ use std::process::Command;
 /// What is installed: the versions that the comparison is about.
 const PACKAGES: [(&str, &str, &str); 3] = [("torch", "", "2.15.0"), ("jax", "[cpu]", "0.10.2"), ("numpy", "", "2.4.6")];
 
-/// The interpreter of the given environment, or of `target/peers-venv`, which is made if it is absent or has other versions
-/// (some minutes and 5 GB).
+/// The interpreter of the given environment, or of `target/peers-venv`, which is made if it is absent or has other
+/// versions (some minutes and 5 GB).
 pub fn interpreter(root: &Path, venv: Option<&Path>) -> Result<PathBuf, String> {
     if let Some(venv) = venv {
         let python = venv.join("bin/python");

@@ -1,5 +1,5 @@
-//! What a run leaves for programs: `{job: {peer: number, .., "fastest", "ratio_torch", "ratio_fastest", ..}}`, and under
-//! `about` what the run was.
+//! What a run leaves for programs: `{job: {peer: number, .., "fastest", "ratio_torch", "ratio_fastest", ..}}`, and
+//! under `about` what the run was.
 
 use peer_harness::Goal;
 use serde_json::{Map, Value, json};

@@ -11,8 +11,8 @@ use crate::row::{Cell, Row};
 
 /// Where the table stands in `docs/performance.md`.
 const MARKS: [&str; 2] = ["<!-- peers: begin -->\n", "<!-- peers: end -->"];
-/// The part of the cores' time that others may use in the middle slice of a run that is worth keeping, and the share of its
-/// slices that they may disturb.
+/// The part of the cores' time that others may use in the middle slice of a run that is worth keeping, and the share of
+/// its slices that they may disturb.
 const QUIET: f64 = 0.03;
 const DISTURBED: f64 = 0.1;
 
@@ -160,13 +160,13 @@ fn busyness(rows: &[Row]) -> String {
     };
     let [middle, worst, disturbed] = others.map(|part| format!("{:.0} %", part * 100.0));
     let marked = if rows.iter().any(|row| row.cells.iter().any(|(_, cell)| cell.is_disturbed())) {
-        ", of those marked ~ half or more"
+        ", half or more of those marked ~"
     } else {
         ""
     };
     format!(
-        "While a slice ran, others used {middle} of the cores in the middle slice and {worst} in the worst. \
-        They disturbed {disturbed} of the slices{marked}.\n"
+        "While a slice ran, others used {middle} of the cores in the middle slice and {worst} in the worst, \
+        and disturbed {disturbed} of all{marked}.\n"
     )
 }
 
@@ -246,7 +246,7 @@ Milliseconds and MiB, the best peer in bold.
 
 1 of 2 goals are met. The others, furthest first: gemm_f32_64 0.75.
 
-While a slice ran, others used 1 % of the cores in the middle slice and 1 % in the worst. They disturbed 0 % of the slices.
+While a slice ran, others used 1 % of the cores in the middle slice and 1 % in the worst, and disturbed 0 % of all.
 
 Who failed or gave something else:
 * jax, gemm_f32_64: it broke
@@ -279,8 +279,7 @@ Who failed or gave something else:
         }
         assert!(markdown("", &rows(&[0.5, 0.01])).contains("| 1000000~ |"));
         assert!(
-            busyness(&rows(&[0.5, 0.01]))
-                .ends_with("They disturbed 50 % of the slices, of those marked ~ half or more.\n")
+            busyness(&rows(&[0.5, 0.01])).ends_with("and disturbed 50 % of all, half or more of those marked ~.\n")
         );
     }
 

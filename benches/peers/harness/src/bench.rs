@@ -48,8 +48,8 @@ impl Bench {
         Bench { compares: true, warm_up, seconds, repeats: job.repeats(), ..Bench::default() }
     }
 
-    /// Compares by `read`, which gives every result of one call as numbers, then times `job`. The time includes dropping
-    /// what a call gives.
+    /// Compares by `read`, which gives every result of one call as numbers, then times `job`. The time includes
+    /// dropping what a call gives.
     pub fn time<T, E: Into<Box<dyn Error>>>(
         &mut self,
         mut job: impl FnMut() -> Result<T, E>,

@@ -33,8 +33,8 @@ pub fn integers(stream: u32, n: usize, below: usize) -> Vec<i64> {
     (0..n).map(|i| ((u64::from(word(stream, i as u32)) * below as u64) >> 32) as i64).collect()
 }
 
-/// The parameters of a model, made in the order of PyTorch's `named_parameters`: each takes the next stream. Weights and
-/// biases of normalisations are ones and zeros and take none.
+/// The parameters of a model, made in the order of PyTorch's `named_parameters`: each takes the next stream. Weights
+/// and biases of normalisations are ones and zeros and take none.
 pub struct Parameters(u32);
 
 impl Parameters {

@@ -2,9 +2,9 @@
 
 use crate::inputs::unit;
 
-/// Of one result: how many elements, the square root of the sum of their squares, and their products with two vectors of
-/// the input formula. If results differ by `d`, their products differ by about 1.15 times the length of `d`, whatever its
-/// direction, so a distance of products bounds the distance of results.
+/// Of one result: how many elements, the square root of the sum of their squares, and their products with two vectors
+/// of the input formula. If results differ by `d`, their products differ by about 1.15 times the length of `d`,
+/// whatever its direction, so a distance of products bounds the distance of results.
 pub type Probe = [f64; 4];
 
 /// The streams of the two vectors.
