@@ -22,6 +22,10 @@ impl Step {
         Step { name, action: Action::Cargo { environment: &[], arguments } }
     }
 
+    fn is_test(&self) -> bool {
+        matches!(self.action, Action::Cargo { arguments: ["test", ..], .. })
+    }
+
     /// The command line that runs this step alone.
     fn command_line(&self) -> String {
         match &self.action {
@@ -66,13 +70,51 @@ const FUZZ_GRAD: Step =
     Step { name: "fuzz-grad", action: Action::Here { command: "fuzz-grad", run: crate::fuzz::default_run } };
 const DIGITS: Step = Step { name: "digits", action: Action::Here { command: "digits", run: crate::digits::run } };
 
+/// Where the comparison with other libraries lies: a workspace of its own, of which only what is ours is built here.
+const PEERS: &str = "benches/peers/Cargo.toml";
+const PEERS_FORMAT: Step = Step::cargo(
+    "peers format",
+    &[
+        "fmt",
+        "--check",
+        "--manifest-path",
+        PEERS,
+        "-p=peer-harness",
+        "-p=peer-driver",
+        "-p=peer-gradus",
+        "-p=peer-candle",
+        "-p=peer-burn",
+        "-p=peer-numr",
+        "-p=peer-rumus",
+    ],
+);
+/// Fails too if the lock file does not know what the crates depend on; `cargo update --workspace` in that folder mends
+/// it.
+const PEERS_CLIPPY: Step = Step::cargo(
+    "peers clippy",
+    &[
+        "clippy",
+        "--locked",
+        "--manifest-path",
+        PEERS,
+        "-p=peer-harness",
+        "-p=peer-driver",
+        "-p=peer-gradus",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ],
+);
+const PEERS_TESTS: Step =
+    Step::cargo("peers tests", &["test", "--locked", "--manifest-path", PEERS, "-p=peer-harness", "-p=peer-driver"]);
+
 /// The steps in the order in which they run.
 fn steps(skip_tests: bool) -> Vec<Step> {
-    let tests = if skip_tests { None } else { Some(TESTS) };
-    [Some(FORMAT), Some(CLIPPY), tests, Some(DOCS), Some(TIDY), Some(SOURCES), Some(FUZZ_GRAD), Some(DIGITS)]
-        .into_iter()
-        .flatten()
-        .collect()
+    let mut all =
+        vec![FORMAT, CLIPPY, TESTS, PEERS_FORMAT, PEERS_CLIPPY, PEERS_TESTS, DOCS, TIDY, SOURCES, FUZZ_GRAD, DIGITS];
+    all.retain(|step| !skip_tests || !step.is_test());
+    all
 }
 
 /// Runs the steps; `skip_tests` leaves out the tests, for a caller that has just run them.
@@ -108,8 +150,11 @@ mod tests {
 
     #[test]
     fn only_the_tests_can_be_skipped() {
-        assert_eq!(names(false), ["format", "clippy", "tests", "docs", "tidy", "sources", "fuzz-grad", "digits"]);
-        assert_eq!(names(true), ["format", "clippy", "docs", "tidy", "sources", "fuzz-grad", "digits"]);
+        let all = names(false);
+        assert_eq!(all[..6], ["format", "clippy", "tests", "peers format", "peers clippy", "peers tests"]);
+        assert_eq!(all[6..], ["docs", "tidy", "sources", "fuzz-grad", "digits"]);
+        let untested: Vec<_> = all.into_iter().filter(|name| !name.ends_with("tests")).collect();
+        assert_eq!(names(true), untested);
     }
 
     #[test]

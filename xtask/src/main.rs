@@ -3,8 +3,8 @@
 //! `ci` checks everything a change must pass, `tidy` the rules that neither the compiler nor clippy knows, `packages` the
 //! budget of dependencies, and `digits` what the README promises of its first command; `fuzz-grad` compares gradients of
 //! random programs with a reference, `deep` runs many of them and random cases of the conformance suite; `op-table`,
-//! `sources` and `gallery` look after pages of `docs`. The exit code is 0 when all is well,
-//! 1 when a check fails and 2 when the command line is wrong.
+//! `sources` and `gallery` look after pages of `docs`, `peers` compares the speed with other libraries and `bench` with an
+//! earlier build. The exit code is 0 when all is well, 1 when a check fails and 2 when the command line is wrong.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout)]
 
@@ -14,6 +14,7 @@ mod fuzz;
 mod gallery;
 mod packages;
 mod pages;
+mod peers;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -23,7 +24,8 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
 commands:
-  ci [--skip-tests]  format, clippy, tests, docs, tidy, sources, fuzz-grad and digits, up to the first failure
+  ci [--skip-tests]  format, clippy, tests, those of benches/peers, docs, tidy, sources, fuzz-grad and digits, up to the
+                     first failure
   tidy               layering, unsafe code, leftovers, file lengths, links, number of packages
   packages           how many packages `gradus` with default features depends on
   fuzz-grad [--programs N] [--seed S]
@@ -35,20 +37,32 @@ commands:
   op-table           writes docs/op-matrix.md; with --check, fails if it is stale or has an empty cell
   sources --check    every name in docs/sources.md has its call and an existing test
   digits             trains the digits for several seeds: accuracy, time, equal bits for 1 and 2 threads
-  gallery            makes docs/gallery.md and its pictures anew";
+  gallery            makes docs/gallery.md and its pictures anew
+  peers [OPTIONS]    the speed of Gradus beside other libraries; `peers --help` lists the options
+  bench [OPTIONS]    the speed of this build beside the last release's; with --check, fails if a job lost more than 10 %;
+                     `bench --help` lists the options";
 
 /// What a command line asks for.
 #[derive(Debug, PartialEq)]
 enum Task {
-    Ci { skip_tests: bool },
+    Ci {
+        skip_tests: bool,
+    },
     Tidy,
     Packages,
     Digits,
     Gallery,
-    Deep { seed: u64, rounds: u64 },
+    Deep {
+        seed: u64,
+        rounds: u64,
+    },
     FuzzGrad(fuzz::Which),
-    OpTable { check: bool },
+    OpTable {
+        check: bool,
+    },
     Sources,
+    /// `peers` or `bench`, with its options.
+    Speed(Vec<String>),
     Help,
 }
 
@@ -72,6 +86,7 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
         ["op-table"] => Ok(Task::OpTable { check: false }),
         ["op-table", "--check"] => Ok(Task::OpTable { check: true }),
         ["sources"] | ["sources", "--check"] => Ok(Task::Sources),
+        ["peers" | "bench", ..] => Ok(Task::Speed(arguments.iter().map(|word| word.to_string()).collect())),
         ["help" | "--help" | "-h", ..] => Ok(Task::Help),
         [] => Err("no command given".into()),
         ["ci" | "tidy" | "packages" | "digits" | "deep" | "gallery" | "op-table" | "sources", rest @ ..] => {
@@ -126,6 +141,11 @@ fn main() -> ExitCode {
         Task::FuzzGrad(which) => fuzz::run(&root(), &which),
         Task::OpTable { check } => pages::op_table(&root(), check),
         Task::Sources => pages::sources(&root()),
+        // It has said itself what is wrong.
+        Task::Speed(words) => match peers::run(&root(), &words) {
+            Ok(code) => return code,
+            Err(message) => Err(message),
+        },
         Task::Help => {
             println!("{USAGE}");
             Ok(())
@@ -161,6 +181,8 @@ mod tests {
         assert_eq!(parse(&["fuzz-grad", "--program", "%1=leaf(7)"]), Ok(Task::FuzzGrad(one)));
         assert_eq!(parse(&["op-table", "--check"]), Ok(Task::OpTable { check: true }));
         assert_eq!(parse(&["sources", "--check"]), Ok(Task::Sources));
+        assert_eq!(parse(&["peers", "--quick"]), Ok(Task::Speed(vec!["peers".into(), "--quick".into()])));
+        assert_eq!(parse(&["bench", "--check"]), Ok(Task::Speed(vec!["bench".into(), "--check".into()])));
         assert_eq!(parse(&["--help"]), Ok(Task::Help));
     }
 

@@ -1,0 +1,165 @@
+//! The jobs on Gradus, written as a user of the facade would write them.
+
+mod models;
+
+use std::process::ExitCode;
+
+use gradus::prelude::*;
+use gradus::{Causal, ConvOptions};
+use peer_harness::inputs::{Parameters, SEED, conv2d_shape, integers, values};
+use peer_harness::{Bench, Job, Outcome};
+
+use models::{Cnn, Gpt, mlp, set_parameters};
+
+/// A tensor of the input formula.
+fn tensor(stream: u32, shape: &[usize]) -> Result<Tensor> {
+    Tensor::from_vec(values(stream, shape.iter().product(), 1.0), shape, &Device::cpu()?)
+}
+
+fn leaf(stream: u32, shape: &[usize]) -> Result<Tensor> {
+    tensor(stream, shape)?.require_grad()
+}
+
+fn classes(stream: u32, shape: &[usize], below: usize) -> Result<Tensor> {
+    Tensor::from_vec(integers(stream, shape.iter().product(), below), shape, &Device::cpu()?)
+}
+
+fn read(results: &[Tensor]) -> Result<Vec<Vec<f32>>> {
+    results.iter().map(|tensor| tensor.to_dtype(DType::F32)?.to_vec()).collect()
+}
+
+/// Times `f` without gradients.
+fn forward(bench: &mut Bench, f: impl Fn() -> Result<Tensor>) -> Outcome {
+    let job = || {
+        let _guard = no_grad();
+        f()
+    };
+    bench.time(job, |y| read(&[y]))
+}
+
+/// Times `f`, whose result has this shape, and its gradients for a given gradient of the result.
+fn backward(bench: &mut Bench, leaves: &[&Tensor], shape: &[usize], f: impl Fn() -> Result<Tensor>) -> Outcome {
+    let seed = tensor(SEED, shape)?;
+    let job = || {
+        let y = f()?;
+        let gradients = grad(&[&y], leaves, Some(&[&seed]), BackwardOptions::new())?;
+        Ok((y, gradients))
+    };
+    let read = |(y, gradients): (Tensor, Vec<Option<Tensor>>)| {
+        read(&[y].into_iter().chain(gradients.into_iter().flatten()).collect::<Vec<_>>())
+    };
+    bench.time(job, read)
+}
+
+fn chain(x: &Tensor, b: &Tensor, n: usize) -> Result<Tensor> {
+    let mut y = x.clone();
+    for _ in 0..n {
+        y = (&y + b)?;
+    }
+    Ok(y)
+}
+
+/// Times training steps of a model by its optimiser.
+fn train(bench: &mut Bench, mut optimizer: impl Optimizer, loss: impl Fn() -> Result<Tensor>) -> Outcome {
+    let step = || {
+        let loss = loss()?;
+        optimizer.step(&loss.backward()?)?;
+        Ok::<_, Error>(loss)
+    };
+    bench.train(step, |loss| Ok(loss.item()? as f32))
+}
+
+fn run(job: &Job, bench: &mut Bench) -> Outcome {
+    let sizes = &job.sizes[..];
+    match job.kind {
+        "gemm_f32" | "gemm_bf16" => {
+            let dtype = if job.kind == "gemm_f32" { DType::F32 } else { DType::BF16 };
+            let [a, b] = [1, 2].map(|stream| tensor(stream, &[sizes[0], sizes[0]])?.to_dtype(dtype));
+            let (a, b) = (a?, b?);
+            forward(bench, || a.matmul(&b))
+        }
+        "chain" => {
+            let (a, b) = (tensor(1, &sizes[..1])?, tensor(2, &sizes[..1])?);
+            forward(bench, || chain(&a, &b, sizes[1]))
+        }
+        "chain_backward" => {
+            let (w, b) = (leaf(1, &sizes[..1])?, tensor(2, &sizes[..1])?);
+            backward(bench, &[&w], &sizes[..1], || chain(&w, &b, sizes[1]))
+        }
+        "add" | "silu_mul" | "gelu_tanh" | "exp" | "sum" => {
+            let (a, b) = (tensor(1, sizes)?, tensor(2, sizes)?);
+            match job.kind {
+                "add" => forward(bench, || &a + &b),
+                "silu_mul" => forward(bench, || a.silu_mul(&b)),
+                "gelu_tanh" => forward(bench, || a.gelu_tanh()),
+                "exp" => forward(bench, || a.exp()),
+                _ => forward(bench, || a.sum_all()),
+            }
+        }
+        "silu_mul_backward" => {
+            let (a, b) = (leaf(1, sizes)?, leaf(2, sizes)?);
+            backward(bench, &[&a, &b], sizes, || a.silu_mul(&b))
+        }
+        "softmax" => {
+            let x = tensor(1, sizes)?;
+            forward(bench, || x.softmax(-1))
+        }
+        "layer_norm" => {
+            let (x, w, b) = (tensor(1, sizes)?, tensor(2, &sizes[1..])?, tensor(3, &sizes[1..])?);
+            forward(bench, || x.layer_norm(&sizes[1..], Some(&w), Some(&b), 1e-5))
+        }
+        "attention" | "attention_backward" => {
+            let (q, k, v) = (leaf(1, sizes)?, leaf(2, sizes)?, leaf(3, sizes)?);
+            let causal = || AttentionOptions::new().causal(Causal::TopLeft);
+            let f = || q.scaled_dot_product_attention(&k, &v, causal());
+            if job.kind == "attention" { forward(bench, f) } else { backward(bench, &[&q, &k, &v], sizes, f) }
+        }
+        "conv2d" | "conv2d_backward" => {
+            let &[n, c, h, o, k, s] = sizes else { return Err("six sizes".into()) };
+            let mut source = Parameters::new();
+            let (fan_in, device) = (c * k * k, Device::cpu()?);
+            let weight = Tensor::from_vec(source.next(o * fan_in, fan_in), [o, c, k, k], &device)?.require_grad()?;
+            let bias = Tensor::from_vec(source.next(o, fan_in), [o], &device)?.require_grad()?;
+            let x = leaf(1, &[n, c, h, h])?;
+            let options = ConvOptions::new().stride([s, s]).padding([k / 2, k / 2]);
+            let f = || x.conv2d(&weight, Some(&bias), options);
+            if job.kind == "conv2d" {
+                return forward(bench, f);
+            }
+            backward(bench, &[&x, &weight, &bias], &conv2d_shape(sizes), f)
+        }
+        "train_mlp" => {
+            let &[n, features, width, outputs] = sizes else { return Err("four sizes".into()) };
+            let model = mlp(features, width, outputs)?;
+            set_parameters(&model)?;
+            let (x, y) = (tensor(5, &[n, features])?, classes(2, &[n], outputs)?);
+            let adam = Adam::new(model.named_parameters(), AdamConfig::default())?;
+            train(bench, adam, || model.forward(&x)?.cross_entropy(&y))
+        }
+        "train_cnn" => {
+            let &[n, side] = sizes else { return Err("two sizes".into()) };
+            let model = Cnn::new()?;
+            set_parameters(&model)?;
+            let (x, y) = (tensor(1, &[n, 1, side, side])?, classes(2, &[n], 10)?);
+            let adam = Adam::new(model.named_parameters(), AdamConfig::default())?;
+            train(bench, adam, || model.forward(&x)?.cross_entropy(&y))
+        }
+        "train_gpt" | "forward_gpt" => {
+            let model = Gpt::new(256, 256, 384, 6, 6)?;
+            set_parameters(&model)?;
+            let (ids, y) = (classes(1, sizes, 256)?, classes(2, sizes, 256)?);
+            if job.kind == "forward_gpt" {
+                return forward(bench, || model.forward(&ids));
+            }
+            let y = y.flatten(0, -1)?;
+            let adam =
+                AdamW::new(model.named_parameters(), AdamConfig { weight_decay: 0.01, ..AdamConfig::default() })?;
+            train(bench, adam, || model.forward(&ids)?.flatten(0, 1)?.cross_entropy(&y))
+        }
+        kind => bench.absent(&format!("the kind {kind} is not there")),
+    }
+}
+
+fn main() -> ExitCode {
+    peer_harness::main(run)
+}

@@ -1,0 +1,85 @@
+//! The jobs, read from `jobs.txt`, which the Python peers read too.
+
+const TABLE: &str = include_str!("../../jobs.txt");
+
+/// What is measured of a job, and what we are to reach.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Goal {
+    /// The time of a call: the least ratio of the fastest peer's to ours.
+    Ratio(f64),
+    /// From the start of a process to its result: our longest time.
+    Milliseconds(f64),
+    /// The most memory that our process may hold.
+    Mebibytes(f64),
+}
+
+/// One row of the comparison.
+#[derive(Debug, Clone)]
+pub struct Job {
+    pub name: &'static str,
+    /// What is run; a peer matches on this.
+    pub kind: &'static str,
+    pub sizes: Vec<usize>,
+    pub goal: Goal,
+    /// How far a result may lie from the reference, relative to its length.
+    pub tolerance: f64,
+}
+
+impl Job {
+    /// How many operations one call does, where the time of one operation is asked for.
+    pub fn repeats(&self) -> usize {
+        if self.kind.starts_with("chain") { self.sizes[1] } else { 1 }
+    }
+
+    /// Whether this stands for all jobs in one process.
+    pub fn is_all(&self) -> bool {
+        self.kind == "all"
+    }
+}
+
+/// All jobs in the order of the table. A line that is wrong is an error that quotes it.
+pub fn jobs() -> Result<Vec<Job>, String> {
+    TABLE
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| read(line).ok_or(format!("jobs.txt: {line}")))
+        .collect()
+}
+
+fn read(line: &'static str) -> Option<Job> {
+    let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+    let [name, kind, sizes, goal, tolerance, _] = cells[..] else { return None };
+    let sizes = sizes.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
+    let goal = match goal.split_once(' ') {
+        None => Goal::Ratio(goal.parse().ok()?),
+        Some((number, "ms")) => Goal::Milliseconds(number.parse().ok()?),
+        Some((number, "MiB")) => Goal::Mebibytes(number.parse().ok()?),
+        Some(_) => return None,
+    };
+    Some(Job { name, kind, sizes, goal, tolerance: tolerance.parse().ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_reads_and_names_are_unique() {
+        let jobs = jobs().unwrap();
+        let names: std::collections::BTreeSet<_> = jobs.iter().map(|job| job.name).collect();
+        let timed = jobs.iter().filter(|job| matches!(job.goal, Goal::Ratio(_))).count();
+        assert_eq!((timed, jobs.len(), names.len()), (36, 38, 38));
+        assert_eq!(jobs[0].sizes, [64]);
+        assert_eq!(jobs.iter().find(|job| job.kind == "chain").map(Job::repeats), Some(1000));
+        assert_eq!(jobs.iter().filter(|job| job.is_all()).count(), 1);
+    }
+
+    #[test]
+    fn a_goal_has_a_known_unit() {
+        let goal = |line| read(line).map(|job| job.goal);
+        assert_eq!(goal("a | k | 1 2 | 10 ms | 1e-4 | w"), Some(Goal::Milliseconds(10.0)));
+        assert_eq!(goal("a | k | 1 2 | 400 MiB | 1e-4 | w"), Some(Goal::Mebibytes(400.0)));
+        assert_eq!(goal("a | k | 1 2 | 10 s | 1e-4 | w"), None);
+        assert_eq!(goal("a | k | x | 1 | 1e-4 | w"), None);
+    }
+}

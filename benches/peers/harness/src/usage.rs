@@ -1,0 +1,100 @@
+//! How much of some cores a process used in a stretch of time, and how much others did, as Linux counts it in ticks of
+//! 10 ms.
+
+/// Ticks since the machine's start, of some cores.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ticks {
+    cores: usize,
+    all: u64,
+    busy: u64,
+    own: u64,
+}
+
+/// What was used between two moments.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Usage {
+    /// How many cores this process and those it waited for kept busy.
+    pub cores: f64,
+    /// The part of the cores' time that others used, the host's other guests included.
+    pub others: f64,
+}
+
+/// The numbers of the cores that this process may use; none where the system does not tell.
+pub fn cores() -> Vec<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    list.and_then(numbers).unwrap_or_default()
+}
+
+/// The numbers of a list such as `0-2,5`.
+fn numbers(list: &str) -> Option<Vec<usize>> {
+    let ends = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse().ok()?..=last.parse().ok()?)
+    };
+    let ranges: Vec<_> = list.trim().split(',').map(ends).collect::<Option<_>>()?;
+    Some(ranges.into_iter().flatten().collect())
+}
+
+impl Ticks {
+    /// Of these cores, where the system tells.
+    pub fn now(cores: &[usize]) -> Option<Ticks> {
+        let read = |path: &str| std::fs::read_to_string(path).ok();
+        Ticks::read(&read("/proc/stat")?, &read("/proc/self/stat")?, cores)
+    }
+
+    fn read(machine: &str, process: &str, cores: &[usize]) -> Option<Ticks> {
+        // The name of a process may hold spaces and brackets.
+        let (_, fields) = process.rsplit_once(')')?;
+        // Of the process, and of those that it waited for.
+        let times: Vec<u64> = fields.split_whitespace().skip(11).take(4).map_while(|time| time.parse().ok()).collect();
+        let own = (times.len() == 4).then(|| times.iter().sum())?;
+        let none = Ticks { cores: cores.len(), all: 0, busy: 0, own };
+        cores.iter().try_fold(none, |ticks, core| {
+            let line = machine.lines().find_map(|line| line.strip_prefix(&format!("cpu{core} ")))?;
+            let times: Vec<u64> = line.split_whitespace().filter_map(|time| time.parse().ok()).collect();
+            let [user, nice, system, idle, waiting, interrupts, soft, stolen, ..] = times[..] else { return None };
+            let busy = user + nice + system + interrupts + soft + stolen;
+            Some(Ticks { all: ticks.all + busy + idle + waiting, busy: ticks.busy + busy, ..ticks })
+        })
+    }
+
+    /// What was used since then; nothing can be said of less than a tick.
+    pub fn since(self, then: Ticks) -> Option<Usage> {
+        let all = self.all.checked_sub(then.all).filter(|all| *all > 0)? as f64;
+        let (busy, own) = (self.busy.checked_sub(then.busy)? as f64, self.own.checked_sub(then.own)? as f64);
+        Some(Usage { cores: own / all * self.cores as f64, others: ((busy - own) / all).max(0.0) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_and_others_ticks_are_told_apart() {
+        let process = |own: u64| format!("7 (a b) c) S 1 1 1 0 -1 4 1 0 0 0 {own} 10 5 5 20 0 3 0 5 6 7");
+        let machine = |user: u64, idle: u64| {
+            format!(
+                "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 {user} 0 0 {idle} 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\n\
+                cpu10 500 0 0 500 0 0 0 0 0 0\nintr 5\n"
+            )
+        };
+        let then = Ticks::read(&machine(1000, 1000), &process(100), &[0, 10]).unwrap();
+        assert_eq!(then, Ticks { cores: 2, all: 3000, busy: 1500, own: 120 });
+        let now = Ticks::read(&machine(1160, 1040), &process(240), &[0, 10]).unwrap();
+        let usage = now.since(then).unwrap();
+        assert!((usage.cores - 1.4).abs() < 1e-9 && (usage.others - 0.1).abs() < 1e-9, "{usage:?}");
+        assert_eq!(then.since(then), None);
+        // Of the core that is left alone nothing is seen.
+        let elsewhere = |at| Ticks::read(&machine(at, at), &process(100), &[1, 10]).unwrap();
+        assert_eq!(elsewhere(2000), elsewhere(1000));
+        assert_eq!((Ticks::read("", "", &[]), Ticks::read(&machine(1, 1), &process(1), &[3])), (None, None));
+    }
+
+    #[test]
+    fn a_list_of_cores_is_read() {
+        assert_eq!(numbers("\t0-2,5"), Some(vec![0, 1, 2, 5]));
+        assert_eq!((numbers("7"), numbers("")), (Some(vec![7]), None));
+    }
+}
