@@ -331,7 +331,7 @@ unsafe fn wide_tile<S: Pack, B: Panels<S::Compute>>(
                     let micro = Micro {
                         rows,
                         vectors: 2,
-                        k: ks,
+                        k: S::steps(ks),
                         a: a_panel.as_ptr(),
                         lda,
                         b: b_ptr,
@@ -346,12 +346,12 @@ unsafe fn wide_tile<S: Pack, B: Panels<S::Compute>>(
                     // place, parts of one through a buffer with room for the largest result.
                     unsafe {
                         if cols == width && c.cs == 1 {
-                            T::<S>::run(isa, &micro);
+                            S::run(isa, &micro);
                         } else {
                             let mut sums = [const { MaybeUninit::<T<S>>::uninit() }; MICRO];
                             let (out, ld) = (sums.as_mut_ptr().cast::<T<S>>(), width as isize);
                             let one = T::<S>::ONE;
-                            T::<S>::run(isa, &Micro { c: out, ldc: ld, store: Store::Set, alpha: one, ..micro });
+                            S::run(isa, &Micro { c: out, ldc: ld, store: Store::Set, alpha: one, ..micro });
                             for r in 0..rows {
                                 for q in 0..cols {
                                     let (c, sum) = (to.at(r, q), *out.add(r * width + q));
@@ -409,8 +409,8 @@ unsafe fn thin_tile<S: Pack, B: Panels<S::Compute>>(
                 let micro = Micro {
                     rows: p.m,
                     vectors,
-                    k: steps,
-                    a: a_pack[s0 * p.m..].as_ptr(),
+                    k: S::steps(steps),
+                    a: a_pack[S::steps(s0) * p.m..].as_ptr(),
                     lda: p.m,
                     b: b_ptr,
                     ldb,
@@ -421,7 +421,7 @@ unsafe fn thin_tile<S: Pack, B: Panels<S::Compute>>(
                     beta: T::<S>::ZERO,
                 };
                 // SAFETY: A and B hold `steps` steps; rows of `sums` have room for whole panels.
-                unsafe { T::<S>::run(isa, &micro) };
+                unsafe { S::run(isa, &micro) };
             };
             if adjacent {
                 (0..ks).step_by(piece).for_each(|s0| (0..p.n).step_by(width).for_each(|j| chain(s0, j)));
