@@ -133,8 +133,18 @@ const fn count(insts: &[Inst]) -> usize {
     n
 }
 
+/// The value of an instruction: computed, or that of another.
+macro_rules! value {
+    ($same:ident or $lane:expr) => {
+        $same
+    };
+    (or $lane:expr) => {
+        $lane
+    };
+}
+
 macro_rules! compiled {
-    ($($name:ident($args:literal) -> ($($out:ident),+) { $($v:ident = $op:ident($($x:tt)*);)* })*) => {
+    ($($name:ident($args:literal) -> ($($out:ident),+) { $($v:ident = $op:ident($($x:tt)*) $(as $same:ident)?;)* })*) => {
         const ALL: &[&Compiled] = &[$(&$name::COMPILED),*];
 
         $(mod $name {
@@ -149,12 +159,13 @@ macro_rules! compiled {
                 Compiled { insts: &[$(inst!($op Values, $($x)*)),*], outs: OUTS, elementwise: $args, run };
 
             #[inline(always)]
+            #[allow(unused_variables)] // what only an instruction reads that is the value of another
             fn body(args: [&[f32]; $args], numbers: [f32; MOST_ARGS], outs: [&mut [f32]; OUTS.len()]) {
                 let n = outs[0].len();
                 let (args, mut outs) = (args.map(|a| &a[..n]), outs.map(|o| &mut o[..n]));
                 for i in 0..n {
                     let x = (args.map(|a| a[i]), numbers);
-                    $(let $v = lane!($op x, $($x)*);)*
+                    $(let $v = value!($($same)? or lane!($op x, $($x)*));)*
                     for (o, y) in outs.iter_mut().zip([$($out),+]) {
                         o[i] = y;
                     }
@@ -179,6 +190,7 @@ macro_rules! compiled {
     };
 }
 
+// Where a value is bounded for a sigmoid, `as v0` takes it as it is: the sigmoid is 0 or 1 long before the bound.
 compiled! {
     silu(1) -> (v12) {
         v0 = Arg(0);
@@ -187,7 +199,7 @@ compiled! {
         v3 = Select(v2, v1, v0);
         v4 = Const(1000.0);
         v5 = Gt(v3, v4);
-        v6 = Select(v5, v4, v3);
+        v6 = Select(v5, v4, v3) as v0;
         v7 = Sigmoid(v6);
         v8 = Const(f64::NEG_INFINITY);
         v9 = Eq(v0, v8);
@@ -203,7 +215,7 @@ compiled! {
         v4 = Select(v3, v2, v0);
         v5 = Const(1000.0);
         v6 = Gt(v4, v5);
-        v7 = Select(v6, v5, v4);
+        v7 = Select(v6, v5, v4) as v0;
         v8 = Sigmoid(v7);
         v9 = Const(f64::NEG_INFINITY);
         v10 = Eq(v0, v9);
@@ -227,7 +239,7 @@ compiled! {
         v4 = Select(v3, v2, v0);
         v5 = Const(1000.0);
         v6 = Gt(v4, v5);
-        v7 = Select(v6, v5, v4);
+        v7 = Select(v6, v5, v4) as v0;
         v8 = Sigmoid(v7);
         v9 = Const(f64::NEG_INFINITY);
         v10 = Eq(v0, v9);
@@ -245,7 +257,7 @@ compiled! {
         v5 = Select(v4, v3, v0);
         v6 = Const(1000.0);
         v7 = Gt(v5, v6);
-        v8 = Select(v7, v6, v5);
+        v8 = Select(v7, v6, v5) as v0;
         v9 = Sigmoid(v8);
         v10 = Const(f64::NEG_INFINITY);
         v11 = Eq(v0, v10);
@@ -273,7 +285,7 @@ compiled! {
         v3 = Select(v2, v1, v0);
         v4 = Const(60.0);
         v5 = Gt(v3, v4);
-        v6 = Select(v5, v4, v3);
+        v6 = Select(v5, v4, v3) as v0;
         v7 = Mul(v6, v6);
         v8 = Mul(v7, v6);
         v9 = Const(0.044715);
