@@ -126,7 +126,15 @@ macro_rules! kernel {
             #[target_feature(enable = $feature)]
             unsafe fn go<const R: usize, const V: usize>(j: &Micro<$t>) {
                 let mut sum = [[$zero(); V]; R];
-                if j.store == Store::Chain {
+                if j.store != Store::Chain {
+                    // The result comes into the cache while the sums are made.
+                    for r in 0..R {
+                        for v in 0..V {
+                            let c = j.c.wrapping_offset(j.ldc * r as isize).wrapping_add(v * $lanes);
+                            _mm_prefetch::<_MM_HINT_T0>(c.cast());
+                        }
+                    }
+                } else {
                     for r in 0..R {
                         for v in 0..V {
                             // SAFETY: row `r < rows` of C has a panel's width of elements, as the caller promises.
@@ -153,21 +161,40 @@ macro_rules! kernel {
                     b = b.wrapping_offset(j.ldb);
                 }
                 let (alpha, beta) = ($set1(j.alpha), $set1(j.beta));
-                for r in 0..R {
-                    for v in 0..V {
-                        // SAFETY: row `r < rows` of C has a panel's width of elements, as the caller promises.
-                        unsafe {
-                            let c = j.c.offset(j.ldc * r as isize).add(v * $lanes);
-                            let s = $mul(alpha, sum[r][v]);
-                            $store(
-                                c,
-                                match j.store {
-                                    Store::Set => s,
-                                    Store::Chain => sum[r][v],
-                                    Store::Add => $add(s, $load(c)),
-                                    Store::Scale => $add(s, $mul(beta, $load(c))),
-                                },
-                            );
+                // One loop for each way to store, so that none is chosen in the innermost one.
+                // SAFETY: row `r < rows` of C has a panel's width of elements, as the caller promises.
+                unsafe {
+                    let row = |r: usize| j.c.offset(j.ldc * r as isize);
+                    match j.store {
+                        Store::Set => {
+                            for r in 0..R {
+                                for v in 0..V {
+                                    $store(row(r).add(v * $lanes), $mul(alpha, sum[r][v]));
+                                }
+                            }
+                        }
+                        Store::Chain => {
+                            for r in 0..R {
+                                for v in 0..V {
+                                    $store(row(r).add(v * $lanes), sum[r][v]);
+                                }
+                            }
+                        }
+                        Store::Add => {
+                            for r in 0..R {
+                                for v in 0..V {
+                                    let c = row(r).add(v * $lanes);
+                                    $store(c, $add($mul(alpha, sum[r][v]), $load(c)));
+                                }
+                            }
+                        }
+                        Store::Scale => {
+                            for r in 0..R {
+                                for v in 0..V {
+                                    let c = row(r).add(v * $lanes);
+                                    $store(c, $add($mul(alpha, sum[r][v]), $mul(beta, $load(c))));
+                                }
+                            }
                         }
                     }
                 }
