@@ -86,8 +86,7 @@ fn flipped<S: Fill>(cpu: &CpuBackend, s: &Sizes, g: &[S], w: &[S], dx: &mut [S])
         *t = w[((group * s.kg + k) * s.cg + c) * taps + (taps - 1 - tap)];
     }
     let sizes = Sizes { cg: s.kg, kg: s.cg, geometry: to, ..*s };
-    correlate(cpu, &sizes, g, t, None, dx);
-    Ok(())
+    correlate(cpu, &sizes, g, t, None, dx)
 }
 
 /// In general: columns `w^T g` of a few images at a time, folded into the input.

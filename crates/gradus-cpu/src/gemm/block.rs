@@ -35,8 +35,21 @@ const TASK: usize = 1 << 18;
 const THIN_STEPS: usize = 16;
 /// ... and where it is packed.
 const THIN_PACK: usize = 96;
+/// Most rows of a kernel, of any instruction set.
+const ROWS: usize = 14;
 /// Elements of the largest result of one kernel call.
-const MICRO: usize = 12 * 32;
+const MICRO: usize = ROWS * 32;
+
+/// `STEPS[lda]`: where the steps of packed rows of A begin.
+static STEPS: [[isize; K_BLOCK]; ROWS + 1] = {
+    let mut steps = [[0; K_BLOCK]; ROWS + 1];
+    let mut i = 0;
+    while i < (ROWS + 1) * K_BLOCK {
+        steps[i / K_BLOCK][i % K_BLOCK] = (i / K_BLOCK * (i % K_BLOCK)) as isize;
+        i += 1;
+    }
+    steps
+};
 
 /// A strided matrix that is written through a pointer.
 #[derive(Debug)]
@@ -263,7 +276,7 @@ pub(crate) unsafe fn tile<S: Pack, B: Panels<S::Compute>, C: Float<Compute = S::
 }
 
 /// Length of the blocks that `k > 0` is cut into: equal ones of at most [`K_BLOCK`], to a multiple of 8.
-fn k_step(k: usize) -> usize {
+pub(crate) fn k_step(k: usize) -> usize {
     if k <= K_BLOCK {
         return k;
     }
@@ -333,7 +346,8 @@ unsafe fn wide_tile<S: Pack, B: Panels<S::Compute>>(
                         vectors: 2,
                         k: ks,
                         a: a_panel.as_ptr(),
-                        lda,
+                        row: 1,
+                        steps: STEPS[lda].as_ptr(),
                         b: b_ptr,
                         ldb,
                         c: to.ptr,
@@ -411,7 +425,8 @@ unsafe fn thin_tile<S: Pack, B: Panels<S::Compute>>(
                     vectors,
                     k: steps,
                     a: a_pack[s0 * p.m..].as_ptr(),
-                    lda: p.m,
+                    row: 1,
+                    steps: STEPS[p.m].as_ptr(),
                     b: b_ptr,
                     ldb,
                     c: sums[j..].as_mut_ptr(),

@@ -31,13 +31,14 @@ pub(crate) enum Store {
 pub(crate) struct Micro<T> {
     /// Number of rows, 1 to [`Real::rows`].
     pub(crate) rows: usize,
-    /// Width of the panel in vectors: 2, or [`thin_vectors`] for as many rows.
+    /// Width of the panel in vectors: 2 or 1, or [`thin_vectors`] for as many rows.
     pub(crate) vectors: usize,
     /// Length of the chains.
     pub(crate) k: usize,
-    /// Row `r` at step `p` is `a[p * lda + r]`.
+    /// Row `r` at step `p` is `a[steps[p] + r * row]`.
     pub(crate) a: *const T,
-    pub(crate) lda: usize,
+    pub(crate) row: isize,
+    pub(crate) steps: *const isize,
     /// Row `p` of the panel starts at `b[p * ldb]`.
     pub(crate) b: *const T,
     pub(crate) ldb: isize,
@@ -104,6 +105,7 @@ macro_rules! dispatch {
             (1, 8) => $go::<1, 8>($j),
             (2, 4) => $go::<2, 4>($j),
             (3, 4) => $go::<3, 4>($j),
+            $(($r, 1) => $go::<$r, 1>($j),)*
             $(($r, 2) => $go::<$r, 2>($j),)*
             (rows, vectors) => unreachable!("a kernel of {rows} rows of {vectors} vectors"),
         }
@@ -142,22 +144,28 @@ macro_rules! kernel {
                         }
                     }
                 }
-                let (mut a, mut b) = (j.a, j.b);
-                for _ in 0..j.k {
+                // In bytes, which addresses scale by 1 and 2.
+                let down = j.row * size_of::<$t>() as isize;
+                let mut b = j.b;
+                for p in 0..j.k {
                     // SAFETY: step `p < k` reads `R` elements of A and a row of the panel, as the caller promises.
                     unsafe {
                         let mut row = [$zero(); V];
                         for v in 0..V {
                             row[v] = $load(b.add(v * $lanes));
                         }
+                        let mut a = j.a.offset(*j.steps.add(p));
                         for r in 0..R {
-                            let x = $set1(*a.add(r));
+                            // One address for three rows: more would not stay in registers.
+                            if r > 0 && r % 3 == 0 {
+                                a = a.wrapping_byte_offset(3 * down);
+                            }
+                            let x = $set1(*a.wrapping_byte_offset((r % 3) as isize * down));
                             for v in 0..V {
                                 sum[r][v] = $fma(x, row[v], sum[r][v]);
                             }
                         }
                     }
-                    a = a.wrapping_add(j.lda);
                     b = b.wrapping_offset(j.ldb);
                 }
                 let (alpha, beta) = ($set1(j.alpha), $set1(j.beta));
@@ -205,9 +213,9 @@ macro_rules! kernel {
     };
 }
 
-kernel!(f32_avx512, f32, "avx512f,avx2,fma", 16, [1 2 3 4 5 6 7 8 9 10 11 12], _mm512_setzero_ps, _mm512_set1_ps,
+kernel!(f32_avx512, f32, "avx512f,avx2,fma", 16, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], _mm512_setzero_ps, _mm512_set1_ps,
     _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps, _mm512_mul_ps, _mm512_add_ps);
-kernel!(f64_avx512, f64, "avx512f,avx2,fma", 8, [1 2 3 4 5 6 7 8 9 10 11 12], _mm512_setzero_pd, _mm512_set1_pd,
+kernel!(f64_avx512, f64, "avx512f,avx2,fma", 8, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], _mm512_setzero_pd, _mm512_set1_pd,
     _mm512_loadu_pd, _mm512_storeu_pd, _mm512_fmadd_pd, _mm512_mul_pd, _mm512_add_pd);
 kernel!(f32_avx2, f32, "avx2,fma", 8, [1 2 3 4 5 6], _mm256_setzero_ps, _mm256_set1_ps,
     _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps, _mm256_mul_ps, _mm256_add_ps);
@@ -234,17 +242,18 @@ unsafe fn portable<T: Real>(j: &Micro<T>) {
                 }
             }
         }
-        let (mut a, mut b) = (j.a, j.b);
-        for _ in 0..j.k {
+        let mut b = j.b;
+        for p in 0..j.k {
+            // SAFETY: as below.
+            let a = unsafe { j.a.offset(*j.steps.add(p)) };
             for (r, sum) in sum.iter_mut().enumerate() {
                 for (v, sum) in sum.iter_mut().enumerate() {
                     for (l, sum) in sum.iter_mut().enumerate() {
                         // SAFETY: step `p < k` reads `R` elements of A and a row of the panel, as the caller promises.
-                        *sum = unsafe { (*a.add(r)).fused(*b.add(v * LANES + l), *sum) };
+                        *sum = unsafe { (*a.offset(r as isize * j.row)).fused(*b.add(v * LANES + l), *sum) };
                     }
                 }
             }
-            a = a.wrapping_add(j.lda);
             b = b.wrapping_offset(j.ldb);
         }
         for (r, sum) in sum.iter().enumerate() {
@@ -263,6 +272,10 @@ unsafe fn portable<T: Real>(j: &Micro<T>) {
             (1, 8) => go::<T, 1, 8>(j),
             (2, 4) => go::<T, 2, 4>(j),
             (3, 4) => go::<T, 3, 4>(j),
+            (1, 1) => go::<T, 1, 1>(j),
+            (2, 1) => go::<T, 2, 1>(j),
+            (3, 1) => go::<T, 3, 1>(j),
+            (4, 1) => go::<T, 4, 1>(j),
             (1, 2) => go::<T, 1, 2>(j),
             (2, 2) => go::<T, 2, 2>(j),
             (3, 2) => go::<T, 3, 2>(j),
@@ -293,7 +306,7 @@ macro_rules! real {
             fn rows(isa: Isa) -> usize {
                 match isa.level() {
                     #[cfg(target_arch = "x86_64")]
-                    Level::Avx512 => 12,
+                    Level::Avx512 => 14,
                     #[cfg(target_arch = "x86_64")]
                     Level::Avx2 => 6,
                     Level::Portable => 4,
