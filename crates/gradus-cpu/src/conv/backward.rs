@@ -2,6 +2,7 @@
 
 use gradus_backend::{DType, Result, View, ViewMut, Window, composite};
 
+use super::direct::CHANNELS;
 use super::fold::fold_channel;
 use super::im2col::{Fill, Im2col, Im2row};
 use super::window::Geometry;
@@ -81,10 +82,14 @@ fn flipped<S: Fill>(cpu: &CpuBackend, s: &Sizes, g: &[S], w: &[S], dx: &mut [S])
     let mut turned = Temp::new(cpu, dtype_of::<S>(), &[w.len()])?;
     let mut view = turned.view_mut();
     let Some(t) = cpu.contiguous_mut::<S>(OP, &mut view)? else { return Ok(()) };
-    for (i, t) in t.iter_mut().enumerate() {
-        let (tap, k, c, group) = (i % taps, i / taps % s.kg, i / taps / s.kg % s.cg, i / taps / s.kg / s.cg);
-        *t = w[((group * s.kg + k) * s.cg + c) * taps + (taps - 1 - tap)];
-    }
+    // One input channel of a group, for all of its output channels, is `kg * taps` elements.
+    cpu.parallel_chunks(t, s.kg * taps, |i, t| {
+        let (group, c) = (i / s.cg, i % s.cg);
+        for (k, t) in t.chunks_exact_mut(taps).enumerate() {
+            let at = ((group * s.kg + k) * s.cg + c) * taps;
+            t.iter_mut().rev().zip(&w[at..at + taps]).for_each(|(t, &w)| *t = w);
+        }
+    });
     let sizes = Sizes { cg: s.kg, kg: s.cg, geometry: to, ..*s };
     correlate(cpu, &sizes, g, t, None, dx)
 }
@@ -167,6 +172,9 @@ fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw: &mut [S]) 
     if s.n == 0 {
         dw.fill(S::default());
         return Ok(());
+    }
+    if s.kg >= CHANNELS && p > 0 {
+        return super::weight::weight(cpu, s, x, g, dw);
     }
     let (down, across) = (s.kg.div_ceil(PART_ROWS), taps.div_ceil(PART_COLS));
     let parts = s.groups * down * across;

@@ -24,7 +24,7 @@ const POSITIONS: usize = 512;
 /// Elements of input and of sums of a tile, about: they are to stay in the L2 cache.
 const TILE: usize = 96 << 10;
 /// Channels whose weights meet all positions of a tile before the next ones do.
-const TOGETHER: usize = 128;
+pub(super) const TOGETHER: usize = 128;
 
 /// The weights of all groups, for each group and block of steps as panels `[steps][width]`, one after the other.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(super) struct Panels {
     /// Width of all panels but the last, which may be half as wide.
     pub(super) width: usize,
     /// Length of a block of steps.
-    step: usize,
+    pub(super) step: usize,
 }
 
 impl Panels {

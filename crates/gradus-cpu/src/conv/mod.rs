@@ -9,6 +9,7 @@ mod direct;
 mod fold;
 mod im2col;
 mod region;
+mod weight;
 pub(crate) mod window;
 
 #[cfg(test)]

@@ -95,6 +95,12 @@ impl<'a, S> MatMut<'a, S> {
         MatMut { ptr: self.ptr.wrapping_add(at), rs, cs, life: PhantomData }
     }
 
+    /// The address of element `(0, 0)`.
+    #[inline]
+    pub(crate) fn as_ptr(&self) -> *mut S {
+        self.ptr
+    }
+
     /// # Safety
     /// `(i, j)` is an element of the matrix.
     #[inline(always)]
