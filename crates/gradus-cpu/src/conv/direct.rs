@@ -9,7 +9,7 @@ use gradus_backend::Result;
 
 use super::Sizes;
 use super::im2col::Fill;
-use super::region::Region;
+use super::region::{Region, as_computed};
 use crate::access::Float;
 use crate::gemm::{Mat, Micro, Pack, Real, Store, k_step};
 use crate::isa::Isa;
@@ -108,7 +108,9 @@ pub(super) fn correlate<S: Fill>(
     let packed = &*packed;
 
     let tile = tile_size::<T<S>>(s, columns);
-    let region = Region::new(g, tile, size_of::<T<S>>());
+    let in_place = Region::in_place::<S>(g);
+    let region = in_place.unwrap_or_else(|| Region::new(g, tile, size_of::<T<S>>()));
+    let copied = if in_place.is_some() { 0 } else { region.len(s.cg) };
     let steps: Vec<isize> =
         (0..s.cg).flat_map(|c| (0..g.taps()).map(move |t| (c * region.channel + region.tap(g, t)) as isize)).collect();
     let count: [usize; 3] = std::array::from_fn(|i| g.output[i].div_ceil(tile[i]));
@@ -124,9 +126,14 @@ pub(super) fn correlate<S: Fill>(
             let input = &x[product * s.cg * plane..(product + 1) * s.cg * plane];
             let weight = &packed[group * taps * columns..(group + 1) * taps * columns];
             let bias = bias.map(|b| &b[group * s.kg..(group + 1) * s.kg]);
-            scratch::with(region.len(s.cg) + lines * width * columns, |block: &mut [T<S>]| {
-                let (elements, sums) = block.split_at_mut(region.len(s.cg));
-                S::copy(isa, &region, g, input, first, elements);
+            scratch::with(copied + lines * width * columns, |block: &mut [T<S>]| {
+                let (elements, sums) = block.split_at_mut(copied);
+                let elements = if in_place.is_some() {
+                    &as_computed(input)[region.position(g, first)..]
+                } else {
+                    S::copy(isa, &region, g, input, first, elements);
+                    elements
+                };
                 if let Some(bias) = bias {
                     for sums in sums.chunks_exact_mut(columns) {
                         for (sum, b) in sums.iter_mut().zip(bias) {

@@ -1,5 +1,7 @@
 //! The part of an input that lies under a box of positions, with its padding.
 
+use std::any::TypeId;
+
 use super::window::Geometry;
 use crate::access::Float;
 use crate::gemm::Transpose;
@@ -21,6 +23,14 @@ impl Region {
         // An odd number of cache lines: the same place of many channels does not compete for a few sets of the cache.
         let line = 64 / bytes;
         Region { size, channel: (size.iter().product::<usize>().div_ceil(line) | 1) * line }
+    }
+
+    /// The image itself, for windows that all lie inside it, of elements that are stored as they compute.
+    pub(super) fn in_place<S: Float>(g: &Geometry) -> Option<Region> {
+        // Channels must not compete for a few sets of the cache.
+        let spread = g.plane() * size_of::<S>() % 1024 != 0;
+        let same = TypeId::of::<S>() == TypeId::of::<S::Compute>();
+        (same && spread && g.is_inside()).then(|| Region { size: g.input, channel: g.plane() })
     }
 
     /// Elements of so many channels.
@@ -45,39 +55,57 @@ impl Region {
     }
 }
 
+/// Channels of an image as they compute, if they are stored so.
+pub(super) fn as_computed<S: Float>(image: &[S]) -> &[S::Compute] {
+    assert!(TypeId::of::<S>() == TypeId::of::<S::Compute>());
+    // SAFETY: the two types are the same.
+    unsafe { std::slice::from_raw_parts(image.as_ptr().cast(), image.len()) }
+}
+
+/// Copies a run of elements, at least one: a vector at a time, the last one over what came before.
+#[inline(always)]
+fn copy_run<S: Float, const W: usize>(from: &[S], to: &mut [S::Compute]) {
+    let last = from.len() - W;
+    let mut i = 0;
+    loop {
+        let mut wide = [S::Compute::default(); W];
+        for (o, &x) in wide.iter_mut().zip(&from[i..i + W]) {
+            *o = x.widen();
+        }
+        to[i..i + W].copy_from_slice(&wide);
+        if i == last {
+            return;
+        }
+        i = (i + W).min(last);
+    }
+}
+
 /// Copies the channels of `image`, as many as `out` has room for, from under position `first` of the output on; what is
 /// not in the image is 0.
 #[inline(always)]
 fn copy<S: Float>(r: &Region, g: &Geometry, image: &[S], first: [usize; 3], out: &mut [S::Compute]) {
-    let zero = S::Compute::default();
-    if g.plane() == 0 {
-        return out.fill(zero);
+    // Where the box begins in the image, and which of its elements come from there.
+    let begin = [0, 1, 2].map(|i| (first[i] * g.stride[i]) as isize - g.pad[i]);
+    let [zs, ys, xs] = [0, 1, 2].map(|i| {
+        let left = ((-begin[i]).max(0) as usize).min(r.size[i]);
+        left..((g.input[i] as isize - begin[i]).max(0) as usize).clamp(left, r.size[i])
+    });
+    if [&zs, &ys, &xs].iter().zip(r.size).any(|(inside, size)| inside.len() < size) {
+        out.fill(S::Compute::default());
     }
-    let [begin_z, begin_y, begin_x] = [0, 1, 2].map(|i| (first[i] * g.stride[i]) as isize - g.pad[i]);
-    let [depth, height, width] = g.input;
-    // Elements `left..right` of each line come from the image.
-    let left = ((-begin_x).max(0) as usize).min(r.size[2]);
-    let right = ((width as isize - begin_x).max(0) as usize).clamp(left, r.size[2]);
-    let inside = |i: isize, size: usize| (i >= 0 && (i as usize) < size).then_some(i as usize);
+    if zs.is_empty() || ys.is_empty() || xs.is_empty() {
+        return;
+    }
+    let at = |i: usize, o: usize| (begin[i] + o as isize) as usize;
     for (plane, out) in image.chunks_exact(g.plane()).zip(out.chunks_exact_mut(r.channel)) {
-        let mut lines = out.chunks_exact_mut(r.size[2]);
-        for z in 0..r.size[0] {
-            let z = inside(begin_z + z as isize, depth);
-            for y in 0..r.size[1] {
-                let Some(line) = lines.next() else { return };
-                let (Some(z), Some(y)) = (z, inside(begin_y + y as isize, height)) else {
-                    line.fill(zero);
-                    continue;
-                };
-                if left == right {
-                    line.fill(zero);
-                    continue;
-                }
-                line[..left].fill(zero);
-                line[right..].fill(zero);
-                let from = (z * height + y) * width + (begin_x + left as isize) as usize;
-                for (o, &x) in line[left..right].iter_mut().zip(&plane[from..from + right - left]) {
-                    *o = x.widen();
+        for z in zs.clone() {
+            for y in ys.clone() {
+                let from = &plane[(at(0, z) * g.input[1] + at(1, y)) * g.input[2] + at(2, xs.start)..][..xs.len()];
+                let to = &mut out[r.at([z, y, xs.start])..][..xs.len()];
+                match from.len() {
+                    16.. => copy_run::<S, 16>(from, to),
+                    4.. => copy_run::<S, 4>(from, to),
+                    _ => copy_run::<S, 1>(from, to),
                 }
             }
         }
@@ -91,7 +119,11 @@ fn turn<S: Float<Compute: Transpose>>(isa: Isa, sums: &[S::Compute], columns: us
     let whole = if last == len { len / 8 * 8 } else { 0 };
     for p in (0..whole).step_by(8) {
         let mut block = [[S::Compute::default(); 8]; 8];
-        let from = std::array::from_fn(|i| sums[(p + i) * columns..][..8].as_ptr());
+        // A loop rather than a closure: that would not be compiled for AVX2.
+        let mut from = [sums.as_ptr(); 8];
+        for (i, from) in from.iter_mut().enumerate() {
+            *from = sums[(p + i) * columns..][..8].as_ptr();
+        }
         // SAFETY: each of the 8 pointers has 8 elements, and the block 8 rows of as many.
         unsafe { S::Compute::transpose8(isa, from, block.as_flattened_mut().as_mut_ptr(), 8) };
         for (row, block) in rows.iter_mut().zip(&block) {

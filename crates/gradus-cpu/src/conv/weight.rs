@@ -11,7 +11,7 @@ use gradus_backend::Result;
 use super::Sizes;
 use super::direct::{Panels, TOGETHER, pack, pieces};
 use super::im2col::Fill;
-use super::region::Region;
+use super::region::{Region, as_computed};
 use crate::access::Float;
 use crate::gemm::{Mat, MatMut, Micro, Real, Store};
 use crate::parallel::Disjoint;
@@ -33,7 +33,7 @@ struct Block {
 }
 
 /// The blocks of an image, and where the first element under each position lies in its block.
-fn blocks<T>(s: &Sizes, step: usize) -> (Vec<Block>, Vec<isize>) {
+fn blocks<S: Float>(s: &Sizes, step: usize, in_place: Option<Region>) -> (Vec<Block>, Vec<isize>) {
     let g = &s.geometry;
     let index = |p: usize| [p / (g.output[1] * g.output[2]), p / g.output[2] % g.output[1], p % g.output[2]];
     let mut steps = Vec::with_capacity(g.positions());
@@ -46,7 +46,9 @@ fn blocks<T>(s: &Sizes, step: usize) -> (Vec<Block>, Vec<isize>) {
                 (first[axis], last[axis]) = (0, g.output[axis] - 1);
             }
         }
-        let region = Region::new(g, std::array::from_fn(|i| last[i] - first[i] + 1), size_of::<T>());
+        let region = in_place.unwrap_or_else(|| {
+            Region::new(g, std::array::from_fn(|i| last[i] - first[i] + 1), size_of::<S::Compute>())
+        });
         steps.extend(range.clone().map(|p| {
             let p = index(p);
             region.position(g, std::array::from_fn(|i| p[i] - first[i])) as isize
@@ -66,7 +68,8 @@ pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw:
     let (positions, plane, taps) = (geometry.positions(), geometry.plane(), geometry.taps());
     assert!(x.len() == s.n * s.c() * plane && g.len() == s.n * s.k() * positions && dw.len() == s.k() * s.taps());
     let panels = Panels::new::<T<S>>(isa, s.kg, positions);
-    let (blocks, steps) = blocks::<T<S>>(s, panels.step);
+    let in_place = Region::in_place::<S>(geometry);
+    let (blocks, steps) = blocks::<S>(s, panels.step, in_place);
     // Parts of the gradient, and of its sums.
     let channels = TAPS.div_ceil(taps).min(s.cg);
     let (across, down) = (s.cg.div_ceil(channels), s.kg.div_ceil(TOGETHER));
@@ -94,10 +97,17 @@ pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw:
                 let (region, len) = (&block.region, block.range.len());
                 let steps = &steps[block.range.clone()];
                 let store = if item == first { Store::Set } else { Store::Add };
-                scratch::with(region.len(channels) + (end - begin) * len, |scratch: &mut [T<S>]| {
-                    let (elements, packed) = scratch.split_at_mut(region.len(channels));
+                let copied = if in_place.is_some() { 0 } else { region.len(channels) };
+                scratch::with(copied + (end - begin) * len, |scratch: &mut [T<S>]| {
+                    let (elements, packed) = scratch.split_at_mut(copied);
                     let at = (image * s.c() + group * s.cg + c0) * plane;
-                    S::copy(isa, region, geometry, &x[at..at + channels * plane], block.first, elements);
+                    let input = &x[at..at + channels * plane];
+                    let elements = if in_place.is_some() {
+                        &as_computed(input)[region.position(geometry, block.first)..]
+                    } else {
+                        S::copy(isa, region, geometry, input, block.first, elements);
+                        elements
+                    };
                     for (j, width) in panels.panels(begin, end) {
                         let row = image * s.k() + group * s.kg + j;
                         let out = &mut packed[(j - begin) * len..][..width * len];
