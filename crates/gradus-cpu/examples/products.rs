@@ -92,7 +92,7 @@ fn main() {
     let threads = std::env::args().nth(2).and_then(|t| t.parse().ok());
     let cpu = CpuBackend::with_threads(threads.unwrap_or(2)).unwrap();
     println!("{:?}", cpu.info().features);
-    [64, 128, 256, 512, 1024, 2048].into_iter().for_each(|n| gemm(&cpu, n));
+    [64, 128, 256, 384, 512, 1024, 2048].into_iter().for_each(|n| gemm(&cpu, n));
     for sizes in [
         [1, 3, 224, 64, 7, 2, 3],
         [16, 64, 56, 64, 3, 1, 1],

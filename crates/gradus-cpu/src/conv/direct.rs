@@ -193,6 +193,8 @@ impl<T: Real> Tile<'_, T> {
                                 steps: steps.as_ptr(),
                                 b: self.weight[k0 * columns + j * steps.len()..].as_ptr(),
                                 ldb: width as isize,
+                                next: self.weight[k0 * columns + j * steps.len()..].as_ptr(),
+                                next_by: 0,
                                 c: sums[to + j..].as_mut_ptr(),
                                 ldc: columns as isize,
                                 store,

@@ -135,6 +135,8 @@ pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw:
                                 steps: steps.as_ptr(),
                                 b: packed[(j - begin) * len..].as_ptr(),
                                 ldb: width as isize,
+                                next: packed[(j - begin) * len..].as_ptr(),
+                                next_by: 0,
                                 c: out.from(to + j, 0).as_ptr(),
                                 ldc: ldc as isize,
                                 store,

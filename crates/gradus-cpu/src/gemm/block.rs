@@ -1,9 +1,9 @@
 //! Products cut into tiles: cache blocking, threads, and the edges.
 //!
-//! A tile is a block of rows and columns of C. For each block of `k` its rows of A are packed once (they stay in the L2
-//! cache), and each panel of B is packed (into L1) just before all rows of the tile meet it. `k` is cut by its own size
-//! alone and tiles do not cut it at all, so tiles change no bits; they are chosen by size, for enough of them to
-//! share out.
+//! A tile is a block of rows and columns of C. For each block of `k` its rows of A are packed once, unless kernels can
+//! read them where they lie (they stay in the L2 cache), and each panel of B is packed (into L1) just before all rows of
+//! the tile meet it. `k` is cut by its own size alone and tiles do not cut it at all, so tiles change no bits; they are
+//! chosen by size, for enough of them to share out.
 
 use std::any::TypeId;
 use std::marker::PhantomData;
@@ -325,7 +325,10 @@ unsafe fn wide_tile<S: Pack, B: Panels<S::Compute>>(
     // Few rows do not pay for packing rows of B that are adjacent anyway.
     let direct = p.m <= 2 * mr;
     let packed = b.is_packed();
-    let (a_len, b_len) = (p.m.next_multiple_of(lda) * step, width * (step + 1));
+    let a_row = a.row_stride();
+    let left = a.left::<T<S>>(0, 0).is_some();
+    let a_len = if left { 0 } else { p.m.next_multiple_of(lda) * step };
+    let b_len = width * (step + 1);
     scratch::with(a_len + b_len, |block: &mut [T<S>]| {
         let (a_pack, b_pack) = block.split_at_mut(a_len);
         for k0 in (0..p.k).step_by(step) {
@@ -343,19 +346,31 @@ unsafe fn wide_tile<S: Pack, B: Panels<S::Compute>>(
                     unsafe { b.pack(isa, k0..k0 + ks, j0 + j..j0 + j + cols, width, &mut b_pack[..(ks + 1) * width]) };
                     (b_pack.as_ptr(), width as isize)
                 });
-                for (i, a_panel) in (0..p.m).step_by(lda).zip(a_pack.chunks_exact(lda * step)) {
+                // Shared panels come from far away: the first rows ask for the next one.
+                let after = if packed && j + width < p.n { b.direct(k0, j0 + j + width) } else { None };
+                for i in (0..p.m).step_by(lda) {
+                    let (a_ptr, row, steps) = match a.left(i, k0) {
+                        Some(a) if left => (a, a_row, &STEPS[1]),
+                        _ => (a_pack[i * step..].as_ptr(), 1, &STEPS[lda]),
+                    };
                     let rows = lda.min(p.m - i);
+                    let (next, next_by) = match after {
+                        Some((after, _)) if i < 2 * lda => (after.wrapping_add(i / lda * ks * width / 2), width / 2),
+                        _ => (b_ptr, 0),
+                    };
                     let (alpha, beta) = (p.alpha, p.beta);
                     let to = c.from(i, j);
                     let micro = Micro {
                         rows,
                         vectors: 2,
                         k: ks,
-                        a: a_panel.as_ptr(),
-                        row: 1,
-                        steps: STEPS[lda].as_ptr(),
+                        a: a_ptr,
+                        row,
+                        steps: steps.as_ptr(),
                         b: b_ptr,
                         ldb,
+                        next,
+                        next_by,
                         c: to.ptr,
                         ldc: to.rs,
                         store,
@@ -435,6 +450,8 @@ unsafe fn thin_tile<S: Pack, B: Panels<S::Compute>>(
                     steps: STEPS[p.m].as_ptr(),
                     b: b_ptr,
                     ldb,
+                    next: b_ptr,
+                    next_by: 0,
                     c: sums[j..].as_mut_ptr(),
                     ldc: ld as isize,
                     store: Store::Chain,

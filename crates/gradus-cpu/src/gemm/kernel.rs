@@ -42,6 +42,9 @@ pub(crate) struct Micro<T> {
     /// Row `p` of the panel starts at `b[p * ldb]`.
     pub(crate) b: *const T,
     pub(crate) ldb: isize,
+    /// What is wanted soon: step `p` asks for the cache line of `next[p * next_by]`. Any address will do.
+    pub(crate) next: *const T,
+    pub(crate) next_by: usize,
     /// Row `r` of the result starts at `c[r * ldc]`.
     pub(crate) c: *mut T,
     pub(crate) ldc: isize,
@@ -146,10 +149,11 @@ macro_rules! kernel {
                 }
                 // In bytes, which addresses scale by 1 and 2.
                 let down = j.row * size_of::<$t>() as isize;
-                let mut b = j.b;
+                let (mut b, mut next) = (j.b, j.next);
                 for p in 0..j.k {
                     // SAFETY: step `p < k` reads `R` elements of A and a row of the panel, as the caller promises.
                     unsafe {
+                        _mm_prefetch::<_MM_HINT_T1>(next.cast());
                         let mut row = [$zero(); V];
                         for v in 0..V {
                             row[v] = $load(b.add(v * $lanes));
@@ -167,6 +171,7 @@ macro_rules! kernel {
                         }
                     }
                     b = b.wrapping_offset(j.ldb);
+                    next = next.wrapping_add(j.next_by);
                 }
                 let (alpha, beta) = ($set1(j.alpha), $set1(j.beta));
                 // One loop for each way to store, so that none is chosen in the innermost one.
