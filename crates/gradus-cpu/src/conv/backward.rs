@@ -2,6 +2,7 @@
 
 use gradus_backend::{DType, Result, View, ViewMut, Window, composite};
 
+use super::direct::CHANNELS;
 use super::fold::fold_channel;
 use super::im2col::{Fill, Im2col, Im2row};
 use super::window::Geometry;
@@ -39,34 +40,13 @@ pub(crate) fn backward_input(
         with_float!(OP, g.dtype, T => {
             let (Some(g), Some(w)) = (cpu.contiguous::<T>(OP, g)?, cpu.contiguous::<T>(OP, w)?) else { return Ok(()) };
             let Some(dx) = cpu.contiguous_mut::<T>(OP, dx)? else { return Ok(()) };
-            if s.geometry.is_identity() {
-                one_by_one(cpu, &s, g, w, dx);
-                Ok(())
-            } else if s.geometry.stride == [1; 3] {
+            if s.geometry.stride == [1; 3] {
                 flipped(cpu, &s, g, w, dx)
             } else {
                 columns(cpu, &s, g, w, dx)
             }
         })
     })
-}
-
-/// `dx = w^T g` for a window of one element.
-fn one_by_one<S: Fill>(cpu: &CpuBackend, s: &Sizes, g: &[S], w: &[S], dx: &mut [S]) {
-    let p = s.geometry.positions();
-    assert!(g.len() == s.n * s.k() * p && dx.len() == s.n * s.c() * p && w.len() == s.k() * s.cg);
-    let product = Product::plain(s.cg, p, s.kg);
-    // SAFETY: groups of `kg` channels of `g`, of `kg` rows of `w` and of `cg` channels of `dx` lie inside their slices;
-    // each product writes its own group of `dx`.
-    unsafe {
-        let out = MatMut::new(dx.as_mut_ptr(), 0, 0, 0);
-        let operands = |i: usize| {
-            let a = Mat::new(w, i % s.groups * s.kg * s.cg, 1, s.cg as isize);
-            let b = Mat::new(g, i * s.kg * p, p as isize, 1);
-            (a, b, out.matrix(i * s.cg * p, p as isize, 1))
-        };
-        products(cpu, s.n * s.groups, &product, operands, |_, _, _, _: [usize; 2]| ());
-    }
 }
 
 /// For stride 1: the convolution of `g` with the weight turned around, its channels exchanged.
@@ -81,13 +61,16 @@ fn flipped<S: Fill>(cpu: &CpuBackend, s: &Sizes, g: &[S], w: &[S], dx: &mut [S])
     let mut turned = Temp::new(cpu, dtype_of::<S>(), &[w.len()])?;
     let mut view = turned.view_mut();
     let Some(t) = cpu.contiguous_mut::<S>(OP, &mut view)? else { return Ok(()) };
-    for (i, t) in t.iter_mut().enumerate() {
-        let (tap, k, c, group) = (i % taps, i / taps % s.kg, i / taps / s.kg % s.cg, i / taps / s.kg / s.cg);
-        *t = w[((group * s.kg + k) * s.cg + c) * taps + (taps - 1 - tap)];
-    }
+    // One input channel of a group, for all of its output channels, is `kg * taps` elements.
+    cpu.parallel_chunks(t, s.kg * taps, |i, t| {
+        let (group, c) = (i / s.cg, i % s.cg);
+        for (k, t) in t.chunks_exact_mut(taps).enumerate() {
+            let at = ((group * s.kg + k) * s.cg + c) * taps;
+            t.iter_mut().rev().zip(&w[at..at + taps]).for_each(|(t, &w)| *t = w);
+        }
+    });
     let sizes = Sizes { cg: s.kg, kg: s.cg, geometry: to, ..*s };
-    correlate(cpu, &sizes, g, t, None, dx);
-    Ok(())
+    correlate(cpu, &sizes, g, t, None, dx)
 }
 
 /// In general: columns `w^T g` of a few images at a time, folded into the input.
@@ -107,7 +90,8 @@ fn columns<S: Fill>(cpu: &CpuBackend, s: &Sizes, g: &[S], w: &[S], dx: &mut [S])
     let product = Product::plain(taps, p, s.kg);
     for first in (0..s.n).step_by(images) {
         let count = images.min(s.n - first);
-        // SAFETY: as in `one_by_one`, with `taps` rows of columns a group in the place of `dx`.
+        // SAFETY: groups of `kg` channels of `g`, of `kg` rows of `w` and of `taps` rows of columns lie inside their
+        // slices; each product writes its own group of columns.
         unsafe {
             let out = MatMut::new(cols.as_mut_ptr(), 0, 0, 0);
             let operands = |i: usize| {
@@ -168,6 +152,9 @@ fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw: &mut [S]) 
     if s.n == 0 {
         dw.fill(S::default());
         return Ok(());
+    }
+    if s.kg >= CHANNELS && p > 0 {
+        return super::weight::weight(cpu, s, x, g, dw);
     }
     let (down, across) = (s.kg.div_ceil(PART_ROWS), taps.div_ceil(PART_COLS));
     let parts = s.groups * down * across;

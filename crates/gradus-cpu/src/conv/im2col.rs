@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::region::Move;
 use super::window::Geometry;
 use crate::access::Float;
 use crate::gemm::{Pack, Panels, Transpose};
@@ -115,7 +116,7 @@ fn fill_panel<S: Float>(
 }
 
 /// [`fill_panel`] and exact [`fill`] of one storage type for every instruction set.
-pub(crate) trait Fill: Pack {
+pub(crate) trait Fill: Pack + Move {
     fn padded(isa: Isa, m: Im2col<'_, Self>, rows: Range<usize>, width: usize, t: &Table, out: &mut [Self::Compute]);
     fn exact(isa: Isa, m: Im2col<'_, Self>, rows: Range<usize>, width: usize, t: &Table, out: &mut [Self::Compute]);
 }

@@ -5,8 +5,11 @@
 //! window goes through unfolded columns, a few images at a time.
 
 mod backward;
+mod direct;
 mod fold;
 mod im2col;
+mod region;
+mod weight;
 pub(crate) mod window;
 
 #[cfg(test)]
@@ -120,12 +123,11 @@ fn forward<S: Fill>(
     };
     let (Some(x), Some(w)) = (cpu.contiguous::<S>(OP, x)?, cpu.contiguous::<S>(OP, w)?) else { return Ok(()) };
     let Some(out) = cpu.contiguous_mut::<S>(OP, out)? else { return Ok(()) };
-    correlate(cpu, s, x, w, bias.as_deref(), out);
-    Ok(())
+    correlate(cpu, s, x, w, bias.as_deref(), out)
 }
 
 /// The convolution of contiguous operands of the sizes that `s` states.
-fn correlate<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], w: &[S], bias: Option<&[S]>, out: &mut [S]) {
+fn correlate<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], w: &[S], bias: Option<&[S]>, out: &mut [S]) -> Result<()> {
     let g = &s.geometry;
     let (positions, plane, taps) = (g.positions(), g.plane(), s.taps());
     assert_eq!(x.len(), s.n * s.c() * plane);
@@ -133,7 +135,10 @@ fn correlate<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], w: &[S], bias: Optio
     assert_eq!(out.len(), s.n * s.k() * positions);
     assert!(bias.is_none_or(|b| b.len() == s.k()));
     if out.is_empty() {
-        return;
+        return Ok(());
+    }
+    if s.kg >= direct::CHANNELS && taps > 0 {
+        return direct::correlate(cpu, s, x, w, bias, out);
     }
     let one = <S::Compute as Real>::ONE;
     let mut product = Product::<S::Compute>::plain(s.kg, positions, taps);
@@ -168,4 +173,5 @@ fn correlate<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], w: &[S], bias: Optio
         // SAFETY: an image's group has `cg` channels of `plane` elements; the rest as above.
         unsafe { products(cpu, count, &product, |i| (weight(i), b(i), to(i)), prepare) };
     }
+    Ok(())
 }

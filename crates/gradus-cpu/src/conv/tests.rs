@@ -1,6 +1,6 @@
 //! Convolution, unfold and fold against plain loops.
 
-use gradus_backend::{Backend, DType, ErrorKind, Scalar, Window};
+use gradus_backend::{Backend, DType, ErrorKind, Layout, Scalar, Shape, Window};
 
 use crate::CpuBackend;
 use crate::testing::{Lie, Tensor, assert_close, assert_same_bits, integers, noise};
@@ -51,6 +51,14 @@ fn cases() -> Vec<Case> {
         case(window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [2, 0, 5, 1], &[4, 3]),
         case(window(&[3, 3], &[2, 2], &[1, 1], &[1, 1], &[1, 1]), [2, 3, 0, 1], &[4, 3]),
         case(window(&[2, 2], &[2, 2], &[1, 1], &[1, 1], &[1, 1]), [20, 1, 3, 1], &[5, 5]),
+        // Output channels enough to lie along vectors, in whole ones and not.
+        case(window(&[3, 3], &[1, 1], &[1, 1], &[0, 0], &[0, 0]), [2, 40, 48, 1], &[9, 30]),
+        case(window(&[3, 3], &[2, 2], &[2, 2], &[2, 2], &[2, 2]), [1, 24, 66, 2], &[15, 17]),
+        case(window(&[7, 7], &[2, 2], &[1, 1], &[3, 3], &[3, 3]), [1, 3, 34, 1], &[33, 40]),
+        case(window(&[1, 1], &[1, 1], &[1, 1], &[0, 0], &[0, 0]), [2, 17, 130, 1], &[16, 16]),
+        case(window(&[3], &[1], &[1], &[1], &[1]), [2, 9, 16, 1], &[1100]),
+        case(window(&[3, 2, 3], &[1, 1, 2], &[1, 1, 1], &[1, 0, 1], &[1, 1, 1]), [1, 8, 18, 1], &[4, 7, 20]),
+        case(window(&[2, 2], &[1, 1], &[1, 1], &[2, 2], &[2, 2]), [1, 8, 8, 1], &[0, 3]),
     ]
 }
 
@@ -161,18 +169,42 @@ fn threads_and_instruction_sets_change_no_bit() {
     let win = window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]);
     let strided = window(&[3, 3], &[2, 2], &[1, 1], &[1, 1], &[1, 1]);
     for (win, out) in [(win, [14, 14]), (strided, [7, 7])] {
-        assert_same_bits(|cpu| {
-            let x = Tensor::new(cpu, DType::F32, &[9, 12, 14, 14], Lie::Contiguous, noise(1));
-            let w = Tensor::new(cpu, DType::F32, &[10, 12, 3, 3], Lie::Contiguous, noise(2));
-            let mut y = Tensor::canary(cpu, DType::F32, &[9, 10, out[0], out[1]], Lie::Contiguous);
-            cpu.conv(&win, 1, x.view(), w.view(), None, &mut y.view_mut()).unwrap();
-            let mut dx = Tensor::canary(cpu, DType::F32, &[9, 12, 14, 14], Lie::Contiguous);
-            cpu.conv_backward_input(&win, 1, y.view(), w.view(), &mut dx.view_mut()).unwrap();
-            let mut dw = Tensor::canary(cpu, DType::F32, &[10, 12, 3, 3], Lie::Contiguous);
-            cpu.conv_backward_weight(&win, 1, x.view(), y.view(), &mut dw.view_mut()).unwrap();
-            [y.bytes(cpu), dx.bytes(cpu), dw.bytes(cpu)].concat()
-        });
+        for (c, k, dtype) in [(12, 10, DType::F32), (12, 4, DType::F32), (50, 38, DType::F32), (50, 38, DType::BF16)] {
+            assert_same_bits(|cpu| {
+                let x = Tensor::new(cpu, dtype, &[9, c, 14, 14], Lie::Contiguous, noise(1));
+                let w = Tensor::new(cpu, dtype, &[k, c, 3, 3], Lie::Contiguous, noise(2));
+                let mut y = Tensor::canary(cpu, dtype, &[9, k, out[0], out[1]], Lie::Contiguous);
+                cpu.conv(&win, 1, x.view(), w.view(), None, &mut y.view_mut()).unwrap();
+                let mut dx = Tensor::canary(cpu, dtype, &[9, c, 14, 14], Lie::Contiguous);
+                cpu.conv_backward_input(&win, 1, y.view(), w.view(), &mut dx.view_mut()).unwrap();
+                let mut dw = Tensor::canary(cpu, dtype, &[k, c, 3, 3], Lie::Contiguous);
+                cpu.conv_backward_weight(&win, 1, x.view(), y.view(), &mut dw.view_mut()).unwrap();
+                [y.bytes(cpu), dx.bytes(cpu), dw.bytes(cpu)].concat()
+            });
+        }
     }
+}
+
+#[test]
+fn a_convolution_has_the_bits_of_the_product_with_the_unfolded_input() {
+    let cpu = CpuBackend::with_threads(2).unwrap();
+    let win = window(&[3, 3], &[2, 1], &[1, 2], &[1, 2], &[1, 2]);
+    // More than one block of the sum.
+    let (c, k, h) = (50, 40, 12);
+    let x = Tensor::new(&cpu, DType::F32, &[1, c, h, h], Lie::Contiguous, noise(1));
+    let w = Tensor::new(&cpu, DType::F32, &[k, c, 3, 3], Lie::Contiguous, noise(2));
+    let out = win.output("test", &[h, h]).unwrap();
+    let mut y = Tensor::canary(&cpu, DType::F32, &[1, k, out[0], out[1]], Lie::Contiguous);
+    cpu.conv(&win, 1, x.view(), w.view(), None, &mut y.view_mut()).unwrap();
+    let mut cols = Tensor::canary(&cpu, DType::F32, &[1, c, 3, 3, out[0], out[1]], Lie::Contiguous);
+    cpu.unfold(&win, x.view(), Scalar::Float(0.0), &mut cols.view_mut()).unwrap();
+    let flat = |dims: [usize; 2]| Layout::contiguous(Shape::new(&dims).unwrap());
+    let (wide, long, square) = (flat([k, c * 9]), flat([c * 9, out[0] * out[1]]), flat([k, out[0] * out[1]]));
+    let mut z = Tensor::canary(&cpu, DType::F32, &[k, out[0] * out[1]], Lie::Contiguous);
+    let (one, zero) = (Scalar::Float(1.0), Scalar::Float(0.0));
+    let (a, b) = (w.view().with(&wide), cols.view().with(&long));
+    cpu.gemm(one, a, b, zero, &mut z.view_mut().with(&square)).unwrap();
+    assert_eq!(y.bytes(&cpu), z.bytes(&cpu));
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Products cut into tiles: cache blocking, threads, and the edges.
 //!
-//! A tile is a block of rows and columns of C. For each block of `k` its rows of A are packed once (they stay in the L2
-//! cache), and each panel of B is packed (into L1) just before all rows of the tile meet it. `k` is cut by its own size
-//! alone and tiles do not cut it at all, so tiles change no bits; they are chosen by size, for enough of them to
-//! share out.
+//! A tile is a block of rows and columns of C. For each block of `k` its rows of A are packed once, unless kernels can
+//! read them where they lie (they stay in the L2 cache), and each panel of B is packed (into L1) just before all rows of
+//! the tile meet it. `k` is cut by its own size alone and tiles do not cut it at all, so tiles change no bits; they are
+//! chosen by size, for enough of them to share out.
 
 use std::any::TypeId;
 use std::marker::PhantomData;
@@ -35,8 +35,21 @@ const TASK: usize = 1 << 18;
 const THIN_STEPS: usize = 16;
 /// ... and where it is packed.
 const THIN_PACK: usize = 96;
+/// Most rows of a kernel, of any instruction set.
+const ROWS: usize = 14;
 /// Elements of the largest result of one kernel call.
-const MICRO: usize = 12 * 32;
+const MICRO: usize = ROWS * 32;
+
+/// `STEPS[lda]`: where the steps of packed rows of A begin.
+pub(super) static STEPS: [[isize; K_BLOCK]; ROWS + 1] = {
+    let mut steps = [[0; K_BLOCK]; ROWS + 1];
+    let mut i = 0;
+    while i < (ROWS + 1) * K_BLOCK {
+        steps[i / K_BLOCK][i % K_BLOCK] = (i / K_BLOCK * (i % K_BLOCK)) as isize;
+        i += 1;
+    }
+    steps
+};
 
 /// A strided matrix that is written through a pointer.
 #[derive(Debug)]
@@ -80,6 +93,12 @@ impl<'a, S> MatMut<'a, S> {
     #[inline]
     pub(crate) fn matrix(&self, at: usize, rs: isize, cs: isize) -> Self {
         MatMut { ptr: self.ptr.wrapping_add(at), rs, cs, life: PhantomData }
+    }
+
+    /// The address of element `(0, 0)`.
+    #[inline]
+    pub(crate) fn as_ptr(&self) -> *mut S {
+        self.ptr
     }
 
     /// # Safety
@@ -263,7 +282,7 @@ pub(crate) unsafe fn tile<S: Pack, B: Panels<S::Compute>, C: Float<Compute = S::
 }
 
 /// Length of the blocks that `k > 0` is cut into: equal ones of at most [`K_BLOCK`], to a multiple of 8.
-fn k_step(k: usize) -> usize {
+pub(crate) fn k_step(k: usize) -> usize {
     if k <= K_BLOCK {
         return k;
     }
@@ -306,7 +325,10 @@ unsafe fn wide_tile<S: Pack, B: Panels<S::Compute>>(
     // Few rows do not pay for packing rows of B that are adjacent anyway.
     let direct = p.m <= 2 * mr;
     let packed = b.is_packed();
-    let (a_len, b_len) = (p.m.next_multiple_of(lda) * step, width * (step + 1));
+    let a_row = a.row_stride();
+    let left = a.left::<T<S>>(0, 0).is_some();
+    let a_len = if left { 0 } else { p.m.next_multiple_of(lda) * step };
+    let b_len = width * (step + 1);
     scratch::with(a_len + b_len, |block: &mut [T<S>]| {
         let (a_pack, b_pack) = block.split_at_mut(a_len);
         for k0 in (0..p.k).step_by(step) {
@@ -324,18 +346,31 @@ unsafe fn wide_tile<S: Pack, B: Panels<S::Compute>>(
                     unsafe { b.pack(isa, k0..k0 + ks, j0 + j..j0 + j + cols, width, &mut b_pack[..(ks + 1) * width]) };
                     (b_pack.as_ptr(), width as isize)
                 });
-                for (i, a_panel) in (0..p.m).step_by(lda).zip(a_pack.chunks_exact(lda * step)) {
+                // Shared panels come from far away: the first rows ask for the next one.
+                let after = if packed && j + width < p.n { b.direct(k0, j0 + j + width) } else { None };
+                for i in (0..p.m).step_by(lda) {
+                    let (a_ptr, row, steps) = match a.left(i, k0) {
+                        Some(a) if left => (a, a_row, &STEPS[1]),
+                        _ => (a_pack[i * step..].as_ptr(), 1, &STEPS[lda]),
+                    };
                     let rows = lda.min(p.m - i);
+                    let (next, next_by) = match after {
+                        Some((after, _)) if i < 2 * lda => (after.wrapping_add(i / lda * ks * width / 2), width / 2),
+                        _ => (b_ptr, 0),
+                    };
                     let (alpha, beta) = (p.alpha, p.beta);
                     let to = c.from(i, j);
                     let micro = Micro {
                         rows,
                         vectors: 2,
                         k: S::steps(ks),
-                        a: a_panel.as_ptr(),
-                        lda,
+                        a: a_ptr,
+                        row,
+                        steps: steps.as_ptr(),
                         b: b_ptr,
                         ldb,
+                        next,
+                        next_by,
                         c: to.ptr,
                         ldc: to.rs,
                         store,
@@ -411,9 +446,12 @@ unsafe fn thin_tile<S: Pack, B: Panels<S::Compute>>(
                     vectors,
                     k: S::steps(steps),
                     a: a_pack[S::steps(s0) * p.m..].as_ptr(),
-                    lda: p.m,
+                    row: 1,
+                    steps: STEPS[p.m].as_ptr(),
                     b: b_ptr,
                     ldb,
+                    next: b_ptr,
+                    next_by: 0,
                     c: sums[j..].as_mut_ptr(),
                     ldc: ld as isize,
                     store: Store::Chain,

@@ -33,16 +33,20 @@ pub(crate) enum Store {
 pub(crate) struct Micro<T> {
     /// Number of rows, 1 to [`Real::rows`].
     pub(crate) rows: usize,
-    /// Width of the panel in vectors: 2, or [`thin_vectors`] for as many rows.
+    /// Width of the panel in vectors: 2 or 1, or [`thin_vectors`] for as many rows.
     pub(crate) vectors: usize,
     /// Length of the chains.
     pub(crate) k: usize,
-    /// Row `r` at step `p` is `a[p * lda + r]`.
+    /// Row `r` at step `p` is `a[steps[p] + r * row]`.
     pub(crate) a: *const T,
-    pub(crate) lda: usize,
+    pub(crate) row: isize,
+    pub(crate) steps: *const isize,
     /// Row `p` of the panel starts at `b[p * ldb]`.
     pub(crate) b: *const T,
     pub(crate) ldb: isize,
+    /// What is wanted soon: step `p` asks for the cache line of `next[p * next_by]`. Any address will do.
+    pub(crate) next: *const T,
+    pub(crate) next_by: usize,
     /// Row `r` of the result starts at `c[r * ldc]`.
     pub(crate) c: *mut T,
     pub(crate) ldc: isize,
@@ -106,6 +110,7 @@ macro_rules! dispatch {
             (1, 8) => $go::<1, 8>($j),
             (2, 4) => $go::<2, 4>($j),
             (3, 4) => $go::<3, 4>($j),
+            $(($r, 1) => $go::<$r, 1>($j),)*
             $(($r, 2) => $go::<$r, 2>($j),)*
             (rows, vectors) => unreachable!("a kernel of {rows} rows of {vectors} vectors"),
         }
@@ -127,7 +132,15 @@ macro_rules! kernel {
             #[target_feature(enable = $feature)]
             unsafe fn go<const R: usize, const V: usize>(j: &Micro<$t>) {
                 let mut sum = [[$zero(); V]; R];
-                if j.store == Store::Chain {
+                if j.store != Store::Chain {
+                    // The result comes into the cache while the sums are made.
+                    for r in 0..R {
+                        for v in 0..V {
+                            let c = j.c.wrapping_offset(j.ldc * r as isize).wrapping_add(v * $lanes);
+                            _mm_prefetch::<_MM_HINT_T0>(c.cast());
+                        }
+                    }
+                } else {
                     for r in 0..R {
                         for v in 0..V {
                             // SAFETY: row `r < rows` of C has a panel's width of elements, as the caller promises.
@@ -135,40 +148,67 @@ macro_rules! kernel {
                         }
                     }
                 }
-                let (mut a, mut b) = (j.a, j.b);
-                for _ in 0..j.k {
+                // In bytes, which addresses scale by 1 and 2.
+                let down = j.row * size_of::<$t>() as isize;
+                let (mut b, mut next) = (j.b, j.next);
+                for p in 0..j.k {
                     // SAFETY: step `p < k` reads `R` elements of A and a row of the panel, as the caller promises.
                     unsafe {
+                        _mm_prefetch::<_MM_HINT_T1>(next.cast());
                         let mut row = [$zero(); V];
                         for v in 0..V {
                             row[v] = $load(b.add(v * $lanes));
                         }
+                        let mut a = j.a.offset(*j.steps.add(p));
                         for r in 0..R {
-                            let x = $set1(*a.add(r));
+                            // One address for three rows: more would not stay in registers.
+                            if r > 0 && r % 3 == 0 {
+                                a = a.wrapping_byte_offset(3 * down);
+                            }
+                            let x = $set1(*a.wrapping_byte_offset((r % 3) as isize * down));
                             for v in 0..V {
                                 sum[r][v] = $fma(x, row[v], sum[r][v]);
                             }
                         }
                     }
-                    a = a.wrapping_add(j.lda);
                     b = b.wrapping_offset(j.ldb);
+                    next = next.wrapping_add(j.next_by);
                 }
                 let (alpha, beta) = ($set1(j.alpha), $set1(j.beta));
-                for r in 0..R {
-                    for v in 0..V {
-                        // SAFETY: row `r < rows` of C has a panel's width of elements, as the caller promises.
-                        unsafe {
-                            let c = j.c.offset(j.ldc * r as isize).add(v * $lanes);
-                            let s = $mul(alpha, sum[r][v]);
-                            $store(
-                                c,
-                                match j.store {
-                                    Store::Set => s,
-                                    Store::Chain => sum[r][v],
-                                    Store::Add => $add(s, $load(c)),
-                                    Store::Scale => $add(s, $mul(beta, $load(c))),
-                                },
-                            );
+                // One loop for each way to store, so that none is chosen in the innermost one.
+                // SAFETY: row `r < rows` of C has a panel's width of elements, as the caller promises.
+                unsafe {
+                    let row = |r: usize| j.c.offset(j.ldc * r as isize);
+                    match j.store {
+                        Store::Set => {
+                            for r in 0..R {
+                                for v in 0..V {
+                                    $store(row(r).add(v * $lanes), $mul(alpha, sum[r][v]));
+                                }
+                            }
+                        }
+                        Store::Chain => {
+                            for r in 0..R {
+                                for v in 0..V {
+                                    $store(row(r).add(v * $lanes), sum[r][v]);
+                                }
+                            }
+                        }
+                        Store::Add => {
+                            for r in 0..R {
+                                for v in 0..V {
+                                    let c = row(r).add(v * $lanes);
+                                    $store(c, $add($mul(alpha, sum[r][v]), $load(c)));
+                                }
+                            }
+                        }
+                        Store::Scale => {
+                            for r in 0..R {
+                                for v in 0..V {
+                                    let c = row(r).add(v * $lanes);
+                                    $store(c, $add($mul(alpha, sum[r][v]), $mul(beta, $load(c))));
+                                }
+                            }
                         }
                     }
                 }
@@ -179,9 +219,9 @@ macro_rules! kernel {
     };
 }
 
-kernel!(f32_avx512, f32, "avx512f,avx2,fma", 16, [1 2 3 4 5 6 7 8 9 10 11 12], _mm512_setzero_ps, _mm512_set1_ps,
+kernel!(f32_avx512, f32, "avx512f,avx2,fma", 16, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], _mm512_setzero_ps, _mm512_set1_ps,
     _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps, _mm512_mul_ps, _mm512_add_ps);
-kernel!(f64_avx512, f64, "avx512f,avx2,fma", 8, [1 2 3 4 5 6 7 8 9 10 11 12], _mm512_setzero_pd, _mm512_set1_pd,
+kernel!(f64_avx512, f64, "avx512f,avx2,fma", 8, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], _mm512_setzero_pd, _mm512_set1_pd,
     _mm512_loadu_pd, _mm512_storeu_pd, _mm512_fmadd_pd, _mm512_mul_pd, _mm512_add_pd);
 kernel!(f32_avx2, f32, "avx2,fma", 8, [1 2 3 4 5 6], _mm256_setzero_ps, _mm256_set1_ps,
     _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps, _mm256_mul_ps, _mm256_add_ps);
@@ -199,8 +239,8 @@ fn two_steps(a: __m512, b: __m512, sum: __m512) -> __m512 {
 
 kernel!(/// The kernel of f32 for words of two bf16, [`super::paired`].
     ///
-    pub(super) bf16_avx512, f32, "avx512f,avx2,fma,avx512bf16", 16, [1 2 3 4 5 6 7 8 9 10 11 12], _mm512_setzero_ps,
-    _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, two_steps, _mm512_mul_ps, _mm512_add_ps);
+    pub(super) bf16_avx512, f32, "avx512f,avx2,fma,avx512bf16", 16, [1 2 3 4 5 6 7 8 9 10 11 12 13 14],
+    _mm512_setzero_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, two_steps, _mm512_mul_ps, _mm512_add_ps);
 
 /// Lanes of a pretended vector of the portable kernel.
 const LANES: usize = 4;
@@ -222,17 +262,18 @@ unsafe fn portable<T: Real>(j: &Micro<T>) {
                 }
             }
         }
-        let (mut a, mut b) = (j.a, j.b);
-        for _ in 0..j.k {
+        let mut b = j.b;
+        for p in 0..j.k {
+            // SAFETY: as below.
+            let a = unsafe { j.a.offset(*j.steps.add(p)) };
             for (r, sum) in sum.iter_mut().enumerate() {
                 for (v, sum) in sum.iter_mut().enumerate() {
                     for (l, sum) in sum.iter_mut().enumerate() {
                         // SAFETY: step `p < k` reads `R` elements of A and a row of the panel, as the caller promises.
-                        *sum = unsafe { (*a.add(r)).fused(*b.add(v * LANES + l), *sum) };
+                        *sum = unsafe { (*a.offset(r as isize * j.row)).fused(*b.add(v * LANES + l), *sum) };
                     }
                 }
             }
-            a = a.wrapping_add(j.lda);
             b = b.wrapping_offset(j.ldb);
         }
         for (r, sum) in sum.iter().enumerate() {
@@ -251,6 +292,10 @@ unsafe fn portable<T: Real>(j: &Micro<T>) {
             (1, 8) => go::<T, 1, 8>(j),
             (2, 4) => go::<T, 2, 4>(j),
             (3, 4) => go::<T, 3, 4>(j),
+            (1, 1) => go::<T, 1, 1>(j),
+            (2, 1) => go::<T, 2, 1>(j),
+            (3, 1) => go::<T, 3, 1>(j),
+            (4, 1) => go::<T, 4, 1>(j),
             (1, 2) => go::<T, 1, 2>(j),
             (2, 2) => go::<T, 2, 2>(j),
             (3, 2) => go::<T, 3, 2>(j),
@@ -281,7 +326,7 @@ macro_rules! real {
             fn rows(isa: Isa) -> usize {
                 match isa.level() {
                     #[cfg(target_arch = "x86_64")]
-                    Level::Avx512 => 12,
+                    Level::Avx512 => 14,
                     #[cfg(target_arch = "x86_64")]
                     Level::Avx2 => 6,
                     Level::Portable => 4,

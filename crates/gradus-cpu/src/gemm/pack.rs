@@ -11,6 +11,8 @@ use crate::isa::Isa;
 
 /// Bytes between columns from which on a matrix is taken to come from memory rather than from a cache.
 const FAR: usize = 8 << 10;
+/// Bytes between places that compete for one set of an L1 cache.
+const PAGE: usize = 4 << 10;
 
 /// A strided matrix behind a pointer.
 ///
@@ -64,6 +66,18 @@ impl<'a, S: Copy> Mat<'a, S> {
 
     pub(crate) fn as_ptr(&self) -> *const S {
         self.ptr
+    }
+
+    /// Where row `i`, column `j` of a left operand lies, if kernels can read it there: its rows are adjacent in memory
+    /// and do not compete for one set of the cache.
+    #[inline]
+    pub(crate) fn left<T: 'static>(&self, i: usize, j: usize) -> Option<*const T>
+    where
+        S: 'static,
+    {
+        let apart = self.rs.unsigned_abs() * size_of::<S>() % PAGE != 0;
+        let same = TypeId::of::<S>() == TypeId::of::<T>();
+        (same && self.cs == 1 && apart).then(|| self.from(i, j).as_ptr().cast())
     }
 
     /// # Safety

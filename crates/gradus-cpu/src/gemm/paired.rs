@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use gradus_backend::{DType, Result, View, bf16};
 
+use super::block::STEPS;
 use super::kernel::{Micro, Real, Store};
 use super::pack::{Mat, Pack, pack_panel, pack_rows};
 use super::{OP, Plan};
@@ -222,9 +223,12 @@ fn rounds_in_order(isa: Isa) -> bool {
         vectors: 2,
         k: PAIRS,
         a: a_words.as_ptr(),
-        lda: 1,
+        row: 1,
+        steps: STEPS[1].as_ptr(),
         b: b_words.as_ptr(),
         ldb: width as isize,
+        next: b_words.as_ptr(),
+        next_by: 0,
         c: sums.as_mut_ptr(),
         ldc: width as isize,
         store: Store::Set,

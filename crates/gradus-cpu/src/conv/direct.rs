@@ -1,0 +1,234 @@
+//! Convolution with output channels along the vectors, which reads its input in place.
+//!
+//! A tile is some positions of an image. The input under them is copied once, with its padding ([`Region`]); for each
+//! step of a sum, an element under the window, kernels read the input of a few neighbouring positions as scalars, at any
+//! stride, and the weights of many output channels as a row of a panel, packed once for all tiles. Sums are made
+//! `[positions, channels]` and turned as they are stored. The chains are those of GEMM.
+
+use gradus_backend::Result;
+
+use super::Sizes;
+use super::im2col::Fill;
+use super::region::{Region, as_computed};
+use crate::access::Float;
+use crate::gemm::{Mat, Micro, Pack, Real, Store, k_step};
+use crate::isa::Isa;
+use crate::parallel::Disjoint;
+use crate::temp::Temp;
+use crate::{CpuBackend, scratch};
+
+/// Fewest output channels of a group.
+pub(super) const CHANNELS: usize = 8;
+/// Most positions of a tile.
+const POSITIONS: usize = 512;
+/// Elements of input and of sums of a tile, about: they are to stay in the L2 cache.
+const TILE: usize = 96 << 10;
+/// Channels whose weights meet all positions of a tile before the next ones do.
+pub(super) const TOGETHER: usize = 128;
+
+/// The weights of all groups, for each group and block of steps as panels `[steps][width]`, one after the other.
+#[derive(Debug)]
+pub(super) struct Panels {
+    /// Output channels of a group, up to whole vectors.
+    pub(super) columns: usize,
+    /// Width of all panels but the last, which may be half as wide.
+    pub(super) width: usize,
+    /// Length of a block of steps.
+    pub(super) step: usize,
+}
+
+impl Panels {
+    pub(super) fn new<T: Real>(isa: Isa, channels: usize, steps: usize) -> Panels {
+        let width = T::panel(isa);
+        Panels { columns: channels.next_multiple_of(width / 2), width, step: k_step(steps) }
+    }
+
+    /// Panels from column `begin` up to column `end`: the first column and the width of each.
+    pub(super) fn panels(&self, begin: usize, end: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let (width, end) = (self.width, end.min(self.columns));
+        (begin..end).step_by(width).map(move |j| (j, width.min(end - j)))
+    }
+}
+
+/// Packs columns `j..j + width` of a matrix `[steps, columns]` whose columns lie as rows in memory, zeros beyond the last.
+///
+/// # Safety
+/// `m` is `[columns, steps]`; `out` has `steps * width` elements.
+pub(super) unsafe fn pack<S: Pack>(
+    isa: Isa,
+    m: Mat<'_, S>,
+    columns: usize,
+    steps: usize,
+    width: usize,
+    out: &mut [S::Compute],
+) {
+    if columns < width {
+        out.fill(S::Compute::default());
+    }
+    // SAFETY: the caller's promise.
+    unsafe { S::rows(isa, m, columns, steps, width, out) }
+}
+
+/// Cuts a line of positions into equal pieces for kernels.
+pub(super) fn pieces(len: usize, most: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let count = len.div_ceil(most);
+    (0..count).map(move |i| i * len / count..(i + 1) * len / count)
+}
+
+/// Positions of a tile along each axis: whole lines, or a part of one.
+fn tile_size<T>(s: &Sizes, columns: usize) -> [usize; 3] {
+    let [_, height, width] = s.geometry.output;
+    let [_, down, across] = s.geometry.stride;
+    let most = (TILE * 4 / size_of::<T>() / (s.cg * down * across + columns)).clamp(32, POSITIONS);
+    if width > most {
+        return [1, 1, width.div_ceil(width.div_ceil(most))];
+    }
+    let lines = (most / width).clamp(1, height);
+    [1, height.div_ceil(height.div_ceil(lines)), width]
+}
+
+/// See [`correlate`](super::correlate); for at least [`CHANNELS`] output channels a group.
+pub(super) fn correlate<S: Fill>(
+    cpu: &CpuBackend,
+    s: &Sizes,
+    x: &[S],
+    w: &[S],
+    bias: Option<&[S]>,
+    out: &mut [S],
+) -> Result<()> {
+    type T<S> = <S as Float>::Compute;
+    let (isa, g, taps) = (cpu.isa(), &s.geometry, s.taps());
+    let (positions, plane) = (g.positions(), g.plane());
+    let panels = Panels::new::<T<S>>(isa, s.kg, taps);
+    let columns = panels.columns;
+    let mut temp = Temp::new(cpu, T::<S>::DTYPE, &[s.groups * taps * columns])?;
+    let mut view = temp.view_mut();
+    let Some(packed) = cpu.contiguous_mut::<T<S>>("conv", &mut view)? else { return Ok(()) };
+    pack_weights(cpu, s, &panels, w, packed);
+    let packed = &*packed;
+
+    let tile = tile_size::<T<S>>(s, columns);
+    let in_place = Region::in_place::<S>(g);
+    let region = in_place.unwrap_or_else(|| Region::new(g, tile, size_of::<T<S>>()));
+    let copied = if in_place.is_some() { 0 } else { region.len(s.cg) };
+    let steps: Vec<isize> =
+        (0..s.cg).flat_map(|c| (0..g.taps()).map(move |t| (c * region.channel + region.tap(g, t)) as isize)).collect();
+    let count: [usize; 3] = std::array::from_fn(|i| g.output[i].div_ceil(tile[i]));
+    let tiles: usize = count.iter().product();
+    let out = Disjoint::new(out);
+    cpu.parallel_for(s.n * s.groups * tiles, 1, |tasks| {
+        for task in tasks {
+            let (product, t) = (task / tiles, task % tiles);
+            let group = product % s.groups;
+            let index = [t / (count[1] * count[2]), t / count[2] % count[1], t % count[2]];
+            let first: [usize; 3] = std::array::from_fn(|i| index[i] * tile[i]);
+            let [_, lines, width] = std::array::from_fn(|i| tile[i].min(g.output[i] - first[i]));
+            let input = &x[product * s.cg * plane..(product + 1) * s.cg * plane];
+            let weight = &packed[group * taps * columns..(group + 1) * taps * columns];
+            let bias = bias.map(|b| &b[group * s.kg..(group + 1) * s.kg]);
+            scratch::with(copied + lines * width * columns, |block: &mut [T<S>]| {
+                let (elements, sums) = block.split_at_mut(copied);
+                let elements = if in_place.is_some() {
+                    &as_computed(input)[region.position(g, first)..]
+                } else {
+                    S::copy(isa, &region, g, input, first, elements);
+                    elements
+                };
+                if let Some(bias) = bias {
+                    for sums in sums.chunks_exact_mut(columns) {
+                        for (sum, b) in sums.iter_mut().zip(bias) {
+                            *sum = b.widen();
+                        }
+                        sums[s.kg..].fill(T::<S>::ZERO);
+                    }
+                }
+                let job = Tile { lines, width, elements, weight, steps: &steps, add: bias.is_some() };
+                job.run(isa, s, &region, &panels, sums);
+                let at = (first[0] * g.output[1] + first[1]) * g.output[2] + first[2];
+                for k in (0..s.kg).step_by(8) {
+                    let rows = std::array::from_fn(|r| {
+                        let row = (product * s.kg + k + r) * positions + at;
+                        // SAFETY: a channel of this image and group, at the positions of this tile alone.
+                        unsafe { out.slice(if k + r < s.kg { row..row + lines * width } else { 0..0 }) }
+                    });
+                    S::turn(isa, &sums[k..], columns, rows);
+                }
+            });
+        }
+    });
+    Ok(())
+}
+
+/// The sums of a tile.
+struct Tile<'a, T> {
+    lines: usize,
+    width: usize,
+    elements: &'a [T],
+    weight: &'a [T],
+    steps: &'a [isize],
+    /// Whether to add to what is there.
+    add: bool,
+}
+
+impl<T: Real> Tile<'_, T> {
+    /// Makes them as `[positions][columns]`.
+    fn run(&self, isa: Isa, s: &Sizes, region: &Region, panels: &Panels, sums: &mut [T]) {
+        let (rows, row, columns) = (T::rows(isa), s.geometry.stride[2], panels.columns);
+        assert!(sums.len() == self.lines * self.width * columns && self.weight.len() == self.steps.len() * columns);
+        for k0 in (0..self.steps.len()).step_by(panels.step) {
+            let steps = &self.steps[k0..self.steps.len().min(k0 + panels.step)];
+            let store = if k0 > 0 || self.add { Store::Add } else { Store::Set };
+            for begin in (0..columns).step_by(TOGETHER) {
+                for y in 0..self.lines {
+                    for piece in pieces(self.width, rows) {
+                        let from = region.position(&s.geometry, [0, y, piece.start]);
+                        let to = (y * self.width + piece.start) * columns;
+                        for (j, width) in panels.panels(begin, begin + TOGETHER) {
+                            let micro = Micro {
+                                rows: piece.len(),
+                                vectors: if width == panels.width { 2 } else { 1 },
+                                k: steps.len(),
+                                a: self.elements[from..].as_ptr(),
+                                row: row as isize,
+                                steps: steps.as_ptr(),
+                                b: self.weight[k0 * columns + j * steps.len()..].as_ptr(),
+                                ldb: width as isize,
+                                next: self.weight[k0 * columns + j * steps.len()..].as_ptr(),
+                                next_by: 0,
+                                c: sums[to + j..].as_mut_ptr(),
+                                ldc: columns as isize,
+                                store,
+                                alpha: T::ONE,
+                                beta: T::ZERO,
+                            };
+                            // SAFETY: the steps lead to elements under the windows of this piece, which `region` has;
+                            // the panel and the rows of the sums lie inside theirs by the assertion.
+                            unsafe { T::run(isa, &micro) };
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Packs the weights `[groups][channels][steps]` as `panels` says.
+fn pack_weights<S: Fill>(cpu: &CpuBackend, s: &Sizes, panels: &Panels, w: &[S], packed: &mut [S::Compute]) {
+    let (isa, taps, columns) = (cpu.isa(), s.taps(), panels.columns);
+    assert!(packed.len() == s.groups * taps * columns && w.len() == s.k() * taps);
+    let (blocks, across) = (taps.div_ceil(panels.step), columns.div_ceil(panels.width));
+    let packed = Disjoint::new(packed);
+    cpu.parallel_for(s.groups * blocks * across, 1, |tasks| {
+        for task in tasks {
+            let (group, block, panel) = (task / (blocks * across), task / across % blocks, task % across);
+            let (k0, j) = (block * panels.step, panel * panels.width);
+            let (steps, width) = (panels.step.min(taps - k0), panels.width.min(columns - j));
+            let at = (group * taps + k0) * columns + j * steps;
+            // SAFETY: each panel is one task; rows `j` of the group's weights have `taps` elements each.
+            unsafe {
+                let m = Mat::new(w, (group * s.kg + j) * taps + k0, taps as isize, 1);
+                pack(isa, m, width.min(s.kg - j), steps, width, packed.slice(at..at + steps * width));
+            }
+        }
+    });
+}

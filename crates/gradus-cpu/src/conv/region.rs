@@ -1,0 +1,170 @@
+//! The part of an input that lies under a box of positions, with its padding.
+
+use std::any::TypeId;
+
+use super::window::Geometry;
+use crate::access::Float;
+use crate::gemm::Transpose;
+use crate::isa::{Isa, per_isa};
+
+/// Where the elements under a box of positions lie once they are copied: channels, and in each a box of elements.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Region {
+    /// Elements of a channel along each axis.
+    pub(super) size: [usize; 3],
+    /// From one channel to the next.
+    pub(super) channel: usize,
+}
+
+impl Region {
+    /// For so many positions along each axis, at least one, and elements of this many bytes.
+    pub(super) fn new(g: &Geometry, positions: [usize; 3], bytes: usize) -> Region {
+        let size = std::array::from_fn(|i| (positions[i] - 1) * g.stride[i] + (g.kernel[i] - 1) * g.dilation[i] + 1);
+        // An odd number of cache lines: the same place of many channels does not compete for a few sets of the cache.
+        let line = 64 / bytes;
+        Region { size, channel: (size.iter().product::<usize>().div_ceil(line) | 1) * line }
+    }
+
+    /// The image itself, for windows that all lie inside it, of elements that are stored as they compute.
+    pub(super) fn in_place<S: Float>(g: &Geometry) -> Option<Region> {
+        // Channels must not compete for a few sets of the cache.
+        let spread = g.plane() * size_of::<S>() % 1024 != 0;
+        let same = TypeId::of::<S>() == TypeId::of::<S::Compute>();
+        (same && spread && g.is_inside()).then(|| Region { size: g.input, channel: g.plane() })
+    }
+
+    /// Elements of so many channels.
+    pub(super) fn len(&self, channels: usize) -> usize {
+        channels * self.channel
+    }
+
+    /// Where an element lies in its channel.
+    pub(super) fn at(&self, index: [usize; 3]) -> usize {
+        (index[0] * self.size[1] + index[1]) * self.size[2] + index[2]
+    }
+
+    /// Where a tap lies, seen from the first element under the window.
+    pub(super) fn tap(&self, g: &Geometry, tap: usize) -> usize {
+        let tap = g.tap(tap);
+        self.at(std::array::from_fn(|i| tap[i] * g.dilation[i]))
+    }
+
+    /// Where the first element under a window lies, `position` counted from the first one of the box.
+    pub(super) fn position(&self, g: &Geometry, position: [usize; 3]) -> usize {
+        self.at(std::array::from_fn(|i| position[i] * g.stride[i]))
+    }
+}
+
+/// Channels of an image as they compute, if they are stored so.
+pub(super) fn as_computed<S: Float>(image: &[S]) -> &[S::Compute] {
+    assert!(TypeId::of::<S>() == TypeId::of::<S::Compute>());
+    // SAFETY: the two types are the same.
+    unsafe { std::slice::from_raw_parts(image.as_ptr().cast(), image.len()) }
+}
+
+/// Copies a run of elements, at least one: a vector at a time, the last one over what came before.
+#[inline(always)]
+fn copy_run<S: Float, const W: usize>(from: &[S], to: &mut [S::Compute]) {
+    let last = from.len() - W;
+    let mut i = 0;
+    loop {
+        let mut wide = [S::Compute::default(); W];
+        for (o, &x) in wide.iter_mut().zip(&from[i..i + W]) {
+            *o = x.widen();
+        }
+        to[i..i + W].copy_from_slice(&wide);
+        if i == last {
+            return;
+        }
+        i = (i + W).min(last);
+    }
+}
+
+/// Copies the channels of `image`, as many as `out` has room for, from under position `first` of the output on; what is
+/// not in the image is 0.
+#[inline(always)]
+fn copy<S: Float>(r: &Region, g: &Geometry, image: &[S], first: [usize; 3], out: &mut [S::Compute]) {
+    // Where the box begins in the image, and which of its elements come from there.
+    let begin = [0, 1, 2].map(|i| (first[i] * g.stride[i]) as isize - g.pad[i]);
+    let [zs, ys, xs] = [0, 1, 2].map(|i| {
+        let left = ((-begin[i]).max(0) as usize).min(r.size[i]);
+        left..((g.input[i] as isize - begin[i]).max(0) as usize).clamp(left, r.size[i])
+    });
+    if [&zs, &ys, &xs].iter().zip(r.size).any(|(inside, size)| inside.len() < size) {
+        out.fill(S::Compute::default());
+    }
+    if zs.is_empty() || ys.is_empty() || xs.is_empty() {
+        return;
+    }
+    let at = |i: usize, o: usize| (begin[i] + o as isize) as usize;
+    for (plane, out) in image.chunks_exact(g.plane()).zip(out.chunks_exact_mut(r.channel)) {
+        for z in zs.clone() {
+            for y in ys.clone() {
+                let from = &plane[(at(0, z) * g.input[1] + at(1, y)) * g.input[2] + at(2, xs.start)..][..xs.len()];
+                let to = &mut out[r.at([z, y, xs.start])..][..xs.len()];
+                match from.len() {
+                    16.. => copy_run::<S, 16>(from, to),
+                    4.. => copy_run::<S, 4>(from, to),
+                    _ => copy_run::<S, 1>(from, to),
+                }
+            }
+        }
+    }
+}
+
+/// Writes `rows[r][p] = sums[p * columns + r]`, rounded; rows have one length, or none.
+#[inline(always)]
+fn turn<S: Float<Compute: Transpose>>(isa: Isa, sums: &[S::Compute], columns: usize, mut rows: [&mut [S]; 8]) {
+    let (len, last) = (rows[0].len(), rows[7].len());
+    let whole = if last == len { len / 8 * 8 } else { 0 };
+    for p in (0..whole).step_by(8) {
+        let mut block = [[S::Compute::default(); 8]; 8];
+        // A loop rather than a closure: that would not be compiled for AVX2.
+        let mut from = [sums.as_ptr(); 8];
+        for (i, from) in from.iter_mut().enumerate() {
+            *from = sums[(p + i) * columns..][..8].as_ptr();
+        }
+        // SAFETY: each of the 8 pointers has 8 elements, and the block 8 rows of as many.
+        unsafe { S::Compute::transpose8(isa, from, block.as_flattened_mut().as_mut_ptr(), 8) };
+        for (row, block) in rows.iter_mut().zip(&block) {
+            for (o, &sum) in row[p..p + 8].iter_mut().zip(block) {
+                *o = S::narrow(sum);
+            }
+        }
+    }
+    for (r, row) in rows.iter_mut().enumerate() {
+        for (p, o) in row.iter_mut().enumerate().skip(whole) {
+            *o = S::narrow(sums[p * columns + r]);
+        }
+    }
+}
+
+/// [`copy`] and [`turn`] of one storage type for every instruction set.
+pub(crate) trait Move: Float {
+    fn copy(isa: Isa, r: &Region, g: &Geometry, image: &[Self], first: [usize; 3], out: &mut [Self::Compute]);
+    fn turn(isa: Isa, sums: &[Self::Compute], columns: usize, rows: [&mut [Self]; 8]);
+}
+
+macro_rules! moves {
+    ($($s:ty, $copy:ident, $turn:ident;)*) => {$(
+        per_isa! {
+            fn $copy(r: &Region, g: &Geometry, image: &[$s], first: [usize; 3], out: &mut [<$s as Float>::Compute]) =
+                copy::<$s>;
+            fn $turn(isa: Isa, sums: &[<$s as Float>::Compute], columns: usize, rows: [&mut [$s]; 8]) = turn::<$s>;
+        }
+        impl Move for $s {
+            fn copy(isa: Isa, r: &Region, g: &Geometry, image: &[$s], first: [usize; 3], out: &mut [Self::Compute]) {
+                $copy(isa, r, g, image, first, out)
+            }
+            fn turn(isa: Isa, sums: &[Self::Compute], columns: usize, rows: [&mut [$s]; 8]) {
+                $turn(isa, isa, sums, columns, rows)
+            }
+        }
+    )*};
+}
+moves! {
+    f32, f32_copy, f32_turn;
+    f64, f64_copy, f64_turn;
+    gradus_backend::f16, f16_copy, f16_turn;
+    gradus_backend::bf16, bf16_copy, bf16_turn;
+}

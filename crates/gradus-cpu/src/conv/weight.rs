@@ -1,0 +1,192 @@
+//! The weight's gradient with output channels along the vectors.
+//!
+//! A sum runs over the positions of all images. For each block of positions the input under them is copied once, with
+//! its padding, and the gradient of the output packed in panels; every tap and channel of the input then meets them.
+//! Sums are made `[taps, channels, output channels]` and turned as they are stored.
+
+use std::ops::Range;
+
+use gradus_backend::Result;
+
+use super::Sizes;
+use super::direct::{Panels, TOGETHER, pack, pieces};
+use super::im2col::Fill;
+use super::region::{Region, as_computed};
+use crate::access::Float;
+use crate::gemm::{Mat, MatMut, Micro, Real, Store};
+use crate::parallel::Disjoint;
+use crate::temp::Temp;
+use crate::{CpuBackend, scratch};
+
+/// Parts that the sums are cut into, at least, if they are long enough.
+const PARTS: usize = 16;
+/// Taps of all channels of a part, about.
+const TAPS: usize = 576;
+/// Output channels that are turned at once.
+const TURN: usize = 16;
+
+/// A block of positions: the box around them, and what lies under it.
+struct Block {
+    range: Range<usize>,
+    first: [usize; 3],
+    region: Region,
+}
+
+/// The blocks of an image, and where the first element under each position lies in its block.
+fn blocks<S: Float>(s: &Sizes, step: usize, in_place: Option<Region>) -> (Vec<Block>, Vec<isize>) {
+    let g = &s.geometry;
+    let index = |p: usize| [p / (g.output[1] * g.output[2]), p / g.output[2] % g.output[1], p % g.output[2]];
+    let mut steps = Vec::with_capacity(g.positions());
+    let block = |begin: usize| {
+        let range = begin..g.positions().min(begin + step);
+        let (mut first, mut last) = (index(begin), index(range.end - 1));
+        for axis in 1..3 {
+            // Where an outer axis moves on, the inner ones are there in full.
+            if first[axis - 1] != last[axis - 1] || (axis == 2 && first[0] != last[0]) {
+                (first[axis], last[axis]) = (0, g.output[axis] - 1);
+            }
+        }
+        let region = in_place.unwrap_or_else(|| {
+            Region::new(g, std::array::from_fn(|i| last[i] - first[i] + 1), size_of::<S::Compute>())
+        });
+        steps.extend(range.clone().map(|p| {
+            let p = index(p);
+            region.position(g, std::array::from_fn(|i| p[i] - first[i])) as isize
+        }));
+        Block { range, first, region }
+    };
+    ((0..g.positions()).step_by(step).map(block).collect(), steps)
+}
+
+/// `dw`, the sum over images and positions of the gradient `g` of the output times the input under the windows; for at
+/// least [`CHANNELS`](super::direct::CHANNELS) output channels a group.
+///
+/// The sum is cut by its length alone, into parts that are summed in order, as their sums are in the end.
+pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw: &mut [S]) -> Result<()> {
+    type T<S> = <S as Float>::Compute;
+    let (isa, geometry) = (cpu.isa(), &s.geometry);
+    let (positions, plane, taps) = (geometry.positions(), geometry.plane(), geometry.taps());
+    assert!(x.len() == s.n * s.c() * plane && g.len() == s.n * s.k() * positions && dw.len() == s.k() * s.taps());
+    let panels = Panels::new::<T<S>>(isa, s.kg, positions);
+    let in_place = Region::in_place::<S>(geometry);
+    let (blocks, steps) = blocks::<S>(s, panels.step, in_place);
+    // Parts of the gradient, and of its sums.
+    let channels = TAPS.div_ceil(taps).min(s.cg);
+    let (across, down) = (s.cg.div_ceil(channels), s.kg.div_ceil(TOGETHER));
+    let parts = s.groups * across * down;
+    let items = s.n * blocks.len();
+    let terms = PARTS.div_ceil(parts).min(items);
+    let (columns, rows) = (panels.columns, T::<S>::rows(isa));
+    let size = s.groups * s.taps() * columns;
+    let mut temp = Temp::new(cpu, T::<S>::DTYPE, &[terms, size])?;
+    let mut view = temp.view_mut();
+    let Some(sums) = cpu.contiguous_mut::<T<S>>("conv_backward_weight", &mut view)? else { return Ok(()) };
+    // SAFETY: `sums` is borrowed until the tasks are done; each task has its channels of one term for itself.
+    let out = unsafe { MatMut::new(sums.as_mut_ptr(), 0, 1, 1) };
+    // A kernel's rows are channels, or the taps of a line where there are more of them.
+    let along = s.cg < geometry.kernel[2];
+    cpu.parallel_for(terms * parts, 1, |tasks| {
+        for task in tasks {
+            let (term, part) = (task / parts, task % parts);
+            let (group, c0) = (part / (across * down), part / down % across * channels);
+            let (channels, begin) = (channels.min(s.cg - c0), part % down * TOGETHER);
+            let end = columns.min(begin + TOGETHER);
+            let first = term * items / terms;
+            for item in first..(term + 1) * items / terms {
+                let (image, block) = (item / blocks.len(), &blocks[item % blocks.len()]);
+                let (region, len) = (&block.region, block.range.len());
+                let steps = &steps[block.range.clone()];
+                let store = if item == first { Store::Set } else { Store::Add };
+                let copied = if in_place.is_some() { 0 } else { region.len(channels) };
+                scratch::with(copied + (end - begin) * len, |scratch: &mut [T<S>]| {
+                    let (elements, packed) = scratch.split_at_mut(copied);
+                    let at = (image * s.c() + group * s.cg + c0) * plane;
+                    let input = &x[at..at + channels * plane];
+                    let elements = if in_place.is_some() {
+                        &as_computed(input)[region.position(geometry, block.first)..]
+                    } else {
+                        S::copy(isa, region, geometry, input, block.first, elements);
+                        elements
+                    };
+                    for (j, width) in panels.panels(begin, end) {
+                        let row = image * s.k() + group * s.kg + j;
+                        let out = &mut packed[(j - begin) * len..][..width * len];
+                        // SAFETY: rows of `g` are `positions` long; the panel has room for its columns.
+                        unsafe {
+                            let m = Mat::new(g, row * positions + block.range.start, positions as isize, 1);
+                            pack(isa, m, width.min(s.kg - j), len, width, out);
+                        }
+                    }
+                    // Rows of one kernel after the other, from channel `c` and tap `t` on.
+                    let run = |c: usize, t: usize, count: usize| {
+                        let from = &elements[c * region.channel + region.tap(geometry, t)..];
+                        let (row, ldc) = match along {
+                            true => (geometry.dilation[2], s.cg * columns),
+                            false => (region.channel, columns),
+                        };
+                        let to = term * size + ((group * taps + t) * s.cg + c0 + c) * columns;
+                        for (j, width) in panels.panels(begin, end) {
+                            let micro = Micro {
+                                rows: count,
+                                vectors: if width == panels.width { 2 } else { 1 },
+                                k: len,
+                                a: from.as_ptr(),
+                                row: row as isize,
+                                steps: steps.as_ptr(),
+                                b: packed[(j - begin) * len..].as_ptr(),
+                                ldb: width as isize,
+                                next: packed[(j - begin) * len..].as_ptr(),
+                                next_by: 0,
+                                c: out.from(to + j, 0).as_ptr(),
+                                ldc: ldc as isize,
+                                store,
+                                alpha: T::<S>::ONE,
+                                beta: T::<S>::ZERO,
+                            };
+                            // SAFETY: the steps lead from the first tap of a channel to the others' positions in the
+                            // block, all of which `region` has; the panel and the rows of the sums are there.
+                            unsafe { T::<S>::run(isa, &micro) };
+                        }
+                    };
+                    if along {
+                        for (c, line) in (0..channels).flat_map(|c| (0..taps / geometry.kernel[2]).map(move |l| (c, l)))
+                        {
+                            pieces(geometry.kernel[2], rows)
+                                .for_each(|p| run(c, line * geometry.kernel[2] + p.start, p.len()));
+                        }
+                    } else {
+                        for piece in pieces(channels, rows) {
+                            (0..taps).for_each(|t| run(piece.start, t, piece.len()));
+                        }
+                    }
+                });
+            }
+        }
+    });
+    let (sums, dw) = (&*sums, Disjoint::new(dw));
+    let across = s.kg.div_ceil(TURN);
+    cpu.parallel_for(s.groups * across, 1, |tasks| {
+        for task in tasks {
+            let (group, k) = (task / across, task % across * TURN);
+            let count = TURN.min(s.kg - k);
+            let row = group * s.kg + k;
+            // SAFETY: these rows belong to this task.
+            let dw = unsafe { dw.slice(row * s.taps()..(row + count) * s.taps()) };
+            for i in 0..s.taps() {
+                let (c, t) = (i / taps, i % taps);
+                let at = ((group * taps + t) * s.cg + c) * columns + k;
+                let mut total = [T::<S>::ZERO; TURN];
+                total[..count].copy_from_slice(&sums[at..at + count]);
+                for term in sums[size..].chunks_exact(size) {
+                    for (total, &sum) in total.iter_mut().zip(&term[at..at + count]) {
+                        *total = *total + sum;
+                    }
+                }
+                for (r, &total) in total[..count].iter().enumerate() {
+                    dw[r * s.taps() + i] = S::narrow(total);
+                }
+            }
+        }
+    });
+    Ok(())
+}
