@@ -2,7 +2,7 @@
 //!
 //! The sums are defined once (see `kernel`), so an element has the same bits for any number of threads, any instruction
 //! set, and any number of rows around it: a row of a batch of 32 equals the same row alone. Operands are read where
-//! they lie; only panels of them are packed. f16 and bf16 are widened as they are packed and rounded once at the end.
+//! they lie; at most panels of them are packed. f16 and bf16 are widened as they are packed and rounded once at the end.
 
 mod block;
 mod int;
