@@ -39,8 +39,8 @@ commands:
   digits             trains the digits for several seeds: accuracy, time, equal bits for 1 and 2 threads
   gallery            makes docs/gallery.md and its pictures anew
   peers [OPTIONS]    the speed of Gradus beside other libraries; `peers --help` lists the options
-  bench [OPTIONS]    the speed of this build beside the last release's; with --check, fails if a job lost more than 10 %;
-                     `bench --help` lists the options";
+  bench [OPTIONS]    the speed of this build beside the last release's; with --check, fails if a job lost more than 10 %,
+                     with --growth, if cost grows faster than work; `bench --help` lists the options";
 
 /// What a command line asks for.
 #[derive(Debug, PartialEq)]

@@ -20,13 +20,13 @@ pub struct Layout {
 impl Layout {
     /// The row-major layout of a shape, from position 0.
     pub fn contiguous(shape: Shape) -> Self {
-        let mut strides = [0; MAX_RANK];
+        let mut layout = Layout { shape, strides: [0; MAX_RANK], offset: 0 };
         let mut step = 1isize;
-        for i in (0..shape.rank()).rev() {
-            strides[i] = step;
-            step *= shape[i].max(1) as isize;
+        for (stride, &size) in layout.strides.iter_mut().zip(shape.iter()).rev() {
+            *stride = step;
+            step *= size.max(1) as isize;
         }
-        Layout { shape, strides, offset: 0 }
+        layout
     }
 
     /// A layout from its parts. Errors if ranks differ or an element would lie outside `0..elements`.

@@ -64,6 +64,7 @@ struct Needs {
 }
 
 impl Storage {
+    #[inline]
     pub(crate) fn new(device: Device, buffer: Buffer) -> Self {
         Storage {
             device,

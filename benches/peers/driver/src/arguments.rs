@@ -22,6 +22,7 @@ const OF_BENCH: &str = "\
 usage: cargo xtask bench [options]
 
   --check           fails if any job loses more than 10 % against the baseline
+  --growth          instead, whether the cost of this build's jobs grows as their work does; with at most one --only
   --baseline REV    the revision of git to compare with, not the newest tag v* in the history; HEAD shows the noise
   --only JOB        only jobs whose name contains this; may be repeated
   --quick           one round of 0.2 s a job: to see that all works, not for numbers
@@ -34,6 +35,8 @@ pub struct Arguments {
     /// Whether an earlier build is the only peer.
     pub bench: bool,
     pub check: bool,
+    /// Whether pairs of jobs that grow are measured, and no other build.
+    pub growth: bool,
     pub baseline: Option<String>,
     only: Vec<String>,
     peers: Option<Vec<String>>,
@@ -57,6 +60,7 @@ impl Arguments {
         let mut read = Arguments {
             bench,
             check: false,
+            growth: false,
             baseline: None,
             only: Vec::new(),
             peers: None,
@@ -74,6 +78,7 @@ impl Arguments {
             match word.as_str() {
                 "--only" => read.only.push(value()?),
                 "--check" if bench => read.check = true,
+                "--growth" if bench => read.growth = true,
                 "--baseline" if bench => read.baseline = Some(value()?),
                 "--peers" if !bench => read.peers = Some(peers(&value()?)?),
                 "--quick" => (read.rounds, read.seconds, read.patience) = (1, 0.2, 0.0),
@@ -93,6 +98,9 @@ impl Arguments {
         if !(0.0..1e9).contains(&read.patience) {
             return Err("patience is a number of seconds from 0 on".into());
         }
+        if read.growth && (read.only.len() > 1 || read.check || read.baseline.is_some()) {
+            return Err("--growth compares no builds: it takes at most one --only".into());
+        }
         if read.write && !read.is_full() {
             return Err(
                 "docs/performance.md shows all jobs and peers, in three rounds and 1.5 s or more: --write goes \
@@ -105,6 +113,11 @@ impl Arguments {
 
     pub fn usage(&self) -> &'static str {
         if self.bench { OF_BENCH } else { OF_PEERS }
+    }
+
+    /// What the names of pairs that grow are to contain.
+    pub fn part(&self) -> &str {
+        self.only.first().map_or("", String::as_str)
     }
 
     /// Whether all take part in all jobs, for as long as it takes.
@@ -174,6 +187,9 @@ mod tests {
         assert_eq!((all.longer().rounds, all.longer().seconds), (15, 6.0));
         let some = words("bench --check --baseline v0.1.0 --only gemm --quick").unwrap();
         assert_eq!((some.check, some.baseline.as_deref(), some.rounds), (true, Some("v0.1.0"), 1));
+        let growth = words("bench --growth --only GPT").unwrap();
+        assert!(growth.growth && growth.part() == "GPT" && !all.growth && all.part().is_empty());
+        assert!(words("bench --growth --check").unwrap_err().contains("compares no builds"));
         for (line, option) in
             [("bench --write", "--write"), ("bench --peers jax", "--peers"), ("peers --check", "--check")]
         {

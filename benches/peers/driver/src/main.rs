@@ -89,6 +89,10 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     if arguments.make_reference {
         return reference::make(&root, &all, python::interpreter(&root, arguments.venv.as_deref()));
     }
+    if arguments.growth {
+        let ours = peers::programs(&root, &Err("it was not asked for".into()), |name| name == peers::OURS)?;
+        return ours.iter().try_for_each(|program| program.growth(arguments.part()));
+    }
     let wanted: Vec<Job> = all.into_iter().filter(|job| arguments.wants_job(job.name)).collect();
     if wanted.is_empty() {
         return Err("no job has such a name; benches/peers/jobs.txt lists them".into());

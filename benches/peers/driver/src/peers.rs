@@ -187,6 +187,12 @@ impl Program {
         Ok(Said::Slice(slice))
     }
 
+    /// Runs pairs of jobs that grow; the program tells of them itself.
+    pub fn growth(&self, part: &str) -> Result<(), String> {
+        let status = self.command().args(["--growth", part]).status().map_err(|e| e.to_string())?;
+        if status.success() { Ok(()) } else { Err(format!("growth: {status}")) }
+    }
+
     /// What one process says.
     fn once(&self, job: &Job, seconds: f64) -> Result<Said, String> {
         let seconds = if matches!(job.goal, Goal::Ratio(_)) { seconds } else { 0.0 };

@@ -1,5 +1,6 @@
 //! The jobs on Gradus, written as a user of the facade would write them.
 
+mod growth;
 mod models;
 
 use std::process::ExitCode;
@@ -161,5 +162,15 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
 }
 
 fn main() -> ExitCode {
-    peer_harness::main(run)
+    let mut arguments = std::env::args().skip(1);
+    if arguments.next().as_deref() != Some("--growth") {
+        return peer_harness::main(run);
+    }
+    match growth::check(&arguments.next().unwrap_or_default(), run) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }

@@ -149,6 +149,13 @@ fn measure(run: fn(&Job, &mut Bench) -> Outcome) -> Result<String, Box<dyn Error
     Ok(bench.line())
 }
 
+/// The middle time of a call (of all its operations) in so many seconds, in this process; results are not compared.
+pub fn seconds_of(run: fn(&Job, &mut Bench) -> Outcome, job: &Job, seconds: f64) -> Result<f64, Box<dyn Error>> {
+    let mut bench = Bench { warm_up: WARM_UP, seconds, repeats: 1, ..Bench::default() };
+    run(job, &mut bench)?;
+    Ok(median(bench.times).ok_or_else(|| bench.absent.unwrap_or("nothing was timed".into()))?)
+}
+
 /// Does a job a few times, untimed and without copies of its result. What fails here is told where the job is measured.
 fn is_done(run: fn(&Job, &mut Bench) -> Outcome, job: &Job) -> bool {
     let mut bench = Bench { warm_up: WARM_UP, repeats: job.repeats(), ..Bench::default() };

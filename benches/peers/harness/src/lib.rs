@@ -11,7 +11,7 @@ mod jobs;
 mod probe;
 mod usage;
 
-pub use bench::{Bench, Outcome, main, median};
+pub use bench::{Bench, Outcome, main, median, seconds_of};
 pub use jobs::{Goal, Job, jobs};
 pub use probe::{Probe, agrees};
 pub use usage::{Ticks, Usage, cores};

@@ -355,7 +355,9 @@ unsafe fn wide_tile<S: Pack, B: Panels<S::Compute>>(
                     };
                     let rows = lda.min(p.m - i);
                     let (next, next_by) = match after {
-                        Some((after, _)) if i < 2 * lda => (after.wrapping_add(i / lda * ks * width / 2), width / 2),
+                        Some((after, _)) if i < 2 * lda => {
+                            (after.wrapping_add(i / lda * S::steps(ks) * width / 2), width / 2)
+                        }
                         _ => (b_ptr, 0),
                     };
                     let (alpha, beta) = (p.alpha, p.beta);
@@ -363,7 +365,7 @@ unsafe fn wide_tile<S: Pack, B: Panels<S::Compute>>(
                     let micro = Micro {
                         rows,
                         vectors: 2,
-                        k: ks,
+                        k: S::steps(ks),
                         a: a_ptr,
                         row,
                         steps: steps.as_ptr(),
@@ -381,12 +383,12 @@ unsafe fn wide_tile<S: Pack, B: Panels<S::Compute>>(
                     // place, parts of one through a buffer with room for the largest result.
                     unsafe {
                         if cols == width && c.cs == 1 {
-                            T::<S>::run(isa, &micro);
+                            S::run(isa, &micro);
                         } else {
                             let mut sums = [const { MaybeUninit::<T<S>>::uninit() }; MICRO];
                             let (out, ld) = (sums.as_mut_ptr().cast::<T<S>>(), width as isize);
                             let one = T::<S>::ONE;
-                            T::<S>::run(isa, &Micro { c: out, ldc: ld, store: Store::Set, alpha: one, ..micro });
+                            S::run(isa, &Micro { c: out, ldc: ld, store: Store::Set, alpha: one, ..micro });
                             for r in 0..rows {
                                 for q in 0..cols {
                                     let (c, sum) = (to.at(r, q), *out.add(r * width + q));
@@ -444,8 +446,8 @@ unsafe fn thin_tile<S: Pack, B: Panels<S::Compute>>(
                 let micro = Micro {
                     rows: p.m,
                     vectors,
-                    k: steps,
-                    a: a_pack[s0 * p.m..].as_ptr(),
+                    k: S::steps(steps),
+                    a: a_pack[S::steps(s0) * p.m..].as_ptr(),
                     row: 1,
                     steps: STEPS[p.m].as_ptr(),
                     b: b_ptr,
@@ -459,7 +461,7 @@ unsafe fn thin_tile<S: Pack, B: Panels<S::Compute>>(
                     beta: T::<S>::ZERO,
                 };
                 // SAFETY: A and B hold `steps` steps; rows of `sums` have room for whole panels.
-                unsafe { T::<S>::run(isa, &micro) };
+                unsafe { S::run(isa, &micro) };
             };
             if adjacent {
                 (0..ks).step_by(piece).for_each(|s0| (0..p.n).step_by(width).for_each(|j| chain(s0, j)));

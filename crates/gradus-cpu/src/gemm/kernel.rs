@@ -4,6 +4,8 @@
 //! a chain of fused multiply-adds from 0 in ascending `k`. No kernel splits the chain, so the bits of an element depend
 //! neither on the kernel, nor on the instruction set, nor on the rows and columns around it.
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
 use std::ops::{Add, Mul};
 
 use gradus_backend::{DType, Element};
@@ -117,15 +119,14 @@ macro_rules! dispatch {
 
 /// A kernel over vector registers: `2 * rows` (up to `4 * rows`, and 8 for one row) sums are in flight at once.
 macro_rules! kernel {
-    ($name:ident, $t:ty, $feature:literal, $lanes:literal, $rows:tt, $zero:ident, $set1:ident, $load:ident, $store:ident,
+    ($(#[$meta:meta])* $vis:vis $name:ident, $t:ty, $feature:literal, $lanes:literal, $rows:tt, $zero:ident, $set1:ident, $load:ident, $store:ident,
      $fma:ident, $mul:ident, $add:ident) => {
+        $(#[$meta])*
         /// # Safety
         /// As for [`Real::run`], on a processor with the features.
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $feature)]
-        unsafe fn $name(j: &Micro<$t>) {
-            use std::arch::x86_64::*;
-
+        $vis unsafe fn $name(j: &Micro<$t>) {
             /// # Safety
             /// As for the kernel; `R` and `V` are the job's rows and vectors.
             #[target_feature(enable = $feature)]
@@ -226,6 +227,20 @@ kernel!(f32_avx2, f32, "avx2,fma", 8, [1 2 3 4 5 6], _mm256_setzero_ps, _mm256_s
     _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps, _mm256_mul_ps, _mm256_add_ps);
 kernel!(f64_avx2, f64, "avx2,fma", 4, [1 2 3 4 5 6], _mm256_setzero_pd, _mm256_set1_pd,
     _mm256_loadu_pd, _mm256_storeu_pd, _mm256_fmadd_pd, _mm256_mul_pd, _mm256_add_pd);
+
+/// Two steps of a chain of bf16, the upper halves of the words first.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn two_steps(a: __m512, b: __m512, sum: __m512) -> __m512 {
+    // SAFETY: both types are 64 bytes, any of which are values.
+    let words = |x: __m512| unsafe { std::mem::transmute::<__m512, __m512bh>(x) };
+    _mm512_dpbf16_ps(sum, words(a), words(b))
+}
+
+kernel!(/// The kernel of f32 for words of two bf16, [`super::paired`].
+    ///
+    pub(super) bf16_avx512, f32, "avx512f,avx2,fma,avx512bf16", 16, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], _mm512_setzero_ps,
+    _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, two_steps, _mm512_mul_ps, _mm512_add_ps);
 
 /// Lanes of a pretended vector of the portable kernel.
 const LANES: usize = 4;

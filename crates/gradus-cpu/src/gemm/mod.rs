@@ -2,13 +2,15 @@
 //!
 //! The sums are defined once (see `kernel`), so an element has the same bits for any number of threads, any instruction
 //! set, and any number of rows around it: a row of a batch of 32 equals the same row alone. Operands are read where
-//! they lie; at most panels of them are packed. f16 and bf16 are widened as they are packed and rounded once at the end.
+//! they lie; at most panels of them are packed. f16 and bf16 are widened as they are packed (bf16 is taken in pairs where
+//! there is an instruction for that, `paired`) and rounded once at the end.
 
 mod block;
 mod int;
 mod kernel;
 mod pack;
 mod packed;
+mod paired;
 pub(crate) mod transpose;
 
 #[cfg(test)]
@@ -152,6 +154,7 @@ pub(crate) fn gemm(
         DType::F64 => float::<f64>(cpu, plan, alpha, a, b, beta, c),
         DType::F32 => float::<f32>(cpu, plan, alpha, a, b, beta, c),
         DType::F16 => float::<gradus_backend::f16>(cpu, plan, alpha, a, b, beta, c),
+        DType::BF16 if paired::fits(cpu, plan, a, b)? => float::<paired::Paired>(cpu, plan, alpha, a, b, beta, c),
         DType::BF16 => float::<gradus_backend::bf16>(cpu, plan, alpha, a, b, beta, c),
         DType::I64 => int::<i64>(cpu, plan, alpha, a, b, beta, c),
         DType::I32 => int::<i32>(cpu, plan, alpha, a, b, beta, c),

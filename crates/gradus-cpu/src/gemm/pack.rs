@@ -4,7 +4,7 @@ use std::any::TypeId;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::kernel::Real;
+use super::kernel::{Micro, Real};
 use super::transpose::Transpose;
 use crate::access::Float;
 use crate::isa::Isa;
@@ -46,6 +46,16 @@ impl<'a, S: Copy> Mat<'a, S> {
         Mat { ptr: self.ptr.wrapping_offset(by), ..*self }
     }
 
+    /// The matrix with rows and columns exchanged.
+    pub(crate) fn transposed(&self) -> Self {
+        Mat { rs: self.cs, cs: self.rs, ..*self }
+    }
+
+    /// The same memory as other elements, with these strides between them.
+    pub(super) fn cast<T>(&self, rs: isize, cs: isize) -> Mat<'a, T> {
+        Mat { ptr: self.ptr.cast(), rs, cs, life: PhantomData }
+    }
+
     pub(crate) fn row_stride(&self) -> isize {
         self.rs
     }
@@ -65,7 +75,7 @@ impl<'a, S: Copy> Mat<'a, S> {
     where
         S: 'static,
     {
-        let apart = self.rs.unsigned_abs() * size_of::<S>() % PAGE != 0;
+        let apart = !(self.rs.unsigned_abs() * size_of::<S>()).is_multiple_of(PAGE);
         let same = TypeId::of::<S>() == TypeId::of::<T>();
         (same && self.cs == 1 && apart).then(|| self.from(i, j).as_ptr().cast())
     }
@@ -122,7 +132,7 @@ unsafe fn transpose<S: Float<Compute: Transpose>>(isa: Isa, runs: [*const S; 8],
 /// # Safety
 /// `rows <= lda`, `out` is at least `ks * lda` long and the elements lie inside `a`.
 #[inline(always)]
-unsafe fn pack_rows<S: Float<Compute: Transpose>>(
+pub(super) unsafe fn pack_rows<S: Float<Compute: Transpose>>(
     isa: Isa,
     a: Mat<'_, S>,
     rows: usize,
@@ -185,7 +195,7 @@ unsafe fn copy_rows<S: Float, const W: usize>(b: Mat<'_, S>, out: &mut [S::Compu
 /// # Safety
 /// `cols <= width`, `out` is at least `ks * width` long and the elements lie inside `b`.
 #[inline(always)]
-unsafe fn pack_panel<S: Float<Compute: Transpose>>(
+pub(super) unsafe fn pack_panel<S: Float<Compute: Transpose>>(
     isa: Isa,
     b: Mat<'_, S>,
     ks: usize,
@@ -259,6 +269,22 @@ pub(crate) trait Pack: Float<Compute: Real> {
     /// # Safety
     /// As there.
     unsafe fn panel(isa: Isa, b: Mat<'_, Self>, ks: usize, cols: usize, width: usize, out: &mut [Self::Compute]);
+
+    /// How many steps of the kernel so many steps of a product are, packed.
+    #[inline(always)]
+    fn steps(ks: usize) -> usize {
+        ks
+    }
+
+    /// Runs the kernel on what was packed.
+    ///
+    /// # Safety
+    /// As for [`Real::run`].
+    #[inline(always)]
+    unsafe fn run(isa: Isa, j: &Micro<Self::Compute>) {
+        // SAFETY: the caller's promise.
+        unsafe { Self::Compute::run(isa, j) }
+    }
 }
 
 macro_rules! pack {

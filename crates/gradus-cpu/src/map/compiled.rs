@@ -6,6 +6,7 @@
 //! differs anywhere is interpreted, which gives the same bits.
 
 use std::hint::select_unpredictable as select;
+use std::ops::Range;
 
 use gradus_backend::kernel::{Inst, Value};
 use gradus_backend::{DType, Kernel, Scalar, ScalarOp};
@@ -17,18 +18,20 @@ use crate::isa::{Isa, per_isa};
 use crate::math;
 
 /// Most arguments and outputs of the kernels below.
-pub(super) const MOST_ARGS: usize = 3;
-pub(super) const MOST_OUTS: usize = 2;
+pub(super) const MOST_ARGS: usize = 12;
+pub(super) const MOST_OUTS: usize = 3;
 
 /// One of the kernels below.
 pub(super) struct Compiled {
     insts: &'static [Inst],
     outs: &'static [Value],
+    /// How many arguments have a value an element; the rest are numbers.
+    pub(super) elementwise: usize,
     /// Runs it over so many elements, arguments and outputs in order.
     ///
     /// # Safety
-    /// The pointers that the kernel has arguments for are readable for as many f32, those that it has outputs for writable; no
-    /// output overlaps anything else.
+    /// The pointers that the kernel has arguments for are readable for as many f32, those of numbers for one, those that it
+    /// has outputs for writable; no output overlaps anything else.
     pub(super) run: unsafe fn(Isa, [*const u8; MOST_ARGS], [*mut u8; MOST_OUTS], usize),
 }
 
@@ -38,22 +41,27 @@ impl std::fmt::Debug for Compiled {
     }
 }
 
-/// The one that does what `kernel` does.
-pub(super) fn find(kernel: &Kernel) -> Option<&'static Compiled> {
+/// The one that does what `kernel` does, for arguments of which these are numbers.
+pub(super) fn find(kernel: &Kernel, is_number: impl Fn(usize) -> bool) -> Option<&'static Compiled> {
     let is_f32 = |outs: &[(Value, DType)]| outs.iter().all(|o| o.1 == DType::F32);
     ALL.iter().copied().find(|c| {
         c.insts.len() == kernel.insts().len()
             && c.insts == kernel.insts()
             && c.outs.iter().eq(kernel.outputs().iter().map(|(v, _)| v))
             && is_f32(kernel.outputs())
+            && kernel.args().len() <= MOST_ARGS
             && kernel.args().iter().all(|&a| a == DType::F32)
+            && (0..kernel.args().len()).all(|k| is_number(k) == (k >= c.elementwise))
     })
 }
 
 /// What an instruction does to a lane.
 macro_rules! lane {
     (Arg $x:ident, $k:literal) => {
-        $x[$k]
+        $x.0[$k]
+    };
+    (Number $x:ident, $k:literal) => {
+        $x.1[$k]
     };
     (Const $x:ident, $c:expr) => {{
         const VALUE: f64 = $c;
@@ -62,8 +70,17 @@ macro_rules! lane {
     (Add $x:ident, $a:ident, $b:ident) => {
         $a + $b
     };
+    (Sub $x:ident, $a:ident, $b:ident) => {
+        $a - $b
+    };
     (Mul $x:ident, $a:ident, $b:ident) => {
         $a * $b
+    };
+    (Div $x:ident, $a:ident, $b:ident) => {
+        $a / $b
+    };
+    (Sqrt $x:ident, $a:ident) => {
+        $a.sqrt()
     };
     (Neg $x:ident, $a:ident) => {
         -$a
@@ -88,6 +105,7 @@ macro_rules! lane {
 /// The instruction, its operands being variants of `$values`.
 macro_rules! inst {
     (Arg $values:ident, $k:literal) => { inst!(@ ScalarOp::Arg($k), F32, [0, 0, 0]) };
+    (Number $values:ident, $k:literal) => { inst!(@ ScalarOp::Arg($k), F32, [0, 0, 0]) };
     (Const $values:ident, $c:expr) => { inst!(@ ScalarOp::Const(Scalar::Float($c)), F32, [0, 0, 0]) };
     (Eq $values:ident, $a:ident, $b:ident) => { inst!(@ Bool, Eq $values, $a, $b) };
     (Lt $values:ident, $a:ident, $b:ident) => { inst!(@ Bool, Lt $values, $a, $b) };
@@ -105,8 +123,28 @@ macro_rules! inst {
     (@ $op:expr, $dtype:ident, $operands:expr) => { Inst { op: $op, dtype: DType::$dtype, operands: $operands } };
 }
 
+/// Number of arguments of the code.
+const fn count(insts: &[Inst]) -> usize {
+    let (mut n, mut i) = (0, 0);
+    while i < insts.len() {
+        n += matches!(insts[i].op, ScalarOp::Arg(_)) as usize;
+        i += 1;
+    }
+    n
+}
+
+/// The value of an instruction: computed, or that of another.
+macro_rules! value {
+    ($same:ident or $lane:expr) => {
+        $same
+    };
+    (or $lane:expr) => {
+        $lane
+    };
+}
+
 macro_rules! compiled {
-    ($($name:ident($args:literal) -> ($($out:ident),+) { $($v:ident = $op:ident($($x:tt)*);)* })*) => {
+    ($($name:ident($args:literal) -> ($($out:ident),+) { $($v:ident = $op:ident($($x:tt)*) $(as $same:ident)?;)* })*) => {
         const ALL: &[&Compiled] = &[$(&$name::COMPILED),*];
 
         $(mod $name {
@@ -117,36 +155,42 @@ macro_rules! compiled {
             enum Values { $($v),* }
 
             const OUTS: &[Value] = &[$(Values::$out as Value),+];
-            pub(super) const COMPILED: Compiled = Compiled { insts: &[$(inst!($op Values, $($x)*)),*], outs: OUTS, run };
+            pub(super) const COMPILED: Compiled =
+                Compiled { insts: &[$(inst!($op Values, $($x)*)),*], outs: OUTS, elementwise: $args, run };
 
             #[inline(always)]
-            fn body(args: [&[f32]; $args], outs: [&mut [f32]; OUTS.len()]) {
+            #[allow(unused_variables)] // what only an instruction reads that is the value of another
+            fn body(args: [&[f32]; $args], numbers: [f32; MOST_ARGS], outs: [&mut [f32]; OUTS.len()]) {
                 let n = outs[0].len();
                 let (args, mut outs) = (args.map(|a| &a[..n]), outs.map(|o| &mut o[..n]));
                 for i in 0..n {
-                    let x = args.map(|a| a[i]);
-                    $(let $v = lane!($op x, $($x)*);)*
+                    let x = (args.map(|a| a[i]), numbers);
+                    $(let $v = value!($($same)? or lane!($op x, $($x)*));)*
                     for (o, y) in outs.iter_mut().zip([$($out),+]) {
                         o[i] = y;
                     }
                 }
             }
 
-            per_isa! { fn per_isa(args: [&[f32]; $args], outs: [&mut [f32]; OUTS.len()]) = body; }
+            per_isa! { fn per_isa(args: [&[f32]; $args], numbers: [f32; MOST_ARGS], outs: [&mut [f32]; OUTS.len()]) = body; }
 
             /// # Safety
             /// See [`Compiled::run`].
             unsafe fn run(isa: Isa, args: [*const u8; MOST_ARGS], outs: [*mut u8; MOST_OUTS], n: usize) {
+                const ARGS: Range<usize> = $args..count(COMPILED.insts);
                 // SAFETY: the caller's promise.
-                let (args, outs) = unsafe {
-                    (std::array::from_fn(|k| slice(args[k], n)), std::array::from_fn(|k| slice_mut(outs[k], n)))
-                };
-                per_isa(isa, args, outs);
+                unsafe {
+                    let number = |k| if ARGS.contains(&k) { *args[k].cast::<f32>() } else { 0.0 };
+                    let numbers = std::array::from_fn(number);
+                    let outs = std::array::from_fn(|k| slice_mut(outs[k], n));
+                    per_isa(isa, std::array::from_fn(|k| slice(args[k], n)), numbers, outs);
+                }
             }
         })*
     };
 }
 
+// Where a value is bounded for a sigmoid, `as v0` takes it as it is: the sigmoid is 0 or 1 long before the bound.
 compiled! {
     silu(1) -> (v12) {
         v0 = Arg(0);
@@ -155,7 +199,7 @@ compiled! {
         v3 = Select(v2, v1, v0);
         v4 = Const(1000.0);
         v5 = Gt(v3, v4);
-        v6 = Select(v5, v4, v3);
+        v6 = Select(v5, v4, v3) as v0;
         v7 = Sigmoid(v6);
         v8 = Const(f64::NEG_INFINITY);
         v9 = Eq(v0, v8);
@@ -171,7 +215,7 @@ compiled! {
         v4 = Select(v3, v2, v0);
         v5 = Const(1000.0);
         v6 = Gt(v4, v5);
-        v7 = Select(v6, v5, v4);
+        v7 = Select(v6, v5, v4) as v0;
         v8 = Sigmoid(v7);
         v9 = Const(f64::NEG_INFINITY);
         v10 = Eq(v0, v9);
@@ -195,7 +239,7 @@ compiled! {
         v4 = Select(v3, v2, v0);
         v5 = Const(1000.0);
         v6 = Gt(v4, v5);
-        v7 = Select(v6, v5, v4);
+        v7 = Select(v6, v5, v4) as v0;
         v8 = Sigmoid(v7);
         v9 = Const(f64::NEG_INFINITY);
         v10 = Eq(v0, v9);
@@ -213,7 +257,7 @@ compiled! {
         v5 = Select(v4, v3, v0);
         v6 = Const(1000.0);
         v7 = Gt(v5, v6);
-        v8 = Select(v7, v6, v5);
+        v8 = Select(v7, v6, v5) as v0;
         v9 = Sigmoid(v8);
         v10 = Const(f64::NEG_INFINITY);
         v11 = Eq(v0, v10);
@@ -241,7 +285,7 @@ compiled! {
         v3 = Select(v2, v1, v0);
         v4 = Const(60.0);
         v5 = Gt(v3, v4);
-        v6 = Select(v5, v4, v3);
+        v6 = Select(v5, v4, v3) as v0;
         v7 = Mul(v6, v6);
         v8 = Mul(v7, v6);
         v9 = Const(0.044715);
@@ -295,122 +339,61 @@ compiled! {
         v35 = Select(v3, v18, v34);
         v36 = Add(v20, v35);
     }
+    adam(4) -> (v23, v13, v17) {
+        v0 = Arg(0);
+        v1 = Arg(1);
+        v2 = Arg(2);
+        v3 = Arg(3);
+        v4 = Number(4);
+        v5 = Number(5);
+        v6 = Number(6);
+        v7 = Number(7);
+        v8 = Number(8);
+        v9 = Number(9);
+        v10 = Number(10);
+        v11 = Mul(v4, v2);
+        v12 = Mul(v5, v1);
+        v13 = Add(v11, v12);
+        v14 = Mul(v6, v3);
+        v15 = Mul(v1, v1);
+        v16 = Mul(v7, v15);
+        v17 = Add(v14, v16);
+        v18 = Mul(v8, v13);
+        v19 = Sqrt(v17);
+        v20 = Mul(v19, v9);
+        v21 = Add(v20, v10);
+        v22 = Div(v18, v21);
+        v23 = Sub(v0, v22);
+    }
+    adamw(4) -> (v25, v15, v19) {
+        v0 = Arg(0);
+        v1 = Arg(1);
+        v2 = Arg(2);
+        v3 = Arg(3);
+        v4 = Number(4);
+        v5 = Number(5);
+        v6 = Number(6);
+        v7 = Number(7);
+        v8 = Number(8);
+        v9 = Number(9);
+        v10 = Number(10);
+        v11 = Number(11);
+        v12 = Mul(v0, v11);
+        v13 = Mul(v4, v2);
+        v14 = Mul(v5, v1);
+        v15 = Add(v13, v14);
+        v16 = Mul(v6, v3);
+        v17 = Mul(v1, v1);
+        v18 = Mul(v7, v17);
+        v19 = Add(v16, v18);
+        v20 = Mul(v8, v15);
+        v21 = Sqrt(v19);
+        v22 = Mul(v21, v9);
+        v23 = Add(v22, v10);
+        v24 = Div(v20, v23);
+        v25 = Sub(v12, v24);
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use gradus_backend::{Backend, MapArg};
-
-    use super::*;
-    use crate::testing::{Lie, Tensor, assert_same_bits, noise};
-
-    /// The kernels that the list is about, as they are built everywhere.
-    fn kernels() -> Vec<Arc<Kernel>> {
-        let f32s = [DType::F32; 2];
-        let forward = [
-            Kernel::build("silu", &f32s[..1], |v| vec![v[0].silu()]),
-            Kernel::build("silu_mul", &f32s, |v| vec![v[0].silu() * v[1]]),
-            Kernel::build("gelu_tanh", &f32s[..1], |v| vec![v[0].gelu_tanh()]),
-        ]
-        .map(|k| Arc::new(k.unwrap()));
-        let backward = |k: &Arc<Kernel>| k.vjp((1 << k.args().len()) - 1).unwrap().kernel.clone();
-        forward.iter().flat_map(|k| [k.clone(), backward(k)]).collect()
-    }
-
-    /// The same values, from a kernel that has one more output and so is interpreted.
-    fn interpreted(kernel: &Kernel) -> Kernel {
-        let builder = gradus_backend::kernel::KernelBuilder::new(kernel.args());
-        let args = builder.args();
-        let mut values: Vec<gradus_backend::kernel::Expr<'_>> = Vec::new();
-        for inst in kernel.insts() {
-            let input = |k: usize| values[usize::from(inst.operands[k])];
-            values.push(match (inst.op, inst.op.arity()) {
-                (ScalarOp::Arg(k), _) => args[usize::from(k)],
-                (ScalarOp::Const(c), _) => builder.constant(inst.dtype, c),
-                (ScalarOp::Select, _) => input(0).select(input(1), input(2)),
-                (op, 1) => input(0).unary(op),
-                (op, _) => input(0).binary(op, input(1)),
-            });
-        }
-        let mut outs: Vec<_> = kernel.outputs().iter().map(|&(v, d)| (values[usize::from(v)], d)).collect();
-        outs.push((args[0], DType::F32));
-        builder.finish(kernel.name(), &outs).unwrap()
-    }
-
-    const SPECIAL: [f64; 12] =
-        [0.0, -0.0, 1.0, -1000.0, 1000.0, 60.0, -60.0, 1e-40, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 3e38];
-
-    /// Runs a kernel on arguments that lie as they are told, all special values and their pairs among them.
-    fn run(cpu: &CpuBackend, kernel: &Kernel, lie: impl Fn(usize) -> Lie) -> Vec<Vec<u64>> {
-        let dims = [7, 181];
-        let value = |k: usize| {
-            let mut random = noise(k as u64);
-            move |i: usize| match i / SPECIAL.len().pow(k as u32) {
-                j if i < 900 => SPECIAL[j % SPECIAL.len()],
-                _ => 8.0 * random(i),
-            }
-        };
-        let args: Vec<_> =
-            (0..kernel.args().len()).map(|k| Tensor::new(cpu, DType::F32, &dims, lie(k), value(k))).collect();
-        let mut outs: Vec<_> =
-            kernel.outputs().iter().enumerate().map(|(k, o)| Tensor::canary(cpu, o.1, &dims, lie(3 + k))).collect();
-        let args: Vec<_> = args.iter().map(|a| MapArg::View(a.view())).collect();
-        cpu.map(kernel, &args, &mut outs.iter_mut().map(Tensor::view_mut).collect::<Vec<_>>()).unwrap();
-        outs.iter().map(|o| o.values(cpu).iter().map(|v| if v.is_nan() { 0 } else { v.to_bits() }).collect()).collect()
-    }
-
-    #[test]
-    fn each_is_found_and_gives_the_interpreters_bits() {
-        let cpu = CpuBackend::with_threads(2).unwrap();
-        let kernels = kernels();
-        assert_eq!(kernels.len(), ALL.len());
-        for kernel in &kernels {
-            let slow = interpreted(kernel);
-            assert!(find(kernel).is_some(), "{kernel}");
-            assert!(find(&slow).is_none());
-            for shift in 0..4 {
-                let lie = |k: usize| if shift == 0 { Lie::Contiguous } else { Lie::ALL[(k + shift) % 4] };
-                let (fast, slow) = (run(&cpu, kernel, lie), run(&cpu, &slow, lie));
-                assert_eq!(fast[..], slow[..fast.len()], "{kernel}");
-            }
-        }
-    }
-
-    #[test]
-    fn an_argument_may_be_an_output() {
-        let cpu = CpuBackend::with_threads(1).unwrap();
-        for kernel in &kernels() {
-            let n = kernel.args().len();
-            let tensor = |k: usize| Tensor::new(&cpu, DType::F32, &[3000], Lie::Contiguous, noise(k as u64));
-            let args: Vec<_> = (0..n).map(tensor).collect();
-            let mut outs: Vec<_> = kernel.outputs().iter().map(|_| tensor(9)).collect();
-            let views = |from: usize| args[from..].iter().map(|a| MapArg::View(a.view()));
-            let all: Vec<_> = views(0).collect();
-            cpu.map(kernel, &all, &mut outs.iter_mut().map(Tensor::view_mut).collect::<Vec<_>>()).unwrap();
-            let want: Vec<_> = outs.iter().map(|o| o.values(&cpu)).collect();
-
-            outs[0] = tensor(0);
-            let all: Vec<_> = std::iter::once(MapArg::Output(0)).chain(views(1)).collect();
-            cpu.map(kernel, &all, &mut outs.iter_mut().map(Tensor::view_mut).collect::<Vec<_>>()).unwrap();
-            assert_eq!(outs.iter().map(|o| o.values(&cpu)).collect::<Vec<_>>(), want, "{kernel}");
-        }
-    }
-
-    #[test]
-    fn threads_and_instruction_sets_change_no_bit() {
-        for kernel in kernels() {
-            assert_same_bits(|cpu| {
-                run(cpu, &kernel, |_| Lie::Contiguous).concat().iter().flat_map(|v| v.to_le_bytes()).collect()
-            });
-        }
-    }
-
-    #[test]
-    fn another_constant_is_another_kernel() {
-        let other = Kernel::build("silu", &[DType::F32], |v| vec![v[0].gated(v[0].bounded(900.0).sigmoid())]).unwrap();
-        let f64s = Kernel::build("silu", &[DType::F64], |v| vec![v[0].silu()]).unwrap();
-        assert!(find(&other).is_none() && find(&f64s).is_none());
-    }
-}
+mod tests;

@@ -140,10 +140,8 @@ impl Program {
     ) -> Result<()> {
         let insts = kernel.insts();
         self.clear(arg_modes.len(), out_modes.len(), insts.len());
-        if !arg_modes.contains(&ArgMode::Uniform)
-            && let Some(compiled) = compiled::find(kernel)
-        {
-            self.whole(kernel, compiled, arg_modes, out_modes, alias);
+        if let Some(compiled) = compiled::find(kernel, |k| arg_modes[k] == ArgMode::Uniform) {
+            self.whole(kernel, compiled, arg_modes, out_modes, alias, fill);
             return Ok(());
         }
         // Last uses, and what is uniform.
@@ -243,9 +241,16 @@ impl Program {
         arg_modes: &[ArgMode],
         out_modes: &[OutMode],
         alias: impl Fn(usize) -> Option<usize>,
+        mut fill: impl FnMut(usize, &mut Splat),
     ) {
         let mut whole = Whole { kernel: compiled, args: [0; MOST_ARGS], outs: [0; MOST_OUTS] };
-        for (k, mode) in arg_modes.iter().enumerate() {
+        for k in compiled.elementwise..self.args {
+            let mut splat = Splat([0; LANES * 8]);
+            fill(k, &mut splat);
+            whole.args[k] = (self.args + self.outs + self.splats.len()) as Slot;
+            self.splats.push(splat);
+        }
+        for (k, mode) in arg_modes.iter().enumerate().take(compiled.elementwise) {
             whole.args[k] = k as Slot;
             if *mode != ArgMode::Direct {
                 whole.args[k] = self.new_register();
@@ -377,7 +382,8 @@ impl Whole {
     /// Runs the kernel over `n` elements; pointers come from the table.
     ///
     /// # Safety
-    /// The table holds memory of `n` f32 for each slot that is named here, those of the outputs overlapping nothing.
+    /// The table holds memory of `n` f32 for each slot that is named here (a splat: [`LANES`]), those of the outputs
+    /// overlapping nothing.
     #[inline]
     pub(super) unsafe fn run(&self, isa: Isa, table: &[*mut u8], n: usize) {
         let args = self.args.map(|s| table[s as usize].cast_const());

@@ -269,14 +269,15 @@ pub(crate) fn apply<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Resul
 #[track_caller]
 pub(crate) fn apply_one<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
     let device = same_device(op.name(), inputs)?;
-    let specs = op.infer(inputs)?;
+    let inferred = op.infer(inputs);
+    let Ok(specs) = &inferred else { return Err(inferred.unwrap_err()) };
     let versions = if records(inputs) { Some(versions(op.name(), inputs)?) } else { None };
     let mut result = run_one(device, &specs[0], inputs, |b, x, y| op.forward(b, x, y))?;
     if is_observed() {
         ran_operation(&op, inputs, std::slice::from_ref(&result))?;
     }
     if let Some(versions) = versions {
-        record(op, inputs, &versions, std::slice::from_mut(&mut result), specs)?;
+        record(op, inputs, &versions, std::slice::from_mut(&mut result), inferred?)?;
     }
     Ok(result)
 }
@@ -379,12 +380,13 @@ pub(crate) fn run_one(
     forward: impl FnOnce(&dyn Backend, &[View<'_>], &mut [ViewMut<'_>]) -> Result<()>,
 ) -> Result<Tensor> {
     let (backend, numel, dtype) = (device.backend(), spec.shape.numel(), spec.dtype);
-    let mut buffer = backend.alloc(numel * dtype.size())?;
     let layout = Layout::contiguous(spec.shape);
-    if numel > 0 {
-        let outs = &mut [ViewMut { buffer: &mut buffer, dtype, layout: &layout }];
+    let mut allocated = backend.alloc(numel * dtype.size());
+    if numel > 0 && let Ok(buffer) = &mut allocated {
+        let outs = &mut [ViewMut { buffer, dtype, layout: &layout }];
         with_read(inputs, |views| forward(backend, views, outs))?;
     }
+    let buffer = allocated?;
     Ok(Tensor::from_parts(Arc::new(Storage::new(device.clone(), buffer)), layout, dtype))
 }
 

@@ -1,0 +1,103 @@
+//! Whether cost grows as the work does: pairs of jobs, one of them larger, in one process and in turns.
+
+use std::error::Error;
+
+use peer_harness::{Bench, Goal, Job, Outcome, median, seconds_of};
+
+/// How much longer a call may take than the work says, and the rounds of a pair; one above the limit is measured in three
+/// times as many, and only that counts.
+const LIMIT: f64 = 1.1;
+const ROUNDS: usize = 7;
+/// How long each job of a pair is timed in a round, at least.
+const SECONDS: f64 = 0.25;
+
+/// Two jobs of one kind.
+struct Pair {
+    name: &'static str,
+    kind: &'static str,
+    small: &'static [usize],
+    large: &'static [usize],
+    /// The work of the large one by that of the small one.
+    work: f64,
+}
+
+/// The multiply-adds of a perceptron of this width.
+const fn perceptron(width: usize) -> f64 {
+    (784 * width + width * width + width * 10) as f64
+}
+
+// Both of a pair lie in the same cache, or in none: what is read from further away costs more by the byte.
+const PAIRS: [Pair; 13] = [
+    pair("elements added, 16M to 32M", "add", &[1 << 24], &[1 << 25], 2.0),
+    pair("elements summed, 16M to 32M", "sum", &[1 << 24], &[1 << 25], 2.0),
+    pair("rows of a softmax, 8k to 16k", "softmax", &[8192, 1024], &[16384, 1024], 2.0),
+    pair("width of a layer norm, 1k to 2k", "layer_norm", &[8192, 1024], &[8192, 2048], 2.0),
+    pair("side of a product, 512 to 1024", "gemm_f32", &[512], &[1024], 8.0),
+    pair("batch of a convolution, 8 to 16", "conv2d_backward", &[8, 64, 56, 64, 3, 1], &[16, 64, 56, 64, 3, 1], 2.0),
+    pair("batch of attention, 2 to 4", "attention_backward", &[2, 8, 512, 64], &[4, 8, 512, 64], 2.0),
+    pair("batch of a perceptron, 128 to 256", "train_mlp", &[128, 784, 512, 10], &[256, 784, 512, 10], 2.0),
+    pair(
+        "width of a perceptron, 512 to 1024",
+        "train_mlp",
+        &[128, 784, 512, 10],
+        &[128, 784, 1024, 10],
+        perceptron(1024) / perceptron(512),
+    ),
+    pair("batch of a CNN, 32 to 64", "train_cnn", &[32, 28], &[64, 28], 2.0),
+    pair("batch of a GPT, 2 to 4", "train_gpt", &[2, 256], &[4, 256], 2.0),
+    pair("nodes of a graph, 10k to 100k", "chain_backward", &[4, 10_000], &[4, 100_000], 10.0),
+    pair("nodes of a graph, 100k to 1M", "chain_backward", &[4, 100_000], &[4, 1_000_000], 10.0),
+];
+
+const fn pair(
+    name: &'static str,
+    kind: &'static str,
+    small: &'static [usize],
+    large: &'static [usize],
+    work: f64,
+) -> Pair {
+    Pair { name, kind, small, large, work }
+}
+
+/// The middle of the rounds: seconds of the small job, of the large one, and the ratio of these by the work.
+fn measure(pair: &Pair, run: fn(&Job, &mut Bench) -> Outcome, rounds: usize) -> Result<[f64; 3], Box<dyn Error>> {
+    let job = |sizes: &[usize]| Job {
+        name: pair.name,
+        kind: pair.kind,
+        sizes: sizes.to_vec(),
+        goal: Goal::Ratio(1.0),
+        tolerance: 0.0,
+    };
+    let (small, large) = (job(pair.small), job(pair.large));
+    let mut all = Vec::new();
+    for _ in 0..rounds {
+        let (a, b) = (seconds_of(run, &small, SECONDS)?, seconds_of(run, &large, SECONDS)?);
+        all.push([a, b, b / a / pair.work]);
+    }
+    let middle = |i: usize| median(all.iter().map(|round: &[f64; 3]| round[i])).unwrap_or(f64::NAN);
+    Ok([middle(0), middle(1), middle(2)])
+}
+
+/// Measures all pairs whose name contains `part`. One that grows faster than its work is an error that names it.
+pub fn check(part: &str, run: fn(&Job, &mut Bench) -> Outcome) -> Result<(), Box<dyn Error>> {
+    println!("| what grows | small, ms | large, ms | work | time by work |\n|---|---:|---:|---:|---:|");
+    let mut faster = Vec::new();
+    for pair in PAIRS.iter().filter(|pair| pair.name.contains(part)) {
+        let mut found = measure(pair, run, ROUNDS)?;
+        // A growth that is no number is none to be content with.
+        let is_fast = |growth: f64| growth.is_nan() || growth > LIMIT;
+        if is_fast(found[2]) {
+            found = measure(pair, run, 3 * ROUNDS)?;
+        }
+        let [small, large, growth] = found;
+        println!("| {} | {:.3} | {:.3} | {:.2} | {growth:.2} |", pair.name, small * 1e3, large * 1e3, pair.work);
+        if is_fast(growth) {
+            faster.push(format!("{} ({growth:.2} times the work)", pair.name));
+        }
+    }
+    if faster.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("cost grows faster than the work: {}", faster.join(", ")).into())
+    }
+}

@@ -1,0 +1,160 @@
+//! The kernels against the interpreter.
+
+use std::sync::Arc;
+
+use gradus_backend::kernel::Expr;
+use gradus_backend::{AdamParams, Backend, MapArg};
+
+use super::*;
+use crate::testing::{Lie, Tensor, assert_same_bits, noise};
+
+/// The kernels that the list is about, as they are built everywhere.
+fn kernels() -> Vec<Arc<Kernel>> {
+    let f32s = [DType::F32; 2];
+    let forward = [
+        Kernel::build("silu", &f32s[..1], |v| vec![v[0].silu()]),
+        Kernel::build("silu_mul", &f32s, |v| vec![v[0].silu() * v[1]]),
+        Kernel::build("gelu_tanh", &f32s[..1], |v| vec![v[0].gelu_tanh()]),
+    ]
+    .map(|k| Arc::new(k.unwrap()));
+    let backward = |k: &Arc<Kernel>| k.vjp((1 << k.args().len()) - 1).unwrap().kernel.clone();
+    let activations = forward.iter().flat_map(|k| [k.clone(), backward(k)]);
+    activations.chain([adam("adam", |x| x[0]), adam("adamw", |x| x[0] * x[11])]).collect()
+}
+
+/// The step of Adam, as the composite has it.
+fn adam(name: &str, decayed: for<'k> fn(&[Expr<'k>]) -> Expr<'k>) -> Arc<Kernel> {
+    let kernel = Kernel::build(name, &[DType::F32; 12], |x| {
+        let p = decayed(x);
+        let m = x[4] * x[2] + x[5] * x[1];
+        let v = x[6] * x[3] + x[7] * (x[1] * x[1]);
+        vec![p - x[8] * m / (v.sqrt() * x[9] + x[10]), m, v]
+    });
+    Arc::new(kernel.unwrap())
+}
+
+/// Whether argument `k` of a kernel is a number.
+fn is_number(kernel: &Kernel) -> impl Fn(usize) -> bool {
+    let elementwise = if kernel.name().starts_with("adam") { 4 } else { MOST_ARGS };
+    move |k| k >= elementwise
+}
+
+/// The same values, from a kernel that has one more output and so is interpreted.
+fn interpreted(kernel: &Kernel) -> Kernel {
+    let builder = gradus_backend::kernel::KernelBuilder::new(kernel.args());
+    let args = builder.args();
+    let mut values: Vec<Expr<'_>> = Vec::new();
+    for inst in kernel.insts() {
+        let input = |k: usize| values[usize::from(inst.operands[k])];
+        values.push(match (inst.op, inst.op.arity()) {
+            (ScalarOp::Arg(k), _) => args[usize::from(k)],
+            (ScalarOp::Const(c), _) => builder.constant(inst.dtype, c),
+            (ScalarOp::Select, _) => input(0).select(input(1), input(2)),
+            (op, 1) => input(0).unary(op),
+            (op, _) => input(0).binary(op, input(1)),
+        });
+    }
+    let mut outs: Vec<_> = kernel.outputs().iter().map(|&(v, d)| (values[usize::from(v)], d)).collect();
+    outs.push((args[0], DType::F32));
+    builder.finish(kernel.name(), &outs).unwrap()
+}
+
+fn bits(cpu: &CpuBackend, tensor: &Tensor) -> Vec<u64> {
+    tensor.values(cpu).iter().map(|v| if v.is_nan() { 0 } else { v.to_bits() }).collect()
+}
+
+/// An argument of a kernel: the tensor, or a number.
+fn arg<'a>(kernel: &Kernel, k: usize, tensor: &'a Tensor) -> MapArg<'a> {
+    if is_number(kernel)(k) { MapArg::Scalar(Scalar::Float(0.1 * k as f64)) } else { MapArg::View(tensor.view()) }
+}
+
+const SPECIAL: [f64; 12] =
+    [0.0, -0.0, 1.0, -1000.0, 1000.0, 60.0, -60.0, 1e-40, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 3e38];
+
+/// Runs a kernel on arguments that lie as they are told, all special values and their pairs among them.
+fn run(cpu: &CpuBackend, kernel: &Kernel, lie: impl Fn(usize) -> Lie) -> Vec<Vec<u64>> {
+    let dims = [7, 181];
+    let value = |k: usize| {
+        let mut random = noise(k as u64);
+        move |i: usize| match i / SPECIAL.len().pow(k as u32) {
+            j if i < 900 => SPECIAL[j % SPECIAL.len()],
+            _ => 8.0 * random(i),
+        }
+    };
+    let args: Vec<_> =
+        (0..kernel.args().len()).map(|k| Tensor::new(cpu, DType::F32, &dims, lie(k), value(k))).collect();
+    let mut outs: Vec<_> =
+        kernel.outputs().iter().enumerate().map(|(k, o)| Tensor::canary(cpu, o.1, &dims, lie(3 + k))).collect();
+    let args: Vec<_> = args.iter().enumerate().map(|(k, a)| arg(kernel, k, a)).collect();
+    cpu.map(kernel, &args, &mut outs.iter_mut().map(Tensor::view_mut).collect::<Vec<_>>()).unwrap();
+    outs.iter().map(|o| bits(cpu, o)).collect()
+}
+
+#[test]
+fn each_is_found_and_gives_the_interpreters_bits() {
+    let cpu = CpuBackend::with_threads(2).unwrap();
+    let kernels = kernels();
+    assert_eq!(kernels.len(), ALL.len());
+    for kernel in &kernels {
+        let slow = interpreted(kernel);
+        assert!(find(kernel, is_number(kernel)).is_some(), "{kernel}");
+        assert!(find(&slow, is_number(kernel)).is_none());
+        for shift in 0..4 {
+            let lie = |k: usize| if shift == 0 { Lie::Contiguous } else { Lie::ALL[(k + shift) % 4] };
+            let (fast, slow) = (run(&cpu, kernel, lie), run(&cpu, &slow, lie));
+            assert_eq!(fast[..], slow[..fast.len()], "{kernel}");
+        }
+    }
+}
+
+#[test]
+fn steps_of_adam_are_compiled() {
+    let cpu = CpuBackend::with_threads(1).unwrap();
+    for weight_decay in [0.0, 0.01] {
+        let mut t: [Tensor; 4] =
+            std::array::from_fn(|k| Tensor::new(&cpu, DType::F32, &[3000], Lie::Contiguous, noise(k as u64)));
+        let [p, g, m, v] = &mut t;
+        let params = AdamParams { lr: 0.1, beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay, decoupled: true, step: 3 };
+        cpu.adam_step(&params, &mut p.view_mut(), g.view(), &mut m.view_mut(), &mut v.view_mut()).unwrap();
+        let program = super::super::PROGRAM.take().unwrap();
+        assert!(program.whole.is_some());
+    }
+}
+
+#[test]
+fn an_argument_may_be_an_output() {
+    let cpu = CpuBackend::with_threads(1).unwrap();
+    for kernel in &kernels() {
+        let n = kernel.args().len();
+        let tensor = |k: usize| Tensor::new(&cpu, DType::F32, &[3000], Lie::Contiguous, noise(k as u64));
+        let args: Vec<_> = (0..n).map(tensor).collect();
+        let mut outs: Vec<_> = kernel.outputs().iter().map(|_| tensor(9)).collect();
+        let views = |from: usize| args.iter().enumerate().skip(from).map(|(k, a)| arg(kernel, k, a));
+        let all: Vec<_> = views(0).collect();
+        cpu.map(kernel, &all, &mut outs.iter_mut().map(Tensor::view_mut).collect::<Vec<_>>()).unwrap();
+        let want: Vec<_> = outs.iter().map(|o| bits(&cpu, o)).collect();
+
+        outs[0] = tensor(0);
+        let all: Vec<_> = std::iter::once(MapArg::Output(0)).chain(views(1)).collect();
+        cpu.map(kernel, &all, &mut outs.iter_mut().map(Tensor::view_mut).collect::<Vec<_>>()).unwrap();
+        assert!(outs.iter().map(|o| bits(&cpu, o)).eq(want), "{kernel}");
+    }
+}
+
+#[test]
+fn threads_and_instruction_sets_change_no_bit() {
+    for kernel in kernels() {
+        assert_same_bits(|cpu| {
+            run(cpu, &kernel, |_| Lie::Contiguous).concat().iter().flat_map(|v| v.to_le_bytes()).collect()
+        });
+    }
+}
+
+#[test]
+fn another_constant_is_another_kernel() {
+    let other = Kernel::build("silu", &[DType::F32], |v| vec![v[0].gated(v[0].bounded(900.0).sigmoid())]).unwrap();
+    let f64s = Kernel::build("silu", &[DType::F64], |v| vec![v[0].silu()]).unwrap();
+    assert!(find(&other, |_| false).is_none() && find(&f64s, |_| false).is_none());
+    // Nor does one with a number in the place of a tensor.
+    assert!(find(&kernels()[0], |_| true).is_none());
+}
