@@ -1,8 +1,9 @@
 //! Convolution in one to three dimensions, with groups, dilation and any padding.
 //!
-//! Every direction is a product of matrices whose right operand is packed straight from the tensor (`im2col`), so there
-//! is no copy of the unfolded input; sums and their bits are those of GEMM. Only the input's gradient of a strided
-//! window goes through unfolded columns, a few images at a time.
+//! Sums and their bits are those of the product with the unfolded input, of which there is no copy. Where a group has
+//! output channels enough they lie along the vectors, and the input is read in place (`direct`, `weight`); else its
+//! positions do, packed straight from the tensor (`im2col`). Only the input's gradient of a strided window goes through
+//! unfolded columns, a few images at a time.
 
 mod backward;
 mod direct;

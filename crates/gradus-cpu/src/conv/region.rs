@@ -28,7 +28,7 @@ impl Region {
     /// The image itself, for windows that all lie inside it, of elements that are stored as they compute.
     pub(super) fn in_place<S: Float>(g: &Geometry) -> Option<Region> {
         // Channels must not compete for a few sets of the cache.
-        let spread = g.plane() * size_of::<S>() % 1024 != 0;
+        let spread = !(g.plane() * size_of::<S>()).is_multiple_of(1024);
         let same = TypeId::of::<S>() == TypeId::of::<S::Compute>();
         (same && spread && g.is_inside()).then(|| Region { size: g.input, channel: g.plane() })
     }

@@ -355,7 +355,9 @@ unsafe fn wide_tile<S: Pack, B: Panels<S::Compute>>(
                     };
                     let rows = lda.min(p.m - i);
                     let (next, next_by) = match after {
-                        Some((after, _)) if i < 2 * lda => (after.wrapping_add(i / lda * ks * width / 2), width / 2),
+                        Some((after, _)) if i < 2 * lda => {
+                            (after.wrapping_add(i / lda * S::steps(ks) * width / 2), width / 2)
+                        }
                         _ => (b_ptr, 0),
                     };
                     let (alpha, beta) = (p.alpha, p.beta);

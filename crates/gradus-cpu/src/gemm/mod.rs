@@ -2,7 +2,7 @@
 //!
 //! The sums are defined once (see `kernel`), so an element has the same bits for any number of threads, any instruction
 //! set, and any number of rows around it: a row of a batch of 32 equals the same row alone. Operands are read where
-//! they lie; only panels of them are packed. f16 and bf16 are widened as they are packed (bf16 is taken in pairs where
+//! they lie; at most panels of them are packed. f16 and bf16 are widened as they are packed (bf16 is taken in pairs where
 //! there is an instruction for that, `paired`) and rounded once at the end.
 
 mod block;

@@ -75,7 +75,7 @@ impl<'a, S: Copy> Mat<'a, S> {
     where
         S: 'static,
     {
-        let apart = self.rs.unsigned_abs() * size_of::<S>() % PAGE != 0;
+        let apart = !(self.rs.unsigned_abs() * size_of::<S>()).is_multiple_of(PAGE);
         let same = TypeId::of::<S>() == TypeId::of::<T>();
         (same && self.cs == 1 && apart).then(|| self.from(i, j).as_ptr().cast())
     }
