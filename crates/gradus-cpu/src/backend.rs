@@ -1,7 +1,7 @@
 //! The `Backend` implementation: one line an operation, to the module that has it.
 
 use gradus_backend::{
-    ArgReduceOp, Axes, Backend, BackendInfo, Buffer, CrossEntropyParams, DType, Distribution, Kernel, MapArg,
+    ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, Buffer, CrossEntropyParams, DType, Distribution, Kernel, MapArg,
     MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
 };
 
@@ -174,6 +174,19 @@ impl Backend for CpuBackend {
 
     fn softmax_backward(&self, log: bool, y: View<'_>, g: View<'_>, axis: usize, dx: &mut ViewMut<'_>) -> Result<()> {
         crate::softmax::softmax_backward(self, log, y, g, axis, dx)
+    }
+
+    fn attention(
+        &self,
+        params: &AttentionParams,
+        q: View<'_>,
+        k: View<'_>,
+        v: View<'_>,
+        mask: Option<View<'_>>,
+        out: &mut ViewMut<'_>,
+        lse: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        crate::attention::attention(self, params, q, k, v, mask, out, lse)
     }
 
     fn cross_entropy(

@@ -263,7 +263,7 @@ pub(crate) unsafe fn tile<S: Pack, B: Panels<S::Compute>, C: Float<Compute = S::
 }
 
 /// Length of the blocks that `k > 0` is cut into: equal ones of at most [`K_BLOCK`], to a multiple of 8.
-fn k_step(k: usize) -> usize {
+pub(crate) fn k_step(k: usize) -> usize {
     if k <= K_BLOCK {
         return k;
     }

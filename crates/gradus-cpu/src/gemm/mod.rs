@@ -17,8 +17,8 @@ mod tests;
 use gradus_backend::shape::MAX_RANK;
 use gradus_backend::{DType, Element, Error, Result, Scalar, View, ViewMut};
 
-pub(crate) use block::{MatMut, Product, products, tile};
-pub(crate) use kernel::Real;
+pub(crate) use block::{MatMut, Product, k_step, products, tile};
+pub(crate) use kernel::{Micro, Real, Store};
 pub(crate) use pack::{Mat, Pack, Panels};
 pub(crate) use transpose::Transpose;
 

@@ -1,0 +1,99 @@
+//! The forward pass, a tile of queries at a time.
+
+use gradus_backend::{Layout, Result, ViewMut};
+
+use super::kernel::Kernel;
+use super::product::{left_len, pack_left, padded};
+use super::{Problem, QUERIES, SPAN, TASK, Tile, position};
+use crate::access::Float;
+use crate::gemm::Pack;
+use crate::parallel::Disjoint;
+use crate::rows::Rows;
+use crate::scratch;
+
+/// Where the results go.
+struct Outputs<'a, S, T> {
+    out: Disjoint<'a, S>,
+    out_layout: Layout,
+    lse: Disjoint<'a, T>,
+    lse_layout: Layout,
+}
+
+pub(super) fn forward<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
+    p: &Problem<'_, S>,
+    out: &mut ViewMut<'_>,
+    lse: &mut ViewMut<'_>,
+) -> Result<()> {
+    const OP: &str = "attention";
+    let s = p.sizes;
+    let (out_layout, lse_layout) = (*out.layout, *lse.layout);
+    let to = Outputs {
+        out: Disjoint::new(p.cpu.slice_mut::<S>(OP, out)?),
+        out_layout,
+        lse: Disjoint::new(p.cpu.slice_mut::<T>(OP, lse)?),
+        lse_layout,
+    };
+    let tiles = p.tiles();
+    let grain = TASK / (QUERIES.min(s.lq) * s.lk * (s.d + s.dv)).max(1);
+    p.cpu.parallel_for(s.b * s.h * tiles, grain, |tasks| {
+        for task in tasks {
+            let (head, i) = (task / tiles, task % tiles);
+            one(p, p.tile(head / s.h, head % s.h, i), &to);
+        }
+    });
+    Ok(())
+}
+
+/// One tile.
+fn one<S: Pack + Rows + Float<Compute = T>, T: Kernel>(p: &Problem<'_, S>, tile: Tile, to: &Outputs<'_, S, T>) {
+    let (isa, s) = (p.cpu.isa(), p.sizes);
+    let Tile { b, h, first, len } = tile;
+    let keys = p.visible(first + len - 1);
+    // A panel more than there are scores, so that rows do not compete for the same sets of the cache.
+    let (ld, wide) = (padded::<T>(isa, SPAN.min(keys) + 1), padded::<T>(isa, s.dv));
+    let sizes = [
+        left_len::<T>(isa, len, s.d),
+        padded::<T>(isa, 1) * s.d,
+        len * ld,
+        p.over_keys_len(tile, s.dv),
+        len * wide,
+        len,
+        len,
+        s.dv,
+    ];
+    scratch::split(sizes, |[q, panel, scores, work, sums, tops, totals, row]: [&mut [T]; 8]| {
+        // SAFETY: the tile's queries are rows of the matrix.
+        unsafe { pack_left(isa, p.q.of(b, h).from(first, 0), len, s.d, q) };
+        sums.fill(T::ZERO);
+        tops.fill(T::NEG_INFINITY);
+        totals.fill(T::ZERO);
+        let (k, v) = (p.k.transposed(b, p.key_head(h)), p.v.of(b, p.key_head(h)));
+        for start in (0..keys).step_by(SPAN) {
+            let span = start..keys.min(start + SPAN);
+            p.against_keys(tile, q, (k, s.d), span.clone(), p.scale, panel, (scores, ld));
+            for (i, scores) in scores.chunks_exact_mut(ld).enumerate() {
+                let seen = p.visible(first + i).saturating_sub(start).min(span.len());
+                let (scores, hidden) = scores[..span.len()].split_at_mut(seen);
+                hidden.fill(T::ZERO);
+                if let Some(mask) = &p.mask {
+                    mask.apply([b, h, first + i], start, scores);
+                }
+                let [top, factor, total] = T::weigh(isa, scores, tops[i]);
+                if start > 0 {
+                    T::rescale(isa, &mut sums[i * wide..][..s.dv], factor);
+                }
+                (tops[i], totals[i]) = (top, totals[i] * factor + total);
+            }
+            p.over_keys(tile, (scores, ld), span, (v, s.dv), T::ONE, work, (sums, wide));
+        }
+        for i in 0..len {
+            let at = position(&to.out_layout, [b, h, first + i]);
+            let divide = |y: &mut [T]| T::divide(isa, &sums[i * wide..][..s.dv], totals[i], y);
+            // SAFETY: the rows of the tile are this task's, and elements of outputs are apart (`slice_mut`).
+            unsafe {
+                S::write(isa, &to.out, at, to.out_layout.strides()[3], row, divide);
+                to.lse.write(position(&to.lse_layout, [b, h, first + i]), tops[i] + totals[i].ln());
+            }
+        }
+    });
+}

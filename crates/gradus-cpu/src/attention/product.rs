@@ -1,0 +1,188 @@
+//! The products of a tile: operands packed for the kernels of GEMM, of which the parts that are hidden are left out.
+
+use std::ops::Range;
+
+use super::kernel::Kernel;
+use super::{Problem, Tile};
+use crate::access::Float;
+use crate::gemm::{Mat, Micro, Pack, Real, Store, k_step};
+use crate::isa::Isa;
+
+/// Keys that are one chain of a sum over keys; a panel of so many rows fits L1.
+pub(super) const STEP: usize = 128;
+
+/// Rows of a kernel and width of a panel.
+fn kernel_size<T: Real>(isa: Isa) -> (usize, usize) {
+    (T::rows(isa), T::panel(isa))
+}
+
+/// Rows of the left operand: row `i` at step `p` is `data[i / rows * panel + p * lda + i % rows]`, with the rows of a kernel.
+#[derive(Debug, Clone, Copy)]
+struct Left<'a, T> {
+    data: &'a [T],
+    panel: usize,
+    lda: usize,
+}
+
+/// Columns of the right operand: column `j` at step `p` is `data[j / width * panel + p * width + j % width]`, with the
+/// width of a panel.
+#[derive(Debug, Clone, Copy)]
+struct Right<'a, T> {
+    data: &'a [T],
+    panel: usize,
+}
+
+/// `c[i * ldc + j]`, from old values as `store` says. Rows of `c` have room for whole panels of columns.
+#[derive(Debug)]
+struct Result<'a, T> {
+    c: &'a mut [T],
+    ldc: usize,
+    store: Store,
+    alpha: T,
+}
+
+/// A product of `m` rows and `n` columns. `steps` tells which steps matter to some rows; `None`: leave the results alone.
+fn multiply<T: Real>(
+    isa: Isa,
+    [m, n]: [usize; 2],
+    a: Left<'_, T>,
+    b: Right<'_, T>,
+    to: Result<'_, T>,
+    steps: impl Fn(Range<usize>) -> Option<Range<usize>>,
+) {
+    let (mr, width) = kernel_size::<T>(isa);
+    for j in (0..n).step_by(width) {
+        for i in (0..m).step_by(mr) {
+            let rows = mr.min(m - i);
+            let Some(steps) = steps(i..i + rows) else { continue };
+            let k = steps.len();
+            let a_len = if k == 0 { 0 } else { (k - 1) * a.lda + rows };
+            let a_part = &a.data[i / mr * a.panel + steps.start * a.lda..][..a_len];
+            let b_part = &b.data[j / width * b.panel + steps.start * width..][..k * width];
+            let c_part = &mut to.c[i * to.ldc + j..][..(rows - 1) * to.ldc + width];
+            let micro = Micro {
+                rows,
+                vectors: 2,
+                k,
+                a: a_part.as_ptr(),
+                lda: a.lda,
+                b: b_part.as_ptr(),
+                ldb: width as isize,
+                c: c_part.as_mut_ptr(),
+                ldc: to.ldc as isize,
+                store: to.store,
+                alpha: to.alpha,
+                beta: T::ZERO,
+            };
+            // SAFETY: the parts hold what the kernel reads and writes: `k` steps of `rows` rows and of a panel, and `rows`
+            // rows of a panel's width.
+            unsafe { T::run(isa, &micro) };
+        }
+    }
+}
+
+/// Elements of `m` rows of so many steps when packed.
+pub(super) fn left_len<T: Real>(isa: Isa, m: usize, steps: usize) -> usize {
+    m.next_multiple_of(T::rows(isa)) * steps
+}
+
+/// `n` columns up to a whole panel.
+pub(super) fn padded<T: Real>(isa: Isa, n: usize) -> usize {
+    n.next_multiple_of(T::panel(isa))
+}
+
+/// Packs `m` rows of `a`, panels of all steps.
+///
+/// # Safety
+/// The rows and steps lie inside `a`.
+pub(super) unsafe fn pack_left<S: Pack>(isa: Isa, a: Mat<'_, S>, m: usize, steps: usize, out: &mut [S::Compute]) {
+    let mr = <S::Compute as Real>::rows(isa);
+    for i in (0..m).step_by(mr) {
+        // SAFETY: the caller's promise; the slice has `steps * mr` elements.
+        unsafe { S::rows(isa, a.from(i, 0), mr.min(m - i), steps, mr, &mut out[i * steps..][..mr * steps]) };
+    }
+}
+
+/// Packs `n` columns of `b`, panels of all steps, with zeros beyond the last column.
+///
+/// # Safety
+/// The columns and steps lie inside `b`.
+pub(super) unsafe fn pack_right<S: Pack>(isa: Isa, b: Mat<'_, S>, steps: usize, n: usize, out: &mut [S::Compute]) {
+    let width = <S::Compute as Real>::panel(isa);
+    for j in (0..n).step_by(width) {
+        let out = &mut out[j * steps..][..width * steps];
+        // SAFETY: the caller's promise; the slice has `steps * width` elements.
+        unsafe { S::panel(isa, b.from(0, j), steps, width.min(n - j), width, out) };
+    }
+}
+
+impl<S: Pack + Float<Compute = T>, T: Kernel> Problem<'_, S> {
+    /// `out[i * ld + j] = alpha * (row i . column j)` for the keys `span` that a tile sees: rows of the tile, packed, and
+    /// the matrix `[depth, lk]` of which `panel` gets a panel at a time. What a query does not see may be left as it is.
+    pub(super) fn against_keys(
+        &self,
+        tile: Tile,
+        rows: &[T],
+        (columns, depth): (Mat<'_, S>, usize),
+        span: Range<usize>,
+        alpha: T,
+        panel: &mut [T],
+        (out, ld): (&mut [T], usize),
+    ) {
+        let isa = self.cpu.isa();
+        let (mr, width) = kernel_size::<T>(isa);
+        let step = k_step(depth).max(1);
+        for j in span.clone().step_by(width) {
+            // SAFETY: keys of the span are columns of the matrix, which has `depth` rows.
+            unsafe { pack_right(isa, columns.from(0, j), depth, width.min(span.end - j), panel) };
+            for k in (0..depth.max(1)).step_by(step) {
+                let len = step.min(depth - k);
+                let a = Left { data: &rows[k * mr..], panel: depth * mr, lda: mr };
+                let b = Right { data: &panel[k * width..], panel: 0 };
+                let store = if k == 0 { Store::Set } else { Store::Add };
+                let to = Result { c: &mut out[j - span.start..], ldc: ld, store, alpha };
+                multiply(isa, [tile.len, width], a, b, to, |rows| {
+                    (self.visible(tile.first + rows.end - 1) > j).then_some(0..len)
+                });
+            }
+        }
+    }
+
+    /// `out[i] += alpha * sum over the keys span of s[i][j] * (row j)`, of a matrix `[lk, width]`. `work` holds what is
+    /// packed: [`over_keys_len`](Problem::over_keys_len) elements.
+    pub(super) fn over_keys(
+        &self,
+        tile: Tile,
+        (s, ld): (&[T], usize),
+        span: Range<usize>,
+        (matrix, width): (Mat<'_, S>, usize),
+        alpha: T,
+        work: &mut [T],
+        (out, ldc): (&mut [T], usize),
+    ) {
+        let isa = self.cpu.isa();
+        let (mr, panel) = kernel_size::<T>(isa);
+        let (left, right) = work.split_at_mut(left_len::<T>(isa, tile.len, STEP));
+        for j in span.clone().step_by(STEP) {
+            let len = STEP.min(span.end - j);
+            // SAFETY: `s` holds a row of `ld` scores, all keys of the span, for every query of the tile; keys of the
+            // span are rows of the matrix.
+            unsafe {
+                pack_left(isa, Mat::new(s, j - span.start, ld as isize, 1), tile.len, len, left);
+                pack_right(isa, matrix.from(j, 0), len, width, right);
+            }
+            let a = Left { data: &*left, panel: mr * len, lda: mr };
+            let b = Right { data: &*right, panel: panel * len };
+            let to = Result { c: &mut *out, ldc, store: Store::Add, alpha };
+            multiply(isa, [tile.len, width], a, b, to, |rows| {
+                let end = self.visible(tile.first + rows.end - 1).saturating_sub(j).min(len);
+                (end > 0).then_some(0..end)
+            });
+        }
+    }
+
+    /// Elements that [`over_keys`](Problem::over_keys) packs.
+    pub(super) fn over_keys_len(&self, tile: Tile, width: usize) -> usize {
+        left_len::<T>(self.cpu.isa(), tile.len, STEP) + STEP * padded::<T>(self.cpu.isa(), width)
+    }
+}
