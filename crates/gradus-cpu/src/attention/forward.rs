@@ -4,20 +4,12 @@ use gradus_backend::{Layout, Result, ViewMut};
 
 use super::kernel::Kernel;
 use super::product::{left_len, pack_left, padded};
-use super::{Problem, QUERIES, SPAN, TASK, Tile, position};
+use super::{Output, Problem, QUERIES, SPAN, TASK, Tile, position};
 use crate::access::Float;
 use crate::gemm::Pack;
 use crate::parallel::Disjoint;
 use crate::rows::Rows;
 use crate::scratch;
-
-/// Where the results go.
-struct Outputs<'a, S, T> {
-    out: Disjoint<'a, S>,
-    out_layout: Layout,
-    lse: Disjoint<'a, T>,
-    lse_layout: Layout,
-}
 
 pub(super) fn forward<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
     p: &Problem<'_, S>,
@@ -26,26 +18,27 @@ pub(super) fn forward<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
 ) -> Result<()> {
     const OP: &str = "attention";
     let s = p.sizes;
-    let (out_layout, lse_layout) = (*out.layout, *lse.layout);
-    let to = Outputs {
-        out: Disjoint::new(p.cpu.slice_mut::<S>(OP, out)?),
-        out_layout,
-        lse: Disjoint::new(p.cpu.slice_mut::<T>(OP, lse)?),
-        lse_layout,
-    };
+    let lse_layout = *lse.layout;
+    let out = Output::new(p.cpu, OP, out)?;
+    let lse = Disjoint::new(p.cpu.slice_mut::<T>(OP, lse)?);
     let tiles = p.tiles();
     let grain = TASK / (QUERIES.min(s.lq) * s.lk * (s.d + s.dv)).max(1);
     p.cpu.parallel_for(s.b * s.h * tiles, grain, |tasks| {
         for task in tasks {
             let (head, i) = (task / tiles, task % tiles);
-            one(p, p.tile(head / s.h, head % s.h, i), &to);
+            one(p, p.tile(head / s.h, head % s.h, i), &out, (&lse, &lse_layout));
         }
     });
     Ok(())
 }
 
 /// One tile.
-fn one<S: Pack + Rows + Float<Compute = T>, T: Kernel>(p: &Problem<'_, S>, tile: Tile, to: &Outputs<'_, S, T>) {
+fn one<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
+    p: &Problem<'_, S>,
+    tile: Tile,
+    out: &Output<'_, S>,
+    (lse, lse_layout): (&Disjoint<'_, T>, &Layout),
+) {
     let (isa, s) = (p.cpu.isa(), p.sizes);
     let Tile { b, h, first, len } = tile;
     let keys = p.visible(first + len - 1);
@@ -87,12 +80,11 @@ fn one<S: Pack + Rows + Float<Compute = T>, T: Kernel>(p: &Problem<'_, S>, tile:
             p.over_keys(tile, (scores, ld), span, (v, s.dv), T::ONE, work, (sums, wide));
         }
         for i in 0..len {
-            let at = position(&to.out_layout, [b, h, first + i]);
-            let divide = |y: &mut [T]| T::divide(isa, &sums[i * wide..][..s.dv], totals[i], y);
-            // SAFETY: the rows of the tile are this task's, and elements of outputs are apart (`slice_mut`).
+            let row_of = [b, h, first + i];
+            // SAFETY: the rows of the tile are this task's.
             unsafe {
-                S::write(isa, &to.out, at, to.out_layout.strides()[3], row, divide);
-                to.lse.write(position(&to.lse_layout, [b, h, first + i]), tops[i] + totals[i].ln());
+                out.write(isa, row_of, row, |y| T::divide(isa, &sums[i * wide..][..s.dv], totals[i], y));
+                lse.write(position(lse_layout, row_of), tops[i] + totals[i].ln());
             }
         }
     });

@@ -9,19 +9,21 @@
 //! the instruction set, nor on the queries, heads and samples around it. What causal attention hides is skipped where
 //! it fills a block of a product and has weight 0 elsewhere, which changes no bit of a sum of finite numbers.
 
+mod backward;
 mod forward;
 mod kernel;
 mod mask;
 mod product;
 
 use gradus_backend::composite::attention::Sizes;
-use gradus_backend::{AttentionParams, Layout, Result, View, ViewMut};
+use gradus_backend::{AttentionParams, Backend, Layout, Result, Scalar, View, ViewMut};
 
 use crate::CpuBackend;
 use crate::access::{Float, Plain, with_float};
 use crate::gemm::{Mat, Pack, Real};
+use crate::isa::Isa;
+use crate::parallel::Disjoint;
 use crate::rows::Rows;
-use kernel::Kernel;
 use mask::Mask;
 
 /// Queries of a tile: a multiple of the rows and of the panels of every kernel.
@@ -55,6 +57,31 @@ impl<'a, S: Plain> Matrices<'a, S> {
         let s = self.layout.strides();
         // SAFETY: as above.
         unsafe { Mat::new(self.data, position(self.layout, [b, h, 0]), s[3], s[2]) }
+    }
+}
+
+/// A tensor `[batch, heads, rows, columns]` that is written, each row by one task.
+struct Output<'a, S> {
+    data: Disjoint<'a, S>,
+    layout: Layout,
+}
+
+impl<'a, S: Rows> Output<'a, S> {
+    fn new(cpu: &CpuBackend, op: &str, x: &'a mut ViewMut<'_>) -> Result<Self> {
+        let layout = *x.layout;
+        Ok(Output { data: Disjoint::new(cpu.slice_mut(op, x)?), layout })
+    }
+
+    /// Has `make` write a row, given by its indices; `work` has its length.
+    ///
+    /// # Safety
+    /// No other task writes this row.
+    unsafe fn write(&self, isa: Isa, row: [usize; 3], work: &mut [S::Compute], make: impl FnOnce(&mut [S::Compute])) {
+        if !work.is_empty() {
+            let (at, step) = (position(&self.layout, row), self.layout.strides()[3]);
+            // SAFETY: the caller's promise; elements of an output are apart (`slice_mut`).
+            unsafe { S::write(isa, &self.data, at, step, work, make) };
+        }
     }
 }
 
@@ -151,5 +178,34 @@ pub(crate) fn attention(
     with_float!(OP, q.dtype, S => {
         let p = Problem::<S>::new(cpu, OP, params, sizes, [q, k, v], mask)?;
         forward::forward(&p, out, lse)
+    })
+}
+
+/// See [`Backend::attention_backward`](gradus_backend::Backend::attention_backward).
+pub(crate) fn attention_backward(
+    cpu: &CpuBackend,
+    params: &AttentionParams,
+    q: View<'_>,
+    k: View<'_>,
+    v: View<'_>,
+    mask: Option<View<'_>>,
+    out: View<'_>,
+    lse: View<'_>,
+    g: View<'_>,
+    dq: &mut ViewMut<'_>,
+    dk: &mut ViewMut<'_>,
+    dv: &mut ViewMut<'_>,
+) -> Result<()> {
+    const OP: &str = "attention_backward";
+    let gradients = [g, dq.as_view(), dk.as_view(), dv.as_view()];
+    let sizes = Sizes::of_gradients(cpu, OP, params, [q, k, v, out, lse], mask, gradients)?;
+    if sizes.scores()?.numel() == 0 {
+        cpu.fill(dq, Scalar::Float(0.0))?;
+        cpu.fill(dk, Scalar::Float(0.0))?;
+        return cpu.fill(dv, Scalar::Float(0.0));
+    }
+    with_float!(OP, q.dtype, S => {
+        let p = Problem::<S>::new(cpu, OP, params, sizes, [q, k, v], mask)?;
+        backward::backward(&p, lse, g, dq, dk, dv)
     })
 }

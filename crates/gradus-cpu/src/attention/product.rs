@@ -181,6 +181,27 @@ impl<S: Pack + Float<Compute = T>, T: Kernel> Problem<'_, S> {
         }
     }
 
+    /// `out[j] += alpha * sum over the queries i of a tile of s[i][j] * (row i)` for the keys `span`, whose first one is row
+    /// 0 of `out`. The rows are packed as the right operand.
+    pub(super) fn over_queries(
+        &self,
+        tile: Tile,
+        (s, ld): (&[T], usize),
+        span: Range<usize>,
+        (right, width): (&[T], usize),
+        alpha: T,
+        (out, ldc): (&mut [T], usize),
+    ) {
+        let isa = self.cpu.isa();
+        let (mr, panel) = kernel_size::<T>(isa);
+        let a = Left { data: s, panel: mr, lda: ld };
+        let b = Right { data: right, panel: panel * tile.len };
+        multiply(isa, [span.len(), width], a, b, Result { c: out, ldc, store: Store::Add, alpha }, |rows| {
+            let first = self.first_query(span.start + rows.start).saturating_sub(tile.first);
+            (first < tile.len).then_some(first..tile.len)
+        });
+    }
+
     /// Elements that [`over_keys`](Problem::over_keys) packs.
     pub(super) fn over_keys_len(&self, tile: Tile, width: usize) -> usize {
         left_len::<T>(self.cpu.isa(), tile.len, STEP) + STEP * padded::<T>(self.cpu.isa(), width)
