@@ -14,6 +14,8 @@ mod forward;
 mod kernel;
 mod mask;
 mod product;
+#[cfg(test)]
+mod tests;
 
 use gradus_backend::composite::attention::Sizes;
 use gradus_backend::{AttentionParams, Backend, Layout, Result, Scalar, View, ViewMut};
