@@ -31,7 +31,7 @@ use mask::Mask;
 /// Queries of a tile: a multiple of the rows and of the panels of every kernel.
 const QUERIES: usize = 96;
 /// Most keys whose scores are held at once.
-const SPAN: usize = 1024;
+const SPAN: usize = 2048;
 /// Multiply-adds that are worth a task of their own.
 const TASK: usize = 1 << 18;
 
