@@ -59,7 +59,7 @@ mod tests {
         super::with(0, |a: &mut [f64]| assert!(a.is_empty()));
         super::split([3, 0, 20], |parts: [&mut [f64]; 3]| {
             assert_eq!(parts.each_ref().map(|p| p.len()), [3, 0, 20]);
-            assert!(parts.iter().all(|p| p.as_ptr() as usize % 64 == 0));
+            assert!(parts.iter().all(|p| (p.as_ptr() as usize).is_multiple_of(64)));
         });
     }
 }

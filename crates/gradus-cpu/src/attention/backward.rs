@@ -10,7 +10,7 @@ use std::ops::Range;
 use gradus_backend::{Layout, Result, View, ViewMut};
 
 use super::kernel::Kernel;
-use super::product::{left_len, pack_left, pack_right, padded};
+use super::product::Size;
 use super::{Matrices, Output, Problem, QUERIES, SPAN, TASK, Tile, position};
 use crate::access::Float;
 use crate::gemm::Pack;
@@ -48,7 +48,8 @@ pub(super) fn backward<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
     let group = s.h / s.hk;
     let tiles = group * p.tiles();
     let parts = (tiles / PART).clamp(1, PARTS);
-    let (wide_k, wide_v) = (padded::<T>(isa, s.d), padded::<T>(isa, s.dv));
+    let full = Size::full::<T>(isa);
+    let (wide_k, wide_v) = (full.padded(s.d), full.padded(s.dv));
     let (heads, block) = (s.b * s.hk, s.lk * (wide_k + wide_v));
     let at_once = (HELD / (parts * block).max(1)).clamp(1, heads);
     let mut temp = Temp::new(p.cpu, T::DTYPE, &[at_once, parts, block])?;
@@ -115,20 +116,20 @@ fn one<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
 ) {
     let (isa, s) = (p.cpu.isa(), p.sizes);
     let Tile { b, h, first, len } = tile;
-    let keys = p.visible(first + len - 1);
+    let (keys, size, full) = (p.visible(first + len - 1), Size::of::<T>(isa, len), Size::full::<T>(isa));
     // As in the forward pass.
-    let ld = padded::<T>(isa, SPAN.min(keys) + 1);
-    let (wide_k, wide_v) = (padded::<T>(isa, s.d), padded::<T>(isa, s.dv));
+    let (ld, wide) = (size.padded(SPAN.min(keys) + 1), size.padded(s.d));
+    let (wide_k, wide_v) = (full.padded(s.d), full.padded(s.dv));
     let sizes = [
-        left_len::<T>(isa, len, s.d),
-        left_len::<T>(isa, len, s.dv),
-        padded::<T>(isa, 1) * s.d.max(s.dv),
+        size.left_len(len, s.d),
+        size.left_len(len, s.dv),
+        size.padded(1) * s.d.max(s.dv),
         len * ld,
         len * ld,
         len * wide_k,
         len * wide_v,
         p.over_keys_len(tile, s.d),
-        len * wide_k,
+        len * wide,
         len,
         s.d,
     ];
@@ -136,10 +137,10 @@ fn one<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
         let (queries, gradients) = (p.q.of(b, h).from(first, 0), given.g.of(b, h).from(first, 0));
         // SAFETY: the tile's queries are rows of the matrices.
         unsafe {
-            pack_left(isa, queries, len, s.d, q);
-            pack_left(isa, gradients, len, s.dv, g);
-            pack_right(isa, queries, len, s.d, q_right);
-            pack_right(isa, gradients, len, s.dv, g_right);
+            size.pack_left(isa, queries, len, s.d, q);
+            size.pack_left(isa, gradients, len, s.dv, g);
+            full.pack_right(isa, queries, len, s.d, q_right);
+            full.pack_right(isa, gradients, len, s.dv, g_right);
         }
         sums.fill(T::ZERO);
         deltas.fill(T::ZERO);
@@ -156,7 +157,7 @@ fn one<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
                 T::slopes(isa, &p[..span.len()], &mut dp[..span.len()], deltas[i]);
             }
             let (ds, k) = ((&*w.dp, ld), p.k.of(b, p.key_head(h)));
-            p.over_keys(tile, ds, span.clone(), (k, s.d), p.scale, work, (sums, wide_k));
+            p.over_keys(tile, ds, span.clone(), (k, s.d), p.scale, work, (sums, wide));
             let to = (&mut k_sums[span.start * wide_k..], wide_k);
             p.over_queries(tile, ds, span.clone(), (q_right, s.d), p.scale, to);
             let to = (&mut v_sums[span.start * wide_v..], wide_v);
@@ -164,7 +165,7 @@ fn one<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
         }
         for i in 0..len {
             // SAFETY: the rows of the tile are this task's.
-            unsafe { dq.write(isa, [b, h, first + i], row, |y| y.copy_from_slice(&sums[i * wide_k..][..s.d])) };
+            unsafe { dq.write(isa, [b, h, first + i], row, |y| y.copy_from_slice(&sums[i * wide..][..s.d])) };
         }
     });
 }

@@ -3,7 +3,7 @@
 use gradus_backend::{Layout, Result, ViewMut};
 
 use super::kernel::Kernel;
-use super::product::{left_len, pack_left, padded};
+use super::product::Size;
 use super::{Output, Problem, QUERIES, SPAN, TASK, Tile, position};
 use crate::access::Float;
 use crate::gemm::Pack;
@@ -41,12 +41,12 @@ fn one<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
 ) {
     let (isa, s) = (p.cpu.isa(), p.sizes);
     let Tile { b, h, first, len } = tile;
-    let keys = p.visible(first + len - 1);
+    let (keys, size) = (p.visible(first + len - 1), Size::of::<T>(isa, len));
     // A panel more than there are scores, so that rows do not compete for the same sets of the cache.
-    let (ld, wide) = (padded::<T>(isa, SPAN.min(keys) + 1), padded::<T>(isa, s.dv));
+    let (ld, wide) = (size.padded(SPAN.min(keys) + 1), size.padded(s.dv));
     let sizes = [
-        left_len::<T>(isa, len, s.d),
-        padded::<T>(isa, 1) * s.d,
+        size.left_len(len, s.d),
+        size.padded(1) * s.d,
         len * ld,
         p.over_keys_len(tile, s.dv),
         len * wide,
@@ -56,7 +56,7 @@ fn one<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
     ];
     scratch::split(sizes, |[q, panel, scores, work, sums, tops, totals, row]: [&mut [T]; 8]| {
         // SAFETY: the tile's queries are rows of the matrix.
-        unsafe { pack_left(isa, p.q.of(b, h).from(first, 0), len, s.d, q) };
+        unsafe { size.pack_left(isa, p.q.of(b, h).from(first, 0), len, s.d, q) };
         sums.fill(T::ZERO);
         tops.fill(T::NEG_INFINITY);
         totals.fill(T::ZERO);

@@ -5,15 +5,82 @@ use std::ops::Range;
 use super::kernel::Kernel;
 use super::{Problem, Tile};
 use crate::access::Float;
-use crate::gemm::{Mat, Micro, Pack, Real, Store, k_step};
+use crate::gemm::{Mat, Micro, Pack, Real, Store, THIN_ROWS, k_step, thin_vectors};
 use crate::isa::Isa;
 
 /// Keys that are one chain of a sum over keys; a panel of so many rows fits L1.
 pub(super) const STEP: usize = 128;
 
-/// Rows of a kernel and width of a panel.
-fn kernel_size<T: Real>(isa: Isa) -> (usize, usize) {
-    (T::rows(isa), T::panel(isa))
+/// Most rows of a kernel, and the width of its panels.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Size {
+    rows: usize,
+    width: usize,
+    vectors: usize,
+}
+
+impl Size {
+    /// For many rows.
+    pub(super) fn full<T: Real>(isa: Isa) -> Self {
+        Size { rows: T::rows(isa), width: T::panel(isa), vectors: 2 }
+    }
+
+    /// For so many rows, at least one: few of them have wider panels.
+    pub(super) fn of<T: Real>(isa: Isa, rows: usize) -> Self {
+        if rows > THIN_ROWS {
+            return Size::full::<T>(isa);
+        }
+        let vectors = thin_vectors(rows);
+        Size { rows, width: T::panel(isa) / 2 * vectors, vectors }
+    }
+
+    /// Elements of `m` rows of so many steps when packed.
+    pub(super) fn left_len(self, m: usize, steps: usize) -> usize {
+        m.next_multiple_of(self.rows) * steps
+    }
+
+    /// `n` columns up to a whole panel.
+    pub(super) fn padded(self, n: usize) -> usize {
+        n.next_multiple_of(self.width)
+    }
+
+    /// Packs `m` rows of `a`, panels of all steps.
+    ///
+    /// # Safety
+    /// The rows and steps lie inside `a`.
+    pub(super) unsafe fn pack_left<S: Pack>(
+        self,
+        isa: Isa,
+        a: Mat<'_, S>,
+        m: usize,
+        steps: usize,
+        out: &mut [S::Compute],
+    ) {
+        for i in (0..m).step_by(self.rows) {
+            let (rows, out) = (self.rows.min(m - i), &mut out[i * steps..][..self.rows * steps]);
+            // SAFETY: the caller's promise; `out` has `steps` times the rows of a panel.
+            unsafe { S::rows(isa, a.from(i, 0), rows, steps, self.rows, out) };
+        }
+    }
+
+    /// Packs `n` columns of `b`, panels of all steps, with zeros beyond the last column.
+    ///
+    /// # Safety
+    /// The columns and steps lie inside `b`.
+    pub(super) unsafe fn pack_right<S: Pack>(
+        self,
+        isa: Isa,
+        b: Mat<'_, S>,
+        steps: usize,
+        n: usize,
+        out: &mut [S::Compute],
+    ) {
+        for j in (0..n).step_by(self.width) {
+            let (cols, out) = (self.width.min(n - j), &mut out[j * steps..][..self.width * steps]);
+            // SAFETY: the caller's promise; `out` has `steps` times the width of a panel.
+            unsafe { S::panel(isa, b.from(0, j), steps, cols, self.width, out) };
+        }
+    }
 }
 
 /// Rows of the left operand: row `i` at step `p` is `data[i / rows * panel + p * lda + i % rows]`, with the rows of a kernel.
@@ -34,7 +101,7 @@ struct Right<'a, T> {
 
 /// `c[i * ldc + j]`, from old values as `store` says. Rows of `c` have room for whole panels of columns.
 #[derive(Debug)]
-struct Result<'a, T> {
+struct Target<'a, T> {
     c: &'a mut [T],
     ldc: usize,
     store: Store,
@@ -44,13 +111,14 @@ struct Result<'a, T> {
 /// A product of `m` rows and `n` columns. `steps` tells which steps matter to some rows; `None`: leave the results alone.
 fn multiply<T: Real>(
     isa: Isa,
+    size: Size,
     [m, n]: [usize; 2],
     a: Left<'_, T>,
     b: Right<'_, T>,
-    to: Result<'_, T>,
+    to: Target<'_, T>,
     steps: impl Fn(Range<usize>) -> Option<Range<usize>>,
 ) {
-    let (mr, width) = kernel_size::<T>(isa);
+    let Size { rows: mr, width, vectors } = size;
     for j in (0..n).step_by(width) {
         for i in (0..m).step_by(mr) {
             let rows = mr.min(m - i);
@@ -62,7 +130,7 @@ fn multiply<T: Real>(
             let c_part = &mut to.c[i * to.ldc + j..][..(rows - 1) * to.ldc + width];
             let micro = Micro {
                 rows,
-                vectors: 2,
+                vectors,
                 k,
                 a: a_part.as_ptr(),
                 lda: a.lda,
@@ -81,41 +149,6 @@ fn multiply<T: Real>(
     }
 }
 
-/// Elements of `m` rows of so many steps when packed.
-pub(super) fn left_len<T: Real>(isa: Isa, m: usize, steps: usize) -> usize {
-    m.next_multiple_of(T::rows(isa)) * steps
-}
-
-/// `n` columns up to a whole panel.
-pub(super) fn padded<T: Real>(isa: Isa, n: usize) -> usize {
-    n.next_multiple_of(T::panel(isa))
-}
-
-/// Packs `m` rows of `a`, panels of all steps.
-///
-/// # Safety
-/// The rows and steps lie inside `a`.
-pub(super) unsafe fn pack_left<S: Pack>(isa: Isa, a: Mat<'_, S>, m: usize, steps: usize, out: &mut [S::Compute]) {
-    let mr = <S::Compute as Real>::rows(isa);
-    for i in (0..m).step_by(mr) {
-        // SAFETY: the caller's promise; the slice has `steps * mr` elements.
-        unsafe { S::rows(isa, a.from(i, 0), mr.min(m - i), steps, mr, &mut out[i * steps..][..mr * steps]) };
-    }
-}
-
-/// Packs `n` columns of `b`, panels of all steps, with zeros beyond the last column.
-///
-/// # Safety
-/// The columns and steps lie inside `b`.
-pub(super) unsafe fn pack_right<S: Pack>(isa: Isa, b: Mat<'_, S>, steps: usize, n: usize, out: &mut [S::Compute]) {
-    let width = <S::Compute as Real>::panel(isa);
-    for j in (0..n).step_by(width) {
-        let out = &mut out[j * steps..][..width * steps];
-        // SAFETY: the caller's promise; the slice has `steps * width` elements.
-        unsafe { S::panel(isa, b.from(0, j), steps, width.min(n - j), width, out) };
-    }
-}
-
 impl<S: Pack + Float<Compute = T>, T: Kernel> Problem<'_, S> {
     /// `out[i * ld + j] = alpha * (row i . column j)` for the keys `span` that a tile sees: rows of the tile, packed, and
     /// the matrix `[depth, lk]` of which `panel` gets a panel at a time. What a query does not see may be left as it is.
@@ -130,18 +163,18 @@ impl<S: Pack + Float<Compute = T>, T: Kernel> Problem<'_, S> {
         (out, ld): (&mut [T], usize),
     ) {
         let isa = self.cpu.isa();
-        let (mr, width) = kernel_size::<T>(isa);
+        let size @ Size { rows: mr, width, .. } = Size::of::<T>(isa, tile.len);
         let step = k_step(depth).max(1);
         for j in span.clone().step_by(width) {
             // SAFETY: keys of the span are columns of the matrix, which has `depth` rows.
-            unsafe { pack_right(isa, columns.from(0, j), depth, width.min(span.end - j), panel) };
+            unsafe { size.pack_right(isa, columns.from(0, j), depth, width.min(span.end - j), panel) };
             for k in (0..depth.max(1)).step_by(step) {
                 let len = step.min(depth - k);
                 let a = Left { data: &rows[k * mr..], panel: depth * mr, lda: mr };
                 let b = Right { data: &panel[k * width..], panel: 0 };
                 let store = if k == 0 { Store::Set } else { Store::Add };
-                let to = Result { c: &mut out[j - span.start..], ldc: ld, store, alpha };
-                multiply(isa, [tile.len, width], a, b, to, |rows| {
+                let to = Target { c: &mut out[j - span.start..], ldc: ld, store, alpha };
+                multiply(isa, size, [tile.len, width], a, b, to, |rows| {
                     (self.visible(tile.first + rows.end - 1) > j).then_some(0..len)
                 });
             }
@@ -161,20 +194,20 @@ impl<S: Pack + Float<Compute = T>, T: Kernel> Problem<'_, S> {
         (out, ldc): (&mut [T], usize),
     ) {
         let isa = self.cpu.isa();
-        let (mr, panel) = kernel_size::<T>(isa);
-        let (left, right) = work.split_at_mut(left_len::<T>(isa, tile.len, STEP));
+        let size = Size::of::<T>(isa, tile.len);
+        let (left, right) = work.split_at_mut(size.left_len(tile.len, STEP));
         for j in span.clone().step_by(STEP) {
             let len = STEP.min(span.end - j);
             // SAFETY: `s` holds a row of `ld` scores, all keys of the span, for every query of the tile; keys of the
             // span are rows of the matrix.
             unsafe {
-                pack_left(isa, Mat::new(s, j - span.start, ld as isize, 1), tile.len, len, left);
-                pack_right(isa, matrix.from(j, 0), len, width, right);
+                size.pack_left(isa, Mat::new(s, j - span.start, ld as isize, 1), tile.len, len, left);
+                size.pack_right(isa, matrix.from(j, 0), len, width, right);
             }
-            let a = Left { data: &*left, panel: mr * len, lda: mr };
-            let b = Right { data: &*right, panel: panel * len };
-            let to = Result { c: &mut *out, ldc, store: Store::Add, alpha };
-            multiply(isa, [tile.len, width], a, b, to, |rows| {
+            let a = Left { data: &*left, panel: size.rows * len, lda: size.rows };
+            let b = Right { data: &*right, panel: size.width * len };
+            let to = Target { c: &mut *out, ldc, store: Store::Add, alpha };
+            multiply(isa, size, [tile.len, width], a, b, to, |rows| {
                 let end = self.visible(tile.first + rows.end - 1).saturating_sub(j).min(len);
                 (end > 0).then_some(0..end)
             });
@@ -182,7 +215,7 @@ impl<S: Pack + Float<Compute = T>, T: Kernel> Problem<'_, S> {
     }
 
     /// `out[j] += alpha * sum over the queries i of a tile of s[i][j] * (row i)` for the keys `span`, whose first one is row
-    /// 0 of `out`. The rows are packed as the right operand.
+    /// 0 of `out`. The rows are packed as the right operand of a product of many rows.
     pub(super) fn over_queries(
         &self,
         tile: Tile,
@@ -193,10 +226,10 @@ impl<S: Pack + Float<Compute = T>, T: Kernel> Problem<'_, S> {
         (out, ldc): (&mut [T], usize),
     ) {
         let isa = self.cpu.isa();
-        let (mr, panel) = kernel_size::<T>(isa);
-        let a = Left { data: s, panel: mr, lda: ld };
-        let b = Right { data: right, panel: panel * tile.len };
-        multiply(isa, [span.len(), width], a, b, Result { c: out, ldc, store: Store::Add, alpha }, |rows| {
+        let size = Size::full::<T>(isa);
+        let a = Left { data: s, panel: size.rows, lda: ld };
+        let b = Right { data: right, panel: size.width * tile.len };
+        multiply(isa, size, [span.len(), width], a, b, Target { c: out, ldc, store: Store::Add, alpha }, |rows| {
             let first = self.first_query(span.start + rows.start).saturating_sub(tile.first);
             (first < tile.len).then_some(first..tile.len)
         });
@@ -204,6 +237,7 @@ impl<S: Pack + Float<Compute = T>, T: Kernel> Problem<'_, S> {
 
     /// Elements that [`over_keys`](Problem::over_keys) packs.
     pub(super) fn over_keys_len(&self, tile: Tile, width: usize) -> usize {
-        left_len::<T>(self.cpu.isa(), tile.len, STEP) + STEP * padded::<T>(self.cpu.isa(), width)
+        let size = Size::of::<T>(self.cpu.isa(), tile.len);
+        size.left_len(tile.len, STEP) + STEP * size.padded(width)
     }
 }

@@ -142,6 +142,8 @@ fn both_passes_agree_with_the_composites_in_f64() {
         [2, 4, 2, 3, 5, 4, 3],
         [1, 3, 1, 5, 2, 1, 2],
         [2, 2, 2, 1, 70, 8, 8],
+        [1, 2, 1, 2, 150, 70, 140],
+        [1, 1, 1, 3, 140, 16, 66],
         [1, 2, 1, 100, 130, 16, 33],
         [1, 1, 1, 200, 60, 20, 9],
         [1, 6, 2, 97, 97, 40, 40],
@@ -195,6 +197,8 @@ fn threads_and_instruction_sets_change_no_bit() {
         (DType::F32, [1, 1, 1, 40, SPAN + 100, 16, 16], Mask::Bool([1, 1, 40, SPAN + 100])),
         (DType::F64, [1, 2, 2, 110, 130, 17, 9], Mask::Float(DType::F64, [1, 1, 110, 130])),
         (DType::BF16, [1, 2, 1, 110, 130, 17, 9], Mask::None),
+        (DType::F32, [1, 2, 1, 1, 150, 64, 66], Mask::None),
+        (DType::F64, [1, 2, 1, 3, 150, 64, 66], Mask::None),
     ] {
         for causal in [false, true] {
             assert_same_bits(|cpu| {
@@ -231,7 +235,7 @@ fn a_sample_alone_has_the_bits_that_it_has_in_a_batch() {
 fn the_last_queries_alone_have_the_bits_that_they_have_among_others() {
     let cpu = &CpuBackend::with_threads(2).unwrap();
     for (lq, lk) in [(150, 150), (30, SPAN + 30)] {
-        for skip in [1, 17, lq - 1] {
+        for skip in [1, 17, lq - 3, lq - 2, lq - 1] {
             let all = Case::new(cpu, DType::F32, [1, 1, 1, lq, lk, 16, 8], Mask::None, true, [Lie::Contiguous; 2]);
             let sizes = [1, 1, 1, lq - skip, lk, 16, 8];
             let mut last = Case::new(cpu, DType::F32, sizes, Mask::None, true, [Lie::Contiguous; 2]);
