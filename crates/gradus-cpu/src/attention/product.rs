@@ -9,7 +9,9 @@ use crate::gemm::{Mat, Micro, Pack, Real, Store, THIN_ROWS, k_step, thin_vectors
 use crate::isa::Isa;
 
 /// Keys that are one chain of a sum over keys; a panel of so many rows fits L1.
-pub(super) const STEP: usize = 128;
+const STEP: usize = 128;
+/// Bytes of a small L1 cache.
+const L1: usize = 32 << 10;
 
 /// Most rows of a kernel, and the width of its panels.
 #[derive(Debug, Clone, Copy)]
@@ -25,13 +27,16 @@ impl Size {
         Size { rows: T::rows(isa), width: T::panel(isa), vectors: 2 }
     }
 
-    /// For so many rows, at least one: few of them have wider panels.
+    /// For so many rows, at least one: few of them have wider panels, if those fit L1.
     pub(super) fn of<T: Real>(isa: Isa, rows: usize) -> Self {
-        if rows > THIN_ROWS {
-            return Size::full::<T>(isa);
+        if rows <= THIN_ROWS {
+            let vectors = thin_vectors(rows);
+            let width = T::panel(isa) / 2 * vectors;
+            if STEP * width * size_of::<T>() <= L1 {
+                return Size { rows, width, vectors };
+            }
         }
-        let vectors = thin_vectors(rows);
-        Size { rows, width: T::panel(isa) / 2 * vectors, vectors }
+        Size::full::<T>(isa)
     }
 
     /// Elements of `m` rows of so many steps when packed.
