@@ -1,11 +1,9 @@
 //! The gradients, a tile of queries at a time.
 //!
 //! A task takes some tiles in a row of the queries that share a key head, and sums what they give to the gradients of keys
-//! and values in a block of its own; these blocks are added in order at the end.
-//!
-//! The gradient of the scores is `p * (dp - mean)`, where `dp` is that of the weights `p` and `mean` is `sum(p * dp)`. Where
-//! one weight is near 1 its `dp` and the mean cancel. So all `dp` are shifted by `sum(g * out)`, which is the mean but for
-//! rounding, and the mean of what is left is subtracted: what cancels cancels in exact differences of near numbers.
+//! and values in a block of its own; these blocks are added in order at the end. The sum of the weights' products with
+//! their gradients, which the gradient of the scores subtracts, comes from the very numbers that it is subtracted from,
+//! as where they cancel the result of the forward pass would be too coarse.
 
 use std::ops::Range;
 
@@ -32,25 +30,20 @@ const HELD: usize = 1 << 24;
 /// What the gradient reads besides the operands of the forward pass.
 struct Given<'a, S: Float> {
     g: Matrices<'a, S>,
-    out: Matrices<'a, S>,
     lse: &'a [S::Compute],
     lse_layout: &'a Layout,
 }
 
 pub(super) fn backward<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
     p: &Problem<'_, S>,
-    [out, lse, g]: [View<'_>; 3],
+    lse: View<'_>,
+    g: View<'_>,
     dq: &mut ViewMut<'_>,
     dk: &mut ViewMut<'_>,
     dv: &mut ViewMut<'_>,
 ) -> Result<()> {
     let (isa, s) = (p.cpu.isa(), p.sizes);
-    let given = Given {
-        g: Matrices::new(p.cpu, OP, g)?,
-        out: Matrices::new(p.cpu, OP, out)?,
-        lse: p.cpu.slice(OP, lse)?,
-        lse_layout: lse.layout,
-    };
+    let given = Given { g: Matrices::new(p.cpu, OP, g)?, lse: p.cpu.slice(OP, lse)?, lse_layout: lse.layout };
     let [dq, dk, dv] = [Output::new(p.cpu, OP, dq)?, Output::new(p.cpu, OP, dk)?, Output::new(p.cpu, OP, dv)?];
     let group = s.h / s.hk;
     let tiles = group * p.tiles();
@@ -138,65 +131,53 @@ fn one<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
         p.over_keys_len(tile, s.d),
         len * wide,
         len,
-        len,
-        s.d.max(2 * s.dv),
+        s.d,
     ];
-    scratch::split(
-        sizes,
-        |[q, g, panel, weights, dp, q_right, g_right, work, sums, shifts, rests, rows]: [&mut [T]; 12]| {
-            let (queries, gradients) = (p.q.of(b, h).from(first, 0), given.g.of(b, h).from(first, 0));
-            // SAFETY: the tile's queries are rows of the matrices.
-            unsafe {
-                size.pack_left(isa, queries, len, s.d, q);
-                size.pack_left(isa, gradients, len, s.dv, g);
-                full.pack_right(isa, queries, len, s.d, q_right);
-                full.pack_right(isa, gradients, len, s.dv, g_right);
+    scratch::split(sizes, |[q, g, panel, weights, dp, q_right, g_right, work, sums, deltas, row]: [&mut [T]; 11]| {
+        let (queries, gradients) = (p.q.of(b, h).from(first, 0), given.g.of(b, h).from(first, 0));
+        // SAFETY: the tile's queries are rows of the matrices.
+        unsafe {
+            size.pack_left(isa, queries, len, s.d, q);
+            size.pack_left(isa, gradients, len, s.dv, g);
+            full.pack_right(isa, queries, len, s.d, q_right);
+            full.pack_right(isa, gradients, len, s.dv, g_right);
+        }
+        sums.fill(T::ZERO);
+        deltas.fill(T::ZERO);
+        let w = &mut Work { q, g, panel, weights, dp, ld };
+        let spans = || (0..keys).step_by(SPAN).map(|start| start..keys.min(start + SPAN));
+        for span in spans() {
+            find_weights(p, tile, given, w, span, |i, part| deltas[i] = deltas[i] + part);
+        }
+        for span in spans() {
+            if keys > SPAN {
+                find_weights(p, tile, given, w, span.clone(), |_, _| ());
             }
-            sums.fill(T::ZERO);
-            let (g_row, out_row) = rows.split_at_mut(s.dv);
-            for (i, shift) in shifts.iter_mut().enumerate() {
-                let g = given.g.row([b, h, first + i], isa, g_row);
-                *shift = T::dot(isa, g, given.out.row([b, h, first + i], isa, &mut out_row[..s.dv]));
+            for (i, (p, dp)) in w.weights.chunks_exact(ld).zip(w.dp.chunks_exact_mut(ld)).enumerate() {
+                T::slopes(isa, &p[..span.len()], &mut dp[..span.len()], deltas[i]);
             }
-            rests.fill(T::ZERO);
-            let w = &mut Work { q, g, panel, weights, dp, ld };
-            let spans = || (0..keys).step_by(SPAN).map(|start| start..keys.min(start + SPAN));
-            for span in spans() {
-                find_weights(p, tile, given, w, span, shifts, |i, part| rests[i] = rests[i] + part);
-            }
-            for span in spans() {
-                if keys > SPAN {
-                    find_weights(p, tile, given, w, span.clone(), shifts, |_, _| ());
-                }
-                for (i, (p, dp)) in w.weights.chunks_exact(ld).zip(w.dp.chunks_exact_mut(ld)).enumerate() {
-                    T::slopes(isa, &p[..span.len()], &mut dp[..span.len()], shifts[i], rests[i]);
-                }
-                let (ds, k) = ((&*w.dp, ld), p.k.of(b, p.key_head(h)));
-                p.over_keys(tile, ds, span.clone(), (k, s.d), p.scale, work, (sums, wide));
-                let to = (&mut k_sums[span.start * wide_k..], wide_k);
-                p.over_queries(tile, ds, span.clone(), (q_right, s.d), p.scale, to);
-                let to = (&mut v_sums[span.start * wide_v..], wide_v);
-                p.over_queries(tile, (w.weights, ld), span, (g_right, s.dv), T::ONE, to);
-            }
-            for i in 0..len {
-                // SAFETY: the rows of the tile are this task's.
-                unsafe {
-                    dq.write(isa, [b, h, first + i], &mut rows[..s.d], |y| y.copy_from_slice(&sums[i * wide..][..s.d]))
-                };
-            }
-        },
-    );
+            let (ds, k) = ((&*w.dp, ld), p.k.of(b, p.key_head(h)));
+            p.over_keys(tile, ds, span.clone(), (k, s.d), p.scale, work, (sums, wide));
+            let to = (&mut k_sums[span.start * wide_k..], wide_k);
+            p.over_queries(tile, ds, span.clone(), (q_right, s.d), p.scale, to);
+            let to = (&mut v_sums[span.start * wide_v..], wide_v);
+            p.over_queries(tile, (w.weights, ld), span, (g_right, s.dv), T::ONE, to);
+        }
+        for i in 0..len {
+            // SAFETY: the rows of the tile are this task's.
+            unsafe { dq.write(isa, [b, h, first + i], row, |y| y.copy_from_slice(&sums[i * wide..][..s.d])) };
+        }
+    });
 }
 
 /// The weights of a span and their gradients, 0 where a query does not see the key. `add` gets the number of each query and
-/// the sum of the products of the two, the gradients shifted.
+/// the sum of the products of the two.
 fn find_weights<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
     p: &Problem<'_, S>,
     tile: Tile,
     given: &Given<'_, S>,
     w: &mut Work<'_, T>,
     span: Range<usize>,
-    shifts: &[T],
     mut add: impl FnMut(usize, T),
 ) {
     let Tile { b, h, first, .. } = tile;
@@ -212,6 +193,6 @@ fn find_weights<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
             mask.apply([b, h, first + i], span.start, weights);
         }
         let lse = given.lse[position(given.lse_layout, [b, h, first + i])];
-        add(i, T::weights(p.cpu.isa(), weights, lse, dp, shifts[i]));
+        add(i, T::weights(p.cpu.isa(), weights, dp, lse));
     }
 }

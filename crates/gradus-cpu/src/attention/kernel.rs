@@ -13,12 +13,10 @@ pub(super) trait Kernel: Elementary + Pack {
     fn rescale(isa: Isa, x: &mut [Self], factor: Self);
     /// `y = x / total`, or 0 if nothing was summed.
     fn divide(isa: Isa, x: &[Self], total: Self, y: &mut [Self]);
-    /// The sum of products.
-    fn dot(isa: Isa, a: &[Self], b: &[Self]) -> Self;
-    /// Turns scores into weights `p`, given their log-sum-exp; the sum of `p * (dp - shift)`.
-    fn weights(isa: Isa, scores: &mut [Self], lse: Self, dp: &[Self], shift: Self) -> Self;
-    /// `dp` becomes `p * (dp - shift - rest)`.
-    fn slopes(isa: Isa, p: &[Self], dp: &mut [Self], shift: Self, rest: Self);
+    /// Turns scores into weights, given their log-sum-exp; the sum of the weights' products with their gradients.
+    fn weights(isa: Isa, scores: &mut [Self], dp: &[Self], lse: Self) -> Self;
+    /// `dp` becomes the gradient of the scores, given the sum of those products.
+    fn slopes(isa: Isa, p: &[Self], dp: &mut [Self], delta: Self);
 }
 
 #[inline(always)]
@@ -43,34 +41,28 @@ fn divide<T: Elementary>(x: &[T], total: T, y: &mut [T]) {
 }
 
 #[inline(always)]
-fn dot<T: Elementary>(a: &[T], b: &[T]) -> T {
-    tree([a, b], T::ZERO, |[a, b], s| a.fused(b, s), |a, b| a + b)
-}
-
-#[inline(always)]
-fn weights<T: Elementary>(scores: &mut [T], lse: T, dp: &[T], shift: T) -> T {
+fn weights<T: Elementary>(scores: &mut [T], dp: &[T], lse: T) -> T {
     if lse == T::NEG_INFINITY {
         scores.fill(T::ZERO);
     } else {
         scores.iter_mut().for_each(|s| *s = (*s - lse).exp());
     }
-    tree([scores, dp], T::ZERO, |[p, dp], s| p.fused(dp - shift, s), |a, b| a + b)
+    tree([scores, dp], T::ZERO, |[p, dp], s| p.fused(dp, s), |a, b| a + b)
 }
 
 #[inline(always)]
-fn slopes<T: Elementary>(p: &[T], dp: &mut [T], shift: T, rest: T) {
-    dp.iter_mut().zip(p).for_each(|(d, &p)| *d = p * (*d - shift - rest));
+fn slopes<T: Elementary>(p: &[T], dp: &mut [T], delta: T) {
+    dp.iter_mut().zip(p).for_each(|(d, &p)| *d = p * (*d - delta));
 }
 
 macro_rules! kernel {
-    ($($t:ty, $weigh:ident, $rescale:ident, $divide:ident, $dot:ident, $weights:ident, $slopes:ident;)*) => {$(
+    ($($t:ty, $weigh:ident, $rescale:ident, $divide:ident, $weights:ident, $slopes:ident;)*) => {$(
         per_isa! {
             fn $weigh(scores: &mut [$t], before: $t) -> [$t; 3] = weigh;
             fn $rescale(x: &mut [$t], factor: $t) = rescale;
             fn $divide(x: &[$t], total: $t, y: &mut [$t]) = divide;
-            fn $dot(a: &[$t], b: &[$t]) -> $t = dot;
-            fn $weights(scores: &mut [$t], lse: $t, dp: &[$t], shift: $t) -> $t = weights;
-            fn $slopes(p: &[$t], dp: &mut [$t], shift: $t, rest: $t) = slopes;
+            fn $weights(scores: &mut [$t], dp: &[$t], lse: $t) -> $t = weights;
+            fn $slopes(p: &[$t], dp: &mut [$t], delta: $t) = slopes;
         }
         impl Kernel for $t {
             fn weigh(isa: Isa, scores: &mut [$t], before: $t) -> [$t; 3] {
@@ -82,19 +74,16 @@ macro_rules! kernel {
             fn divide(isa: Isa, x: &[$t], total: $t, y: &mut [$t]) {
                 $divide(isa, x, total, y)
             }
-            fn dot(isa: Isa, a: &[$t], b: &[$t]) -> $t {
-                $dot(isa, a, b)
+            fn weights(isa: Isa, scores: &mut [$t], dp: &[$t], lse: $t) -> $t {
+                $weights(isa, scores, dp, lse)
             }
-            fn weights(isa: Isa, scores: &mut [$t], lse: $t, dp: &[$t], shift: $t) -> $t {
-                $weights(isa, scores, lse, dp, shift)
-            }
-            fn slopes(isa: Isa, p: &[$t], dp: &mut [$t], shift: $t, rest: $t) {
-                $slopes(isa, p, dp, shift, rest)
+            fn slopes(isa: Isa, p: &[$t], dp: &mut [$t], delta: $t) {
+                $slopes(isa, p, dp, delta)
             }
         }
     )*};
 }
 kernel! {
-    f32, weigh_f32, rescale_f32, divide_f32, dot_f32, weights_f32, slopes_f32;
-    f64, weigh_f64, rescale_f64, divide_f64, dot_f64, weights_f64, slopes_f64;
+    f32, weigh_f32, rescale_f32, divide_f32, weights_f32, slopes_f32;
+    f64, weigh_f64, rescale_f64, divide_f64, weights_f64, slopes_f64;
 }

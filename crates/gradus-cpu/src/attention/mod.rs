@@ -54,18 +54,6 @@ impl<'a, S: Plain> Matrices<'a, S> {
         unsafe { Mat::new(self.data, position(self.layout, [b, h, 0]), s[2], s[3]) }
     }
 
-    /// A row, given by its indices, widened into `work` if it has to be.
-    fn row<'b>(&self, row: [usize; 3], isa: Isa, work: &'b mut [S::Compute]) -> &'b [S::Compute]
-    where
-        S: Rows,
-        'a: 'b,
-    {
-        if work.is_empty() {
-            return work;
-        }
-        S::read(isa, self.data, position(self.layout, row), self.layout.strides()[3], work)
-    }
-
     /// Its transpose.
     fn transposed(&self, b: usize, h: usize) -> Mat<'a, S> {
         let s = self.layout.strides();
@@ -220,6 +208,6 @@ pub(crate) fn attention_backward(
     }
     with_float!(OP, q.dtype, S => {
         let p = Problem::<S>::new(cpu, OP, params, sizes, [q, k, v], mask)?;
-        backward::backward(&p, [out, lse, g], dq, dk, dv)
+        backward::backward(&p, lse, g, dq, dk, dv)
     })
 }
