@@ -47,7 +47,8 @@ fn weights<T: Elementary>(scores: &mut [T], dp: &[T], lse: T) -> T {
     } else {
         scores.iter_mut().for_each(|s| *s = (*s - lse).exp());
     }
-    tree([scores, dp], T::ZERO, |[p, dp], s| p.fused(dp, s), |a, b| a + b)
+    // Products are rounded as in the default body: where the gradient cancels an override agrees no closer than that.
+    tree([scores, dp], T::ZERO, |[p, dp], s| s + p * dp, |a, b| a + b)
 }
 
 #[inline(always)]
