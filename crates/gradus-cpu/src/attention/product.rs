@@ -88,7 +88,8 @@ impl Size {
     }
 }
 
-/// Rows of the left operand: row `i` at step `p` is `data[i / rows * panel + p * lda + i % rows]`, with the rows of a kernel.
+/// Rows of the left operand: row `i` at step `p` is `data[i / rows * panel + p * lda + i % rows]`, with the rows of a
+/// kernel.
 #[derive(Debug, Clone, Copy)]
 struct Left<'a, T> {
     data: &'a [T],
