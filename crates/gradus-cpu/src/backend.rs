@@ -1,8 +1,8 @@
 //! The `Backend` implementation: one line an operation, to the module that has it.
 
 use gradus_backend::{
-    ArgReduceOp, Axes, Backend, BackendInfo, Buffer, CrossEntropyParams, DType, Distribution, Kernel, MapArg,
-    MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
+    ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, Buffer, CrossEntropyParams, DType, Distribution, Kernel,
+    MapArg, MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
 };
 
 use crate::{CpuBackend, conv, copy, info, map, reduce};
@@ -174,6 +174,36 @@ impl Backend for CpuBackend {
 
     fn softmax_backward(&self, log: bool, y: View<'_>, g: View<'_>, axis: usize, dx: &mut ViewMut<'_>) -> Result<()> {
         crate::softmax::softmax_backward(self, log, y, g, axis, dx)
+    }
+
+    fn attention(
+        &self,
+        params: &AttentionParams,
+        q: View<'_>,
+        k: View<'_>,
+        v: View<'_>,
+        mask: Option<View<'_>>,
+        out: &mut ViewMut<'_>,
+        lse: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        crate::attention::attention(self, params, q, k, v, mask, out, lse)
+    }
+
+    fn attention_backward(
+        &self,
+        params: &AttentionParams,
+        q: View<'_>,
+        k: View<'_>,
+        v: View<'_>,
+        mask: Option<View<'_>>,
+        out: View<'_>,
+        lse: View<'_>,
+        g: View<'_>,
+        dq: &mut ViewMut<'_>,
+        dk: &mut ViewMut<'_>,
+        dv: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        crate::attention::attention_backward(self, params, q, k, v, mask, out, lse, g, dq, dk, dv)
     }
 
     fn cross_entropy(

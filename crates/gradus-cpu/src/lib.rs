@@ -5,6 +5,7 @@
 //! `math` the f32 elementary functions.
 
 mod access;
+mod attention;
 mod backend;
 mod check;
 mod conv;

@@ -34,6 +34,18 @@ pub(crate) fn with<T: Plain, R>(len: usize, f: impl FnOnce(&mut [T]) -> R) -> R 
     result
 }
 
+/// [`with`] for several blocks of these lengths, each of which starts a cache line.
+pub(crate) fn split<T: Plain, R, const N: usize>(lens: [usize; N], f: impl FnOnce([&mut [T]; N]) -> R) -> R {
+    let line = ALIGN / size_of::<T>();
+    with(lens.iter().map(|len| len.next_multiple_of(line)).sum(), |mut rest: &mut [T]| {
+        f(lens.map(|len| {
+            let (block, others) = std::mem::take(&mut rest).split_at_mut(len.next_multiple_of(line));
+            rest = others;
+            &mut block[..len]
+        }))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     #[test]
@@ -45,5 +57,9 @@ mod tests {
             assert_eq!(a.as_ptr() as usize % 64, 0);
         });
         super::with(0, |a: &mut [f64]| assert!(a.is_empty()));
+        super::split([3, 0, 20], |parts: [&mut [f64]; 3]| {
+            assert_eq!(parts.each_ref().map(|p| p.len()), [3, 0, 20]);
+            assert!(parts.iter().all(|p| (p.as_ptr() as usize).is_multiple_of(64)));
+        });
     }
 }

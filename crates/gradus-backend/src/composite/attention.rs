@@ -19,20 +19,29 @@ use crate::{
 const LK: usize = 3;
 
 /// The sizes of an attention, checked against each other.
-struct Sizes {
-    b: usize,
-    h: usize,
-    hk: usize,
-    lq: usize,
-    lk: usize,
-    d: usize,
-    dv: usize,
+#[derive(Debug, Clone, Copy)]
+pub struct Sizes {
+    /// Batch.
+    pub b: usize,
+    /// Query heads.
+    pub h: usize,
+    /// Key heads.
+    pub hk: usize,
+    /// Queries.
+    pub lq: usize,
+    /// Keys.
+    pub lk: usize,
+    /// Size of a query and of a key.
+    pub d: usize,
+    /// Size of a value.
+    pub dv: usize,
     /// The type of everything in between.
     compute: DType,
 }
 
 impl Sizes {
-    fn new<B: Backend + ?Sized>(
+    /// Those of the operands of [`Backend::attention`], after all checks of them.
+    pub fn new<B: Backend + ?Sized>(
         b: &B,
         op: &'static str,
         params: &AttentionParams,
@@ -74,8 +83,25 @@ impl Sizes {
         Ok(s)
     }
 
+    /// Those of the operands of [`Backend::attention_backward`], after all checks of them.
+    pub fn of_gradients<B: Backend + ?Sized>(
+        b: &B,
+        op: &'static str,
+        params: &AttentionParams,
+        [q, k, v, out, lse]: [View<'_>; 5],
+        mask: Option<View<'_>>,
+        [g, dq, dk, dv]: [View<'_>; 4],
+    ) -> Result<Self> {
+        let s = Sizes::new(b, op, params, [q, k, v, out, lse], mask)?;
+        expect(b, op, "g", g, q.dtype, out.layout.dims())?;
+        expect(b, op, "dq", dq, q.dtype, q.layout.dims())?;
+        expect(b, op, "dk", dk, q.dtype, k.layout.dims())?;
+        expect(b, op, "dv", dv, q.dtype, v.layout.dims())?;
+        Ok(s)
+    }
+
     /// `[b, h, lq, lk]`
-    fn scores(&self) -> Result<Shape> {
+    pub fn scores(&self) -> Result<Shape> {
         Shape::new(&[self.b, self.h, self.lq, self.lk])
     }
 
@@ -197,11 +223,8 @@ pub fn backward<B: Backend + ?Sized>(
     dv: &mut ViewMut<'_>,
 ) -> Result<()> {
     const OP: &str = "attention_backward";
-    let s = Sizes::new(b, OP, params, [q, k, v, out, lse], mask)?;
-    expect(b, OP, "g", g, q.dtype, out.layout.dims())?;
-    expect(b, OP, "dq", dq.as_view(), q.dtype, q.layout.dims())?;
-    expect(b, OP, "dk", dk.as_view(), q.dtype, k.layout.dims())?;
-    expect(b, OP, "dv", dv.as_view(), q.dtype, v.layout.dims())?;
+    let gradients = [g, dq.as_view(), dk.as_view(), dv.as_view()];
+    let s = Sizes::of_gradients(b, OP, params, [q, k, v, out, lse], mask, gradients)?;
     let shape = s.scores()?;
     if shape.numel() == 0 {
         b.fill(dq, Scalar::Float(0.0))?;

@@ -18,7 +18,7 @@ use crate::temp::Temp;
 use crate::{CpuBackend, scratch};
 
 /// Longest chain of fused multiply-adds; longer sums are sums of chains.
-const K_BLOCK: usize = 384;
+pub(crate) const K_BLOCK: usize = 384;
 /// Most rows of a tile: its part of A fills half of a small L2 cache.
 const TILE_ROWS: usize = 192;
 /// Most columns of a tile.

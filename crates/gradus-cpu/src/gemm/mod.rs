@@ -19,8 +19,8 @@ mod tests;
 use gradus_backend::shape::MAX_RANK;
 use gradus_backend::{DType, Element, Error, Result, Scalar, View, ViewMut};
 
-pub(crate) use block::{MatMut, Product, k_step, products, tile};
-pub(crate) use kernel::{Micro, Real, Store};
+pub(crate) use block::{K_BLOCK, MatMut, Product, k_step, products, tile};
+pub(crate) use kernel::{Micro, Real, Store, THIN_ROWS, thin_vectors};
 pub(crate) use pack::{Mat, Pack, Panels};
 pub(crate) use transpose::Transpose;
 

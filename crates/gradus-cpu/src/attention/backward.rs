@@ -1,0 +1,198 @@
+//! The gradients, a tile of queries at a time.
+//!
+//! A task takes some tiles in a row of the queries that share a key head, and sums what they give to the gradients of keys
+//! and values in a block of its own; these blocks are added in order at the end. The sum of the weights' products with
+//! their gradients, which the gradient of the scores subtracts, comes from the very numbers that it is subtracted from,
+//! as where they cancel the result of the forward pass would be too coarse.
+
+use std::ops::Range;
+
+use gradus_backend::{Layout, Result, View, ViewMut};
+
+use super::kernel::Kernel;
+use super::product::Size;
+use super::{Matrices, Output, Problem, QUERIES, SPAN, TASK, Tile, position};
+use crate::access::Float;
+use crate::gemm::Pack;
+use crate::parallel::Disjoint;
+use crate::rows::Rows;
+use crate::scratch;
+use crate::temp::Temp;
+
+const OP: &str = "attention_backward";
+/// Tiles that are worth a task and a block of their own ...
+const PART: usize = 4;
+/// ... and the most blocks of a key head.
+const PARTS: usize = 4;
+/// Elements of all blocks that are held at once.
+const HELD: usize = 1 << 24;
+
+/// What the gradient reads besides the operands of the forward pass.
+struct Given<'a, S: Float> {
+    g: Matrices<'a, S>,
+    lse: &'a [S::Compute],
+    lse_layout: &'a Layout,
+}
+
+pub(super) fn backward<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
+    p: &Problem<'_, S>,
+    lse: View<'_>,
+    g: View<'_>,
+    dq: &mut ViewMut<'_>,
+    dk: &mut ViewMut<'_>,
+    dv: &mut ViewMut<'_>,
+) -> Result<()> {
+    let (isa, s) = (p.cpu.isa(), p.sizes);
+    let given = Given { g: Matrices::new(p.cpu, OP, g)?, lse: p.cpu.slice(OP, lse)?, lse_layout: lse.layout };
+    let [dq, dk, dv] = [Output::new(p.cpu, OP, dq)?, Output::new(p.cpu, OP, dk)?, Output::new(p.cpu, OP, dv)?];
+    let group = s.h / s.hk;
+    let tiles = group * p.tiles();
+    let parts = (tiles / PART).clamp(1, PARTS);
+    let full = Size::full::<T>(isa);
+    let (wide_k, wide_v) = (full.padded(s.d), full.padded(s.dv));
+    let (heads, block) = (s.b * s.hk, s.lk * (wide_k + wide_v));
+    let at_once = (HELD / (parts * block).max(1)).clamp(1, heads);
+    let mut temp = Temp::new(p.cpu, T::DTYPE, &[at_once, parts, block])?;
+    let mut view = temp.view_mut();
+    let sums = p.cpu.contiguous_mut::<T>(OP, &mut view)?.unwrap_or_default();
+    let grain = TASK / (tiles / parts * QUERIES.min(s.lq) * s.lk * (s.d + s.dv)).max(1);
+    for start in (0..heads).step_by(at_once) {
+        let count = at_once.min(heads - start);
+        let blocks = Disjoint::new(&mut sums[..count * parts * block]);
+        p.cpu.parallel_for(count * parts, grain, |tasks| {
+            for task in tasks {
+                let (head, part) = (start + task / parts, task % parts);
+                // SAFETY: block `task` is this task's.
+                let sums = unsafe { blocks.slice(task * block..(task + 1) * block) };
+                sums.fill(T::ZERO);
+                let (k_sums, v_sums) = sums.split_at_mut(s.lk * wide_k);
+                for i in part * tiles / parts..(part + 1) * tiles / parts {
+                    let h = head % s.hk * group + i / p.tiles();
+                    one(p, p.tile(head / s.hk, h, i % p.tiles()), &given, &dq, [&mut *k_sums, &mut *v_sums]);
+                }
+            }
+        });
+        p.cpu.parallel_chunks(&mut sums[..count * parts * block], parts * block, |i, sums| {
+            let head = start + i;
+            let (first, others) = sums.split_at_mut(block);
+            for other in others.chunks_exact(block) {
+                first.iter_mut().zip(other).for_each(|(a, &b)| *a = *a + b);
+            }
+            let (k_sums, v_sums) = first.split_at(s.lk * wide_k);
+            scratch::split([s.d, s.dv], |[k_row, v_row]: [&mut [T]; 2]| {
+                for j in 0..s.lk {
+                    let row = [head / s.hk, head % s.hk, j];
+                    // SAFETY: the rows of a key head are this task's.
+                    unsafe {
+                        dk.write(isa, row, k_row, |y| y.copy_from_slice(&k_sums[j * wide_k..][..s.d]));
+                        dv.write(isa, row, v_row, |y| y.copy_from_slice(&v_sums[j * wide_v..][..s.dv]));
+                    }
+                }
+            });
+        });
+    }
+    Ok(())
+}
+
+/// What a tile meets the keys with, and the numbers of a span.
+struct Work<'a, T> {
+    /// Queries and gradients of results, as rows.
+    q: &'a mut [T],
+    g: &'a mut [T],
+    panel: &'a mut [T],
+    /// Weights, and their gradients, from one query to the next `ld` apart.
+    weights: &'a mut [T],
+    dp: &'a mut [T],
+    ld: usize,
+}
+
+/// One tile: the gradient of its queries, and what it adds to those of keys and values.
+fn one<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
+    p: &Problem<'_, S>,
+    tile: Tile,
+    given: &Given<'_, S>,
+    dq: &Output<'_, S>,
+    [k_sums, v_sums]: [&mut [T]; 2],
+) {
+    let (isa, s) = (p.cpu.isa(), p.sizes);
+    let Tile { b, h, first, len } = tile;
+    let (keys, size, full) = (p.visible(first + len - 1), Size::of::<T>(isa, len), Size::full::<T>(isa));
+    // As in the forward pass.
+    let (ld, wide) = (size.padded(SPAN.min(keys) + 1), size.padded(s.d));
+    let (wide_k, wide_v) = (full.padded(s.d), full.padded(s.dv));
+    let sizes = [
+        size.left_len(len, s.d),
+        size.left_len(len, s.dv),
+        size.padded(1) * s.d.max(s.dv),
+        len * ld,
+        len * ld,
+        len * wide_k,
+        len * wide_v,
+        p.over_keys_len(tile, s.d),
+        len * wide,
+        len,
+        s.d,
+    ];
+    scratch::split(sizes, |[q, g, panel, weights, dp, q_right, g_right, work, sums, deltas, row]: [&mut [T]; 11]| {
+        let (queries, gradients) = (p.q.of(b, h).from(first, 0), given.g.of(b, h).from(first, 0));
+        // SAFETY: the tile's queries are rows of the matrices.
+        unsafe {
+            size.pack_left(isa, queries, len, s.d, q);
+            size.pack_left(isa, gradients, len, s.dv, g);
+            full.pack_right(isa, queries, len, s.d, q_right);
+            full.pack_right(isa, gradients, len, s.dv, g_right);
+        }
+        sums.fill(T::ZERO);
+        deltas.fill(T::ZERO);
+        let w = &mut Work { q, g, panel, weights, dp, ld };
+        let spans = || (0..keys).step_by(SPAN).map(|start| start..keys.min(start + SPAN));
+        for span in spans() {
+            find_weights(p, tile, given, w, span, |i, part| deltas[i] = deltas[i] + part);
+        }
+        for span in spans() {
+            if keys > SPAN {
+                find_weights(p, tile, given, w, span.clone(), |_, _| ());
+            }
+            for (i, (p, dp)) in w.weights.chunks_exact(ld).zip(w.dp.chunks_exact_mut(ld)).enumerate() {
+                T::slopes(isa, &p[..span.len()], &mut dp[..span.len()], deltas[i]);
+            }
+            let (ds, k) = ((&*w.dp, ld), p.k.of(b, p.key_head(h)));
+            p.over_keys(tile, ds, span.clone(), (k, s.d), p.scale, work, (sums, wide));
+            let to = (&mut k_sums[span.start * wide_k..], wide_k);
+            p.over_queries(tile, ds, span.clone(), (q_right, s.d), p.scale, to);
+            let to = (&mut v_sums[span.start * wide_v..], wide_v);
+            p.over_queries(tile, (w.weights, ld), span, (g_right, s.dv), T::ONE, to);
+        }
+        for i in 0..len {
+            // SAFETY: the rows of the tile are this task's.
+            unsafe { dq.write(isa, [b, h, first + i], row, |y| y.copy_from_slice(&sums[i * wide..][..s.d])) };
+        }
+    });
+}
+
+/// The weights of a span and their gradients, 0 where a query does not see the key. `add` gets the number of each query and
+/// the sum of the products of the two.
+fn find_weights<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
+    p: &Problem<'_, S>,
+    tile: Tile,
+    given: &Given<'_, S>,
+    w: &mut Work<'_, T>,
+    span: Range<usize>,
+    mut add: impl FnMut(usize, T),
+) {
+    let Tile { b, h, first, .. } = tile;
+    let (k, v) = (p.k.transposed(b, p.key_head(h)), p.v.transposed(b, p.key_head(h)));
+    p.against_keys(tile, w.q, (k, p.sizes.d), span.clone(), p.scale, w.panel, (w.weights, w.ld));
+    p.against_keys(tile, w.g, (v, p.sizes.dv), span.clone(), T::ONE, w.panel, (w.dp, w.ld));
+    for (i, (weights, dp)) in w.weights.chunks_exact_mut(w.ld).zip(w.dp.chunks_exact_mut(w.ld)).enumerate() {
+        let seen = p.visible(first + i).saturating_sub(span.start).min(span.len());
+        weights[seen..span.len()].fill(T::ZERO);
+        dp[seen..span.len()].fill(T::ZERO);
+        let (weights, dp) = (&mut weights[..seen], &dp[..seen]);
+        if let Some(mask) = &p.mask {
+            mask.apply([b, h, first + i], span.start, weights);
+        }
+        let lse = given.lse[position(given.lse_layout, [b, h, first + i])];
+        add(i, T::weights(p.cpu.isa(), weights, dp, lse));
+    }
+}

@@ -1,0 +1,91 @@
+//! The forward pass, a tile of queries at a time.
+
+use gradus_backend::{Layout, Result, ViewMut};
+
+use super::kernel::Kernel;
+use super::product::Size;
+use super::{Output, Problem, QUERIES, SPAN, TASK, Tile, position};
+use crate::access::Float;
+use crate::gemm::Pack;
+use crate::parallel::Disjoint;
+use crate::rows::Rows;
+use crate::scratch;
+
+pub(super) fn forward<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
+    p: &Problem<'_, S>,
+    out: &mut ViewMut<'_>,
+    lse: &mut ViewMut<'_>,
+) -> Result<()> {
+    const OP: &str = "attention";
+    let s = p.sizes;
+    let lse_layout = *lse.layout;
+    let out = Output::new(p.cpu, OP, out)?;
+    let lse = Disjoint::new(p.cpu.slice_mut::<T>(OP, lse)?);
+    let tiles = p.tiles();
+    let grain = TASK / (QUERIES.min(s.lq) * s.lk * (s.d + s.dv)).max(1);
+    p.cpu.parallel_for(s.b * s.h * tiles, grain, |tasks| {
+        for task in tasks {
+            let (head, i) = (task / tiles, task % tiles);
+            one(p, p.tile(head / s.h, head % s.h, i), &out, (&lse, &lse_layout));
+        }
+    });
+    Ok(())
+}
+
+/// One tile.
+fn one<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
+    p: &Problem<'_, S>,
+    tile: Tile,
+    out: &Output<'_, S>,
+    (lse, lse_layout): (&Disjoint<'_, T>, &Layout),
+) {
+    let (isa, s) = (p.cpu.isa(), p.sizes);
+    let Tile { b, h, first, len } = tile;
+    let (keys, size) = (p.visible(first + len - 1), Size::of::<T>(isa, len));
+    // A panel more than there are scores, so that rows do not compete for the same sets of the cache.
+    let (ld, wide) = (size.padded(SPAN.min(keys) + 1), size.padded(s.dv));
+    let sizes = [
+        size.left_len(len, s.d),
+        size.padded(1) * s.d,
+        len * ld,
+        p.over_keys_len(tile, s.dv),
+        len * wide,
+        len,
+        len,
+        s.dv,
+    ];
+    scratch::split(sizes, |[q, panel, scores, work, sums, tops, totals, row]: [&mut [T]; 8]| {
+        // SAFETY: the tile's queries are rows of the matrix.
+        unsafe { size.pack_left(isa, p.q.of(b, h).from(first, 0), len, s.d, q) };
+        sums.fill(T::ZERO);
+        tops.fill(T::NEG_INFINITY);
+        totals.fill(T::ZERO);
+        let (k, v) = (p.k.transposed(b, p.key_head(h)), p.v.of(b, p.key_head(h)));
+        for start in (0..keys).step_by(SPAN) {
+            let span = start..keys.min(start + SPAN);
+            p.against_keys(tile, q, (k, s.d), span.clone(), p.scale, panel, (scores, ld));
+            for (i, scores) in scores.chunks_exact_mut(ld).enumerate() {
+                let seen = p.visible(first + i).saturating_sub(start).min(span.len());
+                let (scores, hidden) = scores[..span.len()].split_at_mut(seen);
+                hidden.fill(T::ZERO);
+                if let Some(mask) = &p.mask {
+                    mask.apply([b, h, first + i], start, scores);
+                }
+                let [top, factor, total] = T::weigh(isa, scores, tops[i]);
+                if start > 0 {
+                    T::rescale(isa, &mut sums[i * wide..][..s.dv], factor);
+                }
+                (tops[i], totals[i]) = (top, totals[i] * factor + total);
+            }
+            p.over_keys(tile, (scores, ld), span, (v, s.dv), T::ONE, work, (sums, wide));
+        }
+        for i in 0..len {
+            let row_of = [b, h, first + i];
+            // SAFETY: the rows of the tile are this task's.
+            unsafe {
+                out.write(isa, row_of, row, |y| T::divide(isa, &sums[i * wide..][..s.dv], totals[i], y));
+                lse.write(position(lse_layout, row_of), tops[i] + totals[i].ln());
+            }
+        }
+    });
+}

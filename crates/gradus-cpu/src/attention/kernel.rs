@@ -1,0 +1,90 @@
+//! What is done to rows of scores between the products.
+
+use crate::gemm::Pack;
+use crate::isa::{Isa, per_isa};
+use crate::rows::{Elementary, largest, sum, tree};
+
+/// A type that attention computes in.
+pub(super) trait Kernel: Elementary + Pack {
+    /// Turns scores into their weights relative to the largest score so far. Gives that one, given the largest of the spans
+    /// before, the factor that brings sums of those spans to it, and the sum of the weights.
+    fn weigh(isa: Isa, scores: &mut [Self], before: Self) -> [Self; 3];
+    /// `x *= factor`.
+    fn rescale(isa: Isa, x: &mut [Self], factor: Self);
+    /// `y = x / total`, or 0 if nothing was summed.
+    fn divide(isa: Isa, x: &[Self], total: Self, y: &mut [Self]);
+    /// Turns scores into weights, given their log-sum-exp; the sum of the weights' products with their gradients.
+    fn weights(isa: Isa, scores: &mut [Self], dp: &[Self], lse: Self) -> Self;
+    /// `dp` becomes the gradient of the scores, given the sum of those products.
+    fn slopes(isa: Isa, p: &[Self], dp: &mut [Self], delta: Self);
+}
+
+#[inline(always)]
+fn weigh<T: Elementary>(scores: &mut [T], before: T) -> [T; 3] {
+    let here = largest(scores);
+    let top = if here > before { here } else { before };
+    // A row of which nothing is seen so far.
+    let shift = if top == T::NEG_INFINITY { T::ZERO } else { top };
+    scores.iter_mut().for_each(|s| *s = (*s - shift).exp());
+    [top, (before - shift).exp(), sum(scores)]
+}
+
+#[inline(always)]
+fn rescale<T: Elementary>(x: &mut [T], factor: T) {
+    x.iter_mut().for_each(|x| *x = *x * factor);
+}
+
+#[inline(always)]
+fn divide<T: Elementary>(x: &[T], total: T, y: &mut [T]) {
+    let total = if total == T::ZERO { T::ONE } else { total };
+    y.iter_mut().zip(x).for_each(|(y, &x)| *y = x / total);
+}
+
+#[inline(always)]
+fn weights<T: Elementary>(scores: &mut [T], dp: &[T], lse: T) -> T {
+    if lse == T::NEG_INFINITY {
+        scores.fill(T::ZERO);
+    } else {
+        scores.iter_mut().for_each(|s| *s = (*s - lse).exp());
+    }
+    // Products are rounded as in the default body: where the gradient cancels an override agrees no closer than that.
+    tree([scores, dp], T::ZERO, |[p, dp], s| s + p * dp, |a, b| a + b)
+}
+
+#[inline(always)]
+fn slopes<T: Elementary>(p: &[T], dp: &mut [T], delta: T) {
+    dp.iter_mut().zip(p).for_each(|(d, &p)| *d = p * (*d - delta));
+}
+
+macro_rules! kernel {
+    ($($t:ty, $weigh:ident, $rescale:ident, $divide:ident, $weights:ident, $slopes:ident;)*) => {$(
+        per_isa! {
+            fn $weigh(scores: &mut [$t], before: $t) -> [$t; 3] = weigh;
+            fn $rescale(x: &mut [$t], factor: $t) = rescale;
+            fn $divide(x: &[$t], total: $t, y: &mut [$t]) = divide;
+            fn $weights(scores: &mut [$t], dp: &[$t], lse: $t) -> $t = weights;
+            fn $slopes(p: &[$t], dp: &mut [$t], delta: $t) = slopes;
+        }
+        impl Kernel for $t {
+            fn weigh(isa: Isa, scores: &mut [$t], before: $t) -> [$t; 3] {
+                $weigh(isa, scores, before)
+            }
+            fn rescale(isa: Isa, x: &mut [$t], factor: $t) {
+                $rescale(isa, x, factor)
+            }
+            fn divide(isa: Isa, x: &[$t], total: $t, y: &mut [$t]) {
+                $divide(isa, x, total, y)
+            }
+            fn weights(isa: Isa, scores: &mut [$t], dp: &[$t], lse: $t) -> $t {
+                $weights(isa, scores, dp, lse)
+            }
+            fn slopes(isa: Isa, p: &[$t], dp: &mut [$t], delta: $t) {
+                $slopes(isa, p, dp, delta)
+            }
+        }
+    )*};
+}
+kernel! {
+    f32, weigh_f32, rescale_f32, divide_f32, weights_f32, slopes_f32;
+    f64, weigh_f64, rescale_f64, divide_f64, weights_f64, slopes_f64;
+}

@@ -1,0 +1,254 @@
+//! The products of a tile: operands packed for the kernels of GEMM, of which the parts that are hidden are left out.
+
+use std::ops::Range;
+
+use super::kernel::Kernel;
+use super::{Problem, Tile};
+use crate::access::Float;
+use crate::gemm::{K_BLOCK, Mat, Micro, Pack, Real, Store, THIN_ROWS, k_step, thin_vectors};
+use crate::isa::Isa;
+
+/// Keys that are one chain of a sum over keys; a panel of so many rows fits L1.
+const STEP: usize = 128;
+/// Bytes of a small L1 cache.
+const L1: usize = 32 << 10;
+
+/// Most rows of a kernel, and the width of its panels.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Size {
+    rows: usize,
+    width: usize,
+    vectors: usize,
+}
+
+impl Size {
+    /// For many rows.
+    pub(super) fn full<T: Real>(isa: Isa) -> Self {
+        Size { rows: T::rows(isa), width: T::panel(isa), vectors: 2 }
+    }
+
+    /// For so many rows, at least one: few of them have wider panels, if those fit L1.
+    pub(super) fn of<T: Real>(isa: Isa, rows: usize) -> Self {
+        if rows <= THIN_ROWS {
+            let vectors = thin_vectors(rows);
+            let width = T::panel(isa) / 2 * vectors;
+            if STEP * width * size_of::<T>() <= L1 {
+                return Size { rows, width, vectors };
+            }
+        }
+        Size::full::<T>(isa)
+    }
+
+    /// Elements of `m` rows of so many steps when packed.
+    pub(super) fn left_len(self, m: usize, steps: usize) -> usize {
+        m.next_multiple_of(self.rows) * steps
+    }
+
+    /// `n` columns up to a whole panel.
+    pub(super) fn padded(self, n: usize) -> usize {
+        n.next_multiple_of(self.width)
+    }
+
+    /// Packs `m` rows of `a`, panels of all steps.
+    ///
+    /// # Safety
+    /// The rows and steps lie inside `a`.
+    pub(super) unsafe fn pack_left<S: Pack>(
+        self,
+        isa: Isa,
+        a: Mat<'_, S>,
+        m: usize,
+        steps: usize,
+        out: &mut [S::Compute],
+    ) {
+        for i in (0..m).step_by(self.rows) {
+            let (rows, out) = (self.rows.min(m - i), &mut out[i * steps..][..self.rows * steps]);
+            // SAFETY: the caller's promise; `out` has `steps` times the rows of a panel.
+            unsafe { S::rows(isa, a.from(i, 0), rows, steps, self.rows, out) };
+        }
+    }
+
+    /// Packs `n` columns of `b`, panels of all steps, with zeros beyond the last column.
+    ///
+    /// # Safety
+    /// The columns and steps lie inside `b`.
+    pub(super) unsafe fn pack_right<S: Pack>(
+        self,
+        isa: Isa,
+        b: Mat<'_, S>,
+        steps: usize,
+        n: usize,
+        out: &mut [S::Compute],
+    ) {
+        for j in (0..n).step_by(self.width) {
+            let (cols, out) = (self.width.min(n - j), &mut out[j * steps..][..self.width * steps]);
+            // SAFETY: the caller's promise; `out` has `steps` times the width of a panel.
+            unsafe { S::panel(isa, b.from(0, j), steps, cols, self.width, out) };
+        }
+    }
+}
+
+/// Rows of the left operand: row `i` at step `p` is `data[i / rows * panel + p * lda + i % rows]`, with the rows of a
+/// kernel.
+#[derive(Debug, Clone, Copy)]
+struct Left<'a, T> {
+    data: &'a [T],
+    panel: usize,
+    lda: usize,
+}
+
+/// Columns of the right operand: column `j` at step `p` is `data[j / width * panel + p * width + j % width]`, with the
+/// width of a panel.
+#[derive(Debug, Clone, Copy)]
+struct Right<'a, T> {
+    data: &'a [T],
+    panel: usize,
+}
+
+/// `c[i * ldc + j]`, from old values as `store` says. Rows of `c` have room for whole panels of columns.
+#[derive(Debug)]
+struct Target<'a, T> {
+    c: &'a mut [T],
+    ldc: usize,
+    store: Store,
+    alpha: T,
+}
+
+/// A product of `m` rows and `n` columns. `steps` tells which steps matter to some rows; `None`: leave the results alone.
+fn multiply<T: Real>(
+    isa: Isa,
+    size: Size,
+    [m, n]: [usize; 2],
+    a: Left<'_, T>,
+    b: Right<'_, T>,
+    to: Target<'_, T>,
+    steps: impl Fn(Range<usize>) -> Option<Range<usize>>,
+) {
+    let Size { rows: mr, width, vectors } = size;
+    let begins: [isize; K_BLOCK] = std::array::from_fn(|p| (p * a.lda) as isize);
+    for j in (0..n).step_by(width) {
+        for i in (0..m).step_by(mr) {
+            let rows = mr.min(m - i);
+            let Some(steps) = steps(i..i + rows) else { continue };
+            let k = steps.len();
+            assert!(k <= K_BLOCK);
+            let a_len = if k == 0 { 0 } else { (k - 1) * a.lda + rows };
+            let a_part = &a.data[i / mr * a.panel + steps.start * a.lda..][..a_len];
+            let b_part = &b.data[j / width * b.panel + steps.start * width..][..k * width];
+            let c_part = &mut to.c[i * to.ldc + j..][..(rows - 1) * to.ldc + width];
+            let micro = Micro {
+                rows,
+                vectors,
+                k,
+                a: a_part.as_ptr(),
+                row: 1,
+                steps: begins.as_ptr(),
+                b: b_part.as_ptr(),
+                ldb: width as isize,
+                next: b_part.as_ptr(),
+                next_by: 0,
+                c: c_part.as_mut_ptr(),
+                ldc: to.ldc as isize,
+                store: to.store,
+                alpha: to.alpha,
+                beta: T::ZERO,
+            };
+            // SAFETY: the parts hold what the kernel reads and writes: `k` steps of `rows` rows and of a panel, and `rows`
+            // rows of a panel's width.
+            unsafe { T::run(isa, &micro) };
+        }
+    }
+}
+
+impl<S: Pack + Float<Compute = T>, T: Kernel> Problem<'_, S> {
+    /// `out[i * ld + j] = alpha * (row i . column j)` for the keys `span` that a tile sees: rows of the tile, packed, and
+    /// the matrix `[depth, lk]` of which `panel` gets a panel at a time. What a query does not see may be left as it is.
+    pub(super) fn against_keys(
+        &self,
+        tile: Tile,
+        rows: &[T],
+        (columns, depth): (Mat<'_, S>, usize),
+        span: Range<usize>,
+        alpha: T,
+        panel: &mut [T],
+        (out, ld): (&mut [T], usize),
+    ) {
+        let isa = self.cpu.isa();
+        let size @ Size { rows: mr, width, .. } = Size::of::<T>(isa, tile.len);
+        let step = k_step(depth).max(1);
+        for j in span.clone().step_by(width) {
+            // SAFETY: keys of the span are columns of the matrix, which has `depth` rows.
+            unsafe { size.pack_right(isa, columns.from(0, j), depth, width.min(span.end - j), panel) };
+            for k in (0..depth.max(1)).step_by(step) {
+                let len = step.min(depth - k);
+                let a = Left { data: &rows[k * mr..], panel: depth * mr, lda: mr };
+                let b = Right { data: &panel[k * width..], panel: 0 };
+                let store = if k == 0 { Store::Set } else { Store::Add };
+                let to = Target { c: &mut out[j - span.start..], ldc: ld, store, alpha };
+                multiply(isa, size, [tile.len, width], a, b, to, |rows| {
+                    (self.visible(tile.first + rows.end - 1) > j).then_some(0..len)
+                });
+            }
+        }
+    }
+
+    /// `out[i] += alpha * sum over the keys span of s[i][j] * (row j)`, of a matrix `[lk, width]`. `work` holds what is
+    /// packed: [`over_keys_len`](Problem::over_keys_len) elements.
+    pub(super) fn over_keys(
+        &self,
+        tile: Tile,
+        (s, ld): (&[T], usize),
+        span: Range<usize>,
+        (matrix, width): (Mat<'_, S>, usize),
+        alpha: T,
+        work: &mut [T],
+        (out, ldc): (&mut [T], usize),
+    ) {
+        let isa = self.cpu.isa();
+        let size = Size::of::<T>(isa, tile.len);
+        let (left, right) = work.split_at_mut(size.left_len(tile.len, STEP));
+        for j in span.clone().step_by(STEP) {
+            let len = STEP.min(span.end - j);
+            // SAFETY: `s` holds a row of `ld` scores, all keys of the span, for every query of the tile; keys of the
+            // span are rows of the matrix.
+            unsafe {
+                size.pack_left(isa, Mat::new(s, j - span.start, ld as isize, 1), tile.len, len, left);
+                size.pack_right(isa, matrix.from(j, 0), len, width, right);
+            }
+            let a = Left { data: &*left, panel: size.rows * len, lda: size.rows };
+            let b = Right { data: &*right, panel: size.width * len };
+            let to = Target { c: &mut *out, ldc, store: Store::Add, alpha };
+            multiply(isa, size, [tile.len, width], a, b, to, |rows| {
+                let end = self.visible(tile.first + rows.end - 1).saturating_sub(j).min(len);
+                (end > 0).then_some(0..end)
+            });
+        }
+    }
+
+    /// `out[j] += alpha * sum over the queries i of a tile of s[i][j] * (row i)` for the keys `span`, whose first one is row
+    /// 0 of `out`. The rows are packed as the right operand of a product of many rows.
+    pub(super) fn over_queries(
+        &self,
+        tile: Tile,
+        (s, ld): (&[T], usize),
+        span: Range<usize>,
+        (right, width): (&[T], usize),
+        alpha: T,
+        (out, ldc): (&mut [T], usize),
+    ) {
+        let isa = self.cpu.isa();
+        let size = Size::full::<T>(isa);
+        let a = Left { data: s, panel: size.rows, lda: ld };
+        let b = Right { data: right, panel: size.width * tile.len };
+        multiply(isa, size, [span.len(), width], a, b, Target { c: out, ldc, store: Store::Add, alpha }, |rows| {
+            let first = self.first_query(span.start + rows.start).saturating_sub(tile.first);
+            (first < tile.len).then_some(first..tile.len)
+        });
+    }
+
+    /// Elements that [`over_keys`](Problem::over_keys) packs.
+    pub(super) fn over_keys_len(&self, tile: Tile, width: usize) -> usize {
+        let size = Size::of::<T>(self.cpu.isa(), tile.len);
+        size.left_len(tile.len, STEP) + STEP * size.padded(width)
+    }
+}
