@@ -41,7 +41,7 @@ const ROWS: usize = 14;
 const MICRO: usize = ROWS * 32;
 
 /// `STEPS[lda]`: where the steps of packed rows of A begin.
-static STEPS: [[isize; K_BLOCK]; ROWS + 1] = {
+pub(super) static STEPS: [[isize; K_BLOCK]; ROWS + 1] = {
     let mut steps = [[0; K_BLOCK]; ROWS + 1];
     let mut i = 0;
     while i < (ROWS + 1) * K_BLOCK {

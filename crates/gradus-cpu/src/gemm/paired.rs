@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use gradus_backend::{DType, Result, View, bf16};
 
+use super::block::STEPS;
 use super::kernel::{Micro, Real, Store};
 use super::pack::{Mat, Pack, pack_panel, pack_rows};
 use super::{OP, Plan};
@@ -224,7 +225,7 @@ fn rounds_in_order(isa: Isa) -> bool {
         k: PAIRS,
         a: a_words.as_ptr(),
         row: 1,
-        steps: steps.as_ptr(),
+        steps: STEPS[1].as_ptr(),
         b: b_words.as_ptr(),
         ldb: width as isize,
         next: b_words.as_ptr(),
