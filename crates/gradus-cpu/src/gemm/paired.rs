@@ -217,7 +217,6 @@ fn rounds_in_order(isa: Isa) -> bool {
     let a_words: Vec<f32> = a.chunks_exact(2).map(|a| word(a[0], a[1])).collect();
     let b_word = |i: usize| word(b[i / width * 2 * width + i % width], b[(i / width * 2 + 1) * width + i % width]);
     let b_words: Vec<f32> = (0..PAIRS * width).map(b_word).collect();
-    let steps: [isize; PAIRS] = std::array::from_fn(|p| p as isize);
     let mut sums = vec![0.0; width];
     let micro = Micro {
         rows: 1,
