@@ -239,8 +239,8 @@ fn two_steps(a: __m512, b: __m512, sum: __m512) -> __m512 {
 
 kernel!(/// The kernel of f32 for words of two bf16, [`super::paired`].
     ///
-    pub(super) bf16_avx512, f32, "avx512f,avx2,fma,avx512bf16", 16, [1 2 3 4 5 6 7 8 9 10 11 12 13 14], _mm512_setzero_ps,
-    _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, two_steps, _mm512_mul_ps, _mm512_add_ps);
+    pub(super) bf16_avx512, f32, "avx512f,avx2,fma,avx512bf16", 16, [1 2 3 4 5 6 7 8 9 10 11 12 13 14],
+    _mm512_setzero_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, two_steps, _mm512_mul_ps, _mm512_add_ps);
 
 /// Lanes of a pretended vector of the portable kernel.
 const LANES: usize = 4;

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use gradus_backend::{DType, Result, View, bf16};
 
+use super::block::STEPS;
 use super::kernel::{Micro, Real, Store};
 use super::pack::{Mat, Pack, pack_panel, pack_rows};
 use super::{OP, Plan};
@@ -216,7 +217,6 @@ fn rounds_in_order(isa: Isa) -> bool {
     let a_words: Vec<f32> = a.chunks_exact(2).map(|a| word(a[0], a[1])).collect();
     let b_word = |i: usize| word(b[i / width * 2 * width + i % width], b[(i / width * 2 + 1) * width + i % width]);
     let b_words: Vec<f32> = (0..PAIRS * width).map(b_word).collect();
-    let steps: [isize; PAIRS] = std::array::from_fn(|p| p as isize);
     let mut sums = vec![0.0; width];
     let micro = Micro {
         rows: 1,
@@ -224,7 +224,7 @@ fn rounds_in_order(isa: Isa) -> bool {
         k: PAIRS,
         a: a_words.as_ptr(),
         row: 1,
-        steps: steps.as_ptr(),
+        steps: STEPS[1].as_ptr(),
         b: b_words.as_ptr(),
         ldb: width as isize,
         next: b_words.as_ptr(),

@@ -382,7 +382,9 @@ pub(crate) fn run_one(
     let (backend, numel, dtype) = (device.backend(), spec.shape.numel(), spec.dtype);
     let layout = Layout::contiguous(spec.shape);
     let mut allocated = backend.alloc(numel * dtype.size());
-    if numel > 0 && let Ok(buffer) = &mut allocated {
+    if numel > 0
+        && let Ok(buffer) = &mut allocated
+    {
         let outs = &mut [ViewMut { buffer, dtype, layout: &layout }];
         with_read(inputs, |views| forward(backend, views, outs))?;
     }
