@@ -364,7 +364,7 @@ unsafe fn wide_tile<S: Pack, B: Panels<S::Compute>>(
                     let to = c.from(i, j);
                     let micro = Micro {
                         rows,
-                        vectors: 2,
+                        vectors: if 2 * cols <= width { 1 } else { 2 },
                         k: S::steps(ks),
                         a: a_ptr,
                         row,
