@@ -1,6 +1,6 @@
 //! Working memory of a thread: small, reused, never shared.
 //!
-//! For packed panels and rows, up to a few hundred KiB. What grows with a tensor belongs in the pool
+//! For packed panels, rows and tiles, up to a few MiB. What grows with a tensor belongs in the pool
 //! ([`CpuBackend::alloc`](gradus_backend::Backend::alloc)), where the memory budget sees it.
 
 use std::cell::RefCell;
@@ -10,7 +10,7 @@ use crate::access::Plain;
 /// Alignment of the memory, in bytes: a cache line and the widest vector.
 const ALIGN: usize = 64;
 /// Blocks above this many bytes are not kept.
-const KEEP: usize = 2 << 20;
+const KEEP: usize = 4 << 20;
 
 thread_local!(static FREE: RefCell<Vec<Vec<u64>>> = const { RefCell::new(Vec::new()) });
 

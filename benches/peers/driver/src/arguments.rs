@@ -98,8 +98,9 @@ impl Arguments {
         if !(0.0..1e9).contains(&read.patience) {
             return Err("patience is a number of seconds from 0 on".into());
         }
-        if read.growth && (read.only.len() > 1 || read.check || read.baseline.is_some()) {
-            return Err("--growth compares no builds: it takes at most one --only".into());
+        let as_given = read.rounds == rounds && read.seconds == seconds && read.patience == 300.0;
+        if read.growth && (read.only.len() > 1 || read.check || read.baseline.is_some() || !as_given) {
+            return Err("--growth compares no builds, in rounds of its own: it takes at most one --only".into());
         }
         if read.write && !read.is_full() {
             return Err(
@@ -189,7 +190,9 @@ mod tests {
         assert_eq!((some.check, some.baseline.as_deref(), some.rounds), (true, Some("v0.1.0"), 1));
         let growth = words("bench --growth --only GPT").unwrap();
         assert!(growth.growth && growth.part() == "GPT" && !all.growth && all.part().is_empty());
-        assert!(words("bench --growth --check").unwrap_err().contains("compares no builds"));
+        for more in ["--check", "--quick", "--only a --only b"] {
+            assert!(words(&format!("bench --growth {more}")).unwrap_err().contains("compares no builds"), "{more}");
+        }
         for (line, option) in
             [("bench --write", "--write"), ("bench --peers jax", "--peers"), ("peers --check", "--check")]
         {

@@ -80,6 +80,9 @@ fn measure(pair: &Pair, run: fn(&Job, &mut Bench) -> Outcome, rounds: usize) -> 
 
 /// Measures all pairs whose name contains `part`. One that grows faster than its work is an error that names it.
 pub fn check(part: &str, run: fn(&Job, &mut Bench) -> Outcome) -> Result<(), Box<dyn Error>> {
+    if !PAIRS.iter().any(|pair| pair.name.contains(part)) {
+        return Err(format!("no pair has {part:?} in its name").into());
+    }
     println!("| what grows | small, ms | large, ms | work | time by work |\n|---|---:|---:|---:|---:|");
     let mut faster = Vec::new();
     for pair in PAIRS.iter().filter(|pair| pair.name.contains(part)) {

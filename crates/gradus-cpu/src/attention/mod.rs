@@ -7,7 +7,8 @@
 //!
 //! Tiles, spans and chains are cut at fixed positions, so a query's result depends on its keys alone: not on threads, on
 //! the instruction set, nor on the queries, heads and samples around it. What causal attention hides is skipped where
-//! it fills a block of a product and has weight 0 elsewhere, which changes no bit of a sum of finite numbers.
+//! it fills a block of a product and has weight 0 elsewhere, which changes no bit of a sum of finite numbers; an infinite or
+//! NaN value that is hidden may reach the queries that share such a block with one that sees it.
 
 mod backward;
 mod forward;
@@ -28,7 +29,7 @@ use crate::parallel::Disjoint;
 use crate::rows::Rows;
 use mask::Mask;
 
-/// Queries of a tile: a multiple of the rows and of the panels of every kernel.
+/// Queries of a tile: a multiple of the panels of every kernel.
 const QUERIES: usize = 96;
 /// Most keys whose scores are held at once.
 const SPAN: usize = 2048;

@@ -153,8 +153,8 @@ fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw: &mut [S]) 
         dw.fill(S::default());
         return Ok(());
     }
-    if s.kg >= CHANNELS && p > 0 {
-        return super::weight::weight(cpu, s, x, g, dw);
+    if s.kg >= CHANNELS && p > 0 && super::weight::weight(cpu, s, x, g, dw)? {
+        return Ok(());
     }
     let (down, across) = (s.kg.div_ceil(PART_ROWS), taps.div_ceil(PART_COLS));
     let parts = s.groups * down * across;

@@ -50,7 +50,8 @@ impl Panels {
     }
 }
 
-/// Packs columns `j..j + width` of a matrix `[steps, columns]` whose columns lie as rows in memory, zeros beyond the last.
+/// Packs the columns of a matrix `[steps, columns]` that lie as rows in memory, as a panel; what comes beyond the last one
+/// is any number, of which sums are made that nobody stores.
 ///
 /// # Safety
 /// `m` is `[columns, steps]`; `out` has `steps * width` elements.
@@ -79,7 +80,10 @@ pub(super) fn pieces(len: usize, most: usize) -> impl Iterator<Item = std::ops::
 fn tile_size<T>(s: &Sizes, columns: usize) -> [usize; 3] {
     let [_, height, width] = s.geometry.output;
     let [_, down, across] = s.geometry.stride;
-    let most = (TILE * 4 / size_of::<T>() / (s.cg * down * across + columns)).clamp(32, POSITIONS);
+    // Where there is but one position no stride leads to another.
+    let [down, across] = [down.min(height), across.min(width)];
+    let elements = s.cg.saturating_mul(down).saturating_mul(across).saturating_add(columns);
+    let most = (TILE * 4 / size_of::<T>() / elements).clamp(32, POSITIONS);
     if width > most {
         return [1, 1, width.div_ceil(width.div_ceil(most))];
     }
@@ -87,7 +91,8 @@ fn tile_size<T>(s: &Sizes, columns: usize) -> [usize; 3] {
     [1, height.div_ceil(height.div_ceil(lines)), width]
 }
 
-/// See [`correlate`](super::correlate); for at least [`CHANNELS`] output channels a group.
+/// See [`correlate`](super::correlate); for at least [`CHANNELS`] output channels a group. `false`, and nothing done, if
+/// what lies under a tile is too much to copy.
 pub(super) fn correlate<S: Fill>(
     cpu: &CpuBackend,
     s: &Sizes,
@@ -95,21 +100,21 @@ pub(super) fn correlate<S: Fill>(
     w: &[S],
     bias: Option<&[S]>,
     out: &mut [S],
-) -> Result<()> {
+) -> Result<bool> {
     type T<S> = <S as Float>::Compute;
     let (isa, g, taps) = (cpu.isa(), &s.geometry, s.taps());
     let (positions, plane) = (g.positions(), g.plane());
     let panels = Panels::new::<T<S>>(isa, s.kg, taps);
     let columns = panels.columns;
+    let tile = tile_size::<T<S>>(s, columns);
+    let in_place = Region::in_place::<S>(g);
+    let Some(region) = in_place.or_else(|| Region::new(g, tile, s.cg, size_of::<T<S>>())) else { return Ok(false) };
     let mut temp = Temp::new(cpu, T::<S>::DTYPE, &[s.groups * taps * columns])?;
     let mut view = temp.view_mut();
-    let Some(packed) = cpu.contiguous_mut::<T<S>>("conv", &mut view)? else { return Ok(()) };
+    let Some(packed) = cpu.contiguous_mut::<T<S>>("conv", &mut view)? else { return Ok(true) };
     pack_weights(cpu, s, &panels, w, packed);
     let packed = &*packed;
 
-    let tile = tile_size::<T<S>>(s, columns);
-    let in_place = Region::in_place::<S>(g);
-    let region = in_place.unwrap_or_else(|| Region::new(g, tile, size_of::<T<S>>()));
     let copied = if in_place.is_some() { 0 } else { region.len(s.cg) };
     let steps: Vec<isize> =
         (0..s.cg).flat_map(|c| (0..g.taps()).map(move |t| (c * region.channel + region.tap(g, t)) as isize)).collect();
@@ -156,7 +161,7 @@ pub(super) fn correlate<S: Fill>(
             });
         }
     });
-    Ok(())
+    Ok(true)
 }
 
 /// The sums of a tile.
@@ -175,6 +180,8 @@ impl<T: Real> Tile<'_, T> {
     fn run(&self, isa: Isa, s: &Sizes, region: &Region, panels: &Panels, sums: &mut [T]) {
         let (rows, row, columns) = (T::rows(isa), s.geometry.stride[2], panels.columns);
         assert!(sums.len() == self.lines * self.width * columns && self.weight.len() == self.steps.len() * columns);
+        let last = region.position(&s.geometry, [0, self.lines - 1, self.width - 1]);
+        assert!(last + region.reach(&s.geometry, s.cg) < self.elements.len());
         for k0 in (0..self.steps.len()).step_by(panels.step) {
             let steps = &self.steps[k0..self.steps.len().min(k0 + panels.step)];
             let store = if k0 > 0 || self.add { Store::Add } else { Store::Set };
@@ -201,8 +208,8 @@ impl<T: Real> Tile<'_, T> {
                                 alpha: T::ONE,
                                 beta: T::ZERO,
                             };
-                            // SAFETY: the steps lead to elements under the windows of this piece, which `region` has;
-                            // the panel and the rows of the sums lie inside theirs by the assertion.
+                            // SAFETY: the steps lead from the first to the last element under the windows of this
+                            // piece; these, the panel and the rows of the sums lie inside theirs by the assertions.
                             unsafe { T::run(isa, &micro) };
                         }
                     }

@@ -1,8 +1,8 @@
 //! Convolution in one to three dimensions, with groups, dilation and any padding.
 //!
 //! Sums and their bits are those of the product with the unfolded input, of which there is no copy. Where a group has
-//! output channels enough they lie along the vectors, and the input is read in place (`direct`, `weight`); else its
-//! positions do, packed straight from the tensor (`im2col`). Only the input's gradient of a strided window goes through
+//! output channels enough they lie along the vectors, and the input is read in place (`direct`, `weight`), unless windows
+//! reach so far that a cache would not hold what lies under them; else its positions do, packed straight from the tensor (`im2col`). Only the input's gradient of a strided window goes through
 //! unfolded columns, a few images at a time.
 
 mod backward;
@@ -138,8 +138,8 @@ fn correlate<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], w: &[S], bias: Optio
     if out.is_empty() {
         return Ok(());
     }
-    if s.kg >= direct::CHANNELS && taps > 0 {
-        return direct::correlate(cpu, s, x, w, bias, out);
+    if s.kg >= direct::CHANNELS && taps > 0 && direct::correlate(cpu, s, x, w, bias, out)? {
+        return Ok(());
     }
     let one = <S::Compute as Real>::ONE;
     let mut product = Product::<S::Compute>::plain(s.kg, positions, taps);

@@ -16,13 +16,23 @@ pub(super) struct Region {
     pub(super) channel: usize,
 }
 
+/// Most bytes of a copy. A window that reaches far beyond the image, or over many channels, would need more.
+const LARGEST: usize = 2 << 20;
+
 impl Region {
-    /// For so many positions along each axis, at least one, and elements of this many bytes.
-    pub(super) fn new(g: &Geometry, positions: [usize; 3], bytes: usize) -> Region {
-        let size = std::array::from_fn(|i| (positions[i] - 1) * g.stride[i] + (g.kernel[i] - 1) * g.dilation[i] + 1);
+    /// For so many positions along each axis, at least one, so many channels, and elements of this many bytes; `None` if
+    /// that is too much to copy.
+    pub(super) fn new(g: &Geometry, positions: [usize; 3], channels: usize, bytes: usize) -> Option<Region> {
+        let (mut size, mut product) = ([0; 3], 1usize);
+        for i in 0..3 {
+            let steps = (positions[i] - 1).checked_mul(g.stride[i])?;
+            size[i] = (g.kernel[i] - 1).checked_mul(g.dilation[i])?.checked_add(steps)?.checked_add(1)?;
+            product = product.checked_mul(size[i]).filter(|&p| p <= LARGEST)?;
+        }
         // An odd number of cache lines: the same place of many channels does not compete for a few sets of the cache.
         let line = 64 / bytes;
-        Region { size, channel: (size.iter().product::<usize>().div_ceil(line) | 1) * line }
+        let region = Region { size, channel: (product.div_ceil(line) | 1) * line };
+        (channels.checked_mul(region.channel)? <= LARGEST / bytes).then_some(region)
     }
 
     /// The image itself, for windows that all lie inside it, of elements that are stored as they compute.
@@ -47,6 +57,11 @@ impl Region {
     pub(super) fn tap(&self, g: &Geometry, tap: usize) -> usize {
         let tap = g.tap(tap);
         self.at(std::array::from_fn(|i| tap[i] * g.dilation[i]))
+    }
+
+    /// Elements from the first one under a window to the last one of so many channels.
+    pub(super) fn reach(&self, g: &Geometry, channels: usize) -> usize {
+        (channels - 1) * self.channel + self.tap(g, g.taps() - 1)
     }
 
     /// Where the first element under a window lies, `position` counted from the first one of the box.

@@ -32,8 +32,14 @@ struct Block {
     region: Region,
 }
 
-/// The blocks of an image, and where the first element under each position lies in its block.
-fn blocks<S: Float>(s: &Sizes, step: usize, in_place: Option<Region>) -> (Vec<Block>, Vec<isize>) {
+/// The blocks of an image, and where the first element under each position lies in its block; `None` if what lies under
+/// one is too much to copy for so many channels.
+fn blocks<S: Float>(
+    s: &Sizes,
+    step: usize,
+    channels: usize,
+    in_place: Option<Region>,
+) -> Option<(Vec<Block>, Vec<isize>)> {
     let g = &s.geometry;
     let index = |p: usize| [p / (g.output[1] * g.output[2]), p / g.output[2] % g.output[1], p % g.output[2]];
     let mut steps = Vec::with_capacity(g.positions());
@@ -46,32 +52,33 @@ fn blocks<S: Float>(s: &Sizes, step: usize, in_place: Option<Region>) -> (Vec<Bl
                 (first[axis], last[axis]) = (0, g.output[axis] - 1);
             }
         }
-        let region = in_place.unwrap_or_else(|| {
-            Region::new(g, std::array::from_fn(|i| last[i] - first[i] + 1), size_of::<S::Compute>())
-        });
+        let region = in_place.or_else(|| {
+            Region::new(g, std::array::from_fn(|i| last[i] - first[i] + 1), channels, size_of::<S::Compute>())
+        })?;
         steps.extend(range.clone().map(|p| {
             let p = index(p);
             region.position(g, std::array::from_fn(|i| p[i] - first[i])) as isize
         }));
-        Block { range, first, region }
+        Some(Block { range, first, region })
     };
-    ((0..g.positions()).step_by(step).map(block).collect(), steps)
+    let blocks = (0..g.positions()).step_by(step).map(block).collect::<Option<_>>()?;
+    Some((blocks, steps))
 }
 
 /// `dw`, the sum over images and positions of the gradient `g` of the output times the input under the windows; for at
 /// least [`CHANNELS`](super::direct::CHANNELS) output channels a group.
 ///
-/// The sum is cut by its length alone, into parts that are summed in order, as their sums are in the end.
-pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw: &mut [S]) -> Result<()> {
+/// `false`, and nothing done, if what lies under a block of positions is too much to copy. The sum is cut by sizes alone, into parts that are summed in order, as their sums are in the end.
+pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw: &mut [S]) -> Result<bool> {
     type T<S> = <S as Float>::Compute;
     let (isa, geometry) = (cpu.isa(), &s.geometry);
     let (positions, plane, taps) = (geometry.positions(), geometry.plane(), geometry.taps());
     assert!(x.len() == s.n * s.c() * plane && g.len() == s.n * s.k() * positions && dw.len() == s.k() * s.taps());
     let panels = Panels::new::<T<S>>(isa, s.kg, positions);
     let in_place = Region::in_place::<S>(geometry);
-    let (blocks, steps) = blocks::<S>(s, panels.step, in_place);
     // Parts of the gradient, and of its sums.
     let channels = TAPS.div_ceil(taps).min(s.cg);
+    let Some((blocks, steps)) = blocks::<S>(s, panels.step, channels, in_place) else { return Ok(false) };
     let (across, down) = (s.cg.div_ceil(channels), s.kg.div_ceil(TOGETHER));
     let parts = s.groups * across * down;
     let items = s.n * blocks.len();
@@ -80,7 +87,7 @@ pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw:
     let size = s.groups * s.taps() * columns;
     let mut temp = Temp::new(cpu, T::<S>::DTYPE, &[terms, size])?;
     let mut view = temp.view_mut();
-    let Some(sums) = cpu.contiguous_mut::<T<S>>("conv_backward_weight", &mut view)? else { return Ok(()) };
+    let Some(sums) = cpu.contiguous_mut::<T<S>>("conv_backward_weight", &mut view)? else { return Ok(true) };
     // SAFETY: `sums` is borrowed until the tasks are done; each task has its channels of one term for itself.
     let out = unsafe { MatMut::new(sums.as_mut_ptr(), 0, 1, 1) };
     // A kernel's rows are channels, or the taps of a line where there are more of them.
@@ -108,6 +115,8 @@ pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw:
                         S::copy(isa, region, geometry, input, block.first, elements);
                         elements
                     };
+                    let last = steps.iter().max().map_or(0, |&s| s as usize);
+                    assert!(last + region.reach(geometry, channels) < elements.len());
                     for (j, width) in panels.panels(begin, end) {
                         let row = image * s.k() + group * s.kg + j;
                         let out = &mut packed[(j - begin) * len..][..width * len];
@@ -144,7 +153,8 @@ pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw:
                                 beta: T::<S>::ZERO,
                             };
                             // SAFETY: the steps lead from the first tap of a channel to the others' positions in the
-                            // block, all of which `region` has; the panel and the rows of the sums are there.
+                            // block, all of them elements by the assertion; the panel and the rows of the sums are
+                            // there.
                             unsafe { T::<S>::run(isa, &micro) };
                         }
                     };
@@ -188,5 +198,5 @@ pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw:
             }
         }
     });
-    Ok(())
+    Ok(true)
 }

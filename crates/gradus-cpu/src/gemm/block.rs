@@ -170,7 +170,7 @@ impl Grid {
             rows * cols * p.k <= 4 * TASK || count * p.m.div_ceil(rows) * p.n.div_ceil(cols) >= TILES
         };
         while !enough(rows, cols) && (rows > 48 || cols > 64) {
-            // Halve one side, to a multiple of every kernel's size; columns are to be more than rows.
+            // Halve one side; columns are to be more than rows, and whole panels.
             if (2 * rows > cols && rows > 48) || cols <= 64 {
                 rows = (rows / 2).next_multiple_of(12);
             } else {

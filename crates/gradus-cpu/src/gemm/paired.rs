@@ -249,10 +249,9 @@ const WORTH: usize = 8;
 /// that is at least the smallest normal f32, no number on the way is subnormal.
 pub(super) fn fits(cpu: &CpuBackend, plan: &Plan, a: &View<'_>, b: &View<'_>) -> Result<bool> {
     // Steps are to be adjacent, an even number of elements from a row (or column) to the next, or one row from the other.
-    let lies_well =
-        |[along, step]: [isize; 2], across: usize| (step == 1 && (along % 2 == 0 || across == 1)) || along == 1;
+    let lies_well = |along: isize, step: isize| (step == 1 && along % 2 == 0) || along == 1;
     let [[ar, ac], [br, bc], _] = plan.strides;
-    if plan.m.min(plan.n) < WORTH || !lies_well([ar, ac], plan.m) || !lies_well([bc, br], plan.n) {
+    if plan.m.min(plan.n) < WORTH || !lies_well(ar, ac) || !lies_well(bc, br) {
         return Ok(false);
     }
     if !has_chains(cpu.isa()) {

@@ -155,6 +155,25 @@ fn a_row_has_the_same_bits_alone_and_in_any_batch() {
 }
 
 #[test]
+fn rows_that_compete_for_a_set_of_the_cache_have_the_same_bits() {
+    let cpu = CpuBackend::with_threads(1).unwrap();
+    let (m, n, k) = (40, 70, 500);
+    let b = Tensor::new(&cpu, DType::F32, &[k, n], Lie::Contiguous, noise(2));
+    // The same columns of rows of 4 KiB, which are packed, and of longer ones, which are read where they lie.
+    let product = |columns: usize| {
+        let mut f = noise(1);
+        let values: Vec<f64> = (0..m * k).map(&mut f).collect();
+        let value = |i: usize| if i % columns < k { values[i / columns * k + i % columns] } else { 0.0 };
+        let a = Tensor::new(&cpu, DType::F32, &[m, columns], Lie::Contiguous, value);
+        let layout = a.layout.narrow(1, 0, k).unwrap();
+        let mut c = Tensor::canary(&cpu, DType::F32, &[m, n], Lie::Contiguous);
+        cpu.gemm(float(1.0), a.view().with(&layout), b.view(), float(0.0), &mut c.view_mut()).unwrap();
+        c.bytes(&cpu)
+    };
+    assert_eq!(product(1024), product(1030));
+}
+
+#[test]
 fn stretched_batches_are_read_in_place() {
     let cpu = CpuBackend::with_threads(2).unwrap();
     let a = Tensor::new(&cpu, DType::F32, &[2, 3, 4, 5], Lie::Contiguous, integers(1, 4));

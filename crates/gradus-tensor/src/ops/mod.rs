@@ -269,8 +269,12 @@ pub(crate) fn apply<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Resul
 #[track_caller]
 pub(crate) fn apply_one<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
     let device = same_device(op.name(), inputs)?;
+    // Read where it was made, and moved only to be recorded (see `run_one`).
     let inferred = op.infer(inputs);
-    let Ok(specs) = &inferred else { return Err(inferred.unwrap_err()) };
+    let specs = match &inferred {
+        Ok(specs) => specs,
+        Err(e) => return Err(e.clone()),
+    };
     let versions = if records(inputs) { Some(versions(op.name(), inputs)?) } else { None };
     let mut result = run_one(device, &specs[0], inputs, |b, x, y| op.forward(b, x, y))?;
     if is_observed() {
