@@ -1,3 +1,5 @@
+//! Attention against the composite in f64, and what must not change a bit.
+
 use gradus_backend::composite::attention as composite;
 use gradus_backend::{AttentionParams, Backend, DType, ErrorKind, View};
 
