@@ -73,10 +73,13 @@ impl Threads {
         let body = unsafe {
             std::mem::transmute::<*const (dyn Fn(Range<usize>) + Sync), *const (dyn Fn(Range<usize>) + Sync)>(body)
         };
-        let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let job = Arc::new(Job { next, done, chunks, items, grain, body, panic: Mutex::new(None) });
+        let parties = self.count.min(chunks);
+        let span = |p| Span { next: AtomicUsize::new(p * chunks / parties), end: (p + 1) * chunks / parties };
+        let (joined, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let spans = (0..parties).map(span).collect();
+        let job = Arc::new(Job { spans, joined, done, items, grain, body, panic: Mutex::new(None) });
         let awake = self.mail.post(&job);
-        for _ in awake.min(chunks - 1)..self.count.min(chunks) - 1 {
+        for _ in awake.min(parties - 1)..parties - 1 {
             self.spawn(job.clone());
         }
         job.work();
@@ -146,14 +149,23 @@ impl Mail {
     }
 }
 
+/// Neighbouring chunks: `next..end` are left.
+#[repr(align(64))]
+struct Span {
+    next: AtomicUsize,
+    end: usize,
+}
+
 /// One `parallel_for` under way. A worker that comes late finds no chunk left and never looks at `body`.
 struct Job {
-    next: AtomicUsize,
+    /// One for each thread, which begins with its own: memory is read and written fastest in long stretches.
+    spans: Box<[Span]>,
+    /// Threads that have begun.
+    joined: AtomicUsize,
     done: AtomicUsize,
-    chunks: usize,
     items: usize,
     grain: usize,
-    /// Valid until `done` has reached `chunks`: `Threads::run` returns no earlier.
+    /// Valid until `done` has reached the number of chunks: `Threads::run` returns no earlier.
     body: *const (dyn Fn(Range<usize>) + Sync),
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
@@ -170,20 +182,25 @@ impl std::fmt::Debug for Job {
 }
 
 impl Job {
+    /// Works on the own span, then on what the others have not begun.
     fn work(&self) {
-        loop {
-            let c = self.next.fetch_add(1, Ordering::Relaxed);
-            if c >= self.chunks {
-                return;
+        let own = self.joined.fetch_add(1, Ordering::Relaxed) % self.spans.len();
+        let (before, after) = self.spans.split_at(own);
+        for span in after.iter().chain(before) {
+            loop {
+                let c = span.next.fetch_add(1, Ordering::Relaxed);
+                if c >= span.end {
+                    break;
+                }
+                let range = c * self.grain..self.items.min((c + 1) * self.grain);
+                // SAFETY: chunk `c` is not counted in `done` yet, so the body is still there.
+                let body = unsafe { &*self.body };
+                if let Err(p) = catch_unwind(AssertUnwindSafe(|| body(range))) {
+                    *lock(&self.panic) = Some(p);
+                }
+                // Release: what the body wrote is seen by the caller, which acquires.
+                self.done.fetch_add(1, Ordering::Release);
             }
-            let range = c * self.grain..self.items.min((c + 1) * self.grain);
-            // SAFETY: chunk `c` is not counted in `done` yet, so the body is still there.
-            let body = unsafe { &*self.body };
-            if let Err(p) = catch_unwind(AssertUnwindSafe(|| body(range))) {
-                *lock(&self.panic) = Some(p);
-            }
-            // Release: what the body wrote is seen by the caller, which acquires.
-            self.done.fetch_add(1, Ordering::Release);
         }
     }
 }

@@ -308,7 +308,7 @@ macro_rules! methods {
 methods! {
     unary: abs Abs, sign Sign, sqrt Sqrt, rsqrt Rsqrt, recip Recip, exp Exp, exp2 Exp2, expm1 Expm1, log Log,
         log2 Log2, log10 Log10, log1p Log1p, sin Sin, cos Cos, tan Tan, asin Asin, acos Acos, atan Atan, sinh Sinh,
-        cosh Cosh, tanh Tanh, asinh Asinh, acosh Acosh, atanh Atanh, sigmoid Sigmoid, softplus Softplus, erf Erf,
+        cosh Cosh, tanh Tanh, asinh Asinh, acosh Acosh, atanh Atanh, sigmoid Sigmoid, sigmoid_neg SigmoidNeg, softplus Softplus, erf Erf,
         erfc Erfc, floor Floor, ceil Ceil, round Round, trunc Trunc, isnan IsNan, isfinite IsFinite, not Not;
     binary: floor_div FloorDiv, fmod Fmod, remainder Remainder, pow Pow, max Max, min Min, eq Eq, ne Ne, lt Lt, le Le,
         gt Gt, ge Ge, and And, or Or, xor Xor;

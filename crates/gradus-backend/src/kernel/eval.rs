@@ -147,6 +147,7 @@ fn unary_float(op: ScalarOp, x: f64) -> Scalar {
         }
         Atanh => libm::atanh(x),
         Sigmoid => sigmoid(x),
+        SigmoidNeg => sigmoid(-x),
         Softplus => softplus(x),
         Erf => libm::erf(x),
         Erfc => libm::erfc(x),

@@ -126,6 +126,8 @@ scalar_ops! {
     Atanh, "atanh", 1, Float;
     /// `1 / (1 + e^-x)`
     Sigmoid, "sigmoid", 1, Float;
+    /// `1 / (1 + e^x)`, which is `1 - sigmoid(x)` and `sigmoid(-x)`, exact for large x.
+    SigmoidNeg, "sigmoid_neg", 1, Float;
     /// `ln(1 + e^x)`
     Softplus, "softplus", 1, Float;
     /// Error function.

@@ -148,8 +148,9 @@ fn rule<'k>(op: ScalarOp, g: Expr<'k>, y: Expr<'k>, operand: impl Fn(usize) -> E
         Asinh => one(g * asinh_slope(a())),
         Acosh => one(g * ((a() - 1.0).rsqrt() * (a() + 1.0).rsqrt())),
         Atanh => one(g / ((1.0 - a()) * (a() + 1.0))),
-        // sigmoid(-x), not 1 - y, which cancels for large x.
-        Sigmoid => one(g * (y * (-a()).sigmoid())),
+        // Not 1 - y, which cancels for large x.
+        Sigmoid => one(g * (y * a().sigmoid_neg())),
+        SigmoidNeg => one(-(g * (y * a().sigmoid()))),
         Softplus => one(g * a().sigmoid()),
         Erf => one(g * std::f64::consts::FRAC_2_SQRT_PI * (-(a() * a())).exp()),
         Erfc => one(g * -std::f64::consts::FRAC_2_SQRT_PI * (-(a() * a())).exp()),

@@ -15,11 +15,28 @@ use super::convert::{slice, slice_mut};
 #[cfg(test)]
 use crate::CpuBackend;
 use crate::isa::{Isa, per_isa};
-use crate::math;
+use crate::math::Logistic;
 
 /// Most arguments and outputs of the kernels below.
 pub(super) const MOST_ARGS: usize = 12;
 pub(super) const MOST_OUTS: usize = 3;
+
+/// The arguments that are one number for all elements, each in its place.
+type Numbers = [f32; MOST_ARGS];
+
+/// Elements whose exponentials are computed before what they are used for. A lane that does both is so long a chain
+/// that the processor holds too few lanes at once to keep its units busy.
+const STAGE: usize = 128;
+
+/// What makes the sigmoids of a lane, once it is computed.
+struct Kept(Option<Logistic>);
+
+impl Kept {
+    #[inline(always)]
+    fn of(&mut self, x: f32) -> Logistic {
+        *self.0.get_or_insert_with(|| Logistic::new(x))
+    }
+}
 
 /// One of the kernels below.
 pub(super) struct Compiled {
@@ -86,7 +103,10 @@ macro_rules! lane {
         -$a
     };
     (Sigmoid $x:ident, $a:ident) => {
-        math::sigmoid($a)
+        Kept::of(&mut $x.2, $a).sigmoid()
+    };
+    (SigmoidNeg $x:ident, $a:ident) => {
+        Kept::of(&mut $x.2, $a).sigmoid_neg($a)
     };
     (Eq $x:ident, $a:ident, $b:ident) => {
         $a == $b
@@ -133,6 +153,20 @@ const fn count(insts: &[Inst]) -> usize {
     n
 }
 
+/// Whether the code has a sigmoid, all of which must be of one value.
+const fn has_sigmoid(insts: &[Inst]) -> bool {
+    let (mut of, mut i) = (None, 0);
+    while i < insts.len() {
+        if matches!(insts[i].op, ScalarOp::Sigmoid | ScalarOp::SigmoidNeg) {
+            let x = insts[i].operands[0];
+            assert!(of.is_none() || matches!(of, Some(y) if y == x));
+            of = Some(x);
+        }
+        i += 1;
+    }
+    of.is_some()
+}
+
 /// The value of an instruction: computed, or that of another.
 macro_rules! value {
     ($same:ident or $lane:expr) => {
@@ -158,21 +192,52 @@ macro_rules! compiled {
             pub(super) const COMPILED: Compiled =
                 Compiled { insts: &[$(inst!($op Values, $($x)*)),*], outs: OUTS, elementwise: $args, run };
 
+            /// The outputs of a lane, and what made its sigmoids: what is given or else is computed.
             #[inline(always)]
-            #[allow(unused_variables)] // what only an instruction reads that is the value of another
-            fn body(args: [&[f32]; $args], numbers: [f32; MOST_ARGS], outs: [&mut [f32]; OUTS.len()]) {
+            #[allow(unused_variables, unused_mut)] // `as` leaves what only the value that it replaces reads
+            fn lane(args: [f32; $args], numbers: Numbers, given: Kept) -> ([f32; OUTS.len()], Kept) {
+                let mut x = (args, numbers, given);
+                $(let $v = value!($($same)? or lane!($op x, $($x)*));)*
+                ([$($out),+], x.2)
+            }
+
+            #[inline(always)]
+            fn body(args: [&[f32]; $args], numbers: Numbers, outs: [&mut [f32]; OUTS.len()]) {
                 let n = outs[0].len();
                 let (args, mut outs) = (args.map(|a| &a[..n]), outs.map(|o| &mut o[..n]));
-                for i in 0..n {
-                    let x = (args.map(|a| a[i]), numbers);
-                    $(let $v = value!($($same)? or lane!($op x, $($x)*));)*
-                    for (o, y) in outs.iter_mut().zip([$($out),+]) {
+                let staged = if has_sigmoid(COMPILED.insts) { n - n % STAGE } else { 0 };
+                if staged > 0 {
+                    let (mut qs, mut ts) = ([0.0; STAGE], [0.0; STAGE]);
+                    for start in (0..staged).step_by(STAGE) {
+                        let args = args.map(|a| &a[start..start + STAGE]);
+                        let mut outs = outs.each_mut().map(|o| &mut o[start..start + STAGE]);
+                        // Nothing else of this is used, so nothing else is computed.
+                        for i in 0..STAGE {
+                            if let (_, Kept(Some(Logistic { q, t }))) = lane(args.map(|a| a[i]), numbers, Kept(None)) {
+                                (qs[i], ts[i]) = (q, t);
+                            }
+                        }
+                        let lane = |i: usize| {
+                            let kept = Kept(Some(Logistic { q: qs[i], t: ts[i] }));
+                            lane(args.map(|a| a[i]), numbers, kept).0
+                        };
+                        // Two at a time, for the same reason.
+                        for (i, j) in (0..STAGE / 2).zip(STAGE / 2..STAGE) {
+                            for (o, (y, z)) in outs.iter_mut().zip(lane(i).into_iter().zip(lane(j))) {
+                                (o[i], o[j]) = (y, z);
+                            }
+                        }
+                    }
+                }
+                for i in staged..n {
+                    let (lane, _) = lane(args.map(|a| a[i]), numbers, Kept(None));
+                    for (o, y) in outs.iter_mut().zip(lane) {
                         o[i] = y;
                     }
                 }
             }
 
-            per_isa! { fn per_isa(args: [&[f32]; $args], numbers: [f32; MOST_ARGS], outs: [&mut [f32]; OUTS.len()]) = body; }
+            per_isa! { fn per_isa(args: [&[f32]; $args], numbers: Numbers, outs: [&mut [f32]; OUTS.len()]) = body; }
 
             /// # Safety
             /// See [`Compiled::run`].
@@ -207,7 +272,7 @@ compiled! {
         v11 = Const(-0.0);
         v12 = Select(v9, v11, v10);
     }
-    silu_backward(2) -> (v21) {
+    silu_backward(2) -> (v20) {
         v0 = Arg(0);
         v1 = Arg(1);
         v2 = Const(-1000.0);
@@ -223,13 +288,12 @@ compiled! {
         v12 = Select(v10, v11, v1);
         v13 = Mul(v12, v8);
         v14 = Mul(v12, v0);
-        v15 = Neg(v7);
-        v16 = Sigmoid(v15);
-        v17 = Mul(v8, v16);
-        v18 = Mul(v14, v17);
-        v19 = Select(v6, v11, v18);
-        v20 = Select(v3, v11, v19);
-        v21 = Add(v13, v20);
+        v15 = SigmoidNeg(v7);
+        v16 = Mul(v8, v15);
+        v17 = Mul(v14, v16);
+        v18 = Select(v6, v11, v17);
+        v19 = Select(v3, v11, v18);
+        v20 = Add(v13, v19);
     }
     silu_mul(2) -> (v14) {
         v0 = Arg(0);
@@ -248,7 +312,7 @@ compiled! {
         v13 = Select(v10, v12, v11);
         v14 = Mul(v13, v1);
     }
-    silu_mul_backward(3) -> (v27, v16) {
+    silu_mul_backward(3) -> (v26, v16) {
         v0 = Arg(0);
         v1 = Arg(1);
         v2 = Arg(2);
@@ -270,13 +334,12 @@ compiled! {
         v18 = Select(v11, v17, v15);
         v19 = Mul(v18, v9);
         v20 = Mul(v18, v0);
-        v21 = Neg(v8);
-        v22 = Sigmoid(v21);
-        v23 = Mul(v9, v22);
-        v24 = Mul(v20, v23);
-        v25 = Select(v7, v17, v24);
-        v26 = Select(v4, v17, v25);
-        v27 = Add(v19, v26);
+        v21 = SigmoidNeg(v8);
+        v22 = Mul(v9, v21);
+        v23 = Mul(v20, v22);
+        v24 = Select(v7, v17, v23);
+        v25 = Select(v4, v17, v24);
+        v26 = Add(v19, v25);
     }
     gelu_tanh(1) -> (v19) {
         v0 = Arg(0);
@@ -300,7 +363,7 @@ compiled! {
         v18 = Const(-0.0);
         v19 = Select(v16, v18, v17);
     }
-    gelu_tanh_backward(2) -> (v36) {
+    gelu_tanh_backward(2) -> (v35) {
         v0 = Arg(0);
         v1 = Arg(1);
         v2 = Const(-60.0);
@@ -323,21 +386,20 @@ compiled! {
         v19 = Select(v17, v18, v1);
         v20 = Mul(v19, v15);
         v21 = Mul(v19, v0);
-        v22 = Neg(v14);
-        v23 = Sigmoid(v22);
-        v24 = Mul(v15, v23);
-        v25 = Mul(v21, v24);
-        v26 = Mul(v25, v13);
-        v27 = Mul(v26, v10);
-        v28 = Mul(v27, v7);
-        v29 = Mul(v27, v8);
-        v30 = Add(v26, v29);
-        v31 = Mul(v28, v7);
-        v32 = Add(v30, v31);
-        v33 = Add(v32, v31);
-        v34 = Select(v6, v18, v33);
-        v35 = Select(v3, v18, v34);
-        v36 = Add(v20, v35);
+        v22 = SigmoidNeg(v14);
+        v23 = Mul(v15, v22);
+        v24 = Mul(v21, v23);
+        v25 = Mul(v24, v13);
+        v26 = Mul(v25, v10);
+        v27 = Mul(v26, v7);
+        v28 = Mul(v26, v8);
+        v29 = Add(v25, v28);
+        v30 = Mul(v27, v7);
+        v31 = Add(v29, v30);
+        v32 = Add(v31, v30);
+        v33 = Select(v6, v18, v32);
+        v34 = Select(v3, v18, v33);
+        v35 = Add(v20, v34);
     }
     adam(4) -> (v23, v13, v17) {
         v0 = Arg(0);

@@ -1,4 +1,4 @@
-//! Exponentials and what is one exponential away: `exp`, `exp2`, `expm1`, `sigmoid`, `softplus`.
+//! Exponentials and what is one exponential away: `exp`, `exp2`, `expm1`, `sigmoid`, `sigmoid_neg`, `softplus`.
 //!
 //! All rest on `e^x = 2^n e^r` with `n = round(x / ln 2)` and `|r| <= ln 2 / 2`. Adding a number such as `1.5 * 2^23`
 //! rounds `x / ln 2` to an integer and leaves that integer in the low bits of the sum, where a shift makes an
@@ -28,15 +28,6 @@ fn scale(p: f32, t: f32) -> f32 {
 
 /// `(e^r - 1) / r` for `|r| <= ln 2 / 2`, error of the fit `2^-28.2` of `e^r`.
 const EXPM1: [f32; 6] = [1.0, 0.49999994, 0.16666521, 0.04166827, 0.008368685, 0.0013820466];
-
-/// `e^r - 1` for `|r| <= ln 2 / 2`, in an order that lets its steps overlap.
-#[inline(always)]
-fn expm1_reduced(r: f32) -> f32 {
-    let [_, c2, c3, c4, c5, c6] = EXPM1;
-    let z = r * r;
-    let high = c6.mul_add(z, c5.mul_add(r, c4));
-    z.mul_add(high.mul_add(z, c3.mul_add(r, c2)), r)
-}
 
 /// `e^x`. Reduction with a two-part `ln 2` whose first product is exact, degree 6.
 #[inline(always)]
@@ -104,30 +95,77 @@ pub(crate) fn expm1(x: f32) -> f32 {
     with_sign(s.mul_add(q, s - 1.0) as f32, x)
 }
 
+/// What the logistic function is made of: `e^-x = 2^n (1 + q)`, `n` being in the low bits of `t`.
+#[derive(Clone, Copy)]
+pub(crate) struct Logistic {
+    pub(crate) q: f32,
+    pub(crate) t: f32,
+}
+
+impl Logistic {
+    /// `2^-64`: scaled by it, neither `e^-x` nor its inverse leaves the range.
+    const SCALE: f32 = 1.0 / 18_446_744_073_709_551_616.0;
+    /// `1.5 * 2^23 + 127 - 64`: after adding it the low bits hold the biased exponent of `2^n` so scaled.
+    const ROUND: f32 = 12_582_912.0 + (127.0 - 64.0);
+
+    /// `q = r + r^2 P(r)`, error of the fit `2^-32`, in an order that lets its steps overlap.
+    #[inline(always)]
+    pub(crate) fn new(x: f32) -> Logistic {
+        let x = at_least(at_most(x, 104.0), -104.0);
+        let t = x.mul_add(-LOG2_E as f32, Self::ROUND);
+        let n = t - Self::ROUND;
+        let r = n.mul_add(-LN2_LO, n.mul_add(-LN2_HI, -x));
+        let [c2, c3, c4, c5, c6, c7] = [0.5, 0.16666664, 0.041666426, 0.008333846, 0.0013938702, 0.00019618637];
+        let z = r * r;
+        let high = f32::mul_add(c7, r, c6).mul_add(z, f32::mul_add(c5, r, c4));
+        Logistic { q: z.mul_add(high.mul_add(z, f32::mul_add(c3, r, c2)), r), t }
+    }
+
+    /// `1 / (1 + e^-x)` as `y` and what it misses, to be multiplied. With `s = 2^n` the sum `1 + s + s q` is kept in two
+    /// parts, `d + low`, and `y = 1 / d` is corrected by what it misses of `1 / (d + low)`. An `s` below `2^-30` changes
+    /// nothing.
+    #[inline(always)]
+    fn parts(self) -> (f32, f32, f32) {
+        let s = f32::from_bits(at_least(self.t, Self::ROUND - 30.0).to_bits() << 23);
+        let sum = Self::SCALE + s;
+        let lost = at_most(s, Self::SCALE) - (sum - at_least(s, Self::SCALE));
+        let d = s.mul_add(self.q, sum);
+        let low = s.mul_add(self.q, (sum - d) + lost);
+        let y = Self::SCALE / d;
+        let error = (-low).mul_add(y, (-d).mul_add(y, Self::SCALE));
+        (y, error, y * (1.0 / Self::SCALE))
+    }
+
+    /// `1 / (1 + e^-x)`
+    #[inline(always)]
+    pub(crate) fn sigmoid(self) -> f32 {
+        let (y, error, unit) = self.parts();
+        error.mul_add(unit, y)
+    }
+
+    /// `1 / (1 + e^x)` of the `x` that this was made of: `e^-x = 2^n (1 + q)` times [`sigmoid`](Self::sigmoid), with
+    /// `1 + q` in two parts. Below -17.4 it is 1, and `sigmoid` may be too small to be exact.
+    #[inline(always)]
+    pub(crate) fn sigmoid_neg(self, x: f32) -> f32 {
+        const MOVE: u32 = 254 - (127 - 64);
+        let (y, error, unit) = self.parts();
+        let high = 1.0 + self.q;
+        let low = self.q - (high - 1.0);
+        let p = high.mul_add(y, low.mul_add(y, high * (error * unit)));
+        select(x < -17.4, 1.0, scale(p, f32::from_bits(self.t.to_bits().wrapping_add(MOVE))))
+    }
+}
+
 /// The logistic function `1 / (1 + e^-x)`.
-///
-/// `e^-x = s + s q` with `s = 2^n` and `q = e^r - 1`; the sum `1 + s + s q` is kept in two parts, `d + low`, and
-/// `1 / d` is corrected by what it misses of `1 / (d + low)`. All of it is scaled by `2^-64`, so that neither `e^-x` nor
-/// its inverse leaves the range. Where the result is 1 to the last bit or nearly, `n` stops at -23, which keeps `1 + s` exact: the
-/// polynomial then serves an `r` beyond its interval, with an error that `s` makes small.
 #[inline(always)]
 pub(crate) fn sigmoid(x: f32) -> f32 {
-    const SCALE: f32 = 1.0 / 18_446_744_073_709_551_616.0;
-    const ROUND: f32 = 12_582_912.0 + (127.0 - 64.0);
-    let x = at_least(at_most(x, 17.4), -104.0);
-    let t = at_least(x.mul_add(-LOG2_E as f32, ROUND), ROUND - 23.0);
-    let n = t - ROUND;
-    let r = n.mul_add(-LN2_LO, n.mul_add(-LN2_HI, -x));
-    let s = f32::from_bits(t.to_bits() << 23);
-    let sum = SCALE + s;
-    // What the sum lost; nothing where `s` is the smaller.
-    let lost = SCALE - (sum - s);
-    let q = expm1_reduced(r);
-    let d = s.mul_add(q, sum);
-    let low = s.mul_add(q, (sum - d) + lost);
-    let y = SCALE / d;
-    let error = (-low).mul_add(y, (-d).mul_add(y, SCALE));
-    error.mul_add(y * (1.0 / SCALE), y)
+    Logistic::new(x).sigmoid()
+}
+
+/// `1 / (1 + e^x)`
+#[inline(always)]
+pub(crate) fn sigmoid_neg(x: f32) -> f32 {
+    Logistic::new(x).sigmoid_neg(x)
 }
 
 /// `ln(1 + e^x) = max(x, 0) + ln(1 + y)` with `y = e^-|x|` in `[0, 1]`, in f64.

@@ -30,7 +30,7 @@ mod trig;
 mod tests;
 
 pub(crate) use erf::{erf, erfc};
-pub(crate) use exp::{exp, exp2, expm1, sigmoid, softplus};
+pub(crate) use exp::{Logistic, exp, exp2, expm1, sigmoid, sigmoid_neg, softplus};
 pub(crate) use hyperbolic::{acosh, asinh, atanh, cosh, sinh, tanh};
 pub(crate) use log::{log, log1p, log2, log10};
 pub(crate) use pow::{pow, rsqrt};

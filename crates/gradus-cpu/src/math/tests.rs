@@ -94,6 +94,7 @@ within_one_ulp! {
     exp2: libm::exp2;
     expm1: libm::expm1;
     sigmoid: |x| 1.0 / (1.0 + libm::exp(-x));
+    sigmoid_neg: |x| 1.0 / (1.0 + libm::exp(x));
     softplus: |x: f64| x.max(0.0) + libm::log1p(libm::exp(-x.abs()));
     log: libm::log;
     log2: libm::log2;
