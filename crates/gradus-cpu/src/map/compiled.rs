@@ -217,14 +217,11 @@ macro_rules! compiled {
                                 (qs[i], ts[i]) = (q, t);
                             }
                         }
-                        let lane = |i: usize| {
+                        for i in 0..STAGE {
                             let kept = Kept(Some(Logistic { q: qs[i], t: ts[i] }));
-                            lane(args.map(|a| a[i]), numbers, kept).0
-                        };
-                        // Two at a time, for the same reason.
-                        for (i, j) in (0..STAGE / 2).zip(STAGE / 2..STAGE) {
-                            for (o, (y, z)) in outs.iter_mut().zip(lane(i).into_iter().zip(lane(j))) {
-                                (o[i], o[j]) = (y, z);
+                            let (lane, _) = lane(args.map(|a| a[i]), numbers, kept);
+                            for (o, y) in outs.iter_mut().zip(lane) {
+                                o[i] = y;
                             }
                         }
                     }

@@ -104,24 +104,18 @@ fn kernels<R: Reducer>() -> Kernels {
 /// Reduces at most [`BLOCK`] elements.
 #[inline(always)]
 fn block<R: Reducer>(x: &[R::In]) -> R::Acc {
-    // Kept in memory: as registers LLVM takes the lanes apart into scalars. Four elements a lane and round trip make up
-    // for the loads and stores.
+    // Kept in memory: as registers LLVM takes the lanes apart into scalars. The elements are read strictly in order, which
+    // is what the prefetchers of the processor follow.
     let mut all = [R::IDENTITY; LANES];
     let lanes: &mut [R::Acc; LANES] = std::hint::black_box(&mut all);
-    let mut quads = x.chunks_exact(4 * LANES);
-    for quad in &mut quads {
-        let (a, rest) = quad.split_at(LANES);
-        let (b, rest) = rest.split_at(LANES);
-        let (c, d) = rest.split_at(LANES);
+    let mut chunks = x.chunks_exact(LANES);
+    for chunk in &mut chunks {
         for j in 0..LANES {
-            let pair = R::combine(R::combine(lanes[j], R::lift(a[j])), R::lift(b[j]));
-            lanes[j] = R::combine(R::combine(pair, R::lift(c[j])), R::lift(d[j]));
+            lanes[j] = R::combine(lanes[j], R::lift(chunk[j]));
         }
     }
-    for chunk in quads.remainder().chunks(LANES) {
-        for (lane, &v) in lanes.iter_mut().zip(chunk) {
-            *lane = R::combine(*lane, R::lift(v));
-        }
+    for (lane, &v) in lanes.iter_mut().zip(chunks.remainder()) {
+        *lane = R::combine(*lane, R::lift(v));
     }
     let mut half = LANES / 2;
     while half > 0 {
