@@ -11,6 +11,7 @@
 
 pub mod backend;
 pub mod buffer;
+pub mod check;
 pub mod composite;
 pub mod dtype;
 pub mod error;
