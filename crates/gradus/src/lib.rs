@@ -79,6 +79,11 @@ struct Readme;
 #[doc = include_str!("../../../docs/add-an-op.md")]
 struct AddAnOp;
 
+// And of that on adding backends.
+#[cfg(all(doctest, feature = "cpu"))]
+#[doc = include_str!("../../../docs/add-a-backend.md")]
+struct AddABackend;
+
 // And the page on how gradients work.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/autograd-in-100-lines.md")]
