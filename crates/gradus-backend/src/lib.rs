@@ -21,6 +21,7 @@ pub mod layout;
 pub mod log;
 pub mod params;
 pub mod philox;
+pub mod plugin;
 pub mod scalar;
 mod scalar_ops;
 pub mod shape;

@@ -36,7 +36,8 @@
 //! ```
 //!
 //! The parts are modules: [`tensor`] (operations and gradients), [`nn`] (layers, optimisers), [`data`] (datasets, loaders),
-//! [`image`] (filters, PNG and JPEG files), [`train`] (a trainer, metrics, run folders), [`backend`] (the contract for hardware), `cpu` (the CPU behind it). The
+//! [`image`] (filters, PNG and JPEG files), [`train`] (a trainer, metrics, run folders), [`backend`] (the contract for hardware), `cpu` (the CPU behind it), `plugin` (backends that are loaded at run
+//! time). The
 //! [`prelude`] has what most programs use.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -53,6 +54,8 @@ pub use gradus_cpu as cpu;
 pub use gradus_data as data;
 pub use gradus_image as image;
 pub use gradus_nn as nn;
+#[cfg(feature = "plugin")]
+pub use gradus_plugin as plugin;
 pub use gradus_tensor as tensor;
 pub use gradus_train as train;
 

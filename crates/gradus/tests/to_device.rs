@@ -93,7 +93,7 @@ fn a_checkpointed_region_and_packed_values_may_cross() {
         let (here, there) = (here.clone(), there.clone());
         move |x: &[Tensor]| x[0].to_device(&there)?.sin()?.square()?.to_device(&here)
     };
-    let plain = region(&[x.clone()]).unwrap().sum_all().unwrap().backward().unwrap();
+    let plain = region(std::slice::from_ref(&x)).unwrap().sum_all().unwrap().backward().unwrap();
     let again = checkpoint(region, &[&x]).unwrap().sum_all().unwrap().backward().unwrap();
     let packed = {
         // What is kept on the other device is kept on this one instead.
@@ -164,7 +164,7 @@ fn a_model_and_its_optimiser_move_and_train_on_as_if_they_had_stayed() {
     let config = AdamConfig { lr: 0.05, ..Default::default() };
     let run = |moves: bool| {
         let mut net = Net::new(&here);
-        let mut optimizer = AdamW::new(net.named_parameters(), config.clone()).unwrap();
+        let mut optimizer = AdamW::new(net.named_parameters(), config).unwrap();
         let mut losses: Vec<f64> = (0..3).map(|_| net.step(&mut optimizer, &here)).collect();
         let device = if moves { &there } else { &here };
         if moves {

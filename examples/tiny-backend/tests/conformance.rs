@@ -1,4 +1,5 @@
 //! What every backend runs, and what follows from it.
+#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 
