@@ -60,8 +60,8 @@ pub use gradus_tensor as tensor;
 pub use gradus_train as train;
 
 pub use gradus_tensor::{
-    AttentionOptions, BackwardOptions, Causal, ConvOptions, CustomOp, DType, Device, Elementwise, Ellipsis, Error,
-    ErrorKind, Gemm, Generator, Gradients, Hook, INFER, Index, Indexing, IntoIndex, NewAxis, Operand, PadMode,
+    AttentionOptions, BackwardOptions, Bound, Causal, ConvOptions, CustomOp, DType, Device, Elementwise, Ellipsis,
+    Error, ErrorKind, Gemm, Generator, Gradients, Hook, INFER, Index, Indexing, IntoIndex, NewAxis, Operand, PadMode,
     PoolOptions, Reduction, Result, Scalar, ScatterReduction, Strided, Tensor, Unique, apply_custom, autograd,
     checkpoint, checkpoint_with, enable_grad, explain_grad, find_nan, find_nonfinite, fused, grad, hessian, hvp,
     inference, jacobian, jvp, no_grad, ops, vjp, vmap,
@@ -71,6 +71,8 @@ pub use gradus_tensor::autograd::{
     Dependence, GradModeGuard, NonFiniteReport, SavedTensorsHooks, allow_mutation_on_saved_tensors, is_grad_enabled,
     is_inference, saved_tensors_hooks, strict, strict_inplace,
 };
+
+pub use gradus_backend::ComputeModule;
 
 // The README's code compiles and runs with the doc tests.
 #[cfg(doctest)]
