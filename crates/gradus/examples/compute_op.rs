@@ -113,6 +113,7 @@ pub(crate) fn run(device: &Device, op: ScaledCube) -> Result<Found> {
 #[allow(clippy::print_stdout)]
 fn main() -> Result<()> {
     let device = Device::cpu()?;
-    println!("{:?}", run(&device, native(&device, 0.5)?)?);
+    let Found { value, gradient, largest } = run(&device, native(&device, 0.5)?)?;
+    println!("differs from tensor operations by {value:e}, its gradient by {gradient:e} of up to {largest:.1}");
     Ok(())
 }
