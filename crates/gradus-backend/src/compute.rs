@@ -169,7 +169,9 @@ impl<T> Modules<T> {
 /// A function on the host that a [`ComputeModule::Native`] names. It is called once for a dispatch, whatever the number of
 /// groups, and may be called from several threads.
 #[derive(Clone)]
-pub struct NativeFunction(Arc<dyn Fn(&mut NativeCall<'_>) -> Result<()> + Send + Sync>);
+pub struct NativeFunction(Arc<Function>);
+
+type Function = dyn Fn(&mut NativeCall<'_>) -> Result<()> + Send + Sync;
 
 impl NativeFunction {
     /// A function.
@@ -286,7 +288,7 @@ pub fn check(limits: &ComputeLimits, bindings: &[Binding<'_>], constants: &[u8],
             return Err(Error::argument(OP, m).help("let a work-group do more, or use several axes"));
         }
     }
-    if constants.len() > limits.constants || constants.len() % 4 != 0 {
+    if constants.len() > limits.constants || !constants.len().is_multiple_of(4) {
         let m =
             format!("{} bytes of constants; they are words of 4, at most {} bytes", constants.len(), limits.constants);
         return Err(Error::argument(OP, m));

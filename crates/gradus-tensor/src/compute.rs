@@ -73,7 +73,7 @@ impl Device {
     ) -> Result<()> {
         let location = Location::caller();
         let operands: Vec<&Tensor> = bindings.iter().map(Bound::tensor).collect();
-        for (i, t) in operands.iter().enumerate().filter(|(_, t)| t.device() != self) {
+        if let Some((i, t)) = operands.iter().enumerate().find(|(_, t)| t.device() != self) {
             let e = Error::new(ErrorKind::DeviceMismatch, OP, format!("binding {i} does not live on {self}"));
             return Err(t.describe(e, "binding").help("move it here first: x.to_device(&device)?"));
         }

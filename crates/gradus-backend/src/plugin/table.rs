@@ -71,17 +71,17 @@ plain! { types:
     Header { magic: [u8; 8], fingerprint: u64, size: u64, }
     /// At most 1,024 bytes of UTF-8, of which `len` count.
     Text { len: u32, bytes: [u8; 1024], }
-    /// An [`Error`]: its kind, and the rendered message without the name of the operation.
+    /// An [`Error`](crate::Error): its kind, and the rendered message without the name of the operation.
     RawError { kind: u32, numbers: [i64; 3], op: Text, message: Text, }
-    /// A [`BackendInfo`]; bit `i` of `dtypes` is set if the backend supports `DType::ALL[i]`, features are lines.
+    /// A [`BackendInfo`](crate::BackendInfo); bit `i` of `dtypes` is set if the backend supports `DType::ALL[i]`, features are lines.
     RawInfo { kind: u32, dtypes: u32, has_memory: u32, memory: u64, name: Text, hardware: Text, features: Text, }
-    /// A [`MemoryStats`].
+    /// A [`MemoryStats`](crate::MemoryStats).
     RawStats { in_use: usize, peak: usize, cached: usize, buffers: usize, system_allocations: u64, }
-    /// A [`Scalar`] as its bits.
+    /// A [`Scalar`](crate::Scalar) as its bits.
     RawScalar { kind: u32, bits: u64, }
     /// A view.
     RawView { buffer: Handle, dtype: u32, rank: u32, dims: [usize; MAX_RANK], strides: [isize; MAX_RANK], offset: usize, }
-    /// A [`MapArg`]: 0 a view, 1 the output `output`, 2 a scalar.
+    /// A [`MapArg`](crate::MapArg): 0 a view, 1 the output `output`, 2 a scalar.
     RawArg { form: u32, output: usize, scalar: RawScalar, view: RawView, }
     /// One instruction. `op` is 0 for an argument and 1 for a constant, which `value` holds, else 2 and the position in
     /// `ScalarOp::ALL`.
@@ -95,12 +95,12 @@ plain! { types:
         insts: *const RawInst, insts_len: usize,
         outputs: *const RawOutput, outputs_len: usize,
     }
-    /// A [`Window`].
+    /// A [`Window`](crate::Window).
     RawWindow {
         rank: usize, kernel: [usize; 3], stride: [usize; 3], dilation: [usize; 3],
         pad_before: [usize; 3], pad_after: [usize; 3],
     }
-    /// A [`Distribution`]: 0 uniform, 1 normal, 2 Bernoulli, 3 integers; `a` and `b` are bits of its parameters.
+    /// A [`Distribution`](crate::Distribution): 0 uniform, 1 normal, 2 Bernoulli, 3 integers; `a` and `b` are bits of its parameters.
     RawDistribution { form: u32, a: u64, b: u64, }
 }
 
