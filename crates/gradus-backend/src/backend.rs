@@ -4,8 +4,9 @@ use std::fmt::Debug;
 
 use crate::composite;
 use crate::{
-    AdamParams, ArgReduceOp, AttentionParams, Axes, Binding, Buffer, CrossEntropyParams, DType, Distribution, Error,
-    ErrorKind, Kernel, MapArg, ReduceOp, Result, Scalar, ScanOp, ScatterOp, SgdParams, View, ViewMut, Window,
+    AdamParams, ArgReduceOp, AttentionParams, Axes, Binding, Buffer, ComputeLimits, ComputeModule, CrossEntropyParams,
+    DType, Distribution, Error, ErrorKind, Kernel, MapArg, ModuleHash, NativeFunction, ReduceOp, Result, Scalar,
+    ScanOp, ScatterOp, SgdParams, View, ViewMut, Window,
 };
 
 /// The kind of hardware behind a backend.
@@ -50,20 +51,6 @@ pub struct MemoryStats {
     pub buffers: usize,
     /// Allocations that the pool could not serve.
     pub system_allocations: u64,
-}
-
-/// A program for [`Backend::dispatch_compute`].
-#[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
-pub enum ComputeModule<'a> {
-    /// WGSL text.
-    Wgsl(&'a str),
-    /// SPIR-V bytes.
-    SpirV(&'a [u8]),
-    /// CUDA C text.
-    Cuda(&'a str),
-    /// The name of a function that was registered with the backend.
-    Native(&'a str),
 }
 
 /// What hardware does for Gradus. Object-safe; every call takes `&self` and may come from any thread.
@@ -408,8 +395,18 @@ pub trait Backend: Send + Sync + Debug + 'static {
 
     // ---- escape hatch -----------------------------------------------------------------------------------------------
 
+    /// How much one dispatch may ask for; `None` if the backend runs no compute modules.
+    fn compute_limits(&self) -> Option<ComputeLimits> {
+        None
+    }
+
     /// Runs a program of the user's own: `bindings` in order, `constants` as push constants, over `groups` work-groups.
-    /// [`ErrorKind::Unsupported`] where the backend cannot run such a module.
+    /// Bindings are contiguous, and no buffer is bound for writing and otherwise too. [`compute::check`](crate::compute::check)
+    /// has the rules. A module is made ready once, and found again by its content.
+    ///
+    /// [`ErrorKind::Unsupported`] where the backend cannot run a module of this form;
+    /// [`ErrorKind::InvalidArgument`] for a module that does not hold together, is not
+    /// [allowed](Backend::allow_modules) or names no function.
     fn dispatch_compute(
         &self,
         module: ComputeModule<'_>,
@@ -417,18 +414,27 @@ pub trait Backend: Send + Sync + Debug + 'static {
         constants: &[u8],
         groups: [u32; 3],
     ) -> Result<()> {
-        let form = match module {
-            ComputeModule::Wgsl(_) => "WGSL",
-            ComputeModule::SpirV(_) => "SPIR-V",
-            ComputeModule::Cuda(_) => "CUDA C",
-            ComputeModule::Native(_) => "registered native",
-        };
         let m = format!(
-            "backend {} runs no {form} modules ({} bindings, {} bytes of constants, groups {groups:?})",
+            "backend {} runs no {} modules ({} bindings, {} bytes of constants, groups {groups:?})",
             self.name(),
+            module.form(),
             bindings.len(),
             constants.len()
         );
         Err(Error::new(ErrorKind::Unsupported, "dispatch_compute", m))
+    }
+
+    /// Makes `function` what [`ComputeModule::Native`]`(name)` runs, for the life of the backend. An error if the name is
+    /// taken; [`ErrorKind::Unsupported`] where functions of the host cannot reach the memory.
+    fn register_native(&self, name: &str, function: NativeFunction) -> Result<()> {
+        let m = format!("backend {} runs no functions of the host, so neither {name:?}, {function:?}", self.name());
+        Err(Error::new(ErrorKind::Unsupported, "register_native", m))
+    }
+
+    /// From now on only modules with these hashes run; with `None`, all. [`ErrorKind::Unsupported`] if the backend runs no
+    /// compute modules.
+    fn allow_modules(&self, hashes: Option<&[ModuleHash]>) -> Result<()> {
+        let m = format!("backend {} runs no compute modules: {hashes:?}", self.name());
+        Err(Error::new(ErrorKind::Unsupported, "allow_modules", m))
     }
 }

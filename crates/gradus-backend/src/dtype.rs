@@ -211,6 +211,13 @@ pub trait Element: Copy + Default + PartialEq + fmt::Debug + Send + Sync + seale
     /// Elements from bytes in native order, of any alignment; a trailing partial element is left out.
     fn from_bytes(bytes: &[u8]) -> Vec<Self>;
 
+    /// Bytes in native order as elements, where they lie; `None` if they are not aligned for this type, do not fill the last
+    /// element, or are no values of it (booleans are 0 and 1).
+    fn slice(bytes: &[u8]) -> Option<&[Self]>;
+
+    /// [`slice`](Element::slice), writable.
+    fn slice_mut(bytes: &mut [u8]) -> Option<&mut [Self]>;
+
     /// The nearest value of this type: `as` conversion for numbers, non-zero for `bool`.
     fn from_f64(v: f64) -> Self;
 
@@ -234,6 +241,12 @@ macro_rules! element {
             }
             fn from_bytes(bytes: &[u8]) -> Vec<Self> {
                 bytes.chunks_exact(size_of::<Self>()).map(bytemuck::pod_read_unaligned).collect()
+            }
+            fn slice(bytes: &[u8]) -> Option<&[Self]> {
+                bytemuck::try_cast_slice(bytes).ok()
+            }
+            fn slice_mut(bytes: &mut [u8]) -> Option<&mut [Self]> {
+                bytemuck::try_cast_slice_mut(bytes).ok()
             }
             fn from_f64(v: f64) -> Self {
                 ($from)(v)
@@ -297,6 +310,12 @@ impl Element for bool {
     }
     fn from_bytes(bytes: &[u8]) -> Vec<Self> {
         bytes.iter().map(|&b| b != 0).collect()
+    }
+    fn slice(bytes: &[u8]) -> Option<&[Self]> {
+        bytemuck::checked::try_cast_slice(bytes).ok()
+    }
+    fn slice_mut(bytes: &mut [u8]) -> Option<&mut [Self]> {
+        bytemuck::checked::try_cast_slice_mut(bytes).ok()
     }
     fn from_f64(v: f64) -> Self {
         v != 0.0
@@ -367,5 +386,8 @@ mod tests {
         let mut bytes = vec![0u8];
         bytes.extend_from_slice(f32::as_bytes(&v));
         assert_eq!(f32::from_bytes(&bytes[1..]), v);
+        assert_eq!(f32::slice(f32::as_bytes(&v)), Some(&v[..]));
+        assert_eq!(f32::slice(&bytes[1..6]), None);
+        assert_eq!((bool::slice(&[1, 0]), bool::slice(&[2])), (Some(&[true, false][..]), None));
     }
 }

@@ -85,10 +85,21 @@ struct Report {
 }
 
 /// The error of every fallible Gradus call. See the [module page](self) for its form.
-#[derive(Clone, thiserror::Error)]
-#[error("{}", self.render())]
+#[derive(Clone)]
 pub struct Error {
     report: Box<Report>,
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.report.source.as_deref().map(|e| e as _)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.render())
+    }
 }
 
 impl Error {
@@ -218,5 +229,12 @@ mod tests {
         let want = "matmul: inner dimensions differ\n  lhs  [32, 784]   f32  cpu\n  rhs  [512, 784]  f32  cpu\n  help: use rhs.t()?";
         assert_eq!(e.to_string(), want);
         assert_eq!(e.kind(), &ErrorKind::ShapeMismatch);
+    }
+
+    #[test]
+    fn the_error_underneath_is_kept() {
+        let e = Error::io("load", "weights", std::io::Error::from(std::io::ErrorKind::NotFound));
+        let source = std::error::Error::source(&e).unwrap();
+        assert_eq!(source.downcast_ref::<std::io::Error>().unwrap().kind(), std::io::ErrorKind::NotFound);
     }
 }

@@ -11,7 +11,9 @@
 
 pub mod backend;
 pub mod buffer;
+pub mod check;
 pub mod composite;
+pub mod compute;
 pub mod dtype;
 pub mod error;
 pub mod host;
@@ -20,13 +22,16 @@ pub mod layout;
 pub mod log;
 pub mod params;
 pub mod philox;
+pub mod plugin;
 pub mod scalar;
 mod scalar_ops;
+mod sha256;
 pub mod shape;
 mod watched;
 
 pub use backend::{Backend, BackendInfo, BackendKind, MemoryStats};
 pub use buffer::{Binding, Buffer, BufferOwner, MapArg, View, ViewMut};
+pub use compute::{ComputeLimits, ComputeModule, ModuleHash, Modules, NativeBinding, NativeCall, NativeFunction};
 pub use dtype::{DType, Element, bf16_from_f64, f16_from_f64};
 pub use error::{Error, ErrorKind, Result};
 pub use host::HostMemory;

@@ -73,6 +73,18 @@ impl Scalar {
     }
 }
 
+impl Scalar {
+    /// The scalar with these [`bits`](Scalar::bits); `None` if there is no such kind.
+    pub fn from_bits(kind: u8, bits: u64) -> Option<Self> {
+        Some(match kind {
+            0 => Scalar::Bool(bits != 0),
+            1 => Scalar::Int(bits as i64),
+            2 => Scalar::Float(f64::from_bits(bits)),
+            _ => return None,
+        })
+    }
+}
+
 /// Bitwise equality (kind and bits): the identity that caches need, not numeric comparison.
 impl PartialEq for Scalar {
     fn eq(&self, other: &Self) -> bool {
@@ -112,6 +124,15 @@ from! {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bits_tell_every_scalar() {
+        for s in [Scalar::Bool(true), Scalar::Int(-3), Scalar::Float(-0.0), Scalar::Float(f64::NAN)] {
+            let (kind, bits) = s.bits();
+            assert_eq!(Scalar::from_bits(kind, bits), Some(s));
+        }
+        assert_eq!(Scalar::from_bits(3, 0), None);
+    }
 
     #[test]
     fn only_representable_values_pass() {

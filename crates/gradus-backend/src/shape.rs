@@ -78,6 +78,19 @@ impl Shape {
         &self.dims[..self.rank()]
     }
 
+    /// Every index in row-major order; of each as many numbers count as there are axes. For tests and slow paths.
+    pub fn indices(&self) -> impl Iterator<Item = [usize; MAX_RANK]> + use<> {
+        let shape = *self;
+        (0..shape.numel()).map(move |flat| {
+            let (mut index, mut rest) = ([0; MAX_RANK], flat);
+            for axis in (0..shape.rank()).rev() {
+                index[axis] = rest % shape[axis];
+                rest /= shape[axis];
+            }
+            index
+        })
+    }
+
     /// This shape with the size of `axis` replaced.
     pub fn with(&self, axis: usize, size: usize) -> Result<Self> {
         let mut dims = self.dims;

@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
-use crate::backend::ComputeModule;
 use crate::{
-    AdamParams, ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, Binding, Buffer, CrossEntropyParams, DType,
-    Distribution, Kernel, Layout, MapArg, MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, SgdParams, Shape,
-    View, ViewMut, Window,
+    AdamParams, ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, Binding, Buffer, ComputeLimits,
+    ComputeModule, CrossEntropyParams, DType, Distribution, Kernel, Layout, MapArg, MemoryStats, ModuleHash,
+    NativeFunction, ReduceOp, Result, Scalar, ScanOp, ScatterOp, SgdParams, Shape, View, ViewMut, Window,
 };
 
 /// What one operand of a call is.
@@ -455,6 +454,15 @@ impl Backend for Watched {
         let written = [out(param), out(m), out(v)];
         let read = [out(param), of(&grad), out(m), out(v)];
         self.call("adam_step", read, written, none, |b| b.adam_step(params, param, grad, m, v))
+    }
+    fn compute_limits(&self) -> Option<ComputeLimits> {
+        self.inner.compute_limits()
+    }
+    fn register_native(&self, name: &str, function: NativeFunction) -> Result<()> {
+        self.inner.register_native(name, function)
+    }
+    fn allow_modules(&self, hashes: Option<&[ModuleHash]>) -> Result<()> {
+        self.inner.allow_modules(hashes)
     }
     fn dispatch_compute(
         &self,

@@ -185,6 +185,32 @@ impl CpuBackend {
         Ok(unsafe { std::slice::from_raw_parts_mut(x.buffer.as_ptr().as_ptr().cast::<T>(), n) })
     }
 
+    /// The bytes of the elements of a contiguous view.
+    pub(crate) fn element_bytes<'a>(&self, op: &str, x: View<'a>) -> Result<&'a [u8]> {
+        let bytes = self.check_contiguous(op, x)?;
+        // SAFETY: the pool's memory is initialised and valid for the buffer's size, in which the elements lie, and only read
+        // while the shared borrow of the buffer lasts.
+        let all = unsafe { std::slice::from_raw_parts(x.buffer.as_ptr().as_ptr(), x.buffer.bytes()) };
+        Ok(&all[bytes])
+    }
+
+    /// [`element_bytes`](CpuBackend::element_bytes), writable.
+    pub(crate) fn element_bytes_mut<'a>(&self, op: &str, x: &'a mut ViewMut<'_>) -> Result<&'a mut [u8]> {
+        let bytes = self.check_contiguous(op, x.as_view())?;
+        // SAFETY: as in `element_bytes`; the buffer is borrowed mutably for as long as the slice lives.
+        let all = unsafe { std::slice::from_raw_parts_mut(x.buffer.as_ptr().as_ptr(), x.buffer.bytes()) };
+        Ok(&mut all[bytes])
+    }
+
+    /// The bytes of the buffer in which the elements of a contiguous view lie.
+    fn check_contiguous(&self, op: &str, x: View<'_>) -> Result<std::ops::Range<usize>> {
+        if !self.check_view(op, x.buffer, x.dtype, x.layout)? {
+            return Err(Error::new(ErrorKind::NotContiguous, op, format!("the layout {:?} has gaps", x.layout)));
+        }
+        let (span, size) = (x.layout.span(), x.dtype.size());
+        Ok(span.start * size..span.end * size)
+    }
+
     /// Exactly the elements of a view, if they are contiguous.
     pub(crate) fn contiguous<'a, T: Plain>(&self, op: &str, x: View<'a>) -> Result<Option<&'a [T]>> {
         let all = self.slice(op, x)?;

@@ -1,11 +1,12 @@
 //! The `Backend` implementation: one line an operation, to the module that has it.
 
 use gradus_backend::{
-    ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, Buffer, CrossEntropyParams, DType, Distribution, Kernel,
-    MapArg, MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
+    ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, Binding, Buffer, ComputeLimits, ComputeModule,
+    CrossEntropyParams, DType, Distribution, Kernel, MapArg, MemoryStats, ModuleHash, NativeFunction, ReduceOp, Result,
+    Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
 };
 
-use crate::{CpuBackend, conv, copy, info, map, reduce};
+use crate::{CpuBackend, compute, conv, copy, info, map, reduce};
 
 impl Backend for CpuBackend {
     fn info(&self) -> BackendInfo {
@@ -274,5 +275,28 @@ impl Backend for CpuBackend {
         dx: &mut ViewMut<'_>,
     ) -> Result<()> {
         crate::norm::normalize_backward(self, rms, axes, g, x, scale, mean, rstd, dx)
+    }
+
+    fn compute_limits(&self) -> Option<ComputeLimits> {
+        Some(compute::LIMITS)
+    }
+
+    fn dispatch_compute(
+        &self,
+        module: ComputeModule<'_>,
+        bindings: &mut [Binding<'_>],
+        constants: &[u8],
+        groups: [u32; 3],
+    ) -> Result<()> {
+        compute::dispatch(self, module, bindings, constants, groups)
+    }
+
+    fn register_native(&self, name: &str, function: NativeFunction) -> Result<()> {
+        compute::register(self, name, function)
+    }
+
+    fn allow_modules(&self, hashes: Option<&[ModuleHash]>) -> Result<()> {
+        self.natives().allow(hashes);
+        Ok(())
     }
 }

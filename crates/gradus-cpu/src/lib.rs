@@ -8,6 +8,7 @@ mod access;
 mod attention;
 mod backend;
 mod check;
+mod compute;
 mod conv;
 mod copy;
 mod cross_entropy;
@@ -37,7 +38,7 @@ mod testing;
 
 use std::sync::Arc;
 
-use gradus_backend::{Error, Result};
+use gradus_backend::{Error, Modules, NativeFunction, Result};
 
 use isa::Isa;
 use memory::Pool;
@@ -52,6 +53,7 @@ pub struct CpuBackend {
     pool: Arc<Pool>,
     isa: Isa,
     threads: Threads,
+    natives: Modules<NativeFunction>,
 }
 
 impl CpuBackend {
@@ -71,7 +73,8 @@ impl CpuBackend {
                 })?)?
             }
         };
-        Ok(CpuBackend { pool: Pool::new(), isa: isa_from_environment()?, threads })
+        let isa = isa_from_environment()?;
+        Ok(CpuBackend { pool: Pool::new(), isa, threads, natives: Modules::new() })
     }
 
     /// A backend with this many threads of its own, from 1 on.
@@ -79,7 +82,8 @@ impl CpuBackend {
         if !(1..=1024).contains(&count) {
             return Err(Error::argument("cpu", format!("{count} threads; it takes 1 to 1024")));
         }
-        Ok(CpuBackend { pool: Pool::new(), isa: isa_from_environment()?, threads: Threads::own(count)? })
+        let (isa, threads) = (isa_from_environment()?, Threads::own(count)?);
+        Ok(CpuBackend { pool: Pool::new(), isa, threads, natives: Modules::new() })
     }
 
     /// The same backend on another instruction set: `avx512`, `avx2` or `portable`. Errors if the machine lacks it.
@@ -96,6 +100,11 @@ impl CpuBackend {
     #[inline]
     pub(crate) fn pool(&self) -> &Arc<Pool> {
         &self.pool
+    }
+
+    /// The functions that compute modules name.
+    pub(crate) fn natives(&self) -> &Modules<NativeFunction> {
+        &self.natives
     }
 
     #[inline]

@@ -187,7 +187,7 @@ pub trait Module: Send + Sync {
     }
 
     /// Replaces each float parameter and buffer by one of another float dtype. Shared ones stay shared. An optimiser made
-    /// before keeps the old ones: make it afterwards.
+    /// before steps the old ones, until its [`rebind`](crate::Optimizer::rebind).
     fn cast_parameters(&mut self, dtype: DType) -> Result<()> {
         if !dtype.is_float() {
             return Err(Error::dtype("cast_parameters", dtype, "floats"));
@@ -195,15 +195,23 @@ pub trait Module: Send + Sync {
         replace(self, &|t| if t.dtype().is_float() { t.to_dtype(dtype) } else { Ok(t.clone()) })
     }
 
-    /// Replaces each parameter and buffer by one on `device`. Shared ones stay shared. An optimiser made before keeps the
-    /// old ones: make it afterwards.
-    fn move_to(&mut self, device: &Device) -> Result<()> {
-        replace(self, &|t| {
-            if t.device() == device {
-                return Ok(t.clone());
-            }
-            Tensor::from_bytes(&t.to_bytes()?, t.shape(), t.dtype(), device)
-        })
+    /// Replaces each parameter and buffer by one on `device`, all or, on an error, none. Shared ones stay shared, frozen
+    /// ones frozen. An optimiser made before steps the old ones, until its [`rebind`](crate::Optimizer::rebind):
+    ///
+    /// ```
+    /// # use gradus_nn::{Adam, AdamConfig, Init, Linear, Module, Optimizer}; use gradus_tensor::*;
+    /// # let open = || gradus_cpu::CpuBackend::new().map(|b| Device::from_backend(std::sync::Arc::new(b)));
+    /// # let (here, there) = (open()?, open()?);
+    /// # let mut generator = Generator::new(0);
+    /// let mut model = Linear::new(2, 2, &mut Init::new(DType::F32, &here, &mut generator))?;
+    /// let mut optimizer = Adam::new(model.named_parameters(), AdamConfig::default())?;
+    /// model.to_device(&there)?;
+    /// optimizer.rebind(model.named_parameters())?;
+    /// # assert!(optimizer.parameters().iter().all(|p| *p.device() == there));
+    /// # Ok::<(), Error>(())
+    /// ```
+    fn to_device(&mut self, device: &Device) -> Result<()> {
+        replace(self, &|t| t.to_device(device))
     }
 
     /// The tree of modules, for printing.

@@ -186,6 +186,27 @@ impl StateDict {
         safetensors_file::load(path.as_ref(), device)
     }
 
+    /// The same names with every tensor on `device`. Names that share one tensor share one there too; what is there
+    /// already is not copied.
+    pub fn to_device(&self, device: &Device) -> Result<StateDict> {
+        let mut moved: Vec<(&Tensor, Tensor)> = Vec::new();
+        let mut places: HashMap<*const Storage, Vec<usize>> = HashMap::new();
+        let mut state = StateDict { tensors: BTreeMap::new(), metadata: self.metadata.clone() };
+        for (name, t) in &self.tensors {
+            let known = places.entry(Arc::as_ptr(t.storage())).or_default();
+            let at = match known.iter().copied().find(|&i| same_place(moved[i].0, t)) {
+                Some(at) => at,
+                None => {
+                    known.push(moved.len());
+                    moved.push((t, t.to_device(device)?));
+                    moved.len() - 1
+                }
+            };
+            state.tensors.insert(name.clone(), moved[at].1.clone());
+        }
+        Ok(state)
+    }
+
     /// The memory of a module itself, not a copy.
     pub(crate) fn view_of<M: Module + ?Sized>(module: &M, op: &str) -> Result<StateDict> {
         let mut state = StateDict::new();
@@ -264,12 +285,7 @@ fn same_values(a: &Tensor, b: &Tensor) -> bool {
 /// The source in the dtype and on the device of the target: what can fail has failed before the first write. It is a copy
 /// if it is in memory that will be `written`: two layers can be swapped.
 fn prepared(source: &Tensor, target: &Tensor, written: &HashSet<*const Storage>) -> Result<Tensor> {
-    let source = if source.device() == target.device() {
-        source.clone()
-    } else {
-        Tensor::from_bytes(&source.to_bytes()?, source.shape(), source.dtype(), target.device())?
-    };
-    let source = source.to_dtype(target.dtype())?;
+    let source = source.to_device(target.device())?.to_dtype(target.dtype())?;
     if written.contains(&Arc::as_ptr(source.storage())) { source.copy() } else { Ok(source) }
 }
 

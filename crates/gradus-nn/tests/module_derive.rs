@@ -227,7 +227,7 @@ fn casting_keeps_ties_and_frozen_parameters() {
     layers[0].weight.freeze();
     let other = common::device();
     layers.cast_parameters(DType::F32).unwrap();
-    layers.move_to(&other).unwrap();
+    layers.to_device(&other).unwrap();
     assert!(layers[0].weight.is_same(&layers[1].weight) && layers[0].weight.is_frozen());
     assert!(layers.parameters().iter().all(|p| p.dtype() == DType::F32 && *p.device() == other));
     assert_eq!(layers.named_parameters().len(), 3);

@@ -7,6 +7,7 @@
 #![warn(missing_docs)]
 
 pub mod autograd;
+mod compute;
 mod create;
 mod device;
 mod display;
@@ -25,6 +26,7 @@ pub use autograd::{
     enable_grad, explain_grad, find_nan, find_nonfinite, grad, hessian, hvp, inference, is_grad_enabled, is_inference,
     jacobian, jvp, no_grad, vjp, vmap,
 };
+pub use compute::Bound;
 pub use device::Device;
 pub use generator::Generator;
 pub use ops::{

@@ -123,9 +123,9 @@ impl<'a> Locks<'a> {
     }
 
     /// Views of locked tensors: `written` and `tensors` as they were locked.
-    pub(crate) fn views<'g, const N: usize>(
+    pub(crate) fn views<'g>(
         &'g mut self,
-        written: &[&'g Tensor; N],
+        written: &[&'g Tensor],
         tensors: &[&'g Tensor],
     ) -> (SmallVec<[ViewMut<'g>; 3]>, Views<'g>) {
         let mut outs: SmallVec<[(usize, ViewMut<'_>); 3]> = SmallVec::new();

@@ -36,7 +36,8 @@
 //! ```
 //!
 //! The parts are modules: [`tensor`] (operations and gradients), [`nn`] (layers, optimisers), [`data`] (datasets, loaders),
-//! [`image`] (filters, PNG and JPEG files), [`train`] (a trainer, metrics, run folders), [`backend`] (the contract for hardware), `cpu` (the CPU behind it). The
+//! [`image`] (filters, PNG and JPEG files), [`train`] (a trainer, metrics, run folders), [`backend`] (the contract for hardware), `cpu` (the CPU behind it), `plugin` (backends that are loaded at run
+//! time). The
 //! [`prelude`] has what most programs use.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -53,12 +54,14 @@ pub use gradus_cpu as cpu;
 pub use gradus_data as data;
 pub use gradus_image as image;
 pub use gradus_nn as nn;
+#[cfg(feature = "plugin")]
+pub use gradus_plugin as plugin;
 pub use gradus_tensor as tensor;
 pub use gradus_train as train;
 
 pub use gradus_tensor::{
-    AttentionOptions, BackwardOptions, Causal, ConvOptions, CustomOp, DType, Device, Elementwise, Ellipsis, Error,
-    ErrorKind, Gemm, Generator, Gradients, Hook, INFER, Index, Indexing, IntoIndex, NewAxis, Operand, PadMode,
+    AttentionOptions, BackwardOptions, Bound, Causal, ConvOptions, CustomOp, DType, Device, Elementwise, Ellipsis,
+    Error, ErrorKind, Gemm, Generator, Gradients, Hook, INFER, Index, Indexing, IntoIndex, NewAxis, Operand, PadMode,
     PoolOptions, Reduction, Result, Scalar, ScatterReduction, Strided, Tensor, Unique, apply_custom, autograd,
     checkpoint, checkpoint_with, enable_grad, explain_grad, find_nan, find_nonfinite, fused, grad, hessian, hvp,
     inference, jacobian, jvp, no_grad, ops, vjp, vmap,
@@ -69,6 +72,8 @@ pub use gradus_tensor::autograd::{
     is_inference, saved_tensors_hooks, strict, strict_inplace,
 };
 
+pub use gradus_backend::ComputeModule;
+
 // The README's code compiles and runs with the doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
@@ -78,6 +83,11 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/add-an-op.md")]
 struct AddAnOp;
+
+// And of that on adding backends.
+#[cfg(all(doctest, feature = "cpu"))]
+#[doc = include_str!("../../../docs/add-a-backend.md")]
+struct AddABackend;
 
 // And the page on how gradients work.
 #[cfg(doctest)]

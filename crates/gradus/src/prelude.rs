@@ -1,6 +1,8 @@
 //! What most programs use: `use gradus::prelude::*;`.
 
 pub use crate::devices::DeviceExt;
+#[cfg(feature = "plugin")]
+pub use gradus_plugin::LoadPlugin;
 
 pub use gradus_tensor::{
     AttentionOptions, BackwardOptions, Causal, ConvOptions, DType, Device, Ellipsis, Error, ErrorKind, Generator,

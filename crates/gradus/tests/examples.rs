@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 #[allow(dead_code)]
+#[path = "../examples/compute_op.rs"]
+mod compute_op;
+#[allow(dead_code)]
 #[path = "../examples/gradient_penalty_through_attention.rs"]
 mod gradient_penalty_through_attention;
 #[allow(dead_code)]
@@ -20,6 +23,14 @@ mod pinn;
 #[allow(dead_code)]
 #[path = "../examples/who_mutated.rs"]
 mod who_mutated;
+
+#[test]
+fn compute_op() {
+    let device = gradus::prelude::Device::from_backend(std::sync::Arc::new(gradus::cpu::CpuBackend::new().unwrap()));
+    let found = compute_op::run(&device, compute_op::native(&device, 0.5).unwrap()).unwrap();
+    println!("{found:?}");
+    assert!(found.value < 1e-5 && found.gradient < 1e-5 && found.largest > 1.0, "{found:?}");
+}
 
 #[test]
 fn hessian_of_a_network() {

@@ -165,16 +165,7 @@ impl KernelBuilder {
             kept.push(inst);
         }
         let outputs = outputs.iter().map(|(e, d)| (renamed[usize::from(e.value)], *d)).collect();
-        let kernel = Kernel {
-            name: name.to_owned(),
-            args: self.args.clone(),
-            insts: kept,
-            outputs,
-            vjps: Default::default(),
-            more_vjps: Default::default(),
-        };
-        kernel.verify()?;
-        Ok(kernel)
+        Kernel::from_parts(name, &self.args, kept, outputs)
     }
 }
 

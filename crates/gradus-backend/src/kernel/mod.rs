@@ -99,6 +99,15 @@ impl Vjp {
 }
 
 impl Kernel {
+    /// A kernel of this code: the inverse of [`args`](Kernel::args), [`insts`](Kernel::insts) and
+    /// [`outputs`](Kernel::outputs). Errors if it is not well formed.
+    pub fn from_parts(name: &str, args: &[DType], insts: Vec<Inst>, outputs: Vec<(Value, DType)>) -> Result<Kernel> {
+        let (name, args) = (name.to_owned(), args.to_vec());
+        let kernel = Kernel { name, args, insts, outputs, vjps: Default::default(), more_vjps: Default::default() };
+        kernel.verify()?;
+        Ok(kernel)
+    }
+
     /// The name that errors, graphs and logs show.
     pub fn name(&self) -> &str {
         &self.name

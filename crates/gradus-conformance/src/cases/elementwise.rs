@@ -151,7 +151,7 @@ fn pairs(op: ScalarOp, d: DType, rng: &mut Rng) -> (Vec<Scalar>, Vec<Scalar>) {
     let (mut a, mut b) = (Vec::new(), Vec::new());
     for &x in &values {
         for &y in &values {
-            let y = crate::suite::converted(y, d);
+            let y = gradus_backend::host::converted(y, d);
             let int_failure = !d.is_float()
                 && match op {
                     Div | FloorDiv | Fmod | Remainder => y.to_i64() == 0,

@@ -4,24 +4,20 @@
 //! its result with one rounding. Floats are computed in f64 with compensated sums, integers in i128. The composites are
 //! the default bodies.
 
-mod access;
 mod index;
 mod map;
 mod product;
 mod reduce;
 mod sum;
-mod value;
 mod window;
 
 use std::sync::Arc;
 
-use gradus_backend::kernel::Kernel;
+use gradus_backend::host::converted;
 use gradus_backend::{
-    ArgReduceOp, Axes, Backend, BackendInfo, BackendKind, Buffer, DType, Distribution, Error, HostMemory, MapArg,
-    MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
+    ArgReduceOp, Axes, Backend, BackendInfo, BackendKind, Buffer, DType, Distribution, HostMemory, Kernel, MapArg,
+    MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window, check,
 };
-
-pub(crate) use value::{load, store, wide};
 
 /// How sums and products over many elements are formed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +53,11 @@ impl OracleBackend {
     pub fn naive() -> Self {
         OracleBackend { memory: HostMemory::new(), precision: Precision::Naive }
     }
+
+    /// The elements of a float tensor.
+    fn floats(&self, op: &str, x: View<'_>) -> Result<Vec<f64>> {
+        Ok(self.memory.read(op, x)?.into_iter().map(Scalar::to_f64).collect())
+    }
 }
 
 impl Backend for OracleBackend {
@@ -83,17 +84,11 @@ impl Backend for OracleBackend {
     }
 
     fn upload(&self, dst: &mut Buffer, offset: usize, bytes: &[u8]) -> Result<()> {
-        let dst = self.memory.bytes_mut(dst).ok_or_else(|| access::foreign("upload", "dst"))?;
-        let range = access::range("upload", dst.len(), offset, bytes.len())?;
-        dst[range].copy_from_slice(bytes);
-        Ok(())
+        self.memory.upload(dst, offset, bytes)
     }
 
     fn download(&self, src: &Buffer, offset: usize, bytes: &mut [u8]) -> Result<()> {
-        let src = self.memory.bytes(src).ok_or_else(|| access::foreign("download", "src"))?;
-        let range = access::range("download", src.len(), offset, bytes.len())?;
-        bytes.copy_from_slice(&src[range]);
-        Ok(())
+        self.memory.download(src, offset, bytes)
     }
 
     fn copy_buffer(
@@ -104,19 +99,14 @@ impl Backend for OracleBackend {
         dst_offset: usize,
         bytes: usize,
     ) -> Result<()> {
-        let src = self.memory.bytes(src).ok_or_else(|| access::foreign("copy_buffer", "src"))?;
-        let dst = self.memory.bytes_mut(dst).ok_or_else(|| access::foreign("copy_buffer", "dst"))?;
-        let from = access::range("copy_buffer", src.len(), src_offset, bytes)?;
-        let to = access::range("copy_buffer", dst.len(), dst_offset, bytes)?;
-        dst[to].copy_from_slice(&src[from]);
-        Ok(())
+        self.memory.copy(src, src_offset, dst, dst_offset, bytes)
     }
 
     fn fill(&self, out: &mut ViewMut<'_>, value: Scalar) -> Result<()> {
-        value.check(out.dtype).map_err(|e| Error::argument("fill", e.message()))?;
+        check::scalar("fill", value, out.dtype)?;
         // Through the dtype once, so that 2^63 as a float is the integer that u64 holds.
-        let value = value::converted(value, out.dtype);
-        self.write("fill", "out", out, &vec![value; out.layout.numel()])
+        let value = converted(value, out.dtype);
+        self.memory.write("fill", out, &vec![value; out.layout.numel()])
     }
 
     fn synchronize(&self) -> Result<()> {
@@ -188,8 +178,8 @@ impl Backend for OracleBackend {
     }
 
     fn copy_strided(&self, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
-        access::same("copy_strided", "out", &out.as_view(), x.dtype, x.layout.dims())?;
-        let values = self.read("copy_strided", "x", x)?;
-        self.write("copy_strided", "out", out, &values)
+        check::copy_strided(x, out)?;
+        let values = self.memory.read("copy_strided", x)?;
+        self.memory.write("copy_strided", out, &values)
     }
 }

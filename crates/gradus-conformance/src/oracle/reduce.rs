@@ -2,28 +2,17 @@
 
 use std::cmp::Ordering;
 
-use gradus_backend::{
-    ArgReduceOp, Axes, DType, Error, ErrorKind, Layout, ReduceOp, Result, Scalar, ScanOp, View, ViewMut,
-};
+use gradus_backend::host::wide;
+use gradus_backend::{ArgReduceOp, Axes, DType, Error, Layout, ReduceOp, Result, Scalar, ScanOp, View, ViewMut, check};
 
-use super::access::{axis as check_axis, same};
+use super::OracleBackend;
 use super::sum::{Sum, rounded};
-use super::{OracleBackend, wide};
 
 pub(super) fn reduce(o: &OracleBackend, op: ReduceOp, x: View<'_>, axes: Axes, out: &mut ViewMut<'_>) -> Result<()> {
     let name = op.name();
-    if let Some(a) = axes.iter().find(|&a| a >= x.layout.rank()) {
-        let m = format!("axis {a} is outside rank {}", x.layout.rank());
-        return Err(Error::new(ErrorKind::InvalidAxis, name, m));
-    }
-    let dtype = match op {
-        ReduceOp::Sum | ReduceOp::Prod => x.dtype.accumulate(),
-        ReduceOp::Max | ReduceOp::Min => x.dtype,
-        ReduceOp::Any | ReduceOp::All => DType::Bool,
-    };
-    let shape = x.layout.shape().reduced(axes, true);
-    same(name, "out", &out.as_view(), dtype, &shape)?;
-    let values = o.read(name, "x", x)?;
+    check::reduce(op, x, axes, out)?;
+    let shape = *out.layout.shape();
+    let values = o.memory.read(name, x)?;
     // The place in `out` of every element of `x`: `out` stretched over the reduced axes.
     let to = Layout::contiguous(shape).expand(*x.layout.shape())?;
     let mut groups = vec![Vec::new(); shape.numel()];
@@ -31,7 +20,7 @@ pub(super) fn reduce(o: &OracleBackend, op: ReduceOp, x: View<'_>, axes: Axes, o
         groups[group].push(value);
     }
     let results = groups.iter().map(|g| combine(o, op, g, x.dtype)).collect::<Result<Vec<_>>>()?;
-    o.write(name, "out", out, &results)
+    o.memory.write(name, out, &results)
 }
 
 /// Any number of elements combined.
@@ -110,32 +99,21 @@ pub(super) fn arg_reduce(
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let name = if op == ArgReduceOp::Max { "argmax" } else { "argmin" };
-    let axis = check_axis(name, axis, &x)?;
-    let shape = x.layout.shape().with(axis, 1)?;
-    same(name, "out", &out.as_view(), DType::I64, &shape)?;
-    let values = o.read(name, "x", x)?;
-    if x.layout.dims()[axis] == 0 {
-        return Err(Error::argument(name, format!("axis {axis} has no elements, so there is no result")));
-    }
+    check::arg_reduce(op, x, axis, out)?;
+    let values = o.memory.read(name, x)?;
     let mut results = Vec::new();
     for lane in lanes(&x, axis)? {
         let lane: Vec<_> = lane.iter().map(|&i| values[i]).collect();
         let best = extreme(op == ArgReduceOp::Max, &lane, x.dtype).unwrap_or(0);
         results.push(Scalar::Int(best as i64));
     }
-    o.write(name, "out", out, &results)
+    o.memory.write(name, out, &results)
 }
 
 pub(super) fn scan(o: &OracleBackend, op: ScanOp, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()> {
     const OP: &str = "scan";
-    let axis = check_axis(OP, axis, &x)?;
-    let dtype = match op {
-        ScanOp::Sum | ScanOp::Prod => x.dtype.accumulate(),
-        ScanOp::LogSumExp if !x.dtype.is_float() => return Err(Error::dtype(OP, x.dtype, "floats")),
-        _ => x.dtype,
-    };
-    same(OP, "out", &out.as_view(), dtype, x.layout.dims())?;
-    let values = o.read(OP, "x", x)?;
+    check::scan(op, x, axis, out)?;
+    let values = o.memory.read(OP, x)?;
     let mut results = values.clone();
     for lane in lanes(&x, axis)? {
         let lane_values: Vec<_> = lane.iter().map(|&i| values[i]).collect();
@@ -150,7 +128,7 @@ pub(super) fn scan(o: &OracleBackend, op: ScanOp, x: View<'_>, axis: usize, out:
             };
         }
     }
-    o.write(OP, "out", out, &results)
+    o.memory.write(OP, out, &results)
 }
 
 fn log_sum_exp(o: &OracleBackend, values: &[Scalar], dtype: DType) -> f64 {
@@ -170,10 +148,8 @@ pub(super) fn sort(
     indices: &mut ViewMut<'_>,
 ) -> Result<()> {
     const OP: &str = "sort";
-    let axis = check_axis(OP, axis, &x)?;
-    same(OP, "values", &values.as_view(), x.dtype, x.layout.dims())?;
-    same(OP, "indices", &indices.as_view(), DType::I64, x.layout.dims())?;
-    let all = o.read(OP, "x", x)?;
+    check::sort(x, axis, values, indices)?;
+    let all = o.memory.read(OP, x)?;
     let mut sorted = all.clone();
     let mut places = all.clone();
     for lane in lanes(&x, axis)? {
@@ -187,6 +163,6 @@ pub(super) fn sort(
             places[lane[to]] = Scalar::Int(from as i64);
         }
     }
-    o.write(OP, "values", values, &sorted)?;
-    o.write(OP, "indices", indices, &places)
+    o.memory.write(OP, values, &sorted)?;
+    o.memory.write(OP, indices, &places)
 }

@@ -1,8 +1,7 @@
 //! Tensors on the host: values in row-major order, and the ways to lay them out in memory.
 
+use gradus_backend::host::{converted, load, store};
 use gradus_backend::{DType, Layout, Scalar, Shape, philox};
-
-use crate::oracle::{load, store};
 
 /// Values of one dtype, each as [`load`] gives it.
 #[derive(Debug, Clone)]
@@ -115,13 +114,6 @@ pub(crate) fn index_of(shape: &Shape, flat: usize) -> Vec<usize> {
         rest /= shape[axis];
     }
     index
-}
-
-/// A number as an element of `dtype` holds it.
-pub(crate) fn converted(v: Scalar, dtype: DType) -> Scalar {
-    let mut bytes = [0; 8];
-    store(&mut bytes, dtype, 0, v);
-    load(&bytes, dtype, 0)
 }
 
 /// A way to lay a tensor out in its buffer.

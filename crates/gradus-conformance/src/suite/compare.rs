@@ -1,9 +1,7 @@
 //! When a result is right: equal, or as near as a naive implementation comes.
 
+use gradus_backend::host::{converted, wide};
 use gradus_backend::{DType, Scalar};
-
-use super::array::converted;
-use crate::oracle::wide;
 
 /// How far a result may lie from the oracle's.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -14,7 +14,7 @@ use gradus_backend::{Backend, Buffer, DType, Error, ErrorKind, Result, Scalar, V
 use crate::oracle::OracleBackend;
 use crate::report::{Failure, Report};
 
-pub(crate) use array::{Array, Placed, Placement, Rng, converted, shape};
+pub(crate) use array::{Array, Placed, Placement, Rng, shape};
 pub(crate) use compare::Bound;
 
 /// Fills outputs: an unlikely value of every dtype, and a large one of every float.

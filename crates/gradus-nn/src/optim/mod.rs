@@ -46,6 +46,15 @@ pub trait Optimizer: Send {
     /// steps of each parameter and learning rate and weight decay of each group.
     fn state_dict(&self) -> Result<StateDict>;
 
+    /// From now on steps these parameters in the place of those of the same names, each with the state of the one that it
+    /// replaces, on its device and in its dtype: after [`Module::to_device`](crate::Module::to_device) or
+    /// [`cast_parameters`](crate::Module::cast_parameters). Checked as a whole before anything changes.
+    ///
+    /// # Errors
+    /// A name that this optimiser has and `parameters` lack; a parameter of another shape than the one that it replaces;
+    /// what making an optimiser refuses. Parameters that this optimiser did not have are left out.
+    fn rebind(&mut self, parameters: Vec<(String, Parameter)>) -> Result<()>;
+
     /// Replaces the state by a saved one, with learning rates and weight decays; checked as a whole before it is taken.
     fn load_state_dict(&mut self, state: &StateDict) -> Result<()>;
 }
@@ -93,6 +102,9 @@ macro_rules! optimizer {
             }
             fn skipped_steps(&self) -> u64 {
                 self.0.skipped
+            }
+            fn rebind(&mut self, parameters: Vec<(String, crate::Parameter)>) -> gradus_tensor::Result<()> {
+                self.0.rebind(parameters)
             }
             fn state_dict(&self) -> gradus_tensor::Result<crate::StateDict> {
                 self.0.state_dict()

@@ -1,10 +1,11 @@
 //! Saving and loading the state of an optimiser.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use gradus_tensor::{Error, Result, Shape, Tensor, no_grad};
 
-use super::stepper::{Master, Member, Rule, State, Stepper, at_least_zero};
+use super::stepper::{Master, Member, Members, Rule, State, Stepper, at_least_zero};
 use crate::StateDict;
 
 const OP: &str = "load_state_dict";
@@ -70,22 +71,7 @@ impl<R: Rule> Stepper<R> {
         }
         let factor = at_least_zero(OP, "lr_factor", number(saved, "lr_factor")?.unwrap_or(1.0))?;
 
-        let mut problems = Vec::new();
-        let mut known = HashSet::new();
-        let mut states = Vec::new();
-        for member in self.members() {
-            states.push(self.member_state(member, saved, &mut known, &mut problems)?);
-        }
-        let unexpected = saved.iter().map(|(key, _)| key).filter(|key| !known.contains(*key));
-        problems.extend(unexpected.map(|key| format!("unexpected: {key}")));
-        if !problems.is_empty() {
-            let mut e = Error::argument(OP, format!("the state does not fit the {name} optimiser; nothing was loaded"));
-            for p in problems.iter().take(20) {
-                e = e.note(p);
-            }
-            return Err(if problems.len() > 20 { e.note(format!("and {} more", problems.len() - 20)) } else { e });
-        }
-
+        let states = self.states(OP, &self.groups, saved)?;
         self.factor = factor;
         for (group, (lr, weight_decay)) in self.groups.iter_mut().zip(rates) {
             (group.lr, group.weight_decay) = (lr, weight_decay);
@@ -94,6 +80,25 @@ impl<R: Rule> Stepper<R> {
             member.state = state;
         }
         Ok(())
+    }
+
+    /// The saved state of each member of `groups`, or one error with all that does not fit.
+    pub(super) fn states(&self, op: &str, groups: &[Members], saved: &StateDict) -> Result<Vec<Option<State>>> {
+        let _guard = no_grad();
+        let mut problems = Vec::new();
+        let mut known = HashSet::new();
+        let mut states = Vec::new();
+        for member in groups.iter().flat_map(|g| &g.members) {
+            states.push(self.member_state(member, saved, &mut known, &mut problems)?);
+        }
+        let unexpected = saved.iter().map(|(key, _)| key).filter(|key| !known.contains(*key));
+        problems.extend(unexpected.map(|key| format!("unexpected: {key}")));
+        if problems.is_empty() {
+            return Ok(states);
+        }
+        let m = format!("the state does not fit the {} optimiser; nothing was changed", self.rule.name());
+        let e = problems.iter().take(20).fold(Error::argument(op, m), Error::note);
+        Err(if problems.len() > 20 { e.note(format!("and {} more", problems.len() - 20)) } else { e })
     }
 
     /// The saved state of one parameter; `None` if it was not stepped. What does not fit goes to `problems`.
@@ -122,12 +127,9 @@ impl<R: Rule> Stepper<R> {
                 return Ok(None);
             }
             // A copy of its own: what was saved is not stepped.
-            let tensor = if tensor.device() == values.device() {
-                tensor.copy()?
-            } else {
-                Tensor::from_bytes(&tensor.to_bytes()?, tensor.shape(), tensor.dtype(), values.device())?
-            };
-            tensor.to_dtype(dtype).map(Some)
+            let moved = tensor.to_device(values.device())?.to_dtype(dtype)?;
+            let shared = Arc::ptr_eq(moved.storage(), tensor.storage());
+            if shared { moved.copy().map(Some) } else { Ok(Some(moved)) }
         };
         let slots = self.rule.slots().iter().map(|slot| take(slot, true)).collect::<Result<Vec<_>>>()?;
         let master = if values.dtype() == dtype { None } else { take("master", false)? };

@@ -102,47 +102,87 @@ fn round_into(target: &Tensor, source: &Tensor) -> Result<()> {
     target.sgd_step_(&params, source, None)
 }
 
+/// The groups with their members, each parameter once.
+fn arranged<R: Rule>(rule: &R, groups: impl IntoIterator<Item = Group>) -> Result<Vec<Members>> {
+    let op = rule.name();
+    let (lr, weight_decay) = rule.defaults();
+    // Name and group of each parameter seen, by identity, and what memory the parameters occupy.
+    let mut seen: HashMap<usize, usize> = HashMap::new();
+    let mut names: HashMap<String, ()> = HashMap::new();
+    let mut memory: HashMap<*const Storage, Vec<(std::ops::Range<usize>, String)>> = HashMap::new();
+    let mut made = Vec::new();
+    for (index, group) in groups.into_iter().enumerate() {
+        let mut members = Vec::with_capacity(group.parameters.len());
+        for (name, parameter) in group.parameters {
+            match seen.insert(parameter.id(), index) {
+                // Shared within the group: stepped once.
+                Some(other) if other == index => continue,
+                Some(other) => {
+                    let m = format!("{name} is in group {other} and in group {index}");
+                    return Err(Error::argument(op, m).help("a parameter, however often shared, is in one group"));
+                }
+                None => {}
+            }
+            if names.insert(name.clone(), ()).is_some() {
+                return Err(Error::argument(op, format!("two parameters have the name {name:?}")));
+            }
+            let (storage, span) = (parameter.values().storage(), parameter.values().layout().span());
+            let others = memory.entry(Arc::as_ptr(storage)).or_default();
+            if let Some((_, other)) = others.iter().find(|(o, _)| o.start < span.end && span.start < o.end) {
+                let m = format!("{name} and {other} are two parameters over the same memory");
+                return Err(Error::argument(op, m).help("to share a parameter, clone it"));
+            }
+            others.push((span, name.clone()));
+            members.push(Member { name, parameter, state: None });
+        }
+        made.push(Members {
+            lr: at_least_zero(op, "learning rate", group.lr.unwrap_or(lr))?,
+            weight_decay: at_least_zero(op, "weight decay", group.weight_decay.unwrap_or(weight_decay))?,
+            members,
+        });
+    }
+    Ok(made)
+}
+
 impl<R: Rule> Stepper<R> {
     pub(super) fn new(rule: R, groups: impl IntoIterator<Item = Group>) -> Result<Self> {
         rule.check()?;
-        let op = rule.name();
-        let (lr, weight_decay) = rule.defaults();
-        // Name and group of each parameter seen, by identity, and what memory the parameters occupy.
-        let mut seen: HashMap<usize, usize> = HashMap::new();
-        let mut names: HashMap<String, ()> = HashMap::new();
-        let mut memory: HashMap<*const Storage, Vec<(std::ops::Range<usize>, String)>> = HashMap::new();
-        let mut made = Vec::new();
-        for (index, group) in groups.into_iter().enumerate() {
-            let mut members = Vec::with_capacity(group.parameters.len());
-            for (name, parameter) in group.parameters {
-                match seen.insert(parameter.id(), index) {
-                    // Shared within the group: stepped once.
-                    Some(other) if other == index => continue,
-                    Some(other) => {
-                        let m = format!("{name} is in group {other} and in group {index}");
-                        return Err(Error::argument(op, m).help("a parameter, however often shared, is in one group"));
-                    }
-                    None => {}
-                }
-                if names.insert(name.clone(), ()).is_some() {
-                    return Err(Error::argument(op, format!("two parameters have the name {name:?}")));
-                }
-                let (storage, span) = (parameter.values().storage(), parameter.values().layout().span());
-                let others = memory.entry(Arc::as_ptr(storage)).or_default();
-                if let Some((_, other)) = others.iter().find(|(o, _)| o.start < span.end && span.start < o.end) {
-                    let m = format!("{name} and {other} are two parameters over the same memory");
-                    return Err(Error::argument(op, m).help("to share a parameter, clone it"));
-                }
-                others.push((span, name.clone()));
-                members.push(Member { name, parameter, state: None });
+        let groups = arranged(&rule, groups)?;
+        Ok(Stepper { rule, groups, factor: 1.0, non_finite: NonFinite::default(), skipped: 0 })
+    }
+
+    /// See [`Optimizer::rebind`](crate::Optimizer::rebind).
+    pub(super) fn rebind(&mut self, parameters: Vec<(String, Parameter)>) -> Result<()> {
+        const OP: &str = "rebind";
+        let given: HashMap<String, Parameter> = parameters.into_iter().collect();
+        let replacement = |member: &Member| {
+            let old = member.parameter.values();
+            let Some(new) = given.get(&member.name) else {
+                return Err(Error::argument(
+                    OP,
+                    format!("there is no parameter {:?}; nothing was changed", member.name),
+                ));
+            };
+            if new.values().shape() != old.shape() {
+                let m = format!("{} has another shape; nothing was changed", member.name);
+                let e = Error::shape(OP, m).operand("old", old.shape(), old.dtype(), old.device());
+                let new = new.values();
+                return Err(e.operand("new", new.shape(), new.dtype(), new.device()));
             }
-            made.push(Members {
-                lr: at_least_zero(op, "learning rate", group.lr.unwrap_or(lr))?,
-                weight_decay: at_least_zero(op, "weight decay", group.weight_decay.unwrap_or(weight_decay))?,
-                members,
-            });
+            Ok((member.name.clone(), new.clone()))
+        };
+        let group = |group: &Members| {
+            let parameters = group.members.iter().map(replacement).collect::<Result<Vec<_>>>()?;
+            Ok(Group::new(parameters).lr(group.lr).weight_decay(group.weight_decay))
+        };
+        let groups = self.groups.iter().map(group).collect::<Result<Vec<_>>>()?;
+        let mut groups = arranged(&self.rule, groups)?;
+        let states = self.states(OP, &groups, &self.state_dict()?)?;
+        for (member, state) in groups.iter_mut().flat_map(|g| &mut g.members).zip(states) {
+            member.state = state;
         }
-        Ok(Stepper { rule, groups: made, factor: 1.0, non_finite: NonFinite::default(), skipped: 0 })
+        self.groups = groups;
+        Ok(())
     }
 
     pub(super) fn members(&self) -> impl Iterator<Item = &Member> {
@@ -232,7 +272,7 @@ impl<R: Rule> Stepper<R> {
         if work.is_empty() && !gradients.is_empty() && trainable {
             let m = format!("none of the {} gradients is of a parameter of this optimiser", gradients.len());
             return Err(Error::argument(op, m)
-                .help("make the optimiser from the parameters that the loss is computed with, after move_to and cast_parameters"));
+                .help("make the optimiser from the parameters that the loss is computed with, or let it rebind them, after to_device and cast_parameters"));
         }
         Ok(work)
     }

@@ -47,7 +47,7 @@ use crate::{Generator, Storage, Tensor};
 /// are not to the bit what they packed, the outputs and the way to them are not compared.
 ///
 /// # Errors
-/// Those of `f`; inputs on several devices.
+/// Those of `f`; inputs, or outputs, on several devices.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -144,6 +144,7 @@ fn run<O: Tensors>(
     if !tracked.contains(&true) {
         return give("checkpoint", plain);
     }
+    same_device("checkpoint", &plain.iter().collect::<SmallVec<[&Tensor; 4]>>())?;
     let (known, behind) = Known::new(record, inputs, before);
     let given = |(t, &on): (&Tensor, &bool)| if on { Given::new(t).map(Some) } else { Ok(None) };
     let given = plain.iter().zip(&tracked).map(given).collect::<Result<_>>()?;

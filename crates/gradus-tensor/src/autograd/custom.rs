@@ -84,7 +84,7 @@ pub trait CustomOp: Send + Sync + 'static {
 /// Runs `op` on `inputs`, which share a device, and records it if one of them is tracked.
 ///
 /// # Errors
-/// Those of `forward`; inputs on several devices; no output; a `forward` that overwrote an input, or, while this thread
+/// Those of `forward`; inputs on several devices, or recorded outputs; no output; a `forward` that overwrote an input, or, while this thread
 /// records, read a tracked tensor that is none.
 #[track_caller]
 pub fn apply_custom<O: CustomOp>(op: &Arc<O>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
@@ -124,6 +124,7 @@ pub fn apply_custom<O: CustomOp>(op: &Arc<O>, inputs: &[&Tensor]) -> Result<Vec<
     if !is_grad_enabled() || !tracked || !outputs.iter().enumerate().any(carries) {
         return Ok(outputs);
     }
+    same_device(name, &outputs.iter().collect::<SmallVec<[&Tensor; 4]>>())?;
     inputs.iter().try_for_each(|t| t.check_current(name))?;
     let needs: SmallVec<[bool; 4]> = inputs.iter().map(|t| t.requires_grad()).collect();
     let keep = op.keeps(&needs);
@@ -259,7 +260,8 @@ impl<O: CustomOp> Custom<O> {
         let specs: Vec<usize> = (0..found.len()).filter(|&i| found[i].is_some()).collect();
         let outputs = specs.iter().filter_map(|&i| found[i].as_ref().map(Tensor::spec)).collect();
         let _line = AtLineOf::new(ctx.node);
-        let node = Node::rule(seal, inputs, outputs, ctx.node.device.clone(), Saved::default());
+        let device = found.iter().flatten().next().map_or(&ctx.node.device, Tensor::device).clone();
+        let node = Node::rule(seal, inputs, outputs, device, Saved::default());
         let edge = |i: usize| specs.iter().position(|&s| s == i).map(|output| Edge { node: node.clone(), output });
         let sealed = |g: &Tensor, i: usize| edge(i).map_or_else(|| g.detach(), |e| g.with_edge(e));
         found.iter().enumerate().map(|(i, g)| g.as_ref().map(|g| sealed(g, i))).collect()

@@ -441,7 +441,7 @@ impl Pass {
                     self.queue.send_zero(edge);
                     continue;
                 };
-                check(&node, i, edge.spec(), &g)?;
+                check(&node, i, edge, &g)?;
                 let version = replaced.as_ref().map_or_else(|| arrived(Some(&g), &grads, &versions), |at| at[i]);
                 self.queue.send(edge, g, version, self.exposed)?;
             }
@@ -457,11 +457,12 @@ impl Pass {
 }
 
 /// A gradient has the shape, dtype and device of its input: a bug in a rule must not become a wrong number.
-fn check(node: &Node, i: usize, want: &Spec, g: &Tensor) -> Result<()> {
-    if g.mismatch(want, &node.device).is_none() {
+fn check(node: &Node, i: usize, to: &Edge, g: &Tensor) -> Result<()> {
+    let (want, device) = (to.spec(), &to.node.device);
+    if g.mismatch(want, device).is_none() {
         return Ok(());
     }
     let m = format!("the gradient of {} for input {i} has the wrong shape, dtype or device", node.name());
     let e = Error::new(ErrorKind::Autograd, "backward", m);
-    Err(g.describe(e.operand("input", &want.shape, want.dtype, &node.device), "gradient"))
+    Err(g.describe(e.operand("input", &want.shape, want.dtype, device), "gradient"))
 }

@@ -139,7 +139,7 @@ impl Hooks {
                 let carries = |i: usize| {
                     node.outputs[i].dtype.is_float() && node.op.as_ref().is_none_or(|op| op.differentiable(i))
                 };
-                fits(node, &new, grads.len(), |i| node.outputs.get(i), carries)?;
+                fits(node, &new, grads.len(), |i| Some((node.outputs.get(i)?, &node.device)), carries)?;
                 let slots = grads.iter_mut().zip(versions.iter_mut()).zip(new);
                 slots.for_each(|((g, version), new)| put(g, version, new, create_graph));
             }
@@ -161,7 +161,8 @@ impl Hooks {
             let new = hook(inputs, outputs)?;
             untouched(node, inputs.iter().zip(&*versions).chain(outputs.iter().zip(given)))?;
             if let Some(new) = new {
-                fits(node, &new, inputs.len(), |i| node.inputs[i].as_ref().map(Edge::spec), &needs)?;
+                let place = |i: usize| node.inputs[i].as_ref().map(|e| (e.spec(), &e.node.device));
+                fits(node, &new, inputs.len(), place, &needs)?;
                 let slots = inputs.iter_mut().zip(versions.iter_mut()).zip(new);
                 slots.for_each(|((g, version), new)| put(g, version, new, create_graph));
             }
@@ -215,7 +216,7 @@ fn fits<'n>(
     node: &'n Node,
     new: &[Option<Tensor>],
     count: usize,
-    spec: impl Fn(usize) -> Option<&'n Spec>,
+    place: impl Fn(usize) -> Option<(&'n Spec, &'n Device)>,
     may: impl Fn(usize) -> bool,
 ) -> Result<()> {
     if new.len() != count {
@@ -228,8 +229,8 @@ fn fits<'n>(
             let m = format!("a hook of {} gave gradient {i}, which is not wanted", node.name());
             return Err(Error::new(ErrorKind::Autograd, "hook", m).note(recorded(node)).help("give None there"));
         }
-        if let Some(spec) = spec(i) {
-            check(node, g, spec, &node.device)?;
+        if let Some((spec, device)) = place(i) {
+            check(node, g, spec, device)?;
         }
     }
     Ok(())

@@ -47,6 +47,7 @@ pub struct Node {
     pub(super) inputs: SmallVec<[Option<Edge>; 2]>,
     /// What each output is.
     pub(super) outputs: SmallVec<[Spec; 1]>,
+    /// Where the outputs live; the inputs live on the devices of their own nodes.
     pub(super) device: Device,
     pub(super) location: &'static Location<'static>,
     /// `None` once the graph was freed by a backward pass.
@@ -104,7 +105,13 @@ impl Node {
     }
 
     #[track_caller]
-    pub(crate) fn record(op: Op, inputs: &[&Tensor], outputs: SmallVec<[Spec; 1]>, saved: Saved) -> Arc<Node> {
+    pub(crate) fn record(
+        op: Op,
+        inputs: &[&Tensor],
+        outputs: SmallVec<[Spec; 1]>,
+        device: &Device,
+        saved: Saved,
+    ) -> Arc<Node> {
         let mut edges = SmallVec::new();
         for t in inputs {
             edges.push(t.edge().cloned());
@@ -114,7 +121,7 @@ impl Node {
             op: Some(op),
             inputs: edges,
             outputs,
-            device: inputs[0].device().clone(),
+            device: device.clone(),
             location: line(Location::caller()),
             saved: Mutex::new(Some(saved)),
             hooks: OnceLock::new(),

@@ -16,7 +16,7 @@ use super::node::Node;
 use super::saved::{Which, overwritten};
 use crate::storage::next_epoch;
 use crate::tensor::Spec;
-use crate::{Storage, Tensor};
+use crate::{Device, Storage, Tensor};
 
 type Stowed = dyn Any + Send + Sync;
 type Pack = dyn Fn(&Tensor) -> Result<Box<Stowed>>;
@@ -112,6 +112,8 @@ static LIVE: AtomicUsize = AtomicUsize::new(0);
 pub(super) struct Packed {
     stowed: Box<Stowed>,
     unpack: Arc<Unpack>,
+    /// Where the value lives.
+    device: Device,
     /// When it was done: what it consists of must not change from here on.
     epoch: u64,
 }
@@ -162,7 +164,7 @@ impl Packed {
             (pair.pack)(kept).map_err(|why| kept.describe(failed("pack", op, what, recorded, &why), "value"))?
         };
         LIVE.fetch_add(1, Ordering::Relaxed);
-        let packed = Packed { stowed, unpack: pair.unpack.clone(), epoch: next_epoch() };
+        let packed = Packed { stowed, unpack: pair.unpack.clone(), device: kept.device().clone(), epoch: next_epoch() };
         let Some(write) = kept.overwritten(version) else { return Ok(packed) };
         let m = format!("{} overwrote {what} of {op} while it was packed", write.op);
         let e = kept.describe(Error::new(ErrorKind::Autograd, "saved_tensors_hooks", m), "value");
@@ -189,10 +191,10 @@ impl Packed {
         };
         let accesses = watch.finish();
         let t = result.map_err(|why| failed("unpack", op, what, recorded, &why))?.detach();
-        if t.spec() != *want || *t.device() != node.device {
+        if t.spec() != *want || *t.device() != self.device {
             let m = format!("the unpack hook gave another shape, dtype or device for {what} of {op}");
             let e = Error::new(ErrorKind::Autograd, "saved_tensors_hooks", m);
-            let e = t.describe(e.operand("packed", want.shape.dims(), want.dtype, &node.device), "unpacked");
+            let e = t.describe(e.operand("packed", want.shape.dims(), want.dtype, &self.device), "unpacked");
             return Err(e
                 .note(format!("{op} was recorded at {recorded}"))
                 .help("give back a tensor like the one packed"));

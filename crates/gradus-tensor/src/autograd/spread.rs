@@ -83,6 +83,7 @@ impl Flow {
             | Op::Slice(_)
             | Op::SliceBackward(_)
             | Op::Split(_)
+            | Op::ToDevice(_)
             | Op::Unfold(_)
             | Op::UnfoldAxis(_) => Flow::Moves,
             _ => Flow::Mixes,

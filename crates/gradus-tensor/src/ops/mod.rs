@@ -52,6 +52,7 @@ mod softmax;
 mod sort;
 mod split;
 pub mod table;
+mod to_device;
 mod unfold;
 mod unit_length;
 mod vector;
@@ -244,6 +245,7 @@ ops! {
     sliding::UnfoldAxis,
     split::Split,
     softmax::Softmax,
+    to_device::ToDevice,
     unfold::Fold,
     unfold::Unfold,
 }
@@ -269,6 +271,13 @@ pub(crate) fn apply<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Resul
 #[track_caller]
 pub(crate) fn apply_one<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
     let device = same_device(op.name(), inputs)?;
+    apply_on(device, op, inputs)
+}
+
+/// [`apply_one`] with a result on `device`.
+#[inline]
+#[track_caller]
+fn apply_on<O: Operation + Into<Op>>(device: &Device, op: O, inputs: &[&Tensor]) -> Result<Tensor> {
     // Read where it was made, and moved only to be recorded (see `run_one`).
     let inferred = op.infer(inputs);
     let specs = match &inferred {
@@ -325,7 +334,7 @@ fn record<O: Operation + Into<Op>>(
     if guards_saved() {
         saved = saved.guard(op.name(), inputs, versions)?;
     }
-    let node = Node::record(op.into(), inputs, specs, saved);
+    let node = Node::record(op.into(), inputs, specs, results[0].device(), saved);
     for (output, t) in results.iter_mut().enumerate().filter(|(i, _)| carries[*i]) {
         t.set_edge(Edge { node: node.clone(), output });
     }
@@ -370,7 +379,7 @@ fn record_view<O: Operation + Into<Op>>(op: O, input: &Tensor, specs: Outputs) -
     if guards_saved() {
         saved = saved.guard(op.name(), &[input], &[input.storage().version()])?;
     }
-    Ok(Node::record(op.into(), &[input], specs, saved))
+    Ok(Node::record(op.into(), &[input], specs, input.device(), saved))
 }
 
 /// Allocates a contiguous tensor and runs `forward` on it, unless it is empty.

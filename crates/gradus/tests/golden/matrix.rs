@@ -23,6 +23,7 @@ const SHORTHANDS: &[&str] = &[
     "contiguous",
     "copy",
     "to_dtype",
+    "to_device",
 ];
 
 fn root() -> PathBuf {

@@ -1,12 +1,12 @@
 //! One element as bytes and as a [`Scalar`].
 //!
-//! In here an u64 is a [`Scalar::Int`] with its bits, as in [`Kernel::eval`](gradus_backend::Kernel::eval), so that every
-//! value of every dtype has its own scalar.
+//! In here an u64 is a [`Scalar::Int`] with its bits, as in [`Kernel::eval`](crate::Kernel::eval), so that every value of
+//! every dtype has its own scalar.
 
-use gradus_backend::{DType, Scalar, bf16, bf16_from_f64, f16, f16_from_f64};
+use crate::{DType, Scalar, bf16, bf16_from_f64, f16, f16_from_f64};
 
-/// Element `position` of memory that holds `dtype`.
-pub(crate) fn load(bytes: &[u8], dtype: DType, position: usize) -> Scalar {
+/// Element `position` of memory that holds `dtype`. It must lie within `bytes`.
+pub fn load(bytes: &[u8], dtype: DType, position: usize) -> Scalar {
     fn part<const N: usize>(bytes: &[u8], position: usize) -> [u8; N] {
         let mut part = [0; N];
         part.copy_from_slice(&bytes[position * N..][..N]);
@@ -28,8 +28,8 @@ pub(crate) fn load(bytes: &[u8], dtype: DType, position: usize) -> Scalar {
     }
 }
 
-/// Sets element `position`: a float rounded once, an integer wrapped.
-pub(crate) fn store(bytes: &mut [u8], dtype: DType, position: usize, value: Scalar) {
+/// Sets element `position`, which must lie within `bytes`: a float rounded once, an integer wrapped.
+pub fn store(bytes: &mut [u8], dtype: DType, position: usize, value: Scalar) {
     let mut put = |part: &[u8]| bytes[position * part.len()..][..part.len()].copy_from_slice(part);
     let int = || match value {
         Scalar::Int(v) => v,
@@ -52,7 +52,7 @@ pub(crate) fn store(bytes: &mut [u8], dtype: DType, position: usize, value: Scal
 }
 
 /// A representable scalar of any kind as the scalar that [`load`] gives for `dtype`.
-pub(crate) fn converted(value: Scalar, dtype: DType) -> Scalar {
+pub fn converted(value: Scalar, dtype: DType) -> Scalar {
     match (value, dtype) {
         (Scalar::Float(v), DType::U64) => Scalar::Int(v as u64 as i64),
         _ => {
@@ -64,7 +64,7 @@ pub(crate) fn converted(value: Scalar, dtype: DType) -> Scalar {
 }
 
 /// The exact value of an integer or bool.
-pub(crate) fn wide(value: Scalar, dtype: DType) -> i128 {
+pub fn wide(value: Scalar, dtype: DType) -> i128 {
     match value {
         Scalar::Int(v) if dtype == DType::U64 => i128::from(v as u64),
         Scalar::Int(v) => i128::from(v),

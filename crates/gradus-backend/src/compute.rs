@@ -1,0 +1,366 @@
+//! Programs of the user's own: what [`Backend::dispatch_compute`](crate::Backend::dispatch_compute) runs.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::{Binding, DType, Element, Error, ErrorKind, Result, Shape, sha256};
+
+/// A program for [`Backend::dispatch_compute`](crate::Backend::dispatch_compute). Text and bytes have an entry point `main`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ComputeModule<'a> {
+    /// WGSL text.
+    Wgsl(&'a str),
+    /// SPIR-V bytes.
+    SpirV(&'a [u8]),
+    /// CUDA C text.
+    Cuda(&'a str),
+    /// The name of a function that was registered with the backend.
+    Native(&'a str),
+}
+
+impl ComputeModule<'_> {
+    /// The name of its form: `WGSL`, `SPIR-V`, `CUDA C` or `native`.
+    pub fn form(&self) -> &'static str {
+        match self {
+            ComputeModule::Wgsl(_) => "WGSL",
+            ComputeModule::SpirV(_) => "SPIR-V",
+            ComputeModule::Cuda(_) => "CUDA C",
+            ComputeModule::Native(_) => "native",
+        }
+    }
+
+    fn content(&self) -> &[u8] {
+        match self {
+            ComputeModule::Wgsl(text) | ComputeModule::Cuda(text) | ComputeModule::Native(text) => text.as_bytes(),
+            ComputeModule::SpirV(bytes) => bytes,
+        }
+    }
+
+    /// What it is told by: the SHA-256 of its form and content. For a native function that is its name.
+    pub fn hash(&self) -> ModuleHash {
+        ModuleHash(sha256::digest(&[self.form().as_bytes(), &[0], self.content()].concat()))
+    }
+}
+
+/// The hash of a [`ComputeModule`], which prints in hexadecimal.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ModuleHash(pub [u8; 32]);
+
+impl fmt::Display for ModuleHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for ModuleHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// How much one dispatch may ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ComputeLimits {
+    /// Work-groups along each axis.
+    pub groups: [u32; 3],
+    /// Bytes of constants.
+    pub constants: usize,
+    /// Bindings.
+    pub bindings: usize,
+}
+
+/// The compute modules that a backend keeps: what it made of each, by content, and which are allowed.
+#[derive(Debug)]
+pub struct Modules<T>(RwLock<State<T>>);
+
+#[derive(Debug)]
+struct State<T> {
+    /// By form and content.
+    known: HashMap<&'static str, HashMap<Box<[u8]>, Known<T>>>,
+    allowed: Option<HashSet<ModuleHash>>,
+}
+
+#[derive(Debug)]
+struct Known<T> {
+    hash: ModuleHash,
+    made: Arc<T>,
+}
+
+impl<T> Default for Modules<T> {
+    fn default() -> Self {
+        Modules(RwLock::new(State { known: HashMap::new(), allowed: None }))
+    }
+}
+
+impl<T> State<T> {
+    fn find(&self, module: ComputeModule<'_>) -> Option<Result<Arc<T>>> {
+        let known = self.known.get(module.form())?.get(module.content())?;
+        Some(self.check(module, known.hash).map(|()| known.made.clone()))
+    }
+
+    fn check(&self, module: ComputeModule<'_>, hash: ModuleHash) -> Result<()> {
+        if self.allowed.as_ref().is_none_or(|allowed| allowed.contains(&hash)) {
+            return Ok(());
+        }
+        let m = format!("the {} module {hash} is not among those that are allowed here", module.form());
+        Err(Error::argument("dispatch_compute", m).help("add it to the list that allow_modules is given"))
+    }
+}
+
+impl<T> Modules<T> {
+    /// No modules, and none forbidden.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, State<T>> {
+        self.0.read().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State<T>> {
+        self.0.write().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// From now on only these modules run; with `None`, all.
+    pub fn allow(&self, hashes: Option<&[ModuleHash]>) {
+        self.write().allowed = hashes.map(|hashes| hashes.iter().copied().collect());
+    }
+
+    /// What was made of a module, or else what `make` makes of it now, which is kept. A module that is not allowed is an
+    /// error, before anything is made of it.
+    pub fn get(&self, module: ComputeModule<'_>, make: impl FnOnce() -> Result<T>) -> Result<Arc<T>> {
+        if let Some(found) = self.read().find(module) {
+            return found;
+        }
+        let hash = module.hash();
+        self.read().check(module, hash)?;
+        // Without a lock, for it may take long; if another thread was faster, its result stays.
+        let made = Arc::new(make()?);
+        let mut state = self.write();
+        let known = state.known.entry(module.form()).or_default();
+        Ok(known.entry(module.content().into()).or_insert(Known { hash, made }).made.clone())
+    }
+
+    /// Keeps `made` as what a module is; an error if something was made of it before.
+    pub fn insert(&self, module: ComputeModule<'_>, made: T) -> Result<()> {
+        let mut state = self.write();
+        let known = state.known.entry(module.form()).or_default();
+        if known.contains_key(module.content()) {
+            let name = String::from_utf8_lossy(module.content()).into_owned();
+            let m = format!("there is a {} module {name:?} already", module.form());
+            return Err(Error::argument("register_native", m).help("a name stands for one function: choose another"));
+        }
+        known.insert(module.content().into(), Known { hash: module.hash(), made: Arc::new(made) });
+        Ok(())
+    }
+
+    /// The contents of all modules of the form of `like`, as text, sorted.
+    pub fn names(&self, like: ComputeModule<'_>) -> Vec<String> {
+        let state = self.read();
+        let keys = state.known.get(like.form()).into_iter().flat_map(HashMap::keys);
+        let mut names: Vec<_> = keys.map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+        names.sort();
+        names
+    }
+}
+
+/// A function on the host that a [`ComputeModule::Native`] names. It is called once for a dispatch, whatever the number of
+/// groups, and may be called from several threads.
+#[derive(Clone)]
+pub struct NativeFunction(Arc<Function>);
+
+type Function = dyn Fn(&mut NativeCall<'_>) -> Result<()> + Send + Sync;
+
+impl NativeFunction {
+    /// A function.
+    pub fn new(f: impl Fn(&mut NativeCall<'_>) -> Result<()> + Send + Sync + 'static) -> Self {
+        NativeFunction(Arc::new(f))
+    }
+
+    /// Calls it.
+    pub fn call(&self, call: &mut NativeCall<'_>) -> Result<()> {
+        (self.0)(call)
+    }
+}
+
+impl fmt::Debug for NativeFunction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NativeFunction")
+    }
+}
+
+/// What a [`NativeFunction`] is called with.
+#[derive(Debug)]
+pub struct NativeCall<'a> {
+    /// The operands, in order.
+    pub bindings: Vec<NativeBinding<'a>>,
+    /// The push constants.
+    pub constants: &'a [u8],
+    /// The numbers of work-groups.
+    pub groups: [u32; 3],
+}
+
+impl<'a> NativeCall<'a> {
+    /// The operands, which must be so many: `let [x, y] = call.operands()?`.
+    pub fn operands<const N: usize>(&mut self) -> Result<&mut [NativeBinding<'a>; N]> {
+        let count = self.bindings.len();
+        let wrong = || Error::argument("dispatch_compute", format!("the function takes {N} bindings, not {count}"));
+        self.bindings.as_mut_slice().try_into().map_err(|_| wrong())
+    }
+
+    /// The push constants as numbers, which must be so many.
+    pub fn constants<T: Element, const N: usize>(&self) -> Result<[T; N]> {
+        let bytes = self.constants.len();
+        let m = || format!("the function takes {N} constants of {}, not {bytes} bytes", T::DTYPE);
+        let whole = bytes == N * T::DTYPE.size();
+        let values = whole.then(|| T::from_bytes(self.constants)).and_then(|v| v.try_into().ok());
+        values.ok_or_else(|| Error::argument("dispatch_compute", m()))
+    }
+}
+
+/// An operand of a [`NativeCall`]: the elements of a tensor, in row-major order.
+#[derive(Debug)]
+pub struct NativeBinding<'a> {
+    dtype: DType,
+    shape: Shape,
+    memory: NativeMemory<'a>,
+}
+
+/// The bytes of an operand.
+#[derive(Debug)]
+pub enum NativeMemory<'a> {
+    /// Read only.
+    Read(&'a [u8]),
+    /// Written, or read and written.
+    Write(&'a mut [u8]),
+}
+
+impl<'a> NativeBinding<'a> {
+    /// An operand over the bytes of its elements.
+    pub fn new(dtype: DType, shape: Shape, memory: NativeMemory<'a>) -> Self {
+        NativeBinding { dtype, shape, memory }
+    }
+
+    /// Type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Sizes of the axes.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The elements, which must be of this type.
+    pub fn read<T: Element>(&self) -> Result<&[T]> {
+        let bytes = match &self.memory {
+            NativeMemory::Read(bytes) => bytes,
+            NativeMemory::Write(bytes) => &**bytes,
+        };
+        T::slice(bytes).filter(|_| T::DTYPE == self.dtype).ok_or_else(|| self.wrong(T::DTYPE))
+    }
+
+    /// The elements, writable, which must be of this type; an error for a binding that is only read.
+    pub fn write<T: Element>(&mut self) -> Result<&mut [T]> {
+        let wrong = self.wrong(T::DTYPE);
+        let NativeMemory::Write(bytes) = &mut self.memory else {
+            let e = Error::argument("dispatch_compute", "the function writes a binding that is bound for reading");
+            return Err(e.help("bind it for writing"));
+        };
+        T::slice_mut(bytes).filter(|_| T::DTYPE == self.dtype).ok_or(wrong)
+    }
+
+    fn wrong(&self, wanted: DType) -> Error {
+        let m = format!("the function takes {wanted} where {} {} is bound", self.dtype, self.shape);
+        Error::new(ErrorKind::DTypeMismatch, "dispatch_compute", m)
+    }
+}
+
+/// Checks a call of [`Backend::dispatch_compute`](crate::Backend::dispatch_compute): at least one work-group along each axis,
+/// and nothing above the limits; constants in words of four bytes; every binding contiguous.
+pub fn check(limits: &ComputeLimits, bindings: &[Binding<'_>], constants: &[u8], groups: [u32; 3]) -> Result<()> {
+    const OP: &str = "dispatch_compute";
+    for (axis, (&n, &most)) in groups.iter().zip(&limits.groups).enumerate() {
+        if n == 0 || n > most {
+            let m = format!("{n} work-groups along axis {axis}; there are 1 to {most}");
+            return Err(Error::argument(OP, m).help("let a work-group do more, or use several axes"));
+        }
+    }
+    if constants.len() > limits.constants || !constants.len().is_multiple_of(4) {
+        let m =
+            format!("{} bytes of constants; they are words of 4, at most {} bytes", constants.len(), limits.constants);
+        return Err(Error::argument(OP, m));
+    }
+    if bindings.len() > limits.bindings {
+        let m = format!("{} bindings; there are at most {}", bindings.len(), limits.bindings);
+        return Err(Error::argument(OP, m));
+    }
+    for (i, binding) in bindings.iter().enumerate() {
+        let layout = match binding {
+            Binding::Read(x) => x.layout,
+            Binding::Write(y) => y.layout,
+        };
+        if !layout.is_contiguous() {
+            return Err(Error::new(ErrorKind::NotContiguous, OP, format!("binding {i} has the layout {layout:?}")));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_module_is_made_once_for_each_form_and_content() {
+        let modules = Modules::<u32>::new();
+        let fails = || Err(Error::argument("make", "no"));
+        assert!(modules.get(ComputeModule::Wgsl("a"), fails).is_err());
+        assert_eq!(*modules.get(ComputeModule::Wgsl("a"), || Ok(1)).unwrap(), 1);
+        assert_eq!(*modules.get(ComputeModule::Wgsl("a"), fails).unwrap(), 1);
+        assert_eq!(*modules.get(ComputeModule::Native("a"), || Ok(2)).unwrap(), 2);
+        assert!(modules.insert(ComputeModule::Native("a"), 3).is_err());
+        modules.insert(ComputeModule::Native("b"), 3).unwrap();
+        assert_eq!(modules.names(ComputeModule::Native("")), ["a", "b"]);
+    }
+
+    #[test]
+    fn only_allowed_modules_are_made_or_given() {
+        let modules = Modules::<u32>::new();
+        let (a, b) = (ComputeModule::Wgsl("a"), ComputeModule::SpirV(b"a"));
+        assert_ne!(a.hash(), b.hash());
+        modules.get(a, || Ok(1)).unwrap();
+        modules.allow(Some(&[b.hash()]));
+        let e = modules.get(a, || Ok(1)).unwrap_err();
+        assert!(e.kind() == &ErrorKind::InvalidArgument && e.message().contains(&a.hash().to_string()), "{e}");
+        assert!(modules.get(ComputeModule::Wgsl("c"), || unreachable!("it is not allowed")).is_err());
+        assert_eq!(*modules.get(b, || Ok(2)).unwrap(), 2);
+        modules.allow(None);
+        assert_eq!(*modules.get(a, || Ok(3)).unwrap(), 1);
+    }
+
+    #[test]
+    fn operands_have_their_type_and_access() {
+        let (x, mut y) = ([1.5f32, 2.0], [0i32; 2]);
+        let shape = Shape::new(&[2]).unwrap();
+        let bytes = i32::slice_mut(bytemuck::cast_slice_mut(&mut y)).unwrap();
+        let mut call = NativeCall {
+            bindings: vec![
+                NativeBinding::new(DType::F32, shape, NativeMemory::Read(f32::as_bytes(&x))),
+                NativeBinding::new(DType::I32, shape, NativeMemory::Write(bytemuck::cast_slice_mut(bytes))),
+            ],
+            constants: &7u32.to_ne_bytes(),
+            groups: [1; 3],
+        };
+        assert_eq!(call.constants::<u32, 1>().unwrap(), [7]);
+        assert!(call.constants::<u64, 1>().is_err() && call.constants::<u32, 2>().is_err());
+        assert!(call.operands::<3>().is_err());
+        let [a, b] = call.operands().unwrap();
+        assert_eq!(a.read::<f32>().unwrap(), x);
+        assert!(a.read::<i32>().is_err() && a.write::<f32>().is_err() && b.write::<u32>().is_err());
+        b.write::<i32>().unwrap()[1] = 5;
+        assert_eq!(b.read::<i32>().unwrap(), [0, 5]);
+    }
+}

@@ -1,0 +1,237 @@
+//! [`HostMemory`]: plain memory of this process behind [`Buffer`]s, with safe access to bytes and elements.
+//!
+//! For backends that need no pool and no special memory: references, wrappers, tests. Every buffer is an allocation of
+//! its own, aligned for every dtype and zeroed.
+
+mod value;
+
+use std::alloc;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::{Buffer, BufferOwner, Error, ErrorKind, MemoryStats, Result, Scalar, View, ViewMut};
+
+pub use value::{converted, load, store, wide};
+
+const ALIGN: usize = 64;
+
+/// An allocator of buffers that keeps count of them.
+#[derive(Debug)]
+pub struct HostMemory {
+    counts: Mutex<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    stats: MemoryStats,
+    budget: Option<usize>,
+}
+
+impl HostMemory {
+    /// A memory without buffers or budget.
+    pub fn new() -> Arc<Self> {
+        Arc::new(HostMemory { counts: Mutex::default() })
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// A zeroed buffer of `bytes` bytes, 0 being legal; [`ErrorKind::OutOfMemory`] above the budget or when the system
+    /// has no more.
+    pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
+        let refused = |why: &str| {
+            let m = format!("{bytes} bytes {why}");
+            Error::new(ErrorKind::OutOfMemory { requested: bytes }, "alloc", m)
+        };
+        let mut counts = self.counts();
+        let total = counts.stats.in_use.checked_add(bytes).ok_or_else(|| refused("are too many"))?;
+        if let Some(budget) = counts.budget.filter(|&b| total > b) {
+            return Err(refused(&format!("do not fit: {} of a budget of {budget} are in use", counts.stats.in_use)));
+        }
+        let ptr = if bytes == 0 {
+            NonNull::dangling()
+        } else {
+            let layout = alloc::Layout::from_size_align(bytes, ALIGN).map_err(|_| refused("are too many"))?;
+            // SAFETY: the layout has a size above 0.
+            NonNull::new(unsafe { alloc::alloc_zeroed(layout) }).ok_or_else(|| refused("are not to be had"))?
+        };
+        let stats = &mut counts.stats;
+        stats.in_use = total;
+        stats.peak = stats.peak.max(total);
+        stats.buffers += 1;
+        stats.system_allocations += 1;
+        // SAFETY: the memory was allocated above for this buffer alone, and lives until `free` below.
+        Ok(unsafe { Buffer::from_raw(ptr, bytes, self.clone()) })
+    }
+
+    /// Whether a buffer was made by this memory.
+    pub fn owns(self: &Arc<Self>, buffer: &Buffer) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(buffer.owner()), Arc::as_ptr(self))
+    }
+
+    /// The bytes of a buffer of this memory; `None` if it is another's.
+    pub fn bytes<'a>(self: &Arc<Self>, buffer: &'a Buffer) -> Option<&'a [u8]> {
+        // SAFETY: the buffer was made by `alloc`: its memory is valid, initialised and its own, and the borrow keeps it
+        // from being written or freed.
+        self.owns(buffer).then(|| unsafe { std::slice::from_raw_parts(buffer.as_ptr().as_ptr(), buffer.bytes()) })
+    }
+
+    /// The bytes of a buffer of this memory, writable; `None` if it is another's.
+    pub fn bytes_mut<'a>(self: &Arc<Self>, buffer: &'a mut Buffer) -> Option<&'a mut [u8]> {
+        // SAFETY: as for `bytes`, and the borrow is exclusive.
+        self.owns(buffer).then(|| unsafe { std::slice::from_raw_parts_mut(buffer.as_ptr().as_ptr(), buffer.bytes()) })
+    }
+
+    /// Copies `bytes` to position `offset` of `dst`: [`Backend::upload`](crate::Backend::upload).
+    pub fn upload(self: &Arc<Self>, dst: &mut Buffer, offset: usize, bytes: &[u8]) -> Result<()> {
+        let dst = self.bytes_mut(dst).ok_or_else(|| foreign("upload"))?;
+        let range = range("upload", dst.len(), offset, bytes.len())?;
+        dst[range].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Copies from position `offset` of `src` into `bytes`: [`Backend::download`](crate::Backend::download).
+    pub fn download(self: &Arc<Self>, src: &Buffer, offset: usize, bytes: &mut [u8]) -> Result<()> {
+        let src = self.bytes(src).ok_or_else(|| foreign("download"))?;
+        bytes.copy_from_slice(&src[range("download", src.len(), offset, bytes.len())?]);
+        Ok(())
+    }
+
+    /// Copies between two buffers of this memory: [`Backend::copy_buffer`](crate::Backend::copy_buffer).
+    pub fn copy(self: &Arc<Self>, src: &Buffer, from: usize, dst: &mut Buffer, to: usize, bytes: usize) -> Result<()> {
+        const OP: &str = "copy_buffer";
+        let src = self.bytes(src).ok_or_else(|| foreign(OP))?;
+        let dst = self.bytes_mut(dst).ok_or_else(|| foreign(OP))?;
+        let (from, to) = (range(OP, src.len(), from, bytes)?, range(OP, dst.len(), to, bytes)?);
+        dst[to].copy_from_slice(&src[from]);
+        Ok(())
+    }
+
+    /// The elements of a view in row-major order, each as [`load`] gives it. Errors if the buffer is another memory's or
+    /// the layout leaves it.
+    pub fn read(self: &Arc<Self>, op: &str, x: View<'_>) -> Result<Vec<Scalar>> {
+        let bytes = self.bytes(x.buffer).ok_or_else(|| foreign(op))?;
+        inside(op, &x)?;
+        Ok(x.layout.positions().map(|p| load(bytes, x.dtype, p)).collect())
+    }
+
+    /// Sets the elements of a view, which `values` has in row-major order, each as [`store`] does. Errors if the buffer is
+    /// another memory's, the layout leaves it or has two elements in one place, or there are more or fewer values.
+    pub fn write(self: &Arc<Self>, op: &str, out: &mut ViewMut<'_>, values: &[Scalar]) -> Result<()> {
+        let (dtype, layout) = (out.dtype, out.layout);
+        inside(op, &out.as_view())?;
+        if layout.overlaps_itself() {
+            return Err(Error::argument(op, format!("the output layout {layout:?} has two elements in one place")));
+        }
+        if values.len() != layout.numel() {
+            let m = format!("{} values for the {} elements of {layout:?}", values.len(), layout.numel());
+            return Err(Error::shape(op, m));
+        }
+        let bytes = self.bytes_mut(out.buffer).ok_or_else(|| foreign(op))?;
+        for (position, &value) in layout.positions().zip(values) {
+            store(bytes, dtype, position, value);
+        }
+        Ok(())
+    }
+
+    /// Counts of live buffers; nothing is cached.
+    pub fn stats(&self) -> MemoryStats {
+        self.counts().stats
+    }
+
+    /// The most bytes that buffers may hold; `None` lifts the limit. What is live stays.
+    pub fn set_budget(&self, bytes: Option<usize>) {
+        self.counts().budget = bytes;
+    }
+}
+
+/// The error for a buffer that another memory made.
+fn foreign(op: &str) -> Error {
+    let m = "an operand lives on another device or backend instance";
+    Error::new(ErrorKind::DeviceMismatch, op, m).help("move it here first")
+}
+
+/// `offset..offset + len`, within `size` bytes.
+fn range(op: &str, size: usize, offset: usize, len: usize) -> Result<Range<usize>> {
+    let end = offset.checked_add(len).filter(|&end| end <= size);
+    let outside = || Error::argument(op, format!("{len} bytes from {offset} do not lie within a buffer of {size}"));
+    end.map(|end| offset..end).ok_or_else(outside)
+}
+
+/// Checks that every element lies inside the buffer.
+fn inside(op: &str, x: &View<'_>) -> Result<()> {
+    let room = x.buffer.bytes() / x.dtype.size();
+    if x.layout.numel() > 0 && x.layout.span().end > room {
+        let m = format!("the layout {:?} of {} leaves its buffer of {} bytes", x.layout, x.dtype, x.buffer.bytes());
+        return Err(Error::argument(op, m));
+    }
+    Ok(())
+}
+
+// SAFETY: `free` gives the memory back with the layout that `alloc` took it with; the memory is ordinary and belongs to
+// no thread.
+unsafe impl BufferOwner for HostMemory {
+    unsafe fn free(&self, ptr: NonNull<u8>, bytes: usize) {
+        let mut counts = self.counts();
+        counts.stats.in_use -= bytes;
+        counts.stats.buffers -= 1;
+        if let Ok(layout) = alloc::Layout::from_size_align(bytes, ALIGN)
+            && bytes > 0
+        {
+            // SAFETY: `alloc` allocated `ptr` with this layout, and nothing uses it any more.
+            unsafe { alloc::dealloc(ptr.as_ptr(), layout) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DType, Layout, Shape};
+
+    #[test]
+    fn bytes_are_reachable_only_through_the_memory_that_made_them() {
+        let (a, b) = (HostMemory::new(), HostMemory::new());
+        let mut buffer = a.alloc(3).unwrap();
+        a.bytes_mut(&mut buffer).unwrap()[2] = 7;
+        assert_eq!(a.bytes(&buffer).unwrap(), [0, 0, 7]);
+        assert!(b.bytes(&buffer).is_none());
+        assert_eq!(a.bytes(&a.alloc(0).unwrap()).unwrap(), []);
+    }
+
+    #[test]
+    fn elements_are_read_and_written_through_views_that_stay_inside() {
+        let memory = HostMemory::new();
+        let mut buffer = memory.alloc(12).unwrap();
+        let layout = Layout::contiguous(Shape::new(&[2, 3]).unwrap());
+        let values: Vec<_> = (0..6).map(Scalar::Int).collect();
+        let mut out = ViewMut { buffer: &mut buffer, dtype: DType::U16, layout: &layout };
+        memory.write("set", &mut out, &values).unwrap();
+        assert!(memory.write("set", &mut out, &values[1..]).is_err());
+        assert!(
+            memory
+                .write("set", &mut out.with(&layout.narrow(0, 0, 1).unwrap().expand(*layout.shape()).unwrap()), &values)
+                .is_err()
+        );
+        let swapped = layout.flip(1).transpose(0, 1).unwrap();
+        let x = View { buffer: &buffer, dtype: DType::U16, layout: &swapped };
+        assert_eq!(memory.read("get", x).unwrap(), [2, 5, 1, 4, 0, 3].map(Scalar::Int));
+        assert!(memory.read("get", View { dtype: DType::U32, ..x }).is_err());
+        assert_eq!(HostMemory::new().read("get", x).unwrap_err().kind(), &ErrorKind::DeviceMismatch);
+    }
+
+    #[test]
+    fn counts_follow_and_the_budget_holds() {
+        let memory = HostMemory::new();
+        memory.set_budget(Some(10));
+        let one = memory.alloc(8).unwrap();
+        assert_eq!(memory.alloc(3).unwrap_err().kind(), &ErrorKind::OutOfMemory { requested: 3 });
+        drop(one);
+        assert!(memory.alloc(10).is_ok());
+        assert!(memory.alloc(usize::MAX).is_err());
+        let s = memory.stats();
+        assert_eq!((s.in_use, s.peak, s.buffers, s.system_allocations), (0, 10, 0, 2));
+    }
+}

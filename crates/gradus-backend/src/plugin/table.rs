@@ -1,0 +1,218 @@
+//! What crosses the border: plain data, and the fingerprint of its layout.
+
+use std::ffi::c_void;
+use std::mem::offset_of;
+
+use crate::kernel::ScalarOp;
+use crate::{DType, MAX_RANK};
+
+/// The name of the [`Table`] in a library.
+pub const SYMBOL: &str = "GRADUS_PLUGIN";
+
+/// The first bytes of a [`Table`].
+pub const MAGIC: [u8; 8] = *b"\x7fGRADUS\n";
+
+/// Raised when a call means something else and its types stay.
+pub const CONTRACT_VERSION: usize = 1;
+
+/// An object of the other side: a backend or a buffer.
+pub type Handle = *mut c_void;
+
+/// What [`FINGERPRINT`] is made of: FNV-1a.
+const fn byte(hash: u64, byte: u8) -> u64 {
+    (hash ^ byte as u64).wrapping_mul(0x100_0000_01b3)
+}
+
+const fn number(mut hash: u64, n: usize) -> u64 {
+    let bytes = (n as u64).to_le_bytes();
+    let mut i = 0;
+    while i < bytes.len() {
+        hash = byte(hash, bytes[i]);
+        i += 1;
+    }
+    hash
+}
+
+const fn text(hash: u64, s: &str) -> u64 {
+    let mut hash = number(hash, s.len());
+    let mut i = 0;
+    while i < s.len() {
+        hash = byte(hash, s.as_bytes()[i]);
+        i += 1;
+    }
+    hash
+}
+
+/// Defines plain types, and a hash of their layouts.
+macro_rules! plain {
+    ($hash:ident: $($(#[doc = $doc:literal])* $name:ident { $($field:ident: $type:ty,)* })*) => {
+        $(
+            $(#[doc = $doc])*
+            #[derive(Debug, Clone, Copy)]
+            #[repr(C)]
+            #[allow(missing_docs)]
+            pub struct $name {
+                $(pub $field: $type,)*
+            }
+        )*
+
+        const fn $hash(mut hash: u64) -> u64 {
+            $(
+                hash = number(text(hash, stringify!($name)), size_of::<$name>());
+                $(hash = number(text(text(hash, stringify!($field)), stringify!($type)), offset_of!($name, $field));)*
+            )*
+            hash
+        }
+    };
+}
+
+plain! { types:
+    /// What a [`Table`] begins with.
+    Header { magic: [u8; 8], fingerprint: u64, size: u64, }
+    /// At most 1,024 bytes of UTF-8, of which `len` count.
+    Text { len: u32, bytes: [u8; 1024], }
+    /// An [`Error`](crate::Error): its kind, and the rendered message without the name of the operation.
+    RawError { kind: u32, numbers: [i64; 3], op: Text, message: Text, }
+    /// A [`BackendInfo`](crate::BackendInfo); bit `i` of `dtypes` is set if the backend supports `DType::ALL[i]`, features are lines.
+    RawInfo { kind: u32, dtypes: u32, has_memory: u32, memory: u64, name: Text, hardware: Text, features: Text, }
+    /// A [`MemoryStats`](crate::MemoryStats).
+    RawStats { in_use: usize, peak: usize, cached: usize, buffers: usize, system_allocations: u64, }
+    /// A [`Scalar`](crate::Scalar) as its bits.
+    RawScalar { kind: u32, bits: u64, }
+    /// A view.
+    RawView { buffer: Handle, dtype: u32, rank: u32, dims: [usize; MAX_RANK], strides: [isize; MAX_RANK], offset: usize, }
+    /// A [`MapArg`](crate::MapArg): 0 a view, 1 the output `output`, 2 a scalar.
+    RawArg { form: u32, output: usize, scalar: RawScalar, view: RawView, }
+    /// One instruction. `op` is 0 for an argument and 1 for a constant, which `value` holds, else 2 and the position in
+    /// `ScalarOp::ALL`.
+    RawInst { op: u16, dtype: u16, operands: [u16; 3], value: RawScalar, }
+    /// An output of a kernel.
+    RawOutput { value: u16, dtype: u16, }
+    /// A kernel, lent for the time of a call.
+    RawKernel {
+        name: *const u8, name_len: usize,
+        args: *const u16, args_len: usize,
+        insts: *const RawInst, insts_len: usize,
+        outputs: *const RawOutput, outputs_len: usize,
+    }
+    /// A [`Window`](crate::Window).
+    RawWindow {
+        rank: usize, kernel: [usize; 3], stride: [usize; 3], dilation: [usize; 3],
+        pad_before: [usize; 3], pad_after: [usize; 3],
+    }
+    /// A [`Distribution`](crate::Distribution): 0 uniform, 1 normal, 2 Bernoulli, 3 integers; `a` and `b` are bits of its parameters.
+    RawDistribution { form: u32, a: u64, b: u64, }
+}
+
+/// Defines the table, and a hash of its layout.
+macro_rules! functions {
+    ($($(#[doc = $doc:literal])* $name:ident($($arg:ty),*);)*) => {
+        /// The functions of a plug-in. Each takes, last, the place for an error, and gives 0, or 1 if it wrote one there.
+        ///
+        /// Pointers are valid for the call only. A view that is written comes as a pointer to its description; no other
+        /// operand of the call has its buffer. Calls may come from any thread, several at a time.
+        #[derive(Debug, Clone, Copy)]
+        #[repr(C)]
+        pub struct Table {
+            /// Read before anything is called.
+            pub header: Header,
+            $($(#[doc = $doc])* pub $name: unsafe extern "C" fn($($arg,)* *mut RawError) -> u32,)*
+        }
+
+        const fn calls(mut hash: u64) -> u64 {
+            $(hash = number(text(text(hash, stringify!($name)), stringify!($($arg),*)), offset_of!(Table, $name));)*
+            number(hash, size_of::<Table>())
+        }
+    };
+}
+
+functions! {
+    /// Opens the backend.
+    create(*mut Handle);
+    /// Closes the backend, of which no buffer is left.
+    destroy(Handle);
+    /// What the backend says of itself.
+    info(Handle, *mut RawInfo);
+    /// Size, and where to put the buffer.
+    alloc(Handle, usize, *mut Handle);
+    /// Takes a buffer back.
+    free(Handle);
+    /// Buffer, position, bytes.
+    upload(Handle, Handle, usize, *const u8, usize);
+    /// Buffer, position, bytes.
+    download(Handle, Handle, usize, *mut u8, usize);
+    /// Source, position, destination, position, size.
+    copy_buffer(Handle, Handle, usize, Handle, usize, usize);
+    /// Output, value.
+    fill(Handle, *const RawView, RawScalar);
+    /// Waits.
+    synchronize(Handle);
+    /// Counts.
+    memory_stats(Handle, *mut RawStats);
+    /// Whether there is a budget, and which.
+    set_memory_budget(Handle, u32, usize);
+    /// Gives memory back.
+    trim(Handle);
+    /// Kernel, arguments, outputs.
+    map(Handle, *const RawKernel, *const RawArg, usize, *const RawView, usize);
+    /// Operation, input, axes as bits, output.
+    reduce(Handle, u32, *const RawView, u32, *const RawView);
+    /// Operation, input, axis, output.
+    arg_reduce(Handle, u32, *const RawView, usize, *const RawView);
+    /// Operation, input, axis, output.
+    scan(Handle, u32, *const RawView, usize, *const RawView);
+    /// Alpha, a, b, beta, c.
+    gemm(Handle, RawScalar, *const RawView, *const RawView, RawScalar, *const RawView);
+    /// Window, input, padding, output.
+    unfold(Handle, *const RawWindow, *const RawView, RawScalar, *const RawView);
+    /// Window, input, output.
+    fold(Handle, *const RawWindow, *const RawView, *const RawView);
+    /// Input, axis, index, output.
+    gather(Handle, *const RawView, usize, *const RawView, *const RawView);
+    /// Operation, axis, index, source, output.
+    scatter(Handle, u32, usize, *const RawView, *const RawView, *const RawView);
+    /// Input, axis, whether descending, values, indices.
+    sort(Handle, *const RawView, usize, u32, *const RawView, *const RawView);
+    /// Distribution, seed, offset, output.
+    random(Handle, RawDistribution, u64, u64, *const RawView);
+    /// Input, output.
+    copy_strided(Handle, *const RawView, *const RawView);
+}
+
+/// What both sides must share: a hash of the layout of the [`Table`] and of the types in it, of the lists that codes refer
+/// to, and of the version of the contract.
+pub const FINGERPRINT: u64 = {
+    let mut hash = number(text(0xcbf2_9ce4_8422_2325, env!("CARGO_PKG_VERSION")), CONTRACT_VERSION);
+    hash = calls(types(hash));
+    let mut i = 0;
+    while i < DType::ALL.len() {
+        // A dtype crosses as its number, which is its place in the list.
+        assert!(DType::ALL[i] as usize == i);
+        hash = text(hash, DType::ALL[i].name());
+        i += 1;
+    }
+    let mut i = 0;
+    while i < ScalarOp::ALL.len() {
+        hash = number(text(hash, ScalarOp::ALL[i].name()), ScalarOp::ALL[i].arity());
+        i += 1;
+    }
+    hash
+};
+
+impl Header {
+    /// The header of this version.
+    pub const OURS: Header = Header { magic: MAGIC, fingerprint: FINGERPRINT, size: size_of::<Table>() as u64 };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fingerprint_tells_texts_and_numbers_apart() {
+        assert_ne!(text(text(1, "ab"), "c"), text(text(1, "a"), "bc"));
+        assert_ne!(number(1, 2), number(1, 3));
+        assert_ne!(types(1), 1);
+        assert_ne!(calls(1), 1);
+    }
+}

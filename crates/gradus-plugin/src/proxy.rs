@@ -1,0 +1,359 @@
+//! The side of the program: a backend whose primitives are the functions of a plug-in's table.
+
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use gradus_backend::plugin::{self, Handle, Header, KernelParts, RawArg, RawError, RawInfo, RawStats, RawView, Table};
+use gradus_backend::{
+    ArgReduceOp, Axes, Backend, BackendInfo, Buffer, BufferOwner, DType, Distribution, Error, ErrorKind, Kernel,
+    MapArg, MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
+};
+use libloading::Library;
+
+use crate::Refusal;
+
+fn refused(path: &Path, why: Refusal, more: Option<String>) -> Error {
+    let e = Error::new(
+        ErrorKind::Format,
+        "load_plugin",
+        format!("{} is no plug-in for this program: {why}", path.display()),
+    );
+    let e = more.into_iter().fold(e, Error::note).with_source(why);
+    e.help("a plug-in is a cdylib with gradus_backend::export_plugin!, built from the version of Gradus that loads it")
+}
+
+/// The backend in the library at `path`.
+///
+/// # Safety
+/// As [`LoadPlugin::load_plugin`](crate::LoadPlugin::load_plugin).
+pub unsafe fn load(path: &Path) -> Result<Arc<dyn Backend>> {
+    // An absolute path: a bare name would be searched for elsewhere.
+    let path = path.canonicalize().map_err(|e| Error::io("load_plugin", path.display(), e))?;
+    // SAFETY: the caller vouches for the code that runs when the library is loaded, and again should it be refused.
+    let library = unsafe { Library::new(&path) };
+    let library = library.map_err(|e| refused(&path, Refusal::NotALibrary, Some(e.to_string())))?;
+    // SAFETY: nothing is read through the symbol here; what it points to is checked below.
+    let symbol = unsafe { library.get::<*const Header>(plugin::SYMBOL.as_bytes()) };
+    let symbol = *symbol.map_err(|_| refused(&path, Refusal::NoTable, None))?;
+    // SAFETY: the caller vouches that the library, if it exports this name, is a plug-in of some version; the table of each
+    // begins with a header, which is plain data.
+    let header = unsafe { symbol.read_unaligned() };
+    let expected = Header::OURS;
+    let refusal = match header {
+        h if h.magic != expected.magic => Some(Refusal::WrongMagic),
+        h if h.fingerprint != expected.fingerprint => {
+            Some(Refusal::WrongFingerprint { found: h.fingerprint, expected: expected.fingerprint })
+        }
+        h if h.size != expected.size => Some(Refusal::WrongSize { found: h.size, expected: expected.size }),
+        _ => None,
+    };
+    if let Some(refusal) = refusal {
+        return Err(refused(&path, refusal, None));
+    }
+    // Its code stays: a buffer, or a thread of the plug-in, may outlive every handle that this side knows of.
+    std::mem::forget(library);
+    // SAFETY: magic, fingerprint and size are those of a `Table`, which is a static of a library that is never unloaded.
+    let table: &'static Table = unsafe { &*symbol.cast() };
+    Proxy::open(table).map(|proxy| Arc::new(proxy) as Arc<dyn Backend>)
+}
+
+/// A backend of a plug-in, closed with the last of its buffers.
+#[derive(Debug)]
+struct Opened {
+    table: &'static Table,
+    handle: Handle,
+}
+
+// SAFETY: the handle is that of a `Backend`, which is `Send` and `Sync`, and the table says that its functions may be called
+// from any thread.
+unsafe impl Send for Opened {}
+// SAFETY: as above.
+unsafe impl Sync for Opened {}
+
+/// Calls a function of the table with its arguments.
+macro_rules! call {
+    ($opened:expr, $function:ident($($arg:expr),*)) => {{
+        let opened = $opened;
+        answer(|error| {
+            // SAFETY: the table is one of this version, by its fingerprint. The handle is that of a backend that lives;
+            // pointers come from references that outlive the call; the buffers of views were checked to be this backend's
+            // (`Proxy::view`), and those that are written are borrowed exclusively.
+            unsafe { (opened.table.$function)(opened.handle, $($arg,)* error) }
+        })
+    }};
+}
+
+/// What a function of the table answered.
+fn answer(f: impl FnOnce(*mut RawError) -> u32) -> Result<()> {
+    let mut error = RawError::NONE;
+    if f(&mut error) == 0 { Ok(()) } else { Err(error.to_error()) }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // Nobody is left to tell of an error.
+        let _ = call!(&*self, destroy());
+    }
+}
+
+// SAFETY: `free` gives back what `alloc` of the same table made, once; the memory is the plug-in's, for any thread.
+unsafe impl BufferOwner for Opened {
+    unsafe fn free(&self, ptr: NonNull<u8>, _: usize) {
+        let _ = answer(|error| {
+            // SAFETY: `ptr` is the handle of a buffer that `alloc` made, and nothing uses it any more.
+            unsafe { (self.table.free)(ptr.as_ptr().cast(), error) }
+        });
+    }
+}
+
+/// The backend as this program sees it.
+#[derive(Debug)]
+struct Proxy {
+    opened: Arc<Opened>,
+    info: BackendInfo,
+    raw: RawInfo,
+}
+
+impl Proxy {
+    fn open(table: &'static Table) -> Result<Self> {
+        let mut handle: Handle = std::ptr::null_mut();
+        // SAFETY: the table is one of this version, by its fingerprint; both places may be written.
+        answer(|error| unsafe { (table.create)(&mut handle, error) })?;
+        let opened = Arc::new(Opened { table, handle });
+        let mut raw = RawInfo::NONE;
+        call!(&*opened, info(&mut raw))?;
+        Ok(Proxy { opened, info: raw.to_info()?, raw })
+    }
+
+    /// The handle of a buffer, which must be this backend's.
+    fn buffer(&self, op: &str, buffer: &Buffer) -> Result<Handle> {
+        if std::ptr::addr_eq(Arc::as_ptr(buffer.owner()), Arc::as_ptr(&self.opened)) {
+            return Ok(buffer.as_ptr().as_ptr().cast());
+        }
+        let m = "an operand lives on another device or backend instance";
+        Err(Error::new(ErrorKind::DeviceMismatch, op, m).help("move it here first"))
+    }
+
+    fn view(&self, op: &str, x: View<'_>) -> Result<RawView> {
+        self.buffer(op, x.buffer)?;
+        Ok(RawView::new(x))
+    }
+
+    fn out(&self, op: &str, out: &mut ViewMut<'_>) -> Result<RawView> {
+        self.view(op, out.as_view())
+    }
+}
+
+impl Backend for Proxy {
+    fn info(&self) -> BackendInfo {
+        self.info.clone()
+    }
+
+    fn name(&self) -> &str {
+        &self.info.name
+    }
+
+    fn supports(&self, dtype: DType) -> bool {
+        self.raw.supports(dtype)
+    }
+
+    fn alloc(&self, bytes: usize) -> Result<Buffer> {
+        let mut handle: Handle = std::ptr::null_mut();
+        call!(&*self.opened, alloc(bytes, &mut handle))?;
+        let null = || Error::new(ErrorKind::Backend, "alloc", "the plug-in gave no buffer");
+        let handle = NonNull::new(handle.cast::<u8>()).ok_or_else(null)?;
+        // SAFETY: the handle is that of a buffer of this size, made for this call, until `Opened::free` gives it back.
+        Ok(unsafe { Buffer::from_raw(handle, bytes, self.opened.clone()) })
+    }
+
+    fn upload(&self, dst: &mut Buffer, offset: usize, bytes: &[u8]) -> Result<()> {
+        let dst = self.buffer("upload", dst)?;
+        call!(&*self.opened, upload(dst, offset, bytes.as_ptr(), bytes.len()))
+    }
+
+    fn download(&self, src: &Buffer, offset: usize, bytes: &mut [u8]) -> Result<()> {
+        let src = self.buffer("download", src)?;
+        call!(&*self.opened, download(src, offset, bytes.as_mut_ptr(), bytes.len()))
+    }
+
+    fn copy_buffer(&self, src: &Buffer, from: usize, dst: &mut Buffer, to: usize, bytes: usize) -> Result<()> {
+        let (src, dst) = (self.buffer("copy_buffer", src)?, self.buffer("copy_buffer", dst)?);
+        call!(&*self.opened, copy_buffer(src, from, dst, to, bytes))
+    }
+
+    fn fill(&self, out: &mut ViewMut<'_>, value: Scalar) -> Result<()> {
+        let out = self.out("fill", out)?;
+        call!(&*self.opened, fill(&out, value.into()))
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        call!(&*self.opened, synchronize())
+    }
+
+    fn memory_stats(&self) -> MemoryStats {
+        let mut stats = RawStats::from(MemoryStats::default());
+        // A plug-in that cannot count has counted nothing.
+        let _ = call!(&*self.opened, memory_stats(&mut stats));
+        stats.into()
+    }
+
+    fn set_memory_budget(&self, bytes: Option<usize>) -> Result<()> {
+        call!(&*self.opened, set_memory_budget(u32::from(bytes.is_some()), bytes.unwrap_or(0)))
+    }
+
+    fn trim(&self) -> Result<()> {
+        call!(&*self.opened, trim())
+    }
+
+    fn map(&self, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()> {
+        let op = kernel.name();
+        for arg in args {
+            if let MapArg::View(x) = arg {
+                self.buffer(op, x.buffer)?;
+            }
+        }
+        let args: Vec<RawArg> = args.iter().map(|&a| RawArg::new(a)).collect();
+        let outs = outs.iter_mut().map(|out| self.out(op, out)).collect::<Result<Vec<_>>>()?;
+        let parts = KernelParts::new(kernel);
+        let code = parts.raw(op);
+        call!(&*self.opened, map(&code, args.as_ptr(), args.len(), outs.as_ptr(), outs.len()))
+    }
+
+    fn reduce(&self, op: ReduceOp, x: View<'_>, axes: Axes, out: &mut ViewMut<'_>) -> Result<()> {
+        let (x, out) = (self.view("reduce", x)?, self.out("reduce", out)?);
+        call!(&*self.opened, reduce(op as u32, &x, plugin::axes_to_bits(axes), &out))
+    }
+
+    fn arg_reduce(&self, op: ArgReduceOp, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()> {
+        let (x, out) = (self.view("arg_reduce", x)?, self.out("arg_reduce", out)?);
+        call!(&*self.opened, arg_reduce(op as u32, &x, axis, &out))
+    }
+
+    fn scan(&self, op: ScanOp, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()> {
+        let (x, out) = (self.view("scan", x)?, self.out("scan", out)?);
+        call!(&*self.opened, scan(op as u32, &x, axis, &out))
+    }
+
+    fn gemm(&self, alpha: Scalar, a: View<'_>, b: View<'_>, beta: Scalar, c: &mut ViewMut<'_>) -> Result<()> {
+        let (a, b, c) = (self.view("gemm", a)?, self.view("gemm", b)?, self.out("gemm", c)?);
+        call!(&*self.opened, gemm(alpha.into(), &a, &b, beta.into(), &c))
+    }
+
+    fn unfold(&self, window: &Window, x: View<'_>, pad: Scalar, out: &mut ViewMut<'_>) -> Result<()> {
+        let (window, x, out) = (window.into(), self.view("unfold", x)?, self.out("unfold", out)?);
+        call!(&*self.opened, unfold(&window, &x, pad.into(), &out))
+    }
+
+    fn fold(&self, window: &Window, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+        let (window, x, out) = (window.into(), self.view("fold", x)?, self.out("fold", out)?);
+        call!(&*self.opened, fold(&window, &x, &out))
+    }
+
+    fn gather(&self, x: View<'_>, axis: usize, index: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+        let (x, index, out) = (self.view("gather", x)?, self.view("gather", index)?, self.out("gather", out)?);
+        call!(&*self.opened, gather(&x, axis, &index, &out))
+    }
+
+    fn scatter(&self, op: ScatterOp, axis: usize, index: View<'_>, src: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+        let (index, src, out) = (self.view("scatter", index)?, self.view("scatter", src)?, self.out("scatter", out)?);
+        call!(&*self.opened, scatter(op as u32, axis, &index, &src, &out))
+    }
+
+    fn sort(
+        &self,
+        x: View<'_>,
+        axis: usize,
+        descending: bool,
+        values: &mut ViewMut<'_>,
+        indices: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        let (x, values, indices) = (self.view("sort", x)?, self.out("sort", values)?, self.out("sort", indices)?);
+        call!(&*self.opened, sort(&x, axis, u32::from(descending), &values, &indices))
+    }
+
+    fn random(&self, dist: Distribution, seed: u64, offset: u64, out: &mut ViewMut<'_>) -> Result<()> {
+        let out = self.out("random", out)?;
+        call!(&*self.opened, random(dist.into(), seed, offset, &out))
+    }
+
+    fn copy_strided(&self, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+        let (x, out) = (self.view("copy_strided", x)?, self.out("copy_strided", out)?);
+        call!(&*self.opened, copy_strided(&x, &out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use gradus_backend::{Layout, Shape, Watched};
+    use gradus_conformance::OracleBackend;
+
+    use super::*;
+
+    /// Backends of [`panicking`] that are open.
+    static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+    #[derive(Debug)]
+    struct Count;
+
+    impl Drop for Count {
+        fn drop(&mut self) {
+            OPEN.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// A backend that panics after each `fill`.
+    fn panicking() -> Result<Watched> {
+        OPEN.fetch_add(1, Ordering::SeqCst);
+        let count = Count;
+        Ok(Watched::new(Arc::new(OracleBackend::new()), move |call| {
+            let _ = &count;
+            assert!(call.name != "fill", "spilled");
+        }))
+    }
+
+    fn refusing() -> Result<OracleBackend> {
+        Err(Error::new(ErrorKind::Unsupported, "open", "no such hardware"))
+    }
+
+    /// # Safety
+    /// Both places may be written.
+    unsafe extern "C" fn create_panicking(backend: *mut Handle, error: *mut RawError) -> u32 {
+        // SAFETY: the caller's promise.
+        unsafe { plugin::create(backend, error, panicking) }
+    }
+
+    /// # Safety
+    /// Both places may be written.
+    unsafe extern "C" fn create_refusing(backend: *mut Handle, error: *mut RawError) -> u32 {
+        // SAFETY: the caller's promise.
+        unsafe { plugin::create(backend, error, refusing) }
+    }
+
+    static PANICKING: Table = plugin::table(create_panicking);
+    static REFUSING: Table = plugin::table(create_refusing);
+
+    #[test]
+    fn panics_of_the_other_side_are_errors_and_the_last_buffer_closes_it() {
+        let proxy = Proxy::open(&PANICKING).unwrap();
+        let mut buffer = proxy.alloc(8).unwrap();
+        let layout = Layout::contiguous(Shape::new(&[2]).unwrap());
+        let mut out = ViewMut { buffer: &mut buffer, dtype: DType::F32, layout: &layout };
+        let e = proxy.fill(&mut out, Scalar::Float(1.0)).unwrap_err();
+        assert_eq!((e.kind(), e.message()), (&ErrorKind::Backend, "the plug-in panicked: spilled"));
+        // It goes on, and is there until the buffer is gone.
+        proxy.upload(&mut buffer, 0, &[1; 8]).unwrap();
+        drop(proxy);
+        assert_eq!(OPEN.load(Ordering::SeqCst), 1);
+        drop(buffer);
+        assert_eq!(OPEN.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn a_backend_that_does_not_open_says_why() {
+        let e = Proxy::open(&REFUSING).unwrap_err();
+        assert_eq!((e.kind(), e.op(), e.message()), (&ErrorKind::Unsupported, "open", "no such hardware"));
+    }
+}

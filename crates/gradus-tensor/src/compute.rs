@@ -1,0 +1,136 @@
+//! [`Device::dispatch_compute`]: programs of the user's own, on tensors.
+
+use std::panic::Location;
+
+use gradus_backend::{
+    Binding, ComputeLimits, ComputeModule, Error, ErrorKind, ModuleHash, NativeCall, NativeFunction, Result,
+};
+
+use crate::locks::Locks;
+use crate::{Device, Tensor};
+
+const OP: &str = "dispatch_compute";
+
+/// A tensor as a compute module sees it.
+#[derive(Debug, Clone, Copy)]
+pub enum Bound<'a> {
+    /// Read only. A tensor that is not contiguous is copied first.
+    Read(&'a Tensor),
+    /// Written, or read and written, where it lies: contiguous, and in memory that nothing else is bound to.
+    Write(&'a Tensor),
+}
+
+impl<'a> Bound<'a> {
+    fn tensor(&self) -> &'a Tensor {
+        match self {
+            Bound::Read(t) | Bound::Write(t) => t,
+        }
+    }
+}
+
+impl Device {
+    /// Runs a program of the user's own on tensors of this device: WGSL, SPIR-V or CUDA C where the backend takes it, or a
+    /// function of the host that was [registered](Device::register_native). `bindings` are its operands in order, `constants`
+    /// its push constants, `groups` the numbers of work-groups. A module is made ready once, and found again by its content.
+    ///
+    /// Like every write in place this raises the versions of the tensors that are written, is not recorded, and with
+    /// gradients on is refused where an operand requires one. With a gradient it becomes an operation in a
+    /// [`CustomOp`](crate::autograd::CustomOp).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if the device takes no module of this form; [`ErrorKind::InvalidArgument`] for a module
+    /// that does not hold together, is not [allowed](Device::allow_modules) or names no function, and for work-groups,
+    /// constants or bindings beyond the [limits](Device::compute_limits); [`ErrorKind::DeviceMismatch`] for a tensor of
+    /// another device. A written tensor that is not contiguous, or shares memory with another operand.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+    /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    /// use gradus_tensor::backend::{ComputeModule, Element};
+    ///
+    /// // y = k * x
+    /// device.register_native("scale", |call| {
+    ///     let [k] = call.constants::<f32, 1>()?;
+    ///     let [x, y] = call.operands()?;
+    ///     y.write::<f32>()?.iter_mut().zip(x.read::<f32>()?).for_each(|(y, x)| *y = k * x);
+    ///     Ok(())
+    /// })?;
+    /// let x = Tensor::from_vec(vec![1.0f32, 2.0, 3.0], [3], &device)?;
+    /// let y = Tensor::zeros([3], DType::F32, &device)?;
+    /// let bindings = [Bound::Read(&x), Bound::Write(&y)];
+    /// device.dispatch_compute(ComputeModule::Native("scale"), &bindings, f32::as_bytes(&[2.0]), [1, 1, 1])?;
+    /// assert_eq!(y.to_vec::<f32>()?, [2.0, 4.0, 6.0]);
+    /// assert_eq!(y.storage().version(), 1);
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[track_caller]
+    pub fn dispatch_compute(
+        &self,
+        module: ComputeModule<'_>,
+        bindings: &[Bound<'_>],
+        constants: &[u8],
+        groups: [u32; 3],
+    ) -> Result<()> {
+        let location = Location::caller();
+        let operands: Vec<&Tensor> = bindings.iter().map(Bound::tensor).collect();
+        if let Some((i, t)) = operands.iter().enumerate().find(|(_, t)| t.device() != self) {
+            let e = Error::new(ErrorKind::DeviceMismatch, OP, format!("binding {i} does not live on {self}"));
+            return Err(t.describe(e, "binding").help("move it here first: x.to_device(&device)?"));
+        }
+        let mut reads = Vec::new();
+        let mut written = Vec::new();
+        for bound in bindings {
+            match *bound {
+                // Only a copy: what it is computed from was asked about when it was bound.
+                Bound::Read(t) => reads.push(t.detach().contiguous()?),
+                Bound::Write(t) => {
+                    t.check_writable(OP, &operands)?;
+                    if !t.is_contiguous() {
+                        let e = Error::argument(OP, "a tensor that a module writes is contiguous; this one is strided");
+                        return Err(t.describe(e, "binding").help("write into a new tensor, and copy_ it there"));
+                    }
+                    written.push(t);
+                }
+            }
+        }
+        let refs: Vec<&Tensor> = reads.iter().collect();
+        let mut locks = Locks::write(&written, &refs, OP, location)?;
+        let (outs, views) = locks.views(&written, &refs);
+        let (mut outs, mut views) = (outs.into_iter(), views.into_iter());
+        let mut operands = Vec::with_capacity(bindings.len());
+        for bound in bindings {
+            operands.extend(match bound {
+                Bound::Read(_) => views.next().map(Binding::Read),
+                Bound::Write(_) => outs.next().map(Binding::Write),
+            });
+        }
+        self.backend().dispatch_compute(module, &mut operands, constants, groups)
+    }
+
+    /// Makes `function` what [`ComputeModule::Native`]`(name)` runs on this device, for as long as its backend lives. It is
+    /// called once for each dispatch.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if the name is taken; [`ErrorKind::Unsupported`] on a device whose memory the host
+    /// does not reach.
+    pub fn register_native(
+        &self,
+        name: &str,
+        function: impl Fn(&mut NativeCall<'_>) -> Result<()> + Send + Sync + 'static,
+    ) -> Result<()> {
+        self.backend().register_native(name, NativeFunction::new(function))
+    }
+
+    /// From now on this device runs only the modules with these [hashes](ComputeModule::hash); with `None`, all.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if it runs none at all.
+    pub fn allow_modules(&self, hashes: Option<&[ModuleHash]>) -> Result<()> {
+        self.backend().allow_modules(hashes)
+    }
+
+    /// How much one dispatch may ask for; `None` if the device runs no compute modules.
+    pub fn compute_limits(&self) -> Option<ComputeLimits> {
+        self.backend().compute_limits()
+    }
+}

@@ -1,0 +1,76 @@
+//! `to_device(x)`: the values on another device. The gradient goes the other way.
+
+use gradus_backend::{Backend, Error, Result, View, ViewMut};
+
+use super::{Context, Grads, Keep, Operation, Outputs, apply_on, grads, one};
+use crate::{Device, Tensor};
+
+/// A contiguous tensor of one device, on another.
+#[derive(Debug, Clone)]
+pub struct ToDevice {
+    /// Where the input lives.
+    pub from: Device,
+    /// Where the output lives.
+    pub to: Device,
+}
+
+impl Operation for ToDevice {
+    fn name(&self) -> &str {
+        "to_device"
+    }
+
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+        let (x, to) = (inputs[0], &self.to);
+        if !to.backend().supports(x.dtype()) {
+            let e = Error::dtype(self.name(), x.dtype(), &format!("the dtypes of {to}"));
+            return Err(x.describe(e, "self").help("convert it first: x.to_dtype(DType::F32)?.to_device(&device)?"));
+        }
+        Ok(one(*x.layout().shape(), x.dtype()))
+    }
+
+    /// By way of the host: no two backends know each other's memory.
+    fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        let size = inputs[0].dtype.size();
+        let mut bytes = vec![0; inputs[0].layout.numel() * size];
+        self.from.backend().download(inputs[0].buffer, inputs[0].layout.offset() * size, &mut bytes)?;
+        backend.upload(outputs[0].buffer, 0, &bytes)
+    }
+
+    fn keeps(&self, _: &[bool]) -> Keep {
+        Keep::NONE
+    }
+
+    fn vjp(&self, _: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
+        Ok(grads([g[0].as_ref().map(|g| g.to_device(&self.from)).transpose()?]))
+    }
+}
+
+impl Tensor {
+    /// The values on `device`; the tensor itself if it lives there already. This is the only way from device to device: an
+    /// operation on tensors of two devices is an error. The gradient comes back to the device of this tensor, to any
+    /// order. Waits for what this tensor is computed from.
+    ///
+    /// # Errors
+    /// [`ErrorKind::UnsupportedDType`](crate::ErrorKind::UnsupportedDType) if `device` has no such elements; those of the
+    /// devices.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+    /// # let open = || CpuBackend::new().map(|b| Device::from_backend(Arc::new(b)));
+    /// let (here, there) = (open()?, open()?);
+    /// let x = Tensor::from_vec(vec![1.0f64, 2.0], [2], &here)?.require_grad()?;
+    /// let y = x.to_device(&there)?.square()?.sum_all()?;
+    /// assert_eq!(y.device(), &there);
+    /// let dx = y.backward()?.get(&x).unwrap().clone();
+    /// assert_eq!((dx.device(), dx.to_vec::<f64>()?), (&here, vec![2.0, 4.0]));
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[track_caller]
+    pub fn to_device(&self, device: &Device) -> Result<Tensor> {
+        if self.device() == device {
+            return Ok(self.clone());
+        }
+        let op = ToDevice { from: self.device().clone(), to: device.clone() };
+        apply_on(device, op, &[&self.contiguous()?])
+    }
+}

@@ -1,0 +1,119 @@
+//! An operation of your own, on programs of your own: `y = k * x³` and its gradient as two compute modules.
+//!
+//! The modules here are functions of the host, for the CPU. On another device they are text or bytes, and nothing else of the
+//! operation changes: `ScaledCube` does not know of which form its modules are.
+//!
+//! Run it: `cargo run --release -p gradus --example compute_op`
+
+use std::sync::Arc;
+
+use gradus::backend::Element;
+use gradus::backend::compute::NativeCall;
+use gradus::prelude::*;
+use gradus::{Bound, ComputeModule, CustomOp, apply_custom, autograd::Context};
+
+/// `k * x³` of an f32 tensor.
+pub(crate) struct ScaledCube {
+    /// The factor: a push constant.
+    pub(crate) k: f32,
+    /// `(x, y)`: writes `k * x³` to `y`.
+    pub(crate) forward: ComputeModule<'static>,
+    /// `(x, g, dx)`: writes `3 * k * x² * g` to `dx`.
+    pub(crate) backward: ComputeModule<'static>,
+}
+
+/// Elements that one work-group of a module on a GPU computes.
+pub(crate) const GROUP: usize = 64;
+
+impl ScaledCube {
+    /// Runs a module over as many elements as `x` has, and gives what it wrote.
+    fn run(&self, module: ComputeModule<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let x = inputs[0];
+        let y = Tensor::zeros(x.shape(), x.dtype(), x.device())?;
+        let groups = u32::try_from(x.numel().div_ceil(GROUP).max(1)).unwrap_or(u32::MAX);
+        let bindings: Vec<Bound<'_>> = inputs.iter().map(|&t| Bound::Read(t)).chain([Bound::Write(&y)]).collect();
+        x.device().dispatch_compute(module, &bindings, f32::as_bytes(&[self.k]), [groups, 1, 1])?;
+        Ok(y)
+    }
+}
+
+impl CustomOp for ScaledCube {
+    fn name(&self) -> &str {
+        "scaled_cube"
+    }
+
+    fn forward(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
+        Ok(vec![self.run(self.forward, &[&x[0]])?])
+    }
+
+    fn backward(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>> {
+        let Some(g) = &g[0] else { return Ok(vec![None]) };
+        Ok(vec![Some(self.run(self.backward, &[&ctx.input(0)?, g])?)])
+    }
+
+    /// What the module writes is not recorded. A second gradient would need a module of its own, or tensor operations.
+    fn once_differentiable(&self) -> bool {
+        true
+    }
+}
+
+fn cube(call: &mut NativeCall<'_>) -> Result<()> {
+    let [k] = call.constants::<f32, 1>()?;
+    let [x, y] = call.operands()?;
+    for (y, x) in y.write::<f32>()?.iter_mut().zip(x.read::<f32>()?) {
+        *y = k * x * x * x;
+    }
+    Ok(())
+}
+
+fn cube_backward(call: &mut NativeCall<'_>) -> Result<()> {
+    let [k] = call.constants::<f32, 1>()?;
+    let [x, g, dx] = call.operands()?;
+    for ((dx, x), g) in dx.write::<f32>()?.iter_mut().zip(x.read::<f32>()?).zip(g.read::<f32>()?) {
+        *dx = 3.0 * k * x * x * g;
+    }
+    Ok(())
+}
+
+/// The operation on functions of the host, which are registered with `device`. Errors if they are already.
+pub(crate) fn native(device: &Device, k: f32) -> Result<ScaledCube> {
+    device.register_native("scaled_cube", cube)?;
+    device.register_native("scaled_cube.backward", cube_backward)?;
+    let (forward, backward) = (ComputeModule::Native("scaled_cube"), ComputeModule::Native("scaled_cube.backward"));
+    Ok(ScaledCube { k, forward, backward })
+}
+
+/// What was found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// The largest difference between the operation and `x³ * k` by tensor operations.
+    pub(crate) value: f64,
+    /// The same of their gradients.
+    pub(crate) gradient: f64,
+    /// The largest gradient.
+    pub(crate) largest: f64,
+}
+
+/// Compares the operation with tensor operations that compute the same.
+pub(crate) fn run(device: &Device, op: ScaledCube) -> Result<Found> {
+    let (k, op) = (op.k, Arc::new(op));
+    let x = Tensor::randn([7, 50], DType::F32, device, &mut Generator::new(2))?.t()?.require_grad()?;
+    let weight = Tensor::randn([50, 7], DType::F32, device, &mut Generator::new(3))?;
+    let gradient = |y: &Tensor| -> Result<Tensor> {
+        let gradients = y.mul(&weight)?.sum_all()?.backward()?;
+        gradients.get(&x).cloned().ok_or_else(|| Error::new(ErrorKind::Autograd, "compute_op", "there is no gradient"))
+    };
+    let ours = apply_custom(&op, &[&x])?.swap_remove(0);
+    let theirs = x.mul(&x)?.mul(&x)?.mul(f64::from(k))?;
+    let (dx, want) = (gradient(&ours)?, gradient(&theirs)?);
+    let apart = |a: &Tensor, b: &Tensor| a.detach().sub(&b.detach())?.abs()?.max_all()?.item();
+    Ok(Found { value: apart(&ours, &theirs)?, gradient: apart(&dx, &want)?, largest: want.abs()?.max_all()?.item()? })
+}
+
+#[allow(clippy::print_stdout)]
+fn main() -> Result<()> {
+    let device = Device::cpu()?;
+    let Found { value, gradient, largest } = run(&device, native(&device, 0.5)?)?;
+    println!("differs from tensor operations by {value:e}, its gradient by {gradient:e} of up to {largest:.1}");
+    Ok(())
+}

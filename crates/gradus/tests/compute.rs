@@ -1,0 +1,194 @@
+//! Programs of the user's own on tensors of the CPU: what is bound, counted, refused and found again.
+#![cfg(feature = "cpu")]
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use gradus::backend::Element;
+use gradus::cpu::CpuBackend;
+use gradus::prelude::*;
+use gradus::{Bound, ComputeModule};
+use tiny_backend::TinyBackend;
+
+/// A CPU of its own, so that its names are free.
+fn device() -> Device {
+    Device::from_backend(Arc::new(CpuBackend::with_threads(1).unwrap()))
+}
+
+const ADD: ComputeModule<'static> = ComputeModule::Native("add");
+
+/// A device with `add`: `(x, y, z)`, `z = x + y`; counts its calls.
+fn adds() -> (Device, Arc<AtomicUsize>) {
+    let (device, calls) = (device(), Arc::new(AtomicUsize::new(0)));
+    let counted = calls.clone();
+    device
+        .register_native("add", move |call| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            let [x, y, z] = call.operands()?;
+            let sums = x.read::<f32>()?.iter().zip(y.read::<f32>()?).map(|(x, y)| x + y);
+            z.write::<f32>()?.iter_mut().zip(sums).for_each(|(z, sum)| *z = sum);
+            Ok(())
+        })
+        .unwrap();
+    (device, calls)
+}
+
+fn f32s(values: &[f32], shape: &[usize], device: &Device) -> Tensor {
+    Tensor::from_vec(values, shape, device).unwrap()
+}
+
+#[test]
+fn a_native_function_reads_and_writes_what_is_bound() {
+    let (device, calls) = adds();
+    let x = f32s(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &[2, 3], &device).t().unwrap();
+    let y = f32s(&[10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0], &[4, 2], &device).narrow(0, 1, 3).unwrap();
+    let z = Tensor::zeros([5, 2], DType::F32, &device).unwrap();
+    let part = z.narrow(0, 2, 3).unwrap();
+    let bindings = [Bound::Read(&x), Bound::Read(&y), Bound::Write(&part)];
+    device.dispatch_compute(ADD, &bindings, &[], [1, 1, 1]).unwrap();
+    assert_eq!(z.to_vec::<f32>().unwrap(), [0.0, 0.0, 0.0, 0.0, 31.0, 44.0, 52.0, 65.0, 73.0, 86.0]);
+    assert_eq!(calls.load(Ordering::Relaxed), 1, "once, whatever the number of groups");
+}
+
+#[test]
+fn a_write_counts_and_tells_its_line() {
+    let (device, _) = adds();
+    let x = f32s(&[1.0, 2.0], &[2], &device);
+    let w = f32s(&[3.0, 4.0], &[2], &device).require_grad().unwrap();
+    let z = Tensor::zeros([2], DType::F32, &device).unwrap();
+    let loss = w.mul(&z).unwrap().sum_all().unwrap();
+    let (before, line) = (z.storage().version(), line!() + 1);
+    device.dispatch_compute(ADD, &[Bound::Read(&x), Bound::Read(&x), Bound::Write(&z)], &[], [1, 1, 1]).unwrap();
+    assert_eq!(z.storage().version(), before + 1);
+    assert_eq!(x.storage().version(), 0);
+    let e = loss.backward().unwrap_err();
+    assert_eq!(e.kind(), &ErrorKind::Autograd);
+    let place = format!("dispatch_compute wrote at {}:{line}", file!());
+    assert!(e.to_string().contains(&place), "{e}");
+}
+
+#[test]
+fn gradients_are_not_lost_without_a_word() {
+    let (device, _) = adds();
+    let x = f32s(&[1.0], &[1], &device);
+    let w = x.require_grad().unwrap();
+    let z = Tensor::zeros([1], DType::F32, &device).unwrap();
+    let run = |a: &Tensor, z: &Tensor| {
+        device.dispatch_compute(ADD, &[Bound::Read(a), Bound::Read(&x), Bound::Write(z)], &[], [1, 1, 1])
+    };
+    assert_eq!(run(&w, &z).unwrap_err().kind(), &ErrorKind::Autograd);
+    assert_eq!(run(&x.copy().unwrap(), &w).unwrap_err().kind(), &ErrorKind::Autograd);
+    run(&w.detach(), &z).unwrap();
+    let _guard = no_grad();
+    run(&w, &z).unwrap();
+}
+
+#[test]
+fn what_cannot_be_bound_is_refused() {
+    let (device, calls) = adds();
+    let x = f32s(&[1.0, 2.0, 3.0, 4.0], &[2, 2], &device);
+    let z = Tensor::zeros([2, 2], DType::F32, &device).unwrap();
+    let kind = |x: &Tensor, z: &Tensor| {
+        let bindings = [Bound::Read(x), Bound::Read(x), Bound::Write(z)];
+        device.dispatch_compute(ADD, &bindings, &[], [1, 1, 1]).unwrap_err().kind().clone()
+    };
+    assert_eq!(kind(&x, &x), ErrorKind::InvalidArgument, "one tensor read and written");
+    assert_eq!(kind(&x, &z.t().unwrap()), ErrorKind::InvalidArgument, "a strided tensor written");
+    assert_eq!(kind(&x, &z.narrow(0, 0, 1).unwrap().expand([2, 2]).unwrap()), ErrorKind::InvalidArgument);
+    let far = Tensor::zeros([2, 2], DType::F32, &Device::cpu().unwrap()).unwrap();
+    assert_eq!(kind(&far, &z), ErrorKind::DeviceMismatch);
+    assert_eq!(kind(&x, &far), ErrorKind::DeviceMismatch);
+    let twice = [Bound::Read(&x), Bound::Write(&z), Bound::Write(&z)];
+    assert!(device.dispatch_compute(ADD, &twice, &[], [1, 1, 1]).is_err());
+    assert_eq!(calls.load(Ordering::Relaxed), 0);
+    assert_eq!(kind(&x.to_dtype(DType::I32).unwrap(), &z), ErrorKind::DTypeMismatch);
+    let read_only = [Bound::Read(&x), Bound::Read(&x), Bound::Read(&x)];
+    assert!(device.dispatch_compute(ADD, &read_only, &[], [1, 1, 1]).unwrap_err().message().contains("for reading"));
+    assert!(device.dispatch_compute(ADD, &[], &[], [1, 1, 1]).unwrap_err().message().contains("takes 3 bindings"));
+}
+
+#[test]
+fn a_dispatch_stays_within_the_limits() {
+    let device = device();
+    let seen = Arc::new(std::sync::Mutex::new(None));
+    let kept = seen.clone();
+    let look = move |call: &mut gradus::backend::NativeCall<'_>| {
+        *kept.lock().unwrap() = Some((call.groups, call.constants.to_vec(), call.bindings.len()));
+        Ok(())
+    };
+    device.register_native("look", look).unwrap();
+    let limits = device.compute_limits().unwrap();
+    let x = Tensor::zeros([1], DType::F32, &device).unwrap();
+    let run = |bindings: usize, constants: usize, groups: [u32; 3]| {
+        let bindings = vec![Bound::Read(&x); bindings];
+        device.dispatch_compute(ComputeModule::Native("look"), &bindings, &vec![7; constants], groups)
+    };
+    run(limits.bindings, limits.constants, limits.groups).unwrap();
+    let want = (limits.groups, vec![7; limits.constants], limits.bindings);
+    assert_eq!(seen.lock().unwrap().take(), Some(want));
+    let one = [1, 1, 1];
+    for (bindings, constants, groups) in [
+        (limits.bindings + 1, 0, one),
+        (1, limits.constants + 4, one),
+        (1, 3, one),
+        (1, 0, [limits.groups[0] + 1, 1, 1]),
+        (1, 0, [1, 1, u32::MAX]),
+        (1, 0, [1, 0, 1]),
+    ] {
+        let e = run(bindings, constants, groups).unwrap_err();
+        assert_eq!(e.kind(), &ErrorKind::InvalidArgument, "{e}");
+    }
+    assert_eq!(*seen.lock().unwrap(), None);
+}
+
+#[test]
+fn modules_that_a_device_cannot_run_are_typed_errors() {
+    let (device, _) = adds();
+    let run = |device: &Device, module| device.dispatch_compute(module, &[], &[], [1, 1, 1]).unwrap_err();
+    for module in [ComputeModule::Wgsl("fn main() {}"), ComputeModule::SpirV(&[]), ComputeModule::Cuda("")] {
+        assert_eq!(run(&device, module).kind(), &ErrorKind::Unsupported);
+    }
+    let e = run(&device, ComputeModule::Native("subtract"));
+    assert_eq!(e.kind(), &ErrorKind::InvalidArgument);
+    assert!(e.to_string().contains("\"subtract\"") && e.to_string().contains("registered: add"), "{e}");
+    let e = device.register_native("add", |_| Ok(())).unwrap_err();
+    assert_eq!(e.kind(), &ErrorKind::InvalidArgument, "{e}");
+    // A backend without compute modules says so of every call.
+    let tiny = Device::from_backend(Arc::new(TinyBackend::new().unwrap()));
+    assert_eq!(run(&tiny, ADD).kind(), &ErrorKind::Unsupported);
+    assert_eq!(tiny.register_native("add", |_| Ok(())).unwrap_err().kind(), &ErrorKind::Unsupported);
+    assert_eq!(tiny.allow_modules(None).unwrap_err().kind(), &ErrorKind::Unsupported);
+    assert_eq!(tiny.compute_limits(), None);
+}
+
+#[test]
+fn only_allowed_modules_run() {
+    let (device, calls) = adds();
+    let x = Tensor::zeros([1], DType::F32, &device).unwrap();
+    let z = Tensor::zeros([1], DType::F32, &device).unwrap();
+    let run = || device.dispatch_compute(ADD, &[Bound::Read(&x), Bound::Read(&x), Bound::Write(&z)], &[], [1, 1, 1]);
+    device.allow_modules(Some(&[ComputeModule::Native("other").hash()])).unwrap();
+    let e = run().unwrap_err();
+    assert!(e.message().contains(&ADD.hash().to_string()), "{e}");
+    assert_eq!(calls.load(Ordering::Relaxed), 0);
+    device.allow_modules(Some(&[ADD.hash()])).unwrap();
+    run().unwrap();
+    device.allow_modules(None).unwrap();
+    run().unwrap();
+    assert_eq!(calls.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn a_watched_device_runs_and_shows_them() {
+    let (device, _) = adds();
+    let names = Arc::new(std::sync::Mutex::new(vec![]));
+    let seen = names.clone();
+    let device = device.watched(move |call| seen.lock().unwrap().push((call.name.to_owned(), call.outputs.len())));
+    let x = f32s(&[1.0], &[1], &device);
+    let z = Tensor::zeros([1], DType::F32, &device).unwrap();
+    let bindings = [Bound::Read(&x), Bound::Read(&x), Bound::Write(&z)];
+    device.dispatch_compute(ADD, &bindings, f32::as_bytes(&[]), [1, 1, 1]).unwrap();
+    assert_eq!(z.item().unwrap(), 2.0);
+    assert!(names.lock().unwrap().contains(&("dispatch_compute".to_owned(), 1)));
+}
