@@ -171,7 +171,8 @@ impl Queue {
         let pipeline = self.pipeline(state, launch)?;
 
         let align = self.limits.min_uniform_buffer_offset_alignment.max(16) as usize;
-        let bytes = (launch.params.len() * 4).next_multiple_of(256);
+        // At least one word behind the parameters is 0: kernels count on it.
+        let bytes = (launch.params.len() * 4 + 4).next_multiple_of(256);
         if state.params.len().next_multiple_of(align) + bytes > ARENA {
             self.flush(state);
         }

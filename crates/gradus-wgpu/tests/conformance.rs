@@ -19,5 +19,9 @@ fn the_suite() {
         Ok(name) => only(&backend, &name),
         Err(_) => run(&backend),
     };
+    for f in &report.failures { // TEMP
+        eprintln!("F {} {}", f.name, f.detail.lines().next().unwrap_or_default()); // TEMP
+        if f.detail.contains("error:") { eprintln!("{}", f.detail.lines().take(8).collect::<Vec<_>>().join("\n")); } // TEMP
+    } // TEMP
     assert!(report.passed(), "{report}");
 }

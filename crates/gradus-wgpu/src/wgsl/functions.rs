@@ -3,6 +3,9 @@
 //! f32: `exp`, `exp2`, the logarithms, `sigmoid` and `erf` run in f32, the rest by way of f64; the coefficients are those
 //! of the CPU backend. Where a fused multiply-add is not fused the results of the first group lose up to half a unit in
 //! the last place. No function trusts the driver's own elementary functions, nor its treatment of NaN.
+//!
+//! Drivers may reassociate: Mesa turns `(a + b) - a` into `b`, and `a * b + a * c` into `a * (b + c)`. Where a rounding
+//! error is meant, the sum goes through `opaque`, whose zero no compiler knows.
 
 /// `text` with the functions that it calls, and those that they call, in front of it.
 pub(super) fn with_used(text: &str) -> String {
@@ -35,6 +38,10 @@ macro_rules! library {
 }
 
 library! {
+opaque_f32: "fn opaque_f32(x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) ^ ZERO()); }
+"
+opaque_f64: "fn opaque_f64(x: f64) -> f64 { return bitcast<f64>(bitcast<u64>(x) ^ u64(ZERO())); }
+"
 f32_of: "fn f32_of(b: u32) -> f32 { var v = b; return bitcast<f32>(v); }
 "
 f64_of: "fn f64_of(b: u64) -> f64 { var v = b; return bitcast<f64>(v); }
@@ -245,9 +252,9 @@ floor_div_f64: "fn floor_div_f64(a: f64, b: f64) -> f64 {
   return round(divided_f64(a - m, b));
 }
 "
-scaled_f32: "fn scaled_f32(p: f32, t: f32) -> f32 {
-  let sum = bitcast<u32>(t) << 23u; let half = (bitcast<u32>(t) << 22u) & 0xff800000u;
-  return p * bitcast<f32>(half) * bitcast<f32>(sum - half);
+scaled_f32: "fn scaled_f32(p: f32, n: f32) -> f32 {
+  let k = i32(n); let h = k >> 1u;
+  return p * bitcast<f32>(u32(h + 127) << 23u) * bitcast<f32>(u32(k - h + 127) << 23u);
 }
 "
 poly_exp_f32: "fn poly_exp_f32(r: f32) -> f32 {
@@ -257,17 +264,17 @@ poly_exp_f32: "fn poly_exp_f32(r: f32) -> f32 {
 exp_f32: "fn exp_f32(v: f32) -> f32 {
   if (is_nan_f32(v)) { return v; }
   let x = max(min(v, 89.0f), -104.0f);
-  let t = fma(x, 1.442695f, 12583166.0f); let n = t - 12583166.0f;
-  let r = fma(n, -1.4286068203094173e-06f, fma(n, -0.69314575f, x));
-  return scaled_f32(fma(r, poly_exp_f32(r), 1.0f), t);
+  let n = round(x * 1.442695f);
+  let r = fma(n, -1.4286068203094173e-06f, opaque_f32(fma(n, -0.69314575f, x)));
+  return scaled_f32(fma(r, poly_exp_f32(r), 1.0f), n);
 }
 "
 exp2_f32: "fn exp2_f32(v: f32) -> f32 {
   if (is_nan_f32(v)) { return v; }
   let x = max(min(v, 129.0f), -151.0f);
-  let t = x + 12583166.0f; let r = x - (t - 12583166.0f);
+  let n = round(x); let r = x - n;
   let p = fma(fma(fma(fma(fma(fma(0.00015328925f, r, 0.0013390972f), r, 0.0096185f), r, 0.055503596f), r, 0.24022648f), r, 0.6931472f), r, 1.0f);
-  return scaled_f32(p, t);
+  return scaled_f32(p, n);
 }
 "
 sigmoid_f32: "fn sigmoid_f32(x: f32) -> f32 {
@@ -291,7 +298,7 @@ special_log_f32: "fn special_log_f32(x: f32, y: f32) -> f32 {
 }
 "
 ln_parts_f32: "fn ln_parts_f32(e: f32, f: f32, d: f32) -> f32 {
-  let a = e * 0.69314575f; let hi = a + f; let lo = ((a - hi) + f) + d;
+  let a = e * 0.69314575f; let hi = opaque_f32(a + f); let lo = ((a - hi) + f) + d;
   let q = fma(fma(fma(fma(fma(fma(fma(fma(-0.07772832f, f, 0.12989086f), f, -0.13223101f), f, 0.14166996f), f, -0.16609633f), f, 0.20002769f), f, -0.2500159f), f, 0.33333313f), f, -0.49999988f);
   return hi + fma(f * f, q, fma(e, 1.4286068203094173e-06f, lo));
 }
@@ -307,7 +314,7 @@ product_error_f32: "fn product_error_f32(a: f32, b: f32, p: f32) -> f32 {
 log2_f32: "fn log2_f32(x: f32) -> f32 {
   let s = split_f32(x); let e = s.x; let f = s.y;
   let p = f * 1.442695f; let p_lo = product_error_f32(f, 1.442695f, p);
-  let hi = e + p; let lo = ((e - hi) + p) + p_lo;
+  let hi = opaque_f32(e + p); let lo = ((e - hi) + p) + p_lo;
   let q = fma(fma(fma(fma(fma(fma(fma(fma(-0.110624894f, f, 0.18663162f), f, -0.19105905f), f, 0.20453905f), f, -0.23960464f), f, 0.2885691f), f, -0.3606976f), f, 0.48089826f), f, -0.72134733f);
   return special_log_f32(x, hi + fma(f * f, q, fma(f, 1.9259629911266175e-08f, lo)));
 }
@@ -315,7 +322,7 @@ log2_f32: "fn log2_f32(x: f32) -> f32 {
 log10_f32: "fn log10_f32(x: f32) -> f32 {
   let s = split_f32(x); let e = s.x; let f = s.y;
   let p = f * 0.4342945f; let p_lo = product_error_f32(f, 0.4342945f, p);
-  let a = e * bitcast<f32>(0x3e9a2000u); let hi = a + p; let lo = ((a - hi) + p) + p_lo;
+  let a = e * bitcast<f32>(0x3e9a2000u); let hi = opaque_f32(a + p); let lo = ((a - hi) + p) + p_lo;
   let q = fma(fma(fma(fma(fma(fma(fma(fma(-0.033578843f, f, 0.056303255f), f, -0.057457343f), f, 0.06154939f), f, -0.07213281f), f, 0.08686928f), f, -0.10858062f), f, 0.14476478f), f, -0.21714719f);
   return special_log_f32(x, hi + fma(f * f, q, fma(f, LOG10_E_LO, fma(e, LOG10_2_LO, lo))));
 }
@@ -327,10 +334,10 @@ log1p_f32: "fn log1p_f32(x: f32) -> f32 {
   let u = 1.0f + x;
   let offset = bitcast<u32>(u) - 0x3f3504f3u;
   let e = f32(bitcast<i32>(offset) >> 23u);
-  let s = bitcast<f32>(0x5f000000u + 0x00000000u - (offset & 0xff800000u));
+  let s = bitcast<f32>(0x5f800000u - (offset & 0xff800000u));
   let b = s * 5.421010862427522e-20f - 1.0f;
   let p = x * 5.421010862427522e-20f * s;
-  let f = b + p; let d = p - (f - b);
+  let f = opaque_f32(b + p); let d = p - (f - b);
   return special_log_f32(u, ln_parts_f32(e, f, d - d * f));
 }
 "
@@ -354,20 +361,19 @@ erf_f32: "fn erf_f32(x: f32) -> f32 {
 }
 "
 exp_parts: "fn exp_parts(x: f64) -> vec2<f64> {
-  let t = x * 1.4426950408889634lf + 6755399441055744.0lf;
-  let n = t - 6755399441055744.0lf;
-  let r = (x - n * 0.6931471803691238lf) - n * 1.9082149292705877e-10lf;
+  let n = round(x * 1.4426950408889634lf);
+  let r = opaque_f64(x - n * 0.6931471803691238lf) - n * 1.9082149292705877e-10lf;
   let c = ((((((0.0001991590573058963lf * r + 0.001394120926786183lf) * r + 0.0083332685284514lf) * r + 0.04166635167776042lf) * r + 0.16666666853876003lf) * r + 0.500000004739508lf) * r + 0.9999999999910031lf);
-  let power = bitcast<f64>((bitcast<u64>(t) << 52u) + 0x3ff0000000000000lu);
+  let power = bitcast<f64>(u64(i32(n) + 1023) << 52u);
   return vec2<f64>(r * c, power);
 }
 "
 exp64: "fn exp64(x: f64) -> f64 { let p = exp_parts(x); return p.y * p.x + p.y; }
 "
 expm1_f32: "fn expm1_f32(x: f32) -> f32 {
-  if (is_nan_f32(x)) { return x; }
+  if (is_nan_f32(x) || x == 0.0f) { return x; }
   let p = exp_parts(f64(max(min(x, 90.0f), -20.0f)));
-  return with_sign_f32(abs(f32(p.y * p.x + (p.y - 1.0lf))), x);
+  return f32(p.y * p.x + (p.y - 1.0lf));
 }
 "
 softplus_f32: "fn softplus_f32(x: f32) -> f32 {
@@ -380,7 +386,7 @@ softplus_f32: "fn softplus_f32(x: f32) -> f32 {
 ln64: "fn ln64(w: f64) -> f64 {
   let bits = bitcast<u64>(w);
   let offset = bits - 0x3fe6a09e667f3bcdlu + 0x3ff0000000000000lu;
-  let e = bitcast<f64>((offset >> 52u) | 0x4330000000000000lu) - 4503599627371519.0lf;
+  let e = f64(i32(offset >> 52u) - 1023);
   let m = bitcast<f64>(bits - (offset & 0xfff0000000000000lu) + 0x3ff0000000000000lu);
   let s = (m - 1.0lf) / (m + 1.0lf); let z = s * s;
   let c = ((((0.19609689667477198lf * z + 0.22174132640182895lf) * z + 0.2857216916515738lf) * z + 0.39999994860107996lf) * z + 0.666666666796959lf) * z + 1.9999999999999465lf;
@@ -395,13 +401,12 @@ tanh_f32: "fn tanh_f32(x: f32) -> f32 {
 }
 "
 cosh_sinh_parts: "fn cosh_sinh_parts(x: f64) -> vec4<f64> {
-  let t = x * 1.4426950408889634lf + 6755399441055744.0lf;
-  let n = t - 6755399441055744.0lf;
-  let r = (x - n * 0.6931471803691238lf) - n * 1.9082149292705877e-10lf;
-  let k = bitcast<u64>(t) << 52u; let z = r * r;
+  let n = round(x * 1.4426950408889634lf);
+  let r = opaque_f64(x - n * 0.6931471803691238lf) - n * 1.9082149292705877e-10lf;
+  let k = i32(n); let z = r * r;
   let c = ((0.0013946331146728443lf * z + 0.0416662656490627lf) * z + 0.500000007956986lf) * z + 1.0lf;
   let o = r * (((0.00019905072840570884lf * z + 0.008333288796381058lf) * z + 0.16666666755030599lf) * z + 1.0lf);
-  return vec4<f64>(c, o, bitcast<f64>(0x3ff0000000000000lu + k), bitcast<f64>(0x3ff0000000000000lu - k));
+  return vec4<f64>(c, o, bitcast<f64>(u64(1023 + k) << 52u), bitcast<f64>(u64(1023 - k) << 52u));
 }
 "
 sinh_f32: "fn sinh_f32(x: f32) -> f32 {
@@ -441,29 +446,28 @@ atanh_f32: "fn atanh_f32(x: f32) -> f32 {
 "
 turns: "fn turns(x: f64, t: f64) -> f64 { let y = x * t; return y - round(y); }
 "
-sin_reduced: "fn sin_reduced(x: f32, quarter: u64) -> f64 {
+sin_reduced: "fn sin_reduced(x: f32, quarter: i32) -> f64 {
   let w = f64(x);
-  var t: f64; var r: f64;
+  var n: f64; var r: f64;
   if (abs(x) > 1048576.0f) {
     let q = 4.0lf * (turns(w, 0.15915494272485375lf) + turns(w, 3.6704158115630214e-10lf) + turns(w, 5.690025167992954e-19lf) + turns(w, 1.4703036846932608e-27lf) + turns(w, 2.5867171752090537e-36lf) + turns(w, 9.458140877728297e-46lf) + turns(w, 9.301187196294348e-54lf));
-    t = q + 6755399441055744.0lf; r = (q - (t - 6755399441055744.0lf)) * 1.5707963267948966lf;
+    n = round(q); r = (q - n) * 1.5707963267948966lf;
   } else {
-    t = w * 0.6366197723675814lf + 6755399441055744.0lf;
-    let n = t - 6755399441055744.0lf;
-    r = ((w - n * 1.5707963109016418lf) - n * 1.5893254712295857e-08lf) - n * 6.123233995736766e-17lf;
+    n = round(w * 0.6366197723675814lf);
+    r = opaque_f64(opaque_f64(w - n * 1.5707963109016418lf) - n * 1.5893254712295857e-08lf) - n * 6.123233995736766e-17lf;
   }
-  let n = bitcast<u64>(t) + quarter; let z = r * r;
+  let k = i32(n) + quarter; let z = r * r;
   let s = r * ((((2.718309384253847e-06lf * z - 0.00019839334569754163lf) * z + 0.008333329384844936lf) * z - 0.16666666641614208lf) * z + 1.0lf);
   let c = (((2.4438410117754927e-05lf * z - 0.0013887367101383212lf) * z + 0.04166664685643136lf) * z - 0.5lf) * z + 1.0lf;
-  let y = select(c, s, (n & 1lu) == 0lu);
-  return select(y, -y, (n & 2lu) != 0lu);
+  let y = select(c, s, (k & 1) == 0);
+  return select(y, -y, (k & 2) != 0);
 }
 "
-sin_f32: "fn sin_f32(x: f32) -> f32 { if (!is_finite_f32(x)) { return f32_of(0x7fc00000u); } if (x == 0.0f) { return x; } return f32(sin_reduced(x, 0lu)); }
+sin_f32: "fn sin_f32(x: f32) -> f32 { if (!is_finite_f32(x)) { return f32_of(0x7fc00000u); } if (x == 0.0f) { return x; } return f32(sin_reduced(x, 0)); }
 "
-cos_f32: "fn cos_f32(x: f32) -> f32 { if (!is_finite_f32(x)) { return f32_of(0x7fc00000u); } return f32(sin_reduced(x, 1lu)); }
+cos_f32: "fn cos_f32(x: f32) -> f32 { if (!is_finite_f32(x)) { return f32_of(0x7fc00000u); } return f32(sin_reduced(x, 1)); }
 "
-tan_f32: "fn tan_f32(x: f32) -> f32 { if (!is_finite_f32(x)) { return f32_of(0x7fc00000u); } if (x == 0.0f) { return x; } return f32(sin_reduced(x, 0lu) / sin_reduced(x, 1lu)); }
+tan_f32: "fn tan_f32(x: f32) -> f32 { if (!is_finite_f32(x)) { return f32_of(0x7fc00000u); } if (x == 0.0f) { return x; } return f32(sin_reduced(x, 0) / sin_reduced(x, 1)); }
 "
 atan_f32: "fn atan_f32(x: f32) -> f32 {
   if (is_nan_f32(x)) { return x; }

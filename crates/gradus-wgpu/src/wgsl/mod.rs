@@ -40,8 +40,10 @@ impl Text {
     /// Text of a kernel with `params` parameters: 32-bit words, read by [`param`].
     pub(crate) fn new(params: usize) -> Text {
         let mut text = Text { head: String::new(), body: String::new(), bindings: 1 };
-        let n = params.div_ceil(4).max(1);
+        let n = (params + 1).div_ceil(4);
         text.declare(format_args!("@group(0) @binding(0) var<uniform> P: array<vec4<u32>, {n}>;"));
+        // A parameter behind the last one is 0, which no compiler knows: see `opaque_f32`.
+        text.declare(format_args!("fn ZERO() -> u32 {{ return {}; }}", param(params)));
         text
     }
 
