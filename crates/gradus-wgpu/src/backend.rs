@@ -5,7 +5,7 @@ use gradus_backend::{
     MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
 };
 
-use crate::{WgpuBackend, map, transfer};
+use crate::{WgpuBackend, map, reduce, transfer};
 
 impl Backend for WgpuBackend {
     fn info(&self) -> BackendInfo {
@@ -82,11 +82,11 @@ impl Backend for WgpuBackend {
         map::copy_strided(self, x, out)
     }
 
-    fn reduce(&self, _op: ReduceOp, _x: View<'_>, _axes: Axes, _out: &mut ViewMut<'_>) -> Result<()> {
-        Err(Error::new(ErrorKind::Unsupported, "reduce", "todo"))
+    fn reduce(&self, op: ReduceOp, x: View<'_>, axes: Axes, out: &mut ViewMut<'_>) -> Result<()> {
+        reduce::reduce(self, op, x, axes, out)
     }
-    fn arg_reduce(&self, _op: ArgReduceOp, _x: View<'_>, _axis: usize, _out: &mut ViewMut<'_>) -> Result<()> {
-        Err(Error::new(ErrorKind::Unsupported, "reduce", "todo"))
+    fn arg_reduce(&self, op: ArgReduceOp, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()> {
+        reduce::arg_reduce(self, op, x, axis, out)
     }
     fn scan(&self, _op: ScanOp, _x: View<'_>, _axis: usize, _out: &mut ViewMut<'_>) -> Result<()> {
         Err(Error::new(ErrorKind::Unsupported, "reduce", "todo"))

@@ -15,6 +15,8 @@ mod map;
 mod operand;
 mod pool;
 mod queue;
+mod reduce;
+mod temp;
 mod transfer;
 mod wgsl;
 

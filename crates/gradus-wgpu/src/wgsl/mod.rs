@@ -10,7 +10,7 @@ use std::fmt::Write;
 
 use gradus_backend::DType;
 
-pub(crate) use scalar::{constant, instruction};
+pub(crate) use scalar::{cast, constant, instruction};
 
 /// Invocations of a work-group.
 pub(crate) const GROUP: u32 = 256;
