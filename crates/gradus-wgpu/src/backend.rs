@@ -1,11 +1,11 @@
 //! The `Backend` implementation: one line an operation, to the module that has it.
 
 use gradus_backend::{
-    ArgReduceOp, Axes, Backend, BackendInfo, BackendKind, Buffer, DType, Distribution, Error, ErrorKind, Kernel, MapArg,
+    ArgReduceOp, Axes, Backend, BackendInfo, BackendKind, Buffer, CrossEntropyParams, DType, Distribution, Kernel, MapArg,
     MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
 };
 
-use crate::{WgpuBackend, map, reduce, transfer};
+use crate::{WgpuBackend, index, map, reduce, transfer, window};
 
 impl Backend for WgpuBackend {
     fn info(&self) -> BackendInfo {
@@ -88,28 +88,79 @@ impl Backend for WgpuBackend {
     fn arg_reduce(&self, op: ArgReduceOp, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()> {
         reduce::arg_reduce(self, op, x, axis, out)
     }
-    fn scan(&self, _op: ScanOp, _x: View<'_>, _axis: usize, _out: &mut ViewMut<'_>) -> Result<()> {
-        Err(Error::new(ErrorKind::Unsupported, "reduce", "todo"))
+    fn scan(&self, op: ScanOp, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()> {
+        crate::scan::scan(self, op, x, axis, out)
     }
-    fn gemm(&self, _alpha: Scalar, _a: View<'_>, _b: View<'_>, _beta: Scalar, _c: &mut ViewMut<'_>) -> Result<()> {
-        Err(Error::new(ErrorKind::Unsupported, "reduce", "todo"))
+
+    fn gemm(&self, alpha: Scalar, a: View<'_>, b: View<'_>, beta: Scalar, c: &mut ViewMut<'_>) -> Result<()> {
+        crate::gemm::gemm(self, alpha, a, b, beta, c)
     }
-    fn unfold(&self, _window: &Window, _x: View<'_>, _pad: Scalar, _out: &mut ViewMut<'_>) -> Result<()> {
-        Err(Error::new(ErrorKind::Unsupported, "reduce", "todo"))
+
+    fn unfold(&self, window: &Window, x: View<'_>, pad: Scalar, out: &mut ViewMut<'_>) -> Result<()> {
+        window::unfold(self, window, x, pad, out)
     }
-    fn fold(&self, _window: &Window, _x: View<'_>, _out: &mut ViewMut<'_>) -> Result<()> {
-        Err(Error::new(ErrorKind::Unsupported, "reduce", "todo"))
+
+    fn fold(&self, window: &Window, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+        window::fold(self, window, x, out)
     }
-    fn gather(&self, _x: View<'_>, _axis: usize, _index: View<'_>, _out: &mut ViewMut<'_>) -> Result<()> {
-        Err(Error::new(ErrorKind::Unsupported, "reduce", "todo"))
+
+    fn gather(&self, x: View<'_>, axis: usize, index: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+        index::gather(self, x, axis, index, out)
     }
-    fn scatter(&self, _op: ScatterOp, _axis: usize, _index: View<'_>, _src: View<'_>, _out: &mut ViewMut<'_>) -> Result<()> {
-        Err(Error::new(ErrorKind::Unsupported, "reduce", "todo"))
+
+    fn scatter(&self, op: ScatterOp, axis: usize, index: View<'_>, src: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+        index::scatter(self, op, axis, index, src, out)
     }
-    fn sort(&self, _x: View<'_>, _axis: usize, _d: bool, _v: &mut ViewMut<'_>, _i: &mut ViewMut<'_>) -> Result<()> {
-        Err(Error::new(ErrorKind::Unsupported, "reduce", "todo"))
+
+    fn sort(
+        &self,
+        x: View<'_>,
+        axis: usize,
+        descending: bool,
+        values: &mut ViewMut<'_>,
+        indices: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        crate::sort::sort(self, x, axis, descending, values, indices)
     }
-    fn random(&self, _dist: Distribution, _seed: u64, _offset: u64, _out: &mut ViewMut<'_>) -> Result<()> {
-        Err(Error::new(ErrorKind::Unsupported, "reduce", "todo"))
+
+    fn random(&self, dist: Distribution, seed: u64, offset: u64, out: &mut ViewMut<'_>) -> Result<()> {
+        crate::random::random(self, dist, seed, offset, out)
+    }
+
+    fn embedding(&self, weight: View<'_>, index: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+        index::embedding(self, weight, index, out)
+    }
+
+    fn embedding_backward(
+        &self,
+        index: View<'_>,
+        g: View<'_>,
+        padding_index: Option<usize>,
+        dw: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        index::embedding_backward(self, index, g, padding_index, dw)
+    }
+
+    fn cross_entropy(
+        &self,
+        params: &CrossEntropyParams,
+        logits: View<'_>,
+        target: View<'_>,
+        loss: &mut ViewMut<'_>,
+        lse: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        index::cross_entropy(self, params, logits, target, loss, lse)
+    }
+
+    fn cross_entropy_backward(
+        &self,
+        params: &CrossEntropyParams,
+        logits: View<'_>,
+        target: View<'_>,
+        lse: View<'_>,
+        g: View<'_>,
+        dlogits: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        index::cross_entropy_backward(self, params, logits, target, lse, g, dlogits)
     }
 }

@@ -11,14 +11,20 @@
 mod adapter;
 mod backend;
 mod faults;
+mod gemm;
+mod index;
 mod map;
 mod operand;
 mod pool;
 mod queue;
+mod random;
 mod reduce;
+mod scan;
+mod sort;
 mod temp;
 mod transfer;
 mod wgsl;
+mod window;
 
 use std::sync::{Arc, OnceLock};
 

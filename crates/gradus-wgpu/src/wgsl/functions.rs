@@ -525,4 +525,41 @@ pow_f32: "fn pow_f32(x: f32, y: f32) -> f32 {
   return select(p, bitcast<f32>(bitcast<u32>(p) | (bitcast<u32>(x) & 0x80000000u)), odd);
 }
 "
+mul32: "fn mul32(a: u32, b: u32) -> vec2<u32> {
+  let a0 = a & 0xffffu; let a1 = a >> 16u; let b0 = b & 0xffffu; let b1 = b >> 16u;
+  let p00 = a0 * b0; let p01 = a0 * b1; let p10 = a1 * b0;
+  let mid = (p00 >> 16u) + (p01 & 0xffffu) + (p10 & 0xffffu);
+  return vec2<u32>(a * b, a1 * b1 + (p01 >> 16u) + (p10 >> 16u) + (mid >> 16u));
+}
+"
+mul64_high: "fn mul64_high(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+  let p00 = mul32(a.x, b.x); let p01 = mul32(a.x, b.y); let p10 = mul32(a.y, b.x); let p11 = mul32(a.y, b.y);
+  let s0 = p00.y + p01.x; let c0 = select(0u, 1u, s0 < p01.x);
+  let s1 = s0 + p10.x; let c1 = select(0u, 1u, s1 < p10.x);
+  let m0 = p01.y + p10.y; let d0 = select(0u, 1u, m0 < p10.y);
+  let m1 = m0 + c0 + c1; let d1 = select(0u, 1u, m1 < m0);
+  let lo = p11.x + m1; let e = select(0u, 1u, lo < m1);
+  return vec2<u32>(lo, p11.y + d0 + d1 + e);
+}
+"
+philox_word: "fn philox_word(seed: vec2<u32>, w0: u32, w1: u32) -> u32 {
+  var c = vec4<u32>((w0 >> 2u) | (w1 << 30u), w1 >> 2u, 0u, 0u); var k = seed;
+  for (var i = 0; i < 10; i = i + 1) {
+    let p0 = mul32(0xd2511f53u, c.x); let p1 = mul32(0xcd9e8d57u, c.z);
+    c = vec4<u32>(p1.y ^ c.y ^ k.x, p1.x, p0.y ^ c.w ^ k.y, p0.x);
+    k = k + vec2<u32>(0x9e3779b9u, 0xbb67ae85u);
+  }
+  let lane = w0 & 3u;
+  return select(select(c.x, c.y, lane == 1u), select(c.z, c.w, lane == 3u), lane >= 2u);
+}
+"
+cos_turn_f32: "fn cos_turn_f32(w: u32) -> f32 {
+  let n = ((w >> 29u) + 1u) >> 1u;
+  let r = f32(bitcast<i32>(w - (n << 30u))) * 1.4629180792671596e-09f; let z = r * r;
+  let s = r * fma(fma(fma(fma(2.718311493989822e-06f, z, -0.00019839334836096632f), z, 0.008333329385889463f), z, -0.16666666641626524f), z, 1.0f);
+  let c = fma(fma(fma(fma(2.443315711809948e-05f, z, -0.001388731625493765f), z, 0.041666623323739063f), z, -0.499999997251031f), z, 1.0f);
+  let y = select(c, s, (n & 1u) == 1u);
+  return select(y, -y, ((n + 1u) & 2u) != 0u);
+}
+"
 }

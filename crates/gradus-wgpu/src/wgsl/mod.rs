@@ -106,6 +106,11 @@ impl Text {
         self.declare(format_args!("fn fail() {{ atomicStore(&faults[{} * 8u], 1u); }}", param(slot)));
     }
 
+    /// The lines of the main function alone.
+    pub(crate) fn into_body(self) -> String {
+        self.body
+    }
+
     /// The whole text: what was declared, the functions that are used, and a main function of `size` invocations a group.
     /// In it `group` is the number of the work-group, `local` that of the invocation within it, `id` that of all.
     pub(crate) fn finish(self, size: u32) -> String {

@@ -1,0 +1,188 @@
+//! `gemm`: a work-group computes a tile of `c` from tiles of `a` and `b` in shared memory, each invocation a block of the
+//! tile in registers.
+
+use gradus_backend::{DType, Error, Kernel, MapArg, Result, Scalar, View, ViewMut};
+
+use crate::WgpuBackend;
+use crate::map::{scalar_param, scalar_words};
+use crate::operand::Axes;
+use crate::queue::{Launch, key};
+use crate::wgsl::{self, GROUP, Text, param, ty};
+
+const OP: &str = "gemm";
+/// Parameters in front of the sizes and steps of the batch: m, k, n, matrices, tiles along n and m, three positions,
+/// six steps, alpha and beta of two words each.
+const FIXED: usize = 19;
+
+/// Everything that the text depends on.
+#[derive(Debug, Hash)]
+struct Plan {
+    dtype: DType,
+    batch: usize,
+    /// Rows and columns of an invocation's block.
+    block: u32,
+    /// Whether neighbouring invocations load along k: where that is how the operand lies in memory.
+    a_along_k: bool,
+    b_along_k: bool,
+    scaled: bool,
+    added: bool,
+}
+
+/// See [`Backend::gemm`](gradus_backend::Backend::gemm).
+pub(crate) fn gemm(
+    b: &WgpuBackend,
+    alpha: Scalar,
+    x: View<'_>,
+    y: View<'_>,
+    beta: Scalar,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    let (dx, dy, dz) = (x.layout.dims(), y.layout.dims(), out.layout.dims());
+    let dtype = x.dtype;
+    let wrong = |m: &str| {
+        Err(Error::shape(OP, m)
+            .operand("a", dx, dtype, b.label())
+            .operand("b", dy, y.dtype, b.label())
+            .operand("c", dz, out.dtype, b.label()))
+    };
+    b.check_dtype(OP, dtype)?;
+    if dtype == DType::Bool {
+        return Err(Error::dtype(OP, dtype, "floats and integers"));
+    }
+    let rank = dx.len();
+    if rank < 2 || dy.len() != rank || dz.len() != rank {
+        return wrong("the operands need one rank of at least 2");
+    }
+    let lead = rank - 2;
+    let (m, k, n) = (dx[lead], dx[lead + 1], dy[lead + 1]);
+    if dy[lead] != k || dz[lead] != m || dz[lead + 1] != n {
+        return wrong("the operands are not [m, k], [k, n] and [m, n]");
+    }
+    if dx[..lead] != dz[..lead] || dy[..lead] != dz[..lead] {
+        return wrong("the batch axes differ");
+    }
+    b.expect(OP, "b", y, dtype, dy)?;
+    b.expect(OP, "c", out.as_view(), dtype, dz)?;
+    for s in [alpha, beta] {
+        s.check(dtype).map_err(|e| Error::argument(OP, e.message()))?;
+    }
+    if out.layout.numel() == 0 {
+        return Ok(());
+    }
+    if k == 0 {
+        if beta.to_f64() == 0.0 {
+            return crate::map::fill(b, out, Scalar::Int(0));
+        }
+        let kernel = Kernel::build(OP, &[dtype, dtype], |v| vec![v[0] * v[1]])?;
+        let layout = out.layout;
+        return crate::map::map(b, &kernel, &[MapArg::Output(0), MapArg::Scalar(beta)], &mut [out.with(layout)]);
+    }
+    let (p, q, r) = (b.input(OP, "a", x)?, b.input(OP, "b", y)?, b.output(OP, "c", out)?);
+    let batch = Axes::merged(&[&p.layout, &q.layout, &r.layout], 0..lead);
+    let count = batch.numel();
+    let steps = [&p, &q, &r].map(|o| [o.layout.strides()[lead], o.layout.strides()[lead + 1]]);
+    let block = if m.min(n) <= 16 || count * m.div_ceil(64) * n.div_ceil(64) < 4 { 1 } else { 4 };
+    let plan = Plan {
+        dtype,
+        batch: batch.rank(),
+        block,
+        a_along_k: steps[0][1].unsigned_abs() <= steps[0][0].unsigned_abs(),
+        b_along_k: steps[1][0].unsigned_abs() < steps[1][1].unsigned_abs(),
+        scaled: alpha.to_f64() != 1.0,
+        added: beta.to_f64() != 0.0,
+    };
+    let tile = 16 * block as usize;
+    let (tiles_m, tiles_n) = (m.div_ceil(tile), n.div_ceil(tile));
+    let mut params: Vec<u32> = [m, k, n, count, tiles_n, tiles_m].map(|v| v as u32).to_vec();
+    params.extend([&p, &q, &r].map(|o| o.layout.offset() as u32));
+    params.extend(steps.as_flattened().iter().map(|&s| s as u32));
+    for s in [alpha, beta] {
+        let mut words = scalar_words(s, dtype);
+        words.resize(2, 0);
+        params.extend(words);
+    }
+    params.extend(batch.dims.iter().map(|&d| d as u32));
+    batch.steps.iter().for_each(|steps| params.extend(steps.iter().map(|&s| s as u32)));
+    b.queue().launch(&Launch {
+        op: OP,
+        key: key(("gemm", &plan)),
+        source: &|| plan.source(),
+        binds: &[p.bind, q.bind, r.bind],
+        fault: None,
+        params: &params,
+        groups: count as u64 * tiles_m as u64 * tiles_n as u64,
+    })
+}
+
+impl Plan {
+    fn source(&self) -> String {
+        let (block, rank) = (self.block, self.batch);
+        let tile = 16 * block;
+        // Depth of a tile: as much as the smallest shared memory (16 KiB) holds of both.
+        let depth = if self.dtype.size() == 8 { 8 } else { 16 };
+        let acc = self.dtype.compute();
+        let t = ty(acc);
+        let steps = FIXED + rank;
+        let mut text = Text::new(steps + 3 * rank);
+        text.input("a", self.dtype);
+        text.input("b", self.dtype);
+        text.output("c", self.dtype);
+        let cells = tile * depth;
+        text.declare(format_args!("var<workgroup> as_: array<{t}, {cells}>;"));
+        text.declare(format_args!("var<workgroup> bs_: array<{t}, {cells}>;"));
+        let (tiles_n, tiles_m) = (param(4), param(5));
+        text.line(format_args!("let matrix = group / ({tiles_n} * {tiles_m}); let in_matrix = group % ({tiles_n} * {tiles_m});"));
+        text.line(format_args!("if (matrix >= {}) {{ return; }}", param(3)));
+        wgsl::coordinates(&mut text, "q", "matrix", rank, FIXED);
+        for (i, name) in ["a", "b", "c"].iter().enumerate() {
+            let at = wgsl::position("q", rank, 6 + i, steps + i * rank);
+            text.line(format_args!("let {name}_at = {at};"));
+        }
+        text.line(format_args!("let row = (in_matrix / {tiles_n}) * {tile}u; let col = (in_matrix % {tiles_n}) * {tile}u;"));
+        // 16 by 16 invocations; each has rows and columns 16 apart, so that neighbours write neighbours.
+        text.line("let ty_ = local / 16u; let tx_ = local % 16u;");
+        let zero = wgsl::constant(Scalar::Int(0), acc);
+        for (i, j) in pairs(block) {
+            text.line(format_args!("var c_{i}_{j} = {zero};"));
+        }
+        let (m, k, n) = (param(0), param(1), param(2));
+        text.line(format_args!("for (var k0 = 0u; k0 < {k}; k0 = k0 + {depth}u) {{"));
+        text.line(format_args!("for (var e = local; e < {cells}u; e = e + {GROUP}u) {{"));
+        let split = |along_k: bool| {
+            if along_k { format!("e % {depth}u, e / {depth}u") } else { format!("e / {tile}u, e % {tile}u") }
+        };
+        text.line(format_args!("let ka = vec2<u32>({}); let kb = vec2<u32>({});", split(self.a_along_k), split(self.b_along_k)));
+        text.line(format_args!("var va = {zero}; let ak = k0 + ka.x; let am = row + ka.y;"));
+        text.line(format_args!("if (ak < {k} && am < {m}) {{ va = load_a(a_at + am * {} + ak * {}); }}", param(9), param(10)));
+        text.line(format_args!("var vb = {zero}; let bk = k0 + kb.x; let bn = col + kb.y;"));
+        text.line(format_args!("if (bk < {k} && bn < {n}) {{ vb = load_b(b_at + bk * {} + bn * {}); }}", param(11), param(12)));
+        text.line(format_args!("as_[ka.x * {tile}u + ka.y] = va; bs_[kb.x * {tile}u + kb.y] = vb;"));
+        text.line("} workgroupBarrier();");
+        text.line(format_args!("for (var kk = 0u; kk < {depth}u; kk = kk + 1u) {{"));
+        for i in 0..block {
+            text.line(format_args!("let a_{i} = as_[kk * {tile}u + ty_ + {}u];", i * 16));
+            text.line(format_args!("let b_{i} = bs_[kk * {tile}u + tx_ + {}u];", i * 16));
+        }
+        for (i, j) in pairs(block) {
+            text.line(format_args!("c_{i}_{j} = c_{i}_{j} + a_{i} * b_{j};"));
+        }
+        text.line("} workgroupBarrier(); }");
+        for (i, j) in pairs(block) {
+            text.line(format_args!("{{ let r = row + ty_ + {}u; let s = col + tx_ + {}u;", i * 16, j * 16));
+            text.line(format_args!("if (r < {m} && s < {n}) {{ let at = c_at + r * {} + s * {};", param(13), param(14)));
+            let mut value = format!("c_{i}_{j}");
+            if self.scaled {
+                value = format!("{value} * {}", scalar_param(15, acc));
+            }
+            if self.added {
+                value = format!("{value} + load_c(at) * {}", scalar_param(17, acc));
+            }
+            text.line(format_args!("store_c(at, {value}); }} }}"));
+        }
+        text.finish(GROUP)
+    }
+}
+
+fn pairs(block: u32) -> impl Iterator<Item = (u32, u32)> {
+    (0..block).flat_map(move |i| (0..block).map(move |j| (i, j)))
+}
