@@ -9,17 +9,18 @@
 
 /// `text` with the functions that it calls, and those that they call, in front of it.
 pub(super) fn with_used(text: &str) -> String {
-    let mut used = vec![false; LIBRARY.len()];
+    let library: Vec<_> = LIBRARY.iter().chain(super::functions64::LIBRARY).collect();
+    let mut used = vec![false; library.len()];
     let mut queue = vec![text];
     while let Some(caller) = queue.pop() {
-        for (i, (name, body)) in LIBRARY.iter().enumerate() {
+        for (i, (name, body)) in library.iter().enumerate() {
             if !used[i] && calls(caller, name) {
                 used[i] = true;
                 queue.push(body);
             }
         }
     }
-    let used = LIBRARY.iter().zip(used).filter(|(_, used)| *used).map(|((_, body), _)| *body);
+    let used = library.iter().zip(used).filter(|(_, used)| *used).map(|((_, body), _)| *body);
     used.collect::<String>() + text
 }
 
@@ -33,9 +34,11 @@ fn calls(text: &str, name: &str) -> bool {
 
 macro_rules! library {
     ($($name:ident: $body:literal)*) => {
-        const LIBRARY: &[(&str, &str)] = &[$((stringify!($name), $body),)*];
+        /// The functions of this module: their names, and their texts.
+        pub(super) const LIBRARY: &[(&str, &str)] = &[$((stringify!($name), $body),)*];
     };
 }
+pub(super) use library;
 
 library! {
 opaque_f32: "fn opaque_f32(x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) ^ ZERO()); }

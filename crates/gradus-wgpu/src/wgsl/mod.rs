@@ -4,6 +4,7 @@
 //! exchanges its own bits of the word atomically, so that neighbours which other invocations write stay whole.
 
 mod functions;
+mod functions64;
 mod scalar;
 
 use std::fmt::Write;
