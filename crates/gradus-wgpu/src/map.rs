@@ -1,18 +1,22 @@
 //! `map`: a kernel of the elementwise IR as WGSL, one invocation an element.
 
 use gradus_backend::kernel::integer_failure;
-use gradus_backend::{DType, Error, ErrorKind, Kernel, Layout, MapArg, Result, Scalar, ScalarOp, View, ViewMut};
+use gradus_backend::{
+    Buffer, DType, Error, ErrorKind, Kernel, Layout, MapArg, Result, Scalar, ScalarOp, Shape, View, ViewMut,
+};
 
 use crate::WgpuBackend;
 use crate::faults::Fault;
 use crate::operand::{Axes, Operand};
 use crate::queue::{Bind, Launch, key};
+use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, param, ty};
 
 /// Where an argument comes from, as far as the text depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum From {
-    View,
+    /// A view of the buffer at this binding: views of one buffer share it.
+    View(usize),
     Output(usize),
     Scalar,
 }
@@ -22,6 +26,8 @@ enum From {
 struct Plan<'k> {
     kernel: &'k Kernel,
     from: Vec<From>,
+    /// Dtypes of the bindings that are read.
+    bound: Vec<DType>,
     rank: usize,
 }
 
@@ -96,13 +102,20 @@ fn run(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMu
     let op = kernel.name();
     let outputs = outs.iter().map(|o| b.output(op, "an output", o)).collect::<Result<Vec<_>>>()?;
     let mut inputs: Vec<Operand<'_>> = Vec::new();
+    let mut bound: Vec<(Bind<'_>, DType)> = Vec::new();
     let mut from = Vec::with_capacity(args.len());
     let mut scalars = Vec::new();
     for (arg, &dtype) in args.iter().zip(kernel.args()) {
         from.push(match arg {
             MapArg::View(v) => {
-                inputs.push(b.input(op, "an argument", *v)?);
-                From::View
+                let operand = b.input(op, "an argument", *v)?;
+                let same = |&(bind, d): &(Bind<'_>, DType)| bind.same(&operand.bind) && d == dtype;
+                let at = bound.iter().position(same).unwrap_or_else(|| {
+                    bound.push((operand.bind, dtype));
+                    bound.len() - 1
+                });
+                inputs.push(operand);
+                From::View(at)
             }
             MapArg::Output(i) => From::Output(*i),
             MapArg::Scalar(s) => {
@@ -111,13 +124,12 @@ fn run(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMu
             }
         });
     }
-    let bound = inputs.len() + outputs.len() + 1;
-    if bound > b.most_bindings() {
+    if bound.len() + outputs.len() + 1 > b.most_bindings() {
         return run_packed(b, kernel, args, outs);
     }
     let layouts: Vec<&Layout> = inputs.iter().chain(&outputs).map(|o| &o.layout).collect();
     let axes = Axes::merged(&layouts, 0..layouts[0].rank());
-    let plan = Plan { kernel, from, rank: axes.rank() };
+    let plan = Plan { kernel, from, bound: bound.iter().map(|&(_, d)| d).collect(), rank: axes.rank() };
 
     let n = axes.numel();
     let mut params = vec![n as u32];
@@ -131,7 +143,7 @@ fn run(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMu
     let fault = fault.map(|f| b.queue().slot(op, &f)).transpose()?;
     params.extend(fault);
 
-    let binds: Vec<Bind<'_>> = inputs.iter().chain(&outputs).map(|o| o.bind).collect();
+    let binds: Vec<Bind<'_>> = bound.iter().map(|&(bind, _)| bind).chain(outputs.iter().map(|o| o.bind)).collect();
     b.queue().launch(&Launch {
         op,
         key: key(("map", &plan)),
@@ -143,16 +155,56 @@ fn run(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMu
     })
 }
 
-/// With more operands than a kernel can be given: the first arguments as contiguous copies in one buffer of theirs.
+/// With more buffers than a kernel can be given: the arguments of one dtype as copies in one buffer.
 fn run_packed(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()> {
-    let m = format!(
-        "{} arguments and {} outputs are more than the {} buffers that a kernel of {} can be given",
-        args.len(),
-        outs.len(),
-        b.most_bindings() - 1,
-        b.label()
-    );
-    Err(Error::new(ErrorKind::Unsupported, kernel.name(), m))
+    let op = kernel.name();
+    let buffers = |dtype: DType| {
+        let mut found: Vec<*const Buffer> = Vec::new();
+        for arg in args {
+            if let MapArg::View(v) = arg
+                && v.dtype == dtype
+                && !found.contains(&std::ptr::from_ref(v.buffer))
+            {
+                found.push(v.buffer);
+            }
+        }
+        found.len()
+    };
+    let dtype = DType::ALL.into_iter().max_by_key(|&d| buffers(d)).filter(|&d| buffers(d) > 1);
+    let Some(dtype) = dtype else {
+        let (n, most) = (outs.len(), b.most_bindings() - 1);
+        let m = format!("{n} outputs are more than the {most} buffers that a kernel of {} can be given", b.label());
+        return Err(Error::new(ErrorKind::Unsupported, op, m));
+    };
+    let shape = *outs[0].layout.shape();
+    let packed = |arg: &MapArg<'_>| matches!(arg, MapArg::View(v) if v.dtype == dtype);
+    let count = args.iter().filter(|a| packed(a)).count();
+    let plain = Layout::contiguous(shape);
+    let mut all = Temp::new(b, dtype, Shape::new(&[count, shape.numel()])?)?;
+    let at = |i: usize| {
+        let n = shape.numel();
+        Layout::from_parts(shape, plain.strides(), i * n, count * n)
+    };
+    let mut layouts = Vec::new();
+    for arg in args.iter().filter(|a| packed(a)) {
+        let layout = at(layouts.len())?;
+        if let MapArg::View(v) = arg {
+            copy_strided(b, *v, &mut ViewMut { buffer: &mut all.buffer, dtype, layout: &layout })?;
+        }
+        layouts.push(layout);
+    }
+    let mut next = layouts.iter();
+    let args: Vec<MapArg<'_>> = args
+        .iter()
+        .map(|arg| match next.as_slice().first().filter(|_| packed(arg)) {
+            Some(layout) => {
+                next.next();
+                MapArg::View(View { buffer: &all.buffer, dtype, layout })
+            }
+            None => *arg,
+        })
+        .collect();
+    run(b, kernel, &args, outs)
 }
 
 /// Functions that f32 computes by way of f64.
@@ -210,7 +262,7 @@ impl Plan<'_> {
 
     fn source(&self) -> String {
         let (args, outputs) = (self.kernel.args(), self.kernel.outputs());
-        let views: Vec<usize> = (0..args.len()).filter(|&i| self.from[i] == From::View).collect();
+        let views: Vec<usize> = (0..args.len()).filter(|&i| matches!(self.from[i], From::View(_))).collect();
         let operands = views.len() + outputs.len();
         let of_operand = |k: usize| 1 + self.rank + k * (self.rank + 1);
         let scalars_at = of_operand(operands);
@@ -222,7 +274,7 @@ impl Plan<'_> {
             params += words;
         }
         let mut text = Text::new(params + 1);
-        views.iter().for_each(|&i| text.input(&format!("x{i}"), args[i]));
+        self.bound.iter().enumerate().for_each(|(i, &d)| text.input(&format!("x{i}"), d));
         outputs.iter().enumerate().for_each(|(o, &(_, d))| text.output(&format!("y{o}"), d));
         if self.failure().is_some() {
             text.fault(params);
@@ -238,9 +290,9 @@ impl Plan<'_> {
                 ScalarOp::Arg(i) => {
                     let i = usize::from(i);
                     match self.from[i] {
-                        From::View => {
+                        From::View(at) => {
                             let k = views.iter().position(|&x| x == i).unwrap_or_default();
-                            format!("load_x{i}({})", position(k))
+                            format!("load_x{at}({})", position(k))
                         }
                         From::Output(o) => format!("load_y{o}(at{o})"),
                         From::Scalar => scalar_param(scalar_at[i], args[i]),

@@ -48,6 +48,13 @@ pub(crate) struct Bind<'a> {
     pub(crate) size: u64,
 }
 
+impl Bind<'_> {
+    /// Whether both are the same part of the same buffer.
+    pub(crate) fn same(&self, other: &Bind<'_>) -> bool {
+        (self.block.id, self.offset, self.size) == (other.block.id, other.offset, other.size)
+    }
+}
+
 /// One run of a kernel.
 pub(crate) struct Launch<'a> {
     /// The operation, for errors and debuggers.
