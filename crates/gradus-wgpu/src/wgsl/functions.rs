@@ -264,7 +264,8 @@ poly_exp_f32: "fn poly_exp_f32(r: f32) -> f32 {
   return fma(fma(fma(fma(fma(0.0013820466f, r, 0.008368685f), r, 0.04166827f), r, 0.16666521f), r, 0.49999994f), r, 1.0f);
 }
 "
-exp_f32: "fn exp_f32(v: f32) -> f32 {
+exp_f32: "fn exp_f32(x0: f32) -> f32 {
+  let v = opaque_f32(x0);
   if (is_nan_f32(v)) { return v; }
   let x = max(min(v, 89.0f), -104.0f);
   let n = round(x * 1.442695f);
@@ -272,7 +273,8 @@ exp_f32: "fn exp_f32(v: f32) -> f32 {
   return scaled_f32(fma(r, poly_exp_f32(r), 1.0f), n);
 }
 "
-exp2_f32: "fn exp2_f32(v: f32) -> f32 {
+exp2_f32: "fn exp2_f32(x0: f32) -> f32 {
+  let v = opaque_f32(x0);
   if (is_nan_f32(v)) { return v; }
   let x = max(min(v, 129.0f), -151.0f);
   let n = round(x); let r = x - n;
@@ -281,9 +283,18 @@ exp2_f32: "fn exp2_f32(v: f32) -> f32 {
 }
 "
 sigmoid_f32: "fn sigmoid_f32(x: f32) -> f32 {
-  let e = exp_f32(-abs(x));
-  let d = 1.0f + e;
-  return select(e, 1.0f, x >= 0.0f) / d;
+  if (is_nan_f32(x)) { return x; }
+  let v = max(-abs(x), -104.0f); let n = round(v * 1.442695f);
+  let r = fma(n, -1.4286068203094173e-06f, opaque_f32(fma(n, -0.69314575f, v)));
+  let q = r * poly_exp_f32(r); let s = scaled_f32(1.0f, n);
+  let hi = opaque_f32(1.0f + s); let lo = s - (hi - 1.0f);
+  let d = opaque_f32(hi + s * q); let dl = ((hi - d) + s * q) + lo;
+  let up = x >= 0.0f; let top = select(scaled_f32(fma(r, poly_exp_f32(r), 1.0f), n), 1.0f, up);
+  let y = top / d;
+  if (!up && n < -24.0f) { return y; }
+  let p = opaque_f32(y * d); let e = product_error_f32(y, d, p);
+  let tl = select(opaque_f32(s - top) + s * q, 0.0f, up);
+  return y + (((top - p) - e) + (tl - y * dl)) / d;
 }
 "
 split_f32: "fn split_f32(x: f32) -> vec2<f32> {

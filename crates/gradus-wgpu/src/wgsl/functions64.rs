@@ -14,20 +14,23 @@ power_of_two: "fn power_of_two(k: i32) -> f64 { return bitcast<f64>(u64(k + 1023
 scaled_f64: "fn scaled_f64(y: f64, k: i32) -> f64 { let h = k >> 1u; return y * power_of_two(h) * power_of_two(k - h); }
 "
 exp_reduced: "fn exp_reduced(hi: f64, lo: f64, k: i32) -> f64 {
-  let x = hi - lo; let t = x * x;
-  let c = x - t * (1.66666666666666019037e-01lf + t * (-2.77777777770155933842e-03lf + t * (6.61375632143793436117e-05lf + t * (-1.65339022054652515390e-06lf + t * 4.13813679705723846039e-08lf))));
-  return scaled_f64(1.0lf + (x * c / (2.0lf - c) - lo + hi), k);
+  let x = opaque_f64(hi - lo); let t = opaque_f64(x * x);
+  let p = 6.61375632143793436117e-05lf + opaque_f64(t * (-1.65339022054652515390e-06lf + opaque_f64(t * 4.13813679705723846039e-08lf)));
+  let c = x - opaque_f64(t * (1.66666666666666019037e-01lf + opaque_f64(t * (-2.77777777770155933842e-03lf + opaque_f64(t * p)))));
+  return scaled_f64(1.0lf + opaque_f64(opaque_f64(opaque_f64(x * c) / (2.0lf - c) - lo) + hi), k);
 }
 "
-exp_f64: "fn exp_f64(v: f64) -> f64 {
+exp_f64: "fn exp_f64(x0: f64) -> f64 {
+  let v = opaque_f64(x0);
   if (is_nan_f64(v)) { return v; }
   if (v > 709.782712893383973096lf) { return f64_of(0x7ff0000000000000lu); }
   if (v < -745.2lf) { return 0.0lf; }
   let n = round(v * 1.44269504088896338700lf);
-  return exp_reduced(opaque_f64(v - n * 6.93147180369123816490e-01lf), n * 1.90821492927058770002e-10lf, i32(n));
+  return exp_reduced(opaque_f64(v - n * 6.93147180369123816490e-01lf), opaque_f64(n * 1.90821492927058770002e-10lf), i32(n));
 }
 "
-exp2_f64: "fn exp2_f64(v: f64) -> f64 {
+exp2_f64: "fn exp2_f64(x0: f64) -> f64 {
+  let v = opaque_f64(x0);
   if (is_nan_f64(v)) { return v; }
   if (v >= 1024.0lf) { return f64_of(0x7ff0000000000000lu); }
   if (v < -1076.0lf) { return 0.0lf; }
@@ -37,7 +40,8 @@ exp2_f64: "fn exp2_f64(v: f64) -> f64 {
   return exp_reduced(hi, lo, i32(n));
 }
 "
-expm1_f64: "fn expm1_f64(v: f64) -> f64 {
+expm1_f64: "fn expm1_f64(x0: f64) -> f64 {
+  let v = opaque_f64(x0);
   if (is_nan_f64(v) || abs(v) < 5.551115123125783e-17lf) { return v; }
   if (v < -38.9lf) { return -1.0lf; }
   if (v > 709.782712893383973096lf) { return f64_of(0x7ff0000000000000lu); }
@@ -75,7 +79,7 @@ log_rest_f64: "fn log_rest_f64(f: f64) -> f64 {
   let s = f / (2.0lf + f); let z = s * s; let w = z * z; let hfsq = 0.5lf * f * f;
   let t1 = w * (3.999999999940941908e-01lf + w * (2.222219843214978396e-01lf + w * 1.531383769920937332e-01lf));
   let t2 = z * (6.666666666666735130e-01lf + w * (2.857142874366239149e-01lf + w * (1.818357216161805012e-01lf + w * 1.479819860511658591e-01lf)));
-  return s * (hfsq + t2 + t1);
+  return s * (hfsq + (t2 + t1));
 }
 "
 special_log_f64: "fn special_log_f64(x: f64, y: f64) -> f64 {
