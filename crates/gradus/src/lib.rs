@@ -36,7 +36,8 @@
 //! ```
 //!
 //! The parts are modules: [`tensor`] (operations and gradients), [`nn`] (layers, optimisers), [`data`] (datasets, loaders),
-//! [`image`] (filters, PNG and JPEG files), [`train`] (a trainer, metrics, run folders), [`backend`] (the contract for hardware), `cpu` (the CPU behind it). The
+//! [`image`] (filters, PNG and JPEG files), [`train`] (a trainer, metrics, run folders), [`backend`] (the contract for hardware), `cpu` (the CPU behind it), with the feature `wgpu` also
+//! `wgpu` (GPUs by way of WebGPU). The
 //! [`prelude`] has what most programs use.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -55,6 +56,8 @@ pub use gradus_image as image;
 pub use gradus_nn as nn;
 pub use gradus_tensor as tensor;
 pub use gradus_train as train;
+#[cfg(feature = "wgpu")]
+pub use gradus_wgpu as wgpu;
 
 pub use gradus_tensor::{
     AttentionOptions, BackwardOptions, Causal, ConvOptions, CustomOp, DType, Device, Elementwise, Ellipsis, Error,
