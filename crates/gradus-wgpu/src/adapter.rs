@@ -85,6 +85,10 @@ pub(crate) fn open(index: usize, without: wgpu::Features) -> Result<Opened> {
         return Err(Error::new(ErrorKind::Unsupported, "wgpu", m).help(known(&adapters())));
     };
     let features = (adapter.features() & WANTED) - without;
+    request(index, &adapter, features)
+}
+
+fn request(index: usize, adapter: &wgpu::Adapter, features: wgpu::Features) -> Result<Opened> {
     let limits = adapter.limits();
     let descriptor = wgpu::DeviceDescriptor {
         label: Some("gradus"),
@@ -97,4 +101,21 @@ pub(crate) fn open(index: usize, without: wgpu::Features) -> Result<Opened> {
         Error::new(ErrorKind::Backend, "wgpu", m)
     })?;
     Ok(Opened { device, queue, info: adapter.get_info(), features, limits })
+}
+
+/// A device without hardware: it checks what it is asked for, kernels included, and does nothing.
+#[cfg(test)]
+pub(crate) fn open_nothing() -> Result<Opened> {
+    let backend_options = wgpu::BackendOptions {
+        noop: wgpu::NoopBackendOptions { enable: true, ..Default::default() },
+        ..Default::default()
+    };
+    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor {
+        backends: wgpu::Backends::NOOP,
+        backend_options,
+        ..wgpu::InstanceDescriptor::new_without_display_handle()
+    });
+    let adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::NOOP));
+    let adapter = adapters.first().ok_or_else(|| Error::argument("wgpu", "wgpu was built without its noop backend"))?;
+    request(0, adapter, WANTED)
 }

@@ -5,7 +5,7 @@ use gradus_backend::{
     MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
 };
 
-use crate::{WgpuBackend, index, map, reduce, transfer, window};
+use crate::{WgpuBackend, index, map, reduce, rows, transfer, window};
 
 impl Backend for WgpuBackend {
     fn info(&self) -> BackendInfo {
@@ -149,7 +149,7 @@ impl Backend for WgpuBackend {
         loss: &mut ViewMut<'_>,
         lse: &mut ViewMut<'_>,
     ) -> Result<()> {
-        index::cross_entropy(self, params, logits, target, loss, lse)
+        rows::cross_entropy(self, params, logits, target, loss, lse)
     }
 
     fn cross_entropy_backward(
@@ -161,6 +161,43 @@ impl Backend for WgpuBackend {
         g: View<'_>,
         dlogits: &mut ViewMut<'_>,
     ) -> Result<()> {
-        index::cross_entropy_backward(self, params, logits, target, lse, g, dlogits)
+        rows::cross_entropy_backward(self, params, logits, target, lse, g, dlogits)
+    }
+
+    fn softmax(&self, log: bool, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()> {
+        rows::softmax(self, log, x, axis, out)
+    }
+
+    fn softmax_backward(&self, log: bool, y: View<'_>, g: View<'_>, axis: usize, dx: &mut ViewMut<'_>) -> Result<()> {
+        rows::softmax_backward(self, log, y, g, axis, dx)
+    }
+
+    fn normalize(
+        &self,
+        rms: bool,
+        axes: Axes,
+        eps: f64,
+        x: View<'_>,
+        scale: Option<View<'_>>,
+        shift: Option<View<'_>>,
+        out: &mut ViewMut<'_>,
+        mean: &mut ViewMut<'_>,
+        rstd: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        rows::normalize(self, rms, axes, eps, x, scale, shift, out, mean, rstd)
+    }
+
+    fn normalize_backward(
+        &self,
+        rms: bool,
+        axes: Axes,
+        g: View<'_>,
+        x: View<'_>,
+        scale: Option<View<'_>>,
+        mean: View<'_>,
+        rstd: View<'_>,
+        dx: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        rows::normalize_backward(self, rms, axes, g, x, scale, mean, rstd, dx)
     }
 }

@@ -1,7 +1,7 @@
 //! `gemm`: a work-group computes a tile of `c` from tiles of `a` and `b` in shared memory, each invocation a block of the
 //! tile in registers.
 
-use gradus_backend::{DType, Error, Kernel, MapArg, Result, Scalar, View, ViewMut};
+use gradus_backend::{DType, Error, ErrorKind, Kernel, MapArg, Result, Scalar, View, ViewMut};
 
 use crate::WgpuBackend;
 use crate::map::{scalar_param, scalar_words};
@@ -77,6 +77,10 @@ pub(crate) fn gemm(
         let layout = out.layout;
         return crate::map::map(b, &kernel, &[MapArg::Output(0), MapArg::Scalar(beta)], &mut [out.with(layout)]);
     }
+    let operands = [(x.layout, 0b01), (y.layout, 0b10), (out.layout, 0b11)];
+    if let Some((_, uses)) = operands.into_iter().find(|(l, _)| !b.fits(l, dtype)) {
+        return by_halves(b, alpha, x, y, beta, out, uses);
+    }
     let (p, q, r) = (b.input(OP, "a", x)?, b.input(OP, "b", y)?, b.output(OP, "c", out)?);
     let batch = Axes::merged(&[&p.layout, &q.layout, &r.layout], 0..lead);
     let count = batch.numel();
@@ -112,6 +116,43 @@ pub(crate) fn gemm(
         params: &params,
         groups: count as u64 * tiles_m as u64 * tiles_n as u64,
     })
+}
+
+/// A product with an operand that is larger than what a kernel can be given: a batch axis in halves, else the rows of `a`
+/// (bit 0 of `uses`), the columns of `b` (bit 1), or the axis between them, whose halves are added.
+fn by_halves(
+    b: &WgpuBackend,
+    alpha: Scalar,
+    x: View<'_>,
+    y: View<'_>,
+    beta: Scalar,
+    out: &mut ViewMut<'_>,
+    uses: u32,
+) -> Result<()> {
+    let (dims, lead) = (out.layout.dims(), out.layout.rank() - 2);
+    let k = y.layout.dims()[lead];
+    let axis = (0..lead).find(|&a| dims[a] > 1);
+    let axis = axis.or((uses & 1 == 1 && dims[lead] > 1).then_some(lead));
+    let axis = axis.or((uses & 2 == 2 && dims[lead + 1] > 1).then_some(lead + 1));
+    let Some(axis) = axis else {
+        if k < 2 {
+            return Err(Error::new(ErrorKind::Unsupported, OP, "an operand spans more than a kernel reaches"));
+        }
+        for (start, len, beta) in [(0, k / 2, beta), (k / 2, k - k / 2, Scalar::Int(1))] {
+            let (p, q) = (x.layout.narrow(lead + 1, start, len)?, y.layout.narrow(lead, start, len)?);
+            let layout = out.layout;
+            gemm(b, alpha, x.with(&p), y.with(&q), beta, &mut out.with(layout))?;
+        }
+        return Ok(());
+    };
+    let half = dims[axis] / 2;
+    for (start, len) in [(0, half), (half, dims[axis] - half)] {
+        let p = if axis <= lead { x.layout.narrow(axis, start, len)? } else { *x.layout };
+        let q = if axis == lead { *y.layout } else { y.layout.narrow(axis, start, len)? };
+        let r = out.layout.narrow(axis, start, len)?;
+        gemm(b, alpha, x.with(&p), y.with(&q), beta, &mut out.with(&r))?;
+    }
+    Ok(())
 }
 
 impl Plan {

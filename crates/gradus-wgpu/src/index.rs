@@ -3,7 +3,7 @@
 //! Indices are checked by a kernel of their own, which fills a fault slot with the first bad one; the kernels that use
 //! them clamp what they read, and leave out what they would write.
 
-use gradus_backend::{CrossEntropyParams, DType, Error, ErrorKind, Layout, Result, Scalar, ScatterOp, Shape, View, ViewMut};
+use gradus_backend::{DType, Error, ErrorKind, Layout, Result, Scalar, ScatterOp, Shape, View, ViewMut};
 
 use crate::WgpuBackend;
 use crate::faults::Fault;
@@ -400,48 +400,4 @@ pub(crate) fn embedding_backward(
         Some(p) => crate::map::fill(b, &mut dw.with(&dw.layout.narrow(0, p, 1)?), Scalar::Int(0)),
         None => Ok(()),
     }
-}
-
-/// Arms an error for the first target that is no class and not ignored. The default bodies use the classes after that;
-/// what they would report about bad ones comes later, and the first error is the one that is told.
-fn check_targets(
-    b: &WgpuBackend,
-    op: &'static str,
-    params: &CrossEntropyParams,
-    logits: View<'_>,
-    target: View<'_>,
-) -> Result<()> {
-    let classes = logits.layout.dims().get(1);
-    // Other shapes are refused by the default body.
-    match classes {
-        Some(&classes) if target.layout.rank() == 1 => check_index(b, op, target, classes, params.ignore_index),
-        _ => Ok(()),
-    }
-}
-
-/// See [`Backend::cross_entropy`](gradus_backend::Backend::cross_entropy).
-pub(crate) fn cross_entropy(
-    b: &WgpuBackend,
-    params: &CrossEntropyParams,
-    logits: View<'_>,
-    target: View<'_>,
-    loss: &mut ViewMut<'_>,
-    lse: &mut ViewMut<'_>,
-) -> Result<()> {
-    check_targets(b, "cross_entropy", params, logits, target)?;
-    gradus_backend::composite::cross_entropy::forward(b, params, logits, target, loss, lse)
-}
-
-/// See [`Backend::cross_entropy_backward`](gradus_backend::Backend::cross_entropy_backward).
-pub(crate) fn cross_entropy_backward(
-    b: &WgpuBackend,
-    params: &CrossEntropyParams,
-    logits: View<'_>,
-    target: View<'_>,
-    lse: View<'_>,
-    g: View<'_>,
-    dlogits: &mut ViewMut<'_>,
-) -> Result<()> {
-    check_targets(b, "cross_entropy_backward", params, logits, target)?;
-    gradus_backend::composite::cross_entropy::backward(b, params, logits, target, lse, g, dlogits)
 }

@@ -13,12 +13,14 @@ mod backend;
 mod faults;
 mod gemm;
 mod index;
+mod lines;
 mod map;
 mod operand;
 mod pool;
 mod queue;
 mod random;
 mod reduce;
+mod rows;
 mod scan;
 mod sort;
 mod temp;
@@ -67,13 +69,16 @@ impl WgpuBackend {
     }
 
     fn open_without(index: usize, without: wgpu::Features) -> Result<Self> {
-        let opened = adapter::open(index, without)?;
+        Ok(Self::of(index, &adapter::open(index, without)?))
+    }
+
+    fn of(index: usize, opened: &adapter::Opened) -> Self {
         let faults = Arc::new(Faults::default());
         let label = format!("wgpu:{index}");
         let largest = opened.limits.max_buffer_size;
         let pool = Pool::new(opened.device.clone(), label.clone(), largest, faults.clone());
-        let queue = Queue::new(&opened, faults);
-        Ok(WgpuBackend {
+        let queue = Queue::new(opened, faults);
+        WgpuBackend {
             label,
             hardware: opened.info.name.clone(),
             driver: format!("{} {}", opened.info.driver, opened.info.driver_info),
@@ -82,7 +87,7 @@ impl WgpuBackend {
             queue,
             pool,
             identities: Default::default(),
-        })
+        }
     }
 
     /// Counts of submissions, and of pipelines, bind groups and buffers that were made.
@@ -162,5 +167,21 @@ impl WgpuBackend {
         let builder = gradus_backend::KernelBuilder::new(&[dtype]);
         let kernel = builder.finish(name, &[(builder.args()[0], dtype)])?;
         Ok(cell.get_or_init(|| kernel))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kernel_of_the_suite_is_valid_without_a_device() {
+        let backend = WgpuBackend::of(0, &adapter::open_nothing().expect("wgpu's own device"));
+        let report = gradus_conformance::run(&backend);
+        // Results are not computed, so cases fail; none may because wgpu's validation refuses a kernel.
+        let refused = |f: &&gradus_conformance::Failure| f.detail.contains("does not compile") || f.detail.contains("Validation");
+        let refused: Vec<_> = report.failures.iter().filter(refused).collect();
+        assert!(refused.is_empty(), "{} of {}, first {}", refused.len(), report.cases, refused[0]);
+        assert!(report.skipped == 0 && backend.counters().pipelines > 1000, "{:?}", backend.counters());
     }
 }

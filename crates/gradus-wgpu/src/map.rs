@@ -7,7 +7,7 @@ use gradus_backend::{
 
 use crate::WgpuBackend;
 use crate::faults::Fault;
-use crate::operand::{Axes, Operand};
+use crate::operand::{Axes, Operand, cut};
 use crate::queue::{Bind, Launch, key};
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, param, ty};
@@ -88,14 +88,8 @@ pub(crate) fn map(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &
 fn too_large(b: &WgpuBackend, args: &[MapArg<'_>], outs: &[ViewMut<'_>]) -> Option<(usize, usize)> {
     let views = args.iter().filter_map(|a| if let MapArg::View(v) = a { Some((v.layout, v.dtype)) } else { None });
     let mut all = views.chain(outs.iter().map(|o| (o.layout, o.dtype)));
-    // Alignment of what is bound adds less than 512 bytes.
-    let most = (b.most_bound() - 512).min(crate::operand::MOST as u64);
-    let large = |l: &Layout, d: DType| l.span().len() as u64 * d.size() as u64 > most || l.numel() > crate::operand::MOST;
-    let (layout, _) = all.find(|(l, d)| large(l, *d))?;
-    let reach = |axis: &usize| layout.strides()[*axis].unsigned_abs().max(1) * (layout.dims()[*axis] - 1);
-    let axis = (0..layout.rank()).max_by_key(reach)?;
-    let half = layout.dims()[axis] / 2;
-    (half > 0).then_some((axis, half))
+    let (layout, _) = all.find(|&(l, d)| !b.fits(l, d))?;
+    cut(layout, 0..layout.rank())
 }
 
 fn run(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()> {

@@ -84,10 +84,24 @@ impl WgpuBackend {
         Ok(())
     }
 
+    /// Whether a kernel can be given all elements of a view.
+    pub(crate) fn fits(&self, layout: &Layout, dtype: DType) -> bool {
+        // What is bound starts at an aligned position and ends with a whole word: less than 512 bytes more.
+        let bytes = layout.span().len() as u64 * dtype.size() as u64;
+        layout.numel() <= MOST && bytes <= self.most_bound() - 512
+    }
+
     /// The largest part of a buffer that a kernel can be given.
     pub(crate) fn most_bound(&self) -> u64 {
         self.queue().limits.max_storage_buffer_binding_size & !31
     }
+}
+
+/// The axis along which a view reaches farthest among `axes`, and the middle of it: where to cut a view that is too large.
+pub(crate) fn cut(layout: &Layout, axes: impl Iterator<Item = usize>) -> Option<(usize, usize)> {
+    let reach = |axis: &usize| layout.strides()[*axis].unsigned_abs().max(1).saturating_mul(layout.dims()[*axis] - 1);
+    let axis = axes.filter(|&a| layout.dims()[a] > 1).max_by_key(reach)?;
+    Some((axis, layout.dims()[axis] / 2))
 }
 
 /// Axes of several operands of one shape.

@@ -3,7 +3,7 @@
 use gradus_backend::{ArgReduceOp, DType, Error, ErrorKind, Layout, ReduceOp, Result, Scalar, Shape, View, ViewMut};
 
 use crate::WgpuBackend;
-use crate::operand::Axes;
+use crate::operand::{Axes, cut};
 use crate::queue::{Launch, key};
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, cast, param, ty};
@@ -52,7 +52,10 @@ pub(crate) fn reduce(
     b.expect(name, "out", out.as_view(), result, x.layout.shape().reduced(axes, true).dims())?;
     let extreme = matches!(op, ReduceOp::Max | ReduceOp::Min);
     if extreme && x.dtype == DType::Bool {
-        return Err(Error::dtype(name, x.dtype, "numbers"));
+        // Booleans are bytes of 0 and 1.
+        let layout = out.layout;
+        let mut bytes = ViewMut { buffer: out.buffer, dtype: DType::U8, layout };
+        return reduce(b, op, View { dtype: DType::U8, ..x }, axes, &mut bytes);
     }
     if out.layout.numel() == 0 {
         return Ok(());
@@ -81,9 +84,7 @@ pub(crate) fn arg_reduce(
     }
     b.check_dtype(name, x.dtype)?;
     b.expect(name, "out", out.as_view(), DType::I64, &x.layout.shape().with(axis, 1)?)?;
-    if x.dtype == DType::Bool {
-        return Err(Error::dtype(name, x.dtype, "numbers"));
-    }
+    let x = if x.dtype == DType::Bool { View { dtype: DType::U8, ..x } } else { x };
     if x.layout.dims()[axis] == 0 {
         return Err(Error::argument(name, format!("{} has nothing along axis {axis}", x.layout.shape())));
     }
@@ -104,6 +105,9 @@ fn run(
     let rank = x.layout.rank();
     let n_out = out.layout.numel();
     let n = x.layout.numel() / n_out;
+    if !b.fits(x.layout, x.dtype) || !b.fits(out.layout, out.dtype) {
+        return in_pieces(b, name, op, x, axes, out);
+    }
     // Few outputs of many elements: parts of each first, then the parts.
     let parts = if n_out < 64 && n >= 1 << 16 && matches!(op, Op::Fold(_)) { (n >> 13).min(256) } else { 1 };
     if parts > 1 {
@@ -139,6 +143,40 @@ fn run(
     }
     let layout = out.layout;
     launch(b, name, op, x, axes, &out.with(layout), 1)
+}
+
+/// Operands that are larger than what a kernel can be given: by halves, those of one result joined afterwards.
+fn in_pieces(
+    b: &WgpuBackend,
+    name: &str,
+    op: Op,
+    x: View<'_>,
+    axes: gradus_backend::Axes,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    let rank = x.layout.rank();
+    if let Some((axis, half)) = cut(x.layout, (0..rank).filter(|&a| !axes.contains(a))) {
+        for (start, len) in [(0, half), (half, x.layout.dims()[axis] - half)] {
+            let (from, to) = (x.layout.narrow(axis, start, len)?, out.layout.narrow(axis, start, len)?);
+            run(b, name, op, x.with(&from), axes, &mut out.with(&to))?;
+        }
+        return Ok(());
+    }
+    let (Op::Fold(fold), Some((axis, half))) = (op, cut(x.layout, 0..rank)) else {
+        let m = format!("{} elements of one result are more than a kernel of {} reaches", x.layout.numel(), b.label());
+        return Err(Error::new(ErrorKind::Unsupported, name, m).help("split the tensor along the axis"));
+    };
+    let mut both = Temp::new(b, accumulator(op, x.dtype), Shape::new(&[out.layout.numel(), 2])?)?;
+    for (i, (start, len)) in [(0, half), (half, x.layout.dims()[axis] - half)].into_iter().enumerate() {
+        let (from, to) = (x.layout.narrow(axis, start, len)?, both.layout.narrow(1, i, 1)?);
+        let shape = Layout::from_parts(*out.layout.shape(), &vec![0; rank], to.offset(), both.layout.numel())?;
+        run(b, name, op, x.with(&from), axes, &mut both.view_mut().with(&shape))?;
+    }
+    let pair = Shape::new(&[2])?;
+    let flat = Layout::contiguous(pair);
+    let shape = out.layout.reshape(Shape::new(&[1])?).unwrap_or(*out.layout);
+    let x = View { buffer: &both.buffer, dtype: both.dtype, layout: &flat };
+    run(b, name, Op::Fold(fold), x, gradus_backend::Axes::one(0), &mut out.with(&shape))
 }
 
 fn launch(

@@ -47,7 +47,10 @@ pub(crate) fn scan(b: &WgpuBackend, op: ScanOp, x: View<'_>, axis: usize, out: &
         return Err(Error::dtype(name, x.dtype, "f64, f32, f16 and bf16"));
     }
     if x.dtype == DType::Bool && !sums {
-        return Err(Error::dtype(name, x.dtype, "numbers"));
+        // Booleans are bytes of 0 and 1.
+        let layout = out.layout;
+        let mut bytes = ViewMut { buffer: out.buffer, dtype: DType::U8, layout };
+        return scan(b, op, View { dtype: DType::U8, ..x }, axis, &mut bytes);
     }
     if x.layout.numel() == 0 {
         return Ok(());

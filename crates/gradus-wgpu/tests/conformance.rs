@@ -1,27 +1,28 @@
 //! The WebGPU backend conforms to the contract on the adapter that this machine has.
 
-use gradus_conformance::{only, run};
-use gradus_wgpu::{WgpuBackend, adapters, chosen};
+mod common;
 
-/// The adapter to test on; without one, a line that says so.
-fn opened() -> Option<WgpuBackend> {
-    if adapters().is_empty() {
-        eprintln!("skipped: this machine has no adapter for wgpu (install a Vulkan driver such as mesa-vulkan-drivers)");
-        return None;
-    }
-    Some(WgpuBackend::open(chosen().expect("an adapter")).expect("a device"))
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use gradus_backend::Watched;
+use gradus_conformance::{check, only};
+
+#[test]
+fn the_whole_suite() {
+    let Some(backend) = common::opened() else { return };
+    check(&backend).unwrap_or_else(|report| panic!("{report}"));
 }
 
 #[test]
-fn the_suite() {
-    let Some(backend) = opened() else { return };
-    let report = match std::env::var("GRADUS_ONLY") {
-        Ok(name) => only(&backend, &name),
-        Err(_) => run(&backend),
-    };
-    for f in &report.failures { // TEMP
-        eprintln!("F {} {}", f.name, f.detail.lines().next().unwrap_or_default()); // TEMP
-        if f.detail.contains("error:") { eprintln!("{}", f.detail.lines().take(8).collect::<Vec<_>>().join("\n")); } // TEMP
-    } // TEMP
+fn a_watched_backend_is_the_backend() {
+    let Some(backend) = common::opened() else { return };
+    let calls = Arc::new(AtomicUsize::new(0));
+    let seen = calls.clone();
+    let backend = Watched::new(Arc::new(backend), move |_| {
+        seen.fetch_add(1, Ordering::Relaxed);
+    });
+    let report = only(&backend, "embedding/");
     assert!(report.passed(), "{report}");
+    assert!(calls.load(Ordering::Relaxed) > 100);
 }

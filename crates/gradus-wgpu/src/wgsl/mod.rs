@@ -185,10 +185,3 @@ pub(crate) fn position(name: &str, rank: usize, base: usize, steps: usize) -> St
     let terms = (0..rank).map(|axis| format!(" + {name}{axis} * {}", param(steps + axis)));
     format!("{}{}", param(base), terms.collect::<String>())
 }
-
-#[cfg(test)]
-pub(crate) fn validate(source: &str) -> Result<(), String> {
-    let module = naga::front::wgsl::parse_str(source).map_err(|e| e.emit_to_string(source))?;
-    let mut validator = naga::valid::Validator::new(naga::valid::ValidationFlags::all(), naga::valid::Capabilities::all());
-    validator.validate(&module).map(drop).map_err(|e| format!("{e:?}"))
-}
