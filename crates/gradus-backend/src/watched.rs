@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use crate::backend::ComputeModule;
 use crate::{
     AdamParams, ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, Binding, Buffer, CrossEntropyParams, DType,
-    Distribution, Kernel, Layout, MapArg, MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, SgdParams, Shape,
+    Distribution, Error, Kernel, Layout, MapArg, MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, SgdParams, Shape,
     View, ViewMut, Window,
 };
 
@@ -163,6 +163,10 @@ impl Backend for Watched {
     }
     fn supports(&self, dtype: DType) -> bool {
         self.inner.supports(dtype)
+    }
+
+    fn unsupported(&self, op: &str, dtype: DType) -> Error {
+        self.inner.unsupported(op, dtype)
     }
     fn alloc(&self, bytes: usize) -> Result<Buffer> {
         self.inner.alloc(bytes)

@@ -1,11 +1,11 @@
 //! The `Backend` implementation: one line an operation, to the module that has it.
 
 use gradus_backend::{
-    ArgReduceOp, Axes, Backend, BackendInfo, BackendKind, Buffer, CrossEntropyParams, DType, Distribution, Kernel, MapArg,
-    MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
+    ArgReduceOp, Axes, Backend, BackendInfo, BackendKind, Buffer, CrossEntropyParams, DType, Distribution, Error, ErrorKind, Kernel,
+    MapArg, MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
 };
 
-use crate::{WgpuBackend, index, map, reduce, rows, transfer, window};
+use crate::{WgpuBackend, conv, index, map, reduce, rows, transfer, window};
 
 impl Backend for WgpuBackend {
     fn info(&self) -> BackendInfo {
@@ -26,6 +26,12 @@ impl Backend for WgpuBackend {
 
     fn supports(&self, dtype: DType) -> bool {
         self.missing(dtype).is_none()
+    }
+
+    fn unsupported(&self, op: &str, dtype: DType) -> Error {
+        let feature = self.missing(dtype).unwrap_or("no feature of WebGPU");
+        let m = format!("{dtype} needs the feature {feature}, which {} ({}) lacks", self.label(), self.hardware);
+        Error::new(ErrorKind::UnsupportedDType, op, m)
     }
 
     fn alloc(&self, bytes: usize) -> Result<Buffer> {
@@ -199,5 +205,43 @@ impl Backend for WgpuBackend {
         dx: &mut ViewMut<'_>,
     ) -> Result<()> {
         rows::normalize_backward(self, rms, axes, g, x, scale, mean, rstd, dx)
+    }
+
+    fn conv(
+        &self,
+        window: &Window,
+        groups: usize,
+        x: View<'_>,
+        w: View<'_>,
+        bias: Option<View<'_>>,
+        out: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        conv::conv(self, window, groups, x, w, bias, out)
+    }
+
+    fn conv_backward_input(
+        &self,
+        window: &Window,
+        groups: usize,
+        g: View<'_>,
+        w: View<'_>,
+        dx: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        conv::backward_input(self, window, groups, g, w, dx)
+    }
+
+    fn conv_backward_weight(
+        &self,
+        window: &Window,
+        groups: usize,
+        x: View<'_>,
+        g: View<'_>,
+        dw: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        conv::backward_weight(self, window, groups, x, g, dw)
+    }
+
+    fn max_pool(&self, window: &Window, x: View<'_>, out: &mut ViewMut<'_>, indices: &mut ViewMut<'_>) -> Result<()> {
+        window::max_pool(self, window, x, out, indices)
     }
 }

@@ -1,5 +1,4 @@
-//! `gemm`: a work-group computes a tile of `c` from tiles of `a` and `b` in shared memory, each invocation a block of the
-//! tile in registers.
+//! `gemm`: batched products of strided matrices, tile by tile.
 
 use gradus_backend::{DType, Error, ErrorKind, Kernel, MapArg, Result, Scalar, View, ViewMut};
 
@@ -7,7 +6,8 @@ use crate::WgpuBackend;
 use crate::map::{scalar_param, scalar_words};
 use crate::operand::Axes;
 use crate::queue::{Launch, key};
-use crate::wgsl::{self, GROUP, Text, param, ty};
+use crate::tile::{Product, Tile};
+use crate::wgsl::{self, GROUP, Text, param};
 
 const OP: &str = "gemm";
 /// Parameters in front of the sizes and steps of the batch: m, k, n, matrices, tiles along n and m, three positions,
@@ -19,9 +19,7 @@ const FIXED: usize = 19;
 struct Plan {
     dtype: DType,
     batch: usize,
-    /// Rows and columns of an invocation's block.
-    block: u32,
-    /// Whether neighbouring invocations load along k: where that is how the operand lies in memory.
+    tile: Tile,
     a_along_k: bool,
     b_along_k: bool,
     scaled: bool,
@@ -85,18 +83,17 @@ pub(crate) fn gemm(
     let batch = Axes::merged(&[&p.layout, &q.layout, &r.layout], 0..lead);
     let count = batch.numel();
     let steps = [&p, &q, &r].map(|o| [o.layout.strides()[lead], o.layout.strides()[lead + 1]]);
-    let block = if m.min(n) <= 16 || count * m.div_ceil(64) * n.div_ceil(64) < 4 { 1 } else { 4 };
+    let tile = Tile::new(dtype, count, m, n);
     let plan = Plan {
         dtype,
         batch: batch.rank(),
-        block,
+        tile,
         a_along_k: steps[0][1].unsigned_abs() <= steps[0][0].unsigned_abs(),
         b_along_k: steps[1][0].unsigned_abs() < steps[1][1].unsigned_abs(),
         scaled: alpha.to_f64() != 1.0,
         added: beta.to_f64() != 0.0,
     };
-    let tile = 16 * block as usize;
-    let (tiles_m, tiles_n) = (m.div_ceil(tile), n.div_ceil(tile));
+    let (tiles_m, tiles_n) = (tile.cover(m), tile.cover(n));
     let mut params: Vec<u32> = [m, k, n, count, tiles_n, tiles_m].map(|v| v as u32).to_vec();
     params.extend([&p, &q, &r].map(|o| o.layout.offset() as u32));
     params.extend(steps.as_flattened().iter().map(|&s| s as u32));
@@ -157,73 +154,43 @@ fn by_halves(
 
 impl Plan {
     fn source(&self) -> String {
-        let (block, rank) = (self.block, self.batch);
-        let tile = 16 * block;
-        // Depth of a tile: as much as the smallest shared memory (16 KiB) holds of both.
-        let depth = if self.dtype.size() == 8 { 8 } else { 16 };
-        let acc = self.dtype.compute();
-        let t = ty(acc);
+        let (tile, rank) = (self.tile, self.batch);
         let steps = FIXED + rank;
         let mut text = Text::new(steps + 3 * rank);
         text.input("a", self.dtype);
         text.input("b", self.dtype);
         text.output("c", self.dtype);
-        let cells = tile * depth;
-        text.declare(format_args!("var<workgroup> as_: array<{t}, {cells}>;"));
-        text.declare(format_args!("var<workgroup> bs_: array<{t}, {cells}>;"));
         let (tiles_n, tiles_m) = (param(4), param(5));
-        text.line(format_args!("let matrix = group / ({tiles_n} * {tiles_m}); let in_matrix = group % ({tiles_n} * {tiles_m});"));
+        text.line(format_args!("let matrix = group / ({tiles_n} * {tiles_m}); let cell = group % ({tiles_n} * {tiles_m});"));
         text.line(format_args!("if (matrix >= {}) {{ return; }}", param(3)));
         wgsl::coordinates(&mut text, "q", "matrix", rank, FIXED);
         for (i, name) in ["a", "b", "c"].iter().enumerate() {
             let at = wgsl::position("q", rank, 6 + i, steps + i * rank);
             text.line(format_args!("let {name}_at = {at};"));
         }
-        text.line(format_args!("let row = (in_matrix / {tiles_n}) * {tile}u; let col = (in_matrix % {tiles_n}) * {tile}u;"));
-        // 16 by 16 invocations; each has rows and columns 16 apart, so that neighbours write neighbours.
-        text.line("let ty_ = local / 16u; let tx_ = local % 16u;");
-        let zero = wgsl::constant(Scalar::Int(0), acc);
-        for (i, j) in pairs(block) {
-            text.line(format_args!("var c_{i}_{j} = {zero};"));
-        }
-        let (m, k, n) = (param(0), param(1), param(2));
-        text.line(format_args!("for (var k0 = 0u; k0 < {k}; k0 = k0 + {depth}u) {{"));
-        text.line(format_args!("for (var e = local; e < {cells}u; e = e + {GROUP}u) {{"));
-        let split = |along_k: bool| {
-            if along_k { format!("e % {depth}u, e / {depth}u") } else { format!("e / {tile}u, e % {tile}u") }
+        let side = tile.side();
+        text.line(format_args!("let row = (cell / {tiles_n}) * {side}u; let col = (cell % {tiles_n}) * {side}u;"));
+        let [m, k, n] = [0, 1, 2].map(param);
+        let product = Product {
+            m: &m,
+            k: &k,
+            n: &n,
+            a: &format!("load_a(a_at + am * {} + ak * {})", param(9), param(10)),
+            b: &format!("load_b(b_at + bk * {} + bn * {})", param(11), param(12)),
+            a_along_k: self.a_along_k,
+            b_along_k: self.b_along_k,
         };
-        text.line(format_args!("let ka = vec2<u32>({}); let kb = vec2<u32>({});", split(self.a_along_k), split(self.b_along_k)));
-        text.line(format_args!("var va = {zero}; let ak = k0 + ka.x; let am = row + ka.y;"));
-        text.line(format_args!("if (ak < {k} && am < {m}) {{ va = load_a(a_at + am * {} + ak * {}); }}", param(9), param(10)));
-        text.line(format_args!("var vb = {zero}; let bk = k0 + kb.x; let bn = col + kb.y;"));
-        text.line(format_args!("if (bk < {k} && bn < {n}) {{ vb = load_b(b_at + bk * {} + bn * {}); }}", param(11), param(12)));
-        text.line(format_args!("as_[ka.x * {tile}u + ka.y] = va; bs_[kb.x * {tile}u + kb.y] = vb;"));
-        text.line("} workgroupBarrier();");
-        text.line(format_args!("for (var kk = 0u; kk < {depth}u; kk = kk + 1u) {{"));
-        for i in 0..block {
-            text.line(format_args!("let a_{i} = as_[kk * {tile}u + ty_ + {}u];", i * 16));
-            text.line(format_args!("let b_{i} = bs_[kk * {tile}u + tx_ + {}u];", i * 16));
-        }
-        for (i, j) in pairs(block) {
-            text.line(format_args!("c_{i}_{j} = c_{i}_{j} + a_{i} * b_{j};"));
-        }
-        text.line("} workgroupBarrier(); }");
-        for (i, j) in pairs(block) {
-            text.line(format_args!("{{ let r = row + ty_ + {}u; let s = col + tx_ + {}u;", i * 16, j * 16));
-            text.line(format_args!("if (r < {m} && s < {n}) {{ let at = c_at + r * {} + s * {};", param(13), param(14)));
-            let mut value = format!("c_{i}_{j}");
+        tile.multiply(&mut text, &product);
+        tile.store(&mut text, &m, &n, |sum| {
+            let mut value = sum.to_owned();
             if self.scaled {
-                value = format!("{value} * {}", scalar_param(15, acc));
+                value = format!("{value} * {}", scalar_param(15, tile.dtype));
             }
             if self.added {
-                value = format!("{value} + load_c(at) * {}", scalar_param(17, acc));
+                value = format!("{value} + load_c(at) * {}", scalar_param(17, tile.dtype));
             }
-            text.line(format_args!("store_c(at, {value}); }} }}"));
-        }
+            format!("let at = c_at + r * {} + s * {}; store_c(at, {value});", param(13), param(14))
+        });
         text.finish(GROUP)
     }
-}
-
-fn pairs(block: u32) -> impl Iterator<Item = (u32, u32)> {
-    (0..block).flat_map(move |i| (0..block).map(move |j| (i, j)))
 }

@@ -10,6 +10,7 @@
 
 mod adapter;
 mod backend;
+mod conv;
 mod faults;
 mod gemm;
 mod index;
@@ -24,6 +25,7 @@ mod rows;
 mod scan;
 mod sort;
 mod temp;
+mod tile;
 mod transfer;
 mod wgsl;
 mod window;
@@ -137,13 +139,7 @@ impl WgpuBackend {
 
     /// An error that names the missing feature, if this adapter lacks the dtype.
     pub(crate) fn check_dtype(&self, op: &str, dtype: DType) -> Result<()> {
-        match self.missing(dtype) {
-            None => Ok(()),
-            Some(feature) => {
-                let m = format!("{dtype} needs the feature {feature}, which {} ({}) lacks", self.label, self.hardware);
-                Err(Error::new(gradus_backend::ErrorKind::UnsupportedDType, op, m))
-            }
-        }
+        if self.missing(dtype).is_none() { Ok(()) } else { Err(gradus_backend::Backend::unsupported(self, op, dtype)) }
     }
 
     /// An error if `what`, a computation in f64, is not possible here.

@@ -12,7 +12,6 @@ pub(crate) const MOST: usize = (1 << 32) - (1 << 26);
 #[derive(Clone)]
 pub(crate) struct Operand<'a> {
     pub(crate) bind: Bind<'a>,
-    pub(crate) dtype: DType,
     /// Of the bound part of the buffer.
     pub(crate) layout: Layout,
 }
@@ -59,7 +58,7 @@ impl WgpuBackend {
         let shift = (offset / size) as usize;
         let elements = span.end - shift;
         let layout = Layout::from_parts(*layout.shape(), layout.strides(), layout.offset() - shift, elements)?;
-        Ok(Operand { bind: Bind { block, write, offset, size: bytes }, dtype, layout })
+        Ok(Operand { bind: Bind { block, write, offset, size: bytes }, layout })
     }
 
     pub(crate) fn input<'a>(&self, op: &str, name: &str, x: View<'a>) -> Result<Operand<'a>> {

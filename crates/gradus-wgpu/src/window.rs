@@ -152,3 +152,76 @@ pub(crate) fn fold(b: &WgpuBackend, window: &Window, x: View<'_>, out: &mut View
         groups: (n as u64).div_ceil(u64::from(GROUP)),
     })
 }
+
+/// See [`Backend::max_pool`](gradus_backend::Backend::max_pool); what is not well formed goes to the default body, which
+/// words the error.
+pub(crate) fn max_pool(
+    b: &WgpuBackend,
+    window: &Window,
+    x: View<'_>,
+    out: &mut ViewMut<'_>,
+    indices: &mut ViewMut<'_>,
+) -> Result<()> {
+    const OP: &str = "max_pool";
+    let (rank, dims) = (window.rank, x.layout.dims());
+    let well_formed = || {
+        let ranks = (1..=3).contains(&rank) && [x.layout, out.layout, indices.layout].iter().all(|l| l.rank() == rank + 2);
+        let dtypes = x.dtype == out.dtype && indices.dtype == DType::I64 && x.dtype != DType::Bool;
+        if !ranks || !dtypes || x.layout.numel() == 0 || window.check_pool(OP, &dims[2..]).is_err() {
+            return None;
+        }
+        let positions = window.output(OP, &dims[2..]).ok()?;
+        let shape = [&dims[..2], &positions[..rank]].concat();
+        let fit = b.fits(x.layout, x.dtype) && b.fits(out.layout, out.dtype) && b.fits(indices.layout, DType::I64);
+        (out.layout.dims() == shape && indices.layout.dims() == shape && fit).then_some(())
+    };
+    if well_formed().is_none() || out.layout.numel() == 0 {
+        return gradus_backend::composite::pool::max_forward(b, window, x, out, indices);
+    }
+    let (from, to, at) = (b.input(OP, "x", x)?, b.output(OP, "out", out)?, b.output(OP, "indices", indices)?);
+    let (n, all, dtype) = (out.layout.numel(), rank + 2, x.dtype);
+    let mut params = vec![n as u32];
+    params.extend(out.layout.dims().iter().map(|&d| d as u32));
+    [&from, &to, &at].iter().for_each(|o| strides(&mut params, &o.layout));
+    shape(&mut params, window, &dims[2..], &[]);
+    let source = || {
+        let operand = |k: usize| 1 + all + k * (1 + all);
+        let shape = operand(3);
+        let mut text = Text::new(shape + 5 * rank);
+        text.input("x", dtype);
+        text.output("y", dtype);
+        text.output("i", DType::I64);
+        text.line(format_args!("if (id >= {}) {{ return; }}", param(0)));
+        wgsl::coordinates(&mut text, "c", "id", all, 1);
+        let base = format!("{} + c0 * {} + c1 * {}", param(operand(0)), param(operand(0) + 1), param(operand(0) + 2));
+        let zero = wgsl::constant(Scalar::Int(0), dtype.compute());
+        text.line(format_args!("let base = {base}; var best = {zero}; var which = 0u; var seen = false;"));
+        for a in 0..rank {
+            let part = |k: usize| param(shape + k * rank + a);
+            let (size, taps, stride, dilation, before) = (part(0), part(1), part(2), part(3), part(4));
+            text.line(format_args!("for (var k{a} = 0u; k{a} < {taps}; k{a} = k{a} + 1u) {{"));
+            text.line(format_args!("let s{a} = c{} * {stride} + k{a} * {dilation} - {before};", 2 + a));
+            text.line(format_args!("if (s{a} >= {size}) {{ continue; }}"));
+        }
+        let terms: String = (0..rank).map(|a| format!(" + s{a} * {}", param(operand(0) + 3 + a))).collect();
+        text.line(format_args!("let v = load_x(base{terms});"));
+        let t = wgsl::ty(dtype);
+        let nan = |v: &str| if dtype.is_float() { format!("is_nan_{t}({v})") } else { "false".to_owned() };
+        text.line(format_args!("if (!seen || (!{} && ({} || v > best))) {{", nan("best"), nan("v")));
+        let place = (0..rank).fold("0u".to_owned(), |flat, a| format!("({flat} * {} + s{a})", param(shape + a)));
+        text.line(format_args!("best = v; which = {place}; seen = true; }}"));
+        text.line("}".repeat(rank));
+        let position = |k: usize| wgsl::position("c", all, operand(k), operand(k) + 1);
+        text.line(format_args!("store_y({}, best); store_i({}, i64(which));", position(1), position(2)));
+        text.finish(GROUP)
+    };
+    b.queue().launch(&Launch {
+        op: OP,
+        key: key(("max_pool", dtype, rank)),
+        source: &source,
+        binds: &[from.bind, to.bind, at.bind],
+        fault: None,
+        params: &params,
+        groups: (n as u64).div_ceil(u64::from(GROUP)),
+    })
+}

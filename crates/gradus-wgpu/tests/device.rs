@@ -77,7 +77,7 @@ fn steady_training_compiles_nothing_makes_no_buffer_and_learns() {
         labels.push(label);
     }
     let batch = 64;
-    let mut model = Network::new(&device).expect("a network");
+    let model = Network::new(&device).expect("a network");
     let config = AdamConfig { lr: 0.01, ..Default::default() };
     let mut optimizer = AdamW::new(model.named_parameters(), config).expect("an optimiser");
     let mut step = |at: usize| -> Result<f32> {

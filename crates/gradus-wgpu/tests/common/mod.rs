@@ -3,7 +3,7 @@
 use gradus_wgpu::{WgpuBackend, adapters, chosen};
 
 /// A device; without an adapter, a line that says so and nothing.
-pub fn opened() -> Option<WgpuBackend> {
+pub(crate) fn opened() -> Option<WgpuBackend> {
     if adapters().is_empty() {
         eprintln!("skipped: no adapter for wgpu here (install a Vulkan driver, such as mesa-vulkan-drivers)");
         return None;
