@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 use crate::backend::ComputeModule;
 use crate::{
     AdamParams, ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, Binding, Buffer, CrossEntropyParams, DType,
-    Distribution, Error, Kernel, Layout, MapArg, MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, SgdParams, Shape,
-    View, ViewMut, Window,
+    Distribution, Error, Kernel, Layout, MapArg, MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, SgdParams,
+    Shape, View, ViewMut, Window,
 };
 
 /// What one operand of a call is.

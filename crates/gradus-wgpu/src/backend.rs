@@ -1,8 +1,8 @@
 //! The `Backend` implementation: one line an operation, to the module that has it.
 
 use gradus_backend::{
-    ArgReduceOp, Axes, Backend, BackendInfo, BackendKind, Buffer, CrossEntropyParams, DType, Distribution, Error, ErrorKind, Kernel,
-    MapArg, MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
+    ArgReduceOp, Axes, Backend, BackendInfo, BackendKind, Buffer, CrossEntropyParams, DType, Distribution, Error,
+    ErrorKind, Kernel, MapArg, MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
 };
 
 use crate::{WgpuBackend, conv, index, map, reduce, rows, transfer, window};

@@ -115,7 +115,8 @@ fn run(
     }
     let tile = Tile::new(x.dtype, count, m, n);
     let plan = Plan { kind, dtype: x.dtype, rank, tile, bias: bias.is_some() };
-    let mut params = vec![m, k, n, count, tile.cover(n), tile.cover(m), s.groups, s.c, s.k, s.taps, s.positions, s.spatial];
+    let mut params =
+        vec![m, k, n, count, tile.cover(n), tile.cover(m), s.groups, s.c, s.k, s.taps, s.positions, s.spatial];
     let steps = |l: &Layout, count: usize| l.strides()[..count].iter().map(|&v| v as usize).collect::<Vec<_>>();
     params.push(x_layout.offset());
     params.extend(steps(&x_layout, 2));
@@ -126,7 +127,13 @@ fn run(
     let bias = bias.map(|v| b.input(op, "bias", v)).transpose()?;
     params.extend(bias.as_ref().map_or([0; 2], |v| [v.layout.offset(), v.layout.strides()[0] as usize]));
     for a in 0..rank {
-        params.extend([x.layout.dims()[2 + a], window.kernel[a], window.stride[a], window.dilation[a], window.pad_before[a]]);
+        params.extend([
+            x.layout.dims()[2 + a],
+            window.kernel[a],
+            window.stride[a],
+            window.dilation[a],
+            window.pad_before[a],
+        ]);
         params.extend([s.counts[a], x_layout.strides()[2 + a] as usize]);
     }
     let params: Vec<u32> = params.into_iter().map(|p| p as u32).collect();
@@ -169,10 +176,22 @@ impl Plan {
         };
         let x_at = format!("{} + sample * {} + channel * {}", param(X), param(X + 1), param(X + 2));
         let w_at = |filter: &str, channel: &str, tap: &str| {
-            format!("{} + ({filter}) * {} + ({channel}) * {} + ({tap}) * {}", param(W), param(W + 1), param(W + 2), param(W + 3))
+            format!(
+                "{} + ({filter}) * {} + ({channel}) * {} + ({tap}) * {}",
+                param(W),
+                param(W + 1),
+                param(W + 2),
+                param(W + 3)
+            )
         };
         let y_at = |sample: &str, filter: &str, position: &str| {
-            format!("{} + ({sample}) * {} + ({filter}) * {} + ({position}) * {}", param(Y), param(Y + 1), param(Y + 2), param(Y + 3))
+            format!(
+                "{} + ({sample}) * {} + ({filter}) * {} + ({position}) * {}",
+                param(Y),
+                param(Y + 1),
+                param(Y + 2),
+                param(Y + 3)
+            )
         };
         if kind == Kind::Input {
             let mut body = format!("{} {}", split("t", "tap", 1), split("s", "place", 0));
@@ -181,11 +200,15 @@ impl Plan {
                 let (stride, dilation, before, count) = (axis(a, 2), axis(a, 3), axis(a, 4), axis(a, 5));
                 // Before the first position the difference wraps to a number beyond every position.
                 body += &format!(" let d{a} = s{a} + {before} - t{a} * {dilation}; let p{a} = d{a} / {stride};");
-                body += &format!(" if (t{a} * {dilation} > s{a} + {before} || p{a} >= {count} || p{a} * {stride} != d{a}) {{ return {t}(0); }}");
+                body += &format!(
+                    " if (t{a} * {dilation} > s{a} + {before} || p{a} >= {count} || p{a} * {stride} != d{a}) {{ return {t}(0); }}"
+                );
                 body += &format!(" position = position * {count} + p{a};");
             }
             let value = y_at("sample", "kernel", "position");
-            text.declare(format_args!("fn over(sample: u32, kernel: u32, tap: u32, place: u32) -> {t} {{ {body} return load_y({value}); }}"));
+            text.declare(format_args!(
+                "fn over(sample: u32, kernel: u32, tap: u32, place: u32) -> {t} {{ {body} return load_y({value}); }}"
+            ));
         } else {
             let mut body = format!("{} {} var at = {x_at};", split("t", "tap", 1), split("p", "position", 5));
             for a in 0..rank {
@@ -194,16 +217,23 @@ impl Plan {
                 body += &format!(" let s{a} = p{a} * {stride} + t{a} * {dilation} - {before};");
                 body += &format!(" if (s{a} >= {size}) {{ return {t}(0); }} at = at + s{a} * {};", axis(a, 6));
             }
-            text.declare(format_args!("fn under(sample: u32, channel: u32, tap: u32, position: u32) -> {t} {{ {body} return load_x(at); }}"));
+            text.declare(format_args!(
+                "fn under(sample: u32, channel: u32, tap: u32, position: u32) -> {t} {{ {body} return load_x(at); }}"
+            ));
         }
-        text.line(format_args!("let matrix = group / ({tiles_n} * {tiles_m}); let cell = group % ({tiles_n} * {tiles_m});"));
+        text.line(format_args!(
+            "let matrix = group / ({tiles_n} * {tiles_m}); let cell = group % ({tiles_n} * {tiles_m});"
+        ));
         text.line(format_args!("if (matrix >= {count}) {{ return; }}"));
         text.line(format_args!("let g = matrix % {groups}; let sample = matrix / {groups};"));
         let side = tile.side();
         text.line(format_args!("let row = (cell / {tiles_n}) * {side}u; let col = (cell % {tiles_n}) * {side}u;"));
         let (a, second) = match kind {
             Kind::Forward => (
-                format!("load_w({})", w_at(&format!("g * {filters} + am"), &format!("ak / {taps}"), &format!("ak % {taps}"))),
+                format!(
+                    "load_w({})",
+                    w_at(&format!("g * {filters} + am"), &format!("ak / {taps}"), &format!("ak % {taps}"))
+                ),
                 format!("under(sample, g * {c} + bk / {taps}, bk % {taps}, bn)"),
             ),
             Kind::Input => (
@@ -211,7 +241,10 @@ impl Plan {
                 format!("over(sample, g * {filters} + bk / {taps}, bk % {taps}, bn)"),
             ),
             Kind::Weight => (
-                format!("load_y({})", y_at(&format!("ak / {positions}"), &format!("g * {filters} + am"), &format!("ak % {positions}"))),
+                format!(
+                    "load_y({})",
+                    y_at(&format!("ak / {positions}"), &format!("g * {filters} + am"), &format!("ak % {positions}"))
+                ),
                 format!("under(bk / {positions}, g * {c} + bn / {taps}, bn % {taps}, bk % {positions})"),
             ),
         };
@@ -235,13 +268,22 @@ impl Plan {
                 format!("store_y({}, {sum}{add});", y_at("sample", &format!("g * {filters} + r"), "s"))
             }
             Kind::Input => {
-                let mut at = format!("{} var at = {} + sample * {} + (g * {c} + r) * {};", split("o", "s", 0), param(X), param(X + 1), param(X + 2));
+                let mut at = format!(
+                    "{} var at = {} + sample * {} + (g * {c} + r) * {};",
+                    split("o", "s", 0),
+                    param(X),
+                    param(X + 1),
+                    param(X + 2)
+                );
                 for a in 0..rank {
                     at += &format!(" at = at + o{a} * {};", axis(a, 6));
                 }
                 format!("{at} store_x(at, {sum});")
             }
-            Kind::Weight => format!("store_w({}, {sum});", w_at(&format!("g * {filters} + r"), &format!("s / {taps}"), &format!("s % {taps}"))),
+            Kind::Weight => format!(
+                "store_w({}, {sum});",
+                w_at(&format!("g * {filters} + r"), &format!("s / {taps}"), &format!("s % {taps}"))
+            ),
         });
         text.finish(GROUP)
     }

@@ -38,10 +38,12 @@ pub(crate) fn gemm(
     let (dx, dy, dz) = (x.layout.dims(), y.layout.dims(), out.layout.dims());
     let dtype = x.dtype;
     let wrong = |m: &str| {
-        Err(Error::shape(OP, m)
-            .operand("a", dx, dtype, b.label())
-            .operand("b", dy, y.dtype, b.label())
-            .operand("c", dz, out.dtype, b.label()))
+        Err(Error::shape(OP, m).operand("a", dx, dtype, b.label()).operand("b", dy, y.dtype, b.label()).operand(
+            "c",
+            dz,
+            out.dtype,
+            b.label(),
+        ))
     };
     b.check_dtype(OP, dtype)?;
     if dtype == DType::Bool {
@@ -161,7 +163,9 @@ impl Plan {
         text.input("b", self.dtype);
         text.output("c", self.dtype);
         let (tiles_n, tiles_m) = (param(4), param(5));
-        text.line(format_args!("let matrix = group / ({tiles_n} * {tiles_m}); let cell = group % ({tiles_n} * {tiles_m});"));
+        text.line(format_args!(
+            "let matrix = group / ({tiles_n} * {tiles_m}); let cell = group % ({tiles_n} * {tiles_m});"
+        ));
         text.line(format_args!("if (matrix >= {}) {{ return; }}", param(3)));
         wgsl::coordinates(&mut text, "q", "matrix", rank, FIXED);
         for (i, name) in ["a", "b", "c"].iter().enumerate() {

@@ -72,8 +72,13 @@ pub(crate) fn check_index(
             let bad = if ignored.is_some() { format!("!(v == {skip}) && ({bad})") } else { bad };
             text.line(format_args!("let slot = {} * 8u; let filled = atomicLoad(&faults[slot]) != 0u;", param(2)));
             if find {
-                text.line(format_args!("if (!filled) {{ for (var i = id; i < {}; i = i + {GROUP}u * nw.x * nw.y) {{", param(0)));
-                text.line(format_args!("let v: {t} = load_x(at(i)); if ({bad}) {{ atomicMax(&faults[slot + 1u], ~i); break; }} }} }}"));
+                text.line(format_args!(
+                    "if (!filled) {{ for (var i = id; i < {}; i = i + {GROUP}u * nw.x * nw.y) {{",
+                    param(0)
+                ));
+                text.line(format_args!(
+                    "let v: {t} = load_x(at(i)); if ({bad}) {{ atomicMax(&faults[slot + 1u], ~i); break; }} }} }}"
+                ));
             }
             if find && tell {
                 text.line("storageBarrier(); workgroupBarrier();");
@@ -87,7 +92,10 @@ pub(crate) fn check_index(
                     DType::I32 => ["bitcast<u32>(v)", "bitcast<u32>(v >> 31u)"],
                     _ => ["bitcast<u32>(i32(v))", "bitcast<u32>(i32(v >> 32u))"],
                 };
-                text.line(format_args!("atomicStore(&faults[slot + 2u], {}); atomicStore(&faults[slot + 3u], {});", words[0], words[1]));
+                text.line(format_args!(
+                    "atomicStore(&faults[slot + 2u], {}); atomicStore(&faults[slot + 3u], {});",
+                    words[0], words[1]
+                ));
                 text.line(format_args!("atomicStore(&faults[slot + 4u], {size}); fail();"));
             }
             text.finish(GROUP)
@@ -253,7 +261,8 @@ fn collect(
     let (from, at) = (b.operand(name, "src", src.buffer, dtype, src.layout, false)?, b.input(name, "index", index)?);
     let places = order.map(|o| b.input(name, "order", o)).transpose()?;
     let to = b.operand(name, "out", out.buffer, dtype, out.layout, true)?;
-    let mut layouts = vec![held(&to.layout, axis, size)?, held(&at.layout, axis, size)?, held(&from.layout, axis, size)?];
+    let mut layouts =
+        vec![held(&to.layout, axis, size)?, held(&at.layout, axis, size)?, held(&from.layout, axis, size)?];
     layouts.extend(places.as_ref().map(|p| held(&p.layout, axis, size)).transpose()?);
     let refs: Vec<&Layout> = layouts.iter().collect();
     let axes = Axes::merged(&refs, (0..rank).filter(|&a| a != axis));
@@ -294,10 +303,18 @@ fn collect(
         let land = if op == ScatterOp::Set { format!("acc = {value};") } else { format!("acc = acc + {value};") };
         if sorted {
             text.line(format_args!("var lo = 0u; var hi = {};", param(1)));
-            text.line(format_args!("while (lo < hi) {{ let j = (lo + hi) / 2u; if ({key} < mine) {{ lo = j + 1u; }} else {{ hi = j; }} }}"));
-            text.line(format_args!("for (var j = lo; j < {}; j = j + 1u) {{ if ({key} != mine) {{ break; }} {land} hit = true; }}", param(1)));
+            text.line(format_args!(
+                "while (lo < hi) {{ let j = (lo + hi) / 2u; if ({key} < mine) {{ lo = j + 1u; }} else {{ hi = j; }} }}"
+            ));
+            text.line(format_args!(
+                "for (var j = lo; j < {}; j = j + 1u) {{ if ({key} != mine) {{ break; }} {land} hit = true; }}",
+                param(1)
+            ));
         } else {
-            text.line(format_args!("for (var j = 0u; j < {}; j = j + 1u) {{ if ({key} == mine) {{ {land} hit = true; }} }}", param(1)));
+            text.line(format_args!(
+                "for (var j = 0u; j < {}; j = j + 1u) {{ if ({key} == mine) {{ {land} hit = true; }} }}",
+                param(1)
+            ));
         }
         text.line("if (hit) { store_y(at, acc); }");
         text.finish(GROUP)

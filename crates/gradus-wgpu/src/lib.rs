@@ -175,7 +175,8 @@ mod tests {
         let backend = WgpuBackend::of(0, &adapter::open_nothing().expect("wgpu's own device"));
         let report = gradus_conformance::run(&backend);
         // Results are not computed, so cases fail; none may because wgpu's validation refuses a kernel.
-        let refused = |f: &&gradus_conformance::Failure| f.detail.contains("does not compile") || f.detail.contains("Validation");
+        let refused =
+            |f: &&gradus_conformance::Failure| f.detail.contains("does not compile") || f.detail.contains("Validation");
         let refused: Vec<_> = report.failures.iter().filter(refused).collect();
         assert!(refused.is_empty(), "{} of {}, first {}", refused.len(), report.cases, refused[0]);
         assert!(report.skipped == 0 && backend.counters().pipelines > 1000, "{:?}", backend.counters());

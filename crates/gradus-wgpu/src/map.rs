@@ -206,7 +206,22 @@ pub(crate) fn needs_f64(op: ScalarOp) -> bool {
     use ScalarOp::*;
     matches!(
         op,
-        Expm1 | Softplus | Sin | Cos | Tan | Asin | Acos | Atan | Sinh | Cosh | Tanh | Asinh | Acosh | Atanh | Erfc | Pow
+        Expm1
+            | Softplus
+            | Sin
+            | Cos
+            | Tan
+            | Asin
+            | Acos
+            | Atan
+            | Sinh
+            | Cosh
+            | Tanh
+            | Asinh
+            | Acosh
+            | Atanh
+            | Erfc
+            | Pow
     )
 }
 
@@ -260,7 +275,8 @@ impl Plan<'_> {
         let operands = views.len() + outputs.len();
         let of_operand = |k: usize| 1 + self.rank + k * (self.rank + 1);
         let scalars_at = of_operand(operands);
-        let scalar_sizes = (0..args.len()).filter(|&i| self.from[i] == From::Scalar).map(|i| (i, args[i].size().div_ceil(4)));
+        let scalar_sizes =
+            (0..args.len()).filter(|&i| self.from[i] == From::Scalar).map(|i| (i, args[i].size().div_ceil(4)));
         let mut scalar_at = vec![0; args.len()];
         let mut params = scalars_at;
         for (i, words) in scalar_sizes {

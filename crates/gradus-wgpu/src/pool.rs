@@ -103,8 +103,7 @@ impl Pool {
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
         let make = || {
             let scope = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
-            let descriptor =
-                wgpu::BufferDescriptor { label: None, size: capacity, usage, mapped_at_creation: false };
+            let descriptor = wgpu::BufferDescriptor { label: None, size: capacity, usage, mapped_at_creation: false };
             let raw = self.device.create_buffer(&descriptor);
             pollster::block_on(scope.pop()).is_none().then_some(raw)
         };

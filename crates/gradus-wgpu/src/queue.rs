@@ -195,8 +195,7 @@ impl Queue {
         let group = &state.groups[&group_key(launch, bytes as u64)];
 
         let encoder = state.encoder.get_or_insert_with(|| self.device.create_command_encoder(&Default::default()));
-        let pass =
-            state.pass.get_or_insert_with(|| encoder.begin_compute_pass(&Default::default()).forget_lifetime());
+        let pass = state.pass.get_or_insert_with(|| encoder.begin_compute_pass(&Default::default()).forget_lifetime());
         pass.set_pipeline(&pipeline.raw);
         pass.set_bind_group(0, group, &[at as u32]);
         pass.dispatch_workgroups(x as u32, y as u32, 1);
@@ -237,8 +236,9 @@ impl Queue {
         });
         let (internal, invalid) = (pollster::block_on(inner.pop()), pollster::block_on(scope.pop()));
         if let Some(e) = invalid.or(internal) {
-            return Err(Error::new(ErrorKind::Backend, launch.op, format!("its kernel does not compile: {e}"))
-                .note(source));
+            return Err(
+                Error::new(ErrorKind::Backend, launch.op, format!("its kernel does not compile: {e}")).note(source)
+            );
         }
         state.counters.pipelines += 1;
         let pipeline = Arc::new(Pipeline { raw, signature });

@@ -54,13 +54,7 @@ fn check(dist: Distribution, dtype: DType) -> Result<()> {
 }
 
 /// See [`Backend::random`](gradus_backend::Backend::random).
-pub(crate) fn random(
-    b: &WgpuBackend,
-    dist: Distribution,
-    seed: u64,
-    offset: u64,
-    out: &mut ViewMut<'_>,
-) -> Result<()> {
+pub(crate) fn random(b: &WgpuBackend, dist: Distribution, seed: u64, offset: u64, out: &mut ViewMut<'_>) -> Result<()> {
     check(dist, out.dtype)?;
     b.check_dtype(OP, out.dtype)?;
     let n = out.layout.numel();
@@ -110,7 +104,11 @@ fn source(kind: Kind, dtype: DType, words: u64, rank: usize, wide: bool) -> Stri
         text.line(format_args!("let second = philox_word({seed}, w0 + 1u, w1 + select(0u, 1u, w0 == 0xffffffffu));"));
     }
     let number = |k: usize| {
-        if wide { crate::map::scalar_param(5 + 2 * k, DType::F64) } else { crate::map::scalar_param(5 + 2 * k, DType::F32) }
+        if wide {
+            crate::map::scalar_param(5 + 2 * k, DType::F64)
+        } else {
+            crate::map::scalar_param(5 + 2 * k, DType::F32)
+        }
     };
     let value = match kind {
         Kind::Bernoulli => {
@@ -121,7 +119,11 @@ fn source(kind: Kind, dtype: DType, words: u64, rank: usize, wide: bool) -> Stri
             // The upper 64 bits of v * range, and the lower end: numbers of two words.
             let range = format!("vec2<u32>({}, {})", param(7), param(8));
             text.line(format_args!("let high = mul64_high(vec2<u32>(second, first), {range});"));
-            text.line(format_args!("let d0 = high.x + {}; let d1 = high.y + {} + select(0u, 1u, d0 < high.x);", param(5), param(6)));
+            text.line(format_args!(
+                "let d0 = high.x + {}; let d1 = high.y + {} + select(0u, 1u, d0 < high.x);",
+                param(5),
+                param(6)
+            ));
             match dtype {
                 DType::I64 => "bitcast<i64>((u64(d1) << 32u) | u64(d0))".to_owned(),
                 DType::U64 => "((u64(d1) << 32u) | u64(d0))".to_owned(),
@@ -163,7 +165,9 @@ fn source(kind: Kind, dtype: DType, words: u64, rank: usize, wide: bool) -> Stri
             "select(rounded, lo, rounded >= hi && hi > lo)".to_owned()
         }
         Kind::Normal if wide => {
-            text.line("let u1 = f64(first) * 2.3283064365386963e-10lf; let u2 = f64(second) * 2.3283064365386963e-10lf;");
+            text.line(
+                "let u1 = f64(first) * 2.3283064365386963e-10lf; let u2 = f64(second) * 2.3283064365386963e-10lf;",
+            );
             text.line("let r = sqrt(-2.0lf * log1p_f64(-u1)); let c = cos_f64(6.283185307179586lf * u2);");
             text.line(format_args!("let v = {} + {} * r * c;", number(0), number(1)));
             match dtype {
@@ -175,7 +179,9 @@ fn source(kind: Kind, dtype: DType, words: u64, rank: usize, wide: bool) -> Stri
         Kind::Normal => {
             text.line("let u1 = f32(first) * 2.3283064e-10f;");
             // 1 - u1 from the inverted word, which has all of its bits where u1 is near 1.
-            text.line("let l = select(log1p_f32(-u1), log_f32((f32(~first) + 1.0f) * 2.3283064e-10f), (first >> 31u) == 1u);");
+            text.line(
+                "let l = select(log1p_f32(-u1), log_f32((f32(~first) + 1.0f) * 2.3283064e-10f), (first >> 31u) == 1u);",
+            );
             text.line("let r = sqrt(-2.0f * l);");
             text.line(format_args!("let v = {} + {} * r * cos_turn_f32(second);", number(0), number(1)));
             "v".to_owned()

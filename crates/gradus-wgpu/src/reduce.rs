@@ -284,7 +284,8 @@ impl Plan {
                 let join = joined(op, acc, "a.v", "b.v");
                 text.declare(format_args!("fn join(a: Acc, b: Acc) -> Acc {{ return Acc({join}); }}"));
                 let bool_out = acc == DType::Bool;
-                let value = if bool_out { cast("x", self.x.compute(), DType::Bool) } else { cast("x", self.x.compute(), acc) };
+                let value =
+                    if bool_out { cast("x", self.x.compute(), DType::Bool) } else { cast("x", self.x.compute(), acc) };
                 text.declare(format_args!("fn lift(x: {}, j: u32) -> Acc {{ return Acc({value}); }}", ty(self.x)));
             }
             Op::Arg(op) => {

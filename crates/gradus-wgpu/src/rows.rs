@@ -119,7 +119,8 @@ pub(crate) fn normalize(
     }
     let d = x.dtype.compute();
     let t = ty(d);
-    let mut operands = vec![Line::Read("x", x), Line::Write("y", out), Line::Write("mean", mean), Line::Write("rstd", rstd)];
+    let mut operands =
+        vec![Line::Read("x", x), Line::Write("y", out), Line::Write("mean", mean), Line::Write("rstd", rstd)];
     operands.extend(scale.zip(by.as_ref()).map(|(v, l)| Line::Read("scale", v.with(l))));
     operands.extend(shift.zip(plus.as_ref()).map(|(v, l)| Line::Read("shift", v.with(l))));
     let numbers = words(eps, d);
@@ -194,7 +195,12 @@ pub(crate) fn normalize_backward(
 }
 
 /// The operands of cross-entropy as rows, if they are well formed: columns `[n, 1]` stretched to `[n, c]`.
-fn columns(b: &WgpuBackend, params: &CrossEntropyParams, logits: View<'_>, columns: &[(DType, &Layout)]) -> Option<Vec<Layout>> {
+fn columns(
+    b: &WgpuBackend,
+    params: &CrossEntropyParams,
+    logits: View<'_>,
+    columns: &[(DType, &Layout)],
+) -> Option<Vec<Layout>> {
     let shape = logits.layout.shape();
     let fine = shape.rank() == 2
         && plain(b, &[(logits.dtype, logits.layout)])
@@ -268,7 +274,9 @@ pub(crate) fn cross_entropy(
         text.line(format_args!("var largest = {};", crate::reduce::identity(gradus_backend::ReduceOp::Max, d)));
         lines.each(&mut text, &[&format!("largest = larger_{t}(largest, load_x(x_at));")]);
         // The largest element where it is finite, else 0: then -inf and +inf come through.
-        text.line(format_args!("let top = largest_of(largest, local); let shift = select({t}(0), top, is_finite_{t}(top));"));
+        text.line(format_args!(
+            "let top = largest_of(largest, local); let shift = select({t}(0), top, is_finite_{t}(top));"
+        ));
         class_of(target.dtype, ignore, at + 2 * width).iter().for_each(|l| text.line(l));
         text.line(format_args!("var total = {t}(0); var picked = {t}(0); var all = {t}(0);"));
         lines.each(
@@ -287,7 +295,10 @@ pub(crate) fn cross_entropy(
         } else {
             "log_sum - chosen".to_owned()
         };
-        lines.once(&mut text, &format!("store_lse(lse_line, shift + log_sum); store_loss(loss_line, select({value}, {t}(0), ignored));"));
+        lines.once(
+            &mut text,
+            &format!("store_lse(lse_line, shift + log_sum); store_loss(loss_line, select({value}, {t}(0), ignored));"),
+        );
         lines.close(text)
     })
 }

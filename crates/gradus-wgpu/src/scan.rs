@@ -137,7 +137,11 @@ impl Plan {
         text.line("if (!live) { return; }");
         text.line(format_args!("for (var j = first; j < end; j = j + 1u) {{ acc = join(acc, {});", element("j")));
         let half = self.out.compute() != self.out && self.acc == DType::F64;
-        let stored = if half { format!("f32_to_odd({value})") } else { cast(&format!("({value})"), self.acc, self.out.compute()) };
+        let stored = if half {
+            format!("f32_to_odd({value})")
+        } else {
+            cast(&format!("({value})"), self.acc, self.out.compute())
+        };
         text.line(format_args!("store_y(y_at + j * {}, {stored}); }}", param(6)));
         text.finish(GROUP)
     }

@@ -75,8 +75,13 @@ pub(crate) fn sorted(
             wgsl::coordinates(&mut text, "c", "line", rank, 4);
             text.line(format_args!("let base = {};", wgsl::position("c", rank, 2, 4 + rank)));
             text.line(format_args!("let own = sort_key(load_x(base + mine * {}));", param(3)));
-            text.line(format_args!("let start = mine / {BLOCK}u * {BLOCK}u; let end = min(n, start + {BLOCK}u); var place = start;"));
-            text.line(format_args!("for (var j = start; j < end; j = j + 1u) {{ let other = sort_key(load_x(base + j * {}));", param(3)));
+            text.line(format_args!(
+                "let start = mine / {BLOCK}u * {BLOCK}u; let end = min(n, start + {BLOCK}u); var place = start;"
+            ));
+            text.line(format_args!(
+                "for (var j = start; j < end; j = j + 1u) {{ let other = sort_key(load_x(base + j * {}));",
+                param(3)
+            ));
             text.line("if (other < own || (other == own && j < mine)) { place = place + 1u; } }");
             text.line("store_k(line * n + place, own); store_i(line * n + place, mine);");
             text.finish(GROUP)
@@ -96,7 +101,11 @@ pub(crate) fn sorted(
             text.output("k2", keys);
             text.output("i2", DType::U32);
             text.line(format_args!("if (id >= {}) {{ return; }}", param(0)));
-            text.line(format_args!("let n = {}; let run = {}; let line = id / n * n; let mine = id % n;", param(1), param(2)));
+            text.line(format_args!(
+                "let n = {}; let run = {}; let line = id / n * n; let mine = id % n;",
+                param(1),
+                param(2)
+            ));
             text.line("let left = mine / (2u * run) * 2u * run; let middle = min(n, left + run); let right = min(n, middle + run);");
             text.line("let own = load_k(line + mine); let first = mine < middle;");
             text.line("var lo = select(left, middle, first); var hi = select(middle, right, first); let begin = lo;");
@@ -143,7 +152,13 @@ pub(crate) fn sorted(
         text.line(format_args!("let line = id / {}; let mine = id % {}; let from_ = load_o(id);", param(1), param(1)));
         wgsl::coordinates(&mut text, "c", "line", rank, 8);
         let position = |k: usize| wgsl::position("c", rank, 2 + 2 * k, steps(k));
-        text.line(format_args!("store_v({} + mine * {}, load_x({} + from_ * {}));", position(1), param(5), position(0), param(3)));
+        text.line(format_args!(
+            "store_v({} + mine * {}, load_x({} + from_ * {}));",
+            position(1),
+            param(5),
+            position(0),
+            param(3)
+        ));
         text.line(format_args!("store_i({} + mine * {}, {}(from_));", position(2), param(7), ty(out)));
         text.finish(GROUP)
     };

@@ -49,7 +49,9 @@ impl Tile {
         // Depth of a tile: as much as the smallest shared memory (16 KiB) holds of both.
         let depth = if self.dtype.size() == 8 { 8 } else { 16 };
         let cells = side * depth;
-        text.declare(format_args!("var<workgroup> tile_a: array<{t}, {cells}>;\nvar<workgroup> tile_b: array<{t}, {cells}>;"));
+        text.declare(format_args!(
+            "var<workgroup> tile_a: array<{t}, {cells}>;\nvar<workgroup> tile_b: array<{t}, {cells}>;"
+        ));
         // Rows and columns of a block are 16 apart, so that neighbours write neighbours.
         text.line("let down = local / 16u; let across = local % 16u;");
         let zero = wgsl::constant(Scalar::Int(0), self.dtype);
@@ -65,7 +67,9 @@ impl Tile {
             [("a", p.a_along_k, "row", p.m, "m", p.a), ("b", p.b_along_k, "col", p.n, "n", p.b)]
         {
             text.line(format_args!("{{ let place = vec2<u32>({});", split(along_k)));
-            text.line(format_args!("let {name}k = k0 + place.x; let {name}{other} = {first} + place.y; var v = {zero};"));
+            text.line(format_args!(
+                "let {name}k = k0 + place.x; let {name}{other} = {first} + place.y; var v = {zero};"
+            ));
             text.line(format_args!("if ({name}k < {} && {name}{other} < {size}) {{ v = {value}; }}", p.k));
             text.line(format_args!("tile_{name}[place.x * {side}u + place.y] = v; }}"));
         }

@@ -68,7 +68,12 @@ pub(crate) fn unfold(b: &WgpuBackend, window: &Window, x: View<'_>, pad: Scalar,
         text.output("y", dtype);
         text.line(format_args!("if (id >= {}) {{ return; }}", param(0)));
         wgsl::coordinates(&mut text, "c", "id", all, 3);
-        text.line(format_args!("var at = {} + c0 * {} + c1 * {}; var inside = true;", param(x_at), param(x_at + 1), param(x_at + 2)));
+        text.line(format_args!(
+            "var at = {} + c0 * {} + c1 * {}; var inside = true;",
+            param(x_at),
+            param(x_at + 1),
+            param(x_at + 2)
+        ));
         for a in 0..rank {
             let part = |k: usize| param(shape + k * rank + a);
             let (size, stride, dilation, before) = (part(0), part(2), part(3), part(4));
@@ -128,7 +133,10 @@ pub(crate) fn fold(b: &WgpuBackend, window: &Window, x: View<'_>, out: &mut View
             let (taps, stride, dilation, before, positions) = (part(1), part(2), part(3), part(4), part(5));
             text.line(format_args!("for (var k{a} = 0u; k{a} < {taps}; k{a} = k{a} + 1u) {{"));
             // Before the first position the difference wraps to a number beyond every position.
-            text.line(format_args!("let d{a} = c{} + {before} - k{a} * {dilation}; let p{a} = d{a} / {stride};", 2 + a));
+            text.line(format_args!(
+                "let d{a} = c{} + {before} - k{a} * {dilation}; let p{a} = d{a} / {stride};",
+                2 + a
+            ));
             text.line(format_args!(
                 "if (k{a} * {dilation} > c{} + {before} || p{a} >= {positions} || p{a} * {stride} != d{a}) {{ continue; }}",
                 2 + a
@@ -165,7 +173,8 @@ pub(crate) fn max_pool(
     const OP: &str = "max_pool";
     let (rank, dims) = (window.rank, x.layout.dims());
     let well_formed = || {
-        let ranks = (1..=3).contains(&rank) && [x.layout, out.layout, indices.layout].iter().all(|l| l.rank() == rank + 2);
+        let ranks =
+            (1..=3).contains(&rank) && [x.layout, out.layout, indices.layout].iter().all(|l| l.rank() == rank + 2);
         let dtypes = x.dtype == out.dtype && indices.dtype == DType::I64 && x.dtype != DType::Bool;
         if !ranks || !dtypes || x.layout.numel() == 0 || window.check_pool(OP, &dims[2..]).is_err() {
             return None;

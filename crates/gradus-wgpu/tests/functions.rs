@@ -73,8 +73,10 @@ fn f32_functions_are_within_one_unit() {
 #[test]
 fn f64_functions_are_within_two_units() {
     let Some(b) = common::opened().filter(|b| b.supports(DType::F64)) else { return };
-    let values: Vec<f64> =
-        (0..u64::MAX / 3_000_017 * 30).step_by(3_000_017 * 100_003 * 1000).map(|v| f64::from_bits(v.wrapping_mul(7))).collect();
+    let values: Vec<f64> = (0..u64::MAX / 3_000_017 * 30)
+        .step_by(3_000_017 * 100_003 * 1000)
+        .map(|v| f64::from_bits(v.wrapping_mul(7)))
+        .collect();
     let near: Vec<f64> = (0..60_000).map(|i| (f64::from(i) - 30_000.0) / 997.0).collect();
     let mut failed = Vec::new();
     for op in functions() {

@@ -49,8 +49,11 @@ impl DeviceExt for Device {
             let mut kinds = Vec::new();
             kinds.extend(cfg!(feature = "cpu").then_some("cpu"));
             kinds.extend(cfg!(feature = "wgpu").then_some("wgpu or wgpu:NUMBER"));
-            let known =
-                if kinds.is_empty() { "this build has no backend".into() } else { format!("this build has: {}", kinds.join(", ")) };
+            let known = if kinds.is_empty() {
+                "this build has no backend".into()
+            } else {
+                format!("this build has: {}", kinds.join(", "))
+            };
             Error::new(ErrorKind::Unsupported, "device", format!("there is no device {name:?}")).help(known)
         };
         match name.split_once(':') {

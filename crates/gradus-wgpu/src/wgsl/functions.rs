@@ -283,18 +283,16 @@ exp2_f32: "fn exp2_f32(x0: f32) -> f32 {
 }
 "
 sigmoid_f32: "fn sigmoid_f32(x: f32) -> f32 {
-  if (is_nan_f32(x)) { return x; }
   let v = max(-abs(x), -104.0f); let n = round(v * 1.442695f);
   let r = fma(n, -1.4286068203094173e-06f, opaque_f32(fma(n, -0.69314575f, v)));
-  let q = r * poly_exp_f32(r); let s = scaled_f32(1.0f, n);
-  let hi = opaque_f32(1.0f + s); let lo = s - (hi - 1.0f);
-  let d = opaque_f32(hi + s * q); let dl = ((hi - d) + s * q) + lo;
-  let up = x >= 0.0f; let top = select(scaled_f32(fma(r, poly_exp_f32(r), 1.0f), n), 1.0f, up);
-  let y = top / d;
-  if (!up && n < -24.0f) { return y; }
-  let p = opaque_f32(y * d); let e = product_error_f32(y, d, p);
-  let tl = select(opaque_f32(s - top) + s * q, 0.0f, up);
-  return y + (((top - p) - e) + (tl - y * dl)) / d;
+  let q = r * poly_exp_f32(r); let p = opaque_f32(1.0f + q);
+  let k = i32(n); let h = k >> 1u;
+  let e = p * bitcast<f32>(u32(h + 127) << 23u) * bitcast<f32>(u32(k - h + 127) << 23u);
+  let low = e * ((1.0f - p) + q);
+  let d = opaque_f32(1.0f + e); let d_low = ((1.0f - d) + e) + low;
+  let up = x >= 0.0f; let y = select(e, 1.0f, up) / d;
+  let near = y + (select(low, 0.0f, up) - y * d_low) * select(1.0f - y, y, up);
+  return select(near, x, is_nan_f32(x));
 }
 "
 split_f32: "fn split_f32(x: f32) -> vec2<f32> {

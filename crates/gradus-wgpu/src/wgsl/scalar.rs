@@ -126,15 +126,29 @@ pub(crate) fn instruction(op: ScalarOp, from: DType, dtype: DType, [a, b, c]: [S
         Abs if from.is_signed() => int(format!("select({a}, -{a}, {a} < {t}(0))")),
         Abs => a,
         Sign if float => call("sign"),
-        Sign if from.is_signed() => format!("(select({t}(0), {t}(1), {a} > {t}(0)) - select({t}(0), {t}(1), {a} < {t}(0)))"),
+        Sign if from.is_signed() => {
+            format!("(select({t}(0), {t}(1), {a} > {t}(0)) - select({t}(0), {t}(1), {a} < {t}(0)))")
+        }
         Sign => format!("min({a}, {t}(1))"),
         Floor | Ceil | Round | Trunc if !float => a,
         Floor => call("floored"),
         Ceil => call("ceiled"),
         Round => call("rounded"),
         Trunc => call("truncated"),
-        IsNan => if float { call("is_nan") } else { "false".to_owned() },
-        IsFinite => if float { call("is_finite") } else { "true".to_owned() },
+        IsNan => {
+            if float {
+                call("is_nan")
+            } else {
+                "false".to_owned()
+            }
+        }
+        IsFinite => {
+            if float {
+                call("is_finite")
+            } else {
+                "true".to_owned()
+            }
+        }
         Add => int(format!("({a} + {b})")),
         Sub => int(format!("({a} - {b})")),
         Mul => int(format!("({a} * {b})")),
@@ -142,7 +156,13 @@ pub(crate) fn instruction(op: ScalarOp, from: DType, dtype: DType, [a, b, c]: [S
         Max | Min if float => call2(if op == Max { "larger" } else { "smaller" }),
         Max => format!("max({a}, {b})"),
         Min => format!("min({a}, {b})"),
-        Eq => if from == DType::Bool { format!("({a} == {b})") } else { format!("({a} == {b})") },
+        Eq => {
+            if from == DType::Bool {
+                format!("({a} == {b})")
+            } else {
+                format!("({a} == {b})")
+            }
+        }
         // Not every driver holds a NaN to be unequal to itself.
         Ne => format!("!({a} == {b})"),
         Lt | Le | Gt | Ge => {
