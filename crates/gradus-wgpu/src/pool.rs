@@ -38,6 +38,8 @@ pub(crate) struct Pool {
 
 #[derive(Default)]
 struct State {
+    // Boxes, because they go out as pointers and come back.
+    #[allow(clippy::vec_box)]
     free: BTreeMap<u64, Vec<Box<Block>>>,
     stats: MemoryStats,
     budget: Option<usize>,

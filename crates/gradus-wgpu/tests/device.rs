@@ -73,7 +73,7 @@ fn steady_training_compiles_nothing_makes_no_buffer_and_learns() {
     let mut labels = Vec::new();
     for i in 0..n {
         let (image, label) = images.get(i).expect("an image");
-        pixels.extend_from_slice(&image.pixels());
+        pixels.extend_from_slice(image.pixels());
         labels.push(label);
     }
     let batch = 64;
@@ -82,8 +82,8 @@ fn steady_training_compiles_nothing_makes_no_buffer_and_learns() {
     let mut optimizer = AdamW::new(model.named_parameters(), config).expect("an optimiser");
     let mut step = |at: usize| -> Result<f32> {
         let (from, to) = (at * batch, (at + 1) * batch);
-        let x = Tensor::from_vec(pixels[from * 64..to * 64].to_vec(), [batch, 1, 8, 8], &device)?;
-        let y = Tensor::from_vec(labels[from..to].to_vec(), [batch], &device)?;
+        let x = Tensor::from_vec(&pixels[from * 64..to * 64], [batch, 1, 8, 8], &device)?;
+        let y = Tensor::from_vec(&labels[from..to], [batch], &device)?;
         let loss = model.forward(&x)?.cross_entropy(&y)?;
         let value = loss.to_vec::<f32>()?[0];
         let gradients = loss.backward()?;

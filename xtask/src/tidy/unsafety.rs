@@ -4,7 +4,7 @@ use super::Finding;
 use super::source::{Source, token, words};
 
 /// The crates that contain unsafe code and so cannot forbid it as a whole.
-const CRATES_WITH_UNSAFE: &[&str] = &["gradus-backend", "gradus-cpu", "gradus-tensor"];
+const CRATES_WITH_UNSAFE: &[&str] = &["gradus-backend", "gradus-cpu", "gradus-tensor", "gradus-wgpu"];
 
 /// The paths, by their beginning, that may contain unsafe code.
 const PLACES: &[&str] = &[
@@ -12,6 +12,7 @@ const PLACES: &[&str] = &[
     "crates/gradus-cpu/",
     "crates/gradus-tensor/src/storage.rs",
     "crates/gradus-tensor/src/storage/",
+    "crates/gradus-wgpu/src/pool.rs",
 ];
 
 pub(super) fn check(source: &Source) -> Vec<Finding> {
@@ -19,7 +20,7 @@ pub(super) fn check(source: &Source) -> Vec<Finding> {
     let allowed = PLACES.iter().any(|place| source.path.starts_with(place));
     for at in words(&source.code, "unsafe") {
         let message = if !allowed {
-            Some("unsafe code may only stand in gradus-cpu, gradus-backend and the storage of gradus-tensor")
+            Some("unsafe code may only stand in gradus-cpu, gradus-backend, the storage of gradus-tensor and the pool of gradus-wgpu")
         } else {
             undocumented(source, at)
         };

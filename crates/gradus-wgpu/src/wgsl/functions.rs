@@ -243,7 +243,8 @@ floor_div_f32: "fn floor_div_f32(a: f32, b: f32) -> f32 {
   let q = floor(divided_f32(a, b));
   let r = fmod_f32(a, b); let m = select(r, r + b, r != 0.0f && (r < 0.0f) != (b < 0.0f));
   if (abs(q) > 16777216.0f) { return q; }
-  return round(divided_f32(a - m, b));
+  let whole = round(divided_f32(a - m, b));
+  return select(whole, q, whole == 0.0f && q == 0.0f);
 }
 "
 floor_div_f64: "fn floor_div_f64(a: f64, b: f64) -> f64 {
@@ -252,7 +253,8 @@ floor_div_f64: "fn floor_div_f64(a: f64, b: f64) -> f64 {
   let q = floor(divided_f64(a, b));
   let r = fmod_f64(a, b); let m = select(r, r + b, r != 0.0lf && (r < 0.0lf) != (b < 0.0lf));
   if (abs(q) > 9007199254740992.0lf) { return q; }
-  return round(divided_f64(a - m, b));
+  let whole = round(divided_f64(a - m, b));
+  return select(whole, q, whole == 0.0lf && q == 0.0lf);
 }
 "
 scaled_f32: "fn scaled_f32(p: f32, n: f32) -> f32 {

@@ -156,13 +156,7 @@ pub(crate) fn instruction(op: ScalarOp, from: DType, dtype: DType, [a, b, c]: [S
         Max | Min if float => call2(if op == Max { "larger" } else { "smaller" }),
         Max => format!("max({a}, {b})"),
         Min => format!("min({a}, {b})"),
-        Eq => {
-            if from == DType::Bool {
-                format!("({a} == {b})")
-            } else {
-                format!("({a} == {b})")
-            }
-        }
+        Eq => format!("({a} == {b})"),
         // Not every driver holds a NaN to be unequal to itself.
         Ne => format!("!({a} == {b})"),
         Lt | Le | Gt | Ge => {
