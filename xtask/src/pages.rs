@@ -10,7 +10,8 @@ const SOURCES: [(&str, usize); 6] =
 /// Tries every operation in every dtype, and writes the page or compares it with the one that is there.
 pub(crate) fn op_table(root: &Path, check: bool) -> Result<(), String> {
     let mut command = crate::cargo();
-    command.args(["test", "-p", "gradus", "--test", "golden", "the_matrix_of_operations"]).current_dir(root);
+    let test = ["test", "-p", "gradus", "--features", "wgpu", "--test", "golden", "the_matrix_of_operations"];
+    command.args(test).current_dir(root);
     if !check {
         command.env("GRADUS_WRITE", "1");
     }

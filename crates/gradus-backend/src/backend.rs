@@ -81,6 +81,11 @@ pub trait Backend: Send + Sync + Debug + 'static {
     /// Whether tensors of this dtype can live and compute here.
     fn supports(&self, dtype: DType) -> bool;
 
+    /// The error of `op` for a dtype that is not supported. A backend that knows what is missing says so.
+    fn unsupported(&self, op: &str, dtype: DType) -> Error {
+        Error::dtype(op, dtype, &format!("the dtypes of {}", self.name()))
+    }
+
     // ---- memory -----------------------------------------------------------------------------------------------------
 
     /// A buffer of `bytes` bytes, 0 being legal, with unspecified but initialised contents, aligned for every dtype.

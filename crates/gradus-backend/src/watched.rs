@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use crate::{
     AdamParams, ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, Binding, Buffer, ComputeLimits,
-    ComputeModule, CrossEntropyParams, DType, Distribution, Kernel, Layout, MapArg, MemoryStats, ModuleHash,
+    ComputeModule, CrossEntropyParams, DType, Distribution, Error, Kernel, Layout, MapArg, MemoryStats, ModuleHash,
     NativeFunction, ReduceOp, Result, Scalar, ScanOp, ScatterOp, SgdParams, Shape, View, ViewMut, Window,
 };
 
@@ -162,6 +162,10 @@ impl Backend for Watched {
     }
     fn supports(&self, dtype: DType) -> bool {
         self.inner.supports(dtype)
+    }
+
+    fn unsupported(&self, op: &str, dtype: DType) -> Error {
+        self.inner.unsupported(op, dtype)
     }
     fn alloc(&self, bytes: usize) -> Result<Buffer> {
         self.inner.alloc(bytes)

@@ -37,7 +37,7 @@ impl Tensor {
             return Err(Error::shape("from_vec", m));
         }
         if !device.backend().supports(dtype) {
-            return Err(Error::dtype("from_vec", dtype, &format!("the dtypes of {device}")));
+            return Err(device.backend().unsupported("from_vec", dtype));
         }
         if dtype == DType::Bool
             && let Some(at) = bytes.iter().position(|&b| b > 1)
@@ -263,7 +263,7 @@ impl Tensor {
     ) -> Result<Tensor> {
         let spec = Spec { shape: Shape::new(shape)?, dtype };
         if !device.backend().supports(dtype) {
-            return Err(Error::dtype(op, dtype, &format!("the dtypes of {device}")));
+            return Err(device.backend().unsupported(op, dtype));
         }
         crate::ops::run_one(device, &spec, &[], |_, _, outs| f(&mut outs[0]))
     }

@@ -15,7 +15,19 @@ pub trait DeviceExt: Sized {
     /// ```
     fn cpu() -> Result<Self>;
 
-    /// The device of this name, as [`devices`] lists them. Errors if this build has none of that name.
+    /// The WebGPU adapter of this number, from 0. Every call gives the same device, until it is lost: then it is opened
+    /// anew.
+    ///
+    /// Errors if this build has no feature `wgpu`, or the machine no such adapter.
+    fn wgpu(index: usize) -> Result<Self>;
+
+    /// Every WebGPU adapter of this machine: an empty list where no driver is installed.
+    ///
+    /// Errors if this build has no feature `wgpu`, or an adapter gives no device.
+    fn wgpu_all() -> Result<Vec<Self>>;
+
+    /// The device of this name, as [`devices`] lists them: `cpu`, `wgpu:0`. `wgpu` without a number is the adapter that
+    /// `GRADUS_WGPU_ADAPTER` names, by number or by a part of its name, or the first. Errors if there is none.
     fn open(name: &str) -> Result<Self>;
 }
 
@@ -24,20 +36,42 @@ impl DeviceExt for Device {
         cpu()
     }
 
+    fn wgpu(index: usize) -> Result<Device> {
+        wgpu::open(index)
+    }
+
+    fn wgpu_all() -> Result<Vec<Device>> {
+        wgpu::all()
+    }
+
     fn open(name: &str) -> Result<Device> {
-        match name {
-            "cpu" => cpu(),
-            _ => {
-                let known = if cfg!(feature = "cpu") { "this build has: cpu" } else { "this build has no backend" };
-                Err(Error::new(ErrorKind::Unsupported, "device", format!("there is no device {name:?}")).help(known))
-            }
+        let unknown = || {
+            let mut kinds = Vec::new();
+            kinds.extend(cfg!(feature = "cpu").then_some("cpu"));
+            kinds.extend(cfg!(feature = "wgpu").then_some("wgpu or wgpu:NUMBER"));
+            let known = if kinds.is_empty() {
+                "this build has no backend".into()
+            } else {
+                format!("this build has: {}", kinds.join(", "))
+            };
+            Error::new(ErrorKind::Unsupported, "device", format!("there is no device {name:?}")).help(known)
+        };
+        match name.split_once(':') {
+            None if name == "cpu" => cpu(),
+            None if name == "wgpu" => wgpu::open(wgpu::chosen()?),
+            Some(("wgpu", number)) => wgpu::open(number.parse().map_err(|_| unknown())?),
+            _ => Err(unknown()),
         }
     }
 }
 
 /// Every device that this build and this machine have.
 pub fn devices() -> Result<Vec<Device>> {
-    if cfg!(feature = "cpu") { Ok(vec![cpu()?]) } else { Ok(Vec::new()) }
+    let mut all = if cfg!(feature = "cpu") { vec![cpu()?] } else { Vec::new() };
+    if cfg!(feature = "wgpu") {
+        all.extend(wgpu::all()?);
+    }
+    Ok(all)
 }
 
 #[cfg(feature = "cpu")]
@@ -57,4 +91,55 @@ fn cpu() -> Result<Device> {
 fn cpu() -> Result<Device> {
     Err(Error::new(ErrorKind::Unsupported, "device", "this build has no CPU backend")
         .help("turn on the feature `cpu` of the crate `gradus`"))
+}
+
+#[cfg(feature = "wgpu")]
+mod wgpu {
+    use std::collections::BTreeMap;
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    use gradus_tensor::{Device, Result};
+    use gradus_wgpu::WgpuBackend;
+
+    pub(super) use gradus_wgpu::chosen;
+
+    type Opened = BTreeMap<usize, (Arc<WgpuBackend>, Device)>;
+
+    pub(super) fn open(index: usize) -> Result<Device> {
+        static OPENED: Mutex<Opened> = Mutex::new(BTreeMap::new());
+        let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, device)) = opened.get(&index).filter(|(backend, _)| !backend.is_lost()) {
+            return Ok(device.clone());
+        }
+        let backend = Arc::new(WgpuBackend::open(index)?);
+        let device = Device::from_backend(backend.clone());
+        opened.insert(index, (backend, device.clone()));
+        Ok(device)
+    }
+
+    pub(super) fn all() -> Result<Vec<Device>> {
+        gradus_wgpu::adapters().iter().map(|a| open(a.index)).collect()
+    }
+}
+
+#[cfg(not(feature = "wgpu"))]
+mod wgpu {
+    use gradus_tensor::{Device, Error, ErrorKind, Result};
+
+    fn absent<T>() -> Result<T> {
+        Err(Error::new(ErrorKind::Unsupported, "device", "this build has no WebGPU backend")
+            .help("turn on the feature `wgpu` of the crate `gradus`"))
+    }
+
+    pub(super) fn open(_: usize) -> Result<Device> {
+        absent()
+    }
+
+    pub(super) fn all() -> Result<Vec<Device>> {
+        absent()
+    }
+
+    pub(super) fn chosen() -> Result<usize> {
+        absent()
+    }
 }

@@ -36,8 +36,9 @@
 //! ```
 //!
 //! The parts are modules: [`tensor`] (operations and gradients), [`nn`] (layers, optimisers), [`data`] (datasets, loaders),
-//! [`image`] (filters, PNG and JPEG files), [`train`] (a trainer, metrics, run folders), [`backend`] (the contract for hardware), `cpu` (the CPU behind it), `plugin` (backends that are loaded at run
-//! time). The
+//! [`image`] (filters, PNG and JPEG files), [`train`] (a trainer, metrics, run folders), [`backend`] (the contract for
+//! hardware), `cpu` (the CPU behind it), `plugin` (backends that are loaded at run time), with the feature `wgpu` also
+//! `wgpu` (GPUs by way of WebGPU). The
 //! [`prelude`] has what most programs use.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -58,6 +59,8 @@ pub use gradus_nn as nn;
 pub use gradus_plugin as plugin;
 pub use gradus_tensor as tensor;
 pub use gradus_train as train;
+#[cfg(feature = "wgpu")]
+pub use gradus_wgpu as wgpu;
 
 pub use gradus_tensor::{
     AttentionOptions, BackwardOptions, Bound, Causal, ConvOptions, CustomOp, DType, Device, Elementwise, Ellipsis,

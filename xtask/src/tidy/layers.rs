@@ -6,6 +6,7 @@ use super::Finding;
 const ALLOWED: &[(&str, &[&str])] = &[
     ("gradus-backend", &[]),
     ("gradus-cpu", &["gradus-backend"]),
+    ("gradus-wgpu", &["gradus-backend"]),
     ("gradus-tensor", &["gradus-backend"]),
     ("gradus-conformance", &["gradus-backend"]),
     ("gradus-plugin", &["gradus-backend", "gradus-tensor"]),
@@ -19,6 +20,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &[
             "gradus-backend",
             "gradus-cpu",
+            "gradus-wgpu",
             "gradus-tensor",
             "gradus-conformance",
             "gradus-nn-derive",

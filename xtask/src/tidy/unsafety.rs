@@ -4,7 +4,7 @@ use super::Finding;
 use super::source::{Source, token, words};
 
 /// The crates that contain unsafe code and so cannot forbid it as a whole.
-const CRATES_WITH_UNSAFE: &[&str] = &["gradus-backend", "gradus-cpu", "gradus-plugin", "gradus-tensor"];
+const CRATES_WITH_UNSAFE: &[&str] = &["gradus-backend", "gradus-cpu", "gradus-plugin", "gradus-tensor", "gradus-wgpu"];
 
 /// The paths, by their beginning, that may contain unsafe code.
 const PLACES: &[&str] = &[
@@ -14,6 +14,7 @@ const PLACES: &[&str] = &[
     "examples/tiny-plugin/tests/",
     "crates/gradus-tensor/src/storage.rs",
     "crates/gradus-tensor/src/storage/",
+    "crates/gradus-wgpu/src/pool.rs",
 ];
 
 pub(super) fn check(source: &Source) -> Vec<Finding> {
@@ -22,7 +23,8 @@ pub(super) fn check(source: &Source) -> Vec<Finding> {
     for at in words(&source.code, "unsafe") {
         let message = if !allowed {
             Some(
-                "unsafe code may only stand in gradus-backend, gradus-cpu, gradus-plugin and the storage of gradus-tensor",
+                "unsafe code may only stand in gradus-backend, gradus-cpu, gradus-plugin, the storage of gradus-tensor and the \
+                 pool of gradus-wgpu",
             )
         } else {
             undocumented(source, at)

@@ -219,9 +219,9 @@ impl<'b> Suite<'b> {
         }
     }
 
-    /// A call that must be an error.
+    /// A call that must be an error, at once or when the backend has caught up.
     pub(crate) fn refuse(&mut self, name: &str, refusal: &Refusal, call: impl FnOnce(&dyn Backend) -> Result<()>) {
-        self.check(name, |b| match (call(b), refusal) {
+        self.check(name, |b| match (call(b).and_then(|()| b.synchronize()), refusal) {
             (Ok(()), _) => Err("the call succeeded; it must be refused".to_owned()),
             (Err(e), Refusal::Kind(want)) if e.kind() != want => Err(format!("expected {want:?}, got {e:?}")),
             (Err(_), _) => Ok(()),

@@ -169,7 +169,27 @@ fn check(
 }
 
 fn file() -> File<'static> {
-    File { tensors: SafeTensors::deserialize(VALUES).unwrap(), device: Device::cpu().unwrap() }
+    file_on(Device::cpu().unwrap())
+}
+
+fn file_on(device: Device) -> File<'static> {
+    File { tensors: SafeTensors::deserialize(VALUES).unwrap(), device }
+}
+
+/// The WebGPU adapter to test on; without one, a line that says so and nothing.
+#[cfg(feature = "wgpu")]
+fn adapter() -> Option<Device> {
+    if gradus::wgpu::adapters().is_empty() {
+        println!("skipped: no adapter for wgpu here (install a Vulkan driver, such as mesa-vulkan-drivers)");
+        return None;
+    }
+    Some(Device::open("wgpu").unwrap())
+}
+
+#[cfg(not(feature = "wgpu"))]
+fn adapter() -> Option<Device> {
+    println!("skipped: this build has no WebGPU backend");
+    None
 }
 
 fn calls() -> BTreeMap<&'static str, Call> {
@@ -194,14 +214,26 @@ fn word<'a>(words: &'a str, key: &str) -> &'a str {
 fn the_matrix_of_operations_is_complete_and_fresh() {
     let words = words();
     let cases: Vec<&str> = words.iter().filter(|(_, v)| v.starts_with("order=")).map(|(k, _)| k.as_str()).collect();
-    let (text, mut wrong) = matrix::page(&file(), &calls(), &cases);
+    let wgpu = adapter().map(file_on);
+    let (text, mut wrong) = matrix::page(&file(), wgpu.as_ref(), &calls(), &cases);
     wrong.extend(matrix::compare(&text));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
 fn operations_agree_with_pytorch() {
-    let (metadata, file, calls) = (words(), file(), calls());
+    agree(&file());
+}
+
+#[test]
+fn operations_agree_with_pytorch_on_webgpu() {
+    if let Some(device) = adapter() {
+        agree(&file_on(device));
+    }
+}
+
+fn agree(file: &File<'_>) {
+    let (metadata, calls) = (words(), calls());
     let cases: Vec<_> = metadata.iter().filter(|(_, v)| v.starts_with("order=")).collect();
     let (mut used, mut wrong, mut operations) = (HashSet::new(), Vec::new(), HashSet::new());
     for (name, words) in &cases {
@@ -216,7 +248,7 @@ fn operations_agree_with_pytorch() {
         };
         used.insert(key);
         operations.insert(family);
-        match check(&file, name, calls[key], order, &leaves, tolerance) {
+        match check(file, name, calls[key], order, &leaves, tolerance) {
             Ok(None) => {}
             Ok(Some(difference)) => wrong.push(format!("{name}: {difference}")),
             Err(e) => wrong.push(format!("{name}: {e}")),

@@ -114,7 +114,15 @@ fn order_of(call: Call, inputs: &[Tensor]) -> Result<&'static str> {
 }
 
 /// The page, and what is wrong.
-pub(crate) fn page(file: &File<'_>, calls: &BTreeMap<&str, Call>, cases: &[&str]) -> (String, Vec<String>) {
+///
+/// The column of WebGPU is tried if there is a device, and else left as it is in the page that is there.
+pub(crate) fn page(
+    file: &File<'_>,
+    wgpu: Option<&File<'_>>,
+    calls: &BTreeMap<&str, Call>,
+    cases: &[&str],
+) -> (String, Vec<String>) {
+    let old = std::fs::read_to_string(root().join(PAGE)).unwrap_or_default();
     let mut families: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for &name in cases {
         families.entry(name.split('/').next().unwrap_or(name)).or_default().push(name);
@@ -126,8 +134,10 @@ pub(crate) fn page(file: &File<'_>, calls: &BTreeMap<&str, Call>, cases: &[&str]
         "# Operations, dtypes and gradients\n\nMade by `cargo xtask op-table`, which calls every operation in every \
          dtype and differentiates it up to three times. ● computes (integers promote where the operation is one of \
          floats), · is a typed error. *Gradient*: how often it can be differentiated; `0` where none exists. *Cases*: \
-         how many with values from PyTorch the tests compare, with first and second gradients.\n\n## CPU\n\n\
-         | operation |{} gradient | cases |\n|---|{}---|---|\n",
+         how many with values from PyTorch the tests compare, with first and second gradients. *WebGPU*: ● where it \
+         computes in the same dtypes and is as near (found on Mesa's lavapipe, which has 64-bit types); else the dtypes \
+         that differ.\n\n\
+         | operation |{} WebGPU | gradient | cases |\n|---|{}---|---|---|\n",
         names.concat(),
         "---|".repeat(DType::ALL.len())
     );
@@ -136,14 +146,22 @@ pub(crate) fn page(file: &File<'_>, calls: &BTreeMap<&str, Call>, cases: &[&str]
         let Some(&call) = calls.get(name).or_else(|| calls.get(family)) else { continue };
         let inputs = file.inputs(name);
         let mut row = format!("| `{family}` |");
+        let mut marks = Vec::new();
         for dtype in DType::ALL {
             match cell(call, &inputs, dtype) {
-                Ok(mark) => row += &format!(" {mark} |"),
+                Ok(mark) => {
+                    row += &format!(" {mark} |");
+                    marks.push((dtype, mark));
+                }
                 Err(e) => wrong.push(format!("{name}: {e}")),
             }
         }
+        let column = match wgpu {
+            Some(file) => column(call, &file.inputs(name), &marks, name, &mut wrong),
+            None => old_cell(&old, family),
+        };
         match order(file, family, call, inputs) {
-            Ok(order) => row += &format!(" {order} | {} |", names.len()),
+            Ok(order) => row += &format!(" {column} | {order} | {} |", names.len()),
             Err(e) => wrong.push(format!("{name}: gradient: {e}")),
         }
         text += &row;
@@ -159,9 +177,32 @@ pub(crate) fn page(file: &File<'_>, calls: &BTreeMap<&str, Call>, cases: &[&str]
     (text, wrong)
 }
 
+/// The page, from the root.
+const PAGE: &str = "docs/op-matrix.md";
+
+/// The cell of another backend: whether it does in each dtype what the CPU does.
+fn column(call: Call, inputs: &[Tensor], cpu: &[(DType, &str)], name: &str, wrong: &mut Vec<String>) -> String {
+    let mut differ = Vec::new();
+    for &(dtype, mark) in cpu {
+        match cell(call, inputs, dtype) {
+            Ok(found) if found == mark => {}
+            Ok(_) => differ.push(dtype.name()),
+            Err(e) => wrong.push(format!("{name} on WebGPU: {e}")),
+        }
+    }
+    if differ.is_empty() { "●".to_owned() } else { differ.join(" ") }
+}
+
+/// The cell of WebGPU in an operation's row of the page that is there: the third from its end.
+fn old_cell(page: &str, family: &str) -> String {
+    let row = page.lines().find(|l| l.starts_with(&format!("| `{family}` |")));
+    let cell = row.and_then(|r| r.trim_end_matches('|').rsplit('|').nth(2));
+    cell.map_or_else(String::new, |c| c.trim().to_owned())
+}
+
 /// Compares the page with the one in `docs`, or writes it if `GRADUS_WRITE` is set; what is wrong.
 pub(crate) fn compare(text: &str) -> Option<String> {
-    let path = root().join("docs/op-matrix.md");
+    let path = root().join(PAGE);
     if std::env::var_os("GRADUS_WRITE").is_some() {
         return std::fs::write(&path, text).err().map(|e| format!("{}: {e}", path.display()));
     }

@@ -1,0 +1,343 @@
+//! Convolution and its gradients as products whose second operand is read through the window where it lies: nothing is
+//! unfolded in memory.
+//!
+//! With `K` the elements of a kernel, `P` the positions and `S` the spatial elements, for each group:
+//! * `out [k/g, P]` of a sample is `w [k/g, c/g * K] @ x under the window [c/g * K, P]`;
+//! * `dx [c/g, S]` of a sample is `w^T [c/g, k/g * K] @ g over the window [k/g * K, S]`;
+//! * `dw [k/g, c/g * K]` is `g [k/g, n * P] @ x under the window [n * P, c/g * K]`.
+//!
+//! Operands that are not well formed, empty, in no such form without a copy, or larger than a kernel can be given go to the
+//! default bodies.
+
+use gradus_backend::{DType, Layout, Result, Shape, View, ViewMut, Window, composite};
+
+use crate::WgpuBackend;
+use crate::queue::{Launch, key};
+use crate::tile::{Product, Tile};
+use crate::wgsl::{GROUP, Text, param};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Kind {
+    Forward,
+    Input,
+    Weight,
+}
+
+/// Everything that the text depends on.
+#[derive(Debug, Hash)]
+struct Plan {
+    kind: Kind,
+    dtype: DType,
+    rank: usize,
+    tile: Tile,
+    bias: bool,
+}
+
+/// Sizes that fit each other.
+struct Sizes {
+    n: usize,
+    groups: usize,
+    /// Channels and filters of a group.
+    c: usize,
+    k: usize,
+    taps: usize,
+    spatial: usize,
+    positions: usize,
+    counts: [usize; 3],
+}
+
+/// Parameters: m, k, n, products, tiles along n and m, groups, channels and filters of a group, taps, positions, spatial
+/// elements; then of `x` position and steps of sample and channel, of `w` position and steps of filter, channel and tap, of
+/// `y` position and steps of sample, channel and position, of the bias position and step; then for each spatial axis its
+/// size, kernel, stride, dilation, padding, positions, and the step of `x`.
+const SIZES: usize = 12;
+const X: usize = SIZES;
+const W: usize = X + 3;
+const Y: usize = W + 4;
+const BIAS: usize = Y + 4;
+const AXES: usize = BIAS + 2;
+const PER_AXIS: usize = 7;
+
+/// The sizes of `x [n, c, spatial..]`, `w [k, c / groups, kernel..]` and `y [n, k, positions..]`, if all is well formed.
+fn sizes(b: &WgpuBackend, window: &Window, groups: usize, x: View<'_>, w: View<'_>, y: View<'_>) -> Option<Sizes> {
+    let rank = window.rank;
+    let ranks = (1..=3).contains(&rank) && [x, w, y].iter().all(|v| v.layout.rank() == rank + 2);
+    let dtypes = x.dtype == w.dtype && x.dtype == y.dtype && x.dtype != DType::Bool && b.missing(x.dtype).is_none();
+    let fit = [x, w, y].iter().all(|v| v.layout.numel() > 0 && b.fits(v.layout, v.dtype));
+    if !ranks || !dtypes || !fit || groups == 0 {
+        return None;
+    }
+    let (xd, wd, yd) = (x.layout.dims(), w.layout.dims(), y.layout.dims());
+    let counts = window.output("conv", &xd[2..]).ok()?;
+    let fine = xd[1].is_multiple_of(groups)
+        && wd[0].is_multiple_of(groups)
+        && wd[1] == xd[1] / groups
+        && wd[2..] == window.kernel[..rank]
+        && yd[..2] == [xd[0], wd[0]]
+        && yd[2..] == counts[..rank];
+    fine.then(|| Sizes {
+        n: xd[0],
+        groups,
+        c: xd[1] / groups,
+        k: wd[0] / groups,
+        taps: window.numel(),
+        spatial: xd[2..].iter().product(),
+        positions: yd[2..].iter().product(),
+        counts,
+    })
+}
+
+/// Runs one of the three; `false` if an operand is in no form that the kernel can read.
+fn run(
+    b: &WgpuBackend,
+    kind: Kind,
+    window: &Window,
+    s: &Sizes,
+    [x, w, y]: [View<'_>; 3],
+    bias: Option<View<'_>>,
+) -> Result<bool> {
+    let rank = window.rank;
+    let op = ["conv", "conv_backward_input", "conv_backward_weight"][kind as usize];
+    let filters = Shape::new(&[s.groups * s.k, s.c, s.taps])?;
+    let results = Shape::new(&[s.n, s.groups * s.k, s.positions])?;
+    let from = b.operand(op, "x", x.buffer, x.dtype, x.layout, kind == Kind::Input)?;
+    let by = b.operand(op, "w", w.buffer, w.dtype, w.layout, kind == Kind::Weight)?;
+    let to = b.operand(op, "y", y.buffer, y.dtype, y.layout, kind == Kind::Forward)?;
+    let x_layout = from.layout;
+    let (Some(wl), Some(yl)) = (by.layout.reshape(filters), to.layout.reshape(results)) else { return Ok(false) };
+    let (m, k, n, count) = match kind {
+        Kind::Forward => (s.k, s.c * s.taps, s.positions, s.n * s.groups),
+        Kind::Input => (s.c, s.k * s.taps, s.spatial, s.n * s.groups),
+        Kind::Weight => (s.k, s.n * s.positions, s.c * s.taps, s.groups),
+    };
+    if m.max(k).max(n) > crate::operand::MOST {
+        return Ok(false);
+    }
+    let tile = Tile::new(x.dtype, count, m, n);
+    let plan = Plan { kind, dtype: x.dtype, rank, tile, bias: bias.is_some() };
+    let mut params =
+        vec![m, k, n, count, tile.cover(n), tile.cover(m), s.groups, s.c, s.k, s.taps, s.positions, s.spatial];
+    let steps = |l: &Layout, count: usize| l.strides()[..count].iter().map(|&v| v as usize).collect::<Vec<_>>();
+    params.push(x_layout.offset());
+    params.extend(steps(&x_layout, 2));
+    params.push(wl.offset());
+    params.extend(steps(&wl, 3));
+    params.push(yl.offset());
+    params.extend(steps(&yl, 3));
+    let bias = bias.map(|v| b.input(op, "bias", v)).transpose()?;
+    params.extend(bias.as_ref().map_or([0; 2], |v| [v.layout.offset(), v.layout.strides()[0] as usize]));
+    for a in 0..rank {
+        params.extend([
+            x.layout.dims()[2 + a],
+            window.kernel[a],
+            window.stride[a],
+            window.dilation[a],
+            window.pad_before[a],
+        ]);
+        params.extend([s.counts[a], x_layout.strides()[2 + a] as usize]);
+    }
+    let params: Vec<u32> = params.into_iter().map(|p| p as u32).collect();
+    let mut binds = vec![from.bind, by.bind, to.bind];
+    binds.extend(bias.as_ref().map(|v| v.bind));
+    b.queue().launch(&Launch {
+        op,
+        key: key(("conv", &plan)),
+        source: &|| plan.source(),
+        binds: &binds,
+        fault: None,
+        params: &params,
+        groups: count as u64 * tile.cover(m) as u64 * tile.cover(n) as u64,
+    })?;
+    Ok(true)
+}
+
+impl Plan {
+    fn source(&self) -> String {
+        let (kind, rank, tile) = (self.kind, self.rank, self.tile);
+        let mut text = Text::new(AXES + rank * PER_AXIS);
+        for (name, writer) in [("x", Kind::Input), ("w", Kind::Weight), ("y", Kind::Forward)] {
+            if kind == writer { text.output(name, self.dtype) } else { text.input(name, self.dtype) }
+        }
+        if self.bias {
+            text.input("bias", self.dtype);
+        }
+        let [m, k, n, count, tiles_n, tiles_m, groups, c, filters, taps, positions] =
+            [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10].map(param);
+        let axis = |a: usize, which: usize| param(AXES + a * PER_AXIS + which);
+        let t = crate::wgsl::ty(tile.dtype);
+        // Coordinates of a flat number over the spatial axes, `which` being the axes' sizes.
+        let split = |name: &str, of: &str, which: usize| {
+            let mut lines = format!("var {name}_rest = {of};");
+            for a in (0..rank).rev() {
+                let size = axis(a, which);
+                lines += &format!(" let {name}{a} = {name}_rest % {size}; {name}_rest = {name}_rest / {size};");
+            }
+            lines
+        };
+        let x_at = format!("{} + sample * {} + channel * {}", param(X), param(X + 1), param(X + 2));
+        let w_at = |filter: &str, channel: &str, tap: &str| {
+            format!(
+                "{} + ({filter}) * {} + ({channel}) * {} + ({tap}) * {}",
+                param(W),
+                param(W + 1),
+                param(W + 2),
+                param(W + 3)
+            )
+        };
+        let y_at = |sample: &str, filter: &str, position: &str| {
+            format!(
+                "{} + ({sample}) * {} + ({filter}) * {} + ({position}) * {}",
+                param(Y),
+                param(Y + 1),
+                param(Y + 2),
+                param(Y + 3)
+            )
+        };
+        if kind == Kind::Input {
+            let mut body = format!("{} {}", split("t", "tap", 1), split("s", "place", 0));
+            body += " var position = 0u;";
+            for a in 0..rank {
+                let (stride, dilation, before, count) = (axis(a, 2), axis(a, 3), axis(a, 4), axis(a, 5));
+                // Before the first position the difference wraps to a number beyond every position.
+                body += &format!(" let d{a} = s{a} + {before} - t{a} * {dilation}; let p{a} = d{a} / {stride};");
+                body += &format!(
+                    " if (t{a} * {dilation} > s{a} + {before} || p{a} >= {count} || p{a} * {stride} != d{a}) {{ return {t}(0); }}"
+                );
+                body += &format!(" position = position * {count} + p{a};");
+            }
+            let value = y_at("sample", "kernel", "position");
+            text.declare(format_args!(
+                "fn over(sample: u32, kernel: u32, tap: u32, place: u32) -> {t} {{ {body} return load_y({value}); }}"
+            ));
+        } else {
+            let mut body = format!("{} {} var at = {x_at};", split("t", "tap", 1), split("p", "position", 5));
+            for a in 0..rank {
+                let (size, stride, dilation, before) = (axis(a, 0), axis(a, 2), axis(a, 3), axis(a, 4));
+                // Before the first element the difference wraps to a number beyond every size.
+                body += &format!(" let s{a} = p{a} * {stride} + t{a} * {dilation} - {before};");
+                body += &format!(" if (s{a} >= {size}) {{ return {t}(0); }} at = at + s{a} * {};", axis(a, 6));
+            }
+            text.declare(format_args!(
+                "fn under(sample: u32, channel: u32, tap: u32, position: u32) -> {t} {{ {body} return load_x(at); }}"
+            ));
+        }
+        text.line(format_args!(
+            "let matrix = group / ({tiles_n} * {tiles_m}); let cell = group % ({tiles_n} * {tiles_m});"
+        ));
+        text.line(format_args!("if (matrix >= {count}) {{ return; }}"));
+        text.line(format_args!("let g = matrix % {groups}; let sample = matrix / {groups};"));
+        let side = tile.side();
+        text.line(format_args!("let row = (cell / {tiles_n}) * {side}u; let col = (cell % {tiles_n}) * {side}u;"));
+        let (a, second) = match kind {
+            Kind::Forward => (
+                format!(
+                    "load_w({})",
+                    w_at(&format!("g * {filters} + am"), &format!("ak / {taps}"), &format!("ak % {taps}"))
+                ),
+                format!("under(sample, g * {c} + bk / {taps}, bk % {taps}, bn)"),
+            ),
+            Kind::Input => (
+                format!("load_w({})", w_at(&format!("g * {filters} + ak / {taps}"), "am", &format!("ak % {taps}"))),
+                format!("over(sample, g * {filters} + bk / {taps}, bk % {taps}, bn)"),
+            ),
+            Kind::Weight => (
+                format!(
+                    "load_y({})",
+                    y_at(&format!("ak / {positions}"), &format!("g * {filters} + am"), &format!("ak % {positions}"))
+                ),
+                format!("under(bk / {positions}, g * {c} + bn / {taps}, bn % {taps}, bk % {positions})"),
+            ),
+        };
+        let product = Product {
+            m: &m,
+            k: &k,
+            n: &n,
+            a: &a,
+            b: &second,
+            a_along_k: kind != Kind::Input,
+            b_along_k: kind == Kind::Weight,
+        };
+        tile.multiply(&mut text, &product);
+        tile.store(&mut text, &m, &n, |sum| match kind {
+            Kind::Forward => {
+                let add = if self.bias {
+                    format!(" + load_bias({} + (g * {filters} + r) * {})", param(BIAS), param(BIAS + 1))
+                } else {
+                    String::new()
+                };
+                format!("store_y({}, {sum}{add});", y_at("sample", &format!("g * {filters} + r"), "s"))
+            }
+            Kind::Input => {
+                let mut at = format!(
+                    "{} var at = {} + sample * {} + (g * {c} + r) * {};",
+                    split("o", "s", 0),
+                    param(X),
+                    param(X + 1),
+                    param(X + 2)
+                );
+                for a in 0..rank {
+                    at += &format!(" at = at + o{a} * {};", axis(a, 6));
+                }
+                format!("{at} store_x(at, {sum});")
+            }
+            Kind::Weight => format!(
+                "store_w({}, {sum});",
+                w_at(&format!("g * {filters} + r"), &format!("s / {taps}"), &format!("s % {taps}"))
+            ),
+        });
+        text.finish(GROUP)
+    }
+}
+
+/// See [`Backend::conv`](gradus_backend::Backend::conv).
+pub(crate) fn conv(
+    b: &WgpuBackend,
+    window: &Window,
+    groups: usize,
+    x: View<'_>,
+    w: View<'_>,
+    bias: Option<View<'_>>,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    let biased = |s: &Sizes| bias.is_none_or(|v| v.dtype == x.dtype && v.layout.dims() == [s.groups * s.k]);
+    if let Some(s) = sizes(b, window, groups, x, w, out.as_view()).filter(biased)
+        && run(b, Kind::Forward, window, &s, [x, w, out.as_view()], bias)?
+    {
+        return Ok(());
+    }
+    composite::conv::forward(b, window, groups, x, w, bias, out)
+}
+
+/// See [`Backend::conv_backward_input`](gradus_backend::Backend::conv_backward_input).
+pub(crate) fn backward_input(
+    b: &WgpuBackend,
+    window: &Window,
+    groups: usize,
+    g: View<'_>,
+    w: View<'_>,
+    dx: &mut ViewMut<'_>,
+) -> Result<()> {
+    if let Some(s) = sizes(b, window, groups, dx.as_view(), w, g)
+        && run(b, Kind::Input, window, &s, [dx.as_view(), w, g], None)?
+    {
+        return Ok(());
+    }
+    composite::conv::backward_input(b, window, groups, g, w, dx)
+}
+
+/// See [`Backend::conv_backward_weight`](gradus_backend::Backend::conv_backward_weight).
+pub(crate) fn backward_weight(
+    b: &WgpuBackend,
+    window: &Window,
+    groups: usize,
+    x: View<'_>,
+    g: View<'_>,
+    dw: &mut ViewMut<'_>,
+) -> Result<()> {
+    if let Some(s) = sizes(b, window, groups, x, dw.as_view(), g)
+        && run(b, Kind::Weight, window, &s, [x, dw.as_view(), g], None)?
+    {
+        return Ok(());
+    }
+    composite::conv::backward_weight(b, window, groups, x, g, dw)
+}

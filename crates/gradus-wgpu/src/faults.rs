@@ -1,0 +1,149 @@
+//! Failures that a device reports late: they are kept here until the next read or synchronise.
+//!
+//! Validation and memory errors and the loss of the device come from wgpu's callbacks. A bad index or an integer division
+//! by zero comes from a kernel, which cannot stop the queue: it writes to a slot of the fault buffer, and a read fetches
+//! the slots along with its own bytes. A slot has 8 words, all 0 at first: whether it is filled, the inverted position (so
+//! that the first position is the maximum), the value (i64) and the size of the axis.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use gradus_backend::{Error, ErrorKind, Result};
+
+/// Slots of the fault buffer.
+const SLOTS: usize = 1024;
+/// Bytes of a slot.
+const SLOT: usize = 32;
+/// Bytes of the fault buffer.
+pub(crate) const FAULT_BYTES: u64 = (SLOTS * SLOT) as u64;
+
+/// What a filled slot means.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Fault {
+    /// An index outside the axis that it indexes.
+    Index { op: String },
+    /// A failure without a place.
+    Arithmetic { op: String, message: &'static str },
+}
+
+impl Fault {
+    fn error(&self, words: [u32; 5]) -> Error {
+        match self {
+            Fault::Index { op } => {
+                let (pos, size) = (!words[1] as usize, words[4] as usize);
+                let index = ((u64::from(words[3]) << 32) | u64::from(words[2])) as i64;
+                let m = format!("index {index} at position {pos} is outside an axis of size {size}");
+                Error::new(ErrorKind::IndexOutOfBounds { pos, index, size }, op.clone(), m)
+            }
+            Fault::Arithmetic { op, message } => Error::argument(op.clone(), *message),
+        }
+    }
+}
+
+/// The slots in use. A slot belongs to one fault from its first use on; there are few, as operations and kernels are few.
+#[derive(Debug, Default)]
+pub(crate) struct Slots {
+    numbers: HashMap<Fault, u32>,
+    faults: Vec<Fault>,
+    /// Slots that kernels could have filled since the last look, in the order of their first use.
+    armed: Vec<u32>,
+}
+
+impl Slots {
+    /// The slot of a fault, or `None` if all are taken by others.
+    pub(crate) fn number(&mut self, fault: &Fault) -> Option<u32> {
+        if let Some(&slot) = self.numbers.get(fault) {
+            return Some(slot);
+        }
+        if self.faults.len() == SLOTS {
+            return None;
+        }
+        let slot = self.faults.len() as u32;
+        self.faults.push(fault.clone());
+        self.numbers.insert(fault.clone(), slot);
+        Some(slot)
+    }
+
+    /// Notes that a kernel may fill a slot.
+    pub(crate) fn arm(&mut self, slot: u32) {
+        if !self.armed.contains(&slot) {
+            self.armed.push(slot);
+        }
+    }
+
+    /// Bytes of the fault buffer to look at: none if no kernel could have filled a slot.
+    pub(crate) fn bytes(&self) -> u64 {
+        if self.armed.is_empty() { 0 } else { (self.faults.len() * SLOT) as u64 }
+    }
+
+    /// Looks through the bytes of the fault buffer; the first fault is the error. No slot is armed afterwards.
+    pub(crate) fn look(&mut self, bytes: &[u8]) -> Option<Error> {
+        let words = |slot: u32| {
+            let word = |k: usize| {
+                let at = slot as usize * SLOT + k * 4;
+                bytes.get(at..at + 4).map_or(0, |b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]))
+            };
+            [word(0), word(1), word(2), word(3), word(4)]
+        };
+        let filled = std::mem::take(&mut self.armed).into_iter().find(|&slot| words(slot)[0] != 0)?;
+        Some(self.faults[filled as usize].error(words(filled)))
+    }
+}
+
+/// What wgpu's callbacks have reported.
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    lost: AtomicBool,
+    reports: Mutex<Reports>,
+}
+
+#[derive(Debug, Default)]
+struct Reports {
+    lost: String,
+    errors: Vec<Error>,
+}
+
+impl Faults {
+    fn reports(&self) -> MutexGuard<'_, Reports> {
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps an error that no call has asked for.
+    pub(crate) fn report(&self, error: wgpu::Error) {
+        let (kind, what) = match error {
+            wgpu::Error::OutOfMemory { source } => (ErrorKind::OutOfMemory { requested: 0 }, source.to_string()),
+            wgpu::Error::Validation { description, .. } | wgpu::Error::Internal { description, .. } => {
+                (ErrorKind::Backend, description)
+            }
+        };
+        self.reports().errors.push(Error::new(kind, "wgpu", what));
+    }
+
+    /// Notes that the device is gone.
+    pub(crate) fn report_lost(&self, why: String) {
+        self.reports().lost = why;
+        self.lost.store(true, Ordering::Release);
+    }
+
+    /// Whether the device is gone.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    /// An error if the device is gone: nothing will work on it any more.
+    pub(crate) fn check_lost(&self, op: &str) -> Result<()> {
+        if !self.is_lost() {
+            return Ok(());
+        }
+        let why = self.reports().lost.clone();
+        Err(Error::new(ErrorKind::Backend, op, format!("the device is lost: {why}"))
+            .help("open the device again; what was on it is gone"))
+    }
+
+    /// The first of the errors that have come in, if any; the others are dropped with it.
+    pub(crate) fn take(&self) -> Result<()> {
+        let errors = std::mem::take(&mut self.reports().errors);
+        errors.into_iter().next().map_or(Ok(()), Err)
+    }
+}

@@ -1,0 +1,200 @@
+//! `gemm`: batched products of strided matrices, tile by tile.
+
+use gradus_backend::{DType, Error, ErrorKind, Kernel, MapArg, Result, Scalar, View, ViewMut};
+
+use crate::WgpuBackend;
+use crate::map::{scalar_param, scalar_words};
+use crate::operand::Axes;
+use crate::queue::{Launch, key};
+use crate::tile::{Product, Tile};
+use crate::wgsl::{self, GROUP, Text, param};
+
+const OP: &str = "gemm";
+/// Parameters in front of the sizes and steps of the batch: m, k, n, matrices, tiles along n and m, three positions,
+/// six steps, alpha and beta of two words each.
+const FIXED: usize = 19;
+
+/// Everything that the text depends on.
+#[derive(Debug, Hash)]
+struct Plan {
+    dtype: DType,
+    batch: usize,
+    tile: Tile,
+    a_along_k: bool,
+    b_along_k: bool,
+    scaled: bool,
+    added: bool,
+}
+
+/// See [`Backend::gemm`](gradus_backend::Backend::gemm).
+pub(crate) fn gemm(
+    b: &WgpuBackend,
+    alpha: Scalar,
+    x: View<'_>,
+    y: View<'_>,
+    beta: Scalar,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    let (dx, dy, dz) = (x.layout.dims(), y.layout.dims(), out.layout.dims());
+    let dtype = x.dtype;
+    let wrong = |m: &str| {
+        Err(Error::shape(OP, m).operand("a", dx, dtype, b.label()).operand("b", dy, y.dtype, b.label()).operand(
+            "c",
+            dz,
+            out.dtype,
+            b.label(),
+        ))
+    };
+    b.check_dtype(OP, dtype)?;
+    if dtype == DType::Bool {
+        return Err(Error::dtype(OP, dtype, "floats and integers"));
+    }
+    let rank = dx.len();
+    if rank < 2 || dy.len() != rank || dz.len() != rank {
+        return wrong("the operands need one rank of at least 2");
+    }
+    let lead = rank - 2;
+    let (m, k, n) = (dx[lead], dx[lead + 1], dy[lead + 1]);
+    if dy[lead] != k || dz[lead] != m || dz[lead + 1] != n {
+        return wrong("the operands are not [m, k], [k, n] and [m, n]");
+    }
+    if dx[..lead] != dz[..lead] || dy[..lead] != dz[..lead] {
+        return wrong("the batch axes differ");
+    }
+    b.expect(OP, "b", y, dtype, dy)?;
+    b.expect(OP, "c", out.as_view(), dtype, dz)?;
+    for s in [alpha, beta] {
+        s.check(dtype).map_err(|e| Error::argument(OP, e.message()))?;
+    }
+    if out.layout.numel() == 0 {
+        return Ok(());
+    }
+    if k == 0 {
+        if beta.to_f64() == 0.0 {
+            return crate::map::fill(b, out, Scalar::Int(0));
+        }
+        let kernel = Kernel::build(OP, &[dtype, dtype], |v| vec![v[0] * v[1]])?;
+        let layout = out.layout;
+        return crate::map::map(b, &kernel, &[MapArg::Output(0), MapArg::Scalar(beta)], &mut [out.with(layout)]);
+    }
+    let operands = [(x.layout, 0b01), (y.layout, 0b10), (out.layout, 0b11)];
+    if let Some((_, uses)) = operands.into_iter().find(|(l, _)| !b.fits(l, dtype)) {
+        return by_halves(b, alpha, x, y, beta, out, uses);
+    }
+    let (p, q, r) = (b.input(OP, "a", x)?, b.input(OP, "b", y)?, b.output(OP, "c", out)?);
+    let batch = Axes::merged(&[&p.layout, &q.layout, &r.layout], 0..lead);
+    let count = batch.numel();
+    let steps = [&p, &q, &r].map(|o| [o.layout.strides()[lead], o.layout.strides()[lead + 1]]);
+    let tile = Tile::new(dtype, count, m, n);
+    let plan = Plan {
+        dtype,
+        batch: batch.rank(),
+        tile,
+        a_along_k: steps[0][1].unsigned_abs() <= steps[0][0].unsigned_abs(),
+        b_along_k: steps[1][0].unsigned_abs() < steps[1][1].unsigned_abs(),
+        scaled: alpha.to_f64() != 1.0,
+        added: beta.to_f64() != 0.0,
+    };
+    let (tiles_m, tiles_n) = (tile.cover(m), tile.cover(n));
+    let mut params: Vec<u32> = [m, k, n, count, tiles_n, tiles_m].map(|v| v as u32).to_vec();
+    params.extend([&p, &q, &r].map(|o| o.layout.offset() as u32));
+    params.extend(steps.as_flattened().iter().map(|&s| s as u32));
+    for s in [alpha, beta] {
+        let mut words = scalar_words(s, dtype);
+        words.resize(2, 0);
+        params.extend(words);
+    }
+    params.extend(batch.dims.iter().map(|&d| d as u32));
+    batch.steps.iter().for_each(|steps| params.extend(steps.iter().map(|&s| s as u32)));
+    b.queue().launch(&Launch {
+        op: OP,
+        key: key(("gemm", &plan)),
+        source: &|| plan.source(),
+        binds: &[p.bind, q.bind, r.bind],
+        fault: None,
+        params: &params,
+        groups: count as u64 * tiles_m as u64 * tiles_n as u64,
+    })
+}
+
+/// A product with an operand that is larger than what a kernel can be given: a batch axis in halves, else the rows of `a`
+/// (bit 0 of `uses`), the columns of `b` (bit 1), or the axis between them, whose halves are added.
+fn by_halves(
+    b: &WgpuBackend,
+    alpha: Scalar,
+    x: View<'_>,
+    y: View<'_>,
+    beta: Scalar,
+    out: &mut ViewMut<'_>,
+    uses: u32,
+) -> Result<()> {
+    let (dims, lead) = (out.layout.dims(), out.layout.rank() - 2);
+    let k = y.layout.dims()[lead];
+    let axis = (0..lead).find(|&a| dims[a] > 1);
+    let axis = axis.or((uses & 1 == 1 && dims[lead] > 1).then_some(lead));
+    let axis = axis.or((uses & 2 == 2 && dims[lead + 1] > 1).then_some(lead + 1));
+    let Some(axis) = axis else {
+        if k < 2 {
+            return Err(Error::new(ErrorKind::Unsupported, OP, "an operand spans more than a kernel reaches"));
+        }
+        for (start, len, beta) in [(0, k / 2, beta), (k / 2, k - k / 2, Scalar::Int(1))] {
+            let (p, q) = (x.layout.narrow(lead + 1, start, len)?, y.layout.narrow(lead, start, len)?);
+            let layout = out.layout;
+            gemm(b, alpha, x.with(&p), y.with(&q), beta, &mut out.with(layout))?;
+        }
+        return Ok(());
+    };
+    let half = dims[axis] / 2;
+    for (start, len) in [(0, half), (half, dims[axis] - half)] {
+        let p = if axis <= lead { x.layout.narrow(axis, start, len)? } else { *x.layout };
+        let q = if axis == lead { *y.layout } else { y.layout.narrow(axis, start, len)? };
+        let r = out.layout.narrow(axis, start, len)?;
+        gemm(b, alpha, x.with(&p), y.with(&q), beta, &mut out.with(&r))?;
+    }
+    Ok(())
+}
+
+impl Plan {
+    fn source(&self) -> String {
+        let (tile, rank) = (self.tile, self.batch);
+        let steps = FIXED + rank;
+        let mut text = Text::new(steps + 3 * rank);
+        text.input("a", self.dtype);
+        text.input("b", self.dtype);
+        text.output("c", self.dtype);
+        let (tiles_n, tiles_m) = (param(4), param(5));
+        text.line(format_args!(
+            "let matrix = group / ({tiles_n} * {tiles_m}); let cell = group % ({tiles_n} * {tiles_m});"
+        ));
+        text.line(format_args!("if (matrix >= {}) {{ return; }}", param(3)));
+        wgsl::coordinates(&mut text, "q", "matrix", rank, FIXED);
+        for (i, name) in ["a", "b", "c"].iter().enumerate() {
+            let at = wgsl::position("q", rank, 6 + i, steps + i * rank);
+            text.line(format_args!("let {name}_at = {at};"));
+        }
+        let side = tile.side();
+        text.line(format_args!("let row = (cell / {tiles_n}) * {side}u; let col = (cell % {tiles_n}) * {side}u;"));
+        let [m, k, n] = [0, 1, 2].map(param);
+        let product = Product {
+            m: &m,
+            k: &k,
+            n: &n,
+            a: &format!("load_a(a_at + am * {} + ak * {})", param(9), param(10)),
+            b: &format!("load_b(b_at + bk * {} + bn * {})", param(11), param(12)),
+            a_along_k: self.a_along_k,
+            b_along_k: self.b_along_k,
+        };
+        tile.multiply(&mut text, &product);
+        tile.store(&mut text, &m, &n, |sum| {
+            let mut value = sum.to_owned();
+            if self.scaled {
+                value = format!("{value} * {}", scalar_param(15, tile.dtype));
+            }
+            if self.added {
+                value = format!("{value} + load_c(at) * {}", scalar_param(17, tile.dtype));
+            }
+            format!("let at = c_at + r * {} + s * {}; store_c(at, {value});", param(13), param(14))
+        });
+        text.finish(GROUP)
+    }
+}

@@ -1,0 +1,420 @@
+//! Gather, scatter and embeddings.
+//!
+//! Indices are checked by a kernel of their own, which fills a fault slot with the first bad one; the kernels that use
+//! them clamp what they read, and leave out what they would write.
+
+use gradus_backend::{DType, Error, ErrorKind, Layout, Result, Scalar, ScatterOp, Shape, View, ViewMut};
+
+use crate::WgpuBackend;
+use crate::faults::Fault;
+use crate::map::bits_of;
+use crate::operand::Axes;
+use crate::queue::{Launch, key};
+use crate::temp::Temp;
+use crate::wgsl::{self, GROUP, Text, cast, param, ty};
+
+/// Up to so many indices are checked by one work-group.
+const ONE_GROUP: usize = 1 << 15;
+/// Up to so many indices along an axis every output looks at all of them; beyond, they are sorted first.
+const LOOK_AT_ALL: usize = 64;
+
+fn check_index_dtype(op: &str, index: View<'_>) -> Result<()> {
+    match index.dtype {
+        DType::I64 | DType::I32 | DType::U32 => Ok(()),
+        d => Err(Error::dtype(op, d, "i64, i32 and u32 as indices")),
+    }
+}
+
+/// Arms an error of `op` for the first index, in row-major order, outside `0..size` that is not `ignored`.
+pub(crate) fn check_index(
+    b: &WgpuBackend,
+    op: &'static str,
+    index: View<'_>,
+    size: usize,
+    ignored: Option<i64>,
+) -> Result<()> {
+    check_index_dtype(op, index)?;
+    let n = index.layout.numel();
+    if n == 0 {
+        return Ok(());
+    }
+    let x = b.input(op, "index", index)?;
+    let axes = Axes::merged(&[&x.layout], 0..x.layout.rank());
+    let (dtype, rank) = (index.dtype, axes.rank());
+    let slot = b.queue().slot(op, &Fault::Index { op: op.to_owned() })?;
+    // An ignored value that the dtype cannot hold ignores nothing.
+    let ignored = ignored.filter(|&v| Scalar::Int(v).check(dtype).is_ok());
+    let mut params = vec![n as u32, u32::try_from(size).unwrap_or(u32::MAX), slot, x.layout.offset() as u32];
+    params.extend(ignored.map_or([0; 2], |v| [v as u32, (v >> 32) as u32]));
+    params.extend(axes.dims.iter().map(|&d| d as u32));
+    params.extend(axes.steps[0].iter().map(|&s| s as u32));
+    let fixed = 6;
+    // Finding the first bad index, and telling which it is, in one launch or in two.
+    let stages: &[(bool, bool)] = if n <= ONE_GROUP { &[(true, true)] } else { &[(true, false), (false, true)] };
+    for &(find, tell) in stages {
+        let source = || {
+            let mut text = Text::new(fixed + 2 * rank);
+            text.input("x", dtype);
+            text.fault(2);
+            let t = ty(dtype);
+            text.declare(format_args!("fn at(i: u32) -> u32 {{"));
+            let mut inner = Text::default();
+            wgsl::coordinates(&mut inner, "c", "i", rank, fixed);
+            inner.line(format_args!("return {};", wgsl::position("c", rank, 3, fixed + rank)));
+            text.declare(format_args!("{}}}", inner.into_body()));
+            let size = param(1);
+            let bad = match dtype {
+                DType::U32 => format!("v >= {size}"),
+                DType::I32 => format!("v < 0 || bitcast<u32>(v) >= {size}"),
+                _ => format!("v < 0li || v >= i64({size})"),
+            };
+            let skip = crate::map::scalar_param(4, dtype);
+            let bad = if ignored.is_some() { format!("!(v == {skip}) && ({bad})") } else { bad };
+            text.line(format_args!("let slot = {} * 8u; let filled = atomicLoad(&faults[slot]) != 0u;", param(2)));
+            if find {
+                text.line(format_args!(
+                    "if (!filled) {{ for (var i = id; i < {}; i = i + {GROUP}u * nw.x * nw.y) {{",
+                    param(0)
+                ));
+                text.line(format_args!(
+                    "let v: {t} = load_x(at(i)); if ({bad}) {{ atomicMax(&faults[slot + 1u], ~i); break; }} }} }}"
+                ));
+            }
+            if find && tell {
+                text.line("storageBarrier(); workgroupBarrier();");
+            }
+            if tell {
+                text.line("if (id > 0u || filled) { return; }");
+                text.line("let worst = atomicLoad(&faults[slot + 1u]); if (worst == 0u) { return; }");
+                text.line("let v = load_x(at(~worst));");
+                let words = match dtype {
+                    DType::U32 => ["v", "0u"],
+                    DType::I32 => ["bitcast<u32>(v)", "bitcast<u32>(v >> 31u)"],
+                    _ => ["bitcast<u32>(i32(v))", "bitcast<u32>(i32(v >> 32u))"],
+                };
+                text.line(format_args!(
+                    "atomicStore(&faults[slot + 2u], {}); atomicStore(&faults[slot + 3u], {});",
+                    words[0], words[1]
+                ));
+                text.line(format_args!("atomicStore(&faults[slot + 4u], {size}); fail();"));
+            }
+            text.finish(GROUP)
+        };
+        let groups = if tell { 1 } else { (n as u64).div_ceil(u64::from(GROUP)).min(4096) };
+        b.queue().launch(&Launch {
+            op,
+            key: key(("check_index", dtype, rank, ignored.is_some(), find, tell)),
+            source: &source,
+            binds: &[x.bind],
+            fault: Some(slot),
+            params: &params,
+            groups,
+        })?;
+    }
+    Ok(())
+}
+
+/// Checks shapes along an axis: `index` and `other` are alike, and like `indexed` but at the axis.
+fn check_axis(op: &str, axis: usize, index: &Layout, other: &Layout, indexed: &Layout) -> Result<()> {
+    let rank = indexed.rank();
+    if axis >= rank {
+        return Err(Error::new(ErrorKind::InvalidAxis, op, format!("axis {axis} of {}", indexed.shape())));
+    }
+    let dims = other.dims();
+    let same = |i: usize| i == axis || dims[i] == indexed.dims()[i];
+    if index.dims() != dims || dims.len() != rank || !(0..rank).all(same) {
+        let m = format!(
+            "along axis {axis} of {} the indices have shape {} and the other operand {}",
+            indexed.shape(),
+            index.shape(),
+            other.shape()
+        );
+        return Err(Error::shape(op, m).help("both have the shape of the indexed tensor but for the indexed axis"));
+    }
+    Ok(())
+}
+
+/// A layout with an axis held at 0, over `size` elements.
+fn held(layout: &Layout, axis: usize, size: usize) -> Result<Layout> {
+    let mut strides = layout.strides().to_vec();
+    strides[axis] = 0;
+    let shape = layout.shape().with(axis, size)?;
+    Layout::from_parts(shape, &strides, layout.offset(), usize::MAX)
+}
+
+/// See [`Backend::gather`](gradus_backend::Backend::gather).
+pub(crate) fn gather(b: &WgpuBackend, x: View<'_>, axis: usize, index: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+    const OP: &str = "gather";
+    check_axis(OP, axis, index.layout, out.layout, x.layout)?;
+    b.expect(OP, "out", out.as_view(), x.dtype, out.layout.dims())?;
+    b.check_dtype(OP, x.dtype)?;
+    check_index(b, OP, index, x.layout.dims()[axis], None)?;
+    take(b, OP, x, axis, index, out)
+}
+
+/// Gather with indices that are checked elsewhere.
+fn take(b: &WgpuBackend, op: &str, x: View<'_>, axis: usize, index: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+    let (n, size) = (out.layout.numel(), x.layout.dims()[axis]);
+    if n == 0 || size == 0 {
+        return Ok(());
+    }
+    let bits = bits_of(x.dtype);
+    let (from, at) = (b.operand(op, "x", x.buffer, bits, x.layout, false)?, b.input(op, "index", index)?);
+    let to = b.operand(op, "out", out.buffer, bits, out.layout, true)?;
+    let base = held(&from.layout, axis, out.layout.dims()[axis])?;
+    let axes = Axes::merged(&[&to.layout, &at.layout, &base], 0..out.layout.rank());
+    let rank = axes.rank();
+    let fixed = 6;
+    let mut params = vec![n as u32, size as u32, from.layout.strides()[axis] as u32];
+    params.extend([&to.layout, &at.layout, &base].map(|l| l.offset() as u32));
+    params.extend(axes.dims.iter().map(|&d| d as u32));
+    axes.steps.iter().for_each(|steps| params.extend(steps.iter().map(|&s| s as u32)));
+    let source = || {
+        let steps = |k: usize| fixed + rank + k * rank;
+        let mut text = Text::new(steps(3));
+        text.input("x", bits);
+        text.input("i", index.dtype);
+        text.output("y", bits);
+        text.line(format_args!("if (id >= {}) {{ return; }}", param(0)));
+        wgsl::coordinates(&mut text, "c", "id", rank, fixed);
+        let position = |k: usize| wgsl::position("c", rank, 3 + k, steps(k));
+        let picked = cast(&format!("load_i({})", position(1)), index.dtype, DType::U32);
+        text.line(format_args!("let picked = min({picked}, {} - 1u);", param(1)));
+        text.line(format_args!("store_y({}, load_x({} + picked * {}));", position(0), position(2), param(2)));
+        text.finish(GROUP)
+    };
+    b.queue().launch(&Launch {
+        op,
+        key: key(("gather", bits, index.dtype, rank)),
+        source: &source,
+        binds: &[from.bind, at.bind, to.bind],
+        fault: None,
+        params: &params,
+        groups: (n as u64).div_ceil(u64::from(GROUP)),
+    })
+}
+
+/// See [`Backend::scatter`](gradus_backend::Backend::scatter).
+pub(crate) fn scatter(
+    b: &WgpuBackend,
+    op: ScatterOp,
+    axis: usize,
+    index: View<'_>,
+    src: View<'_>,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    const OP: &str = "scatter";
+    check_axis(OP, axis, index.layout, src.layout, out.layout)?;
+    b.expect(OP, "src", src, out.dtype, src.layout.dims())?;
+    b.check_dtype(OP, src.dtype)?;
+    if op == ScatterOp::Add && src.dtype == DType::Bool {
+        return Err(Error::dtype(OP, src.dtype, "numbers"));
+    }
+    check_index(b, OP, index, out.layout.dims()[axis], None)?;
+    put(b, OP, op, axis, index, src, out)
+}
+
+/// Scatter with indices that are checked elsewhere: every element of `out` collects what lands on it, in order.
+fn put(
+    b: &WgpuBackend,
+    name: &'static str,
+    op: ScatterOp,
+    axis: usize,
+    index: View<'_>,
+    src: View<'_>,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    let count = src.layout.dims()[axis];
+    if src.layout.numel() == 0 || out.layout.numel() == 0 {
+        return Ok(());
+    }
+    if count <= LOOK_AT_ALL {
+        return collect(b, name, op, axis, index, None, src, out);
+    }
+    // Axes along which the index does not change are sorted once.
+    let mut narrow = *index.layout;
+    for a in (0..narrow.rank()).filter(|&a| a != axis && index.layout.strides()[a] == 0) {
+        narrow = narrow.narrow(a, 0, 1)?;
+    }
+    let mut sorted = Temp::new(b, index.dtype, *narrow.shape())?;
+    let mut order = Temp::new(b, DType::U32, *narrow.shape())?;
+    crate::sort::sorted(b, name, index.with(&narrow), axis, false, &mut sorted.view_mut(), &mut order.view_mut())?;
+    let (keys, places) = (sorted.layout.expand(*index.layout.shape())?, order.layout.expand(*index.layout.shape())?);
+    let places = View { buffer: &order.buffer, dtype: DType::U32, layout: &places };
+    let keys = View { buffer: &sorted.buffer, dtype: index.dtype, layout: &keys };
+    collect(b, name, op, axis, keys, Some(places), src, out)
+}
+
+/// The kernel of scatter; with `order` the indices are sorted, and `order` says where each comes from.
+fn collect(
+    b: &WgpuBackend,
+    name: &str,
+    op: ScatterOp,
+    axis: usize,
+    index: View<'_>,
+    order: Option<View<'_>>,
+    src: View<'_>,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    let dtype = if op == ScatterOp::Set { bits_of(out.dtype) } else { out.dtype };
+    let (rank, count, size) = (out.layout.rank(), src.layout.dims()[axis], out.layout.dims()[axis]);
+    let (from, at) = (b.operand(name, "src", src.buffer, dtype, src.layout, false)?, b.input(name, "index", index)?);
+    let places = order.map(|o| b.input(name, "order", o)).transpose()?;
+    let to = b.operand(name, "out", out.buffer, dtype, out.layout, true)?;
+    let mut layouts =
+        vec![held(&to.layout, axis, size)?, held(&at.layout, axis, size)?, held(&from.layout, axis, size)?];
+    layouts.extend(places.as_ref().map(|p| held(&p.layout, axis, size)).transpose()?);
+    let refs: Vec<&Layout> = layouts.iter().collect();
+    let axes = Axes::merged(&refs, (0..rank).filter(|&a| a != axis));
+    let (rank, operands) = (axes.rank(), layouts.len());
+    let n = axes.numel() * size;
+    let fixed = 3 + 2 * 4;
+    let mut params = vec![n as u32, count as u32, size as u32];
+    let mut each = vec![&to.layout, &at.layout, &from.layout];
+    each.extend(places.as_ref().map(|p| &p.layout));
+    let mut pairs: Vec<u32> = each.iter().flat_map(|l| [l.offset() as u32, l.strides()[axis] as u32]).collect();
+    pairs.resize(8, 0);
+    params.extend(pairs);
+    params.extend(axes.dims.iter().map(|&d| d as u32));
+    axes.steps.iter().for_each(|steps| params.extend(steps.iter().map(|&s| s as u32)));
+    let sorted = places.is_some();
+    let source = || {
+        let steps = |k: usize| fixed + rank + k * rank;
+        let mut text = Text::new(steps(operands));
+        text.input("s", dtype);
+        text.input("i", index.dtype);
+        if sorted {
+            text.input("o", DType::U32);
+        }
+        text.output("y", dtype);
+        text.line(format_args!("if (id >= {}) {{ return; }}", param(0)));
+        text.line(format_args!("let mine = id % {}; let line = id / {};", param(2), param(2)));
+        wgsl::coordinates(&mut text, "c", "line", rank, fixed);
+        for (k, name) in ["y", "i", "s", "o"].iter().enumerate().take(operands) {
+            text.line(format_args!("let {name}_at = {};", wgsl::position("c", rank, 3 + 2 * k, steps(k))));
+        }
+        let step = |k: usize| param(4 + 2 * k);
+        let key = cast(&format!("load_i(i_at + j * {})", step(1)), index.dtype, DType::U32);
+        text.line(format_args!("let at = y_at + mine * {}; var hit = false;", step(0)));
+        // What comes first is what is there, also where nothing lands.
+        text.line("var acc = load_y(at);");
+        let from = if sorted { format!("load_o(o_at + j * {})", step(3)) } else { "j".to_owned() };
+        let value = format!("load_s(s_at + {from} * {})", step(2));
+        let land = if op == ScatterOp::Set { format!("acc = {value};") } else { format!("acc = acc + {value};") };
+        if sorted {
+            text.line(format_args!("var lo = 0u; var hi = {};", param(1)));
+            text.line(format_args!(
+                "while (lo < hi) {{ let j = (lo + hi) / 2u; if ({key} < mine) {{ lo = j + 1u; }} else {{ hi = j; }} }}"
+            ));
+            text.line(format_args!(
+                "for (var j = lo; j < {}; j = j + 1u) {{ if ({key} != mine) {{ break; }} {land} hit = true; }}",
+                param(1)
+            ));
+        } else {
+            text.line(format_args!(
+                "for (var j = 0u; j < {}; j = j + 1u) {{ if ({key} == mine) {{ {land} hit = true; }} }}",
+                param(1)
+            ));
+        }
+        text.line("if (hit) { store_y(at, acc); }");
+        text.finish(GROUP)
+    };
+    let mut binds = vec![from.bind, at.bind];
+    binds.extend(places.as_ref().map(|p| p.bind));
+    binds.push(to.bind);
+    b.queue().launch(&Launch {
+        op: name,
+        key: key(("scatter", op == ScatterOp::Set, dtype, index.dtype, rank, sorted)),
+        source: &source,
+        binds: &binds,
+        fault: None,
+        params: &params,
+        groups: (n as u64).div_ceil(u64::from(GROUP)),
+    })
+}
+
+/// The rows that `index` asks for, `[rows, d]`; errors about shapes and dtypes.
+fn rows(
+    b: &WgpuBackend,
+    op: &str,
+    (name, weight): (&str, View<'_>),
+    index: View<'_>,
+    (rows_name, rows): (&str, View<'_>),
+) -> Result<()> {
+    check_index_dtype(op, index)?;
+    b.check_dtype(op, weight.dtype)?;
+    let dims = weight.layout.dims();
+    if dims.len() != 2 {
+        return Err(Error::shape(op, format!("{name} must have 2 axes [v, d], not shape {}", weight.layout.shape())));
+    }
+    b.expect(op, rows_name, rows, weight.dtype, &[index.layout.dims(), &dims[1..]].concat())
+}
+
+/// Index and rows with the axes of the index as one, copied where they have to be.
+fn flat<'a>(b: &WgpuBackend, x: View<'a>, shape: Shape, kept: &'a mut Option<Temp>) -> Result<(View<'a>, Layout)> {
+    if let Some(layout) = x.layout.reshape(shape) {
+        return Ok((x, layout));
+    }
+    let mut copy = Temp::new(b, x.dtype, *x.layout.shape())?;
+    crate::map::copy_strided(b, x, &mut copy.view_mut())?;
+    copy.layout = Layout::contiguous(shape);
+    let copy = kept.insert(copy);
+    Ok((copy.view(), copy.layout))
+}
+
+/// See [`Backend::embedding`](gradus_backend::Backend::embedding).
+pub(crate) fn embedding(b: &WgpuBackend, weight: View<'_>, index: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+    const OP: &str = "embedding";
+    rows(b, OP, ("weight", weight), index, ("out", out.as_view()))?;
+    let (v, d, n) = (weight.layout.dims()[0], weight.layout.dims()[1], index.layout.numel());
+    check_index(b, OP, index, v, None)?;
+    if n * d == 0 || v == 0 {
+        return Ok(());
+    }
+    let shape = Shape::new(&[n, d])?;
+    let mut kept = None;
+    let (index, column) = flat(b, index, Shape::new(&[n, 1])?, &mut kept)?;
+    let column = column.expand(shape)?;
+    let index = index.with(&column);
+    if let Some(layout) = out.layout.reshape(shape) {
+        return take(b, OP, weight, 0, index, &mut out.with(&layout));
+    }
+    let mut copy = Temp::new(b, out.dtype, shape)?;
+    take(b, OP, weight, 0, index, &mut copy.view_mut())?;
+    copy.layout = Layout::contiguous(*out.layout.shape());
+    crate::map::copy_strided(b, copy.view(), out)
+}
+
+/// See [`Backend::embedding_backward`](gradus_backend::Backend::embedding_backward).
+pub(crate) fn embedding_backward(
+    b: &WgpuBackend,
+    index: View<'_>,
+    g: View<'_>,
+    padding_index: Option<usize>,
+    dw: &mut ViewMut<'_>,
+) -> Result<()> {
+    const OP: &str = "embedding_backward";
+    rows(b, OP, ("dw", dw.as_view()), index, ("g", g))?;
+    if g.dtype == DType::Bool {
+        return Err(Error::dtype(OP, g.dtype, "numbers"));
+    }
+    let (v, d, n) = (dw.layout.dims()[0], dw.layout.dims()[1], index.layout.numel());
+    if let Some(p) = padding_index.filter(|&p| p >= v) {
+        return Err(Error::argument(OP, format!("padding index {p} is outside a table of {v} rows")));
+    }
+    check_index(b, OP, index, v, None)?;
+    crate::map::fill(b, dw, Scalar::Int(0))?;
+    if n * d == 0 || v == 0 {
+        return Ok(());
+    }
+    let shape = Shape::new(&[n, d])?;
+    let (mut kept_index, mut kept_g) = (None, None);
+    let (index, column) = flat(b, index, Shape::new(&[n, 1])?, &mut kept_index)?;
+    let column = column.expand(shape)?;
+    let (g, rows) = flat(b, g, shape, &mut kept_g)?;
+    put(b, OP, ScatterOp::Add, 0, index.with(&column), g.with(&rows), dw)?;
+    match padding_index {
+        Some(p) => crate::map::fill(b, &mut dw.with(&dw.layout.narrow(0, p, 1)?), Scalar::Int(0)),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,184 @@
+//! The WebGPU backend of Gradus: generated WGSL on Vulkan, Metal and DX12, by way of wgpu.
+//!
+//! [`WgpuBackend`] implements [`Backend`](gradus_backend::Backend). `adapter` finds and opens devices, `pool` owns
+//! buffers, `queue` gathers launches into submissions and keeps what was compiled, `faults` keeps what goes wrong late,
+//! `operand` takes views to bindings, `wgsl` writes the text of kernels; then one module an operation or family.
+//!
+//! Work is asynchronous: an operation returns when it is queued, and a read is the only wait. An index out of bounds, or
+//! an integer divided by zero, is an error of the next [`download`](gradus_backend::Backend::download) or
+//! [`synchronize`](gradus_backend::Backend::synchronize), with the name of the operation.
+
+mod adapter;
+mod backend;
+mod conv;
+mod faults;
+mod gemm;
+mod index;
+mod lines;
+mod map;
+mod operand;
+mod pool;
+mod queue;
+mod random;
+mod reduce;
+mod rows;
+mod scan;
+mod sort;
+mod temp;
+mod tile;
+mod transfer;
+mod wgsl;
+mod window;
+
+use std::sync::{Arc, OnceLock};
+
+use gradus_backend::{DType, Error, Kernel, Result};
+
+pub use adapter::{AdapterSummary, adapters, chosen};
+pub use queue::Counters;
+
+use faults::Faults;
+use pool::Pool;
+use queue::Queue;
+
+/// An adapter of this machine as a device.
+///
+/// Whether 64-bit integers and f64 are there depends on the adapter (`SHADER_INT64`, `SHADER_F64`); tensors of other
+/// dtypes are always possible.
+#[derive(Debug)]
+pub struct WgpuBackend {
+    label: String,
+    hardware: String,
+    driver: String,
+    interface: &'static str,
+    features: wgpu::Features,
+    queue: Queue,
+    pool: Arc<Pool>,
+    identities: [[OnceLock<Kernel>; DType::ALL.len()]; 2],
+}
+
+impl WgpuBackend {
+    /// Opens the adapter of this number, as [`adapters`] lists them.
+    ///
+    /// Errors if there is none, or if it gives no device.
+    pub fn open(index: usize) -> Result<Self> {
+        Self::open_without(index, wgpu::Features::empty())
+    }
+
+    /// Opens an adapter as if it had no 64-bit types, to see how a smaller one fares.
+    pub fn open_narrow(index: usize) -> Result<Self> {
+        Self::open_without(index, wgpu::Features::SHADER_F64 | wgpu::Features::SHADER_INT64)
+    }
+
+    fn open_without(index: usize, without: wgpu::Features) -> Result<Self> {
+        Ok(Self::of(index, &adapter::open(index, without)?))
+    }
+
+    fn of(index: usize, opened: &adapter::Opened) -> Self {
+        let faults = Arc::new(Faults::default());
+        let label = format!("wgpu:{index}");
+        let largest = opened.limits.max_buffer_size;
+        let pool = Pool::new(opened.device.clone(), label.clone(), largest, faults.clone());
+        let queue = Queue::new(opened, faults);
+        WgpuBackend {
+            label,
+            hardware: opened.info.name.clone(),
+            driver: format!("{} {}", opened.info.driver, opened.info.driver_info),
+            interface: opened.info.backend.to_str(),
+            features: opened.features,
+            queue,
+            pool,
+            identities: Default::default(),
+        }
+    }
+
+    /// Counts of submissions, and of pipelines, bind groups and buffers that were made.
+    pub fn counters(&self) -> Counters {
+        let made = self.pool.stats().system_allocations;
+        let counters = self.queue.counters();
+        Counters { buffers: counters.buffers + made, ..counters }
+    }
+
+    /// Whether the device is gone; then it has to be opened again.
+    pub fn is_lost(&self) -> bool {
+        self.queue.faults.is_lost()
+    }
+
+    /// Gives the device up; every later call is an error of kind [`Backend`](gradus_backend::ErrorKind::Backend).
+    pub fn close(&self) {
+        self.queue.destroy();
+    }
+
+    pub(crate) fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    pub(crate) fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// Buffers that a kernel can be given, its parameters left out.
+    pub(crate) fn most_bindings(&self) -> usize {
+        self.queue.limits.max_storage_buffers_per_shader_stage as usize
+    }
+
+    /// The feature that a dtype needs and this adapter lacks.
+    pub(crate) fn missing(&self, dtype: DType) -> Option<&'static str> {
+        let has = |f| self.features.contains(f);
+        match dtype {
+            DType::I64 | DType::U64 if !has(wgpu::Features::SHADER_INT64) => Some("SHADER_INT64"),
+            DType::F64 if !has(wgpu::Features::SHADER_F64) => Some("SHADER_F64"),
+            DType::F64 if !has(wgpu::Features::SHADER_INT64) => Some("SHADER_INT64"),
+            _ => None,
+        }
+    }
+
+    /// An error that names the missing feature, if this adapter lacks the dtype.
+    pub(crate) fn check_dtype(&self, op: &str, dtype: DType) -> Result<()> {
+        if self.missing(dtype).is_none() { Ok(()) } else { Err(gradus_backend::Backend::unsupported(self, op, dtype)) }
+    }
+
+    /// An error if `what`, a computation in f64, is not possible here.
+    pub(crate) fn check_wide(&self, op: &str, what: &str) -> Result<()> {
+        match self.missing(DType::F64) {
+            None => Ok(()),
+            Some(feature) => {
+                let (label, hardware) = (&self.label, &self.hardware);
+                let m = format!("{what} needs the feature {feature}, which {label} ({hardware}) lacks");
+                Err(Error::new(gradus_backend::ErrorKind::Unsupported, op, m))
+            }
+        }
+    }
+
+    /// The kernel that gives its argument, under the name of `copy_strided` or `fill`.
+    pub(crate) fn identity(&self, name: &'static str, dtype: DType) -> Result<&Kernel> {
+        let cell = &self.identities[usize::from(name == "fill")][dtype as usize];
+        if let Some(kernel) = cell.get() {
+            return Ok(kernel);
+        }
+        let builder = gradus_backend::KernelBuilder::new(&[dtype]);
+        let kernel = builder.finish(name, &[(builder.args()[0], dtype)])?;
+        Ok(cell.get_or_init(|| kernel))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kernel_of_the_suite_is_valid_without_a_device() {
+        let backend = WgpuBackend::of(0, &adapter::open_nothing().expect("wgpu's own device"));
+        let report = gradus_conformance::run(&backend);
+        // Results are not computed, so cases fail; none may because wgpu's validation refuses a kernel.
+        let refused =
+            |f: &&gradus_conformance::Failure| f.detail.contains("does not compile") || f.detail.contains("Validation");
+        let refused: Vec<_> = report.failures.iter().filter(refused).collect();
+        assert!(refused.is_empty(), "{} of {}, first {}", refused.len(), report.cases, refused[0]);
+        assert!(report.skipped == 0 && backend.counters().pipelines > 1000, "{:?}", backend.counters());
+    }
+}

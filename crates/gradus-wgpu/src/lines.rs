@@ -1,0 +1,166 @@
+//! Kernels over lines: `lanes` invocations go through the elements of a line together, as often as the formula asks, and
+//! join what they found in shared memory.
+
+use gradus_backend::{DType, Result, View, ViewMut};
+
+use crate::WgpuBackend;
+use crate::operand::{Axes, Operand};
+use crate::queue::{Bind, Launch, key};
+use crate::wgsl::{self, GROUP, Text, param};
+
+/// What the text of a kernel over lines depends on, and where its parameters are: lines, elements of a line, the positions
+/// of the operands, sizes and steps of the axes between lines, the same of those within, then numbers of the operation.
+#[derive(Debug, Hash)]
+pub(crate) struct Lines {
+    dtypes: Vec<(&'static str, DType, bool)>,
+    kept: usize,
+    along: usize,
+    lanes: u32,
+}
+
+impl Lines {
+    fn steps_between(&self, operand: usize) -> usize {
+        2 + self.dtypes.len() + self.kept + operand * self.kept
+    }
+
+    fn sizes_within(&self) -> usize {
+        self.steps_between(self.dtypes.len())
+    }
+
+    fn steps_within(&self, operand: usize) -> usize {
+        self.sizes_within() + self.along + operand * self.along
+    }
+
+    /// The first of the numbers of the operation.
+    pub(crate) fn numbers(&self) -> usize {
+        self.steps_within(self.dtypes.len())
+    }
+
+    /// The text up to the work on a line: `load_NAME`, `store_NAME`, `n`, and `sum_of` and `largest_of`, which join a value
+    /// of every lane. `numbers` is how many words the operation adds to the parameters.
+    pub(crate) fn open(&self, numbers: usize, dtype: DType) -> Text {
+        let mut text = Text::new(self.numbers() + numbers);
+        for &(name, dtype, write) in &self.dtypes {
+            if write { text.output(name, dtype) } else { text.input(name, dtype) }
+        }
+        let t = wgsl::ty(dtype);
+        for (name, join) in [("sum_of", "a + b".to_owned()), ("largest_of", format!("larger_{t}(a, b)"))] {
+            if self.lanes == 1 {
+                text.declare(format_args!("fn {name}(v: {t}, local: u32) -> {t} {{ return v; }}"));
+                continue;
+            }
+            text.declare(format_args!("fn {name}_two(a: {t}, b: {t}) -> {t} {{ return {join}; }}"));
+            text.declare(format_args!(
+                "fn {name}(v: {t}, local: u32) -> {t} {{\n  lane_values[local] = v; workgroupBarrier();\n  for (var half = \
+                 {}u; half > 0u; half = half / 2u) {{\n    if (local < half) {{ lane_values[local] = \
+                 {name}_two(lane_values[local], lane_values[local + half]); }}\n    workgroupBarrier();\n  }}\n  let all = \
+                 lane_values[0]; workgroupBarrier();\n  return all;\n}}",
+                self.lanes / 2
+            ));
+        }
+        if self.lanes > 1 {
+            text.declare(format_args!("var<workgroup> lane_values: array<{t}, {}>;", self.lanes));
+        }
+        let lanes = self.lanes;
+        text.line(format_args!("let line = id / {lanes}u; let lane = id % {lanes}u; let n = {};", param(1)));
+        text.line(format_args!("if (line >= {}) {{ return; }}", param(0)));
+        wgsl::coordinates(&mut text, "c", "line", self.kept, 2 + self.dtypes.len());
+        for (k, (name, ..)) in self.dtypes.iter().enumerate() {
+            let at = wgsl::position("c", self.kept, 2 + k, self.steps_between(k));
+            text.line(format_args!("let {name}_line = {at};"));
+        }
+        text
+    }
+
+    /// Lines that every lane runs for each of its elements, `j` being the element's number.
+    pub(crate) fn each(&self, text: &mut Text, lines: &[&str]) {
+        text.line(format_args!("for (var j = lane; j < n; j = j + {}u) {{", self.lanes));
+        wgsl::coordinates(text, "r", "j", self.along, self.sizes_within());
+        for (k, (name, ..)) in self.dtypes.iter().enumerate() {
+            let steps = self.steps_within(k);
+            let terms: String = (0..self.along).map(|a| format!(" + r{a} * {}", param(steps + a))).collect();
+            text.line(format_args!("let {name}_at = {name}_line{terms};"));
+        }
+        lines.iter().for_each(|l| text.line(l));
+        text.line("}");
+    }
+
+    /// A line that the first lane alone runs.
+    pub(crate) fn once(&self, text: &mut Text, line: &str) {
+        text.line(format_args!("if (lane == 0u) {{ {line} }}"));
+    }
+
+    /// The whole text.
+    pub(crate) fn close(&self, text: Text) -> String {
+        text.finish(if self.lanes == 1 { GROUP } else { self.lanes })
+    }
+}
+
+/// An operand of a kernel over lines.
+pub(crate) enum Line<'a, 'v> {
+    Read(&'static str, View<'a>),
+    Write(&'static str, &'a ViewMut<'v>),
+}
+
+/// Runs a kernel over the lines along `axes` of operands of one shape, stretched ones included; `source` gives its text,
+/// which depends on `variant` and the lines alone.
+pub(crate) fn run(
+    b: &WgpuBackend,
+    op: &str,
+    variant: u32,
+    axes: gradus_backend::Axes,
+    lines: &[Line<'_, '_>],
+    numbers: &[u32],
+    source: impl Fn(&Lines) -> String,
+) -> Result<()> {
+    let shape = lines.iter().find_map(|l| if let Line::Read(_, v) = l { Some(*v.layout.shape()) } else { None });
+    let mut operands: Vec<Operand<'_>> = Vec::with_capacity(lines.len());
+    let mut dtypes = Vec::with_capacity(lines.len());
+    for line in lines {
+        match line {
+            Line::Read(name, v) => {
+                operands.push(b.input(op, name, *v)?);
+                dtypes.push((*name, v.dtype, false));
+            }
+            Line::Write(name, v) => {
+                let mut operand = b.output(op, name, v)?;
+                // Statistics have size 1 along the line, and are written once: a step of 0 within it.
+                if let Some(shape) = shape {
+                    operand.layout = operand.layout.expand(shape)?;
+                }
+                operands.push(operand);
+                dtypes.push((*name, v.dtype, true));
+            }
+        }
+    }
+    let layouts: Vec<_> = operands.iter().map(|o| &o.layout).collect();
+    let rank = layouts[0].rank();
+    let kept = Axes::merged(&layouts, (0..rank).filter(|&a| !axes.contains(a)));
+    let along = Axes::merged(&layouts, (0..rank).filter(|&a| axes.contains(a)));
+    let (count, n) = (kept.numel(), along.numel());
+    let lanes = match n {
+        0..=32 => 1,
+        33..=256 if count >= 4096 => 1,
+        33..=512 => 64,
+        _ => GROUP,
+    };
+    let plan = Lines { dtypes, kept: kept.rank(), along: along.rank(), lanes };
+    let mut params = vec![count as u32, n as u32];
+    params.extend(layouts.iter().map(|l| l.offset() as u32));
+    for axes in [&kept, &along] {
+        params.extend(axes.dims.iter().map(|&d| d as u32));
+        axes.steps.iter().for_each(|steps| params.extend(steps.iter().map(|&s| s as u32)));
+    }
+    params.extend(numbers);
+    let binds: Vec<Bind<'_>> = operands.iter().map(|o| o.bind).collect();
+    let groups = if lanes == 1 { (count as u64).div_ceil(u64::from(GROUP)) } else { count as u64 };
+    b.queue().launch(&Launch {
+        op,
+        key: key(("lines", op, variant, &plan)),
+        source: &|| source(&plan),
+        binds: &binds,
+        fault: None,
+        params: &params,
+        groups,
+    })
+}

@@ -1,0 +1,355 @@
+//! `map`: a kernel of the elementwise IR as WGSL, one invocation an element.
+
+use gradus_backend::kernel::integer_failure;
+use gradus_backend::{
+    Buffer, DType, Error, ErrorKind, Kernel, Layout, MapArg, Result, Scalar, ScalarOp, Shape, View, ViewMut,
+};
+
+use crate::WgpuBackend;
+use crate::faults::Fault;
+use crate::operand::{Axes, Operand, cut};
+use crate::queue::{Bind, Launch, key};
+use crate::temp::Temp;
+use crate::wgsl::{self, GROUP, Text, param, ty};
+
+/// Where an argument comes from, as far as the text depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum From {
+    /// A view of the buffer at this binding: views of one buffer share it.
+    View(usize),
+    Output(usize),
+    Scalar,
+}
+
+/// Everything that the text of a map depends on.
+#[derive(Debug, Hash)]
+struct Plan<'k> {
+    kernel: &'k Kernel,
+    from: Vec<From>,
+    /// Dtypes of the bindings that are read.
+    bound: Vec<DType>,
+    rank: usize,
+}
+
+/// See [`Backend::map`](gradus_backend::Backend::map).
+pub(crate) fn map(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()> {
+    let op = kernel.name();
+    if args.len() != kernel.args().len() || outs.len() != kernel.outputs().len() {
+        let (a, n) = (kernel.args().len(), kernel.outputs().len());
+        let m = format!("the kernel has {a} arguments and {n} outputs, not {} and {}", args.len(), outs.len());
+        return Err(Error::argument(op, m));
+    }
+    let shape = *outs[0].layout.shape();
+    for (out, &(_, dtype)) in outs.iter().zip(kernel.outputs()) {
+        b.expect(op, "an output", out.as_view(), dtype, &shape)?;
+    }
+    for (arg, &dtype) in args.iter().zip(kernel.args()) {
+        match arg {
+            MapArg::View(v) => b.expect(op, "an argument", *v, dtype, &shape)?,
+            MapArg::Output(i) => {
+                let out = outs.get(*i).ok_or_else(|| Error::argument(op, format!("there is no output {i}")))?;
+                b.expect(op, "an output that is read", out.as_view(), dtype, &shape)?;
+            }
+            MapArg::Scalar(s) => s.check(dtype).map_err(|e| Error::argument(op, e.message()))?,
+        }
+    }
+    for inst in kernel.insts() {
+        b.check_dtype(op, inst.dtype)?;
+        if needs_f64(inst.op) && inst.dtype == DType::F32 {
+            b.check_wide(op, inst.op.name())?;
+        }
+    }
+    if shape.numel() == 0 {
+        return Ok(());
+    }
+    if let Some((axis, half)) = too_large(b, args, outs) {
+        for (start, len) in [(0, half), (half, shape[axis] - half)] {
+            let cut = |l: &Layout| l.narrow(axis, start, len);
+            let layouts = args.iter().map(|a| if let MapArg::View(v) = a { cut(v.layout).map(Some) } else { Ok(None) });
+            let layouts = layouts.collect::<Result<Vec<_>>>()?;
+            let args: Vec<_> = args
+                .iter()
+                .zip(&layouts)
+                .map(|(a, l)| match (a, l) {
+                    (MapArg::View(v), Some(l)) => MapArg::View(v.with(l)),
+                    _ => *a,
+                })
+                .collect();
+            let layouts = outs.iter().map(|o| cut(o.layout)).collect::<Result<Vec<_>>>()?;
+            let mut outs: Vec<_> = outs.iter_mut().zip(&layouts).map(|(o, l)| o.with(l)).collect();
+            map(b, kernel, &args, &mut outs)?;
+        }
+        return Ok(());
+    }
+    run(b, kernel, args, outs)
+}
+
+/// An axis to cut in two, and where, if an operand spans more than a kernel can be given.
+fn too_large(b: &WgpuBackend, args: &[MapArg<'_>], outs: &[ViewMut<'_>]) -> Option<(usize, usize)> {
+    let views = args.iter().filter_map(|a| if let MapArg::View(v) = a { Some((v.layout, v.dtype)) } else { None });
+    let mut all = views.chain(outs.iter().map(|o| (o.layout, o.dtype)));
+    let (layout, _) = all.find(|&(l, d)| !b.fits(l, d))?;
+    cut(layout, 0..layout.rank())
+}
+
+fn run(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()> {
+    let op = kernel.name();
+    let outputs = outs.iter().map(|o| b.output(op, "an output", o)).collect::<Result<Vec<_>>>()?;
+    let mut inputs: Vec<Operand<'_>> = Vec::new();
+    let mut bound: Vec<(Bind<'_>, DType)> = Vec::new();
+    let mut from = Vec::with_capacity(args.len());
+    let mut scalars = Vec::new();
+    for (arg, &dtype) in args.iter().zip(kernel.args()) {
+        from.push(match arg {
+            MapArg::View(v) => {
+                let operand = b.input(op, "an argument", *v)?;
+                let same = |&(bind, d): &(Bind<'_>, DType)| bind.same(&operand.bind) && d == dtype;
+                let at = bound.iter().position(same).unwrap_or_else(|| {
+                    bound.push((operand.bind, dtype));
+                    bound.len() - 1
+                });
+                inputs.push(operand);
+                From::View(at)
+            }
+            MapArg::Output(i) => From::Output(*i),
+            MapArg::Scalar(s) => {
+                scalars.push(scalar_words(*s, dtype));
+                From::Scalar
+            }
+        });
+    }
+    if bound.len() + outputs.len() + 1 > b.most_bindings() {
+        return run_packed(b, kernel, args, outs);
+    }
+    let layouts: Vec<&Layout> = inputs.iter().chain(&outputs).map(|o| &o.layout).collect();
+    let axes = Axes::merged(&layouts, 0..layouts[0].rank());
+    let plan = Plan { kernel, from, bound: bound.iter().map(|&(_, d)| d).collect(), rank: axes.rank() };
+
+    let n = axes.numel();
+    let mut params = vec![n as u32];
+    params.extend(axes.dims.iter().map(|&d| d as u32));
+    for (layout, steps) in layouts.iter().zip(&axes.steps) {
+        params.push(layout.offset() as u32);
+        params.extend(steps.iter().map(|&s| s as u32));
+    }
+    scalars.iter().for_each(|s| params.extend(s));
+    let fault = plan.failure().map(|message| Fault::Arithmetic { op: op.to_owned(), message });
+    let fault = fault.map(|f| b.queue().slot(op, &f)).transpose()?;
+    params.extend(fault);
+
+    let binds: Vec<Bind<'_>> = bound.iter().map(|&(bind, _)| bind).chain(outputs.iter().map(|o| o.bind)).collect();
+    b.queue().launch(&Launch {
+        op,
+        key: key(("map", &plan)),
+        source: &|| plan.source(),
+        binds: &binds,
+        fault,
+        params: &params,
+        groups: (n as u64).div_ceil(u64::from(GROUP)),
+    })
+}
+
+/// With more buffers than a kernel can be given: the arguments of one dtype as copies in one buffer.
+fn run_packed(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()> {
+    let op = kernel.name();
+    let buffers = |dtype: DType| {
+        let mut found: Vec<*const Buffer> = Vec::new();
+        for arg in args {
+            if let MapArg::View(v) = arg
+                && v.dtype == dtype
+                && !found.contains(&std::ptr::from_ref(v.buffer))
+            {
+                found.push(v.buffer);
+            }
+        }
+        found.len()
+    };
+    let dtype = DType::ALL.into_iter().max_by_key(|&d| buffers(d)).filter(|&d| buffers(d) > 1);
+    let Some(dtype) = dtype else {
+        let (n, most) = (outs.len(), b.most_bindings() - 1);
+        let m = format!("{n} outputs are more than the {most} buffers that a kernel of {} can be given", b.label());
+        return Err(Error::new(ErrorKind::Unsupported, op, m));
+    };
+    let shape = *outs[0].layout.shape();
+    let packed = |arg: &MapArg<'_>| matches!(arg, MapArg::View(v) if v.dtype == dtype);
+    let count = args.iter().filter(|a| packed(a)).count();
+    let plain = Layout::contiguous(shape);
+    let mut all = Temp::new(b, dtype, Shape::new(&[count, shape.numel()])?)?;
+    let at = |i: usize| {
+        let n = shape.numel();
+        Layout::from_parts(shape, plain.strides(), i * n, count * n)
+    };
+    let mut layouts = Vec::new();
+    for arg in args.iter().filter(|a| packed(a)) {
+        let layout = at(layouts.len())?;
+        if let MapArg::View(v) = arg {
+            copy_strided(b, *v, &mut ViewMut { buffer: &mut all.buffer, dtype, layout: &layout })?;
+        }
+        layouts.push(layout);
+    }
+    let mut next = layouts.iter();
+    let args: Vec<MapArg<'_>> = args
+        .iter()
+        .map(|arg| match next.as_slice().first().filter(|_| packed(arg)) {
+            Some(layout) => {
+                next.next();
+                MapArg::View(View { buffer: &all.buffer, dtype, layout })
+            }
+            None => *arg,
+        })
+        .collect();
+    run(b, kernel, &args, outs)
+}
+
+/// Functions that f32 computes by way of f64.
+pub(crate) fn needs_f64(op: ScalarOp) -> bool {
+    use ScalarOp::*;
+    matches!(
+        op,
+        Expm1
+            | Softplus
+            | Sin
+            | Cos
+            | Tan
+            | Asin
+            | Acos
+            | Atan
+            | Sinh
+            | Cosh
+            | Tanh
+            | Asinh
+            | Acosh
+            | Atanh
+            | Erfc
+            | Pow
+    )
+}
+
+/// A scalar as the parameters hold it: one word, or two for 8-byte dtypes.
+pub(crate) fn scalar_words(s: Scalar, dtype: DType) -> Vec<u32> {
+    let bits = match dtype {
+        DType::F64 => s.to_f64().to_bits(),
+        DType::F32 => u64::from((s.to_f64() as f32).to_bits()),
+        DType::F16 => u64::from(gradus_backend::f16_from_f64(s.to_f64()).to_f32().to_bits()),
+        DType::BF16 => u64::from(gradus_backend::bf16_from_f64(s.to_f64()).to_f32().to_bits()),
+        // A float above `i64::MAX` is one that u64 can represent.
+        DType::U64 => match s {
+            Scalar::Float(v) => v as u64,
+            s => s.to_i64() as u64,
+        },
+        _ => s.to_i64() as u64,
+    };
+    if dtype.size() == 8 { vec![bits as u32, (bits >> 32) as u32] } else { vec![bits as u32] }
+}
+
+/// The value of a scalar parameter.
+pub(crate) fn scalar_param(at: usize, dtype: DType) -> String {
+    let (low, high) = (param(at), param(at + 1));
+    let wide = format!("((u64({high}) << 32u) | u64({low}))");
+    match dtype {
+        DType::F64 => format!("bitcast<f64>({wide})"),
+        DType::I64 => format!("bitcast<i64>({wide})"),
+        DType::U64 => wide,
+        DType::Bool => format!("({low} != 0u)"),
+        d => format!("bitcast<{}>({low})", ty(d)),
+    }
+}
+
+impl Plan<'_> {
+    /// What goes wrong if an integer instruction of the kernel has no result.
+    fn failure(&self) -> Option<&'static str> {
+        use ScalarOp::{Div, FloorDiv, Fmod, Pow, Remainder};
+        let can = |op: ScalarOp, d: DType| match op {
+            Div | FloorDiv | Fmod | Remainder => d.is_int(),
+            Pow => d.is_int() && d.is_signed(),
+            _ => false,
+        };
+        let found = self.kernel.insts().iter().find(|i| can(i.op, i.dtype));
+        found.map(|i| integer_failure(i.op))
+    }
+
+    fn source(&self) -> String {
+        let (args, outputs) = (self.kernel.args(), self.kernel.outputs());
+        let views: Vec<usize> = (0..args.len()).filter(|&i| matches!(self.from[i], From::View(_))).collect();
+        let operands = views.len() + outputs.len();
+        let of_operand = |k: usize| 1 + self.rank + k * (self.rank + 1);
+        let scalars_at = of_operand(operands);
+        let scalar_sizes =
+            (0..args.len()).filter(|&i| self.from[i] == From::Scalar).map(|i| (i, args[i].size().div_ceil(4)));
+        let mut scalar_at = vec![0; args.len()];
+        let mut params = scalars_at;
+        for (i, words) in scalar_sizes {
+            scalar_at[i] = params;
+            params += words;
+        }
+        let mut text = Text::new(params + 1);
+        self.bound.iter().enumerate().for_each(|(i, &d)| text.input(&format!("x{i}"), d));
+        outputs.iter().enumerate().for_each(|(o, &(_, d))| text.output(&format!("y{o}"), d));
+        if self.failure().is_some() {
+            text.fault(params);
+        }
+        text.line(format_args!("if (id >= {}) {{ return; }}", param(0)));
+        wgsl::coordinates(&mut text, "c", "id", self.rank, 1);
+        let position = |k: usize| wgsl::position("c", self.rank, of_operand(k), of_operand(k) + 1);
+        for o in 0..outputs.len() {
+            text.line(format_args!("let at{o} = {};", position(views.len() + o)));
+        }
+        for (v, inst) in self.kernel.insts().iter().enumerate() {
+            let value = match inst.op {
+                ScalarOp::Arg(i) => {
+                    let i = usize::from(i);
+                    match self.from[i] {
+                        From::View(at) => {
+                            let k = views.iter().position(|&x| x == i).unwrap_or_default();
+                            format!("load_x{at}({})", position(k))
+                        }
+                        From::Output(o) => format!("load_y{o}(at{o})"),
+                        From::Scalar => scalar_param(scalar_at[i], args[i]),
+                    }
+                }
+                ScalarOp::Const(c) => wgsl::constant(c, inst.dtype),
+                op => {
+                    let of = |k: usize| format!("v{}", inst.operands[k]);
+                    let from = self.kernel.insts()[usize::from(inst.operands[0])].dtype;
+                    wgsl::instruction(op, from, inst.dtype, [of(0), of(1), of(2)])
+                }
+            };
+            text.line(format_args!("let v{v} = {value};"));
+        }
+        for (o, &(v, dtype)) in outputs.iter().enumerate() {
+            let made = self.kernel.insts()[usize::from(v)].dtype;
+            let half = dtype.compute() != dtype;
+            let value = if half && made == DType::F64 { format!("f32_to_odd(v{v})") } else { format!("v{v}") };
+            text.line(format_args!("store_y{o}(at{o}, {value});"));
+        }
+        text.finish(GROUP)
+    }
+}
+
+/// Copies elements as they are, whatever they mean; dtypes are equal, shapes are.
+pub(crate) fn copy_strided(b: &WgpuBackend, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+    b.expect("copy_strided", "x", x, out.dtype, out.layout.dims())?;
+    b.check_dtype("copy_strided", x.dtype)?;
+    let kernel = b.identity("copy_strided", bits_of(x.dtype))?;
+    let x = View { dtype: bits_of(x.dtype), ..x };
+    let layout = out.layout;
+    let out = ViewMut { buffer: out.buffer, dtype: x.dtype, layout };
+    map(b, kernel, &[MapArg::View(x)], &mut [out])
+}
+
+/// See [`Backend::fill`](gradus_backend::Backend::fill).
+pub(crate) fn fill(b: &WgpuBackend, out: &mut ViewMut<'_>, value: Scalar) -> Result<()> {
+    value.check(out.dtype).map_err(|e| Error::argument("fill", e.message()))?;
+    let layout = out.layout;
+    map(b, b.identity("fill", out.dtype)?, &[MapArg::Scalar(value)], &mut [out.with(layout)])
+}
+
+/// The dtype that stands for the bits of elements of this size.
+pub(crate) fn bits_of(dtype: DType) -> DType {
+    match dtype.size() {
+        1 => DType::U8,
+        2 => DType::U16,
+        4 => DType::U32,
+        _ => DType::U64,
+    }
+}

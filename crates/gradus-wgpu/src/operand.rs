@@ -1,0 +1,147 @@
+//! From the views of the contract to what kernels are given: bindings, and axes merged where all operands allow it.
+
+use gradus_backend::{Buffer, DType, Error, ErrorKind, Layout, Result, Shape, View, ViewMut};
+
+use crate::WgpuBackend;
+use crate::queue::Bind;
+
+/// Most elements that one launch handles: positions are u32, and the last work-groups may run past the end.
+pub(crate) const MOST: usize = (1 << 32) - (1 << 26);
+
+/// A checked operand.
+#[derive(Clone)]
+pub(crate) struct Operand<'a> {
+    pub(crate) bind: Bind<'a>,
+    /// Of the bound part of the buffer.
+    pub(crate) layout: Layout,
+}
+
+impl WgpuBackend {
+    /// Checks dtype, device and bounds of an operand with elements, and binds its buffer, or as much of a large one as the
+    /// operand needs.
+    pub(crate) fn operand<'a>(
+        &self,
+        op: &str,
+        name: &str,
+        buffer: &'a Buffer,
+        dtype: DType,
+        layout: &Layout,
+        write: bool,
+    ) -> Result<Operand<'a>> {
+        self.check_dtype(op, dtype)?;
+        let block = self.pool().block(op, buffer)?;
+        let span = layout.span();
+        let size = dtype.size() as u64;
+        if span.end as u64 * size > buffer.bytes() as u64 {
+            let m = format!("{name} reaches element {} of a buffer of {} bytes", span.end, buffer.bytes());
+            return Err(Error::argument(op, m));
+        }
+        if layout.numel() > MOST || span.len() > MOST {
+            let m = format!("{name} has more elements than positions of 32 bits can tell apart");
+            return Err(Error::new(ErrorKind::Overflow, op, m).operand(name, layout.dims(), dtype, self.label()));
+        }
+        if write && layout.overlaps_itself() {
+            return Err(Error::argument(op, format!("elements of the output {name} share memory: {layout:?}")));
+        }
+        let (mut offset, mut bytes) = (0, block.raw.size());
+        if bytes > self.most_bound() {
+            let align = u64::from(self.queue().limits.min_storage_buffer_offset_alignment.max(32));
+            offset = span.start as u64 * size / align * align;
+            bytes = (span.end as u64 * size).next_multiple_of(4) - offset;
+            if bytes > self.most_bound() {
+                let m = format!("{name} spans {bytes} bytes; a kernel of this device reaches {}", self.most_bound());
+                return Err(Error::new(ErrorKind::Unsupported, op, m)
+                    .operand(name, layout.dims(), dtype, self.label())
+                    .help("split the tensor along its first axis"));
+            }
+        }
+        let shift = (offset / size) as usize;
+        let elements = span.end - shift;
+        let layout = Layout::from_parts(*layout.shape(), layout.strides(), layout.offset() - shift, elements)?;
+        Ok(Operand { bind: Bind { block, write, offset, size: bytes }, layout })
+    }
+
+    pub(crate) fn input<'a>(&self, op: &str, name: &str, x: View<'a>) -> Result<Operand<'a>> {
+        self.operand(op, name, x.buffer, x.dtype, x.layout, false)
+    }
+
+    pub(crate) fn output<'a>(&self, op: &str, name: &str, x: &'a ViewMut<'_>) -> Result<Operand<'a>> {
+        self.operand(op, name, x.buffer, x.dtype, x.layout, true)
+    }
+
+    /// Checks the dtype and the shape of an operand.
+    pub(crate) fn expect(&self, op: &str, name: &str, x: View<'_>, dtype: DType, shape: &[usize]) -> Result<()> {
+        let dims = x.layout.dims();
+        if x.dtype != dtype {
+            let m = format!("{name} must be {dtype} here");
+            return Err(Error::new(ErrorKind::DTypeMismatch, op, m).operand(name, dims, x.dtype, self.label()));
+        }
+        if dims != shape {
+            let m = format!("{name} must have shape {}", Shape::display(shape));
+            return Err(Error::shape(op, m).operand(name, dims, x.dtype, self.label()));
+        }
+        Ok(())
+    }
+
+    /// Whether a kernel can be given all elements of a view.
+    pub(crate) fn fits(&self, layout: &Layout, dtype: DType) -> bool {
+        // What is bound starts at an aligned position and ends with a whole word: less than 512 bytes more.
+        let bytes = layout.span().len() as u64 * dtype.size() as u64;
+        layout.numel() <= MOST && bytes <= self.most_bound() - 512
+    }
+
+    /// The largest part of a buffer that a kernel can be given.
+    pub(crate) fn most_bound(&self) -> u64 {
+        self.queue().limits.max_storage_buffer_binding_size & !31
+    }
+}
+
+/// The axis along which a view reaches farthest among `axes`, and the middle of it: where to cut a view that is too large.
+pub(crate) fn cut(layout: &Layout, axes: impl Iterator<Item = usize>) -> Option<(usize, usize)> {
+    let reach = |axis: &usize| layout.strides()[*axis].unsigned_abs().max(1).saturating_mul(layout.dims()[*axis] - 1);
+    let axis = axes.filter(|&a| layout.dims()[a] > 1).max_by_key(reach)?;
+    Some((axis, layout.dims()[axis] / 2))
+}
+
+/// Axes of several operands of one shape.
+#[derive(Debug, Clone)]
+pub(crate) struct Axes {
+    pub(crate) dims: Vec<usize>,
+    /// For each operand the steps along the axes.
+    pub(crate) steps: Vec<Vec<isize>>,
+}
+
+impl Axes {
+    /// The given axes of operands that agree in their sizes, without those of size 1, and merged where all operands step
+    /// evenly over two neighbours.
+    pub(crate) fn merged(layouts: &[&Layout], axes: impl Iterator<Item = usize>) -> Axes {
+        let mut made = Axes { dims: vec![], steps: vec![vec![]; layouts.len()] };
+        for axis in axes {
+            let size = layouts[0].dims()[axis];
+            if size == 1 {
+                continue;
+            }
+            let next: Vec<isize> = layouts.iter().map(|l| l.strides()[axis]).collect();
+            let even = |(steps, next): (&Vec<isize>, &isize)| {
+                steps.last().is_some_and(|&last| last == next.wrapping_mul(size as isize))
+            };
+            if !made.dims.is_empty() && made.steps.iter().zip(&next).all(even) {
+                let at = made.dims.len() - 1;
+                made.dims[at] *= size;
+                made.steps.iter_mut().zip(next).for_each(|(steps, next)| steps[at] = next);
+            } else {
+                made.dims.push(size);
+                made.steps.iter_mut().zip(next).for_each(|(steps, next)| steps.push(next));
+            }
+        }
+        made
+    }
+
+    pub(crate) fn rank(&self) -> usize {
+        self.dims.len()
+    }
+
+    pub(crate) fn numel(&self) -> usize {
+        self.dims.iter().product()
+    }
+}

@@ -1,0 +1,195 @@
+//! Buffers and the pool that keeps freed ones.
+//!
+//! A [`Block`] is one wgpu buffer. A freed block goes to the list of its size class and serves the next allocation of that
+//! class, even while the device still works with it: whatever touches it next comes later in the queue.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gradus_backend::{Buffer, BufferOwner, Error, ErrorKind, MemoryStats, Result};
+
+use crate::faults::Faults;
+
+/// The smallest capacity of a block.
+const SMALLEST: u64 = 256;
+/// The pool may keep this much whatever the program's peak is.
+const FREE_BOUND: usize = 256 << 20;
+
+/// One buffer of the device.
+pub(crate) struct Block {
+    pub(crate) raw: wgpu::Buffer,
+    /// Never given twice; what cached bind groups know a buffer by.
+    pub(crate) id: u64,
+    /// The last submission whose commands touch this buffer.
+    pub(crate) touched: AtomicU64,
+}
+
+/// The pool. One a backend; its address is the backend's identity.
+pub(crate) struct Pool {
+    device: wgpu::Device,
+    name: String,
+    faults: Arc<Faults>,
+    largest: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    // Boxes, because they go out as pointers and come back.
+    #[allow(clippy::vec_box)]
+    free: BTreeMap<u64, Vec<Box<Block>>>,
+    stats: MemoryStats,
+    budget: Option<usize>,
+    next_id: u64,
+}
+
+/// The capacity for so many bytes: four steps an octave.
+fn capacity(bytes: usize) -> u64 {
+    let bytes = (bytes as u64).max(SMALLEST);
+    let step = 1u64 << (bytes - 1).ilog2().saturating_sub(2);
+    bytes.next_multiple_of(step.max(SMALLEST))
+}
+
+impl Pool {
+    pub(crate) fn new(device: wgpu::Device, name: String, largest: u64, faults: Arc<Faults>) -> Arc<Pool> {
+        Arc::new(Pool { device, name, faults, largest, state: Mutex::default() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn out_of_memory(&self, bytes: usize, why: &str) -> Error {
+        let m = format!("{bytes} bytes on {}: {why}", self.name);
+        Error::new(ErrorKind::OutOfMemory { requested: bytes }, "alloc", m)
+    }
+
+    /// A buffer of `bytes` bytes with unspecified, initialised contents.
+    pub(crate) fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
+        self.faults.check_lost("alloc")?;
+        if bytes as u64 > self.largest || capacity(bytes) > self.largest {
+            let why = format!("a buffer of this device has at most {} bytes", self.largest);
+            return Err(self.out_of_memory(bytes, &why));
+        }
+        let capacity = capacity(bytes);
+        let mut state = self.state();
+        let live = state.stats.in_use.saturating_add(bytes);
+        if state.budget.is_some_and(|b| live > b) {
+            return Err(self.out_of_memory(bytes, "the memory budget does not allow it"));
+        }
+        let ptr = if bytes == 0 {
+            NonNull::dangling()
+        } else {
+            let block = match state.free.get_mut(&capacity).and_then(Vec::pop) {
+                Some(block) => {
+                    state.stats.cached -= capacity as usize;
+                    block
+                }
+                None => self.create(&mut state, bytes, capacity)?,
+            };
+            NonNull::from(Box::leak(block)).cast()
+        };
+        let stats = &mut state.stats;
+        stats.in_use = live;
+        stats.peak = stats.peak.max(live);
+        stats.buffers += 1;
+        // SAFETY: the pointer is a leaked `Block` of this buffer alone, taken back by `free` below; with 0 bytes it is
+        // never followed.
+        Ok(unsafe { Buffer::from_raw(ptr, bytes, self.clone()) })
+    }
+
+    fn create(&self, state: &mut State, bytes: usize, capacity: u64) -> Result<Box<Block>> {
+        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+        let make = || {
+            let scope = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+            let descriptor = wgpu::BufferDescriptor { label: None, size: capacity, usage, mapped_at_creation: false };
+            let raw = self.device.create_buffer(&descriptor);
+            pollster::block_on(scope.pop()).is_none().then_some(raw)
+        };
+        let raw = make().or_else(|| {
+            // What is kept for reuse may be what is missing.
+            state.free.clear();
+            state.stats.cached = 0;
+            make()
+        });
+        self.faults.check_lost("alloc")?;
+        let raw = raw.ok_or_else(|| self.out_of_memory(bytes, "the device has no more"))?;
+        state.stats.system_allocations += 1;
+        state.next_id += 1;
+        Ok(Box::new(Block { raw, id: state.next_id, touched: AtomicU64::new(0) }))
+    }
+
+    /// Whether this pool made the buffer.
+    pub(crate) fn owns(&self, buffer: &Buffer) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(buffer.owner()), std::ptr::from_ref(self))
+    }
+
+    /// The device's buffer behind a handle; an error if another device made it, or if it is empty and so has none.
+    pub(crate) fn block<'a>(&self, op: &str, buffer: &'a Buffer) -> Result<&'a Block> {
+        if !self.owns(buffer) {
+            let m = format!("a buffer of {} bytes belongs to another device than {}", buffer.bytes(), self.name);
+            return Err(Error::new(ErrorKind::DeviceMismatch, op, m));
+        }
+        if buffer.bytes() == 0 {
+            return Err(Error::argument(op, "a view of elements in an empty buffer"));
+        }
+        // SAFETY: this pool made the buffer with a leaked `Block` behind its pointer, which lives until the buffer is
+        // dropped, and gives out shared references only.
+        Ok(unsafe { buffer.as_ptr().cast::<Block>().as_ref() })
+    }
+
+    pub(crate) fn stats(&self) -> MemoryStats {
+        self.state().stats
+    }
+
+    pub(crate) fn set_budget(&self, bytes: Option<usize>) {
+        self.state().budget = bytes;
+    }
+
+    /// Gives the kept blocks back to the device.
+    pub(crate) fn trim(&self) {
+        let mut state = self.state();
+        state.stats.cached = 0;
+        state.free.clear();
+    }
+}
+
+// SAFETY: `free` takes back the block that `alloc` leaked; wgpu buffers may be used from any thread.
+unsafe impl BufferOwner for Pool {
+    unsafe fn free(&self, ptr: NonNull<u8>, bytes: usize) {
+        let mut state = self.state();
+        state.stats.in_use -= bytes;
+        state.stats.buffers -= 1;
+        if bytes == 0 {
+            return;
+        }
+        // SAFETY: a pointer of this pool with bytes is a `Block` that `alloc` leaked, given back once.
+        let block = unsafe { Box::from_raw(ptr.cast::<Block>().as_ptr()) };
+        let capacity = block.raw.size() as usize;
+        if state.stats.cached + capacity <= FREE_BOUND.max(state.stats.peak) {
+            state.stats.cached += capacity;
+            state.free.entry(capacity as u64).or_default().push(block);
+        }
+    }
+}
+
+impl Block {
+    /// Notes that commands of submission `epoch` touch this buffer.
+    pub(crate) fn touch(&self, epoch: u64) {
+        self.touched.store(epoch, Relaxed);
+    }
+
+    /// Whether commands that are not submitted yet touch this buffer.
+    pub(crate) fn is_touched(&self, epoch: u64) -> bool {
+        self.touched.load(Relaxed) == epoch
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pool({})", self.name)
+    }
+}

@@ -1,0 +1,448 @@
+//! The way of work to the device: launches and copies are gathered in one encoder and submitted when it is full, or when
+//! something is read.
+//!
+//! Pipelines are kept by the 128-bit hash of what their text is generated from, bind groups by the buffers in them. The
+//! numbers that change from call to call (sizes, strides, offsets, scalars) travel in one uniform buffer, of which every
+//! launch sees its part.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gradus_backend::{Error, ErrorKind, Result};
+
+use crate::adapter::Opened;
+use crate::faults::{FAULT_BYTES, Fault, Faults, Slots};
+use crate::pool::Block;
+
+/// Commands that are gathered into one submission.
+const BATCH: usize = 256;
+/// Bytes of parameters that one submission can have.
+const ARENA: usize = 1 << 20;
+/// Bind groups that are kept.
+const GROUPS: usize = 8192;
+
+/// Counts of what was made and asked for, to see that steady work makes nothing anew.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Submissions to the device.
+    pub submissions: u64,
+    /// Kernels that were launched.
+    pub launches: u64,
+    /// Pipelines that were compiled.
+    pub pipelines: u64,
+    /// Bind groups that were made.
+    pub bind_groups: u64,
+    /// Buffers that were made, those for reading back included.
+    pub buffers: u64,
+}
+
+/// A part of a buffer, as a kernel sees it.
+#[derive(Clone, Copy)]
+pub(crate) struct Bind<'a> {
+    pub(crate) block: &'a Block,
+    pub(crate) write: bool,
+    /// In bytes.
+    pub(crate) offset: u64,
+    pub(crate) size: u64,
+}
+
+impl Bind<'_> {
+    /// Whether both are the same part of the same buffer.
+    pub(crate) fn same(&self, other: &Bind<'_>) -> bool {
+        (self.block.id, self.offset, self.size) == (other.block.id, other.offset, other.size)
+    }
+}
+
+/// One run of a kernel.
+pub(crate) struct Launch<'a> {
+    /// The operation, for errors and debuggers.
+    pub(crate) op: &'a str,
+    /// The hash of everything that `source` depends on.
+    pub(crate) key: u128,
+    /// The text of the kernel.
+    pub(crate) source: &'a dyn Fn() -> String,
+    /// Bindings 1 and up; binding 0 is the parameters.
+    pub(crate) binds: &'a [Bind<'a>],
+    /// The slot that the kernel may fill; then the fault buffer is the last binding.
+    pub(crate) fault: Option<u32>,
+    pub(crate) params: &'a [u32],
+    /// Work-groups; laid out over two axes where they are many.
+    pub(crate) groups: u64,
+}
+
+/// The 128-bit hash that pipelines are kept by.
+pub(crate) fn key(of: impl Hash) -> u128 {
+    let half = |salt: u64| {
+        let mut h = DefaultHasher::new();
+        salt.hash(&mut h);
+        of.hash(&mut h);
+        h.finish()
+    };
+    (u128::from(half(0x9E37_79B9_7F4A_7C15)) << 64) | u128::from(half(0xC2B2_AE3D_27D4_EB4F))
+}
+
+struct Pipeline {
+    raw: wgpu::ComputePipeline,
+    signature: u64,
+}
+
+/// What a bind group layout depends on: bit `i` for whether binding `i + 1` is written, and their number.
+fn signature(binds: impl ExactSizeIterator<Item = bool>) -> u64 {
+    let count = binds.len() as u64;
+    binds.enumerate().fold(count << 48, |bits, (i, write)| bits | (u64::from(write) << i))
+}
+
+struct Layouts {
+    group: wgpu::BindGroupLayout,
+    pipeline: wgpu::PipelineLayout,
+}
+
+/// Everything about one open device but its buffers.
+pub(crate) struct Queue {
+    pub(crate) device: wgpu::Device,
+    pub(crate) limits: wgpu::Limits,
+    pub(crate) faults: Arc<Faults>,
+    queue: wgpu::Queue,
+    arena: wgpu::Buffer,
+    fault_buffer: wgpu::Buffer,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    pipelines: HashMap<u128, Arc<Pipeline>>,
+    layouts: HashMap<u64, Arc<Layouts>>,
+    groups: HashMap<Vec<u64>, wgpu::BindGroup>,
+    encoder: Option<wgpu::CommandEncoder>,
+    pass: Option<wgpu::ComputePass<'static>>,
+    commands: usize,
+    params: Vec<u8>,
+    /// Number of the submission that is being gathered, from 1.
+    epoch: u64,
+    readback: Option<wgpu::Buffer>,
+    slots: Slots,
+    counters: Counters,
+}
+
+impl Queue {
+    pub(crate) fn new(opened: &Opened, faults: Arc<Faults>) -> Queue {
+        let device = opened.device.clone();
+        let kept = faults.clone();
+        device.on_uncaptured_error(Arc::new(move |e| kept.report(e)));
+        let kept = faults.clone();
+        device.set_device_lost_callback(move |reason, message| kept.report_lost(format!("{reason:?}: {message}")));
+        let make = |size, usage| {
+            device.create_buffer(&wgpu::BufferDescriptor { label: None, size, usage, mapped_at_creation: false })
+        };
+        use wgpu::BufferUsages as U;
+        let arena = make(ARENA as u64, U::UNIFORM | U::COPY_DST);
+        let fault_buffer = make(FAULT_BYTES, U::STORAGE | U::COPY_SRC | U::COPY_DST);
+        let state = Mutex::new(State { epoch: 1, ..State::default() });
+        let (limits, queue) = (opened.limits.clone(), opened.queue.clone());
+        Queue { device, limits, faults, queue, arena, fault_buffer, state }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        self.state().counters
+    }
+
+    /// The slot of a fault, for [`Launch::fault`].
+    pub(crate) fn slot(&self, op: &str, fault: &Fault) -> Result<u32> {
+        self.state().slots.number(fault).ok_or_else(|| {
+            let m = "more operations that can fail on the device than it keeps slots for";
+            Error::new(ErrorKind::Unsupported, op, m)
+        })
+    }
+
+    /// Adds a kernel to what the device is to do.
+    pub(crate) fn launch(&self, launch: &Launch<'_>) -> Result<()> {
+        if launch.groups == 0 {
+            return Ok(());
+        }
+        self.faults.check_lost(launch.op)?;
+        let per_axis = u64::from(self.limits.max_compute_workgroups_per_dimension);
+        let x = launch.groups.min(per_axis);
+        let y = launch.groups.div_ceil(x);
+        if y > per_axis {
+            let m = format!("{} work-groups are more than {} can launch", launch.groups, "this device");
+            return Err(Error::new(ErrorKind::Overflow, launch.op, m));
+        }
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let pipeline = self.pipeline(state, launch)?;
+
+        let align = self.limits.min_uniform_buffer_offset_alignment.max(16) as usize;
+        // At least one word behind the parameters is 0: kernels count on it.
+        let bytes = (launch.params.len() * 4 + 4).next_multiple_of(256);
+        if state.params.len().next_multiple_of(align) + bytes > ARENA {
+            self.flush(state);
+        }
+        let at = state.params.len().next_multiple_of(align);
+        state.params.resize(at, 0);
+        launch.params.iter().for_each(|p| state.params.extend_from_slice(&p.to_ne_bytes()));
+        state.params.resize(at + bytes, 0);
+
+        let epoch = state.epoch;
+        launch.binds.iter().for_each(|b| b.block.touch(epoch));
+        launch.fault.iter().for_each(|&slot| state.slots.arm(slot));
+        self.group(state, pipeline.signature, launch, bytes as u64);
+        let group = &state.groups[&group_key(launch, bytes as u64)];
+
+        let encoder = state.encoder.get_or_insert_with(|| self.device.create_command_encoder(&Default::default()));
+        let pass = state.pass.get_or_insert_with(|| encoder.begin_compute_pass(&Default::default()).forget_lifetime());
+        pass.set_pipeline(&pipeline.raw);
+        pass.set_bind_group(0, group, &[at as u32]);
+        pass.dispatch_workgroups(x as u32, y as u32, 1);
+        state.commands += 1;
+        state.counters.launches += 1;
+        if state.commands >= BATCH {
+            self.flush(state);
+        }
+        Ok(())
+    }
+
+    fn pipeline(&self, state: &mut State, launch: &Launch<'_>) -> Result<Arc<Pipeline>> {
+        if let Some(p) = state.pipelines.get(&launch.key) {
+            return Ok(p.clone());
+        }
+        let writes = launch.binds.iter().map(|b| b.write).chain(launch.fault.map(|_| true));
+        let writes: Vec<bool> = writes.collect();
+        let signature = signature(writes.iter().copied());
+        let layouts = self.layouts(state, signature, &writes);
+        let source = (launch.source)();
+        let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let inner = self.device.push_error_scope(wgpu::ErrorFilter::Internal);
+        let descriptor = wgpu::ShaderModuleDescriptor {
+            label: Some(launch.op),
+            source: wgpu::ShaderSource::Wgsl(source.as_str().into()),
+        };
+        let module = self.device.create_shader_module(descriptor);
+        let raw = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: Some(launch.op),
+            layout: Some(&layouts.pipeline),
+            module: &module,
+            entry_point: Some("main"),
+            compilation_options: wgpu::PipelineCompilationOptions {
+                zero_initialize_workgroup_memory: false,
+                ..Default::default()
+            },
+            cache: None,
+        });
+        let (internal, invalid) = (pollster::block_on(inner.pop()), pollster::block_on(scope.pop()));
+        if let Some(e) = invalid.or(internal) {
+            return Err(
+                Error::new(ErrorKind::Backend, launch.op, format!("its kernel does not compile: {e}")).note(source)
+            );
+        }
+        state.counters.pipelines += 1;
+        let pipeline = Arc::new(Pipeline { raw, signature });
+        state.pipelines.insert(launch.key, pipeline.clone());
+        Ok(pipeline)
+    }
+
+    fn layouts(&self, state: &mut State, signature: u64, writes: &[bool]) -> Arc<Layouts> {
+        let make = || {
+            let buffer = |binding, ty, has_dynamic_offset| wgpu::BindGroupLayoutEntry {
+                binding,
+                visibility: wgpu::ShaderStages::COMPUTE,
+                ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset, min_binding_size: None },
+                count: None,
+            };
+            let mut entries = vec![buffer(0, wgpu::BufferBindingType::Uniform, true)];
+            entries.extend(writes.iter().enumerate().map(|(i, &write)| {
+                buffer(i as u32 + 1, wgpu::BufferBindingType::Storage { read_only: !write }, false)
+            }));
+            let descriptor = wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries };
+            let group = self.device.create_bind_group_layout(&descriptor);
+            let pipeline = self.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+                label: None,
+                bind_group_layouts: &[Some(&group)],
+                immediate_size: 0,
+            });
+            Arc::new(Layouts { group, pipeline })
+        };
+        state.layouts.entry(signature).or_insert_with(make).clone()
+    }
+
+    /// Makes the bind group of a launch, if it is not there.
+    fn group(&self, state: &mut State, signature: u64, launch: &Launch<'_>, params: u64) {
+        let key = group_key(launch, params);
+        if state.groups.contains_key(&key) {
+            return;
+        }
+        if state.groups.len() >= GROUPS {
+            state.groups.clear();
+        }
+        let entry = |binding: usize, buffer, offset, size| wgpu::BindGroupEntry {
+            binding: binding as u32,
+            resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+                buffer,
+                offset,
+                size: wgpu::BufferSize::new(size),
+            }),
+        };
+        let mut entries = vec![entry(0, &self.arena, 0, params)];
+        entries.extend(launch.binds.iter().enumerate().map(|(i, b)| entry(i + 1, &b.block.raw, b.offset, b.size)));
+        if launch.fault.is_some() {
+            entries.push(entry(entries.len(), &self.fault_buffer, 0, FAULT_BYTES));
+        }
+        let layout = &state.layouts[&signature].group;
+        let descriptor = wgpu::BindGroupDescriptor { label: None, layout, entries: &entries };
+        let made = self.device.create_bind_group(&descriptor);
+        state.counters.bind_groups += 1;
+        state.groups.insert(key, made);
+    }
+
+    /// Submits what is gathered.
+    fn flush(&self, state: &mut State) {
+        state.pass = None;
+        let Some(encoder) = state.encoder.take() else { return };
+        if !state.params.is_empty() {
+            self.queue.write_buffer(&self.arena, 0, &state.params);
+            state.params.clear();
+        }
+        self.queue.submit([encoder.finish()]);
+        state.commands = 0;
+        state.epoch += 1;
+        state.counters.submissions += 1;
+    }
+
+    /// Writes bytes to a buffer; offset and length are multiples of 4.
+    pub(crate) fn write(&self, block: &Block, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.faults.check_lost("upload")?;
+        let mut state = self.state();
+        // wgpu writes before the commands of the next submission, so commands that come first must be on their way.
+        if block.is_touched(state.epoch) {
+            self.flush(&mut state);
+        }
+        self.queue.write_buffer(&block.raw, offset, bytes);
+        Ok(())
+    }
+
+    /// Copies between two buffers; offsets and length are multiples of 4.
+    pub(crate) fn copy(&self, (from, from_at): (&Block, u64), (to, to_at): (&Block, u64), bytes: u64) -> Result<()> {
+        self.faults.check_lost("copy_buffer")?;
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let epoch = state.epoch;
+        from.touch(epoch);
+        to.touch(epoch);
+        state.pass = None;
+        let encoder = state.encoder.get_or_insert_with(|| self.device.create_command_encoder(&Default::default()));
+        encoder.copy_buffer_to_buffer(&from.raw, from_at, &to.raw, to_at, bytes);
+        state.commands += 1;
+        if state.commands >= BATCH {
+            self.flush(state);
+        }
+        Ok(())
+    }
+
+    /// Waits for everything, reports what failed, and fetches `size` bytes of a buffer (offset and size are multiples of 4).
+    fn fetch(&self, from: Option<(&Block, u64, u64)>, take: impl FnOnce(&[u8])) -> Result<()> {
+        let op = if from.is_some() { "download" } else { "synchronize" };
+        self.faults.check_lost(op)?;
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let bytes = from.map_or(0, |(_, _, size)| size);
+        let slots = state.slots.bytes();
+        let total = bytes + slots;
+        if total == 0 {
+            self.flush(state);
+            self.wait(op)?;
+            return self.faults.take();
+        }
+        let readback = match state.readback.take() {
+            Some(b) if b.size() >= total => b,
+            _ => {
+                state.counters.buffers += 1;
+                self.device.create_buffer(&wgpu::BufferDescriptor {
+                    label: None,
+                    size: total.next_power_of_two().max(64 << 10),
+                    usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+                    mapped_at_creation: false,
+                })
+            }
+        };
+        state.pass = None;
+        let encoder = state.encoder.get_or_insert_with(|| self.device.create_command_encoder(&Default::default()));
+        if let Some((block, at, size)) = from {
+            encoder.copy_buffer_to_buffer(&block.raw, at, &readback, 0, size);
+        }
+        if slots > 0 {
+            encoder.copy_buffer_to_buffer(&self.fault_buffer, 0, &readback, bytes, slots);
+        }
+        self.flush(state);
+        let (tell, told) = mpsc::channel();
+        readback.map_async(wgpu::MapMode::Read, 0..total, move |r| {
+            let _ = tell.send(r);
+        });
+        self.wait(op)?;
+        let mapped = told.try_recv().ok().and_then(|r| r.ok()).and_then(|()| readback.get_mapped_range(0..total).ok());
+        let Some(mapped) = mapped else {
+            self.faults.check_lost(op)?;
+            self.faults.take()?;
+            return Err(Error::new(ErrorKind::Backend, op, "the device does not give its memory to read"));
+        };
+        let fault = state.slots.look(&mapped[bytes as usize..]);
+        take(&mapped[..bytes as usize]);
+        drop(mapped);
+        readback.unmap();
+        state.readback = Some(readback);
+        let reported = self.faults.take();
+        if let Some(fault) = fault {
+            self.queue.write_buffer(&self.fault_buffer, 0, &[0; FAULT_BYTES as usize]);
+            return Err(fault);
+        }
+        reported
+    }
+
+    fn wait(&self, op: &str) -> Result<()> {
+        let waited = self.device.poll(wgpu::PollType::wait_indefinitely());
+        self.faults.check_lost(op)?;
+        waited.map(drop).map_err(|e| Error::new(ErrorKind::Backend, op, format!("waiting for the device: {e}")))
+    }
+
+    /// Reads bytes of a buffer; offset and length are multiples of 4.
+    pub(crate) fn read(&self, block: &Block, offset: u64, size: u64, take: impl FnOnce(&[u8])) -> Result<()> {
+        self.fetch(Some((block, offset, size)), take)
+    }
+
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        self.fetch(None, |_| {})
+    }
+
+    /// Drops the bind groups, which keep the buffers in them alive.
+    pub(crate) fn forget_groups(&self) {
+        self.state().groups.clear();
+    }
+
+    /// Gives the device up: every later call is an error.
+    pub(crate) fn destroy(&self) {
+        let mut state = self.state();
+        self.flush(&mut state);
+        self.device.destroy();
+        self.faults.report_lost("it was closed".to_owned());
+    }
+}
+
+/// What a bind group depends on.
+fn group_key(launch: &Launch<'_>, params: u64) -> Vec<u64> {
+    let mut key = Vec::with_capacity(launch.binds.len() * 3 + 1);
+    key.push(params << 1 | u64::from(launch.fault.is_some()));
+    for b in launch.binds {
+        key.extend([b.block.id << 1 | u64::from(b.write), b.offset, b.size]);
+    }
+    key
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Queue({:?})", self.counters())
+    }
+}

@@ -1,0 +1,355 @@
+//! Softmax, normalisation and cross-entropy as one kernel each. Operands that are not well formed, empty, or larger than a
+//! kernel can be given go to the default bodies, which also word the errors.
+
+use gradus_backend::{Axes, CrossEntropyParams, DType, Layout, Result, Shape, View, ViewMut, composite};
+
+use crate::WgpuBackend;
+use crate::index::check_index;
+use crate::lines::{Line, run};
+use crate::map::{scalar_param, scalar_words};
+use crate::wgsl::{cast, ty};
+
+/// Whether all views have the shape of the first, which has elements, and a kernel can be given each.
+fn plain(b: &WgpuBackend, views: &[(DType, &Layout)]) -> bool {
+    let shape = views[0].1.shape();
+    shape.numel() > 0
+        && views.iter().all(|(d, l)| l.shape() == shape && b.fits(l, *d) && b.missing(*d).is_none())
+        && views[0].0.is_float()
+        && views.iter().all(|(d, _)| *d == views[0].0)
+}
+
+/// A number of the operation, in the compute type.
+fn words(v: f64, dtype: DType) -> Vec<u32> {
+    scalar_words(gradus_backend::Scalar::Float(v), dtype.compute())
+}
+
+/// See [`Backend::softmax`](gradus_backend::Backend::softmax).
+pub(crate) fn softmax(b: &WgpuBackend, log: bool, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()> {
+    if axis >= x.layout.rank() || !plain(b, &[(x.dtype, x.layout), (out.dtype, out.layout)]) {
+        return composite::softmax::forward(b, log, x, axis, out);
+    }
+    let d = x.dtype.compute();
+    let t = ty(d);
+    let op = if log { "log_softmax" } else { "softmax" };
+    run(b, op, u32::from(log), Axes::one(axis), &[Line::Read("x", x), Line::Write("y", out)], &[], |lines| {
+        let mut text = lines.open(0, d);
+        text.line(format_args!("var largest = {};", crate::reduce::identity(gradus_backend::ReduceOp::Max, d)));
+        lines.each(&mut text, &[&format!("largest = larger_{t}(largest, load_x(x_at));")]);
+        text.line("let top = largest_of(largest, local);");
+        text.line(format_args!("var total = {t}(0);"));
+        lines.each(&mut text, &[&format!("total = total + exp_{t}(load_x(x_at) - top);")]);
+        text.line("let sum = sum_of(total, local);");
+        if log {
+            text.line(format_args!("let shift = log_{t}(sum);"));
+            lines.each(&mut text, &["store_y(y_at, load_x(x_at) - top - shift);"]);
+        } else {
+            lines.each(&mut text, &[&format!("store_y(y_at, exp_{t}(load_x(x_at) - top) / sum);")]);
+        }
+        lines.close(text)
+    })
+}
+
+/// See [`Backend::softmax_backward`](gradus_backend::Backend::softmax_backward).
+pub(crate) fn softmax_backward(
+    b: &WgpuBackend,
+    log: bool,
+    y: View<'_>,
+    g: View<'_>,
+    axis: usize,
+    dx: &mut ViewMut<'_>,
+) -> Result<()> {
+    let all = [(y.dtype, y.layout), (g.dtype, g.layout), (dx.dtype, dx.layout)];
+    if axis >= y.layout.rank() || !plain(b, &all) {
+        return composite::softmax::backward(b, log, y, g, axis, dx);
+    }
+    let d = y.dtype.compute();
+    let t = ty(d);
+    let op = if log { "log_softmax_backward" } else { "softmax_backward" };
+    let operands = [Line::Read("y", y), Line::Read("g", g), Line::Write("dx", dx)];
+    run(b, op, u32::from(log), Axes::one(axis), &operands, &[], |lines| {
+        let mut text = lines.open(0, d);
+        text.line(format_args!("var total = {t}(0);"));
+        let term = if log { "load_g(g_at)" } else { "load_g(g_at) * load_y(y_at)" };
+        lines.each(&mut text, &[&format!("total = total + {term};")]);
+        text.line("let sum = sum_of(total, local);");
+        let value = if log {
+            format!("load_g(g_at) - exp_{t}(load_y(y_at)) * sum")
+        } else {
+            "load_y(y_at) * (load_g(g_at) - sum)".to_owned()
+        };
+        lines.each(&mut text, &[&format!("store_dx(dx_at, {value});")]);
+        lines.close(text)
+    })
+}
+
+/// The layouts of scale and shift stretched to a shape, if they can be.
+fn stretched(v: Option<View<'_>>, shape: &Shape) -> Option<Layout> {
+    v.and_then(|v| v.layout.expand(*shape).ok())
+}
+
+/// Whether statistics have the shape and dtype that go with `x`.
+fn statistics_fit(x: View<'_>, axes: Axes, statistics: &[(DType, &Layout)]) -> bool {
+    axes.iter().all(|a| a < x.layout.rank())
+        && statistics.iter().all(|(d, l)| *d == x.dtype.compute() && l.shape() == &x.layout.shape().reduced(axes, true))
+}
+
+/// See [`Backend::normalize`](gradus_backend::Backend::normalize).
+pub(crate) fn normalize(
+    b: &WgpuBackend,
+    rms: bool,
+    axes: Axes,
+    eps: f64,
+    x: View<'_>,
+    scale: Option<View<'_>>,
+    shift: Option<View<'_>>,
+    out: &mut ViewMut<'_>,
+    mean: &mut ViewMut<'_>,
+    rstd: &mut ViewMut<'_>,
+) -> Result<()> {
+    let shape = *x.layout.shape();
+    let (by, plus) = (stretched(scale, &shape), stretched(shift, &shape));
+    let mut all = vec![(x.dtype, x.layout), (out.dtype, out.layout)];
+    all.extend(scale.zip(by.as_ref()).map(|(v, l)| (v.dtype, l)));
+    all.extend(shift.zip(plus.as_ref()).map(|(v, l)| (v.dtype, l)));
+    let statistics = [(mean.dtype, mean.layout), (rstd.dtype, rstd.layout)];
+    let stretch = scale.is_some() == by.is_some() && shift.is_some() == plus.is_some();
+    let fine = eps.is_finite() && eps >= 0.0 && stretch && statistics_fit(x, axes, &statistics);
+    if !fine || !plain(b, &all) {
+        return composite::norm::forward(b, rms, axes, eps, x, scale, shift, out, mean, rstd);
+    }
+    let d = x.dtype.compute();
+    let t = ty(d);
+    let mut operands =
+        vec![Line::Read("x", x), Line::Write("y", out), Line::Write("mean", mean), Line::Write("rstd", rstd)];
+    operands.extend(scale.zip(by.as_ref()).map(|(v, l)| Line::Read("scale", v.with(l))));
+    operands.extend(shift.zip(plus.as_ref()).map(|(v, l)| Line::Read("shift", v.with(l))));
+    let numbers = words(eps, d);
+    let variant = u32::from(rms);
+    run(b, "normalize", variant, axes, &operands, &numbers, |lines| {
+        let mut text = lines.open(numbers.len(), d);
+        text.line(format_args!("var total = {t}(0);"));
+        if rms {
+            text.line(format_args!("let centre = {t}(0);"));
+        } else {
+            lines.each(&mut text, &["total = total + load_x(x_at);"]);
+            text.line(format_args!("let centre = sum_of(total, local) / {t}(n); total = {t}(0);"));
+        }
+        lines.each(&mut text, &["let d = load_x(x_at) - centre; total = total + d * d;"]);
+        text.line(format_args!("let variance = sum_of(total, local) / {t}(n);"));
+        text.line(format_args!("let spread = rsqrt_{t}(variance + {});", scalar_param(lines.numbers(), d)));
+        lines.once(&mut text, "store_mean(mean_line, centre); store_rstd(rstd_line, spread);");
+        let mut value = "(load_x(x_at) - centre) * spread".to_owned();
+        if scale.is_some() {
+            value = format!("{value} * load_scale(scale_at)");
+        }
+        if shift.is_some() {
+            value = format!("{value} + load_shift(shift_at)");
+        }
+        lines.each(&mut text, &[&format!("store_y(y_at, {value});")]);
+        lines.close(text)
+    })
+}
+
+/// See [`Backend::normalize_backward`](gradus_backend::Backend::normalize_backward).
+pub(crate) fn normalize_backward(
+    b: &WgpuBackend,
+    rms: bool,
+    axes: Axes,
+    g: View<'_>,
+    x: View<'_>,
+    scale: Option<View<'_>>,
+    mean: View<'_>,
+    rstd: View<'_>,
+    dx: &mut ViewMut<'_>,
+) -> Result<()> {
+    let shape = *x.layout.shape();
+    let by = stretched(scale, &shape);
+    let mut all = vec![(x.dtype, x.layout), (g.dtype, g.layout), (dx.dtype, dx.layout)];
+    all.extend(scale.zip(by.as_ref()).map(|(v, l)| (v.dtype, l)));
+    let fits = statistics_fit(x, axes, &[(mean.dtype, mean.layout), (rstd.dtype, rstd.layout)]);
+    if scale.is_some() != by.is_some() || !fits || !plain(b, &all) {
+        return composite::norm::backward(b, rms, axes, g, x, scale, mean, rstd, dx);
+    }
+    let d = x.dtype.compute();
+    let t = ty(d);
+    let (centre, spread) = (mean.layout.expand(shape)?, rstd.layout.expand(shape)?);
+    let mut operands = vec![Line::Read("x", x), Line::Read("g", g), Line::Write("dx", dx)];
+    operands.extend([Line::Read("mean", mean.with(&centre)), Line::Read("rstd", rstd.with(&spread))]);
+    operands.extend(scale.zip(by.as_ref()).map(|(v, l)| Line::Read("scale", v.with(l))));
+    run(b, "normalize_backward", u32::from(rms), axes, &operands, &[], |lines| {
+        let mut text = lines.open(0, d);
+        let h = if scale.is_some() { "let h = load_g(g_at) * load_scale(scale_at);" } else { "let h = load_g(g_at);" };
+        let n = "let u = (load_x(x_at) - centre) * spread;";
+        text.line("let centre = load_mean(mean_line); let spread = load_rstd(rstd_line);");
+        text.line(format_args!("var hs = {t}(0); var hns = {t}(0);"));
+        lines.each(&mut text, &[h, n, "hs = hs + h; hns = hns + h * u;"]);
+        text.line(format_args!("let mean_hn = sum_of(hns, local) / {t}(n);"));
+        if rms {
+            lines.each(&mut text, &[h, n, "store_dx(dx_at, spread * (h - u * mean_hn));"]);
+        } else {
+            text.line(format_args!("let mean_h = sum_of(hs, local) / {t}(n);"));
+            lines.each(&mut text, &[h, n, "store_dx(dx_at, spread * (h - mean_h - u * mean_hn));"]);
+        }
+        lines.close(text)
+    })
+}
+
+/// The operands of cross-entropy as rows, if they are well formed: columns `[n, 1]` stretched to `[n, c]`.
+fn columns(
+    b: &WgpuBackend,
+    params: &CrossEntropyParams,
+    logits: View<'_>,
+    columns: &[(DType, &Layout)],
+) -> Option<Vec<Layout>> {
+    let shape = logits.layout.shape();
+    let fine = shape.rank() == 2
+        && plain(b, &[(logits.dtype, logits.layout)])
+        && (0.0..=1.0).contains(&params.label_smoothing)
+        && columns.iter().all(|(d, l)| l.dims() == [shape[0]] && b.missing(*d).is_none());
+    if !fine {
+        return None;
+    }
+    columns.iter().map(|(_, l)| l.unsqueeze(1).ok()).collect()
+}
+
+/// Whether targets can be used, and those that have to be ignored told: the lines that give `ignored` and `class`.
+fn class_of(target: DType, ignore: Option<i64>, number: usize) -> [String; 2] {
+    let ignored = match ignore {
+        Some(_) => format!("load_t(t_line) == {}", scalar_param(number, target)),
+        None => "false".to_owned(),
+    };
+    let class = cast("load_t(t_line)", target, DType::U32);
+    [format!("let ignored = {ignored};"), format!("let class_ = min({class}, n - 1u);")]
+}
+
+/// The numbers of cross-entropy: `1 - e`, `e / c`, and the target to ignore.
+fn numbers_of(params: &CrossEntropyParams, d: DType, classes: usize, target: DType) -> (Vec<u32>, Option<i64>) {
+    let e = params.label_smoothing;
+    let mut numbers = words(1.0 - e, d);
+    numbers.extend(words(e / classes as f64, d));
+    let fits = |v: &i64| gradus_backend::Scalar::Int(*v).check(target).is_ok();
+    let ignore = params.ignore_index.filter(fits);
+    numbers.extend(ignore.iter().flat_map(|v| [*v as u32, (*v >> 32) as u32]));
+    (numbers, ignore)
+}
+
+fn is_index(d: DType) -> bool {
+    matches!(d, DType::I64 | DType::I32 | DType::U32)
+}
+
+/// See [`Backend::cross_entropy`](gradus_backend::Backend::cross_entropy).
+pub(crate) fn cross_entropy(
+    b: &WgpuBackend,
+    params: &CrossEntropyParams,
+    logits: View<'_>,
+    target: View<'_>,
+    loss: &mut ViewMut<'_>,
+    lse: &mut ViewMut<'_>,
+) -> Result<()> {
+    const OP: &str = "cross_entropy";
+    let d = logits.dtype.compute();
+    let vectors = [(target.dtype, target.layout), (loss.dtype, loss.layout), (lse.dtype, lse.layout)];
+    let fine = is_index(target.dtype) && loss.dtype == d && lse.dtype == d;
+    let Some(layouts) = columns(b, params, logits, &vectors).filter(|_| fine) else {
+        return composite::cross_entropy::forward(b, params, logits, target, loss, lse);
+    };
+    let [_, classes] = logits.layout.dims() else { return Ok(()) };
+    check_index(b, OP, target, *classes, params.ignore_index)?;
+    let t = ty(d);
+    let (numbers, ignore) = numbers_of(params, d, *classes, target.dtype);
+    let column = layouts[0].expand(*logits.layout.shape())?;
+    let (loss, lse) = (loss.with(&layouts[1]), lse.with(&layouts[2]));
+    let operands = [
+        Line::Read("x", logits),
+        Line::Read("t", target.with(&column)),
+        Line::Write("loss", &loss),
+        Line::Write("lse", &lse),
+    ];
+    let smooth = params.label_smoothing != 0.0;
+    let variant = u32::from(ignore.is_some()) | u32::from(smooth) << 1;
+    run(b, OP, variant, Axes::one(1), &operands, &numbers, |lines| {
+        let mut text = lines.open(numbers.len(), d);
+        let at = lines.numbers();
+        let width = d.size() / 4;
+        text.line(format_args!("var largest = {};", crate::reduce::identity(gradus_backend::ReduceOp::Max, d)));
+        lines.each(&mut text, &[&format!("largest = larger_{t}(largest, load_x(x_at));")]);
+        // The largest element where it is finite, else 0: then -inf and +inf come through.
+        text.line(format_args!(
+            "let top = largest_of(largest, local); let shift = select({t}(0), top, is_finite_{t}(top));"
+        ));
+        class_of(target.dtype, ignore, at + 2 * width).iter().for_each(|l| text.line(l));
+        text.line(format_args!("var total = {t}(0); var picked = {t}(0); var all = {t}(0);"));
+        lines.each(
+            &mut text,
+            &[
+                "let x = load_x(x_at) - shift;",
+                &format!("total = total + exp_{t}(x); all = all + x;"),
+                "if (j == class_) { picked = x; }",
+            ],
+        );
+        text.line(format_args!("let log_sum = log_{t}(sum_of(total, local)); let chosen = sum_of(picked, local);"));
+        let value = if smooth {
+            text.line("let every = sum_of(all, local);");
+            let (own, rest) = (scalar_param(at, d), scalar_param(at + width, d));
+            format!("log_sum - {own} * chosen - {rest} * every")
+        } else {
+            "log_sum - chosen".to_owned()
+        };
+        lines.once(
+            &mut text,
+            &format!("store_lse(lse_line, shift + log_sum); store_loss(loss_line, select({value}, {t}(0), ignored));"),
+        );
+        lines.close(text)
+    })
+}
+
+/// See [`Backend::cross_entropy_backward`](gradus_backend::Backend::cross_entropy_backward).
+pub(crate) fn cross_entropy_backward(
+    b: &WgpuBackend,
+    params: &CrossEntropyParams,
+    logits: View<'_>,
+    target: View<'_>,
+    lse: View<'_>,
+    g: View<'_>,
+    dlogits: &mut ViewMut<'_>,
+) -> Result<()> {
+    const OP: &str = "cross_entropy_backward";
+    let d = logits.dtype.compute();
+    let vectors = [(target.dtype, target.layout), (lse.dtype, lse.layout), (g.dtype, g.layout)];
+    let fine = is_index(target.dtype)
+        && lse.dtype == d
+        && g.dtype == d
+        && plain(b, &[(logits.dtype, logits.layout), (dlogits.dtype, dlogits.layout)]);
+    let Some(layouts) = columns(b, params, logits, &vectors).filter(|_| fine) else {
+        return composite::cross_entropy::backward(b, params, logits, target, lse, g, dlogits);
+    };
+    let [_, classes] = logits.layout.dims() else { return Ok(()) };
+    check_index(b, OP, target, *classes, params.ignore_index)?;
+    let t = ty(d);
+    let (numbers, ignore) = numbers_of(params, d, *classes, target.dtype);
+    let layouts = layouts.iter().map(|l| l.expand(*logits.layout.shape())).collect::<Result<Vec<_>>>()?;
+    let operands = [
+        Line::Read("x", logits),
+        Line::Read("t", target.with(&layouts[0])),
+        Line::Read("lse", lse.with(&layouts[1])),
+        Line::Read("g", g.with(&layouts[2])),
+        Line::Write("dx", dlogits),
+    ];
+    run(b, OP, u32::from(ignore.is_some()), Axes::one(1), &operands, &numbers, |lines| {
+        let mut text = lines.open(numbers.len(), d);
+        let at = lines.numbers();
+        let width = d.size() / 4;
+        let (own, rest) = (scalar_param(at, d), scalar_param(at + width, d));
+        class_of(target.dtype, ignore, at + 2 * width).iter().for_each(|l| text.line(l));
+        text.line("let shift = load_lse(lse_line); let slope = load_g(g_line);");
+        lines.each(
+            &mut text,
+            &[
+                &format!("let p = exp_{t}(load_x(x_at) - shift);"),
+                &format!("let wanted = select({t}(0), {own}, j == class_) + {rest};"),
+                &format!("store_dx(dx_at, select(slope * (p - wanted), {t}(0), ignored));"),
+            ],
+        );
+        lines.close(text)
+    })
+}

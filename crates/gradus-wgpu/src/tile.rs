@@ -1,0 +1,99 @@
+//! The heart of products: a work-group multiplies a tile of rows with a tile of columns in shared memory, each invocation a
+//! block of the result in registers.
+
+use gradus_backend::{DType, Scalar};
+
+use crate::wgsl::{self, GROUP, Text, ty};
+
+/// A tile of 16 by 16 invocations with square blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Tile {
+    /// The compute type of operands and sums.
+    pub(crate) dtype: DType,
+    /// Rows and columns of an invocation's block.
+    pub(crate) block: u32,
+}
+
+/// The operands of a product as text: sizes, and the elements at `(am, ak)` and `(bk, bn)`.
+pub(crate) struct Product<'a> {
+    pub(crate) m: &'a str,
+    pub(crate) k: &'a str,
+    pub(crate) n: &'a str,
+    pub(crate) a: &'a str,
+    pub(crate) b: &'a str,
+    /// Whether neighbouring invocations load along k: where that is how the operand lies in memory.
+    pub(crate) a_along_k: bool,
+    pub(crate) b_along_k: bool,
+}
+
+impl Tile {
+    /// The tile for `count` products of `m` rows and `n` columns: small blocks where large ones would leave the device idle.
+    pub(crate) fn new(dtype: DType, count: usize, m: usize, n: usize) -> Tile {
+        let few = count * m.div_ceil(64) * n.div_ceil(64) < 4;
+        Tile { dtype: dtype.compute(), block: if m.min(n) <= 16 || few { 1 } else { 4 } }
+    }
+
+    /// Rows and columns of the tile.
+    pub(crate) fn side(&self) -> u32 {
+        16 * self.block
+    }
+
+    /// Tiles that cover so many rows or columns.
+    pub(crate) fn cover(&self, size: usize) -> usize {
+        size.div_ceil(self.side() as usize)
+    }
+
+    /// Lines that sum the product at the tile whose first row and column are `row` and `col`; then [`store`](Tile::store).
+    pub(crate) fn multiply(&self, text: &mut Text, p: &Product<'_>) {
+        let (t, side, block) = (ty(self.dtype), self.side(), self.block);
+        // Depth of a tile: as much as the smallest shared memory (16 KiB) holds of both.
+        let depth = if self.dtype.size() == 8 { 8 } else { 16 };
+        let cells = side * depth;
+        text.declare(format_args!(
+            "var<workgroup> tile_a: array<{t}, {cells}>;\nvar<workgroup> tile_b: array<{t}, {cells}>;"
+        ));
+        // Rows and columns of a block are 16 apart, so that neighbours write neighbours.
+        text.line("let down = local / 16u; let across = local % 16u;");
+        let zero = wgsl::constant(Scalar::Int(0), self.dtype);
+        for (i, j) in pairs(block) {
+            text.line(format_args!("var c_{i}_{j} = {zero};"));
+        }
+        text.line(format_args!("for (var k0 = 0u; k0 < {}; k0 = k0 + {depth}u) {{", p.k));
+        text.line(format_args!("for (var e = local; e < {cells}u; e = e + {GROUP}u) {{"));
+        let split = |along_k: bool| {
+            if along_k { format!("e % {depth}u, e / {depth}u") } else { format!("e / {side}u, e % {side}u") }
+        };
+        for (name, along_k, first, size, other, value) in
+            [("a", p.a_along_k, "row", p.m, "m", p.a), ("b", p.b_along_k, "col", p.n, "n", p.b)]
+        {
+            text.line(format_args!("{{ let place = vec2<u32>({});", split(along_k)));
+            text.line(format_args!(
+                "let {name}k = k0 + place.x; let {name}{other} = {first} + place.y; var v = {zero};"
+            ));
+            text.line(format_args!("if ({name}k < {} && {name}{other} < {size}) {{ v = {value}; }}", p.k));
+            text.line(format_args!("tile_{name}[place.x * {side}u + place.y] = v; }}"));
+        }
+        text.line("} workgroupBarrier();");
+        text.line(format_args!("for (var kk = 0u; kk < {depth}u; kk = kk + 1u) {{"));
+        for i in 0..block {
+            text.line(format_args!("let a_{i} = tile_a[kk * {side}u + down + {}u];", i * 16));
+            text.line(format_args!("let b_{i} = tile_b[kk * {side}u + across + {}u];", i * 16));
+        }
+        for (i, j) in pairs(block) {
+            text.line(format_args!("c_{i}_{j} = c_{i}_{j} + a_{i} * b_{j};"));
+        }
+        text.line("} workgroupBarrier(); }");
+    }
+
+    /// Lines for each element of the result: `store` gets the name of its sum, and uses its place `r`, `s`.
+    pub(crate) fn store(&self, text: &mut Text, m: &str, n: &str, store: impl Fn(&str) -> String) {
+        for (i, j) in pairs(self.block) {
+            text.line(format_args!("{{ let r = row + down + {}u; let s = col + across + {}u;", i * 16, j * 16));
+            text.line(format_args!("if (r < {m} && s < {n}) {{ {} }} }}", store(&format!("c_{i}_{j}"))));
+        }
+    }
+}
+
+fn pairs(block: u32) -> impl Iterator<Item = (u32, u32)> {
+    (0..block).flat_map(move |i| (0..block).map(move |j| (i, j)))
+}

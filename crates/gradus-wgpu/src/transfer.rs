@@ -1,0 +1,86 @@
+//! Bytes between the host and the device, and between buffers. The device moves whole words; a kernel over bytes does the
+//! rest.
+
+use gradus_backend::{Buffer, DType, Error, Layout, Result, Shape, View, ViewMut};
+
+use crate::WgpuBackend;
+use crate::map::copy_strided;
+
+fn check(op: &str, buffer: &Buffer, offset: usize, bytes: usize) -> Result<()> {
+    match offset.checked_add(bytes) {
+        Some(end) if end <= buffer.bytes() => Ok(()),
+        _ => {
+            let m = format!("{bytes} bytes from byte {offset} leave the buffer of {} bytes", buffer.bytes());
+            Err(Error::argument(op, m))
+        }
+    }
+}
+
+fn bytes_at(offset: usize, bytes: usize) -> Result<Layout> {
+    Layout::from_parts(Shape::new(&[bytes])?, &[1], offset, offset + bytes)
+}
+
+/// See [`Backend::upload`](gradus_backend::Backend::upload).
+pub(crate) fn upload(b: &WgpuBackend, dst: &mut Buffer, offset: usize, bytes: &[u8]) -> Result<()> {
+    check("upload", dst, offset, bytes.len())?;
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let block = b.pool().block("upload", dst)?;
+    // Bytes behind the end of a buffer are no one's.
+    let ends = offset + bytes.len() == dst.bytes();
+    if offset.is_multiple_of(4) && (ends || bytes.len().is_multiple_of(4)) {
+        let whole = bytes.len() / 4 * 4;
+        if whole > 0 {
+            b.queue().write(block, offset as u64, &bytes[..whole])?;
+        }
+        if whole < bytes.len() {
+            let mut last = [0; 4];
+            last[..bytes.len() - whole].copy_from_slice(&bytes[whole..]);
+            b.queue().write(block, (offset + whole) as u64, &last)?;
+        }
+        return Ok(());
+    }
+    let mut staged = b.pool().alloc(bytes.len())?;
+    upload(b, &mut staged, 0, bytes)?;
+    let (from, to) = (bytes_at(0, bytes.len())?, bytes_at(offset, bytes.len())?);
+    let x = View { buffer: &staged, dtype: DType::U8, layout: &from };
+    copy_strided(b, x, &mut ViewMut { buffer: dst, dtype: DType::U8, layout: &to })
+}
+
+/// See [`Backend::download`](gradus_backend::Backend::download).
+pub(crate) fn download(b: &WgpuBackend, src: &Buffer, offset: usize, bytes: &mut [u8]) -> Result<()> {
+    check("download", src, offset, bytes.len())?;
+    if bytes.is_empty() {
+        return b.queue().synchronize();
+    }
+    let block = b.pool().block("download", src)?;
+    let start = offset / 4 * 4;
+    let size = (offset + bytes.len()).next_multiple_of(4) - start;
+    b.queue().read(block, start as u64, size as u64, |read| {
+        bytes.copy_from_slice(&read[offset - start..][..bytes.len()]);
+    })
+}
+
+/// See [`Backend::copy_buffer`](gradus_backend::Backend::copy_buffer).
+pub(crate) fn copy_buffer(
+    b: &WgpuBackend,
+    src: &Buffer,
+    src_offset: usize,
+    dst: &mut Buffer,
+    dst_offset: usize,
+    bytes: usize,
+) -> Result<()> {
+    check("copy_buffer", src, src_offset, bytes)?;
+    check("copy_buffer", dst, dst_offset, bytes)?;
+    if bytes == 0 {
+        return Ok(());
+    }
+    if [src_offset, dst_offset, bytes].iter().all(|n| n.is_multiple_of(4)) {
+        let (from, to) = (b.pool().block("copy_buffer", src)?, b.pool().block("copy_buffer", dst)?);
+        return b.queue().copy((from, src_offset as u64), (to, dst_offset as u64), bytes as u64);
+    }
+    let (from, to) = (bytes_at(src_offset, bytes)?, bytes_at(dst_offset, bytes)?);
+    let x = View { buffer: src, dtype: DType::U8, layout: &from };
+    copy_strided(b, x, &mut ViewMut { buffer: dst, dtype: DType::U8, layout: &to })
+}

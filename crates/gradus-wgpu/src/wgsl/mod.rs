@@ -1,0 +1,187 @@
+//! Text of kernels: types, access to elements of any dtype, coordinates, and the functions that WGSL lacks.
+//!
+//! Storage buffers have elements of 4 or 8 bytes. Elements of 1 or 2 bytes lie in words: a read shifts and masks, a write
+//! exchanges its own bits of the word atomically, so that neighbours which other invocations write stay whole.
+
+mod functions;
+mod functions64;
+mod scalar;
+
+use std::fmt::Write;
+
+use gradus_backend::DType;
+
+pub(crate) use scalar::{cast, constant, instruction};
+
+/// Invocations of a work-group.
+pub(crate) const GROUP: u32 = 256;
+
+/// The WGSL type that a dtype computes in.
+pub(crate) fn ty(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 | DType::F16 | DType::BF16 => "f32",
+        DType::F64 => "f64",
+        DType::I64 => "i64",
+        DType::U64 => "u64",
+        DType::I32 | DType::I16 | DType::I8 => "i32",
+        DType::U32 | DType::U16 | DType::U8 => "u32",
+        DType::Bool => "bool",
+    }
+}
+
+/// A kernel's text as it grows.
+#[derive(Debug, Default)]
+pub(crate) struct Text {
+    head: String,
+    body: String,
+    bindings: u32,
+}
+
+impl Text {
+    /// Text of a kernel with `params` parameters: 32-bit words, read by [`param`].
+    pub(crate) fn new(params: usize) -> Text {
+        let mut text = Text { head: String::new(), body: String::new(), bindings: 1 };
+        let n = (params + 1).div_ceil(4);
+        text.declare(format_args!("@group(0) @binding(0) var<uniform> P: array<vec4<u32>, {n}>;"));
+        // A parameter behind the last one is 0, which no compiler knows: see `opaque_f32`.
+        text.declare(format_args!("fn ZERO() -> u32 {{ return {}; }}", param(params)));
+        text
+    }
+
+    /// Adds a line outside the main function.
+    pub(crate) fn declare(&mut self, line: impl std::fmt::Display) {
+        let _ = writeln!(self.head, "{line}");
+    }
+
+    /// Adds a line to the main function.
+    pub(crate) fn line(&mut self, line: impl std::fmt::Display) {
+        let _ = writeln!(self.body, "  {line}");
+    }
+
+    /// The next binding as an operand that is read: `load_NAME(position)` gives a value of its compute type.
+    pub(crate) fn input(&mut self, name: &str, dtype: DType) {
+        let (b, cell) = (self.bindings, cell(dtype));
+        self.bindings += 1;
+        self.declare(format_args!("@group(0) @binding({b}) var<storage, read> b_{name}: array<{cell}>;"));
+        self.load(name, dtype, false);
+    }
+
+    /// The next binding as an operand that is written: `store_NAME(position, value)`; it can be loaded too.
+    pub(crate) fn output(&mut self, name: &str, dtype: DType) {
+        let (b, cell) = (self.bindings, cell(dtype));
+        self.bindings += 1;
+        let small = dtype.size() < 4;
+        let cell = if small { "atomic<u32>" } else { cell };
+        self.declare(format_args!("@group(0) @binding({b}) var<storage, read_write> b_{name}: array<{cell}>;"));
+        self.load(name, dtype, small);
+        let (t, bits) = (ty(dtype), to_bits("v", dtype));
+        if !small {
+            self.declare(format_args!("fn store_{name}(i: u32, v: {t}) {{ b_{name}[i] = v; }}"));
+            return;
+        }
+        let (shift, at, mask) = within_word(dtype);
+        self.declare(format_args!(
+            "fn store_{name}(i: u32, v: {t}) {{\n  let s = {at}; let old = atomicLoad(&b_{name}[i >> {shift}u]);\n  \
+             atomicXor(&b_{name}[i >> {shift}u], (old ^ (({bits}) << s)) & ({mask} << s));\n}}"
+        ));
+    }
+
+    fn load(&mut self, name: &str, dtype: DType, atomic: bool) {
+        let t = ty(dtype);
+        let value = if dtype.size() >= 4 {
+            format!("b_{name}[i]")
+        } else {
+            let (shift, at, mask) = within_word(dtype);
+            let cell = format!("b_{name}[i >> {shift}u]");
+            let cell = if atomic { format!("atomicLoad(&{cell})") } else { cell };
+            from_bits(&format!("(({cell} >> {at}) & {mask})"), dtype)
+        };
+        self.declare(format_args!("fn load_{name}(i: u32) -> {t} {{ return {value}; }}"));
+    }
+
+    /// The fault buffer as the last binding, and `fail()`, which fills the slot that parameter `slot` names.
+    pub(crate) fn fault(&mut self, slot: usize) {
+        let b = self.bindings;
+        self.bindings += 1;
+        self.declare(format_args!("@group(0) @binding({b}) var<storage, read_write> faults: array<atomic<u32>>;"));
+        self.declare(format_args!("fn fail() {{ atomicStore(&faults[{} * 8u], 1u); }}", param(slot)));
+    }
+
+    /// The lines of the main function alone.
+    pub(crate) fn into_body(self) -> String {
+        self.body
+    }
+
+    /// The whole text: what was declared, the functions that are used, and a main function of `size` invocations a group.
+    /// In it `group` is the number of the work-group, `local` that of the invocation within it, `id` that of all.
+    pub(crate) fn finish(self, size: u32) -> String {
+        let main = format!(
+            "@compute @workgroup_size({size})\nfn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) nw: \
+             vec3<u32>, @builtin(local_invocation_index) local: u32) {{\n  let group = wg.y * nw.x + wg.x;\n  let id = \
+             group * {size}u + local;\n{}}}\n",
+            self.body
+        );
+        functions::with_used(&format!("{}{main}", self.head))
+    }
+}
+
+/// A parameter, by its number.
+pub(crate) fn param(i: usize) -> String {
+    format!("P[{}].{}", i / 4, ["x", "y", "z", "w"][i % 4])
+}
+
+/// Type of a buffer's cells.
+fn cell(dtype: DType) -> &'static str {
+    if dtype.size() < 4 { "u32" } else { ty(dtype) }
+}
+
+/// For dtypes of 1 and 2 bytes: what takes a position to its word, the shift of its bits within, and their mask.
+fn within_word(dtype: DType) -> (u32, &'static str, &'static str) {
+    if dtype.size() == 1 { (2, "((i & 3u) << 3u)", "0xffu") } else { (1, "((i & 1u) << 4u)", "0xffffu") }
+}
+
+/// The value of bits that were shifted down and masked.
+fn from_bits(bits: &str, dtype: DType) -> String {
+    match dtype {
+        DType::Bool => format!("({bits} != 0u)"),
+        DType::U8 | DType::U16 => bits.to_owned(),
+        DType::I8 => format!("((bitcast<i32>({bits}) << 24u) >> 24u)"),
+        DType::I16 => format!("((bitcast<i32>({bits}) << 16u) >> 16u)"),
+        DType::F16 => format!("f32_from_f16({bits})"),
+        DType::BF16 => format!("bitcast<f32>({bits} << 16u)"),
+        _ => bits.to_owned(),
+    }
+}
+
+/// The bits of a value, in the low end of a u32; higher bits are masked off by the store.
+fn to_bits(value: &str, dtype: DType) -> String {
+    match dtype {
+        DType::Bool => format!("select(0u, 1u, {value})"),
+        DType::U8 | DType::U16 => value.to_owned(),
+        DType::I8 | DType::I16 => format!("bitcast<u32>({value})"),
+        DType::F16 => format!("f16_from_f32({value})"),
+        DType::BF16 => format!("bf16_from_f32({value})"),
+        _ => value.to_owned(),
+    }
+}
+
+/// Lines that split the number `of` into coordinates `NAME0, NAME1, ..` of axes whose sizes are the parameters from `dims`
+/// on. The outermost coordinate takes what is left.
+pub(crate) fn coordinates(text: &mut Text, name: &str, of: &str, rank: usize, dims: usize) {
+    if rank == 1 {
+        text.line(format_args!("let {name}0 = {of};"));
+    } else if rank > 1 {
+        text.line(format_args!("var {name}_rest = {of};"));
+        for axis in (1..rank).rev() {
+            let d = param(dims + axis);
+            text.line(format_args!("let {name}{axis} = {name}_rest % {d}; {name}_rest = {name}_rest / {d};"));
+        }
+        text.line(format_args!("let {name}0 = {name}_rest;"));
+    }
+}
+
+/// The position `base + sum(NAMEi * step i)`, where `base` and steps are parameters.
+pub(crate) fn position(name: &str, rank: usize, base: usize, steps: usize) -> String {
+    let terms = (0..rank).map(|axis| format!(" + {name}{axis} * {}", param(steps + axis)));
+    format!("{}{}", param(base), terms.collect::<String>())
+}

@@ -1,0 +1,179 @@
+//! The instructions of the IR as WGSL expressions. What WGSL leaves open (NaN, zeros, saturation) is spelled out.
+
+use gradus_backend::{DType, Scalar, ScalarOp};
+
+use super::ty;
+
+/// A constant of a compute type.
+pub(crate) fn constant(value: Scalar, dtype: DType) -> String {
+    let wide = |v: i64| {
+        if v == i64::MIN { "(-9223372036854775807li - 1li)".to_owned() } else { format!("({v}li)") }
+    };
+    match dtype {
+        DType::F32 | DType::F16 | DType::BF16 => {
+            let v = value.to_f64() as f32;
+            if v.is_finite() && (v == 0.0 || v.is_normal()) && !(v == 0.0 && v.is_sign_negative()) {
+                format!("({v:e}f)")
+            } else {
+                format!("f32_of({:#x}u)", v.to_bits())
+            }
+        }
+        DType::F64 => {
+            let v = value.to_f64();
+            if v.is_finite() && (v == 0.0 || v.is_normal()) && !(v == 0.0 && v.is_sign_negative()) {
+                format!("({v:e}lf)")
+            } else {
+                format!("f64_of({:#x}lu)", v.to_bits())
+            }
+        }
+        DType::I64 => wide(value.to_i64()),
+        DType::U64 => match value {
+            Scalar::Float(v) => format!("{}lu", v as u64),
+            v => format!("{}lu", v.to_i64() as u64),
+        },
+        DType::I32 | DType::I16 | DType::I8 => format!("bitcast<i32>({:#x}u)", value.to_i64() as u32),
+        DType::U32 | DType::U16 | DType::U8 => format!("{}u", value.to_i64() as u32),
+        DType::Bool => (value.to_f64() != 0.0).to_string(),
+    }
+}
+
+/// `v` wrapped to a small integer dtype; other dtypes wrap by themselves.
+fn wrapped(v: String, dtype: DType) -> String {
+    match dtype {
+        DType::I8 => format!("(({v} << 24u) >> 24u)"),
+        DType::I16 => format!("(({v} << 16u) >> 16u)"),
+        DType::U8 => format!("({v} & 0xffu)"),
+        DType::U16 => format!("({v} & 0xffffu)"),
+        _ => v,
+    }
+}
+
+/// The conversion of `v` between two compute types.
+pub(crate) fn cast(v: &str, from: DType, to: DType) -> String {
+    let (f, t) = (ty(from), ty(to));
+    let signed = |from: &str, v: String| match from {
+        "bool" => format!("select(0i, 1i, {v})"),
+        _ => v,
+    };
+    if to == DType::Bool {
+        return match f {
+            "bool" => v.to_owned(),
+            // A NaN is not 0: the test is a negated equality.
+            "f32" | "f64" => format!("!({v} == {f}(0))"),
+            _ => format!("({v} != {f}(0))"),
+        };
+    }
+    if f == t && from.is_float() {
+        return v.to_owned();
+    }
+    if from == DType::Bool {
+        return format!("select({t}(0), {t}(1), {v})");
+    }
+    if to.is_float() {
+        return format!("{t}({v})");
+    }
+    if from.is_float() {
+        let bits = to.size() as u32 * 8;
+        let (lo, hi) = if to.is_signed() {
+            (i64::MIN >> (64 - bits), (i64::MAX >> (64 - bits)) as u64)
+        } else {
+            (0, u64::MAX >> (64 - bits))
+        };
+        // The first float beyond the range, which is a power of two, and the range's ends.
+        let beyond = constant(Scalar::Float(hi as f64 + f64::from(u8::from(bits < 64))), from);
+        let below = constant(Scalar::Float(lo as f64), from);
+        let max = match to {
+            DType::U64 => "18446744073709551615lu".to_owned(),
+            _ => constant(Scalar::Int(hi as i64), to),
+        };
+        let min = constant(Scalar::Int(lo), to);
+        // A value in range for the conversion, then the ends, then NaN, for which no comparison holds.
+        let inside = format!("select({f}(0), {v}, ({v} > {below}) && ({v} < {beyond}))");
+        let value = format!("select({t}({inside}), {max}, {v} >= {beyond})");
+        return format!("select({value}, {min}, {v} <= {below})");
+    }
+    let _ = signed;
+    let converted = match (f, t) {
+        _ if f == t => v.to_owned(),
+        ("i32", "u32") | ("u32", "i32") | ("i64", "u64") | ("u64", "i64") => format!("bitcast<{t}>({v})"),
+        // Through the type of the same signedness, so that signs extend and bits wrap.
+        ("i32", "u64") => format!("bitcast<u64>(i64({v}))"),
+        ("u32", "i64") => format!("bitcast<i64>(u64({v}))"),
+        ("i64", "u32") => format!("bitcast<u32>(i32({v}))"),
+        ("u64", "i32") => format!("bitcast<i32>(u32({v}))"),
+        _ => format!("{t}({v})"),
+    };
+    wrapped(converted, to)
+}
+
+/// An instruction on values of the given names; `from` is the type of the first.
+pub(crate) fn instruction(op: ScalarOp, from: DType, dtype: DType, [a, b, c]: [String; 3]) -> String {
+    use ScalarOp::*;
+    let t = ty(from);
+    let float = from.is_float();
+    let call = |name: &str| format!("{name}_{t}({a})");
+    let call2 = |name: &str| format!("{name}_{t}({a}, {b})");
+    let int = |text: String| wrapped(text, dtype);
+    match op {
+        Cast => cast(&a, from, dtype),
+        Select => format!("select({c}, {b}, {a})"),
+        Not => format!("!{a}"),
+        And => format!("({a} && {b})"),
+        Or => format!("({a} || {b})"),
+        Xor => format!("({a} != {b})"),
+        Neg => int(format!("(-{a})")),
+        Abs if float => format!("abs({a})"),
+        Abs if from.is_signed() => int(format!("select({a}, -{a}, {a} < {t}(0))")),
+        Abs => a,
+        Sign if float => call("sign"),
+        Sign if from.is_signed() => {
+            format!("(select({t}(0), {t}(1), {a} > {t}(0)) - select({t}(0), {t}(1), {a} < {t}(0)))")
+        }
+        Sign => format!("min({a}, {t}(1))"),
+        Floor | Ceil | Round | Trunc if !float => a,
+        Floor => call("floored"),
+        Ceil => call("ceiled"),
+        Round => call("rounded"),
+        Trunc => call("truncated"),
+        IsNan => {
+            if float {
+                call("is_nan")
+            } else {
+                "false".to_owned()
+            }
+        }
+        IsFinite => {
+            if float {
+                call("is_finite")
+            } else {
+                "true".to_owned()
+            }
+        }
+        Add => int(format!("({a} + {b})")),
+        Sub => int(format!("({a} - {b})")),
+        Mul => int(format!("({a} * {b})")),
+        Div if float => call2("divided"),
+        Max | Min if float => call2(if op == Max { "larger" } else { "smaller" }),
+        Max => format!("max({a}, {b})"),
+        Min => format!("min({a}, {b})"),
+        Eq => format!("({a} == {b})"),
+        // Not every driver holds a NaN to be unequal to itself.
+        Ne => format!("!({a} == {b})"),
+        Lt | Le | Gt | Ge => {
+            let sign = match op {
+                Lt => "<",
+                Le => "<=",
+                Gt => ">",
+                _ => ">=",
+            };
+            if from == DType::Bool {
+                format!("(select(0u, 1u, {a}) {sign} select(0u, 1u, {b}))")
+            } else {
+                format!("({a} {sign} {b})")
+            }
+        }
+        Div => int(call2("divided")),
+        FloorDiv | Fmod | Remainder | Pow => int(call2(op.name())),
+        _ => call(op.name()),
+    }
+}

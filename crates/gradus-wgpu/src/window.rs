@@ -1,0 +1,236 @@
+//! `unfold` and `fold`: an invocation an element of the result.
+
+use gradus_backend::{DType, Error, Layout, Result, Scalar, View, ViewMut, Window};
+
+use crate::WgpuBackend;
+use crate::map::{scalar_param, scalar_words};
+use crate::queue::{Launch, key};
+use crate::wgsl::{self, GROUP, Text, param};
+
+/// Checks the two operands of unfold or fold: `[n, c, spatial..]` and `[n, c, kernel.., positions..]`.
+fn check(b: &WgpuBackend, op: &str, window: &Window, plain: View<'_>, unfolded: View<'_>) -> Result<()> {
+    let rank = window.rank;
+    if !(1..=3).contains(&rank) {
+        return Err(Error::argument(op, format!("a window over {rank} axes; it has 1 to 3")));
+    }
+    let dims = plain.layout.dims();
+    if dims.len() != rank + 2 {
+        let m = format!("{} has not the {} axes [n, c, spatial..]", plain.layout.shape(), rank + 2);
+        return Err(Error::shape(op, m));
+    }
+    let positions = window.output(op, &dims[2..])?;
+    b.check_dtype(op, plain.dtype)?;
+    let shape = [&dims[..2], &window.kernel[..rank], &positions[..rank]].concat();
+    b.expect(op, "the unfolded tensor", unfolded, plain.dtype, &shape)
+}
+
+fn strides(params: &mut Vec<u32>, layout: &Layout) {
+    params.push(layout.offset() as u32);
+    params.extend(layout.strides().iter().map(|&s| s as u32));
+}
+
+/// The parameters of a window: sizes of the axes, kernel, stride, dilation and padding, each `rank` numbers.
+fn shape(params: &mut Vec<u32>, window: &Window, spatial: &[usize], positions: &[usize]) {
+    let parts = [&window.kernel, &window.stride, &window.dilation, &window.pad_before];
+    params.extend(spatial.iter().map(|&v| v as u32));
+    parts.iter().for_each(|part| params.extend(part[..window.rank].iter().map(|&v| v as u32)));
+    params.extend(positions.iter().map(|&v| v as u32));
+}
+
+/// See [`Backend::unfold`](gradus_backend::Backend::unfold).
+pub(crate) fn unfold(b: &WgpuBackend, window: &Window, x: View<'_>, pad: Scalar, out: &mut ViewMut<'_>) -> Result<()> {
+    const OP: &str = "unfold";
+    check(b, OP, window, x, out.as_view())?;
+    pad.check(x.dtype).map_err(|e| Error::argument(OP, e.message()))?;
+    let n = out.layout.numel();
+    if n == 0 {
+        return Ok(());
+    }
+    if x.layout.numel() == 0 {
+        return crate::map::fill(b, out, pad);
+    }
+    let (from, to) = (b.input(OP, "x", x)?, b.output(OP, "out", out)?);
+    let (rank, all, dtype) = (window.rank, out.layout.rank(), x.dtype);
+    let mut params = vec![n as u32];
+    let mut words = scalar_words(pad, dtype);
+    words.resize(2, 0);
+    params.extend(words);
+    params.extend(out.layout.dims().iter().map(|&d| d as u32));
+    strides(&mut params, &from.layout);
+    strides(&mut params, &to.layout);
+    shape(&mut params, window, &x.layout.dims()[2..], &[]);
+    let source = || {
+        let x_at = 3 + all;
+        let y_at = x_at + 3 + rank;
+        let shape = y_at + 1 + all;
+        let mut text = Text::new(shape + 5 * rank);
+        text.input("x", dtype);
+        text.output("y", dtype);
+        text.line(format_args!("if (id >= {}) {{ return; }}", param(0)));
+        wgsl::coordinates(&mut text, "c", "id", all, 3);
+        text.line(format_args!(
+            "var at = {} + c0 * {} + c1 * {}; var inside = true;",
+            param(x_at),
+            param(x_at + 1),
+            param(x_at + 2)
+        ));
+        for a in 0..rank {
+            let part = |k: usize| param(shape + k * rank + a);
+            let (size, stride, dilation, before) = (part(0), part(2), part(3), part(4));
+            // Below the first element the difference wraps to a number above every size.
+            text.line(format_args!("let s{a} = c{} * {stride} + c{} * {dilation} - {before};", 2 + rank + a, 2 + a));
+            text.line(format_args!("inside = inside && s{a} < {size}; at = at + s{a} * {};", param(x_at + 3 + a)));
+        }
+        text.line(format_args!("var v = {}; if (inside) {{ v = load_x(at); }}", scalar_param(1, dtype)));
+        text.line(format_args!("store_y({}, v);", wgsl::position("c", all, y_at, y_at + 1)));
+        text.finish(GROUP)
+    };
+    b.queue().launch(&Launch {
+        op: OP,
+        key: key(("unfold", dtype, rank)),
+        source: &source,
+        binds: &[from.bind, to.bind],
+        fault: None,
+        params: &params,
+        groups: (n as u64).div_ceil(u64::from(GROUP)),
+    })
+}
+
+/// See [`Backend::fold`](gradus_backend::Backend::fold).
+pub(crate) fn fold(b: &WgpuBackend, window: &Window, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+    const OP: &str = "fold";
+    check(b, OP, window, out.as_view(), x)?;
+    if x.dtype == DType::Bool {
+        return Err(Error::dtype(OP, x.dtype, "numbers"));
+    }
+    let n = out.layout.numel();
+    if n == 0 {
+        return Ok(());
+    }
+    if x.layout.numel() == 0 {
+        return crate::map::fill(b, out, Scalar::Int(0));
+    }
+    let (from, to) = (b.input(OP, "x", x)?, b.output(OP, "out", out)?);
+    let (rank, all, dtype) = (window.rank, out.layout.rank(), x.dtype);
+    let mut params = vec![n as u32];
+    params.extend(out.layout.dims().iter().map(|&d| d as u32));
+    strides(&mut params, &from.layout);
+    strides(&mut params, &to.layout);
+    shape(&mut params, window, &out.layout.dims()[2..], &x.layout.dims()[2 + rank..]);
+    let source = || {
+        let x_at = 1 + all;
+        let y_at = x_at + 3 + 2 * rank;
+        let shape = y_at + 1 + all;
+        let mut text = Text::new(shape + 6 * rank);
+        text.input("x", dtype);
+        text.output("y", dtype);
+        text.line(format_args!("if (id >= {}) {{ return; }}", param(0)));
+        wgsl::coordinates(&mut text, "c", "id", all, 1);
+        text.line(format_args!("let base = {} + c0 * {} + c1 * {};", param(x_at), param(x_at + 1), param(x_at + 2)));
+        text.line(format_args!("var acc = {};", wgsl::constant(Scalar::Int(0), dtype.compute())));
+        for a in 0..rank {
+            let part = |k: usize| param(shape + k * rank + a);
+            let (taps, stride, dilation, before, positions) = (part(1), part(2), part(3), part(4), part(5));
+            text.line(format_args!("for (var k{a} = 0u; k{a} < {taps}; k{a} = k{a} + 1u) {{"));
+            // Before the first position the difference wraps to a number beyond every position.
+            text.line(format_args!(
+                "let d{a} = c{} + {before} - k{a} * {dilation}; let p{a} = d{a} / {stride};",
+                2 + a
+            ));
+            text.line(format_args!(
+                "if (k{a} * {dilation} > c{} + {before} || p{a} >= {positions} || p{a} * {stride} != d{a}) {{ continue; }}",
+                2 + a
+            ));
+        }
+        let terms: String = (0..rank)
+            .map(|a| format!(" + k{a} * {} + p{a} * {}", param(x_at + 3 + a), param(x_at + 3 + rank + a)))
+            .collect();
+        text.line(format_args!("acc = acc + load_x(base{terms});"));
+        text.line("}".repeat(rank));
+        text.line(format_args!("store_y({}, acc);", wgsl::position("c", all, y_at, y_at + 1)));
+        text.finish(GROUP)
+    };
+    b.queue().launch(&Launch {
+        op: OP,
+        key: key(("fold", dtype, rank)),
+        source: &source,
+        binds: &[from.bind, to.bind],
+        fault: None,
+        params: &params,
+        groups: (n as u64).div_ceil(u64::from(GROUP)),
+    })
+}
+
+/// See [`Backend::max_pool`](gradus_backend::Backend::max_pool); what is not well formed goes to the default body, which
+/// words the error.
+pub(crate) fn max_pool(
+    b: &WgpuBackend,
+    window: &Window,
+    x: View<'_>,
+    out: &mut ViewMut<'_>,
+    indices: &mut ViewMut<'_>,
+) -> Result<()> {
+    const OP: &str = "max_pool";
+    let (rank, dims) = (window.rank, x.layout.dims());
+    let well_formed = || {
+        let ranks =
+            (1..=3).contains(&rank) && [x.layout, out.layout, indices.layout].iter().all(|l| l.rank() == rank + 2);
+        let dtypes = x.dtype == out.dtype && indices.dtype == DType::I64 && x.dtype != DType::Bool;
+        if !ranks || !dtypes || x.layout.numel() == 0 || window.check_pool(OP, &dims[2..]).is_err() {
+            return None;
+        }
+        let positions = window.output(OP, &dims[2..]).ok()?;
+        let shape = [&dims[..2], &positions[..rank]].concat();
+        let fit = b.fits(x.layout, x.dtype) && b.fits(out.layout, out.dtype) && b.fits(indices.layout, DType::I64);
+        (out.layout.dims() == shape && indices.layout.dims() == shape && fit).then_some(())
+    };
+    if well_formed().is_none() || out.layout.numel() == 0 {
+        return gradus_backend::composite::pool::max_forward(b, window, x, out, indices);
+    }
+    let (from, to, at) = (b.input(OP, "x", x)?, b.output(OP, "out", out)?, b.output(OP, "indices", indices)?);
+    let (n, all, dtype) = (out.layout.numel(), rank + 2, x.dtype);
+    let mut params = vec![n as u32];
+    params.extend(out.layout.dims().iter().map(|&d| d as u32));
+    [&from, &to, &at].iter().for_each(|o| strides(&mut params, &o.layout));
+    shape(&mut params, window, &dims[2..], &[]);
+    let source = || {
+        let operand = |k: usize| 1 + all + k * (1 + all);
+        let shape = operand(3);
+        let mut text = Text::new(shape + 5 * rank);
+        text.input("x", dtype);
+        text.output("y", dtype);
+        text.output("i", DType::I64);
+        text.line(format_args!("if (id >= {}) {{ return; }}", param(0)));
+        wgsl::coordinates(&mut text, "c", "id", all, 1);
+        let base = format!("{} + c0 * {} + c1 * {}", param(operand(0)), param(operand(0) + 1), param(operand(0) + 2));
+        let zero = wgsl::constant(Scalar::Int(0), dtype.compute());
+        text.line(format_args!("let base = {base}; var best = {zero}; var which = 0u; var seen = false;"));
+        for a in 0..rank {
+            let part = |k: usize| param(shape + k * rank + a);
+            let (size, taps, stride, dilation, before) = (part(0), part(1), part(2), part(3), part(4));
+            text.line(format_args!("for (var k{a} = 0u; k{a} < {taps}; k{a} = k{a} + 1u) {{"));
+            text.line(format_args!("let s{a} = c{} * {stride} + k{a} * {dilation} - {before};", 2 + a));
+            text.line(format_args!("if (s{a} >= {size}) {{ continue; }}"));
+        }
+        let terms: String = (0..rank).map(|a| format!(" + s{a} * {}", param(operand(0) + 3 + a))).collect();
+        text.line(format_args!("let v = load_x(base{terms});"));
+        let t = wgsl::ty(dtype);
+        let nan = |v: &str| if dtype.is_float() { format!("is_nan_{t}({v})") } else { "false".to_owned() };
+        text.line(format_args!("if (!seen || (!{} && ({} || v > best))) {{", nan("best"), nan("v")));
+        let place = (0..rank).fold("0u".to_owned(), |flat, a| format!("({flat} * {} + s{a})", param(shape + a)));
+        text.line(format_args!("best = v; which = {place}; seen = true; }}"));
+        text.line("}".repeat(rank));
+        let position = |k: usize| wgsl::position("c", all, operand(k), operand(k) + 1);
+        text.line(format_args!("store_y({}, best); store_i({}, i64(which));", position(1), position(2)));
+        text.finish(GROUP)
+    };
+    b.queue().launch(&Launch {
+        op: OP,
+        key: key(("max_pool", dtype, rank)),
+        source: &source,
+        binds: &[from.bind, to.bind, at.bind],
+        fault: None,
+        params: &params,
+        groups: (n as u64).div_ceil(u64::from(GROUP)),
+    })
+}

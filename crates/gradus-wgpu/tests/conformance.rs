@@ -1,0 +1,30 @@
+//! The WebGPU backend conforms to the contract on the adapter that this machine has.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use gradus_backend::Watched;
+use gradus_conformance::only;
+
+#[test]
+fn the_whole_suite() {
+    let Some(backend) = common::opened() else { return };
+    // A name in GRADUS_CASE, as a failure shows it, runs that alone.
+    let report = only(&backend, &std::env::var("GRADUS_CASE").unwrap_or_default());
+    assert!(report.passed(), "{report}");
+}
+
+#[test]
+fn a_watched_backend_is_the_backend() {
+    let Some(backend) = common::opened() else { return };
+    let calls = Arc::new(AtomicUsize::new(0));
+    let seen = calls.clone();
+    let backend = Watched::new(Arc::new(backend), move |_| {
+        seen.fetch_add(1, Ordering::Relaxed);
+    });
+    let report = only(&backend, "embedding/");
+    assert!(report.passed(), "{report}");
+    assert!(calls.load(Ordering::Relaxed) > 100);
+}

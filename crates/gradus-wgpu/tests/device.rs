@@ -1,0 +1,154 @@
+//! The device beneath the operations: submissions, what steady work makes, sizes beyond the limits, loss.
+
+mod common;
+
+use std::sync::Arc;
+
+use gradus::ErrorKind;
+use gradus::backend::Backend;
+use gradus::data::digits;
+use gradus::prelude::*;
+use gradus_wgpu::WgpuBackend;
+
+fn opened() -> Option<(Arc<WgpuBackend>, Device)> {
+    let backend = Arc::new(common::opened()?);
+    Some((backend.clone(), Device::from_backend(backend)))
+}
+
+#[test]
+fn a_thousand_dependent_operations_go_in_a_few_submissions() {
+    let Some((backend, device)) = opened() else { return };
+    let mut x = Tensor::zeros([64], DType::F32, &device).expect("zeros");
+    device.synchronize().expect("a device that works");
+    let before = backend.counters().submissions;
+    for _ in 0..1000 {
+        x = x.add(1.0).expect("a sum");
+    }
+    assert_eq!(x.to_vec::<f32>().expect("values"), [1000.0; 64]);
+    let made = backend.counters().submissions - before;
+    assert!(made <= 10, "{made} submissions");
+}
+
+/// The kinds of layers that `gradus train digits` has.
+#[derive(Module)]
+struct Network {
+    conv: Conv2d,
+    norm: BatchNorm2d,
+    pool: MaxPool2d,
+    fc1: Linear,
+    dropout: Dropout,
+    fc2: Linear,
+}
+
+impl Network {
+    fn new(device: &Device) -> Result<Network> {
+        let base = Generator::new(5);
+        let (mut weights, mut masks) = (base.fork(1), base.fork(2));
+        let init = &mut Init::new(DType::F32, device, &mut weights);
+        let config = Conv2dConfig { padding: [1, 1], bias: false, ..Default::default() };
+        Ok(Network {
+            conv: Conv2d::new(1, 8, [3, 3], config, init)?,
+            norm: BatchNorm2d::new(8, BatchNormConfig::default(), init)?,
+            pool: MaxPool2d::new([2, 2], [2, 2], [0, 0])?,
+            fc1: Linear::new(8 * 4 * 4, 32, init)?,
+            dropout: Dropout::new(0.1, &mut masks)?,
+            fc2: Linear::new(32, 10, init)?,
+        })
+    }
+}
+
+impl Forward for Network {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let x = self.pool.forward(&self.norm.forward(&self.conv.forward(x)?)?.relu()?)?.flatten(1, -1)?;
+        self.fc2.forward(&self.dropout.forward(&self.fc1.forward(&x)?.relu()?)?)
+    }
+}
+
+#[test]
+fn steady_training_compiles_nothing_makes_no_buffer_and_learns() {
+    let Some((backend, device)) = opened() else { return };
+    let images = digits::load().expect("the digits");
+    let n = 512;
+    let mut pixels = Vec::new();
+    let mut labels = Vec::new();
+    for i in 0..n {
+        let (image, label) = images.get(i).expect("an image");
+        pixels.extend_from_slice(image.pixels());
+        labels.push(label);
+    }
+    let batch = 64;
+    let model = Network::new(&device).expect("a network");
+    let config = AdamConfig { lr: 0.01, ..Default::default() };
+    let mut optimizer = AdamW::new(model.named_parameters(), config).expect("an optimiser");
+    let mut step = |at: usize| -> Result<f32> {
+        let (from, to) = (at * batch, (at + 1) * batch);
+        let x = Tensor::from_vec(&pixels[from * 64..to * 64], [batch, 1, 8, 8], &device)?;
+        let y = Tensor::from_vec(&labels[from..to], [batch], &device)?;
+        let loss = model.forward(&x)?.cross_entropy(&y)?;
+        let value = loss.to_vec::<f32>()?[0];
+        let gradients = loss.backward()?;
+        optimizer.step(&gradients)?;
+        Ok(value)
+    };
+    let first = step(0).expect("a step");
+    for at in 0..n / batch {
+        step(at).expect("a step");
+    }
+    device.synchronize().expect("a device that works");
+    let before = backend.counters();
+    let mut last = first;
+    for _ in 0..4 {
+        for at in 0..n / batch {
+            last = step(at).expect("a step");
+        }
+    }
+    device.synchronize().expect("a device that works");
+    let after = backend.counters();
+    assert!(last < first / 3.0, "the loss went from {first} to {last}");
+    assert_eq!((after.pipelines, after.buffers), (before.pipelines, before.buffers), "{before:?} -> {after:?}");
+}
+
+#[test]
+fn sizes_beyond_the_limits_of_one_launch_work() {
+    let Some((_, device)) = opened() else { return };
+    // More than 65,535 work-groups of 256, and above the 128 MiB that a binding may have.
+    let n = 35_000_000;
+    let x = Tensor::full([n], 0.5, DType::F32, &device).expect("a tensor");
+    let y = x.add(&x).expect("a sum");
+    let last = y.narrow(0, n - 3, 3).expect("the end").to_vec::<f32>().expect("values");
+    assert_eq!(last, [1.0; 3]);
+    assert_eq!(y.sum_all().expect("a sum").to_vec::<f32>().expect("a value"), [n as f32]);
+    let rows = y.reshape([5, n / 5]).expect("rows");
+    let sums = rows.sum(&[1], false).expect("sums").to_vec::<f32>().expect("values");
+    assert_eq!(sums, [(n / 5) as f32; 5]);
+}
+
+#[test]
+fn a_lost_device_is_a_typed_error_and_opens_again() {
+    let Some((backend, device)) = opened() else { return };
+    let x = Tensor::ones([4], DType::F32, &device).expect("ones");
+    backend.close();
+    assert!(backend.is_lost());
+    for error in [x.add(1.0).map(drop), x.to_vec::<f32>().map(drop), device.synchronize()] {
+        assert_eq!(error.expect_err("the device is gone").kind(), &ErrorKind::Backend);
+    }
+    drop(x);
+    let again = common::opened().expect("the adapter is still there");
+    assert!(again.alloc(16).is_ok() && again.synchronize().is_ok());
+}
+
+#[test]
+fn an_adapter_without_64_bit_types_names_what_it_lacks() {
+    if common::opened().is_none() {
+        return;
+    }
+    let index = gradus_wgpu::chosen().expect("an adapter");
+    let backend = WgpuBackend::open_narrow(index).expect("a device");
+    assert!(!backend.supports(DType::F64) && !backend.supports(DType::I64) && backend.supports(DType::BF16));
+    let device = Device::from_backend(Arc::new(backend));
+    let error = Tensor::ones([2], DType::F64, &device).expect_err("there is no f64");
+    assert_eq!(error.kind(), &ErrorKind::UnsupportedDType);
+    assert!(error.to_string().contains("SHADER_F64"), "{error}");
+    let x = Tensor::ones([2], DType::F32, &device).expect("f32");
+    assert_eq!(x.exp().and_then(|x| x.to_vec::<f32>()).expect("values"), [1f32.exp(); 2]);
+}
