@@ -20,7 +20,9 @@ pub(super) fn check(source: &Source) -> Vec<Finding> {
     let allowed = PLACES.iter().any(|place| source.path.starts_with(place));
     for at in words(&source.code, "unsafe") {
         let message = if !allowed {
-            Some("unsafe code may only stand in gradus-cpu, gradus-backend, the storage of gradus-tensor and the pool of gradus-wgpu")
+            Some(
+                "unsafe code may only stand in gradus-cpu, gradus-backend, the storage of gradus-tensor and the pool of gradus-wgpu",
+            )
         } else {
             undocumented(source, at)
         };
