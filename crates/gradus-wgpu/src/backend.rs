@@ -1,8 +1,9 @@
 //! The `Backend` implementation: one line an operation, to the module that has it.
 
 use gradus_backend::{
-    ArgReduceOp, Axes, Backend, BackendInfo, BackendKind, Buffer, CrossEntropyParams, DType, Distribution, Error,
-    ErrorKind, Kernel, MapArg, MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
+    ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, BackendKind, Buffer, CrossEntropyParams, DType,
+    Distribution, Error, ErrorKind, Kernel, MapArg, MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View,
+    ViewMut, Window,
 };
 
 use crate::{WgpuBackend, conv, index, map, reduce, rows, transfer, window};
@@ -243,5 +244,18 @@ impl Backend for WgpuBackend {
 
     fn max_pool(&self, window: &Window, x: View<'_>, out: &mut ViewMut<'_>, indices: &mut ViewMut<'_>) -> Result<()> {
         window::max_pool(self, window, x, out, indices)
+    }
+
+    fn attention(
+        &self,
+        params: &AttentionParams,
+        q: View<'_>,
+        k: View<'_>,
+        v: View<'_>,
+        mask: Option<View<'_>>,
+        out: &mut ViewMut<'_>,
+        lse: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        crate::attention::attention(self, params, q, k, v, mask, out, lse)
     }
 }

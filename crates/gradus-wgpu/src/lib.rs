@@ -9,6 +9,7 @@
 //! [`synchronize`](gradus_backend::Backend::synchronize), with the name of the operation.
 
 mod adapter;
+mod attention;
 mod backend;
 mod conv;
 mod faults;

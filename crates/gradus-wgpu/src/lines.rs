@@ -43,24 +43,7 @@ impl Lines {
         for &(name, dtype, write) in &self.dtypes {
             if write { text.output(name, dtype) } else { text.input(name, dtype) }
         }
-        let t = wgsl::ty(dtype);
-        for (name, join) in [("sum_of", "a + b".to_owned()), ("largest_of", format!("larger_{t}(a, b)"))] {
-            if self.lanes == 1 {
-                text.declare(format_args!("fn {name}(v: {t}, local: u32) -> {t} {{ return v; }}"));
-                continue;
-            }
-            text.declare(format_args!("fn {name}_two(a: {t}, b: {t}) -> {t} {{ return {join}; }}"));
-            text.declare(format_args!(
-                "fn {name}(v: {t}, local: u32) -> {t} {{\n  lane_values[local] = v; workgroupBarrier();\n  for (var half = \
-                 {}u; half > 0u; half = half / 2u) {{\n    if (local < half) {{ lane_values[local] = \
-                 {name}_two(lane_values[local], lane_values[local + half]); }}\n    workgroupBarrier();\n  }}\n  let all = \
-                 lane_values[0]; workgroupBarrier();\n  return all;\n}}",
-                self.lanes / 2
-            ));
-        }
-        if self.lanes > 1 {
-            text.declare(format_args!("var<workgroup> lane_values: array<{t}, {}>;", self.lanes));
-        }
+        across(&mut text, self.lanes, dtype);
         let lanes = self.lanes;
         text.line(format_args!("let line = id / {lanes}u; let lane = id % {lanes}u; let n = {};", param(1)));
         text.line(format_args!("if (line >= {}) {{ return; }}", param(0)));
@@ -93,6 +76,28 @@ impl Lines {
     /// The whole text.
     pub(crate) fn close(&self, text: Text) -> String {
         text.finish(if self.lanes == 1 { GROUP } else { self.lanes })
+    }
+}
+
+/// Declares `sum_of` and `largest_of`, which join a value of each of `lanes` invocations and give the result to all.
+pub(crate) fn across(text: &mut Text, lanes: u32, dtype: DType) {
+    let t = wgsl::ty(dtype);
+    for (name, join) in [("sum_of", "a + b".to_owned()), ("largest_of", format!("larger_{t}(a, b)"))] {
+        if lanes == 1 {
+            text.declare(format_args!("fn {name}(v: {t}, local: u32) -> {t} {{ return v; }}"));
+            continue;
+        }
+        text.declare(format_args!("fn {name}_two(a: {t}, b: {t}) -> {t} {{ return {join}; }}"));
+        text.declare(format_args!(
+            "fn {name}(v: {t}, local: u32) -> {t} {{\n  lane_values[local] = v; workgroupBarrier();\n  for (var half = \
+             {}u; half > 0u; half = half / 2u) {{\n    if (local < half) {{ lane_values[local] = \
+             {name}_two(lane_values[local], lane_values[local + half]); }}\n    workgroupBarrier();\n  }}\n  let all = \
+             lane_values[0]; workgroupBarrier();\n  return all;\n}}",
+            lanes / 2
+        ));
+    }
+    if lanes > 1 {
+        text.declare(format_args!("var<workgroup> lane_values: array<{t}, {}>;", lanes));
     }
 }
 

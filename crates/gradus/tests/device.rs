@@ -12,7 +12,14 @@ use gradus::{ErrorKind, devices};
 fn a_device_that_opens_has_a_name_and_is_listed() {
     let device = Device::cpu().unwrap();
     assert_eq!(device.name(), "cpu");
-    assert_eq!(devices().unwrap(), [device]);
+    // Then the adapters, where there are any and the build has the feature.
+    let all = devices().unwrap();
+    assert_eq!(all[0], device);
+    assert!(all[1..].iter().enumerate().all(|(i, d)| d.name() == format!("wgpu:{i}")), "{all:?}");
+    for other in &all[1..] {
+        assert_eq!(&Device::open(other.name()).unwrap(), other);
+    }
+    assert!(Device::open("wgpu:99").is_err() && Device::open("wgpu:x").is_err() && Device::wgpu(99).is_err());
     assert_eq!(Device::open("abacus").unwrap_err().kind(), &ErrorKind::Unsupported);
 }
 

@@ -1,0 +1,174 @@
+//! Attention without the matrix of scores: a work-group a query goes through the keys in pieces, keeps the largest score and
+//! the sum so far, and corrects what it has when a larger score comes.
+
+use gradus_backend::composite::attention::{Sizes, forward};
+use gradus_backend::{AttentionParams, DType, Layout, ReduceOp, Result, Scalar, View, ViewMut};
+
+use crate::WgpuBackend;
+use crate::lines::across;
+use crate::map::{scalar_param, scalar_words};
+use crate::queue::{Bind, Launch, key};
+use crate::reduce::identity;
+use crate::wgsl::{Text, cast, param, ty};
+
+const OP: &str = "attention";
+/// Invocations of a work-group, and keys of a piece.
+const LANES: u32 = 64;
+/// Most elements of a value that an invocation sums.
+const MOST: usize = 8;
+/// Parameters in front of the layouts: rows, heads, queries, keys, sizes of a key and of a value, query heads of a key head,
+/// and the scale in two words; then of each operand its position and four steps.
+const FIXED: usize = 9;
+
+/// Everything that the text depends on.
+#[derive(Debug, Hash)]
+struct Plan {
+    dtype: DType,
+    mask: Option<DType>,
+    causal: bool,
+    /// Elements of a value that an invocation sums.
+    share: usize,
+}
+
+/// See [`Backend::attention`](gradus_backend::Backend::attention); what is empty or larger than a kernel can be given goes
+/// to the default body.
+pub(crate) fn attention(
+    b: &WgpuBackend,
+    params: &AttentionParams,
+    q: View<'_>,
+    k: View<'_>,
+    v: View<'_>,
+    mask: Option<View<'_>>,
+    out: &mut ViewMut<'_>,
+    lse: &mut ViewMut<'_>,
+) -> Result<()> {
+    let s = Sizes::new(b, OP, params, [q, k, v, out.as_view(), lse.as_view()], mask)?;
+    let share = s.dv.div_ceil(LANES as usize);
+    let stretched = mask.map(|m| Ok((m, m.layout.expand(s.scores()?)?))).transpose()?;
+    let mut views = vec![(q.layout, q.dtype), (k.layout, k.dtype), (v.layout, v.dtype), (out.layout, out.dtype)];
+    views.extend(stretched.iter().map(|(m, l)| (l, m.dtype)));
+    if share > MOST || views.iter().any(|(l, d)| l.numel() == 0 || !b.fits(l, *d)) {
+        return forward(b, params, q, k, v, mask, out, lse);
+    }
+    let column = lse.layout.unsqueeze(3)?;
+    let mut inputs = vec![b.input(OP, "q", q)?, b.input(OP, "k", k)?, b.input(OP, "v", v)?];
+    if let Some((m, layout)) = &stretched {
+        inputs.push(b.input(OP, "mask", m.with(layout))?);
+    }
+    let outputs = [b.output(OP, "out", out)?, b.operand(OP, "lse", lse.buffer, lse.dtype, &column, true)?];
+    let plan = Plan { dtype: q.dtype, mask: mask.map(|m| m.dtype), causal: params.causal, share };
+    let rows = s.b * s.h * s.lq;
+    let mut words: Vec<u32> = [rows, s.h, s.lq, s.lk, s.d, s.dv, s.h / s.hk].map(|v| v as u32).to_vec();
+    let mut scale = scalar_words(Scalar::Float(params.scale), q.dtype.compute());
+    scale.resize(2, 0);
+    words.extend(scale);
+    let each = |words: &mut Vec<u32>, l: &Layout| {
+        words.push(l.offset() as u32);
+        words.extend(l.strides().iter().map(|&s| s as u32));
+    };
+    inputs.iter().chain(&outputs).for_each(|o| each(&mut words, &o.layout));
+    let binds: Vec<Bind<'_>> = inputs.iter().chain(&outputs).map(|o| o.bind).collect();
+    b.queue().launch(&Launch {
+        op: OP,
+        key: key((OP, &plan)),
+        source: &|| plan.source(),
+        binds: &binds,
+        fault: None,
+        params: &words,
+        groups: rows as u64,
+    })
+}
+
+impl Plan {
+    fn source(&self) -> String {
+        let d = self.dtype.compute();
+        let t = ty(d);
+        let mut names = vec![("q", self.dtype), ("k", self.dtype), ("v", self.dtype)];
+        names.extend(self.mask.map(|m| ("mask", m)));
+        let outputs = [("out", self.dtype), ("lse", d)];
+        let count = names.len() + outputs.len();
+        let mut text = Text::new(FIXED + 5 * count);
+        names.iter().for_each(|&(name, dtype)| text.input(name, dtype));
+        outputs.iter().for_each(|&(name, dtype)| text.output(name, dtype));
+        across(&mut text, LANES, d);
+        text.declare(format_args!("var<workgroup> weights: array<{t}, {LANES}>;"));
+        text.line(format_args!("if (group >= {}) {{ return; }}", param(0)));
+        let (heads, lq, lk, size, width, shared) = (param(1), param(2), param(3), param(4), param(5), param(6));
+        text.line(format_args!(
+            "let i = group % {lq}; let h = group / {lq} % {heads}; let n = group / ({lq} * {heads});"
+        ));
+        text.line(format_args!("let hk = h / {shared};"));
+        names.extend(outputs);
+        for (o, (name, _)) in names.iter().enumerate() {
+            let at = |k: usize| param(FIXED + 5 * o + k);
+            let head = if matches!(*name, "k" | "v") { "hk" } else { "h" };
+            let row = if matches!(*name, "k" | "v") { String::new() } else { format!(" + i * {}", at(3)) };
+            text.line(format_args!("let {name}_at = {} + n * {} + {head} * {}{row};", at(0), at(1), at(2)));
+        }
+        let step = |name: &str, k: usize| {
+            let o = names.iter().position(|(n, _)| *n == name).unwrap_or_default();
+            param(FIXED + 5 * o + 1 + k)
+        };
+        let none = identity(ReduceOp::Max, d);
+        text.line(format_args!("let nothing = {none}; var top = nothing; var total = {t}(0);"));
+        for r in 0..self.share {
+            text.line(format_args!("var sum_{r} = {t}(0);"));
+        }
+        text.line(format_args!("for (var j0 = 0u; j0 < {lk}; j0 = j0 + {LANES}u) {{"));
+        text.line("let j = j0 + local; var score = nothing;");
+        let seen = if self.causal { format!("j < {lk} && j + {lq} <= i + {lk}") } else { format!("j < {lk}") };
+        text.line(format_args!("if ({seen}) {{ var dot = {t}(0);"));
+        text.line(format_args!(
+            "for (var e = 0u; e < {size}; e = e + 1u) {{ dot = dot + load_q(q_at + e * {}) * load_k(k_at + j * {} + e * {}); }}",
+            step("q", 3),
+            step("k", 2),
+            step("k", 3)
+        ));
+        text.line(format_args!("score = dot * {};", scalar_param(7, d)));
+        match self.mask {
+            Some(DType::Bool) => {
+                text.line(format_args!(
+                    "score = select(nothing, score, load_mask(mask_at + j * {}));",
+                    step("mask", 3)
+                ));
+            }
+            Some(m) => {
+                let value = cast(&format!("load_mask(mask_at + j * {})", step("mask", 3)), m.compute(), d);
+                text.line(format_args!("score = score + {value};"));
+            }
+            None => {}
+        }
+        text.line("}");
+        text.line(format_args!("let next = larger_{t}(top, largest_of(score, local));"));
+        // Where nothing has been seen yet every weight is e^-inf.
+        text.line(format_args!("let shift = select(next, {t}(0), next == nothing);"));
+        text.line(format_args!(
+            "let keep = exp_{t}(top - shift); let weight = exp_{t}(score - shift); weights[local] = weight;"
+        ));
+        text.line("total = total * keep + sum_of(weight, local); top = next;");
+        text.line(format_args!("let end = min({lk} - j0, {LANES}u);"));
+        for r in 0..self.share {
+            text.line(format_args!("{{ let e = local + {}u; var s = sum_{r} * keep;", r * LANES as usize));
+            text.line(format_args!(
+                "if (e < {width}) {{ for (var jj = 0u; jj < end; jj = jj + 1u) {{ s = s + weights[jj] * load_v(v_at + (j0 + jj) \
+                 * {} + e * {}); }} }}",
+                step("v", 2),
+                step("v", 3)
+            ));
+            text.line(format_args!("sum_{r} = s; }}"));
+        }
+        text.line("workgroupBarrier(); }");
+        text.line("let blank = top == nothing;");
+        for r in 0..self.share {
+            text.line(format_args!("{{ let e = local + {}u;", r * LANES as usize));
+            text.line(format_args!(
+                "if (e < {width}) {{ store_out(out_at + e * {}, select(sum_{r} / total, {t}(0), blank)); }} }}",
+                step("out", 3)
+            ));
+        }
+        text.line(format_args!(
+            "if (local == 0u) {{ store_lse(lse_at, select(top + log_{t}(total), nothing, blank)); }}"
+        ));
+        text.finish(LANES)
+    }
+}
