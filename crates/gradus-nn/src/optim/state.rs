@@ -132,10 +132,9 @@ impl<R: Rule> Stepper<R> {
             if shared { moved.copy().map(Some) } else { Ok(Some(moved)) }
         };
         let slots = self.rule.slots().iter().map(|slot| take(slot, true)).collect::<Result<Vec<_>>>()?;
-        let master = if values.dtype() == dtype { None } else { take("master", false)? };
-        // The copy in f32 counts only if it is what the parameter was rounded from.
-        let master = match master {
-            Some(m) if m.to_dtype(values.dtype())?.to_bytes()? == values.to_bytes()? => {
+        // The copy in f32 counts only if it is what the parameter was rounded from; a parameter in f32 has none.
+        let master = match take("master", false)? {
+            Some(m) if values.dtype() != dtype && m.to_dtype(values.dtype())?.to_bytes()? == values.to_bytes()? => {
                 Some(Master { values: m, version: values.storage().version() })
             }
             _ => None,
