@@ -7,6 +7,7 @@ use gradus_tensor::{Error, Result, Shape, Tensor, no_grad};
 
 use super::stepper::{Master, Member, Members, Rule, State, Stepper, at_least_zero};
 use crate::StateDict;
+use crate::state_dict::moved;
 
 const OP: &str = "load_state_dict";
 
@@ -127,7 +128,7 @@ impl<R: Rule> Stepper<R> {
                 return Ok(None);
             }
             // A copy of its own: what was saved is not stepped.
-            let moved = tensor.to_device(values.device())?.to_dtype(dtype)?;
+            let moved = moved(tensor, values.device(), dtype)?;
             let shared = Arc::ptr_eq(moved.storage(), tensor.storage());
             if shared { moved.copy().map(Some) } else { Ok(Some(moved)) }
         };
