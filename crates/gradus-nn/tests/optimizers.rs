@@ -248,6 +248,17 @@ fn a_state_follows_its_parameters_into_any_dtype() {
 }
 
 #[test]
+fn two_parameters_of_one_name_are_refused_by_rebind() {
+    let device = device();
+    let (p, q) = (parameter(&[1.0], &device), parameter(&[2.0], &device));
+    let mut sgd = Sgd::new(named(&[("p", &p)]), SgdConfig::default()).unwrap();
+    let e = sgd.rebind(named(&[("p", &q), ("p", &p)])).unwrap_err();
+    assert_eq!(e.kind(), &ErrorKind::InvalidArgument, "{e}");
+    assert!(e.message().contains("two parameters have the name \"p\""), "{e}");
+    assert!(sgd.parameters()[0].is_same(&p));
+}
+
+#[test]
 fn a_state_of_another_optimiser_or_shape_is_refused_as_a_whole() {
     let device = device();
     let p = parameter(&[1.0, 2.0], &device);
