@@ -22,17 +22,23 @@ pub(crate) struct ScaledCube {
     pub(crate) backward: ComputeModule<'static>,
 }
 
-/// Elements that one work-group of a module on a GPU computes.
+/// Elements that one work-group of a module on a GPU computes. Groups lie in rows of [`ROW`]: the one at `(i, j)` is number
+/// `i + ROW * j`, and those past the last element do nothing.
 pub(crate) const GROUP: usize = 64;
+
+/// Work-groups along one axis: no device takes fewer.
+pub(crate) const ROW: usize = 65_535;
 
 impl ScaledCube {
     /// Runs a module over as many elements as `x` has, and gives what it wrote.
     fn run(&self, module: ComputeModule<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = inputs[0];
         let y = Tensor::zeros(x.shape(), x.dtype(), x.device())?;
-        let groups = u32::try_from(x.numel().div_ceil(GROUP).max(1)).unwrap_or(u32::MAX);
+        let rows = x.numel().div_ceil(GROUP).div_ceil(ROW).max(1);
+        let rows = u32::try_from(rows).map_err(|_| Error::argument("scaled_cube", "the tensor is too large"))?;
+        let groups = [if rows == 1 { x.numel().div_ceil(GROUP).max(1) } else { ROW } as u32, rows, 1];
         let bindings: Vec<Bound<'_>> = inputs.iter().map(|&t| Bound::Read(t)).chain([Bound::Write(&y)]).collect();
-        x.device().dispatch_compute(module, &bindings, f32::as_bytes(&[self.k]), [groups, 1, 1])?;
+        x.device().dispatch_compute(module, &bindings, f32::as_bytes(&[self.k]), groups)?;
         Ok(y)
     }
 }
