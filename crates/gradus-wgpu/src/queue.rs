@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -403,7 +404,7 @@ impl Queue {
     }
 
     fn wait(&self, op: &str) -> Result<()> {
-        let waited = self.device.poll(wgpu::PollType::wait_indefinitely());
+        let waited = polled(&self.faults, || self.device.poll(wgpu::PollType::wait_indefinitely()));
         self.faults.check_lost(op)?;
         waited.map(drop).map_err(|e| Error::new(ErrorKind::Backend, op, format!("waiting for the device: {e}")))
     }
@@ -431,6 +432,24 @@ impl Queue {
     }
 }
 
+/// Waits by `poll`. wgpu has no error for a device that is lost meanwhile and panics: then the loss is noted, and no panic
+/// leaves this function.
+fn polled<T>(
+    faults: &Faults,
+    poll: impl FnOnce() -> std::result::Result<T, wgpu::PollError>,
+) -> std::result::Result<Option<T>, wgpu::PollError> {
+    // What wgpu leaves half-done is not looked at again: every later call asks for the loss first.
+    match catch_unwind(AssertUnwindSafe(poll)) {
+        Ok(waited) => waited.map(Some),
+        Err(_) if faults.is_lost() => Ok(None),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref().copied());
+            faults.report_lost(text.unwrap_or("wgpu panicked while waiting").trim().to_owned());
+            Ok(None)
+        }
+    }
+}
+
 /// What a bind group depends on.
 fn group_key(launch: &Launch<'_>, params: u64) -> Vec<u64> {
     let mut key = Vec::with_capacity(launch.binds.len() * 3 + 1);
@@ -444,5 +463,20 @@ fn group_key(launch: &Launch<'_>, params: u64) -> Vec<u64> {
 impl std::fmt::Debug for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Queue({:?})", self.counters())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_of_wgpu_while_waiting_is_the_loss_of_the_device() {
+        let faults = Faults::default();
+        assert_eq!(polled(&faults, || Ok(3)).expect("no error"), Some(3));
+        assert!(faults.check_lost("download").is_ok());
+        assert_eq!(polled::<()>(&faults, || panic!("Error in {}: gone", "poll")).expect("no error"), None);
+        let error = faults.check_lost("download").expect_err("the device is gone");
+        assert!(error.kind() == &ErrorKind::Backend && error.to_string().contains("Error in poll: gone"), "{error}");
     }
 }
