@@ -67,7 +67,8 @@ impl Backend for WgpuBackend {
     }
 
     fn memory_stats(&self) -> MemoryStats {
-        self.pool().stats()
+        let stats = self.pool().stats();
+        MemoryStats { cached: stats.cached + self.queue().readback_bytes(), ..stats }
     }
 
     fn set_memory_budget(&self, bytes: Option<usize>) -> Result<()> {
@@ -76,7 +77,7 @@ impl Backend for WgpuBackend {
     }
 
     fn trim(&self) -> Result<()> {
-        self.queue().forget_groups();
+        self.queue().trim();
         self.pool().trim();
         Ok(())
     }

@@ -21,6 +21,10 @@ use crate::pool::Block;
 const BATCH: usize = 256;
 /// Bytes of parameters that one submission can have.
 const ARENA: usize = 1 << 20;
+/// Bytes of the largest buffer for reading back.
+const READBACK: u64 = 64 << 20;
+/// Bytes that one read can fetch: what is left of that buffer beside the faults.
+pub(crate) const MOST_READ: usize = (READBACK - FAULT_BYTES) as usize;
 /// Bind groups that are kept.
 const GROUPS: usize = 8192;
 
@@ -409,7 +413,7 @@ impl Queue {
         waited.map(drop).map_err(|e| Error::new(ErrorKind::Backend, op, format!("waiting for the device: {e}")))
     }
 
-    /// Reads bytes of a buffer; offset and length are multiples of 4.
+    /// Reads bytes of a buffer; offset and length are multiples of 4, the length at most [`MOST_READ`].
     pub(crate) fn read(&self, block: &Block, offset: u64, size: u64, take: impl FnOnce(&[u8])) -> Result<()> {
         self.fetch(Some((block, offset, size)), take)
     }
@@ -418,9 +422,16 @@ impl Queue {
         self.fetch(None, |_| {})
     }
 
-    /// Drops the bind groups, which keep the buffers in them alive.
-    pub(crate) fn forget_groups(&self) {
-        self.state().groups.clear();
+    /// Drops the bind groups, which keep the buffers in them alive, and the buffer for reading back.
+    pub(crate) fn trim(&self) {
+        let mut state = self.state();
+        state.groups.clear();
+        state.readback = None;
+    }
+
+    /// Bytes of the buffer that is kept for reading back.
+    pub(crate) fn readback_bytes(&self) -> usize {
+        self.state().readback.as_ref().map_or(0, |b| b.size() as usize)
     }
 
     /// Gives the device up: every later call is an error.
