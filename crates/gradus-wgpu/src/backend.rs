@@ -30,7 +30,9 @@ impl Backend for WgpuBackend {
     }
 
     fn unsupported(&self, op: &str, dtype: DType) -> Error {
-        let feature = self.missing(dtype).unwrap_or("no feature of WebGPU");
+        let Some(feature) = self.missing(dtype) else {
+            return Error::dtype(op, dtype, &format!("other dtypes on {}", self.label()));
+        };
         let m = format!("{dtype} needs the feature {feature}, which {} ({}) lacks", self.label(), self.hardware);
         Error::new(ErrorKind::UnsupportedDType, op, m)
     }
