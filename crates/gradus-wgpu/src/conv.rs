@@ -207,8 +207,9 @@ impl Plan {
                 body += &format!(" position = position * {count} + p{a};");
             }
             let value = y_at("sample", "kernel", "position");
+            text.declare("var<private> over_found: bool;");
             text.declare(format_args!(
-                "fn over(sample: u32, kernel: u32, tap: u32, place: u32) -> {t} {{ {body} return load_y({value}); }}"
+                "fn over(sample: u32, kernel: u32, tap: u32, place: u32) -> {t} {{ over_found = false; {body} over_found = true; return load_y({value}); }}"
             ));
         } else {
             let mut body = format!("{} {} var at = {x_at};", split("t", "tap", 1), split("p", "position", 5));
@@ -257,6 +258,7 @@ impl Plan {
             b: &second,
             a_along_k: kind != Kind::Input,
             b_along_k: kind == Kind::Weight,
+            found: (kind == Kind::Input).then_some("over_found"),
         };
         tile.multiply(&mut text, &product);
         tile.store(&mut text, &m, &n, |sum| match kind {

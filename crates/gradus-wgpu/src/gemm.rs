@@ -185,6 +185,7 @@ impl Plan {
             b: &format!("load_b(b_at + bk * {} + bn * {})", param(11), param(12)),
             a_along_k: self.a_along_k,
             b_along_k: self.b_along_k,
+            found: None,
         };
         tile.multiply(&mut text, &product);
         tile.store(&mut text, &m, &n, |sum| {
