@@ -59,10 +59,18 @@ pub fn chosen() -> Result<usize> {
         _ => return Ok(0),
     };
     let all = adapters();
-    let by_number = wanted.parse().ok().filter(|&n: &usize| n < all.len());
-    by_number.or_else(|| all.iter().position(|a| a.name.to_lowercase().contains(&wanted))).ok_or_else(|| {
+    matching(&wanted, &all)
+}
+
+/// The adapter that a text in lower case names; a number is never part of a name.
+fn matching(wanted: &str, all: &[AdapterSummary]) -> Result<usize> {
+    let found = match wanted.parse() {
+        Ok(n) => Some(n).filter(|&n: &usize| n < all.len()),
+        Err(_) => all.iter().position(|a| a.name.to_lowercase().contains(wanted)),
+    };
+    found.ok_or_else(|| {
         let m = format!("GRADUS_WGPU_ADAPTER is {wanted:?}, which no adapter is called");
-        Error::new(ErrorKind::Unsupported, "wgpu", m).help(known(&all))
+        Error::new(ErrorKind::Unsupported, "wgpu", m).help(known(all))
     })
 }
 
@@ -123,4 +131,27 @@ pub(crate) fn open_nothing() -> Result<Opened> {
     let adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::NOOP));
     let adapter = adapters.first().ok_or_else(|| Error::argument("wgpu", "wgpu was built without its noop backend"))?;
     request(0, adapter, WANTED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_adapter_is_named_by_its_number_or_a_part_of_its_name() {
+        let named = |(index, name): (usize, &str)| AdapterSummary {
+            index,
+            name: name.to_owned(),
+            interface: String::new(),
+            kind: String::new(),
+            driver: String::new(),
+        };
+        let all: Vec<_> = ["Radeon RX 9070", "GeForce"].into_iter().enumerate().map(named).collect();
+        assert_eq!(matching("1", &all).expect("a number"), 1);
+        assert_eq!(matching("rx 9", &all).expect("a name"), 0);
+        for none in ["9", "2", "arc"] {
+            let error = matching(none, &all).expect_err("no such adapter");
+            assert!(error.kind() == &ErrorKind::Unsupported && error.to_string().contains("GeForce"), "{error}");
+        }
+    }
 }

@@ -7,6 +7,7 @@ use gradus_backend::{AttentionParams, DType, Layout, ReduceOp, Result, Scalar, V
 use crate::WgpuBackend;
 use crate::lines::across;
 use crate::map::{scalar_param, scalar_words};
+use crate::operand::Operand;
 use crate::queue::{Bind, Launch, key};
 use crate::reduce::identity;
 use crate::wgsl::{Text, cast, param, ty};
@@ -44,16 +45,18 @@ pub(crate) fn attention(
 ) -> Result<()> {
     let s = Sizes::new(b, OP, params, [q, k, v, out.as_view(), lse.as_view()], mask)?;
     let share = s.dv.div_ceil(LANES as usize);
-    let stretched = mask.map(|m| Ok((m, m.layout.expand(s.scores()?)?))).transpose()?;
+    let stretched = mask.map(|m| m.layout.expand(s.scores()?)).transpose()?;
     let mut views = vec![(q.layout, q.dtype), (k.layout, k.dtype), (v.layout, v.dtype), (out.layout, out.dtype)];
-    views.extend(stretched.iter().map(|(m, l)| (l, m.dtype)));
+    views.extend(mask.map(|m| (m.layout, m.dtype)));
     if share > MOST || views.iter().any(|(l, d)| l.numel() == 0 || !b.fits(l, *d)) {
         return forward(b, params, q, k, v, mask, out, lse);
     }
     let column = lse.layout.unsqueeze(3)?;
     let mut inputs = vec![b.input(OP, "q", q)?, b.input(OP, "k", k)?, b.input(OP, "v", v)?];
-    if let Some((m, layout)) = &stretched {
-        inputs.push(b.input(OP, "mask", m.with(layout))?);
+    if let Some((m, shape)) = mask.zip(stretched.map(|l| *l.shape())) {
+        // Only where a mask differs it takes memory, so its own elements are counted and not those of the scores.
+        let own = b.input(OP, "mask", m)?;
+        inputs.push(Operand { layout: own.layout.expand(shape)?, ..own });
     }
     let outputs = [b.output(OP, "out", out)?, b.operand(OP, "lse", lse.buffer, lse.dtype, &column, true)?];
     let plan = Plan { dtype: q.dtype, mask: mask.map(|m| m.dtype), causal: params.causal, share };

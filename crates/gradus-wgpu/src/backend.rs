@@ -30,7 +30,9 @@ impl Backend for WgpuBackend {
     }
 
     fn unsupported(&self, op: &str, dtype: DType) -> Error {
-        let feature = self.missing(dtype).unwrap_or("no feature of WebGPU");
+        let Some(feature) = self.missing(dtype) else {
+            return Error::dtype(op, dtype, &format!("other dtypes on {}", self.label()));
+        };
         let m = format!("{dtype} needs the feature {feature}, which {} ({}) lacks", self.label(), self.hardware);
         Error::new(ErrorKind::UnsupportedDType, op, m)
     }
@@ -67,7 +69,8 @@ impl Backend for WgpuBackend {
     }
 
     fn memory_stats(&self) -> MemoryStats {
-        self.pool().stats()
+        let stats = self.pool().stats();
+        MemoryStats { cached: stats.cached + self.queue().readback_bytes(), ..stats }
     }
 
     fn set_memory_budget(&self, bytes: Option<usize>) -> Result<()> {
@@ -76,7 +79,7 @@ impl Backend for WgpuBackend {
     }
 
     fn trim(&self) -> Result<()> {
-        self.queue().forget_groups();
+        self.queue().trim();
         self.pool().trim();
         Ok(())
     }

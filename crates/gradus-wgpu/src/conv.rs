@@ -6,13 +6,14 @@
 //! * `dx [c/g, S]` of a sample is `w^T [c/g, k/g * K] @ g over the window [k/g * K, S]`;
 //! * `dw [k/g, c/g * K]` is `g [k/g, n * P] @ x under the window [n * P, c/g * K]`.
 //!
-//! Operands that are not well formed, empty, in no such form without a copy, or larger than a kernel can be given go to the
-//! default bodies.
+//! Operands that are larger than what a kernel can be given are cut along the samples. Operands that are not well formed,
+//! empty, or in no such form without a copy go to the default bodies.
 
-use gradus_backend::{DType, Layout, Result, Shape, View, ViewMut, Window, composite};
+use gradus_backend::{DType, Kernel, Layout, MapArg, Result, Shape, View, ViewMut, Window, composite};
 
 use crate::WgpuBackend;
 use crate::queue::{Launch, key};
+use crate::temp::Temp;
 use crate::tile::{Product, Tile};
 use crate::wgsl::{GROUP, Text, param};
 
@@ -206,8 +207,9 @@ impl Plan {
                 body += &format!(" position = position * {count} + p{a};");
             }
             let value = y_at("sample", "kernel", "position");
+            text.declare("var<private> over_found: bool;");
             text.declare(format_args!(
-                "fn over(sample: u32, kernel: u32, tap: u32, place: u32) -> {t} {{ {body} return load_y({value}); }}"
+                "fn over(sample: u32, kernel: u32, tap: u32, place: u32) -> {t} {{ over_found = false; {body} over_found = true; return load_y({value}); }}"
             ));
         } else {
             let mut body = format!("{} {} var at = {x_at};", split("t", "tap", 1), split("p", "position", 5));
@@ -256,6 +258,7 @@ impl Plan {
             b: &second,
             a_along_k: kind != Kind::Input,
             b_along_k: kind == Kind::Weight,
+            found: (kind == Kind::Input).then_some("over_found"),
         };
         tile.multiply(&mut text, &product);
         tile.store(&mut text, &m, &n, |sum| match kind {
@@ -289,6 +292,14 @@ impl Plan {
     }
 }
 
+/// The halves of the samples, `(start, length)` each, if one of two operands with samples spans more than a kernel can be
+/// given; none where they do not agree in the number of samples.
+fn halves(b: &WgpuBackend, x: View<'_>, y: View<'_>) -> Option<[(usize, usize); 2]> {
+    let large = [x, y].iter().any(|v| !b.fits(v.layout, v.dtype));
+    let n = *x.layout.dims().first()?;
+    (large && n > 1 && y.layout.dims().first() == Some(&n)).then(|| [(0, n / 2), (n / 2, n - n / 2)])
+}
+
 /// See [`Backend::conv`](gradus_backend::Backend::conv).
 pub(crate) fn conv(
     b: &WgpuBackend,
@@ -305,7 +316,14 @@ pub(crate) fn conv(
     {
         return Ok(());
     }
-    composite::conv::forward(b, window, groups, x, w, bias, out)
+    let Some(halves) = halves(b, x, out.as_view()) else {
+        return composite::conv::forward(b, window, groups, x, w, bias, out);
+    };
+    for (start, len) in halves {
+        let (from, to) = (x.layout.narrow(0, start, len)?, out.layout.narrow(0, start, len)?);
+        conv(b, window, groups, x.with(&from), w, bias, &mut out.with(&to))?;
+    }
+    Ok(())
 }
 
 /// See [`Backend::conv_backward_input`](gradus_backend::Backend::conv_backward_input).
@@ -322,7 +340,14 @@ pub(crate) fn backward_input(
     {
         return Ok(());
     }
-    composite::conv::backward_input(b, window, groups, g, w, dx)
+    let Some(halves) = halves(b, dx.as_view(), g) else {
+        return composite::conv::backward_input(b, window, groups, g, w, dx);
+    };
+    for (start, len) in halves {
+        let (from, to) = (g.layout.narrow(0, start, len)?, dx.layout.narrow(0, start, len)?);
+        backward_input(b, window, groups, g.with(&from), w, &mut dx.with(&to))?;
+    }
+    Ok(())
 }
 
 /// See [`Backend::conv_backward_weight`](gradus_backend::Backend::conv_backward_weight).
@@ -339,5 +364,15 @@ pub(crate) fn backward_weight(
     {
         return Ok(());
     }
-    composite::conv::backward_weight(b, window, groups, x, g, dw)
+    let Some([first, second]) = halves(b, x, g) else {
+        return composite::conv::backward_weight(b, window, groups, x, g, dw);
+    };
+    let part = |l: &Layout, (start, len): (usize, usize)| l.narrow(0, start, len);
+    backward_weight(b, window, groups, x.with(&part(x.layout, first)?), g.with(&part(g.layout, first)?), dw)?;
+    let mut rest = Temp::new(b, dw.dtype, *dw.layout.shape())?;
+    let (from, over) = (part(x.layout, second)?, part(g.layout, second)?);
+    backward_weight(b, window, groups, x.with(&from), g.with(&over), &mut rest.view_mut())?;
+    let sum = Kernel::build("conv_backward_weight", &[dw.dtype; 2], |v| vec![v[0] + v[1]])?;
+    let layout = dw.layout;
+    crate::map::map(b, &sum, &[MapArg::Output(0), MapArg::View(rest.view())], &mut [dw.with(layout)])
 }

@@ -1,6 +1,6 @@
 //! `gemm`: batched products of strided matrices, tile by tile.
 
-use gradus_backend::{DType, Error, ErrorKind, Kernel, MapArg, Result, Scalar, View, ViewMut};
+use gradus_backend::{DType, Error, ErrorKind, KernelBuilder, MapArg, Result, Scalar, View, ViewMut};
 
 use crate::WgpuBackend;
 use crate::map::{scalar_param, scalar_words};
@@ -73,7 +73,9 @@ pub(crate) fn gemm(
         if beta.to_f64() == 0.0 {
             return crate::map::fill(b, out, Scalar::Int(0));
         }
-        let kernel = Kernel::build(OP, &[dtype, dtype], |v| vec![v[0] * v[1]])?;
+        let kernel = KernelBuilder::new(&[dtype, dtype.compute()]);
+        let product = kernel.args()[0].cast(dtype.compute()) * kernel.args()[1];
+        let kernel = kernel.finish(OP, &[(product, dtype)])?;
         let layout = out.layout;
         return crate::map::map(b, &kernel, &[MapArg::Output(0), MapArg::Scalar(beta)], &mut [out.with(layout)]);
     }
@@ -100,7 +102,7 @@ pub(crate) fn gemm(
     params.extend([&p, &q, &r].map(|o| o.layout.offset() as u32));
     params.extend(steps.as_flattened().iter().map(|&s| s as u32));
     for s in [alpha, beta] {
-        let mut words = scalar_words(s, dtype);
+        let mut words = scalar_words(s, dtype.compute());
         words.resize(2, 0);
         params.extend(words);
     }
@@ -183,6 +185,7 @@ impl Plan {
             b: &format!("load_b(b_at + bk * {} + bn * {})", param(11), param(12)),
             a_along_k: self.a_along_k,
             b_along_k: self.b_along_k,
+            found: None,
         };
         tile.multiply(&mut text, &product);
         tile.store(&mut text, &m, &n, |sum| {

@@ -1,14 +1,14 @@
 //! Gather, scatter and embeddings.
 //!
 //! Indices are checked by a kernel of their own, which fills a fault slot with the first bad one; the kernels that use
-//! them clamp what they read, and leave out what they would write.
+//! them leave out what is outside.
 
 use gradus_backend::{DType, Error, ErrorKind, Layout, Result, Scalar, ScatterOp, Shape, View, ViewMut};
 
 use crate::WgpuBackend;
 use crate::faults::Fault;
 use crate::map::bits_of;
-use crate::operand::Axes;
+use crate::operand::{Axes, cut};
 use crate::queue::{Launch, key};
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, cast, param, ty};
@@ -34,8 +34,32 @@ pub(crate) fn check_index(
     ignored: Option<i64>,
 ) -> Result<()> {
     check_index_dtype(op, index)?;
+    check_part(b, op, (index, 0), size, ignored)
+}
+
+/// Checks indices of which the first is at position `first`.
+fn check_part(
+    b: &WgpuBackend,
+    op: &'static str,
+    (index, first): (View<'_>, usize),
+    size: usize,
+    ignored: Option<i64>,
+) -> Result<()> {
     let n = index.layout.numel();
     if n == 0 {
+        return Ok(());
+    }
+    if !b.fits(index.layout, index.dtype) {
+        // Along the first axis, so that each half has its positions in a row.
+        let dims = index.layout.dims();
+        let Some(axis) = (0..dims.len()).find(|&a| dims[a] > 1) else {
+            return Err(Error::new(ErrorKind::Unsupported, op, "the indices span more than a kernel reaches"));
+        };
+        let half = dims[axis] / 2;
+        for (start, len) in [(0, half), (half, dims[axis] - half)] {
+            let part = index.layout.narrow(axis, start, len)?;
+            check_part(b, op, (index.with(&part), first + start * (n / dims[axis])), size, ignored)?;
+        }
         return Ok(());
     }
     let x = b.input(op, "index", index)?;
@@ -44,11 +68,12 @@ pub(crate) fn check_index(
     let slot = b.queue().slot(op, &Fault::Index { op: op.to_owned() })?;
     // An ignored value that the dtype cannot hold ignores nothing.
     let ignored = ignored.filter(|&v| Scalar::Int(v).check(dtype).is_ok());
-    let mut params = vec![n as u32, u32::try_from(size).unwrap_or(u32::MAX), slot, x.layout.offset() as u32];
+    let mut params =
+        vec![n as u32, u32::try_from(size).unwrap_or(u32::MAX), slot, x.layout.offset() as u32, first as u32];
     params.extend(ignored.map_or([0; 2], |v| [v as u32, (v >> 32) as u32]));
     params.extend(axes.dims.iter().map(|&d| d as u32));
     params.extend(axes.steps[0].iter().map(|&s| s as u32));
-    let fixed = 6;
+    let fixed = 7;
     // Finding the first bad index, and telling which it is, in one launch or in two.
     let stages: &[(bool, bool)] = if n <= ONE_GROUP { &[(true, true)] } else { &[(true, false), (false, true)] };
     for &(find, tell) in stages {
@@ -68,7 +93,7 @@ pub(crate) fn check_index(
                 DType::I32 => format!("v < 0 || bitcast<u32>(v) >= {size}"),
                 _ => format!("v < 0li || v >= i64({size})"),
             };
-            let skip = crate::map::scalar_param(4, dtype);
+            let skip = crate::map::scalar_param(5, dtype);
             let bad = if ignored.is_some() { format!("!(v == {skip}) && ({bad})") } else { bad };
             text.line(format_args!("let slot = {} * 8u; let filled = atomicLoad(&faults[slot]) != 0u;", param(2)));
             if find {
@@ -77,7 +102,8 @@ pub(crate) fn check_index(
                     param(0)
                 ));
                 text.line(format_args!(
-                    "let v: {t} = load_x(at(i)); if ({bad}) {{ atomicMax(&faults[slot + 1u], ~i); break; }} }} }}"
+                    "let v: {t} = load_x(at(i)); if ({bad}) {{ atomicMax(&faults[slot + 1u], ~(i + {})); break; }} }} }}",
+                    param(4)
                 ));
             }
             if find && tell {
@@ -86,7 +112,7 @@ pub(crate) fn check_index(
             if tell {
                 text.line("if (id > 0u || filled) { return; }");
                 text.line("let worst = atomicLoad(&faults[slot + 1u]); if (worst == 0u) { return; }");
-                text.line("let v = load_x(at(~worst));");
+                text.line(format_args!("let place = ~worst - {}; let v = load_x(at(place));", param(4)));
                 let words = match dtype {
                     DType::U32 => ["v", "0u"],
                     DType::I32 => ["bitcast<u32>(v)", "bitcast<u32>(v >> 31u)"],
@@ -149,13 +175,35 @@ pub(crate) fn gather(b: &WgpuBackend, x: View<'_>, axis: usize, index: View<'_>,
     b.expect(OP, "out", out.as_view(), x.dtype, out.layout.dims())?;
     b.check_dtype(OP, x.dtype)?;
     check_index(b, OP, index, x.layout.dims()[axis], None)?;
-    take(b, OP, x, axis, index, out)
+    take(b, OP, (x, 0), axis, index, out)
 }
 
-/// Gather with indices that are checked elsewhere.
-fn take(b: &WgpuBackend, op: &str, x: View<'_>, axis: usize, index: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+/// Gather with indices that are checked elsewhere, from `x` whose first place along the axis has number `first`: indices
+/// that are not in `x` leave their elements of `out` as they are.
+pub(crate) fn take(
+    b: &WgpuBackend,
+    op: &str,
+    (x, first): (View<'_>, usize),
+    axis: usize,
+    index: View<'_>,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
     let (n, size) = (out.layout.numel(), x.layout.dims()[axis]);
     if n == 0 || size == 0 {
+        return Ok(());
+    }
+    let operands = [(x.layout, x.dtype), (index.layout, index.dtype), (out.layout, out.dtype)];
+    if let Some(which) = operands.iter().position(|&(l, d)| !b.fits(l, d)) {
+        let Some((at, half)) = cut(operands[which].0, 0..out.layout.rank()) else {
+            return Err(Error::new(ErrorKind::Unsupported, op, "an operand spans more than a kernel reaches"));
+        };
+        for (start, len) in [(0, half), (half, operands[which].0.dims()[at] - half)] {
+            let part = |l: &Layout, cut: bool| if cut { l.narrow(at, start, len) } else { Ok(*l) };
+            let (of_x, of_index) = (at != axis || which == 0, at != axis || which != 0);
+            let (from, key, to) = (part(x.layout, of_x)?, part(index.layout, of_index)?, part(out.layout, of_index)?);
+            let first = if at == axis && which == 0 { first + start } else { first };
+            take(b, op, (x.with(&from), first), axis, index.with(&key), &mut out.with(&to))?;
+        }
         return Ok(());
     }
     let bits = bits_of(x.dtype);
@@ -164,9 +212,10 @@ fn take(b: &WgpuBackend, op: &str, x: View<'_>, axis: usize, index: View<'_>, ou
     let base = held(&from.layout, axis, out.layout.dims()[axis])?;
     let axes = Axes::merged(&[&to.layout, &at.layout, &base], 0..out.layout.rank());
     let rank = axes.rank();
-    let fixed = 6;
+    let fixed = 7;
     let mut params = vec![n as u32, size as u32, from.layout.strides()[axis] as u32];
     params.extend([&to.layout, &at.layout, &base].map(|l| l.offset() as u32));
+    params.push(first as u32);
     params.extend(axes.dims.iter().map(|&d| d as u32));
     axes.steps.iter().for_each(|steps| params.extend(steps.iter().map(|&s| s as u32)));
     let source = || {
@@ -178,8 +227,13 @@ fn take(b: &WgpuBackend, op: &str, x: View<'_>, axis: usize, index: View<'_>, ou
         text.line(format_args!("if (id >= {}) {{ return; }}", param(0)));
         wgsl::coordinates(&mut text, "c", "id", rank, fixed);
         let position = |k: usize| wgsl::position("c", rank, 3 + k, steps(k));
-        let picked = cast(&format!("load_i({})", position(1)), index.dtype, DType::U32);
-        text.line(format_args!("let picked = min({picked}, {} - 1u);", param(1)));
+        text.line(format_args!("let index = load_i({});", position(1)));
+        if index.dtype == DType::I64 {
+            text.line("if (index < 0li || index >= 4294967295li) { return; }");
+        }
+        // An index before the first place wraps to a number beyond every size.
+        let picked = cast("index", index.dtype, DType::U32);
+        text.line(format_args!("let picked = {picked} - {}; if (picked >= {}) {{ return; }}", param(6), param(1)));
         text.line(format_args!("store_y({}, load_x({} + picked * {}));", position(0), position(2), param(2)));
         text.finish(GROUP)
     };
@@ -294,7 +348,9 @@ fn collect(
             text.line(format_args!("let {name}_at = {};", wgsl::position("c", rank, 3 + 2 * k, steps(k))));
         }
         let step = |k: usize| param(4 + 2 * k);
-        let key = cast(&format!("load_i(i_at + j * {})", step(1)), index.dtype, DType::U32);
+        // Compared in the dtype of the index: what is outside its axis lands nowhere.
+        let key = format!("load_i(i_at + j * {})", step(1));
+        text.line(format_args!("let own = {};", cast("mine", DType::U32, index.dtype)));
         text.line(format_args!("let at = y_at + mine * {}; var hit = false;", step(0)));
         // What comes first is what is there, also where nothing lands.
         text.line("var acc = load_y(at);");
@@ -304,15 +360,15 @@ fn collect(
         if sorted {
             text.line(format_args!("var lo = 0u; var hi = {};", param(1)));
             text.line(format_args!(
-                "while (lo < hi) {{ let j = (lo + hi) / 2u; if ({key} < mine) {{ lo = j + 1u; }} else {{ hi = j; }} }}"
+                "while (lo < hi) {{ let j = (lo + hi) / 2u; if ({key} < own) {{ lo = j + 1u; }} else {{ hi = j; }} }}"
             ));
             text.line(format_args!(
-                "for (var j = lo; j < {}; j = j + 1u) {{ if ({key} != mine) {{ break; }} {land} hit = true; }}",
+                "for (var j = lo; j < {}; j = j + 1u) {{ if ({key} != own) {{ break; }} {land} hit = true; }}",
                 param(1)
             ));
         } else {
             text.line(format_args!(
-                "for (var j = 0u; j < {}; j = j + 1u) {{ if ({key} == mine) {{ {land} hit = true; }} }}",
+                "for (var j = 0u; j < {}; j = j + 1u) {{ if ({key} == own) {{ {land} hit = true; }} }}",
                 param(1)
             ));
         }
@@ -377,10 +433,10 @@ pub(crate) fn embedding(b: &WgpuBackend, weight: View<'_>, index: View<'_>, out:
     let column = column.expand(shape)?;
     let index = index.with(&column);
     if let Some(layout) = out.layout.reshape(shape) {
-        return take(b, OP, weight, 0, index, &mut out.with(&layout));
+        return take(b, OP, (weight, 0), 0, index, &mut out.with(&layout));
     }
     let mut copy = Temp::new(b, out.dtype, shape)?;
-    take(b, OP, weight, 0, index, &mut copy.view_mut())?;
+    take(b, OP, (weight, 0), 0, index, &mut copy.view_mut())?;
     copy.layout = Layout::contiguous(*out.layout.shape());
     crate::map::copy_strided(b, copy.view(), out)
 }

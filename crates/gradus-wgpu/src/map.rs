@@ -166,8 +166,12 @@ fn run_packed(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut 
     };
     let dtype = DType::ALL.into_iter().max_by_key(|&d| buffers(d)).filter(|&d| buffers(d) > 1);
     let Some(dtype) = dtype else {
+        let inputs: usize = DType::ALL.into_iter().map(buffers).sum();
         let (n, most) = (outs.len(), b.most_bindings() - 1);
-        let m = format!("{n} outputs are more than the {most} buffers that a kernel of {} can be given", b.label());
+        let m = format!(
+            "{n} outputs and arguments of {inputs} dtypes are more than the {most} buffers that a kernel of {} can be given",
+            b.label()
+        );
         return Err(Error::new(ErrorKind::Unsupported, op, m));
     };
     let shape = *outs[0].layout.shape();

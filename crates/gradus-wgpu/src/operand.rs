@@ -8,6 +8,9 @@ use crate::queue::Bind;
 /// Most elements that one launch handles: positions are u32, and the last work-groups may run past the end.
 pub(crate) const MOST: usize = (1 << 32) - (1 << 26);
 
+/// Most rounds of a loop over elements: Mesa's driver for the processor leaves a loop after 65,535, without an error.
+pub(crate) const LOOP: usize = 1 << 15;
+
 /// A checked operand.
 #[derive(Clone)]
 pub(crate) struct Operand<'a> {

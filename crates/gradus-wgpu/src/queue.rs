@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -21,6 +22,10 @@ use crate::pool::Block;
 const BATCH: usize = 256;
 /// Bytes of parameters that one submission can have.
 const ARENA: usize = 1 << 20;
+/// Bytes of the largest buffer for reading back.
+const READBACK: u64 = 64 << 20;
+/// Bytes that one read can fetch: what is left of that buffer beside the faults.
+pub(crate) const MOST_READ: usize = (READBACK - FAULT_BYTES) as usize;
 /// Bind groups that are kept.
 const GROUPS: usize = 8192;
 
@@ -451,12 +456,12 @@ impl Queue {
     }
 
     fn wait(&self, op: &str) -> Result<()> {
-        let waited = self.device.poll(wgpu::PollType::wait_indefinitely());
+        let waited = polled(&self.faults, || self.device.poll(wgpu::PollType::wait_indefinitely()));
         self.faults.check_lost(op)?;
         waited.map(drop).map_err(|e| Error::new(ErrorKind::Backend, op, format!("waiting for the device: {e}")))
     }
 
-    /// Reads bytes of a buffer; offset and length are multiples of 4.
+    /// Reads bytes of a buffer; offset and length are multiples of 4, the length at most [`MOST_READ`].
     pub(crate) fn read(&self, block: &Block, offset: u64, size: u64, take: impl FnOnce(&[u8])) -> Result<()> {
         self.fetch(Some((block, offset, size)), take)
     }
@@ -465,9 +470,16 @@ impl Queue {
         self.fetch(None, |_| {})
     }
 
-    /// Drops the bind groups, which keep the buffers in them alive.
-    pub(crate) fn forget_groups(&self) {
-        self.state().groups.clear();
+    /// Drops the bind groups, which keep the buffers in them alive, and the buffer for reading back.
+    pub(crate) fn trim(&self) {
+        let mut state = self.state();
+        state.groups.clear();
+        state.readback = None;
+    }
+
+    /// Bytes of the buffer that is kept for reading back.
+    pub(crate) fn readback_bytes(&self) -> usize {
+        self.state().readback.as_ref().map_or(0, |b| b.size() as usize)
     }
 
     /// Gives the device up: every later call is an error.
@@ -476,6 +488,24 @@ impl Queue {
         self.flush(&mut state);
         self.device.destroy();
         self.faults.report_lost("it was closed".to_owned());
+    }
+}
+
+/// Waits by `poll`. wgpu has no error for a device that is lost meanwhile and panics: then the loss is noted, and no panic
+/// leaves this function.
+fn polled<T>(
+    faults: &Faults,
+    poll: impl FnOnce() -> std::result::Result<T, wgpu::PollError>,
+) -> std::result::Result<Option<T>, wgpu::PollError> {
+    // What wgpu leaves half-done is not looked at again: every later call asks for the loss first.
+    match catch_unwind(AssertUnwindSafe(poll)) {
+        Ok(waited) => waited.map(Some),
+        Err(_) if faults.is_lost() => Ok(None),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref().copied());
+            faults.report_lost(text.unwrap_or("wgpu panicked while waiting").trim().to_owned());
+            Ok(None)
+        }
     }
 }
 
@@ -509,5 +539,20 @@ pub(crate) fn storage((binding, &write): (u32, &bool)) -> wgpu::BindGroupLayoutE
 impl std::fmt::Debug for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Queue({:?})", self.counters())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_of_wgpu_while_waiting_is_the_loss_of_the_device() {
+        let faults = Faults::default();
+        assert_eq!(polled(&faults, || Ok(3)).expect("no error"), Some(3));
+        assert!(faults.check_lost("download").is_ok());
+        assert_eq!(polled::<()>(&faults, || panic!("Error in {}: gone", "poll")).expect("no error"), None);
+        let error = faults.check_lost("download").expect_err("the device is gone");
+        assert!(error.kind() == &ErrorKind::Backend && error.to_string().contains("Error in poll: gone"), "{error}");
     }
 }

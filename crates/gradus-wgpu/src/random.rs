@@ -4,11 +4,12 @@
 //! the definition to within a few units in the last place.
 
 use gradus_backend::philox::words_per_element;
-use gradus_backend::{DType, Distribution, Error, Result, Scalar, ViewMut};
+use gradus_backend::{DType, Distribution, Error, Result, Scalar, Shape, ViewMut};
 
 use crate::WgpuBackend;
 use crate::operand::Axes;
 use crate::queue::{Launch, key};
+use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, param};
 
 const OP: &str = "random";
@@ -61,6 +62,9 @@ pub(crate) fn random(b: &WgpuBackend, dist: Distribution, seed: u64, offset: u64
     if n == 0 {
         return Ok(());
     }
+    if !b.fits(out.layout, out.dtype) {
+        return by_halves(b, dist, seed, offset, out);
+    }
     let wide = b.missing(DType::F64).is_none();
     let float = |v: f64| if wide { v.to_bits() } else { u64::from((v as f32).to_bits()) };
     let (kind, numbers) = match dist {
@@ -87,6 +91,21 @@ pub(crate) fn random(b: &WgpuBackend, dist: Distribution, seed: u64, offset: u64
         params: &params,
         groups: (n as u64).div_ceil(u64::from(GROUP)),
     })
+}
+
+/// Draws for more elements than a kernel can be given: those of each half from where the stream is then.
+fn by_halves(b: &WgpuBackend, dist: Distribution, seed: u64, offset: u64, out: &mut ViewMut<'_>) -> Result<()> {
+    let n = out.layout.numel();
+    let Some(flat) = out.layout.reshape(Shape::new(&[n])?) else {
+        let mut plain = Temp::new(b, out.dtype, *out.layout.shape())?;
+        random(b, dist, seed, offset, &mut plain.view_mut())?;
+        return crate::map::copy_strided(b, plain.view(), out);
+    };
+    for (start, len) in [(0, n / 2), (n / 2, n - n / 2)] {
+        let offset = offset.wrapping_add(start as u64 * words_per_element(dist, out.dtype));
+        random(b, dist, seed, offset, &mut out.with(&flat.narrow(0, start, len)?))?;
+    }
+    Ok(())
 }
 
 fn source(kind: Kind, dtype: DType, words: u64, rank: usize, wide: bool) -> String {

@@ -1,9 +1,11 @@
 //! Reductions: `lanes` invocations share an output, each taking every `lanes`-th element, and join in a fixed tree.
 
-use gradus_backend::{ArgReduceOp, DType, Error, ErrorKind, Layout, ReduceOp, Result, Scalar, Shape, View, ViewMut};
+use gradus_backend::{
+    ArgReduceOp, DType, Error, ErrorKind, Kernel, Layout, MapArg, ReduceOp, Result, Scalar, Shape, View, ViewMut,
+};
 
 use crate::WgpuBackend;
-use crate::operand::{Axes, cut};
+use crate::operand::{Axes, LOOP, cut};
 use crate::queue::{Launch, key};
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, cast, param, ty};
@@ -29,6 +31,9 @@ struct Plan {
 /// Parameters in front of the sizes and steps: outputs, elements of each, parts of each, elements of a part, and the
 /// positions of the first elements.
 const FIXED: usize = 6;
+/// The longest chain of elements that an invocation joins, and the elements of a block of it.
+const CHAIN: usize = 1024;
+const BLOCK: u32 = 32;
 
 /// See [`Backend::reduce`](gradus_backend::Backend::reduce).
 pub(crate) fn reduce(
@@ -102,47 +107,76 @@ fn run(
     axes: gradus_backend::Axes,
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
-    let rank = x.layout.rank();
-    let n_out = out.layout.numel();
-    let n = x.layout.numel() / n_out;
     if !b.fits(x.layout, x.dtype) || !b.fits(out.layout, out.dtype) {
         return in_pieces(b, name, op, x, axes, out);
     }
-    // Few outputs of many elements: parts of each first, then the parts.
-    let parts = if n_out < 64 && n >= 1 << 16 && matches!(op, Op::Fold(_)) { (n >> 13).min(256) } else { 1 };
+    let parts = parts(b, name, op, x, axes, out)?;
+    if let (Op::Arg(op), 2..) = (op, parts) {
+        return arg_by_halves(b, name, op, x, axes, out);
+    }
     if parts > 1 {
-        let dtype = accumulator(op, x.dtype);
-        let mut partial = Temp::new(b, dtype, Shape::new(&[n_out, parts])?)?;
-        let kept = (0..rank).filter(|&a| !axes.contains(a));
-        // The shape of the output with the parts behind it, seen by the kept axes of `x` in their order.
-        let mut dims: Vec<usize> = out.layout.dims().to_vec();
-        let mut strides = vec![0isize; rank];
-        let mut step = parts as isize;
-        for a in kept.collect::<Vec<_>>().into_iter().rev() {
-            strides[a] = step;
-            step *= dims[a] as isize;
-        }
-        for a in axes.iter() {
-            dims[a] = 1;
-        }
-        let layout = Layout::from_parts(Shape::new(&dims)?, &strides, 0, n_out * parts)?;
-        let target = ViewMut { buffer: &mut partial.buffer, dtype, layout: &layout };
-        launch(b, name, op, x, axes, &target, parts)?;
-        let second = Layout::contiguous(Shape::new(&[n_out, parts])?);
-        let flat = Temp::contiguous_like(out)?;
-        let whole = View { buffer: &partial.buffer, dtype, layout: &second };
-        return match flat {
-            Some(layout) => launch(b, name, op, whole, gradus_backend::Axes::one(1), &out.with(&layout), 1),
-            None => {
-                let mut narrow = Temp::new(b, out.dtype, Shape::new(&[n_out, 1])?)?;
-                launch(b, name, op, whole, gradus_backend::Axes::one(1), &narrow.view_mut(), 1)?;
-                narrow.layout = Layout::contiguous(*out.layout.shape());
-                crate::map::copy_strided(b, narrow.view(), out)
-            }
-        };
+        // Parts of each first, then the parts.
+        let shape = Shape::new(&[out.layout.numel(), parts])?;
+        let mut partial = Temp::new(b, accumulator(op, x.dtype), shape)?;
+        let layout = beside(out.layout, parts, 0)?;
+        launch(b, name, op, x, axes, &partial.view_mut().with(&layout), parts)?;
+        return join(b, name, op, partial.view(), out);
     }
     let layout = out.layout;
     launch(b, name, op, x, axes, &out.with(layout), 1)
+}
+
+/// How many parts each output is reduced in.
+fn parts(
+    b: &WgpuBackend,
+    name: &str,
+    op: Op,
+    x: View<'_>,
+    axes: gradus_backend::Axes,
+    out: &ViewMut<'_>,
+) -> Result<usize> {
+    let (n_out, rank) = (out.layout.numel(), x.layout.rank());
+    let n = x.layout.numel() / n_out;
+    let (from, to) = (b.input(name, "x", x)?, b.output(name, "out", out)?);
+    let kept = Axes::merged(&[&from.layout, &to.layout], (0..rank).filter(|&a| !axes.contains(a)));
+    if let Op::Arg(_) = op {
+        return Ok(n.div_ceil(lanes(&kept, n) as usize * LOOP));
+    }
+    // So many that no invocation sums more than `CHAIN` elements; and more where few outputs leave the device idle.
+    let long = n.div_ceil(lanes(&kept, n) as usize * CHAIN);
+    let idle = if n_out < 64 && n >= 1 << 16 { (n >> 13).min(256) } else { 1 };
+    Ok(long.max(idle))
+}
+
+/// Invocations that share a part of `part` elements.
+fn lanes(kept: &Axes, part: usize) -> u32 {
+    let n_out = kept.numel();
+    let neighbours = kept.steps[0].last().is_some_and(|s| s.abs() <= 1) && n_out >= 16;
+    match part {
+        0..=32 => 1,
+        33..=512 if n_out >= 8192 => 1,
+        _ if neighbours => 16,
+        _ => GROUP,
+    }
+}
+
+/// The layout of the output with room for `parts` results beside each other, at the place of number `at`.
+fn beside(out: &Layout, parts: usize, at: usize) -> Result<Layout> {
+    let plain = Layout::contiguous(*out.shape());
+    let strides: Vec<isize> = plain.strides().iter().map(|s| s * parts as isize).collect();
+    Layout::from_parts(*out.shape(), &strides, at, out.numel() * parts)
+}
+
+/// Reduces the parts `[outputs, parts]` of each output.
+fn join(b: &WgpuBackend, name: &str, op: Op, parts: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+    let axis = gradus_backend::Axes::one(1);
+    if let Some(layout) = Temp::contiguous_like(out)? {
+        return run(b, name, op, parts, axis, &mut out.with(&layout));
+    }
+    let mut narrow = Temp::new(b, out.dtype, Shape::new(&[out.layout.numel(), 1])?)?;
+    run(b, name, op, parts, axis, &mut narrow.view_mut())?;
+    narrow.layout = Layout::contiguous(*out.layout.shape());
+    crate::map::copy_strided(b, narrow.view(), out)
 }
 
 /// Operands that are larger than what a kernel can be given: by halves, those of one result joined afterwards.
@@ -155,28 +189,60 @@ fn in_pieces(
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
     let rank = x.layout.rank();
-    if let Some((axis, half)) = cut(x.layout, (0..rank).filter(|&a| !axes.contains(a))) {
-        for (start, len) in [(0, half), (half, x.layout.dims()[axis] - half)] {
-            let (from, to) = (x.layout.narrow(axis, start, len)?, out.layout.narrow(axis, start, len)?);
-            run(b, name, op, x.with(&from), axes, &mut out.with(&to))?;
+    let wide = if b.fits(out.layout, out.dtype) { x.layout } else { out.layout };
+    let farthest = cut(wide, 0..rank).filter(|&(a, _)| axes.contains(a));
+    if let (Op::Fold(_), Some((axis, half))) = (op, farthest) {
+        let mut both = Temp::new(b, accumulator(op, x.dtype), Shape::new(&[out.layout.numel(), 2])?)?;
+        for (i, (start, len)) in [(0, half), (half, x.layout.dims()[axis] - half)].into_iter().enumerate() {
+            let (from, to) = (x.layout.narrow(axis, start, len)?, beside(out.layout, 2, i)?);
+            run(b, name, op, x.with(&from), axes, &mut both.view_mut().with(&to))?;
         }
-        return Ok(());
+        return join(b, name, op, both.view(), out);
     }
-    let (Op::Fold(fold), Some((axis, half))) = (op, cut(x.layout, 0..rank)) else {
+    let Some((axis, half)) = cut(wide, (0..rank).filter(|&a| !axes.contains(a))) else {
+        if let (Op::Arg(op), Some(_)) = (op, cut(x.layout, axes.iter())) {
+            return arg_by_halves(b, name, op, x, axes, out);
+        }
         let m = format!("{} elements of one result are more than a kernel of {} reaches", x.layout.numel(), b.label());
         return Err(Error::new(ErrorKind::Unsupported, name, m).help("split the tensor along the axis"));
     };
-    let mut both = Temp::new(b, accumulator(op, x.dtype), Shape::new(&[out.layout.numel(), 2])?)?;
-    for (i, (start, len)) in [(0, half), (half, x.layout.dims()[axis] - half)].into_iter().enumerate() {
-        let (from, to) = (x.layout.narrow(axis, start, len)?, both.layout.narrow(1, i, 1)?);
-        let shape = Layout::from_parts(*out.layout.shape(), &vec![0; rank], to.offset(), both.layout.numel())?;
-        run(b, name, op, x.with(&from), axes, &mut both.view_mut().with(&shape))?;
+    for (start, len) in [(0, half), (half, x.layout.dims()[axis] - half)] {
+        let (from, to) = (x.layout.narrow(axis, start, len)?, out.layout.narrow(axis, start, len)?);
+        run(b, name, op, x.with(&from), axes, &mut out.with(&to))?;
     }
-    let pair = Shape::new(&[2])?;
-    let flat = Layout::contiguous(pair);
-    let shape = out.layout.reshape(Shape::new(&[1])?).unwrap_or(*out.layout);
-    let x = View { buffer: &both.buffer, dtype: both.dtype, layout: &flat };
-    run(b, name, Op::Fold(fold), x, gradus_backend::Axes::one(0), &mut out.with(&shape))
+    Ok(())
+}
+
+/// The place of the extreme in each half of the axis, and of the two the one whose value wins.
+fn arg_by_halves(
+    b: &WgpuBackend,
+    name: &str,
+    op: ArgReduceOp,
+    x: View<'_>,
+    axes: gradus_backend::Axes,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    let axis = axes.iter().next().unwrap_or_default();
+    let (n, shape) = (x.layout.dims()[axis], *out.layout.shape());
+    let half = n / 2;
+    let of_half = |start, len| -> Result<(Temp, Temp)> {
+        let part = x.layout.narrow(axis, start, len)?;
+        let (mut at, mut value) = (Temp::new(b, DType::I64, shape)?, Temp::new(b, x.dtype, shape)?);
+        run(b, name, Op::Arg(op), x.with(&part), axes, &mut at.view_mut())?;
+        crate::index::take(b, name, (x.with(&part), 0), axis, at.view(), &mut value.view_mut())?;
+        Ok((at, value))
+    };
+    let (first, second) = (of_half(0, half)?, of_half(half, n - half)?);
+    let kernel = Kernel::build(name, &[DType::I64, DType::I64, x.dtype, x.dtype], |v| {
+        let (p, q) = (v[2], v[3]);
+        let wins = if op == ArgReduceOp::Max { q.gt(p) } else { q.lt(p) };
+        // A NaN wins, and the first of those.
+        let wins = if x.dtype.is_float() { wins.or(q.isnan()).and(p.isnan().not()) } else { wins };
+        vec![wins.select(v[1] + v[1].constant(half as i64), v[0])]
+    })?;
+    let args = [&first.0, &second.0, &first.1, &second.1].map(|t| MapArg::View(t.view()));
+    let layout = out.layout;
+    crate::map::map(b, &kernel, &args, &mut [out.with(layout)])
 }
 
 fn launch(
@@ -194,14 +260,7 @@ fn launch(
     let reduced = Axes::merged(&[&from.layout], (0..rank).filter(|&a| axes.contains(a)));
     let (n_out, n) = (kept.numel(), reduced.numel());
     let part = n.div_ceil(parts);
-    let neighbours = kept.steps[0].last().is_some_and(|s| s.abs() <= 1) && n_out >= 16;
-    let lanes = match part {
-        _ if parts > 1 => GROUP,
-        0..=32 => 1,
-        33..=512 if n_out >= 8192 => 1,
-        _ if neighbours => 16,
-        _ => GROUP,
-    };
+    let lanes = lanes(&kept, n);
     let plan = Plan { op, x: x.dtype, out: out.dtype, kept: kept.rank(), reduced: reduced.rank(), lanes };
     let mut params = vec![n_out, n, parts, part, from.layout.offset(), to.layout.offset()];
     params.extend(&kept.dims);
@@ -311,18 +370,21 @@ impl Plan {
         }
         text.line(format_args!("let lane = local / {shared}u;"));
         text.line(format_args!("let task = group * {shared}u + local % {shared}u;"));
-        text.line(format_args!("let o = task / {}; let part = task % {};", param(2), param(2)));
-        text.line(format_args!("let live = o < {};", param(0)));
+        text.line(format_args!("let o = task % {}; let part = task / {};", param(0), param(0)));
+        text.line(format_args!("let live = part < {};", param(2)));
         wgsl::coordinates(&mut text, "c", "o", kept, FIXED);
         text.line(format_args!("let base = {};", wgsl::position("c", kept, 4, x_steps)));
         text.line("var acc = none();");
         text.line(format_args!("let first = part * {}; let end = min({}, first + {});", param(3), param(1), param(3)));
         text.line("if (live) {");
-        text.line(format_args!("for (var j = first + lane; j < end; j = j + {lanes}u) {{"));
+        // Blocks of their own within the sum: rounding errors grow with the length of a chain of additions.
+        text.line("for (var at = first + lane; at < end;) { var block = none();");
+        text.line(format_args!("let stop = min(end, at + {}u);", lanes * BLOCK));
+        text.line(format_args!("for (var j = at; j < stop; j = j + {lanes}u) {{"));
         wgsl::coordinates(&mut text, "r", "j", reduced, r_dims);
         let terms: String = (0..reduced).map(|a| format!(" + r{a} * {}", param(r_steps + a))).collect();
-        text.line(format_args!("acc = join(acc, lift(load_x(base{terms}), j));"));
-        text.line("} }");
+        text.line(format_args!("block = join(block, lift(load_x(base{terms}), j));"));
+        text.line(format_args!("}} acc = join(acc, block); at = at + {}u; }} }}", lanes * BLOCK));
         if lanes > 1 {
             text.line("shared_accs[local] = acc; workgroupBarrier();");
             let mut half = GROUP / 2;

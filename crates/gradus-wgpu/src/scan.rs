@@ -3,12 +3,13 @@
 //!
 //! Floats accumulate in f64 where the adapter has it.
 
-use gradus_backend::{DType, Error, ErrorKind, ReduceOp, Result, ScanOp, View, ViewMut};
+use gradus_backend::{DType, Error, ErrorKind, Kernel, MapArg, ReduceOp, Result, ScanOp, Shape, View, ViewMut};
 
 use crate::WgpuBackend;
-use crate::operand::Axes;
+use crate::operand::{Axes, cut};
 use crate::queue::{Launch, key};
 use crate::reduce::{identity, joined};
+use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, cast, param, ty};
 
 /// Everything that the text depends on.
@@ -55,12 +56,21 @@ pub(crate) fn scan(b: &WgpuBackend, op: ScanOp, x: View<'_>, axis: usize, out: &
     if x.layout.numel() == 0 {
         return Ok(());
     }
+    let n = x.layout.dims()[axis];
+    let lanes = if n <= 64 || x.layout.numel() / n >= 2048 { 1 } else { GROUP };
+    let wide = [(x.layout, x.dtype), (out.layout, result)].into_iter().find(|&(l, d)| !b.fits(l, d));
+    let at = match wide {
+        Some((layout, _)) => cut(layout, 0..rank),
+        None => (n.div_ceil(lanes as usize) > crate::operand::LOOP).then_some((axis, n / 2)),
+    };
+    if let Some(at) = at {
+        return by_halves(b, op, name, fold, x, axis, at, out);
+    }
     let wide = b.missing(DType::F64).is_none() && (sums || fold.is_none());
     let acc = if result.is_float() && wide { DType::F64 } else { result.compute() };
     let (from, to) = (b.input(name, "x", x)?, b.output(name, "out", out)?);
     let lines = Axes::merged(&[&from.layout, &to.layout], (0..rank).filter(|&a| a != axis));
-    let (count, n) = (lines.numel(), x.layout.dims()[axis]);
-    let lanes = if n <= 64 || count >= 2048 { 1 } else { GROUP };
+    let count = lines.numel();
     let plan = Plan { op, x: x.dtype, out: result, acc, rank: lines.rank(), lanes };
     let mut params: Vec<u32> = [count, n, n.div_ceil(lanes as usize)].map(|v| v as u32).to_vec();
     params.extend([&from, &to].map(|o| o.layout.offset() as u32));
@@ -71,6 +81,49 @@ pub(crate) fn scan(b: &WgpuBackend, op: ScanOp, x: View<'_>, axis: usize, out: &
     let (source, binds) = (&|| plan.source(), &[from.bind, to.bind]);
     let key = key(("scan", &plan));
     b.queue().launch(&Launch { op: name, key, source, binds, fault: None, params: &params, groups })
+}
+
+/// Cuts the operands along axis `at`: lines apart, or the halves of the lines, the second with the last of the first joined
+/// to it.
+fn by_halves(
+    b: &WgpuBackend,
+    op: ScanOp,
+    name: &str,
+    fold: Option<ReduceOp>,
+    x: View<'_>,
+    axis: usize,
+    (at, half): (usize, usize),
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    let size = x.layout.dims()[at];
+    for (start, len) in [(0, half), (half, size - half)] {
+        let (from, to) = (x.layout.narrow(at, start, len)?, out.layout.narrow(at, start, len)?);
+        scan(b, op, x.with(&from), axis, &mut out.with(&to))?;
+    }
+    if at != axis {
+        return Ok(());
+    }
+    let mut dims = out.layout.dims().to_vec();
+    dims[axis] = 1;
+    let mut last = Temp::new(b, out.dtype, Shape::new(&dims)?)?;
+    crate::map::copy_strided(b, out.as_view().with(&out.layout.narrow(axis, half - 1, 1)?), &mut last.view_mut())?;
+    let rest = out.layout.narrow(axis, half, size - half)?;
+    let before = last.layout.expand(*rest.shape())?;
+    let kernel = Kernel::build(name, &[out.dtype; 2], |v| {
+        let (a, b) = (v[0], v[1]);
+        vec![match fold {
+            Some(ReduceOp::Sum) => a + b,
+            Some(ReduceOp::Prod) => a * b,
+            Some(ReduceOp::Min) => a.min(b),
+            Some(_) => a.max(b),
+            None => {
+                let (high, low) = (a.max(b), a.min(b));
+                // Where both are one infinity their difference is NaN, and the larger is the result.
+                high.eq(low).select(high + std::f64::consts::LN_2, high + (low - high).exp().log1p())
+            }
+        }]
+    })?;
+    crate::map::map(b, &kernel, &[MapArg::View(last.view().with(&before)), MapArg::Output(0)], &mut [out.with(&rest)])
 }
 
 impl Plan {

@@ -5,7 +5,7 @@ use gradus_backend::{DType, Error, ErrorKind, Layout, Result, Shape, View, ViewM
 
 use crate::WgpuBackend;
 use crate::map::bits_of;
-use crate::operand::Axes;
+use crate::operand::{Axes, cut};
 use crate::queue::{Launch, key};
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, param, ty};
@@ -46,6 +46,18 @@ pub(crate) fn sorted(
     indices: &mut ViewMut<'_>,
 ) -> Result<()> {
     let rank = x.layout.rank();
+    let fit = [(x.layout, x.dtype), (values.layout, values.dtype), (indices.layout, indices.dtype)];
+    // The keys have up to 8 bytes.
+    let keys = Layout::contiguous(*x.layout.shape());
+    let wide = fit.into_iter().chain([(&keys, DType::U64)]).find(|&(l, d)| !b.fits(l, d));
+    if let Some((axis_cut, half)) = wide.and_then(|(l, _)| cut(l, (0..rank).filter(|&a| a != axis))) {
+        for (start, len) in [(0, half), (half, x.layout.dims()[axis_cut] - half)] {
+            let part = |l: &Layout| l.narrow(axis_cut, start, len);
+            let (from, v, i) = (part(x.layout)?, part(values.layout)?, part(indices.layout)?);
+            sorted(b, op, x.with(&from), axis, descending, &mut values.with(&v), &mut indices.with(&i))?;
+        }
+        return Ok(());
+    }
     let n = x.layout.dims()[axis];
     let total = x.layout.numel();
     let lines = total / n;

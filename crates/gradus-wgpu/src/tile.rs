@@ -24,6 +24,9 @@ pub(crate) struct Product<'a> {
     /// Whether neighbouring invocations load along k: where that is how the operand lies in memory.
     pub(crate) a_along_k: bool,
     pub(crate) b_along_k: bool,
+    /// Whether there is an element of `b`, where there need not be one: a condition that holds once `b` is read. What is
+    /// not there counts as left out, so that an infinity of `a` does not meet a zero.
+    pub(crate) found: Option<&'a str>,
 }
 
 impl Tile {
@@ -52,6 +55,13 @@ impl Tile {
         text.declare(format_args!(
             "var<workgroup> tile_a: array<{t}, {cells}>;\nvar<workgroup> tile_b: array<{t}, {cells}>;"
         ));
+        // Without infinities and NaN a zero does for what is not there. Once set, the flag stays.
+        let found = p.found.filter(|_| self.dtype.is_float());
+        if found.is_some() {
+            text.declare(format_args!("var<workgroup> tile_found: array<u32, {cells}>;"));
+            text.declare("var<workgroup> strange: atomic<u32>;");
+            text.line("if (local == 0u) { atomicStore(&strange, 0u); } workgroupBarrier();");
+        }
         // Rows and columns of a block are 16 apart, so that neighbours write neighbours.
         text.line("let down = local / 16u; let across = local % 16u;");
         let zero = wgsl::constant(Scalar::Int(0), self.dtype);
@@ -71,18 +81,45 @@ impl Tile {
                 "let {name}k = k0 + place.x; let {name}{other} = {first} + place.y; var v = {zero};"
             ));
             text.line(format_args!("if ({name}k < {} && {name}{other} < {size}) {{ v = {value}; }}", p.k));
+            match (name, found) {
+                ("a", Some(_)) => text.line(format_args!("if (!is_finite_{t}(v)) {{ atomicStore(&strange, 1u); }}")),
+                ("b", Some(found)) => {
+                    text.line(format_args!("tile_found[place.x * {side}u + place.y] = select(0u, 1u, {found});"));
+                }
+                _ => {}
+            }
             text.line(format_args!("tile_{name}[place.x * {side}u + place.y] = v; }}"));
         }
         text.line("} workgroupBarrier();");
+        if found.is_some() {
+            text.line("if (atomicLoad(&strange) != 0u) {");
+            self.add(text, depth, true);
+            text.line("} else {");
+        }
+        self.add(text, depth, false);
+        if found.is_some() {
+            text.line("}");
+        }
+        text.line("workgroupBarrier(); }");
+    }
+
+    /// Lines that add the products of a depth of the tiles; `masked` leaves out what is not there.
+    fn add(&self, text: &mut Text, depth: u32, masked: bool) {
+        let (side, block) = (self.side(), self.block);
         text.line(format_args!("for (var kk = 0u; kk < {depth}u; kk = kk + 1u) {{"));
         for i in 0..block {
             text.line(format_args!("let a_{i} = tile_a[kk * {side}u + down + {}u];", i * 16));
             text.line(format_args!("let b_{i} = tile_b[kk * {side}u + across + {}u];", i * 16));
+            if masked {
+                text.line(format_args!("let f_{i} = tile_found[kk * {side}u + across + {}u] != 0u;", i * 16));
+            }
         }
         for (i, j) in pairs(block) {
-            text.line(format_args!("c_{i}_{j} = c_{i}_{j} + a_{i} * b_{j};"));
+            let sum = format!("c_{i}_{j} + a_{i} * b_{j}");
+            let sum = if masked { format!("select(c_{i}_{j}, {sum}, f_{j})") } else { sum };
+            text.line(format_args!("c_{i}_{j} = {sum};"));
         }
-        text.line("} workgroupBarrier(); }");
+        text.line("}");
     }
 
     /// Lines for each element of the result: `store` gets the name of its sum, and uses its place `r`, `s`.

@@ -5,6 +5,7 @@ use gradus_backend::{Buffer, DType, Error, Layout, Result, Shape, View, ViewMut}
 
 use crate::WgpuBackend;
 use crate::map::copy_strided;
+use crate::queue::MOST_READ;
 
 fn check(op: &str, buffer: &Buffer, offset: usize, bytes: usize) -> Result<()> {
     match offset.checked_add(bytes) {
@@ -55,11 +56,16 @@ pub(crate) fn download(b: &WgpuBackend, src: &Buffer, offset: usize, bytes: &mut
         return b.queue().synchronize();
     }
     let block = b.pool().block("download", src)?;
-    let start = offset / 4 * 4;
-    let size = (offset + bytes.len()).next_multiple_of(4) - start;
-    b.queue().read(block, start as u64, size as u64, |read| {
-        bytes.copy_from_slice(&read[offset - start..][..bytes.len()]);
-    })
+    // Whole words: up to 3 bytes more at either end.
+    let most = MOST_READ - 8;
+    for (piece, offset) in bytes.chunks_mut(most).zip((offset..).step_by(most)) {
+        let start = offset / 4 * 4;
+        let size = (offset + piece.len()).next_multiple_of(4) - start;
+        b.queue().read(block, start as u64, size as u64, |read| {
+            piece.copy_from_slice(&read[offset - start..][..piece.len()]);
+        })?;
+    }
+    Ok(())
 }
 
 /// See [`Backend::copy_buffer`](gradus_backend::Backend::copy_buffer).

@@ -4,6 +4,7 @@ use gradus_backend::{DType, Error, Layout, Result, Scalar, View, ViewMut, Window
 
 use crate::WgpuBackend;
 use crate::map::{scalar_param, scalar_words};
+use crate::operand::cut;
 use crate::queue::{Launch, key};
 use crate::wgsl::{self, GROUP, Text, param};
 
@@ -37,6 +38,12 @@ fn shape(params: &mut Vec<u32>, window: &Window, spatial: &[usize], positions: &
     params.extend(positions.iter().map(|&v| v as u32));
 }
 
+/// Where to cut samples or channels, if an operand spans more than a kernel can be given.
+fn too_large(b: &WgpuBackend, operands: &[(&Layout, DType)]) -> Option<(usize, usize)> {
+    let &(layout, _) = operands.iter().find(|&&(l, d)| !b.fits(l, d))?;
+    cut(layout, 0..2)
+}
+
 /// See [`Backend::unfold`](gradus_backend::Backend::unfold).
 pub(crate) fn unfold(b: &WgpuBackend, window: &Window, x: View<'_>, pad: Scalar, out: &mut ViewMut<'_>) -> Result<()> {
     const OP: &str = "unfold";
@@ -48,6 +55,13 @@ pub(crate) fn unfold(b: &WgpuBackend, window: &Window, x: View<'_>, pad: Scalar,
     }
     if x.layout.numel() == 0 {
         return crate::map::fill(b, out, pad);
+    }
+    if let Some((axis, half)) = too_large(b, &[(x.layout, x.dtype), (out.layout, x.dtype)]) {
+        for (start, len) in [(0, half), (half, x.layout.dims()[axis] - half)] {
+            let (from, to) = (x.layout.narrow(axis, start, len)?, out.layout.narrow(axis, start, len)?);
+            unfold(b, window, x.with(&from), pad, &mut out.with(&to))?;
+        }
+        return Ok(());
     }
     let (from, to) = (b.input(OP, "x", x)?, b.output(OP, "out", out)?);
     let (rank, all, dtype) = (window.rank, out.layout.rank(), x.dtype);
@@ -109,6 +123,13 @@ pub(crate) fn fold(b: &WgpuBackend, window: &Window, x: View<'_>, out: &mut View
     }
     if x.layout.numel() == 0 {
         return crate::map::fill(b, out, Scalar::Int(0));
+    }
+    if let Some((axis, half)) = too_large(b, &[(x.layout, x.dtype), (out.layout, x.dtype)]) {
+        for (start, len) in [(0, half), (half, x.layout.dims()[axis] - half)] {
+            let (from, to) = (x.layout.narrow(axis, start, len)?, out.layout.narrow(axis, start, len)?);
+            fold(b, window, x.with(&from), &mut out.with(&to))?;
+        }
+        return Ok(());
     }
     let (from, to) = (b.input(OP, "x", x)?, b.output(OP, "out", out)?);
     let (rank, all, dtype) = (window.rank, out.layout.rank(), x.dtype);
@@ -181,11 +202,19 @@ pub(crate) fn max_pool(
         }
         let positions = window.output(OP, &dims[2..]).ok()?;
         let shape = [&dims[..2], &positions[..rank]].concat();
-        let fit = b.fits(x.layout, x.dtype) && b.fits(out.layout, out.dtype) && b.fits(indices.layout, DType::I64);
-        (out.layout.dims() == shape && indices.layout.dims() == shape && fit).then_some(())
+        (out.layout.dims() == shape && indices.layout.dims() == shape).then_some(())
     };
     if well_formed().is_none() || out.layout.numel() == 0 {
         return gradus_backend::composite::pool::max_forward(b, window, x, out, indices);
+    }
+    let operands = [(x.layout, x.dtype), (out.layout, x.dtype), (indices.layout, DType::I64)];
+    if let Some((axis, half)) = too_large(b, &operands) {
+        for (start, len) in [(0, half), (half, dims[axis] - half)] {
+            let part = |l: &Layout| l.narrow(axis, start, len);
+            let (from, to, at) = (part(x.layout)?, part(out.layout)?, part(indices.layout)?);
+            max_pool(b, window, x.with(&from), &mut out.with(&to), &mut indices.with(&at))?;
+        }
+        return Ok(());
     }
     let (from, to, at) = (b.input(OP, "x", x)?, b.output(OP, "out", out)?, b.output(OP, "indices", indices)?);
     let (n, all, dtype) = (out.layout.numel(), rank + 2, x.dtype);

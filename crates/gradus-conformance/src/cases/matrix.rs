@@ -51,6 +51,7 @@ pub(super) fn run(s: &mut Suite<'_>) {
     }
     for d in [DType::F16, DType::BF16] {
         product(s, d, &[], [34, 65, 49], (1, 0), true);
+        small_factors(s, d);
     }
 }
 
@@ -99,4 +100,16 @@ fn non_finite(s: &mut Suite<'_>, d: DType) {
     let (a, b) = (Array::floats(d, &[2, 0], &[0.0]), Array::floats(d, &[0, 3], &[0.0]));
     let output = Output::Updated(Array::floats(d, &[2, 3], &[nan]));
     s.case(&Case::new(format!("gemm/{d}/k0_over_nan"), vec![a, b], vec![output], &call));
+}
+
+/// Factors that the dtype of the operands rounds to 0, or coarsely, are those of the dtype that it computes in.
+fn small_factors(s: &mut Suite<'_>, d: DType) {
+    for (name, k, alpha, beta) in [("alpha", 2, 1e-8, 0.0), ("beta", 2, 1e-8, 2e-8), ("beta_alone", 0, 1.0, 1e-8)] {
+        let call = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+            b.gemm(Scalar::Float(alpha), ins[0], ins[1], Scalar::Float(beta), &mut outs[0])
+        };
+        let [a, b, c] = [[3, k], [k, 2], [3, 2]].map(|dims| Array::floats(d, &dims, &[32768.0, 16384.0, 24576.0]));
+        let case = Case::new(format!("gemm/{d}/small_{name}"), vec![a, b], vec![Output::Updated(c)], &call);
+        s.case(&case.bound(Bound::Linear(k + 2)).magnitude(&call));
+    }
 }

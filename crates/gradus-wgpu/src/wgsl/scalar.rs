@@ -51,10 +51,6 @@ fn wrapped(v: String, dtype: DType) -> String {
 /// The conversion of `v` between two compute types.
 pub(crate) fn cast(v: &str, from: DType, to: DType) -> String {
     let (f, t) = (ty(from), ty(to));
-    let signed = |from: &str, v: String| match from {
-        "bool" => format!("select(0i, 1i, {v})"),
-        _ => v,
-    };
     if to == DType::Bool {
         return match f {
             "bool" => v.to_owned(),
@@ -92,7 +88,6 @@ pub(crate) fn cast(v: &str, from: DType, to: DType) -> String {
         let value = format!("select({t}({inside}), {max}, {v} >= {beyond})");
         return format!("select({value}, {min}, {v} <= {below})");
     }
-    let _ = signed;
     let converted = match (f, t) {
         _ if f == t => v.to_owned(),
         ("i32", "u32") | ("u32", "i32") | ("i64", "u64") | ("u64", "i64") => format!("bitcast<{t}>({v})"),

@@ -1,0 +1,152 @@
+//! Operands larger than what a kernel can be given (128 MiB where the adapter has no more than WebGPU's least), and long
+//! sums.
+
+mod common;
+
+use std::sync::Arc;
+
+use gradus::backend::Backend;
+use gradus::prelude::*;
+
+/// Above 128 MiB in f32.
+const N: usize = 35_000_000;
+
+fn opened() -> Option<Device> {
+    Some(Device::from_backend(Arc::new(common::opened()?)))
+}
+
+#[test]
+fn a_long_sum_is_near_the_sum_in_f64() {
+    let Some(device) = opened() else { return };
+    let n = 250_000;
+    let x = Tensor::rand([n, 64], DType::F32, &device, &mut Generator::new(1)).expect("draws");
+    let values = x.to_vec::<f32>().expect("values");
+    let sums = x.sum(&[0], false).and_then(|s| s.to_vec::<f32>()).expect("sums");
+    for (column, got) in sums.into_iter().enumerate() {
+        let want: f64 = values.iter().skip(column).step_by(64).map(|&v| f64::from(v)).sum();
+        assert!((f64::from(got) / want - 1.0).abs() < 1e-6, "column {column}: {got} and {want}");
+    }
+}
+
+#[test]
+fn columns_of_a_large_matrix_are_summed() {
+    let Some(device) = opened() else { return };
+    let x = Tensor::ones([N / 50, 50], DType::F32, &device).expect("ones");
+    let sums = x.sum(&[0], true).and_then(|s| s.to_vec::<f32>()).expect("sums");
+    assert_eq!(sums, [(N / 50) as f32; 50]);
+}
+
+#[test]
+fn large_draws_are_those_of_the_stream() {
+    let Some(device) = opened() else { return };
+    let cpu = Device::cpu().expect("the processor");
+    let draw = |device: &Device| Tensor::rand([N], DType::F32, device, &mut Generator::new(3)).expect("draws");
+    let (here, there) = (draw(&device), draw(&cpu));
+    for start in [0, N / 2 - 2, N - 4] {
+        let part = |x: &Tensor| x.narrow(0, start, 4).and_then(|x| x.to_vec::<f32>()).expect("values");
+        assert_eq!(part(&here), part(&there), "from {start}");
+    }
+}
+
+#[test]
+fn a_large_line_is_scanned() {
+    let Some(device) = opened() else { return };
+    let x = Tensor::full([N], 2.0, DType::F32, &device).expect("twos");
+    let sums = x.cumsum(0).expect("sums");
+    for at in [1, N / 2, N / 2 + 4, N] {
+        let got = sums.narrow(0, at - 1, 1).and_then(|s| s.to_vec::<f32>()).expect("a value");
+        assert_eq!(got, [(2 * at) as f32]);
+    }
+}
+
+#[test]
+fn a_large_tensor_is_looked_up() {
+    let Some(device) = opened() else { return };
+    let at = [0i64, N as i64 - 1, N as i64 / 2, 1 << 24];
+    let index = Tensor::from_vec(&at, [4], &device).expect("indices");
+    let x = Tensor::arange(0, N as i64, 1, DType::I32, &device).expect("a range");
+    let got = x.gather(0, &index).and_then(|x| x.to_vec::<i32>()).expect("values");
+    assert_eq!(got, at.map(|v| v as i32));
+
+    let (rows, d) = (N / 100, 100);
+    let column = Tensor::arange(0, rows as i64, 1, DType::F32, &device).and_then(|x| x.reshape([rows, 1]));
+    let table = column.and_then(|x| x.add(&Tensor::zeros([rows, d], DType::F32, &device)?)).expect("a table");
+    let at = [rows as i64 - 1, 0, rows as i64 / 2, rows as i64 / 2 - 1];
+    let index = Tensor::from_vec(&at, [4], &device).expect("indices");
+    let got = table.embedding(&index, None).and_then(|x| x.to_vec::<f32>()).expect("rows");
+    assert!(got.chunks(d).zip(at).all(|(row, at)| row.iter().all(|&v| v == at as f32)));
+}
+
+#[test]
+fn a_bad_index_among_many_is_found_at_its_position() {
+    let Some(device) = opened() else { return };
+    // Above 128 MiB in i64.
+    let n = N / 2;
+    let index = Tensor::zeros([n], DType::I64, &device).expect("indices");
+    let bad = Tensor::from_vec(&[7i64], [1], &device).expect("an index");
+    let part = |len: usize| index.narrow(0, 0, len).expect("a part");
+    let bad = Tensor::cat(&[&part(n - 3), &bad, &part(2)], 0);
+    let x = Tensor::from_vec(&[5u8], [1], &device).expect("a tensor");
+    let picked = x.gather(0, &bad.expect("indices")).expect("a late error");
+    let error = picked.narrow(0, 0, 1).and_then(|x| x.to_vec::<u8>()).expect_err("an index outside");
+    assert_eq!(error.kind(), &gradus::ErrorKind::IndexOutOfBounds { pos: n - 3, index: 7, size: 1 });
+}
+
+#[test]
+fn many_lines_are_sorted() {
+    let Some(device) = opened() else { return };
+    let lines = N / 8;
+    let line = Tensor::from_vec(&[3f32, 1.0, 2.0, 8.0, 5.0, 7.0, 6.0, 4.0], [1, 8], &device).expect("a line");
+    let x = line.expand([lines, 8]).and_then(|x| x.contiguous()).expect("lines");
+    let (values, indices) = x.sort(1, false).expect("sorted");
+    for at in [0, lines / 2, lines - 1] {
+        let got = values.narrow(0, at, 1).and_then(|x| x.to_vec::<f32>()).expect("values");
+        assert_eq!(got, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
+        let got = indices.narrow(0, at, 1).and_then(|x| x.to_vec::<i64>()).expect("indices");
+        assert_eq!(got, [1, 2, 0, 7, 4, 6, 5, 3]);
+    }
+}
+
+#[test]
+fn a_large_batch_goes_through_convolution_and_pooling() {
+    let Some(device) = opened() else { return };
+    let (n, c, side) = (190, 64, 56);
+    let x = Tensor::ones([n, c, side, side], DType::F32, &device).expect("images");
+    let w = Tensor::ones([2, c, 1, 1], DType::F32, &device).and_then(|w| w.require_grad()).expect("filters");
+    let y = x.conv2d(&w, None, ConvOptions::default()).expect("a convolution");
+    let last = y.narrow(0, n - 1, 1).and_then(|y| y.to_vec::<f32>()).expect("values");
+    assert!(last.iter().all(|&v| v == c as f32));
+    let gradients = y.sum_all().and_then(|s| s.backward()).expect("gradients");
+    let dw = gradients.get(&w).expect("a gradient").to_vec::<f32>().expect("values");
+    assert_eq!(dw, vec![(n * side * side) as f32; 2 * c]);
+    let pooled = x.max_pool2d([2, 2], PoolOptions::new()).expect("pooled");
+    let last = pooled.narrow(0, n - 1, 1).and_then(|y| y.to_vec::<f32>()).expect("values");
+    assert!(last.len() == c * side * side / 4 && last.iter().all(|&v| v == 1.0));
+}
+
+#[test]
+fn a_large_download_comes_in_pieces_through_a_buffer_that_trim_gives_back() {
+    let Some(backend) = common::opened() else { return };
+    let bytes: Vec<u8> = (0..(130usize << 20) + 5).map(|i| (i % 251) as u8).collect();
+    let mut buffer = backend.alloc(bytes.len()).expect("memory");
+    backend.upload(&mut buffer, 0, &bytes).expect("an upload");
+    let mut back = vec![0; bytes.len() - 1];
+    backend.download(&buffer, 1, &mut back).expect("a download");
+    assert!(back == bytes[1..]);
+    let cached = backend.memory_stats().cached;
+    assert!(cached > 0 && cached <= 64 << 20, "{cached} bytes");
+    backend.trim().expect("a device that works");
+    assert_eq!(backend.memory_stats().cached, 0);
+}
+
+#[test]
+fn the_largest_of_a_large_line_is_found() {
+    let Some(device) = opened() else { return };
+    let x = Tensor::arange(0, N as i64, 1, DType::I32, &device).expect("a range");
+    let found = |x: &Tensor| x.argmax(0, false).and_then(|at| at.to_vec::<i64>()).expect("an index");
+    assert_eq!(found(&x), [N as i64 - 1]);
+    assert_eq!(found(&x.neg().expect("falling")), [0]);
+    // The first of equals, also where the line fits a kernel and is only long.
+    assert_eq!(found(&Tensor::ones([20_000_000], DType::F32, &device).expect("ones")), [0]);
+    assert_eq!(found(&x.narrow(0, 0, 20_000_000).expect("a part")), [19_999_999]);
+}
