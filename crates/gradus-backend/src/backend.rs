@@ -405,6 +405,24 @@ pub trait Backend: Send + Sync + Debug + 'static {
         None
     }
 
+    /// Whether [`dispatch_compute`](Backend::dispatch_compute) would take a call with so many bindings: its error otherwise,
+    /// as far as it is known before the operands are locked and count as written. By itself it knows the limits.
+    fn check_compute(
+        &self,
+        module: ComputeModule<'_>,
+        bindings: usize,
+        constants: &[u8],
+        groups: [u32; 3],
+    ) -> Result<()> {
+        match self.compute_limits() {
+            Some(limits) => crate::compute::check_size(&limits, bindings, constants, groups),
+            None => {
+                let m = format!("backend {} runs no compute modules, so no {} module", self.name(), module.form());
+                Err(Error::new(ErrorKind::Unsupported, "dispatch_compute", m))
+            }
+        }
+    }
+
     /// Runs a program of the user's own: `bindings` in order, `constants` as push constants, over `groups` work-groups.
     /// Bindings are contiguous, and no buffer is bound for writing and otherwise too. [`compute::check`](crate::compute::check)
     /// has the rules. A module is made ready once, and found again by its content.

@@ -133,7 +133,8 @@ impl<T> Modules<T> {
     }
 
     /// What was made of a module, or else what `make` makes of it now, which is kept. A module that is not allowed is an
-    /// error, before anything is made of it.
+    /// error, before anything is made of it. Nothing is forgotten: a program has few modules, and what differs from call to
+    /// call belongs into constants.
     pub fn get(&self, module: ComputeModule<'_>, make: impl FnOnce() -> Result<T>) -> Result<Arc<T>> {
         if let Some(found) = self.read().find(module) {
             return found;
@@ -143,6 +144,8 @@ impl<T> Modules<T> {
         // Without a lock, for it may take long; if another thread was faster, its result stays.
         let made = Arc::new(make()?);
         let mut state = self.write();
+        // It may have been forbidden meanwhile.
+        state.check(module, hash)?;
         let known = state.known.entry(module.form()).or_default();
         Ok(known.entry(module.content().into()).or_insert(Known { hash, made }).made.clone())
     }
@@ -172,6 +175,9 @@ impl<T> Modules<T> {
 
 /// A function on the host that a [`ComputeModule::Native`] names. It is called once for a dispatch, whatever the number of
 /// groups, and may be called from several threads.
+///
+/// What is bound is locked while it runs: it works on the memory that its [`NativeCall`] holds, and reads or writes no tensor
+/// that shares memory with a binding, on this thread or on one that it waits for, which would wait for ever.
 #[derive(Clone)]
 pub struct NativeFunction(Arc<Function>);
 
@@ -282,10 +288,26 @@ impl<'a> NativeBinding<'a> {
     }
 }
 
+const OP: &str = "dispatch_compute";
+
 /// Checks a call of [`Backend::dispatch_compute`](crate::Backend::dispatch_compute): at least one work-group along each axis,
 /// and nothing above the limits; constants in words of four bytes; every binding contiguous.
 pub fn check(limits: &ComputeLimits, bindings: &[Binding<'_>], constants: &[u8], groups: [u32; 3]) -> Result<()> {
-    const OP: &str = "dispatch_compute";
+    check_size(limits, bindings.len(), constants, groups)?;
+    for (i, binding) in bindings.iter().enumerate() {
+        let layout = match binding {
+            Binding::Read(x) => x.layout,
+            Binding::Write(y) => y.layout,
+        };
+        if !layout.is_contiguous() {
+            return Err(Error::new(ErrorKind::NotContiguous, OP, format!("binding {i} has the layout {layout:?}")));
+        }
+    }
+    Ok(())
+}
+
+/// The part of [`check`] that needs no operands, only how many there are.
+pub fn check_size(limits: &ComputeLimits, bindings: usize, constants: &[u8], groups: [u32; 3]) -> Result<()> {
     for (axis, (&n, &most)) in groups.iter().zip(&limits.groups).enumerate() {
         if n == 0 || n > most {
             let m = format!("{n} work-groups along axis {axis}; there are 1 to {most}");
@@ -297,18 +319,8 @@ pub fn check(limits: &ComputeLimits, bindings: &[Binding<'_>], constants: &[u8],
             format!("{} bytes of constants; they are words of 4, at most {} bytes", constants.len(), limits.constants);
         return Err(Error::argument(OP, m));
     }
-    if bindings.len() > limits.bindings {
-        let m = format!("{} bindings; there are at most {}", bindings.len(), limits.bindings);
-        return Err(Error::argument(OP, m));
-    }
-    for (i, binding) in bindings.iter().enumerate() {
-        let layout = match binding {
-            Binding::Read(x) => x.layout,
-            Binding::Write(y) => y.layout,
-        };
-        if !layout.is_contiguous() {
-            return Err(Error::new(ErrorKind::NotContiguous, OP, format!("binding {i} has the layout {layout:?}")));
-        }
+    if bindings > limits.bindings {
+        return Err(Error::argument(OP, format!("{bindings} bindings; there are at most {}", limits.bindings)));
     }
     Ok(())
 }
@@ -341,7 +353,16 @@ mod tests {
         assert!(e.kind() == &ErrorKind::InvalidArgument && e.message().contains(&a.hash().to_string()), "{e}");
         assert!(modules.get(ComputeModule::Wgsl("c"), || unreachable!("it is not allowed")).is_err());
         assert_eq!(*modules.get(b, || Ok(2)).unwrap(), 2);
+        // Forbidden while it is made.
+        let late = ComputeModule::Wgsl("late");
         modules.allow(None);
+        let make = || {
+            modules.allow(Some(&[]));
+            Ok(4)
+        };
+        assert!(modules.get(late, make).is_err());
+        modules.allow(None);
+        assert_eq!(*modules.get(late, || Ok(5)).unwrap(), 5, "what was forbidden was not kept");
         assert_eq!(*modules.get(a, || Ok(3)).unwrap(), 1);
     }
 

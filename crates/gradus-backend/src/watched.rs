@@ -468,6 +468,15 @@ impl Backend for Watched {
     fn allow_modules(&self, hashes: Option<&[ModuleHash]>) -> Result<()> {
         self.inner.allow_modules(hashes)
     }
+    fn check_compute(
+        &self,
+        module: ComputeModule<'_>,
+        bindings: usize,
+        constants: &[u8],
+        groups: [u32; 3],
+    ) -> Result<()> {
+        self.inner.check_compute(module, bindings, constants, groups)
+    }
     fn dispatch_compute(
         &self,
         module: ComputeModule<'_>,

@@ -281,6 +281,16 @@ impl Backend for CpuBackend {
         Some(compute::LIMITS)
     }
 
+    fn check_compute(
+        &self,
+        module: ComputeModule<'_>,
+        bindings: usize,
+        constants: &[u8],
+        groups: [u32; 3],
+    ) -> Result<()> {
+        compute::check(self, module, bindings, constants, groups)
+    }
+
     fn dispatch_compute(
         &self,
         module: ComputeModule<'_>,

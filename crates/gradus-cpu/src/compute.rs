@@ -1,5 +1,7 @@
 //! Compute modules: functions of the host, by name.
 
+use std::sync::Arc;
+
 use gradus_backend::compute::{self, NativeMemory};
 use gradus_backend::{
     Binding, ComputeLimits, ComputeModule, Error, ErrorKind, NativeBinding, NativeCall, NativeFunction, Result,
@@ -15,6 +17,34 @@ pub(crate) fn register(cpu: &CpuBackend, name: &str, function: NativeFunction) -
     cpu.natives().insert(ComputeModule::Native(name), function)
 }
 
+const OP: &str = "dispatch_compute";
+
+/// The function that a module names.
+fn function(cpu: &CpuBackend, module: ComputeModule<'_>) -> Result<Arc<NativeFunction>> {
+    let ComputeModule::Native(name) = module else {
+        let e = Error::new(ErrorKind::Unsupported, OP, format!("the CPU runs no {} modules", module.form()));
+        return Err(e.help("register a function with register_native, and name it with ComputeModule::Native"));
+    };
+    cpu.natives().get(module, || {
+        let known = cpu.natives().names(module);
+        let known = if known.is_empty() { "there are none".to_owned() } else { known.join(", ") };
+        let e = Error::argument(OP, format!("there is no native function {name:?}"));
+        Err(e.help(format!("register it with register_native; registered: {known}")))
+    })
+}
+
+/// See [`Backend::check_compute`](gradus_backend::Backend::check_compute).
+pub(crate) fn check(
+    cpu: &CpuBackend,
+    module: ComputeModule<'_>,
+    bindings: usize,
+    constants: &[u8],
+    groups: [u32; 3],
+) -> Result<()> {
+    function(cpu, module)?;
+    compute::check_size(&LIMITS, bindings, constants, groups)
+}
+
 /// See [`Backend::dispatch_compute`](gradus_backend::Backend::dispatch_compute).
 pub(crate) fn dispatch(
     cpu: &CpuBackend,
@@ -23,17 +53,7 @@ pub(crate) fn dispatch(
     constants: &[u8],
     groups: [u32; 3],
 ) -> Result<()> {
-    const OP: &str = "dispatch_compute";
-    let ComputeModule::Native(name) = module else {
-        let e = Error::new(ErrorKind::Unsupported, OP, format!("the CPU runs no {} modules", module.form()));
-        return Err(e.help("register a function with register_native, and name it with ComputeModule::Native"));
-    };
-    let function = cpu.natives().get(module, || {
-        let known = cpu.natives().names(module);
-        let known = if known.is_empty() { "there are none".to_owned() } else { known.join(", ") };
-        let e = Error::argument(OP, format!("there is no native function {name:?}"));
-        Err(e.help(format!("register it with register_native; registered: {known}")))
-    })?;
+    let function = function(cpu, module)?;
     compute::check(&LIMITS, bindings, constants, groups)?;
     let mut operands = Vec::with_capacity(bindings.len());
     for binding in bindings {

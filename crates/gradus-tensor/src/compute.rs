@@ -1,6 +1,7 @@
 //! [`Device::dispatch_compute`]: programs of the user's own, on tensors.
 
 use std::panic::Location;
+use std::sync::Arc;
 
 use gradus_backend::{
     Binding, ComputeLimits, ComputeModule, Error, ErrorKind, ModuleHash, NativeCall, NativeFunction, Result,
@@ -75,23 +76,30 @@ impl Device {
         let operands: Vec<&Tensor> = bindings.iter().map(Bound::tensor).collect();
         if let Some((i, t)) = operands.iter().enumerate().find(|(_, t)| t.device() != self) {
             let e = Error::new(ErrorKind::DeviceMismatch, OP, format!("binding {i} does not live on {self}"));
-            return Err(t.describe(e, "binding").help("move it here first: x.to_device(&device)?"));
+            let e = self.tell_apart(t.device(), t.describe(e, "binding"));
+            return Err(e.help("move it here first: x.to_device(&device)?"));
         }
-        let mut reads = Vec::new();
-        let mut written = Vec::new();
-        for bound in bindings {
-            match *bound {
-                // Only a copy: what it is computed from was asked about when it was bound.
-                Bound::Read(t) => reads.push(t.detach().contiguous()?),
-                Bound::Write(t) => {
-                    t.check_writable(OP, &operands)?;
-                    if !t.is_contiguous() {
-                        let e = Error::argument(OP, "a tensor that a module writes is contiguous; this one is strided");
-                        return Err(t.describe(e, "binding").help("write into a new tensor, and copy_ it there"));
-                    }
-                    written.push(t);
-                }
+        let written: Vec<&Tensor> =
+            bindings.iter().filter_map(|b| if let Bound::Write(t) = *b { Some(t) } else { None }).collect();
+        for t in &written {
+            t.check_writable(OP, &operands)?;
+            if !t.is_contiguous() {
+                let e = Error::argument(OP, "a tensor that a module writes is contiguous; this one is strided");
+                return Err(t.describe(e, "binding").help("write into a new tensor, and copy_ it there"));
             }
+        }
+        // Before anything counts as written.
+        self.backend().check_compute(module, bindings.len(), constants, groups)?;
+        let mut reads = Vec::new();
+        for bound in bindings {
+            let Bound::Read(t) = bound else { continue };
+            // Here too, and not only by the locks: a strided tensor would be copied out of the way.
+            if written.iter().any(|w| Arc::ptr_eq(w.storage(), t.storage())) {
+                let e = Error::argument(OP, "a tensor that is written shares memory with another operand");
+                return Err(t.describe(e, "operand").help("pass a copy: x.copy()?"));
+            }
+            // Only a copy: what it is computed from was asked about when it was bound.
+            reads.push(t.detach().contiguous()?);
         }
         let refs: Vec<&Tensor> = reads.iter().collect();
         let mut locks = Locks::write(&written, &refs, OP, location)?;
@@ -108,7 +116,9 @@ impl Device {
     }
 
     /// Makes `function` what [`ComputeModule::Native`]`(name)` runs on this device, for as long as its backend lives. It is
-    /// called once for each dispatch.
+    /// called once for each dispatch, while what is bound is locked: it works on the memory that it is given, and reads or
+    /// writes no tensor that shares memory with a binding, on this thread or on one that it waits for, which would wait for
+    /// ever.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the name is taken; [`ErrorKind::Unsupported`] on a device whose memory the host

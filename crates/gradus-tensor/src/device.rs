@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use gradus_backend::{Backend, BackendInfo, Call, MemoryStats, Result, Watched};
+use gradus_backend::{Backend, BackendInfo, Call, Error, MemoryStats, Result, Watched};
 
 /// Where tensors live and compute: a cheap handle to a backend.
 ///
@@ -33,6 +33,14 @@ impl Device {
     /// ```
     pub fn watched(&self, tell: impl Fn(&Call<'_>) + Send + Sync + 'static) -> Device {
         Device(Arc::new(Watched::new(self.0.clone(), tell)))
+    }
+
+    /// Adds to an error that shows both names what they hide: two devices with one name.
+    pub(crate) fn tell_apart(&self, other: &Device, error: Error) -> Error {
+        if self.name() == other.name() {
+            return error.note(format!("these are two devices with the name {}", self.name()));
+        }
+        error
     }
 
     /// The backend.

@@ -192,3 +192,80 @@ fn a_watched_device_runs_and_shows_them() {
     assert_eq!(z.item().unwrap(), 2.0);
     assert!(names.lock().unwrap().contains(&("dispatch_compute".to_owned(), 1)));
 }
+
+#[test]
+fn a_refused_call_counts_as_no_write() {
+    let (device, calls) = adds();
+    device.register_native("forbidden", |_| Ok(())).unwrap();
+    device.allow_modules(Some(&[ADD.hash(), ComputeModule::Native("subtract").hash()])).unwrap();
+    let limits = device.compute_limits().unwrap();
+    let x = f32s(&[1.0, 2.0], &[2], &device);
+    let w = f32s(&[3.0, 4.0], &[2], &device).require_grad().unwrap();
+    let z = Tensor::zeros([2], DType::F32, &device).unwrap();
+    let loss = w.mul(&z).unwrap().sum_all().unwrap();
+    let (one, none) = ([1, 1, 1], &[][..]);
+    let bindings = [Bound::Read(&x), Bound::Read(&x), Bound::Write(&z)];
+    let many = [vec![Bound::Read(&x); limits.bindings], vec![Bound::Write(&z)]].concat();
+    let constants = vec![0; limits.constants + 4];
+    let refused = [
+        device.dispatch_compute(ComputeModule::Wgsl(""), &bindings, none, one),
+        device.dispatch_compute(ComputeModule::Native("subtract"), &bindings, none, one),
+        device.dispatch_compute(ComputeModule::Native("forbidden"), &bindings, none, one),
+        device.dispatch_compute(ADD, &bindings, none, [0, 1, 1]),
+        device.dispatch_compute(ADD, &bindings, none, [1, limits.groups[1] + 1, 1]),
+        device.dispatch_compute(ADD, &bindings, &constants, one),
+        device.dispatch_compute(ADD, &many, none, one),
+    ];
+    for (i, result) in refused.into_iter().enumerate() {
+        assert!(result.is_err(), "{i}");
+    }
+    assert_eq!((z.storage().version(), calls.load(Ordering::Relaxed)), (0, 0));
+    // So on a device that runs no modules at all, and one that is watched.
+    let tiny = Device::from_backend(Arc::new(TinyBackend::new().unwrap()));
+    for device in [tiny, device.watched(|_| {})] {
+        let y = Tensor::zeros([2], DType::F32, &device).unwrap();
+        assert!(device.dispatch_compute(ComputeModule::Native("forbidden"), &[Bound::Write(&y)], none, one).is_err());
+        assert_eq!(y.storage().version(), 0);
+    }
+    assert_eq!(loss.backward().unwrap().get(&w).unwrap().to_vec::<f32>().unwrap(), [0.0; 2]);
+}
+
+#[test]
+fn a_gradient_that_would_be_lost_is_told_with_a_way_out() {
+    let (device, _) = adds();
+    let w = f32s(&[1.0], &[1], &device).require_grad().unwrap();
+    let z = Tensor::zeros([1], DType::F32, &device).unwrap();
+    let bindings = [Bound::Read(&w), Bound::Read(&w), Bound::Write(&z)];
+    let e = device.dispatch_compute(ADD, &bindings, &[], [1, 1, 1]).unwrap_err().to_string();
+    assert!(e.contains("CustomOp") && e.contains("x.detach()") && !e.contains("x.dispatch_compute"), "{e}");
+}
+
+#[test]
+fn a_transposed_read_of_what_is_written_is_refused_as_a_plain_one() {
+    let (device, calls) = adds();
+    let z = Tensor::zeros([2, 2], DType::F32, &device).unwrap();
+    for x in [z.clone(), z.t().unwrap(), z.narrow(0, 0, 1).unwrap()] {
+        let e = device.dispatch_compute(ADD, &[Bound::Read(&x), Bound::Read(&x), Bound::Write(&z)], &[], [1, 1, 1]);
+        assert!(e.unwrap_err().message().contains("shares memory"));
+    }
+    assert_eq!((z.storage().version(), calls.load(Ordering::Relaxed)), (0, 0));
+}
+
+#[test]
+fn empty_tensors_are_bound_and_failures_leave_the_device_usable() {
+    let (device, calls) = adds();
+    let [x, z] = [(); 2].map(|()| Tensor::zeros([0, 3], DType::F32, &device).unwrap());
+    device.dispatch_compute(ADD, &[Bound::Read(&x), Bound::Read(&x), Bound::Write(&z)], &[], [1, 1, 1]).unwrap();
+    assert_eq!((calls.load(Ordering::Relaxed), z.shape()), (1, &[0, 3][..]));
+
+    device.register_native("fails", |_| Err(Error::new(ErrorKind::Io, "fails", "no luck"))).unwrap();
+    device.register_native("panics", |_| panic!("no luck")).unwrap();
+    let (x, z) = (f32s(&[1.0], &[1], &device), Tensor::zeros([1], DType::F32, &device).unwrap());
+    let run = |name| device.dispatch_compute(ComputeModule::Native(name), &[Bound::Write(&z)], &[], [1, 1, 1]);
+    assert_eq!(run("fails").unwrap_err().kind(), &ErrorKind::Io);
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run("panics"))).is_err());
+    // Neither left a lock behind.
+    z.fill_(2.0).unwrap();
+    device.dispatch_compute(ADD, &[Bound::Read(&x), Bound::Read(&x), Bound::Write(&z)], &[], [1, 1, 1]).unwrap();
+    assert_eq!(z.item().unwrap(), 2.0);
+}

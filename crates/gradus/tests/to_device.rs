@@ -122,7 +122,11 @@ fn an_operation_on_two_devices_names_both() {
         assert_eq!(e.kind(), &ErrorKind::DeviceMismatch, "{e}");
         let text = e.to_string();
         assert!(text.contains(" cpu") && text.contains(" tiny"), "{text}");
+        assert!(!text.contains("two devices with the name"), "{text}");
     }
+    // One name does not tell them apart.
+    let e = b.add(&values(&[2, 2], &tiny())).unwrap_err().to_string();
+    assert!(e.contains("two devices with the name tiny"), "{e}");
 }
 
 #[derive(Module)]

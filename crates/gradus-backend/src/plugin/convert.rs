@@ -378,6 +378,7 @@ impl RawDistribution {
 }
 
 #[cfg(test)]
+#[allow(unreachable_pub)] // of what the macros make here
 mod tests {
     use super::*;
 

@@ -205,6 +205,7 @@ impl Header {
 }
 
 #[cfg(test)]
+#[allow(unreachable_pub)] // of what the macros make here
 mod tests {
     use super::*;
 

@@ -435,6 +435,7 @@ pub(crate) fn same_device<'a>(op: &str, inputs: &[&'a Tensor]) -> Result<&'a Dev
             for (i, t) in inputs.iter().enumerate() {
                 e = t.describe(e, &format!("input {i}"));
             }
+            let e = device.tell_apart(t.device(), e);
             return Err(e.help("move one of them explicitly; nothing is copied between devices behind your back"));
         }
     }

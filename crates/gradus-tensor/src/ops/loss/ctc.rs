@@ -133,7 +133,7 @@ impl Tensor {
         }
         if self.device() != targets.device() {
             let e = Error::new(ErrorKind::DeviceMismatch, OP, "operands live on different devices");
-            return Err(targets.describe(fail(e), "targets"));
+            return Err(self.device().tell_apart(targets.device(), targets.describe(fail(e), "targets")));
         }
         let labels = labels(targets, target_lengths, blank, classes)?;
 
