@@ -10,6 +10,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use gradus_backend::{Error, ErrorKind, Result};
 
@@ -167,6 +168,17 @@ impl Queue {
 
     /// Adds a kernel to what the device is to do.
     pub(crate) fn launch(&self, launch: &Launch<'_>) -> Result<()> {
+        self.add(&mut self.state(), launch)
+    }
+
+    /// Adds two kernels between which nothing of another thread comes, no read either.
+    pub(crate) fn launch_both(&self, first: &Launch<'_>, second: &Launch<'_>) -> Result<()> {
+        let mut state = self.state();
+        self.add(&mut state, first)?;
+        self.add(&mut state, second)
+    }
+
+    fn add(&self, state: &mut State, launch: &Launch<'_>) -> Result<()> {
         if launch.groups == 0 {
             return Ok(());
         }
@@ -178,8 +190,6 @@ impl Queue {
             let m = format!("{} work-groups are more than {} can launch", launch.groups, "this device");
             return Err(Error::new(ErrorKind::Overflow, launch.op, m));
         }
-        let mut guard = self.state();
-        let state = &mut *guard;
         let pipeline = self.pipeline(state, launch)?;
 
         let align = self.limits.min_uniform_buffer_offset_alignment.max(16) as usize;
@@ -359,6 +369,7 @@ impl Queue {
         let total = bytes + slots;
         if total == 0 {
             self.flush(state);
+            drop(guard);
             self.wait(op)?;
             return self.faults.take();
         }
@@ -381,30 +392,44 @@ impl Queue {
         }
         if slots > 0 {
             encoder.copy_buffer_to_buffer(&self.fault_buffer, 0, &readback, bytes, slots);
+            // Emptied where they are read, so that what comes later finds them empty.
+            encoder.clear_buffer(&self.fault_buffer, 0, Some(slots));
         }
+        let armed = state.slots.disarm();
         self.flush(state);
+        // Others go on while this waits.
+        drop(guard);
         let (tell, told) = mpsc::channel();
         readback.map_async(wgpu::MapMode::Read, 0..total, move |r| {
             let _ = tell.send(r);
         });
-        self.wait(op)?;
-        let mapped = told.try_recv().ok().and_then(|r| r.ok()).and_then(|()| readback.get_mapped_range(0..total).ok());
-        let Some(mapped) = mapped else {
+        let mapped = loop {
+            self.wait(op)?;
+            // The answer may be on its way in another thread that waits.
+            match told.recv_timeout(Duration::from_millis(10)) {
+                Ok(answer) => break answer.is_ok(),
+                Err(mpsc::RecvTimeoutError::Disconnected) => break false,
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+            }
+        };
+        let Some(mapped) = mapped.then(|| readback.get_mapped_range(0..total).ok()).flatten() else {
             self.faults.check_lost(op)?;
             self.faults.take()?;
             return Err(Error::new(ErrorKind::Backend, op, "the device does not give its memory to read"));
         };
-        let fault = state.slots.look(&mapped[bytes as usize..]);
+        let fault = armed.filled(&mapped[bytes as usize..]);
         take(&mapped[..bytes as usize]);
         drop(mapped);
         readback.unmap();
-        state.readback = Some(readback);
-        let reported = self.faults.take();
-        if let Some(fault) = fault {
-            self.queue.write_buffer(&self.fault_buffer, 0, &[0; FAULT_BYTES as usize]);
-            return Err(fault);
+        let kept = &mut self.state().readback;
+        if kept.as_ref().is_none_or(|k| k.size() < readback.size()) {
+            *kept = Some(readback);
         }
-        reported
+        match (fault, self.faults.take()) {
+            (Some(fault), Err(other)) => Err(fault.note(other.to_string())),
+            (Some(fault), Ok(())) => Err(fault),
+            (None, reported) => reported,
+        }
     }
 
     fn wait(&self, op: &str) -> Result<()> {
