@@ -5,7 +5,6 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use gradus::ErrorKind;
 use gradus::backend::Backend;
 use gradus::data::digits;
 use gradus::prelude::*;
@@ -182,7 +181,7 @@ fn a_bad_index_is_not_lost_while_other_threads_read() {
     let index = Tensor::from_vec(&at, [n], &device).expect("indices");
     let found = AtomicUsize::new(0);
     let done = AtomicBool::new(false);
-    let count = |error: Option<gradus::Error>| {
+    let count = |error: Option<Error>| {
         if let Some(error) = error {
             assert_eq!(error.kind(), &ErrorKind::IndexOutOfBounds { pos: n - 7, index: 5, size: 2 });
             found.fetch_add(1, Ordering::Relaxed);
@@ -207,4 +206,18 @@ fn a_bad_index_is_not_lost_while_other_threads_read() {
         }
         done.store(true, Ordering::Relaxed);
     });
+}
+
+#[test]
+fn an_infinite_filter_reaches_only_what_is_under_it() {
+    let Some((_, device)) = opened() else { return };
+    let slope = |filter: &[f32], options: ConvOptions<1>| {
+        let x = Tensor::ones([1, 1, 3], DType::F32, &device).and_then(|x| x.require_grad()).expect("a line");
+        let w = Tensor::from_vec(filter, [1, 1, filter.len()], &device).expect("a filter");
+        let gradients = x.conv1d(&w, None, options).and_then(|y| y.sum_all()).and_then(|s| s.backward());
+        gradients.expect("gradients").get(&x).expect("a gradient").to_vec::<f32>().expect("values")
+    };
+    let inf = f32::INFINITY;
+    assert_eq!(slope(&[inf], ConvOptions::new().stride([2])), [inf, 0.0, inf]);
+    assert_eq!(slope(&[inf, 1.0, 1.0], ConvOptions::new().padding([1])), [inf, inf, 2.0]);
 }
