@@ -16,7 +16,7 @@ use gradus_backend::{Error, ErrorKind, Result};
 
 use crate::adapter::Opened;
 use crate::faults::{FAULT_BYTES, Fault, Faults, Slots};
-use crate::pool::Block;
+use crate::pool::{Block, Gone};
 
 /// Commands that are gathered into one submission.
 const BATCH: usize = 256;
@@ -113,6 +113,7 @@ pub(crate) struct Queue {
     queue: wgpu::Queue,
     arena: wgpu::Buffer,
     fault_buffer: wgpu::Buffer,
+    gone: Arc<Gone>,
     state: Mutex<State>,
 }
 
@@ -133,7 +134,7 @@ struct State {
 }
 
 impl Queue {
-    pub(crate) fn new(opened: &Opened, faults: Arc<Faults>) -> Queue {
+    pub(crate) fn new(opened: &Opened, faults: Arc<Faults>, gone: Arc<Gone>) -> Queue {
         let device = opened.device.clone();
         let kept = faults.clone();
         device.on_uncaptured_error(Arc::new(move |e| kept.report(e)));
@@ -147,7 +148,7 @@ impl Queue {
         let fault_buffer = make(FAULT_BYTES, U::STORAGE | U::COPY_SRC | U::COPY_DST);
         let state = Mutex::new(State { epoch: 1, ..State::default() });
         let (limits, queue) = (opened.limits.clone(), opened.queue.clone());
-        Queue { device, limits, faults, queue, arena, fault_buffer, state }
+        Queue { device, limits, faults, queue, arena, fault_buffer, gone, state }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -323,6 +324,11 @@ impl Queue {
             state.params.clear();
         }
         self.queue.submit([encoder.finish()]);
+        // Bind groups keep the buffers in them alive; the submission has its own hold on those that it works with.
+        let gone = self.gone.take();
+        if !gone.is_empty() {
+            state.groups.retain(|key, _| !bound(key).any(|id| gone.contains(&id)));
+        }
         state.commands = 0;
         state.epoch += 1;
         state.counters.submissions += 1;
@@ -454,6 +460,17 @@ impl Queue {
         state.readback = None;
     }
 
+    /// Lets the device finish, and then with what was dropped.
+    pub(crate) fn reclaim(&self) {
+        let mut state = self.state();
+        self.flush(&mut state);
+        state.groups.clear();
+        state.readback = None;
+        drop(state);
+        // A device that is lost meanwhile is an error of what comes next.
+        let _ = self.wait("alloc");
+    }
+
     /// Bytes of the buffer that is kept for reading back.
     pub(crate) fn readback_bytes(&self) -> usize {
         self.state().readback.as_ref().map_or(0, |b| b.size() as usize)
@@ -496,6 +513,11 @@ fn group_key(launch: &Launch<'_>, params: u64) -> Vec<u64> {
     key
 }
 
+/// The ids of the blocks in what a bind group depends on.
+fn bound(key: &[u64]) -> impl Iterator<Item = u64> {
+    key[1..].iter().step_by(3).map(|id| id >> 1)
+}
+
 impl std::fmt::Debug for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Queue({:?})", self.counters())
@@ -505,6 +527,34 @@ impl std::fmt::Debug for Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gradus_backend::{Backend, DType, Layout, Scalar, Shape, ViewMut};
+
+    #[test]
+    fn the_bind_groups_of_a_buffer_go_with_it() {
+        let opened = crate::adapter::open_nothing().expect("wgpu's own device");
+        let backend = crate::WgpuBackend::of(0, &opened);
+        let queue = backend.queue();
+        let kept = || queue.state().groups.len();
+        let fill = |bytes: usize| {
+            let mut buffer = backend.allocate(bytes).expect("memory");
+            let layout = Layout::contiguous(Shape::new(&[bytes / 4]).expect("a shape"));
+            let mut out = ViewMut { buffer: &mut buffer, dtype: DType::F32, layout: &layout };
+            backend.fill(&mut out, Scalar::Int(1)).expect("a fill");
+            backend.synchronize().expect("a device that works");
+            buffer
+        };
+        let (one, other) = (fill(4096), fill(65536));
+        assert_eq!(kept(), 2);
+        drop(one);
+        // Kept for reuse, so its bind group is of use too.
+        drop(fill(4096));
+        assert_eq!(kept(), 2);
+        backend.pool().trim();
+        drop(fill(65536));
+        // The buffer of 4096 bytes is gone; that of 65536 lives, and there is another one.
+        assert_eq!(kept(), 2);
+        drop(other);
+    }
 
     #[test]
     fn a_panic_of_wgpu_while_waiting_is_the_loss_of_the_device() {
