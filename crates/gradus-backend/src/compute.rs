@@ -7,6 +7,10 @@ use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::{Binding, DType, Element, Error, ErrorKind, Result, Shape, sha256};
 
 /// A program for [`Backend::dispatch_compute`](crate::Backend::dispatch_compute). Text and bytes have an entry point `main`.
+///
+/// WGSL and SPIR-V declare operand `i` as the storage buffer at group 0, binding `i`, with the access that it is bound with,
+/// and push constants as `var<immediate>`. They see elements as memory: those of less than four bytes lie packed in words, and
+/// the last word is whole. An empty tensor cannot be bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ComputeModule<'a> {

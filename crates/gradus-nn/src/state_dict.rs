@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use gradus_tensor::{Device, Error, Result, Shape, Storage, Tensor, no_grad};
+use gradus_tensor::{DType, Device, Error, Result, Shape, Storage, Tensor, no_grad};
 
 use crate::parameter::converts;
 use crate::{Item, Module, Visitor, safetensors_file};
@@ -282,10 +282,19 @@ fn same_values(a: &Tensor, b: &Tensor) -> bool {
     same_place(a, b) || (a.dtype() == b.dtype() && matches!((a.to_bytes(), b.to_bytes()), (Ok(a), Ok(b)) if a == b))
 }
 
+/// A tensor on `device` in `dtype`: converted there, or here if `device` lacks its dtype.
+pub(crate) fn moved(t: &Tensor, device: &Device, dtype: DType) -> Result<Tensor> {
+    if device.backend().supports(t.dtype()) {
+        t.to_device(device)?.to_dtype(dtype)
+    } else {
+        t.to_dtype(dtype)?.to_device(device)
+    }
+}
+
 /// The source in the dtype and on the device of the target: what can fail has failed before the first write. It is a copy
 /// if it is in memory that will be `written`: two layers can be swapped.
 fn prepared(source: &Tensor, target: &Tensor, written: &HashSet<*const Storage>) -> Result<Tensor> {
-    let source = source.to_device(target.device())?.to_dtype(target.dtype())?;
+    let source = moved(source, target.device(), target.dtype())?;
     if written.contains(&Arc::as_ptr(source.storage())) { source.copy() } else { Ok(source) }
 }
 

@@ -206,6 +206,59 @@ fn half_precision_parameters_step_in_f32() {
 }
 
 #[test]
+fn a_state_follows_its_parameters_into_any_dtype() {
+    let device = device();
+    for (from, to) in [
+        (DType::BF16, DType::F32),
+        (DType::F16, DType::BF16),
+        (DType::F16, DType::F64),
+        (DType::F32, DType::F16),
+        (DType::F64, DType::BF16),
+    ] {
+        let p = Parameter::new(Tensor::ones([2], from, &device).unwrap()).unwrap();
+        let mut adam = Adam::new(named(&[("p", &p)]), AdamConfig::default()).unwrap();
+        adam.step(&gradients(&[(&p, &[0.5, -2.0])], &device)).unwrap();
+        let before = adam.state_dict().unwrap();
+
+        let cast = Parameter::new(p.detach().to_dtype(to).unwrap()).unwrap();
+        let mut loaded = Adam::new(named(&[("p", &cast)]), AdamConfig::default()).unwrap();
+        loaded.load_state_dict(&before).unwrap();
+        adam.rebind(named(&[("p", &cast)])).unwrap();
+        for optimizer in [&adam, &loaded] {
+            let after = optimizer.state_dict().unwrap();
+            assert_eq!(after.metadata("p.step"), Some("1"));
+            let master = after.get("p.master");
+            assert!(master.is_none() || to != to.compute(), "{from} {to}: no copy of what is exact");
+            for slot in ["p.exp_avg", "p.exp_avg_sq"] {
+                let (old, new) = (before.get(slot).unwrap(), after.get(slot).unwrap());
+                assert_eq!(new.dtype(), to.compute());
+                let want = old.to_dtype(to.compute()).unwrap().to_dtype(DType::F64).unwrap();
+                assert_close(new, &want.to_vec::<f64>().unwrap());
+            }
+        }
+        adam.step(&gradients(&[(&cast, &[500.0, -500.0])], &device)).unwrap();
+        assert_eq!(adam.state_dict().unwrap().metadata("p.step"), Some("2"));
+
+        let mut wrong = before.clone();
+        wrong.remove("p.master");
+        wrong.insert("p.master", values(&[3], &device));
+        let e = loaded.load_state_dict(&wrong).unwrap_err().to_string();
+        assert!(e.contains("mismatched: p.master is [3] f64, not [2]"), "{e}");
+    }
+}
+
+#[test]
+fn two_parameters_of_one_name_are_refused_by_rebind() {
+    let device = device();
+    let (p, q) = (parameter(&[1.0], &device), parameter(&[2.0], &device));
+    let mut sgd = Sgd::new(named(&[("p", &p)]), SgdConfig::default()).unwrap();
+    let e = sgd.rebind(named(&[("p", &q), ("p", &p)])).unwrap_err();
+    assert_eq!(e.kind(), &ErrorKind::InvalidArgument, "{e}");
+    assert!(e.message().contains("two parameters have the name \"p\""), "{e}");
+    assert!(sgd.parameters()[0].is_same(&p));
+}
+
+#[test]
 fn a_state_of_another_optimiser_or_shape_is_refused_as_a_whole() {
     let device = device();
     let p = parameter(&[1.0, 2.0], &device);

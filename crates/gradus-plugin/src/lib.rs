@@ -20,9 +20,10 @@ pub trait LoadPlugin: Sized {
     ///
     /// # Safety
     /// Loading a library runs code in it, and so does each operation on the device: whoever calls this vouches for the
-    /// library, as for a dependency. What it says of itself is checked first, which guards against mistakes and not against
-    /// malice: it was built by [`export_plugin!`](gradus_backend::export_plugin) from a sound backend, and its file does not
-    /// change while it is loaded.
+    /// library, as for a dependency. Of any file: if it is a library, running its initialisers is sound, and if it exports
+    /// `GRADUS_PLUGIN`, there are as many bytes to read as a [`Header`](gradus_backend::plugin::Header) has. If these are the
+    /// header of this program, then [`export_plugin!`](gradus_backend::export_plugin) made it from a sound backend. The file
+    /// does not change while it is loaded. Comparing headers guards against mistakes, not against malice.
     ///
     /// # Errors
     /// [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io) if there is no such file;

@@ -36,8 +36,8 @@ pub unsafe fn load(path: &Path) -> Result<Arc<dyn Backend>> {
     // SAFETY: nothing is read through the symbol here; what it points to is checked below.
     let symbol = unsafe { library.get::<*const Header>(plugin::SYMBOL.as_bytes()) };
     let symbol = *symbol.map_err(|_| refused(&path, Refusal::NoTable, None))?;
-    // SAFETY: the caller vouches that the library, if it exports this name, is a plug-in of some version; the table of each
-    // begins with a header, which is plain data.
+    // SAFETY: the caller vouches that what the library exports under this name, if anything, can be read as far as a header
+    // goes, which is plain data: every bit pattern is one.
     let header = unsafe { symbol.read_unaligned() };
     let expected = Header::OURS;
     let refusal = match header {

@@ -2,8 +2,13 @@
 
 use gradus_backend::{Error, ErrorKind, Result};
 
-/// The features that the backend uses where an adapter offers them; the adapter's others stay off.
-const WANTED: wgpu::Features = wgpu::Features::SHADER_F64.union(wgpu::Features::SHADER_INT64);
+/// The features that the backend, or a compute module of the user's, uses where an adapter offers them; the adapter's others
+/// stay off.
+const WANTED: wgpu::Features = wgpu::Features::SHADER_F64
+    .union(wgpu::Features::SHADER_INT64)
+    .union(wgpu::Features::SHADER_F16)
+    .union(wgpu::Features::SUBGROUP)
+    .union(wgpu::Features::IMMEDIATES);
 
 /// An adapter that [`WgpuBackend::open`](crate::WgpuBackend::open) can open.
 #[derive(Debug, Clone)]

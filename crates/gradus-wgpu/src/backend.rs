@@ -1,12 +1,12 @@
 //! The `Backend` implementation: one line an operation, to the module that has it.
 
 use gradus_backend::{
-    ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, BackendKind, Buffer, CrossEntropyParams, DType,
-    Distribution, Error, ErrorKind, Kernel, MapArg, MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View,
-    ViewMut, Window,
+    ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, BackendKind, Binding, Buffer, ComputeLimits,
+    ComputeModule, CrossEntropyParams, DType, Distribution, Error, ErrorKind, Kernel, MapArg, MemoryStats, ModuleHash,
+    ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
 };
 
-use crate::{WgpuBackend, conv, index, map, reduce, rows, transfer, window};
+use crate::{WgpuBackend, compute, conv, index, map, reduce, rows, transfer, window};
 
 impl Backend for WgpuBackend {
     fn info(&self) -> BackendInfo {
@@ -260,5 +260,24 @@ impl Backend for WgpuBackend {
         lse: &mut ViewMut<'_>,
     ) -> Result<()> {
         crate::attention::attention(self, params, q, k, v, mask, out, lse)
+    }
+
+    fn compute_limits(&self) -> Option<ComputeLimits> {
+        Some(compute::limits(self))
+    }
+
+    fn dispatch_compute(
+        &self,
+        module: ComputeModule<'_>,
+        bindings: &mut [Binding<'_>],
+        constants: &[u8],
+        groups: [u32; 3],
+    ) -> Result<()> {
+        compute::dispatch(self, module, bindings, constants, groups)
+    }
+
+    fn allow_modules(&self, hashes: Option<&[ModuleHash]>) -> Result<()> {
+        self.modules.allow(hashes);
+        Ok(())
     }
 }

@@ -11,6 +11,7 @@
 mod adapter;
 mod attention;
 mod backend;
+mod compute;
 mod conv;
 mod faults;
 mod gemm;
@@ -33,6 +34,7 @@ mod window;
 
 use std::sync::{Arc, OnceLock};
 
+use gradus_backend::compute::Modules;
 use gradus_backend::{DType, Error, Kernel, Result};
 
 pub use adapter::{AdapterSummary, adapters, chosen};
@@ -56,6 +58,7 @@ pub struct WgpuBackend {
     queue: Queue,
     pool: Arc<Pool>,
     identities: [[OnceLock<Kernel>; DType::ALL.len()]; 2],
+    modules: Modules<compute::Program>,
 }
 
 impl WgpuBackend {
@@ -66,9 +69,10 @@ impl WgpuBackend {
         Self::open_without(index, wgpu::Features::empty())
     }
 
-    /// Opens an adapter as if it had no 64-bit types, to see how a smaller one fares.
+    /// Opens an adapter as if it had no feature beyond WebGPU's own, so neither 64-bit types nor push constants, to see how a
+    /// smaller one fares.
     pub fn open_narrow(index: usize) -> Result<Self> {
-        Self::open_without(index, wgpu::Features::SHADER_F64 | wgpu::Features::SHADER_INT64)
+        Self::open_without(index, wgpu::Features::all())
     }
 
     fn open_without(index: usize, without: wgpu::Features) -> Result<Self> {
@@ -91,6 +95,7 @@ impl WgpuBackend {
             queue,
             pool,
             identities: Default::default(),
+            modules: Modules::new(),
         }
     }
 

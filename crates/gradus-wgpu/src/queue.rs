@@ -15,6 +15,7 @@ use std::time::Duration;
 use gradus_backend::{Error, ErrorKind, Result};
 
 use crate::adapter::Opened;
+use crate::compute::Program;
 use crate::faults::{FAULT_BYTES, Fault, Faults, Slots};
 use crate::pool::{Block, Gone};
 
@@ -100,9 +101,11 @@ fn signature(binds: impl ExactSizeIterator<Item = bool>) -> u64 {
     binds.enumerate().fold(count << 48, |bits, (i, write)| bits | (u64::from(write) << i))
 }
 
-struct Layouts {
-    group: wgpu::BindGroupLayout,
-    pipeline: wgpu::PipelineLayout,
+/// The layouts of a pipeline.
+#[derive(Debug)]
+pub(crate) struct Layouts {
+    pub(crate) group: wgpu::BindGroupLayout,
+    pub(crate) pipeline: wgpu::PipelineLayout,
 }
 
 /// Everything about one open device but its buffers.
@@ -207,20 +210,60 @@ impl Queue {
         let epoch = state.epoch;
         launch.binds.iter().for_each(|b| b.block.touch(epoch));
         launch.fault.iter().for_each(|&slot| state.slots.arm(slot));
-        self.group(state, pipeline.signature, launch, bytes as u64);
-        let group = &state.groups[&group_key(launch, bytes as u64)];
+        let key = group_key(bytes as u64 * 2 + u64::from(launch.fault.is_some()), launch.binds);
+        let layout = state.layouts[&pipeline.signature].clone();
+        let group = self.group(state, key, &layout.group, || {
+            let mut entries = vec![bind_entry(0, &self.arena, 0, bytes as u64)];
+            entries.extend((1..).zip(launch.binds).map(|(i, b)| bind_entry(i, &b.block.raw, b.offset, b.size)));
+            let fault = launch.fault.map(|_| bind_entry(entries.len() as u32, &self.fault_buffer, 0, FAULT_BYTES));
+            entries.extend(fault);
+            entries
+        });
+        self.encode(state, |pass| {
+            pass.set_pipeline(&pipeline.raw);
+            pass.set_bind_group(0, &group, &[at as u32]);
+            pass.dispatch_workgroups(x as u32, y as u32, 1);
+        });
+        Ok(())
+    }
 
+    /// Adds a program of the user's own to what the device is to do. Binds, constants and groups are what it declares.
+    pub(crate) fn dispatch(
+        &self,
+        op: &str,
+        program: &Program,
+        binds: &[Bind<'_>],
+        constants: &[u8],
+        groups: [u32; 3],
+    ) -> Result<()> {
+        self.faults.check_lost(op)?;
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let epoch = state.epoch;
+        binds.iter().for_each(|b| b.block.touch(epoch));
+        // Which bindings are written is in the key, and layouts that agree in that are one.
+        let group = self.group(state, group_key(u64::MAX, binds), &program.layouts.group, || {
+            (0..).zip(binds).map(|(i, b)| bind_entry(i, &b.block.raw, b.offset, b.size)).collect()
+        });
+        self.encode(state, |pass| {
+            pass.set_pipeline(&program.raw);
+            pass.set_bind_group(0, &group, &[]);
+            if !constants.is_empty() {
+                pass.set_immediates(0, constants);
+            }
+            pass.dispatch_workgroups(groups[0], groups[1], groups[2]);
+        });
+        Ok(())
+    }
+
+    fn encode(&self, state: &mut State, commands: impl FnOnce(&mut wgpu::ComputePass<'static>)) {
         let encoder = state.encoder.get_or_insert_with(|| self.device.create_command_encoder(&Default::default()));
-        let pass = state.pass.get_or_insert_with(|| encoder.begin_compute_pass(&Default::default()).forget_lifetime());
-        pass.set_pipeline(&pipeline.raw);
-        pass.set_bind_group(0, group, &[at as u32]);
-        pass.dispatch_workgroups(x as u32, y as u32, 1);
+        commands(state.pass.get_or_insert_with(|| encoder.begin_compute_pass(&Default::default()).forget_lifetime()));
         state.commands += 1;
         state.counters.launches += 1;
         if state.commands >= BATCH {
             self.flush(state);
         }
-        Ok(())
     }
 
     fn pipeline(&self, state: &mut State, launch: &Launch<'_>) -> Result<Arc<Pipeline>> {
@@ -232,87 +275,92 @@ impl Queue {
         let signature = signature(writes.iter().copied());
         let layouts = self.layouts(state, signature, &writes);
         let source = (launch.source)();
-        let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
-        let inner = self.device.push_error_scope(wgpu::ErrorFilter::Internal);
-        let descriptor = wgpu::ShaderModuleDescriptor {
-            label: Some(launch.op),
-            source: wgpu::ShaderSource::Wgsl(source.as_str().into()),
-        };
-        let module = self.device.create_shader_module(descriptor);
-        let raw = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-            label: Some(launch.op),
-            layout: Some(&layouts.pipeline),
-            module: &module,
-            entry_point: Some("main"),
-            compilation_options: wgpu::PipelineCompilationOptions {
-                zero_initialize_workgroup_memory: false,
-                ..Default::default()
-            },
-            cache: None,
-        });
-        let (internal, invalid) = (pollster::block_on(inner.pop()), pollster::block_on(scope.pop()));
-        if let Some(e) = invalid.or(internal) {
-            return Err(
-                Error::new(ErrorKind::Backend, launch.op, format!("its kernel does not compile: {e}")).note(source)
-            );
-        }
+        let text = wgpu::ShaderSource::Wgsl(source.as_str().into());
+        let raw = self.scoped(|| self.compile(launch.op, text, &layouts.pipeline, false)).map_err(|e| {
+            let m = format!("its kernel does not compile: {e}");
+            Error::new(ErrorKind::Backend, launch.op, m).note(source.clone())
+        })?;
         state.counters.pipelines += 1;
         let pipeline = Arc::new(Pipeline { raw, signature });
         state.pipelines.insert(launch.key, pipeline.clone());
         Ok(pipeline)
     }
 
+    /// What `make` makes, or else what wgpu finds wrong with it.
+    pub(crate) fn scoped<T>(&self, make: impl FnOnce() -> T) -> std::result::Result<T, wgpu::Error> {
+        let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let inner = self.device.push_error_scope(wgpu::ErrorFilter::Internal);
+        let made = make();
+        let (internal, invalid) = (pollster::block_on(inner.pop()), pollster::block_on(scope.pop()));
+        invalid.or(internal).map_or(Ok(made), Err)
+    }
+
+    /// Compiles a kernel, within `scoped`. Without `zeroed` its shared memory is what it was before.
+    pub(crate) fn compile(
+        &self,
+        label: &str,
+        source: wgpu::ShaderSource<'_>,
+        layout: &wgpu::PipelineLayout,
+        zeroed: bool,
+    ) -> wgpu::ComputePipeline {
+        let label = Some(label);
+        let module = self.device.create_shader_module(wgpu::ShaderModuleDescriptor { label, source });
+        self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label,
+            layout: Some(layout),
+            module: &module,
+            entry_point: Some("main"),
+            compilation_options: wgpu::PipelineCompilationOptions {
+                zero_initialize_workgroup_memory: zeroed,
+                ..Default::default()
+            },
+            cache: None,
+        })
+    }
+
+    /// The layout of a group 0 and of a pipeline that has no other.
+    pub(crate) fn layout(&self, entries: &[wgpu::BindGroupLayoutEntry], immediate_size: u32) -> Layouts {
+        let group = self.device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: None, entries });
+        let bind_group_layouts = &[Some(&group)];
+        let descriptor = wgpu::PipelineLayoutDescriptor { label: None, bind_group_layouts, immediate_size };
+        let pipeline = self.device.create_pipeline_layout(&descriptor);
+        Layouts { group, pipeline }
+    }
+
+    pub(crate) fn count_pipeline(&self) {
+        self.state().counters.pipelines += 1;
+    }
+
     fn layouts(&self, state: &mut State, signature: u64, writes: &[bool]) -> Arc<Layouts> {
         let make = || {
-            let buffer = |binding, ty, has_dynamic_offset| wgpu::BindGroupLayoutEntry {
-                binding,
-                visibility: wgpu::ShaderStages::COMPUTE,
-                ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset, min_binding_size: None },
-                count: None,
-            };
-            let mut entries = vec![buffer(0, wgpu::BufferBindingType::Uniform, true)];
-            entries.extend(writes.iter().enumerate().map(|(i, &write)| {
-                buffer(i as u32 + 1, wgpu::BufferBindingType::Storage { read_only: !write }, false)
-            }));
-            let descriptor = wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries };
-            let group = self.device.create_bind_group_layout(&descriptor);
-            let pipeline = self.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
-                label: None,
-                bind_group_layouts: &[Some(&group)],
-                immediate_size: 0,
-            });
-            Arc::new(Layouts { group, pipeline })
+            let ty = wgpu::BufferBindingType::Uniform;
+            let ty = wgpu::BindingType::Buffer { ty, has_dynamic_offset: true, min_binding_size: None };
+            let mut entries = vec![wgpu::BindGroupLayoutEntry { ty, ..storage((0, &false)) }];
+            entries.extend((1..).zip(writes).map(storage));
+            Arc::new(self.layout(&entries, 0))
         };
         state.layouts.entry(signature).or_insert_with(make).clone()
     }
 
-    /// Makes the bind group of a launch, if it is not there.
-    fn group(&self, state: &mut State, signature: u64, launch: &Launch<'_>, params: u64) {
-        let key = group_key(launch, params);
-        if state.groups.contains_key(&key) {
-            return;
+    /// The bind group with this key, made if it is not there.
+    fn group<'a>(
+        &self,
+        state: &mut State,
+        key: Vec<u64>,
+        layout: &wgpu::BindGroupLayout,
+        entries: impl FnOnce() -> Vec<wgpu::BindGroupEntry<'a>>,
+    ) -> wgpu::BindGroup {
+        if let Some(group) = state.groups.get(&key) {
+            return group.clone();
         }
         if state.groups.len() >= GROUPS {
             state.groups.clear();
         }
-        let entry = |binding: usize, buffer, offset, size| wgpu::BindGroupEntry {
-            binding: binding as u32,
-            resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
-                buffer,
-                offset,
-                size: wgpu::BufferSize::new(size),
-            }),
-        };
-        let mut entries = vec![entry(0, &self.arena, 0, params)];
-        entries.extend(launch.binds.iter().enumerate().map(|(i, b)| entry(i + 1, &b.block.raw, b.offset, b.size)));
-        if launch.fault.is_some() {
-            entries.push(entry(entries.len(), &self.fault_buffer, 0, FAULT_BYTES));
-        }
-        let layout = &state.layouts[&signature].group;
-        let descriptor = wgpu::BindGroupDescriptor { label: None, layout, entries: &entries };
+        let descriptor = wgpu::BindGroupDescriptor { label: None, layout, entries: &entries() };
         let made = self.device.create_bind_group(&descriptor);
         state.counters.bind_groups += 1;
-        state.groups.insert(key, made);
+        state.groups.insert(key, made.clone());
+        made
     }
 
     /// Submits what is gathered.
@@ -503,11 +551,11 @@ fn polled<T>(
     }
 }
 
-/// What a bind group depends on.
-fn group_key(launch: &Launch<'_>, params: u64) -> Vec<u64> {
-    let mut key = Vec::with_capacity(launch.binds.len() * 3 + 1);
-    key.push(params << 1 | u64::from(launch.fault.is_some()));
-    for b in launch.binds {
+/// What a bind group depends on: `rest`, and what is bound.
+fn group_key(rest: u64, binds: &[Bind<'_>]) -> Vec<u64> {
+    let mut key = Vec::with_capacity(binds.len() * 3 + 1);
+    key.push(rest);
+    for b in binds {
         key.extend([b.block.id << 1 | u64::from(b.write), b.offset, b.size]);
     }
     key
@@ -516,6 +564,23 @@ fn group_key(launch: &Launch<'_>, params: u64) -> Vec<u64> {
 /// The ids of the blocks in what a bind group depends on.
 fn bound(key: &[u64]) -> impl Iterator<Item = u64> {
     key[1..].iter().step_by(3).map(|id| id >> 1)
+}
+
+fn bind_entry(binding: u32, buffer: &wgpu::Buffer, offset: u64, size: u64) -> wgpu::BindGroupEntry<'_> {
+    let size = wgpu::BufferSize::new(size);
+    let resource = wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset, size });
+    wgpu::BindGroupEntry { binding, resource }
+}
+
+/// A storage buffer as binding `binding`.
+pub(crate) fn storage((binding, &write): (u32, &bool)) -> wgpu::BindGroupLayoutEntry {
+    let ty = wgpu::BufferBindingType::Storage { read_only: !write };
+    wgpu::BindGroupLayoutEntry {
+        binding,
+        visibility: wgpu::ShaderStages::COMPUTE,
+        ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
+        count: None,
+    }
 }
 
 impl std::fmt::Debug for Queue {

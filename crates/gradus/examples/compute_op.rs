@@ -1,9 +1,9 @@
 //! An operation of your own, on programs of your own: `y = k * x³` and its gradient as two compute modules.
 //!
-//! The modules here are functions of the host, for the CPU. On another device they are text or bytes, and nothing else of the
-//! operation changes: `ScaledCube` does not know of which form its modules are.
+//! On the CPU the modules are functions of the host, on a GPU they are WGSL text, and nothing else of the operation changes:
+//! `ScaledCube` does not know of which form its modules are.
 //!
-//! Run it: `cargo run --release -p gradus --example compute_op`
+//! Run it: `cargo run --release -p gradus --example compute_op`, on the first GPU too with `--features wgpu`
 
 use std::sync::Arc;
 
@@ -22,17 +22,23 @@ pub(crate) struct ScaledCube {
     pub(crate) backward: ComputeModule<'static>,
 }
 
-/// Elements that one work-group of a module on a GPU computes.
+/// Elements that one work-group of a module on a GPU computes. Groups lie in rows of [`ROW`]: the one at `(i, j)` is number
+/// `i + ROW * j`, and those past the last element do nothing.
 pub(crate) const GROUP: usize = 64;
+
+/// Work-groups along one axis: no device takes fewer.
+pub(crate) const ROW: usize = 65_535;
 
 impl ScaledCube {
     /// Runs a module over as many elements as `x` has, and gives what it wrote.
     fn run(&self, module: ComputeModule<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = inputs[0];
         let y = Tensor::zeros(x.shape(), x.dtype(), x.device())?;
-        let groups = u32::try_from(x.numel().div_ceil(GROUP).max(1)).unwrap_or(u32::MAX);
+        let rows = x.numel().div_ceil(GROUP).div_ceil(ROW).max(1);
+        let rows = u32::try_from(rows).map_err(|_| Error::argument("scaled_cube", "the tensor is too large"))?;
+        let groups = [if rows == 1 { x.numel().div_ceil(GROUP).max(1) } else { ROW } as u32, rows, 1];
         let bindings: Vec<Bound<'_>> = inputs.iter().map(|&t| Bound::Read(t)).chain([Bound::Write(&y)]).collect();
-        x.device().dispatch_compute(module, &bindings, f32::as_bytes(&[self.k]), [groups, 1, 1])?;
+        x.device().dispatch_compute(module, &bindings, f32::as_bytes(&[self.k]), groups)?;
         Ok(y)
     }
 }
@@ -83,6 +89,36 @@ pub(crate) fn native(device: &Device, k: f32) -> Result<ScaledCube> {
     Ok(ScaledCube { k, forward, backward })
 }
 
+/// The operation in WGSL, on a device that takes it.
+pub(crate) fn wgsl(k: f32) -> ScaledCube {
+    let forward = "
+        @group(0) @binding(0) var<storage, read> x: array<f32>;
+        @group(0) @binding(1) var<storage, read_write> y: array<f32>;
+        var<immediate> k: f32;
+
+        @compute @workgroup_size(64)
+        fn main(@builtin(global_invocation_id) at: vec3<u32>) {
+            let i = at.x;
+            if i < arrayLength(&x) {
+                y[i] = k * x[i] * x[i] * x[i];
+            }
+        }";
+    let backward = "
+        @group(0) @binding(0) var<storage, read> x: array<f32>;
+        @group(0) @binding(1) var<storage, read> g: array<f32>;
+        @group(0) @binding(2) var<storage, read_write> dx: array<f32>;
+        var<immediate> k: f32;
+
+        @compute @workgroup_size(64)
+        fn main(@builtin(global_invocation_id) at: vec3<u32>) {
+            let i = at.x;
+            if i < arrayLength(&x) {
+                dx[i] = 3.0 * k * x[i] * x[i] * g[i];
+            }
+        }";
+    ScaledCube { k, forward: ComputeModule::Wgsl(forward), backward: ComputeModule::Wgsl(backward) }
+}
+
 /// What was found.
 #[derive(Debug)]
 pub(crate) struct Found {
@@ -110,10 +146,18 @@ pub(crate) fn run(device: &Device, op: ScaledCube) -> Result<Found> {
     Ok(Found { value: apart(&ours, &theirs)?, gradient: apart(&dx, &want)?, largest: want.abs()?.max_all()?.item()? })
 }
 
-#[allow(clippy::print_stdout)]
 fn main() -> Result<()> {
     let device = Device::cpu()?;
-    let Found { value, gradient, largest } = run(&device, native(&device, 0.5)?)?;
-    println!("differs from tensor operations by {value:e}, its gradient by {gradient:e} of up to {largest:.1}");
+    tell(&device, native(&device, 0.5)?)?;
+    // Without the feature or an adapter there is none.
+    Device::open("wgpu").map_or(Ok(()), |gpu| tell(&gpu, wgsl(0.5)))
+}
+
+#[allow(clippy::print_stdout)]
+fn tell(device: &Device, op: ScaledCube) -> Result<()> {
+    let Found { value, gradient, largest } = run(device, op)?;
+    println!(
+        "{device}: differs from tensor operations by {value:e}, its gradient by {gradient:e} of up to {largest:.1}"
+    );
     Ok(())
 }

@@ -33,6 +33,19 @@ fn compute_op() {
 }
 
 #[test]
+fn compute_op_of_more_elements_than_one_row_of_groups() {
+    use gradus::prelude::*;
+    let device = Device::from_backend(std::sync::Arc::new(gradus::cpu::CpuBackend::new().unwrap()));
+    let op = std::sync::Arc::new(compute_op::native(&device, 0.5).unwrap());
+    let n = compute_op::GROUP * compute_op::ROW;
+    for n in [0, n, n + 1] {
+        let x = Tensor::full([n], 2.0, DType::F32, &device).unwrap();
+        let y = gradus::apply_custom(&op, &[&x]).unwrap().swap_remove(0);
+        assert_eq!(y.sum_all().unwrap().item().unwrap(), 4.0 * n as f64);
+    }
+}
+
+#[test]
 fn hessian_of_a_network() {
     let found = hessian_of_a_network::run(0).unwrap();
     println!("{found:?}");

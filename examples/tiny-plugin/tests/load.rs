@@ -86,6 +86,34 @@ fn errors_cross_the_border_with_kind_and_words() {
 }
 
 #[test]
+fn several_threads_use_one_plug_in() {
+    let device = open();
+    let shared = Tensor::from_vec((0..64).map(|i| i as f32).collect::<Vec<_>>(), [8, 8], &device).unwrap();
+    let want = shared.matmul(&shared).unwrap().to_vec::<f32>().unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (device, shared, want) = (&device, &shared, &want);
+            scope.spawn(move || {
+                for round in 0..20 {
+                    assert_eq!(&shared.matmul(shared).unwrap().to_vec::<f32>().unwrap(), want);
+                    let own = Tensor::full([5], f64::from(thread * 100 + round), DType::F32, device).unwrap();
+                    assert_eq!(
+                        own.add(&own).unwrap().to_vec::<f32>().unwrap(),
+                        [(2 * (thread * 100 + round)) as f32; 5]
+                    );
+                    // Errors of one thread are its own.
+                    let size = 1 + thread as usize;
+                    let index = Tensor::from_vec(vec![9i64], [1], device).unwrap();
+                    let e = Tensor::zeros([size], DType::F32, device).unwrap().gather(0, &index).unwrap_err();
+                    assert_eq!(e.kind(), &ErrorKind::IndexOutOfBounds { pos: 0, index: 9, size });
+                }
+            });
+        }
+    });
+    assert_eq!(device.memory_stats().buffers, 1, "what the threads allocated was given back");
+}
+
+#[test]
 fn buffers_outlive_the_device() {
     let x = {
         let device = open();

@@ -28,7 +28,8 @@ pub fn load(bytes: &[u8], dtype: DType, position: usize) -> Scalar {
     }
 }
 
-/// Sets element `position`, which must lie within `bytes`: a float rounded once, an integer wrapped.
+/// Sets element `position`, which must lie within `bytes`: a float rounded once, an integer wrapped. An integer becomes a
+/// float of 32 or 64 bits in one rounding, one of 16 by way of 64.
 pub fn store(bytes: &mut [u8], dtype: DType, position: usize, value: Scalar) {
     let mut put = |part: &[u8]| bytes[position * part.len()..][..part.len()].copy_from_slice(part);
     let int = || match value {
@@ -37,7 +38,13 @@ pub fn store(bytes: &mut [u8], dtype: DType, position: usize, value: Scalar) {
     };
     match dtype {
         DType::F64 => put(&value.to_f64().to_ne_bytes()),
-        DType::F32 => put(&(value.to_f64() as f32).to_ne_bytes()),
+        DType::F32 => {
+            let v = match value {
+                Scalar::Int(v) => v as f32,
+                other => other.to_f64() as f32,
+            };
+            put(&v.to_ne_bytes());
+        }
         DType::F16 => put(&f16_from_f64(value.to_f64()).to_ne_bytes()),
         DType::BF16 => put(&bf16_from_f64(value.to_f64()).to_ne_bytes()),
         DType::I64 | DType::U64 => put(&int().to_ne_bytes()),
@@ -70,5 +77,66 @@ pub fn wide(value: Scalar, dtype: DType) -> i128 {
         Scalar::Int(v) => i128::from(v),
         Scalar::Bool(v) => i128::from(v),
         Scalar::Float(v) => v as i128,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_those_of_the_type() {
+        let mut bytes = [0xaa; 16];
+        store(&mut bytes, DType::F32, 1, Scalar::Float(-0.1));
+        assert_eq!(bytes[4..8], (-0.1f32).to_ne_bytes());
+        store(&mut bytes, DType::U16, 7, Scalar::Int(0x1_0203));
+        assert_eq!(bytes[14..16], 0x0203u16.to_ne_bytes());
+        store(&mut bytes, DType::F16, 0, Scalar::Float(1.5));
+        assert_eq!(bytes[..2], 0x3e00u16.to_ne_bytes());
+        store(&mut bytes, DType::BF16, 1, Scalar::Float(-2.0));
+        assert_eq!(bytes[2..4], 0xc000u16.to_ne_bytes());
+        assert_eq!(bytes[8..14], [0xaa; 6], "nothing else is written");
+        assert_eq!(load(&bytes, DType::F16, 0), Scalar::Float(1.5));
+        assert_eq!(load(&bytes, DType::BF16, 1), Scalar::Float(-2.0));
+        assert_eq!(load(&bytes, DType::F32, 1), Scalar::Float(f64::from(-0.1f32)));
+        assert_eq!(load(&bytes, DType::I8, 9), Scalar::Int(-86));
+        assert_eq!(load(&bytes, DType::U8, 9), Scalar::Int(170));
+        assert_eq!(load(&bytes, DType::Bool, 9), Scalar::Bool(true));
+    }
+
+    #[test]
+    fn integers_wrap_and_floats_round_once() {
+        let kept = |value, dtype| converted(value, dtype);
+        for (dtype, want) in [
+            (DType::I8, -2),
+            (DType::U8, 254),
+            (DType::I16, -2),
+            (DType::U16, 65_534),
+            (DType::I32, -2),
+            (DType::U32, 4_294_967_294),
+            (DType::I64, -2),
+            (DType::U64, -2),
+        ] {
+            assert_eq!(kept(Scalar::Int(-2), dtype), Scalar::Int(want), "{dtype}");
+        }
+        // Just above the middle of two f32, and on it once rounded to f64.
+        assert_eq!(kept(Scalar::Int(9_007_199_791_611_905), DType::F32), Scalar::Float(9_007_200_328_482_816.0));
+        // Halfway between two values the even one counts.
+        assert_eq!(kept(Scalar::Int(16_777_217), DType::F32), Scalar::Float(16_777_216.0));
+        assert_eq!(kept(Scalar::Float(2049.0), DType::F16), Scalar::Float(2048.0));
+        assert_eq!(kept(Scalar::Float(2051.0), DType::F16), Scalar::Float(2052.0));
+        assert_eq!(kept(Scalar::Float(257.0), DType::BF16), Scalar::Float(256.0));
+        assert_eq!(kept(Scalar::Float(1e6), DType::F16), Scalar::Float(f64::INFINITY));
+        assert_eq!(kept(Scalar::Bool(true), DType::I32), Scalar::Int(1));
+        assert_eq!(kept(Scalar::Float(-0.5), DType::Bool), Scalar::Bool(true));
+        assert_eq!(kept(Scalar::Float(2f64.powi(63)), DType::U64), Scalar::Int(i64::MIN));
+    }
+
+    #[test]
+    fn wide_values_are_exact() {
+        assert_eq!(wide(Scalar::Int(-1), DType::U64), i128::from(u64::MAX));
+        assert_eq!(wide(Scalar::Int(-1), DType::I64), -1);
+        assert_eq!(wide(Scalar::Bool(true), DType::Bool), 1);
+        assert_eq!(wide(Scalar::Float(-7.0), DType::F64), -7);
     }
 }

@@ -21,12 +21,24 @@ pub fn dtype(code: u32) -> Result<DType> {
     listed("dtype", &DType::ALL, code)
 }
 
-/// Enums that cross as their number.
+/// Enums that cross as their number, all variants of each, and a hash of them.
 macro_rules! codes {
-    ($($function:ident $what:literal $type:ident: $($variant:ident)*;)*) => {$(
+    ($hash:ident: $($function:ident $what:literal $type:ident: $($variant:ident)*;)*) => {
+        pub(super) const fn $hash(mut hash: u64) -> u64 {
+            $(
+                hash = text(hash, stringify!($type));
+                $(hash = text(hash, stringify!($variant));)*
+            )*
+            hash
+        }
+    $(
         #[doc = concat!("The ", $what, " of a number, which `as u32` gives.")]
         pub fn $function(code: u32) -> Result<$type> {
             const ALL: &[$type] = &[$($type::$variant),*];
+            // Does not compile with a variant that the list lacks.
+            let _ = |all: $type| match all {
+                $($type::$variant => (),)*
+            };
             const {
                 let mut i = 0;
                 while i < ALL.len() {
@@ -38,12 +50,64 @@ macro_rules! codes {
         }
     )*};
 }
-codes! {
+codes! { lists:
     reduce_op "reduction" ReduceOp: Sum Prod Max Min Any All;
     arg_reduce_op "arg-reduction" ArgReduceOp: Max Min;
     scan_op "scan" ScanOp: Sum Prod Max Min LogSumExp;
     scatter_op "scatter" ScatterOp: Set Add;
     backend_kind "kind of backend" BackendKind: Cpu Wgpu Cuda Other;
+}
+
+/// The kinds of errors and their numbers, and a hash of them. Two kinds have numbers of their own.
+macro_rules! error_kinds {
+    ($hash:ident: $($code:literal $kind:ident)*; $index:literal IndexOutOfBounds $memory:literal OutOfMemory) => {
+        pub(super) const fn $hash(mut hash: u64) -> u64 {
+            $(hash = number(text(hash, stringify!($kind)), $code);)*
+            hash = number(text(hash, "IndexOutOfBounds pos index size"), $index);
+            number(text(hash, "OutOfMemory requested"), $memory)
+        }
+
+        fn error_code(kind: &ErrorKind) -> (u32, [i64; 3]) {
+            match *kind {
+                $(ErrorKind::$kind => ($code, [0; 3]),)*
+                ErrorKind::IndexOutOfBounds { pos, index, size } => ($index, [pos as i64, index, size as i64]),
+                ErrorKind::OutOfMemory { requested } => ($memory, [requested as i64, 0, 0]),
+            }
+        }
+
+        fn error_kind(code: u32, [a, b, c]: [i64; 3]) -> ErrorKind {
+            match code {
+                $($code => ErrorKind::$kind,)*
+                $index => ErrorKind::IndexOutOfBounds { pos: a as usize, index: b, size: c as usize },
+                $memory => ErrorKind::OutOfMemory { requested: a as usize },
+                _ => ErrorKind::Backend,
+            }
+        }
+    };
+}
+error_kinds! { errors:
+    0 ShapeMismatch 1 Broadcast 2 InvalidAxis 3 InvalidArgument 4 DTypeMismatch 5 UnsupportedDType 6 DeviceMismatch
+    8 Overflow 10 NotContiguous 11 Unsupported 12 Backend 13 Autograd 14 Io 15 Format;
+    7 IndexOutOfBounds 9 OutOfMemory
+}
+
+/// What the forms mean that this file and [`Scalar::bits`] write by hand. Whoever changes one changes its line.
+const FORMS: [&str; 4] = [
+    "RawScalar.kind: 0 Bool, 1 Int, 2 Float",
+    "RawArg.form: 0 View, 1 Output, 2 Scalar",
+    "RawInst.op: 0 Arg(value), 1 Const(value), 2 + i ScalarOp::ALL[i]",
+    "RawDistribution.form: 0 Uniform(lo, hi), 1 Normal(mean, std), 2 Bernoulli(p), 3 Int(lo, hi)",
+];
+
+/// A hash of what every code means that crosses, but for dtypes and instructions.
+pub(super) const fn meanings(hash: u64) -> u64 {
+    let mut hash = errors(lists(hash));
+    let mut i = 0;
+    while i < FORMS.len() {
+        hash = text(hash, FORMS[i]);
+        i += 1;
+    }
+    hash
 }
 
 /// Axes as bits.
@@ -84,24 +148,7 @@ impl RawError {
 
     /// An error as it crosses.
     pub fn new(e: &Error) -> Self {
-        let (kind, numbers) = match *e.kind() {
-            ErrorKind::ShapeMismatch => (0, [0; 3]),
-            ErrorKind::Broadcast => (1, [0; 3]),
-            ErrorKind::InvalidAxis => (2, [0; 3]),
-            ErrorKind::InvalidArgument => (3, [0; 3]),
-            ErrorKind::DTypeMismatch => (4, [0; 3]),
-            ErrorKind::UnsupportedDType => (5, [0; 3]),
-            ErrorKind::DeviceMismatch => (6, [0; 3]),
-            ErrorKind::IndexOutOfBounds { pos, index, size } => (7, [pos as i64, index, size as i64]),
-            ErrorKind::Overflow => (8, [0; 3]),
-            ErrorKind::OutOfMemory { requested } => (9, [requested as i64, 0, 0]),
-            ErrorKind::NotContiguous => (10, [0; 3]),
-            ErrorKind::Unsupported => (11, [0; 3]),
-            ErrorKind::Backend => (12, [0; 3]),
-            ErrorKind::Autograd => (13, [0; 3]),
-            ErrorKind::Io => (14, [0; 3]),
-            ErrorKind::Format => (15, [0; 3]),
-        };
+        let (kind, numbers) = error_code(e.kind());
         let rendered = e.to_string();
         let message = rendered.strip_prefix(e.op()).and_then(|m| m.strip_prefix(": ")).unwrap_or(&rendered);
         RawError { kind, numbers, op: Text::new(e.op()), message: Text::new(message) }
@@ -109,25 +156,7 @@ impl RawError {
 
     /// The error that crossed.
     pub fn to_error(&self) -> Error {
-        let [a, b, c] = self.numbers;
-        let kind = match self.kind {
-            0 => ErrorKind::ShapeMismatch,
-            1 => ErrorKind::Broadcast,
-            2 => ErrorKind::InvalidAxis,
-            3 => ErrorKind::InvalidArgument,
-            4 => ErrorKind::DTypeMismatch,
-            5 => ErrorKind::UnsupportedDType,
-            6 => ErrorKind::DeviceMismatch,
-            7 => ErrorKind::IndexOutOfBounds { pos: a as usize, index: b, size: c as usize },
-            8 => ErrorKind::Overflow,
-            9 => ErrorKind::OutOfMemory { requested: a as usize },
-            10 => ErrorKind::NotContiguous,
-            11 => ErrorKind::Unsupported,
-            13 => ErrorKind::Autograd,
-            14 => ErrorKind::Io,
-            15 => ErrorKind::Format,
-            _ => ErrorKind::Backend,
-        };
+        let kind = error_kind(self.kind, self.numbers);
         Error::new(kind, self.op.to_text(), self.message.to_text())
     }
 }
@@ -352,6 +381,17 @@ impl RawDistribution {
 mod tests {
     use super::*;
 
+    #[derive(Debug, Clone, Copy)]
+    pub enum Toy {
+        Up,
+        Down,
+    }
+    mod as_declared {
+        use super::super::*;
+        use super::Toy;
+        codes! { hash: toy "toy" Toy: Up Down; }
+    }
+
     #[test]
     fn errors_cross_with_kind_numbers_and_words() {
         let at = ErrorKind::IndexOutOfBounds { pos: 4, index: -1, size: 3 };
@@ -364,6 +404,20 @@ mod tests {
         }
         let long = "é".repeat(2000);
         assert_eq!(Text::new(&long).to_text(), "é".repeat(512));
+    }
+
+    #[test]
+    fn the_fingerprint_covers_what_codes_mean() {
+        // The same list if a variant had another name; that of `codes!` is complete and in order, or would not compile.
+        let renamed = text(text(text(1, "Toy"), "Up"), "Left");
+        let swapped = text(text(text(1, "Toy"), "Down"), "Up");
+        let hash = as_declared::hash(1);
+        assert!(matches!((as_declared::toy(0), as_declared::toy(1)), (Ok(Toy::Up), Ok(Toy::Down))));
+        assert!(as_declared::toy(2).is_err());
+        assert!(hash != renamed && hash != swapped);
+        assert_eq!(hash, text(text(text(1, "Toy"), "Up"), "Down"));
+        // Every part counts.
+        assert!(lists(1) != 1 && errors(1) != 1 && meanings(1) != errors(lists(1)));
     }
 
     #[test]

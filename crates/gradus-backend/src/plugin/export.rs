@@ -59,9 +59,11 @@ fn panicked(payload: Box<dyn Any + Send>) -> Error {
 /// # Safety
 /// `error` may be written.
 unsafe fn answer(error: *mut RawError, f: impl FnOnce() -> Result<()>) -> u32 {
-    let Err(e) = catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|payload| Err(panicked(payload))) else { return 0 };
+    // An error of the plug-in may hold a source of its own, whose words and drop are code that may panic too.
+    let raw = catch_unwind(AssertUnwindSafe(|| f().err().map(|e| RawError::new(&e))));
+    let Some(raw) = raw.unwrap_or_else(|payload| Some(RawError::new(&panicked(payload)))) else { return 0 };
     // SAFETY: the caller's promise.
-    unsafe { error.write(RawError::new(&e)) };
+    unsafe { error.write(raw) };
     1
 }
 

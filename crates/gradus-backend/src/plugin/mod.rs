@@ -3,7 +3,7 @@
 //! A backend crate becomes a plug-in by a crate of the type `cdylib` with one line, [`export_plugin!`](crate::export_plugin).
 //! What crosses the border is plain data (`repr(C)`) and functions with the C calling convention: a [`Table`] of the
 //! required primitives. No Rust object does, no allocation changes hands, errors are copied, and a panic of the plug-in
-//! becomes an error. So plug-in and program may be built by different compilers; the composites are the default bodies,
+//! becomes an error, unless it was built with `panic = "abort"`, which ends the process. So plug-in and program may be built by different compilers; the composites are the default bodies,
 //! which run on the side of the program.
 //!
 //! The table begins with a [`Header`], which is read before anything is called. Its fingerprint is a hash, made when each

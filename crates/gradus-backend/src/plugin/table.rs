@@ -23,7 +23,7 @@ const fn byte(hash: u64, byte: u8) -> u64 {
     (hash ^ byte as u64).wrapping_mul(0x100_0000_01b3)
 }
 
-const fn number(mut hash: u64, n: usize) -> u64 {
+pub(super) const fn number(mut hash: u64, n: usize) -> u64 {
     let bytes = (n as u64).to_le_bytes();
     let mut i = 0;
     while i < bytes.len() {
@@ -33,7 +33,7 @@ const fn number(mut hash: u64, n: usize) -> u64 {
     hash
 }
 
-const fn text(hash: u64, s: &str) -> u64 {
+pub(super) const fn text(hash: u64, s: &str) -> u64 {
     let mut hash = number(hash, s.len());
     let mut i = 0;
     while i < s.len() {
@@ -180,10 +180,10 @@ functions! {
 }
 
 /// What both sides must share: a hash of the layout of the [`Table`] and of the types in it, of the lists that codes refer
-/// to, and of the version of the contract.
+/// to, of what the other codes mean, and of the version of the contract.
 pub const FINGERPRINT: u64 = {
     let mut hash = number(text(0xcbf2_9ce4_8422_2325, env!("CARGO_PKG_VERSION")), CONTRACT_VERSION);
-    hash = calls(types(hash));
+    hash = super::convert::meanings(calls(types(hash)));
     let mut i = 0;
     while i < DType::ALL.len() {
         // A dtype crosses as its number, which is its place in the list.
@@ -212,7 +212,35 @@ mod tests {
     fn the_fingerprint_tells_texts_and_numbers_apart() {
         assert_ne!(text(text(1, "ab"), "c"), text(text(1, "a"), "bc"));
         assert_ne!(number(1, 2), number(1, 3));
-        assert_ne!(types(1), 1);
-        assert_ne!(calls(1), 1);
+    }
+
+    #[test]
+    fn the_fingerprint_tells_layouts_apart() {
+        macro_rules! toys {
+            ($($module:ident { $($field:ident: $type:ty),* })*) => {{
+                $(mod $module {
+                    use super::super::*;
+                    plain! { hash:
+                        /// A toy.
+                        Toy { $($field: $type,)* }
+                    }
+                    pub fn of() -> u64 {
+                        hash(1)
+                    }
+                })*
+                [$($module::of()),*]
+            }};
+        }
+        let hashes = toys! {
+            first { a: u32, b: u32 }
+            swapped { b: u32, a: u32 }
+            typed { a: u32, b: i32 }
+            wider { a: u32, b: u64 }
+            renamed { a: u32, c: u32 }
+            longer { a: u32, b: u32, c: u32 }
+        };
+        for (i, a) in hashes.iter().enumerate() {
+            assert!(hashes[i + 1..].iter().all(|b| a != b), "{i}");
+        }
     }
 }

@@ -201,11 +201,13 @@ macro_rules! compiled {
                 ([$($out),+], x.2)
             }
 
+            const STAGED: bool = has_sigmoid(COMPILED.insts);
+
             #[inline(always)]
             fn body(args: [&[f32]; $args], numbers: Numbers, outs: [&mut [f32]; OUTS.len()]) {
                 let n = outs[0].len();
                 let (args, mut outs) = (args.map(|a| &a[..n]), outs.map(|o| &mut o[..n]));
-                let staged = if has_sigmoid(COMPILED.insts) { n - n % STAGE } else { 0 };
+                let staged = if STAGED { n - n % STAGE } else { 0 };
                 if staged > 0 {
                     let (mut qs, mut ts) = ([0.0; STAGE], [0.0; STAGE]);
                     for start in (0..staged).step_by(STAGE) {

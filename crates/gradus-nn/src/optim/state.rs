@@ -7,6 +7,7 @@ use gradus_tensor::{Error, Result, Shape, Tensor, no_grad};
 
 use super::stepper::{Master, Member, Members, Rule, State, Stepper, at_least_zero};
 use crate::StateDict;
+use crate::state_dict::moved;
 
 const OP: &str = "load_state_dict";
 
@@ -127,15 +128,14 @@ impl<R: Rule> Stepper<R> {
                 return Ok(None);
             }
             // A copy of its own: what was saved is not stepped.
-            let moved = tensor.to_device(values.device())?.to_dtype(dtype)?;
+            let moved = moved(tensor, values.device(), dtype)?;
             let shared = Arc::ptr_eq(moved.storage(), tensor.storage());
             if shared { moved.copy().map(Some) } else { Ok(Some(moved)) }
         };
         let slots = self.rule.slots().iter().map(|slot| take(slot, true)).collect::<Result<Vec<_>>>()?;
-        let master = if values.dtype() == dtype { None } else { take("master", false)? };
-        // The copy in f32 counts only if it is what the parameter was rounded from.
-        let master = match master {
-            Some(m) if m.to_dtype(values.dtype())?.to_bytes()? == values.to_bytes()? => {
+        // The copy in f32 counts only if it is what the parameter was rounded from; a parameter in f32 has none.
+        let master = match take("master", false)? {
+            Some(m) if values.dtype() != dtype && m.to_dtype(values.dtype())?.to_bytes()? == values.to_bytes()? => {
                 Some(Master { values: m, version: values.storage().version() })
             }
             _ => None,

@@ -154,7 +154,13 @@ impl<R: Rule> Stepper<R> {
     /// See [`Optimizer::rebind`](crate::Optimizer::rebind).
     pub(super) fn rebind(&mut self, parameters: Vec<(String, Parameter)>) -> Result<()> {
         const OP: &str = "rebind";
-        let given: HashMap<String, Parameter> = parameters.into_iter().collect();
+        let mut given = HashMap::new();
+        for (name, parameter) in parameters {
+            if given.insert(name.clone(), parameter).is_some() {
+                let m = format!("two parameters have the name {name:?}; nothing was changed");
+                return Err(Error::argument(OP, m));
+            }
+        }
         let replacement = |member: &Member| {
             let old = member.parameter.values();
             let Some(new) = given.get(&member.name) else {

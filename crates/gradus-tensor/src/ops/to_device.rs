@@ -1,6 +1,6 @@
 //! `to_device(x)`: the values on another device. The gradient goes the other way.
 
-use gradus_backend::{Backend, Error, Result, View, ViewMut};
+use gradus_backend::{Backend, Result, View, ViewMut};
 
 use super::{Context, Grads, Keep, Operation, Outputs, apply_on, grads, one};
 use crate::{Device, Tensor};
@@ -22,7 +22,7 @@ impl Operation for ToDevice {
     fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
         let (x, to) = (inputs[0], &self.to);
         if !to.backend().supports(x.dtype()) {
-            let e = Error::dtype(self.name(), x.dtype(), &format!("the dtypes of {to}"));
+            let e = to.backend().unsupported(self.name(), x.dtype());
             return Err(x.describe(e, "self").help("convert it first: x.to_dtype(DType::F32)?.to_device(&device)?"));
         }
         Ok(one(*x.layout().shape(), x.dtype()))

@@ -1,0 +1,229 @@
+//! Compute modules of the user's own: WGSL text and SPIR-V bytes.
+//!
+//! wgpu validates a module with naga; what it binds is then read from naga's form of it, so that a call that does not agree
+//! with its module is an error before anything runs.
+
+use gradus_backend::compute::check;
+use gradus_backend::{Binding, Buffer, ComputeLimits, ComputeModule, Error, ErrorKind, Result, View};
+use wgpu::naga;
+
+use crate::WgpuBackend;
+use crate::map::copy_strided;
+use crate::queue::{Bind, Layouts, storage};
+use crate::temp::Temp;
+
+const OP: &str = "dispatch_compute";
+
+/// A module that was made ready.
+#[derive(Debug)]
+pub(crate) struct Program {
+    pub(crate) raw: wgpu::ComputePipeline,
+    pub(crate) layouts: Layouts,
+    /// Bindings 0 and up of group 0.
+    slots: Vec<Slot>,
+    /// Bytes of immediates.
+    constants: usize,
+}
+
+/// What a module declares of one binding.
+#[derive(Debug, PartialEq, Eq)]
+struct Slot {
+    name: String,
+    write: bool,
+    /// Bytes that it has to have.
+    least: u32,
+}
+
+/// See [`Backend::compute_limits`](gradus_backend::Backend::compute_limits).
+pub(crate) fn limits(b: &WgpuBackend) -> ComputeLimits {
+    let limits = &b.queue().limits;
+    let bindings = limits.max_storage_buffers_per_shader_stage.min(limits.max_bindings_per_bind_group);
+    ComputeLimits {
+        groups: [limits.max_compute_workgroups_per_dimension; 3],
+        constants: if b.features.contains(wgpu::Features::IMMEDIATES) { limits.max_immediate_size as usize } else { 0 },
+        bindings: bindings as usize,
+    }
+}
+
+/// See [`Backend::dispatch_compute`](gradus_backend::Backend::dispatch_compute).
+pub(crate) fn dispatch(
+    b: &WgpuBackend,
+    module: ComputeModule<'_>,
+    bindings: &mut [Binding<'_>],
+    constants: &[u8],
+    groups: [u32; 3],
+) -> Result<()> {
+    let unsupported = |m| Error::new(ErrorKind::Unsupported, OP, m);
+    if !matches!(module, ComputeModule::Wgsl(_) | ComputeModule::SpirV(_)) {
+        let m = format!("{} runs no {} modules", b.label(), module.form());
+        return Err(unsupported(m).help("write it in WGSL, or bring it as SPIR-V"));
+    }
+    if !constants.is_empty() && !b.features.contains(wgpu::Features::IMMEDIATES) {
+        let m = format!("constants need the feature IMMEDIATES, which {} ({}) lacks", b.label(), b.hardware);
+        return Err(unsupported(m).help("bind them as a tensor"));
+    }
+    b.queue().faults.check_lost(OP)?;
+    let program = b.modules.get(module, || Program::new(b, module))?;
+    check(&limits(b), bindings, constants, groups)?;
+    program.agree(bindings, constants)?;
+
+    let operands = bindings.iter().zip(&program.slots).enumerate();
+    let operands: Vec<_> = operands.map(|(i, (x, slot))| Operand::new(b, i, slot, x)).collect::<Result<_>>()?;
+    let binds: Vec<_> =
+        operands.iter().zip(&program.slots).map(|(x, slot)| x.bind(b, slot.write)).collect::<Result<_>>()?;
+    b.queue().dispatch(OP, &program, &binds, constants, groups)?;
+    drop(binds);
+    let copies: Vec<_> = operands.into_iter().map(Operand::copied).collect();
+    for (binding, copy) in bindings.iter_mut().zip(&copies) {
+        if let (Binding::Write(y), Some(copy)) = (binding, copy) {
+            copy_strided(b, copy.view(), y)?;
+        }
+    }
+    Ok(())
+}
+
+/// What is bound: the elements where they lie or, where WebGPU cannot bind just those, a copy of them.
+enum Operand<'a> {
+    InPlace { buffer: &'a Buffer, start: u64, bytes: u64 },
+    Copied(Temp),
+}
+
+impl<'a> Operand<'a> {
+    fn new(b: &WgpuBackend, i: usize, slot: &Slot, binding: &'a Binding<'_>) -> Result<Self> {
+        let (x, write) = match binding {
+            Binding::Read(x) => (*x, false),
+            Binding::Write(y) => (View { buffer: y.buffer, dtype: y.dtype, layout: y.layout }, true),
+        };
+        let (name, dims) = (format!("binding {i}"), x.layout.dims());
+        let wrong = |kind, m| Err(Error::new(kind, OP, m).operand(&name, dims, x.dtype, b.label()));
+        if x.layout.numel() == 0 {
+            return wrong(ErrorKind::InvalidArgument, format!("{name} is empty, and WebGPU binds nothing that is"));
+        }
+        let bytes = (x.layout.numel() * x.dtype.size()) as u64;
+        let bound = bytes.next_multiple_of(4);
+        if bound > b.most_bound() {
+            let m = format!("{name} has {bytes} bytes; a module on {} reaches {}", b.label(), b.most_bound());
+            return wrong(ErrorKind::Unsupported, m);
+        }
+        if bound < u64::from(slot.least) {
+            let m = format!("{name} has {bytes} bytes; the module's {:?} takes {} or more", slot.name, slot.least);
+            return wrong(ErrorKind::InvalidArgument, m);
+        }
+        b.operand(OP, &name, x.buffer, x.dtype, x.layout, write)?;
+        let start = (x.layout.offset() * x.dtype.size()) as u64;
+        let aligned = start.is_multiple_of(u64::from(b.queue().limits.min_storage_buffer_offset_alignment));
+        // A word at the end of a part may hold elements of others; at the end of a buffer it holds no one's.
+        let whole = !write || bound == bytes || start + bytes == x.buffer.bytes() as u64;
+        if aligned && whole {
+            return Ok(Operand::InPlace { buffer: x.buffer, start, bytes: bound });
+        }
+        let mut copy = Temp::new(b, x.dtype, *x.layout.shape())?;
+        copy_strided(b, x, &mut copy.view_mut())?;
+        Ok(Operand::Copied(copy))
+    }
+
+    fn bind(&self, b: &WgpuBackend, write: bool) -> Result<Bind<'_>> {
+        let (buffer, offset, size) = match self {
+            Operand::InPlace { buffer, start, bytes } => (*buffer, *start, *bytes),
+            Operand::Copied(copy) => (&copy.buffer, 0, copy.buffer.bytes().next_multiple_of(4) as u64),
+        };
+        Ok(Bind { block: b.pool().block(OP, buffer)?, write, offset, size })
+    }
+
+    fn copied(self) -> Option<Temp> {
+        match self {
+            Operand::InPlace { .. } => None,
+            Operand::Copied(copy) => Some(copy),
+        }
+    }
+}
+
+/// The text or bytes of a module as naga's form of it, not yet validated.
+fn parse(module: ComputeModule<'_>) -> Result<naga::Module> {
+    let parsed = match module {
+        ComputeModule::Wgsl(text) => naga::front::wgsl::parse_str(text).map_err(|e| e.emit_to_string(text)),
+        ComputeModule::SpirV(bytes) => {
+            let options = naga::front::spv::Options { adjust_coordinate_space: false, ..Default::default() };
+            naga::front::spv::parse_u8_slice(bytes, &options).map_err(|e| e.emit_to_string(""))
+        }
+        other => Err(format!("{} is not read here", other.form())),
+    };
+    parsed.map_err(|e| Error::argument(OP, format!("the {} module is refused: {e}", module.form())))
+}
+
+/// What a module declares: its bindings in order, and the bytes of its constants.
+fn declared(module: &naga::Module) -> Result<(Vec<Slot>, u32)> {
+    let (mut slots, mut constants) = (Vec::new(), 0);
+    for (_, variable) in module.global_variables.iter() {
+        let name = variable.name.clone().unwrap_or_default();
+        let wrong = |m: String| Error::argument(OP, format!("the module's {name:?} {m}"));
+        let size = module.types[variable.ty].inner.try_size(module.to_ctx());
+        let size = size.ok_or_else(|| wrong("is larger than any buffer".to_owned()))?;
+        match (variable.space, &variable.binding) {
+            (naga::AddressSpace::Storage { access }, Some(at)) if at.group == 0 => {
+                let write = access.intersects(naga::StorageAccess::STORE | naga::StorageAccess::ATOMIC);
+                slots.push((at.binding, Slot { name, write, least: size }));
+            }
+            (naga::AddressSpace::Immediate, _) => constants = constants.max(size),
+            (_, Some(at)) => {
+                let m = format!("is at group {}, binding {}; only storage buffers of group 0", at.group, at.binding);
+                return Err(wrong(format!("{m} can be bound")));
+            }
+            _ => {}
+        }
+    }
+    slots.sort_by_key(|(at, _)| *at);
+    if let Some(gap) = slots.iter().zip(0..).position(|((at, _), i)| *at != i) {
+        let m = format!("the module has no binding {gap}, or it twice; its bindings are numbered from 0 without a gap");
+        return Err(Error::argument(OP, m));
+    }
+    Ok((slots.into_iter().map(|(_, slot)| slot).collect(), constants))
+}
+
+impl Program {
+    fn new(b: &WgpuBackend, module: ComputeModule<'_>) -> Result<Self> {
+        let (slots, constants) = declared(&parse(module)?)?;
+        let source = match module {
+            ComputeModule::SpirV(bytes) => {
+                let words = bytes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word));
+                wgpu::ShaderSource::SpirV(words.collect())
+            }
+            ComputeModule::Wgsl(text) => wgpu::ShaderSource::Wgsl(text.into()),
+            other => return Err(Error::argument(OP, format!("{} is not read here", other.form()))),
+        };
+        let queue = b.queue();
+        let made = queue.scoped(|| {
+            let entries: Vec<_> = (0..).zip(&slots).map(|(i, slot)| storage((i, &slot.write))).collect();
+            let layouts = queue.layout(&entries, constants);
+            (queue.compile(OP, source, &layouts.pipeline, true), layouts)
+        });
+        let (raw, layouts) =
+            made.map_err(|e| Error::argument(OP, format!("the {} module is refused: {e}", module.form())))?;
+        queue.count_pipeline();
+        Ok(Program { raw, layouts, slots, constants: constants as usize })
+    }
+
+    /// An error if what is bound is not what the module declares.
+    fn agree(&self, bindings: &[Binding<'_>], constants: &[u8]) -> Result<()> {
+        let wrong = |m| Err(Error::argument(OP, m));
+        if bindings.len() != self.slots.len() {
+            let names: Vec<_> = self.slots.iter().map(|slot| slot.name.as_str()).collect();
+            let m = format!("{} bindings for a module that has {}: {}", bindings.len(), names.len(), names.join(", "));
+            return wrong(m);
+        }
+        for (i, (binding, slot)) in bindings.iter().zip(&self.slots).enumerate() {
+            let (as_what, may) = match (binding, slot.write) {
+                (Binding::Read(_), true) => ("reading", "write"),
+                (Binding::Write(_), false) => ("writing", "only read"),
+                _ => continue,
+            };
+            let m = format!("binding {i} is bound for {as_what}; the module may {may} its {:?}", slot.name);
+            return wrong(m);
+        }
+        if constants.len() != self.constants {
+            let m = format!("{} bytes of constants for a module that has {}", constants.len(), self.constants);
+            return wrong(m);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,106 @@
+//! A device without f64: what does not fit there says what is missing, and what can be converted first is.
+#![cfg(feature = "cpu")]
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use gradus::backend::{
+    ArgReduceOp, Axes, Backend, BackendInfo, Buffer, Distribution, Kernel, MapArg, MemoryStats, ReduceOp, Scalar,
+    ScanOp, ScatterOp, View, ViewMut, Window,
+};
+use gradus::cpu::CpuBackend;
+use gradus::prelude::*;
+
+/// The CPU, which has no f64 here, and knows why.
+#[derive(Debug)]
+struct Without(CpuBackend);
+
+/// Methods that are those of the CPU.
+macro_rules! same {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
+        $(fn $name(&self, $($arg: $type),*) -> $result {
+            self.0.$name($($arg),*)
+        })*
+    };
+}
+
+impl Backend for Without {
+    fn name(&self) -> &str {
+        "without"
+    }
+    fn supports(&self, dtype: DType) -> bool {
+        dtype != DType::F64
+    }
+    fn unsupported(&self, op: &str, dtype: DType) -> Error {
+        Error::dtype(op, dtype, "the dtypes of this device").note("it lacks SHADER_F64")
+    }
+    fn fill(&self, out: &mut ViewMut<'_>, value: Scalar) -> Result<()> {
+        assert_ne!(out.dtype, DType::F64);
+        self.0.fill(out, value)
+    }
+    fn copy_strided(&self, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
+        assert_ne!(out.dtype, DType::F64);
+        self.0.copy_strided(x, out)
+    }
+    same! {
+        info() -> BackendInfo;
+        alloc(bytes: usize) -> Result<Buffer>;
+        upload(dst: &mut Buffer, offset: usize, bytes: &[u8]) -> Result<()>;
+        download(src: &Buffer, offset: usize, bytes: &mut [u8]) -> Result<()>;
+        copy_buffer(src: &Buffer, from: usize, dst: &mut Buffer, to: usize, bytes: usize) -> Result<()>;
+        synchronize() -> Result<()>;
+        memory_stats() -> MemoryStats;
+        set_memory_budget(bytes: Option<usize>) -> Result<()>;
+        trim() -> Result<()>;
+        map(kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()>;
+        reduce(op: ReduceOp, x: View<'_>, axes: Axes, out: &mut ViewMut<'_>) -> Result<()>;
+        arg_reduce(op: ArgReduceOp, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()>;
+        scan(op: ScanOp, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()>;
+        gemm(alpha: Scalar, a: View<'_>, b: View<'_>, beta: Scalar, c: &mut ViewMut<'_>) -> Result<()>;
+        unfold(window: &Window, x: View<'_>, pad: Scalar, out: &mut ViewMut<'_>) -> Result<()>;
+        fold(window: &Window, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()>;
+        gather(x: View<'_>, axis: usize, index: View<'_>, out: &mut ViewMut<'_>) -> Result<()>;
+        scatter(op: ScatterOp, axis: usize, index: View<'_>, src: View<'_>, out: &mut ViewMut<'_>) -> Result<()>;
+        sort(x: View<'_>, axis: usize, down: bool, values: &mut ViewMut<'_>, indices: &mut ViewMut<'_>) -> Result<()>;
+        random(dist: Distribution, seed: u64, offset: u64, out: &mut ViewMut<'_>) -> Result<()>;
+    }
+}
+
+fn without() -> Device {
+    Device::from_backend(Arc::new(Without(CpuBackend::new().unwrap())))
+}
+
+#[test]
+fn moving_says_what_the_device_lacks() {
+    let x = Tensor::zeros([2], DType::F64, &Device::cpu().unwrap()).unwrap();
+    let e = x.to_device(&without()).unwrap_err();
+    assert_eq!(e.kind(), &ErrorKind::UnsupportedDType);
+    assert!(e.to_string().contains("SHADER_F64") && e.to_string().contains("x.to_dtype(DType::F32)"), "{e}");
+}
+
+#[test]
+fn states_in_f64_load_onto_a_device_without() {
+    let (here, there) = (Device::cpu().unwrap(), without());
+    let model = |dtype, device: &Device| {
+        let mut generator = Generator::new(1);
+        Linear::new(3, 2, &mut Init::new(dtype, device, &mut generator)).unwrap()
+    };
+    let step = |model: &Linear, optimizer: &mut Adam| {
+        let x = Tensor::ones([4, 3], model.weight.dtype(), model.weight.device()).unwrap();
+        let loss = model.forward(&x).unwrap().square().unwrap().mean_all().unwrap();
+        optimizer.step(&loss.backward().unwrap()).unwrap();
+    };
+    let (wide, mut narrow) = (model(DType::F64, &here), model(DType::F32, &there));
+    let mut old = Adam::new(wide.named_parameters(), AdamConfig::default()).unwrap();
+    step(&wide, &mut old);
+
+    narrow.load_state_dict(&wide.state_dict().unwrap(), Strict::Yes).unwrap();
+    let mut new = Adam::new(narrow.named_parameters(), AdamConfig::default()).unwrap();
+    new.load_state_dict(&old.state_dict().unwrap()).unwrap();
+    let rounded = |t: &Tensor| t.to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap();
+    assert_eq!(rounded(&narrow.weight), rounded(&wide.weight));
+    for (name, t) in old.state_dict().unwrap().iter() {
+        assert_eq!(rounded(new.state_dict().unwrap().get(name).unwrap()), rounded(t), "{name}");
+    }
+    step(&narrow, &mut new);
+}
