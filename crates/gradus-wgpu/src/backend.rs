@@ -38,7 +38,7 @@ impl Backend for WgpuBackend {
     }
 
     fn alloc(&self, bytes: usize) -> Result<Buffer> {
-        self.pool().alloc(bytes)
+        self.allocate(bytes)
     }
 
     fn upload(&self, dst: &mut Buffer, offset: usize, bytes: &[u8]) -> Result<()> {

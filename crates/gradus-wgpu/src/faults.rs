@@ -41,26 +41,36 @@ impl Fault {
     }
 }
 
-/// The slots in use. A slot belongs to one fault from its first use on; there are few, as operations and kernels are few.
+/// The slots in use. A slot belongs to one fault from its first use on, until all are taken: then one that is not armed
+/// changes hands.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     numbers: HashMap<Fault, u32>,
     faults: Vec<Fault>,
+    /// Where the search for a slot to take over starts.
+    next: u32,
     /// Slots that kernels could have filled since the last look, in the order of their first use.
     armed: Vec<u32>,
 }
 
 impl Slots {
-    /// The slot of a fault, or `None` if all are taken by others.
+    /// The slot of a fault, or `None` if kernels may fill all of the others.
     pub(crate) fn number(&mut self, fault: &Fault) -> Option<u32> {
         if let Some(&slot) = self.numbers.get(fault) {
             return Some(slot);
         }
-        if self.faults.len() == SLOTS {
-            return None;
-        }
-        let slot = self.faults.len() as u32;
-        self.faults.push(fault.clone());
+        let slot = if self.faults.len() < SLOTS {
+            self.faults.push(fault.clone());
+            self.faults.len() as u32 - 1
+        } else {
+            // One that no kernel fills until the next look, each in turn.
+            let free = |slot: &u32| !self.armed.contains(slot);
+            let slot = (self.next..SLOTS as u32).chain(0..self.next).find(free)?;
+            self.next = (slot + 1) % SLOTS as u32;
+            let old = std::mem::replace(&mut self.faults[slot as usize], fault.clone());
+            self.numbers.remove(&old);
+            slot
+        };
         self.numbers.insert(fault.clone(), slot);
         Some(slot)
     }
@@ -77,8 +87,20 @@ impl Slots {
         if self.armed.is_empty() { 0 } else { (self.faults.len() * SLOT) as u64 }
     }
 
-    /// Looks through the bytes of the fault buffer; the first fault is the error. No slot is armed afterwards.
-    pub(crate) fn look(&mut self, bytes: &[u8]) -> Option<Error> {
+    /// The slots that kernels could have filled, of which none is armed afterwards.
+    pub(crate) fn disarm(&mut self) -> Armed {
+        let armed = std::mem::take(&mut self.armed);
+        Armed(armed.into_iter().map(|slot| (slot, self.faults[slot as usize].clone())).collect())
+    }
+}
+
+/// Slots and what they mean, in the order of their first use.
+#[derive(Debug)]
+pub(crate) struct Armed(Vec<(u32, Fault)>);
+
+impl Armed {
+    /// Looks through the bytes of the fault buffer: the first fault is the error, the others are its notes.
+    pub(crate) fn filled(&self, bytes: &[u8]) -> Option<Error> {
         let words = |slot: u32| {
             let word = |k: usize| {
                 let at = slot as usize * SLOT + k * 4;
@@ -86,8 +108,8 @@ impl Slots {
             };
             [word(0), word(1), word(2), word(3), word(4)]
         };
-        let filled = std::mem::take(&mut self.armed).into_iter().find(|&slot| words(slot)[0] != 0)?;
-        Some(self.faults[filled as usize].error(words(filled)))
+        let filled = self.0.iter().map(|(slot, fault)| (words(*slot), fault)).filter(|(words, _)| words[0] != 0);
+        filled.map(|(words, fault)| fault.error(words)).reduce(|first, other| first.note(other.to_string()))
     }
 }
 
@@ -141,9 +163,52 @@ impl Faults {
             .help("open the device again; what was on it is gone"))
     }
 
-    /// The first of the errors that have come in, if any; the others are dropped with it.
+    /// The first of the errors that have come in, if any, with the others as its notes.
     pub(crate) fn take(&self) -> Result<()> {
         let errors = std::mem::take(&mut self.reports().errors);
-        errors.into_iter().next().map_or(Ok(()), Err)
+        errors.into_iter().reduce(|first, other| first.note(other.to_string())).map_or(Ok(()), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(i: usize) -> Fault {
+        Fault::Index { op: format!("op {i}") }
+    }
+
+    #[test]
+    fn slots_are_taken_over_when_all_are_in_use_and_none_that_is_armed() {
+        let mut slots = Slots::default();
+        for i in 0..3 * SLOTS {
+            let slot = slots.number(&fault(i)).expect("a slot");
+            assert_eq!(slots.number(&fault(i)), Some(slot));
+        }
+        let kept = slots.number(&fault(3 * SLOTS - 1)).expect("a slot");
+        slots.arm(kept);
+        for i in 0..2 * SLOTS {
+            assert_ne!(slots.number(&fault(i)), Some(kept));
+        }
+        (0..SLOTS as u32).for_each(|slot| slots.arm(slot));
+        assert_eq!(slots.number(&fault(9 * SLOTS)), None);
+        slots.disarm();
+        assert!(slots.number(&fault(9 * SLOTS)).is_some());
+    }
+
+    #[test]
+    fn faults_after_the_first_are_its_notes() {
+        let mut slots = Slots::default();
+        let mut bytes = vec![0; 3 * SLOT];
+        for i in [2, 0, 1] {
+            let slot = slots.number(&fault(i)).expect("a slot");
+            slots.arm(slot);
+            bytes[slot as usize * SLOT] = u8::from(i != 0);
+        }
+        assert_eq!(slots.bytes(), bytes.len() as u64);
+        let armed = slots.disarm();
+        let error = armed.filled(&bytes).expect("faults").to_string();
+        assert!(error.contains("op 2") && error.contains("op 1") && !error.contains("op 0"), "{error}");
+        assert!(armed.filled(&vec![0; bytes.len()]).is_none() && slots.bytes() == 0);
     }
 }

@@ -74,70 +74,68 @@ fn check_part(
     params.extend(axes.dims.iter().map(|&d| d as u32));
     params.extend(axes.steps[0].iter().map(|&s| s as u32));
     let fixed = 7;
-    // Finding the first bad index, and telling which it is, in one launch or in two.
-    let stages: &[(bool, bool)] = if n <= ONE_GROUP { &[(true, true)] } else { &[(true, false), (false, true)] };
-    for &(find, tell) in stages {
-        let source = || {
-            let mut text = Text::new(fixed + 2 * rank);
-            text.input("x", dtype);
-            text.fault(2);
-            let t = ty(dtype);
-            text.declare(format_args!("fn at(i: u32) -> u32 {{"));
-            let mut inner = Text::default();
-            wgsl::coordinates(&mut inner, "c", "i", rank, fixed);
-            inner.line(format_args!("return {};", wgsl::position("c", rank, 3, fixed + rank)));
-            text.declare(format_args!("{}}}", inner.into_body()));
-            let size = param(1);
-            let bad = match dtype {
-                DType::U32 => format!("v >= {size}"),
-                DType::I32 => format!("v < 0 || bitcast<u32>(v) >= {size}"),
-                _ => format!("v < 0li || v >= i64({size})"),
-            };
-            let skip = crate::map::scalar_param(5, dtype);
-            let bad = if ignored.is_some() { format!("!(v == {skip}) && ({bad})") } else { bad };
-            text.line(format_args!("let slot = {} * 8u; let filled = atomicLoad(&faults[slot]) != 0u;", param(2)));
-            if find {
-                text.line(format_args!(
-                    "if (!filled) {{ for (var i = id; i < {}; i = i + {GROUP}u * nw.x * nw.y) {{",
-                    param(0)
-                ));
-                text.line(format_args!(
-                    "let v: {t} = load_x(at(i)); if ({bad}) {{ atomicMax(&faults[slot + 1u], ~(i + {})); break; }} }} }}",
-                    param(4)
-                ));
-            }
-            if find && tell {
-                text.line("storageBarrier(); workgroupBarrier();");
-            }
-            if tell {
-                text.line("if (id > 0u || filled) { return; }");
-                text.line("let worst = atomicLoad(&faults[slot + 1u]); if (worst == 0u) { return; }");
-                text.line(format_args!("let place = ~worst - {}; let v = load_x(at(place));", param(4)));
-                let words = match dtype {
-                    DType::U32 => ["v", "0u"],
-                    DType::I32 => ["bitcast<u32>(v)", "bitcast<u32>(v >> 31u)"],
-                    _ => ["bitcast<u32>(i32(v))", "bitcast<u32>(i32(v >> 32u))"],
-                };
-                text.line(format_args!(
-                    "atomicStore(&faults[slot + 2u], {}); atomicStore(&faults[slot + 3u], {});",
-                    words[0], words[1]
-                ));
-                text.line(format_args!("atomicStore(&faults[slot + 4u], {size}); fail();"));
-            }
-            text.finish(GROUP)
+    let source = |find: bool, tell: bool| {
+        let mut text = Text::new(fixed + 2 * rank);
+        text.input("x", dtype);
+        text.fault(2);
+        let t = ty(dtype);
+        text.declare(format_args!("fn at(i: u32) -> u32 {{"));
+        let mut inner = Text::default();
+        wgsl::coordinates(&mut inner, "c", "i", rank, fixed);
+        inner.line(format_args!("return {};", wgsl::position("c", rank, 3, fixed + rank)));
+        text.declare(format_args!("{}}}", inner.into_body()));
+        let size = param(1);
+        let bad = match dtype {
+            DType::U32 => format!("v >= {size}"),
+            DType::I32 => format!("v < 0 || bitcast<u32>(v) >= {size}"),
+            _ => format!("v < 0li || v >= i64({size})"),
         };
-        let groups = if tell { 1 } else { (n as u64).div_ceil(u64::from(GROUP)).min(4096) };
-        b.queue().launch(&Launch {
-            op,
-            key: key(("check_index", dtype, rank, ignored.is_some(), find, tell)),
-            source: &source,
-            binds: &[x.bind],
-            fault: Some(slot),
-            params: &params,
-            groups,
-        })?;
+        let skip = crate::map::scalar_param(5, dtype);
+        let bad = if ignored.is_some() { format!("!(v == {skip}) && ({bad})") } else { bad };
+        text.line(format_args!("let slot = {} * 8u; let filled = atomicLoad(&faults[slot]) != 0u;", param(2)));
+        if find {
+            text.line(format_args!(
+                "if (!filled) {{ for (var i = id; i < {}; i = i + {GROUP}u * nw.x * nw.y) {{",
+                param(0)
+            ));
+            text.line(format_args!(
+                "let v: {t} = load_x(at(i)); if ({bad}) {{ atomicMax(&faults[slot + 1u], ~(i + {})); break; }} }} }}",
+                param(4)
+            ));
+        }
+        if find && tell {
+            text.line("storageBarrier(); workgroupBarrier();");
+        }
+        if tell {
+            text.line("if (id > 0u || filled) { return; }");
+            text.line("let worst = atomicLoad(&faults[slot + 1u]); if (worst == 0u) { return; }");
+            text.line(format_args!("let place = ~worst - {}; let v = load_x(at(place));", param(4)));
+            let words = match dtype {
+                DType::U32 => ["v", "0u"],
+                DType::I32 => ["bitcast<u32>(v)", "bitcast<u32>(v >> 31u)"],
+                _ => ["bitcast<u32>(i32(v))", "bitcast<u32>(i32(v >> 32u))"],
+            };
+            text.line(format_args!(
+                "atomicStore(&faults[slot + 2u], {}); atomicStore(&faults[slot + 3u], {});",
+                words[0], words[1]
+            ));
+            text.line(format_args!("atomicStore(&faults[slot + 4u], {size}); fail();"));
+        }
+        text.finish(GROUP)
+    };
+    // Finding the first bad index, and telling which it is, in one launch or in two.
+    let key = |find: bool, tell: bool| key(("check_index", dtype, rank, ignored.is_some(), find, tell));
+    let (both, find, tell) = (|| source(true, true), || source(true, false), || source(false, true));
+    let (key_both, binds, params) = (key(true, true), &[x.bind], &params);
+    let one = Launch { op, key: key_both, source: &both, binds, fault: Some(slot), params, groups: 1 };
+    if n <= ONE_GROUP {
+        return b.queue().launch(&one);
     }
-    Ok(())
+    let groups = (n as u64).div_ceil(u64::from(GROUP)).min(4096);
+    let found = Launch { key: key(true, false), source: &find, groups, ..one };
+    let told = Launch { key: key(false, true), source: &tell, ..one };
+    // A read in between would empty the slot.
+    b.queue().launch_both(&found, &told)
 }
 
 /// Checks shapes along an axis: `index` and `other` are alike, and like `indexed` but at the axis.

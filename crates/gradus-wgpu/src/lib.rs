@@ -41,7 +41,7 @@ pub use adapter::{AdapterSummary, adapters, chosen};
 pub use queue::Counters;
 
 use faults::Faults;
-use pool::Pool;
+use pool::{Gone, Pool};
 use queue::Queue;
 
 /// An adapter of this machine as a device.
@@ -83,8 +83,9 @@ impl WgpuBackend {
         let faults = Arc::new(Faults::default());
         let label = format!("wgpu:{index}");
         let largest = opened.limits.max_buffer_size;
-        let pool = Pool::new(opened.device.clone(), label.clone(), largest, faults.clone());
-        let queue = Queue::new(opened, faults);
+        let gone = Arc::new(Gone::default());
+        let pool = Pool::new(opened.device.clone(), label.clone(), largest, faults.clone(), gone.clone());
+        let queue = Queue::new(opened, faults, gone);
         WgpuBackend {
             label,
             hardware: opened.info.name.clone(),
@@ -121,6 +122,11 @@ impl WgpuBackend {
 
     pub(crate) fn pool(&self) -> &Arc<Pool> {
         &self.pool
+    }
+
+    /// A buffer of `bytes` bytes with unspecified, initialised contents.
+    pub(crate) fn allocate(&self, bytes: usize) -> Result<gradus_backend::Buffer> {
+        self.pool.alloc(bytes, || self.queue.reclaim())
     }
 
     pub(crate) fn label(&self) -> &str {

@@ -27,11 +27,27 @@ pub(crate) struct Block {
     pub(crate) touched: AtomicU64,
 }
 
+/// The ids of blocks that are gone and that bind groups may still hold. The pool adds to it, the queue empties it.
+#[derive(Debug, Default)]
+pub(crate) struct Gone(Mutex<Vec<u64>>);
+
+impl Gone {
+    fn add(&self, ids: impl Iterator<Item = u64>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(ids);
+    }
+
+    /// The ids since the last call.
+    pub(crate) fn take(&self) -> Vec<u64> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 /// The pool. One a backend; its address is the backend's identity.
 pub(crate) struct Pool {
     device: wgpu::Device,
     name: String,
     faults: Arc<Faults>,
+    gone: Arc<Gone>,
     largest: u64,
     state: Mutex<State>,
 }
@@ -54,8 +70,14 @@ fn capacity(bytes: usize) -> u64 {
 }
 
 impl Pool {
-    pub(crate) fn new(device: wgpu::Device, name: String, largest: u64, faults: Arc<Faults>) -> Arc<Pool> {
-        Arc::new(Pool { device, name, faults, largest, state: Mutex::default() })
+    pub(crate) fn new(
+        device: wgpu::Device,
+        name: String,
+        largest: u64,
+        faults: Arc<Faults>,
+        gone: Arc<Gone>,
+    ) -> Arc<Pool> {
+        Arc::new(Pool { device, name, faults, gone, largest, state: Mutex::default() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -67,8 +89,9 @@ impl Pool {
         Error::new(ErrorKind::OutOfMemory { requested: bytes }, "alloc", m)
     }
 
-    /// A buffer of `bytes` bytes with unspecified, initialised contents.
-    pub(crate) fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
+    /// A buffer of `bytes` bytes with unspecified, initialised contents. Where the device has no more memory, `reclaim` is
+    /// called once, which may not use the pool, to let it finish with what was dropped.
+    pub(crate) fn alloc(self: &Arc<Self>, bytes: usize, reclaim: impl FnOnce()) -> Result<Buffer> {
         self.faults.check_lost("alloc")?;
         if bytes as u64 > self.largest || capacity(bytes) > self.largest {
             let why = format!("a buffer of this device has at most {} bytes", self.largest);
@@ -88,7 +111,7 @@ impl Pool {
                     state.stats.cached -= capacity as usize;
                     block
                 }
-                None => self.create(&mut state, bytes, capacity)?,
+                None => self.create(&mut state, bytes, capacity, reclaim)?,
             };
             NonNull::from(Box::leak(block)).cast()
         };
@@ -101,7 +124,7 @@ impl Pool {
         Ok(unsafe { Buffer::from_raw(ptr, bytes, self.clone()) })
     }
 
-    fn create(&self, state: &mut State, bytes: usize, capacity: u64) -> Result<Box<Block>> {
+    fn create(&self, state: &mut State, bytes: usize, capacity: u64, reclaim: impl FnOnce()) -> Result<Box<Block>> {
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
         let make = || {
             let scope = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
@@ -111,8 +134,8 @@ impl Pool {
         };
         let raw = make().or_else(|| {
             // What is kept for reuse may be what is missing.
-            state.free.clear();
-            state.stats.cached = 0;
+            self.drop_free(state);
+            reclaim();
             make()
         });
         self.faults.check_lost("alloc")?;
@@ -151,9 +174,12 @@ impl Pool {
 
     /// Gives the kept blocks back to the device.
     pub(crate) fn trim(&self) {
-        let mut state = self.state();
+        self.drop_free(&mut self.state());
+    }
+
+    fn drop_free(&self, state: &mut State) {
         state.stats.cached = 0;
-        state.free.clear();
+        self.gone.add(std::mem::take(&mut state.free).into_values().flatten().map(|block| block.id));
     }
 }
 
@@ -172,6 +198,8 @@ unsafe impl BufferOwner for Pool {
         if state.stats.cached + capacity <= FREE_BOUND.max(state.stats.peak) {
             state.stats.cached += capacity;
             state.free.entry(capacity as u64).or_default().push(block);
+        } else {
+            self.gone.add(std::iter::once(block.id));
         }
     }
 }

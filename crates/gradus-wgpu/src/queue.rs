@@ -10,13 +10,14 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use gradus_backend::{Error, ErrorKind, Result};
 
 use crate::adapter::Opened;
 use crate::compute::Program;
 use crate::faults::{FAULT_BYTES, Fault, Faults, Slots};
-use crate::pool::Block;
+use crate::pool::{Block, Gone};
 
 /// Commands that are gathered into one submission.
 const BATCH: usize = 256;
@@ -115,6 +116,7 @@ pub(crate) struct Queue {
     queue: wgpu::Queue,
     arena: wgpu::Buffer,
     fault_buffer: wgpu::Buffer,
+    gone: Arc<Gone>,
     state: Mutex<State>,
 }
 
@@ -135,7 +137,7 @@ struct State {
 }
 
 impl Queue {
-    pub(crate) fn new(opened: &Opened, faults: Arc<Faults>) -> Queue {
+    pub(crate) fn new(opened: &Opened, faults: Arc<Faults>, gone: Arc<Gone>) -> Queue {
         let device = opened.device.clone();
         let kept = faults.clone();
         device.on_uncaptured_error(Arc::new(move |e| kept.report(e)));
@@ -149,7 +151,7 @@ impl Queue {
         let fault_buffer = make(FAULT_BYTES, U::STORAGE | U::COPY_SRC | U::COPY_DST);
         let state = Mutex::new(State { epoch: 1, ..State::default() });
         let (limits, queue) = (opened.limits.clone(), opened.queue.clone());
-        Queue { device, limits, faults, queue, arena, fault_buffer, state }
+        Queue { device, limits, faults, queue, arena, fault_buffer, gone, state }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -170,6 +172,17 @@ impl Queue {
 
     /// Adds a kernel to what the device is to do.
     pub(crate) fn launch(&self, launch: &Launch<'_>) -> Result<()> {
+        self.add(&mut self.state(), launch)
+    }
+
+    /// Adds two kernels between which nothing of another thread comes, no read either.
+    pub(crate) fn launch_both(&self, first: &Launch<'_>, second: &Launch<'_>) -> Result<()> {
+        let mut state = self.state();
+        self.add(&mut state, first)?;
+        self.add(&mut state, second)
+    }
+
+    fn add(&self, state: &mut State, launch: &Launch<'_>) -> Result<()> {
         if launch.groups == 0 {
             return Ok(());
         }
@@ -181,8 +194,6 @@ impl Queue {
             let m = format!("{} work-groups are more than {} can launch", launch.groups, "this device");
             return Err(Error::new(ErrorKind::Overflow, launch.op, m));
         }
-        let mut guard = self.state();
-        let state = &mut *guard;
         let pipeline = self.pipeline(state, launch)?;
 
         let align = self.limits.min_uniform_buffer_offset_alignment.max(16) as usize;
@@ -361,6 +372,11 @@ impl Queue {
             state.params.clear();
         }
         self.queue.submit([encoder.finish()]);
+        // Bind groups keep the buffers in them alive; the submission has its own hold on those that it works with.
+        let gone = self.gone.take();
+        if !gone.is_empty() {
+            state.groups.retain(|key, _| !bound(key).any(|id| gone.contains(&id)));
+        }
         state.commands = 0;
         state.epoch += 1;
         state.counters.submissions += 1;
@@ -407,6 +423,7 @@ impl Queue {
         let total = bytes + slots;
         if total == 0 {
             self.flush(state);
+            drop(guard);
             self.wait(op)?;
             return self.faults.take();
         }
@@ -429,30 +446,44 @@ impl Queue {
         }
         if slots > 0 {
             encoder.copy_buffer_to_buffer(&self.fault_buffer, 0, &readback, bytes, slots);
+            // Emptied where they are read, so that what comes later finds them empty.
+            encoder.clear_buffer(&self.fault_buffer, 0, Some(slots));
         }
+        let armed = state.slots.disarm();
         self.flush(state);
+        // Others go on while this waits.
+        drop(guard);
         let (tell, told) = mpsc::channel();
         readback.map_async(wgpu::MapMode::Read, 0..total, move |r| {
             let _ = tell.send(r);
         });
-        self.wait(op)?;
-        let mapped = told.try_recv().ok().and_then(|r| r.ok()).and_then(|()| readback.get_mapped_range(0..total).ok());
-        let Some(mapped) = mapped else {
+        let mapped = loop {
+            self.wait(op)?;
+            // The answer may be on its way in another thread that waits.
+            match told.recv_timeout(Duration::from_millis(10)) {
+                Ok(answer) => break answer.is_ok(),
+                Err(mpsc::RecvTimeoutError::Disconnected) => break false,
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+            }
+        };
+        let Some(mapped) = mapped.then(|| readback.get_mapped_range(0..total).ok()).flatten() else {
             self.faults.check_lost(op)?;
             self.faults.take()?;
             return Err(Error::new(ErrorKind::Backend, op, "the device does not give its memory to read"));
         };
-        let fault = state.slots.look(&mapped[bytes as usize..]);
+        let fault = armed.filled(&mapped[bytes as usize..]);
         take(&mapped[..bytes as usize]);
         drop(mapped);
         readback.unmap();
-        state.readback = Some(readback);
-        let reported = self.faults.take();
-        if let Some(fault) = fault {
-            self.queue.write_buffer(&self.fault_buffer, 0, &[0; FAULT_BYTES as usize]);
-            return Err(fault);
+        let kept = &mut self.state().readback;
+        if kept.as_ref().is_none_or(|k| k.size() < readback.size()) {
+            *kept = Some(readback);
         }
-        reported
+        match (fault, self.faults.take()) {
+            (Some(fault), Err(other)) => Err(fault.note(other.to_string())),
+            (Some(fault), Ok(())) => Err(fault),
+            (None, reported) => reported,
+        }
     }
 
     fn wait(&self, op: &str) -> Result<()> {
@@ -475,6 +506,17 @@ impl Queue {
         let mut state = self.state();
         state.groups.clear();
         state.readback = None;
+    }
+
+    /// Lets the device finish, and then with what was dropped.
+    pub(crate) fn reclaim(&self) {
+        let mut state = self.state();
+        self.flush(&mut state);
+        state.groups.clear();
+        state.readback = None;
+        drop(state);
+        // A device that is lost meanwhile is an error of what comes next.
+        let _ = self.wait("alloc");
     }
 
     /// Bytes of the buffer that is kept for reading back.
@@ -519,6 +561,11 @@ fn group_key(rest: u64, binds: &[Bind<'_>]) -> Vec<u64> {
     key
 }
 
+/// The ids of the blocks in what a bind group depends on.
+fn bound(key: &[u64]) -> impl Iterator<Item = u64> {
+    key[1..].iter().step_by(3).map(|id| id >> 1)
+}
+
 fn bind_entry(binding: u32, buffer: &wgpu::Buffer, offset: u64, size: u64) -> wgpu::BindGroupEntry<'_> {
     let size = wgpu::BufferSize::new(size);
     let resource = wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset, size });
@@ -545,6 +592,34 @@ impl std::fmt::Debug for Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gradus_backend::{Backend, DType, Layout, Scalar, Shape, ViewMut};
+
+    #[test]
+    fn the_bind_groups_of_a_buffer_go_with_it() {
+        let opened = crate::adapter::open_nothing().expect("wgpu's own device");
+        let backend = crate::WgpuBackend::of(0, &opened);
+        let queue = backend.queue();
+        let kept = || queue.state().groups.len();
+        let fill = |bytes: usize| {
+            let mut buffer = backend.allocate(bytes).expect("memory");
+            let layout = Layout::contiguous(Shape::new(&[bytes / 4]).expect("a shape"));
+            let mut out = ViewMut { buffer: &mut buffer, dtype: DType::F32, layout: &layout };
+            backend.fill(&mut out, Scalar::Int(1)).expect("a fill");
+            backend.synchronize().expect("a device that works");
+            buffer
+        };
+        let (one, other) = (fill(4096), fill(65536));
+        assert_eq!(kept(), 2);
+        drop(one);
+        // Kept for reuse, so its bind group is of use too.
+        drop(fill(4096));
+        assert_eq!(kept(), 2);
+        backend.pool().trim();
+        drop(fill(65536));
+        // The buffer of 4096 bytes is gone; that of 65536 lives, and there is another one.
+        assert_eq!(kept(), 2);
+        drop(other);
+    }
 
     #[test]
     fn a_panic_of_wgpu_while_waiting_is_the_loss_of_the_device() {

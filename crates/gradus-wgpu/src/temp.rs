@@ -14,7 +14,7 @@ pub(crate) struct Temp {
 
 impl Temp {
     pub(crate) fn new(b: &WgpuBackend, dtype: DType, shape: Shape) -> Result<Self> {
-        let buffer = b.pool().alloc(shape.numel() * dtype.size())?;
+        let buffer = b.allocate(shape.numel() * dtype.size())?;
         Ok(Temp { buffer, dtype, layout: Layout::contiguous(shape) })
     }
 

@@ -42,7 +42,7 @@ pub(crate) fn upload(b: &WgpuBackend, dst: &mut Buffer, offset: usize, bytes: &[
         }
         return Ok(());
     }
-    let mut staged = b.pool().alloc(bytes.len())?;
+    let mut staged = b.allocate(bytes.len())?;
     upload(b, &mut staged, 0, bytes)?;
     let (from, to) = (bytes_at(0, bytes.len())?, bytes_at(offset, bytes.len())?);
     let x = View { buffer: &staged, dtype: DType::U8, layout: &from };

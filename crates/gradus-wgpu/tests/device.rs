@@ -3,8 +3,8 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use gradus::ErrorKind;
 use gradus::backend::Backend;
 use gradus::data::digits;
 use gradus::prelude::*;
@@ -151,4 +151,73 @@ fn an_adapter_without_64_bit_types_names_what_it_lacks() {
     assert!(error.to_string().contains("SHADER_F64"), "{error}");
     let x = Tensor::ones([2], DType::F32, &device).expect("f32");
     assert_eq!(x.exp().and_then(|x| x.to_vec::<f32>()).expect("values"), [1f32.exp(); 2]);
+}
+
+#[test]
+fn threads_that_read_at_the_same_time_get_their_own_values() {
+    let Some((_, device)) = opened() else { return };
+    std::thread::scope(|scope| {
+        for thread in 0..4u8 {
+            let device = &device;
+            scope.spawn(move || {
+                for i in 0..50u8 {
+                    let x = Tensor::full([1000], f64::from(i), DType::F32, device).expect("a tensor");
+                    let y = x.mul(f64::from(thread)).and_then(|y| y.to_vec::<f32>()).expect("values");
+                    assert_eq!(y, [f32::from(i) * f32::from(thread); 1000]);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_bad_index_is_not_lost_while_other_threads_read() {
+    let Some((_, device)) = opened() else { return };
+    // So many that they are checked in two launches.
+    let n = 40_000;
+    let mut at = vec![0i64; n];
+    at[n - 7] = 5;
+    let x = Tensor::ones([2], DType::F32, &device).expect("a tensor");
+    let index = Tensor::from_vec(&at, [n], &device).expect("indices");
+    let found = AtomicUsize::new(0);
+    let done = AtomicBool::new(false);
+    let count = |error: Option<Error>| {
+        if let Some(error) = error {
+            assert_eq!(error.kind(), &ErrorKind::IndexOutOfBounds { pos: n - 7, index: 5, size: 2 });
+            found.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                count(device.synchronize().err());
+            }
+        });
+        for _ in 0..30 {
+            let before = found.load(Ordering::Relaxed);
+            x.gather(0, &index).expect("a late error");
+            count(device.synchronize().err());
+            // The other thread may have read it, and may still be about to say so.
+            let limit = std::time::Instant::now() + std::time::Duration::from_secs(20);
+            while found.load(Ordering::Relaxed) == before {
+                assert!(std::time::Instant::now() < limit, "the bad index was lost");
+                std::thread::yield_now();
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn an_infinite_filter_reaches_only_what_is_under_it() {
+    let Some((_, device)) = opened() else { return };
+    let slope = |filter: &[f32], options: ConvOptions<1>| {
+        let x = Tensor::ones([1, 1, 3], DType::F32, &device).and_then(|x| x.require_grad()).expect("a line");
+        let w = Tensor::from_vec(filter, [1, 1, filter.len()], &device).expect("a filter");
+        let gradients = x.conv1d(&w, None, options).and_then(|y| y.sum_all()).and_then(|s| s.backward());
+        gradients.expect("gradients").get(&x).expect("a gradient").to_vec::<f32>().expect("values")
+    };
+    let inf = f32::INFINITY;
+    assert_eq!(slope(&[inf], ConvOptions::new().stride([2])), [inf, 0.0, inf]);
+    assert_eq!(slope(&[inf, 1.0, 1.0], ConvOptions::new().padding([1])), [inf, inf, 2.0]);
 }

@@ -89,7 +89,7 @@ fn a_bad_index_among_many_is_found_at_its_position() {
     let x = Tensor::from_vec(&[5u8], [1], &device).expect("a tensor");
     let picked = x.gather(0, &bad.expect("indices")).expect("a late error");
     let error = picked.narrow(0, 0, 1).and_then(|x| x.to_vec::<u8>()).expect_err("an index outside");
-    assert_eq!(error.kind(), &gradus::ErrorKind::IndexOutOfBounds { pos: n - 3, index: 7, size: 1 });
+    assert_eq!(error.kind(), &ErrorKind::IndexOutOfBounds { pos: n - 3, index: 7, size: 1 });
 }
 
 #[test]

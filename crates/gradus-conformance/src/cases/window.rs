@@ -62,7 +62,6 @@ pub(super) fn run(s: &mut Suite<'_>) {
         for d in FLOATS {
             convolutions(s, d, [2, 4, 6], 2, spatial, &window, true);
             avg_pool(s, d, spatial, &window);
-            infinite_filters(s, d, spatial, &window);
         }
         convolutions(s, DType::F32, [1, 3, 3], 3, spatial, &window, false);
         convolutions(s, DType::F32, [0, 2, 2], 1, spatial, &window, false);
@@ -152,22 +151,6 @@ pub(super) fn convolutions(
     };
     let case = Case::new(format!("conv_backward_weight/{name}"), vec![x, g], vec![fresh(d, &filters)], &dw);
     s.case(&case.bound(bound(n * positions.iter().product::<usize>())));
-}
-
-/// Where a filter does not reach, its infinities do not either: they meet no zero there.
-fn infinite_filters(s: &mut Suite<'_>, d: DType, spatial: &[usize], w: &Window) {
-    let Ok(positions) = w.output("suite", spatial) else { return };
-    let w = *w;
-    let image = [&[2, 3], spatial].concat();
-    let filters = [&[2, 3], &w.kernel[..w.rank]].concat();
-    let output = [&[2, 2], &positions[..w.rank]].concat();
-    let call = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
-        b.conv_backward_input(&w, 1, ins[0], ins[1], &mut outs[0])
-    };
-    let g = Array::floats(d, &output, &[1.0, 2.0]);
-    let f = Array::floats(d, &filters, &[1.0, f64::INFINITY, 2.0, 1.0, 3.0]);
-    let name = format!("conv_backward_input/{d}/infinite/{}/{}", sizes(spatial), named(&w));
-    s.case(&Case::new(name, vec![g, f], vec![fresh(d, &image)], &call));
 }
 
 pub(super) fn max_pool(s: &mut Suite<'_>, d: DType, spatial: &[usize], w: &Window) {

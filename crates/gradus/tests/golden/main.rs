@@ -180,6 +180,8 @@ fn file_on(device: Device) -> File<'static> {
 #[cfg(feature = "wgpu")]
 fn adapter() -> Option<Device> {
     if gradus::wgpu::adapters().is_empty() {
+        let required = std::env::var_os("GRADUS_REQUIRE_WGPU").is_some_and(|v| v == "1");
+        assert!(!required, "GRADUS_REQUIRE_WGPU is 1 and wgpu finds no adapter");
         println!("skipped: no adapter for wgpu here (install a Vulkan driver, such as mesa-vulkan-drivers)");
         return None;
     }
