@@ -63,7 +63,7 @@ fn a_large_line_is_scanned() {
 fn a_large_tensor_is_looked_up() {
     let Some(device) = opened() else { return };
     let at = [0i64, N as i64 - 1, N as i64 / 2, 1 << 24];
-    let index = Tensor::from_vec(&at, [4], &device).expect("indices");
+    let index = Tensor::from_vec(at, [4], &device).expect("indices");
     let x = Tensor::arange(0, N as i64, 1, DType::I32, &device).expect("a range");
     let got = x.gather(0, &index).and_then(|x| x.to_vec::<i32>()).expect("values");
     assert_eq!(got, at.map(|v| v as i32));
@@ -72,7 +72,7 @@ fn a_large_tensor_is_looked_up() {
     let column = Tensor::arange(0, rows as i64, 1, DType::F32, &device).and_then(|x| x.reshape([rows, 1]));
     let table = column.and_then(|x| x.add(&Tensor::zeros([rows, d], DType::F32, &device)?)).expect("a table");
     let at = [rows as i64 - 1, 0, rows as i64 / 2, rows as i64 / 2 - 1];
-    let index = Tensor::from_vec(&at, [4], &device).expect("indices");
+    let index = Tensor::from_vec(at, [4], &device).expect("indices");
     let got = table.embedding(&index, None).and_then(|x| x.to_vec::<f32>()).expect("rows");
     assert!(got.chunks(d).zip(at).all(|(row, at)| row.iter().all(|&v| v == at as f32)));
 }
@@ -83,10 +83,10 @@ fn a_bad_index_among_many_is_found_at_its_position() {
     // Above 128 MiB in i64.
     let n = N / 2;
     let index = Tensor::zeros([n], DType::I64, &device).expect("indices");
-    let bad = Tensor::from_vec(&[7i64], [1], &device).expect("an index");
+    let bad = Tensor::from_vec([7i64], [1], &device).expect("an index");
     let part = |len: usize| index.narrow(0, 0, len).expect("a part");
     let bad = Tensor::cat(&[&part(n - 3), &bad, &part(2)], 0);
-    let x = Tensor::from_vec(&[5u8], [1], &device).expect("a tensor");
+    let x = Tensor::from_vec([5u8], [1], &device).expect("a tensor");
     let picked = x.gather(0, &bad.expect("indices")).expect("a late error");
     let error = picked.narrow(0, 0, 1).and_then(|x| x.to_vec::<u8>()).expect_err("an index outside");
     assert_eq!(error.kind(), &ErrorKind::IndexOutOfBounds { pos: n - 3, index: 7, size: 1 });
@@ -96,7 +96,7 @@ fn a_bad_index_among_many_is_found_at_its_position() {
 fn many_lines_are_sorted() {
     let Some(device) = opened() else { return };
     let lines = N / 8;
-    let line = Tensor::from_vec(&[3f32, 1.0, 2.0, 8.0, 5.0, 7.0, 6.0, 4.0], [1, 8], &device).expect("a line");
+    let line = Tensor::from_vec([3f32, 1.0, 2.0, 8.0, 5.0, 7.0, 6.0, 4.0], [1, 8], &device).expect("a line");
     let x = line.expand([lines, 8]).and_then(|x| x.contiguous()).expect("lines");
     let (values, indices) = x.sort(1, false).expect("sorted");
     for at in [0, lines / 2, lines - 1] {
