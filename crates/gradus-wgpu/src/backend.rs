@@ -266,6 +266,16 @@ impl Backend for WgpuBackend {
         Some(compute::limits(self))
     }
 
+    fn check_compute(
+        &self,
+        module: ComputeModule<'_>,
+        bindings: usize,
+        constants: &[u8],
+        groups: [u32; 3],
+    ) -> Result<()> {
+        compute::ready(self, module, bindings, constants, groups).map(drop)
+    }
+
     fn dispatch_compute(
         &self,
         module: ComputeModule<'_>,

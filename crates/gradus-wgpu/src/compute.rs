@@ -3,7 +3,9 @@
 //! wgpu validates a module with naga; what it binds is then read from naga's form of it, so that a call that does not agree
 //! with its module is an error before anything runs.
 
-use gradus_backend::compute::check;
+use std::sync::Arc;
+
+use gradus_backend::compute::{check, check_size};
 use gradus_backend::{Binding, Buffer, ComputeLimits, ComputeModule, Error, ErrorKind, Result, View};
 use wgpu::naga;
 
@@ -45,14 +47,15 @@ pub(crate) fn limits(b: &WgpuBackend) -> ComputeLimits {
     }
 }
 
-/// See [`Backend::dispatch_compute`](gradus_backend::Backend::dispatch_compute).
-pub(crate) fn dispatch(
+/// The program of a module, once all that is known without operands was found right: see
+/// [`Backend::check_compute`](gradus_backend::Backend::check_compute).
+pub(crate) fn ready(
     b: &WgpuBackend,
     module: ComputeModule<'_>,
-    bindings: &mut [Binding<'_>],
+    bindings: usize,
     constants: &[u8],
     groups: [u32; 3],
-) -> Result<()> {
+) -> Result<Arc<Program>> {
     let unsupported = |m| Error::new(ErrorKind::Unsupported, OP, m);
     if !matches!(module, ComputeModule::Wgsl(_) | ComputeModule::SpirV(_)) {
         let m = format!("{} runs no {} modules", b.label(), module.form());
@@ -64,6 +67,19 @@ pub(crate) fn dispatch(
     }
     b.queue().faults.check_lost(OP)?;
     let program = b.modules.get(module, || Program::new(b, module))?;
+    check_size(&limits(b), bindings, constants, groups)?;
+    Ok(program)
+}
+
+/// See [`Backend::dispatch_compute`](gradus_backend::Backend::dispatch_compute).
+pub(crate) fn dispatch(
+    b: &WgpuBackend,
+    module: ComputeModule<'_>,
+    bindings: &mut [Binding<'_>],
+    constants: &[u8],
+    groups: [u32; 3],
+) -> Result<()> {
+    let program = ready(b, module, bindings.len(), constants, groups)?;
     check(&limits(b), bindings, constants, groups)?;
     program.agree(bindings, constants)?;
 
