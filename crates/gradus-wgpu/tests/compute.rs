@@ -166,6 +166,16 @@ fn what_does_not_hold_together_is_refused_before_it_runs() {
 }
 
 #[test]
+fn more_work_groups_than_one_axis_has_are_spread_over_two() {
+    let Some((_, device)) = opened() else { return };
+    let n = 64 * compute_op::ROW + 1;
+    let x = Tensor::ones([n], DType::F32, &device).expect("ones");
+    let y = apply_custom(&Arc::new(compute_op::wgsl(2.0)), &[&x]).expect("both axes").swap_remove(0);
+    let values = y.to_vec::<f32>().expect("values");
+    assert!(values.len() == n && values.iter().all(|&v| v == 2.0), "the last is {:?}", values.last());
+}
+
+#[test]
 fn what_a_device_has_not_is_named() {
     let Some((_, device)) = opened() else { return };
     let run = |device: &Device, module| {

@@ -98,7 +98,7 @@ pub(crate) fn wgsl(k: f32) -> ScaledCube {
 
         @compute @workgroup_size(64)
         fn main(@builtin(global_invocation_id) at: vec3<u32>) {
-            let i = at.x;
+            let i = at.y * 65535u * 64u + at.x;
             if i < arrayLength(&x) {
                 y[i] = k * x[i] * x[i] * x[i];
             }
@@ -111,7 +111,7 @@ pub(crate) fn wgsl(k: f32) -> ScaledCube {
 
         @compute @workgroup_size(64)
         fn main(@builtin(global_invocation_id) at: vec3<u32>) {
-            let i = at.x;
+            let i = at.y * 65535u * 64u + at.x;
             if i < arrayLength(&x) {
                 dx[i] = 3.0 * k * x[i] * x[i] * g[i];
             }
