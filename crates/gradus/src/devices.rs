@@ -21,9 +21,10 @@ pub trait DeviceExt: Sized {
     /// Errors if this build has no feature `wgpu`, or the machine no such adapter.
     fn wgpu(index: usize) -> Result<Self>;
 
-    /// Every WebGPU adapter of this machine: an empty list where no driver is installed.
+    /// Every WebGPU adapter of this machine that gives a device: an empty list where no driver is installed. What is wrong
+    /// with the others is in [`devices`].
     ///
-    /// Errors if this build has no feature `wgpu`, or an adapter gives no device.
+    /// Errors if this build has no feature `wgpu`.
     fn wgpu_all() -> Result<Vec<Self>>;
 
     /// The device of this name, as [`devices`] lists them: `cpu`, `wgpu:0`. `wgpu` without a number is the adapter that
@@ -65,13 +66,14 @@ impl DeviceExt for Device {
     }
 }
 
-/// Every device that this build and this machine have.
-pub fn devices() -> Result<Vec<Device>> {
-    let mut all = if cfg!(feature = "cpu") { vec![cpu()?] } else { Vec::new() };
-    if cfg!(feature = "wgpu") {
-        all.extend(wgpu::all()?);
+/// The names of all devices that this build and this machine have, each with the device, or with why it does not open.
+pub fn devices() -> Vec<(String, Result<Device>)> {
+    let mut all = Vec::new();
+    if cfg!(feature = "cpu") {
+        all.push(("cpu".to_owned(), cpu()));
     }
-    Ok(all)
+    all.extend(wgpu::each());
+    all
 }
 
 #[cfg(feature = "cpu")]
@@ -117,8 +119,12 @@ mod wgpu {
         Ok(device)
     }
 
+    pub(super) fn each() -> Vec<(String, Result<Device>)> {
+        gradus_wgpu::adapters().iter().map(|a| (format!("wgpu:{}", a.index), open(a.index))).collect()
+    }
+
     pub(super) fn all() -> Result<Vec<Device>> {
-        gradus_wgpu::adapters().iter().map(|a| open(a.index)).collect()
+        Ok(each().into_iter().filter_map(|(_, device)| device.ok()).collect())
     }
 }
 
@@ -133,6 +139,10 @@ mod wgpu {
 
     pub(super) fn open(_: usize) -> Result<Device> {
         absent()
+    }
+
+    pub(super) fn each() -> Vec<(String, Result<Device>)> {
+        Vec::new()
     }
 
     pub(super) fn all() -> Result<Vec<Device>> {

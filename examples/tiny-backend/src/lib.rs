@@ -190,7 +190,8 @@ impl Backend for TinyBackend {
     fn gemm(&self, alpha: Scalar, a: View<'_>, b: View<'_>, beta: Scalar, c: &mut ViewMut<'_>) -> Result<()> {
         let check::Product { batches, m, k, n } = check::gemm(alpha, a, b, beta, c)?;
         let dtype = c.dtype;
-        let [alpha, beta] = [alpha, beta].map(|s| converted(s, dtype));
+        // The factors of a product of half precision are not rounded to it.
+        let [alpha, beta] = [alpha, beta].map(|s| converted(s, dtype.compute()));
         let (a, b) = (self.read("gemm", a)?, self.read("gemm", b)?);
         let old = if beta.to_f64() == 0.0 { None } else { Some(self.read("gemm", c.as_view())?) };
         let zero = converted(Scalar::Int(0), dtype);

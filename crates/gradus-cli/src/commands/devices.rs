@@ -15,21 +15,30 @@ struct Row {
     features: Vec<String>,
 }
 
+/// A device that does not open.
+#[derive(Serialize)]
+struct Closed {
+    name: String,
+    error: String,
+}
+
 /// Lists the devices.
 pub(crate) fn run(args: &DevicesArgs) -> Result<()> {
-    let rows: Vec<Row> = gradus::devices()?
-        .iter()
-        .map(|device| {
-            let info = device.info();
-            Row {
+    let (mut rows, mut closed) = (Vec::new(), Vec::new());
+    for (name, device) in gradus::devices() {
+        match device.map(|d| d.info()) {
+            Ok(info) => rows.push(Row {
                 name: info.name,
                 kind: format!("{:?}", info.kind).to_lowercase(),
                 hardware: info.hardware,
                 memory_bytes: info.memory,
                 features: info.features,
-            }
-        })
-        .collect();
+            }),
+            // Every build that has the processor can use it: what is wrong is a setting.
+            Err(error) if name == "cpu" => return Err(error),
+            Err(error) => closed.push(Closed { name, error: error.to_string() }),
+        }
+    }
     for row in &rows {
         say(&row.name)?;
         say(&format!("  hardware  {}", row.hardware))?;
@@ -44,8 +53,11 @@ pub(crate) fn run(args: &DevicesArgs) -> Result<()> {
             }
         }
     }
+    for device in &closed {
+        say(&format!("{}\n  does not open: {}", device.name, device.error))?;
+    }
     if args.json {
-        say(&serde_json::json!({ "devices": rows }).to_string())?;
+        say(&serde_json::json!({ "devices": rows, "closed": closed }).to_string())?;
     }
     Ok(())
 }
