@@ -9,7 +9,7 @@ use gradus_backend::{
 
 use crate::CpuBackend;
 
-/// What WebGPU and Vulkan guarantee everywhere: what runs here runs there.
+/// What Vulkan guarantees everywhere; WebGPU without IMMEDIATES has no constants.
 pub(crate) const LIMITS: ComputeLimits = ComputeLimits { groups: [65_535; 3], constants: 128, bindings: 8 };
 
 /// See [`Backend::register_native`](gradus_backend::Backend::register_native).
