@@ -48,7 +48,8 @@ pub(crate) struct Pool {
     name: String,
     faults: Arc<Faults>,
     gone: Arc<Gone>,
-    largest: u64,
+    /// The capacity of the largest block.
+    most: u64,
     state: Mutex<State>,
 }
 
@@ -62,11 +63,12 @@ struct State {
     next_id: u64,
 }
 
-/// The capacity for so many bytes: four steps an octave.
-fn capacity(bytes: usize) -> u64 {
+/// The capacity for so many bytes: four steps an octave, and `most`, a multiple of [`SMALLEST`], where the step leads
+/// beyond it; `None` for more bytes than that.
+fn capacity(bytes: usize, most: u64) -> Option<u64> {
     let bytes = (bytes as u64).max(SMALLEST);
     let step = 1u64 << (bytes - 1).ilog2().saturating_sub(2);
-    bytes.next_multiple_of(step.max(SMALLEST))
+    (bytes <= most).then(|| bytes.next_multiple_of(step.max(SMALLEST)).min(most))
 }
 
 impl Pool {
@@ -77,7 +79,8 @@ impl Pool {
         faults: Arc<Faults>,
         gone: Arc<Gone>,
     ) -> Arc<Pool> {
-        Arc::new(Pool { device, name, faults, gone, largest, state: Mutex::default() })
+        let most = largest / SMALLEST * SMALLEST;
+        Arc::new(Pool { device, name, faults, gone, most, state: Mutex::default() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -93,11 +96,10 @@ impl Pool {
     /// called once, which may not use the pool, to let it finish with what was dropped.
     pub(crate) fn alloc(self: &Arc<Self>, bytes: usize, reclaim: impl FnOnce()) -> Result<Buffer> {
         self.faults.check_lost("alloc")?;
-        if bytes as u64 > self.largest || capacity(bytes) > self.largest {
-            let why = format!("a buffer of this device has at most {} bytes", self.largest);
+        let Some(capacity) = capacity(bytes, self.most) else {
+            let why = format!("a buffer of this device has at most {} bytes", self.most);
             return Err(self.out_of_memory(bytes, &why));
-        }
-        let capacity = capacity(bytes);
+        };
         let mut state = self.state();
         let live = state.stats.in_use.saturating_add(bytes);
         if state.budget.is_some_and(|b| live > b) {
@@ -219,5 +221,21 @@ impl Block {
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Pool({})", self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_up_to_the_largest_buffer_has_a_capacity() {
+        let most = (i32::MAX as u64) / SMALLEST * SMALLEST;
+        let of = |bytes: u64| capacity(bytes as usize, most);
+        assert_eq!([0, 1, 256, 257].map(of), [256, 256, 256, 512].map(Some));
+        assert_eq!([1 << 30, (1 << 30) + 1].map(of), [1 << 30, 5 << 28].map(Some));
+        // The next step, 2 GiB, is more than such a device has in one buffer.
+        assert_eq!([(7 << 28) + 1, most].map(of), [most; 2].map(Some));
+        assert_eq!([most + 1, 1 << 31].map(of), [None; 2]);
     }
 }
