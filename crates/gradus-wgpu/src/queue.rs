@@ -5,12 +5,11 @@
 //! numbers that change from call to call (sizes, strides, offsets, scalars) travel in one uniform buffer, of which every
 //! launch sees its part.
 
+mod host;
+
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use gradus_backend::{Error, ErrorKind, Result};
 
@@ -19,14 +18,12 @@ use crate::compute::Program;
 use crate::faults::{FAULT_BYTES, Fault, Faults, Slots};
 use crate::pool::{Block, Gone};
 
+pub(crate) use host::MOST_READ;
+
 /// Commands that are gathered into one submission.
 const BATCH: usize = 256;
 /// Bytes of parameters that one submission can have.
 const ARENA: usize = 1 << 20;
-/// Bytes of the largest buffer for reading back.
-const READBACK: u64 = 64 << 20;
-/// Bytes that one read can fetch: what is left of that buffer beside the faults.
-pub(crate) const MOST_READ: usize = (READBACK - FAULT_BYTES) as usize;
 /// Bind groups that are kept.
 const GROUPS: usize = 8192;
 
@@ -382,18 +379,6 @@ impl Queue {
         state.counters.submissions += 1;
     }
 
-    /// Writes bytes to a buffer; offset and length are multiples of 4.
-    pub(crate) fn write(&self, block: &Block, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.faults.check_lost("upload")?;
-        let mut state = self.state();
-        // wgpu writes before the commands of the next submission, so commands that come first must be on their way.
-        if block.is_touched(state.epoch) {
-            self.flush(&mut state);
-        }
-        self.queue.write_buffer(&block.raw, offset, bytes);
-        Ok(())
-    }
-
     /// Copies between two buffers; offsets and length are multiples of 4.
     pub(crate) fn copy(&self, (from, from_at): (&Block, u64), (to, to_at): (&Block, u64), bytes: u64) -> Result<()> {
         self.faults.check_lost("copy_buffer")?;
@@ -410,95 +395,6 @@ impl Queue {
             self.flush(state);
         }
         Ok(())
-    }
-
-    /// Waits for everything, reports what failed, and fetches `size` bytes of a buffer (offset and size are multiples of 4).
-    fn fetch(&self, from: Option<(&Block, u64, u64)>, take: impl FnOnce(&[u8])) -> Result<()> {
-        let op = if from.is_some() { "download" } else { "synchronize" };
-        self.faults.check_lost(op)?;
-        let mut guard = self.state();
-        let state = &mut *guard;
-        let bytes = from.map_or(0, |(_, _, size)| size);
-        let slots = state.slots.bytes();
-        let total = bytes + slots;
-        if total == 0 {
-            self.flush(state);
-            drop(guard);
-            self.wait(op)?;
-            return self.faults.take();
-        }
-        let readback = match state.readback.take() {
-            Some(b) if b.size() >= total => b,
-            _ => {
-                state.counters.buffers += 1;
-                self.device.create_buffer(&wgpu::BufferDescriptor {
-                    label: None,
-                    size: total.next_power_of_two().max(64 << 10),
-                    usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
-                    mapped_at_creation: false,
-                })
-            }
-        };
-        state.pass = None;
-        let encoder = state.encoder.get_or_insert_with(|| self.device.create_command_encoder(&Default::default()));
-        if let Some((block, at, size)) = from {
-            encoder.copy_buffer_to_buffer(&block.raw, at, &readback, 0, size);
-        }
-        if slots > 0 {
-            encoder.copy_buffer_to_buffer(&self.fault_buffer, 0, &readback, bytes, slots);
-            // Emptied where they are read, so that what comes later finds them empty.
-            encoder.clear_buffer(&self.fault_buffer, 0, Some(slots));
-        }
-        let armed = state.slots.disarm();
-        self.flush(state);
-        // Others go on while this waits.
-        drop(guard);
-        let (tell, told) = mpsc::channel();
-        readback.map_async(wgpu::MapMode::Read, 0..total, move |r| {
-            let _ = tell.send(r);
-        });
-        let mapped = loop {
-            self.wait(op)?;
-            // The answer may be on its way in another thread that waits.
-            match told.recv_timeout(Duration::from_millis(10)) {
-                Ok(answer) => break answer.is_ok(),
-                Err(mpsc::RecvTimeoutError::Disconnected) => break false,
-                Err(mpsc::RecvTimeoutError::Timeout) => {}
-            }
-        };
-        let Some(mapped) = mapped.then(|| readback.get_mapped_range(0..total).ok()).flatten() else {
-            self.faults.check_lost(op)?;
-            self.faults.take()?;
-            return Err(Error::new(ErrorKind::Backend, op, "the device does not give its memory to read"));
-        };
-        let fault = armed.filled(&mapped[bytes as usize..]);
-        take(&mapped[..bytes as usize]);
-        drop(mapped);
-        readback.unmap();
-        let kept = &mut self.state().readback;
-        if kept.as_ref().is_none_or(|k| k.size() < readback.size()) {
-            *kept = Some(readback);
-        }
-        match (fault, self.faults.take()) {
-            (Some(fault), Err(other)) => Err(fault.note(other.to_string())),
-            (Some(fault), Ok(())) => Err(fault),
-            (None, reported) => reported,
-        }
-    }
-
-    fn wait(&self, op: &str) -> Result<()> {
-        let waited = polled(&self.faults, || self.device.poll(wgpu::PollType::wait_indefinitely()));
-        self.faults.check_lost(op)?;
-        waited.map(drop).map_err(|e| Error::new(ErrorKind::Backend, op, format!("waiting for the device: {e}")))
-    }
-
-    /// Reads bytes of a buffer; offset and length are multiples of 4, the length at most [`MOST_READ`].
-    pub(crate) fn read(&self, block: &Block, offset: u64, size: u64, take: impl FnOnce(&[u8])) -> Result<()> {
-        self.fetch(Some((block, offset, size)), take)
-    }
-
-    pub(crate) fn synchronize(&self) -> Result<()> {
-        self.fetch(None, |_| {})
     }
 
     /// Drops the bind groups, which keep the buffers in them alive, and the buffer for reading back.
@@ -530,24 +426,6 @@ impl Queue {
         self.flush(&mut state);
         self.device.destroy();
         self.faults.report_lost("it was closed".to_owned());
-    }
-}
-
-/// Waits by `poll`. wgpu has no error for a device that is lost meanwhile and panics: then the loss is noted, and no panic
-/// leaves this function.
-fn polled<T>(
-    faults: &Faults,
-    poll: impl FnOnce() -> std::result::Result<T, wgpu::PollError>,
-) -> std::result::Result<Option<T>, wgpu::PollError> {
-    // What wgpu leaves half-done is not looked at again: every later call asks for the loss first.
-    match catch_unwind(AssertUnwindSafe(poll)) {
-        Ok(waited) => waited.map(Some),
-        Err(_) if faults.is_lost() => Ok(None),
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref().copied());
-            faults.report_lost(text.unwrap_or("wgpu panicked while waiting").trim().to_owned());
-            Ok(None)
-        }
     }
 }
 
@@ -619,15 +497,5 @@ mod tests {
         // The buffer of 4096 bytes is gone; that of 65536 lives, and there is another one.
         assert_eq!(kept(), 2);
         drop(other);
-    }
-
-    #[test]
-    fn a_panic_of_wgpu_while_waiting_is_the_loss_of_the_device() {
-        let faults = Faults::default();
-        assert_eq!(polled(&faults, || Ok(3)).expect("no error"), Some(3));
-        assert!(faults.check_lost("download").is_ok());
-        assert_eq!(polled::<()>(&faults, || panic!("Error in {}: gone", "poll")).expect("no error"), None);
-        let error = faults.check_lost("download").expect_err("the device is gone");
-        assert!(error.kind() == &ErrorKind::Backend && error.to_string().contains("Error in poll: gone"), "{error}");
     }
 }
