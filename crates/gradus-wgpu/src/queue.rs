@@ -129,6 +129,9 @@ struct State {
     /// Number of the submission that is being gathered, from 1.
     epoch: u64,
     readback: Option<wgpu::Buffer>,
+    /// Bytes that were uploaded since the submission below.
+    staged: usize,
+    uploaded: Option<wgpu::SubmissionIndex>,
     slots: Slots,
     counters: Counters,
 }
@@ -360,15 +363,21 @@ impl Queue {
         made
     }
 
-    /// Submits what is gathered.
+    /// Submits what is gathered, if anything is.
     fn flush(&self, state: &mut State) {
+        if state.encoder.is_some() {
+            self.submit(state);
+        }
+    }
+
+    /// Submits what is gathered, and what was written to buffers, where there are no commands too.
+    fn submit(&self, state: &mut State) -> wgpu::SubmissionIndex {
         state.pass = None;
-        let Some(encoder) = state.encoder.take() else { return };
         if !state.params.is_empty() {
             self.queue.write_buffer(&self.arena, 0, &state.params);
             state.params.clear();
         }
-        self.queue.submit([encoder.finish()]);
+        let submission = self.queue.submit(state.encoder.take().map(wgpu::CommandEncoder::finish));
         // Bind groups keep the buffers in them alive; the submission has its own hold on those that it works with.
         let gone = self.gone.take();
         if !gone.is_empty() {
@@ -377,6 +386,7 @@ impl Queue {
         state.commands = 0;
         state.epoch += 1;
         state.counters.submissions += 1;
+        submission
     }
 
     /// Copies between two buffers; offsets and length are multiples of 4.
@@ -407,12 +417,12 @@ impl Queue {
     /// Lets the device finish, and then with what was dropped.
     pub(crate) fn reclaim(&self) {
         let mut state = self.state();
-        self.flush(&mut state);
+        self.submit(&mut state);
         state.groups.clear();
         state.readback = None;
         drop(state);
         // A device that is lost meanwhile is an error of what comes next.
-        let _ = self.wait("alloc");
+        let _ = self.wait("alloc", None);
     }
 
     /// Bytes of the buffer that is kept for reading back.
@@ -469,7 +479,6 @@ impl std::fmt::Debug for Queue {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use gradus_backend::{Backend, DType, Layout, Scalar, Shape, ViewMut};
 
     #[test]

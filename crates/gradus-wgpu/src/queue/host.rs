@@ -14,17 +14,37 @@ use crate::pool::Block;
 const READBACK: u64 = 64 << 20;
 /// Bytes that one read can fetch: what is left of that buffer beside the faults.
 pub(crate) const MOST_READ: usize = (READBACK - FAULT_BYTES) as usize;
+/// Bytes that wgpu is given at a time. It keeps a copy on the host until the next submission is done, and loses the device
+/// if there is no memory for it.
+const PIECE: usize = 32 << 20;
+/// Bytes of such copies, after which there is a submission that the next one waits for.
+const STAGED: usize = 2 * PIECE;
 
 impl Queue {
-    /// Writes bytes to a buffer; offset and length are multiples of 4.
+    /// Writes bytes to a buffer; offset and length are multiples of 4. What is copied on the way stays below three times
+    /// [`STAGED`].
     pub(crate) fn write(&self, block: &Block, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.faults.check_lost("upload")?;
-        let mut state = self.state();
-        // wgpu writes before the commands of the next submission, so commands that come first must be on their way.
-        if block.is_touched(state.epoch) {
-            self.flush(&mut state);
+        for (piece, offset) in bytes.chunks(PIECE).zip((offset..).step_by(PIECE)) {
+            self.faults.check_lost("upload")?;
+            let mut state = self.state();
+            // wgpu writes before the commands of the next submission, so commands that come first must be on their way.
+            if block.is_touched(state.epoch) {
+                self.flush(&mut state);
+            }
+            self.queue.write_buffer(&block.raw, offset, piece);
+            state.staged += piece.len();
+            if state.staged < STAGED {
+                continue;
+            }
+            state.staged = 0;
+            let submission = self.submit(&mut state);
+            let before = state.uploaded.replace(submission);
+            drop(state);
+            // Not for this one: the device has work while the next bytes are copied.
+            if before.is_some() {
+                self.wait("upload", before)?;
+            }
         }
-        self.queue.write_buffer(&block.raw, offset, bytes);
         Ok(())
     }
 
@@ -40,7 +60,7 @@ impl Queue {
         if total == 0 {
             self.flush(state);
             drop(guard);
-            self.wait(op)?;
+            self.wait(op, None)?;
             return self.faults.take();
         }
         let readback = match state.readback.take() {
@@ -74,7 +94,7 @@ impl Queue {
             let _ = tell.send(r);
         });
         let mapped = loop {
-            self.wait(op)?;
+            self.wait(op, None)?;
             // The answer may be on its way in another thread that waits.
             match told.recv_timeout(Duration::from_millis(10)) {
                 Ok(answer) => break answer.is_ok(),
@@ -102,8 +122,10 @@ impl Queue {
         }
     }
 
-    pub(super) fn wait(&self, op: &str) -> Result<()> {
-        let waited = polled(&self.faults, || self.device.poll(wgpu::PollType::wait_indefinitely()));
+    /// Waits for a submission and all before it, or for all that there are.
+    pub(super) fn wait(&self, op: &str, submission_index: Option<wgpu::SubmissionIndex>) -> Result<()> {
+        let until = wgpu::PollType::Wait { submission_index, timeout: None };
+        let waited = polled(&self.faults, || self.device.poll(until));
         self.faults.check_lost(op)?;
         waited.map(drop).map_err(|e| Error::new(ErrorKind::Backend, op, format!("waiting for the device: {e}")))
     }
@@ -139,6 +161,20 @@ fn polled<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gradus_backend::Backend;
+
+    #[test]
+    fn uploads_alone_are_submitted_too() {
+        let backend = crate::WgpuBackend::of(0, &crate::adapter::open_nothing().expect("wgpu's own device"));
+        let bytes = vec![0; STAGED - 4];
+        let mut buffer = backend.allocate(bytes.len()).expect("memory");
+        for done in 0..4 {
+            assert_eq!(backend.counters().submissions, done);
+            backend.upload(&mut buffer, 0, &bytes).expect("an upload");
+            backend.upload(&mut buffer, 0, &[0; 4]).expect("an upload");
+        }
+        assert_eq!(backend.queue().state().staged, 0);
+    }
 
     #[test]
     fn a_panic_of_wgpu_while_waiting_is_the_loss_of_the_device() {
