@@ -2,6 +2,9 @@
 
 use super::Expr;
 
+/// `sigmoid(-x)` is 0 in every float type from here on.
+pub(super) const SILU_BOUND: f64 = 1000.0;
+
 impl<'k> Expr<'k> {
     /// 0 below 0, else this; NaN stays, and the slope at 0 is 0.
     #[must_use]
@@ -12,7 +15,8 @@ impl<'k> Expr<'k> {
     /// `x * sigmoid(x)`, also called swish.
     #[must_use]
     pub fn silu(self) -> Expr<'k> {
-        self.gated(self.bounded(1000.0).sigmoid())
+        let x = self.lt(-SILU_BOUND).select(-SILU_BOUND, self);
+        x * x.sigmoid()
     }
 
     /// `x * Phi(x)` with the normal distribution function: the exact GELU.

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use super::activations::SILU_BOUND;
 use super::build::{Expr, KernelBuilder};
-use super::{Kernel, ScalarOp, Value, Vjp, VjpArg};
+use super::{Inst, Kernel, ScalarOp, Value, Vjp, VjpArg};
 use crate::{DType, Error, ErrorKind, Result};
 
 /// The name of a kernel's gradient: `silu` gives `silu_backward`.
@@ -76,6 +77,13 @@ fn differentiate(
     }
     for (i, inst) in kernel.insts().iter().enumerate().rev() {
         let Some(g) = grads[i] else { continue };
+        if let Some((x, gate)) = silu_parts(kernel, inst) {
+            let [x_value, gate] = [x, gate].map(|v| values[usize::from(v)]);
+            // Where `y` is above the bound `sigmoid(-x)` is 0 in every float type, and stays so if `y` is infinite.
+            let y = values[i].gt(SILU_BOUND).select(SILU_BOUND, values[i]);
+            accumulate(&mut grads[usize::from(x)], g * (gate + y * x_value.sigmoid_neg()));
+            continue;
+        }
         let operand = |k: usize| values[usize::from(inst.operands[k])];
         for (k, d) in rule(inst.op, g, values[i], operand).into_iter().enumerate() {
             if let Some(d) = d {
@@ -101,6 +109,18 @@ fn differentiate(
         let m = format!("the gradient is too large for one kernel: {}", e.message());
         Error::new(ErrorKind::Autograd, kernel.name(), m).help("split the expression into several operations")
     })
+}
+
+/// `x` and `sigmoid(x)`, if this is `y = x sigmoid(x)`. Its slope is taken in one piece, `sigmoid(x) + y sigmoid(-x)`: fewer
+/// multiplications than by the rules of the two instructions, and 1 at infinity, where theirs make `inf * 0`.
+fn silu_parts(kernel: &Kernel, inst: &Inst) -> Option<(Value, Value)> {
+    let [a, b, _] = inst.operands;
+    let is_gate = |gate: Value, x: Value| {
+        let gate = &kernel.insts()[usize::from(gate)];
+        gate.op == ScalarOp::Sigmoid && gate.operands[0] == x
+    };
+    let orders = [(a, b), (b, a)].into_iter();
+    orders.filter(|_| inst.op == ScalarOp::Mul).find(|&(x, gate)| is_gate(gate, x))
 }
 
 fn accumulate<'k>(slot: &mut Option<Expr<'k>>, g: Expr<'k>) {

@@ -254,91 +254,64 @@ macro_rules! compiled {
     };
 }
 
-// Where a value is bounded for a sigmoid, `as v0` takes it as it is: the sigmoid is 0 or 1 long before the bound.
+// Where a value is bounded for a sigmoid alone, `as v0` takes it as it is: the sigmoid is 0 or 1 long before the bound.
 compiled! {
-    silu(1) -> (v12) {
+    silu(1) -> (v5) {
         v0 = Arg(0);
         v1 = Const(-1000.0);
         v2 = Lt(v0, v1);
         v3 = Select(v2, v1, v0);
-        v4 = Const(1000.0);
-        v5 = Gt(v3, v4);
-        v6 = Select(v5, v4, v3) as v0;
-        v7 = Sigmoid(v6);
-        v8 = Const(f64::NEG_INFINITY);
-        v9 = Eq(v0, v8);
-        v10 = Mul(v0, v7);
-        v11 = Const(-0.0);
-        v12 = Select(v9, v11, v10);
+        v4 = Sigmoid(v3);
+        v5 = Mul(v3, v4);
     }
-    silu_backward(2) -> (v20) {
+    silu_backward(2) -> (v15) {
         v0 = Arg(0);
         v1 = Arg(1);
         v2 = Const(-1000.0);
         v3 = Lt(v0, v2);
         v4 = Select(v3, v2, v0);
-        v5 = Const(1000.0);
-        v6 = Gt(v4, v5);
-        v7 = Select(v6, v5, v4) as v0;
-        v8 = Sigmoid(v7);
-        v9 = Const(f64::NEG_INFINITY);
-        v10 = Eq(v0, v9);
-        v11 = Const(0.0);
-        v12 = Select(v10, v11, v1);
-        v13 = Mul(v12, v8);
-        v14 = Mul(v12, v0);
-        v15 = SigmoidNeg(v7);
-        v16 = Mul(v8, v15);
-        v17 = Mul(v14, v16);
-        v18 = Select(v6, v11, v17);
-        v19 = Select(v3, v11, v18);
-        v20 = Add(v13, v19);
+        v5 = Sigmoid(v4);
+        v6 = Mul(v4, v5);
+        v7 = Const(1000.0);
+        v8 = Gt(v6, v7);
+        v9 = Select(v8, v7, v6);
+        v10 = SigmoidNeg(v4);
+        v11 = Mul(v9, v10);
+        v12 = Add(v5, v11);
+        v13 = Mul(v1, v12);
+        v14 = Const(0.0);
+        v15 = Select(v3, v14, v13);
     }
-    silu_mul(2) -> (v14) {
+    silu_mul(2) -> (v7) {
         v0 = Arg(0);
         v1 = Arg(1);
         v2 = Const(-1000.0);
         v3 = Lt(v0, v2);
         v4 = Select(v3, v2, v0);
-        v5 = Const(1000.0);
-        v6 = Gt(v4, v5);
-        v7 = Select(v6, v5, v4) as v0;
-        v8 = Sigmoid(v7);
-        v9 = Const(f64::NEG_INFINITY);
-        v10 = Eq(v0, v9);
-        v11 = Mul(v0, v8);
-        v12 = Const(-0.0);
-        v13 = Select(v10, v12, v11);
-        v14 = Mul(v13, v1);
+        v5 = Sigmoid(v4);
+        v6 = Mul(v4, v5);
+        v7 = Mul(v6, v1);
     }
-    silu_mul_backward(3) -> (v26, v16) {
+    silu_mul_backward(3) -> (v18, v9) {
         v0 = Arg(0);
         v1 = Arg(1);
         v2 = Arg(2);
         v3 = Const(-1000.0);
         v4 = Lt(v0, v3);
         v5 = Select(v4, v3, v0);
-        v6 = Const(1000.0);
-        v7 = Gt(v5, v6);
-        v8 = Select(v7, v6, v5) as v0;
-        v9 = Sigmoid(v8);
-        v10 = Const(f64::NEG_INFINITY);
-        v11 = Eq(v0, v10);
-        v12 = Mul(v0, v9);
-        v13 = Const(-0.0);
-        v14 = Select(v11, v13, v12);
-        v15 = Mul(v2, v1);
-        v16 = Mul(v2, v14);
+        v6 = Sigmoid(v5);
+        v7 = Mul(v5, v6);
+        v8 = Mul(v2, v1);
+        v9 = Mul(v2, v7);
+        v10 = Const(1000.0);
+        v11 = Gt(v7, v10);
+        v12 = Select(v11, v10, v7);
+        v13 = SigmoidNeg(v5);
+        v14 = Mul(v12, v13);
+        v15 = Add(v6, v14);
+        v16 = Mul(v8, v15);
         v17 = Const(0.0);
-        v18 = Select(v11, v17, v15);
-        v19 = Mul(v18, v9);
-        v20 = Mul(v18, v0);
-        v21 = SigmoidNeg(v8);
-        v22 = Mul(v9, v21);
-        v23 = Mul(v20, v22);
-        v24 = Select(v7, v17, v23);
-        v25 = Select(v4, v17, v24);
-        v26 = Add(v19, v25);
+        v18 = Select(v4, v17, v16);
     }
     gelu_tanh(1) -> (v19) {
         v0 = Arg(0);
