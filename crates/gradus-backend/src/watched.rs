@@ -147,10 +147,19 @@ fn windows(x: &Operand, w: &Operand) -> u64 {
     2 * x.numel() * (w.numel() / filters)
 }
 
-/// `products` matrix products over the scores of queries and keys.
-fn scores(causal: bool, products: u64, q: &Operand, k: &Operand) -> u64 {
-    let keys = k.shape.dims().iter().rev().nth(1).map_or(1, |&n| n as u64);
-    2 * products * q.numel() * keys / if causal { 2 } else { 1 }
+/// So many products over the visible scores with the width of the queries and with that of the values.
+fn scores(causal: bool, [of_queries, of_values]: [u64; 2], qkv: &[Operand]) -> u64 {
+    let last = |x: &Operand, back| x.shape.dims().iter().rev().nth(back).map_or(1, |&n| n as u64);
+    let [q, k, v] = [&qkv[0], &qkv[1], &qkv[2]];
+    let (rows, keys) = (last(q, 1), last(k, 1));
+    // Causal: the last row sees all keys, each row before it one fewer.
+    let hidden = if causal {
+        rows.min(keys) * rows.min(keys).saturating_sub(1) / 2 + rows.saturating_sub(keys) * keys
+    } else {
+        0
+    };
+    let matrices = q.numel() / (rows * last(q, 0)).max(1);
+    2 * matrices * (rows * keys - hidden) * (of_queries * last(q, 0) + of_values * last(v, 0))
 }
 
 impl Backend for Watched {
@@ -366,7 +375,7 @@ impl Backend for Watched {
         lse: &mut ViewMut<'_>,
     ) -> Result<()> {
         let inputs = [q, k, v].iter().chain(&mask).map(of).collect::<Operands>();
-        let count = |i: &[Operand], _: &[Operand]| scores(params.causal, 2, &i[0], &i[1]);
+        let count = |i: &[Operand], _: &[Operand]| scores(params.causal, [1, 1], i);
         let outputs = [out(y), out(lse)];
         self.call("attention", inputs, outputs, count, |b| b.attention(params, q, k, v, mask, y, lse))
     }
@@ -385,7 +394,7 @@ impl Backend for Watched {
         dv: &mut ViewMut<'_>,
     ) -> Result<()> {
         let inputs = [q, k, v].iter().chain(&mask).chain(&[y, lse, g]).map(of).collect::<Operands>();
-        let count = |i: &[Operand], _: &[Operand]| scores(params.causal, 5, &i[0], &i[1]);
+        let count = |i: &[Operand], _: &[Operand]| scores(params.causal, [3, 2], i);
         let outputs = [out(dq), out(dk), out(dv)];
         self.call("attention_backward", inputs, outputs, count, |b| {
             b.attention_backward(params, q, k, v, mask, y, lse, g, dq, dk, dv)
@@ -494,5 +503,28 @@ impl Backend for Watched {
         self.call("dispatch_compute", inputs, outputs, none, |b| {
             b.dispatch_compute(module, bindings, constants, groups)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn operand(dims: &[usize]) -> Operand {
+        Operand { dtype: DType::F32, shape: Shape::new(dims).unwrap(), bytes: 0 }
+    }
+
+    #[test]
+    fn attention_counts_what_is_seen() {
+        let count = |causal, rows: usize, keys: usize| {
+            let qkv = [[2, 3, rows, 4], [2, 3, keys, 4], [2, 3, keys, 5]].map(|dims| operand(&dims));
+            scores(causal, [3, 2], &qkv)
+        };
+        for (rows, keys) in [(1, 1000), (4, 4), (3, 5), (5, 3), (0, 3), (3, 0)] {
+            let seen = |row: usize| (0..keys).filter(|key| key + rows <= row + keys).count();
+            let seen = (0..rows).map(seen).sum::<usize>();
+            assert_eq!(count(false, rows, keys), (2 * 6 * rows * keys * (3 * 4 + 2 * 5)) as u64);
+            assert_eq!(count(true, rows, keys), (2 * 6 * seen * (3 * 4 + 2 * 5)) as u64, "{rows} rows, {keys} keys");
+        }
     }
 }

@@ -9,13 +9,18 @@ use gradus_backend::{Backend, BackendInfo, Call, Error, MemoryStats, Result, Wat
 ///
 /// Two devices are equal if they are the same backend object.
 #[derive(Clone)]
-pub struct Device(Arc<dyn Backend>);
+pub struct Device {
+    backend: Arc<dyn Backend>,
+    /// Address of the backend object, which `backend` is or keeps.
+    id: usize,
+}
 
 impl Device {
     /// A device over a backend. If the environment variable `GRADUS_LOG` lists `op`, each of its calls prints a
     /// [line](gradus_backend::log::line) to standard error.
     pub fn from_backend(backend: Arc<dyn Backend>) -> Self {
-        Device(gradus_backend::log::logged(backend))
+        let id = address(&backend);
+        Device { backend: gradus_backend::log::logged(backend), id }
     }
 
     /// A device on the same backend that tells `tell` about each of its calls, when it has ended. Its tensors do not meet
@@ -32,7 +37,8 @@ impl Device {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn watched(&self, tell: impl Fn(&Call<'_>) + Send + Sync + 'static) -> Device {
-        Device(Arc::new(Watched::new(self.0.clone(), tell)))
+        let backend: Arc<dyn Backend> = Arc::new(Watched::new(self.backend.clone(), tell));
+        Device { id: address(&backend), backend }
     }
 
     /// Adds to an error that shows both names what they hide: two devices with one name.
@@ -45,33 +51,37 @@ impl Device {
 
     /// The backend.
     pub fn backend(&self) -> &dyn Backend {
-        &*self.0
+        &*self.backend
     }
 
     /// The name that errors and printed tensors show.
     pub fn name(&self) -> &str {
-        self.0.name()
+        self.backend.name()
     }
 
     /// Hardware, memory and features.
     pub fn info(&self) -> BackendInfo {
-        self.0.info()
+        self.backend.info()
     }
 
     /// Memory in use and kept for reuse.
     pub fn memory_stats(&self) -> MemoryStats {
-        self.0.memory_stats()
+        self.backend.memory_stats()
     }
 
     /// Waits for everything that was asked for, and reports late errors.
     pub fn synchronize(&self) -> Result<()> {
-        self.0.synchronize()
+        self.backend.synchronize()
     }
+}
+
+fn address(backend: &Arc<dyn Backend>) -> usize {
+    Arc::as_ptr(backend).cast::<()>().addr()
 }
 
 impl PartialEq for Device {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        self.id == other.id
     }
 }
 impl Eq for Device {}
