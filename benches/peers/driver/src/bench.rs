@@ -65,6 +65,7 @@ fn verdict(row: &Row) -> Verdict {
             // A ratio that is no number is none to be content with.
             Some(_) => Verdict::Lost,
         },
+        (Some(Cell::Measured(_)), Some(Cell::Failed(_))) => Verdict::Disturbed,
         (Some(Cell::Measured(_)), _) | (Some(Cell::Absent(_)), Some(Cell::Absent(_))) => Verdict::NotCompared,
         _ => Verdict::Broken,
     }
@@ -127,7 +128,8 @@ fn judge(revision: &str, rows: &[Row]) -> Result<(), String> {
         errors.push(format!("this build is behind {revision}: {}", reasons.join(", ")));
     }
     if !disturbed.is_empty() {
-        errors.push(format!("others used the machine, so nothing can be said of {}", disturbed.join(", ")));
+        let jobs = disturbed.join(", ");
+        errors.push(format!("nothing can be said of {jobs}: others used the machine, or the baseline failed"));
     }
     if rows.iter().all(|row| verdict(row) == Verdict::NotCompared) {
         errors.push(format!("no job could be compared with {revision}"));
@@ -211,7 +213,7 @@ mod tests {
             assert_eq!(verdict(&disturbed), Verdict::Disturbed);
             assert!(is_suspicious(&disturbed) && !is_suspicious(&kept));
             let error = judge("v1", &[beside_quiet(&[quiet]), disturbed]).unwrap_err();
-            assert_eq!(error, "others used the machine, so nothing can be said of gemm_f32_64");
+            assert_eq!(error, "nothing can be said of gemm_f32_64: others used the machine, or the baseline failed");
         }
     }
 
@@ -221,6 +223,7 @@ mod tests {
         let (no, off) = (|| Cell::Absent("no".into()), || Cell::Wrong("off".into()));
         assert_eq!(verdict(&timed(one(), no())), Verdict::NotCompared);
         assert_eq!(verdict(&timed(one(), off())), Verdict::NotCompared);
+        assert_eq!(verdict(&timed(one(), Cell::Failed("x".into()))), Verdict::Disturbed);
         assert_eq!(verdict(&timed(no(), no())), Verdict::NotCompared);
         assert_eq!(verdict(&timed(no(), one())), Verdict::Broken);
         assert_eq!(verdict(&timed(off(), no())), Verdict::Broken);

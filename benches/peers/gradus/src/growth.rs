@@ -26,8 +26,13 @@ const fn perceptron(width: usize) -> f64 {
     (784 * width + width * width + width * 10) as f64
 }
 
+/// Multiplications of the GPT for a token of sequences of this length: its matrices, and the half of all scores that is seen.
+const fn gpt(length: usize) -> f64 {
+    (6 * 12 * 384 * 384 + 256 * 384 + 6 * 384 * length) as f64
+}
+
 // Both of a pair lie in the same cache, or in none: what is read from further away costs more by the byte.
-const PAIRS: [Pair; 13] = [
+const PAIRS: [Pair; 14] = [
     pair("elements added, 16M to 32M", "add", &[1 << 24], &[1 << 25], 2.0),
     pair("elements summed, 16M to 32M", "sum", &[1 << 24], &[1 << 25], 2.0),
     pair("rows of a softmax, 8k to 16k", "softmax", &[8192, 1024], &[16384, 1024], 2.0),
@@ -45,6 +50,7 @@ const PAIRS: [Pair; 13] = [
     ),
     pair("batch of a CNN, 32 to 64", "train_cnn", &[32, 28], &[64, 28], 2.0),
     pair("batch of a GPT, 2 to 4", "train_gpt", &[2, 256], &[4, 256], 2.0),
+    pair("length of a GPT's sequences, 128 to 256", "train_gpt", &[4, 128], &[4, 256], 2.0 * gpt(256) / gpt(128)),
     pair("nodes of a graph, 10k to 100k", "chain_backward", &[4, 10_000], &[4, 100_000], 10.0),
     pair("nodes of a graph, 100k to 1M", "chain_backward", &[4, 100_000], &[4, 1_000_000], 10.0),
 ];
