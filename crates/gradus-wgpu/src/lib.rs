@@ -41,7 +41,7 @@ pub use adapter::{AdapterSummary, adapters, chosen};
 pub use queue::Counters;
 
 use faults::Faults;
-use pool::{Gone, Pool};
+use pool::Pool;
 use queue::Queue;
 
 /// An adapter of this machine as a device.
@@ -83,9 +83,8 @@ impl WgpuBackend {
         let faults = Arc::new(Faults::default());
         let label = format!("wgpu:{index}");
         let largest = opened.limits.max_buffer_size;
-        let gone = Arc::new(Gone::default());
-        let pool = Pool::new(opened.device.clone(), label.clone(), largest, faults.clone(), gone.clone());
-        let queue = Queue::new(opened, faults, gone);
+        let pool = Pool::new(opened.device.clone(), label.clone(), largest, faults.clone());
+        let queue = Queue::new(opened, faults, pool.clone());
         WgpuBackend {
             label,
             hardware: opened.info.name.clone(),

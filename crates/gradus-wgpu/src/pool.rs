@@ -28,8 +28,8 @@ pub(crate) struct Block {
 }
 
 /// The ids of blocks that are gone and that bind groups may still hold. The pool adds to it, the queue empties it.
-#[derive(Debug, Default)]
-pub(crate) struct Gone(Mutex<Vec<u64>>);
+#[derive(Default)]
+struct Gone(Mutex<Vec<u64>>);
 
 impl Gone {
     fn add(&self, ids: impl Iterator<Item = u64>) {
@@ -37,7 +37,7 @@ impl Gone {
     }
 
     /// The ids since the last call.
-    pub(crate) fn take(&self) -> Vec<u64> {
+    fn take(&self) -> Vec<u64> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -47,10 +47,13 @@ pub(crate) struct Pool {
     device: wgpu::Device,
     name: String,
     faults: Arc<Faults>,
-    gone: Arc<Gone>,
+    gone: Gone,
     /// The capacity of the largest block.
     most: u64,
     state: Mutex<State>,
+    /// Buffers that are not to be had.
+    #[cfg(test)]
+    pub(crate) refused: AtomicU64,
 }
 
 #[derive(Default)]
@@ -72,24 +75,39 @@ fn capacity(bytes: usize, most: u64) -> Option<u64> {
 }
 
 impl Pool {
-    pub(crate) fn new(
-        device: wgpu::Device,
-        name: String,
-        largest: u64,
-        faults: Arc<Faults>,
-        gone: Arc<Gone>,
-    ) -> Arc<Pool> {
+    pub(crate) fn new(device: wgpu::Device, name: String, largest: u64, faults: Arc<Faults>) -> Arc<Pool> {
         let most = largest / SMALLEST * SMALLEST;
-        Arc::new(Pool { device, name, faults, gone, most, state: Mutex::default() })
+        Arc::new(Pool {
+            device,
+            name,
+            faults,
+            gone: Gone::default(),
+            most,
+            state: Mutex::default(),
+            #[cfg(test)]
+            refused: AtomicU64::new(0),
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn out_of_memory(&self, bytes: usize, why: &str) -> Error {
+    pub(crate) fn out_of_memory(&self, op: &str, bytes: usize, why: &str) -> Error {
         let m = format!("{bytes} bytes on {}: {why}", self.name);
-        Error::new(ErrorKind::OutOfMemory { requested: bytes }, "alloc", m)
+        Error::new(ErrorKind::OutOfMemory { requested: bytes }, op, m)
+    }
+
+    /// A buffer, or `None` where the device has no more memory.
+    pub(crate) fn make(&self, size: u64, usage: wgpu::BufferUsages) -> Option<wgpu::Buffer> {
+        #[cfg(test)]
+        if self.refused.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)).is_ok() {
+            return None;
+        }
+        let scope = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let descriptor = wgpu::BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
+        let raw = self.device.create_buffer(&descriptor);
+        pollster::block_on(scope.pop()).is_none().then_some(raw)
     }
 
     /// A buffer of `bytes` bytes with unspecified, initialised contents. Where the device has no more memory, `reclaim` is
@@ -98,12 +116,12 @@ impl Pool {
         self.faults.check_lost("alloc")?;
         let Some(capacity) = capacity(bytes, self.most) else {
             let why = format!("a buffer of this device has at most {} bytes", self.most);
-            return Err(self.out_of_memory(bytes, &why));
+            return Err(self.out_of_memory("alloc", bytes, &why));
         };
         let mut state = self.state();
         let live = state.stats.in_use.saturating_add(bytes);
         if state.budget.is_some_and(|b| live > b) {
-            return Err(self.out_of_memory(bytes, "the memory budget does not allow it"));
+            return Err(self.out_of_memory("alloc", bytes, "the memory budget does not allow it"));
         }
         let ptr = if bytes == 0 {
             NonNull::dangling()
@@ -128,12 +146,7 @@ impl Pool {
 
     fn create(&self, state: &mut State, bytes: usize, capacity: u64, reclaim: impl FnOnce()) -> Result<Box<Block>> {
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
-        let make = || {
-            let scope = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
-            let descriptor = wgpu::BufferDescriptor { label: None, size: capacity, usage, mapped_at_creation: false };
-            let raw = self.device.create_buffer(&descriptor);
-            pollster::block_on(scope.pop()).is_none().then_some(raw)
-        };
+        let make = || self.make(capacity, usage);
         let raw = make().or_else(|| {
             // What is kept for reuse may be what is missing.
             self.drop_free(state);
@@ -141,7 +154,7 @@ impl Pool {
             make()
         });
         self.faults.check_lost("alloc")?;
-        let raw = raw.ok_or_else(|| self.out_of_memory(bytes, "the device has no more"))?;
+        let raw = raw.ok_or_else(|| self.out_of_memory("alloc", bytes, "the device has no more"))?;
         state.stats.system_allocations += 1;
         state.next_id += 1;
         Ok(Box::new(Block { raw, id: state.next_id, touched: AtomicU64::new(0) }))
@@ -172,6 +185,11 @@ impl Pool {
 
     pub(crate) fn set_budget(&self, bytes: Option<usize>) {
         self.state().budget = bytes;
+    }
+
+    /// The ids of blocks that went since the last call.
+    pub(crate) fn take_gone(&self) -> Vec<u64> {
+        self.gone.take()
     }
 
     /// Gives the kept blocks back to the device.

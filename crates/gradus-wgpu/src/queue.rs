@@ -16,7 +16,7 @@ use gradus_backend::{Error, ErrorKind, Result};
 use crate::adapter::Opened;
 use crate::compute::Program;
 use crate::faults::{FAULT_BYTES, Fault, Faults, Slots};
-use crate::pool::{Block, Gone};
+use crate::pool::{Block, Pool};
 
 pub(crate) use host::MOST_READ;
 
@@ -113,7 +113,7 @@ pub(crate) struct Queue {
     queue: wgpu::Queue,
     arena: wgpu::Buffer,
     fault_buffer: wgpu::Buffer,
-    gone: Arc<Gone>,
+    pool: Arc<Pool>,
     state: Mutex<State>,
 }
 
@@ -137,7 +137,7 @@ struct State {
 }
 
 impl Queue {
-    pub(crate) fn new(opened: &Opened, faults: Arc<Faults>, gone: Arc<Gone>) -> Queue {
+    pub(crate) fn new(opened: &Opened, faults: Arc<Faults>, pool: Arc<Pool>) -> Queue {
         let device = opened.device.clone();
         let kept = faults.clone();
         device.on_uncaptured_error(Arc::new(move |e| kept.report(e)));
@@ -151,7 +151,7 @@ impl Queue {
         let fault_buffer = make(FAULT_BYTES, U::STORAGE | U::COPY_SRC | U::COPY_DST);
         let state = Mutex::new(State { epoch: 1, ..State::default() });
         let (limits, queue) = (opened.limits.clone(), opened.queue.clone());
-        Queue { device, limits, faults, queue, arena, fault_buffer, gone, state }
+        Queue { device, limits, faults, queue, arena, fault_buffer, pool, state }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -379,7 +379,7 @@ impl Queue {
         }
         let submission = self.queue.submit(state.encoder.take().map(wgpu::CommandEncoder::finish));
         // Bind groups keep the buffers in them alive; the submission has its own hold on those that it works with.
-        let gone = self.gone.take();
+        let gone = self.pool.take_gone();
         if !gone.is_empty() {
             state.groups.retain(|key, _| !bound(key).any(|id| gone.contains(&id)));
         }

@@ -53,28 +53,28 @@ impl Queue {
         let op = if from.is_some() { "download" } else { "synchronize" };
         self.faults.check_lost(op)?;
         let mut guard = self.state();
-        let state = &mut *guard;
         let bytes = from.map_or(0, |(_, _, size)| size);
-        let slots = state.slots.bytes();
-        let total = bytes + slots;
-        if total == 0 {
-            self.flush(state);
+        if bytes + guard.slots.bytes() == 0 {
+            self.flush(&mut guard);
             drop(guard);
             self.wait(op, None)?;
             return self.faults.take();
         }
-        let readback = match state.readback.take() {
-            Some(b) if b.size() >= total => b,
+        let size = (bytes + FAULT_BYTES).next_power_of_two().max(64 << 10);
+        let readback = match guard.readback.take() {
+            Some(b) if b.size() >= size => b,
             _ => {
-                state.counters.buffers += 1;
-                self.device.create_buffer(&wgpu::BufferDescriptor {
-                    label: None,
-                    size: total.next_power_of_two().max(64 << 10),
-                    usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
-                    mapped_at_creation: false,
-                })
+                drop(guard);
+                let made = self.readback(op, size)?;
+                guard = self.state();
+                guard.counters.buffers += 1;
+                made
             }
         };
+        // From here on no memory is asked for. Meanwhile another thread may have looked at the slots.
+        let state = &mut *guard;
+        let slots = state.slots.bytes();
+        let total = (bytes + slots).max(4);
         state.pass = None;
         let encoder = state.encoder.get_or_insert_with(|| self.device.create_command_encoder(&Default::default()));
         if let Some((block, at, size)) = from {
@@ -122,6 +122,18 @@ impl Queue {
         }
     }
 
+    /// A new buffer to read through. The state is not locked: where memory is short, what is kept for reuse is dropped.
+    fn readback(&self, op: &str, size: u64) -> Result<wgpu::Buffer> {
+        let make = || self.pool.make(size, wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST);
+        let made = make().or_else(|| {
+            self.pool.trim();
+            self.reclaim();
+            make()
+        });
+        self.faults.check_lost(op)?;
+        made.ok_or_else(|| self.pool.out_of_memory(op, size as usize, "the device has no more to read through"))
+    }
+
     /// Waits for a submission and all before it, or for all that there are.
     pub(super) fn wait(&self, op: &str, submission_index: Option<wgpu::SubmissionIndex>) -> Result<()> {
         let until = wgpu::PollType::Wait { submission_index, timeout: None };
@@ -161,7 +173,9 @@ fn polled<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::faults::Fault;
     use gradus_backend::Backend;
+    use std::sync::atomic::Ordering::Relaxed;
 
     #[test]
     fn uploads_alone_are_submitted_too() {
@@ -174,6 +188,30 @@ mod tests {
             backend.upload(&mut buffer, 0, &[0; 4]).expect("an upload");
         }
         assert_eq!(backend.queue().state().staged, 0);
+    }
+
+    #[test]
+    fn a_read_that_finds_no_memory_loses_nothing() {
+        let backend = crate::WgpuBackend::of(0, &crate::adapter::open_nothing().expect("wgpu's own device"));
+        let (queue, pool) = (backend.queue(), backend.pool());
+        let (x, y) = (backend.allocate(256).expect("memory"), backend.allocate(256).expect("memory"));
+        queue.copy((pool.block("", &x).expect("x"), 0), (pool.block("", &y).expect("y"), 0), 256).expect("a copy");
+        let slot = queue.slot("gather", &Fault::Index { op: "gather".to_owned() }).expect("a slot");
+        queue.state().slots.arm(slot);
+        drop(backend.allocate(1 << 20).expect("memory"));
+        for reads in [true, false] {
+            pool.refused.store(2, Relaxed);
+            let read = if reads { backend.download(&y, 0, &mut [0; 8]) } else { backend.synchronize() };
+            let error = read.expect_err("no memory");
+            assert_eq!(error.kind(), &ErrorKind::OutOfMemory { requested: 64 << 10 }, "{error}");
+            assert_eq!(backend.memory_stats().cached, 0);
+            // The copy is on its way, and the slot is still to be looked at.
+            let state = queue.state();
+            assert!(state.encoder.is_none() && state.counters.submissions > 0 && state.slots.bytes() > 0);
+        }
+        pool.refused.store(1, Relaxed);
+        backend.download(&y, 0, &mut [0; 8]).expect("memory at the second try");
+        assert_eq!(queue.state().slots.bytes(), 0);
     }
 
     #[test]
