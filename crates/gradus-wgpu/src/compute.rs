@@ -3,6 +3,8 @@
 //! wgpu validates a module with naga; what it binds is then read from naga's form of it, so that a call that does not agree
 //! with its module is an error before anything runs.
 
+use std::fmt::Display;
+use std::panic::catch_unwind;
 use std::sync::Arc;
 
 use gradus_backend::compute::{check, check_size};
@@ -11,7 +13,7 @@ use wgpu::naga;
 
 use crate::WgpuBackend;
 use crate::map::copy_strided;
-use crate::queue::{Bind, Layouts, storage};
+use crate::queue::{Bind, Layouts, said, storage};
 use crate::temp::Temp;
 
 const OP: &str = "dispatch_compute";
@@ -56,18 +58,10 @@ pub(crate) fn ready(
     constants: &[u8],
     groups: [u32; 3],
 ) -> Result<Arc<Program>> {
-    let unsupported = |m| Error::new(ErrorKind::Unsupported, OP, m);
-    if !matches!(module, ComputeModule::Wgsl(_) | ComputeModule::SpirV(_)) {
-        let m = format!("{} runs no {} modules", b.label(), module.form());
-        return Err(unsupported(m).help("write it in WGSL, or bring it as SPIR-V"));
-    }
-    if !constants.is_empty() && !b.features.contains(wgpu::Features::IMMEDIATES) {
-        let m = format!("constants need the feature IMMEDIATES, which {} ({}) lacks", b.label(), b.hardware);
-        return Err(unsupported(m).help("bind them as a tensor"));
-    }
     b.queue().faults.check_lost(OP)?;
     let program = b.modules.get(module, || Program::new(b, module))?;
     check_size(&limits(b), bindings, constants, groups)?;
+    program.check_counts(bindings, constants.len())?;
     Ok(program)
 }
 
@@ -81,7 +75,7 @@ pub(crate) fn dispatch(
 ) -> Result<()> {
     let program = ready(b, module, bindings.len(), constants, groups)?;
     check(&limits(b), bindings, constants, groups)?;
-    program.agree(bindings, constants)?;
+    program.check_access(bindings)?;
 
     let operands = bindings.iter().zip(&program.slots).enumerate();
     let operands: Vec<_> = operands.map(|(i, (x, slot))| Operand::new(b, i, slot, x)).collect::<Result<_>>()?;
@@ -154,17 +148,37 @@ impl<'a> Operand<'a> {
     }
 }
 
-/// The text or bytes of a module as naga's form of it, not yet validated.
-fn parse(module: ComputeModule<'_>) -> Result<naga::Module> {
-    let parsed = match module {
-        ComputeModule::Wgsl(text) => naga::front::wgsl::parse_str(text).map_err(|e| e.emit_to_string(text)),
-        ComputeModule::SpirV(bytes) => {
-            let options = naga::front::spv::Options { adjust_coordinate_space: false, ..Default::default() };
-            naga::front::spv::parse_u8_slice(bytes, &options).map_err(|e| e.emit_to_string(""))
+/// A module as naga's form of it, not yet validated, and as what wgpu takes; an error if it is of another form.
+fn parse<'a>(b: &WgpuBackend, module: ComputeModule<'a>) -> Result<(naga::Module, wgpu::ShaderSource<'a>)> {
+    match module {
+        ComputeModule::Wgsl(text) => {
+            let parsed = naga::front::wgsl::parse_str(text).map_err(|e| refused(module, e.emit_to_string(text)))?;
+            Ok((parsed, wgpu::ShaderSource::Wgsl(text.into())))
         }
-        other => Err(format!("{} is not read here", other.form())),
-    };
-    parsed.map_err(|e| Error::argument(OP, format!("the {} module is refused: {e}", module.form())))
+        ComputeModule::SpirV(bytes) => {
+            let parsed = parse_spirv(bytes).map_err(|e| refused(module, e))?;
+            let words = bytes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word));
+            Ok((parsed, wgpu::ShaderSource::SpirV(words.collect())))
+        }
+        other => {
+            let e = Error::new(ErrorKind::Unsupported, OP, format!("{} runs no {} modules", b.label(), other.form()));
+            Err(e.help("write it in WGSL, or bring it as SPIR-V"))
+        }
+    }
+}
+
+fn refused(module: ComputeModule<'_>, why: impl Display) -> Error {
+    Error::argument(OP, format!("the {} module is refused: {why}", module.form()))
+}
+
+/// naga panics at some types, those of 2 GiB and integers of 24 bits among them. That is an error like its others, but in a
+/// program that is built to abort on panics, which ends.
+fn parse_spirv(bytes: &[u8]) -> std::result::Result<naga::Module, String> {
+    let options = naga::front::spv::Options { adjust_coordinate_space: false, ..Default::default() };
+    match catch_unwind(|| naga::front::spv::parse_u8_slice(bytes, &options)) {
+        Ok(parsed) => parsed.map_err(|e| e.emit_to_string("")),
+        Err(panic) => Err(format!("naga panics: {}", said(&*panic).unwrap_or("it does not say why"))),
+    }
 }
 
 /// What a module declares: its bindings in order, and the bytes of its constants.
@@ -198,35 +212,39 @@ fn declared(module: &naga::Module) -> Result<(Vec<Slot>, u32)> {
 
 impl Program {
     fn new(b: &WgpuBackend, module: ComputeModule<'_>) -> Result<Self> {
-        let (slots, constants) = declared(&parse(module)?)?;
-        let source = match module {
-            ComputeModule::SpirV(bytes) => {
-                let words = bytes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word));
-                wgpu::ShaderSource::SpirV(words.collect())
-            }
-            ComputeModule::Wgsl(text) => wgpu::ShaderSource::Wgsl(text.into()),
-            other => return Err(Error::argument(OP, format!("{} is not read here", other.form()))),
-        };
+        let (parsed, source) = parse(b, module)?;
+        let (slots, constants) = declared(&parsed)?;
+        if constants > 0 && !b.features.contains(wgpu::Features::IMMEDIATES) {
+            let m = format!("constants need the feature IMMEDIATES, which {} ({}) lacks", b.label(), b.hardware);
+            return Err(Error::new(ErrorKind::Unsupported, OP, m).help("bind them as a tensor"));
+        }
         let queue = b.queue();
         let made = queue.scoped(|| {
             let entries: Vec<_> = (0..).zip(&slots).map(|(i, slot)| storage((i, &slot.write))).collect();
             let layouts = queue.layout(&entries, constants);
             (queue.compile(OP, source, &layouts.pipeline, true), layouts)
         });
-        let (raw, layouts) =
-            made.map_err(|e| Error::argument(OP, format!("the {} module is refused: {e}", module.form())))?;
+        let (raw, layouts) = made.map_err(|e| refused(module, e))?;
         queue.count_pipeline();
         Ok(Program { raw, layouts, slots, constants: constants as usize })
     }
 
-    /// An error if what is bound is not what the module declares.
-    fn agree(&self, bindings: &[Binding<'_>], constants: &[u8]) -> Result<()> {
-        let wrong = |m| Err(Error::argument(OP, m));
-        if bindings.len() != self.slots.len() {
+    /// An error unless there are as many bindings and bytes of constants as the module declares.
+    fn check_counts(&self, bindings: usize, constants: usize) -> Result<()> {
+        if bindings != self.slots.len() {
             let names: Vec<_> = self.slots.iter().map(|slot| slot.name.as_str()).collect();
-            let m = format!("{} bindings for a module that has {}: {}", bindings.len(), names.len(), names.join(", "));
-            return wrong(m);
+            let m = format!("{bindings} bindings for a module that has {}: {}", names.len(), names.join(", "));
+            return Err(Error::argument(OP, m));
         }
+        if constants != self.constants {
+            let m = format!("{constants} bytes of constants for a module that has {}", self.constants);
+            return Err(Error::argument(OP, m));
+        }
+        Ok(())
+    }
+
+    /// An error if something is bound for reading that the module may write, or the other way round.
+    fn check_access(&self, bindings: &[Binding<'_>]) -> Result<()> {
         for (i, (binding, slot)) in bindings.iter().zip(&self.slots).enumerate() {
             let (as_what, may) = match (binding, slot.write) {
                 (Binding::Read(_), true) => ("reading", "write"),
@@ -234,11 +252,7 @@ impl Program {
                 _ => continue,
             };
             let m = format!("binding {i} is bound for {as_what}; the module may {may} its {:?}", slot.name);
-            return wrong(m);
-        }
-        if constants.len() != self.constants {
-            let m = format!("{} bytes of constants for a module that has {}", constants.len(), self.constants);
-            return wrong(m);
+            return Err(Error::argument(OP, m));
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ use crate::compute::Program;
 use crate::faults::{FAULT_BYTES, Fault, Faults, Slots};
 use crate::pool::{Block, Pool};
 
-pub(crate) use host::MOST_READ;
+pub(crate) use host::{MOST_READ, said};
 
 /// Commands that are gathered into one submission.
 const BATCH: usize = 256;

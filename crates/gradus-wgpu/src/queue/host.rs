@@ -1,5 +1,6 @@
 //! Bytes between the host and the device, and the waiting that comes with it.
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -152,6 +153,11 @@ impl Queue {
     }
 }
 
+/// The text of a panic.
+pub(crate) fn said(panic: &(dyn Any + Send)) -> Option<&str> {
+    panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref().copied()).map(str::trim)
+}
+
 /// Waits by `poll`. wgpu has no error for a device that is lost meanwhile and panics: then the loss is noted, and no panic
 /// leaves this function.
 fn polled<T>(
@@ -163,8 +169,7 @@ fn polled<T>(
         Ok(waited) => waited.map(Some),
         Err(_) if faults.is_lost() => Ok(None),
         Err(panic) => {
-            let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref().copied());
-            faults.report_lost(text.unwrap_or("wgpu panicked while waiting").trim().to_owned());
+            faults.report_lost(said(&*panic).unwrap_or("wgpu panicked while waiting").to_owned());
             Ok(None)
         }
     }
