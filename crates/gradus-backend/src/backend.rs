@@ -66,7 +66,7 @@ pub struct MemoryStats {
 /// * **Half precision** computes and accumulates in f32 and rounds once.
 /// * **NaN** propagates.
 /// * **Order**: calls take effect as if one after the other. An asynchronous backend reports a late failure at the next
-///   [`synchronize`](Backend::synchronize) or [`download`](Backend::download).
+///   [`synchronize`](Backend::synchronize) or [`download`](Backend::download), once, on whichever thread comes first.
 ///
 /// The composites have default bodies over the primitives; an override must agree with the default.
 pub trait Backend: Send + Sync + Debug + 'static {
@@ -95,7 +95,9 @@ pub trait Backend: Send + Sync + Debug + 'static {
     /// Copies `bytes` to position `offset` (in bytes) of `dst`.
     fn upload(&self, dst: &mut Buffer, offset: usize, bytes: &[u8]) -> Result<()>;
 
-    /// Copies from position `offset` (in bytes) of `src` into `bytes`, waiting for what was asked for before.
+    /// Copies from position `offset` (in bytes) of `src` into `bytes`, waiting for what was asked for before. A late
+    /// failure that another thread was told of is not told again: what the failed operation left unwritten is then read as
+    /// it is.
     fn download(&self, src: &Buffer, offset: usize, bytes: &mut [u8]) -> Result<()>;
 
     /// Copies `bytes` bytes between two buffers of this device.
@@ -406,7 +408,9 @@ pub trait Backend: Send + Sync + Debug + 'static {
     }
 
     /// Whether [`dispatch_compute`](Backend::dispatch_compute) would take a call with so many bindings: its error otherwise,
-    /// as far as it is known before the operands are locked and count as written. By itself it knows the limits.
+    /// as far as it is known before the operands are locked and count as written. By itself it knows the limits. What depends
+    /// on the operands themselves, their dtypes, sizes and which are written, is found by the dispatch: its errors come
+    /// after the operands that it would write count as written.
     fn check_compute(
         &self,
         module: ComputeModule<'_>,

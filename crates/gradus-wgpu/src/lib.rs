@@ -6,7 +6,8 @@
 //!
 //! Work is asynchronous: an operation returns when it is queued, and a read is the only wait. An index out of bounds, or
 //! an integer divided by zero, is an error of the next [`download`](gradus_backend::Backend::download) or
-//! [`synchronize`](gradus_backend::Backend::synchronize), with the name of the operation.
+//! [`synchronize`](gradus_backend::Backend::synchronize), with the name of the operation. It is reported once, to the thread
+//! that reads first: another that then reads what the failed operation left unwritten is not told.
 
 mod adapter;
 mod attention;
