@@ -262,10 +262,10 @@ mod tests {
 | job | this | baseline | baseline / this | |
 |---|---:|---:|---:|---|
 | gemm_f32_64 | 12 us | 9.00 us | 0.75 | lost |
-| gemm_f32_64 | 12 us | failed | - | not compared |
+| gemm_f32_64 | 12 us | failed | - | disturbed |
 | gemm_f32_64 | 5.00 ms | 6.00 ms | 1.20 | gained |
 
-Of 3 jobs 1 are lost, 0 broken, 0 disturbed and 1 gained.
+Of 3 jobs 1 are lost, 0 broken, 1 disturbed and 1 gained.
 While a slice ran, others used 1 % of the cores in the middle slice and 1 % in the worst, and disturbed 0 % of all.
 
 Who failed or gave something else:
