@@ -31,12 +31,13 @@ const fn gpt(length: usize) -> f64 {
     (6 * 12 * 384 * 384 + 256 * 384 + 6 * 384 * length) as f64
 }
 
-// Both of a pair lie in the same cache, or in none: what is read from further away costs more by the byte.
+// Both of a pair lie in the same cache, or are several times as large as all: what is read from further away costs more by
+// the byte.
 const PAIRS: [Pair; 14] = [
     pair("elements added, 16M to 32M", "add", &[1 << 24], &[1 << 25], 2.0),
-    pair("elements summed, 16M to 32M", "sum", &[1 << 24], &[1 << 25], 2.0),
-    pair("rows of a softmax, 8k to 16k", "softmax", &[8192, 1024], &[16384, 1024], 2.0),
-    pair("width of a layer norm, 1k to 2k", "layer_norm", &[8192, 1024], &[8192, 2048], 2.0),
+    pair("elements summed, 32M to 64M", "sum", &[1 << 25], &[1 << 26], 2.0),
+    pair("rows of a softmax, 16k to 32k", "softmax", &[16384, 1024], &[32768, 1024], 2.0),
+    pair("width of a layer norm, 1k to 2k", "layer_norm", &[128, 1024], &[128, 2048], 2.0),
     pair("side of a product, 512 to 1024", "gemm_f32", &[512], &[1024], 8.0),
     pair("batch of a convolution, 8 to 16", "conv2d_backward", &[8, 64, 56, 64, 3, 1], &[16, 64, 56, 64, 3, 1], 2.0),
     pair("batch of attention, 2 to 4", "attention_backward", &[2, 8, 512, 64], &[4, 8, 512, 64], 2.0),
