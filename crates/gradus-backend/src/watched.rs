@@ -50,7 +50,7 @@ pub struct Call<'a> {
     /// What was written.
     pub outputs: &'a [Operand],
     /// Additions, multiplications and functions of numbers that the definition takes, for the methods that are limited by
-    /// them; 0 for those that move data. Causal attention counts half of the scores.
+    /// them; 0 for those that move data. Causal attention counts the scores that are seen.
     pub operations: u64,
     /// When the call began.
     pub began: Instant,

@@ -9,7 +9,8 @@ use gradus_backend::{
 
 use crate::CpuBackend;
 
-/// What Vulkan guarantees everywhere; WebGPU without IMMEDIATES has no constants.
+/// The groups and constants that Vulkan guarantees, and the bindings that WebGPU does, which has no constants without
+/// IMMEDIATES.
 pub(crate) const LIMITS: ComputeLimits = ComputeLimits { groups: [65_535; 3], constants: 128, bindings: 8 };
 
 /// See [`Backend::register_native`](gradus_backend::Backend::register_native).

@@ -69,6 +69,27 @@ fn every_float_instruction_has_the_slope_of_its_finite_difference_to_second_orde
 }
 
 #[test]
+fn the_slope_of_a_gate_has_its_limits() {
+    for gate_first in [false, true] {
+        let gate = Kernel::build("gate", &[DType::F64], |v| {
+            let (x, s) = (v[0], v[0].sigmoid());
+            vec![if gate_first { s * x } else { x * s }]
+        });
+        let slope = &gate.unwrap().vjp(1).unwrap().kernel;
+        let second = &slope.vjp(1).unwrap().kernel;
+        let at = |k: &Kernel, x: f64| {
+            let arguments: Vec<_> =
+                std::iter::once(x).chain(vec![1.0; k.args().len() - 1]).map(Scalar::Float).collect();
+            k.eval(&arguments).unwrap()[0].to_f64()
+        };
+        for (x, first) in [(f64::INFINITY, 1.0), (1e30, 1.0), (0.0, 0.5), (-1e30, 0.0)] {
+            assert_eq!((at(slope, x), at(second, x)), (first, if x == 0.0 { 0.5 } else { 0.0 }), "{x} {second}");
+        }
+        assert!(at(slope, f64::NAN).is_nan());
+    }
+}
+
+#[test]
 fn gradients_are_exact_where_naive_forms_cancel_or_overflow() {
     let k = |op| Kernel::build("k", &[DType::F32], |v| vec![v[0].unary(op)]).unwrap();
     assert!((gradient(&k(ScalarOp::Sigmoid), &[40.0])[0] / (-40f64).exp() - 1.0).abs() < 1e-6);

@@ -23,7 +23,7 @@ const STAGED: usize = 2 * PIECE;
 
 impl Queue {
     /// Writes bytes to a buffer; offset and length are multiples of 4. What is copied on the way stays below three times
-    /// [`STAGED`].
+    /// [`STAGED`], and half of that for each further thread that writes meanwhile.
     pub(crate) fn write(&self, block: &Block, offset: u64, bytes: &[u8]) -> Result<()> {
         for (piece, offset) in bytes.chunks(PIECE).zip((offset..).step_by(PIECE)) {
             self.faults.check_lost("upload")?;
@@ -62,9 +62,11 @@ impl Queue {
             return self.faults.take();
         }
         let size = (bytes + FAULT_BYTES).next_power_of_two().max(64 << 10);
-        let readback = match guard.readback.take() {
-            Some(b) if b.size() >= size => b,
-            _ => {
+        // One that is too small is dropped before a larger one is asked for.
+        let kept = guard.readback.take().filter(|b| b.size() >= size);
+        let readback = match kept {
+            Some(b) => b,
+            None => {
                 drop(guard);
                 let made = self.readback(op, size)?;
                 guard = self.state();
