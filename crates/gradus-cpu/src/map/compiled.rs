@@ -167,18 +167,8 @@ const fn has_sigmoid(insts: &[Inst]) -> bool {
     of.is_some()
 }
 
-/// The value of an instruction: computed, or that of another.
-macro_rules! value {
-    ($same:ident or $lane:expr) => {
-        $same
-    };
-    (or $lane:expr) => {
-        $lane
-    };
-}
-
 macro_rules! compiled {
-    ($($name:ident($args:literal) -> ($($out:ident),+) { $($v:ident = $op:ident($($x:tt)*) $(as $same:ident)?;)* })*) => {
+    ($($name:ident($args:literal) -> ($($out:ident),+) { $($v:ident = $op:ident($($x:tt)*);)* })*) => {
         const ALL: &[&Compiled] = &[$(&$name::COMPILED),*];
 
         $(mod $name {
@@ -194,10 +184,10 @@ macro_rules! compiled {
 
             /// The outputs of a lane, and what made its sigmoids: what is given or else is computed.
             #[inline(always)]
-            #[allow(unused_variables, unused_mut)] // `as` leaves what only the value that it replaces reads
+            #[allow(unused_mut)] // without a sigmoid nothing is kept
             fn lane(args: [f32; $args], numbers: Numbers, given: Kept) -> ([f32; OUTS.len()], Kept) {
                 let mut x = (args, numbers, given);
-                $(let $v = value!($($same)? or lane!($op x, $($x)*));)*
+                $(let $v = lane!($op x, $($x)*);)*
                 ([$($out),+], x.2)
             }
 
@@ -254,7 +244,6 @@ macro_rules! compiled {
     };
 }
 
-// Where a value is bounded for a sigmoid alone, `as v0` takes it as it is: the sigmoid is 0 or 1 long before the bound.
 compiled! {
     silu(1) -> (v5) {
         v0 = Arg(0);
@@ -320,7 +309,7 @@ compiled! {
         v3 = Select(v2, v1, v0);
         v4 = Const(60.0);
         v5 = Gt(v3, v4);
-        v6 = Select(v5, v4, v3) as v0;
+        v6 = Select(v5, v4, v3);
         v7 = Mul(v6, v6);
         v8 = Mul(v7, v6);
         v9 = Const(0.044715);
