@@ -155,7 +155,7 @@ fn gradients_to_second_order() {
     }
     gradcheck(|x| normalize(&x[0], &[0.4, 0.5, 0.6], &[0.2, 0.3, 0.4])?.square(), &[random(&[2, 3, 2, 2], 1)]).unwrap();
     // A plain surface has no edges, and no slope of them that is not a number.
-    let x = Tensor::full([1, 3, 3], 0.3, DType::F64, &cpu()).unwrap().require_grad().unwrap();
+    let x = Tensor::full([1, 3, 3], 0.3, DType::F64, &cpu()).unwrap().with_grad().unwrap();
     let g = sobel(&x, None, Border::Replicate).unwrap().sum_all().unwrap().backward().unwrap();
     assert_eq!(floats(g.get(&x).unwrap()), [0.0; 9]);
 }

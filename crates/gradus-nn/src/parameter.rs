@@ -44,7 +44,7 @@ impl Parameter {
             return Err(e.operand("tensor", tensor.shape(), tensor.dtype(), tensor.device()));
         }
         let values = tensor.detach().contiguous()?;
-        Ok(Parameter(Arc::new(Inner { leaf: values.require_grad()?, values, frozen: AtomicBool::new(false) })))
+        Ok(Parameter(Arc::new(Inner { leaf: values.with_grad()?, values, frozen: AtomicBool::new(false) })))
     }
 
     /// The tensor to compute with. Gradients are found under it: `gradients.get(parameter.tensor())`.

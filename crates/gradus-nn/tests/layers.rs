@@ -192,7 +192,7 @@ fn dropout_depends_on_its_seed_only_and_continues_from_a_saved_state() {
 #[test]
 fn dropout_inside_a_checkpoint_drops_the_same_elements_again() {
     let device = device();
-    let x = values(&[4, 5], &device).require_grad().unwrap();
+    let x = values(&[4, 5], &device).with_grad().unwrap();
     let layer = with_init(&device, |init| Linear::new(5, 5, init).unwrap());
     let (a, b) =
         (Dropout::new(0.5, &mut Generator::new(3)).unwrap(), Dropout::new(0.3, &mut Generator::new(4)).unwrap());
@@ -225,7 +225,7 @@ fn dropout_inside_a_checkpoint_drops_the_same_elements_again() {
 #[test]
 fn batch_norm_inside_a_checkpoint_moves_its_running_statistics_once() {
     let device = device();
-    let x = values(&[4, 2, 5, 5], &device).require_grad().unwrap();
+    let x = values(&[4, 2, 5, 5], &device).with_grad().unwrap();
     let made = || {
         with_init(&device, |init| {
             let config = Conv2dConfig { padding: [1, 1], ..Conv2dConfig::default() };
@@ -346,7 +346,7 @@ fn files(y: &Tensor) -> BTreeSet<&'static str> {
 #[test]
 fn layers_record_the_line_that_calls_them() {
     let device = device();
-    let x = values(&[2, 4, 8], &device).require_grad().unwrap();
+    let x = values(&[2, 4, 8], &device).with_grad().unwrap();
     let config = MultiheadAttentionConfig { dropout: 0.5, ..MultiheadAttentionConfig::default() };
     let attention = with_init(&device, |init| MultiheadAttention::new(8, 2, config, init).unwrap());
     let linear = with_init(&device, |init| Linear::new(8, 8, init).unwrap());

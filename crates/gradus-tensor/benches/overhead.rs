@@ -48,7 +48,7 @@ fn chain(x: &Tensor, b: &Tensor, op: Binary, length: usize) -> Result<Tensor> {
 
 /// Without gradients, and the stages of one step with them.
 fn small_operations(a: &Tensor, b: &Tensor) -> Result<()> {
-    let w = a.require_grad()?;
+    let w = a.with_grad()?;
     println!("nanoseconds an operation on {} elements, in a chain of {CHAIN}", a.numel());
     for (name, op) in OPS {
         let [plain] = medians(ROUNDS, CHAIN, || {
@@ -78,7 +78,7 @@ fn small_operations(a: &Tensor, b: &Tensor) -> Result<()> {
 /// *Drop* is that of a whole graph that no pass has run; *backward* frees the graph on its way; *grad* asks for the gradient
 /// of the leaf alone.
 fn large_graphs(a: &Tensor, b: &Tensor) -> Result<()> {
-    let w = a.require_grad()?;
+    let w = a.with_grad()?;
     println!("\nnanoseconds a node, in graphs of several sizes");
     for (name, op) in OPS {
         for nodes in [10_000, 100_000, 1_000_000] {
@@ -148,7 +148,7 @@ fn checks(a: &Tensor) -> Result<()> {
     for beside in [false, true] {
         let [reads, copies] = medians(ROUNDS, CHAIN, || {
             let base = Tensor::cat(&[a, a], 0)?;
-            let kept = base.narrow(0, 0, a.numel())?.require_grad()?;
+            let kept = base.narrow(0, 0, a.numel())?.with_grad()?;
             let op = Arc::new(Reads::default());
             let loss = apply_custom(&op, &[&kept])?.remove(0).sum_all()?;
             if beside {

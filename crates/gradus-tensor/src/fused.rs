@@ -15,7 +15,7 @@
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
 /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
-/// let x = Tensor::from_vec([-1.0f32, 0.0, 2.0], [3], &device)?.require_grad()?;
+/// let x = Tensor::from_vec([-1.0f32, 0.0, 2.0], [3], &device)?.with_grad()?;
 /// let scale = Tensor::from_vec([1.0f32, 0.5], [2, 1], &device)?;
 /// let shift = 0.25;
 /// let y = fused!(|x, scale, shift| (x * scale + shift).silu() * 2.0)(&x, &scale, shift)?;

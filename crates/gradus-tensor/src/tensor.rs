@@ -191,9 +191,9 @@ impl Tensor {
 
     /// A leaf with these values whose gradient is computed. Shares the storage. Errors for dtypes that are not float.
     #[track_caller]
-    pub fn require_grad(&self) -> Result<Tensor> {
+    pub fn with_grad(&self) -> Result<Tensor> {
         if !self.dtype().is_float() {
-            return Err(Error::dtype("require_grad", self.dtype(), "floats; gradients of integers do not exist"));
+            return Err(Error::dtype("with_grad", self.dtype(), "floats; gradients of integers do not exist"));
         }
         Ok(self.with_edge(Node::leaf(self)))
     }

@@ -63,7 +63,7 @@ fn fully_masked_rows_give_zero_with_zero_gradient() {
     let hidden = [bools(&[0, 0, 1, 1], &[2, 2]), f64s(&[inf, inf, 0.0, 0.0], &[2, 2])];
     for mask in &hidden {
         let inputs = [randn(&[1, 1, 2, 3], 1), randn(&[1, 1, 2, 3], 2), randn(&[1, 1, 2, 3], 3)];
-        let leaves = inputs.clone().map(|t| t.require_grad().unwrap());
+        let leaves = inputs.clone().map(|t| t.with_grad().unwrap());
         let (y, lse) = leaves[0].attention_with_lse(&leaves[1], &leaves[2], options().mask(mask)).unwrap();
         assert_eq!(f(&y)[..3], [0.0; 3]);
         assert_eq!(f(&lse)[0], inf);
@@ -162,10 +162,10 @@ fn what_is_masked_does_not_leak() {
         let poison = |t: &Tensor| {
             let mut v = f(t);
             v[4..6].fill(bad); // key 2
-            f64s(&v, t.shape()).require_grad().unwrap()
+            f64s(&v, t.shape()).with_grad().unwrap()
         };
         let (q, k, v) = (randn(&[1, 2, 2], 1), randn(&[1, 3, 2], 2), randn(&[1, 3, 2], 3));
-        let leaves = [q.require_grad().unwrap(), poison(&k), poison(&v)];
+        let leaves = [q.with_grad().unwrap(), poison(&k), poison(&v)];
         let mask = bools(&[1, 1, 0], &[3]);
         let y = leaves[0].scaled_dot_product_attention(&leaves[1], &leaves[2], options().mask(&mask)).unwrap();
         let two = |t: &Tensor| t.narrow(1, 0, 2).unwrap();
@@ -216,7 +216,7 @@ fn half_precision_computes_in_f32() {
         let (want, wanted_lse) = q64.attention_with_lse(&k64, &v64, options()).unwrap();
         assert_close(&f(&y), &f(&want), if dtype == DType::F32 { 1e-6 } else { 4e-3 });
         assert_close(&f(&lse), &f(&wanted_lse), 1e-6);
-        let leaf = q.require_grad().unwrap();
+        let leaf = q.with_grad().unwrap();
         let mut generator = Generator::new(1);
         let y = leaf.scaled_dot_product_attention(&k, &v, options().dropout(0.5, &mut generator)).unwrap();
         assert_eq!(y.dtype(), dtype);
@@ -250,7 +250,7 @@ fn masked_softmax_keeps_what_it_is_told() {
         &[1.0 / (1.0 + e), e / (1.0 + e), 0., 0., 0., 0., 0., 0., 0.],
         1e-14,
     );
-    let leaf = x.require_grad().unwrap();
+    let leaf = x.with_grad().unwrap();
     let y = leaf.masked_softmax(&mask, -1).unwrap().square().unwrap().sum_all().unwrap();
     let g = f(y.backward().unwrap().get(&leaf).unwrap());
     assert!(g.iter().all(|g| g.is_finite()) && g[2..] == [0.0; 7], "{g:?}");

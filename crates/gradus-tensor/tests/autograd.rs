@@ -8,8 +8,8 @@ use gradus_tensor::{BackwardOptions, DType, ErrorKind, Tensor, grad, no_grad};
 
 #[test]
 fn hessian_of_a_gated_product() {
-    let a = f64s(&[0.7], &[1]).require_grad().unwrap();
-    let b = f64s(&[1.3], &[1]).require_grad().unwrap();
+    let a = f64s(&[0.7], &[1]).with_grad().unwrap();
+    let b = f64s(&[1.3], &[1]).with_grad().unwrap();
     for y in [a.silu().unwrap().mul(&b).unwrap(), a.silu_mul(&b).unwrap()] {
         let first = grad(&[&y.sum_all().unwrap()], &[&a, &b], None, BackwardOptions::new().create_graph()).unwrap();
         let mut hessian = vec![];
@@ -24,7 +24,7 @@ fn hessian_of_a_gated_product() {
 
 #[test]
 fn third_order_of_a_chain_is_exact() {
-    let x = f64s(&[0.8], &[1]).require_grad().unwrap();
+    let x = f64s(&[0.8], &[1]).with_grad().unwrap();
     let mut y = x.sin().unwrap().exp().unwrap();
     for _ in 0..3 {
         let g = grad(&[&y], &[&x], None, BackwardOptions::new().create_graph()).unwrap();
@@ -37,7 +37,7 @@ fn third_order_of_a_chain_is_exact() {
 
 #[test]
 fn overwritten_value_is_an_error_that_names_both_operations_and_the_line_of_the_write() {
-    let x = f32s(&[1.0, 2.0], &[2]).require_grad().unwrap();
+    let x = f32s(&[1.0, 2.0], &[2]).with_grad().unwrap();
     let w = f32s(&[3.0, 4.0], &[2]);
     let y = x.mul(&w).unwrap();
     w.add_(1.0).unwrap();
@@ -51,7 +51,7 @@ fn overwritten_value_is_an_error_that_names_both_operations_and_the_line_of_the_
 
 #[test]
 fn a_write_elsewhere_or_to_a_value_that_no_gradient_needs_is_no_error() {
-    let x = f32s(&[1.0, 2.0], &[2]).require_grad().unwrap();
+    let x = f32s(&[1.0, 2.0], &[2]).with_grad().unwrap();
     // The gradient of add needs no value.
     let w = f32s(&[3.0, 4.0], &[2]);
     let y = x.add(&w).unwrap();
@@ -69,7 +69,7 @@ fn a_write_elsewhere_or_to_a_value_that_no_gradient_needs_is_no_error() {
 
 #[test]
 fn writes_that_left_the_log_are_still_caught() {
-    let x = f32s(&[1.0; 4], &[4]).require_grad().unwrap();
+    let x = f32s(&[1.0; 4], &[4]).with_grad().unwrap();
     let w = f32s(&[1.0; 8], &[8]);
     let y = x.mul(&w.narrow(0, 0, 4).unwrap()).unwrap();
     w.narrow(0, 3, 1).unwrap().fill_(5.0).unwrap();
@@ -81,7 +81,7 @@ fn writes_that_left_the_log_are_still_caught() {
 
 #[test]
 fn every_kept_output_is_checked_too() {
-    let x = randn(&[2, 3], 1).require_grad().unwrap();
+    let x = randn(&[2, 3], 1).with_grad().unwrap();
     let y = x.softmax(1).unwrap();
     let loss = y.mul(&randn(&[2, 3], 2)).unwrap().sum_all().unwrap();
     y.detach().mul_(2.0).unwrap();
@@ -92,7 +92,7 @@ fn every_kept_output_is_checked_too() {
 /// Its gradient would be that of the values before.
 #[test]
 fn a_computed_tensor_that_was_overwritten_is_not_computed_with() {
-    let w = randn(&[2, 3], 1).require_grad().unwrap();
+    let w = randn(&[2, 3], 1).with_grad().unwrap();
     let x = w.mul(2.0).unwrap();
     let view = x.t().unwrap();
     x.detach().narrow(1, 0, 1).unwrap().fill_(5.0).unwrap();
@@ -112,7 +112,7 @@ fn a_computed_tensor_that_was_overwritten_is_not_computed_with() {
 /// An optimiser writes into leaves; they and their views are what the storage holds.
 #[test]
 fn a_leaf_that_was_written_has_the_new_value_and_so_have_its_views() {
-    let w = f32s(&[1.0, 2.0], &[2]).require_grad().unwrap();
+    let w = f32s(&[1.0, 2.0], &[2]).with_grad().unwrap();
     let view = w.flip(0).unwrap();
     w.detach().fill_(3.0).unwrap();
     let gradients = w.mul(&w).unwrap().add(&view.square().unwrap()).unwrap().sum_all().unwrap().backward().unwrap();
@@ -121,7 +121,7 @@ fn a_leaf_that_was_written_has_the_new_value_and_so_have_its_views() {
 
 #[test]
 fn gradients_that_are_given_out_share_no_memory() {
-    let (a, b) = (f32s(&[1.0], &[1]).require_grad().unwrap(), f32s(&[2.0], &[1]).require_grad().unwrap());
+    let (a, b) = (f32s(&[1.0], &[1]).with_grad().unwrap(), f32s(&[2.0], &[1]).with_grad().unwrap());
     let seed = f32s(&[4.0], &[1]);
     let both = grad(&[&a.add(&b).unwrap()], &[&a, &b], Some(&[&seed]), BackwardOptions::new()).unwrap();
     both[0].as_ref().unwrap().mul_(10.0).unwrap();
@@ -131,7 +131,7 @@ fn gradients_that_are_given_out_share_no_memory() {
 
 #[test]
 fn a_chain_of_a_million_adds_runs_forward_backward_and_drops() {
-    let x = f32s(&[0.0; 4], &[4]).require_grad().unwrap();
+    let x = f32s(&[0.0; 4], &[4]).with_grad().unwrap();
     let one = f32s(&[1.0; 4], &[4]);
     let mut y = x.clone();
     for _ in 0..1_000_000 {
@@ -147,7 +147,7 @@ fn a_chain_of_a_million_adds_runs_forward_backward_and_drops() {
 
 #[test]
 fn a_chain_through_kept_values_drops_without_recursion() {
-    let x = f32s(&[1.0], &[1]).require_grad().unwrap();
+    let x = f32s(&[1.0], &[1]).with_grad().unwrap();
     let mut y = x.clone();
     for _ in 0..200_000 {
         y = y.mul(&y).unwrap();
@@ -157,7 +157,7 @@ fn a_chain_through_kept_values_drops_without_recursion() {
 
 #[test]
 fn a_second_pass_over_a_freed_graph_says_so() {
-    let x = f32s(&[2.0], &[1]).require_grad().unwrap();
+    let x = f32s(&[2.0], &[1]).with_grad().unwrap();
     let y = x.mul(&x).unwrap();
     y.backward_with(BackwardOptions::new().retain_graph()).unwrap();
     y.backward().unwrap();
@@ -167,8 +167,8 @@ fn a_second_pass_over_a_freed_graph_says_so() {
 
 #[test]
 fn gradients_of_intermediates_of_shared_values_and_of_nothing() {
-    let x = f64s(&[3.0], &[1]).require_grad().unwrap();
-    let z = f64s(&[5.0], &[1]).require_grad().unwrap();
+    let x = f64s(&[3.0], &[1]).with_grad().unwrap();
+    let z = f64s(&[5.0], &[1]).with_grad().unwrap();
     let u = x.square().unwrap();
     let y = u.mul(&u).unwrap().add(&u).unwrap();
     let g = grad(&[&y], &[&u, &x, &z], None, BackwardOptions::new()).unwrap();
@@ -181,15 +181,15 @@ fn gradients_of_intermediates_of_shared_values_and_of_nothing() {
 
 #[test]
 fn clones_are_one_tensor_and_detached_ones_another() {
-    let x = f64s(&[3.0], &[1]).require_grad().unwrap();
+    let x = f64s(&[3.0], &[1]).with_grad().unwrap();
     let g = x.clone().square().unwrap().backward().unwrap();
     assert!(g.get(&x).is_some());
-    assert!(g.get(&x.detach().require_grad().unwrap()).is_none());
+    assert!(g.get(&x.detach().with_grad().unwrap()).is_none());
 }
 
 #[test]
 fn modes_are_scoped_and_per_thread() {
-    let x = f64s(&[3.0], &[1]).require_grad().unwrap();
+    let x = f64s(&[3.0], &[1]).with_grad().unwrap();
     {
         let _guard = no_grad();
         assert!(!x.square().unwrap().requires_grad());
@@ -202,7 +202,7 @@ fn modes_are_scoped_and_per_thread() {
 
 #[test]
 fn frozen_inputs_keep_and_receive_nothing() {
-    let x = f64s(&[3.0], &[1]).require_grad().unwrap();
+    let x = f64s(&[3.0], &[1]).with_grad().unwrap();
     let w = f64s(&[4.0], &[1]);
     let y = x.mul(&w).unwrap();
     let saved = y.grad_fn().unwrap().saved();
@@ -213,7 +213,7 @@ fn frozen_inputs_keep_and_receive_nothing() {
 
 #[test]
 fn in_place_writes_are_refused_while_a_gradient_is_required() {
-    let x = f64s(&[3.0], &[1]).require_grad().unwrap();
+    let x = f64s(&[3.0], &[1]).with_grad().unwrap();
     assert_eq!(x.add_(1.0).unwrap_err().kind(), &ErrorKind::Autograd);
     assert_eq!(f64s(&[1.0], &[1]).copy_(&x).unwrap_err().kind(), &ErrorKind::Autograd);
     let _guard = no_grad();
@@ -251,18 +251,18 @@ fn crossed_writes_from_two_threads_finish() {
 #[test]
 fn backward_needs_a_scalar_and_a_graph() {
     let x = f64s(&[3.0, 1.0], &[2]);
-    assert!(x.sum_all().unwrap().backward().unwrap_err().to_string().contains("require_grad"));
-    let x = x.require_grad().unwrap();
+    assert!(x.sum_all().unwrap().backward().unwrap_err().to_string().contains("with_grad"));
+    let x = x.with_grad().unwrap();
     assert!(x.square().unwrap().backward().unwrap_err().to_string().contains("seed"));
-    assert!(i64s(&[1], &[1]).require_grad().is_err());
+    assert!(i64s(&[1], &[1]).with_grad().is_err());
     assert!(grad(&[&x.sum_all().unwrap()], &[&f64s(&[1.0], &[1])], None, BackwardOptions::new()).is_err());
 }
 
 #[test]
 fn half_precision_gradients_have_the_dtype_of_their_input() {
     for dtype in [DType::F16, DType::BF16, DType::F32] {
-        let x = f32s(&[1.5, -2.0], &[2]).to_dtype(dtype).unwrap().require_grad().unwrap();
-        let w = f32s(&[2.0, 4.0], &[2]).require_grad().unwrap();
+        let x = f32s(&[1.5, -2.0], &[2]).to_dtype(dtype).unwrap().with_grad().unwrap();
+        let w = f32s(&[2.0, 4.0], &[2]).with_grad().unwrap();
         let y = x.mul(&w).unwrap().gelu().unwrap().sum_all().unwrap();
         let g = y.backward().unwrap();
         assert_eq!(g.get(&x).unwrap().dtype(), dtype);
@@ -275,7 +275,7 @@ fn threads_on_disjoint_graphs_do_not_meet() {
     let handles: Vec<_> = (0..4)
         .map(|i| {
             std::thread::spawn(move || {
-                let x = Tensor::full([8], i as f64, DType::F64, &cpu()).unwrap().require_grad().unwrap();
+                let x = Tensor::full([8], i as f64, DType::F64, &cpu()).unwrap().with_grad().unwrap();
                 let y = x.square().unwrap().sum_all().unwrap();
                 y.backward().unwrap().get(&x).unwrap().to_vec::<f64>().unwrap()
             })
@@ -288,7 +288,7 @@ fn threads_on_disjoint_graphs_do_not_meet() {
 
 #[test]
 fn a_gradient_beside_writes_of_another_thread_is_right_or_an_error() {
-    let x = f64s(&[1.0; 16], &[16]).require_grad().unwrap();
+    let x = f64s(&[1.0; 16], &[16]).with_grad().unwrap();
     let w = f64s(&[0.0; 16], &[16]);
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|s| {
@@ -312,7 +312,7 @@ fn a_gradient_beside_writes_of_another_thread_is_right_or_an_error() {
 
 #[test]
 fn ties_beyond_the_range_of_half_precision_share_the_gradient() {
-    let x = Tensor::zeros([70_000], DType::BF16, &cpu()).unwrap().require_grad().unwrap();
+    let x = Tensor::zeros([70_000], DType::BF16, &cpu()).unwrap().with_grad().unwrap();
     let g = x.max_all().unwrap().backward().unwrap();
     let sum = g.get(&x).unwrap().to_dtype(DType::F32).unwrap().sum_all().unwrap().item().unwrap();
     assert!((sum - 1.0).abs() < 0.01, "{sum}");
@@ -320,8 +320,8 @@ fn ties_beyond_the_range_of_half_precision_share_the_gradient() {
 
 #[test]
 fn mixed_second_derivative_of_a_power_at_exponent_zero() {
-    let a = f64s(&[2.0], &[1]).require_grad().unwrap();
-    let b = f64s(&[0.0], &[1]).require_grad().unwrap();
+    let a = f64s(&[2.0], &[1]).with_grad().unwrap();
+    let b = f64s(&[0.0], &[1]).with_grad().unwrap();
     let y = a.pow(&b).unwrap();
     let g = grad(&[&y], &[&a, &b], None, BackwardOptions::new().create_graph()).unwrap();
     let ab = grad(&[g[0].as_ref().unwrap()], &[&b], None, BackwardOptions::new().retain_graph()).unwrap();
@@ -333,7 +333,7 @@ fn mixed_second_derivative_of_a_power_at_exponent_zero() {
 
 #[test]
 fn an_ignored_row_has_no_gradient_whatever_its_logits_are() {
-    let x = f64s(&[1.0, 2.0, f64::NAN, 1.0], &[2, 2]).require_grad().unwrap();
+    let x = f64s(&[1.0, 2.0, f64::NAN, 1.0], &[2, 2]).with_grad().unwrap();
     let target = i64s(&[0, -100], &[2]);
     let options = [BackwardOptions::new(), BackwardOptions::new().create_graph()];
     for options in options {

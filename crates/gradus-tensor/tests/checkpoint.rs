@@ -12,9 +12,9 @@ use gradus_tensor::{BackwardOptions, DType, ErrorKind, Generator, Result, Tensor
 
 #[test]
 fn gradients_are_those_of_the_plain_computation_to_the_bit() {
-    let w = randn(&[3, 3], 1).require_grad().unwrap();
+    let w = randn(&[3, 3], 1).with_grad().unwrap();
     for x in layouts(&[2, 3], 2) {
-        let x = x.require_grad().unwrap();
+        let x = x.with_grad().unwrap();
         let block = |x: &Tensor, w: &Tensor| x.matmul(w)?.gelu()?.layer_norm(&[3], None, None, 1e-5)?.softmax(-1);
         let plain = block(&x, &w).unwrap().mul(&randn(&[2, 3], 3)).unwrap().sum_all().unwrap();
         let inside = w.clone();
@@ -46,7 +46,7 @@ fn both_orders_with_captured_parameters_and_nested_regions() {
     gradcheck(f, &[x.clone(), w.clone()]).unwrap();
     gradgradcheck(f, &[x.clone(), w.clone()]).unwrap();
     // Third order: d^3/dx^3 of x^4 is 24 x.
-    let mut y = f64s(&[2.0], &[1]).require_grad().unwrap();
+    let mut y = f64s(&[2.0], &[1]).with_grad().unwrap();
     let x = y.clone();
     y = checkpoint(|x| x[0].square()?.square(), &[&y]).unwrap();
     for _ in 0..3 {
@@ -61,7 +61,7 @@ fn both_orders_with_captured_parameters_and_nested_regions() {
 #[test]
 fn what_is_captured_is_counted_once_however_it_is_used() {
     // b depends on a; both are captured, and a is passed too. y = a * b * x with x = a, b = a^2: y = a^4.
-    let a = f64s(&[3.0], &[1]).require_grad().unwrap();
+    let a = f64s(&[3.0], &[1]).with_grad().unwrap();
     let b = a.square().unwrap();
     let (ca, cb) = (a.clone(), b.clone());
     let y = checkpoint(move |x| x[0].mul(&ca)?.mul(&cb), &[&a]).unwrap();
@@ -77,7 +77,7 @@ fn what_is_captured_is_counted_once_however_it_is_used() {
 
 #[test]
 fn several_outputs_integers_and_outputs_without_gradient() {
-    let x = f64s(&[1.0, 2.0], &[2]).require_grad().unwrap();
+    let x = f64s(&[1.0, 2.0], &[2]).with_grad().unwrap();
     let f = |x: &[Tensor]| {
         let filled = Tensor::zeros([2], DType::F64, &cpu())?;
         filled.copy_(&x[1].to_dtype(DType::F64)?)?;
@@ -96,7 +96,7 @@ fn several_outputs_integers_and_outputs_without_gradient() {
 
 #[test]
 fn random_numbers_are_drawn_again_from_the_same_place() {
-    let x = randn(&[64], 1).require_grad().unwrap();
+    let x = randn(&[64], 1).with_grad().unwrap();
     let dropout = |x: &[Tensor], g: &mut Generator| x[0].dropout(0.5, g);
     let mut generator = Generator::new(7);
     generator.next_u64();
@@ -117,7 +117,7 @@ fn random_numbers_are_drawn_again_from_the_same_place() {
 
 #[test]
 fn the_region_runs_once_forward_and_once_backward() {
-    let x = f64s(&[2.0], &[1]).require_grad().unwrap();
+    let x = f64s(&[2.0], &[1]).with_grad().unwrap();
     let runs = Arc::new(AtomicUsize::new(0));
     let count = runs.clone();
     let y = checkpoint(
@@ -139,8 +139,8 @@ fn the_region_runs_once_forward_and_once_backward() {
 fn whatever_the_region_read_is_checked_before_it_is_run_again() {
     // An input, a captured parameter, a captured constant, one that is only added, and one read on the host.
     let place = |k: usize| {
-        let x = f64s(&[2.0], &[1]).require_grad().unwrap();
-        let w = f64s(&[3.0], &[1]).require_grad().unwrap();
+        let x = f64s(&[2.0], &[1]).with_grad().unwrap();
+        let w = f64s(&[3.0], &[1]).with_grad().unwrap();
         let (c, shift, host) = (f64s(&[4.0], &[1]), f64s(&[5.0], &[1]), f64s(&[6.0], &[1]));
         let (w2, c2, s2, h2) = (w.clone(), c.clone(), shift.clone(), host.clone());
         let f = move |x: &[Tensor]| x[0].add(&s2)?.square()?.mul(&w2)?.mul(&c2)?.mul(h2.item()?);
@@ -160,7 +160,7 @@ fn whatever_the_region_read_is_checked_before_it_is_run_again() {
 
 #[test]
 fn writes_that_would_happen_twice_are_refused() {
-    let x = f64s(&[2.0], &[1]).require_grad().unwrap();
+    let x = f64s(&[2.0], &[1]).with_grad().unwrap();
     let total = f64s(&[0.0], &[1]);
     let inside = total.clone();
     let f = move |x: &[Tensor]| {
@@ -180,8 +180,8 @@ fn writes_that_would_happen_twice_are_refused() {
 
 #[test]
 fn a_region_that_changes_is_an_error() {
-    let x = f64s(&[2.0, 3.0], &[2]).require_grad().unwrap();
-    let w = f64s(&[5.0], &[1]).require_grad().unwrap();
+    let x = f64s(&[2.0, 3.0], &[2]).with_grad().unwrap();
+    let w = f64s(&[5.0], &[1]).with_grad().unwrap();
     let run = |other: fn(&Tensor, &Tensor) -> Result<Tensor>| {
         let (w, second) = (w.clone(), AtomicUsize::new(0));
         let f = move |x: &[Tensor]| match second.fetch_add(1, Ordering::Relaxed) {
@@ -199,7 +199,7 @@ fn a_region_that_changes_is_an_error() {
 
 #[test]
 fn hooks_outside_run_once_and_see_everything() {
-    let w = f64s(&[3.0], &[1]).require_grad().unwrap();
+    let w = f64s(&[3.0], &[1]).with_grad().unwrap();
     let seen = Arc::new(Mutex::new(vec![]));
     let list = seen.clone();
     let _hook = w
@@ -216,7 +216,7 @@ fn hooks_outside_run_once_and_see_everything() {
 
 #[test]
 fn a_long_chain_of_regions_runs_and_drops() {
-    let x = f64s(&[1.0], &[1]).require_grad().unwrap();
+    let x = f64s(&[1.0], &[1]).with_grad().unwrap();
     let mut y = x.clone();
     for _ in 0..20_000 {
         let before = y.clone();
@@ -236,7 +236,7 @@ fn refused(y: &Tensor, x: &Tensor, why: &str) {
 
 #[test]
 fn a_generator_hidden_in_the_function_draws_the_same_again_and_stays_where_it_is() {
-    let x = randn(&[64], 1).require_grad().unwrap();
+    let x = randn(&[64], 1).with_grad().unwrap();
     let generator = Arc::new(Mutex::new(Generator::new(1)));
     let hidden = generator.clone();
     // Draws of several kinds and sizes, in a region within a region, and some of a generator of its own.
@@ -276,7 +276,7 @@ fn a_generator_hidden_in_the_function_draws_the_same_again_and_stays_where_it_is
 
 #[test]
 fn other_random_numbers_in_the_second_run_are_an_error() {
-    let x = randn(&[8], 1).require_grad().unwrap();
+    let x = randn(&[8], 1).with_grad().unwrap();
     for more in [0, 2] {
         let (runs, generator) = (AtomicUsize::new(0), Mutex::new(Generator::new(1)));
         let f = move |x: &[Tensor]| {
@@ -299,7 +299,7 @@ fn other_random_numbers_in_the_second_run_are_an_error() {
 
 #[test]
 fn a_function_that_is_another_in_its_second_run_is_an_error() {
-    let x = f64s(&[3.0, f64::NAN], &[2]).require_grad().unwrap();
+    let x = f64s(&[3.0, f64::NAN], &[2]).with_grad().unwrap();
     // A counter.
     let n = AtomicUsize::new(0);
     let f = move |x: &[Tensor]| x[0].mul(n.fetch_add(1, Ordering::Relaxed) as f64 + 1.0);
@@ -312,7 +312,7 @@ fn a_function_that_is_another_in_its_second_run_is_an_error() {
     };
     refused(&checkpoint(f, &[&x]).unwrap(), &x, "tracked output 0");
     // A parameter that is frozen in between.
-    let (w, n) = (f64s(&[2.0], &[1]).require_grad().unwrap(), AtomicUsize::new(0));
+    let (w, n) = (f64s(&[2.0], &[1]).with_grad().unwrap(), AtomicUsize::new(0));
     let f = move |x: &[Tensor]| {
         let frozen = n.fetch_add(1, Ordering::Relaxed) > 0;
         if frozen { x[0].mul(&w.detach()) } else { x[0].mul(&w) }
@@ -325,7 +325,7 @@ fn a_function_that_is_another_in_its_second_run_is_an_error() {
 
 #[test]
 fn other_tensors_in_the_second_run_are_an_error() {
-    let x = f64s(&[3.0], &[1]).require_grad().unwrap();
+    let x = f64s(&[3.0], &[1]).with_grad().unwrap();
     // Exchanged, by one of the same values.
     let held = Arc::new(Mutex::new(f64s(&[2.0], &[1])));
     let inside = held.clone();
@@ -358,8 +358,8 @@ fn other_tensors_in_the_second_run_are_an_error() {
 
 #[test]
 fn an_output_that_is_a_view_of_something_older_may_be_overwritten() {
-    let x = f64s(&[2.0, 3.0], &[2]).require_grad().unwrap();
-    let w = f64s(&[4.0, 5.0], &[2]).require_grad().unwrap();
+    let x = f64s(&[2.0, 3.0], &[2]).with_grad().unwrap();
+    let w = f64s(&[4.0, 5.0], &[2]).with_grad().unwrap();
     let n = Arc::new(AtomicUsize::new(0));
     let (rows, runs) = (w.clone(), n.clone());
     let f = move |x: &[Tensor]| Ok([x[0].square()?, rows.select(0, runs.load(Ordering::Relaxed) as isize)?]);
@@ -382,7 +382,7 @@ fn an_output_that_is_a_view_of_something_older_may_be_overwritten() {
 
 #[test]
 fn a_value_that_the_first_run_made_and_kept_is_read_again_if_it_is_as_it_was() {
-    let x = f64s(&[3.0], &[1]).require_grad().unwrap();
+    let x = f64s(&[3.0], &[1]).with_grad().unwrap();
     let cache: Arc<OnceLock<Tensor>> = Arc::default();
     let inside = cache.clone();
     let f = move |x: &[Tensor]| {
@@ -409,14 +409,14 @@ fn a_value_that_the_first_run_made_and_kept_is_read_again_if_it_is_as_it_was() {
 #[test]
 fn a_long_region_notes_no_more_than_lives() {
     // One value at a time, in a storage that is mostly at the same address.
-    let x = f64s(&[1.0], &[1]).require_grad().unwrap();
+    let x = f64s(&[1.0], &[1]).with_grad().unwrap();
     let c = f64s(&[2.0], &[1]);
     let shared = c.clone();
     let f = move |x: &[Tensor]| {
         let mut y = x[0].mul(&shared)?;
         for _ in 0..2_000 {
             let z = y.detach();
-            checkpoint(|z| z[0].neg(), &[&z.require_grad()?])?;
+            checkpoint(|z| z[0].neg(), &[&z.with_grad()?])?;
             y = x[0].mul(&z.neg()?.neg()?)?;
         }
         Ok(y)

@@ -35,7 +35,7 @@ fn ctc_agrees_with_pytorch() {
         same(ctc(Mean), &[1.748458066567]);
         same(ctc(Sum), &[13.355307863453]);
     }
-    let leaf = z.require_grad().unwrap();
+    let leaf = z.with_grad().unwrap();
     let loss = leaf.log_softmax(2).unwrap().ctc_loss(&padded, &steps, &lengths, 0, false, Sum).unwrap();
     let g = loss.backward().unwrap().get(&leaf).unwrap().to_vec::<f64>().unwrap();
     let want = [
@@ -92,7 +92,7 @@ fn gradients_of_ctc() {
 #[test]
 fn ctc_of_what_cannot_be_and_of_nothing() {
     let (z, ..) = sequences();
-    let leaf = z.log_softmax(2).unwrap().require_grad().unwrap();
+    let leaf = z.log_softmax(2).unwrap().with_grad().unwrap();
     let t = i64s(&[1, 1, 1], &[3]);
     for (zero, want) in [(false, f64::INFINITY), (true, 0.0)] {
         // The second cannot repeat a label thrice in two steps; the third reads nothing in no step.
@@ -106,7 +106,7 @@ fn ctc_of_what_cannot_be_and_of_nothing() {
     // Impossible classes: a finite loss, finite slopes.
     let z = wave(&[3, 1, 3], 1.3, 0.2);
     let masked = f64s(&[f64::NEG_INFINITY, 0.0, 0.0], &[3]).add(&z).unwrap().log_softmax(2).unwrap();
-    let leaf = masked.require_grad().unwrap();
+    let leaf = masked.with_grad().unwrap();
     let loss = leaf.ctc_loss(&i64s(&[1], &[1, 1]), &[3], &[1], 0, false, Sum).unwrap();
     assert!(loss.item().unwrap().is_finite());
     assert!(loss.backward().unwrap().get(&leaf).unwrap().to_vec::<f64>().unwrap().iter().all(|v| v.is_finite()));
@@ -122,7 +122,7 @@ fn ctc_of_what_cannot_be_and_of_nothing() {
 #[test]
 fn ctc_gradients_of_a_long_sequence_sum_to_nothing() {
     let (steps, n) = (600, 4);
-    let leaf = randn(&[steps, n, 30], 5).to_dtype(DType::F32).unwrap().require_grad().unwrap();
+    let leaf = randn(&[steps, n, 30], 5).to_dtype(DType::F32).unwrap().with_grad().unwrap();
     let target = i64s(&(0..n * 40).map(|i| 1 + (i as i64 * 7) % 29).collect::<Vec<_>>(), &[n, 40]);
     let loss = leaf.log_softmax(2).unwrap().ctc_loss(&target, &[steps; 4], &[40; 4], 0, false, Mean).unwrap();
     let g = loss.backward().unwrap();

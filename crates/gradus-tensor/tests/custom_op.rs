@@ -68,7 +68,7 @@ fn both_orders_through_kept_inputs_and_outputs() {
 fn it_is_recorded_only_where_a_gradient_is_wanted() {
     let (a, b) = (randn(&[2], 1), randn(&[2], 2));
     assert!(several(&a, &b).unwrap().iter().all(|y| !y.requires_grad()));
-    let a = a.require_grad().unwrap();
+    let a = a.with_grad().unwrap();
     let y = several(&a, &b).unwrap();
     assert_eq!(y.iter().map(Tensor::requires_grad).collect::<Vec<_>>(), [true, true, false]);
     let node = y[0].grad_fn().unwrap();
@@ -84,13 +84,13 @@ fn it_is_recorded_only_where_a_gradient_is_wanted() {
 
 #[test]
 fn kept_values_are_checked_against_writes() {
-    let (a, b) = (randn(&[2], 1), randn(&[2], 2).require_grad().unwrap());
+    let (a, b) = (randn(&[2], 1), randn(&[2], 2).with_grad().unwrap());
     let y = several(&a, &b).unwrap();
     a.fill_(0.0).unwrap();
     let line = line!() - 1;
     let e = y[0].sum_all().unwrap().backward().unwrap_err().to_string();
     assert!(e.contains("several") && e.contains("fill_") && e.contains(&format!("custom_op.rs:{line}:")), "{e}");
-    let a = randn(&[2], 1).require_grad().unwrap();
+    let a = randn(&[2], 1).with_grad().unwrap();
     let y = several(&a, &b).unwrap();
     let loss = y[0].sum_all().unwrap();
     y[0].detach().fill_(0.0).unwrap();
@@ -134,7 +134,7 @@ fn numbers_from_outside_the_graph_are_differentiated_once_and_never_wrongly() {
         let sin = Arc::new(HostSin { once });
         let f = |x: &[Tensor]| Ok(apply_custom(&sin, &[&x[0]])?.swap_remove(0));
         gradcheck(f, &[randn(&[3], 1)]).unwrap();
-        let x = f64s(&[0.5], &[1]).require_grad().unwrap();
+        let x = f64s(&[0.5], &[1]).with_grad().unwrap();
         let y = f(std::slice::from_ref(&x)).unwrap();
         let first = grad(&[&y], &[&x], None, BackwardOptions::new().create_graph());
         if !once {
@@ -194,7 +194,7 @@ impl CustomOp for CutCube {
 
 #[test]
 fn a_gradient_that_leaves_the_graph_on_its_way_is_differentiated_once() {
-    let x = f64s(&[2.0], &[1]).require_grad().unwrap();
+    let x = f64s(&[2.0], &[1]).with_grad().unwrap();
     for way in 0..5 {
         let y = apply_custom(&Arc::new(CutCube(way)), &[&x]).unwrap().swap_remove(0).square().unwrap();
         let keep = BackwardOptions::new().retain_graph();
@@ -242,7 +242,7 @@ impl CustomOp for Wrong {
 #[test]
 fn mistakes_in_an_operation_are_errors() {
     let run = |k: u8| {
-        let x = f64s(&[2.0, 3.0], &[2]).require_grad().unwrap();
+        let x = f64s(&[2.0, 3.0], &[2]).with_grad().unwrap();
         apply_custom(&Arc::new(Wrong(k)), &[&x])?[0].sum_all()?.backward()
     };
     for (k, part) in
@@ -277,7 +277,7 @@ impl CustomOp for Total {
 
 #[test]
 fn any_number_of_inputs_of_any_dtype() {
-    let x = f64s(&[1.0], &[1]).require_grad().unwrap();
+    let x = f64s(&[1.0], &[1]).with_grad().unwrap();
     let count = i64s(&[5], &[1]);
     let mut inputs = vec![&x; 70];
     inputs[3] = &count;
@@ -323,7 +323,7 @@ impl CustomOp for Held {
 
 #[test]
 fn a_captured_tensor_is_a_constant_that_stays_as_it_was() {
-    let x = f64s(&[3.0], &[1]).require_grad().unwrap();
+    let x = f64s(&[3.0], &[1]).with_grad().unwrap();
     let op = |w: &Tensor, how| Arc::new(Held { w: w.clone(), how, scratch: f64s(&[0.0], &[1]) });
     let run = |op: &Arc<Held>| Ok(apply_custom(op, &[&x])?.swap_remove(0));
     let gradient = |y: &Tensor| {
@@ -336,7 +336,7 @@ fn a_captured_tensor_is_a_constant_that_stays_as_it_was() {
     };
     for how in 0..3 {
         // One that is tracked would get no gradient, silently.
-        let leaf = f64s(&[2.0], &[1]).require_grad().unwrap();
+        let leaf = f64s(&[2.0], &[1]).with_grad().unwrap();
         for w in [leaf.clone(), leaf.mul(1.0).unwrap(), leaf.reshape([1]).unwrap()] {
             caught(run(&op(&w, how)).unwrap_err(), "pass it as an input");
             assert_eq!(gradient(&run(&op(&w.detach(), how)).unwrap()).unwrap(), 2.0);
@@ -371,7 +371,7 @@ fn a_captured_tensor_is_a_constant_that_stays_as_it_was() {
 
 #[test]
 fn a_hook_cannot_give_a_gradient_for_an_output_that_carries_none() {
-    let (a, b) = (f64s(&[0.5], &[1]).require_grad().unwrap(), f64s(&[0.25], &[1]));
+    let (a, b) = (f64s(&[0.5], &[1]).with_grad().unwrap(), f64s(&[0.25], &[1]));
     let y = apply_custom(&Arc::new(Several), &[&a, &b]).unwrap();
     let one = f64s(&[1.0], &[1]);
     let hook = y[0].grad_fn().unwrap().register_prehook(move |g| Ok(Some(vec![g[0].clone(), None, Some(one.clone())])));

@@ -157,7 +157,7 @@ fn detached_and_unrecorded_ways_are_told() {
         y.sum_all()
     });
     assert_eq!(op, "copy_");
-    let (op, ..) = undefined(&x, || x.detach().require_grad()?.exp()?.sum_all());
+    let (op, ..) = undefined(&x, || x.detach().with_grad()?.exp()?.sum_all());
     assert_eq!(op, "exp");
 }
 
@@ -198,7 +198,7 @@ fn ways_that_go_through_ways_of_zero_and_no_ways() {
     let read_out = explain_grad(&x, || Tensor::from_vec(x.exp()?.to_vec::<f64>()?, [2], x.device()));
     assert_eq!(read_out.unwrap(), Dependence::Unused);
     // What it needs, and what a step reports.
-    assert!(explain_grad(&x.detach(), || x.exp()).unwrap_err().to_string().contains("require_grad"));
+    assert!(explain_grad(&x.detach(), || x.exp()).unwrap_err().to_string().contains("with_grad"));
     assert!(explain_grad(&x, || x.reshape([3])).is_err());
     assert_close(&[x.exp().unwrap().sum_all().unwrap().item().unwrap()], &[1f64.exp() + 3f64.exp()], 1e-12);
 }
@@ -231,7 +231,7 @@ fn a_gradient_of_integers_is_refused_with_the_reason() {
     let e = x.argmax(0, false).unwrap().backward().unwrap_err().to_string();
     assert!(e.contains("i64") && e.contains("integers") && e.contains("explain_grad"), "{e}");
     let e = x.detach().sum_all().unwrap().backward().unwrap_err().to_string();
-    assert!(e.contains("require_grad") && e.contains("explain_grad"), "{e}");
+    assert!(e.contains("with_grad") && e.contains("explain_grad"), "{e}");
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn parts_of_one_tensor_are_told_apart() {
 #[test]
 fn what_lies_beside_a_tensor_is_not_it() {
     let buffer = f64s(&[1.0, 2.0, 3.0, 4.0], &[4]);
-    let x = buffer.narrow(0, 0, 2).unwrap().require_grad().unwrap();
+    let x = buffer.narrow(0, 0, 2).unwrap().with_grad().unwrap();
     let constant = buffer.narrow(0, 2, 2).unwrap();
     assert_eq!(explain_grad(&x, || constant.square()?.sum_all()).unwrap(), Dependence::Unused);
     assert_eq!(undefined(&x, || buffer.narrow(0, 1, 2)?.square()?.sum_all()).0, "square");

@@ -121,7 +121,7 @@ fn they_compose_to_the_third_order_and_beyond() {
 
 #[test]
 fn derivatives_are_recorded_for_tracked_points_and_captured_parameters() {
-    let w = f64s(&[3.0], &[1]).require_grad().unwrap();
+    let w = f64s(&[3.0], &[1]).with_grad().unwrap();
     let x = f64s(&[2.0], &[1]);
     // d/dx (w^2 x^3) = 3 w^2 x^2 depends on w: 6 w x^2 = 72.
     let f = |x: &[Tensor]| w.square()?.mul(&x[0].mul(&x[0])?.mul(&x[0])?);
@@ -130,7 +130,7 @@ fn derivatives_are_recorded_for_tracked_points_and_captured_parameters() {
     let j = jacobian(f, &[&x]).unwrap();
     assert_eq!(j[0].backward().unwrap().get(&w).unwrap().item().unwrap(), 72.0);
     // Along a tracked direction.
-    let t = f64s(&[1.5], &[1]).require_grad().unwrap();
+    let t = f64s(&[1.5], &[1]).with_grad().unwrap();
     let along = jvp(|x| x[0].square(), &[&x], &[&t]).unwrap().1;
     assert_eq!(along.backward().unwrap().get(&t).unwrap().item().unwrap(), 4.0);
     // A tracked point keeps its place in the graph.

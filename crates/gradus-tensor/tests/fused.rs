@@ -8,7 +8,7 @@ use gradus_tensor::{BackwardOptions, DType, ErrorKind, Result, Tensor, fused, gr
 
 /// Value, gradients and second derivatives of `f` at `x`.
 fn orders(f: &dyn Fn(&[Tensor]) -> Result<Tensor>, x: &[Tensor]) -> Vec<f64> {
-    let x: Vec<Tensor> = x.iter().map(|t| t.require_grad().unwrap()).collect();
+    let x: Vec<Tensor> = x.iter().map(|t| t.with_grad().unwrap()).collect();
     let refs: Vec<&Tensor> = x.iter().collect();
     let y = f(&x).unwrap();
     let mut all = y.to_vec::<f64>().unwrap();
@@ -58,7 +58,7 @@ fn fused_does_not_round_in_between_and_keeps_only_what_the_gradient_reads() {
     let x = f32s(&[300.0], &[1]).to_dtype(DType::F16).unwrap();
     let y = fused!(|x| x * x / 900.0)(&x).unwrap();
     assert_eq!((y.item().unwrap(), y.dtype()), (100.0, DType::F16));
-    let (a, b) = (randn(&[3], 1).require_grad().unwrap(), randn(&[3], 2));
+    let (a, b) = (randn(&[3], 1).with_grad().unwrap(), randn(&[3], 2));
     let y = fused!(|a, b| (a * b).exp() * b)(&a, &b).unwrap();
     assert_eq!(y.grad_fn().unwrap().saved().len(), 2);
     let y = fused!(|a, b| a * 2.0 + b)(&a, &b).unwrap();
@@ -77,7 +77,7 @@ fn errors_of_fused_name_the_place_and_the_operands() {
 
 #[test]
 fn a_gradient_too_long_for_a_kernel_is_an_error_where_it_is_asked_for() {
-    let x = f64s(&[0.5], &[1]).require_grad().unwrap();
+    let x = f64s(&[0.5], &[1]).with_grad().unwrap();
     let long = fused!(|x| (0..14_000).fold(x, |x, i| (x + f64::from(i)).sin()));
     let y = long(&x).unwrap();
     assert!(y.item().unwrap().is_finite());
@@ -107,7 +107,7 @@ fn hessian_of_a_gated_product_is_there() {
         assert_close(&fused, &steps, 1e-12);
         assert_eq!(fused.len(), 5, "{name}");
     }
-    let [a, b] = x.map(|t| t.require_grad().unwrap());
+    let [a, b] = x.map(|t| t.with_grad().unwrap());
     let first = grad(&[&a.silu_mul(&b).unwrap()], &[&a, &b], None, BackwardOptions::new().create_graph()).unwrap();
     let mut hessian = vec![];
     for g in first.iter().flatten() {
@@ -124,7 +124,7 @@ fn slopes_of_gated_products_are_finite_and_exact_far_out() {
     let far = [10.06, 12.0, 100.0, 1e4, f64::INFINITY, -12.0, -1e4, f64::NEG_INFINITY];
     for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
         for (name, one, _) in gated() {
-            let a = f64s(&far, &[8]).to_dtype(dtype).unwrap().require_grad().unwrap();
+            let a = f64s(&far, &[8]).to_dtype(dtype).unwrap().with_grad().unwrap();
             let b = Tensor::ones([8], dtype, a.device()).unwrap();
             let g = one(&a, &b).unwrap().sum_all().unwrap().backward().unwrap();
             let g = g.get(&a).unwrap().to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
@@ -133,7 +133,7 @@ fn slopes_of_gated_products_are_finite_and_exact_far_out() {
             assert!(g[..5].iter().all(|v| (v - above).abs() < 1e-3), "{name} {dtype} {g:?}");
             assert!(g[5..].iter().all(|v| v.abs() < 1e-3), "{name} {dtype} {g:?}");
         }
-        let a = Tensor::full([1], 256, dtype, &common::cpu()).unwrap().require_grad().unwrap();
+        let a = Tensor::full([1], 256, dtype, &common::cpu()).unwrap().with_grad().unwrap();
         let b = Tensor::ones([1], dtype, a.device()).unwrap();
         let g = a.silu_mul(&b).unwrap().sum_all().unwrap().backward().unwrap();
         assert_eq!(g.get(&a).unwrap().item().unwrap(), 1.0, "{dtype}");
@@ -151,7 +151,7 @@ fn gated_products_broadcast_and_skip_the_frozen_side() {
         assert_close(&y.to_vec::<f64>().unwrap(), &steps, 1e-14);
         both(|x| one(&x[0], &x[1]), &[a.clone(), b.clone()]);
 
-        let leaf = b.require_grad().unwrap();
+        let leaf = b.with_grad().unwrap();
         let y = one(&a, &leaf).unwrap();
         // The gradient for b reads a alone, and only b gets one.
         let node = y.grad_fn().unwrap().clone();
@@ -166,7 +166,7 @@ fn gated_products_broadcast_and_skip_the_frozen_side() {
 
 #[test]
 fn orders_whose_joint_gradient_is_too_large_for_one_kernel_take_several() {
-    let x = f64s(&[0.25], &[1]).require_grad().unwrap();
+    let x = f64s(&[0.25], &[1]).with_grad().unwrap();
     // With all four the same, e^(4x): each order multiplies by 4. One kernel for all gradients has 37 arguments at the fifth.
     let mut y = fused!(|a, b, c, d| (a + b + c + d).exp())(&x, &x, &x, &x).unwrap();
     for order in 1..=7 {
@@ -179,7 +179,7 @@ fn orders_whose_joint_gradient_is_too_large_for_one_kernel_take_several() {
 
 #[test]
 fn gradients_of_three_operands_go_on_to_the_seventh_order() {
-    let x = f64s(&[0.5], &[1]).require_grad().unwrap();
+    let x = f64s(&[0.5], &[1]).with_grad().unwrap();
     let mut fused = fused!(|a, b, c| (a * b + c).tanh() * b)(&x, &x, &x).unwrap();
     let mut plain = x.mul(&x).unwrap().add(&x).unwrap().tanh().unwrap().mul(&x).unwrap();
     for order in 1..=7 {

@@ -14,7 +14,7 @@ const BUFFER: usize = N * 4;
 #[test]
 fn a_chain_runs_backward_in_one_buffer() {
     let device = another_cpu();
-    let x = Tensor::ones([N], DType::F32, &device).unwrap().require_grad().unwrap();
+    let x = Tensor::ones([N], DType::F32, &device).unwrap().with_grad().unwrap();
     let mut y = x.clone();
     for _ in 0..8 {
         y = y.mul(2.0).unwrap().neg().unwrap();
@@ -31,7 +31,7 @@ fn a_chain_runs_backward_in_one_buffer() {
 #[test]
 fn gradients_are_summed_in_the_memory_of_one() {
     let device = another_cpu();
-    let x = Tensor::ones([N], DType::F32, &device).unwrap().require_grad().unwrap();
+    let x = Tensor::ones([N], DType::F32, &device).unwrap().with_grad().unwrap();
     let parts: Vec<Tensor> = (1..6).map(|i| x.mul(i).unwrap().sum_all().unwrap()).collect();
     let loss = parts[1..].iter().fold(parts[0].clone(), |sum, part| sum.add(part).unwrap());
     let backend = device.backend();

@@ -53,7 +53,7 @@ fn every_elementwise_operation_at_its_smooth_points() {
 fn operations_without_slope_pass_no_gradient() {
     for name in ["sign", "floor", "ceil", "round", "trunc"] {
         let entry = TABLE.iter().find(|e| e.op.name() == name).unwrap();
-        let x = f64s(&[0.3, -1.7], &[2]).require_grad().unwrap();
+        let x = f64s(&[0.3, -1.7], &[2]).with_grad().unwrap();
         let y = call(entry, None, std::slice::from_ref(&x)).unwrap().add(&x).unwrap();
         let g = y.sum_all().unwrap().backward().unwrap();
         assert_eq!(g.get(&x).unwrap().to_vec::<f64>().unwrap(), [1.0, 1.0], "{name}");
@@ -63,7 +63,7 @@ fn operations_without_slope_pass_no_gradient() {
 #[test]
 fn slopes_at_kinks_are_the_documented_ones() {
     let slope = |f: &dyn Fn(&Tensor) -> Result<Tensor>, at: f64| -> f64 {
-        let x = f64s(&[at], &[1]).require_grad().unwrap();
+        let x = f64s(&[at], &[1]).with_grad().unwrap();
         f(&x).unwrap().sum_all().unwrap().backward().unwrap().get(&x).unwrap().item().unwrap()
     };
     assert_eq!(slope(&|x| x.abs(), 0.0), 0.0);
@@ -78,7 +78,7 @@ fn slopes_at_kinks_are_the_documented_ones() {
     assert_eq!(slope(&|x| x.gelu(), f64::INFINITY), 1.0);
     assert_eq!(slope(&|x| x.silu(), f64::INFINITY), 1.0);
     assert_eq!(slope(&|x| x.silu(), f64::NEG_INFINITY), 0.0);
-    let x = f64s(&[3.0, 1.0, 3.0], &[3]).require_grad().unwrap();
+    let x = f64s(&[3.0, 1.0, 3.0], &[3]).with_grad().unwrap();
     let g = x.max_all().unwrap().backward().unwrap();
     assert_eq!(g.get(&x).unwrap().to_vec::<f64>().unwrap(), [0.5, 0.0, 0.5]);
 }
@@ -189,7 +189,7 @@ fn indexing_with_repeated_indices() {
 
 #[test]
 fn padding_row_of_an_embedding_gets_no_gradient() {
-    let weight = randn(&[3, 2], 1).require_grad().unwrap();
+    let weight = randn(&[3, 2], 1).with_grad().unwrap();
     let y = weight.embedding(&i64s(&[1, 0, 1], &[3]), Some(1)).unwrap();
     let g = y.sum_all().unwrap().backward().unwrap();
     assert_eq!(g.get(&weight).unwrap().to_vec::<f64>().unwrap(), [1.0, 1.0, 0.0, 0.0, 0.0, 0.0]);

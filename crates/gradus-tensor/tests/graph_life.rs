@@ -62,7 +62,7 @@ fn several_roots_add_up_whatever_they_have_to_do_with_each_other() {
 
 #[test]
 fn seeds_weigh_roots_that_are_no_scalars() {
-    let x = f64s(&[1.0, 2.0, 3.0], &[3]).require_grad().unwrap();
+    let x = f64s(&[1.0, 2.0, 3.0], &[3]).with_grad().unwrap();
     let y = x.square().unwrap();
     let z = x.mul(2.0).unwrap().sum_all().unwrap();
     let (s, t) = (f64s(&[1.0, 0.0, -1.0], &[3]), f64s(&[10.0], &[]));
@@ -72,7 +72,7 @@ fn seeds_weigh_roots_that_are_no_scalars() {
     let s = f64s(&[1.0, 9.0, 0.0, 9.0, -1.0], &[5]).slice(0, 0, 5, 2).unwrap();
     let g = grad(&[&y], &[&x], Some(&[&s]), keep()).unwrap();
     assert_eq!(g[0].as_ref().unwrap().to_vec::<f64>().unwrap(), [2.0, 0.0, -6.0]);
-    let s = f64s(&[1.0; 3], &[3]).require_grad().unwrap();
+    let s = f64s(&[1.0; 3], &[3]).with_grad().unwrap();
     let g = grad(&[&y], &[&x], Some(&[&s]), BackwardOptions::new().create_graph()).unwrap()[0].clone().unwrap();
     let g = grad(&[&g.sum_all().unwrap()], &[&s], None, keep()).unwrap();
     assert_eq!(g[0].as_ref().unwrap().to_vec::<f64>().unwrap(), [2.0, 4.0, 6.0]);
@@ -225,7 +225,7 @@ fn a_pass_that_fails_says_so_when_the_graph_is_used_again() {
 fn running_out_of_memory_gives_no_gradients_and_keeps_a_retained_graph() {
     let device = Device::from_backend(Arc::new(CpuBackend::with_threads(1).unwrap()));
     let n = 1 << 16;
-    let x = Tensor::full([n], 0.5, DType::F32, &device).unwrap().require_grad().unwrap();
+    let x = Tensor::full([n], 0.5, DType::F32, &device).unwrap().with_grad().unwrap();
     let mut y = x.clone();
     for _ in 0..8 {
         y = y.sin().unwrap().mul(&y).unwrap();
@@ -265,7 +265,7 @@ fn step(threads: usize) -> Vec<u32> {
     let mut generator = Generator::new(7);
     let mut normal = |shape: &[usize]| Tensor::randn(shape, DType::F32, &device, &mut generator).unwrap();
     let (x, w, b) = (normal(&[64, 48]), normal(&[48, 48]), normal(&[48]));
-    let (w, b) = (w.require_grad().unwrap(), b.require_grad().unwrap());
+    let (w, b) = (w.with_grad().unwrap(), b.with_grad().unwrap());
     let mut h = x;
     let mut sum = Tensor::zeros([], DType::F32, &device).unwrap();
     for _ in 0..4 {
@@ -288,7 +288,7 @@ fn shared_leaves_get_the_same_bits_in_every_run_on_any_number_of_threads() {
 
 #[test]
 fn threads_may_run_disjoint_graphs_over_shared_leaves_and_one_kept_graph_at_once() {
-    let x = f64s(&[0.5, -1.5], &[2]).require_grad().unwrap();
+    let x = f64s(&[0.5, -1.5], &[2]).with_grad().unwrap();
     let shared = x.exp().unwrap().mul(&x).unwrap().sum_all().unwrap();
     let want = shared.backward_with(keep()).unwrap().get(&x).unwrap().to_vec::<f64>().unwrap();
     let barrier = Barrier::new(4);
@@ -326,7 +326,7 @@ fn threads_may_run_disjoint_graphs_over_shared_leaves_and_one_kept_graph_at_once
 
 #[test]
 fn a_million_edges_into_one_leaf() {
-    let x = f32s(&[1.0], &[1]).require_grad().unwrap();
+    let x = f32s(&[1.0], &[1]).with_grad().unwrap();
     let mut sum = f32s(&[0.0], &[1]);
     for _ in 0..1_000_000 {
         sum = sum.add(&x).unwrap();
@@ -338,7 +338,7 @@ fn a_million_edges_into_one_leaf() {
 
 #[test]
 fn diamonds_a_hundred_thousand_deep_are_walked_once() {
-    let x = f64s(&[1.0], &[1]).require_grad().unwrap();
+    let x = f64s(&[1.0], &[1]).with_grad().unwrap();
     let mut y = x.clone();
     let calls = Arc::new(AtomicUsize::new(0));
     for _ in 0..100_000 {
@@ -364,7 +364,7 @@ fn diamonds_a_hundred_thousand_deep_are_walked_once() {
 
 #[test]
 fn a_wide_graph_drops_in_any_order() {
-    let x = f32s(&[1.0], &[1]).require_grad().unwrap();
+    let x = f32s(&[1.0], &[1]).with_grad().unwrap();
     let node = Arc::downgrade(x.exp().unwrap().grad_fn().unwrap());
     assert!(node.upgrade().is_none());
     let parts: Vec<Tensor> = (0..1000).map(|_| x.exp().unwrap()).collect();
@@ -417,7 +417,7 @@ fn inference_records_nothing_whatever_runs_inside() {
     // A tensor made inside is a constant outside; a leaf made inside is one.
     let (made, parameter) = {
         let _guard = inference();
-        (x.exp().unwrap(), f64s(&[3.0], &[1]).require_grad().unwrap())
+        (x.exp().unwrap(), f64s(&[3.0], &[1]).with_grad().unwrap())
     };
     let g = made.mul(&x).unwrap().mul(&parameter).unwrap().backward().unwrap();
     assert_close(&[g.get(&x).unwrap().item().unwrap()], &[3.0 * 2f64.exp()], 1e-14);

@@ -240,7 +240,7 @@ fn what_makes_no_sense_is_refused() {
 fn a_border_pixels_centre_has_slope_0() {
     let x = f64s(&[1.0, 2.0, 5.0], &[1, 1, 1, 3]);
     for padding in ["border", "reflection"] {
-        let g = f64s(&[-1.0, 0.0, 1.0, 0.0], &[1, 1, 2, 2]).require_grad().unwrap();
+        let g = f64s(&[-1.0, 0.0, 1.0, 0.0], &[1, 1, 2, 2]).with_grad().unwrap();
         let y = x.grid_sample(&g, how("bilinear", padding, true)).unwrap().sum_all().unwrap();
         let slopes = grad(&[&y], &[&g], None, BackwardOptions::new()).unwrap().remove(0).unwrap();
         assert_eq!(slopes.to_vec::<f64>().unwrap(), [0.0; 4], "{padding}");

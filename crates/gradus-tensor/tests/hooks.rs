@@ -10,7 +10,7 @@ use common::{assert_close, f32s, f64s};
 use gradus_tensor::{BackwardOptions, Error, ErrorKind, Tensor, grad};
 
 fn leaf(v: f64) -> Tensor {
-    f64s(&[v], &[1]).require_grad().unwrap()
+    f64s(&[v], &[1]).with_grad().unwrap()
 }
 
 fn gradient(y: &Tensor, x: &Tensor) -> f64 {
@@ -95,7 +95,7 @@ fn an_error_in_a_hook_ends_the_pass_and_changes_nothing() {
 
 #[test]
 fn a_replacement_fits_or_is_refused() {
-    let x = f64s(&[1.0, 2.0], &[2]).require_grad().unwrap();
+    let x = f64s(&[1.0, 2.0], &[2]).with_grad().unwrap();
     let y = x.square().unwrap().sum_all().unwrap();
     let wrong: [(Tensor, ErrorKind); 3] = [
         (f64s(&[1.0], &[1]), ErrorKind::ShapeMismatch),

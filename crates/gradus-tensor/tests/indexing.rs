@@ -263,7 +263,7 @@ fn gradients_of_scatters() {
     both(|x| x[0].index_copy(1, &rows, &x[1]), &[randn(&[2, 3], 1), randn(&[2, 3], 2)]);
     unary(&[2, 3], |x| x.index_fill(1, &rows, 0.5));
     // Of two elements for one place the first does not change the result.
-    let src = f64s(&[1.0, 2.0], &[2]).require_grad().unwrap();
+    let src = f64s(&[1.0, 2.0], &[2]).with_grad().unwrap();
     let y = f64s(&[0.0], &[1]).scatter(0, &i64s(&[0, 0], &[2]), &src).unwrap();
     let g = y.sum_all().unwrap().backward().unwrap();
     assert_eq!(g.get(&src).unwrap().to_vec::<f64>().unwrap(), [0.0, 1.0]);
@@ -275,8 +275,8 @@ fn reductions_into_places() {
     let index = i64s(&[0, 0, 1, 1, 3, 4, 5, 5], &[8]);
     let weights = f64s(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &[6]);
     let check = |reduce, include_self, want: [f64; 6], dx: [f64; 6], dsrc: [f64; 8]| {
-        let x = f64s(&[1.0, 2.0, 7.0, 3.0, 1.0, 4.0], &[6]).require_grad().unwrap();
-        let src = f64s(&[2.0, 3.0, 0.0, -1.0, 5.0, nan, 4.0, 4.0], &[8]).require_grad().unwrap();
+        let x = f64s(&[1.0, 2.0, 7.0, 3.0, 1.0, 4.0], &[6]).with_grad().unwrap();
+        let src = f64s(&[2.0, 3.0, 0.0, -1.0, 5.0, nan, 4.0, 4.0], &[8]).with_grad().unwrap();
         let y = x.scatter_reduce(0, &index, &src, reduce, include_self).unwrap();
         assert_close(&y.to_vec::<f64>().unwrap(), &want, 1e-15);
         let g = y.mul(&weights).unwrap().sum_all().unwrap().backward().unwrap();
@@ -382,7 +382,7 @@ fn gradients_of_reductions_into_places() {
     let index = i64s(&[0, 0, 1, 1, 1], &[5]);
     both(|x| x[0].scatter_reduce(0, &index, &x[1], ScatterReduction::Prod, true), &[randn(&[2], 1), src]);
     // What lies beside a place does not reach its gradient.
-    let src = f64s(&[2.0, f64::INFINITY], &[2]).require_grad().unwrap();
+    let src = f64s(&[2.0, f64::INFINITY], &[2]).with_grad().unwrap();
     let y =
         f64s(&[1.0, 1.0], &[2]).scatter_reduce(0, &i64s(&[0, 1], &[2]), &src, ScatterReduction::Prod, true).unwrap();
     let g = y.narrow(0, 0, 1).unwrap().sum_all().unwrap().backward().unwrap();
@@ -424,7 +424,7 @@ fn masks() {
     unary(&[2, 2], |x| x.masked_fill(&mask, 2.0));
     unary(&[2, 3], |x| x.masked_select(&bools(&[1, 0, 1, 0, 1, 1], &[2, 3])));
     both(|x| x[0].masked_select(&bools(&[1, 0, 1, 1], &[2, 2])), &[randn(&[2], 1)]);
-    let g = x.require_grad().unwrap();
+    let g = x.with_grad().unwrap();
     let d = g.masked_fill(&x.isnan().unwrap(), 0.0).unwrap().square().unwrap().sum_all().unwrap().backward().unwrap();
     assert_eq!(d.get(&g).unwrap().to_vec::<f64>().unwrap(), [2.0, 0.0, 0.0, 8.0]);
 }
@@ -447,7 +447,7 @@ fn one_hot_rows() {
 fn gradients_have_the_dtype_of_their_tensor() {
     let (index, mask) = (i64s(&[0, 1, 1], &[3]), bools(&[1, 0, 1], &[3]));
     for dtype in [DType::F32, DType::F16, DType::BF16] {
-        let x = f64s(&[1.0, 2.0, 4.0], &[3]).to_dtype(dtype).unwrap().require_grad().unwrap();
+        let x = f64s(&[1.0, 2.0, 4.0], &[3]).to_dtype(dtype).unwrap().with_grad().unwrap();
         let mut results = vec![
             x.index(&index).unwrap(),
             x.masked_select(&mask).unwrap(),

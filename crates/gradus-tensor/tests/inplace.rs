@@ -66,7 +66,7 @@ fn operand() -> Tensor {
 }
 
 fn leaf() -> Tensor {
-    start().require_grad().unwrap()
+    start().with_grad().unwrap()
 }
 
 fn gradient(y: &Tensor, x: &Tensor) -> Result<Tensor> {
@@ -119,7 +119,7 @@ fn every_write_changes_values_counts_and_is_named_with_its_line() {
         let x = leaf();
         let twice = f64s(&[0.0, 1.0, 2.0, 3.0], &[4]);
         for target in [x.clone(), twice.narrow(0, 1, 3).unwrap()] {
-            let y = operand().require_grad().unwrap();
+            let y = operand().with_grad().unwrap();
             write(&target, &y).unwrap();
             assert_eq!(values(&target), values(&reference), "{name}");
             assert_eq!(target.storage().version(), 1, "{name}");
@@ -287,7 +287,7 @@ fn sources() -> Vec<std::path::PathBuf> {
 #[test]
 fn bytes_that_come_and_go_are_copies() {
     let mut mine = vec![1.0f64, 2.0, 3.0];
-    let x = Tensor::from_vec(&mine, [3], &common::cpu()).unwrap().require_grad().unwrap();
+    let x = Tensor::from_vec(&mine, [3], &common::cpu()).unwrap().with_grad().unwrap();
     let y = x.square().unwrap();
     mine.fill(0.0);
     let mut bytes = x.to_bytes().unwrap();

@@ -11,7 +11,7 @@ use gradus_tensor::{BackwardOptions, CustomOp, DType, Result, Tensor, apply_cust
 
 #[test]
 fn stats_count_nodes_and_each_kept_storage_once() {
-    let x = f64s(&[1.0, 2.0], &[2]).require_grad().unwrap();
+    let x = f64s(&[1.0, 2.0], &[2]).with_grad().unwrap();
     // Both products keep x; the second also keeps the first.
     let y = x.mul(&x).unwrap().mul(&x).unwrap().sum_all().unwrap();
     let stats = y.graph_stats();
@@ -28,7 +28,7 @@ fn stats_count_nodes_and_each_kept_storage_once() {
 
 #[test]
 fn stats_count_what_hooks_packed_where_it_is_tensors() {
-    let x = f64s(&[1.0; 100], &[100]).require_grad().unwrap();
+    let x = f64s(&[1.0; 100], &[100]).with_grad().unwrap();
     let half = || autograd::saved_tensors_hooks(|t| t.to_dtype(DType::F32), |p: &Tensor| p.to_dtype(DType::F64));
     let list = || autograd::saved_tensors_hooks(|t| Ok(vec![t.copy()?]), |p: &Vec<Tensor>| p[0].copy());
     let numbers = || {
@@ -46,7 +46,7 @@ fn stats_count_what_hooks_packed_where_it_is_tensors() {
 
 #[test]
 fn every_report_has_the_name_of_the_operation() {
-    let x = f64s(&[1.0, 2.0, 3.0, 4.0], &[2, 2]).require_grad().unwrap();
+    let x = f64s(&[1.0, 2.0, 3.0, 4.0], &[2, 2]).with_grad().unwrap();
     for (y, name) in [
         (x.sum(&[0], false).unwrap(), "sum"),
         (x.matmul(&x).unwrap(), "matmul"),
@@ -62,7 +62,7 @@ fn every_report_has_the_name_of_the_operation() {
 
 #[test]
 fn dot_shows_operations_kept_values_lines_and_arrows() {
-    let x = f64s(&[1.0, 2.0], &[2]).require_grad().unwrap();
+    let x = f64s(&[1.0, 2.0], &[2]).with_grad().unwrap();
     let w = f64s(&[3.0, 4.0], &[2]);
     w.add_(1.0).unwrap();
     let y = x.mul(&w).unwrap();
@@ -80,7 +80,7 @@ fn dot_shows_operations_kept_values_lines_and_arrows() {
 
 #[test]
 fn a_node_prints_its_parameters_operands_and_kept_values() {
-    let x = f64s(&[1.0, 2.0], &[2]).require_grad().unwrap();
+    let x = f64s(&[1.0, 2.0], &[2]).with_grad().unwrap();
     let w = f64s(&[3.0, 4.0], &[2]);
     let y = x.clamp(0.0, 1.5).unwrap().mul(&w).unwrap();
     let node = y.grad_fn().unwrap();
@@ -117,7 +117,7 @@ fn column_of_mul() -> usize {
 
 #[test]
 fn stats_print_what_keeps_most_first() {
-    let x = f64s(&[1.0; 8], &[8]).require_grad().unwrap();
+    let x = f64s(&[1.0; 8], &[8]).with_grad().unwrap();
     let y = x.mul(&x).unwrap().exp().unwrap().add(1.0).unwrap();
     let stats = y.graph_stats();
     let text = stats.to_string();
@@ -131,7 +131,7 @@ fn stats_print_what_keeps_most_first() {
 
 #[test]
 fn a_leaf_shows_the_line_that_made_it() {
-    let x = f64s(&[1.0, 2.0], &[2]).require_grad().unwrap();
+    let x = f64s(&[1.0, 2.0], &[2]).with_grad().unwrap();
     let here = format!("inspect.rs:{}:", line!() - 1);
     let y = x.exp().unwrap();
     let leaf = y.grad_fn().unwrap().inputs().flatten().next().unwrap();
@@ -156,7 +156,7 @@ impl CustomOp for Named {
 
 #[test]
 fn dot_escapes_whatever_a_name_holds() {
-    let x = f64s(&[1.0], &[1]).require_grad().unwrap();
+    let x = f64s(&[1.0], &[1]).with_grad().unwrap();
     let y = apply_custom(&Arc::new(Named("a\r\0b\"\\\nc")), &[&x]).unwrap().swap_remove(0);
     let dot = y.to_dot();
     assert!(dot.contains(r#"a\\r\\u{0}b\"\\\nc"#), "{dot}");

@@ -13,7 +13,7 @@ use gradus_tensor::{
 };
 
 fn leaf(values: &[f64]) -> Tensor {
-    f64s(values, &[values.len()]).require_grad().unwrap()
+    f64s(values, &[values.len()]).with_grad().unwrap()
 }
 
 fn check(what: &str, tensors: &[Tensor]) {

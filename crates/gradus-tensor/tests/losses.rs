@@ -80,7 +80,7 @@ fn cross_entropy_of_probabilities() {
     same(soft(&p, Each), &rows);
     same(soft(&p, Mean), &[1.391269842832]);
     // A one-hot row is the class, also where another class is impossible.
-    let x = f64s(&[1.0, f64::NEG_INFINITY, 2.0], &[1, 3]).require_grad().unwrap();
+    let x = f64s(&[1.0, f64::NEG_INFINITY, 2.0], &[1, 3]).with_grad().unwrap();
     let hard = x.cross_entropy(&i64s(&[2], &[1])).unwrap().item().unwrap();
     let one_hot = f64s(&[0.0, 0.0, 1.0], &[1, 3]);
     let loss = x.cross_entropy_with(Target::Probabilities(&one_hot), None, None, 0.0, Mean).unwrap();
@@ -110,7 +110,7 @@ fn gradients_of_class_losses() {
 
 #[test]
 fn rows_that_do_not_count_are_nothing_whatever_is_in_them() {
-    let x = f64s(&[1.0, 2.0, f64::NAN, f64::INFINITY], &[2, 2]).require_grad().unwrap();
+    let x = f64s(&[1.0, 2.0, f64::NAN, f64::INFINITY], &[2, 2]).with_grad().unwrap();
     let t = i64s(&[0, -100], &[2]);
     let w = f64s(&[f64::INFINITY, 1.0], &[2]);
     let first = f64s(&[1.0, 1.0], &[2]);
@@ -174,7 +174,7 @@ fn binary_losses() {
     let edges = p.binary_cross_entropy(&f64s(&t, &[7]), None, Each).unwrap().to_vec::<f64>().unwrap();
     assert_eq!(edges[..5], [0.0, 0.0, 100.0, 100.0, 100.0]);
     assert!(edges[5..].iter().all(|v| v.is_nan()));
-    let p = f32s(&[0.0, 1.0, 0.0, 1.0], &[4]).require_grad().unwrap();
+    let p = f32s(&[0.0, 1.0, 0.0, 1.0], &[4]).with_grad().unwrap();
     let g = p.binary_cross_entropy(&f32s(&[0.0, 1.0, 1.0, 0.0], &[4]), None, Sum).unwrap().backward().unwrap();
     assert_eq!(g.get(&p).unwrap().to_vec::<f32>().unwrap(), [1.0, -1.0, 0.0, 0.0]);
     let want = [0.49587070021, 1.591599469816, 1.167484150824, 0.272888522725, 1.382427811825, 0.347746174054];
@@ -219,7 +219,7 @@ fn distances() {
     }
     // The second derivative at equality is 1, not the 0 of |d|; an infinite error has slope delta.
     both(|v| v[0].huber_loss(&v[1], 0.5, Sum), &[a.clone(), a.clone()]);
-    let x = f64s(&[f64::INFINITY, f64::NEG_INFINITY, f64::NAN], &[3]).require_grad().unwrap();
+    let x = f64s(&[f64::INFINITY, f64::NEG_INFINITY, f64::NAN], &[3]).with_grad().unwrap();
     let loss = x.huber_loss(&f64s(&[0.0; 3], &[3]), 2.0, Sum).unwrap();
     let g = loss.backward().unwrap().get(&x).unwrap().to_vec::<f64>().unwrap();
     assert!(g[..2] == [2.0, -2.0] && g[2].is_nan(), "{g:?}");
@@ -241,7 +241,7 @@ fn likelihoods() {
     same(la.kl_div_batch_mean(&qb, false), &[0.33493188346]);
     same(la.kl_div_batch_mean(&qb.log().unwrap(), true), &[0.33493188346]);
     // 0 ln(0 / 0) is 0, with finite slopes.
-    let low = f64s(&[f64::NEG_INFINITY, -1.0], &[2]).require_grad().unwrap();
+    let low = f64s(&[f64::NEG_INFINITY, -1.0], &[2]).with_grad().unwrap();
     for (target, log) in [([0.0, 1.0], false), ([f64::NEG_INFINITY, 0.0], true)] {
         let loss = low.kl_div(&f64s(&target, &[2]), log, Sum).unwrap();
         assert_eq!(loss.item().unwrap(), 1.0);
@@ -312,7 +312,7 @@ fn margins() {
     // Lengths whose product overflows, and points at distance 0.
     let far = f32s(&[1e15, 0.0], &[1, 2]);
     assert!(far.cosine_embedding_loss(&far, &f32s(&[1.0], &[1]), 0.0, Sum).unwrap().item().unwrap().abs() < 1e-6);
-    let x = f64s(&[0.0, 0.0], &[1, 2]).require_grad().unwrap();
+    let x = f64s(&[0.0, 0.0], &[1, 2]).with_grad().unwrap();
     let shifted = f64s(&[1e-6, 1e-6], &[1, 2]);
     let loss = x.triplet_margin_loss(&shifted, &f64s(&[3.0, 4.0], &[1, 2]), 9.0, 2.0, false, Sum).unwrap();
     assert!(loss.backward().unwrap().get(&x).unwrap().to_vec::<f64>().unwrap().iter().all(|g| g.is_finite()));
@@ -363,7 +363,7 @@ fn losses_in_half_precision_compute_in_f32() {
     assert_eq!(loss.dtype(), DType::F32);
     let wide = logits.to_dtype(DType::F32).unwrap().cross_entropy_with(&t, Some(&w), None, 0.1, Mean).unwrap();
     assert_close(&[loss.item().unwrap()], &[wide.item().unwrap()], 1e-6);
-    let leaf = logits.require_grad().unwrap();
+    let leaf = logits.with_grad().unwrap();
     let g = leaf.cross_entropy_with(&t, Some(&w), None, 0.1, Mean).unwrap().backward().unwrap();
     assert_eq!(g.get(&leaf).unwrap().dtype(), DType::F16);
     let lp = Tensor::full([3, 1, 2], 0.5f64.ln(), DType::BF16, &cpu()).unwrap();

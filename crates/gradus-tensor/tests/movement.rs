@@ -256,7 +256,7 @@ fn triangles() {
     assert_eq!(arange(&[2, 0, 3]).tril(0).unwrap().shape(), [2, 0, 3]);
     assert_eq!(kind(arange(&[3]).tril(0)), ErrorKind::ShapeMismatch);
     // What is cut off is an exact 0, NaN included, and so is its gradient.
-    let n = f64s(&[1.0, f64::NAN, 2.0, 3.0], &[2, 2]).require_grad().unwrap();
+    let n = f64s(&[1.0, f64::NAN, 2.0, 3.0], &[2, 2]).with_grad().unwrap();
     let y = n.tril(0).unwrap();
     assert_eq!(y.to_vec::<f64>().unwrap(), [1.0, 0.0, 2.0, 3.0]);
     let g = y.square().unwrap().sum_all().unwrap().backward().unwrap();

@@ -68,7 +68,7 @@ fn a_gradient_is_named_with_the_line_that_recorded_it() {
 
 #[test]
 fn gradients_of_fused_kernels_are_looked_at() {
-    let x = f32s(&[1e38, -1e38, 0.0], &[1, 3]).require_grad().unwrap();
+    let x = f32s(&[1e38, -1e38, 0.0], &[1, 3]).with_grad().unwrap();
     let weight = f32s(&[3e38, 3e38, -3e38], &[1, 3]);
     let r = found(|| grad(&[&x.softmax(1)?], &[&x], Some(&[&weight.mul(1.0)?.detach()]), BackwardOptions::new()));
     assert!(r.op.contains("oftmax") && r.origin == Origin::Gradient, "{r}");
@@ -76,7 +76,7 @@ fn gradients_of_fused_kernels_are_looked_at() {
 
 #[test]
 fn a_sum_of_finite_gradients_that_overflows_is_told_apart() {
-    let x = f32s(&[1.0], &[1]).require_grad().unwrap();
+    let x = f32s(&[1.0], &[1]).with_grad().unwrap();
     let y = x.mul(1.0).unwrap();
     let loss = y.mul(3e38).unwrap().add(&y.mul(2e38).unwrap()).unwrap().mul(0.5).unwrap();
     let r = found(|| grad(&[&loss], &[&x], Some(&[&f32s(&[2.0], &[1])]), BackwardOptions::new()));
@@ -136,7 +136,7 @@ fn what_was_given_is_told_apart_from_what_was_made() {
 
 #[test]
 fn the_infinities_of_a_mask_are_no_mistake_but_one_that_reaches_the_loss_is() {
-    let x = f64s(&[1.0, 2.0, 3.0, 4.0], &[2, 2]).require_grad().unwrap();
+    let x = f64s(&[1.0, 2.0, 3.0, 4.0], &[2, 2]).with_grad().unwrap();
     let mask = f64s(&[0.0, f64::NEG_INFINITY, 0.0, 0.0], &[2, 2]);
     let step = |mask: &Tensor| x.add(mask)?.softmax(1)?.square()?.sum_all()?.backward();
     assert_eq!(find_nonfinite(|| step(&mask)).unwrap(), None);
@@ -299,7 +299,7 @@ fn an_infinity_that_was_given_hides_none_that_was_made_beside_it() {
     assert!(r.op.starts_with("sum {"), "{r}");
     assert_eq!((r.origin, r.made_at.clone()), (Origin::Operation, Some((0, vec![1, 0]))));
     assert_eq!(find_nonfinite(|| x.narrow(0, 0, 1)?.sum(&[0], false)).unwrap(), None);
-    let (x, y) = (f64s(&[1.0, 1.0], &[2, 1]).require_grad().unwrap(), f64s(&[INF, 1.0, 1e308, 1e308], &[2, 2]));
+    let (x, y) = (f64s(&[1.0, 1.0], &[2, 1]).with_grad().unwrap(), f64s(&[INF, 1.0, 1e308, 1e308], &[2, 2]));
     let r = found(|| grad(&[&x.mul(&y)?], &[&x], Some(&[&f64s(&[0.5; 4], &[2, 2]).mul(4.0)?]), BackwardOptions::new()));
     assert_eq!((r.op.as_str(), r.origin, r.made_at.clone()), ("mul", Origin::Gradient, Some((0, vec![1, 0]))));
     // A NaN is made of infinities, and not of a NaN.

@@ -57,7 +57,7 @@ fn batch_norm_has_gradients_in_evaluation_and_the_unbiased_variance() {
     let (mean, var) = (randn(&[3], 4), randn(&[3], 5).square().unwrap().add(0.5).unwrap());
     let inputs = [x.clone(), mean, var, randn(&[3], 2), randn(&[3], 3)];
     both(|x| x[0].batch_norm_eval(&x[1], &x[2], Some(&x[3]), Some(&x[4]), 1e-5), &inputs);
-    let leaf = x.require_grad().unwrap();
+    let leaf = x.with_grad().unwrap();
     let y = leaf.batch_norm_eval(&inputs[1], &inputs[2], Some(&inputs[3]), None, 1e-5).unwrap();
     let g = y.sum_all().unwrap().backward().unwrap();
     let want: Vec<f64> = (0..24).map(|i| f(&inputs[3])[i / 2 % 3] / (f(&inputs[2])[i / 2 % 3] + 1e-5).sqrt()).collect();
@@ -70,7 +70,7 @@ fn batch_norm_has_gradients_in_evaluation_and_the_unbiased_variance() {
 #[test]
 fn gradients_have_the_shape_and_dtype_of_their_inputs() {
     for dtype in [DType::F32, DType::F16, DType::BF16] {
-        let leaf = |shape: &[usize], seed| randn(shape, seed).to_dtype(dtype).unwrap().require_grad().unwrap();
+        let leaf = |shape: &[usize], seed| randn(shape, seed).to_dtype(dtype).unwrap().with_grad().unwrap();
         let (x, w, b) = (leaf(&[2, 4, 6], 1), leaf(&[6], 2), leaf(&[6], 3));
         let (c, d) = (leaf(&[4], 4), leaf(&[4], 5));
         let check = |y: Tensor, leaves: &[&Tensor]| {
@@ -105,7 +105,7 @@ fn half_precision_computes_in_f32() {
 #[test]
 fn the_zero_vector_has_length_0_and_a_finite_gradient() {
     for (p, eps) in [(2.0, 1e-12), (3.0, 1e-200), (1.0, 1e-12), (f64::INFINITY, 1e-12)] {
-        let x = f64s(&[0.0, 0.0, 3.0, 4.0], &[2, 2]).require_grad().unwrap();
+        let x = f64s(&[0.0, 0.0, 3.0, 4.0], &[2, 2]).with_grad().unwrap();
         let y = x.normalize(p, 1, eps).unwrap();
         assert_eq!(f(&y)[..2], [0.0, 0.0]);
         let g = y.sum_all().unwrap().backward().unwrap();
@@ -113,7 +113,7 @@ fn the_zero_vector_has_length_0_and_a_finite_gradient() {
     }
     // Elements that are 0 beside others, and the second derivative.
     for p in [0.5, 1.0, 1.5, 2.0, 2.5, f64::INFINITY] {
-        let x = f64s(&[0.0, 0.0, 1e-4, 0.0, 3.0, 4.0], &[3, 2]).require_grad().unwrap();
+        let x = f64s(&[0.0, 0.0, 1e-4, 0.0, 3.0, 4.0], &[3, 2]).with_grad().unwrap();
         let y = x.normalize(p, 1, 1e-12).unwrap().square().unwrap().sum_all().unwrap();
         let g = grad(&[&y], &[&x], None, BackwardOptions::new().create_graph()).unwrap().remove(0).unwrap();
         assert!(f(&g).iter().all(|g| g.is_finite()), "{p}: {:?}", f(&g));

@@ -9,8 +9,8 @@ use gradus_tensor::{BackwardOptions, DType, ErrorKind, Tensor, checkpoint, grad,
 
 #[test]
 fn a_region_that_writes_into_what_it_captured_is_refused_even_if_it_gives_it() {
-    let w = f64s(&[2.0], &[1]).require_grad().unwrap();
-    let x = f64s(&[3.0], &[1]).require_grad().unwrap();
+    let w = f64s(&[2.0], &[1]).with_grad().unwrap();
+    let x = f64s(&[3.0], &[1]).with_grad().unwrap();
     let inside = w.clone();
     let f = move |x: &[Tensor]| {
         let alias = inside.detach();
@@ -23,7 +23,7 @@ fn a_region_that_writes_into_what_it_captured_is_refused_even_if_it_gives_it() {
 
 #[test]
 fn what_a_region_makes_and_writes_may_be_given_and_overwritten_later() {
-    let x = f64s(&[3.0], &[1]).require_grad().unwrap();
+    let x = f64s(&[3.0], &[1]).with_grad().unwrap();
     let f = |x: &[Tensor]| {
         let made = x[0].detach().zeros_like()?;
         made.fill_(5.0)?;
@@ -38,7 +38,7 @@ fn what_a_region_makes_and_writes_may_be_given_and_overwritten_later() {
 
 #[test]
 fn a_computed_tensor_that_was_overwritten_is_not_what_a_function_gives() {
-    let x = f64s(&[3.0], &[1]).require_grad().unwrap();
+    let x = f64s(&[3.0], &[1]).with_grad().unwrap();
     let f = |x: &[Tensor]| {
         let y = x[0].square()?;
         y.detach().fill_(1.0)?;
@@ -52,7 +52,7 @@ fn a_computed_tensor_that_was_overwritten_is_not_what_a_function_gives() {
 
 #[test]
 fn gradients_of_one_tensor_asked_for_twice_share_no_memory() {
-    let x = f64s(&[1.0, 2.0], &[2]).require_grad().unwrap();
+    let x = f64s(&[1.0, 2.0], &[2]).with_grad().unwrap();
     for options in [BackwardOptions::new(), BackwardOptions::new().create_graph()] {
         let y = x.square().unwrap().sum_all().unwrap();
         let g = grad(&[&y], &[&x, &x], None, options).unwrap();
@@ -66,7 +66,7 @@ fn gradients_of_one_tensor_asked_for_twice_share_no_memory() {
 
 #[test]
 fn the_elements_of_a_gradient_share_no_memory() {
-    let x = f64s(&[1.0, 2.0, 3.0], &[3]).require_grad().unwrap();
+    let x = f64s(&[1.0, 2.0, 3.0], &[3]).with_grad().unwrap();
     let g = grad(&[&x.sum_all().unwrap()], &[&x], None, BackwardOptions::new()).unwrap().swap_remove(0).unwrap();
     g.narrow(0, 1, 1).unwrap().fill_(0.0).unwrap();
     assert_eq!(values(&g), [1.0, 0.0, 1.0]);
@@ -74,7 +74,7 @@ fn the_elements_of_a_gradient_share_no_memory() {
 
 #[test]
 fn a_hook_before_a_node_changes_what_goes_on_and_not_what_was_asked_for() {
-    let x = f64s(&[3.0], &[1]).require_grad().unwrap();
+    let x = f64s(&[3.0], &[1]).with_grad().unwrap();
     let h = x.square().unwrap();
     let double = |g: &[Option<Tensor>]| Ok(Some(vec![g[0].as_ref().map(|g| g.mul(2.0)).transpose()?]));
     let _hook = h.grad_fn().unwrap().register_prehook(double).unwrap();
@@ -90,7 +90,7 @@ fn a_hook_before_a_node_changes_what_goes_on_and_not_what_was_asked_for() {
 /// The gradient of `y` for `x`.
 #[test]
 fn rows_of_a_buffer_are_kept_apart_however_many_are_written() {
-    let x = f64s(&[2.0], &[1]).require_grad().unwrap();
+    let x = f64s(&[2.0], &[1]).with_grad().unwrap();
     for n in [16, 17, 300, 3000] {
         let buffer = f64s(&vec![0.0; n], &[n]);
         let mut terms = vec![];
@@ -112,7 +112,7 @@ fn rows_of_a_buffer_are_kept_apart_however_many_are_written() {
 
 #[test]
 fn a_cache_may_be_filled_column_by_column() {
-    let x = f64s(&[2.0], &[1]).require_grad().unwrap();
+    let x = f64s(&[2.0], &[1]).with_grad().unwrap();
     let n = 1500;
     let cache = Tensor::zeros([2, n, 2], DType::F64, &cpu()).unwrap();
     let column = |i: usize| cache.narrow(1, i, 1).unwrap();
@@ -130,7 +130,7 @@ fn a_cache_may_be_filled_column_by_column() {
 
 #[test]
 fn what_lies_between_places_written_over_and_over_was_never_written() {
-    let x = f64s(&[2.0], &[1]).require_grad().unwrap();
+    let x = f64s(&[2.0], &[1]).with_grad().unwrap();
     let b = f64s(&[1.0; 9], &[9]);
     let y = x.mul(&b.narrow(0, 4, 1).unwrap()).unwrap();
     for i in 0..5000 {
@@ -141,7 +141,7 @@ fn what_lies_between_places_written_over_and_over_was_never_written() {
 
 #[test]
 fn a_hook_may_pack_into_the_rows_of_one_buffer() {
-    let x = f64s(&[1.0], &[1]).require_grad().unwrap();
+    let x = f64s(&[1.0], &[1]).with_grad().unwrap();
     let (buffer, n) = (f64s(&[0.0; 64], &[64]), std::sync::atomic::AtomicUsize::new(0));
     let pack = move |t: &Tensor| {
         let row = buffer.narrow(0, n.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 1)?;
@@ -172,7 +172,7 @@ fn a_write_between_the_elements_of_a_kept_view_changes_none() {
             let want = values(&kept(&m).unwrap().contiguous().unwrap());
             let shares = values(&written(&m).unwrap().contiguous().unwrap()).iter().any(|v| want.contains(v));
             let k = kept(&m).unwrap();
-            let x = k.ones_like().unwrap().require_grad().unwrap();
+            let x = k.ones_like().unwrap().with_grad().unwrap();
             let y = x.mul(&k).unwrap();
             written(&m).unwrap().fill_(-1.0).unwrap();
             match gradient(&y, &x) {
@@ -187,7 +187,7 @@ fn a_write_between_the_elements_of_a_kept_view_changes_none() {
 
 #[test]
 fn a_column_that_is_assigned_leaves_the_others() {
-    let x = f64s(&[2.0, 2.0], &[2]).require_grad().unwrap();
+    let x = f64s(&[2.0, 2.0], &[2]).with_grad().unwrap();
     let m = f64s(&[1.0, 2.0, 3.0, 4.0], &[2, 2]);
     let column = |i| m.narrow(1, i, 1).unwrap().squeeze(1).unwrap();
     let y = {
@@ -212,7 +212,7 @@ fn a_column_that_is_assigned_leaves_the_others() {
 
 #[test]
 fn writes_by_an_index_tensor_are_those_of_its_slices() {
-    let x = f64s(&[2.0; 2], &[2]).require_grad().unwrap();
+    let x = f64s(&[2.0; 2], &[2]).with_grad().unwrap();
     let at = |i: &[i64]| Tensor::from_vec(i, [i.len()], &cpu()).unwrap();
     let rows = |i: &[i64]| Tensor::from_vec(i.repeat(2), [2, i.len()], &cpu()).unwrap().t().unwrap();
     type Write = fn(&Tensor, &Tensor, &Tensor, &Tensor) -> gradus_tensor::Result<()>;

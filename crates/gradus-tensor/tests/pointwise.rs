@@ -19,7 +19,7 @@ fn v(t: &Tensor) -> Vec<f64> {
 /// First and second derivative of a function at points.
 fn slopes(f: impl Fn(&Tensor) -> Result<Tensor>, at: &[f64]) -> (Vec<f64>, Vec<f64>) {
     use gradus_tensor::{BackwardOptions, grad};
-    let x = f64s(at, &[at.len()]).require_grad().unwrap();
+    let x = f64s(at, &[at.len()]).with_grad().unwrap();
     let y = f(&x).unwrap().sum_all().unwrap();
     let g = grad(&[&y], &[&x], None, BackwardOptions::new().create_graph()).unwrap().remove(0).unwrap();
     let first = v(&g);
@@ -157,7 +157,7 @@ fn whole_quotients() {
     assert_eq!(i.trunc_div(&j).unwrap().to_vec::<i64>().unwrap(), [3, -3, -3]);
     assert_eq!(i.trunc_div(0).unwrap_err().kind(), &ErrorKind::InvalidArgument);
     // The slope of a remainder is minus the whole quotient: 9, not 10.
-    let b = f64s(&[0.1], &[1]).require_grad().unwrap();
+    let b = f64s(&[0.1], &[1]).with_grad().unwrap();
     for y in [f64s(&[1.0], &[1]).remainder(&b), f64s(&[1.0], &[1]).fmod(&b)] {
         let g = y.unwrap().sum_all().unwrap().backward().unwrap();
         assert_eq!(g.get(&b).unwrap().item().unwrap(), -9.0);
@@ -226,7 +226,7 @@ fn pairs_of_operands_have_their_slopes_on_axes_and_diagonals() {
     both(|x| x[0].hypot(&x[1]), &[a.clone(), b.clone()]);
     both(|x| x[0].logaddexp(&x[1]), &[a, f64s(&[2.0, 0.0, 2.0, 2.0, -1.0], &[5])]);
     let origin = f64s(&[0.0], &[1]);
-    let (x, y) = (origin.require_grad().unwrap(), origin.require_grad().unwrap());
+    let (x, y) = (origin.with_grad().unwrap(), origin.with_grad().unwrap());
     for z in [x.atan2(&y), x.hypot(&y)] {
         let g = z.unwrap().sum_all().unwrap().backward().unwrap();
         assert_eq!((g.get(&x).unwrap().item().unwrap(), g.get(&y).unwrap().item().unwrap()), (0.0, 0.0));
@@ -259,7 +259,7 @@ fn weighted_and_gated_units() {
     assert_eq!(v(&x.prelu(&f64s(&[0.5, 0.1], &[2])).unwrap()), [-0.5, 2.0, -1.5, 4.0]);
     assert_eq!(v(&x.prelu(&f64s(&[0.5], &[1])).unwrap()), [-0.5, 2.0, -1.5, 4.0]);
     assert_eq!(x.prelu(&f64s(&[0.5; 3], &[3])).unwrap_err().kind(), &ErrorKind::ShapeMismatch);
-    let w = f64s(&[0.5], &[1]).require_grad().unwrap();
+    let w = f64s(&[0.5], &[1]).with_grad().unwrap();
     let g = f64s(&[INF, -2.0], &[2]).prelu(&w).unwrap().sum_all().unwrap().backward().unwrap();
     assert_eq!(g.get(&w).unwrap().item().unwrap(), -2.0);
     for x in layouts(&[3, 4], 1) {

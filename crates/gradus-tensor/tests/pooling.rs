@@ -132,7 +132,7 @@ fn padding_never_wins_and_ties_go_to_the_first() {
     let low = Tensor::full([1, 1, 3], f64::NEG_INFINITY, DType::F32, &cpu()).unwrap();
     let o = PoolOptions::new().stride([1]).padding([1]);
     assert_eq!(low.max_pool1d_with_indices([3], o).unwrap().1.to_vec::<i64>().unwrap(), [0, 0, 1]);
-    let x = f64s(&[2.0, 2.0, -0.0, 0.0], &[1, 1, 4]).require_grad().unwrap();
+    let x = f64s(&[2.0, 2.0, -0.0, 0.0], &[1, 1, 4]).with_grad().unwrap();
     let y = x.max_pool1d([2], PoolOptions::new()).unwrap();
     let g = y.sum_all().unwrap().backward().unwrap();
     assert_eq!(f(g.get(&x).unwrap()), [1.0, 0.0, 1.0, 0.0]);

@@ -271,7 +271,7 @@ fn gemm_refuses_buffers_that_do_not_fit() {
     assert_eq!(kind(gemm.run(&strided, &b, None)), ErrorKind::InvalidArgument);
     let ints = i64s(&[1; 6], &[6]);
     assert_eq!(kind(gemm.alpha(0.5).run(&ints, &ints, None)), ErrorKind::InvalidArgument);
-    let tracked = a.require_grad().unwrap();
+    let tracked = a.with_grad().unwrap();
     assert_eq!(kind(gemm.run(&tracked, &b, None)), ErrorKind::Autograd);
     let _guard = no_grad();
     assert!(gemm.run(&tracked, &b, None).is_ok());
@@ -282,7 +282,7 @@ fn distances_agree_with_the_reference_and_coincide_smoothly() {
     let x = f64s(&[1.0, -2.0, 0.5, 3.0, 0.0, -1.0], &[2, 3]);
     for (p, d) in [(1.0, 5.5), (2.0, 10.25f64.sqrt()), (3.0, 2.685_842_677_472_416), (f64::INFINITY, 2.0)] {
         assert_close(&v(&x.cdist(&x, p).unwrap()), &[0.0, d, d, 0.0], 1e-14);
-        let tracked = x.require_grad().unwrap();
+        let tracked = x.with_grad().unwrap();
         let g = tracked.cdist(&x, p).unwrap().sum_all().unwrap().backward().unwrap();
         assert!(v(g.get(&tracked).unwrap()).iter().all(|g| g.is_finite()));
     }
@@ -298,7 +298,7 @@ fn distances_agree_with_the_reference_and_coincide_smoothly() {
     assert_close(&v(&a.cosine_similarity(&b, 0, 1e-8).unwrap()), &[2.5 / (5.25f64 * 10.0).sqrt()], 1e-14);
     both(|x| x[0].pairwise_distance(&x[1], 2.0, 1e-6, true), &[randn(&[2, 3], 1), randn(&[3], 2)]);
     both(|x| x[0].cosine_similarity(&x[1], -1, 1e-8), &[randn(&[2, 3], 1), randn(&[3], 2)]);
-    let zero = f64s(&[0.0, 0.0], &[2]).require_grad().unwrap();
+    let zero = f64s(&[0.0, 0.0], &[2]).with_grad().unwrap();
     let y = zero.cosine_similarity(&f64s(&[1.0, 2.0], &[2]), 0, 1e-8).unwrap();
     assert_eq!(y.item().unwrap(), 0.0);
     assert!(v(y.backward().unwrap().get(&zero).unwrap()).iter().all(|g| g.is_finite()));

@@ -27,7 +27,7 @@ fn everywhere(shape: &[usize], f: impl Fn(&Tensor) -> Result<Tensor>) {
 }
 
 fn slope(f: impl Fn(&Tensor) -> Result<Tensor>, x: &Tensor) -> Vec<f64> {
-    let x = x.require_grad().unwrap();
+    let x = x.with_grad().unwrap();
     let g = f(&x).unwrap().sum_all().unwrap().backward().unwrap();
     v(g.get(&x).unwrap())
 }

@@ -348,7 +348,7 @@ fn nothing_from_inside_outlives_a_run() {
     let inside = seen.clone();
     let f = move |v: &[Tensor]| {
         let (h, c) = (v[0].square()?.exp()?, Tensor::ones([2], DType::F64, &here)?);
-        let w = f64s(&[1.0, 2.0], &[2]).require_grad()?;
+        let w = f64s(&[1.0, 2.0], &[2]).with_grad()?;
         inside.lock().unwrap().extend([&h, &c, &w].map(|t| Arc::downgrade(t.storage())));
         h.mul(&h)?.mul(&c)?.mul(&w)
     };

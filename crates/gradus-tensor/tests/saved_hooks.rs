@@ -72,7 +72,7 @@ fn values_on_the_host_on_disk_and_in_half_precision_give_the_gradient() {
 #[test]
 fn packed_values_let_their_memory_go() {
     let device = another_cpu();
-    let x = Tensor::ones([1 << 16], DType::F32, &device).unwrap().require_grad().unwrap();
+    let x = Tensor::ones([1 << 16], DType::F32, &device).unwrap().with_grad().unwrap();
     let in_use = || device.backend().memory_stats().in_use;
     let deep = || (0..8).fold(x.clone(), |y, _| y.sin().unwrap());
     let start = in_use();
@@ -427,7 +427,7 @@ fn a_checkpoint_under_the_guard_packs_its_inputs_and_nothing_else() {
 
 #[test]
 fn a_checkpoint_of_packed_inputs_is_compared_if_they_come_back_as_they_were() {
-    let x = randn(&[3, 2], 1).t().unwrap().require_grad().unwrap();
+    let x = randn(&[3, 2], 1).t().unwrap().with_grad().unwrap();
     let f = |x: &Tensor| x.square()?.softmax(-1)?.mul(x);
     let plain = gradient(&f(&x).unwrap(), &x).unwrap();
     let n = Arc::new(AtomicUsize::new(0));

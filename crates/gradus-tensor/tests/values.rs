@@ -300,7 +300,7 @@ fn batch_statistics_are_biased_inside_and_unbiased_outside() {
 fn printing_shows_values_shape_dtype_device_and_node_and_abridges() {
     let x = f32s(&[1.0, -2.5, 0.0, 1e-9], &[2, 2]);
     assert_eq!(format!("{x}"), "[[      1.0,      -2.5],\n [        0, 1.0000e-9]]");
-    let y = f32s(&[1.0], &[1]).require_grad().unwrap().exp().unwrap();
+    let y = f32s(&[1.0], &[1]).with_grad().unwrap().exp().unwrap();
     assert_eq!(format!("{y:?}"), "Tensor([2.7183], shape [1], f32, cpu, grad_fn exp)");
     let long = format!("{}", Tensor::arange(0, 5000, 1, DType::I64, &cpu()).unwrap());
     assert_eq!(long, "[   0,    1,    2, ..., 4997, 4998, 4999]");
@@ -314,7 +314,7 @@ fn printing_shows_values_shape_dtype_device_and_node_and_abridges() {
 fn operations_on_stretched_tensors_and_wrong_numbers_of_operands() {
     let (a, b) = (f32s(&[2.0], &[1]).expand([100]).unwrap(), f32s(&[3.0], &[1]).expand([100]).unwrap());
     assert_eq!(a.add(&b).unwrap().to_vec::<f32>().unwrap(), [5.0; 100]);
-    let x = f32s(&[1.0; 100], &[100]).require_grad().unwrap();
+    let x = f32s(&[1.0; 100], &[100]).with_grad().unwrap();
     let g = x.sum_all().unwrap().add(&x.mean_all().unwrap()).unwrap().backward().unwrap();
     assert_close(&vec64(g.get(&x).unwrap()), &[1.01; 100], 1e-6);
     let add = TABLE.iter().find(|e| e.op.name() == "add").unwrap().op;
@@ -353,7 +353,7 @@ fn bytes_that_are_no_booleans_are_refused() {
 
 #[test]
 fn a_gradient_is_replaced_by_one_like_it_only() {
-    let x = randn(&[2], 1).require_grad().unwrap();
+    let x = randn(&[2], 1).with_grad().unwrap();
     let mut gradients = x.mul(&x).unwrap().sum_all().unwrap().backward().unwrap();
     let mut kind = |g: Tensor| gradients.set(&x, g).unwrap_err().kind().clone();
     assert_eq!(kind(Tensor::ones([2], x.dtype(), &another_cpu()).unwrap()), ErrorKind::DeviceMismatch);

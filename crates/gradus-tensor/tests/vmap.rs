@@ -74,7 +74,7 @@ fn nests_and_composes_with_derivatives() {
     assert_close(&grads.to_vec().unwrap(), &want, 1e-11);
 
     // The same by broadcasting: a parameter of its own for each sample.
-    let own = w.expand([2, 4]).unwrap().require_grad().unwrap();
+    let own = w.expand([2, 4]).unwrap().with_grad().unwrap();
     let y2 = x.matmul(&own.unsqueeze(2).unwrap()).unwrap().tanh().unwrap().sum_all().unwrap();
     let batched = y2.backward().unwrap();
     assert_close(&batched.get(&own).unwrap().to_vec().unwrap(), &want, 1e-11);
@@ -99,7 +99,7 @@ fn is_differentiable_to_second_order_and_through_checkpoint() {
 
 #[test]
 fn nothing_is_recorded_without_leaves_or_inside_no_grad() {
-    let x = s(&[3, 2]).require_grad().unwrap();
+    let x = s(&[3, 2]).with_grad().unwrap();
     let f = |x: &Tensor| vmap(|v| v[0].sin(), &[x], &[Some(0)], &[0]).unwrap();
     assert!(f(&x).requires_grad() && !f(&x.detach()).requires_grad());
     let _guard = no_grad();
@@ -151,7 +151,7 @@ fn what_does_not_fit_is_refused() {
 /// The gradient of all pieces is one concatenation, and that of a concatenation one split, to any order.
 #[test]
 fn pieces_of_an_axis_are_outputs_of_one_operation() {
-    let x = randn(&[500, 3], 1).require_grad().unwrap();
+    let x = randn(&[500, 3], 1).with_grad().unwrap();
     let pieces = x.unbind(0).unwrap();
     let scaled: Vec<Tensor> =
         pieces.iter().enumerate().map(|(i, p)| p.square().unwrap().mul(i as f64).unwrap()).collect();
@@ -173,7 +173,7 @@ fn a_piece_that_nobody_uses_has_gradient_zero() {
         both(|x| x[0].split(3, 0)?[0].sin(), std::slice::from_ref(&x));
         both(|x| x[0].unbind(1)?[3].mul(&x[0].chunk(2, 1)?[0].narrow(1, 0, 1)?.squeeze(1)?), &[x]);
     }
-    let x = randn(&[2, 3], 1).require_grad().unwrap();
+    let x = randn(&[2, 3], 1).with_grad().unwrap();
     let first = &x.unbind(0).unwrap()[0];
     let found = first.sum_all().unwrap().backward().unwrap();
     assert_eq!(found.get(&x).unwrap().to_vec::<f64>().unwrap(), [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]);
@@ -196,7 +196,7 @@ fn results_that_share_memory_are_those_of_their_calls() {
     let sums = vmap(total, &[&x, &f64s(&[0.0], &[])], &[Some(0), None], &[0]).unwrap();
     assert_eq!(sums.to_vec::<f64>().unwrap(), [1.0, 3.0, 6.0]);
     // A leaf is whatever its storage holds, and cannot be both.
-    let leaf = f64s(&[0.0], &[]).require_grad().unwrap();
+    let leaf = f64s(&[0.0], &[]).with_grad().unwrap();
     let filled = |v: &[Tensor]| {
         let _guard = no_grad();
         leaf.copy_(&v[0])?;

@@ -42,7 +42,7 @@ fn an_operation_with_a_gradient_in_wgsl_and_in_spirv() {
     let cpu = Device::from_backend(Arc::new(gradus::cpu::CpuBackend::new().expect("a CPU")));
     let results = |device: &Device, op: ScaledCube| -> Result<[Vec<f32>; 2]> {
         let x = Tensor::from_vec((0..1000).map(|i| (i as f32 * 0.37).sin()).collect::<Vec<_>>(), [20, 50], device)?;
-        let x = x.t()?.require_grad()?;
+        let x = x.t()?.with_grad()?;
         let y = apply_custom(&Arc::new(op), &[&x])?.swap_remove(0);
         let gradients = y.square()?.sum_all()?.backward()?;
         Ok([y.to_vec()?, gradients.get(&x).expect("a gradient").to_vec()?])

@@ -212,7 +212,7 @@ fn a_bad_index_is_not_lost_while_other_threads_read() {
 fn an_infinite_filter_reaches_only_what_is_under_it() {
     let Some((_, device)) = opened() else { return };
     let slope = |filter: &[f32], options: ConvOptions<1>| {
-        let x = Tensor::ones([1, 1, 3], DType::F32, &device).and_then(|x| x.require_grad()).expect("a line");
+        let x = Tensor::ones([1, 1, 3], DType::F32, &device).and_then(|x| x.with_grad()).expect("a line");
         let w = Tensor::from_vec(filter, [1, 1, filter.len()], &device).expect("a filter");
         let gradients = x.conv1d(&w, None, options).and_then(|y| y.sum_all()).and_then(|s| s.backward());
         gradients.expect("gradients").get(&x).expect("a gradient").to_vec::<f32>().expect("values")

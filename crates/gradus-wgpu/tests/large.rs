@@ -112,7 +112,7 @@ fn a_large_batch_goes_through_convolution_and_pooling() {
     let Some(device) = opened() else { return };
     let (n, c, side) = (190, 64, 56);
     let x = Tensor::ones([n, c, side, side], DType::F32, &device).expect("images");
-    let w = Tensor::ones([2, c, 1, 1], DType::F32, &device).and_then(|w| w.require_grad()).expect("filters");
+    let w = Tensor::ones([2, c, 1, 1], DType::F32, &device).and_then(|w| w.with_grad()).expect("filters");
     let y = x.conv2d(&w, None, ConvOptions::default()).expect("a convolution");
     let last = y.narrow(0, n - 1, 1).and_then(|y| y.to_vec::<f32>()).expect("values");
     assert!(last.iter().all(|&v| v == c as f32));

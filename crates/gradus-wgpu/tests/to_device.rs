@@ -31,7 +31,7 @@ fn values_and_gradients_cross() {
             assert_eq!(back.to_bytes().expect("bytes"), view.to_bytes().expect("bytes"));
         }
     }
-    let x = x.require_grad().expect("a leaf");
+    let x = x.with_grad().expect("a leaf");
     let y = x.transpose(0, 2).and_then(|x| x.to_device(&there)).expect("a move");
     let loss = y.square().and_then(|y| y.to_device(&here)).and_then(|y| y.sum_all()).expect("a loss");
     let gradients = loss.backward().expect("gradients");

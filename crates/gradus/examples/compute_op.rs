@@ -133,7 +133,7 @@ pub(crate) struct Found {
 /// Compares the operation with tensor operations that compute the same.
 pub(crate) fn run(device: &Device, op: ScaledCube) -> Result<Found> {
     let (k, op) = (op.k, Arc::new(op));
-    let x = Tensor::randn([7, 50], DType::F32, device, &mut Generator::new(2))?.t()?.require_grad()?;
+    let x = Tensor::randn([7, 50], DType::F32, device, &mut Generator::new(2))?.t()?.with_grad()?;
     let weight = Tensor::randn([50, 7], DType::F32, device, &mut Generator::new(3))?;
     let gradient = |y: &Tensor| -> Result<Tensor> {
         let gradients = y.mul(&weight)?.sum_all()?.backward()?;

@@ -26,7 +26,7 @@ impl Forward for Critic {
 
 /// `mean((|d critic / d x| - 1)^2)`: how far the critic is from slope 1 at `x`.
 fn gradient_penalty(critic: &Critic, x: &Tensor) -> Result<Tensor> {
-    let x = x.detach().require_grad()?;
+    let x = x.detach().with_grad()?;
     // The scores are of one sample each: the gradient of their sum holds the gradient of each.
     let score = critic.forward(&x)?.sum_all()?;
     let slopes = grad(&[&score], &[&x], None, BackwardOptions::new().create_graph())?;

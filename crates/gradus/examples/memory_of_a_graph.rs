@@ -86,10 +86,10 @@ struct Parameters {
 
 impl Parameters {
     fn new(device: &Device, generator: &mut Generator) -> Result<Parameters> {
-        let zeros = |n: usize| Tensor::zeros([n], DType::F32, device)?.require_grad();
-        let ones = || Tensor::ones([C], DType::F32, device)?.require_grad();
+        let zeros = |n: usize| Tensor::zeros([n], DType::F32, device)?.with_grad();
+        let ones = || Tensor::ones([C], DType::F32, device)?.with_grad();
         let mut weight = |out: usize, inputs: usize| {
-            Tensor::randn([out, inputs], DType::F32, device, generator)?.mul(0.02)?.require_grad()
+            Tensor::randn([out, inputs], DType::F32, device, generator)?.mul(0.02)?.with_grad()
         };
         Ok(Parameters {
             scale: [ones()?, ones()?],
@@ -147,7 +147,7 @@ pub(crate) fn run() -> Result<Found> {
     let device = Device::from_backend(Arc::new(CpuBackend::new()?));
     let mut generator = Generator::new(0);
     let parameters = Parameters::new(&device, &mut generator)?;
-    let x = Tensor::randn([B, T, C], DType::F32, &device, &mut generator)?.require_grad()?;
+    let x = Tensor::randn([B, T, C], DType::F32, &device, &mut generator)?.with_grad()?;
     let targets = Tensor::randint(0, V as i64, [B * T], DType::I64, &device, &mut generator)?;
     let before = device.memory_stats();
     let loss = parameters.loss(&x, &targets)?;

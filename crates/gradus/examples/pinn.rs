@@ -32,7 +32,7 @@ fn derivatives<const N: usize>(u: &Tensor, inputs: [&Tensor; N]) -> Result<[Tens
 
 /// `mean((u_t - k u_xx)^2)`
 fn residual(network: &Sequential, x: &Tensor, t: &Tensor) -> Result<Tensor> {
-    let (x, t) = (x.require_grad()?, t.require_grad()?);
+    let (x, t) = (x.with_grad()?, t.with_grad()?);
     let u = temperature(network, &x, &t)?;
     let [u_x, u_t] = derivatives(&u, [&x, &t])?;
     let [u_xx] = derivatives(&u_x, [&x])?;

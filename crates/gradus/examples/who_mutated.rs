@@ -42,7 +42,7 @@ pub(crate) fn run(write: Write) -> Result<Vec<f32>> {
     let device = Device::cpu()?;
     let buffer = Tensor::full([6], 0.5, DType::F32, &device)?;
     let w = buffer.narrow(0, 0, 3)?;
-    let x = Tensor::from_vec([1.0f32, 2.0, 3.0], [3], &device)?.require_grad()?;
+    let x = Tensor::from_vec([1.0f32, 2.0, 3.0], [3], &device)?.with_grad()?;
     let y = (&x * &w)?.sum_all()?;
     match write {
         Write::Needed => w.fill_(4.0)?,

@@ -55,7 +55,7 @@ fn a_native_function_reads_and_writes_what_is_bound() {
 fn a_write_counts_and_tells_its_line() {
     let (device, _) = adds();
     let x = f32s(&[1.0, 2.0], &[2], &device);
-    let w = f32s(&[3.0, 4.0], &[2], &device).require_grad().unwrap();
+    let w = f32s(&[3.0, 4.0], &[2], &device).with_grad().unwrap();
     let z = Tensor::zeros([2], DType::F32, &device).unwrap();
     let loss = w.mul(&z).unwrap().sum_all().unwrap();
     let (before, line) = (z.storage().version(), line!() + 1);
@@ -72,7 +72,7 @@ fn a_write_counts_and_tells_its_line() {
 fn gradients_are_not_lost_without_a_word() {
     let (device, _) = adds();
     let x = f32s(&[1.0], &[1], &device);
-    let w = x.require_grad().unwrap();
+    let w = x.with_grad().unwrap();
     let z = Tensor::zeros([1], DType::F32, &device).unwrap();
     let run = |a: &Tensor, z: &Tensor| {
         device.dispatch_compute(ADD, &[Bound::Read(a), Bound::Read(&x), Bound::Write(z)], &[], [1, 1, 1])
@@ -200,7 +200,7 @@ fn a_refused_call_counts_as_no_write() {
     device.allow_modules(Some(&[ADD.hash(), ComputeModule::Native("subtract").hash()])).unwrap();
     let limits = device.compute_limits().unwrap();
     let x = f32s(&[1.0, 2.0], &[2], &device);
-    let w = f32s(&[3.0, 4.0], &[2], &device).require_grad().unwrap();
+    let w = f32s(&[3.0, 4.0], &[2], &device).with_grad().unwrap();
     let z = Tensor::zeros([2], DType::F32, &device).unwrap();
     let loss = w.mul(&z).unwrap().sum_all().unwrap();
     let (one, none) = ([1, 1, 1], &[][..]);
@@ -233,7 +233,7 @@ fn a_refused_call_counts_as_no_write() {
 #[test]
 fn a_gradient_that_would_be_lost_is_told_with_a_way_out() {
     let (device, _) = adds();
-    let w = f32s(&[1.0], &[1], &device).require_grad().unwrap();
+    let w = f32s(&[1.0], &[1], &device).with_grad().unwrap();
     let z = Tensor::zeros([1], DType::F32, &device).unwrap();
     let bindings = [Bound::Read(&w), Bound::Read(&w), Bound::Write(&z)];
     let e = device.dispatch_compute(ADD, &bindings, &[], [1, 1, 1]).unwrap_err().to_string();

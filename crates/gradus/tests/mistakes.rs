@@ -42,7 +42,7 @@ fn assert_close(got: &[f64], want: &[f64], tolerance: f64) {
 
 /// The gradient of the sum of `f` at `x`.
 fn slope(f: impl Fn(&Tensor) -> Result<Tensor>, x: &Tensor) -> Vec<f64> {
-    let x = x.require_grad().unwrap();
+    let x = x.with_grad().unwrap();
     let g = f(&x).unwrap().sum_all().unwrap().backward().unwrap();
     numbers(g.get(&x).unwrap())
 }
@@ -179,7 +179,7 @@ fn mistake_07_cross_entropy_pays_no_gradient_ahead_ignores_an_index_and_is_its_f
     // Room for the logits and small things, not for a gradient of their size.
     device.backend().set_memory_budget(Some(6_000_000)).unwrap();
     assert_close(&[logits.cross_entropy(&target).unwrap().item().unwrap()], &[1000f64.ln()], 1e-4);
-    let loss = logits.require_grad().unwrap().cross_entropy(&target).unwrap();
+    let loss = logits.with_grad().unwrap().cross_entropy(&target).unwrap();
     assert!(matches!(loss.backward().unwrap_err().kind(), ErrorKind::OutOfMemory { .. }));
 
     let (x, t) = (randn(&[4, 3], 1), i64s(&[2, -100, 0, 1], &[4]));
@@ -192,7 +192,7 @@ fn mistake_07_cross_entropy_pays_no_gradient_ahead_ignores_an_index_and_is_its_f
 
 #[test]
 fn mistake_08_versions_count_by_themselves_and_only_where_values_are_read() {
-    let x = f32s(&[1.0, 2.0], &[2]).require_grad().unwrap();
+    let x = f32s(&[1.0, 2.0], &[2]).with_grad().unwrap();
     let w = f32s(&[3.0, 4.0], &[2]);
     let (sum, product) = (x.add(&w).unwrap(), x.mul(&w).unwrap());
     w.fill_(0.0).unwrap();
@@ -338,7 +338,7 @@ fn mistake_14_gemm_is_row_major_reads_c_only_for_beta_and_takes_any_strides() {
 
 #[test]
 fn mistake_15_gated_products_have_a_hessian_and_finite_slopes() {
-    let [a, b] = [0.7, 1.3].map(|v| f64s(&[v], &[1]).require_grad().unwrap());
+    let [a, b] = [0.7, 1.3].map(|v| f64s(&[v], &[1]).with_grad().unwrap());
     let first = grad(&[&a.silu_mul(&b).unwrap()], &[&a, &b], None, BackwardOptions::new().create_graph()).unwrap();
     let mut hessian = vec![];
     for g in first.iter().flatten() {
@@ -353,7 +353,7 @@ fn mistake_15_gated_products_have_a_hessian_and_finite_slopes() {
     let x = Tensor::full([1], 256, DType::BF16, &cpu()).unwrap();
     let one = x.ones_like().unwrap();
     assert_eq!(slope(|x| x.silu_mul(&one), &x), [1.0]);
-    let (column, row) = (randn(&[3, 1], 1), randn(&[2], 2).require_grad().unwrap());
+    let (column, row) = (randn(&[3, 1], 1), randn(&[2], 2).with_grad().unwrap());
     let y = column.silu_mul(&row).unwrap();
     assert_eq!((y.shape(), y.grad_fn().unwrap().saved().len()), (&[3, 2][..], 1));
     assert_eq!(y.sum_all().unwrap().backward().unwrap().len(), 1);
@@ -385,7 +385,7 @@ fn mistake_16_gradients_keep_shapes_add_up_and_exist_at_zero() {
 
 #[test]
 fn mistake_17_identities_are_unique_across_threads_and_kept_by_clones() {
-    let make = |i: usize| move || f64s(&[i as f64], &[1]).require_grad().unwrap();
+    let make = |i: usize| move || f64s(&[i as f64], &[1]).with_grad().unwrap();
     let threads: Vec<_> = (1..=4).map(|i| std::thread::spawn(make(i))).collect();
     let leaves: Vec<Tensor> = threads.into_iter().map(|t| t.join().unwrap()).collect();
     let product = leaves.iter().skip(1).fold(leaves[0].clone(), |p, x| p.mul(x).unwrap());
@@ -393,7 +393,7 @@ fn mistake_17_identities_are_unique_across_threads_and_kept_by_clones() {
     assert_eq!(g.len(), 4);
     for (i, leaf) in leaves.iter().enumerate() {
         assert_eq!(g.get(&leaf.clone()).unwrap().item().unwrap(), 24.0 / (i + 1) as f64);
-        assert!(g.get(&leaf.detach().require_grad().unwrap()).is_none());
+        assert!(g.get(&leaf.detach().with_grad().unwrap()).is_none());
     }
 }
 

@@ -53,7 +53,7 @@ fn gradients_of_any_order_come_back() {
     gradgradcheck(round_trip, std::slice::from_ref(&x)).unwrap();
 
     // The result stays there; its gradient does not.
-    let x = x.require_grad().unwrap();
+    let x = x.with_grad().unwrap();
     let y = x.to_device(&there).unwrap();
     let name = y.grad_fn().unwrap().name().to_owned();
     let gradients = y.square().unwrap().sum_all().unwrap().backward().unwrap();
@@ -65,7 +65,7 @@ fn gradients_of_any_order_come_back() {
 #[test]
 fn a_gradient_of_zero_and_hooks_know_where_they_are() {
     let there = tiny();
-    let x = values(&[3], &cpu()).require_grad().unwrap();
+    let x = values(&[3], &cpu()).with_grad().unwrap();
     let y = x.to_device(&there).unwrap();
     // The slope of floor is zero, which the hook on the other device sees as zeros of that device.
     let seen = Arc::new(std::sync::Mutex::new(None));
@@ -88,7 +88,7 @@ fn a_gradient_of_zero_and_hooks_know_where_they_are() {
 #[test]
 fn a_checkpointed_region_and_packed_values_may_cross() {
     let (here, there) = (cpu(), tiny());
-    let x = values(&[4], &here).require_grad().unwrap();
+    let x = values(&[4], &here).with_grad().unwrap();
     let region = {
         let (here, there) = (here.clone(), there.clone());
         move |x: &[Tensor]| x[0].to_device(&there)?.sin()?.square()?.to_device(&here)

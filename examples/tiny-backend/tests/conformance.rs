@@ -15,8 +15,8 @@ fn it_conforms() {
 fn gradients_of_composites_are_those_of_the_cpu() {
     let on = |device: &Device| -> Result<Vec<f64>> {
         let mut generator = Generator::new(3);
-        let x = Tensor::randn([2, 3, 6, 6], DType::F64, device, &mut generator)?.require_grad()?;
-        let w = Tensor::randn([4, 3, 3, 3], DType::F64, device, &mut generator)?.require_grad()?;
+        let x = Tensor::randn([2, 3, 6, 6], DType::F64, device, &mut generator)?.with_grad()?;
+        let w = Tensor::randn([4, 3, 3, 3], DType::F64, device, &mut generator)?.with_grad()?;
         let y = x.conv2d(&w, None, ConvOptions::default())?.softmax(1)?;
         let loss = y.square()?.sum_all()?;
         let gradients = loss.backward()?;

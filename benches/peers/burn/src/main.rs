@@ -25,7 +25,7 @@ fn made<const D: usize>(values: Vec<f32>, shape: [usize; D], device: &Device) ->
 
 /// A leaf whose gradient is computed.
 fn leaf<const D: usize>(stream: u32, shape: [usize; D]) -> Tensor<D> {
-    tensor(stream, shape).autodiff().require_grad()
+    tensor(stream, shape).autodiff().with_grad()
 }
 
 fn classes<const D: usize>(stream: u32, shape: [usize; D], below: usize, device: &Device) -> Tensor<D, Int> {
@@ -149,7 +149,7 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
             if job.kind == "conv2d" {
                 return forward(bench, || conv2d(x.clone(), weight.clone(), Some(bias.clone()), options.clone()));
             }
-            (weight, bias, x) = (weight.require_grad(), bias.require_grad(), x.autodiff().require_grad());
+            (weight, bias, x) = (weight.with_grad(), bias.with_grad(), x.autodiff().with_grad());
             let read = |g: &Gradients| Ok(vec![gradient(&x, g)?, gradient(&weight, g)?, gradient(&bias, g)?]);
             backward(bench, read, conv2d_shape(sizes), || {
                 conv2d(x.clone(), weight.clone(), Some(bias.clone()), options.clone())

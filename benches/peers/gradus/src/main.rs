@@ -18,7 +18,7 @@ fn tensor(stream: u32, shape: &[usize]) -> Result<Tensor> {
 }
 
 fn leaf(stream: u32, shape: &[usize]) -> Result<Tensor> {
-    tensor(stream, shape)?.require_grad()
+    tensor(stream, shape)?.with_grad()
 }
 
 fn classes(stream: u32, shape: &[usize], below: usize) -> Result<Tensor> {
@@ -119,8 +119,8 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
             let &[n, c, h, o, k, s] = sizes else { return Err("six sizes".into()) };
             let mut source = Parameters::new();
             let (fan_in, device) = (c * k * k, Device::cpu()?);
-            let weight = Tensor::from_vec(source.next(o * fan_in, fan_in), [o, c, k, k], &device)?.require_grad()?;
-            let bias = Tensor::from_vec(source.next(o, fan_in), [o], &device)?.require_grad()?;
+            let weight = Tensor::from_vec(source.next(o * fan_in, fan_in), [o, c, k, k], &device)?.with_grad()?;
+            let bias = Tensor::from_vec(source.next(o, fan_in), [o], &device)?.with_grad()?;
             let x = leaf(1, &[n, c, h, h])?;
             let options = ConvOptions::new().stride([s, s]).padding([k / 2, k / 2]);
             let f = || x.conv2d(&weight, Some(&bias), options);

@@ -52,8 +52,8 @@ use crate::{Generator, Storage, Tensor};
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
 /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
-/// let w = Tensor::from_vec(vec![2.0f64], [1], &device)?.require_grad()?;
-/// let x = Tensor::from_vec(vec![3.0f64], [1], &device)?.require_grad()?;
+/// let w = Tensor::from_vec(vec![2.0f64], [1], &device)?.with_grad()?;
+/// let x = Tensor::from_vec(vec![3.0f64], [1], &device)?.with_grad()?;
 /// let inside = w.clone();
 /// let y = autograd::checkpoint(move |x| x[0].square()?.mul(&inside), &[&x])?;
 /// let gradients = y.backward()?;
@@ -90,7 +90,7 @@ pub fn checkpoint_with<O: Tensors>(
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
 /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
-/// let x = Tensor::from_vec(vec![3.0f64], [1], &device)?.require_grad()?;
+/// let x = Tensor::from_vec(vec![3.0f64], [1], &device)?.with_grad()?;
 /// let total = Tensor::zeros([1], DType::F64, &device)?;
 /// let inside = total.clone();
 /// let y = autograd::checkpoint(

@@ -103,7 +103,7 @@ impl Tensor {
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
     /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
-    /// let x = Tensor::from_vec(vec![1.0f32, 2.0], [2], &device)?.require_grad()?;
+    /// let x = Tensor::from_vec(vec![1.0f32, 2.0], [2], &device)?.with_grad()?;
     /// let gradients = (&x * &x)?.sum_all()?.backward()?;
     /// assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>()?, [2.0, 4.0]);
     /// # Ok::<(), Error>(())
@@ -157,7 +157,7 @@ pub fn grad(
     for (i, input) in inputs.iter().enumerate() {
         let edge = input.edge().ok_or_else(|| {
             let e = Error::new(ErrorKind::Autograd, "grad", format!("input {i} does not require a gradient"));
-            input.describe(e, "input").help("make it a leaf with require_grad()? before the computation")
+            input.describe(e, "input").help("make it a leaf with with_grad()? before the computation")
         })?;
         edge.node.refuse_left_behind("grad").map_err(|e| input.describe(e, "input"))?;
         targets.push(edge);
@@ -227,7 +227,7 @@ pub(super) fn root(t: &Tensor) -> Result<Edge> {
         };
         t.describe(Error::new(ErrorKind::Autograd, "backward", m), "self")
             .note("explain_grad(&parameter, || ..) runs the computation again and tells where the way to it ends")
-            .help("make the parameters leaves with require_grad()?, and compute outside of no_grad and inference")
+            .help("make the parameters leaves with with_grad()?, and compute outside of no_grad and inference")
     })
 }
 

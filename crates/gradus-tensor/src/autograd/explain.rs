@@ -78,7 +78,7 @@ impl fmt::Display for Dependence {
 /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
 /// use gradus_tensor::autograd::{Dependence, explain_grad};
 ///
-/// let x = Tensor::from_vec(vec![1.0f32, 3.0], [2], &device)?.require_grad()?;
+/// let x = Tensor::from_vec(vec![1.0f32, 3.0], [2], &device)?.with_grad()?;
 /// let found = explain_grad(&x, || x.mul(2.0)?.argmax(0, false)?.to_dtype(DType::F32))?;
 /// let Dependence::Undefined { op, reason, .. } = found else { panic!("{found}") };
 /// assert_eq!((op.as_str(), reason.as_str()), ("argmax", "it gives i64, and integers have no derivative"));
@@ -89,7 +89,7 @@ impl fmt::Display for Dependence {
 pub fn explain_grad(input: &Tensor, step: impl FnOnce() -> Result<Tensor>) -> Result<Dependence> {
     let Some(edge) = input.edge() else {
         let e = Error::new(ErrorKind::Autograd, "explain_grad", "the input does not require a gradient");
-        return Err(input.describe(e, "input").help("make it a leaf with require_grad()? before the computation"));
+        return Err(input.describe(e, "input").help("make it a leaf with with_grad()? before the computation"));
     };
     let observing = Observing::start(Observer::Paths(Paths::new(edge, input)));
     let output = step();

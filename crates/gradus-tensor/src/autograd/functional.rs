@@ -62,7 +62,7 @@ pub(super) fn give<O: Tensors>(op: &str, tensors: Vec<Tensor>) -> Result<O> {
 /// A tensor at a place of its own in the graph: a leaf if it is not tracked, else a view through which gradients go on.
 #[track_caller]
 fn point(t: &Tensor) -> Result<Tensor> {
-    if t.requires_grad() { t.reshape(t.shape()) } else { t.require_grad() }
+    if t.requires_grad() { t.reshape(t.shape()) } else { t.with_grad() }
 }
 
 /// A function evaluated at points of its own.
@@ -218,7 +218,7 @@ pub fn jvp<O: Tensors>(f: impl Fn(&[Tensor]) -> Result<O>, inputs: &[&Tensor], t
     for y in &at.outputs {
         // An output that is not tracked, or cannot be, has the derivative zero.
         if y.requires_grad() {
-            weights.push(y.zeros_like()?.require_grad()?);
+            weights.push(y.zeros_like()?.with_grad()?);
             flows.push(y.clone());
         }
     }

@@ -174,7 +174,7 @@ pub fn gradgradcheck_with(
     let directional = |all: &[Tensor]| -> Result<Tensor> {
         // They may be plain numbers here (finite differences) or leaves (the analytic side); both need a graph.
         let _mode = enable_grad();
-        let leaf = |t: &Tensor| if t.requires_grad() { Ok(t.clone()) } else { t.require_grad() };
+        let leaf = |t: &Tensor| if t.requires_grad() { Ok(t.clone()) } else { t.with_grad() };
         let all: Vec<Tensor> = all.iter().map(leaf).collect::<Result<_>>()?;
         let Some((seed, leaves)) = all.split_last() else { return Err(Error::argument(NAME, "there is no seed")) };
         let y = f(leaves)?;
@@ -226,7 +226,7 @@ fn check(
 ) -> Result<()> {
     require_f64(name, inputs)?;
     // Keep the layout of each input: strided and stretched inputs are part of what is checked.
-    let leaves: Vec<Tensor> = inputs.iter().map(|t| t.detach().require_grad()).collect::<Result<_>>()?;
+    let leaves: Vec<Tensor> = inputs.iter().map(|t| t.detach().with_grad()).collect::<Result<_>>()?;
     let refs: Vec<&Tensor> = leaves.iter().collect();
     let _recording = enable_grad();
     let y = f(&leaves)?;

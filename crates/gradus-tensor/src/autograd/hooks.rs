@@ -260,7 +260,7 @@ impl Tensor {
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
     /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
-    /// let x = Tensor::from_vec(vec![1.0f32, -2.0], [2], &device)?.require_grad()?;
+    /// let x = Tensor::from_vec(vec![1.0f32, -2.0], [2], &device)?.with_grad()?;
     /// let _hook = x.register_hook(|g| Ok(Some(g.clamp(-1.0, 1.0)?)))?;
     /// let gradients = x.square()?.sum_all()?.backward()?;
     /// assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>()?, [1.0, -1.0]);
@@ -272,7 +272,7 @@ impl Tensor {
     ) -> Result<Hook> {
         let edge = self.edge().ok_or_else(|| {
             let e = Error::new(ErrorKind::Autograd, "register_hook", "the tensor has no gradient to see");
-            self.describe(e, "self").help("make it a leaf with require_grad()?, or compute it from one")
+            self.describe(e, "self").help("make it a leaf with with_grad()?, or compute it from one")
         })?;
         edge.node.refuse_region("register_hook")?;
         let function = Arc::new(hook);

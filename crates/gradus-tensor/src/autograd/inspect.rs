@@ -116,7 +116,7 @@ impl Tensor {
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
     /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
-    /// let x = Tensor::zeros([4], DType::F32, &device)?.require_grad()?;
+    /// let x = Tensor::zeros([4], DType::F32, &device)?.with_grad()?;
     /// let stats = x.exp()?.sin()?.graph_stats();
     /// assert_eq!((stats.nodes, stats.leaves), (3, 1));
     /// println!("{stats}");

@@ -154,7 +154,7 @@ pub fn enable_grad() -> GradModeGuard {
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
 /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
-/// let x = Tensor::from_vec(vec![1.0f32], [1], &device)?.require_grad()?;
+/// let x = Tensor::from_vec(vec![1.0f32], [1], &device)?.with_grad()?;
 /// let guard = inference();
 /// let _again = enable_grad();
 /// assert!(!x.exp()?.requires_grad());
@@ -189,7 +189,7 @@ pub(crate) fn refuse_inference(op: &str) -> Result<()> {
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
 /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
-/// let x = Tensor::from_vec(vec![1.0f32, 2.0], [2], &device)?.require_grad()?;
+/// let x = Tensor::from_vec(vec![1.0f32, 2.0], [2], &device)?.with_grad()?;
 /// let shift = Tensor::from_vec(vec![3.0f32], [1], &device)?;
 /// let y = {
 ///     let _guard = autograd::strict();
@@ -213,7 +213,7 @@ pub fn strict() -> GradModeGuard {
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
 /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
-/// let x = Tensor::from_vec(vec![1.0f32, 2.0], [2], &device)?.require_grad()?;
+/// let x = Tensor::from_vec(vec![1.0f32, 2.0], [2], &device)?.with_grad()?;
 /// let scale = Tensor::from_vec(vec![3.0f32], [1], &device)?;
 /// let y = {
 ///     let _guard = autograd::strict_inplace();
@@ -239,7 +239,7 @@ pub fn strict_inplace() -> GradModeGuard {
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
 /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
-/// let x = Tensor::from_vec(vec![1.0f32, 2.0], [2], &device)?.require_grad()?;
+/// let x = Tensor::from_vec(vec![1.0f32, 2.0], [2], &device)?.with_grad()?;
 /// let scale = Tensor::from_vec(vec![3.0f32], [1], &device)?;
 /// let _guard = autograd::allow_mutation_on_saved_tensors();
 /// let y = x.mul(&scale)?.sum_all()?;

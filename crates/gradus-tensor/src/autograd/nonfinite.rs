@@ -44,7 +44,7 @@ use crate::{Storage, Tensor};
 /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
 /// use gradus_tensor::autograd::Origin;
 ///
-/// let x = Tensor::from_vec(vec![4.0f32, 0.0, 1.0], [3], &device)?.require_grad()?;
+/// let x = Tensor::from_vec(vec![4.0f32, 0.0, 1.0], [3], &device)?.with_grad()?;
 /// // Every value is finite, and so is the loss; but the slope of the square root at 0 is infinite.
 /// let found = find_nonfinite(|| x.sqrt()?.sum_all()?.backward())?.unwrap();
 /// assert_eq!((found.op.as_str(), found.origin), ("sqrt", Origin::Gradient));

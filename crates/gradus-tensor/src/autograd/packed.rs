@@ -81,7 +81,7 @@ impl Drop for SavedTensorsHooks {
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
 /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
-/// let x = Tensor::from_vec(vec![1.0f32, 2.0], [2], &device)?.require_grad()?;
+/// let x = Tensor::from_vec(vec![1.0f32, 2.0], [2], &device)?.with_grad()?;
 /// let y = {
 ///     // Half the memory, and 8 bits of the values.
 ///     let _guard = autograd::saved_tensors_hooks(|t| t.to_dtype(DType::BF16), |p| p.to_dtype(DType::F32));

@@ -47,7 +47,7 @@ use crate::Tensor;
 /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
 /// # let x = Tensor::from_vec(vec![1.0f64, 2.0, 3.0, 4.0], [2, 2], &device)?;
 /// # let w = Tensor::from_vec(vec![0.5f64, -1.0], [2], &device)?;
-/// let own = w.expand([2, 2])?.require_grad()?;
+/// let own = w.expand([2, 2])?.with_grad()?;
 /// let losses = (&x * &own)?.sum(&[1], false)?.square()?;
 /// let each = losses.sum_all()?.backward()?;
 /// assert_eq!(each.get(&own).unwrap().to_vec::<f64>()?, [-3.0, -6.0, -15.0, -20.0]);

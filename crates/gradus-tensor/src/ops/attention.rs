@@ -185,7 +185,7 @@ impl Operation for Attention {
         // Views of the inputs as points of their own, so that the gradient is taken here and goes on from here.
         let point = |t: &Tensor, wanted: bool| match (wanted, ctx.create_graph()) {
             (true, true) => t.reshape(t.shape()),
-            (true, false) => t.detach().require_grad(),
+            (true, false) => t.detach().with_grad(),
             (false, true) => Ok(t.clone()),
             (false, false) => Ok(t.detach()),
         };

@@ -40,7 +40,7 @@ pub enum Class {
 /// static MISH: Elementwise = Elementwise::new("mish", Class::Float, 1, |x| vec![x[0] * x[0].softplus().tanh()]);
 ///
 /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
-/// let x = Tensor::from_vec(vec![-1.0f32, 0.0, 2.0], [3], &device)?.require_grad()?;
+/// let x = Tensor::from_vec(vec![-1.0f32, 0.0, 2.0], [3], &device)?.with_grad()?;
 /// let y = MISH.apply(&[Operand::Tensor(&x)])?;
 /// let gradients = y.sum_all()?.backward()?;
 /// assert!((gradients.get(&x).unwrap().to_vec::<f32>()?[1] - 0.6).abs() < 1e-6);

@@ -233,7 +233,7 @@ impl Tensor {
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
     /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
-    /// let x = Tensor::from_vec(vec![2.0f32, 0.0, 3.0], [3], &device)?.require_grad()?;
+    /// let x = Tensor::from_vec(vec![2.0f32, 0.0, 3.0], [3], &device)?.with_grad()?;
     /// let gradients = x.prod(&[0], false)?.backward()?;
     /// assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>()?, [0.0, 6.0, 0.0]);
     /// # Ok::<(), Error>(())

@@ -58,7 +58,7 @@ impl Tensor {
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
     /// # let open = || CpuBackend::new().map(|b| Device::from_backend(Arc::new(b)));
     /// let (here, there) = (open()?, open()?);
-    /// let x = Tensor::from_vec(vec![1.0f64, 2.0], [2], &here)?.require_grad()?;
+    /// let x = Tensor::from_vec(vec![1.0f64, 2.0], [2], &here)?.with_grad()?;
     /// let y = x.to_device(&there)?.square()?.sum_all()?;
     /// assert_eq!(y.device(), &there);
     /// let dx = y.backward()?.get(&x).unwrap().clone();

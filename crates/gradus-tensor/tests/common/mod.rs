@@ -26,7 +26,7 @@ pub fn f64s(values: &[f64], shape: &[usize]) -> Tensor {
 
 /// An f64 vector that requires a gradient.
 pub fn leaf(values: &[f64]) -> Tensor {
-    f64s(values, &[values.len()]).require_grad().unwrap()
+    f64s(values, &[values.len()]).with_grad().unwrap()
 }
 
 /// The elements of an f64 tensor, however it lies.

@@ -136,7 +136,7 @@ pub(crate) fn derivatives(
 ) -> Result<Found> {
     let mut inputs = inputs.iter().map(|t| lay.of(t)).collect::<Result<Vec<_>>>()?;
     for &i in leaves {
-        inputs[i] = inputs[i].require_grad()?;
+        inputs[i] = inputs[i].with_grad()?;
     }
     let points: Vec<&Tensor> = leaves.iter().map(|&i| &inputs[i]).collect();
     let outputs = call(&inputs)?;
@@ -195,7 +195,7 @@ pub(crate) fn along(
     t: f64,
     order: usize,
 ) -> Result<Line> {
-    let t = Tensor::scalar(t, inputs[0].device())?.require_grad()?;
+    let t = Tensor::scalar(t, inputs[0].device())?.with_grad()?;
     let mut moved = inputs.to_vec();
     for &i in leaves {
         let u = irregular(&moved[i].to_dtype(DType::F64)?, i + 5)?.mul(0.4)?;

@@ -31,7 +31,7 @@ fn recorded(case: &Case<'_>, call: Function<'_>, dtype: DType, lay: Lay) -> Resu
     let mut inputs = vec![];
     for (i, t) in case.inputs.iter().enumerate() {
         let t = lay.of(&if t.dtype().is_float() { t.to_dtype(dtype)? } else { t.clone() })?;
-        inputs.push(if case.leaves.contains(&i) { t.require_grad()? } else { t });
+        inputs.push(if case.leaves.contains(&i) { t.with_grad()? } else { t });
     }
     let mut all = call(&inputs)?;
     let outputs: Vec<&Tensor> = all.iter().filter(|y| y.requires_grad()).collect();

@@ -123,7 +123,7 @@ fn check(
 ) -> Result<Option<String>> {
     let mut inputs = file.inputs(name);
     for &i in leaves {
-        inputs[i] = inputs[i].require_grad()?;
+        inputs[i] = inputs[i].with_grad()?;
     }
     let outs = call(&inputs)?;
     for (i, y) in outs.iter().enumerate() {

@@ -93,7 +93,7 @@ fn order(file: &File<'_>, family: &str, call: Call, inputs: Vec<Tensor>) -> Resu
 
 /// `0`, `1`, `2` or `any`: the later in order of letters, the more.
 fn order_of(call: Call, inputs: &[Tensor]) -> Result<&'static str> {
-    let point = |t: &Tensor| if t.dtype().is_float() { t.require_grad() } else { Ok(t.clone()) };
+    let point = |t: &Tensor| if t.dtype().is_float() { t.with_grad() } else { Ok(t.clone()) };
     let inputs = inputs.iter().map(point).collect::<Result<Vec<_>>>()?;
     let leaves: Vec<&Tensor> = inputs.iter().filter(|t| t.requires_grad()).collect();
     let mut tracked: Vec<Tensor> = call(&inputs)?.into_iter().filter(Tensor::requires_grad).collect();

@@ -41,7 +41,7 @@ type Slopes = Vec<Vec<f64>>;
 
 fn leaves(kink: &Kink) -> Vec<Tensor> {
     let device = Device::cpu().unwrap();
-    let leaf = |v: &&[f64]| Tensor::from_vec(*v, [v.len()], &device)?.require_grad();
+    let leaf = |v: &&[f64]| Tensor::from_vec(*v, [v.len()], &device)?.with_grad();
     kink.inputs.iter().map(leaf).collect::<Result<_>>().unwrap()
 }
 

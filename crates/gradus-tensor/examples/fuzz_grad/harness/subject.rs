@@ -321,7 +321,7 @@ fn apply(s: &Statement, x: &[&Tensor]) -> Result<Tensor> {
     if let Name::Leaf | Name::Data = s.name {
         let shape = &sizes()[1..];
         let t = Tensor::from_vec(values(s.number(0), numel(shape)), shape, &device()?)?;
-        return if s.name == Name::Leaf { t.require_grad() } else { Ok(t) };
+        return if s.name == Name::Leaf { t.with_grad() } else { Ok(t) };
     }
     let (&x0, rest) = x.split_first().ok_or_else(|| missing(NONE))?;
     let x1 = || rest.first().copied().ok_or_else(|| missing(NONE));
@@ -413,7 +413,7 @@ fn apply(s: &Statement, x: &[&Tensor]) -> Result<Tensor> {
         Name::Windows => x0.unfold_axis(axis, s.place(1), s.place(2)),
         Name::Copy => x0.copy(),
         Name::Detach => Ok(x0.detach()),
-        Name::Require => x0.require_grad(),
+        Name::Require => x0.with_grad(),
         _ => Err(missing(NONE)),
     }
 }
