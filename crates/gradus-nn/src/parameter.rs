@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use gradus_tensor::{DType, Error, ErrorKind, Generator, Result, Shape, Tensor, no_grad};
+use gradus_tensor::{DType, Error, ErrorKind, Generator, Result, Shape, Tensor, no_grad_guard};
 
 /// A trainable tensor of a module: a leaf whose gradient is computed, unless it is frozen.
 ///
@@ -166,7 +166,7 @@ fn assign(op: &str, target: &Tensor, source: &Tensor) -> Result<()> {
     if !converts(source.dtype(), target.dtype()) {
         return refuse(ErrorKind::DTypeMismatch, "the new values have a dtype that is not converted silently");
     }
-    let _guard = no_grad();
+    let _guard = no_grad_guard();
     target.copy_(source)
 }
 

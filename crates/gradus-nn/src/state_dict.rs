@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use gradus_tensor::{DType, Device, Error, Result, Shape, Storage, Tensor, no_grad};
+use gradus_tensor::{DType, Device, Error, Result, Shape, Storage, Tensor, no_grad_guard};
 
 use crate::parameter::converts;
 use crate::{Item, Module, Visitor, safetensors_file};
@@ -220,7 +220,7 @@ impl StateDict {
 
     /// A copy of a module's state; names of one place share one copy.
     pub(crate) fn copy_of<M: Module + ?Sized>(module: &M) -> Result<StateDict> {
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         let mut state = StateDict::new();
         for slot in slots(module, "state_dict")? {
             let copy = slot.tensor.copy()?;
@@ -233,7 +233,7 @@ impl StateDict {
 
     /// See [`Module::load_state_dict`].
     pub(crate) fn load_into<M: Module + ?Sized>(&self, module: &M, strict: Strict) -> Result<LoadReport> {
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         let mut report = LoadReport::default();
         let mut known: HashMap<&str, ()> = HashMap::new();
         let mut writes: Vec<(&Tensor, Tensor)> = Vec::new();

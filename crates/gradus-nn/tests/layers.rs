@@ -12,7 +12,7 @@ use gradus_nn::{
     MultiheadAttentionConfig, Relu, Sequential, Sigmoid, Silu, Softmax, Softplus, Tanh,
 };
 use gradus_tensor::autograd::{self, gradcheck};
-use gradus_tensor::{DType, Generator, Tensor, no_grad};
+use gradus_tensor::{DType, Generator, Tensor, no_grad_guard};
 
 fn numbers(t: &Tensor) -> Vec<f64> {
     t.to_vec::<f64>().unwrap()
@@ -119,7 +119,7 @@ fn batch_norm_has_gradients_in_both_modes() {
     assert!(numbers(g).iter().all(|g| *g != 0.0));
     // Running statistics are written outside of the graph, also when gradients are off.
     norm.train();
-    let _guard = no_grad();
+    let _guard = no_grad_guard();
     norm.forward(&x).unwrap();
 }
 

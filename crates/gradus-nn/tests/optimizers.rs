@@ -80,7 +80,7 @@ fn a_step_over_a_value_that_a_graph_insists_on_changes_nothing() {
     let g = gradients(&[(&a, &[1.0, 1.0]), (&b, &[1.0])], &device);
     let mut adam = Adam::new(named(&[("a", &a), ("b", &b)]), AdamConfig { lr: 0.1, ..Default::default() }).unwrap();
     let y = {
-        let _guard = gradus_tensor::autograd::strict_inplace();
+        let _guard = gradus_tensor::autograd::strict_inplace_guard();
         b.square().unwrap()
     };
     let e = adam.step(&g).unwrap_err();
@@ -90,7 +90,7 @@ fn a_step_over_a_value_that_a_graph_insists_on_changes_nothing() {
     drop(y);
     // With the policy to copy, the step is made and the gradient that of the values before.
     let y = {
-        let _guard = gradus_tensor::autograd::allow_mutation_on_saved_tensors();
+        let _guard = gradus_tensor::autograd::allow_mutation_on_saved_tensors_guard();
         b.square().unwrap()
     };
     adam.step(&g).unwrap();

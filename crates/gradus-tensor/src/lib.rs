@@ -23,8 +23,8 @@ mod write_log;
 
 pub use autograd::{
     BackwardOptions, CustomOp, GradModeGuard, Gradients, Hook, Node, apply_custom, checkpoint, checkpoint_with,
-    enable_grad, explain_grad, find_nan, find_nonfinite, grad, hessian, hvp, inference, is_grad_enabled, is_inference,
-    jacobian, jvp, no_grad, vjp, vmap,
+    enable_grad, enable_grad_guard, explain_grad, find_nan, find_nonfinite, grad, hessian, hvp, inference,
+    inference_guard, is_grad_enabled, is_inference, jacobian, jvp, no_grad, no_grad_guard, vjp, vmap,
 };
 pub use compute::Bound;
 pub use device::Device;

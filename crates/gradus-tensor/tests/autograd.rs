@@ -4,7 +4,7 @@
 mod common;
 
 use common::{assert_close, cpu, f32s, f64s, i64s, randn};
-use gradus_tensor::{BackwardOptions, DType, ErrorKind, Tensor, grad, no_grad};
+use gradus_tensor::{BackwardOptions, DType, ErrorKind, Tensor, grad, no_grad_guard};
 
 #[test]
 fn hessian_of_a_gated_product() {
@@ -105,7 +105,7 @@ fn a_computed_tensor_that_was_overwritten_is_not_computed_with() {
     let rest = view.narrow(0, 1, 2);
     assert!(rest.is_err(), "a view of all of it");
     assert!(x.detach().add(1.0).is_ok());
-    let _guard = no_grad();
+    let _guard = no_grad_guard();
     assert!(x.add(1.0).is_ok());
 }
 
@@ -191,7 +191,7 @@ fn clones_are_one_tensor_and_detached_ones_another() {
 fn modes_are_scoped_and_per_thread() {
     let x = f64s(&[3.0], &[1]).with_grad().unwrap();
     {
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         assert!(!x.square().unwrap().requires_grad());
         let x = x.clone();
         let tracked = std::thread::spawn(move || x.square().unwrap().requires_grad()).join().unwrap();
@@ -216,7 +216,7 @@ fn in_place_writes_are_refused_while_a_gradient_is_required() {
     let x = f64s(&[3.0], &[1]).with_grad().unwrap();
     assert_eq!(x.add_(1.0).unwrap_err().kind(), &ErrorKind::Autograd);
     assert_eq!(f64s(&[1.0], &[1]).copy_(&x).unwrap_err().kind(), &ErrorKind::Autograd);
-    let _guard = no_grad();
+    let _guard = no_grad_guard();
     x.add_(1.0).unwrap();
     assert_eq!(x.item().unwrap(), 4.0);
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use common::{assert_close, cpu, f64s, gradient, i64s, layouts, randn, values};
 use gradus_tensor::autograd::{checkpoint, checkpoint_with, gradcheck, gradgradcheck};
-use gradus_tensor::{BackwardOptions, DType, ErrorKind, Generator, Result, Tensor, grad, hvp, no_grad};
+use gradus_tensor::{BackwardOptions, DType, ErrorKind, Generator, Result, Tensor, grad, hvp, no_grad_guard};
 
 #[test]
 fn gradients_are_those_of_the_plain_computation_to_the_bit() {
@@ -90,7 +90,7 @@ fn several_outputs_integers_and_outputs_without_gradient() {
     assert_eq!(values(g.get(&x).unwrap()), [5.0, 8.0]);
     // Nothing tracked: nothing recorded.
     assert!(!checkpoint(|x| x[0].exp(), &[&x.detach()]).unwrap().requires_grad());
-    let _guard = no_grad();
+    let _guard = no_grad_guard();
     assert!(!checkpoint(|x| x[0].exp(), &[&x]).unwrap().requires_grad());
 }
 
@@ -145,7 +145,7 @@ fn whatever_the_region_read_is_checked_before_it_is_run_again() {
         let (w2, c2, s2, h2) = (w.clone(), c.clone(), shift.clone(), host.clone());
         let f = move |x: &[Tensor]| x[0].add(&s2)?.square()?.mul(&w2)?.mul(&c2)?.mul(h2.item()?);
         let y = checkpoint(f, &[&x]).unwrap();
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         if let Some(t) = [&x, &w, &c, &shift, &host].get(k) {
             t.add_(1.0).unwrap();
         }

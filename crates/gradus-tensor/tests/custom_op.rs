@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use common::{another_cpu, f64s, i64s, layouts, randn};
 use gradus_tensor::autograd::{Context, CustomOp, Keep, apply_custom, gradcheck, gradgradcheck};
-use gradus_tensor::{BackwardOptions, ErrorKind, Result, Tensor, grad, no_grad};
+use gradus_tensor::{BackwardOptions, ErrorKind, Result, Tensor, grad, no_grad_guard};
 
 type Gradients = Result<Vec<Option<Tensor>>>;
 
@@ -78,7 +78,7 @@ fn it_is_recorded_only_where_a_gradient_is_wanted() {
     let _hook = y[1].register_hook(|g| Ok(Some(g.mul(7.0)?))).unwrap();
     let sum = y[0].mul(0.0).unwrap().add(&y[1]).unwrap().sum_all().unwrap();
     assert_eq!(sum.backward().unwrap().get(&a).unwrap().to_vec::<f64>().unwrap(), [7.0, 7.0]);
-    let _guard = no_grad();
+    let _guard = no_grad_guard();
     assert!(!several(&a, &b).unwrap()[0].requires_grad());
 }
 
@@ -184,7 +184,7 @@ impl CustomOp for CutCube {
             // The way to the gradient that arrived is cut; that to the input is not.
             2 => slope.mul(&g.detach())?,
             3 => {
-                let _guard = no_grad();
+                let _guard = no_grad_guard();
                 slope.mul(g)?
             }
             _ => slope.mul(g)?,
@@ -345,7 +345,7 @@ fn a_captured_tensor_is_a_constant_that_stays_as_it_was() {
         let plain = x.detach();
         caught(apply_custom(&op(&leaf, how), &[&plain]).unwrap_err(), "[1] f64");
         {
-            let _guard = no_grad();
+            let _guard = no_grad_guard();
             assert!(run(&op(&leaf, how)).is_ok());
         }
         // Nor may a constant change in between.

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use common::{assert_close, f64s, leaf};
 use gradus_tensor::autograd::{Context, Dependence};
 use gradus_tensor::{
-    BackwardOptions, CustomOp, DType, Result, Tensor, apply_custom, checkpoint, explain_grad, grad, hessian, inference,
-    no_grad,
+    BackwardOptions, CustomOp, DType, Result, Tensor, apply_custom, checkpoint, explain_grad, grad, hessian,
+    inference_guard, no_grad_guard,
 };
 
 #[test]
@@ -138,21 +138,21 @@ fn detached_and_unrecorded_ways_are_told() {
     assert!(op == "detach" && why.contains("detached"), "{op}: {why}");
     let (op, _, why) = undefined(&x, || {
         let y = {
-            let _guard = no_grad();
+            let _guard = no_grad_guard();
             x.exp()?
         };
         y.sin()?.sum_all()
     });
     assert!(op == "exp" && why.contains("no_grad()"), "{op}: {why}");
     let (op, _, why) = undefined(&x, || {
-        let _guard = inference();
+        let _guard = inference_guard();
         x.exp()
     });
     assert!(op == "exp" && why.contains("inference()"), "{op}: {why}");
     // Through a write in place, and through a second leaf over the same values.
     let (op, ..) = undefined(&x, || {
         let y = Tensor::zeros([2], DType::F64, x.device())?;
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         y.copy_(&x)?;
         y.sum_all()
     });
@@ -297,7 +297,7 @@ fn a_write_over_all_of_it_ends_the_way() {
     assert_eq!(explain_grad(&x, whole).unwrap(), Dependence::Unused);
     // A leaf is what is written into it.
     let into_leaf = || {
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         x.fill_(2.0)?;
         x.detach().square()?.sum_all()
     };
@@ -317,7 +317,7 @@ fn a_write_by_an_index_is_named() {
     let mut line = 0;
     let found = explain_grad(&x, || {
         let y = f64s(&[0.0; 3], &[3]);
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         line = line!() + 1;
         y.index_add_(0, &common::i64s(&[2, 0], &[2]), &x)?;
         y.sum_all()

@@ -126,7 +126,7 @@ fn gradients_given_out_are_not_what_a_hook_holds() {
 fn a_plain_pass_gives_plain_numbers_whatever_a_hook_records() {
     let (x, w) = (leaf(&[1.0]), leaf(&[7.0]));
     let _hook = x.register_hook(move |g| {
-        let _guard = enable_grad();
+        let _guard = enable_grad_guard();
         g.mul(&w).map(Some)
     });
     let found = x.square().unwrap().backward().unwrap();
@@ -136,13 +136,13 @@ fn a_plain_pass_gives_plain_numbers_whatever_a_hook_records() {
 
 #[test]
 fn guards_dropped_in_any_order_leave_the_others() {
-    let (first, second) = (no_grad(), no_grad());
+    let (first, second) = (no_grad_guard(), no_grad_guard());
     drop(first);
     assert!(!is_grad_enabled());
-    let third = enable_grad();
+    let third = enable_grad_guard();
     drop(second);
     assert!(is_grad_enabled());
-    let fourth = no_grad();
+    let fourth = no_grad_guard();
     drop(third);
     assert!(!is_grad_enabled());
     drop(fourth);

@@ -5,7 +5,9 @@ mod common;
 
 use common::{another_cpu, assert_close, f32s, f64s, i64s, layouts, randn, values};
 use gradus_tensor::autograd::{gradcheck, gradgradcheck};
-use gradus_tensor::{BackwardOptions, ErrorKind, Result, Tensor, grad, hessian, hvp, jacobian, jvp, no_grad, vjp};
+use gradus_tensor::{
+    BackwardOptions, ErrorKind, Result, Tensor, grad, hessian, hvp, jacobian, jvp, no_grad_guard, vjp,
+};
 
 /// Two outputs of two inputs: `sin(a) b` and `sum(a b^2)`.
 fn two(x: &[Tensor]) -> Result<[Tensor; 2]> {
@@ -139,7 +141,7 @@ fn derivatives_are_recorded_for_tracked_points_and_captured_parameters() {
     let dw = grad(&[&g[0]], &[&w], None, BackwardOptions::new()).unwrap();
     assert_eq!(dw[0].as_ref().unwrap().item().unwrap(), 12.0);
     // Plain numbers inside no_grad, and the values are right there too.
-    let _guard = no_grad();
+    let _guard = no_grad_guard();
     let (y, g) = vjp(f, &[&x], &[&f64s(&[1.0], &[1])]).unwrap();
     assert!(!g[0].requires_grad() && !y.requires_grad());
     assert_eq!(g[0].item().unwrap(), 108.0);

@@ -11,8 +11,8 @@ use gradus_cpu::CpuBackend;
 use gradus_tensor::autograd::Context;
 use gradus_tensor::{
     BackwardOptions, CustomOp, DType, Device, Error, ErrorKind, Generator, Gradients, Node, Result, Tensor,
-    apply_custom, enable_grad, grad, hessian, hvp, inference, is_grad_enabled, is_inference, jacobian, jvp, no_grad,
-    vjp,
+    apply_custom, enable_grad_guard, grad, hessian, hvp, inference_guard, is_grad_enabled, is_inference, jacobian, jvp,
+    no_grad_guard, vjp,
 };
 
 fn keep() -> BackwardOptions {
@@ -381,10 +381,10 @@ fn inference_records_nothing_whatever_runs_inside() {
     let x = leaf(&[2.0]);
     let y = x.exp().unwrap();
     {
-        let _guard = inference();
+        let _guard = inference_guard();
         assert!(is_inference() && !is_grad_enabled());
         // What no_grad lets through, this does not.
-        let again = enable_grad();
+        let again = enable_grad_guard();
         assert!(!is_grad_enabled() && !x.exp().unwrap().requires_grad());
         drop(again);
         let f = |x: &[Tensor]| x[0].exp();
@@ -408,15 +408,15 @@ fn inference_records_nothing_whatever_runs_inside() {
     }
     assert!(is_grad_enabled() && !is_inference());
     // Guards that are not dropped in order leave nothing switched off, or on inside.
-    let plain = no_grad();
-    let guard = inference();
+    let plain = no_grad_guard();
+    let guard = inference_guard();
     drop(plain);
     assert!(!is_grad_enabled());
     drop(guard);
     assert!(is_grad_enabled());
     // A tensor made inside is a constant outside; a leaf made inside is one.
     let (made, parameter) = {
-        let _guard = inference();
+        let _guard = inference_guard();
         (x.exp().unwrap(), f64s(&[3.0], &[1]).with_grad().unwrap())
     };
     let g = made.mul(&x).unwrap().mul(&parameter).unwrap().backward().unwrap();
@@ -426,7 +426,7 @@ fn inference_records_nothing_whatever_runs_inside() {
     let w = f64s(&[2.0], &[1]);
     let z = x.mul(&w).unwrap();
     {
-        let _guard = inference();
+        let _guard = inference_guard();
         w.fill_(9.0).unwrap();
     }
     assert!(z.backward().unwrap_err().to_string().contains("fill_"));

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use common::{f64s, i64s, values};
 use gradus_tensor::backend::{AdamParams, SgdParams};
-use gradus_tensor::{BackwardOptions, DType, Error, ErrorKind, Gemm, Result, Tensor, find_nan, grad, no_grad};
+use gradus_tensor::{BackwardOptions, DType, Error, ErrorKind, Gemm, Result, Tensor, find_nan, grad, no_grad_guard};
 
 const ADAM: AdamParams =
     AdamParams { lr: 0.1, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0, decoupled: false, step: 1 };
@@ -110,7 +110,7 @@ fn writes_that_would_have_to_be_recorded_are_refused_and_name_the_form_that_is()
 
 #[test]
 fn every_write_changes_values_counts_and_is_named_with_its_line() {
-    let guard = no_grad();
+    let guard = no_grad_guard();
     for (name, write, ..) in WRITES {
         let reference = start();
         write(&reference, &operand()).unwrap();
@@ -308,7 +308,7 @@ fn gradients_that_are_given_out_share_no_memory() {
         // The sum passes its gradient on to both; y's own is the seed.
         let g = grad(&[&y], &[&a, &b, &y, &a], Some(&[&seed]), options).unwrap();
         let g: Vec<Tensor> = g.into_iter().flatten().collect();
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         for (k, t) in g.iter().enumerate() {
             t.fill_(10.0 + k as f64).unwrap();
         }
@@ -320,7 +320,7 @@ fn gradients_that_are_given_out_share_no_memory() {
     let gradients =
         y.sum_all().unwrap().mul(&a.narrow(0, 0, 1).unwrap().sum_all().unwrap()).unwrap().backward().unwrap();
     let before = values(gradients.get(&b).unwrap());
-    let _guard = no_grad();
+    let _guard = no_grad_guard();
     gradients.get(&a).unwrap().mul_(0.0).unwrap();
     assert_eq!(values(gradients.get(&b).unwrap()), before);
 }

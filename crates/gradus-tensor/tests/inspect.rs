@@ -29,13 +29,13 @@ fn stats_count_nodes_and_each_kept_storage_once() {
 #[test]
 fn stats_count_what_hooks_packed_where_it_is_tensors() {
     let x = f64s(&[1.0; 100], &[100]).with_grad().unwrap();
-    let half = || autograd::saved_tensors_hooks(|t| t.to_dtype(DType::F32), |p: &Tensor| p.to_dtype(DType::F64));
-    let list = || autograd::saved_tensors_hooks(|t| Ok(vec![t.copy()?]), |p: &Vec<Tensor>| p[0].copy());
+    let half = || autograd::saved_tensors_hooks_guard(|t| t.to_dtype(DType::F32), |p: &Tensor| p.to_dtype(DType::F64));
+    let list = || autograd::saved_tensors_hooks_guard(|t| Ok(vec![t.copy()?]), |p: &Vec<Tensor>| p[0].copy());
     let numbers = || {
         let make = |p: &Vec<f64>| Tensor::from_vec(p.clone(), [p.len()], &common::cpu());
-        autograd::saved_tensors_hooks(Tensor::to_vec::<f64>, make)
+        autograd::saved_tensors_hooks_guard(Tensor::to_vec::<f64>, make)
     };
-    let bytes = |guard: autograd::SavedTensorsHooks| {
+    let bytes = |guard: autograd::SavedTensorsHooksGuard| {
         let y = x.exp().unwrap();
         drop(guard);
         y.graph_stats().saved_bytes

@@ -10,7 +10,7 @@ use gradus_tensor::autograd::{Context, NonFiniteReport, Origin};
 use gradus_tensor::backend::{AdamParams, SgdParams};
 use gradus_tensor::{
     BackwardOptions, CustomOp, DType, ErrorKind, Result, Tensor, apply_custom, checkpoint, find_nan, find_nonfinite,
-    grad, no_grad,
+    grad, no_grad_guard,
 };
 
 fn found<T>(step: impl FnOnce() -> Result<T>) -> NonFiniteReport {
@@ -239,7 +239,7 @@ fn gradients_by_users_and_hooks_are_looked_at_line_by_line() {
 
 #[test]
 fn without_recording_on_integers_and_in_half_precision() {
-    let _guard = no_grad();
+    let _guard = no_grad_guard();
     assert_eq!(found(|| leaf(&[0.0]).log()).op, "log");
     assert_eq!(find_nonfinite(|| i64s(&[i64::MAX], &[1]).mul(2)).unwrap(), None);
     let r = found(|| f32s(&[70_000.0], &[1]).to_dtype(DType::F16));

@@ -4,8 +4,8 @@
 mod common;
 
 use common::{cpu, f64s, gradient, values};
-use gradus_tensor::autograd::{saved_tensors_hooks, strict, strict_inplace};
-use gradus_tensor::{BackwardOptions, DType, ErrorKind, Tensor, checkpoint, grad, no_grad, vjp};
+use gradus_tensor::autograd::{saved_tensors_hooks_guard, strict_guard, strict_inplace_guard};
+use gradus_tensor::{BackwardOptions, DType, ErrorKind, Tensor, checkpoint, grad, no_grad_guard, vjp};
 
 #[test]
 fn a_region_that_writes_into_what_it_captured_is_refused_even_if_it_gives_it() {
@@ -58,7 +58,7 @@ fn gradients_of_one_tensor_asked_for_twice_share_no_memory() {
         let g = grad(&[&y], &[&x, &x], None, options).unwrap();
         let [Some(a), Some(b)] = &g[..] else { panic!("{g:?}") };
         assert_eq!(a.requires_grad(), b.requires_grad());
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         a.fill_(0.0).unwrap();
         assert_eq!(values(b), [2.0, 4.0]);
     }
@@ -148,7 +148,7 @@ fn a_hook_may_pack_into_the_rows_of_one_buffer() {
         row.copy_(t)?;
         Ok(row)
     };
-    let _guard = saved_tensors_hooks(pack, |row: &Tensor| row.copy());
+    let _guard = saved_tensors_hooks_guard(pack, |row: &Tensor| row.copy());
     let y = (0..20).fold(x.clone(), |y, _| y.square().unwrap());
     assert_eq!(gradient(&y, &x).unwrap(), [f64::from(1 << 20)]);
 }
@@ -191,13 +191,13 @@ fn a_column_that_is_assigned_leaves_the_others() {
     let m = f64s(&[1.0, 2.0, 3.0, 4.0], &[2, 2]);
     let column = |i| m.narrow(1, i, 1).unwrap().squeeze(1).unwrap();
     let y = {
-        let _guard = strict_inplace();
+        let _guard = strict_inplace_guard();
         x.mul(&column(0)).unwrap()
     };
     m.index_assign_((.., 1), 9.0).unwrap();
     assert!(m.index_assign_((1, ..), 9.0).unwrap_err().message().contains("mul needs its input 1"));
     let strict = {
-        let _guard = strict();
+        let _guard = strict_guard();
         x.mul(&column(0)).unwrap()
     };
     m.index_assign_((.., 1), 8.0).unwrap();

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{assert_close, both, cpu, f32s, f64s, i64s, layouts, randn};
-use gradus_tensor::{DType, ErrorKind, Gemm, Result, Tensor, no_grad};
+use gradus_tensor::{DType, ErrorKind, Gemm, Result, Tensor, no_grad_guard};
 
 const NAN: f64 = f64::NAN;
 
@@ -273,7 +273,7 @@ fn gemm_refuses_buffers_that_do_not_fit() {
     assert_eq!(kind(gemm.alpha(0.5).run(&ints, &ints, None)), ErrorKind::InvalidArgument);
     let tracked = a.with_grad().unwrap();
     assert_eq!(kind(gemm.run(&tracked, &b, None)), ErrorKind::Autograd);
-    let _guard = no_grad();
+    let _guard = no_grad_guard();
     assert!(gemm.run(&tracked, &b, None).is_ok());
 }
 

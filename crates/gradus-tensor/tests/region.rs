@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use common::{cpu, f64s, gradient, leaf, values};
 use gradus_tensor::autograd::{
-    Hook, allow_mutation_on_saved_tensors, checkpoint, once, saved_tensors_hooks, strict_inplace,
+    Hook, allow_mutation_on_saved_tensors_guard, checkpoint, once, saved_tensors_hooks_guard, strict_inplace_guard,
 };
 use gradus_tensor::{BackwardOptions, DType, Error, ErrorKind, Result, Tensor, grad};
 
@@ -327,7 +327,7 @@ fn inputs_have_their_places_in_both_runs_whoever_keeps_them() {
         assert!(v.iter().all(Tensor::requires_grad));
         v[0].square()?.mul(&v[1])?.add(&v[2].detach())
     };
-    let packing = || saved_tensors_hooks(Tensor::copy, |t: &Tensor| t.copy());
+    let packing = || saved_tensors_hooks_guard(Tensor::copy, |t: &Tensor| t.copy());
     for switch in 0..4 {
         let y = {
             let _packing = (switch == 1).then(packing);

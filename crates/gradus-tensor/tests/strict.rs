@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use common::{f64s, gradient, leaf, randn, values};
 use gradus_tensor::autograd::{
-    Context, CustomOp, allow_mutation_on_saved_tensors, apply_custom, checkpoint, strict, strict_inplace,
+    Context, CustomOp, allow_mutation_on_saved_tensors_guard, apply_custom, checkpoint, strict_guard,
+    strict_inplace_guard,
 };
 use gradus_tensor::backend::AdamParams;
-use gradus_tensor::{BackwardOptions, Error, ErrorKind, Result, Tensor, grad, no_grad};
+use gradus_tensor::{BackwardOptions, Error, ErrorKind, Result, Tensor, grad, no_grad_guard};
 
 const ADAM: AdamParams =
     AdamParams { lr: 0.1, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0, decoupled: false, step: 1 };
@@ -38,7 +39,7 @@ fn strict_refuses_inputs_that_no_gradient_needs() {
     let add = || x.add(&shift).unwrap();
     let plain = add();
     let (y, line) = {
-        let _guard = strict();
+        let _guard = strict_guard();
         (add(), "add was recorded at")
     };
     assert_eq!(gradient(&y, &x).unwrap(), [1.0, 1.0]);
@@ -81,11 +82,11 @@ fn strict_looks_at_bytes_and_at_every_kind_of_node() {
     for (name, of) in cases {
         let (x, c) = (leaf(&[1.0, 2.0]), f64s(&[3.0; 4], &[4]));
         let y = {
-            let _guard = strict();
+            let _guard = strict_guard();
             of(&x, &c)
         };
         let fill = |t: &Tensor, start| {
-            let _guard = no_grad();
+            let _guard = no_grad_guard();
             t.narrow(0, start, 1).unwrap().fill_(9.0).unwrap();
         };
         fill(&c, 2);
@@ -101,7 +102,7 @@ fn strict_keeps_nothing_alive() {
     let c = f64s(&[2.0], &[1]);
     let storage = Arc::downgrade(c.storage());
     let y = {
-        let _guard = strict();
+        let _guard = strict_guard();
         x.add(&c).unwrap()
     };
     drop(c);
@@ -114,7 +115,7 @@ fn strict_keeps_nothing_alive() {
 fn strict_inplace_makes_the_write_fail_before_a_byte_changes() {
     let (x, w) = (leaf(&[1.0, 2.0]), f64s(&[3.0, 4.0], &[2]));
     let (y, recorded) = {
-        let _guard = strict_inplace();
+        let _guard = strict_inplace_guard();
         (x.mul(&w).unwrap(), here())
     };
     let e = w.add_(1.0).unwrap_err();
@@ -124,7 +125,7 @@ fn strict_inplace_makes_the_write_fail_before_a_byte_changes() {
     let other = w.clone();
     assert!(std::thread::spawn(move || other.fill_(0.0)).join().unwrap().is_err());
     // x is not needed, as w wants no gradient.
-    let guard = no_grad();
+    let guard = no_grad_guard();
     x.fill_(7.0).unwrap();
     drop(guard);
     assert_eq!(gradient(&y, &x).unwrap(), [3.0, 4.0]);
@@ -139,7 +140,7 @@ fn strict_inplace_makes_the_write_fail_before_a_byte_changes() {
 fn strict_inplace_lets_other_bytes_and_dropped_graphs_go() {
     let (x, w) = (leaf(&[1.0, 2.0]), f64s(&[3.0, 4.0, 5.0, 6.0], &[4]));
     let y = {
-        let _guard = strict_inplace();
+        let _guard = strict_inplace_guard();
         x.mul(&w.narrow(0, 1, 2).unwrap()).unwrap()
     };
     w.narrow(0, 0, 1).unwrap().fill_(0.0).unwrap();
@@ -157,14 +158,14 @@ fn strict_inplace_lets_other_bytes_and_dropped_graphs_go() {
 #[test]
 fn strict_inplace_protects_outputs_parameters_and_what_a_checkpoint_reads() {
     let x = leaf(&[1.0, 2.0]);
-    let guard = strict_inplace();
+    let guard = strict_inplace_guard();
     let y = x.softmax(0).unwrap();
     let (w, c) = (leaf(&[3.0, 1.0]), f64s(&[4.0], &[1]));
     let (w2, c2) = (w.clone(), c.clone());
     let z = checkpoint(move |x| x[0].mul(&w2)?.mul(&c2)?.square(), &[&x]).unwrap();
     drop(guard);
     {
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         assert_says(&y.mul_(2.0).unwrap_err(), &["softmax", "output 0"]);
         for t in [&x, &w, &c] {
             assert_says(&t.mul_(2.0).unwrap_err(), &["checkpoint"]);
@@ -182,17 +183,17 @@ fn an_optimiser_step_over_a_needed_parameter_changes_neither_it_nor_its_state() 
     let x = f64s(&[1.0, 2.0], &[2]);
     let (m, v, g) = (x.zeros_like().unwrap(), x.zeros_like().unwrap(), x.ones_like().unwrap());
     let y = {
-        let _guard = strict_inplace();
+        let _guard = strict_inplace_guard();
         w.square().unwrap().mul(&x).unwrap()
     };
     let step = || {
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         w.adam_step_(&ADAM, &g, &m, &v)
     };
     assert_says(&step().unwrap_err(), &["adam_step_"]);
     assert_eq!((values(&w), values(&m), values(&v)), (vec![3.0, 4.0], vec![0.0; 2], vec![0.0; 2]));
     {
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         assert_says(&w.prepare_write("mine_").unwrap_err(), &["mine_", "square"]);
     }
     assert!(w.prepare_write("mine_").unwrap_err().to_string().contains("leaf"));
@@ -204,7 +205,7 @@ fn an_optimiser_step_over_a_needed_parameter_changes_neither_it_nor_its_state() 
 #[test]
 fn registrations_of_dead_graphs_do_not_pile_up() {
     let (x, w) = (leaf(&[1.0]), f64s(&[2.0], &[1]));
-    let _guard = strict_inplace();
+    let _guard = strict_inplace_guard();
     for k in 0..2000 {
         let y = x.mul(&w).unwrap();
         assert_eq!(y.backward().unwrap().get(&x).unwrap().item().unwrap(), 2.0 + f64::from(k));
@@ -215,7 +216,7 @@ fn registrations_of_dead_graphs_do_not_pile_up() {
 #[test]
 fn a_write_leaves_the_graph_a_copy_of_what_it_needs() {
     let (x, w) = (leaf(&[1.0, 2.0]), f64s(&[3.0, 4.0], &[2]));
-    let guard = allow_mutation_on_saved_tensors();
+    let guard = allow_mutation_on_saved_tensors_guard();
     let y = x.mul(&w).unwrap();
     w.mul_(10.0).unwrap();
     let z = y.mul(&w).unwrap();
@@ -250,10 +251,10 @@ fn copies_go_through_every_order_and_every_kind_of_value() {
     let x = leaf(&x0);
     let want = third(&first(&x).0, &x, Box::new(|_| ()));
     let x = leaf(&x0);
-    let _guard = allow_mutation_on_saved_tensors();
+    let _guard = allow_mutation_on_saved_tensors_guard();
     let (z, y, s) = first(&x);
     let spoil = |_: &Tensor| {
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         [&x, &y, &s].iter().for_each(|t| t.mul_(-3.0).unwrap());
     };
     spoil(&z);
@@ -263,7 +264,7 @@ fn copies_go_through_every_order_and_every_kind_of_value() {
 #[test]
 fn nodes_that_keep_one_tensor_share_the_copy() {
     let (x, w) = (leaf(&[1.0, 2.0]), randn(&[2], 1));
-    let _guard = allow_mutation_on_saved_tensors();
+    let _guard = allow_mutation_on_saved_tensors_guard();
     let y: Vec<Tensor> = (0..5).map(|_| x.mul(&w).unwrap()).collect();
     let total = y.iter().skip(1).fold(y[0].clone(), |sum, t| sum.add(t).unwrap());
     let before = total.graph_stats().saved_bytes;
@@ -316,7 +317,7 @@ fn a_rule_that_another_thread_disturbed_runs_again_on_the_copy() {
 fn what_cannot_be_copied_is_refused() {
     let (x, c) = (leaf(&[1.0]), f64s(&[4.0], &[1]));
     let inside = c.clone();
-    let _guard = allow_mutation_on_saved_tensors();
+    let _guard = allow_mutation_on_saved_tensors_guard();
     let y = checkpoint(move |x| x[0].mul(&inside), &[&x]).unwrap();
     assert_says(&c.fill_(0.0).unwrap_err(), &["checkpoint", "captured"]);
     assert_eq!(gradient(&y, &x).unwrap(), [4.0]);
@@ -335,9 +336,9 @@ fn what_cannot_be_copied_is_refused() {
 #[test]
 fn the_last_of_both_guards_holds_and_both_end() {
     let (x, w) = (leaf(&[1.0]), f64s(&[2.0], &[1]));
-    let _outer = strict_inplace();
+    let _outer = strict_inplace_guard();
     let copied = {
-        let _inner = allow_mutation_on_saved_tensors();
+        let _inner = allow_mutation_on_saved_tensors_guard();
         x.mul(&w).unwrap()
     };
     w.add_(1.0).unwrap();
@@ -360,7 +361,7 @@ fn copies_beside_writers_on_other_threads_are_right_or_errors() {
                 w.fill_(k).unwrap();
             }
         });
-        let _guard = allow_mutation_on_saved_tensors();
+        let _guard = allow_mutation_on_saved_tensors_guard();
         for _ in 0..2000 {
             let y = x.mul(&w).unwrap();
             let value = values(&y)[0];

@@ -98,7 +98,7 @@ fn a_checkpointed_region_and_packed_values_may_cross() {
     let packed = {
         // What is kept on the other device is kept on this one instead.
         let (to, back) = (here.clone(), there.clone());
-        let _guard = autograd::saved_tensors_hooks(move |t| t.to_device(&to), move |p| p.to_device(&back));
+        let _guard = autograd::saved_tensors_hooks_guard(move |t| t.to_device(&to), move |p| p.to_device(&back));
         x.to_device(&there).unwrap().sin().unwrap().square().unwrap().sum_all().unwrap()
     };
     let packed = packed.backward().unwrap();

@@ -32,7 +32,7 @@ fn read(results: &[Tensor]) -> Result<Vec<Vec<f32>>> {
 /// Times `f` without gradients.
 fn forward(bench: &mut Bench, f: impl Fn() -> Result<Tensor>) -> Outcome {
     let job = || {
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         f()
     };
     bench.time(job, |y| read(&[y]))

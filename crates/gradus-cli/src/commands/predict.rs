@@ -49,7 +49,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<()> {
 }
 
 fn predict(model: &network::Cnn, image: Image, device: &Device, name: String) -> Result<Prediction> {
-    let _guard = no_grad();
+    let _guard = no_grad_guard();
     let logits = model.forward(&Image::collate(vec![image], device)?)?;
     let probabilities = logits.softmax(1)?.to_vec::<f32>()?;
     if probabilities.iter().any(|p| !p.is_finite()) {

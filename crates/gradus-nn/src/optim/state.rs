@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use gradus_tensor::{Error, Result, Shape, Tensor, no_grad};
+use gradus_tensor::{Error, Result, Shape, Tensor, no_grad_guard};
 
 use super::stepper::{Master, Member, Members, Rule, State, Stepper, at_least_zero};
 use crate::StateDict;
@@ -29,7 +29,7 @@ fn number<T: std::str::FromStr>(state: &StateDict, key: &str) -> Result<Option<T
 
 impl<R: Rule> Stepper<R> {
     pub(super) fn state_dict(&self) -> Result<StateDict> {
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         let mut saved = StateDict::new();
         saved.set_metadata("optimizer", self.rule.name());
         saved.set_metadata("lr_factor", format!("{:?}", self.factor));
@@ -51,7 +51,7 @@ impl<R: Rule> Stepper<R> {
     }
 
     pub(super) fn load_state_dict(&mut self, saved: &StateDict) -> Result<()> {
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         let name = self.rule.name();
         let kind = saved.metadata("optimizer").unwrap_or("unknown");
         if kind != name {
@@ -85,7 +85,7 @@ impl<R: Rule> Stepper<R> {
 
     /// The saved state of each member of `groups`, or one error with all that does not fit.
     pub(super) fn states(&self, op: &str, groups: &[Members], saved: &StateDict) -> Result<Vec<Option<State>>> {
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         let mut problems = Vec::new();
         let mut known = HashSet::new();
         let mut states = Vec::new();

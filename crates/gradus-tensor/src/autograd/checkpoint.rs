@@ -15,7 +15,7 @@ use super::mode::{GUARDS, NOTE_ACCESS, PACK, among, set_among};
 use super::node::{Edge, Node, next_seq};
 use super::packed::Packed;
 use super::record::{Known, Record};
-use super::{BackwardOptions, Context, Saved, enable_grad, guards_saved, is_grad_enabled};
+use super::{BackwardOptions, Context, Saved, enable_grad_guard, guards_saved, is_grad_enabled};
 use crate::ops::{Grads, Rule, same_device};
 use crate::tensor::Spec;
 use crate::{Generator, Storage, Tensor};
@@ -258,7 +258,7 @@ struct Region {
 impl Region {
     /// Runs `f` on the inputs themselves: what leaves the region other than as an output depends on them like anything else.
     fn run<O: Tensors>(inputs: &[Tensor], f: impl FnOnce(&[Tensor]) -> Result<O>) -> Result<Region> {
-        let _mode = enable_grad();
+        let _mode = enable_grad_guard();
         let before = next_seq();
         let watch = Watch::region(before);
         let outputs = f(inputs)?.into_tensors();

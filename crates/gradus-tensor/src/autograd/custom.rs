@@ -10,7 +10,7 @@ use super::access::{Access, Watch};
 use super::engine::edges_across;
 use super::mode::{REFUSE_READS, set};
 use super::node::{AtLineOf, Edge, Node, next_seq};
-use super::{Context, Keep, Saved, guards_saved, is_grad_enabled, no_grad};
+use super::{Context, Keep, Saved, guards_saved, is_grad_enabled, no_grad_guard};
 use crate::Tensor;
 use crate::ops::{Grads, Rule, same_device};
 use crate::storage::next_epoch;
@@ -95,7 +95,7 @@ pub fn apply_custom<O: CustomOp>(op: &Arc<O>, inputs: &[&Tensor]) -> Result<Vec<
     let versions: SmallVec<[u64; 4]> = inputs.iter().map(|t| t.storage().version()).collect();
     let watched = is_grad_enabled().then(|| (next_seq(), next_epoch(), Watch::new()));
     let outputs: Vec<Tensor> = {
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         let plain: Vec<Tensor> = inputs.iter().map(|t| t.detach()).collect();
         op.forward(&plain)?.iter().map(Tensor::detach).collect()
     };
@@ -183,7 +183,7 @@ impl<O: CustomOp> Rule for Custom<O> {
         if self.op.once_differentiable() {
             let plain: Vec<Option<Tensor>> = grads.iter().map(|g| g.as_ref().map(Tensor::detach)).collect();
             let found = {
-                let _guard = no_grad();
+                let _guard = no_grad_guard();
                 self.backward(ctx, &plain)?
             };
             return Ok(self.sealed(ctx, grads, found));

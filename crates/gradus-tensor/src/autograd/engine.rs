@@ -17,7 +17,7 @@ use super::observe::Pass as Observed;
 use super::queue::{ByEdge, Pending, Queue, Seqs, ZERO};
 use super::saved::Context;
 use super::waiting::{Found, all_unchanged, arrived, give};
-use super::{enable_grad, no_grad};
+use super::{enable_grad_guard, no_grad_guard};
 use crate::Tensor;
 use crate::ops::Op;
 use crate::tensor::Spec;
@@ -190,7 +190,7 @@ pub(super) fn grad_of_edges(
         return Ok(targets.iter().map(|k| found.remove(k)).collect());
     }
     // A tensor that is asked for several times: its gradients share no memory either.
-    let _mode = enable_grad();
+    let _mode = enable_grad_guard();
     let mut given = HashSet::new();
     let give = |k| found.get(k).map(|g| if given.insert(k) { Ok(g.clone()) } else { g.copy() }).transpose();
     targets.iter().map(give).collect()
@@ -322,7 +322,7 @@ impl Pass {
         asked: &impl Fn(&Node, usize) -> bool,
     ) -> Result<ByEdge<Tensor>> {
         let BackwardOptions { retain_graph, create_graph } = self.options;
-        let _mode = if create_graph { enable_grad() } else { no_grad() };
+        let _mode = if create_graph { enable_grad_guard() } else { no_grad_guard() };
         // A hook may fail for reasons of its own: the graph is then as it was.
         let runs = |node: &Node| node.seq > self.boundary && wanted(node);
         let hooked = Hooks::on_the_way(roots.iter().map(|r| &r.0), runs);

@@ -3,7 +3,7 @@
 use gradus_backend::{DType, Error, ErrorKind, Result};
 
 use super::mode::refuse_inference;
-use super::{BackwardOptions, enable_grad, grad, no_grad};
+use super::{BackwardOptions, enable_grad_guard, grad, no_grad_guard};
 use crate::Tensor;
 
 /// How [`gradcheck_with`] and [`gradgradcheck_with`] compare. A gradient passes where
@@ -166,14 +166,14 @@ pub fn gradgradcheck_with(
     let options = options.checked(NAME)?;
     require_f64(NAME, inputs)?;
     let seed = {
-        let _mode = no_grad();
+        let _mode = no_grad_guard();
         let y = f(&inputs.iter().map(Tensor::detach).collect::<Vec<_>>())?;
         require_float(NAME, &y)?;
         options.weights(0, &y)?
     };
     let directional = |all: &[Tensor]| -> Result<Tensor> {
         // They may be plain numbers here (finite differences) or leaves (the analytic side); both need a graph.
-        let _mode = enable_grad();
+        let _mode = enable_grad_guard();
         let leaf = |t: &Tensor| if t.requires_grad() { Ok(t.clone()) } else { t.with_grad() };
         let all: Vec<Tensor> = all.iter().map(leaf).collect::<Result<_>>()?;
         let Some((seed, leaves)) = all.split_last() else { return Err(Error::argument(NAME, "there is no seed")) };
@@ -228,11 +228,11 @@ fn check(
     // Keep the layout of each input: strided and stretched inputs are part of what is checked.
     let leaves: Vec<Tensor> = inputs.iter().map(|t| t.detach().with_grad()).collect::<Result<_>>()?;
     let refs: Vec<&Tensor> = leaves.iter().collect();
-    let _recording = enable_grad();
+    let _recording = enable_grad_guard();
     let y = f(&leaves)?;
     let analytic: Vec<Option<Tensor>> =
         if y.requires_grad() { grad(&[&y], &refs, None, BackwardOptions::new())? } else { vec![None; leaves.len()] };
-    let _guard = no_grad();
+    let _guard = no_grad_guard();
     let plain: Vec<Tensor> = inputs.iter().map(Tensor::detach).collect();
     let (value, again) = (f(&plain)?.item()?, f(&plain)?.item()?);
     if value.to_bits() != again.to_bits() && !(value.is_nan() && again.is_nan()) && value != again {

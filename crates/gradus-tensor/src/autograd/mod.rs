@@ -42,8 +42,9 @@ pub(crate) use guarded::{Guarded, ask};
 pub use hooks::Hook;
 pub use inspect::{GraphStats, OpStats};
 pub use mode::{
-    GradModeGuard, allow_mutation_on_saved_tensors, enable_grad, inference, is_grad_enabled, is_inference, no_grad,
-    strict, strict_inplace,
+    GradModeGuard, allow_mutation_on_saved_tensors, allow_mutation_on_saved_tensors_guard, enable_grad,
+    enable_grad_guard, inference, inference_guard, is_grad_enabled, is_inference, no_grad, no_grad_guard, strict,
+    strict_guard, strict_inplace, strict_inplace_guard,
 };
 pub(crate) use mode::{guards_saved, is_observed, notes_access, refuses_reads};
 pub(crate) use node::Edge;
@@ -51,7 +52,7 @@ pub use node::Node;
 pub(crate) use nonfinite::Written;
 pub use nonfinite::{NonFiniteReport, Origin, find_nan, find_nonfinite};
 pub(crate) use observe::{PartsOf, after_write, before_write, ran, ran_operation};
-pub use packed::{SavedTensorsHooks, saved_tensors_hooks};
+pub use packed::{SavedTensorsHooksGuard, saved_tensors_hooks, saved_tensors_hooks_guard};
 pub use range::ValueRange;
 pub use saved::Context;
 pub use saved::Keep;

@@ -12,7 +12,7 @@ use gradus_backend::Result;
 
 use super::explain::Paths;
 use super::mode::{
-    GradModeGuard, NOTE_ACCESS, OBSERVE, is_grad_enabled, is_inference, is_observed, is_set, no_grad, set,
+    GradModeGuard, NOTE_ACCESS, OBSERVE, is_grad_enabled, is_inference, is_observed, is_set, no_grad_guard, set,
 };
 use super::node::{Edge, Node};
 use super::nonfinite::{self, Search, Seed, Written};
@@ -110,7 +110,7 @@ impl Drop for Observing {
 
 /// Lets the observer work, unobserved.
 fn tell<R>(f: impl FnOnce(&mut Observer) -> R) -> Option<R> {
-    let _quiet = (set(OBSERVE, false), set(NOTE_ACCESS, false), no_grad());
+    let _quiet = (set(OBSERVE, false), set(NOTE_ACCESS, false), no_grad_guard());
     OBSERVER.with_borrow_mut(|o| o.as_mut().map(f))
 }
 

@@ -181,7 +181,7 @@ impl Operation for Attention {
             }
             return Ok(out);
         }
-        let _mode = crate::enable_grad();
+        let _mode = crate::enable_grad_guard();
         // Views of the inputs as points of their own, so that the gradient is taken here and goes on from here.
         let point = |t: &Tensor, wanted: bool| match (wanted, ctx.create_graph()) {
             (true, true) => t.reshape(t.shape()),

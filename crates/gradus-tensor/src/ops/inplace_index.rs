@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use super::elementwise::Operand;
 use super::index::IntoIndex;
 use crate::autograd::PartsOf;
-use crate::{DType, Tensor, no_grad};
+use crate::{DType, Tensor, no_grad_guard};
 
 impl Tensor {
     /// Writes what `f` makes of the values; of it the slices of an axis that an index tensor names, if one is given.
@@ -27,7 +27,7 @@ impl Tensor {
         f: impl FnOnce(&Tensor) -> Result<Tensor>,
     ) -> Result<()> {
         self.check_writable(op, sources)?;
-        let (_guard, _parts) = (no_grad(), PartsOf::new(op, Location::caller()));
+        let (_guard, _parts) = (no_grad_guard(), PartsOf::new(op, Location::caller()));
         let new = f(&self.detach())?;
         if (new.shape(), new.dtype()) != (self.shape(), self.dtype()) {
             let e = Error::new(ErrorKind::Broadcast, op, "the result does not fit the tensor, which is not stretched");
@@ -61,7 +61,7 @@ impl Tensor {
         let sources: SmallVec<[&Tensor; 1]> =
             if let Operand::Tensor(t) = values { [t].into() } else { SmallVec::new() };
         self.check_writable(OP, &sources)?;
-        let (_guard, _parts) = (no_grad(), PartsOf::new(OP, Location::caller()));
+        let (_guard, _parts) = (no_grad_guard(), PartsOf::new(OP, Location::caller()));
         let view = self.detach().index(index.clone())?;
         if !Arc::ptr_eq(view.storage(), self.storage()) {
             return self.replace_(OP, &sources, None, |x| x.index_assign(index, values));

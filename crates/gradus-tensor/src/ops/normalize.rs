@@ -291,7 +291,7 @@ impl Tensor {
         }
         let axes = (0..self.rank()).filter(|&a| a != 1).fold(Axes::NONE, Axes::with);
         let [y, mean, _] = self.normalized("batch_norm", axes, eps, scale.as_ref(), shift.as_ref())?;
-        let _guard = crate::no_grad();
+        let _guard = crate::no_grad_guard();
         // From the deviations, not from 1 / rstd^2 - eps, which has lost a variance far below eps.
         let axes: Vec<isize> = axes.iter().map(|a| a as isize).collect();
         let var = self.sub(&mean)?.square()?.sum(&axes, false)?.div(count as f64 - 1.0)?;
