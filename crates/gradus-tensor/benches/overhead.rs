@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use gradus_cpu::CpuBackend;
 use gradus_tensor::autograd::{Context, Keep};
-use gradus_tensor::{BackwardOptions, CustomOp, Device, Result, Tensor, apply_custom, grad, no_grad_guard};
+use gradus_tensor::{BackwardOptions, CustomOp, Device, Result, Tensor, apply_custom, grad, no_grad};
 
 const CHAIN: usize = 1000;
 const ROUNDS: usize = 300;
@@ -52,8 +52,8 @@ fn small_operations(a: &Tensor, b: &Tensor) -> Result<()> {
     println!("nanoseconds an operation on {} elements, in a chain of {CHAIN}", a.numel());
     for (name, op) in OPS {
         let [plain] = medians(ROUNDS, CHAIN, || {
-            let _guard = no_grad_guard();
-            Ok([timed(|| chain(a, b, op, CHAIN)?.to_vec::<f32>())?.0])
+            let timed = timed(|| no_grad(|| chain(a, b, op, CHAIN)?.to_vec::<f32>()))?;
+            Ok([timed.0])
         })?;
         let [recorded, backward, dropped] = medians(ROUNDS, CHAIN, || {
             let (forward, y) = timed(|| chain(&w, b, op, CHAIN))?;

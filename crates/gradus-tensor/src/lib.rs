@@ -30,8 +30,8 @@ pub use compute::Bound;
 pub use device::Device;
 pub use generator::Generator;
 pub use ops::{
-    AttentionOptions, Causal, ConvOptions, Elementwise, Ellipsis, Gemm, GridPadding, GridSample, INFER, Index,
-    Indexing, Interpolate, Interpolation, IntoIndex, NewAxis, Operand, PadMode, PoolOptions, Reduction, Resized,
+    AsOperand, AttentionOptions, Causal, ConvOptions, Elementwise, Ellipsis, Gemm, GridPadding, GridSample, INFER,
+    Index, Indexing, Interpolate, Interpolation, IntoIndex, NewAxis, Operand, PadMode, PoolOptions, Reduction, Resized,
     Sampling, ScatterReduction, Strided, Unique,
 };
 pub use storage::Storage;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use common::{another_cpu, f64s, i64s, layouts, randn};
 use gradus_tensor::autograd::{Context, CustomOp, Keep, apply_custom, gradcheck, gradgradcheck};
-use gradus_tensor::{BackwardOptions, ErrorKind, Result, Tensor, grad, no_grad_guard};
+use gradus_tensor::{BackwardOptions, ErrorKind, Result, Tensor, grad, no_grad, no_grad_guard};
 
 type Gradients = Result<Vec<Option<Tensor>>>;
 
@@ -183,10 +183,7 @@ impl CustomOp for CutCube {
             1 => g.mul(slope.item()?)?,
             // The way to the gradient that arrived is cut; that to the input is not.
             2 => slope.mul(&g.detach())?,
-            3 => {
-                let _guard = no_grad_guard();
-                slope.mul(g)?
-            }
+            3 => no_grad(|| slope.mul(g))?,
             _ => slope.mul(g)?,
         })])
     }
@@ -344,10 +341,7 @@ fn a_captured_tensor_is_a_constant_that_stays_as_it_was() {
         // Also where no input is tracked; not where nothing is recorded.
         let plain = x.detach();
         caught(apply_custom(&op(&leaf, how), &[&plain]).unwrap_err(), "[1] f64");
-        {
-            let _guard = no_grad_guard();
-            assert!(run(&op(&leaf, how)).is_ok());
-        }
+        assert!(no_grad(|| run(&op(&leaf, how))).is_ok());
         // Nor may a constant change in between.
         let w = f64s(&[2.0], &[1]);
         let y = run(&op(&w, how)).unwrap();

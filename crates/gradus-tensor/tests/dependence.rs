@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use common::{assert_close, f64s, leaf};
 use gradus_tensor::autograd::{Context, Dependence};
 use gradus_tensor::{
-    BackwardOptions, CustomOp, DType, Result, Tensor, apply_custom, checkpoint, explain_grad, grad, hessian,
-    inference_guard, no_grad_guard,
+    BackwardOptions, CustomOp, DType, Result, Tensor, apply_custom, checkpoint, explain_grad, grad, hessian, inference,
+    no_grad, no_grad_guard,
 };
 
 #[test]
@@ -137,17 +137,11 @@ fn detached_and_unrecorded_ways_are_told() {
     let (op, _, why) = undefined(&x, || Ok(x.exp()?.detach()));
     assert!(op == "detach" && why.contains("detached"), "{op}: {why}");
     let (op, _, why) = undefined(&x, || {
-        let y = {
-            let _guard = no_grad_guard();
-            x.exp()?
-        };
+        let y = no_grad(|| x.exp())?;
         y.sin()?.sum_all()
     });
     assert!(op == "exp" && why.contains("no_grad()"), "{op}: {why}");
-    let (op, _, why) = undefined(&x, || {
-        let _guard = inference_guard();
-        x.exp()
-    });
+    let (op, _, why) = undefined(&x, || inference(|| x.exp()));
     assert!(op == "exp" && why.contains("inference()"), "{op}: {why}");
     // Through a write in place, and through a second leaf over the same values.
     let (op, ..) = undefined(&x, || {

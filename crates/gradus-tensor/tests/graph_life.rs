@@ -11,8 +11,8 @@ use gradus_cpu::CpuBackend;
 use gradus_tensor::autograd::Context;
 use gradus_tensor::{
     BackwardOptions, CustomOp, DType, Device, Error, ErrorKind, Generator, Gradients, Node, Result, Tensor,
-    apply_custom, enable_grad_guard, grad, hessian, hvp, inference_guard, is_grad_enabled, is_inference, jacobian, jvp,
-    no_grad_guard, vjp,
+    apply_custom, enable_grad_guard, grad, hessian, hvp, inference, inference_guard, is_grad_enabled, is_inference,
+    jacobian, jvp, no_grad_guard, vjp,
 };
 
 fn keep() -> BackwardOptions {
@@ -415,20 +415,14 @@ fn inference_records_nothing_whatever_runs_inside() {
     drop(guard);
     assert!(is_grad_enabled());
     // A tensor made inside is a constant outside; a leaf made inside is one.
-    let (made, parameter) = {
-        let _guard = inference_guard();
-        (x.exp().unwrap(), f64s(&[3.0], &[1]).with_grad().unwrap())
-    };
+    let (made, parameter) = inference(|| (x.exp().unwrap(), f64s(&[3.0], &[1]).with_grad().unwrap()));
     let g = made.mul(&x).unwrap().mul(&parameter).unwrap().backward().unwrap();
     assert_close(&[g.get(&x).unwrap().item().unwrap()], &[3.0 * 2f64.exp()], 1e-14);
     assert!(g.get(&parameter).is_some());
     // A write inside is seen by the graph outside.
     let w = f64s(&[2.0], &[1]);
     let z = x.mul(&w).unwrap();
-    {
-        let _guard = inference_guard();
-        w.fill_(9.0).unwrap();
-    }
+    inference(|| w.fill_(9.0)).unwrap();
     assert!(z.backward().unwrap_err().to_string().contains("fill_"));
     assert!(y.backward().is_ok());
     let _ = cpu();

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{cpu, f64s, gradient, values};
-use gradus_tensor::autograd::{saved_tensors_hooks_guard, strict_guard, strict_inplace_guard};
+use gradus_tensor::autograd::{saved_tensors_hooks_guard, strict, strict_inplace};
 use gradus_tensor::{BackwardOptions, DType, ErrorKind, Tensor, checkpoint, grad, no_grad_guard, vjp};
 
 #[test]
@@ -190,16 +190,10 @@ fn a_column_that_is_assigned_leaves_the_others() {
     let x = f64s(&[2.0, 2.0], &[2]).with_grad().unwrap();
     let m = f64s(&[1.0, 2.0, 3.0, 4.0], &[2, 2]);
     let column = |i| m.narrow(1, i, 1).unwrap().squeeze(1).unwrap();
-    let y = {
-        let _guard = strict_inplace_guard();
-        x.mul(&column(0)).unwrap()
-    };
+    let y = strict_inplace(|| x.mul(&column(0)).unwrap());
     m.index_assign_((.., 1), 9.0).unwrap();
     assert!(m.index_assign_((1, ..), 9.0).unwrap_err().message().contains("mul needs its input 1"));
-    let strict = {
-        let _guard = strict_guard();
-        x.mul(&column(0)).unwrap()
-    };
+    let strict = strict(|| x.mul(&column(0)).unwrap());
     m.index_assign_((.., 1), 8.0).unwrap();
     assert_eq!((gradient(&y, &x).unwrap(), gradient(&strict, &x).unwrap()), (vec![1.0, 3.0], vec![1.0, 3.0]));
     // A tensor that was computed is used on where it was not written.

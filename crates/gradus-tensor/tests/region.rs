@@ -331,8 +331,8 @@ fn inputs_have_their_places_in_both_runs_whoever_keeps_them() {
     for switch in 0..4 {
         let y = {
             let _packing = (switch == 1).then(packing);
-            let _copying = (switch == 2).then(allow_mutation_on_saved_tensors);
-            let _strict = (switch == 3).then(strict_inplace);
+            let _copying = (switch == 2).then(allow_mutation_on_saved_tensors_guard);
+            let _strict = (switch == 3).then(strict_inplace_guard);
             checkpoint(f, &[&z, &z, &x]).unwrap()
         };
         for options in [keep(), again()] {

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use common::{f64s, gradient, leaf, randn, values};
 use gradus_tensor::autograd::{
-    Context, CustomOp, allow_mutation_on_saved_tensors_guard, apply_custom, checkpoint, strict_guard,
-    strict_inplace_guard,
+    Context, CustomOp, allow_mutation_on_saved_tensors, allow_mutation_on_saved_tensors_guard, apply_custom,
+    checkpoint, strict, strict_inplace, strict_inplace_guard,
 };
 use gradus_tensor::backend::AdamParams;
-use gradus_tensor::{BackwardOptions, Error, ErrorKind, Result, Tensor, grad, no_grad_guard};
+use gradus_tensor::{BackwardOptions, Error, ErrorKind, Result, Tensor, grad, no_grad, no_grad_guard};
 
 const ADAM: AdamParams =
     AdamParams { lr: 0.1, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0, decoupled: false, step: 1 };
@@ -38,10 +38,7 @@ fn strict_refuses_inputs_that_no_gradient_needs() {
     let (x, shift) = (leaf(&[1.0, 2.0]), f64s(&[3.0, 4.0], &[2]));
     let add = || x.add(&shift).unwrap();
     let plain = add();
-    let (y, line) = {
-        let _guard = strict_guard();
-        (add(), "add was recorded at")
-    };
+    let (y, line) = strict(|| (add(), "add was recorded at"));
     assert_eq!(gradient(&y, &x).unwrap(), [1.0, 1.0]);
     let write = (shift.fill_(0.0).unwrap(), here()).1;
     assert_says(&gradient(&y, &x).unwrap_err(), &["input 1", "fill_ overwrote", line, "strict.rs", &write, "help:"]);
@@ -81,13 +78,9 @@ fn strict_looks_at_bytes_and_at_every_kind_of_node() {
     ];
     for (name, of) in cases {
         let (x, c) = (leaf(&[1.0, 2.0]), f64s(&[3.0; 4], &[4]));
-        let y = {
-            let _guard = strict_guard();
-            of(&x, &c)
-        };
+        let y = strict(|| of(&x, &c));
         let fill = |t: &Tensor, start| {
-            let _guard = no_grad_guard();
-            t.narrow(0, start, 1).unwrap().fill_(9.0).unwrap();
+            no_grad(|| t.narrow(0, start, 1).unwrap().fill_(9.0)).unwrap();
         };
         fill(&c, 2);
         assert!(gradient(&y, &x).is_ok(), "{name}: beside the input");
@@ -101,10 +94,7 @@ fn strict_keeps_nothing_alive() {
     let x = leaf(&[1.0]);
     let c = f64s(&[2.0], &[1]);
     let storage = Arc::downgrade(c.storage());
-    let y = {
-        let _guard = strict_guard();
-        x.add(&c).unwrap()
-    };
+    let y = strict(|| x.add(&c).unwrap());
     drop(c);
     assert_eq!(storage.strong_count(), 0);
     assert_eq!(gradient(&y, &x).unwrap(), [1.0]);
@@ -114,10 +104,7 @@ fn strict_keeps_nothing_alive() {
 #[test]
 fn strict_inplace_makes_the_write_fail_before_a_byte_changes() {
     let (x, w) = (leaf(&[1.0, 2.0]), f64s(&[3.0, 4.0], &[2]));
-    let (y, recorded) = {
-        let _guard = strict_inplace_guard();
-        (x.mul(&w).unwrap(), here())
-    };
+    let (y, recorded) = strict_inplace(|| (x.mul(&w).unwrap(), here()));
     let e = w.add_(1.0).unwrap_err();
     assert_says(&e, &["mul", "input 1", &recorded, "help:", "copy"]);
     assert_eq!((e.op(), values(&w), w.storage().version()), ("add_", vec![3.0, 4.0], 0));
@@ -139,10 +126,7 @@ fn strict_inplace_makes_the_write_fail_before_a_byte_changes() {
 #[test]
 fn strict_inplace_lets_other_bytes_and_dropped_graphs_go() {
     let (x, w) = (leaf(&[1.0, 2.0]), f64s(&[3.0, 4.0, 5.0, 6.0], &[4]));
-    let y = {
-        let _guard = strict_inplace_guard();
-        x.mul(&w.narrow(0, 1, 2).unwrap()).unwrap()
-    };
+    let y = strict_inplace(|| x.mul(&w.narrow(0, 1, 2).unwrap()).unwrap());
     w.narrow(0, 0, 1).unwrap().fill_(0.0).unwrap();
     w.narrow(0, 3, 1).unwrap().fill_(0.0).unwrap();
     assert!(w.narrow(0, 2, 2).unwrap().fill_(0.0).is_err());
@@ -182,20 +166,11 @@ fn an_optimiser_step_over_a_needed_parameter_changes_neither_it_nor_its_state() 
     let w = leaf(&[3.0, 4.0]);
     let x = f64s(&[1.0, 2.0], &[2]);
     let (m, v, g) = (x.zeros_like().unwrap(), x.zeros_like().unwrap(), x.ones_like().unwrap());
-    let y = {
-        let _guard = strict_inplace_guard();
-        w.square().unwrap().mul(&x).unwrap()
-    };
-    let step = || {
-        let _guard = no_grad_guard();
-        w.adam_step_(&ADAM, &g, &m, &v)
-    };
+    let y = strict_inplace(|| w.square().unwrap().mul(&x).unwrap());
+    let step = || no_grad(|| w.adam_step_(&ADAM, &g, &m, &v));
     assert_says(&step().unwrap_err(), &["adam_step_"]);
     assert_eq!((values(&w), values(&m), values(&v)), (vec![3.0, 4.0], vec![0.0; 2], vec![0.0; 2]));
-    {
-        let _guard = no_grad_guard();
-        assert_says(&w.prepare_write("mine_").unwrap_err(), &["mine_", "square"]);
-    }
+    assert_says(&no_grad(|| w.prepare_write("mine_")).unwrap_err(), &["mine_", "square"]);
     assert!(w.prepare_write("mine_").unwrap_err().to_string().contains("leaf"));
     y.sum_all().unwrap().backward().unwrap();
     step().unwrap();
@@ -254,8 +229,7 @@ fn copies_go_through_every_order_and_every_kind_of_value() {
     let _guard = allow_mutation_on_saved_tensors_guard();
     let (z, y, s) = first(&x);
     let spoil = |_: &Tensor| {
-        let _guard = no_grad_guard();
-        [&x, &y, &s].iter().for_each(|t| t.mul_(-3.0).unwrap());
+        no_grad(|| [&x, &y, &s].iter().for_each(|t| t.mul_(-3.0).unwrap()));
     };
     spoil(&z);
     assert_eq!(third(&z, &x, Box::new(spoil)), want);
@@ -301,7 +275,7 @@ fn a_rule_that_another_thread_disturbed_runs_again_on_the_copy() {
         let (x, kept) = (leaf(&[2.0, 2.0]), f64s(&[3.0, 4.0], &[2]));
         let op = Arc::new(Disturbed { kept: kept.clone(), runs: AtomicUsize::new(0) });
         let y = {
-            let _guard = allowed.then(allow_mutation_on_saved_tensors);
+            let _guard = allowed.then(allow_mutation_on_saved_tensors_guard);
             apply_custom(&op, &[&x, &kept]).unwrap().swap_remove(0)
         };
         let g = gradient(&y, &x);
@@ -337,10 +311,7 @@ fn what_cannot_be_copied_is_refused() {
 fn the_last_of_both_guards_holds_and_both_end() {
     let (x, w) = (leaf(&[1.0]), f64s(&[2.0], &[1]));
     let _outer = strict_inplace_guard();
-    let copied = {
-        let _inner = allow_mutation_on_saved_tensors_guard();
-        x.mul(&w).unwrap()
-    };
+    let copied = allow_mutation_on_saved_tensors(|| x.mul(&w).unwrap());
     w.add_(1.0).unwrap();
     let refused = x.mul(&w).unwrap();
     assert!(w.add_(1.0).is_err());

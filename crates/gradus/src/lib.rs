@@ -63,9 +63,9 @@ pub use gradus_train as train;
 pub use gradus_wgpu as wgpu;
 
 pub use gradus_tensor::{
-    AttentionOptions, BackwardOptions, Bound, Causal, ConvOptions, CustomOp, DType, Device, Elementwise, Ellipsis,
-    Error, ErrorKind, Gemm, Generator, Gradients, Hook, INFER, Index, Indexing, IntoIndex, NewAxis, Operand, PadMode,
-    PoolOptions, Reduction, Result, Scalar, ScatterReduction, Strided, Tensor, Unique, apply_custom, autograd,
+    AsOperand, AttentionOptions, BackwardOptions, Bound, Causal, ConvOptions, CustomOp, DType, Device, Elementwise,
+    Ellipsis, Error, ErrorKind, Gemm, Generator, Gradients, Hook, INFER, Index, Indexing, IntoIndex, NewAxis, Operand,
+    PadMode, PoolOptions, Reduction, Result, Scalar, ScatterReduction, Strided, Tensor, Unique, apply_custom, autograd,
     checkpoint, checkpoint_with, enable_grad, enable_grad_guard, explain_grad, find_nan, find_nonfinite, fused, grad,
     hessian, hvp, inference, inference_guard, jacobian, jvp, no_grad, no_grad_guard, ops, vjp, vmap,
 };

@@ -31,11 +31,7 @@ fn read(results: &[Tensor]) -> Result<Vec<Vec<f32>>> {
 
 /// Times `f` without gradients.
 fn forward(bench: &mut Bench, f: impl Fn() -> Result<Tensor>) -> Outcome {
-    let job = || {
-        let _guard = no_grad_guard();
-        f()
-    };
-    bench.time(job, |y| read(&[y]))
+    bench.time(|| no_grad(&f), |y| read(&[y]))
 }
 
 /// Times `f`, whose result has this shape, and its gradients for a given gradient of the result.

@@ -20,7 +20,6 @@ pub(crate) fn run(chain: &Chain) -> Result<()> {
         let m = format!("{} is there already", chain.output.display());
         return Err(Error::new(ErrorKind::Io, "image", m).help("give another name, or replace it with --force"));
     }
-    let _guard = no_grad_guard();
     let read = image::load(&chain.input, &device, LoadOptions { most_pixels: MOST_PIXELS, ..LoadOptions::default() })?;
     let deep = read.dtype().is_float() && format == Format::Png;
     let mut picture = image::to_float(&read, DType::F32)?;

@@ -49,9 +49,8 @@ pub(crate) fn run(args: &PredictArgs) -> Result<()> {
 }
 
 fn predict(model: &network::Cnn, image: Image, device: &Device, name: String) -> Result<Prediction> {
-    let _guard = no_grad_guard();
-    let logits = model.forward(&Image::collate(vec![image], device)?)?;
-    let probabilities = logits.softmax(1)?.to_vec::<f32>()?;
+    let images = Image::collate(vec![image], device)?;
+    let probabilities = no_grad(|| model.forward(&images)?.softmax(1))?.to_vec::<f32>()?;
     if probabilities.iter().any(|p| !p.is_finite()) {
         let e = Error::argument("predict", format!("{name}: the network's probabilities are not finite"));
         return Err(e.help("its weights hold NaN or infinity; train it anew"));

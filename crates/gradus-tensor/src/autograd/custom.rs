@@ -10,7 +10,7 @@ use super::access::{Access, Watch};
 use super::engine::edges_across;
 use super::mode::{REFUSE_READS, set};
 use super::node::{AtLineOf, Edge, Node, next_seq};
-use super::{Context, Keep, Saved, guards_saved, is_grad_enabled, no_grad_guard};
+use super::{Context, Keep, Saved, guards_saved, is_grad_enabled, no_grad, no_grad_guard};
 use crate::Tensor;
 use crate::ops::{Grads, Rule, same_device};
 use crate::storage::next_epoch;
@@ -182,10 +182,7 @@ impl<O: CustomOp> Rule for Custom<O> {
         }
         if self.op.once_differentiable() {
             let plain: Vec<Option<Tensor>> = grads.iter().map(|g| g.as_ref().map(Tensor::detach)).collect();
-            let found = {
-                let _guard = no_grad_guard();
-                self.backward(ctx, &plain)?
-            };
+            let found = no_grad(|| self.backward(ctx, &plain))?;
             return Ok(self.sealed(ctx, grads, found));
         }
         // The gradient is linear in those of the outputs, so the way to one of them is in its graph, or it was computed

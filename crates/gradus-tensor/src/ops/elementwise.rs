@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 
 use super::apply_one;
 use super::map::{Arg, Map};
+use super::operand::Operand;
 use crate::Tensor;
 
 /// Which dtypes an elementwise operation computes in.
@@ -61,26 +62,6 @@ pub struct Elementwise {
     /// Kernels of half precision with scalars, by dtype and the mask of scalar operands: a scalar is not rounded to half
     /// precision before it is used.
     half_kernels: Mutex<Vec<(DType, u8, Arc<Kernel>)>>,
-}
-
-/// An operand of an elementwise operation.
-#[derive(Debug, Clone, Copy)]
-pub enum Operand<'a> {
-    /// A tensor, broadcast with the others.
-    Tensor(&'a Tensor),
-    /// A number, weak in promotion: it takes the tensors' dtype, but a float beside integers makes the result float.
-    Scalar(Scalar),
-}
-
-impl<'a> From<&'a Tensor> for Operand<'a> {
-    fn from(t: &'a Tensor) -> Self {
-        Operand::Tensor(t)
-    }
-}
-impl<S: Into<Scalar>> From<S> for Operand<'_> {
-    fn from(s: S) -> Self {
-        Operand::Scalar(s.into())
-    }
 }
 
 impl Elementwise {

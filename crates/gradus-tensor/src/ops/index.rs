@@ -11,8 +11,8 @@ use gradus_backend::{DType, Error, ErrorKind, Result, ScatterOp, Shape};
 use smallvec::SmallVec;
 
 use super::apply_one;
-use super::elementwise::Operand;
 use super::gather::{check_index, index_along};
+use super::operand::{AsOperand, Operand};
 use super::scatter::Scatter;
 use crate::Tensor;
 
@@ -376,13 +376,13 @@ impl Tensor {
     /// # Ok::<(), Error>(())
     /// ```
     #[track_caller]
-    pub fn index_assign<'a, 'b>(&self, index: impl IntoIndex<'a>, values: impl Into<Operand<'b>>) -> Result<Tensor> {
+    pub fn index_assign<'a>(&self, index: impl IntoIndex<'a>, values: impl AsOperand) -> Result<Tensor> {
         const OP: &str = "index_assign";
         let count = self.numel();
         // The places of the elements are indexed as the elements would be.
         let places =
             Tensor::arange(0, count as i64, 1, DType::I64, self.device())?.reshape(self.shape())?.index(index)?;
-        let values = match values.into() {
+        let values = match values.as_operand()? {
             Operand::Tensor(t) => self.fit(OP, t, places.shape())?,
             Operand::Scalar(s) => self.stretched_value(OP, s, places.shape())?,
         };

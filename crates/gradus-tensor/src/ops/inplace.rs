@@ -11,8 +11,9 @@ use std::sync::Arc;
 use gradus_backend::{AdamParams, Error, ErrorKind, MapArg, Result, Scalar, SgdParams, Shape, View, ViewMut};
 use smallvec::SmallVec;
 
-use super::elementwise::{Elementwise, Operand};
+use super::elementwise::Elementwise;
 use super::map::stretched;
+use super::operand::{AsOperand, Operand};
 use super::same_device;
 use super::table::{ADD, CLAMP, DIV, MUL, SUB};
 use crate::locks::Locks;
@@ -130,30 +131,30 @@ impl Tensor {
 
     /// Adds `other`, which broadcasts to this shape.
     #[track_caller]
-    pub fn add_<'a>(&'a self, other: impl Into<Operand<'a>>) -> Result<()> {
-        self.map_("add_", &ADD, &[other.into()])
+    pub fn add_(&self, other: impl AsOperand) -> Result<()> {
+        self.map_("add_", &ADD, &[other.as_operand()?])
     }
 
     /// Subtracts `other`, which broadcasts to this shape.
     #[track_caller]
-    pub fn sub_<'a>(&'a self, other: impl Into<Operand<'a>>) -> Result<()> {
-        self.map_("sub_", &SUB, &[other.into()])
+    pub fn sub_(&self, other: impl AsOperand) -> Result<()> {
+        self.map_("sub_", &SUB, &[other.as_operand()?])
     }
 
     /// Multiplies by `other`, which broadcasts to this shape.
     #[track_caller]
-    pub fn mul_<'a>(&'a self, other: impl Into<Operand<'a>>) -> Result<()> {
-        self.map_("mul_", &MUL, &[other.into()])
+    pub fn mul_(&self, other: impl AsOperand) -> Result<()> {
+        self.map_("mul_", &MUL, &[other.as_operand()?])
     }
 
     /// Divides by `other`, which broadcasts to this shape. The quotient is a float, so the tensor must be.
     #[track_caller]
-    pub fn div_<'a>(&'a self, other: impl Into<Operand<'a>>) -> Result<()> {
+    pub fn div_(&self, other: impl AsOperand) -> Result<()> {
         if !self.dtype().is_float() {
             let e = Error::dtype("div_", self.dtype(), "floats, as the quotient is");
             return Err(self.describe(e, "self").help("use div, which makes a new tensor, or floor_div"));
         }
-        self.map_("div_", &DIV, &[other.into()])
+        self.map_("div_", &DIV, &[other.as_operand()?])
     }
 
     /// Clamps to `lo ..= hi`; NaN stays.

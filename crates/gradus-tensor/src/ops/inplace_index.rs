@@ -11,8 +11,8 @@ use std::sync::Arc;
 use gradus_backend::{Error, ErrorKind, Result, Scalar};
 use smallvec::SmallVec;
 
-use super::elementwise::Operand;
 use super::index::IntoIndex;
+use super::operand::{AsOperand, Operand};
 use crate::autograd::PartsOf;
 use crate::{DType, Tensor, no_grad_guard};
 
@@ -55,9 +55,9 @@ impl Tensor {
     /// # Ok::<(), Error>(())
     /// ```
     #[track_caller]
-    pub fn index_assign_<'a, 'b>(&self, index: impl IntoIndex<'a>, values: impl Into<Operand<'b>>) -> Result<()> {
+    pub fn index_assign_<'a>(&self, index: impl IntoIndex<'a>, values: impl AsOperand) -> Result<()> {
         const OP: &str = "index_assign_";
-        let (index, values) = (index.into_index(), values.into());
+        let (index, values) = (index.into_index(), values.as_operand()?);
         let sources: SmallVec<[&Tensor; 1]> =
             if let Operand::Tensor(t) = values { [t].into() } else { SmallVec::new() };
         self.check_writable(OP, &sources)?;
@@ -84,8 +84,8 @@ impl Tensor {
     /// Writes `src` (a tensor or a number) to the places that `index` names along `axis`: the result and the errors are
     /// those of [`scatter`](Tensor::scatter).
     #[track_caller]
-    pub fn scatter_<'a>(&self, axis: isize, index: &Tensor, src: impl Into<Operand<'a>>) -> Result<()> {
-        let src = src.into();
+    pub fn scatter_(&self, axis: isize, index: &Tensor, src: impl AsOperand) -> Result<()> {
+        let src = src.as_operand()?;
         let sources: SmallVec<[&Tensor; 1]> = if let Operand::Tensor(t) = src { [t].into() } else { SmallVec::new() };
         self.replace_("scatter_", &sources, Some((axis, index)), |x| x.scatter(axis, index, src))
     }

@@ -7,7 +7,8 @@
 
 use gradus_backend::{Error, ErrorKind, Result};
 
-use super::elementwise::{Class, Elementwise, Operand};
+use super::elementwise::{Class, Elementwise};
+use super::operand::Operand;
 use crate::{Device, Tensor};
 
 /// How [`Tensor::interpolate`] finds a value between pixels.

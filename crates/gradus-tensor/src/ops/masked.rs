@@ -2,7 +2,8 @@
 
 use gradus_backend::{Axes, DType, Error, Result, Scalar, Shape};
 
-use super::elementwise::{Class, Elementwise, Operand};
+use super::elementwise::{Class, Elementwise};
+use super::operand::Operand;
 use crate::Tensor;
 
 /// Of (mask, value, x): as `where_`, by the name that the user knows.

@@ -2,7 +2,8 @@
 
 use gradus_backend::{Axes, Error, Result};
 
-use super::elementwise::{Class, Elementwise, Operand};
+use super::elementwise::{Class, Elementwise};
+use super::operand::Operand;
 use crate::Tensor;
 
 /// `sqrt(x)` with slope 0 at 0, to any order.

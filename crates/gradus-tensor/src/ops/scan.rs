@@ -6,8 +6,9 @@
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Backend, DType, Error, Result, ScanOp, View, ViewMut};
 
-use super::elementwise::{Class, Elementwise, Operand};
+use super::elementwise::{Class, Elementwise};
 use super::gather::index_along;
+use super::operand::Operand;
 use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply_one, grads, one, run_one};
 use crate::Tensor;
 

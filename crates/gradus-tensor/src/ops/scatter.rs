@@ -7,8 +7,8 @@
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Backend, DType, Error, ErrorKind, Layout, Result, Scalar, ScatterOp, View, ViewMut};
 
-use super::elementwise::Operand;
 use super::gather::{at_position, check_index, checked_along, corner, fits, index_along};
+use super::operand::{AsOperand, Operand};
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
@@ -164,9 +164,9 @@ impl Tensor {
     /// # Ok::<(), Error>(())
     /// ```
     #[track_caller]
-    pub fn scatter<'a>(&self, axis: isize, index: &Tensor, src: impl Into<Operand<'a>>) -> Result<Tensor> {
+    pub fn scatter(&self, axis: isize, index: &Tensor, src: impl AsOperand) -> Result<Tensor> {
         let axis = resolve_axis("scatter", axis, self.rank())?;
-        let src = match src.into() {
+        let src = match src.as_operand()? {
             Operand::Tensor(t) => corner(t, None, index.shape())?,
             Operand::Scalar(s) => self.stretched_value("scatter", s, index.shape())?,
         };

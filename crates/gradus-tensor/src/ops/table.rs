@@ -7,7 +7,8 @@
 
 use gradus_backend::{Expr, Result, Scalar};
 
-use super::elementwise::{Class, Elementwise, Operand};
+use super::elementwise::{Class, Elementwise};
+use super::operand::{AsOperand, Operand};
 use crate::Tensor;
 
 /// An operation of the table, with points to test it at.
@@ -36,9 +37,8 @@ macro_rules! table {
             $(
                 $(#[doc = $doc])*
                 #[track_caller]
-                #[allow(clippy::needless_lifetimes)] // needed where there are further operands
-                pub fn $method<'a>(&'a self $(, $operand: impl Into<Operand<'a>>)* $(, $scalar: impl Into<Scalar>)*) -> Result<Tensor> {
-                    $const.apply(&[Operand::Tensor(self) $(, $operand.into())* $(, Operand::Scalar($scalar.into()))*])
+                pub fn $method(&self $(, $operand: impl AsOperand)* $(, $scalar: impl Into<Scalar>)*) -> Result<Tensor> {
+                    $const.apply(&[Operand::Tensor(self) $(, $operand.as_operand()?)* $(, Operand::Scalar($scalar.into()))*])
                 }
             )*
         }
