@@ -155,11 +155,11 @@ fn train_and_eval_reach_every_mode() {
     module.eval();
     assert!(!module.mode.is_training());
     let x = values(&[2, 2], &device);
-    module.batch_norm.forward(&x).unwrap();
+    let _ = module.batch_norm.forward(&x).unwrap();
     assert_eq!(module.batch_norm.num_batches_tracked.item().unwrap(), 0.0);
     module.train();
     assert!(module.mode.is_training());
-    module.batch_norm.forward(&x).unwrap();
+    let _ = module.batch_norm.forward(&x).unwrap();
     assert_eq!(module.batch_norm.num_batches_tracked.item().unwrap(), 1.0);
 
     let mut generator = gradus_tensor::Generator::new(1);

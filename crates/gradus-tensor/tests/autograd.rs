@@ -159,8 +159,8 @@ fn a_chain_through_kept_values_drops_without_recursion() {
 fn a_second_pass_over_a_freed_graph_says_so() {
     let x = f32s(&[2.0], &[1]).with_grad().unwrap();
     let y = x.mul(&x).unwrap();
-    y.backward_with(BackwardOptions::new().retain_graph()).unwrap();
-    y.backward().unwrap();
+    let _ = y.backward_with(BackwardOptions::new().retain_graph()).unwrap();
+    let _ = y.backward().unwrap();
     let e = y.backward().unwrap_err();
     assert!(e.to_string().contains("freed") && e.to_string().contains("retain_graph"), "{e}");
 }

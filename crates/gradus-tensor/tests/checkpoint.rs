@@ -129,7 +129,7 @@ fn the_region_runs_once_forward_and_once_backward() {
     )
     .unwrap();
     assert_eq!(runs.load(Ordering::Relaxed), 1);
-    y.backward().unwrap();
+    let _ = y.backward().unwrap();
     assert_eq!(runs.load(Ordering::Relaxed), 2);
     assert!(y.backward().unwrap_err().to_string().contains("freed"));
     assert_eq!(runs.load(Ordering::Relaxed), 2);
@@ -210,7 +210,7 @@ fn hooks_outside_run_once_and_see_everything() {
         .unwrap();
     let inside = w.clone();
     let y = checkpoint(move |x| x[0].mul(&inside), &[&w]).unwrap().add(&w).unwrap();
-    y.backward().unwrap();
+    let _ = y.backward().unwrap();
     assert_eq!(*seen.lock().unwrap(), [7.0]);
 }
 
@@ -416,7 +416,7 @@ fn a_long_region_notes_no_more_than_lives() {
         let mut y = x[0].mul(&shared)?;
         for _ in 0..2_000 {
             let z = y.detach();
-            checkpoint(|z| z[0].neg(), &[&z.with_grad()?])?;
+            let _ = checkpoint(|z| z[0].neg(), &[&z.with_grad()?])?;
             y = x[0].mul(&z.neg()?.neg()?)?;
         }
         Ok(y)

@@ -117,7 +117,7 @@ impl CustomOp for HostSin {
     }
     fn backward(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Gradients {
         let Some(g) = &g[0] else { return Ok(vec![None]) };
-        ctx.output(0)?;
+        let _ = ctx.output(0)?;
         let x = ctx.input(0)?;
         let pairs = x.to_vec::<f64>()?.into_iter().zip(g.to_vec::<f64>()?);
         let d: Vec<f64> = pairs.map(|(x, g)| x.cos() * g).collect();

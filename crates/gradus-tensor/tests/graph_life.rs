@@ -100,15 +100,15 @@ fn a_graph_is_freed_by_the_pass_that_uses_it_and_only_there() {
     assert!(e.to_string().contains("retain_graph"), "{e}");
     // What the pass did not come by is whole.
     let (u, v) = (x.exp().unwrap(), x.sin().unwrap());
-    u.backward().unwrap();
+    let _ = u.backward().unwrap();
     assert!(v.backward().is_ok());
     // Retained as often as wanted; create_graph retains.
     let y = x.mul(&w).unwrap().exp().unwrap();
     for _ in 0..3 {
-        y.backward_with(keep()).unwrap();
+        let _ = y.backward_with(keep()).unwrap();
     }
-    y.backward_with(BackwardOptions::new().create_graph()).unwrap();
-    y.backward().unwrap();
+    let _ = y.backward_with(BackwardOptions::new().create_graph()).unwrap();
+    let _ = y.backward().unwrap();
     assert!(y.backward().is_err());
     // The gradients of a freed graph live on.
     let y = x.mul(&w).unwrap();
@@ -171,7 +171,7 @@ fn hooks_run_in_the_order_of_the_pass_every_time() {
     let _hooks = [hook(&x, "x"), hook(&w, "w"), hook(&y, "y"), hook(&a, "a1"), hook(&b, "b"), hook(&a, "a2")];
     for _ in 0..20 {
         seen.lock().unwrap().clear();
-        y.backward_with(keep()).unwrap();
+        let _ = y.backward_with(keep()).unwrap();
         // The last recorded first; leaves by when they were made.
         assert_eq!(*seen.lock().unwrap(), ["y", "b", "a1", "a2", "w", "x"]);
     }

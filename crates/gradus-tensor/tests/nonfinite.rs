@@ -146,7 +146,7 @@ fn the_infinities_of_a_mask_are_no_mistake_but_one_that_reaches_the_loss_is() {
     // Without the softmax it spreads: the first that read it is told, whatever has read another infinity.
     let other = f64s(&[1.0, f64::INFINITY], &[2]);
     let r = found(|| {
-        x.add(&mask)?.softmax(1)?;
+        let _ = x.add(&mask)?.softmax(1)?;
         other.mul(2.0)?.square()?.sum_all()
     });
     assert_eq!((r.op.as_str(), r.origin, r.inputs[0].infinite), ("mul[2.0]", Origin::Given, 1));

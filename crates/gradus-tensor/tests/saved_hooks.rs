@@ -90,7 +90,7 @@ fn packed_values_let_their_memory_go() {
     assert!(in_use() - start <= 1 << 18, "only the result: {}", in_use() - start);
     assert_eq!(y.graph_stats().saved_bytes, 0);
     let (loss, _) = (y.sum_all().unwrap(), drop(y));
-    loss.backward_with(BackwardOptions::new().retain_graph()).unwrap();
+    let _ = loss.backward_with(BackwardOptions::new().retain_graph()).unwrap();
     assert!(in_use() - start <= 1 << 10, "nothing unpacked stays: {}", in_use() - start);
 }
 
@@ -119,11 +119,11 @@ fn unpack_runs_once_in_each_pass_and_packed_values_go_with_the_graph() {
     let z = y.mul(3.0).unwrap();
     assert_eq!((packs.get(), unpacks.load(Ordering::Relaxed)), (1, 0));
     for pass in 1..=3 {
-        z.backward_with(BackwardOptions::new().retain_graph()).unwrap();
+        let _ = z.backward_with(BackwardOptions::new().retain_graph()).unwrap();
         assert_eq!(unpacks.load(Ordering::Relaxed), pass);
     }
     assert_eq!(Arc::strong_count(&alive), 2);
-    z.backward().unwrap();
+    let _ = z.backward().unwrap();
     assert_eq!(Arc::strong_count(&alive), 1, "freed");
     assert!(z.backward().unwrap_err().to_string().contains("freed"));
 }
@@ -281,7 +281,7 @@ fn changed_packed_values_are_caught() {
         );
         let y = x.mul(&f64s(&[5.0, 6.0], &[2])).unwrap();
         assert_eq!(gradient(&y, &x).unwrap(), [5.0, 6.0], "still what was packed");
-        x.mul(&f64s(&[7.0, 8.0], &[2])).unwrap();
+        let _ = x.mul(&f64s(&[7.0, 8.0], &[2])).unwrap();
         y
     };
     assert_caught(gradient(&y, &x));
@@ -410,7 +410,7 @@ fn a_checkpoint_under_the_guard_packs_its_inputs_and_nothing_else() {
     let y = checkpoint(|x| x[0].exp()?.square()?.exp(), &[&x]).unwrap();
     assert_eq!(packs.get(), 1);
     // The second run, inside the guard, packs nothing.
-    y.sum_all().unwrap().backward().unwrap();
+    let _ = y.sum_all().unwrap().backward().unwrap();
     assert_eq!(packs.get(), 1);
     // Inputs that were packed may change, as outside of a region; what is captured may not.
     let (w, data) = (leaf(&[1.0]), f64s(&[3.0], &[1]));

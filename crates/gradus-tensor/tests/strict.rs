@@ -118,7 +118,7 @@ fn strict_inplace_makes_the_write_fail_before_a_byte_changes() {
     assert_eq!(gradient(&y, &x).unwrap(), [3.0, 4.0]);
     // The graph was retained, so it still lives; then it is freed.
     assert!(w.add_(1.0).is_err());
-    y.sum_all().unwrap().backward().unwrap();
+    let _ = y.sum_all().unwrap().backward().unwrap();
     w.add_(1.0).unwrap();
     assert_eq!(values(&w), [4.0, 5.0]);
 }
@@ -172,7 +172,7 @@ fn an_optimiser_step_over_a_needed_parameter_changes_neither_it_nor_its_state() 
     assert_eq!((values(&w), values(&m), values(&v)), (vec![3.0, 4.0], vec![0.0; 2], vec![0.0; 2]));
     assert_says(&no_grad(|| w.prepare_write("mine_")).unwrap_err(), &["mine_", "square"]);
     assert!(w.prepare_write("mine_").unwrap_err().to_string().contains("leaf"));
-    y.sum_all().unwrap().backward().unwrap();
+    let _ = y.sum_all().unwrap().backward().unwrap();
     step().unwrap();
     assert!(values(&m)[0] != 0.0);
 }

@@ -238,10 +238,10 @@ mod tests {
         let (a, b) = (one(), one());
         let len = || LOG.with_borrow(|log| log.accesses.len());
         let outer = Watch::new();
-        a.neg().unwrap();
+        let _ = a.neg().unwrap();
         let run = |t: &Tensor| {
             for _ in 0..5_000 {
-                t.neg().unwrap().neg().unwrap();
+                let _ = t.neg().unwrap().neg().unwrap();
                 assert!(len() < 1_000, "{}", len());
             }
         };

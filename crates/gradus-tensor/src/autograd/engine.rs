@@ -23,6 +23,7 @@ use crate::ops::Op;
 use crate::tensor::Spec;
 
 /// What a backward pass keeps.
+#[must_use = "options do nothing until they are passed to a backward pass, and setting one gives new options"]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BackwardOptions {
     retain_graph: bool,
@@ -36,14 +37,12 @@ impl BackwardOptions {
     }
 
     /// The graph stays for another pass.
-    #[must_use]
     pub fn retain_graph(mut self) -> Self {
         self.retain_graph = true;
         self
     }
 
     /// The gradients are recorded themselves and can be differentiated again; the graph stays.
-    #[must_use]
     pub fn create_graph(mut self) -> Self {
         self.retain_graph = true;
         self.create_graph = true;
@@ -52,6 +51,7 @@ impl BackwardOptions {
 }
 
 /// The gradients of the leaves that a loss depends on.
+#[must_use = "gradients are returned, not stored in the leaves: pass them to an optimiser's `step`, or read them with `get`"]
 #[derive(Default, Clone)]
 pub struct Gradients(ByEdge<Tensor>);
 

@@ -9,6 +9,7 @@ use crate::Tensor;
 /// How [`gradcheck_with`] and [`gradgradcheck_with`] compare. A gradient passes where
 /// `|analytic - numeric| <= atol + rtol * (|numeric| + largest)`, `largest` being the largest finite entry of the gradient.
 /// One that is not finite does not pass.
+#[must_use = "options do nothing until they are passed to a check, and setting one gives new options"]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GradcheckOptions {
     eps: f64,
@@ -32,28 +33,24 @@ impl GradcheckOptions {
     /// The step of the finite differences, `(f(x + h) - f(x - h)) / (2 h)` with `h = eps * max(1, |x|)`, so that the
     /// element moves however large it is. Their error is of the order of `h^2` times the third derivative, and of
     /// `1e-16 / h` times the value.
-    #[must_use]
     pub fn eps(mut self, eps: f64) -> Self {
         self.eps = eps;
         self
     }
 
     /// The absolute tolerance.
-    #[must_use]
     pub fn atol(mut self, atol: f64) -> Self {
         self.atol = atol;
         self
     }
 
     /// The relative tolerance.
-    #[must_use]
     pub fn rtol(mut self, rtol: f64) -> Self {
         self.rtol = rtol;
         self
     }
 
     /// Chooses the weights that several elements of a result are added with.
-    #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self

@@ -223,7 +223,7 @@ pub(crate) fn refuse_inference(op: &str) -> Result<()> {
         return Ok(());
     }
     let e = Error::new(ErrorKind::Autograd, op, "no gradient exists inside inference()");
-    Err(e.help("take gradients outside of it, or use no_grad(), which allows them"))
+    Err(e.help("take gradients outside of it, or use no_grad, which allows them"))
 }
 
 /// Runs `f`, and what it records is strict about its inputs: a backward pass fails where any input was overwritten since,

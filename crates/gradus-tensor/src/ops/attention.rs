@@ -37,6 +37,7 @@ pub enum Causal {
 
 /// What [`Tensor::scaled_dot_product_attention`] may have besides query, key and value. The default has no mask, is not
 /// causal, has the scale `1 / sqrt(d)` and no dropout.
+#[must_use = "options do nothing until they are passed to an operation, and setting one gives new options"]
 #[derive(Debug, Default)]
 pub struct AttentionOptions<'a> {
     mask: Option<&'a Tensor>,
@@ -52,28 +53,24 @@ impl<'a> AttentionOptions<'a> {
     }
 
     /// A mask that broadcasts with `[.., h, lq, lk]`: a bool keeps the scores where it is true, a float is added to them.
-    #[must_use]
     pub fn mask(mut self, mask: &'a Tensor) -> Self {
         self.mask = Some(mask);
         self
     }
 
     /// Which keys a query may see, besides what the mask says.
-    #[must_use]
     pub fn causal(mut self, causal: Causal) -> Self {
         self.causal = causal;
         self
     }
 
     /// The factor of the scores, any finite number.
-    #[must_use]
     pub fn scale(mut self, scale: f64) -> Self {
         self.scale = Some(scale);
         self
     }
 
     /// Drops weights with probability `p`, 0 to 1, and divides the others by `1 - p`.
-    #[must_use]
     pub fn dropout(mut self, p: f64, generator: &'a mut Generator) -> Self {
         self.dropout = Some((p, generator));
         self

@@ -52,19 +52,23 @@ impl Tensor {
         };
         e.help(match op {
             "copy_" => {
-                "use the new values themselves, or x.index_assign(..)? for a part; or write inside no_grad()".into()
-            }
-            "fill_" | "zero_" => {
-                "use x.full_like(value)?, or x.index_assign(..)? for a part; or write inside no_grad()".into()
-            }
-            "gemm" => "use addmm or matmul; or write inside no_grad()".into(),
-            "dispatch_compute" => {
-                "make it an operation with a gradient, a CustomOp; or bind x.detach(), or run it inside no_grad()"
+                "use the new values themselves, or x.index_assign(..)? for a part; or write inside no_grad(|| ..)"
                     .into()
             }
-            _ if op.ends_with("step_") => "step inside no_grad()".into(),
+            "fill_" | "zero_" => {
+                "use x.full_like(value)?, or x.index_assign(..)? for a part; or write inside no_grad(|| ..)".into()
+            }
+            "gemm" => "use addmm or matmul; or write inside no_grad(|| ..)".into(),
+            "dispatch_compute" => {
+                "make it an operation with a gradient, a CustomOp; or bind x.detach(), or run it inside no_grad(|| ..)"
+                    .into()
+            }
+            _ if op.ends_with("step_") => "step inside no_grad(|| ..)".into(),
             _ => {
-                format!("use x.{}(..)?, which makes a new tensor; or write inside no_grad()", op.trim_end_matches('_'))
+                format!(
+                    "use x.{}(..)?, which makes a new tensor; or write inside no_grad(|| ..)",
+                    op.trim_end_matches('_')
+                )
             }
         })
     }
