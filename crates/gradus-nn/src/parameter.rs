@@ -5,12 +5,14 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use gradus_tensor::{DType, Error, ErrorKind, Generator, Result, Shape, Tensor, no_grad_guard};
+use gradus_tensor::{
+    AsOperand, DType, Error, ErrorKind, Generator, Operand, Result, Shape, Tensor, no_grad_guard, operators,
+};
 
 /// A trainable tensor of a module: a leaf whose gradient is computed, unless it is frozen.
 ///
 /// A clone is the same parameter: to tie two weights, clone one. Freezing a parameter freezes its clones, and an
-/// optimiser steps it once. It is used as the [`Tensor`] that it dereferences to.
+/// optimiser steps it once. It is used as the [`Tensor`] that it dereferences to, also beside operators: `&weight * x`.
 ///
 /// ```
 /// # use gradus_nn::Parameter; use gradus_tensor::*;
@@ -95,6 +97,20 @@ impl Deref for Parameter {
         self.tensor()
     }
 }
+
+impl AsOperand for Parameter {
+    fn as_operand(&self) -> Result<Operand<'_>> {
+        self.tensor().as_operand()
+    }
+}
+
+impl AsOperand for Buffer {
+    fn as_operand(&self) -> Result<Operand<'_>> {
+        self.tensor().as_operand()
+    }
+}
+
+operators!(&Parameter, &Buffer);
 
 impl fmt::Debug for Parameter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

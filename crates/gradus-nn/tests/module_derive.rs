@@ -246,3 +246,18 @@ fn integers_are_buffers_not_parameters() {
     let wide = Tensor::ones([1], DType::F64, &device).unwrap().expand([4]).unwrap();
     Parameter::new(wide).unwrap().set(&values(&[4], &device)).unwrap();
 }
+
+#[test]
+fn parameters_and_buffers_are_operands() {
+    let device = device();
+    let (p, b) = (parameter(&device), Buffer::new(values(&[2], &device)).unwrap());
+    let x = values(&[2], &device);
+    let loss = || -> Result<Tensor> { (((1.0 + &p)? * &x + &b - p.square()?)? / (-&b)?)?.minimum(&p)?.sum_all() };
+    let same = p.add(1.0).unwrap().mul(&x).unwrap().add(b.tensor()).unwrap().sub(p.square().unwrap()).unwrap();
+    let same = same.div(b.neg().unwrap()).unwrap().minimum(p.tensor()).unwrap().sum_all().unwrap();
+    assert_eq!(loss().unwrap().item().unwrap(), same.item().unwrap());
+    assert!(loss().unwrap().backward().unwrap().get(&p).is_some());
+    p.freeze();
+    assert!(!loss().unwrap().requires_grad());
+    assert!((x * &p).unwrap().is_leaf());
+}

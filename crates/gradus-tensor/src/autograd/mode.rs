@@ -266,7 +266,7 @@ pub fn strict_guard() -> GradModeGuard {
 /// let scale = Tensor::from_vec(vec![3.0f32], [1], &device)?;
 /// let y = autograd::strict_inplace(|| (&x * &scale)?.sum_all())?;
 /// assert!(scale.fill_(0.0).unwrap_err().to_string().contains("mul"));
-/// y.backward()?;
+/// let gradients = y.backward()?;
 /// scale.fill_(0.0)?; // The graph is gone.
 /// # Ok::<(), Error>(())
 /// ```
