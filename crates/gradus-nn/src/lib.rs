@@ -46,7 +46,7 @@
 extern crate self as gradus_nn;
 
 pub mod init;
-mod layers;
+pub mod layers;
 pub mod loss;
 mod module;
 mod normal_quantile;
