@@ -3,7 +3,6 @@
 
 use gradus::data::{csv, digits, idx, split};
 use gradus::prelude::*;
-use gradus::tensor::Reduction;
 use gradus::train::{ConfusionMatrix, Outcome, RunFolder};
 
 /// A call that has to fail, and what its message has to say.

@@ -6,7 +6,6 @@
 //! ```
 #![allow(clippy::print_stdout)]
 
-use gradus::nn::{MultiheadAttention, MultiheadAttentionConfig};
 use gradus::prelude::*;
 
 /// Scores sequences: `[n, length, features]` to `[n]`.

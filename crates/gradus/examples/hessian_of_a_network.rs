@@ -5,7 +5,6 @@
 //! ```
 #![allow(clippy::print_stdout)]
 
-use gradus::nn::Tanh;
 use gradus::prelude::*;
 
 /// What was found; see [`run`].

@@ -9,8 +9,6 @@
 //! derivatives (first-order MAML) they reach 0.46, 0.47, 0.53, 0.53, 0.45 and 0.36.
 #![allow(clippy::print_stdout)]
 
-use gradus::Reduction;
-use gradus::nn::clip_grad_norm;
 use gradus::prelude::*;
 
 const HIDDEN: usize = 40;

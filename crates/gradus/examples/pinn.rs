@@ -10,7 +10,6 @@
 
 use std::f64::consts::PI;
 
-use gradus::nn::Tanh;
 use gradus::prelude::*;
 
 /// The conductivity.

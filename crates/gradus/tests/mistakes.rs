@@ -8,7 +8,7 @@ use gradus::autograd::{gradcheck, gradgradcheck};
 use gradus::backend::{AdamParams, AttentionParams, Buffer, Element, Layout, SgdParams, Shape, View, ViewMut, Window};
 use gradus::cpu::CpuBackend;
 use gradus::prelude::*;
-use gradus::{ComputeModule, Reduction, Scalar};
+use gradus::{ComputeModule, Scalar};
 
 fn cpu() -> Device {
     Device::cpu().unwrap()

@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
+use gradus::autograd;
 use gradus::prelude::*;
 use gradus::testing::{gradcheck, gradgradcheck};
-use gradus::{autograd, checkpoint};
 use tiny_backend::TinyBackend;
 
 fn cpu() -> Device {

@@ -6,7 +6,6 @@ mod models;
 use std::process::ExitCode;
 
 use gradus::prelude::*;
-use gradus::{Causal, ConvOptions};
 use peer_harness::inputs::{Parameters, SEED, conv2d_shape, integers, values};
 use peer_harness::{Bench, Job, Outcome};
 

@@ -1,6 +1,5 @@
 //! `gradus predict`: what is on pictures.
 
-use gradus::data::Sample;
 use gradus::prelude::*;
 use serde::Serialize;
 

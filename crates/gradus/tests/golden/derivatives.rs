@@ -1,7 +1,7 @@
 //! First, second and third derivatives of a call, in other layouts, through `checkpoint`, stretched, and along a line.
 
+use gradus::autograd;
 use gradus::prelude::*;
-use gradus::{BackwardOptions, autograd, grad};
 
 use crate::values;
 

@@ -1,6 +1,6 @@
 //! Indexing, masks, borders and repetition.
 
-use gradus::ops::{Ellipsis, Indexing, NewAxis, PadMode, ScatterReduction, Strided};
+use gradus::ops::{Indexing, PadMode, ScatterReduction, Strided};
 use gradus::prelude::*;
 
 use crate::{Cases, one};

@@ -19,7 +19,6 @@ mod structure;
 use std::collections::{BTreeMap, HashSet};
 
 use gradus::prelude::*;
-use gradus::{BackwardOptions, grad};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 
