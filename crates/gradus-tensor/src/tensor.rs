@@ -26,9 +26,11 @@ use crate::{Device, Storage};
 /// | a number: `f64` or `i64`, or a literal | a tensor |
 /// | a `Result` with a tensor | a tensor |
 ///
-/// A tensor is owned or borrowed. Numbers on the right are those of [`AsOperand`](crate::AsOperand). Shapes, dtypes and
-/// devices may not fit, so what an operator gives is a `Result<Tensor>`. An operand that is an error is passed on. So most
-/// expressions need one `?`, around all of it:
+/// A tensor is owned or borrowed. Numbers on the right are those of [`AsOperand`](crate::AsOperand); one of another type
+/// than `f64` or `i64` cannot stand on the left, but can be converted: `f64::from(a) * &x`.
+///
+/// Shapes, dtypes and devices may not fit, so what an operator gives is a `Result<Tensor>`. An operand that is an error is
+/// passed on, so most expressions need one `?`, around all of it:
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
