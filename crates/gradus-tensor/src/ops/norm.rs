@@ -102,7 +102,7 @@ impl Tensor {
         let sum = infinite.where_(&counted, &x.sub(&shift)?)?.exp()?.sum(axes, true)?;
         let none = sum.eq(0.0)?;
         let finite = none.where_(1.0, &sum)?.log()?.add(&shift)?;
-        let huge_mean = huge.where_(&x, 0.0)?.sum(axes, true)?.div(&none.where_(1.0, &sum.detach())?)?;
+        let huge_mean = huge.where_(&x, 0.0)?.sum(axes, true)?.div(&none.where_(1.0, sum.detach())?)?;
         let y = infinite.where_(&huge_mean, &none.where_(f64::NEG_INFINITY, &finite)?)?;
         let y = if keepdim || set.is_empty() { y } else { y.reshape(self.layout().shape().reduced(set, false))? };
         y.to_dtype(dtype)
