@@ -339,7 +339,7 @@ fn a_half_precision_step_without_memory_changes_nothing() {
     let parts = [make(DType::BF16), make(DType::F16), make(DType::BF16)];
     let mut loss = Tensor::zeros([], DType::F32, &device).unwrap();
     for p in &parts {
-        loss = loss.add(&p.to_dtype(DType::F32).unwrap().sum_all().unwrap()).unwrap();
+        loss = loss.add(p.to_dtype(DType::F32).unwrap().sum_all().unwrap()).unwrap();
     }
     let gradients = loss.backward().unwrap();
     drop(loss);

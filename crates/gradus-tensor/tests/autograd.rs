@@ -59,10 +59,10 @@ fn a_write_elsewhere_or_to_a_value_that_no_gradient_needs_is_no_error() {
     assert!(y.sum_all().unwrap().backward().is_ok());
     // Disjoint halves of one storage.
     let both = f32s(&[1.0, 2.0, 3.0, 4.0], &[4]);
-    let y = x.mul(&both.narrow(0, 0, 2).unwrap()).unwrap();
+    let y = x.mul(both.narrow(0, 0, 2).unwrap()).unwrap();
     both.narrow(0, 2, 2).unwrap().fill_(9.0).unwrap();
     assert!(y.sum_all().unwrap().backward().is_ok());
-    let y = x.mul(&both.narrow(0, 0, 2).unwrap()).unwrap();
+    let y = x.mul(both.narrow(0, 0, 2).unwrap()).unwrap();
     both.narrow(0, 1, 2).unwrap().fill_(9.0).unwrap();
     assert!(y.sum_all().unwrap().backward().is_err());
 }
@@ -71,7 +71,7 @@ fn a_write_elsewhere_or_to_a_value_that_no_gradient_needs_is_no_error() {
 fn writes_that_left_the_log_are_still_caught() {
     let x = f32s(&[1.0; 4], &[4]).with_grad().unwrap();
     let w = f32s(&[1.0; 8], &[8]);
-    let y = x.mul(&w.narrow(0, 0, 4).unwrap()).unwrap();
+    let y = x.mul(w.narrow(0, 0, 4).unwrap()).unwrap();
     w.narrow(0, 3, 1).unwrap().fill_(5.0).unwrap();
     for _ in 0..100 {
         w.narrow(0, 6, 1).unwrap().fill_(7.0).unwrap();
@@ -83,7 +83,7 @@ fn writes_that_left_the_log_are_still_caught() {
 fn every_kept_output_is_checked_too() {
     let x = randn(&[2, 3], 1).with_grad().unwrap();
     let y = x.softmax(1).unwrap();
-    let loss = y.mul(&randn(&[2, 3], 2)).unwrap().sum_all().unwrap();
+    let loss = y.mul(randn(&[2, 3], 2)).unwrap().sum_all().unwrap();
     y.detach().mul_(2.0).unwrap();
     let e = loss.backward().unwrap_err().to_string();
     assert!(e.contains("softmax") && e.contains("mul_"), "{e}");
@@ -115,7 +115,7 @@ fn a_leaf_that_was_written_has_the_new_value_and_so_have_its_views() {
     let w = f32s(&[1.0, 2.0], &[2]).with_grad().unwrap();
     let view = w.flip(0).unwrap();
     w.detach().fill_(3.0).unwrap();
-    let gradients = w.mul(&w).unwrap().add(&view.square().unwrap()).unwrap().sum_all().unwrap().backward().unwrap();
+    let gradients = w.mul(&w).unwrap().add(view.square().unwrap()).unwrap().sum_all().unwrap().backward().unwrap();
     assert_eq!(gradients.get(&w).unwrap().to_vec::<f32>().unwrap(), [12.0, 12.0]);
 }
 
@@ -226,7 +226,7 @@ fn in_place_writes_see_old_values_even_when_they_overlap() {
     let x = f64s(&[1.0, 2.0, 3.0, 4.0], &[4]);
     x.narrow(0, 1, 3).unwrap().copy_(&x.narrow(0, 0, 3).unwrap()).unwrap();
     assert_eq!(x.to_vec::<f64>().unwrap(), [1.0, 1.0, 2.0, 3.0]);
-    x.add_(&x.flip(0).unwrap()).unwrap();
+    x.add_(x.flip(0).unwrap()).unwrap();
     assert_eq!(x.to_vec::<f64>().unwrap(), [4.0, 3.0, 3.0, 4.0]);
     assert!(f64s(&[1.0], &[1]).expand([3]).unwrap().add_(1.0).is_err());
 }

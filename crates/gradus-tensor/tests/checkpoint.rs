@@ -16,10 +16,10 @@ fn gradients_are_those_of_the_plain_computation_to_the_bit() {
     for x in layouts(&[2, 3], 2) {
         let x = x.with_grad().unwrap();
         let block = |x: &Tensor, w: &Tensor| x.matmul(w)?.gelu()?.layer_norm(&[3], None, None, 1e-5)?.softmax(-1);
-        let plain = block(&x, &w).unwrap().mul(&randn(&[2, 3], 3)).unwrap().sum_all().unwrap();
+        let plain = block(&x, &w).unwrap().mul(randn(&[2, 3], 3)).unwrap().sum_all().unwrap();
         let inside = w.clone();
         let y = checkpoint(move |x| block(&x[0], &inside), &[&x]).unwrap();
-        let again = y.mul(&randn(&[2, 3], 3)).unwrap().sum_all().unwrap();
+        let again = y.mul(randn(&[2, 3], 3)).unwrap().sum_all().unwrap();
         assert_eq!(plain.item().unwrap().to_bits(), again.item().unwrap().to_bits());
         let saved = y.grad_fn().unwrap().saved();
         assert_eq!(saved.iter().map(|s| s.0.as_str()).collect::<Vec<_>>(), ["input 0"]);
@@ -315,7 +315,7 @@ fn a_function_that_is_another_in_its_second_run_is_an_error() {
     let (w, n) = (f64s(&[2.0], &[1]).with_grad().unwrap(), AtomicUsize::new(0));
     let f = move |x: &[Tensor]| {
         let frozen = n.fetch_add(1, Ordering::Relaxed) > 0;
-        if frozen { x[0].mul(&w.detach()) } else { x[0].mul(&w) }
+        if frozen { x[0].mul(w.detach()) } else { x[0].mul(&w) }
     };
     refused(&checkpoint(f, &[&x]).unwrap(), &x, "did not use tracked tensors");
     // NaN is the same as itself.

@@ -155,7 +155,7 @@ fn numbers_from_outside_the_graph_are_differentiated_once_and_never_wrongly() {
         let z = x.square().unwrap();
         let both = g
             .detach()
-            .add(&grad(&[&z], &[&x], None, BackwardOptions::new().create_graph()).unwrap()[0].clone().unwrap());
+            .add(grad(&[&z], &[&x], None, BackwardOptions::new().create_graph()).unwrap()[0].clone().unwrap());
         assert_eq!(
             grad(&[&both.unwrap()], &[&x], None, BackwardOptions::new()).unwrap()[0].as_ref().unwrap().item().unwrap(),
             2.0
@@ -182,7 +182,7 @@ impl CustomOp for CutCube {
             0 => g.mul(&Tensor::from_vec(slope.to_vec::<f64>()?, x.shape(), x.device())?)?,
             1 => g.mul(slope.item()?)?,
             // The way to the gradient that arrived is cut; that to the input is not.
-            2 => slope.mul(&g.detach())?,
+            2 => slope.mul(g.detach())?,
             3 => no_grad(|| slope.mul(g))?,
             _ => slope.mul(g)?,
         })])

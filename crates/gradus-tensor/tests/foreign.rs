@@ -68,7 +68,7 @@ fn a_hook_that_writes_over_a_neighbour_is_told() {
         Ok(None)
     });
     let _second = parts[1].register_hook(move |_| kept.lock().unwrap().as_ref().unwrap().mul_(50.0).map(|_| None));
-    let squares = parts[0].square().unwrap().add(&parts[1].square().unwrap()).unwrap();
+    let squares = parts[0].square().unwrap().add(parts[1].square().unwrap()).unwrap();
     let e = squares.sum_all().unwrap().backward().unwrap_err();
     assert!(e.message().contains("mul_ overwrote a gradient"), "{e}");
 }
@@ -79,7 +79,7 @@ fn a_seed_that_a_thread_writes_is_one_value_throughout_or_an_error() {
         let leaves: Vec<Tensor> = (0..200).map(|_| leaf(&[1.0])).collect();
         let mut y = leaf(&[0.0]);
         for l in &leaves {
-            y = y.add(&l.mul(3.0).unwrap()).unwrap();
+            y = y.add(l.mul(3.0).unwrap()).unwrap();
         }
         let seed = f64s(&[1.0], &[1]);
         let begun = AtomicBool::new(false);

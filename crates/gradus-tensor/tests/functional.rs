@@ -32,7 +32,7 @@ fn jvp_agrees_with_finite_differences_over_layouts() {
     for (a, b) in layouts(&[2, 3], 1).into_iter().zip(layouts(&[2, 3], 2)) {
         let (ta, tb) = (randn(&[2, 3], 3), randn(&[3, 2], 4).t().unwrap());
         let (y, along) = jvp(two, &[&a, &b], &[&ta, &tb]).unwrap();
-        let at = |h: f64| two(&[a.add(&ta.mul(h).unwrap()).unwrap(), b.add(&tb.mul(h).unwrap()).unwrap()]).unwrap();
+        let at = |h: f64| two(&[a.add(ta.mul(h).unwrap()).unwrap(), b.add(tb.mul(h).unwrap()).unwrap()]).unwrap();
         let (up, down, mid) = (at(1e-6), at(-1e-6), at(0.0));
         for i in 0..2 {
             let numeric = up[i].sub(&down[i]).unwrap().div(2e-6).unwrap();
@@ -78,13 +78,13 @@ fn jacobian_has_the_axes_of_output_and_input() {
 fn hessian_and_its_products_agree_with_the_formula() {
     // f = (x'Ax)^2, A symmetric: gradient 4 q Ax, Hessian 8 (Ax)(Ax)' + 4 q A with q = x'Ax.
     let m = randn(&[3, 3], 1);
-    let a = m.add(&m.t().unwrap()).unwrap();
+    let a = m.add(m.t().unwrap()).unwrap();
     let x = randn(&[3], 2);
     let f = |x: &Tensor| a.matmul(x)?.mul(x)?.sum_all()?.square();
     let ax = a.matmul(&x).unwrap();
     let q = ax.mul(&x).unwrap().sum_all().unwrap();
-    let outer = ax.unsqueeze(1).unwrap().mul(&ax.unsqueeze(0).unwrap()).unwrap().mul(8.0).unwrap();
-    let want = outer.add(&a.mul(&q).unwrap().mul(4.0).unwrap()).unwrap();
+    let outer = ax.unsqueeze(1).unwrap().mul(ax.unsqueeze(0).unwrap()).unwrap().mul(8.0).unwrap();
+    let want = outer.add(a.mul(&q).unwrap().mul(4.0).unwrap()).unwrap();
     let h = hessian(f, &x).unwrap();
     assert_eq!(h.shape(), [3, 3]);
     assert!(!h.requires_grad());

@@ -57,14 +57,14 @@ fn a_wrong_gradient_names_input_element_and_what_it_looks_like() {
     assert!(says(&cube(1.0, 0.3), std::slice::from_ref(&x)).contains("rule's formula"));
     // No gradient at all, and one that leaves a way out.
     assert!(says(&|x| x[0].detach().exp(), std::slice::from_ref(&x)).contains("explain_grad"));
-    let text = says(&|x| x[0].floor()?.add(&x[0].detach()), std::slice::from_ref(&x));
+    let text = says(&|x| x[0].floor()?.add(x[0].detach()), std::slice::from_ref(&x));
     assert!(text.contains("leaves out a way"), "{text}");
     // A kink, a point outside of the domain, and an infinite slope.
     let text = says(&|x| x[0].relu(), &[f64s(&[1.0, 0.0], &[2])]);
     assert!(text.contains("element [1]") && text.contains("kink"), "{text}");
     assert!(says(&|x| x[0].log(), &[f64s(&[-1.0], &[1])]).contains("domain"));
     // A second derivative that leaves out a way.
-    let e = gradgradcheck(|x| x[0].square()?.mul(&x[0].detach()), std::slice::from_ref(&x)).unwrap_err();
+    let e = gradgradcheck(|x| x[0].square()?.mul(x[0].detach()), std::slice::from_ref(&x)).unwrap_err();
     assert_eq!(e.op(), "gradgradcheck");
 }
 

@@ -270,7 +270,7 @@ fn step(threads: usize) -> Vec<u32> {
     let mut sum = Tensor::zeros([], DType::F32, &device).unwrap();
     for _ in 0..4 {
         h = h.matmul(&w).unwrap().mul(0.1).unwrap().add(&b).unwrap().tanh().unwrap();
-        sum = sum.add(&h.square().unwrap().mean_all().unwrap()).unwrap();
+        sum = sum.add(h.square().unwrap().mean_all().unwrap()).unwrap();
     }
     let g = sum.backward().unwrap();
     let bits =
@@ -343,7 +343,7 @@ fn diamonds_a_hundred_thousand_deep_are_walked_once() {
     let calls = Arc::new(AtomicUsize::new(0));
     for _ in 0..100_000 {
         // Two ways at each level, 2^100000 in all: each node must run once.
-        y = y.mul(0.5).unwrap().add(&y.mul(0.5).unwrap()).unwrap();
+        y = y.mul(0.5).unwrap().add(y.mul(0.5).unwrap()).unwrap();
     }
     let count = calls.clone();
     let _hook = x

@@ -150,7 +150,7 @@ fn every_write_over_a_needed_value_is_an_error_and_beside_it_is_none() {
     for (name, write, ..) in WRITES {
         let x = leaf();
         let w = f64s(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &[6]);
-        let y = x.mul(&w.narrow(0, 3, 3).unwrap()).unwrap();
+        let y = x.mul(w.narrow(0, 3, 3).unwrap()).unwrap();
         write(&w.narrow(0, 0, 3).unwrap(), &operand()).unwrap();
         assert_eq!(values(&gradient(&y, &x).unwrap()), [4.0, 5.0, 6.0], "{name}");
         // Without a graph of its own, as data of a leaf or a detached tensor is.
@@ -216,12 +216,12 @@ fn slices_are_assigned_by_index_or_through_views() {
     x.narrow(0, 1, 1).unwrap().copy_(&f64s(&[1.0, 2.0, 3.0, 4.0], &[4])).unwrap();
     x.slice(1, 0, 4, 2).unwrap().add_(10.0).unwrap();
     x.t().unwrap().index_assign_((3, 2), 7.0).unwrap();
-    x.index_assign_((0, &i64s(&[3, 1], &[2])), &f64s(&[5.0, 6.0], &[2])).unwrap();
+    x.index_assign_((0, &i64s(&[3, 1], &[2])), f64s(&[5.0, 6.0], &[2])).unwrap();
     assert_eq!(values(&x), [10.0, 6.0, 10.0, 5.0, 11.0, 2.0, 13.0, 4.0, 10.0, 0.0, 10.0, 7.0]);
     // Only the bytes of the slice count as written.
     let w = f64s(&[1.0, 2.0, 3.0], &[3]);
     let l = leaf();
-    let y = l.narrow(0, 0, 2).unwrap().mul(&w.narrow(0, 0, 2).unwrap()).unwrap();
+    let y = l.narrow(0, 0, 2).unwrap().mul(w.narrow(0, 0, 2).unwrap()).unwrap();
     w.index_assign_(2.., 0.0).unwrap();
     assert_eq!(values(&gradient(&y, &l).unwrap()), [1.0, 2.0, 0.0]);
 }
@@ -318,7 +318,7 @@ fn gradients_that_are_given_out_share_no_memory() {
         assert_eq!(values(&seed), [1.0, 2.0, 3.0]);
     }
     let gradients =
-        y.sum_all().unwrap().mul(&a.narrow(0, 0, 1).unwrap().sum_all().unwrap()).unwrap().backward().unwrap();
+        y.sum_all().unwrap().mul(a.narrow(0, 0, 1).unwrap().sum_all().unwrap()).unwrap().backward().unwrap();
     let before = values(gradients.get(&b).unwrap());
     let _guard = no_grad_guard();
     gradients.get(&a).unwrap().mul_(0.0).unwrap();

@@ -101,7 +101,7 @@ fn a_node_prints_its_parameters_operands_and_kept_values() {
     }
     // What was written elsewhere is not stale.
     let both = f64s(&[1.0; 4], &[4]);
-    let z = x.mul(&both.narrow(0, 0, 2).unwrap()).unwrap();
+    let z = x.mul(both.narrow(0, 0, 2).unwrap()).unwrap();
     both.narrow(0, 2, 2).unwrap().fill_(0.0).unwrap();
     assert!(z.grad_fn().unwrap().stale().is_empty());
     let _ = z.sum_all().unwrap().backward().unwrap();

@@ -78,7 +78,7 @@ fn gradients_of_fused_kernels_are_looked_at() {
 fn a_sum_of_finite_gradients_that_overflows_is_told_apart() {
     let x = f32s(&[1.0], &[1]).with_grad().unwrap();
     let y = x.mul(1.0).unwrap();
-    let loss = y.mul(3e38).unwrap().add(&y.mul(2e38).unwrap()).unwrap().mul(0.5).unwrap();
+    let loss = y.mul(3e38).unwrap().add(y.mul(2e38).unwrap()).unwrap().mul(0.5).unwrap();
     let r = found(|| grad(&[&loss], &[&x], Some(&[&f32s(&[2.0], &[1])]), BackwardOptions::new()));
     assert_eq!((r.op.as_str(), r.origin), ("mul[1.0]", Origin::Sum));
 }
@@ -87,7 +87,7 @@ fn a_sum_of_finite_gradients_that_overflows_is_told_apart() {
 fn a_finite_step_gives_nothing_and_other_errors_pass_through() {
     let x = leaf(&[1.0, 2.0]);
     assert_eq!(find_nonfinite(|| x.exp()?.sum_all()?.backward()).unwrap(), None);
-    let e = find_nonfinite(|| x.add(&f64s(&[1.0; 3], &[3]))).unwrap_err();
+    let e = find_nonfinite(|| x.add(f64s(&[1.0; 3], &[3]))).unwrap_err();
     assert_eq!(e.kind(), &ErrorKind::Broadcast);
     // Afterwards nothing is looked at.
     assert!(x.mul(0.0).unwrap().log().unwrap().sum_all().unwrap().backward().is_ok());
@@ -284,7 +284,7 @@ fn an_infinity_that_was_given_hides_none_that_was_made_beside_it() {
     // Element by element.
     let r = found(|| f64s(&[INF, 0.0, 1.0], &[3]).recip()?.sum_all());
     assert_eq!((r.op.as_str(), r.origin, r.made_at.clone()), ("recip", Origin::Operation, Some((0, vec![1]))));
-    let r = found(|| f64s(&[-INF, 1e308, 1e308, 1.0], &[2, 2]).mul(&f64s(&[1.0, 10.0], &[2, 1])));
+    let r = found(|| f64s(&[-INF, 1e308, 1e308, 1.0], &[2, 2]).mul(f64s(&[1.0, 10.0], &[2, 1])));
     assert_eq!((r.op.as_str(), r.made_at.clone()), ("mul", Some((0, vec![1, 0]))));
     let text = r.to_string();
     assert!(text.starts_with("mul made 1 infinity (the first at [1, 0]), at "), "{text}");
@@ -303,7 +303,7 @@ fn an_infinity_that_was_given_hides_none_that_was_made_beside_it() {
     let r = found(|| grad(&[&x.mul(&y)?], &[&x], Some(&[&f64s(&[0.5; 4], &[2, 2]).mul(4.0)?]), BackwardOptions::new()));
     assert_eq!((r.op.as_str(), r.origin, r.made_at.clone()), ("mul", Origin::Gradient, Some((0, vec![1, 0]))));
     // A NaN is made of infinities, and not of a NaN.
-    let r = found(|| f64s(&[INF, f64::NAN], &[2]).mul(&f64s(&[0.0, 1.0], &[2])));
+    let r = found(|| f64s(&[INF, f64::NAN], &[2]).mul(f64s(&[0.0, 1.0], &[2])));
     assert_eq!((r.origin, r.made_at.clone()), (Origin::Operation, Some((0, vec![0]))));
     assert!(r.to_string().starts_with("mul made 1 NaN (the first at [0]), at "), "{r}");
 }
@@ -318,9 +318,9 @@ fn writes_are_judged_element_by_element() {
     // What was there before is no source of what is there now.
     let x = f64s(&[1.0, 2.0], &[2]);
     let r = found(|| {
-        let y = x.add(&f64s(&[INF, 0.0], &[2]))?;
+        let y = x.add(f64s(&[INF, 0.0], &[2]))?;
         y.fill_(1.0)?;
-        y.mul(&f64s(&[1.0, INF], &[2]))?.sum_all()
+        y.mul(f64s(&[1.0, INF], &[2]))?.sum_all()
     });
     assert_eq!((r.op.as_str(), r.origin), ("mul", Origin::Given));
 }
@@ -405,7 +405,7 @@ fn what_a_hook_gives_is_not_a_sum() {
     }
     // Sums are those of several gradients, with a hook and without.
     let small = x.mul(1e-308).unwrap();
-    let sum = || small.add(&small.mul(1.0)?)?.mul(&f64s(&[1e308, 1.0], &[2]))?.sum_all()?.backward();
+    let sum = || small.add(&small.mul(1.0)?)?.mul(f64s(&[1e308, 1.0], &[2]))?.sum_all()?.backward();
     assert_eq!(found(sum).origin, Origin::Sum);
     let _hook = small.register_hook(|_| Ok(None)).unwrap();
     assert_eq!(found(sum).origin, Origin::Sum);

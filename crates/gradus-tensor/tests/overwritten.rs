@@ -119,7 +119,7 @@ fn a_cache_may_be_filled_column_by_column() {
     let mut terms = vec![];
     for i in 0..n {
         column(i).fill_(i as f64).unwrap();
-        terms.push(x.mul(&column(i)).unwrap());
+        terms.push(x.mul(column(i)).unwrap());
     }
     let stale = || terms.iter().filter(|t| !t.grad_fn().unwrap().stale().is_empty()).count();
     assert_eq!(stale(), 0);
@@ -132,7 +132,7 @@ fn a_cache_may_be_filled_column_by_column() {
 fn what_lies_between_places_written_over_and_over_was_never_written() {
     let x = f64s(&[2.0], &[1]).with_grad().unwrap();
     let b = f64s(&[1.0; 9], &[9]);
-    let y = x.mul(&b.narrow(0, 4, 1).unwrap()).unwrap();
+    let y = x.mul(b.narrow(0, 4, 1).unwrap()).unwrap();
     for i in 0..5000 {
         b.narrow(0, i % 2 * 8, 1).unwrap().fill_(0.0).unwrap();
     }
@@ -190,10 +190,10 @@ fn a_column_that_is_assigned_leaves_the_others() {
     let x = f64s(&[2.0, 2.0], &[2]).with_grad().unwrap();
     let m = f64s(&[1.0, 2.0, 3.0, 4.0], &[2, 2]);
     let column = |i| m.narrow(1, i, 1).unwrap().squeeze(1).unwrap();
-    let y = strict_inplace(|| x.mul(&column(0)).unwrap());
+    let y = strict_inplace(|| x.mul(column(0)).unwrap());
     m.index_assign_((.., 1), 9.0).unwrap();
     assert!(m.index_assign_((1, ..), 9.0).unwrap_err().message().contains("mul needs its input 1"));
-    let strict = strict(|| x.mul(&column(0)).unwrap());
+    let strict = strict(|| x.mul(column(0)).unwrap());
     m.index_assign_((.., 1), 8.0).unwrap();
     assert_eq!((gradient(&y, &x).unwrap(), gradient(&strict, &x).unwrap()), (vec![1.0, 3.0], vec![1.0, 3.0]));
     // A tensor that was computed is used on where it was not written.
@@ -222,7 +222,7 @@ fn writes_by_an_index_tensor_are_those_of_its_slices() {
         // Rows 2 and 3 of 5 are kept.
         for (index, meets) in [(vec![], false), (vec![0, 1], false), (vec![4, 4], false), (vec![1, 3], true)] {
             let w = f64s(&[1.0; 10], &[5, 2]);
-            let y = x.mul(&w.narrow(0, 2, 2).unwrap()).unwrap();
+            let y = x.mul(w.narrow(0, 2, 2).unwrap()).unwrap();
             let sevens = f64s(&vec![7.0; index.len() * 2], &[index.len(), 2]);
             write(&w, &at(&index), &rows(&index), &sevens).unwrap();
             assert_eq!(y.grad_fn().unwrap().stale().is_empty(), !meets, "{number}, {index:?}");

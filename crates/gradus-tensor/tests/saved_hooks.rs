@@ -28,7 +28,7 @@ fn from_host((bytes, shape, dtype): &Host) -> Result<Tensor> {
 #[test]
 fn values_on_the_host_on_disk_and_in_half_precision_give_the_gradient() {
     let x = leaf(&[0.5, -1.5, 2.0]);
-    let f = || x.square().unwrap().mul(&x.exp().unwrap()).unwrap().softmax(0).unwrap().mul(&x).unwrap();
+    let f = || x.square().unwrap().mul(x.exp().unwrap()).unwrap().softmax(0).unwrap().mul(&x).unwrap();
     let want = gradient(&f(), &x).unwrap();
     {
         let _guard = saved_tensors_hooks_guard(to_host, from_host);
@@ -279,9 +279,9 @@ fn changed_packed_values_are_caught() {
             },
             same,
         );
-        let y = x.mul(&f64s(&[5.0, 6.0], &[2])).unwrap();
+        let y = x.mul(f64s(&[5.0, 6.0], &[2])).unwrap();
         assert_eq!(gradient(&y, &x).unwrap(), [5.0, 6.0], "still what was packed");
-        let _ = x.mul(&f64s(&[7.0, 8.0], &[2])).unwrap();
+        let _ = x.mul(f64s(&[7.0, 8.0], &[2])).unwrap();
         y
     };
     assert_caught(gradient(&y, &x));
@@ -294,7 +294,7 @@ fn changed_packed_values_are_caught() {
                 p.to_dtype(DType::F64)
             },
         );
-        x.mul(&f64s(&[5.0, 6.0], &[2])).unwrap()
+        x.mul(f64s(&[5.0, 6.0], &[2])).unwrap()
     };
     // The first pass reads what the hook itself made of it; the second what the first has left.
     assert_eq!(gradient(&y, &x).unwrap(), [0.0, 0.0]);
@@ -305,7 +305,7 @@ fn changed_packed_values_are_caught() {
     let (pack, unpack) = (table.clone(), table.clone());
     let y = {
         let _guard = saved_tensors_hooks_guard(move |t| t.div(&pack), move |p: &Tensor| p.mul(&unpack));
-        x.mul(&f64s(&[5.0, 6.0], &[2])).unwrap()
+        x.mul(f64s(&[5.0, 6.0], &[2])).unwrap()
     };
     assert_eq!(gradient(&y, &x).unwrap(), [5.0, 6.0]);
     table.fill_(3.0).unwrap();

@@ -67,7 +67,7 @@ fn strict_looks_at_bytes_and_at_every_kind_of_node() {
     let custom = Arc::new(Passes);
     type Of = dyn Fn(&Tensor, &Tensor) -> Tensor;
     let cases: [(&str, Box<Of>); 4] = [
-        ("add", Box::new(|x, c| x.add(&c.narrow(0, 0, 2).unwrap()).unwrap())),
+        ("add", Box::new(|x, c| x.add(c.narrow(0, 0, 2).unwrap()).unwrap())),
         ("cat", Box::new(|x, c| Tensor::cat(&[x, &c.narrow(0, 0, 2).unwrap()], 0).unwrap())),
         (
             "passes",
@@ -126,7 +126,7 @@ fn strict_inplace_makes_the_write_fail_before_a_byte_changes() {
 #[test]
 fn strict_inplace_lets_other_bytes_and_dropped_graphs_go() {
     let (x, w) = (leaf(&[1.0, 2.0]), f64s(&[3.0, 4.0, 5.0, 6.0], &[4]));
-    let y = strict_inplace(|| x.mul(&w.narrow(0, 1, 2).unwrap()).unwrap());
+    let y = strict_inplace(|| x.mul(w.narrow(0, 1, 2).unwrap()).unwrap());
     w.narrow(0, 0, 1).unwrap().fill_(0.0).unwrap();
     w.narrow(0, 3, 1).unwrap().fill_(0.0).unwrap();
     assert!(w.narrow(0, 2, 2).unwrap().fill_(0.0).is_err());
@@ -134,7 +134,7 @@ fn strict_inplace_lets_other_bytes_and_dropped_graphs_go() {
     drop(y);
     w.fill_(0.0).unwrap();
     // What is recorded outside of the guard is not protected, but checked.
-    let y = x.mul(&w.narrow(0, 1, 2).unwrap()).unwrap();
+    let y = x.mul(w.narrow(0, 1, 2).unwrap()).unwrap();
     w.fill_(1.0).unwrap();
     assert_says(&gradient(&y, &x).unwrap_err(), &["fill_ overwrote"]);
 }
@@ -212,7 +212,7 @@ fn copies_go_through_every_order_and_every_kind_of_value() {
     let first = |x: &Tensor| {
         let y = x.square().unwrap();
         let s = y.softmax(0).unwrap();
-        (s.mul(&x.exp().unwrap()).unwrap(), y, s)
+        (s.mul(x.exp().unwrap()).unwrap(), y, s)
     };
     let third = |z: &Tensor, x: &Tensor, mut between: Box<dyn FnMut(&Tensor) + '_>| {
         let options = BackwardOptions::new().create_graph();

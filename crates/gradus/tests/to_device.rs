@@ -125,7 +125,7 @@ fn an_operation_on_two_devices_names_both() {
         assert!(!text.contains("two devices with the name"), "{text}");
     }
     // One name does not tell them apart.
-    let e = b.add(&values(&[2, 2], &tiny())).unwrap_err().to_string();
+    let e = b.add(values(&[2, 2], &tiny())).unwrap_err().to_string();
     assert!(e.contains("two devices with the name tiny"), "{e}");
 }
 

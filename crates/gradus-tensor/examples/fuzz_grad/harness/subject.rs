@@ -202,7 +202,7 @@ impl Subject {
             let own = match g {
                 Some(g) if s.name == Name::GradCreate => match self.planted {
                     Some(Planted::Severed) => g.copy()?.detach(),
-                    Some(Planted::Halved) => g.add(&g.detach())?.mul(0.5)?,
+                    Some(Planted::Halved) => g.add(g.detach())?.mul(0.5)?,
                     _ => g.copy()?,
                 },
                 Some(g) => g.clone(),
