@@ -57,6 +57,8 @@ use crate::{Device, Storage};
 /// # Ok::<(), Error>(())
 /// ```
 ///
+/// A chain of calls reads better as methods, one `?` each: `x.mul(&w)?.add(0.25)?.silu()?`.
+///
 /// There is no `+=`: it could not give an error. Write `x = (x + y)?`, or [`x.add_(&y)?`](Tensor::add_) to write in place.
 /// Comparisons are methods that give a tensor of booleans: [`x.lt(0)?`](Tensor::lt).
 ///

@@ -23,4 +23,4 @@ pub use gradus_nn::{
 
 pub use gradus_data::{DataLoader, Dataset, Image, ImageSet, Sample, TensorDataset};
 
-pub use gradus_train::{Classification, Task, Trainer, evaluate};
+pub use gradus_train::{Classification, Outcome, Task, Trainer, evaluate};

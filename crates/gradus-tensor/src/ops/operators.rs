@@ -2,8 +2,8 @@
 //!
 //! A number on the left is an `f64` or an `i64`. If `f32` were one too, `2.0 * &x` would have two readings, and the compiler
 //! would ask for the type of the result. On the right any [`AsOperand`](crate::AsOperand) will do, since one implementation
-//! takes them all. Neither side of `Result + Result` and `Result + 1.0` is a type of this crate: Rust allows no
-//! implementation of those.
+//! takes them all. Rust allows no implementation of `Result + Result` and `Result + 1.0`, where neither side is a type of
+//! this crate.
 
 /// The operators of types that have an [`AsOperand`](crate::AsOperand), with a type for each way in which it is passed:
 /// `operators!(Tensor, &Tensor)`.
