@@ -33,10 +33,13 @@ mod scan;
 mod scratch;
 mod softmax;
 mod sort;
+mod stored;
 mod sum;
 mod temp;
 #[cfg(test)]
 mod testing;
+#[cfg(any(unoptimized, test))]
+mod unoptimized;
 
 use std::sync::Arc;
 

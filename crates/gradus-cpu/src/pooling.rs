@@ -295,7 +295,7 @@ fn spread<T: Elementary>(g: &Geometry, counts: &[u32], from: &[T], shares: &mut 
 
 macro_rules! kernel {
     ($($t:ty, $mean:ident, $spread:ident;)*) => {$(
-        per_isa! {
+        per_isa_256! {
             fn $mean(g: &Geometry, counts: &[u32], x: &[$t], out: &mut [$t]) = mean::<$t>;
             fn $spread(g: &Geometry, counts: &[u32], x: &[$t], shares: &mut [$t], dx: &mut [$t]) = spread::<$t>;
         }

@@ -35,7 +35,7 @@ const TASK: usize = 1 << 16;
 /// Runs `count` products of one size; `operands(i)` gives A, B and C of product `i`.
 ///
 /// # Safety
-/// As for [`products`](super::block::products).
+/// As for [`products`](super::products::products).
 pub(crate) unsafe fn products<'a, T: Int>(
     cpu: &CpuBackend,
     count: usize,

@@ -11,6 +11,7 @@ mod kernel;
 mod pack;
 mod packed;
 mod paired;
+mod products;
 pub(crate) mod transpose;
 
 #[cfg(test)]
@@ -19,9 +20,10 @@ mod tests;
 use gradus_backend::shape::MAX_RANK;
 use gradus_backend::{DType, Error, Result, Scalar, View, ViewMut};
 
-pub(crate) use block::{K_BLOCK, MatMut, Product, k_step, products, tile};
+pub(crate) use block::{K_BLOCK, MatMut, Product, k_step, tile};
 pub(crate) use kernel::{Micro, Real, Store, THIN_ROWS, thin_vectors};
 pub(crate) use pack::{Mat, Pack, Panels};
+pub(crate) use products::products;
 pub(crate) use transpose::Transpose;
 
 use crate::CpuBackend;
