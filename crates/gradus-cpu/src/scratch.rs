@@ -17,21 +17,32 @@ thread_local!(static FREE: RefCell<Vec<Vec<u64>>> = const { RefCell::new(Vec::ne
 /// Calls `f` with `len` elements of unspecified contents.
 #[inline]
 pub(crate) fn with<T: Plain, R>(len: usize, f: impl FnOnce(&mut [T]) -> R) -> R {
+    let (mut block, start) = take(len.saturating_mul(size_of::<T>()));
+    // SAFETY: `take` found room for as many bytes from `start` on; they are aligned for every type, initialised, and
+    // borrowed from `block`, which nothing else touches before `f` returns; every bit pattern is a `T`.
+    let slice = unsafe { std::slice::from_raw_parts_mut(block.as_mut_ptr().cast::<u8>().add(start).cast::<T>(), len) };
+    let result = f(slice);
+    give(block);
+    result
+}
+
+/// A block, and where so many bytes of it begin that are aligned.
+fn take(bytes: usize) -> (Vec<u64>, usize) {
     let mut block = FREE.try_with(|free| free.borrow_mut().pop()).ok().flatten().unwrap_or_default();
-    let words = (len.saturating_mul(size_of::<T>()).saturating_add(ALIGN)).div_ceil(8);
+    let words = bytes.saturating_add(ALIGN).div_ceil(8);
     if block.len() < words {
         block.resize(words, 0);
     }
     let start = block.as_ptr().cast::<u8>().align_offset(ALIGN);
-    assert!(start + len * size_of::<T>() <= block.len() * 8);
-    // SAFETY: the range lies inside the block by the assertion, is aligned for every type, initialised, and borrowed from
-    // `block`, which nothing else touches before `f` returns; every bit pattern is a `T`.
-    let slice = unsafe { std::slice::from_raw_parts_mut(block.as_mut_ptr().cast::<u8>().add(start).cast::<T>(), len) };
-    let result = f(slice);
+    assert!(bytes <= block.len() * 8 - start);
+    (block, start)
+}
+
+/// Keeps a block for the next time, unless it is large.
+fn give(block: Vec<u64>) {
     if block.len() * 8 <= KEEP {
         let _ = FREE.try_with(|free| free.borrow_mut().push(block));
     }
-    result
 }
 
 /// [`with`] for several blocks of these lengths, each of which starts a cache line.

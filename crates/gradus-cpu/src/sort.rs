@@ -1,41 +1,17 @@
 //! Stable sorting along an axis.
 
-use std::cmp::Ordering;
-
 use gradus_backend::{DType, Result, View, ViewMut};
 
 use crate::CpuBackend;
-use crate::access::{Float, Nest, Plain, check_axis, check_dtype, check_shape, with_any};
+use crate::access::{check_axis, check_dtype, check_shape, with_word};
 use crate::check::check_output;
+use crate::nest::Nest;
+use crate::order::{Order, Word};
 use crate::parallel::Disjoint;
 
 const OP: &str = "sort";
 /// Elements that are worth a task of their own.
 const TASK: usize = 1 << 11;
-
-/// A type with a total order in which NaN is the largest (and all NaN are equal).
-trait Key: Plain {
-    fn order(a: &Self, b: &Self) -> Ordering;
-}
-
-macro_rules! keys {
-    ($($float:ty)*; $($int:ty)*) => {
-        $(impl Key for $float {
-            #[inline]
-            fn order(a: &Self, b: &Self) -> Ordering {
-                let (a, b) = (a.widen(), b.widen());
-                a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
-            }
-        })*
-        $(impl Key for $int {
-            #[inline]
-            fn order(a: &Self, b: &Self) -> Ordering {
-                a.cmp(b)
-            }
-        })*
-    };
-}
-keys!(f64 f32 gradus_backend::f16 gradus_backend::bf16; i64 i32 i16 i8 u64 u32 u16 u8);
 
 /// See [`Backend::sort`](gradus_backend::Backend::sort).
 pub(crate) fn sort(
@@ -55,53 +31,72 @@ pub(crate) fn sort(
     check_output(OP, "values", values.layout)?;
     check_output(OP, "indices", indices.layout)?;
     let layouts = [x.layout, values.layout, indices.layout];
-    with_any!(x.dtype, T => {
-        let x = cpu.slice::<T>(OP, x)?;
-        let (values, indices) = (cpu.slice_mut::<T>(OP, values)?, cpu.slice_mut::<i64>(OP, indices)?);
-        if layouts[0].numel() == 0 {
-            return Ok(());
-        }
-        let mut starts = layouts.map(|l| *l);
-        for (s, l) in starts.iter_mut().zip(layouts) {
-            *s = l.select(axis, 0)?;
-        }
-        let steps = layouts.map(|l| l.strides()[axis]);
-        lanes(cpu, Nest::new(&starts.each_ref()[..]), layouts[0].dims()[axis], steps, descending, x, values, indices);
-        Ok(())
-    })
+    cpu.check_view(OP, x.buffer, x.dtype, x.layout)?;
+    cpu.check_out(OP, values)?;
+    cpu.check_out(OP, indices)?;
+    if x.layout.numel() == 0 {
+        return Ok(());
+    }
+    let mut starts = layouts.map(|l| *l);
+    for (s, l) in starts.iter_mut().zip(layouts) {
+        *s = l.select(axis, 0)?;
+    }
+    let lanes = Lanes {
+        starts: Nest::new(&starts.each_ref()[..]),
+        len: x.layout.dims()[axis],
+        steps: layouts.map(|l| l.strides()[axis]),
+    };
+    with_word!(x.dtype.size(), W => {
+        let order = Order::<W>::new(x.dtype);
+        let (x, values) = (cpu.words(OP, x)?, cpu.words_mut(OP, values)?);
+        each_lane(cpu, &lanes, order, descending, x, values, cpu.slice_mut(OP, indices)?);
+    });
+    Ok(())
 }
 
-fn lanes<T: Key>(
-    cpu: &CpuBackend,
+/// Where lanes start in input, values and indices, their length, and their steps in the three.
+struct Lanes {
     starts: Nest<3>,
     len: usize,
     steps: [isize; 3],
+}
+
+fn each_lane<W: Word>(
+    cpu: &CpuBackend,
+    lanes: &Lanes,
+    order: Order<W>,
     descending: bool,
-    x: &[T],
-    values: &mut [T],
+    x: &[W],
+    values: &mut [W],
     indices: &mut [i64],
 ) {
     let (values, indices) = (Disjoint::new(values), Disjoint::new(indices));
+    let Lanes { starts, len, steps } = lanes;
     cpu.parallel_for(starts.numel(), (TASK / len).max(1), |range| {
-        let mut row: Vec<(T, i64)> = Vec::with_capacity(len);
+        let mut row: Vec<(u64, i64)> = Vec::with_capacity(*len);
         starts.for_each(range, |_, at| {
             let place = |k: usize, i: usize| at[k].wrapping_add_signed(steps[k].wrapping_mul(i as isize));
             row.clear();
-            row.extend((0..len).map(|i| (x[place(0, i)], i as i64)));
-            if descending {
-                row.sort_by(|a, b| T::order(&b.0, &a.0));
-            } else {
-                row.sort_by(|a, b| T::order(&a.0, &b.0));
-            }
-            for (i, &(v, index)) in row.iter().enumerate() {
+            row.extend((0..*len).map(|i| {
+                let key = order.key(x[place(0, i)]);
+                ((if descending { !key } else { key }).into(), i as i64)
+            }));
+            sort_row(&mut row);
+            for (i, &(_, index)) in row.iter().enumerate() {
                 // SAFETY: lanes of outputs that do not overlap themselves are apart, and each is one task's.
                 unsafe {
-                    values.write(place(1, i), v);
+                    values.write(place(1, i), x[place(0, index as usize)]);
                     indices.write(place(2, i), index);
                 }
             }
         });
     });
+}
+
+/// Stable, by key: compiled once for all dtypes.
+#[inline(never)]
+fn sort_row(row: &mut [(u64, i64)]) {
+    row.sort_by_key(|e| e.0);
 }
 
 #[cfg(test)]

@@ -1,5 +1,8 @@
 //! PNG and JPEG files.
 
+mod jpeg;
+mod picture;
+mod png;
 mod read;
 mod whole;
 mod write;

@@ -1,19 +1,15 @@
 //! Reading.
 
-use std::io::{Cursor, Read};
+use std::io::Read;
 use std::path::Path;
 
 use gradus_tensor::{DType, Device, Error, ErrorKind, Result, Tensor};
-use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 
-use super::Format;
 use super::whole::is_whole;
+use super::{Format, jpeg, png};
 use crate::convert::{to_bytes, to_float};
 
 const OP: &str = "load image";
-
-/// The longest side that is read.
-const LONGEST_SIDE: u32 = 1 << 16;
 
 /// The largest file that is read, in bytes.
 const LARGEST_FILE: u64 = 1 << 30;
@@ -72,23 +68,15 @@ pub fn decode(bytes: &[u8], name: &str, device: &Device, options: LoadOptions) -
     let Some(format) = Format::of_bytes(bytes) else {
         return Err(bad("is neither a PNG nor a JPEG picture".into()).help("convert it to PNG first"));
     };
-    let damaged = |e: image::ImageError| {
-        bad(format!("is damaged, or of a kind that is not supported: {e}")).help("give a whole PNG or JPEG file")
-    };
-    let mut reader = ImageReader::with_format(
-        Cursor::new(bytes),
-        match format {
-            Format::Png => ImageFormat::Png,
-            Format::Jpeg => ImageFormat::Jpeg,
-        },
-    );
-    let mut limits = Limits::default();
-    (limits.max_image_width, limits.max_image_height) = (Some(LONGEST_SIDE), Some(LONGEST_SIDE));
-    // 8 bytes a pixel at most, and as much again for the decoder.
-    limits.max_alloc = Some((options.most_pixels as u64).saturating_mul(16).saturating_add(1 << 20));
-    reader.limits(limits);
-    let mut decoder = reader.into_decoder().map_err(damaged)?;
-    let (width, height) = decoder.dimensions();
+    fn damaged(e: impl std::fmt::Display) -> String {
+        format!("is damaged, or of a kind that is not supported: {e}")
+    }
+    let whole = |what| bad(what).help("give a whole PNG or JPEG file");
+    let (width, height) = match format {
+        Format::Png => png::size(bytes).map_err(damaged),
+        Format::Jpeg => jpeg::size(bytes).map_err(damaged),
+    }
+    .map_err(whole)?;
     if u64::from(width) * u64::from(height) > options.most_pixels as u64 {
         let e = bad(format!("has {width} x {height} pixels, more than the {} allowed", options.most_pixels));
         return Err(e.help("make it smaller first, or allow more (LoadOptions::most_pixels)"));
@@ -96,33 +84,17 @@ pub fn decode(bytes: &[u8], name: &str, device: &Device, options: LoadOptions) -
     if !is_whole(bytes, format) {
         return Err(bad("is cut off: its end is missing".into()).help("give a whole file"));
     }
-    let orientation = decoder.orientation().map_err(damaged)?;
-    let mut image = DynamicImage::from_decoder(decoder).map_err(damaged)?;
-    image.apply_orientation(orientation);
-    tensor(image, device, options.dtype)
-}
-
-/// The pixels `[h, w, c]` as `[c, h, w]` in the dtype that is wanted.
-fn tensor(image: DynamicImage, device: &Device, dtype: Option<DType>) -> Result<Tensor> {
-    let (h, w) = (image.height() as usize, image.width() as usize);
-    let image = match image {
-        DynamicImage::ImageLumaA8(_) => DynamicImage::ImageRgba8(image.to_rgba8()),
-        DynamicImage::ImageLumaA16(_) => DynamicImage::ImageRgba16(image.to_rgba16()),
-        image => image,
-    };
-    let deep =
-        matches!(image, DynamicImage::ImageLuma16(_) | DynamicImage::ImageRgb16(_) | DynamicImage::ImageRgba16(_));
-    let pixels = match image {
-        DynamicImage::ImageLuma8(p) => Tensor::from_vec(p.into_raw(), [h, w, 1], device)?,
-        DynamicImage::ImageRgb8(p) => Tensor::from_vec(p.into_raw(), [h, w, 3], device)?,
-        DynamicImage::ImageRgba8(p) => Tensor::from_vec(p.into_raw(), [h, w, 4], device)?,
-        DynamicImage::ImageLuma16(p) => Tensor::from_vec(p.into_raw(), [h, w, 1], device)?,
-        DynamicImage::ImageRgb16(p) => Tensor::from_vec(p.into_raw(), [h, w, 3], device)?,
-        DynamicImage::ImageRgba16(p) => Tensor::from_vec(p.into_raw(), [h, w, 4], device)?,
-        other => Tensor::from_vec(other.to_rgba8().into_raw(), [h, w, 4], device)?,
-    };
-    let pixels = pixels.permute(&[2, 0, 1])?.contiguous()?;
-    let dtype = dtype.unwrap_or(if deep { DType::F32 } else { DType::U8 });
+    let picture = match format {
+        // 8 bytes a pixel at most, and as much again for the decoder.
+        Format::Png => {
+            png::read(bytes, options.most_pixels.saturating_mul(16).saturating_add(1 << 20)).map_err(damaged)
+        }
+        Format::Jpeg => jpeg::read(bytes).map_err(damaged),
+    }
+    .map_err(whole)?;
+    let deep = picture.dtype() == DType::U16;
+    let pixels = picture.tensor(device)?;
+    let dtype = options.dtype.unwrap_or(if deep { DType::F32 } else { DType::U8 });
     match (deep, dtype) {
         (false, DType::U8) | (true, DType::U16) => Ok(pixels),
         // 255 * 257 is 65535.
