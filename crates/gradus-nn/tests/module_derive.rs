@@ -69,7 +69,7 @@ struct Residual<M: Forward> {
 }
 
 impl<M: Forward> Forward for Residual<M> {
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
         self.inner.forward(x)?.add(x)
     }
 }
@@ -156,11 +156,11 @@ fn train_and_eval_reach_every_mode() {
     assert!(!module.mode.is_training());
     let x = values(&[2, 2], &device);
     module.batch_norm.forward(&x).unwrap();
-    assert_eq!(module.batch_norm.num_batches_tracked.item().unwrap(), 0.0);
+    assert_eq!(module.batch_norm.num_batches_tracked.tensor().item().unwrap(), 0.0);
     module.train();
     assert!(module.mode.is_training());
     module.batch_norm.forward(&x).unwrap();
-    assert_eq!(module.batch_norm.num_batches_tracked.item().unwrap(), 1.0);
+    assert_eq!(module.batch_norm.num_batches_tracked.tensor().item().unwrap(), 1.0);
 
     let mut generator = gradus_tensor::Generator::new(1);
     let mut drop: Box<dyn Forward> = Box::new(Dropout::new(1.0, &mut generator).unwrap());

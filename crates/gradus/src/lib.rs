@@ -10,7 +10,7 @@
 //! }
 //!
 //! impl Forward for Mlp {
-//!     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+//!     fn compute(&self, x: &Tensor) -> Result<Tensor> {
 //!         self.output.forward(&self.hidden.forward(&x.flatten(1, -1)?)?.relu()?)
 //!     }
 //! }

@@ -1,0 +1,337 @@
+//! A pass that fails changes nothing: [`all_or_nothing`], and [`State`], whose values it puts back.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::mem;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use gradus_backend::{Error, Result};
+
+/// The most attempts inside of each other: far more than a model nests, and few enough for the stack of a thread.
+const MAX_DEPTH: usize = 256;
+
+/// The states that one attempt changed, by identity.
+type Changes = BTreeMap<usize, Change>;
+
+struct Change {
+    /// How often it was changed.
+    times: u64,
+    /// Puts the first value back, given `times`.
+    undo: Box<dyn FnOnce(u64)>,
+}
+
+thread_local! {
+    /// The attempts under way on this thread, the innermost last.
+    static OPEN: RefCell<Vec<Changes>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs `f`. If it fails, every [`State`] that it changed on this thread has the value again that it had before; a panic
+/// puts it back too. These are the buffers (running statistics) and the generators of layers.
+///
+/// The forward pass of a module is such a unit by itself. This joins several, or more than a forward pass:
+///
+/// ```
+/// # use gradus_tensor::{Error, State, all_or_nothing};
+/// let seen = State::new(0);
+/// let step = |batch: i64| {
+///     all_or_nothing(|| {
+///         seen.set(seen.get() + 1);
+///         if batch < 0 { Err(Error::argument("step", "a bad batch")) } else { Ok(()) }
+///     })
+/// };
+/// assert!(step(1).is_ok() && step(-1).is_err());
+/// assert_eq!(seen.get(), 1);
+/// ```
+///
+/// They nest: what an inner one put back, or kept, is part of the outer one. Not put back are tensors that `f` writes in
+/// place, what `f` does on other threads, and a state that another thread changed after `f` did: there, nobody can tell
+/// what the value would be without `f`. A device that reports errors late fails the call that reports one: read the loss
+/// inside of `f`.
+///
+/// # Errors
+/// Those of `f`, and one if more than 256 are inside of each other.
+pub fn all_or_nothing<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
+    let attempt = Attempt::begin("all_or_nothing")?;
+    let result = f();
+    attempt.end(result)
+}
+
+/// What [`all_or_nothing`] is made of, for code whose errors and operations name the line of its caller: a closure would
+/// hide it. Dropped without [`end`](Attempt::end), it puts everything back.
+#[must_use = "an attempt ends with its result"]
+#[derive(Debug)]
+pub struct Attempt {
+    /// Number of attempts around it.
+    depth: usize,
+    // Belongs to this thread.
+    _not_send: PhantomData<*const ()>,
+}
+
+impl Attempt {
+    /// From here on changes of states are remembered. Errors, as `op`, if 256 attempts are under way on this thread.
+    pub fn begin(op: &str) -> Result<Attempt> {
+        // A thread that ends has nothing to put back.
+        let depth = OPEN.try_with(|open| {
+            let mut open = open.borrow_mut();
+            if open.len() < MAX_DEPTH {
+                open.push(Changes::new());
+                Some(open.len() - 1)
+            } else {
+                None
+            }
+        });
+        match depth.unwrap_or(Some(0)) {
+            Some(depth) => Ok(Attempt { depth, _not_send: PhantomData }),
+            None => {
+                let e = Error::argument(op, format!("calls are nested more than {MAX_DEPTH} deep"));
+                Err(e.help("does a module's compute call its own forward? Nest modules less deep, or use one Sequential"))
+            }
+        }
+    }
+
+    /// Keeps the changes if `result` is good, puts everything back if it is an error, and gives it.
+    pub fn end<R>(self, result: Result<R>) -> Result<R> {
+        if result.is_ok() {
+            let changes = self.take();
+            // What is superfluous is dropped at the end, when nothing is borrowed.
+            let _superfluous = OPEN.try_with(|open| match open.borrow_mut().last_mut() {
+                Some(outer) => merge(outer, changes),
+                None => changes.into_values().collect(),
+            });
+        }
+        result
+    }
+
+    /// The changes of this attempt, which is over.
+    fn take(&self) -> Changes {
+        let taken = OPEN.try_with(|open| {
+            let mut open = open.borrow_mut();
+            if open.len() > self.depth { open.split_off(self.depth) } else { Vec::new() }
+        });
+        // More than one only if inner attempts were forgotten.
+        let mut all = taken.unwrap_or_default().into_iter();
+        let mut changes = all.next().unwrap_or_default();
+        all.for_each(|inner| drop(merge(&mut changes, inner)));
+        changes
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        // Nothing is left of one that was kept.
+        self.take().into_values().for_each(|change| (change.undo)(change.times));
+    }
+}
+
+/// Adds the changes of an inner attempt to those of the one around it. A state that both changed goes back to where the outer
+/// one found it; the undoing that nobody needs is returned.
+fn merge(outer: &mut Changes, mut inner: Changes) -> Vec<Change> {
+    // The smaller into the larger, so that deep nests cost little more than their changes.
+    let outer_is_smaller = outer.len() < inner.len();
+    if outer_is_smaller {
+        mem::swap(outer, &mut inner);
+    }
+    let mut superfluous = Vec::new();
+    for (id, mut change) in inner {
+        match outer.entry(id) {
+            std::collections::btree_map::Entry::Vacant(entry) => {
+                entry.insert(change);
+            }
+            std::collections::btree_map::Entry::Occupied(mut entry) => {
+                let known = entry.get_mut();
+                known.times += change.times;
+                if outer_is_smaller {
+                    mem::swap(&mut known.undo, &mut change.undo);
+                }
+                superfluous.push(change);
+            }
+        }
+    }
+    superfluous
+}
+
+/// A value that passes change, such as a position in a stream of random numbers: [`all_or_nothing`] puts it back when one
+/// fails. A clone is the same state.
+#[derive(Debug)]
+pub struct State<T>(Arc<Mutex<Inner<T>>>);
+
+#[derive(Debug)]
+struct Inner<T> {
+    value: T,
+    /// How often it was changed.
+    changes: u64,
+}
+
+impl<T> Clone for State<T> {
+    fn clone(&self) -> Self {
+        State(self.0.clone())
+    }
+}
+
+impl<T: Clone + 'static> State<T> {
+    /// A state of this value.
+    pub fn new(value: T) -> Self {
+        State(Arc::new(Mutex::new(Inner { value, changes: 0 })))
+    }
+
+    /// A copy of the value.
+    pub fn get(&self) -> T {
+        self.inner().value.clone()
+    }
+
+    /// Replaces the value.
+    pub fn set(&self, value: T) {
+        *self.lock() = value;
+    }
+
+    /// The value, to change it, for nobody else meanwhile.
+    pub fn lock(&self) -> StateGuard<'_, T> {
+        let inner = self.inner();
+        self.note(inner)
+    }
+
+    /// A copy of the value, and the number of changes until now.
+    pub fn seen(&self) -> (T, u64) {
+        let inner = self.inner();
+        (inner.value.clone(), inner.changes)
+    }
+
+    /// Replaces the value unless it was changed since `changes`; says whether it did. With [`seen`](State::seen) a value
+    /// is computed from the one before, and no thread waits meanwhile.
+    pub fn replace(&self, value: T, changes: u64) -> bool {
+        let inner = self.inner();
+        let current = inner.changes == changes;
+        if current {
+            *self.note(inner) = value;
+        }
+        current
+    }
+
+    /// Equal for clones, different for other states that are alive.
+    pub fn id(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner<T>> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Remembers the value for the innermost attempt of this thread, and lets it be changed.
+    fn note<'a>(&self, mut inner: MutexGuard<'a, Inner<T>>) -> StateGuard<'a, T> {
+        let (id, found) = (self.id(), inner.changes);
+        let known = OPEN.try_with(|open| open.borrow().last().map(|changes| changes.contains_key(&id)));
+        let change = match known {
+            Ok(Some(false)) => {
+                let (state, before) = (self.clone(), inner.value.clone());
+                let undo = move |times: u64| {
+                    let mut inner = state.inner();
+                    if inner.changes == found + times {
+                        (inner.value, inner.changes) = (before, found);
+                    }
+                };
+                Some(Change { times: 0, undo: Box::new(undo) })
+            }
+            _ => None,
+        };
+        let count = |changes: &mut Changes| {
+            changes.extend(change.map(|change| (id, change)));
+            changes.entry(id).and_modify(|change| change.times += 1);
+        };
+        let _ = OPEN.try_with(|open| open.borrow_mut().last_mut().map(count));
+        inner.changes += 1;
+        StateGuard(inner)
+    }
+}
+
+/// The value of a [`State`], to read and change it.
+#[derive(Debug)]
+pub struct StateGuard<'a, T>(MutexGuard<'a, Inner<T>>);
+
+impl<T> Deref for StateGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.0.value
+    }
+}
+
+impl<T> DerefMut for StateGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0.value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fails<R>(f: impl FnOnce() -> R) -> Result<R> {
+        all_or_nothing(|| {
+            f();
+            Err(Error::argument("test", "it fails"))
+        })
+    }
+
+    #[test]
+    fn attempts_nest() {
+        let (a, b) = (State::new(0), State::new(10));
+        all_or_nothing(|| {
+            a.set(1);
+            assert!(fails(|| (a.set(2), b.set(20))).is_err());
+            assert_eq!((a.get(), b.get()), (1, 10));
+            all_or_nothing(|| {
+                (a.set(3), a.set(4), b.set(40));
+                Ok(())
+            })
+        })
+        .unwrap();
+        assert_eq!((a.get(), b.get()), (4, 40));
+        assert!(fails(|| all_or_nothing(|| Ok((a.set(5), a.set(6), b.set(60))))).is_err());
+        assert_eq!((a.get(), b.get()), (4, 40));
+        // Whichever of the two changed more states.
+        let many: Vec<State<usize>> = (0..9).map(State::new).collect();
+        let inner = || all_or_nothing(|| Ok(many.iter().for_each(|s| *s.lock() += 100)));
+        assert!(fails(|| (many[4].set(50), inner())).is_err());
+        assert!(fails(|| (inner(), many[4].set(50), inner())).is_err());
+        assert!(many.iter().map(State::get).eq(0..9));
+    }
+
+    #[test]
+    fn a_panic_puts_back() {
+        let a = State::new("before");
+        let panics = std::panic::AssertUnwindSafe(|| all_or_nothing(|| -> Result<()> {
+            a.set("after");
+            panic!("user")
+        }));
+        assert!(std::panic::catch_unwind(panics).is_err());
+        assert_eq!(a.get(), "before");
+        a.set("after");
+        assert_eq!(a.get(), "after");
+    }
+
+    #[test]
+    fn what_another_thread_changed_meanwhile_stays() {
+        let a = State::new(0);
+        let other = || std::thread::scope(|s| s.spawn(|| *a.lock() += 10).join().unwrap());
+        assert!(fails(|| (*a.lock() += 1, other())).is_err());
+        assert_eq!(a.get(), 11);
+        // Before is not meanwhile.
+        assert!(fails(|| (other(), *a.lock() += 1)).is_err());
+        assert_eq!(a.get(), 21);
+        let (value, changes) = a.seen();
+        other();
+        assert!(!a.replace(value + 1, changes) && a.get() == 31);
+    }
+
+    #[test]
+    fn attempts_without_end_are_an_error() {
+        fn inside(n: usize) -> Result<usize> {
+            all_or_nothing(|| if n == 0 { Ok(0) } else { Ok(1 + inside(n - 1)?) })
+        }
+        assert_eq!(inside(MAX_DEPTH - 1).unwrap(), MAX_DEPTH - 1);
+        let e = inside(MAX_DEPTH).unwrap_err().to_string();
+        assert!(e.contains("more than 256 deep"), "{e}");
+        assert_eq!(inside(3).unwrap(), 3);
+    }
+}
