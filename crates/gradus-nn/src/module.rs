@@ -250,7 +250,7 @@ pub trait Forward: Module {
     /// generators are then as they were.
     #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let attempt = Attempt::begin("forward")?;
+        let attempt = Attempt::forward()?;
         attempt.end(self.compute(input))
     }
 

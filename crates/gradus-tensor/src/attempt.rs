@@ -1,7 +1,8 @@
 //! A pass that fails changes nothing: [`all_or_nothing`], and [`State`], whose values it puts back.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::marker::PhantomData;
 use std::mem;
 use std::ops::{Deref, DerefMut};
@@ -9,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use gradus_backend::{Error, Result};
 
-/// The most attempts inside of each other: far more than a model nests, and few enough for the stack of a thread.
-const MAX_DEPTH: usize = 256;
+/// The most forward passes inside of each other: far more than a model nests, and few enough for the stack of a thread.
+const MAX_PASSES: usize = 256;
 
 /// The states that one attempt changed, by identity.
 type Changes = BTreeMap<usize, Change>;
@@ -25,6 +26,8 @@ struct Change {
 thread_local! {
     /// The attempts under way on this thread, the innermost last.
     static OPEN: RefCell<Vec<Changes>> = const { RefCell::new(Vec::new()) };
+    /// How many of them are forward passes.
+    static PASSES: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Runs `f`. If it fails, every [`State`] that it changed on this thread has the value again that it had before; a panic
@@ -51,9 +54,9 @@ thread_local! {
 /// inside of `f`.
 ///
 /// # Errors
-/// Those of `f`, and one if more than 256 are inside of each other.
+/// Those of `f`.
 pub fn all_or_nothing<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
-    let attempt = Attempt::begin("all_or_nothing")?;
+    let attempt = Attempt::begin();
     let result = f();
     attempt.end(result)
 }
@@ -65,30 +68,37 @@ pub fn all_or_nothing<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
 pub struct Attempt {
     /// Number of attempts around it.
     depth: usize,
+    is_pass: bool,
     // Belongs to this thread.
     _not_send: PhantomData<*const ()>,
 }
 
 impl Attempt {
-    /// From here on changes of states are remembered. Errors, as `op`, if 256 attempts are under way on this thread.
-    pub fn begin(op: &str) -> Result<Attempt> {
-        // A thread that ends has nothing to put back.
+    /// From here on changes of states are remembered.
+    pub fn begin() -> Attempt {
         let depth = OPEN.try_with(|open| {
             let mut open = open.borrow_mut();
-            if open.len() < MAX_DEPTH {
-                open.push(Changes::new());
-                Some(open.len() - 1)
-            } else {
-                None
-            }
+            open.push(Changes::new());
+            open.len() - 1
         });
-        match depth.unwrap_or(Some(0)) {
-            Some(depth) => Ok(Attempt { depth, _not_send: PhantomData }),
-            None => {
-                let e = Error::argument(op, format!("calls are nested more than {MAX_DEPTH} deep"));
-                Err(e.help("does a module's compute call its own forward? Nest modules less deep, or use one Sequential"))
-            }
+        // A thread that ends has nothing to put back.
+        Attempt { depth: depth.unwrap_or(0), is_pass: false, _not_send: PhantomData }
+    }
+
+    /// An attempt at the forward pass of a module.
+    ///
+    /// # Errors
+    /// If 256 are under way on this thread: rather than a stack that overflows.
+    pub fn forward() -> Result<Attempt> {
+        let passes = PASSES.get() + 1;
+        if passes > MAX_PASSES {
+            let e = Error::argument("forward", format!("modules are nested more than {MAX_PASSES} deep"));
+            return Err(e.help("does a module compute itself, without end? Layers in one Sequential are not nested"));
         }
+        PASSES.set(passes);
+        let mut attempt = Attempt::begin();
+        attempt.is_pass = true;
+        Ok(attempt)
     }
 
     /// Keeps the changes if `result` is good, puts everything back if it is an error, and gives it.
@@ -106,14 +116,16 @@ impl Attempt {
 
     /// The changes of this attempt, which is over.
     fn take(&self) -> Changes {
-        let taken = OPEN.try_with(|open| {
+        let innermost = |open: &RefCell<Vec<Changes>>| {
             let mut open = open.borrow_mut();
-            if open.len() > self.depth { open.split_off(self.depth) } else { Vec::new() }
-        });
+            if open.len() > self.depth { open.pop() } else { None }
+        };
+        let mut changes = Changes::new();
         // More than one only if inner attempts were forgotten.
-        let mut all = taken.unwrap_or_default().into_iter();
-        let mut changes = all.next().unwrap_or_default();
-        all.for_each(|inner| drop(merge(&mut changes, inner)));
+        while let Ok(Some(mut outer)) = OPEN.try_with(innermost) {
+            drop(merge(&mut outer, changes));
+            changes = outer;
+        }
         changes
     }
 }
@@ -122,6 +134,9 @@ impl Drop for Attempt {
     fn drop(&mut self) {
         // Nothing is left of one that was kept.
         self.take().into_values().for_each(|change| (change.undo)(change.times));
+        if self.is_pass {
+            PASSES.set(PASSES.get() - 1);
+        }
     }
 }
 
@@ -136,10 +151,10 @@ fn merge(outer: &mut Changes, mut inner: Changes) -> Vec<Change> {
     let mut superfluous = Vec::new();
     for (id, mut change) in inner {
         match outer.entry(id) {
-            std::collections::btree_map::Entry::Vacant(entry) => {
+            Entry::Vacant(entry) => {
                 entry.insert(change);
             }
-            std::collections::btree_map::Entry::Occupied(mut entry) => {
+            Entry::Occupied(mut entry) => {
                 let known = entry.get_mut();
                 known.times += change.times;
                 if outer_is_smaller {
@@ -325,12 +340,13 @@ mod tests {
     }
 
     #[test]
-    fn attempts_without_end_are_an_error() {
+    fn passes_without_end_are_an_error() {
         fn inside(n: usize) -> Result<usize> {
-            all_or_nothing(|| if n == 0 { Ok(0) } else { Ok(1 + inside(n - 1)?) })
+            let attempt = Attempt::forward()?;
+            attempt.end(if n == 0 { Ok(0) } else { inside(n - 1).map(|m| m + 1) })
         }
-        assert_eq!(inside(MAX_DEPTH - 1).unwrap(), MAX_DEPTH - 1);
-        let e = inside(MAX_DEPTH).unwrap_err().to_string();
+        assert_eq!(inside(MAX_PASSES - 1).unwrap(), MAX_PASSES - 1);
+        let e = inside(MAX_PASSES).unwrap_err().to_string();
         assert!(e.contains("more than 256 deep"), "{e}");
         assert_eq!(inside(3).unwrap(), 3);
     }

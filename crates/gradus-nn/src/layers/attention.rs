@@ -127,7 +127,7 @@ impl MultiheadAttention {
         mask: Option<&Tensor>,
         causal: Causal,
     ) -> Result<Tensor> {
-        let attempt = Attempt::begin("multihead_attention")?;
+        let attempt = Attempt::begin();
         attempt.end(self.attended([query, key, value], mask, causal))
     }
 

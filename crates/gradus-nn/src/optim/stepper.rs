@@ -88,7 +88,7 @@ struct Work {
 }
 
 /// The way out of an unfinished step.
-const UNFINISHED: &str = "load what was saved last, into the model and into this optimiser";
+const UNFINISHED: &str = "load what was saved last, first into the model, then into this optimiser";
 
 /// Refuses a hyper-parameter that is not finite or below 0.
 pub(super) fn at_least_zero(op: &str, name: &str, value: f64) -> Result<f64> {

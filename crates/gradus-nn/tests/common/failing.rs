@@ -1,4 +1,5 @@
 //! A device whose n-th call fails.
+#![allow(unreachable_pub)]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
