@@ -246,7 +246,7 @@ pub trait Forward: Module {
     /// Computes the output.
     ///
     /// # Errors
-    /// Those of [`compute`](Forward::compute), and one for modules whose calls are nested more than 256 deep; buffers and
+    /// Those of [`compute`](Forward::compute), and one for modules whose calls are nested more than 128 deep; buffers and
     /// generators are then as they were.
     #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use gradus_backend::{Error, Result};
 
 /// The most forward passes inside of each other: far more than a model nests, and few enough for the stack of a thread.
-const MAX_PASSES: usize = 256;
+const MAX_PASSES: usize = 128;
 
 /// The states that one attempt changed, by identity.
 type Changes = BTreeMap<usize, Change>;
@@ -88,7 +88,7 @@ impl Attempt {
     /// An attempt at the forward pass of a module.
     ///
     /// # Errors
-    /// If 256 are under way on this thread: rather than a stack that overflows.
+    /// If 128 are under way on this thread: rather than a stack that overflows.
     pub fn forward() -> Result<Attempt> {
         let passes = PASSES.get() + 1;
         if passes > MAX_PASSES {
@@ -347,7 +347,7 @@ mod tests {
         }
         assert_eq!(inside(MAX_PASSES - 1).unwrap(), MAX_PASSES - 1);
         let e = inside(MAX_PASSES).unwrap_err().to_string();
-        assert!(e.contains("more than 256 deep"), "{e}");
+        assert!(e.contains("more than 128 deep"), "{e}");
         assert_eq!(inside(3).unwrap(), 3);
     }
 }
