@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use crate::{Backend, Error, ErrorKind, Result};
+use crate::{Backend, Buffer, Element, Error, ErrorKind, Result};
 
 /// Vectors of up to this many bytes are not counted, so that an exhausted budget keeps nobody from reading a number.
 const UNCOUNTED: usize = 16 << 10;
@@ -84,14 +84,14 @@ pub struct HostVec<T> {
 
 impl<T> HostVec<T> {
     /// An empty vector with room for `count` elements, made for `op`.
-    pub fn with_capacity(backend: &dyn Backend, op: &str, count: usize) -> Result<Self> {
+    pub fn with_capacity(backend: &(impl Backend + ?Sized), op: &str, count: usize) -> Result<Self> {
         let mut v = HostVec { items: Vec::new(), claim: backend.host_claim(), room: 0 };
         v.reserve(op, count)?;
         Ok(v)
     }
 
     /// The items of an iterator, made for `op`. Room for as many as it says at least is made at once.
-    pub fn collect(backend: &dyn Backend, op: &str, items: impl IntoIterator<Item = T>) -> Result<Self> {
+    pub fn collect(backend: &(impl Backend + ?Sized), op: &str, items: impl IntoIterator<Item = T>) -> Result<Self> {
         let items = items.into_iter();
         let mut v = HostVec::with_capacity(backend, op, items.size_hint().0)?;
         v.extend(op, items)?;
@@ -99,7 +99,7 @@ impl<T> HostVec<T> {
     }
 
     /// `count` times `value`, made for `op`.
-    pub fn filled(backend: &dyn Backend, op: &str, value: T, count: usize) -> Result<Self>
+    pub fn filled(backend: &(impl Backend + ?Sized), op: &str, value: T, count: usize) -> Result<Self>
     where
         T: Clone,
     {
@@ -142,11 +142,41 @@ impl<T> HostVec<T> {
     }
 }
 
+/// `count` elements of a buffer from element `start` on, read for `op`.
+pub fn download<T: Element>(
+    backend: &(impl Backend + ?Sized),
+    op: &str,
+    src: &Buffer,
+    start: usize,
+    count: usize,
+) -> Result<HostVec<T>> {
+    let mut items = HostVec::filled(backend, op, T::default(), count)?;
+    if count == 0 {
+        return Ok(items);
+    }
+    let start = start * size_of::<T>();
+    if let Some(bytes) = T::as_bytes_mut(&mut items) {
+        backend.download(src, start, bytes)?;
+        return Ok(items);
+    }
+    let mut bytes = HostVec::filled(backend, op, 0u8, count)?;
+    backend.download(src, start, &mut bytes)?;
+    items.iter_mut().zip(bytes.iter()).for_each(|(item, &byte)| *item = T::from_f64(f64::from(byte)));
+    Ok(items)
+}
+
 /// An empty `Vec` with room for `count` elements, counted nowhere: [`ErrorKind::OutOfMemory`] of `op` where the system has
 /// no more.
 pub fn vec_of<T>(op: &str, count: usize) -> Result<Vec<T>> {
     let mut v = Vec::new();
     reserve(op, &mut v, count)?;
+    Ok(v)
+}
+
+/// The items of an iterator in a `Vec`, counted nowhere: [`ErrorKind::OutOfMemory`] of `op` where the system has no more.
+pub fn collect<T>(op: &str, items: impl ExactSizeIterator<Item = T>) -> Result<Vec<T>> {
+    let mut v = vec_of(op, items.len())?;
+    v.extend(items);
     Ok(v)
 }
 
@@ -161,7 +191,7 @@ fn reserve<T>(op: &str, v: &mut Vec<T>, more: usize) -> Result<()> {
 
 /// An error where the host has no room for `count` things of `bytes` bytes each now, or the budget does not allow it: for
 /// many small allocations that follow.
-pub fn check_room(backend: &dyn Backend, op: &str, count: usize, bytes: usize) -> Result<()> {
+pub fn check_room(backend: &(impl Backend + ?Sized), op: &str, count: usize, bytes: usize) -> Result<()> {
     HostVec::<u8>::with_capacity(backend, op, count.saturating_mul(bytes)).map(drop)
 }
 

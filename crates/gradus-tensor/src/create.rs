@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
+use gradus_backend::host_vec::vec_of;
 use gradus_backend::{
-    DType, Distribution, Element, Error, ErrorKind, Layout, Result, Scalar, Shape, ViewMut, bf16_from_f64, f16_from_f64,
+    DType, Distribution, Element, Error, Layout, Result, Scalar, Shape, ViewMut, bf16_from_f64, f16_from_f64,
 };
 
 use crate::tensor::Spec;
 use crate::{Device, Generator, Storage, Tensor};
+
+/// Elements that are uploaded at once.
+const PIECE: usize = 1 << 16;
 
 impl Tensor {
     /// A tensor of the given values in row-major order.
@@ -228,29 +232,38 @@ impl Tensor {
         device: &Device,
     ) -> Result<Tensor> {
         use gradus_backend::{bf16, f16};
-        let n = shape.numel();
-        let too_large = || {
-            let kind = ErrorKind::OutOfMemory { requested: n.saturating_mul(dtype.size()) };
-            Error::new(kind, "create", format!("{shape} of {dtype} does not fit into memory"))
-        };
-        // The device's budget is asked before the host makes as many values.
-        drop(device.backend().alloc(n * dtype.size())?);
-        macro_rules! collect {
+        macro_rules! make {
             ($($d:ident $t:ty),*) => {
                 match dtype {
-                    $(DType::$d => {
-                        let mut v: Vec<$t> = Vec::new();
-                        v.try_reserve_exact(n).map_err(|_| too_large())?;
-                        for value in values {
-                            v.push(<$t>::from_scalar(value)?);
-                        }
-                        Tensor::from_vec(v, shape, device)
-                    })*
+                    $(DType::$d => Tensor::in_pieces::<$t>(values, shape, device),)*
                 }
             };
         }
-        collect!(F64 f64, F32 f32, F16 f16, BF16 bf16, I64 i64, I32 i32, I16 i16, I8 i8, U64 u64, U32 u32, U16 u16, U8 u8,
+        make!(F64 f64, F32 f32, F16 f16, BF16 bf16, I64 i64, I32 i32, I16 i16, I8 i8, U64 u64, U32 u32, U16 u16, U8 u8,
             Bool bool)
+    }
+
+    /// Uploads the values piece by piece: the host never holds all of them.
+    fn in_pieces<T: Element>(
+        mut values: impl Iterator<Item = Scalar>,
+        shape: Shape,
+        device: &Device,
+    ) -> Result<Tensor> {
+        let (backend, n) = (device.backend(), shape.numel());
+        if !backend.supports(T::DTYPE) {
+            return Err(backend.unsupported("create", T::DTYPE));
+        }
+        let mut buffer = backend.alloc(n * size_of::<T>())?;
+        let mut piece = vec_of("create", n.min(PIECE))?;
+        for start in (0..n).step_by(PIECE) {
+            piece.clear();
+            for value in values.by_ref().take(PIECE) {
+                piece.push(T::from_scalar(value)?);
+            }
+            backend.upload(&mut buffer, start * size_of::<T>(), T::as_bytes(&piece))?;
+        }
+        let storage = Arc::new(Storage::new(device.clone(), buffer));
+        Ok(Tensor::from_parts(storage, Layout::contiguous(shape), T::DTYPE))
     }
 
     /// A fresh tensor filled by `f`, which is not called for an empty one.

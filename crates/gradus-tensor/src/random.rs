@@ -1,6 +1,6 @@
 //! Random tensors, each from an explicit [`Generator`], which moves on by what was drawn, and on an error stays.
 
-use gradus_backend::{DType, Distribution, Error, Result};
+use gradus_backend::{DType, Distribution, Error, HostVec, Result, Shape};
 
 use crate::{Device, Generator, Tensor};
 
@@ -102,11 +102,12 @@ impl Tensor {
 
     /// `0..n` in random order, as i64.
     pub fn randperm(n: usize, device: &Device, generator: &mut Generator) -> Result<Tensor> {
-        // Refuses a size that no tensor can have before anything of that size is made.
-        drop(Tensor::zeros([n], DType::I64, device)?);
+        let shape = Shape::new(&[n])?;
+        let mut order = HostVec::collect(device.backend(), "randperm", 0..n as i64)?;
+        // It moves on once the tensor is there.
         let mut moved = generator.clone();
-        let order: Vec<i64> = moved.permutation(n).into_iter().map(|i| i as i64).collect();
-        let y = Tensor::from_vec(order, [n], device)?;
+        moved.shuffle(&mut order);
+        let y = Tensor::from_vec(order, shape, device)?;
         *generator = moved;
         Ok(y)
     }
