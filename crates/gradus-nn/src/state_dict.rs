@@ -48,16 +48,15 @@ fn slots<M: Module + ?Sized>(module: &M, op: &str) -> Result<Vec<Slot>> {
     let mut named: HashMap<String, usize> = HashMap::new();
     let mut twice: Vec<String> = Vec::new();
     let mut slots: Vec<Slot> = Vec::new();
-    let mut places: HashMap<*const Storage, Vec<usize>> = HashMap::new();
+    let mut places = Places::default();
     Visitor::walk(module, &mut |path, item| {
         let tensor = match item {
             Item::Parameter(p) => p.values().clone(),
             Item::Buffer(b) => b.tensor(),
             _ => return,
         };
-        let known = places.entry(Arc::as_ptr(tensor.storage())).or_default();
-        let place = known.iter().copied().find(|&i| same_place(&slots[i].tensor, &tensor)).unwrap_or_else(|| {
-            known.push(slots.len());
+        let place = places.find(&tensor).copied().unwrap_or_else(|| {
+            places.insert(&tensor, slots.len());
             slots.push(Slot { names: Vec::new(), tensor, buffers: Vec::new(), is_parameter: false });
             slots.len() - 1
         });
@@ -81,8 +80,33 @@ fn slots<M: Module + ?Sized>(module: &M, op: &str) -> Result<Vec<Slot>> {
 }
 
 /// Whether two tensors are the same elements of the same storage.
-pub(crate) fn same_place(a: &Tensor, b: &Tensor) -> bool {
+fn same_place(a: &Tensor, b: &Tensor) -> bool {
     Arc::ptr_eq(a.storage(), b.storage()) && a.layout() == b.layout() && a.dtype() == b.dtype()
+}
+
+/// What is known of tensors by their place: the same elements of the same storage are one.
+pub(crate) struct Places<T>(HashMap<(*const Storage, usize), Vec<(Tensor, T)>>);
+
+impl<T> Default for Places<T> {
+    fn default() -> Self {
+        Places(HashMap::new())
+    }
+}
+
+/// Storage and first element: few places have both in common.
+fn start(tensor: &Tensor) -> (*const Storage, usize) {
+    (Arc::as_ptr(tensor.storage()), tensor.layout().offset())
+}
+
+impl<T> Places<T> {
+    pub(crate) fn find(&self, tensor: &Tensor) -> Option<&T> {
+        let known = self.0.get(&start(tensor))?;
+        known.iter().find(|(other, _)| same_place(other, tensor)).map(|(_, what)| what)
+    }
+
+    pub(crate) fn insert(&mut self, tensor: &Tensor, what: T) {
+        self.0.entry(start(tensor)).or_default().push((tensor.clone(), what));
+    }
 }
 
 impl StateDict {
@@ -148,12 +172,14 @@ impl StateDict {
         safetensors_file::save(self, path.as_ref())
     }
 
-    /// Reads a safetensors file onto `device`. Names that `gradus.tied` ties share one tensor; other metadata is only text.
+    /// Reads a safetensors file onto `device`, with a copy of half a MiB at most on the host. Names that `gradus.tied` ties share one tensor; other metadata is only text.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io) if it cannot be read, and
+    /// [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io) if it cannot be read,
     /// [`ErrorKind::Format`](gradus_tensor::ErrorKind::Format), with the file and what is wrong with it, if it is
-    /// truncated, damaged, no safetensors file, or has a dtype that Gradus does not. Each says what to do.
+    /// truncated, damaged, no safetensors file, or has a dtype that Gradus does not, and
+    /// [`ErrorKind::OutOfMemory`](gradus_tensor::ErrorKind::OutOfMemory), before a tensor is read, if they do not fit
+    /// together. Each says what to do.
     pub fn load_safetensors(path: impl AsRef<Path>, device: &Device) -> Result<StateDict> {
         safetensors_file::load(path.as_ref(), device)
     }
@@ -172,20 +198,18 @@ impl StateDict {
     /// The same names with what `f` makes of the tensors, each once.
     fn mapped(&self, f: impl Fn(&Tensor) -> Result<Tensor>) -> Result<StateDict> {
         let _guard = no_grad();
-        let mut made: Vec<(&Tensor, Tensor)> = Vec::new();
-        let mut places: HashMap<*const Storage, Vec<usize>> = HashMap::new();
+        let mut made: Places<Tensor> = Places::default();
         let mut state = StateDict { tensors: BTreeMap::new(), metadata: self.metadata.clone() };
         for (name, t) in &self.tensors {
-            let known = places.entry(Arc::as_ptr(t.storage())).or_default();
-            let at = match known.iter().copied().find(|&i| same_place(made[i].0, t)) {
-                Some(at) => at,
+            let new = match made.find(t) {
+                Some(new) => new.clone(),
                 None => {
-                    known.push(made.len());
-                    made.push((t, f(t)?));
-                    made.len() - 1
+                    let new = f(t)?;
+                    made.insert(t, new.clone());
+                    new
                 }
             };
-            state.tensors.insert(name.clone(), made[at].1.clone());
+            state.tensors.insert(name.clone(), new);
         }
         Ok(state)
     }
