@@ -6,7 +6,7 @@ pub use gradus_plugin::LoadPlugin;
 
 pub use gradus_tensor::{
     AttentionOptions, BackwardOptions, Causal, ConvOptions, DType, Device, Ellipsis, Error, ErrorKind, Generator,
-    Gradients, INFER, NewAxis, PoolOptions, Result, Tensor, fused, grad, no_grad,
+    Gradients, INFER, NewAxis, PoolOptions, Result, Tensor, all_or_nothing, fused, grad, no_grad,
 };
 
 pub use gradus_nn::{
