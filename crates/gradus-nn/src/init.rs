@@ -207,7 +207,8 @@ impl<'a> Init<'a> {
         }
         let at = |r: usize, c: usize| if rows <= columns { basis[r * length + c] } else { basis[c * length + r] };
         let mut next = 0..rows * columns;
-        let y = self.place(shape.as_ref(), || next.next().map_or(0.0, |i| gain.factor() * at(i / columns, i % columns)))?;
+        let y =
+            self.place(shape.as_ref(), || next.next().map_or(0.0, |i| gain.factor() * at(i / columns, i % columns)))?;
         *self.generator = moved;
         Ok(y)
     }

@@ -34,7 +34,8 @@ const LISTED: usize = 20;
 
 /// The first of some names, and how many more there are.
 pub(crate) fn listed(names: &[String], separator: &str) -> String {
-    let more = if names.len() > LISTED { format!("{separator}and {} more", names.len() - LISTED) } else { String::new() };
+    let more =
+        if names.len() > LISTED { format!("{separator}and {} more", names.len() - LISTED) } else { String::new() };
     format!("{}{more}", names[..names.len().min(LISTED)].join(separator))
 }
 

@@ -236,7 +236,7 @@ pub trait Module: Send + Sync {
 ///
 /// A function of your own over several modules is one such unit inside of [`all_or_nothing`](gradus_tensor::all_or_nothing),
 /// which also joins a pass with what follows it: loss, backward pass and step. A `Trainer` does that for each step, and
-/// [`Optimizer::step`](crate::Optimizer::step) is all or nothing by itself. There, too, is what is not put back: tensors
+/// [`Optimizer::step`](crate::Optimizer::step) is all or nothing by itself. `all_or_nothing` says what is not put back: tensors
 /// that the model writes in place, what it does on other threads, and layers that another thread used at the same time.
 pub trait Forward: Module {
     /// What the module computes. Call [`forward`](Forward::forward), which puts the state back if this fails.

@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use gradus_tensor::{DType, Error, ErrorKind, Generator, Result, Shape, State, StateGuard, Tensor, autograd, no_grad};
 

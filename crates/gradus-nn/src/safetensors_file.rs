@@ -7,8 +7,8 @@ use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use gradus_tensor::backend::host_vec::{HostVec, check_room};
 use gradus_tensor::backend::BackendKind;
+use gradus_tensor::backend::host_vec::{HostVec, check_room};
 use gradus_tensor::{DType, Device, Error, ErrorKind, Result, Tensor};
 use safetensors::Dtype;
 use safetensors::tensor::Metadata as Header;

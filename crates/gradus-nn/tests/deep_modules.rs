@@ -100,7 +100,9 @@ fn a_walk_over_types_of_a_user_is_a_loop() {
         wrapper = Wrapper(Box::new(wrapper));
     }
     let mut found = 0;
-    Visitor::walk(&wrapper, &mut |path, item| found += usize::from(path.is_empty() && matches!(item, Item::Setting(_))));
+    Visitor::walk(&wrapper, &mut |path, item| {
+        found += usize::from(path.is_empty() && matches!(item, Item::Setting(_)))
+    });
     VisitorMut::walk(&mut wrapper, &mut |_, _| {});
     assert_eq!(found, 1);
     std::mem::forget(wrapper);

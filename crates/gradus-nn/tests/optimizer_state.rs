@@ -4,9 +4,7 @@
 mod common;
 
 use common::{assert_close, device, gradients, named, parameter, values};
-use gradus_nn::{
-    Adam, AdamConfig, AdamW, Group, LoadReport, Optimizer, Parameter, Sgd, SgdConfig, StateDict, Strict,
-};
+use gradus_nn::{Adam, AdamConfig, AdamW, Group, LoadReport, Optimizer, Parameter, Sgd, SgdConfig, StateDict, Strict};
 use gradus_tensor::{DType, Device, ErrorKind, Tensor};
 
 #[test]

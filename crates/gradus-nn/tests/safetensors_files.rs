@@ -279,7 +279,9 @@ fn a_file_that_claims_more_than_there_is_memory_for_is_an_error() {
     let one = r#"{"a":{"dtype":"F32","shape":[250000000000],"data_offsets":[0,1000000000000]}}"#;
     refused(one, 1_000_000_000_000, 1_000_000_000_000);
     // Each of them fits alone.
-    let entry = |i: usize| format!(r#""{i}":{{"dtype":"U8","shape":[500000],"data_offsets":[{},{}]}}"#, i * 500_000, (i + 1) * 500_000);
+    let entry = |i: usize| {
+        format!(r#""{i}":{{"dtype":"U8","shape":[500000],"data_offsets":[{},{}]}}"#, i * 500_000, (i + 1) * 500_000)
+    };
     let many: Vec<String> = (0..3).map(entry).collect();
     refused(&format!("{{{}}}", many.join(",")), 1_500_000, 1_500_000);
     // A header that could have as many entries.

@@ -19,8 +19,8 @@ type Changes = BTreeMap<usize, Change>;
 struct Change {
     /// How often it was changed.
     times: u64,
-    /// Puts the first value back, given `times`.
-    undo: Box<dyn FnOnce(u64)>,
+    /// Puts the first value back, given `times`; says whether it did, which is a change itself.
+    undo: Box<dyn Fn(u64) -> bool>,
 }
 
 thread_local! {
@@ -104,12 +104,7 @@ impl Attempt {
     /// Keeps the changes if `result` is good, puts everything back if it is an error, and gives it.
     pub fn end<R>(self, result: Result<R>) -> Result<R> {
         if result.is_ok() {
-            let changes = self.take();
-            // What is superfluous is dropped at the end, when nothing is borrowed.
-            let _superfluous = OPEN.try_with(|open| match open.borrow_mut().last_mut() {
-                Some(outer) => merge(outer, changes),
-                None => changes.into_values().collect(),
-            });
+            give(self.take());
         }
         result
     }
@@ -133,11 +128,24 @@ impl Attempt {
 impl Drop for Attempt {
     fn drop(&mut self) {
         // Nothing is left of one that was kept.
-        self.take().into_values().for_each(|change| (change.undo)(change.times));
+        let mut changes = self.take();
+        for change in changes.values_mut() {
+            change.times += u64::from((change.undo)(change.times));
+        }
+        give(changes);
         if self.is_pass {
             PASSES.set(PASSES.get() - 1);
         }
     }
+}
+
+/// Gives the changes of an attempt that is over to the one around it.
+fn give(changes: Changes) {
+    // What is superfluous is dropped at the end, when nothing is borrowed.
+    let _superfluous = OPEN.try_with(|open| match open.borrow_mut().last_mut() {
+        Some(outer) => merge(outer, changes),
+        None => changes.into_values().collect(),
+    });
 }
 
 /// Adds the changes of an inner attempt to those of the one around it. A state that both changed goes back to where the outer
@@ -175,7 +183,7 @@ pub struct State<T>(Arc<Mutex<Inner<T>>>);
 #[derive(Debug)]
 struct Inner<T> {
     value: T,
-    /// How often it was changed.
+    /// How often it was changed, putting back included: a number that never comes again.
     changes: u64,
 }
 
@@ -242,9 +250,12 @@ impl<T: Clone + 'static> State<T> {
                 let (state, before) = (self.clone(), inner.value.clone());
                 let undo = move |times: u64| {
                     let mut inner = state.inner();
-                    if inner.changes == found + times {
-                        (inner.value, inner.changes) = (before, found);
+                    let mine = inner.changes == found + times;
+                    if mine {
+                        inner.value = before.clone();
+                        inner.changes += 1;
                     }
+                    mine
                 };
                 Some(Change { times: 0, undo: Box::new(undo) })
             }
@@ -304,6 +315,10 @@ mod tests {
         assert_eq!((a.get(), b.get()), (4, 40));
         assert!(fails(|| all_or_nothing(|| Ok((a.set(5), a.set(6), b.set(60))))).is_err());
         assert_eq!((a.get(), b.get()), (4, 40));
+        // Put back inside, and again outside.
+        assert!(fails(|| (fails(|| a.set(7)), fails(|| a.set(8)), a.set(9))).is_err());
+        assert!(fails(|| (a.set(7), fails(|| fails(|| a.set(8))), a.set(9))).is_err());
+        assert_eq!((a.get(), b.get()), (4, 40));
         // Whichever of the two changed more states.
         let many: Vec<State<usize>> = (0..9).map(State::new).collect();
         let inner = || all_or_nothing(|| Ok(many.iter().for_each(|s| *s.lock() += 100)));
@@ -315,10 +330,12 @@ mod tests {
     #[test]
     fn a_panic_puts_back() {
         let a = State::new("before");
-        let panics = std::panic::AssertUnwindSafe(|| all_or_nothing(|| -> Result<()> {
-            a.set("after");
-            panic!("user")
-        }));
+        let panics = std::panic::AssertUnwindSafe(|| {
+            all_or_nothing(|| -> Result<()> {
+                a.set("after");
+                panic!("user")
+            })
+        });
         assert!(std::panic::catch_unwind(panics).is_err());
         assert_eq!(a.get(), "before");
         a.set("after");
@@ -328,15 +345,19 @@ mod tests {
     #[test]
     fn what_another_thread_changed_meanwhile_stays() {
         let a = State::new(0);
-        let other = || std::thread::scope(|s| s.spawn(|| *a.lock() += 10).join().unwrap());
-        assert!(fails(|| (*a.lock() += 1, other())).is_err());
+        let add = |n| *a.lock() += n;
+        let other = || std::thread::scope(|s| s.spawn(|| add(10)).join().unwrap());
+        assert!(fails(|| (add(1), other())).is_err());
         assert_eq!(a.get(), 11);
         // Before is not meanwhile.
-        assert!(fails(|| (other(), *a.lock() += 1)).is_err());
+        assert!(fails(|| (other(), add(1))).is_err());
         assert_eq!(a.get(), 21);
         let (value, changes) = a.seen();
         other();
         assert!(!a.replace(value + 1, changes) && a.get() == 31);
+        // Also if an inner attempt went back in between.
+        assert!(fails(|| (fails(|| a.set(0)), other())).is_err());
+        assert_eq!(a.get(), 41);
     }
 
     #[test]

@@ -65,9 +65,9 @@ pub use gradus_wgpu as wgpu;
 pub use gradus_tensor::{
     AttentionOptions, BackwardOptions, Bound, Causal, ConvOptions, CustomOp, DType, Device, Elementwise, Ellipsis,
     Error, ErrorKind, Gemm, Generator, Gradients, Hook, INFER, Index, Indexing, IntoIndex, NewAxis, Operand, PadMode,
-    PoolOptions, Reduction, Result, Scalar, ScatterReduction, Strided, Tensor, Unique, all_or_nothing, apply_custom, autograd,
-    checkpoint, checkpoint_with, enable_grad, explain_grad, find_nan, find_nonfinite, fused, grad, hessian, hvp,
-    inference, jacobian, jvp, no_grad, ops, vjp, vmap,
+    PoolOptions, Reduction, Result, Scalar, ScatterReduction, Strided, Tensor, Unique, all_or_nothing, apply_custom,
+    autograd, checkpoint, checkpoint_with, enable_grad, explain_grad, find_nan, find_nonfinite, fused, grad, hessian,
+    hvp, inference, jacobian, jvp, no_grad, ops, vjp, vmap,
 };
 
 pub use gradus_tensor::autograd::{

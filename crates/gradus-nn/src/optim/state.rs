@@ -136,7 +136,8 @@ impl<R: Rule> Stepper<R> {
         }
         // Parameters that this optimiser does not have, and tensors of none of those.
         let metadata = saved.iter_metadata().filter(|(key, _)| !known.contains(*key));
-        let strangers: HashSet<&str> = metadata.filter_map(|(key, _)| key.strip_suffix(STEP)?.strip_suffix('.')).collect();
+        let strangers: HashSet<&str> =
+            metadata.filter_map(|(key, _)| key.strip_suffix(STEP)?.strip_suffix('.')).collect();
         let of_stranger = |key: &str| key.rsplit_once('.').is_some_and(|(name, _)| strangers.contains(name));
         let tensors = saved.iter().map(|(key, _)| key).filter(|key| !known.contains(*key) && !of_stranger(key));
         let mut unexpected: Vec<String> = strangers.iter().copied().chain(tensors).map(str::to_owned).collect();
