@@ -4,9 +4,9 @@ use std::fmt::Debug;
 
 use crate::composite;
 use crate::{
-    AdamParams, ArgReduceOp, AttentionParams, Axes, Binding, Buffer, ComputeLimits, ComputeModule, CrossEntropyParams,
-    DType, Distribution, Error, ErrorKind, Kernel, MapArg, ModuleHash, NativeFunction, ReduceOp, Result, Scalar,
-    ScanOp, ScatterOp, SgdParams, View, ViewMut, Window,
+    AdamParams, ArgReduceOp, AttentionParams, Axes, Binding, Buffer, Claim, ComputeLimits, ComputeModule,
+    CrossEntropyParams, DType, Distribution, Error, ErrorKind, Kernel, MapArg, ModuleHash, NativeFunction, ReduceOp,
+    Result, Scalar, ScanOp, ScatterOp, SgdParams, View, ViewMut, Window,
 };
 
 /// The kind of hardware behind a backend.
@@ -41,7 +41,7 @@ pub struct BackendInfo {
 /// Counts of a backend's memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryStats {
-    /// Bytes in live buffers.
+    /// Bytes in live buffers, and claimed for vectors of the host.
     pub in_use: usize,
     /// The most bytes that were ever live at once.
     pub peak: usize,
@@ -119,8 +119,15 @@ pub trait Backend: Send + Sync + Debug + 'static {
     /// Counts of memory in use and kept.
     fn memory_stats(&self) -> MemoryStats;
 
-    /// The most bytes that buffers may hold; `None` lifts the limit. What is live already stays.
+    /// The most bytes that buffers, and [claims](Backend::host_claim) on memory of the host, may hold; `None` lifts the
+    /// limit. What is live already stays.
     fn set_memory_budget(&self, bytes: Option<usize>) -> Result<()>;
+
+    /// A claim of 0 bytes on the memory budget, for a [`HostVec`](crate::HostVec). Where buffers are not memory of the
+    /// host, one that counts nothing, which is the default.
+    fn host_claim(&self) -> Claim {
+        Claim::new(None)
+    }
 
     /// Gives memory that the pool keeps back to the system.
     fn trim(&self) -> Result<()>;

@@ -208,6 +208,9 @@ pub trait Element: Copy + Default + PartialEq + fmt::Debug + Send + Sync + seale
     /// The elements as bytes in native order.
     fn as_bytes(slice: &[Self]) -> &[u8];
 
+    /// The elements as bytes that can be written to; `None` for `bool`, for which most bytes are no values.
+    fn as_bytes_mut(slice: &mut [Self]) -> Option<&mut [u8]>;
+
     /// Elements from bytes in native order, of any alignment; a trailing partial element is left out.
     fn from_bytes(bytes: &[u8]) -> Vec<Self>;
 
@@ -247,6 +250,9 @@ macro_rules! element {
             }
             fn slice_mut(bytes: &mut [u8]) -> Option<&mut [Self]> {
                 bytemuck::try_cast_slice_mut(bytes).ok()
+            }
+            fn as_bytes_mut(slice: &mut [Self]) -> Option<&mut [u8]> {
+                Some(bytemuck::cast_slice_mut(slice))
             }
             fn from_f64(v: f64) -> Self {
                 ($from)(v)
@@ -316,6 +322,9 @@ impl Element for bool {
     }
     fn slice_mut(bytes: &mut [u8]) -> Option<&mut [Self]> {
         bytemuck::checked::try_cast_slice_mut(bytes).ok()
+    }
+    fn as_bytes_mut(_: &mut [Self]) -> Option<&mut [u8]> {
+        None
     }
     fn from_f64(v: f64) -> Self {
         v != 0.0

@@ -17,6 +17,7 @@ pub mod compute;
 pub mod dtype;
 pub mod error;
 pub mod host;
+pub mod host_vec;
 pub mod kernel;
 pub mod layout;
 pub mod log;
@@ -35,6 +36,7 @@ pub use compute::{ComputeLimits, ComputeModule, ModuleHash, Modules, NativeBindi
 pub use dtype::{DType, Element, bf16_from_f64, f16_from_f64};
 pub use error::{Error, ErrorKind, Result};
 pub use host::HostMemory;
+pub use host_vec::{Claim, ClaimCount, HostVec};
 pub use kernel::{Expr, Kernel, KernelBuilder, ScalarOp};
 pub use layout::Layout;
 pub use params::*;

@@ -219,6 +219,10 @@ impl Axes {
 
     /// Axes that may count from the end; one outside the rank or named twice is an error.
     pub fn resolve(op: &str, axes: &[isize], rank: usize) -> Result<Self> {
+        if rank > MAX_RANK {
+            let e = Error::new(ErrorKind::InvalidAxis, op, format!("axes of a tensor of rank {rank}"));
+            return Err(e.help(format!("a tensor has at most {MAX_RANK} axes")));
+        }
         let mut set = Axes::NONE;
         for &axis in axes {
             let a = resolve_axis(op, axis, rank)?;

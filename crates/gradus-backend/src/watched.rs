@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 
 use crate::{
-    AdamParams, ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, Binding, Buffer, ComputeLimits,
+    AdamParams, ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, Binding, Buffer, Claim, ComputeLimits,
     ComputeModule, CrossEntropyParams, DType, Distribution, Error, Kernel, Layout, MapArg, MemoryStats, ModuleHash,
     NativeFunction, ReduceOp, Result, Scalar, ScanOp, ScatterOp, SgdParams, Shape, View, ViewMut, Window,
 };
@@ -209,6 +209,9 @@ impl Backend for Watched {
     }
     fn set_memory_budget(&self, bytes: Option<usize>) -> Result<()> {
         self.inner.set_memory_budget(bytes)
+    }
+    fn host_claim(&self) -> Claim {
+        self.inner.host_claim()
     }
     fn trim(&self) -> Result<()> {
         self.inner.trim()

@@ -103,7 +103,7 @@ impl Cnn {
 }
 
 impl Forward for Cnn {
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
         let x = self.norm1.forward(&self.conv1.forward(x)?)?.relu()?;
         let x = self.norm2.forward(&self.conv2.forward(&x)?)?.relu()?;
         let x = self.dropout1.forward(&self.pool.forward(&x)?)?.flatten(1, -1)?;

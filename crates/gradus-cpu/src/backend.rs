@@ -1,7 +1,7 @@
 //! The `Backend` implementation: one line an operation, to the module that has it.
 
 use gradus_backend::{
-    ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, Binding, Buffer, ComputeLimits, ComputeModule,
+    ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, Binding, Buffer, Claim, ComputeLimits, ComputeModule,
     CrossEntropyParams, DType, Distribution, Kernel, MapArg, MemoryStats, ModuleHash, NativeFunction, ReduceOp, Result,
     Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
 };
@@ -59,6 +59,10 @@ impl Backend for CpuBackend {
     fn set_memory_budget(&self, bytes: Option<usize>) -> Result<()> {
         self.pool().set_budget(bytes);
         Ok(())
+    }
+
+    fn host_claim(&self) -> Claim {
+        Claim::new(Some(self.pool().clone()))
     }
 
     fn trim(&self) -> Result<()> {

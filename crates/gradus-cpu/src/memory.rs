@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gradus_backend::{Buffer, BufferOwner, Error, ErrorKind, MemoryStats, Result};
+use gradus_backend::{Buffer, BufferOwner, ClaimCount, Error, ErrorKind, MemoryStats, Result};
 
 /// Alignment of every block, at least: a cache line and the widest vector.
 const ALIGN: usize = 64;
@@ -188,24 +188,42 @@ impl Pool {
 
     /// A buffer of `bytes` bytes with unspecified, initialised contents.
     pub(crate) fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
-        let budget = self.budget.load(Relaxed);
-        if bytes > isize::MAX as usize / 4 {
-            return Err(self.out_of_memory(bytes, "no machine has as much"));
-        }
-        let live = self.in_use.0.fetch_add(bytes, Relaxed) + bytes;
-        if live > budget {
-            self.in_use.0.fetch_sub(bytes, Relaxed);
-            return Err(self.out_of_memory(bytes, "the memory budget does not allow it"));
-        }
+        let live = self.count("alloc", bytes)?;
         let Some(ptr) = self.take(bytes) else {
             self.in_use.0.fetch_sub(bytes, Relaxed);
-            return Err(self.out_of_memory(bytes, "the system has no more memory"));
+            return Err(self.out_of_memory("alloc", bytes, "the system has no more memory"));
         };
+        self.raise_peak(live);
+        // SAFETY: the block has room for `bytes` bytes, left its free list just now, and returns there in `free`.
+        Ok(unsafe { Buffer::from_raw(ptr, bytes, self.clone()) })
+    }
+
+    /// Counts `bytes` bytes more as in use, which `op` asked for, if the budget allows it; what is in use then.
+    #[inline]
+    fn count(&self, op: &str, bytes: usize) -> Result<usize> {
+        if bytes > isize::MAX as usize / 4 {
+            return Err(self.out_of_memory(op, bytes, "no machine has as much"));
+        }
+        let live = self.in_use.0.fetch_add(bytes, Relaxed) + bytes;
+        if live > self.budget.load(Relaxed) {
+            self.in_use.0.fetch_sub(bytes, Relaxed);
+            return Err(self.out_of_memory(op, bytes, "the memory budget does not allow it"));
+        }
+        Ok(live)
+    }
+
+    fn raise_peak(&self, live: usize) {
         if live > self.peak.load(Relaxed) {
             self.peak.fetch_max(live, Relaxed);
         }
-        // SAFETY: the block has room for `bytes` bytes, left its free list just now, and returns there in `free`.
-        Ok(unsafe { Buffer::from_raw(ptr, bytes, self.clone()) })
+    }
+
+    /// Gives what the pool keeps back to the system if that and what is in use exceed the budget.
+    fn keep_within_budget(&self) {
+        let budget = self.budget.load(Relaxed);
+        if budget != usize::MAX && self.in_use.0.load(Relaxed).saturating_add(self.cached()) > budget {
+            self.trim();
+        }
     }
 
     /// A block for `bytes` bytes, from the pool or the system.
@@ -234,10 +252,7 @@ impl Pool {
                 return Some(block);
             }
         }
-        let budget = self.budget.load(Relaxed);
-        if budget != usize::MAX && self.in_use.0.load(Relaxed).saturating_add(self.cached()) > budget {
-            self.trim();
-        }
+        self.keep_within_budget();
         let block = system_alloc(capacity).or_else(|| {
             self.trim();
             system_alloc(capacity)
@@ -252,10 +267,10 @@ impl Pool {
     }
 
     #[cold]
-    fn out_of_memory(&self, requested: usize, reason: &str) -> Error {
+    fn out_of_memory(&self, op: &str, requested: usize, reason: &str) -> Error {
         let s = self.stats();
         let m = format!("{requested} bytes asked for, but {reason}");
-        let e = Error::new(ErrorKind::OutOfMemory { requested }, "alloc", m)
+        let e = Error::new(ErrorKind::OutOfMemory { requested }, op, m)
             .note(format!("in use {} bytes in {} buffers, peak {} bytes", s.in_use, s.buffers, s.peak));
         let e = match self.budget.load(Relaxed) {
             usize::MAX => e,
@@ -284,10 +299,7 @@ impl Pool {
 
     pub(crate) fn set_budget(&self, bytes: Option<usize>) {
         self.budget.store(bytes.unwrap_or(usize::MAX), Relaxed);
-        let held = self.in_use.0.load(Relaxed).saturating_add(self.cached());
-        if bytes.is_some_and(|b| held > b) {
-            self.trim();
-        }
+        self.keep_within_budget();
     }
 
     /// Gives every free block back to the system.
@@ -395,6 +407,19 @@ unsafe impl BufferOwner for Pool {
         let mut large = lock(&self.large);
         large.push(class, capacity, ptr);
         large.evict(held.saturating_sub(live));
+    }
+}
+
+impl ClaimCount for Pool {
+    fn claim(&self, op: &str, bytes: usize) -> Result<()> {
+        let live = self.count(op, bytes)?;
+        self.raise_peak(live);
+        self.keep_within_budget();
+        Ok(())
+    }
+
+    fn release(&self, bytes: usize) {
+        self.in_use.0.fetch_sub(bytes, Relaxed);
     }
 }
 

@@ -82,7 +82,8 @@ pub(crate) fn scan(cpu: &CpuBackend, op: ScanOp, x: View<'_>, axis: usize, out: 
         }),
         _ => with_word!(x.dtype.size(), W => {
             // Extends the sign: what wraps is the same with a sign and without.
-            let sign = if x.dtype.is_signed() { 1u64 << (8 * size_of::<W>() - 1) } else { 0 };
+            let sign = if x.dtype.is_signed() { 1u64 << (W::BITS - 1) } else { 0 };
+            #[allow(clippy::useless_conversion, reason = "one of the words is u64")]
             let lift = |v: W| (u64::from(v) ^ sign).wrapping_sub(sign);
             let (x, out) = (cpu.words::<W>(name, x)?, cpu.words_mut::<u64>(name, out)?);
             match op {

@@ -1,7 +1,7 @@
 //! A note to those who compute with kernels that were compiled without optimisation: a dependent crate's plain `cargo build`.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Time in kernels from which on it matters.
 const MATTERS: Duration = Duration::from_secs(1);
@@ -37,7 +37,7 @@ impl Watch {
 /// Runs some work, and prints the note once the time of all work matters.
 #[cfg(unoptimized)]
 pub(crate) fn watched(work: impl FnOnce()) {
-    let start = Instant::now();
+    let start = std::time::Instant::now();
     work();
     if WATCH.add(start.elapsed()) && std::env::var_os(VARIABLE).is_none_or(|v| v != "0") {
         eprintln!("{NOTE}");

@@ -4,6 +4,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use gradus_tensor::backend::host_vec::collect;
 use gradus_tensor::{Device, Error, ErrorKind, Generator, Result};
 
 use crate::workers::Workers;
@@ -95,9 +96,9 @@ where
     pub fn epoch(&self, epoch: u64) -> Result<Batches<<D::Item as Sample>::Batch>> {
         let n = self.plan.dataset.len();
         let order = if self.shuffle {
-            Generator::new(self.plan.seed).fork(SHUFFLE).fork(epoch).permutation(n)
+            Generator::new(self.plan.seed).fork(SHUFFLE).fork(epoch).permutation(n)?
         } else {
-            (0..n).collect()
+            collect("epoch", 0..n)?
         };
         let (count, plan) = (self.len(), self.plan.clone());
         let make = move |batch: usize, stopped: &dyn Fn() -> bool| plan.make(epoch, &order, batch, stopped);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use gradus_tensor::backend::host_vec::collect;
 use gradus_tensor::{Error, Generator, Result};
 
 /// The indices of the two parts, each ascending.
@@ -15,7 +16,27 @@ pub struct Split {
 
 /// Holds out a random share `test` (0 to 1) of `n` samples.
 pub fn random(n: usize, test: f64, seed: u64) -> Result<Split> {
-    stratified(&vec![0; n], test, seed)
+    check_share(test)?;
+    let order = Generator::new(seed).fork(0).permutation(n)?;
+    let (held_out, rest) = order.split_at(((n as f64 * test).round() as usize).min(n));
+    let mut split =
+        Split { train: collect("split", rest.iter().copied())?, test: collect("split", held_out.iter().copied())? };
+    split.sort();
+    Ok(split)
+}
+
+fn check_share(test: f64) -> Result<()> {
+    if (0.0..=1.0).contains(&test) {
+        return Ok(());
+    }
+    Err(Error::argument("split", format!("the share to hold out is {test}; it goes from 0 to 1")))
+}
+
+impl Split {
+    fn sort(&mut self) {
+        self.train.sort_unstable();
+        self.test.sort_unstable();
+    }
 }
 
 /// Holds out a share `test` (0 to 1) of the samples, as nearly as possible the same share of every label.
@@ -28,9 +49,7 @@ pub fn random(n: usize, test: f64, seed: u64) -> Result<Split> {
 /// # Ok::<(), gradus_tensor::Error>(())
 /// ```
 pub fn stratified(labels: &[i64], test: f64, seed: u64) -> Result<Split> {
-    if !(0.0..=1.0).contains(&test) {
-        return Err(Error::argument("split", format!("the share to hold out is {test}; it goes from 0 to 1")));
-    }
+    check_share(test)?;
     let mut by_label: BTreeMap<i64, Vec<usize>> = BTreeMap::new();
     for (index, &label) in labels.iter().enumerate() {
         by_label.entry(label).or_default().push(index);
@@ -48,18 +67,19 @@ pub fn stratified(labels: &[i64], test: f64, seed: u64) -> Result<Split> {
     let mut split = Split { train: Vec::new(), test: Vec::new() };
     let base = Generator::new(seed);
     for ((&label, members), &count) in by_label.iter().zip(&counts) {
-        let order = base.fork(label as u64).permutation(members.len());
+        let order = base.fork(label as u64).permutation(members.len())?;
         let count = count.min(members.len());
         split.test.extend(order[..count].iter().map(|&i| members[i]));
         split.train.extend(order[count..].iter().map(|&i| members[i]));
     }
-    split.train.sort_unstable();
-    split.test.sort_unstable();
+    split.sort();
     Ok(split)
 }
 
 #[cfg(test)]
 mod tests {
+    use gradus_tensor::ErrorKind;
+
     use super::*;
 
     #[test]
@@ -72,6 +92,14 @@ mod tests {
             all.sort_unstable();
             assert!(all.into_iter().eq(0..1797));
         }
+    }
+
+    #[test]
+    fn a_random_split_is_that_of_samples_of_one_label_and_too_many_samples_are_an_error() {
+        for (n, test) in [(0, 0.5), (1, 0.5), (7, 0.5), (100, 0.3), (33, 1.0)] {
+            assert_eq!(random(n, test, 4).unwrap(), stratified(&vec![0; n], test, 4).unwrap());
+        }
+        assert!(matches!(random(usize::MAX, 0.1, 1).unwrap_err().kind(), ErrorKind::OutOfMemory { .. }));
     }
 
     #[test]

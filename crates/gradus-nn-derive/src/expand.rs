@@ -31,7 +31,7 @@ pub(crate) fn module(input: &DeriveInput) -> Result<TokenStream> {
             let visited = visited(&data.fields)?;
             types.extend(visited.fields.iter().map(|f| f.ty));
             let destructure = pattern(&visited, quote!(Self));
-            let [shared, exclusive] = bodies(&visited, &root, &ident.to_string());
+            let [shared, exclusive] = bodies(&visited, &ident.to_string());
             (quote!(let #destructure = self; #shared), quote!(let #destructure = self; #exclusive))
         }
         Data::Enum(data) => {
@@ -42,7 +42,7 @@ pub(crate) fn module(input: &DeriveInput) -> Result<TokenStream> {
                 types.extend(visited.fields.iter().map(|f| f.ty));
                 let name = &variant.ident;
                 let destructure = pattern(&visited, quote!(Self::#name));
-                let [s, e] = bodies(&visited, &root, &format!("{ident}::{name}"));
+                let [s, e] = bodies(&visited, &format!("{ident}::{name}"));
                 shared.push(quote!(#destructure => { #s }));
                 exclusive.push(quote!(#destructure => { #e }));
             }
@@ -73,10 +73,10 @@ pub(crate) fn module(input: &DeriveInput) -> Result<TokenStream> {
         #[automatically_derived]
         #[allow(unused_variables)]
         impl #impl_generics #root::Module for #ident #type_generics #bounded {
-            fn visit(&self, visitor: &mut #root::Visitor<'_>) {
+            fn visit<'m>(&'m self, visitor: &mut #root::Visitor<'m>) {
                 #shared
             }
-            fn visit_mut(&mut self, visitor: &mut #root::VisitorMut<'_>) {
+            fn visit_mut<'m>(&'m mut self, visitor: &mut #root::VisitorMut<'m>) {
                 #exclusive
             }
         }
@@ -129,13 +129,11 @@ fn pattern(visited: &Visited<'_>, constructor: TokenStream) -> TokenStream {
 }
 
 /// The bodies of `visit` and `visit_mut`, over the bindings of [`pattern`].
-fn bodies(visited: &Visited<'_>, root: &TokenStream, kind: &str) -> [TokenStream; 2] {
+fn bodies(visited: &Visited<'_>, kind: &str) -> [TokenStream; 2] {
     if let ([field], true) = (&visited.fields[..], visited.transparent) {
         let (f, span) = (binding(0, field.ty.span()), field.ty.span());
-        return [
-            quote_spanned!(span=> #root::Module::visit(#f, visitor);),
-            quote_spanned!(span=> #root::Module::visit_mut(#f, visitor);),
-        ];
+        let wrapped = quote_spanned!(span=> visitor.wrapped(#f););
+        return [wrapped.clone(), wrapped];
     }
     let children: Vec<TokenStream> = visited
         .fields

@@ -5,11 +5,15 @@
 //! `k` elements in the trailing axes, `fan_in = in * k` and `fan_out = out * k`.
 
 use gradus_tensor::backend::params::Distribution;
+use gradus_tensor::backend::{HostVec, bf16_from_f64, f16_from_f64};
 use gradus_tensor::{DType, Device, Error, Generator, Result, Shape, Tensor};
 
 use crate::normal_quantile::{normal_cdf, normal_quantile};
 
-/// The dtype, the device and the random numbers of new parameters; every constructor of a layer takes one.
+/// The dtype, the device and the random numbers of new parameters: the constructors of layers that have parameters take one.
+/// [`Dropout`](crate::Dropout), which only draws, takes a [`Generator`].
+///
+/// On an error of one of its methods the generator stays where it was.
 ///
 /// ```
 /// # use gradus_nn::{Init, init::{Fan, Gain}}; use gradus_tensor::*;
@@ -137,14 +141,13 @@ impl<'a> Init<'a> {
             let m = format!("mean {mean}, standard deviation {std} and the window {lo}..={hi} are no distribution");
             return Err(Error::argument("truncated_normal", m));
         }
-        let n = Shape::new(shape.as_ref())?.numel();
         let sign = if mirrored { -1.0 } else { 1.0 };
-        let mut draw = || {
-            let u = ((self.generator.next_u64() >> 11) as f64 + 0.5) / 9_007_199_254_740_992.0;
-            (mean + std * sign * normal_quantile(pa + u * (pb - pa))).clamp(lo, hi)
-        };
-        let values: Vec<f64> = (0..n).map(|_| draw()).collect();
-        self.place(&values, shape.as_ref())
+        let mut moved = self.generator.clone();
+        let y = self.place(shape.as_ref(), || {
+            (mean + std * sign * normal_quantile(pa + uniform(&mut moved) * (pb - pa))).clamp(lo, hi)
+        })?;
+        *self.generator = moved;
+        Ok(y)
     }
 
     /// Uniform in `±gain * sqrt(6 / (fan_in + fan_out))`.
@@ -183,49 +186,54 @@ impl<'a> Init<'a> {
         fans(shape.as_ref())?;
         let (rows, columns) = (dims[0], dims.numel().checked_div(dims[0]).unwrap_or(0));
         let (count, length) = (rows.min(columns), rows.max(columns));
-        let on_host = |g: &mut Generator| {
-            let uniform = |g: &mut Generator| ((g.next_u64() >> 11) as f64 + 0.5) / 9_007_199_254_740_992.0;
-            (0..length).map(|_| normal_quantile(uniform(g))).collect::<Vec<f64>>()
-        };
         let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f64>();
-        let mut basis: Vec<Vec<f64>> = Vec::with_capacity(count);
-        while basis.len() < count {
-            let mut v = on_host(self.generator);
-            // Twice: the second pass removes what rounding left of the first.
-            for _ in 0..2 {
-                for b in &basis {
-                    let overlap = dot(&v, b);
+        let mut basis = HostVec::filled(self.device.backend(), "orthogonal", 0.0, count * length)?;
+        let mut moved = self.generator.clone();
+        for i in 0..count {
+            let (done, rest) = basis.split_at_mut(i * length);
+            let v = &mut rest[..length];
+            // A draw inside the span of the others is drawn again.
+            let mut norm = 0.0;
+            while norm <= 1e-6 {
+                v.fill_with(|| normal_quantile(uniform(&mut moved)));
+                // Twice: the second pass removes what rounding left of the first.
+                for b in done.chunks_exact(length).chain(done.chunks_exact(length)) {
+                    let overlap = dot(v, b);
                     v.iter_mut().zip(b).for_each(|(x, y)| *x -= overlap * y);
                 }
+                norm = dot(v, v).sqrt();
             }
-            let norm = dot(&v, &v).sqrt();
-            // A draw inside the span of the others is drawn again.
-            if norm > 1e-6 {
-                v.iter_mut().for_each(|x| *x /= norm);
-                basis.push(v);
-            }
+            v.iter_mut().for_each(|x| *x /= norm);
         }
-        let at = |r: usize, c: usize| if rows <= columns { basis[r][c] } else { basis[c][r] };
-        let values: Vec<f64> = (0..rows * columns).map(|i| gain.factor() * at(i / columns, i % columns)).collect();
-        self.place(&values, shape.as_ref())
+        let at = |r: usize, c: usize| if rows <= columns { basis[r * length + c] } else { basis[c * length + r] };
+        let mut next = 0..rows * columns;
+        let y =
+            self.place(shape.as_ref(), || next.next().map_or(0.0, |i| gain.factor() * at(i / columns, i % columns)))?;
+        *self.generator = moved;
+        Ok(y)
     }
 
-    /// Values computed on the host, in the dtype and on the device of this.
-    fn place(&self, values: &[f64], shape: &[usize]) -> Result<Tensor> {
-        match self.dtype {
-            DType::F64 => Tensor::from_vec(values, shape, self.device),
-            DType::F32 => Tensor::from_vec(values.iter().map(|&v| v as f32).collect::<Vec<_>>(), shape, self.device),
-            DType::F16 => Tensor::from_vec(
-                values.iter().map(|&v| gradus_tensor::backend::f16_from_f64(v)).collect::<Vec<_>>(),
-                shape,
-                self.device,
-            ),
-            DType::BF16 => Tensor::from_vec(
-                values.iter().map(|&v| gradus_tensor::backend::bf16_from_f64(v)).collect::<Vec<_>>(),
-                shape,
-                self.device,
-            ),
-            other => Err(Error::dtype("init", other, "floats")),
+    /// Values computed on the host one after the other, in the dtype and on the device of this.
+    fn place(&self, shape: &[usize], mut next: impl FnMut() -> f64) -> Result<Tensor> {
+        if !self.dtype.is_float() {
+            return Err(Error::dtype("init", self.dtype, "floats"));
         }
+        Tensor::from_pieces(shape, self.dtype, self.device, |piece| {
+            for bytes in piece.chunks_exact_mut(self.dtype.size()) {
+                let value = next();
+                match self.dtype {
+                    DType::F16 => bytes.copy_from_slice(&f16_from_f64(value).to_ne_bytes()),
+                    DType::BF16 => bytes.copy_from_slice(&bf16_from_f64(value).to_ne_bytes()),
+                    DType::F32 => bytes.copy_from_slice(&(value as f32).to_ne_bytes()),
+                    _ => bytes.copy_from_slice(&value.to_ne_bytes()),
+                }
+            }
+            Ok(())
+        })
     }
+}
+
+/// Uniform in `(0, 1)`.
+fn uniform(generator: &mut Generator) -> f64 {
+    ((generator.next_u64() >> 11) as f64 + 0.5) / 9_007_199_254_740_992.0
 }

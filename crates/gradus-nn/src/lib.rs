@@ -11,7 +11,7 @@
 //! }
 //!
 //! impl Forward for Mlp {
-//!     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+//!     fn compute(&self, x: &Tensor) -> Result<Tensor> {
 //!         self.fc2.forward(&self.fc1.forward(x)?.relu()?)
 //!     }
 //! }
@@ -47,6 +47,7 @@ extern crate self as gradus_nn;
 
 pub mod init;
 pub mod layers;
+mod load_report;
 pub mod loss;
 mod module;
 mod normal_quantile;
@@ -57,15 +58,18 @@ mod schedule;
 mod state_dict;
 mod std_modules;
 mod tree;
+mod visit;
 
 pub use gradus_nn_derive::Module;
 pub use init::Init;
 pub use layers::*;
-pub use module::{Forward, Item, ItemMut, Module, Visitor, VisitorMut};
+pub use load_report::{LoadReport, Strict};
+pub use module::{Forward, Module};
 pub use optim::{
     Adam, AdamConfig, AdamW, Group, NonFinite, Optimizer, Sgd, SgdConfig, clip_grad_norm, clip_grad_value,
 };
 pub use parameter::{Buffer, Mode, Parameter, RandomState};
 pub use schedule::Schedule;
-pub use state_dict::{LoadReport, StateDict, Strict};
+pub use state_dict::StateDict;
 pub use tree::Tree;
+pub use visit::{Item, ItemMut, Visitor, VisitorMut};

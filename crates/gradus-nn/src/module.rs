@@ -1,13 +1,14 @@
 //! [`Module`]: named parameters, buffers and submodules; [`Forward`]: what computes.
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use gradus_tensor::{DType, Device, Error, Result, Tensor};
+use gradus_tensor::{Attempt, DType, Device, Error, Result, Tensor};
 
-use crate::{Buffer, LoadReport, Mode, Parameter, RandomState, StateDict, Strict, Tree};
+use crate::{
+    Buffer, Item, ItemMut, LoadReport, Mode, Parameter, RandomState, StateDict, Strict, Tree, Visitor, VisitorMut,
+};
 
 /// Anything with parameters and other state at named places.
 ///
@@ -64,52 +65,43 @@ use crate::{Buffer, LoadReport, Mode, Parameter, RandomState, StateDict, Strict,
 )]
 pub trait Module: Send + Sync {
     /// Shows each field to `visitor` under its name, with [`Visitor::child`].
-    fn visit(&self, visitor: &mut Visitor<'_>);
+    fn visit<'m>(&'m self, visitor: &mut Visitor<'m>);
 
     /// As [`visit`](Module::visit), for change: the same fields under the same names.
-    fn visit_mut(&mut self, visitor: &mut VisitorMut<'_>);
+    fn visit_mut<'m>(&'m mut self, visitor: &mut VisitorMut<'m>);
 
     /// The parameters with their names, in the order of the fields. A shared parameter comes once, under its first name.
     fn named_parameters(&self) -> Vec<(String, Parameter)> {
-        let (mut seen, mut found) = (HashSet::new(), Vec::new());
-        self.visit(&mut Visitor::new(&mut |path, item| match item {
-            Item::Parameter(p) if seen.insert(p.id()) => found.push((path.to_owned(), p.clone())),
-            _ => {}
-        }));
-        found
+        let mut seen = HashSet::new();
+        found(self, |path, item| match item {
+            Item::Parameter(p) if seen.insert(p.id()) => Some((path.to_owned(), p.clone())),
+            _ => None,
+        })
     }
 
     /// The parameters in the order of the fields; a shared one once.
     fn parameters(&self) -> Vec<Parameter> {
-        self.named_parameters().into_iter().map(|(_, p)| p).collect()
+        let mut seen = HashSet::new();
+        found(self, |_, item| match item {
+            Item::Parameter(p) if seen.insert(p.id()) => Some(p.clone()),
+            _ => None,
+        })
     }
 
     /// The buffers with their names, in the order of the fields.
     fn named_buffers(&self) -> Vec<(String, Buffer)> {
-        let mut found = Vec::new();
-        self.visit(&mut Visitor::new(&mut |path, item| {
-            if let Item::Buffer(b) = item {
-                found.push((path.to_owned(), b.clone()));
-            }
-        }));
-        found
+        found(self, |path, item| if let Item::Buffer(b) = item { Some((path.to_owned(), b.clone())) } else { None })
     }
 
     /// The random states with their names: what a checkpoint keeps besides the state dict, so that a continued run draws
     /// the same numbers.
     fn named_random_states(&self) -> Vec<(String, RandomState)> {
-        let mut found = Vec::new();
-        self.visit(&mut Visitor::new(&mut |path, item| {
-            if let Item::Random(r) = item {
-                found.push((path.to_owned(), r.clone()));
-            }
-        }));
-        found
+        found(self, |path, item| if let Item::Random(r) = item { Some((path.to_owned(), r.clone())) } else { None })
     }
 
     /// Number of elements of all parameters; shared ones count once.
     fn num_parameters(&self) -> usize {
-        self.named_parameters().iter().map(|(_, p)| p.numel()).sum()
+        self.parameters().iter().map(|p| p.numel()).sum()
     }
 
     /// Sets [`Mode::Train`] everywhere.
@@ -124,12 +116,12 @@ pub trait Module: Send + Sync {
 
     /// Freezes every parameter: no gradient, no step.
     fn freeze(&mut self) {
-        self.named_parameters().iter().for_each(|(_, p)| p.freeze());
+        self.parameters().iter().for_each(Parameter::freeze);
     }
 
     /// Unfreezes every parameter.
     fn unfreeze(&mut self) {
-        self.named_parameters().iter().for_each(|(_, p)| p.unfreeze());
+        self.parameters().iter().for_each(Parameter::unfreeze);
     }
 
     /// Freezes the parameters at and below a name: `"encoder"` for `encoder.weight` and `encoder.layers.0.bias`, not for
@@ -150,7 +142,7 @@ pub trait Module: Send + Sync {
     /// # Errors
     /// Two tensors that have one name, by a field renamed to, or a map key with, a name with a dot.
     fn state_dict(&self) -> Result<StateDict> {
-        StateDict::copy_of(self)
+        StateDict::view_of(self, "state_dict")?.copied()
     }
 
     /// Replaces parameters and buffers by those of `state`. Float values are converted to the module's float dtype.
@@ -220,128 +212,84 @@ pub trait Module: Send + Sync {
     }
 }
 
-/// A module that maps one tensor to another.
+/// A module that maps one tensor to another. Write [`compute`](Forward::compute), call [`forward`](Forward::forward), as in
+/// PyTorch one writes `forward` and calls the module:
+///
+/// ```
+/// # use gradus_nn::{Dropout, Forward, Linear, Module}; use gradus_tensor::*;
+/// #[derive(Module)]
+/// struct Head {
+///     drop: Dropout,
+///     linear: Linear,
+/// }
+///
+/// impl Forward for Head {
+///     fn compute(&self, x: &Tensor) -> Result<Tensor> {
+///         self.linear.forward(&self.drop.forward(x)?)
+///     }
+/// }
+/// ```
+///
+/// # A pass that fails changes nothing
+/// If `forward` fails, whatever layer of it and for whatever reason, all buffers (running statistics) and generators (the
+/// random numbers of dropout) inside are what they were before. So are they after a panic.
+///
+/// A function of your own over several modules is one such unit inside of [`all_or_nothing`](gradus_tensor::all_or_nothing),
+/// which also joins a pass with what follows it: loss, backward pass and step. A `Trainer` does that for each step, and
+/// [`Optimizer::step`](crate::Optimizer::step) is all or nothing by itself. `all_or_nothing` says what is not put back: tensors
+/// that the model writes in place, what it does on other threads, and layers that another thread used at the same time.
 pub trait Forward: Module {
-    /// Computes the output.
+    /// What the module computes. Call [`forward`](Forward::forward), which puts the state back if this fails.
     #[track_caller]
-    fn forward(&self, input: &Tensor) -> Result<Tensor>;
+    fn compute(&self, input: &Tensor) -> Result<Tensor>;
+
+    /// Computes the output.
+    ///
+    /// # Errors
+    /// Those of [`compute`](Forward::compute), and one for modules whose calls are nested more than 128 deep; buffers and
+    /// generators are then as they were.
+    #[track_caller]
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let attempt = Attempt::forward()?;
+        attempt.end(self.compute(input))
+    }
+
+    /// The layers, if this is a [`Sequential`](crate::Sequential): those in each other are computed in one loop.
+    #[doc(hidden)]
+    fn sequential_layers(&self) -> Option<&[Box<dyn Forward>]> {
+        None
+    }
 }
 
 impl<F: Forward + ?Sized> Forward for Box<F> {
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        (**self).forward(input)
+    fn compute(&self, input: &Tensor) -> Result<Tensor> {
+        (**self).compute(input)
+    }
+    fn sequential_layers(&self) -> Option<&[Box<dyn Forward>]> {
+        (**self).sequential_layers()
     }
 }
 
-/// What a visit meets.
-#[derive(Clone, Copy)]
-#[non_exhaustive]
-pub enum Item<'a> {
-    /// A module of this type, whose fields follow.
-    Kind(&'a str),
-    /// A parameter.
-    Parameter(&'a Parameter),
-    /// A buffer.
-    Buffer(&'a Buffer),
-    /// A random state.
-    Random(&'a RandomState),
-    /// Training or evaluation.
-    Mode(Mode),
-    /// A plain value.
-    Setting(&'a dyn fmt::Debug),
-}
-
-/// What a visit for change meets.
-#[non_exhaustive]
-pub enum ItemMut<'a> {
-    /// A parameter.
-    Parameter(&'a mut Parameter),
-    /// A buffer.
-    Buffer(&'a mut Buffer),
-    /// A random state.
-    Random(&'a mut RandomState),
-    /// Training or evaluation.
-    Mode(&'a mut Mode),
-}
-
-/// A walk over a module: keeps the name of the current place and hands each item to a function.
-pub struct Visitor<'a> {
-    path: String,
-    sink: &'a mut dyn FnMut(&str, Item<'_>),
-}
-
-/// A walk over a module for change.
-pub struct VisitorMut<'a> {
-    path: String,
-    sink: &'a mut dyn FnMut(&str, ItemMut<'_>),
-}
-
-/// Appends a name; gives the length to go back to.
-fn enter(path: &mut String, name: &str) -> usize {
-    let before = path.len();
-    if before > 0 {
-        path.push('.');
-    }
-    path.push_str(name);
-    before
-}
-
-impl<'a> Visitor<'a> {
-    /// A walk that hands the name and value of each item to `sink`.
-    pub fn new(sink: &'a mut dyn FnMut(&str, Item<'_>)) -> Self {
-        Visitor { path: String::new(), sink }
-    }
-
-    /// Visits a field under its name.
-    pub fn child(&mut self, name: &str, module: &dyn Module) {
-        let before = enter(&mut self.path, name);
-        module.visit(self);
-        self.path.truncate(before);
-    }
-
-    /// Says what type of module the fields that follow belong to.
-    pub fn kind(&mut self, kind: &str) {
-        self.item(Item::Kind(kind));
-    }
-
-    /// Hands over an item at the current place.
-    pub fn item(&mut self, item: Item<'_>) {
-        (self.sink)(&self.path, item);
-    }
-}
-
-impl<'a> VisitorMut<'a> {
-    /// A walk that hands the name and value of each item to `sink`.
-    pub fn new(sink: &'a mut dyn FnMut(&str, ItemMut<'_>)) -> Self {
-        VisitorMut { path: String::new(), sink }
-    }
-
-    /// Visits a field under its name.
-    pub fn child(&mut self, name: &str, module: &mut dyn Module) {
-        let before = enter(&mut self.path, name);
-        module.visit_mut(self);
-        self.path.truncate(before);
-    }
-
-    /// Hands over an item at the current place.
-    pub fn item(&mut self, item: ItemMut<'_>) {
-        (self.sink)(&self.path, item);
-    }
+/// What `pick` takes of the items of a module.
+fn found<M: Module + ?Sized, T>(module: &M, mut pick: impl FnMut(&str, Item<'_>) -> Option<T>) -> Vec<T> {
+    let mut found = Vec::new();
+    Visitor::walk(module, &mut |path, item| found.extend(pick(path, item)));
+    found
 }
 
 fn set_mode<M: Module + ?Sized>(module: &mut M, mode: Mode) {
-    module.visit_mut(&mut VisitorMut::new(&mut |_, item| {
+    VisitorMut::walk(module, &mut |_, item| {
         if let ItemMut::Mode(m) = item {
             *m = mode;
         }
-    }));
+    });
 }
 
 /// The parameters at and below a name.
 fn under<M: Module + ?Sized>(module: &M, name: &str) -> Result<Vec<Parameter>> {
     let mut found = Vec::new();
     let (mut tops, mut seen) = (Vec::new(), HashSet::new());
-    module.visit(&mut Visitor::new(&mut |path, item| {
+    Visitor::walk(module, &mut |path, item| {
         let Item::Parameter(p) = item else { return };
         if path.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')) {
             found.push(p.clone());
@@ -350,7 +298,7 @@ fn under<M: Module + ?Sized>(module: &M, name: &str) -> Result<Vec<Parameter>> {
         if seen.insert(top.to_owned()) {
             tops.push(top.to_owned());
         }
-    }));
+    });
     if found.is_empty() {
         let e = Error::argument("freeze", format!("there is no parameter at or below {name:?}"));
         tops.truncate(20);
@@ -364,7 +312,7 @@ fn replace<M: Module + ?Sized>(module: &mut M, f: &dyn Fn(&Tensor) -> Result<Ten
     let mut parameters: HashMap<usize, Parameter> = HashMap::new();
     let mut buffers: HashMap<usize, Buffer> = HashMap::new();
     let mut failure = None;
-    module.visit(&mut Visitor::new(&mut |_, item| {
+    Visitor::walk(module, &mut |_, item| {
         let outcome = match item {
             Item::Parameter(p) if !parameters.contains_key(&p.id()) => f(p.values()).and_then(|t| {
                 if Arc::ptr_eq(t.storage(), p.values().storage()) {
@@ -377,7 +325,7 @@ fn replace<M: Module + ?Sized>(module: &mut M, f: &dyn Fn(&Tensor) -> Result<Ten
                 parameters.insert(p.id(), new);
                 Ok(())
             }),
-            Item::Buffer(b) if !buffers.contains_key(&b.id()) => f(b.tensor()).and_then(|t| {
+            Item::Buffer(b) if !buffers.contains_key(&b.id()) => f(&b.tensor()).and_then(|t| {
                 buffers.insert(b.id(), Buffer::new(t)?);
                 Ok(())
             }),
@@ -386,11 +334,11 @@ fn replace<M: Module + ?Sized>(module: &mut M, f: &dyn Fn(&Tensor) -> Result<Ten
         if let Err(e) = outcome {
             failure.get_or_insert(e);
         }
-    }));
+    });
     if let Some(e) = failure {
         return Err(e);
     }
-    module.visit_mut(&mut VisitorMut::new(&mut |_, item| match item {
+    VisitorMut::walk(module, &mut |_, item| match item {
         ItemMut::Parameter(p) => {
             if let Some(new) = parameters.get(&p.id()) {
                 *p = new.clone();
@@ -402,6 +350,6 @@ fn replace<M: Module + ?Sized>(module: &mut M, f: &dyn Fn(&Tensor) -> Result<Ten
             }
         }
         _ => {}
-    }));
+    });
     Ok(())
 }

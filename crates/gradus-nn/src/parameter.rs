@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 use gradus_tensor::{
-    AsOperand, DType, Error, ErrorKind, Generator, Operand, Result, Shape, Tensor, no_grad_guard, operators,
+    AsOperand, DType, Error, ErrorKind, Generator, Operand, Result, Shape, State, StateGuard, Tensor, autograd,
+    no_grad_guard, operators,
 };
 
 /// A trainable tensor of a module: a leaf whose gradient is computed, unless it is frozen.
@@ -62,7 +63,9 @@ impl Parameter {
     /// Replaces the values in place by those of `source`: the same shape, any float dtype, the same device.
     #[track_caller]
     pub fn set(&self, source: &Tensor) -> Result<()> {
-        assign("parameter", &self.0.values, source)
+        check_assign("parameter", &self.0.values, source)?;
+        let _guard = no_grad_guard();
+        self.0.values.copy_(source)
     }
 
     /// From now on no gradient is computed and no optimiser steps it. Clones are the same parameter.
@@ -104,13 +107,7 @@ impl AsOperand for Parameter {
     }
 }
 
-impl AsOperand for Buffer {
-    fn as_operand(&self) -> Result<Operand<'_>> {
-        self.tensor().as_operand()
-    }
-}
-
-operators!(&Parameter, &Buffer);
+operators!(&Parameter);
 
 impl fmt::Debug for Parameter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -119,45 +116,86 @@ impl fmt::Debug for Parameter {
     }
 }
 
-/// A tensor that belongs to a module's state but is not trained, such as a running mean. Written in place; a clone is the
-/// same buffer.
+/// A tensor that belongs to a module's state but is not trained, such as a running mean. A clone is the same buffer.
+///
+/// Change it with [`set`](Buffer::set), and a forward pass that fails puts the old values back, as
+/// [`all_or_nothing`](gradus_tensor::all_or_nothing) says. A layer that moves a statistic, of its own type:
+/// ```
+/// # use gradus_nn::{Buffer, Forward, Module}; use gradus_tensor::*;
+/// #[derive(Module)]
+/// struct Largest {
+///     seen: Buffer,
+/// }
+///
+/// impl Forward for Largest {
+///     fn compute(&self, x: &Tensor) -> Result<Tensor> {
+///         let largest = x.detach().max_all()?.maximum(&self.seen.tensor())?;
+///         self.seen.set(&largest)?;
+///         x.div(&largest)
+///     }
+/// }
+/// # let device = Device::from_backend(std::sync::Arc::new(gradus_cpu::CpuBackend::new()?));
+/// let layer = Largest { seen: Buffer::new(Tensor::scalar(1.0f32, &device)?)? };
+/// layer.forward(&Tensor::from_vec([2.0f32, 4.0], [2], &device)?)?;
+/// assert_eq!(layer.seen.tensor().item()?, 4.0);
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Clone)]
-pub struct Buffer(Arc<Tensor>);
+pub struct Buffer(State<Tensor>);
 
 impl Buffer {
     /// A buffer with these values, of any dtype. Shares the storage of `tensor` if that is contiguous.
     #[track_caller]
     pub fn new(tensor: Tensor) -> Result<Self> {
-        Ok(Buffer(Arc::new(tensor.detach().contiguous()?)))
+        Ok(Buffer(State::new(tensor.detach().contiguous()?)))
     }
 
-    /// The tensor.
-    pub fn tensor(&self) -> &Tensor {
-        &self.0
+    /// The values as they are now: a later [`set`](Buffer::set) gives the buffer another tensor.
+    pub fn tensor(&self) -> Tensor {
+        self.0.get()
     }
 
-    /// Replaces the values in place by those of `source`: the same shape and device, and the same dtype or both float.
+    /// Replaces the values by a copy of those of `source`: the same shape and device, and the same dtype or both float. Done
+    /// [`once`](gradus_tensor::autograd::once): the second run of a checkpoint passes over it.
     #[track_caller]
     pub fn set(&self, source: &Tensor) -> Result<()> {
-        assign("buffer", &self.0, source)
+        let old = self.tensor();
+        check_assign("buffer", &old, source)?;
+        let new = source.detach().to_dtype(old.dtype())?.contiguous()?;
+        let shared = Arc::ptr_eq(new.storage(), source.storage());
+        let new = if shared { new.copy()? } else { new };
+        autograd::once(|| {
+            self.put(new);
+            Ok(())
+        })
+    }
+
+    /// Takes this tensor, of the same shape, dtype and device.
+    pub(crate) fn put(&self, new: Tensor) {
+        self.0.set(new);
+    }
+
+    /// The values, and what [`replace`](Buffer::replace) asks for.
+    pub(crate) fn seen(&self) -> (Tensor, u64) {
+        self.0.seen()
+    }
+
+    /// Takes new values of the same shape, dtype and device, unless the buffer was changed since it was
+    /// [`seen`](Buffer::seen); says whether it took them.
+    pub(crate) fn replace(&self, new: Tensor, seen: u64) -> bool {
+        self.0.replace(new, seen)
     }
 
     /// Equal for clones, different for other buffers that are alive.
     pub(crate) fn id(&self) -> usize {
-        Arc::as_ptr(&self.0) as usize
-    }
-}
-
-impl Deref for Buffer {
-    type Target = Tensor;
-    fn deref(&self) -> &Tensor {
-        &self.0
+        self.0.id()
     }
 }
 
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Buffer({} {})", Shape::display(self.shape()), self.dtype())
+        let tensor = self.tensor();
+        write!(f, "Buffer({} {})", Shape::display(tensor.shape()), tensor.dtype())
     }
 }
 
@@ -166,8 +204,9 @@ pub(crate) fn converts(from: DType, to: DType) -> bool {
     from == to || (from.is_float() && to.is_float())
 }
 
+/// Refuses values that cannot take the place of those of `target`.
 #[track_caller]
-fn assign(op: &str, target: &Tensor, source: &Tensor) -> Result<()> {
+fn check_assign(op: &str, target: &Tensor, source: &Tensor) -> Result<()> {
     let refuse = |kind, message: &str| {
         Err(Error::new(kind, op, message).operand("self", target.shape(), target.dtype(), target.device()).operand(
             "source",
@@ -182,34 +221,37 @@ fn assign(op: &str, target: &Tensor, source: &Tensor) -> Result<()> {
     if !converts(source.dtype(), target.dtype()) {
         return refuse(ErrorKind::DTypeMismatch, "the new values have a dtype that is not converted silently");
     }
-    let _guard = no_grad_guard();
-    target.copy_(source)
+    if target.device() != source.device() {
+        return refuse(ErrorKind::DeviceMismatch, "the new values are on another device");
+    }
+    Ok(())
 }
 
 /// The random numbers of a module that draws while it computes, such as dropout: an explicit generator whose position can
-/// be read and set, to continue a run with the same numbers. A clone is the same state.
+/// be read and set, to continue a run with the same numbers. A clone is the same state. A forward pass that fails puts the
+/// position back, as [`all_or_nothing`](gradus_tensor::all_or_nothing) says.
 #[derive(Clone)]
-pub struct RandomState(Arc<Mutex<Generator>>);
+pub struct RandomState(State<Generator>);
 
 impl RandomState {
     /// Draws from this position on.
     pub fn new(generator: Generator) -> Self {
-        RandomState(Arc::new(Mutex::new(generator)))
+        RandomState(State::new(generator))
     }
 
     /// The current position.
     pub fn get(&self) -> Generator {
-        self.draw(|g| g.clone())
+        self.0.get()
     }
 
     /// Continues from this position.
     pub fn set(&self, generator: Generator) {
-        self.draw(|g| *g = generator);
+        self.0.set(generator);
     }
 
     /// The generator, for nobody else meanwhile.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Generator> {
-        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    pub(crate) fn lock(&self) -> StateGuard<'_, Generator> {
+        self.0.lock()
     }
 
     /// Draws with `f`, alone: no other thread gets the same numbers.

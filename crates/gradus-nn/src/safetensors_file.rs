@@ -7,12 +7,14 @@ use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use gradus_tensor::backend::BackendKind;
+use gradus_tensor::backend::host_vec::{HostVec, check_room};
 use gradus_tensor::{DType, Device, Error, ErrorKind, Result, Tensor};
 use safetensors::Dtype;
 use safetensors::tensor::Metadata as Header;
 
 use crate::StateDict;
-use crate::state_dict::same_place;
+use crate::state_dict::Places;
 
 /// The longest header, as in the reference implementation.
 const MAX_HEADER: u64 = 100_000_000;
@@ -100,13 +102,14 @@ pub(crate) fn save(state: &StateDict, path: &Path) -> Result<()> {
     }
     let mut stored: Vec<(&str, &Tensor)> = Vec::new();
     let mut tied: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut places: Places<&str> = Places::default();
     for (name, tensor) in state.iter() {
-        match stored.iter().find(|(_, t)| same_place(t, tensor)) {
-            Some((twin, _)) => {
-                tied.insert(name, twin);
-            }
-            None => stored.push((name, tensor)),
+        if let Some(twin) = places.find(tensor) {
+            tied.insert(name, twin);
+            continue;
         }
+        places.insert(tensor, name);
+        stored.push((name, tensor));
     }
     let tied = if tied.is_empty() { None } else { Some(object(&tied)?) };
     metadata.extend(tied.as_deref().map(|text| (TIED, text)));
@@ -145,13 +148,17 @@ fn header(stored: &[(&str, &Tensor)], metadata: &BTreeMap<&str, &str>) -> Result
     if !metadata.is_empty() {
         entries.push(format!("\"__metadata__\":{}", object(metadata)?));
     }
-    let mut start = 0;
+    let mut start = 0usize;
     for (name, tensor) in stored {
         if *name == "__metadata__" {
             let e = Error::argument(SAVE, "a tensor cannot be named __metadata__, which the format reserves");
             return Err(e.help("give the tensor another name"));
         }
-        let end = start + tensor.numel() * tensor.dtype().size();
+        let bytes = tensor.numel() * tensor.dtype().size();
+        let Some(end) = start.checked_add(bytes) else {
+            let e = Error::argument(SAVE, format!("the tensors up to {name:?} have more bytes than a file can"));
+            return Err(e.help("save what a stretched tensor was made from"));
+        };
         let (name, dtype, shape) = (json(name)?, code(tensor.dtype()), format!("{:?}", tensor.shape()));
         entries.push(format!(
             "{name}:{{\"dtype\":\"{dtype}\",\"shape\":{},\"data_offsets\":[{start},{end}]}}",
@@ -210,9 +217,10 @@ pub(crate) fn load(path: &Path, device: &Device) -> Result<StateDict> {
     let file = File::open(path).map_err(failed)?;
     let length = file.metadata().map_err(failed)?.len();
     let mut reader = BufReader::new(file);
-    let header = read_header(&mut reader, length).map_err(|e| match e {
+    let header = read_header(&mut reader, length, device).map_err(|e| match e {
         HeaderError::Io(e) => failed(e),
         HeaderError::Format(m) => wrong(m),
+        HeaderError::Memory(e) => e.note(format!("file: {}", path.display())),
     })?;
 
     let mut state = StateDict::new();
@@ -223,15 +231,18 @@ pub(crate) fn load(path: &Path, device: &Device) -> Result<StateDict> {
             let e = wrong(format!("tensor {name:?} has dtype {:?}, which Gradus does not have", info.dtype));
             return Err(e.help("convert the tensor where the file is made, to F32 for example"));
         };
-        let mut bytes = vec![0; info.data_offsets.1 - info.data_offsets.0];
-        reader.read_exact(&mut bytes).map_err(failed)?;
-        if dtype == DType::Bool && bytes.iter().any(|&b| b > 1) {
-            return Err(wrong(format!("tensor {name:?} is bool, but has bytes other than 0 and 1")));
-        }
-        reorder(&mut bytes, dtype);
-        let tensor = Tensor::from_bytes(&bytes, &info.shape, dtype, device).map_err(|e| {
-            let e = e.note(format!("file: {}", path.display()));
-            e.note(format!("tensor: {name:?}"))
+        let tensor = Tensor::from_pieces(&info.shape, dtype, device, |piece| {
+            reader.read_exact(piece).map_err(failed)?;
+            if dtype == DType::Bool && piece.iter().any(|&b| b > 1) {
+                return Err(wrong(format!("tensor {name:?} is bool, but has bytes other than 0 and 1")));
+            }
+            reorder(piece, dtype);
+            Ok(())
+        });
+        let tensor = tensor.map_err(|e| match e.kind() {
+            // These say it.
+            ErrorKind::Io | ErrorKind::Format => e,
+            _ => e.note(format!("file: {}", path.display())).note(format!("tensor: {name:?}")),
         })?;
         state.insert(name, tensor);
     }
@@ -257,10 +268,16 @@ pub(crate) fn load(path: &Path, device: &Device) -> Result<StateDict> {
 enum HeaderError {
     Io(std::io::Error),
     Format(String),
+    Memory(Error),
 }
 
-/// Reads and checks the header of a file of `length` bytes. Nothing is allocated beyond what the file really has.
-fn read_header(reader: &mut impl Read, length: u64) -> Result<Header, HeaderError> {
+/// Bytes of the host that a byte of the header takes when it is read: of names and lists in many small allocations.
+const PARSED: usize = 8;
+
+/// Reads and checks the header of a file of `length` bytes, and whether there is memory for what it describes. A file may
+/// have far more bytes than its disk: nothing is allocated before.
+fn read_header(reader: &mut impl Read, length: u64, device: &Device) -> Result<Header, HeaderError> {
+    let backend = device.backend();
     let wrong = |m: String| Err(HeaderError::Format(m));
     if length < 8 {
         return wrong(format!("{length} bytes are too few for a safetensors file, which starts with 8 of its own"));
@@ -275,15 +292,22 @@ fn read_header(reader: &mut impl Read, length: u64) -> Result<Header, HeaderErro
     if size > MAX_HEADER {
         return wrong(format!("the header says it has {size} bytes; at most {MAX_HEADER} are allowed"));
     }
-    let mut header = vec![0; size as usize];
+    let present = rest - size;
+    let size = size as usize;
+    check_room(backend, LOAD, size, PARSED).map_err(HeaderError::Memory)?;
+    let mut header = HostVec::filled(backend, LOAD, 0, size).map_err(HeaderError::Memory)?;
     reader.read_exact(&mut header).map_err(HeaderError::Io)?;
     let metadata: Header = match serde_json::from_slice(&header) {
         Ok(metadata) => metadata,
         Err(e) => return wrong(format!("the header is damaged: {e}")),
     };
-    let (described, present) = (metadata.data_len() as u64, rest - size);
-    if described != present {
+    let described = metadata.data_len();
+    if described as u64 != present {
         return wrong(format!("the header describes {described} bytes of tensors, but {present} follow"));
+    }
+    // Memory of the host: all of it together, before the first tensor takes some.
+    if backend.info().kind == BackendKind::Cpu {
+        check_room(backend, LOAD, described, 1).map_err(HeaderError::Memory)?;
     }
     Ok(metadata)
 }

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use gradus_tensor::{DType, Device, Error, Result, Shape, Storage, Tensor, no_grad_guard};
 
+use crate::load_report::listed;
 use crate::parameter::converts;
-use crate::{Item, Module, Visitor, safetensors_file};
+use crate::{Buffer, Item, LoadReport, Module, Strict, Visitor, safetensors_file};
 
 /// Tensors under names, and texts under names (metadata).
 ///
@@ -32,42 +33,13 @@ pub struct StateDict {
     metadata: BTreeMap<String, String>,
 }
 
-/// Whether names and shapes have to agree exactly.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Strict {
-    /// Anything that does not fit is an error.
-    Yes,
-    /// What fits is loaded, the rest is reported.
-    No,
-}
-
-/// What [`Module::load_state_dict`] did.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LoadReport {
-    /// Names in the module that were loaded.
-    pub loaded: Vec<String>,
-    /// Names in the module that the state lacks.
-    pub missing: Vec<String>,
-    /// Names in the state that the module lacks.
-    pub unexpected: Vec<String>,
-    /// Names of another shape or dtype, with both.
-    pub mismatched: Vec<String>,
-}
-
-impl LoadReport {
-    /// Whether everything fitted.
-    pub fn is_complete(&self) -> bool {
-        self.missing.is_empty() && self.unexpected.is_empty() && self.mismatched.is_empty()
-    }
-}
-
-/// Keys that an error lists of each kind.
-const LISTED: usize = 20;
-
 /// One place in a module's memory, with all names that lead to it.
 struct Slot {
     names: Vec<String>,
     tensor: Tensor,
+    /// The buffers that hold it. They take a new tensor, a parameter is written.
+    buffers: Vec<Buffer>,
+    is_parameter: bool,
 }
 
 /// The parameters and buffers of a module, in the order of its fields; each place once. One name for two places is an
@@ -76,41 +48,65 @@ fn slots<M: Module + ?Sized>(module: &M, op: &str) -> Result<Vec<Slot>> {
     let mut named: HashMap<String, usize> = HashMap::new();
     let mut twice: Vec<String> = Vec::new();
     let mut slots: Vec<Slot> = Vec::new();
-    let mut places: HashMap<*const Storage, Vec<usize>> = HashMap::new();
-    module.visit(&mut Visitor::new(&mut |path, item| {
+    let mut places = Places::default();
+    Visitor::walk(module, &mut |path, item| {
         let tensor = match item {
-            Item::Parameter(p) => p.values(),
+            Item::Parameter(p) => p.values().clone(),
             Item::Buffer(b) => b.tensor(),
             _ => return,
         };
-        let known = places.entry(Arc::as_ptr(tensor.storage())).or_default();
-        let place = known.iter().copied().find(|&i| same_place(&slots[i].tensor, tensor)).unwrap_or_else(|| {
-            known.push(slots.len());
-            slots.push(Slot { names: Vec::new(), tensor: tensor.clone() });
+        let place = places.find(&tensor).copied().unwrap_or_else(|| {
+            places.insert(&tensor, slots.len());
+            slots.push(Slot { names: Vec::new(), tensor, buffers: Vec::new(), is_parameter: false });
             slots.len() - 1
         });
+        let slot = &mut slots[place];
+        match item {
+            Item::Buffer(b) if slot.buffers.iter().all(|other| other.id() != b.id()) => slot.buffers.push(b.clone()),
+            Item::Parameter(_) => slot.is_parameter = true,
+            _ => {}
+        }
         match named.insert(path.to_owned(), place) {
-            None => slots[place].names.push(path.to_owned()),
+            None => slot.names.push(path.to_owned()),
             Some(other) if other == place => {}
             Some(_) => twice.push(path.to_owned()),
         }
-    }));
+    });
     if twice.is_empty() {
         return Ok(slots);
     }
-    let m = format!("two tensors of the module have one name: {}", listed(&twice));
+    let m = format!("two tensors of the module have one name: {}", listed(&twice, ", "));
     Err(Error::argument(op, m).help("rename the field, or the key that contains a dot"))
 }
 
-/// The first names, and how many more there are.
-fn listed(names: &[String]) -> String {
-    let more = if names.len() > LISTED { format!(", and {} more", names.len() - LISTED) } else { String::new() };
-    format!("{}{more}", names[..names.len().min(LISTED)].join(", "))
+/// Whether two tensors are the same elements of the same storage.
+fn same_place(a: &Tensor, b: &Tensor) -> bool {
+    Arc::ptr_eq(a.storage(), b.storage()) && a.layout() == b.layout() && a.dtype() == b.dtype()
 }
 
-/// Whether two tensors are the same elements of the same storage.
-pub(crate) fn same_place(a: &Tensor, b: &Tensor) -> bool {
-    Arc::ptr_eq(a.storage(), b.storage()) && a.layout() == b.layout() && a.dtype() == b.dtype()
+/// What is known of tensors by their place: the same elements of the same storage are one.
+pub(crate) struct Places<T>(HashMap<(*const Storage, usize), Vec<(Tensor, T)>>);
+
+impl<T> Default for Places<T> {
+    fn default() -> Self {
+        Places(HashMap::new())
+    }
+}
+
+/// Storage and first element: few places have both in common.
+fn start(tensor: &Tensor) -> (*const Storage, usize) {
+    (Arc::as_ptr(tensor.storage()), tensor.layout().offset())
+}
+
+impl<T> Places<T> {
+    pub(crate) fn find(&self, tensor: &Tensor) -> Option<&T> {
+        let known = self.0.get(&start(tensor))?;
+        known.iter().find(|(other, _)| same_place(other, tensor)).map(|(_, what)| what)
+    }
+
+    pub(crate) fn insert(&mut self, tensor: &Tensor, what: T) {
+        self.0.entry(start(tensor)).or_default().push((tensor.clone(), what));
+    }
 }
 
 impl StateDict {
@@ -176,12 +172,14 @@ impl StateDict {
         safetensors_file::save(self, path.as_ref())
     }
 
-    /// Reads a safetensors file onto `device`. Names that `gradus.tied` ties share one tensor; other metadata is only text.
+    /// Reads a safetensors file onto `device`, with a copy of half a MiB at most on the host. Names that `gradus.tied` ties share one tensor; other metadata is only text.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io) if it cannot be read, and
+    /// [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io) if it cannot be read,
     /// [`ErrorKind::Format`](gradus_tensor::ErrorKind::Format), with the file and what is wrong with it, if it is
-    /// truncated, damaged, no safetensors file, or has a dtype that Gradus does not. Each says what to do.
+    /// truncated, damaged, no safetensors file, or has a dtype that Gradus does not, and
+    /// [`ErrorKind::OutOfMemory`](gradus_tensor::ErrorKind::OutOfMemory), before a tensor is read, if they do not fit
+    /// together. Each says what to do.
     pub fn load_safetensors(path: impl AsRef<Path>, device: &Device) -> Result<StateDict> {
         safetensors_file::load(path.as_ref(), device)
     }
@@ -189,20 +187,29 @@ impl StateDict {
     /// The same names with every tensor on `device`. Names that share one tensor share one there too; what is there
     /// already is not copied.
     pub fn to_device(&self, device: &Device) -> Result<StateDict> {
-        let mut moved: Vec<(&Tensor, Tensor)> = Vec::new();
-        let mut places: HashMap<*const Storage, Vec<usize>> = HashMap::new();
+        self.mapped(|t| t.to_device(device))
+    }
+
+    /// The same names with a copy of every tensor. Names that share one tensor share one copy.
+    pub(crate) fn copied(&self) -> Result<StateDict> {
+        self.mapped(Tensor::copy)
+    }
+
+    /// The same names with what `f` makes of the tensors, each once.
+    fn mapped(&self, f: impl Fn(&Tensor) -> Result<Tensor>) -> Result<StateDict> {
+        let _guard = no_grad_guard();
+        let mut made: Places<Tensor> = Places::default();
         let mut state = StateDict { tensors: BTreeMap::new(), metadata: self.metadata.clone() };
         for (name, t) in &self.tensors {
-            let known = places.entry(Arc::as_ptr(t.storage())).or_default();
-            let at = match known.iter().copied().find(|&i| same_place(moved[i].0, t)) {
-                Some(at) => at,
+            let new = match made.find(t) {
+                Some(new) => new.clone(),
                 None => {
-                    known.push(moved.len());
-                    moved.push((t, t.to_device(device)?));
-                    moved.len() - 1
+                    let new = f(t)?;
+                    made.insert(t, new.clone());
+                    new
                 }
             };
-            state.tensors.insert(name.clone(), moved[at].1.clone());
+            state.tensors.insert(name.clone(), new);
         }
         Ok(state)
     }
@@ -218,53 +225,51 @@ impl StateDict {
         Ok(state)
     }
 
-    /// A copy of a module's state; names of one place share one copy.
-    pub(crate) fn copy_of<M: Module + ?Sized>(module: &M) -> Result<StateDict> {
-        let _guard = no_grad_guard();
-        let mut state = StateDict::new();
-        for slot in slots(module, "state_dict")? {
-            let copy = slot.tensor.copy()?;
-            for name in slot.names {
-                state.tensors.insert(name, copy.clone());
-            }
-        }
-        Ok(state)
-    }
-
     /// See [`Module::load_state_dict`].
     pub(crate) fn load_into<M: Module + ?Sized>(&self, module: &M, strict: Strict) -> Result<LoadReport> {
         let _guard = no_grad_guard();
+        const OP: &str = "load_state_dict";
         let mut report = LoadReport::default();
         let mut known: HashMap<&str, ()> = HashMap::new();
-        let mut writes: Vec<(&Tensor, Tensor)> = Vec::new();
-        let slots = slots(module, "load_state_dict")?;
+        let mut writes: Vec<(&Slot, Tensor)> = Vec::new();
+        let slots = slots(module, OP)?;
         let written: HashSet<*const Storage> = slots.iter().map(|s| Arc::as_ptr(s.tensor.storage())).collect();
         for slot in &slots {
             known.extend(slot.names.iter().map(|n| (n.as_str(), ())));
             let given: Vec<(&String, &Tensor)> =
                 slot.names.iter().filter_map(|n| Some((n, self.tensors.get(n)?))).collect();
-            let Some((&(first, source), others)) = given.split_first() else {
-                report.missing.extend(slot.names.iter().cloned());
-                continue;
-            };
             let target = &slot.tensor;
-            if let Some((name, t)) = given.iter().find(|(_, t)| !fits(target, t)) {
-                report.mismatched.push(format!("{name} is {}, the module has {}", spec(t), spec(target)));
-                continue;
+            if let Some(&(first, source)) = given.first() {
+                if let Some((name, t)) = given.iter().find(|(_, t)| !fits(target, t)) {
+                    report.mismatched.push(format!("{name} is {}, the module has {}", spec(t), spec(target)));
+                } else if let Some((name, _)) = given.iter().find(|(_, t)| !same_values(source, t)) {
+                    report.mismatched.push(format!("{name} and {first} are one tensor in the module, but differ"));
+                } else {
+                    writes.push((slot, prepared(source, slot, &written)?));
+                    report.loaded.extend(slot.names.iter().cloned());
+                    continue;
+                }
+            } else {
+                report.missing.extend(slot.names.iter().cloned());
             }
-            if let Some((name, _)) = others.iter().find(|(_, t)| !same_values(source, t)) {
-                report.mismatched.push(format!("{name} and {first} are one tensor in the module, but differ"));
-                continue;
-            }
-            writes.push((target, prepared(source, target, &written)?));
-            report.loaded.extend(slot.names.iter().cloned());
+            report.kept.extend(slot.names.iter().cloned());
         }
         report.unexpected.extend(self.tensors.keys().filter(|n| !known.contains_key(n.as_str())).cloned());
         if strict == Strict::Yes && !report.is_complete() {
-            return Err(mismatch(&report));
+            return Err(report.error(OP, "module"));
         }
-        for (target, source) in writes {
-            target.copy_(&source)?;
+        writes.iter().filter(|(slot, _)| slot.is_parameter).try_for_each(|(slot, _)| slot.tensor.prepare_write(OP))?;
+        let count = writes.len();
+        for (done, (slot, source)) in writes.into_iter().enumerate() {
+            let mut values = source;
+            if slot.is_parameter {
+                slot.tensor.copy_(&values).map_err(|e| {
+                    let e = e.note(format!("the device failed while it copied tensor {} of {count}", done + 1));
+                    e.help("the module is loaded in part: load it again, or do not use it")
+                })?;
+                values = slot.tensor.clone();
+            }
+            slot.buffers.iter().for_each(|buffer| buffer.put(values.clone()));
         }
         Ok(report)
     }
@@ -291,28 +296,17 @@ pub(crate) fn moved(t: &Tensor, device: &Device, dtype: DType) -> Result<Tensor>
     }
 }
 
-/// The source in the dtype and on the device of the target: what can fail has failed before the first write. It is a copy
-/// if it is in memory that will be `written`: two layers can be swapped.
-fn prepared(source: &Tensor, target: &Tensor, written: &HashSet<*const Storage>) -> Result<Tensor> {
-    let source = moved(source, target.device(), target.dtype())?;
-    if written.contains(&Arc::as_ptr(source.storage())) { source.copy() } else { Ok(source) }
-}
-
-/// One error with everything that does not fit.
-fn mismatch(report: &LoadReport) -> Error {
-    let mut e = Error::argument("load_state_dict", "the state does not fit the module; nothing was loaded");
-    for (what, keys) in [("missing", &report.missing), ("unexpected", &report.unexpected)] {
-        if !keys.is_empty() {
-            e = e.note(format!("{what} ({}): {}", keys.len(), listed(keys)));
-        }
+/// The source in the dtype and on the device of the target's slot: what can fail has failed before the first write. It is a
+/// copy if it is in memory that will be `written`, so that two layers can be swapped, and if a buffer takes it.
+fn prepared(source: &Tensor, slot: &Slot, written: &HashSet<*const Storage>) -> Result<Tensor> {
+    let moved = moved(source, slot.tensor.device(), slot.tensor.dtype())?;
+    let taken = !slot.buffers.is_empty();
+    let shared = Arc::ptr_eq(moved.storage(), source.storage());
+    match written.contains(&Arc::as_ptr(moved.storage())) || (taken && shared) {
+        true => moved.copy(),
+        false if taken => moved.contiguous(),
+        false => Ok(moved),
     }
-    for m in report.mismatched.iter().take(LISTED) {
-        e = e.note(format!("mismatched: {m}"));
-    }
-    if report.mismatched.len() > LISTED {
-        e = e.note(format!("mismatched: and {} more", report.mismatched.len() - LISTED));
-    }
-    e.help("Strict::No loads what fits and reports the rest")
 }
 
 impl<S: Into<String>> FromIterator<(S, Tensor)> for StateDict {

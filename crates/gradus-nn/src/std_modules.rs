@@ -55,67 +55,67 @@ macro_rules! silent {
 silent!([] (), [] Device, [] fn(&Tensor) -> Result<Tensor>, [T: ?Sized + Send + Sync] PhantomData<T>);
 
 impl<M: Module + ?Sized> Module for Box<M> {
-    fn visit(&self, visitor: &mut Visitor<'_>) {
+    fn visit<'m>(&'m self, visitor: &mut Visitor<'m>) {
         (**self).visit(visitor);
     }
-    fn visit_mut(&mut self, visitor: &mut VisitorMut<'_>) {
+    fn visit_mut<'m>(&'m mut self, visitor: &mut VisitorMut<'m>) {
         (**self).visit_mut(visitor);
     }
 }
 
 impl<M: Module> Module for Option<M> {
-    fn visit(&self, visitor: &mut Visitor<'_>) {
+    fn visit<'m>(&'m self, visitor: &mut Visitor<'m>) {
         match self {
             Some(module) => module.visit(visitor),
             None => visitor.item(Item::Setting(&None::<()>)),
         }
     }
-    fn visit_mut(&mut self, visitor: &mut VisitorMut<'_>) {
+    fn visit_mut<'m>(&'m mut self, visitor: &mut VisitorMut<'m>) {
         if let Some(module) = self {
             module.visit_mut(visitor);
         }
     }
 }
 
-fn each<M: Module>(modules: &[M], visitor: &mut Visitor<'_>) {
+fn each<'m, M: Module>(modules: &'m [M], visitor: &mut Visitor<'m>) {
     for (i, module) in modules.iter().enumerate() {
-        visitor.child(&i.to_string(), module);
+        visitor.child(i.to_string(), module);
     }
 }
 
-fn each_mut<M: Module>(modules: &mut [M], visitor: &mut VisitorMut<'_>) {
+fn each_mut<'m, M: Module>(modules: &'m mut [M], visitor: &mut VisitorMut<'m>) {
     for (i, module) in modules.iter_mut().enumerate() {
-        visitor.child(&i.to_string(), module);
+        visitor.child(i.to_string(), module);
     }
 }
 
 impl<M: Module> Module for Vec<M> {
-    fn visit(&self, visitor: &mut Visitor<'_>) {
+    fn visit<'m>(&'m self, visitor: &mut Visitor<'m>) {
         each(self, visitor);
     }
-    fn visit_mut(&mut self, visitor: &mut VisitorMut<'_>) {
+    fn visit_mut<'m>(&'m mut self, visitor: &mut VisitorMut<'m>) {
         each_mut(self, visitor);
     }
 }
 
 impl<M: Module, const N: usize> Module for [M; N] {
-    fn visit(&self, visitor: &mut Visitor<'_>) {
+    fn visit<'m>(&'m self, visitor: &mut Visitor<'m>) {
         each(self, visitor);
     }
-    fn visit_mut(&mut self, visitor: &mut VisitorMut<'_>) {
+    fn visit_mut<'m>(&'m mut self, visitor: &mut VisitorMut<'m>) {
         each_mut(self, visitor);
     }
 }
 
 impl<M: Module> Module for BTreeMap<String, M> {
-    fn visit(&self, visitor: &mut Visitor<'_>) {
+    fn visit<'m>(&'m self, visitor: &mut Visitor<'m>) {
         for (name, module) in self {
-            visitor.child(name, module);
+            visitor.child(name.as_str(), module);
         }
     }
-    fn visit_mut(&mut self, visitor: &mut VisitorMut<'_>) {
+    fn visit_mut<'m>(&'m mut self, visitor: &mut VisitorMut<'m>) {
         for (name, module) in self {
-            visitor.child(name, module);
+            visitor.child(name.as_str(), module);
         }
     }
 }
@@ -123,10 +123,10 @@ impl<M: Module> Module for BTreeMap<String, M> {
 macro_rules! tuple {
     ($($name:ident $index:tt),*) => {
         impl<$($name: Module),*> Module for ($($name,)*) {
-            fn visit(&self, visitor: &mut Visitor<'_>) {
+            fn visit<'m>(&'m self, visitor: &mut Visitor<'m>) {
                 $(visitor.child(stringify!($index), &self.$index);)*
             }
-            fn visit_mut(&mut self, visitor: &mut VisitorMut<'_>) {
+            fn visit_mut<'m>(&'m mut self, visitor: &mut VisitorMut<'m>) {
                 $(visitor.child(stringify!($index), &mut self.$index);)*
             }
         }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{Item, Mode, Module, Visitor};
 
-/// The tree of a module's submodules with their settings; printing it looks like PyTorch's:
+/// The tree of a module's submodules with their settings, 64 deep at most; printing it looks like PyTorch's:
 /// ```text
 /// Mlp(
 ///   (fc1): Linear(in_features=784, out_features=128)
@@ -17,34 +17,47 @@ pub struct Tree {
     /// Plain values at this very place.
     values: Vec<String>,
     children: Vec<(String, Tree)>,
+    /// Whether there are more modules, deeper than is shown.
+    deeper: bool,
 }
 
 /// Values of a list that are printed.
 const SHOWN: usize = 8;
 
+/// Names in a path whose place is printed.
+const DEPTH: usize = 64;
+
 impl Tree {
     /// The tree of `module`.
     pub(crate) fn of<M: Module + ?Sized>(module: &M) -> Tree {
         let mut root = Tree::default();
-        module.visit(&mut Visitor::new(&mut |path, item| match item {
-            // A wrapper that adds no name is shown as what it wraps.
-            Item::Kind(kind) => root.at(path).kind = Some(kind.to_owned()),
-            Item::Setting(value) => root.at(path).values.push(format!("{value:?}")),
-            Item::Mode(Mode::Train | Mode::Eval) | Item::Parameter(_) | Item::Buffer(_) | Item::Random(_) => {}
-        }));
+        Visitor::walk(module, &mut |path, item| {
+            match item {
+                // A wrapper that adds no name is shown as what it wraps.
+                Item::Kind(kind) => root.at(path, |node| node.kind = Some(kind.to_owned())),
+                Item::Setting(value) => root.at(path, |node| node.values.push(format!("{value:?}"))),
+                Item::Mode(Mode::Train | Mode::Eval) | Item::Parameter(_) | Item::Buffer(_) | Item::Random(_) => {}
+            }
+        });
         root
     }
 
-    fn at(&mut self, path: &str) -> &mut Tree {
+    /// Does something with the node of a path, unless that is too deep. Paths come in the order of the fields: a node is the
+    /// last of its parent, or new.
+    fn at(&mut self, path: &str, f: impl FnOnce(&mut Tree)) {
         let mut node = self;
-        for name in path.split('.').filter(|n| !n.is_empty()) {
-            let at = node.children.iter().position(|(n, _)| n == name).unwrap_or_else(|| {
+        for (depth, name) in path.split('.').filter(|n| !n.is_empty()).enumerate() {
+            if depth == DEPTH {
+                node.deeper = true;
+                return;
+            }
+            if node.children.last().is_none_or(|(last, _)| last != name) {
                 node.children.push((name.to_owned(), Tree::default()));
-                node.children.len() - 1
-            });
-            node = &mut node.children[at].1;
+            }
+            let last = node.children.len() - 1;
+            node = &mut node.children[last].1;
         }
-        node
+        f(node);
     }
 
     /// Whether this is or contains a module, which gets lines of its own.
@@ -77,7 +90,10 @@ impl Tree {
             write!(f, "\n{:1$}({name}): ", "", indent + 2)?;
             child.write(f, indent + 2)?;
         }
-        if !modules.is_empty() {
+        if self.deeper {
+            write!(f, "\n{:1$}..", "", indent + 2)?;
+        }
+        if self.deeper || !modules.is_empty() {
             write!(f, "\n{:indent$}", "")?;
         }
         f.write_str(close)

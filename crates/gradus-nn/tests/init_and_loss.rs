@@ -8,7 +8,7 @@ use gradus_nn::init::{Fan, Gain};
 use gradus_nn::{Init, loss};
 use gradus_tensor::autograd::gradcheck;
 use gradus_tensor::ops::Reduction;
-use gradus_tensor::{DType, Generator, Tensor};
+use gradus_tensor::{DType, ErrorKind, Generator, Tensor};
 
 /// Mean, standard deviation and largest magnitude.
 fn moments(t: &Tensor) -> (f64, f64, f64) {
@@ -90,6 +90,25 @@ fn orthogonal_has_orthonormal_rows_or_columns() {
         }
         assert_eq!(init.orthogonal([0, 3], Gain::Linear).unwrap().numel(), 0);
     });
+}
+
+#[test]
+fn values_without_memory_leave_the_generator_where_it_was() {
+    let device = device();
+    device.backend().set_memory_budget(Some(1 << 20)).unwrap();
+    let mut generator = Generator::new(5);
+    for shape in [[1 << 20, 1], [1 << 28, 1 << 28]] {
+        let mut init = Init::new(DType::F32, &device, &mut generator);
+        for made in [
+            init.truncated_normal(shape, 0.0, 1.0, -2.0, 2.0),
+            init.orthogonal(shape, Gain::Linear),
+            init.xavier_normal(shape, Gain::Linear),
+        ] {
+            let e = made.unwrap_err();
+            assert!(matches!(e.kind(), ErrorKind::OutOfMemory { .. }), "{e}");
+        }
+    }
+    assert_eq!(generator.offset(), 0);
 }
 
 #[test]

@@ -91,9 +91,9 @@ fn batch_norm_normalises_with_the_batch_and_keeps_pytorchs_running_statistics() 
             mean[c] = 0.9 * mean[c] + 0.1 * moments[c].0;
             var[c] = 0.9 * var[c] + 0.1 * moments[c].1 * 16.0 / 15.0;
         }
-        assert_close(&norm.running_mean, &mean);
-        assert_close(&norm.running_var, &var);
-        assert_eq!(norm.num_batches_tracked.to_vec::<i64>().unwrap(), [step]);
+        assert_close(&norm.running_mean.tensor(), &mean);
+        assert_close(&norm.running_var.tensor(), &var);
+        assert_eq!(norm.num_batches_tracked.tensor().to_vec::<i64>().unwrap(), [step]);
     }
 
     norm.eval();
@@ -102,7 +102,7 @@ fn batch_norm_normalises_with_the_batch_and_keeps_pytorchs_running_statistics() 
     let want: Vec<f64> =
         (0..6).map(|i| (xs[i] - mean[i % 3]) / (var[i % 3] + 1e-5).sqrt() * affine[i % 3] + affine[i % 3]).collect();
     assert_close(&norm.forward(&x).unwrap(), &want);
-    assert_eq!(norm.num_batches_tracked.to_vec::<i64>().unwrap(), [3]);
+    assert_eq!(norm.num_batches_tracked.tensor().to_vec::<i64>().unwrap(), [3]);
     assert!(norm.forward(&values(&[2, 4], &device)).is_err());
 }
 
@@ -131,7 +131,7 @@ fn half_precision_batch_norm_keeps_statistics_in_f32() {
     let mut norm = BatchNorm2d::new(2, BatchNormConfig::default(), &mut init).unwrap();
     let x = values(&[4, 2], &device).to_dtype(DType::BF16).unwrap();
     assert_eq!(norm.forward(&x).unwrap().dtype(), DType::BF16);
-    assert_eq!(norm.running_mean.dtype(), DType::F32);
+    assert_eq!(norm.running_mean.tensor().dtype(), DType::F32);
     norm.eval();
     assert_eq!(norm.forward(&x).unwrap().dtype(), DType::BF16);
 }
@@ -235,8 +235,8 @@ fn batch_norm_inside_a_checkpoint_moves_its_running_statistics_once() {
     };
     let block = |(conv, norm): &(Conv2d, BatchNorm2d), x: &Tensor| norm.forward(&conv.forward(x)?)?.relu()?.square();
     let statistics = |(_, norm): &(Conv2d, BatchNorm2d)| {
-        let count = norm.num_batches_tracked.to_vec::<i64>().unwrap();
-        (numbers(&norm.running_mean), numbers(&norm.running_var), count)
+        let count = norm.num_batches_tracked.tensor().to_vec::<i64>().unwrap();
+        (numbers(&norm.running_mean.tensor()), numbers(&norm.running_var.tensor()), count)
     };
     let (plain, again) = (made(), made());
     let f = {

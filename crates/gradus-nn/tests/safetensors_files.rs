@@ -252,3 +252,70 @@ fn pipes_and_devices_are_neither_waited_for_nor_replaced() {
         }
     }
 }
+
+/// A file of this header, which claims `claimed` bytes of data and has none of them on its disk.
+fn sparse(header: &str, claimed: u64) -> (tempfile::TempDir, std::path::PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sparse.safetensors");
+    let bytes = file(header, &[]);
+    std::fs::write(&path, &bytes).unwrap();
+    let opened = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    opened.set_len(bytes.len() as u64 + claimed).unwrap();
+    (folder, path)
+}
+
+#[test]
+fn a_file_that_claims_more_than_there_is_memory_for_is_an_error() {
+    let device = device();
+    device.backend().set_memory_budget(Some(1 << 20)).unwrap();
+    let refused = |header: &str, claimed: u64, bytes: usize| {
+        let (_folder, path) = sparse(header, claimed);
+        let before = device.memory_stats().in_use;
+        let e = StateDict::load_safetensors(&path, &device).unwrap_err();
+        assert_eq!(e.kind(), &ErrorKind::OutOfMemory { requested: bytes }, "{e}");
+        assert!(e.to_string().contains("sparse.safetensors"), "{e}");
+        assert_eq!(device.memory_stats().in_use, before);
+    };
+    let one = r#"{"a":{"dtype":"F32","shape":[250000000000],"data_offsets":[0,1000000000000]}}"#;
+    refused(one, 1_000_000_000_000, 1_000_000_000_000);
+    // Each of them fits alone.
+    let entry = |i: usize| {
+        format!(r#""{i}":{{"dtype":"U8","shape":[500000],"data_offsets":[{},{}]}}"#, i * 500_000, (i + 1) * 500_000)
+    };
+    let many: Vec<String> = (0..3).map(entry).collect();
+    refused(&format!("{{{}}}", many.join(",")), 1_500_000, 1_500_000);
+    // A header that could have as many entries.
+    refused(&" ".repeat(1 << 18), 0, 8 << 18);
+    device.backend().set_memory_budget(None).unwrap();
+}
+
+#[test]
+fn loading_takes_the_memory_of_the_tensors_and_little_more() {
+    let device = Device::from_backend(std::sync::Arc::new(gradus_cpu::CpuBackend::with_threads(1).unwrap()));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("large.safetensors");
+    let bytes = 8 << 20;
+    let state: StateDict = [("x", Tensor::ones([bytes / 4], DType::F32, &device).unwrap())].into_iter().collect();
+    state.save_safetensors(&path).unwrap();
+    drop(state);
+    device.backend().set_memory_budget(Some(bytes + (64 << 10))).unwrap();
+    let loaded = StateDict::load_safetensors(&path, &device).unwrap();
+    assert!(loaded.get("x").unwrap().to_dtype(DType::F32).unwrap().min_all().unwrap().item().unwrap() == 1.0);
+    // To write it a copy of the largest tensor is needed: an error, and no file.
+    let again = folder.path().join("again.safetensors");
+    let e = loaded.save_safetensors(&again).unwrap_err();
+    assert!(matches!(e.kind(), ErrorKind::OutOfMemory { .. }), "{e}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_state_of_many_tensors_is_written_and_read_in_linear_time() {
+    let device = device();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("many.safetensors");
+    let one = Tensor::ones([40_000, 1], DType::U8, &device).unwrap();
+    // Views of one storage, each another place.
+    let state: StateDict = (0..40_000).map(|i| (i.to_string(), one.narrow(0, i, 1).unwrap())).collect();
+    state.save_safetensors(&path).unwrap();
+    assert_eq!(StateDict::load_safetensors(&path, &device).unwrap().len(), 40_000);
+}

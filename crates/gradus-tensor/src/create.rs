@@ -2,12 +2,27 @@
 
 use std::sync::Arc;
 
+use gradus_backend::host_vec::vec_of;
 use gradus_backend::{
-    DType, Distribution, Element, Error, ErrorKind, Layout, Result, Scalar, Shape, ViewMut, bf16_from_f64, f16_from_f64,
+    Buffer, DType, Distribution, Element, Error, Layout, Result, Scalar, Shape, ViewMut, bf16_from_f64, f16_from_f64,
 };
 
 use crate::tensor::Spec;
 use crate::{Device, Generator, Storage, Tensor};
+
+/// Elements, of up to 8 bytes, that are uploaded at once.
+const PIECE: usize = 1 << 16;
+
+/// Refuses what is no value of `dtype` among bytes that begin with byte `start` of a tensor.
+fn check_bytes(bytes: &[u8], start: usize, dtype: DType) -> Result<()> {
+    if dtype == DType::Bool
+        && let Some(at) = bytes.iter().position(|&b| b > 1)
+    {
+        let m = format!("byte {} is {}, where a boolean is 0 or 1", start + at, bytes[at]);
+        return Err(Error::argument("from_bytes", m).help("read them as u8, and compare: x.ne(0)?"));
+    }
+    Ok(())
+}
 
 impl Tensor {
     /// A tensor of the given values in row-major order.
@@ -36,19 +51,64 @@ impl Tensor {
             let m = format!("{} values do not fill {shape}, which has {}", bytes.len() / dtype.size(), shape.numel());
             return Err(Error::shape("from_vec", m));
         }
+        check_bytes(bytes, 0, dtype)?;
+        Tensor::uploaded("from_vec", shape, dtype, device, |buffer| {
+            if bytes.is_empty() { Ok(()) } else { device.backend().upload(buffer, 0, bytes) }
+        })
+    }
+
+    /// A tensor whose bytes, in row-major and native byte order, come in pieces of at most 512 KiB: `read` fills the slices
+    /// that it is given, one after the other. So a file becomes a tensor without a copy of it on the host. Booleans are
+    /// bytes 0 and 1; others are refused.
+    ///
+    /// ```
+    /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc; use std::io::Read;
+    /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+    /// let mut file = std::io::Cursor::new(1.5f32.to_ne_bytes().repeat(6));
+    /// let x = Tensor::from_pieces([2, 3], DType::F32, &device, |piece| {
+    ///     file.read_exact(piece).map_err(|e| Error::io("read", "weights", e))
+    /// })?;
+    /// assert_eq!(x.to_vec::<f32>()?, [1.5; 6]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `read`, and [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory) before it is called.
+    pub fn from_pieces(
+        shape: impl AsRef<[usize]>,
+        dtype: DType,
+        device: &Device,
+        mut read: impl FnMut(&mut [u8]) -> Result<()>,
+    ) -> Result<Tensor> {
+        const OP: &str = "from_pieces";
+        let shape = Shape::new(shape.as_ref())?;
+        let (bytes, room) = (shape.numel() * dtype.size(), PIECE * dtype.size());
+        Tensor::uploaded(OP, shape, dtype, device, |buffer| {
+            let mut piece = vec_of(OP, bytes.min(room))?;
+            piece.resize(bytes.min(room), 0);
+            for start in (0..bytes).step_by(room) {
+                let piece = &mut piece[..room.min(bytes - start)];
+                read(piece)?;
+                check_bytes(piece, start, dtype)?;
+                device.backend().upload(buffer, start, piece)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// A tensor whose bytes `upload` brings to the device.
+    fn uploaded(
+        op: &str,
+        shape: Shape,
+        dtype: DType,
+        device: &Device,
+        upload: impl FnOnce(&mut Buffer) -> Result<()>,
+    ) -> Result<Tensor> {
         if !device.backend().supports(dtype) {
-            return Err(device.backend().unsupported("from_vec", dtype));
+            return Err(device.backend().unsupported(op, dtype));
         }
-        if dtype == DType::Bool
-            && let Some(at) = bytes.iter().position(|&b| b > 1)
-        {
-            let m = format!("byte {at} is {}, where a boolean is 0 or 1", bytes[at]);
-            return Err(Error::argument("from_bytes", m).help("read them as u8, and compare: x.ne(0)?"));
-        }
-        let mut buffer = device.backend().alloc(bytes.len())?;
-        if !bytes.is_empty() {
-            device.backend().upload(&mut buffer, 0, bytes)?;
-        }
+        let mut buffer = device.backend().alloc(shape.numel() * dtype.size())?;
+        upload(&mut buffer)?;
         let storage = Arc::new(Storage::new(device.clone(), buffer));
         Ok(Tensor::from_parts(storage, Layout::contiguous(shape), dtype))
     }
@@ -228,29 +288,35 @@ impl Tensor {
         device: &Device,
     ) -> Result<Tensor> {
         use gradus_backend::{bf16, f16};
-        let n = shape.numel();
-        let too_large = || {
-            let kind = ErrorKind::OutOfMemory { requested: n.saturating_mul(dtype.size()) };
-            Error::new(kind, "create", format!("{shape} of {dtype} does not fit into memory"))
-        };
-        // The device's budget is asked before the host makes as many values.
-        drop(device.backend().alloc(n * dtype.size())?);
-        macro_rules! collect {
+        macro_rules! make {
             ($($d:ident $t:ty),*) => {
                 match dtype {
-                    $(DType::$d => {
-                        let mut v: Vec<$t> = Vec::new();
-                        v.try_reserve_exact(n).map_err(|_| too_large())?;
-                        for value in values {
-                            v.push(<$t>::from_scalar(value)?);
-                        }
-                        Tensor::from_vec(v, shape, device)
-                    })*
+                    $(DType::$d => Tensor::in_pieces::<$t>(values, shape, device),)*
                 }
             };
         }
-        collect!(F64 f64, F32 f32, F16 f16, BF16 bf16, I64 i64, I32 i32, I16 i16, I8 i8, U64 u64, U32 u32, U16 u16, U8 u8,
+        make!(F64 f64, F32 f32, F16 f16, BF16 bf16, I64 i64, I32 i32, I16 i16, I8 i8, U64 u64, U32 u32, U16 u16, U8 u8,
             Bool bool)
+    }
+
+    /// Uploads the values piece by piece: the host never holds all of them.
+    fn in_pieces<T: Element>(
+        mut values: impl Iterator<Item = Scalar>,
+        shape: Shape,
+        device: &Device,
+    ) -> Result<Tensor> {
+        let n = shape.numel();
+        Tensor::uploaded("create", shape, T::DTYPE, device, |buffer| {
+            let mut piece = vec_of("create", n.min(PIECE))?;
+            for start in (0..n).step_by(PIECE) {
+                piece.clear();
+                for value in values.by_ref().take(PIECE) {
+                    piece.push(T::from_scalar(value)?);
+                }
+                device.backend().upload(buffer, start * size_of::<T>(), T::as_bytes(&piece))?;
+            }
+            Ok(())
+        })
     }
 
     /// A fresh tensor filled by `f`, which is not called for an empty one.

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use gradus_backend::Scalar;
+use gradus_backend::host_vec::check_room;
+use gradus_backend::{Result, Scalar};
 
 use crate::Tensor;
 
@@ -70,9 +71,17 @@ fn write_axis(
 }
 
 impl Tensor {
+    /// Every element as text.
+    fn texts(&self) -> Result<Vec<String>> {
+        // One for each element, with room for a number.
+        check_room(self.device().backend(), "display", self.numel(), size_of::<String>() + 24)?;
+        Ok(self.scalars()?.iter().map(|&v| number(v)).collect())
+    }
+
     /// The elements to show as scalars: all of them, or the ends of each axis only.
     fn write_values(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let abridged = self.numel() > THRESHOLD || self.shape().iter().any(|&d| d > THRESHOLD);
+        // Where there are no elements there are brackets.
+        let abridged = self.shape().iter().map(|&d| d.max(1)).product::<usize>() > THRESHOLD;
         let mut corner = self.detach();
         if abridged && self.numel() > 0 {
             // Reads the ends only: a large tensor on a device is not copied as a whole.
@@ -80,7 +89,7 @@ impl Tensor {
                 let size = corner.shape()[axis];
                 if size > 2 * EDGE {
                     let ends = [(0, EDGE), (size - EDGE, EDGE)];
-                    let parts: Result<Vec<_>, _> =
+                    let parts: Result<Vec<_>> =
                         ends.iter().map(|&(at, n)| corner.narrow(axis as isize, at, n)).collect();
                     let joined = parts.and_then(|p| Tensor::cat(&p.iter().collect::<Vec<_>>(), axis as isize));
                     let Ok(joined) = joined else { return f.write_str("<the values cannot be read>") };
@@ -88,8 +97,8 @@ impl Tensor {
                 }
             }
         }
-        let Ok(values) = corner.scalars() else { return f.write_str("<the values cannot be read>") };
-        let texts: Vec<String> = values.into_iter().map(number).collect();
+        let texts = corner.texts();
+        let Ok(texts) = texts else { return f.write_str("<the values cannot be read>") };
         let width = texts.iter().map(String::len).max().unwrap_or(0);
         let width = if self.rank() == 0 { 0 } else { width };
         let small = *corner.layout().shape();

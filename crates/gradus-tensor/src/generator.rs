@@ -1,7 +1,8 @@
 //! [`Generator`]: an explicit source of random numbers.
 
+use gradus_backend::host_vec::collect;
 use gradus_backend::philox;
-use gradus_backend::{DType, Distribution};
+use gradus_backend::{DType, Distribution, Result};
 
 use crate::autograd::{note_draw, notes_access};
 
@@ -72,12 +73,18 @@ impl Generator {
         Generator::new(u64::from(words[0]) << 32 | u64::from(words[1]))
     }
 
-    /// `0..n` in random order (Fisher-Yates).
-    pub fn permutation(&mut self, n: usize) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..n).collect();
-        for i in (1..n).rev() {
-            order.swap(i, self.below(i + 1));
+    /// `0..n` in random order. [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory) where the host has
+    /// no room for as many numbers: the generator then stays where it is.
+    pub fn permutation(&mut self, n: usize) -> Result<Vec<usize>> {
+        let mut order = collect("permutation", 0..n)?;
+        self.shuffle(&mut order);
+        Ok(order)
+    }
+
+    /// Puts elements in random order (Fisher-Yates).
+    pub(crate) fn shuffle<T>(&mut self, elements: &mut [T]) {
+        for i in (1..elements.len()).rev() {
+            elements.swap(i, self.below(i + 1));
         }
-        order
     }
 }

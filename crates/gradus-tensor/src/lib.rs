@@ -6,6 +6,7 @@
 //! [`Backend`].
 #![warn(missing_docs)]
 
+mod attempt;
 pub mod autograd;
 mod compute;
 mod create;
@@ -21,6 +22,7 @@ mod storage;
 mod tensor;
 mod write_log;
 
+pub use attempt::{Attempt, State, StateGuard, all_or_nothing};
 pub use autograd::{
     BackwardOptions, CustomOp, GradModeGuard, Gradients, Hook, Node, apply_custom, checkpoint, checkpoint_with,
     enable_grad, enable_grad_guard, explain_grad, find_nan, find_nonfinite, grad, hessian, hvp, inference,

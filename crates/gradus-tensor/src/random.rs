@@ -1,6 +1,6 @@
-//! Random tensors, each from an explicit [`Generator`], which moves on by what was drawn.
+//! Random tensors, each from an explicit [`Generator`], which moves on by what was drawn, and on an error stays.
 
-use gradus_backend::{DType, Distribution, Error, Result};
+use gradus_backend::{DType, Distribution, Error, HostVec, Result, Shape};
 
 use crate::{Device, Generator, Tensor};
 
@@ -64,8 +64,11 @@ impl Tensor {
             return Err(Error::argument("exponential", format!("rate is {rate}; it is positive and finite")));
         }
         // Drawn wide: a half-precision uniform number has no small tail.
-        let u = Tensor::random(Distribution::Uniform { lo: 0.0, hi: 1.0 }, shape, dtype.compute(), device, generator)?;
-        u.neg()?.log1p()?.div(-rate)?.to_dtype(dtype)
+        let (unit, mut moved) = (Distribution::Uniform { lo: 0.0, hi: 1.0 }, generator.clone());
+        let u = Tensor::random(unit, shape, dtype.compute(), device, &mut moved)?;
+        let y = u.neg()?.log1p()?.div(-rate)?.to_dtype(dtype)?;
+        *generator = moved;
+        Ok(y)
     }
 
     /// Floats uniform in `[0, 1)`, in the shape, dtype and device of this tensor.
@@ -90,16 +93,23 @@ impl Tensor {
             let e = Error::argument("bernoulli_like", "an element is no probability: they lie between 0 and 1");
             return Err(self.describe(e, "self"));
         }
-        let u = Tensor::rand(p.shape(), p.dtype().compute(), p.device(), generator)?;
-        u.lt(&p.to_dtype(u.dtype())?)?.to_dtype(p.dtype())
+        let mut moved = generator.clone();
+        let u = Tensor::rand(p.shape(), p.dtype().compute(), p.device(), &mut moved)?;
+        let y = u.lt(&p.to_dtype(u.dtype())?)?.to_dtype(p.dtype())?;
+        *generator = moved;
+        Ok(y)
     }
 
     /// `0..n` in random order, as i64.
     pub fn randperm(n: usize, device: &Device, generator: &mut Generator) -> Result<Tensor> {
-        // Refuses a size that no tensor can have before anything of that size is made.
-        drop(Tensor::zeros([n], DType::I64, device)?);
-        let order: Vec<i64> = generator.permutation(n).into_iter().map(|i| i as i64).collect();
-        Tensor::from_vec(order, [n], device)
+        let shape = Shape::new(&[n])?;
+        let mut order = HostVec::collect(device.backend(), "randperm", 0..n as i64)?;
+        // It moves on once the tensor is there.
+        let mut moved = generator.clone();
+        moved.shuffle(&mut order);
+        let y = Tensor::from_vec(order, shape, device)?;
+        *generator = moved;
+        Ok(y)
     }
 
     /// `n` indices (i64) drawn with probabilities proportional to these weights: `[c]` gives `[n]`, `[rows, c]` gives
@@ -109,12 +119,21 @@ impl Tensor {
     /// or, without replacement, fewer than `n`.
     #[track_caller]
     pub fn multinomial(&self, n: usize, replacement: bool, generator: &mut Generator) -> Result<Tensor> {
+        let mut moved = generator.clone();
+        let drawn = self.drawn(n, replacement, &mut moved)?;
+        *generator = moved;
+        Ok(drawn)
+    }
+
+    /// The indices of [`multinomial`](Tensor::multinomial).
+    #[track_caller]
+    fn drawn(&self, n: usize, replacement: bool, generator: &mut Generator) -> Result<Tensor> {
         let fail = |m: String| Err(self.describe(Error::argument("multinomial", m), "self"));
         if !self.dtype().is_float() {
             return Err(self.describe(Error::dtype("multinomial", self.dtype(), "float weights"), "self"));
         }
         if self.rank() == 1 {
-            return self.unsqueeze(0)?.multinomial(n, replacement, generator)?.squeeze(0);
+            return self.unsqueeze(0)?.drawn(n, replacement, generator)?.squeeze(0);
         }
         if self.rank() != 2 {
             return Err(self.describe(Error::shape("multinomial", "weights are [c] or [rows, c]"), "self"));

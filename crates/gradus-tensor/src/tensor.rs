@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use gradus_backend::{DType, Element, Error, ErrorKind, Layout, Result, Scalar, Shape};
+use gradus_backend::host_vec::download;
+use gradus_backend::{Buffer, DType, Element, Error, ErrorKind, HostVec, Layout, Result, Scalar, Shape};
 
 use crate::autograd::{Edge, Node, note_access, notes_access, refuses_reads};
 use crate::footprint::Footprint;
@@ -308,11 +309,23 @@ impl Tensor {
                 T::DTYPE
             )));
         }
-        Ok(T::from_bytes(&self.to_bytes()?))
+        self.check_read()?;
+        Ok(self.host("to_vec")?.into_vec())
     }
 
     /// All elements in row-major order, as bytes in native order.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        self.check_read()?;
+        let size = self.dtype().size();
+        Ok(self
+            .read(|buffer, start, n| {
+                download::<u8>(self.device().backend(), "to_bytes", buffer, start * size, n * size)
+            })?
+            .into_vec())
+    }
+
+    /// An error in a gradient that is differentiated itself.
+    fn check_read(&self) -> Result<()> {
         if refuses_reads() && self.requires_grad() {
             let m = "the numbers of a tracked tensor are read in a gradient that is differentiated itself: what is computed from them would be missing";
             let e = self.describe(Error::new(ErrorKind::Autograd, "to_vec", m), "self");
@@ -320,23 +333,22 @@ impl Tensor {
                 .note("in the backward of a custom operation, with create_graph")
                 .help("compute it by tensor operations; read x.detach() for a constant; or let once_differentiable() return true"));
         }
-        self.bytes()
+        Ok(())
     }
 
-    fn bytes(&self) -> Result<Vec<u8>> {
-        // A view of nothing may start beyond the end of its storage.
-        if self.numel() == 0 {
-            return Ok(Vec::new());
-        }
+    /// All elements in row-major order, for `op`, which may read those of a tracked tensor. `T` is the dtype.
+    pub(crate) fn host<T: Element>(&self, op: &str) -> Result<HostVec<T>> {
+        self.read(|buffer, start, n| download(self.device().backend(), op, buffer, start, n))
+    }
+
+    /// Reads the elements, which `f` finds in a buffer from an element on, one after the other.
+    fn read<R>(&self, f: impl FnOnce(&Buffer, usize, usize) -> Result<R>) -> Result<R> {
         let dense = if self.is_contiguous() { self.clone() } else { self.detach().contiguous()? };
-        let size = self.dtype().size();
-        let mut bytes = vec![0; dense.numel() * size];
         if notes_access() {
             note_access(self, false);
         }
         let buffer = dense.0.storage.read();
-        self.device().backend().download(&buffer, dense.0.layout.offset() * size, &mut bytes)?;
-        Ok(bytes)
+        f(&buffer, dense.0.layout.offset(), self.numel())
     }
 
     /// The one element of a tensor that has just one, as `T`, which must be the dtype.
@@ -354,25 +366,26 @@ impl Tensor {
             let e = Error::shape("item", format!("{} elements where one is needed", self.numel()));
             return Err(self.describe(e, "self").help("reduce it first, for example with sum_all or mean_all"));
         }
-        if refuses_reads() {
-            self.to_bytes()?;
-        }
+        self.check_read()?;
         Ok(self.scalars()?[0].to_f64())
     }
 
     /// All elements as scalars, for printing and single values.
-    pub(crate) fn scalars(&self) -> Result<Vec<Scalar>> {
-        let bytes = self.bytes()?;
+    pub(crate) fn scalars(&self) -> Result<HostVec<Scalar>> {
         macro_rules! read {
             ($($d:ident $t:ty),*) => {
                 match self.dtype() {
-                    $(DType::$d => <$t>::from_bytes(&bytes).into_iter().map(Element::to_scalar).collect(),)*
+                    $(DType::$d => {
+                        let values = self.host::<$t>(OP)?;
+                        HostVec::collect(self.device().backend(), OP, values.iter().map(|v| v.to_scalar()))
+                    })*
                 }
             };
         }
         use gradus_backend::{bf16, f16};
-        Ok(read!(F64 f64, F32 f32, F16 f16, BF16 bf16, I64 i64, I32 i32, I16 i16, I8 i8, U64 u64, U32 u32, U16 u16,
-            U8 u8, Bool bool))
+        const OP: &str = "read";
+        read!(F64 f64, F32 f32, F16 f16, BF16 bf16, I64 i64, I32 i32, I16 i16, I8 i8, U64 u64, U32 u32, U16 u16,
+            U8 u8, Bool bool)
     }
 }
 

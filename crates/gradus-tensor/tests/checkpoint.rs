@@ -242,7 +242,7 @@ fn a_generator_hidden_in_the_function_draws_the_same_again_and_stays_where_it_is
     // Draws of several kinds and sizes, in a region within a region, and some of a generator of its own.
     let inner = move |x: &[Tensor]| {
         let mut g = hidden.lock().unwrap();
-        let order: Vec<i64> = g.permutation(64).into_iter().map(|i| i as i64).collect();
+        let order: Vec<i64> = g.permutation(64)?.into_iter().map(|i| i as i64).collect();
         let y = x[0].dropout(0.5, &mut g)?.gather(0, &i64s(&order, &[64]))?;
         y.mul(&y.rand_like(&mut g)?)?.mul(&Tensor::rand([64], DType::F64, &cpu(), &mut Generator::new(3))?)
     };

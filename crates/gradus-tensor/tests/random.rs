@@ -4,7 +4,7 @@
 mod common;
 
 use common::{another_cpu, cpu, f64s, i64s};
-use gradus_tensor::{DType, ErrorKind, Generator, Tensor};
+use gradus_tensor::{AttentionOptions, DType, ErrorKind, Generator, Result, Tensor, checkpoint_with};
 
 fn mean_and_var(t: &Tensor) -> (f64, f64) {
     let t = t.to_dtype(DType::F64).unwrap();
@@ -134,5 +134,45 @@ fn an_index_of_weight_zero_is_never_drawn_however_small_the_others_are() {
     let w = f64s(&[0.0, 1e-310], &[2]);
     for seed in 0..20 {
         assert_eq!(w.multinomial(1, false, &mut Generator::new(seed)).unwrap().to_vec::<i64>().unwrap(), [1]);
+    }
+}
+
+/// Draws `[64]` numbers, or as many.
+type Draw = fn(&Tensor, &mut Generator) -> Result<Tensor>;
+
+const DRAWS: [(&str, Draw); 9] = [
+    ("uniform", |x, g| x.rand_like(g)),
+    ("exponential", |x, g| Tensor::exponential(1.0, x.shape(), DType::F16, x.device(), g)),
+    ("bernoulli", |x, g| x.bernoulli_like(g)),
+    ("permutation", |x, g| Tensor::randperm(x.numel(), x.device(), g)),
+    ("multinomial", |x, g| x.multinomial(64, true, g)),
+    ("without replacement", |x, g| x.multinomial(64, false, g)),
+    ("dropout", |x, g| x.dropout(0.5, g)),
+    ("attention", |x, g| {
+        let x = x.reshape([1, 1, 64, 1])?;
+        x.scaled_dot_product_attention(&x, &x, AttentionOptions::new().dropout(0.5, g))
+    }),
+    ("checkpoint", |x, g| checkpoint_with(|x, g| x[0].dropout(0.5, g)?.exp()?.mul(&x[0]), &[x], g)),
+];
+
+#[test]
+fn a_draw_without_memory_leaves_the_generator_where_it_was() {
+    let device = another_cpu();
+    let x = Tensor::full([64], 0.5, DType::F32, &device).unwrap().with_grad().unwrap();
+    for (name, draw) in DRAWS {
+        let mut g = Generator::new(3);
+        let mut refused = 0;
+        for extra in (0..).step_by(16) {
+            let in_use = device.memory_stats().in_use;
+            device.backend().set_memory_budget(Some(in_use + extra)).unwrap();
+            let drawn = draw(&x, &mut g);
+            device.backend().set_memory_budget(None).unwrap();
+            if drawn.is_ok() {
+                break;
+            }
+            assert_eq!(g.offset(), 0, "{name} with {extra} bytes");
+            refused += 1;
+        }
+        assert!(refused > 0 && g.offset() > 0, "{name}");
     }
 }

@@ -1,5 +1,6 @@
 //! [`ConfusionMatrix`]: how often each class was taken for each.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use gradus_tensor::{Error, ErrorKind, Result};
@@ -18,7 +19,8 @@ use gradus_tensor::{Error, ErrorKind, Result};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfusionMatrix {
     classes: usize,
-    counts: Vec<u64>,
+    /// Of the pairs that occurred.
+    counts: BTreeMap<(usize, usize), u64>,
 }
 
 impl ConfusionMatrix {
@@ -27,7 +29,7 @@ impl ConfusionMatrix {
         if !(1..=1 << 16).contains(&classes) {
             return Err(Error::argument("confusion_matrix", format!("{classes} classes; it takes 1 to 65536")));
         }
-        Ok(ConfusionMatrix { classes, counts: vec![0; classes * classes] })
+        Ok(ConfusionMatrix { classes, counts: BTreeMap::new() })
     }
 
     /// Counts one prediction. Errors if a class is out of range.
@@ -38,8 +40,7 @@ impl ConfusionMatrix {
                 Error::new(kind, "confusion_matrix", format!("class {class} of {}", self.classes))
             })
         };
-        let at = place(truth)? * self.classes + place(predicted)?;
-        self.counts[at] += 1;
+        *self.counts.entry((place(truth)?, place(predicted)?)).or_default() += 1;
         Ok(())
     }
 
@@ -50,16 +51,12 @@ impl ConfusionMatrix {
 
     /// How often `truth` was taken for `predicted`; 0 for classes that do not exist.
     pub fn count(&self, truth: usize, predicted: usize) -> u64 {
-        if truth >= self.classes || predicted >= self.classes {
-            0
-        } else {
-            self.counts[truth * self.classes + predicted]
-        }
+        self.counts.get(&(truth, predicted)).copied().unwrap_or(0)
     }
 
     /// Number of predictions.
     pub fn total(&self) -> u64 {
-        self.counts.iter().sum()
+        self.counts.values().sum()
     }
 
     /// Number of right predictions.
@@ -89,7 +86,7 @@ fn share(part: u64, whole: u64) -> Option<f64> {
 
 impl fmt::Display for ConfusionMatrix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let widest = self.counts.iter().max().copied().unwrap_or(0).max(self.classes as u64);
+        let widest = self.counts.values().max().copied().unwrap_or(0).max(self.classes as u64);
         let width = widest.to_string().len().max(2) + 1;
         write!(f, "{:>9}", "predicted")?;
         for class in 0..self.classes {
@@ -124,6 +121,8 @@ mod tests {
             assert!(matrix.add(truth, predicted).is_err());
         }
         assert_eq!((matrix.total(), matrix.accuracy(), matrix.count(9, 9)), (0, None, 0));
+        // What did not occur takes no memory.
+        assert_eq!(ConfusionMatrix::new(1 << 16).unwrap().count(65_535, 65_535), 0);
         assert!(ConfusionMatrix::new(0).is_err() && ConfusionMatrix::new(usize::MAX).is_err());
     }
 

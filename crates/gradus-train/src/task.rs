@@ -66,14 +66,13 @@ impl<M: Forward + ?Sized> Task<M, (Tensor, Tensor)> for Classification {
 
 /// How often the greatest logit of a row is that of its label.
 fn agreeing(logits: &Tensor, labels: &Tensor) -> Result<usize> {
-    let pairs = labels_and_predictions(logits, labels)?;
-    Ok(pairs.iter().filter(|(label, predicted)| label == predicted).count())
+    Ok(labels_and_predictions(logits, labels)?.filter(|(label, predicted)| label == predicted).count())
 }
 
-fn labels_and_predictions(logits: &Tensor, labels: &Tensor) -> Result<Vec<(i64, i64)>> {
+fn labels_and_predictions(logits: &Tensor, labels: &Tensor) -> Result<impl Iterator<Item = (i64, i64)>> {
     let predicted = logits.detach().argmax(1, false)?.to_dtype(DType::I64)?.to_vec::<i64>()?;
     let labels = labels.to_dtype(DType::I64)?.to_vec::<i64>()?;
-    Ok(labels.into_iter().zip(predicted).collect())
+    Ok(labels.into_iter().zip(predicted))
 }
 
 impl Classification {

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use gradus_data::{DataLoader, Dataset, Sample};
 use gradus_nn::{Module, Optimizer, Schedule};
-use gradus_tensor::{Error, Result};
+use gradus_tensor::{Error, Gradients, Result, all_or_nothing};
 
 use crate::task::Tally;
 use crate::{EpochReport, Event, Logger, StepReport, Task, evaluate};
@@ -63,12 +63,25 @@ impl Trainer {
         self.stop.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed))
     }
 
+    /// One step at the rate of the schedule, which an optimiser that fails forgets again.
+    fn step(&self, steps: u64, optimizer: &mut dyn Optimizer, gradients: &Gradients) -> Result<()> {
+        let before = optimizer.lr_factor();
+        self.schedule.apply(steps, optimizer)?;
+        let stepped = optimizer.step(gradients);
+        if stepped.is_err() {
+            optimizer.set_lr_factor(before)?;
+        }
+        stepped
+    }
+
     /// Trains `model`. With a `validation` loader it is evaluated after each epoch.
     ///
     /// # Errors
-    /// Those of the dataset, the model and the loggers; an empty dataset; and a loss that is not finite, with epoch and step:
-    /// the parameters are then those of the step before, but running statistics, such as those of batch norm, have already
-    /// seen that step's batch.
+    /// Those of the dataset, the model and the loggers; an empty dataset; and a loss that is not finite, with epoch and step.
+    ///
+    /// A step that fails changes nothing: parameters, running statistics, the random numbers of layers and the optimiser are
+    /// those of the step before ([`all_or_nothing`]). A device that fails in the middle of [`Optimizer::step`] is the
+    /// exception, which its error names.
     pub fn fit<M, D, T>(
         &self,
         model: &mut M,
@@ -103,14 +116,15 @@ impl Trainer {
                     break;
                 }
                 let batch = batch?;
-                let outcome = task.run(model, &batch)?;
-                let loss = outcome.loss.item()?;
-                if !loss.is_finite() {
-                    return Err(not_finite(loss, epoch, steps + 1, task.diagnose(&batch)));
-                }
-                let gradients = outcome.loss.backward()?;
-                self.schedule.apply(run.steps, optimizer)?;
-                optimizer.step(&gradients)?;
+                let (outcome, loss) = all_or_nothing(|| {
+                    let outcome = task.run(model, &batch)?;
+                    let loss = outcome.loss.item()?;
+                    if !loss.is_finite() {
+                        return Err(not_finite(loss, epoch, steps + 1, task.diagnose(&batch)));
+                    }
+                    self.step(run.steps, optimizer, &outcome.loss.backward()?)?;
+                    Ok((outcome, loss))
+                })?;
                 tally.add(&outcome, loss);
                 steps += 1;
                 run.steps += 1;

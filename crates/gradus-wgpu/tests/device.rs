@@ -58,7 +58,7 @@ impl Network {
 }
 
 impl Forward for Network {
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
         let x = self.pool.forward(&self.norm.forward(&self.conv.forward(x)?)?.relu()?)?.flatten(1, -1)?;
         self.fc2.forward(&self.dropout.forward(&self.fc1.forward(&x)?.relu()?)?)
     }

@@ -17,7 +17,7 @@ struct Critic {
 }
 
 impl Forward for Critic {
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
         let x = (x + self.attention.forward(&self.norm.forward(x)?))?;
         self.score.forward(&x.silu()?.mean(&[1], false)?)?.squeeze(1)
     }

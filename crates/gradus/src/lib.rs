@@ -10,7 +10,7 @@
 //! }
 //!
 //! impl Forward for Mlp {
-//!     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+//!     fn compute(&self, x: &Tensor) -> Result<Tensor> {
 //!         self.output.forward(&self.hidden.forward(&x.flatten(1, -1)?)?.relu()?)
 //!     }
 //! }
@@ -65,9 +65,10 @@ pub use gradus_wgpu as wgpu;
 pub use gradus_tensor::{
     AsOperand, AttentionOptions, BackwardOptions, Bound, Causal, ConvOptions, CustomOp, DType, Device, Elementwise,
     Ellipsis, Error, ErrorKind, Gemm, Generator, Gradients, Hook, INFER, Index, Indexing, IntoIndex, NewAxis, Operand,
-    PadMode, PoolOptions, Reduction, Result, Scalar, ScatterReduction, Strided, Tensor, Unique, apply_custom, autograd,
-    checkpoint, checkpoint_with, enable_grad, enable_grad_guard, explain_grad, find_nan, find_nonfinite, fused, grad,
-    hessian, hvp, inference, inference_guard, jacobian, jvp, no_grad, no_grad_guard, ops, vjp, vmap,
+    PadMode, PoolOptions, Reduction, Result, Scalar, ScatterReduction, Strided, Tensor, Unique, all_or_nothing,
+    apply_custom, autograd, checkpoint, checkpoint_with, enable_grad, enable_grad_guard, explain_grad, find_nan,
+    find_nonfinite, fused, grad, hessian, hvp, inference, inference_guard, jacobian, jvp, no_grad, no_grad_guard, ops,
+    vjp, vmap,
 };
 
 pub use gradus_tensor::autograd::{

@@ -12,7 +12,8 @@ pub use gradus_plugin::LoadPlugin;
 
 pub use gradus_tensor::{
     AttentionOptions, BackwardOptions, Causal, ConvOptions, DType, Device, Ellipsis, Error, ErrorKind, Generator,
-    Gradients, INFER, NewAxis, PoolOptions, Reduction, Result, Tensor, checkpoint, fused, grad, inference, no_grad,
+    Gradients, INFER, NewAxis, PoolOptions, Reduction, Result, Tensor, all_or_nothing, checkpoint, fused, grad,
+    inference, no_grad,
 };
 
 pub use gradus_nn::layers::*;

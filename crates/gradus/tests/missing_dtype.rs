@@ -96,7 +96,7 @@ fn states_in_f64_load_onto_a_device_without() {
 
     narrow.load_state_dict(&wide.state_dict().unwrap(), Strict::Yes).unwrap();
     let mut new = Adam::new(narrow.named_parameters(), AdamConfig::default()).unwrap();
-    new.load_state_dict(&old.state_dict().unwrap()).unwrap();
+    new.load_state_dict(&old.state_dict().unwrap(), Strict::Yes).unwrap();
     let rounded = |t: &Tensor| t.to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap();
     assert_eq!(rounded(&narrow.weight), rounded(&wide.weight));
     for (name, t) in old.state_dict().unwrap().iter() {

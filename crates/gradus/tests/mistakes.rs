@@ -149,7 +149,7 @@ fn mistake_05_batch_norm_has_a_gradient_in_evaluation_and_an_unbiased_running_va
     let x = f64s(&[1.0, 2.0, 3.0, 6.0], &[4, 1]);
     let y = norm.forward(&x).unwrap();
     assert_close(&[y.square().unwrap().mean_all().unwrap().item().unwrap()], &[1.0], 1e-4);
-    assert_close(&numbers(&norm.running_var), &[14.0 / 3.0], 1e-9);
+    assert_close(&numbers(&norm.running_var.tensor()), &[14.0 / 3.0], 1e-9);
     norm.eval();
     let want = 1.0 / (14.0 / 3.0 + 1e-5f64).sqrt();
     assert_close(&slope(|x| norm.forward(x), &x), &[want; 4], 1e-9);

@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use gradus_backend::host::{converted, wide};
 use gradus_backend::{
-    ArgReduceOp, Axes, Backend, BackendInfo, BackendKind, Buffer, DType, Distribution, Error, HostMemory, Kernel,
-    Layout, MAX_RANK, MapArg, MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, Shape, View, ViewMut, Window,
-    check, philox,
+    ArgReduceOp, Axes, Backend, BackendInfo, BackendKind, Buffer, Claim, DType, Distribution, Error, HostMemory,
+    Kernel, Layout, MAX_RANK, MapArg, MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, Shape, View, ViewMut,
+    Window, check, philox,
 };
 
 /// The backend: all that it has is memory.
@@ -102,6 +102,10 @@ impl Backend for TinyBackend {
     fn set_memory_budget(&self, bytes: Option<usize>) -> Result<()> {
         self.memory.set_budget(bytes);
         Ok(())
+    }
+
+    fn host_claim(&self) -> Claim {
+        self.memory.claim()
     }
 
     fn trim(&self) -> Result<()> {

@@ -51,7 +51,7 @@ impl Cnn {
 }
 
 impl Forward for Cnn {
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
         let x = self.second.forward(&self.first.forward(x)?.relu()?)?.relu()?;
         let x = x.max_pool2d([2, 2], PoolOptions::new().stride([2, 2]))?.flatten(1, -1)?;
         self.output.forward(&self.hidden.forward(&x)?.relu()?)
@@ -70,7 +70,7 @@ struct Block {
 }
 
 impl Forward for Block {
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
         let &[b, t, d] = x.shape() else { return Err(Error::shape("block", "the input is [batch, time, width]")) };
         let heads = |part: &Tensor| part.reshape([b, t, self.heads, d / self.heads])?.transpose(1, 2);
         let qkv = self.qkv.forward(&self.norm1.forward(x)?)?.split(d, -1)?;
@@ -117,7 +117,7 @@ impl Gpt {
 }
 
 impl Forward for Gpt {
-    fn forward(&self, ids: &Tensor) -> Result<Tensor> {
+    fn compute(&self, ids: &Tensor) -> Result<Tensor> {
         let positions = Tensor::arange(0, ids.size(1)? as i64, 1, DType::I64, ids.device())?;
         let mut x = self.token_embedding.forward(ids)?.add(&self.position_embedding.forward(&positions)?)?;
         for block in &self.blocks {

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::{Buffer, BufferOwner, Error, ErrorKind, MemoryStats, Result, Scalar, View, ViewMut};
+use crate::{Buffer, BufferOwner, Claim, ClaimCount, Error, ErrorKind, MemoryStats, Result, Scalar, View, ViewMut};
 
 pub use value::{converted, load, store, wide};
 
@@ -26,6 +26,19 @@ pub struct HostMemory {
 struct Counts {
     stats: MemoryStats,
     budget: Option<usize>,
+}
+
+impl Counts {
+    /// Bytes in use with `bytes` more, or why they are too many.
+    fn with(&self, bytes: usize) -> Result<usize, String> {
+        let total = self.stats.in_use.checked_add(bytes).ok_or("are too many")?;
+        match self.budget {
+            Some(budget) if total > budget => {
+                Err(format!("do not fit: {} of a budget of {budget} are in use", self.stats.in_use))
+            }
+            _ => Ok(total),
+        }
+    }
 }
 
 impl HostMemory {
@@ -46,10 +59,7 @@ impl HostMemory {
             Error::new(ErrorKind::OutOfMemory { requested: bytes }, "alloc", m)
         };
         let mut counts = self.counts();
-        let total = counts.stats.in_use.checked_add(bytes).ok_or_else(|| refused("are too many"))?;
-        if let Some(budget) = counts.budget.filter(|&b| total > b) {
-            return Err(refused(&format!("do not fit: {} of a budget of {budget} are in use", counts.stats.in_use)));
-        }
+        let total = counts.with(bytes).map_err(|why| refused(&why))?;
         let ptr = if bytes == 0 {
             NonNull::dangling()
         } else {
@@ -136,12 +146,17 @@ impl HostMemory {
         Ok(())
     }
 
-    /// Counts of live buffers; nothing is cached.
+    /// A claim of 0 bytes: [`Backend::host_claim`](crate::Backend::host_claim).
+    pub fn claim(self: &Arc<Self>) -> Claim {
+        Claim::new(Some(self.clone()))
+    }
+
+    /// Counts of live buffers and claims; nothing is cached.
     pub fn stats(&self) -> MemoryStats {
         self.counts().stats
     }
 
-    /// The most bytes that buffers may hold; `None` lifts the limit. What is live stays.
+    /// The most bytes that buffers and [claims](HostMemory::claim) may hold; `None` lifts the limit. What is live stays.
     pub fn set_budget(&self, bytes: Option<usize>) {
         self.counts().budget = bytes;
     }
@@ -168,6 +183,21 @@ fn inside(op: &str, x: &View<'_>) -> Result<()> {
         return Err(Error::argument(op, m));
     }
     Ok(())
+}
+
+impl ClaimCount for HostMemory {
+    fn claim(&self, op: &str, bytes: usize) -> Result<()> {
+        let mut counts = self.counts();
+        let refused = |why| Error::new(ErrorKind::OutOfMemory { requested: bytes }, op, format!("{bytes} bytes {why}"));
+        let total = counts.with(bytes).map_err(refused)?;
+        counts.stats.in_use = total;
+        counts.stats.peak = counts.stats.peak.max(total);
+        Ok(())
+    }
+
+    fn release(&self, bytes: usize) {
+        self.counts().stats.in_use -= bytes;
+    }
 }
 
 // SAFETY: `free` gives the memory back with the layout that `alloc` took it with; the memory is ordinary and belongs to

@@ -1,6 +1,6 @@
 //! Buffers: sizes, transfers, counts and budget.
 
-use gradus_backend::{DType, Element, ErrorKind, Kernel, Layout, MapArg, View, ViewMut};
+use gradus_backend::{DType, Element, ErrorKind, HostVec, Kernel, Layout, MapArg, View, ViewMut};
 
 use crate::suite::{Refusal, Suite, said, shape, uploaded};
 
@@ -67,6 +67,29 @@ pub(super) fn run(s: &mut Suite<'_>) {
         b.download(&keep, 0, &mut back).map_err(said)?;
         equal(back, [42; 64])
     });
+    s.check("memory/vectors_of_the_host", |b| {
+        let vector = |n: usize| HostVec::filled(b, "test", 0u8, n);
+        let before = b.memory_stats();
+        let held = vector(1 << 20).map_err(said)?;
+        let counted = b.memory_stats().in_use - before.in_use;
+        if ![0, 1 << 20].contains(&counted) {
+            return Err(format!("a vector of {} bytes counts {counted}", held.len()));
+        }
+        b.set_memory_budget(Some(before.in_use + (1 << 20) + 4096)).map_err(said)?;
+        let (refused, small) = (vector(1 << 20), vector(4096));
+        drop(held);
+        let again = vector(1 << 20);
+        b.set_memory_budget(None).map_err(said)?;
+        small.map_err(|e| format!("within the budget: {e}"))?;
+        again.map_err(|e| format!("within the budget again: {e}"))?;
+        if counted > 0 {
+            match refused.map_err(|e| (e.op().to_owned(), e.kind().clone())) {
+                Err((op, ErrorKind::OutOfMemory { requested })) if op == "test" && requested == 1 << 20 => {}
+                other => return Err(format!("beyond the budget: {other:?}")),
+            }
+        }
+        equal(b.memory_stats().in_use, before.in_use)
+    });
     s.check("memory/calls_from_several_threads", |b| {
         let add = Kernel::build("add", &[DType::F32; 2], |v| vec![v[0] + v[1]]).map_err(said)?;
         let layout = Layout::contiguous(shape(&[3, 5]));
@@ -97,6 +120,9 @@ pub(super) fn run(s: &mut Suite<'_>) {
     s.refuse("memory/download_beyond_the_end", &Refusal::Any, |b| b.download(&b.alloc(8)?, 8, &mut [0]));
     s.refuse("memory/copy_beyond_the_end", &Refusal::Any, |b| b.copy_buffer(&b.alloc(8)?, 0, &mut b.alloc(4)?, 0, 8));
     s.refuse("memory/absurd_size", &Refusal::Any, |b| b.alloc(usize::MAX / 2).map(drop));
+    s.refuse("memory/absurd_vector_of_the_host", &Refusal::Any, |b| {
+        HostVec::<u64>::with_capacity(b, "test", usize::MAX / 4).map(drop)
+    });
 }
 
 fn equal<T: PartialEq + std::fmt::Debug>(got: T, want: T) -> Result<(), String> {

@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use gradus_backend::host::converted;
 use gradus_backend::{
-    ArgReduceOp, Axes, Backend, BackendInfo, BackendKind, Buffer, DType, Distribution, HostMemory, Kernel, MapArg,
-    MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window, check,
+    ArgReduceOp, Axes, Backend, BackendInfo, BackendKind, Buffer, Claim, DType, Distribution, HostMemory, Kernel,
+    MapArg, MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window, check,
 };
 
 /// How sums and products over many elements are formed.
@@ -120,6 +120,10 @@ impl Backend for OracleBackend {
     fn set_memory_budget(&self, bytes: Option<usize>) -> Result<()> {
         self.memory.set_budget(bytes);
         Ok(())
+    }
+
+    fn host_claim(&self) -> Claim {
+        self.memory.claim()
     }
 
     fn trim(&self) -> Result<()> {

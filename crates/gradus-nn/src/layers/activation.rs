@@ -13,7 +13,7 @@ macro_rules! activation {
 
         impl Forward for $name {
             #[track_caller]
-            fn forward(&self, input: &Tensor) -> Result<Tensor> {
+            fn compute(&self, input: &Tensor) -> Result<Tensor> {
                 input.$method()
             }
         }
@@ -52,7 +52,7 @@ impl Default for LeakyRelu {
 
 impl Forward for LeakyRelu {
     #[track_caller]
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+    fn compute(&self, input: &Tensor) -> Result<Tensor> {
         input.leaky_relu(self.slope)
     }
 }
@@ -66,7 +66,7 @@ pub struct Softmax {
 
 impl Forward for Softmax {
     #[track_caller]
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+    fn compute(&self, input: &Tensor) -> Result<Tensor> {
         input.softmax(self.axis)
     }
 }
@@ -80,7 +80,7 @@ pub struct LogSoftmax {
 
 impl Forward for LogSoftmax {
     #[track_caller]
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+    fn compute(&self, input: &Tensor) -> Result<Tensor> {
         input.log_softmax(self.axis)
     }
 }

@@ -1,6 +1,6 @@
 //! [`MultiheadAttention`].
 
-use gradus_tensor::{AttentionOptions, Causal, Error, Generator, Result, Tensor};
+use gradus_tensor::{Attempt, AttentionOptions, Causal, Error, Generator, Result, Tensor};
 
 use super::{Linear, linear};
 use crate::init::Gain;
@@ -117,7 +117,7 @@ impl MultiheadAttention {
     /// `[n, lq, embed_dim]`.
     ///
     /// `mask` broadcasts with the scores `[n, heads, lq, lk]`: a bool keeps where it is true, a float is added. One that
-    /// says which keys of each sample count is `[n, 1, 1, lk]`.
+    /// says which keys of each sample count is `[n, 1, 1, lk]`. On an error the random state of dropout is as it was.
     #[track_caller]
     pub fn attend(
         &self,
@@ -127,6 +127,12 @@ impl MultiheadAttention {
         mask: Option<&Tensor>,
         causal: Causal,
     ) -> Result<Tensor> {
+        let attempt = Attempt::begin();
+        attempt.end(self.attended([query, key, value], mask, causal))
+    }
+
+    #[track_caller]
+    fn attended(&self, [query, key, value]: [&Tensor; 3], mask: Option<&Tensor>, causal: Causal) -> Result<Tensor> {
         for (name, t) in [("query", query), ("key", key), ("value", value)] {
             if t.rank() != 3 {
                 let e = Error::shape("multihead_attention", format!("the {name} is [n, length, features]"));
@@ -170,7 +176,7 @@ impl MultiheadAttention {
 impl Forward for MultiheadAttention {
     /// The attention of the input to itself.
     #[track_caller]
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+    fn compute(&self, input: &Tensor) -> Result<Tensor> {
         self.attend(input, input, input, None, Causal::No)
     }
 }

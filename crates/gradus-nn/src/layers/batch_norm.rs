@@ -21,8 +21,8 @@ use crate::{Buffer, Forward, Init, Mode, Module, Parameter};
 /// let x = Tensor::from_vec(vec![1.0f32, 3.0], [2, 1], &device)?;
 /// let y = norm.forward(&x)?.to_vec::<f32>()?;
 /// assert!((y[0] + 1.0).abs() < 1e-4 && (y[1] - 1.0).abs() < 1e-4);
-/// assert!((norm.running_mean.item()? - 0.2).abs() < 1e-6); // 0.1 * 2
-/// assert!((norm.running_var.item()? - 1.1).abs() < 1e-6); // 0.9 + 0.1 * 2
+/// assert!((norm.running_mean.tensor().item()? - 0.2).abs() < 1e-6); // 0.1 * 2
+/// assert!((norm.running_var.tensor().item()? - 1.1).abs() < 1e-6); // 0.9 + 0.1 * 2
 /// norm.eval();
 /// # Ok::<(), Error>(())
 /// ```
@@ -95,26 +95,41 @@ impl BatchNorm {
     #[track_caller]
     fn update(&self, mean: &Tensor, var: &Tensor) -> Result<()> {
         let _guard = no_grad_guard();
-        let moved = |running: &Tensor, batch: &Tensor| {
-            MOVE.apply(&[Operand::Tensor(running), Operand::Tensor(batch), self.momentum.into()])
-        };
-        let (mean, var) = (moved(&self.running_mean, mean)?, moved(&self.running_var, var)?);
-        self.running_mean.set(&mean)?;
-        self.running_var.set(&var)?;
-        self.num_batches_tracked.add_(1)
+        self.shift(&self.running_mean, mean)?;
+        self.shift(&self.running_var, var)?;
+        loop {
+            let (count, seen) = self.num_batches_tracked.seen();
+            if self.num_batches_tracked.replace(count.add(1)?, seen) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Moves a statistic; again if another thread moved it meanwhile.
+    #[track_caller]
+    fn shift(&self, running: &Buffer, batch: &Tensor) -> Result<()> {
+        loop {
+            let (old, seen) = running.seen();
+            let new = MOVE.apply(&[Operand::Tensor(&old), Operand::Tensor(batch), self.momentum.into()])?;
+            let new = new.to_dtype(old.dtype())?;
+            if running.replace(new, seen) {
+                return Ok(());
+            }
+        }
     }
 }
 
 impl Forward for BatchNorm {
     #[track_caller]
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+    fn compute(&self, input: &Tensor) -> Result<Tensor> {
         if input.rank() < 2 || input.shape()[1] != self.num_features {
             let e = Error::shape("batch_norm", format!("the input is [n, {}, ..]", self.num_features));
             return Err(e.operand("input", input.shape(), input.dtype(), input.device()));
         }
         let (weight, bias) = (self.weight.as_deref(), self.bias.as_deref());
         if !self.mode.is_training() {
-            return input.batch_norm_eval(&self.running_mean, &self.running_var, weight, bias, self.eps);
+            let (mean, var) = (self.running_mean.tensor(), self.running_var.tensor());
+            return input.batch_norm_eval(&mean, &var, weight, bias, self.eps);
         }
         let (y, batch) = input.batch_norm(weight, bias, self.eps)?;
         autograd::once(|| self.update(&batch.mean, &batch.var))?;

@@ -131,7 +131,7 @@ macro_rules! conv_layers {
 
         impl Forward for $layer {
             #[track_caller]
-            fn forward(&self, input: &Tensor) -> Result<Tensor> {
+            fn compute(&self, input: &Tensor) -> Result<Tensor> {
                 let options = ConvOptions::new().stride(self.stride).padding(self.padding).dilation(self.dilation);
                 input.$method(&self.weight, self.bias.as_deref(), options.groups(self.groups))
             }
@@ -209,7 +209,7 @@ macro_rules! conv_transpose_layers {
 
         impl Forward for $layer {
             #[track_caller]
-            fn forward(&self, input: &Tensor) -> Result<Tensor> {
+            fn compute(&self, input: &Tensor) -> Result<Tensor> {
                 let options = ConvOptions::new().stride(self.stride).padding(self.padding).dilation(self.dilation);
                 let options = options.output_padding(self.output_padding).groups(self.groups);
                 input.$method(&self.weight, self.bias.as_deref(), options)

@@ -28,7 +28,7 @@ impl Dropout {
 
 impl Forward for Dropout {
     #[track_caller]
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+    fn compute(&self, input: &Tensor) -> Result<Tensor> {
         if !self.mode.is_training() {
             return Ok(input.clone());
         }

@@ -39,7 +39,7 @@ impl Embedding {
 
 impl Forward for Embedding {
     #[track_caller]
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+    fn compute(&self, input: &Tensor) -> Result<Tensor> {
         self.weight.embedding(input, self.padding_idx)
     }
 }

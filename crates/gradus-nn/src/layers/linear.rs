@@ -56,7 +56,7 @@ impl Linear {
 
 impl Forward for Linear {
     #[track_caller]
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+    fn compute(&self, input: &Tensor) -> Result<Tensor> {
         input.linear(&self.weight, self.bias.as_deref())
     }
 }

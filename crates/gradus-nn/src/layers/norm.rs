@@ -60,7 +60,7 @@ impl RmsNorm {
 
 impl Forward for RmsNorm {
     #[track_caller]
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+    fn compute(&self, input: &Tensor) -> Result<Tensor> {
         input.rms_norm(&self.normalized_shape, self.weight.as_deref(), self.eps)
     }
 }
@@ -108,7 +108,7 @@ impl GroupNorm {
 
 impl Forward for GroupNorm {
     #[track_caller]
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+    fn compute(&self, input: &Tensor) -> Result<Tensor> {
         check_channels("group_norm", input, self.num_channels)?;
         input.group_norm(self.num_groups, self.weight.as_deref(), self.bias.as_deref(), self.eps)
     }
@@ -152,7 +152,7 @@ impl InstanceNorm {
 
 impl Forward for InstanceNorm {
     #[track_caller]
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+    fn compute(&self, input: &Tensor) -> Result<Tensor> {
         check_channels("instance_norm", input, self.num_features)?;
         input.instance_norm(self.weight.as_deref(), self.bias.as_deref(), self.eps)
     }

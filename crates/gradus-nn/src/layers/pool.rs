@@ -56,7 +56,7 @@ macro_rules! pools {
 
         impl Forward for $max {
             #[track_caller]
-            fn forward(&self, input: &Tensor) -> Result<Tensor> {
+            fn compute(&self, input: &Tensor) -> Result<Tensor> {
                 let options = PoolOptions::new().stride(self.stride).padding(self.padding).dilation(self.dilation);
                 input.$max_pool(self.kernel, options.ceil_mode(self.ceil_mode))
             }
@@ -96,7 +96,7 @@ macro_rules! pools {
 
         impl Forward for $avg {
             #[track_caller]
-            fn forward(&self, input: &Tensor) -> Result<Tensor> {
+            fn compute(&self, input: &Tensor) -> Result<Tensor> {
                 let options = PoolOptions::new().stride(self.stride).padding(self.padding).ceil_mode(self.ceil_mode);
                 input.$avg_pool(self.kernel, options, self.count_include_pad)
             }
@@ -132,7 +132,7 @@ macro_rules! adaptive_pools {
 
         impl Forward for $layer {
             #[track_caller]
-            fn forward(&self, input: &Tensor) -> Result<Tensor> {
+            fn compute(&self, input: &Tensor) -> Result<Tensor> {
                 input.$method(self.output)
             }
         }

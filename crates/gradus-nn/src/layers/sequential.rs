@@ -2,7 +2,7 @@
 
 use gradus_tensor::{Result, Tensor};
 
-use crate::{Forward, Module, Visitor, VisitorMut};
+use crate::{Forward, ItemMut, Module, Visitor, VisitorMut};
 
 /// Layers one after the other, named `0`, `1`, `2`, ..
 ///
@@ -47,12 +47,27 @@ impl Sequential {
 }
 
 impl Module for Sequential {
-    fn visit(&self, visitor: &mut Visitor<'_>) {
+    fn visit<'m>(&'m self, visitor: &mut Visitor<'m>) {
         visitor.kind("Sequential");
         self.layers.visit(visitor);
     }
-    fn visit_mut(&mut self, visitor: &mut VisitorMut<'_>) {
+    fn visit_mut<'m>(&'m mut self, visitor: &mut VisitorMut<'m>) {
+        visitor.item(ItemMut::Layers(&mut self.layers));
         self.layers.visit_mut(visitor);
+    }
+}
+
+impl Drop for Sequential {
+    /// In a loop, so that nests of any depth are dropped: each takes its layers out of the next.
+    fn drop(&mut self) {
+        let mut layers = std::mem::take(&mut self.layers);
+        while let Some(mut layer) = layers.pop() {
+            VisitorMut::walk(&mut layer, &mut |_, item| {
+                if let ItemMut::Layers(inner) = item {
+                    layers.append(inner);
+                }
+            });
+        }
     }
 }
 
@@ -64,11 +79,23 @@ impl std::fmt::Display for Sequential {
 
 impl Forward for Sequential {
     #[track_caller]
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+    fn compute(&self, input: &Tensor) -> Result<Tensor> {
         let mut x = input.clone();
-        for layer in &self.layers {
-            x = layer.forward(&x)?;
+        // The layers that are left, of this one and of those inside that have begun.
+        let mut open = vec![self.layers.iter()];
+        while let Some(layers) = open.last_mut() {
+            match layers.next() {
+                None => drop(open.pop()),
+                Some(layer) => match layer.sequential_layers() {
+                    Some(inner) => open.push(inner.iter()),
+                    None => x = layer.forward(&x)?,
+                },
+            }
         }
         Ok(x)
+    }
+
+    fn sequential_layers(&self) -> Option<&[Box<dyn Forward>]> {
+        Some(&self.layers)
     }
 }

@@ -22,7 +22,7 @@ impl Default for Flatten {
 
 impl Forward for Flatten {
     #[track_caller]
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+    fn compute(&self, input: &Tensor) -> Result<Tensor> {
         input.flatten(self.start, self.end)
     }
 }
@@ -32,7 +32,7 @@ impl Forward for Flatten {
 pub struct Identity;
 
 impl Forward for Identity {
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+    fn compute(&self, input: &Tensor) -> Result<Tensor> {
         Ok(input.clone())
     }
 }

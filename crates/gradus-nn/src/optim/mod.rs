@@ -14,12 +14,14 @@ pub use clip::{clip_grad_norm, clip_grad_value};
 pub use group::Group;
 pub use sgd::{Sgd, SgdConfig};
 
-use crate::{Parameter, StateDict};
+use crate::{LoadReport, Parameter, StateDict, Strict};
 
 /// Moves parameters along their gradients.
 ///
 /// A step is all or nothing: shapes, dtypes, devices and hyper-parameters of all parameters are checked, and all memory
-/// is allocated, before the first write; only a device that fails half-way can leave a step unfinished. A
+/// is allocated, before the first write. Nothing but a failing device can then stop it. Since the old values are not copied,
+/// such a step stays unfinished: its error says so, and from then on [`step`](Optimizer::step), `state_dict` and `rebind`
+/// are errors until a saved state is loaded. A
 /// parameter without a gradient, or frozen, is left as it is; a shared one is stepped once. Parameters of f16 and bf16 are
 /// stepped in an f32 copy and rounded once.
 pub trait Optimizer: Send {
@@ -32,6 +34,9 @@ pub trait Optimizer: Send {
 
     /// Sets the learning rate of one group, without the factor.
     fn set_lr(&mut self, group: usize, lr: f64) -> Result<()>;
+
+    /// The factor on the learning rates of all groups, 1 at first.
+    fn lr_factor(&self) -> f64;
 
     /// Sets the factor on the learning rates of all groups; see [`Schedule`](crate::Schedule).
     fn set_lr_factor(&mut self, factor: f64) -> Result<()>;
@@ -55,8 +60,30 @@ pub trait Optimizer: Send {
     /// what making an optimiser refuses. Parameters that this optimiser did not have are left out.
     fn rebind(&mut self, parameters: Vec<(String, Parameter)>) -> Result<()>;
 
-    /// Replaces the state by a saved one, with learning rates and weight decays; checked as a whole before it is taken.
-    fn load_state_dict(&mut self, state: &StateDict) -> Result<()>;
+    /// Replaces the state by a saved one, with learning rates and weight decays. Everything is checked before anything
+    /// changes. The names in the report are those of parameters, whose state is loaded as a whole, and of what is in the
+    /// state: `fc1.weight`, `fc1.weight.exp_avg`, `group.0.lr`.
+    ///
+    /// ```
+    /// # use gradus_nn::{AdamConfig, AdamW, Init, Linear, Module, Optimizer, Strict}; use gradus_tensor::*;
+    /// # let device = Device::from_backend(std::sync::Arc::new(gradus_cpu::CpuBackend::new()?));
+    /// # let mut generator = Generator::new(0);
+    /// # let mut init = Init::new(DType::F32, &device, &mut generator);
+    /// let (old, new) = (Linear::without_bias(2, 3, &mut init)?, Linear::new(2, 3, &mut init)?);
+    /// let saved = AdamW::new(old.named_parameters(), AdamConfig::default())?.state_dict()?;
+    /// let mut optimizer = AdamW::new(new.named_parameters(), AdamConfig::default())?;
+    /// assert!(optimizer.load_state_dict(&saved, Strict::Yes).is_err());
+    /// let report = optimizer.load_state_dict(&saved, Strict::No)?;
+    /// assert_eq!(report.missing, ["bias"]);
+    /// assert_eq!(report.kept, ["bias"]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// With [`Strict::Yes`]: what is missing, unexpected, or of another shape or dtype, all in one error. [`Strict::No`]
+    /// loads the parameters and groups that fit, and leaves the others as they are. With either: the state of another kind
+    /// of optimiser, and numbers that are none.
+    fn load_state_dict(&mut self, state: &StateDict, strict: Strict) -> Result<LoadReport>;
 }
 
 /// What a step does if a gradient contains a NaN or an infinity.
@@ -94,6 +121,9 @@ macro_rules! optimizer {
             fn set_lr(&mut self, group: usize, lr: f64) -> gradus_tensor::Result<()> {
                 self.0.set_lr(group, lr)
             }
+            fn lr_factor(&self) -> f64 {
+                self.0.factor
+            }
             fn set_lr_factor(&mut self, factor: f64) -> gradus_tensor::Result<()> {
                 self.0.set_lr_factor(factor)
             }
@@ -109,8 +139,12 @@ macro_rules! optimizer {
             fn state_dict(&self) -> gradus_tensor::Result<crate::StateDict> {
                 self.0.state_dict()
             }
-            fn load_state_dict(&mut self, state: &crate::StateDict) -> gradus_tensor::Result<()> {
-                self.0.load_state_dict(state)
+            fn load_state_dict(
+                &mut self,
+                state: &crate::StateDict,
+                strict: crate::Strict,
+            ) -> gradus_tensor::Result<crate::LoadReport> {
+                self.0.load_state_dict(state, strict)
             }
         }
     };

@@ -6,17 +6,21 @@ use std::sync::Arc;
 use gradus_tensor::{Error, Result, Shape, Tensor, no_grad_guard};
 
 use super::stepper::{Master, Member, Members, Rule, State, Stepper, at_least_zero};
-use crate::StateDict;
 use crate::state_dict::moved;
+use crate::{LoadReport, StateDict, Strict};
 
 const OP: &str = "load_state_dict";
 
-fn step_key(name: &str) -> String {
-    format!("{name}.step")
+/// The key of the number of steps, which is there for every parameter, stepped or not.
+const STEP: &str = "step";
+
+/// The key of a group's number.
+fn group_key(group: usize, what: &str) -> String {
+    format!("group.{group}.{what}")
 }
 
-fn slot_key(name: &str, slot: &str) -> String {
-    format!("{name}.{slot}")
+fn key(name: &str, what: &str) -> String {
+    format!("{name}.{what}")
 }
 
 /// A number from the metadata.
@@ -27,106 +31,155 @@ fn number<T: std::str::FromStr>(state: &StateDict, key: &str) -> Result<Option<T
     Ok(Some(parsed))
 }
 
+/// A hyper-parameter from the metadata; a missing one goes into the report.
+fn hyper(saved: &StateDict, key: String, report: &mut LoadReport) -> Result<Option<f64>> {
+    match number(saved, &key)? {
+        Some(value) => {
+            at_least_zero(OP, &key, value)?;
+            report.loaded.push(key);
+            Ok(Some(value))
+        }
+        None => {
+            report.missing.push(key.clone());
+            report.kept.push(key);
+            Ok(None)
+        }
+    }
+}
+
+/// What a saved state has for a parameter: a state, or that there is none before the first step.
+type Found = Option<State>;
+
 impl<R: Rule> Stepper<R> {
-    pub(super) fn state_dict(&self) -> Result<StateDict> {
-        let _guard = no_grad_guard();
-        let mut saved = StateDict::new();
-        saved.set_metadata("optimizer", self.rule.name());
-        saved.set_metadata("lr_factor", format!("{:?}", self.factor));
+    /// The state itself, not a copy.
+    fn view(&self) -> Result<StateDict> {
+        self.refuse_unfinished()?;
+        let mut view = StateDict::new();
+        view.set_metadata("optimizer", self.rule.name());
+        view.set_metadata("lr_factor", format!("{:?}", self.factor));
         for (i, group) in self.groups.iter().enumerate() {
-            saved.set_metadata(format!("group.{i}.lr"), format!("{:?}", group.lr));
-            saved.set_metadata(format!("group.{i}.weight_decay"), format!("{:?}", group.weight_decay));
+            view.set_metadata(group_key(i, "lr"), format!("{:?}", group.lr));
+            view.set_metadata(group_key(i, "weight_decay"), format!("{:?}", group.weight_decay));
         }
         for member in self.members() {
+            let step = member.state.as_ref().map_or(0, |state| state.step);
+            view.set_metadata(key(&member.name, STEP), step.to_string());
             let Some(state) = &member.state else { continue };
-            saved.set_metadata(step_key(&member.name), state.step.to_string());
             for (slot, tensor) in self.rule.slots().iter().zip(&state.slots) {
-                saved.insert(slot_key(&member.name, slot), tensor.copy()?);
+                view.insert(key(&member.name, slot), tensor.clone());
             }
             if let Some(master) = &state.master {
-                saved.insert(slot_key(&member.name, "master"), master.values.copy()?);
+                view.insert(key(&member.name, "master"), master.values.clone());
             }
         }
-        Ok(saved)
+        Ok(view)
     }
 
-    pub(super) fn load_state_dict(&mut self, saved: &StateDict) -> Result<()> {
-        let _guard = no_grad_guard();
+    pub(super) fn state_dict(&self) -> Result<StateDict> {
+        self.view()?.copied()
+    }
+
+    pub(super) fn load_state_dict(&mut self, saved: &StateDict, strict: Strict) -> Result<LoadReport> {
         let name = self.rule.name();
         let kind = saved.metadata("optimizer").unwrap_or("unknown");
         if kind != name {
             return Err(Error::argument(OP, format!("the state is of optimiser {kind:?}, this one is {name:?}")));
         }
+        let mut report = LoadReport::default();
+        let factor = hyper(saved, "lr_factor".into(), &mut report)?;
         let mut rates = Vec::with_capacity(self.groups.len());
         for i in 0..self.groups.len() {
-            let get = |what: &str| -> Result<f64> {
-                let key = format!("group.{i}.{what}");
-                let value = number(saved, &key)?;
-                let value = value.ok_or_else(|| Error::argument(OP, format!("the state has no {key}")))?;
-                at_least_zero(OP, &key, value)
-            };
-            rates.push((get("lr")?, get("weight_decay")?));
+            let lr = hyper(saved, group_key(i, "lr"), &mut report)?;
+            rates.push((lr, hyper(saved, group_key(i, "weight_decay"), &mut report)?));
         }
-        if saved.metadata(&format!("group.{}.lr", self.groups.len())).is_some() {
-            return Err(Error::argument(OP, format!("the state has more than {} groups", self.groups.len())));
+        let more = (self.groups.len()..).map(|i| group_key(i, "lr"));
+        report.unexpected.extend(more.take_while(|key| saved.metadata(key).is_some()));
+        let states = self.states(&self.groups, saved, &mut report)?;
+        if strict == Strict::Yes && !report.is_complete() {
+            return Err(report.error(OP, &format!("{name} optimiser")));
         }
-        let factor = at_least_zero(OP, "lr_factor", number(saved, "lr_factor")?.unwrap_or(1.0))?;
-
-        let states = self.states(OP, &self.groups, saved)?;
-        self.factor = factor;
+        self.factor = factor.unwrap_or(self.factor);
         for (group, (lr, weight_decay)) in self.groups.iter_mut().zip(rates) {
-            (group.lr, group.weight_decay) = (lr, weight_decay);
+            (group.lr, group.weight_decay) = (lr.unwrap_or(group.lr), weight_decay.unwrap_or(group.weight_decay));
         }
-        for (member, state) in self.groups.iter_mut().flat_map(|g| &mut g.members).zip(states) {
-            member.state = state;
+        for (member, found) in self.groups.iter_mut().flat_map(|g| &mut g.members).zip(states) {
+            if let Some(state) = found {
+                member.state = state;
+            }
         }
-        Ok(())
+        if report.is_complete() {
+            self.unfinished = None;
+        }
+        Ok(report)
     }
 
-    /// The saved state of each member of `groups`, or one error with all that does not fit.
-    pub(super) fn states(&self, op: &str, groups: &[Members], saved: &StateDict) -> Result<Vec<Option<State>>> {
+    /// The state of each member of `groups`, from those of this optimiser.
+    pub(super) fn carried_over(&self, op: &str, groups: &[Members]) -> Result<Vec<Found>> {
+        let mut report = LoadReport::default();
+        let states = self.states(groups, &self.view()?, &mut report)?;
+        if report.is_complete() {
+            return Ok(states.into_iter().flatten().collect());
+        }
+        Err(report.error(op, &format!("{} optimiser", self.rule.name())))
+    }
+
+    /// What `saved` has for each member of `groups`; `None` where it does not fit, which the report says.
+    fn states(&self, groups: &[Members], saved: &StateDict, report: &mut LoadReport) -> Result<Vec<Option<Found>>> {
         let _guard = no_grad_guard();
-        let mut problems = Vec::new();
         let mut known = HashSet::new();
         let mut states = Vec::new();
         for member in groups.iter().flat_map(|g| &g.members) {
-            states.push(self.member_state(member, saved, &mut known, &mut problems)?);
+            let found = self.member_state(member, saved, &mut known, report)?;
+            let names = if found.is_some() { &mut report.loaded } else { &mut report.kept };
+            names.push(member.name.clone());
+            states.push(found);
         }
-        let unexpected = saved.iter().map(|(key, _)| key).filter(|key| !known.contains(*key));
-        problems.extend(unexpected.map(|key| format!("unexpected: {key}")));
-        if problems.is_empty() {
-            return Ok(states);
-        }
-        let m = format!("the state does not fit the {} optimiser; nothing was changed", self.rule.name());
-        let e = problems.iter().take(20).fold(Error::argument(op, m), Error::note);
-        Err(if problems.len() > 20 { e.note(format!("and {} more", problems.len() - 20)) } else { e })
+        // Parameters that this optimiser does not have, and tensors of none of those.
+        let metadata = saved.iter_metadata().filter(|(key, _)| !known.contains(*key));
+        let strangers: HashSet<&str> =
+            metadata.filter_map(|(key, _)| key.strip_suffix(STEP)?.strip_suffix('.')).collect();
+        let of_stranger = |key: &str| key.rsplit_once('.').is_some_and(|(name, _)| strangers.contains(name));
+        let tensors = saved.iter().map(|(key, _)| key).filter(|key| !known.contains(*key) && !of_stranger(key));
+        let mut unexpected: Vec<String> = strangers.iter().copied().chain(tensors).map(str::to_owned).collect();
+        unexpected.sort_unstable();
+        report.unexpected.append(&mut unexpected);
+        Ok(states)
     }
 
-    /// The saved state of one parameter; `None` if it was not stepped. What does not fit goes to `problems`.
+    /// What `saved` has for one parameter: the state, or that there is none before the first step. `None` if it does not
+    /// fit, which the report says.
     fn member_state(
         &self,
         member: &Member,
         saved: &StateDict,
         known: &mut HashSet<String>,
-        problems: &mut Vec<String>,
-    ) -> Result<Option<State>> {
-        let values = member.parameter.values();
+        report: &mut LoadReport,
+    ) -> Result<Option<Found>> {
+        let (name, values) = (&member.name, member.parameter.values());
         let dtype = values.dtype().compute();
-        let step = number(saved, &step_key(&member.name))?;
+        let step_key = key(name, STEP);
+        let step: Option<u64> = number(saved, &step_key)?;
+        known.insert(step_key.clone());
+        let (mut fits, mut any) = (true, false);
         let mut take = |slot: &str, required: bool| -> Result<Option<Tensor>> {
-            let key = slot_key(&member.name, slot);
-            let Some(tensor) = saved.get(&key) else {
-                if required && step.is_some() {
-                    problems.push(format!("missing: {key}"));
+            let key = key(name, slot);
+            // Before the first step there are none.
+            let Some(tensor) = saved.get(&key).filter(|_| step != Some(0)) else {
+                if required && step.is_some_and(|step| step > 0) {
+                    report.missing.push(key);
+                    fits = false;
                 }
                 return Ok(None);
             };
-            known.insert(key.clone());
+            any = true;
             if tensor.shape() != values.shape() || !tensor.dtype().is_float() {
                 let (found, wanted) = (Shape::display(tensor.shape()), Shape::display(values.shape()));
-                problems.push(format!("mismatched: {key} is {found} {}, not {wanted} {dtype}", tensor.dtype()));
+                report.mismatched.push(format!("{key} is {found} {}, not {wanted} {dtype}", tensor.dtype()));
+                fits = false;
+                known.insert(key);
                 return Ok(None);
             }
+            known.insert(key);
             // A copy of its own: what was saved is not stepped.
             let moved = moved(tensor, values.device(), dtype)?;
             let shared = Arc::ptr_eq(moved.storage(), tensor.storage());
@@ -141,12 +194,12 @@ impl<R: Rule> Stepper<R> {
             _ => None,
         };
         let Some(step) = step else {
-            let stray = slots.iter().flatten().count();
-            if stray > 0 {
-                problems.push(format!("missing: {}, the number of steps", step_key(&member.name)));
-            }
+            report.missing.push(if any { step_key } else { name.clone() });
             return Ok(None);
         };
-        Ok(Some(State { step, slots: slots.into_iter().flatten().collect(), master }))
+        if !fits {
+            return Ok(None);
+        }
+        Ok(Some((step > 0).then(|| State { step, slots: slots.into_iter().flatten().collect(), master })))
     }
 }

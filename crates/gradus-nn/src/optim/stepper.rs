@@ -75,6 +75,8 @@ pub(super) struct Stepper<R> {
     pub(super) factor: f64,
     pub(super) non_finite: NonFinite,
     pub(super) skipped: u64,
+    /// A step that a device failed in the middle of.
+    pub(super) unfinished: Option<String>,
 }
 
 /// What one step will do to one parameter.
@@ -84,6 +86,9 @@ struct Work {
     gradient: Tensor,
     state: State,
 }
+
+/// The way out of an unfinished step.
+const UNFINISHED: &str = "load what was saved last, first into the model, then into this optimiser";
 
 /// Refuses a hyper-parameter that is not finite or below 0.
 pub(super) fn at_least_zero(op: &str, name: &str, value: f64) -> Result<f64> {
@@ -148,7 +153,7 @@ impl<R: Rule> Stepper<R> {
     pub(super) fn new(rule: R, groups: impl IntoIterator<Item = Group>) -> Result<Self> {
         rule.check()?;
         let groups = arranged(&rule, groups)?;
-        Ok(Stepper { rule, groups, factor: 1.0, non_finite: NonFinite::default(), skipped: 0 })
+        Ok(Stepper { rule, groups, factor: 1.0, non_finite: NonFinite::default(), skipped: 0, unfinished: None })
     }
 
     /// See [`Optimizer::rebind`](crate::Optimizer::rebind).
@@ -183,7 +188,7 @@ impl<R: Rule> Stepper<R> {
         };
         let groups = self.groups.iter().map(group).collect::<Result<Vec<_>>>()?;
         let mut groups = arranged(&self.rule, groups)?;
-        let states = self.states(OP, &groups, &self.state_dict()?)?;
+        let states = self.carried_over(OP, &groups)?;
         for (member, state) in groups.iter_mut().flat_map(|g| &mut g.members).zip(states) {
             member.state = state;
         }
@@ -216,28 +221,47 @@ impl<R: Rule> Stepper<R> {
     #[track_caller]
     pub(super) fn step(&mut self, gradients: &Gradients) -> Result<()> {
         let _guard = no_grad_guard();
+        self.refuse_unfinished()?;
         let work = self.plan(gradients)?;
         if !self.finite(&work)? {
             self.skipped += 1;
             return Ok(());
         }
-        for Work { group, member, gradient, mut state } in work {
-            let group = &mut self.groups[group];
-            let member = &mut group.members[member];
-            let hyper = Hyper { lr: group.lr * self.factor, weight_decay: group.weight_decay, step: state.step + 1 };
-            let values = member.parameter.values();
-            match &mut state.master {
-                Some(master) => {
-                    self.rule.update(hyper, &master.values, &gradient, &state.slots)?;
-                    round_into(values, &master.values)?;
-                    master.version = values.storage().version();
-                }
-                None => self.rule.update(hyper, values, &gradient, &state.slots)?,
-            }
-            state.step += 1;
-            member.state = Some(state);
+        let count = work.len();
+        for (done, work) in work.into_iter().enumerate() {
+            self.advance(work).map_err(|e| {
+                let m = format!("a device failed in the middle of a step, after {done} of {count} parameters");
+                self.unfinished = Some(m.clone());
+                e.note(m).help(UNFINISHED)
+            })?;
         }
         Ok(())
+    }
+
+    /// Steps one parameter. A device that fails leaves it, and its state, in part written.
+    #[track_caller]
+    fn advance(&mut self, Work { group, member, gradient, mut state }: Work) -> Result<()> {
+        let group = &mut self.groups[group];
+        let member = &mut group.members[member];
+        state.step = state.step.saturating_add(1);
+        let hyper = Hyper { lr: group.lr * self.factor, weight_decay: group.weight_decay, step: state.step };
+        let values = member.parameter.values();
+        match &mut state.master {
+            Some(master) => {
+                self.rule.update(hyper, &master.values, &gradient, &state.slots)?;
+                round_into(values, &master.values)?;
+                master.version = values.storage().version();
+            }
+            None => self.rule.update(hyper, values, &gradient, &state.slots)?,
+        }
+        member.state = Some(state);
+        Ok(())
+    }
+
+    /// Refuses to go on from a step that was not finished.
+    pub(super) fn refuse_unfinished(&self) -> Result<()> {
+        let Some(m) = &self.unfinished else { return Ok(()) };
+        Err(Error::argument(self.rule.name(), format!("{m}: the values are those of no step")).help(UNFINISHED))
     }
 
     /// Checks everything and allocates what is new; changes nothing.

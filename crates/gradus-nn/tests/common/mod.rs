@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use gradus_cpu::CpuBackend;
-use gradus_nn::Init;
-use gradus_tensor::{DType, Device, Generator, Tensor};
+use gradus_nn::{Init, Parameter};
+use gradus_tensor::{DType, Device, Generator, Gradients, Tensor};
 
 pub fn device() -> Device {
     Device::from_backend(Arc::new(CpuBackend::new().unwrap()))
@@ -31,4 +31,23 @@ pub fn assert_close(got: &Tensor, want: &[f64]) {
     for (i, (g, w)) in got.iter().zip(want).enumerate() {
         assert!((g - w).abs() <= 1e-9 * (1.0 + w.abs()), "element {i}: {g} is not {w}");
     }
+}
+
+pub fn parameter(values: &[f64], device: &Device) -> Parameter {
+    Parameter::new(Tensor::from_vec(values, [values.len()], device).unwrap()).unwrap()
+}
+
+/// Gradients of these values: those of `sum(p * g)`.
+pub fn gradients(pairs: &[(&Parameter, &[f64])], device: &Device) -> Gradients {
+    let mut loss = Tensor::zeros([], DType::F64, device).unwrap();
+    for (p, g) in pairs {
+        let g = Tensor::from_vec(*g, [g.len()], device).unwrap();
+        let part = p.to_dtype(DType::F64).unwrap().mul(&g).unwrap().sum_all().unwrap();
+        loss = loss.add(&part).unwrap();
+    }
+    loss.backward().unwrap()
+}
+
+pub fn named(list: &[(&str, &Parameter)]) -> Vec<(String, Parameter)> {
+    list.iter().map(|(name, p)| ((*name).to_owned(), (*p).clone())).collect()
 }

@@ -18,7 +18,7 @@ use super::record::{Known, Record};
 use super::{BackwardOptions, Context, Saved, enable_grad_guard, guards_saved, is_grad_enabled};
 use crate::ops::{Grads, Rule, same_device};
 use crate::tensor::Spec;
-use crate::{Generator, Storage, Tensor};
+use crate::{Attempt, Generator, Storage, Tensor};
 
 /// `f(inputs)`, of which the graph keeps the inputs and nothing from inside: the backward pass runs `f` again to get the
 /// values that its gradients need. Memory for time; a region's own values live only while it is computed.
@@ -47,7 +47,7 @@ use crate::{Generator, Storage, Tensor};
 /// are not to the bit what they packed, the outputs and the way to them are not compared.
 ///
 /// # Errors
-/// Those of `f`; inputs, or outputs, on several devices.
+/// Those of `f`; inputs, or outputs, on several devices. Generators, and the statistics of layers, are then as they were.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -114,6 +114,20 @@ pub fn once(effect: impl FnOnce() -> Result<()>) -> Result<()> {
 
 #[track_caller]
 fn run<O: Tensors>(
+    f: impl Fn(&[Tensor], &mut Generator) -> Result<O> + Send + Sync + 'static,
+    inputs: &[&Tensor],
+    generator: &mut Generator,
+) -> Result<O> {
+    let attempt = Attempt::begin();
+    let mut moved = generator.clone();
+    let outputs = attempt.end(recorded(f, inputs, &mut moved))?;
+    *generator = moved;
+    Ok(outputs)
+}
+
+/// The first run, and the node that runs again.
+#[track_caller]
+fn recorded<O: Tensors>(
     f: impl Fn(&[Tensor], &mut Generator) -> Result<O> + Send + Sync + 'static,
     inputs: &[&Tensor],
     generator: &mut Generator,

@@ -5,6 +5,7 @@
 //! recording is on, the result is recorded and can be differentiated again; inside [`no_grad`](super::no_grad) it is plain
 //! numbers. An output that an input does not influence contributes zeros.
 
+use gradus_backend::host_vec::check_room;
 use gradus_backend::{Error, ErrorKind, Result, Shape};
 
 use super::engine::{check_seed, edges_across, grad_of_edges};
@@ -300,6 +301,9 @@ pub fn hessian(f: impl Fn(&Tensor) -> Result<Tensor>, input: &Tensor) -> Result<
     give("hessian", jacobian_of("hessian", outer.with("hessian", gradient)?, &[input])?)
 }
 
+/// Bytes that a row of a jacobian takes on the host, at most, beside its elements.
+const ROW_BYTES: usize = 1024;
+
 #[track_caller]
 fn jacobian_of(op: &str, at: Evaluated, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
     let y = &at.outputs[0];
@@ -312,6 +316,7 @@ fn jacobian_of(op: &str, at: Evaluated, inputs: &[&Tensor]) -> Result<Vec<Tensor
         shapes.push(Shape::new(&all).map_err(|e| t.describe(y.describe(e, "output"), "input"))?);
     }
     let tracked = at.goes_on(&[]);
+    check_room(y.device().backend(), op, y.numel().saturating_mul(inputs.len()), ROW_BYTES)?;
     let mut rows: Vec<Vec<Tensor>> = vec![vec![]; inputs.len()];
     let unit = crate::no_grad_guard();
     let flat = Tensor::zeros([y.numel()], y.dtype(), y.device())?;

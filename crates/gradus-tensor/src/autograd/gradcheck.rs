@@ -1,6 +1,6 @@
 //! Checks gradients against finite differences.
 
-use gradus_backend::{DType, Error, ErrorKind, Result};
+use gradus_backend::{DType, Error, ErrorKind, HostVec, Result};
 
 use super::mode::refuse_inference;
 use super::{BackwardOptions, enable_grad_guard, grad, no_grad_guard};
@@ -84,7 +84,7 @@ impl GradcheckOptions {
             let size = 0.5 + (bits >> 11) as f64 / (1u64 << 53) as f64;
             if bits & 1 == 0 { size } else { -size }
         };
-        let w: Vec<f64> = (0..like.numel()).map(weight).collect();
+        let w = HostVec::collect(like.device().backend(), "gradcheck", (0..like.numel()).map(weight))?;
         Tensor::from_vec(w, like.shape(), like.device())
     }
 }
@@ -237,15 +237,15 @@ fn check(
         return Err(Error::argument(name, m).help(SEEDED));
     }
     for (i, input) in inputs.iter().enumerate() {
-        let values = input.to_vec::<f64>()?;
+        let values = input.host::<f64>(name)?;
         let gradient = match &analytic[i] {
-            Some(g) => g.to_vec::<f64>()?,
-            None => vec![0.0; values.len()],
+            Some(g) => g.host::<f64>(name)?,
+            None => HostVec::filled(input.device().backend(), name, 0.0, values.len())?,
         };
         let largest = gradient.iter().filter(|g| g.is_finite()).fold(0.0f64, |m, g| m.max(g.abs()));
         for k in 0..values.len() {
             let at = |to: f64| -> Result<f64> {
-                let mut v = values.clone();
+                let mut v = HostVec::collect(input.device().backend(), name, values.iter().copied())?;
                 v[k] = to;
                 let mut moved = plain.clone();
                 moved[i] = Tensor::from_vec(v, input.shape(), input.device())?;

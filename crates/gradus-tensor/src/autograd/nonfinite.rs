@@ -248,21 +248,23 @@ impl Search {
         inputs: Looked,
         outputs: Looked,
         source: Option<Rc<NonFiniteReport>>,
-    ) -> (Rc<NonFiniteReport>, bool) {
+    ) -> Result<(Rc<NonFiniteReport>, bool)> {
         let Suspect { op, location, flow, origin } = suspect;
         let Spread { made, first: made_at, passed } =
-            Spread::judge(flow, &inputs.marks, &outputs.marks, self.infinities);
+            Spread::judge(flow, &inputs.marks, &outputs.marks, self.infinities)?;
         let ends = made_at.is_some() || passed == Mark::Nan;
         let (origin, source) = match (flow, source) {
             _ if made_at.is_some() => (origin, None),
-            (Flow::Mixes, Some(source)) if !ends && source.origin == Origin::MadeOrSpread => return (source, false),
+            (Flow::Mixes, Some(source)) if !ends && source.origin == Origin::MadeOrSpread => {
+                return Ok((source, false));
+            }
             (Flow::Mixes, source) => (Origin::MadeOrSpread, source.map(|s| Box::new((*s).clone()))),
-            (_, Some(source)) if !ends => return (source, false),
+            (_, Some(source)) if !ends => return Ok((source, false)),
             _ => (Origin::Given, None),
         };
         let (inside, inputs, outputs) = (self.inside.clone(), inputs.ranges, outputs.ranges);
         let report = NonFiniteReport { op, origin, location, inside, inputs, outputs, made_at, source, made };
-        (Rc::new(report), ends)
+        Ok((Rc::new(report), ends))
     }
 
     fn stop(&mut self, found: Rc<NonFiniteReport>) -> Result<()> {
@@ -303,7 +305,7 @@ impl Search {
         let single = ran.outputs.iter().zip(&outputs.ranges).any(|(t, r)| t.numel() == 1 && r.infinite > 0);
         let (op, location, flow) = (format!("{:?}", ran.op), ran.location, ran.flow);
         let suspect = Suspect { op, location, flow, origin: Origin::Operation };
-        let (report, ends) = self.judge(suspect, inputs, outputs, source);
+        let (report, ends) = self.judge(suspect, inputs, outputs, source)?;
         if ends || single {
             return self.stop(report);
         }
@@ -339,7 +341,8 @@ impl Search {
             inputs.append(before);
         }
         let suspect = Suspect { op: op.to_owned(), location, flow, origin: Origin::Write };
-        let (report, ends) = self.judge(suspect, inputs, outputs, read.or(old));
+        // Nor can one for whose marks there is no room.
+        let Ok((report, ends)) = self.judge(suspect, inputs, outputs, read.or(old)) else { return };
         if ends {
             self.found = Some(report);
         } else {
@@ -365,7 +368,7 @@ impl Search {
             }
             let flow = Flow::InPlace(Mark::Finite);
             let suspect = Suspect { op: name(node), location: node.location, flow, origin: Origin::Sum };
-            let (report, _) = self.judge(suspect, given, sum, None);
+            let (report, _) = self.judge(suspect, given, sum, None)?;
             if report.origin != Origin::Given {
                 return self.stop(report);
             }
@@ -384,7 +387,7 @@ impl Search {
             return Ok(());
         }
         let suspect = Suspect { op: name(node), location: node.location, flow: Flow::Mixes, origin: Origin::Hook };
-        let (report, _) = self.judge(suspect, Looked::default(), outputs, None);
+        let (report, _) = self.judge(suspect, Looked::default(), outputs, None)?;
         self.stop(report)
     }
 
@@ -412,7 +415,7 @@ impl Search {
         inputs.append(Looked::gradients("output", grads)?);
         let (op, location, flow) = (name(ctx.node), ctx.node.location, Flow::of_gradient(ctx.node));
         let suspect = Suspect { op, location, flow, origin: Origin::Gradient };
-        let (report, _) = self.judge(suspect, inputs, outputs, source);
+        let (report, _) = self.judge(suspect, inputs, outputs, source)?;
         self.stop(report)
     }
 }

@@ -1,10 +1,11 @@
 //! [`ValueRange`]: the numbers of a tensor in one line.
 
 use std::fmt;
+use std::rc::Rc;
 
 use gradus_backend::{DType, Element, Result, Shape, bf16, f16};
 
-use super::spread::{Mark, Marks, index};
+use super::spread::{Mark, Marks, OP, all_finite, index};
 use crate::Tensor;
 
 /// Shape, dtype and values of a tensor, as [`NonFiniteReport`](super::NonFiniteReport) reports them.
@@ -33,22 +34,23 @@ impl ValueRange {
     /// The numbers of a tensor, in short and one by one.
     pub(super) fn of(name: String, t: &Tensor) -> Result<(Self, Marks)> {
         let (shape, dtype) = (t.shape().to_vec(), t.dtype());
-        let mut marks = Marks { shape: shape.clone(), marks: vec![] };
+        let mut marks = Marks { shape: shape.clone(), marks: Rc::default() };
         let mut range = ValueRange { name, shape, dtype, min: None, max: None, nan: 0, infinite: 0, first: None };
         match dtype {
-            DType::F64 => range.look(t.to_vec::<f64>()?, &mut marks),
-            DType::F32 => range.look(t.to_vec::<f32>()?, &mut marks),
-            DType::F16 => range.look(t.to_vec::<f16>()?, &mut marks),
-            DType::BF16 => range.look(t.to_vec::<bf16>()?, &mut marks),
+            DType::F64 => range.look(&t.host::<f64>(OP)?, &mut marks)?,
+            DType::F32 => range.look(&t.host::<f32>(OP)?, &mut marks)?,
+            DType::F16 => range.look(&t.host::<f16>(OP)?, &mut marks)?,
+            DType::BF16 => range.look(&t.host::<bf16>(OP)?, &mut marks)?,
             _ => {}
         }
         Ok((range, marks))
     }
 
-    fn look<T: Element>(&mut self, values: Vec<T>, marks: &mut Marks) {
+    fn look<T: Element>(&mut self, values: &[T], marks: &mut Marks) -> Result<()> {
         let (mut min, mut max, mut first, count) = (f64::INFINITY, f64::NEG_INFINITY, None, values.len());
-        for (i, v) in values.into_iter().enumerate() {
-            let v = v.to_scalar().to_f64();
+        let mut found = vec![];
+        for (i, v) in values.iter().enumerate() {
+            let v = v.to_f64();
             match Mark::of(v) {
                 Mark::Finite => {
                     min = min.min(v);
@@ -59,13 +61,17 @@ impl ValueRange {
                 Mark::Infinite => self.infinite += 1,
             }
             first = first.or(Some(i));
-            marks.marks.resize(count, Mark::Finite);
-            marks.marks[i] = Mark::of(v);
+            if found.is_empty() {
+                found = all_finite(count)?;
+            }
+            found[i] = Mark::of(v);
         }
+        marks.marks = Rc::new(found);
         if min <= max {
             (self.min, self.max) = (Some(min), Some(max));
         }
         self.first = first.map(|i| index(&self.shape, i));
+        Ok(())
     }
 
     /// The values, for example `0 to 4  1 NaN, the first at [2]`.

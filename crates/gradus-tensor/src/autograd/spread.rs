@@ -1,7 +1,10 @@
 //! Which elements of a result an operation made NaN or infinite itself, and which it passed on from its operands.
 
 use gradus_backend::kernel::ScalarOp;
-use gradus_backend::{Kernel, ScatterOp};
+use std::rc::Rc;
+
+use gradus_backend::host_vec::collect;
+use gradus_backend::{Kernel, Result, ScatterOp};
 
 use super::Node;
 use crate::ops::{Arg, Op};
@@ -30,7 +33,7 @@ impl Mark {
 pub(super) struct Marks {
     pub(super) shape: Vec<usize>,
     /// Empty where all are finite.
-    pub(super) marks: Vec<Mark>,
+    pub(super) marks: Rc<Vec<Mark>>,
 }
 
 impl Marks {
@@ -137,15 +140,15 @@ pub(super) struct Spread {
 
 impl Spread {
     /// A NaN is made where no operand is one; an infinity, if those are looked for, where all operands are finite.
-    pub(super) fn judge(flow: Flow, operands: &[Marks], results: &[Marks], infinities: bool) -> Spread {
+    pub(super) fn judge(flow: Flow, operands: &[Marks], results: &[Marks], infinities: bool) -> Result<Spread> {
         let mut spread = Spread::default();
         let worst = match flow {
-            Flow::InPlace(number) => Some(Places::new(number, operands, results)),
+            Flow::InPlace(number) => Some(Places::new(number, operands, results)?),
             Flow::Moves | Flow::Mixes => None,
         };
         let mixed = operands.iter().map(Marks::worst).max().unwrap_or_default();
         for (r, result) in results.iter().enumerate().filter(|(_, r)| !r.marks.is_empty()) {
-            let under = worst.as_ref().map(|w| w.under(result));
+            let under = worst.as_ref().map(|w| w.under(result)).transpose()?;
             for (k, &mark) in result.marks.iter().enumerate() {
                 let worst = match (flow, &under) {
                     (Flow::Moves, _) => Mark::Nan,
@@ -165,7 +168,7 @@ impl Spread {
                 spread.first.get_or_insert_with(|| (r, index(&result.shape, k)));
             }
         }
-        spread
+        Ok(spread)
     }
 }
 
@@ -176,7 +179,7 @@ struct Places {
 }
 
 impl Places {
-    fn new(number: Mark, operands: &[Marks], results: &[Marks]) -> Places {
+    fn new(number: Mark, operands: &[Marks], results: &[Marks]) -> Result<Places> {
         let shapes = || operands.iter().chain(results).map(|m| &m.shape);
         let rank = shapes().map(Vec::len).max().unwrap_or(0);
         let size = |axis: usize| {
@@ -184,18 +187,19 @@ impl Places {
             sizes.reduce(|a, b| if a == 1 { b } else { a }).unwrap_or(1)
         };
         let shape: Vec<usize> = (0..rank).map(size).collect();
-        let mut places = Places { worst: vec![number; shape.iter().product()], shape };
+        let count: usize = shape.iter().product();
+        let mut places = Places { worst: collect(OP, std::iter::repeat_n(number, count))?, shape };
         for operand in operands.iter().filter(|o| !o.marks.is_empty()) {
-            let at = places.elements_of(&operand.shape);
+            let at = places.elements_of(&operand.shape)?;
             for (worst, at) in places.worst.iter_mut().zip(at) {
                 *worst = (*worst).max(operand.marks.get(at).copied().unwrap_or_default());
             }
         }
-        places
+        Ok(places)
     }
 
     /// For each place the element of a tensor of this shape that is broadcast to it.
-    fn elements_of(&self, shape: &[usize]) -> Vec<usize> {
+    fn elements_of(&self, shape: &[usize]) -> Result<Vec<usize>> {
         let lead = self.shape.len() - shape.len();
         let mut strides = vec![0; self.shape.len()];
         let mut stride = 1;
@@ -219,19 +223,27 @@ impl Places {
             }
             found
         };
-        (0..self.worst.len()).map(step).collect()
+        collect(OP, (0..self.worst.len()).map(step))
     }
 
     /// For each element of a result the worst at the places that it is for.
-    fn under(&self, result: &Marks) -> Vec<Mark> {
-        let mut found = vec![Mark::Finite; result.marks.len()];
-        for (at, worst) in self.elements_of(&result.shape).into_iter().zip(&self.worst) {
+    fn under(&self, result: &Marks) -> Result<Vec<Mark>> {
+        let mut found = all_finite(result.marks.len())?;
+        for (at, worst) in self.elements_of(&result.shape)?.into_iter().zip(&self.worst) {
             if let Some(f) = found.get_mut(at) {
                 *f = (*f).max(*worst);
             }
         }
-        found
+        Ok(found)
     }
+}
+
+/// The operation that asks for marks.
+pub(super) const OP: &str = "find_nonfinite";
+
+/// As many marks of finite elements.
+pub(super) fn all_finite(count: usize) -> Result<Vec<Mark>> {
+    collect(OP, std::iter::repeat_n(Mark::Finite, count))
 }
 
 /// The index of element `k` in row-major order.

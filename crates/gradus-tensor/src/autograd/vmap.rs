@@ -1,7 +1,7 @@
 //! [`vmap`]: a function of one sample, for a batch of them.
 
 use gradus_backend::shape::resolve_axis;
-use gradus_backend::{Error, ErrorKind, Result};
+use gradus_backend::{Error, ErrorKind, HostVec, Result};
 
 use super::functional::{Tensors, give};
 use crate::Tensor;
@@ -94,7 +94,7 @@ pub fn vmap<O: Tensors>(
         }
         Some((_, n)) => n,
     };
-    let mut columns: Vec<Vec<Slice>> = vec![];
+    let mut columns: Vec<HostVec<Slice>> = vec![];
     for k in 0..n {
         let pick = |(slices, &t): (&Option<Vec<Tensor>>, &&Tensor)| match slices.as_ref().and_then(|s| s.get(k)) {
             Some(slice) => slice.clone(),
@@ -103,7 +103,8 @@ pub fn vmap<O: Tensors>(
         let arguments: Vec<Tensor> = mapped.iter().zip(inputs).map(pick).collect();
         let outputs = f(&arguments)?.into_tensors();
         if k == 0 {
-            columns = outputs.iter().map(|_| Vec::with_capacity(n)).collect();
+            let column = |y: &Tensor| HostVec::with_capacity(y.device().backend(), OP, n);
+            columns = outputs.iter().map(column).collect::<Result<_>>()?;
         }
         if outputs.len() != columns.len() {
             let m = format!("slice {k} gives {} tensors, the first {}", outputs.len(), columns.len());
@@ -116,7 +117,7 @@ pub fn vmap<O: Tensors>(
                 let e = Error::shape(OP, format!("output {i} differs in shape or dtype between slice 0 and {k}"));
                 return Err(y.describe(first.describe(e, "slice 0"), &format!("slice {k}")));
             }
-            column.push(Slice::new(y)?);
+            column.push(OP, Slice::new(y)?)?;
         }
     }
     let entries = one_each("out_dims", out_dims, columns.len(), "outputs")?;

@@ -4,7 +4,7 @@
 //! A composite of `index_select`, `where_` and `sum`, or `gather`: no element outside a bin meets its result, and the
 //! gradient is of any order.
 
-use gradus_backend::{DType, Error, Result, Shape};
+use gradus_backend::{DType, Error, HostVec, Result, Shape};
 
 use super::PoolOptions;
 use super::pool::MAX_WINDOW;
@@ -12,27 +12,43 @@ use crate::Tensor;
 
 /// The bins of one axis, padded to the size of the largest.
 struct Bins {
-    starts: Vec<usize>,
-    sizes: Vec<usize>,
+    size: usize,
+    count: usize,
     largest: usize,
 }
 
 impl Bins {
-    /// `bins` is at least 1 and `size` was checked to be that of a tensor, as is `bins`.
-    fn new(size: usize, bins: usize) -> Bins {
-        // In 128 bits the products cannot overflow; quotients are at most `size`.
-        let edge = |i: usize, up: u128| ((i as u128 * size as u128 + up) / bins as u128) as usize;
-        let starts: Vec<usize> = (0..bins).map(|i| edge(i, 0)).collect();
-        let sizes: Vec<usize> = (0..bins).map(|i| edge(i + 1, bins as u128 - 1) - starts[i]).collect();
-        let largest = sizes.iter().copied().max().unwrap_or(1);
-        Bins { starts, sizes, largest }
+    /// `count` is at least 1, and `size` was checked to be that of a tensor, as is `count`.
+    fn new(size: usize, count: usize) -> Bins {
+        let (whole, rest) = (size / count, size % count);
+        // Bin `i` begins `i rest mod count` parts of `count` after an element: a multiple of the greatest common divisor,
+        // each of which occurs. It ends within the next element, or beyond it if the rest is larger than what is left.
+        let more = if rest == 0 { 0 } else { 1 + usize::from(rest > gcd(rest, count)) };
+        Bins { size, count, largest: whole + more }
     }
 
-    /// The elements of every bin, one bin after the other; a smaller bin shows its first element again.
-    fn elements(&self) -> impl Iterator<Item = usize> + '_ {
-        let bins = self.starts.iter().zip(&self.sizes);
-        bins.flat_map(|(&start, &size)| (0..self.largest).map(move |i| start + if i < size { i } else { 0 }))
+    /// Where bin `i` begins, and how many elements it has.
+    fn bin(&self, i: usize) -> (usize, usize) {
+        // In 128 bits the products cannot overflow; quotients are at most `size`.
+        let (i, size, count) = (i as u128, self.size as u128, self.count as u128);
+        let start = i * size / count;
+        (start as usize, (((i + 1) * size).div_ceil(count) - start) as usize)
     }
+
+    /// Number of elements of all bins, padded.
+    fn padded(&self) -> usize {
+        self.count.saturating_mul(self.largest)
+    }
+
+    /// Element `k` of all bins one after the other, and whether it is one: a smaller bin shows its first element again.
+    fn element(&self, k: usize) -> (i64, bool) {
+        let ((start, size), i) = (self.bin(k / self.largest), k % self.largest);
+        (if i < size { start + i } else { start } as i64, i < size)
+    }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 macro_rules! adaptive {
@@ -89,10 +105,7 @@ impl Tensor {
         if self.shape()[2..].contains(&0) {
             return fail(Error::shape(op, "a spatial axis is empty: its bins have no elements"));
         }
-        // The result has to fit before anything of its size is made on the host.
-        let shape = Shape::new(&[&self.shape()[..2], output].concat()).map_err(|e| self.describe(e, "self"))?;
-        drop(self.device().backend().alloc(shape.numel().saturating_mul(size_of::<i64>()))?);
-        Ok(shape)
+        Shape::new(&[&self.shape()[..2], output].concat()).map_err(|e| self.describe(e, "self"))
     }
 
     #[track_caller]
@@ -107,14 +120,14 @@ impl Tensor {
         let mut x = self.to_dtype(self.dtype().compute())?;
         for (i, &bins) in output.iter().enumerate() {
             let axis = 2 + i;
-            x = x.mean_of_bins(axis, bins)?;
+            x = x.mean_of_bins(op, axis, bins)?;
         }
         x.to_dtype(self.dtype())
     }
 
     /// The mean of each of the bins of an axis.
     #[track_caller]
-    fn mean_of_bins(&self, axis: usize, count: usize) -> Result<Tensor> {
+    fn mean_of_bins(&self, op: &str, axis: usize, count: usize) -> Result<Tensor> {
         let (size, rank) = (self.shape()[axis], self.rank());
         if size == count {
             return Ok(self.clone());
@@ -124,16 +137,17 @@ impl Tensor {
         if size.is_multiple_of(count) {
             return self.reshape(&split)?.mean(&inner, false);
         }
-        let bins = Bins::new(size, count);
-        let index: Vec<i64> = bins.elements().map(|e| e as i64).collect();
-        let index = Tensor::from_vec(index, [count * bins.largest], self.device())?;
+        let (bins, device) = (Bins::new(size, count), self.device());
+        let elements = 0..bins.padded();
+        let index = HostVec::collect(device.backend(), op, elements.clone().map(|k| bins.element(k).0))?;
+        let index = Tensor::from_vec(index, [bins.padded()], device)?;
         let mut dims = vec![1; rank + 1];
         (dims[axis], dims[axis + 1]) = (count, bins.largest);
-        let inside: Vec<bool> = bins.sizes.iter().flat_map(|&s| (0..bins.largest).map(move |i| i < s)).collect();
-        let inside = Tensor::from_vec(inside, &dims, self.device())?;
-        let sizes: Vec<f64> = bins.sizes.iter().map(|&s| s as f64).collect();
+        let inside = HostVec::collect(device.backend(), op, elements.map(|k| bins.element(k).1))?;
+        let inside = Tensor::from_vec(inside, &dims, device)?;
+        let sizes = HostVec::collect(device.backend(), op, (0..count).map(|i| bins.bin(i).1 as f64))?;
         dims.remove(axis + 1);
-        let sizes = Tensor::from_vec(sizes, &dims, self.device())?.to_dtype(self.dtype())?;
+        let sizes = Tensor::from_vec(sizes, &dims, device)?.to_dtype(self.dtype())?;
         let split = [&self.shape()[..axis], &[count, bins.largest], &self.shape()[axis + 1..]].concat();
         let elements = self.index_select(axis as isize, &index)?.reshape(&split)?;
         inside.where_(&elements, 0.0)?.sum(&inner, false)?.div(&sizes)
@@ -155,21 +169,22 @@ impl Tensor {
             return self.max_pooled(op, kernel, PoolOptions::new());
         }
         // Every element of every bin, as its position in the flattened axes: `[outputs, elements of a bin]`.
-        let mut table: Vec<Vec<i64>> = vec![vec![0]];
+        let backend = self.device().backend();
+        let (mut table, mut largest) = (HostVec::filled(backend, op, 0i64, 1)?, 1);
         for i in 0..N {
             let bins = Bins::new(spatial[i], output[i]);
-            let elements: Vec<i64> = bins.elements().map(|e| e as i64).collect();
+            let elements = HostVec::collect(backend, op, (0..bins.padded()).map(|k| bins.element(k).0))?;
             let size = spatial[i] as i64;
-            let mut next = Vec::with_capacity(table.len() * output[i]);
-            for bin in &table {
+            let mut next = HostVec::with_capacity(backend, op, table.len().saturating_mul(bins.padded()))?;
+            for bin in table.chunks(largest) {
                 for elements in elements.chunks(bins.largest) {
-                    next.push(bin.iter().flat_map(|&b| elements.iter().map(move |&e| b * size + e)).collect());
+                    next.extend(op, bin.iter().flat_map(|&b| elements.iter().map(move |&e| b * size + e)))?;
                 }
             }
-            table = next;
+            (table, largest) = (next, largest * bins.largest);
         }
-        let (count, largest) = (table.len(), table.first().map_or(1, Vec::len));
-        let table = Tensor::from_vec(table.concat(), [count * largest], self.device())?;
+        let count = table.len() / largest;
+        let table = Tensor::from_vec(table, [count * largest], self.device())?;
         let (n, c) = (self.shape()[0], self.shape()[1]);
         let flat = self.reshape([n, c, spatial.iter().product()])?;
         let elements = flat.detach().index_select(2, &table)?.reshape([n, c, count, largest])?;

@@ -289,8 +289,10 @@ impl Tensor {
         }
         let op = Attention { params: AttentionParams { causal: options.causal != Causal::No && !top_left, scale } };
         let dropout = options.dropout.filter(|(p, _)| *p != 0.0);
-        let [y, lse] = if dropout.is_some() {
-            op.decompose([&q, &k, &v], mask.as_ref(), dropout)?
+        // The generator moves on once the result is there.
+        let mut moved = dropout.as_ref().map(|(p, generator)| (*p, Generator::clone(generator)));
+        let [y, lse] = if let Some((p, moved)) = &mut moved {
+            op.decompose([&q, &k, &v], mask.as_ref(), Some((*p, moved)))?
         } else {
             let mut inputs = vec![&q, &k, &v];
             inputs.extend(&mask);
@@ -301,7 +303,11 @@ impl Tensor {
         let heads = if rank > 2 { &[lead, &[h, lq]].concat() } else { &vec![lq] };
         let dv = v.shape()[3];
         let y = y.to_dtype(self.dtype())?.reshape([&heads[..], &[dv]].concat())?;
-        Ok((y, lse.reshape(heads)?))
+        let lse = lse.reshape(heads)?;
+        if let (Some((_, generator)), Some((_, moved))) = (dropout, moved) {
+            *generator = moved;
+        }
+        Ok((y, lse))
     }
 
     /// Softmax along an axis over the elements where `mask` (bool, broadcast) is true; the others give 0. So does an element

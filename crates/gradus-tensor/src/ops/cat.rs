@@ -21,20 +21,9 @@ impl Operation for Cat {
     }
 
     fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
-        let first = inputs[0];
-        let mut size = 0usize;
-        for t in inputs {
-            let same =
-                t.rank() == first.rank() && (0..t.rank()).all(|i| i == self.axis || t.shape()[i] == first.shape()[i]);
-            if !same {
-                let e = Error::shape("cat", format!("shapes differ outside axis {}", self.axis));
-                return Err(t.describe(first.describe(e, "first"), "other"));
-            }
-            size = size
-                .checked_add(t.shape()[self.axis])
-                .ok_or_else(|| Error::new(ErrorKind::Overflow, "cat", "the result is too large"))?;
-        }
-        Ok(one(first.layout().shape().with(self.axis, size)?, first.dtype()))
+        let size = self.sizes.iter().try_fold(0usize, |sum, &size| sum.checked_add(size));
+        let size = size.ok_or_else(|| Error::new(ErrorKind::Overflow, "cat", "the result is too large"))?;
+        Ok(one(inputs[0].layout().shape().with(self.axis, size)?, inputs[0].dtype()))
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
@@ -70,7 +59,16 @@ impl Tensor {
         };
         let axis = resolve_axis("cat", axis, first.rank())?;
         let mut dtype = first.dtype();
-        for t in tensors {
+        for (i, t) in tensors.iter().enumerate() {
+            if t.rank() != first.rank() || (0..t.rank()).any(|a| a != axis && t.shape()[a] != first.shape()[a]) {
+                let what = if t.rank() == first.rank() {
+                    format!("shapes differ outside axis {axis}")
+                } else {
+                    "ranks differ".into()
+                };
+                let e = t.describe(first.describe(Error::shape("cat", what), "tensor 0"), &format!("tensor {i}"));
+                return Err(e.help("all have the same sizes but along that axis; use unsqueeze for one more axis"));
+            }
             dtype = dtype.promote(t.dtype())?;
         }
         let mut cast = Vec::with_capacity(tensors.len());

@@ -24,8 +24,12 @@ impl Tensor {
             return Ok(self.clone());
         }
         let keep = Distribution::Bernoulli { p: 1.0 - p };
-        let mask = Tensor::random(keep, self.shape(), DType::Bool, self.device(), generator)?;
+        // It moves on once the result is there.
+        let mut moved = generator.clone();
+        let mask = Tensor::random(keep, self.shape(), DType::Bool, self.device(), &mut moved)?;
         let scale = if p < 1.0 { 1.0 / (1.0 - p) } else { 0.0 };
-        DROPOUT.apply(&[Operand::Tensor(&mask), Operand::Tensor(self), scale.into()])
+        let y = DROPOUT.apply(&[Operand::Tensor(&mask), Operand::Tensor(self), scale.into()])?;
+        *generator = moved;
+        Ok(y)
     }
 }

@@ -131,8 +131,8 @@ impl Tensor {
 /// The first of the slices that an index names on an axis of `size`, all in range, and how many there are up to the last.
 #[track_caller]
 fn span(index: &Tensor, size: usize) -> Result<(usize, usize)> {
-    let named = index.to_dtype(DType::I64)?.to_vec::<i64>()?.into_iter();
-    let named = named.map(|i| if i < 0 { i + size as i64 } else { i } as usize);
+    let named = index.to_dtype(DType::I64)?.host::<i64>("index")?;
+    let named = named.iter().map(|&i| if i < 0 { i + size as i64 } else { i } as usize);
     let (first, end) = named.fold((size, 0), |(first, end), i| (first.min(i), end.max(i + 1)));
     Ok(if first < end { (first, end - first) } else { (0, 0) })
 }

@@ -5,6 +5,7 @@
 //! every order follow, an output depends on its taps only (a NaN elsewhere does not reach it), and the order of the sum is
 //! fixed.
 
+use gradus_backend::host_vec::check_room;
 use gradus_backend::{Error, ErrorKind, Result};
 
 use super::elementwise::{Class, Elementwise};
@@ -305,7 +306,7 @@ impl Tensor {
         // The result and the tables on the host have to fit before anything of their size is made.
         let longest = plan.iter().map(|&(_, input, output, _)| input.saturating_add(output)).max().unwrap_or(0);
         let bytes = shape.numel().saturating_mul(size_of::<i64>()).saturating_add(longest.saturating_mul(TABLE_BYTES));
-        drop(self.device().backend().alloc(bytes).map_err(|e| self.describe(e, "self"))?);
+        check_room(self.device().backend(), OP, 1, bytes).map_err(|e| self.describe(e, "self"))?;
         let mut y = if how.mode.picks() { self.clone() } else { self.to_dtype(self.dtype().compute())? };
         // Axes that shrink most come first: the others then have less to do.
         plan.sort_by(|a, b| (a.2 as f64 / a.1 as f64).total_cmp(&(b.2 as f64 / b.1 as f64)));

@@ -1,6 +1,6 @@
 //! `masked_fill` and `masked_select`: elements named by booleans; `nonzero` and `count_nonzero`: where elements are not 0.
 
-use gradus_backend::{Axes, DType, Error, Result, Scalar, Shape};
+use gradus_backend::{Axes, DType, Error, HostVec, Result, Scalar, Shape};
 
 use super::elementwise::{Class, Elementwise};
 use super::operand::Operand;
@@ -62,15 +62,14 @@ impl Tensor {
     #[track_caller]
     pub fn nonzero(&self) -> Result<Tensor> {
         let (dims, rank) = (self.shape(), self.rank());
-        let mut places: Vec<i64> = Vec::new();
-        let mut found = 0usize;
-        for (at, _) in self.detach().to_dtype(DType::Bool)?.to_vec::<bool>()?.iter().enumerate().filter(|(_, b)| **b) {
-            found += 1;
-            let start = places.len();
-            places.resize(start + rank, 0);
-            let mut rest = at;
+        let mask = self.detach().to_dtype(DType::Bool)?.host::<bool>("nonzero")?;
+        let found = mask.iter().filter(|&&b| b).count();
+        let mut places = HostVec::filled(self.device().backend(), "nonzero", 0i64, found * rank)?;
+        // Without axes there are no places to fill in.
+        let elements = mask.iter().enumerate().filter(|(_, b)| **b).map(|(at, _)| at);
+        for (place, mut rest) in places.chunks_exact_mut(rank.max(1)).zip(elements) {
             for axis in (0..rank).rev() {
-                places[start + axis] = (rest % dims[axis]) as i64;
+                place[axis] = (rest % dims[axis]) as i64;
                 rest /= dims[axis];
             }
         }

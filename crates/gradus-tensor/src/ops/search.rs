@@ -1,6 +1,6 @@
 //! `unique`, `searchsorted`, `bucketize` and `bincount`: finding and counting values.
 
-use gradus_backend::{DType, Error, Result};
+use gradus_backend::{DType, Error, HostVec, Result};
 
 use crate::Tensor;
 
@@ -21,45 +21,38 @@ impl Tensor {
     /// occurrence.
     #[track_caller]
     pub fn unique(&self, sorted: bool, return_inverse: bool, return_counts: bool) -> Result<Unique> {
+        const OP: &str = "unique";
         let (n, device) = (self.numel(), self.device());
         let flat = self.reshape([n])?;
         let (ordered, order) = flat.detach().sort(0, false)?;
-        let order = order.to_vec::<i64>()?;
+        let order = order.host::<i64>(OP)?;
         // Whether each but the first differs from the one before it.
         let fresh = match n {
-            0 => Vec::new(),
-            _ => ordered.narrow(0, 1, n - 1)?.ne(&ordered.narrow(0, 0, n - 1)?)?.to_vec::<bool>()?,
+            0 => None,
+            _ => Some(ordered.narrow(0, 1, n - 1)?.ne(&ordered.narrow(0, 0, n - 1)?)?.host::<bool>(OP)?),
         };
-        // A group for each value, ascending: its first occurrence (the sort is stable) and its number of elements.
-        let mut groups: Vec<(i64, i64)> = Vec::new();
-        let mut group_of: Vec<usize> = Vec::with_capacity(n);
-        for (k, &place) in order.iter().enumerate() {
-            if k == 0 || fresh[k - 1] {
-                groups.push((place, 0));
-            }
-            if let Some(last) = groups.last_mut() {
-                last.1 += 1;
-            }
-            group_of.push(groups.len() - 1);
-        }
-        let mut ranks: Vec<usize> = (0..groups.len()).collect();
+        // Where in the order each value begins, ascending; the sort is stable, so that is its first occurrence.
+        let fresh = fresh.iter().flat_map(|f| f.iter());
+        let begins = (0..n.min(1)).chain(fresh.enumerate().filter(|(_, new)| **new).map(|(k, _)| k + 1));
+        let begins = HostVec::collect(device.backend(), OP, begins)?;
+        let group = |g: usize| begins[g]..begins.get(g + 1).copied().unwrap_or(n);
+        let mut ranks = HostVec::collect(device.backend(), OP, 0..begins.len())?;
         if !sorted {
-            ranks.sort_by_key(|&g| groups[g].0);
+            // First occurrences differ, so no stable sort, which allocates, is needed.
+            ranks.sort_unstable_by_key(|&g| order[begins[g]]);
         }
-        let list = |v: Vec<i64>| {
-            let shape = [v.len()];
-            Tensor::from_vec(v, shape, device)
+        let list = |of: &dyn Fn(usize) -> i64| -> Result<Tensor> {
+            let v = HostVec::collect(device.backend(), OP, ranks.iter().map(|&g| of(g)))?;
+            Tensor::from_vec(&v[..], [v.len()], device)
         };
-        let values = flat.index_select(0, &list(ranks.iter().map(|&g| groups[g].0).collect())?)?;
-        let counts = return_counts.then(|| list(ranks.iter().map(|&g| groups[g].1).collect())).transpose()?;
+        let values = flat.index_select(0, &list(&|g| order[begins[g]])?)?;
+        let counts = if return_counts { Some(list(&|g| group(g).len() as i64)?) } else { None };
         let inverse = if return_inverse {
-            let mut rank_of = vec![0i64; groups.len()];
+            let mut inverse = HostVec::filled(device.backend(), OP, 0i64, n)?;
             for (rank, &g) in ranks.iter().enumerate() {
-                rank_of[g] = rank as i64;
-            }
-            let mut inverse = vec![0i64; n];
-            for (&place, &g) in order.iter().zip(&group_of) {
-                inverse[place as usize] = rank_of[g];
+                for &place in &order[group(g)] {
+                    inverse[place as usize] = rank as i64;
+                }
             }
             Some(Tensor::from_vec(inverse, self.shape(), device)?)
         } else {

@@ -2,6 +2,7 @@
 //!
 //! The pieces are outputs of one operation, so that its gradient is one [`Cat`](super::Cat), whatever their number.
 
+use gradus_backend::host_vec::check_room;
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Backend, Error, Layout, Result, View, ViewMut};
 
@@ -63,6 +64,9 @@ impl Operation for Split {
     }
 }
 
+/// Bytes that a piece takes on the host, at most, with its place in the graph.
+const PIECE_BYTES: usize = 1024;
+
 impl Tensor {
     /// The pieces of `size` elements along an axis; the last one is shorter where they do not come out even. Views.
     ///
@@ -78,7 +82,7 @@ impl Tensor {
         if len == 0 {
             return Ok(vec![self.narrow(axis, 0, 0)?]);
         }
-        self.pieces(at, (0..len).step_by(size).map(|start| size.min(len - start)).collect())
+        self.pieces("split", at, (0..len).step_by(size).map(|start| size.min(len - start)))
     }
 
     /// Pieces of the given sizes along an axis, which they fill exactly. Views.
@@ -100,13 +104,14 @@ impl Tensor {
             let m = format!("pieces of {sizes:?} do not fill axis {at} of size {}", self.shape()[at]);
             return Err(self.describe(Error::shape("split_with_sizes", m), "self"));
         }
-        self.pieces(at, sizes.to_vec())
+        self.pieces("split_with_sizes", at, sizes.iter().copied())
     }
 
     /// The pieces of sizes that fill an axis.
     #[track_caller]
-    fn pieces(&self, axis: usize, sizes: Vec<usize>) -> Result<Vec<Tensor>> {
-        let op = Split { axis, sizes };
+    fn pieces(&self, op: &str, axis: usize, sizes: impl ExactSizeIterator<Item = usize>) -> Result<Vec<Tensor>> {
+        check_room(self.device().backend(), op, sizes.len(), PIECE_BYTES).map_err(|e| self.describe(e, "self"))?;
+        let op = Split { axis, sizes: sizes.collect() };
         let layouts = op.layouts(self.layout()).map_err(|e| self.describe(e, "self"))?;
         apply_views(op, self, &layouts)
     }
@@ -130,7 +135,7 @@ impl Tensor {
     #[track_caller]
     pub fn unbind(&self, axis: isize) -> Result<Vec<Tensor>> {
         let at = resolve_axis("unbind", axis, self.rank())?;
-        let mut slices = self.pieces(at, vec![1; self.shape()[at]])?;
+        let mut slices = self.pieces("unbind", at, std::iter::repeat_n(1, self.shape()[at]))?;
         for slice in &mut slices {
             *slice = slice.squeeze(axis)?;
         }

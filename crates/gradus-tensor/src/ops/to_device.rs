@@ -1,5 +1,6 @@
 //! `to_device(x)`: the values on another device. The gradient goes the other way.
 
+use gradus_backend::host_vec::download;
 use gradus_backend::{Backend, Result, View, ViewMut};
 
 use super::{Context, Grads, Keep, Operation, Outputs, apply_on, grads, one};
@@ -31,8 +32,8 @@ impl Operation for ToDevice {
     /// By way of the host: no two backends know each other's memory.
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
         let size = inputs[0].dtype.size();
-        let mut bytes = vec![0; inputs[0].layout.numel() * size];
-        self.from.backend().download(inputs[0].buffer, inputs[0].layout.offset() * size, &mut bytes)?;
+        let (start, count) = (inputs[0].layout.offset() * size, inputs[0].layout.numel() * size);
+        let bytes = download::<u8>(self.from.backend(), self.name(), inputs[0].buffer, start, count)?;
         backend.upload(outputs[0].buffer, 0, &bytes)
     }
 

@@ -5,7 +5,9 @@
 //! `alpha_t(s) = ln(e^alpha(s) + e^alpha(s-1) + e^alpha(s-2)) + log_prob_t(s)`, the last term only where `s` is a label
 //! other than that of `s-2`. One kernel a step; the gradient of every order is that of these steps.
 
-use gradus_backend::{DType, Error, ErrorKind, Expr, Result};
+use std::ops::Range;
+
+use gradus_backend::{DType, Error, ErrorKind, Expr, HostVec, Result};
 
 use super::Reduction;
 use crate::Tensor;
@@ -32,9 +34,14 @@ fn log_sum_exp<'k>(x: &[Expr<'k>]) -> Expr<'k> {
     dead.select(f64::NEG_INFINITY, dead.select(1.0, sum).log() + shift)
 }
 
-/// The labels of each sequence, read from padded `[n, s]` or concatenated `[sum of lengths]` targets and checked.
+/// All labels, and where those of each sequence stand among them, read from padded `[n, s]` or concatenated `[sum of lengths]` targets and checked.
 #[track_caller]
-fn labels(targets: &Tensor, lengths: &[usize], blank: usize, classes: usize) -> Result<Vec<Vec<i64>>> {
+fn labels(
+    targets: &Tensor,
+    lengths: &[usize],
+    blank: usize,
+    classes: usize,
+) -> Result<(HostVec<i64>, Vec<Range<usize>>)> {
     let fail = |e: Error| targets.describe(e, "targets");
     if !matches!(targets.dtype(), DType::I64 | DType::I32 | DType::U32) {
         return Err(fail(Error::dtype(OP, targets.dtype(), "i64, i32 or u32 labels")));
@@ -49,13 +56,13 @@ fn labels(targets: &Tensor, lengths: &[usize], blank: usize, classes: usize) -> 
         let e = Error::shape(OP, "targets are [n, s] with lengths up to s, or [the sum of the lengths]");
         return Err(fail(e));
     }
-    let all = targets.detach().to_dtype(DType::I64)?.to_vec::<i64>()?;
+    let all = targets.detach().to_dtype(DType::I64)?.host::<i64>(OP)?;
     let mut start = 0;
     let mut found = Vec::with_capacity(lengths.len());
     for &length in lengths {
-        let row: Vec<i64> = all.iter().skip(start).take(length).copied().collect();
-        for (i, &index) in row.iter().enumerate() {
-            let (pos, size) = (start + i, classes);
+        let row = start..start + length;
+        for (&index, pos) in all[row.clone()].iter().zip(row.clone()) {
+            let size = classes;
             match usize::try_from(index) {
                 Ok(label) if label == blank => {
                     let m = format!("the target at position {pos} is the blank {blank}");
@@ -72,7 +79,7 @@ fn labels(targets: &Tensor, lengths: &[usize], blank: usize, classes: usize) -> 
         found.push(row);
         start += if let [_, s] = *targets.shape() { s } else { length };
     }
-    Ok(found)
+    Ok((all, found))
 }
 
 impl Tensor {
@@ -135,24 +142,27 @@ impl Tensor {
             let e = Error::new(ErrorKind::DeviceMismatch, OP, "operands live on different devices");
             return Err(self.device().tell_apart(targets.device(), targets.describe(fail(e), "targets")));
         }
-        let labels = labels(targets, target_lengths, blank, classes)?;
+        let (labels, rows) = labels(targets, target_lengths, blank, classes)?;
 
         let (device, dtype) = (self.device(), self.dtype().compute());
-        let states = 2 * labels.iter().map(Vec::len).max().unwrap_or(0) + 1;
+        let states = 2 * rows.iter().map(Range::len).max().unwrap_or(0) + 1;
         // The class of each state, and whether a path may come from two states before: past the blank between two
         // different labels. States beyond the end of a sequence lead nowhere.
-        let mut class = Vec::with_capacity(n * states);
-        let mut skip = Vec::with_capacity(n * states);
-        for row in &labels {
+        let count = n.saturating_mul(states);
+        let mut class = HostVec::with_capacity(device.backend(), OP, count)?;
+        let mut skip = HostVec::with_capacity(device.backend(), OP, count)?;
+        for row in rows {
+            let row = &labels[row];
             for s in 0..states {
                 let label = if s % 2 == 1 { row.get(s / 2) } else { None };
-                class.push(label.copied().unwrap_or(blank as i64));
-                skip.push(s > 1 && label.is_some() && label != row.get(s / 2 - 1));
+                class.push(OP, label.copied().unwrap_or(blank as i64))?;
+                skip.push(OP, s > 1 && label.is_some() && label != row.get(s / 2 - 1))?;
             }
         }
         let class = Tensor::from_vec(class, [1, n, states], device)?.expand([steps, n, states])?;
         let skip = Tensor::from_vec(skip, [n, states], device)?;
-        let runs: Vec<bool> = (0..steps).flat_map(|t| input_lengths.iter().map(move |&l| t < l)).collect();
+        let runs = (0..steps * n).map(|k| k / n < input_lengths[k % n]);
+        let runs = HostVec::collect(device.backend(), OP, runs)?;
         let runs = Tensor::from_vec(runs, [steps, n, 1], device)?;
 
         // Two columns of -inf in front make alpha(s-1) and alpha(s-2) views. Before the first step a path is at state 0.
@@ -160,8 +170,9 @@ impl Tensor {
         let start = Tensor::zeros([n, 1], dtype, device)?;
         let rest = Tensor::full([n, states - 1], f64::NEG_INFINITY, dtype, device)?;
         let mut alpha = Tensor::cat(&[&nowhere, &start, &rest], 1)?;
-        let mut rows = Vec::with_capacity(steps);
-        unbind(&self.to_dtype(dtype)?.gather(2, &class)?, &mut rows)?;
+        let log_probs = self.to_dtype(dtype)?.gather(2, &class)?;
+        let mut rows = HostVec::with_capacity(device.backend(), OP, steps)?;
+        unbind(&log_probs, &mut rows)?;
         for (t, log_prob) in rows.iter().enumerate() {
             let (stay, one, two) =
                 (alpha.narrow(1, 2, states)?, alpha.narrow(1, 1, states)?, alpha.narrow(1, 0, states)?);
@@ -187,13 +198,10 @@ impl Tensor {
 /// The parts of the first axis, by halves: then the gradient writes each element a logarithmic number of times, not once
 /// a part.
 #[track_caller]
-fn unbind(x: &Tensor, parts: &mut Vec<Tensor>) -> Result<()> {
+fn unbind(x: &Tensor, parts: &mut HostVec<Tensor>) -> Result<()> {
     match x.shape().first().copied().unwrap_or(0) {
         0 => Ok(()),
-        1 => {
-            parts.push(x.squeeze(0)?);
-            Ok(())
-        }
+        1 => parts.push(OP, x.squeeze(0)?),
         n => {
             unbind(&x.narrow(0, 0, n / 2)?, parts)?;
             unbind(&x.narrow(0, n / 2, n - n / 2)?, parts)

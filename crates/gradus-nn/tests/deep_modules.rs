@@ -1,0 +1,140 @@
+//! Nests of modules of any depth: in time linear in it, and without a stack that overflows.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{device, parameter, values};
+use gradus_nn::{Forward, Item, ItemMut, Module, Parameter, Relu, Sequential, Visitor, VisitorMut};
+use gradus_tensor::{Device, Error, Result, Tensor};
+
+const DEEP: usize = 100_000;
+
+/// `x * scale`
+#[derive(Module)]
+struct Scale {
+    scale: Parameter,
+}
+
+impl Forward for Scale {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        x.mul(self.scale.tensor())
+    }
+}
+
+/// A struct of a user around a module.
+#[derive(Module)]
+struct Around {
+    inside: Sequential,
+}
+
+impl Forward for Around {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        self.inside.forward(x)
+    }
+}
+
+/// `Sequential`s in each other, with a parameter in the innermost.
+fn nest(depth: usize, device: &Device) -> Sequential {
+    let innermost = Sequential::new().add(Scale { scale: parameter(&[3.0], device) });
+    (0..depth).fold(innermost, |inside, _| Sequential::new().add(inside))
+}
+
+#[test]
+fn sequentials_may_be_nested_as_deep_as_memory_allows() {
+    let device = device();
+    let mut model = nest(DEEP, &device);
+    let x = values(&[1], &device);
+    assert_eq!(model.forward(&x).unwrap().item().unwrap(), 3.0 * x.item().unwrap());
+    assert_eq!(model.num_parameters(), 1);
+    let name = model.named_parameters().remove(0).0;
+    assert_eq!(name.len(), "0.".repeat(DEEP + 1).len() + "scale".len());
+    assert_eq!(model.state_dict().unwrap().get(&name).unwrap().item().unwrap(), 3.0);
+    model.eval();
+    model.freeze();
+    assert!(model.parameters()[0].is_frozen());
+    model.to_device(&device).unwrap();
+    let text = format!("{model:?}");
+    assert_eq!(text, model.to_string());
+    assert!(text.contains("..") && text.len() < 20_000, "{text}");
+    drop(model);
+}
+
+#[test]
+fn structs_around_sequentials_are_dropped_however_deep() {
+    let device = device();
+    let innermost = Around { inside: nest(0, &device) };
+    let around = |inside: Around| Around { inside: Sequential::new().add(Relu).add(Box::new(inside)) };
+    let model = (0..DEEP).fold(innermost, |inside, _| around(inside));
+    assert_eq!(model.named_parameters().len(), 1);
+    // Each forward pass of a struct is a call of the user's: a typed error, long before the stack overflows.
+    let e = model.forward(&values(&[1], &device)).unwrap_err().to_string();
+    assert!(e.contains("modules are nested more than 128 deep"), "{e}");
+    drop(model);
+}
+
+/// A list, each element in the one before.
+#[derive(Module)]
+struct List(Option<Box<List>>, f64);
+
+/// A wrapper without a name of its own around any module.
+#[derive(Module)]
+#[module(no_display)]
+struct Wrapper(Box<dyn Module>);
+
+#[test]
+fn a_walk_over_types_of_a_user_is_a_loop() {
+    let mut list = List(None, 0.0);
+    for i in 0..DEEP {
+        list = List(Some(Box::new(list)), i as f64);
+    }
+    let mut longest = 0;
+    Visitor::walk(&list, &mut |path, _| longest = longest.max(path.len()));
+    assert_eq!(longest, 2 * DEEP + 1);
+    // To drop it in a loop is up to the type.
+    let mut rest = list.0.take();
+    while let Some(mut next) = rest {
+        rest = next.0.take();
+    }
+    let mut wrapper = Wrapper(Box::new(1.5));
+    for _ in 0..10 * DEEP {
+        wrapper = Wrapper(Box::new(wrapper));
+    }
+    let mut found = 0;
+    Visitor::walk(&wrapper, &mut |path, item| {
+        found += usize::from(path.is_empty() && matches!(item, Item::Setting(_)))
+    });
+    VisitorMut::walk(&mut wrapper, &mut |_, _| {});
+    assert_eq!(found, 1);
+    std::mem::forget(wrapper);
+}
+
+/// A module that computes itself.
+#[derive(Module)]
+struct Endless;
+
+impl Forward for Endless {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward(x)
+    }
+}
+
+#[test]
+fn a_module_that_computes_itself_is_an_error() {
+    let e: Error = Endless.forward(&values(&[1], &device())).unwrap_err();
+    assert!(e.to_string().contains("does a module compute itself"), "{e}");
+}
+
+#[test]
+fn the_layers_of_a_sequential_can_be_exchanged() {
+    let device = device();
+    let mut model = nest(1, &device).add(Relu);
+    VisitorMut::walk(&mut model, &mut |path, item| {
+        if let ItemMut::Layers(layers) = item
+            && path == "0"
+        {
+            layers.push(Box::new(Scale { scale: parameter(&[-2.0], &device) }));
+        }
+    });
+    let x = Tensor::from_vec([-1.0], [1], &device).unwrap();
+    assert_eq!(model.forward(&x).unwrap().item().unwrap(), 6.0);
+}

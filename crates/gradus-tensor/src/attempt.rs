@@ -1,0 +1,381 @@
+//! A pass that fails changes nothing: [`all_or_nothing`], and [`State`], whose values it puts back.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::marker::PhantomData;
+use std::mem;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use gradus_backend::{Error, Result};
+
+/// The most forward passes inside of each other: far more than a model nests, and few enough for the stack of a thread.
+const MAX_PASSES: usize = 128;
+
+/// The states that one attempt changed, by identity.
+type Changes = BTreeMap<usize, Change>;
+
+struct Change {
+    /// How often it was changed.
+    times: u64,
+    /// Puts the first value back, given `times`; says whether it did, which is a change itself.
+    undo: Box<dyn Fn(u64) -> bool>,
+}
+
+thread_local! {
+    /// The attempts under way on this thread, the innermost last.
+    static OPEN: RefCell<Vec<Changes>> = const { RefCell::new(Vec::new()) };
+    /// How many of them are forward passes.
+    static PASSES: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Runs `f`. If it fails, every [`State`] that it changed on this thread has the value again that it had before; a panic
+/// puts it back too. These are the buffers (running statistics) and the generators of layers.
+///
+/// The forward pass of a module is such a unit by itself. This joins several, or more than a forward pass:
+///
+/// ```
+/// # use gradus_tensor::{Error, State, all_or_nothing};
+/// let seen = State::new(0);
+/// let step = |batch: i64| {
+///     all_or_nothing(|| {
+///         seen.set(seen.get() + 1);
+///         if batch < 0 { Err(Error::argument("step", "a bad batch")) } else { Ok(()) }
+///     })
+/// };
+/// assert!(step(1).is_ok() && step(-1).is_err());
+/// assert_eq!(seen.get(), 1);
+/// ```
+///
+/// They nest: what an inner one put back, or kept, is part of the outer one. Not put back are tensors that `f` writes in
+/// place, what `f` does on other threads, and a state that another thread changed after `f` did: there, nobody can tell
+/// what the value would be without `f`. A device that reports errors late fails the call that reports one: read the loss
+/// inside of `f`.
+///
+/// # Errors
+/// Those of `f`.
+pub fn all_or_nothing<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
+    let attempt = Attempt::begin();
+    let result = f();
+    attempt.end(result)
+}
+
+/// What [`all_or_nothing`] is made of, for code whose errors and operations name the line of its caller: a closure would
+/// hide it. Dropped without [`end`](Attempt::end), it puts everything back.
+#[must_use = "an attempt ends with its result"]
+#[derive(Debug)]
+pub struct Attempt {
+    /// Number of attempts around it.
+    depth: usize,
+    is_pass: bool,
+    // Belongs to this thread.
+    _not_send: PhantomData<*const ()>,
+}
+
+impl Attempt {
+    /// From here on changes of states are remembered.
+    pub fn begin() -> Attempt {
+        let depth = OPEN.try_with(|open| {
+            let mut open = open.borrow_mut();
+            open.push(Changes::new());
+            open.len() - 1
+        });
+        // A thread that ends has nothing to put back.
+        Attempt { depth: depth.unwrap_or(0), is_pass: false, _not_send: PhantomData }
+    }
+
+    /// An attempt at the forward pass of a module.
+    ///
+    /// # Errors
+    /// If 128 are under way on this thread: rather than a stack that overflows.
+    pub fn forward() -> Result<Attempt> {
+        let passes = PASSES.get() + 1;
+        if passes > MAX_PASSES {
+            let e = Error::argument("forward", format!("modules are nested more than {MAX_PASSES} deep"));
+            return Err(e.help("does a module compute itself, without end? Layers in one Sequential are not nested"));
+        }
+        PASSES.set(passes);
+        let mut attempt = Attempt::begin();
+        attempt.is_pass = true;
+        Ok(attempt)
+    }
+
+    /// Keeps the changes if `result` is good, puts everything back if it is an error, and gives it.
+    pub fn end<R>(self, result: Result<R>) -> Result<R> {
+        if result.is_ok() {
+            give(self.take());
+        }
+        result
+    }
+
+    /// The changes of this attempt, which is over.
+    fn take(&self) -> Changes {
+        let innermost = |open: &RefCell<Vec<Changes>>| {
+            let mut open = open.borrow_mut();
+            if open.len() > self.depth { open.pop() } else { None }
+        };
+        let mut changes = Changes::new();
+        // More than one only if inner attempts were forgotten.
+        while let Ok(Some(mut outer)) = OPEN.try_with(innermost) {
+            drop(merge(&mut outer, changes));
+            changes = outer;
+        }
+        changes
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        // Nothing is left of one that was kept.
+        let mut changes = self.take();
+        for change in changes.values_mut() {
+            change.times += u64::from((change.undo)(change.times));
+        }
+        give(changes);
+        if self.is_pass {
+            PASSES.set(PASSES.get() - 1);
+        }
+    }
+}
+
+/// Gives the changes of an attempt that is over to the one around it.
+fn give(changes: Changes) {
+    // What is superfluous is dropped at the end, when nothing is borrowed.
+    let _superfluous = OPEN.try_with(|open| match open.borrow_mut().last_mut() {
+        Some(outer) => merge(outer, changes),
+        None => changes.into_values().collect(),
+    });
+}
+
+/// Adds the changes of an inner attempt to those of the one around it. A state that both changed goes back to where the outer
+/// one found it; the undoing that nobody needs is returned.
+fn merge(outer: &mut Changes, mut inner: Changes) -> Vec<Change> {
+    // The smaller into the larger, so that deep nests cost little more than their changes.
+    let outer_is_smaller = outer.len() < inner.len();
+    if outer_is_smaller {
+        mem::swap(outer, &mut inner);
+    }
+    let mut superfluous = Vec::new();
+    for (id, mut change) in inner {
+        match outer.entry(id) {
+            Entry::Vacant(entry) => {
+                entry.insert(change);
+            }
+            Entry::Occupied(mut entry) => {
+                let known = entry.get_mut();
+                known.times += change.times;
+                if outer_is_smaller {
+                    mem::swap(&mut known.undo, &mut change.undo);
+                }
+                superfluous.push(change);
+            }
+        }
+    }
+    superfluous
+}
+
+/// A value that passes change, such as a position in a stream of random numbers: [`all_or_nothing`] puts it back when one
+/// fails. A clone is the same state.
+#[derive(Debug)]
+pub struct State<T>(Arc<Mutex<Inner<T>>>);
+
+#[derive(Debug)]
+struct Inner<T> {
+    value: T,
+    /// How often it was changed, putting back included: a number that never comes again.
+    changes: u64,
+}
+
+impl<T> Clone for State<T> {
+    fn clone(&self) -> Self {
+        State(self.0.clone())
+    }
+}
+
+impl<T: Clone + 'static> State<T> {
+    /// A state of this value.
+    pub fn new(value: T) -> Self {
+        State(Arc::new(Mutex::new(Inner { value, changes: 0 })))
+    }
+
+    /// A copy of the value.
+    pub fn get(&self) -> T {
+        self.inner().value.clone()
+    }
+
+    /// Replaces the value.
+    pub fn set(&self, value: T) {
+        *self.lock() = value;
+    }
+
+    /// The value, to change it, for nobody else meanwhile.
+    pub fn lock(&self) -> StateGuard<'_, T> {
+        let inner = self.inner();
+        self.note(inner)
+    }
+
+    /// A copy of the value, and the number of changes until now.
+    pub fn seen(&self) -> (T, u64) {
+        let inner = self.inner();
+        (inner.value.clone(), inner.changes)
+    }
+
+    /// Replaces the value unless it was changed since `changes`; says whether it did. With [`seen`](State::seen) a value
+    /// is computed from the one before, and no thread waits meanwhile.
+    pub fn replace(&self, value: T, changes: u64) -> bool {
+        let inner = self.inner();
+        let current = inner.changes == changes;
+        if current {
+            *self.note(inner) = value;
+        }
+        current
+    }
+
+    /// Equal for clones, different for other states that are alive.
+    pub fn id(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner<T>> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Remembers the value for the innermost attempt of this thread, and lets it be changed.
+    fn note<'a>(&self, mut inner: MutexGuard<'a, Inner<T>>) -> StateGuard<'a, T> {
+        let (id, found) = (self.id(), inner.changes);
+        let known = OPEN.try_with(|open| open.borrow().last().map(|changes| changes.contains_key(&id)));
+        let change = match known {
+            Ok(Some(false)) => {
+                let (state, before) = (self.clone(), inner.value.clone());
+                let undo = move |times: u64| {
+                    let mut inner = state.inner();
+                    let mine = inner.changes == found + times;
+                    if mine {
+                        inner.value = before.clone();
+                        inner.changes += 1;
+                    }
+                    mine
+                };
+                Some(Change { times: 0, undo: Box::new(undo) })
+            }
+            _ => None,
+        };
+        let count = |changes: &mut Changes| {
+            changes.extend(change.map(|change| (id, change)));
+            changes.entry(id).and_modify(|change| change.times += 1);
+        };
+        let _ = OPEN.try_with(|open| open.borrow_mut().last_mut().map(count));
+        inner.changes += 1;
+        StateGuard(inner)
+    }
+}
+
+/// The value of a [`State`], to read and change it.
+#[derive(Debug)]
+pub struct StateGuard<'a, T>(MutexGuard<'a, Inner<T>>);
+
+impl<T> Deref for StateGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.0.value
+    }
+}
+
+impl<T> DerefMut for StateGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0.value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fails<R>(f: impl FnOnce() -> R) -> Result<R> {
+        all_or_nothing(|| {
+            f();
+            Err(Error::argument("test", "it fails"))
+        })
+    }
+
+    #[test]
+    fn attempts_nest() {
+        let (a, b) = (State::new(0), State::new(10));
+        all_or_nothing(|| {
+            a.set(1);
+            assert!(fails(|| (a.set(2), b.set(20))).is_err());
+            assert_eq!((a.get(), b.get()), (1, 10));
+            all_or_nothing(|| {
+                a.set(3);
+                a.set(4);
+                b.set(40);
+                Ok(())
+            })
+        })
+        .unwrap();
+        assert_eq!((a.get(), b.get()), (4, 40));
+        assert!(fails(|| all_or_nothing(|| Ok((a.set(5), a.set(6), b.set(60))))).is_err());
+        assert_eq!((a.get(), b.get()), (4, 40));
+        // Put back inside, and again outside.
+        assert!(fails(|| (fails(|| a.set(7)), fails(|| a.set(8)), a.set(9))).is_err());
+        assert!(fails(|| (a.set(7), fails(|| fails(|| a.set(8))), a.set(9))).is_err());
+        assert_eq!((a.get(), b.get()), (4, 40));
+        // Whichever of the two changed more states.
+        let many: Vec<State<usize>> = (0..9).map(State::new).collect();
+        let inner = || {
+            all_or_nothing(|| {
+                many.iter().for_each(|s| *s.lock() += 100);
+                Ok(())
+            })
+        };
+        assert!(fails(|| (many[4].set(50), inner())).is_err());
+        assert!(fails(|| (inner(), many[4].set(50), inner())).is_err());
+        assert!(many.iter().map(State::get).eq(0..9));
+    }
+
+    #[test]
+    fn a_panic_puts_back() {
+        let a = State::new("before");
+        let panics = std::panic::AssertUnwindSafe(|| {
+            all_or_nothing(|| -> Result<()> {
+                a.set("after");
+                panic!("user")
+            })
+        });
+        assert!(std::panic::catch_unwind(panics).is_err());
+        assert_eq!(a.get(), "before");
+        a.set("after");
+        assert_eq!(a.get(), "after");
+    }
+
+    #[test]
+    fn what_another_thread_changed_meanwhile_stays() {
+        let a = State::new(0);
+        let add = |n| *a.lock() += n;
+        let other = || std::thread::scope(|s| s.spawn(|| add(10)).join().unwrap());
+        assert!(fails(|| (add(1), other())).is_err());
+        assert_eq!(a.get(), 11);
+        // Before is not meanwhile.
+        assert!(fails(|| (other(), add(1))).is_err());
+        assert_eq!(a.get(), 21);
+        let (value, changes) = a.seen();
+        other();
+        assert!(!a.replace(value + 1, changes) && a.get() == 31);
+        // Also if an inner attempt went back in between.
+        assert!(fails(|| (fails(|| a.set(0)), other())).is_err());
+        assert_eq!(a.get(), 41);
+    }
+
+    #[test]
+    fn passes_without_end_are_an_error() {
+        fn inside(n: usize) -> Result<usize> {
+            let attempt = Attempt::forward()?;
+            attempt.end(if n == 0 { Ok(0) } else { inside(n - 1).map(|m| m + 1) })
+        }
+        assert_eq!(inside(MAX_PASSES - 1).unwrap(), MAX_PASSES - 1);
+        let e = inside(MAX_PASSES).unwrap_err().to_string();
+        assert!(e.contains("more than 128 deep"), "{e}");
+        assert_eq!(inside(3).unwrap(), 3);
+    }
+}
