@@ -133,11 +133,11 @@ impl Storage {
         log.after(version, place).cloned()
     }
 
-    /// The latest write from `epoch` on, up to version `last`, that may have changed one of `bytes`. Later
+    /// The latest write from `epoch` on, up to version `last`, that may have changed one of the bytes of `place`. Later
     /// writes over the same bytes can only make it err towards finding one.
-    pub(crate) fn overwritten_since(&self, epoch: u64, last: u64, bytes: &Range<usize>) -> Option<Write> {
+    pub(crate) fn overwritten_since(&self, epoch: u64, last: u64, place: &Footprint) -> Option<Write> {
         let log = self.log.get()?.lock().unwrap_or_else(|e| e.into_inner());
-        log.since(epoch, last, &Footprint::dense(bytes.clone())).cloned()
+        log.since(epoch, last, place).cloned()
     }
 
     /// From now on a write into `place` asks for slot `slot` of `by`, while that lives and its value lies here.

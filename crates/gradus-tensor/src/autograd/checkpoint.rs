@@ -1,6 +1,7 @@
 //! [`checkpoint`]: a region that keeps its inputs only, and is computed again when its gradient is taken.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use gradus_backend::{Error, ErrorKind, Layout, Result};
@@ -156,7 +157,9 @@ fn run<O: Tensors>(
     let mut saved = Saved::with_versions(kept, []);
     if guards_saved() {
         let sure = reads.iter().filter(|r| r.sure);
-        let pins = sure.filter_map(|r| Some((r.access.storage()?.0, r.access.bytes().clone()))).collect();
+        let held = sure.filter_map(|r| Some((r.access.storage()?, r.access.places())));
+        let pins =
+            held.flat_map(|(storage, places)| places.iter().map(move |p| (storage.clone(), p.clone()))).collect();
         saved = saved.guard_pinned("checkpoint", inputs, &versions, pins)?;
     }
     let (guards, edges) = (among(GUARDS), inputs.iter().map(|t| t.edge().cloned()).collect());
@@ -177,8 +180,13 @@ struct Read {
 impl Read {
     /// It is as it was.
     fn check(&self, node: &Node) -> Result<()> {
-        let Some((storage, version)) = self.access.storage() else { return Ok(()) };
-        let Some(write) = storage.overwritten(version, self.access.bytes()) else { return Ok(()) };
+        self.check_places(node, &self.access)
+    }
+
+    /// What is read by an access to this storage is as it was.
+    fn check_places(&self, node: &Node, access: &Access) -> Result<()> {
+        let version = self.access.version();
+        let Some(write) = access.overwritten(version) else { return Ok(()) };
         let m = format!("the checkpointed region needs a value that it read, which {} overwrote", write.op);
         let e = Error::new(ErrorKind::Autograd, "backward", m);
         Err(e
@@ -223,13 +231,13 @@ impl Given {
 fn settled(accesses: Vec<Access>, before: u64, packed: &[&Tensor]) -> Result<Vec<Read>> {
     let mut reads = vec![];
     for access in accesses {
-        let Some((storage, _)) = access.storage() else { continue };
+        let Some(storage) = access.storage() else { continue };
         if storage.born() > before {
             // An output, or a value that the function keeps for its next run: right there if it stays as it was read.
             reads.extend(access.final_read().map(|access| Read { access, sure: false }));
             continue;
         }
-        not_written("checkpoint", &access, &storage)?;
+        not_written("checkpoint", &access)?;
         let sure = !packed.iter().any(|t| Arc::ptr_eq(t.storage(), &storage));
         reads.push(Read { access, sure });
     }
@@ -237,9 +245,9 @@ fn settled(accesses: Vec<Access>, before: u64, packed: &[&Tensor]) -> Result<Vec
 }
 
 /// A region writes into nothing that is older than it: the second run would write again.
-fn not_written(op: &'static str, access: &Access, storage: &Storage) -> Result<()> {
-    let version = access.storage().map_or(0, |(_, version)| version);
-    let Some(write) = storage.overwritten(version, access.bytes()).filter(|_| access.wrote()) else { return Ok(()) };
+fn not_written(op: &'static str, access: &Access) -> Result<()> {
+    let written = if access.wrote() { access.overwritten(access.version()) } else { None };
+    let Some(write) = written else { return Ok(()) };
     let m = format!("{} wrote into a tensor that outlives the region", write.op);
     Err(Error::new(ErrorKind::Autograd, op, m)
         .note(format!("{} wrote at {}", write.op, write.location))
@@ -301,18 +309,20 @@ impl Checkpoint {
     /// The second run, of these inputs, read what the first had read, as it was, and wrote over nothing.
     fn check_accesses(&self, node: &Node, accesses: &[Access], inputs: &[Tensor], before: u64) -> Result<()> {
         for access in accesses {
-            let Some((storage, _)) = access.storage().filter(|(s, _)| s.born() <= before) else { continue };
-            not_written("backward", access, &storage)?;
-            let bytes = access.bytes();
-            let within = |start: usize, end: usize| start <= bytes.start && bytes.end <= end;
+            let Some(storage) = access.storage().filter(|s| s.born() <= before) else { continue };
+            not_written("backward", access)?;
+            let bytes = access.span();
+            let within = |all: Range<usize>| all.start <= bytes.start && bytes.end <= all.end;
             let known = self.reads.iter().find(|r| r.access.is_to(&storage));
-            if let Some(known) = known.filter(|r| within(r.access.bytes().start, r.access.bytes().end)) {
+            if let Some(known) = known.filter(|r| within(r.access.span())) {
                 known.check(node)?;
+                // Between the places of the first run: what it would have read there.
+                known.check_places(node, access)?;
                 continue;
             }
             let spans = inputs.iter().filter(|t| Arc::ptr_eq(t.storage(), &storage)).map(Tensor::byte_span);
             let passed = spans.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end));
-            if !passed.is_some_and(|p| within(p.start, p.end)) {
+            if !passed.is_some_and(within) {
                 let m = "read a tensor, or a part of one, that its first run had not read";
                 let e = changed(node, m);
                 return Err(

@@ -12,6 +12,7 @@ use super::mode::{REFUSE_READS, set};
 use super::node::{AtLineOf, Edge, Node, next_seq};
 use super::{Context, Keep, Saved, guards_saved, is_grad_enabled, no_grad};
 use crate::Tensor;
+use crate::footprint::Footprint;
 use crate::ops::{Grads, Rule, same_device};
 use crate::storage::next_epoch;
 
@@ -228,16 +229,15 @@ impl<O: CustomOp> Custom<O> {
         let watch = Watch::new();
         let found = self.op.backward(ctx, grads)?;
         for access in watch.finish() {
-            let Some((storage, first)) = access.storage() else { continue };
+            let Some(storage) = access.storage() else { continue };
             let Some(seen) = self.seen.iter().find(|s| s.access.is_to(&storage)) else { continue };
-            let (now, then) = (access.bytes(), seen.access.bytes());
-            let bytes = now.start.max(then.start)..now.end.min(then.end);
             // What backward itself wrote on the way is its own affair.
-            let last = if access.wrote() { first } else { u64::MAX };
-            if bytes.is_empty() {
+            let last = if access.wrote() { access.version() } else { u64::MAX };
+            let then = |now| seen.access.places().iter().filter_map(move |then: &Footprint| then.common(now));
+            let mut both = access.places().iter().flat_map(then);
+            let Some(write) = both.find_map(|place| storage.overwritten_since(seen.since, last, &place)) else {
                 continue;
-            }
-            let Some(write) = storage.overwritten_since(seen.since, last, &bytes) else { continue };
+            };
             let m = format!("the gradient of {} reads a value that {} overwrote", self.name(), write.op);
             return Err(Error::new(ErrorKind::Autograd, "backward", m)
                 .note(format!("{} was recorded at {}", self.name(), ctx.node.location))

@@ -200,7 +200,7 @@ impl Packed {
                 .help("give back a tensor like the one packed"));
         }
         let version = t.storage().version();
-        let unchanged = |storage: &Storage, last: u64, bytes| match storage.overwritten_since(self.epoch, last, bytes) {
+        let unchanged = |storage: &Storage, last: u64, place| match storage.overwritten_since(self.epoch, last, place) {
             None => Ok(()),
             Some(write) => {
                 let m = format!("what was packed for {what} of {op} was overwritten by {}", write.op);
@@ -213,15 +213,15 @@ impl Packed {
         };
         let mut given = u64::MAX;
         for access in &accesses {
-            let Some((storage, first)) = access.storage() else { continue };
+            let Some(storage) = access.storage() else { continue };
             // What the hook itself wrote on the way is its own affair.
-            let last = if access.wrote() { first } else { u64::MAX };
+            let last = if access.wrote() { access.version() } else { u64::MAX };
             if Arc::ptr_eq(&storage, t.storage()) {
                 given = last;
             }
-            unchanged(&storage, last, access.bytes())?;
+            access.places().iter().try_for_each(|place| unchanged(&storage, last, place))?;
         }
-        unchanged(t.storage(), given, &t.byte_span())?;
+        unchanged(t.storage(), given, &t.footprint())?;
         Ok((t, version))
     }
 }
