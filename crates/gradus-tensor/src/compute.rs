@@ -7,6 +7,7 @@ use gradus_backend::{
     Binding, ComputeLimits, ComputeModule, Error, ErrorKind, ModuleHash, NativeCall, NativeFunction, Result,
 };
 
+use crate::autograd::Nested;
 use crate::locks::Locks;
 use crate::{Device, Tensor};
 
@@ -103,6 +104,7 @@ impl Device {
         }
         let refs: Vec<&Tensor> = reads.iter().collect();
         let mut locks = Locks::write(&written, &refs, OP, location)?;
+        let _nested = Nested::enter(OP)?;
         let (outs, views) = locks.views(&written, &refs);
         let (mut outs, mut views) = (outs.into_iter(), views.into_iter());
         let mut operands = Vec::with_capacity(bindings.len());

@@ -159,7 +159,7 @@ fn a_hook_may_pack_into_the_rows_of_one_buffer() {
 
 #[test]
 fn a_write_between_the_elements_of_a_kept_view_changes_none() {
-    let parts: [fn(&Tensor) -> gradus_tensor::Result<Tensor>; 7] = [
+    let parts: [fn(&Tensor) -> Result<Tensor>; 7] = [
         |m| m.narrow(1, 0, 1),
         |m| m.narrow(1, 3, 1),
         |m| m.slice(1, 1, 4, 2),
@@ -219,7 +219,7 @@ fn writes_by_an_index_tensor_are_those_of_its_slices() {
     let x = f64s(&[2.0; 2], &[2]).with_grad().unwrap();
     let at = |i: &[i64]| Tensor::from_vec(i, [i.len()], &cpu()).unwrap();
     let rows = |i: &[i64]| Tensor::from_vec(i.repeat(2), [2, i.len()], &cpu()).unwrap().t().unwrap();
-    type Write = fn(&Tensor, &Tensor, &Tensor, &Tensor) -> gradus_tensor::Result<()>;
+    type Write = fn(&Tensor, &Tensor, &Tensor, &Tensor) -> Result<()>;
     let writes: [Write; 6] = [
         |w, i, _, _| w.index_fill_(0, i, 9.0),
         |w, i, _, v| w.index_copy_(0, i, v),

@@ -41,6 +41,11 @@ impl Access {
         self.version
     }
 
+    /// Where the storage lies: no other one, while this lasts.
+    pub(super) fn address(&self) -> *const Storage {
+        self.storage.as_ptr()
+    }
+
     /// Whether it is an access to this storage.
     pub(super) fn is_to(&self, storage: &Storage) -> bool {
         std::ptr::eq(self.storage.as_ptr(), storage)
@@ -187,9 +192,13 @@ impl Watch {
 
     /// One entry for each storage that was accessed and is still held by somebody.
     pub(super) fn finish(self) -> Vec<Access> {
-        LOG.with_borrow(|log| {
+        LOG.with_borrow_mut(|log| {
             let start = log.open.get(self.depth).map_or(log.accesses.len(), |o| o.start);
-            living(log.accesses.iter().skip(start).cloned())
+            let seen = living(log.accesses.drain(start..));
+            // For those around it: each looks at what is left, and not at all that every watch within has seen.
+            log.accesses.extend_from_slice(&seen);
+            log.open.iter_mut().skip(self.depth + 1).for_each(|inner| inner.start = log.accesses.len());
+            seen
         })
     }
 }

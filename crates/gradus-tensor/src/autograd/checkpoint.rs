@@ -1,5 +1,6 @@
 //! [`checkpoint`]: a region that keeps its inputs only, and is computed again when its gradient is taken.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -10,13 +11,13 @@ use smallvec::SmallVec;
 use super::access::{Access, Watch};
 use super::checksum::checksum;
 use super::draws::{Draws, NoteDraws, ReplayDraws, is_replay};
-use super::engine::grad_of_edges;
+use super::engine::{grad_of_edges, key};
 use super::functional::{Tensors, give};
 use super::mode::{GUARDS, NOTE_ACCESS, PACK, among, set_among};
 use super::node::{Edge, Node, next_seq};
 use super::packed::Packed;
 use super::record::{Known, Record};
-use super::{BackwardOptions, Context, Saved, enable_grad, guards_saved, is_grad_enabled};
+use super::{BackwardOptions, Context, Nested, Saved, enable_grad, guards_saved, is_grad_enabled};
 use crate::ops::{Grads, Rule, same_device};
 use crate::tensor::Spec;
 use crate::{Generator, Storage, Tensor};
@@ -47,8 +48,12 @@ use crate::{Generator, Storage, Tensor};
 /// about a microsecond for each operation. Where [`saved_tensors_hooks`](super::saved_tensors_hooks) bring back inputs that
 /// are not to the bit what they packed, the outputs and the way to them are not compared.
 ///
+/// Regions may lie inside each other, fewer than [`MAX_NESTING`](super::MAX_NESTING). The second run of one runs those within it
+/// anew, and keeps as little of them: with the gradient, the innermost of `n` runs `n + 1` times, and all of them together
+/// about `n * n / 2` times. Regions that follow one another run twice each, however many there are.
+///
 /// # Errors
-/// Those of `f`; inputs, or outputs, on several devices.
+/// Those of `f`; inputs, or outputs, on several devices; nesting beyond [`MAX_NESTING`](super::MAX_NESTING).
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -86,7 +91,7 @@ pub fn checkpoint_with<O: Tensors>(
 /// so that it may write into what outlives the region. What it computes must not enter the outputs of the region.
 ///
 /// # Errors
-/// Those of `effect`.
+/// Those of `effect`; nesting beyond [`MAX_NESTING`](super::MAX_NESTING).
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -109,6 +114,7 @@ pub fn once(effect: impl FnOnce() -> Result<()>) -> Result<()> {
     if is_replay() {
         return Ok(());
     }
+    let _nested = Nested::enter("once")?;
     let _unwatched = set_among(NOTE_ACCESS, 0);
     effect()
 }
@@ -119,6 +125,7 @@ fn run<O: Tensors>(
     inputs: &[&Tensor],
     generator: &mut Generator,
 ) -> Result<O> {
+    let _nested = Nested::enter("checkpoint")?;
     if !is_grad_enabled() {
         let plain: Vec<Tensor> = inputs.iter().map(|&t| t.clone()).collect();
         return f(&plain, generator);
@@ -308,13 +315,13 @@ impl Checkpoint {
 
     /// The second run, of these inputs, read what the first had read, as it was, and wrote over nothing.
     fn check_accesses(&self, node: &Node, accesses: &[Access], inputs: &[Tensor], before: u64) -> Result<()> {
+        let reads: HashMap<*const Storage, &Read> = self.reads.iter().map(|r| (r.access.address(), r)).collect();
         for access in accesses {
             let Some(storage) = access.storage().filter(|s| s.born() <= before) else { continue };
             not_written("backward", access)?;
             let bytes = access.span();
             let within = |all: Range<usize>| all.start <= bytes.start && bytes.end <= all.end;
-            let known = self.reads.iter().find(|r| r.access.is_to(&storage));
-            if let Some(known) = known.filter(|r| within(r.access.span())) {
+            if let Some(known) = reads.get(&access.address()).filter(|r| within(r.access.span())) {
                 known.check(node)?;
                 // Between the places of the first run: what it would have read there.
                 known.check_places(node, access)?;
@@ -395,12 +402,12 @@ impl Rule for Checkpoint {
         if let Some(i) = tracked {
             return Err(changed(node, &format!("tracked output {i} otherwise")));
         }
-        let known: Vec<&Edge> = node.inputs.iter().flatten().collect();
-        let used: Vec<&Edge> = record.across.iter().filter(|e| e.node.seq <= before).collect();
-        if used.iter().any(|e| !known.iter().any(|k| k.is(e))) {
+        let known: HashSet<(u64, usize)> = node.inputs.iter().flatten().map(key).collect();
+        let used = record.across.iter().filter(|e| e.node.seq <= before).map(key).collect::<HashSet<_>>();
+        if !used.is_subset(&known) {
             return Err(changed(node, "used tracked tensors that it had not used before"));
         }
-        if known.iter().any(|k| !used.iter().any(|e| e.is(k))) {
+        if known.len() > used.len() {
             return Err(changed(node, "did not use tracked tensors that it had used before"));
         }
         if !same_draws {

@@ -10,7 +10,7 @@ use super::access::{Access, Watch};
 use super::engine::edges_across;
 use super::mode::{REFUSE_READS, set};
 use super::node::{AtLineOf, Edge, Node, next_seq};
-use super::{Context, Keep, Saved, guards_saved, is_grad_enabled, no_grad};
+use super::{Context, Keep, Nested, Saved, guards_saved, is_grad_enabled, no_grad};
 use crate::Tensor;
 use crate::footprint::Footprint;
 use crate::ops::{Grads, Rule, same_device};
@@ -85,8 +85,8 @@ pub trait CustomOp: Send + Sync + 'static {
 /// Runs `op` on `inputs`, which share a device, and records it if one of them is tracked.
 ///
 /// # Errors
-/// Those of `forward`; inputs on several devices, or recorded outputs; no output; a `forward` that overwrote an input, or, while this thread
-/// records, read a tracked tensor that is none.
+/// Those of `forward`; inputs on several devices, or recorded outputs; no output; a `forward` that overwrote an input, or,
+/// while this thread records, read a tracked tensor that is none; nesting beyond [`MAX_NESTING`](super::MAX_NESTING).
 #[track_caller]
 pub fn apply_custom<O: CustomOp>(op: &Arc<O>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
     let name = op.name();
@@ -96,6 +96,7 @@ pub fn apply_custom<O: CustomOp>(op: &Arc<O>, inputs: &[&Tensor]) -> Result<Vec<
     let versions: SmallVec<[u64; 4]> = inputs.iter().map(|t| t.storage().version()).collect();
     let watched = is_grad_enabled().then(|| (next_seq(), next_epoch(), Watch::new()));
     let outputs: Vec<Tensor> = {
+        let _nested = Nested::enter(name)?;
         let _guard = no_grad();
         let plain: Vec<Tensor> = inputs.iter().map(|t| t.detach()).collect();
         op.forward(&plain)?.iter().map(Tensor::detach).collect()

@@ -3,7 +3,7 @@
 use gradus_backend::{DType, Error, ErrorKind, Result};
 
 use super::mode::refuse_inference;
-use super::{BackwardOptions, enable_grad, grad, no_grad};
+use super::{BackwardOptions, Nested, enable_grad, grad, no_grad};
 use crate::Tensor;
 
 /// How [`gradcheck_with`] and [`gradgradcheck_with`] compare. A gradient passes where
@@ -141,6 +141,7 @@ pub fn gradcheck_with(
     options: GradcheckOptions,
 ) -> Result<()> {
     let options = options.checked("gradcheck")?;
+    let _nested = Nested::enter("gradcheck")?;
     let sum = |x: &[Tensor]| {
         let y = f(x)?;
         require_float("gradcheck", &y)?;
@@ -164,6 +165,7 @@ pub fn gradgradcheck_with(
 ) -> Result<()> {
     const NAME: &str = "gradgradcheck";
     let options = options.checked(NAME)?;
+    let _nested = Nested::enter(NAME)?;
     require_f64(NAME, inputs)?;
     let seed = {
         let _mode = no_grad();

@@ -2,7 +2,8 @@
 //!
 //! There is no global tape: the graph hangs off the tensors. A tracked tensor holds an edge to the [`Node`] that
 //! made it; a node holds edges to the nodes of its inputs and the values that its gradient needs, each with the version
-//! that its storage had. Traversal and drop are iterative, so that depth is limited by memory only.
+//! that its storage had. Traversal and drop are iterative, so that depth is limited by memory only; how deep
+//! functions of the user run inside each other is [limited](MAX_NESTING).
 
 mod access;
 mod checkpoint;
@@ -17,6 +18,7 @@ mod guarded;
 mod hooks;
 mod inspect;
 mod mode;
+mod nesting;
 mod node;
 mod nonfinite;
 mod observe;
@@ -46,6 +48,8 @@ pub use mode::{
     strict, strict_inplace,
 };
 pub(crate) use mode::{guards_saved, is_observed, notes_access, refuses_reads};
+pub use nesting::MAX_NESTING;
+pub(crate) use nesting::Nested;
 pub(crate) use node::Edge;
 pub use node::Node;
 pub(crate) use nonfinite::Written;

@@ -84,7 +84,7 @@ pub struct GradModeGuard {
     _not_send: PhantomData<*const ()>,
 }
 
-/// Sets the switches of `mask` to those in `on`.
+/// Sets the switches of `mask` to those in `on`; none once its guard is dropped.
 #[derive(Debug, Clone, Copy)]
 struct Setting {
     id: u64,
@@ -93,7 +93,7 @@ struct Setting {
 }
 
 thread_local! {
-    /// The settings that guards hold, the newest last; the mode is what they make of the default.
+    /// The settings that guards hold, the newest last; the mode is what they make of the default. The last one's guard lives.
     static SETTINGS: RefCell<Vec<Setting>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -102,8 +102,20 @@ impl Drop for GradModeGuard {
         // A thread that ends has dropped its settings, and needs none.
         let _ = SETTINGS.try_with(|settings| {
             let mut settings = settings.borrow_mut();
-            settings.retain(|s| s.id != self.setting.id);
-            MODE.set(settings.iter().fold(RECORD, |mode, s| mode & !s.mask | s.on));
+            let Ok(at) = settings.binary_search_by_key(&self.setting.id, |s| s.id) else { return };
+            let mut open = std::mem::take(&mut settings[at].mask);
+            while settings.pop_if(|s| s.mask == 0).is_some() {}
+            // Each switch that it set is now as the newest setting of those that are left has it. Where guards nest, that is
+            // found at once, however many there are.
+            let mut mode = MODE.get() & !open | RECORD & open;
+            for s in settings.iter().rev() {
+                mode = mode & !(s.mask & open) | s.on & open;
+                open &= !s.mask;
+                if open == 0 {
+                    break;
+                }
+            }
+            MODE.set(mode);
         });
     }
 }
