@@ -38,6 +38,7 @@ pub(crate) fn next_epoch() -> u64 {
 #[derive(Debug)]
 pub struct Storage {
     device: Device,
+    bytes: usize,
     buffer: RwLock<Buffer>,
     version: AtomicU64,
     /// Made with the first write: most storages are written by the kernel that fills them, which is none.
@@ -68,6 +69,7 @@ impl Storage {
     pub(crate) fn new(device: Device, buffer: Buffer) -> Self {
         Storage {
             device,
+            bytes: buffer.bytes(),
             buffer: RwLock::new(buffer),
             version: AtomicU64::new(0),
             log: OnceLock::new(),
@@ -79,6 +81,11 @@ impl Storage {
     /// The device that the bytes live on.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// Number of bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// When it was made, in the order of recording; 0 if nobody watched.

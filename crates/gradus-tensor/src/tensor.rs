@@ -6,6 +6,7 @@ use gradus_backend::{DType, Element, Error, ErrorKind, Layout, Result, Scalar, S
 
 use crate::autograd::{Edge, Node, note_access, notes_access, refuses_reads};
 use crate::footprint::Footprint;
+use crate::locks::with_read;
 use crate::write_log::Write;
 use crate::{Device, Storage};
 
@@ -268,14 +269,19 @@ impl Tensor {
         if self.numel() == 0 {
             return Ok(Vec::new());
         }
-        let dense = if self.is_contiguous() { self.clone() } else { self.detach().contiguous()? };
+        let dense = if self.is_contiguous() {
+            self.clone()
+        } else {
+            if notes_access() {
+                note_access(self, false);
+            }
+            self.detach().contiguous()?
+        };
         let size = self.dtype().size();
         let mut bytes = vec![0; dense.numel() * size];
-        if notes_access() {
-            note_access(self, false);
-        }
-        let buffer = dense.0.storage.read();
-        self.device().backend().download(&buffer, dense.0.layout.offset() * size, &mut bytes)?;
+        with_read(&[&dense], |views| {
+            self.device().backend().download(views[0].buffer, dense.0.layout.offset() * size, &mut bytes)
+        })?;
         Ok(bytes)
     }
 

@@ -47,7 +47,7 @@ pub use mode::{
     GradModeGuard, allow_mutation_on_saved_tensors, enable_grad, inference, is_grad_enabled, is_inference, no_grad,
     strict, strict_inplace,
 };
-pub(crate) use mode::{guards_saved, is_observed, notes_access, refuses_reads};
+pub(crate) use mode::{beside, guards_saved, holding, is_observed, minds_access, notes_access, refuses_reads};
 pub use nesting::MAX_NESTING;
 pub(crate) use nesting::Nested;
 pub(crate) use node::Edge;

@@ -27,6 +27,8 @@ const INFERENCE: u16 = 128;
 /// To read the numbers of a tracked tensor is an error: what is computed from them would be missing in the graph (the
 /// gradient of a custom operation that is differentiated itself).
 pub(super) const REFUSE_READS: u16 = 256;
+/// Functions of the user run that hold locks of tensors (`dispatch_compute`).
+pub(super) const HOLDS: u16 = 512;
 /// Switches that say more about kept values than their versions.
 pub(super) const GUARDS: u16 = STRICT | REFUSE_WRITES | COPY_ON_WRITE;
 
@@ -50,6 +52,22 @@ pub(super) fn is_set(bits: u16) -> bool {
 #[inline]
 pub(crate) fn notes_access() -> bool {
     is_set(NOTE_ACCESS)
+}
+
+/// Whether accesses to storages are noted, or may be to what this thread holds locked.
+#[inline]
+pub(crate) fn minds_access() -> bool {
+    is_set(NOTE_ACCESS | HOLDS)
+}
+
+/// While a function of the user runs that holds locks of tensors.
+pub(crate) fn holding() -> GradModeGuard {
+    set(HOLDS, true)
+}
+
+/// While a function runs that has nothing to do with what the program computes: nothing is recorded, noted or refused.
+pub(crate) fn beside() -> GradModeGuard {
+    set_among(RECORD | GUARDS | PACK | NOTE_ACCESS | OBSERVE | REFUSE_READS, 0)
 }
 
 /// Whether the numbers of tracked tensors may not be read.
