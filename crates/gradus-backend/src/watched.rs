@@ -72,8 +72,8 @@ impl Call<'_> {
 
 type Operands = SmallVec<[Operand; 4]>;
 
-use telling::{Tell, WATCHING, ended};
 pub use telling::{Postponed, postpone};
+use telling::{Tell, WATCHING, ended};
 
 /// A backend that passes every call on to another, and tells functions about those that compute or move data.
 ///

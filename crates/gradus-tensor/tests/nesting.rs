@@ -219,10 +219,10 @@ fn a_formula_that_applies_itself() {
 fn is_quick(what: &str, f: impl FnOnce()) {
     let began = Instant::now();
     f();
-    assert!(began.elapsed() < Duration::from_secs(10), "{what}: {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(60), "{what}: {:?}", began.elapsed());
 }
 
-const MANY: usize = 300_000;
+const MANY: usize = 1_000_000;
 
 #[test]
 fn any_number_of_guards_ends_in_any_order() {

@@ -51,7 +51,7 @@ fn watched() -> (Device, Arc<Seen>) {
 }
 
 fn on(device: &Device, values: &[f64]) -> Tensor {
-    Tensor::from_vec(values.to_vec(), [values.len()], device).unwrap()
+    Tensor::from_vec(values, [values.len()], device).unwrap()
 }
 
 #[test]

@@ -95,7 +95,8 @@ pub(super) fn ended(tell: &Arc<Tell>, call: &Call<'_>) {
     }
     let Call { name, inputs, outputs, operations, began, took, succeeded } = *call;
     let (tell, name) = (tell.clone(), name.to_owned());
-    let ended = Ended { tell, name, inputs: inputs.into(), outputs: outputs.into(), operations, began, took, succeeded };
+    let ended =
+        Ended { tell, name, inputs: inputs.into(), outputs: outputs.into(), operations, began, took, succeeded };
     ENDED.with_borrow_mut(|all| all.push_back(ended));
 }
 
