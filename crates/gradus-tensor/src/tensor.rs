@@ -7,6 +7,7 @@ use gradus_backend::{Buffer, DType, Element, Error, ErrorKind, HostVec, Layout, 
 
 use crate::autograd::{Edge, Node, note_access, notes_access, refuses_reads};
 use crate::footprint::Footprint;
+use crate::locks::with_read;
 use crate::write_log::Write;
 use crate::{Device, Storage};
 
@@ -343,12 +344,15 @@ impl Tensor {
 
     /// Reads the elements, which `f` finds in a buffer from an element on, one after the other.
     fn read<R>(&self, f: impl FnOnce(&Buffer, usize, usize) -> Result<R>) -> Result<R> {
-        let dense = if self.is_contiguous() { self.clone() } else { self.detach().contiguous()? };
-        if notes_access() {
-            note_access(self, false);
-        }
-        let buffer = dense.0.storage.read();
-        f(&buffer, dense.0.layout.offset(), self.numel())
+        let dense = if self.is_contiguous() {
+            self.clone()
+        } else {
+            if notes_access() {
+                note_access(self, false);
+            }
+            self.detach().contiguous()?
+        };
+        with_read(&[&dense], |views| f(views[0].buffer, dense.0.layout.offset(), self.numel()))
     }
 
     /// The one element of a tensor that has just one, as `T`, which must be the dtype.

@@ -17,7 +17,7 @@ use super::observe::Pass as Observed;
 use super::queue::{ByEdge, Pending, Queue, Seqs, ZERO};
 use super::saved::Context;
 use super::waiting::{Found, all_unchanged, arrived, give};
-use super::{enable_grad_guard, no_grad_guard};
+use super::{Nested, enable_grad_guard, no_grad_guard};
 use crate::Tensor;
 use crate::ops::Op;
 use crate::tensor::Spec;
@@ -55,7 +55,7 @@ impl BackwardOptions {
 #[derive(Default, Clone)]
 pub struct Gradients(ByEdge<Tensor>);
 
-fn key(edge: &Edge) -> (u64, usize) {
+pub(super) fn key(edge: &Edge) -> (u64, usize) {
     (edge.node.seq, edge.output)
 }
 
@@ -116,8 +116,9 @@ impl Tensor {
     /// [`backward`](Tensor::backward) with options.
     ///
     /// # Errors
-    /// A tensor that is not tracked or has several elements, values that were overwritten, a graph that was freed, and what a
-    /// rule, a hook or the device reports. An error gives no gradients at all. It leaves a graph that is kept, or that has
+    /// A tensor that is not tracked or has several elements, values that were overwritten, a graph that was freed, a hook that
+    /// takes its own graph's gradients ([`MAX_NESTING`](super::MAX_NESTING)), and what a rule, a hook or the device reports.
+    /// An error gives no gradients at all. It leaves a graph that is kept, or that has
     /// hooks, as it was; of another it has freed what it used, and the next pass says so.
     #[track_caller]
     pub fn backward_with(&self, options: BackwardOptions) -> Result<Gradients> {
@@ -277,6 +278,7 @@ fn run(
     wanted: impl Fn(&Node) -> bool,
     asked: impl Fn(&Node, usize) -> bool,
 ) -> Result<ByEdge<Tensor>> {
+    let _nested = Nested::enter("backward")?;
     let observer = Observed::begin(&roots)?;
     let ends: SmallVec<[Arc<Node>; 1]> = roots.iter().map(|r| r.0.node.clone()).collect();
     // What the pass has freed has numbers of at least this.

@@ -3,7 +3,8 @@
 //! Each takes a function of tensors and the point to differentiate it at, which may be any float tensors, tracked or not.
 //! They compose to any order: where the point, a direction or something that the function captured is itself tracked, and
 //! recording is on, the result is recorded and can be differentiated again; inside [`no_grad`](super::no_grad) it is plain
-//! numbers. An output that an input does not influence contributes zeros.
+//! numbers. An output that an input does not influence contributes zeros. Inside of each other they work up to
+//! [`MAX_NESTING`](super::MAX_NESTING), and take a multiple of the time for each level.
 
 use gradus_backend::host_vec::check_room;
 use gradus_backend::{Error, ErrorKind, Result, Shape};
@@ -11,7 +12,7 @@ use gradus_backend::{Error, ErrorKind, Result, Shape};
 use super::engine::{check_seed, edges_across, grad_of_edges};
 use super::mode::refuse_inference;
 use super::node::{Edge, next_seq};
-use super::{BackwardOptions, enable_grad_guard, is_grad_enabled};
+use super::{BackwardOptions, Nested, enable_grad_guard, is_grad_enabled};
 use crate::Tensor;
 
 /// What a function of tensors may give: one tensor, an array of them, or a list.
@@ -80,6 +81,7 @@ impl Evaluated {
     #[track_caller]
     fn new<O: Tensors>(op: &str, f: &impl Fn(&[Tensor]) -> Result<O>, inputs: &[&Tensor]) -> Result<Self> {
         let at = Evaluated::points(op, inputs)?;
+        let _nested = Nested::enter(op)?;
         let _mode = enable_grad_guard();
         let outputs = f(&at.points)?.into_tensors();
         at.with(op, outputs)

@@ -3,7 +3,7 @@
 use gradus_backend::{DType, Error, ErrorKind, HostVec, Result};
 
 use super::mode::refuse_inference;
-use super::{BackwardOptions, enable_grad_guard, grad, no_grad_guard};
+use super::{BackwardOptions, Nested, enable_grad_guard, grad, no_grad_guard};
 use crate::Tensor;
 
 /// How [`gradcheck_with`] and [`gradgradcheck_with`] compare. A gradient passes where
@@ -138,6 +138,7 @@ pub fn gradcheck_with(
     options: GradcheckOptions,
 ) -> Result<()> {
     let options = options.checked("gradcheck")?;
+    let _nested = Nested::enter("gradcheck")?;
     let sum = |x: &[Tensor]| {
         let y = f(x)?;
         require_float("gradcheck", &y)?;
@@ -161,6 +162,7 @@ pub fn gradgradcheck_with(
 ) -> Result<()> {
     const NAME: &str = "gradgradcheck";
     let options = options.checked(NAME)?;
+    let _nested = Nested::enter(NAME)?;
     require_f64(NAME, inputs)?;
     let seed = {
         let _mode = no_grad_guard();

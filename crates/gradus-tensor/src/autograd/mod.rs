@@ -2,7 +2,8 @@
 //!
 //! There is no global tape: the graph hangs off the tensors. A tracked tensor holds an edge to the [`Node`] that
 //! made it; a node holds edges to the nodes of its inputs and the values that its gradient needs, each with the version
-//! that its storage had. Traversal and drop are iterative, so that depth is limited by memory only.
+//! that its storage had. Traversal and drop are iterative, so that depth is limited by memory only; how deep
+//! functions of the user run inside each other is [limited](MAX_NESTING).
 
 mod access;
 mod checkpoint;
@@ -17,6 +18,7 @@ mod guarded;
 mod hooks;
 mod inspect;
 mod mode;
+mod nesting;
 mod node;
 mod nonfinite;
 mod observe;
@@ -46,7 +48,9 @@ pub use mode::{
     enable_grad_guard, inference, inference_guard, is_grad_enabled, is_inference, no_grad, no_grad_guard, strict,
     strict_guard, strict_inplace, strict_inplace_guard,
 };
-pub(crate) use mode::{guards_saved, is_observed, notes_access, refuses_reads};
+pub(crate) use mode::{beside, guards_saved, holding, is_observed, minds_access, notes_access, refuses_reads};
+pub use nesting::MAX_NESTING;
+pub(crate) use nesting::Nested;
 pub(crate) use node::Edge;
 pub use node::Node;
 pub(crate) use nonfinite::Written;

@@ -29,6 +29,8 @@ const INFERENCE: u16 = 128;
 /// To read the numbers of a tracked tensor is an error: what is computed from them would be missing in the graph (the
 /// gradient of a custom operation that is differentiated itself).
 pub(super) const REFUSE_READS: u16 = 256;
+/// Functions of the user run that hold locks of tensors (`dispatch_compute`).
+pub(super) const HOLDS: u16 = 512;
 /// Switches that say more about kept values than their versions.
 pub(super) const GUARDS: u16 = STRICT | REFUSE_WRITES | COPY_ON_WRITE;
 
@@ -52,6 +54,22 @@ pub(super) fn is_set(bits: u16) -> bool {
 #[inline]
 pub(crate) fn notes_access() -> bool {
     is_set(NOTE_ACCESS)
+}
+
+/// Whether accesses to storages are noted, or may be to what this thread holds locked.
+#[inline]
+pub(crate) fn minds_access() -> bool {
+    is_set(NOTE_ACCESS | HOLDS)
+}
+
+/// While a function of the user runs that holds locks of tensors.
+pub(crate) fn holding() -> GradModeGuard {
+    set(HOLDS, true)
+}
+
+/// While a function runs that has nothing to do with what the program computes: nothing is recorded, noted or refused.
+pub(crate) fn beside() -> GradModeGuard {
+    set_among(RECORD | GUARDS | PACK | NOTE_ACCESS | OBSERVE | REFUSE_READS, 0)
 }
 
 /// Whether the numbers of tracked tensors may not be read.
@@ -89,7 +107,7 @@ pub struct GradModeGuard {
     _not_send: PhantomData<*const ()>,
 }
 
-/// Sets the switches of `mask` to those in `on`.
+/// Sets the switches of `mask` to those in `on`; none once its guard is dropped.
 #[derive(Debug, Clone, Copy)]
 struct Setting {
     id: u64,
@@ -98,7 +116,7 @@ struct Setting {
 }
 
 thread_local! {
-    /// The settings that guards hold, the newest last; the mode is what they make of the default.
+    /// The settings that guards hold, the newest last; the mode is what they make of the default. The last one's guard lives.
     static SETTINGS: RefCell<Vec<Setting>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -107,8 +125,20 @@ impl Drop for GradModeGuard {
         // A thread that ends has dropped its settings, and needs none.
         let _ = SETTINGS.try_with(|settings| {
             let mut settings = settings.borrow_mut();
-            settings.retain(|s| s.id != self.setting.id);
-            MODE.set(settings.iter().fold(RECORD, |mode, s| mode & !s.mask | s.on));
+            let Ok(at) = settings.binary_search_by_key(&self.setting.id, |s| s.id) else { return };
+            let mut open = std::mem::take(&mut settings[at].mask);
+            while settings.pop_if(|s| s.mask == 0).is_some() {}
+            // Each switch that it set is now as the newest setting of those that are left has it. Where guards nest, that is
+            // found at once, however many there are.
+            let mut mode = MODE.get() & !open | RECORD & open;
+            for s in settings.iter().rev() {
+                mode = mode & !(s.mask & open) | s.on & open;
+                open &= !s.mask;
+                if open == 0 {
+                    break;
+                }
+            }
+            MODE.set(mode);
         });
     }
 }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gradus_backend::{Error, ErrorKind, Result};
 
+use super::Nested;
 use super::access::Watch;
 use super::mode::{self, GradModeGuard, PACK, plain};
 use super::node::Node;
@@ -22,16 +23,15 @@ type Stowed = dyn Any + Send + Sync;
 type Pack = dyn Fn(&Tensor) -> Result<Box<Stowed>>;
 type Unpack = dyn Fn(&Stowed) -> Result<Tensor> + Send + Sync;
 
-/// A pair of hooks; the number tells it from others.
+/// A pair of hooks.
 struct Pair {
-    number: u64,
     pack: Box<Pack>,
     unpack: Arc<Unpack>,
 }
 
 thread_local! {
-    /// The pairs of this thread; the last one is asked.
-    static PAIRS: RefCell<Vec<Rc<Pair>>> = const { RefCell::new(vec![]) };
+    /// The pairs of this thread by number, `None` where the guard is gone; the last one is there, and is asked.
+    static PAIRS: RefCell<Vec<(u64, Option<Rc<Pair>>)>> = const { RefCell::new(vec![]) };
     static NEXT: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -51,12 +51,14 @@ impl fmt::Debug for SavedTensorsHooksGuard {
 impl Drop for SavedTensorsHooksGuard {
     fn drop(&mut self) {
         // The pair may hold anything: it is dropped after the list was let go of.
-        let take = |pairs: &RefCell<Vec<Rc<Pair>>>| {
+        let taken = PAIRS.try_with(|pairs| {
             let mut pairs = pairs.borrow_mut();
-            let at = pairs.iter().position(|p| p.number == self.number);
-            at.map(|at| pairs.remove(at))
-        };
-        drop(PAIRS.try_with(take));
+            let at = pairs.binary_search_by_key(&self.number, |p| p.0).ok()?;
+            let taken = pairs[at].1.take();
+            while pairs.pop_if(|p| p.1.is_none()).is_some() {}
+            taken
+        });
+        drop(taken);
     }
 }
 
@@ -107,9 +109,8 @@ pub fn saved_tensors_hooks_guard<P: Send + Sync + 'static>(
         Some(p) => unpack(p),
         None => Err(Error::new(ErrorKind::Autograd, "saved_tensors_hooks", "the hooks do not belong together")),
     };
-    let pair =
-        Pair { number, pack: Box::new(move |t| Ok(Box::new(pack(t)?) as Box<Stowed>)), unpack: Arc::new(unpack) };
-    PAIRS.with_borrow_mut(|pairs| pairs.push(Rc::new(pair)));
+    let pair = Pair { pack: Box::new(move |t| Ok(Box::new(pack(t)?) as Box<Stowed>)), unpack: Arc::new(unpack) };
+    PAIRS.with_borrow_mut(|pairs| pairs.push((number, Some(Rc::new(pair)))));
     SavedTensorsHooksGuard { number, _mode: mode::set(PACK, true) }
 }
 
@@ -164,10 +165,11 @@ impl Packed {
         kept: &Tensor,
         version: u64,
     ) -> Result<Self> {
-        let Some(pair) = PAIRS.with_borrow(|pairs| pairs.last().cloned()) else {
+        let Some(pair) = PAIRS.with_borrow(|pairs| pairs.last()?.1.clone()) else {
             return Err(Error::new(ErrorKind::Autograd, "saved_tensors_hooks", "the hooks are gone"));
         };
         let stowed = {
+            let _nested = Nested::enter("saved_tensors_hooks")?;
             let _mode = plain();
             (pair.pack)(kept).map_err(|why| kept.describe(failed("pack", op, what, recorded, &why), "value"))?
         };
@@ -208,7 +210,7 @@ impl Packed {
                 .help("give back a tensor like the one packed"));
         }
         let version = t.storage().version();
-        let unchanged = |storage: &Storage, last: u64, bytes| match storage.overwritten_since(self.epoch, last, bytes) {
+        let unchanged = |storage: &Storage, last: u64, place| match storage.overwritten_since(self.epoch, last, place) {
             None => Ok(()),
             Some(write) => {
                 let m = format!("what was packed for {what} of {op} was overwritten by {}", write.op);
@@ -221,15 +223,15 @@ impl Packed {
         };
         let mut given = u64::MAX;
         for access in &accesses {
-            let Some((storage, first)) = access.storage() else { continue };
+            let Some(storage) = access.storage() else { continue };
             // What the hook itself wrote on the way is its own affair.
-            let last = if access.wrote() { first } else { u64::MAX };
+            let last = if access.wrote() { access.version() } else { u64::MAX };
             if Arc::ptr_eq(&storage, t.storage()) {
                 given = last;
             }
-            unchanged(&storage, last, access.bytes())?;
+            access.places().iter().try_for_each(|place| unchanged(&storage, last, place))?;
         }
-        unchanged(t.storage(), given, &t.byte_span())?;
+        unchanged(t.storage(), given, &t.footprint())?;
         Ok((t, version))
     }
 }

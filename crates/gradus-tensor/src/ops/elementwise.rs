@@ -13,6 +13,7 @@ use super::apply_one;
 use super::map::{Arg, Map};
 use super::operand::Operand;
 use crate::Tensor;
+use crate::autograd::Nested;
 
 /// Which dtypes an elementwise operation computes in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +66,8 @@ pub struct Elementwise {
 }
 
 impl Elementwise {
-    /// An operation of `arity` operands (1 to 8) of one dtype; `body` gets them and gives one output.
+    /// An operation of `arity` operands (1 to 8) of one dtype; `body` gets them and gives one output. It has at most 65,535
+    /// instructions, and so has its gradient: applying a longer one, or taking the gradient, is an error.
     pub const fn new(
         name: &'static str,
         class: Class,
@@ -267,12 +269,13 @@ impl Elementwise {
     /// [`kernel`](Elementwise::kernel) for operands of which some, by `mask`, are scalars.
     pub(super) fn kernel_with(&self, dtype: DType, mask: u8) -> Result<Arc<Kernel>> {
         if dtype.compute() != dtype && mask != 0 {
-            let mut kernels = self.half_kernels.lock().unwrap_or_else(|e| e.into_inner());
-            if let Some((.., k)) = kernels.iter().find(|k| k.0 == dtype && k.1 == mask) {
+            let kernels = || self.half_kernels.lock().unwrap_or_else(|e| e.into_inner());
+            if let Some((.., k)) = kernels().iter().find(|k| k.0 == dtype && k.1 == mask) {
                 return Ok(k.clone());
             }
+            // Without the lock: the formula is code of the user.
             let kernel = Arc::new(self.build(dtype, mask)?);
-            kernels.push((dtype, mask, kernel.clone()));
+            kernels().push((dtype, mask, kernel.clone()));
             return Ok(kernel);
         }
         let slot = &self.kernels[dtype as usize];
@@ -284,6 +287,7 @@ impl Elementwise {
     }
 
     fn build(&self, dtype: DType, scalars: u8) -> Result<Kernel> {
+        let _nested = Nested::enter(self.name)?;
         let arg = |i: usize| match () {
             () if self.is_condition(i) => DType::Bool,
             () if scalars >> i & 1 == 1 => dtype.compute(),
