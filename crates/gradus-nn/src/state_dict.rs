@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -174,6 +175,14 @@ impl StateDict {
     /// tensor is, and for a tensor named `__metadata__`.
     pub fn save_safetensors(&self, path: impl AsRef<Path>) -> Result<()> {
         safetensors_file::save(self, path.as_ref())
+    }
+
+    /// Writes to `out` what [`save_safetensors`](StateDict::save_safetensors) makes a file of.
+    ///
+    /// # Errors
+    /// As there; those of `out` are [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io).
+    pub fn write_safetensors(&self, out: &mut dyn Write) -> Result<()> {
+        safetensors_file::write(self, out)
     }
 
     /// Reads a safetensors file onto `device`. Names that `gradus.tied` ties share one tensor; other metadata is only text.
