@@ -50,7 +50,9 @@ With --data DIR it trains on IDX files (MNIST, Fashion-MNIST and others of their
 train-images-idx3-ubyte and train-labels-idx1-ubyte, and for the test t10k-images-idx3-ubyte and
 t10k-labels-idx1-ubyte; without the latter pair 20 % are held out. Any image size from 2x2 to 128x128.
 
-The same seed gives the same bits, for any number of threads. Ctrl-C ends the training and saves what was learnt.";
+The same seed gives the same bits, for any number of threads. Ctrl-C, or SIGTERM, ends the training and saves what was
+learnt; a second one ends it at once. The room on the disk is taken at the start. What cannot be written at the end all the
+same is put in the system's temporary folder, which the error names.";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct TrainArgs {

@@ -132,7 +132,7 @@ fn output_folders_that_cannot_be_used() {
     for (line, says) in [
         ("train digits --out used", &["used is not empty", "--force"][..]),
         ("train digits --out new/../used/.", &["used is not empty"]),
-        ("train digits --out claimed", &["at work in claimed", "claimed/.gradus-run", "--force"]),
+        ("train digits --out claimed", &["claimed", ".gradus-run in it is no folder"]),
         ("train digits --out blocked --force", &["blocked/model.safetensors is a folder"]),
         ("train digits --out file", &["file is a file"]),
         ("train digits --out file --force", &["file is a file"]),
