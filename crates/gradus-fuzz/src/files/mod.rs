@@ -144,7 +144,7 @@ impl Reader {
             let end = Err(format!("{}: {e}", self.path.display()));
             return Outcome { end, took: Duration::ZERO, peak: 0 };
         }
-        let allowed = allowed(format, &bytes, number);
+        let allowed = allowed(format, &bytes, sparse, number);
         // What the device keeps for the next file is taken anew.
         let trimmed = self.device.backend().trim();
         let (live, began) = (limited::live(), Instant::now());
@@ -210,7 +210,7 @@ fn max_memory(number: u64) -> usize {
 }
 
 /// What reading the file may take.
-fn allowed(format: Format, bytes: &[u8], number: u64) -> usize {
+fn allowed(format: Format, bytes: &[u8], sparse: Option<u64>, number: u64) -> usize {
     // Tables of a decoder, names, and what else is the same for every file.
     const BASE: usize = 128 << 10;
     match format {
@@ -218,8 +218,8 @@ fn allowed(format: Format, bytes: &[u8], number: u64) -> usize {
         Format::Safetensors => BASE + 4 * bytes.len(),
         // What it expands to.
         Format::Idx => BASE + expanded(bytes),
-        // A number of four bytes for two of the file.
-        Format::Csv => BASE + 2 * bytes.len(),
+        // A number of four bytes for two of the file; a line of zeros is read up to a mebibyte.
+        Format::Csv => BASE + 2 * bytes.len() + sparse.map_or(0, |length| length.min(1 << 20) as usize),
         Format::Png | Format::Jpeg => max_memory(number),
     }
 }

@@ -25,6 +25,8 @@ pub(super) struct Segments<'a> {
     at: usize,
     tables: [[Option<Table>; 4]; 2],
     interval: usize,
+    /// Whether the first scan was found.
+    started: bool,
 }
 
 fn cut_off() -> Unreadable {
@@ -37,13 +39,14 @@ fn damaged(what: &str) -> Unreadable {
 
 impl<'a> Segments<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
-        Segments { bytes, at: 2, tables: Default::default(), interval: 0 }
+        Segments { bytes, at: 2, tables: Default::default(), interval: 0, started: false }
     }
 
     /// Reads up to the first scan.
     pub(super) fn start(mut self) -> Result<Start<'a>, Unreadable> {
         let mut frame = None;
         let scan = self.next_scan(&mut frame)?;
+        self.started = true;
         let (Some(scan), Some(mut frame)) = (scan, frame) else { return Err(damaged("it has no picture")) };
         let separate = scan.channels.len() < frame.components.len();
         frame.is_buffered = frame.is_progressive || separate;
@@ -79,6 +82,7 @@ impl<'a> Segments<'a> {
                     let &[high, low] = contents else { return Err(damaged("its restart interval is none")) };
                     self.interval = usize::from(high) << 8 | usize::from(low);
                 }
+                0xee if self.started => return Err(damaged("its colours change between its scans")),
                 0xc0..=0xc2 if frame.is_some() => return Err(damaged("it has two frames")),
                 0xc0..=0xc2 => {
                     *frame =

@@ -18,7 +18,8 @@ pub(super) fn decode(bytes: &[u8], allow: impl FnOnce(Size) -> Result<(), Unread
     let start = Segments::new(bytes).start()?;
     let frame = &start.frame;
     let (width, height) = (frame.width, frame.height);
-    let channels = if frame.components.len() == 1 { 1 } else { 3 };
+    let coded = frame.components.len();
+    let channels = if coded == 1 { 1 } else { 3 };
     // What is told beside the picture is copied by the decoder.
     let beside = bytes.len() + start.bytes().max(coefficients(frame));
     allow(Size { width, height, channels, depth: 1, beside })?;
@@ -34,6 +35,11 @@ pub(super) fn decode(bytes: &[u8], allow: impl FnOnce(Size) -> Result<(), Unread
     decoder.decode_headers().map_err(failed)?;
     if decoder.dimensions() != Some((width, height)) {
         return Err("is damaged: its size is not clear".to_owned().into());
+    }
+    // Three channels may be said to be four: then they are red, green and blue, or what they are mostly.
+    let said = decoder.input_colorspace().map_or(0, |colours| colours.num_components());
+    if said != coded && (coded, said) != (3, 4) {
+        return Err(Unreadable::Foreign("a number of channels that its colours do not have"));
     }
     let orientation = decoder.exif().and_then(|exif| Orientation::from_exif_chunk(exif));
     let mut values = zeros(width * height * channels)?;
