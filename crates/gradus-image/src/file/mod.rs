@@ -1,10 +1,9 @@
 //! PNG and JPEG files.
 
 mod jpeg;
-mod picture;
+mod orientation;
 mod png;
 mod read;
-mod whole;
 mod write;
 
 use std::path::Path;

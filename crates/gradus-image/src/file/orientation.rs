@@ -1,21 +1,6 @@
-//! What decoders give, and how it becomes a tensor.
+//! The orientation that a camera noted.
 
-use gradus_tensor::{DType, Device, Result, Tensor};
-
-/// Samples `[height, width, channels]`: grey, grey and alpha, RGB or RGBA.
-pub(super) struct Picture {
-    pub(super) width: u32,
-    pub(super) height: u32,
-    pub(super) channels: usize,
-    pub(super) samples: Samples,
-    pub(super) orientation: Option<Orientation>,
-}
-
-/// By their number of bits.
-pub(super) enum Samples {
-    Eight(Vec<u8>),
-    Sixteen(Vec<u16>),
-}
+use gradus_tensor::{Result, Tensor};
 
 /// How a stored picture becomes upright: rows and columns are exchanged first, and then their order is turned round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,38 +58,10 @@ impl Orientation {
     }
 
     /// `[c, h, w]` made upright. A view.
-    fn apply(self, x: Tensor) -> Result<Tensor> {
+    pub(super) fn apply(self, x: Tensor) -> Result<Tensor> {
         let x = if self.exchange { x.transpose(-1, -2)? } else { x };
         let x = if self.flip_rows { x.flip(-2)? } else { x };
         if self.flip_columns { x.flip(-1) } else { Ok(x) }
-    }
-}
-
-impl Picture {
-    /// The upright picture `[c, h, w]` of 1, 3 or 4 channels as `u8` or `u16`.
-    pub(super) fn tensor(self, device: &Device) -> Result<Tensor> {
-        let shape = [self.height as usize, self.width as usize, self.channels];
-        let x = match self.samples {
-            Samples::Eight(s) => Tensor::from_vec(s, shape, device)?,
-            Samples::Sixteen(s) => Tensor::from_vec(s, shape, device)?,
-        };
-        let mut x = x.permute(&[2, 0, 1])?;
-        if self.channels == 2 {
-            let rgba = Tensor::from_vec(vec![0i64, 0, 0, 1], [4], device)?;
-            x = x.index_select(0, &rgba)?;
-        }
-        if let Some(orientation) = self.orientation {
-            x = orientation.apply(x)?;
-        }
-        x.contiguous()
-    }
-
-    /// The dtype of its [`tensor`](Picture::tensor).
-    pub(super) fn dtype(&self) -> DType {
-        match self.samples {
-            Samples::Eight(_) => DType::U8,
-            Samples::Sixteen(_) => DType::U16,
-        }
     }
 }
 
