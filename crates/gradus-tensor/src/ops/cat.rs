@@ -3,6 +3,7 @@
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Backend, Error, ErrorKind, Result, View, ViewMut};
 
+use super::operands::common_dtype;
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, one};
 use crate::Tensor;
 
@@ -69,10 +70,7 @@ impl Tensor {
             return Err(Error::argument("cat", "no tensors to concatenate").help("pass at least one"));
         };
         let axis = resolve_axis("cat", axis, first.rank())?;
-        let mut dtype = first.dtype();
-        for t in tensors {
-            dtype = dtype.promote(t.dtype())?;
-        }
+        let dtype = common_dtype("cat", tensors, &[])?;
         let mut cast = Vec::with_capacity(tensors.len());
         for t in tensors {
             cast.push(t.to_dtype(dtype)?);

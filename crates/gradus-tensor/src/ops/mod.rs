@@ -35,6 +35,7 @@ mod movement;
 mod norm;
 mod normalize;
 mod one_hot;
+mod operands;
 mod operators;
 mod pad;
 mod pointwise;

@@ -9,6 +9,7 @@ use gradus_backend::{DType, Error, ErrorKind, Expr, Result};
 
 use super::Reduction;
 use crate::Tensor;
+use crate::ops::operands::as_index;
 use crate::ops::{Class, Elementwise, Operand};
 
 const OP: &str = "ctc_loss";
@@ -36,9 +37,7 @@ fn log_sum_exp<'k>(x: &[Expr<'k>]) -> Expr<'k> {
 #[track_caller]
 fn labels(targets: &Tensor, lengths: &[usize], blank: usize, classes: usize) -> Result<Vec<Vec<i64>>> {
     let fail = |e: Error| targets.describe(e, "targets");
-    if !matches!(targets.dtype(), DType::I64 | DType::I32 | DType::U32) {
-        return Err(fail(Error::dtype(OP, targets.dtype(), "i64, i32 or u32 labels")));
-    }
+    let indices = as_index(OP, targets)?;
     let total = lengths.iter().try_fold(0usize, |sum, &l| sum.checked_add(l));
     let fits = match *targets.shape() {
         [n, s] => n == lengths.len() && lengths.iter().all(|&l| l <= s),
@@ -49,7 +48,7 @@ fn labels(targets: &Tensor, lengths: &[usize], blank: usize, classes: usize) -> 
         let e = Error::shape(OP, "targets are [n, s] with lengths up to s, or [the sum of the lengths]");
         return Err(fail(e));
     }
-    let all = targets.detach().to_dtype(DType::I64)?.to_vec::<i64>()?;
+    let all = indices.detach().to_dtype(DType::I64)?.to_vec::<i64>()?;
     let mut start = 0;
     let mut found = Vec::with_capacity(lengths.len());
     for &length in lengths {
@@ -79,7 +78,7 @@ impl Tensor {
     /// The negative log-likelihood of label sequences under log-probabilities `self [t, n, c]`, summed over all alignments
     /// with blanks and repetitions (Graves et al., 2006), combined; one loss a sequence.
     ///
-    /// `targets` (i64, i32 or u32) are padded `[n, s]`, or concatenated `[sum of target_lengths]`; they are read to the
+    /// `targets` (integers) are padded `[n, s]`, or concatenated `[sum of target_lengths]`; they are read to the
     /// host. `input_lengths` and `target_lengths` have `n` entries, `blank` is a class that is no label. The mean divides
     /// each loss by the length of its target (at least 1) first. The loss is in at least f32.
     ///
