@@ -261,14 +261,8 @@ impl Tensor {
             return Err(describe(Error::dtype(OP, dtype, "floats")));
         }
         let Sizes { rank, lead, h, hk, lq, lk, d, dv } = Sizes::new(OP, self, key, value).map_err(describe)?;
-        let batch = lead.numel();
-        let four = |t: &Tensor, heads: usize, l: usize, d: usize| {
-            let t = cast(t, dtype)?;
-            // What is stretched stays a view where there is one batch axis.
-            let t = if t.rank() == 2 { t.unsqueeze(0)? } else { t.into_owned() };
-            t.expand([&lead[..], &[heads, l, d]].concat())?.reshape([batch, heads, l, d])
-        };
-        let (q, mut k, mut v) = (four(self, h, lq, d)?, four(key, hk, lk, d)?, four(value, hk, lk, dv)?);
+        let q = four_of(self, dtype, &lead, [h, lq, d])?;
+        let (mut k, mut v) = (four_of(key, dtype, &lead, [hk, lk, d])?, four_of(value, dtype, &lead, [hk, lk, dv])?);
         let scale = options.scale.unwrap_or(if d > 0 { 1.0 / (d as f64).sqrt() } else { 1.0 });
         if !scale.is_finite() {
             return Err(describe(Error::argument(OP, format!("the scale is {scale}; it is a finite number"))));
@@ -371,6 +365,15 @@ impl Sizes {
         let rank = operands.map(<[usize]>::len).into_iter().max().unwrap_or(2);
         Ok(Sizes { rank, lead, h, hk, lq, lk, d, dv })
     }
+}
+
+/// An operand in a dtype, stretched to these axes before the heads, heads, length and size, with the first ones merged.
+#[track_caller]
+fn four_of(t: &Tensor, dtype: DType, lead: &[usize], last: [usize; 3]) -> Result<Tensor> {
+    let t = cast(t, dtype)?;
+    let t = if t.rank() == 2 { t.unsqueeze(0)? } else { t.into_owned() };
+    let batch = lead.iter().product();
+    t.expand([lead, &last].concat())?.reshape([batch, last[0], last[1], last[2]])
 }
 
 /// A mask that broadcasts with `scores [.., h, lq, lk]`, as four axes with the leading ones merged. Axes after them stay

@@ -189,7 +189,7 @@ table! {
     MISH mish(;) Float 0 ANY, |x| vec![x[0].gated(x[0].bounded(1000.0).softplus().tanh())];
     /// `min(max(x, 0), 6)`; NaN stays. The slope at 0 and 6 is 0.
     RELU6 relu6(;) Number 0 ANY, |x| vec![flat_ends(x[0], x[0].constant(0.0), x[0].constant(6.0))];
-    /// `lo` up to `lo`, `hi` from `hi` on, else x; NaN stays. Errors if `lo` is above `hi`. The slope at both ends is 0.
+    /// `lo` up to `lo`, `hi` from `hi` on, else x; NaN stays. Errors if `lo` is above `hi`. As `clamp`, but with slope 0 at the ends.
     HARDTANH hardtanh(; lo = -1.5, hi = 1.0) Number needs in_order 0 ANY, |x| vec![flat_ends(x[0], x[1], x[2])];
     /// `relu6(x + 3) / 6`. The slope at -3 and 3 is 0.
     HARDSIGMOID hardsigmoid(;) Float 0 ANY, |x| vec![flat_ends(x[0] / 6.0 + 0.5, x[0].constant(0.0), x[0].constant(1.0))];
