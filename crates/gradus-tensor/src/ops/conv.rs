@@ -4,11 +4,9 @@
 //! under differentiation: each is the gradient of the others, so every order is a convolution again. The adjoint for the
 //! input is the transposed convolution.
 
-use std::borrow::Cow;
-
 use gradus_backend::{Backend, DType, Error, Result, Shape, View, ViewMut, Window};
 
-use super::operands::{affine_dtype, cast};
+use super::operands::{affine_dtype, cast, cast_some};
 use super::{Context, ConvOptions, Grads, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
@@ -147,25 +145,22 @@ impl Operation for ConvBackwardWeight {
     }
 }
 
-/// Checks what all convolutions need of their operands, the rank of input and weight, which is `rank`, and numbers; the
-/// operands in the dtype that they share.
-#[track_caller]
-pub(super) fn check_operands<'a>(
+/// Checks what all convolutions need of their operands: the rank of input and weight, which is `rank`, and numbers. The
+/// dtype that the operands share.
+pub(super) fn check_operands(
     op: &str,
-    x: &'a Tensor,
-    weight: &'a Tensor,
-    bias: Option<&'a Tensor>,
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
     rank: usize,
-) -> Result<(Cow<'a, Tensor>, Cow<'a, Tensor>, Option<Cow<'a, Tensor>>)> {
+) -> Result<DType> {
     if x.rank() != rank || weight.rank() != rank {
         return Err(describe(Error::shape(op, format!("input and weight have rank {rank}")), x, weight, bias));
     }
-    let dtype = affine_dtype(op, x, weight, bias)?;
-    if dtype == DType::Bool {
-        return Err(describe(Error::dtype(op, DType::Bool, "numbers; cast first"), x, weight, bias));
+    match affine_dtype(op, x, weight, bias)? {
+        DType::Bool => Err(describe(Error::dtype(op, DType::Bool, "numbers; cast first"), x, weight, bias)),
+        dtype => Ok(dtype),
     }
-    let bias = if let Some(b) = bias { Some(cast(b, dtype)?) } else { None };
-    Ok((cast(x, dtype)?, cast(weight, dtype)?, bias))
 }
 
 /// An error that shows the operands of a convolution.
@@ -222,8 +217,9 @@ impl Tensor {
         options: ConvOptions<N>,
     ) -> Result<Tensor> {
         options.refuse_output_padding(name)?;
-        let (x, weight, bias) = check_operands(name, self, weight, bias, N + 2)?;
-        let (x, weight, bias) = (&*x, &*weight, bias.as_deref());
+        let dtype = check_operands(name, self, weight, bias, N + 2)?;
+        let (x, weight, bias) = (&*cast(self, dtype)?, &*cast(weight, dtype)?, &cast_some(bias, dtype)?);
+        let bias = bias.as_deref();
         let refuse = |m: String| {
             let e = describe(Error::shape(name, m), x, weight, bias);
             Err(e.help("input is [n, c, spatial..], weight [k, c / groups, kernel..] and bias [k]"))

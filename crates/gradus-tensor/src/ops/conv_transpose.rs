@@ -5,6 +5,7 @@
 use gradus_backend::{Error, ErrorKind, Result, Shape, Window};
 
 use super::conv::{check_operands, describe};
+use super::operands::{cast, cast_some};
 use super::pad::PadMode;
 use super::{Conv, ConvBackwardInput, ConvOptions, apply_one};
 use crate::Tensor;
@@ -76,8 +77,9 @@ impl Tensor {
         bias: Option<&Tensor>,
         options: ConvOptions<N>,
     ) -> Result<Tensor> {
-        let (x, weight, bias) = check_operands(name, self, weight, bias, N + 2)?;
-        let (x, weight, bias) = (&*x, &*weight, bias.as_deref());
+        let dtype = check_operands(name, self, weight, bias, N + 2)?;
+        let (x, weight, bias) = (&*cast(self, dtype)?, &*cast(weight, dtype)?, &cast_some(bias, dtype)?);
+        let bias = bias.as_deref();
         let refuse = |m: String| {
             let e = describe(Error::shape(name, m), x, weight, bias);
             Err(e.help("input is [n, c, spatial..], weight [c, k / groups, kernel..] and bias [k]"))

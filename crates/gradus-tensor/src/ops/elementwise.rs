@@ -31,6 +31,9 @@ pub enum Class {
     Bool,
 }
 
+/// What the numbers of a call must be, if they are not: a rule gets them in the order of the operands.
+pub type Numbers = fn(&[f64]) -> Option<&'static str>;
+
 /// An elementwise operation: a name, what it computes in, and the expression.
 ///
 /// ```
@@ -56,7 +59,7 @@ pub struct Elementwise {
     /// Bit `i`: operand `i` is a bool whatever the others are.
     conditions: u8,
     /// What the numbers of a call must be, if they are not.
-    numbers: Option<fn(&[f64]) -> Option<&'static str>>,
+    numbers: Option<Numbers>,
     body: for<'k> fn(&[Expr<'k>]) -> Vec<Expr<'k>>,
     kernels: [OnceLock<Arc<Kernel>>; 13],
     /// Kernels of half precision with scalars, by dtype and the mask of scalar operands: a scalar is not rounded to half
@@ -112,8 +115,8 @@ impl Elementwise {
         self
     }
 
-    /// With a rule for the operands that are numbers, which it gets in order: it says what they must be, if they are not.
-    pub const fn numbers(mut self, rule: fn(&[f64]) -> Option<&'static str>) -> Self {
+    /// With a rule for the operands that are numbers.
+    pub const fn numbers(mut self, rule: Numbers) -> Self {
         self.numbers = Some(rule);
         self
     }

@@ -4,7 +4,7 @@
 
 use gradus_backend::{Backend, Error, Result, Scalar, Shape, View, ViewMut};
 
-use super::operands::{affine_dtype, cast};
+use super::operands::{affine_dtype, cast, cast_some};
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
@@ -84,8 +84,8 @@ impl Tensor {
         let weight = cast(weight, dtype)?;
         let rows: usize = self.shape()[..self.rank() - 1].iter().product();
         let x = cast(self, dtype)?.reshape([rows, features])?;
-        let y = match bias {
-            Some(b) => apply_one(Linear, &[&x, &weight, &*cast(b, dtype)?])?,
+        let y = match cast_some(bias, dtype)? {
+            Some(b) => apply_one(Linear, &[&x, &weight, &b])?,
             None => apply_one(Linear, &[&x, &weight])?,
         };
         if self.rank() == 2 {

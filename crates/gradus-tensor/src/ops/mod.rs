@@ -75,7 +75,7 @@ use crate::{Device, Storage, Tensor};
 
 pub use crate::autograd::Keep;
 pub use attention::{AttentionOptions, Causal};
-pub use elementwise::{Class, Elementwise, Operand};
+pub use elementwise::{Class, Elementwise, Numbers, Operand};
 pub use gemm::Gemm;
 pub use grid::Indexing;
 pub use grid_sample::{GridPadding, GridSample, Sampling};

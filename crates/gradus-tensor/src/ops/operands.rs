@@ -48,6 +48,15 @@ pub(super) fn cast(t: &Tensor, dtype: DType) -> Result<Cow<'_, Tensor>> {
     if t.dtype() == dtype { Ok(Cow::Borrowed(t)) } else { t.to_dtype(dtype).map(Cow::Owned) }
 }
 
+/// [`cast`] of an operand that may be absent.
+#[track_caller]
+pub(super) fn cast_some(t: Option<&Tensor>, dtype: DType) -> Result<Option<Cow<'_, Tensor>>> {
+    match t {
+        Some(t) => cast(t, dtype).map(Some),
+        None => Ok(None),
+    }
+}
+
 /// An index in a dtype that backends take.
 #[track_caller]
 pub(super) fn as_index<'a>(op: &str, index: &'a Tensor) -> Result<Cow<'a, Tensor>> {

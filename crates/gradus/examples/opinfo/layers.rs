@@ -195,19 +195,35 @@ fn pool<const N: usize>(s: &Sample<'_>, dilation: bool) -> Result<([usize; N], P
 
 fn max_pool<const N: usize>(
     s: &Sample<'_>,
-    f: fn(&Tensor, [usize; N], PoolOptions<N>) -> Result<(Tensor, Tensor)>,
+    f: impl FnOnce(&Tensor, [usize; N], PoolOptions<N>) -> Result<(Tensor, Tensor)>,
 ) -> Result<Outs> {
     let (kernel, options) = pool::<N>(s, true)?;
-    let (wanted, alone) = (s.flag(KW, "return_indices", false)?, s.x()?.rank() == N + 1);
-    let x = if alone { s.x()?.unsqueeze(0)? } else { s.x()?.clone() };
-    let (y, indices) = f(&x, kernel, options)?;
-    let shown = |t: Tensor| if alone { t.squeeze(0) } else { Ok(t) };
-    Ok(if wanted { vec![shown(y)?, shown(indices)?] } else { vec![shown(y)?] }.into())
+    with_places(s, N + 2, s.flag(KW, "return_indices", false)?, |x| f(x, kernel, options))
+}
+
+/// [`batched`] for values and their places, which are given if they are wanted.
+fn with_places(
+    s: &Sample<'_>,
+    rank: usize,
+    wanted: bool,
+    f: impl FnOnce(&Tensor) -> Result<(Tensor, Tensor)>,
+) -> Result<Outs> {
+    let mut places = None;
+    let values = batched(s, rank, |x| {
+        let (values, found) = f(x)?;
+        places = wanted.then_some(found);
+        Ok(values)
+    })?;
+    let places = match places {
+        Some(found) if found.rank() > values.rank() => Some(found.squeeze(0)?),
+        found => found,
+    };
+    Ok([Some(values), places].into_iter().flatten().collect::<Vec<_>>().into())
 }
 
 fn avg_pool<const N: usize>(
     s: &Sample<'_>,
-    f: fn(&Tensor, [usize; N], PoolOptions<N>, bool) -> Result<Tensor>,
+    f: impl FnOnce(&Tensor, [usize; N], PoolOptions<N>, bool) -> Result<Tensor>,
 ) -> Result<Tensor> {
     let (kernel, options) = pool(s, false)?;
     let count = s.flag(5, "count_include_pad", true)?;
@@ -239,13 +255,9 @@ fn bins<const N: usize>(s: &Sample<'_>) -> Result<[usize; N]> {
 
 fn adaptive_max<const N: usize>(
     s: &Sample<'_>,
-    f: fn(&Tensor, [usize; N]) -> Result<(Tensor, Tensor)>,
+    f: impl FnOnce(&Tensor, [usize; N]) -> Result<(Tensor, Tensor)>,
 ) -> Result<Outs> {
-    let (wanted, alone) = (s.flag(2, "return_indices", false)?, s.x()?.rank() == N + 1);
-    let x = if alone { s.x()?.unsqueeze(0)? } else { s.x()?.clone() };
-    let (y, indices) = f(&x, bins(s)?)?;
-    let shown = |t: Tensor| if alone { t.squeeze(0) } else { Ok(t) };
-    Ok(if wanted { vec![shown(y)?, shown(indices)?] } else { vec![shown(y)?] }.into())
+    with_places(s, N + 2, s.flag(2, "return_indices", false)?, |x| f(x, bins(s)?))
 }
 
 fn shape(s: &Sample<'_>) -> Result<Vec<usize>> {

@@ -16,8 +16,11 @@ fn cases() -> Vec<(String, Call, Vec<Tensor>)> {
     names.map(|name| (call(&name), file.inputs(&name), name)).map(|(call, inputs, name)| (name, call, inputs)).collect()
 }
 
-/// What a call gives, as dtypes, shapes and bytes.
-fn results(call: Call, inputs: &[Tensor]) -> Result<Vec<(DType, Vec<usize>, Vec<u8>)>> {
+/// A tensor by dtype, shape and bytes.
+type Plain = (DType, Vec<usize>, Vec<u8>);
+
+/// What a call gives.
+fn results(call: Call, inputs: &[Tensor]) -> Result<Vec<Plain>> {
     call(inputs)?.iter().map(|y| Ok((y.dtype(), y.shape().to_vec(), y.to_bytes()?))).collect()
 }
 
