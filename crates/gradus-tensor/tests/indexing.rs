@@ -154,7 +154,8 @@ fn put_and_assign() {
     assert_eq!(ints(x.t().unwrap().index_assign(0, 9)), [9, 9, 1, 4, 2, 5]);
     assert_eq!(kind(x.index_put(&[], &v, false)), ErrorKind::InvalidArgument);
     assert_eq!(kind(x.index_put(&[&i, &j], &i64s(&[1, 2], &[2]), false)), ErrorKind::Broadcast);
-    assert_eq!(kind(x.index_put(&[&i, &j], &f64s(&[1.0], &[1]), false)), ErrorKind::DTypeMismatch);
+    let long = Tensor::zeros([1], DType::U64, &cpu()).unwrap();
+    assert_eq!(kind(x.index_put(&[&i, &j], &long, false)), ErrorKind::DTypeMismatch);
     assert_eq!(kind(x.index_assign(0, 1.5)), ErrorKind::InvalidArgument);
     let out = ErrorKind::IndexOutOfBounds { pos: 0, index: 2, size: 2 };
     assert_eq!(kind(x.index_put(&[&i64s(&[2], &[1])], &v, false)), out);
@@ -220,7 +221,8 @@ fn scatter_refuses_what_does_not_fit() {
     assert_eq!(kind(x.scatter(1, &i64s(&[0; 3], &[3, 1]), 1)), ErrorKind::ShapeMismatch);
     assert_eq!(kind(x.scatter(1, &i64s(&[0; 2], &[2]), 1)), ErrorKind::ShapeMismatch);
     assert_eq!(kind(x.scatter(1, &i64s(&[0; 2], &[2, 1]), arange(&[1, 1]))), ErrorKind::ShapeMismatch);
-    assert_eq!(kind(x.scatter(1, &i64s(&[0], &[1, 1]), f64s(&[1.0], &[1, 1]))), ErrorKind::DTypeMismatch);
+    let long = Tensor::zeros([1, 1], DType::U64, &cpu()).unwrap();
+    assert_eq!(kind(x.scatter(1, &i64s(&[0], &[1, 1]), &long)), ErrorKind::DTypeMismatch);
     assert_eq!(kind(x.scatter(1, &f64s(&[0.0], &[1, 1]), 1)), ErrorKind::UnsupportedDType);
     assert_eq!(kind(x.scatter(2, &i64s(&[0], &[1, 1]), 1)), ErrorKind::InvalidAxis);
     assert_eq!(

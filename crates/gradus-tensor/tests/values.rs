@@ -246,6 +246,9 @@ fn creation() {
     assert_eq!(Tensor::arange(5, -2, -3, DType::I32, &d).unwrap().to_vec::<i32>().unwrap(), [5, 2, -1]);
     assert!(Tensor::arange(0, 300, 1, DType::U8, &d).is_err() && Tensor::arange(0, 1, 0, DType::U8, &d).is_err());
     assert!(Tensor::arange(i64::MIN, i64::MAX, 1, DType::I64, &d).is_err());
+    // A step away from the end.
+    assert!(Tensor::arange(3, -2, 1, DType::I64, &d).is_err() && Tensor::arange(-2, 3, -1, DType::I64, &d).is_err());
+    assert_eq!(Tensor::arange(3, 3, 1, DType::I64, &d).unwrap().shape(), [0]);
     let far = Tensor::arange(i64::MIN, i64::MAX, i64::MAX, DType::I64, &d).unwrap();
     assert_eq!(far.to_vec::<i64>().unwrap(), [i64::MIN, -1, i64::MAX - 1]);
     assert!(Tensor::arange(0, 1 << 48, 1, DType::I64, &d).is_err() && Tensor::eye(1 << 24, DType::F64, &d).is_err());

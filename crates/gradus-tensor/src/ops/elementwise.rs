@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use super::apply_one;
 use super::map::{Arg, Map};
 use super::operand::Operand;
+use super::operands::common_dtype;
 use crate::Tensor;
 use crate::autograd::Nested;
 
@@ -31,6 +32,9 @@ pub enum Class {
     /// Booleans.
     Bool,
 }
+
+/// What the numbers of a call must be, if they are not: a rule gets them in the order of the operands.
+pub type Numbers = fn(&[f64]) -> Option<&'static str>;
 
 /// An elementwise operation: a name, what it computes in, and the expression.
 ///
@@ -56,8 +60,8 @@ pub struct Elementwise {
     arity: u8,
     /// Bit `i`: operand `i` is a bool whatever the others are.
     conditions: u8,
-    /// Bit `i`: operand `i`, if it is a number, is finite.
-    finite: u8,
+    /// What the numbers of a call must be, if they are not.
+    numbers: Option<Numbers>,
     body: for<'k> fn(&[Expr<'k>]) -> Vec<Expr<'k>>,
     kernels: [OnceLock<Arc<Kernel>>; 13],
     /// Kernels of half precision with scalars, by dtype and the mask of scalar operands: a scalar is not rounded to half
@@ -81,7 +85,7 @@ impl Elementwise {
             class,
             arity,
             conditions: 0,
-            finite: 0,
+            numbers: None,
             body,
             kernels,
             half_kernels: Mutex::new(Vec::new()),
@@ -94,9 +98,9 @@ impl Elementwise {
         self
     }
 
-    /// With numbers that must be finite: bit `i` of `mask` for operand `i`.
-    pub const fn finite(mut self, mask: u8) -> Self {
-        self.finite = mask;
+    /// With a rule for the operands that are numbers.
+    pub const fn numbers(mut self, rule: Numbers) -> Self {
+        self.numbers = Some(rule);
         self
     }
 
@@ -176,15 +180,18 @@ impl Elementwise {
         } else {
             operands
         };
+        let numbers =
+            || operands.iter().filter_map(|o| if let Operand::Scalar(s) = o { Some(s.to_f64()) } else { None });
+        if let Some(wanted) = self.numbers.and_then(|rule| rule(&numbers().collect::<SmallVec<[f64; 4]>>())) {
+            let given: SmallVec<[String; 2]> = numbers().map(|v| v.to_string()).collect();
+            return Err(Error::argument(self.name, format!("the numbers are {}; {wanted}", given.join(" and "))));
+        }
         let common = self.common_dtype(operands)?;
         let kernel = self.kernel_with(common, scalars)?;
         let wanted = |i: usize| if self.is_condition(i) { DType::Bool } else { common };
         let mut casts: SmallVec<[Tensor; 2]> = SmallVec::new();
         for (i, operand) in operands.iter().enumerate() {
             match *operand {
-                Operand::Scalar(s) if self.finite >> i & 1 == 1 && !s.to_f64().is_finite() => {
-                    return Err(Error::argument(self.name, format!("operand {i} is {s}; it must be finite")));
-                }
                 Operand::Tensor(t) if t.dtype() != wanted(i) => casts.push(t.to_dtype(wanted(i))?),
                 Operand::Scalar(s) if wanted(i) != DType::Bool => {
                     s.check(common).map_err(|e| Error::argument(self.name, e.message()))?;
@@ -215,32 +222,14 @@ impl Elementwise {
         {
             return Ok(dtype);
         }
-        let mut common: Option<DType> = None;
-        let mut scalars = SmallVec::<[Scalar; 3]>::new();
-        for (i, operand) in operands.iter().enumerate().filter(|&(i, _)| !self.is_condition(i)) {
+        let (mut tensors, mut scalars) = (SmallVec::<[&Tensor; 4]>::new(), SmallVec::<[Scalar; 3]>::new());
+        for (_, operand) in operands.iter().enumerate().filter(|&(i, _)| !self.is_condition(i)) {
             match *operand {
-                Operand::Tensor(t) => {
-                    common = Some(match common {
-                        None => t.dtype(),
-                        Some(c) if c == t.dtype() => c,
-                        Some(c) => c.promote(t.dtype()).map_err(|e| {
-                            let all = operands.iter().enumerate().filter_map(|(i, o)| match o {
-                                Operand::Tensor(t) => Some((i, *t)),
-                                Operand::Scalar(_) => None,
-                            });
-                            let e = Error::new(e.kind().clone(), self.name, e.message())
-                                .help("cast one operand first, for example x.to_dtype(DType::I64)?");
-                            all.fold(e, |e, (i, t)| t.describe(e, &format!("operand {i}")))
-                        })?,
-                    });
-                }
-                Operand::Scalar(s) => {
-                    debug_assert!(i < 8);
-                    scalars.push(s);
-                }
+                Operand::Tensor(t) => tensors.push(t),
+                Operand::Scalar(s) => scalars.push(s),
             }
         }
-        let mut common = common.unwrap_or(DType::F32);
+        let mut common = if tensors.is_empty() { DType::F32 } else { common_dtype(self.name, &tensors, &[])? };
         for s in scalars {
             common = match s {
                 Scalar::Float(_) => common.to_float(),

@@ -3,6 +3,7 @@
 
 use gradus_backend::{DType, Error, ErrorKind, Layout, Result, Scalar, Shape, View};
 
+use super::operands::common_dtype;
 use crate::{Tensor, is_grad_enabled};
 
 impl Tensor {
@@ -35,7 +36,7 @@ impl Tensor {
             let e = Error::shape(op, format!("both factors have rank {rank} and one batch size"));
             return Err(describe(e).help("use matmul and add for other ranks"));
         }
-        let dtype = self.dtype().promote(a.dtype())?.promote(b.dtype())?;
+        let dtype = common_dtype(op, &[self, a, b], &["self", "a", "b"])?;
         for s in [alpha, beta] {
             s.check(dtype).map_err(|e| describe(Error::argument(op, e.message())))?;
         }

@@ -167,6 +167,12 @@ impl Tensor {
         self.map_("clamp_", &CLAMP, &[Operand::Scalar(lo.into()), Operand::Scalar(hi.into())])
     }
 
+    /// The error of an operand with which the result would have another dtype.
+    pub(super) fn another_dtype(&self, op: &str) -> Error {
+        let e = Error::new(ErrorKind::DTypeMismatch, op, "the result does not fit the tensor's dtype");
+        self.describe(e, "self").help("convert the operand with to_dtype")
+    }
+
     /// `self = op(self, others..)`. The result has this shape and dtype: nothing is stretched or promoted for it.
     #[track_caller]
     fn map_(&self, name: &'static str, op: &'static Elementwise, others: &[Operand<'_>]) -> Result<()> {
@@ -181,11 +187,7 @@ impl Tensor {
                         return Err(t.describe(self.describe(e, "self"), "operand"));
                     }
                     if self.dtype().promote(t.dtype())? != self.dtype() {
-                        let e =
-                            Error::new(ErrorKind::DTypeMismatch, name, "the result does not fit the tensor's dtype");
-                        return Err(t
-                            .describe(self.describe(e, "self"), "operand")
-                            .help("convert the operand with to_dtype"));
+                        return Err(t.describe(self.another_dtype(name), "operand"));
                     }
                     sources.push(t.detach().to_dtype(self.dtype())?);
                 }

@@ -29,7 +29,10 @@ impl Tensor {
         self.check_writable(op, sources)?;
         let (_guard, _parts) = (no_grad_guard(), PartsOf::new(op, Location::caller()));
         let new = f(&self.detach())?;
-        if (new.shape(), new.dtype()) != (self.shape(), self.dtype()) {
+        if new.dtype() != self.dtype() {
+            return Err(new.describe(self.another_dtype(op), "result"));
+        }
+        if new.shape() != self.shape() {
             let e = Error::new(ErrorKind::Broadcast, op, "the result does not fit the tensor, which is not stretched");
             return Err(new.describe(self.describe(e, "self"), "result"));
         }

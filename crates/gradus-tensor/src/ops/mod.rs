@@ -36,6 +36,7 @@ mod norm;
 mod normalize;
 mod one_hot;
 mod operand;
+mod operands;
 mod operators;
 mod pad;
 mod pointwise;
@@ -75,7 +76,7 @@ use crate::{Device, Storage, Tensor};
 
 pub use crate::autograd::Keep;
 pub use attention::{AttentionOptions, Causal};
-pub use elementwise::{Class, Elementwise};
+pub use elementwise::{Class, Elementwise, Numbers};
 pub use gemm::Gemm;
 pub use grid::Indexing;
 pub use grid_sample::{GridPadding, GridSample, Sampling};
