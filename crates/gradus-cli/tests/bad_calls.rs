@@ -69,7 +69,7 @@ fn tensors_that_do_not_fit() {
         "backward of many": f(&[2]).with_grad().unwrap().backward() => "backward",
         "backward without a graph": f(&[]).backward() => "backward",
         "normal numbers without spread": Tensor::randint(5, 5, [2], DType::I64, d, &mut Generator::new(0)) => "5..5",
-        "infinite steps": Tensor::arange(0, 5, 0, DType::F32, d) => "step 0",
+        "infinite steps": Tensor::arange(0, 5, 0, DType::F32, d) => "steps of 0",
         "an unknown device": Device::open("tpu:7") => "tpu:7",
     });
 }

@@ -126,7 +126,8 @@ impl Drop for GradModeGuard {
         let _ = SETTINGS.try_with(|settings| {
             let mut settings = settings.borrow_mut();
             let Ok(at) = settings.binary_search_by_key(&self.setting.id, |s| s.id) else { return };
-            let mut open = std::mem::take(&mut settings[at].mask);
+            let mut open = settings[at].mask;
+            (settings[at].mask, settings[at].on) = (0, 0);
             while settings.pop_if(|s| s.mask == 0).is_some() {}
             // Each switch that it set is now as the newest setting of those that are left has it. Where guards nest, that is
             // found at once, however many there are.
