@@ -82,6 +82,13 @@ impl Verdict {
 
 type Verdicts = [Verdict; 4];
 
+/// A case, with what the two give; PyTorch gives nothing where a case draws random numbers.
+struct Sample<'a> {
+    name: &'a str,
+    ours: Verdicts,
+    theirs: Option<Verdicts>,
+}
+
 fn worst(a: Verdicts, b: Verdicts) -> Verdicts {
     [0, 1, 2, 3].map(|n| a[n].worse(b[n]))
 }
@@ -208,20 +215,21 @@ fn page() -> (String, Vec<String>) {
         })
         .collect();
     let rows: BTreeSet<String> = rows::differentiable();
-    let mut found: BTreeMap<&str, Vec<(&str, Verdicts, Option<Verdicts>)>> = BTreeMap::new();
+    let mut found: BTreeMap<&str, Vec<Sample<'_>>> = BTreeMap::new();
     let all = cases(&file, &metadata, &calls);
     for case in all.iter().filter(|c| rows.contains(c.row) && c.is_smooth()) {
-        if let Some(verdicts) = ours(case, &mut wrong) {
-            found.entry(case.row).or_default().push((case.name, verdicts, theirs.get(case.name).copied()));
+        if let Some(ours) = ours(case, &mut wrong) {
+            let theirs = theirs.get(case.name).copied();
+            found.entry(case.row).or_default().push(Sample { name: case.name, ours, theirs });
         }
     }
     let other = |name: &&&str| all.iter().all(|c| c.name != **name);
     wrong.extend(theirs.keys().filter(other).map(|n| format!("higher.txt has `{n}`, which is no case: run higher.py")));
-    let alone = found.values().flatten().filter(|s| s.2.is_none() != RANDOM.contains(&s.0));
-    wrong.extend(alone.map(|s| format!("higher.txt and `{}`: run higher.py", s.0)));
+    let alone = found.values().flatten().filter(|s| s.theirs.is_none() != RANDOM.contains(&s.name));
+    wrong.extend(alone.map(|s| format!("higher.txt and `{}`: run higher.py", s.name)));
     wrong.extend(rows.iter().filter(|r| !found.contains_key(r.as_str())).map(|r| format!("`{r}` has no case")));
     let samples = || found.values().flatten();
-    let count = |of: &dyn Fn(&(&str, Verdicts, Option<Verdicts>)) -> Option<Verdict>| {
+    let count = |of: &dyn Fn(&Sample<'_>) -> Option<Verdict>| {
         let all: Vec<Verdict> = samples().filter_map(of).collect();
         let number = |what: fn(&Verdict) -> bool| all.iter().filter(|v| what(v)).count();
         format!(
@@ -238,7 +246,7 @@ fn page() -> (String, Vec<String>) {
         "| samples | Gradus: right | wrong | refused | {version}: right | wrong | refused |\n|---|---|---|---|---|---|---|\n"
     );
     for (n, mode) in MODES.iter().enumerate() {
-        let _ = writeln!(text, "| {mode} |{}{}", count(&|s| Some(s.1[n])), count(&|s| s.2.map(|t| t[n])));
+        let _ = writeln!(text, "| {mode} |{}{}", count(&|s| Some(s.ours[n])), count(&|s| s.theirs.map(|t| t[n])));
     }
     let _ = write!(
         text,
@@ -246,7 +254,7 @@ fn page() -> (String, Vec<String>) {
         heads("PyTorch"),
         "---|".repeat(4)
     );
-    for (name, _, theirs) in samples() {
+    for Sample { name, theirs, .. } in samples() {
         if let Some(theirs) = theirs.filter(|t| t.iter().any(|v| matches!(v, Verdict::Wrong(_)))) {
             let _ = writeln!(text, "| `{name}` |{}", cells(theirs));
         }
@@ -255,9 +263,9 @@ fn page() -> (String, Vec<String>) {
     let _ =
         write!(text, "| operation | samples |{}{}\n|---|---|{}\n", heads("Gradus"), heads("PyTorch"), "---|".repeat(8));
     for (row, samples) in &found {
-        let ours = samples.iter().map(|s| s.1).fold([Verdict::Right; 4], worst);
-        let theirs = samples.iter().filter_map(|s| s.2).reduce(worst);
-        let theirs = theirs.map_or_else(|| " – |".repeat(4), cells);
+        let ours = samples.iter().map(|s| s.ours).fold([Verdict::Right; 4], worst);
+        let theirs = samples.iter().filter_map(|s| s.theirs).reduce(worst);
+        let theirs = theirs.map_or_else(|| " |".repeat(4), cells);
         let _ = writeln!(text, "| `{row}` | {} |{}{theirs}", samples.len(), cells(ours));
     }
     (text, wrong)
@@ -269,19 +277,21 @@ fn heads(of: &str) -> String {
 
 fn introduction(version: &str) -> String {
     format!(
-        "Made by `cargo xtask higher-order`, which differentiates the loss of every operation of [op-matrix.md](op-matrix.md) \
-         twice, in each combination of modes, in f64, on the samples of the tests against PyTorch; with `--check` it compares \
-         this page. The loss is a weighted sum of the outputs, and, so that what is linear bends too, one of their sines. \
-         *RR* is reverse over reverse, `vjp` of `vjp`: the Hessian by a vector; *FR* forward over reverse, `jvp` of `vjp`; *RF* \
-         reverse over forward, `vjp` of `jvp`; *FF* forward over forward, `jvp` of `jvp`: the Hessian between two vectors. \
-         `jvp` of Gradus is the transpose of the transpose, two reverse passes, so that an operation has one derivative and \
-         no second formula that could differ from it.\n\n\
-         Each is compared with central differences (of fourth order, steps 1e-3 to 1e-5) of the same library's gradient. ● is \
-         within {TOLERANCE:e} of the largest element (of the sum of magnitudes for FF; where that is less than a thousandth \
-         of the gradient's, of this thousandth), · is an error that says so, and else the relative error stands here. Samples \
-         at kinks are in [kinks.md](kinks.md).\n\n\
-         {version} is run by `tests/golden/higher.py`, RR by `torch.autograd`, the others by `torch.func`, and gives \
-         `higher.txt`; – is an operation that it has no sample of."
+        "Made by `cargo xtask higher-order`, which differentiates every operation of [op-matrix.md](op-matrix.md) that has \
+         a gradient twice, in each combination of modes, in f64, on the samples of the tests; with `--check` it fails if this \
+         page is stale. It always fails if an operation has no sample, or Gradus is not right in one.\n\n\
+         What is differentiated is a weighted sum of the outputs, and, so that what is linear bends too, a weighted sum of \
+         their sines. *RR* is reverse over reverse, `vjp` of `vjp`; *FR* forward over reverse, `jvp` of `vjp`; *RF* reverse \
+         over forward, `vjp` of `jvp`: each gives the Hessian times a vector. *FF* is forward over forward, `jvp` of `jvp`: \
+         the Hessian between two vectors. Gradus has no formulas of its own for forward mode: its `jvp` is the derivative \
+         of `vjp` for the cotangents, so that all four rest on the gradients of the operations and on theirs.\n\n\
+         Each product is compared with central differences (of fourth order, steps 1e-3 to 1e-5) of the same library's \
+         gradient. ● differs by at most {TOLERANCE:e} of its largest element (FF: of the sum of the magnitudes of its terms), \
+         or of a thousandth of the gradient's where that is more. · is an error. A number is the relative error, the larger \
+         of the two sums'. Samples at kinks ([kinks.md](kinks.md)), at infinities and at NaN are left out.\n\n\
+         {version} is run by `tests/golden/higher.py`, which makes `higher.txt`: RR by `torch.autograd`, the others by \
+         `torch.func`. It has {} samples less: those that draw random numbers.",
+        RANDOM.len()
     )
 }
 
@@ -295,8 +305,8 @@ fn second_derivatives_are_right_in_every_mode() {
 #[test]
 fn a_wrong_second_derivative_is_found_in_every_mode() {
     let x = Tensor::from_vec(vec![0.7f64], [1], &Device::cpu().unwrap()).unwrap();
-    let half: Call = |x| Ok(vec![x[0].square()?.mul(&x[0].detach())?]); // its gradient's gradient is 2 x, not 4 x
-    let errors_of = |call: Call| errors(&call, &[x.clone()], &[0]).unwrap().unwrap().map(Result::unwrap);
+    let half: Call = |x| Ok(vec![x[0].square()?.mul(x[0].detach())?]); // its gradient's gradient is 2 x, not 4 x
+    let errors_of = |call: Call| errors(&call, std::slice::from_ref(&x), &[0]).unwrap().unwrap().map(Result::unwrap);
     for error in errors_of(half) {
         assert!((error - 0.5).abs() < 1e-6, "{error}");
     }
