@@ -3,7 +3,7 @@
 //! `ci` checks everything a change must pass, `tidy` the rules that neither the compiler nor clippy knows, `packages` the
 //! budget of dependencies, and `digits` what the README promises of its first command; `fuzz-grad` compares gradients of
 //! random programs with a reference, `deep` runs many of them and random cases of the conformance suite; `op-table`,
-//! `sources` and `gallery` look after pages of `docs`, `opinfo` compares with PyTorch on samples of its own, `peers` compares
+//! `higher-order`, `sources` and `gallery` look after pages of `docs`, `opinfo` compares with PyTorch on samples of its own, `peers` compares
 //! the speed with other libraries and `bench` with an earlier build. The exit code is 0 when all is well, 1 when a check fails and 2 when the command line is wrong.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout)]
@@ -36,6 +36,8 @@ commands:
   deep [SEED [N]]    N rounds of random cases on the CPU (10,000 of seed 1), each failure with its reproducer, and a
                      hundred times as many damaged files of each format, and programs of fuzz-grad
   op-table           writes docs/op-matrix.md; with --check, fails if it is stale or has an empty cell
+  higher-order       writes docs/higher-order.md: second derivatives in every mode, beside PyTorch's; with --check, fails if
+                     it is stale. Fails too if one is wrong or an operation has no sample
   sources --check    every name in docs/sources.md has its call and an existing test
   digits             trains the digits for several seeds: accuracy, time, equal bits for 1 and 2 threads
   opinfo [--python PATH] [--samples FILE]
@@ -64,6 +66,9 @@ enum Task {
     OpTable {
         check: bool,
     },
+    HigherOrder {
+        check: bool,
+    },
     Sources,
     OpInfo(opinfo::Options),
     /// `peers` or `bench`, with its options.
@@ -90,14 +95,17 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
         ["fuzz-grad", rest @ ..] => fuzz::parse(rest).map(Task::FuzzGrad),
         ["op-table"] => Ok(Task::OpTable { check: false }),
         ["op-table", "--check"] => Ok(Task::OpTable { check: true }),
+        ["higher-order"] => Ok(Task::HigherOrder { check: false }),
+        ["higher-order", "--check"] => Ok(Task::HigherOrder { check: true }),
         ["sources"] | ["sources", "--check"] => Ok(Task::Sources),
         ["opinfo", rest @ ..] => opinfo::parse(rest).map(Task::OpInfo),
         ["peers" | "bench", ..] => Ok(Task::Speed(arguments.iter().map(|word| word.to_string()).collect())),
         ["help" | "--help" | "-h", ..] => Ok(Task::Help),
         [] => Err("no command given".into()),
-        ["ci" | "tidy" | "packages" | "digits" | "deep" | "gallery" | "op-table" | "sources", rest @ ..] => {
-            Err(format!("`{}` does not take `{}`", arguments[0], rest.join(" ")))
-        }
+        [
+            "ci" | "tidy" | "packages" | "digits" | "deep" | "gallery" | "op-table" | "higher-order" | "sources",
+            rest @ ..,
+        ] => Err(format!("`{}` does not take `{}`", arguments[0], rest.join(" "))),
         [unknown, ..] => Err(format!("unknown command `{unknown}`")),
     }
 }
@@ -151,6 +159,7 @@ fn main() -> ExitCode {
         Task::Deep { seed, rounds } => deep(&root(), seed, rounds),
         Task::FuzzGrad(which) => fuzz::run(&root(), &which),
         Task::OpTable { check } => pages::op_table(&root(), check),
+        Task::HigherOrder { check } => pages::higher_order(&root(), check),
         Task::Sources => pages::sources(&root()),
         Task::OpInfo(options) => opinfo::run(&root(), &options),
         // It has said itself what is wrong.
@@ -192,6 +201,7 @@ mod tests {
         let one = fuzz::Which::One("%1=leaf(7)".into());
         assert_eq!(parse(&["fuzz-grad", "--program", "%1=leaf(7)"]), Ok(Task::FuzzGrad(one)));
         assert_eq!(parse(&["op-table", "--check"]), Ok(Task::OpTable { check: true }));
+        assert_eq!(parse(&["higher-order", "--check"]), Ok(Task::HigherOrder { check: true }));
         assert_eq!(parse(&["sources", "--check"]), Ok(Task::Sources));
         assert!(matches!(parse(&["opinfo", "--python", "venv/bin/python"]), Ok(Task::OpInfo(_))));
         assert_eq!(parse(&["peers", "--quick"]), Ok(Task::Speed(vec!["peers".into(), "--quick".into()])));

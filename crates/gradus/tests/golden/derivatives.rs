@@ -226,13 +226,13 @@ pub(crate) fn along(
 /// `(8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h` is off by `h^4 f^(5) / 30` and by the rounding of `f` divided by `h`:
 /// with h = 1e-3 and f64 about 3e-14 f^(5) and 1e-12 f. The tolerance [`CLOSE`] leaves room for logarithms and roots near 0,
 /// whose high derivatives are large. Where a smaller step of [`STEPS`] agrees the larger one had met a kink.
-fn central([a, b, c, d]: [f64; 4], h: f64) -> f64 {
+pub(crate) fn central([a, b, c, d]: [f64; 4], h: f64) -> f64 {
     (8.0 * (c - b) - (d - a)) / (12.0 * h)
 }
 
 const CLOSE: f64 = 1e-8;
-const STEPS: [f64; 3] = [1e-3, 1e-4, 1e-5];
-const AROUND: [f64; 4] = [-2.0, -1.0, 1.0, 2.0];
+pub(crate) const STEPS: [f64; 3] = [1e-3, 1e-4, 1e-5];
+pub(crate) const AROUND: [f64; 4] = [-2.0, -1.0, 1.0, 2.0];
 
 /// The derivatives up to `order` along a line through the point, each against the central difference of the one before; in
 /// words what differs.

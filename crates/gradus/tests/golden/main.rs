@@ -6,6 +6,7 @@
 mod compare;
 mod derivatives;
 mod elementwise;
+mod higher;
 mod indexing;
 mod layers;
 mod locations;
@@ -90,7 +91,7 @@ fn the_matrix_of_operations_is_complete_and_fresh() {
     let cases: Vec<&str> = words.iter().filter(|(_, v)| v.starts_with("order=")).map(|(k, _)| k.as_str()).collect();
     let wgpu = adapter().map(file_on);
     let (text, mut wrong) = matrix::page(&file(), wgpu.as_ref(), &calls(), &cases);
-    wrong.extend(matrix::compare(&text));
+    wrong.extend(matrix::compare(matrix::PAGE, "op-table", &text));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 

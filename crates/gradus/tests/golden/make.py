@@ -548,11 +548,29 @@ def operands():
         case("scaled_dot_product_attention/stretched", stretched, F.scaled_dot_product_attention)
 
 
-SECTIONS = [elementwise, more_elementwise, reductions, more_reductions, products, more_products, layers, more_layers]
-SECTIONS += [losses, more_losses, movement, indexing, indices, operands]
-for section in SECTIONS:
-    section()
+def tails():
+    """Far out, where a second derivative is small and its formula may cancel. PyTorch's may be wrong (higher.py).
 
-path = pathlib.Path(__file__).with_name("values.safetensors")
-save_file(record.tensors, path, metadata=record.meta)
-print(f"{len(record.meta) - 2} cases, {path.stat().st_size} bytes")
+    Not gelu and bce_with_logits: far out PyTorch's first gradient is only rounding, or 0."""
+    forty = {"sigmoid": torch.sigmoid, "tanh": torch.tanh, "softplus": F.softplus, "log_sigmoid": F.logsigmoid, "silu": F.silu, "mish": F.mish}
+    eight = {"erf": torch.erf, "erfc": torch.erfc}
+    for far, functions in (40.0, forty), (8.0, eight):
+        for name, f in functions.items():
+            case(f"{name}/far_right", [tensor([far])], f, order=1)
+            case(f"{name}/far_left", [tensor([-far])], f, order=1)
+
+
+SECTIONS = [elementwise, more_elementwise, reductions, more_reductions, products, more_products, layers, more_layers]
+SECTIONS += [losses, more_losses, movement, indexing, indices, operands, tails]
+
+
+def main():
+    for section in SECTIONS:
+        section()
+    path = pathlib.Path(__file__).with_name("values.safetensors")
+    save_file(record.tensors, path, metadata=record.meta)
+    print(f"{len(record.meta) - 2} cases, {path.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()

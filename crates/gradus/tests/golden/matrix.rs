@@ -178,7 +178,7 @@ pub(crate) fn page(
 }
 
 /// The page, from the root.
-const PAGE: &str = "docs/op-matrix.md";
+pub(crate) const PAGE: &str = "docs/op-matrix.md";
 
 /// The cell of another backend: whether it does in each dtype what the CPU does.
 fn column(call: Call, inputs: &[Tensor], cpu: &[(DType, &str)], name: &str, wrong: &mut Vec<String>) -> String {
@@ -200,12 +200,12 @@ fn old_cell(page: &str, family: &str) -> String {
     cell.map_or_else(String::new, |c| c.trim().to_owned())
 }
 
-/// Compares the page with the one in `docs`, or writes it if `GRADUS_WRITE` is set; what is wrong.
-pub(crate) fn compare(text: &str) -> Option<String> {
-    let path = root().join(PAGE);
+/// Compares a page with the one that is there, or writes it if `GRADUS_WRITE` is set; what is wrong.
+pub(crate) fn compare(page: &str, command: &str, text: &str) -> Option<String> {
+    let path = root().join(page);
     if std::env::var_os("GRADUS_WRITE").is_some() {
         return std::fs::write(&path, text).err().map(|e| format!("{}: {e}", path.display()));
     }
     let old = std::fs::read_to_string(&path).unwrap_or_default();
-    (old != text).then(|| "docs/op-matrix.md is stale: run `cargo xtask op-table`".to_owned())
+    (old != text).then(|| format!("{page} is stale: run `cargo xtask {command}`"))
 }

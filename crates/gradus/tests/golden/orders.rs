@@ -129,7 +129,7 @@ pub(crate) fn more(file: &File<'_>, row: &str) -> Vec<(Call, Vec<Tensor>)> {
 
 /// One case to check.
 pub(crate) struct Case<'a> {
-    row: &'a str,
+    pub(crate) row: &'a str,
     pub(crate) name: &'a str,
     pub(crate) call: Call,
     pub(crate) inputs: Vec<Tensor>,
@@ -169,7 +169,7 @@ impl Case<'_> {
     }
 
     /// The float inputs that are no labels.
-    fn floats(&self) -> Vec<usize> {
+    pub(crate) fn floats(&self) -> Vec<usize> {
         let label = |i: usize| LABELS.contains(&(self.name, i));
         (0..self.inputs.len()).filter(|&i| self.inputs[i].dtype().is_float() && !label(i)).collect()
     }
@@ -338,7 +338,7 @@ impl Case<'_> {
         Ok((wrong, line.recorded).into())
     }
 
-    fn is_smooth(&self) -> bool {
+    pub(crate) fn is_smooth(&self) -> bool {
         !self.name.ends_with("/special") && NOT_SMOOTH.iter().all(|c| c.0 != self.name)
     }
 
