@@ -33,7 +33,7 @@ commands:
   fuzz-grad --program 'LINE'
                      one program, as a failure prints it, with both sides of every statement
   deep [SEED [N]]    N rounds of random cases on the CPU (10,000 of seed 1), each failure with its reproducer, and a
-                     hundred times as many programs of fuzz-grad
+                     hundred times as many damaged files of each format, and programs of fuzz-grad
   op-table           writes docs/op-matrix.md; with --check, fails if it is stale or has an empty cell
   sources --check    every name in docs/sources.md has its call and an existing test
   digits             trains the digits for several seeds: accuracy, time, equal bits for 1 and 2 threads
@@ -108,15 +108,20 @@ fn cargo() -> std::process::Command {
     std::process::Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-/// Runs the conformance suite's random rounds on the CPU, then random programs.
+/// Runs the conformance suite's random rounds on the CPU, then damaged files of each format, then random programs.
 fn deep(root: &Path, seed: u64, rounds: u64) -> Result<(), String> {
+    let (many, seed_text) = (rounds.saturating_mul(100), seed.to_string());
+    released(root, &["-p", "gradus-cpu", "--example", "deep", "--", &seed_text, &rounds.to_string()])?;
+    released(root, &["-p", "gradus-fuzz", "--bin", "files", "--", "--files", &many.to_string(), "--seed", &seed_text])?;
+    fuzz::run(root, &fuzz::Which::Many { seed, programs: many })
+}
+
+/// Builds and runs a program of the workspace, with optimisation.
+fn released(root: &Path, arguments: &[&str]) -> Result<(), String> {
     let mut command = cargo();
-    command.args(["run", "--release", "-p", "gradus-cpu", "--example", "deep", "--"]);
-    match command.args([seed.to_string(), rounds.to_string()]).current_dir(root).status() {
-        Ok(status) if status.success() => {
-            fuzz::run(root, &fuzz::Which::Many { seed, programs: rounds.saturating_mul(100) })
-        }
-        Ok(status) => Err(format!("the deep run: {status}")),
+    match command.args(["run", "--release"]).args(arguments).current_dir(root).status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("`cargo run --release {}`: {status}", arguments.join(" "))),
         Err(error) => Err(format!("cargo did not start: {error}")),
     }
 }

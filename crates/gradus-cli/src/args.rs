@@ -50,7 +50,9 @@ With --data DIR it trains on IDX files (MNIST, Fashion-MNIST and others of their
 train-images-idx3-ubyte and train-labels-idx1-ubyte, and for the test t10k-images-idx3-ubyte and
 t10k-labels-idx1-ubyte; without the latter pair 20 % are held out. Any image size from 2x2 to 128x128.
 
-The same seed gives the same bits, for any number of threads. Ctrl-C ends the training and saves what was learnt.";
+The same seed gives the same bits, for any number of threads. Ctrl-C, or SIGTERM, ends the training and saves what was
+learnt; a second one ends it at once. The room on the disk is taken at the start. What cannot be written at the end all the
+same is put in the system's temporary folder, which the error names.";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct TrainArgs {
@@ -100,6 +102,10 @@ pub(crate) struct PredictArgs {
     /// The pictures are dark on bright, such as ink on paper
     #[arg(long)]
     pub(crate) invert: bool,
+
+    /// The most memory that reading a picture may take, such as 512MiB [default: 1GiB]
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    pub(crate) max_memory: Option<usize>,
 
     #[command(flatten)]
     pub(crate) common: Common,
@@ -169,6 +175,20 @@ pub(crate) fn threads(text: &str) -> Result<usize, String> {
     number(text, 1, 1024)
 }
 
+/// Bytes: a whole number, with a unit or without.
+pub(crate) fn memory(text: &str) -> Result<usize, String> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let unit = match text[end..].trim_start().to_ascii_lowercase().as_str() {
+        "" | "b" => Some(0),
+        "k" | "kib" => Some(10),
+        "m" | "mib" => Some(20),
+        "g" | "gib" => Some(30),
+        _ => None,
+    };
+    let bytes = text[..end].parse::<usize>().ok().zip(unit).and_then(|(n, unit)| n.checked_mul(1 << unit));
+    bytes.filter(|&n| n > 0).ok_or_else(|| "give a number of bytes above 0, such as 1000000, 512MiB or 2GiB".into())
+}
+
 fn seed(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("give a whole number from 0 to {}", u64::MAX))
 }
@@ -186,6 +206,15 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_have_units_or_none() {
+        let sizes = ["1000", "1k", "3 KiB", "512MiB", "2g", "7B"].map(memory);
+        assert_eq!(sizes, [Ok(1000), Ok(1024), Ok(3072), Ok(512 << 20), Ok(2 << 30), Ok(7)]);
+        for text in ["", "0", "-1", "GiB", "1.5GiB", "1TB", "1 K B", "99999999999999999999", "9999999999999GiB"] {
+            assert!(memory(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
-use crate::args::{Args, Command, number, threads};
+use crate::args::{Args, Command, memory, number, threads};
 
 /// What `gradus image --help` says after the list of filters.
 pub(crate) const HELP: &str = "\
@@ -92,6 +92,10 @@ pub(crate) struct Files {
     #[arg(long, value_name = "N", value_parser = quality)]
     pub(crate) quality: Option<u8>,
 
+    /// The most memory that reading IN may take, and a picture that a filter makes, such as 512MiB [default: 1GiB]
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    pub(crate) max_memory: Option<usize>,
+
     /// What to compute on: see `gradus devices` [default: cpu]
     #[arg(long, value_name = "NAME")]
     pub(crate) device: Option<String>,
@@ -111,6 +115,7 @@ impl Files {
         let named = [
             ("--force", self.force),
             ("--quality", self.quality.is_some()),
+            ("--max-memory", self.max_memory.is_some()),
             ("--device", self.device.is_some()),
             ("--threads", self.threads.is_some()),
             ("--json", self.json),

@@ -1,7 +1,9 @@
-//! Ctrl-C: the first asks the training to end, the second ends the program, but never in the midst of saving.
+//! Ctrl-C, and SIGTERM, which means the same: the first asks the training to end, the second ends the program, but never in
+//! the midst of saving.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use gradus::train::RunFolder;
 use gradus::{Error, ErrorKind, Result};
@@ -11,7 +13,10 @@ use crate::output::complain;
 /// The exit code of a program that Ctrl-C ended.
 const INTERRUPTED: i32 = 130;
 
-/// What Ctrl-C acts on.
+/// Signals that follow each other faster are one: a terminal and a parent process may both pass on what was one request.
+const AT_ONCE: Duration = Duration::from_millis(500);
+
+/// What a signal acts on.
 #[derive(Default)]
 pub(crate) struct Interrupt {
     stop: Arc<AtomicBool>,
@@ -20,22 +25,25 @@ pub(crate) struct Interrupt {
 
 #[derive(Default)]
 struct State {
+    /// When the first signal came.
+    asked: Option<Instant>,
     saving: bool,
     /// What to tidy up before the program ends.
     folder: Weak<RunFolder>,
 }
 
 impl Interrupt {
-    /// Handles Ctrl-C from now on.
+    /// Handles the signals from now on.
     pub(crate) fn watch() -> Result<Interrupt> {
         let watched = Interrupt::default();
         let (stop, state) = (watched.stop.clone(), watched.state.clone());
         let handler = move || {
-            let again = stop.swap(true, Ordering::Relaxed);
-            let state = lock(&state);
+            stop.store(true, Ordering::Relaxed);
+            let mut state = lock(&state);
+            let asked = *state.asked.get_or_insert_with(Instant::now);
             if state.saving {
                 complain("\nthe results are being saved; this takes a moment");
-            } else if again {
+            } else if asked.elapsed() >= AT_ONCE {
                 if let Some(folder) = state.folder.upgrade() {
                     folder.release();
                 }
@@ -45,18 +53,18 @@ impl Interrupt {
                 complain("\nstopping after this step; Ctrl-C again to end at once without saving");
             }
         };
-        ctrlc::set_handler(handler).map_err(|e| {
+        on_signal(handler).map_err(|e| {
             Error::new(ErrorKind::Backend, "train", "the handler of Ctrl-C could not be set").with_source(e)
         })?;
         Ok(watched)
     }
 
-    /// A flag that Ctrl-C sets.
+    /// A flag that the first signal sets.
     pub(crate) fn flag(&self) -> Arc<AtomicBool> {
         self.stop.clone()
     }
 
-    /// Opens a folder that is tidied up if Ctrl-C ends the program.
+    /// Opens a folder that is tidied up if a signal ends the program.
     pub(crate) fn claim(&self, open: impl FnOnce() -> Result<RunFolder>) -> Result<Arc<RunFolder>> {
         let mut state = lock(&self.state);
         let folder = Arc::new(open()?);
@@ -64,13 +72,28 @@ impl Interrupt {
         Ok(folder)
     }
 
-    /// Runs `save`, which Ctrl-C does not end.
+    /// Runs `save`, which no signal that is handled ends.
     pub(crate) fn while_saving<T>(&self, save: impl FnOnce() -> T) -> T {
         lock(&self.state).saving = true;
         let saved = save();
         lock(&self.state).saving = false;
         saved
     }
+}
+
+/// Calls `handler` on a thread of its own for each SIGINT and SIGTERM. SIGHUP is left to the system, since `nohup` ignores it.
+#[cfg(unix)]
+fn on_signal(mut handler: impl FnMut() + Send + 'static) -> std::io::Result<()> {
+    use signal_hook::consts::{SIGINT, SIGTERM};
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
+    let thread = std::thread::Builder::new().name("signals".into());
+    thread.spawn(move || signals.forever().for_each(|_| handler())).map(drop)
+}
+
+/// Calls `handler` on a thread of its own when the user, or the system, asks the program to end.
+#[cfg(not(unix))]
+fn on_signal(handler: impl FnMut() + Send + 'static) -> std::io::Result<()> {
+    ctrlc::set_handler(handler).map_err(std::io::Error::other)
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {

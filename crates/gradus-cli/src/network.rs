@@ -1,5 +1,6 @@
 //! The network that `train digits` trains, and the file it is kept in.
 
+use std::io::Write;
 use std::path::Path;
 
 use gradus::prelude::*;
@@ -92,13 +93,13 @@ impl Cnn {
         Ok(true)
     }
 
-    /// Writes weights and what they are for to a safetensors file; [`load`] needs nothing else.
-    pub(crate) fn save(&self, spec: Spec, path: &Path) -> Result<()> {
+    /// Writes weights and what they are for as a safetensors file; [`load`] needs nothing else.
+    pub(crate) fn write(&self, spec: Spec, out: &mut dyn Write) -> Result<()> {
         let mut state = self.state_dict()?;
         state.set_metadata("gradus.network", NAME);
         state.set_metadata("gradus.input", spec.input.map(|n| n.to_string()).join("x"));
         state.set_metadata("gradus.classes", spec.classes.to_string());
-        state.save_safetensors(path)
+        state.write_safetensors(out)
     }
 }
 
@@ -112,7 +113,7 @@ impl Forward for Cnn {
     }
 }
 
-/// Reads a network from a file that [`Cnn::save`] wrote; it is ready to predict.
+/// Reads a network from a file that [`Cnn::write`] wrote; it is ready to predict.
 pub(crate) fn load(path: &Path, device: &Device) -> Result<(Cnn, Spec)> {
     let state = StateDict::load_safetensors(path, device)?;
     let foreign = |what: String| {

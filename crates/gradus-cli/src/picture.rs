@@ -7,21 +7,25 @@ use gradus::prelude::*;
 
 use crate::resize::{Grey, fitted};
 
-/// A picture with more pixels is not read.
-const MOST_PIXELS: usize = 8192 * 8192;
-
-/// Reads a PNG or JPEG file and brings it to `[1, height, width]`: see the help of `gradus predict` for the rule.
-pub(crate) fn read(path: &Path, height: usize, width: usize, invert: bool) -> Result<Image> {
-    let grey = decode(path, invert)?;
+/// Reads a PNG or JPEG file within `max_memory` bytes and brings it to `[1, height, width]`: see the help of
+/// `gradus predict` for the rule.
+pub(crate) fn read(path: &Path, max_memory: Option<usize>, height: usize, width: usize, invert: bool) -> Result<Image> {
+    let grey = decode(path, max_memory, invert)?;
     let fitted = fitted(grey, height, width);
     Image::new(1, height, width, fitted.pixels)
 }
 
-fn decode(path: &Path, invert: bool) -> Result<Grey> {
-    let options = LoadOptions { dtype: Some(DType::U8), most_pixels: MOST_PIXELS };
-    let image = load(path, &Device::cpu()?, options)?;
+/// How a file is read: within `max_memory` bytes, if they are given.
+pub(crate) fn options(dtype: Option<DType>, max_memory: Option<usize>) -> LoadOptions {
+    let default = LoadOptions::default();
+    LoadOptions { dtype, max_memory: max_memory.unwrap_or(default.max_memory) }
+}
+
+fn decode(path: &Path, max_memory: Option<usize>, invert: bool) -> Result<Grey> {
+    let image = load(path, &Device::cpu()?, options(Some(DType::U8), max_memory))?;
     let (channels, height, width) = (image.size(0)?, image.size(1)?, image.size(2)?);
     let bytes = image.permute(&[1, 2, 0])?.to_vec::<u8>()?;
+    drop(image);
     let pixels = bytes.chunks_exact(channels).map(|p| luminance(p, invert)).collect();
     Ok(Grey { height, width, pixels })
 }
@@ -74,7 +78,7 @@ mod tests {
         // The contents count, not the name.
         let path = dir.path().join("picture.jpg");
         std::fs::write(&path, bytes).unwrap();
-        read(&path, target, target, invert).unwrap()
+        read(&path, None, target, target, invert).unwrap()
     }
 
     #[test]
@@ -83,7 +87,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.png");
         std::fs::write(&path, to_png(&image).unwrap()).unwrap();
-        assert_eq!(read(&path, 2, 3, false).unwrap(), image);
+        assert_eq!(read(&path, None, 2, 3, false).unwrap(), image);
     }
 
     #[test]

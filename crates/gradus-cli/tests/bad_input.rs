@@ -93,6 +93,10 @@ fn command_lines_that_make_no_sense() {
         ("image invert", &["two pictures", "given: none"]),
         ("image invert a.png", &["two pictures", "given: 'a.png'"]),
         ("image invert a.png b.png c.png", &["given: 'a.png' 'b.png' 'c.png'"]),
+        ("image invert --max-memory 0 a.png b.png", &["'0'", "512MiB"]),
+        ("image invert --max-memory lots a.png b.png", &["'lots'"]),
+        ("image invert --max-memory 1GiB + sobel a.png b.png", &["--max-memory comes before the last filter"]),
+        ("predict --model m --max-memory 1.5GiB a.png", &["'1.5GiB'"]),
         ("image invert --quality 0 a.png b.jpg", &["'0'", "from 1 to 100"]),
         ("image invert a.png + sobel b.png", &["'a.png' comes before the last filter"]),
         ("image invert --device cpu + sobel a.png b.png", &["--device comes before the last filter"]),
@@ -132,7 +136,7 @@ fn output_folders_that_cannot_be_used() {
     for (line, says) in [
         ("train digits --out used", &["used is not empty", "--force"][..]),
         ("train digits --out new/../used/.", &["used is not empty"]),
-        ("train digits --out claimed", &["at work in claimed", "claimed/.gradus-run", "--force"]),
+        ("train digits --out claimed", &["claimed", ".gradus-run in it is no folder"]),
         ("train digits --out blocked --force", &["blocked/model.safetensors is a folder"]),
         ("train digits --out file", &["file is a file"]),
         ("train digits --out file --force", &["file is a file"]),
@@ -367,6 +371,14 @@ fn pictures_that_cannot_be_filtered() {
     huge[29..33].copy_from_slice(&sum.to_be_bytes());
     let rgba = png_of(ColorType::Rgba, BitDepth::Eight, 1, 1, &[1, 2, 3, 4]);
     let deep = png_of(ColorType::Grayscale, BitDepth::Sixteen, 2, 2, &[9; 8]);
+    // A quarter of what is coded, and an end mark.
+    let pixels = Tensor::from_vec(
+        (0..4096).map(|i| (i * 37 % 256) as u8).collect::<Vec<_>>(),
+        [1, 64, 64],
+        &Device::cpu().unwrap(),
+    );
+    let jpeg = gradus::image::encode(&pixels.unwrap(), gradus::image::Format::Jpeg, 90).unwrap();
+    let cut_scan = [&jpeg[..jpeg.len() / 4], b"\xff\xd9"].concat();
     for (name, contents) in [
         ("good.png", &good[..]),
         ("empty.png", b""),
@@ -377,6 +389,7 @@ fn pictures_that_cannot_be_filtered() {
         ("huge.png", &huge),
         ("gif.png", b"GIF89a\x01\x00\x01\x00\x00\x00\x00;"),
         ("cut.jpg", b"\xff\xd8\xff\xe0\x00\x10JFIF\x00\x01"),
+        ("cut-scan.jpg", &cut_scan),
         ("rgba.png", &rgba),
         ("used.png", b"mine"),
     ] {
@@ -403,7 +416,10 @@ fn pictures_that_cannot_be_filtered() {
         ("invert good.png out.png --device abacus", &["abacus", "this build has: cpu"]),
         ("crop --width 9 --height 2 good.png out.png", &["2 x 9 pixels are not within 4 x 4"]),
         ("crop --width 2 --height 2 --left 3 --top 0 good.png out.png", &["not within 4 x 4"]),
-        ("resize --width 60000 --height 60000 good.png out.png", &["60000 x 60000 pixels", "at most"]),
+        ("invert good.png out.png --max-memory 1000", &["good.png needs more memory than the 1000 bytes allowed"]),
+        ("resize --width 2000 good.png out.png --max-memory 1MiB", &["2000 x 2000 pixels", "--max-memory"]),
+        ("invert cut-scan.jpg out.png", &["cut-scan.jpg ends early: scan 1 has ", "help: "]),
+        ("resize --width 60000 --height 60000 good.png out.png", &["60000 x 60000 pixels", "--max-memory"]),
         #[cfg(target_os = "linux")]
         ("invert good.png /proc/out.png", &["/proc/out.png"]),
         #[cfg(target_os = "linux")]

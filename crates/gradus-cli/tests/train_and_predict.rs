@@ -123,41 +123,6 @@ fn idx_files_of_any_size_train_with_test_files_or_without() {
     assert!(config.contains("test_samples = 10"), "{config}");
 }
 
-#[cfg(unix)]
-#[test]
-fn an_interrupt_saves_what_was_trained() {
-    let dir = tempfile::tempdir().unwrap();
-    let out = dir.path().join("run");
-    let mut command = gradus();
-    command.args(["train", "digits", "--epochs", "100000", "--json", "--out"]).arg(&out);
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut child = Guard(child);
-    // The first line of standard error is the first finished epoch.
-    let mut stderr = std::io::BufReader::new(child.0.stderr.take().unwrap());
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut stderr, &mut line).unwrap();
-    assert!(line.starts_with("epoch 1/100000"), "{line}");
-    let id = child.0.id().to_string();
-    assert!(std::process::Command::new("kill").args(["-INT", &id]).status().unwrap().success());
-    std::io::copy(&mut stderr, &mut std::io::sink()).unwrap();
-    let mut stdout = String::new();
-    std::io::Read::read_to_string(&mut child.0.stdout.take().unwrap(), &mut stdout).unwrap();
-    assert!(child.0.wait().unwrap().success(), "{stdout}");
-    let json = last_json(&stdout);
-    assert_eq!(json["interrupted"].as_bool(), Some(true));
-    assert!(out.join("model.safetensors").exists() && out.join("metrics.csv").exists());
-}
-
-/// Ends the process if the test fails first.
-struct Guard(std::process::Child);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn devices_are_listed() {
     let stdout = succeed(gradus().args(["devices", "--json"]));

@@ -5,8 +5,13 @@ use std::path::Path;
 
 use gradus_tensor::{Error, ErrorKind, Result};
 
+use crate::memory::reserve;
+
 /// The longest line that is read, in bytes.
 const LONGEST_LINE: u64 = 1 << 20;
+
+/// The most values that are read: a gigabyte of them.
+const MOST_VALUES: usize = 1 << 28;
 
 /// A table of finite numbers.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,14 +36,18 @@ impl Numbers {
 pub fn read_file(path: impl AsRef<Path>, skip: usize) -> Result<Numbers> {
     let path = path.as_ref();
     let failed = |e| Error::io("csv", path.display(), e).help("give the path of a CSV file that can be read");
-    let file = std::fs::File::open(path).map_err(failed)?;
-    if file.metadata().map_err(failed)?.is_dir() {
-        return Err(Error::new(ErrorKind::Io, "csv", format!("{} is a folder, not a CSV file", path.display())));
+    // Before it is opened: opening a pipe waits for its other end.
+    let found = std::fs::metadata(path).map_err(failed)?;
+    if !found.is_file() {
+        let what = if found.is_dir() { "a folder" } else { "no regular file" };
+        return Err(Error::new(ErrorKind::Io, "csv", format!("{} is {what}, not a CSV file", path.display())));
     }
-    read(file, skip, &path.display().to_string())
+    read(std::fs::File::open(path).map_err(failed)?, skip, &path.display().to_string())
 }
 
 /// Reads a table; `name` is what errors call it. Errors name the line and the column.
+///
+/// A line of more than a mebibyte, and more than 2^28 values, are not read.
 ///
 /// ```
 /// let table = gradus_data::csv::read(&b"a,b\n1,2\n3,4.5\n"[..], 1, "my.csv")?;
@@ -68,6 +77,10 @@ pub fn read(source: impl Read, skip: usize, name: &str) -> Result<Numbers> {
             continue;
         }
         let before = table.values.len();
+        if before >= MOST_VALUES {
+            return Err(bad(number, format!(" comes after {before} values, and no more are read")));
+        }
+        reserve(&mut table.values, 1 + bytes.len() / 2, "csv", name)?;
         for (column, word) in text.split(',').enumerate() {
             let value = word.trim().parse::<f32>().ok().filter(|v| v.is_finite());
             let value = value.ok_or_else(|| {
@@ -119,5 +132,15 @@ mod tests {
     fn spaces_empty_lines_and_windows_ends_are_fine() {
         let table = read(&b" 1 , 2\r\n\r\n-3e1,+4\r\n"[..], 0, "t").unwrap();
         assert_eq!(table, Numbers { columns: 2, values: vec![1.0, 2.0, -30.0, 4.0] });
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_pipe_is_refused_and_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe.csv");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        assert!(read_file(&pipe, 0).unwrap_err().to_string().contains("pipe.csv is no regular file"));
+        assert!(read_file(dir.path(), 0).unwrap_err().to_string().contains("a folder"));
     }
 }

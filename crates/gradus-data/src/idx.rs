@@ -11,6 +11,7 @@ use flate2::read::MultiGzDecoder;
 use gradus_tensor::{Error, ErrorKind, Result};
 
 use crate::ImageSet;
+use crate::memory::reserve_exact;
 
 /// The most values that a file may promise.
 const MOST_VALUES: u64 = 1 << 31;
@@ -96,7 +97,10 @@ pub fn read_folder(folder: impl AsRef<Path>, part: Part) -> Result<ImageSet> {
             Error::new(ErrorKind::Format, "idx", m).help("every image needs one label; are these files a pair?")
         );
     }
-    ImageSet::new([1, images.height, images.width], u8::MAX, images.pixels, labels.into_iter().map(i64::from).collect())
+    let mut classes = Vec::new();
+    reserve_exact(&mut classes, labels.len(), "idx", &labels_path.display().to_string())?;
+    classes.extend(labels.into_iter().map(i64::from));
+    ImageSet::new([1, images.height, images.width], u8::MAX, images.pixels, classes)
 }
 
 /// Reads a file of images (`idx3-ubyte`).
@@ -174,8 +178,18 @@ fn parse(
                 .help("it is truncated or corrupt; download it again"));
         }
     };
-    let mut values = Vec::new();
-    source.take(promised + 1).read_to_end(&mut values).map_err(broken)?;
+    // Memory is taken as there is something to fill it with, and never for more than is promised.
+    let (mut values, name) = (Vec::new(), path.display().to_string());
+    let most = promised as usize + 1;
+    while values.len() < most {
+        let end = (2 * values.len()).max(1 << 16).min(most);
+        let missing = end - values.len();
+        reserve_exact(&mut values, missing, "idx", &name)?;
+        source.by_ref().take(missing as u64).read_to_end(&mut values).map_err(broken)?;
+        if values.len() < end {
+            break;
+        }
+    }
     let found = values.len() as u64;
     if found < promised {
         return Err(bad(format!("promises {shown} = {promised} values and holds {found}"))

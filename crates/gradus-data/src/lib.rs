@@ -31,6 +31,7 @@ pub mod digits;
 pub mod idx;
 mod image_set;
 mod loader;
+mod memory;
 pub mod split;
 mod workers;
 

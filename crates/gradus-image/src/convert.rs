@@ -43,8 +43,10 @@ pub fn to_float(x: &Tensor, dtype: DType) -> Result<Tensor> {
             return Err(e.operand("image", x.shape(), x.dtype(), x.device()));
         }
     };
-    let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
-    x.to_dtype(wide)?.div(most)?.to_dtype(dtype)
+    // Integers have no gradient, so that what they become can be divided where it lies.
+    let wide = x.to_dtype(if dtype == DType::F64 { DType::F64 } else { DType::F32 })?;
+    wide.div_(most)?;
+    wide.to_dtype(dtype)
 }
 
 /// Floats from 0 to 1, or `u16`, to `u8`: rounded (halves to even) and saturated; NaN becomes 0. `u8` stays.
@@ -57,5 +59,10 @@ pub fn to_bytes(x: &Tensor) -> Result<Tensor> {
         DType::F64 => x.clone(),
         _ => to_float(x, DType::F32).map_err(|e| Error::new(e.kind().clone(), "to_bytes", e.message()))?,
     };
-    unit.clamp(0.0, 1.0)?.mul(255.0)?.round()?.to_dtype(DType::U8)
+    // Step by step, so that no more than two of them are there at once.
+    let mut x = unit.clamp(0.0, 1.0)?;
+    drop(unit);
+    x = x.mul(255.0)?;
+    x = x.round()?;
+    x.to_dtype(DType::U8)
 }

@@ -94,31 +94,9 @@ pub(crate) fn save(state: &StateDict, path: &Path) -> Result<()> {
     if let Ok(found) = std::fs::metadata(path) {
         regular(SAVE, path, &found)?;
     }
-    let mut metadata: BTreeMap<&str, &str> = state.iter_metadata().collect();
-    if let Some(key) = metadata.keys().find(|key| **key == TIED || state.get(key).is_some()) {
-        let what = if *key == TIED { "reserved for tied tensors" } else { "the name of a tensor" };
-        let e = Error::argument(SAVE, format!("metadata {key:?} cannot be saved: it is {what}"));
-        return Err(e.help("give the metadata another name"));
-    }
-    let mut stored: Vec<(&str, &Tensor)> = Vec::new();
-    let mut tied: BTreeMap<&str, &str> = BTreeMap::new();
-    let mut places: Places<&str> = Places::default();
-    for (name, tensor) in state.iter() {
-        if let Some(twin) = places.find(tensor) {
-            tied.insert(name, twin);
-            continue;
-        }
-        places.insert(tensor, name);
-        stored.push((name, tensor));
-    }
-    let tied = if tied.is_empty() { None } else { Some(object(&tied)?) };
-    metadata.extend(tied.as_deref().map(|text| (TIED, text)));
-    // The widest first, so that each tensor is aligned; then by name.
-    stored.sort_by_key(|(_, t)| std::cmp::Reverse(t.dtype().size()));
-    let header = header(&stored, &metadata)?;
-
+    let contents = Contents::of(state)?;
     let temporary = temporary_beside(path)?;
-    let written = write_file(&temporary, path, &header, &stored)
+    let written = write_file(&temporary, path, &contents)
         .and_then(|()| std::fs::rename(&temporary, path).map_err(|e| io_error(SAVE, path, e)));
     if written.is_err() {
         // The error that matters is the first one.
@@ -130,6 +108,55 @@ pub(crate) fn save(state: &StateDict, path: &Path) -> Result<()> {
         let _ = directory.sync_all();
     }
     Ok(())
+}
+
+/// Writes what [`save`] makes a file of.
+pub(crate) fn write(state: &StateDict, out: &mut dyn Write) -> Result<()> {
+    Contents::of(state)?.write(out, |e| Error::io(SAVE, "the writer", e))
+}
+
+/// What a file consists of: the header, and the tensors in their order.
+struct Contents<'a> {
+    header: Vec<u8>,
+    stored: Vec<(&'a str, &'a Tensor)>,
+}
+
+impl<'a> Contents<'a> {
+    fn of(state: &'a StateDict) -> Result<Self> {
+        let mut metadata: BTreeMap<&str, &str> = state.iter_metadata().collect();
+        if let Some(key) = metadata.keys().find(|key| **key == TIED || state.get(key).is_some()) {
+            let what = if *key == TIED { "reserved for tied tensors" } else { "the name of a tensor" };
+            let e = Error::argument(SAVE, format!("metadata {key:?} cannot be saved: it is {what}"));
+            return Err(e.help("give the metadata another name"));
+        }
+        let mut stored: Vec<(&str, &Tensor)> = Vec::new();
+        let mut tied: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut places: Places<&str> = Places::default();
+        for (name, tensor) in state.iter() {
+            if let Some(twin) = places.find(tensor) {
+                tied.insert(name, twin);
+                continue;
+            }
+            places.insert(tensor, name);
+            stored.push((name, tensor));
+        }
+        let tied = if tied.is_empty() { None } else { Some(object(&tied)?) };
+        metadata.extend(tied.as_deref().map(|text| (TIED, text)));
+        // The widest first, so that each tensor is aligned; then by name.
+        stored.sort_by_key(|(_, t)| std::cmp::Reverse(t.dtype().size()));
+        Ok(Contents { header: header(&stored, &metadata)?, stored })
+    }
+
+    fn write(&self, out: &mut dyn Write, failed: impl Fn(std::io::Error) -> Error) -> Result<()> {
+        out.write_all(&(self.header.len() as u64).to_le_bytes()).map_err(&failed)?;
+        out.write_all(&self.header).map_err(&failed)?;
+        for (_, tensor) in &self.stored {
+            let mut bytes = tensor.to_bytes()?;
+            reorder(&mut bytes, tensor.dtype());
+            out.write_all(&bytes).map_err(&failed)?;
+        }
+        Ok(())
+    }
 }
 
 fn json(text: &str) -> Result<String> {
@@ -193,18 +220,12 @@ fn temporary_beside(path: &Path) -> Result<PathBuf> {
 }
 
 /// Writes `temporary`; errors name `path`.
-fn write_file(temporary: &Path, path: &Path, header: &[u8], stored: &[(&str, &Tensor)]) -> Result<()> {
+fn write_file(temporary: &Path, path: &Path, contents: &Contents<'_>) -> Result<()> {
     let failed = |e| io_error(SAVE, path, e);
     let mut options = OpenOptions::new();
     let file = options.write(true).create_new(true).open(temporary).map_err(failed)?;
     let mut out = BufWriter::new(file);
-    out.write_all(&(header.len() as u64).to_le_bytes()).map_err(failed)?;
-    out.write_all(header).map_err(failed)?;
-    for (_, tensor) in stored {
-        let mut bytes = tensor.to_bytes()?;
-        reorder(&mut bytes, tensor.dtype());
-        out.write_all(&bytes).map_err(failed)?;
-    }
+    contents.write(&mut out, failed)?;
     let file = out.into_inner().map_err(|e| failed(e.into_error()))?;
     file.sync_all().map_err(failed)
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -172,7 +173,16 @@ impl StateDict {
         safetensors_file::save(self, path.as_ref())
     }
 
-    /// Reads a safetensors file onto `device`, with a copy of half a MiB at most on the host. Names that `gradus.tied` ties share one tensor; other metadata is only text.
+    /// Writes to `out` what [`save_safetensors`](StateDict::save_safetensors) makes a file of.
+    ///
+    /// # Errors
+    /// As there; those of `out` are [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io).
+    pub fn write_safetensors(&self, out: &mut dyn Write) -> Result<()> {
+        safetensors_file::write(self, out)
+    }
+
+    /// Reads a safetensors file onto `device`, with a copy of half a MiB at most on the host. Names that `gradus.tied` ties
+    /// share one tensor; other metadata is only text.
     ///
     /// # Errors
     /// [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io) if it cannot be read,

@@ -51,6 +51,12 @@ fn every_dtype_and_shape_survives_a_file() {
     assert_eq!(reference.len(), state.len());
     assert_eq!(reference.tensor("scalar").unwrap().data(), 0x4020u16.to_le_bytes());
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    // A writer gets what a file gets; one that fails is an error.
+    let mut written = Vec::new();
+    state.write_safetensors(&mut written).unwrap();
+    assert_eq!(written, bytes);
+    let e = state.write_safetensors(&mut &mut [0; 20][..]).unwrap_err();
+    assert_eq!(e.kind(), &ErrorKind::Io);
     // The same state gives the same file.
     let again = folder.path().join("again.safetensors");
     loaded.save_safetensors(&again).unwrap();

@@ -2,9 +2,10 @@
 //!
 //! The other side of this, and what crosses the border, is [`gradus_backend::plugin`]. Before anything of a library is called,
 //! the header of its table is compared with the one of this program; a library without a table, or with another, is refused
-//! with a [`Refusal`]. A library that was accepted stays loaded until the process ends, so that no buffer, and no thread that
+//! with a [`Refusal`]; so is an ELF file that is shorter than its headers say. A library that was accepted stays loaded until the process ends, so that no buffer, and no thread that
 //! the plug-in may have started, outlives its code.
 
+mod elf;
 mod proxy;
 
 use std::fmt;
@@ -45,6 +46,13 @@ impl LoadPlugin for Device {
 pub enum Refusal {
     /// The file is no library that this machine can load.
     NotALibrary,
+    /// The file ends before what its headers name.
+    Truncated {
+        /// Bytes of the file.
+        found: u64,
+        /// Bytes that its headers ask for.
+        needed: u64,
+    },
     /// The library exports no table.
     NoTable,
     /// What it exports under that name is none.
@@ -76,6 +84,9 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refusal::NotALibrary => write!(f, "it is no library that this machine can load"),
+            Refusal::Truncated { found, needed } => {
+                write!(f, "it is truncated: it has {found} bytes, and its headers name {needed}")
+            }
             Refusal::NoTable => write!(f, "it exports no {}", gradus_backend::plugin::SYMBOL),
             Refusal::WrongMagic => write!(f, "what it exports as {} is no table", gradus_backend::plugin::SYMBOL),
             Refusal::WrongFingerprint { found, expected } => {

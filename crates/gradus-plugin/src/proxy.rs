@@ -1,5 +1,6 @@
 //! The side of the program: a backend whose primitives are the functions of a plug-in's table.
 
+use std::fs::File;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use gradus_backend::{
 };
 use libloading::Library;
 
-use crate::Refusal;
+use crate::{Refusal, elf};
 
 fn refused(path: &Path, why: Refusal, more: Option<String>) -> Error {
     let e = Error::new(
@@ -23,6 +24,23 @@ fn refused(path: &Path, why: Refusal, more: Option<String>) -> Error {
     e.help("a plug-in is a cdylib with gradus_backend::export_plugin!, built from the version of Gradus that loads it")
 }
 
+/// Refuses what is no file, and a library that is cut off: reading beyond its end would end the process.
+fn check_whole(path: &Path) -> Result<()> {
+    let failed = |e| Error::io("load_plugin", path.display(), e);
+    // Before it is opened: opening a pipe waits for its other end.
+    let found = std::fs::metadata(path).map_err(failed)?;
+    if !found.is_file() {
+        return Err(refused(path, Refusal::NotALibrary, Some("it is no file".into())));
+    }
+    let needed = elf::needed(&mut File::open(path).map_err(failed)?, found.len()).map_err(failed)?;
+    match needed {
+        Some(needed) if needed > found.len() => {
+            Err(refused(path, Refusal::Truncated { found: found.len(), needed }, None))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The backend in the library at `path`.
 ///
 /// # Safety
@@ -30,6 +48,7 @@ fn refused(path: &Path, why: Refusal, more: Option<String>) -> Error {
 pub unsafe fn load(path: &Path) -> Result<Arc<dyn Backend>> {
     // An absolute path: a bare name would be searched for elsewhere.
     let path = path.canonicalize().map_err(|e| Error::io("load_plugin", path.display(), e))?;
+    check_whole(&path)?;
     // SAFETY: the caller vouches for the code that runs when the library is loaded, and again should it be refused.
     let library = unsafe { Library::new(&path) };
     let library = library.map_err(|e| refused(&path, Refusal::NotALibrary, Some(e.to_string())))?;

@@ -28,14 +28,19 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod claim;
 mod confusion;
 mod logger;
 mod run_folder;
+mod staged;
 mod task;
 mod trainer;
+mod write;
 
 pub use confusion::ConfusionMatrix;
 pub use logger::{CsvLogger, EpochReport, Event, Logger, StepReport};
-pub use run_folder::{RunFolder, StagedFiles, write_file};
+pub use run_folder::RunFolder;
+pub use staged::{StagedFiles, rescue};
 pub use task::{Classification, Evaluation, Outcome, Task, evaluate};
 pub use trainer::{Run, Trainer};
+pub use write::{check_file, write_file};

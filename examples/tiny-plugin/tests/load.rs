@@ -156,11 +156,38 @@ fn every_other_library_is_refused_by_reason() {
     assert_eq!(Refusal::of(&symbol), Some(Refusal::NoTable));
     let text = refusal(|bytes| *bytes = b"not a library".to_vec());
     assert_eq!(Refusal::of(&text), Some(Refusal::NotALibrary));
-    let half = refusal(|bytes| bytes.truncate(64));
-    assert_eq!(Refusal::of(&half), Some(Refusal::NotALibrary));
-    for e in [magic, size, symbol, text, half] {
+    for e in [magic, size, symbol, text] {
         assert_eq!(e.kind(), &ErrorKind::Format, "{e}");
     }
+    let folder = load_error(library().parent().unwrap());
+    assert_eq!(Refusal::of(&folder), Some(Refusal::NotALibrary));
     let missing = load_error(Path::new("no/such/plugin.so"));
     assert_eq!((missing.kind(), Refusal::of(&missing)), (&ErrorKind::Io, None));
+}
+
+/// The system's loader reads beyond the end of such a file, which ends the process.
+#[test]
+fn a_library_that_is_cut_off_is_refused_wherever_it_is_cut() {
+    let length = std::fs::metadata(library()).unwrap().len();
+    for share in 1..32 {
+        let cut = length * share / 32;
+        let e = refusal(|bytes| bytes.truncate(cut as usize));
+        assert_eq!(e.kind(), &ErrorKind::Format, "{e}");
+        if cfg!(target_os = "linux") {
+            assert!(
+                matches!(Refusal::of(&e), Some(Refusal::Truncated { found, needed }) if found == cut && needed > cut)
+            );
+        }
+    }
+    let e = refusal(|bytes| bytes.truncate(bytes.len() - 1));
+    assert!(e.to_string().contains(&format!("{} bytes", length - 1)) || cfg!(not(target_os = "linux")), "{e}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_is_refused_and_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("plugin.so");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    assert_eq!(Refusal::of(&load_error(&pipe)), Some(Refusal::NotALibrary));
 }

@@ -32,6 +32,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("gradus-cli", &["gradus"]),
+    ("gradus-fuzz", &["gradus"]),
 ];
 
 /// `true` for `crates/<name>/Cargo.toml`.

@@ -4,12 +4,14 @@ use super::Finding;
 use super::source::{Source, token, words};
 
 /// The crates that contain unsafe code and so cannot forbid it as a whole.
-const CRATES_WITH_UNSAFE: &[&str] = &["gradus-backend", "gradus-cpu", "gradus-plugin", "gradus-tensor", "gradus-wgpu"];
+const CRATES_WITH_UNSAFE: &[&str] =
+    &["gradus-backend", "gradus-cpu", "gradus-fuzz", "gradus-plugin", "gradus-tensor", "gradus-wgpu"];
 
 /// The paths, by their beginning, that may contain unsafe code.
 const PLACES: &[&str] = &[
     "crates/gradus-backend/",
     "crates/gradus-cpu/",
+    "crates/gradus-fuzz/src/limited.rs",
     "crates/gradus-plugin/",
     "examples/tiny-plugin/tests/",
     "crates/gradus-tensor/src/storage.rs",
@@ -23,8 +25,8 @@ pub(super) fn check(source: &Source) -> Vec<Finding> {
     for at in words(&source.code, "unsafe") {
         let message = if !allowed {
             Some(
-                "unsafe code may only stand in gradus-backend, gradus-cpu, gradus-plugin, the storage of gradus-tensor and the \
-                 pool of gradus-wgpu",
+                "unsafe code may only stand in gradus-backend, gradus-cpu, gradus-plugin, the storage of gradus-tensor, the \
+                 pool of gradus-wgpu and the allocator of gradus-fuzz",
             )
         } else {
             undocumented(source, at)

@@ -1,14 +1,12 @@
 //! `gradus image`: filters from one picture to another.
 
-use gradus::image::{self, Border, Format, LoadOptions, Range, Rotate, SaveOptions};
+use gradus::image::{self, Border, Format, Range, Rotate, SaveOptions};
 use gradus::prelude::*;
 use gradus::tensor::{Interpolate, Interpolation, Sampling};
 
 use crate::filters::{BorderName, Chain, Filter, ResizeName, RotateName};
 use crate::output::say;
-
-/// No filter makes a picture of more pixels.
-const MOST_PIXELS: usize = 100_000_000;
+use crate::picture;
 
 /// Reads the picture, applies the filters in turn, and writes the result.
 pub(crate) fn run(chain: &Chain) -> Result<()> {
@@ -21,11 +19,16 @@ pub(crate) fn run(chain: &Chain) -> Result<()> {
         return Err(Error::new(ErrorKind::Io, "image", m).help("give another name, or replace it with --force"));
     }
     let _guard = no_grad();
-    let read = image::load(&chain.input, &device, LoadOptions { most_pixels: MOST_PIXELS, ..LoadOptions::default() })?;
+    let options = picture::options(None, files.max_memory);
+    let read = image::load(&chain.input, &device, options)?;
     let deep = read.dtype().is_float() && format == Format::Png;
+    let fits =
+        |what: &str, height: f64, width: f64, channels: usize| fits(options.max_memory, what, height, width, channels);
+    fits("reading as floats", read.size(1)? as f64, read.size(2)? as f64, read.size(0)?)?;
     let mut picture = image::to_float(&read, DType::F32)?;
+    drop(read);
     for filter in &chain.filters {
-        picture = apply(filter, &picture)?;
+        picture = apply(filter, &picture, &fits)?;
     }
     if deep {
         picture = picture.clamp(0.0, 1.0)?.mul(65535.0)?.round()?.to_dtype(DType::U16)?;
@@ -52,7 +55,9 @@ impl From<BorderName> for Border {
     }
 }
 
-fn apply(filter: &Filter, x: &Tensor) -> Result<Tensor> {
+/// The picture that a filter makes, if it `fits`: that is asked for those that make a larger one.
+fn apply(filter: &Filter, x: &Tensor, fits: &dyn Fn(&str, f64, f64, usize) -> Result<()>) -> Result<Tensor> {
+    let channels = x.size(0)?;
     match *filter {
         Filter::Blur { sigma, radius, border, .. } => image::gaussian_blur(x, sigma, radius, border.into()),
         Filter::Sobel { threshold, border, .. } => image::sobel(x, threshold, border.into()),
@@ -64,13 +69,12 @@ fn apply(filter: &Filter, x: &Tensor) -> Result<Tensor> {
         Filter::Invert { .. } => image::invert(x),
         Filter::Sharpen { amount, border, .. } => image::sharpen(x, amount, border.into()),
         Filter::Normalize { ref mean, ref std, .. } => {
-            let channels = x.size(0)?;
             let each = |v: &[f64]| if let [one] = *v { vec![one; channels] } else { v.to_vec() };
             image::normalize(x, &each(mean), &each(std))
         }
         Filter::Resize { width, height, filter, .. } => {
             let (height, width) = size(x.size(1)?, x.size(2)?, height, width);
-            fits("resize", height as f64, width as f64)?;
+            fits("resize", height as f64, width as f64, channels)?;
             let how = match filter {
                 ResizeName::Nearest => Interpolation::NearestExact.into(),
                 ResizeName::Bilinear => Interpolate::from(Interpolation::Bilinear).antialias(),
@@ -96,20 +100,21 @@ fn apply(filter: &Filter, x: &Tensor) -> Result<Tensor> {
             if expand {
                 let (h, w) = (x.size(1)? as f64, x.size(2)? as f64);
                 let (sin, cos) = degrees.to_radians().sin_cos();
-                fits("rotate", h * cos.abs() + w * sin.abs(), w * cos.abs() + h * sin.abs())?;
+                fits("rotate", h * cos.abs() + w * sin.abs(), w * cos.abs() + h * sin.abs(), channels)?;
             }
             image::rotate(x, degrees, Rotate { expand, sampling })
         }
     }
 }
 
-/// Errors if a filter would make a picture of more pixels than any may have.
-fn fits(filter: &str, height: f64, width: f64) -> Result<()> {
-    if height * width <= MOST_PIXELS as f64 {
+/// Errors if a picture of floats would take more than `most` bytes.
+fn fits(most: usize, what: &str, height: f64, width: f64, channels: usize) -> Result<()> {
+    let bytes = height * width * (channels * DType::F32.size()) as f64;
+    if bytes <= most as f64 {
         return Ok(());
     }
-    let e = Error::argument("image", format!("{filter} would make {width:.0} x {height:.0} pixels"));
-    Err(e.help(format!("a picture has at most {MOST_PIXELS} pixels")))
+    let m = format!("{what} would make {width:.0} x {height:.0} pixels of {bytes:.0} bytes, where {most} are allowed");
+    Err(Error::argument("image", m).help("make the picture smaller, or allow more with --max-memory"))
 }
 
 /// Height and width; the one that is not given keeps the ratio, and is 1 at least.

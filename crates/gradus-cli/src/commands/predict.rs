@@ -21,7 +21,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<()> {
     let device = super::open(&args.common.device, args.common.threads)?;
     let (model, spec) = network::load(&args.model, &device)?;
     let [_, height, width] = spec.input;
-    let images = args.images.iter().map(|path| picture::read(path, height, width, args.invert));
+    let images = args.images.iter().map(|path| picture::read(path, args.max_memory, height, width, args.invert));
     let images = images.collect::<Result<Vec<Image>>>()?;
     let mut predictions = Vec::new();
     for (path, image) in args.images.iter().zip(images) {

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use gradus::backend::{Call, log};
 use gradus::prelude::*;
-use gradus::train::write_file;
+use gradus::train::{check_file, rescue, write_file};
 use serde::Serialize;
 
 use crate::args::ProfileArgs;
@@ -113,15 +113,17 @@ impl Recorded {
 
 /// Runs the command of these arguments by `run`, and writes what it did: also of one that fails.
 pub(crate) fn run(args: &ProfileArgs, run: impl FnOnce(&[OsString]) -> Result<()>) -> Result<()> {
+    // What cannot be written is said before anything is run.
+    check_file(&args.out)?;
     let recorder = RECORDER.get_or_init(|| Recorder { began: Instant::now(), recorded: Arc::default() });
     let outcome = run(&args.command);
     let total = recorder.began.elapsed().as_secs_f64();
     let recorded = std::mem::take(&mut *lock(&recorder.recorded));
     let trace = Trace { trace_events: &recorded.events, display_time_unit: "ms" };
-    let text = serde_json::to_vec(&trace).map_err(|e| Error::argument("profile", e.to_string()));
-    let written = text.and_then(|text| write_file(&args.out, &text)).and_then(|()| report(args, &recorded, total));
+    let text = serde_json::to_vec(&trace).map_err(|e| Error::argument("profile", e.to_string()))?;
+    let written = write_file(&args.out, &text).map_err(|e| rescue(e, |files| files.write("profile.json", &text)));
     // The first error is the one that matters.
-    outcome.and(written)
+    outcome.and(written.and(report(args, &recorded, total)))
 }
 
 /// Prints the table, the longest first.

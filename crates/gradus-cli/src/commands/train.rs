@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gradus::data::{Subset, digits, idx, split};
 use gradus::prelude::*;
-use gradus::train::{ConfusionMatrix, CsvLogger, Evaluation, Run, RunFolder};
+use gradus::train::{ConfusionMatrix, CsvLogger, Evaluation, Run, RunFolder, StagedFiles, rescue};
 
 use crate::args::TrainArgs;
 use crate::config::{Config, Network, Outcome};
@@ -33,6 +33,11 @@ const METRICS: &str = "metrics.csv";
 const CONFIG: &str = "config.toml";
 const EXAMPLE: &str = "example.png";
 
+/// Bytes on the disk that are kept free for `config.toml` and for each row of `metrics.csv`, and the most rows.
+const CONFIG_BYTES: usize = 4096;
+const ROW_BYTES: usize = 128;
+const MOST_ROWS: usize = 10_000;
+
 type Part = Subset<Arc<ImageSet>>;
 
 /// What to train on and what to test with.
@@ -52,9 +57,22 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
 
     let mut model = Cnn::new(images.spec, &device, args.seed)?;
     let parameters = model.num_parameters();
+    let epochs = args.epochs.unwrap_or(if args.data.is_none() { EPOCHS.0 } else { EPOCHS.1 });
+    let (example, label) = images.test.get(0)?;
+    let example = picture::to_png(&example)?;
+    let write = |files: &mut StagedFiles<'_>, model: &Cnn, metrics: &[u8], config: &[u8]| {
+        files.write_with(MODEL, |out| model.write(images.spec, out))?;
+        files.write(METRICS, metrics)?;
+        files.write(CONFIG, config)?;
+        files.write(EXAMPLE, &example)
+    };
+    // The files as large as they will be: a disk without room is noticed now, and nobody can fill it before the end.
+    let mut files = out.stage();
+    let metrics = vec![b' '; epochs.min(MOST_ROWS) * ROW_BYTES];
+    write(&mut files, &model, &metrics, &[b' '; CONFIG_BYTES])?;
+
     let config = AdamConfig { lr: args.lr, weight_decay: 0.01, ..Default::default() };
     let mut optimizer = AdamW::new(model.named_parameters(), config)?;
-    let epochs = args.epochs.unwrap_or(if args.data.is_none() { EPOCHS.0 } else { EPOCHS.1 });
     let loader = DataLoader::new(images.train.clone(), &device)
         .batch_size(args.batch_size)
         .shuffle(args.seed)
@@ -88,18 +106,15 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
         return Err(Error::argument("train", m).help("lower the learning rate (--lr)"));
     }
 
-    let text = describe(args, &images, epochs, parameters, &run, accuracy).text()?;
-    let (example, label) = images.test.get(0)?;
-    interrupt.while_saving(|| {
-        let mut files = out.stage();
-        files.write_with(MODEL, |path| model.save(images.spec, path))?;
-        files.write(METRICS, CsvLogger::table(&run.epochs).as_bytes())?;
-        files.write(CONFIG, text.as_bytes())?;
-        files.write(EXAMPLE, &picture::to_png(&example)?)?;
-        files.publish()
-    })?;
-
-    report(&run, epochs, &result, &confusion)?;
+    let config = describe(args, &images, epochs, parameters, &run, accuracy).text()?;
+    let metrics = CsvLogger::table(&run.epochs);
+    let saved = interrupt.while_saving(|| {
+        let write = |files: &mut StagedFiles<'_>| write(files, &model, metrics.as_bytes(), config.as_bytes());
+        let written = write(&mut files).and_then(|()| files.publish());
+        written.map_err(|e| rescue(e, write))
+    });
+    // What was found out is told in any case; the loss of a file is the first error.
+    saved.and(report(&run, epochs, &result, &confusion))?;
     say(&format!("saved in {}:", out.path().display()))?;
     say(&format!("  {MODEL}  the network; all that `predict` needs"))?;
     say(&format!("  {METRICS}        loss and accuracy of each epoch"))?;

@@ -1,7 +1,8 @@
 //! PNG and JPEG files.
 
+mod jpeg;
+mod png;
 mod read;
-mod whole;
 mod write;
 
 use std::path::Path;

@@ -1,22 +1,16 @@
 //! Reading.
 
-use std::io::{Cursor, Read};
+use std::io::Read;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use gradus_tensor::{DType, Device, Error, ErrorKind, Result, Tensor};
-use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
+use image::metadata::Orientation;
 
-use super::Format;
-use super::whole::is_whole;
+use super::{Format, jpeg, png};
 use crate::convert::{to_bytes, to_float};
 
 const OP: &str = "load image";
-
-/// The longest side that is read.
-const LONGEST_SIDE: u32 = 1 << 16;
-
-/// The largest file that is read, in bytes.
-const LARGEST_FILE: u64 = 1 << 30;
 
 /// How [`load`] reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,13 +18,18 @@ pub struct LoadOptions {
     /// The dtype of the result: a float dtype (0 to 1), `u8` (0 to 255) or `u16` (0 to 65535). `None` stands for `u8`, and
     /// for f32 if the file has 16 bits a channel.
     pub dtype: Option<DType>,
-    /// A file with more pixels is refused before memory is taken for them.
-    pub most_pixels: usize,
+    /// The most bytes that reading may take: 1 GiB, where nothing else is said. A file that needs more is refused before they
+    /// are taken. What counts is all that is held at one time:
+    /// * the file, and what its decoder keeps: what is told beside the picture, a few rows, for a progressive JPEG (and one
+    ///   whose channels come one after the other) two bytes for each coefficient;
+    /// * the decoded samples, of one byte or two;
+    /// * the tensor of these samples, and the result in its dtype, with what lies between them.
+    pub max_memory: usize,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        LoadOptions { dtype: None, most_pixels: 100_000_000 }
+        LoadOptions { dtype: None, max_memory: 1 << 30 }
     }
 }
 
@@ -39,7 +38,7 @@ impl Default for LoadOptions {
 /// applied; colour profiles are not.
 ///
 /// # Errors
-/// A file that cannot be read, is neither, is cut off or damaged, or has too many pixels.
+/// A file that cannot be read, is neither, is cut off or damaged, wherever that is, or needs more memory than allowed.
 pub fn load(path: impl AsRef<Path>, device: &Device, options: LoadOptions) -> Result<Tensor> {
     let path = path.as_ref();
     let name = path.display().to_string();
@@ -50,14 +49,17 @@ pub fn load(path: impl AsRef<Path>, device: &Device, options: LoadOptions) -> Re
         let e = Error::new(ErrorKind::Io, OP, format!("{name} is not a file"));
         return Err(e.help("give the path of a PNG or JPEG file"));
     }
-    let mut bytes = Vec::new();
     let file = std::fs::File::open(path).map_err(unreadable)?;
-    file.take(LARGEST_FILE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > LARGEST_FILE {
-        let e = Error::new(ErrorKind::Format, OP, format!("{name} has more than {LARGEST_FILE} bytes"));
-        return Err(e.help("give a smaller file"));
+    let length = usize::try_from(about.len()).unwrap_or(usize::MAX);
+    if length > options.max_memory {
+        return Err(too_large(&name, format!("the file has {}", shown(length)), options.max_memory));
     }
-    decode(&bytes, &name, device, options)
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(length + 1).map_err(|_| no_memory(&name, length))?;
+    file.take(length as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    let samples = samples(&bytes, &name, options)?;
+    drop(bytes);
+    tensor(samples, device, options.dtype)
 }
 
 /// [`load`] of a file's bytes; `name` is what errors call it.
@@ -65,69 +67,218 @@ pub fn load(path: impl AsRef<Path>, device: &Device, options: LoadOptions) -> Re
 /// # Errors
 /// As [`load`].
 pub fn decode(bytes: &[u8], name: &str, device: &Device, options: LoadOptions) -> Result<Tensor> {
+    tensor(samples(bytes, name, options)?, device, options.dtype)
+}
+
+/// A decoded picture: samples of `depth` bytes, in the byte order of the machine, `[h, w, c]`.
+pub(super) struct Samples {
+    pub(super) width: usize,
+    pub(super) height: usize,
+    pub(super) channels: usize,
+    pub(super) depth: usize,
+    pub(super) values: Vec<u8>,
+    pub(super) orientation: Orientation,
+}
+
+/// What a picture will take.
+pub(super) struct Size {
+    pub(super) width: usize,
+    pub(super) height: usize,
+    pub(super) channels: usize,
+    /// Bytes of a sample.
+    pub(super) depth: usize,
+    /// Bytes that the decoder takes beside the samples.
+    pub(super) beside: usize,
+}
+
+impl Size {
+    /// The most bytes that are held at one time when a file of `file` bytes becomes a tensor of `dtype`.
+    fn needed(&self, file: usize, dtype: DType) -> usize {
+        let pixels = self.width.saturating_mul(self.height);
+        let bytes = |channels: usize, size: usize| pixels.saturating_mul(channels * size);
+        let decoded = bytes(self.channels, self.depth);
+        // Grey with transparency becomes colours.
+        let channels = if self.channels == 2 { 4 } else { self.channels };
+        let ordered = if self.channels == 2 { bytes(4, self.depth) } else { decoded };
+        let (between, end) = conversion(self.depth == 2, dtype);
+        [
+            file.saturating_add(self.beside).saturating_add(decoded),
+            decoded.saturating_add(decoded),
+            decoded.saturating_add(ordered),
+            ordered.saturating_add(bytes(channels, between)),
+            bytes(channels, between + end),
+        ]
+        .into_iter()
+        .fold(0, usize::max)
+    }
+}
+
+/// Bytes of an element on the way from samples of 16 bits, or 8, to `dtype`, and at the end where that is another step.
+fn conversion(deep: bool, dtype: DType) -> (usize, usize) {
+    match (deep, dtype) {
+        (true, DType::U8) => (8, 1),
+        (_, DType::U8 | DType::U16 | DType::F32 | DType::F64) => (dtype.size(), 0),
+        _ => (4, dtype.size()),
+    }
+}
+
+/// Why a picture cannot be read.
+pub(super) enum Unreadable {
+    /// What is wrong with the file; it completes a sentence about it.
+    Bad(String),
+    /// What in it is not supported.
+    Foreign(&'static str),
+    Other(Error),
+}
+
+impl From<String> for Unreadable {
+    fn from(what: String) -> Self {
+        Unreadable::Bad(what)
+    }
+}
+
+/// So many zeros, if there is memory for them.
+pub(super) fn zeros<T: Clone + Default>(length: usize) -> Result<Vec<T>, Unreadable> {
+    let mut values = Vec::new();
+    let bytes = length.saturating_mul(size_of::<T>());
+    values.try_reserve_exact(length).map_err(|_| Unreadable::Other(no_memory("the picture", bytes)))?;
+    values.resize(length, T::default());
+    Ok(values)
+}
+
+fn no_memory(name: &str, requested: usize) -> Error {
+    let m = format!("{name}: there is no memory for {}", shown(requested));
+    Error::new(ErrorKind::OutOfMemory { requested }, OP, m).help("make the picture smaller, or free memory")
+}
+
+fn too_large(name: &str, why: String, allowed: usize) -> Error {
+    let m = format!("{name} needs more memory than the {} allowed: {why}", shown(allowed));
+    Error::new(ErrorKind::Format, OP, m)
+        .help("make it smaller first, or allow more: LoadOptions::max_memory, --max-memory")
+}
+
+/// A number of bytes for people.
+fn shown(bytes: usize) -> String {
+    let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut number = bytes as f64;
+    let mut unit = None;
+    for next in units {
+        if number < 1024.0 {
+            break;
+        }
+        (number, unit) = (number / 1024.0, Some(next));
+    }
+    match unit {
+        None => format!("{bytes} bytes"),
+        Some(unit) if number.fract() == 0.0 => format!("{number} {unit}"),
+        Some(unit) => format!("{number:.1} {unit}"),
+    }
+}
+
+/// The dtype of the result.
+fn target(dtype: Option<DType>, deep: bool) -> DType {
+    dtype.unwrap_or(if deep { DType::F32 } else { DType::U8 })
+}
+
+fn samples(bytes: &[u8], name: &str, options: LoadOptions) -> Result<Samples> {
     if let Some(dtype) = options.dtype.filter(|d| !d.is_float() && !matches!(d, DType::U8 | DType::U16)) {
         return Err(Error::dtype(OP, dtype, "u8, u16 or floats"));
     }
     let bad = |what: String| Error::new(ErrorKind::Format, OP, format!("{name} {what}"));
+    let allow = |size: Size| {
+        let needed = size.needed(bytes.len(), target(options.dtype, size.depth == 2));
+        if needed <= options.max_memory {
+            return Ok(());
+        }
+        let Size { width, height, .. } = size;
+        let why = format!("{width} x {height} pixels take {}", shown(needed));
+        Err(Unreadable::Other(too_large(name, why, options.max_memory)))
+    };
     let Some(format) = Format::of_bytes(bytes) else {
         return Err(bad("is neither a PNG nor a JPEG picture".into()).help("convert it to PNG first"));
     };
-    let damaged = |e: image::ImageError| {
-        bad(format!("is damaged, or of a kind that is not supported: {e}")).help("give a whole PNG or JPEG file")
+    let decode = || match format {
+        Format::Png => png::decode(bytes, allow),
+        Format::Jpeg => jpeg::decode(bytes, allow),
     };
-    let mut reader = ImageReader::with_format(
-        Cursor::new(bytes),
-        match format {
-            Format::Png => ImageFormat::Png,
-            Format::Jpeg => ImageFormat::Jpeg,
-        },
-    );
-    let mut limits = Limits::default();
-    (limits.max_image_width, limits.max_image_height) = (Some(LONGEST_SIDE), Some(LONGEST_SIDE));
-    // 8 bytes a pixel at most, and as much again for the decoder.
-    limits.max_alloc = Some((options.most_pixels as u64).saturating_mul(16).saturating_add(1 << 20));
-    reader.limits(limits);
-    let mut decoder = reader.into_decoder().map_err(damaged)?;
-    let (width, height) = decoder.dimensions();
-    if u64::from(width) * u64::from(height) > options.most_pixels as u64 {
-        let e = bad(format!("has {width} x {height} pixels, more than the {} allowed", options.most_pixels));
-        return Err(e.help("make it smaller first, or allow more (LoadOptions::most_pixels)"));
-    }
-    if !is_whole(bytes, format) {
-        return Err(bad("is cut off: its end is missing".into()).help("give a whole file"));
-    }
-    let orientation = decoder.orientation().map_err(damaged)?;
-    let mut image = DynamicImage::from_decoder(decoder).map_err(damaged)?;
-    image.apply_orientation(orientation);
-    tensor(image, device, options.dtype)
+    // No file is known at which the decoders panic, but they have done so.
+    let decoded = catch_unwind(AssertUnwindSafe(decode))
+        .unwrap_or_else(|_| Err(Unreadable::Bad("is damaged: its decoder panicked".into())));
+    decoded.map_err(|e| match e {
+        Unreadable::Bad(what) => bad(what).help("give a whole PNG or JPEG file"),
+        Unreadable::Foreign(what) => {
+            bad(format!("is of a kind that is not supported: {what}")).help("convert it to PNG first")
+        }
+        Unreadable::Other(e) => e,
+    })
 }
 
-/// The pixels `[h, w, c]` as `[c, h, w]` in the dtype that is wanted.
-fn tensor(image: DynamicImage, device: &Device, dtype: Option<DType>) -> Result<Tensor> {
-    let (h, w) = (image.height() as usize, image.width() as usize);
-    let image = match image {
-        DynamicImage::ImageLumaA8(_) => DynamicImage::ImageRgba8(image.to_rgba8()),
-        DynamicImage::ImageLumaA16(_) => DynamicImage::ImageRgba16(image.to_rgba16()),
-        image => image,
-    };
-    let deep =
-        matches!(image, DynamicImage::ImageLuma16(_) | DynamicImage::ImageRgb16(_) | DynamicImage::ImageRgba16(_));
-    let pixels = match image {
-        DynamicImage::ImageLuma8(p) => Tensor::from_vec(p.into_raw(), [h, w, 1], device)?,
-        DynamicImage::ImageRgb8(p) => Tensor::from_vec(p.into_raw(), [h, w, 3], device)?,
-        DynamicImage::ImageRgba8(p) => Tensor::from_vec(p.into_raw(), [h, w, 4], device)?,
-        DynamicImage::ImageLuma16(p) => Tensor::from_vec(p.into_raw(), [h, w, 1], device)?,
-        DynamicImage::ImageRgb16(p) => Tensor::from_vec(p.into_raw(), [h, w, 3], device)?,
-        DynamicImage::ImageRgba16(p) => Tensor::from_vec(p.into_raw(), [h, w, 4], device)?,
-        other => Tensor::from_vec(other.to_rgba8().into_raw(), [h, w, 4], device)?,
-    };
-    let pixels = pixels.permute(&[2, 0, 1])?.contiguous()?;
-    let dtype = dtype.unwrap_or(if deep { DType::F32 } else { DType::U8 });
-    match (deep, dtype) {
-        (false, DType::U8) | (true, DType::U16) => Ok(pixels),
-        // 255 * 257 is 65535.
-        (false, DType::U16) => pixels.to_dtype(DType::U16)?.mul(257),
+/// The pixels as `[c, h, w]`, the right way up, in the dtype that is wanted.
+fn tensor(samples: Samples, device: &Device, dtype: Option<DType>) -> Result<Tensor> {
+    let Samples { width, height, channels, depth, values, orientation } = samples;
+    let deep = depth == 2;
+    let own = if deep { DType::U16 } else { DType::U8 };
+    let pixels = Tensor::from_bytes(&values, [height, width, channels], own, device)?;
+    drop(values);
+    let mut pixels = pixels.permute(&[2, 0, 1])?;
+    if channels == 2 {
+        let (grey, alpha) = (pixels.narrow(0, 0, 1)?, pixels.narrow(0, 1, 1)?);
+        pixels = Tensor::cat(&[&grey, &grey, &grey, &alpha], 0)?;
+    }
+    let pixels = upright(pixels, orientation)?;
+    match (deep, target(dtype, deep)) {
+        (false, DType::U8) | (true, DType::U16) => pixels.contiguous(),
+        (false, DType::U16) => {
+            let wide = pixels.to_dtype(DType::U16)?;
+            // 255 * 257 is 65535.
+            wide.mul_(257)?;
+            Ok(wide)
+        }
         (true, DType::U8) => to_bytes(&pixels),
-        _ => to_float(&pixels, dtype),
+        (_, dtype) => to_float(&pixels, dtype),
+    }
+}
+
+/// A view of `[c, h, w]` as it is meant to be seen.
+fn upright(x: Tensor, orientation: Orientation) -> Result<Tensor> {
+    let x = match orientation {
+        Orientation::Rotate90 | Orientation::Rotate270 | Orientation::Rotate90FlipH | Orientation::Rotate270FlipH => {
+            x.transpose(-1, -2)?
+        }
+        _ => x,
+    };
+    let (across, down) = match orientation {
+        Orientation::NoTransforms | Orientation::Rotate90FlipH => (false, false),
+        Orientation::FlipHorizontal | Orientation::Rotate90 => (true, false),
+        Orientation::FlipVertical | Orientation::Rotate270 => (false, true),
+        Orientation::Rotate180 | Orientation::Rotate270FlipH => (true, true),
+    };
+    let x = if across { x.flip(-1)? } else { x };
+    if down { x.flip(-2) } else { Ok(x) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_shown_in_a_fitting_unit() {
+        let all = [0, 1023, 1024, 1536, 1 << 20, 1 << 30, (5 << 30) / 2, usize::MAX].map(shown);
+        assert_eq!(all[..4], ["0 bytes", "1023 bytes", "1 KiB", "1.5 KiB"]);
+        assert_eq!(all[4..], ["1 MiB", "1 GiB", "2.5 GiB", "16 EiB"]);
+    }
+
+    #[test]
+    fn what_is_held_at_once_is_counted() {
+        let size = |channels, depth, beside| Size { width: 10, height: 100, channels, depth, beside };
+        // The file, its decoder and the samples.
+        assert_eq!(size(3, 1, 5000).needed(2000, DType::U8), 10_000);
+        // The samples twice; then as floats; through f32 to halves.
+        assert_eq!(size(3, 1, 0).needed(10, DType::U8), 6000);
+        assert_eq!(size(3, 1, 0).needed(10, DType::F32), 15_000);
+        assert_eq!(size(1, 1, 0).needed(10, DType::F16), 6000);
+        assert_eq!(size(2, 2, 0).needed(10, DType::F64), 8000 + 32_000);
+        let vast = Size { width: usize::MAX, height: 2, channels: 4, depth: 2, beside: usize::MAX };
+        assert_eq!(vast.needed(usize::MAX, DType::F64), usize::MAX);
     }
 }

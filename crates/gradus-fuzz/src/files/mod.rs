@@ -1,0 +1,251 @@
+//! Files that are whole, cut off or damaged, and what must hold when they are read.
+
+mod csv;
+mod edit;
+mod idx;
+mod jpeg;
+mod png;
+mod safetensors;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use gradus::data::{csv as table, idx as images};
+use gradus::image::{self, LoadOptions};
+use gradus::prelude::*;
+
+use crate::limited;
+use edit::Draw;
+
+/// What is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Weights.
+    Safetensors,
+    /// Images and labels, plain and gzip-compressed.
+    Idx,
+    /// Tables of numbers.
+    Csv,
+    /// Pictures.
+    Png,
+    /// Pictures.
+    Jpeg,
+}
+
+impl Format {
+    /// All of them.
+    pub const ALL: [Format; 5] = [Format::Safetensors, Format::Idx, Format::Csv, Format::Png, Format::Jpeg];
+
+    /// The name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Safetensors => "safetensors",
+            Format::Idx => "idx",
+            Format::Csv => "csv",
+            Format::Png => "png",
+            Format::Jpeg => "jpeg",
+        }
+    }
+}
+
+/// What has to become of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected {
+    /// It is whole.
+    Read,
+    /// Something is missing.
+    Refused,
+    /// It is damaged: an error, or whatever is left of it.
+    Either,
+}
+
+/// A file.
+#[derive(Debug)]
+pub struct File {
+    /// Its contents.
+    pub bytes: Vec<u8>,
+    /// Its length, if zeros that take no room on the disk follow.
+    pub sparse: Option<u64>,
+    /// What has to become of it.
+    pub expected: Expected,
+}
+
+/// File `number` of the run `seed`.
+pub fn make(format: Format, seed: u64, number: u64) -> File {
+    let d = &mut Draw::new(seed, format as u64, number);
+    let (whole, cut, damaged): (Make, Make, Make) = match format {
+        Format::Safetensors => (safetensors::whole, safetensors::cut, safetensors::damaged),
+        Format::Idx => (idx::whole, idx::cut, idx::damaged),
+        Format::Csv => (csv::whole, csv::cut, csv::damaged),
+        Format::Png => (png::whole, png::cut, png::damaged),
+        Format::Jpeg => (jpeg::whole, jpeg::cut, jpeg::damaged),
+    };
+    let (bytes, expected) = match d.below(20) {
+        0 => (whole(d), Expected::Read),
+        1 | 2 => (cut(d), Expected::Refused),
+        _ => (damaged(d), Expected::Either),
+    };
+    let mut file = File { bytes, sparse: None, expected };
+    if expected == Expected::Either && d.once_in(100) {
+        file.sparse = Some(1 << (20 + d.below(24)));
+        if format == Format::Safetensors
+            && let Some(sparse) = file.sparse
+        {
+            file.bytes = safetensors::vast(sparse);
+        }
+    }
+    file
+}
+
+type Make = fn(&mut Draw) -> Vec<u8>;
+
+/// How a file was read.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Whether it was refused, or read; or what is wrong with that.
+    pub end: Result<End, String>,
+    /// How long that took.
+    pub took: Duration,
+    /// The most memory that it took.
+    pub peak: usize,
+}
+
+/// How a file was read, rightly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// It has contents.
+    Read,
+    /// It is an error.
+    Refused,
+}
+
+/// Reads files.
+#[derive(Debug)]
+pub struct Reader {
+    device: Device,
+    /// Where a file lies that is read by its path.
+    path: PathBuf,
+}
+
+impl Reader {
+    /// A reader that puts files into `folder`.
+    pub fn new(folder: &Path) -> Result<Reader> {
+        Ok(Reader { device: Device::cpu()?, path: folder.join(format!("gradus-fuzz-{}", std::process::id())) })
+    }
+
+    /// Reads file `number` of the run `seed`.
+    pub fn read(&self, format: Format, seed: u64, number: u64) -> Outcome {
+        let File { bytes, sparse, expected } = make(format, seed, number);
+        let by_path =
+            sparse.is_some() || matches!(format, Format::Safetensors | Format::Idx) || number.is_multiple_of(16);
+        if by_path && let Err(e) = self.put(&bytes, sparse) {
+            let end = Err(format!("{}: {e}", self.path.display()));
+            return Outcome { end, took: Duration::ZERO, peak: 0 };
+        }
+        let allowed = allowed(format, &bytes, sparse, number);
+        // What the device keeps for the next file is taken anew.
+        let trimmed = self.device.backend().trim();
+        let (live, began) = (limited::live(), Instant::now());
+        limited::reset_peak();
+        limited::set_limit(live + 4 * allowed);
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            trimmed?;
+            self.parse(format, &bytes, by_path, number)
+        }));
+        limited::set_limit(usize::MAX);
+        let (took, peak) = (began.elapsed(), limited::peak().saturating_sub(live));
+        let panic = PANIC.lock().map(|mut p| std::mem::take(&mut *p)).unwrap_or_default();
+        let end = match result {
+            Err(_) => Err(panic),
+            // Caught, but at what was not known to be wrong.
+            Ok(_) if !panic.is_empty() => Err(panic),
+            Ok(_) if peak > 4 * allowed => Err(format!("took {peak} bytes, where {allowed} are allowed")),
+            Ok(Ok(())) if expected == Expected::Refused => Err("something is missing, and it was read".into()),
+            Ok(Ok(())) => Ok(End::Read),
+            Ok(Err(e)) if expected == Expected::Read => Err(format!("it is whole, and was refused: {e}")),
+            Ok(Err(e)) if matches!(e.kind(), ErrorKind::OutOfMemory { .. }) && sparse.is_none() => {
+                Err(format!("wanted too much: {e}"))
+            }
+            Ok(Err(_)) => Ok(End::Refused),
+        };
+        Outcome { end, took, peak }
+    }
+
+    fn put(&self, bytes: &[u8], sparse: Option<u64>) -> std::io::Result<()> {
+        std::fs::write(&self.path, bytes)?;
+        sparse.map_or(Ok(()), |length| std::fs::OpenOptions::new().write(true).open(&self.path)?.set_len(length))
+    }
+
+    fn parse(&self, format: Format, bytes: &[u8], by_path: bool, number: u64) -> Result<()> {
+        let dtypes = [None, Some(DType::U8), Some(DType::U16), Some(DType::F16), Some(DType::F32), Some(DType::F64)];
+        let dtype = dtypes[(number / 2 % 6) as usize];
+        let options = LoadOptions { dtype, max_memory: max_memory(number) };
+        let _guard = no_grad();
+        match format {
+            Format::Safetensors => StateDict::load_safetensors(&self.path, &self.device).map(drop),
+            Format::Idx if bytes.get(3) == Some(&1) => images::read_labels(&self.path).map(drop),
+            Format::Idx => {
+                images::read_images(&self.path).map(drop).or_else(|_| images::read_labels(&self.path).map(drop))
+            }
+            Format::Csv if by_path => table::read_file(&self.path, 0).map(drop),
+            Format::Csv => table::read(bytes, 0, "a table").map(drop),
+            Format::Png | Format::Jpeg if by_path => image::load(&self.path, &self.device, options).map(drop),
+            Format::Png | Format::Jpeg => image::decode(bytes, "a picture", &self.device, options).map(drop),
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        // It may never have been written.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// What reading a picture may take.
+fn max_memory(number: u64) -> usize {
+    (1 << 20) << (number % 3)
+}
+
+/// What reading the file may take.
+fn allowed(format: Format, bytes: &[u8], sparse: Option<u64>, number: u64) -> usize {
+    // Tables of a decoder, names, and what else is the same for every file.
+    const BASE: usize = 128 << 10;
+    match format {
+        // Its tensors, and the header as data, whose smallest parts are two bytes that become a number of eight.
+        Format::Safetensors => BASE + 4 * bytes.len(),
+        // What it expands to.
+        Format::Idx => BASE + expanded(bytes),
+        // A number of four bytes for two of the file; a line of zeros is read up to a mebibyte.
+        Format::Csv => BASE + 2 * bytes.len() + sparse.map_or(0, |length| length.min(1 << 20) as usize),
+        Format::Png | Format::Jpeg => max_memory(number),
+    }
+}
+
+/// Bytes that are in a file, if it is compressed.
+fn expanded(bytes: &[u8]) -> usize {
+    if !bytes.starts_with(&[0x1f, 0x8b]) {
+        return bytes.len();
+    }
+    let mut all = flate2::read::MultiGzDecoder::new(bytes);
+    let (mut buffer, mut count) = ([0; 1 << 14], 0);
+    while let Ok(n @ 1..) = std::io::Read::read(&mut all, &mut buffer) {
+        count += n;
+    }
+    count
+}
+
+static PANIC: Mutex<String> = Mutex::new(String::new());
+
+/// Keeps what a panic says, from now on, beside printing it.
+pub fn keep_panics() {
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if let Ok(mut kept) = PANIC.lock() {
+            *kept = panic.to_string();
+        }
+        print(panic);
+    }));
+}

@@ -1,0 +1,221 @@
+//! A walk over the coded blocks of a scan, which tells whether they are all there.
+
+use super::huffman::{Bits, Fault, Table};
+
+/// A channel of the picture as it is coded.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Component {
+    pub(super) id: u8,
+    /// Blocks of a unit of all channels, horizontally and vertically.
+    pub(super) sampling: [usize; 2],
+    /// Blocks of 8 x 8 samples that the channel has, horizontally and vertically.
+    pub(super) own: [usize; 2],
+    /// The same, up to whole units of all channels.
+    pub(super) padded: [usize; 2],
+    /// Whether its mean values were in a scan.
+    pub(super) is_coded: bool,
+    /// Of each padded block a bit for each coefficient that is not 0, in the order of the file; for progressive files only.
+    pub(super) nonzero: Vec<u64>,
+}
+
+/// A scan: what follows a start of scan.
+#[derive(Debug, Clone)]
+pub(super) struct Scan {
+    /// Its channels, by their place in the frame, and their tables for mean values and for the others.
+    pub(super) channels: Vec<(usize, usize, usize)>,
+    /// The first and the last coefficient.
+    pub(super) band: [u32; 2],
+    /// Whether it adds a bit to what an earlier scan had.
+    pub(super) refines: bool,
+    /// Where its data begin.
+    pub(super) at: usize,
+}
+
+/// What the scans need beside their data.
+pub(super) struct Coding<'a> {
+    /// Tables for mean values and for the others.
+    pub(super) tables: &'a [[Option<Table>; 4]; 2],
+    /// Units between restart markers, 0 without any.
+    pub(super) interval: usize,
+    pub(super) is_progressive: bool,
+    /// Units of all channels, horizontally and vertically.
+    pub(super) units: [usize; 2],
+}
+
+/// Where a scan ends too early or is damaged.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Broken {
+    pub(super) fault: Fault,
+    /// Units before that, and all of them.
+    pub(super) units: [usize; 2],
+    /// The place in the file.
+    pub(super) at: usize,
+}
+
+/// Walks over all units of the scan; where its data end, or a little behind.
+pub(super) fn walk(
+    bytes: &[u8],
+    scan: &Scan,
+    components: &mut [Component],
+    coding: &Coding<'_>,
+) -> Result<usize, Broken> {
+    let mut bits = Bits::new(bytes, scan.at);
+    let alone = scan.channels.len() == 1;
+    let units = match scan.channels[..] {
+        [(channel, ..)] => components[channel].own,
+        _ => coding.units,
+    };
+    let total = units[0] * units[1];
+    let mut run = 0;
+    for unit in 0..total {
+        let broken = |fault, bits: &Bits<'_>| Broken { fault, units: [unit, total], at: bits.at() };
+        if coding.interval > 0 && unit > 0 && unit.is_multiple_of(coding.interval) {
+            let number = 0xd0 + ((unit / coding.interval - 1) % 8) as u8;
+            match bits.marker() {
+                Some(marker) if marker == number => run = 0,
+                Some(0xd0..=0xd7) => return Err(broken(Fault::Damaged, &bits)),
+                _ => return Err(broken(Fault::Ended, &bits)),
+            }
+        }
+        let [x, y] = [unit % units[0], unit / units[0]];
+        for &(channel, dc, ac) in &scan.channels {
+            let component = &mut components[channel];
+            let [across, down] = if alone { [1, 1] } else { component.sampling };
+            for block in 0..across * down {
+                let place = (y * down + block / across) * component.padded[0] + x * across + block % across;
+                let walked = if !coding.is_progressive {
+                    baseline(&mut bits, table(coding, 0, dc), table(coding, 1, ac))
+                } else if scan.band[0] == 0 {
+                    mean(&mut bits, table(coding, 0, dc), scan.refines)
+                } else {
+                    match component.nonzero.get_mut(place) {
+                        Some(known) if scan.refines => {
+                            refined(&mut bits, table(coding, 1, ac), scan.band, &mut run, known)
+                        }
+                        Some(known) => first(&mut bits, table(coding, 1, ac), scan.band, &mut run, known),
+                        None => Err(Fault::Damaged),
+                    }
+                };
+                walked.map_err(|fault| broken(fault, &bits))?;
+            }
+        }
+    }
+    Ok(bits.at())
+}
+
+fn table<'a>(coding: &Coding<'a>, kind: usize, number: usize) -> Option<&'a Table> {
+    coding.tables[kind].get(number)?.as_ref()
+}
+
+/// The mean value of a block, or a bit of it.
+fn mean(bits: &mut Bits<'_>, table: Option<&Table>, refines: bool) -> Result<(), Fault> {
+    if refines {
+        return bits.take(1).map(drop);
+    }
+    match bits.code(table.ok_or(Fault::Damaged)?)? {
+        size @ 0..=16 => bits.take(u32::from(size)).map(drop),
+        _ => Err(Fault::Damaged),
+    }
+}
+
+/// A whole block.
+fn baseline(bits: &mut Bits<'_>, dc: Option<&Table>, ac: Option<&Table>) -> Result<(), Fault> {
+    mean(bits, dc, false)?;
+    let ac = ac.ok_or(Fault::Damaged)?;
+    let mut k = 1;
+    while k < 64 {
+        let code = bits.code(ac)?;
+        let (zeros, size) = (u32::from(code >> 4), u32::from(code & 15));
+        match (zeros, size) {
+            (15, 0) => k += 16,
+            (_, 0) => break,
+            _ if k + zeros > 63 => return Err(Fault::Damaged),
+            _ => {
+                bits.take(size)?;
+                k += zeros + 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How many blocks, this one counted, have no more coefficients in this scan.
+fn end_of_blocks(bits: &mut Bits<'_>, zeros: u32) -> Result<u32, Fault> {
+    Ok((1 << zeros) + bits.take(zeros)?)
+}
+
+/// Coefficients of a block that no scan had before.
+fn first(bits: &mut Bits<'_>, ac: Option<&Table>, band: [u32; 2], run: &mut u32, known: &mut u64) -> Result<(), Fault> {
+    if *run > 0 {
+        *run -= 1;
+        return Ok(());
+    }
+    let ac = ac.ok_or(Fault::Damaged)?;
+    let mut k = band[0];
+    while k <= band[1] {
+        let code = bits.code(ac)?;
+        let (zeros, size) = (u32::from(code >> 4), u32::from(code & 15));
+        match (zeros, size) {
+            (15, 0) => k += 16,
+            (_, 0) => {
+                *run = end_of_blocks(bits, zeros)? - 1;
+                break;
+            }
+            _ if k + zeros > 63 => return Err(Fault::Damaged),
+            _ => {
+                bits.take(size)?;
+                *known |= 1 << (k + zeros);
+                k += zeros + 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A bit more of each coefficient of a block, and those that are new.
+fn refined(
+    bits: &mut Bits<'_>,
+    ac: Option<&Table>,
+    band: [u32; 2],
+    run: &mut u32,
+    known: &mut u64,
+) -> Result<(), Fault> {
+    let ac = ac.ok_or(Fault::Damaged)?;
+    let mut k = band[0];
+    while *run == 0 && k <= band[1] {
+        let code = bits.code(ac)?;
+        let (mut zeros, size) = (u32::from(code >> 4), u32::from(code & 15));
+        if size == 0 && zeros < 15 {
+            *run = end_of_blocks(bits, zeros)?;
+            break;
+        }
+        if size > 0 {
+            // The sign of the new one.
+            bits.take(1)?;
+        }
+        while k <= band[1] {
+            if *known >> k & 1 == 1 {
+                bits.take(1)?;
+            } else if zeros == 0 {
+                break;
+            } else {
+                zeros -= 1;
+            }
+            k += 1;
+        }
+        if size > 0 {
+            if k > band[1] {
+                return Err(Fault::Damaged);
+            }
+            *known |= 1 << k;
+        }
+        k += 1;
+    }
+    if *run > 0 {
+        *run -= 1;
+        for _ in (k..=band[1]).filter(|k| *known >> k & 1 == 1) {
+            bits.take(1)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,196 @@
+//! Bits of coded data, and codes among them.
+
+/// Why there is nothing more to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// A marker, or the end of the file, came first.
+    Ended,
+    /// No code begins with these bits, or a code means what cannot be.
+    Damaged,
+}
+
+/// Bits read at once to look a code up.
+const LOOK: u32 = 9;
+
+/// A Huffman table.
+#[derive(Debug, Clone)]
+pub(super) struct Table {
+    /// Length and symbol of the code that begins with these [`LOOK`] bits; length 0 if it is longer.
+    short: Vec<(u8, u8)>,
+    /// For each length the code after the last one, moved to 16 bits, and the symbol's place less the code.
+    ends: [(u32, i32); 17],
+    symbols: Vec<u8>,
+}
+
+impl Table {
+    /// The table of `counts` codes of 1 to 16 bits, and what they mean; `None` if there cannot be so many.
+    pub(super) fn new(counts: &[u8; 16], symbols: &[u8]) -> Option<Table> {
+        let mut table = Table { short: vec![(0, 0); 1 << LOOK], ends: [(0, 0); 17], symbols: symbols.to_vec() };
+        let (mut code, mut place) = (0u32, 0usize);
+        for (length, &count) in (1u32..).zip(counts) {
+            let count = usize::from(count);
+            table.ends[length as usize].1 = place as i32 - code as i32;
+            for &symbol in symbols.get(place..place + count)? {
+                if length <= LOOK {
+                    let from = (code << (LOOK - length)) as usize;
+                    table.short.get_mut(from..from + (1 << (LOOK - length)))?.fill((length as u8, symbol));
+                }
+                code += 1;
+            }
+            if code > 1 << length {
+                return None;
+            }
+            place += count;
+            table.ends[length as usize].0 = code << (16 - length);
+            code <<= 1;
+        }
+        Some(table)
+    }
+
+    /// Length and symbol of the code that these 16 bits begin with.
+    fn find(&self, bits: u32) -> Option<(u32, u8)> {
+        let (length, symbol) = self.short[(bits >> (16 - LOOK)) as usize];
+        if length > 0 {
+            return Some((u32::from(length), symbol));
+        }
+        let length = (LOOK + 1..=16).find(|&l| bits < self.ends[l as usize].0)?;
+        let place = (bits >> (16 - length)) as i32 + self.ends[length as usize].1;
+        Some((length, *self.symbols.get(usize::try_from(place).ok()?)?))
+    }
+}
+
+/// The bits of coded data, in which `FF 00` stands for the byte `FF`, up to the next marker.
+#[derive(Debug)]
+pub(super) struct Bits<'a> {
+    bytes: &'a [u8],
+    /// Where the bytes begin that are not held yet.
+    at: usize,
+    /// `count` bits at the upper end, and zeros.
+    held: u64,
+    count: u32,
+    /// Whether `at` is a marker, or the end of the file.
+    ended: bool,
+}
+
+impl<'a> Bits<'a> {
+    pub(super) fn new(bytes: &'a [u8], at: usize) -> Self {
+        Bits { bytes, at, held: 0, count: 0, ended: false }
+    }
+
+    fn fill(&mut self) {
+        while self.count <= 56 && !self.ended {
+            let byte = match self.bytes.get(self.at) {
+                Some(0xff) => {
+                    let after = self.bytes[self.at..].iter().position(|&b| b != 0xff).map(|n| self.at + n);
+                    match after.filter(|&after| self.bytes[after] == 0) {
+                        Some(zero) => self.at = zero,
+                        None => self.ended = true,
+                    }
+                    0xff
+                }
+                Some(&byte) => byte,
+                None => {
+                    self.ended = true;
+                    0
+                }
+            };
+            if !self.ended {
+                self.held |= u64::from(byte) << (56 - self.count);
+                self.count += 8;
+                self.at += 1;
+            }
+        }
+    }
+
+    fn drop_bits(&mut self, count: u32) {
+        self.held <<= count;
+        self.count -= count;
+    }
+
+    /// The next bits, at most 16.
+    pub(super) fn take(&mut self, count: u32) -> Result<u32, Fault> {
+        if self.count < count {
+            self.fill();
+        }
+        if self.count < count {
+            return Err(Fault::Ended);
+        }
+        // In two steps, since all 64 cannot be moved out at once.
+        let bits = (self.held >> 32 >> (32 - count)) as u32;
+        self.drop_bits(count);
+        Ok(bits)
+    }
+
+    /// What the next code means.
+    pub(super) fn code(&mut self, table: &Table) -> Result<u8, Fault> {
+        if self.count < 16 {
+            self.fill();
+        }
+        match table.find((self.held >> 48) as u32) {
+            Some((length, symbol)) if length <= self.count => {
+                self.drop_bits(length);
+                Ok(symbol)
+            }
+            None if self.count >= 16 => Err(Fault::Damaged),
+            _ => Err(Fault::Ended),
+        }
+    }
+
+    /// Goes behind the next marker, over what is left before it; the marker, if there is one.
+    pub(super) fn marker(&mut self) -> Option<u8> {
+        (self.held, self.count, self.ended) = (0, 0, false);
+        let (marker, at) = next_marker(self.bytes, self.at)?;
+        self.at = at;
+        Some(marker)
+    }
+
+    /// Where what was read so far ends, or a little behind it.
+    pub(super) fn at(&self) -> usize {
+        self.at
+    }
+}
+
+/// The next marker from `at` on, and where what follows it begins.
+pub(super) fn next_marker(bytes: &[u8], mut at: usize) -> Option<(u8, usize)> {
+    loop {
+        at += bytes.get(at..)?.iter().position(|&b| b == 0xff)? + 1;
+        match bytes.get(at)? {
+            0 | 0xff => {}
+            &marker => return Some((marker, at + 1)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_of_all_lengths_are_found() {
+        // Codes 0, 10, 110, .. of 1 to 16 bits; all ones are no code.
+        let table = Table::new(&[1; 16], &(0..16).collect::<Vec<u8>>()).unwrap();
+        for length in 1..=16u32 {
+            let code = ((1u32 << (length - 1)) - 1) << (17 - length);
+            let bytes = [(code >> 8) as u8, code as u8, 0, 0];
+            // A byte of ones is followed by a zero.
+            let stuffed: Vec<u8> = bytes.iter().flat_map(|&b| if b == 0xff { vec![b, 0] } else { vec![b] }).collect();
+            let mut bits = Bits::new(&stuffed, 0);
+            assert_eq!(bits.code(&table), Ok(length as u8 - 1));
+            assert_eq!(bits.take(16 - length), Ok(0));
+        }
+        assert_eq!(Bits::new(&[0xff, 0, 0xff, 0], 0).code(&table), Err(Fault::Damaged));
+        assert_eq!(Bits::new(&[0xff, 0, 0xff, 0xd9], 0).code(&table), Err(Fault::Ended));
+        assert!(Table::new(&[3; 16], &[0; 48]).is_none());
+        assert!(Table::new(&[1; 16], &[0; 15]).is_none());
+    }
+
+    #[test]
+    fn bits_end_at_a_marker() {
+        let bytes = [0xa5, 0xff, 0, 0x0f, 0xff, 0xff, 0xd3, 0x77];
+        let mut bits = Bits::new(&bytes, 0);
+        assert_eq!((bits.take(4), bits.take(16), bits.take(4)), (Ok(10), Ok(0x5ff0), Ok(15)));
+        assert_eq!(bits.take(1), Err(Fault::Ended));
+        assert_eq!((bits.marker(), bits.at(), bits.take(8)), (Some(0xd3), 7, Ok(0x77)));
+        assert_eq!((bits.take(1), bits.marker()), (Err(Fault::Ended), None));
+    }
+}

@@ -1,0 +1,63 @@
+//! JPEG files: baseline and progressive, grey, colour and CMYK.
+
+mod blocks;
+mod check;
+mod huffman;
+
+use image::metadata::Orientation;
+use zune_core::bytestream::ZCursor;
+use zune_core::colorspace::ColorSpace;
+use zune_core::options::DecoderOptions;
+use zune_jpeg::JpegDecoder;
+
+use super::read::{Samples, Size, Unreadable, zeros};
+use check::{Frame, Segments};
+
+/// Decodes a file, after it was checked that all of it is there and that `allow` lets it have the bytes that it needs.
+pub(super) fn decode(bytes: &[u8], allow: impl FnOnce(Size) -> Result<(), Unreadable>) -> Result<Samples, Unreadable> {
+    let start = Segments::new(bytes).start()?;
+    let frame = &start.frame;
+    let (width, height) = (frame.width, frame.height);
+    let coded = frame.components.len();
+    let channels = if coded == 1 { 1 } else { 3 };
+    // What is told beside the picture is copied by the decoder.
+    let beside = bytes.len() + start.bytes().max(coefficients(frame));
+    allow(Size { width, height, channels, depth: 1, beside })?;
+    start.check()?;
+    let out = if channels == 1 { ColorSpace::Luma } else { ColorSpace::RGB };
+    let options = DecoderOptions::default()
+        .set_strict_mode(false)
+        .set_max_width(usize::MAX)
+        .set_max_height(usize::MAX)
+        .jpeg_set_out_colorspace(out);
+    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
+    let failed = |e: zune_jpeg::errors::DecodeErrors| format!("is damaged, or of a kind that is not supported: {e}");
+    decoder.decode_headers().map_err(failed)?;
+    if decoder.dimensions() != Some((width, height)) {
+        return Err("is damaged: its size is not clear".to_owned().into());
+    }
+    // Three channels may be said to be four: then they are red, green and blue, or what they are mostly.
+    let said = decoder.input_colorspace().map_or(0, |colours| colours.num_components());
+    if said != coded && (coded, said) != (3, 4) {
+        return Err(Unreadable::Foreign("a number of channels that its colours do not have"));
+    }
+    let orientation = decoder.exif().and_then(|exif| Orientation::from_exif_chunk(exif));
+    let mut values = zeros(width * height * channels)?;
+    decoder.decode_into(&mut values).map_err(failed)?;
+    let orientation = orientation.unwrap_or(Orientation::NoTransforms);
+    Ok(Samples { width, height, channels, depth: 1, values, orientation })
+}
+
+/// Bytes that the decoder takes beside its result: two for a coefficient, of the whole picture or of rows, and the rows
+/// that are stretched to the size of the picture.
+fn coefficients(frame: &Frame) -> usize {
+    let most = |axis: usize| frame.components.iter().map(|c| c.sampling[axis]).max().unwrap_or(1);
+    let bytes = frame.components.iter().map(|c| {
+        let row = 8 * c.padded[0];
+        let stretch = (most(0) / c.sampling[0]) * (most(1) / c.sampling[1]);
+        let rows = 10 * c.sampling[1] + c.sampling[1] * stretch + 16 * stretch;
+        let whole = if frame.is_buffered { 8 * c.padded[1] } else { 0 };
+        2 * row * (rows + whole)
+    });
+    bytes.sum()
+}

@@ -1,0 +1,223 @@
+//! [`StagedFiles`]: files that appear together, and what is done with those that cannot.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufWriter, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use gradus_tensor::{Error, Result};
+
+use crate::RunFolder;
+use crate::write::sync_folder;
+
+/// Files of a [`RunFolder`] that are written out of sight first and then appear together; without
+/// [`publish`](StagedFiles::publish) none of them does.
+///
+/// A file may be written again before that, and then takes the place of its first version on the disk. So a run that writes
+/// its files once before the work, as large as they will be, has the room that it needs at its end: nobody else can fill the
+/// disk in between. (A file system that never writes in place, such as btrfs or ZFS, gives no such promise.)
+#[derive(Debug)]
+pub struct StagedFiles<'a> {
+    folder: &'a RunFolder,
+    files: Vec<Staged>,
+}
+
+#[derive(Debug)]
+struct Staged {
+    name: String,
+    /// Where the contents are so far.
+    path: PathBuf,
+    file: File,
+}
+
+impl<'a> StagedFiles<'a> {
+    pub(crate) fn new(folder: &'a RunFolder) -> Self {
+        StagedFiles { folder, files: Vec::new() }
+    }
+
+    /// Writes a file to the disk.
+    pub fn write(&mut self, name: &str, contents: &[u8]) -> Result<()> {
+        let path = self.folder.file(name);
+        self.write_with(name, |out| out.write_all(contents).map_err(|e| failed(&path, e)))
+    }
+
+    /// Has `f` write a file, to the disk.
+    pub fn write_with(&mut self, name: &str, f: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
+        let path = self.folder.file(name);
+        let failed = |e| failed(&path, e);
+        let at = match self.files.iter().position(|staged| staged.name == name) {
+            Some(at) => at,
+            None => {
+                self.files.push(self.open(name).map_err(failed)?);
+                self.files.len() - 1
+            }
+        };
+        let file = &mut self.files[at].file;
+        file.rewind().map_err(failed)?;
+        let mut out = BufWriter::new(&mut *file);
+        f(&mut out).map_err(|e| e.note(format!("while writing {}", path.display())))?;
+        out.flush().map_err(failed)?;
+        drop(out);
+        // What an earlier version had beyond the end goes.
+        let end = file.stream_position().map_err(failed)?;
+        file.set_len(end).and_then(|()| file.sync_all()).map_err(failed)
+    }
+
+    fn open(&self, name: &str) -> std::io::Result<Staged> {
+        // Files of one name may be staged several times at once.
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let path = self.folder.work_file(&format!("{}-{name}", COUNT.fetch_add(1, Ordering::Relaxed)));
+        let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+        Ok(Staged { name: name.to_owned(), path, file })
+    }
+
+    /// Gives all files their names. After an error none of those that were not there before is.
+    pub fn publish(mut self) -> Result<()> {
+        let names: Vec<&str> = self.files.iter().map(|staged| &*staged.name).collect();
+        self.folder.check(&names)?;
+        let mut appeared = Vec::new();
+        for staged in &self.files {
+            let path = self.folder.file(&staged.name);
+            let is_new = fs::symlink_metadata(&path).is_err();
+            if let Err(e) = fs::rename(&staged.path, &path) {
+                appeared.iter().for_each(|path| drop(fs::remove_file(path)));
+                return Err(failed(&path, e));
+            }
+            appeared.extend(is_new.then_some(path));
+        }
+        sync_folder(Some(self.folder.path()));
+        self.folder.wrote(self.files.drain(..).map(|staged| staged.name));
+        Ok(())
+    }
+}
+
+impl Drop for StagedFiles<'_> {
+    fn drop(&mut self) {
+        for staged in &self.files {
+            let _ = fs::remove_file(&staged.path);
+        }
+    }
+}
+
+fn failed(path: &Path, e: std::io::Error) -> Error {
+    Error::io("write", path.display(), e).help("check that the folder is still there, can be written to and has room")
+}
+
+/// Has `write` write to a new folder in the system's temporary folder what could not be written where it should be, for
+/// `error`. Returns that error, with the name of that folder or the reason why there is none.
+///
+/// ```
+/// use gradus_train::{RunFolder, rescue};
+/// # let dir = tempfile::tempdir().unwrap();
+/// let run = RunFolder::create(dir.path().join("run"), false)?;
+/// std::fs::remove_dir_all(run.path()).unwrap();
+/// let e = run.write("model", b"weights").map_err(|e| rescue(e, |files| files.write("model", b"weights"))).unwrap_err();
+/// assert!(e.to_string().contains("saved in"), "{e}");
+/// # let folder = e.to_string().split("saved in ").nth(1).unwrap().split(": ").next().unwrap().to_owned();
+/// # std::fs::remove_dir_all(folder).unwrap();
+/// # Ok::<(), gradus_tensor::Error>(())
+/// ```
+pub fn rescue(error: Error, write: impl FnOnce(&mut StagedFiles<'_>) -> Result<()>) -> Error {
+    let base = std::env::temp_dir();
+    match rescued(&base, write) {
+        Ok((path, names)) => error.note(format!("it was saved in {}: {}", path.display(), names.join(", "))),
+        Err(e) => error.note(format!("it could not be saved in the temporary folder either: {}", e.message())),
+    }
+}
+
+/// The new folder in `base`, and the names of what was written there.
+fn rescued(base: &Path, write: impl FnOnce(&mut StagedFiles<'_>) -> Result<()>) -> Result<(PathBuf, Vec<String>)> {
+    let path = new_folder(base).map_err(|e| failed(base, e))?;
+    let written = RunFolder::create(&path, false).and_then(|folder| {
+        let mut files = folder.stage();
+        write(&mut files)?;
+        let names = files.files.iter().map(|staged| staged.name.clone()).collect();
+        files.publish()?;
+        Ok(names)
+    });
+    if written.is_err() {
+        // It is empty.
+        let _ = fs::remove_dir(&path);
+    }
+    written.map(|names| (path, names))
+}
+
+/// A folder in `base` that was not there before; where the system knows of users, only this one may look into it.
+fn new_folder(base: &Path) -> std::io::Result<PathBuf> {
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    for attempt in 0.. {
+        let path = base.join(format!("gradus-saved-{}-{attempt}", std::process::id()));
+        match builder.create(&path) {
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && attempt < 1000 => {}
+            made => return made.map(|()| path),
+        }
+    }
+    Err(std::io::ErrorKind::AlreadyExists.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::claim::WORK;
+    use crate::run_folder::tests::names;
+
+    #[test]
+    fn staged_files_appear_together_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = RunFolder::create(dir.path(), false).unwrap();
+        let mut files = run.stage();
+        files.write("a", b"1").unwrap();
+        assert!(files.write_with("b", |_| Err(Error::argument("b", "no"))).is_err());
+        drop(files);
+        fs::write(dir.path().join("b"), "theirs").unwrap();
+        fs::create_dir(dir.path().join("c")).unwrap();
+        for other in ["b", "c"] {
+            let mut files = run.stage();
+            files.write("a", b"1").unwrap();
+            files.write(other, b"2").unwrap();
+            let e = files.publish().unwrap_err().to_string();
+            assert!(e.contains(other), "{e}");
+            assert_eq!(names(dir.path()), [WORK, "b", "c"]);
+        }
+        // A run may replace what it wrote.
+        run.write("a", b"1").unwrap();
+        run.write("a", b"2").unwrap();
+        assert_eq!(fs::read(dir.path().join("a")).unwrap(), b"2");
+        drop(run);
+        assert_eq!(names(dir.path()), ["a", "b", "c"]);
+        let forced = RunFolder::create(dir.path(), true).unwrap();
+        assert!(forced.check(&["a", "b", "new"]).is_ok() && forced.check(&["c"]).is_err());
+    }
+
+    #[test]
+    fn a_file_that_is_written_again_takes_the_place_of_the_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = RunFolder::create(dir.path(), false).unwrap();
+        let mut files = run.stage();
+        files.write("a", &[1; 100_000]).unwrap();
+        let before = fs::metadata(&files.files[0].path).unwrap();
+        files.write("a", &[2; 70_000]).unwrap();
+        let after = fs::metadata(&files.files[0].path).unwrap();
+        #[cfg(unix)]
+        assert_eq!(std::os::unix::fs::MetadataExt::ino(&before), std::os::unix::fs::MetadataExt::ino(&after));
+        assert_eq!((before.len(), after.len()), (100_000, 70_000));
+        files.publish().unwrap();
+        drop(run);
+        assert_eq!(fs::read(dir.path().join("a")).unwrap(), [2; 70_000]);
+        assert_eq!(names(dir.path()), ["a"]);
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_saved_elsewhere_or_the_error_says_why_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, saved) = rescued(dir.path(), |files| files.write("a", b"1")).unwrap();
+        assert_eq!((names(&path), saved), (vec!["a".to_owned()], vec!["a".to_owned()]));
+        assert!(rescued(dir.path(), |_| Err(Error::argument("a", "no"))).is_err());
+        assert!(rescued(&dir.path().join("none"), |files| files.write("a", b"1")).is_err());
+        assert_eq!(names(dir.path()).len(), 1);
+        let e = rescue(Error::argument("first", "full"), |_| Err(Error::argument("second", "no")));
+        assert!(e.message() == "full" && e.to_string().contains("either: no"), "{e}");
+    }
+}
