@@ -127,7 +127,7 @@ mod tests {
         for word in [4, 8] {
             for big in [false, true] {
                 let file = elf(word, big);
-                let mut of = |length| needed(&mut Cursor::new(&file), length).unwrap();
+                let of = |length| needed(&mut Cursor::new(&file), length).unwrap();
                 assert_eq!(of(3000), Some(2050), "{word} {big}");
                 // Where the tables themselves are missing their end counts.
                 assert_eq!(of(file.len() as u64 - 1), Some(1100.max(file.len() as u64)));
