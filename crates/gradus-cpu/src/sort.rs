@@ -1,41 +1,64 @@
 //! Stable sorting along an axis.
 
-use std::cmp::Ordering;
-
 use gradus_backend::{DType, Result, View, ViewMut};
 
-use crate::CpuBackend;
 use crate::access::{Float, Nest, Plain, check_axis, check_dtype, check_shape, with_any};
 use crate::check::check_output;
 use crate::parallel::Disjoint;
+use crate::{CpuBackend, scratch};
 
 const OP: &str = "sort";
 /// Elements that are worth a task of their own.
 const TASK: usize = 1 << 11;
 
-/// A type with a total order in which NaN is the largest (and all NaN are equal).
+/// A type with a total order in which NaN is the largest, all NaN are equal, and so are zeros.
 trait Key: Plain {
-    fn order(a: &Self, b: &Self) -> Ordering;
+    /// Numbers in that order; below 2^32 for types of up to four bytes.
+    fn key(self) -> u64;
+}
+
+/// The key of a float from its bits, the highest of which is the sign.
+macro_rules! float_key {
+    ($v:ident, $float:ty, $bits:ty, $signed:ty) => {{
+        const SIGN: $bits = 1 << (<$bits>::BITS - 1);
+        // One zero and one NaN stand for all.
+        let v = if $v == 0.0 { 0.0 } else { $v };
+        let bits = if v.is_nan() { SIGN - 1 } else { v.to_bits() };
+        // Negative numbers grow towards zero.
+        u64::from(bits ^ ((bits as $signed >> (<$bits>::BITS - 1)) as $bits | SIGN))
+    }};
 }
 
 macro_rules! keys {
-    ($($float:ty)*; $($int:ty)*) => {
-        $(impl Key for $float {
+    ($($narrow:ty)*; $($signed:ty, $unsigned:ty;)*) => {
+        impl Key for f64 {
             #[inline]
-            fn order(a: &Self, b: &Self) -> Ordering {
-                let (a, b) = (a.widen(), b.widen());
-                a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
+            fn key(self) -> u64 {
+                float_key!(self, f64, u64, i64)
+            }
+        }
+        $(impl Key for $narrow {
+            #[inline]
+            fn key(self) -> u64 {
+                let v: f32 = self.widen();
+                float_key!(v, f32, u32, i32)
             }
         })*
-        $(impl Key for $int {
+        $(impl Key for $signed {
             #[inline]
-            fn order(a: &Self, b: &Self) -> Ordering {
-                a.cmp(b)
+            fn key(self) -> u64 {
+                u64::from(self as $unsigned ^ (1 << (<$unsigned>::BITS - 1)))
+            }
+        }
+        impl Key for $unsigned {
+            #[inline]
+            fn key(self) -> u64 {
+                u64::from(self)
             }
         })*
     };
 }
-keys!(f64 f32 gradus_backend::f16 gradus_backend::bf16; i64 i32 i16 i8 u64 u32 u16 u8);
+keys!(f32 gradus_backend::f16 gradus_backend::bf16; i64, u64; i32, u32; i16, u16; i8, u8;);
 
 /// See [`Backend::sort`](gradus_backend::Backend::sort).
 pub(crate) fn sort(
@@ -83,22 +106,30 @@ fn lanes<T: Key>(
 ) {
     let (values, indices) = (Disjoint::new(values), Disjoint::new(indices));
     cpu.parallel_for(starts.numel(), (TASK / len).max(1), |range| {
-        let mut row: Vec<(T, i64)> = Vec::with_capacity(len);
         starts.for_each(range, |_, at| {
             let place = |k: usize, i: usize| at[k].wrapping_add_signed(steps[k].wrapping_mul(i as isize));
-            row.clear();
-            row.extend((0..len).map(|i| (x[place(0, i)], i as i64)));
-            if descending {
-                row.sort_by(|a, b| T::order(&b.0, &a.0));
-            } else {
-                row.sort_by(|a, b| T::order(&a.0, &b.0));
-            }
-            for (i, &(v, index)) in row.iter().enumerate() {
+            let key = |i: usize| if descending { !x[place(0, i)].key() } else { x[place(0, i)].key() };
+            let write = |i: usize, from: usize| {
                 // SAFETY: lanes of outputs that do not overlap themselves are apart, and each is one task's.
                 unsafe {
-                    values.write(place(1, i), v);
-                    indices.write(place(2, i), index);
+                    values.write(place(1, i), x[place(0, from)]);
+                    indices.write(place(2, i), from as i64);
                 }
+            };
+            // A key and the index below it, in one number: no two are equal, so that any sort is a stable one.
+            let (lo, hi) = (0..len).map(key).fold((u64::MAX, 0), |(lo, hi), k| (lo.min(k), hi.max(k)));
+            if hi - lo <= u64::from(u32::MAX) && len <= 1 << 32 {
+                scratch::large(cpu, len, |row: &mut [u64]| {
+                    row.iter_mut().enumerate().for_each(|(i, r)| *r = (key(i) - lo) << 32 | i as u64);
+                    row.sort_unstable();
+                    row.iter().enumerate().for_each(|(i, &r)| write(i, (r & u64::from(u32::MAX)) as usize));
+                });
+            } else {
+                scratch::large(cpu, len, |row: &mut [u128]| {
+                    row.iter_mut().enumerate().for_each(|(i, r)| *r = u128::from(key(i)) << 64 | i as u128);
+                    row.sort_unstable();
+                    row.iter().enumerate().for_each(|(i, &r)| write(i, r as u64 as usize));
+                });
             }
         });
     });
@@ -149,6 +180,36 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn keys_are_in_the_order_of_their_values() {
+        use super::Key;
+        fn ascending<T: Key>(all: &[T]) {
+            assert!(all.windows(2).all(|w| w[0].key() < w[1].key()));
+        }
+        ascending(&[i64::MIN, -1, 0, 1, i64::MAX]);
+        ascending(&[0, 1, 1 << 32, u64::MAX]);
+        ascending(&[i8::MIN, -1, 0, i8::MAX]);
+        ascending(&[f64::NEG_INFINITY, f64::MIN, -5e-324, 0.0, 5e-324, f64::MAX, f64::INFINITY, f64::NAN]);
+        ascending(&[f32::NEG_INFINITY, f32::MIN, -1e-45, 0.0, 1e-45, f32::MAX, f32::INFINITY, f32::NAN]);
+        assert_eq!((0.0f32.key(), f32::NAN.key()), ((-0.0f32).key(), (-f32::NAN).key()));
+        assert_eq!((0.0f64.key(), f64::NAN.key()), ((-0.0f64).key(), (-f64::NAN).key()));
+        assert!((-f32::NAN).key() <= u64::from(u32::MAX));
+    }
+
+    #[test]
+    fn integers_far_apart_are_sorted_stably() {
+        let cpu = CpuBackend::with_threads(1).unwrap();
+        let number = |i: usize| [0.0, -9e18, 9e18, 0.0, -9e18, 1.0][i];
+        let x = Tensor::new(&cpu, DType::I64, &[6], Lie::Contiguous, number);
+        let mut values = Tensor::canary(&cpu, DType::I64, &[6], Lie::Contiguous);
+        let mut indices = Tensor::canary(&cpu, DType::I64, &[6], Lie::Contiguous);
+        for (descending, want) in [(false, [1.0, 4.0, 0.0, 3.0, 5.0, 2.0]), (true, [2.0, 5.0, 0.0, 3.0, 1.0, 4.0])] {
+            cpu.sort(x.view(), 0, descending, &mut values.view_mut(), &mut indices.view_mut()).unwrap();
+            assert_eq!(indices.values(&cpu), want);
+            assert_eq!(values.values(&cpu), want.map(|i| number(i as usize)));
         }
     }
 

@@ -54,7 +54,7 @@ fn one<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
         len,
         s.dv,
     ];
-    scratch::split(sizes, |[q, panel, scores, work, sums, tops, totals, row]: [&mut [T]; 8]| {
+    scratch::split(p.cpu, sizes, |[q, panel, scores, work, sums, tops, totals, row]: [&mut [T]; 8]| {
         // SAFETY: the tile's queries are rows of the matrix.
         unsafe { size.pack_left(isa, p.q.of(b, h).from(first, 0), len, s.d, q) };
         sums.fill(T::ZERO);

@@ -1,6 +1,6 @@
 //! A checksum of a tensor's bytes: whether a value that is computed again is the same, without keeping it.
 
-use gradus_backend::Result;
+use gradus_backend::{HostVec, Result};
 
 use super::mode::{NOTE_ACCESS, OBSERVE, plain, set_among};
 use crate::Tensor;
@@ -18,7 +18,7 @@ pub(super) fn checksum(t: &Tensor) -> Result<u64> {
     }
     let dense = t.detach().contiguous()?;
     let (span, backend) = (dense.byte_span(), dense.device().backend());
-    let mut piece = vec![0; PIECE.min(span.len())];
+    let mut piece = HostVec::filled(backend, "checkpoint", 0, PIECE.min(span.len()))?;
     let buffer = dense.storage().read();
     for start in span.clone().step_by(PIECE) {
         let bytes = &mut piece[..PIECE.min(span.end - start)];
