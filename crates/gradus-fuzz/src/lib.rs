@@ -11,3 +11,4 @@ pub mod limited;
 pub mod panics;
 pub mod random;
 pub mod search;
+pub mod words;

@@ -15,6 +15,7 @@ use gradus_fuzz::calls::table;
 use gradus_fuzz::limited::{self, Limited};
 use gradus_fuzz::panics;
 use gradus_fuzz::search::{self, Search};
+use gradus_fuzz::words::{Words, exit_code};
 
 #[global_allocator]
 static ALLOCATOR: Limited = Limited;
@@ -46,19 +47,17 @@ struct Options {
 
 fn options() -> Result<Options, String> {
     let mut o = Options { seed: 1, calls: 5_000, patience: PATIENCE, ..Options::default() };
-    let mut arguments = std::env::args().skip(1);
-    while let Some(key) = arguments.next() {
-        let mut value = || arguments.next().ok_or(format!("`{key}` needs a value"));
-        let number = |text: String| text.parse::<u64>().map_err(|_| format!("`{text}` is no number"));
-        match key.as_str() {
-            "--seed" => o.seed = number(value()?)?,
-            "--calls" => o.calls = number(value()?)?,
-            "--call" => o.call = Some(number(value()?)?),
-            "--child" => o.child = Some((number(value()?)?, number(value()?)?)),
+    let mut words = Words::all();
+    while let Some(option) = words.option() {
+        match option.as_str() {
+            "--seed" => o.seed = words.number()?,
+            "--calls" => o.calls = words.number()?,
+            "--call" => o.call = Some(words.number()?),
+            "--child" => o.child = Some((words.number()?, words.number()?)),
             "--helpless" => o.helpless = true,
-            "--only" => o.only = Some(value()?),
-            "--patience" => o.patience = number(value()?)?,
-            _ => return Err(format!("unknown option `{key}`")),
+            "--only" => o.only = Some(words.text()?),
+            "--patience" => o.patience = words.number()?,
+            _ => return Err(format!("unknown option `{option}`")),
         }
     }
     Ok(o)
@@ -85,13 +84,7 @@ fn main() -> ExitCode {
         (_, Some(range)) => child(&o, range),
         _ => all(&o),
     });
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
-            eprintln!("error: {message}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(done)
 }
 
 /// Makes one call here, and prints what it draws.

@@ -12,6 +12,7 @@ use gradus_fuzz::files::{self, End, File, Format, Reader};
 use gradus_fuzz::limited::{self, Limited};
 use gradus_fuzz::panics;
 use gradus_fuzz::search::{self, Search};
+use gradus_fuzz::words::{Words, exit_code};
 
 #[global_allocator]
 static ALLOCATOR: Limited = Limited;
@@ -37,24 +38,22 @@ struct Options {
 fn options() -> Result<Options, String> {
     let formats = Format::ALL.to_vec();
     let mut o = Options { seed: 1, files: 10_000, formats, file: None, keep: None, child: None };
-    let mut arguments = std::env::args().skip(1);
-    while let Some(key) = arguments.next() {
-        let mut value = || arguments.next().ok_or(format!("`{key}` needs a value"));
-        let number = |text: String| text.parse::<u64>().map_err(|_| format!("`{text}` is no number"));
-        match key.as_str() {
-            "--seed" => o.seed = number(value()?)?,
-            "--files" => o.files = number(value()?)?,
-            "--file" => o.file = Some(number(value()?)?),
-            "--keep" => o.keep = Some(value()?.into()),
-            "--child" => o.child = Some((number(value()?)?, number(value()?)?)),
+    let mut words = Words::all();
+    while let Some(option) = words.option() {
+        match option.as_str() {
+            "--seed" => o.seed = words.number()?,
+            "--files" => o.files = words.number()?,
+            "--file" => o.file = Some(words.number()?),
+            "--keep" => o.keep = Some(words.text()?.into()),
+            "--child" => o.child = Some((words.number()?, words.number()?)),
             "--format" => {
-                let name = value()?;
+                let name = words.text()?;
                 o.formats.retain(|f| f.name() == name);
                 if o.formats.is_empty() {
                     return Err(format!("`{name}` is no format; there are safetensors, idx, csv, png and jpeg"));
                 }
             }
-            _ => return Err(format!("unknown option `{key}`")),
+            _ => return Err(format!("unknown option `{option}`")),
         }
     }
     Ok(o)
@@ -66,13 +65,7 @@ fn main() -> ExitCode {
         (_, Some(range)) => child(&o, range),
         _ => o.formats.iter().try_for_each(|&format| all(&o, format)),
     });
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
-            eprintln!("error: {message}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(done)
 }
 
 /// Where files lie that are read by their path: in memory, if the system has such a folder.
