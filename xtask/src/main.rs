@@ -3,9 +3,9 @@
 //! `ci` checks everything a change must pass, `tidy` the rules that neither the compiler nor clippy knows, `packages` the
 //! budget of dependencies, and `digits` what the README promises of its first command; `fuzz-grad` compares gradients of
 //! random programs with a reference, `calls` and `files` try Gradus from outside, `deep` runs many of all these and random cases
-//! of the conformance suite; `op-table`, `sources` and `gallery` look after pages of `docs`, `peers` compares the speed with
-//! other libraries and `bench` with an earlier build. The exit code is 0 when all is well, 1 when a check fails and 2 when the
-//! command line is wrong.
+//! of the conformance suite; `op-table`, `sources` and `gallery` look after pages of `docs`, `opinfo` compares with PyTorch on
+//! samples of its own, `peers` compares the speed with other libraries and `bench` with an earlier build. The exit code is 0
+//! when all is well, 1 when a check fails and 2 when the command line is wrong.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout)]
 
@@ -13,6 +13,7 @@ mod ci;
 mod digits;
 mod fuzz;
 mod gallery;
+mod opinfo;
 mod outside;
 mod packages;
 mod pages;
@@ -49,6 +50,9 @@ commands:
   op-table           writes docs/op-matrix.md; with --check, fails if it is stale or has an empty cell
   sources --check    every name in docs/sources.md has its call and an existing test
   digits             trains the digits for several seeds: accuracy, time, equal bits for 1 and 2 threads
+  opinfo [--python PATH] [--samples FILE]
+                     the samples of PyTorch's OpInfo database: values, first and second gradients, refusals; writes
+                     docs/opinfo.md. Needs a Python with PyTorch, or samples that were drawn before
   gallery            makes docs/gallery.md and its pictures anew
   peers [OPTIONS]    the speed of Gradus beside other libraries; `peers --help` lists the options
   bench [OPTIONS]    the speed of this build beside the last release's; with --check, fails if a job lost more than 10 %,
@@ -75,6 +79,7 @@ enum Task {
         check: bool,
     },
     Sources,
+    OpInfo(opinfo::Options),
     /// `peers` or `bench`, with its options.
     Speed(Vec<String>),
     Help,
@@ -101,6 +106,7 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
         ["op-table"] => Ok(Task::OpTable { check: false }),
         ["op-table", "--check"] => Ok(Task::OpTable { check: true }),
         ["sources"] | ["sources", "--check"] => Ok(Task::Sources),
+        ["opinfo", rest @ ..] => opinfo::parse(rest).map(Task::OpInfo),
         ["peers" | "bench", ..] => Ok(Task::Speed(arguments.iter().map(|word| word.to_string()).collect())),
         ["help" | "--help" | "-h", ..] => Ok(Task::Help),
         [] => Err("no command given".into()),
@@ -164,6 +170,7 @@ fn main() -> ExitCode {
         }
         Task::OpTable { check } => pages::op_table(&root(), check),
         Task::Sources => pages::sources(&root()),
+        Task::OpInfo(options) => opinfo::run(&root(), &options),
         // It has said itself what is wrong.
         Task::Speed(words) => match peers::run(&root(), &words) {
             Ok(code) => return code,
@@ -208,6 +215,7 @@ mod tests {
         );
         assert_eq!(parse(&["op-table", "--check"]), Ok(Task::OpTable { check: true }));
         assert_eq!(parse(&["sources", "--check"]), Ok(Task::Sources));
+        assert!(matches!(parse(&["opinfo", "--python", "venv/bin/python"]), Ok(Task::OpInfo(_))));
         assert_eq!(parse(&["peers", "--quick"]), Ok(Task::Speed(vec!["peers".into(), "--quick".into()])));
         assert_eq!(parse(&["bench", "--check"]), Ok(Task::Speed(vec!["bench".into(), "--check".into()])));
         assert_eq!(parse(&["--help"]), Ok(Task::Help));
@@ -221,6 +229,7 @@ mod tests {
         assert_eq!(parse(&["fuzz-grad", "--programs"]), Err("`--programs` needs a value".into()));
         assert_eq!(parse(&["fuzz-grad", "--seed", "x"]), Err("`x` is no number".into()));
         assert_eq!(parse(&["fuzz-grad", "--fast", "1"]), Err("`fuzz-grad` does not take `--fast`".into()));
+        assert_eq!(parse(&["opinfo", "--fast", "1"]), Err("`opinfo` does not take `--fast`".into()));
         assert_eq!(parse(&["tidy", "--fix"]), Err("`tidy` does not take `--fix`".into()));
     }
 

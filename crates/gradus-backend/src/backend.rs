@@ -6,7 +6,7 @@ use crate::composite;
 use crate::{
     AdamParams, ArgReduceOp, AttentionParams, Axes, Binding, Buffer, Claim, ComputeLimits, ComputeModule,
     CrossEntropyParams, DType, Distribution, Error, ErrorKind, Kernel, MapArg, ModuleHash, NativeFunction, ReduceOp,
-    Result, Scalar, ScanOp, ScatterOp, SgdParams, View, ViewMut, Window,
+    Result, Scalar, ScanOp, ScatterOp, SgdParams, View, ViewMut, Watched, Window,
 };
 
 /// The kind of hardware behind a backend.
@@ -61,6 +61,7 @@ pub struct MemoryStats {
 ///   and a backend that is called directly answers a violation with an error, not a panic or a stray access.
 /// * **Aliasing**: no output shares memory with an input, but for [`MapArg::Output`] and the operands documented as read
 ///   and written.
+/// * **Locks**: what a call works on is locked meanwhile: a backend uses no tensors that share memory with an operand.
 /// * **Empty tensors** are legal everywhere and cost no kernel launch.
 /// * **Errors** name the operation; on an error no output is promised any contents.
 /// * **Half precision** computes and accumulates in f32 and rounds once.
@@ -84,6 +85,11 @@ pub trait Backend: Send + Sync + Debug + 'static {
     /// The error of `op` for a dtype that is not supported. A backend that knows what is missing says so.
     fn unsupported(&self, op: &str, dtype: DType) -> Error {
         Error::dtype(op, dtype, &format!("the dtypes of {}", self.name()))
+    }
+
+    /// Itself, if it is a [`Watched`] backend.
+    fn as_watched(&self) -> Option<&Watched> {
+        None
     }
 
     // ---- memory -----------------------------------------------------------------------------------------------------

@@ -176,8 +176,8 @@ impl<T> Modules<T> {
 /// A function on the host that a [`ComputeModule::Native`] names. It is called once for a dispatch, whatever the number of
 /// groups, and may be called from several threads.
 ///
-/// What is bound is locked while it runs: it works on the memory that its [`NativeCall`] holds, and reads or writes no tensor
-/// that shares memory with a binding, on this thread or on one that it waits for, which would wait for ever.
+/// What is bound is locked while it runs: it works on the memory that its [`NativeCall`] holds. To read or write a tensor that
+/// shares memory with a binding is an error on this thread; it must not wait for another thread that does.
 #[derive(Clone)]
 pub struct NativeFunction(Arc<Function>);
 

@@ -84,6 +84,17 @@ struct Report {
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
+/// Iterative, so that a chain of errors, each the source of the next, is dropped whatever its length.
+impl Drop for Report {
+    fn drop(&mut self) {
+        let mut next = self.source.take();
+        while let Some(mut source) = next {
+            let inner = Arc::get_mut(&mut source).and_then(|e| e.downcast_mut::<Error>());
+            next = inner.and_then(|e| e.report.source.take());
+        }
+    }
+}
+
 /// The error of every fallible Gradus call. See the [module page](self) for its form.
 #[derive(Clone)]
 pub struct Error {

@@ -301,25 +301,54 @@ impl Layout {
         out
     }
 
-    /// Whether two elements share a position (a stretched axis); such a layout must not be written through.
+    /// Whether two elements share a position (a stretched axis); such a layout must not be written through. Exact, unless
+    /// axes interleave in so many ways that [`STEPS`] steps do not decide it: then `true`.
     pub fn overlaps_itself(&self) -> bool {
-        if self.numel() == 0 {
+        if self.is_contiguous() {
             return false;
         }
-        let mut axes: Vec<(usize, usize)> = (0..self.rank())
-            .filter(|&i| self.shape[i] > 1)
-            .map(|i| (self.strides[i].unsigned_abs(), self.shape[i]))
-            .collect();
+        // Strides and sizes, the smallest stride first.
+        let mut axes = [(0isize, 0isize); MAX_RANK];
+        let mut count = 0;
+        for (&size, &stride) in self.dims().iter().zip(self.strides()).filter(|(size, _)| **size > 1) {
+            axes[count] = (stride.unsigned_abs() as isize, size as isize);
+            count += 1;
+        }
+        let axes = &mut axes[..count];
         axes.sort_unstable();
-        let mut reach = 0usize;
-        for (stride, size) in axes {
-            if stride <= reach {
+        // Two indices at one position differ: by `d` steps on some axis, and by none on those with larger strides.
+        let (mut within, mut steps) = (0isize, STEPS);
+        for k in 0..count {
+            let (stride, size) = axes[k];
+            if stride == 0 {
                 return true;
             }
-            reach = reach.saturating_add(stride.saturating_mul(size - 1));
+            for d in 1..=(size - 1).min(within / stride) {
+                if reaches(&axes[..k], within, d * stride, &mut steps) {
+                    return true;
+                }
+            }
+            within = within.saturating_add(stride.saturating_mul(size - 1));
         }
         false
     }
+}
+
+/// Steps of the search for two elements in one place.
+const STEPS: usize = 1 << 16;
+
+/// Whether steps along `axes`, up or down and at most `within` in all, lead to `distance`; or whether `left` steps of the
+/// search do not tell.
+fn reaches(axes: &[(isize, isize)], within: isize, distance: isize, left: &mut usize) -> bool {
+    let Some((&(stride, size), inner)) = axes.split_last() else { return distance == 0 };
+    if *left == 0 {
+        return true;
+    }
+    *left -= 1;
+    let rest = within - stride * (size - 1);
+    // The steps along this axis that leave no more than the rest can do.
+    let (low, high) = ((distance - rest + stride - 1).div_euclid(stride), (distance + rest).div_euclid(stride));
+    (low.max(1 - size)..=high.min(size - 1)).any(|d| reaches(inner, rest, distance - d * stride, left))
 }
 
 impl fmt::Debug for Layout {
@@ -411,6 +440,48 @@ mod tests {
         assert!(!layout(&[4]).flip(0).overlaps_itself());
         let nothing = Layout::from_parts(Shape::new(&[4, 0, 2]).unwrap(), &[isize::MAX, 2, 0], 0, 0).unwrap();
         assert!(!nothing.overlaps_itself());
+    }
+
+    #[test]
+    fn axes_that_interleave_overlap_exactly_where_two_elements_share_a_place() {
+        let mut state = 1u64;
+        let mut next = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        };
+        let (mut apart, mut interleaved) = (0, 0);
+        for _ in 0..20_000 {
+            let rank = 2 + next(3);
+            let (mut dims, mut strides, mut offset) = (vec![], vec![], 0);
+            for _ in 0..rank {
+                let (size, stride) = (1 + next(5), next(30));
+                let down = next(2) == 0;
+                dims.push(size);
+                strides.push(if down { -(stride as isize) } else { stride as isize });
+                offset += if down { (size - 1) * stride } else { 0 };
+            }
+            let l = Layout::from_parts(Shape::new(&dims).unwrap(), &strides, offset, 1000).unwrap();
+            let mut places: Vec<usize> = l.positions().collect();
+            places.sort_unstable();
+            let shared = places.windows(2).any(|w| w[0] == w[1]);
+            assert_eq!(l.overlaps_itself(), shared, "{l:?}");
+            let mut steps: Vec<(isize, usize)> = strides.iter().map(|s| s.abs()).zip(dims).collect();
+            steps.sort_unstable();
+            let reach = |k: usize| steps[..k].iter().map(|(s, n)| s * (*n as isize - 1)).sum::<isize>();
+            let nested = (0..rank).all(|k| steps[k].1 == 1 || steps[k].0 > reach(k));
+            apart += usize::from(!shared);
+            interleaved += usize::from(!shared && !nested);
+        }
+        assert!(apart > 5_000 && interleaved > 2_000, "{apart} {interleaved}");
+        // Large, and decided in few steps.
+        let large = |sizes: [usize; 2], strides: [isize; 2]| {
+            Layout::from_parts(Shape::new(&sizes).unwrap(), &strides, 0, usize::MAX).unwrap().overlaps_itself()
+        };
+        assert!(!large([50_000, 50_001], [50_001, 50_000]));
+        assert!(large([50_001, 50_002], [50_001, 50_000]));
+        assert!(large([1 << 30, 1 << 20], [3, 2]) && !large([1 << 20, 1 << 20], [1 << 20, 1]));
+        // What cannot be told in time counts as shared.
+        assert!(large([1_000_000, 1_000_001], [1_000_001, 1_000_000]));
     }
 
     #[test]

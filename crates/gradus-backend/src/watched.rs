@@ -1,7 +1,10 @@
 //! [`Watched`]: a backend that tells what each call of another computed on, and how long it took.
 
+mod telling;
+
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
@@ -69,7 +72,13 @@ impl Call<'_> {
 
 type Operands = SmallVec<[Operand; 4]>;
 
-/// A backend that passes every call on to another, and tells a function about those that compute or move data.
+pub use telling::{Postponed, postpone};
+use telling::{Tell, WATCHING, ended};
+
+/// A backend that passes every call on to another, and tells functions about those that compute or move data.
+///
+/// A function is told when the call has ended, on the thread that made it; on threads that [`postpone`] it, after that. What
+/// it does with the backend itself it is not told of. If it panics, so does the call, which is done.
 ///
 /// Each call is [waited for](Backend::synchronize), so that its time is its own; what runs beside it on other threads is
 /// not taken into account.
@@ -89,7 +98,13 @@ type Operands = SmallVec<[Operand; 4]>;
 /// ```
 pub struct Watched {
     inner: Arc<dyn Backend>,
-    tell: Box<dyn Fn(&Call<'_>) + Send + Sync>,
+    tell: Vec<Arc<Tell>>,
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        WATCHING.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl fmt::Debug for Watched {
@@ -107,9 +122,15 @@ fn out(y: &ViewMut<'_>) -> Operand {
 }
 
 impl Watched {
-    /// Watches `inner`; `tell` gets each call when it has ended, on the thread that made it.
+    /// Watches `inner`. One that is watched already is not wrapped again: its functions are told first, then `tell`.
     pub fn new(inner: Arc<dyn Backend>, tell: impl Fn(&Call<'_>) + Send + Sync + 'static) -> Self {
-        Watched { inner, tell: Box::new(tell) }
+        let (inner, mut all) = match inner.as_watched() {
+            Some(watched) => (watched.inner.clone(), watched.tell.clone()),
+            None => (inner, vec![]),
+        };
+        all.push(Arc::new(tell));
+        WATCHING.fetch_add(1, Ordering::Relaxed);
+        Watched { inner, tell: all }
     }
 
     fn call<R>(
@@ -126,7 +147,8 @@ impl Watched {
         let result = run(&*self.inner).and_then(|r| self.inner.synchronize().map(|()| r));
         let took = began.elapsed();
         let (inputs, outputs, succeeded) = (&inputs[..], &outputs[..], result.is_ok());
-        (self.tell)(&Call { name, inputs, outputs, operations, began, took, succeeded });
+        let call = Call { name, inputs, outputs, operations, began, took, succeeded };
+        self.tell.iter().for_each(|tell| ended(tell, &call));
         result
     }
 }
@@ -163,6 +185,9 @@ fn scores(causal: bool, [of_queries, of_values]: [u64; 2], qkv: &[Operand]) -> u
 }
 
 impl Backend for Watched {
+    fn as_watched(&self) -> Option<&Watched> {
+        Some(self)
+    }
     fn info(&self) -> BackendInfo {
         self.inner.info()
     }

@@ -3,7 +3,6 @@
 
 use gradus::data::{csv, digits, idx, split};
 use gradus::prelude::*;
-use gradus::tensor::Reduction;
 use gradus::train::{ConfusionMatrix, Outcome, RunFolder};
 
 /// A call that has to fail, and what its message has to say.
@@ -39,7 +38,7 @@ fn tensors_that_do_not_fit() {
         "values and shape": Tensor::from_vec(vec![1.0f32; 5], [2, 3], d) => "5 values",
         "a size beyond memory": Tensor::zeros([usize::MAX, 2], DType::F32, d) => "more elements than memory",
         "nine axes": Tensor::zeros([1; 9], DType::F32, d) => "9",
-        "broadcast": f(&[2, 3]).add(&f(&[2, 4])) => "[2, 4]",
+        "broadcast": f(&[2, 3]).add(f(&[2, 4])) => "[2, 4]",
         "inner sizes of matmul": f(&[32, 784]).matmul(&f(&[512, 784])) => "784",
         "matmul of a scalar": f(&[]).matmul(&f(&[2, 2])) => "matmul",
         "linear's weight": f(&[4, 8]).linear(&f(&[3, 7]), None) => "[3, 7]",

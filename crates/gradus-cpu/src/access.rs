@@ -5,7 +5,6 @@
 //! index of the slice. [`Nest`] walks several layouts of one shape together in few, long, merged axes. Where the elements
 //! are contiguous, [`CpuBackend::contiguous`] gives exactly them.
 
-use gradus_backend::shape::MAX_RANK;
 use gradus_backend::{Buffer, DType, Error, ErrorKind, Layout, Result, Shape, View, ViewMut, bf16, f16};
 
 use crate::CpuBackend;
@@ -102,20 +101,30 @@ macro_rules! with_float {
 }
 pub(crate) use with_float;
 
-/// Runs the expression with `$t` the storage type of any dtype, and for bool `$bool` (u8 if it is left out).
-macro_rules! with_any {
-    ($dtype:expr, $t:ident => $body:expr) => {
-        $crate::access::with_any!($dtype, u8, $t => $body)
-    };
-    ($dtype:expr, $bool:ty, $t:ident => $body:expr) => {
-        $crate::access::match_dtype!(
-            $dtype, $t => $body;
-            F64: f64, F32: f32, F16: gradus_backend::f16, BF16: gradus_backend::bf16,
-            I64: i64, I32: i32, I16: i16, I8: i8, U64: u64, U32: u32, U16: u16, U8: u8, Bool: $bool
-        )
+/// Runs the expression with `$t` the unsigned integer of so many bytes: what is only moved has no dtype.
+macro_rules! with_word {
+    ($bytes:expr, $t:ident => $body:expr) => {
+        match $bytes {
+            1 => {
+                type $t = u8;
+                $body
+            }
+            2 => {
+                type $t = u16;
+                $body
+            }
+            4 => {
+                type $t = u32;
+                $body
+            }
+            _ => {
+                type $t = u64;
+                $body
+            }
+        }
     };
 }
-pub(crate) use with_any;
+pub(crate) use with_word;
 
 impl CpuBackend {
     /// Errors if the buffer is not of this backend.
@@ -176,6 +185,18 @@ impl CpuBackend {
     /// an index of the slice.
     pub(crate) fn slice<'a, T: Plain>(&self, op: &str, x: View<'a>) -> Result<&'a [T]> {
         check_type::<T>(op, x.dtype)?;
+        self.words(op, x)
+    }
+
+    /// The whole buffer behind a view, as writable elements; checked like [`slice`](CpuBackend::slice).
+    pub(crate) fn slice_mut<'a, T: Plain>(&self, op: &str, x: &'a mut ViewMut<'_>) -> Result<&'a mut [T]> {
+        check_type::<T>(op, x.dtype)?;
+        self.words_mut(op, x)
+    }
+
+    /// [`slice`](CpuBackend::slice) as elements of any type that has the dtype's size.
+    pub(crate) fn words<'a, T: Plain>(&self, op: &str, x: View<'a>) -> Result<&'a [T]> {
+        assert_eq!(size_of::<T>(), x.dtype.size());
         self.check_view(op, x.buffer, x.dtype, x.layout)?;
         let n = x.buffer.bytes() / size_of::<T>();
         // SAFETY: the pool's memory is initialised, aligned for every type, valid for the buffer's size, and only read
@@ -183,12 +204,12 @@ impl CpuBackend {
         Ok(unsafe { std::slice::from_raw_parts(x.buffer.as_ptr().as_ptr().cast::<T>(), n) })
     }
 
-    /// The whole buffer behind a view, as writable elements; checked like [`slice`](CpuBackend::slice).
-    pub(crate) fn slice_mut<'a, T: Plain>(&self, op: &str, x: &'a mut ViewMut<'_>) -> Result<&'a mut [T]> {
-        check_type::<T>(op, x.dtype)?;
+    /// [`slice_mut`](CpuBackend::slice_mut) as elements of any type that has the dtype's size.
+    pub(crate) fn words_mut<'a, T: Plain>(&self, op: &str, x: &'a mut ViewMut<'_>) -> Result<&'a mut [T]> {
+        assert_eq!(size_of::<T>(), x.dtype.size());
         self.check_out(op, x)?;
         let n = x.buffer.bytes() / size_of::<T>();
-        // SAFETY: as in `slice`; the buffer is borrowed mutably for as long as the slice lives.
+        // SAFETY: as in `words`; the buffer is borrowed mutably for as long as the slice lives.
         Ok(unsafe { std::slice::from_raw_parts_mut(x.buffer.as_ptr().as_ptr().cast::<T>(), n) })
     }
 
@@ -220,14 +241,30 @@ impl CpuBackend {
 
     /// Exactly the elements of a view, if they are contiguous.
     pub(crate) fn contiguous<'a, T: Plain>(&self, op: &str, x: View<'a>) -> Result<Option<&'a [T]>> {
-        let all = self.slice(op, x)?;
-        Ok(x.layout.is_contiguous().then(|| all.get(x.layout.span()).unwrap_or_default()))
+        check_type::<T>(op, x.dtype)?;
+        self.contiguous_words(op, x)
     }
 
     /// Exactly the elements of a view, writable, if they are contiguous.
     pub(crate) fn contiguous_mut<'a, T: Plain>(&self, op: &str, x: &'a mut ViewMut<'_>) -> Result<Option<&'a mut [T]>> {
+        check_type::<T>(op, x.dtype)?;
+        self.contiguous_words_mut(op, x)
+    }
+
+    /// [`contiguous`](CpuBackend::contiguous) as elements of any type that has the dtype's size.
+    pub(crate) fn contiguous_words<'a, T: Plain>(&self, op: &str, x: View<'a>) -> Result<Option<&'a [T]>> {
+        let all = self.words(op, x)?;
+        Ok(x.layout.is_contiguous().then(|| all.get(x.layout.span()).unwrap_or_default()))
+    }
+
+    /// [`contiguous_mut`](CpuBackend::contiguous_mut) as elements of any type that has the dtype's size.
+    pub(crate) fn contiguous_words_mut<'a, T: Plain>(
+        &self,
+        op: &str,
+        x: &'a mut ViewMut<'_>,
+    ) -> Result<Option<&'a mut [T]>> {
         let layout = x.layout;
-        let all = self.slice_mut(op, x)?;
+        let all = self.words_mut(op, x)?;
         Ok(if layout.is_contiguous() { Some(all.get_mut(layout.span()).unwrap_or_default()) } else { None })
     }
 }
@@ -261,144 +298,6 @@ pub(crate) fn check_shape(op: &str, name: &str, dims: &[usize], want: &[usize]) 
 /// Errors unless the axis is one of the shape.
 pub(crate) fn check_axis(op: &str, axis: usize, dims: &[usize]) -> Result<()> {
     gradus_backend::shape::resolve_axis(op, isize::try_from(axis).unwrap_or(isize::MAX), dims.len()).map(drop)
-}
-
-/// Several layouts of one shape, walked together in row-major order, with axes of size 1 dropped and neighbouring axes
-/// merged where all of the layouts allow it. At most `N` layouts.
-#[derive(Debug, Clone)]
-pub(crate) struct Nest<const N: usize> {
-    rank: usize,
-    dims: [usize; MAX_RANK],
-    strides: [[isize; N]; MAX_RANK],
-    offsets: [usize; N],
-}
-
-impl<const N: usize> Nest<N> {
-    /// The layouts, which must have one shape (the first one's counts); entries of every result from there on are 0.
-    pub(crate) fn new(layouts: &[&Layout]) -> Self {
-        let dims = layouts.first().map_or(&[][..], |l| l.dims());
-        debug_assert!(layouts.len() <= N && layouts.iter().all(|l| l.dims() == dims));
-        let mut nest = Nest { rank: 0, dims: [1; MAX_RANK], strides: [[0; N]; MAX_RANK], offsets: [0; N] };
-        for (o, l) in nest.offsets.iter_mut().zip(layouts) {
-            *o = l.offset();
-        }
-        // From the innermost axis outwards; reversed at the end.
-        for axis in (0..dims.len()).rev() {
-            let size = dims[axis];
-            if size == 1 {
-                continue;
-            }
-            let mut strides = [0; N];
-            for (s, l) in strides.iter_mut().zip(layouts) {
-                *s = l.strides()[axis];
-            }
-            let last = nest.rank.wrapping_sub(1);
-            if nest.rank > 0
-                && (0..N).all(|k| strides[k] == nest.strides[last][k].wrapping_mul(nest.dims[last] as isize))
-            {
-                nest.dims[last] *= size;
-            } else {
-                nest.dims[nest.rank] = size;
-                nest.strides[nest.rank] = strides;
-                nest.rank += 1;
-            }
-        }
-        nest.dims[..nest.rank].reverse();
-        nest.strides[..nest.rank].reverse();
-        nest
-    }
-
-    /// Sizes of the merged axes, outermost first; none for a single element.
-    pub(crate) fn dims(&self) -> &[usize] {
-        &self.dims[..self.rank]
-    }
-
-    /// Strides of the layouts along a merged axis.
-    pub(crate) fn strides(&self, axis: usize) -> [isize; N] {
-        self.strides[axis]
-    }
-
-    /// Number of elements.
-    pub(crate) fn numel(&self) -> usize {
-        self.dims().iter().product()
-    }
-
-    /// Takes the innermost axis off: what is left are the starts of the rows, and this its size and strides. A single
-    /// element is a row of length 1.
-    pub(crate) fn split_inner(mut self) -> (Self, usize, [isize; N]) {
-        if self.rank == 0 {
-            return (self, 1, [0; N]);
-        }
-        self.rank -= 1;
-        let (len, strides) = (self.dims[self.rank], self.strides[self.rank]);
-        (self, len, strides)
-    }
-
-    /// The same axes from position 0: positions relative to another one.
-    pub(crate) fn at_zero(mut self) -> Self {
-        self.offsets = [0; N];
-        self
-    }
-
-    /// Takes any axis off, as [`split_inner`](Nest::split_inner) the innermost.
-    pub(crate) fn without(mut self, axis: usize) -> (Self, usize, [isize; N]) {
-        let (len, strides) = (self.dims[axis], self.strides[axis]);
-        self.dims[axis..self.rank].rotate_left(1);
-        self.strides[axis..self.rank].rotate_left(1);
-        self.rank -= 1;
-        (self, len, strides)
-    }
-
-    /// Positions of element `i` of the row-major order, which must exist.
-    pub(crate) fn at(&self, mut i: usize) -> [usize; N] {
-        let mut at = self.offsets;
-        for axis in (0..self.rank).rev() {
-            let (size, k) = (self.dims[axis], i % self.dims[axis].max(1));
-            i /= size.max(1);
-            advance(&mut at, &self.strides[axis], k as isize);
-        }
-        at
-    }
-
-    /// Calls `f` with the positions of each element of a range of the row-major order, which must exist.
-    #[inline]
-    pub(crate) fn for_each(&self, range: std::ops::Range<usize>, mut f: impl FnMut(usize, [usize; N])) {
-        if range.is_empty() {
-            return;
-        }
-        let mut at = self.at(range.start);
-        let mut index = [0; MAX_RANK];
-        let mut rest = range.start;
-        for axis in (0..self.rank).rev() {
-            index[axis] = rest % self.dims[axis];
-            rest /= self.dims[axis];
-        }
-        let mut i = range.start;
-        loop {
-            f(i, at);
-            i += 1;
-            if i >= range.end {
-                return;
-            }
-            for axis in (0..self.rank).rev() {
-                index[axis] += 1;
-                if index[axis] < self.dims[axis] {
-                    advance(&mut at, &self.strides[axis], 1);
-                    break;
-                }
-                advance(&mut at, &self.strides[axis], 1 - self.dims[axis] as isize);
-                index[axis] = 0;
-            }
-        }
-    }
-}
-
-/// Moves positions by `k` steps. Positions in between may lie outside a buffer, so the sums wrap.
-#[inline(always)]
-fn advance<const N: usize>(at: &mut [usize; N], strides: &[isize; N], k: isize) {
-    for (a, s) in at.iter_mut().zip(strides) {
-        *a = a.wrapping_add_signed(s.wrapping_mul(k));
-    }
 }
 
 /// `out[i] = x[start + i * stride]`, widened or not by `f`. Positions must lie within `x` (checked).

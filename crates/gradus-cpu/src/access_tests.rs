@@ -1,39 +1,10 @@
-//! Tests of checked access and of `Nest`.
+//! Tests of checked access.
 
 use super::*;
 use gradus_backend::Backend;
 
 fn layout(dims: &[usize]) -> Layout {
     Layout::contiguous(Shape::new(dims).unwrap())
-}
-
-#[test]
-fn nest_visits_the_positions_of_every_layout_in_row_major_order() {
-    let base = layout(&[2, 3, 4]);
-    let stretched = layout(&[3, 1]).expand(Shape::new(&[2, 3, 4]).unwrap()).unwrap();
-    let views = [
-        base,
-        base.flip(1),
-        stretched,
-        layout(&[4, 3, 2]).permute(&[2, 1, 0]).unwrap(),
-        layout(&[4, 6, 4]).slice(0, 1, 4, 2).unwrap().slice(1, 0, 6, 2).unwrap(),
-    ];
-    for a in &views {
-        for b in &views {
-            let nest = Nest::<3>::new(&[a, b]);
-            assert_eq!(nest.numel(), 24);
-            let want: Vec<_> = a.positions().zip(b.positions()).collect();
-            let mut got = Vec::new();
-            nest.for_each(0..7, |_, p| got.push((p[0], p[1])));
-            nest.for_each(7..24, |_, p| got.push((p[0], p[1])));
-            assert_eq!(got, want);
-            assert!((0..24).all(|i| (nest.at(i)[0], nest.at(i)[1]) == want[i]));
-        }
-    }
-    assert_eq!(Nest::<1>::new(&[&base]).dims(), [24]);
-    assert_eq!(Nest::<2>::new(&[&base, &stretched]).dims(), [2, 3, 4]);
-    assert_eq!(Nest::<1>::new(&[&layout(&[1, 1])]).dims(), [0usize; 0]);
-    assert_eq!(Nest::<1>::new(&[&layout(&[2, 0])]).numel(), 0);
 }
 
 #[test]

@@ -6,9 +6,10 @@
 use gradus_backend::{Buffer, DType, Error, Layout, Result, Scalar, View, ViewMut};
 
 use crate::CpuBackend;
-use crate::access::{Nest, Plain, check_dtype, check_shape};
+use crate::access::{Plain, check_dtype, check_shape};
 use crate::gemm::transpose::Transpose;
 use crate::isa::Isa;
+use crate::nest::Nest;
 
 /// Bytes that one task moves, at the least.
 const GRAIN: usize = 256 << 10;
@@ -97,7 +98,7 @@ pub(crate) fn fill(cpu: &CpuBackend, out: &mut ViewMut<'_>, value: Scalar) -> Re
 }
 
 /// The bits of a scalar that the dtype can represent, low bytes first.
-fn bits(value: Scalar, dtype: DType) -> u64 {
+pub(crate) fn bits(value: Scalar, dtype: DType) -> u64 {
     let v = value.to_f64();
     match (dtype, value) {
         (DType::F64, _) => v.to_bits(),

@@ -140,6 +140,28 @@ macro_rules! per_isa {
 }
 pub(crate) use per_isa;
 
+/// [`per_isa!`] with one instance for AVX-512 and AVX2: for loops that wait for memory or for conversions of half
+/// precision, or that are rare. An instance is machine code to be made, and to be loaded.
+macro_rules! per_isa_256 {
+    ($($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:expr;)*) => {$(
+        $(#[$meta])*
+        $vis fn $name(isa: $crate::isa::Isa, $($arg: $ty),*) $(-> $ret)? {
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,f16c,bmi2")]
+            fn avx2($($arg: $ty),*) $(-> $ret)? {
+                $body($($arg),*)
+            }
+            match isa.level() {
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: an `Isa` of one of these levels exists only where the machine was found to have these features.
+                $crate::isa::Level::Avx512 | $crate::isa::Level::Avx2 => unsafe { avx2($($arg),*) },
+                $crate::isa::Level::Portable => $body($($arg),*),
+            }
+        }
+    )*};
+}
+pub(crate) use per_isa_256;
+
 #[cfg(test)]
 mod tests {
     use super::*;

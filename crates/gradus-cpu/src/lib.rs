@@ -21,7 +21,9 @@ mod isa;
 mod map;
 mod math;
 mod memory;
+mod nest;
 mod norm;
+mod order;
 mod parallel;
 mod pooling;
 mod random;
@@ -31,10 +33,13 @@ mod scan;
 mod scratch;
 mod softmax;
 mod sort;
+mod stored;
 mod sum;
 mod temp;
 #[cfg(test)]
 mod testing;
+#[cfg(any(unoptimized, test))]
+mod unoptimized;
 
 use std::sync::Arc;
 

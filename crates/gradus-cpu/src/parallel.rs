@@ -228,7 +228,10 @@ impl Job {
 impl CpuBackend {
     /// Calls `body` for `0..grain`, `grain..2 * grain`, ..., up to `items`, on all threads; returns when all are done.
     pub(crate) fn parallel_for(&self, items: usize, grain: usize, body: impl Fn(Range<usize>) + Sync) {
+        #[cfg(not(unoptimized))]
         self.threads().run(items, grain.max(1), &body);
+        #[cfg(unoptimized)]
+        crate::unoptimized::watched(|| self.threads().run(items, grain.max(1), &body));
     }
 
     /// Calls `body` with the number and the contents of each chunk of `size` elements of `out`, on all threads.

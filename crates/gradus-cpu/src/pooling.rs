@@ -4,13 +4,13 @@
 
 use gradus_backend::{DType, Error, HostVec, Result, View, ViewMut, Window};
 
-use crate::access::{Float, Plain, check_dtype, check_shape, with_float};
+use crate::access::{Plain, check_dtype, check_shape, with_float, with_word};
 use crate::conv::window::{Geometry, split};
 use crate::gemm::Real;
-use crate::isa::{Isa, per_isa};
+use crate::isa::{Isa, per_isa, per_isa_256};
+use crate::order::{Order, Word};
 use crate::parallel::Disjoint;
-use crate::rows::Rows;
-use crate::sum::with_number;
+use crate::rows::{Elementary, Rows};
 use crate::temp::{contiguous_output, copy_if_strided, pick};
 use crate::{CpuBackend, scratch};
 
@@ -39,7 +39,7 @@ fn grain(g: &Geometry) -> usize {
     (TASK / (g.positions() * g.taps()).max(1)).max(1)
 }
 
-/// A number that has an order.
+/// A float, or a key of a number ([`Order`]).
 trait Ordered: Plain {
     /// Whether this takes the place of `best`, which came first: it is larger, or NaN where `best` is not.
     fn beats(self, best: Self) -> bool;
@@ -48,8 +48,8 @@ trait Ordered: Plain {
 }
 
 macro_rules! ordered {
-    ($($t:ty, $largest:ident: |$a:ident, $b:ident| $beats:expr;)*) => {$(
-        per_isa! {
+    ($per_isa:ident: $($t:ty, $largest:ident;)* |$a:ident, $b:ident| $beats:expr) => {$(
+        $per_isa! {
             fn $largest(g: &Geometry, x: &[$t], work: &mut [$t], out: &mut [$t], taps: &mut [i32]) = largest::<$t>;
         }
         impl Ordered for $t {
@@ -65,19 +65,13 @@ macro_rules! ordered {
     )*};
 }
 ordered! {
-    f64, largest_f64: |a, b| (a > b) | (a.is_nan() & !b.is_nan());
-    f32, largest_f32: |a, b| (a > b) | (a.is_nan() & !b.is_nan());
-    gradus_backend::f16, largest_f16: |a, b| Float::widen(a).beats(Float::widen(b));
-    gradus_backend::bf16, largest_bf16: |a, b| Float::widen(a).beats(Float::widen(b));
-    i64, largest_i64: |a, b| a > b;
-    i32, largest_i32: |a, b| a > b;
-    i16, largest_i16: |a, b| a > b;
-    i8, largest_i8: |a, b| a > b;
-    u64, largest_u64: |a, b| a > b;
-    u32, largest_u32: |a, b| a > b;
-    u16, largest_u16: |a, b| a > b;
-    u8, largest_u8: |a, b| a > b;
+    per_isa: f64, largest_f64; f32, largest_f32; |a, b| (a > b) | (a.is_nan() & !b.is_nan())
 }
+ordered! {
+    per_isa_256: u64, largest_u64; u32, largest_u32; u16, largest_u16; u8, largest_u8; |a, b| a > b
+}
+
+const MAX_POOL: &str = "max_pool";
 
 /// See [`Backend::max_pool`](gradus_backend::Backend::max_pool).
 pub(crate) fn max_pool(
@@ -87,7 +81,7 @@ pub(crate) fn max_pool(
     out: &mut ViewMut<'_>,
     indices: &mut ViewMut<'_>,
 ) -> Result<()> {
-    const OP: &str = "max_pool";
+    const OP: &str = MAX_POOL;
     let (channels, g) = sizes(OP, window, x, "out", out.as_view())?;
     check_dtype(OP, "indices", indices.dtype, DType::I64)?;
     check_shape(OP, "indices", indices.layout.dims(), out.layout.dims())?;
@@ -95,30 +89,80 @@ pub(crate) fn max_pool(
     let copy = copy_if_strided(cpu, OP, x)?;
     let x = pick(&copy, x);
     contiguous_output(cpu, OP, out, |out| {
-        contiguous_output(cpu, OP, indices, |indices| {
-            with_number!(OP, x.dtype, T => {
-                let Some(x) = cpu.contiguous::<T>(OP, x)? else { return Ok(()) };
-                let Some(out) = cpu.contiguous_mut::<T>(OP, out)? else { return Ok(()) };
-                let Some(indices) = cpu.contiguous_mut::<i64>(OP, indices)? else { return Ok(()) };
-                let (plane, p, offsets) = (g.plane(), g.positions(), offsets(cpu, OP, &g)?);
-                let (out, indices) = (Disjoint::new(out), Disjoint::new(indices));
-                cpu.parallel_for(channels, grain(&g), |range| {
-                    scratch::large(cpu, p, |taps: &mut [i32]| {
-                        scratch::large(cpu, p, |work: &mut [T]| {
-                            for c in range {
-                                let part = c * p..(c + 1) * p;
-                                // SAFETY: channels are apart, and each is one task's.
-                                let (out, indices) = unsafe { (out.slice(part.clone()), indices.slice(part)) };
-                                T::largest(cpu.isa(), &g, &x[c * plane..(c + 1) * plane], work, out, taps);
-                                places(&g, &offsets, taps, indices);
-                            }
-                        });
-                    });
-                });
-                Ok(())
-            })
+        contiguous_output(cpu, OP, indices, |indices| match x.dtype {
+            DType::F64 => by_value::<f64>(cpu, channels, &g, x, out, indices),
+            DType::F32 => by_value::<f32>(cpu, channels, &g, x, out, indices),
+            DType::Bool => Err(Error::dtype(OP, x.dtype, "floats and integers")),
+            _ => with_word!(x.dtype.size(), W => by_key::<W>(cpu, channels, &g, x, out, indices)),
         })
     })
+}
+
+fn by_value<T: Ordered>(
+    cpu: &CpuBackend,
+    channels: usize,
+    g: &Geometry,
+    x: View<'_>,
+    out: &mut ViewMut<'_>,
+    indices: &mut ViewMut<'_>,
+) -> Result<()> {
+    let Some(x) = cpu.contiguous::<T>(MAX_POOL, x)? else { return Ok(()) };
+    let Some(out) = cpu.contiguous_mut::<T>(MAX_POOL, out)? else { return Ok(()) };
+    let Some(indices) = cpu.contiguous_mut::<i64>(MAX_POOL, indices)? else { return Ok(()) };
+    let (plane, p, offsets) = (g.plane(), g.positions(), offsets(cpu, MAX_POOL, g)?);
+    let (out, indices) = (Disjoint::new(out), Disjoint::new(indices));
+    cpu.parallel_for(channels, grain(g), |range| {
+        scratch::large(cpu, p, |taps: &mut [i32]| {
+            scratch::large(cpu, p, |work: &mut [T]| {
+                for c in range {
+                    let part = c * p..(c + 1) * p;
+                    // SAFETY: channels are apart, and each is one task's.
+                    let (out, indices) = unsafe { (out.slice(part.clone()), indices.slice(part)) };
+                    T::largest(cpu.isa(), g, &x[c * plane..(c + 1) * plane], work, out, taps);
+                    places(g, &offsets, taps, indices);
+                }
+            });
+        });
+    });
+    Ok(())
+}
+
+/// By keys, which are made once for all taps that an element lies under.
+fn by_key<W: Ordered + Word>(
+    cpu: &CpuBackend,
+    channels: usize,
+    g: &Geometry,
+    x: View<'_>,
+    out: &mut ViewMut<'_>,
+    indices: &mut ViewMut<'_>,
+) -> Result<()> {
+    let order = Order::<W>::new(x.dtype);
+    let Some(x) = cpu.contiguous_words::<W>(MAX_POOL, x)? else { return Ok(()) };
+    let Some(out) = cpu.contiguous_words_mut::<W>(MAX_POOL, out)? else { return Ok(()) };
+    let Some(indices) = cpu.contiguous_mut::<i64>(MAX_POOL, indices)? else { return Ok(()) };
+    let (plane, p, offsets) = (g.plane(), g.positions(), offsets(cpu, MAX_POOL, g)?);
+    let (out, indices) = (Disjoint::new(out), Disjoint::new(indices));
+    cpu.parallel_for(channels, grain(g), |range| {
+        scratch::large(cpu, p, |taps: &mut [i32]| {
+            scratch::large(cpu, plane + 2 * p, |work: &mut [W]| {
+                let (keys, rest) = work.split_at_mut(plane);
+                let (work, best) = rest.split_at_mut(p);
+                for c in range {
+                    let part = c * p..(c + 1) * p;
+                    let x = &x[c * plane..(c + 1) * plane];
+                    keys.iter_mut().zip(x).for_each(|(key, &x)| *key = order.key(x));
+                    W::largest(cpu.isa(), g, keys, work, best, taps);
+                    // SAFETY: channels are apart, and each is one task's.
+                    let (out, indices) = unsafe { (out.slice(part.clone()), indices.slice(part)) };
+                    places(g, &offsets, taps, indices);
+                    for (o, &i) in out.iter_mut().zip(&*indices) {
+                        *o = x.get(i as usize).copied().unwrap_or_default();
+                    }
+                }
+            });
+        });
+    });
+    Ok(())
 }
 
 /// See [`Ordered::largest`]. A window without an element would get the tap -1.
@@ -203,66 +247,64 @@ fn counts(cpu: &CpuBackend, op: &str, g: &Geometry, count_include_pad: bool) -> 
     Ok(counts)
 }
 
-/// The sums and means of one channel, in the compute type.
-trait Kernel: Rows {
+/// The means of one channel in a type that they are computed in.
+trait Kernel: Real {
     /// The means under the window.
-    fn mean(isa: Isa, g: &Geometry, counts: &[u32], x: &[Self], sums: &mut [Self::Compute], out: &mut [Self]);
-    /// The adjoint: shares of `g` summed where they came from; `shares` has room for the positions.
-    fn spread(isa: Isa, g: &Geometry, counts: &[u32], from: &[Self], work: &mut [Self::Compute], dx: &mut [Self]);
+    fn mean(isa: Isa, g: &Geometry, counts: &[u32], x: &[Self], out: &mut [Self]);
+    /// The adjoint: shares of `from` summed where they came from; `shares` has room for the positions.
+    fn spread(isa: Isa, g: &Geometry, counts: &[u32], from: &[Self], shares: &mut [Self], dx: &mut [Self]);
 }
 
 #[inline(always)]
-fn mean<S: Rows>(g: &Geometry, counts: &[u32], x: &[S], sums: &mut [S::Compute], out: &mut [S]) {
+fn mean<T: Elementary>(g: &Geometry, counts: &[u32], x: &[T], out: &mut [T]) {
     let step = g.stride[2];
-    sums.fill(S::Compute::default());
+    out.fill(T::ZERO);
     for tap in 0..g.taps() {
         for (run, src) in g.rows(g.tap(tap)) {
-            let sums = sums[run].iter_mut();
+            let sums = out[run].iter_mut();
             if step == 1 {
-                sums.zip(&x[src..]).for_each(|(s, &v)| *s = *s + v.widen());
+                sums.zip(&x[src..]).for_each(|(s, &v)| *s = *s + v);
             } else {
-                sums.zip(x[src..].iter().step_by(step)).for_each(|(s, &v)| *s = *s + v.widen());
+                sums.zip(x[src..].iter().step_by(step)).for_each(|(s, &v)| *s = *s + v);
             }
         }
     }
-    for ((o, &mut s), &n) in out.iter_mut().zip(sums).zip(counts) {
-        *o = S::narrow(s / S::Compute::from_f64(f64::from(n)));
+    for (o, &n) in out.iter_mut().zip(counts) {
+        *o = *o / T::from_f64(f64::from(n));
     }
 }
 
 #[inline(always)]
-fn spread<S: Rows>(g: &Geometry, counts: &[u32], from: &[S], work: &mut [S::Compute], dx: &mut [S]) {
-    let (shares, sums) = work.split_at_mut(from.len());
+fn spread<T: Elementary>(g: &Geometry, counts: &[u32], from: &[T], shares: &mut [T], dx: &mut [T]) {
     for ((s, &v), &n) in shares.iter_mut().zip(from).zip(counts) {
-        *s = v.widen() / S::Compute::from_f64(f64::from(n));
+        *s = v / T::from_f64(f64::from(n));
     }
-    sums.fill(S::Compute::default());
+    dx.fill(T::ZERO);
     let step = g.stride[2];
     for tap in 0..g.taps() {
         for (run, src) in g.rows(g.tap(tap)) {
             let shares = shares[run].iter();
             if step == 1 {
-                sums[src..].iter_mut().zip(shares).for_each(|(s, &v)| *s = *s + v);
+                dx[src..].iter_mut().zip(shares).for_each(|(s, &v)| *s = *s + v);
             } else {
-                sums[src..].iter_mut().step_by(step).zip(shares).for_each(|(s, &v)| *s = *s + v);
+                dx[src..].iter_mut().step_by(step).zip(shares).for_each(|(s, &v)| *s = *s + v);
             }
         }
     }
-    dx.iter_mut().zip(sums).for_each(|(d, &mut s)| *d = S::narrow(s));
 }
 
 macro_rules! kernel {
-    ($($s:ty, $mean:ident, $spread:ident;)*) => {$(
-        per_isa! {
-            fn $mean(g: &Geometry, counts: &[u32], x: &[$s], sums: &mut [<$s as Float>::Compute], out: &mut [$s]) = mean::<$s>;
-            fn $spread(g: &Geometry, counts: &[u32], x: &[$s], work: &mut [<$s as Float>::Compute], dx: &mut [$s]) = spread::<$s>;
+    ($($t:ty, $mean:ident, $spread:ident;)*) => {$(
+        per_isa_256! {
+            fn $mean(g: &Geometry, counts: &[u32], x: &[$t], out: &mut [$t]) = mean::<$t>;
+            fn $spread(g: &Geometry, counts: &[u32], x: &[$t], shares: &mut [$t], dx: &mut [$t]) = spread::<$t>;
         }
-        impl Kernel for $s {
-            fn mean(isa: Isa, g: &Geometry, counts: &[u32], x: &[$s], sums: &mut [Self::Compute], out: &mut [$s]) {
-                $mean(isa, g, counts, x, sums, out)
+        impl Kernel for $t {
+            fn mean(isa: Isa, g: &Geometry, counts: &[u32], x: &[$t], out: &mut [$t]) {
+                $mean(isa, g, counts, x, out)
             }
-            fn spread(isa: Isa, g: &Geometry, counts: &[u32], from: &[$s], work: &mut [Self::Compute], dx: &mut [$s]) {
-                $spread(isa, g, counts, from, work, dx)
+            fn spread(isa: Isa, g: &Geometry, counts: &[u32], from: &[$t], shares: &mut [$t], dx: &mut [$t]) {
+                $spread(isa, g, counts, from, shares, dx)
             }
         }
     )*};
@@ -270,8 +312,6 @@ macro_rules! kernel {
 kernel! {
     f32, mean_f32, spread_f32;
     f64, mean_f64, spread_f64;
-    gradus_backend::f16, mean_f16, spread_f16;
-    gradus_backend::bf16, mean_bf16, spread_bf16;
 }
 
 /// See [`Backend::avg_pool`](gradus_backend::Backend::avg_pool).
@@ -297,15 +337,23 @@ pub(crate) fn avg_pool(
     })
 }
 
-fn pool_means<S: Kernel>(cpu: &CpuBackend, channels: usize, g: &Geometry, counts: &[u32], x: &[S], out: &mut [S]) {
+fn pool_means<S: Rows<Compute: Kernel>>(
+    cpu: &CpuBackend,
+    channels: usize,
+    g: &Geometry,
+    counts: &[u32],
+    x: &[S],
+    out: &mut [S],
+) {
     let (plane, p) = (g.plane(), g.positions());
-    let out = Disjoint::new(out);
+    let (isa, out) = (cpu.isa(), Disjoint::new(out));
     cpu.parallel_for(channels, grain(g), |range| {
-        scratch::large(cpu, p, |sums: &mut [S::Compute]| {
+        scratch::large(cpu, plane + p, |work: &mut [S::Compute]| {
+            let (elements, means) = work.split_at_mut(plane);
             for c in range {
+                let x = S::read(isa, x, c * plane, 1, elements);
                 // SAFETY: channels are apart, and each is one task's.
-                let out = unsafe { out.slice(c * p..(c + 1) * p) };
-                S::mean(cpu.isa(), g, counts, &x[c * plane..(c + 1) * plane], sums, out);
+                unsafe { S::write(isa, &out, c * p, 1, means, |y| S::Compute::mean(isa, g, counts, x, y)) };
             }
         });
     });
@@ -334,15 +382,26 @@ pub(crate) fn avg_pool_backward(
     })
 }
 
-fn spread_means<S: Kernel>(cpu: &CpuBackend, channels: usize, g: &Geometry, counts: &[u32], from: &[S], dx: &mut [S]) {
+fn spread_means<S: Rows<Compute: Kernel>>(
+    cpu: &CpuBackend,
+    channels: usize,
+    g: &Geometry,
+    counts: &[u32],
+    from: &[S],
+    dx: &mut [S],
+) {
     let (plane, p) = (g.plane(), g.positions());
-    let dx = Disjoint::new(dx);
+    let (isa, dx) = (cpu.isa(), Disjoint::new(dx));
     cpu.parallel_for(channels, grain(g), |range| {
-        scratch::large(cpu, p + plane, |work: &mut [S::Compute]| {
+        scratch::large(cpu, 2 * p + plane, |work: &mut [S::Compute]| {
+            let (given, rest) = work.split_at_mut(p);
+            let (shares, sums) = rest.split_at_mut(p);
             for c in range {
+                let from = S::read(isa, from, c * p, 1, given);
                 // SAFETY: channels are apart, and each is one task's.
-                let dx = unsafe { dx.slice(c * plane..(c + 1) * plane) };
-                S::spread(cpu.isa(), g, counts, &from[c * p..(c + 1) * p], work, dx);
+                unsafe {
+                    S::write(isa, &dx, c * plane, 1, sums, |dx| S::Compute::spread(isa, g, counts, from, shares, dx));
+                }
             }
         });
     });

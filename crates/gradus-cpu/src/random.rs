@@ -3,9 +3,9 @@
 use gradus_backend::philox::{self, unit_f32, unit_f64};
 use gradus_backend::{DType, Distribution, Element, Error, Result, Scalar, ViewMut};
 
-use crate::access::Nest;
 use crate::check::check_output;
 use crate::isa::per_isa;
+use crate::nest::Nest;
 use crate::parallel::Disjoint;
 use crate::{CpuBackend, scratch};
 

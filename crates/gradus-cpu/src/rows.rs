@@ -5,7 +5,7 @@
 
 use crate::access::{Float, load_strided, store_strided};
 use crate::gemm::Real;
-use crate::isa::{Isa, per_isa};
+use crate::isa::{Isa, per_isa_256};
 use crate::math;
 use crate::parallel::Disjoint;
 
@@ -165,7 +165,7 @@ pub(crate) trait Rows: Float<Compute: Elementary> {
 
 macro_rules! rows {
     ($($s:ty, $c:ty, $load:ident, $store:ident, $lying:expr, $lying_mut:expr;)*) => {$(
-        per_isa! {
+        per_isa_256! {
             fn $load(x: &[$s], at: usize, step: isize, out: &mut [$c]) =
                 |x, at, step, out| load_strided(x, at, step, out, |v: $s| v.widen());
             fn $store(x: &[$c], out: &mut [$s], at: usize, step: isize) =

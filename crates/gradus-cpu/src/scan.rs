@@ -1,11 +1,13 @@
 //! Running sums, products, extrema and log-sum-exp along an axis, first to last.
 
-use gradus_backend::{DType, Element, Error, Result, ScanOp, View, ViewMut};
+use gradus_backend::{Element, Error, Result, ScanOp, View, ViewMut};
 
 use crate::CpuBackend;
-use crate::access::{Float, Nest, Plain, check_axis, check_dtype, check_shape, with_any, with_float};
+use crate::access::{Float, Plain, check_axis, check_dtype, check_shape, with_float, with_word};
 use crate::check::check_output;
 use crate::gemm::Real;
+use crate::nest::Nest;
+use crate::order::Order;
 use crate::parallel::Disjoint;
 use crate::rows::Elementary;
 
@@ -21,86 +23,6 @@ fn name(op: ScanOp) -> &'static str {
         ScanOp::LogSumExp => "logcumsumexp",
     }
 }
-
-/// A stored number and how it runs: `Sum` is what sums and products of it are stored in.
-trait Number: Plain {
-    type Sum: Plain;
-    /// What sums and products are formed in.
-    type Acc: Copy;
-    const ZERO: Self::Acc;
-    const ONE: Self::Acc;
-    fn lift(self) -> Self::Acc;
-    fn store(a: Self::Acc) -> Self::Sum;
-    fn add(a: Self::Acc, b: Self::Acc) -> Self::Acc;
-    fn mul(a: Self::Acc, b: Self::Acc) -> Self::Acc;
-    /// Whether `self` is a new maximum after `best`: larger, or the first NaN.
-    fn above(self, best: Self) -> bool;
-    /// Whether `self` is a new minimum after `best`.
-    fn below(self, best: Self) -> bool;
-}
-
-macro_rules! floats {
-    ($($t:ty)*) => {$(
-        impl Number for $t {
-            type Sum = $t;
-            // A running sum in f32 stands still at 2^24: terms are too small for it long before the lane ends.
-            type Acc = f64;
-            const ZERO: f64 = 0.0;
-            const ONE: f64 = 1.0;
-            fn lift(self) -> f64 {
-                Element::to_f64(self)
-            }
-            fn store(a: f64) -> $t {
-                <$t as Element>::from_f64(a)
-            }
-            fn add(a: f64, b: f64) -> f64 {
-                a + b
-            }
-            fn mul(a: f64, b: f64) -> f64 {
-                a * b
-            }
-            fn above(self, best: Self) -> bool {
-                let (a, b) = (Float::widen(self), Float::widen(best));
-                !b.is_nan() && (a > b || a.is_nan())
-            }
-            fn below(self, best: Self) -> bool {
-                let (a, b) = (Float::widen(self), Float::widen(best));
-                !b.is_nan() && (a < b || a.is_nan())
-            }
-        }
-    )*};
-}
-floats!(f64 f32 gradus_backend::f16 gradus_backend::bf16);
-
-macro_rules! integers {
-    ($($t:ty => $sum:ty;)*) => {$(
-        impl Number for $t {
-            type Sum = $sum;
-            type Acc = $sum;
-            const ZERO: $sum = 0;
-            const ONE: $sum = 1;
-            fn lift(self) -> $sum {
-                self as $sum
-            }
-            fn store(a: $sum) -> $sum {
-                a
-            }
-            fn add(a: $sum, b: $sum) -> $sum {
-                a.wrapping_add(b)
-            }
-            fn mul(a: $sum, b: $sum) -> $sum {
-                a.wrapping_mul(b)
-            }
-            fn above(self, best: Self) -> bool {
-                self > best
-            }
-            fn below(self, best: Self) -> bool {
-                self < best
-            }
-        }
-    )*};
-}
-integers! { i64 => i64; i32 => i64; i16 => i64; i8 => i64; u64 => u64; u32 => i64; u16 => i64; u8 => i64; }
 
 /// See [`Backend::scan`](gradus_backend::Backend::scan).
 pub(crate) fn scan(cpu: &CpuBackend, op: ScanOp, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()> {
@@ -123,31 +45,60 @@ pub(crate) fn scan(cpu: &CpuBackend, op: ScanOp, x: View<'_>, axis: usize, out: 
         len: x.layout.dims()[axis],
         steps: [x.layout.strides()[axis], out.layout.strides()[axis]],
     };
-    if op == ScanOp::LogSumExp {
-        return with_float!(name, x.dtype, T => {
+    match op {
+        ScanOp::LogSumExp => with_float!(name, x.dtype, T => {
             let (x, out) = (cpu.slice::<T>(name, x)?, cpu.slice_mut::<T>(name, out)?);
             run(cpu, &lanes, x, out, Running::new(), |s: &mut Running, v: T| T::narrow(s.push(v.widen())));
             Ok(())
-        });
+        }),
+        // Bool is stored as 0 and 1 in u8: its sums are those of u8, its extremes those of u8.
+        ScanOp::Max | ScanOp::Min => with_word!(x.dtype.size(), W => {
+            let order = Order::<W>::new(x.dtype);
+            let order = if op == ScanOp::Max { order } else { order.falling() };
+            let (x, out) = (cpu.words::<W>(name, x)?, cpu.words_mut::<W>(name, out)?);
+            // The first element, and from then on each whose key is larger.
+            run(cpu, &lanes, x, out, None, |best: &mut Option<(W, W)>, v: W| {
+                let key = order.key(v);
+                let (_, kept) = *best.insert(best.filter(|b| key <= b.0).unwrap_or((key, v)));
+                kept
+            });
+            Ok(())
+        }),
+        _ if x.dtype.is_float() => with_float!(name, x.dtype, T => {
+            let (x, out) = (cpu.slice::<T>(name, x)?, cpu.slice_mut::<T>(name, out)?);
+            // A running sum in f32 stands still at 2^24: terms are too small for it long before the lane ends.
+            let (lift, store) = (|v: T| Element::to_f64(v), |s: f64| <T as Element>::from_f64(s));
+            match op {
+                ScanOp::Sum => run(cpu, &lanes, x, out, 0.0, |s, v| {
+                    *s += lift(v);
+                    store(*s)
+                }),
+                _ => run(cpu, &lanes, x, out, 1.0, |s, v| {
+                    *s *= lift(v);
+                    store(*s)
+                }),
+            }
+            Ok(())
+        }),
+        _ => with_word!(x.dtype.size(), W => {
+            // Extends the sign: what wraps is the same with a sign and without.
+            let sign = if x.dtype.is_signed() { 1u64 << (W::BITS - 1) } else { 0 };
+            #[allow(clippy::useless_conversion, reason = "one of the words is u64")]
+            let lift = |v: W| (u64::from(v) ^ sign).wrapping_sub(sign);
+            let (x, out) = (cpu.words::<W>(name, x)?, cpu.words_mut::<u64>(name, out)?);
+            match op {
+                ScanOp::Sum => run(cpu, &lanes, x, out, 0, |s: &mut u64, v| {
+                    *s = s.wrapping_add(lift(v));
+                    *s
+                }),
+                _ => run(cpu, &lanes, x, out, 1, |s: &mut u64, v| {
+                    *s = s.wrapping_mul(lift(v));
+                    *s
+                }),
+            }
+            Ok(())
+        }),
     }
-    // Bool is stored as 0 and 1 in u8: its sums are those of u8, its extrema those of u8.
-    debug_assert!(x.dtype != DType::Bool || size_of::<u8>() == x.dtype.size());
-    with_any!(x.dtype, T => {
-        let x = cpu.slice::<T>(name, x)?;
-        match op {
-            ScanOp::Sum => run(cpu, &lanes, x, cpu.slice_mut(name, out)?, <T as Number>::ZERO, |s, v: T| {
-                *s = T::add(*s, v.lift());
-                T::store(*s)
-            }),
-            ScanOp::Prod => run(cpu, &lanes, x, cpu.slice_mut(name, out)?, <T as Number>::ONE, |s, v: T| {
-                *s = T::mul(*s, v.lift());
-                T::store(*s)
-            }),
-            ScanOp::Max => extreme::<T>(cpu, &lanes, x, cpu.slice_mut(name, out)?, T::above),
-            _ => extreme::<T>(cpu, &lanes, x, cpu.slice_mut(name, out)?, T::below),
-        }
-        Ok(())
-    })
 }
 
 /// Starts of the lanes in input and output, their length and steps.
@@ -176,15 +127,6 @@ fn run<T: Plain, U: Plain, S: Copy + Send + Sync>(
                 unsafe { out.write(ao.wrapping_add_signed(so.wrapping_mul(i)), value) };
             }
         });
-    });
-}
-
-/// The running extremum: the first element, and from then on each that `wins`.
-fn extreme<T: Number>(cpu: &CpuBackend, lanes: &Lanes, x: &[T], out: &mut [T], wins: impl Fn(T, T) -> bool + Sync) {
-    run(cpu, lanes, x, out, None, |best: &mut Option<T>, v: T| {
-        let kept = best.filter(|&b| !wins(v, b)).unwrap_or(v);
-        *best = Some(kept);
-        kept
     });
 }
 

@@ -68,7 +68,7 @@ fn take(cpu: Option<&CpuBackend>, bytes: usize) -> Option<(Block, *mut u8)> {
         words.resize(needed, 0);
     }
     let start = words.as_ptr().cast::<u8>().align_offset(ALIGN);
-    assert!(start + bytes <= words.len() * 8);
+    assert!(bytes <= words.len() * 8 - start);
     let at = words.as_mut_ptr().cast::<u8>().wrapping_add(start);
     Some((Block { words, _pool: None }, at))
 }

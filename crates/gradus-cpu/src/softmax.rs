@@ -2,9 +2,10 @@
 
 use gradus_backend::{Error, Layout, Result, View, ViewMut};
 
-use crate::access::{Float, Nest, check_axis, check_dtype, check_shape, with_float};
+use crate::access::{Float, check_axis, check_dtype, check_shape, with_float};
 use crate::check::check_output;
 use crate::isa::{Isa, per_isa};
+use crate::nest::Nest;
 use crate::parallel::Disjoint;
 use crate::rows::{Elementary, Rows, largest, sum, tree};
 use crate::{CpuBackend, scratch};

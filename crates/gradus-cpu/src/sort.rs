@@ -2,63 +2,16 @@
 
 use gradus_backend::{DType, Result, View, ViewMut};
 
-use crate::access::{Float, Nest, Plain, check_axis, check_dtype, check_shape, with_any};
+use crate::access::{check_axis, check_dtype, check_shape, with_word};
 use crate::check::check_output;
+use crate::nest::Nest;
+use crate::order::{Order, Word};
 use crate::parallel::Disjoint;
 use crate::{CpuBackend, scratch};
 
 const OP: &str = "sort";
 /// Elements that are worth a task of their own.
 const TASK: usize = 1 << 11;
-
-/// A type with a total order in which NaN is the largest, all NaN are equal, and so are zeros.
-trait Key: Plain {
-    /// Numbers in that order; below 2^32 for types of up to four bytes.
-    fn key(self) -> u64;
-}
-
-/// The key of a float from its bits, the highest of which is the sign.
-macro_rules! float_key {
-    ($v:ident, $float:ty, $bits:ty, $signed:ty) => {{
-        const SIGN: $bits = 1 << (<$bits>::BITS - 1);
-        // One zero and one NaN stand for all.
-        let v = if $v == 0.0 { 0.0 } else { $v };
-        let bits = if v.is_nan() { SIGN - 1 } else { v.to_bits() };
-        // Negative numbers grow towards zero.
-        u64::from(bits ^ ((bits as $signed >> (<$bits>::BITS - 1)) as $bits | SIGN))
-    }};
-}
-
-macro_rules! keys {
-    ($($narrow:ty)*; $($signed:ty, $unsigned:ty;)*) => {
-        impl Key for f64 {
-            #[inline]
-            fn key(self) -> u64 {
-                float_key!(self, f64, u64, i64)
-            }
-        }
-        $(impl Key for $narrow {
-            #[inline]
-            fn key(self) -> u64 {
-                let v: f32 = self.widen();
-                float_key!(v, f32, u32, i32)
-            }
-        })*
-        $(impl Key for $signed {
-            #[inline]
-            fn key(self) -> u64 {
-                u64::from(self as $unsigned ^ (1 << (<$unsigned>::BITS - 1)))
-            }
-        }
-        impl Key for $unsigned {
-            #[inline]
-            fn key(self) -> u64 {
-                u64::from(self)
-            }
-        })*
-    };
-}
-keys!(f32 gradus_backend::f16 gradus_backend::bf16; i64, u64; i32, u32; i16, u16; i8, u8;);
 
 /// See [`Backend::sort`](gradus_backend::Backend::sort).
 pub(crate) fn sort(
@@ -78,37 +31,54 @@ pub(crate) fn sort(
     check_output(OP, "values", values.layout)?;
     check_output(OP, "indices", indices.layout)?;
     let layouts = [x.layout, values.layout, indices.layout];
-    with_any!(x.dtype, T => {
-        let x = cpu.slice::<T>(OP, x)?;
-        let (values, indices) = (cpu.slice_mut::<T>(OP, values)?, cpu.slice_mut::<i64>(OP, indices)?);
-        if layouts[0].numel() == 0 {
-            return Ok(());
-        }
-        let mut starts = layouts.map(|l| *l);
-        for (s, l) in starts.iter_mut().zip(layouts) {
-            *s = l.select(axis, 0)?;
-        }
-        let steps = layouts.map(|l| l.strides()[axis]);
-        lanes(cpu, Nest::new(&starts.each_ref()[..]), layouts[0].dims()[axis], steps, descending, x, values, indices);
-        Ok(())
-    })
+    cpu.check_view(OP, x.buffer, x.dtype, x.layout)?;
+    cpu.check_out(OP, values)?;
+    cpu.check_out(OP, indices)?;
+    if x.layout.numel() == 0 {
+        return Ok(());
+    }
+    let mut starts = layouts.map(|l| *l);
+    for (s, l) in starts.iter_mut().zip(layouts) {
+        *s = l.select(axis, 0)?;
+    }
+    let lanes = Lanes {
+        starts: Nest::new(&starts.each_ref()[..]),
+        len: x.layout.dims()[axis],
+        steps: layouts.map(|l| l.strides()[axis]),
+    };
+    with_word!(x.dtype.size(), W => {
+        let order = Order::<W>::new(x.dtype);
+        let (x, values) = (cpu.words(OP, x)?, cpu.words_mut(OP, values)?);
+        each_lane(cpu, &lanes, order, descending, x, values, cpu.slice_mut(OP, indices)?);
+    });
+    Ok(())
 }
 
-fn lanes<T: Key>(
-    cpu: &CpuBackend,
+/// Where lanes start in input, values and indices, their length, and their steps in the three.
+struct Lanes {
     starts: Nest<3>,
     len: usize,
     steps: [isize; 3],
+}
+
+fn each_lane<W: Word>(
+    cpu: &CpuBackend,
+    lanes: &Lanes,
+    order: Order<W>,
     descending: bool,
-    x: &[T],
-    values: &mut [T],
+    x: &[W],
+    values: &mut [W],
     indices: &mut [i64],
 ) {
     let (values, indices) = (Disjoint::new(values), Disjoint::new(indices));
+    let Lanes { starts, len, steps } = lanes;
     cpu.parallel_for(starts.numel(), (TASK / len).max(1), |range| {
         starts.for_each(range, |_, at| {
             let place = |k: usize, i: usize| at[k].wrapping_add_signed(steps[k].wrapping_mul(i as isize));
-            let key = |i: usize| if descending { !x[place(0, i)].key() } else { x[place(0, i)].key() };
+            let key = |i: usize| -> u64 {
+                let key = order.key(x[place(0, i)]);
+                if descending { !key } else { key }.into()
+            };
             let write = |i: usize, from: usize| {
                 // SAFETY: lanes of outputs that do not overlap themselves are apart, and each is one task's.
                 unsafe {
@@ -117,15 +87,15 @@ fn lanes<T: Key>(
                 }
             };
             // A key and the index below it, in one number: no two are equal, so that any sort is a stable one.
-            let (lo, hi) = (0..len).map(key).fold((u64::MAX, 0), |(lo, hi), k| (lo.min(k), hi.max(k)));
-            if hi - lo <= u64::from(u32::MAX) && len <= 1 << 32 {
-                scratch::large(cpu, len, |row: &mut [u64]| {
+            let (lo, hi) = (0..*len).map(key).fold((u64::MAX, 0), |(lo, hi), k| (lo.min(k), hi.max(k)));
+            if hi - lo <= u64::from(u32::MAX) && *len <= 1 << 32 {
+                scratch::large(cpu, *len, |row: &mut [u64]| {
                     row.iter_mut().enumerate().for_each(|(i, r)| *r = (key(i) - lo) << 32 | i as u64);
                     row.sort_unstable();
                     row.iter().enumerate().for_each(|(i, &r)| write(i, (r & u64::from(u32::MAX)) as usize));
                 });
             } else {
-                scratch::large(cpu, len, |row: &mut [u128]| {
+                scratch::large(cpu, *len, |row: &mut [u128]| {
                     row.iter_mut().enumerate().for_each(|(i, r)| *r = u128::from(key(i)) << 64 | i as u128);
                     row.sort_unstable();
                     row.iter().enumerate().for_each(|(i, &r)| write(i, r as u64 as usize));
@@ -181,22 +151,6 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn keys_are_in_the_order_of_their_values() {
-        use super::Key;
-        fn ascending<T: Key>(all: &[T]) {
-            assert!(all.windows(2).all(|w| w[0].key() < w[1].key()));
-        }
-        ascending(&[i64::MIN, -1, 0, 1, i64::MAX]);
-        ascending(&[0, 1, 1 << 32, u64::MAX]);
-        ascending(&[i8::MIN, -1, 0, i8::MAX]);
-        ascending(&[f64::NEG_INFINITY, f64::MIN, -5e-324, 0.0, 5e-324, f64::MAX, f64::INFINITY, f64::NAN]);
-        ascending(&[f32::NEG_INFINITY, f32::MIN, -1e-45, 0.0, 1e-45, f32::MAX, f32::INFINITY, f32::NAN]);
-        assert_eq!((0.0f32.key(), f32::NAN.key()), ((-0.0f32).key(), (-f32::NAN).key()));
-        assert_eq!((0.0f64.key(), f64::NAN.key()), ((-0.0f64).key(), (-f64::NAN).key()));
-        assert!((-f32::NAN).key() <= u64::from(u32::MAX));
     }
 
     #[test]

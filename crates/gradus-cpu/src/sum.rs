@@ -56,15 +56,18 @@ macro_rules! integers {
         }
     )*};
 }
-integers!(i64 i32 i16 i8 u64 u32 u16 u8);
+integers!(u64 u32 u16 u8);
 
-/// Runs the expression with `$t` the storage type of a float or integer dtype; bool is an error of `$op`.
-macro_rules! with_number {
+/// Runs the expression with `$t` the type that a float or integer dtype is summed from; bool is an error of `$op`. Sums of
+/// integers have the same bits with a sign and without.
+macro_rules! with_sum {
     ($op:expr, $dtype:expr, $t:ident => $body:expr) => {
-        match $dtype {
-            gradus_backend::DType::Bool => Err(gradus_backend::Error::dtype($op, $dtype, "floats and integers")),
-            d => $crate::access::with_any!(d, $t => $body),
-        }
+        $crate::access::match_dtype!(
+            $dtype, $t => $body;
+            F64: f64, F32: f32, F16: gradus_backend::f16, BF16: gradus_backend::bf16,
+            I64 | U64: u64, I32 | U32: u32, I16 | U16: u16, I8 | U8: u8;
+            other => Err(gradus_backend::Error::dtype($op, other, "floats and integers"))
+        )
     };
 }
-pub(crate) use with_number;
+pub(crate) use with_sum;

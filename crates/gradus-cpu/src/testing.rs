@@ -3,7 +3,18 @@
 use gradus_backend::{Backend, Buffer, DType, Element, Layout, Scalar, Shape, View, ViewMut};
 
 use crate::CpuBackend;
-use crate::access::with_any;
+use crate::access::match_dtype;
+
+/// Runs the expression with `$t` the element type of a dtype.
+macro_rules! with_element {
+    ($dtype:expr, $t:ident => $body:expr) => {
+        match_dtype!(
+            $dtype, $t => $body;
+            F64: f64, F32: f32, F16: gradus_backend::f16, BF16: gradus_backend::bf16,
+            I64: i64, I32: i32, I16: i16, I8: i8, U64: u64, U32: u32, U16: u16, U8: u8, Bool: bool
+        )
+    };
+}
 
 /// How a test tensor lies in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +48,7 @@ impl Tensor {
         let mut t = Tensor::canary(cpu, dtype, dims, lie);
         let bytes: Vec<u8> = (0..t.layout.numel())
             .map(f)
-            .flat_map(|v| with_any!(dtype, bool, E => E::as_bytes(&[E::from_f64(v)]).to_vec()))
+            .flat_map(|v| with_element!(dtype, E => E::as_bytes(&[E::from_f64(v)]).to_vec()))
             .collect();
         t.set_bytes(cpu, &bytes);
         t
@@ -102,7 +113,7 @@ impl Tensor {
     /// The elements in row-major order.
     pub(crate) fn values(&self, cpu: &CpuBackend) -> Vec<f64> {
         let bytes = self.bytes(cpu);
-        with_any!(self.dtype, bool, E => E::from_bytes(&bytes).into_iter().map(E::to_f64).collect())
+        with_element!(self.dtype, E => E::from_bytes(&bytes).into_iter().map(E::to_f64).collect())
     }
 
     /// Asserts that what lies between the elements was left alone.

@@ -41,6 +41,7 @@ pub(crate) struct Plan<D: Dataset> {
 }
 
 /// The settings of a [`DataLoader`]; made by [`DataLoader::new`].
+#[must_use = "a loader is made by `build`, and setting an option gives a new builder"]
 pub struct DataLoaderBuilder<D: Dataset> {
     loader: DataLoader<D>,
 }
@@ -175,41 +176,35 @@ where
     }
 
     /// The most samples in a batch.
-    #[must_use]
     pub fn batch_size(self, samples: usize) -> Self {
         self.plan(|p| p.batch_size = samples)
     }
 
     /// A new random order every epoch, decided by `seed` and the epoch's number.
-    #[must_use]
     pub fn shuffle(mut self, seed: u64) -> Self {
         self.loader.shuffle = true;
         self.plan(|p| p.seed = seed)
     }
 
     /// Leaves out the last batch of an epoch if it is not full.
-    #[must_use]
     pub fn drop_last(mut self, drop: bool) -> Self {
         self.loader.drop_last = drop;
         self
     }
 
     /// Number of threads that make batches; with 0, the default, the calling thread makes them.
-    #[must_use]
     pub fn workers(mut self, threads: usize) -> Self {
         self.loader.workers = threads;
         self
     }
 
     /// How many finished batches each worker may have waiting; 2 by default.
-    #[must_use]
     pub fn prefetch(mut self, batches: usize) -> Self {
         self.loader.prefetch = batches;
         self
     }
 
     /// Changes every sample by `f`, whose random numbers depend on the seed, the epoch and the sample only.
-    #[must_use]
     pub fn augment(self, f: impl Fn(D::Item, &mut Generator) -> Result<D::Item> + Send + Sync + 'static) -> Self {
         self.plan(|p| p.augment = Some(Box::new(f)))
     }

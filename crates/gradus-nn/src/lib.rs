@@ -46,7 +46,7 @@
 extern crate self as gradus_nn;
 
 pub mod init;
-mod layers;
+pub mod layers;
 mod load_report;
 pub mod loss;
 mod module;

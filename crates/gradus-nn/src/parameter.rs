@@ -5,12 +5,15 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use gradus_tensor::{DType, Error, ErrorKind, Generator, Result, Shape, State, StateGuard, Tensor, autograd, no_grad};
+use gradus_tensor::{
+    AsOperand, DType, Error, ErrorKind, Generator, Operand, Result, Shape, State, StateGuard, Tensor, autograd,
+    no_grad_guard, operators,
+};
 
 /// A trainable tensor of a module: a leaf whose gradient is computed, unless it is frozen.
 ///
 /// A clone is the same parameter: to tie two weights, clone one. Freezing a parameter freezes its clones, and an
-/// optimiser steps it once. It is used as the [`Tensor`] that it dereferences to.
+/// optimiser steps it once. It is used as the [`Tensor`] that it dereferences to, also beside operators: `&weight * x`.
 ///
 /// ```
 /// # use gradus_nn::Parameter; use gradus_tensor::*;
@@ -61,7 +64,7 @@ impl Parameter {
     #[track_caller]
     pub fn set(&self, source: &Tensor) -> Result<()> {
         check_assign("parameter", &self.0.values, source)?;
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         self.0.values.copy_(source)
     }
 
@@ -97,6 +100,14 @@ impl Deref for Parameter {
         self.tensor()
     }
 }
+
+impl AsOperand for Parameter {
+    fn as_operand(&self) -> Result<Operand<'_>> {
+        self.tensor().as_operand()
+    }
+}
+
+operators!(&Parameter);
 
 impl fmt::Debug for Parameter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

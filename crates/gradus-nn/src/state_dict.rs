@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use gradus_tensor::{DType, Device, Error, Result, Shape, Storage, Tensor, no_grad};
+use gradus_tensor::{DType, Device, Error, Result, Shape, Storage, Tensor, no_grad_guard};
 
 use crate::load_report::listed;
 use crate::parameter::converts;
@@ -207,7 +207,7 @@ impl StateDict {
 
     /// The same names with what `f` makes of the tensors, each once.
     fn mapped(&self, f: impl Fn(&Tensor) -> Result<Tensor>) -> Result<StateDict> {
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         let mut made: Places<Tensor> = Places::default();
         let mut state = StateDict { tensors: BTreeMap::new(), metadata: self.metadata.clone() };
         for (name, t) in &self.tensors {
@@ -237,7 +237,7 @@ impl StateDict {
 
     /// See [`Module::load_state_dict`].
     pub(crate) fn load_into<M: Module + ?Sized>(&self, module: &M, strict: Strict) -> Result<LoadReport> {
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         const OP: &str = "load_state_dict";
         let mut report = LoadReport::default();
         let mut known: HashMap<&str, ()> = HashMap::new();

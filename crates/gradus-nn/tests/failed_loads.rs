@@ -74,7 +74,7 @@ fn a_load_over_a_value_that_a_graph_insists_on_changes_nothing() {
     let now = |m: &Model| bits(&m.state_dict().unwrap());
     let (before, saved) = (now(&model), self::model(&device, DType::F32, 2).state_dict().unwrap());
     let kept = {
-        let _guard = autograd::strict_inplace();
+        let _guard = autograd::strict_inplace_guard();
         model.0.bias.as_ref().unwrap().square().unwrap()
     };
     let e = model.load_state_dict(&saved, Strict::Yes).unwrap_err();

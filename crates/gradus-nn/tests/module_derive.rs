@@ -155,11 +155,11 @@ fn train_and_eval_reach_every_mode() {
     module.eval();
     assert!(!module.mode.is_training());
     let x = values(&[2, 2], &device);
-    module.batch_norm.forward(&x).unwrap();
+    let _ = module.batch_norm.forward(&x).unwrap();
     assert_eq!(module.batch_norm.num_batches_tracked.tensor().item().unwrap(), 0.0);
     module.train();
     assert!(module.mode.is_training());
-    module.batch_norm.forward(&x).unwrap();
+    let _ = module.batch_norm.forward(&x).unwrap();
     assert_eq!(module.batch_norm.num_batches_tracked.tensor().item().unwrap(), 1.0);
 
     let mut generator = gradus_tensor::Generator::new(1);
@@ -245,4 +245,20 @@ fn integers_are_buffers_not_parameters() {
     // An expanded tensor becomes a parameter with memory of its own.
     let wide = Tensor::ones([1], DType::F64, &device).unwrap().expand([4]).unwrap();
     Parameter::new(wide).unwrap().set(&values(&[4], &device)).unwrap();
+}
+
+#[test]
+fn parameters_are_operands() {
+    let device = device();
+    let (p, b) = (parameter(&device), Buffer::new(values(&[2], &device)).unwrap());
+    let x = values(&[2], &device);
+    let loss =
+        || -> Result<Tensor> { (((1.0 + &p)? * &x + b.tensor() - p.square()?)? / (-&p)?)?.minimum(&p)?.sum_all() };
+    let same = p.add(1.0).unwrap().mul(&x).unwrap().add(b.tensor()).unwrap().sub(p.square().unwrap()).unwrap();
+    let same = same.div(p.neg().unwrap()).unwrap().minimum(p.tensor()).unwrap().sum_all().unwrap();
+    assert_eq!(loss().unwrap().item().unwrap(), same.item().unwrap());
+    assert!(loss().unwrap().backward().unwrap().get(&p).is_some());
+    p.freeze();
+    assert!(!loss().unwrap().requires_grad());
+    assert!((x * &p).unwrap().is_leaf());
 }

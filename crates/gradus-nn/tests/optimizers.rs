@@ -60,20 +60,14 @@ fn a_step_over_a_value_that_a_graph_insists_on_changes_nothing() {
     let (a, b) = (parameter(&[1.0, 2.0], &device), parameter(&[3.0], &device));
     let g = gradients(&[(&a, &[1.0, 1.0]), (&b, &[1.0])], &device);
     let mut adam = Adam::new(named(&[("a", &a), ("b", &b)]), AdamConfig { lr: 0.1, ..Default::default() }).unwrap();
-    let y = {
-        let _guard = gradus_tensor::autograd::strict_inplace();
-        b.square().unwrap()
-    };
+    let y = gradus_tensor::autograd::strict_inplace(|| b.square().unwrap());
     let e = adam.step(&g).unwrap_err();
     assert!(e.kind() == &ErrorKind::Autograd && e.to_string().contains("square"), "{e}");
     let numbers = |p: &Parameter| p.values().to_vec::<f64>().unwrap();
     assert_eq!((numbers(&a), numbers(&b)), (vec![1.0, 2.0], vec![3.0]));
     drop(y);
     // With the policy to copy, the step is made and the gradient that of the values before.
-    let y = {
-        let _guard = gradus_tensor::autograd::allow_mutation_on_saved_tensors();
-        b.square().unwrap()
-    };
+    let y = gradus_tensor::autograd::allow_mutation_on_saved_tensors(|| b.square().unwrap());
     adam.step(&g).unwrap();
     assert!(numbers(&a)[0] < 1.0 && numbers(&b)[0] < 3.0);
     assert_eq!(y.sum_all().unwrap().backward().unwrap().get(b.tensor()).unwrap().item().unwrap(), 6.0);
@@ -239,7 +233,7 @@ fn a_half_precision_step_without_memory_changes_nothing() {
     let parts = [make(DType::BF16), make(DType::F16), make(DType::BF16)];
     let mut loss = Tensor::zeros([], DType::F32, &device).unwrap();
     for p in &parts {
-        loss = loss.add(&p.to_dtype(DType::F32).unwrap().sum_all().unwrap()).unwrap();
+        loss = loss.add(p.to_dtype(DType::F32).unwrap().sum_all().unwrap()).unwrap();
     }
     let gradients = loss.backward().unwrap();
     drop(loss);

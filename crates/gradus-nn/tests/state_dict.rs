@@ -34,7 +34,7 @@ fn bytes(state: &StateDict) -> Vec<(String, Vec<u8>)> {
 fn a_state_dict_is_a_copy_and_loads_back() {
     let device = device();
     let (mut a, mut b) = (model(&device, 1), model(&device, 2));
-    a.norm.forward(&Tensor::ones([2, 4], DType::F32, &device).unwrap()).unwrap();
+    let _ = a.norm.forward(&Tensor::ones([2, 4], DType::F32, &device).unwrap()).unwrap();
     let state = a.state_dict().unwrap();
     let names: Vec<&str> = state.iter().map(|(name, _)| name).collect();
     assert_eq!(

@@ -52,15 +52,15 @@ fn small_operations(a: &Tensor, b: &Tensor) -> Result<()> {
     println!("nanoseconds an operation on {} elements, in a chain of {CHAIN}", a.numel());
     for (name, op) in OPS {
         let [plain] = medians(ROUNDS, CHAIN, || {
-            let _guard = no_grad();
-            Ok([timed(|| chain(a, b, op, CHAIN)?.to_vec::<f32>())?.0])
+            let timed = timed(|| no_grad(|| chain(a, b, op, CHAIN)?.to_vec::<f32>()))?;
+            Ok([timed.0])
         })?;
         let [recorded, backward, dropped] = medians(ROUNDS, CHAIN, || {
             let (forward, y) = timed(|| chain(&w, b, op, CHAIN))?;
             let loss = y.sum_all()?;
             drop(y);
             let (backward, gradients) = timed(|| loss.backward())?;
-            black_box(gradients);
+            let _ = black_box(gradients);
             let start = Instant::now();
             drop(loss);
             Ok([forward, backward, start.elapsed().as_nanos() as f64])
@@ -90,7 +90,7 @@ fn large_graphs(a: &Tensor, b: &Tensor) -> Result<()> {
                 })?;
                 let loss = chain(&w, b, op, nodes)?.sum_all()?;
                 let (backward, gradients) = timed(|| loss.backward())?;
-                black_box(gradients);
+                let _ = black_box(gradients);
                 let loss = chain(&w, b, op, nodes)?.sum_all()?;
                 let (grad, gradients) = timed(|| grad(&[&loss], &[&w], None, BackwardOptions::new()))?;
                 black_box(gradients);
@@ -154,7 +154,7 @@ fn checks(a: &Tensor) -> Result<()> {
             if beside {
                 base.narrow(0, a.numel(), a.numel())?.fill_(1.0)?;
             }
-            loss.backward()?;
+            let _ = loss.backward()?;
             let times = op.times.lock();
             Ok(times.map_or([f64::NAN; 2], |t| *t))
         })?;

@@ -307,7 +307,9 @@ mod tests {
             assert!(fails(|| (a.set(2), b.set(20))).is_err());
             assert_eq!((a.get(), b.get()), (1, 10));
             all_or_nothing(|| {
-                (a.set(3), a.set(4), b.set(40));
+                a.set(3);
+                a.set(4);
+                b.set(40);
                 Ok(())
             })
         })
@@ -321,7 +323,12 @@ mod tests {
         assert_eq!((a.get(), b.get()), (4, 40));
         // Whichever of the two changed more states.
         let many: Vec<State<usize>> = (0..9).map(State::new).collect();
-        let inner = || all_or_nothing(|| Ok(many.iter().for_each(|s| *s.lock() += 100)));
+        let inner = || {
+            all_or_nothing(|| {
+                many.iter().for_each(|s| *s.lock() += 100);
+                Ok(())
+            })
+        };
         assert!(fails(|| (many[4].set(50), inner())).is_err());
         assert!(fails(|| (inner(), many[4].set(50), inner())).is_err());
         assert!(many.iter().map(State::get).eq(0..9));

@@ -7,6 +7,7 @@ use gradus_backend::{
     Binding, ComputeLimits, ComputeModule, Error, ErrorKind, ModuleHash, NativeCall, NativeFunction, Result,
 };
 
+use crate::autograd::Nested;
 use crate::locks::Locks;
 use crate::{Device, Tensor};
 
@@ -103,6 +104,7 @@ impl Device {
         }
         let refs: Vec<&Tensor> = reads.iter().collect();
         let mut locks = Locks::write(&written, &refs, OP, location)?;
+        let _held = (Nested::enter(OP)?, locks.hold());
         let (outs, views) = locks.views(&written, &refs);
         let (mut outs, mut views) = (outs.into_iter(), views.into_iter());
         let mut operands = Vec::with_capacity(bindings.len());
@@ -116,9 +118,8 @@ impl Device {
     }
 
     /// Makes `function` what [`ComputeModule::Native`]`(name)` runs on this device, for as long as its backend lives. It is
-    /// called once for each dispatch, while what is bound is locked: it works on the memory that it is given, and reads or
-    /// writes no tensor that shares memory with a binding, on this thread or on one that it waits for, which would wait for
-    /// ever.
+    /// called once for each dispatch, while what is bound is locked: it works on the memory that it is given. To read or write a
+    /// tensor that shares memory with a binding is an error on this thread; it must not wait for another thread that does.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the name is taken; [`ErrorKind::Unsupported`] on a device whose memory the host

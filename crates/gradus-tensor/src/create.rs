@@ -151,13 +151,15 @@ impl Tensor {
         Tensor::full(self.shape(), value, self.dtype(), self.device())
     }
 
-    /// `start`, `start + step`, .. up to but not including `end`.
+    /// `start`, `start + step`, .. up to but not including `end`: nothing if they are equal. A step away from the end, or of
+    /// 0, is an error.
     pub fn arange(start: i64, end: i64, step: i64, dtype: DType, device: &Device) -> Result<Tensor> {
-        if step == 0 {
-            return Err(Error::argument("arange", "step 0 never ends"));
-        }
         let (distance, stride) = (i128::from(end) - i128::from(start), i128::from(step));
-        let n = if (distance > 0) == (stride > 0) { (distance.abs() + stride.abs() - 1) / stride.abs() } else { 0 };
+        if step == 0 || (distance != 0 && distance.signum() != stride.signum()) {
+            let m = format!("steps of {step} never lead from {start} to {end}");
+            return Err(Error::argument("arange", m).help("give the step the sign of `end - start`"));
+        }
+        let n = (distance.abs() + stride.abs() - 1) / stride.abs();
         let n = usize::try_from(n).unwrap_or(usize::MAX);
         // Checks the size before anything of that size is made.
         let shape = Shape::new(&[n])?;

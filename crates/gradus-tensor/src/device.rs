@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use gradus_backend::{Backend, BackendInfo, Call, Error, MemoryStats, Result, Watched};
 
+use crate::autograd::beside;
+
 /// Where tensors live and compute: a cheap handle to a backend.
 ///
 /// Two devices are equal if they are the same backend object.
@@ -16,15 +18,18 @@ pub struct Device {
 }
 
 impl Device {
-    /// A device over a backend. If the environment variable `GRADUS_LOG` lists `op`, each of its calls prints a
+    /// A device over a backend, which uses no tensors that share memory with the operands of a call: they are locked. If the environment variable `GRADUS_LOG` lists `op`, each of its calls prints a
     /// [line](gradus_backend::log::line) to standard error.
     pub fn from_backend(backend: Arc<dyn Backend>) -> Self {
         let id = address(&backend);
         Device { backend: gradus_backend::log::logged(backend), id }
     }
 
-    /// A device on the same backend that tells `tell` about each of its calls, when it has ended. Its tensors do not meet
-    /// those of this device.
+    /// A device on the same backend that tells `tell` about each of its calls, when the operation that made it has let go of
+    /// its tensors: `tell` may read and write them. It runs on the thread of the operation and is not told of what it does
+    /// with the device itself; nothing of that is recorded, or enters what [`checkpoint`](crate::checkpoint) and others know
+    /// of the program around it. If it panics, so does the operation, which is done. The tensors of the new device do not meet
+    /// those of this one.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::{Arc, Mutex};
@@ -37,7 +42,10 @@ impl Device {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn watched(&self, tell: impl Fn(&Call<'_>) + Send + Sync + 'static) -> Device {
-        let backend: Arc<dyn Backend> = Arc::new(Watched::new(self.backend.clone(), tell));
+        let backend: Arc<dyn Backend> = Arc::new(Watched::new(self.backend.clone(), move |call: &Call<'_>| {
+            let _mode = beside();
+            tell(call);
+        }));
         Device { id: address(&backend), backend }
     }
 

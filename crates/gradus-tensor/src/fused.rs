@@ -30,7 +30,7 @@
 macro_rules! fused {
     (|$($operand:ident),+ $(,)?| $expression:expr) => {{
         #[track_caller]
-        fn fused<'a>($($operand: impl Into<$crate::Operand<'a>>),+) -> $crate::Result<$crate::Tensor> {
+        fn fused($($operand: impl $crate::AsOperand),+) -> $crate::Result<$crate::Tensor> {
             const ARITY: u8 = [$(stringify!($operand)),+].len() as u8;
             static KERNEL: $crate::Elementwise = $crate::Elementwise::new(
                 concat!("fused (", file!(), ":", line!(), ")"),
@@ -42,7 +42,7 @@ macro_rules! fused {
                     _ => Vec::new(),
                 },
             );
-            KERNEL.apply(&[$($operand.into()),+])
+            KERNEL.apply(&[$($crate::AsOperand::as_operand(&$operand)?),+])
         }
         fused
     }};

@@ -25,15 +25,15 @@ mod write_log;
 pub use attempt::{Attempt, State, StateGuard, all_or_nothing};
 pub use autograd::{
     BackwardOptions, CustomOp, GradModeGuard, Gradients, Hook, Node, apply_custom, checkpoint, checkpoint_with,
-    enable_grad, explain_grad, find_nan, find_nonfinite, grad, hessian, hvp, inference, is_grad_enabled, is_inference,
-    jacobian, jvp, no_grad, vjp, vmap,
+    enable_grad, enable_grad_guard, explain_grad, find_nan, find_nonfinite, grad, hessian, hvp, inference,
+    inference_guard, is_grad_enabled, is_inference, jacobian, jvp, no_grad, no_grad_guard, vjp, vmap,
 };
 pub use compute::Bound;
 pub use device::Device;
 pub use generator::Generator;
 pub use ops::{
-    AttentionOptions, Causal, ConvOptions, Elementwise, Ellipsis, Gemm, GridPadding, GridSample, INFER, Index,
-    Indexing, Interpolate, Interpolation, IntoIndex, NewAxis, Operand, PadMode, PoolOptions, Reduction, Resized,
+    AsOperand, AttentionOptions, Causal, ConvOptions, Elementwise, Ellipsis, Gemm, GridPadding, GridSample, INFER,
+    Index, Indexing, Interpolate, Interpolation, IntoIndex, NewAxis, Operand, PadMode, PoolOptions, Reduction, Resized,
     Sampling, ScatterReduction, Strided, Unique,
 };
 pub use storage::Storage;

@@ -1,16 +1,21 @@
 //! Access to the buffers of several tensors at once.
 //!
 //! Each storage is locked once, in the order of addresses, so that operations on the same tensors from several threads
-//! cannot wait for each other in a circle.
+//! cannot wait for each other in a circle. Who watches a device is told of its calls when nothing is locked any more, and what
+//! a function of the user would wait for that runs while this thread holds it is an error.
 
+use std::cell::RefCell;
 use std::panic::Location;
 use std::sync::{Arc, RwLockReadGuard};
 
-use gradus_backend::{Buffer, Error, ErrorKind, Result, View, ViewMut};
+use gradus_backend::{Buffer, Error, ErrorKind, Postponed, Result, View, ViewMut, postpone};
 use smallvec::SmallVec;
 
 use crate::Tensor;
-use crate::autograd::{Written, after_write, ask, before_write, is_observed, note_access, notes_access};
+use crate::autograd::{
+    GradModeGuard, Written, after_write, ask, before_write, holding, is_observed, minds_access, note_access,
+    notes_access,
+};
 use crate::storage::WriteGuard;
 
 /// Views of an operation's inputs.
@@ -26,10 +31,11 @@ fn view<'g>(t: &'g Tensor, buffer: &'g Buffer) -> View<'g> {
 
 /// Calls `f` with views of `tensors`, whose storages are locked for reading meanwhile.
 #[inline]
-pub(crate) fn with_read<R>(tensors: &[&Tensor], f: impl FnOnce(&[View<'_>]) -> R) -> R {
-    if notes_access() {
-        tensors.iter().for_each(|t| note_access(t, false));
+pub(crate) fn with_read<R>(tensors: &[&Tensor], f: impl FnOnce(&[View<'_>]) -> Result<R>) -> Result<R> {
+    if minds_access() {
+        mind(tensors, false)?;
     }
+    let _told = postpone();
     match *tensors {
         [t] => f(&[view(t, &t.storage().read())]),
         [a, b] if address(a) < address(b) => {
@@ -44,6 +50,37 @@ pub(crate) fn with_read<R>(tensors: &[&Tensor], f: impl FnOnce(&[View<'_>]) -> R
             let reads = lock_reads(tensors);
             f(&read_views(&reads, tensors))
         }
+    }
+}
+
+/// Notes accesses, if they are noted, and refuses those to what this thread holds.
+#[cold]
+fn mind(tensors: &[&Tensor], wrote: bool) -> Result<()> {
+    if let Some(t) = tensors.iter().find(|t| HELD.with_borrow(|held| held.contains(&address(t)))) {
+        let m = "a function that runs on the memory of tensors cannot use them meanwhile";
+        let e = t.describe(Error::new(ErrorKind::InvalidArgument, "dispatch_compute", m), "binding");
+        return Err(e.help("read and write what the function is called with, or bind a copy: x.copy()?"));
+    }
+    if notes_access() {
+        tensors.iter().for_each(|t| note_access(t, wrote));
+    }
+    Ok(())
+}
+
+thread_local! {
+    /// The storages that this thread has locked for functions of the user that run on it now.
+    static HELD: RefCell<Vec<usize>> = const { RefCell::new(vec![]) };
+}
+
+/// While this lives, what the locks hold is refused to others on this thread, who would wait for ever.
+pub(crate) struct Holding {
+    before: usize,
+    _mode: GradModeGuard,
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        HELD.with_borrow_mut(|held| held.truncate(self.before));
     }
 }
 
@@ -67,6 +104,8 @@ pub(crate) struct Locks<'a> {
     writes: SmallVec<[(usize, WriteGuard<'a>); 1]>,
     /// While somebody looks: what was there before, and the tensors that are written.
     observed: Option<(Box<Written>, SmallVec<[&'a Tensor; 3]>)>,
+    /// Dropped last: then nothing is locked.
+    _told: Option<Postponed>,
 }
 
 /// Tells who looks that the tensors were written, when they can be read again.
@@ -103,15 +142,15 @@ impl<'a> Locks<'a> {
             );
             return Err(pair[0].2.describe(e, "operand").help("pass a copy: x.copy()?"));
         }
-        if notes_access() {
-            tensors.iter().for_each(|t| note_access(t, false));
-            written.iter().for_each(|t| note_access(t, true));
+        if minds_access() {
+            mind(tensors, false)?;
+            mind(written, true)?;
         }
         // Before anything is locked: a graph may want a copy of what it needs.
         written.iter().filter(|t| t.storage().is_guarded()).try_for_each(|t| ask(t, op))?;
         let before = if is_observed() { before_write(op, location, written, tensors)? } else { None };
         let observed = before.map(|before| (before, SmallVec::from_slice(written)));
-        let mut locks = Locks { reads: SmallVec::new(), writes: SmallVec::new(), observed };
+        let mut locks = Locks { reads: SmallVec::new(), writes: SmallVec::new(), observed, _told: postpone() };
         for (at, write, t) in order {
             if write {
                 locks.writes.push((at, t.storage().write(t.footprint(), op, location)));
@@ -120,6 +159,16 @@ impl<'a> Locks<'a> {
             }
         }
         Ok(locks)
+    }
+
+    /// For a function of the user that works on what is locked.
+    pub(crate) fn hold(&self) -> Holding {
+        let _mode = holding();
+        HELD.with_borrow_mut(|held| {
+            let before = held.len();
+            held.extend(self.reads.iter().map(|r| r.0).chain(self.writes.iter().map(|w| w.0)));
+            Holding { before, _mode }
+        })
     }
 
     /// Views of locked tensors: `written` and `tensors` as they were locked.

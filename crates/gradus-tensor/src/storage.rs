@@ -38,6 +38,7 @@ pub(crate) fn next_epoch() -> u64 {
 #[derive(Debug)]
 pub struct Storage {
     device: Device,
+    bytes: usize,
     buffer: RwLock<Buffer>,
     version: AtomicU64,
     /// Made with the first write: most storages are written by the kernel that fills them, which is none.
@@ -68,6 +69,7 @@ impl Storage {
     pub(crate) fn new(device: Device, buffer: Buffer) -> Self {
         Storage {
             device,
+            bytes: buffer.bytes(),
             buffer: RwLock::new(buffer),
             version: AtomicU64::new(0),
             log: OnceLock::new(),
@@ -79,6 +81,11 @@ impl Storage {
     /// The device that the bytes live on.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// Number of bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// When it was made, in the order of recording; 0 if nobody watched.
@@ -133,11 +140,11 @@ impl Storage {
         log.after(version, place).cloned()
     }
 
-    /// The latest write from `epoch` on, up to version `last`, that may have changed one of `bytes`. Later
+    /// The latest write from `epoch` on, up to version `last`, that may have changed one of the bytes of `place`. Later
     /// writes over the same bytes can only make it err towards finding one.
-    pub(crate) fn overwritten_since(&self, epoch: u64, last: u64, bytes: &Range<usize>) -> Option<Write> {
+    pub(crate) fn overwritten_since(&self, epoch: u64, last: u64, place: &Footprint) -> Option<Write> {
         let log = self.log.get()?.lock().unwrap_or_else(|e| e.into_inner());
-        log.since(epoch, last, &Footprint::dense(bytes.clone())).cloned()
+        log.since(epoch, last, place).cloned()
     }
 
     /// From now on a write into `place` asks for slot `slot` of `by`, while that lives and its value lies here.

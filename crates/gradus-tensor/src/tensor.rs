@@ -7,6 +7,7 @@ use gradus_backend::{Buffer, DType, Element, Error, ErrorKind, HostVec, Layout, 
 
 use crate::autograd::{Edge, Node, note_access, notes_access, refuses_reads};
 use crate::footprint::Footprint;
+use crate::locks::with_read;
 use crate::write_log::Write;
 use crate::{Device, Storage};
 
@@ -15,6 +16,66 @@ use crate::{Device, Storage};
 /// Cheap to clone: a clone is the same tensor, with the same identity for gradients. Tensors are immutable values but
 /// for the operations that end in `_`; those write into the storage, raise its version, and make every recorded gradient
 /// that needed the old value fail with a precise error.
+///
+/// # Operators
+/// `+`, `-`, `*`, `/` and unary `-` are [`add`](Tensor::add), [`sub`](Tensor::sub), [`mul`](Tensor::mul),
+/// [`div`](Tensor::div) and [`neg`](Tensor::neg). `%` is [`fmod`](Tensor::fmod), as it is for Rust's numbers: it has the
+/// sign of the left side. (The `%` of Python and PyTorch is [`remainder`](Tensor::remainder).)
+///
+/// | on the left | on the right |
+/// |---|---|
+/// | a tensor | a tensor, a number, a `Result` with a tensor |
+/// | a number: `f64` or `i64`, or a literal | a tensor |
+/// | a `Result` with a tensor | a tensor |
+///
+/// A tensor is owned or borrowed. Numbers on the right are those of [`AsOperand`](crate::AsOperand); one of another type
+/// than `f64` or `i64` cannot stand on the left, but can be converted: `f64::from(a) * &x`.
+///
+/// Shapes, dtypes and devices may not fit, so what an operator gives is a `Result<Tensor>`. An operand that is an error is
+/// passed on, so most expressions need one `?`, around all of it:
+///
+/// ```
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+/// # let x = Tensor::from_vec(vec![1.0f32, 2.0], [2], &device)?;
+/// # let (w, b) = (x.clone(), x.clone());
+/// let y = (&x * &w + &b)?;
+/// let y = (1.0 - &x)?;
+/// let y = (x.exp()? + b.tanh()?)?;
+/// let y = (x.exp() + &b - b.tanh()?)?;
+/// # Ok::<(), Error>(())
+/// ```
+///
+/// Between two `Result`s, and between a `Result` and a number, Rust allows no crate to define an operator. There one more `?`
+/// is needed:
+///
+/// ```
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+/// # let x = Tensor::from_vec(vec![1.0f32, 2.0], [2], &device)?;
+/// # let (w, b) = (x.clone(), x.clone());
+/// let y = ((&x + &b)? / 2.0)?; // not (&x + &b) / 2.0
+/// let y = ((&x * &w)? + &b * 0.5)?; // not &x * &w + &b * 0.5
+/// # Ok::<(), Error>(())
+/// ```
+///
+/// A chain of calls reads better as methods, one `?` each: `x.mul(&w)?.add(0.25)?.silu()?`.
+///
+/// There is no `+=`: it could not give an error. Write `x = (x + y)?`, or [`x.add_(&y)?`](Tensor::add_) to write in place.
+/// Comparisons are methods that give a tensor of booleans: [`x.lt(0)?`](Tensor::lt).
+///
+/// # Unused results
+/// An operation changes nothing by itself. The compiler warns where its result is dropped:
+///
+/// ```compile_fail
+/// #![deny(unused_must_use)]
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+/// # let x = Tensor::from_vec(vec![1.0f32, 2.0], [2], &device)?;
+/// x.relu()?; // Meant was: let x = x.relu()?;
+/// # Ok::<(), Error>(())
+/// ```
+#[must_use = "an operation gives a new tensor and leaves its operands as they are: `let y = x.relu()?;`"]
 #[derive(Clone)]
 pub struct Tensor(Arc<Inner>);
 
@@ -283,12 +344,15 @@ impl Tensor {
 
     /// Reads the elements, which `f` finds in a buffer from an element on, one after the other.
     fn read<R>(&self, f: impl FnOnce(&Buffer, usize, usize) -> Result<R>) -> Result<R> {
-        let dense = if self.is_contiguous() { self.clone() } else { self.detach().contiguous()? };
-        if notes_access() {
-            note_access(self, false);
-        }
-        let buffer = dense.0.storage.read();
-        f(&buffer, dense.0.layout.offset(), self.numel())
+        let dense = if self.is_contiguous() {
+            self.clone()
+        } else {
+            if notes_access() {
+                note_access(self, false);
+            }
+            self.detach().contiguous()?
+        };
+        with_read(&[&dense], |views| f(views[0].buffer, dense.0.layout.offset(), self.numel()))
     }
 
     /// The one element of a tensor that has just one, as `T`, which must be the dtype.

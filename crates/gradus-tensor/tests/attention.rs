@@ -279,9 +279,9 @@ fn impossible_attention_is_refused_with_its_operands() {
     refused(q.scaled_dot_product_attention(&k.narrow(3, 0, 1).unwrap(), &v, o()), "2 != 1");
     refused(q.scaled_dot_product_attention(&k, &v.narrow(2, 0, 4).unwrap(), o()), "[2, 2, 4, 3]");
     refused(q.narrow(1, 0, 3).unwrap().scaled_dot_product_attention(&k, &v, o()), "3 query heads");
-    refused(q.narrow(0, 0, 1).unwrap().scaled_dot_product_attention(&k, &v, o()), "leading axes");
-    refused(q.scaled_dot_product_attention(&k.to_dtype(DType::F32).unwrap(), &v, o()), "dtypes");
-    refused(q.select(0, 0).unwrap().scaled_dot_product_attention(&k, &v, o()), "rank");
+    let three = Tensor::cat(&[&q, &q.narrow(0, 0, 1).unwrap()], 0).unwrap();
+    refused(three.scaled_dot_product_attention(&k, &v, o()), "do not broadcast");
+    refused(q.index((0, 0, 0)).unwrap().scaled_dot_product_attention(&k, &v, o()), "[.., h, l, d]");
     refused(q.scaled_dot_product_attention(&k, &v, o().scale(f64::NAN)), "NaN");
     refused(q.scaled_dot_product_attention(&k, &v, o().mask(&bools(&[1; 4], &[4]))), "mask");
     refused(q.scaled_dot_product_attention(&k, &v, o().mask(&common::i64s(&[1; 5], &[5]))), "i64");

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use common::{another_cpu, f64s, i64s, layouts, randn};
 use gradus_tensor::autograd::{Context, CustomOp, Keep, apply_custom, gradcheck, gradgradcheck};
-use gradus_tensor::{BackwardOptions, ErrorKind, Result, Tensor, grad, no_grad};
+use gradus_tensor::{BackwardOptions, ErrorKind, Result, Tensor, grad, no_grad, no_grad_guard};
 
 type Gradients = Result<Vec<Option<Tensor>>>;
 
@@ -78,7 +78,7 @@ fn it_is_recorded_only_where_a_gradient_is_wanted() {
     let _hook = y[1].register_hook(|g| Ok(Some(g.mul(7.0)?))).unwrap();
     let sum = y[0].mul(0.0).unwrap().add(&y[1]).unwrap().sum_all().unwrap();
     assert_eq!(sum.backward().unwrap().get(&a).unwrap().to_vec::<f64>().unwrap(), [7.0, 7.0]);
-    let _guard = no_grad();
+    let _guard = no_grad_guard();
     assert!(!several(&a, &b).unwrap()[0].requires_grad());
 }
 
@@ -117,7 +117,7 @@ impl CustomOp for HostSin {
     }
     fn backward(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Gradients {
         let Some(g) = &g[0] else { return Ok(vec![None]) };
-        ctx.output(0)?;
+        let _ = ctx.output(0)?;
         let x = ctx.input(0)?;
         let pairs = x.to_vec::<f64>()?.into_iter().zip(g.to_vec::<f64>()?);
         let d: Vec<f64> = pairs.map(|(x, g)| x.cos() * g).collect();
@@ -155,7 +155,7 @@ fn numbers_from_outside_the_graph_are_differentiated_once_and_never_wrongly() {
         let z = x.square().unwrap();
         let both = g
             .detach()
-            .add(&grad(&[&z], &[&x], None, BackwardOptions::new().create_graph()).unwrap()[0].clone().unwrap());
+            .add(grad(&[&z], &[&x], None, BackwardOptions::new().create_graph()).unwrap()[0].clone().unwrap());
         assert_eq!(
             grad(&[&both.unwrap()], &[&x], None, BackwardOptions::new()).unwrap()[0].as_ref().unwrap().item().unwrap(),
             2.0
@@ -182,11 +182,8 @@ impl CustomOp for CutCube {
             0 => g.mul(&Tensor::from_vec(slope.to_vec::<f64>()?, x.shape(), x.device())?)?,
             1 => g.mul(slope.item()?)?,
             // The way to the gradient that arrived is cut; that to the input is not.
-            2 => slope.mul(&g.detach())?,
-            3 => {
-                let _guard = no_grad();
-                slope.mul(g)?
-            }
+            2 => slope.mul(g.detach())?,
+            3 => no_grad(|| slope.mul(g))?,
             _ => slope.mul(g)?,
         })])
     }
@@ -344,10 +341,7 @@ fn a_captured_tensor_is_a_constant_that_stays_as_it_was() {
         // Also where no input is tracked; not where nothing is recorded.
         let plain = x.detach();
         caught(apply_custom(&op(&leaf, how), &[&plain]).unwrap_err(), "[1] f64");
-        {
-            let _guard = no_grad();
-            assert!(run(&op(&leaf, how)).is_ok());
-        }
+        assert!(no_grad(|| run(&op(&leaf, how))).is_ok());
         // Nor may a constant change in between.
         let w = f64s(&[2.0], &[1]);
         let y = run(&op(&w, how)).unwrap();

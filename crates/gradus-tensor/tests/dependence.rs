@@ -9,7 +9,7 @@ use common::{assert_close, f64s, leaf};
 use gradus_tensor::autograd::{Context, Dependence};
 use gradus_tensor::{
     BackwardOptions, CustomOp, DType, Result, Tensor, apply_custom, checkpoint, explain_grad, grad, hessian, inference,
-    no_grad,
+    no_grad, no_grad_guard,
 };
 
 #[test]
@@ -35,7 +35,7 @@ fn a_slope_of_zero_gives_zeros_as_in_pytorch() {
     }
     // (w * floor(x)).sum(): x.grad is 0, w.grad is [0, -2, 2].
     let w = leaf(&[1.0; 3]);
-    let g = w.mul(&x.floor().unwrap()).unwrap().sum_all().unwrap().backward().unwrap();
+    let g = w.mul(x.floor().unwrap()).unwrap().sum_all().unwrap().backward().unwrap();
     assert_eq!(g.get(&x).unwrap().to_vec::<f64>().unwrap(), [0.0; 3]);
     assert_eq!(g.get(&w).unwrap().to_vec::<f64>().unwrap(), [0.0, -2.0, 2.0]);
     // torch.fmod(x, w): [1, 1, 1] and [-0, 1, -2].
@@ -43,7 +43,7 @@ fn a_slope_of_zero_gives_zeros_as_in_pytorch() {
     assert_eq!(g.get(&x).unwrap().to_vec::<f64>().unwrap(), [1.0; 3]);
     assert_eq!(g.get(&w).unwrap().to_vec::<f64>().unwrap(), [0.0, 1.0, -2.0]);
     // torch.where(x > 0, x, 0 * x): [1, 0, 1]; the comparison has no part in it.
-    let y = x.gt(0.0).unwrap().where_(&x, &x.mul(0.0).unwrap()).unwrap().sum_all().unwrap();
+    let y = x.gt(0.0).unwrap().where_(&x, x.mul(0.0).unwrap()).unwrap().sum_all().unwrap();
     assert_eq!(y.backward().unwrap().get(&x).unwrap().to_vec::<f64>().unwrap(), [1.0, 0.0, 1.0]);
 }
 
@@ -137,22 +137,16 @@ fn detached_and_unrecorded_ways_are_told() {
     let (op, _, why) = undefined(&x, || Ok(x.exp()?.detach()));
     assert!(op == "detach" && why.contains("detached"), "{op}: {why}");
     let (op, _, why) = undefined(&x, || {
-        let y = {
-            let _guard = no_grad();
-            x.exp()?
-        };
+        let y = no_grad(|| x.exp())?;
         y.sin()?.sum_all()
     });
     assert!(op == "exp" && why.contains("no_grad()"), "{op}: {why}");
-    let (op, _, why) = undefined(&x, || {
-        let _guard = inference();
-        x.exp()
-    });
+    let (op, _, why) = undefined(&x, || inference(|| x.exp()));
     assert!(op == "exp" && why.contains("inference()"), "{op}: {why}");
     // Through a write in place, and through a second leaf over the same values.
     let (op, ..) = undefined(&x, || {
         let y = Tensor::zeros([2], DType::F64, x.device())?;
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         y.copy_(&x)?;
         y.sum_all()
     });
@@ -206,7 +200,7 @@ fn ways_that_go_through_ways_of_zero_and_no_ways() {
 #[test]
 fn of_a_slope_of_zero_and_a_cut_the_cut_is_told() {
     let x = leaf(&[1.5, 3.5]);
-    let (op, at, why) = undefined(&x, || x.floor()?.add(&x.detach())?.sum_all());
+    let (op, at, why) = undefined(&x, || x.floor()?.add(x.detach())?.sum_all());
     assert_eq!((op.as_str(), at), ("add", line!() - 1));
     assert_eq!(why, "it was given a detached tensor; the slope of every other way is zero");
     // Farther from the result, and before the slope of zero.
@@ -215,7 +209,7 @@ fn of_a_slope_of_zero_and_a_cut_the_cut_is_told() {
     let (op, _, why) = undefined(&x, || x.floor()?.add(&x.argmax(0, true)?)?.sum_all());
     assert!(op == "argmax" && why.starts_with("it gives i64") && why.ends_with("is zero"), "{op}: {why}");
     // A way that has a slope is a gradient, whatever is cut beside it; constants cut nothing.
-    assert_eq!(explain_grad(&x, || x.add(&x.detach())?.sum_all()).unwrap(), Dependence::Gradient);
+    assert_eq!(explain_grad(&x, || x.add(x.detach())?.sum_all()).unwrap(), Dependence::Gradient);
     let constant = f64s(&[1.0, 2.0], &[2]);
     assert!(matches!(explain_grad(&x, || x.floor()?.mul(&constant)?.sum_all()).unwrap(), Dependence::Zero { .. }));
     // What the step does not compute is not followed.
@@ -297,7 +291,7 @@ fn a_write_over_all_of_it_ends_the_way() {
     assert_eq!(explain_grad(&x, whole).unwrap(), Dependence::Unused);
     // A leaf is what is written into it.
     let into_leaf = || {
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         x.fill_(2.0)?;
         x.detach().square()?.sum_all()
     };
@@ -317,7 +311,7 @@ fn a_write_by_an_index_is_named() {
     let mut line = 0;
     let found = explain_grad(&x, || {
         let y = f64s(&[0.0; 3], &[3]);
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         line = line!() + 1;
         y.index_add_(0, &common::i64s(&[2, 0], &[2]), &x)?;
         y.sum_all()

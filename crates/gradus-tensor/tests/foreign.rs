@@ -68,7 +68,7 @@ fn a_hook_that_writes_over_a_neighbour_is_told() {
         Ok(None)
     });
     let _second = parts[1].register_hook(move |_| kept.lock().unwrap().as_ref().unwrap().mul_(50.0).map(|_| None));
-    let squares = parts[0].square().unwrap().add(&parts[1].square().unwrap()).unwrap();
+    let squares = parts[0].square().unwrap().add(parts[1].square().unwrap()).unwrap();
     let e = squares.sum_all().unwrap().backward().unwrap_err();
     assert!(e.message().contains("mul_ overwrote a gradient"), "{e}");
 }
@@ -79,7 +79,7 @@ fn a_seed_that_a_thread_writes_is_one_value_throughout_or_an_error() {
         let leaves: Vec<Tensor> = (0..200).map(|_| leaf(&[1.0])).collect();
         let mut y = leaf(&[0.0]);
         for l in &leaves {
-            y = y.add(&l.mul(3.0).unwrap()).unwrap();
+            y = y.add(l.mul(3.0).unwrap()).unwrap();
         }
         let seed = f64s(&[1.0], &[1]);
         let begun = AtomicBool::new(false);
@@ -125,10 +125,7 @@ fn gradients_given_out_are_not_what_a_hook_holds() {
 #[test]
 fn a_plain_pass_gives_plain_numbers_whatever_a_hook_records() {
     let (x, w) = (leaf(&[1.0]), leaf(&[7.0]));
-    let _hook = x.register_hook(move |g| {
-        let _guard = enable_grad();
-        g.mul(&w).map(Some)
-    });
+    let _hook = x.register_hook(move |g| enable_grad(|| g.mul(&w).map(Some)));
     let found = x.square().unwrap().backward().unwrap();
     let g = found.get(&x).unwrap();
     assert_eq!((g.item().unwrap(), g.requires_grad()), (14.0, false));
@@ -136,13 +133,13 @@ fn a_plain_pass_gives_plain_numbers_whatever_a_hook_records() {
 
 #[test]
 fn guards_dropped_in_any_order_leave_the_others() {
-    let (first, second) = (no_grad(), no_grad());
+    let (first, second) = (no_grad_guard(), no_grad_guard());
     drop(first);
     assert!(!is_grad_enabled());
-    let third = enable_grad();
+    let third = enable_grad_guard();
     drop(second);
     assert!(is_grad_enabled());
-    let fourth = no_grad();
+    let fourth = no_grad_guard();
     drop(third);
     assert!(!is_grad_enabled());
     drop(fourth);

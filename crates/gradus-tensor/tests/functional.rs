@@ -5,7 +5,9 @@ mod common;
 
 use common::{another_cpu, assert_close, f32s, f64s, i64s, layouts, randn, values};
 use gradus_tensor::autograd::{gradcheck, gradgradcheck};
-use gradus_tensor::{BackwardOptions, ErrorKind, Result, Tensor, grad, hessian, hvp, jacobian, jvp, no_grad, vjp};
+use gradus_tensor::{
+    BackwardOptions, ErrorKind, Result, Tensor, grad, hessian, hvp, jacobian, jvp, no_grad_guard, vjp,
+};
 
 /// Two outputs of two inputs: `sin(a) b` and `sum(a b^2)`.
 fn two(x: &[Tensor]) -> Result<[Tensor; 2]> {
@@ -30,7 +32,7 @@ fn jvp_agrees_with_finite_differences_over_layouts() {
     for (a, b) in layouts(&[2, 3], 1).into_iter().zip(layouts(&[2, 3], 2)) {
         let (ta, tb) = (randn(&[2, 3], 3), randn(&[3, 2], 4).t().unwrap());
         let (y, along) = jvp(two, &[&a, &b], &[&ta, &tb]).unwrap();
-        let at = |h: f64| two(&[a.add(&ta.mul(h).unwrap()).unwrap(), b.add(&tb.mul(h).unwrap()).unwrap()]).unwrap();
+        let at = |h: f64| two(&[a.add(ta.mul(h).unwrap()).unwrap(), b.add(tb.mul(h).unwrap()).unwrap()]).unwrap();
         let (up, down, mid) = (at(1e-6), at(-1e-6), at(0.0));
         for i in 0..2 {
             let numeric = up[i].sub(&down[i]).unwrap().div(2e-6).unwrap();
@@ -76,13 +78,13 @@ fn jacobian_has_the_axes_of_output_and_input() {
 fn hessian_and_its_products_agree_with_the_formula() {
     // f = (x'Ax)^2, A symmetric: gradient 4 q Ax, Hessian 8 (Ax)(Ax)' + 4 q A with q = x'Ax.
     let m = randn(&[3, 3], 1);
-    let a = m.add(&m.t().unwrap()).unwrap();
+    let a = m.add(m.t().unwrap()).unwrap();
     let x = randn(&[3], 2);
     let f = |x: &Tensor| a.matmul(x)?.mul(x)?.sum_all()?.square();
     let ax = a.matmul(&x).unwrap();
     let q = ax.mul(&x).unwrap().sum_all().unwrap();
-    let outer = ax.unsqueeze(1).unwrap().mul(&ax.unsqueeze(0).unwrap()).unwrap().mul(8.0).unwrap();
-    let want = outer.add(&a.mul(&q).unwrap().mul(4.0).unwrap()).unwrap();
+    let outer = ax.unsqueeze(1).unwrap().mul(ax.unsqueeze(0).unwrap()).unwrap().mul(8.0).unwrap();
+    let want = outer.add(a.mul(&q).unwrap().mul(4.0).unwrap()).unwrap();
     let h = hessian(f, &x).unwrap();
     assert_eq!(h.shape(), [3, 3]);
     assert!(!h.requires_grad());
@@ -139,7 +141,7 @@ fn derivatives_are_recorded_for_tracked_points_and_captured_parameters() {
     let dw = grad(&[&g[0]], &[&w], None, BackwardOptions::new()).unwrap();
     assert_eq!(dw[0].as_ref().unwrap().item().unwrap(), 12.0);
     // Plain numbers inside no_grad, and the values are right there too.
-    let _guard = no_grad();
+    let _guard = no_grad_guard();
     let (y, g) = vjp(f, &[&x], &[&f64s(&[1.0], &[1])]).unwrap();
     assert!(!g[0].requires_grad() && !y.requires_grad());
     assert_eq!(g[0].item().unwrap(), 108.0);

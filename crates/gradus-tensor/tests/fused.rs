@@ -16,7 +16,7 @@ fn orders(f: &dyn Fn(&[Tensor]) -> Result<Tensor>, x: &[Tensor]) -> Vec<f64> {
     let mut squares = Tensor::zeros([], DType::F64, y.device()).unwrap();
     for g in first.iter().flatten() {
         all.extend(g.to_vec::<f64>().unwrap());
-        squares = squares.add(&g.square().unwrap().sum_all().unwrap()).unwrap();
+        squares = squares.add(g.square().unwrap().sum_all().unwrap()).unwrap();
     }
     for h in grad(&[&squares], &refs, None, BackwardOptions::new()).unwrap().into_iter().flatten() {
         all.extend(h.to_vec::<f64>().unwrap());
@@ -161,7 +161,7 @@ fn gated_products_broadcast_and_skip_the_frozen_side() {
         assert!(grad(&[&one(&a, &leaf).unwrap().sum_all().unwrap()], &[&a], None, BackwardOptions::new()).is_err());
     }
     let nan = f64s(&[f64::NAN], &[1]);
-    assert!(nan.relu_mul(&f64s(&[0.0], &[1])).unwrap().item().unwrap().is_nan());
+    assert!(nan.relu_mul(f64s(&[0.0], &[1])).unwrap().item().unwrap().is_nan());
 }
 
 #[test]

@@ -10,7 +10,7 @@ use common::{f32s, f64s, randn};
 use gradus_tensor::autograd::{
     Context, GradcheckOptions, gradcheck, gradcheck_with, gradgradcheck, gradgradcheck_with,
 };
-use gradus_tensor::{CustomOp, ErrorKind, Result, Tensor, apply_custom, inference, no_grad};
+use gradus_tensor::{CustomOp, ErrorKind, Result, Tensor, apply_custom, inference_guard, no_grad_guard};
 
 /// `x^3`, whose gradient is `factor` times what it should be, and has this much more.
 struct Cube {
@@ -57,14 +57,14 @@ fn a_wrong_gradient_names_input_element_and_what_it_looks_like() {
     assert!(says(&cube(1.0, 0.3), std::slice::from_ref(&x)).contains("rule's formula"));
     // No gradient at all, and one that leaves a way out.
     assert!(says(&|x| x[0].detach().exp(), std::slice::from_ref(&x)).contains("explain_grad"));
-    let text = says(&|x| x[0].floor()?.add(&x[0].detach()), std::slice::from_ref(&x));
+    let text = says(&|x| x[0].floor()?.add(x[0].detach()), std::slice::from_ref(&x));
     assert!(text.contains("leaves out a way"), "{text}");
     // A kink, a point outside of the domain, and an infinite slope.
     let text = says(&|x| x[0].relu(), &[f64s(&[1.0, 0.0], &[2])]);
     assert!(text.contains("element [1]") && text.contains("kink"), "{text}");
     assert!(says(&|x| x[0].log(), &[f64s(&[-1.0], &[1])]).contains("domain"));
     // A second derivative that leaves out a way.
-    let e = gradgradcheck(|x| x[0].square()?.mul(&x[0].detach()), std::slice::from_ref(&x)).unwrap_err();
+    let e = gradgradcheck(|x| x[0].square()?.mul(x[0].detach()), std::slice::from_ref(&x)).unwrap_err();
     assert_eq!(e.op(), "gradgradcheck");
 }
 
@@ -184,12 +184,12 @@ fn integers_have_no_gradient_to_check() {
 fn the_modes_of_the_thread_do_not_decide() {
     let x = f64s(&[0.5, -1.0], &[2]);
     {
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         gradcheck(cube(1.0, 0.0), std::slice::from_ref(&x)).unwrap();
         gradgradcheck(cube(1.0, 0.0), std::slice::from_ref(&x)).unwrap();
         assert!(gradcheck(cube(2.0, 0.0), std::slice::from_ref(&x)).unwrap_err().to_string().contains("2 times"));
     }
-    let _guard = inference();
+    let _guard = inference_guard();
     let once = gradcheck(cube(1.0, 0.0), std::slice::from_ref(&x)).unwrap_err();
     let twice = gradgradcheck(cube(1.0, 0.0), std::slice::from_ref(&x)).unwrap_err();
     assert_eq!([once.op(), twice.op()], ["gradcheck", "gradgradcheck"]);

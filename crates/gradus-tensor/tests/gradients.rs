@@ -234,9 +234,9 @@ fn tensors_of_no_elements() {
 #[test]
 fn a_wrong_gradient_is_found() {
     // Detaching one factor halves the gradient of the square: the check has to notice.
-    let f = |x: &[Tensor]| x[0].mul(&x[0].detach());
+    let f = |x: &[Tensor]| x[0].mul(x[0].detach());
     let e: Error = gradcheck(f, &[randn(&[3], 1)]).unwrap_err();
     assert!(e.to_string().contains("finite differences"), "{e}");
-    let f = |x: &[Tensor]| x[0].square()?.mul(&x[0].detach());
+    let f = |x: &[Tensor]| x[0].square()?.mul(x[0].detach());
     assert!(gradgradcheck(f, &[randn(&[3], 1)]).is_err());
 }

@@ -11,8 +11,8 @@ use gradus_cpu::CpuBackend;
 use gradus_tensor::autograd::Context;
 use gradus_tensor::{
     BackwardOptions, CustomOp, DType, Device, Error, ErrorKind, Generator, Gradients, Node, Result, Tensor,
-    apply_custom, enable_grad, grad, hessian, hvp, inference, is_grad_enabled, is_inference, jacobian, jvp, no_grad,
-    vjp,
+    apply_custom, enable_grad_guard, grad, hessian, hvp, inference, inference_guard, is_grad_enabled, is_inference,
+    jacobian, jvp, no_grad_guard, vjp,
 };
 
 fn keep() -> BackwardOptions {
@@ -100,15 +100,15 @@ fn a_graph_is_freed_by_the_pass_that_uses_it_and_only_there() {
     assert!(e.to_string().contains("retain_graph"), "{e}");
     // What the pass did not come by is whole.
     let (u, v) = (x.exp().unwrap(), x.sin().unwrap());
-    u.backward().unwrap();
+    let _ = u.backward().unwrap();
     assert!(v.backward().is_ok());
     // Retained as often as wanted; create_graph retains.
     let y = x.mul(&w).unwrap().exp().unwrap();
     for _ in 0..3 {
-        y.backward_with(keep()).unwrap();
+        let _ = y.backward_with(keep()).unwrap();
     }
-    y.backward_with(BackwardOptions::new().create_graph()).unwrap();
-    y.backward().unwrap();
+    let _ = y.backward_with(BackwardOptions::new().create_graph()).unwrap();
+    let _ = y.backward().unwrap();
     assert!(y.backward().is_err());
     // The gradients of a freed graph live on.
     let y = x.mul(&w).unwrap();
@@ -171,7 +171,7 @@ fn hooks_run_in_the_order_of_the_pass_every_time() {
     let _hooks = [hook(&x, "x"), hook(&w, "w"), hook(&y, "y"), hook(&a, "a1"), hook(&b, "b"), hook(&a, "a2")];
     for _ in 0..20 {
         seen.lock().unwrap().clear();
-        y.backward_with(keep()).unwrap();
+        let _ = y.backward_with(keep()).unwrap();
         // The last recorded first; leaves by when they were made.
         assert_eq!(*seen.lock().unwrap(), ["y", "b", "a1", "a2", "w", "x"]);
     }
@@ -270,7 +270,7 @@ fn step(threads: usize) -> Vec<u32> {
     let mut sum = Tensor::zeros([], DType::F32, &device).unwrap();
     for _ in 0..4 {
         h = h.matmul(&w).unwrap().mul(0.1).unwrap().add(&b).unwrap().tanh().unwrap();
-        sum = sum.add(&h.square().unwrap().mean_all().unwrap()).unwrap();
+        sum = sum.add(h.square().unwrap().mean_all().unwrap()).unwrap();
     }
     let g = sum.backward().unwrap();
     let bits =
@@ -343,7 +343,7 @@ fn diamonds_a_hundred_thousand_deep_are_walked_once() {
     let calls = Arc::new(AtomicUsize::new(0));
     for _ in 0..100_000 {
         // Two ways at each level, 2^100000 in all: each node must run once.
-        y = y.mul(0.5).unwrap().add(&y.mul(0.5).unwrap()).unwrap();
+        y = y.mul(0.5).unwrap().add(y.mul(0.5).unwrap()).unwrap();
     }
     let count = calls.clone();
     let _hook = x
@@ -381,10 +381,10 @@ fn inference_records_nothing_whatever_runs_inside() {
     let x = leaf(&[2.0]);
     let y = x.exp().unwrap();
     {
-        let _guard = inference();
+        let _guard = inference_guard();
         assert!(is_inference() && !is_grad_enabled());
         // What no_grad lets through, this does not.
-        let again = enable_grad();
+        let again = enable_grad_guard();
         assert!(!is_grad_enabled() && !x.exp().unwrap().requires_grad());
         drop(again);
         let f = |x: &[Tensor]| x[0].exp();
@@ -408,27 +408,21 @@ fn inference_records_nothing_whatever_runs_inside() {
     }
     assert!(is_grad_enabled() && !is_inference());
     // Guards that are not dropped in order leave nothing switched off, or on inside.
-    let plain = no_grad();
-    let guard = inference();
+    let plain = no_grad_guard();
+    let guard = inference_guard();
     drop(plain);
     assert!(!is_grad_enabled());
     drop(guard);
     assert!(is_grad_enabled());
     // A tensor made inside is a constant outside; a leaf made inside is one.
-    let (made, parameter) = {
-        let _guard = inference();
-        (x.exp().unwrap(), f64s(&[3.0], &[1]).with_grad().unwrap())
-    };
+    let (made, parameter) = inference(|| (x.exp().unwrap(), f64s(&[3.0], &[1]).with_grad().unwrap()));
     let g = made.mul(&x).unwrap().mul(&parameter).unwrap().backward().unwrap();
     assert_close(&[g.get(&x).unwrap().item().unwrap()], &[3.0 * 2f64.exp()], 1e-14);
     assert!(g.get(&parameter).is_some());
     // A write inside is seen by the graph outside.
     let w = f64s(&[2.0], &[1]);
     let z = x.mul(&w).unwrap();
-    {
-        let _guard = inference();
-        w.fill_(9.0).unwrap();
-    }
+    inference(|| w.fill_(9.0)).unwrap();
     assert!(z.backward().unwrap_err().to_string().contains("fill_"));
     assert!(y.backward().is_ok());
     let _ = cpu();

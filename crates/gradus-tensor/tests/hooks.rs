@@ -150,7 +150,7 @@ fn node_hooks_see_and_replace_what_goes_in_and_out() {
     let wrong = node.register_hook(|_, _| Ok(Some(vec![]))).unwrap();
     assert!(y.backward().unwrap_err().to_string().contains("0 gradients for 2"));
     wrong.remove();
-    let z = x.mul(&f64s(&[2.0], &[1])).unwrap();
+    let z = x.mul(f64s(&[2.0], &[1])).unwrap();
     let _more = z.grad_fn().unwrap().register_hook(|_, g| Ok(Some(vec![g[0].clone(), g[0].clone()]))).unwrap();
     assert!(z.backward().unwrap_err().to_string().contains("not wanted"));
     // A leaf's node runs nothing.

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use common::{f64s, i64s, values};
 use gradus_tensor::backend::{AdamParams, SgdParams};
-use gradus_tensor::{BackwardOptions, DType, Error, ErrorKind, Gemm, Result, Tensor, find_nan, grad, no_grad};
+use gradus_tensor::{BackwardOptions, DType, Error, ErrorKind, Gemm, Result, Tensor, find_nan, grad, no_grad_guard};
 
 const ADAM: AdamParams =
     AdamParams { lr: 0.1, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0, decoupled: false, step: 1 };
@@ -110,7 +110,7 @@ fn writes_that_would_have_to_be_recorded_are_refused_and_name_the_form_that_is()
 
 #[test]
 fn every_write_changes_values_counts_and_is_named_with_its_line() {
-    let guard = no_grad();
+    let guard = no_grad_guard();
     for (name, write, ..) in WRITES {
         let reference = start();
         write(&reference, &operand()).unwrap();
@@ -150,7 +150,7 @@ fn every_write_over_a_needed_value_is_an_error_and_beside_it_is_none() {
     for (name, write, ..) in WRITES {
         let x = leaf();
         let w = f64s(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &[6]);
-        let y = x.mul(&w.narrow(0, 3, 3).unwrap()).unwrap();
+        let y = x.mul(w.narrow(0, 3, 3).unwrap()).unwrap();
         write(&w.narrow(0, 0, 3).unwrap(), &operand()).unwrap();
         assert_eq!(values(&gradient(&y, &x).unwrap()), [4.0, 5.0, 6.0], "{name}");
         // Without a graph of its own, as data of a leaf or a detached tensor is.
@@ -216,12 +216,12 @@ fn slices_are_assigned_by_index_or_through_views() {
     x.narrow(0, 1, 1).unwrap().copy_(&f64s(&[1.0, 2.0, 3.0, 4.0], &[4])).unwrap();
     x.slice(1, 0, 4, 2).unwrap().add_(10.0).unwrap();
     x.t().unwrap().index_assign_((3, 2), 7.0).unwrap();
-    x.index_assign_((0, &i64s(&[3, 1], &[2])), &f64s(&[5.0, 6.0], &[2])).unwrap();
+    x.index_assign_((0, &i64s(&[3, 1], &[2])), f64s(&[5.0, 6.0], &[2])).unwrap();
     assert_eq!(values(&x), [10.0, 6.0, 10.0, 5.0, 11.0, 2.0, 13.0, 4.0, 10.0, 0.0, 10.0, 7.0]);
     // Only the bytes of the slice count as written.
     let w = f64s(&[1.0, 2.0, 3.0], &[3]);
     let l = leaf();
-    let y = l.narrow(0, 0, 2).unwrap().mul(&w.narrow(0, 0, 2).unwrap()).unwrap();
+    let y = l.narrow(0, 0, 2).unwrap().mul(w.narrow(0, 0, 2).unwrap()).unwrap();
     w.index_assign_(2.., 0.0).unwrap();
     assert_eq!(values(&gradient(&y, &l).unwrap()), [1.0, 2.0, 0.0]);
 }
@@ -308,7 +308,7 @@ fn gradients_that_are_given_out_share_no_memory() {
         // The sum passes its gradient on to both; y's own is the seed.
         let g = grad(&[&y], &[&a, &b, &y, &a], Some(&[&seed]), options).unwrap();
         let g: Vec<Tensor> = g.into_iter().flatten().collect();
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         for (k, t) in g.iter().enumerate() {
             t.fill_(10.0 + k as f64).unwrap();
         }
@@ -318,9 +318,9 @@ fn gradients_that_are_given_out_share_no_memory() {
         assert_eq!(values(&seed), [1.0, 2.0, 3.0]);
     }
     let gradients =
-        y.sum_all().unwrap().mul(&a.narrow(0, 0, 1).unwrap().sum_all().unwrap()).unwrap().backward().unwrap();
+        y.sum_all().unwrap().mul(a.narrow(0, 0, 1).unwrap().sum_all().unwrap()).unwrap().backward().unwrap();
     let before = values(gradients.get(&b).unwrap());
-    let _guard = no_grad();
+    let _guard = no_grad_guard();
     gradients.get(&a).unwrap().mul_(0.0).unwrap();
     assert_eq!(values(gradients.get(&b).unwrap()), before);
 }

@@ -21,7 +21,7 @@ fn stats_count_nodes_and_each_kept_storage_once() {
     assert!(one >= 16, "{one}");
     assert_eq!(stats.saved_bytes, 2 * one);
     assert_eq!(stats.by_op.values().map(|o| o.saved_bytes).sum::<usize>(), stats.saved_bytes);
-    y.backward_with(BackwardOptions::new()).unwrap();
+    let _ = y.backward_with(BackwardOptions::new()).unwrap();
     assert_eq!(y.graph_stats().saved_bytes, 0, "freed");
     assert_eq!(x.detach().graph_stats(), Default::default());
 }
@@ -29,13 +29,13 @@ fn stats_count_nodes_and_each_kept_storage_once() {
 #[test]
 fn stats_count_what_hooks_packed_where_it_is_tensors() {
     let x = f64s(&[1.0; 100], &[100]).with_grad().unwrap();
-    let half = || autograd::saved_tensors_hooks(|t| t.to_dtype(DType::F32), |p: &Tensor| p.to_dtype(DType::F64));
-    let list = || autograd::saved_tensors_hooks(|t| Ok(vec![t.copy()?]), |p: &Vec<Tensor>| p[0].copy());
+    let half = || autograd::saved_tensors_hooks_guard(|t| t.to_dtype(DType::F32), |p: &Tensor| p.to_dtype(DType::F64));
+    let list = || autograd::saved_tensors_hooks_guard(|t| Ok(vec![t.copy()?]), |p: &Vec<Tensor>| p[0].copy());
     let numbers = || {
         let make = |p: &Vec<f64>| Tensor::from_vec(p.clone(), [p.len()], &common::cpu());
-        autograd::saved_tensors_hooks(Tensor::to_vec::<f64>, make)
+        autograd::saved_tensors_hooks_guard(Tensor::to_vec::<f64>, make)
     };
-    let bytes = |guard: autograd::SavedTensorsHooks| {
+    let bytes = |guard: autograd::SavedTensorsHooksGuard| {
         let y = x.exp().unwrap();
         drop(guard);
         y.graph_stats().saved_bytes
@@ -101,10 +101,10 @@ fn a_node_prints_its_parameters_operands_and_kept_values() {
     }
     // What was written elsewhere is not stale.
     let both = f64s(&[1.0; 4], &[4]);
-    let z = x.mul(&both.narrow(0, 0, 2).unwrap()).unwrap();
+    let z = x.mul(both.narrow(0, 0, 2).unwrap()).unwrap();
     both.narrow(0, 2, 2).unwrap().fill_(0.0).unwrap();
     assert!(z.grad_fn().unwrap().stale().is_empty());
-    z.sum_all().unwrap().backward().unwrap();
+    let _ = z.sum_all().unwrap().backward().unwrap();
     assert!(
         z.grad_fn().unwrap().is_freed() && format!("{:#?}", z.grad_fn().unwrap()).ends_with("freed by a backward pass")
     );

@@ -64,7 +64,8 @@ fn what_the_host_has_no_room_for_is_an_error_and_leaves_nothing_behind() {
         let numbers = Tensor::zeros([2], DType::I64, &device).unwrap();
         let small = Tensor::ones([1, 1, 3], DType::F32, &device).unwrap();
         let in_use = device.memory_stats().in_use;
-        let calls: Vec<(&str, Box<dyn Fn() -> Result<()>>)> = vec![
+        type Call<'a> = Box<dyn Fn() -> Result<()> + 'a>;
+        let calls: Vec<(&str, Call<'_>)> = vec![
             ("to_vec", Box::new(|| t.to_vec::<f32>().map(drop))),
             ("to_bytes", Box::new(|| t.to_bytes().map(drop))),
             ("unbind", Box::new(|| t.unbind(0).map(drop))),

@@ -3,9 +3,16 @@
 
 mod common;
 
-use common::{cpu, f64s, gradient, values};
-use gradus_tensor::autograd::{saved_tensors_hooks, strict, strict_inplace};
-use gradus_tensor::{BackwardOptions, DType, ErrorKind, Tensor, checkpoint, grad, no_grad, vjp};
+use std::sync::Arc;
+
+use common::{cpu, f64s, gradient, i64s, values};
+use gradus_tensor::autograd::{
+    Context, CustomOp, allow_mutation_on_saved_tensors_guard, apply_custom, saved_tensors_hooks_guard, strict,
+    strict_inplace, strict_inplace_guard,
+};
+use gradus_tensor::{
+    BackwardOptions, DType, ErrorKind, Result, Tensor, checkpoint, enable_grad_guard, grad, no_grad_guard, vjp,
+};
 
 #[test]
 fn a_region_that_writes_into_what_it_captured_is_refused_even_if_it_gives_it() {
@@ -58,7 +65,7 @@ fn gradients_of_one_tensor_asked_for_twice_share_no_memory() {
         let g = grad(&[&y], &[&x, &x], None, options).unwrap();
         let [Some(a), Some(b)] = &g[..] else { panic!("{g:?}") };
         assert_eq!(a.requires_grad(), b.requires_grad());
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         a.fill_(0.0).unwrap();
         assert_eq!(values(b), [2.0, 4.0]);
     }
@@ -119,7 +126,7 @@ fn a_cache_may_be_filled_column_by_column() {
     let mut terms = vec![];
     for i in 0..n {
         column(i).fill_(i as f64).unwrap();
-        terms.push(x.mul(&column(i)).unwrap());
+        terms.push(x.mul(column(i)).unwrap());
     }
     let stale = || terms.iter().filter(|t| !t.grad_fn().unwrap().stale().is_empty()).count();
     assert_eq!(stale(), 0);
@@ -132,7 +139,7 @@ fn a_cache_may_be_filled_column_by_column() {
 fn what_lies_between_places_written_over_and_over_was_never_written() {
     let x = f64s(&[2.0], &[1]).with_grad().unwrap();
     let b = f64s(&[1.0; 9], &[9]);
-    let y = x.mul(&b.narrow(0, 4, 1).unwrap()).unwrap();
+    let y = x.mul(b.narrow(0, 4, 1).unwrap()).unwrap();
     for i in 0..5000 {
         b.narrow(0, i % 2 * 8, 1).unwrap().fill_(0.0).unwrap();
     }
@@ -148,14 +155,14 @@ fn a_hook_may_pack_into_the_rows_of_one_buffer() {
         row.copy_(t)?;
         Ok(row)
     };
-    let _guard = saved_tensors_hooks(pack, |row: &Tensor| row.copy());
+    let _guard = saved_tensors_hooks_guard(pack, |row: &Tensor| row.copy());
     let y = (0..20).fold(x.clone(), |y, _| y.square().unwrap());
     assert_eq!(gradient(&y, &x).unwrap(), [f64::from(1 << 20)]);
 }
 
 #[test]
 fn a_write_between_the_elements_of_a_kept_view_changes_none() {
-    let parts: [fn(&Tensor) -> gradus_tensor::Result<Tensor>; 7] = [
+    let parts: [fn(&Tensor) -> Result<Tensor>; 7] = [
         |m| m.narrow(1, 0, 1),
         |m| m.narrow(1, 3, 1),
         |m| m.slice(1, 1, 4, 2),
@@ -190,16 +197,10 @@ fn a_column_that_is_assigned_leaves_the_others() {
     let x = f64s(&[2.0, 2.0], &[2]).with_grad().unwrap();
     let m = f64s(&[1.0, 2.0, 3.0, 4.0], &[2, 2]);
     let column = |i| m.narrow(1, i, 1).unwrap().squeeze(1).unwrap();
-    let y = {
-        let _guard = strict_inplace();
-        x.mul(&column(0)).unwrap()
-    };
+    let y = strict_inplace(|| x.mul(column(0)).unwrap());
     m.index_assign_((.., 1), 9.0).unwrap();
     assert!(m.index_assign_((1, ..), 9.0).unwrap_err().message().contains("mul needs its input 1"));
-    let strict = {
-        let _guard = strict();
-        x.mul(&column(0)).unwrap()
-    };
+    let strict = strict(|| x.mul(column(0)).unwrap());
     m.index_assign_((.., 1), 8.0).unwrap();
     assert_eq!((gradient(&y, &x).unwrap(), gradient(&strict, &x).unwrap()), (vec![1.0, 3.0], vec![1.0, 3.0]));
     // A tensor that was computed is used on where it was not written.
@@ -215,7 +216,7 @@ fn writes_by_an_index_tensor_are_those_of_its_slices() {
     let x = f64s(&[2.0; 2], &[2]).with_grad().unwrap();
     let at = |i: &[i64]| Tensor::from_vec(i, [i.len()], &cpu()).unwrap();
     let rows = |i: &[i64]| Tensor::from_vec(i.repeat(2), [2, i.len()], &cpu()).unwrap().t().unwrap();
-    type Write = fn(&Tensor, &Tensor, &Tensor, &Tensor) -> gradus_tensor::Result<()>;
+    type Write = fn(&Tensor, &Tensor, &Tensor, &Tensor) -> Result<()>;
     let writes: [Write; 6] = [
         |w, i, _, _| w.index_fill_(0, i, 9.0),
         |w, i, _, v| w.index_copy_(0, i, v),
@@ -228,7 +229,7 @@ fn writes_by_an_index_tensor_are_those_of_its_slices() {
         // Rows 2 and 3 of 5 are kept.
         for (index, meets) in [(vec![], false), (vec![0, 1], false), (vec![4, 4], false), (vec![1, 3], true)] {
             let w = f64s(&[1.0; 10], &[5, 2]);
-            let y = x.mul(&w.narrow(0, 2, 2).unwrap()).unwrap();
+            let y = x.mul(w.narrow(0, 2, 2).unwrap()).unwrap();
             let sevens = f64s(&vec![7.0; index.len() * 2], &[index.len(), 2]);
             write(&w, &at(&index), &rows(&index), &sevens).unwrap();
             assert_eq!(y.grad_fn().unwrap().stale().is_empty(), !meets, "{number}, {index:?}");
@@ -237,4 +238,73 @@ fn writes_by_an_index_tensor_are_those_of_its_slices() {
             assert_eq!(changed, named, "{number}, {index:?}");
         }
     }
+}
+
+#[test]
+fn views_whose_elements_interleave_are_written_and_told_apart() {
+    // Windows of 2 of three rows of 3, as six rows, of which every other is taken: places 0 3 2 5 4 7.
+    let x = f64s(&[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], &[3, 3]);
+    let view = x.unfold_axis(0, 2, 1).unwrap().reshape([6, 2]).unwrap().slice(0, 0, 6, 2).unwrap();
+    assert_eq!((view.shape(), view.layout().strides()), (&[3, 2][..], &[2, 3][..]));
+    let between = x.reshape([9]).unwrap().slice(0, 1, 7, 5).unwrap();
+    let w = f64s(&[2.0, 3.0], &[2]).with_grad().unwrap();
+    let y = between.mul(&w).unwrap().sum_all().unwrap();
+    view.mul_(10.0).unwrap();
+    assert_eq!(values(&x), [0.0, 1.0, 20.0, 30.0, 40.0, 50.0, 6.0, 70.0, 8.0]);
+    // Places 1 and 6 were not written.
+    assert_eq!(values(y.backward().unwrap().get(&w).unwrap()), [1.0, 6.0]);
+    let y = between.mul(&w).unwrap().sum_all().unwrap();
+    x.slice(1, 1, 2, 1).unwrap().fill_(0.0).unwrap();
+    assert!(y.backward().is_err());
+    // Where elements do share a place, the write is refused as before.
+    let shared = x.unfold_axis(0, 2, 1).unwrap();
+    assert!(shared.mul_(10.0).unwrap_err().message().contains("share one place"));
+}
+
+/// The square of its input.
+struct Square;
+
+impl CustomOp for Square {
+    fn name(&self) -> &str {
+        "my_square"
+    }
+    fn forward(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
+        Ok(vec![x[0].mul(&x[0])?])
+    }
+    fn backward(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>> {
+        let Some(g) = &g[0] else { return Ok(vec![None]) };
+        Ok(vec![Some(ctx.input(0)?.mul(g)?.mul(2.0)?)])
+    }
+}
+
+#[test]
+fn what_is_read_again_is_known_element_by_element() {
+    let read: [fn(&Tensor) -> Result<Tensor>; 3] = [
+        |x| Ok(apply_custom(&Arc::new(Square), &[x])?.swap_remove(0)),
+        |x| checkpoint(|x| x[0].square(), &[x]),
+        |x| {
+            let inside = x.clone();
+            checkpoint(move |_| inside.square(), &[])
+        },
+    ];
+    let mut refused = 0;
+    for (i, read) in read.into_iter().enumerate() {
+        for switch in [enable_grad_guard, strict_inplace_guard, allow_mutation_on_saved_tensors_guard] {
+            let _switch = switch();
+            let x = f64s(&[1.0, 2.0, 3.0, 4.0], &[2, 1, 2]).with_grad().unwrap();
+            // Elements 1 and 3; the write is to 0 and 2.
+            let y = read(&x.slice(2, 1, 2, 2).unwrap()).unwrap().sum_all().unwrap();
+            x.detach().index_add_(2, &i64s(&[0], &[1]), &f64s(&[7.0, 7.0], &[2, 1, 1])).unwrap();
+            let g = y.backward_with(BackwardOptions::new().retain_graph()).unwrap();
+            assert_eq!(values(g.get(&x).unwrap()), [0.0, 4.0, 0.0, 8.0], "{i}");
+            // Elements that are read: the write is refused, or the gradient, or the graph was left a copy.
+            let written = x.detach().slice(2, 1, 2, 1).unwrap().fill_(0.0);
+            match y.backward() {
+                Ok(g) => assert_eq!(values(g.get(&x).unwrap()), [0.0, 4.0, 0.0, 8.0], "{i}"),
+                Err(e) => assert!(written.is_ok() && e.message().contains("fill_"), "{e}"),
+            }
+            refused += usize::from(written.is_err());
+        }
+    }
+    assert_eq!(refused, 5);
 }

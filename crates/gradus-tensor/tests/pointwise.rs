@@ -151,7 +151,7 @@ fn whole_quotients() {
         (f64s(&[1.0, -1.0, 7.0, -7.0, INF, 1.0, -1.0], &[7]), f64s(&[0.1, 0.1, 2.0, 2.0, 1.0, 0.0, INF], &[7]));
     assert_close(&v(&a.floor_div(&b).unwrap()), &[9.0, -10.0, 3.0, -4.0, NAN, INF, -1.0], 0.0);
     assert_close(&v(&a.trunc_div(&b).unwrap()), &[10.0, -10.0, 3.0, -3.0, INF, INF, 0.0], 0.0);
-    let narrow = a.to_dtype(DType::F32).unwrap().floor_div(&b.to_dtype(DType::F32).unwrap()).unwrap();
+    let narrow = a.to_dtype(DType::F32).unwrap().floor_div(b.to_dtype(DType::F32).unwrap()).unwrap();
     assert_close(&v(&narrow), &[9.0, -10.0, 3.0, -4.0, NAN, INF, -1.0], 0.0);
     let (i, j) = (i64s(&[7, -7, 7], &[3]), i64s(&[2, 2, -2], &[3]));
     assert_eq!(i.trunc_div(&j).unwrap().to_vec::<i64>().unwrap(), [3, -3, -3]);
@@ -212,9 +212,9 @@ fn pairs_of_operands() {
     let got = v(&y.copysign(&x).unwrap());
     let want: Vec<f64> = values.iter().flat_map(|&y| values.iter().map(move |&x| y.copysign(positive(x)))).collect();
     assert_close(&got, &want, 0.0);
-    let l = f64s(&[1000.0, -INF, INF, INF, 0.0], &[5]).logaddexp(&f64s(&[1000.0, -INF, INF, 1.0, NAN], &[5])).unwrap();
+    let l = f64s(&[1000.0, -INF, INF, INF, 0.0], &[5]).logaddexp(f64s(&[1000.0, -INF, INF, 1.0, NAN], &[5])).unwrap();
     assert_close(&v(&l), &[1000.0 + 2f64.ln(), -INF, INF, INF, NAN], 1e-15);
-    let z = f64s(&[0.0, 0.0, 2.0, 0.0], &[4]).xlogy(&f64s(&[0.0, -1.0, 3.0, NAN], &[4])).unwrap();
+    let z = f64s(&[0.0, 0.0, 2.0, 0.0], &[4]).xlogy(f64s(&[0.0, -1.0, 3.0, NAN], &[4])).unwrap();
     assert_close(&v(&z), &[0.0, 0.0, 2.0 * 3f64.ln(), NAN], 1e-15);
 }
 

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{assert_close, both, cpu, f32s, f64s, i64s, layouts, randn};
-use gradus_tensor::{DType, ErrorKind, Gemm, Result, Tensor, no_grad};
+use gradus_tensor::{DType, ErrorKind, Gemm, Result, Tensor, no_grad_guard};
 
 const NAN: f64 = f64::NAN;
 
@@ -169,7 +169,7 @@ fn tensordot_outer_and_dot() {
 fn addmm_scales_both_and_beta_zero_ignores_nan() {
     let (a, b, c) = (randn(&[2, 3], 1), randn(&[3, 4], 2), randn(&[4], 3));
     let y = c.addmm(&a, &b, 0.5, -2.0).unwrap();
-    let want = a.matmul(&b).unwrap().mul(-2.0).unwrap().add(&c.mul(0.5).unwrap()).unwrap();
+    let want = a.matmul(&b).unwrap().mul(-2.0).unwrap().add(c.mul(0.5).unwrap()).unwrap();
     assert_close(&v(&y), &v(&want), 1e-12);
     both(|x| x[0].addmm(&x[1], &x[2], 0.5, -2.0), &[c.clone(), a.clone(), b.clone()]);
     let nan = Tensor::full([4], NAN, DType::F64, &cpu()).unwrap();
@@ -273,7 +273,7 @@ fn gemm_refuses_buffers_that_do_not_fit() {
     assert_eq!(kind(gemm.alpha(0.5).run(&ints, &ints, None)), ErrorKind::InvalidArgument);
     let tracked = a.with_grad().unwrap();
     assert_eq!(kind(gemm.run(&tracked, &b, None)), ErrorKind::Autograd);
-    let _guard = no_grad();
+    let _guard = no_grad_guard();
     assert!(gemm.run(&tracked, &b, None).is_ok());
 }
 

@@ -49,9 +49,9 @@ fn generators_move_on_by_what_was_drawn_and_decide_alone() {
     assert_eq!(a, b);
     assert_ne!(draw(&cpu(), &mut a), draw(&cpu(), &mut Generator::new(6)));
     let mut g = Generator::new(0);
-    Tensor::uniform(0.0, 1.0, [7], DType::F32, &cpu(), &mut g).unwrap();
+    let _ = Tensor::uniform(0.0, 1.0, [7], DType::F32, &cpu(), &mut g).unwrap();
     assert_eq!(g.offset(), 7);
-    f64s(&[0.5; 3], &[3]).bernoulli_like(&mut g).unwrap();
+    let _ = f64s(&[0.5; 3], &[3]).bernoulli_like(&mut g).unwrap();
     assert_eq!(g.offset(), 13);
 }
 

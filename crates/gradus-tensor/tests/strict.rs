@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use common::{f64s, gradient, leaf, randn, values};
 use gradus_tensor::autograd::{
-    Context, CustomOp, allow_mutation_on_saved_tensors, apply_custom, checkpoint, strict, strict_inplace,
+    Context, CustomOp, allow_mutation_on_saved_tensors, allow_mutation_on_saved_tensors_guard, apply_custom,
+    checkpoint, strict, strict_inplace, strict_inplace_guard,
 };
 use gradus_tensor::backend::AdamParams;
-use gradus_tensor::{BackwardOptions, Error, ErrorKind, Result, Tensor, grad, no_grad};
+use gradus_tensor::{BackwardOptions, Error, ErrorKind, Result, Tensor, grad, no_grad, no_grad_guard};
 
 const ADAM: AdamParams =
     AdamParams { lr: 0.1, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0, decoupled: false, step: 1 };
@@ -37,10 +38,7 @@ fn strict_refuses_inputs_that_no_gradient_needs() {
     let (x, shift) = (leaf(&[1.0, 2.0]), f64s(&[3.0, 4.0], &[2]));
     let add = || x.add(&shift).unwrap();
     let plain = add();
-    let (y, line) = {
-        let _guard = strict();
-        (add(), "add was recorded at")
-    };
+    let (y, line) = strict(|| (add(), "add was recorded at"));
     assert_eq!(gradient(&y, &x).unwrap(), [1.0, 1.0]);
     let write = (shift.fill_(0.0).unwrap(), here()).1;
     assert_says(&gradient(&y, &x).unwrap_err(), &["input 1", "fill_ overwrote", line, "strict.rs", &write, "help:"]);
@@ -69,7 +67,7 @@ fn strict_looks_at_bytes_and_at_every_kind_of_node() {
     let custom = Arc::new(Passes);
     type Of = dyn Fn(&Tensor, &Tensor) -> Tensor;
     let cases: [(&str, Box<Of>); 4] = [
-        ("add", Box::new(|x, c| x.add(&c.narrow(0, 0, 2).unwrap()).unwrap())),
+        ("add", Box::new(|x, c| x.add(c.narrow(0, 0, 2).unwrap()).unwrap())),
         ("cat", Box::new(|x, c| Tensor::cat(&[x, &c.narrow(0, 0, 2).unwrap()], 0).unwrap())),
         (
             "passes",
@@ -80,13 +78,9 @@ fn strict_looks_at_bytes_and_at_every_kind_of_node() {
     ];
     for (name, of) in cases {
         let (x, c) = (leaf(&[1.0, 2.0]), f64s(&[3.0; 4], &[4]));
-        let y = {
-            let _guard = strict();
-            of(&x, &c)
-        };
+        let y = strict(|| of(&x, &c));
         let fill = |t: &Tensor, start| {
-            let _guard = no_grad();
-            t.narrow(0, start, 1).unwrap().fill_(9.0).unwrap();
+            no_grad(|| t.narrow(0, start, 1).unwrap().fill_(9.0)).unwrap();
         };
         fill(&c, 2);
         assert!(gradient(&y, &x).is_ok(), "{name}: beside the input");
@@ -100,10 +94,7 @@ fn strict_keeps_nothing_alive() {
     let x = leaf(&[1.0]);
     let c = f64s(&[2.0], &[1]);
     let storage = Arc::downgrade(c.storage());
-    let y = {
-        let _guard = strict();
-        x.add(&c).unwrap()
-    };
+    let y = strict(|| x.add(&c).unwrap());
     drop(c);
     assert_eq!(storage.strong_count(), 0);
     assert_eq!(gradient(&y, &x).unwrap(), [1.0]);
@@ -113,10 +104,7 @@ fn strict_keeps_nothing_alive() {
 #[test]
 fn strict_inplace_makes_the_write_fail_before_a_byte_changes() {
     let (x, w) = (leaf(&[1.0, 2.0]), f64s(&[3.0, 4.0], &[2]));
-    let (y, recorded) = {
-        let _guard = strict_inplace();
-        (x.mul(&w).unwrap(), here())
-    };
+    let (y, recorded) = strict_inplace(|| (x.mul(&w).unwrap(), here()));
     let e = w.add_(1.0).unwrap_err();
     assert_says(&e, &["mul", "input 1", &recorded, "help:", "copy"]);
     assert_eq!((e.op(), values(&w), w.storage().version()), ("add_", vec![3.0, 4.0], 0));
@@ -124,13 +112,13 @@ fn strict_inplace_makes_the_write_fail_before_a_byte_changes() {
     let other = w.clone();
     assert!(std::thread::spawn(move || other.fill_(0.0)).join().unwrap().is_err());
     // x is not needed, as w wants no gradient.
-    let guard = no_grad();
+    let guard = no_grad_guard();
     x.fill_(7.0).unwrap();
     drop(guard);
     assert_eq!(gradient(&y, &x).unwrap(), [3.0, 4.0]);
     // The graph was retained, so it still lives; then it is freed.
     assert!(w.add_(1.0).is_err());
-    y.sum_all().unwrap().backward().unwrap();
+    let _ = y.sum_all().unwrap().backward().unwrap();
     w.add_(1.0).unwrap();
     assert_eq!(values(&w), [4.0, 5.0]);
 }
@@ -138,10 +126,7 @@ fn strict_inplace_makes_the_write_fail_before_a_byte_changes() {
 #[test]
 fn strict_inplace_lets_other_bytes_and_dropped_graphs_go() {
     let (x, w) = (leaf(&[1.0, 2.0]), f64s(&[3.0, 4.0, 5.0, 6.0], &[4]));
-    let y = {
-        let _guard = strict_inplace();
-        x.mul(&w.narrow(0, 1, 2).unwrap()).unwrap()
-    };
+    let y = strict_inplace(|| x.mul(w.narrow(0, 1, 2).unwrap()).unwrap());
     w.narrow(0, 0, 1).unwrap().fill_(0.0).unwrap();
     w.narrow(0, 3, 1).unwrap().fill_(0.0).unwrap();
     assert!(w.narrow(0, 2, 2).unwrap().fill_(0.0).is_err());
@@ -149,7 +134,7 @@ fn strict_inplace_lets_other_bytes_and_dropped_graphs_go() {
     drop(y);
     w.fill_(0.0).unwrap();
     // What is recorded outside of the guard is not protected, but checked.
-    let y = x.mul(&w.narrow(0, 1, 2).unwrap()).unwrap();
+    let y = x.mul(w.narrow(0, 1, 2).unwrap()).unwrap();
     w.fill_(1.0).unwrap();
     assert_says(&gradient(&y, &x).unwrap_err(), &["fill_ overwrote"]);
 }
@@ -157,14 +142,14 @@ fn strict_inplace_lets_other_bytes_and_dropped_graphs_go() {
 #[test]
 fn strict_inplace_protects_outputs_parameters_and_what_a_checkpoint_reads() {
     let x = leaf(&[1.0, 2.0]);
-    let guard = strict_inplace();
+    let guard = strict_inplace_guard();
     let y = x.softmax(0).unwrap();
     let (w, c) = (leaf(&[3.0, 1.0]), f64s(&[4.0], &[1]));
     let (w2, c2) = (w.clone(), c.clone());
     let z = checkpoint(move |x| x[0].mul(&w2)?.mul(&c2)?.square(), &[&x]).unwrap();
     drop(guard);
     {
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         assert_says(&y.mul_(2.0).unwrap_err(), &["softmax", "output 0"]);
         for t in [&x, &w, &c] {
             assert_says(&t.mul_(2.0).unwrap_err(), &["checkpoint"]);
@@ -181,22 +166,13 @@ fn an_optimiser_step_over_a_needed_parameter_changes_neither_it_nor_its_state() 
     let w = leaf(&[3.0, 4.0]);
     let x = f64s(&[1.0, 2.0], &[2]);
     let (m, v, g) = (x.zeros_like().unwrap(), x.zeros_like().unwrap(), x.ones_like().unwrap());
-    let y = {
-        let _guard = strict_inplace();
-        w.square().unwrap().mul(&x).unwrap()
-    };
-    let step = || {
-        let _guard = no_grad();
-        w.adam_step_(&ADAM, &g, &m, &v)
-    };
+    let y = strict_inplace(|| w.square().unwrap().mul(&x).unwrap());
+    let step = || no_grad(|| w.adam_step_(&ADAM, &g, &m, &v));
     assert_says(&step().unwrap_err(), &["adam_step_"]);
     assert_eq!((values(&w), values(&m), values(&v)), (vec![3.0, 4.0], vec![0.0; 2], vec![0.0; 2]));
-    {
-        let _guard = no_grad();
-        assert_says(&w.prepare_write("mine_").unwrap_err(), &["mine_", "square"]);
-    }
+    assert_says(&no_grad(|| w.prepare_write("mine_")).unwrap_err(), &["mine_", "square"]);
     assert!(w.prepare_write("mine_").unwrap_err().to_string().contains("leaf"));
-    y.sum_all().unwrap().backward().unwrap();
+    let _ = y.sum_all().unwrap().backward().unwrap();
     step().unwrap();
     assert!(values(&m)[0] != 0.0);
 }
@@ -204,7 +180,7 @@ fn an_optimiser_step_over_a_needed_parameter_changes_neither_it_nor_its_state() 
 #[test]
 fn registrations_of_dead_graphs_do_not_pile_up() {
     let (x, w) = (leaf(&[1.0]), f64s(&[2.0], &[1]));
-    let _guard = strict_inplace();
+    let _guard = strict_inplace_guard();
     for k in 0..2000 {
         let y = x.mul(&w).unwrap();
         assert_eq!(y.backward().unwrap().get(&x).unwrap().item().unwrap(), 2.0 + f64::from(k));
@@ -215,7 +191,7 @@ fn registrations_of_dead_graphs_do_not_pile_up() {
 #[test]
 fn a_write_leaves_the_graph_a_copy_of_what_it_needs() {
     let (x, w) = (leaf(&[1.0, 2.0]), f64s(&[3.0, 4.0], &[2]));
-    let guard = allow_mutation_on_saved_tensors();
+    let guard = allow_mutation_on_saved_tensors_guard();
     let y = x.mul(&w).unwrap();
     w.mul_(10.0).unwrap();
     let z = y.mul(&w).unwrap();
@@ -236,7 +212,7 @@ fn copies_go_through_every_order_and_every_kind_of_value() {
     let first = |x: &Tensor| {
         let y = x.square().unwrap();
         let s = y.softmax(0).unwrap();
-        (s.mul(&x.exp().unwrap()).unwrap(), y, s)
+        (s.mul(x.exp().unwrap()).unwrap(), y, s)
     };
     let third = |z: &Tensor, x: &Tensor, mut between: Box<dyn FnMut(&Tensor) + '_>| {
         let options = BackwardOptions::new().create_graph();
@@ -250,11 +226,10 @@ fn copies_go_through_every_order_and_every_kind_of_value() {
     let x = leaf(&x0);
     let want = third(&first(&x).0, &x, Box::new(|_| ()));
     let x = leaf(&x0);
-    let _guard = allow_mutation_on_saved_tensors();
+    let _guard = allow_mutation_on_saved_tensors_guard();
     let (z, y, s) = first(&x);
     let spoil = |_: &Tensor| {
-        let _guard = no_grad();
-        [&x, &y, &s].iter().for_each(|t| t.mul_(-3.0).unwrap());
+        no_grad(|| [&x, &y, &s].iter().for_each(|t| t.mul_(-3.0).unwrap()));
     };
     spoil(&z);
     assert_eq!(third(&z, &x, Box::new(spoil)), want);
@@ -263,7 +238,7 @@ fn copies_go_through_every_order_and_every_kind_of_value() {
 #[test]
 fn nodes_that_keep_one_tensor_share_the_copy() {
     let (x, w) = (leaf(&[1.0, 2.0]), randn(&[2], 1));
-    let _guard = allow_mutation_on_saved_tensors();
+    let _guard = allow_mutation_on_saved_tensors_guard();
     let y: Vec<Tensor> = (0..5).map(|_| x.mul(&w).unwrap()).collect();
     let total = y.iter().skip(1).fold(y[0].clone(), |sum, t| sum.add(t).unwrap());
     let before = total.graph_stats().saved_bytes;
@@ -300,7 +275,7 @@ fn a_rule_that_another_thread_disturbed_runs_again_on_the_copy() {
         let (x, kept) = (leaf(&[2.0, 2.0]), f64s(&[3.0, 4.0], &[2]));
         let op = Arc::new(Disturbed { kept: kept.clone(), runs: AtomicUsize::new(0) });
         let y = {
-            let _guard = allowed.then(allow_mutation_on_saved_tensors);
+            let _guard = allowed.then(allow_mutation_on_saved_tensors_guard);
             apply_custom(&op, &[&x, &kept]).unwrap().swap_remove(0)
         };
         let g = gradient(&y, &x);
@@ -316,7 +291,7 @@ fn a_rule_that_another_thread_disturbed_runs_again_on_the_copy() {
 fn what_cannot_be_copied_is_refused() {
     let (x, c) = (leaf(&[1.0]), f64s(&[4.0], &[1]));
     let inside = c.clone();
-    let _guard = allow_mutation_on_saved_tensors();
+    let _guard = allow_mutation_on_saved_tensors_guard();
     let y = checkpoint(move |x| x[0].mul(&inside), &[&x]).unwrap();
     assert_says(&c.fill_(0.0).unwrap_err(), &["checkpoint", "captured"]);
     assert_eq!(gradient(&y, &x).unwrap(), [4.0]);
@@ -335,11 +310,8 @@ fn what_cannot_be_copied_is_refused() {
 #[test]
 fn the_last_of_both_guards_holds_and_both_end() {
     let (x, w) = (leaf(&[1.0]), f64s(&[2.0], &[1]));
-    let _outer = strict_inplace();
-    let copied = {
-        let _inner = allow_mutation_on_saved_tensors();
-        x.mul(&w).unwrap()
-    };
+    let _outer = strict_inplace_guard();
+    let copied = allow_mutation_on_saved_tensors(|| x.mul(&w).unwrap());
     w.add_(1.0).unwrap();
     let refused = x.mul(&w).unwrap();
     assert!(w.add_(1.0).is_err());
@@ -360,7 +332,7 @@ fn copies_beside_writers_on_other_threads_are_right_or_errors() {
                 w.fill_(k).unwrap();
             }
         });
-        let _guard = allow_mutation_on_saved_tensors();
+        let _guard = allow_mutation_on_saved_tensors_guard();
         for _ in 0..2000 {
             let y = x.mul(&w).unwrap();
             let value = values(&y)[0];

@@ -72,10 +72,10 @@ fn elementwise_operations_agree_with_the_interpreter_of_the_ir_in_every_dtype() 
 
 #[test]
 fn broadcasting_stretches_ones_and_refuses_the_rest() {
-    let y = f32s(&[1.0, 2.0], &[2, 1]).add(&f32s(&[10.0, 20.0, 30.0], &[3])).unwrap();
+    let y = f32s(&[1.0, 2.0], &[2, 1]).add(f32s(&[10.0, 20.0, 30.0], &[3])).unwrap();
     assert_eq!(y.to_vec::<f32>().unwrap(), [11.0, 21.0, 31.0, 12.0, 22.0, 32.0]);
-    assert_eq!(f32s(&[], &[0]).add(&f32s(&[1.0], &[1])).unwrap().shape(), [0]);
-    let e = f32s(&[1.0, 2.0], &[2]).add(&f32s(&[1.0; 3], &[3])).unwrap_err();
+    assert_eq!(f32s(&[], &[0]).add(f32s(&[1.0], &[1])).unwrap().shape(), [0]);
+    let e = f32s(&[1.0, 2.0], &[2]).add(f32s(&[1.0; 3], &[3])).unwrap_err();
     assert_eq!(e.kind(), &ErrorKind::Broadcast);
     assert!(e.to_string().contains("input 0") && e.to_string().contains("help"), "{e}");
 }
@@ -93,7 +93,7 @@ fn dtypes_promote_and_scalars_are_weak() {
     assert_eq!((1.0 - &h).unwrap().dtype(), DType::F16);
     let u = i.to_dtype(DType::U8).unwrap();
     assert!(u.add(300).is_err() && u.neg().is_err());
-    assert_eq!(i.add(&i.to_dtype(DType::U64).unwrap()).unwrap_err().kind(), &ErrorKind::DTypeMismatch);
+    assert_eq!(i.add(i.to_dtype(DType::U64).unwrap()).unwrap_err().kind(), &ErrorKind::DTypeMismatch);
 }
 
 #[test]
@@ -117,8 +117,8 @@ fn nan_propagates_and_comparisons_are_exact() {
     assert_eq!(u.lt(300).unwrap().to_vec::<bool>().unwrap(), [true]);
     assert_eq!(u.ge(f64::NAN).unwrap().to_vec::<bool>().unwrap(), [false]);
     let i = i64s(&[16_777_217], &[1]).to_dtype(DType::I32).unwrap();
-    assert_eq!(i.eq(&f32s(&[16_777_216.0], &[1])).unwrap().to_vec::<bool>().unwrap(), [false]);
-    assert_eq!(big.eq(&f32s(&[1.0], &[1])).unwrap_err().kind(), &ErrorKind::DTypeMismatch);
+    assert_eq!(i.eq(f32s(&[16_777_216.0], &[1])).unwrap().to_vec::<bool>().unwrap(), [false]);
+    assert_eq!(big.eq(f32s(&[1.0], &[1])).unwrap_err().kind(), &ErrorKind::DTypeMismatch);
     let zeros = f32s(&[0.0, 0.0], &[1, 2]);
     let nan = f32s(&[f32::NAN, f32::INFINITY], &[2, 1]);
     assert!(zeros.matmul(&nan).unwrap().to_scalar::<f32>().unwrap().is_nan());
@@ -246,6 +246,9 @@ fn creation() {
     assert_eq!(Tensor::arange(5, -2, -3, DType::I32, &d).unwrap().to_vec::<i32>().unwrap(), [5, 2, -1]);
     assert!(Tensor::arange(0, 300, 1, DType::U8, &d).is_err() && Tensor::arange(0, 1, 0, DType::U8, &d).is_err());
     assert!(Tensor::arange(i64::MIN, i64::MAX, 1, DType::I64, &d).is_err());
+    // A step away from the end.
+    assert!(Tensor::arange(3, -2, 1, DType::I64, &d).is_err() && Tensor::arange(-2, 3, -1, DType::I64, &d).is_err());
+    assert_eq!(Tensor::arange(3, 3, 1, DType::I64, &d).unwrap().shape(), [0]);
     let far = Tensor::arange(i64::MIN, i64::MAX, i64::MAX, DType::I64, &d).unwrap();
     assert_eq!(far.to_vec::<i64>().unwrap(), [i64::MIN, -1, i64::MAX - 1]);
     assert!(Tensor::arange(0, 1 << 48, 1, DType::I64, &d).is_err() && Tensor::eye(1 << 24, DType::F64, &d).is_err());
@@ -315,7 +318,7 @@ fn operations_on_stretched_tensors_and_wrong_numbers_of_operands() {
     let (a, b) = (f32s(&[2.0], &[1]).expand([100]).unwrap(), f32s(&[3.0], &[1]).expand([100]).unwrap());
     assert_eq!(a.add(&b).unwrap().to_vec::<f32>().unwrap(), [5.0; 100]);
     let x = f32s(&[1.0; 100], &[100]).with_grad().unwrap();
-    let g = x.sum_all().unwrap().add(&x.mean_all().unwrap()).unwrap().backward().unwrap();
+    let g = x.sum_all().unwrap().add(x.mean_all().unwrap()).unwrap().backward().unwrap();
     assert_close(&vec64(g.get(&x).unwrap()), &[1.01; 100], 1e-6);
     let add = TABLE.iter().find(|e| e.op.name() == "add").unwrap().op;
     for operands in [&[][..], &[1.0.into()], &[1.0.into(), 2.0.into()], &[Operand::Tensor(&a); 3]] {

@@ -6,7 +6,7 @@ mod common;
 
 use common::{assert_close, both, cpu, f64s, layouts, randn, sines};
 use gradus_tensor::{
-    BackwardOptions, DType, ErrorKind, Generator, Result, Tensor, checkpoint, grad, hessian, no_grad, vjp, vmap,
+    BackwardOptions, DType, ErrorKind, Generator, Result, Tensor, checkpoint, grad, hessian, no_grad_guard, vjp, vmap,
 };
 
 fn s(shape: &[usize]) -> Tensor {
@@ -102,7 +102,7 @@ fn nothing_is_recorded_without_leaves_or_inside_no_grad() {
     let x = s(&[3, 2]).with_grad().unwrap();
     let f = |x: &Tensor| vmap(|v| v[0].sin(), &[x], &[Some(0)], &[0]).unwrap();
     assert!(f(&x).requires_grad() && !f(&x.detach()).requires_grad());
-    let _guard = no_grad();
+    let _guard = no_grad_guard();
     assert!(!f(&x).requires_grad());
 }
 
@@ -198,7 +198,7 @@ fn results_that_share_memory_are_those_of_their_calls() {
     // A leaf is whatever its storage holds, and cannot be both.
     let leaf = f64s(&[0.0], &[]).with_grad().unwrap();
     let filled = |v: &[Tensor]| {
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         leaf.copy_(&v[0])?;
         Ok(leaf.clone())
     };

@@ -2,7 +2,7 @@
 
 use gradus_data::{DataLoader, Dataset, Sample};
 use gradus_nn::{Forward, Module};
-use gradus_tensor::{DType, Error, Reduction, Result, Tensor, no_grad};
+use gradus_tensor::{DType, Error, Reduction, Result, Tensor, no_grad_guard};
 
 use crate::ConfusionMatrix;
 
@@ -85,7 +85,7 @@ impl Classification {
     {
         let mut matrix = ConfusionMatrix::new(classes)?;
         model.eval();
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         for batch in loader.epoch(0)? {
             let (input, labels) = batch?;
             for (label, predicted) in labels_and_predictions(&model.forward(&input)?, &labels)? {
@@ -116,7 +116,7 @@ where
     T: Task<M, <D::Item as Sample>::Batch> + ?Sized,
 {
     model.eval();
-    let _guard = no_grad();
+    let _guard = no_grad_guard();
     let mut tally = Tally::default();
     for batch in loader.epoch(0)? {
         let outcome = task.run(model, &batch?)?;

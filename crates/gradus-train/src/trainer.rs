@@ -15,6 +15,7 @@ use crate::{EpochReport, Event, Logger, StepReport, Task, evaluate};
 /// Runs a model over a dataset, epoch by epoch.
 ///
 /// A run is decided by model, optimiser and loader: the same ones give the same bits.
+#[must_use = "a trainer does nothing until `fit`, and setting an option gives a new trainer"]
 #[derive(Clone)]
 pub struct Trainer {
     epochs: usize,
@@ -47,14 +48,12 @@ impl Trainer {
     }
 
     /// The learning rate follows `schedule`, whose steps count from the start of the run.
-    #[must_use]
     pub fn schedule(mut self, schedule: Schedule) -> Self {
         self.schedule = schedule;
         self
     }
 
     /// The run ends before the next step once `flag` is true.
-    #[must_use]
     pub fn stop_when(mut self, flag: Arc<AtomicBool>) -> Self {
         self.stop = Some(flag);
         self

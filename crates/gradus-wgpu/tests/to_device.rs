@@ -39,7 +39,7 @@ fn values_and_gradients_cross() {
     assert_eq!(dx.device(), &here);
     let want = x.detach().mul(2.0).and_then(|x| x.to_vec::<f32>()).expect("values");
     assert_eq!(dx.to_vec::<f32>().expect("values"), want);
-    let e = x.detach().add(&y.detach().transpose(0, 2).expect("a view")).expect_err("two devices");
+    let e = x.detach().add(y.detach().transpose(0, 2).expect("a view")).expect_err("two devices");
     assert!(e.kind() == &ErrorKind::DeviceMismatch, "{e}");
     assert!(e.to_string().contains(here.name()) && e.to_string().contains(there.name()), "{e}");
 }

@@ -136,13 +136,13 @@ pub(crate) fn run(device: &Device, op: ScaledCube) -> Result<Found> {
     let x = Tensor::randn([7, 50], DType::F32, device, &mut Generator::new(2))?.t()?.with_grad()?;
     let weight = Tensor::randn([50, 7], DType::F32, device, &mut Generator::new(3))?;
     let gradient = |y: &Tensor| -> Result<Tensor> {
-        let gradients = y.mul(&weight)?.sum_all()?.backward()?;
+        let gradients = (y * &weight)?.sum_all()?.backward()?;
         gradients.get(&x).cloned().ok_or_else(|| Error::new(ErrorKind::Autograd, "compute_op", "there is no gradient"))
     };
     let ours = apply_custom(&op, &[&x])?.swap_remove(0);
-    let theirs = x.mul(&x)?.mul(&x)?.mul(f64::from(k))?;
+    let theirs = ((&x * &x * &x)? * k)?;
     let (dx, want) = (gradient(&ours)?, gradient(&theirs)?);
-    let apart = |a: &Tensor, b: &Tensor| a.detach().sub(&b.detach())?.abs()?.max_all()?.item();
+    let apart = |a: &Tensor, b: &Tensor| (a.detach() - b.detach())?.abs()?.max_all()?.item();
     Ok(Found { value: apart(&ours, &theirs)?, gradient: apart(&dx, &want)?, largest: want.abs()?.max_all()?.item()? })
 }
 

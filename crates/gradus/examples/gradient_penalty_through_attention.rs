@@ -6,7 +6,6 @@
 //! ```
 #![allow(clippy::print_stdout)]
 
-use gradus::nn::{MultiheadAttention, MultiheadAttentionConfig};
 use gradus::prelude::*;
 
 /// Scores sequences: `[n, length, features]` to `[n]`.
@@ -19,7 +18,7 @@ struct Critic {
 
 impl Forward for Critic {
     fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        let x = (x + &self.attention.forward(&self.norm.forward(x)?)?)?;
+        let x = (x + self.attention.forward(&self.norm.forward(x)?))?;
         self.score.forward(&x.silu()?.mean(&[1], false)?)?.squeeze(1)
     }
 }
@@ -31,7 +30,7 @@ fn gradient_penalty(critic: &Critic, x: &Tensor) -> Result<Tensor> {
     let score = critic.forward(&x)?.sum_all()?;
     let slopes = grad(&[&score], &[&x], None, BackwardOptions::new().create_graph())?;
     let slope = slopes[0].as_ref().expect("the score depends on the input");
-    slope.flatten(1, -1)?.norm(2.0, &[1], false)?.sub(1.0)?.square()?.mean_all()
+    (slope.flatten(1, -1)?.norm(2.0, &[1], false)? - 1.0)?.square()?.mean_all()
 }
 
 /// What was found; see [`run`].

@@ -5,7 +5,6 @@
 //! ```
 #![allow(clippy::print_stdout)]
 
-use gradus::nn::Tanh;
 use gradus::prelude::*;
 
 /// What was found; see [`run`].
@@ -71,7 +70,7 @@ pub(crate) fn run(seed: u64) -> Result<Findings> {
             nudge(-2.0 * step)?;
             let down = gradient()?.detach();
             nudge(step)?;
-            columns.push(up.sub(&down)?.div(2.0 * step)?);
+            columns.push(((up - down)? / (2.0 * step))?);
         }
     }
     let numeric = Tensor::stack(&columns.iter().collect::<Vec<_>>(), 1)?;
@@ -81,14 +80,14 @@ pub(crate) fn run(seed: u64) -> Result<Findings> {
     let (zeros, ones) = (Tensor::zeros([n - 3], DType::F64, &device)?, Tensor::ones([3], DType::F64, &device)?);
     let shift = Tensor::cat(&[&zeros, &ones], 0)?;
     let diagonal = hessian.diagonal(0, 0, 1)?;
-    let radius = hessian.abs()?.sum(&[1], false)?.sub(&diagonal.abs()?)?;
+    let radius = (hessian.abs()?.sum(&[1], false)? - diagonal.abs()?)?;
     Ok(Findings {
         parameters: n,
-        asymmetry: largest(hessian.sub(&hessian.t()?)?)?,
-        error: largest(hessian.sub(&numeric)?)?,
+        asymmetry: largest((&hessian - hessian.t()?)?)?,
+        error: largest((&hessian - numeric)?)?,
         null: largest(hessian.matmul(&shift)?)?,
         trace: hessian.trace()?.item()?,
-        bounds: (diagonal.sub(&radius)?.min_all()?.item()?, diagonal.add(&radius)?.max_all()?.item()?),
+        bounds: ((&diagonal - &radius)?.min_all()?.item()?, (&diagonal + &radius)?.max_all()?.item()?),
     })
 }
 

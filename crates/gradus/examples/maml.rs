@@ -9,8 +9,6 @@
 //! derivatives (first-order MAML) they reach 0.46, 0.47, 0.53, 0.53, 0.45 and 0.36.
 #![allow(clippy::print_stdout)]
 
-use gradus::Reduction;
-use gradus::nn::clip_grad_norm;
 use gradus::prelude::*;
 
 const HIDDEN: usize = 40;
@@ -25,7 +23,7 @@ fn network(weights: &[Tensor], x: &Tensor) -> Result<Tensor> {
     let mut x = x.clone();
     for (i, layer) in weights.chunks(2).enumerate() {
         let input = if i == 0 { x } else { x.tanh()? };
-        x = input.matmul(&layer[0])?.add(&layer[1])?;
+        x = (input.matmul(&layer[0])? + &layer[1])?;
     }
     Ok(x)
 }
@@ -60,7 +58,7 @@ fn episode(parameters: &[Parameter], step: BackwardOptions, rng: &mut Generator)
     let start = parameters.iter().map(|p| p.expand([TASKS, p.shape()[1], p.shape()[2]]));
     let start = start.collect::<Result<Vec<Tensor>>>()?;
     // Summed over the tasks, whose weights are apart: the gradient for a task's weights is that of its own loss.
-    let loss = network(&start, &x)?.mse_loss(&y, Reduction::Mean)?.mul(TASKS as f64)?;
+    let loss = (network(&start, &x)?.mse_loss(&y, Reduction::Mean)? * TASKS as f64)?;
     let slopes = grad(&[&loss], &start.iter().collect::<Vec<_>>(), None, step)?;
     let adapt = |(w, g): (&Tensor, Option<Tensor>)| match g {
         Some(g) => fused!(|w, g, rate| w - g * rate)(w, &g, ADAPT),

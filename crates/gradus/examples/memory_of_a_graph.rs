@@ -118,9 +118,9 @@ impl Parameters {
         let part = |i: usize| parts[i].transpose(1, 2);
         let options = AttentionOptions::new().causal(Causal::TopLeft);
         let a = part(0)?.scaled_dot_product_attention(&part(1)?, &part(2)?, options)?;
-        let x = x.add(&self.linear(1, &a.transpose(1, 2)?.reshape([B, T, C])?)?)?;
+        let x = (x + self.linear(1, &a.transpose(1, 2)?.reshape([B, T, C])?))?;
         let hidden = self.linear(2, &self.norm(1, &x)?)?.gelu()?;
-        let x = x.add(&self.linear(3, &hidden)?)?;
+        let x = (x + self.linear(3, &hidden))?;
         self.linear(4, &x)?.reshape([B * T, V])?.cross_entropy(targets)
     }
 }

@@ -10,7 +10,6 @@
 
 use std::f64::consts::PI;
 
-use gradus::nn::Tanh;
 use gradus::prelude::*;
 
 /// The conductivity.
@@ -54,8 +53,7 @@ fn error(network: &Sequential, device: &Device) -> Result<f64> {
     let t = Tensor::linspace(0.0, 1.0, 21, DType::F32, device)?.reshape([21, 1, 1])?.expand([21, 41, 1])?;
     let (x, t) = (x.reshape([21 * 41, 1])?, t.reshape([21 * 41, 1])?);
     let truth = fused!(|x, t, pi, rate| (t * rate).exp() * (x * pi).sin())(&x, &t, PI, -K * PI * PI)?;
-    let _guard = no_grad();
-    temperature(network, &x, &t)?.sub(&truth)?.abs()?.max_all()?.item()
+    no_grad(|| (temperature(network, &x, &t)? - truth)?.abs()?.max_all()?.item())
 }
 
 /// Trains on `steps` batches of 128 random places and times.

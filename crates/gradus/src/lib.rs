@@ -63,16 +63,18 @@ pub use gradus_train as train;
 pub use gradus_wgpu as wgpu;
 
 pub use gradus_tensor::{
-    AttentionOptions, BackwardOptions, Bound, Causal, ConvOptions, CustomOp, DType, Device, Elementwise, Ellipsis,
-    Error, ErrorKind, Gemm, Generator, Gradients, Hook, INFER, Index, Indexing, IntoIndex, NewAxis, Operand, PadMode,
-    PoolOptions, Reduction, Result, Scalar, ScatterReduction, Strided, Tensor, Unique, all_or_nothing, apply_custom,
-    autograd, checkpoint, checkpoint_with, enable_grad, explain_grad, find_nan, find_nonfinite, fused, grad, hessian,
-    hvp, inference, jacobian, jvp, no_grad, ops, vjp, vmap,
+    AsOperand, AttentionOptions, BackwardOptions, Bound, Causal, ConvOptions, CustomOp, DType, Device, Elementwise,
+    Ellipsis, Error, ErrorKind, Gemm, Generator, Gradients, Hook, INFER, Index, Indexing, IntoIndex, NewAxis, Operand,
+    PadMode, PoolOptions, Reduction, Result, Scalar, ScatterReduction, Strided, Tensor, Unique, all_or_nothing,
+    apply_custom, autograd, checkpoint, checkpoint_with, enable_grad, enable_grad_guard, explain_grad, find_nan,
+    find_nonfinite, fused, grad, hessian, hvp, inference, inference_guard, jacobian, jvp, no_grad, no_grad_guard, ops,
+    vjp, vmap,
 };
 
 pub use gradus_tensor::autograd::{
-    Dependence, GradModeGuard, NonFiniteReport, SavedTensorsHooks, allow_mutation_on_saved_tensors, is_grad_enabled,
-    is_inference, saved_tensors_hooks, strict, strict_inplace,
+    Dependence, GradModeGuard, NonFiniteReport, SavedTensorsHooksGuard, allow_mutation_on_saved_tensors,
+    allow_mutation_on_saved_tensors_guard, is_grad_enabled, is_inference, saved_tensors_hooks,
+    saved_tensors_hooks_guard, strict, strict_guard, strict_inplace, strict_inplace_guard,
 };
 
 pub use gradus_backend::ComputeModule;

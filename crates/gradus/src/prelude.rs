@@ -1,4 +1,10 @@
-//! What most programs use: `use gradus::prelude::*;`.
+//! What a training program needs: `use gradus::prelude::*;`.
+//!
+//! Tensors and gradients, every layer of [`nn`](crate::nn) with its settings, optimisers and schedules, datasets and
+//! loaders, and the trainer. What is rarer is under its module, for example [`crate::nn::init`] or [`crate::data::digits`].
+//!
+//! A name of yours comes before one of the prelude. Of the standard library's prelude it replaces only `Result`, which still
+//! takes an error type: `Result<T>` is `Result<T, gradus::Error>`.
 
 pub use crate::devices::DeviceExt;
 #[cfg(feature = "plugin")]
@@ -6,15 +12,16 @@ pub use gradus_plugin::LoadPlugin;
 
 pub use gradus_tensor::{
     AttentionOptions, BackwardOptions, Causal, ConvOptions, DType, Device, Ellipsis, Error, ErrorKind, Generator,
-    Gradients, INFER, NewAxis, PoolOptions, Result, Tensor, all_or_nothing, fused, grad, no_grad,
+    Gradients, INFER, NewAxis, PoolOptions, Reduction, Result, Tensor, all_or_nothing, checkpoint, fused, grad,
+    inference, no_grad,
 };
 
+pub use gradus_nn::layers::*;
 pub use gradus_nn::{
-    Adam, AdamConfig, AdamW, BatchNorm2d, BatchNormConfig, Buffer, Conv2d, Conv2dConfig, Dropout, Embedding, Flatten,
-    Forward, Init, LayerNorm, LayerNormConfig, Linear, MaxPool2d, Module, Optimizer, Parameter, Relu, Schedule,
-    Sequential, Sgd, SgdConfig, StateDict, Strict,
+    Adam, AdamConfig, AdamW, Buffer, Forward, Group, Init, Mode, Module, Optimizer, Parameter, RandomState, Schedule,
+    Sgd, SgdConfig, StateDict, Strict, clip_grad_norm, clip_grad_value,
 };
 
-pub use gradus_data::{DataLoader, Dataset, Image, ImageSet, TensorDataset};
+pub use gradus_data::{DataLoader, Dataset, Image, ImageSet, Sample, TensorDataset};
 
-pub use gradus_train::{Classification, Trainer, evaluate};
+pub use gradus_train::{Classification, Outcome, Task, Trainer, evaluate};

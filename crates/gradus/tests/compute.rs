@@ -80,8 +80,7 @@ fn gradients_are_not_lost_without_a_word() {
     assert_eq!(run(&w, &z).unwrap_err().kind(), &ErrorKind::Autograd);
     assert_eq!(run(&x.copy().unwrap(), &w).unwrap_err().kind(), &ErrorKind::Autograd);
     run(&w.detach(), &z).unwrap();
-    let _guard = no_grad();
-    run(&w, &z).unwrap();
+    no_grad(|| run(&w, &z)).unwrap();
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use gradus::backend::Backend;
 use gradus::cpu::CpuBackend;
+use gradus::devices;
 use gradus::prelude::*;
-use gradus::{ErrorKind, devices};
 
 #[test]
 fn a_device_that_opens_has_a_name_and_is_listed() {

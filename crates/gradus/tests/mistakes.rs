@@ -8,7 +8,7 @@ use gradus::autograd::{gradcheck, gradgradcheck};
 use gradus::backend::{AdamParams, AttentionParams, Buffer, Element, Layout, SgdParams, Shape, View, ViewMut, Window};
 use gradus::cpu::CpuBackend;
 use gradus::prelude::*;
-use gradus::{ComputeModule, Reduction, Scalar};
+use gradus::{ComputeModule, Scalar};
 
 fn cpu() -> Device {
     Device::cpu().unwrap()
@@ -332,7 +332,7 @@ fn mistake_14_gemm_is_row_major_reads_c_only_for_beta_and_takes_any_strides() {
     assert_eq!(c.values(), [0.5, 1.0, 1.5, 2.0]);
     // Larger than any tile, batched: every row is written.
     let (x, y) = (randn(&[2, 130, 70], 1), randn(&[2, 70, 150], 2));
-    let by_hand = x.unsqueeze(3).unwrap().mul(&y.unsqueeze(1).unwrap()).unwrap().sum(&[2], false).unwrap();
+    let by_hand = x.unsqueeze(3).unwrap().mul(y.unsqueeze(1).unwrap()).unwrap().sum(&[2], false).unwrap();
     assert_close(&numbers(&x.matmul(&y).unwrap()), &numbers(&by_hand), 1e-11);
 }
 
@@ -423,7 +423,7 @@ fn mistake_19_a_step_that_fails_changes_nothing() {
     let named = vec![("a".to_owned(), a.clone()), ("b".to_owned(), b.clone())];
     let sgd = Sgd::new(named, SgdConfig { lr: 0.1, ..Default::default() }).unwrap();
     let mut sgd = sgd.non_finite(gradus::nn::NonFinite::Error);
-    let loss = |factor: f64| a.mul(3.0).unwrap().add(&b.mul(factor).unwrap()).unwrap().backward().unwrap();
+    let loss = |factor: f64| a.mul(3.0).unwrap().add(b.mul(factor).unwrap()).unwrap().backward().unwrap();
     let e = sgd.step(&loss(f64::NAN)).unwrap_err();
     assert!(e.to_string().contains("nothing was changed"), "{e}");
     assert_eq!((numbers(&a), numbers(&b)), (vec![1.0], vec![2.0]));

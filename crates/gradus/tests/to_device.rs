@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
+use gradus::autograd;
 use gradus::prelude::*;
 use gradus::testing::{gradcheck, gradgradcheck};
-use gradus::{autograd, checkpoint};
 use tiny_backend::TinyBackend;
 
 fn cpu() -> Device {
@@ -98,7 +98,7 @@ fn a_checkpointed_region_and_packed_values_may_cross() {
     let packed = {
         // What is kept on the other device is kept on this one instead.
         let (to, back) = (here.clone(), there.clone());
-        let _guard = autograd::saved_tensors_hooks(move |t| t.to_device(&to), move |p| p.to_device(&back));
+        let _guard = autograd::saved_tensors_hooks_guard(move |t| t.to_device(&to), move |p| p.to_device(&back));
         x.to_device(&there).unwrap().sin().unwrap().square().unwrap().sum_all().unwrap()
     };
     let packed = packed.backward().unwrap();
@@ -125,7 +125,7 @@ fn an_operation_on_two_devices_names_both() {
         assert!(!text.contains("two devices with the name"), "{text}");
     }
     // One name does not tell them apart.
-    let e = b.add(&values(&[2, 2], &tiny())).unwrap_err().to_string();
+    let e = b.add(values(&[2, 2], &tiny())).unwrap_err().to_string();
     assert!(e.contains("two devices with the name tiny"), "{e}");
 }
 

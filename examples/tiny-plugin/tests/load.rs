@@ -80,7 +80,7 @@ fn errors_cross_the_border_with_kind_and_words() {
     // Another instance of the same library is another device, and its buffers are foreign.
     let other = open();
     assert_ne!(device, other);
-    assert_eq!(x.add(&Tensor::ones([2], DType::F32, &other).unwrap()).unwrap_err().kind(), &ErrorKind::DeviceMismatch);
+    assert_eq!(x.add(Tensor::ones([2], DType::F32, &other).unwrap()).unwrap_err().kind(), &ErrorKind::DeviceMismatch);
     let y = other.backend().alloc(8).unwrap();
     assert_eq!(device.backend().download(&y, 0, &mut [0]).unwrap_err().kind(), &ErrorKind::DeviceMismatch);
 }

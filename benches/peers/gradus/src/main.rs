@@ -6,7 +6,6 @@ mod models;
 use std::process::ExitCode;
 
 use gradus::prelude::*;
-use gradus::{Causal, ConvOptions};
 use peer_harness::inputs::{Parameters, SEED, conv2d_shape, integers, values};
 use peer_harness::{Bench, Job, Outcome};
 
@@ -31,11 +30,7 @@ fn read(results: &[Tensor]) -> Result<Vec<Vec<f32>>> {
 
 /// Times `f` without gradients.
 fn forward(bench: &mut Bench, f: impl Fn() -> Result<Tensor>) -> Outcome {
-    let job = || {
-        let _guard = no_grad();
-        f()
-    };
-    bench.time(job, |y| read(&[y]))
+    bench.time(|| no_grad(&f), |y| read(&[y]))
 }
 
 /// Times `f`, whose result has this shape, and its gradients for a given gradient of the result.

@@ -1,6 +1,5 @@
 //! The models of the training jobs.
 
-use gradus::Causal;
 use gradus::prelude::*;
 use peer_harness::inputs::Parameters;
 

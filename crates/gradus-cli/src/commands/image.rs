@@ -18,7 +18,6 @@ pub(crate) fn run(chain: &Chain) -> Result<()> {
         let m = format!("{} is there already", chain.output.display());
         return Err(Error::new(ErrorKind::Io, "image", m).help("give another name, or replace it with --force"));
     }
-    let _guard = no_grad();
     let options = picture::options(None, files.max_memory);
     let read = image::load(&chain.input, &device, options)?;
     let deep = read.dtype().is_float() && format == Format::Png;

@@ -1,6 +1,5 @@
 //! `gradus predict`: what is on pictures.
 
-use gradus::data::Sample;
 use gradus::prelude::*;
 use serde::Serialize;
 
@@ -49,9 +48,8 @@ pub(crate) fn run(args: &PredictArgs) -> Result<()> {
 }
 
 fn predict(model: &network::Cnn, image: Image, device: &Device, name: String) -> Result<Prediction> {
-    let _guard = no_grad();
-    let logits = model.forward(&Image::collate(vec![image], device)?)?;
-    let probabilities = logits.softmax(1)?.to_vec::<f32>()?;
+    let images = Image::collate(vec![image], device)?;
+    let probabilities = no_grad(|| model.forward(&images)?.softmax(1))?.to_vec::<f32>()?;
     if probabilities.iter().any(|p| !p.is_finite()) {
         let e = Error::argument("predict", format!("{name}: the network's probabilities are not finite"));
         return Err(e.help("its weights hold NaN or infinity; train it anew"));

@@ -131,6 +131,8 @@ pub(crate) enum Placement {
     Reversed,
     /// Every second element of longer rows.
     Gapped,
+    /// First and last axis of strides that are no multiples of each other: rows begin within others, and share no element.
+    Interleaved,
     /// Stride 0 on the first axis; for inputs only.
     StretchedFirst,
     /// Stride 0 on the last axis; for inputs only.
@@ -138,23 +140,25 @@ pub(crate) enum Placement {
 }
 
 impl Placement {
-    pub(crate) const INPUTS: [Placement; 8] = [
+    pub(crate) const INPUTS: [Placement; 9] = [
         Placement::Contiguous,
         Placement::Offset,
         Placement::Transposed,
         Placement::Flipped,
         Placement::Reversed,
         Placement::Gapped,
+        Placement::Interleaved,
         Placement::StretchedFirst,
         Placement::StretchedLast,
     ];
-    pub(crate) const OUTPUTS: [Placement; 6] = [
+    pub(crate) const OUTPUTS: [Placement; 7] = [
         Placement::Contiguous,
         Placement::Transposed,
         Placement::Gapped,
         Placement::Offset,
         Placement::Reversed,
         Placement::Flipped,
+        Placement::Interleaved,
     ];
 
     /// The axis that gets stride 0.
@@ -192,6 +196,16 @@ impl Placement {
                 let longer = shape.with(rank - 1, 2 * size + 1);
                 longer.and_then(|s| Ok((Layout::contiguous(s).slice(rank - 1, 1, 2 * size + 1, 2)?, s.numel())))
             }
+            Placement::Interleaved if rank > 1 && n > 0 => {
+                // Multiples of one stride and of another without a common divisor meet first where both are exhausted.
+                let (first, last) = (shape[0], shape[rank - 1]);
+                let step = (first..).find(|&n| gcd(n, last) == 1).unwrap_or(1);
+                let extent = (first - 1) * last + (last - 1) * step + 1;
+                let inner: usize = shape.iter().skip(1).rev().skip(1).product();
+                let mut all: Vec<isize> = strides.iter().map(|s| s / last as isize * extent as isize).collect();
+                (all[0], all[rank - 1]) = (last as isize, step as isize);
+                Layout::from_parts(shape, &all, 0, extent * inner).map(|l| (l, extent * inner))
+            }
             Placement::StretchedFirst | Placement::StretchedLast if n > 0 && rank > 0 => {
                 let axis = if self == Placement::StretchedFirst { 0 } else { rank - 1 };
                 let base = shape.with(axis, 1);
@@ -201,6 +215,10 @@ impl Placement {
         };
         made.unwrap_or((plain, n))
     }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// The bytes of a buffer with a tensor in it.
@@ -250,7 +268,7 @@ mod tests {
     #[test]
     fn every_placement_holds_the_values_that_it_was_given() {
         let mut rng = Rng::new("placements");
-        for dims in [&[][..], &[5], &[3, 4], &[2, 1, 3], &[0, 2]] {
+        for dims in [&[][..], &[5], &[3, 4], &[2, 1, 3], &[0, 2], &[4, 2, 3, 6]] {
             for placement in Placement::INPUTS {
                 let a = Array::random(DType::F32, dims, &mut rng).fitted(placement);
                 let placed = Placed::new(&a, placement, 0xFF);

@@ -7,15 +7,12 @@
 
 use std::ops::Range;
 
-use gradus_backend::{Layout, Result, View, ViewMut};
+use gradus_backend::{Layout, Result};
 
 use super::kernel::Kernel;
 use super::product::Size;
 use super::{Matrices, Output, Problem, QUERIES, SPAN, TASK, Tile, position};
-use crate::access::Float;
-use crate::gemm::Pack;
 use crate::parallel::Disjoint;
-use crate::rows::Rows;
 use crate::scratch;
 use crate::temp::Temp;
 
@@ -28,23 +25,18 @@ const PARTS: usize = 4;
 const HELD: usize = 1 << 24;
 
 /// What the gradient reads besides the operands of the forward pass.
-struct Given<'a, S: Float> {
-    g: Matrices<'a, S>,
-    lse: &'a [S::Compute],
-    lse_layout: &'a Layout,
+pub(super) struct Given<'a, T> {
+    pub(super) g: Matrices<'a, T>,
+    pub(super) lse: &'a [T],
+    pub(super) lse_layout: &'a Layout,
 }
 
-pub(super) fn backward<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
-    p: &Problem<'_, S>,
-    lse: View<'_>,
-    g: View<'_>,
-    dq: &mut ViewMut<'_>,
-    dk: &mut ViewMut<'_>,
-    dv: &mut ViewMut<'_>,
+pub(super) fn backward<T: Kernel>(
+    p: &Problem<'_, T>,
+    given: &Given<'_, T>,
+    [dq, dk, dv]: [Output<'_, T>; 3],
 ) -> Result<()> {
     let (isa, s) = (p.cpu.isa(), p.sizes);
-    let given = Given { g: Matrices::new(p.cpu, OP, g)?, lse: p.cpu.slice(OP, lse)?, lse_layout: lse.layout };
-    let [dq, dk, dv] = [Output::new(p.cpu, OP, dq)?, Output::new(p.cpu, OP, dk)?, Output::new(p.cpu, OP, dv)?];
     let group = s.h / s.hk;
     let tiles = group * p.tiles();
     let parts = (tiles / PART).clamp(1, PARTS);
@@ -68,7 +60,7 @@ pub(super) fn backward<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
                 let (k_sums, v_sums) = sums.split_at_mut(s.lk * wide_k);
                 for i in part * tiles / parts..(part + 1) * tiles / parts {
                     let h = head % s.hk * group + i / p.tiles();
-                    one(p, p.tile(head / s.hk, h, i % p.tiles()), &given, &dq, [&mut *k_sums, &mut *v_sums]);
+                    one(p, p.tile(head / s.hk, h, i % p.tiles()), given, &dq, [&mut *k_sums, &mut *v_sums]);
                 }
             }
         });
@@ -107,11 +99,11 @@ struct Work<'a, T> {
 }
 
 /// One tile: the gradient of its queries, and what it adds to those of keys and values.
-fn one<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
-    p: &Problem<'_, S>,
+fn one<T: Kernel>(
+    p: &Problem<'_, T>,
     tile: Tile,
-    given: &Given<'_, S>,
-    dq: &Output<'_, S>,
+    given: &Given<'_, T>,
+    dq: &Output<'_, T>,
     [k_sums, v_sums]: [&mut [T]; 2],
 ) {
     let (isa, s) = (p.cpu.isa(), p.sizes);
@@ -150,11 +142,11 @@ fn one<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
             let w = &mut Work { q, g, panel, weights, dp, ld };
             let spans = || (0..keys).step_by(SPAN).map(|start| start..keys.min(start + SPAN));
             for span in spans() {
-                find_weights(p, tile, given, w, span, |i, part| deltas[i] = deltas[i] + part);
+                find_weights(p, tile, given, w, span, &mut |i, part| deltas[i] = deltas[i] + part);
             }
             for span in spans() {
                 if keys > SPAN {
-                    find_weights(p, tile, given, w, span.clone(), |_, _| ());
+                    find_weights(p, tile, given, w, span.clone(), &mut |_, _| ());
                 }
                 for (i, (p, dp)) in w.weights.chunks_exact(ld).zip(w.dp.chunks_exact_mut(ld)).enumerate() {
                     T::slopes(isa, &p[..span.len()], &mut dp[..span.len()], deltas[i]);
@@ -176,16 +168,16 @@ fn one<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
 
 /// The weights of a span and their gradients, 0 where a query does not see the key. `add` gets the number of each query and
 /// the sum of the products of the two.
-fn find_weights<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
-    p: &Problem<'_, S>,
+fn find_weights<T: Kernel>(
+    p: &Problem<'_, T>,
     tile: Tile,
-    given: &Given<'_, S>,
+    given: &Given<'_, T>,
     w: &mut Work<'_, T>,
     span: Range<usize>,
-    mut add: impl FnMut(usize, T),
+    add: &mut dyn FnMut(usize, T),
 ) {
     let Tile { b, h, first, .. } = tile;
-    let (k, v) = (p.k.transposed(b, p.key_head(h)), p.v.transposed(b, p.key_head(h)));
+    let (k, v) = (p.k.of(b, p.key_head(h)).transposed(), p.v.of(b, p.key_head(h)).transposed());
     p.against_keys(tile, w.q, (k, p.sizes.d), span.clone(), p.scale, w.panel, (w.weights, w.ld));
     p.against_keys(tile, w.g, (v, p.sizes.dv), span.clone(), T::ONE, w.panel, (w.dp, w.ld));
     for (i, (weights, dp)) in w.weights.chunks_exact_mut(w.ld).zip(w.dp.chunks_exact_mut(w.ld)).enumerate() {

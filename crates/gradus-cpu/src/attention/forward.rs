@@ -5,40 +5,27 @@ use gradus_backend::{Layout, Result, ViewMut};
 use super::kernel::Kernel;
 use super::product::Size;
 use super::{Output, Problem, QUERIES, SPAN, TASK, Tile, position};
-use crate::access::Float;
-use crate::gemm::Pack;
 use crate::parallel::Disjoint;
-use crate::rows::Rows;
 use crate::scratch;
 
-pub(super) fn forward<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
-    p: &Problem<'_, S>,
-    out: &mut ViewMut<'_>,
-    lse: &mut ViewMut<'_>,
-) -> Result<()> {
+pub(super) fn forward<T: Kernel>(p: &Problem<'_, T>, out: &Output<'_, T>, lse: &mut ViewMut<'_>) -> Result<()> {
     const OP: &str = "attention";
     let s = p.sizes;
     let lse_layout = *lse.layout;
-    let out = Output::new(p.cpu, OP, out)?;
     let lse = Disjoint::new(p.cpu.slice_mut::<T>(OP, lse)?);
     let tiles = p.tiles();
     let grain = TASK / (QUERIES.min(s.lq) * s.lk * (s.d + s.dv)).max(1);
     p.cpu.parallel_for(s.b * s.h * tiles, grain, |tasks| {
         for task in tasks {
             let (head, i) = (task / tiles, task % tiles);
-            one(p, p.tile(head / s.h, head % s.h, i), &out, (&lse, &lse_layout));
+            one(p, p.tile(head / s.h, head % s.h, i), out, (&lse, &lse_layout));
         }
     });
     Ok(())
 }
 
 /// One tile.
-fn one<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
-    p: &Problem<'_, S>,
-    tile: Tile,
-    out: &Output<'_, S>,
-    (lse, lse_layout): (&Disjoint<'_, T>, &Layout),
-) {
+fn one<T: Kernel>(p: &Problem<'_, T>, tile: Tile, out: &Output<'_, T>, (lse, lse_layout): (&Disjoint<'_, T>, &Layout)) {
     let (isa, s) = (p.cpu.isa(), p.sizes);
     let Tile { b, h, first, len } = tile;
     let (keys, size) = (p.visible(first + len - 1), Size::of::<T>(isa, len));
@@ -60,7 +47,7 @@ fn one<S: Pack + Rows + Float<Compute = T>, T: Kernel>(
         sums.fill(T::ZERO);
         tops.fill(T::NEG_INFINITY);
         totals.fill(T::ZERO);
-        let (k, v) = (p.k.transposed(b, p.key_head(h)), p.v.of(b, p.key_head(h)));
+        let (k, v) = (p.k.of(b, p.key_head(h)).transposed(), p.v.of(b, p.key_head(h)));
         for start in (0..keys).step_by(SPAN) {
             let span = start..keys.min(start + SPAN);
             p.against_keys(tile, q, (k, s.d), span.clone(), p.scale, panel, (scores, ld));

@@ -22,11 +22,12 @@ use gradus_backend::composite::attention::Sizes;
 use gradus_backend::{AttentionParams, Backend, Layout, Result, Scalar, View, ViewMut};
 
 use crate::CpuBackend;
-use crate::access::{Float, Plain, with_float};
-use crate::gemm::{Mat, Pack, Real};
+use crate::access::with_float;
+use crate::gemm::Real;
 use crate::isa::Isa;
 use crate::parallel::Disjoint;
-use crate::rows::Rows;
+use crate::stored::{Part, Sink, Source, Stored};
+use backward::Given;
 use mask::Mask;
 
 /// Queries of a tile: a multiple of the panels of every kernel.
@@ -36,56 +37,44 @@ const SPAN: usize = 2048;
 /// Multiply-adds that are worth a task of their own.
 const TASK: usize = 1 << 18;
 
-/// The matrices of a tensor `[batch, heads, rows, columns]`.
-#[derive(Debug, Clone, Copy)]
-struct Matrices<'a, S> {
-    data: &'a [S],
+/// The matrices of a tensor `[batch, heads, rows, columns]`, every element of which `source` holds.
+#[derive(Clone, Copy)]
+struct Matrices<'a, T> {
+    source: &'a dyn Source<T>,
     layout: &'a Layout,
 }
 
-impl<'a, S: Plain> Matrices<'a, S> {
-    fn new(cpu: &CpuBackend, op: &str, x: View<'a>) -> Result<Self> {
-        Ok(Matrices { data: cpu.slice(op, x)?, layout: x.layout })
-    }
-
+impl<'a, T> Matrices<'a, T> {
     /// The matrix of a head.
-    fn of(&self, b: usize, h: usize) -> Mat<'a, S> {
+    fn of(&self, b: usize, h: usize) -> Part<'a, T> {
         let s = self.layout.strides();
-        // SAFETY: `slice` checked that every element of the layout lies inside the data; users stay inside the shape.
-        unsafe { Mat::new(self.data, position(self.layout, [b, h, 0]), s[2], s[3]) }
-    }
-
-    /// Its transpose.
-    fn transposed(&self, b: usize, h: usize) -> Mat<'a, S> {
-        let s = self.layout.strides();
-        // SAFETY: as above.
-        unsafe { Mat::new(self.data, position(self.layout, [b, h, 0]), s[3], s[2]) }
+        Part::new(self.source, position(self.layout, [b, h, 0]), [s[2], s[3]])
     }
 }
 
 /// A tensor `[batch, heads, rows, columns]` that is written, each row by one task.
-struct Output<'a, S> {
-    data: Disjoint<'a, S>,
+struct Output<'a, T> {
+    sink: &'a dyn Sink<T>,
     layout: Layout,
 }
 
-impl<'a, S: Rows> Output<'a, S> {
-    fn new(cpu: &CpuBackend, op: &str, x: &'a mut ViewMut<'_>) -> Result<Self> {
-        let layout = *x.layout;
-        Ok(Output { data: Disjoint::new(cpu.slice_mut(op, x)?), layout })
-    }
-
+impl<T> Output<'_, T> {
     /// Has `make` write a row, given by its indices; `work` has its length.
     ///
     /// # Safety
     /// No other task writes this row.
-    unsafe fn write(&self, isa: Isa, row: [usize; 3], work: &mut [S::Compute], make: impl FnOnce(&mut [S::Compute])) {
+    unsafe fn write(&self, isa: Isa, row: [usize; 3], work: &mut [T], mut make: impl FnMut(&mut [T])) {
         if !work.is_empty() {
             let (at, step) = (position(&self.layout, row), self.layout.strides()[3]);
             // SAFETY: the caller's promise; elements of an output are apart (`slice_mut`).
-            unsafe { S::write(isa, &self.data, at, step, work, make) };
+            unsafe { self.sink.write(isa, at, step, work, &mut make) };
         }
     }
+}
+
+/// Tensors with where their elements are.
+fn matrices<'a, T>(sources: [&'a dyn Source<T>; 3], views: [View<'a>; 3]) -> [Matrices<'a, T>; 3] {
+    std::array::from_fn(|i| Matrices { source: sources[i], layout: views[i].layout })
 }
 
 /// Where the element at these indices of the first three axes, and 0 of a fourth, lies.
@@ -94,35 +83,34 @@ fn position(layout: &Layout, index: [usize; 3]) -> usize {
 }
 
 /// The operands that both passes read.
-#[derive(Debug)]
-struct Problem<'a, S: Float> {
+struct Problem<'a, T> {
     cpu: &'a CpuBackend,
     sizes: Sizes,
     causal: bool,
-    scale: S::Compute,
-    q: Matrices<'a, S>,
-    k: Matrices<'a, S>,
-    v: Matrices<'a, S>,
+    scale: T,
+    q: Matrices<'a, T>,
+    k: Matrices<'a, T>,
+    v: Matrices<'a, T>,
     mask: Option<Mask<'a>>,
 }
 
-impl<'a, S: Pack> Problem<'a, S> {
+impl<'a, T: Real> Problem<'a, T> {
     fn new(
         cpu: &'a CpuBackend,
         op: &'static str,
         params: &AttentionParams,
         sizes: Sizes,
-        [q, k, v]: [View<'a>; 3],
+        [q, k, v]: [Matrices<'a, T>; 3],
         mask: Option<View<'a>>,
     ) -> Result<Self> {
         Ok(Problem {
             cpu,
             sizes,
             causal: params.causal,
-            scale: S::Compute::from_f64(params.scale),
-            q: Matrices::new(cpu, op, q)?,
-            k: Matrices::new(cpu, op, k)?,
-            v: Matrices::new(cpu, op, v)?,
+            scale: T::from_f64(params.scale),
+            q,
+            k,
+            v,
             mask: mask.map(|m| Mask::new(cpu, op, m, sizes.scores()?)).transpose()?,
         })
     }
@@ -179,8 +167,11 @@ pub(crate) fn attention(
     const OP: &str = "attention";
     let sizes = Sizes::new(cpu, OP, params, [q, k, v, out.as_view(), lse.as_view()], mask)?;
     with_float!(OP, q.dtype, S => {
-        let p = Problem::<S>::new(cpu, OP, params, sizes, [q, k, v], mask)?;
-        forward::forward(&p, out, lse)
+        let data = [Stored(cpu.slice::<S>(OP, q)?), Stored(cpu.slice::<S>(OP, k)?), Stored(cpu.slice::<S>(OP, v)?)];
+        let p = Problem::new(cpu, OP, params, sizes, matrices([&data[0], &data[1], &data[2]], [q, k, v]), mask)?;
+        let layout = *out.layout;
+        let sink = Disjoint::new(cpu.slice_mut::<S>(OP, out)?);
+        forward::forward(&p, &Output { sink: &sink, layout }, lse)
     })
 }
 
@@ -208,7 +199,20 @@ pub(crate) fn attention_backward(
         return cpu.fill(dv, Scalar::Float(0.0));
     }
     with_float!(OP, q.dtype, S => {
-        let p = Problem::<S>::new(cpu, OP, params, sizes, [q, k, v], mask)?;
-        backward::backward(&p, lse, g, dq, dk, dv)
+        let data = [Stored(cpu.slice::<S>(OP, q)?), Stored(cpu.slice::<S>(OP, k)?), Stored(cpu.slice::<S>(OP, v)?)];
+        let p = Problem::new(cpu, OP, params, sizes, matrices([&data[0], &data[1], &data[2]], [q, k, v]), mask)?;
+        let (gradient, layouts) = (Stored(cpu.slice::<S>(OP, g)?), [*dq.layout, *dk.layout, *dv.layout]);
+        let given = Given {
+            g: Matrices { source: &gradient, layout: g.layout },
+            lse: cpu.slice(OP, lse)?,
+            lse_layout: lse.layout,
+        };
+        let [dq, dk, dv] = [
+            Disjoint::new(cpu.slice_mut::<S>(OP, dq)?),
+            Disjoint::new(cpu.slice_mut::<S>(OP, dk)?),
+            Disjoint::new(cpu.slice_mut::<S>(OP, dv)?),
+        ];
+        let sinks: [&dyn Sink<_>; 3] = [&dq, &dk, &dv];
+        backward::backward(&p, &given, std::array::from_fn(|i| Output { sink: sinks[i], layout: layouts[i] }))
     })
 }

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use super::kernel::Kernel;
 use super::{Problem, Tile};
-use crate::access::Float;
-use crate::gemm::{K_BLOCK, Mat, Micro, Pack, Real, Store, THIN_ROWS, k_step, thin_vectors};
+use crate::gemm::{K_BLOCK, Micro, Real, Store, THIN_ROWS, k_step, thin_vectors};
 use crate::isa::Isa;
+use crate::stored::{Part, Stored};
 
 /// Keys that are one chain of a sum over keys; a panel of so many rows fits L1.
 const STEP: usize = 128;
@@ -53,18 +53,11 @@ impl Size {
     ///
     /// # Safety
     /// The rows and steps lie inside `a`.
-    pub(super) unsafe fn pack_left<S: Pack>(
-        self,
-        isa: Isa,
-        a: Mat<'_, S>,
-        m: usize,
-        steps: usize,
-        out: &mut [S::Compute],
-    ) {
+    pub(super) unsafe fn pack_left<T>(self, isa: Isa, a: Part<'_, T>, m: usize, steps: usize, out: &mut [T]) {
         for i in (0..m).step_by(self.rows) {
             let (rows, out) = (self.rows.min(m - i), &mut out[i * steps..][..self.rows * steps]);
             // SAFETY: the caller's promise; `out` has `steps` times the rows of a panel.
-            unsafe { S::rows(isa, a.from(i, 0), rows, steps, self.rows, out) };
+            unsafe { a.from(i, 0).rows(isa, [rows, steps], self.rows, out) };
         }
     }
 
@@ -72,18 +65,11 @@ impl Size {
     ///
     /// # Safety
     /// The columns and steps lie inside `b`.
-    pub(super) unsafe fn pack_right<S: Pack>(
-        self,
-        isa: Isa,
-        b: Mat<'_, S>,
-        steps: usize,
-        n: usize,
-        out: &mut [S::Compute],
-    ) {
+    pub(super) unsafe fn pack_right<T>(self, isa: Isa, b: Part<'_, T>, steps: usize, n: usize, out: &mut [T]) {
         for j in (0..n).step_by(self.width) {
             let (cols, out) = (self.width.min(n - j), &mut out[j * steps..][..self.width * steps]);
             // SAFETY: the caller's promise; `out` has `steps` times the width of a panel.
-            unsafe { S::panel(isa, b.from(0, j), steps, cols, self.width, out) };
+            unsafe { b.from(0, j).panel(isa, [steps, cols], self.width, out) };
         }
     }
 }
@@ -122,7 +108,7 @@ fn multiply<T: Real>(
     a: Left<'_, T>,
     b: Right<'_, T>,
     to: Target<'_, T>,
-    steps: impl Fn(Range<usize>) -> Option<Range<usize>>,
+    steps: &dyn Fn(Range<usize>) -> Option<Range<usize>>,
 ) {
     let Size { rows: mr, width, vectors } = size;
     let begins: [isize; K_BLOCK] = std::array::from_fn(|p| (p * a.lda) as isize);
@@ -160,14 +146,14 @@ fn multiply<T: Real>(
     }
 }
 
-impl<S: Pack + Float<Compute = T>, T: Kernel> Problem<'_, S> {
+impl<T: Kernel> Problem<'_, T> {
     /// `out[i * ld + j] = alpha * (row i . column j)` for the keys `span` that a tile sees: rows of the tile, packed, and
     /// the matrix `[depth, lk]` of which `panel` gets a panel at a time. What a query does not see may be left as it is.
     pub(super) fn against_keys(
         &self,
         tile: Tile,
         rows: &[T],
-        (columns, depth): (Mat<'_, S>, usize),
+        (columns, depth): (Part<'_, T>, usize),
         span: Range<usize>,
         alpha: T,
         panel: &mut [T],
@@ -185,7 +171,7 @@ impl<S: Pack + Float<Compute = T>, T: Kernel> Problem<'_, S> {
                 let b = Right { data: &panel[k * width..], panel: 0 };
                 let store = if k == 0 { Store::Set } else { Store::Add };
                 let to = Target { c: &mut out[j - span.start..], ldc: ld, store, alpha };
-                multiply(isa, size, [tile.len, width], a, b, to, |rows| {
+                multiply(isa, size, [tile.len, width], a, b, to, &|rows| {
                     (self.visible(tile.first + rows.end - 1) > j).then_some(0..len)
                 });
             }
@@ -199,7 +185,7 @@ impl<S: Pack + Float<Compute = T>, T: Kernel> Problem<'_, S> {
         tile: Tile,
         (s, ld): (&[T], usize),
         span: Range<usize>,
-        (matrix, width): (Mat<'_, S>, usize),
+        (matrix, width): (Part<'_, T>, usize),
         alpha: T,
         work: &mut [T],
         (out, ldc): (&mut [T], usize),
@@ -212,13 +198,13 @@ impl<S: Pack + Float<Compute = T>, T: Kernel> Problem<'_, S> {
             // SAFETY: `s` holds a row of `ld` scores, all keys of the span, for every query of the tile; keys of the
             // span are rows of the matrix.
             unsafe {
-                size.pack_left(isa, Mat::new(s, j - span.start, ld as isize, 1), tile.len, len, left);
+                size.pack_left(isa, Part::new(&Stored(s), j - span.start, [ld as isize, 1]), tile.len, len, left);
                 size.pack_right(isa, matrix.from(j, 0), len, width, right);
             }
             let a = Left { data: &*left, panel: size.rows * len, lda: size.rows };
             let b = Right { data: &*right, panel: size.width * len };
             let to = Target { c: &mut *out, ldc, store: Store::Add, alpha };
-            multiply(isa, size, [tile.len, width], a, b, to, |rows| {
+            multiply(isa, size, [tile.len, width], a, b, to, &|rows| {
                 let end = self.visible(tile.first + rows.end - 1).saturating_sub(j).min(len);
                 (end > 0).then_some(0..end)
             });
@@ -240,7 +226,7 @@ impl<S: Pack + Float<Compute = T>, T: Kernel> Problem<'_, S> {
         let size = Size::full::<T>(isa);
         let a = Left { data: s, panel: size.rows, lda: ld };
         let b = Right { data: right, panel: size.width * tile.len };
-        multiply(isa, size, [span.len(), width], a, b, Target { c: out, ldc, store: Store::Add, alpha }, |rows| {
+        multiply(isa, size, [span.len(), width], a, b, Target { c: out, ldc, store: Store::Add, alpha }, &|rows| {
             let first = self.first_query(span.start + rows.start).saturating_sub(tile.first);
             (first < tile.len).then_some(first..tile.len)
         });

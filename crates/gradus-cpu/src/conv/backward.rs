@@ -179,10 +179,10 @@ fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw: &mut [S]) 
                     let a = Mat::new(g, (image * s.k() + group * s.kg + i) * p, p as isize, 1);
                     let at = (image * s.c() + group * s.cg) * plane;
                     if geometry.is_identity() {
-                        tile::<S, _, S::Compute>(cpu.isa(), &product, a, &Mat::new(x, at, 1, p as isize), j, c);
+                        tile::<S, S::Compute>(cpu.isa(), &product, a, &Mat::new(x, at, 1, p as isize), j, c);
                     } else {
                         let rows = Im2row(Im2col { image: &x[at..], geometry });
-                        tile::<S, _, S::Compute>(cpu.isa(), &product, a, &rows, j, c);
+                        tile::<S, S::Compute>(cpu.isa(), &product, a, &rows, j, c);
                     }
                 }
             }

@@ -1,10 +1,11 @@
 //! `unfold` and `fold` as operations.
 
-use gradus_backend::{Element, Result, Scalar, View, ViewMut, Window, bf16, f16};
+use gradus_backend::{Result, Scalar, View, ViewMut, Window};
 
 use super::window::{Geometry, split};
-use crate::access::{Plain, check_dtype, check_shape, with_any};
-use crate::sum::{Summable, with_number};
+use crate::access::{Plain, check_dtype, check_shape, with_word};
+use crate::copy::bits;
+use crate::sum::{Summable, with_sum};
 use crate::temp::{contiguous_output, copy_if_strided, pick};
 use crate::{CpuBackend, scratch};
 
@@ -33,14 +34,14 @@ pub(crate) fn unfold(cpu: &CpuBackend, window: &Window, x: View<'_>, pad: Scalar
     check_dtype(OP, "out", out.dtype, x.dtype)?;
     check_shape(OP, "out", out.layout.dims(), &dims)?;
     pad.check(x.dtype)?;
+    let dtype = x.dtype;
     let copy = copy_if_strided(cpu, OP, x)?;
     let x = pick(&copy, x);
     contiguous_output(cpu, OP, out, |out| {
-        with_any!(x.dtype, T => {
-            let pad = <T as FromScalar>::from_scalar(pad)?;
-            let Some(x) = cpu.contiguous::<T>(OP, x)? else { return Ok(()) };
-            let Some(out) = cpu.contiguous_mut::<T>(OP, out)? else { return Ok(()) };
-            unfold_all(cpu, &g, x, pad, out);
+        with_word!(x.dtype.size(), W => {
+            let Some(x) = cpu.contiguous_words::<W>(OP, x)? else { return Ok(()) };
+            let Some(out) = cpu.contiguous_words_mut::<W>(OP, out)? else { return Ok(()) };
+            unfold_all(cpu, &g, x, bits(pad, dtype) as W, out);
             Ok(())
         })
     })
@@ -75,9 +76,9 @@ pub(crate) fn fold(cpu: &CpuBackend, window: &Window, x: View<'_>, out: &mut Vie
     let copy = copy_if_strided(cpu, OP, x)?;
     let x = pick(&copy, x);
     contiguous_output(cpu, OP, out, |out| {
-        with_number!(OP, x.dtype, T => {
-            let Some(x) = cpu.contiguous::<T>(OP, x)? else { return Ok(()) };
-            let Some(out) = cpu.contiguous_mut::<T>(OP, out)? else { return Ok(()) };
+        with_sum!(OP, x.dtype, T => {
+            let Some(x) = cpu.contiguous_words::<T>(OP, x)? else { return Ok(()) };
+            let Some(out) = cpu.contiguous_words_mut::<T>(OP, out)? else { return Ok(()) };
             let (plane, rows) = (g.plane(), g.taps() * g.positions());
             cpu.parallel_chunks(out, plane, |channel, out| {
                 scratch::large(cpu, plane, |sums: &mut [<T as Summable>::Acc]| {
@@ -103,19 +104,3 @@ pub(super) fn fold_channel<T: Summable>(g: &Geometry, cols: &[T], sums: &mut [T:
         });
     }
 }
-
-/// A stored value from a scalar; bool is stored as u8.
-trait FromScalar: Sized {
-    fn from_scalar(s: Scalar) -> Result<Self>;
-}
-
-macro_rules! from_scalar {
-    ($($t:ty)*) => {$(
-        impl FromScalar for $t {
-            fn from_scalar(s: Scalar) -> Result<Self> {
-                <$t as Element>::from_scalar(s)
-            }
-        }
-    )*};
-}
-from_scalar!(f64 f32 f16 bf16 i64 i32 i16 i8 u64 u32 u16 u8);

@@ -3,12 +3,14 @@
 use std::ops::Range;
 
 use gradus_backend::host_vec::vec_of;
+use half::slice::HalfFloatSliceExt;
 
 use super::region::Move;
 use super::window::Geometry;
-use crate::access::Float;
+use crate::access::Plain;
 use crate::gemm::{Pack, Panels, Transpose};
-use crate::isa::{Isa, per_isa};
+use crate::isa::{Isa, per_isa_256};
+use crate::rows::Rows;
 use crate::scratch;
 
 const OP: &str = "conv";
@@ -58,48 +60,33 @@ fn push(runs: &mut Vec<Run>, run: Run) -> Option<()> {
     Some(())
 }
 
-/// Writes rows `rows` of the matrix, `width` columns of it as `runs` describe, to `out` as `[rows][width]`.
+/// Elements that are written at once.
+const CHUNK: usize = 8;
+
+/// Writes rows `rows` of the matrix of the elements `image` under the window, `width` columns of it as `t` describes, to
+/// `out` as `[rows][width]`.
 ///
-/// With `W` the width of a panel every run is written `W` wide: what is too much is overwritten by the next run or row,
-/// so `out` has room for a row more. With `W` 0 runs are written exactly.
+/// Runs are written in whole chunks: what is too much is overwritten by the next run or row, so `out` has room for a chunk
+/// more.
 #[inline(always)]
-fn fill<S: Float, const W: usize>(
-    m: Im2col<'_, S>,
-    rows: Range<usize>,
-    width: usize,
-    runs: &[Run],
-    starts: &[usize],
-    out: &mut [S::Compute],
-) {
-    let (taps, plane, step) = (m.geometry.taps(), m.geometry.plane(), m.geometry.stride[2]);
+fn fill<S: Plain>(image: &[S], g: &Geometry, rows: Range<usize>, width: usize, t: &Table, out: &mut [S]) {
+    let (taps, plane, step) = (g.taps(), g.plane(), g.stride[2]);
     let (mut channel, mut tap) = (rows.start / taps, rows.start % taps);
     for row in 0..rows.len() {
         let base = channel * plane;
-        for run in &runs[starts[tap]..starts[tap + 1]] {
-            let at = row * width + run.at;
-            match run.src {
-                None if W > 0 => out[at..at + W].fill(S::Compute::default()),
-                None => out[at..at + run.len].fill(S::Compute::default()),
-                Some(src) => {
-                    let from = base + src;
-                    if W > 0 && step == 1 && from + W <= m.image.len() {
-                        let mut wide = [S::Compute::default(); W];
-                        for (o, &x) in wide.iter_mut().zip(&m.image[from..from + W]) {
-                            *o = x.widen();
-                        }
-                        out[at..at + W].copy_from_slice(&wide);
-                    } else if step == 1 {
-                        let x = &m.image[from..from + run.len];
-                        for (o, &x) in out[at..at + run.len].iter_mut().zip(x) {
-                            *o = x.widen();
-                        }
-                    } else {
-                        let x = m.image[from..].iter().step_by(step);
-                        for (o, &x) in out[at..at + run.len].iter_mut().zip(x) {
-                            *o = x.widen();
-                        }
-                    }
-                }
+        for run in &t.runs[t.starts[tap]..t.starts[tap + 1]] {
+            let out = &mut out[row * width + run.at..];
+            let chunks = run.len.div_ceil(CHUNK);
+            let Some(src) = run.src else {
+                out[..chunks * CHUNK].as_chunks_mut::<CHUNK>().0.fill([S::default(); CHUNK]);
+                continue;
+            };
+            let x = &image[base + src..];
+            if step == 1 && chunks * CHUNK <= x.len() {
+                let to = out[..chunks * CHUNK].as_chunks_mut::<CHUNK>().0;
+                to.iter_mut().zip(x.as_chunks::<CHUNK>().0).for_each(|(o, x)| *o = *x);
+            } else {
+                out[..run.len].iter_mut().zip(x.iter().step_by(step)).for_each(|(o, &x)| *o = x);
             }
         }
         tap += 1;
@@ -109,31 +96,42 @@ fn fill<S: Float, const W: usize>(
     }
 }
 
-/// [`fill`] for the widths that panels have.
-#[inline(always)]
-fn fill_panel<S: Float>(
-    m: Im2col<'_, S>,
-    rows: Range<usize>,
-    width: usize,
-    runs: &[Run],
-    starts: &[usize],
-    out: &mut [S::Compute],
-) {
-    match width {
-        8 => fill::<S, 8>(m, rows, width, runs, starts, out),
-        16 => fill::<S, 16>(m, rows, width, runs, starts, out),
-        32 => fill::<S, 32>(m, rows, width, runs, starts, out),
-        64 => fill::<S, 64>(m, rows, width, runs, starts, out),
-        128 => fill::<S, 128>(m, rows, width, runs, starts, out),
-        _ => fill::<S, 0>(m, rows, width, runs, starts, out),
-    }
+per_isa_256! {
+    fn fill_f32(image: &[f32], g: &Geometry, rows: Range<usize>, width: usize, t: &Table, out: &mut [f32]) = fill;
+    fn fill_f64(image: &[f64], g: &Geometry, rows: Range<usize>, width: usize, t: &Table, out: &mut [f64]) = fill;
+    fn fill_u16(image: &[u16], g: &Geometry, rows: Range<usize>, width: usize, t: &Table, out: &mut [u16]) = fill;
 }
 
-/// [`fill_panel`] and exact [`fill`] of one storage type for every instruction set.
+/// [`fill`] of one storage type, as it computes, for every instruction set.
 pub(crate) trait Fill: Pack + Move {
-    fn padded(isa: Isa, m: Im2col<'_, Self>, rows: Range<usize>, width: usize, t: &Table, out: &mut [Self::Compute]);
-    fn exact(isa: Isa, m: Im2col<'_, Self>, rows: Range<usize>, width: usize, t: &Table, out: &mut [Self::Compute]);
+    fn fill(isa: Isa, m: Im2col<'_, Self>, rows: Range<usize>, width: usize, t: &Table, out: &mut [Self::Compute]);
 }
+
+macro_rules! fills {
+    ($($s:ty, $fill:ident;)*) => {$(
+        impl Fill for $s {
+            fn fill(isa: Isa, m: Im2col<'_, $s>, rows: Range<usize>, width: usize, t: &Table, out: &mut [$s]) {
+                $fill(isa, m.image, m.geometry, rows, width, t, out)
+            }
+        }
+    )*};
+}
+fills! { f32, fill_f32; f64, fill_f64; }
+
+macro_rules! halves {
+    ($($s:ty)*) => {$(
+        impl Fill for $s {
+            fn fill(isa: Isa, m: Im2col<'_, $s>, rows: Range<usize>, width: usize, t: &Table, out: &mut [f32]) {
+                let len = rows.len() * width;
+                scratch::with(len + CHUNK, |raw: &mut [$s]| {
+                    fill_u16(isa, m.image.reinterpret_cast(), m.geometry, rows, width, t, raw.reinterpret_cast_mut());
+                    <$s as Rows>::load(isa, raw, 0, 1, &mut out[..len]);
+                });
+            }
+        }
+    )*};
+}
+halves!(gradus_backend::f16 gradus_backend::bf16);
 
 /// The runs of every tap; those of tap `t` are `runs[starts[t]..starts[t + 1]]`.
 #[derive(Debug)]
@@ -168,36 +166,11 @@ impl Table {
     }
 }
 
-macro_rules! fills {
-    ($($s:ty, $panel:ident, $exact:ident;)*) => {$(
-        per_isa! {
-            fn $panel(m: Im2col<'_, $s>, rows: Range<usize>, width: usize, t: &Table, out: &mut [<$s as Float>::Compute]) =
-                |m, rows, width, t: &Table, out| fill_panel::<$s>(m, rows, width, &t.runs, &t.starts, out);
-            fn $exact(m: Im2col<'_, $s>, rows: Range<usize>, width: usize, t: &Table, out: &mut [<$s as Float>::Compute]) =
-                |m, rows, width, t: &Table, out| fill::<$s, 0>(m, rows, width, &t.runs, &t.starts, out);
-        }
-        impl Fill for $s {
-            fn padded(isa: Isa, m: Im2col<'_, $s>, rows: Range<usize>, width: usize, t: &Table, out: &mut [Self::Compute]) {
-                $panel(isa, m, rows, width, t, out)
-            }
-            fn exact(isa: Isa, m: Im2col<'_, $s>, rows: Range<usize>, width: usize, t: &Table, out: &mut [Self::Compute]) {
-                $exact(isa, m, rows, width, t, out)
-            }
-        }
-    )*};
-}
-fills! {
-    f32, f32_panel, f32_exact;
-    f64, f64_panel, f64_exact;
-    gradus_backend::f16, f16_panel, f16_exact;
-    gradus_backend::bf16, bf16_panel, bf16_exact;
-}
-
 impl<S: Fill> Panels<S::Compute> for Im2col<'_, S> {
     unsafe fn pack(&self, isa: Isa, k: Range<usize>, j: Range<usize>, width: usize, out: &mut [S::Compute]) {
         let table = Table::new(self.geometry, k.clone(), j, width);
         let Some(table) = table else { return Table::missing(self.geometry.taps()) };
-        S::padded(isa, *self, k, width, &table, out);
+        S::fill(isa, *self, k, width, &table, out);
     }
 
     fn direct(&self, _: usize, _: usize) -> Option<(*const S::Compute, isize)> {
@@ -210,8 +183,8 @@ impl<S: Fill> Panels<S::Compute> for Im2row<'_, S> {
         let steps = k.len();
         let table = Table::new(self.0.geometry, j.clone(), k, 0);
         let Some(table) = table else { return Table::missing(self.0.geometry.taps()) };
-        // Eight rows of the matrix at a time become eight columns of the panel.
-        let ld = steps.next_multiple_of(8);
+        // Eight rows of the matrix at a time become eight columns of the panel; behind each is room for a chunk.
+        let ld = steps.next_multiple_of(8) + CHUNK;
         scratch::with(8 * ld, |rows: &mut [S::Compute]| {
             for c0 in (0..width).step_by(8) {
                 let count = j.len().saturating_sub(c0).min(8);
@@ -220,7 +193,7 @@ impl<S: Fill> Panels<S::Compute> for Im2row<'_, S> {
                 }
                 for r in 0..count {
                     let row = j.start + c0 + r;
-                    S::exact(isa, self.0, row..row + 1, steps, &table, &mut rows[r * ld..]);
+                    S::fill(isa, self.0, row..row + 1, steps, &table, &mut rows[r * ld..(r + 1) * ld]);
                 }
                 let row = |r: usize, p: usize| rows[r * ld + p..].as_ptr();
                 let whole = steps / 8 * 8;

@@ -2,10 +2,15 @@
 
 use std::any::TypeId;
 
+use gradus_backend::{bf16, f16};
+use half::slice::HalfFloatSliceExt;
+
 use super::window::Geometry;
-use crate::access::Float;
+use crate::access::{Float, Plain};
 use crate::gemm::Transpose;
-use crate::isa::{Isa, per_isa};
+use crate::isa::{Isa, per_isa_256};
+use crate::rows::Rows;
+use crate::scratch;
 
 /// Where the elements under a box of positions lie once they are copied: channels, and in each a box of elements.
 #[derive(Debug, Clone, Copy)]
@@ -77,17 +82,13 @@ pub(super) fn as_computed<S: Float>(image: &[S]) -> &[S::Compute] {
     unsafe { std::slice::from_raw_parts(image.as_ptr().cast(), image.len()) }
 }
 
-/// Copies a run of elements, at least one: a vector at a time, the last one over what came before.
+/// Copies a run of elements, at least one: `W` at a time, the last ones over what came before.
 #[inline(always)]
-fn copy_run<S: Float, const W: usize>(from: &[S], to: &mut [S::Compute]) {
+fn copy_run<S: Plain, const W: usize>(from: &[S], to: &mut [S]) {
     let last = from.len() - W;
     let mut i = 0;
     loop {
-        let mut wide = [S::Compute::default(); W];
-        for (o, &x) in wide.iter_mut().zip(&from[i..i + W]) {
-            *o = x.widen();
-        }
-        to[i..i + W].copy_from_slice(&wide);
+        to[i..i + W].copy_from_slice(&from[i..i + W]);
         if i == last {
             return;
         }
@@ -98,7 +99,7 @@ fn copy_run<S: Float, const W: usize>(from: &[S], to: &mut [S::Compute]) {
 /// Copies the channels of `image`, as many as `out` has room for, from under position `first` of the output on; what is
 /// not in the image is 0.
 #[inline(always)]
-fn copy<S: Float>(r: &Region, g: &Geometry, image: &[S], first: [usize; 3], out: &mut [S::Compute]) {
+fn copy<S: Plain>(r: &Region, g: &Geometry, image: &[S], first: [usize; 3], out: &mut [S]) {
     // Where the box begins in the image, and which of its elements come from there.
     let begin = [0, 1, 2].map(|i| (first[i] * g.stride[i]) as isize - g.pad[i]);
     let [zs, ys, xs] = [0, 1, 2].map(|i| {
@@ -106,7 +107,7 @@ fn copy<S: Float>(r: &Region, g: &Geometry, image: &[S], first: [usize; 3], out:
         left..((g.input[i] as isize - begin[i]).max(0) as usize).clamp(left, r.size[i])
     });
     if [&zs, &ys, &xs].iter().zip(r.size).any(|(inside, size)| inside.len() < size) {
-        out.fill(S::Compute::default());
+        out.fill(S::default());
     }
     if zs.is_empty() || ys.is_empty() || xs.is_empty() {
         return;
@@ -154,22 +155,34 @@ fn turn<S: Float<Compute: Transpose>>(isa: Isa, sums: &[S::Compute], columns: us
     }
 }
 
-/// [`copy`] and [`turn`] of one storage type for every instruction set.
+per_isa_256! {
+    fn copy_f32(r: &Region, g: &Geometry, image: &[f32], first: [usize; 3], out: &mut [f32]) = copy;
+    fn copy_f64(r: &Region, g: &Geometry, image: &[f64], first: [usize; 3], out: &mut [f64]) = copy;
+    fn copy_u16(r: &Region, g: &Geometry, image: &[u16], first: [usize; 3], out: &mut [u16]) = copy;
+    fn turn_f32(isa: Isa, sums: &[f32], columns: usize, rows: [&mut [f32]; 8]) = turn;
+    fn turn_f64(isa: Isa, sums: &[f64], columns: usize, rows: [&mut [f64]; 8]) = turn;
+    fn turn_f16(isa: Isa, sums: &[f32], columns: usize, rows: [&mut [f16]; 8]) = turn;
+    fn turn_bf16(isa: Isa, sums: &[f32], columns: usize, rows: [&mut [bf16]; 8]) = turn;
+}
+
+/// [`copy`] and [`turn`] of one storage type, as it computes, for every instruction set.
 pub(crate) trait Move: Float {
     fn copy(isa: Isa, r: &Region, g: &Geometry, image: &[Self], first: [usize; 3], out: &mut [Self::Compute]);
     fn turn(isa: Isa, sums: &[Self::Compute], columns: usize, rows: [&mut [Self]; 8]);
 }
 
 macro_rules! moves {
-    ($($s:ty, $copy:ident, $turn:ident;)*) => {$(
-        per_isa! {
-            fn $copy(r: &Region, g: &Geometry, image: &[$s], first: [usize; 3], out: &mut [<$s as Float>::Compute]) =
-                copy::<$s>;
-            fn $turn(isa: Isa, sums: &[<$s as Float>::Compute], columns: usize, rows: [&mut [$s]; 8]) = turn::<$s>;
-        }
+    ($($s:ty, $turn:ident: |$isa:ident, $r:ident, $g:ident, $image:ident, $first:ident, $out:ident| $copy:expr;)*) => {$(
         impl Move for $s {
-            fn copy(isa: Isa, r: &Region, g: &Geometry, image: &[$s], first: [usize; 3], out: &mut [Self::Compute]) {
-                $copy(isa, r, g, image, first, out)
+            fn copy(
+                $isa: Isa,
+                $r: &Region,
+                $g: &Geometry,
+                $image: &[$s],
+                $first: [usize; 3],
+                $out: &mut [Self::Compute],
+            ) {
+                $copy
             }
             fn turn(isa: Isa, sums: &[Self::Compute], columns: usize, rows: [&mut [$s]; 8]) {
                 $turn(isa, isa, sums, columns, rows)
@@ -178,8 +191,19 @@ macro_rules! moves {
     )*};
 }
 moves! {
-    f32, f32_copy, f32_turn;
-    f64, f64_copy, f64_turn;
-    gradus_backend::f16, f16_copy, f16_turn;
-    gradus_backend::bf16, bf16_copy, bf16_turn;
+    f32, turn_f32: |isa, r, g, image, first, out| copy_f32(isa, r, g, image, first, out);
+    f64, turn_f64: |isa, r, g, image, first, out| copy_f64(isa, r, g, image, first, out);
+    f16, turn_f16: |isa, r, g, image, first, out| copy_half(isa, r, g, image, first, out);
+    bf16, turn_bf16: |isa, r, g, image, first, out| copy_half(isa, r, g, image, first, out);
+}
+
+/// [`copy`], and then all of it widened.
+fn copy_half<S: Rows>(isa: Isa, r: &Region, g: &Geometry, image: &[S], first: [usize; 3], out: &mut [S::Compute])
+where
+    [S]: HalfFloatSliceExt,
+{
+    scratch::with(out.len(), |raw: &mut [S]| {
+        copy_u16(isa, r, g, image.reinterpret_cast(), first, raw.reinterpret_cast_mut());
+        S::load(isa, raw, 0, 1, out);
+    });
 }

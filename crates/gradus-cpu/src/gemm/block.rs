@@ -1,36 +1,21 @@
-//! Products cut into tiles: cache blocking, threads, and the edges.
+//! A tile, a block of rows and columns of C: cache blocking, and the edges.
 //!
-//! A tile is a block of rows and columns of C. For each block of `k` its rows of A are packed once, unless kernels can
-//! read them where they lie (they stay in the L2 cache), and each panel of B is packed (into L1) just before all rows of
-//! the tile meet it. `k` is cut by its own size alone and tiles do not cut it at all, so tiles change no bits; they are
-//! chosen by size, for enough of them to share out.
+//! For each block of `k` its rows of A are packed once, unless kernels can read them where they lie (they stay in the L2
+//! cache), and each panel of B is packed (into L1) just before all rows of the tile meet it. `k` is cut by its own size
+//! alone.
 
 use std::any::TypeId;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 use super::kernel::{Micro, Real, Store, THIN_ROWS, thin_vectors};
-use super::pack::{Mat, Pack, Panels};
-use super::packed::{self, Packed};
+use super::pack::{Left, Mat, Pack, Panels};
 use crate::access::Float;
 use crate::isa::Isa;
-use crate::temp::Temp;
-use crate::{CpuBackend, scratch};
+use crate::scratch;
 
 /// Longest chain of fused multiply-adds; longer sums are sums of chains.
 pub(crate) const K_BLOCK: usize = 384;
-/// Most rows of a tile: its part of A fills half of a small L2 cache.
-const TILE_ROWS: usize = 192;
-/// Most columns of a tile.
-const TILE_COLS: usize = 512;
-/// Tiles that a large product is cut into, at least.
-const TILES: usize = 12;
-/// Rows from which on the tiles of a product share B.
-const SHARED_ROWS: usize = 192;
-/// Elements of B that are packed at once for that.
-const SHARED: usize = 1 << 24;
-/// Multiply-adds that are worth a task of their own.
-const TASK: usize = 1 << 18;
 /// Steps at a time of a product of few rows, where B is read in place ...
 const THIN_STEPS: usize = 16;
 /// ... and where it is packed.
@@ -127,156 +112,73 @@ impl<T: Real> Product<T> {
     }
 }
 
-/// Runs `count` products of one size on all threads; `operands(i)` gives A, B and C of product `i`. C is stored in the
-/// type of the operands or in the one that they compute in. Each tile of C is shown to `prepare` just before it is
-/// computed, with its product's number, its first row and its sizes.
-///
-/// # Safety
-/// The operands have the sizes of `p`; the results of different products do not overlap.
-pub(crate) unsafe fn products<'a, S: Pack, B: Panels<S::Compute>, C: Float<Compute = S::Compute>>(
-    cpu: &CpuBackend,
-    count: usize,
-    p: &Product<S::Compute>,
-    operands: impl Fn(usize) -> (Mat<'a, S>, B, MatMut<'a, C>) + Sync,
-    prepare: impl Fn(usize, usize, MatMut<'a, C>, [usize; 2]) + Sync,
-) {
-    if p.m == 0 || p.n == 0 || count == 0 {
-        return;
-    }
-    if count == 1 && p.m >= SHARED_ROWS && p.n >= TILE_COLS / 4 && p.k > 0 {
-        // SAFETY: the caller's promise.
-        if unsafe { shared(cpu, p, operands(0), &prepare) } {
-            return;
-        }
-    }
-    let grid = Grid::new(count, p, TILE_ROWS);
-    // SAFETY: the caller's promise.
-    unsafe { tiles(cpu, &grid, p, operands, &prepare) };
-}
-
-/// How products are cut into tiles.
-#[derive(Debug, Clone, Copy)]
-struct Grid {
-    count: usize,
-    rows: usize,
-    cols: usize,
-}
-
-impl Grid {
-    /// For `count` products, with at most so many rows a tile.
-    fn new<T>(count: usize, p: &Product<T>, most: usize) -> Grid {
-        let (mut rows, mut cols) = (p.m.min(most), p.n.min(TILE_COLS));
-        let enough = |rows: usize, cols: usize| {
-            rows * cols * p.k <= 4 * TASK || count * p.m.div_ceil(rows) * p.n.div_ceil(cols) >= TILES
-        };
-        while !enough(rows, cols) && (rows > 48 || cols > 64) {
-            // Halve one side; columns are to be more than rows, and whole panels.
-            if (2 * rows > cols && rows > 48) || cols <= 64 {
-                rows = (rows / 2).next_multiple_of(12);
-            } else {
-                cols = (cols / 2).next_multiple_of(64);
-            }
-        }
-        Grid { count, rows, cols }
-    }
-}
-
-/// Runs the tiles of a grid.
-///
-/// # Safety
-/// As for [`products`].
-unsafe fn tiles<'a, S: Pack, B: Panels<S::Compute>, C: Float<Compute = S::Compute>>(
-    cpu: &CpuBackend,
-    &Grid { count, rows, cols }: &Grid,
-    p: &Product<S::Compute>,
-    operands: impl Fn(usize) -> (Mat<'a, S>, B, MatMut<'a, C>) + Sync,
-    prepare: &(impl Fn(usize, usize, MatMut<'a, C>, [usize; 2]) + Sync),
-) {
-    if count == 1 && rows == p.m && cols == p.n {
-        let (a, b, c) = operands(0);
-        prepare(0, 0, c, [p.m, p.n]);
-        // SAFETY: the caller's promise.
-        return unsafe { tile(cpu.isa(), p, a, &b, 0, c) };
-    }
-    let (down, across) = (p.m.div_ceil(rows), p.n.div_ceil(cols));
-    let grain = (TASK / (rows * cols * p.k.max(1))).max(1);
-    cpu.parallel_for(count * down * across, grain, |tasks| {
-        for task in tasks {
-            let (a, b, c) = operands(task / (down * across));
-            let (i, j) = (task / across % down * rows, task % across * cols);
-            let part = Product { m: rows.min(p.m - i), n: cols.min(p.n - j), ..*p };
-            let c = c.from(i, j);
-            prepare(task / (down * across), i, c, [part.m, part.n]);
-            // SAFETY: the tile lies inside the operands; each tile is one task, so no two write one element.
-            unsafe { tile(cpu.isa(), &part, a.from(i, 0), &b, j, c) };
-        }
-    });
-}
-
-/// One large product whose tiles share B, packed once. `false`, and nothing done, if there is no memory for that.
-///
-/// # Safety
-/// As for [`products`].
-unsafe fn shared<'a, S: Pack, B: Panels<S::Compute>, C: Float<Compute = S::Compute>>(
-    cpu: &CpuBackend,
-    p: &Product<S::Compute>,
-    (a, b, c): (Mat<'a, S>, B, MatMut<'a, C>),
-    prepare: &(impl Fn(usize, usize, MatMut<'a, C>, [usize; 2]) + Sync),
-) -> bool {
-    let (step, width) = (k_step(p.k), <S::Compute as Real>::panel(cpu.isa()));
-    let block = (SHARED / p.k).next_multiple_of(TILE_COLS).min(p.n);
-    let Ok(mut temp) = Temp::new(cpu, <S::Compute as Real>::DTYPE, &[packed::size(p.k, block, step, width)]) else {
-        return false;
-    };
-    let mut view = temp.view_mut();
-    let Ok(Some(data)) = cpu.contiguous_mut::<S::Compute>("gemm", &mut view) else { return false };
-    for j in (0..p.n).step_by(block) {
-        let part = Product { n: block.min(p.n - j), ..*p };
-        // SAFETY: the columns lie inside the operands; the rest is the caller's promise.
-        unsafe {
-            let b = &Packed::new(cpu, &b, p.k, j..j + part.n, step, &mut *data);
-            let operands = |_| (a, b, c.from(0, j));
-            tiles(cpu, &Grid::new(1, &part, TILE_ROWS / 2), &part, operands, prepare);
-        }
-    }
-    true
-}
-
 /// One tile on this thread: `p.n` columns of `b` from column `j0` on.
 ///
 /// # Safety
 /// The operands have the sizes of `p` and nothing else touches the elements of `c`.
-pub(crate) unsafe fn tile<S: Pack, B: Panels<S::Compute>, C: Float<Compute = S::Compute>>(
+pub(crate) unsafe fn tile<S: Pack, C: Float<Compute = S::Compute>>(
     isa: Isa,
     p: &Product<S::Compute>,
     a: Mat<'_, S>,
-    b: &B,
+    b: &dyn Panels<S::Compute>,
     j0: usize,
     c: MatMut<'_, C>,
 ) {
-    if TypeId::of::<C>() == TypeId::of::<S::Compute>() {
-        let c = MatMut { ptr: c.ptr.cast(), rs: c.rs, cs: c.cs, life: PhantomData };
-        // SAFETY: the caller's promise; the two types are the same.
-        return unsafe { wide_tile(isa, p, a, b, j0, c) };
+    // SAFETY: the caller's promise.
+    unsafe {
+        if TypeId::of::<C>() == TypeId::of::<S::Compute>() {
+            // The two types are the same.
+            let c = MatMut { ptr: c.ptr.cast(), rs: c.rs, cs: c.cs, life: PhantomData };
+            wide_tile(isa, p, &a, b, j0, c);
+        } else {
+            narrow_tile(isa, p, &a, b, j0, &c);
+        }
     }
-    // Sums in the compute type, rounded once.
+}
+
+/// A result in a type that is narrower than the one it is computed in.
+trait Narrow<T> {
+    /// Stores a row of sums as row `i`, rounded once.
+    ///
+    /// # Safety
+    /// The row has as many elements, and nothing else touches them.
+    unsafe fn store(&self, i: usize, sums: &[T], p: &Product<T>);
+}
+
+impl<C: Float<Compute: Real>> Narrow<C::Compute> for MatMut<'_, C> {
+    unsafe fn store(&self, i: usize, sums: &[C::Compute], p: &Product<C::Compute>) {
+        let store = if p.beta == C::Compute::ZERO { Store::Set } else { Store::Scale };
+        for (j, &sum) in sums.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let c = self.at(i, j);
+                *c = C::narrow(store.apply(p.alpha, sum, p.beta, || (*c).widen()));
+            }
+        }
+    }
+}
+
+/// [`tile`] with sums in the compute type, rounded once.
+///
+/// # Safety
+/// As for [`tile`].
+unsafe fn narrow_tile<T: Real>(
+    isa: Isa,
+    p: &Product<T>,
+    a: &dyn Left<T>,
+    b: &dyn Panels<T>,
+    j0: usize,
+    c: &dyn Narrow<T>,
+) {
     let ld = p.n.next_multiple_of(16);
-    scratch::with(p.m * ld, |sums: &mut [S::Compute]| {
-        // SAFETY: the block holds `m` rows of `ld >= n` elements and belongs to this thread.
+    scratch::with(p.m * ld, |sums: &mut [T]| {
+        // SAFETY: the block holds `m` rows of `ld >= n` elements and belongs to this thread; the rest is the caller's
+        // promise.
         unsafe {
-            let plain = Product { alpha: S::Compute::ONE, beta: S::Compute::ZERO, ..*p };
+            let plain = Product { alpha: T::ONE, beta: T::ZERO, ..*p };
             let out = MatMut { ptr: sums.as_mut_ptr(), rs: ld as isize, cs: 1, life: PhantomData };
             wide_tile(isa, &plain, a, b, j0, out);
-        }
-        let store = if p.beta == S::Compute::ZERO { Store::Set } else { Store::Scale };
-        for (i, row) in sums.chunks_exact(ld).enumerate() {
-            for (j, &sum) in row[..p.n].iter().enumerate() {
-                // SAFETY: `(i, j)` lies inside the tile.
-                unsafe {
-                    let c = c.at(i, j);
-                    *c = C::narrow(store.apply(p.alpha, sum, p.beta, || (*c).widen()));
-                }
-            }
+            sums.chunks_exact(ld).enumerate().for_each(|(i, row)| c.store(i, &row[..p.n], p));
         }
     });
 }
@@ -293,29 +195,28 @@ pub(crate) fn k_step(k: usize) -> usize {
 ///
 /// # Safety
 /// As for [`tile`].
-unsafe fn wide_tile<S: Pack, B: Panels<S::Compute>>(
+unsafe fn wide_tile<T: Real>(
     isa: Isa,
-    p: &Product<S::Compute>,
-    a: Mat<'_, S>,
-    b: &B,
+    p: &Product<T>,
+    a: &dyn Left<T>,
+    b: &dyn Panels<T>,
     j0: usize,
-    c: MatMut<'_, S::Compute>,
+    c: MatMut<'_, T>,
 ) {
-    type T<S> = <S as Float>::Compute;
-    let first = if p.beta == T::<S>::ZERO { Store::Set } else { Store::Scale };
+    let first = if p.beta == T::ZERO { Store::Set } else { Store::Scale };
     if p.k == 0 {
         for i in 0..p.m {
             for j in 0..p.n {
                 // SAFETY: `(i, j)` lies inside the tile.
                 unsafe {
                     let c = c.at(i, j);
-                    *c = if first == Store::Set { T::<S>::ZERO } else { p.beta * *c };
+                    *c = if first == Store::Set { T::ZERO } else { p.beta * *c };
                 }
             }
         }
         return;
     }
-    let (mr, width) = (T::<S>::rows(isa), T::<S>::panel(isa));
+    let (mr, width) = (T::rows(isa), T::panel(isa));
     if p.m <= THIN_ROWS && p.n > width && !b.is_packed() {
         // SAFETY: the caller's promise.
         return unsafe { thin_tile(isa, p, a, b, j0, c, first) };
@@ -325,23 +226,22 @@ unsafe fn wide_tile<S: Pack, B: Panels<S::Compute>>(
     // Few rows do not pay for packing rows of B that are adjacent anyway.
     let direct = p.m <= 2 * mr;
     let packed = b.is_packed();
-    let a_row = a.row_stride();
-    let left = a.left::<T<S>>(0, 0).is_some();
-    let a_len = if left { 0 } else { p.m.next_multiple_of(lda) * step };
+    let in_place = a.in_place();
+    let a_len = if in_place.is_some() { 0 } else { p.m.next_multiple_of(lda) * step };
     let b_len = width * (step + 1);
-    scratch::with(a_len + b_len, |block: &mut [T<S>]| {
+    scratch::with(a_len + b_len, |block: &mut [T]| {
         let (a_pack, b_pack) = block.split_at_mut(a_len);
         for k0 in (0..p.k).step_by(step) {
             let ks = step.min(p.k - k0);
             for (i, out) in (0..p.m).step_by(lda).zip(a_pack.chunks_exact_mut(lda * step)) {
                 // SAFETY: the rows and steps lie inside `a`; `out` has room for `lda * step` elements.
-                unsafe { S::rows(isa, a.from(i, k0), lda.min(p.m - i), ks, lda, out) };
+                unsafe { a.pack(isa, i, k0, [lda.min(p.m - i), ks], lda, out) };
             }
             let store = if k0 == 0 { first } else { Store::Add };
             for j in (0..p.n).step_by(width) {
                 let cols = width.min(p.n - j);
-                let in_place = if packed || (direct && cols == width) { b.direct(k0, j0 + j) } else { None };
-                let (b_ptr, ldb) = in_place.unwrap_or_else(|| {
+                let lying = if packed || (direct && cols == width) { b.direct(k0, j0 + j) } else { None };
+                let (b_ptr, ldb) = lying.unwrap_or_else(|| {
                     // SAFETY: the steps and columns lie inside `b`; `b_pack` has room for a panel.
                     unsafe { b.pack(isa, k0..k0 + ks, j0 + j..j0 + j + cols, width, &mut b_pack[..(ks + 1) * width]) };
                     (b_pack.as_ptr(), width as isize)
@@ -349,14 +249,16 @@ unsafe fn wide_tile<S: Pack, B: Panels<S::Compute>>(
                 // Shared panels come from far away: the first rows ask for the next one.
                 let after = if packed && j + width < p.n { b.direct(k0, j0 + j + width) } else { None };
                 for i in (0..p.m).step_by(lda) {
-                    let (a_ptr, row, steps) = match a.left(i, k0) {
-                        Some(a) if left => (a, a_row, &STEPS[1]),
-                        _ => (a_pack[i * step..].as_ptr(), 1, &STEPS[lda]),
+                    let (a_ptr, row, steps) = match in_place {
+                        Some((a, row)) => {
+                            (a.wrapping_offset(row.wrapping_mul(i as isize)).wrapping_add(k0), row, &STEPS[1])
+                        }
+                        None => (a_pack[i * step..].as_ptr(), 1, &STEPS[lda]),
                     };
                     let rows = lda.min(p.m - i);
                     let (next, next_by) = match after {
                         Some((after, _)) if i < 2 * lda => {
-                            (after.wrapping_add(i / lda * S::steps(ks) * width / 2), width / 2)
+                            (after.wrapping_add(i / lda * a.steps(ks) * width / 2), width / 2)
                         }
                         _ => (b_ptr, 0),
                     };
@@ -365,7 +267,7 @@ unsafe fn wide_tile<S: Pack, B: Panels<S::Compute>>(
                     let micro = Micro {
                         rows,
                         vectors: if 2 * cols <= width { 1 } else { 2 },
-                        k: S::steps(ks),
+                        k: a.steps(ks),
                         a: a_ptr,
                         row,
                         steps: steps.as_ptr(),
@@ -383,12 +285,12 @@ unsafe fn wide_tile<S: Pack, B: Panels<S::Compute>>(
                     // place, parts of one through a buffer with room for the largest result.
                     unsafe {
                         if cols == width && c.cs == 1 {
-                            S::run(isa, &micro);
+                            a.run(isa, &micro);
                         } else {
-                            let mut sums = [const { MaybeUninit::<T<S>>::uninit() }; MICRO];
-                            let (out, ld) = (sums.as_mut_ptr().cast::<T<S>>(), width as isize);
-                            let one = T::<S>::ONE;
-                            S::run(isa, &Micro { c: out, ldc: ld, store: Store::Set, alpha: one, ..micro });
+                            let mut sums = [const { MaybeUninit::<T>::uninit() }; MICRO];
+                            let (out, ld) = (sums.as_mut_ptr().cast::<T>(), width as isize);
+                            let one = T::ONE;
+                            a.run(isa, &Micro { c: out, ldc: ld, store: Store::Set, alpha: one, ..micro });
                             for r in 0..rows {
                                 for q in 0..cols {
                                     let (c, sum) = (to.at(r, q), *out.add(r * width + q));
@@ -408,32 +310,31 @@ unsafe fn wide_tile<S: Pack, B: Panels<S::Compute>>(
 ///
 /// # Safety
 /// As for [`tile`]; `p.m <= THIN_ROWS` and `p.k > 0`.
-unsafe fn thin_tile<S: Pack, B: Panels<S::Compute>>(
+unsafe fn thin_tile<T: Real>(
     isa: Isa,
-    p: &Product<S::Compute>,
-    a: Mat<'_, S>,
-    b: &B,
+    p: &Product<T>,
+    a: &dyn Left<T>,
+    b: &dyn Panels<T>,
     j0: usize,
-    c: MatMut<'_, S::Compute>,
+    c: MatMut<'_, T>,
     first: Store,
 ) {
-    type T<S> = <S as Float>::Compute;
     let vectors = thin_vectors(p.m);
-    let width = T::<S>::panel(isa) / 2 * vectors;
+    let width = T::panel(isa) / 2 * vectors;
     let step = k_step(p.k);
     let ld = p.n.next_multiple_of(width);
     let adjacent = b.direct(0, j0).is_some();
     // Rows that are adjacent in memory: a few at a time, all columns. Else: a panel at a time, packed in pieces for L1.
     let piece = if adjacent { THIN_STEPS } else { THIN_PACK };
     let (a_len, b_len, c_len) = (p.m * step, width * (piece + 1), p.m * ld);
-    scratch::with(a_len + b_len + c_len, |block: &mut [T<S>]| {
+    scratch::with(a_len + b_len + c_len, |block: &mut [T]| {
         let (a_pack, rest) = block.split_at_mut(a_len);
         let (b_pack, sums) = rest.split_at_mut(b_len);
         for k0 in (0..p.k).step_by(step) {
             let ks = step.min(p.k - k0);
             // SAFETY: the rows and steps lie inside `a`; `a_pack` has room for them.
-            unsafe { S::rows(isa, a.from(0, k0), p.m, ks, p.m, a_pack) };
-            sums.fill(T::<S>::ZERO);
+            unsafe { a.pack(isa, 0, k0, [p.m, ks], p.m, a_pack) };
+            sums.fill(T::ZERO);
             let mut chain = |s0: usize, j: usize| {
                 let (steps, cols) = (piece.min(ks - s0), width.min(p.n - j));
                 let in_place = if cols == width { b.direct(k0 + s0, j0 + j) } else { None };
@@ -446,8 +347,8 @@ unsafe fn thin_tile<S: Pack, B: Panels<S::Compute>>(
                 let micro = Micro {
                     rows: p.m,
                     vectors,
-                    k: S::steps(steps),
-                    a: a_pack[S::steps(s0) * p.m..].as_ptr(),
+                    k: a.steps(steps),
+                    a: a_pack[a.steps(s0) * p.m..].as_ptr(),
                     row: 1,
                     steps: STEPS[p.m].as_ptr(),
                     b: b_ptr,
@@ -457,11 +358,11 @@ unsafe fn thin_tile<S: Pack, B: Panels<S::Compute>>(
                     c: sums[j..].as_mut_ptr(),
                     ldc: ld as isize,
                     store: Store::Chain,
-                    alpha: T::<S>::ONE,
-                    beta: T::<S>::ZERO,
+                    alpha: T::ONE,
+                    beta: T::ZERO,
                 };
                 // SAFETY: A and B hold `steps` steps; rows of `sums` have room for whole panels.
-                unsafe { S::run(isa, &micro) };
+                unsafe { a.run(isa, &micro) };
             };
             if adjacent {
                 (0..ks).step_by(piece).for_each(|s0| (0..p.n).step_by(width).for_each(|j| chain(s0, j)));

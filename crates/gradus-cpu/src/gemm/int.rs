@@ -1,14 +1,12 @@
-//! Products of integers: wrapping, in their own type.
-
-use gradus_backend::Element;
+//! Products of integers: wrapping, in integers of their own size.
 
 use super::block::{MatMut, Product};
 use super::pack::Mat;
 use crate::CpuBackend;
-use crate::access::Plain;
+use crate::order::Word;
 
-/// An integer type with wrapping arithmetic.
-pub(crate) trait Int: Plain + Element {
+/// An unsigned integer with wrapping arithmetic.
+pub(crate) trait Int: Word {
     fn mul_wrapping(self, b: Self) -> Self;
     fn add_wrapping(self, b: Self) -> Self;
 }
@@ -27,7 +25,7 @@ macro_rules! int {
         }
     )*};
 }
-int!(i64 i32 i16 i8 u64 u32 u16 u8);
+int!(u64 u32 u16 u8);
 
 /// Columns of a row of sums that stays in L1.
 const COLS: usize = 256;
@@ -37,7 +35,7 @@ const TASK: usize = 1 << 16;
 /// Runs `count` products of one size; `operands(i)` gives A, B and C of product `i`.
 ///
 /// # Safety
-/// As for [`products`](super::block::products).
+/// As for [`products`](super::products::products).
 pub(crate) unsafe fn products<'a, T: Int>(
     cpu: &CpuBackend,
     count: usize,

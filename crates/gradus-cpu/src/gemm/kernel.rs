@@ -24,7 +24,7 @@ pub(crate) enum Store {
     Add,
     /// `c = alpha * sum + beta * c`.
     Scale,
-    /// `c = sum`, where the chain of the sum starts at the old value of `c` instead of 0.
+    /// `c = alpha * sum`, where the chain of the sum starts at the old value of `c` instead of 0.
     Chain,
 }
 
@@ -95,10 +95,9 @@ impl Store {
     #[inline(always)]
     pub(crate) fn apply<T: Real>(self, alpha: T, sum: T, beta: T, old: impl FnOnce() -> T) -> T {
         match self {
-            Store::Set => alpha * sum,
+            Store::Set | Store::Chain => alpha * sum,
             Store::Add => alpha * sum + old(),
             Store::Scale => alpha * sum + beta * old(),
-            Store::Chain => sum,
         }
     }
 }
@@ -180,17 +179,10 @@ macro_rules! kernel {
                 unsafe {
                     let row = |r: usize| j.c.offset(j.ldc * r as isize);
                     match j.store {
-                        Store::Set => {
+                        Store::Set | Store::Chain => {
                             for r in 0..R {
                                 for v in 0..V {
                                     $store(row(r).add(v * $lanes), $mul(alpha, sum[r][v]));
-                                }
-                            }
-                        }
-                        Store::Chain => {
-                            for r in 0..R {
-                                for v in 0..V {
-                                    $store(row(r).add(v * $lanes), sum[r][v]);
                                 }
                             }
                         }

@@ -11,22 +11,25 @@ mod kernel;
 mod pack;
 mod packed;
 mod paired;
+mod products;
 pub(crate) mod transpose;
 
 #[cfg(test)]
 mod tests;
 
 use gradus_backend::shape::MAX_RANK;
-use gradus_backend::{DType, Element, Error, Result, Scalar, View, ViewMut};
+use gradus_backend::{DType, Error, Result, Scalar, View, ViewMut};
 
-pub(crate) use block::{K_BLOCK, MatMut, Product, k_step, products, tile};
+pub(crate) use block::{K_BLOCK, MatMut, Product, k_step, tile};
 pub(crate) use kernel::{Micro, Real, Store, THIN_ROWS, thin_vectors};
 pub(crate) use pack::{Mat, Pack, Panels};
+pub(crate) use products::products;
 pub(crate) use transpose::Transpose;
 
 use crate::CpuBackend;
 use crate::access::check_dtype;
 use crate::check::check_output;
+use crate::copy::bits;
 use int::Int;
 
 const OP: &str = "gemm";
@@ -156,14 +159,11 @@ pub(crate) fn gemm(
         DType::F16 => float::<gradus_backend::f16>(cpu, plan, alpha, a, b, beta, c),
         DType::BF16 if paired::fits(cpu, plan, a, b)? => float::<paired::Paired>(cpu, plan, alpha, a, b, beta, c),
         DType::BF16 => float::<gradus_backend::bf16>(cpu, plan, alpha, a, b, beta, c),
-        DType::I64 => int::<i64>(cpu, plan, alpha, a, b, beta, c),
-        DType::I32 => int::<i32>(cpu, plan, alpha, a, b, beta, c),
-        DType::I16 => int::<i16>(cpu, plan, alpha, a, b, beta, c),
-        DType::I8 => int::<i8>(cpu, plan, alpha, a, b, beta, c),
-        DType::U64 => int::<u64>(cpu, plan, alpha, a, b, beta, c),
-        DType::U32 => int::<u32>(cpu, plan, alpha, a, b, beta, c),
-        DType::U16 => int::<u16>(cpu, plan, alpha, a, b, beta, c),
-        DType::U8 => int::<u8>(cpu, plan, alpha, a, b, beta, c),
+        // The low bits of products and sums are the same with a sign and without.
+        DType::I64 | DType::U64 => int::<u64>(cpu, plan, alpha, a, b, beta, c),
+        DType::I32 | DType::U32 => int::<u32>(cpu, plan, alpha, a, b, beta, c),
+        DType::I16 | DType::U16 => int::<u16>(cpu, plan, alpha, a, b, beta, c),
+        DType::I8 | DType::U8 => int::<u8>(cpu, plan, alpha, a, b, beta, c),
         DType::Bool => Err(Error::dtype(OP, DType::Bool, "floats and integers")),
     }
 }
@@ -217,10 +217,12 @@ fn int<T: Int>(
     beta: Scalar,
     c: &mut ViewMut<'_>,
 ) -> Result<()> {
-    let (alpha, beta) = (<T as Element>::from_scalar(alpha)?, <T as Element>::from_scalar(beta)?);
-    let (a, b) = (cpu.slice::<T>(OP, *a)?, cpu.slice::<T>(OP, *b)?);
+    alpha.check(a.dtype)?;
+    beta.check(a.dtype)?;
+    let (alpha, beta) = (T::low(bits(alpha, a.dtype)), T::low(bits(beta, a.dtype)));
+    let (a, b) = (cpu.words::<T>(OP, *a)?, cpu.words::<T>(OP, *b)?);
     // SAFETY: as in `float`.
-    let c = unsafe { MatMut::new(cpu.slice_mut::<T>(OP, c)?.as_mut_ptr(), 0, 0, 0) };
+    let c = unsafe { MatMut::new(cpu.words_mut::<T>(OP, c)?.as_mut_ptr(), 0, 0, 0) };
     if plan.count() == 0 || plan.m == 0 || plan.n == 0 {
         return Ok(());
     }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::kernel::{Micro, Real};
 use super::transpose::Transpose;
 use crate::access::Float;
-use crate::isa::Isa;
+use crate::isa::{Isa, per_isa, per_isa_256};
 
 /// Bytes between columns from which on a matrix is taken to come from memory rather than from a cache.
 const FAR: usize = 8 << 10;
@@ -68,24 +68,56 @@ impl<'a, S: Copy> Mat<'a, S> {
         self.ptr
     }
 
-    /// Where row `i`, column `j` of a left operand lies, if kernels can read it there: its rows are adjacent in memory
-    /// and do not compete for one set of the cache.
-    #[inline]
-    pub(crate) fn left<T: 'static>(&self, i: usize, j: usize) -> Option<*const T>
-    where
-        S: 'static,
-    {
-        let apart = !(self.rs.unsigned_abs() * size_of::<S>()).is_multiple_of(PAGE);
-        let same = TypeId::of::<S>() == TypeId::of::<T>();
-        (same && self.cs == 1 && apart).then(|| self.from(i, j).as_ptr().cast())
-    }
-
     /// # Safety
     /// `(i, j)` is an element of the matrix.
     #[inline(always)]
     pub(crate) unsafe fn get(&self, i: usize, j: usize) -> S {
         // SAFETY: the caller's promise.
         unsafe { *self.ptr.offset(self.rs * i as isize + self.cs * j as isize) }
+    }
+}
+
+/// The left operand of a product.
+pub(crate) trait Left<T> {
+    /// Writes rows from `i` on, for steps from `k` on, as many as `size` says, to `out` as `[steps][lda]`.
+    ///
+    /// # Safety
+    /// The rows and steps lie inside the operand; there are at most `lda` rows; `out` has room.
+    unsafe fn pack(&self, isa: Isa, i: usize, k: usize, size: [usize; 2], lda: usize, out: &mut [T]);
+
+    /// Where row 0 lies and how far the next row is, if kernels can read rows where they are: adjacent in memory, and not in
+    /// competition for one set of the cache.
+    fn in_place(&self) -> Option<(*const T, isize)>;
+
+    /// How many steps of the kernel so many steps of a product are, packed.
+    fn steps(&self, ks: usize) -> usize;
+
+    /// Runs the kernel on what was packed.
+    ///
+    /// # Safety
+    /// As for [`Real::run`].
+    unsafe fn run(&self, isa: Isa, j: &Micro<T>);
+}
+
+impl<S: Pack> Left<S::Compute> for Mat<'_, S> {
+    unsafe fn pack(&self, isa: Isa, i: usize, k: usize, [rows, ks]: [usize; 2], lda: usize, out: &mut [S::Compute]) {
+        // SAFETY: the caller's promise.
+        unsafe { S::rows(isa, self.from(i, k), rows, ks, lda, out) }
+    }
+
+    fn in_place(&self) -> Option<(*const S::Compute, isize)> {
+        let apart = !(self.rs.unsigned_abs() * size_of::<S>()).is_multiple_of(PAGE);
+        let same = TypeId::of::<S>() == TypeId::of::<S::Compute>();
+        (same && self.cs == 1 && apart).then(|| (self.ptr.cast(), self.rs))
+    }
+
+    fn steps(&self, ks: usize) -> usize {
+        S::steps(ks)
+    }
+
+    unsafe fn run(&self, isa: Isa, j: &Micro<S::Compute>) {
+        // SAFETY: the caller's promise.
+        unsafe { S::run(isa, j) }
     }
 }
 
@@ -173,20 +205,20 @@ fn prefetch<S>(runs: &[*const S; 8]) {
     }
 }
 
-/// Copies whole rows of a panel.
+/// Copies whole rows of a panel, whose width is a multiple of `W`.
 ///
 /// # Safety
-/// Rows of `b` have `W` adjacent elements; there are as many rows as `out` has room for.
+/// Rows of `b` have `width` adjacent elements; there are as many rows as `out` has room for.
 #[inline(always)]
-unsafe fn copy_rows<S: Float, const W: usize>(b: Mat<'_, S>, out: &mut [S::Compute]) {
-    for (p, o) in out.chunks_exact_mut(W).enumerate() {
+unsafe fn copy_rows<S: Float, const W: usize>(b: Mat<'_, S>, width: usize, out: &mut [S::Compute]) {
+    for (p, o) in out.chunks_exact_mut(width).enumerate() {
         // SAFETY: the caller's promise.
-        let row = unsafe { &*b.from(p, 0).as_ptr().cast::<[S; W]>() };
-        let mut wide = [S::Compute::default(); W];
-        for (o, &x) in wide.iter_mut().zip(row) {
-            *o = x.widen();
+        let row = unsafe { std::slice::from_raw_parts(b.from(p, 0).as_ptr(), width) };
+        for (o, x) in o.as_chunks_mut::<W>().0.iter_mut().zip(row.as_chunks::<W>().0) {
+            for i in 0..W {
+                o[i] = x[i].widen();
+            }
         }
-        o.copy_from_slice(&wide);
     }
 }
 
@@ -207,14 +239,13 @@ pub(super) unsafe fn pack_panel<S: Float<Compute: Transpose>>(
     let zero = S::Compute::default();
     if b.col_stride() == 1 {
         if cols == width {
-            // SAFETY: `width` adjacent elements of every row lie inside `b`.
+            // SAFETY: `width` adjacent elements of every row lie inside `b`; panels are as wide as some vectors of 4 elements
+            // at least, an even number.
             unsafe {
-                match width {
-                    8 => copy_rows::<S, 8>(b, out),
-                    16 => copy_rows::<S, 16>(b, out),
-                    32 => copy_rows::<S, 32>(b, out),
-                    64 => copy_rows::<S, 64>(b, out),
-                    _ => copy_rows::<S, 128>(b, out),
+                if width.is_multiple_of(32) {
+                    copy_rows::<S, 32>(b, width, out);
+                } else {
+                    copy_rows::<S, 8>(b, width, out);
                 }
             }
             return;
@@ -288,11 +319,13 @@ pub(crate) trait Pack: Float<Compute: Real> {
 }
 
 macro_rules! pack {
-    ($($s:ty, $rows:ident, $panel:ident;)*) => {$(
-        crate::isa::per_isa! {
+    ($($per_isa:ident $s:ty, $rows:ident, $panel:ident;)*) => {$(
+        per_isa_256! {
             fn $rows(isa: Isa, a: Mat<'_, $s>, rows: usize, ks: usize, lda: usize, out: &mut [<$s as Float>::Compute]) =
                 // SAFETY: only `Pack::rows` calls this, whose caller keeps the promise.
                 |isa, a, rows, ks, lda, out| unsafe { pack_rows::<$s>(isa, a, rows, ks, lda, out) };
+        }
+        $per_isa! {
             fn $panel(isa: Isa, b: Mat<'_, $s>, ks: usize, cols: usize, width: usize, out: &mut [<$s as Float>::Compute]) =
                 // SAFETY: only `Pack::panel` calls this, whose caller keeps the promise.
                 |isa, b, ks, cols, width, out| unsafe { pack_panel::<$s>(isa, b, ks, cols, width, out) };
@@ -308,26 +341,10 @@ macro_rules! pack {
     )*};
 }
 pack! {
-    f32, f32_rows, f32_panel;
-    f64, f64_rows, f64_panel;
-    gradus_backend::f16, f16_rows, f16_panel;
-    gradus_backend::bf16, bf16_rows, bf16_panel;
-}
-
-impl<T, B: Panels<T>> Panels<T> for &B {
-    unsafe fn pack(&self, isa: Isa, k: Range<usize>, j: Range<usize>, width: usize, out: &mut [T]) {
-        // SAFETY: the caller's promise.
-        unsafe { B::pack(self, isa, k, j, width, out) }
-    }
-
-    #[inline]
-    fn direct(&self, k: usize, j: usize) -> Option<(*const T, isize)> {
-        B::direct(self, k, j)
-    }
-
-    fn is_packed(&self) -> bool {
-        B::is_packed(self)
-    }
+    per_isa f32, f32_rows, f32_panel;
+    per_isa f64, f64_rows, f64_panel;
+    per_isa_256 gradus_backend::f16, f16_rows, f16_panel;
+    per_isa_256 gradus_backend::bf16, bf16_rows, bf16_panel;
 }
 
 impl<S: Pack> Panels<S::Compute> for Mat<'_, S> {

@@ -34,9 +34,9 @@ impl<'a, T: Real> Packed<'a, T> {
     ///
     /// # Safety
     /// The rows and columns lie inside `b`.
-    pub(crate) unsafe fn new<B: Panels<T>>(
+    pub(crate) unsafe fn new(
         cpu: &CpuBackend,
-        b: &B,
+        b: &dyn Panels<T>,
         k: usize,
         cols: Range<usize>,
         step: usize,

@@ -17,7 +17,7 @@ use super::{OP, Plan};
 use crate::CpuBackend;
 use crate::access::{Float, Plain};
 use crate::half_float::{bf16_from_f32, bf16_to_f32};
-use crate::isa::{Isa, per_isa};
+use crate::isa::{Isa, per_isa_256};
 
 /// A bf16 whose products are taken in pairs.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -147,7 +147,7 @@ unsafe fn panel(isa: Isa, b: Mat<'_, Paired>, ks: usize, cols: usize, width: usi
     }
 }
 
-per_isa! {
+per_isa_256! {
     fn paired_rows(isa: Isa, a: Mat<'_, Paired>, count: usize, ks: usize, lda: usize, out: &mut [f32]) =
         // SAFETY: only `Pack::rows` calls this, whose caller keeps the promise.
         |isa, a, count, ks, lda, out| unsafe { rows(isa, a, count, ks, lda, out) };

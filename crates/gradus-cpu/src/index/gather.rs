@@ -6,7 +6,7 @@ use gradus_backend::{Result, View, ViewMut};
 
 use super::{Indices, Walk, along};
 use crate::CpuBackend;
-use crate::access::{Plain, check_dtype, with_any};
+use crate::access::{Plain, check_dtype, with_word};
 use crate::check::check_output;
 use crate::parallel::Disjoint;
 
@@ -28,7 +28,7 @@ fn run(cpu: &CpuBackend, op: &str, walk: &Walk, x: View<'_>, index: View<'_>, ou
     check_dtype(op, "out", out.dtype, x.dtype)?;
     check_output(op, "out", out.layout)?;
     let index = Indices::new(cpu, op, index)?;
-    with_any!(x.dtype, T => pick::<T>(cpu, op, walk, cpu.slice(op, x)?, &index, cpu.slice_mut(op, out)?))
+    with_word!(x.dtype.size(), W => pick::<W>(cpu, op, walk, cpu.words(op, x)?, &index, cpu.words_mut(op, out)?))
 }
 
 fn pick<T: Plain>(cpu: &CpuBackend, op: &str, walk: &Walk, x: &[T], index: &Indices<'_>, out: &mut [T]) -> Result<()> {

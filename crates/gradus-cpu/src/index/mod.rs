@@ -18,7 +18,8 @@ pub(crate) use gather::{embedding, gather};
 pub(crate) use scatter::{embedding_backward, scatter};
 
 use crate::CpuBackend;
-use crate::access::{Nest, check_axis};
+use crate::access::check_axis;
+use crate::nest::Nest;
 
 /// Elements that are worth a task of their own.
 const TASK: usize = 1 << 14;

@@ -1,14 +1,15 @@
 //! Writing by index. What meets in one place does so in the order of the indices: tasks own lanes of the output.
 
-use gradus_backend::{DType, Result, ScatterOp, View, ViewMut};
+use gradus_backend::{DType, Result, Scalar, ScatterOp, View, ViewMut};
 
 use super::{Indices, Walk, along};
-use crate::CpuBackend;
-use crate::access::{Nest, Plain, check_dtype, with_any};
+use crate::access::{Plain, check_dtype, with_word};
 use crate::check::check_output;
+use crate::nest::Nest;
 use crate::parallel::Disjoint;
-use crate::sum::{Summable, with_number};
+use crate::sum::{Summable, with_sum};
 use crate::temp::Temp;
+use crate::{CpuBackend, copy};
 
 /// Elements of a row that a task takes.
 const COLS: usize = 128;
@@ -28,8 +29,8 @@ pub(crate) fn scatter(
     let walk = Walk::along(OP, axis, index.layout, src.layout, out.layout)?;
     let indices = Indices::new(cpu, OP, index)?;
     match op {
-        ScatterOp::Set => with_any!(out.dtype, T => {
-            let (src, out) = (cpu.slice::<T>(OP, src)?, cpu.slice_mut::<T>(OP, out)?);
+        ScatterOp::Set => with_word!(out.dtype.size(), W => {
+            let (src, out) = (cpu.words::<W>(OP, src)?, cpu.words_mut::<W>(OP, out)?);
             walk.check(cpu, OP, &indices)?;
             put(cpu, &walk, &indices, None, src, out, |o, v| *o = v);
             Ok(())
@@ -70,28 +71,13 @@ pub(crate) fn embedding_backward(
     let mut to = if half { sums.view_mut() } else { dw.with(layout) };
     let walk = Walk::rows(OP, index.layout, g.layout, to.layout)?;
     walk.check(cpu, OP, &indices)?;
-    clear(cpu, OP, &mut to)?;
+    copy::fill(cpu, &mut to, Scalar::Int(0))?;
     add(cpu, OP, &walk, &indices, padding_index, g, &mut to)?;
     if half { convert(cpu, OP, sums.view(), dw) } else { Ok(()) }
 }
 
 fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16)
-}
-
-/// Sets every element to 0.
-fn clear(cpu: &CpuBackend, op: &str, out: &mut ViewMut<'_>) -> Result<()> {
-    let (rows, len, [step]) = Nest::<1>::new(&[out.layout]).split_inner();
-    with_number!(op, out.dtype, T => {
-        let out = Disjoint::new(cpu.slice_mut::<T>(op, out)?);
-        cpu.parallel_for(rows.numel(), (super::TASK / len.max(1)).max(1), |r| rows.for_each(r, |_, [at]| {
-            for i in 0..len {
-                // SAFETY: elements of an output that does not overlap itself are apart, and each is one task's.
-                unsafe { out.write(along(at, step, i), T::default()) };
-            }
-        }));
-        Ok(())
-    })
 }
 
 /// Copies between f32 and a half type, either way.
@@ -131,8 +117,8 @@ fn add(
     src: View<'_>,
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
-    with_number!(op, src.dtype, T => {
-        let (src, out) = (cpu.slice::<T>(op, src)?, cpu.slice_mut::<<T as Summable>::Acc>(op, out)?);
+    with_sum!(op, src.dtype, T => {
+        let (src, out) = (cpu.words::<T>(op, src)?, cpu.words_mut::<<T as Summable>::Acc>(op, out)?);
         put(cpu, walk, index, skip, src, out, |o, v| *o = T::add(*o, Summable::widen(v)));
         Ok(())
     })

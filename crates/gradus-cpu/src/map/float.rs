@@ -21,28 +21,18 @@ pub(crate) const LANES: usize = 32;
 #[inline(always)]
 pub(super) fn lanes<A: Plain, O: Plain>(a: &[A], out: &mut [O], f: impl Fn(A) -> O) {
     let (mut last_a, mut last_o) = ([A::default(); LANES], [O::default(); LANES]);
-    let mut a = a;
-    for o in out.chunks_mut(LANES) {
-        let m = o.len();
-        let (x, rest): (&[A; LANES], _) = match a.split_first_chunk() {
-            Some(split) if m == LANES => split,
-            _ => {
-                last_a[..m].copy_from_slice(&a[..m]);
-                (&last_a, &[][..])
-            }
-        };
-        a = rest;
-        if let Ok(o) = <&mut [O; LANES]>::try_from(&mut *o) {
-            for j in 0..LANES {
-                o[j] = f(x[j]);
-            }
-        } else {
-            for j in 0..LANES {
-                last_o[j] = f(x[j]);
-            }
-            o.copy_from_slice(&last_o[..m]);
+    let (whole_a, rest_a) = a[..out.len()].as_chunks::<LANES>();
+    let (whole_o, rest_o) = out.as_chunks_mut::<LANES>();
+    last_a[..rest_a.len()].copy_from_slice(rest_a);
+    let parts = whole_o.len() + usize::from(!rest_o.is_empty());
+    for i in 0..parts {
+        // What does not fill a part goes through one that is filled up.
+        let (x, o) = if i < whole_o.len() { (&whole_a[i], &mut whole_o[i]) } else { (&last_a, &mut last_o) };
+        for j in 0..LANES {
+            o[j] = f(x[j]);
         }
     }
+    rest_o.copy_from_slice(&last_o[..rest_o.len()]);
 }
 
 /// `out[i] = f(a[i])`, for light functions. No splats.
@@ -55,7 +45,7 @@ pub(super) fn each<A: Plain, O: Plain>(a: &[A], out: &mut [O], f: impl Fn(A) -> 
 
 /// `out[i] = f(a[i], b[i])`, for light functions; either operand may be a splat.
 #[inline(always)]
-pub(super) fn zip<A: Plain, B: Plain, O: Plain>(a: &[A], b: &[B], out: &mut [O], f: impl Fn(A, B) -> O) {
+fn zip<A: Plain, B: Plain, O: Plain>(a: &[A], b: &[B], out: &mut [O], f: impl Fn(A, B) -> O) {
     let n = out.len();
     if a.len() < n {
         let (a, b) = (a[0], &b[..n]);
@@ -75,9 +65,10 @@ pub(super) fn zip<A: Plain, B: Plain, O: Plain>(a: &[A], b: &[B], out: &mut [O],
     }
 }
 
-/// `out[i] = f(a[i], b[i])`, for heavy functions; either operand may be a splat.
+/// `out[i] = f(a[i], b[i])`; the body is instantiated once, for heavy functions and rare ones. Either operand may be a
+/// splat.
 #[inline(always)]
-fn zip_lanes<A: Plain, B: Plain, O: Plain>(a: &[A], b: &[B], out: &mut [O], f: impl Fn(A, B) -> O) {
+pub(super) fn zip_lanes<A: Plain, B: Plain, O: Plain>(a: &[A], b: &[B], out: &mut [O], f: impl Fn(A, B) -> O) {
     let n = out.len();
     let (step_a, step_b) = (step(a, n), step(b, n));
     for (i, o) in out.chunks_mut(LANES).enumerate() {
@@ -293,14 +284,13 @@ fn scalar_f64(op: ScalarOp, a: &[f64], b: &[f64], out: &mut [f64]) {
 }
 
 #[inline(always)]
-pub(super) fn compare_body<T: Plain + PartialOrd>(op: ScalarOp, a: &[T], b: &[T], out: &mut [u8]) {
+fn compare_body<T: Plain + PartialOrd>(op: ScalarOp, a: &[T], b: &[T], out: &mut [u8]) {
+    let (a, b) = if matches!(op, ScalarOp::Gt | ScalarOp::Ge) { (b, a) } else { (a, b) };
     match op {
         ScalarOp::Eq => zip(a, b, out, |a, b| u8::from(a == b)),
         ScalarOp::Ne => zip(a, b, out, |a, b| u8::from(a != b)),
-        ScalarOp::Lt => zip(a, b, out, |a, b| u8::from(a < b)),
-        ScalarOp::Le => zip(a, b, out, |a, b| u8::from(a <= b)),
-        ScalarOp::Gt => zip(a, b, out, |a, b| u8::from(a > b)),
-        _ => zip(a, b, out, |a, b| u8::from(a >= b)),
+        ScalarOp::Lt | ScalarOp::Gt => zip(a, b, out, |a, b| u8::from(a < b)),
+        _ => zip(a, b, out, |a, b| u8::from(a <= b)),
     }
 }
 

@@ -5,37 +5,64 @@
 
 use gradus_backend::ScalarOp;
 
-use super::float::{LANES, compare_body, each, step, zip};
+use super::float::{LANES, each, step, zip_lanes};
 use crate::access::Plain;
 
-/// An integer type that kernels compute in.
+/// An unsigned integer: what is the same with a sign and without, and wraps.
+pub(super) trait Bits: Plain {
+    fn neg(x: &[Self], out: &mut [Self]);
+    /// `Add`, `Sub` or `Mul`.
+    fn arithmetic(op: ScalarOp, a: &[Self], b: &[Self], out: &mut [Self]);
+    /// `Eq` or `Ne`.
+    fn equal(op: ScalarOp, a: &[Self], b: &[Self], out: &mut [u8]);
+}
+
+macro_rules! bits {
+    ($($t:ty)*) => {$(
+        impl Bits for $t {
+            fn neg(x: &[$t], out: &mut [$t]) {
+                each(x, out, <$t>::wrapping_neg);
+            }
+            fn arithmetic(op: ScalarOp, a: &[$t], b: &[$t], out: &mut [$t]) {
+                match op {
+                    ScalarOp::Add => zip_lanes(a, b, out, <$t>::wrapping_add),
+                    ScalarOp::Sub => zip_lanes(a, b, out, <$t>::wrapping_sub),
+                    _ => zip_lanes(a, b, out, <$t>::wrapping_mul),
+                }
+            }
+            fn equal(op: ScalarOp, a: &[$t], b: &[$t], out: &mut [u8]) {
+                let different = op == ScalarOp::Ne;
+                zip_lanes(a, b, out, |a, b| u8::from((a != b) == different));
+            }
+        }
+    )*};
+}
+bits!(u64 u32 u16 u8);
+
+/// An integer type that kernels compute in: what its sign decides.
 pub(super) trait Int: Plain + Ord {
-    /// An instruction of one operand.
+    /// `Abs`, `Sign`, or one that leaves integers as they are.
     fn unary(op: ScalarOp, x: &[Self], out: &mut [Self]);
-    /// An instruction of two operands; `false` if one has no result.
+    /// An instruction of two operands that [`Bits`] does not have; `false` if one has no result.
     #[must_use]
     fn binary(op: ScalarOp, a: &[Self], b: &[Self], out: &mut [Self]) -> bool;
 }
 
 macro_rules! int {
-    ($($t:ty, $neg:expr, $abs:expr, $sign:expr;)*) => {$(
+    ($($t:ty, $abs:expr, $sign:expr;)*) => {$(
         impl Int for $t {
             fn unary(op: ScalarOp, x: &[$t], out: &mut [$t]) {
                 match op {
-                    ScalarOp::Neg => each(x, out, $neg),
                     ScalarOp::Abs => each(x, out, $abs),
                     ScalarOp::Sign => each(x, out, $sign),
                     // Rounding leaves integers as they are.
-                    _ => each(x, out, |x| x),
+                    _ => out.copy_from_slice(x),
                 }
             }
             fn binary(op: ScalarOp, a: &[$t], b: &[$t], out: &mut [$t]) -> bool {
                 match op {
-                    ScalarOp::Add => zip(a, b, out, <$t>::wrapping_add),
-                    ScalarOp::Sub => zip(a, b, out, <$t>::wrapping_sub),
-                    ScalarOp::Mul => zip(a, b, out, <$t>::wrapping_mul),
-                    ScalarOp::Max => zip(a, b, out, <$t>::max),
-                    ScalarOp::Min => zip(a, b, out, <$t>::min),
+                    ScalarOp::Max => zip_lanes(a, b, out, <$t>::max),
+                    ScalarOp::Min => zip_lanes(a, b, out, <$t>::min),
                     ScalarOp::Div => return partial(a, b, out, |a, b| (b != 0).then(|| a.wrapping_div(b))),
                     ScalarOp::FloorDiv => return partial(a, b, out, |a, b| (b != 0).then(|| {
                         #[allow(unused_comparisons)]
@@ -61,14 +88,14 @@ macro_rules! int {
     )*};
 }
 int! {
-    i64, i64::wrapping_neg, i64::wrapping_abs, i64::signum;
-    i32, i32::wrapping_neg, i32::wrapping_abs, i32::signum;
-    i16, i16::wrapping_neg, i16::wrapping_abs, i16::signum;
-    i8, i8::wrapping_neg, i8::wrapping_abs, i8::signum;
-    u64, u64::wrapping_neg, |x| x, |x| x.min(1);
-    u32, u32::wrapping_neg, |x| x, |x| x.min(1);
-    u16, u16::wrapping_neg, |x| x, |x| x.min(1);
-    u8, u8::wrapping_neg, |x| x, |x| x.min(1);
+    i64, i64::wrapping_abs, i64::signum;
+    i32, i32::wrapping_abs, i32::signum;
+    i16, i16::wrapping_abs, i16::signum;
+    i8, i8::wrapping_abs, i8::signum;
+    u64, |x| x, |x| x.min(1);
+    u32, |x| x, |x| x.min(1);
+    u16, |x| x, |x| x.min(1);
+    u8, |x| x, |x| x.min(1);
 }
 
 /// `base^e` by squaring.
@@ -101,9 +128,13 @@ fn partial<T: Copy>(a: &[T], b: &[T], out: &mut [T], f: impl Fn(T, T) -> Option<
     true
 }
 
-/// A comparison.
+/// `Lt`, `Le`, `Gt` or `Ge`.
 pub(super) fn compare<T: Int>(op: ScalarOp, a: &[T], b: &[T], out: &mut [u8]) {
-    compare_body(op, a, b, out);
+    let (a, b) = if matches!(op, ScalarOp::Gt | ScalarOp::Ge) { (b, a) } else { (a, b) };
+    match op {
+        ScalarOp::Lt | ScalarOp::Gt => zip_lanes(a, b, out, |a, b| u8::from(a < b)),
+        _ => zip_lanes(a, b, out, |a, b| u8::from(a <= b)),
+    }
 }
 
 /// A comparison of booleans, any non-zero byte being true.
@@ -116,15 +147,15 @@ pub(super) fn compare_bool(op: ScalarOp, a: &[u8], b: &[u8], out: &mut [u8]) {
         ScalarOp::Gt => |a, b| a & !b,
         _ => |a, b| a | !b,
     };
-    zip(a, b, out, |a, b| u8::from(f(a != 0, b != 0)));
+    zip_lanes(a, b, out, |a, b| u8::from(f(a != 0, b != 0)));
 }
 
 /// `And`, `Or`, `Xor`.
 pub(super) fn logic(op: ScalarOp, a: &[u8], b: &[u8], out: &mut [u8]) {
     match op {
-        ScalarOp::And => zip(a, b, out, |a, b| u8::from((a != 0) & (b != 0))),
-        ScalarOp::Or => zip(a, b, out, |a, b| u8::from((a | b) != 0)),
-        _ => zip(a, b, out, |a, b| u8::from((a != 0) ^ (b != 0))),
+        ScalarOp::And => zip_lanes(a, b, out, |a, b| u8::from((a != 0) & (b != 0))),
+        ScalarOp::Or => zip_lanes(a, b, out, |a, b| u8::from((a | b) != 0)),
+        _ => zip_lanes(a, b, out, |a, b| u8::from((a != 0) ^ (b != 0))),
     }
 }
 

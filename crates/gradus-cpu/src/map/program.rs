@@ -11,8 +11,8 @@ use gradus_backend::{DType, Error, Kernel, Result, ScalarOp};
 use super::compiled::{self, Compiled, MOST_ARGS, MOST_OUTS};
 use super::convert::{Splat, cast, select_1, select_2, select_4, select_8, slice, slice_mut, splat_scalar};
 use super::float::{LANES, binary_f32, binary_f64, compare_f32, compare_f64, test_f32, test_f64, unary_f32, unary_f64};
-use super::int::{self, Int};
-use crate::access::match_dtype;
+use super::int::{self, Bits, Int};
+use crate::access::{match_dtype, with_word};
 use crate::isa::Isa;
 
 /// Where a value is: an index of the pointer table, which holds the arguments, the outputs, the splats and the registers.
@@ -449,6 +449,9 @@ unsafe fn run(isa: Isa, step: &Step, src: [*const u8; 3], dst: *mut u8, n: usize
                 DType::F64 => compare_f64(isa, step.op, slice(a, na), slice(b, nb), slice_mut(dst, n)),
                 DType::F32 => compare_f32(isa, step.op, slice(a, na), slice(b, nb), slice_mut(dst, n)),
                 DType::Bool => int::compare_bool(step.op, slice(a, na), slice(b, nb), slice_mut(dst, n)),
+                d if matches!(step.op, Eq | Ne) => {
+                    with_word!(d.size(), W => W::equal(step.op, slice(a, na), slice(b, nb), slice_mut(dst, n)))
+                }
                 _ => ints!(T => int::compare::<T>(step.op, slice(a, na), slice(b, nb), slice_mut(dst, n))),
             },
             _ => match (step.from, step.op.arity()) {
@@ -456,6 +459,10 @@ unsafe fn run(isa: Isa, step: &Step, src: [*const u8; 3], dst: *mut u8, n: usize
                 (DType::F64, 1) => unary_f64(isa, step.op, slice(a, n), slice_mut(dst, n)),
                 (DType::F32, _) => binary_f32(isa, step.op, slice(a, na), slice(b, nb), slice_mut(dst, n)),
                 (DType::F64, _) => binary_f64(isa, step.op, slice(a, na), slice(b, nb), slice_mut(dst, n)),
+                (d, _) if step.op == Neg => with_word!(d.size(), W => W::neg(slice(a, n), slice_mut(dst, n))),
+                (d, _) if matches!(step.op, Add | Sub | Mul) => {
+                    with_word!(d.size(), W => W::arithmetic(step.op, slice(a, na), slice(b, nb), slice_mut(dst, n)))
+                }
                 (_, 1) => ints!(T => <T as Int>::unary(step.op, slice(a, n), slice_mut(dst, n))),
                 _ => return ints!(T => <T as Int>::binary(step.op, slice(a, na), slice(b, nb), slice_mut(dst, n))),
             },

@@ -14,7 +14,7 @@ use gradus_backend::{DType, Kernel, Layout, Result, ScalarOp};
 use super::convert::{load, store};
 use super::float::LANES;
 use super::program::{ArgMode, OutMode, Program, failure};
-use crate::access::Nest;
+use crate::nest::Nest;
 use crate::{CpuBackend, scratch};
 
 /// Most operands of a common nest.

@@ -14,9 +14,10 @@ use gradus_backend::{Axes, Error, ErrorKind, Layout, Result, View, ViewMut};
 
 pub(crate) use backward::normalize_backward;
 
-use crate::access::{Float, Nest, check_dtype, check_shape, with_float};
+use crate::access::{Float, check_dtype, check_shape, with_float};
 use crate::check::check_output;
 use crate::gemm::Real;
+use crate::nest::Nest;
 use crate::parallel::Disjoint;
 use crate::rows::{Elementary, Rows};
 use crate::{CpuBackend, scratch};

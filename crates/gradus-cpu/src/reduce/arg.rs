@@ -4,10 +4,12 @@
 //! too. So a group of elements is passed over with one comparison each, which become vectors, and looked through only
 //! where something in it wins.
 
-use gradus_backend::{ArgReduceOp, DType, Error, Result, View, ViewMut};
+use gradus_backend::{ArgReduceOp, DType, Error, Layout, Result, View, ViewMut};
 
 use crate::CpuBackend;
-use crate::access::{Float, Nest, Plain, check_axis, check_dtype, check_shape, with_any};
+use crate::access::{Plain, check_axis, check_dtype, check_shape, with_word};
+use crate::nest::Nest;
+use crate::order::Order;
 use crate::parallel::Disjoint;
 
 /// Elements looked at together, and columns done together.
@@ -34,77 +36,69 @@ pub(crate) fn arg_reduce(
         let m = format!("axis {axis} of {} is empty, and nothing has no {name}", x.layout.shape());
         return Err(Error::argument(name, m));
     }
-    if x.dtype == DType::Bool {
-        return typed(cpu, name, op, x, axis, out, |v: u8| u8::from(v != 0));
+    let max = op == ArgReduceOp::Max;
+    match x.dtype {
+        // The smallest is the largest with the other sign.
+        DType::F32 if max => find(cpu, name, cpu.slice::<f32>(name, x)?, x.layout, axis, out, |v| v),
+        DType::F32 => find(cpu, name, cpu.slice::<f32>(name, x)?, x.layout, axis, out, |v| -v),
+        DType::F64 if max => find(cpu, name, cpu.slice::<f64>(name, x)?, x.layout, axis, out, |v| v),
+        DType::F64 => find(cpu, name, cpu.slice::<f64>(name, x)?, x.layout, axis, out, |v| -v),
+        // Any byte but 0 is true.
+        DType::Bool => find(cpu, name, cpu.slice::<u8>(name, x)?, x.layout, axis, out, |v| u8::from((v != 0) == max)),
+        _ => with_word!(x.dtype.size(), W => {
+            let order = Order::<W>::new(x.dtype);
+            let order = if max { order } else { order.falling() };
+            find(cpu, name, cpu.words::<W>(name, x)?, x.layout, axis, out, move |v| order.key(v))
+        }),
     }
-    if x.dtype == DType::F16 || x.dtype == DType::BF16 {
-        return crate::access::with_float!(name, x.dtype, T => typed(cpu, name, op, x, axis, out, <T as Float>::widen));
-    }
-    with_any!(x.dtype, T => typed(cpu, name, op, x, axis, out, |v: T| v))
 }
 
-fn typed<T: Plain, K: Plain + PartialOrd>(
+/// The positions of the largest keys.
+fn find<T: Plain, K: Plain + PartialOrd>(
     cpu: &CpuBackend,
     name: &str,
-    op: ArgReduceOp,
-    x: View<'_>,
+    all: &[T],
+    x: &Layout,
     axis: usize,
     out: &mut ViewMut<'_>,
     key: impl Fn(T) -> K + Sync,
 ) -> Result<()> {
     let layout = out.layout;
-    let all = cpu.slice::<T>(name, x)?;
     let to = Disjoint::new(cpu.slice_mut::<i64>(name, out)?);
     if layout.numel() == 0 {
         return Ok(());
     }
-    let (n, step) = (x.layout.dims()[axis], x.layout.strides()[axis]);
-    let kept = Nest::<2>::new(&[&x.layout.select(axis, 0)?, &layout.squeeze(axis)?]);
+    let (n, step) = (x.dims()[axis], x.strides()[axis]);
+    let kept = Nest::<2>::new(&[&x.select(axis, 0)?, &layout.squeeze(axis)?]);
     let last = kept.dims().len().wrapping_sub(1);
-    let columns = kept.dims().last().is_some_and(|&d| d >= 8) && kept.strides(last)[0] == 1 && step != 1;
-    let together = (GRAIN / n).max(1);
-    match op {
-        ArgReduceOp::Max if columns => columns_of(cpu, all, &to, kept, (n, step), key, |a, b| a <= b),
-        ArgReduceOp::Min if columns => columns_of(cpu, all, &to, kept, (n, step), key, |a, b| a >= b),
-        ArgReduceOp::Max => cpu.parallel_for(kept.numel(), together, |range| {
-            kept.for_each(range, |_, [from, at]| {
-                let best = line(all, from, n, step, &key, |a, b| a <= b);
-                // SAFETY: positions of the output are all different, each written by one task.
-                unsafe { to.write(at, best as i64) };
-            });
-        }),
-        ArgReduceOp::Min => cpu.parallel_for(kept.numel(), together, |range| {
-            kept.for_each(range, |_, [from, at]| {
-                let best = line(all, from, n, step, &key, |a, b| a >= b);
-                // SAFETY: as above.
-                unsafe { to.write(at, best as i64) };
-            });
-        }),
+    if kept.dims().last().is_some_and(|&d| d >= 8) && kept.strides(last)[0] == 1 && step != 1 {
+        columns_of(cpu, all, &to, kept, (n, step), key);
+        return Ok(());
     }
+    cpu.parallel_for(kept.numel(), (GRAIN / n).max(1), |range| {
+        kept.for_each(range, |_, [from, at]| {
+            let best = line(all, from, n, step, &key);
+            // SAFETY: positions of the output are all different, each written by one task.
+            unsafe { to.write(at, best as i64) };
+        });
+    });
     Ok(())
 }
 
-/// Position of the first of `n` elements that no other beats; `loses(a, b)` unless `a` beats `b`.
+/// Position of the first of `n` elements whose key no other beats.
 #[inline(always)]
-fn line<T: Plain, K: Plain + PartialOrd>(
-    all: &[T],
-    from: usize,
-    n: usize,
-    step: isize,
-    key: impl Fn(T) -> K,
-    loses: impl Fn(K, K) -> bool,
-) -> usize {
+fn line<T: Plain, K: Plain + PartialOrd>(all: &[T], from: usize, n: usize, step: isize, key: impl Fn(T) -> K) -> usize {
     let (mut best, mut at) = (key(all[from]), 0);
     if step == 1 {
         for (g, group) in all[from..from + n].chunks(GROUP).enumerate() {
-            if group.iter().fold(true, |quiet, &v| quiet & loses(key(v), best)) {
+            if group.iter().fold(true, |quiet, &v| quiet & at_most(key(v), best)) {
                 continue;
             }
             for (i, &v) in group.iter().enumerate() {
                 if is_nan(best) {
                     return at;
                 }
-                if !loses(key(v), best) {
+                if !at_most(key(v), best) {
                     (best, at) = (key(v), g * GROUP + i);
                 }
             }
@@ -116,11 +110,17 @@ fn line<T: Plain, K: Plain + PartialOrd>(
             return at;
         }
         let v = key(all[from.wrapping_add_signed(step * i as isize)]);
-        if !loses(v, best) {
+        if !at_most(v, best) {
             (best, at) = (v, i);
         }
     }
     at
+}
+
+/// Whether `a` does not beat `b`; a NaN beats.
+#[inline(always)]
+fn at_most<K: PartialOrd>(a: K, b: K) -> bool {
+    a <= b
 }
 
 #[allow(clippy::eq_op)]
@@ -137,7 +137,6 @@ fn columns_of<T: Plain, K: Plain + PartialOrd>(
     kept: Nest<2>,
     (n, step): (usize, isize),
     key: impl Fn(T) -> K + Sync,
-    loses: impl Fn(K, K) -> bool + Sync,
 ) {
     let (outer, len, [_, step_out]) = kept.split_inner();
     let strips = len.div_ceil(GROUP);
@@ -152,7 +151,7 @@ fn columns_of<T: Plain, K: Plain + PartialOrd>(
                 let row = &all[start..start + w];
                 for ((&v, best), position) in row.iter().zip(&mut best).zip(&mut position) {
                     let v = key(v);
-                    let wins = (i == 0) | (!loses(v, *best) & !is_nan(*best));
+                    let wins = (i == 0) | (!at_most(v, *best) & !is_nan(*best));
                     *best = if wins { v } else { *best };
                     *position = if wins { i as i64 } else { *position };
                 }

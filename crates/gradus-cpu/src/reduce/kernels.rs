@@ -7,30 +7,32 @@
 
 use gradus_backend::{DType, ReduceOp, bf16, f16};
 
-use crate::access::{Float, Plain};
+use crate::access::{Float, Plain, with_word};
 use crate::extreme::Extreme;
-use crate::isa::{Isa, per_isa};
+use crate::isa::{Isa, per_isa, per_isa_256};
+use crate::order::Word;
 
 /// Lanes that a block is accumulated in.
 pub(super) const LANES: usize = 64;
 /// Elements of a block.
 pub(super) const BLOCK: usize = 4096;
 
-/// An operation on a type: `finish(combine(.. combine(IDENTITY, lift(x)) ..))`.
+/// An operation on a type: `finish(combine(.. combine(IDENTITY, lift(x)) ..))`. `by` is what distinguishes dtypes of one
+/// size, as each reducer says.
 trait Reducer: 'static {
     type In: Plain;
     type Acc: Plain;
     type Out: Plain;
     const IDENTITY: Self::Acc;
-    fn lift(x: Self::In) -> Self::Acc;
+    fn lift(x: Self::In, by: u64) -> Self::Acc;
     fn combine(a: Self::Acc, b: Self::Acc) -> Self::Acc;
-    fn finish(a: Self::Acc) -> Self::Out;
+    fn finish(a: Self::Acc, by: u64) -> Self::Out;
     /// [`block`] on an instruction set.
-    fn block(isa: Isa, x: &[Self::In]) -> Self::Acc;
+    fn block(isa: Isa, by: u64, x: &[Self::In]) -> Self::Acc;
     /// [`row`] on an instruction set.
-    fn row(isa: Isa, x: &[Self::In], acc: &mut [Self::Acc], first: bool);
+    fn row(isa: Isa, by: u64, x: &[Self::In], acc: &mut [Self::Acc], first: bool);
     /// [`quad`] on an instruction set.
-    fn quad(isa: Isa, x: [&[Self::In]; 4], acc: &mut [Self::Acc], first: bool);
+    fn quad(isa: Isa, by: u64, x: [&[Self::In]; 4], acc: &mut [Self::Acc], first: bool);
     /// [`merge`] on an instruction set.
     fn merge(isa: Isa, a: &mut [Self::Acc], b: &[Self::Acc]);
 }
@@ -41,34 +43,37 @@ pub(super) struct Kernels {
     /// Bytes of an accumulator and of an element of the output.
     pub(super) acc_size: usize,
     pub(super) out_size: usize,
-    /// Reduces up to [`BLOCK`] contiguous elements: `(isa, x, n, acc)`.
+    /// What the functions take for `by`.
+    pub(super) by: u64,
+    /// Reduces up to [`BLOCK`] contiguous elements: `(isa, by, x, n, acc)`.
     ///
     /// # Safety
     /// `x` is readable for `n` elements, `acc` writable for one accumulator; both aligned.
-    pub(super) block: unsafe fn(Isa, *const u8, usize, *mut u8),
-    /// Combines a row of `n` elements into as many accumulators, which start fresh if `first`: `(isa, x, n, acc, first)`.
+    pub(super) block: unsafe fn(Isa, u64, *const u8, usize, *mut u8),
+    /// Combines a row of `n` elements into as many accumulators, which start fresh if `first`: `(isa, by, x, n, acc,
+    /// first)`.
     ///
     /// # Safety
     /// `x` is readable for `n` elements, `acc` valid for `n` accumulators; both aligned, no overlap.
-    pub(super) row: unsafe fn(Isa, *const u8, usize, *mut u8, bool),
-    /// Combines four rows, one after the other: `(isa, x, n, acc, first)`.
+    pub(super) row: unsafe fn(Isa, u64, *const u8, usize, *mut u8, bool),
+    /// Combines four rows, one after the other: `(isa, by, x, n, acc, first)`.
     ///
     /// # Safety
     /// As for `row`, each of the four.
-    pub(super) quad: unsafe fn(Isa, [*const u8; 4], usize, *mut u8, bool),
+    pub(super) quad: unsafe fn(Isa, u64, [*const u8; 4], usize, *mut u8, bool),
     /// Combines `n` accumulators at `b` into those at `a`: `(isa, a, b, n)`.
     ///
     /// # Safety
     /// Both are valid for `n` accumulators, aligned, and do not overlap.
     pub(super) merge: unsafe fn(Isa, *mut u8, *const u8, usize),
-    /// Writes `n` results, `stride` elements apart: `(acc, out, stride, n)`.
+    /// Writes `n` results, `stride` elements apart: `(by, acc, out, stride, n)`.
     ///
     /// # Safety
     /// `acc` is readable for `n` accumulators, `out` writable at every position; both aligned, no overlap.
-    pub(super) finish: unsafe fn(*const u8, *mut u8, isize, usize),
+    pub(super) finish: unsafe fn(u64, *const u8, *mut u8, isize, usize),
 }
 
-fn kernels<R: Reducer>() -> Kernels {
+fn kernels<R: Reducer>(by: u64) -> Kernels {
     /// # Safety
     /// `x` is readable for `n` elements and aligned.
     unsafe fn read<'a, T>(x: *const u8, n: usize) -> &'a [T] {
@@ -84,18 +89,23 @@ fn kernels<R: Reducer>() -> Kernels {
     Kernels {
         acc_size: size_of::<R::Acc>(),
         out_size: size_of::<R::Out>(),
+        by,
         // SAFETY: what the table asks of its callers.
-        block: |isa, x, n, acc| unsafe { write(acc, 1)[0] = R::block(isa, read(x, n)) },
+        block: |isa, by, x, n, acc| unsafe { *acc.cast() = R::block(isa, by, read(x, n)) },
         // SAFETY: as above.
-        row: |isa, x, n, acc, first| unsafe { R::row(isa, read(x, n), write(acc, n), first) },
+        row: |isa, by, x, n, acc, first| unsafe { R::row(isa, by, read(x, n), write(acc, n), first) },
         // SAFETY: as above.
-        quad: |isa, x, n, acc, first| unsafe { R::quad(isa, x.map(|x| read(x, n)), write(acc, n), first) },
+        quad: |isa, by, [a, b, c, d], n, acc, first| unsafe {
+            R::quad(isa, by, [read(a, n), read(b, n), read(c, n), read(d, n)], write(acc, n), first)
+        },
         // SAFETY: as above.
         merge: |isa, a, b, n| unsafe { R::merge(isa, write(a, n), read(b, n)) },
-        finish: |acc, out, stride, n| {
+        finish: |by, acc, out, stride, n| {
             for i in 0..n {
                 // SAFETY: as above.
-                unsafe { *out.cast::<R::Out>().offset(i as isize * stride) = R::finish(*acc.cast::<R::Acc>().add(i)) };
+                unsafe {
+                    *out.cast::<R::Out>().offset(i as isize * stride) = R::finish(*acc.cast::<R::Acc>().add(i), by);
+                }
             }
         },
     }
@@ -103,7 +113,7 @@ fn kernels<R: Reducer>() -> Kernels {
 
 /// Reduces at most [`BLOCK`] elements.
 #[inline(always)]
-fn block<R: Reducer>(x: &[R::In]) -> R::Acc {
+fn block<R: Reducer>(by: u64, x: &[R::In]) -> R::Acc {
     // Kept in memory: as registers LLVM takes the lanes apart into scalars. The elements are read strictly in order, which
     // is what the prefetchers of the processor follow.
     let mut all = [R::IDENTITY; LANES];
@@ -111,11 +121,11 @@ fn block<R: Reducer>(x: &[R::In]) -> R::Acc {
     let mut chunks = x.chunks_exact(LANES);
     for chunk in &mut chunks {
         for j in 0..LANES {
-            lanes[j] = R::combine(lanes[j], R::lift(chunk[j]));
+            lanes[j] = R::combine(lanes[j], R::lift(chunk[j], by));
         }
     }
     for (lane, &v) in lanes.iter_mut().zip(chunks.remainder()) {
-        *lane = R::combine(*lane, R::lift(v));
+        *lane = R::combine(*lane, R::lift(v, by));
     }
     let mut half = LANES / 2;
     while half > 0 {
@@ -129,29 +139,29 @@ fn block<R: Reducer>(x: &[R::In]) -> R::Acc {
 
 /// Combines a row into accumulators, one an element.
 #[inline(always)]
-fn row<R: Reducer>(x: &[R::In], acc: &mut [R::Acc], first: bool) {
+fn row<R: Reducer>(by: u64, x: &[R::In], acc: &mut [R::Acc], first: bool) {
     if first {
         for (a, &x) in acc.iter_mut().zip(x) {
-            *a = R::combine(R::IDENTITY, R::lift(x));
+            *a = R::combine(R::IDENTITY, R::lift(x, by));
         }
     } else {
         for (a, &x) in acc.iter_mut().zip(x) {
-            *a = R::combine(*a, R::lift(x));
+            *a = R::combine(*a, R::lift(x, by));
         }
     }
 }
 
 /// Combines four rows into accumulators, the first row first.
 #[inline(always)]
-fn quad<R: Reducer>(a: &[R::In], b: &[R::In], c: &[R::In], d: &[R::In], acc: &mut [R::Acc], first: bool) {
+fn quad<R: Reducer>(by: u64, [a, b, c, d]: [&[R::In]; 4], acc: &mut [R::Acc], first: bool) {
     let n = acc.len();
     let (a, b, c, d) = (&a[..n], &b[..n], &c[..n], &d[..n]);
     if first {
         acc.fill(R::IDENTITY);
     }
     for j in 0..n {
-        let pair = R::combine(R::combine(acc[j], R::lift(a[j])), R::lift(b[j]));
-        acc[j] = R::combine(R::combine(pair, R::lift(c[j])), R::lift(d[j]));
+        let pair = R::combine(R::combine(acc[j], R::lift(a[j], by)), R::lift(b[j], by));
+        acc[j] = R::combine(R::combine(pair, R::lift(c[j], by)), R::lift(d[j], by));
     }
 }
 
@@ -164,7 +174,7 @@ fn merge<R: Reducer>(a: &mut [R::Acc], b: &[R::Acc]) {
 }
 
 macro_rules! reducer {
-    ($isa:ident $name:ident: $in:ty => $acc:ty => $out:ty, $identity:expr, $lift:expr, $combine:expr, $finish:expr) => {
+    ($per_isa:ident $name:ident: $in:ty => $acc:ty => $out:ty, $identity:expr, $lift:expr, $combine:expr, $finish:expr) => {
         struct $name;
         impl Reducer for $name {
             type In = $in;
@@ -172,127 +182,143 @@ macro_rules! reducer {
             type Out = $out;
             const IDENTITY: $acc = $identity;
             #[inline(always)]
-            fn lift(x: $in) -> $acc {
-                ($lift)(x)
+            fn lift(x: $in, by: u64) -> $acc {
+                ($lift)(x, by)
             }
             #[inline(always)]
             fn combine(a: $acc, b: $acc) -> $acc {
                 ($combine)(a, b)
             }
             #[inline(always)]
-            fn finish(a: $acc) -> $out {
-                ($finish)(a)
+            fn finish(a: $acc, by: u64) -> $out {
+                ($finish)(a, by)
             }
-            reducer!(@$isa $name $in, $acc);
-        }
-    };
-    (@vector $name:ident $in:ty, $acc:ty) => {
-        fn block(isa: Isa, x: &[$in]) -> $acc {
-            per_isa! { fn run(x: &[$in]) -> $acc = block::<$name>; }
-            run(isa, x)
-        }
-        fn row(isa: Isa, x: &[$in], acc: &mut [$acc], first: bool) {
-            per_isa! { fn run(x: &[$in], acc: &mut [$acc], first: bool) = row::<$name>; }
-            run(isa, x, acc, first);
-        }
-        fn quad(isa: Isa, x: [&[$in]; 4], acc: &mut [$acc], first: bool) {
-            per_isa! {
-                fn run(a: &[$in], b: &[$in], c: &[$in], d: &[$in], acc: &mut [$acc], first: bool) = quad::<$name>;
+            fn block(isa: Isa, by: u64, x: &[$in]) -> $acc {
+                $per_isa! { fn run(by: u64, x: &[$in]) -> $acc = block::<$name>; }
+                run(isa, by, x)
             }
-            run(isa, x[0], x[1], x[2], x[3], acc, first);
-        }
-        fn merge(isa: Isa, a: &mut [$acc], b: &[$acc]) {
-            per_isa! { fn run(a: &mut [$acc], b: &[$acc]) = merge::<$name>; }
-            run(isa, a, b);
-        }
-    };
-    (@portable $name:ident $in:ty, $acc:ty) => {
-        fn block(_: Isa, x: &[$in]) -> $acc {
-            block::<$name>(x)
-        }
-        fn row(_: Isa, x: &[$in], acc: &mut [$acc], first: bool) {
-            row::<$name>(x, acc, first);
-        }
-        fn quad(_: Isa, [a, b, c, d]: [&[$in]; 4], acc: &mut [$acc], first: bool) {
-            quad::<$name>(a, b, c, d, acc, first);
-        }
-        fn merge(_: Isa, a: &mut [$acc], b: &[$acc]) {
-            merge::<$name>(a, b);
+            fn row(isa: Isa, by: u64, x: &[$in], acc: &mut [$acc], first: bool) {
+                $per_isa! { fn run(by: u64, x: &[$in], acc: &mut [$acc], first: bool) = row::<$name>; }
+                run(isa, by, x, acc, first);
+            }
+            fn quad(isa: Isa, by: u64, x: [&[$in]; 4], acc: &mut [$acc], first: bool) {
+                $per_isa! { fn run(by: u64, x: [&[$in]; 4], acc: &mut [$acc], first: bool) = quad::<$name>; }
+                run(isa, by, x, acc, first);
+            }
+            fn merge(isa: Isa, a: &mut [$acc], b: &[$acc]) {
+                $per_isa! { fn run(a: &mut [$acc], b: &[$acc]) = merge::<$name>; }
+                run(isa, a, b);
+            }
         }
     };
 }
 
-/// The table for an operation on a float type, or on an integer type.
+/// One instance, of what the target has at compile time.
+macro_rules! portable {
+    (fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)? = $body:expr;) => {
+        fn $name(_: Isa, $($arg: $ty),*) $(-> $ret)? {
+            $body($($arg),*)
+        }
+    };
+}
+
+/// The numeric operations on a float type.
 macro_rules! floats {
-    ($fn:ident, $t:ty, $c:ty) => {
+    ($extreme:ident $fn:ident, $t:ty, $c:ty) => {
         fn $fn(op: ReduceOp) -> Kernels {
-            reducer!(vector Sum: $t => $c => $t, 0.0, Float::widen, |a: $c, b: $c| a + b, <$t as Float>::narrow);
-            reducer!(vector Prod: $t => $c => $t, 1.0, Float::widen, |a: $c, b: $c| a * b, <$t as Float>::narrow);
-            reducer!(vector Max: $t => $c => $t, <$c>::NEG_INFINITY, Float::widen, <$c>::larger, <$t as Float>::narrow);
-            reducer!(vector Min: $t => $c => $t, <$c>::INFINITY, Float::widen, <$c>::smaller, <$t as Float>::narrow);
-            reducer!(portable Any: $t => u8 => u8, 0, |x: $t| u8::from(x.widen() != 0.0), |a: u8, b: u8| a | b, |a| a);
-            reducer!(portable All: $t => u8 => u8, 1, |x: $t| u8::from(x.widen() != 0.0), |a: u8, b: u8| a & b, |a| a);
+            reducer!(per_isa Sum: $t => $c => $t, 0.0,
+                |x: $t, _| Float::widen(x), |a: $c, b: $c| a + b, |a, _| <$t as Float>::narrow(a));
+            reducer!(per_isa_256 Prod: $t => $c => $t, 1.0,
+                |x: $t, _| Float::widen(x), |a: $c, b: $c| a * b, |a, _| <$t as Float>::narrow(a));
+            reducer!($extreme Max: $t => $c => $t, <$c>::NEG_INFINITY,
+                |x: $t, _| Float::widen(x), <$c>::larger, |a, _| <$t as Float>::narrow(a));
+            reducer!($extreme Min: $t => $c => $t, <$c>::INFINITY,
+                |x: $t, _| Float::widen(x), <$c>::smaller, |a, _| <$t as Float>::narrow(a));
             match op {
-                ReduceOp::Sum => kernels::<Sum>(),
-                ReduceOp::Prod => kernels::<Prod>(),
-                ReduceOp::Max => kernels::<Max>(),
-                ReduceOp::Min => kernels::<Min>(),
-                ReduceOp::Any => kernels::<Any>(),
-                ReduceOp::All => kernels::<All>(),
+                ReduceOp::Prod => kernels::<Prod>(0),
+                ReduceOp::Max => kernels::<Max>(0),
+                ReduceOp::Min => kernels::<Min>(0),
+                _ => kernels::<Sum>(0),
             }
         }
     };
 }
-macro_rules! ints {
-    ($fn:ident, $t:ty, $c:ty, $lift:expr) => {
-        fn $fn(op: ReduceOp) -> Kernels {
-            reducer!(portable Sum: $t => $c => $c, 0, |x: $t| $lift(x) as $c, <$c>::wrapping_add, |a| a);
-            reducer!(portable Prod: $t => $c => $c, 1, |x: $t| $lift(x) as $c, <$c>::wrapping_mul, |a| a);
-            reducer!(portable Max: $t => $t => $t, <$t>::MIN, $lift, <$t>::max, |a| a);
-            reducer!(portable Min: $t => $t => $t, <$t>::MAX, $lift, <$t>::min, |a| a);
-            reducer!(portable Any: $t => u8 => u8, 0, |x: $t| u8::from(x != 0), |a: u8, b: u8| a | b, |a| a);
-            reducer!(portable All: $t => u8 => u8, 1, |x: $t| u8::from(x != 0), |a: u8, b: u8| a & b, |a| a);
-            match op {
-                ReduceOp::Sum => kernels::<Sum>(),
-                ReduceOp::Prod => kernels::<Prod>(),
-                ReduceOp::Max => kernels::<Max>(),
-                ReduceOp::Min => kernels::<Min>(),
-                ReduceOp::Any => kernels::<Any>(),
-                ReduceOp::All => kernels::<All>(),
+floats!(per_isa of_f64, f64, f64);
+floats!(per_isa of_f32, f32, f32);
+floats!(per_isa_256 of_f16, f16, f32);
+floats!(per_isa_256 of_bf16, bf16, f32);
+
+/// The operations on integers of one size, and the logical ones on all that has it.
+trait Bits: Word {
+    /// Sums and products; `by` is the sign's bit. What wraps is the same with a sign and without.
+    fn numeric(op: ReduceOp, by: u64) -> Kernels;
+    /// The largest of the elements `by` which each is turned, as numbers with a sign.
+    fn largest(by: u64) -> Kernels;
+    /// `Any` and `All`; `by` is the bits that make an element true.
+    fn logical(op: ReduceOp, by: u64) -> Kernels;
+}
+
+macro_rules! bits {
+    ($($t:ty, $signed:ty;)*) => {$(
+        impl Bits for $t {
+            fn numeric(op: ReduceOp, by: u64) -> Kernels {
+                reducer!(portable Sum: $t => u64 => u64, 0,
+                    |x: $t, by: u64| (u64::from(x) ^ by).wrapping_sub(by), u64::wrapping_add, |a, _| a);
+                reducer!(portable Prod: $t => u64 => u64, 1,
+                    |x: $t, by: u64| (u64::from(x) ^ by).wrapping_sub(by), u64::wrapping_mul, |a, _| a);
+                if op == ReduceOp::Sum { kernels::<Sum>(by) } else { kernels::<Prod>(by) }
+            }
+            fn largest(by: u64) -> Kernels {
+                reducer!(portable Max: $t => $signed => $t, <$signed>::MIN,
+                    |x: $t, by: u64| (x ^ by as $t) as $signed, <$signed>::max, |a, by: u64| a as $t ^ by as $t);
+                kernels::<Max>(by)
+            }
+            fn logical(op: ReduceOp, by: u64) -> Kernels {
+                reducer!(portable Any: $t => u8 => u8, 0,
+                    |x: $t, by: u64| u8::from(x & by as $t != 0), |a: u8, b: u8| a | b, |a, _| a);
+                reducer!(portable All: $t => u8 => u8, 1,
+                    |x: $t, by: u64| u8::from(x & by as $t != 0), |a: u8, b: u8| a & b, |a, _| a);
+                if op == ReduceOp::Any { kernels::<Any>(by) } else { kernels::<All>(by) }
             }
         }
-    };
+    )*};
 }
-floats!(of_f64, f64, f64);
-floats!(of_f32, f32, f32);
-floats!(of_f16, f16, f32);
-floats!(of_bf16, bf16, f32);
-ints!(of_i64, i64, i64, |x: i64| x);
-ints!(of_i32, i32, i64, |x: i32| x);
-ints!(of_i16, i16, i64, |x: i16| x);
-ints!(of_i8, i8, i64, |x: i8| x);
-ints!(of_u64, u64, u64, |x: u64| x);
-ints!(of_u32, u32, i64, |x: u32| x);
-ints!(of_u16, u16, i64, |x: u16| x);
-ints!(of_u8, u8, i64, |x: u8| x);
-// Any byte but 0 is true.
-ints!(of_bool, u8, i64, |x: u8| u8::from(x != 0));
+bits! { u64, i64; u32, i32; u16, i16; u8, i8; }
+
+/// Sums and products of booleans, of which any byte but 0 is true.
+fn of_bool(op: ReduceOp) -> Kernels {
+    reducer!(portable Sum: u8 => u64 => u64, 0, |x: u8, _| u64::from(x != 0), u64::wrapping_add, |a, _| a);
+    reducer!(portable Prod: u8 => u64 => u64, 1, |x: u8, _| u64::from(x != 0), u64::wrapping_mul, |a, _| a);
+    if op == ReduceOp::Sum { kernels::<Sum>(0) } else { kernels::<Prod>(0) }
+}
 
 /// The functions of an operation on a dtype.
 pub(super) fn table(op: ReduceOp, dtype: DType) -> Kernels {
-    match dtype {
-        DType::F64 => of_f64(op),
-        DType::F32 => of_f32(op),
-        DType::F16 => of_f16(op),
-        DType::BF16 => of_bf16(op),
-        DType::I64 => of_i64(op),
-        DType::I32 => of_i32(op),
-        DType::I16 => of_i16(op),
-        DType::I8 => of_i8(op),
-        DType::U64 => of_u64(op),
-        DType::U32 => of_u32(op),
-        DType::U16 => of_u16(op),
-        DType::U8 => of_u8(op),
-        DType::Bool => of_bool(op),
+    let sign = 1 << (8 * dtype.size() - 1);
+    let op = match op {
+        ReduceOp::Max if dtype == DType::Bool => ReduceOp::Any,
+        ReduceOp::Min if dtype == DType::Bool => ReduceOp::All,
+        op => op,
+    };
+    match (dtype, op) {
+        // -0 is false.
+        (_, ReduceOp::Any | ReduceOp::All) => {
+            let by = if dtype.is_float() { !sign } else { u64::MAX };
+            with_word!(dtype.size(), W => W::logical(op, by))
+        }
+        (DType::F64, _) => of_f64(op),
+        (DType::F32, _) => of_f32(op),
+        (DType::F16, _) => of_f16(op),
+        (DType::BF16, _) => of_bf16(op),
+        (DType::Bool, _) => of_bool(op),
+        (_, ReduceOp::Sum | ReduceOp::Prod) => {
+            with_word!(dtype.size(), W => W::numeric(op, if dtype.is_signed() { sign } else { 0 }))
+        }
+        (_, ReduceOp::Max | ReduceOp::Min) => {
+            // What has no sign is turned to have one; the largest of the numbers with all bits turned is the smallest.
+            let unsigned = if dtype.is_signed() { 0 } else { sign };
+            let by = if op == ReduceOp::Max { unsigned } else { !unsigned };
+            with_word!(dtype.size(), W => W::largest(by))
+        }
     }
 }

@@ -10,7 +10,8 @@ mod kernels;
 
 use gradus_backend::{Axes, DType, Error, HostVec, Layout, ReduceOp, Result, View, ViewMut};
 
-use crate::access::{Nest, check_dtype, check_shape};
+use crate::access::{check_dtype, check_shape};
+use crate::nest::Nest;
 use crate::{CpuBackend, scratch};
 use kernels::{BLOCK, Kernels, LANES, table};
 
@@ -201,7 +202,7 @@ impl Task<'_> {
                     // SAFETY: the caller's promise; the accumulator is one of at most 8 bytes.
                     unsafe {
                         self.unit(from, 0, contiguous, acc);
-                        (self.k.finish)(acc, self.result(to), 0, 1);
+                        (self.k.finish)(self.k.by, acc, self.result(to), 0, 1);
                     }
                 });
             });
@@ -238,7 +239,7 @@ impl Task<'_> {
                     cascade.push();
                 }
                 cascade.finish();
-                (self.k.finish)(cascade.stack, self.result(to), 0, 1);
+                (self.k.finish)(self.k.by, cascade.stack, self.result(to), 0, 1);
             }
         });
     }
@@ -252,7 +253,7 @@ impl Task<'_> {
         let n = UNIT.min(self.count - start);
         if contiguous && n <= BLOCK {
             // SAFETY: `n` elements in a row.
-            return unsafe { (k.block)(isa, self.element(from + start), n, acc) };
+            return unsafe { (k.block)(isa, k.by, self.element(from + start), n, acc) };
         }
         let mut stack = [0u64; Cascade::LEVELS];
         let mut cascade = Cascade { task: self, stack: stack.as_mut_ptr().cast(), width: 1, depth: 0, seen: 0 };
@@ -261,13 +262,13 @@ impl Task<'_> {
             // SAFETY: positions of the layout; the stack has room for all levels of one accumulator of at most 8 bytes.
             unsafe {
                 if contiguous {
-                    (k.block)(isa, self.element(from + i), m, cascade.top());
+                    (k.block)(isa, k.by, self.element(from + i), m, cascade.top());
                 } else {
                     let top = cascade.top();
                     scratch::with(BLOCK * self.size / 8, |memory: &mut [u64]| {
                         let memory = memory.as_mut_ptr().cast::<u8>();
                         self.collect(from, i, m, memory);
-                        (k.block)(isa, memory, m, top);
+                        (k.block)(isa, k.by, memory, m, top);
                     });
                 }
                 cascade.push();
@@ -324,7 +325,7 @@ impl Task<'_> {
                         self.strip(from + first, unit * UNIT, w, lanes, stack);
                         if units == 1 {
                             let to = to.wrapping_add_signed(step * first as isize);
-                            (self.k.finish)(stack, self.result(to), step, w);
+                            (self.k.finish)(self.k.by, stack, self.result(to), step, w);
                         } else {
                             std::ptr::copy_nonoverlapping(stack, parts.at(t * width * size), w * size);
                         }
@@ -355,7 +356,7 @@ impl Task<'_> {
             unsafe {
                 cascade.finish();
                 let to = to.wrapping_add_signed(step * first as isize);
-                (self.k.finish)(cascade.stack, self.result(to), step, w);
+                (self.k.finish)(self.k.by, cascade.stack, self.result(to), step, w);
             }
         }
         Ok(())
@@ -384,12 +385,12 @@ impl Task<'_> {
                 for lane in 0..if rows == 4 * LANES { LANES } else { 0 } {
                     let four = std::array::from_fn(|k| x[lane + k * LANES]);
                     // SAFETY: `w` elements in each of the rows, into the lane's accumulators.
-                    unsafe { (k.quad)(isa, four, w, lanes.add(lane * row), fresh) };
+                    unsafe { (k.quad)(isa, k.by, four, w, lanes.add(lane * row), fresh) };
                 }
                 let single = if rows < 4 * LANES { &x[..rows] } else { &[] };
                 for (i, &x) in single.iter().enumerate() {
                     // SAFETY: as above.
-                    unsafe { (k.row)(isa, x, w, lanes.add(i % LANES * row), fresh && i < LANES) };
+                    unsafe { (k.row)(isa, k.by, x, w, lanes.add(i % LANES * row), fresh && i < LANES) };
                 }
             }
             let mut used = m.min(LANES);

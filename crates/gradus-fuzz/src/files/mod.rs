@@ -181,7 +181,7 @@ impl Reader {
         let dtypes = [None, Some(DType::U8), Some(DType::U16), Some(DType::F16), Some(DType::F32), Some(DType::F64)];
         let dtype = dtypes[(number / 2 % 6) as usize];
         let options = LoadOptions { dtype, max_memory: max_memory(number) };
-        let _guard = no_grad();
+        let _guard = gradus::no_grad_guard();
         match format {
             Format::Safetensors => StateDict::load_safetensors(&self.path, &self.device).map(drop),
             Format::Idx if bytes.get(3) == Some(&1) => images::read_labels(&self.path).map(drop),

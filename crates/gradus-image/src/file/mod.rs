@@ -1,6 +1,7 @@
 //! PNG and JPEG files.
 
 mod jpeg;
+mod orientation;
 mod png;
 mod read;
 mod write;

@@ -3,9 +3,11 @@
 
 use std::io::Cursor;
 
-use image::metadata::Orientation;
-use png::{BitDepth, ColorType, Decoder, DecodingError, Limits, Transformations};
+use png::{
+    BitDepth, ColorType, Compression, Decoder, DecodingError, Encoder, EncodingError, Filter, Limits, Transformations,
+};
 
+use super::orientation::orientation_of;
 use super::read::{Samples, Size, Unreadable, zeros};
 
 /// Decodes a file, after `allow` let it have the bytes that it needs.
@@ -36,8 +38,7 @@ pub(super) fn decode(bytes: &[u8], allow: impl FnOnce(Size) -> Result<(), Unread
     if depth == 2 {
         values.as_chunks_mut::<2>().0.iter_mut().for_each(|v| *v = u16::from_be_bytes(*v).to_ne_bytes());
     }
-    let exif = reader.info().exif_metadata.as_ref();
-    let orientation = exif.and_then(|exif| Orientation::from_exif_chunk(exif)).unwrap_or(Orientation::NoTransforms);
+    let orientation = reader.info().exif_metadata.as_deref().and_then(orientation_of);
     Ok(Samples { width, height, channels, depth, values, orientation })
 }
 
@@ -67,4 +68,27 @@ fn check_chunks(bytes: &[u8]) -> Result<(), Unreadable> {
             _ => {}
         }
     }
+}
+
+/// A file of samples `[height, width, channels]`, 1, 3 or 4 channels; those of 16 bits have the high byte first.
+pub(super) fn write(
+    samples: &[u8],
+    [width, height]: [u32; 2],
+    channels: usize,
+    deep: bool,
+) -> Result<Vec<u8>, EncodingError> {
+    let mut file = Vec::new();
+    let mut encoder = Encoder::new(&mut file, width, height);
+    encoder.set_color(match channels {
+        1 => ColorType::Grayscale,
+        3 => ColorType::Rgb,
+        _ => ColorType::Rgba,
+    });
+    encoder.set_depth(if deep { BitDepth::Sixteen } else { BitDepth::Eight });
+    encoder.set_compression(Compression::Fast);
+    encoder.set_filter(Filter::Adaptive);
+    let mut writer = encoder.write_header()?;
+    writer.write_image_data(samples)?;
+    writer.finish()?;
+    Ok(file)
 }

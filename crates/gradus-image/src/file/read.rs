@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use gradus_tensor::{DType, Device, Error, ErrorKind, Result, Tensor};
-use image::metadata::Orientation;
 
+use super::orientation::Orientation;
 use super::{Format, jpeg, png};
 use crate::convert::{to_bytes, to_float};
 
@@ -77,7 +77,7 @@ pub(super) struct Samples {
     pub(super) channels: usize,
     pub(super) depth: usize,
     pub(super) values: Vec<u8>,
-    pub(super) orientation: Orientation,
+    pub(super) orientation: Option<Orientation>,
 }
 
 /// What a picture will take.
@@ -226,7 +226,7 @@ fn tensor(samples: Samples, device: &Device, dtype: Option<DType>) -> Result<Ten
         let (grey, alpha) = (pixels.narrow(0, 0, 1)?, pixels.narrow(0, 1, 1)?);
         pixels = Tensor::cat(&[&grey, &grey, &grey, &alpha], 0)?;
     }
-    let pixels = upright(pixels, orientation)?;
+    let pixels = if let Some(orientation) = orientation { orientation.apply(pixels)? } else { pixels };
     match (deep, target(dtype, deep)) {
         (false, DType::U8) | (true, DType::U16) => pixels.contiguous(),
         (false, DType::U16) => {
@@ -238,24 +238,6 @@ fn tensor(samples: Samples, device: &Device, dtype: Option<DType>) -> Result<Ten
         (true, DType::U8) => to_bytes(&pixels),
         (_, dtype) => to_float(&pixels, dtype),
     }
-}
-
-/// A view of `[c, h, w]` as it is meant to be seen.
-fn upright(x: Tensor, orientation: Orientation) -> Result<Tensor> {
-    let x = match orientation {
-        Orientation::Rotate90 | Orientation::Rotate270 | Orientation::Rotate90FlipH | Orientation::Rotate270FlipH => {
-            x.transpose(-1, -2)?
-        }
-        _ => x,
-    };
-    let (across, down) = match orientation {
-        Orientation::NoTransforms | Orientation::Rotate90FlipH => (false, false),
-        Orientation::FlipHorizontal | Orientation::Rotate90 => (true, false),
-        Orientation::FlipVertical | Orientation::Rotate270 => (false, true),
-        Orientation::Rotate180 | Orientation::Rotate270FlipH => (true, true),
-    };
-    let x = if across { x.flip(-1)? } else { x };
-    if down { x.flip(-2) } else { Ok(x) }
 }
 
 #[cfg(test)]

@@ -6,11 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gradus_tensor::{DType, Error, ErrorKind, Result, Tensor};
-use image::codecs::jpeg::JpegEncoder;
-use image::codecs::png::PngEncoder;
-use image::{ExtendedColorType, ImageEncoder};
 
-use super::Format;
+use super::{Format, jpeg, png};
 use crate::convert::{to_bytes, to_hwc};
 
 const OP: &str = "save image";
@@ -107,10 +104,7 @@ pub fn encode(x: &Tensor, format: Format, quality: u8) -> Result<Vec<u8>> {
         let e = shown(Error::shape(OP, "this is no image [c, h, w] of 1, 3 or 4 channels"));
         return Err(e.help("write the images of a batch one by one: x.select(0, i)?"));
     };
-    let (Ok(height), Ok(width)) = (u32::try_from(h), u32::try_from(w)) else {
-        return Err(shown(Error::argument(OP, "the image is too large for a file")));
-    };
-    if height == 0 || width == 0 {
+    if h == 0 || w == 0 {
         return Err(shown(Error::argument(OP, "the image has no pixels")));
     }
     if format == Format::Jpeg && channels == 4 {
@@ -126,7 +120,7 @@ pub fn encode(x: &Tensor, format: Format, quality: u8) -> Result<Vec<u8>> {
     let rows = to_hwc(&x.detach())?;
     let (bytes, deep) = match x.dtype() {
         DType::U8 => (rows.to_vec::<u8>()?, false),
-        DType::U16 => (rows.to_bytes()?, true),
+        DType::U16 => (rows.to_vec::<u16>()?.into_iter().flat_map(u16::to_be_bytes).collect(), true),
         d if d.is_float() => {
             if rows.isnan()?.to_vec::<bool>()?.contains(&true) {
                 return Err(shown(Error::argument(OP, "the image has NaN, which is no colour")));
@@ -135,19 +129,16 @@ pub fn encode(x: &Tensor, format: Format, quality: u8) -> Result<Vec<u8>> {
         }
         d => return Err(shown(Error::dtype(OP, d, "u8, u16, or floats from 0 to 1"))),
     };
-    let color = match (channels, deep) {
-        (1, false) => ExtendedColorType::L8,
-        (3, false) => ExtendedColorType::Rgb8,
-        (_, false) => ExtendedColorType::Rgba8,
-        (1, true) => ExtendedColorType::L16,
-        (3, true) => ExtendedColorType::Rgb16,
-        (_, true) => ExtendedColorType::Rgba16,
-    };
-    let mut file = Vec::new();
-    let written = match format {
-        Format::Png => PngEncoder::new(&mut file).write_image(&bytes, width, height, color),
-        Format::Jpeg => JpegEncoder::new_with_quality(&mut file, quality).write_image(&bytes, width, height, color),
-    };
-    written.map_err(|e| Error::new(ErrorKind::Format, OP, e.to_string()).with_source(e))?;
-    Ok(file)
+    let failed = |e: &dyn std::error::Error| Error::new(ErrorKind::Format, OP, e.to_string());
+    let large = || shown(Error::argument(OP, "the image is too large for a file"));
+    match format {
+        Format::Png => {
+            let (Ok(w), Ok(h)) = (u32::try_from(w), u32::try_from(h)) else { return Err(large()) };
+            png::write(&bytes, [w, h], channels, deep).map_err(|e| failed(&e).with_source(e))
+        }
+        Format::Jpeg => {
+            let (Ok(w), Ok(h)) = (u16::try_from(w), u16::try_from(h)) else { return Err(large()) };
+            jpeg::write(&bytes, [w, h], channels, quality).map_err(|e| failed(&e).with_source(e))
+        }
+    }
 }

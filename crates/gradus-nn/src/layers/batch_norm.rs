@@ -1,7 +1,7 @@
 //! [`BatchNorm`].
 
 use gradus_tensor::ops::Class;
-use gradus_tensor::{DType, Elementwise, Error, Operand, Result, Tensor, autograd, no_grad};
+use gradus_tensor::{DType, Elementwise, Error, Operand, Result, Tensor, autograd, no_grad_guard};
 
 use crate::{Buffer, Forward, Init, Mode, Module, Parameter};
 
@@ -94,7 +94,7 @@ impl BatchNorm {
     /// Moves the running statistics towards those of a batch.
     #[track_caller]
     fn update(&self, mean: &Tensor, var: &Tensor) -> Result<()> {
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         self.shift(&self.running_mean, mean)?;
         self.shift(&self.running_var, var)?;
         loop {

@@ -31,8 +31,7 @@ impl Embedding {
         }
         let weight = init.normal([num_embeddings, embedding_dim], 0.0, 1.0)?;
         if let Some(row) = padding_idx {
-            let _guard = no_grad();
-            weight.narrow(0, row, 1)?.fill_(0)?;
+            no_grad(|| weight.narrow(0, row, 1)?.fill_(0))?;
         }
         Ok(Embedding { num_embeddings, embedding_dim, padding_idx, weight: Parameter::new(weight)? })
     }

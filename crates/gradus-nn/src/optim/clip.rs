@@ -1,6 +1,6 @@
 //! Clipping of gradients.
 
-use gradus_tensor::{DType, Device, Error, Gradients, Result, Tensor, no_grad};
+use gradus_tensor::{DType, Device, Error, Gradients, Result, Tensor, no_grad_guard};
 
 use crate::Parameter;
 
@@ -86,7 +86,7 @@ pub fn clip_grad_norm(gradients: &mut Gradients, parameters: &[Parameter], max_n
     if max_norm.is_nan() || max_norm <= 0.0 {
         return Err(Error::argument("clip_grad_norm", format!("max_norm is {max_norm}; it is above 0")));
     }
-    let _guard = no_grad();
+    let _guard = no_grad_guard();
     let found = present(gradients, parameters);
     let norm = total_norm(&found)?;
     if !norm.is_finite() {
@@ -111,7 +111,7 @@ pub fn clip_grad_value(gradients: &mut Gradients, parameters: &[Parameter], max:
     if max.is_nan() || max < 0.0 {
         return Err(Error::argument("clip_grad_value", format!("max is {max}; it is at least 0")));
     }
-    let _guard = no_grad();
+    let _guard = no_grad_guard();
     let found = present(gradients, parameters);
     let mut new = vec![];
     for (p, g) in found {

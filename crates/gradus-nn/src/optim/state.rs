@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use gradus_tensor::{Error, Result, Shape, Tensor, no_grad};
+use gradus_tensor::{Error, Result, Shape, Tensor, no_grad_guard};
 
 use super::stepper::{Master, Member, Members, Rule, State, Stepper, at_least_zero};
 use crate::state_dict::moved;
@@ -125,7 +125,7 @@ impl<R: Rule> Stepper<R> {
 
     /// What `saved` has for each member of `groups`; `None` where it does not fit, which the report says.
     fn states(&self, groups: &[Members], saved: &StateDict, report: &mut LoadReport) -> Result<Vec<Option<Found>>> {
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         let mut known = HashSet::new();
         let mut states = Vec::new();
         for member in groups.iter().flat_map(|g| &g.members) {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use gradus_tensor::backend::params::SgdParams;
-use gradus_tensor::{DType, Error, ErrorKind, Gradients, Result, Storage, Tensor, no_grad};
+use gradus_tensor::{DType, Error, ErrorKind, Gradients, Result, Storage, Tensor, no_grad_guard};
 
 use super::clip::fetch;
 use super::{Group, NonFinite};
@@ -220,7 +220,7 @@ impl<R: Rule> Stepper<R> {
 
     #[track_caller]
     pub(super) fn step(&mut self, gradients: &Gradients) -> Result<()> {
-        let _guard = no_grad();
+        let _guard = no_grad_guard();
         self.refuse_unfinished()?;
         let work = self.plan(gradients)?;
         if !self.finite(&work)? {

@@ -5,10 +5,17 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
+use smallvec::SmallVec;
+
 use super::mode::{GradModeGuard, NOTE_ACCESS, is_set, set};
 use super::node::next_seq;
+use crate::footprint::Footprint;
 use crate::tensor::Spec;
+use crate::write_log::Write;
 use crate::{Storage, Tensor};
+
+/// Places of one storage that are told apart; the range that holds them all stands for more.
+const PLACES: usize = 64;
 
 /// One storage that was read or written. The weak handle keeps its address from being used again, not its bytes.
 #[derive(Clone)]
@@ -18,15 +25,25 @@ pub(super) struct Access {
     version: u64,
     /// The version at the first read that was no write.
     read: Option<u64>,
-    /// The bytes that were read or written.
-    bytes: Range<usize>,
+    /// What was read or written, none of it within another.
+    places: SmallVec<[Footprint; 1]>,
     wrote: bool,
 }
 
 impl Access {
-    /// The storage, if anybody still holds it, with its version at the first access.
-    pub(super) fn storage(&self) -> Option<(Arc<Storage>, u64)> {
-        Some((self.storage.upgrade()?, self.version))
+    /// The storage, if anybody still holds it.
+    pub(super) fn storage(&self) -> Option<Arc<Storage>> {
+        self.storage.upgrade()
+    }
+
+    /// The storage's version at the first access.
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Where the storage lies: no other one, while this lasts.
+    pub(super) fn address(&self) -> *const Storage {
+        self.storage.as_ptr()
     }
 
     /// Whether it is an access to this storage.
@@ -34,9 +51,21 @@ impl Access {
         std::ptr::eq(self.storage.as_ptr(), storage)
     }
 
-    /// The bytes that were read or written.
-    pub(super) fn bytes(&self) -> &Range<usize> {
-        &self.bytes
+    /// What was read or written.
+    pub(super) fn places(&self) -> &[Footprint] {
+        &self.places
+    }
+
+    /// The range that holds all of it.
+    pub(super) fn span(&self) -> Range<usize> {
+        let ranges = self.places.iter().map(|p| p.bytes().clone());
+        ranges.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0)
+    }
+
+    /// A write to some of it since the storage had `version`.
+    pub(super) fn overwritten(&self, version: u64) -> Option<Write> {
+        let storage = self.storage.upgrade()?;
+        self.places.iter().find_map(|place| storage.overwritten_at(version, place))
     }
 
     /// Whether they were written.
@@ -51,9 +80,20 @@ impl Access {
     }
 
     fn join(&mut self, later: &Access) {
-        self.bytes = self.bytes.start.min(later.bytes.start)..self.bytes.end.max(later.bytes.end);
+        later.places.iter().for_each(|place| self.add(place));
         self.read = self.read.or(later.read);
         self.wrote |= later.wrote;
+    }
+
+    fn add(&mut self, place: &Footprint) {
+        if self.places.iter().any(|p| p.covers(place)) {
+            return;
+        }
+        self.places.retain(|p| !place.covers(p));
+        self.places.push(place.clone());
+        if self.places.len() > PLACES {
+            self.places = SmallVec::from_elem(Footprint::dense(self.span()), 1);
+        }
     }
 }
 
@@ -152,9 +192,13 @@ impl Watch {
 
     /// One entry for each storage that was accessed and is still held by somebody.
     pub(super) fn finish(self) -> Vec<Access> {
-        LOG.with_borrow(|log| {
+        LOG.with_borrow_mut(|log| {
             let start = log.open.get(self.depth).map_or(log.accesses.len(), |o| o.start);
-            living(log.accesses.iter().skip(start).cloned())
+            let seen = living(log.accesses.drain(start..));
+            // For those around it: each looks at what is left, and not at all that every watch within has seen.
+            log.accesses.extend_from_slice(&seen);
+            log.open.iter_mut().skip(self.depth + 1).for_each(|inner| inner.start = log.accesses.len());
+            seen
         })
     }
 }
@@ -189,7 +233,7 @@ pub(crate) fn note_access(tensor: &Tensor, wrote: bool) {
         storage: Arc::downgrade(storage),
         version,
         read: (!wrote).then_some(version),
-        bytes: tensor.byte_span(),
+        places: SmallVec::from_elem(tensor.footprint(), 1),
         wrote,
     };
     LOG.with_borrow_mut(|log| {
@@ -238,10 +282,10 @@ mod tests {
         let (a, b) = (one(), one());
         let len = || LOG.with_borrow(|log| log.accesses.len());
         let outer = Watch::new();
-        a.neg().unwrap();
+        let _ = a.neg().unwrap();
         let run = |t: &Tensor| {
             for _ in 0..5_000 {
-                t.neg().unwrap().neg().unwrap();
+                let _ = t.neg().unwrap().neg().unwrap();
                 assert!(len() < 1_000, "{}", len());
             }
         };

@@ -1,6 +1,8 @@
 //! [`checkpoint`]: a region that keeps its inputs only, and is computed again when its gradient is taken.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use gradus_backend::{Error, ErrorKind, Layout, Result};
@@ -9,13 +11,13 @@ use smallvec::SmallVec;
 use super::access::{Access, Watch};
 use super::checksum::checksum;
 use super::draws::{Draws, NoteDraws, ReplayDraws, is_replay};
-use super::engine::grad_of_edges;
+use super::engine::{grad_of_edges, key};
 use super::functional::{Tensors, give};
 use super::mode::{GUARDS, NOTE_ACCESS, PACK, among, set_among};
 use super::node::{Edge, Node, next_seq};
 use super::packed::Packed;
 use super::record::{Known, Record};
-use super::{BackwardOptions, Context, Saved, enable_grad, guards_saved, is_grad_enabled};
+use super::{BackwardOptions, Context, Nested, Saved, enable_grad_guard, guards_saved, is_grad_enabled};
 use crate::ops::{Grads, Rule, same_device};
 use crate::tensor::Spec;
 use crate::{Attempt, Generator, Storage, Tensor};
@@ -46,8 +48,13 @@ use crate::{Attempt, Generator, Storage, Tensor};
 /// about a microsecond for each operation. Where [`saved_tensors_hooks`](super::saved_tensors_hooks) bring back inputs that
 /// are not to the bit what they packed, the outputs and the way to them are not compared.
 ///
+/// Regions may lie inside each other, fewer than [`MAX_NESTING`](super::MAX_NESTING). The second run of one runs those within it
+/// anew, and keeps as little of them: with the gradient, the innermost of `n` runs `n + 1` times, and all of them together
+/// about `n * n / 2` times. Regions that follow one another run twice each, however many there are.
+///
 /// # Errors
-/// Those of `f`; inputs, or outputs, on several devices. Generators, and the statistics of layers, are then as they were.
+/// Those of `f`; inputs, or outputs, on several devices; nesting beyond [`MAX_NESTING`](super::MAX_NESTING). Generators, and
+/// the statistics of layers, are then as they were.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -85,7 +92,7 @@ pub fn checkpoint_with<O: Tensors>(
 /// so that it may write into what outlives the region. What it computes must not enter the outputs of the region.
 ///
 /// # Errors
-/// Those of `effect`.
+/// Those of `effect`; nesting beyond [`MAX_NESTING`](super::MAX_NESTING).
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -108,6 +115,7 @@ pub fn once(effect: impl FnOnce() -> Result<()>) -> Result<()> {
     if is_replay() {
         return Ok(());
     }
+    let _nested = Nested::enter("once")?;
     let _unwatched = set_among(NOTE_ACCESS, 0);
     effect()
 }
@@ -118,6 +126,7 @@ fn run<O: Tensors>(
     inputs: &[&Tensor],
     generator: &mut Generator,
 ) -> Result<O> {
+    let _nested = Nested::enter("checkpoint")?;
     let attempt = Attempt::begin();
     let mut moved = generator.clone();
     let outputs = attempt.end(recorded(f, inputs, &mut moved))?;
@@ -170,7 +179,9 @@ fn recorded<O: Tensors>(
     let mut saved = Saved::with_versions(kept, []);
     if guards_saved() {
         let sure = reads.iter().filter(|r| r.sure);
-        let pins = sure.filter_map(|r| Some((r.access.storage()?.0, r.access.bytes().clone()))).collect();
+        let held = sure.filter_map(|r| Some((r.access.storage()?, r.access.places())));
+        let pins =
+            held.flat_map(|(storage, places)| places.iter().map(move |p| (storage.clone(), p.clone()))).collect();
         saved = saved.guard_pinned("checkpoint", inputs, &versions, pins)?;
     }
     let (guards, edges) = (among(GUARDS), inputs.iter().map(|t| t.edge().cloned()).collect());
@@ -191,8 +202,13 @@ struct Read {
 impl Read {
     /// It is as it was.
     fn check(&self, node: &Node) -> Result<()> {
-        let Some((storage, version)) = self.access.storage() else { return Ok(()) };
-        let Some(write) = storage.overwritten(version, self.access.bytes()) else { return Ok(()) };
+        self.check_places(node, &self.access)
+    }
+
+    /// What is read by an access to this storage is as it was.
+    fn check_places(&self, node: &Node, access: &Access) -> Result<()> {
+        let version = self.access.version();
+        let Some(write) = access.overwritten(version) else { return Ok(()) };
         let m = format!("the checkpointed region needs a value that it read, which {} overwrote", write.op);
         let e = Error::new(ErrorKind::Autograd, "backward", m);
         Err(e
@@ -237,13 +253,13 @@ impl Given {
 fn settled(accesses: Vec<Access>, before: u64, packed: &[&Tensor]) -> Result<Vec<Read>> {
     let mut reads = vec![];
     for access in accesses {
-        let Some((storage, _)) = access.storage() else { continue };
+        let Some(storage) = access.storage() else { continue };
         if storage.born() > before {
             // An output, or a value that the function keeps for its next run: right there if it stays as it was read.
             reads.extend(access.final_read().map(|access| Read { access, sure: false }));
             continue;
         }
-        not_written("checkpoint", &access, &storage)?;
+        not_written("checkpoint", &access)?;
         let sure = !packed.iter().any(|t| Arc::ptr_eq(t.storage(), &storage));
         reads.push(Read { access, sure });
     }
@@ -251,9 +267,9 @@ fn settled(accesses: Vec<Access>, before: u64, packed: &[&Tensor]) -> Result<Vec
 }
 
 /// A region writes into nothing that is older than it: the second run would write again.
-fn not_written(op: &'static str, access: &Access, storage: &Storage) -> Result<()> {
-    let version = access.storage().map_or(0, |(_, version)| version);
-    let Some(write) = storage.overwritten(version, access.bytes()).filter(|_| access.wrote()) else { return Ok(()) };
+fn not_written(op: &'static str, access: &Access) -> Result<()> {
+    let written = if access.wrote() { access.overwritten(access.version()) } else { None };
+    let Some(write) = written else { return Ok(()) };
     let m = format!("{} wrote into a tensor that outlives the region", write.op);
     Err(Error::new(ErrorKind::Autograd, op, m)
         .note(format!("{} wrote at {}", write.op, write.location))
@@ -272,7 +288,7 @@ struct Region {
 impl Region {
     /// Runs `f` on the inputs themselves: what leaves the region other than as an output depends on them like anything else.
     fn run<O: Tensors>(inputs: &[Tensor], f: impl FnOnce(&[Tensor]) -> Result<O>) -> Result<Region> {
-        let _mode = enable_grad();
+        let _mode = enable_grad_guard();
         let before = next_seq();
         let watch = Watch::region(before);
         let outputs = f(inputs)?.into_tensors();
@@ -314,19 +330,21 @@ impl Checkpoint {
 
     /// The second run, of these inputs, read what the first had read, as it was, and wrote over nothing.
     fn check_accesses(&self, node: &Node, accesses: &[Access], inputs: &[Tensor], before: u64) -> Result<()> {
+        let reads: HashMap<*const Storage, &Read> = self.reads.iter().map(|r| (r.access.address(), r)).collect();
         for access in accesses {
-            let Some((storage, _)) = access.storage().filter(|(s, _)| s.born() <= before) else { continue };
-            not_written("backward", access, &storage)?;
-            let bytes = access.bytes();
-            let within = |start: usize, end: usize| start <= bytes.start && bytes.end <= end;
-            let known = self.reads.iter().find(|r| r.access.is_to(&storage));
-            if let Some(known) = known.filter(|r| within(r.access.bytes().start, r.access.bytes().end)) {
+            let Some(storage) = access.storage().filter(|s| s.born() <= before) else { continue };
+            not_written("backward", access)?;
+            let bytes = access.span();
+            let within = |all: Range<usize>| all.start <= bytes.start && bytes.end <= all.end;
+            if let Some(known) = reads.get(&access.address()).filter(|r| within(r.access.span())) {
                 known.check(node)?;
+                // Between the places of the first run: what it would have read there.
+                known.check_places(node, access)?;
                 continue;
             }
             let spans = inputs.iter().filter(|t| Arc::ptr_eq(t.storage(), &storage)).map(Tensor::byte_span);
             let passed = spans.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end));
-            if !passed.is_some_and(|p| within(p.start, p.end)) {
+            if !passed.is_some_and(within) {
                 let m = "read a tensor, or a part of one, that its first run had not read";
                 let e = changed(node, m);
                 return Err(
@@ -399,12 +417,12 @@ impl Rule for Checkpoint {
         if let Some(i) = tracked {
             return Err(changed(node, &format!("tracked output {i} otherwise")));
         }
-        let known: Vec<&Edge> = node.inputs.iter().flatten().collect();
-        let used: Vec<&Edge> = record.across.iter().filter(|e| e.node.seq <= before).collect();
-        if used.iter().any(|e| !known.iter().any(|k| k.is(e))) {
+        let known: HashSet<(u64, usize)> = node.inputs.iter().flatten().map(key).collect();
+        let used = record.across.iter().filter(|e| e.node.seq <= before).map(key).collect::<HashSet<_>>();
+        if !used.is_subset(&known) {
             return Err(changed(node, "used tracked tensors that it had not used before"));
         }
-        if known.iter().any(|k| !used.iter().any(|e| e.is(k))) {
+        if known.len() > used.len() {
             return Err(changed(node, "did not use tracked tensors that it had used before"));
         }
         if !same_draws {

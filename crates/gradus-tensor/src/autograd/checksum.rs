@@ -2,8 +2,9 @@
 
 use gradus_backend::{HostVec, Result};
 
-use super::mode::{NOTE_ACCESS, OBSERVE, plain, set_among};
+use super::mode::beside;
 use crate::Tensor;
+use crate::locks::with_read;
 
 /// Bytes that are read at a time.
 const PIECE: usize = 1 << 18;
@@ -11,7 +12,7 @@ const PIECE: usize = 1 << 18;
 /// A number that the bytes of the elements, in row-major order, decide; two NaN of the same bits are the same. One pass,
 /// and a quarter of a megabyte; a tensor that is not contiguous is copied first.
 pub(super) fn checksum(t: &Tensor) -> Result<u64> {
-    let _quiet = (plain(), set_among(NOTE_ACCESS | OBSERVE, 0));
+    let _quiet = beside();
     let mut sum = Sum::default();
     if t.numel() == 0 {
         return Ok(sum.finish());
@@ -19,13 +20,14 @@ pub(super) fn checksum(t: &Tensor) -> Result<u64> {
     let dense = t.detach().contiguous()?;
     let (span, backend) = (dense.byte_span(), dense.device().backend());
     let mut piece = HostVec::filled(backend, "checkpoint", 0, PIECE.min(span.len()))?;
-    let buffer = dense.storage().read();
-    for start in span.clone().step_by(PIECE) {
-        let bytes = &mut piece[..PIECE.min(span.end - start)];
-        backend.download(&buffer, start, bytes)?;
-        sum.add(bytes);
-    }
-    Ok(sum.finish())
+    with_read(&[&dense], |views| {
+        for start in span.clone().step_by(PIECE) {
+            let bytes = &mut piece[..PIECE.min(span.end - start)];
+            backend.download(views[0].buffer, start, bytes)?;
+            sum.add(bytes);
+        }
+        Ok(sum.finish())
+    })
 }
 
 /// Four lanes, so that the multiplications overlap. Each step is a bijection of its lane: a word that differs shows.

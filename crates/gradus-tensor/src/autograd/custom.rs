@@ -10,8 +10,9 @@ use super::access::{Access, Watch};
 use super::engine::edges_across;
 use super::mode::{REFUSE_READS, set};
 use super::node::{AtLineOf, Edge, Node, next_seq};
-use super::{Context, Keep, Saved, guards_saved, is_grad_enabled, no_grad};
+use super::{Context, Keep, Nested, Saved, guards_saved, is_grad_enabled, no_grad, no_grad_guard};
 use crate::Tensor;
+use crate::footprint::Footprint;
 use crate::ops::{Grads, Rule, same_device};
 use crate::storage::next_epoch;
 
@@ -84,8 +85,8 @@ pub trait CustomOp: Send + Sync + 'static {
 /// Runs `op` on `inputs`, which share a device, and records it if one of them is tracked.
 ///
 /// # Errors
-/// Those of `forward`; inputs on several devices, or recorded outputs; no output; a `forward` that overwrote an input, or, while this thread
-/// records, read a tracked tensor that is none.
+/// Those of `forward`; inputs on several devices, or recorded outputs; no output; a `forward` that overwrote an input, or,
+/// while this thread records, read a tracked tensor that is none; nesting beyond [`MAX_NESTING`](super::MAX_NESTING).
 #[track_caller]
 pub fn apply_custom<O: CustomOp>(op: &Arc<O>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
     let name = op.name();
@@ -95,7 +96,8 @@ pub fn apply_custom<O: CustomOp>(op: &Arc<O>, inputs: &[&Tensor]) -> Result<Vec<
     let versions: SmallVec<[u64; 4]> = inputs.iter().map(|t| t.storage().version()).collect();
     let watched = is_grad_enabled().then(|| (next_seq(), next_epoch(), Watch::new()));
     let outputs: Vec<Tensor> = {
-        let _guard = no_grad();
+        let _nested = Nested::enter(name)?;
+        let _guard = no_grad_guard();
         let plain: Vec<Tensor> = inputs.iter().map(|t| t.detach()).collect();
         op.forward(&plain)?.iter().map(Tensor::detach).collect()
     };
@@ -182,10 +184,7 @@ impl<O: CustomOp> Rule for Custom<O> {
         }
         if self.op.once_differentiable() {
             let plain: Vec<Option<Tensor>> = grads.iter().map(|g| g.as_ref().map(Tensor::detach)).collect();
-            let found = {
-                let _guard = no_grad();
-                self.backward(ctx, &plain)?
-            };
+            let found = no_grad(|| self.backward(ctx, &plain))?;
             return Ok(self.sealed(ctx, grads, found));
         }
         // The gradient is linear in those of the outputs, so the way to one of them is in its graph, or it was computed
@@ -228,16 +227,15 @@ impl<O: CustomOp> Custom<O> {
         let watch = Watch::new();
         let found = self.op.backward(ctx, grads)?;
         for access in watch.finish() {
-            let Some((storage, first)) = access.storage() else { continue };
+            let Some(storage) = access.storage() else { continue };
             let Some(seen) = self.seen.iter().find(|s| s.access.is_to(&storage)) else { continue };
-            let (now, then) = (access.bytes(), seen.access.bytes());
-            let bytes = now.start.max(then.start)..now.end.min(then.end);
             // What backward itself wrote on the way is its own affair.
-            let last = if access.wrote() { first } else { u64::MAX };
-            if bytes.is_empty() {
+            let last = if access.wrote() { access.version() } else { u64::MAX };
+            let then = |now| seen.access.places().iter().filter_map(move |then: &Footprint| then.common(now));
+            let mut both = access.places().iter().flat_map(then);
+            let Some(write) = both.find_map(|place| storage.overwritten_since(seen.since, last, &place)) else {
                 continue;
-            }
-            let Some(write) = storage.overwritten_since(seen.since, last, &bytes) else { continue };
+            };
             let m = format!("the gradient of {} reads a value that {} overwrote", self.name(), write.op);
             return Err(Error::new(ErrorKind::Autograd, "backward", m)
                 .note(format!("{} was recorded at {}", self.name(), ctx.node.location))

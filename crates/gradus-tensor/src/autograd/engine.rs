@@ -17,12 +17,13 @@ use super::observe::Pass as Observed;
 use super::queue::{ByEdge, Pending, Queue, Seqs, ZERO};
 use super::saved::Context;
 use super::waiting::{Found, all_unchanged, arrived, give};
-use super::{enable_grad, no_grad};
+use super::{Nested, enable_grad_guard, no_grad_guard};
 use crate::Tensor;
 use crate::ops::Op;
 use crate::tensor::Spec;
 
 /// What a backward pass keeps.
+#[must_use = "options do nothing until they are passed to a backward pass, and setting one gives new options"]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BackwardOptions {
     retain_graph: bool,
@@ -36,14 +37,12 @@ impl BackwardOptions {
     }
 
     /// The graph stays for another pass.
-    #[must_use]
     pub fn retain_graph(mut self) -> Self {
         self.retain_graph = true;
         self
     }
 
     /// The gradients are recorded themselves and can be differentiated again; the graph stays.
-    #[must_use]
     pub fn create_graph(mut self) -> Self {
         self.retain_graph = true;
         self.create_graph = true;
@@ -52,10 +51,11 @@ impl BackwardOptions {
 }
 
 /// The gradients of the leaves that a loss depends on.
+#[must_use = "gradients are returned, not stored in the leaves: pass them to an optimiser's `step`, or read them with `get`"]
 #[derive(Default, Clone)]
 pub struct Gradients(ByEdge<Tensor>);
 
-fn key(edge: &Edge) -> (u64, usize) {
+pub(super) fn key(edge: &Edge) -> (u64, usize) {
     (edge.node.seq, edge.output)
 }
 
@@ -116,8 +116,9 @@ impl Tensor {
     /// [`backward`](Tensor::backward) with options.
     ///
     /// # Errors
-    /// A tensor that is not tracked or has several elements, values that were overwritten, a graph that was freed, and what a
-    /// rule, a hook or the device reports. An error gives no gradients at all. It leaves a graph that is kept, or that has
+    /// A tensor that is not tracked or has several elements, values that were overwritten, a graph that was freed, a hook that
+    /// takes its own graph's gradients ([`MAX_NESTING`](super::MAX_NESTING)), and what a rule, a hook or the device reports.
+    /// An error gives no gradients at all. It leaves a graph that is kept, or that has
     /// hooks, as it was; of another it has freed what it used, and the next pass says so.
     #[track_caller]
     pub fn backward_with(&self, options: BackwardOptions) -> Result<Gradients> {
@@ -190,7 +191,7 @@ pub(super) fn grad_of_edges(
         return Ok(targets.iter().map(|k| found.remove(k)).collect());
     }
     // A tensor that is asked for several times: its gradients share no memory either.
-    let _mode = enable_grad();
+    let _mode = enable_grad_guard();
     let mut given = HashSet::new();
     let give = |k| found.get(k).map(|g| if given.insert(k) { Ok(g.clone()) } else { g.copy() }).transpose();
     targets.iter().map(give).collect()
@@ -277,6 +278,7 @@ fn run(
     wanted: impl Fn(&Node) -> bool,
     asked: impl Fn(&Node, usize) -> bool,
 ) -> Result<ByEdge<Tensor>> {
+    let _nested = Nested::enter("backward")?;
     let observer = Observed::begin(&roots)?;
     let ends: SmallVec<[Arc<Node>; 1]> = roots.iter().map(|r| r.0.node.clone()).collect();
     // What the pass has freed has numbers of at least this.
@@ -322,7 +324,7 @@ impl Pass {
         asked: &impl Fn(&Node, usize) -> bool,
     ) -> Result<ByEdge<Tensor>> {
         let BackwardOptions { retain_graph, create_graph } = self.options;
-        let _mode = if create_graph { enable_grad() } else { no_grad() };
+        let _mode = if create_graph { enable_grad_guard() } else { no_grad_guard() };
         // A hook may fail for reasons of its own: the graph is then as it was.
         let runs = |node: &Node| node.seq > self.boundary && wanted(node);
         let hooked = Hooks::on_the_way(roots.iter().map(|r| &r.0), runs);

@@ -11,7 +11,7 @@ use super::node::{Edge, Node};
 use super::observe::{Observer, Observing, Ran};
 use super::places::{Place, Places};
 use super::saved::Context;
-use super::{BackwardOptions, grad};
+use super::{BackwardOptions, Nested, grad};
 use crate::Tensor;
 
 /// What the gradient of a step's result for a tensor is, and if there is none, why; see [`explain_grad`]. Prints as a
@@ -71,7 +71,8 @@ impl fmt::Display for Dependence {
 /// seen.
 ///
 /// # Errors
-/// Those of `step` and of the gradient; an `input` that does not require a gradient.
+/// Those of `step` and of the gradient; an `input` that does not require a gradient; nesting beyond
+/// [`MAX_NESTING`](super::MAX_NESTING).
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -91,6 +92,7 @@ pub fn explain_grad(input: &Tensor, step: impl FnOnce() -> Result<Tensor>) -> Re
         let e = Error::new(ErrorKind::Autograd, "explain_grad", "the input does not require a gradient");
         return Err(input.describe(e, "input").help("make it a leaf with with_grad()? before the computation"));
     };
+    let _nested = Nested::enter("explain_grad")?;
     let observing = Observing::start(Observer::Paths(Paths::new(edge, input)));
     let output = step();
     let Some(Observer::Paths(mut paths)) = observing.finish() else {

@@ -3,7 +3,8 @@
 //! Each takes a function of tensors and the point to differentiate it at, which may be any float tensors, tracked or not.
 //! They compose to any order: where the point, a direction or something that the function captured is itself tracked, and
 //! recording is on, the result is recorded and can be differentiated again; inside [`no_grad`](super::no_grad) it is plain
-//! numbers. An output that an input does not influence contributes zeros.
+//! numbers. An output that an input does not influence contributes zeros. Inside of each other they work up to
+//! [`MAX_NESTING`](super::MAX_NESTING), and take a multiple of the time for each level.
 
 use gradus_backend::host_vec::check_room;
 use gradus_backend::{Error, ErrorKind, Result, Shape};
@@ -11,7 +12,7 @@ use gradus_backend::{Error, ErrorKind, Result, Shape};
 use super::engine::{check_seed, edges_across, grad_of_edges};
 use super::mode::refuse_inference;
 use super::node::{Edge, next_seq};
-use super::{BackwardOptions, enable_grad, is_grad_enabled};
+use super::{BackwardOptions, Nested, enable_grad_guard, is_grad_enabled};
 use crate::Tensor;
 
 /// What a function of tensors may give: one tensor, an array of them, or a list.
@@ -80,7 +81,8 @@ impl Evaluated {
     #[track_caller]
     fn new<O: Tensors>(op: &str, f: &impl Fn(&[Tensor]) -> Result<O>, inputs: &[&Tensor]) -> Result<Self> {
         let at = Evaluated::points(op, inputs)?;
-        let _mode = enable_grad();
+        let _nested = Nested::enter(op)?;
+        let _mode = enable_grad_guard();
         let outputs = f(&at.points)?.into_tensors();
         at.with(op, outputs)
     }
@@ -93,7 +95,7 @@ impl Evaluated {
         if let Some((i, t)) = inputs.iter().enumerate().find(|(_, t)| !t.dtype().is_float()) {
             return Err(t.describe(Error::dtype(op, t.dtype(), "floats"), &format!("input {i}")));
         }
-        let _mode = enable_grad();
+        let _mode = enable_grad_guard();
         let before = next_seq();
         let mut points = Vec::with_capacity(inputs.len());
         for t in inputs {
@@ -292,7 +294,7 @@ pub fn jacobian(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[&Tensor]) -> 
 pub fn hessian(f: impl Fn(&Tensor) -> Result<Tensor>, input: &Tensor) -> Result<Tensor> {
     let outer = Evaluated::points("hessian", &[input])?;
     let gradient = {
-        let _mode = enable_grad();
+        let _mode = enable_grad_guard();
         let inner = Evaluated::new("hessian", &|x: &[Tensor]| f(&x[0]), &[&outer.points[0]])?;
         check_scalar("hessian", &inner.outputs[0])?;
         // The point is tracked, so the gradient is recorded.
@@ -318,7 +320,7 @@ fn jacobian_of(op: &str, at: Evaluated, inputs: &[&Tensor]) -> Result<Vec<Tensor
     let tracked = at.goes_on(&[]);
     check_room(y.device().backend(), op, y.numel().saturating_mul(inputs.len()), ROW_BYTES)?;
     let mut rows: Vec<Vec<Tensor>> = vec![vec![]; inputs.len()];
-    let unit = crate::no_grad();
+    let unit = crate::no_grad_guard();
     let flat = Tensor::zeros([y.numel()], y.dtype(), y.device())?;
     for k in 0..y.numel() {
         // A copy each: a recorded gradient may keep it.

@@ -3,12 +3,13 @@
 use gradus_backend::{DType, Error, ErrorKind, HostVec, Result};
 
 use super::mode::refuse_inference;
-use super::{BackwardOptions, enable_grad, grad, no_grad};
+use super::{BackwardOptions, Nested, enable_grad_guard, grad, no_grad_guard};
 use crate::Tensor;
 
 /// How [`gradcheck_with`] and [`gradgradcheck_with`] compare. A gradient passes where
 /// `|analytic - numeric| <= atol + rtol * (|numeric| + largest)`, `largest` being the largest finite entry of the gradient.
 /// One that is not finite does not pass.
+#[must_use = "options do nothing until they are passed to a check, and setting one gives new options"]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GradcheckOptions {
     eps: f64,
@@ -32,28 +33,24 @@ impl GradcheckOptions {
     /// The step of the finite differences, `(f(x + h) - f(x - h)) / (2 h)` with `h = eps * max(1, |x|)`, so that the
     /// element moves however large it is. Their error is of the order of `h^2` times the third derivative, and of
     /// `1e-16 / h` times the value.
-    #[must_use]
     pub fn eps(mut self, eps: f64) -> Self {
         self.eps = eps;
         self
     }
 
     /// The absolute tolerance.
-    #[must_use]
     pub fn atol(mut self, atol: f64) -> Self {
         self.atol = atol;
         self
     }
 
     /// The relative tolerance.
-    #[must_use]
     pub fn rtol(mut self, rtol: f64) -> Self {
         self.rtol = rtol;
         self
     }
 
     /// Chooses the weights that several elements of a result are added with.
-    #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
@@ -141,6 +138,7 @@ pub fn gradcheck_with(
     options: GradcheckOptions,
 ) -> Result<()> {
     let options = options.checked("gradcheck")?;
+    let _nested = Nested::enter("gradcheck")?;
     let sum = |x: &[Tensor]| {
         let y = f(x)?;
         require_float("gradcheck", &y)?;
@@ -164,16 +162,17 @@ pub fn gradgradcheck_with(
 ) -> Result<()> {
     const NAME: &str = "gradgradcheck";
     let options = options.checked(NAME)?;
+    let _nested = Nested::enter(NAME)?;
     require_f64(NAME, inputs)?;
     let seed = {
-        let _mode = no_grad();
+        let _mode = no_grad_guard();
         let y = f(&inputs.iter().map(Tensor::detach).collect::<Vec<_>>())?;
         require_float(NAME, &y)?;
         options.weights(0, &y)?
     };
     let directional = |all: &[Tensor]| -> Result<Tensor> {
         // They may be plain numbers here (finite differences) or leaves (the analytic side); both need a graph.
-        let _mode = enable_grad();
+        let _mode = enable_grad_guard();
         let leaf = |t: &Tensor| if t.requires_grad() { Ok(t.clone()) } else { t.with_grad() };
         let all: Vec<Tensor> = all.iter().map(leaf).collect::<Result<_>>()?;
         let Some((seed, leaves)) = all.split_last() else { return Err(Error::argument(NAME, "there is no seed")) };
@@ -228,11 +227,11 @@ fn check(
     // Keep the layout of each input: strided and stretched inputs are part of what is checked.
     let leaves: Vec<Tensor> = inputs.iter().map(|t| t.detach().with_grad()).collect::<Result<_>>()?;
     let refs: Vec<&Tensor> = leaves.iter().collect();
-    let _recording = enable_grad();
+    let _recording = enable_grad_guard();
     let y = f(&leaves)?;
     let analytic: Vec<Option<Tensor>> =
         if y.requires_grad() { grad(&[&y], &refs, None, BackwardOptions::new())? } else { vec![None; leaves.len()] };
-    let _guard = no_grad();
+    let _guard = no_grad_guard();
     let plain: Vec<Tensor> = inputs.iter().map(Tensor::detach).collect();
     let (value, again) = (f(&plain)?.item()?, f(&plain)?.item()?);
     if value.to_bits() != again.to_bits() && !(value.is_nan() && again.is_nan()) && value != again {

@@ -5,7 +5,6 @@
 //!
 //! **Invariant**: a tensor kept here carries no edge; it is put back when a gradient reads the tensor.
 
-use std::ops::Range;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
@@ -45,8 +44,8 @@ pub(super) enum Value {
     Packed { packed: Packed, spec: Spec, version: u64 },
 }
 
-/// Bytes that a gradient reads again where they are.
-pub(super) type Pin = (Arc<Storage>, Range<usize>);
+/// What a gradient reads again where it is.
+pub(super) type Pin = (Arc<Storage>, Footprint);
 
 fn lock(now: &Mutex<(Tensor, u64)>) -> MutexGuard<'_, (Tensor, u64)> {
     now.lock().unwrap_or_else(|e| e.into_inner())
@@ -96,9 +95,9 @@ impl Guarded {
             made.slots.push(Slot { what, value });
         }
         if asks {
-            for (storage, bytes) in pins {
+            for (storage, place) in pins {
                 let value = Value::Pinned(Arc::downgrade(&storage));
-                places.push((made.slots.len(), storage, Footprint::dense(bytes)));
+                places.push((made.slots.len(), storage, place));
                 made.slots.push(Slot { what: Which::Read, value });
             }
         }

@@ -189,6 +189,16 @@ impl Hooks {
     }
 }
 
+/// Adds a hook to a list, from which those that no longer `live` go now and then.
+fn add<T>(list: &mut Vec<T>, hook: T, live: impl Fn(&T) -> bool) {
+    if list.len() == list.capacity() {
+        list.retain(live);
+        // As many are added before the next search: a constant cost for each.
+        list.reserve(list.len() + 1);
+    }
+    list.push(hook);
+}
+
 /// Puts what a hook gave in the place of a gradient.
 fn put(g: &mut Option<Tensor>, version: &mut u64, new: Option<Tensor>, create_graph: bool) {
     *version = new.as_ref().map_or(0, |new| new.storage().version());
@@ -278,8 +288,7 @@ impl Tensor {
         let function = Arc::new(hook);
         let weak = Arc::downgrade(&(function.clone() as Arc<OnTensor>));
         let mut lists = edge.node.hooks.get_or_init(Default::default).lists();
-        lists.tensor.retain(|h| h.1.strong_count() > 0);
-        lists.tensor.push((edge.output, weak));
+        add(&mut lists.tensor, (edge.output, weak), |h| h.1.strong_count() > 0);
         Ok(Hook::new(function))
     }
 }
@@ -296,8 +305,7 @@ impl Node {
         let function = Arc::new(hook);
         let weak = Arc::downgrade(&(function.clone() as Arc<Before>));
         let mut lists = self.hooks.get_or_init(Default::default).lists();
-        lists.before.retain(|h| h.strong_count() > 0);
-        lists.before.push(weak);
+        add(&mut lists.before, weak, |h| h.strong_count() > 0);
         Ok(Hook::new(function))
     }
 
@@ -312,8 +320,7 @@ impl Node {
         let function = Arc::new(hook);
         let weak = Arc::downgrade(&(function.clone() as Arc<After>));
         let mut lists = self.hooks.get_or_init(Default::default).lists();
-        lists.after.retain(|h| h.strong_count() > 0);
-        lists.after.push(weak);
+        add(&mut lists.after, weak, |h| h.strong_count() > 0);
         Ok(Hook::new(function))
     }
 

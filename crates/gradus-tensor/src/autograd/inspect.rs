@@ -133,7 +133,7 @@ impl Tensor {
             }
             let kept = node.saved_storages();
             let fresh = kept.iter().filter(|s| seen.insert(Arc::as_ptr(s)));
-            let bytes: usize = fresh.map(|s| s.read().bytes()).sum();
+            let bytes: usize = fresh.map(|s| s.bytes()).sum();
             let of = stats.by_op.entry(node.name().to_owned()).or_default();
             of.nodes += 1;
             of.saved_bytes += bytes;

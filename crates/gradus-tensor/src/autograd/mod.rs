@@ -2,7 +2,8 @@
 //!
 //! There is no global tape: the graph hangs off the tensors. A tracked tensor holds an edge to the [`Node`] that
 //! made it; a node holds edges to the nodes of its inputs and the values that its gradient needs, each with the version
-//! that its storage had. Traversal and drop are iterative, so that depth is limited by memory only.
+//! that its storage had. Traversal and drop are iterative, so that depth is limited by memory only; how deep
+//! functions of the user run inside each other is [limited](MAX_NESTING).
 
 mod access;
 mod checkpoint;
@@ -17,6 +18,7 @@ mod guarded;
 mod hooks;
 mod inspect;
 mod mode;
+mod nesting;
 mod node;
 mod nonfinite;
 mod observe;
@@ -42,16 +44,19 @@ pub(crate) use guarded::{Guarded, ask};
 pub use hooks::Hook;
 pub use inspect::{GraphStats, OpStats};
 pub use mode::{
-    GradModeGuard, allow_mutation_on_saved_tensors, enable_grad, inference, is_grad_enabled, is_inference, no_grad,
-    strict, strict_inplace,
+    GradModeGuard, allow_mutation_on_saved_tensors, allow_mutation_on_saved_tensors_guard, enable_grad,
+    enable_grad_guard, inference, inference_guard, is_grad_enabled, is_inference, no_grad, no_grad_guard, strict,
+    strict_guard, strict_inplace, strict_inplace_guard,
 };
-pub(crate) use mode::{guards_saved, is_observed, notes_access, refuses_reads};
+pub(crate) use mode::{beside, guards_saved, holding, is_observed, minds_access, notes_access, refuses_reads};
+pub use nesting::MAX_NESTING;
+pub(crate) use nesting::Nested;
 pub(crate) use node::Edge;
 pub use node::Node;
 pub(crate) use nonfinite::Written;
 pub use nonfinite::{NonFiniteReport, Origin, find_nan, find_nonfinite};
 pub(crate) use observe::{PartsOf, after_write, before_write, ran, ran_operation};
-pub use packed::{SavedTensorsHooks, saved_tensors_hooks};
+pub use packed::{SavedTensorsHooksGuard, saved_tensors_hooks, saved_tensors_hooks_guard};
 pub use range::ValueRange;
 pub use saved::Context;
 pub use saved::Keep;

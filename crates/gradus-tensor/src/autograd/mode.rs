@@ -2,6 +2,8 @@
 //!
 //! All are bits of one thread-local number, so that an operation which asks for them reads just that. Guards keep what they
 //! set in a list beside it.
+//!
+//! Every switch of the user has two forms: `no_grad(f)` runs a closure, `no_grad_guard()` gives a [`GradModeGuard`].
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
@@ -27,6 +29,8 @@ const INFERENCE: u16 = 128;
 /// To read the numbers of a tracked tensor is an error: what is computed from them would be missing in the graph (the
 /// gradient of a custom operation that is differentiated itself).
 pub(super) const REFUSE_READS: u16 = 256;
+/// Functions of the user run that hold locks of tensors (`dispatch_compute`).
+pub(super) const HOLDS: u16 = 512;
 /// Switches that say more about kept values than their versions.
 pub(super) const GUARDS: u16 = STRICT | REFUSE_WRITES | COPY_ON_WRITE;
 
@@ -50,6 +54,22 @@ pub(super) fn is_set(bits: u16) -> bool {
 #[inline]
 pub(crate) fn notes_access() -> bool {
     is_set(NOTE_ACCESS)
+}
+
+/// Whether accesses to storages are noted, or may be to what this thread holds locked.
+#[inline]
+pub(crate) fn minds_access() -> bool {
+    is_set(NOTE_ACCESS | HOLDS)
+}
+
+/// While a function of the user runs that holds locks of tensors.
+pub(crate) fn holding() -> GradModeGuard {
+    set(HOLDS, true)
+}
+
+/// While a function runs that has nothing to do with what the program computes: nothing is recorded, noted or refused.
+pub(crate) fn beside() -> GradModeGuard {
+    set_among(RECORD | GUARDS | PACK | NOTE_ACCESS | OBSERVE | REFUSE_READS, 0)
 }
 
 /// Whether the numbers of tracked tensors may not be read.
@@ -76,7 +96,10 @@ pub(super) fn among(mask: u16) -> u16 {
 }
 
 /// Takes its setting back when dropped. Guards may be dropped in any order: those that are left hold, the newest first.
-#[must_use = "the switch is set back when the guard is dropped: bind it, `let _guard = no_grad();`"]
+///
+/// A guard is for the rest of a scope. It must be bound to a name: `let _ = no_grad_guard();` drops it at once. The form that
+/// takes a closure, `no_grad(|| ..)`, cannot be misused like that.
+#[must_use = "the switch is set back when the guard is dropped: bind it, `let _guard = no_grad_guard();`, or pass a closure, `no_grad(|| ..)`"]
 #[derive(Debug)]
 pub struct GradModeGuard {
     setting: Setting,
@@ -84,7 +107,7 @@ pub struct GradModeGuard {
     _not_send: PhantomData<*const ()>,
 }
 
-/// Sets the switches of `mask` to those in `on`.
+/// Sets the switches of `mask` to those in `on`; none once its guard is dropped.
 #[derive(Debug, Clone, Copy)]
 struct Setting {
     id: u64,
@@ -93,7 +116,7 @@ struct Setting {
 }
 
 thread_local! {
-    /// The settings that guards hold, the newest last; the mode is what they make of the default.
+    /// The settings that guards hold, the newest last; the mode is what they make of the default. The last one's guard lives.
     static SETTINGS: RefCell<Vec<Setting>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -102,8 +125,20 @@ impl Drop for GradModeGuard {
         // A thread that ends has dropped its settings, and needs none.
         let _ = SETTINGS.try_with(|settings| {
             let mut settings = settings.borrow_mut();
-            settings.retain(|s| s.id != self.setting.id);
-            MODE.set(settings.iter().fold(RECORD, |mode, s| mode & !s.mask | s.on));
+            let Ok(at) = settings.binary_search_by_key(&self.setting.id, |s| s.id) else { return };
+            let mut open = std::mem::take(&mut settings[at].mask);
+            while settings.pop_if(|s| s.mask == 0).is_some() {}
+            // Each switch that it set is now as the newest setting of those that are left has it. Where guards nest, that is
+            // found at once, however many there are.
+            let mut mode = MODE.get() & !open | RECORD & open;
+            for s in settings.iter().rev() {
+                mode = mode & !(s.mask & open) | s.on & open;
+                open &= !s.mask;
+                if open == 0 {
+                    break;
+                }
+            }
+            MODE.set(mode);
         });
     }
 }
@@ -130,17 +165,51 @@ pub(super) fn plain() -> GradModeGuard {
     set_among(RECORD | GUARDS | PACK, 0)
 }
 
-/// Records nothing on this thread until the guard is dropped.
-pub fn no_grad() -> GradModeGuard {
+/// Runs `f` and records nothing meanwhile: what it computes has no gradient and keeps no graph.
+///
+/// The switch is the thread's: what `f` does on other threads is recorded as ever. Inside, [`enable_grad`] records again, and
+/// so do functions that take a derivative, such as [`vjp`](crate::vjp).
+///
+/// ```
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+/// let x = Tensor::from_vec(vec![1.0f32], [1], &device)?.with_grad()?;
+/// let y = no_grad(|| x.exp()? * 2.0)?;
+/// assert!(!y.requires_grad());
+/// assert!(x.exp()?.requires_grad());
+/// # Ok::<(), Error>(())
+/// ```
+pub fn no_grad<R>(f: impl FnOnce() -> R) -> R {
+    let _guard = no_grad_guard();
+    f()
+}
+
+/// [`no_grad`] until the guard is dropped.
+///
+/// ```
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+/// # let x = Tensor::from_vec(vec![1.0f32], [1], &device)?.with_grad()?;
+/// let _guard = no_grad_guard();
+/// assert!(!x.exp()?.requires_grad());
+/// # Ok::<(), Error>(())
+/// ```
+pub fn no_grad_guard() -> GradModeGuard {
     set(RECORD, false)
 }
 
-/// Records on this thread until the guard is dropped, also inside [`no_grad`]. Inside [`inference`] it changes nothing.
-pub fn enable_grad() -> GradModeGuard {
+/// Runs `f` and records, also inside [`no_grad`]. Inside [`inference`] it changes nothing.
+pub fn enable_grad<R>(f: impl FnOnce() -> R) -> R {
+    let _guard = enable_grad_guard();
+    f()
+}
+
+/// [`enable_grad`] until the guard is dropped.
+pub fn enable_grad_guard() -> GradModeGuard {
     set(RECORD, true)
 }
 
-/// Records nothing on this thread until the guard is dropped, whatever the code inside does.
+/// Runs `f` and records nothing meanwhile, whatever `f` does.
 ///
 /// [`no_grad`] is a default that the code inside may lift, with [`enable_grad`] or by asking for a derivative. This is a
 /// promise that it cannot: [`enable_grad`] has no effect, and what needs a graph is an error that says so:
@@ -155,14 +224,21 @@ pub fn enable_grad() -> GradModeGuard {
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
 /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
 /// let x = Tensor::from_vec(vec![1.0f32], [1], &device)?.with_grad()?;
-/// let guard = inference();
-/// let _again = enable_grad();
-/// assert!(!x.exp()?.requires_grad());
-/// assert!(vjp(|x| x[0].exp(), &[&x], &[&x]).is_err());
-/// drop(guard);
+/// inference(|| {
+///     let y = enable_grad(|| x.exp())?;
+///     assert!(!y.requires_grad());
+///     assert!(vjp(|x| x[0].exp(), &[&x], &[&x]).is_err());
+///     Ok::<(), Error>(())
+/// })?;
 /// # Ok::<(), Error>(())
 /// ```
-pub fn inference() -> GradModeGuard {
+pub fn inference<R>(f: impl FnOnce() -> R) -> R {
+    let _guard = inference_guard();
+    f()
+}
+
+/// [`inference`] until the guard is dropped.
+pub fn inference_guard() -> GradModeGuard {
     set(INFERENCE, true)
 }
 
@@ -177,12 +253,12 @@ pub(crate) fn refuse_inference(op: &str) -> Result<()> {
         return Ok(());
     }
     let e = Error::new(ErrorKind::Autograd, op, "no gradient exists inside inference()");
-    Err(e.help("take gradients outside of the guard, or use no_grad(), which allows them"))
+    Err(e.help("take gradients outside of it, or use no_grad, which allows them"))
 }
 
-/// Until the guard is dropped, what this thread records is strict about its inputs: a backward pass fails where any input
-/// was overwritten since, even one that no gradient needs, so that the gradient would be right all the same. The error
-/// names the operation, the one that overwrote, and both source lines. Writes beside the input's bytes are no errors.
+/// Runs `f`, and what it records is strict about its inputs: a backward pass fails where any input was overwritten since,
+/// even one that no gradient needs, so that the gradient would be right all the same. The error names the operation, the
+/// one that overwrote, and both source lines. Writes beside the input's bytes are no errors.
 ///
 /// The inputs are remembered weakly: nothing is kept alive, and one whose storage is gone is not checked.
 ///
@@ -191,22 +267,25 @@ pub(crate) fn refuse_inference(op: &str) -> Result<()> {
 /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
 /// let x = Tensor::from_vec(vec![1.0f32, 2.0], [2], &device)?.with_grad()?;
 /// let shift = Tensor::from_vec(vec![3.0f32], [1], &device)?;
-/// let y = {
-///     let _guard = autograd::strict();
-///     x.add(&shift)?.sum_all()?
-/// };
+/// let y = autograd::strict(|| (&x + &shift)?.sum_all())?;
 /// shift.fill_(0.0)?; // The gradient of a sum needs no value of `shift`.
 /// assert!(y.backward().unwrap_err().to_string().contains("fill_"));
 /// # Ok::<(), Error>(())
 /// ```
-pub fn strict() -> GradModeGuard {
+pub fn strict<R>(f: impl FnOnce() -> R) -> R {
+    let _guard = strict_guard();
+    f()
+}
+
+/// [`strict`] until the guard is dropped.
+pub fn strict_guard() -> GradModeGuard {
     set(STRICT, true)
 }
 
-/// Until the guard is dropped, values that this thread records for a gradient are protected: a write in place over one
-/// fails itself, before a byte changes, for as long as the graph that needs it lives, on every thread. The error names the
-/// operation that needs the value and its source line. Writes elsewhere go through, as do those after a backward pass freed
-/// the graph, or after it was dropped. Inside, [`allow_mutation_on_saved_tensors`] is off.
+/// Runs `f`, and protects the values that it records for a gradient: a write in place over one fails itself, before a byte
+/// changes, for as long as the graph that needs it lives, on every thread. The error names the operation that needs the
+/// value and its source line. Writes elsewhere go through, as do those after a backward pass freed the graph, or after it
+/// was dropped. Inside, [`allow_mutation_on_saved_tensors`] is off.
 ///
 /// What [`saved_tensors_hooks`](super::saved_tensors_hooks) pack is not protected, but checked when it is unpacked.
 ///
@@ -215,23 +294,25 @@ pub fn strict() -> GradModeGuard {
 /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
 /// let x = Tensor::from_vec(vec![1.0f32, 2.0], [2], &device)?.with_grad()?;
 /// let scale = Tensor::from_vec(vec![3.0f32], [1], &device)?;
-/// let y = {
-///     let _guard = autograd::strict_inplace();
-///     x.mul(&scale)?.sum_all()?
-/// };
+/// let y = autograd::strict_inplace(|| (&x * &scale)?.sum_all())?;
 /// assert!(scale.fill_(0.0).unwrap_err().to_string().contains("mul"));
-/// y.backward()?;
+/// let gradients = y.backward()?;
 /// scale.fill_(0.0)?; // The graph is gone.
 /// # Ok::<(), Error>(())
 /// ```
-pub fn strict_inplace() -> GradModeGuard {
+pub fn strict_inplace<R>(f: impl FnOnce() -> R) -> R {
+    let _guard = strict_inplace_guard();
+    f()
+}
+
+/// [`strict_inplace`] until the guard is dropped.
+pub fn strict_inplace_guard() -> GradModeGuard {
     set_among(REFUSE_WRITES | COPY_ON_WRITE, REFUSE_WRITES)
 }
 
-/// Until the guard is dropped, values that this thread records for a gradient may be overwritten: a write in place over one
-/// first leaves the graph a copy of the old values, for as long as the graph lives, on every thread. Gradients, of any
-/// order, are those of the values that were read. Several nodes that keep one tensor share the copy. Inside,
-/// [`strict_inplace`] is off.
+/// Runs `f`, and lets the values that it records for a gradient be overwritten: a write in place over one first leaves the
+/// graph a copy of the old values, for as long as the graph lives, on every thread. Gradients, of any order, are those of
+/// the values that were read. Several nodes that keep one tensor share the copy. Inside, [`strict_inplace`] is off.
 ///
 /// A [`checkpoint`](super::checkpoint) reads its values again, so they cannot be copied: a write over one fails, as with
 /// [`strict_inplace`]. What [`saved_tensors_hooks`](super::saved_tensors_hooks) pack is the hooks' affair.
@@ -241,12 +322,17 @@ pub fn strict_inplace() -> GradModeGuard {
 /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
 /// let x = Tensor::from_vec(vec![1.0f32, 2.0], [2], &device)?.with_grad()?;
 /// let scale = Tensor::from_vec(vec![3.0f32], [1], &device)?;
-/// let _guard = autograd::allow_mutation_on_saved_tensors();
-/// let y = x.mul(&scale)?.sum_all()?;
+/// let y = autograd::allow_mutation_on_saved_tensors(|| (&x * &scale)?.sum_all())?;
 /// scale.fill_(0.0)?;
 /// assert_eq!(y.backward()?.get(&x).unwrap().to_vec::<f32>()?, [3.0, 3.0]);
 /// # Ok::<(), Error>(())
 /// ```
-pub fn allow_mutation_on_saved_tensors() -> GradModeGuard {
+pub fn allow_mutation_on_saved_tensors<R>(f: impl FnOnce() -> R) -> R {
+    let _guard = allow_mutation_on_saved_tensors_guard();
+    f()
+}
+
+/// [`allow_mutation_on_saved_tensors`] until the guard is dropped.
+pub fn allow_mutation_on_saved_tensors_guard() -> GradModeGuard {
     set_among(REFUSE_WRITES | COPY_ON_WRITE, COPY_ON_WRITE)
 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 
 use gradus_backend::{Error, ErrorKind, Result};
 
+use super::Nested;
 use super::node::{Edge, Node};
 use super::observe::{Observer, Observing, Ran};
 use super::range::ValueRange;
@@ -37,7 +38,7 @@ use crate::{Storage, Tensor};
 /// count as made.
 ///
 /// # Errors
-/// Whatever `step` gives, if it fails for another reason.
+/// Whatever `step` gives, if it fails for another reason; nesting beyond [`MAX_NESTING`](super::MAX_NESTING).
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -66,6 +67,7 @@ pub fn find_nan<T>(step: impl FnOnce() -> Result<T>) -> Result<Option<NonFiniteR
 }
 
 fn search<T>(step: impl FnOnce() -> Result<T>, infinities: bool) -> Result<Option<NonFiniteReport>> {
+    let _nested = Nested::enter("find_nonfinite")?;
     let search = Search { infinities, found: None, given: HashMap::new(), inside: None };
     let observing = Observing::start(Observer::NonFinite(search));
     let result = step();

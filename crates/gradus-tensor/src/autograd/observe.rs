@@ -12,7 +12,7 @@ use gradus_backend::Result;
 
 use super::explain::Paths;
 use super::mode::{
-    GradModeGuard, NOTE_ACCESS, OBSERVE, is_grad_enabled, is_inference, is_observed, is_set, no_grad, set,
+    GradModeGuard, NOTE_ACCESS, OBSERVE, is_grad_enabled, is_inference, is_observed, is_set, no_grad_guard, set,
 };
 use super::node::{Edge, Node};
 use super::nonfinite::{self, Search, Seed, Written};
@@ -108,10 +108,11 @@ impl Drop for Observing {
     }
 }
 
-/// Lets the observer work, unobserved.
+/// Lets the observer work, unobserved. It reads tensors, and who watches their device may observe others meanwhile.
 fn tell<R>(f: impl FnOnce(&mut Observer) -> R) -> Option<R> {
-    let _quiet = (set(OBSERVE, false), set(NOTE_ACCESS, false), no_grad());
-    OBSERVER.with_borrow_mut(|o| o.as_mut().map(f))
+    let _quiet = (set(NOTE_ACCESS, false), no_grad_guard());
+    let mut aside = Observing { outer: Some(OBSERVER.take()), _mode: set(OBSERVE, false) };
+    aside.outer.as_mut()?.as_mut().map(f)
 }
 
 /// An operation ran. An error ends it.

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gradus_backend::{Error, ErrorKind, Result};
 
+use super::Nested;
 use super::access::Watch;
 use super::mode::{self, GradModeGuard, PACK, plain};
 use super::node::Node;
@@ -22,48 +23,49 @@ type Stowed = dyn Any + Send + Sync;
 type Pack = dyn Fn(&Tensor) -> Result<Box<Stowed>>;
 type Unpack = dyn Fn(&Stowed) -> Result<Tensor> + Send + Sync;
 
-/// A pair of hooks; the number tells it from others.
+/// A pair of hooks.
 struct Pair {
-    number: u64,
     pack: Box<Pack>,
     unpack: Arc<Unpack>,
 }
 
 thread_local! {
-    /// The pairs of this thread; the last one is asked.
-    static PAIRS: RefCell<Vec<Rc<Pair>>> = const { RefCell::new(vec![]) };
+    /// The pairs of this thread by number, `None` where the guard is gone; the last one is there, and is asked.
+    static PAIRS: RefCell<Vec<(u64, Option<Rc<Pair>>)>> = const { RefCell::new(vec![]) };
     static NEXT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Ends the work of a pair of hooks for new nodes, when dropped; see [`saved_tensors_hooks`].
-#[must_use = "the hooks pack until the guard is dropped: bind it, `let _guard = saved_tensors_hooks(..);`"]
-pub struct SavedTensorsHooks {
+/// Ends the work of a pair of hooks for new nodes, when dropped; see [`saved_tensors_hooks_guard`].
+#[must_use = "the hooks pack until the guard is dropped: bind it, `let _guard = saved_tensors_hooks_guard(..);`"]
+pub struct SavedTensorsHooksGuard {
     number: u64,
     _mode: GradModeGuard,
 }
 
-impl fmt::Debug for SavedTensorsHooks {
+impl fmt::Debug for SavedTensorsHooksGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SavedTensorsHooks")
+        f.write_str("SavedTensorsHooksGuard")
     }
 }
 
-impl Drop for SavedTensorsHooks {
+impl Drop for SavedTensorsHooksGuard {
     fn drop(&mut self) {
         // The pair may hold anything: it is dropped after the list was let go of.
-        let take = |pairs: &RefCell<Vec<Rc<Pair>>>| {
+        let taken = PAIRS.try_with(|pairs| {
             let mut pairs = pairs.borrow_mut();
-            let at = pairs.iter().position(|p| p.number == self.number);
-            at.map(|at| pairs.remove(at))
-        };
-        drop(PAIRS.try_with(take));
+            let at = pairs.binary_search_by_key(&self.number, |p| p.0).ok()?;
+            let taken = pairs[at].1.take();
+            while pairs.pop_if(|p| p.1.is_none()).is_some() {}
+            taken
+        });
+        drop(taken);
     }
 }
 
-/// Until the guard is dropped, values that this thread records for a gradient go through `pack`, and the graph keeps what
-/// that gives instead: a file's name, bytes on the host, numbers in half precision. When a gradient reads the value,
-/// `unpack` makes a tensor of it again, once in each pass, on the thread that runs the pass. Of several guards the last
-/// one's hooks are asked. Views keep nothing, and neither do sums: there is nothing to pack there.
+/// Runs `f`, and the values that it records for a gradient go through `pack`: the graph keeps what that gives instead, a
+/// file's name, bytes on the host, numbers in half precision. When a gradient reads the value, `unpack` makes a tensor of
+/// it again, once in each pass, on the thread that runs the pass. Of several pairs of hooks the innermost is asked. Views
+/// keep nothing, and neither do sums: there is nothing to pack there.
 ///
 /// `pack` sees inputs as they are: `t.is_leaf()` tells parameters and data from what was computed; results have no graph
 /// yet. Nothing that hooks compute is recorded or packed. What `unpack` gives has the shape, dtype and device of the value;
@@ -74,7 +76,7 @@ impl Drop for SavedTensorsHooks {
 /// backward pass.
 ///
 /// # Errors
-/// The guard itself: none. An operation whose value `pack` refuses, or overwrites, fails and is not recorded. A backward
+/// Those of `f`. An operation whose value `pack` refuses, or overwrites, fails and is not recorded. A backward
 /// pass fails with the hook, node and line if `unpack` fails or gives another shape, dtype or device; the graph is then as
 /// it was.
 ///
@@ -82,27 +84,34 @@ impl Drop for SavedTensorsHooks {
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
 /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
 /// let x = Tensor::from_vec(vec![1.0f32, 2.0], [2], &device)?.with_grad()?;
-/// let y = {
-///     // Half the memory, and 8 bits of the values.
-///     let _guard = autograd::saved_tensors_hooks(|t| t.to_dtype(DType::BF16), |p| p.to_dtype(DType::F32));
-///     x.mul(&x)?.sum_all()?
-/// };
+/// // Half the memory, and 8 bits of the values.
+/// let (pack, unpack) = (|t: &Tensor| t.to_dtype(DType::BF16), |p: &Tensor| p.to_dtype(DType::F32));
+/// let y = autograd::saved_tensors_hooks(pack, unpack, || (&x * &x)?.sum_all())?;
 /// assert_eq!(y.backward()?.get(&x).unwrap().to_vec::<f32>()?, [2.0, 4.0]);
 /// # Ok::<(), Error>(())
 /// ```
-pub fn saved_tensors_hooks<P: Send + Sync + 'static>(
+pub fn saved_tensors_hooks<P: Send + Sync + 'static, R>(
     pack: impl Fn(&Tensor) -> Result<P> + 'static,
     unpack: impl Fn(&P) -> Result<Tensor> + Send + Sync + 'static,
-) -> SavedTensorsHooks {
+    f: impl FnOnce() -> R,
+) -> R {
+    let _guard = saved_tensors_hooks_guard(pack, unpack);
+    f()
+}
+
+/// [`saved_tensors_hooks`] until the guard is dropped.
+pub fn saved_tensors_hooks_guard<P: Send + Sync + 'static>(
+    pack: impl Fn(&Tensor) -> Result<P> + 'static,
+    unpack: impl Fn(&P) -> Result<Tensor> + Send + Sync + 'static,
+) -> SavedTensorsHooksGuard {
     let number = NEXT.replace(NEXT.get() + 1);
     let unpack = move |stowed: &Stowed| match stowed.downcast_ref::<P>() {
         Some(p) => unpack(p),
         None => Err(Error::new(ErrorKind::Autograd, "saved_tensors_hooks", "the hooks do not belong together")),
     };
-    let pair =
-        Pair { number, pack: Box::new(move |t| Ok(Box::new(pack(t)?) as Box<Stowed>)), unpack: Arc::new(unpack) };
-    PAIRS.with_borrow_mut(|pairs| pairs.push(Rc::new(pair)));
-    SavedTensorsHooks { number, _mode: mode::set(PACK, true) }
+    let pair = Pair { pack: Box::new(move |t| Ok(Box::new(pack(t)?) as Box<Stowed>)), unpack: Arc::new(unpack) };
+    PAIRS.with_borrow_mut(|pairs| pairs.push((number, Some(Rc::new(pair)))));
+    SavedTensorsHooksGuard { number, _mode: mode::set(PACK, true) }
 }
 
 /// Packed values that live anywhere: while there is none, a pass looks for none.
@@ -156,10 +165,11 @@ impl Packed {
         kept: &Tensor,
         version: u64,
     ) -> Result<Self> {
-        let Some(pair) = PAIRS.with_borrow(|pairs| pairs.last().cloned()) else {
+        let Some(pair) = PAIRS.with_borrow(|pairs| pairs.last()?.1.clone()) else {
             return Err(Error::new(ErrorKind::Autograd, "saved_tensors_hooks", "the hooks are gone"));
         };
         let stowed = {
+            let _nested = Nested::enter("saved_tensors_hooks")?;
             let _mode = plain();
             (pair.pack)(kept).map_err(|why| kept.describe(failed("pack", op, what, recorded, &why), "value"))?
         };
@@ -200,7 +210,7 @@ impl Packed {
                 .help("give back a tensor like the one packed"));
         }
         let version = t.storage().version();
-        let unchanged = |storage: &Storage, last: u64, bytes| match storage.overwritten_since(self.epoch, last, bytes) {
+        let unchanged = |storage: &Storage, last: u64, place| match storage.overwritten_since(self.epoch, last, place) {
             None => Ok(()),
             Some(write) => {
                 let m = format!("what was packed for {what} of {op} was overwritten by {}", write.op);
@@ -213,15 +223,15 @@ impl Packed {
         };
         let mut given = u64::MAX;
         for access in &accesses {
-            let Some((storage, first)) = access.storage() else { continue };
+            let Some(storage) = access.storage() else { continue };
             // What the hook itself wrote on the way is its own affair.
-            let last = if access.wrote() { first } else { u64::MAX };
+            let last = if access.wrote() { access.version() } else { u64::MAX };
             if Arc::ptr_eq(&storage, t.storage()) {
                 given = last;
             }
-            unchanged(&storage, last, access.bytes())?;
+            access.places().iter().try_for_each(|place| unchanged(&storage, last, place))?;
         }
-        unchanged(t.storage(), given, &t.byte_span())?;
+        unchanged(t.storage(), given, &t.footprint())?;
         Ok((t, version))
     }
 }

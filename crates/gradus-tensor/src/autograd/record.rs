@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use gradus_backend::Result;
 
 use super::checksum::checksum;
+use super::engine::key;
 use super::node::{Edge, Node};
 use super::queue::SeqHasher;
 use crate::Tensor;
@@ -70,14 +71,17 @@ impl Known {
     /// are first those of the function, without an edge for those that nothing depends on, then what it captured.
     pub(super) fn new(first: Record, inputs: &[&Tensor], before: u64) -> (Self, Vec<Option<Edge>>) {
         let mut behind = vec![None; inputs.len()];
+        let mut passed = HashMap::new();
+        for (at, edge) in inputs.iter().enumerate().filter_map(|(at, t)| Some((at, t.edge()?))) {
+            passed.entry(key(edge)).or_insert(at);
+        }
         let mut places = vec![];
         for edge in first.across {
             if edge.node.seq > before && Arc::strong_count(&edge.node) == 1 {
                 places.push(None);
                 continue;
             }
-            let passed = inputs.iter().position(|t| t.edge().is_some_and(|e| e.is(&edge)));
-            let at = passed.unwrap_or_else(|| {
+            let at = passed.get(&key(&edge)).copied().unwrap_or_else(|| {
                 behind.push(None);
                 behind.len() - 1
             });

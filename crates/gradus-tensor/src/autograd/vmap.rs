@@ -3,6 +3,7 @@
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Error, ErrorKind, HostVec, Result};
 
+use super::Nested;
 use super::functional::{Tensors, give};
 use crate::Tensor;
 
@@ -22,7 +23,7 @@ use crate::Tensor;
 /// # Errors
 /// No mapped axis, mapped axes of different sizes or of size 0 (nothing says what `f` would give), a number of entries that
 /// is not that of the inputs or outputs, calls that give different numbers of tensors or other shapes, a tracked tensor that
-/// is overwritten after a call gave it, and whatever `f` reports.
+/// is overwritten after a call gave it, nesting beyond [`MAX_NESTING`](super::MAX_NESTING), and whatever `f` reports.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -60,6 +61,7 @@ pub fn vmap<O: Tensors>(
     in_dims: &[Option<isize>],
     out_dims: &[isize],
 ) -> Result<O> {
+    let _nested = Nested::enter(OP)?;
     let entries = one_each("in_dims", in_dims, inputs.len(), "inputs")?;
     let mut mapped: Vec<Option<Vec<Tensor>>> = vec![];
     let mut size: Option<(usize, usize)> = None;

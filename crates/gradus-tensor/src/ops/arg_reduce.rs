@@ -2,7 +2,6 @@
 //!
 //! `max_with_indices` and `min_with_indices` give the element too, and the gradient goes to it alone.
 
-use gradus_backend::shape::resolve_axis;
 use gradus_backend::{ArgReduceOp, Axes, DType, Error, Result};
 
 use super::{Spec, run_one};
@@ -45,7 +44,9 @@ fn picked(x: &Tensor, axis: isize, indices: Tensor, keepdim: bool) -> Result<(Te
 
 #[track_caller]
 fn arg_reduce(name: &str, op: ArgReduceOp, x: &Tensor, axis: isize, keepdim: bool) -> Result<Tensor> {
-    let axis = resolve_axis(name, axis, x.rank())?;
+    let like = x;
+    let (x, axis) = &x.along(name, axis)?;
+    let axis = *axis;
     let kept = x.layout().shape().reduced(Axes::one(axis), true);
     if x.shape()[axis] == 0 && kept.numel() > 0 {
         return Err(
@@ -57,5 +58,5 @@ fn arg_reduce(name: &str, op: ArgReduceOp, x: &Tensor, axis: isize, keepdim: boo
     if is_observed() {
         ran(&format_args!("{name}"), &[x], std::slice::from_ref(&y), &|_| false)?;
     }
-    if keepdim { Ok(y) } else { y.squeeze(axis as isize) }
+    if keepdim { y.back_to(like) } else { y.squeeze(axis as isize) }
 }

@@ -4,10 +4,10 @@
 //! passes through the log-sum-exp, is that of the decomposition into products and a softmax. With dropout the
 //! decomposition is what is recorded.
 
-use gradus_backend::shape::resolve_axis;
 use gradus_backend::{AttentionParams, Backend, DType, Error, ErrorKind, Result, Shape, View, ViewMut};
 use smallvec::smallvec;
 
+use super::operands::{axis_of, cast, common_dtype};
 use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply, run};
 use crate::autograd::{BackwardOptions, grad};
 use crate::{Generator, Tensor};
@@ -37,6 +37,7 @@ pub enum Causal {
 
 /// What [`Tensor::scaled_dot_product_attention`] may have besides query, key and value. The default has no mask, is not
 /// causal, has the scale `1 / sqrt(d)` and no dropout.
+#[must_use = "options do nothing until they are passed to an operation, and setting one gives new options"]
 #[derive(Debug, Default)]
 pub struct AttentionOptions<'a> {
     mask: Option<&'a Tensor>,
@@ -52,28 +53,24 @@ impl<'a> AttentionOptions<'a> {
     }
 
     /// A mask that broadcasts with `[.., h, lq, lk]`: a bool keeps the scores where it is true, a float is added to them.
-    #[must_use]
     pub fn mask(mut self, mask: &'a Tensor) -> Self {
         self.mask = Some(mask);
         self
     }
 
     /// Which keys a query may see, besides what the mask says.
-    #[must_use]
     pub fn causal(mut self, causal: Causal) -> Self {
         self.causal = causal;
         self
     }
 
     /// The factor of the scores, any finite number.
-    #[must_use]
     pub fn scale(mut self, scale: f64) -> Self {
         self.scale = Some(scale);
         self
     }
 
     /// Drops weights with probability `p`, 0 to 1, and divides the others by `1 - p`.
-    #[must_use]
     pub fn dropout(mut self, p: f64, generator: &'a mut Generator) -> Self {
         self.dropout = Some((p, generator));
         self
@@ -182,7 +179,7 @@ impl Operation for Attention {
             }
             return Ok(out);
         }
-        let _mode = crate::enable_grad();
+        let _mode = crate::enable_grad_guard();
         // Views of the inputs as points of their own, so that the gradient is taken here and goes on from here.
         let point = |t: &Tensor, wanted: bool| match (wanted, ctx.create_graph()) {
             (true, true) => t.reshape(t.shape()),
@@ -214,11 +211,12 @@ impl Operation for Attention {
 
 impl Tensor {
     /// `softmax(scale * q k^T + mask) v`: attention of the queries `self [.., h, lq, d]` to keys `[.., hk, lk, d]` with
-    /// values `[.., hk, lk, dv]`, giving `[.., h, lq, dv]`. The leading axes are equal; `h` is a multiple of `hk`, and each
-    /// key head serves `h / hk` query heads in a row. Without the head axis, `[lq, d]`, there is one head.
+    /// values `[.., hk, lk, dv]`, giving `[.., h, lq, dv]`. The leading axes broadcast; `h` is a multiple of `hk`, and each
+    /// key head serves `h / hk` query heads in a row. Without the head axis, `[lq, d]`, there is one head, and one head
+    /// stretches to as many as the others have.
     ///
     /// A query that may see no key gives 0, and has gradient 0. Keys that a bool mask hides from all queries have no
-    /// influence, not even by being NaN. One float dtype; half precision computes in f32. Differentiable to any order, for
+    /// influence, not even by being NaN. Floats, whose dtypes promote (a mask does not take part); half precision computes in f32. Differentiable to any order, for
     /// a float mask too. Without dropout the heads of a query lie side by side in memory: `transpose(-3, -2)` and merging the
     /// last two axes is a view.
     ///
@@ -256,22 +254,19 @@ impl Tensor {
     ) -> Result<(Tensor, Tensor)> {
         const OP: &str = "scaled_dot_product_attention";
         let describe = |e: Error| value.describe(key.describe(self.describe(e, "query"), "key"), "value");
-        check(OP, self, key, value).map_err(describe)?;
-        let rank = self.rank();
-        let lead = &self.shape()[..rank.saturating_sub(3)];
-        let batch: usize = lead.iter().product();
-        let four = |t: &Tensor| {
-            let s = t.shape();
-            [batch, if rank > 2 { s[rank - 3] } else { 1 }, s[rank - 2], s[rank - 1]]
-        };
-        let q = self.reshape(four(self))?;
-        let (mut k, mut v) = (key.reshape(four(key))?, value.reshape(four(value))?);
-        let (h, lq, lk, d) = (q.shape()[1], q.shape()[2], k.shape()[2], q.shape()[3]);
+        let dtype = common_dtype(OP, &[self, key, value], &["query", "key", "value"])?;
+        if !dtype.is_float() {
+            return Err(describe(Error::dtype(OP, dtype, "floats")));
+        }
+        let Sizes { rank, lead, h, hk, lq, lk, d, dv } = Sizes::new(OP, self, key, value).map_err(describe)?;
+        let q = four_of(self, dtype, &lead, [h, lq, d])?;
+        let (mut k, mut v) = (four_of(key, dtype, &lead, [hk, lk, d])?, four_of(value, dtype, &lead, [hk, lk, dv])?);
         let scale = options.scale.unwrap_or(if d > 0 { 1.0 / (d as f64).sqrt() } else { 1.0 });
         if !scale.is_finite() {
             return Err(describe(Error::argument(OP, format!("the scale is {scale}; it is a finite number"))));
         }
-        let scores: Vec<usize> = [&self.shape()[..rank - 1], &[lk]].concat();
+        let heads: Vec<usize> = if rank > 2 { [&lead[..], &[h, lq]].concat() } else { vec![lq] };
+        let scores = [&heads[..], &[lk]].concat();
         let mut mask = match options.mask {
             Some(m) => Some(four_axes(m, &scores).map_err(|e| m.describe(e, "mask"))?),
             None => None,
@@ -304,9 +299,7 @@ impl Tensor {
             let lse = y.swap_remove(1);
             [y.swap_remove(0).transpose(1, 2)?, lse]
         };
-        let heads = if rank > 2 { &[lead, &[h, lq]].concat() } else { &vec![lq] };
-        let dv = v.shape()[3];
-        let y = y.to_dtype(self.dtype())?.reshape([&heads[..], &[dv]].concat())?;
+        let y = y.to_dtype(dtype)?.reshape([&heads[..], &[dv]].concat())?;
         let lse = lse.reshape(heads)?;
         if let (Some((_, generator)), Some((_, moved))) = (dropout, moved) {
             *generator = moved;
@@ -319,7 +312,7 @@ impl Tensor {
     #[track_caller]
     pub fn masked_softmax(&self, mask: &Tensor, axis: isize) -> Result<Tensor> {
         const OP: &str = "masked_softmax";
-        let axis = resolve_axis(OP, axis, self.rank())? as isize;
+        let axis = axis_of(OP, axis, self.rank())? as isize;
         let fail = |e: Error| Err(mask.describe(self.describe(e, "self"), "mask"));
         if mask.dtype() != DType::Bool {
             return fail(Error::dtype(OP, mask.dtype(), "a bool mask"));
@@ -334,32 +327,57 @@ impl Tensor {
     }
 }
 
-/// Checks dtypes and shapes of query, key and value.
-fn check(op: &str, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<()> {
-    if !q.dtype().is_float() {
-        return Err(Error::dtype(op, q.dtype(), "floats"));
+/// The sizes of query, key and value, stretched to each other.
+struct Sizes {
+    /// The largest rank: 2 is without a head axis.
+    rank: usize,
+    /// The axes before the heads.
+    lead: Shape,
+    h: usize,
+    hk: usize,
+    lq: usize,
+    lk: usize,
+    d: usize,
+    dv: usize,
+}
+
+impl Sizes {
+    fn new(op: &str, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Sizes> {
+        let operands = [q.shape(), k.shape(), v.shape()];
+        if operands.iter().any(|s| s.len() < 2) {
+            return Err(Error::shape(op, "query, key and value are [.., h, l, d]"));
+        }
+        let [(lq, d), (lk, dk), (lv, dv)] = operands.map(|s| (s[s.len() - 2], s[s.len() - 1]));
+        if d != dk {
+            return Err(Error::shape(op, format!("the size of query and key differ: {d} != {dk}")));
+        }
+        let apart = |m: &str| Error::new(ErrorKind::Broadcast, op, m);
+        let heads = operands.map(|s| s.len().checked_sub(3).map_or(1, |i| s[i]));
+        let hk = Shape::broadcast(op, &heads[1..2], &heads[2..3]).ok().filter(|_| lk == lv);
+        let Some(hk) = hk.map(|s| s[0]) else {
+            return Err(Error::shape(op, "value has the heads and the length of key"));
+        };
+        let h = if heads[0] == 1 { hk } else { heads[0] };
+        if !h.is_multiple_of(hk) {
+            return Err(Error::shape(op, format!("{h} query heads are no multiple of {hk} key heads")));
+        }
+        let mut lead = Shape::SCALAR;
+        for s in operands {
+            lead = Shape::broadcast(op, &lead, &s[..s.len().saturating_sub(3)])
+                .map_err(|_| apart("the axes before the heads do not broadcast"))?;
+        }
+        let rank = operands.map(<[usize]>::len).into_iter().max().unwrap_or(2);
+        Ok(Sizes { rank, lead, h, hk, lq, lk, d, dv })
     }
-    if k.dtype() != q.dtype() || v.dtype() != q.dtype() {
-        let e = Error::new(ErrorKind::DTypeMismatch, op, "operands have different dtypes");
-        return Err(e.help("convert one with to_dtype"));
-    }
-    let r = q.rank();
-    if r < 2 || k.rank() != r || v.rank() != r {
-        return Err(Error::shape(op, "query, key and value have one rank, at least 2: [.., h, l, d]"));
-    }
-    let lead = r.saturating_sub(3);
-    if k.shape()[..lead] != q.shape()[..lead] || v.shape()[..r - 1] != k.shape()[..r - 1] {
-        return Err(Error::shape(op, "leading axes are equal, and value has the heads and the length of key"));
-    }
-    if k.shape()[r - 1] != q.shape()[r - 1] {
-        let m = format!("the size of query and key differ: {} != {}", q.shape()[r - 1], k.shape()[r - 1]);
-        return Err(Error::shape(op, m));
-    }
-    if r > 2 && !q.shape()[r - 3].is_multiple_of(k.shape()[r - 3]) {
-        let m = format!("{} query heads are no multiple of {} key heads", q.shape()[r - 3], k.shape()[r - 3]);
-        return Err(Error::shape(op, m));
-    }
-    Ok(())
+}
+
+/// An operand in a dtype, stretched to these axes before the heads, heads, length and size, with the first ones merged.
+#[track_caller]
+fn four_of(t: &Tensor, dtype: DType, lead: &[usize], last: [usize; 3]) -> Result<Tensor> {
+    let t = cast(t, dtype)?;
+    let t = if t.rank() == 2 { t.unsqueeze(0)? } else { t.into_owned() };
+    let batch = lead.iter().product();
+    t.expand([lead, &last].concat())?.reshape([batch, last[0], last[1], last[2]])
 }
 
 /// A mask that broadcasts with `scores [.., h, lq, lk]`, as four axes with the leading ones merged. Axes after them stay

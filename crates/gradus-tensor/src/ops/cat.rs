@@ -3,6 +3,7 @@
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Backend, Error, ErrorKind, Result, View, ViewMut};
 
+use super::operands::common_dtype;
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, one};
 use crate::Tensor;
 
@@ -58,7 +59,6 @@ impl Tensor {
             return Err(Error::argument("cat", "no tensors to concatenate").help("pass at least one"));
         };
         let axis = resolve_axis("cat", axis, first.rank())?;
-        let mut dtype = first.dtype();
         for (i, t) in tensors.iter().enumerate() {
             if t.rank() != first.rank() || (0..t.rank()).any(|a| a != axis && t.shape()[a] != first.shape()[a]) {
                 let what = if t.rank() == first.rank() {
@@ -69,8 +69,8 @@ impl Tensor {
                 let e = t.describe(first.describe(Error::shape("cat", what), "tensor 0"), &format!("tensor {i}"));
                 return Err(e.help("all have the same sizes but along that axis; use unsqueeze for one more axis"));
             }
-            dtype = dtype.promote(t.dtype())?;
         }
+        let dtype = common_dtype("cat", tensors, &[])?;
         let mut cast = Vec::with_capacity(tensors.len());
         for t in tensors {
             cast.push(t.to_dtype(dtype)?);

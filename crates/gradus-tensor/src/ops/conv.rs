@@ -4,8 +4,9 @@
 //! under differentiation: each is the gradient of the others, so every order is a convolution again. The adjoint for the
 //! input is the transposed convolution.
 
-use gradus_backend::{Backend, DType, Error, ErrorKind, Result, Shape, View, ViewMut, Window};
+use gradus_backend::{Backend, DType, Error, Result, Shape, View, ViewMut, Window};
 
+use super::operands::{affine_dtype, cast, cast_some};
 use super::{Context, ConvOptions, Grads, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
@@ -144,19 +145,22 @@ impl Operation for ConvBackwardWeight {
     }
 }
 
-/// Checks what all convolutions need of their operands: dtypes, and the rank of input and weight, which is `rank`.
-pub(super) fn check_operands(op: &str, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, rank: usize) -> Result<()> {
+/// Checks what all convolutions need of their operands: the rank of input and weight, which is `rank`, and numbers. The
+/// dtype that the operands share.
+pub(super) fn check_operands(
+    op: &str,
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    rank: usize,
+) -> Result<DType> {
     if x.rank() != rank || weight.rank() != rank {
         return Err(describe(Error::shape(op, format!("input and weight have rank {rank}")), x, weight, bias));
     }
-    if x.dtype() == DType::Bool {
-        return Err(describe(Error::dtype(op, DType::Bool, "numbers; cast first"), x, weight, bias));
+    match affine_dtype(op, x, weight, bias)? {
+        DType::Bool => Err(describe(Error::dtype(op, DType::Bool, "numbers; cast first"), x, weight, bias)),
+        dtype => Ok(dtype),
     }
-    if weight.dtype() != x.dtype() || bias.is_some_and(|b| b.dtype() != x.dtype()) {
-        let e = Error::new(ErrorKind::DTypeMismatch, op, "operands have different dtypes");
-        return Err(describe(e, x, weight, bias).help("convert one with to_dtype"));
-    }
-    Ok(())
 }
 
 /// An error that shows the operands of a convolution.
@@ -175,7 +179,7 @@ impl Tensor {
 
     /// Convolution (cross-correlation) over two axes: `self [n, c, h, w]` with `weight [k, c / groups, kh, kw]` and
     /// `bias [k]` to `[n, k, oh, ow]`, where along each axis
-    /// `positions = (size + before + after - dilation (kernel - 1) - 1) / stride + 1`, rounded down. One dtype for all, any
+    /// `positions = (size + before + after - dilation (kernel - 1) - 1) / stride + 1`, rounded down. Dtypes promote; any
     /// but bool; half precision accumulates in f32, integers wrap. Differentiable to any order.
     ///
     /// ```
@@ -213,13 +217,15 @@ impl Tensor {
         options: ConvOptions<N>,
     ) -> Result<Tensor> {
         options.refuse_output_padding(name)?;
-        check_operands(name, self, weight, bias, N + 2)?;
+        let dtype = check_operands(name, self, weight, bias, N + 2)?;
+        let (x, weight, bias) = (&*cast(self, dtype)?, &*cast(weight, dtype)?, &cast_some(bias, dtype)?);
+        let bias = bias.as_deref();
         let refuse = |m: String| {
-            let e = describe(Error::shape(name, m), self, weight, bias);
+            let e = describe(Error::shape(name, m), x, weight, bias);
             Err(e.help("input is [n, c, spatial..], weight [k, c / groups, kernel..] and bias [k]"))
         };
         let groups = options.groups;
-        let (c, k) = (self.shape()[1], weight.shape()[0]);
+        let (c, k) = (x.shape()[1], weight.shape()[0]);
         if groups == 0 || !c.is_multiple_of(groups) || !k.is_multiple_of(groups) {
             return refuse(format!("{groups} groups do not divide {c} input and {k} output channels"));
         }
@@ -231,11 +237,11 @@ impl Tensor {
             return refuse(format!("the bias is not [{k}]"));
         }
         let window = options.window(name, &weight.shape()[2..])?;
-        window.output(name, &self.shape()[2..]).map_err(|e| describe(e, self, weight, bias))?;
+        window.output(name, &x.shape()[2..]).map_err(|e| describe(e, x, weight, bias))?;
         let op = Conv { window, groups };
         match bias {
-            Some(b) => apply_one(op, &[self, weight, b]),
-            None => apply_one(op, &[self, weight]),
+            Some(b) => apply_one(op, &[x, weight, b]),
+            None => apply_one(op, &[x, weight]),
         }
     }
 }

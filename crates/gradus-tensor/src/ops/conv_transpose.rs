@@ -5,6 +5,7 @@
 use gradus_backend::{Error, ErrorKind, Result, Shape, Window};
 
 use super::conv::{check_operands, describe};
+use super::operands::{cast, cast_some};
 use super::pad::PadMode;
 use super::{Conv, ConvBackwardInput, ConvOptions, apply_one};
 use crate::Tensor;
@@ -41,7 +42,7 @@ impl Tensor {
     /// `size = (input - 1) stride - before - after + dilation (kernel - 1) + output_padding + 1`.
     ///
     /// It is the adjoint of [`conv2d`](Tensor::conv2d) with the same weight and options, for an input of the size of the
-    /// result. One dtype for all, any but bool. Differentiable to any order.
+    /// result. Dtypes promote; any but bool. Differentiable to any order.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -76,12 +77,14 @@ impl Tensor {
         bias: Option<&Tensor>,
         options: ConvOptions<N>,
     ) -> Result<Tensor> {
-        check_operands(name, self, weight, bias, N + 2)?;
+        let dtype = check_operands(name, self, weight, bias, N + 2)?;
+        let (x, weight, bias) = (&*cast(self, dtype)?, &*cast(weight, dtype)?, &cast_some(bias, dtype)?);
+        let bias = bias.as_deref();
         let refuse = |m: String| {
-            let e = describe(Error::shape(name, m), self, weight, bias);
+            let e = describe(Error::shape(name, m), x, weight, bias);
             Err(e.help("input is [n, c, spatial..], weight [c, k / groups, kernel..] and bias [k]"))
         };
-        let (groups, c) = (options.groups, self.shape()[1]);
+        let (groups, c) = (options.groups, x.shape()[1]);
         if groups == 0 || !c.is_multiple_of(groups) {
             return refuse(format!("{groups} groups do not divide {c} input channels"));
         }
@@ -95,19 +98,19 @@ impl Tensor {
         }
         let mut window = options.window(name, &weight.shape()[2..])?;
         let mut axes = Vec::with_capacity(N);
-        for (i, &input) in self.shape()[2..].iter().enumerate() {
+        for (i, &input) in x.shape()[2..].iter().enumerate() {
             for (what, v) in
                 [("kernel", window.kernel[i]), ("stride", window.stride[i]), ("dilation", window.dilation[i])]
             {
                 if v == 0 {
                     let e = Error::argument(name, format!("{what} is 0 on spatial axis {i}; it is at least 1"));
-                    return Err(describe(e, self, weight, bias));
+                    return Err(describe(e, x, weight, bias));
                 }
             }
             let (more, limit) = (options.output_padding[i], window.stride[i].max(window.dilation[i]));
             if more >= limit {
                 let m = format!("output padding {more} on spatial axis {i} is not below stride and dilation, {limit}");
-                return Err(describe(Error::argument(name, m), self, weight, bias));
+                return Err(describe(Error::argument(name, m), x, weight, bias));
             }
             let Some(sizes) = axis(&window, i, input, more) else {
                 return refuse(format!("on spatial axis {i}, {input} elements give no result of a possible size"));
@@ -116,11 +119,11 @@ impl Tensor {
         }
 
         // With a bias the sum is rounded once, after it.
-        let wide = if bias.is_some() { self.dtype().compute() } else { self.dtype() };
-        let operands = [self.to_dtype(wide)?, weight.to_dtype(wide)?];
+        let wide = if bias.is_some() { x.dtype().compute() } else { x.dtype() };
+        let operands = [x.to_dtype(wide)?, weight.to_dtype(wide)?];
         let operands = [&operands[0], &operands[1]];
         let adjoint = |window: Window, sizes: Vec<usize>| -> Result<ConvBackwardInput> {
-            let input = Shape::new(&[&[self.shape()[0], k], &sizes[..]].concat())?;
+            let input = Shape::new(&[&[x.shape()[0], k], &sizes[..]].concat())?;
             Ok(ConvBackwardInput { conv: Conv { window, groups }, input })
         };
         // The convolution of the result has as many positions as there are elements here, as long as less than a stride
@@ -145,6 +148,6 @@ impl Tensor {
         let Some(bias) = bias else { return y.contiguous() };
         let mut channel = vec![1; N + 2];
         channel[1] = k;
-        y.add(&bias.reshape(&channel)?.to_dtype(wide)?)?.to_dtype(self.dtype())
+        y.add(&bias.reshape(&channel)?.to_dtype(wide)?)?.to_dtype(x.dtype())
     }
 }

@@ -2,15 +2,15 @@
 //!
 //! All are p-norms of differences, which do not cancel: points that coincide have distance 0, and gradient 0.
 
-use gradus_backend::shape::resolve_axis;
 use gradus_backend::{DType, Error, Result, Shape};
 
 use super::norm::check_p;
+use super::operands::{axis_of, common_dtype};
 use crate::Tensor;
 
 impl Tensor {
     /// The p-distance of every row of this `[.., m, d]` to every row of `other [.., n, d]`, as `[.., m, n]`; leading axes
-    /// broadcast. `p` as in [`norm`](Tensor::norm). Points that coincide have gradient 0. Takes memory for all `m n d`
+    /// broadcast. `p` as in [`norm`](Tensor::norm), at least 0. Points that coincide have gradient 0. Takes memory for all `m n d`
     /// differences.
     ///
     /// ```
@@ -27,7 +27,7 @@ impl Tensor {
             let e = Error::shape("cdist", "both are lists of vectors [.., m, d] and [.., n, d] of one length d");
             return Err(other.describe(self.describe(e, "self"), "other"));
         }
-        check_p("cdist", p).map_err(|e| other.describe(self.describe(e, "self"), "other"))?;
+        check_p("cdist", p, 0.0).map_err(|e| other.describe(self.describe(e, "self"), "other"))?;
         let (dtype, a, b) = self.wide_pair("cdist", other)?;
         let (m, n, d) = (self.shape()[ra - 2], other.shape()[rb - 2], self.shape()[ra - 1]);
         // One leading axis, so that the differences, which have an axis more, are possible at the highest rank too.
@@ -44,11 +44,8 @@ impl Tensor {
     /// The float dtype that two operands share, and both in what it computes in.
     #[track_caller]
     fn wide_pair(&self, op: &str, other: &Tensor) -> Result<(DType, Tensor, Tensor)> {
-        let dtype = self.dtype().promote(other.dtype()).map_err(|e| {
-            let e = Error::new(e.kind().clone(), op, e.message());
-            other.describe(self.describe(e, "self"), "other")
-        })?;
-        let (dtype, wide) = (dtype.to_float(), dtype.to_float().compute());
+        let dtype = common_dtype(op, &[self, other], &["self", "other"])?.to_float();
+        let wide = dtype.compute();
         Ok((dtype, self.to_dtype(wide)?, other.to_dtype(wide)?))
     }
 
@@ -56,7 +53,8 @@ impl Tensor {
     /// the kink at 0 (1e-6 is usual; 0 is legal): points that coincide have gradient 0 with it 0. The axis stays with size 1 if `keepdim`.
     #[track_caller]
     pub fn pairwise_distance(&self, other: &Tensor, p: f64, eps: f64, keepdim: bool) -> Result<Tensor> {
-        check_p("pairwise_distance", p).map_err(|e| other.describe(self.describe(e, "self"), "other"))?;
+        check_p("pairwise_distance", p, f64::NEG_INFINITY)
+            .map_err(|e| other.describe(self.describe(e, "self"), "other"))?;
         let (dtype, a, b) = self.wide_pair("pairwise_distance", other)?;
         let difference = a.sub(&b)?;
         if difference.rank() == 0 {
@@ -78,7 +76,7 @@ impl Tensor {
         let (dtype, a, b) = self.wide_pair("cosine_similarity", other)?;
         let shape = Shape::broadcast("cosine_similarity", a.shape(), b.shape())
             .map_err(|e| other.describe(self.describe(e, "self"), "other"))?;
-        let at = resolve_axis("cosine_similarity", axis, shape.rank())? as isize;
+        let at = axis_of("cosine_similarity", axis, shape.rank())? as isize;
         let (a, b) = (a.expand(shape)?, b.expand(shape)?);
         unit(&a, at, eps)?.mul(&unit(&b, at, eps)?)?.sum(&[at], false)?.to_dtype(dtype)
     }

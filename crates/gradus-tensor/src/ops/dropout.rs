@@ -2,7 +2,8 @@
 
 use gradus_backend::{DType, Distribution, Error, Result};
 
-use super::elementwise::{Class, Elementwise, Operand};
+use super::elementwise::{Class, Elementwise};
+use super::operand::Operand;
 use crate::{Generator, Tensor};
 
 /// Of (mask, x, scale). The select comes last, so that dropped elements get an exact 0 both ways.

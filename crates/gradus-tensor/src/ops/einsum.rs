@@ -6,6 +6,7 @@
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{DType, Error, ErrorKind, MAX_RANK, Result};
 
+use super::operands::common_dtype;
 use crate::Tensor;
 
 /// Number of letters; ellipsis axes have the labels from here on.
@@ -291,10 +292,7 @@ impl Tensor {
             let m = format!("the equation names {} operands, and {} are given", subscripts.len(), operands.len());
             return Err(Error::argument("einsum", m).note(equation.to_owned()));
         }
-        let mut dtype = operands[0].dtype();
-        for t in operands {
-            dtype = dtype.promote(t.dtype())?;
-        }
+        let dtype = common_dtype("einsum", operands, &[])?;
         if dtype == DType::Bool {
             return Err(operands[0].describe(Error::dtype("einsum", dtype, "numbers; cast first"), "operand 0"));
         }
@@ -362,8 +360,8 @@ impl Tensor {
         Ok(y)
     }
 
-    /// The product summed over pairs of axes: `axes_a[i]` of this tensor with `axes_b[i]` of the other. The result has the
-    /// other axes of both, this tensor's first. Without axes it is the outer product.
+    /// The product summed over pairs of axes: `axes_a[i]` of this tensor with `axes_b[i]` of the other, of one size or
+    /// stretched from 1. The result has the other axes of both, this tensor's first. Without axes it is the outer product.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -386,21 +384,29 @@ impl Tensor {
             axes.iter().map(|&a| resolve_axis("tensordot", a, t.rank())).collect()
         };
         let (axes_a, axes_b) = (resolve(axes_a, self)?, resolve(axes_b, other)?);
+        let (mut dims_a, mut dims_b) = (self.shape().to_vec(), other.shape().to_vec());
         for (&i, &j) in axes_a.iter().zip(&axes_b) {
-            if self.shape()[i] != other.shape()[j] {
-                let m = format!("axis {i} has size {} and axis {j} of the other {}", self.shape()[i], other.shape()[j]);
-                return fail(Error::shape("tensordot", m));
+            match (dims_a[i], dims_b[j]) {
+                (a, b) if a == b => {}
+                (1, b) => dims_a[i] = b,
+                (a, 1) => dims_b[j] = a,
+                (a, b) => {
+                    let m = format!("axis {i} has size {a} and axis {j} of the other {b}");
+                    return fail(Error::shape("tensordot", m));
+                }
             }
         }
+        let (a, b) = (self.expand(dims_a)?, other.expand(dims_b)?);
         let rest = |t: &Tensor, axes: &[usize]| -> Vec<usize> { (0..t.rank()).filter(|k| !axes.contains(k)).collect() };
-        let (rest_a, rest_b) = (rest(self, &axes_a), rest(other, &axes_b));
+        let (rest_a, rest_b) = (rest(&a, &axes_a), rest(&b, &axes_b));
         let dims = |t: &Tensor, axes: &[usize]| -> Vec<usize> { axes.iter().map(|&k| t.shape()[k]).collect() };
         let size = |t: &Tensor, axes: &[usize]| dims(t, axes).iter().product::<usize>();
         let order = |x: &[usize], y: &[usize]| -> Vec<isize> { x.iter().chain(y).map(|&k| k as isize).collect() };
-        let inner = size(self, &axes_a);
-        let a = self.permute(&order(&rest_a, &axes_a))?.reshape([size(self, &rest_a), inner])?;
-        let b = other.permute(&order(&axes_b, &rest_b))?.reshape([inner, size(other, &rest_b)])?;
-        a.matmul(&b)?.reshape([dims(self, &rest_a), dims(other, &rest_b)].concat())
+        let inner = size(&a, &axes_a);
+        let shape = [dims(&a, &rest_a), dims(&b, &rest_b)].concat();
+        let a = a.permute(&order(&rest_a, &axes_a))?.reshape([size(&a, &rest_a), inner])?;
+        let b = b.permute(&order(&axes_b, &rest_b))?.reshape([inner, size(&b, &rest_b)])?;
+        a.matmul(&b)?.reshape(shape)
     }
 }
 

@@ -11,7 +11,10 @@ use smallvec::SmallVec;
 
 use super::apply_one;
 use super::map::{Arg, Map};
+use super::operand::Operand;
+use super::operands::common_dtype;
 use crate::Tensor;
+use crate::autograd::Nested;
 
 /// Which dtypes an elementwise operation computes in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +32,9 @@ pub enum Class {
     /// Booleans.
     Bool,
 }
+
+/// What the numbers of a call must be, if they are not: a rule gets them in the order of the operands.
+pub type Numbers = fn(&[f64]) -> Option<&'static str>;
 
 /// An elementwise operation: a name, what it computes in, and the expression.
 ///
@@ -54,8 +60,8 @@ pub struct Elementwise {
     arity: u8,
     /// Bit `i`: operand `i` is a bool whatever the others are.
     conditions: u8,
-    /// Bit `i`: operand `i`, if it is a number, is finite.
-    finite: u8,
+    /// What the numbers of a call must be, if they are not.
+    numbers: Option<Numbers>,
     body: for<'k> fn(&[Expr<'k>]) -> Vec<Expr<'k>>,
     kernels: [OnceLock<Arc<Kernel>>; 13],
     /// Kernels of half precision with scalars, by dtype and the mask of scalar operands: a scalar is not rounded to half
@@ -63,28 +69,9 @@ pub struct Elementwise {
     half_kernels: Mutex<Vec<(DType, u8, Arc<Kernel>)>>,
 }
 
-/// An operand of an elementwise operation.
-#[derive(Debug, Clone, Copy)]
-pub enum Operand<'a> {
-    /// A tensor, broadcast with the others.
-    Tensor(&'a Tensor),
-    /// A number, weak in promotion: it takes the tensors' dtype, but a float beside integers makes the result float.
-    Scalar(Scalar),
-}
-
-impl<'a> From<&'a Tensor> for Operand<'a> {
-    fn from(t: &'a Tensor) -> Self {
-        Operand::Tensor(t)
-    }
-}
-impl<S: Into<Scalar>> From<S> for Operand<'_> {
-    fn from(s: S) -> Self {
-        Operand::Scalar(s.into())
-    }
-}
-
 impl Elementwise {
-    /// An operation of `arity` operands (1 to 8) of one dtype; `body` gets them and gives one output.
+    /// An operation of `arity` operands (1 to 8) of one dtype; `body` gets them and gives one output. It has at most 65,535
+    /// instructions, and so has its gradient: applying a longer one, or taking the gradient, is an error.
     pub const fn new(
         name: &'static str,
         class: Class,
@@ -98,7 +85,7 @@ impl Elementwise {
             class,
             arity,
             conditions: 0,
-            finite: 0,
+            numbers: None,
             body,
             kernels,
             half_kernels: Mutex::new(Vec::new()),
@@ -111,9 +98,9 @@ impl Elementwise {
         self
     }
 
-    /// With numbers that must be finite: bit `i` of `mask` for operand `i`.
-    pub const fn finite(mut self, mask: u8) -> Self {
-        self.finite = mask;
+    /// With a rule for the operands that are numbers.
+    pub const fn numbers(mut self, rule: Numbers) -> Self {
+        self.numbers = Some(rule);
         self
     }
 
@@ -193,15 +180,18 @@ impl Elementwise {
         } else {
             operands
         };
+        let numbers =
+            || operands.iter().filter_map(|o| if let Operand::Scalar(s) = o { Some(s.to_f64()) } else { None });
+        if let Some(wanted) = self.numbers.and_then(|rule| rule(&numbers().collect::<SmallVec<[f64; 4]>>())) {
+            let given: SmallVec<[String; 2]> = numbers().map(|v| v.to_string()).collect();
+            return Err(Error::argument(self.name, format!("the numbers are {}; {wanted}", given.join(" and "))));
+        }
         let common = self.common_dtype(operands)?;
         let kernel = self.kernel_with(common, scalars)?;
         let wanted = |i: usize| if self.is_condition(i) { DType::Bool } else { common };
         let mut casts: SmallVec<[Tensor; 2]> = SmallVec::new();
         for (i, operand) in operands.iter().enumerate() {
             match *operand {
-                Operand::Scalar(s) if self.finite >> i & 1 == 1 && !s.to_f64().is_finite() => {
-                    return Err(Error::argument(self.name, format!("operand {i} is {s}; it must be finite")));
-                }
                 Operand::Tensor(t) if t.dtype() != wanted(i) => casts.push(t.to_dtype(wanted(i))?),
                 Operand::Scalar(s) if wanted(i) != DType::Bool => {
                     s.check(common).map_err(|e| Error::argument(self.name, e.message()))?;
@@ -232,32 +222,14 @@ impl Elementwise {
         {
             return Ok(dtype);
         }
-        let mut common: Option<DType> = None;
-        let mut scalars = SmallVec::<[Scalar; 3]>::new();
-        for (i, operand) in operands.iter().enumerate().filter(|&(i, _)| !self.is_condition(i)) {
+        let (mut tensors, mut scalars) = (SmallVec::<[&Tensor; 4]>::new(), SmallVec::<[Scalar; 3]>::new());
+        for (_, operand) in operands.iter().enumerate().filter(|&(i, _)| !self.is_condition(i)) {
             match *operand {
-                Operand::Tensor(t) => {
-                    common = Some(match common {
-                        None => t.dtype(),
-                        Some(c) if c == t.dtype() => c,
-                        Some(c) => c.promote(t.dtype()).map_err(|e| {
-                            let all = operands.iter().enumerate().filter_map(|(i, o)| match o {
-                                Operand::Tensor(t) => Some((i, *t)),
-                                Operand::Scalar(_) => None,
-                            });
-                            let e = Error::new(e.kind().clone(), self.name, e.message())
-                                .help("cast one operand first, for example x.to_dtype(DType::I64)?");
-                            all.fold(e, |e, (i, t)| t.describe(e, &format!("operand {i}")))
-                        })?,
-                    });
-                }
-                Operand::Scalar(s) => {
-                    debug_assert!(i < 8);
-                    scalars.push(s);
-                }
+                Operand::Tensor(t) => tensors.push(t),
+                Operand::Scalar(s) => scalars.push(s),
             }
         }
-        let mut common = common.unwrap_or(DType::F32);
+        let mut common = if tensors.is_empty() { DType::F32 } else { common_dtype(self.name, &tensors, &[])? };
         for s in scalars {
             common = match s {
                 Scalar::Float(_) => common.to_float(),
@@ -286,12 +258,13 @@ impl Elementwise {
     /// [`kernel`](Elementwise::kernel) for operands of which some, by `mask`, are scalars.
     pub(super) fn kernel_with(&self, dtype: DType, mask: u8) -> Result<Arc<Kernel>> {
         if dtype.compute() != dtype && mask != 0 {
-            let mut kernels = self.half_kernels.lock().unwrap_or_else(|e| e.into_inner());
-            if let Some((.., k)) = kernels.iter().find(|k| k.0 == dtype && k.1 == mask) {
+            let kernels = || self.half_kernels.lock().unwrap_or_else(|e| e.into_inner());
+            if let Some((.., k)) = kernels().iter().find(|k| k.0 == dtype && k.1 == mask) {
                 return Ok(k.clone());
             }
+            // Without the lock: the formula is code of the user.
             let kernel = Arc::new(self.build(dtype, mask)?);
-            kernels.push((dtype, mask, kernel.clone()));
+            kernels().push((dtype, mask, kernel.clone()));
             return Ok(kernel);
         }
         let slot = &self.kernels[dtype as usize];
@@ -303,6 +276,7 @@ impl Elementwise {
     }
 
     fn build(&self, dtype: DType, scalars: u8) -> Result<Kernel> {
+        let _nested = Nested::enter(self.name)?;
         let arg = |i: usize| match () {
             () if self.is_condition(i) => DType::Bool,
             () if scalars >> i & 1 == 1 => dtype.compute(),

@@ -2,7 +2,8 @@
 
 use gradus_backend::{Backend, Error, Result, Shape, View, ViewMut};
 
-use super::gather::{check_index, index_along};
+use super::gather::index_along;
+use super::operands::as_index;
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one, run_one};
 use crate::Tensor;
 
@@ -53,11 +54,11 @@ impl Operation for Embedding {
 }
 
 impl Tensor {
-    /// Rows of this table `[v, d]` by `index [..]` (i64, i32 or u32): `[.., d]`. An index outside `0..v` is an error. The
+    /// Rows of this table `[v, d]` by `index [..]` (integers): `[.., d]`. An index outside `0..v` is an error. The
     /// row `padding_index` gets no gradient.
     #[track_caller]
     pub fn embedding(&self, index: &Tensor, padding_index: Option<usize>) -> Result<Tensor> {
-        check_index("embedding", index)?;
+        let index = as_index("embedding", index)?;
         if self.rank() != 2 {
             return Err(self.describe(Error::shape("embedding", "the table is [rows, features]"), "weight"));
         }
@@ -65,6 +66,6 @@ impl Tensor {
             let m = format!("padding index {p} is outside the table of {} rows", self.shape()[0]);
             return Err(self.describe(Error::argument("embedding", m), "weight"));
         }
-        apply_one(Embedding { padding_index }, &[self, index])
+        apply_one(Embedding { padding_index }, &[self, &index])
     }
 }

@@ -1,8 +1,8 @@
 //! `gather` and `index_select`: elements picked by index along an axis. The gradient adds each back where it came from.
 
-use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Backend, DType, Error, ErrorKind, Result, View, ViewMut};
 
+use super::operands::{as_index, as_index_list};
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
@@ -11,14 +11,6 @@ use crate::Tensor;
 pub struct Gather {
     /// The axis.
     pub axis: usize,
-}
-
-/// The dtypes that indices may have.
-pub(crate) fn check_index(op: &str, index: &Tensor) -> Result<()> {
-    if matches!(index.dtype(), DType::I64 | DType::I32 | DType::U32) {
-        return Ok(());
-    }
-    Err(index.describe(Error::dtype(op, index.dtype(), "i64, i32 or u32 indices"), "index"))
 }
 
 /// Whether `index` has the shape of `x` but at `axis`.
@@ -33,7 +25,6 @@ impl Operation for Gather {
 
     fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
         let (x, index) = (inputs[0], inputs[1]);
-        check_index("gather", index)?;
         if !fits(x.shape(), index.shape(), self.axis) {
             let e = Error::shape("gather", format!("index has the shape of the input but at axis {}", self.axis));
             return Err(index.describe(x.describe(e, "input"), "index"));
@@ -57,24 +48,31 @@ impl Operation for Gather {
 }
 
 impl Tensor {
-    /// `y[.., i, ..] = self[.., index[.., i, ..], ..]` at `axis`: `index` (i64, i32 or u32) is at most as large as this
-    /// tensor along the other axes, and the result has the shape of `index`. An index outside `0..size` is an error.
+    /// `y[.., i, ..] = self[.., index[.., i, ..], ..]` at `axis`: `index` (integers) is at most as large as this tensor
+    /// along the other axes, and the result has the shape of `index`. An index outside `0..size` is an error. A scalar
+    /// counts as a vector of one element, as this tensor and as index.
     #[track_caller]
     pub fn gather(&self, axis: isize, index: &Tensor) -> Result<Tensor> {
-        let axis = resolve_axis("gather", axis, self.rank())?;
-        apply_one(Gather { axis }, &[&corner(self, Some(axis), index.shape())?, index])
+        let (x, axis) = self.along("gather", axis)?;
+        let places = as_index("gather", index)?;
+        let places = places.as_vector()?;
+        apply_one(Gather { axis }, &[&corner(&x, Some(axis), places.shape())?, &places])?.back_to(index)
     }
 
-    /// The slices of an axis that `index [n]` (i64, i32 or u32) names, in its order.
+    /// The slices of an axis that `index [n]` (integers) names, in its order; a scalar is a list of one. Of a scalar, which
+    /// has one slice, a scalar.
     #[track_caller]
     pub fn index_select(&self, axis: isize, index: &Tensor) -> Result<Tensor> {
-        let axis = resolve_axis("index_select", axis, self.rank())?;
-        if index.rank() != 1 {
-            return Err(index.describe(Error::shape("index_select", "the index has one axis"), "index"));
+        const OP: &str = "index_select";
+        let (x, axis) = self.along(OP, axis)?;
+        let index = as_index_list(OP, index)?;
+        if self.rank() == 0 && index.numel() != 1 {
+            let m = format!("{} slices of a scalar, which has one", index.numel());
+            return Err(index.describe(self.describe(Error::shape(OP, m), "self"), "index"));
         }
-        let stretched = checked_along("index_select", index, self, axis)?;
-        let picked = apply_one(Gather { axis }, &[self, &stretched]);
-        picked.map_err(|e| at_position(e, "index_select", self, axis, index))
+        let stretched = checked_along(OP, &index, &x, axis)?;
+        let picked = apply_one(Gather { axis }, &[&x, &stretched]);
+        picked.map_err(|e| at_position(e, OP, &x, axis, &index))?.back_to(self)
     }
 }
 
@@ -111,7 +109,6 @@ pub(super) fn at_position(e: Error, op: &str, x: &Tensor, axis: usize, index: &T
 pub(super) fn checked_along(op: &str, index: &Tensor, x: &Tensor, axis: usize) -> Result<Tensor> {
     let stretched = index_along(index, x.shape(), axis)?;
     if stretched.numel() == 0 && index.numel() > 0 {
-        check_index(op, index)?;
         let size = x.shape()[axis];
         let all = index.detach().to_dtype(DType::I64)?.to_vec::<i64>()?;
         if let Some((pos, &v)) = all.iter().enumerate().find(|&(_, &v)| !usize::try_from(v).is_ok_and(|v| v < size)) {

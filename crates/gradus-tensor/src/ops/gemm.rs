@@ -3,6 +3,7 @@
 
 use gradus_backend::{DType, Error, ErrorKind, Layout, Result, Scalar, Shape, View};
 
+use super::operands::common_dtype;
 use crate::{Tensor, is_grad_enabled};
 
 impl Tensor {
@@ -35,7 +36,7 @@ impl Tensor {
             let e = Error::shape(op, format!("both factors have rank {rank} and one batch size"));
             return Err(describe(e).help("use matmul and add for other ranks"));
         }
-        let dtype = self.dtype().promote(a.dtype())?.promote(b.dtype())?;
+        let dtype = common_dtype(op, &[self, a, b], &["self", "a", "b"])?;
         for s in [alpha, beta] {
             s.check(dtype).map_err(|e| describe(Error::argument(op, e.message())))?;
         }
@@ -77,6 +78,7 @@ impl Tensor {
 /// assert_eq!(c.to_vec::<f32>()?, [31.0, 42.0]);
 /// # Ok::<(), Error>(())
 /// ```
+#[must_use = "a product is computed by `run`, and setting a parameter gives a new `Gemm`"]
 #[derive(Debug, Clone, Copy)]
 pub struct Gemm {
     m: usize,
@@ -101,49 +103,42 @@ impl Gemm {
     }
 
     /// Whether A is stored transposed, k x m.
-    #[must_use]
     pub fn trans_a(mut self, transposed: bool) -> Gemm {
         self.trans_a = transposed;
         self
     }
 
     /// Whether B is stored transposed, n x k.
-    #[must_use]
     pub fn trans_b(mut self, transposed: bool) -> Gemm {
         self.trans_b = transposed;
         self
     }
 
     /// Multiplies the product.
-    #[must_use]
     pub fn alpha(mut self, alpha: impl Into<Scalar>) -> Gemm {
         self.alpha = alpha.into();
         self
     }
 
     /// Multiplies the old C; 0 by default.
-    #[must_use]
     pub fn beta(mut self, beta: impl Into<Scalar>) -> Gemm {
         self.beta = beta.into();
         self
     }
 
     /// Distance between the stored rows of A, at least their length.
-    #[must_use]
     pub fn lda(mut self, lda: usize) -> Gemm {
         self.lda = Some(lda);
         self
     }
 
     /// Distance between the stored rows of B, at least their length.
-    #[must_use]
     pub fn ldb(mut self, ldb: usize) -> Gemm {
         self.ldb = Some(ldb);
         self
     }
 
     /// Distance between the rows of C, at least n.
-    #[must_use]
     pub fn ldc(mut self, ldc: usize) -> Gemm {
         self.ldc = Some(ldc);
         self
@@ -151,7 +146,6 @@ impl Gemm {
 
     /// `count` products, the matrices of A, B and C being so many elements apart. A distance of 0 uses one A or B for all;
     /// the matrices of C must not overlap.
-    #[must_use]
     pub fn strided_batched(mut self, count: usize, stride_a: usize, stride_b: usize, stride_c: usize) -> Gemm {
         self.batch = Some((count, [stride_a, stride_b, stride_c]));
         self
@@ -277,7 +271,7 @@ fn check_untracked(tensors: &[&Tensor]) -> Result<()> {
         None => Ok(()),
         Some(t) => {
             let e = Error::new(ErrorKind::Autograd, "gemm", "it is not recorded, but a gradient is required");
-            Err(t.describe(e, "operand").help("use addmm or matmul, or call it inside no_grad"))
+            Err(t.describe(e, "operand").help("use addmm or matmul, or call it inside no_grad(|| ..)"))
         }
     }
 }

@@ -1,7 +1,8 @@
 //! `broadcast_tensors` and `meshgrid`: tensors stretched to one shape, as views.
 
-use gradus_backend::{Error, ErrorKind, Result, Shape};
+use gradus_backend::{Error, Result, Shape};
 
+use super::operands::{cast, common_dtype};
 use super::same_device;
 use crate::Tensor;
 
@@ -53,15 +54,13 @@ impl Tensor {
         if let Some(t) = tensors.iter().find(|t| t.rank() > 1) {
             return fail(Error::shape("meshgrid", "coordinates have one axis"), t);
         }
-        if let Some(t) = tensors.iter().find(|t| t.dtype() != tensors[0].dtype()) {
-            return fail(Error::new(ErrorKind::DTypeMismatch, "meshgrid", "coordinates have one dtype"), t);
-        }
+        let dtype = common_dtype("meshgrid", tensors, &[])?;
         let dims: Vec<usize> = tensors.iter().map(|t| t.numel()).collect();
         let mut grid = Vec::with_capacity(tensors.len());
         for (i, t) in tensors.iter().enumerate() {
             let mut column = vec![1; dims.len()];
             column[i] = dims[i];
-            let full = t.reshape(column)?.expand(&dims)?;
+            let full = cast(t, dtype)?.reshape(column)?.expand(&dims)?;
             grid.push(if indexing == Indexing::Xy && dims.len() > 1 { full.transpose(0, 1)? } else { full });
         }
         Ok(grid)

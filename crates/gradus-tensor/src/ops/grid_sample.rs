@@ -5,6 +5,7 @@
 
 use gradus_backend::{DType, Error, ErrorKind, Result};
 
+use super::operands::common_dtype;
 use super::same_device;
 use crate::Tensor;
 
@@ -192,7 +193,8 @@ impl Tensor {
         if pixels.is_none() {
             return Err(shown(Error::new(ErrorKind::Overflow, OP, "the image has too many pixels")));
         }
-        let dtype = self.dtype().promote(grid.dtype())?.compute();
+        let shared = common_dtype(OP, &[self, grid], &["image", "grid"])?;
+        let dtype = shared.compute();
         let points = oh * ow;
         let image = self.to_dtype(dtype)?.reshape([n, c, h * w])?;
         let grid = grid.to_dtype(dtype)?.reshape([n, 1, points, 2])?;
@@ -227,7 +229,7 @@ impl Tensor {
             });
         }
         let sum = sum.ok_or_else(|| Error::argument(OP, "no tap"))?;
-        sum.reshape([n, c, oh, ow])?.to_dtype(self.dtype())
+        sum.reshape([n, c, oh, ow])?.to_dtype(shared)
     }
 
     /// The grid `[n, h, w, 2]` of [`grid_sample`](Tensor::grid_sample) for the affine maps `self [n, 2, 3]`: the point

@@ -11,8 +11,9 @@ use gradus_backend::{DType, Error, ErrorKind, Result, ScatterOp, Shape};
 use smallvec::SmallVec;
 
 use super::apply_one;
-use super::elementwise::Operand;
-use super::gather::{check_index, index_along};
+use super::gather::index_along;
+use super::operand::{AsOperand, Operand};
+use super::operands::{as_index, cast, common_dtype};
 use super::scatter::Scatter;
 use crate::Tensor;
 
@@ -251,8 +252,7 @@ fn bounds(start: Option<i128>, end: Option<i128>, step: i128, size: usize) -> Op
 /// An index tensor as i64, negative numbers counted from the end, all checked.
 #[track_caller]
 fn from_the_end(op: &str, what: &str, index: &Tensor, size: usize) -> Result<Tensor> {
-    check_index(op, index)?;
-    let (index, n) = (index.detach().to_dtype(DType::I64)?, size as i64);
+    let (index, n) = (as_index(op, index)?.detach().to_dtype(DType::I64)?, size as i64);
     let outside = index.lt(-n)?.logical_or(&index.ge(n)?)?;
     let axes: SmallVec<[isize; 8]> = (0..index.rank() as isize).collect();
     if outside.any(&axes, false)?.to_scalar::<bool>()? {
@@ -293,7 +293,7 @@ impl Tensor {
     /// | a range, `..`, [`Strided`] | a part of the axis; negative ends count from the end |
     /// | [`Ellipsis`] | as many full axes as are left |
     /// | [`NewAxis`] | puts in an axis of size 1 |
-    /// | `&index` (i64, i32 or u32) | the elements that it names, in its shape; -1 is the last |
+    /// | `&index` (integers) | the elements that it names, in its shape; -1 is the last |
     /// | `&mask` (bool) | the elements where it is true, over as many axes as it has |
     ///
     /// Integers and ranges alone give a view. Several index tensors and masks broadcast together and pick one element for
@@ -341,11 +341,11 @@ impl Tensor {
         picked.movedim(&source, &destination)
     }
 
-    /// This tensor with `values` at the places that the index tensors (i64, i32 or u32; -1 is the last) or masks name on
+    /// This tensor with `values` at the places that the index tensors (integers; -1 is the last) or masks name on
     /// the first axes: `y[indices[0], indices[1], ..] = values`, or `+=` if `accumulate`.
     ///
     /// The indices broadcast together, and `values` to their shape followed by the axes left. Of several values for one
-    /// place the last in row-major order stays; accumulated ones add up. The gradient is that of
+    /// place the last in row-major order stays; accumulated ones add up. Dtypes promote. The gradient is that of
     /// [`scatter`](Tensor::scatter).
     #[track_caller]
     pub fn index_put(&self, indices: &[&Tensor], values: &Tensor, accumulate: bool) -> Result<Tensor> {
@@ -358,15 +358,17 @@ impl Tensor {
         let (linear, shape, _) = merged(OP, self, &picks)?;
         let (lead, rest) = self.shape().split_at(picks.len());
         let inner: usize = rest.iter().product();
-        let values = self.fit(OP, values, &[&shape, rest].concat())?.reshape([linear.numel(), inner])?;
-        let rows = self.reshape([lead.iter().product(), inner])?;
+        let dtype = common_dtype(OP, &[self, values], &["self", "values"])?;
+        let values =
+            self.fit(OP, &*cast(values, dtype)?, &[&shape, rest].concat())?.reshape([linear.numel(), inner])?;
+        let rows = cast(self, dtype)?.reshape([lead.iter().product(), inner])?;
         let index = index_along(&linear, &[linear.numel(), inner], 0)?;
         let op = if accumulate { ScatterOp::Add } else { ScatterOp::Set };
         apply_one(Scatter { axis: 0, op }, &[&rows, &index, &values])?.reshape(self.shape())
     }
 
     /// This tensor with `values` (a tensor that broadcasts, or a number) in place of `self.index(index)`. Of several
-    /// values for one place the last in row-major order stays.
+    /// values for one place the last in row-major order stays. Dtypes promote.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -376,13 +378,13 @@ impl Tensor {
     /// # Ok::<(), Error>(())
     /// ```
     #[track_caller]
-    pub fn index_assign<'a, 'b>(&self, index: impl IntoIndex<'a>, values: impl Into<Operand<'b>>) -> Result<Tensor> {
+    pub fn index_assign<'a>(&self, index: impl IntoIndex<'a>, values: impl AsOperand) -> Result<Tensor> {
         const OP: &str = "index_assign";
         let count = self.numel();
         // The places of the elements are indexed as the elements would be.
         let places =
             Tensor::arange(0, count as i64, 1, DType::I64, self.device())?.reshape(self.shape())?.index(index)?;
-        let values = match values.into() {
+        let values = match values.as_operand()? {
             Operand::Tensor(t) => self.fit(OP, t, places.shape())?,
             Operand::Scalar(s) => self.stretched_value(OP, s, places.shape())?,
         };

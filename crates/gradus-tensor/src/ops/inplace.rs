@@ -11,8 +11,9 @@ use std::sync::Arc;
 use gradus_backend::{AdamParams, Error, ErrorKind, MapArg, Result, Scalar, SgdParams, Shape, View, ViewMut};
 use smallvec::SmallVec;
 
-use super::elementwise::{Elementwise, Operand};
+use super::elementwise::Elementwise;
 use super::map::stretched;
+use super::operand::{AsOperand, Operand};
 use super::same_device;
 use super::table::{ADD, CLAMP, DIV, MUL, SUB};
 use crate::locks::Locks;
@@ -51,19 +52,23 @@ impl Tensor {
         };
         e.help(match op {
             "copy_" => {
-                "use the new values themselves, or x.index_assign(..)? for a part; or write inside no_grad()".into()
-            }
-            "fill_" | "zero_" => {
-                "use x.full_like(value)?, or x.index_assign(..)? for a part; or write inside no_grad()".into()
-            }
-            "gemm" => "use addmm or matmul; or write inside no_grad()".into(),
-            "dispatch_compute" => {
-                "make it an operation with a gradient, a CustomOp; or bind x.detach(), or run it inside no_grad()"
+                "use the new values themselves, or x.index_assign(..)? for a part; or write inside no_grad(|| ..)"
                     .into()
             }
-            _ if op.ends_with("step_") => "step inside no_grad()".into(),
+            "fill_" | "zero_" => {
+                "use x.full_like(value)?, or x.index_assign(..)? for a part; or write inside no_grad(|| ..)".into()
+            }
+            "gemm" => "use addmm or matmul; or write inside no_grad(|| ..)".into(),
+            "dispatch_compute" => {
+                "make it an operation with a gradient, a CustomOp; or bind x.detach(), or run it inside no_grad(|| ..)"
+                    .into()
+            }
+            _ if op.ends_with("step_") => "step inside no_grad(|| ..)".into(),
             _ => {
-                format!("use x.{}(..)?, which makes a new tensor; or write inside no_grad()", op.trim_end_matches('_'))
+                format!(
+                    "use x.{}(..)?, which makes a new tensor; or write inside no_grad(|| ..)",
+                    op.trim_end_matches('_')
+                )
             }
         })
     }
@@ -130,36 +135,42 @@ impl Tensor {
 
     /// Adds `other`, which broadcasts to this shape.
     #[track_caller]
-    pub fn add_<'a>(&'a self, other: impl Into<Operand<'a>>) -> Result<()> {
-        self.map_("add_", &ADD, &[other.into()])
+    pub fn add_(&self, other: impl AsOperand) -> Result<()> {
+        self.map_("add_", &ADD, &[other.as_operand()?])
     }
 
     /// Subtracts `other`, which broadcasts to this shape.
     #[track_caller]
-    pub fn sub_<'a>(&'a self, other: impl Into<Operand<'a>>) -> Result<()> {
-        self.map_("sub_", &SUB, &[other.into()])
+    pub fn sub_(&self, other: impl AsOperand) -> Result<()> {
+        self.map_("sub_", &SUB, &[other.as_operand()?])
     }
 
     /// Multiplies by `other`, which broadcasts to this shape.
     #[track_caller]
-    pub fn mul_<'a>(&'a self, other: impl Into<Operand<'a>>) -> Result<()> {
-        self.map_("mul_", &MUL, &[other.into()])
+    pub fn mul_(&self, other: impl AsOperand) -> Result<()> {
+        self.map_("mul_", &MUL, &[other.as_operand()?])
     }
 
     /// Divides by `other`, which broadcasts to this shape. The quotient is a float, so the tensor must be.
     #[track_caller]
-    pub fn div_<'a>(&'a self, other: impl Into<Operand<'a>>) -> Result<()> {
+    pub fn div_(&self, other: impl AsOperand) -> Result<()> {
         if !self.dtype().is_float() {
             let e = Error::dtype("div_", self.dtype(), "floats, as the quotient is");
             return Err(self.describe(e, "self").help("use div, which makes a new tensor, or floor_div"));
         }
-        self.map_("div_", &DIV, &[other.into()])
+        self.map_("div_", &DIV, &[other.as_operand()?])
     }
 
     /// Clamps to `lo ..= hi`; NaN stays.
     #[track_caller]
     pub fn clamp_(&self, lo: impl Into<Scalar>, hi: impl Into<Scalar>) -> Result<()> {
         self.map_("clamp_", &CLAMP, &[Operand::Scalar(lo.into()), Operand::Scalar(hi.into())])
+    }
+
+    /// The error of an operand with which the result would have another dtype.
+    pub(super) fn another_dtype(&self, op: &str) -> Error {
+        let e = Error::new(ErrorKind::DTypeMismatch, op, "the result does not fit the tensor's dtype");
+        self.describe(e, "self").help("convert the operand with to_dtype")
     }
 
     /// `self = op(self, others..)`. The result has this shape and dtype: nothing is stretched or promoted for it.
@@ -176,11 +187,7 @@ impl Tensor {
                         return Err(t.describe(self.describe(e, "self"), "operand"));
                     }
                     if self.dtype().promote(t.dtype())? != self.dtype() {
-                        let e =
-                            Error::new(ErrorKind::DTypeMismatch, name, "the result does not fit the tensor's dtype");
-                        return Err(t
-                            .describe(self.describe(e, "self"), "operand")
-                            .help("convert the operand with to_dtype"));
+                        return Err(t.describe(self.another_dtype(name), "operand"));
                     }
                     sources.push(t.detach().to_dtype(self.dtype())?);
                 }

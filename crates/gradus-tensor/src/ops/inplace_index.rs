@@ -11,10 +11,10 @@ use std::sync::Arc;
 use gradus_backend::{Error, ErrorKind, Result, Scalar};
 use smallvec::SmallVec;
 
-use super::elementwise::Operand;
 use super::index::IntoIndex;
+use super::operand::{AsOperand, Operand};
 use crate::autograd::PartsOf;
-use crate::{DType, Tensor, no_grad};
+use crate::{DType, Tensor, no_grad_guard};
 
 impl Tensor {
     /// Writes what `f` makes of the values; of it the slices of an axis that an index tensor names, if one is given.
@@ -27,9 +27,12 @@ impl Tensor {
         f: impl FnOnce(&Tensor) -> Result<Tensor>,
     ) -> Result<()> {
         self.check_writable(op, sources)?;
-        let (_guard, _parts) = (no_grad(), PartsOf::new(op, Location::caller()));
+        let (_guard, _parts) = (no_grad_guard(), PartsOf::new(op, Location::caller()));
         let new = f(&self.detach())?;
-        if (new.shape(), new.dtype()) != (self.shape(), self.dtype()) {
+        if new.dtype() != self.dtype() {
+            return Err(new.describe(self.another_dtype(op), "result"));
+        }
+        if new.shape() != self.shape() {
             let e = Error::new(ErrorKind::Broadcast, op, "the result does not fit the tensor, which is not stretched");
             return Err(new.describe(self.describe(e, "self"), "result"));
         }
@@ -55,13 +58,13 @@ impl Tensor {
     /// # Ok::<(), Error>(())
     /// ```
     #[track_caller]
-    pub fn index_assign_<'a, 'b>(&self, index: impl IntoIndex<'a>, values: impl Into<Operand<'b>>) -> Result<()> {
+    pub fn index_assign_<'a>(&self, index: impl IntoIndex<'a>, values: impl AsOperand) -> Result<()> {
         const OP: &str = "index_assign_";
-        let (index, values) = (index.into_index(), values.into());
+        let (index, values) = (index.into_index(), values.as_operand()?);
         let sources: SmallVec<[&Tensor; 1]> =
             if let Operand::Tensor(t) = values { [t].into() } else { SmallVec::new() };
         self.check_writable(OP, &sources)?;
-        let (_guard, _parts) = (no_grad(), PartsOf::new(OP, Location::caller()));
+        let (_guard, _parts) = (no_grad_guard(), PartsOf::new(OP, Location::caller()));
         let view = self.detach().index(index.clone())?;
         if !Arc::ptr_eq(view.storage(), self.storage()) {
             return self.replace_(OP, &sources, None, |x| x.index_assign(index, values));
@@ -84,8 +87,8 @@ impl Tensor {
     /// Writes `src` (a tensor or a number) to the places that `index` names along `axis`: the result and the errors are
     /// those of [`scatter`](Tensor::scatter).
     #[track_caller]
-    pub fn scatter_<'a>(&self, axis: isize, index: &Tensor, src: impl Into<Operand<'a>>) -> Result<()> {
-        let src = src.into();
+    pub fn scatter_(&self, axis: isize, index: &Tensor, src: impl AsOperand) -> Result<()> {
+        let src = src.as_operand()?;
         let sources: SmallVec<[&Tensor; 1]> = if let Operand::Tensor(t) = src { [t].into() } else { SmallVec::new() };
         self.replace_("scatter_", &sources, Some((axis, index)), |x| x.scatter(axis, index, src))
     }

@@ -8,7 +8,8 @@
 use gradus_backend::host_vec::check_room;
 use gradus_backend::{Error, ErrorKind, Result};
 
-use super::elementwise::{Class, Elementwise, Operand};
+use super::elementwise::{Class, Elementwise};
+use super::operand::Operand;
 use crate::{Device, Tensor};
 
 /// How [`Tensor::interpolate`] finds a value between pixels.
@@ -40,6 +41,7 @@ pub enum Resized<'a> {
 }
 
 /// How to interpolate: the mode, and what some modes let one choose.
+#[must_use = "options do nothing until they are passed to an operation, and setting one gives new options"]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interpolate {
     mode: Interpolation,
@@ -55,14 +57,12 @@ impl From<Interpolation> for Interpolate {
 
 impl Interpolate {
     /// The centres of the first and last pixels stay where they are, instead of the outer edges. Linear and cubic modes.
-    #[must_use]
     pub fn align_corners(mut self) -> Self {
         self.align_corners = true;
         self
     }
 
     /// When an axis shrinks, the filter is widened so that every input counts. Bilinear and bicubic.
-    #[must_use]
     pub fn antialias(mut self) -> Self {
         self.antialias = true;
         self

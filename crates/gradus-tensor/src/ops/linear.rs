@@ -4,6 +4,7 @@
 
 use gradus_backend::{Backend, Error, Result, Scalar, Shape, View, ViewMut};
 
+use super::operands::{affine_dtype, cast, cast_some};
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
@@ -52,17 +53,24 @@ impl Operation for Linear {
 }
 
 impl Tensor {
-    /// `self @ weight^T + bias`: `[.., in]` with `weight [out, in]` and `bias [out]` to `[.., out]`. One float or integer
-    /// dtype for all.
+    /// `self @ weight^T + bias`: `[.., in]` with `weight [out, in]` and `bias [out]` to `[.., out]`; with `weight [in]` and
+    /// a scalar bias to `[..]`. Numbers, whose dtypes promote.
     #[track_caller]
     pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         let refuse = |m: String| {
             let e = weight.describe(self.describe(Error::shape("linear", m), "input"), "weight");
             let e = if let Some(b) = bias { b.describe(e, "bias") } else { e };
-            Err(e.help("input is [.., in], weight [out, in] and bias [out], all of one dtype"))
+            Err(e.help("input is [.., in], weight [out, in] and bias [out]; or weight [in] and bias []"))
         };
-        if self.rank() == 0 || weight.rank() != 2 {
+        if self.rank() == 0 || !matches!(weight.rank(), 1 | 2) {
             return refuse("input or weight has the wrong rank".into());
+        }
+        if weight.rank() == 1 {
+            if bias.is_some_and(|b| b.rank() > 0) {
+                return refuse("the bias of one output is no scalar".into());
+            }
+            let bias = if let Some(b) = bias { Some(b.reshape([1])?) } else { None };
+            return self.linear(&weight.unsqueeze(0)?, bias.as_ref())?.squeeze(-1);
         }
         let (features, outputs) = (weight.shape()[1], weight.shape()[0]);
         let last = self.shape()[self.rank() - 1];
@@ -72,15 +80,13 @@ impl Tensor {
         if bias.is_some_and(|b| b.shape() != [outputs]) {
             return refuse(format!("the bias is not [{outputs}]"));
         }
-        if self.dtype() != weight.dtype() || bias.is_some_and(|b| b.dtype() != weight.dtype()) {
-            let e = Error::new(gradus_backend::ErrorKind::DTypeMismatch, "linear", "operands have different dtypes");
-            return Err(weight.describe(self.describe(e, "input"), "weight").help("convert one with to_dtype"));
-        }
+        let dtype = affine_dtype("linear", self, weight, bias)?;
+        let weight = cast(weight, dtype)?;
         let rows: usize = self.shape()[..self.rank() - 1].iter().product();
-        let x = self.reshape([rows, features])?;
-        let y = match bias {
-            Some(b) => apply_one(Linear, &[&x, weight, b])?,
-            None => apply_one(Linear, &[&x, weight])?,
+        let x = cast(self, dtype)?.reshape([rows, features])?;
+        let y = match cast_some(bias, dtype)? {
+            Some(b) => apply_one(Linear, &[&x, &weight, &b])?,
+            None => apply_one(Linear, &[&x, &weight])?,
         };
         if self.rank() == 2 {
             return Ok(y);

@@ -1,8 +1,10 @@
 //! `masked_fill` and `masked_select`: elements named by booleans; `nonzero` and `count_nonzero`: where elements are not 0.
 
-use gradus_backend::{Axes, DType, Error, HostVec, Result, Scalar, Shape};
+use gradus_backend::{DType, Error, HostVec, Result, Scalar, Shape};
 
-use super::elementwise::{Class, Elementwise, Operand};
+use super::elementwise::{Class, Elementwise};
+use super::operand::Operand;
+use super::operands::reduced_axes;
 use crate::Tensor;
 
 /// Of (mask, value, x): as `where_`, by the name that the user knows.
@@ -78,7 +80,7 @@ impl Tensor {
     /// How many elements are not 0 (NaN is not) over the axes, as i64; an empty list counts over none. No gradient.
     #[track_caller]
     pub fn count_nonzero(&self, axes: &[isize], keepdim: bool) -> Result<Tensor> {
-        Axes::resolve("count_nonzero", axes, self.rank()).map_err(|e| self.describe(e, "self"))?;
+        reduced_axes("count_nonzero", axes, self.rank()).map_err(|e| self.describe(e, "self"))?;
         self.detach().to_dtype(DType::Bool)?.to_dtype(DType::I64)?.sum(axes, keepdim)
     }
 }

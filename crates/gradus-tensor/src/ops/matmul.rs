@@ -4,6 +4,7 @@
 
 use gradus_backend::{Backend, DType, Error, ErrorKind, Result, Scalar, Shape, View, ViewMut};
 
+use super::operands::common_dtype;
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
@@ -92,7 +93,7 @@ impl Tensor {
             let e = Error::shape("matmul", "a scalar has no axis to multiply along");
             return Err(other.describe(self.describe(e, "lhs"), "rhs").help("use mul for products with scalars"));
         }
-        let dtype = self.dtype().promote(other.dtype())?;
+        let dtype = common_dtype("matmul", &[self, other], &["lhs", "rhs"])?;
         let (a, b) = (self.to_dtype(dtype)?, other.to_dtype(dtype)?);
         let (row, column) = (a.rank() == 1, b.rank() == 1);
         let a = if row { a.unsqueeze(0)? } else { a };

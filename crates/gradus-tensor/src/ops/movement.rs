@@ -2,9 +2,10 @@
 //! `transpose`, `expand`, `flip`, `squeeze`, `unsqueeze`. The gradient of each is the move back (of expand: the sum).
 
 use gradus_backend::shape::resolve_axis;
-use gradus_backend::{Axes, Backend, Error, Layout, Result, Shape, View, ViewMut};
+use gradus_backend::{Backend, Error, Layout, Result, Shape, View, ViewMut};
 use smallvec::SmallVec;
 
+use super::operands::{axis_of, reduced_axes};
 use super::{Context, Grads, Keep, Operation, Outputs, apply_view, grads, one};
 use crate::Tensor;
 
@@ -166,8 +167,11 @@ impl Tensor {
             let m = format!("{} axes for {} places", source.len(), destination.len());
             return Err(self.describe(Error::argument("movedim", m), "self"));
         }
-        let moved = Axes::resolve("movedim", source, rank).map_err(|e| self.describe(e, "self"))?;
-        Axes::resolve("movedim", destination, rank).map_err(|e| self.describe(e, "self"))?;
+        let moved = reduced_axes("movedim", source, rank).map_err(|e| self.describe(e, "self"))?;
+        reduced_axes("movedim", destination, rank).map_err(|e| self.describe(e, "self"))?;
+        if rank == 0 {
+            return self.permute(&[]);
+        }
         let mut order: SmallVec<[Option<isize>; 8]> = SmallVec::from_elem(None, rank);
         for (&from, &to) in source.iter().zip(destination) {
             order[resolve_axis("movedim", to, rank)?] = Some(resolve_axis("movedim", from, rank)? as isize);
@@ -180,10 +184,10 @@ impl Tensor {
     /// The axes from `start` to `end`, both included, merged into one.
     #[track_caller]
     pub fn flatten(&self, start: isize, end: isize) -> Result<Tensor> {
+        let (a, b) = (axis_of("flatten", start, self.rank())?, axis_of("flatten", end, self.rank())?);
         if self.rank() == 0 {
             return self.reshape([1]);
         }
-        let (a, b) = (resolve_axis("flatten", start, self.rank())?, resolve_axis("flatten", end, self.rank())?);
         if a > b {
             return Err(self.describe(Error::argument("flatten", format!("axis {a} comes after axis {b}")), "self"));
         }
@@ -203,9 +207,11 @@ impl Tensor {
     /// Two axes swapped. A view.
     #[track_caller]
     pub fn transpose(&self, a: isize, b: isize) -> Result<Tensor> {
-        let (a, b) = (resolve_axis("transpose", a, self.rank())?, resolve_axis("transpose", b, self.rank())?);
+        let (a, b) = (axis_of("transpose", a, self.rank())?, axis_of("transpose", b, self.rank())?);
         let mut axes: SmallVec<[isize; 8]> = (0..self.rank() as isize).collect();
-        axes.swap(a, b);
+        if a != b {
+            axes.swap(a, b);
+        }
         self.permute(&axes)
     }
 
@@ -232,14 +238,20 @@ impl Tensor {
     /// One axis in reverse order. A view.
     #[track_caller]
     pub fn flip(&self, axis: isize) -> Result<Tensor> {
-        let axis = resolve_axis("flip", axis, self.rank())?;
+        let axis = axis_of("flip", axis, self.rank())?;
+        if self.rank() == 0 {
+            return self.permute(&[]);
+        }
         self.view(Flip { axis }, Ok(self.layout().flip(axis)))
     }
 
-    /// Without an axis of size 1. A view.
+    /// Without an axis of size 1; a scalar as it is. A view.
     #[track_caller]
     pub fn squeeze(&self, axis: isize) -> Result<Tensor> {
-        let axis = resolve_axis("squeeze", axis, self.rank())?;
+        let axis = axis_of("squeeze", axis, self.rank())?;
+        if self.rank() == 0 {
+            return self.permute(&[]);
+        }
         let layout = self.layout().squeeze(axis).map_err(|e| self.describe(e, "self"))?;
         apply_view(Reshape { shape: *layout.shape() }, self, layout)
     }

@@ -1,8 +1,10 @@
 //! `norm` and `logsumexp` over axes.
 
-use gradus_backend::{Axes, Error, Result};
+use gradus_backend::{Error, Result};
 
-use super::elementwise::{Class, Elementwise, Operand};
+use super::elementwise::{Class, Elementwise};
+use super::operand::Operand;
+use super::operands::reduced_axes;
 use crate::Tensor;
 
 /// `sqrt(x)` with slope 0 at 0, to any order.
@@ -11,10 +13,11 @@ static ROOT: Elementwise = Elementwise::new("root", Class::Float, 1, |x| {
     vec![zero.select(0.0, zero.select(1.0, x[0]).sqrt())]
 });
 
-/// `|x|^p` with slope 0 at 0, to any order; of (x, p), p above 0.
+/// `|x|^p` with slope 0 at 0, to any order; of (x, p), p not 0.
 static POWER: Elementwise = Elementwise::new("abs_pow", Class::Float, 2, |x| {
     let zero = x[0].eq(0.0);
-    vec![zero.select(0.0, zero.select(1.0, x[0].abs()).pow(x[1]))]
+    let at_zero = x[1].lt(0.0).select(f64::INFINITY, x[1].constant(0.0));
+    vec![zero.select(at_zero, zero.select(1.0, x[0].abs()).pow(x[1]))]
 });
 
 /// `sqrt(x)` with slope 0 at 0: the root of a sum of squares, whose own slopes are 0 there.
@@ -29,21 +32,21 @@ pub(super) fn power(x: &Tensor, p: f64) -> Result<Tensor> {
     POWER.apply(&[Operand::Tensor(x), p.into()])
 }
 
-/// Errors unless `p` is a kind of norm.
-pub(super) fn check_p(op: &str, p: f64) -> Result<()> {
-    if p.is_nan() || (p < 0.0 && p.is_finite()) {
-        let e = Error::argument(op, format!("p is {p}; it is 0, positive, or infinite of either sign"));
-        return Err(e.help("2 is the usual length"));
+/// Errors if `p` is NaN, or below the least that is possible.
+pub(super) fn check_p(op: &str, p: f64, least: f64) -> Result<()> {
+    if p.is_nan() || p < least {
+        let wanted = if least == 0.0 { "at least 0" } else { "a number" };
+        return Err(Error::argument(op, format!("p is {p}; it is {wanted}")).help("2 is the usual length"));
     }
     Ok(())
 }
 
 impl Tensor {
-    /// The p-norm over the axes, in a float dtype: `(sum |x|^p)^(1/p)` for `p > 0`; the number of non-zero elements for
-    /// `p = 0`; the largest magnitude for infinity and the smallest for minus infinity. Other p are an error.
+    /// The p-norm over the axes, in a float dtype: `(sum |x|^p)^(1/p)`; the number of non-zero elements for `p = 0`; the
+    /// largest magnitude for infinity and the smallest for minus infinity. With p below 0 one element of 0 makes it 0.
     ///
     /// Where the function has a kink at 0 its gradient is 0: for a norm of 0, and, with p below 2, at elements that are 0.
-    /// Equal extremes share the gradient. The norm of nothing is 0, but an error for infinite p.
+    /// Equal extremes share the gradient. The norm of nothing is 0, but an error for infinite p and for p below 0.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -55,7 +58,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn norm(&self, p: f64, axes: &[isize], keepdim: bool) -> Result<Tensor> {
-        check_p("norm", p).map_err(|e| self.describe(e, "self"))?;
+        check_p("norm", p, f64::NEG_INFINITY).map_err(|e| self.describe(e, "self"))?;
         let dtype = self.dtype().to_float();
         let x = self.to_dtype(dtype.compute())?;
         let y = if p == 0.0 {
@@ -66,7 +69,7 @@ impl Tensor {
             root(&x.square()?.sum(axes, keepdim)?)?
         } else if p == f64::INFINITY {
             x.abs()?.max(axes, keepdim)?
-        } else if p == f64::NEG_INFINITY {
+        } else if p == f64::NEG_INFINITY || (p < 0.0 && x.numel() == 0) {
             x.abs()?.min(axes, keepdim)?
         } else {
             power(&power(&x, p)?.sum(axes, keepdim)?, 1.0 / p)?
@@ -86,7 +89,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn logsumexp(&self, axes: &[isize], keepdim: bool) -> Result<Tensor> {
-        let set = Axes::resolve("logsumexp", axes, self.rank())?;
+        let set = reduced_axes("logsumexp", axes, self.rank())?;
         let dtype = self.dtype().to_float();
         let x = self.to_dtype(dtype.compute())?;
         if x.numel() == 0 {
@@ -101,7 +104,7 @@ impl Tensor {
         let sum = infinite.where_(&counted, &x.sub(&shift)?)?.exp()?.sum(axes, true)?;
         let none = sum.eq(0.0)?;
         let finite = none.where_(1.0, &sum)?.log()?.add(&shift)?;
-        let huge_mean = huge.where_(&x, 0.0)?.sum(axes, true)?.div(&none.where_(1.0, &sum.detach())?)?;
+        let huge_mean = huge.where_(&x, 0.0)?.sum(axes, true)?.div(&none.where_(1.0, sum.detach())?)?;
         let y = infinite.where_(&huge_mean, &none.where_(f64::NEG_INFINITY, &finite)?)?;
         let y = if keepdim || set.is_empty() { y } else { y.reshape(self.layout().shape().reduced(set, false))? };
         y.to_dtype(dtype)

@@ -5,9 +5,12 @@
 //! `dscale = sum(g * n)`, `dshift = sum(g)`. With `rms`, the mean is 0, and so is the term `mean(h)`. A gradient that has to
 //! be differentiable is that of the decomposition.
 
-use gradus_backend::{Axes, Backend, Error, Result, Shape, View, ViewMut};
-use smallvec::smallvec;
+use std::borrow::Cow;
 
+use gradus_backend::{Axes, Backend, DType, Error, Result, Shape, View, ViewMut};
+use smallvec::{SmallVec, smallvec};
+
+use super::operands::{cast, common_dtype};
 use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply, run_one};
 use crate::Tensor;
 use crate::autograd::{BackwardOptions, grad};
@@ -147,30 +150,30 @@ impl Tensor {
         scale: Option<&Tensor>,
         shift: Option<&Tensor>,
     ) -> Result<[Tensor; 3]> {
-        self.check_affine(name, eps, scale, shift)?;
+        let dtype = self.check_affine(name, eps, scale, shift)?;
         let op = Normalize { name, rms: name == RMS_NORM, axes, eps, scale: scale.is_some(), shift: shift.is_some() };
-        let mut inputs = vec![self];
-        inputs.extend(scale);
-        inputs.extend(shift);
-        let mut y = apply(op, &inputs)?;
+        let mut operands: SmallVec<[Cow<'_, Tensor>; 3]> = SmallVec::new();
+        for t in [Some(self), scale, shift].into_iter().flatten() {
+            operands.push(cast(t, dtype)?);
+        }
+        let mut y = apply(op, &operands.iter().map(|t| &**t).collect::<SmallVec<[&Tensor; 3]>>())?;
         let rstd = y.swap_remove(2);
         let mean = y.swap_remove(1);
         Ok([y.swap_remove(0), mean, rstd])
     }
 
-    /// Refuses an eps that is not above 0, and dtypes that differ or are not float.
-    #[track_caller]
-    fn check_affine(&self, name: &str, eps: f64, scale: Option<&Tensor>, shift: Option<&Tensor>) -> Result<()> {
+    /// Refuses an eps that is not above 0, and dtypes that are not float; the dtype that the operands share.
+    fn check_affine(&self, name: &str, eps: f64, scale: Option<&Tensor>, shift: Option<&Tensor>) -> Result<DType> {
         if !(eps > 0.0 && eps.is_finite()) {
             return Err(self.describe(Error::argument(name, format!("eps is {eps}; it is above 0 and finite")), "self"));
         }
-        for t in [Some(self), scale, shift].into_iter().flatten() {
-            if !t.dtype().is_float() || t.dtype() != self.dtype() {
-                let e = Error::dtype(name, t.dtype(), "one float dtype for input, weight and bias");
-                return Err(t.describe(self.describe(e, "input"), "operand"));
-            }
+        let operands: SmallVec<[&Tensor; 3]> = [Some(self), scale, shift].into_iter().flatten().collect();
+        if let Some(t) = operands.iter().find(|t| !t.dtype().is_float()) {
+            let e = Error::dtype(name, t.dtype(), "floats for input, weight and bias");
+            return Err(t.describe(self.describe(e, "input"), "operand"));
         }
-        Ok(())
+        let names = ["input", if scale.is_some() { "weight" } else { "bias" }, "bias"];
+        common_dtype(name, &operands, &names)
     }
 
     /// The trailing axes of this shape; weight and bias, if there are any, have it too.
@@ -191,7 +194,7 @@ impl Tensor {
     }
 
     /// Normalises the trailing axes `normalized_shape` to mean 0 and variance 1, then applies `weight` and `bias` of that
-    /// shape. The variance is biased, two-pass, and computed in at least f32.
+    /// shape. The variance is biased, two-pass, and computed in at least f32. Dtypes promote.
     #[track_caller]
     pub fn layer_norm(
         &self,
@@ -292,7 +295,7 @@ impl Tensor {
         }
         let axes = (0..self.rank()).filter(|&a| a != 1).fold(Axes::NONE, Axes::with);
         let [y, mean, _] = self.normalized("batch_norm", axes, eps, scale.as_ref(), shift.as_ref())?;
-        let _guard = crate::no_grad();
+        let _guard = crate::no_grad_guard();
         // From the deviations, not from 1 / rstd^2 - eps, which has lost a variance far below eps.
         let axes: Vec<isize> = axes.iter().map(|a| a as isize).collect();
         let var = self.sub(&mean)?.square()?.sum(&axes, false)?.div(count as f64 - 1.0)?;
@@ -313,14 +316,14 @@ impl Tensor {
         let (scale, shift) = self.per_channel("batch_norm", weight, bias)?;
         let (mean, var) = self.per_channel("batch_norm", Some(mean), Some(var))?;
         let (Some(mean), Some(var)) = (mean, var) else { return Err(Error::argument("batch_norm", "no statistics")) };
-        self.check_affine("batch_norm", eps, scale.as_ref(), shift.as_ref())?;
+        let result = self.check_affine("batch_norm", eps, scale.as_ref(), shift.as_ref())?;
         for (t, what) in [(&mean, "mean"), (&var, "var")] {
             if !t.dtype().is_float() {
                 let e = Error::dtype("batch_norm", t.dtype(), "floats for the statistics");
                 return Err(t.describe(self.describe(e, "input"), what));
             }
         }
-        let dtype = self.dtype().promote(mean.dtype())?.promote(var.dtype())?.compute();
+        let dtype = result.promote(mean.dtype())?.promote(var.dtype())?.compute();
         let rstd = var.to_dtype(dtype)?.add(eps)?.rsqrt()?;
         let factor = match &scale {
             Some(s) => rstd.mul(&s.to_dtype(dtype)?)?,
@@ -331,7 +334,7 @@ impl Tensor {
             Some(s) => y.add(&s.to_dtype(dtype)?)?,
             None => y,
         }
-        .to_dtype(self.dtype())
+        .to_dtype(result)
     }
 
     /// Vectors `[c]` shaped to broadcast along axis 1.

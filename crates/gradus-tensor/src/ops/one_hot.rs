@@ -2,11 +2,11 @@
 
 use gradus_backend::{DType, Error, ErrorKind, Result};
 
-use super::gather::check_index;
+use super::operands::as_index;
 use crate::Tensor;
 
 impl Tensor {
-    /// Class numbers (i64, i32 or u32) `[..]` as `[.., classes]` of i64: 1 at the number, 0 elsewhere. A number outside
+    /// Class numbers (integers) `[..]` as `[.., classes]` of i64: 1 at the number, 0 elsewhere. A number outside
     /// `0..classes` is an error.
     ///
     /// ```
@@ -19,11 +19,11 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn one_hot(&self, classes: usize) -> Result<Tensor> {
-        check_index("one_hot", self)?;
+        let places = as_index("one_hot", self)?;
         let mut dims = self.shape().to_vec();
         dims.push(classes);
         let zeros = Tensor::zeros(dims, DType::I64, self.device())?;
-        zeros.scatter(-1, &self.unsqueeze(-1)?, 1).map_err(|e| match *e.kind() {
+        zeros.scatter(-1, &places.unsqueeze(-1)?, 1).map_err(|e| match *e.kind() {
             ErrorKind::IndexOutOfBounds { pos, index, size } => {
                 let m = format!("class {index} (number {pos}) is outside 0..{size}");
                 self.describe(Error::new(e.kind().clone(), "one_hot", m), "self")

@@ -1,49 +1,48 @@
-//! `&a + &b`, `&a * 2.0`, `1.0 - &a`, `-&a`: operators that give `Result<Tensor>`.
+//! The operators `+`, `-`, `*`, `/`, `%` and unary `-`; the documentation of [`Tensor`] says what they take and give.
+//!
+//! A number on the left is an `f64` or an `i64`. If `f32` were one too, `2.0 * &x` would have two readings, and the compiler
+//! would ask for the type of the result. On the right any [`AsOperand`](crate::AsOperand) will do, since one implementation
+//! takes them all. Rust allows no implementation of `Result + Result` and `Result + 1.0`, where neither side is a type of
+//! this crate.
 
-use std::ops;
-
-use gradus_backend::Result;
-
-use super::elementwise::Operand;
-use super::table::{ADD, DIV, MUL, SUB};
-use crate::Tensor;
-
+/// The operators of types that have an [`AsOperand`](crate::AsOperand), with a type for each way in which it is passed:
+/// `operators!(Tensor, &Tensor)`.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! operators {
-    ($($trait:ident $method:ident $op:ident;)*) => {$(
-        impl<'a> ops::$trait<&'a Tensor> for &'a Tensor {
-            type Output = Result<Tensor>;
+    ($($t:ty),+) => {$(
+        $crate::operators!(each $t: Add add ADD, Sub sub SUB, Mul mul MUL, Div div DIV, Rem rem FMOD);
+        impl ::std::ops::Neg for $t {
+            type Output = $crate::Result<$crate::Tensor>;
             #[track_caller]
-            fn $method(self, other: &'a Tensor) -> Result<Tensor> {
-                $op.apply(&[Operand::Tensor(self), Operand::Tensor(other)])
+            fn neg(self) -> Self::Output {
+                $crate::ops::table::NEG.apply(&[$crate::AsOperand::as_operand(&self)?])
             }
         }
-        operators!(scalar $trait $method $op f64);
-        operators!(scalar $trait $method $op i64);
+    )+};
+    (each $t:ty: $($trait:ident $method:ident $op:ident),*) => {$(
+        impl<R: $crate::AsOperand> ::std::ops::$trait<R> for $t {
+            $crate::operators!(method $method $op R);
+        }
+        impl<L: ::std::borrow::Borrow<$crate::Tensor>> ::std::ops::$trait<$t> for $crate::Result<L> {
+            $crate::operators!(method $method $op $t);
+        }
+        impl ::std::ops::$trait<$t> for f64 {
+            $crate::operators!(method $method $op $t);
+        }
+        impl ::std::ops::$trait<$t> for i64 {
+            $crate::operators!(method $method $op $t);
+        }
     )*};
-    (scalar $trait:ident $method:ident $op:ident $t:ty) => {
-        impl ops::$trait<$t> for &Tensor {
-            type Output = Result<Tensor>;
-            #[track_caller]
-            fn $method(self, other: $t) -> Result<Tensor> {
-                $op.apply(&[Operand::Tensor(self), other.into()])
-            }
-        }
-        impl ops::$trait<&Tensor> for $t {
-            type Output = Result<Tensor>;
-            #[track_caller]
-            fn $method(self, other: &Tensor) -> Result<Tensor> {
-                $op.apply(&[self.into(), Operand::Tensor(other)])
-            }
+    (method $method:ident $op:ident $other:ty) => {
+        type Output = $crate::Result<$crate::Tensor>;
+        #[track_caller]
+        fn $method(self, other: $other) -> Self::Output {
+            $crate::ops::table::$op.apply(&[$crate::AsOperand::as_operand(&self)?, $crate::AsOperand::as_operand(&other)?])
         }
     };
 }
 
-operators! { Add add ADD; Sub sub SUB; Mul mul MUL; Div div DIV; }
+use crate::Tensor;
 
-impl ops::Neg for &Tensor {
-    type Output = Result<Tensor>;
-    #[track_caller]
-    fn neg(self) -> Result<Tensor> {
-        Tensor::neg(self)
-    }
-}
+operators!(Tensor, &Tensor);

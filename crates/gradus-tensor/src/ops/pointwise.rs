@@ -4,7 +4,8 @@
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{DType, Error, Result};
 
-use super::elementwise::{Class, Elementwise, Operand};
+use super::elementwise::{Class, Elementwise};
+use super::operand::{AsOperand, Operand};
 use crate::Tensor;
 
 /// Of (start, end, weight), from the nearer end, so that weights 0 and 1 give the ends exactly.
@@ -41,8 +42,8 @@ static PRELU: Elementwise = Elementwise::new("prelu", Class::Float, 2, |x| {
 impl Tensor {
     /// `self + weight (end - self)`: from this tensor, at weight 0, to `end`, at weight 1. All three broadcast.
     #[track_caller]
-    pub fn lerp<'a>(&'a self, end: impl Into<Operand<'a>>, weight: impl Into<Operand<'a>>) -> Result<Tensor> {
-        LERP.apply(&[Operand::Tensor(self), end.into(), weight.into()])
+    pub fn lerp(&self, end: impl AsOperand, weight: impl AsOperand) -> Result<Tensor> {
+        LERP.apply(&[Operand::Tensor(self), end.as_operand()?, weight.as_operand()?])
     }
 
     /// Rounded to `decimals` places after the point, ties to even; negative ones round to tens, hundreds and so on. Float

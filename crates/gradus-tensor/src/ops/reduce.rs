@@ -7,6 +7,7 @@
 use gradus_backend::{Axes, Backend, DType, Error, ErrorKind, ReduceOp, Result, View, ViewMut};
 
 use super::norm::root;
+use super::operands::reduced_axes;
 use super::scan::interleave;
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
@@ -122,7 +123,7 @@ fn axes_list(axes: Axes) -> Vec<isize> {
 impl Tensor {
     #[track_caller]
     fn reduce(&self, op: ReduceOp, axes: &[isize], keepdim: bool) -> Result<Tensor> {
-        let axes = Axes::resolve(op.name(), axes, self.rank())?;
+        let axes = reduced_axes(op.name(), axes, self.rank())?;
         let y = apply_one(Reduce { op, axes }, &[self])?;
         if keepdim || axes.is_empty() { Ok(y) } else { y.reshape(self.layout().shape().reduced(axes, false)) }
     }
@@ -152,7 +153,7 @@ impl Tensor {
     /// Mean over the axes, in a float dtype. Integers are summed exactly. The mean of nothing is NaN.
     #[track_caller]
     pub fn mean(&self, axes: &[isize], keepdim: bool) -> Result<Tensor> {
-        let set = Axes::resolve("mean", axes, self.rank())?;
+        let set = reduced_axes("mean", axes, self.rank())?;
         let n: usize = set.iter().map(|a| self.shape()[a]).product();
         let dtype = self.dtype().to_float();
         let sum = match self.dtype() {
@@ -204,7 +205,7 @@ impl Tensor {
     /// estimate; with `n <= correction` the result is NaN.
     #[track_caller]
     pub fn var(&self, axes: &[isize], correction: usize, keepdim: bool) -> Result<Tensor> {
-        let set = Axes::resolve("var", axes, self.rank())?;
+        let set = reduced_axes("var", axes, self.rank())?;
         let n: usize = set.iter().map(|a| self.shape()[a]).product();
         let dtype = self.dtype().to_float();
         let x = self.to_dtype(self.wide())?;

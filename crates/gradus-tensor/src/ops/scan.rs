@@ -3,11 +3,11 @@
 //! Gradients: of the sum, the running sum of g from the end. Of the product and of the log-sum-exp, a linear recurrence
 //! `r[i] = g[i] + a[i] r[i+1]` from the end, which needs no division: zeros are no special case, to any order.
 
-use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Backend, DType, Error, Result, ScanOp, View, ViewMut};
 
-use super::elementwise::{Class, Elementwise, Operand};
+use super::elementwise::{Class, Elementwise};
 use super::gather::index_along;
+use super::operand::Operand;
 use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply_one, grads, one, run_one};
 use crate::Tensor;
 
@@ -133,7 +133,9 @@ fn plain(op: ScanOp, x: &Tensor, axis: usize) -> Result<Tensor> {
 
 #[track_caller]
 fn running_extreme(x: &Tensor, op: ScanOp, name: &str, axis: isize) -> Result<(Tensor, Tensor)> {
-    let at = resolve_axis(name, axis, x.rank())?;
+    let like = x;
+    let (x, at) = &x.along(name, axis)?;
+    let at = *at;
     if x.dtype() == DType::Bool {
         return Err(x.describe(Error::dtype(name, DType::Bool, "numbers; cast first"), "self"));
     }
@@ -144,7 +146,7 @@ fn running_extreme(x: &Tensor, op: ScanOp, name: &str, axis: isize) -> Result<(T
     let places = index_along(&Tensor::arange(0, last, 1, DType::I64, x.device())?, x.shape(), at)?;
     // The latest place that attained the extreme so far.
     let indices = plain(ScanOp::Max, &attains.where_(&places, 0)?, at)?;
-    Ok((x.gather(axis, &indices)?, indices))
+    Ok((x.gather(axis, &indices)?.back_to(like)?, indices.back_to(like)?))
 }
 
 impl Tensor {
@@ -165,30 +167,31 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn cumsum(&self, axis: isize) -> Result<Tensor> {
-        let axis = resolve_axis("cumsum", axis, self.rank())?;
-        apply_one(Scan { op: ScanOp::Sum, axis }, &[&self.summable()?])
+        let (x, axis) = self.along("cumsum", axis)?;
+        apply_one(Scan { op: ScanOp::Sum, axis }, &[&x.summable()?])?.back_to(self)
     }
 
     /// Running product along an axis: `y[i] = x[0] .. x[i]`. Dtypes as in [`cumsum`](Tensor::cumsum). The gradient is
     /// right at zeros, to any order.
     #[track_caller]
     pub fn cumprod(&self, axis: isize) -> Result<Tensor> {
-        let axis = resolve_axis("cumprod", axis, self.rank())?;
-        let x = self.summable()?;
+        let (x, axis) = self.along("cumprod", axis)?;
+        let x = x.summable()?;
         // Half precision takes its gradient in f32.
         let wide = x.to_dtype(x.dtype().compute())?;
         let y = apply_one(Scan { op: ScanOp::Prod, axis }, &[&wide])?;
-        if x.dtype().is_float() { y.to_dtype(x.dtype()) } else { Ok(y) }
+        let y = if x.dtype().is_float() { y.to_dtype(x.dtype())? } else { y };
+        y.back_to(self)
     }
 
     /// Running `ln(e^x[0] + .. + e^x[i])` along an axis, without overflow; integers become f32. While all are -inf the
     /// result is -inf with gradient 0; from +inf on it is +inf, and the gradient of elements up to there is NaN.
     #[track_caller]
     pub fn logcumsumexp(&self, axis: isize) -> Result<Tensor> {
-        let axis = resolve_axis("logcumsumexp", axis, self.rank())?;
+        let (x, axis) = self.along("logcumsumexp", axis)?;
         let dtype = self.dtype().to_float();
-        let wide = self.to_dtype(dtype.compute())?;
-        apply_one(Scan { op: ScanOp::LogSumExp, axis }, &[&wide])?.to_dtype(dtype)
+        let wide = x.to_dtype(dtype.compute())?;
+        apply_one(Scan { op: ScanOp::LogSumExp, axis }, &[&wide])?.to_dtype(dtype)?.back_to(self)
     }
 
     /// Running maximum along an axis, and the index (i64) of the element that it is; NaN wins, and of equal ones the

@@ -4,11 +4,11 @@
 //! Where several elements are put in one place the last one stays, and only that one has a gradient: the others do not
 //! change the result. (PyTorch gives each of them the gradient of the place.)
 
-use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Backend, DType, Error, ErrorKind, Layout, Result, Scalar, ScatterOp, View, ViewMut};
 
-use super::elementwise::Operand;
-use super::gather::{at_position, check_index, checked_along, corner, fits, index_along};
+use super::gather::{at_position, checked_along, corner, fits, index_along};
+use super::operand::{AsOperand, Operand};
+use super::operands::{as_index, as_index_list, cast, common_dtype};
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
@@ -38,7 +38,6 @@ impl Operation for ScatterAdd {
 
     fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
         let (src, index) = (inputs[0], inputs[1]);
-        check_index("scatter_add", index)?;
         if !fits(src.shape(), index.shape(), self.axis) || src.shape()[self.axis] != index.shape()[self.axis] {
             let e = Error::shape("scatter_add", "source and index have one shape");
             return Err(index.describe(src.describe(e, "source"), "index"));
@@ -72,17 +71,12 @@ impl Operation for Scatter {
     fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
         let (x, index, src) = (inputs[0], inputs[1], inputs[2]);
         let fail = |e: Error| Err(src.describe(index.describe(x.describe(e, "self"), "index"), "source"));
-        check_index(self.name(), index)?;
         let small =
             x.rank() == index.rank() && (0..x.rank()).all(|i| i == self.axis || index.shape()[i] <= x.shape()[i]);
         if !small || index.shape() != src.shape() {
             let m =
                 format!("the index is at most as large as self but at axis {}, and the source as the index", self.axis);
             return fail(Error::shape(self.name(), m));
-        }
-        if x.dtype() != src.dtype() {
-            let e = Error::new(ErrorKind::DTypeMismatch, self.name(), "the source has another dtype than self");
-            return fail(e.help("convert it with to_dtype"));
         }
         if self.op == ScatterOp::Add && x.dtype() == DType::Bool {
             return fail(Error::dtype(self.name(), x.dtype(), "numbers"));
@@ -145,12 +139,12 @@ impl Tensor {
         apply_one(ScatterAdd { axis, size }, &[self, index])
     }
 
-    /// This tensor with `src` (a tensor, or a number for all) at the places that `index` (i64, i32 or u32) names along
+    /// This tensor with `src` (a tensor, or a number for all) at the places that `index` (integers) names along
     /// `axis`: `y[.., index[.., i, ..], ..] = src[.., i, ..]`. Of several elements for one place the last in row-major
     /// order stays.
     ///
     /// `index` is at most as large as this tensor along the other axes, and as `src` along all; both are aligned at 0. An
-    /// index outside `0..size` is an error. The gradient of this tensor is 0 at the places put; that of `src` is the
+    /// index outside `0..size` is an error. A scalar counts as a vector of one element. Dtypes promote. The gradient of this tensor is 0 at the places put; that of `src` is the
     /// gradient of the place for the element that stays, 0 for the others.
     ///
     /// ```
@@ -164,39 +158,57 @@ impl Tensor {
     /// # Ok::<(), Error>(())
     /// ```
     #[track_caller]
-    pub fn scatter<'a>(&self, axis: isize, index: &Tensor, src: impl Into<Operand<'a>>) -> Result<Tensor> {
-        let axis = resolve_axis("scatter", axis, self.rank())?;
-        let src = match src.into() {
-            Operand::Tensor(t) => corner(t, None, index.shape())?,
-            Operand::Scalar(s) => self.stretched_value("scatter", s, index.shape())?,
-        };
-        apply_one(Scatter { axis, op: ScatterOp::Set }, &[self, index, &src])
+    pub fn scatter(&self, axis: isize, index: &Tensor, src: impl AsOperand) -> Result<Tensor> {
+        self.scattered("scatter", ScatterOp::Set, axis, index, src.as_operand()?)
     }
 
     /// This tensor plus the elements of `src` at the places that `index` names along `axis`; repeated places add up, in
     /// row-major order. Shapes and errors as in [`scatter`](Tensor::scatter).
     #[track_caller]
     pub fn scatter_add(&self, axis: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
-        let axis = resolve_axis("scatter_add", axis, self.rank())?;
-        apply_one(Scatter { axis, op: ScatterOp::Add }, &[self, index, &corner(src, None, index.shape())?])
+        self.scattered("scatter_add", ScatterOp::Add, axis, index, src.into())
     }
 
-    /// This tensor plus the slices of `src` at the slices of `axis` that `index [n]` (i64, i32 or u32) names; repeated
-    /// ones add up. `src` has the shape of this tensor, with `n` at `axis`.
+    #[track_caller]
+    fn scattered(&self, name: &str, op: ScatterOp, axis: isize, index: &Tensor, src: Operand<'_>) -> Result<Tensor> {
+        let (x, axis) = self.along(name, axis)?;
+        let index = as_index(name, index)?;
+        let index = index.as_vector()?;
+        let (x, src) = x.with_source(name, &index, src)?;
+        apply_one(Scatter { axis, op }, &[&x, &index, &src])?.back_to(self)
+    }
+
+    /// This tensor and a source for as many places as `index` has, in one dtype.
+    #[track_caller]
+    pub(super) fn with_source(&self, op: &str, index: &Tensor, src: Operand<'_>) -> Result<(Tensor, Tensor)> {
+        match src {
+            Operand::Tensor(src) => {
+                let dtype = common_dtype(op, &[self, src], &["self", "source"])?;
+                let src = cast(src, dtype)?;
+                let src = src.as_vector()?;
+                Ok((self.to_dtype(dtype)?, corner(&src, None, index.shape())?))
+            }
+            Operand::Scalar(value) => Ok((self.clone(), self.stretched_value(op, value, index.shape())?)),
+        }
+    }
+
+    /// This tensor plus the slices of `src` at the slices of `axis` that `index [n]` (integers) names; repeated
+    /// ones add up. `src` has the shape of this tensor, with `n` at `axis`. A scalar counts as a vector of one element, as
+    /// this tensor, index and source. Dtypes promote.
     #[track_caller]
     pub fn index_add(&self, axis: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
         self.slices("index_add", ScatterOp::Add, axis, index, src.into())
     }
 
-    /// This tensor with the slices of `src` in place of the slices of `axis` that `index [n]` (i64, i32 or u32) names; of
-    /// several for one slice the last stays. `src` has the shape of this tensor, with `n` at `axis`.
+    /// This tensor with the slices of `src` in place of the slices of `axis` that `index [n]` (integers) names; of
+    /// several for one slice the last stays. Operands as in [`index_add`](Tensor::index_add).
     #[track_caller]
     pub fn index_copy(&self, axis: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
         self.slices("index_copy", ScatterOp::Set, axis, index, src.into())
     }
 
     /// This tensor with `value`, which the dtype must be able to represent, in the slices of `axis` that `index [n]`
-    /// (i64, i32 or u32) names.
+    /// (integers) names.
     #[track_caller]
     pub fn index_fill(&self, axis: isize, index: &Tensor, value: impl Into<Scalar>) -> Result<Tensor> {
         self.slices("index_fill", ScatterOp::Set, axis, index, Operand::Scalar(value.into()))
@@ -204,21 +216,18 @@ impl Tensor {
 
     #[track_caller]
     fn slices(&self, name: &str, op: ScatterOp, axis: isize, index: &Tensor, src: Operand<'_>) -> Result<Tensor> {
-        let axis = resolve_axis(name, axis, self.rank())?;
-        check_index(name, index)?;
-        if index.rank() != 1 {
-            return Err(index.describe(Error::shape(name, "the index has one axis"), "index"));
-        }
-        let stretched = checked_along(name, index, self, axis)?;
-        let src = match src {
-            Operand::Tensor(t) => t.clone(),
-            Operand::Scalar(s) => self.stretched_value(name, s, stretched.shape())?,
-        };
-        if src.shape() != stretched.shape() {
+        let (x, axis) = self.along(name, axis)?;
+        let index = as_index_list(name, index)?;
+        let stretched = checked_along(name, &index, &x, axis)?;
+        if let Operand::Tensor(src) = src
+            && src.as_vector()?.shape() != stretched.shape()
+        {
             let m = format!("the source has the shape of self, with {} at axis {axis}", index.numel());
             return Err(src.describe(self.describe(Error::shape(name, m), "self"), "source"));
         }
-        apply_one(Scatter { axis, op }, &[self, &stretched, &src]).map_err(|e| at_position(e, name, self, axis, index))
+        let (x, src) = x.with_source(name, &stretched, src)?;
+        let result = apply_one(Scatter { axis, op }, &[&x, &stretched, &src]);
+        result.map_err(|e| at_position(e, name, &x, axis, &index))?.back_to(self)
     }
 
     /// One value of this dtype and device, stretched to a shape.

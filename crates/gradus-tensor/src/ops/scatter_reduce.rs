@@ -4,10 +4,9 @@
 //! side by side, so that zeros need no care in the gradient; extremes put the elements in ascending order, where the last
 //! one wins. The gradient of an extreme is split evenly among the elements that attain it.
 
-use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Backend, DType, Error, Result, ScatterOp, View, ViewMut};
 
-use super::gather::corner;
+use super::operands::as_index;
 use super::scatter::Scatter;
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
@@ -75,7 +74,7 @@ impl Operation for ScatterExtreme {
 }
 
 impl Tensor {
-    /// The elements of `src` that `index` (i64, i32 or u32) sends to one place along `axis`, combined with each other and,
+    /// The elements of `src` that `index` (integers) sends to one place along `axis`, combined with each other and,
     /// if `include_self`, with the element that is there. Places that nothing is sent to stay. Shapes and errors as in
     /// [`scatter`](Tensor::scatter).
     ///
@@ -102,22 +101,26 @@ impl Tensor {
         reduce: ScatterReduction,
         include_self: bool,
     ) -> Result<Tensor> {
-        let at = resolve_axis("scatter_reduce", axis, self.rank())?;
-        let src = &corner(src, None, index.shape())?;
+        const OP: &str = "scatter_reduce";
+        let (x, at) = self.along(OP, axis)?;
+        let index = as_index(OP, index)?;
+        let index = &index.as_vector()?;
+        let (x, src) = &x.with_source(OP, index, src.into())?;
         // The checks of a scatter, before any part is computed.
-        Scatter { axis: at, op: ScatterOp::Set }.infer(&[self, index, src])?;
-        if self.dtype() == DType::Bool {
-            let e = Error::dtype("scatter_reduce", self.dtype(), "numbers; cast the booleans");
+        Scatter { axis: at, op: ScatterOp::Set }.infer(&[x, index, src])?;
+        if x.dtype() == DType::Bool {
+            let e = Error::dtype(OP, x.dtype(), "numbers; cast the booleans");
             return Err(self.describe(e, "self"));
         }
-        match reduce {
-            ScatterReduction::Sum if include_self => self.scatter_add(axis, index, src),
-            ScatterReduction::Sum => self.scatter(axis, index, 0)?.scatter_add(axis, index, src),
-            ScatterReduction::Mean => self.scatter_mean(axis, index, src, include_self),
-            ScatterReduction::Prod => self.scatter_product(at, index, src, include_self),
-            ScatterReduction::Amax => self.scatter_extreme(at, index, src, false, include_self),
-            ScatterReduction::Amin => self.scatter_extreme(at, index, src, true, include_self),
-        }
+        let y = match reduce {
+            ScatterReduction::Sum if include_self => x.scatter_add(at as isize, index, src),
+            ScatterReduction::Sum => x.scatter(at as isize, index, 0)?.scatter_add(at as isize, index, src),
+            ScatterReduction::Mean => x.scatter_mean(at as isize, index, src, include_self),
+            ScatterReduction::Prod => x.scatter_product(at, index, src, include_self),
+            ScatterReduction::Amax => x.scatter_extreme(at, index, src, false, include_self),
+            ScatterReduction::Amin => x.scatter_extreme(at, index, src, true, include_self),
+        };
+        y?.back_to(self)
     }
 
     #[track_caller]

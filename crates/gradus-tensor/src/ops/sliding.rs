@@ -1,6 +1,5 @@
 //! `unfold_axis`: all windows of an axis, as a view. The gradient adds up what overlaps.
 
-use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Backend, DType, Error, Layout, Result, Shape, View, ViewMut};
 use smallvec::SmallVec;
 
@@ -84,9 +83,11 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn unfold_axis(&self, axis: isize, size: usize, step: usize) -> Result<Tensor> {
-        let axis = resolve_axis("unfold_axis", axis, self.rank())?;
+        let (x, axis) = self.along("unfold_axis", axis)?;
         let op = UnfoldAxis { axis, size, step };
-        let layout = op.layout(self.layout()).map_err(|e| self.describe(e, "self"))?;
-        apply_view(op, self, layout)
+        let layout = op.layout(x.layout()).map_err(|e| self.describe(e, "self"))?;
+        // Of a scalar: the one window, without the axis that counts windows.
+        let y = apply_view(op, &x, layout)?;
+        if self.rank() == 0 { y.select(0, 0) } else { Ok(y) }
     }
 }

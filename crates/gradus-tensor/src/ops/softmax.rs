@@ -2,9 +2,9 @@
 //!
 //! Gradients: `y * (g - sum(g * y))` and `g - e^y * sum(g)`.
 
-use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Backend, Result, View, ViewMut};
 
+use super::operands::cast;
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one, run_one};
 use crate::Tensor;
 
@@ -62,14 +62,14 @@ impl Tensor {
     /// gives NaN.
     #[track_caller]
     pub fn softmax(&self, axis: isize) -> Result<Tensor> {
-        let axis = resolve_axis("softmax", axis, self.rank())?;
-        apply_one(Softmax { log: false, axis }, &[&self.to_dtype(self.dtype().to_float())?])
+        let (x, axis) = self.along("softmax", axis)?;
+        apply_one(Softmax { log: false, axis }, &[&*cast(&x, x.dtype().to_float())?])?.back_to(self)
     }
 
     /// `x - ln(sum(e^x))` along an axis, without overflow. Integers become f32.
     #[track_caller]
     pub fn log_softmax(&self, axis: isize) -> Result<Tensor> {
-        let axis = resolve_axis("log_softmax", axis, self.rank())?;
-        apply_one(Softmax { log: true, axis }, &[&self.to_dtype(self.dtype().to_float())?])
+        let (x, axis) = self.along("log_softmax", axis)?;
+        apply_one(Softmax { log: true, axis }, &[&*cast(&x, x.dtype().to_float())?])?.back_to(self)
     }
 }

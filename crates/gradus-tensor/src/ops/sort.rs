@@ -2,7 +2,6 @@
 //!
 //! NaN counts as the largest number: last in ascending order, first in descending order. Equal elements keep their order.
 
-use gradus_backend::shape::resolve_axis;
 use gradus_backend::{DType, Error, Result};
 
 use super::{Spec, records, run};
@@ -39,17 +38,17 @@ impl Tensor {
     /// gradient. Errors if the axis has fewer than `k` elements.
     #[track_caller]
     pub fn topk(&self, k: usize, axis: isize, largest: bool, sorted: bool) -> Result<(Tensor, Tensor)> {
-        let at = resolve_axis("topk", axis, self.rank())?;
-        let size = self.shape()[at];
+        let (x, at) = self.along("topk", axis)?;
+        let (axis, size) = (at as isize, x.shape()[at]);
         if k > size {
             let e = Error::argument("topk", format!("{k} elements of axis {at}, which has {size}"));
             return Err(self.describe(e, "self"));
         }
-        let mut indices = self.argsort(axis, largest)?.narrow(axis, 0, k)?.contiguous()?;
+        let mut indices = x.argsort(axis, largest)?.narrow(axis, 0, k)?.contiguous()?;
         if !sorted {
             indices = indices.sort(axis, false)?.0;
         }
-        Ok((self.gather(axis, &indices)?, indices))
+        Ok((x.gather(axis, &indices)?.back_to(self)?, indices.back_to(self)?))
     }
 
     /// The `k`-th smallest element along an axis, `k` counting from 1, and its index (i64); NaN counts as the largest
@@ -57,29 +56,34 @@ impl Tensor {
     /// above the size of the axis.
     #[track_caller]
     pub fn kthvalue(&self, k: usize, axis: isize, keepdim: bool) -> Result<(Tensor, Tensor)> {
-        let at = resolve_axis("kthvalue", axis, self.rank())?;
-        let size = self.shape()[at];
+        let (x, at) = self.along("kthvalue", axis)?;
+        let (axis, size) = (at as isize, x.shape()[at]);
         if k == 0 || k > size {
             let e = Error::argument("kthvalue", format!("k is {k}; it counts from 1 to {size}, the size of axis {at}"));
             return Err(self.describe(e, "self"));
         }
-        let indices = self.argsort(axis, false)?.narrow(axis, k - 1, 1)?.contiguous()?;
-        let values = self.gather(axis, &indices)?;
-        if keepdim { Ok((values, indices)) } else { Ok((values.squeeze(axis)?, indices.squeeze(axis)?)) }
+        let indices = x.argsort(axis, false)?.narrow(axis, k - 1, 1)?.contiguous()?;
+        let values = x.gather(axis, &indices)?;
+        if keepdim {
+            Ok((values.back_to(self)?, indices.back_to(self)?))
+        } else {
+            Ok((values.squeeze(axis)?, indices.squeeze(axis)?))
+        }
     }
 }
 
 /// Values and indices, neither of them recorded.
 #[track_caller]
 fn sorted(name: &str, x: &Tensor, axis: isize, descending: bool) -> Result<(Tensor, Tensor)> {
-    let at = resolve_axis(name, axis, x.rank())?;
+    let like = x;
+    let (x, at) = &x.along(name, axis)?;
     if x.dtype() == DType::Bool {
-        let (values, indices) = sorted(name, &x.to_dtype(DType::U8)?, axis, descending)?;
+        let (values, indices) = sorted(name, &like.to_dtype(DType::U8)?, axis, descending)?;
         return Ok((values.to_dtype(DType::Bool)?, indices));
     }
     let spec = |dtype| Spec { shape: *x.layout().shape(), dtype };
     let results = run(x.device(), &[spec(x.dtype()), spec(DType::I64)], &[x], |b, x, outs| match outs {
-        [values, indices] => b.sort(x[0], at, descending, values, indices),
+        [values, indices] => b.sort(x[0], *at, descending, values, indices),
         _ => Err(Error::argument(name, "two outputs are written")),
     })?;
     if is_observed() {
@@ -87,7 +91,7 @@ fn sorted(name: &str, x: &Tensor, axis: isize, descending: bool) -> Result<(Tens
     }
     let mut results = results.into_iter();
     match (results.next(), results.next()) {
-        (Some(values), Some(indices)) => Ok((values, indices)),
+        (Some(values), Some(indices)) => Ok((values.back_to(like)?, indices.back_to(like)?)),
         _ => Err(Error::argument(name, "two results are given")),
     }
 }

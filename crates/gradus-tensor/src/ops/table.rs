@@ -7,7 +7,8 @@
 
 use gradus_backend::{Expr, Result, Scalar};
 
-use super::elementwise::{Class, Elementwise, Operand};
+use super::elementwise::{Class, Elementwise};
+use super::operand::{AsOperand, Operand};
 use crate::Tensor;
 
 /// An operation of the table, with points to test it at.
@@ -31,14 +32,13 @@ macro_rules! count {
 }
 
 macro_rules! table {
-    ($($(#[doc = $doc:literal])* $const:ident $method:ident($($operand:ident),*; $($scalar:ident = $sample:literal),*) $class:ident $(finite $finite:literal)? $mask:literal $smooth:expr, $body:expr;)*) => {
+    ($($(#[doc = $doc:literal])* $const:ident $method:ident($($operand:ident),*; $($scalar:ident = $sample:literal),*) $class:ident $(needs $rule:ident)? $mask:literal $smooth:expr, $body:expr;)*) => {
         impl Tensor {
             $(
                 $(#[doc = $doc])*
                 #[track_caller]
-                #[allow(clippy::needless_lifetimes)] // needed where there are further operands
-                pub fn $method<'a>(&'a self $(, $operand: impl Into<Operand<'a>>)* $(, $scalar: impl Into<Scalar>)*) -> Result<Tensor> {
-                    $const.apply(&[Operand::Tensor(self) $(, $operand.into())* $(, Operand::Scalar($scalar.into()))*])
+                pub fn $method(&self $(, $operand: impl AsOperand)* $(, $scalar: impl Into<Scalar>)*) -> Result<Tensor> {
+                    $const.apply(&[Operand::Tensor(self) $(, $operand.as_operand()?)* $(, Operand::Scalar($scalar.into()))*])
                 }
             )*
         }
@@ -46,7 +46,7 @@ macro_rules! table {
         $(
             #[doc = concat!("See [`Tensor::", stringify!($method), "`].")]
             pub static $const: Elementwise =
-                Elementwise::new(stringify!($method), Class::$class, count!($($operand)* $($scalar)*), $body).conditions($mask)$(.finite($finite))?;
+                Elementwise::new(stringify!($method), Class::$class, count!($($operand)* $($scalar)*), $body).conditions($mask)$(.numbers($rule))?;
         )*
 
         /// Every entry of the table.
@@ -155,7 +155,7 @@ table! {
     /// `max(x, 0)`; NaN stays NaN. The slope at 0 is 0.
     RELU relu(;) Number 0 ANY, |x| vec![x[0].relu()];
     /// `x` above 0, else `alpha * x`. Errors unless alpha is finite. The slope at 0 is alpha.
-    LEAKY_RELU leaky_relu(; alpha = 0.1) Float finite 0b10 0 ANY, |x| vec![x[0].gt(0.0).select(x[0], x[0] * x[1])];
+    LEAKY_RELU leaky_relu(; alpha = 0.1) Float needs finite 0 ANY, |x| vec![x[0].gt(0.0).select(x[0], x[0] * x[1])];
     /// `1 / (1 + e^-x)`
     SIGMOID sigmoid(;) Float 0 ANY, |x| vec![x[0].sigmoid()];
     /// Hyperbolic tangent.
@@ -176,8 +176,8 @@ table! {
         let (scale, alpha) = (1.050_700_987_355_480_5, 1.673_263_242_354_377_2);
         vec![x[0].gt(0.0).select(x[0] * scale, left(x[0]).expm1() * (scale * alpha))]
     };
-    /// `x` above 0, else `alpha (e^(x / alpha) - 1)`; alpha is not 0. The slope at 0 is 1.
-    CELU celu(; alpha = 0.7) Float 0 ANY, |x| vec![x[0].gt(0.0).select(x[0], x[1] * (left(x[0]) / x[1]).expm1())];
+    /// `x` above 0, else `alpha (e^(x / alpha) - 1)`. Errors if alpha is 0. The slope at 0 is 1.
+    CELU celu(; alpha = 0.7) Float needs not_zero 0 ANY, |x| vec![x[0].gt(0.0).select(x[0], x[1] * (left(x[0]) / x[1]).expm1())];
     /// `x / (1 + |x|)`. The slope at 0 is 1, the second derivative there 0.
     SOFTSIGN softsign(;) Float 0 ANY, |x| {
         let c = x[0].bounded(1e30);
@@ -189,8 +189,8 @@ table! {
     MISH mish(;) Float 0 ANY, |x| vec![x[0].gated(x[0].bounded(1000.0).softplus().tanh())];
     /// `min(max(x, 0), 6)`; NaN stays. The slope at 0 and 6 is 0.
     RELU6 relu6(;) Number 0 ANY, |x| vec![flat_ends(x[0], x[0].constant(0.0), x[0].constant(6.0))];
-    /// `lo` up to `lo`, `hi` from `hi` on, else x; NaN stays. As `clamp`, but with slope 0 at the ends.
-    HARDTANH hardtanh(; lo = -1.5, hi = 1.0) Number 0 ANY, |x| vec![flat_ends(x[0], x[1], x[2])];
+    /// `lo` up to `lo`, `hi` from `hi` on, else x; NaN stays. Errors if `lo` is above `hi`. As `clamp`, but with slope 0 at the ends.
+    HARDTANH hardtanh(; lo = -1.5, hi = 1.0) Number needs in_order 0 ANY, |x| vec![flat_ends(x[0], x[1], x[2])];
     /// `relu6(x + 3) / 6`. The slope at -3 and 3 is 0.
     HARDSIGMOID hardsigmoid(;) Float 0 ANY, |x| vec![flat_ends(x[0] / 6.0 + 0.5, x[0].constant(0.0), x[0].constant(1.0))];
     /// `x relu6(x + 3) / 6`. The slope at -3 is 0, at 3 it is 1.
@@ -200,8 +200,9 @@ table! {
     };
     /// 0 from `-lambda` to `lambda`, else x; NaN stays. The slope at both ends is 0.
     HARDSHRINK hardshrink(; lambda = 0.5) Float 0 ANY, |x| vec![x[0].abs().le(x[1]).select(0.0, x[0])];
-    /// `x - lambda` above `lambda`, `x + lambda` below `-lambda`, else 0; NaN stays. The slope at both ends is 0.
-    SOFTSHRINK softshrink(; lambda = 0.5) Float 0 ANY, |x| {
+    /// `x - lambda` above `lambda`, `x + lambda` below `-lambda`, else 0; NaN stays. Errors unless `lambda` is at least 0.
+    /// The slope at both ends is 0.
+    SOFTSHRINK softshrink(; lambda = 0.5) Float needs not_negative 0 ANY, |x| {
         let inner = x[0].isnan().select(x[0], 0.0);
         vec![x[0].gt(x[1]).select(x[0] - x[1], x[0].lt(-x[1]).select(x[0] + x[1], inner))]
     };
@@ -293,6 +294,22 @@ table! {
     RELU_MUL relu_mul(other;) Number 0 ANY, |x| vec![x[0].relu() * x[1]];
     /// `sigmoid(self) * other`, in one pass.
     SIGMOID_MUL sigmoid_mul(other;) Float 0 ANY, |x| vec![x[0].sigmoid() * x[1]];
+}
+
+fn finite(v: &[f64]) -> Option<&'static str> {
+    v.iter().any(|v| !v.is_finite()).then_some("it must be finite")
+}
+
+fn not_zero(v: &[f64]) -> Option<&'static str> {
+    v.contains(&0.0).then_some("it must not be 0")
+}
+
+fn not_negative(v: &[f64]) -> Option<&'static str> {
+    (!v.iter().all(|&v| v >= 0.0)).then_some("it must be at least 0")
+}
+
+fn in_order(v: &[f64]) -> Option<&'static str> {
+    (!v.is_sorted()).then_some("the first must not be above the second")
 }
 
 /// Whether x is below 0, or the float -0.

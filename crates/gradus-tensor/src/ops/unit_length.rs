@@ -2,15 +2,16 @@
 
 use gradus_backend::{Error, Result, Window};
 
-use super::norm::power;
+use super::norm::{check_p, power};
+use super::operands::axis_of;
 use super::pool::MAX_WINDOW;
 use super::{AvgPool, apply_one};
 use crate::Tensor;
 
 impl Tensor {
-    /// `x / max(norm(x), eps)` along an axis, with the norm `sum(|x|^p)^(1 / p)`, `p > 0`, or the largest absolute value if
-    /// `p` is infinite: vectors of length 1. Those shorter than `eps` are divided by `eps`, with the gradient
-    /// of a constant length. With p below 2 the length does not change with elements that are 0, where its slope jumps.
+    /// `x / max(norm(x), eps)` along an axis, with a [`norm`](Tensor::norm) of order `p`: vectors of length 1. Those shorter
+    /// than `eps` are divided by `eps`, with the gradient of a constant length. With p below 2 the length does not change
+    /// with elements that are 0, where its slope jumps.
     /// Floats; half precision computes in f32.
     ///
     /// ```
@@ -27,20 +28,17 @@ impl Tensor {
         if !self.dtype().is_float() {
             return fail(Error::dtype(OP, self.dtype(), "floats"));
         }
-        if p.is_nan() || p <= 0.0 {
-            return fail(Error::argument(OP, format!("p is {p}; it is above 0")));
-        }
+        check_p(OP, p, f64::NEG_INFINITY).map_err(|e| self.describe(e, "self"))?;
         if !(eps >= 0.0 && eps.is_finite()) {
             return fail(Error::argument(OP, format!("eps is {eps}; it is at least 0 and finite")));
         }
-        let axis = [gradus_backend::shape::resolve_axis(OP, axis, self.rank())? as isize];
+        let axis = [axis_of(OP, axis, self.rank())? as isize];
         if self.numel() == 0 {
             return Ok(self.clone());
         }
         let x = self.to_dtype(self.dtype().compute())?;
-        if p.is_infinite() {
-            let norm = x.abs()?.max(&axis, true)?.maximum(eps)?;
-            return x.div(&norm)?.to_dtype(self.dtype());
+        if p <= 0.0 || p.is_infinite() {
+            return x.div(&x.norm(p, &axis, true)?.maximum(eps)?)?.to_dtype(self.dtype());
         }
         let powers = match p {
             1.0 => x.abs()?,

@@ -1,8 +1,9 @@
 //! Products of vectors: `outer`, `dot`, `cross` and `kron`.
 
 use gradus_backend::shape::resolve_axis;
-use gradus_backend::{Error, MAX_RANK, Result};
+use gradus_backend::{Error, MAX_RANK, Result, Shape};
 
+use super::operands::common_dtype;
 use crate::Tensor;
 
 impl Tensor {
@@ -26,16 +27,18 @@ impl Tensor {
         self.matmul(other)
     }
 
-    /// The cross product along an axis of size 3 of both operands, which have one shape.
+    /// The cross product along an axis of size 3 of both operands, which have one rank; the other axes broadcast.
     #[track_caller]
     pub fn cross(&self, other: &Tensor, axis: isize) -> Result<Tensor> {
         let at = resolve_axis("cross", axis, self.rank())?;
-        if self.shape() != other.shape() || self.shape()[at] != 3 {
-            let e = Error::shape("cross", format!("both operands have one shape, of size 3 at axis {at}"));
-            return Err(other.describe(self.describe(e, "self"), "other"));
+        let fail = |e: Error| other.describe(self.describe(e, "self"), "other");
+        if self.rank() != other.rank() || self.shape()[at] != 3 || other.shape()[at] != 3 {
+            let m = format!("both operands have one rank, and size 3 at axis {at}");
+            return Err(fail(Error::shape("cross", m)));
         }
-        let dtype = self.dtype().promote(other.dtype())?;
-        let (a, b) = (self.to_dtype(dtype.compute())?, other.to_dtype(dtype.compute())?);
+        let shape = Shape::broadcast("cross", self.shape(), other.shape()).map_err(fail)?;
+        let dtype = common_dtype("cross", &[self, other], &["self", "other"])?;
+        let (a, b) = (self.expand(shape)?.to_dtype(dtype.compute())?, other.expand(shape)?.to_dtype(dtype.compute())?);
         let first = turned(&a, axis, 1)?.mul(&turned(&b, axis, 2)?)?;
         first.sub(&turned(&a, axis, 2)?.mul(&turned(&b, axis, 1)?)?)?.to_dtype(dtype)
     }

@@ -14,6 +14,7 @@ use gradus_backend::{Error, Result, Window};
 /// assert_eq!(y.shape(), [1, 6, 4, 4]);
 /// # Ok::<(), Error>(())
 /// ```
+#[must_use = "options do nothing until they are passed to an operation, and setting one gives new options"]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConvOptions<const N: usize> {
     pub(super) stride: [usize; N],
@@ -36,35 +37,30 @@ impl<const N: usize> ConvOptions<N> {
     }
 
     /// Step between windows, at least 1.
-    #[must_use]
     pub const fn stride(mut self, stride: [usize; N]) -> Self {
         self.stride = stride;
         self
     }
 
     /// Zeros before and after each axis, the same number on both sides.
-    #[must_use]
     pub fn padding(mut self, padding: [usize; N]) -> Self {
         self.padding = padding.map(|p| (p, p));
         self
     }
 
     /// Zeros `(before, after)` each axis.
-    #[must_use]
     pub const fn padding_sides(mut self, padding: [(usize, usize); N]) -> Self {
         self.padding = padding;
         self
     }
 
     /// Step between the elements of a window, at least 1.
-    #[must_use]
     pub const fn dilation(mut self, dilation: [usize; N]) -> Self {
         self.dilation = dilation;
         self
     }
 
     /// Number of groups of channels, which do not see each other. Convolutions only.
-    #[must_use]
     pub const fn groups(mut self, groups: usize) -> Self {
         self.groups = groups;
         self
@@ -72,7 +68,6 @@ impl<const N: usize> ConvOptions<N> {
 
     /// Elements added at the end of each axis of the result, fewer than the larger of stride and dilation: which of the
     /// sizes that a strided convolution maps to one it is that the transposed convolution gives. Transposed ones only.
-    #[must_use]
     pub const fn output_padding(mut self, output_padding: [usize; N]) -> Self {
         self.output_padding = output_padding;
         self
@@ -113,6 +108,7 @@ impl<const N: usize> ConvOptions<N> {
 
 /// How a pooling window slides over `N` spatial axes. By default windows do not overlap (the stride is the kernel), there
 /// is no padding, dilation is 1, and a window that does not fit at the end is left out.
+#[must_use = "options do nothing until they are passed to an operation, and setting one gives new options"]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolOptions<const N: usize> {
     stride: Option<[usize; N]>,
@@ -134,28 +130,24 @@ impl<const N: usize> PoolOptions<N> {
     }
 
     /// Step between windows, at least 1.
-    #[must_use]
     pub const fn stride(mut self, stride: [usize; N]) -> Self {
         self.stride = Some(stride);
         self
     }
 
     /// Padding on both sides, at most half the kernel.
-    #[must_use]
     pub const fn padding(mut self, padding: [usize; N]) -> Self {
         self.padding = padding;
         self
     }
 
     /// Step between the elements of a window, at least 1.
-    #[must_use]
     pub const fn dilation(mut self, dilation: [usize; N]) -> Self {
         self.dilation = dilation;
         self
     }
 
     /// Whether the number of windows is rounded up: a last window may reach past the padding, if it starts before it.
-    #[must_use]
     pub const fn ceil_mode(mut self, ceil_mode: bool) -> Self {
         self.ceil_mode = ceil_mode;
         self

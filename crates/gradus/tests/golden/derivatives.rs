@@ -1,7 +1,6 @@
 //! First, second and third derivatives of a call, in other layouts, through `checkpoint`, stretched, and along a line.
 
 use gradus::prelude::*;
-use gradus::{BackwardOptions, autograd, grad};
 
 use crate::values;
 
@@ -160,7 +159,7 @@ pub(crate) fn derivatives(
 pub(crate) fn checkpointed(
     call: impl Fn(&[Tensor]) -> Result<Vec<Tensor>> + Clone + Send + Sync + 'static,
 ) -> impl Fn(&[Tensor]) -> Result<Vec<Tensor>> {
-    move |x| autograd::checkpoint(call.clone(), &x.iter().collect::<Vec<_>>())
+    move |x| checkpoint(call.clone(), &x.iter().collect::<Vec<_>>())
 }
 
 /// `phi(t) = sum(w * f(x + t u))` and its derivatives, each the gradient of the one before.

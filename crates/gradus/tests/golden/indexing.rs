@@ -1,6 +1,6 @@
 //! Indexing, masks, borders and repetition.
 
-use gradus::ops::{Ellipsis, Indexing, NewAxis, PadMode, ScatterReduction, Strided};
+use gradus::ops::{Indexing, PadMode, ScatterReduction, Strided};
 use gradus::prelude::*;
 
 use crate::{Cases, one};
@@ -23,12 +23,14 @@ pub(crate) const CASES: Cases = &[
     ("count_nonzero", one!(|x| x[0].count_nonzero(&[1], false))),
     ("scatter", one!(|x| x[0].scatter(1, &x[1], &x[2])?.sin())),
     ("scatter_add", one!(|x| x[0].scatter_add(1, &x[1], &x[2])?.sin())),
+    ("scatter_add/scalar", one!(|x| x[0].scatter_add(0, &x[1], &x[2])?.sin())),
     ("scatter_reduce/sum", |x| reduced(x, ScatterReduction::Sum)),
     ("scatter_reduce/prod", |x| reduced(x, ScatterReduction::Prod)),
     ("scatter_reduce/mean", |x| reduced(x, ScatterReduction::Mean)),
     ("scatter_reduce/amax", |x| reduced(x, ScatterReduction::Amax)),
     ("scatter_reduce/amin", |x| reduced(x, ScatterReduction::Amin)),
     ("index_add", one!(|x| x[0].index_add(1, &x[1], &x[2])?.sin())),
+    ("index_add/scalar", one!(|x| x[0].index_add(0, &x[1], &x[2])?.sin())),
     ("index_copy", one!(|x| x[0].index_copy(1, &x[1], &x[2])?.sin())),
     ("index_fill", one!(|x| x[0].index_fill(1, &x[1], 3.0)?.sin())),
     ("one_hot", one!(|x| x[0].one_hot(5))),

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use gradus::autograd::Node;
 use gradus::prelude::*;
-use gradus::{BackwardOptions, grad};
 
 use crate::derivatives::{EVERY, Function, Lay, checkpointed};
 use crate::orders::{Case, cases};

@@ -3,9 +3,8 @@
     pip install torch==2.15.0 numpy safetensors
     python crates/gradus/tests/golden/make.py
 
-A case is a name, inputs and a function. For each the file holds inputs, outputs, and for differentiable ones a vector v
-with the gradients g of sum(v * outputs), and a vector u with the gradients gg of sum(u * g). `tests/golden.rs` has the
-same names with the Gradus calls, and fails on a name that only one side has.
+A case is a name, inputs and a function; `record.py` says what the file holds of it. `main.rs` has the same names with the
+Gradus calls, and fails on a name that only one side has.
 """
 
 import pathlib
@@ -13,12 +12,14 @@ import pathlib
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.numpy import save_file
+from record import Record
+from safetensors.torch import save_file
 
 torch.set_default_dtype(torch.float64)
 torch.set_num_threads(1)
 rng = np.random.default_rng(20261121)
-tensors, meta = {}, {"torch": torch.__version__, "numpy": np.__version__}
+record = Record(rng)
+record.meta |= {"torch": torch.__version__, "numpy": np.__version__}
 
 
 def randn(*shape):
@@ -45,58 +46,12 @@ def tensor(values, dtype=None):
     return torch.tensor(values, dtype=dtype)
 
 
-def put(name, t):
-    tensors[name] = t.detach().numpy(force=True).copy(order="C")
-
-
 def case(name, inputs, f, order=2, frozen=(), loose=0):
     """order: how often it is differentiated. frozen: float inputs that are not. loose: digits of accuracy given up."""
-    assert f"{name}/out0" not in tensors, name
-    inputs = [x.clone() for x in inputs]
-    leaves = [i for i, x in enumerate(inputs) if x.is_floating_point() and i not in frozen] if order else []
-    for i in leaves:
-        inputs[i].requires_grad_(True)
-    outs = f(*inputs)
-    outs = [outs] if isinstance(outs, torch.Tensor) else list(outs)
-    for i, x in enumerate(inputs):
-        put(f"{name}/in{i}", x)
-    for i, y in enumerate(outs):
-        put(f"{name}/out{i}", y)
-    meta[name] = f"order={order} leaves={','.join(map(str, leaves))} loose={loose}"
-    try:
-        gradients(name, inputs, leaves, outs, order)
-    except RuntimeError as e:
-        # PyTorch itself has no second derivative of a few.
-        assert "not implemented" in str(e) and order == 2, e
-        meta[name] = meta[name].replace("order=2", "order=1")
-
-
-def gradients(name, inputs, leaves, outs, order):
-    if not order:
-        return
-    total = 0
-    for i, y in enumerate(outs):
-        if y.is_floating_point() and y.requires_grad:
-            v = torch.from_numpy(rng.standard_normal(tuple(y.shape)))
-            put(f"{name}/v{i}", v)
-            total = total + (v * y).sum()
-    points = [inputs[i] for i in leaves]
-    first = torch.autograd.grad(total, points, create_graph=order > 1, allow_unused=True)
-    first = [torch.zeros_like(x) if g is None else g for x, g in zip(points, first)]
-    again = 0
-    for i, g in zip(leaves, first):
-        put(f"{name}/g{i}", g)
-        if order > 1:
-            u = torch.from_numpy(rng.standard_normal(tuple(g.shape)))
-            put(f"{name}/u{i}", u)
-            again = again + (u * g).sum()
-    if order > 1:
-        if not again.requires_grad:
-            second = [None] * len(points)
-        else:
-            second = torch.autograd.grad(again, points, allow_unused=True)
-        for i, x, g in zip(leaves, points, second):
-            put(f"{name}/gg{i}", torch.zeros_like(x) if g is None else g)
+    leaves = [i for i, x in enumerate(inputs) if x.is_floating_point() and i not in frozen]
+    stopped = record.case(name, inputs, leaves, f, order, loose)
+    # PyTorch itself has no second derivative of a few.
+    assert stopped is None or ("not implemented" in stopped and order == 2), stopped
 
 
 nan, inf, tiny = float("nan"), float("inf"), 5e-324
@@ -565,11 +520,39 @@ def indices():
     case("adaptive_max_pool3d_with_indices", [x3], lambda x: F.adaptive_max_pool3d(x, (2, 3, 4), return_indices=True))
 
 
+def operands():
+    """Scalars along an axis, sizes that stretch, orders below 0."""
+    x, scalar = randn(3, 4), randn()
+    case("norm/negative", [x], lambda x: torch.linalg.vector_norm(x, -1.5, 1))
+    case("normalize/negative", [x], lambda x: F.normalize(x, p=-2.0, dim=1))
+    case("normalize/zero", [x], lambda x: F.normalize(x, p=0.0, dim=1))
+    case("sum/scalar", [scalar], lambda x: x.sin().sum(0))
+    case("softmax/scalar", [scalar], lambda x: F.softmax(x, -1))
+    case("cumsum/scalar", [scalar], lambda x: x.sin().cumsum(0))
+    case("sort/scalar", [scalar], lambda x: x.sin().sort(0))
+    case("max_with_indices/scalar", [scalar], lambda x: x.sin().max(-1, keepdim=True))
+    case("gather/scalar", [scalar, tensor([0])], lambda x, i: x.gather(0, i).sin())
+    case("gather/scalar_index", [randn(3), tensor(2)], lambda x, i: x.gather(0, i).sin())
+    case("index_select/scalar_index", [x, tensor(2)], lambda x, i: x.index_select(1, i).sin())
+    case("scatter_add/scalar", [scalar, tensor(0), randn()], lambda x, i, s: x.scatter_add(0, i, s).sin())
+    case("index_add/scalar", [scalar, tensor(0), randn()], lambda x, i, s: x.index_add(0, i, s).sin())
+    case("gather/i32", [x, ints(0, 4, 3, 2).to(torch.int32)], lambda x, i: x.gather(1, i).sin())
+    case("nll_loss/u8", [F.log_softmax(x, 1), ints(0, 4, 3).to(torch.uint8)], F.nll_loss)
+    case("linear/one_output", [randn(2, 3, 4), randn(4)], F.linear)
+    case("linear/one_output_bias", [randn(2, 3, 4), randn(4), randn()], F.linear)
+    case("tensordot/stretched", [randn(2, 1, 3), randn(4, 3, 5)], lambda a, b: torch.tensordot(a, b, dims=([1, 2], [0, 1])))
+    case("cross/stretched", [randn(1, 4, 3), randn(2, 1, 3)], lambda a, b: torch.linalg.cross(a, b, dim=-1))
+    case("gaussian_nll_loss/rows", [x, randn(3, 4), positive(3)], F.gaussian_nll_loss)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        stretched = [randn(2, 4, 5), randn(3, 1, 6, 5), randn(3, 2, 6, 7)]
+        case("scaled_dot_product_attention/stretched", stretched, F.scaled_dot_product_attention)
+
+
 SECTIONS = [elementwise, more_elementwise, reductions, more_reductions, products, more_products, layers, more_layers]
-SECTIONS += [losses, more_losses, movement, indexing, indices]
+SECTIONS += [losses, more_losses, movement, indexing, indices, operands]
 for section in SECTIONS:
     section()
 
 path = pathlib.Path(__file__).with_name("values.safetensors")
-save_file(tensors, path, metadata=meta)
-print(f"{len(meta) - 2} cases, {path.stat().st_size} bytes")
+save_file(record.tensors, path, metadata=record.meta)
+print(f"{len(record.meta) - 2} cases, {path.stat().st_size} bytes")

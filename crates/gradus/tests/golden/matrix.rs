@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
+use gradus::ops;
 use gradus::prelude::*;
-use gradus::{BackwardOptions, ErrorKind, grad, ops};
 
 use crate::{Call, File, orders, sources, values};
 

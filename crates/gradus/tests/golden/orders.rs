@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use gradus::prelude::*;
-use gradus::{ErrorKind, Reduction};
 
 use crate::derivatives::{
     EVERY, Found, Function, IRREGULAR, LAYOUTS, Lay, Line, Weights, along, bits, checkpointed, curved, derivatives,

@@ -1,6 +1,5 @@
 //! First, recorded and second gradients in f32, f16 and bf16 beside those in f64 on the same rounded inputs.
 
-use gradus::ErrorKind;
 use gradus::prelude::*;
 
 use crate::derivatives::{Found, IRREGULAR, Lay, Weights, derivatives, weight};

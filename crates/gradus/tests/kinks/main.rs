@@ -17,7 +17,6 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use gradus::prelude::*;
-use gradus::{BackwardOptions, grad};
 use said::SAID;
 use table::{Kink, SECTIONS, SMOOTH};
 
@@ -150,7 +149,7 @@ fn slopes_at_kinks_are_the_same_recorded_and_through_checkpoint() {
         let recorded = slopes(kink, BackwardOptions::new().create_graph()).unwrap();
         assert!(same(&plain, &recorded), "{}: {plain:?}, recorded {recorded:?}", kink.name);
         let call = kink.call;
-        let again = move |x: &[Tensor]| gradus::checkpoint(call, &x.iter().collect::<Vec<_>>());
+        let again = move |x: &[Tensor]| checkpoint(call, &x.iter().collect::<Vec<_>>());
         let points = leaves(kink);
         let y = again(&points).unwrap().sum_all().unwrap();
         let refs: Vec<&Tensor> = points.iter().collect();

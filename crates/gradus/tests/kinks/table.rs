@@ -95,7 +95,7 @@ const CORNERS: &[Kink] = kinks! {
     "hardshrink", "-0.5, 0.5 (a step)", [[-0.5, 0.5]], |x| x[0].hardshrink(0.5), "the value there is 0";
     "softshrink", "-0.5, 0.5", [[-0.5, 0.5]], |x| x[0].softshrink(0.5), "the value there is 0";
     "threshold", "at the threshold 0.1 (a step)", [[0.1]], |x| x[0].threshold(0.1, 20.0), "the value there is the constant";
-    "copysign", "a zero, signs + and -", [[0.0, 0.0], [1.0, -1.0]], |x| x[0].copysign(&x[1].detach()), "that of abs";
+    "copysign", "a zero, signs + and -", [[0.0, 0.0], [1.0, -1.0]], |x| x[0].copysign(x[1].detach()), "that of abs";
     "nan_to_num", "NaN, inf, -inf", [[f64::NAN, INF, -INF]], |x| x[0].nan_to_num(0.0, None, None), "replaced by constants";
     "where_", "false: the branch not taken is NaN", [[f64::NAN], [2.0]], |x| x[0].eq(0.0)?.where_(&x[0], &x[1]), "a branch that is not taken gets an exact 0";
     "where_/steep", "false: the branch not taken is sqrt(0)", [[0.0]], |x| x[0].gt(0.0)?.where_(&x[0].sqrt()?, &x[0]), "the exact 0 meets the infinite slope of sqrt: choose its operand instead";

@@ -4,12 +4,13 @@ mod blocks;
 mod check;
 mod huffman;
 
-use image::metadata::Orientation;
+use jpeg_encoder::{ColorType, Encoder, EncodingError, SamplingFactor};
 use zune_core::bytestream::ZCursor;
 use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder;
 
+use super::orientation::orientation_of;
 use super::read::{Samples, Size, Unreadable, zeros};
 use check::{Frame, Segments};
 
@@ -41,10 +42,9 @@ pub(super) fn decode(bytes: &[u8], allow: impl FnOnce(Size) -> Result<(), Unread
     if said != coded && (coded, said) != (3, 4) {
         return Err(Unreadable::Foreign("a number of channels that its colours do not have"));
     }
-    let orientation = decoder.exif().and_then(|exif| Orientation::from_exif_chunk(exif));
+    let orientation = decoder.exif().and_then(|exif| orientation_of(exif));
     let mut values = zeros(width * height * channels)?;
     decoder.decode_into(&mut values).map_err(failed)?;
-    let orientation = orientation.unwrap_or(Orientation::NoTransforms);
     Ok(Samples { width, height, channels, depth: 1, values, orientation })
 }
 
@@ -60,4 +60,19 @@ fn coefficients(frame: &Frame) -> usize {
         2 * row * (rows + whole)
     });
     bytes.sum()
+}
+
+/// A file of samples `[height, width, channels]`, 1 or 3 channels, in a quality from 1 to 100.
+pub(super) fn write(
+    samples: &[u8],
+    [width, height]: [u16; 2],
+    channels: usize,
+    quality: u8,
+) -> Result<Vec<u8>, EncodingError> {
+    let mut file = Vec::new();
+    let mut encoder = Encoder::new(&mut file, quality);
+    // Colours are as fine as brightness.
+    encoder.set_sampling_factor(SamplingFactor::F_1_1);
+    encoder.encode(samples, width, height, if channels == 1 { ColorType::Luma } else { ColorType::Rgb })?;
+    Ok(file)
 }

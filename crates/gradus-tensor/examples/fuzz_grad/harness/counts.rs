@@ -48,7 +48,7 @@ features! {
     Double "a gradient that is not 0 compared through a recorded pass" 15.0 100.0,
     Threads "two threads" 5.0 100.0,
     StaleError "a needed value was overwritten: the error" 20.0 100.0,
-    Beside "the error for an element that an index or a mask left as it was, or between those of a region" 0.0 2.0,
+    Beside "the error for an element that an index or a mask left as it was" 0.0 2.0,
     Between "a write between the elements of a needed value: the gradient" 2.0 100.0,
     StaleUse "an overwritten tensor was used: the error" 3.0 100.0,
     FreedError "a freed graph: the error" 14.0 100.0,
@@ -190,8 +190,7 @@ impl fmt::Display for Counts {
         writeln!(f, "{} gradients compared, {} numbers", self.gradients, self.numbers)?;
         writeln!(
             f,
-            "errors: {} of needed values overwritten, {} more that an index or a mask left as they were or that \
-             lie between those of a region, {} of \
+            "errors: {} of needed values overwritten, {} more that an index or a mask left as they were, {} of \
              overwritten tensors used, {} of freed graphs",
             self.stale_errors, self.beside, self.stale_uses, self.freed_errors
         )?;

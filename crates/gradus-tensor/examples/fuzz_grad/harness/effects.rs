@@ -213,11 +213,6 @@ impl Reference {
             // What the region itself overwrites, it overwrites again.
             let inner = self.nodes[r.nodes..].iter().flat_map(|n| &n.reads).filter(|x| x.need.matters());
             r.reads.extend(inner.filter(|x| self.touched(x.storage, &x.at, x.stamp) != Ground::None).cloned());
-            for i in 0..r.reads.len() {
-                let storage = r.reads[i].storage;
-                let all = || r.reads.iter().filter(|x| x.storage == storage).flat_map(|x| x.at.iter().copied());
-                r.reads[i].span = all().min().zip(all().max());
-            }
             self.record(r.inputs, r.reads, Kind::Region)
         });
         for (&out, mut h) in s.outs.iter().zip(inner) {

@@ -113,8 +113,7 @@ impl Reference {
                 node.inputs.iter().for_each(|&i| live[i] = true);
             }
             for r in node.reads.iter().filter(|r| r.guard != Guard::Never && node.freed != Freed::Yes) {
-                let within = |p: &usize| r.span.is_some_and(|(first, last)| (first..=last).contains(p));
-                if r.storage != storage || !at.iter().any(|p| r.at.contains(p) || within(p)) {
+                if r.storage != storage || !at.iter().any(|p| r.at.contains(p)) {
                     continue;
                 }
                 let lives = live[n] && node.freed == Freed::No && node.kind == Kind::Operation;

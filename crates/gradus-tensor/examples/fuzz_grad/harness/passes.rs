@@ -21,8 +21,7 @@ pub(crate) struct Hooked {
 pub(crate) enum Ground {
     /// No write touched a value that a gradient of this pass needs.
     None,
-    /// A write is logged for an element that an index or a mask left as it was, or lies between those that a region or an operation of
-    /// the user reads.
+    /// A write is logged for an element that an index or a mask left as it was.
     Beside,
     /// A write touched an element.
     Element,
@@ -129,7 +128,7 @@ impl Reference {
         let spared = copied.filter(|r| self.touched(r.storage, &r.at, r.stamp) == Ground::Element).count() > 0;
         let reads = reads.filter(|r| r.need.matters());
         let strict = ran.iter().any(|&(n, certain)| certain && self.breaks_strict(n));
-        let between = reads.clone().any(|r| r.span.is_none() && self.between(r.storage, &r.at, r.stamp));
+        let between = reads.clone().any(|r| self.between(r.storage, &r.at, r.stamp));
         // A root that holds other numbers by now is refused, too.
         let stale = roots.iter().filter(|r| self.is_stale(&r.0)).map(|r| self.touched(r.0.storage, &r.0.at, r.0.stamp));
         let ground = reads.map(|r| self.ground(r)).chain(stale).chain(self.seeded(&ran, &roots));

@@ -60,9 +60,6 @@ pub(crate) struct Read {
     pub(crate) stamp: u32,
     pub(crate) need: Need,
     pub(crate) guard: Guard,
-    /// Of a region, or an operation of the user, the first and the last place of the storage that it reads: the library knows
-    /// no more of it.
-    pub(crate) span: Option<(usize, usize)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -70,13 +67,6 @@ pub(crate) enum Freed {
     No,
     Maybe,
     Yes,
-}
-
-impl Read {
-    /// The library knows the first and the last place only.
-    fn widen(&mut self) {
-        self.span = self.at.iter().copied().min().zip(self.at.iter().copied().max());
-    }
 }
 
 /// A recorded operation.
@@ -205,11 +195,7 @@ impl Reference {
 
     /// What a write since did to something that was read.
     pub(crate) fn ground(&self, r: &Read) -> Ground {
-        let logged = |(first, last): (usize, usize)| self.storages[r.storage].logged[first..=last].iter();
-        match self.touched(r.storage, &r.at, r.stamp) {
-            Ground::None if r.span.is_some_and(|span| logged(span).any(|&l| l > r.stamp)) => Ground::Beside,
-            ground => ground,
-        }
+        self.touched(r.storage, &r.at, r.stamp)
     }
 
     /// Whether writes since `stamp` lie between these places, and none on them.
@@ -251,7 +237,7 @@ impl Reference {
     pub(crate) fn noted(&self, h: &Handle) -> Read {
         // What is read again where it is cannot be copied: a write is refused under either switch.
         let guard = if self.mode.writes == Writes::Checked { Guard::Never } else { Guard::Maybe };
-        Read { storage: h.storage, at: h.at.clone(), stamp: self.clock, need: Need::Yes, guard, span: None }
+        Read { storage: h.storage, at: h.at.clone(), stamp: self.clock, need: Need::Yes, guard }
     }
 
     /// New memory with these numbers.
@@ -435,9 +421,6 @@ impl Reference {
             let node = self.record(inputs, reads, Kind::Operation);
             self.nodes[node].by_output = matches!(s.name, Name::Softmax | Name::LogSoftmax);
             self.nodes[node].custom = matches!(s.name, Name::Custom1 | Name::Custom2);
-            if self.nodes[node].custom {
-                self.nodes[node].reads.iter_mut().for_each(Read::widen);
-            }
             self.made_by(&mut made, node, &found.ids);
         }
         Some(made)

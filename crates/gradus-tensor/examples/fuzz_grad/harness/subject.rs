@@ -7,7 +7,7 @@ use gradus_cpu::CpuBackend;
 use gradus_tensor::ops::AttentionOptions;
 use gradus_tensor::{
     BackwardOptions, CustomOp, DType, Device, Error, ErrorKind, Generator, Hook, Result, Tensor, apply_custom,
-    autograd, backend, checkpoint_with, enable_grad, fused, grad, no_grad,
+    autograd, backend, checkpoint_with, enable_grad_guard, fused, grad, no_grad_guard,
 };
 
 use super::arrays::{EPS, numel};
@@ -113,12 +113,12 @@ impl Subject {
     /// Sets the switch of a block until what it gives is dropped.
     pub(crate) fn guard(&self, name: Name) -> Box<dyn Any> {
         match name {
-            Name::NoGrad => Box::new(no_grad()),
+            Name::NoGrad => Box::new(no_grad_guard()),
             _ if self.planted == Some(Planted::Unguarded) => Box::new(()),
-            Name::Packed => Box::new(autograd::saved_tensors_hooks(Tensor::copy, Tensor::copy)),
-            Name::AllowMutation => Box::new(autograd::allow_mutation_on_saved_tensors()),
-            Name::StrictInplace => Box::new(autograd::strict_inplace()),
-            Name::Strict => Box::new(autograd::strict()),
+            Name::Packed => Box::new(autograd::saved_tensors_hooks_guard(Tensor::copy, Tensor::copy)),
+            Name::AllowMutation => Box::new(autograd::allow_mutation_on_saved_tensors_guard()),
+            Name::StrictInplace => Box::new(autograd::strict_inplace_guard()),
+            Name::Strict => Box::new(autograd::strict_guard()),
             _ => Box::new(()),
         }
     }
@@ -197,12 +197,12 @@ impl Subject {
     /// Defines the tensors of a pass. Recorded ones are copied: the gradient of one tensor may be a step on the way to that
     /// of another, which is no mistake, but then it is not at the end of a graph as the reference has it.
     pub(crate) fn define_gradients(&mut self, s: &Statement, inputs: &[Slot], found: &[Option<Tensor>]) -> Result<()> {
-        let _mode = enable_grad();
+        let _mode = enable_grad_guard();
         for ((&out, &input), g) in s.outs.iter().zip(inputs).zip(found) {
             let own = match g {
                 Some(g) if s.name == Name::GradCreate => match self.planted {
                     Some(Planted::Severed) => g.copy()?.detach(),
-                    Some(Planted::Halved) => g.add(&g.detach())?.mul(0.5)?,
+                    Some(Planted::Halved) => g.add(g.detach())?.mul(0.5)?,
                     _ => g.copy()?,
                 },
                 Some(g) => g.clone(),
@@ -237,7 +237,7 @@ fn run(tensors: &mut Vec<Option<Tensor>>, s: &Statement, generator: &mut Generat
 /// A statement of a region. The reference does not see how its tensors lie in memory: they lie as one expects.
 fn run_inside(tensors: &mut Vec<Option<Tensor>>, s: &Statement, generator: &mut Generator) -> Result<()> {
     if s.name == Name::NoGrad {
-        let _mode = no_grad();
+        let _mode = no_grad_guard();
         return s.body.iter().try_for_each(|b| run_inside(tensors, b, generator));
     }
     run(tensors, s, generator)?;

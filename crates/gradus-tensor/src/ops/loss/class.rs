@@ -3,16 +3,19 @@
 //! The plain case is the fused operation of `ops/cross_entropy.rs`; weights of classes multiply its
 //! losses. Weights with label smoothing, and soft targets, are composed of `log_softmax`.
 
-use gradus_backend::{CrossEntropyParams, DType, Error, ErrorKind, Result, Scalar};
+use std::borrow::Cow;
+
+use gradus_backend::{CrossEntropyParams, Error, ErrorKind, Result, Scalar};
 
 use super::{Reduction, parameter, same_shape};
 use crate::Tensor;
+use crate::ops::operands::{as_index, cast, common_dtype};
 use crate::ops::{Class, CrossEntropy, Elementwise, Operand, apply};
 
 /// What the rows of logits `[n, c, ..]` are compared with.
 #[derive(Debug, Clone, Copy)]
 pub enum Target<'a> {
-    /// The index of the right class, `[n, ..]` in i64, i32 or u32.
+    /// The index of the right class, `[n, ..]`, integers.
     Classes(&'a Tensor),
     /// A probability for each class, `[n, c, ..]` in a float dtype.
     Probabilities(&'a Tensor),
@@ -34,7 +37,7 @@ static SHARE: Elementwise = Elementwise::new("cross_entropy", Class::Float, 2, |
 struct Classes<'a> {
     op: &'static str,
     input: &'a Tensor,
-    target: &'a Tensor,
+    target: Cow<'a, Tensor>,
     /// The index whose rows do not count.
     ignore_index: Option<i64>,
     /// Which rows count; `None` for all.
@@ -56,10 +59,11 @@ impl<'a> Classes<'a> {
     ) -> Result<Self> {
         let fail = |e: Error| target.describe(input.describe(e, "input"), "target");
         check_input(op, input)?;
-        if !matches!(target.dtype(), DType::I64 | DType::I32 | DType::U32) {
-            let e = fail(Error::dtype(op, target.dtype(), "i64, i32 or u32 class indices"));
+        if !target.dtype().is_int() {
+            let e = fail(Error::dtype(op, target.dtype(), "class indices of an integer dtype"));
             return Err(e.help("for a probability for each class pass Target::Probabilities to cross_entropy_with"));
         }
+        let indices = as_index(op, target)?;
         if target.rank() + 1 != input.rank()
             || target.shape()[0] != input.shape()[0]
             || target.shape()[1..] != input.shape()[2..]
@@ -74,16 +78,16 @@ impl<'a> Classes<'a> {
             None => None,
         };
         // One that the targets cannot hold ignores nothing.
-        let ignore_index = ignore_index.filter(|&i| Scalar::Int(i).check(target.dtype()).is_ok());
+        let ignore_index = ignore_index.filter(|&i| Scalar::Int(i).check(indices.dtype()).is_ok());
         let (counts, safe) = match ignore_index {
             Some(i) => {
-                let counts = target.ne(i)?;
-                let safe = counts.where_(target, 0)?;
+                let counts = indices.ne(i)?;
+                let safe = counts.where_(&*indices, 0)?;
                 (Some(counts), safe)
             }
-            None => (None, target.clone()),
+            None => (None, indices.clone().into_owned()),
         };
-        Ok(Classes { op, input, target, ignore_index, counts, safe, weight })
+        Ok(Classes { op, input, target: indices, ignore_index, counts, safe, weight })
     }
 
     /// The weight of each row's class.
@@ -140,7 +144,7 @@ impl<'a> Classes<'a> {
     fn fused(&self, label_smoothing: f64) -> Result<Tensor> {
         let (rank, classes, rows) = (self.input.rank() as isize, self.input.shape()[1], self.target.numel());
         let (logits, flat) = if rank == 2 {
-            (self.input.clone(), self.target.clone())
+            (self.input.clone(), self.target.clone().into_owned())
         } else {
             let last: Vec<isize> = (0..rank).filter(|&a| a != 1).chain([1]).collect();
             (self.input.permute(&last)?.reshape([rows, classes])?, self.target.reshape([rows])?)
@@ -162,6 +166,15 @@ fn check_input(op: &str, input: &Tensor) -> Result<()> {
             .help("unsqueeze a batch axis"));
     }
     Ok(())
+}
+
+/// The input in the dtype that it shares with the weights.
+#[track_caller]
+fn with_weight<'a>(op: &str, input: &'a Tensor, weight: Option<&Tensor>) -> Result<Cow<'a, Tensor>> {
+    match weight {
+        Some(w) => cast(input, common_dtype(op, &[input, w], &["input", "weight"])?),
+        None => Ok(Cow::Borrowed(input)),
+    }
 }
 
 /// Weights `[c]` in the compute dtype of the input.
@@ -233,14 +246,15 @@ impl Tensor {
             Target::Probabilities(target) => return self.soft_cross_entropy(target, weight, s, reduction),
             Target::Classes(target) => target,
         };
-        let rows = Classes::new(OP, self, target, weight, ignore_index)?;
+        let input = &*with_weight(OP, self, weight)?;
+        let rows = Classes::new(OP, input, target, weight, ignore_index)?;
         let (Some(weight), Some(row_weights)) = (&rows.weight, rows.row_weights()?) else {
             return rows.combine(rows.fused(s)?, None, reduction);
         };
         if s == 0.0 {
             return rows.combine(rows.fused(0.0)?.mul(&row_weights)?, Some(row_weights), reduction);
         }
-        let mut logits = self.to_dtype(self.dtype().compute())?;
+        let mut logits = input.to_dtype(input.dtype().compute())?;
         if let Some(counts) = &rows.counts {
             logits = counts.unsqueeze(1)?.where_(&logits, 0.0)?;
         }
@@ -266,8 +280,10 @@ impl Tensor {
         if !target.dtype().is_float() {
             return Err(target.describe(Error::dtype(OP, target.dtype(), "float probabilities"), "target"));
         }
-        let log = self.to_dtype(self.dtype().compute())?.log_softmax(1)?;
-        let mut target = target.to_dtype(target.dtype().compute())?;
+        let logits = with_weight(OP, self, weight)?;
+        let wide = common_dtype(OP, &[&logits, target], &["logits", "probabilities"])?.compute();
+        let log = logits.to_dtype(wide)?.log_softmax(1)?;
+        let mut target = target.to_dtype(wide)?;
         if label_smoothing > 0.0 {
             target = target.mul(1.0 - label_smoothing)?.add(label_smoothing / self.shape()[1] as f64)?;
         }
@@ -279,7 +295,7 @@ impl Tensor {
     }
 
     /// The negative log-likelihood `-w[t] self[t]` of log-probabilities `self [n, c, ..]` and class indices
-    /// `target [n, ..]` (i64, i32 or u32), combined; in at least f32.
+    /// `target [n, ..]` (integers), combined; in at least f32.
     ///
     /// `weight [c]` is 1 if absent. Rows with target `ignore_index` do not count. The mean divides by the summed weights
     /// of the rows that count; over nothing it is NaN. A class outside `0..c` is an error.
@@ -291,8 +307,9 @@ impl Tensor {
         ignore_index: Option<i64>,
         reduction: Reduction,
     ) -> Result<Tensor> {
-        let rows = Classes::new("nll_loss", self, target, weight, ignore_index)?;
-        let losses = rows.negative_log_likelihood(&self.to_dtype(self.dtype().compute())?)?;
+        let input = &*with_weight("nll_loss", self, weight)?;
+        let rows = Classes::new("nll_loss", input, target, weight, ignore_index)?;
+        let losses = rows.negative_log_likelihood(&input.to_dtype(input.dtype().compute())?)?;
         let weights = rows.row_weights()?;
         let losses = match &weights {
             Some(w) => losses.mul(w)?,

@@ -11,6 +11,7 @@ use gradus_backend::{DType, Error, ErrorKind, Expr, HostVec, Result};
 
 use super::Reduction;
 use crate::Tensor;
+use crate::ops::operands::as_index;
 use crate::ops::{Class, Elementwise, Operand};
 
 const OP: &str = "ctc_loss";
@@ -43,9 +44,7 @@ fn labels(
     classes: usize,
 ) -> Result<(HostVec<i64>, Vec<Range<usize>>)> {
     let fail = |e: Error| targets.describe(e, "targets");
-    if !matches!(targets.dtype(), DType::I64 | DType::I32 | DType::U32) {
-        return Err(fail(Error::dtype(OP, targets.dtype(), "i64, i32 or u32 labels")));
-    }
+    let indices = as_index(OP, targets)?;
     let total = lengths.iter().try_fold(0usize, |sum, &l| sum.checked_add(l));
     let fits = match *targets.shape() {
         [n, s] => n == lengths.len() && lengths.iter().all(|&l| l <= s),
@@ -56,7 +55,7 @@ fn labels(
         let e = Error::shape(OP, "targets are [n, s] with lengths up to s, or [the sum of the lengths]");
         return Err(fail(e));
     }
-    let all = targets.detach().to_dtype(DType::I64)?.host::<i64>(OP)?;
+    let all = indices.detach().to_dtype(DType::I64)?.host::<i64>(OP)?;
     let mut start = 0;
     let mut found = Vec::with_capacity(lengths.len());
     for &length in lengths {
@@ -86,7 +85,7 @@ impl Tensor {
     /// The negative log-likelihood of label sequences under log-probabilities `self [t, n, c]`, summed over all alignments
     /// with blanks and repetitions (Graves et al., 2006), combined; one loss a sequence.
     ///
-    /// `targets` (i64, i32 or u32) are padded `[n, s]`, or concatenated `[sum of target_lengths]`; they are read to the
+    /// `targets` (integers) are padded `[n, s]`, or concatenated `[sum of target_lengths]`; they are read to the
     /// host. `input_lengths` and `target_lengths` have `n` entries, `blank` is a class that is no label. The mean divides
     /// each loss by the length of its target (at least 1) first. The loss is in at least f32.
     ///

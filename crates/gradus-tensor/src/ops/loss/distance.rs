@@ -4,6 +4,7 @@ use gradus_backend::{DType, Expr, Result};
 
 use super::{Reduction, parameter, pointwise};
 use crate::Tensor;
+use crate::ops::operands::common_dtype;
 use crate::ops::{Class, Elementwise};
 
 static MSE: Elementwise = Elementwise::new("mse_loss", Class::Number, 2, |v| vec![(v[0] - v[1]).square()]);
@@ -62,7 +63,7 @@ impl Tensor {
     #[track_caller]
     pub fn smooth_l1_loss(&self, target: &Tensor, beta: f64, reduction: Reduction) -> Result<Tensor> {
         parameter("smooth_l1_loss", "beta", beta, beta >= 0.0 && beta.is_finite(), "finite and at least 0")?;
-        let dtype = self.dtype().promote(target.dtype())?.to_float().compute();
+        let dtype = common_dtype("smooth_l1_loss", &[self, target], &["input", "target"])?.to_float().compute();
         // What is 0 in the dtype of the computation divides nothing.
         if beta == 0.0 || (dtype == DType::F32 && beta as f32 == 0.0) {
             return self.to_dtype(self.dtype().to_float())?.l1_loss(target, reduction);

@@ -1,9 +1,12 @@
 //! Losses between distributions: `kl_div`, `poisson_nll_loss`, `gaussian_nll_loss`.
 
+use std::borrow::Cow;
+
 use gradus_backend::{Error, Expr, Result};
 
 use super::{Reduction, parameter, pointwise, same_shape};
 use crate::Tensor;
+use crate::ops::operands::common_dtype;
 use crate::ops::{Class, Elementwise};
 
 /// Of (log-probability, probability): `t (ln t - x)`, and 0 where t is 0, whatever x is.
@@ -76,10 +79,10 @@ impl Tensor {
             return Err(self.describe(Error::shape("kl_div_batch_mean", "a scalar has no batch axis"), "self"));
         }
         // Half precision sums in f32, as a mean does: the sum itself may not fit.
-        let dtype = self.dtype().to_float();
+        let dtype = common_dtype("kl_div_batch_mean", &[self, target], &["input", "target"])?.to_float();
         let terms = self.to_dtype(dtype.compute())?.kl_div(target, log_target, Reduction::Sum)?;
         let mean = terms.div(self.shape()[0] as f64)?;
-        mean.to_dtype(dtype.promote(target.dtype().to_float())?)
+        mean.to_dtype(dtype)
     }
 
     /// Negative log-likelihood of counts `target` under Poisson rates, of one shape, combined: `e^x - t x` with
@@ -108,7 +111,7 @@ impl Tensor {
     /// Negative log-likelihood of `target` under normal distributions with means `self` and variances `var`, combined:
     /// `(ln v + (x - t)^2 / v) / 2` with `v = max(var, eps)`; `full` adds `ln(2 pi) / 2`.
     ///
-    /// `target` has the shape of `self`; `var` too, or 1 in place of the last axis. Where the bound `eps` (above 0) holds,
+    /// `target` has the shape of `self`; `var` too, or one value a row: 1 in place of the last axis, or none. Where the bound `eps` (above 0) holds,
     /// the variance has no slope; a negative variance gives NaN.
     #[track_caller]
     pub fn gaussian_nll_loss(
@@ -122,13 +125,18 @@ impl Tensor {
         const OP: &str = "gaussian_nll_loss";
         parameter(OP, "eps", eps, eps > 0.0 && eps.is_finite(), "finite and above 0")?;
         same_shape(OP, ("input", self), ("target", target))?;
-        let shared = self.shape().split_last().zip(var.shape().split_last());
-        if self.shape() != var.shape() && !shared.is_some_and(|((_, a), (&last, b))| a == b && last == 1) {
-            let e = Error::shape(OP, "var has the shape of the input, or 1 in place of its last axis");
+        // One for each row: its last axis is 1, or absent.
+        let rows = self.rank().checked_sub(1).map(|last| &self.shape()[..last]);
+        let mut var = Cow::Borrowed(var);
+        if var.shape() != self.shape() && rows == Some(var.shape()) {
+            var = Cow::Owned(var.unsqueeze(-1)?);
+        }
+        if var.shape() != self.shape() && rows.is_none_or(|rows| *var.shape() != [rows, &[1]].concat()) {
+            let e = Error::shape(OP, "var has the shape of the input, whose last axis may be 1 or absent");
             return Err(var.describe(self.describe(e, "input"), "var"));
         }
         let constant = if full { 0.5 * std::f64::consts::TAU.ln() } else { 0.0 };
-        let operands = [self.into(), target.into(), var.into(), eps.into(), constant.into()];
+        let operands = [self.into(), target.into(), (&*var).into(), eps.into(), constant.into()];
         reduction.apply(&GAUSSIAN.apply(&operands)?)
     }
 }

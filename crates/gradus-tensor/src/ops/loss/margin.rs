@@ -4,6 +4,7 @@ use gradus_backend::{Error, Expr, Result};
 
 use super::{Reduction, parameter, pointwise, same_shape};
 use crate::Tensor;
+use crate::ops::operands::common_dtype;
 use crate::ops::{Class, Elementwise, Operand};
 
 /// Of (first, second, which is to be larger, margin).
@@ -86,7 +87,7 @@ impl Tensor {
             let e = Error::shape(op, "rows are [n, d] and targets [n], or [d] and []");
             return Err(target.describe(self.describe(e, "input"), "target"));
         }
-        let dtype = self.dtype().promote(other.dtype())?.to_float();
+        let dtype = common_dtype(op, &[self, other, target], &["input", "other", "target"])?.to_float();
         let (x, y) = (self.to_dtype(dtype.compute())?, other.to_dtype(dtype.compute())?);
         // The lengths one after the other: their product may overflow where the quotient does not.
         let cos = x.mul(&y)?.sum(&[-1], false)?.mul(&inverse_length(&x)?)?.mul(&inverse_length(&y)?)?;
@@ -116,7 +117,8 @@ impl Tensor {
         if self.rank() == 0 {
             return Err(self.describe(Error::shape(op, "the operands are [.., d]"), "anchor"));
         }
-        let dtype = self.dtype().promote(positive.dtype())?.promote(negative.dtype())?.to_float();
+        let names = ["anchor", "positive", "negative"];
+        let dtype = common_dtype(op, &[self, positive, negative], &names)?.to_float();
         let wide = dtype.compute();
         let (anchor, positive, negative) = (self.to_dtype(wide)?, positive.to_dtype(wide)?, negative.to_dtype(wide)?);
         let near = distance(&anchor, &positive, p)?;

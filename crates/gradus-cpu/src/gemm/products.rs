@@ -1,0 +1,145 @@
+//! Products cut into tiles, on all threads.
+//!
+//! Tiles do not cut `k`, so they change no bits; they are chosen by size, for enough of them to share out.
+
+use super::block::{MatMut, Product, k_step, tile};
+use super::kernel::Real;
+use super::pack::{Mat, Pack, Panels};
+use super::packed::{self, Packed};
+use crate::CpuBackend;
+use crate::access::Float;
+use crate::temp::Temp;
+
+/// Most rows of a tile: its part of A fills half of a small L2 cache.
+const TILE_ROWS: usize = 192;
+/// Most columns of a tile.
+const TILE_COLS: usize = 512;
+/// Tiles that a large product is cut into, at least.
+const TILES: usize = 12;
+/// Rows from which on the tiles of a product share B.
+const SHARED_ROWS: usize = 192;
+/// Elements of B that are packed at once for that.
+const SHARED: usize = 1 << 24;
+/// Multiply-adds that are worth a task of their own.
+const TASK: usize = 1 << 18;
+
+/// Runs `count` products of one size on all threads; `operands(i)` gives A, B and C of product `i`. C is stored in the
+/// type of the operands or in the one that they compute in. Each tile of C is shown to `prepare` just before it is
+/// computed, with its product's number, its first row and its sizes.
+///
+/// # Safety
+/// The operands have the sizes of `p`; the results of different products do not overlap.
+pub(crate) unsafe fn products<'a, S: Pack, B: Panels<S::Compute>, C: Float<Compute = S::Compute>>(
+    cpu: &CpuBackend,
+    count: usize,
+    p: &Product<S::Compute>,
+    operands: impl Fn(usize) -> (Mat<'a, S>, B, MatMut<'a, C>) + Sync,
+    prepare: impl Fn(usize, usize, MatMut<'a, C>, [usize; 2]) + Sync,
+) {
+    if p.m == 0 || p.n == 0 || count == 0 {
+        return;
+    }
+    let run = |part: Part<'_, S::Compute>| {
+        let (a, b, c) = operands(part.product);
+        let (row, col) = part.at;
+        let c = c.from(row, col);
+        prepare(part.product, row, c, [part.size.m, part.size.n]);
+        let (b, j): (&dyn Panels<_>, _) = part.packed.map_or((&b, col), |(packed, j)| (packed, j));
+        // SAFETY: the part lies inside the operands; no two parts share an element.
+        unsafe { tile(cpu.isa(), &part.size, a.from(row, 0), b, j, c) };
+    };
+    if count == 1 && p.m >= SHARED_ROWS && p.n >= TILE_COLS / 4 && p.k > 0 {
+        let (_, b, _) = operands(0);
+        // SAFETY: the caller's promise.
+        if unsafe { shared(cpu, p, &b, &run) } {
+            return;
+        }
+    }
+    tiles(cpu, &Grid::new(count, p, TILE_ROWS), p, &run);
+}
+
+/// A part of the results of some products that one task makes.
+struct Part<'a, T> {
+    product: usize,
+    /// Its first row and column.
+    at: (usize, usize),
+    size: Product<T>,
+    /// B, if it is packed already, and the part's first column there.
+    packed: Option<(&'a Packed<'a, T>, usize)>,
+}
+
+/// How products are cut into tiles.
+#[derive(Debug, Clone, Copy)]
+struct Grid {
+    count: usize,
+    rows: usize,
+    cols: usize,
+}
+
+impl Grid {
+    /// For `count` products, with at most so many rows a tile.
+    fn new<T>(count: usize, p: &Product<T>, most: usize) -> Grid {
+        let (mut rows, mut cols) = (p.m.min(most), p.n.min(TILE_COLS));
+        let enough = |rows: usize, cols: usize| {
+            rows * cols * p.k <= 4 * TASK || count * p.m.div_ceil(rows) * p.n.div_ceil(cols) >= TILES
+        };
+        while !enough(rows, cols) && (rows > 48 || cols > 64) {
+            // Halve one side; columns are to be more than rows, and whole panels.
+            if (2 * rows > cols && rows > 48) || cols <= 64 {
+                rows = (rows / 2).next_multiple_of(12);
+            } else {
+                cols = (cols / 2).next_multiple_of(64);
+            }
+        }
+        Grid { count, rows, cols }
+    }
+}
+
+/// Runs the tiles of a grid.
+fn tiles<T: Real>(
+    cpu: &CpuBackend,
+    &Grid { count, rows, cols }: &Grid,
+    p: &Product<T>,
+    run: &(dyn Fn(Part<'_, T>) + Sync),
+) {
+    let (down, across) = (p.m.div_ceil(rows), p.n.div_ceil(cols));
+    let tile = |task: usize| {
+        let (i, j) = (task / across % down * rows, task % across * cols);
+        let size = Product { m: rows.min(p.m - i), n: cols.min(p.n - j), ..*p };
+        run(Part { product: task / (down * across), at: (i, j), size, packed: None });
+    };
+    if count * down * across == 1 {
+        return tile(0);
+    }
+    let grain = (TASK / (rows * cols * p.k.max(1))).max(1);
+    cpu.parallel_for(count * down * across, grain, |tasks| tasks.for_each(tile));
+}
+
+/// One large product whose tiles share B, packed once. `false`, and nothing done, if there is no memory for that.
+///
+/// # Safety
+/// `b` has the rows and columns of `p`.
+unsafe fn shared<T: Real>(
+    cpu: &CpuBackend,
+    p: &Product<T>,
+    b: &dyn Panels<T>,
+    run: &(dyn Fn(Part<'_, T>) + Sync),
+) -> bool {
+    let (step, width) = (k_step(p.k), T::panel(cpu.isa()));
+    let block = (SHARED / p.k).next_multiple_of(TILE_COLS).min(p.n);
+    let Ok(mut temp) = Temp::new(cpu, T::DTYPE, &[packed::size(p.k, block, step, width)]) else {
+        return false;
+    };
+    let mut view = temp.view_mut();
+    let Ok(Some(data)) = cpu.contiguous_mut::<T>("gemm", &mut view) else { return false };
+    for first in (0..p.n).step_by(block) {
+        let size = Product { n: block.min(p.n - first), ..*p };
+        // SAFETY: the columns lie inside `b`.
+        let b = &unsafe { Packed::new(cpu, b, p.k, first..first + size.n, step, &mut *data) };
+        tiles(cpu, &Grid::new(1, &size, TILE_ROWS / 2), &size, &|part| {
+            let (row, col) = part.at;
+            run(Part { at: (row, first + col), packed: Some((b, col)), ..part });
+        });
+    }
+    true
+}

@@ -1,0 +1,131 @@
+//! Floats in whatever type they are stored, behind one interface of the type that they compute in.
+//!
+//! Code that works on blocks is compiled for the two types that compute, f32 and f64, and reaches the four that are stored
+//! by one virtual call a block.
+
+use crate::access::Float;
+use crate::gemm::{Mat, Pack};
+use crate::isa::Isa;
+use crate::parallel::Disjoint;
+use crate::rows::Rows;
+
+/// Elements that are read as `T`.
+pub(crate) trait Source<T>: Sync {
+    /// See [`Pack::rows`], for the matrix whose element `(i, j)` is element `at + i * strides[0] + j * strides[1]`.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn rows(&self, isa: Isa, at: usize, strides: [isize; 2], size: [usize; 2], lda: usize, out: &mut [T]);
+
+    /// See [`Pack::panel`], for such a matrix.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn panel(&self, isa: Isa, at: usize, strides: [isize; 2], size: [usize; 2], width: usize, out: &mut [T]);
+}
+
+/// Elements that are written as `T`.
+pub(crate) trait Sink<T>: Sync {
+    /// See [`Rows::write`].
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn write(&self, isa: Isa, at: usize, step: isize, work: &mut [T], make: &mut dyn FnMut(&mut [T]));
+}
+
+/// Elements of one storage type.
+pub(crate) struct Stored<'a, S>(pub(crate) &'a [S]);
+
+impl<S: Pack> Source<S::Compute> for Stored<'_, S> {
+    unsafe fn rows(
+        &self,
+        isa: Isa,
+        at: usize,
+        [rs, cs]: [isize; 2],
+        [rows, steps]: [usize; 2],
+        lda: usize,
+        out: &mut [S::Compute],
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { S::rows(isa, Mat::new(self.0, at, rs, cs), rows, steps, lda, out) }
+    }
+
+    unsafe fn panel(
+        &self,
+        isa: Isa,
+        at: usize,
+        [rs, cs]: [isize; 2],
+        [steps, columns]: [usize; 2],
+        width: usize,
+        out: &mut [S::Compute],
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { S::panel(isa, Mat::new(self.0, at, rs, cs), steps, columns, width, out) }
+    }
+}
+
+impl<S: Rows> Sink<S::Compute> for Disjoint<'_, S> {
+    unsafe fn write(
+        &self,
+        isa: Isa,
+        at: usize,
+        step: isize,
+        work: &mut [S::Compute],
+        make: &mut dyn FnMut(&mut [<S as Float>::Compute]),
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { S::write(isa, self, at, step, work, make) }
+    }
+}
+
+/// A strided matrix of elements of any storage type.
+pub(crate) struct Part<'a, T> {
+    source: &'a dyn Source<T>,
+    at: usize,
+    strides: [isize; 2],
+}
+
+impl<T> Clone for Part<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Part<'_, T> {}
+
+impl<'a, T> Part<'a, T> {
+    /// Element `(i, j)` is element `at + i * strides[0] + j * strides[1]` of `source`.
+    pub(crate) fn new(source: &'a dyn Source<T>, at: usize, strides: [isize; 2]) -> Self {
+        Part { source, at, strides }
+    }
+
+    /// The matrix from element `(i, j)` on.
+    pub(crate) fn from(&self, i: usize, j: usize) -> Self {
+        let [rs, cs] = self.strides;
+        let by = rs.wrapping_mul(i as isize).wrapping_add(cs.wrapping_mul(j as isize));
+        Part { at: self.at.wrapping_add_signed(by), ..*self }
+    }
+
+    /// The matrix with rows and columns exchanged.
+    pub(crate) fn transposed(&self) -> Self {
+        let [rs, cs] = self.strides;
+        Part { strides: [cs, rs], ..*self }
+    }
+
+    /// See [`Pack::rows`]: `size` is the number of rows and of steps.
+    ///
+    /// # Safety
+    /// As there.
+    pub(crate) unsafe fn rows(&self, isa: Isa, size: [usize; 2], lda: usize, out: &mut [T]) {
+        // SAFETY: the caller's promise.
+        unsafe { self.source.rows(isa, self.at, self.strides, size, lda, out) }
+    }
+
+    /// See [`Pack::panel`]: `size` is the number of steps and of columns.
+    ///
+    /// # Safety
+    /// As there.
+    pub(crate) unsafe fn panel(&self, isa: Isa, size: [usize; 2], width: usize, out: &mut [T]) {
+        // SAFETY: the caller's promise.
+        unsafe { self.source.panel(isa, self.at, self.strides, size, width, out) }
+    }
+}

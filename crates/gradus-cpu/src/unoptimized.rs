@@ -1,0 +1,63 @@
+//! A note to those who compute with kernels that were compiled without optimisation: a dependent crate's plain `cargo build`.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Time in kernels from which on it matters.
+const MATTERS: Duration = Duration::from_secs(1);
+
+/// Turns the note off if it is 0.
+const VARIABLE: &str = "GRADUS_WARN_UNOPTIMIZED";
+
+const NOTE: &str = "\
+warning: Gradus was compiled without optimization and computes some hundred times slower than it can
+  help: add these two lines to the Cargo.toml of your workspace, which leave your own code as it is:
+        [profile.dev.package.\"*\"]
+        opt-level = 3
+  help: GRADUS_WARN_UNOPTIMIZED=0 turns this warning off";
+
+/// Time spent so far, and whether it was said.
+struct Watch {
+    nanoseconds: AtomicU64,
+    said: AtomicBool,
+}
+
+#[cfg(unoptimized)]
+static WATCH: Watch = Watch { nanoseconds: AtomicU64::new(0), said: AtomicBool::new(false) };
+
+impl Watch {
+    /// Adds some time. Whether the note is due: once, as soon as it matters.
+    fn add(&self, time: Duration) -> bool {
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let before = self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+        Duration::from_nanos(before.saturating_add(nanoseconds)) >= MATTERS && !self.said.swap(true, Ordering::Relaxed)
+    }
+}
+
+/// Runs some work, and prints the note once the time of all work matters.
+#[cfg(unoptimized)]
+pub(crate) fn watched(work: impl FnOnce()) {
+    let start = std::time::Instant::now();
+    work();
+    if WATCH.add(start.elapsed()) && std::env::var_os(VARIABLE).is_none_or(|v| v != "0") {
+        eprintln!("{NOTE}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_said_once_and_not_for_little() {
+        let watch = Watch { nanoseconds: AtomicU64::new(0), said: AtomicBool::new(false) };
+        assert!(!watch.add(Duration::from_millis(999)));
+        assert!(watch.add(Duration::from_millis(1)));
+        assert!(!watch.add(Duration::MAX) && !watch.add(Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn the_note_names_its_variable() {
+        assert!(NOTE.contains(VARIABLE));
+    }
+}

@@ -1,0 +1,54 @@
+//! How deep functions of the user run inside each other: a limit, so that no nesting ends the program's stack.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+
+use gradus_backend::{Error, ErrorKind, Result};
+
+/// How deep calls that run functions of the user may be nested on a thread: backward passes (which run hooks and gradients
+/// of custom operations), [`checkpoint`](super::checkpoint), [`apply_custom`](super::apply_custom),
+/// [`vmap`](super::vmap), [`vjp`](super::vjp) and its kin, [`gradcheck`](super::gradcheck),
+/// [`explain_grad`](super::explain_grad), [`find_nonfinite`](super::find_nonfinite), [`once`](super::once),
+/// [`saved_tensors_hooks`](super::saved_tensors_hooks) and [`dispatch_compute`](crate::Device::dispatch_compute), in any
+/// mixture. One more is an error.
+///
+/// A level takes up to 4 KB of the stack, 12 KB in an unoptimised build, besides what the functions themselves take: all of
+/// them fit in the 2 MiB that a thread has by default. Chains are not nested, and have no limit: a graph, or one
+/// checkpointed region after the other, may be as long as memory allows.
+pub const MAX_NESTING: usize = 100;
+
+thread_local! {
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A function of the user runs until this is dropped.
+pub(crate) struct Nested(PhantomData<*const ()>);
+
+impl Nested {
+    /// Errors beyond [`MAX_NESTING`].
+    #[inline]
+    pub(crate) fn enter(op: &str) -> Result<Self> {
+        let depth = DEPTH.get();
+        if depth >= MAX_NESTING {
+            return Err(too_deep(op));
+        }
+        DEPTH.set(depth + 1);
+        Ok(Nested(PhantomData))
+    }
+}
+
+impl Drop for Nested {
+    fn drop(&mut self) {
+        DEPTH.set(DEPTH.get() - 1);
+    }
+}
+
+#[cold]
+fn too_deep(op: &str) -> Error {
+    let m = format!("more than {MAX_NESTING} calls that run functions of the user are nested");
+    Error::new(ErrorKind::Autograd, op, m)
+        .note("these are backward passes, checkpoint, apply_custom, vmap, vjp and the like: see autograd::MAX_NESTING")
+        .help(
+            "run one after the other instead of inside of it; a hook that takes gradients of its own graph runs itself",
+        )
+}

@@ -1,0 +1,126 @@
+//! What every operation asks of its operands in the same way: a common dtype, an index, an axis.
+//!
+//! **Dtypes.** Operands of several dtypes promote by the lattice of [`DType::promote`], in every operation that computes
+//! one result from them. Three things do not take part: the operands of a write in place, whose dtype stays; the flat
+//! buffers of `gemm`, which have one; and what only accompanies an operand, which are the running statistics of
+//! `batch_norm_eval` and the mask that attention adds.
+//!
+//! **Indices** are integers of any dtype. Backends take i64, i32 and u32; the others become i64 here.
+//!
+//! **Axes.** Along an axis a scalar counts as a vector of one element, so 0 and -1 name its axis. What takes pieces of an
+//! axis, or joins along it, has no piece of a scalar to take: there these are errors.
+
+use std::borrow::Cow;
+
+use gradus_backend::shape::resolve_axis;
+use gradus_backend::{Axes, DType, Error, Result};
+use smallvec::SmallVec;
+
+use crate::Tensor;
+
+/// The dtype that operands share. In errors they have these names, or numbers.
+pub(super) fn common_dtype(op: &str, operands: &[&Tensor], names: &[&str]) -> Result<DType> {
+    let mut common = operands[0].dtype();
+    for t in &operands[1..] {
+        if t.dtype() != common {
+            common = common.promote(t.dtype()).map_err(|e| {
+                let e = Error::new(e.kind().clone(), op, e.message());
+                let e = e.help("cast one operand first, for example x.to_dtype(DType::I64)?");
+                let number = |i: usize| format!("operand {i}");
+                let all = operands.iter().enumerate();
+                all.fold(e, |e, (i, t)| t.describe(e, &names.get(i).map_or_else(|| number(i), |&n| n.to_owned())))
+            })?;
+        }
+    }
+    Ok(common)
+}
+
+/// The dtype that an input shares with weight and bias.
+pub(super) fn affine_dtype(op: &str, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<DType> {
+    let mut operands: SmallVec<[&Tensor; 3]> = SmallVec::from_slice(&[x, weight]);
+    operands.extend(bias);
+    common_dtype(op, &operands, &["input", "weight", "bias"])
+}
+
+/// An operand in a dtype, itself if it has it.
+#[track_caller]
+pub(super) fn cast(t: &Tensor, dtype: DType) -> Result<Cow<'_, Tensor>> {
+    if t.dtype() == dtype { Ok(Cow::Borrowed(t)) } else { t.to_dtype(dtype).map(Cow::Owned) }
+}
+
+/// [`cast`] of an operand that may be absent.
+#[track_caller]
+pub(super) fn cast_some(t: Option<&Tensor>, dtype: DType) -> Result<Option<Cow<'_, Tensor>>> {
+    match t {
+        Some(t) => cast(t, dtype).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// An index in a dtype that backends take.
+#[track_caller]
+pub(super) fn as_index<'a>(op: &str, index: &'a Tensor) -> Result<Cow<'a, Tensor>> {
+    match index.dtype() {
+        DType::I64 | DType::I32 | DType::U32 => Ok(Cow::Borrowed(index)),
+        // A number of u64 that i64 cannot hold turns negative: no axis has that many elements.
+        d if d.is_int() => index.detach().to_dtype(DType::I64).map(Cow::Owned),
+        d => {
+            let e = index.describe(Error::dtype(op, d, "indices of an integer dtype"), "index");
+            Err(if d == DType::Bool { e.help("for a mask use index or masked_select") } else { e })
+        }
+    }
+}
+
+/// [`as_index`] of a list of places: a scalar is a list of one.
+#[track_caller]
+pub(super) fn as_index_list<'a>(op: &str, index: &'a Tensor) -> Result<Cow<'a, Tensor>> {
+    if index.rank() > 1 {
+        return Err(index.describe(Error::shape(op, "the index has one axis"), "index"));
+    }
+    match as_index(op, index)? {
+        index if index.rank() == 0 => index.reshape([1]).map(Cow::Owned),
+        index => Ok(index),
+    }
+}
+
+/// The axes of a reduction. Those of a scalar are none: it is its own sum.
+pub(super) fn reduced_axes(op: &str, axes: &[isize], rank: usize) -> Result<Axes> {
+    if rank > 0 {
+        return Axes::resolve(op, axes, rank);
+    }
+    axes.iter().try_for_each(|&axis| axis_of(op, axis, 0).map(|_| ()))?;
+    Axes::resolve(op, axes, 1).map(|_| Axes::NONE)
+}
+
+/// Which axis is named: of a scalar axis 0, as of a vector of one element.
+pub(super) fn axis_of(op: &str, axis: isize, rank: usize) -> Result<usize> {
+    match (rank, axis) {
+        (0, 0 | -1) => Ok(0),
+        (0, _) => {
+            let help = "a scalar counts as a vector of one element, whose axis is 0 or -1";
+            resolve_axis(op, axis, 0).map_err(|e| e.help(help))
+        }
+        _ => resolve_axis(op, axis, rank),
+    }
+}
+
+impl Tensor {
+    /// This tensor, a scalar as a vector of one element, and which axis of it is named.
+    #[track_caller]
+    pub(super) fn along(&self, op: &str, axis: isize) -> Result<(Cow<'_, Tensor>, usize)> {
+        let axis = axis_of(op, axis, self.rank())?;
+        Ok((self.as_vector()?, axis))
+    }
+
+    /// This tensor, a scalar as a vector of one element.
+    #[track_caller]
+    pub(super) fn as_vector(&self) -> Result<Cow<'_, Tensor>> {
+        if self.rank() == 0 { self.reshape([1]).map(Cow::Owned) } else { Ok(Cow::Borrowed(self)) }
+    }
+
+    /// A vector of one element as a scalar, where `like` is one.
+    #[track_caller]
+    pub(super) fn back_to(self, like: &Tensor) -> Result<Tensor> {
+        if like.rank() == 0 { self.reshape([]) } else { Ok(self) }
+    }
+}

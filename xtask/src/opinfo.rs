@@ -1,0 +1,50 @@
+//! `cargo xtask opinfo`: the samples of PyTorch's OpInfo database on Gradus, and `docs/opinfo.md`.
+//!
+//! A script draws the samples with PyTorch, and the example `opinfo` of `gradus` runs them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What is run.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Options {
+    /// A Python that has PyTorch.
+    python: String,
+    /// Samples that were drawn before.
+    samples: Option<PathBuf>,
+}
+
+/// Reads the arguments of the command; the error says which of them is wrong.
+pub(crate) fn parse(arguments: &[&str]) -> Result<Options, String> {
+    let mut options = Options { python: "python3".into(), samples: None };
+    for pair in arguments.chunks(2) {
+        let [key, value] = *pair else { return Err(format!("`{}` needs a value", pair.concat())) };
+        match key {
+            "--python" => options.python = value.into(),
+            "--samples" => options.samples = Some(value.into()),
+            _ => return Err(format!("`opinfo` does not take `{key}`")),
+        }
+    }
+    Ok(options)
+}
+
+/// Draws the samples, if there are none yet, runs them, and writes the page.
+pub(crate) fn run(root: &Path, options: &Options) -> Result<(), String> {
+    let drawn = root.join("target/opinfo.safetensors");
+    let samples = options.samples.as_deref().unwrap_or(&drawn);
+    if options.samples.is_none() {
+        let script = root.join("crates/gradus/examples/opinfo/samples.py");
+        done(Command::new(&options.python).arg(script).arg(samples), "the samples (is PyTorch there? see --python)")?;
+    }
+    let mut command = crate::cargo();
+    command.args(["run", "--release", "-p", "gradus", "--example", "opinfo", "--"]);
+    done(command.arg(samples).arg("--page").arg(root.join("docs/opinfo.md")).current_dir(root), "the comparison")
+}
+
+fn done(command: &mut Command, what: &str) -> Result<(), String> {
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{what}: {status}")),
+        Err(error) => Err(format!("{what}: {error}")),
+    }
+}
