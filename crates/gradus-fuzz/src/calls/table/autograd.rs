@@ -80,7 +80,7 @@ const GRADIENTS: &[Row] = rows! { SHORT;
     };
     autograd::vjp |d| { let x = leaf(d)?; let c = d.like(&x)?; vjp(smooth, &[&x], &[&c]).map(|(y, _)| y) };
     autograd::jvp |d| { let x = leaf(d)?; let t = d.like(&x)?; jvp(smooth, &[&x], &[&t]).map(|(y, _)| y) };
-    autograd::hvp |d| { let x = leaf(d)?; let v = d.like(&x)?; hvp(smooth?.sum_all(), &[&x], &[&v]).map(|_| ()) };
+    autograd::hvp |d| { let x = leaf(d)?; let v = d.like(&x)?; hvp(|x| smooth(x)?.sum_all(), &[&x], &[&v]).map(|_| ()) };
     autograd::jacobian |d| { let x = small(d)?; jacobian(smooth, &[&x]) };
     autograd::hessian |d| { let x = small(d)?; hessian(|x| x.sin()?.sum_all(), &x) };
     autograd::gradcheck |d| {
