@@ -1,6 +1,6 @@
 //! Weighted sums of neighbours, and what lies beyond the border.
 
-use gradus_backend::HostVec;
+use gradus_tensor::backend::HostVec;
 use gradus_tensor::{ConvOptions, Error, Result, Tensor};
 
 /// What a filter sees beyond the border of an image.
