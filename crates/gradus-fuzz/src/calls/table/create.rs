@@ -36,6 +36,13 @@ const NEW: &[Row] = rows! { SHORT;
         let shape = if d.flag() { vec![n] } else { d.shape() };
         Tensor::from_bytes(&bytes, shape, dtype, &d.device)
     };
+    from_pieces |d| {
+        let (shape, dtype, fails) = (d.shape(), d.dtype(), d.once_in(8));
+        Tensor::from_pieces(shape, dtype, &d.device.clone(), |piece| {
+            piece.fill_with(|| d.below(2) as u8);
+            if fails { Err(Error::argument("read", "nothing is left").help("give more")) } else { Ok(()) }
+        })
+    };
     scalar |d| Tensor::scalar(d.number(), &d.device);
     zeros |d| Tensor::zeros(d.shape(), d.dtype(), &d.device);
     ones |d| Tensor::ones(d.shape(), d.dtype(), &d.device);

@@ -20,6 +20,7 @@ fn write(d: &mut Draw, x: &Tensor, f: impl FnOnce(&mut Draw, &Tensor) -> Result<
 
 const PLAIN: &[Row] = rows! { LONG any;
     copy_ |x, d| write(d, &x, |d, x| x.copy_(&d.like(x)?));
+    prepare_write |x, d| write(d, &x, |_, x| x.prepare_write("prepare_write"));
     fill_ |x, d| write(d, &x, |d, x| x.fill_(d.scalar()));
     zero_ |x, d| write(d, &x, |_, x| x.zero_());
     add_ |x, d| write(d, &x, |d, x| if d.flag() { x.add_(d.scalar()) } else { x.add_(&d.like(x)?) });

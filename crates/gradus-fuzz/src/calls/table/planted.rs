@@ -24,7 +24,7 @@ const TABLE: &[Row] = rows! { SHORT;
         Ok::<_, Error>(deeper(1_000_000 + d.below(2)))
     };
     // An error, as it should be.
-    planted::nothing |d| d.any()?.reshape([usize::MAX]);
+    planted::nothing |d| d.any()?.reshape([usize::MAX, usize::MAX]);
 };
 
 pub(super) const ROWS: &[&[Row]] = &[TABLE];
