@@ -118,7 +118,7 @@ fn look(d: &mut Draw, results: &[Tensor]) -> Result<()> {
                 grad(&[&g.sum_all()?], &[t], None, BackwardOptions::new())?;
             }
         } else {
-            total.backward()?;
+            drop(total.backward()?);
         }
     }
     Ok(())

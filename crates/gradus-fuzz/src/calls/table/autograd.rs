@@ -3,8 +3,8 @@
 use gradus::autograd::{GradcheckOptions, gradcheck_with};
 use gradus::prelude::*;
 use gradus::{
-    CustomOp, checkpoint, checkpoint_with, enable_grad, explain_grad, find_nonfinite, grad, hessian, hvp, inference,
-    jacobian, jvp, ops::Context, ops::Keep, vjp, vmap,
+    CustomOp, checkpoint, checkpoint_with, enable_grad_guard, explain_grad, find_nonfinite, grad, hessian, hvp,
+    inference_guard, jacobian, jvp, ops::Context, ops::Keep, vjp, vmap,
 };
 
 use super::{LONG, Row, SHORT, rows};
@@ -59,7 +59,7 @@ const GRADIENTS: &[Row] = rows! { SHORT;
         let y = smooth(&[leaf(d)?])?;
         let options = if d.flag() { BackwardOptions::new().create_graph() } else { BackwardOptions::new().retain_graph() };
         let root = if d.once_in(4) { y } else { y.sum_all()? };
-        root.backward_with(options)?;
+        drop(root.backward_with(options)?);
         root.backward()
     };
     grad::of |d| {
@@ -113,11 +113,11 @@ const GRADIENTS: &[Row] = rows! { SHORT;
     };
     modes::all |d| {
         let x = leaf(d)?;
-        let _strict = d.once_in(3).then(gradus::strict);
-        let _inplace = d.once_in(3).then(gradus::strict_inplace);
-        let _mutation = d.once_in(3).then(gradus::allow_mutation_on_saved_tensors);
-        let _inference = d.once_in(4).then(inference);
-        let _enabled = d.once_in(4).then(enable_grad);
+        let _strict = d.once_in(3).then(gradus::strict_guard);
+        let _inplace = d.once_in(3).then(gradus::strict_inplace_guard);
+        let _mutation = d.once_in(3).then(gradus::allow_mutation_on_saved_tensors_guard);
+        let _inference = d.once_in(4).then(inference_guard);
+        let _enabled = d.once_in(4).then(enable_grad_guard);
         let y = x.sin()?.mul(&x)?;
         if d.flag() {
             x.detach().add_(d.scalar())?;

@@ -9,7 +9,7 @@ use crate::calls::Draw;
 
 /// Calls a method that writes, and gives the tensor that it wrote to.
 fn write(d: &mut Draw, x: &Tensor, f: impl FnOnce(&mut Draw, &Tensor) -> Result<()>) -> Result<Tensor> {
-    let guard = d.flag().then(no_grad);
+    let guard = d.flag().then(gradus::no_grad_guard);
     // Mostly a tensor that can be written to.
     let x = if d.once_in(4) { x.clone() } else { x.detach() };
     let x = if d.once_in(4) || x.numel() > 1 << 20 { x } else { x.copy()? };
