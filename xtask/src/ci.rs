@@ -68,6 +68,7 @@ const SOURCES: Step =
     Step { name: "sources", action: Action::Here { command: "sources --check", run: crate::pages::sources } };
 const FUZZ_GRAD: Step =
     Step { name: "fuzz-grad", action: Action::Here { command: "fuzz-grad", run: crate::fuzz::default_run } };
+const CALLS: Step = Step { name: "calls", action: Action::Here { command: "calls", run: crate::outside::default_run } };
 const DIGITS: Step = Step { name: "digits", action: Action::Here { command: "digits", run: crate::digits::run } };
 
 /// Where the comparison with other libraries lies: a workspace of its own, of which only what is ours is built here.
@@ -111,8 +112,20 @@ const PEERS_TESTS: Step =
 
 /// The steps in the order in which they run.
 fn steps(skip_tests: bool) -> Vec<Step> {
-    let mut all =
-        vec![FORMAT, CLIPPY, TESTS, PEERS_FORMAT, PEERS_CLIPPY, PEERS_TESTS, DOCS, TIDY, SOURCES, FUZZ_GRAD, DIGITS];
+    let mut all = vec![
+        FORMAT,
+        CLIPPY,
+        TESTS,
+        PEERS_FORMAT,
+        PEERS_CLIPPY,
+        PEERS_TESTS,
+        DOCS,
+        TIDY,
+        SOURCES,
+        FUZZ_GRAD,
+        CALLS,
+        DIGITS,
+    ];
     all.retain(|step| !skip_tests || !step.is_test());
     all
 }
@@ -152,7 +165,7 @@ mod tests {
     fn only_the_tests_can_be_skipped() {
         let all = names(false);
         assert_eq!(all[..6], ["format", "clippy", "tests", "peers format", "peers clippy", "peers tests"]);
-        assert_eq!(all[6..], ["docs", "tidy", "sources", "fuzz-grad", "digits"]);
+        assert_eq!(all[6..], ["docs", "tidy", "sources", "fuzz-grad", "calls", "digits"]);
         let untested: Vec<_> = all.into_iter().filter(|name| !name.ends_with("tests")).collect();
         assert_eq!(names(true), untested);
     }

@@ -2,9 +2,10 @@
 //!
 //! `ci` checks everything a change must pass, `tidy` the rules that neither the compiler nor clippy knows, `packages` the
 //! budget of dependencies, and `digits` what the README promises of its first command; `fuzz-grad` compares gradients of
-//! random programs with a reference, `deep` runs many of them and random cases of the conformance suite; `op-table`,
-//! `higher-order`, `sources` and `gallery` look after pages of `docs`, `opinfo` compares with PyTorch on samples of its own, `peers` compares
-//! the speed with other libraries and `bench` with an earlier build. The exit code is 0 when all is well, 1 when a check fails and 2 when the command line is wrong.
+//! random programs with a reference, `calls` and `files` try Gradus from outside, `deep` runs many of all these and random cases
+//! of the conformance suite; `op-table`, `higher-order`, `sources` and `gallery` look after pages of `docs`, `opinfo` compares
+//! with PyTorch on samples of its own, `peers` compares the speed with other libraries and `bench` with an earlier build. The
+//! exit code is 0 when all is well, 1 when a check fails and 2 when the command line is wrong.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout)]
 
@@ -13,6 +14,7 @@ mod digits;
 mod fuzz;
 mod gallery;
 mod opinfo;
+mod outside;
 mod packages;
 mod pages;
 mod peers;
@@ -25,16 +27,26 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
 commands:
-  ci [--skip-tests]  format, clippy, tests, those of benches/peers, docs, tidy, sources, fuzz-grad and digits, up to the
-                     first failure
-  tidy               layering, unsafe code, leftovers, file lengths, links, number of packages
+  ci [--skip-tests]  format, clippy, tests, those of benches/peers, docs, tidy, sources, fuzz-grad, calls and digits, up to
+                     the first failure
+  tidy               layering, unsafe code, lists on the host that could end the process, leftovers, file lengths, links,
+                     number of packages
   packages           how many packages `gradus` with default features depends on
   fuzz-grad [--programs N] [--seed S]
                      gradients of N random programs against a functional reference (20,000 of seed 1)
   fuzz-grad --program 'LINE'
                      one program, as a failure prints it, with both sides of every statement
+  calls [--release] [--calls N] [--seed S]
+                     N random calls of everything public (5,000 of seed 1): none panics, aborts, hangs or takes more memory
+                     than it may
+  calls [--release] --seed S --call K
+                     one call, as a failure prints it, with all that it draws
+  files [--release] [--files N] [--seed S] [--format F]
+                     the same of N damaged files (10,000 of seed 1) of each format, or of one: safetensors, idx, csv, png, jpeg
+  files [--release] --format F --seed S --file K [--keep PATH]
+                     one file, as a failure prints it
   deep [SEED [N]]    N rounds of random cases on the CPU (10,000 of seed 1), each failure with its reproducer, and a
-                     hundred times as many damaged files of each format, and programs of fuzz-grad
+                     hundred times as many damaged files of each format, calls, and programs of fuzz-grad
   op-table           writes docs/op-matrix.md; with --check, fails if it is stale or has an empty cell
   higher-order       writes docs/higher-order.md: second derivatives in every mode, beside PyTorch's; with --check, fails if
                      it is stale. Fails too if one is wrong or an operation has no sample
@@ -63,6 +75,8 @@ enum Task {
         rounds: u64,
     },
     FuzzGrad(fuzz::Which),
+    /// A program of `gradus-fuzz`, with its options.
+    Outside(Vec<String>),
     OpTable {
         check: bool,
     },
@@ -93,6 +107,7 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
             Ok(Task::Deep { seed: number(0, 1)?, rounds: number(1, 10_000)? })
         }
         ["fuzz-grad", rest @ ..] => fuzz::parse(rest).map(Task::FuzzGrad),
+        ["calls" | "files", ..] => Ok(Task::Outside(arguments.iter().map(|word| word.to_string()).collect())),
         ["op-table"] => Ok(Task::OpTable { check: false }),
         ["op-table", "--check"] => Ok(Task::OpTable { check: true }),
         ["higher-order"] => Ok(Task::HigherOrder { check: false }),
@@ -122,20 +137,19 @@ fn cargo() -> std::process::Command {
     std::process::Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-/// Runs the conformance suite's random rounds on the CPU, then damaged files of each format, then random programs.
+/// Runs the conformance suite's random rounds on the CPU, then damaged files and calls, then random programs.
 fn deep(root: &Path, seed: u64, rounds: u64) -> Result<(), String> {
-    let (many, seed_text) = (rounds.saturating_mul(100), seed.to_string());
-    released(root, &["-p", "gradus-cpu", "--example", "deep", "--", &seed_text, &rounds.to_string()])?;
-    released(root, &["-p", "gradus-fuzz", "--bin", "files", "--", "--files", &many.to_string(), "--seed", &seed_text])?;
+    let (many, seed_text, rounds) = (rounds.saturating_mul(100), seed.to_string(), rounds.to_string());
+    cargo_run(root, &["--release", "-p", "gradus-cpu", "--example", "deep", "--", &seed_text, &rounds])?;
+    outside::deep(root, seed, many)?;
     fuzz::run(root, &fuzz::Which::Many { seed, programs: many })
 }
 
-/// Builds and runs a program of the workspace, with optimisation.
-fn released(root: &Path, arguments: &[&str]) -> Result<(), String> {
-    let mut command = cargo();
-    match command.args(["run", "--release"]).args(arguments).current_dir(root).status() {
+/// Builds and runs a program of the workspace: the arguments of `cargo run`.
+fn cargo_run(root: &Path, arguments: &[&str]) -> Result<(), String> {
+    match cargo().arg("run").args(arguments).current_dir(root).status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("`cargo run --release {}`: {status}", arguments.join(" "))),
+        Ok(status) => Err(format!("`cargo run {}`: {status}", arguments.join(" "))),
         Err(error) => Err(format!("cargo did not start: {error}")),
     }
 }
@@ -158,6 +172,10 @@ fn main() -> ExitCode {
         Task::Gallery => gallery::run(&root()),
         Task::Deep { seed, rounds } => deep(&root(), seed, rounds),
         Task::FuzzGrad(which) => fuzz::run(&root(), &which),
+        Task::Outside(words) => {
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            outside::run(&root(), words[0], &words[1..])
+        }
         Task::OpTable { check } => pages::op_table(&root(), check),
         Task::HigherOrder { check } => pages::higher_order(&root(), check),
         Task::Sources => pages::sources(&root()),
@@ -200,6 +218,10 @@ mod tests {
         assert_eq!(parse(&["fuzz-grad", "--programs", "5", "--seed", "7"]), many(7, 5));
         let one = fuzz::Which::One("%1=leaf(7)".into());
         assert_eq!(parse(&["fuzz-grad", "--program", "%1=leaf(7)"]), Ok(Task::FuzzGrad(one)));
+        assert_eq!(
+            parse(&["calls", "--seed", "3"]),
+            Ok(Task::Outside(vec!["calls".into(), "--seed".into(), "3".into()]))
+        );
         assert_eq!(parse(&["op-table", "--check"]), Ok(Task::OpTable { check: true }));
         assert_eq!(parse(&["higher-order", "--check"]), Ok(Task::HigherOrder { check: true }));
         assert_eq!(parse(&["sources", "--check"]), Ok(Task::Sources));

@@ -5,10 +5,12 @@
 //! tripped by prose.
 
 mod files;
+mod host_lists;
 mod layers;
 mod links;
 mod portable;
 mod source;
+mod test_code;
 mod text;
 mod unsafety;
 
@@ -58,6 +60,7 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
         findings.extend(unsafety::check(source));
     }
     findings.extend(portable::check(&sources));
+    findings.extend(host_lists::check(&sources));
     if let Err(message) = crate::packages::check(crate::packages::count(root)?) {
         findings.push(Finding::new("crates/gradus/Cargo.toml", 1, message));
     }

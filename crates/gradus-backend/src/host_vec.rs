@@ -143,8 +143,8 @@ impl<T> HostVec<T> {
 }
 
 /// `count` elements of a buffer from element `start` on, read for `op`.
-pub fn download<T: Element>(
-    backend: &(impl Backend + ?Sized),
+pub fn download<T: Element, B: Backend + ?Sized>(
+    backend: &B,
     op: &str,
     src: &Buffer,
     start: usize,

@@ -18,11 +18,15 @@ static CONSTANTS: LazyLock<([u32; 64], [u32; 8])> = LazyLock::new(|| {
 /// The digest of a message.
 pub(crate) fn digest(message: &[u8]) -> [u8; 32] {
     let (k, mut state) = *CONSTANTS;
-    let mut padded = message.to_vec();
-    padded.push(0x80);
-    padded.resize((padded.len() + 8).next_multiple_of(64) - 8, 0);
-    padded.extend((message.len() as u64 * 8).to_be_bytes());
-    for block in padded.chunks_exact(64) {
+    // The last block, or the last two: what is left over, a bit, zeros, and the length in bits.
+    let blocks = message.chunks_exact(64);
+    let rest = blocks.remainder();
+    let mut last = [0; 128];
+    last[..rest.len()].copy_from_slice(rest);
+    last[rest.len()] = 0x80;
+    let end = if rest.len() < 56 { 64 } else { 128 };
+    last[end - 8..end].copy_from_slice(&(message.len() as u64 * 8).to_be_bytes());
+    for block in blocks.chain(last[..end].chunks_exact(64)) {
         let mut w = [0u32; 64];
         for (word, bytes) in w.iter_mut().zip(block.chunks_exact(4)) {
             *word = bytes.iter().fold(0, |word, &byte| word << 8 | u32::from(byte));

@@ -36,6 +36,13 @@ plain! {
     u8: U8 | Bool;
 }
 
+// SAFETY: a primitive number, in which no dtype is stored.
+unsafe impl Plain for u128 {
+    fn holds(_: DType) -> bool {
+        false
+    }
+}
+
 /// A float that is stored, and how it computes: f16 and bf16 in f32, rounded once when stored.
 pub(crate) trait Float: Plain {
     /// f32 or f64.

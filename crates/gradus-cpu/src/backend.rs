@@ -75,7 +75,7 @@ impl Backend for CpuBackend {
     }
 
     fn reduce(&self, op: ReduceOp, x: View<'_>, axes: Axes, out: &mut ViewMut<'_>) -> Result<()> {
-        reduce::reduce(self, op, x, axes, out)
+        self.finished("reduce", reduce::reduce(self, op, x, axes, out))
     }
 
     fn arg_reduce(&self, op: ArgReduceOp, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()> {
@@ -91,7 +91,7 @@ impl Backend for CpuBackend {
     }
 
     fn gemm(&self, alpha: Scalar, a: View<'_>, b: View<'_>, beta: Scalar, c: &mut ViewMut<'_>) -> Result<()> {
-        crate::gemm::gemm(self, alpha, a, b, beta, c)
+        self.finished("gemm", crate::gemm::gemm(self, alpha, a, b, beta, c))
     }
 
     fn unfold(&self, window: &Window, x: View<'_>, pad: Scalar, out: &mut ViewMut<'_>) -> Result<()> {
@@ -99,7 +99,7 @@ impl Backend for CpuBackend {
     }
 
     fn fold(&self, window: &Window, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
-        conv::fold(self, window, x, out)
+        self.finished("fold", conv::fold(self, window, x, out))
     }
 
     fn gather(&self, x: View<'_>, axis: usize, index: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
@@ -118,11 +118,11 @@ impl Backend for CpuBackend {
         values: &mut ViewMut<'_>,
         indices: &mut ViewMut<'_>,
     ) -> Result<()> {
-        crate::sort::sort(self, x, axis, descending, values, indices)
+        self.finished("sort", crate::sort::sort(self, x, axis, descending, values, indices))
     }
 
     fn random(&self, dist: Distribution, seed: u64, offset: u64, out: &mut ViewMut<'_>) -> Result<()> {
-        crate::random::random(self, dist, seed, offset, out)
+        self.finished("random", crate::random::random(self, dist, seed, offset, out))
     }
 
     fn conv(
@@ -134,7 +134,7 @@ impl Backend for CpuBackend {
         bias: Option<View<'_>>,
         out: &mut ViewMut<'_>,
     ) -> Result<()> {
-        conv::conv(self, window, groups, x, w, bias, out)
+        self.finished("conv", conv::conv(self, window, groups, x, w, bias, out))
     }
 
     fn conv_backward_input(
@@ -145,7 +145,7 @@ impl Backend for CpuBackend {
         w: View<'_>,
         dx: &mut ViewMut<'_>,
     ) -> Result<()> {
-        conv::backward_input(self, window, groups, g, w, dx)
+        self.finished("conv_backward_input", conv::backward_input(self, window, groups, g, w, dx))
     }
 
     fn conv_backward_weight(
@@ -156,7 +156,7 @@ impl Backend for CpuBackend {
         g: View<'_>,
         dw: &mut ViewMut<'_>,
     ) -> Result<()> {
-        conv::backward_weight(self, window, groups, x, g, dw)
+        self.finished("conv_backward_weight", conv::backward_weight(self, window, groups, x, g, dw))
     }
 
     fn embedding(&self, weight: View<'_>, index: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
@@ -174,11 +174,11 @@ impl Backend for CpuBackend {
     }
 
     fn softmax(&self, log: bool, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()> {
-        crate::softmax::softmax(self, log, x, axis, out)
+        self.finished("softmax", crate::softmax::softmax(self, log, x, axis, out))
     }
 
     fn softmax_backward(&self, log: bool, y: View<'_>, g: View<'_>, axis: usize, dx: &mut ViewMut<'_>) -> Result<()> {
-        crate::softmax::softmax_backward(self, log, y, g, axis, dx)
+        self.finished("softmax_backward", crate::softmax::softmax_backward(self, log, y, g, axis, dx))
     }
 
     fn attention(
@@ -191,7 +191,7 @@ impl Backend for CpuBackend {
         out: &mut ViewMut<'_>,
         lse: &mut ViewMut<'_>,
     ) -> Result<()> {
-        crate::attention::attention(self, params, q, k, v, mask, out, lse)
+        self.finished("attention", crate::attention::attention(self, params, q, k, v, mask, out, lse))
     }
 
     fn attention_backward(
@@ -208,7 +208,10 @@ impl Backend for CpuBackend {
         dk: &mut ViewMut<'_>,
         dv: &mut ViewMut<'_>,
     ) -> Result<()> {
-        crate::attention::attention_backward(self, params, q, k, v, mask, out, lse, g, dq, dk, dv)
+        self.finished(
+            "attention_backward",
+            crate::attention::attention_backward(self, params, q, k, v, mask, out, lse, g, dq, dk, dv),
+        )
     }
 
     fn cross_entropy(
@@ -219,7 +222,7 @@ impl Backend for CpuBackend {
         loss: &mut ViewMut<'_>,
         lse: &mut ViewMut<'_>,
     ) -> Result<()> {
-        crate::cross_entropy::cross_entropy(self, params, logits, target, loss, lse)
+        self.finished("cross_entropy", crate::cross_entropy::cross_entropy(self, params, logits, target, loss, lse))
     }
 
     fn cross_entropy_backward(
@@ -231,15 +234,18 @@ impl Backend for CpuBackend {
         g: View<'_>,
         dlogits: &mut ViewMut<'_>,
     ) -> Result<()> {
-        crate::cross_entropy::cross_entropy_backward(self, params, logits, target, lse, g, dlogits)
+        self.finished(
+            "cross_entropy_backward",
+            crate::cross_entropy::cross_entropy_backward(self, params, logits, target, lse, g, dlogits),
+        )
     }
 
     fn max_pool(&self, window: &Window, x: View<'_>, out: &mut ViewMut<'_>, indices: &mut ViewMut<'_>) -> Result<()> {
-        crate::pooling::max_pool(self, window, x, out, indices)
+        self.finished("max_pool", crate::pooling::max_pool(self, window, x, out, indices))
     }
 
     fn avg_pool(&self, window: &Window, count_include_pad: bool, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
-        crate::pooling::avg_pool(self, window, count_include_pad, x, out)
+        self.finished("avg_pool", crate::pooling::avg_pool(self, window, count_include_pad, x, out))
     }
 
     fn avg_pool_backward(
@@ -249,7 +255,7 @@ impl Backend for CpuBackend {
         g: View<'_>,
         dx: &mut ViewMut<'_>,
     ) -> Result<()> {
-        crate::pooling::avg_pool_backward(self, window, count_include_pad, g, dx)
+        self.finished("avg_pool_backward", crate::pooling::avg_pool_backward(self, window, count_include_pad, g, dx))
     }
 
     fn normalize(
@@ -264,7 +270,7 @@ impl Backend for CpuBackend {
         mean: &mut ViewMut<'_>,
         rstd: &mut ViewMut<'_>,
     ) -> Result<()> {
-        crate::norm::normalize(self, rms, axes, eps, x, scale, shift, out, mean, rstd)
+        self.finished("normalize", crate::norm::normalize(self, rms, axes, eps, x, scale, shift, out, mean, rstd))
     }
 
     fn normalize_backward(
@@ -278,7 +284,10 @@ impl Backend for CpuBackend {
         rstd: View<'_>,
         dx: &mut ViewMut<'_>,
     ) -> Result<()> {
-        crate::norm::normalize_backward(self, rms, axes, g, x, scale, mean, rstd, dx)
+        self.finished(
+            "normalize_backward",
+            crate::norm::normalize_backward(self, rms, axes, g, x, scale, mean, rstd, dx),
+        )
     }
 
     fn compute_limits(&self) -> Option<ComputeLimits> {

@@ -1,6 +1,6 @@
 //! Cross-entropy of class indices, and its gradient: a row of logits at a time, in the compute type.
 
-use gradus_backend::{CrossEntropyParams, Error, ErrorKind, Result, View, ViewMut};
+use gradus_backend::{CrossEntropyParams, Error, ErrorKind, HostVec, Result, View, ViewMut};
 
 use crate::access::{check_dtype, check_shape, with_float};
 use crate::check::check_output;
@@ -83,7 +83,7 @@ fn classes(
     logits: View<'_>,
     target: View<'_>,
     vectors: [(&str, View<'_>); 2],
-) -> Result<Vec<Option<usize>>> {
+) -> Result<HostVec<Option<usize>>> {
     if !(0.0..=1.0).contains(&p.label_smoothing) {
         return Err(Error::argument(op, format!("label smoothing {} is not between 0 and 1", p.label_smoothing)));
     }
@@ -111,7 +111,11 @@ fn classes(
             e.help("classes count from 0; pass ignore_index to leave rows out")
         })
     };
-    target.layout.positions().enumerate().map(class).collect()
+    let mut classes = HostVec::with_capacity(cpu, op, n)?;
+    for place in target.layout.positions().enumerate() {
+        classes.push(op, class(place)?)?;
+    }
+    Ok(classes)
 }
 
 /// See [`Backend::cross_entropy`](gradus_backend::Backend::cross_entropy).
@@ -149,7 +153,7 @@ fn forward<S: Kernel>(
     let from = |v: f64| <S::Compute as crate::gemm::Real>::from_f64(v);
     let e = p.label_smoothing;
     cpu.parallel_for(classes.len(), (TASK / c.max(1)).max(1), |rows| {
-        scratch::with(c, |row: &mut [S::Compute]| {
+        scratch::large(cpu, c, |row: &mut [S::Compute]| {
             for r in rows {
                 S::load(isa, x, at(layout.offset(), row_stride, r), step, row);
                 let (shift, log) = S::log_sum_exp(isa, row);
@@ -205,7 +209,7 @@ fn backward<S: Kernel>(
     let from = |v: f64| <S::Compute as crate::gemm::Real>::from_f64(v);
     let (even, share) = (p.label_smoothing / c.max(1) as f64, 1.0 - p.label_smoothing);
     cpu.parallel_for(classes.len(), (TASK / c.max(1)).max(1), |rows| {
-        scratch::with(2 * c, |both: &mut [S::Compute]| {
+        scratch::large(cpu, 2 * c, |both: &mut [S::Compute]| {
             let (x_row, d_row) = both.split_at_mut(c);
             for r in rows {
                 let row =

@@ -267,7 +267,7 @@ impl Pool {
     }
 
     #[cold]
-    fn out_of_memory(&self, op: &str, requested: usize, reason: &str) -> Error {
+    pub(crate) fn out_of_memory(&self, op: &str, requested: usize, reason: &str) -> Error {
         let s = self.stats();
         let m = format!("{requested} bytes asked for, but {reason}");
         let e = Error::new(ErrorKind::OutOfMemory { requested }, op, m)

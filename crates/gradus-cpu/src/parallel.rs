@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use gradus_backend::{Error, ErrorKind, Result};
 
-use crate::CpuBackend;
+use crate::{CpuBackend, scratch};
 
 /// How long a worker looks out for the next job before it goes back to rayon, which lets it sleep.
 const LINGER: Duration = Duration::from_micros(30);
@@ -76,8 +76,18 @@ impl Threads {
         let parties = self.count.min(chunks);
         let span = |p| Span { next: AtomicUsize::new(p * chunks / parties), end: (p + 1) * chunks / parties };
         let (joined, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        // At most one a thread.
         let spans = (0..parties).map(span).collect();
-        let job = Arc::new(Job { spans, joined, done, items, grain, body, panic: Mutex::new(None) });
+        let job = Arc::new(Job {
+            spans,
+            joined,
+            done,
+            items,
+            grain,
+            body,
+            panic: Mutex::new(None),
+            missing: AtomicUsize::new(0),
+        });
         let awake = self.mail.post(&job);
         for _ in awake.min(parties - 1)..parties - 1 {
             self.spawn(job.clone());
@@ -89,6 +99,10 @@ impl Threads {
             if spins < 2000 { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
         self.mail.withdraw(&job);
+        match job.missing.load(Ordering::Relaxed) {
+            0 => {}
+            bytes => scratch::note_missing(bytes),
+        }
         let panic = lock(&job.panic).take();
         if let Some(panic) = panic {
             resume_unwind(panic);
@@ -168,6 +182,8 @@ struct Job {
     /// Valid until `done` has reached the number of chunks: `Threads::run` returns no earlier.
     body: *const (dyn Fn(Range<usize>) + Sync),
     panic: Mutex<Option<Box<dyn Any + Send>>>,
+    /// Bytes of working memory that some thread missed.
+    missing: AtomicUsize,
 }
 
 // SAFETY: the body may be called from any thread, and the rest is shared through atomics and a lock.
@@ -197,6 +213,10 @@ impl Job {
                 let body = unsafe { &*self.body };
                 if let Err(p) = catch_unwind(AssertUnwindSafe(|| body(range))) {
                     *lock(&self.panic) = Some(p);
+                }
+                let missing = scratch::take_missing();
+                if missing > 0 {
+                    self.missing.fetch_max(missing, Ordering::Relaxed);
                 }
                 // Release: what the body wrote is seen by the caller, which acquires.
                 self.done.fetch_add(1, Ordering::Release);

@@ -2,7 +2,7 @@
 //!
 //! A channel at a time, and in it a tap at a time, over runs of positions: elements in the padding are never looked at.
 
-use gradus_backend::{DType, Error, Result, View, ViewMut, Window};
+use gradus_backend::{DType, Error, HostVec, Result, View, ViewMut, Window};
 
 use crate::access::{Plain, check_dtype, check_shape, with_float, with_word};
 use crate::conv::window::{Geometry, split};
@@ -13,7 +13,6 @@ use crate::parallel::Disjoint;
 use crate::rows::{Elementary, Rows};
 use crate::temp::{contiguous_output, copy_if_strided, pick};
 use crate::{CpuBackend, scratch};
-use smallvec::SmallVec;
 
 /// Products of positions and taps that are worth a task of their own.
 const TASK: usize = 1 << 13;
@@ -110,17 +109,17 @@ fn by_value<T: Ordered>(
     let Some(x) = cpu.contiguous::<T>(MAX_POOL, x)? else { return Ok(()) };
     let Some(out) = cpu.contiguous_mut::<T>(MAX_POOL, out)? else { return Ok(()) };
     let Some(indices) = cpu.contiguous_mut::<i64>(MAX_POOL, indices)? else { return Ok(()) };
-    let (plane, p) = (g.plane(), g.positions());
+    let (plane, p, offsets) = (g.plane(), g.positions(), offsets(cpu, MAX_POOL, g)?);
     let (out, indices) = (Disjoint::new(out), Disjoint::new(indices));
     cpu.parallel_for(channels, grain(g), |range| {
-        scratch::with(p, |taps: &mut [i32]| {
-            scratch::with(p, |work: &mut [T]| {
+        scratch::large(cpu, p, |taps: &mut [i32]| {
+            scratch::large(cpu, p, |work: &mut [T]| {
                 for c in range {
                     let part = c * p..(c + 1) * p;
                     // SAFETY: channels are apart, and each is one task's.
                     let (out, indices) = unsafe { (out.slice(part.clone()), indices.slice(part)) };
                     T::largest(cpu.isa(), g, &x[c * plane..(c + 1) * plane], work, out, taps);
-                    places(g, taps, indices);
+                    places(g, &offsets, taps, indices);
                 }
             });
         });
@@ -141,11 +140,11 @@ fn by_key<W: Ordered + Word>(
     let Some(x) = cpu.contiguous_words::<W>(MAX_POOL, x)? else { return Ok(()) };
     let Some(out) = cpu.contiguous_words_mut::<W>(MAX_POOL, out)? else { return Ok(()) };
     let Some(indices) = cpu.contiguous_mut::<i64>(MAX_POOL, indices)? else { return Ok(()) };
-    let (plane, p) = (g.plane(), g.positions());
+    let (plane, p, offsets) = (g.plane(), g.positions(), offsets(cpu, MAX_POOL, g)?);
     let (out, indices) = (Disjoint::new(out), Disjoint::new(indices));
     cpu.parallel_for(channels, grain(g), |range| {
-        scratch::with(p, |taps: &mut [i32]| {
-            scratch::with(plane + 2 * p, |work: &mut [W]| {
+        scratch::large(cpu, p, |taps: &mut [i32]| {
+            scratch::large(cpu, plane + 2 * p, |work: &mut [W]| {
                 let (keys, rest) = work.split_at_mut(plane);
                 let (work, best) = rest.split_at_mut(p);
                 for c in range {
@@ -155,7 +154,7 @@ fn by_key<W: Ordered + Word>(
                     W::largest(cpu.isa(), g, keys, work, best, taps);
                     // SAFETY: channels are apart, and each is one task's.
                     let (out, indices) = unsafe { (out.slice(part.clone()), indices.slice(part)) };
-                    places(g, taps, indices);
+                    places(g, &offsets, taps, indices);
                     for (o, &i) in out.iter_mut().zip(&*indices) {
                         *o = x.get(i as usize).copied().unwrap_or_default();
                     }
@@ -211,10 +210,10 @@ fn larger<T: Ordered>(x: &[T], step: usize, best: &mut [T], at: &mut [i32], tap:
 }
 
 /// For each tap how far behind the first element of a window without padding its element lies.
-fn offsets(g: &Geometry) -> SmallVec<[i64; 16]> {
+fn offsets(cpu: &CpuBackend, op: &str, g: &Geometry) -> Result<HostVec<i64>> {
     let [_, h, w] = g.input;
     let offset = |[z, y, x]: [usize; 3]| ((z * g.dilation[0] * h + y * g.dilation[1]) * w + x * g.dilation[2]) as i64;
-    (0..g.taps()).map(|tap| offset(g.tap(tap))).collect()
+    HostVec::collect(cpu, op, (0..g.taps()).map(|tap| offset(g.tap(tap))))
 }
 
 /// Where the first window of a row of positions begins, if nothing is padded.
@@ -224,10 +223,10 @@ fn first_in_row(g: &Geometry, row: usize) -> usize {
     (z * h + y) * w
 }
 
-/// Where in the channel the elements under these taps lie.
-fn places(g: &Geometry, taps: &[i32], indices: &mut [i64]) {
+/// Where in the channel the elements under these taps lie, whose `offsets` are given.
+fn places(g: &Geometry, offsets: &[i64], taps: &[i32], indices: &mut [i64]) {
     let ([_, h, w], ow) = (g.input.map(|n| n as i64), g.output[2]);
-    let (offsets, padding) = (offsets(g), (g.pad[0] as i64 * h + g.pad[1] as i64) * w + g.pad[2] as i64);
+    let padding = (g.pad[0] as i64 * h + g.pad[1] as i64) * w + g.pad[2] as i64;
     for (row, (taps, indices)) in taps.chunks_exact(ow).zip(indices.chunks_exact_mut(ow)).enumerate() {
         let first = first_in_row(g, row) as i64 - padding;
         for (x, (&tap, index)) in taps.iter().zip(indices).enumerate() {
@@ -237,14 +236,15 @@ fn places(g: &Geometry, taps: &[i32], indices: &mut [i64]) {
 }
 
 /// The number of elements that the mean at each position counts.
-fn counts(g: &Geometry, count_include_pad: bool) -> Vec<u32> {
-    let mut counts = vec![if count_include_pad { g.taps() as u32 } else { 0 }; g.positions()];
+fn counts(cpu: &CpuBackend, op: &str, g: &Geometry, count_include_pad: bool) -> Result<HostVec<u32>> {
+    let all = if count_include_pad { g.taps() as u32 } else { 0 };
+    let mut counts = HostVec::filled(cpu, op, all, g.positions())?;
     if !count_include_pad {
         for tap in 0..g.taps() {
             g.rows(g.tap(tap)).for_each(|(run, _)| counts[run].iter_mut().for_each(|c| *c += 1));
         }
     }
-    counts
+    Ok(counts)
 }
 
 /// The means of one channel in a type that they are computed in.
@@ -330,7 +330,8 @@ pub(crate) fn avg_pool(
         with_float!(OP, x.dtype, T => {
             let Some(x) = cpu.contiguous::<T>(OP, x)? else { return Ok(()) };
             let Some(out) = cpu.contiguous_mut::<T>(OP, out)? else { return Ok(()) };
-            pool_means::<T>(cpu, channels, &g, count_include_pad, x, out);
+            let counts = counts(cpu, OP, &g, count_include_pad)?;
+            pool_means::<T>(cpu, channels, &g, &counts, x, out);
             Ok(())
         })
     })
@@ -340,19 +341,19 @@ fn pool_means<S: Rows<Compute: Kernel>>(
     cpu: &CpuBackend,
     channels: usize,
     g: &Geometry,
-    pad: bool,
+    counts: &[u32],
     x: &[S],
     out: &mut [S],
 ) {
-    let (plane, p, counts) = (g.plane(), g.positions(), counts(g, pad));
+    let (plane, p) = (g.plane(), g.positions());
     let (isa, out) = (cpu.isa(), Disjoint::new(out));
     cpu.parallel_for(channels, grain(g), |range| {
-        scratch::with(plane + p, |work: &mut [S::Compute]| {
+        scratch::large(cpu, plane + p, |work: &mut [S::Compute]| {
             let (elements, means) = work.split_at_mut(plane);
             for c in range {
                 let x = S::read(isa, x, c * plane, 1, elements);
                 // SAFETY: channels are apart, and each is one task's.
-                unsafe { S::write(isa, &out, c * p, 1, means, |y| S::Compute::mean(isa, g, &counts, x, y)) };
+                unsafe { S::write(isa, &out, c * p, 1, means, |y| S::Compute::mean(isa, g, counts, x, y)) };
             }
         });
     });
@@ -374,7 +375,8 @@ pub(crate) fn avg_pool_backward(
         with_float!(OP, g.dtype, T => {
             let Some(g) = cpu.contiguous::<T>(OP, g)? else { return Ok(()) };
             let Some(dx) = cpu.contiguous_mut::<T>(OP, dx)? else { return Ok(()) };
-            spread_means::<T>(cpu, channels, &geometry, count_include_pad, g, dx);
+            let counts = counts(cpu, OP, &geometry, count_include_pad)?;
+            spread_means::<T>(cpu, channels, &geometry, &counts, g, dx);
             Ok(())
         })
     })
@@ -384,21 +386,21 @@ fn spread_means<S: Rows<Compute: Kernel>>(
     cpu: &CpuBackend,
     channels: usize,
     g: &Geometry,
-    pad: bool,
+    counts: &[u32],
     from: &[S],
     dx: &mut [S],
 ) {
-    let (plane, p, counts) = (g.plane(), g.positions(), counts(g, pad));
+    let (plane, p) = (g.plane(), g.positions());
     let (isa, dx) = (cpu.isa(), Disjoint::new(dx));
     cpu.parallel_for(channels, grain(g), |range| {
-        scratch::with(2 * p + plane, |work: &mut [S::Compute]| {
+        scratch::large(cpu, 2 * p + plane, |work: &mut [S::Compute]| {
             let (given, rest) = work.split_at_mut(p);
             let (shares, sums) = rest.split_at_mut(p);
             for c in range {
                 let from = S::read(isa, from, c * p, 1, given);
                 // SAFETY: channels are apart, and each is one task's.
                 unsafe {
-                    S::write(isa, &dx, c * plane, 1, sums, |dx| S::Compute::spread(isa, g, &counts, from, shares, dx));
+                    S::write(isa, &dx, c * plane, 1, sums, |dx| S::Compute::spread(isa, g, counts, from, shares, dx));
                 }
             }
         });

@@ -113,7 +113,7 @@ pub(crate) fn softmax(cpu: &CpuBackend, log: bool, x: View<'_>, axis: usize, out
 fn forward<S: Kernel>(cpu: &CpuBackend, log: bool, lanes: &Lanes<2>, x: &[S], out: &mut [S]) {
     let (isa, out, [sx, so]) = (cpu.isa(), Disjoint::new(out), lanes.steps);
     cpu.parallel_for(lanes.starts.numel(), (TASK / lanes.len).max(1), |rows| {
-        scratch::with(2 * lanes.len, |both: &mut [S::Compute]| {
+        scratch::large(cpu, 2 * lanes.len, |both: &mut [S::Compute]| {
             let (x_row, y_row) = both.split_at_mut(lanes.len);
             lanes.starts.for_each(rows, |_, [ax, ao]| {
                 let row = S::read(isa, x, ax, sx, x_row);
@@ -153,7 +153,7 @@ pub(crate) fn softmax_backward(
 fn backward<S: Kernel>(cpu: &CpuBackend, log: bool, lanes: &Lanes<3>, y: &[S], g: &[S], dx: &mut [S]) {
     let (isa, dx, [sy, sg, sd]) = (cpu.isa(), Disjoint::new(dx), lanes.steps);
     cpu.parallel_for(lanes.starts.numel(), (TASK / lanes.len).max(1), |rows| {
-        scratch::with(3 * lanes.len, |all: &mut [<S as Float>::Compute]| {
+        scratch::large(cpu, 3 * lanes.len, |all: &mut [<S as Float>::Compute]| {
             let (y_row, rest) = all.split_at_mut(lanes.len);
             let (g_row, d_row) = rest.split_at_mut(lanes.len);
             lanes.starts.for_each(rows, |_, [ay, ag, ad]| {

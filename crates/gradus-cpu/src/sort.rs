@@ -2,12 +2,12 @@
 
 use gradus_backend::{DType, Result, View, ViewMut};
 
-use crate::CpuBackend;
 use crate::access::{check_axis, check_dtype, check_shape, with_word};
 use crate::check::check_output;
 use crate::nest::Nest;
 use crate::order::{Order, Word};
 use crate::parallel::Disjoint;
+use crate::{CpuBackend, scratch};
 
 const OP: &str = "sort";
 /// Elements that are worth a task of their own.
@@ -73,30 +73,36 @@ fn each_lane<W: Word>(
     let (values, indices) = (Disjoint::new(values), Disjoint::new(indices));
     let Lanes { starts, len, steps } = lanes;
     cpu.parallel_for(starts.numel(), (TASK / len).max(1), |range| {
-        let mut row: Vec<(u64, i64)> = Vec::with_capacity(*len);
         starts.for_each(range, |_, at| {
             let place = |k: usize, i: usize| at[k].wrapping_add_signed(steps[k].wrapping_mul(i as isize));
-            row.clear();
-            row.extend((0..*len).map(|i| {
+            let key = |i: usize| -> u64 {
                 let key = order.key(x[place(0, i)]);
-                ((if descending { !key } else { key }).into(), i as i64)
-            }));
-            sort_row(&mut row);
-            for (i, &(_, index)) in row.iter().enumerate() {
+                if descending { !key } else { key }.into()
+            };
+            let write = |i: usize, from: usize| {
                 // SAFETY: lanes of outputs that do not overlap themselves are apart, and each is one task's.
                 unsafe {
-                    values.write(place(1, i), x[place(0, index as usize)]);
-                    indices.write(place(2, i), index);
+                    values.write(place(1, i), x[place(0, from)]);
+                    indices.write(place(2, i), from as i64);
                 }
+            };
+            // A key and the index below it, in one number: no two are equal, so that any sort is a stable one.
+            let (lo, hi) = (0..*len).map(key).fold((u64::MAX, 0), |(lo, hi), k| (lo.min(k), hi.max(k)));
+            if hi - lo <= u64::from(u32::MAX) && *len <= 1 << 32 {
+                scratch::large(cpu, *len, |row: &mut [u64]| {
+                    row.iter_mut().enumerate().for_each(|(i, r)| *r = (key(i) - lo) << 32 | i as u64);
+                    row.sort_unstable();
+                    row.iter().enumerate().for_each(|(i, &r)| write(i, (r & u64::from(u32::MAX)) as usize));
+                });
+            } else {
+                scratch::large(cpu, *len, |row: &mut [u128]| {
+                    row.iter_mut().enumerate().for_each(|(i, r)| *r = u128::from(key(i)) << 64 | i as u128);
+                    row.sort_unstable();
+                    row.iter().enumerate().for_each(|(i, &r)| write(i, r as u64 as usize));
+                });
             }
         });
     });
-}
-
-/// Stable, by key: compiled once for all dtypes.
-#[inline(never)]
-fn sort_row(row: &mut [(u64, i64)]) {
-    row.sort_by_key(|e| e.0);
 }
 
 #[cfg(test)]
@@ -144,6 +150,20 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn integers_far_apart_are_sorted_stably() {
+        let cpu = CpuBackend::with_threads(1).unwrap();
+        let number = |i: usize| [0.0, -9e18, 9e18, 0.0, -9e18, 1.0][i];
+        let x = Tensor::new(&cpu, DType::I64, &[6], Lie::Contiguous, number);
+        let mut values = Tensor::canary(&cpu, DType::I64, &[6], Lie::Contiguous);
+        let mut indices = Tensor::canary(&cpu, DType::I64, &[6], Lie::Contiguous);
+        for (descending, want) in [(false, [1.0, 4.0, 0.0, 3.0, 5.0, 2.0]), (true, [2.0, 5.0, 0.0, 3.0, 1.0, 4.0])] {
+            cpu.sort(x.view(), 0, descending, &mut values.view_mut(), &mut indices.view_mut()).unwrap();
+            assert_eq!(indices.values(&cpu), want);
+            assert_eq!(values.values(&cpu), want.map(|i| number(i as usize)));
         }
     }
 

@@ -1,5 +1,6 @@
 //! [`Sample`]: how samples become a batch of tensors.
 
+use gradus_tensor::backend::HostVec;
 use gradus_tensor::{Device, Error, Result, Tensor};
 
 use crate::Image;
@@ -32,8 +33,9 @@ impl Sample for Image {
             let m = format!("image 0 of the batch is {first:?} and image {at} is {:?}", samples[at].shape());
             return Err(Error::shape("collate", m).help("images of a batch have one size; resize them first"));
         }
-        let mut pixels = Vec::with_capacity(samples.len() * first.iter().product::<usize>());
-        samples.iter().for_each(|s| pixels.extend_from_slice(s.pixels()));
+        let count = samples.len().saturating_mul(first.iter().product::<usize>());
+        let mut pixels = HostVec::with_capacity(device.backend(), "collate", count)?;
+        samples.iter().try_for_each(|s| pixels.extend("collate", s.pixels().iter().copied()))?;
         Tensor::from_vec(pixels, [samples.len(), first[0], first[1], first[2]], device)
     }
 }

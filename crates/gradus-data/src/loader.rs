@@ -126,6 +126,7 @@ where
     ) -> Option<Result<<D::Item as Sample>::Batch>> {
         let start = batch.saturating_mul(self.batch_size).min(order.len());
         let end = start.saturating_add(self.batch_size).min(order.len());
+        // At most as long as the order.
         let mut samples = Vec::with_capacity(end - start);
         for &index in &order[start..end] {
             if stopped() {

@@ -26,6 +26,7 @@ pub fn gaussian_blur(x: &Tensor, sigma: f64, radius: Option<usize>, border: Bord
         return Ok(x.clone());
     }
     let bell = |i: usize| (-0.5 * ((i as f64 - radius as f64) / sigma).powi(2)).exp();
+    // The radius is at most `WIDEST`.
     let mut weights: Vec<f64> = (0..2 * radius + 1).map(bell).collect();
     let total: f64 = weights.iter().sum();
     weights.iter_mut().for_each(|w| *w /= total);

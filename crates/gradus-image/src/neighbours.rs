@@ -1,5 +1,6 @@
 //! Weighted sums of neighbours, and what lies beyond the border.
 
+use gradus_tensor::backend::HostVec;
 use gradus_tensor::{ConvOptions, Error, Result, Tensor};
 
 /// What a filter sees beyond the border of an image.
@@ -45,7 +46,8 @@ pub(crate) fn weighted(x: &Tensor, kernel: &[&[f64]], border: Border) -> Result<
                 continue;
             }
             let (from, to) = (-(radius as isize), n as isize + radius as isize);
-            let places: Vec<i64> = (from..to).map(|i| border.place(i, n) as i64).collect();
+            let places = (from..to).map(|i| border.place(i, n) as i64);
+            let places = HostVec::collect(x.device().backend(), "filter", places)?;
             let index = Tensor::from_vec(&places, [places.len()], x.device())?;
             image = image.index_select(axis, &index)?;
         }

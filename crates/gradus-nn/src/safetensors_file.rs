@@ -194,6 +194,7 @@ fn header(stored: &[(&str, &Tensor)], metadata: &BTreeMap<&str, &str>) -> Result
         start = end;
     }
     let mut header = format!("{{{}}}", entries.join(",")).into_bytes();
+    // By at most 7.
     header.resize(header.len().next_multiple_of(8), b' ');
     if header.len() as u64 > MAX_HEADER {
         let e = Error::argument(SAVE, format!("the header of {} bytes is too long", header.len()));

@@ -29,6 +29,7 @@ fn number(v: Scalar) -> String {
 /// The indices of an axis that are shown; `None` stands for the ones left out.
 fn shown(size: usize, abridged: bool) -> Vec<Option<usize>> {
     if !abridged || size <= 2 * EDGE {
+        // At most `THRESHOLD`.
         return (0..size).map(Some).collect();
     }
     (0..EDGE).map(Some).chain([None]).chain((size - EDGE..size).map(Some)).collect()

@@ -320,7 +320,7 @@ impl Tensor {
         let size = self.dtype().size();
         Ok(self
             .read(|buffer, start, n| {
-                download::<u8>(self.device().backend(), "to_bytes", buffer, start * size, n * size)
+                download::<u8, _>(self.device().backend(), "to_bytes", buffer, start * size, n * size)
             })?
             .into_vec())
     }

@@ -4,7 +4,7 @@
 mod common;
 
 use common::cpu;
-use gradus_tensor::{DType, ErrorKind, Generator, Result, Tensor, vmap};
+use gradus_tensor::{DType, ErrorKind, Generator, Result, Tensor, checkpoint, vmap};
 
 /// As many ones, one axis each.
 fn of_rank(rank: usize) -> Tensor {
@@ -127,6 +127,18 @@ fn reading_needs_room_in_the_budget_but_for_what_is_small() {
     budget(400_000);
     assert_eq!(x.narrow(0, 5, 1).unwrap().item().unwrap(), 1.0);
     assert_eq!(x.narrow(0, 5, 100).unwrap().to_vec::<f32>().unwrap().len(), 100);
+}
+
+#[test]
+fn a_region_is_computed_again_only_where_there_is_room_to_compare() {
+    let device = common::another_cpu();
+    let x = Tensor::ones([100_000], DType::F32, &device).unwrap().with_grad().unwrap();
+    let run = || checkpoint(|x| x[0].neg(), &[&x]);
+    let budget = |bytes| device.backend().set_memory_budget(Some(bytes)).unwrap();
+    budget(1_000_000);
+    assert_eq!(run().unwrap_err().kind(), &ErrorKind::OutOfMemory { requested: 1 << 18 });
+    budget(1_100_000);
+    run().unwrap();
 }
 
 #[test]

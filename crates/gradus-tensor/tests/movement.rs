@@ -235,7 +235,7 @@ fn diagonals() {
     assert_eq!(kind(x.diag(0)), ErrorKind::ShapeMismatch);
     assert_eq!(kind(pairs.diag_embed(isize::MIN, 0, 1)), ErrorKind::Overflow);
     assert_eq!(kind(Tensor::scalar(1i64, &cpu()).unwrap().diag_embed(0, 0, 1)), ErrorKind::ShapeMismatch);
-    assert_eq!(kind(arange(&[1; 8]).diag_embed(0, 0, 1)), ErrorKind::InvalidArgument);
+    assert_eq!(kind(arange(&[1; 8]).diag_embed(0, 0, 1)), ErrorKind::InvalidAxis);
     is(arange(&[2, 3]).trace(), &[], &[4]);
     is(arange(&[0, 3]).trace(), &[], &[0]);
     assert_eq!(kind(x.trace()), ErrorKind::ShapeMismatch);

@@ -61,6 +61,7 @@ impl Lines {
         wgsl::coordinates(text, "r", "j", self.along, self.sizes_within());
         for (k, (name, ..)) in self.dtypes.iter().enumerate() {
             let steps = self.steps_within(k);
+            // At most 8 axes.
             let terms: String = (0..self.along).map(|a| format!(" + r{a} * {}", param(steps + a))).collect();
             text.line(format_args!("let {name}_at = {name}_line{terms};"));
         }

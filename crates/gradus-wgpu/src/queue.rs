@@ -203,9 +203,10 @@ impl Queue {
             self.flush(state);
         }
         let at = state.params.len().next_multiple_of(align);
+        // At most `ARENA` bytes.
         state.params.resize(at, 0);
         launch.params.iter().for_each(|p| state.params.extend_from_slice(&p.to_ne_bytes()));
-        state.params.resize(at + bytes, 0);
+        state.params.resize(at + bytes, 0); // at most `ARENA`
 
         let epoch = state.epoch;
         launch.binds.iter().for_each(|b| b.block.touch(epoch));

@@ -382,6 +382,7 @@ impl Plan {
         text.line(format_args!("let stop = min(end, at + {}u);", lanes * BLOCK));
         text.line(format_args!("for (var j = at; j < stop; j = j + {lanes}u) {{"));
         wgsl::coordinates(&mut text, "r", "j", reduced, r_dims);
+        // At most 8 axes.
         let terms: String = (0..reduced).map(|a| format!(" + r{a} * {}", param(r_steps + a))).collect();
         text.line(format_args!("block = join(block, lift(load_x(base{terms}), j));"));
         text.line(format_args!("}} acc = join(acc, block); at = at + {}u; }} }}", lanes * BLOCK));

@@ -2,6 +2,7 @@
 
 use super::Finding;
 use super::source::{Source, bracketed, line_of, token, words};
+use super::test_code::outside_tests;
 
 /// The crates that must run in a browser.
 const CRATES: &[&str] = &["gradus-backend", "gradus-tensor"];
@@ -12,16 +13,8 @@ const FORBIDDEN: &[&str] = &["thread", "fs", "net"];
 /// What there is all the same: in a browser the answer is no.
 const PANICKING: &str = "thread::panicking()";
 
-/// Checks all sources together, because a file may be a test only by how another file includes it.
 pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
-    let portable: Vec<&Source> = sources.iter().filter(|source| is_portable(&source.path)).collect();
-    let test_modules: Vec<String> = portable.iter().flat_map(|source| test_modules(source)).collect();
-    let is_test = |path: &str| {
-        let is_below =
-            |module: &String| path.strip_prefix(module.as_str()).is_some_and(|rest| rest.starts_with(['.', '/']));
-        test_modules.iter().any(is_below)
-    };
-    portable.iter().filter(|source| !is_test(&source.path)).flat_map(|source| check_file(source)).collect()
+    outside_tests(sources, is_portable).iter().flat_map(|(source, code)| check_file(source, code)).collect()
 }
 
 fn is_portable(path: &str) -> bool {
@@ -32,13 +25,12 @@ fn is_portable(path: &str) -> bool {
     })
 }
 
-fn check_file(source: &Source) -> Vec<Finding> {
-    let code = split_tests(&source.code).0;
+fn check_file(source: &Source, code: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (offset, module) in std_modules(&code) {
+    for (offset, module) in std_modules(code) {
         if FORBIDDEN.contains(&module) && !code[offset..].starts_with(PANICKING) {
             let message = format!("`std::{module}` does not exist in a browser, where this crate must run too");
-            findings.push(Finding::new(&source.path, line_of(&code, offset), message));
+            findings.push(Finding::new(&source.path, line_of(code, offset), message));
         }
     }
     findings
@@ -77,55 +69,6 @@ fn split_group(group: &str) -> Vec<&str> {
     }
     parts.push(group[start..].trim_start());
     parts
-}
-
-/// Code outside and inside of items under `#[cfg(test)]` or `#[cfg(all(test, ..))]`; each blank where the other is not.
-fn split_tests(code: &str) -> (String, String) {
-    let mut is_test = vec![false; code.len()];
-    for (at, _) in code.match_indices("#[cfg(").chain(code.match_indices("#![cfg(")) {
-        let bracket = at + code[at..].find('[').unwrap_or(0);
-        let length = bracketed(&code[bracket..]);
-        let attribute: String = code[bracket..bracket + length].split_whitespace().collect();
-        if !(attribute == "[cfg(test)]" || attribute.starts_with("[cfg(all(test,")) {
-            continue;
-        }
-        let end = if code[at..].starts_with("#!") { code.len() } else { item_end(code, bracket + length) };
-        is_test[at..end].fill(true);
-    }
-    let part = |wanted: bool| {
-        let keep = |(at, byte): (usize, u8)| if byte == b'\n' || is_test[at] == wanted { byte } else { b' ' };
-        String::from_utf8_lossy(&code.bytes().enumerate().map(keep).collect::<Vec<u8>>()).into_owned()
-    };
-    (part(false), part(true))
-}
-
-/// Where the item ends that begins at `start`: at its `;`, or at the `}` of its first block.
-fn item_end(code: &str, start: usize) -> usize {
-    let mut at = start;
-    while let Some(byte) = code.as_bytes().get(at) {
-        match byte {
-            b';' => return at + 1,
-            b'{' => return at + bracketed(&code[at..]),
-            b'}' => return at,
-            b'(' | b'[' => at += bracketed(&code[at..]),
-            _ => at += 1,
-        }
-    }
-    code.len()
-}
-
-/// The paths, without `.rs`, of the modules that this file includes only for tests.
-fn test_modules(source: &Source) -> Vec<String> {
-    let path = source.path.strip_suffix(".rs").unwrap_or(&source.path);
-    let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
-    let folder = if matches!(name, "lib" | "main" | "mod") { folder } else { path };
-    let tests = split_tests(&source.code).1;
-    words(&tests, "mod")
-        .filter_map(|at| {
-            let (name, rest) = token(&tests[at + 3..]);
-            rest.trim_start().starts_with(';').then(|| format!("{folder}/{name}"))
-        })
-        .collect()
 }
 
 #[cfg(test)]

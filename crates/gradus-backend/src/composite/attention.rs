@@ -12,8 +12,8 @@ use super::{
     write_as,
 };
 use crate::{
-    AttentionParams, Axes, Backend, DType, Element, Error, ErrorKind, MapArg, ReduceOp, Result, Scalar, Shape, View,
-    ViewMut,
+    AttentionParams, Axes, Backend, DType, Element, Error, ErrorKind, HostVec, MapArg, ReduceOp, Result, Scalar, Shape,
+    View, ViewMut,
 };
 
 const LK: usize = 3;
@@ -149,9 +149,10 @@ impl Sizes {
         }
         if params.causal {
             // Query i sees keys j <= i + lk - lq: aligned at the bottom right.
-            let sees = |i: usize| (0..self.lk).map(move |j| j + self.lq <= i + self.lk);
-            let table: Vec<bool> = (0..self.lq).flat_map(sees).collect();
-            let mut keep = Temp::new(b, DType::Bool, Shape::new(&[self.lq, self.lk])?)?;
+            let shape = Shape::new(&[self.lq, self.lk])?;
+            let sees = |at: usize| at % self.lk + self.lq <= at / self.lk + self.lk;
+            let table = HostVec::collect(b, "attention", (0..shape.numel()).map(sees))?;
+            let mut keep = Temp::new(b, DType::Bool, shape)?;
             b.upload(&mut keep.buffer, 0, bool::as_bytes(&table))?;
             apply(keep.view())?;
         }

@@ -7,8 +7,9 @@
 use super::{
     Temp, expect, expect_float, expect_index, expect_parameter, expect_rank, read_as, reduced, run, stretched, write_as,
 };
+use crate::host_vec::download;
 use crate::{
-    Axes, Backend, CrossEntropyParams, DType, Element, Error, ErrorKind, MapArg, ReduceOp, Result, Scalar, Shape, View,
+    Axes, Backend, CrossEntropyParams, DType, Error, ErrorKind, HostVec, MapArg, ReduceOp, Result, Scalar, Shape, View,
     ViewMut,
 };
 
@@ -72,13 +73,11 @@ fn classes<B: Backend + ?Sized>(
     };
     if size == 0 {
         // No index is in range, not even the 0 that stands in ignored rows.
-        let mut bytes = vec![0; class.buffer.bytes()];
-        b.download(&class.buffer, 0, &mut bytes)?;
-        let mut skip = vec![0; ignored.buffer.bytes()];
-        b.download(&ignored.buffer, 0, &mut skip)?;
-        let rows = i64::from_bytes(&bytes).into_iter().zip(bool::from_bytes(&skip)).enumerate();
-        return match rows.into_iter().find(|(_, (_, skip))| !skip) {
-            Some((pos, (index, _))) => Err(out_of_range(pos, index)),
+        let rows = class.layout.numel();
+        let classes = download::<i64, _>(b, op, &class.buffer, 0, rows)?;
+        let skipped = download::<bool, _>(b, op, &ignored.buffer, 0, rows)?;
+        return match skipped.iter().position(|skip| !skip) {
+            Some(pos) => Err(out_of_range(pos, classes[pos])),
             None => Ok((class, ignored)),
         };
     }
@@ -170,7 +169,7 @@ pub fn backward<B: Backend + ?Sized>(
         return Ok(());
     }
     let column = Shape::new(&[n, 1])?;
-    let numbers: Vec<i64> = (0..c as i64).collect();
+    let numbers = HostVec::collect(b, OP, 0..c as i64)?;
     let numbers = Temp::table(b, Shape::new(&[1, c])?, &numbers)?;
     let [lse, g] = [read_as(b, lse, lse.dtype, column)?, read_as(b, g, g.dtype, column)?];
     let each = [lse.view(), g.view(), class.view(), ignored.view(), numbers.view()];

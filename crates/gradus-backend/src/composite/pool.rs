@@ -5,7 +5,9 @@
 //! Mean: the sum over the unfolded windows, divided by the number of elements that count.
 
 use super::{Temp, expect, expect_float, expect_rank, read_as, reduced, run, stretched, widened, write_as};
-use crate::{ArgReduceOp, Axes, Backend, DType, Error, MapArg, ReduceOp, Result, Scalar, Shape, View, ViewMut, Window};
+use crate::{
+    ArgReduceOp, Axes, Backend, DType, Error, HostVec, MapArg, ReduceOp, Result, Scalar, Shape, View, ViewMut, Window,
+};
 
 /// Checks `x [n, c, spatial..]` and `y [n, c, positions..]`; the number of positions along each axis.
 fn positions<B: Backend + ?Sized>(
@@ -27,26 +29,33 @@ fn positions<B: Backend + ?Sized>(
 
 /// Every slot of every window, in the order `[kernel.., positions..]`: the flattened position of its element in the
 /// spatial axes, or -1 in the padding.
-fn slots(window: &Window, spatial: &[usize], positions: &[usize; 3]) -> Vec<i64> {
+fn slots<B: Backend + ?Sized>(
+    b: &B,
+    op: &str,
+    window: &Window,
+    spatial: &[usize],
+    positions: &[usize; 3],
+) -> Result<HostVec<i64>> {
     // One axis more at a time, from the outermost: `table[k][p]` is the position so far.
-    let (mut table, mut kernels, mut places) = (vec![0i64], 1, 1);
+    let (mut table, mut kernels, mut places) = (HostVec::filled(b, op, 0i64, 1)?, 1, 1);
     for i in 0..window.rank {
         let (kernel, count) = (window.kernel[i], positions[i]);
-        let mut next = Vec::with_capacity(table.len() * kernel * count);
+        let mut next = HostVec::with_capacity(b, op, table.len().saturating_mul(kernel).saturating_mul(count))?;
         for k in 0..kernels {
             for tap in 0..kernel {
                 for p in 0..places {
                     let before = table[k * places + p];
-                    next.extend((0..count).map(|at| match window.element(i, at, tap, spatial[i]) {
+                    let slot = |at| match window.element(i, at, tap, spatial[i]) {
                         Some(index) if before >= 0 => before * spatial[i] as i64 + index as i64,
                         _ => -1,
-                    }));
+                    };
+                    next.extend(op, (0..count).map(slot))?;
                 }
             }
         }
         (table, kernels, places) = (next, kernels * kernel, places * count);
     }
-    table
+    Ok(table)
 }
 
 /// See [`Backend::max_pool`].
@@ -68,7 +77,7 @@ pub fn max_forward<B: Backend + ?Sized>(
     if out.layout.numel() == 0 {
         return Ok(());
     }
-    let mut table = slots(window, spatial, &p);
+    let mut table = slots(b, OP, window, spatial, &p)?;
     let (taps, places) = (window.numel(), p.iter().product::<usize>());
     for place in 0..places {
         let window_slots = (0..taps).map(|t| t * places + place);
@@ -108,11 +117,13 @@ fn counts<B: Backend + ?Sized>(
     positions: &[usize; 3],
 ) -> Result<Temp> {
     let places = positions.iter().product::<usize>();
-    let count: Vec<i64> = if count_include_pad {
-        vec![window.numel() as i64; places]
+    const OP: &str = "avg_pool";
+    let count = if count_include_pad {
+        HostVec::filled(b, OP, window.numel() as i64, places)?
     } else {
-        let slots = slots(window, spatial, positions);
-        (0..places).map(|p| slots.iter().skip(p).step_by(places).filter(|&&s| s >= 0).count() as i64).collect()
+        let slots = slots(b, OP, window, spatial, positions)?;
+        let inside = |p: usize| slots.iter().skip(p).step_by(places).filter(|&&s| s >= 0).count() as i64;
+        HostVec::collect(b, OP, (0..places).map(inside))?
     };
     let shape = Shape::new(&positions[..window.rank])?;
     let exact = Temp::table(b, shape, &count)?;

@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use crate::host_vec::vec_of;
 use crate::{Buffer, BufferOwner, Claim, ClaimCount, Error, ErrorKind, MemoryStats, Result, Scalar, View, ViewMut};
 
 pub use value::{converted, load, store, wide};
@@ -124,7 +125,9 @@ impl HostMemory {
     pub fn read(self: &Arc<Self>, op: &str, x: View<'_>) -> Result<Vec<Scalar>> {
         let bytes = self.bytes(x.buffer).ok_or_else(|| foreign(op))?;
         inside(op, &x)?;
-        Ok(x.layout.positions().map(|p| load(bytes, x.dtype, p)).collect())
+        let mut values = vec_of(op, x.layout.numel())?;
+        values.extend(x.layout.positions().map(|p| load(bytes, x.dtype, p)));
+        Ok(values)
     }
 
     /// Sets the elements of a view, which `values` has in row-major order, each as [`store`] does. Errors if the buffer is

@@ -15,10 +15,12 @@ fn gradient_name(name: &str) -> String {
 /// Builds the gradient of `kernel` for the arguments in `wanted`. See [`Kernel::vjp`].
 pub(super) fn make(kernel: &Kernel, wanted: u32) -> Result<Vjp> {
     let n = kernel.args().len();
+    // Lists of arguments, of which a kernel has at most 32.
     let wanted: Vec<usize> = (0..n).filter(|&i| wanted >> i & 1 == 1 && kernel.args()[i].is_float()).collect();
 
     // First with every argument and every output gradient as arguments; the unused ones are dropped below.
-    let mut all: Vec<(VjpArg, DType)> = (0..n).map(|i| (VjpArg::Input(i), kernel.args()[i])).collect();
+    let mut all: Vec<(VjpArg, DType)> =
+        (0..kernel.args().len()).map(|i| (VjpArg::Input(i), kernel.args()[i])).collect();
     for (k, &(_, d)) in kernel.outputs().iter().enumerate().filter(|(_, (_, d))| d.is_float()) {
         all.push((VjpArg::Grad(k), d));
     }

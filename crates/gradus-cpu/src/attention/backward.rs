@@ -71,7 +71,7 @@ pub(super) fn backward<T: Kernel>(
                 first.iter_mut().zip(other).for_each(|(a, &b)| *a = *a + b);
             }
             let (k_sums, v_sums) = first.split_at(s.lk * wide_k);
-            scratch::split([s.d, s.dv], |[k_row, v_row]: [&mut [T]; 2]| {
+            scratch::split(p.cpu, [s.d, s.dv], |[k_row, v_row]: [&mut [T]; 2]| {
                 for j in 0..s.lk {
                     let row = [head / s.hk, head % s.hk, j];
                     // SAFETY: the rows of a key head are this task's.
@@ -125,41 +125,45 @@ fn one<T: Kernel>(
         len,
         s.d,
     ];
-    scratch::split(sizes, |[q, g, panel, weights, dp, q_right, g_right, work, sums, deltas, row]: [&mut [T]; 11]| {
-        let (queries, gradients) = (p.q.of(b, h).from(first, 0), given.g.of(b, h).from(first, 0));
-        // SAFETY: the tile's queries are rows of the matrices.
-        unsafe {
-            size.pack_left(isa, queries, len, s.d, q);
-            size.pack_left(isa, gradients, len, s.dv, g);
-            full.pack_right(isa, queries, len, s.d, q_right);
-            full.pack_right(isa, gradients, len, s.dv, g_right);
-        }
-        sums.fill(T::ZERO);
-        deltas.fill(T::ZERO);
-        let w = &mut Work { q, g, panel, weights, dp, ld };
-        let spans = || (0..keys).step_by(SPAN).map(|start| start..keys.min(start + SPAN));
-        for span in spans() {
-            find_weights(p, tile, given, w, span, &mut |i, part| deltas[i] = deltas[i] + part);
-        }
-        for span in spans() {
-            if keys > SPAN {
-                find_weights(p, tile, given, w, span.clone(), &mut |_, _| ());
+    scratch::split(
+        p.cpu,
+        sizes,
+        |[q, g, panel, weights, dp, q_right, g_right, work, sums, deltas, row]: [&mut [T]; 11]| {
+            let (queries, gradients) = (p.q.of(b, h).from(first, 0), given.g.of(b, h).from(first, 0));
+            // SAFETY: the tile's queries are rows of the matrices.
+            unsafe {
+                size.pack_left(isa, queries, len, s.d, q);
+                size.pack_left(isa, gradients, len, s.dv, g);
+                full.pack_right(isa, queries, len, s.d, q_right);
+                full.pack_right(isa, gradients, len, s.dv, g_right);
             }
-            for (i, (p, dp)) in w.weights.chunks_exact(ld).zip(w.dp.chunks_exact_mut(ld)).enumerate() {
-                T::slopes(isa, &p[..span.len()], &mut dp[..span.len()], deltas[i]);
+            sums.fill(T::ZERO);
+            deltas.fill(T::ZERO);
+            let w = &mut Work { q, g, panel, weights, dp, ld };
+            let spans = || (0..keys).step_by(SPAN).map(|start| start..keys.min(start + SPAN));
+            for span in spans() {
+                find_weights(p, tile, given, w, span, &mut |i, part| deltas[i] = deltas[i] + part);
             }
-            let (ds, k) = ((&*w.dp, ld), p.k.of(b, p.key_head(h)));
-            p.over_keys(tile, ds, span.clone(), (k, s.d), p.scale, work, (sums, wide));
-            let to = (&mut k_sums[span.start * wide_k..], wide_k);
-            p.over_queries(tile, ds, span.clone(), (q_right, s.d), p.scale, to);
-            let to = (&mut v_sums[span.start * wide_v..], wide_v);
-            p.over_queries(tile, (w.weights, ld), span, (g_right, s.dv), T::ONE, to);
-        }
-        for i in 0..len {
-            // SAFETY: the rows of the tile are this task's.
-            unsafe { dq.write(isa, [b, h, first + i], row, |y| y.copy_from_slice(&sums[i * wide..][..s.d])) };
-        }
-    });
+            for span in spans() {
+                if keys > SPAN {
+                    find_weights(p, tile, given, w, span.clone(), &mut |_, _| ());
+                }
+                for (i, (p, dp)) in w.weights.chunks_exact(ld).zip(w.dp.chunks_exact_mut(ld)).enumerate() {
+                    T::slopes(isa, &p[..span.len()], &mut dp[..span.len()], deltas[i]);
+                }
+                let (ds, k) = ((&*w.dp, ld), p.k.of(b, p.key_head(h)));
+                p.over_keys(tile, ds, span.clone(), (k, s.d), p.scale, work, (sums, wide));
+                let to = (&mut k_sums[span.start * wide_k..], wide_k);
+                p.over_queries(tile, ds, span.clone(), (q_right, s.d), p.scale, to);
+                let to = (&mut v_sums[span.start * wide_v..], wide_v);
+                p.over_queries(tile, (w.weights, ld), span, (g_right, s.dv), T::ONE, to);
+            }
+            for i in 0..len {
+                // SAFETY: the rows of the tile are this task's.
+                unsafe { dq.write(isa, [b, h, first + i], row, |y| y.copy_from_slice(&sums[i * wide..][..s.d])) };
+            }
+        },
+    );
 }
 
 /// The weights of a span and their gradients, 0 where a query does not see the key. `add` gets the number of each query and

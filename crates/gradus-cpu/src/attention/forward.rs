@@ -41,7 +41,7 @@ fn one<T: Kernel>(p: &Problem<'_, T>, tile: Tile, out: &Output<'_, T>, (lse, lse
         len,
         s.dv,
     ];
-    scratch::split(sizes, |[q, panel, scores, work, sums, tops, totals, row]: [&mut [T]; 8]| {
+    scratch::split(p.cpu, sizes, |[q, panel, scores, work, sums, tops, totals, row]: [&mut [T]; 8]| {
         // SAFETY: the tile's queries are rows of the matrix.
         unsafe { size.pack_left(isa, p.q.of(b, h).from(first, 0), len, s.d, q) };
         sums.fill(T::ZERO);

@@ -105,7 +105,7 @@ fn columns<S: Fill>(cpu: &CpuBackend, s: &Sizes, g: &[S], w: &[S], dx: &mut [S])
         let dx = &mut dx[first * s.c() * plane..(first + count) * s.c() * plane];
         cpu.parallel_chunks(dx, plane, |channel, dx| {
             let rows = geometry.taps() * p;
-            scratch::with(plane, |sums: &mut [S::Compute]| {
+            scratch::large(cpu, plane, |sums: &mut [S::Compute]| {
                 fold_channel(geometry, &cols[channel * rows..(channel + 1) * rows], sums);
                 dx.iter_mut().zip(sums).for_each(|(d, &mut v)| *d = S::narrow(v));
             });

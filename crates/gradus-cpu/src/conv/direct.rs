@@ -5,7 +5,7 @@
 //! stride, and the weights of many output channels as a row of a panel, packed once for all tiles. Sums are made
 //! `[positions, channels]` and turned as they are stored. The chains are those of GEMM.
 
-use gradus_backend::Result;
+use gradus_backend::{HostVec, Result};
 
 use super::Sizes;
 use super::im2col::Fill;
@@ -116,8 +116,8 @@ pub(super) fn correlate<S: Fill>(
     let packed = &*packed;
 
     let copied = if in_place.is_some() { 0 } else { region.len(s.cg) };
-    let steps: Vec<isize> =
-        (0..s.cg).flat_map(|c| (0..g.taps()).map(move |t| (c * region.channel + region.tap(g, t)) as isize)).collect();
+    let step = |i: usize| ((i / g.taps()) * region.channel + region.tap(g, i % g.taps())) as isize;
+    let steps = HostVec::collect(cpu, "conv", (0..taps).map(step))?;
     let count: [usize; 3] = std::array::from_fn(|i| g.output[i].div_ceil(tile[i]));
     let tiles: usize = count.iter().product();
     let out = Disjoint::new(out);
@@ -131,7 +131,7 @@ pub(super) fn correlate<S: Fill>(
             let input = &x[product * s.cg * plane..(product + 1) * s.cg * plane];
             let weight = &packed[group * taps * columns..(group + 1) * taps * columns];
             let bias = bias.map(|b| &b[group * s.kg..(group + 1) * s.kg]);
-            scratch::with(copied + lines * width * columns, |block: &mut [T<S>]| {
+            scratch::large(cpu, copied + lines * width * columns, |block: &mut [T<S>]| {
                 let (elements, sums) = block.split_at_mut(copied);
                 let elements = if in_place.is_some() {
                     &as_computed(input)[region.position(g, first)..]

@@ -81,7 +81,7 @@ pub(crate) fn fold(cpu: &CpuBackend, window: &Window, x: View<'_>, out: &mut Vie
             let Some(out) = cpu.contiguous_words_mut::<T>(OP, out)? else { return Ok(()) };
             let (plane, rows) = (g.plane(), g.taps() * g.positions());
             cpu.parallel_chunks(out, plane, |channel, out| {
-                scratch::with(plane, |sums: &mut [<T as Summable>::Acc]| {
+                scratch::large(cpu, plane, |sums: &mut [<T as Summable>::Acc]| {
                     fold_channel::<T>(&g, &x[channel * rows..(channel + 1) * rows], sums);
                     out.iter_mut().zip(sums).for_each(|(o, &mut v)| *o = <T as Summable>::narrow(v));
                 });

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use gradus_backend::host_vec::vec_of;
 use half::slice::HalfFloatSliceExt;
 
 use super::region::Move;
@@ -11,6 +12,8 @@ use crate::gemm::{Pack, Panels, Transpose};
 use crate::isa::{Isa, per_isa_256};
 use crate::rows::Rows;
 use crate::scratch;
+
+const OP: &str = "conv";
 
 /// The matrix `[channels * taps, positions]` of the elements under the window, 0 in the padding.
 #[derive(Debug, Clone, Copy)]
@@ -32,19 +35,29 @@ struct Run {
     src: Option<usize>,
 }
 
-/// The runs of one tap over some positions, with zeros for the padding in between.
-fn collect(g: &Geometry, tap: usize, positions: Range<usize>, runs: &mut Vec<Run>) {
-    let mut end = 0;
+/// The runs of one tap over some positions, with zeros for the padding in between; `None` if there is no memory for them.
+fn collect(g: &Geometry, tap: usize, positions: Range<usize>, runs: &mut Vec<Run>) -> Option<()> {
+    let (mut end, mut all) = (0, Some(()));
     g.runs(g.tap(tap), positions.clone(), |r, src| {
         if r.start > end {
-            runs.push(Run { at: end, len: r.start - end, src: None });
+            all = all.and_then(|()| push(runs, Run { at: end, len: r.start - end, src: None }));
         }
-        runs.push(Run { at: r.start, len: r.len(), src: Some(src) });
+        all = all.and_then(|()| push(runs, Run { at: r.start, len: r.len(), src: Some(src) }));
         end = r.end;
     });
     if end < positions.len() {
-        runs.push(Run { at: end, len: positions.len() - end, src: None });
+        push(runs, Run { at: end, len: positions.len() - end, src: None })?;
     }
+    all
+}
+
+/// One run more, unless there is no memory for it.
+fn push(runs: &mut Vec<Run>, run: Run) -> Option<()> {
+    if runs.len() == runs.capacity() {
+        runs.try_reserve(1).ok()?;
+    }
+    runs.push(run);
+    Some(())
 }
 
 /// Elements that are written at once.
@@ -121,43 +134,42 @@ macro_rules! halves {
 halves!(gradus_backend::f16 gradus_backend::bf16);
 
 /// The runs of every tap; those of tap `t` are `runs[starts[t]..starts[t + 1]]`.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Table {
     runs: Vec<Run>,
     starts: Vec<usize>,
 }
 
 impl Table {
-    /// For the positions, and for the taps that these rows of the matrix have.
-    fn new(g: &Geometry, rows: Range<usize>, positions: Range<usize>) -> Table {
-        let taps = g.taps();
-        let mut t = Table { runs: Vec::with_capacity(2 * taps), starts: Vec::with_capacity(taps + 1) };
+    /// For the positions, and for the taps that these rows of the matrix have. The columns of a panel of this width beyond
+    /// the positions are zeros: they go on as one more run of every tap. `None` if there is no memory for it.
+    fn new(g: &Geometry, rows: Range<usize>, positions: Range<usize>, width: usize) -> Option<Table> {
+        let (taps, len) = (g.taps(), positions.len());
+        let mut t = Table { runs: vec_of(OP, 2 * taps).ok()?, starts: vec_of(OP, taps + 1).ok()? };
         let needed = |tap: usize| rows.len() >= taps || (tap + taps - rows.start % taps) % taps < rows.len();
         for tap in 0..taps {
             t.starts.push(t.runs.len());
             if needed(tap) {
-                collect(g, tap, positions.clone(), &mut t.runs);
+                collect(g, tap, positions.clone(), &mut t.runs)?;
+            }
+            if len < width {
+                push(&mut t.runs, Run { at: len, len: width - len, src: None })?;
             }
         }
         t.starts.push(t.runs.len());
-        t
+        Some(t)
+    }
+
+    /// Notes that there was no memory for a table of so many taps.
+    fn missing(taps: usize) {
+        scratch::note_missing(taps.saturating_mul(2 * size_of::<Run>()));
     }
 }
 
 impl<S: Fill> Panels<S::Compute> for Im2col<'_, S> {
     unsafe fn pack(&self, isa: Isa, k: Range<usize>, j: Range<usize>, width: usize, out: &mut [S::Compute]) {
-        let mut table = Table::new(self.geometry, k.clone(), j.clone());
-        if j.len() < width {
-            // Columns beyond the matrix are zeros: they go on as one more run of every tap.
-            let mut all = Table::default();
-            for tap in 0..self.geometry.taps() {
-                all.starts.push(all.runs.len());
-                all.runs.extend_from_slice(&table.runs[table.starts[tap]..table.starts[tap + 1]]);
-                all.runs.push(Run { at: j.len(), len: width - j.len(), src: None });
-            }
-            all.starts.push(all.runs.len());
-            table = all;
-        }
+        let table = Table::new(self.geometry, k.clone(), j, width);
+        let Some(table) = table else { return Table::missing(self.geometry.taps()) };
         S::fill(isa, *self, k, width, &table, out);
     }
 
@@ -169,7 +181,8 @@ impl<S: Fill> Panels<S::Compute> for Im2col<'_, S> {
 impl<S: Fill> Panels<S::Compute> for Im2row<'_, S> {
     unsafe fn pack(&self, isa: Isa, k: Range<usize>, j: Range<usize>, width: usize, out: &mut [S::Compute]) {
         let steps = k.len();
-        let table = Table::new(self.0.geometry, j.clone(), k);
+        let table = Table::new(self.0.geometry, j.clone(), k, 0);
+        let Some(table) = table else { return Table::missing(self.0.geometry.taps()) };
         // Eight rows of the matrix at a time become eight columns of the panel; behind each is room for a chunk.
         let ld = steps.next_multiple_of(8) + CHUNK;
         scratch::with(8 * ld, |rows: &mut [S::Compute]| {

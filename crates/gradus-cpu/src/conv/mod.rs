@@ -16,7 +16,7 @@ pub(crate) mod window;
 #[cfg(test)]
 mod tests;
 
-use gradus_backend::{Error, Result, View, ViewMut, Window, composite};
+use gradus_backend::{Error, HostVec, Result, View, ViewMut, Window, composite};
 
 pub(crate) use backward::{backward_input, backward_weight};
 pub(crate) use fold::{fold, unfold};
@@ -115,10 +115,10 @@ fn forward<S: Fill>(
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
     const OP: &str = "conv";
-    let bias: Option<Vec<S>> = match bias {
+    let bias = match bias {
         Some(b) => {
             let all = cpu.slice::<S>(OP, b)?;
-            Some(b.layout.positions().map(|at| all[at]).collect())
+            Some(HostVec::collect(cpu, OP, b.layout.positions().map(|at| all[at]))?)
         }
         None => None,
     };

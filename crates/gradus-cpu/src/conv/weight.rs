@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use gradus_backend::Result;
+use gradus_backend::{HostVec, Result};
 
 use super::Sizes;
 use super::direct::{Panels, TOGETHER, pack, pieces};
@@ -32,18 +32,22 @@ struct Block {
     region: Region,
 }
 
+const OP: &str = "conv_backward_weight";
+
 /// The blocks of an image, and where the first element under each position lies in its block; `None` if what lies under
 /// one is too much to copy for so many channels.
 fn blocks<S: Float>(
+    cpu: &CpuBackend,
     s: &Sizes,
     step: usize,
     channels: usize,
     in_place: Option<Region>,
-) -> Option<(Vec<Block>, Vec<isize>)> {
+) -> Result<Option<(HostVec<Block>, HostVec<isize>)>> {
     let g = &s.geometry;
     let index = |p: usize| [p / (g.output[1] * g.output[2]), p / g.output[2] % g.output[1], p % g.output[2]];
-    let mut steps = Vec::with_capacity(g.positions());
-    let block = |begin: usize| {
+    let mut blocks = HostVec::with_capacity(cpu, OP, g.positions().div_ceil(step))?;
+    let mut steps = HostVec::with_capacity(cpu, OP, g.positions())?;
+    for begin in (0..g.positions()).step_by(step) {
         let range = begin..g.positions().min(begin + step);
         let (mut first, mut last) = (index(begin), index(range.end - 1));
         for axis in 1..3 {
@@ -54,15 +58,16 @@ fn blocks<S: Float>(
         }
         let region = in_place.or_else(|| {
             Region::new(g, std::array::from_fn(|i| last[i] - first[i] + 1), channels, size_of::<S::Compute>())
-        })?;
-        steps.extend(range.clone().map(|p| {
+        });
+        let Some(region) = region else { return Ok(None) };
+        let places = range.clone().map(|p| {
             let p = index(p);
             region.position(g, std::array::from_fn(|i| p[i] - first[i])) as isize
-        }));
-        Some(Block { range, first, region })
-    };
-    let blocks = (0..g.positions()).step_by(step).map(block).collect::<Option<_>>()?;
-    Some((blocks, steps))
+        });
+        steps.extend(OP, places)?;
+        blocks.push(OP, Block { range, first, region })?;
+    }
+    Ok(Some((blocks, steps)))
 }
 
 /// `dw`, the sum over images and positions of the gradient `g` of the output times the input under the windows; for at
@@ -78,7 +83,7 @@ pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw:
     let in_place = Region::in_place::<S>(geometry);
     // Parts of the gradient, and of its sums.
     let channels = TAPS.div_ceil(taps).min(s.cg);
-    let Some((blocks, steps)) = blocks::<S>(s, panels.step, channels, in_place) else { return Ok(false) };
+    let Some((blocks, steps)) = blocks::<S>(cpu, s, panels.step, channels, in_place)? else { return Ok(false) };
     let (across, down) = (s.cg.div_ceil(channels), s.kg.div_ceil(TOGETHER));
     let parts = s.groups * across * down;
     let items = s.n * blocks.len();
@@ -87,7 +92,7 @@ pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw:
     let size = s.groups * s.taps() * columns;
     let mut temp = Temp::new(cpu, T::<S>::DTYPE, &[terms, size])?;
     let mut view = temp.view_mut();
-    let Some(sums) = cpu.contiguous_mut::<T<S>>("conv_backward_weight", &mut view)? else { return Ok(true) };
+    let Some(sums) = cpu.contiguous_mut::<T<S>>(OP, &mut view)? else { return Ok(true) };
     // SAFETY: `sums` is borrowed until the tasks are done; each task has its channels of one term for itself.
     let out = unsafe { MatMut::new(sums.as_mut_ptr(), 0, 1, 1) };
     // A kernel's rows are channels, or the taps of a line where there are more of them.

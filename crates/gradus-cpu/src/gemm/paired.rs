@@ -211,13 +211,13 @@ fn rounds_in_order(isa: Isa) -> bool {
         (state >> 16) as u16 & 0x807f | (125 + (state >> 9) as u16 % 4) << 7
     };
     let a: Vec<u16> = (0..2 * PAIRS).map(&mut number).collect();
-    let b: Vec<u16> = (0..2 * PAIRS * width).map(&mut number).collect();
+    let b: Vec<u16> = (0..2 * PAIRS * width).map(&mut number).collect(); // at most a panel
     let wide = |x: u16| bf16_to_f32(bf16::from_bits(x));
     let chain = |j: usize| (0..2 * PAIRS).fold(0.0, |sum, p| wide(a[p]).fused(wide(b[p * width + j]), sum));
     let a_words: Vec<f32> = a.chunks_exact(2).map(|a| word(a[0], a[1])).collect();
     let b_word = |i: usize| word(b[i / width * 2 * width + i % width], b[(i / width * 2 + 1) * width + i % width]);
-    let b_words: Vec<f32> = (0..PAIRS * width).map(b_word).collect();
-    let mut sums = vec![0.0; width];
+    let b_words: Vec<f32> = (0..PAIRS * width).map(b_word).collect(); // at most a panel
+    let mut sums = vec![0.0; width]; // at most a panel
     let micro = Micro {
         rows: 1,
         vectors: 2,

@@ -279,6 +279,7 @@ impl Program {
         self.stores.clear();
         self.free.clear();
         self.place.clear();
+        // A kernel has at most 2^16 instructions.
         self.place.resize(insts, Place::default());
         (self.args, self.outs, self.registers, self.width, self.cost) = (args, outs, 0, 1, 0);
     }

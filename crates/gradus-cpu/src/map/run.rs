@@ -133,10 +133,8 @@ pub(super) unsafe fn run(
             });
         }
     }
-    match task.failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        Some(op) => Err(failure(kernel, op)),
-        None => Ok(()),
-    }
+    let failed = task.failure.into_inner().unwrap_or_else(PoisonError::into_inner);
+    cpu.finished(kernel.name(), failed.map_or(Ok(()), |op| Err(failure(kernel, op))))
 }
 
 /// A task on one thread: the pointer table, its registers in place.
@@ -164,6 +162,7 @@ impl Task<'_> {
             let table = if p.slots() <= few.len() {
                 &mut few[..p.slots()]
             } else {
+                // One for each operand and register of a kernel: at most 2^17.
                 many.resize(p.slots(), null_mut());
                 &mut many[..]
             };

@@ -8,7 +8,7 @@
 mod arg;
 mod kernels;
 
-use gradus_backend::{Axes, DType, Error, Layout, ReduceOp, Result, View, ViewMut};
+use gradus_backend::{Axes, DType, Error, HostVec, Layout, ReduceOp, Result, View, ViewMut};
 
 use crate::access::{check_dtype, check_shape};
 use crate::nest::Nest;
@@ -66,8 +66,7 @@ pub(crate) fn reduce(cpu: &CpuBackend, op: ReduceOp, x: View<'_>, axes: Axes, ou
     let by_columns = inner.is_some() && !contiguous;
     // SAFETY: layouts are checked to lie in their buffers; the output's positions are all different, and its buffer is
     // borrowed mutably, so it shares no memory with `x`.
-    unsafe { if by_columns { task.columns(kept) } else { task.rows(&kept, contiguous) } }
-    Ok(())
+    unsafe { if by_columns { task.columns(name, kept) } else { task.rows(name, &kept, contiguous) } }
 }
 
 /// The kept axes of both layouts, and the reduced axes of `x` from position 0.
@@ -190,7 +189,7 @@ impl Task<'_> {
     ///
     /// # Safety
     /// Positions of both nests lie in the buffers, no two results have one place, and nothing else touches the output.
-    unsafe fn rows(&self, kept: &Nest<2>, contiguous: bool) {
+    unsafe fn rows(&self, op: &str, kept: &Nest<2>, contiguous: bool) -> Result<()> {
         let units = self.units();
         let total = kept.numel();
         let size = self.k.acc_size;
@@ -207,9 +206,9 @@ impl Task<'_> {
                     }
                 });
             });
-            return;
+            return Ok(());
         }
-        let mut partial = vec![0u64; (total * units * size).div_ceil(8)];
+        let mut partial = HostVec::filled(self.cpu, op, 0u64, (total * units * size).div_ceil(8))?;
         let parts = Shared(partial.as_mut_ptr().cast::<u8>());
         self.cpu.parallel_for(total * units, 1, |range| {
             for i in range {
@@ -220,6 +219,7 @@ impl Task<'_> {
         });
         // SAFETY: as many partial results as were computed above, combined by one thread.
         unsafe { self.combine_units(kept, parts.at(0), units) };
+        Ok(())
     }
 
     /// Combines the units of each kept element and stores the results.
@@ -297,7 +297,7 @@ impl Task<'_> {
     ///
     /// # Safety
     /// As for [`rows`](Task::rows); the innermost kept axis is contiguous in `x`.
-    unsafe fn columns(&self, kept: Nest<2>) {
+    unsafe fn columns(&self, op: &str, kept: Nest<2>) -> Result<()> {
         let (outer, len, [_, step]) = kept.split_inner();
         let size = self.k.acc_size;
         let width = (WIDTH / size.max(self.size)).min(len);
@@ -308,7 +308,8 @@ impl Task<'_> {
         let stack_rows = (UNIT_BLOCKS.ilog2() + 2) as usize;
         let words = ((LANES + stack_rows) * width * size).div_ceil(8);
         let tasks = outer.numel() * strips * units;
-        let mut partial = if units > 1 { vec![0u64; (tasks * width * size).div_ceil(8)] } else { Vec::new() };
+        let words_of_all = if units > 1 { (tasks * width * size).div_ceil(8) } else { 0 };
+        let mut partial = HostVec::filled(self.cpu, op, 0u64, words_of_all)?;
         let parts = Shared(partial.as_mut_ptr().cast::<u8>());
         self.cpu.parallel_for(tasks, together, |range| {
             scratch::with(words, |memory: &mut [u64]| {
@@ -333,8 +334,9 @@ impl Task<'_> {
             });
         });
         if units == 1 {
-            return;
+            return Ok(());
         }
+        // Of each level a row of at most `WIDTH` bytes.
         let mut stack = vec![0u64; (Cascade::LEVELS * width * size).div_ceil(8)];
         for group in 0..outer.numel() * strips {
             let [_, to] = outer.at(group / strips);
@@ -357,6 +359,7 @@ impl Task<'_> {
                 (self.k.finish)(self.k.by, cascade.stack, self.result(to), step, w);
             }
         }
+        Ok(())
     }
 
     /// Reduces the unit that starts at reduced element `start` for `w` neighbouring kept elements; the results are left at

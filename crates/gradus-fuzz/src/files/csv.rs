@@ -1,6 +1,7 @@
 //! Tables: numbers of all forms, lines of all lengths, and text that is none.
 
-use super::edit::{Draw, edit};
+use super::edit::edit;
+use crate::random::Random;
 
 /// What stands where a number is expected.
 const WORDS: [&str; 26] = [
@@ -10,7 +11,7 @@ const WORDS: [&str; 26] = [
 
 const ENDS: [&str; 4] = ["\n", "\r\n", "\r", ""];
 
-fn number(d: &mut Draw) -> String {
+fn number(d: &mut Random) -> String {
     match d.below(4) {
         0 => d.below(1000).to_string(),
         1 => format!("{:e}", f32::from_bits(d.bits() as u32 & 0x7eff_ffff)),
@@ -19,13 +20,13 @@ fn number(d: &mut Draw) -> String {
     }
 }
 
-fn table(d: &mut Draw, odd: bool) -> String {
+fn table(d: &mut Random, odd: bool) -> String {
     let (rows, columns) = (1 + d.length(30), 1 + d.length(20));
     let end = if odd { d.of(&ENDS) } else { "\n" };
     let mut text = String::new();
     for _ in 0..rows {
         let columns = if odd && d.once_in(30) { columns + 1 } else { columns };
-        let word = |d: &mut Draw| if odd && d.once_in(60) { d.of(&WORDS).into() } else { number(d) };
+        let word = |d: &mut Random| if odd && d.once_in(60) { d.of(&WORDS).into() } else { number(d) };
         let row: Vec<String> = (0..columns).map(|_| word(d)).collect();
         text += &row.join(",");
         text += end;
@@ -34,19 +35,19 @@ fn table(d: &mut Draw, odd: bool) -> String {
 }
 
 /// A whole table, which has to be read.
-pub(super) fn whole(d: &mut Draw) -> Vec<u8> {
+pub(super) fn whole(d: &mut Random) -> Vec<u8> {
     table(d, false).into_bytes()
 }
 
 /// A table with a row that is cut off, which must not be read.
-pub(super) fn cut(d: &mut Draw) -> Vec<u8> {
+pub(super) fn cut(d: &mut Random) -> Vec<u8> {
     let columns = 2 + d.below(9);
     let row = |count: usize| vec!["7"; count].join(",") + "\n";
     (row(columns).repeat(1 + d.below(9)) + &row(1 + d.below(columns - 1))).into_bytes()
 }
 
 /// A damaged table.
-pub(super) fn damaged(d: &mut Draw) -> Vec<u8> {
+pub(super) fn damaged(d: &mut Random) -> Vec<u8> {
     let mut text = table(d, true).into_bytes();
     match d.below(12) {
         0 => drop(text.splice(0..0, *b"\xef\xbb\xbf")),

@@ -1,37 +1,8 @@
 //! What can go wrong with bytes, whatever they mean.
 
-use gradus::Generator;
+use crate::random::Random;
 
-/// The random choices of one file.
-#[derive(Debug)]
-pub(super) struct Draw(Generator);
-
-impl Draw {
-    /// Those of file `number` of the run `seed`, for a format.
-    pub(super) fn new(seed: u64, format: u64, number: u64) -> Draw {
-        Draw(Generator::new(seed).fork(format).fork(number))
-    }
-
-    /// A number below `n`, or 0.
-    pub(super) fn below(&mut self, n: usize) -> usize {
-        if n == 0 { 0 } else { self.0.below(n) }
-    }
-
-    /// `true` in one of `n` cases.
-    pub(super) fn once_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-
-    /// One of these.
-    pub(super) fn of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len())]
-    }
-
-    /// Any bits.
-    pub(super) fn bits(&mut self) -> u64 {
-        self.0.next_u64()
-    }
-
+impl Random {
     /// A length that is small in most cases and large in some.
     pub(super) fn length(&mut self, most: usize) -> usize {
         let bits = self.below(most.max(1).ilog2() as usize + 1);
@@ -75,7 +46,7 @@ pub(super) fn put(bytes: &mut [u8], at: usize, size: usize, number: u64, big: bo
 }
 
 /// Changes the bytes in one way.
-pub(super) fn edit(bytes: &mut Vec<u8>, d: &mut Draw) {
+pub(super) fn edit(bytes: &mut Vec<u8>, d: &mut Random) {
     if bytes.is_empty() {
         bytes.extend(d.bytes(1));
     }
@@ -116,7 +87,7 @@ pub(super) fn edit(bytes: &mut Vec<u8>, d: &mut Draw) {
 }
 
 /// Changes a list of parts: one is left out, doubled or moved.
-pub(super) fn rearrange<T: Clone>(parts: &mut Vec<T>, d: &mut Draw) {
+pub(super) fn rearrange<T: Clone>(parts: &mut Vec<T>, d: &mut Random) {
     if parts.is_empty() {
         return;
     }

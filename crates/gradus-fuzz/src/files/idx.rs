@@ -5,9 +5,10 @@ use std::sync::OnceLock;
 
 use flate2::{Compression, write::GzEncoder};
 
-use super::edit::{Draw, edit, put};
+use super::edit::{edit, put};
+use crate::random::Random;
 
-fn plain(d: &mut Draw) -> Vec<u8> {
+fn plain(d: &mut Random) -> Vec<u8> {
     let sizes: Vec<usize> =
         if d.once_in(2) { vec![1 + d.length(500)] } else { (0..3).map(|_| 1 + d.below(9)).collect() };
     let mut file = vec![0, 0, 8, sizes.len() as u8];
@@ -24,7 +25,7 @@ fn gzip(bytes: &[u8], level: u32) -> Vec<u8> {
 }
 
 /// Some megabytes of zeros behind a header that promises `count` of them.
-fn bomb(d: &mut Draw) -> Vec<u8> {
+fn bomb(d: &mut Random) -> Vec<u8> {
     const ZEROS: usize = 8 << 20;
     static BOMB: OnceLock<Vec<u8>> = OnceLock::new();
     let zeros = BOMB.get_or_init(|| gzip(&vec![0; ZEROS], 6));
@@ -35,20 +36,20 @@ fn bomb(d: &mut Draw) -> Vec<u8> {
 }
 
 /// A whole file, which has to be read.
-pub(super) fn whole(d: &mut Draw) -> Vec<u8> {
+pub(super) fn whole(d: &mut Random) -> Vec<u8> {
     let file = plain(d);
     if d.once_in(2) { gzip(&file, d.below(10) as u32) } else { file }
 }
 
 /// A file that is cut off, which must not be read.
-pub(super) fn cut(d: &mut Draw) -> Vec<u8> {
+pub(super) fn cut(d: &mut Random) -> Vec<u8> {
     let mut file = whole(d);
     file.truncate(d.below(file.len()));
     file
 }
 
 /// A damaged file.
-pub(super) fn damaged(d: &mut Draw) -> Vec<u8> {
+pub(super) fn damaged(d: &mut Random) -> Vec<u8> {
     if d.once_in(400) {
         return bomb(d);
     }

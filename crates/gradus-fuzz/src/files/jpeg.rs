@@ -1,6 +1,7 @@
 //! JPEG files: segments and coded data are changed apart.
 
-use super::edit::{Draw, edit, put, rearrange};
+use super::edit::{edit, put, rearrange};
+use crate::random::Random;
 
 /// Pictures of all kinds, from the tests of the reader.
 const SEEDS: [&[u8]; 11] = [
@@ -46,7 +47,7 @@ fn segments(file: &[u8]) -> Vec<Segment> {
 }
 
 /// The file of these segments; with `d` a length may be wrong.
-fn written(segments: &[Segment], mut d: Option<&mut Draw>) -> Vec<u8> {
+fn written(segments: &[Segment], mut d: Option<&mut Random>) -> Vec<u8> {
     let mut file = vec![0xff, 0xd8];
     for s in segments {
         let wrong = d.as_mut().and_then(|d| d.once_in(100).then(|| d.extreme()));
@@ -61,13 +62,13 @@ fn written(segments: &[Segment], mut d: Option<&mut Draw>) -> Vec<u8> {
 }
 
 /// A segment of one of these markers.
-fn some<'a>(segments: &'a mut [Segment], markers: &[u8], d: &mut Draw) -> Option<&'a mut Segment> {
+fn some<'a>(segments: &'a mut [Segment], markers: &[u8], d: &mut Random) -> Option<&'a mut Segment> {
     let mut fitting: Vec<&mut Segment> = segments.iter_mut().filter(|s| markers.contains(&s.marker)).collect();
     if fitting.is_empty() { None } else { Some(fitting.swap_remove(d.below(fitting.len()))) }
 }
 
 /// Changes a segment, or the list of them.
-fn change(segments: &mut Vec<Segment>, d: &mut Draw) {
+fn change(segments: &mut Vec<Segment>, d: &mut Random) {
     match d.below(12) {
         0 => rearrange(segments, d),
         1 => {
@@ -144,12 +145,12 @@ fn change(segments: &mut Vec<Segment>, d: &mut Draw) {
 }
 
 /// A whole file, which has to be read.
-pub(super) fn whole(d: &mut Draw) -> Vec<u8> {
+pub(super) fn whole(d: &mut Random) -> Vec<u8> {
     written(&segments(SEEDS[d.below(READ)]), None)
 }
 
 /// A file whose coded data end too early, with an end mark, which must not be read.
-pub(super) fn cut(d: &mut Draw) -> Vec<u8> {
+pub(super) fn cut(d: &mut Random) -> Vec<u8> {
     let mut segments = segments(SEEDS[d.below(READ)]);
     let Some(scan) = some(&mut segments, &[0xda], d) else { return Vec::new() };
     // The last byte may be padding.
@@ -158,7 +159,7 @@ pub(super) fn cut(d: &mut Draw) -> Vec<u8> {
 }
 
 /// A damaged file.
-pub(super) fn damaged(d: &mut Draw) -> Vec<u8> {
+pub(super) fn damaged(d: &mut Random) -> Vec<u8> {
     let mut segments = segments(d.of(&SEEDS));
     (0..1 + d.below(4)).for_each(|_| change(&mut segments, d));
     let mut file = written(&segments, Some(d));

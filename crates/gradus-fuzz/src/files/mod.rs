@@ -9,15 +9,14 @@ mod safetensors;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use gradus::data::{csv as table, idx as images};
 use gradus::image::{self, LoadOptions};
 use gradus::prelude::*;
 
-use crate::limited;
-use edit::Draw;
+use crate::random::Random;
+use crate::{limited, panics};
 
 /// What is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +73,7 @@ pub struct File {
 
 /// File `number` of the run `seed`.
 pub fn make(format: Format, seed: u64, number: u64) -> File {
-    let d = &mut Draw::new(seed, format as u64, number);
+    let d = &mut Random::new(Generator::new(seed).fork(format as u64).fork(number));
     let (whole, cut, damaged): (Make, Make, Make) = match format {
         Format::Safetensors => (safetensors::whole, safetensors::cut, safetensors::damaged),
         Format::Idx => (idx::whole, idx::cut, idx::damaged),
@@ -99,7 +98,7 @@ pub fn make(format: Format, seed: u64, number: u64) -> File {
     file
 }
 
-type Make = fn(&mut Draw) -> Vec<u8>;
+type Make = fn(&mut Random) -> Vec<u8>;
 
 /// How a file was read.
 #[derive(Debug)]
@@ -156,7 +155,7 @@ impl Reader {
         }));
         limited::set_limit(usize::MAX);
         let (took, peak) = (began.elapsed(), limited::peak().saturating_sub(live));
-        let panic = PANIC.lock().map(|mut p| std::mem::take(&mut *p)).unwrap_or_default();
+        let panic = panics::take();
         let end = match result {
             Err(_) => Err(panic),
             // Caught, but at what was not known to be wrong.
@@ -235,17 +234,4 @@ fn expanded(bytes: &[u8]) -> usize {
         count += n;
     }
     count
-}
-
-static PANIC: Mutex<String> = Mutex::new(String::new());
-
-/// Keeps what a panic says, from now on, beside printing it.
-pub fn keep_panics() {
-    let print = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        if let Ok(mut kept) = PANIC.lock() {
-            *kept = panic.to_string();
-        }
-        print(panic);
-    }));
 }

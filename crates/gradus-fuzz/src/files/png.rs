@@ -5,7 +5,8 @@ use std::sync::OnceLock;
 
 use flate2::{Compression, Crc, read::ZlibDecoder, write::ZlibEncoder};
 
-use super::edit::{Draw, edit, put, rearrange};
+use super::edit::{edit, put, rearrange};
+use crate::random::Random;
 
 #[derive(Clone)]
 struct Chunk {
@@ -37,7 +38,7 @@ fn bomb() -> &'static [u8] {
 }
 
 /// A picture of some random kind.
-fn picture(d: &mut Draw) -> Vec<Chunk> {
+fn picture(d: &mut Random) -> Vec<Chunk> {
     let (color, depths, channels) = d.of(&KINDS);
     let depth = d.of(depths);
     let (width, height, interlaced) = (1 + d.length(40), 1 + d.length(20), d.once_in(2));
@@ -77,7 +78,7 @@ fn picture(d: &mut Draw) -> Vec<Chunk> {
 }
 
 /// A chunk that says something beside the picture, or should not be there.
-fn stranger(d: &mut Draw) -> Chunk {
+fn stranger(d: &mut Random) -> Chunk {
     let name = *d.of(&NAMES);
     let compressed: &[u8] = if d.once_in(4) { bomb() } else { &[] };
     let contents = match &name {
@@ -99,7 +100,7 @@ fn stranger(d: &mut Draw) -> Chunk {
 }
 
 /// Changes a chunk, or the list of them.
-fn change(chunks: &mut Vec<Chunk>, d: &mut Draw) {
+fn change(chunks: &mut Vec<Chunk>, d: &mut Random) {
     let at = d.below(chunks.len().max(1));
     match d.below(8) {
         0 => rearrange(chunks, d),
@@ -141,7 +142,7 @@ fn change(chunks: &mut Vec<Chunk>, d: &mut Draw) {
 }
 
 /// The file of these chunks; with `d` a length or a checksum may be wrong.
-fn written(chunks: &[Chunk], mut d: Option<&mut Draw>) -> Vec<u8> {
+fn written(chunks: &[Chunk], mut d: Option<&mut Random>) -> Vec<u8> {
     let mut file = b"\x89PNG\r\n\x1a\n".to_vec();
     for chunk in chunks {
         let length = d.as_mut().and_then(|d| d.once_in(60).then(|| d.extreme() as u32));
@@ -159,12 +160,12 @@ fn written(chunks: &[Chunk], mut d: Option<&mut Draw>) -> Vec<u8> {
 }
 
 /// A whole file, which has to be read.
-pub(super) fn whole(d: &mut Draw) -> Vec<u8> {
+pub(super) fn whole(d: &mut Random) -> Vec<u8> {
     written(&picture(d), None)
 }
 
 /// A file whose picture ends too early within whole chunks, which must not be read.
-pub(super) fn cut(d: &mut Draw) -> Vec<u8> {
+pub(super) fn cut(d: &mut Random) -> Vec<u8> {
     let mut chunks = picture(d);
     let data: Vec<u8> = chunks.iter().filter(|c| c.name == *b"IDAT").flat_map(|c| c.contents.clone()).collect();
     let mut raw = Vec::new();
@@ -177,7 +178,7 @@ pub(super) fn cut(d: &mut Draw) -> Vec<u8> {
 }
 
 /// A damaged file.
-pub(super) fn damaged(d: &mut Draw) -> Vec<u8> {
+pub(super) fn damaged(d: &mut Random) -> Vec<u8> {
     let mut chunks = picture(d);
     (0..d.below(4)).for_each(|_| change(&mut chunks, d));
     let mut file = written(&chunks, Some(d));

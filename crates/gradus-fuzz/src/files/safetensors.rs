@@ -1,6 +1,7 @@
 //! Safetensors files: what the header says of its tensors is changed as data and as text.
 
-use super::edit::{Draw, edit, rearrange};
+use super::edit::{edit, rearrange};
+use crate::random::Random;
 
 #[derive(Clone)]
 struct Entry {
@@ -57,7 +58,7 @@ const TEXTS: [&str; 24] = [
     " ",
 ];
 
-fn entries(d: &mut Draw) -> (Vec<Entry>, Vec<u8>) {
+fn entries(d: &mut Random) -> (Vec<Entry>, Vec<u8>) {
     let (mut entries, mut at) = (Vec::new(), 0);
     for i in 0..d.below(6) {
         let (dtype, size) = d.of(&DTYPES);
@@ -88,7 +89,7 @@ fn file(header: &[u8], data: &[u8], length: Option<u64>) -> Vec<u8> {
     [&length.to_le_bytes(), header, data].concat()
 }
 
-fn change(entries: &mut Vec<Entry>, d: &mut Draw) {
+fn change(entries: &mut Vec<Entry>, d: &mut Random) {
     let at = d.below(entries.len().max(1));
     let (number, dtype, odd) = (d.extreme(), d.of(&DTYPES).0, d.of(&ODD));
     let Some(entry) = entries.get_mut(at) else { return };
@@ -112,13 +113,13 @@ fn change(entries: &mut Vec<Entry>, d: &mut Draw) {
 }
 
 /// A whole file, which has to be read.
-pub(super) fn whole(d: &mut Draw) -> Vec<u8> {
+pub(super) fn whole(d: &mut Random) -> Vec<u8> {
     let (entries, data) = entries(d);
     file(text(&entries).as_bytes(), &data, None)
 }
 
 /// A file that is cut off, which must not be read.
-pub(super) fn cut(d: &mut Draw) -> Vec<u8> {
+pub(super) fn cut(d: &mut Random) -> Vec<u8> {
     let mut file = whole(d);
     file.truncate(d.below(file.len()));
     file
@@ -133,7 +134,7 @@ pub(super) fn vast(length: u64) -> Vec<u8> {
 }
 
 /// A damaged file.
-pub(super) fn damaged(d: &mut Draw) -> Vec<u8> {
+pub(super) fn damaged(d: &mut Random) -> Vec<u8> {
     let (mut entries, mut data) = entries(d);
     (0..d.below(3)).for_each(|_| change(&mut entries, d));
     let mut header = text(&entries).into_bytes();

@@ -142,6 +142,7 @@ pub(super) fn zeros<T: Clone + Default>(length: usize) -> Result<Vec<T>, Unreada
     let mut values = Vec::new();
     let bytes = length.saturating_mul(size_of::<T>());
     values.try_reserve_exact(length).map_err(|_| Unreadable::Other(no_memory("the picture", bytes)))?;
+    // At most what was just reserved.
     values.resize(length, T::default());
     Ok(values)
 }

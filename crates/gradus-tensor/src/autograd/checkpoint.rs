@@ -432,6 +432,7 @@ impl Rule for Checkpoint {
         if self.same_inputs(&inputs)? {
             self.check_outputs(node, &outputs, &record, before)?;
         }
+        // At most one for each tensor that the region was called with.
         let places: Vec<usize> = (0..ctx.input_count()).filter(|&i| ctx.needs(i)).collect();
         let targets: Vec<&Edge> = places.iter().filter_map(|&i| node.inputs[i].as_ref()).collect();
         let mut roots = vec![];

@@ -1,6 +1,6 @@
 //! A checksum of a tensor's bytes: whether a value that is computed again is the same, without keeping it.
 
-use gradus_backend::Result;
+use gradus_backend::{HostVec, Result};
 
 use super::mode::beside;
 use crate::Tensor;
@@ -19,7 +19,7 @@ pub(super) fn checksum(t: &Tensor) -> Result<u64> {
     }
     let dense = t.detach().contiguous()?;
     let (span, backend) = (dense.byte_span(), dense.device().backend());
-    let mut piece = vec![0; PIECE.min(span.len())];
+    let mut piece = HostVec::filled(backend, "checkpoint", 0, PIECE.min(span.len()))?;
     with_read(&[&dense], |views| {
         for start in span.clone().step_by(PIECE) {
             let bytes = &mut piece[..PIECE.min(span.end - start)];

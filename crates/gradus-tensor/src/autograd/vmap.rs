@@ -164,6 +164,7 @@ impl Slice {
 /// An entry for each: the list, or its only entry again and again.
 fn one_each<T: Copy>(what: &str, list: &[T], n: usize, of: &str) -> Result<Vec<T>> {
     match *list {
+        // At most one for each input, or output.
         [all] => Ok(vec![all; n]),
         _ if list.len() == n => Ok(list.to_vec()),
         _ => {

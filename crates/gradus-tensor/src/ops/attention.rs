@@ -162,6 +162,7 @@ impl Operation for Attention {
     fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
         let count = ctx.input_count();
         let mut out = Grads::from_elem(None, count);
+        // At most four.
         let inputs: Vec<Tensor> = (0..count).map(|i| ctx.input(i)).collect::<Result<_>>()?;
         if !ctx.create_graph() && !ctx.needs(3) && g[1].is_none() {
             let Some(g) = &g[0] else { return Ok(out) };
@@ -192,7 +193,7 @@ impl Operation for Attention {
         let y = [y[0].to_dtype(points[0].dtype())?.transpose(1, 2)?, y[1].clone()];
         // An output that depends on nothing, such as the log-sum-exp of no keys, has no gradient to pass.
         let passes: Vec<usize> = (0..2).filter(|&i| g[i].is_some() && y[i].requires_grad()).collect();
-        let wanted: Vec<usize> = (0..count).filter(|&i| ctx.needs(i)).collect();
+        let wanted: Vec<usize> = (0..inputs.len()).filter(|&i| ctx.needs(i)).collect();
         let outputs: Vec<&Tensor> = passes.iter().map(|&i| &y[i]).collect();
         let seeds: Vec<&Tensor> = passes.iter().filter_map(|&i| g[i].as_ref()).collect();
         if outputs.is_empty() {

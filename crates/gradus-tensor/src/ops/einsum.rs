@@ -36,6 +36,7 @@ fn failure(equation: &str, at: usize, message: impl std::fmt::Display) -> Error 
     let column = equation.chars().count().min(at);
     Error::argument("einsum", format!("at position {at}: {message}"))
         .note(equation.to_owned())
+        // At most as long as the equation.
         .note(format!("{}^", " ".repeat(column)))
 }
 
@@ -187,9 +188,9 @@ fn best_order(terms: &[u64], output: u64, sizes: &[usize; 64]) -> Option<Vec<(us
     let n = terms.len();
     let union = |set: usize| (0..n).filter(|i| set >> i & 1 == 1).fold(0, |u, i| u | terms[i]);
     let all = (1usize << n) - 1;
-    // The labels that the product of a set of operands still has.
+    // The labels that the product of a set of operands still has. There are at most `EXHAUSTIVE` operands.
     let kept: Vec<u64> = (0..=all).map(|s| union(s) & (output | union(all & !s))).collect();
-    let mut best: Vec<(f64, usize)> = vec![(f64::INFINITY, 0); all + 1];
+    let mut best: Vec<(f64, usize)> = vec![(f64::INFINITY, 0); all + 1]; // as many sets, at most
     for set in 1..=all {
         if set.is_power_of_two() {
             best[set] = (0.0, 0);
@@ -213,7 +214,7 @@ fn best_order(terms: &[u64], output: u64, sizes: &[usize; 64]) -> Option<Vec<(us
     if n > 0 && best[all].0.is_infinite() {
         return None;
     }
-    // Joins of the tree, leaves first; the list is followed as it shrinks and grows.
+    // Joins of the tree, leaves first; the list is followed as it shrinks and grows. It has at most `EXHAUSTIVE` sets.
     let mut list: Vec<usize> = (0..n).map(|i| 1 << i).collect();
     let mut joins = Vec::new();
     let mut stack = vec![(all, false)];
@@ -344,6 +345,7 @@ impl Tensor {
             }
             None => {
                 let once = (0..LETTERS).filter(|&l| counts[usize::from(l)] == 1);
+                // At most one for each letter and axis.
                 (0..widest as u8).rev().map(|k| LETTERS + k).chain(once).collect()
             }
         };

@@ -282,6 +282,7 @@ impl Elementwise {
             () if scalars >> i & 1 == 1 => dtype.compute(),
             () => dtype,
         };
+        // At most 8.
         let args: SmallVec<[DType; 4]> = (0..usize::from(self.arity)).map(arg).collect();
         // The output of a half-precision kernel is stored in half precision, whatever the conditions are.
         let builder = gradus_backend::KernelBuilder::new(&args);

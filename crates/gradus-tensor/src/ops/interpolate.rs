@@ -160,6 +160,7 @@ impl Taps {
                 Interpolation::Area => {
                     let (i, input, output) = (i as u128, input as u128, output as u128);
                     let (start, end) = (i * input / output, ((i + 1) * input).div_ceil(output));
+                    // All windows have at most as many pixels as there are, and an end each: see `TABLE_BYTES`.
                     (start..end).map(|j| (j as usize, 1.0 / (end - start) as f64)).collect()
                 }
                 _ if how.antialias => widened(step * (i as f64 + 0.5), step, input, how.mode),
@@ -177,6 +178,7 @@ impl Taps {
                 }
             }
         };
+        // There was room for at least as many: see `TABLE_BYTES`, and what they take is at most that.
         Taps { windows: (0..output).map(window).collect() }
     }
 
@@ -198,7 +200,7 @@ impl Taps {
     #[track_caller]
     fn apply(&self, x: &Tensor, axis: usize) -> Result<Tensor> {
         let device: &Device = x.device();
-        let mut along = vec![1; x.rank() - axis];
+        let mut along = vec![1; x.rank() - axis]; // at most 3
         along[0] = self.windows.len();
         let mut sum: Option<Tensor> = None;
         for (places, weights) in self.in_turn() {
@@ -230,6 +232,7 @@ fn widened(centre: f64, step: f64, input: usize, mode: Interpolation) -> Window 
     };
     let total: f64 = (start..end).map(weight).sum();
     let total = if total == 0.0 { 1.0 } else { total };
+    // All windows together have at most a few times the pixels: see `TABLE_BYTES`.
     (start..end).map(|i| (i, weight(i) / total)).collect()
 }
 

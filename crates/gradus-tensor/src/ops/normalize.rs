@@ -92,6 +92,7 @@ impl Operation for Normalize {
         if !(0..shift).any(|i| ctx.needs(i)) {
             return Ok(out);
         }
+        // At most two.
         let inputs: Vec<Tensor> = (0..shift).map(|i| ctx.input(i)).collect::<Result<_>>()?;
         if ctx.create_graph() {
             // Views of the inputs as points of their own, so that the gradient is taken here and goes on from here.
@@ -100,7 +101,7 @@ impl Operation for Normalize {
                 .map(|t| if t.requires_grad() { t.reshape(t.shape()) } else { Ok(t.clone()) })
                 .collect::<Result<_>>()?;
             let y = self.decompose(&points[0], points.get(1))?;
-            let wanted: Vec<usize> = (0..shift).filter(|&i| ctx.needs(i)).collect();
+            let wanted: Vec<usize> = (0..inputs.len()).filter(|&i| ctx.needs(i)).collect();
             let targets: Vec<&Tensor> = wanted.iter().map(|&i| &points[i]).collect();
             let found = grad(&[&y], &targets, Some(&[g]), BackwardOptions::new().create_graph())?;
             for (i, d) in wanted.into_iter().zip(found) {

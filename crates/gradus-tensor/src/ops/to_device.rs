@@ -33,7 +33,7 @@ impl Operation for ToDevice {
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
         let size = inputs[0].dtype.size();
         let (start, count) = (inputs[0].layout.offset() * size, inputs[0].layout.numel() * size);
-        let bytes = download::<u8>(self.from.backend(), self.name(), inputs[0].buffer, start, count)?;
+        let bytes = download::<u8, _>(self.from.backend(), self.name(), inputs[0].buffer, start, count)?;
         backend.upload(outputs[0].buffer, 0, &bytes)
     }
 

@@ -6,8 +6,13 @@ use std::path::Path;
 /// The methods that the files of operations define, those that macros define too, and the entries of the table of
 /// elementwise operations, with their doc comments.
 pub(crate) fn methods() -> BTreeMap<String, String> {
+    methods_in("ops")
+}
+
+/// Those that a folder of the crate `gradus-tensor` defines.
+pub(crate) fn methods_in(folder: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
-    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../gradus-tensor/src/ops")];
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../gradus-tensor/src").join(folder)];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
             let path = entry.path();

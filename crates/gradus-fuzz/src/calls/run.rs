@@ -1,0 +1,125 @@
+//! One call: its arguments, the call, what is done with its results, and whether all that was right.
+
+use std::fmt::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use gradus::prelude::*;
+use gradus::{BackwardOptions, grad};
+
+use super::Draw;
+use super::table::Row;
+use crate::{limited, panics};
+
+/// The memory budget of the device.
+const BUDGET: usize = 64 << 20;
+/// The most that a call may take of the system: the budget, what the pool rounds up, and lists that are too small to count.
+const ALLOWED: usize = BUDGET + BUDGET / 2 + (32 << 20);
+/// Where large allocations are refused: far above what is allowed, and far below what would hurt.
+const REFUSED: usize = 4 * BUDGET;
+/// Results with more elements are not looked at.
+const LOOKED_AT: usize = 1 << 18;
+
+/// What became of a call.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The row of the table that was called.
+    pub name: &'static str,
+    /// How it ended.
+    pub end: End,
+    /// Milliseconds that it took.
+    pub took: u128,
+}
+
+/// How a call ended.
+#[derive(Debug)]
+pub enum End {
+    /// With a result.
+    Done,
+    /// With an error that says what to do.
+    Error,
+    /// With an error without a line of help.
+    Helpless(String),
+    /// As it must not.
+    Failed(String),
+}
+
+/// A device with the budget.
+pub fn device() -> Result<Device> {
+    let device = Device::cpu()?;
+    device.backend().set_memory_budget(Some(BUDGET))?;
+    Ok(device)
+}
+
+/// Makes call number `call` of the run `seed`.
+pub fn one(rows: &[&'static Row], seed: u64, call: u64, device: &Device, tell: bool) -> Outcome {
+    let mut d = Draw::new(seed, call, device);
+    let row = rows[d.below(rows.len())];
+    (d.huge, d.tell) = (row.huge, tell);
+    // Now and then memory is short: what asks for more than some tens of kilobytes is refused it.
+    let short = d.once_in(4).then(|| limited::LARGE << d.below(6));
+    if tell {
+        eprintln!("{} {}", row.name, short.map_or(String::new(), |s| format!("with {s} bytes of memory left")));
+    }
+    let (in_use, live, began) = (device.memory_stats().in_use, limited::live(), Instant::now());
+    limited::reset_peak();
+    limited::set_limit(live + short.unwrap_or(REFUSED));
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        let results = (row.call)(&mut d)?;
+        look(&mut d, &results)
+    }));
+    limited::set_limit(usize::MAX);
+    let (took, taken) = (began.elapsed().as_millis(), limited::peak().saturating_sub(live));
+    let panic = panics::take();
+    let end = match result {
+        Err(_) => End::Failed(panic),
+        Ok(_) if taken > ALLOWED => End::Failed(format!("took {taken} bytes, where the budget is {BUDGET}")),
+        Ok(_) if device.memory_stats().in_use != in_use => {
+            End::Failed(format!("{in_use} bytes were in use before, {} after", device.memory_stats().in_use))
+        }
+        Ok(Ok(())) => End::Done,
+        Ok(Err(e)) => {
+            let text = e.to_string();
+            if tell {
+                eprintln!("{e:?}");
+            }
+            if text.contains("\n  help: ") { End::Error } else { End::Helpless(text) }
+        }
+    };
+    Outcome { name: row.name, end, took }
+}
+
+/// Takes what is written and keeps nothing.
+struct Nowhere;
+
+impl std::fmt::Write for Nowhere {
+    fn write_str(&mut self, _: &str) -> std::fmt::Result {
+        Ok(())
+    }
+}
+
+/// Reads results, prints them, and takes gradients of them, now and then.
+fn look(d: &mut Draw, results: &[Tensor]) -> Result<()> {
+    for t in results.iter().filter(|t| t.numel() <= LOOKED_AT) {
+        if d.once_in(3) {
+            t.to_bytes()?;
+        }
+        if d.once_in(8) {
+            // Writing to nowhere cannot fail.
+            let _ = write!(Nowhere, "{t:?}");
+        }
+        if !t.requires_grad() || d.once_in(3) {
+            continue;
+        }
+        let total = t.sum_all()?;
+        if d.once_in(3) {
+            let first = total.backward_with(BackwardOptions::new().create_graph())?;
+            if let Some(g) = first.get(t).filter(|g| g.requires_grad()) {
+                grad(&[&g.sum_all()?], &[t], None, BackwardOptions::new())?;
+            }
+        } else {
+            drop(total.backward()?);
+        }
+    }
+    Ok(())
+}

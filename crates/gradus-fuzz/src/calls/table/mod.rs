@@ -1,0 +1,131 @@
+//! The entry points: a row each, with the arguments that it is called with.
+//!
+//! A row of a method of `Tensor` has the method's name, so that a test can tell which methods have none; what else is called
+//! has a name with `::`. To try a new method add a row to the file of its like.
+
+mod autograd;
+mod create;
+mod elementwise;
+mod index;
+mod inplace;
+mod loss;
+mod nn;
+mod picture;
+mod planted;
+mod product;
+mod reduce;
+mod shape;
+mod window;
+
+use gradus::prelude::*;
+use gradus::{Gradients, Unique};
+
+use crate::calls::Draw;
+
+/// One entry point.
+pub struct Row {
+    /// The name of the method, or of what else is called.
+    pub name: &'static str,
+    /// Whether its inputs may have absurdly long stretched axes: the time that it takes grows with its output only.
+    pub huge: bool,
+    /// Draws arguments and calls it.
+    pub call: fn(&mut Draw) -> Result<Vec<Tensor>>,
+}
+
+/// Rows whose time grows with what they read, and not only with what they give.
+const SHORT: bool = false;
+/// Rows that are quick, or refuse, however long a stretched axis is.
+const LONG: bool = true;
+
+/// Rows, of which each draws a first argument by the same method, or none.
+macro_rules! rows {
+    ($huge:ident; $($name:ident $(:: $part:ident)* |$d:ident| $call:expr;)*) => {
+        &[$($crate::calls::table::Row {
+            name: concat!(stringify!($name) $(, "::", stringify!($part))*),
+            huge: $huge,
+            call: |$d: &mut $crate::calls::Draw| Ok($crate::calls::table::Give::give($call?)),
+        }),*]
+    };
+    ($huge:ident $first:ident; $($name:ident $(:: $part:ident)* |$x:ident, $d:ident| $call:expr;)*) => {
+        &[$($crate::calls::table::Row {
+            name: concat!(stringify!($name) $(, "::", stringify!($part))*),
+            huge: $huge,
+            call: |$d: &mut $crate::calls::Draw| {
+                let $x = $d.$first()?;
+                Ok($crate::calls::table::Give::give($call?))
+            },
+        }),*]
+    };
+}
+use rows;
+
+/// All rows.
+pub fn all() -> Vec<&'static Row> {
+    let all = [
+        autograd::ROWS,
+        create::ROWS,
+        elementwise::ROWS,
+        index::ROWS,
+        inplace::ROWS,
+        loss::ROWS,
+        nn::ROWS,
+        picture::ROWS,
+        product::ROWS,
+        reduce::ROWS,
+        shape::ROWS,
+        window::ROWS,
+    ];
+    all.into_iter().flatten().copied().flatten().collect()
+}
+
+/// Rows that fail, each in another way: to see that it is seen.
+pub fn planted() -> Vec<&'static Row> {
+    planted::ROWS.iter().copied().flatten().collect()
+}
+
+/// What a call gives, as tensors to look at.
+trait Give {
+    fn give(self) -> Vec<Tensor>;
+}
+
+impl Give for Tensor {
+    fn give(self) -> Vec<Tensor> {
+        vec![self]
+    }
+}
+
+impl Give for (Tensor, Tensor) {
+    fn give(self) -> Vec<Tensor> {
+        vec![self.0, self.1]
+    }
+}
+
+impl Give for Vec<Tensor> {
+    fn give(mut self) -> Vec<Tensor> {
+        // Of thousands of pieces a few will do.
+        self.truncate(8);
+        self
+    }
+}
+
+impl<T: Give> Give for Option<T> {
+    fn give(self) -> Vec<Tensor> {
+        self.map_or(vec![], T::give)
+    }
+}
+
+impl Give for Unique {
+    fn give(self) -> Vec<Tensor> {
+        [Some(self.values), self.inverse, self.counts].into_iter().flatten().collect()
+    }
+}
+
+/// What has no tensors.
+macro_rules! nothing {
+    ($($t:ty)*) => {$(impl Give for $t {
+        fn give(self) -> Vec<Tensor> {
+            vec![]
+        }
+    })*};
+}
+nothing! { () bool usize f64 u64 String DType Gradients Vec<u8> Vec<usize> Vec<f64> Vec<i64> Vec<bool> }

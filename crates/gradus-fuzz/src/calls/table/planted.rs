@@ -1,0 +1,30 @@
+//! Mistakes that a library could make, to show that they are found.
+
+use gradus::prelude::*;
+
+use super::{Row, SHORT, rows};
+
+const TABLE: &[Row] = rows! { SHORT;
+    planted::panic |_d| {
+        let all: &[Tensor] = &[];
+        all[0].neg()
+    };
+    // More than the limit of the allocator, without asking whether there is as much.
+    planted::abort |d| { let n = 1 + d.below(2); Ok::<_, Error>(vec![1u8; n << 30]) };
+    // Where memory is short only.
+    planted::short |d| { let n = 3 + d.below(2); Ok::<_, Error>(vec![1u8; n << 20]) };
+    // Beyond the budget, and below what the allocator refuses.
+    planted::memory |d| { let n = 150 + d.below(50); Ok::<_, Error>(vec![1u8; n << 20]) };
+    planted::leak |d| { std::mem::forget(Tensor::zeros([3], DType::F32, &d.device)?); Ok::<_, Error>(()) };
+    planted::hang |d| { std::thread::sleep(std::time::Duration::from_secs(1000)); d.any() };
+    planted::overflow |d| {
+        fn deeper(n: usize) -> usize {
+            std::hint::black_box([n; 1000])[n % 1000] + if n == 0 { 0 } else { deeper(n - 1) }
+        }
+        Ok::<_, Error>(deeper(1_000_000 + d.below(2)))
+    };
+    // An error, as it should be.
+    planted::nothing |d| d.any()?.reshape([usize::MAX, usize::MAX]);
+};
+
+pub(super) const ROWS: &[&[Row]] = &[TABLE];

@@ -1,0 +1,41 @@
+//! The command line of a program, and how it ends.
+
+use std::process::ExitCode;
+
+/// The words that this program was started with.
+#[derive(Debug)]
+pub struct Words(std::iter::Skip<std::env::Args>);
+
+impl Words {
+    /// All of them, without the program's name.
+    pub fn all() -> Words {
+        Words(std::env::args().skip(1))
+    }
+
+    /// The next option, if there is one more.
+    pub fn option(&mut self) -> Option<String> {
+        self.0.next()
+    }
+
+    /// The value of the option that came last.
+    pub fn text(&mut self) -> Result<String, String> {
+        self.0.next().ok_or("the last option needs a value".into())
+    }
+
+    /// The same, if it is a number.
+    pub fn number(&mut self) -> Result<u64, String> {
+        let text = self.text()?;
+        text.parse().map_err(|_| format!("`{text}` is no number"))
+    }
+}
+
+/// How a program ends, which prints what was wrong.
+pub fn exit_code(done: Result<(), String>) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("error: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
