@@ -98,3 +98,13 @@ struct AddABackend;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/autograd-in-100-lines.md")]
 struct AutogradIn100Lines;
+
+// And the page for those who come from PyTorch, whose tables have a test of their own.
+#[cfg(all(doctest, feature = "cpu"))]
+#[doc = include_str!("../../../docs/from-pytorch.md")]
+struct FromPyTorch;
+
+// And the page on saving and resuming.
+#[cfg(all(doctest, feature = "cpu"))]
+#[doc = include_str!("../../../docs/save-and-resume.md")]
+struct SaveAndResume;

@@ -416,9 +416,10 @@ fn booleans_are_no_numbers() -> Result<()> {
 }
 
 #[test]
-fn a_number_that_the_dtype_lacks_is_an_error() -> Result<()> {
+fn a_fraction_does_not_go_into_integers() -> Result<()> {
     let (device, _) = setup()?;
-    assert!(Tensor::full([2], 300, DType::U8, &device).is_err());
+    assert!(Tensor::full([2], 2.5, DType::I64, &device).is_err());
+    assert!(Tensor::zeros([2], DType::I64, &device)?.fill_(2.5).is_err());
     Ok(())
 }
 
