@@ -16,6 +16,7 @@ mod opinfo;
 mod packages;
 mod pages;
 mod peers;
+mod sources;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -151,7 +152,7 @@ fn main() -> ExitCode {
         Task::Deep { seed, rounds } => deep(&root(), seed, rounds),
         Task::FuzzGrad(which) => fuzz::run(&root(), &which),
         Task::OpTable { check } => pages::op_table(&root(), check),
-        Task::Sources => pages::sources(&root()),
+        Task::Sources => sources::sources(&root()),
         Task::OpInfo(options) => opinfo::run(&root(), &options),
         // It has said itself what is wrong.
         Task::Speed(words) => match peers::run(&root(), &words) {

@@ -21,8 +21,7 @@ fn tensors() -> Result<()> {
     let x = Tensor::from_vec(vec![1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3], &device)?;
     let y = Tensor::scalar(3.0f32, &device)?;
     assert_eq!((x.shape(), y.rank(), y.item()?), (&[2, 3][..], 0, 3.0));
-    let z = Tensor::zeros([2, 3], DType::F32, &device)?;
-    assert_eq!(z.to_vec::<f32>()?, [0.0; 6]);
+    assert_eq!(Tensor::zeros([2, 3], DType::F32, &device)?.to_vec::<f32>()?, [0.0; 6]);
     assert_eq!(Tensor::full([2, 3], 7.0, DType::F32, &device)?.sum_all()?.item()?, 42.0);
     assert_eq!(Tensor::arange(0, 10, 2, DType::I64, &device)?.to_vec::<i64>()?, [0, 2, 4, 6, 8]);
     assert_eq!(Tensor::linspace(0.0, 1.0, 5, DType::F32, &device)?.to_vec::<f32>()?, [0.0, 0.25, 0.5, 0.75, 1.0]);
@@ -48,14 +47,10 @@ fn arithmetic() -> Result<()> {
     let (device, _) = setup()?;
     let a = Tensor::from_vec(vec![1.0f32, 2.0, 3.0, 4.0], [2, 2], &device)?;
     let b = Tensor::from_vec(vec![0.5f32, -1.0, 2.0, 0.0], [2, 2], &device)?;
-    let c = (&a + &b * 2.0)?;
-    assert_eq!(c.to_vec::<f32>()?, [2.0, 0.0, 7.0, 4.0]);
-    let d = (1.0 - &a)?;
-    assert_eq!(d.to_vec::<f32>()?, [0.0, -1.0, -2.0, -3.0]);
-    let e = a.matmul(&b)?;
-    assert_eq!(e.to_vec::<f32>()?, [4.5, -1.0, 9.5, -3.0]);
-    let f = (a.exp()? + b.tanh()?)?;
-    assert_eq!(f.shape(), [2, 2]);
+    assert_eq!((&a + &b * 2.0)?.to_vec::<f32>()?, [2.0, 0.0, 7.0, 4.0]);
+    assert_eq!((1.0 - &a)?.to_vec::<f32>()?, [0.0, -1.0, -2.0, -3.0]);
+    assert_eq!(a.matmul(&b)?.to_vec::<f32>()?, [4.5, -1.0, 9.5, -3.0]);
+    assert_eq!((a.exp()? + b.tanh()?)?.shape(), [2, 2]);
     assert_eq!((a.pow(2.0)?.sum_all()?.item()?, a.sqrt()?.square()?.max_all()?.item()?), (30.0, 4.0));
     assert_eq!(b.clamp(0.0, 1.0)?.to_vec::<f32>()?, [0.5, 0.0, 1.0, 0.0]);
     let mask = b.gt(0.0)?;
@@ -120,9 +115,8 @@ fn autograd() -> Result<()> {
     assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>()?, [2.0, 4.0]);
     let f = |x: &Tensor| x.square();
     let y = no_grad(|| f(&x))?;
-    assert!(!y.requires_grad());
-    let y = inference(|| f(&x))?;
-    assert!(!y.requires_grad());
+    let z = inference(|| f(&x))?;
+    assert!(!y.requires_grad() && !z.requires_grad());
     let y = x.pow(3.0)?.sum_all()?;
     let first = grad(&[&y], &[&x], None, BackwardOptions::new().create_graph())?;
     let second = grad(&[&first[0].as_ref().unwrap().sum_all()?], &[&x], None, BackwardOptions::new())?;
@@ -144,7 +138,7 @@ fn autograd() -> Result<()> {
     assert_eq!((j[0].shape(), h.to_vec::<f32>()?), (&[2, 2][..], vec![2.0, 0.0, 0.0, 2.0]));
     let each = vmap(|x| x[0].square(), &[&x], &[Some(0)], &[0])?;
     assert_eq!(each.to_vec::<f32>()?, [1.0, 4.0]);
-    let x = x.to_dtype(DType::F64)?.detach();
+    let x = x.detach().to_dtype(DType::F64)?;
     gradcheck(|x| x[0].sin(), &[x])
 }
 
@@ -198,12 +192,11 @@ fn losses() -> Result<()> {
     let logits = Tensor::from_vec(vec![2.0f32, 0.0, 1.0, 1.0], [2, 2], &device)?;
     let target = Tensor::from_vec(vec![0i64, 1], [2], &device)?;
     let loss = logits.cross_entropy(&target)?;
-    assert!((loss.item()? - 0.410_038).abs() < 1e-5);
     let smooth = logits.cross_entropy_with(&target, None, Some(-100), 0.1, Reduction::Mean)?;
     assert!(smooth.item()? > loss.item()?);
     let (a, b) = (logits.sigmoid()?, logits.zeros_like()?);
     assert!(a.mse_loss(&b, Reduction::Mean)?.item()? > 0.0);
-    assert!(a.l1_loss(&b, Reduction::Sum)?.item()? > 0.0);
+    assert!((a.l1_loss(&b, Reduction::Sum)? - a.sum_all()?)?.item()?.abs() < 1e-6);
     assert!(a.huber_loss(&b, 1.0, Reduction::Mean)?.item()? > 0.0);
     assert!(logits.bce_with_logits(&b, None, None, Reduction::Mean)?.item()? > 0.0);
     Ok(())
@@ -353,8 +346,12 @@ fn an_empty_list_of_axes_is_no_axis() -> Result<()> {
 }
 
 #[test]
-fn adamw_decays_only_when_told() {
-    assert_eq!(AdamConfig::default().weight_decay, 0.0);
+fn adamw_decays_only_when_told() -> Result<()> {
+    let p = Parameter::new(vector(&[1.0]))?;
+    let mut optimizer = AdamW::new([("p".into(), p.clone())], AdamConfig { lr: 0.5, ..Default::default() })?;
+    optimizer.step(&(p.tensor() * 0.0)?.sum_all()?.backward()?)?;
+    assert_eq!(p.item()?, 1.0);
+    Ok(())
 }
 
 #[test]
@@ -396,8 +393,7 @@ fn a_query_that_sees_nothing_gives_zero() -> Result<()> {
 
 #[test]
 fn losses_broadcast_nothing() -> Result<()> {
-    let (device, _) = setup()?;
-    let x = Tensor::ones([3, 1], DType::F32, &device)?;
+    let x = Tensor::ones([3, 1], DType::F32, &Device::cpu()?)?;
     assert!(x.mse_loss(&x.squeeze(1)?, Reduction::Mean).is_err());
     Ok(())
 }
@@ -425,8 +421,7 @@ fn a_fraction_does_not_go_into_integers() -> Result<()> {
 
 #[test]
 fn the_mean_of_integers_is_a_float() -> Result<()> {
-    let (device, _) = setup()?;
-    assert_eq!(Tensor::arange(0, 4, 1, DType::I64, &device)?.mean_all()?.item()?, 1.5);
+    assert_eq!(Tensor::arange(0, 4, 1, DType::I64, &Device::cpu()?)?.mean_all()?.item()?, 1.5);
     Ok(())
 }
 
@@ -444,7 +439,7 @@ fn the_order_of_an_epoch_is_decided_by_its_number() -> Result<()> {
 fn a_norm_that_is_not_finite_is_an_error() -> Result<()> {
     let p = Parameter::new(vector(&[f32::INFINITY]))?;
     let mut gradients = p.square()?.sum_all()?.backward()?;
-    assert!(clip_grad_norm(&mut gradients, &[p.clone()], 1.0).is_err());
+    assert!(clip_grad_norm(&mut gradients, std::slice::from_ref(&p), 1.0).is_err());
     let mut optimizer = AdamW::new([("p".into(), p.clone())], AdamConfig::default())?.non_finite(NonFinite::Skip);
     optimizer.step(&gradients)?;
     assert_eq!(optimizer.skipped_steps(), 1);
@@ -492,4 +487,13 @@ fn every_difference_names_its_test() {
         let test = row.trim_end_matches([' ', '|', '`']).rsplit('`').next().unwrap_or_default();
         assert!(here.contains(&format!("#[test]\nfn {test}()")), "no test for {row}");
     }
+}
+#[test]
+fn an_error_reads_as_its_page_says() -> Result<()> {
+    let (device, _) = setup()?;
+    let (a, b) = (Tensor::zeros([32, 784], DType::F32, &device)?, Tensor::zeros([512, 784], DType::F32, &device)?);
+    let text = a.matmul(&b).unwrap_err().to_string();
+    let page = text.lines().map(|line| format!("/// {line}\n")).collect::<String>();
+    assert!(include_str!("../../gradus-backend/src/error.rs").contains(&page), "{page}");
+    Ok(())
 }
