@@ -65,7 +65,7 @@ const DOCS: Step = Step {
 };
 const TIDY: Step = Step { name: "tidy", action: Action::Here { command: "tidy", run: crate::tidy::run } };
 const SOURCES: Step =
-    Step { name: "sources", action: Action::Here { command: "sources --check", run: crate::pages::sources } };
+    Step { name: "sources", action: Action::Here { command: "sources --check", run: crate::sources::sources } };
 const FUZZ_GRAD: Step =
     Step { name: "fuzz-grad", action: Action::Here { command: "fuzz-grad", run: crate::fuzz::default_run } };
 const CALLS: Step = Step { name: "calls", action: Action::Here { command: "calls", run: crate::outside::default_run } };

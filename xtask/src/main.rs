@@ -18,6 +18,7 @@ mod outside;
 mod packages;
 mod pages;
 mod peers;
+mod sources;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -178,7 +179,7 @@ fn main() -> ExitCode {
         }
         Task::OpTable { check } => pages::op_table(&root(), check),
         Task::HigherOrder { check } => pages::higher_order(&root(), check),
-        Task::Sources => pages::sources(&root()),
+        Task::Sources => sources::sources(&root()),
         Task::OpInfo(options) => opinfo::run(&root(), &options),
         // It has said itself what is wrong.
         Task::Speed(words) => match peers::run(&root(), &words) {

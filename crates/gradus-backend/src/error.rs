@@ -1,12 +1,4 @@
 //! One error type for everything that a user, a file or a device can make go wrong.
-//!
-//! An error says what was asked, with which operands, which part is wrong and what to do:
-//! ```text
-//! matmul: inner dimensions differ
-//!   lhs  [32, 784]   f32  cpu
-//!   rhs  [512, 784]  f32  cpu
-//!   help: rhs looks like a weight stored [out, in]; use rhs.t()? or linear(x, weight, bias)
-//! ```
 
 use std::fmt;
 use std::sync::Arc;
@@ -95,7 +87,14 @@ impl Drop for Report {
     }
 }
 
-/// The error of every fallible Gradus call. See the [module page](self) for its form.
+/// The error of every fallible Gradus call. It says what was asked, with which operands, which part is wrong and what to do:
+/// ```text
+/// matmul: inner dimensions differ: 784 != 512
+///   lhs  [32, 784]   f32  cpu
+///   rhs  [512, 784]  f32  cpu
+///   help: rhs looks like a weight stored [out, in]; use rhs.t()? or x.linear(&weight, bias)
+/// ```
+/// To react to one, match on its [`kind`](Error::kind).
 #[derive(Clone)]
 pub struct Error {
     report: Box<Report>,

@@ -302,7 +302,7 @@ impl Layout {
     }
 
     /// Whether two elements share a position (a stretched axis); such a layout must not be written through. Exact, unless
-    /// axes interleave in so many ways that [`STEPS`] steps do not decide it: then `true`.
+    /// axes interleave in so many ways that a bounded number of steps does not decide it: then `true`.
     pub fn overlaps_itself(&self) -> bool {
         if self.is_contiguous() {
             return false;

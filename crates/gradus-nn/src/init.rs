@@ -10,7 +10,7 @@ use gradus_tensor::{DType, Device, Error, Generator, Result, Shape, Tensor};
 
 use crate::normal_quantile::{normal_cdf, normal_quantile};
 
-/// The dtype, the device and the random numbers of new parameters: the constructors of layers that have parameters take one.
+/// The dtype, the device and the random numbers of new parameters: the constructors of layers that make parameters take one.
 /// [`Dropout`](crate::Dropout), which only draws, takes a [`Generator`].
 ///
 /// On an error of one of its methods the generator stays where it was.

@@ -40,6 +40,12 @@
 //! hardware), `cpu` (the CPU behind it), `plugin` (backends that are loaded at run time), with the feature `wgpu` also
 //! `wgpu` (GPUs by way of WebGPU). The
 //! [`prelude`] has what most programs use.
+//!
+//! Pages: [from PyTorch to Gradus](https://github.com/gradus-rs/gradus/blob/main/docs/from-pytorch.md),
+//! [save and resume](https://github.com/gradus-rs/gradus/blob/main/docs/save-and-resume.md),
+//! [adding an operation](https://github.com/gradus-rs/gradus/blob/main/docs/add-an-op.md),
+//! [adding a backend](https://github.com/gradus-rs/gradus/blob/main/docs/add-a-backend.md).
+//! To depend on Gradus, put `[profile.dev.package."*"]` and `opt-level = 3` into your `Cargo.toml`: the README says why.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -98,3 +104,13 @@ struct AddABackend;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/autograd-in-100-lines.md")]
 struct AutogradIn100Lines;
+
+// And the page for those who come from PyTorch, whose tables have a test of their own.
+#[cfg(all(doctest, feature = "cpu"))]
+#[doc = include_str!("../../../docs/from-pytorch.md")]
+struct FromPyTorch;
+
+// And the page on saving and resuming.
+#[cfg(all(doctest, feature = "cpu"))]
+#[doc = include_str!("../../../docs/save-and-resume.md")]
+struct SaveAndResume;

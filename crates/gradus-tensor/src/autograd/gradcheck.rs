@@ -125,7 +125,8 @@ pub fn gradcheck(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor]) -> 
 ///
 /// `f` may give a tensor of any shape; its elements are added with fixed irregular weights, so that none can hide behind
 /// another. Every input is taken as a leaf, in the layout that it has. `f` must be a function: it is called many times, and
-/// must give the same for the same inputs. Inside [`no_grad`] gradients are recorded for the check all the same.
+/// must give the same for the same inputs. Inside [`no_grad`](super::no_grad) gradients are recorded for the check all the
+/// same.
 ///
 /// # Errors
 /// Whatever `f` or its gradient gives; inputs that are not f64, or with an element that is not finite; an `f` that gives
