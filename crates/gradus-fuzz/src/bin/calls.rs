@@ -101,7 +101,10 @@ fn single(o: &Options, call: u64) -> Result<(), String> {
     panics::keep();
     match run::one(&o.rows(), o.seed, call, &device, true) {
         Outcome { end: End::Failed(what), .. } => Err(what),
-        outcome => Ok(println!("{outcome:?}")),
+        outcome => {
+            println!("{outcome:?}");
+            Ok(())
+        }
     }
 }
 
