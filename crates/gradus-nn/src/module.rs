@@ -147,7 +147,8 @@ pub trait Module: Send + Sync {
 
     /// Replaces parameters and buffers by those of `state`. Float values are converted to the module's float dtype.
     ///
-    /// Everything is checked before the first write: on an error nothing has changed. A shared parameter needs one of its
+    /// Everything is checked before the first write: on an error nothing has changed, unless a device fails in the middle,
+    /// which the error says. A shared parameter needs one of its
     /// names only; values under several of them have to agree.
     ///
     /// # Errors
@@ -265,6 +266,9 @@ impl<F: Forward + ?Sized> Forward for Box<F> {
     fn compute(&self, input: &Tensor) -> Result<Tensor> {
         (**self).compute(input)
     }
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        (**self).forward(input)
+    }
     fn sequential_layers(&self) -> Option<&[Box<dyn Forward>]> {
         (**self).sequential_layers()
     }
@@ -326,6 +330,9 @@ fn replace<M: Module + ?Sized>(module: &mut M, f: &dyn Fn(&Tensor) -> Result<Ten
                 Ok(())
             }),
             Item::Buffer(b) if !buffers.contains_key(&b.id()) => f(&b.tensor()).and_then(|t| {
+                if Arc::ptr_eq(t.storage(), b.tensor().storage()) {
+                    return Ok(());
+                }
                 buffers.insert(b.id(), Buffer::new(t)?);
                 Ok(())
             }),

@@ -235,6 +235,17 @@ fn casting_keeps_ties_and_frozen_parameters() {
 }
 
 #[test]
+fn a_buffer_that_is_as_wanted_stays_the_one_that_others_hold() {
+    let device = device();
+    let mut both = [0.0, 1.0].map(|_| Buffer::new(values(&[2], &device)).unwrap());
+    let held = both[1].clone();
+    both.to_device(&device).unwrap();
+    both.cast_parameters(DType::F64).unwrap();
+    both[1].set(&Tensor::zeros([2], DType::F64, &device).unwrap()).unwrap();
+    assert_eq!(held.tensor().to_vec::<f64>().unwrap(), [0.0; 2]);
+}
+
+#[test]
 fn integers_are_buffers_not_parameters() {
     let device = device();
     let ids = Tensor::from_vec([1i64, 2], [2], &device).unwrap();

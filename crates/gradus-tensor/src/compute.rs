@@ -103,8 +103,9 @@ impl Device {
             reads.push(t.detach().contiguous()?);
         }
         let refs: Vec<&Tensor> = reads.iter().collect();
+        let _nested = Nested::enter(OP)?;
         let mut locks = Locks::write(&written, &refs, OP, location)?;
-        let _held = (Nested::enter(OP)?, locks.hold());
+        let _held = locks.hold();
         let (outs, views) = locks.views(&written, &refs);
         let (mut outs, mut views) = (outs.into_iter(), views.into_iter());
         let mut operands = Vec::with_capacity(bindings.len());

@@ -18,7 +18,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// A device over a backend, which uses no tensors that share memory with the operands of a call: they are locked. If the environment variable `GRADUS_LOG` lists `op`, each of its calls prints a
+    /// A device over a backend. The operands of a call are locked while it runs: a backend that used tensors in their memory
+    /// would wait for ever. If the environment variable `GRADUS_LOG` lists `op`, each of its calls prints a
     /// [line](gradus_backend::log::line) to standard error.
     pub fn from_backend(backend: Arc<dyn Backend>) -> Self {
         let id = address(&backend);

@@ -148,7 +148,7 @@ impl<'a> Locks<'a> {
         }
         // Before anything is locked: a graph may want a copy of what it needs.
         written.iter().filter(|t| t.storage().is_guarded()).try_for_each(|t| ask(t, op))?;
-        let before = if is_observed() { before_write(op, location, written, tensors)? } else { None };
+        let before = if is_observed() { before_write(op, location, written, tensors) } else { None };
         let observed = before.map(|before| (before, SmallVec::from_slice(written)));
         let mut locks = Locks { reads: SmallVec::new(), writes: SmallVec::new(), observed, _told: postpone() };
         for (at, write, t) in order {

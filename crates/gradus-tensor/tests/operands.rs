@@ -269,3 +269,16 @@ fn numbers_of_activations_are_checked() {
     }
     assert!(x.hardtanh(0.5, 0.5).is_ok() && x.softshrink(0.0).is_ok() && x.hardshrink(-1.0).is_ok());
 }
+
+#[test]
+fn an_index_that_i64_cannot_hold_is_outside_of_every_axis() {
+    let x = f64s(&[1.0, 2.0], &[2]);
+    let last = Tensor::from_vec([u64::MAX], [1], &cpu()).unwrap();
+    let outside = |result: Result<Tensor>| {
+        let kind = result.unwrap_err().kind().clone();
+        assert!(matches!(kind, ErrorKind::IndexOutOfBounds { .. }), "{kind:?}");
+    };
+    outside(x.gather(0, &last));
+    outside(x.index_select(0, &last));
+    outside(x.index(&last));
+}

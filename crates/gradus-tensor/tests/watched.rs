@@ -222,6 +222,29 @@ fn several_watch_one_device_or_each_other() {
 }
 
 #[test]
+fn two_that_watch_one_device_and_compute_on_it_do_not_tell_each_other_without_end() {
+    ends(|| {
+        let shared: Arc<OnceLock<Tensor>> = Arc::default();
+        let count = Arc::new(AtomicUsize::new(0));
+        let device = [(); 2].into_iter().fold(another_cpu(), |device, ()| {
+            let (shared, count) = (shared.clone(), count.clone());
+            device.watched(move |_| {
+                count.fetch_add(1, Ordering::Relaxed);
+                if let Some(t) = shared.get() {
+                    t.to_bytes().unwrap();
+                }
+            })
+        });
+        let x = on(&device, &[1.0]);
+        shared.set(x.clone()).ok().unwrap();
+        count.store(0, Ordering::Relaxed);
+        let _ = x.exp().unwrap();
+        // Both of the operation, and each of what the other reads then.
+        assert_eq!(count.load(Ordering::Relaxed), 4);
+    });
+}
+
+#[test]
 fn a_native_that_uses_what_is_bound_is_refused() {
     ends(|| {
         let device = another_cpu();

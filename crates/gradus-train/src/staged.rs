@@ -45,22 +45,19 @@ impl<'a> StagedFiles<'a> {
     pub fn write_with(&mut self, name: &str, f: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
         let path = self.folder.file(name);
         let failed = |e| failed(&path, e);
-        let at = match self.files.iter().position(|staged| staged.name == name) {
-            Some(at) => at,
-            None => {
-                self.files.push(self.open(name).map_err(failed)?);
-                self.files.len() - 1
-            }
+        // Taken out meanwhile: a file that was written in part is not published.
+        let known = self.files.iter().position(|staged| staged.name == name).map(|at| self.files.remove(at));
+        let mut staged = match known {
+            Some(staged) => staged,
+            None => self.open(name).map_err(failed)?,
         };
-        let file = &mut self.files[at].file;
-        file.rewind().map_err(failed)?;
-        let mut out = BufWriter::new(&mut *file);
-        f(&mut out).map_err(|e| e.note(format!("while writing {}", path.display())))?;
-        out.flush().map_err(failed)?;
-        drop(out);
-        // What an earlier version had beyond the end goes.
-        let end = file.stream_position().map_err(failed)?;
-        file.set_len(end).and_then(|()| file.sync_all()).map_err(failed)
+        let written = write_to(&mut staged.file, f, &path);
+        if written.is_ok() {
+            self.files.push(staged);
+        } else {
+            let _ = fs::remove_file(&staged.path);
+        }
+        written
     }
 
     fn open(&self, name: &str) -> std::io::Result<Staged> {
@@ -99,6 +96,19 @@ impl Drop for StagedFiles<'_> {
     }
 }
 
+/// Has `f` write the whole of a file, to the disk; errors name `path`.
+fn write_to(file: &mut File, f: impl FnOnce(&mut dyn Write) -> Result<()>, path: &Path) -> Result<()> {
+    let failed = |e| failed(path, e);
+    file.rewind().map_err(failed)?;
+    let mut out = BufWriter::new(&mut *file);
+    f(&mut out).map_err(|e| e.note(format!("while writing {}", path.display())))?;
+    out.flush().map_err(failed)?;
+    drop(out);
+    // What an earlier version had beyond the end goes.
+    let end = file.stream_position().map_err(failed)?;
+    file.set_len(end).and_then(|()| file.sync_all()).map_err(failed)
+}
+
 fn failed(path: &Path, e: std::io::Error) -> Error {
     Error::io("write", path.display(), e).help("check that the folder is still there, can be written to and has room")
 }
@@ -120,26 +130,38 @@ fn failed(path: &Path, e: std::io::Error) -> Error {
 pub fn rescue(error: Error, write: impl FnOnce(&mut StagedFiles<'_>) -> Result<()>) -> Error {
     let base = std::env::temp_dir();
     match rescued(&base, write) {
-        Ok((path, names)) => error.note(format!("it was saved in {}: {}", path.display(), names.join(", "))),
+        Ok((path, names, failure)) => {
+            let error = error.note(format!("it was saved in {}: {}", path.display(), names.join(", ")));
+            match failure {
+                Some(e) => error.note(format!("the rest could not be saved there: {}", e.message())),
+                None => error,
+            }
+        }
         Err(e) => error.note(format!("it could not be saved in the temporary folder either: {}", e.message())),
     }
 }
 
-/// The new folder in `base`, and the names of what was written there.
-fn rescued(base: &Path, write: impl FnOnce(&mut StagedFiles<'_>) -> Result<()>) -> Result<(PathBuf, Vec<String>)> {
+/// The new folder in `base`, the names of what was written there, and why the rest was not.
+#[allow(clippy::type_complexity)]
+fn rescued(
+    base: &Path,
+    write: impl FnOnce(&mut StagedFiles<'_>) -> Result<()>,
+) -> Result<(PathBuf, Vec<String>, Option<Error>)> {
     let path = new_folder(base).map_err(|e| failed(base, e))?;
     let written = RunFolder::create(&path, false).and_then(|folder| {
         let mut files = folder.stage();
-        write(&mut files)?;
-        let names = files.files.iter().map(|staged| staged.name.clone()).collect();
-        files.publish()?;
-        Ok(names)
+        let failure = write(&mut files).err();
+        let names: Vec<String> = files.files.iter().map(|staged| staged.name.clone()).collect();
+        match failure {
+            Some(e) if names.is_empty() => Err(e),
+            failure => files.publish().map(|()| (names, failure)),
+        }
     });
     if written.is_err() {
         // It is empty.
         let _ = fs::remove_dir(&path);
     }
-    written.map(|names| (path, names))
+    written.map(|(names, failure)| (path, names, failure))
 }
 
 /// A folder in `base` that was not there before; where the system knows of users, only this one may look into it.
@@ -171,6 +193,12 @@ mod tests {
         files.write("a", b"1").unwrap();
         assert!(files.write_with("b", |_| Err(Error::argument("b", "no"))).is_err());
         drop(files);
+        // Nor is one of which a later version fails.
+        let mut files = run.stage();
+        files.write("a", b"1").unwrap();
+        assert!(files.write_with("a", |_| Err(Error::argument("a", "no"))).is_err());
+        files.publish().unwrap();
+        assert_eq!(names(dir.path()), [WORK]);
         fs::write(dir.path().join("b"), "theirs").unwrap();
         fs::create_dir(dir.path().join("c")).unwrap();
         for other in ["b", "c"] {
@@ -212,11 +240,20 @@ mod tests {
     #[test]
     fn what_cannot_be_written_is_saved_elsewhere_or_the_error_says_why_not() {
         let dir = tempfile::tempdir().unwrap();
-        let (path, saved) = rescued(dir.path(), |files| files.write("a", b"1")).unwrap();
+        let (path, saved, failure) = rescued(dir.path(), |files| files.write("a", b"1")).unwrap();
         assert_eq!((names(&path), saved), (vec!["a".to_owned()], vec!["a".to_owned()]));
+        assert!(failure.is_none());
+        // What is whole stays, where the rest fails.
+        let part = rescued(dir.path(), |files| {
+            files.write("a", b"1")?;
+            files.write_with("b", |_| Err(Error::argument("b", "no")))
+        });
+        let (path, saved, failure) = part.unwrap();
+        assert_eq!((names(&path), saved), (vec!["a".to_owned()], vec!["a".to_owned()]));
+        assert_eq!(failure.unwrap().message(), "no");
         assert!(rescued(dir.path(), |_| Err(Error::argument("a", "no"))).is_err());
         assert!(rescued(&dir.path().join("none"), |files| files.write("a", b"1")).is_err());
-        assert_eq!(names(dir.path()).len(), 1);
+        assert_eq!(names(dir.path()).len(), 2);
         let e = rescue(Error::argument("first", "full"), |_| Err(Error::argument("second", "no")));
         assert!(e.message() == "full" && e.to_string().contains("either: no"), "{e}");
     }

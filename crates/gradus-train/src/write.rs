@@ -39,7 +39,7 @@ pub fn check_file(path: impl AsRef<Path>) -> Result<()> {
 /// The file to replace: `path`, or what it links to.
 fn target(path: &Path) -> Result<PathBuf> {
     if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-        let e = Error::new(ErrorKind::Io, "write", format!("{} is there already, and no file", path.display()));
+        let e = Error::new(ErrorKind::Io, "write", format!("{} exists and is not a regular file", path.display()));
         return Err(e.help("give the path of a file"));
     }
     Ok(fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()))
@@ -118,7 +118,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (pipe, link, file) = (dir.path().join("pipe"), dir.path().join("link"), dir.path().join("file"));
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-        assert!(write_file(&pipe, b"x").unwrap_err().to_string().contains("no file"));
+        assert!(write_file(&pipe, b"x").unwrap_err().to_string().contains("not a regular file"));
         fs::write(&file, "old").unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
         write_file(&link, b"new").unwrap();

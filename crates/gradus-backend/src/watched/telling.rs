@@ -18,6 +18,8 @@ pub(super) static WATCHING: AtomicUsize = AtomicUsize::new(0);
 /// A call that has ended, for later.
 struct Ended {
     tell: Arc<Tell>,
+    /// The functions that ran when it ended: it is theirs too, and they are not told of what comes of it.
+    within: Vec<Arc<Tell>>,
     name: String,
     inputs: Operands,
     outputs: Operands,
@@ -34,7 +36,7 @@ thread_local! {
     /// Whether what has ended is told now.
     static DELIVERS: Cell<bool> = const { Cell::new(false) };
     /// The functions that run on this thread now.
-    static TELLING: RefCell<Vec<*const Tell>> = const { RefCell::new(vec![]) };
+    static TELLING: RefCell<Vec<Arc<Tell>>> = const { RefCell::new(vec![]) };
 }
 
 /// While this lives, calls that end on its thread are not told of; when the last one is dropped, they are.
@@ -68,9 +70,13 @@ impl Drop for Postponed {
 fn deliver() {
     let next = || ENDED.with_borrow_mut(VecDeque::pop_front);
     while let Some(e) = next() {
-        let Ended { tell, name, inputs, outputs, operations, began, took, succeeded } = e;
+        let Ended { tell, within, name, inputs, outputs, operations, began, took, succeeded } = e;
         DELIVERS.set(true);
-        let _done = OnDrop(|| DELIVERS.set(false));
+        let outer = TELLING.replace(within);
+        let _done = OnDrop(|| {
+            DELIVERS.set(false);
+            drop(TELLING.replace(outer.clone()));
+        });
         let (name, inputs, outputs) = (&*name, &inputs[..], &outputs[..]);
         run(&tell, &Call { name, inputs, outputs, operations, began, took, succeeded });
     }
@@ -87,21 +93,21 @@ impl<F: Fn()> Drop for OnDrop<F> {
 
 /// A call has ended of which `tell` is to be told: now or later; but not of what it does itself.
 pub(super) fn ended(tell: &Arc<Tell>, call: &Call<'_>) {
-    if TELLING.with_borrow(|telling| telling.iter().any(|t| std::ptr::addr_eq(*t, Arc::as_ptr(tell)))) {
+    if TELLING.with_borrow(|telling| telling.iter().any(|t| Arc::ptr_eq(t, tell))) {
         return;
     }
     if POSTPONED.get() == 0 {
         return run(tell, call);
     }
     let Call { name, inputs, outputs, operations, began, took, succeeded } = *call;
-    let (tell, name) = (tell.clone(), name.to_owned());
-    let ended =
-        Ended { tell, name, inputs: inputs.into(), outputs: outputs.into(), operations, began, took, succeeded };
+    let (tell, within, name) = (tell.clone(), TELLING.with_borrow(Vec::clone), name.to_owned());
+    let (inputs, outputs) = (inputs.into(), outputs.into());
+    let ended = Ended { tell, within, name, inputs, outputs, operations, began, took, succeeded };
     ENDED.with_borrow_mut(|all| all.push_back(ended));
 }
 
 fn run(tell: &Arc<Tell>, call: &Call<'_>) {
-    TELLING.with_borrow_mut(|telling| telling.push(Arc::as_ptr(tell)));
+    TELLING.with_borrow_mut(|telling| telling.push(tell.clone()));
     let _done = OnDrop(|| {
         TELLING.with_borrow_mut(Vec::pop);
     });

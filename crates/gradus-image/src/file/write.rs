@@ -48,7 +48,7 @@ fn taken(path: &Path) -> Error {
 fn check_free(path: &Path, overwrite: bool) -> Result<()> {
     match fs::metadata(path) {
         Ok(about) if !about.is_file() => {
-            let e = Error::new(ErrorKind::Io, OP, format!("{} is there already, and no file", path.display()));
+            let e = Error::new(ErrorKind::Io, OP, format!("{} exists and is not a regular file", path.display()));
             Err(e.help("give another name"))
         }
         Ok(_) if !overwrite => Err(taken(path)),

@@ -147,8 +147,11 @@ impl MultiheadAttention {
             options = options.mask(mask);
         }
         let y = if self.mode.is_training() && self.dropout > 0.0 {
-            let mut generator = self.random.lock();
-            q.scaled_dot_product_attention(&k, &v, options.dropout(self.dropout, &mut generator))?
+            // Nothing is locked while the device works: who watches it may read the state.
+            let mut generator = self.random.get();
+            let y = q.scaled_dot_product_attention(&k, &v, options.dropout(self.dropout, &mut generator))?;
+            self.random.set(generator);
+            y
         } else {
             q.scaled_dot_product_attention(&k, &v, options)?
         };

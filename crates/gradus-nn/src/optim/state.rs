@@ -107,7 +107,8 @@ impl<R: Rule> Stepper<R> {
                 member.state = state;
             }
         }
-        if report.is_complete() {
+        // Each parameter has a state that was saved.
+        if report.missing.is_empty() && report.mismatched.is_empty() {
             self.unfinished = None;
         }
         Ok(report)

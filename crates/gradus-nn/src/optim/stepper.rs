@@ -229,12 +229,12 @@ impl<R: Rule> Stepper<R> {
         }
         let count = work.len();
         for (done, work) in work.into_iter().enumerate() {
-            self.advance(work).map_err(|e| {
-                let m = format!("a device failed in the middle of a step, after {done} of {count} parameters");
-                self.unfinished = Some(m.clone());
-                e.note(m).help(UNFINISHED)
-            })?;
+            // Said before: a function that watches the device may panic.
+            let m = format!("a step was broken off, after {done} of {count} parameters");
+            self.unfinished = Some(m.clone());
+            self.advance(work).map_err(|e| e.note(m).help(UNFINISHED))?;
         }
+        self.unfinished = None;
         Ok(())
     }
 

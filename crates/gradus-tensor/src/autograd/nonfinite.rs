@@ -20,8 +20,8 @@ use crate::{Storage, Tensor};
 /// a NaN or an infinity: in its result, in its gradient, or by a write in place. `None` if all stayed finite.
 ///
 /// It costs nothing where it is not used, so it is for the step that went wrong: run that again inside, from the same
-/// values. The step ends with the operation that is found, which gives an error; nothing after it runs (an optimiser may have
-/// stepped some of its parameters). Only float tensors are looked at; operations on other threads are not. Every result is
+/// values. The step ends with the operation that is found, or after the write that is, with an error; nothing after it runs but
+/// other writes, so that a step of an optimiser is not left half done. Only float tensors are looked at; operations on other threads are not. Every result is
 /// read back from its device, so expect it to be slow.
 ///
 /// A NaN that was there before, in a tensor that `step` was given or made from numbers, is [`Origin::Given`], at the
@@ -321,12 +321,16 @@ impl Search {
         location: &'static Location<'static>,
         written: &[&Tensor],
         read: &[&Tensor],
-    ) -> Result<Box<Written>> {
-        self.stopped()?;
-        let before = Looked::at("before, tensor", written.iter().copied())?;
-        let inputs = Looked::at("operand", read.iter().copied())?;
+    ) -> Option<Box<Written>> {
+        // Writes go on: one of several that belong together, as in a step of an optimiser, must not end it. What cannot be
+        // read now is not judged.
+        if self.found.is_some() {
+            return None;
+        }
+        let before = Looked::at("before, tensor", written.iter().copied()).ok()?;
+        let inputs = Looked::at("operand", read.iter().copied()).ok()?;
         let sources = [self.source(written.iter().copied(), &before), self.source(read.iter().copied(), &inputs)];
-        Ok(Box::new(Written { op, location, before, inputs, sources }))
+        Some(Box::new(Written { op, location, before, inputs, sources }))
     }
 
     pub(super) fn after_write(&mut self, before: Written, written: &[&Tensor]) {

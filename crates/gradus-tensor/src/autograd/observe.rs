@@ -162,22 +162,21 @@ fn told(
     told.unwrap_or(Ok(()))
 }
 
-/// Tensors are about to be written in place. An error ends that.
+/// Tensors are about to be written in place: what was there, for [`after_write`].
 #[cold]
 pub(crate) fn before_write(
     op: &'static str,
     location: &'static Location<'static>,
     written: &[&Tensor],
     read: &[&Tensor],
-) -> Result<Option<Box<Written>>> {
-    let told = tell(|o| match o {
-        Observer::NonFinite(search) => search.before_write(op, location, written, read).map(Some),
+) -> Option<Box<Written>> {
+    tell(|o| match o {
+        Observer::NonFinite(search) => search.before_write(op, location, written, read),
         Observer::Paths(paths) => {
             paths.wrote(op, location, written, read);
-            Ok(None)
+            None
         }
-    });
-    told.unwrap_or(Ok(None))
+    })?
 }
 
 /// They were written.

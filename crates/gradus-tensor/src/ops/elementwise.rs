@@ -184,7 +184,8 @@ impl Elementwise {
             || operands.iter().filter_map(|o| if let Operand::Scalar(s) = o { Some(s.to_f64()) } else { None });
         if let Some(wanted) = self.numbers.and_then(|rule| rule(&numbers().collect::<SmallVec<[f64; 4]>>())) {
             let given: SmallVec<[String; 2]> = numbers().map(|v| v.to_string()).collect();
-            return Err(Error::argument(self.name, format!("the numbers are {}; {wanted}", given.join(" and "))));
+            let numbers = if given.len() == 1 { "number is" } else { "numbers are" };
+            return Err(Error::argument(self.name, format!("the {numbers} {}; {wanted}", given.join(" and "))));
         }
         let common = self.common_dtype(operands)?;
         let kernel = self.kernel_with(common, scalars)?;

@@ -30,7 +30,7 @@ impl<S: Into<Scalar>> From<S> for Operand<'_> {
 ///
 /// Methods and operators take it alike: `x.maximum(0)`, `x.maximum(&y)`, `x.maximum(y.exp())`. An `Err` is passed on.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be computed with a tensor",
+    message = "`{Self}` cannot be an operand of a tensor operation",
     label = "neither a tensor nor a number that a tensor computes with",
     note = "an operand is a `Tensor`, a `Result` with one, or a `bool`, `u8`, `u32`, `i32`, `i64`, `f32` or `f64`",
     note = "another number is converted by hand: `n as f64`"

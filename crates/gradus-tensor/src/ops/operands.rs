@@ -62,7 +62,8 @@ pub(super) fn cast_some(t: Option<&Tensor>, dtype: DType) -> Result<Option<Cow<'
 pub(super) fn as_index<'a>(op: &str, index: &'a Tensor) -> Result<Cow<'a, Tensor>> {
     match index.dtype() {
         DType::I64 | DType::I32 | DType::U32 => Ok(Cow::Borrowed(index)),
-        // A number of u64 that i64 cannot hold turns negative: no axis has that many elements.
+        // What i64 cannot hold is beyond every axis, and stays so.
+        DType::U64 => index.detach().minimum(i64::MAX)?.to_dtype(DType::I64).map(Cow::Owned),
         d if d.is_int() => index.detach().to_dtype(DType::I64).map(Cow::Owned),
         d => {
             let e = index.describe(Error::dtype(op, d, "indices of an integer dtype"), "index");
