@@ -175,14 +175,18 @@ fn writes_in_place_and_steps_of_optimisers_are_looked_at() {
     });
     assert_eq!((r.op.as_str(), r.origin, r.location.line()), ("mul_", Origin::Write, line));
     assert_eq!((r.inputs[0].infinite, r.outputs[0].infinite), (0, 1));
-    // The step after it does not run.
+    // Writes after it belong to the same step of an optimiser; nothing else runs.
     let x = f32s(&[3e38], &[1]);
     let y = f32s(&[1.0], &[1]);
+    let mut ran = false;
     found(|| {
         x.mul_(10.0)?;
-        y.add_(1.0)
+        y.add_(1.0)?;
+        let _ = y.exp()?;
+        ran = true;
+        Ok(())
     });
-    assert_eq!(y.item().unwrap(), 1.0);
+    assert_eq!((y.item().unwrap(), ran), (2.0, false));
     let parameter = f32s(&[1.0], &[1]);
     let sgd = SgdParams { lr: 1e30, momentum: 0.0, nesterov: false, weight_decay: 0.0 };
     let r = found(|| parameter.sgd_step_(&sgd, &f32s(&[1e30], &[1]), None));

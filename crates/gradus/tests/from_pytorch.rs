@@ -271,7 +271,8 @@ fn devices_and_dtypes() -> Result<()> {
     assert_eq!(Device::open("cpu")?, device);
     assert!(gradus::devices().iter().any(|(name, _)| name == "cpu"));
     let x = Tensor::ones([2], DType::F32, &device)?;
-    assert_eq!(x.to_device(&device)?.device(), &device);
+    let x = x.to_device(&device)?;
+    assert_eq!(x.device(), &device);
     device.synchronize()?;
     assert_eq!(x.to_dtype(DType::F16)?.dtype(), DType::F16);
     assert!(x.to_dtype(DType::BF16)?.dtype().is_float());

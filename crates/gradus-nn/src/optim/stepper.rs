@@ -230,7 +230,7 @@ impl<R: Rule> Stepper<R> {
         let count = work.len();
         for (done, work) in work.into_iter().enumerate() {
             // Said before: a function that watches the device may panic.
-            let m = format!("a step was broken off, after {done} of {count} parameters");
+            let m = format!("something failed in the middle of a step, after {done} of {count} parameters");
             self.unfinished = Some(m.clone());
             self.advance(work).map_err(|e| e.note(m).help(UNFINISHED))?;
         }
