@@ -177,7 +177,8 @@ impl<T> Modules<T> {
 /// groups, and may be called from several threads.
 ///
 /// What is bound is locked while it runs: it works on the memory that its [`NativeCall`] holds. To read or write a tensor that
-/// shares memory with a binding is an error on this thread; it must not wait for another thread that does.
+/// shares memory with a binding is an error on this thread. Nor may it wait for another
+/// thread that does so.
 #[derive(Clone)]
 pub struct NativeFunction(Arc<Function>);
 

@@ -120,7 +120,8 @@ impl Device {
 
     /// Makes `function` what [`ComputeModule::Native`]`(name)` runs on this device, for as long as its backend lives. It is
     /// called once for each dispatch, while what is bound is locked: it works on the memory that it is given. To read or write a
-    /// tensor that shares memory with a binding is an error on this thread; it must not wait for another thread that does.
+    /// tensor that shares memory with a binding is an error on this thread. Nor may it wait for another
+    /// thread that does so.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the name is taken; [`ErrorKind::Unsupported`] on a device whose memory the host

@@ -35,7 +35,7 @@ struct Run {
     src: Option<usize>,
 }
 
-/// The runs of one tap over some positions, with zeros for the padding in between; `None` if there is no memory for them.
+/// What one tap of the kernel reads over some positions, with zeros for the padding; `None` if there is no memory for it.
 fn collect(g: &Geometry, tap: usize, positions: Range<usize>, runs: &mut Vec<Run>) -> Option<()> {
     let (mut end, mut all) = (0, Some(()));
     g.runs(g.tap(tap), positions.clone(), |r, src| {

@@ -73,7 +73,8 @@ fn blocks<S: Float>(
 /// `dw`, the sum over images and positions of the gradient `g` of the output times the input under the windows; for at
 /// least [`CHANNELS`](super::direct::CHANNELS) output channels a group.
 ///
-/// `false`, and nothing done, if what lies under a block of positions is too much to copy. The sum is cut by sizes alone, into parts that are summed in order, as their sums are in the end.
+/// `false`, and nothing done, if what lies under a block of positions is too much to copy. The sum is cut by sizes alone,
+/// into parts that are summed in order, as their sums are in the end.
 pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw: &mut [S]) -> Result<bool> {
     type T<S> = <S as Float>::Compute;
     let (isa, geometry) = (cpu.isa(), &s.geometry);

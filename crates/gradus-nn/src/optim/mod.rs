@@ -19,10 +19,11 @@ use crate::{LoadReport, Parameter, StateDict, Strict};
 /// Moves parameters along their gradients.
 ///
 /// A step is all or nothing: shapes, dtypes, devices and hyper-parameters of all parameters are checked, and all memory
-/// is allocated, before the first write. Nothing but a failing device can then stop it. Since the old values are not copied,
-/// such a step stays unfinished: its error says so, and from then on [`step`](Optimizer::step), `state_dict` and `rebind`
-/// are errors until a saved state is loaded. A
-/// parameter without a gradient, or frozen, is left as it is; a shared one is stepped once. Parameters of f16 and bf16 are
+/// is allocated, before the first write. Only a failing device, or a panic of a function that watches it, can then stop it.
+/// Since the old values are not copied, such a step stays unfinished: its error says so, and from then on
+/// [`step`](Optimizer::step), `state_dict` and `rebind` are errors until a saved state is loaded.
+///
+/// A parameter without a gradient, or frozen, is left as it is; a shared one is stepped once. Parameters of f16 and bf16 are
 /// stepped in an f32 copy and rounded once.
 pub trait Optimizer: Send {
     /// One step. Errors, besides what does not fit, if there are gradients but none for a parameter of this optimiser.

@@ -20,9 +20,9 @@ use crate::{Storage, Tensor};
 /// a NaN or an infinity: in its result, in its gradient, or by a write in place. `None` if all stayed finite.
 ///
 /// It costs nothing where it is not used, so it is for the step that went wrong: run that again inside, from the same
-/// values. The step ends with the operation that is found, or after the write that is, with an error; nothing after it runs but
-/// other writes, so that a step of an optimiser is not left half done. Only float tensors are looked at; operations on other threads are not. Every result is
-/// read back from its device, so expect it to be slow.
+/// values. The step ends with the operation that is found, or after the write that is, with an error; nothing after it runs
+/// but other writes, so that a step of an optimiser is not left half done. Only float tensors are looked at; operations on
+/// other threads are not. Every result is read back from its device, so expect it to be slow.
 ///
 /// A NaN that was there before, in a tensor that `step` was given or made from numbers, is [`Origin::Given`], at the
 /// operation that first spread it. So is an infinity, but that is found only where it reaches a single number (a loss) or a

@@ -216,9 +216,9 @@ impl Tensor {
     /// stretches to as many as the others have.
     ///
     /// A query that may see no key gives 0, and has gradient 0. Keys that a bool mask hides from all queries have no
-    /// influence, not even by being NaN. Floats, whose dtypes promote (a mask does not take part); half precision computes in f32. Differentiable to any order, for
-    /// a float mask too. Without dropout the heads of a query lie side by side in memory: `transpose(-3, -2)` and merging the
-    /// last two axes is a view.
+    /// influence, not even by being NaN. Floats, whose dtypes promote (a mask does not take part); half precision computes
+    /// in f32. Differentiable to any order, for a float mask too. Without dropout the heads of a query lie side by side in
+    /// memory: `transpose(-3, -2)` and merging the last two axes is a view.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;

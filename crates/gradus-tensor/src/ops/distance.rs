@@ -10,8 +10,8 @@ use crate::Tensor;
 
 impl Tensor {
     /// The p-distance of every row of this `[.., m, d]` to every row of `other [.., n, d]`, as `[.., m, n]`; leading axes
-    /// broadcast. `p` as in [`norm`](Tensor::norm), at least 0. Points that coincide have gradient 0. Takes memory for all `m n d`
-    /// differences.
+    /// broadcast. `p` as in [`norm`](Tensor::norm), at least 0. Points that coincide have gradient 0. Takes memory for all
+    /// `m n d` differences.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -50,7 +50,8 @@ impl Tensor {
     }
 
     /// The p-norm of `self - other + eps` over the last axis; the operands broadcast. `eps` keeps the gradient away from
-    /// the kink at 0 (1e-6 is usual; 0 is legal): points that coincide have gradient 0 with it 0. The axis stays with size 1 if `keepdim`.
+    /// the kink at 0 (1e-6 is usual; 0 is legal): points that coincide have gradient 0 with it 0. The axis stays with size
+    /// 1 if `keepdim`.
     #[track_caller]
     pub fn pairwise_distance(&self, other: &Tensor, p: f64, eps: f64, keepdim: bool) -> Result<Tensor> {
         check_p("pairwise_distance", p, f64::NEG_INFINITY)

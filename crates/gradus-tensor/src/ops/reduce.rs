@@ -201,8 +201,8 @@ impl Tensor {
         self.min(&self.every_axis(), false)
     }
 
-    /// Variance over the axes: `sum((x - mean)^2) / (n - correction)`, two-pass, integers in f64. `correction` is 1 for the unbiased
-    /// estimate; with `n <= correction` the result is NaN.
+    /// Variance over the axes: `sum((x - mean)^2) / (n - correction)`, two-pass, integers in f64. `correction` is 1 for the
+    /// unbiased estimate; with `n <= correction` the result is NaN.
     #[track_caller]
     pub fn var(&self, axes: &[isize], correction: usize, keepdim: bool) -> Result<Tensor> {
         let set = reduced_axes("var", axes, self.rank())?;

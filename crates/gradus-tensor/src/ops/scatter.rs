@@ -144,8 +144,9 @@ impl Tensor {
     /// order stays.
     ///
     /// `index` is at most as large as this tensor along the other axes, and as `src` along all; both are aligned at 0. An
-    /// index outside `0..size` is an error. A scalar counts as a vector of one element. Dtypes promote. The gradient of this tensor is 0 at the places put; that of `src` is the
-    /// gradient of the place for the element that stays, 0 for the others.
+    /// index outside `0..size` is an error. A scalar counts as a vector of one element. Dtypes promote. The gradient of
+    /// this tensor is 0 at the places put; that of `src` is the gradient of the place for the element that stays, 0 for the
+    /// others.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;

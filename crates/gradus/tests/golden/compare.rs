@@ -1,4 +1,4 @@
-//! Cases that `record.py` recorded, and how far Gradus agrees with them.
+//! Compares Gradus with the cases that `record.py` recorded.
 
 use gradus::prelude::*;
 use gradus::{BackwardOptions, grad};

@@ -25,7 +25,7 @@ fn leaf(d: &mut Draw) -> Result<Tensor> {
     d.floats(&dims)?.detach().with_grad()
 }
 
-/// A small leaf of floats: what is computed from it is of the size of its square.
+/// A small leaf of floats: a Jacobian or Hessian of it has the square of its size.
 fn small(d: &mut Draw) -> Result<Tensor> {
     let (dims, rank) = ([d.below(4), 1 + d.below(3)], d.below(3));
     let x = d.floats(&dims[..rank])?.detach();

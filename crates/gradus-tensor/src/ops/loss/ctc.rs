@@ -35,7 +35,8 @@ fn log_sum_exp<'k>(x: &[Expr<'k>]) -> Expr<'k> {
     dead.select(f64::NEG_INFINITY, dead.select(1.0, sum).log() + shift)
 }
 
-/// All labels, and where those of each sequence stand among them, read from padded `[n, s]` or concatenated `[sum of lengths]` targets and checked.
+/// All labels, and where those of each sequence stand among them, read from padded `[n, s]` or concatenated
+/// `[sum of lengths]` targets and checked.
 #[track_caller]
 fn labels(
     targets: &Tensor,

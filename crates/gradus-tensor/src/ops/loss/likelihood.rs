@@ -111,8 +111,8 @@ impl Tensor {
     /// Negative log-likelihood of `target` under normal distributions with means `self` and variances `var`, combined:
     /// `(ln v + (x - t)^2 / v) / 2` with `v = max(var, eps)`; `full` adds `ln(2 pi) / 2`.
     ///
-    /// `target` has the shape of `self`; `var` too, or one value a row: 1 in place of the last axis, or none. Where the bound `eps` (above 0) holds,
-    /// the variance has no slope; a negative variance gives NaN.
+    /// `target` has the shape of `self`; `var` too, or one value a row: 1 in place of the last axis, or none. Where the
+    /// bound `eps` (above 0) holds, the variance has no slope; a negative variance gives NaN.
     #[track_caller]
     pub fn gaussian_nll_loss(
         &self,
