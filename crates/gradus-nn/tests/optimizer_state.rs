@@ -28,7 +28,7 @@ fn a_state_follows_its_parameters_into_any_dtype() {
         adam.rebind(named(&[("p", &cast)])).unwrap();
         for optimizer in [&adam, &loaded] {
             let after = optimizer.state_dict().unwrap();
-            assert_eq!(after.metadata("p.step"), Some("1"));
+            assert_eq!(after.metadata("steps.p"), Some("1"));
             let master = after.get("p.master");
             assert!(master.is_none() || to != to.compute(), "{from} {to}: no copy of what is exact");
             for slot in ["p.exp_avg", "p.exp_avg_sq"] {
@@ -39,7 +39,7 @@ fn a_state_follows_its_parameters_into_any_dtype() {
             }
         }
         adam.step(&gradients(&[(&cast, &[500.0, -500.0])], &device)).unwrap();
-        assert_eq!(adam.state_dict().unwrap().metadata("p.step"), Some("2"));
+        assert_eq!(adam.state_dict().unwrap().metadata("steps.p"), Some("2"));
 
         let mut wrong = before.clone();
         wrong.remove("p.master");
@@ -78,6 +78,9 @@ fn a_state_that_does_not_fit_is_refused_as_a_whole() {
         adam
     };
     let good = make().state_dict().unwrap();
+    let mut noted = good.clone();
+    noted.set_metadata("best.step", "a note of the user's");
+    assert!(make().load_state_dict(&noted, Strict::Yes).unwrap().is_complete());
     let refused = |part: &str, change: &dyn Fn(&mut StateDict)| {
         let mut state = good.clone();
         change(&mut state);
@@ -92,13 +95,13 @@ fn a_state_that_does_not_fit_is_refused_as_a_whole() {
     refused("is \"fast\", which is no number", &|s| s.set_metadata("group.0.lr", "fast"));
     refused("group.0.lr is -1", &|s| s.set_metadata("group.0.lr", "-1"));
     refused("unexpected (1): group.1.lr", &|s| s.set_metadata("group.1.lr", "1"));
-    refused("which is no number", &|s| s.set_metadata("p.step", "-1"));
-    refused("unexpected (2): p.exp_avg, p.exp_avg_sq", &|s| s.set_metadata("p.step", "0"));
+    refused("which is no number", &|s| s.set_metadata("steps.p", "-1"));
+    refused("unexpected (2): p.exp_avg, p.exp_avg_sq", &|s| s.set_metadata("steps.p", "0"));
     let broken = |s: &mut StateDict| {
         s.remove("p.exp_avg");
         s.insert("p.exp_avg_sq", values(&[3], &device));
         s.insert("r.exp_avg", values(&[3], &device));
-        s.set_metadata("q.step", "3");
+        s.set_metadata("steps.q", "3");
         s.insert("q.exp_avg", values(&[3], &device));
     };
     refused("missing (1): p.exp_avg", &broken);
@@ -106,9 +109,9 @@ fn a_state_that_does_not_fit_is_refused_as_a_whole() {
     refused("unexpected (2): q, r.exp_avg", &broken);
     refused("nothing was loaded", &broken);
     let renamed: StateDict = good.iter().map(|(name, t)| (name.replace("p.", "q."), t.clone())).collect();
-    refused("missing (1): p.step", &|s| {
+    refused("missing (1): steps.p", &|s| {
         *s = renamed.clone();
-        good.iter_metadata().filter(|(key, _)| *key != "p.step").for_each(|(key, text)| s.set_metadata(key, text));
+        good.iter_metadata().filter(|(key, _)| *key != "steps.p").for_each(|(key, text)| s.set_metadata(key, text));
         s.insert("p.exp_avg", values(&[2], &device));
     });
 }
@@ -136,10 +139,11 @@ fn across<O: Optimizer>(make: impl Fn(Vec<(String, Parameter)>) -> O, device: &D
     let report = target.load_state_dict(&state, Strict::No).unwrap();
     let (from, after) = (bits(&saved), bits(&target));
     let of = |bits: &[(String, Vec<u8>)], name: &str| -> Vec<(String, Vec<u8>)> {
-        bits.iter().filter(|(key, _)| key.starts_with(name)).cloned().collect()
+        let is_of = |key: &str| key.trim_start_matches("steps.").split('.').next() == Some(name);
+        bits.iter().filter(|(key, _)| is_of(key)).cloned().collect()
     };
-    assert_eq!((of(&after, "b."), of(&after, "c.")), (of(&from, "b."), of(&before, "c.")));
-    assert_ne!(of(&after, "b."), of(&before, "b."));
+    assert_eq!((of(&after, "b"), of(&after, "c")), (of(&from, "b"), of(&before, "c")));
+    assert_ne!(of(&after, "b"), of(&before, "b"));
     assert_eq!(target.lr(), [0.125]);
     report
 }
@@ -165,7 +169,7 @@ fn a_parameter_that_was_never_stepped_is_in_the_state_all_the_same() {
     let mut saved = make();
     saved.step(&gradients(&[(&a, &[1.0])], &device)).unwrap();
     let state = saved.state_dict().unwrap();
-    assert_eq!((state.metadata("a.step"), state.metadata("b.step")), (Some("1"), Some("0")));
+    assert_eq!((state.metadata("steps.a"), state.metadata("steps.b")), (Some("1"), Some("0")));
     // What was stepped is as if it never had been.
     let mut target = make();
     target.step(&gradients(&[(&a, &[1.0]), (&b, &[1.0])], &device)).unwrap();
@@ -198,7 +202,7 @@ fn the_largest_number_of_steps_is_no_overflow() {
     let g = gradients(&[(&p, &[1.0])], &device);
     adam.step(&g).unwrap();
     let mut state = adam.state_dict().unwrap();
-    state.set_metadata("p.step", u64::MAX.to_string());
+    state.set_metadata("steps.p", u64::MAX.to_string());
     adam.load_state_dict(&state, Strict::Yes).unwrap();
     adam.step(&g).unwrap();
     assert!(p.item().unwrap().is_finite());

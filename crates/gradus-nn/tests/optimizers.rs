@@ -82,7 +82,7 @@ fn a_step_that_cannot_be_made_changes_nothing() {
     let snapshot = |adam: &Adam| {
         let state = adam.state_dict().unwrap();
         let tensors: Vec<_> = state.iter().map(|(n, t)| (n.to_owned(), t.to_bytes().unwrap())).collect();
-        (a.to_bytes().unwrap(), b.to_bytes().unwrap(), tensors, state.metadata("a.step").map(str::to_owned))
+        (a.to_bytes().unwrap(), b.to_bytes().unwrap(), tensors, state.metadata("steps.a").map(str::to_owned))
     };
     let before = snapshot(&adam);
     // The gradient of the second parameter is on another device.

@@ -24,8 +24,10 @@ struct Change {
 }
 
 thread_local! {
-    /// The attempts under way on this thread, the innermost last.
-    static OPEN: RefCell<Vec<Changes>> = const { RefCell::new(Vec::new()) };
+    /// The attempts under way on this thread, the innermost last, each with a number that never comes again.
+    static OPEN: RefCell<Vec<(u64, Changes)>> = const { RefCell::new(Vec::new()) };
+    /// The number of the next attempt.
+    static NEXT: Cell<u64> = const { Cell::new(0) };
     /// How many of them are forward passes.
     static PASSES: Cell<usize> = const { Cell::new(0) };
 }
@@ -62,12 +64,12 @@ pub fn all_or_nothing<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
 }
 
 /// What [`all_or_nothing`] is made of, for code whose errors and operations name the line of its caller: a closure would
-/// hide it. Dropped without [`end`](Attempt::end), it puts everything back.
+/// hide it. Dropped without [`end`](Attempt::end), it puts everything back. Attempts that began inside of one end with it,
+/// if they have not ended before.
 #[must_use = "an attempt ends with its result"]
 #[derive(Debug)]
 pub struct Attempt {
-    /// Number of attempts around it.
-    depth: usize,
+    number: u64,
     is_pass: bool,
     // Belongs to this thread.
     _not_send: PhantomData<*const ()>,
@@ -76,13 +78,10 @@ pub struct Attempt {
 impl Attempt {
     /// From here on changes of states are remembered.
     pub fn begin() -> Attempt {
-        let depth = OPEN.try_with(|open| {
-            let mut open = open.borrow_mut();
-            open.push(Changes::new());
-            open.len() - 1
-        });
+        let number = NEXT.replace(NEXT.get() + 1);
         // A thread that ends has nothing to put back.
-        Attempt { depth: depth.unwrap_or(0), is_pass: false, _not_send: PhantomData }
+        let _ = OPEN.try_with(|open| open.borrow_mut().push((number, Changes::new())));
+        Attempt { number, is_pass: false, _not_send: PhantomData }
     }
 
     /// An attempt at the forward pass of a module.
@@ -109,19 +108,18 @@ impl Attempt {
         result
     }
 
-    /// The changes of this attempt, which is over.
+    /// The changes of this attempt, which is over; none if one around it ended before.
     fn take(&self) -> Changes {
-        let innermost = |open: &RefCell<Vec<Changes>>| {
+        let from_here = |open: &RefCell<Vec<(u64, Changes)>>| {
             let mut open = open.borrow_mut();
-            if open.len() > self.depth { open.pop() } else { None }
+            let at = open.iter().rposition(|(number, _)| *number == self.number)?;
+            Some(open.split_off(at))
         };
-        let mut changes = Changes::new();
-        // More than one only if inner attempts were forgotten.
-        while let Ok(Some(mut outer)) = OPEN.try_with(innermost) {
-            drop(merge(&mut outer, changes));
-            changes = outer;
-        }
-        changes
+        let ended = OPEN.try_with(from_here).ok().flatten().unwrap_or_default();
+        ended.into_iter().rev().fold(Changes::new(), |inner, (_, mut changes)| {
+            drop(merge(&mut changes, inner));
+            changes
+        })
     }
 }
 
@@ -143,7 +141,7 @@ impl Drop for Attempt {
 fn give(changes: Changes) {
     // What is superfluous is dropped at the end, when nothing is borrowed.
     let _superfluous = OPEN.try_with(|open| match open.borrow_mut().last_mut() {
-        Some(outer) => merge(outer, changes),
+        Some((_, outer)) => merge(outer, changes),
         None => changes.into_values().collect(),
     });
 }
@@ -177,6 +175,9 @@ fn merge(outer: &mut Changes, mut inner: Changes) -> Vec<Change> {
 
 /// A value that passes change, such as a position in a stream of random numbers: [`all_or_nothing`] puts it back when one
 /// fails. A clone is the same state.
+///
+/// It is read and written like a `Mutex`: while a thread holds the guard that [`lock`](State::lock) gives, every other use
+/// waits, so drop the guard before the same thread uses the state again or ends an attempt that changed it.
 #[derive(Debug)]
 pub struct State<T>(Arc<Mutex<Inner<T>>>);
 
@@ -244,7 +245,7 @@ impl<T: Clone + 'static> State<T> {
     /// Remembers the value for the innermost attempt of this thread, and lets it be changed.
     fn note<'a>(&self, mut inner: MutexGuard<'a, Inner<T>>) -> StateGuard<'a, T> {
         let (id, found) = (self.id(), inner.changes);
-        let known = OPEN.try_with(|open| open.borrow().last().map(|changes| changes.contains_key(&id)));
+        let known = OPEN.try_with(|open| open.borrow().last().map(|(_, changes)| changes.contains_key(&id)));
         let change = match known {
             Ok(Some(false)) => {
                 let (state, before) = (self.clone(), inner.value.clone());
@@ -265,7 +266,7 @@ impl<T: Clone + 'static> State<T> {
             changes.extend(change.map(|change| (id, change)));
             changes.entry(id).and_modify(|change| change.times += 1);
         };
-        let _ = OPEN.try_with(|open| open.borrow_mut().last_mut().map(count));
+        let _ = OPEN.try_with(|open| open.borrow_mut().last_mut().map(|(_, changes)| count(changes)));
         inner.changes += 1;
         StateGuard(inner)
     }
@@ -365,6 +366,23 @@ mod tests {
         // Also if an inner attempt went back in between.
         assert!(fails(|| (fails(|| a.set(0)), other())).is_err());
         assert_eq!(a.get(), 41);
+    }
+
+    #[test]
+    fn an_attempt_that_outlives_the_one_around_it_touches_no_other() {
+        let a = State::new(0);
+        let (outer, inner) = (Attempt::begin(), Attempt::begin());
+        a.set(1);
+        outer.end(Ok(())).unwrap();
+        let (next, last) = (Attempt::begin(), Attempt::begin());
+        a.set(2);
+        // It ended with the first; what `last` changed is not its own.
+        drop(inner);
+        assert_eq!(a.get(), 2);
+        drop(last);
+        assert_eq!(a.get(), 1);
+        next.end(Ok(())).unwrap();
+        assert_eq!(a.get(), 1);
     }
 
     #[test]

@@ -11,8 +11,8 @@ use crate::{LoadReport, StateDict, Strict};
 
 const OP: &str = "load_state_dict";
 
-/// The key of the number of steps, which is there for every parameter, stepped or not.
-const STEP: &str = "step";
+/// Stands before a parameter's name in the key of its number of steps, which is there for each, stepped or not.
+const STEPS: &str = "steps.";
 
 /// The key of a group's number.
 fn group_key(group: usize, what: &str) -> String {
@@ -63,7 +63,7 @@ impl<R: Rule> Stepper<R> {
         }
         for member in self.members() {
             let step = member.state.as_ref().map_or(0, |state| state.step);
-            view.set_metadata(key(&member.name, STEP), step.to_string());
+            view.set_metadata(format!("{STEPS}{}", member.name), step.to_string());
             let Some(state) = &member.state else { continue };
             for (slot, tensor) in self.rule.slots().iter().zip(&state.slots) {
                 view.insert(key(&member.name, slot), tensor.clone());
@@ -137,8 +137,7 @@ impl<R: Rule> Stepper<R> {
         }
         // Parameters that this optimiser does not have, and tensors of none of those.
         let metadata = saved.iter_metadata().filter(|(key, _)| !known.contains(*key));
-        let strangers: HashSet<&str> =
-            metadata.filter_map(|(key, _)| key.strip_suffix(STEP)?.strip_suffix('.')).collect();
+        let strangers: HashSet<&str> = metadata.filter_map(|(key, _)| key.strip_prefix(STEPS)).collect();
         let of_stranger = |key: &str| key.rsplit_once('.').is_some_and(|(name, _)| strangers.contains(name));
         let tensors = saved.iter().map(|(key, _)| key).filter(|key| !known.contains(*key) && !of_stranger(key));
         let mut unexpected: Vec<String> = strangers.iter().copied().chain(tensors).map(str::to_owned).collect();
@@ -158,7 +157,7 @@ impl<R: Rule> Stepper<R> {
     ) -> Result<Option<Found>> {
         let (name, values) = (&member.name, member.parameter.values());
         let dtype = values.dtype().compute();
-        let step_key = key(name, STEP);
+        let step_key = format!("{STEPS}{name}");
         let step: Option<u64> = number(saved, &step_key)?;
         known.insert(step_key.clone());
         let (mut fits, mut any) = (true, false);
