@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use crate::{Backend, Buffer, Element, Error, ErrorKind, Result};
 
-/// Vectors of up to this many bytes are not counted, so that an exhausted budget keeps nobody from reading a number.
-const UNCOUNTED: usize = 16 << 10;
+/// Vectors of up to this many bytes are not counted, so that an exhausted budget keeps nobody from reading a number, or from
+/// printing what a printed tensor shows: 1000 elements of 48 bytes.
+const UNCOUNTED: usize = 64 << 10;
 
 /// Who counts [`Claim`]s: the pool behind a backend.
 pub trait ClaimCount: Send + Sync + fmt::Debug {

@@ -51,13 +51,9 @@ impl<'a> StagedFiles<'a> {
             Some(staged) => staged,
             None => self.open(name).map_err(failed)?,
         };
-        let written = write_to(&mut staged.file, f, &path);
-        if written.is_ok() {
-            self.files.push(staged);
-        } else {
-            let _ = fs::remove_file(&staged.path);
-        }
-        written
+        write_to(&mut staged.file, f, &path)?;
+        self.files.push(staged);
+        Ok(())
     }
 
     fn open(&self, name: &str) -> std::io::Result<Staged> {
@@ -83,16 +79,15 @@ impl<'a> StagedFiles<'a> {
             appeared.extend(is_new.then_some(path));
         }
         sync_folder(Some(self.folder.path()));
-        self.folder.wrote(self.files.drain(..).map(|staged| staged.name));
+        self.folder.wrote(self.files.drain(..).map(|staged| staged.name.clone()));
         Ok(())
     }
 }
 
-impl Drop for StagedFiles<'_> {
+/// One that has its name by now is not there under the old one.
+impl Drop for Staged {
     fn drop(&mut self) {
-        for staged in &self.files {
-            let _ = fs::remove_file(&staged.path);
-        }
+        let _ = fs::remove_file(&self.path);
     }
 }
 
@@ -197,6 +192,9 @@ mod tests {
         let mut files = run.stage();
         files.write("a", b"1").unwrap();
         assert!(files.write_with("a", |_| Err(Error::argument("a", "no"))).is_err());
+        // Or panics.
+        let panics = std::panic::AssertUnwindSafe(|| files.write_with("a", |_| panic!("user")));
+        assert!(std::panic::catch_unwind(panics).is_err());
         files.publish().unwrap();
         assert_eq!(names(dir.path()), [WORK]);
         fs::write(dir.path().join("b"), "theirs").unwrap();
