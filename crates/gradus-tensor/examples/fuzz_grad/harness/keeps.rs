@@ -22,7 +22,8 @@ pub(crate) fn keeps_input(name: Name, handles: &[&Handle], i: usize) -> bool {
     }
 }
 
-/// Whether the last step of an operation may be a view: its input is memory of the output, which matters to a strict node.
+/// Whether the last step of an operation may be a view, as it is of a reshape that copies: its input is memory of the output,
+/// which matters to a strict node.
 pub(crate) fn ends_in_a_view(name: Name) -> bool {
     use Name::*;
     matches!(
@@ -39,6 +40,7 @@ pub(crate) fn ends_in_a_view(name: Name) -> bool {
             | Stack
             | LayerNorm
             | RmsNorm
+            | Reshape
     )
 }
 
