@@ -290,3 +290,42 @@ fn impossible_attention_is_refused_with_its_operands() {
     let i = common::i64s(&[1, 2], &[1, 2]);
     refused(i.scaled_dot_product_attention(&i, &i, o()), "i64");
 }
+
+/// Where the gradients are NaN, infinite, 0 and other numbers.
+fn kinds(t: &Tensor) -> String {
+    let kind = |v: f64| match v {
+        v if v.is_nan() => 'N',
+        f64::INFINITY => '+',
+        f64::NEG_INFINITY => '-',
+        0.0 => '0',
+        _ => '.',
+    };
+    f(t).into_iter().map(kind).collect()
+}
+
+#[test]
+fn infinities_leave_the_same_nans_in_a_recorded_gradient() {
+    for (causal, [lq, lk]) in [(Causal::No, [3, 4]), (Causal::BottomRight, [3, 4]), (Causal::BottomRight, [150, 150])] {
+        for (d, which) in [1, 2].into_iter().flat_map(|d| [0, 1, 2].map(|which| (d, which))) {
+            let base = [randn(&[1, 1, lq, d], 1), randn(&[1, 1, lk, d], 2), randn(&[1, 1, lk, 2], 3)];
+            for v in [f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
+                for at in (0..base[which].numel()).step_by(if lq > 100 { 71 } else { 1 }) {
+                    let mut x = base.clone();
+                    let mut values = f(&x[which]);
+                    values[at] = v;
+                    x[which] = f64s(&values, x[which].shape());
+                    let x = x.map(|t| t.with_grad().unwrap());
+                    let y = x[0].scaled_dot_product_attention(&x[1], &x[2], options().causal(causal)).unwrap();
+                    let y = y.sum_all().unwrap();
+                    let run = |o: BackwardOptions| -> Vec<String> {
+                        let found = grad(&[&y], &[&x[0], &x[1], &x[2]], None, o.retain_graph()).unwrap();
+                        found.iter().map(|g| kinds(g.as_ref().unwrap())).collect()
+                    };
+                    let (fused, recorded) = (run(BackwardOptions::new()), run(BackwardOptions::new().create_graph()));
+                    assert_eq!(fused, recorded, "{v} in {which} at {at}, {causal:?} {lq} {lk} {d}");
+                    assert!(fused.iter().any(|s| s.contains('N')), "{v} in {which} at {at} is lost");
+                }
+            }
+        }
+    }
+}

@@ -212,3 +212,44 @@ fn impossible_convolutions_are_refused_with_their_operands() {
     refused(randn(&[1, 6, 4], 1).fold([7], [3], o), "4 positions");
     refused(randn(&[6, 4], 1).fold([7], [3], o), "[6, 4]");
 }
+
+/// `conv_transpose` as a loop over all pairs of an element and a tap: the oracle.
+fn spread_1d(x: &[f64], w: &[f64], stride: usize, pad: usize) -> Vec<f64> {
+    let size = (x.len() - 1) * stride + w.len() - 2 * pad;
+    let mut y = vec![0.0; size];
+    for (i, x) in x.iter().enumerate() {
+        for (j, w) in w.iter().enumerate() {
+            if let Some(y) = (i * stride + j).checked_sub(pad).and_then(|at| y.get_mut(at)) {
+                *y += x * w;
+            }
+        }
+    }
+    y
+}
+
+#[test]
+fn an_infinite_weight_reaches_only_what_uses_it() {
+    let x: Vec<f64> = (0..7).map(|i| f64::from(i) - 2.5).collect();
+    for value in [f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
+        for (stride, pad, tap) in (1..3).flat_map(|s| (0..3).flat_map(move |p| (0..3).map(move |t| (s, p.min(1), t)))) {
+            let mut w = vec![1.0, -2.0, 3.0];
+            w[tap] = value;
+            let want = spread_1d(&x, &w, stride, pad);
+            assert!(want.iter().any(|v| v.is_finite()) || (pad, stride) != (0, 1));
+            // One channel, and as many as the fast paths take: the others have finite weights and inputs of 0.
+            for channels in [1, 24] {
+                for dtype in [DType::F64, DType::F32, DType::BF16] {
+                    let (mut all_x, mut all_w) = (vec![0.0; channels * 7], vec![1.0; channels * channels * 3]);
+                    all_x[..7].copy_from_slice(&x);
+                    all_w[..3].copy_from_slice(&w);
+                    let x = f64s(&all_x, &[1, channels, 7]).to_dtype(dtype).unwrap();
+                    let w = f64s(&all_w, &[channels, channels, 3]).to_dtype(dtype).unwrap();
+                    let y = x.conv_transpose1d(&w, None, ConvOptions::new().stride([stride]).padding([pad])).unwrap();
+                    let y = y.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+                    assert_close(&y[..want.len()], &want, 1e-12);
+                    assert!(y[want.len()..].iter().all(|v| v.is_finite()));
+                }
+            }
+        }
+    }
+}

@@ -278,3 +278,21 @@ fn rounding_to_more_than_there_is_gives_zero() {
     let x = f32s(&[5.0, 1e30, f32::INFINITY], &[3]);
     assert_eq!(x.round_decimals(-40).unwrap().to_vec::<f32>().unwrap(), [0.0, 0.0, f32::INFINITY]);
 }
+
+#[test]
+fn rounding_to_decimals_is_flat_where_it_changes_nothing_too() {
+    for (decimals, values) in
+        [(2, vec![1.234, 1e307, -1e308, INF, -INF, 0.0]), (300, vec![0.5, 1e10, INF]), (-300, vec![5.0, 1e305, INF])]
+    {
+        let x = f64s(&values, &[values.len()]).with_grad().unwrap();
+        let g = x.round_decimals(decimals).unwrap().sum_all().unwrap().backward().unwrap();
+        assert_eq!(v(g.get(&x).unwrap()), vec![0.0; values.len()], "{decimals}");
+    }
+    for decimals in [40, -40] {
+        let x = f32s(&[0.5, -3e38, 0.0, f32::INFINITY], &[4]).with_grad().unwrap();
+        let y = x.round_decimals(decimals).unwrap();
+        assert!(decimals < 0 || y.to_vec::<f32>().unwrap() == x.to_vec::<f32>().unwrap());
+        let g = y.sum_all().unwrap().backward().unwrap();
+        assert_eq!(v(g.get(&x).unwrap()), [0.0; 4], "{decimals}");
+    }
+}

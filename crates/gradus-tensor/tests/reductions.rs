@@ -244,3 +244,22 @@ fn every_float_dtype_and_any_rank() {
         both(f, &f64s(&[1.0, -2.0, 0.5, 3.0, 0.25, -1.0, 2.0, 0.75], &[1, 2, 1, 2, 1, 2, 1, 1]));
     }
 }
+
+#[test]
+fn a_norm_of_order_zero_is_tracked_with_slope_zero() {
+    let x = f64s(&[0.0, 2.0, -3.0, f64::NAN, 1.0, 0.0], &[2, 3]).with_grad().unwrap();
+    let other = f64s(&[1.0; 6], &[2, 3]);
+    type Op<'a> = (&'a str, &'a dyn Fn() -> Result<Tensor>);
+    let ops: [Op<'_>; 3] = [
+        ("norm", &|| x.norm(0.0, &[1], false)),
+        ("cdist", &|| x.cdist(&other, 0.0)),
+        ("pairwise_distance", &|| x.pairwise_distance(&other, 0.0, 0.0, false)),
+    ];
+    for (name, op) in ops {
+        let y = op().unwrap();
+        assert!(y.requires_grad(), "{name}");
+        let g = y.sum_all().unwrap().backward().unwrap();
+        assert_eq!(g.get(&x).unwrap().to_vec::<f64>().unwrap(), [0.0; 6], "{name}");
+    }
+    assert_eq!(x.norm(0.0, &[1], false).unwrap().to_vec::<f64>().unwrap(), [2.0, 2.0]);
+}

@@ -123,7 +123,11 @@ pub(crate) fn normalize(
         vec![Line::Read("x", x), Line::Write("y", out), Line::Write("mean", mean), Line::Write("rstd", rstd)];
     operands.extend(scale.zip(by.as_ref()).map(|(v, l)| Line::Read("scale", v.with(l))));
     operands.extend(shift.zip(plus.as_ref()).map(|(v, l)| Line::Read("shift", v.with(l))));
-    let numbers = words(eps, d);
+    let mut numbers = words(eps, d);
+    let down = numbers.len();
+    let (factor, limit) = if d == DType::F64 { (-800, 500) } else { (-100, 50) };
+    numbers.extend(words(2f64.powi(factor), d));
+    numbers.extend(words(2f64.powi(limit), d));
     let variant = u32::from(rms);
     run(b, "normalize", variant, axes, &operands, &numbers, |lines| {
         let mut text = lines.open(numbers.len(), d);
@@ -136,9 +140,28 @@ pub(crate) fn normalize(
         }
         lines.each(&mut text, &["let d = load_x(x_at) - centre; total = total + d * d;"]);
         text.line(format_args!("let variance = sum_of(total, local) / {t}(n);"));
-        text.line(format_args!("let spread = rsqrt_{t}(variance + {});", scalar_param(lines.numbers(), d)));
-        lines.once(&mut text, "store_mean(mean_line, centre); store_rstd(rstd_line, spread);");
-        let mut value = "(load_x(x_at) - centre) * spread".to_owned();
+        let [eps, down, limit] = [0, down, 2 * down].map(|at| scalar_param(lines.numbers() + at, d));
+        text.line(format_args!("var mean = centre; var rstd = rsqrt_{t}(variance + {eps});"));
+        text.line(format_args!("var factor = {t}(1); var first = {t}(0); var middle = mean; var spread = rstd;"));
+        // Squares or sums of finite elements that overflow, or a large mean: statistics of the elements times a power of
+        // two, less the first of them, so that equal ones have deviations of exactly 0.
+        text.line(format_args!("if (!(is_finite_{t}(variance) && abs(centre) < {limit})) {{ var part = {t}(0); var start = {t}(0); var shift = {t}(0);"));
+        if !rms {
+            text.line(format_args!("start = load_x(x_line) * {down};"));
+            lines.each(&mut text, &[&format!("part = part + (load_x(x_at) * {down} - start);")]);
+            text.line(format_args!("shift = sum_of(part, local) / {t}(n); part = {t}(0);"));
+        }
+        let deviation = format!("let d = load_x(x_at) * {down} - start - shift; part = part + d * d;");
+        lines.each(&mut text, &[&deviation]);
+        text.line(format_args!("let scaled = sum_of(part, local) / {t}(n);"));
+        text.line(format_args!("if (is_finite_{t}(scaled)) {{ factor = {down}; first = start; middle = shift;"));
+        text.line("mean = (start + shift) / factor;");
+        text.line(format_args!("if (scaled == {t}(0)) {{ spread = {t}(1); rstd = rsqrt_{t}({eps}); }}"));
+        text.line(format_args!(
+            "else {{ spread = rsqrt_{t}(scaled + {eps} * factor * factor); rstd = spread * factor; }} }} }}"
+        ));
+        lines.once(&mut text, "store_mean(mean_line, mean); store_rstd(rstd_line, rstd);");
+        let mut value = "(load_x(x_at) * factor - first - middle) * spread".to_owned();
         if scale.is_some() {
             value = format!("{value} * load_scale(scale_at)");
         }

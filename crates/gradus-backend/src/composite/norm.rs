@@ -1,9 +1,10 @@
 //! `(x - mean) / sqrt(var + eps) * scale + shift` over any axes, and its gradient.
 //!
-//! Two passes: the mean first, then the mean square of what is left. Over no elements both are NaN.
+//! Two passes: the mean first, then the mean square of what is left. Over no elements both are NaN. Rows of large elements
+//! are multiplied by a power of two first, so that their squares do not overflow.
 
 use super::{Body, Relaid, Source, Temp, expect, expect_float, expect_parameter, reduced, run, stretched, widened};
-use crate::{Axes, Backend, Error, ErrorKind, MapArg, ReduceOp, Result, Scalar, Shape, View, ViewMut};
+use crate::{Axes, Backend, DType, Error, ErrorKind, MapArg, ReduceOp, Result, Scalar, Shape, View, ViewMut};
 
 /// See [`Backend::normalize`].
 pub fn forward<B: Backend + ?Sized>(
@@ -25,28 +26,45 @@ pub fn forward<B: Backend + ?Sized>(
     let [scale, shift] = [affine(b, OP, "scale", x, scale)?, affine(b, OP, "shift", x, shift)?];
     statistics_fit(b, OP, axes, x, mean.as_view(), rstd.as_view())?;
 
-    let n = Scalar::Float(axes.iter().map(|a| shape[a]).product::<usize>() as f64);
-    let wide = widened(b, x)?;
+    let n = axes.iter().map(|a| shape[a]).product::<usize>() as f64;
+    let [down, first] = scale_of_rows(b, rms, x, axes)?;
+    let each = [stretched(down.view(), &shape)?, stretched(first.view(), &shape)?];
+    let mut scaled = Temp::new(b, x.dtype.compute(), shape)?;
+    let args = [x, each[0].view(), each[1].view()].map(MapArg::View);
+    run(b, "scaled", &args, &mut [scaled.view_mut()], |v| vec![v[0] * v[1] - v[2]])?;
+    let n = MapArg::Scalar(Scalar::Float(n));
+    let mut centre = Temp::new(b, mean.dtype, *mean.layout.shape())?;
     if rms {
+        b.fill(&mut centre.view_mut(), Scalar::Float(0.0))?;
         b.fill(mean, Scalar::Float(0.0))?;
     } else {
-        let sum = reduced(b, ReduceOp::Sum, wide.view(), axes)?;
-        let args = [MapArg::View(sum.view()), MapArg::Scalar(n)];
-        run(b, "mean", &args, &mut [mean.with(mean.layout)], |v| vec![v[0] / v[1]])?;
+        let sum = reduced(b, ReduceOp::Sum, scaled.view(), axes)?;
+        let args = [MapArg::View(sum.view()), n, MapArg::View(down.view()), MapArg::View(first.view())];
+        run(b, "mean", &args, &mut [centre.view_mut(), mean.with(mean.layout)], |v| {
+            let centre = v[0] / v[1];
+            vec![centre, (centre + v[3]) / v[2]]
+        })?;
     }
-    let centre = stretched(mean.as_view(), &shape)?;
-    let mut squares = Temp::new(b, wide.view().dtype, shape)?;
-    let args = [MapArg::View(wide.view()), MapArg::View(centre.view())];
+    let centre = stretched(centre.view(), &shape)?;
+    let mut squares = Temp::new(b, scaled.view().dtype, shape)?;
+    let args = [MapArg::View(scaled.view()), MapArg::View(centre.view())];
     run(b, "square_difference", &args, &mut [squares.view_mut()], |v| {
         let d = v[0] - v[1];
         vec![d * d]
     })?;
     let sum = reduced(b, ReduceOp::Sum, squares.view(), axes)?;
-    let args = [MapArg::View(sum.view()), MapArg::Scalar(n), MapArg::Scalar(Scalar::Float(eps))];
-    run(b, "rstd", &args, &mut [rstd.with(rstd.layout)], |v| vec![(v[0] / v[1] + v[2]).rsqrt()])?;
+    let mut spread = Temp::new(b, rstd.dtype, *rstd.layout.shape())?;
+    let args = [MapArg::View(sum.view()), n, MapArg::Scalar(Scalar::Float(eps)), MapArg::View(down.view())];
+    run(b, "rstd", &args, &mut [spread.view_mut(), rstd.with(rstd.layout)], |v| {
+        let variance = v[0] / v[1];
+        // Beside a variance of 0 the scaled eps would be 0 too.
+        let none = variance.eq(0.0);
+        let spread = none.select(v[2].rsqrt() / v[3], (none.select(1.0, variance) + v[2] * v[3] * v[3]).rsqrt());
+        vec![spread, spread * v[3]]
+    })?;
 
-    let spread = stretched(rstd.as_view(), &shape)?;
-    let mut args = Vec::from([x, centre.view(), spread.view()].map(MapArg::View));
+    let spread = stretched(spread.view(), &shape)?;
+    let mut args = Vec::from([scaled.view(), centre.view(), spread.view()].map(MapArg::View));
     args.extend(scale.iter().chain(&shift).map(|v| MapArg::View(v.view())));
     let (name, body): (_, Body) = match (&scale, &shift) {
         (None, None) => ("normalize", |v| vec![(v[0] - v[1]) * v[2]]),
@@ -55,6 +73,33 @@ pub fn forward<B: Backend + ?Sized>(
         (Some(_), Some(_)) => ("normalize_affine", |v| vec![(v[0] - v[1]) * v[2] * v[3] + v[4]]),
     };
     run(b, name, &args, &mut [out.with(out.layout)], body)
+}
+
+/// For each row what its elements are multiplied by, so that the sums of them and of their squares are finite where they
+/// are: a power of two for large ones, 1 for all others. And what is subtracted then: of large ones the first, unless `rms`,
+/// so that equal ones have deviations of exactly 0; 0 for all others.
+fn scale_of_rows<B: Backend + ?Sized>(b: &B, rms: bool, x: View<'_>, axes: Axes) -> Result<[Temp; 2]> {
+    let (dtype, rows) = (x.dtype.compute(), x.layout.shape().reduced(axes, true));
+    let mut found = [Temp::new(b, dtype, rows)?, Temp::new(b, dtype, rows)?];
+    if x.layout.numel() == 0 {
+        b.fill(&mut found[0].view_mut(), Scalar::Float(1.0))?;
+        b.fill(&mut found[1].view_mut(), Scalar::Float(0.0))?;
+        return Ok(found);
+    }
+    let (high, low) = (reduced(b, ReduceOp::Max, x, axes)?, reduced(b, ReduceOp::Min, x, axes)?);
+    let first = axes.iter().try_fold(*x.layout, |l, a| l.narrow(a, 0, 1))?;
+    let (limit, factor) = if dtype == DType::F64 { (500, -800) } else { (50, -100) };
+    let numbers = [2f64.powi(limit), 2f64.powi(factor), f64::from(u8::from(!rms))];
+    let [limit, factor, shifted] = numbers.map(|v| MapArg::Scalar(Scalar::Float(v)));
+    let args =
+        [MapArg::View(high.view()), MapArg::View(low.view()), MapArg::View(x.with(&first)), limit, factor, shifted];
+    let [down, shift] = &mut found;
+    run(b, "scale_of_rows", &args, &mut [down.view_mut(), shift.view_mut()], |v| {
+        let large = v[0].max(-v[1]).gt(v[3]);
+        let shift = large.and(v[5].ne(0.0)).select(v[2] * v[4], v[4].constant(0.0));
+        vec![large.select(v[4], v[4].constant(1.0)), shift]
+    })?;
+    Ok(found)
 }
 
 /// See [`Backend::normalize_backward`].

@@ -86,6 +86,11 @@ fn differentiate(
             accumulate(&mut grads[usize::from(x)], g * (gate + y * x_value.sigmoid_neg()));
             continue;
         }
+        if let Some(x) = softsign_of(kernel, inst) {
+            let size = values[usize::from(inst.operands[1])];
+            accumulate(&mut grads[usize::from(x)], g / size / size);
+            continue;
+        }
         let operand = |k: usize| values[usize::from(inst.operands[k])];
         for (k, d) in rule(inst.op, g, values[i], operand).into_iter().enumerate() {
             if let Some(d) = d {
@@ -123,6 +128,19 @@ fn silu_parts(kernel: &Kernel, inst: &Inst) -> Option<(Value, Value)> {
     };
     let orders = [(a, b), (b, a)].into_iter();
     orders.filter(|_| inst.op == ScalarOp::Mul).find(|&(x, gate)| is_gate(gate, x))
+}
+
+/// `x`, if this is `x / (|x| + 1)`. Its slope is taken in one piece, `1 / (|x| + 1)^2`, divided twice so that nothing
+/// overflows: the sum of the slopes of the two operands cancels where `x` is large.
+fn softsign_of(kernel: &Kernel, inst: &Inst) -> Option<Value> {
+    let at = |v: Value| &kernel.insts()[usize::from(v)];
+    let [x, size, _] = inst.operands;
+    let sum = (inst.op == ScalarOp::Div).then(|| at(size)).filter(|s| s.op == ScalarOp::Add)?;
+    let [magnitude, one, _] = sum.operands.map(at);
+    let fits = magnitude.op == ScalarOp::Abs
+        && magnitude.operands[0] == x
+        && matches!(one.op, ScalarOp::Const(c) if c.to_f64() == 1.0);
+    fits.then_some(x)
 }
 
 fn accumulate<'k>(slot: &mut Option<Expr<'k>>, g: Expr<'k>) {

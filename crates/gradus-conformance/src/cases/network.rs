@@ -45,6 +45,36 @@ pub(super) fn run(s: &mut Suite<'_>) {
             }
         }
     }
+    // Squares and sums of finite elements that overflow.
+    for (d, exponent) in
+        [(DType::F32, 70), (DType::F32, 127), (DType::BF16, 120), (DType::F64, 600), (DType::F64, 1023)]
+    {
+        let shapes: [(&[usize], &[usize]); 5] =
+            [(&[3, 8], &[1]), (&[3, 8], &[0]), (&[2, 3, 4], &[1, 2]), (&[2, 261], &[1]), (&[2, 1300], &[1])];
+        for (dims, axes) in shapes {
+            for rms in [false, true] {
+                large(s, d, dims, axes, rms, exponent);
+            }
+        }
+    }
+}
+
+/// Rows of elements up to `2^exponent`.
+fn large(s: &mut Suite<'_>, d: DType, dims: &[usize], axes: &[usize], rms: bool, exponent: i32) {
+    let axis_names = axes.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+    let kind = if rms { "rms" } else { "mean" };
+    let name = format!("normalize/{d}/{kind}/{}/{axis_names}/2^{exponent}", sizes(dims));
+    let mut rng = Rng::new(&name);
+    let axes = axes.iter().fold(Axes::NONE, |set, &a| set.with(a));
+    let reduced = shape(dims).reduced(axes, true);
+    let x: Vec<f64> = (0..shape(dims).numel()).map(|_| rng.unit() * 2f64.powi(exponent)).collect();
+    let inputs = vec![Array::floats(d, dims, &x), Array::random(d, dims, &mut rng)];
+    let forward = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+        let [out, mean, rstd] = outs else { unreachable!("normalize has three outputs") };
+        b.normalize(rms, axes, 1e-3, ins[0], Some(ins[1]), None, out, mean, rstd)
+    };
+    let outputs = vec![fresh(d, dims), fresh(d.compute(), &reduced), fresh(d.compute(), &reduced)];
+    s.case(&Case::new(name, inputs, outputs, &forward).bound(Bound::Naive));
 }
 
 pub(super) fn softmax(s: &mut Suite<'_>, d: DType, dims: &[usize], axis: usize, log: bool) {

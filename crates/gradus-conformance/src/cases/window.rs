@@ -76,6 +76,35 @@ pub(super) fn run(s: &mut Suite<'_>) {
     let many = setting(&[28, 30], &[[3, 1, 1, 1, 1], [3, 1, 1, 1, 1]]);
     convolutions(s, DType::F32, [4, 8, 12], 1, many.spatial, &many.window, true);
     max_pool(s, DType::F32, many.spatial, &many.window);
+    infinite_weights(s);
+}
+
+/// Gradients for the input whose weight has an infinity or NaN: what does not use that stays finite.
+fn infinite_weights(s: &mut Suite<'_>) {
+    let settings = [
+        (setting(&[7, 6], &[[3, 1, 1, 1, 1]; 2]), [2, 3]),
+        (setting(&[9, 9], &[[3, 1, 2, 1, 2]; 2]), [16, 24]),
+        (setting(&[8, 9], &[[3, 2, 1, 1, 1]; 2]), [2, 3]),
+    ];
+    for (Setting { spatial, window: w }, [c, k]) in settings {
+        let Ok(positions) = w.output("suite", spatial) else { continue };
+        let dims = [vec![2, c, spatial[0], spatial[1]], vec![k, c, 3, 3], [&[2, k], &positions[..w.rank]].concat()];
+        for (d, value) in FLOATS.into_iter().flat_map(|d| [f64::INFINITY, f64::NEG_INFINITY, f64::NAN].map(|v| (d, v)))
+        {
+            for tap in 0..9 {
+                let name = format!("conv_backward_input/{d}/{value}/tap{tap}/{}/{}", sizes(&dims[0]), named(&w));
+                let mut rng = Rng::new(&name);
+                // Of one input channel and filter.
+                let mut filters = Array::small(d, &dims[1], &mut rng);
+                filters.data[tap] = Scalar::Float(value);
+                let call = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+                    b.conv_backward_input(&w, 1, ins[0], ins[1], &mut outs[0])
+                };
+                let inputs = vec![Array::small(d, &dims[2], &mut rng), filters];
+                s.case(&Case::new(name, inputs, vec![fresh(d, &dims[0])], &call));
+            }
+        }
+    }
 }
 
 pub(super) fn columns(s: &mut Suite<'_>, d: DType, spatial: &[usize], w: &Window) {

@@ -18,14 +18,16 @@ mod product;
 #[cfg(test)]
 mod tests;
 
-use gradus_backend::composite::attention::Sizes;
+use gradus_backend::composite::{self, attention::Sizes};
 use gradus_backend::{AttentionParams, Backend, Layout, Result, Scalar, View, ViewMut};
 
 use crate::CpuBackend;
-use crate::access::with_float;
+use crate::access::{Float, with_float};
 use crate::gemm::Real;
 use crate::isa::Isa;
+use crate::nest::Nest;
 use crate::parallel::Disjoint;
+use crate::rows::Elementary;
 use crate::stored::{Part, Sink, Source, Stored};
 use backward::Given;
 use mask::Mask;
@@ -175,6 +177,31 @@ pub(crate) fn attention(
     })
 }
 
+/// Whether `fine` holds for all elements.
+fn all<S: Float>(cpu: &CpuBackend, v: View<'_>, fine: impl Fn(S::Compute) -> bool) -> Result<bool> {
+    let data = cpu.slice::<S>("attention_backward", v)?;
+    let (rows, len, [step]) = Nest::new(&[v.layout]).split_inner();
+    let mut all = true;
+    rows.for_each(0..if len == 0 { 0 } else { rows.numel() }, |_, [at]| {
+        all &= match step {
+            1 => data[at..at + len].iter().fold(true, |all, x| all & fine(x.widen())),
+            _ => (0..len).all(|i| fine(data[at.wrapping_add_signed(step * i as isize)].widen())),
+        };
+    });
+    Ok(all)
+}
+
+/// Whether all numbers are finite. Where one is not, the products that causal attention leaves out are not 0.
+fn finite<S: Float<Compute: Elementary>>(cpu: &CpuBackend, operands: [View<'_>; 4], lse: View<'_>) -> Result<bool> {
+    for v in operands {
+        if !all::<S>(cpu, v, Elementary::is_finite)? {
+            return Ok(false);
+        }
+    }
+    // -inf where a query sees no key.
+    all::<S::Compute>(cpu, lse, |x| x.is_finite() || x == Elementary::NEG_INFINITY)
+}
+
 /// See [`Backend::attention_backward`](gradus_backend::Backend::attention_backward).
 pub(crate) fn attention_backward(
     cpu: &CpuBackend,
@@ -199,6 +226,9 @@ pub(crate) fn attention_backward(
         return cpu.fill(dv, Scalar::Float(0.0));
     }
     with_float!(OP, q.dtype, S => {
+        if params.causal && !finite::<S>(cpu, [q, k, v, g], lse)? {
+            return composite::attention::backward(cpu, params, q, k, v, mask, out, lse, g, dq, dk, dv);
+        }
         let data = [Stored(cpu.slice::<S>(OP, q)?), Stored(cpu.slice::<S>(OP, k)?), Stored(cpu.slice::<S>(OP, v)?)];
         let p = Problem::new(cpu, OP, params, sizes, matrices([&data[0], &data[1], &data[2]], [q, k, v]), mask)?;
         let (gradient, layouts) = (Stored(cpu.slice::<S>(OP, g)?), [*dq.layout, *dk.layout, *dv.layout]);

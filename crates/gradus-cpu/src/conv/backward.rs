@@ -9,6 +9,7 @@ use super::window::Geometry;
 use super::{Sizes, correlate};
 use crate::access::{Float, with_float};
 use crate::gemm::{Mat, MatMut, Product, Real, products, tile};
+use crate::rows::Elementary;
 use crate::temp::{Temp, contiguous_output, copy_if_strided, pick};
 use crate::{CpuBackend, scratch};
 
@@ -40,17 +41,20 @@ pub(crate) fn backward_input(
         with_float!(OP, g.dtype, T => {
             let (Some(g), Some(w)) = (cpu.contiguous::<T>(OP, g)?, cpu.contiguous::<T>(OP, w)?) else { return Ok(()) };
             let Some(dx) = cpu.contiguous_mut::<T>(OP, dx)? else { return Ok(()) };
-            if s.geometry.stride == [1; 3] {
-                flipped(cpu, &s, g, w, dx)
-            } else {
-                columns(cpu, &s, g, w, dx)
+            if s.geometry.stride == [1; 3] && flipped(cpu, &s, g, w, dx)? {
+                return Ok(());
             }
+            columns(cpu, &s, g, w, dx)
         })
     })
 }
 
-/// For stride 1: the convolution of `g` with the weight turned around, its channels exchanged.
-fn flipped<S: Fill>(cpu: &CpuBackend, s: &Sizes, g: &[S], w: &[S], dx: &mut [S]) -> Result<()> {
+/// For stride 1: the convolution of `g` with the weight turned around, its channels exchanged. `false`, with nothing of use in
+/// `dx`, where the weight is not finite: it meets the zeros around `g`.
+fn flipped<S: Fill>(cpu: &CpuBackend, s: &Sizes, g: &[S], w: &[S], dx: &mut [S]) -> Result<bool>
+where
+    S::Compute: Elementary,
+{
     const OP: &str = "conv_backward_input";
     let from = &s.geometry;
     let mut to = Geometry { input: from.output, output: from.input, ..*from };
@@ -58,9 +62,14 @@ fn flipped<S: Fill>(cpu: &CpuBackend, s: &Sizes, g: &[S], w: &[S], dx: &mut [S])
         to.pad[i] = ((from.kernel[i] - 1) * from.dilation[i]) as isize - from.pad[i];
     }
     let taps = from.taps();
+    // The smaller of weight and result tells.
+    let few_weights = w.len() <= dx.len();
+    if few_weights && !finite(w) {
+        return Ok(false);
+    }
     let mut turned = Temp::new(cpu, dtype_of::<S>(), &[w.len()])?;
     let mut view = turned.view_mut();
-    let Some(t) = cpu.contiguous_mut::<S>(OP, &mut view)? else { return Ok(()) };
+    let Some(t) = cpu.contiguous_mut::<S>(OP, &mut view)? else { return Ok(true) };
     // One input channel of a group, for all of its output channels, is `kg * taps` elements.
     cpu.parallel_chunks(t, s.kg * taps, |i, t| {
         let (group, c) = (i / s.cg, i % s.cg);
@@ -70,7 +79,19 @@ fn flipped<S: Fill>(cpu: &CpuBackend, s: &Sizes, g: &[S], w: &[S], dx: &mut [S])
         }
     });
     let sizes = Sizes { cg: s.kg, kg: s.cg, geometry: to, ..*s };
-    correlate(cpu, &sizes, g, t, None, dx)
+    correlate(cpu, &sizes, g, t, None, dx)?;
+    Ok(few_weights || finite(dx))
+}
+
+/// Whether all elements are finite.
+fn finite<S: Float<Compute: Elementary>>(x: &[S]) -> bool {
+    // A finite number less itself is 0, any other NaN; in lanes, which become vectors.
+    let mut lanes = [S::Compute::ZERO; 16];
+    let (chunks, rest) = x.as_chunks::<16>();
+    for chunk in chunks {
+        lanes.iter_mut().zip(chunk).for_each(|(lane, v)| *lane = *lane + (v.widen() - v.widen()));
+    }
+    lanes.iter().all(|lane| lane.is_finite()) && rest.iter().all(|v| v.widen().is_finite())
 }
 
 /// In general: columns `w^T g` of a few images at a time, folded into the input.

@@ -6,6 +6,7 @@
 
 mod backward;
 mod kernel;
+mod large;
 
 #[cfg(test)]
 mod tests;
@@ -22,6 +23,7 @@ use crate::parallel::Disjoint;
 use crate::rows::{Elementary, Rows};
 use crate::{CpuBackend, scratch};
 use kernel::Kernel;
+use large::Large;
 
 /// Most elements of a run.
 const BLOCK: usize = 1024;
@@ -191,7 +193,7 @@ fn forward<S: Kernel>(
     let [sx, so, ss, sh, ..] = groups.steps;
     cpu.parallel_for(groups.starts.numel(), groups.grain(), |range| {
         scratch::with(4 * BLOCK, |block: &mut [S::Compute]| {
-            let (row, rest) = block.split_at_mut(BLOCK);
+            let (work, rest) = block.split_at_mut(BLOCK);
             let (to, rest) = rest.split_at_mut(BLOCK);
             let (a, b) = rest.split_at_mut(BLOCK);
             groups.starts.for_each(range, |_, at| {
@@ -199,23 +201,33 @@ fn forward<S: Kernel>(
                 let mut m = 0.0;
                 if !rms {
                     groups.for_each_run(at, |p, n| {
-                        m += S::sum(isa, S::read(isa, x, p[0], sx, &mut row[..n])).to_f64();
+                        m += S::sum(isa, S::read(isa, x, p[0], sx, &mut work[..n])).to_f64();
                     });
                     m /= count;
                 }
                 let m = number(m);
                 let mut square = 0.0;
                 groups.for_each_run(at, |p, n| {
-                    square += S::squares(isa, S::read(isa, x, p[0], sx, &mut row[..n]), m).to_f64();
+                    square += S::squares(isa, S::read(isa, x, p[0], sx, &mut work[..n]), m).to_f64();
                 });
                 let r = number(1.0 / (square / count + eps).sqrt());
+                let ordinary = square.is_finite() && m.to_f64().abs() < large::limit::<S::Compute>();
+                let large = if ordinary { None } else { Large::new((isa, &groups, at), x, rms, eps, work) };
+                let (stats, [m, r]) = large.as_ref().map_or(([m, r], [m, r]), |l| ([l.mean, l.rstd], [l.centre, l.by]));
                 // SAFETY: statistics of a group are apart from others', and each group is one task's.
                 unsafe {
-                    mean.write(at[4], m);
-                    rstd.write(at[5], r);
+                    mean.write(at[4], stats[0]);
+                    rstd.write(at[5], stats[1]);
                 }
                 groups.for_each_run(at, |p, n| {
-                    let row = S::read(isa, x, p[0], sx, &mut row[..n]);
+                    let row = match &large {
+                        None => S::read(isa, x, p[0], sx, &mut work[..n]),
+                        Some(large) => {
+                            S::load(isa, x, p[0], sx, &mut work[..n]);
+                            large.scale(&mut work[..n]);
+                            &work[..n]
+                        }
+                    };
                     let a = scale.map(|s| values(isa, s, p[2], ss, &mut a[..n]));
                     let b = shift.map(|s| values(isa, s, p[3], sh, &mut b[..n]));
                     // SAFETY: as for the statistics.

@@ -1,15 +1,13 @@
 //! `scaled_dot_product_attention`: `softmax(scale * q k^T + mask) v`, one recorded operation, and `masked_softmax`.
 //!
 //! The gradient is one call of the backend. One that has to be differentiable itself, or that is wanted for a float mask or
-//! passes through the log-sum-exp, is that of the decomposition into products and a softmax. With dropout the
-//! decomposition is what is recorded.
+//! passes through the log-sum-exp, is made of products and a softmax. With dropout these are what is recorded.
 
 use gradus_backend::{AttentionParams, Backend, DType, Error, ErrorKind, Result, Shape, View, ViewMut};
 use smallvec::smallvec;
 
 use super::operands::{axis_of, cast, common_dtype};
 use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply, run};
-use crate::autograd::{BackwardOptions, grad};
 use crate::{Generator, Tensor};
 
 /// Attention of `q [b, h, lq, d]`, `k [b, hk, lk, d]`, `v [b, hk, lk, dv]` and perhaps a mask that broadcasts with
@@ -77,27 +75,39 @@ impl<'a> AttentionOptions<'a> {
     }
 }
 
-impl Attention {
-    /// The same from simpler operations: the result and the log-sum-exp.
+/// What attention makes of its scores.
+struct Weights {
+    /// `e^(score - log-sum-exp)`, `[b, h, lq, lk]`: 0 where a query may see no key.
+    p: Tensor,
+    /// The log-sum-exp `[b, h, lq]`.
+    lse: Tensor,
+    /// The axes `[b, hk, queries of the heads that share a key head, last]` of what is multiplied with keys and values.
+    stacked: [usize; 3],
+}
+
+impl Weights {
+    /// Queries or what has their axes, as matrices for the key heads.
     #[track_caller]
-    fn decompose(
-        &self,
-        [q, k, v]: [&Tensor; 3],
-        mask: Option<&Tensor>,
-        dropout: Option<(f64, &mut Generator)>,
-    ) -> Result<[Tensor; 2]> {
-        let (&[b, h, lq, d], &[_, hk, lk, dv]) = (q.shape(), v.shape()) else {
-            return Err(Error::shape(self.name(), "query and value have rank 4"));
+    fn stack(&self, x: &Tensor) -> Result<Tensor> {
+        let [b, hk, rows] = self.stacked;
+        x.reshape([b, hk, rows, x.shape()[3]])
+    }
+}
+
+impl Attention {
+    /// The weights from simpler operations, of a query and a key in the dtype to compute in.
+    #[track_caller]
+    fn weights(&self, q: &Tensor, k: &Tensor, mask: Option<&Tensor>) -> Result<Weights> {
+        let (&[b, h, lq, d], &[_, hk, lk, _]) = (q.shape(), k.shape()) else {
+            return Err(Error::shape(self.name(), "query and key have rank 4"));
         };
-        let wide = q.dtype().compute();
-        let [q, k, v] = [q.to_dtype(wide)?, k.to_dtype(wide)?, v.to_dtype(wide)?];
         // The queries of all heads that share a key head, stacked.
-        let rows = h.checked_div(hk).unwrap_or(0) * lq;
-        let scores = q.reshape([b, hk, rows, d])?.matmul(&k.transpose(-2, -1)?)?;
+        let stacked = [b, hk, h.checked_div(hk).unwrap_or(0) * lq];
+        let scores = q.reshape([b, hk, stacked[2], d])?.matmul(&k.transpose(-2, -1)?)?;
         let mut scores = scores.mul(self.params.scale)?.reshape([b, h, lq, lk])?;
         match mask {
             Some(mask) if mask.dtype() == DType::Bool => scores = mask.where_(&scores, f64::NEG_INFINITY)?,
-            Some(mask) => scores = scores.add(&mask.to_dtype(wide)?)?,
+            Some(mask) => scores = scores.add(&mask.to_dtype(scores.dtype())?)?,
             None => {}
         }
         if self.params.causal {
@@ -106,18 +116,73 @@ impl Attention {
         let keep = scores.ne(f64::NEG_INFINITY)?;
         let (safe, any) = without_empty_rows(&scores, &keep, 3)?;
         let lse = if lk == 0 {
-            Tensor::full([b, h, lq], f64::NEG_INFINITY, wide, q.device())?
+            Tensor::full([b, h, lq], f64::NEG_INFINITY, scores.dtype(), q.device())?
         } else {
             let largest = safe.detach().max(&[3], true)?;
             let lse = safe.sub(&largest)?.exp()?.sum(&[3], true)?.log()?.add(&largest)?;
             any.where_(&lse, f64::NEG_INFINITY)?.squeeze(3)?
         };
-        let mut weights = keep.where_(&safe.softmax(3)?, 0.0)?;
-        if let Some((p, generator)) = dropout {
-            weights = weights.dropout(p, generator)?;
+        Ok(Weights { p: any.where_(&safe.softmax(3)?, 0.0)?, lse, stacked })
+    }
+
+    /// The result and the log-sum-exp from simpler operations, with dropout.
+    #[track_caller]
+    fn decompose(
+        &self,
+        inputs: [&Tensor; 3],
+        mask: Option<&Tensor>,
+        (p, generator): (f64, &mut Generator),
+    ) -> Result<[Tensor; 2]> {
+        let wide = inputs[0].dtype().compute();
+        let [q, k, v] = [inputs[0].to_dtype(wide)?, inputs[1].to_dtype(wide)?, inputs[2].to_dtype(wide)?];
+        let weights = self.weights(&q, &k, mask)?;
+        let kept = weights.stack(&weights.p.dropout(p, generator)?)?;
+        let out = kept.matmul(&v)?.reshape([&q.shape()[..3], &v.shape()[3..]].concat())?;
+        Ok([out, weights.lse])
+    }
+
+    /// The gradients of query, key, value and mask from simpler operations, so that they have gradients themselves: the
+    /// formulas of the backend's, which give the same infinities and NaNs. `g` are the gradients of the result
+    /// `[b, h, lq, dv]` and of the log-sum-exp.
+    #[track_caller]
+    fn gradients(&self, inputs: &[Tensor], g: [Option<&Tensor>; 2], needs: &[bool]) -> Result<Grads> {
+        let mut out = Grads::from_elem(None, inputs.len());
+        let (dtype, mask) = (inputs[0].dtype(), inputs.get(3));
+        let wide = dtype.compute();
+        let [q, k, v] = [inputs[0].to_dtype(wide)?, inputs[1].to_dtype(wide)?, inputs[2].to_dtype(wide)?];
+        let weights = self.weights(&q, &k, mask)?;
+        let p = &weights.p;
+        // What the weights are multiplied with to be the gradient of the scores.
+        let mut slope = None;
+        if let Some(g) = g[0] {
+            let g = weights.stack(&g.to_dtype(wide)?)?;
+            if needs[2] {
+                out[2] = Some(weights.stack(p)?.transpose(-2, -1)?.matmul(&g)?.to_dtype(dtype)?);
+            }
+            let dp = g.matmul(&v.transpose(-2, -1)?)?.reshape(p.shape())?;
+            slope = Some(dp.sub(&p.mul(&dp)?.sum(&[3], true)?)?);
         }
-        let out = weights.reshape([b, hk, rows, lk])?.matmul(&v)?.reshape([b, h, lq, dv])?;
-        Ok([out, lse])
+        if let Some(g) = g[1] {
+            let g = g.unsqueeze(3)?;
+            slope = Some(match slope {
+                Some(slope) => slope.add(&g)?,
+                None => g,
+            });
+        }
+        let Some(slope) = slope.filter(|_| needs[0] || needs[1] || needs.get(3) == Some(&true)) else { return Ok(out) };
+        let ds = p.mul(&slope)?;
+        if let Some(mask) = mask.filter(|_| needs[3]) {
+            out[3] = Some(ds.sum_to(mask.layout().shape())?.to_dtype(mask.dtype())?);
+        }
+        let ds = weights.stack(&ds)?;
+        if needs[0] {
+            out[0] = Some(ds.matmul(&k)?.mul(self.params.scale)?.reshape(q.shape())?.to_dtype(dtype)?);
+        }
+        if needs[1] {
+            let dk = ds.transpose(-2, -1)?.matmul(&weights.stack(&q)?)?;
+            out[1] = Some(dk.mul(self.params.scale)?.to_dtype(dtype)?);
+        }
+        Ok(out)
     }
 }
 
@@ -179,33 +244,10 @@ impl Operation for Attention {
             }
             return Ok(out);
         }
-        let _mode = crate::enable_grad_guard();
-        // Views of the inputs as points of their own, so that the gradient is taken here and goes on from here.
-        let point = |t: &Tensor, wanted: bool| match (wanted, ctx.create_graph()) {
-            (true, true) => t.reshape(t.shape()),
-            (true, false) => t.detach().with_grad(),
-            (false, true) => Ok(t.clone()),
-            (false, false) => Ok(t.detach()),
-        };
-        let points: Vec<Tensor> =
-            inputs.iter().enumerate().map(|(i, t)| point(t, ctx.needs(i))).collect::<Result<_>>()?;
-        let y = self.decompose([&points[0], &points[1], &points[2]], points.get(3), None)?;
-        let y = [y[0].to_dtype(points[0].dtype())?.transpose(1, 2)?, y[1].clone()];
-        // An output that depends on nothing, such as the log-sum-exp of no keys, has no gradient to pass.
-        let passes: Vec<usize> = (0..2).filter(|&i| g[i].is_some() && y[i].requires_grad()).collect();
-        let wanted: Vec<usize> = (0..inputs.len()).filter(|&i| ctx.needs(i)).collect();
-        let outputs: Vec<&Tensor> = passes.iter().map(|&i| &y[i]).collect();
-        let seeds: Vec<&Tensor> = passes.iter().filter_map(|&i| g[i].as_ref()).collect();
-        if outputs.is_empty() {
-            return Ok(out);
-        }
-        let targets: Vec<&Tensor> = wanted.iter().map(|&i| &points[i]).collect();
-        let options = BackwardOptions::new();
-        let options = if ctx.create_graph() { options.create_graph() } else { options };
-        for (i, d) in wanted.into_iter().zip(grad(&outputs, &targets, Some(&seeds), options)?) {
-            out[i] = d;
-        }
-        Ok(out)
+        let by_head = g[0].as_ref().map(|g| g.transpose(1, 2)).transpose()?;
+        // At most four.
+        let needs: Vec<bool> = (0..count).map(|i| ctx.needs(i)).collect();
+        self.gradients(&inputs, [by_head.as_ref(), g[1].as_ref()], &needs)
     }
 }
 
@@ -291,7 +333,7 @@ impl Tensor {
         // The generator moves on once the result is there.
         let mut moved = dropout.as_ref().map(|(p, generator)| (*p, Generator::clone(generator)));
         let [y, lse] = if let Some((p, moved)) = &mut moved {
-            op.decompose([&q, &k, &v], mask.as_ref(), Some((*p, moved)))?
+            op.decompose([&q, &k, &v], mask.as_ref(), (*p, moved))?
         } else {
             let mut inputs = vec![&q, &k, &v];
             inputs.extend(&mask);

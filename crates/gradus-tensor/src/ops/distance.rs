@@ -4,7 +4,7 @@
 
 use gradus_backend::{DType, Error, Result, Shape};
 
-use super::norm::check_p;
+use super::norm::{at_least, check_p};
 use super::operands::{axis_of, common_dtype};
 use crate::Tensor;
 
@@ -67,7 +67,8 @@ impl Tensor {
 
     /// `a . b / (max(|a|, eps) max(|b|, eps))` along an axis of the broadcast operands: the cosine of the angle.
     ///
-    /// `eps` (1e-8 is usual) decides what a vector of zeros gives: 0, with the gradient of a constant length `eps`.
+    /// `eps` (1e-8 is usual) decides what a vector of zeros gives: 0, with the gradient of a constant length `eps`. A length
+    /// that overflows, as a [`norm`](Tensor::norm) does, gives NaN.
     #[track_caller]
     pub fn cosine_similarity(&self, other: &Tensor, axis: isize, eps: f64) -> Result<Tensor> {
         if !(eps > 0.0 && eps.is_finite()) {
@@ -86,5 +87,5 @@ impl Tensor {
 /// `x / max(|x|, eps)` along an axis.
 #[track_caller]
 fn unit(x: &Tensor, axis: isize, eps: f64) -> Result<Tensor> {
-    x.div(&x.norm(2.0, &[axis], true)?.maximum(eps)?)
+    x.div(&at_least(&x.norm(2.0, &[axis], true)?, eps)?)
 }

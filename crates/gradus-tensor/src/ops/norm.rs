@@ -1,17 +1,15 @@
 //! `norm` and `logsumexp` over axes.
 
-use gradus_backend::{Error, Result};
+use gradus_backend::{Error, Expr, Result};
 
 use super::elementwise::{Class, Elementwise};
 use super::operand::Operand;
 use super::operands::reduced_axes;
 use crate::Tensor;
 
-/// `sqrt(x)` with slope 0 at 0, to any order.
-static ROOT: Elementwise = Elementwise::new("root", Class::Float, 1, |x| {
-    let zero = x[0].eq(0.0);
-    vec![zero.select(0.0, zero.select(1.0, x[0]).sqrt())]
-});
+/// 1 where x is not 0, with slope 0.
+static NONZERO: Elementwise =
+    Elementwise::new("nonzero", Class::Float, 1, |x| vec![x[0].ne(0.0).select(1.0, x[0].constant(0.0))]);
 
 /// `|x|^p` with slope 0 at 0, to any order; of (x, p), p not 0.
 static POWER: Elementwise = Elementwise::new("abs_pow", Class::Float, 2, |x| {
@@ -20,7 +18,41 @@ static POWER: Elementwise = Elementwise::new("abs_pow", Class::Float, 2, |x| {
     vec![zero.select(at_zero, zero.select(1.0, x[0].abs()).pow(x[1]))]
 });
 
-/// `sqrt(x)` with slope 0 at 0: the root of a sum of squares, whose own slopes are 0 there.
+// Note [overflowed sums]
+// A sum of squares or other powers that is infinite says nothing of the finite numbers that overflowed in it. Its root is
+// infinite too, with a slope that is, and what is divided by that root is NaN: neither must be 0, which would be a number.
+
+/// `sqrt(x)` with slope 0 at 0, to any order. See Note [overflowed sums].
+static ROOT: Elementwise = Elementwise::new("root", Class::Float, 1, |x| {
+    let zero = x[0].eq(0.0);
+    vec![zero.select(0.0, endless(x[0], zero.select(1.0, x[0]).sqrt()))]
+});
+
+/// `x^(1 / p)` of (x, 1 / p), with slope 0 at 0, to any order. See Note [overflowed sums]; for p below 0 it is 0 that powers
+/// of finite numbers come to.
+static ROOT_OF_POWERS: Elementwise = Elementwise::new("root_of_powers", Class::Float, 2, |x| {
+    let (below, zero) = (x[1].lt(0.0), x[0].eq(0.0));
+    let root = zero.select(1.0, x[0]).pow(x[1]);
+    let none = zero.and(below);
+    vec![none.select(none.select(x[0], 1.0).recip(), zero.select(0.0, below.select(root, endless(x[0], root))))]
+});
+
+/// `max(x, least)` of (length, least), NaN for a length that is infinite. See Note [overflowed sums].
+static AT_LEAST: Elementwise =
+    Elementwise::new("at_least", Class::Float, 2, |x| vec![x[0].eq(f64::INFINITY).select(f64::NAN, x[0].max(x[1]))]);
+
+/// `1 / sqrt(x + eps)` of (x, eps), NaN where x is infinite. See Note [overflowed sums].
+static INVERSE_ROOT: Elementwise = Elementwise::new("inverse_root", Class::Float, 2, |x| {
+    vec![x[0].eq(f64::INFINITY).select(f64::NAN, x[0] + x[1]).rsqrt()]
+});
+
+/// The root of x, and where x is infinite something that is too, with an infinite slope.
+fn endless<'k>(x: Expr<'k>, root: Expr<'k>) -> Expr<'k> {
+    x.eq(f64::INFINITY).select(x * x, root)
+}
+
+/// `sqrt(x)` with slope 0 at 0: the root of a sum of squares, whose own slopes are 0 there. Where the squares have
+/// overflowed it is infinite, and so is its slope.
 #[track_caller]
 pub(super) fn root(x: &Tensor) -> Result<Tensor> {
     ROOT.apply(&[Operand::Tensor(x)])
@@ -30,6 +62,24 @@ pub(super) fn root(x: &Tensor) -> Result<Tensor> {
 #[track_caller]
 pub(super) fn power(x: &Tensor, p: f64) -> Result<Tensor> {
     POWER.apply(&[Operand::Tensor(x), p.into()])
+}
+
+/// `x^(1 / p)` of a sum of [`power`]s, as [`root`].
+#[track_caller]
+pub(super) fn root_of_powers(x: &Tensor, p: f64) -> Result<Tensor> {
+    ROOT_OF_POWERS.apply(&[Operand::Tensor(x), (1.0 / p).into()])
+}
+
+/// A length to divide by: at least `least`, and NaN where powers have overflowed, so that quotients are not 0.
+#[track_caller]
+pub(super) fn at_least(length: &Tensor, least: f64) -> Result<Tensor> {
+    AT_LEAST.apply(&[Operand::Tensor(length), least.into()])
+}
+
+/// `1 / sqrt(x + eps)` of a sum or mean of squares, NaN where they have overflowed.
+#[track_caller]
+pub(super) fn inverse_root(x: &Tensor, eps: f64) -> Result<Tensor> {
+    INVERSE_ROOT.apply(&[Operand::Tensor(x), eps.into()])
 }
 
 /// Errors if `p` is NaN, or below the least that is possible.
@@ -47,6 +97,7 @@ impl Tensor {
     ///
     /// Where the function has a kink at 0 its gradient is 0: for a norm of 0, and, with p below 2, at elements that are 0.
     /// Equal extremes share the gradient. The norm of nothing is 0, but an error for infinite p and for p below 0.
+    /// Where the powers of finite elements overflow, for p = 2 in f32 from 1.8e19 on, it is infinite and its gradient infinite or NaN.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -62,7 +113,7 @@ impl Tensor {
         let dtype = self.dtype().to_float();
         let x = self.to_dtype(dtype.compute())?;
         let y = if p == 0.0 {
-            x.ne(0.0)?.to_dtype(x.dtype())?.sum(axes, keepdim)?
+            NONZERO.apply(&[Operand::Tensor(&x)])?.sum(axes, keepdim)?
         } else if p == 1.0 {
             x.abs()?.sum(axes, keepdim)?
         } else if p == 2.0 {
@@ -72,7 +123,7 @@ impl Tensor {
         } else if p == f64::NEG_INFINITY || (p < 0.0 && x.numel() == 0) {
             x.abs()?.min(axes, keepdim)?
         } else {
-            power(&power(&x, p)?.sum(axes, keepdim)?, 1.0 / p)?
+            root_of_powers(&power(&x, p)?.sum(axes, keepdim)?, p)?
         };
         y.to_dtype(dtype)
     }

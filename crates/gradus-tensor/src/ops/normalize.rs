@@ -3,13 +3,15 @@
 //!
 //! Gradients, with `n = (x - mean) * rstd` and `h = g * scale`: `dx = rstd * (h - mean(h) - n * mean(h * n))`,
 //! `dscale = sum(g * n)`, `dshift = sum(g)`. With `rms`, the mean is 0, and so is the term `mean(h)`. A gradient that has to
-//! be differentiable is that of the decomposition.
+//! be differentiable is that of the decomposition, which is NaN where squares overflow, as those of finite numbers from 1.8e19 on
+//! do in f32. The others are right there too.
 
 use std::borrow::Cow;
 
 use gradus_backend::{Axes, Backend, DType, Error, Result, Shape, View, ViewMut};
 use smallvec::{SmallVec, smallvec};
 
+use super::norm::inverse_root;
 use super::operands::{cast, common_dtype};
 use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply, run_one};
 use crate::Tensor;
@@ -39,13 +41,13 @@ impl Normalize {
         (scale, self.shift.then(|| inputs[1 + usize::from(self.scale)]))
     }
 
-    /// The same from simpler operations, without the shift.
+    /// The same from simpler operations, without the shift; NaN where squares overflow.
     fn decompose(&self, x: &Tensor, scale: Option<&Tensor>) -> Result<Tensor> {
         let axes: Vec<isize> = self.axes.iter().map(|a| a as isize).collect();
         let dtype = x.dtype();
         let wide = x.to_dtype(dtype.compute())?;
         let centred = if self.rms { wide } else { wide.sub(&wide.mean(&axes, true)?)? };
-        let rstd = centred.square()?.mean(&axes, true)?.add(self.eps)?.rsqrt()?;
+        let rstd = inverse_root(&centred.square()?.mean(&axes, true)?, self.eps)?;
         let y = centred.mul(&rstd)?;
         match scale {
             Some(s) => y.mul(s)?,
@@ -303,7 +305,7 @@ impl Tensor {
     }
 
     /// Normalises each channel (axis 1) of `[n, c, ..]` with given statistics `[c]`, floats of any dtype: evaluation.
-    /// Computed in at least f32. Errors as for [`batch_norm`](Tensor::batch_norm), but for the number of values.
+    /// Computed in at least f32; an infinite variance, as of values whose squares overflow, gives NaN. Errors as for [`batch_norm`](Tensor::batch_norm), but for the number of values.
     #[track_caller]
     pub fn batch_norm_eval(
         &self,
@@ -324,7 +326,7 @@ impl Tensor {
             }
         }
         let dtype = result.promote(mean.dtype())?.promote(var.dtype())?.compute();
-        let rstd = var.to_dtype(dtype)?.add(eps)?.rsqrt()?;
+        let rstd = inverse_root(&var.to_dtype(dtype)?, eps)?;
         let factor = match &scale {
             Some(s) => rstd.mul(&s.to_dtype(dtype)?)?,
             None => rstd,

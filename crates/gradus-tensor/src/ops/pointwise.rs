@@ -14,16 +14,16 @@ static LERP: Elementwise = Elementwise::new("lerp", Class::Float, 3, |x| {
     vec![x[2].abs().lt(0.5).select(x[0] + x[2] * way, x[1] - way * (1.0 - x[2]))]
 });
 
-/// Of (x, scale): rounded to multiples of `1 / scale`. What is too large for a fraction stays.
-static ROUND_FINE: Elementwise = Elementwise::new("round_decimals", Class::Float, 2, |x| {
+/// Of (x, scale, x without its gradient): rounded to multiples of `1 / scale`. What is too large for a fraction stays.
+static ROUND_FINE: Elementwise = Elementwise::new("round_decimals", Class::Float, 3, |x| {
     let scaled = x[0] * x[1];
-    vec![scaled.isfinite().select(scaled.round() / x[1], x[0])]
+    vec![scaled.isfinite().select(scaled.round() / x[1], x[2])]
 });
 
-/// Of (x, scale): rounded to multiples of `scale`.
-static ROUND_COARSE: Elementwise = Elementwise::new("round_decimals", Class::Float, 2, |x| {
+/// Of (x, scale, x without its gradient): rounded to multiples of `scale`.
+static ROUND_COARSE: Elementwise = Elementwise::new("round_decimals", Class::Float, 3, |x| {
     // Beside a scale beyond the dtype every number is nearest to 0.
-    let nothing = x[0].isfinite().select(x[0] * 0.0, x[0]);
+    let nothing = x[2].isfinite().select(x[2] * 0.0, x[2]);
     vec![x[1].isfinite().select((x[0] / x[1]).round() * x[1], nothing)]
 });
 
@@ -56,7 +56,7 @@ impl Tensor {
         }
         let scale = 10f64.powi(decimals.abs());
         let op = if decimals >= 0 { &ROUND_FINE } else { &ROUND_COARSE };
-        op.apply(&[Operand::Tensor(self), scale.into()])
+        op.apply(&[Operand::Tensor(self), scale.into(), Operand::Tensor(&self.detach())])
     }
 
     /// NaN replaced by `nan`, +inf by `posinf` and -inf by `neginf`, which default to the largest and lowest finite numbers

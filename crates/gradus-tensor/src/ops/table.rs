@@ -5,7 +5,7 @@
 //!
 //! An operation with a kink says its slope there; `docs/kinks.md` has all of them beside each other.
 
-use gradus_backend::{Expr, Result, Scalar};
+use gradus_backend::{DType, Expr, Result, Scalar};
 
 use super::elementwise::{Class, Elementwise};
 use super::operand::{AsOperand, Operand};
@@ -180,7 +180,7 @@ table! {
     CELU celu(; alpha = 0.7) Float needs not_zero 0 ANY, |x| vec![x[0].gt(0.0).select(x[0], x[1] * (left(x[0]) / x[1]).expm1())];
     /// `x / (1 + |x|)`. The slope at 0 is 1, the second derivative there 0.
     SOFTSIGN softsign(;) Float 0 ANY, |x| {
-        let c = x[0].bounded(1e30);
+        let c = x[0].bounded(if x[0].dtype() == DType::F64 { 1e300 } else { 1e30 });
         vec![c / (c.abs() + 1.0)]
     };
     /// `-ln(1 + e^-x)`, the logarithm of the sigmoid.

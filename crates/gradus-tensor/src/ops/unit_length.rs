@@ -1,17 +1,36 @@
 //! `normalize` and `local_response_norm`: division by the size of the elements around.
 
-use gradus_backend::{Error, Result, Window};
+use gradus_backend::{Error, Expr, Result, Window};
 
-use super::norm::{check_p, power};
+use super::elementwise::{Class, Elementwise};
+use super::norm::{at_least, check_p, power};
+use super::operand::Operand;
 use super::operands::axis_of;
 use super::pool::MAX_WINDOW;
 use super::{AvgPool, apply_one};
 use crate::Tensor;
 
+/// Of (sum of powers, `eps^p`, eps, 1 / p): the length for p = 1, for p = 2, and for others.
+static LENGTH_ONE: Elementwise = Elementwise::new("length", Class::Float, 4, |x| vec![length(x, |sum, _| sum)]);
+static LENGTH_TWO: Elementwise = Elementwise::new("length", Class::Float, 4, |x| vec![length(x, |sum, _| sum.sqrt())]);
+static LENGTH: Elementwise = Elementwise::new("length", Class::Float, 4, |x| vec![length(x, Expr::pow)]);
+
+/// A sum below the floor is replaced before the root, whose slope is infinite at 0. NaN stays, and powers that have overflowed
+/// give it, so that no quotient is 0.
+fn length<'k>(x: &[Expr<'k>], root: impl Fn(Expr<'k>, Expr<'k>) -> Expr<'k>) -> Expr<'k> {
+    let (short, over) = (x[0].le(x[1]), x[0].eq(f64::INFINITY));
+    short.select(x[2], over.select(f64::NAN, root(short.or(over).select(1.0, x[0]), x[3])))
+}
+
+/// `mean * alpha + k` of (mean of squares, alpha, k): NaN where the squares have overflowed.
+static RESPONSE: Elementwise = Elementwise::new("local_response_norm", Class::Float, 3, |x| {
+    vec![x[0].eq(f64::INFINITY).select(f64::NAN, x[0]) * x[1] + x[2]]
+});
+
 impl Tensor {
     /// `x / max(norm(x), eps)` along an axis, with a [`norm`](Tensor::norm) of order `p`: vectors of length 1. Those shorter
     /// than `eps` are divided by `eps`, with the gradient of a constant length. With p below 2 the length does not change
-    /// with elements that are 0, where its slope jumps.
+    /// with elements that are 0, where its slope jumps. Where the powers of finite elements overflow the result is NaN.
     /// Floats; half precision computes in f32.
     ///
     /// ```
@@ -37,29 +56,25 @@ impl Tensor {
             return Ok(self.clone());
         }
         let x = self.to_dtype(self.dtype().compute())?;
-        if p <= 0.0 || p.is_infinite() {
+        if p == 0.0 || p.is_infinite() {
             return x.div(&x.norm(p, &axis, true)?.maximum(eps)?)?.to_dtype(self.dtype());
         }
-        let powers = match p {
-            1.0 => x.abs()?,
-            2.0 => x.square()?,
-            _ => power(&x, p)?,
+        if p < 0.0 {
+            return x.div(&at_least(&x.norm(p, &axis, true)?, eps)?)?.to_dtype(self.dtype());
+        }
+        let (powers, length) = match p {
+            1.0 => (x.abs()?, &LENGTH_ONE),
+            2.0 => (x.square()?, &LENGTH_TWO),
+            _ => (power(&x, p)?, &LENGTH),
         };
         let sum = powers.sum(&axis, true)?;
-        // A sum below the floor is replaced before the root, whose slope is infinite at 0. NaN stays.
-        let short = sum.le(eps.powf(p))?;
-        let root = short.where_(&sum.ones_like()?, &sum)?;
-        let norm = match p {
-            1.0 => root,
-            2.0 => root.sqrt()?,
-            _ => root.pow(1.0 / p)?,
-        };
-        x.div(&short.where_(&norm.ones_like()?.mul(eps)?, &norm)?)?.to_dtype(self.dtype())
+        let operands = [Operand::Tensor(&sum), eps.powf(p).into(), eps.into(), (1.0 / p).into()];
+        x.div(&length.apply(&operands)?)?.to_dtype(self.dtype())
     }
 
     /// `x / (k + alpha * mean(x^2))^beta` for `[n, c, spatial..]` (up to three spatial axes), where the mean runs over the
     /// `size` channels around each, from `size / 2` before it; those outside count as 0 (Krizhevsky et al., 2012, with a
-    /// mean in the place of their sum). Floats; half precision computes in f32.
+    /// mean in the place of their sum). NaN where squares of finite elements overflow. Floats; half precision computes in f32.
     #[track_caller]
     pub fn local_response_norm(&self, size: usize, alpha: f64, beta: f64, k: f64) -> Result<Tensor> {
         const OP: &str = "local_response_norm";
@@ -87,6 +102,7 @@ impl Tensor {
         let window = Window { rank: 2, kernel, stride: [1; 3], dilation: [1; 3], pad_before, pad_after };
         let squares = x.square()?.reshape([n, 1, c, plane])?;
         let mean = apply_one(AvgPool { window, count_include_pad: true }, &[&squares])?.reshape(x.shape())?;
-        x.div(&mean.mul(alpha)?.add(k)?.pow(beta)?)?.to_dtype(self.dtype())
+        let size = RESPONSE.apply(&[Operand::Tensor(&mean), alpha.into(), k.into()])?;
+        x.div(&size.pow(beta)?)?.to_dtype(self.dtype())
     }
 }

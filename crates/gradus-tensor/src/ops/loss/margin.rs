@@ -4,8 +4,9 @@ use gradus_backend::{Error, Expr, Result};
 
 use super::{Reduction, parameter, pointwise, same_shape};
 use crate::Tensor;
+use crate::ops::norm::{inverse_root, root, root_of_powers};
 use crate::ops::operands::common_dtype;
-use crate::ops::{Class, Elementwise, Operand};
+use crate::ops::{Class, Elementwise};
 
 /// Of (first, second, which is to be larger, margin).
 static RANKING: Elementwise =
@@ -26,18 +27,6 @@ static COSINE: Elementwise = Elementwise::new("cosine_embedding_loss", Class::Fl
 /// Of (distance to the positive, distance to the negative, margin).
 static TRIPLET: Elementwise =
     Elementwise::new("triplet_margin_loss", Class::Float, 3, |v| vec![hinge(v[0] - v[1] + v[2])]);
-
-/// Square root with slope 0 at 0, where a norm has no slope.
-static NORM: Elementwise = Elementwise::new("norm", Class::Float, 1, |v| {
-    let zero = v[0].eq(0.0);
-    vec![zero.select(0.0, zero.select(1.0, v[0]).sqrt())]
-});
-
-/// Of (sum of powers, 1 / p): the root of a p-norm, with slope 0 at 0.
-static ROOT: Elementwise = Elementwise::new("norm", Class::Float, 2, |v| {
-    let zero = v[0].eq(0.0);
-    vec![zero.select(0.0, zero.select(1.0, v[0]).pow(v[1]))]
-});
 
 /// `max(x, 0)` with slope 1 at 0; NaN stays.
 fn hinge<'k>(x: Expr<'k>) -> Expr<'k> {
@@ -134,7 +123,7 @@ impl Tensor {
 /// 1 over the length of each row.
 #[track_caller]
 fn inverse_length(x: &Tensor) -> Result<Tensor> {
-    x.square()?.sum(&[-1], false)?.add(1e-12)?.rsqrt()
+    inverse_root(&x.square()?.sum(&[-1], false)?, 1e-12)
 }
 
 /// The p-norm of `x - y + 1e-6` along the last axis.
@@ -145,10 +134,10 @@ fn distance(x: &Tensor, y: &Tensor, p: f64) -> Result<Tensor> {
     if p == 1.0 || d.shape().last() == Some(&0) {
         d.abs()?.sum(&[-1], false)
     } else if p == 2.0 {
-        NORM.apply(&[Operand::Tensor(&d.square()?.sum(&[-1], false)?)])
+        root(&d.square()?.sum(&[-1], false)?)
     } else if p == f64::INFINITY {
         d.abs()?.max(&[-1], false)
     } else {
-        ROOT.apply(&[Operand::Tensor(&d.abs()?.pow(p)?.sum(&[-1], false)?), (1.0 / p).into()])
+        root_of_powers(&d.abs()?.pow(p)?.sum(&[-1], false)?, p)
     }
 }

@@ -1,0 +1,72 @@
+//! Groups of finite elements whose sum, or sum of squares, overflows, or whose mean is large: their statistics are those of
+//! the elements times a power of two. Ordinary groups pay for this with a comparison.
+
+use super::Groups;
+use super::kernel::Kernel;
+use crate::access::Float;
+use crate::isa::Isa;
+use crate::rows::Elementary;
+
+/// What the mean of an ordinary group is below. Beyond, the rounding of the mean of equal elements may be all that there is of
+/// a variance, far above every eps.
+pub(super) fn limit<T>() -> f64 {
+    2f64.powi(if size_of::<T>() == 4 { 50 } else { 500 })
+}
+
+/// The statistics of a group, in two forms.
+pub(super) struct Large<T> {
+    /// What elements are multiplied by, and what is subtracted from that: the first one, if there is a mean. So the
+    /// deviations of equal elements are exactly 0.
+    down: T,
+    first: T,
+    /// Mean and `1 / sqrt(var + eps)` of what this gives.
+    pub(super) centre: T,
+    pub(super) by: T,
+    /// Those of the elements.
+    pub(super) mean: T,
+    pub(super) rstd: T,
+}
+
+impl<T: Elementary> Large<T> {
+    /// Of the group that starts at `at`. `None` if one of its elements is not finite. `work` has room for a run.
+    pub(super) fn new<S: Kernel + Float<Compute = T>, const N: usize>(
+        (isa, groups, at): (Isa, &Groups<N>, [usize; N]),
+        x: &[S],
+        rms: bool,
+        eps: f64,
+        work: &mut [T],
+    ) -> Option<Self> {
+        // Squares of the largest float times this are finite, and those of the smallest deviations that get here are not 0.
+        let down = if size_of::<T>() == 4 { 2f64.powi(-100) } else { 2f64.powi(-800) };
+        let count = groups.count as f64;
+        let first = if rms { T::ZERO } else { x[at[0]].widen() * T::from_f64(down) };
+        let zero = Large { down: T::from_f64(down), first, centre: T::ZERO, by: T::ONE, mean: T::ZERO, rstd: T::ZERO };
+        let (mut sum, mut square) = (0.0, 0.0);
+        let mut each = |add: &mut dyn FnMut(&[T])| {
+            groups.for_each_run(at, |p, n| {
+                S::load(isa, x, p[0], groups.steps[0], &mut work[..n]);
+                zero.scale(&mut work[..n]);
+                add(&work[..n]);
+            });
+        };
+        each(&mut |row| sum += S::sum(isa, row).to_f64());
+        let centre = if rms { 0.0 } else { sum / count };
+        each(&mut |row| square += S::squares(isa, row, T::from_f64(centre)).to_f64());
+        let variance = square / count;
+        if !variance.is_finite() {
+            return None;
+        }
+        let mean = T::from_f64((first.to_f64() + centre) / down);
+        let centre = T::from_f64(centre);
+        if variance == 0.0 {
+            return Some(Large { centre, mean, rstd: T::from_f64(1.0 / eps.sqrt()), ..zero });
+        }
+        let by = 1.0 / (variance + eps * down * down).sqrt();
+        Some(Large { centre, by: T::from_f64(by), mean, rstd: T::from_f64(by * down), ..zero })
+    }
+
+    /// Brings elements to where `centre` and `by` are theirs.
+    pub(super) fn scale(&self, row: &mut [T]) {
+        row.iter_mut().for_each(|x| *x = *x * self.down - self.first);
+    }
+}
