@@ -8,6 +8,7 @@ mod files;
 mod host_lists;
 mod layers;
 mod links;
+mod located;
 mod portable;
 mod source;
 mod test_code;
@@ -61,6 +62,7 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
     }
     findings.extend(portable::check(&sources));
     findings.extend(host_lists::check(&sources));
+    findings.extend(located::check(&sources));
     if let Err(message) = crate::packages::check(crate::packages::count(root)?) {
         findings.push(Finding::new("crates/gradus/Cargo.toml", 1, message));
     }

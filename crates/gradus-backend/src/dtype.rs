@@ -4,7 +4,7 @@ use std::fmt;
 
 use half::{bf16, f16};
 
-use crate::{Error, ErrorKind, Result, Scalar};
+use crate::{Error, ErrorKind, Here, Result, Scalar};
 
 /// The type of a tensor's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -114,6 +114,7 @@ impl DType {
     ///
     /// f16 with bf16 gives f32; a float wins over any integer; `i64` with `u64` is an error, because no dtype holds
     /// both. `bool` promotes to anything.
+    #[track_caller]
     pub fn promote(self, other: DType) -> Result<DType> {
         use DType::*;
         let (a, b) = (self, other);
@@ -167,10 +168,14 @@ impl std::str::FromStr for DType {
     type Err = Error;
 
     fn from_str(s: &str) -> Result<Self> {
-        DType::ALL.into_iter().find(|d| d.name() == s).ok_or_else(|| {
-            let names: Vec<_> = DType::ALL.iter().map(|d| d.name()).collect();
-            Error::argument("dtype", format!("{s:?} is no dtype; the dtypes are {}", names.join(", ")))
-        })
+        DType::ALL
+            .into_iter()
+            .find(|d| d.name() == s)
+            .ok_or_else(|| {
+                let names: Vec<_> = DType::ALL.iter().map(|d| d.name()).collect();
+                Error::argument("dtype", format!("{s:?} is no dtype; the dtypes are {}", names.join(", ")))
+            })
+            .here()
     }
 }
 

@@ -1,9 +1,16 @@
 //! One error type for everything that a user, a file or a device can make go wrong.
 
+mod facts;
+mod here;
+
 use std::fmt;
+use std::panic::Location;
 use std::sync::Arc;
 
-use crate::{DType, Shape};
+use crate::DType;
+
+pub use facts::{FailedLayer, FailedOperand, MismatchLines, VersionMismatch};
+pub use here::{Here, is_of_user};
 
 /// `Result` with the Gradus [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -56,21 +63,15 @@ pub enum ErrorKind {
     Format,
 }
 
-/// An operand as an error shows it.
-#[derive(Debug, Clone)]
-struct Operand {
-    name: String,
-    shape: String,
-    dtype: String,
-    device: String,
-}
-
 #[derive(Debug, Clone)]
 struct Report {
     kind: ErrorKind,
     op: String,
     message: String,
-    operands: Vec<Operand>,
+    operands: Vec<FailedOperand>,
+    layer: Option<(FailedLayer, (usize, &'static str))>,
+    location: Option<&'static Location<'static>>,
+    mismatch: Option<VersionMismatch>,
     notes: Vec<String>,
     help: Option<String>,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
@@ -92,9 +93,30 @@ impl Drop for Report {
 /// matmul: inner dimensions differ: 784 != 512
 ///   lhs  [32, 784]   f32  cpu
 ///   rhs  [512, 784]  f32  cpu
+///   in head.2 (Classifier)
+///   at src/model.rs:31:14
 ///   help: rhs looks like a weight stored [out, in]; use rhs.t()? or x.linear(&weight, bias)
 /// ```
-/// To react to one, match on its [`kind`](Error::kind).
+/// The line is that of the user's call; the layer, where there is one, has the path that its parameters have in
+/// `named_parameters`.
+///
+/// To react to one, match on its [`kind`](Error::kind). What it says is there as data:
+///
+/// ```
+/// # use gradus_backend::{DType, Error, ErrorKind};
+/// # let matmul = || Error::shape("matmul", "..").operand("lhs", &[32, 784], DType::F32, "cpu").operand("rhs", &[512, 784], DType::F32, "cpu");
+/// let e = matmul(); // as `a.matmul(&b)` gives it
+/// assert_eq!(e.kind(), &ErrorKind::ShapeMismatch);
+/// assert_eq!(e.op(), "matmul");
+/// assert_eq!(e.operands()[1].name, "rhs");
+/// assert_eq!(e.operands()[1].shape, [512, 784]);
+/// assert_eq!(e.location().unwrap().file(), file!());
+/// assert!(e.layer().is_none()); // it was no forward pass
+/// assert!(e.version_mismatch().is_none()); // nothing was written over
+/// ```
+///
+/// In functions of your own that are `#[track_caller]`, [`here`](Here::here) gives what a closure in them returned the line of
+/// their caller.
 #[derive(Clone)]
 pub struct Error {
     report: Box<Report>,
@@ -115,39 +137,47 @@ impl fmt::Display for Error {
 impl Error {
     /// An error of `kind`, raised by the operation `op`.
     #[cold]
+    #[track_caller]
     pub fn new(kind: ErrorKind, op: impl Into<String>, message: impl Into<String>) -> Self {
         let report = Report {
             kind,
             op: op.into(),
             message: message.into(),
             operands: Vec::new(),
+            layer: None,
+            location: None,
+            mismatch: None,
             notes: Vec::new(),
             help: None,
             source: None,
         };
-        Self { report: Box::new(report) }
+        Self { report: Box::new(report) }.here()
     }
 
     /// Shorthand for an [`ErrorKind::InvalidArgument`].
     #[cold]
+    #[track_caller]
     pub fn argument(op: impl Into<String>, message: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidArgument, op, message)
     }
 
     /// Shorthand for an [`ErrorKind::ShapeMismatch`].
     #[cold]
+    #[track_caller]
     pub fn shape(op: impl Into<String>, message: impl Into<String>) -> Self {
         Self::new(ErrorKind::ShapeMismatch, op, message)
     }
 
     /// Shorthand for an [`ErrorKind::UnsupportedDType`].
     #[cold]
+    #[track_caller]
     pub fn dtype(op: impl Into<String>, dtype: DType, wanted: &str) -> Self {
         Self::new(ErrorKind::UnsupportedDType, op, format!("not defined for {dtype}; it takes {wanted}"))
     }
 
     /// An [`ErrorKind::Io`] error about `path`.
     #[cold]
+    #[track_caller]
     pub fn io(op: impl Into<String>, path: impl fmt::Display, source: std::io::Error) -> Self {
         Self::new(ErrorKind::Io, op, format!("{path}: {source}")).with_source(source)
     }
@@ -155,12 +185,8 @@ impl Error {
     /// Adds a line that shows one operand.
     #[must_use]
     pub fn operand(mut self, name: &str, shape: &[usize], dtype: DType, device: impl fmt::Display) -> Self {
-        self.report.operands.push(Operand {
-            name: name.to_owned(),
-            shape: Shape::display(shape).to_string(),
-            dtype: dtype.to_string(),
-            device: device.to_string(),
-        });
+        let (name, shape, device) = (name.to_owned(), shape.to_vec(), device.to_string());
+        self.report.operands.push(FailedOperand { name, shape, dtype, device });
         self
     }
 
@@ -185,6 +211,56 @@ impl Error {
         self
     }
 
+    /// Says which value was written over, and by whom.
+    #[must_use]
+    pub fn with_version_mismatch(mut self, mismatch: VersionMismatch) -> Self {
+        self.report.mismatch = Some(mismatch);
+        self
+    }
+
+    /// Says in which layer it happened, in place of what was said before, and where the module lies that the path starts at:
+    /// address and type.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn in_layer(mut self, layer: FailedLayer, place: (usize, &'static str)) -> Self {
+        self.report.layer = Some((layer, place));
+        self
+    }
+
+    /// The place that was given with the layer.
+    #[doc(hidden)]
+    pub fn layer_place(&self) -> Option<(usize, &'static str)> {
+        self.report.layer.as_ref().map(|(_, place)| *place)
+    }
+
+    /// With this line for the call that failed, if none is known yet: for what fails later than it was called.
+    #[must_use]
+    pub fn at(mut self, line: &'static Location<'static>) -> Self {
+        self.locate(line);
+        self
+    }
+
+    /// With this line, or none if it is one of Gradus, in place of that of a backend: the call is meant, wherever the backend
+    /// was written.
+    #[cold]
+    pub fn relocate(&mut self, line: &'static Location<'static>) {
+        self.report.location = is_of_user(line).then_some(line);
+    }
+
+    /// What it says, without its line.
+    pub(crate) fn without_line(mut self) -> Self {
+        self.report.location = None;
+        self
+    }
+
+    /// The line of the call that failed, if none is known yet; a line of Gradus itself is none.
+    #[cold]
+    fn locate(&mut self, line: &'static Location<'static>) {
+        if self.report.location.is_none() && is_of_user(line) {
+            self.report.location = Some(line);
+        }
+    }
+
     /// The kind of failure.
     pub fn kind(&self) -> &ErrorKind {
         &self.report.kind
@@ -200,14 +276,42 @@ impl Error {
         &self.report.message
     }
 
+    /// The line of the user's code that made the call. `None` if the call came by way of something that has no line, as
+    /// `map(Tensor::exp)` has none; `map(|t| t.exp())` has that of the closure.
+    pub fn location(&self) -> Option<&'static Location<'static>> {
+        self.report.location
+    }
+
+    /// The layer whose forward pass failed; `None` outside of one.
+    pub fn layer(&self) -> Option<&FailedLayer> {
+        self.report.layer.as_ref().map(|(layer, _)| layer)
+    }
+
+    /// The operands that it shows.
+    pub fn operands(&self) -> &[FailedOperand] {
+        &self.report.operands
+    }
+
+    /// Which value that a gradient needs was written over, and by whom; `None` for an error of another kind.
+    pub fn version_mismatch(&self) -> Option<&VersionMismatch> {
+        self.report.mismatch.as_ref()
+    }
+
     fn render(&self) -> String {
         use fmt::Write;
         let r = &self.report;
         let mut s = format!("{}: {}", r.op, r.message);
-        let width = |f: fn(&Operand) -> &str| r.operands.iter().map(|o| f(o).len()).max().unwrap_or(0);
-        let (names, shapes, dtypes) = (width(|o| &o.name), width(|o| &o.shape), width(|o| &o.dtype));
-        for o in &r.operands {
-            let _ = write!(s, "\n  {:names$}  {:shapes$}  {:dtypes$}  {}", o.name, o.shape, o.dtype, o.device);
+        let rows: Vec<[String; 4]> = r.operands.iter().map(FailedOperand::columns).collect();
+        let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+        let (names, shapes, dtypes) = (width(0), width(1), width(2));
+        for [name, shape, dtype, device] in &rows {
+            let _ = write!(s, "\n  {name:names$}  {shape:shapes$}  {dtype:dtypes$}  {device}");
+        }
+        if let Some((layer, _)) = &r.layer {
+            let _ = write!(s, "\n  in {layer}");
+        }
+        if let Some(line) = r.location {
+            let _ = write!(s, "\n  at {line}");
         }
         for note in &r.notes {
             let _ = write!(s, "\n  {note}");

@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use crate::{Backend, Buffer, Element, Error, ErrorKind, Result};
+use crate::{Backend, Buffer, Element, Error, ErrorKind, Here, Result};
 
 /// Vectors of up to this many bytes are not counted, so that an exhausted budget keeps nobody from reading a number, or from
 /// printing what a printed tensor shows: 1000 elements of 48 bytes.
@@ -36,9 +36,10 @@ impl Claim {
     }
 
     /// Claims `bytes` bytes more for `op`; [`ErrorKind::OutOfMemory`] where the budget does not allow them.
+    #[track_caller]
     pub fn grow(&mut self, op: &str, bytes: usize) -> Result<()> {
         if let Some(count) = &self.count {
-            count.claim(op, bytes)?;
+            count.claim(op, bytes).here()?;
             self.bytes += bytes;
         }
         Ok(())
@@ -85,6 +86,7 @@ pub struct HostVec<T> {
 
 impl<T> HostVec<T> {
     /// An empty vector with room for `count` elements, made for `op`.
+    #[track_caller]
     pub fn with_capacity(backend: &(impl Backend + ?Sized), op: &str, count: usize) -> Result<Self> {
         let mut v = HostVec { items: Vec::new(), claim: backend.host_claim(), room: 0 };
         v.reserve(op, count)?;
@@ -92,6 +94,7 @@ impl<T> HostVec<T> {
     }
 
     /// The items of an iterator, made for `op`. Room for as many as it says at least is made at once.
+    #[track_caller]
     pub fn collect(backend: &(impl Backend + ?Sized), op: &str, items: impl IntoIterator<Item = T>) -> Result<Self> {
         let items = items.into_iter();
         let mut v = HostVec::with_capacity(backend, op, items.size_hint().0)?;
@@ -100,6 +103,7 @@ impl<T> HostVec<T> {
     }
 
     /// `count` times `value`, made for `op`.
+    #[track_caller]
     pub fn filled(backend: &(impl Backend + ?Sized), op: &str, value: T, count: usize) -> Result<Self>
     where
         T: Clone,
@@ -110,6 +114,7 @@ impl<T> HostVec<T> {
     }
 
     /// Makes room for `more` elements beyond those that it has.
+    #[track_caller]
     pub fn reserve(&mut self, op: &str, more: usize) -> Result<()> {
         let needed = self.items.len().saturating_add(more);
         if needed <= self.items.capacity() {
@@ -124,6 +129,7 @@ impl<T> HostVec<T> {
     }
 
     /// One element more; makes room for twice as many where there is none.
+    #[track_caller]
     pub fn push(&mut self, op: &str, value: T) -> Result<()> {
         if self.items.len() == self.items.capacity() {
             self.reserve(op, self.items.len().max(4))?;
@@ -133,8 +139,9 @@ impl<T> HostVec<T> {
     }
 
     /// [Pushes](HostVec::push) every item.
+    #[track_caller]
     pub fn extend(&mut self, op: &str, items: impl IntoIterator<Item = T>) -> Result<()> {
-        items.into_iter().try_for_each(|value| self.push(op, value))
+        items.into_iter().try_for_each(|value| self.push(op, value)).here()
     }
 
     /// The vector alone, which counts no longer: for what is given to a user.
@@ -144,6 +151,7 @@ impl<T> HostVec<T> {
 }
 
 /// `count` elements of a buffer from element `start` on, read for `op`.
+#[track_caller]
 pub fn download<T: Element, B: Backend + ?Sized>(
     backend: &B,
     op: &str,
@@ -168,6 +176,7 @@ pub fn download<T: Element, B: Backend + ?Sized>(
 
 /// An empty `Vec` with room for `count` elements, counted nowhere: [`ErrorKind::OutOfMemory`] of `op` where the system has
 /// no more.
+#[track_caller]
 pub fn vec_of<T>(op: &str, count: usize) -> Result<Vec<T>> {
     let mut v = Vec::new();
     reserve(op, &mut v, count)?;
@@ -175,23 +184,28 @@ pub fn vec_of<T>(op: &str, count: usize) -> Result<Vec<T>> {
 }
 
 /// The items of an iterator in a `Vec`, counted nowhere: [`ErrorKind::OutOfMemory`] of `op` where the system has no more.
+#[track_caller]
 pub fn collect<T>(op: &str, items: impl ExactSizeIterator<Item = T>) -> Result<Vec<T>> {
     let mut v = vec_of(op, items.len())?;
     v.extend(items);
     Ok(v)
 }
 
+#[track_caller]
 fn reserve<T>(op: &str, v: &mut Vec<T>, more: usize) -> Result<()> {
-    v.try_reserve_exact(more).map_err(|_| {
-        let requested = v.len().saturating_add(more).saturating_mul(size_of::<T>());
-        let m = format!("{requested} bytes of the host asked for, but the system has no more memory");
-        Error::new(ErrorKind::OutOfMemory { requested }, op, m)
-            .help("drop what is not needed, or work on smaller pieces")
-    })
+    v.try_reserve_exact(more)
+        .map_err(|_| {
+            let requested = v.len().saturating_add(more).saturating_mul(size_of::<T>());
+            let m = format!("{requested} bytes of the host asked for, but the system has no more memory");
+            Error::new(ErrorKind::OutOfMemory { requested }, op, m)
+                .help("drop what is not needed, or work on smaller pieces")
+        })
+        .here()
 }
 
 /// An error where the host has no room for `count` things of `bytes` bytes each now, or the budget does not allow it: for
 /// many small allocations that follow.
+#[track_caller]
 pub fn check_room(backend: &(impl Backend + ?Sized), op: &str, count: usize, bytes: usize) -> Result<()> {
     HostVec::<u8>::with_capacity(backend, op, count.saturating_mul(bytes)).map(drop)
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::shape::{MAX_RANK, resolve_axis};
-use crate::{Error, ErrorKind, Result, Shape};
+use crate::{Error, ErrorKind, Here, Result, Shape};
 
 /// Shape, signed strides and offset, all in elements.
 ///
@@ -30,6 +30,7 @@ impl Layout {
     }
 
     /// A layout from its parts. Errors if ranks differ or an element would lie outside `0..elements`.
+    #[track_caller]
     pub fn from_parts(shape: Shape, strides: &[isize], offset: usize, elements: usize) -> Result<Self> {
         if strides.len() != shape.rank() {
             let m = format!("{} strides for shape {shape}", strides.len());
@@ -183,6 +184,7 @@ impl Layout {
     }
 
     /// The axes in the order `perm`, each named once (negative ones count from the end).
+    #[track_caller]
     pub fn permute(&self, perm: &[isize]) -> Result<Self> {
         let axes = crate::Axes::resolve("permute", perm, self.rank())?;
         if axes.len() != self.rank() {
@@ -199,6 +201,7 @@ impl Layout {
     }
 
     /// Two axes swapped.
+    #[track_caller]
     pub fn transpose(&self, a: isize, b: isize) -> Result<Self> {
         let (a, b) = (resolve_axis("transpose", a, self.rank())?, resolve_axis("transpose", b, self.rank())?);
         let (mut dims, mut strides) = ([0; MAX_RANK], self.strides);
@@ -209,6 +212,7 @@ impl Layout {
     }
 
     /// Every `step`-th element of an axis, from `start` up to but not including `end`; `step` is at least 1.
+    #[track_caller]
     pub fn slice(&self, axis: usize, start: usize, end: usize, step: usize) -> Result<Self> {
         let size = self.shape[axis];
         if step == 0 {
@@ -232,18 +236,21 @@ impl Layout {
     }
 
     /// `len` elements of an axis from `start`.
+    #[track_caller]
     pub fn narrow(&self, axis: usize, start: usize, len: usize) -> Result<Self> {
-        let end = start.checked_add(len).ok_or_else(|| Error::argument("narrow", "start + len overflows"))?;
+        let end = start.checked_add(len).ok_or_else(|| Error::argument("narrow", "start + len overflows")).here()?;
         self.slice(axis, start, end, 1)
     }
 
     /// One element of an axis; the axis goes away.
+    #[track_caller]
     pub fn select(&self, axis: usize, index: usize) -> Result<Self> {
-        let end = index.checked_add(1).ok_or_else(|| Error::argument("select", "index overflows"))?;
+        let end = index.checked_add(1).ok_or_else(|| Error::argument("select", "index overflows")).here()?;
         self.slice(axis, index, end, 1)?.squeeze(axis)
     }
 
     /// Without an axis of size 1.
+    #[track_caller]
     pub fn squeeze(&self, axis: usize) -> Result<Self> {
         if self.shape[axis] != 1 {
             let m = format!("axis {axis} of {} has size {}, not 1", self.shape, self.shape[axis]);
@@ -258,6 +265,7 @@ impl Layout {
     }
 
     /// With a new axis of size 1 before `axis`, which may equal the rank.
+    #[track_caller]
     pub fn unsqueeze(&self, axis: usize) -> Result<Self> {
         let rank = self.rank();
         if rank == MAX_RANK || axis > rank {
@@ -274,6 +282,7 @@ impl Layout {
     }
 
     /// Stretched to `shape` by the broadcasting rule: new and stretched axes get stride 0.
+    #[track_caller]
     pub fn expand(&self, shape: Shape) -> Result<Self> {
         let lead = shape.rank().checked_sub(self.rank());
         let fits = lead.is_some_and(|lead| (0..self.rank()).all(|i| [1, shape[i + lead]].contains(&self.shape[i])));

@@ -34,7 +34,7 @@ pub use backend::{Backend, BackendInfo, BackendKind, MemoryStats};
 pub use buffer::{Binding, Buffer, BufferOwner, MapArg, View, ViewMut};
 pub use compute::{ComputeLimits, ComputeModule, ModuleHash, Modules, NativeBinding, NativeCall, NativeFunction};
 pub use dtype::{DType, Element, bf16_from_f64, f16_from_f64};
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Error, ErrorKind, FailedLayer, FailedOperand, Here, MismatchLines, Result, VersionMismatch};
 pub use host::HostMemory;
 pub use host_vec::{Claim, ClaimCount, HostVec};
 pub use kernel::{Expr, Kernel, KernelBuilder, ScalarOp};

@@ -1,6 +1,6 @@
 //! Parameters of the operations: plain data, checked where an operation is asked for.
 
-use crate::{Error, Result};
+use crate::{Error, Here, Result};
 
 /// How [`Backend::reduce`](crate::Backend::reduce) combines elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -153,6 +153,7 @@ impl Window {
     /// `(size + pad_before + pad_after - dilation * (kernel - 1) - 1) / stride + 1`, rounded down.
     ///
     /// Errors if kernel, stride or dilation is 0, or if not even one window fits.
+    #[track_caller]
     pub fn output(&self, op: &str, spatial: &[usize]) -> Result<[usize; 3]> {
         if !(1..=3).contains(&self.rank) || spatial.len() != self.rank {
             let m = format!("a window over {} axes does not fit {} spatial axes", self.rank, spatial.len());
@@ -167,12 +168,13 @@ impl Window {
                 }
             }
             let overflow = || Error::argument(op, format!("the window on spatial axis {i} is too large"));
-            let reach = (k - 1).checked_mul(d).and_then(|r| r.checked_add(1)).ok_or_else(overflow)?;
+            let reach = (k - 1).checked_mul(d).and_then(|r| r.checked_add(1)).ok_or_else(overflow).here()?;
             let padded = size
                 .checked_add(self.pad_before[i])
                 .and_then(|p| p.checked_add(self.pad_after[i]))
                 .filter(|&p| p <= isize::MAX as usize)
-                .ok_or_else(overflow)?;
+                .ok_or_else(overflow)
+                .here()?;
             if padded < reach {
                 let m =
                     format!("the window spans {reach} elements of spatial axis {i}, which has {padded} with padding");
@@ -192,6 +194,7 @@ impl Window {
 
     /// Checks what a maximum needs beyond [`output`](Window::output): the padding on each side is narrower than the
     /// window, and every window covers at least one element.
+    #[track_caller]
     pub fn check_pool(&self, op: &str, spatial: &[usize]) -> Result<()> {
         let positions = self.output(op, spatial)?;
         for (i, &size) in spatial.iter().enumerate() {

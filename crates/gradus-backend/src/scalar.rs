@@ -39,6 +39,7 @@ impl Scalar {
     ///
     /// Every value fits a float dtype (rounded; large ones overflow to infinity). An integer dtype takes integral values
     /// within its range; `bool` takes 0 and 1.
+    #[track_caller]
     pub fn check(self, dtype: DType) -> Result<()> {
         if dtype.is_float() {
             return Ok(());

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Here, Result};
 
 /// The highest rank of a tensor.
 pub const MAX_RANK: usize = 8;
@@ -35,6 +35,7 @@ impl Shape {
     pub const SCALAR: Shape = Shape { rank: 0, dims: [0; MAX_RANK] };
 
     /// A shape of the given sizes. Errors above rank 8, or when the number of elements overflows `isize`.
+    #[track_caller]
     pub fn new(dims: &[usize]) -> Result<Self> {
         if dims.len() > MAX_RANK {
             let m = format!("rank {} is above the highest rank {MAX_RANK}", dims.len());
@@ -45,10 +46,14 @@ impl Shape {
         // Sizes of 0 do not excuse an overflow among the others: strides are computed from all of them.
         let mut n = 1usize;
         for &d in dims {
-            n = n.checked_mul(d.max(1)).filter(|&n| n <= isize::MAX as usize / 8).ok_or_else(|| {
-                let m = format!("{} has more elements than memory can address", Shape::display(dims));
-                Error::new(ErrorKind::Overflow, "shape", m)
-            })?;
+            n = n
+                .checked_mul(d.max(1))
+                .filter(|&n| n <= isize::MAX as usize / 8)
+                .ok_or_else(|| {
+                    let m = format!("{} has more elements than memory can address", Shape::display(dims));
+                    Error::new(ErrorKind::Overflow, "shape", m)
+                })
+                .here()?;
         }
         Ok(shape)
     }
@@ -92,6 +97,7 @@ impl Shape {
     }
 
     /// This shape with the size of `axis` replaced.
+    #[track_caller]
     pub fn with(&self, axis: usize, size: usize) -> Result<Self> {
         let mut dims = self.dims;
         dims[axis] = size;
@@ -115,6 +121,7 @@ impl Shape {
     }
 
     /// The NumPy broadcast of two shapes: right-aligned, size 1 stretches, also against 0.
+    #[track_caller]
     pub fn broadcast(op: &str, a: &[usize], b: &[usize]) -> Result<Self> {
         let rank = a.len().max(b.len());
         let mut dims = [0; MAX_RANK];
@@ -185,6 +192,7 @@ impl<const N: usize> PartialEq<[usize; N]> for Shape {
 }
 
 /// Resolves an axis that may count from the end (-1 is the last one) against a rank.
+#[track_caller]
 pub fn resolve_axis(op: &str, axis: isize, rank: usize) -> Result<usize> {
     let resolved = if axis < 0 { axis + rank as isize } else { axis };
     if resolved >= 0 && (resolved as usize) < rank {
@@ -218,6 +226,7 @@ impl Axes {
     }
 
     /// Axes that may count from the end; one outside the rank or named twice is an error.
+    #[track_caller]
     pub fn resolve(op: &str, axes: &[isize], rank: usize) -> Result<Self> {
         if rank > MAX_RANK {
             let e = Error::new(ErrorKind::InvalidAxis, op, format!("axes of a tensor of rank {rank}"));

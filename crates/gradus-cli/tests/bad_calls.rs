@@ -1,4 +1,5 @@
-//! Bad input to the library through the `gradus` crate: each call gives an error that names what is wrong, and none panics.
+//! Bad input to the library through the `gradus` crate: each call gives an error that names what is wrong and has the line of
+//! the call, and none panics.
 #![allow(clippy::unwrap_used)]
 
 use gradus::data::{csv, digits, idx, split};
@@ -21,6 +22,7 @@ macro_rules! cases {
 fn verify(cases: Vec<Case>) {
     let wrong = |Case { name, result, says }: Case| match result {
         Ok(()) => Some(format!("{name}: no error")),
+        Err(e) if e.location().is_none_or(|line| line.file() != file!()) => Some(format!("{name}: no line in\n{e}")),
         Err(e) if e.to_string().contains(says) => None,
         Err(e) => Some(format!("{name}: no `{says}` in\n{e}")),
     };

@@ -115,18 +115,18 @@ fn many_threads_share_blocks_without_mixing_them_up() {
 #[test]
 fn vectors_of_the_host_count_while_they_live() {
     let cpu = crate::CpuBackend::with_threads(1).unwrap();
-    cpu.set_memory_budget(Some(100_000)).unwrap();
-    let mut v = HostVec::with_capacity(&cpu, "list", 2_500).unwrap();
-    v.extend("list", (0..2_500).map(|i| i as f64)).unwrap();
-    assert_eq!((v.len(), cpu.memory_stats().in_use), (2_500, 20_000));
+    cpu.set_memory_budget(Some(1_000_000)).unwrap();
+    let mut v = HostVec::with_capacity(&cpu, "list", 25_000).unwrap();
+    v.extend("list", (0..25_000).map(|i| i as f64)).unwrap();
+    assert_eq!((v.len(), cpu.memory_stats().in_use), (25_000, 200_000));
     // Growing counts what there is room for, and a vector that cannot grow keeps what it has.
     v.push("list", 1.0).unwrap();
-    assert_eq!(cpu.memory_stats().in_use, 40_000);
-    assert_eq!(v.reserve("list", 20_000).unwrap_err().kind(), &ErrorKind::OutOfMemory { requested: 180_008 });
-    assert_eq!((v.len(), v[2_500], cpu.memory_stats().in_use), (2_501, 1.0, 40_000));
-    let e = HostVec::filled(&cpu, "other", 0u8, 60_001).unwrap_err();
-    assert!(e.op() == "other" && e.to_string().contains("budget 100000"), "{e}");
-    assert_eq!(v.into_vec().len(), 2_501);
+    assert_eq!(cpu.memory_stats().in_use, 400_000);
+    assert_eq!(v.reserve("list", 200_000).unwrap_err().kind(), &ErrorKind::OutOfMemory { requested: 1_800_008 });
+    assert_eq!((v.len(), v[25_000], cpu.memory_stats().in_use), (25_001, 1.0, 400_000));
+    let e = HostVec::filled(&cpu, "other", 0u8, 600_001).unwrap_err();
+    assert!(e.op() == "other" && e.to_string().contains("budget 1000000"), "{e}");
+    assert_eq!(v.into_vec().len(), 25_001);
     assert_eq!(cpu.memory_stats().in_use, 0);
     // What is small is no matter of the budget.
     cpu.set_memory_budget(Some(0)).unwrap();

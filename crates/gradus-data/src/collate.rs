@@ -1,7 +1,7 @@
 //! [`Sample`]: how samples become a batch of tensors.
 
 use gradus_tensor::backend::HostVec;
-use gradus_tensor::{Device, Error, Result, Tensor};
+use gradus_tensor::{Device, Error, Here, Result, Tensor};
 
 use crate::Image;
 
@@ -18,6 +18,7 @@ pub trait Sample: Send + Sized + 'static {
 impl Sample for Tensor {
     type Batch = Tensor;
 
+    #[track_caller]
     fn collate(samples: Vec<Self>, _: &Device) -> Result<Tensor> {
         Tensor::stack(&samples.iter().collect::<Vec<_>>(), 0)
     }
@@ -27,6 +28,7 @@ impl Sample for Tensor {
 impl Sample for Image {
     type Batch = Tensor;
 
+    #[track_caller]
     fn collate(samples: Vec<Self>, device: &Device) -> Result<Tensor> {
         let first = samples.first().map_or([0; 3], Image::shape);
         if let Some(at) = samples.iter().position(|s| s.shape() != first) {
@@ -35,7 +37,7 @@ impl Sample for Image {
         }
         let count = samples.len().saturating_mul(first.iter().product::<usize>());
         let mut pixels = HostVec::with_capacity(device.backend(), "collate", count)?;
-        samples.iter().try_for_each(|s| pixels.extend("collate", s.pixels().iter().copied()))?;
+        samples.iter().try_for_each(|s| pixels.extend("collate", s.pixels().iter().copied())).here()?;
         Tensor::from_vec(pixels, [samples.len(), first[0], first[1], first[2]], device)
     }
 }
@@ -44,6 +46,7 @@ impl Sample for Image {
 impl Sample for Vec<f32> {
     type Batch = Tensor;
 
+    #[track_caller]
     fn collate(samples: Vec<Self>, device: &Device) -> Result<Tensor> {
         let len = samples.first().map_or(0, Vec::len);
         if let Some(at) = samples.iter().position(|s| s.len() != len) {
@@ -60,6 +63,7 @@ macro_rules! numbers {
         impl Sample for $t {
             type Batch = Tensor;
 
+            #[track_caller]
             fn collate(samples: Vec<Self>, device: &Device) -> Result<Tensor> {
                 let n = samples.len();
                 Tensor::from_vec(samples, [n], device)
@@ -73,6 +77,7 @@ numbers!(f32, f64, i64, i32, u8);
 impl<A: Sample, B: Sample> Sample for (A, B) {
     type Batch = (A::Batch, B::Batch);
 
+    #[track_caller]
     fn collate(samples: Vec<Self>, device: &Device) -> Result<Self::Batch> {
         let (a, b) = samples.into_iter().unzip();
         Ok((A::collate(a, device)?, B::collate(b, device)?))

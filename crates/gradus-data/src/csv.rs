@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-use gradus_tensor::{Error, ErrorKind, Result};
+use gradus_tensor::{Error, ErrorKind, Here, Result};
 
 use crate::memory::reserve;
 
@@ -33,16 +33,17 @@ impl Numbers {
 }
 
 /// Reads a file; `skip` lines at its start (titles) are passed over.
+#[track_caller]
 pub fn read_file(path: impl AsRef<Path>, skip: usize) -> Result<Numbers> {
     let path = path.as_ref();
     let failed = |e| Error::io("csv", path.display(), e).help("give the path of a CSV file that can be read");
     // Before it is opened: opening a pipe waits for its other end.
-    let found = std::fs::metadata(path).map_err(failed)?;
+    let found = std::fs::metadata(path).map_err(failed).here()?;
     if !found.is_file() {
         let what = if found.is_dir() { "a folder" } else { "no regular file" };
         return Err(Error::new(ErrorKind::Io, "csv", format!("{} is {what}, not a CSV file", path.display())));
     }
-    read(std::fs::File::open(path).map_err(failed)?, skip, &path.display().to_string())
+    read(std::fs::File::open(path).map_err(failed).here()?, skip, &path.display().to_string())
 }
 
 /// Reads a table; `name` is what errors call it. Errors name the line and the column.
@@ -56,6 +57,7 @@ pub fn read_file(path: impl AsRef<Path>, skip: usize) -> Result<Numbers> {
 /// assert!(e.to_string().contains("my.csv: line 2, column 2"));
 /// # Ok::<(), gradus_tensor::Error>(())
 /// ```
+#[track_caller]
 pub fn read(source: impl Read, skip: usize, name: &str) -> Result<Numbers> {
     let bad = |line: usize, what: String| Error::new(ErrorKind::Format, "csv", format!("{name}: line {line}{what}"));
     let mut source = BufReader::new(source);
@@ -64,37 +66,39 @@ pub fn read(source: impl Read, skip: usize, name: &str) -> Result<Numbers> {
     for number in 1.. {
         bytes.clear();
         let read = source.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut bytes);
-        if read.map_err(|e| Error::io("csv", name, e))? == 0 {
+        if read.map_err(|e| Error::io("csv", name, e)).here()? == 0 {
             break;
         }
         if bytes.len() as u64 == LONGEST_LINE {
-            return Err(
-                bad(number, format!(" is longer than {LONGEST_LINE} bytes")).help("this is no table of numbers")
-            );
+            return Err(bad(number, format!(" is longer than {LONGEST_LINE} bytes"))
+                .here()
+                .help("this is no table of numbers"));
         }
-        let text = std::str::from_utf8(&bytes).map_err(|_| bad(number, " is not text".into()))?.trim();
+        let text = std::str::from_utf8(&bytes).map_err(|_| bad(number, " is not text".into())).here()?.trim();
         if number <= skip || text.is_empty() {
             continue;
         }
         let before = table.values.len();
         if before >= MOST_VALUES {
-            return Err(bad(number, format!(" comes after {before} values, and no more are read")));
+            return Err(bad(number, format!(" comes after {before} values, and no more are read")).here());
         }
         reserve(&mut table.values, 1 + bytes.len() / 2, "csv", name)?;
         for (column, word) in text.split(',').enumerate() {
             let value = word.trim().parse::<f32>().ok().filter(|v| v.is_finite());
-            let value = value.ok_or_else(|| {
-                let word: String = word.chars().take(40).collect();
-                bad(number, format!(", column {}: `{word}` is not a finite number", column + 1))
-                    .help("values are numbers split by commas; titles at the top can be skipped")
-            })?;
+            let value = value
+                .ok_or_else(|| {
+                    let word: String = word.chars().take(40).collect();
+                    bad(number, format!(", column {}: `{word}` is not a finite number", column + 1))
+                        .help("values are numbers split by commas; titles at the top can be skipped")
+                })
+                .here()?;
             table.values.push(value);
         }
         let found = table.values.len() - before;
         if table.columns == 0 {
             table.columns = found;
         } else if found != table.columns {
-            return Err(bad(number, format!(" has {found} values; the lines before have {}", table.columns)));
+            return Err(bad(number, format!(" has {found} values; the lines before have {}", table.columns)).here());
         }
     }
     if table.values.is_empty() {

@@ -21,6 +21,7 @@ pub trait Dataset: Send + Sync {
     }
 
     /// The samples at `indices`, in that order; an index may occur several times. Errors if one is out of range.
+    #[track_caller]
     fn subset(self, indices: Vec<usize>) -> Result<Subset<Self>>
     where
         Self: Sized,
@@ -52,12 +53,14 @@ impl<D: Dataset + ?Sized> Dataset for Arc<D> {
         (**self).len()
     }
 
+    #[track_caller]
     fn get(&self, index: usize) -> Result<D::Item> {
         (**self).get(index)
     }
 }
 
 /// An error for an index outside a dataset.
+#[track_caller]
 pub(crate) fn check_index(op: &str, index: usize, len: usize) -> Result<()> {
     if index < len {
         return Ok(());
@@ -74,6 +77,7 @@ pub struct Subset<D> {
 }
 
 impl<D: Dataset> Subset<D> {
+    #[track_caller]
     fn new(dataset: D, indices: Vec<usize>) -> Result<Self> {
         for &index in &indices {
             check_index("subset", index, dataset.len())?;
@@ -94,6 +98,7 @@ impl<D: Dataset> Dataset for Subset<D> {
         self.indices.len()
     }
 
+    #[track_caller]
     fn get(&self, index: usize) -> Result<D::Item> {
         check_index("subset", index, self.indices.len())?;
         self.dataset.get(self.indices[index])
@@ -118,6 +123,7 @@ where
         self.dataset.len()
     }
 
+    #[track_caller]
     fn get(&self, index: usize) -> Result<T> {
         (self.f)(self.dataset.get(index)?)
     }
@@ -143,6 +149,7 @@ pub struct TensorDataset {
 
 impl TensorDataset {
     /// A dataset of `inputs [n, ..]` and `targets [n, ..]`. Errors if they have no first axis or it differs.
+    #[track_caller]
     pub fn new(inputs: Tensor, targets: Tensor) -> Result<Self> {
         let (n, m) = (inputs.shape().first(), targets.shape().first());
         if n.is_none() || n != m {
@@ -161,6 +168,7 @@ impl Dataset for TensorDataset {
         self.inputs.shape().first().copied().unwrap_or(0)
     }
 
+    #[track_caller]
     fn get(&self, index: usize) -> Result<(Tensor, Tensor)> {
         check_index("tensor_dataset", index, self.len())?;
         let at = index as isize;

@@ -24,6 +24,7 @@ const WHITE: u8 = 16;
 /// assert_eq!((digits.len(), digits.classes(), digits.image_shape()), (1797, 10, [1, 8, 8]));
 /// # Ok::<(), gradus_tensor::Error>(())
 /// ```
+#[track_caller]
 pub fn load() -> Result<ImageSet> {
     let table = csv::read(GzDecoder::new(DIGITS), 0, "digits.csv.gz")?;
     let size = SIDE * SIDE;

@@ -8,7 +8,7 @@ use std::io::{BufReader, ErrorKind as IoKind, Read, Seek};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
-use gradus_tensor::{Error, ErrorKind, Result};
+use gradus_tensor::{Error, ErrorKind, Here, Result};
 
 use crate::ImageSet;
 use crate::memory::reserve_exact;
@@ -65,24 +65,29 @@ pub struct Images {
 }
 
 /// Reads a folder's images and labels; samples are `[1, height, width]`, scaled to 0 to 1.
+#[track_caller]
 pub fn read_folder(folder: impl AsRef<Path>, part: Part) -> Result<ImageSet> {
     let folder = folder.as_ref();
-    let meta = std::fs::metadata(folder).map_err(|e| {
-        Error::io("idx", folder.display(), e)
-            .help("give a folder that holds train-images-idx3-ubyte[.gz] and its labels")
-    })?;
+    let meta = std::fs::metadata(folder)
+        .map_err(|e| {
+            Error::io("idx", folder.display(), e)
+                .help("give a folder that holds train-images-idx3-ubyte[.gz] and its labels")
+        })
+        .here()?;
     if !meta.is_dir() {
         let m = format!("{} is a file, not a folder", folder.display());
         return Err(Error::new(ErrorKind::Io, "idx", m).help("give the folder that the IDX files lie in"));
     }
     let find = |what: &str, rank: usize| {
-        part.find(folder, what, rank).ok_or_else(|| {
-            let name = format!("{}-{what}-idx{rank}-ubyte", part.prefix());
-            Error::new(ErrorKind::Io, "idx", format!("{} holds no {name} and no {name}.gz", folder.display()))
-                .help("MNIST and Fashion-MNIST are four files with such names; download them into this folder")
-        })
+        part.find(folder, what, rank)
+            .ok_or_else(|| {
+                let name = format!("{}-{what}-idx{rank}-ubyte", part.prefix());
+                Error::new(ErrorKind::Io, "idx", format!("{} holds no {name} and no {name}.gz", folder.display()))
+                    .help("MNIST and Fashion-MNIST are four files with such names; download them into this folder")
+            })
+            .here()
     };
-    let (images_path, labels_path) = (find("images", 3)?, find("labels", 1)?);
+    let (images_path, labels_path) = (find("images", 3).here()?, find("labels", 1).here()?);
     let images = read_images(&images_path)?;
     let labels = read_labels(&labels_path)?;
     if images.count != labels.len() {
@@ -104,29 +109,32 @@ pub fn read_folder(folder: impl AsRef<Path>, part: Part) -> Result<ImageSet> {
 }
 
 /// Reads a file of images (`idx3-ubyte`).
+#[track_caller]
 pub fn read_images(path: impl AsRef<Path>) -> Result<Images> {
     let (shape, pixels) = read_values(path.as_ref(), 3, "images")?;
     Ok(Images { count: shape[0], height: shape[1], width: shape[2], pixels })
 }
 
 /// Reads a file of labels (`idx1-ubyte`).
+#[track_caller]
 pub fn read_labels(path: impl AsRef<Path>) -> Result<Vec<u8>> {
     Ok(read_values(path.as_ref(), 1, "labels")?.1)
 }
 
 /// The sizes of the axes and the values of a file.
+#[track_caller]
 fn read_values(path: &Path, rank: usize, what: &str) -> Result<(Vec<usize>, Vec<u8>)> {
     let failed = |e| Error::io("idx", path.display(), e).help("check that the file is there and can be read");
     // Before it is opened: opening a pipe waits for its other end.
-    let meta = std::fs::metadata(path).map_err(failed)?;
+    let meta = std::fs::metadata(path).map_err(failed).here()?;
     if !meta.is_file() {
         let e = Error::new(ErrorKind::Io, "idx", format!("{} is not a file", path.display()));
         return Err(e.help("give the path of an IDX file"));
     }
-    let mut file = File::open(path).map_err(failed)?;
+    let mut file = File::open(path).map_err(failed).here()?;
     let mut magic = Vec::new();
-    file.by_ref().take(2).read_to_end(&mut magic).map_err(failed)?;
-    file.rewind().map_err(failed)?;
+    file.by_ref().take(2).read_to_end(&mut magic).map_err(failed).here()?;
+    file.rewind().map_err(failed).here()?;
     let source = BufReader::new(file);
     if magic == [0x1f, 0x8b] {
         parse(MultiGzDecoder::new(source), meta.len(), MOST_EXPANSION, path, rank, what)
@@ -136,6 +144,7 @@ fn read_values(path: &Path, rank: usize, what: &str) -> Result<(Vec<usize>, Vec<
 }
 
 /// Parses the contents of a file of `length` bytes, each of which holds at most `expansion` bytes of contents.
+#[track_caller]
 fn parse(
     mut source: impl Read,
     length: u64,
@@ -147,34 +156,38 @@ fn parse(
     let capacity = length.saturating_mul(expansion);
     let bad = |m: String| Error::new(ErrorKind::Format, "idx", format!("{}: {m}", path.display()));
     let broken = |e: std::io::Error| match e.kind() {
-        IoKind::UnexpectedEof => bad("the file ends too early".into()).help("it is truncated; download it again"),
+        IoKind::UnexpectedEof => {
+            bad("the file ends too early".into()).here().help("it is truncated; download it again")
+        }
         IoKind::InvalidInput | IoKind::InvalidData => {
-            bad(format!("corrupt gzip data: {e}")).help("download the file again")
+            bad(format!("corrupt gzip data: {e}")).here().help("download the file again")
         }
         _ => Error::io("idx", path.display(), e).help("check that the file can be read to its end"),
     };
     let mut word = || -> Result<[u8; 4]> {
         let mut bytes = [0; 4];
-        source.read_exact(&mut bytes).map_err(broken)?;
+        source.read_exact(&mut bytes).map_err(broken).here()?;
         Ok(bytes)
     };
     let magic = word()?;
     if magic != [0, 0, 8, rank as u8] {
         let shown = magic.map(|b| format!("{b:02x}")).join(" ");
         return Err(bad(format!("starts with {shown}; IDX {what} start with 00 00 08 {rank:02x}"))
+            .here()
             .help(format!("give a file of unsigned bytes with {rank} axes, such as train-{what}-idx{rank}-ubyte")));
     }
-    let sizes = (0..rank).map(|_| Ok(u64::from(u32::from_be_bytes(word()?)))).collect::<Result<Vec<u64>>>()?;
+    let sizes = (0..rank).map(|_| Ok(u64::from(u32::from_be_bytes(word()?)))).collect::<Result<Vec<u64>>>().here()?;
     let shown = sizes.iter().map(u64::to_string).collect::<Vec<_>>().join(" x ");
     let promised = sizes.iter().try_fold(1u64, |n, &s| n.checked_mul(s));
     let promised = match promised {
-        Some(0) => return Err(bad(format!("holds no {what}: its sizes are {shown}"))),
+        Some(0) => return Err(bad(format!("holds no {what}: its sizes are {shown}")).here()),
         Some(n) if n <= MOST_VALUES && n <= capacity => n,
         Some(n) if n <= capacity => {
-            return Err(bad(format!("promises {shown} values; more than {MOST_VALUES} are not read")));
+            return Err(bad(format!("promises {shown} values; more than {MOST_VALUES} are not read")).here());
         }
         _ => {
             return Err(bad(format!("promises {shown} values, more than its {length} bytes can hold"))
+                .here()
                 .help("it is truncated or corrupt; download it again"));
         }
     };
@@ -185,7 +198,7 @@ fn parse(
         let end = (2 * values.len()).max(1 << 16).min(most);
         let missing = end - values.len();
         reserve_exact(&mut values, missing, "idx", &name)?;
-        source.by_ref().take(missing as u64).read_to_end(&mut values).map_err(broken)?;
+        source.by_ref().take(missing as u64).read_to_end(&mut values).map_err(broken).here()?;
         if values.len() < end {
             break;
         }
@@ -193,10 +206,12 @@ fn parse(
     let found = values.len() as u64;
     if found < promised {
         return Err(bad(format!("promises {shown} = {promised} values and holds {found}"))
+            .here()
             .help("it is truncated; download it again"));
     }
     if found > promised {
         return Err(bad(format!("goes on after the {shown} = {promised} values that it promises"))
+            .here()
             .help("it is corrupt; download it again"));
     }
     Ok((sizes.iter().map(|&s| s as usize).collect(), values))

@@ -16,6 +16,7 @@ pub struct Image {
 
 impl Image {
     /// An image of these pixels. Errors if their number is not `channels * height * width`.
+    #[track_caller]
     pub fn new(channels: usize, height: usize, width: usize, pixels: Vec<f32>) -> Result<Self> {
         if channels.checked_mul(height).and_then(|n| n.checked_mul(width)) != Some(pixels.len()) {
             let m = format!("{} pixels do not fill {channels} x {height} x {width}", pixels.len());
@@ -76,6 +77,7 @@ impl ImageSet {
     /// value `white` becomes 1.0. Classes are counted from 0 to the greatest label.
     ///
     /// Errors if sizes do not agree, a pixel is above `white`, or a label is negative.
+    #[track_caller]
     pub fn new(shape: [usize; 3], white: u8, pixels: Vec<u8>, labels: Vec<i64>) -> Result<Self> {
         let size = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).filter(|&n| n > 0);
         if size.and_then(|n| n.checked_mul(labels.len())) != Some(pixels.len()) {
@@ -122,6 +124,7 @@ impl Dataset for ImageSet {
         self.labels.len()
     }
 
+    #[track_caller]
     fn get(&self, index: usize) -> Result<(Image, i64)> {
         check_index("image_set", index, self.len())?;
         let [channels, height, width] = self.shape;

@@ -1,11 +1,11 @@
 //! [`DataLoader`]: shuffled batches of tensors out of a dataset.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::Arc;
 
 use gradus_tensor::backend::host_vec::collect;
-use gradus_tensor::{Device, Error, ErrorKind, Generator, Result};
+use gradus_tensor::{Device, Error, ErrorKind, Generator, Here, Result};
 
 use crate::workers::Workers;
 use crate::{Dataset, Sample};
@@ -93,6 +93,7 @@ where
     }
 
     /// The batches of epoch number `epoch`. The first error ends them. Dropping the iterator stops its workers.
+    #[track_caller]
     pub fn epoch(&self, epoch: u64) -> Result<Batches<<D::Item as Sample>::Batch>> {
         let n = self.plan.dataset.len();
         let order = if self.shuffle {
@@ -107,7 +108,7 @@ where
         } else {
             Source::Workers(Workers::start(self.workers.min(count), self.prefetch, count, make)?)
         };
-        Ok(Batches { source, next: 0, count })
+        Ok(Batches { source, next: 0, count, line: Location::caller() })
     }
 }
 
@@ -141,6 +142,7 @@ where
         Some(collated.map_err(|e| e.note(format!("while joining samples {:?} of the dataset", &order[start..end]))))
     }
 
+    #[track_caller]
     fn sample(&self, epoch: u64, index: usize) -> Result<D::Item> {
         let sample = self.dataset.get(index)?;
         match &self.augment {
@@ -154,6 +156,7 @@ where
 }
 
 /// The result of `f`; a panic in it becomes an error.
+#[track_caller]
 fn guard<T>(what: &str, f: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<&str>().map(|s| s.to_string());
@@ -210,17 +213,18 @@ where
     }
 
     /// The loader. Errors on a batch size of 0, a prefetch of 0 or too many workers.
+    #[track_caller]
     pub fn build(self) -> Result<DataLoader<D>> {
         let loader = self.loader;
         let fail = |m: String| Err(Error::argument("data_loader", m));
         if loader.plan.batch_size == 0 {
-            return fail("the batch size is 0; it is at least 1".into());
+            return fail("the batch size is 0; it is at least 1".into()).here();
         }
         if loader.prefetch == 0 {
-            return fail("prefetch is 0; it is at least 1".into());
+            return fail("prefetch is 0; it is at least 1".into()).here();
         }
         if loader.workers > MOST_WORKERS {
-            return fail(format!("{} workers; it takes 0 to {MOST_WORKERS}", loader.workers));
+            return fail(format!("{} workers; it takes 0 to {MOST_WORKERS}", loader.workers)).here();
         }
         Ok(loader)
     }
@@ -257,6 +261,8 @@ pub struct Batches<B> {
     source: Source<B>,
     next: usize,
     count: usize,
+    /// Where the epoch began: `next` is called by loops, which have no line.
+    line: &'static Location<'static>,
 }
 
 impl<B> Iterator for Batches<B> {
@@ -273,7 +279,7 @@ impl<B> Iterator for Batches<B> {
             }),
         };
         self.next = if batch.is_ok() { self.next + 1 } else { self.count };
-        Some(batch)
+        Some(batch.map_err(|e| e.at(self.line)))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -3,15 +3,18 @@
 use gradus_tensor::{Error, ErrorKind, Result};
 
 /// Makes room for `more` elements. `op` failed, of the file `name`, if there is none.
+#[track_caller]
 pub(crate) fn reserve<T>(list: &mut Vec<T>, more: usize, op: &str, name: &str) -> Result<()> {
     list.try_reserve(more).map_err(|e| no_memory::<T>(list.len().saturating_add(more), op, name, e))
 }
 
 /// The same, for no element more.
+#[track_caller]
 pub(crate) fn reserve_exact<T>(list: &mut Vec<T>, more: usize, op: &str, name: &str) -> Result<()> {
     list.try_reserve_exact(more).map_err(|e| no_memory::<T>(list.len().saturating_add(more), op, name, e))
 }
 
+#[track_caller]
 fn no_memory<T>(count: usize, op: &str, name: &str, source: std::collections::TryReserveError) -> Error {
     let requested = count.saturating_mul(size_of::<T>());
     let e = Error::new(ErrorKind::OutOfMemory { requested }, op, format!("{name}: no memory for {requested} bytes"));

@@ -15,6 +15,7 @@ pub struct Split {
 }
 
 /// Holds out a random share `test` (0 to 1) of `n` samples.
+#[track_caller]
 pub fn random(n: usize, test: f64, seed: u64) -> Result<Split> {
     check_share(test)?;
     let order = Generator::new(seed).fork(0).permutation(n)?;
@@ -25,6 +26,7 @@ pub fn random(n: usize, test: f64, seed: u64) -> Result<Split> {
     Ok(split)
 }
 
+#[track_caller]
 fn check_share(test: f64) -> Result<()> {
     if (0.0..=1.0).contains(&test) {
         return Ok(());
@@ -48,6 +50,7 @@ impl Split {
 /// assert_eq!(split.test.iter().filter(|&&i| labels[i] == 1).count(), 2);
 /// # Ok::<(), gradus_tensor::Error>(())
 /// ```
+#[track_caller]
 pub fn stratified(labels: &[i64], test: f64, seed: u64) -> Result<Split> {
     check_share(test)?;
     let mut by_label: BTreeMap<i64, Vec<usize>> = BTreeMap::new();

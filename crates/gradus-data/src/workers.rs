@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use gradus_tensor::{Error, ErrorKind, Result};
+use gradus_tensor::{Error, ErrorKind, Here, Result};
 
 /// The workers of one epoch; dropping it stops them and waits for their end.
 pub(crate) struct Workers<B> {
@@ -21,6 +21,7 @@ pub(crate) struct Workers<B> {
 impl<B: Send + 'static> Workers<B> {
     /// Starts `workers` threads (at least one) on the batches below `count`; each has at most `prefetch` finished ones
     /// waiting. `make` gives `None` if it found itself stopped.
+    #[track_caller]
     pub(crate) fn start(
         workers: usize,
         prefetch: usize,
@@ -39,7 +40,7 @@ impl<B: Send + 'static> Workers<B> {
             let thread = std::thread::Builder::new().name(format!("gradus-data-{worker}")).spawn(body);
             let failed =
                 |e| Error::new(ErrorKind::Backend, "data_loader", "a worker thread could not start").with_source(e);
-            all.threads.push(thread.map_err(failed)?);
+            all.threads.push(thread.map_err(failed).here()?);
             all.channels.push(receiver);
         }
         Ok(all)

@@ -72,6 +72,7 @@ fn planted_mistakes_are_found_and_repeated_by_one_line() {
     assert!(found("leak", "--calls 3").contains("bytes were in use before"));
     assert!(found("hang", "--calls 1 --patience 2").contains("no end within 2 s"));
     assert!(found("overflow", "--calls 1").contains("overflowed its stack"));
+    assert!(found("lineless", "--calls 3").contains("error without the caller's line"));
 }
 
 #[test]

@@ -13,6 +13,7 @@ const WIDEST: usize = 1 << 15;
 ///
 /// # Errors
 /// A `sigma` that is negative or not finite, a radius above 32768, and what is no image.
+#[track_caller]
 pub fn gaussian_blur(x: &Tensor, sigma: f64, radius: Option<usize>, border: Border) -> Result<Tensor> {
     const OP: &str = "gaussian_blur";
     let picture = Picture::new(OP, x)?;

@@ -15,6 +15,7 @@ pub enum Range {
 }
 
 impl Range {
+    #[track_caller]
     fn apply(self, x: Tensor) -> Result<Tensor> {
         match self {
             Range::Unit => x.clamp(0.0, 1.0),
@@ -28,6 +29,7 @@ impl Range {
 ///
 /// # Errors
 /// What is no image.
+#[track_caller]
 pub fn grayscale(x: &Tensor, keep_channels: bool) -> Result<Tensor> {
     let picture = Picture::new("grayscale", x)?;
     if let [.., 1, _, _] = x.shape() {
@@ -41,6 +43,7 @@ pub fn grayscale(x: &Tensor, keep_channels: bool) -> Result<Tensor> {
 ///
 /// # Errors
 /// A `t` that is not finite, and what is no image.
+#[track_caller]
 pub fn threshold(x: &Tensor, t: f64) -> Result<Tensor> {
     let picture = Picture::new("threshold", x)?;
     if !t.is_finite() {
@@ -54,6 +57,7 @@ pub fn threshold(x: &Tensor, t: f64) -> Result<Tensor> {
 ///
 /// # Errors
 /// A factor that is negative or not finite, and what is no image.
+#[track_caller]
 pub fn brightness(x: &Tensor, factor: f64, range: Range) -> Result<Tensor> {
     let picture = Picture::new("brightness", x)?;
     not_negative("brightness", "factor", factor)?;
@@ -64,6 +68,7 @@ pub fn brightness(x: &Tensor, factor: f64, range: Range) -> Result<Tensor> {
 ///
 /// # Errors
 /// A factor that is negative or not finite, and what is no image.
+#[track_caller]
 pub fn contrast(x: &Tensor, factor: f64, range: Range) -> Result<Tensor> {
     let picture = Picture::new("contrast", x)?;
     not_negative("contrast", "factor", factor)?;
@@ -74,6 +79,7 @@ pub fn contrast(x: &Tensor, factor: f64, range: Range) -> Result<Tensor> {
 ///
 /// # Errors
 /// A factor that is negative or not finite, and what is no image.
+#[track_caller]
 pub fn contrast_about_mean(x: &Tensor, factor: f64, range: Range) -> Result<Tensor> {
     let picture = Picture::new("contrast_about_mean", x)?;
     not_negative("contrast_about_mean", "factor", factor)?;
@@ -88,6 +94,7 @@ pub fn contrast_about_mean(x: &Tensor, factor: f64, range: Range) -> Result<Tens
 ///
 /// # Errors
 /// What is no image.
+#[track_caller]
 pub fn invert(x: &Tensor) -> Result<Tensor> {
     let picture = Picture::new("invert", x)?;
     picture.with_alpha(&picture.colour()?.neg()?.add(1.0)?)
@@ -98,6 +105,7 @@ pub fn invert(x: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// `u8`, which cannot hold the result; numbers of means or deviations other than the channels'; deviations that are not
 /// above 0, numbers that are not finite, and what is no image.
+#[track_caller]
 pub fn normalize(x: &Tensor, mean: &[f64], std: &[f64]) -> Result<Tensor> {
     const OP: &str = "normalize";
     let picture = Picture::new(OP, x)?;

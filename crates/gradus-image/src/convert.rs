@@ -1,11 +1,12 @@
 //! Other forms of images: bytes and floats, channels last.
 
-use gradus_tensor::{DType, Error, Result, Tensor};
+use gradus_tensor::{DType, Error, Here, Result, Tensor};
 
 /// `[.., h, w, c]`, as many other programs have it, to `[.., c, h, w]`. A view.
 ///
 /// # Errors
 /// Fewer than three axes.
+#[track_caller]
 pub fn from_hwc(x: &Tensor) -> Result<Tensor> {
     three_axes("from_hwc", x)?.transpose(-1, -2)?.transpose(-2, -3)
 }
@@ -14,10 +15,12 @@ pub fn from_hwc(x: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// Fewer than three axes.
+#[track_caller]
 pub fn to_hwc(x: &Tensor) -> Result<Tensor> {
     three_axes("to_hwc", x)?.transpose(-3, -2)?.transpose(-2, -1)
 }
 
+#[track_caller]
 fn three_axes<'a>(op: &str, x: &'a Tensor) -> Result<&'a Tensor> {
     if x.rank() >= 3 {
         return Ok(x);
@@ -30,6 +33,7 @@ fn three_axes<'a>(op: &str, x: &'a Tensor) -> Result<&'a Tensor> {
 ///
 /// # Errors
 /// A `dtype` that is not float, and images of other integers or booleans.
+#[track_caller]
 pub fn to_float(x: &Tensor, dtype: DType) -> Result<Tensor> {
     if !dtype.is_float() {
         return Err(Error::dtype("to_float", dtype, "floats as the dtype of the result"));
@@ -53,11 +57,12 @@ pub fn to_float(x: &Tensor, dtype: DType) -> Result<Tensor> {
 ///
 /// # Errors
 /// Images of other integers or booleans.
+#[track_caller]
 pub fn to_bytes(x: &Tensor) -> Result<Tensor> {
     let unit = match x.dtype() {
         DType::U8 => return Ok(x.clone()),
         DType::F64 => x.clone(),
-        _ => to_float(x, DType::F32).map_err(|e| Error::new(e.kind().clone(), "to_bytes", e.message()))?,
+        _ => to_float(x, DType::F32).map_err(|e| Error::new(e.kind().clone(), "to_bytes", e.message())).here()?,
     };
     // Step by step, so that no more than two of them are there at once.
     let mut x = unit.clamp(0.0, 1.0)?;

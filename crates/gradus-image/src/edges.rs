@@ -14,6 +14,7 @@ use crate::picture::{Picture, not_negative};
 ///
 /// # Errors
 /// A threshold that is negative or not finite, and what is no image.
+#[track_caller]
 pub fn sobel(x: &Tensor, threshold: Option<f64>, border: Border) -> Result<Tensor> {
     const OP: &str = "sobel";
     let picture = Picture::new(OP, x)?;
@@ -47,6 +48,7 @@ pub fn sobel(x: &Tensor, threshold: Option<f64>, border: Border) -> Result<Tenso
 ///
 /// # Errors
 /// An amount that is negative or not finite, and what is no image.
+#[track_caller]
 pub fn sharpen(x: &Tensor, amount: f64, border: Border) -> Result<Tensor> {
     const OP: &str = "sharpen";
     let picture = Picture::new(OP, x)?;

@@ -8,6 +8,7 @@ use crate::picture::Picture;
 ///
 /// # Errors
 /// Sizes of 0, and what is no image.
+#[track_caller]
 pub fn resize(x: &Tensor, height: usize, width: usize) -> Result<Tensor> {
     resize_with(x, height, width, Interpolate::from(Interpolation::Bilinear).antialias())
 }
@@ -16,6 +17,7 @@ pub fn resize(x: &Tensor, height: usize, width: usize) -> Result<Tensor> {
 ///
 /// # Errors
 /// Sizes of 0, an interpolation that is not for two axes, and what is no image.
+#[track_caller]
 pub fn resize_with(x: &Tensor, height: usize, width: usize, how: impl Into<Interpolate>) -> Result<Tensor> {
     let picture = Picture::new("resize", x)?;
     let all = picture.all()?;
@@ -37,6 +39,7 @@ pub(crate) fn split(x: &Tensor) -> (&[usize], usize, usize, usize) {
 ///
 /// # Errors
 /// A section that is not within the image, and what is no image.
+#[track_caller]
 pub fn crop(x: &Tensor, top: usize, left: usize, height: usize, width: usize) -> Result<Tensor> {
     let picture = Picture::new("crop", x)?;
     let (h, w) = picture.size();
@@ -52,6 +55,7 @@ pub fn crop(x: &Tensor, top: usize, left: usize, height: usize, width: usize) ->
 ///
 /// # Errors
 /// A section larger than the image, and what is no image.
+#[track_caller]
 pub fn center_crop(x: &Tensor, height: usize, width: usize) -> Result<Tensor> {
     let (h, w) = Picture::new("center_crop", x)?.size();
     if height > h || width > w {
@@ -65,6 +69,7 @@ pub fn center_crop(x: &Tensor, height: usize, width: usize) -> Result<Tensor> {
 ///
 /// # Errors
 /// What is no image.
+#[track_caller]
 pub fn flip_horizontal(x: &Tensor) -> Result<Tensor> {
     Picture::new("flip_horizontal", x)?;
     x.flip(-1)
@@ -74,6 +79,7 @@ pub fn flip_horizontal(x: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// What is no image.
+#[track_caller]
 pub fn flip_vertical(x: &Tensor) -> Result<Tensor> {
     Picture::new("flip_vertical", x)?;
     x.flip(-2)

@@ -32,6 +32,7 @@ impl Border {
 
 /// The sums of the neighbours of each pixel of `x [.., h, w]` (floats, not empty), weighted by `kernel`, whose number of
 /// rows and of columns is odd and whose middle lies on the pixel.
+#[track_caller]
 pub(crate) fn weighted(x: &Tensor, kernel: &[&[f64]], border: Border) -> Result<Tensor> {
     let &[.., h, w] = x.shape() else { return Err(Error::shape("filter", "no rows and columns")) };
     let (rows, columns) = (kernel.len(), kernel.first().map_or(0, |row| row.len()));

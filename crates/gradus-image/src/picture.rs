@@ -12,6 +12,7 @@ pub(crate) struct Picture<'a> {
 
 impl<'a> Picture<'a> {
     /// Checks that `x` is an image.
+    #[track_caller]
     pub(crate) fn new(op: &str, x: &'a Tensor) -> Result<Self> {
         let shown = |e: Error| e.operand("image", x.shape(), x.dtype(), x.device());
         let channels = match x.shape() {
@@ -42,16 +43,19 @@ impl<'a> Picture<'a> {
     }
 
     /// Grey, or red, green and blue, in the dtype to compute in.
+    #[track_caller]
     pub(crate) fn colour(&self) -> Result<Tensor> {
         if self.channels == 4 { working(&self.source.narrow(-3, 0, 3)?) } else { self.all() }
     }
 
     /// All channels, in the dtype to compute in.
+    #[track_caller]
     pub(crate) fn all(&self) -> Result<Tensor> {
         working(self.source)
     }
 
     /// The brightness `[.., 1, h, w]`, in the dtype to compute in: `0.299 r + 0.587 g + 0.114 b`.
+    #[track_caller]
     pub(crate) fn luma(&self) -> Result<Tensor> {
         let colour = self.colour()?;
         if self.channels == 1 {
@@ -62,6 +66,7 @@ impl<'a> Picture<'a> {
     }
 
     /// As many equal channels of colour as the image has.
+    #[track_caller]
     pub(crate) fn spread(&self, grey: &Tensor) -> Result<Tensor> {
         let mut shape = self.source.shape().to_vec();
         let axis = shape.len() - 3;
@@ -72,6 +77,7 @@ impl<'a> Picture<'a> {
     }
 
     /// The result of these colours: in the dtype of the image, and with its alpha.
+    #[track_caller]
     pub(crate) fn with_alpha(&self, colour: &Tensor) -> Result<Tensor> {
         let colour = self.plain(colour)?;
         if self.channels < 4 {
@@ -81,6 +87,7 @@ impl<'a> Picture<'a> {
     }
 
     /// In the dtype of the image.
+    #[track_caller]
     pub(crate) fn plain(&self, x: &Tensor) -> Result<Tensor> {
         match self.source.dtype() {
             DType::U8 => to_bytes(x),
@@ -90,11 +97,13 @@ impl<'a> Picture<'a> {
 }
 
 /// From 0 to 1, in f32 or f64.
+#[track_caller]
 fn working(x: &Tensor) -> Result<Tensor> {
     to_float(x, if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 })
 }
 
 /// An argument that has to be finite and not negative.
+#[track_caller]
 pub(crate) fn not_negative(op: &str, name: &str, value: f64) -> Result<()> {
     if value.is_finite() && value >= 0.0 {
         return Ok(());

@@ -27,6 +27,7 @@ impl Default for Rotate {
 /// # Errors
 /// An angle that is not finite, an image without pixels at another angle than a multiple of 90 degrees, and what is no
 /// image.
+#[track_caller]
 pub fn rotate(x: &Tensor, degrees: f64, how: Rotate) -> Result<Tensor> {
     const OP: &str = "rotate";
     let picture = Picture::new(OP, x)?;

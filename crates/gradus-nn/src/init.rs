@@ -74,6 +74,7 @@ impl Gain {
 }
 
 /// `(fan_in, fan_out)` of a weight `[out, in, ..]`.
+#[track_caller]
 fn fans(shape: &[usize]) -> Result<(f64, f64)> {
     if shape.len() < 2 {
         let m = format!("a weight of shape {} has no fan: it needs an output and an input axis", Shape::display(shape));
@@ -95,32 +96,38 @@ impl<'a> Init<'a> {
     }
 
     /// All `value`.
+    #[track_caller]
     pub fn constant(&self, shape: impl AsRef<[usize]>, value: f64) -> Result<Tensor> {
         Tensor::full(shape, value, self.dtype, self.device)
     }
 
     /// All zeros.
+    #[track_caller]
     pub fn zeros(&self, shape: impl AsRef<[usize]>) -> Result<Tensor> {
         self.constant(shape, 0.0)
     }
 
     /// All ones.
+    #[track_caller]
     pub fn ones(&self, shape: impl AsRef<[usize]>) -> Result<Tensor> {
         self.constant(shape, 1.0)
     }
 
     /// Uniform in `[lo, hi)`.
+    #[track_caller]
     pub fn uniform(&mut self, shape: impl AsRef<[usize]>, lo: f64, hi: f64) -> Result<Tensor> {
         Tensor::random(Distribution::Uniform { lo, hi }, shape, self.dtype, self.device, self.generator)
     }
 
     /// Normal.
+    #[track_caller]
     pub fn normal(&mut self, shape: impl AsRef<[usize]>, mean: f64, std: f64) -> Result<Tensor> {
         Tensor::random(Distribution::Normal { mean, std }, shape, self.dtype, self.device, self.generator)
     }
 
     /// Normal, redrawn until it lies in `lo..=hi` (absolute values, not standard deviations). Computed in f64 as
     /// `mean + std * Q(u)` with the normal quantile function `Q` and a uniform `u` between the ends' probabilities.
+    #[track_caller]
     pub fn truncated_normal(
         &mut self,
         shape: impl AsRef<[usize]>,
@@ -151,6 +158,7 @@ impl<'a> Init<'a> {
     }
 
     /// Uniform in `±gain * sqrt(6 / (fan_in + fan_out))`.
+    #[track_caller]
     pub fn xavier_uniform(&mut self, shape: impl AsRef<[usize]>, gain: Gain) -> Result<Tensor> {
         let (fan_in, fan_out) = fans(shape.as_ref())?;
         let bound = over_root(gain.factor() * 6f64.sqrt(), fan_in + fan_out);
@@ -158,6 +166,7 @@ impl<'a> Init<'a> {
     }
 
     /// Normal with standard deviation `gain * sqrt(2 / (fan_in + fan_out))`.
+    #[track_caller]
     pub fn xavier_normal(&mut self, shape: impl AsRef<[usize]>, gain: Gain) -> Result<Tensor> {
         let (fan_in, fan_out) = fans(shape.as_ref())?;
         let std = over_root(gain.factor() * 2f64.sqrt(), fan_in + fan_out);
@@ -165,6 +174,7 @@ impl<'a> Init<'a> {
     }
 
     /// Uniform in `±gain * sqrt(3 / fan)`.
+    #[track_caller]
     pub fn kaiming_uniform(&mut self, shape: impl AsRef<[usize]>, fan: Fan, gain: Gain) -> Result<Tensor> {
         let (fan_in, fan_out) = fans(shape.as_ref())?;
         let fan = if fan == Fan::In { fan_in } else { fan_out };
@@ -173,6 +183,7 @@ impl<'a> Init<'a> {
     }
 
     /// Normal with standard deviation `gain / sqrt(fan)`.
+    #[track_caller]
     pub fn kaiming_normal(&mut self, shape: impl AsRef<[usize]>, fan: Fan, gain: Gain) -> Result<Tensor> {
         let (fan_in, fan_out) = fans(shape.as_ref())?;
         let std = over_root(gain.factor(), if fan == Fan::In { fan_in } else { fan_out });
@@ -181,6 +192,7 @@ impl<'a> Init<'a> {
 
     /// A (semi-)orthogonal matrix times `gain`; trailing axes are flattened into the columns. Of a tall matrix the
     /// columns are orthonormal, of a wide one the rows (Saxe et al., 2013). Computed in f64 on the host.
+    #[track_caller]
     pub fn orthogonal(&mut self, shape: impl AsRef<[usize]>, gain: Gain) -> Result<Tensor> {
         let dims = Shape::new(shape.as_ref())?;
         fans(shape.as_ref())?;
@@ -214,6 +226,7 @@ impl<'a> Init<'a> {
     }
 
     /// Values computed on the host one after the other, in the dtype and on the device of this.
+    #[track_caller]
     fn place(&self, shape: &[usize], mut next: impl FnMut() -> f64) -> Result<Tensor> {
         if !self.dtype.is_float() {
             return Err(Error::dtype("init", self.dtype, "floats"));

@@ -45,6 +45,7 @@
 // The derive macro's code names this crate from outside; the layers here use it too.
 extern crate self as gradus_nn;
 
+mod failed_layer;
 pub mod init;
 pub mod layers;
 mod load_report;

@@ -59,6 +59,7 @@ impl LoadReport {
     }
 
     /// One error with everything that does not fit `target`.
+    #[track_caller]
     pub(crate) fn error(&self, op: &str, target: &str) -> Error {
         let e = Error::argument(op, format!("the state does not fit the {target}; nothing was loaded"));
         self.lines().fold(e, Error::note).help("Strict::No loads what fits and reports the rest")

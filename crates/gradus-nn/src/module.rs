@@ -4,8 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use gradus_tensor::{Attempt, DType, Device, Error, Result, Tensor};
+use gradus_tensor::{Attempt, DType, Device, Error, Here, Result, Tensor};
 
+use crate::failed_layer::{Place, on_the_way_out};
 use crate::{
     Buffer, Item, ItemMut, LoadReport, Mode, Parameter, RandomState, StateDict, Strict, Tree, Visitor, VisitorMut,
 };
@@ -126,12 +127,14 @@ pub trait Module: Send + Sync {
 
     /// Freezes the parameters at and below a name: `"encoder"` for `encoder.weight` and `encoder.layers.0.bias`, not for
     /// `encoder2.weight`. Errors if there are none.
+    #[track_caller]
     fn freeze_under(&mut self, name: &str) -> Result<()> {
         under(self, name)?.iter().for_each(Parameter::freeze);
         Ok(())
     }
 
     /// Unfreezes the parameters at and below a name. Errors if there are none.
+    #[track_caller]
     fn unfreeze_under(&mut self, name: &str) -> Result<()> {
         under(self, name)?.iter().for_each(Parameter::unfreeze);
         Ok(())
@@ -141,6 +144,7 @@ pub trait Module: Send + Sync {
     ///
     /// # Errors
     /// Two tensors that have one name, by a field renamed to, or a map key with, a name with a dot.
+    #[track_caller]
     fn state_dict(&self) -> Result<StateDict> {
         StateDict::view_of(self, "state_dict")?.copied()
     }
@@ -155,12 +159,14 @@ pub trait Module: Send + Sync {
     /// With [`Strict::Yes`]: names that are missing, unexpected, or of another shape or dtype, all kinds in one error that
     /// counts each and lists the first 20 of it. [`Strict::No`] loads what fits; its report has every name.
     /// With either: two tensors of the module that have one name.
+    #[track_caller]
     fn load_state_dict(&mut self, state: &StateDict, strict: Strict) -> Result<LoadReport> {
         state.load_into(self, strict)
     }
 
     /// Writes the state to a safetensors file, which PyTorch reads too. The file appears when it is complete: it is
     /// written beside `path` and renamed.
+    #[track_caller]
     fn save_safetensors(&self, path: impl AsRef<Path>) -> Result<()>
     where
         Self: Sized,
@@ -170,6 +176,7 @@ pub trait Module: Send + Sync {
 
     /// Loads a safetensors file as [`load_state_dict`](Module::load_state_dict) does, by way of `device`, which is the
     /// module's.
+    #[track_caller]
     fn load_safetensors(&mut self, path: impl AsRef<Path>, device: &Device, strict: Strict) -> Result<LoadReport>
     where
         Self: Sized,
@@ -181,6 +188,7 @@ pub trait Module: Send + Sync {
 
     /// Replaces each float parameter and buffer by one of another float dtype. Shared ones stay shared. An optimiser made
     /// before steps the old ones, until its [`rebind`](crate::Optimizer::rebind).
+    #[track_caller]
     fn cast_parameters(&mut self, dtype: DType) -> Result<()> {
         if !dtype.is_float() {
             return Err(Error::dtype("cast_parameters", dtype, "floats"));
@@ -203,6 +211,7 @@ pub trait Module: Send + Sync {
     /// # assert!(optimizer.parameters().iter().all(|p| *p.device() == there));
     /// # Ok::<(), Error>(())
     /// ```
+    #[track_caller]
     fn to_device(&mut self, device: &Device) -> Result<()> {
         replace(self, &|t| t.to_device(device))
     }
@@ -210,6 +219,12 @@ pub trait Module: Send + Sync {
     /// The tree of modules, for printing.
     fn tree(&self) -> Tree {
         Tree::of(self)
+    }
+
+    /// What tells this module from others while it stays where it is: the errors of forward passes find its name by it.
+    #[doc(hidden)]
+    fn place(&self) -> Place {
+        (std::ptr::from_ref(self).addr(), std::any::type_name::<Self>())
     }
 }
 
@@ -241,18 +256,21 @@ pub trait Module: Send + Sync {
 /// that the model writes in place, what it does on other threads, and layers that another thread used at the same time.
 pub trait Forward: Module {
     /// What the module computes. Call [`forward`](Forward::forward), which puts the state back if this fails.
-    #[track_caller]
+    // No `#[track_caller]`, which would hide the lines inside of a user's module; layers of Gradus have it.
     fn compute(&self, input: &Tensor) -> Result<Tensor>;
 
     /// Computes the output.
     ///
     /// # Errors
     /// Those of [`compute`](Forward::compute), and one for modules whose calls are nested more than 128 deep; buffers and
-    /// generators are then as they were.
+    /// generators are then as they were. The error says [which layer](Error::layer) failed, by its path in this module.
     #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let attempt = Attempt::forward()?;
-        attempt.end(self.compute(input))
+        match attempt.end(self.compute(input)) {
+            Err(e) => Err(on_the_way_out(self, e.here())),
+            done => done,
+        }
     }
 
     /// The layers, if this is a [`Sequential`](crate::Sequential): those in each other are computed in one loop.
@@ -263,11 +281,12 @@ pub trait Forward: Module {
 }
 
 impl<F: Forward + ?Sized> Forward for Box<F> {
+    #[track_caller]
     fn compute(&self, input: &Tensor) -> Result<Tensor> {
-        (**self).compute(input)
+        (**self).compute(input).here()
     }
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        (**self).forward(input)
+        (**self).forward(input).here()
     }
     fn sequential_layers(&self) -> Option<&[Box<dyn Forward>]> {
         (**self).sequential_layers()
@@ -290,6 +309,7 @@ fn set_mode<M: Module + ?Sized>(module: &mut M, mode: Mode) {
 }
 
 /// The parameters at and below a name.
+#[track_caller]
 fn under<M: Module + ?Sized>(module: &M, name: &str) -> Result<Vec<Parameter>> {
     let mut found = Vec::new();
     let (mut tops, mut seen) = (Vec::new(), HashSet::new());
@@ -312,6 +332,7 @@ fn under<M: Module + ?Sized>(module: &M, name: &str) -> Result<Vec<Parameter>> {
 }
 
 /// Replaces every parameter and buffer by what `f` makes of its values; all are made before the first is replaced.
+#[track_caller]
 fn replace<M: Module + ?Sized>(module: &mut M, f: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<()> {
     let mut parameters: HashMap<usize, Parameter> = HashMap::new();
     let mut buffers: HashMap<usize, Buffer> = HashMap::new();
@@ -343,7 +364,7 @@ fn replace<M: Module + ?Sized>(module: &mut M, f: &dyn Fn(&Tensor) -> Result<Ten
         }
     });
     if let Some(e) = failure {
-        return Err(e);
+        return Err(e.here());
     }
     VisitorMut::walk(module, &mut |_, item| match item {
         ItemMut::Parameter(p) => {

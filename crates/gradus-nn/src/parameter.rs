@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gradus_tensor::{
-    AsOperand, DType, Error, ErrorKind, Generator, Operand, Result, Shape, State, StateGuard, Tensor, autograd,
+    AsOperand, DType, Error, ErrorKind, Generator, Here, Operand, Result, Shape, State, StateGuard, Tensor, autograd,
     no_grad_guard, operators,
 };
 
@@ -46,7 +46,7 @@ impl Parameter {
             let e = Error::dtype("parameter", tensor.dtype(), "floats; keep integers in a Buffer");
             return Err(e.operand("tensor", tensor.shape(), tensor.dtype(), tensor.device()));
         }
-        let values = tensor.detach().contiguous()?;
+        let values = tensor.detach().contiguous()?.frozen();
         Ok(Parameter(Arc::new(Inner { leaf: values.with_grad()?, values, frozen: AtomicBool::new(false) })))
     }
 
@@ -216,13 +216,13 @@ fn check_assign(op: &str, target: &Tensor, source: &Tensor) -> Result<()> {
         ))
     };
     if target.shape() != source.shape() {
-        return refuse(ErrorKind::ShapeMismatch, "the new values have another shape");
+        return refuse(ErrorKind::ShapeMismatch, "the new values have another shape").here();
     }
     if !converts(source.dtype(), target.dtype()) {
-        return refuse(ErrorKind::DTypeMismatch, "the new values have a dtype that is not converted silently");
+        return refuse(ErrorKind::DTypeMismatch, "the new values have a dtype that is not converted silently").here();
     }
     if target.device() != source.device() {
-        return refuse(ErrorKind::DeviceMismatch, "the new values are on another device");
+        return refuse(ErrorKind::DeviceMismatch, "the new values are on another device").here();
     }
     Ok(())
 }

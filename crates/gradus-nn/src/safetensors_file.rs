@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use gradus_tensor::backend::BackendKind;
 use gradus_tensor::backend::host_vec::{HostVec, check_room};
-use gradus_tensor::{DType, Device, Error, ErrorKind, Result, Tensor};
+use gradus_tensor::{DType, Device, Error, ErrorKind, Here, Result, Tensor};
 use safetensors::Dtype;
 use safetensors::tensor::Metadata as Header;
 
@@ -30,6 +30,7 @@ const HELP_FORMAT: &str = "give a complete safetensors file: is it cut off, or o
                            converted in Python, with safetensors.torch.save_file)";
 
 /// An error about `path`, the one that the caller gave, with what to do.
+#[track_caller]
 fn io_error(op: &str, path: &Path, e: std::io::Error) -> Error {
     use std::io::ErrorKind as Io;
     let kind = e.kind();
@@ -54,6 +55,7 @@ fn io_error(op: &str, path: &Path, e: std::io::Error) -> Error {
 }
 
 /// Refuses what is there but is no regular file: a folder, a pipe, a device.
+#[track_caller]
 fn regular(op: &str, path: &Path, found: &Metadata) -> Result<()> {
     if found.is_file() {
         return Ok(());
@@ -90,6 +92,7 @@ fn reorder(bytes: &mut [u8], dtype: DType) {
     }
 }
 
+#[track_caller]
 pub(crate) fn save(state: &StateDict, path: &Path) -> Result<()> {
     if let Ok(found) = std::fs::metadata(path) {
         regular(SAVE, path, &found)?;
@@ -97,7 +100,7 @@ pub(crate) fn save(state: &StateDict, path: &Path) -> Result<()> {
     let contents = Contents::of(state)?;
     let temporary = temporary_beside(path)?;
     let written = write_file(&temporary, path, &contents)
-        .and_then(|()| std::fs::rename(&temporary, path).map_err(|e| io_error(SAVE, path, e)));
+        .and_then(|()| std::fs::rename(&temporary, path).map_err(|e| io_error(SAVE, path, e)).here());
     if written.is_err() {
         // The error that matters is the first one.
         let _ = std::fs::remove_file(&temporary);
@@ -111,6 +114,7 @@ pub(crate) fn save(state: &StateDict, path: &Path) -> Result<()> {
 }
 
 /// Writes what [`save`] makes a file of.
+#[track_caller]
 pub(crate) fn write(state: &StateDict, out: &mut dyn Write) -> Result<()> {
     Contents::of(state)?.write(out, |e| Error::io(SAVE, "the writer", e))
 }
@@ -122,6 +126,7 @@ struct Contents<'a> {
 }
 
 impl<'a> Contents<'a> {
+    #[track_caller]
     fn of(state: &'a StateDict) -> Result<Self> {
         let mut metadata: BTreeMap<&str, &str> = state.iter_metadata().collect();
         if let Some(key) = metadata.keys().find(|key| **key == TIED || state.get(key).is_some()) {
@@ -147,6 +152,7 @@ impl<'a> Contents<'a> {
         Ok(Contents { header: header(&stored, &metadata)?, stored })
     }
 
+    #[track_caller]
     fn write(&self, out: &mut dyn Write, failed: impl Fn(std::io::Error) -> Error) -> Result<()> {
         out.write_all(&(self.header.len() as u64).to_le_bytes()).map_err(&failed)?;
         out.write_all(&self.header).map_err(&failed)?;
@@ -159,17 +165,20 @@ impl<'a> Contents<'a> {
     }
 }
 
+#[track_caller]
 fn json(text: &str) -> Result<String> {
-    serde_json::to_string(text).map_err(|e| Error::new(ErrorKind::Format, SAVE, format!("{text:?}: {e}")))
+    serde_json::to_string(text).map_err(|e| Error::new(ErrorKind::Format, SAVE, format!("{text:?}: {e}"))).here()
 }
 
 /// A JSON object.
+#[track_caller]
 fn object(pairs: &BTreeMap<&str, &str>) -> Result<String> {
     let pairs = pairs.iter().map(|(k, v)| Ok(format!("{}:{}", json(k)?, json(v)?)));
-    Ok(format!("{{{}}}", pairs.collect::<Result<Vec<_>>>()?.join(",")))
+    Ok(format!("{{{}}}", pairs.collect::<Result<Vec<_>>>().here()?.join(",")))
 }
 
 /// The header, padded with spaces to a multiple of 8.
+#[track_caller]
 fn header(stored: &[(&str, &Tensor)], metadata: &BTreeMap<&str, &str>) -> Result<Vec<u8>> {
     let mut entries = Vec::with_capacity(stored.len() + 1);
     if !metadata.is_empty() {
@@ -208,6 +217,7 @@ fn directory_of(path: &Path) -> &Path {
 }
 
 /// A new name in the directory of `path`, which a rename does not leave.
+#[track_caller]
 fn temporary_beside(path: &Path) -> Result<PathBuf> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let Some(name) = path.file_name() else {
@@ -221,51 +231,57 @@ fn temporary_beside(path: &Path) -> Result<PathBuf> {
 }
 
 /// Writes `temporary`; errors name `path`.
+#[track_caller]
 fn write_file(temporary: &Path, path: &Path, contents: &Contents<'_>) -> Result<()> {
     let failed = |e| io_error(SAVE, path, e);
     let mut options = OpenOptions::new();
-    let file = options.write(true).create_new(true).open(temporary).map_err(failed)?;
+    let file = options.write(true).create_new(true).open(temporary).map_err(failed).here()?;
     let mut out = BufWriter::new(file);
-    contents.write(&mut out, failed)?;
-    let file = out.into_inner().map_err(|e| failed(e.into_error()))?;
-    file.sync_all().map_err(failed)
+    contents.write(&mut out, failed).here()?;
+    let file = out.into_inner().map_err(|e| failed(e.into_error())).here()?;
+    file.sync_all().map_err(failed).here()
 }
 
+#[track_caller]
 pub(crate) fn load(path: &Path, device: &Device) -> Result<StateDict> {
     let failed = |e| io_error(LOAD, path, e);
     let wrong = |m: String| Error::new(ErrorKind::Format, LOAD, format!("{}: {m}", path.display())).help(HELP_FORMAT);
     // Before it is opened: opening a pipe waits for its writer.
-    regular(LOAD, path, &std::fs::metadata(path).map_err(failed)?)?;
-    let file = File::open(path).map_err(failed)?;
-    let length = file.metadata().map_err(failed)?.len();
+    regular(LOAD, path, &std::fs::metadata(path).map_err(failed).here()?)?;
+    let file = File::open(path).map_err(failed).here()?;
+    let length = file.metadata().map_err(failed).here()?.len();
     let mut reader = BufReader::new(file);
-    let header = read_header(&mut reader, length, device).map_err(|e| match e {
-        HeaderError::Io(e) => failed(e),
-        HeaderError::Format(m) => wrong(m),
-        HeaderError::Memory(e) => e.note(format!("file: {}", path.display())),
-    })?;
+    let header = read_header(&mut reader, length, device)
+        .map_err(|e| match e {
+            HeaderError::Io(e) => failed(e),
+            HeaderError::Format(m) => wrong(m),
+            HeaderError::Memory(e) => e.note(format!("file: {}", path.display())),
+        })
+        .here()?;
 
     let mut state = StateDict::new();
     // In the order of the data, so that the file is read once from front to back.
     for name in header.offset_keys() {
         let Some(info) = header.info(&name) else { continue };
         let Some(&(dtype, ..)) = DTYPES.iter().find(|(_, d, _)| *d == info.dtype) else {
-            let e = wrong(format!("tensor {name:?} has dtype {:?}, which Gradus does not have", info.dtype));
+            let e = wrong(format!("tensor {name:?} has dtype {:?}, which Gradus does not have", info.dtype)).here();
             return Err(e.help("convert the tensor where the file is made, to F32 for example"));
         };
         let tensor = Tensor::from_pieces(&info.shape, dtype, device, |piece| {
             reader.read_exact(piece).map_err(failed)?;
             if dtype == DType::Bool && piece.iter().any(|&b| b > 1) {
-                return Err(wrong(format!("tensor {name:?} is bool, but has bytes other than 0 and 1")));
+                return Err(wrong(format!("tensor {name:?} is bool, but has bytes other than 0 and 1")).here());
             }
             reorder(piece, dtype);
             Ok(())
         });
-        let tensor = tensor.map_err(|e| match e.kind() {
-            // These say it.
-            ErrorKind::Io | ErrorKind::Format => e,
-            _ => e.note(format!("file: {}", path.display())).note(format!("tensor: {name:?}")),
-        })?;
+        let tensor = tensor
+            .map_err(|e| match e.kind() {
+                // These say it.
+                ErrorKind::Io | ErrorKind::Format => e,
+                _ => e.note(format!("file: {}", path.display())).note(format!("tensor: {name:?}")),
+            })
+            .here()?;
         state.insert(name, tensor);
     }
     for (key, text) in header.metadata().iter().flatten().filter(|(key, _)| *key != TIED) {
@@ -273,14 +289,14 @@ pub(crate) fn load(path: &Path, device: &Device) -> Result<StateDict> {
     }
     if let Some(text) = header.metadata().as_ref().and_then(|m| m.get(TIED)) {
         let tied: BTreeMap<String, String> =
-            serde_json::from_str(text).map_err(|e| wrong(format!("the metadata {TIED} is damaged: {e}")))?;
+            serde_json::from_str(text).map_err(|e| wrong(format!("the metadata {TIED} is damaged: {e}"))).here()?;
         for (name, stored) in tied {
             if header.info(&name).is_some() {
-                return Err(wrong(format!("the metadata {TIED} names {name:?}, which is stored itself")));
+                return Err(wrong(format!("the metadata {TIED} names {name:?}, which is stored itself")).here());
             }
             match header.info(&stored).and_then(|_| state.get(&stored)).cloned() {
                 Some(tensor) => state.insert(name, tensor),
-                None => return Err(wrong(format!("the metadata {TIED} names {stored:?}, which is not stored"))),
+                None => return Err(wrong(format!("the metadata {TIED} names {stored:?}, which is not stored")).here()),
             }
         }
     }
@@ -298,6 +314,7 @@ const PARSED: usize = 8;
 
 /// Reads and checks the header of a file of `length` bytes, and whether there is memory for what it describes. A file may
 /// have far more bytes than its disk: nothing is allocated before.
+#[track_caller]
 fn read_header(reader: &mut impl Read, length: u64, device: &Device) -> Result<Header, HeaderError> {
     let backend = device.backend();
     let wrong = |m: String| Err(HeaderError::Format(m));

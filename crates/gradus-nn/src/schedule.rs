@@ -33,6 +33,7 @@ enum Shape {
     Cosine { steps: u64, min_factor: f64 },
 }
 
+#[track_caller]
 fn check_factor(name: &str, value: f64) -> Result<f64> {
     if value.is_finite() && value >= 0.0 {
         return Ok(value);
@@ -56,6 +57,7 @@ impl Schedule {
     }
 
     /// `gamma^(step / every)`, rounded down: times `gamma` every `every` steps. Errors if `every` is 0.
+    #[track_caller]
     pub fn step(every: u64, gamma: f64) -> Result<Self> {
         if every == 0 {
             return Err(Error::argument("schedule", "every 0 steps is no interval; it is at least 1"));
@@ -64,6 +66,7 @@ impl Schedule {
     }
 
     /// Times `gamma` at each of `milestones`, which rise.
+    #[track_caller]
     pub fn multi_step(milestones: impl Into<Vec<u64>>, gamma: f64) -> Result<Self> {
         let milestones = milestones.into();
         if !milestones.is_sorted() {
@@ -73,6 +76,7 @@ impl Schedule {
     }
 
     /// `gamma^step`
+    #[track_caller]
     pub fn exponential(gamma: f64) -> Result<Self> {
         Ok(Self::new(Shape::Exponential { gamma: check_factor("gamma", gamma)? }))
     }
@@ -80,6 +84,7 @@ impl Schedule {
     /// Half a cosine from 1 down to `min_factor` in `steps` steps (at least 1), and `min_factor` from then on:
     /// `min + (1 - min) (1 + cos(pi step / steps)) / 2` (Loshchilov and Hutter, 2017). For a lowest rate, divide it by
     /// the learning rate.
+    #[track_caller]
     pub fn cosine(steps: u64, min_factor: f64) -> Result<Self> {
         if steps == 0 {
             return Err(Error::argument("schedule", "a cosine over 0 steps has no shape; it is at least 1"));
@@ -104,6 +109,7 @@ impl Schedule {
     }
 
     /// Sets the optimiser's factor for a step: call it before [`Optimizer::step`].
+    #[track_caller]
     pub fn apply(&self, step: u64, optimizer: &mut dyn Optimizer) -> Result<()> {
         optimizer.set_lr_factor(self.factor(step))
     }

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use gradus_tensor::{DType, Device, Error, Result, Shape, Storage, Tensor, no_grad_guard};
+use gradus_tensor::{DType, Device, Error, Here, Result, Shape, Storage, Tensor, no_grad_guard};
 
 use crate::load_report::listed;
 use crate::parameter::converts;
@@ -45,6 +45,7 @@ struct Slot {
 
 /// The parameters and buffers of a module, in the order of its fields; each place once. One name for two places is an
 /// error, in which `op` failed.
+#[track_caller]
 fn slots<M: Module + ?Sized>(module: &M, op: &str) -> Result<Vec<Slot>> {
     let mut named: HashMap<String, usize> = HashMap::new();
     let mut twice: Vec<String> = Vec::new();
@@ -169,6 +170,7 @@ impl StateDict {
     /// [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io) if it cannot be written, and
     /// [`ErrorKind::InvalidArgument`](gradus_tensor::ErrorKind::InvalidArgument) for metadata named `gradus.tied` or as a
     /// tensor is, and for a tensor named `__metadata__`.
+    #[track_caller]
     pub fn save_safetensors(&self, path: impl AsRef<Path>) -> Result<()> {
         safetensors_file::save(self, path.as_ref())
     }
@@ -177,6 +179,7 @@ impl StateDict {
     ///
     /// # Errors
     /// As there; those of `out` are [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io).
+    #[track_caller]
     pub fn write_safetensors(&self, out: &mut dyn Write) -> Result<()> {
         safetensors_file::write(self, out)
     }
@@ -190,22 +193,26 @@ impl StateDict {
     /// truncated, damaged, no safetensors file, or has a dtype that Gradus does not, and
     /// [`ErrorKind::OutOfMemory`](gradus_tensor::ErrorKind::OutOfMemory), before a tensor is read, if they do not fit
     /// together. Each says what to do.
+    #[track_caller]
     pub fn load_safetensors(path: impl AsRef<Path>, device: &Device) -> Result<StateDict> {
         safetensors_file::load(path.as_ref(), device)
     }
 
     /// The same names with every tensor on `device`. Names that share one tensor share one there too; what is there
     /// already is not copied.
+    #[track_caller]
     pub fn to_device(&self, device: &Device) -> Result<StateDict> {
         self.mapped(|t| t.to_device(device))
     }
 
     /// The same names with a copy of every tensor. Names that share one tensor share one copy.
+    #[track_caller]
     pub(crate) fn copied(&self) -> Result<StateDict> {
         self.mapped(Tensor::copy)
     }
 
     /// The same names with what `f` makes of the tensors, each once.
+    #[track_caller]
     fn mapped(&self, f: impl Fn(&Tensor) -> Result<Tensor>) -> Result<StateDict> {
         let _guard = no_grad_guard();
         let mut made: Places<Tensor> = Places::default();
@@ -225,6 +232,7 @@ impl StateDict {
     }
 
     /// The memory of a module itself, not a copy.
+    #[track_caller]
     pub(crate) fn view_of<M: Module + ?Sized>(module: &M, op: &str) -> Result<StateDict> {
         let mut state = StateDict::new();
         for slot in slots(module, op)? {
@@ -236,6 +244,7 @@ impl StateDict {
     }
 
     /// See [`Module::load_state_dict`].
+    #[track_caller]
     pub(crate) fn load_into<M: Module + ?Sized>(&self, module: &M, strict: Strict) -> Result<LoadReport> {
         let _guard = no_grad_guard();
         const OP: &str = "load_state_dict";
@@ -268,7 +277,11 @@ impl StateDict {
         if strict == Strict::Yes && !report.is_complete() {
             return Err(report.error(OP, "module"));
         }
-        writes.iter().filter(|(slot, _)| slot.is_parameter).try_for_each(|(slot, _)| slot.tensor.prepare_write(OP))?;
+        writes
+            .iter()
+            .filter(|(slot, _)| slot.is_parameter)
+            .try_for_each(|(slot, _)| slot.tensor.prepare_write(OP))
+            .here()?;
         let count = writes.len();
         for (done, (slot, source)) in writes.into_iter().enumerate() {
             let mut values = source;
@@ -298,6 +311,7 @@ fn same_values(a: &Tensor, b: &Tensor) -> bool {
 }
 
 /// A tensor on `device` in `dtype`: converted there, or here if `device` lacks its dtype.
+#[track_caller]
 pub(crate) fn moved(t: &Tensor, device: &Device, dtype: DType) -> Result<Tensor> {
     if device.backend().supports(t.dtype()) {
         t.to_device(device)?.to_dtype(dtype)
@@ -308,6 +322,7 @@ pub(crate) fn moved(t: &Tensor, device: &Device, dtype: DType) -> Result<Tensor>
 
 /// The source in the dtype and on the device of the target's slot: what can fail has failed before the first write. It is a
 /// copy if it is in memory that will be `written`, so that two layers can be swapped, and if a buffer takes it.
+#[track_caller]
 fn prepared(source: &Tensor, slot: &Slot, written: &HashSet<*const Storage>) -> Result<Tensor> {
     let moved = moved(source, slot.tensor.device(), slot.tensor.dtype())?;
     let taken = !slot.buffers.is_empty();

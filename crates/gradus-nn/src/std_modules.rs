@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 
 use gradus_tensor::{DType, Device, Result, Tensor};
 
+use crate::failed_layer::Place;
 use crate::{Buffer, Item, ItemMut, Mode, Module, Parameter, RandomState, Visitor, VisitorMut};
 
 macro_rules! leaf {
@@ -61,6 +62,9 @@ impl<M: Module + ?Sized> Module for Box<M> {
     fn visit_mut<'m>(&'m mut self, visitor: &mut VisitorMut<'m>) {
         (**self).visit_mut(visitor);
     }
+    fn place(&self) -> Place {
+        (**self).place()
+    }
 }
 
 impl<M: Module> Module for Option<M> {
@@ -74,6 +78,9 @@ impl<M: Module> Module for Option<M> {
         if let Some(module) = self {
             module.visit_mut(visitor);
         }
+    }
+    fn place(&self) -> Place {
+        self.as_ref().map_or_else(Default::default, Module::place)
     }
 }
 

@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use crate::failed_layer::Place;
 use crate::{Buffer, Forward, Mode, Module, Parameter, RandomState};
 
 /// What a visit meets.
@@ -116,6 +117,33 @@ impl<'m> Visitor<'m> {
     pub fn item(&mut self, item: Item<'_>) {
         (self.sink)(&self.route.path, item);
     }
+}
+
+/// The modules inside of another that lie at one place.
+pub(crate) enum Found {
+    None,
+    /// By the path that all of them have.
+    One(String),
+    Several,
+}
+
+/// Looks for the module at `place` inside of `module`.
+pub(crate) fn find<M: Module + ?Sized>(module: &M, place: Place) -> Found {
+    let mut visitor = Visitor { route: Route::new(), sink: &mut |_, _| {} };
+    module.visit(&mut visitor);
+    let mut found = Found::None;
+    while let Some(module) = visitor.route.next() {
+        if module.place() == place {
+            found = match found {
+                Found::None => Found::One(visitor.route.path.clone()),
+                // What a wrapper wraps has the wrapper's path.
+                Found::One(path) if path == visitor.route.path => Found::One(path),
+                _ => return Found::Several,
+            };
+        }
+        module.visit(&mut visitor);
+    }
+    found
 }
 
 impl<'m> VisitorMut<'m> {

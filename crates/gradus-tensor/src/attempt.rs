@@ -57,6 +57,7 @@ thread_local! {
 ///
 /// # Errors
 /// Those of `f`.
+#[track_caller]
 pub fn all_or_nothing<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
     let attempt = Attempt::begin();
     let result = f();
@@ -88,6 +89,7 @@ impl Attempt {
     ///
     /// # Errors
     /// If 128 are under way on this thread: rather than a stack that overflows.
+    #[track_caller]
     pub fn forward() -> Result<Attempt> {
         let passes = PASSES.get() + 1;
         if passes > MAX_PASSES {
@@ -101,6 +103,7 @@ impl Attempt {
     }
 
     /// Keeps the changes if `result` is good, puts everything back if it is an error, and gives it.
+    #[track_caller]
     pub fn end<R>(self, result: Result<R>) -> Result<R> {
         if result.is_ok() {
             give(self.take());

@@ -4,7 +4,7 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use gradus_backend::{
-    Binding, ComputeLimits, ComputeModule, Error, ErrorKind, ModuleHash, NativeCall, NativeFunction, Result,
+    Binding, ComputeLimits, ComputeModule, Error, ErrorKind, Here, ModuleHash, NativeCall, NativeFunction, Result,
 };
 
 use crate::autograd::Nested;
@@ -90,7 +90,7 @@ impl Device {
             }
         }
         // Before anything counts as written.
-        self.backend().check_compute(module, bindings.len(), constants, groups)?;
+        self.backend().check_compute(module, bindings.len(), constants, groups).here()?;
         let mut reads = Vec::new();
         for bound in bindings {
             let Bound::Read(t) = bound else { continue };
@@ -115,7 +115,7 @@ impl Device {
                 Bound::Write(_) => outs.next().map(Binding::Write),
             });
         }
-        self.backend().dispatch_compute(module, &mut operands, constants, groups)
+        self.backend().dispatch_compute(module, &mut operands, constants, groups).here()
     }
 
     /// Makes `function` what [`ComputeModule::Native`]`(name)` runs on this device, for as long as its backend lives. It is
@@ -126,20 +126,22 @@ impl Device {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the name is taken; [`ErrorKind::Unsupported`] on a device whose memory the host
     /// does not reach.
+    #[track_caller]
     pub fn register_native(
         &self,
         name: &str,
         function: impl Fn(&mut NativeCall<'_>) -> Result<()> + Send + Sync + 'static,
     ) -> Result<()> {
-        self.backend().register_native(name, NativeFunction::new(function))
+        self.backend().register_native(name, NativeFunction::new(function)).here()
     }
 
     /// From now on this device runs only the modules with these [hashes](ComputeModule::hash); with `None`, all.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] if it runs none at all.
+    #[track_caller]
     pub fn allow_modules(&self, hashes: Option<&[ModuleHash]>) -> Result<()> {
-        self.backend().allow_modules(hashes)
+        self.backend().allow_modules(hashes).here()
     }
 
     /// How much one dispatch may ask for; `None` if the device runs no compute modules.

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use gradus_backend::host_vec::vec_of;
 use gradus_backend::{
-    Buffer, DType, Distribution, Element, Error, Layout, Result, Scalar, Shape, ViewMut, bf16_from_f64, f16_from_f64,
+    Buffer, DType, Distribution, Element, Error, Here, Layout, Result, Scalar, Shape, ViewMut, bf16_from_f64,
+    f16_from_f64,
 };
 
+use crate::locks::of_device;
 use crate::tensor::Spec;
 use crate::{Device, Generator, Storage, Tensor};
 
@@ -14,6 +16,7 @@ use crate::{Device, Generator, Storage, Tensor};
 const PIECE: usize = 1 << 16;
 
 /// Refuses what is no value of `dtype` among bytes that begin with byte `start` of a tensor.
+#[track_caller]
 fn check_bytes(bytes: &[u8], start: usize, dtype: DType) -> Result<()> {
     if dtype == DType::Bool
         && let Some(at) = bytes.iter().position(|&b| b > 1)
@@ -35,6 +38,7 @@ impl Tensor {
     /// assert!(Tensor::from_vec(vec![1.0f32], [2], &device).is_err());
     /// # Ok::<(), Error>(())
     /// ```
+    #[track_caller]
     pub fn from_vec<T: Element>(
         values: impl AsRef<[T]>,
         shape: impl AsRef<[usize]>,
@@ -45,6 +49,7 @@ impl Tensor {
 
     /// A tensor of elements given as bytes in row-major and native byte order. Booleans are bytes 0 and 1; others are
     /// refused.
+    #[track_caller]
     pub fn from_bytes(bytes: &[u8], shape: impl AsRef<[usize]>, dtype: DType, device: &Device) -> Result<Tensor> {
         let shape = Shape::new(shape.as_ref())?;
         if bytes.len() != shape.numel() * dtype.size() {
@@ -74,6 +79,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Those of `read`, and [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory) before it is called.
+    #[track_caller]
     pub fn from_pieces(
         shape: impl AsRef<[usize]>,
         dtype: DType,
@@ -98,6 +104,7 @@ impl Tensor {
     }
 
     /// A tensor whose bytes `upload` brings to the device.
+    #[track_caller]
     fn uploaded(
         op: &str,
         shape: Shape,
@@ -106,53 +113,61 @@ impl Tensor {
         upload: impl FnOnce(&mut Buffer) -> Result<()>,
     ) -> Result<Tensor> {
         if !device.backend().supports(dtype) {
-            return Err(device.backend().unsupported(op, dtype));
+            return of_device(Err(device.backend().unsupported(op, dtype)));
         }
-        let mut buffer = device.backend().alloc(shape.numel() * dtype.size())?;
-        upload(&mut buffer)?;
+        let mut buffer = of_device(device.backend().alloc(shape.numel() * dtype.size()))?;
+        upload(&mut buffer).here()?;
         let storage = Arc::new(Storage::new(device.clone(), buffer));
         Ok(Tensor::from_parts(storage, Layout::contiguous(shape), dtype))
     }
 
     /// A scalar tensor, of the dtype of `value`.
+    #[track_caller]
     pub fn scalar<T: Element>(value: T, device: &Device) -> Result<Tensor> {
         Tensor::from_vec([value], [], device)
     }
 
     /// All zeros.
+    #[track_caller]
     pub fn zeros(shape: impl AsRef<[usize]>, dtype: DType, device: &Device) -> Result<Tensor> {
         Tensor::full(shape, 0, dtype, device)
     }
 
     /// All ones.
+    #[track_caller]
     pub fn ones(shape: impl AsRef<[usize]>, dtype: DType, device: &Device) -> Result<Tensor> {
         Tensor::full(shape, 1, dtype, device)
     }
 
     /// All `value`, which the dtype must be able to represent.
+    #[track_caller]
     pub fn full(shape: impl AsRef<[usize]>, value: impl Into<Scalar>, dtype: DType, device: &Device) -> Result<Tensor> {
         let value = value.into();
-        value.check(dtype).map_err(|e| Error::argument("full", e.message()))?;
+        value.check(dtype).map_err(|e| Error::argument("full", e.message())).here()?;
         Tensor::made("full", shape.as_ref(), dtype, device, |out| device.backend().fill(out, value))
     }
 
     /// Zeros of the shape, dtype and device of this tensor.
+    #[track_caller]
     pub fn zeros_like(&self) -> Result<Tensor> {
         Tensor::zeros(self.shape(), self.dtype(), self.device())
     }
 
     /// Ones of the shape, dtype and device of this tensor.
+    #[track_caller]
     pub fn ones_like(&self) -> Result<Tensor> {
         Tensor::ones(self.shape(), self.dtype(), self.device())
     }
 
     /// All `value`, which the dtype must be able to represent, in the shape, dtype and device of this tensor.
+    #[track_caller]
     pub fn full_like(&self, value: impl Into<Scalar>) -> Result<Tensor> {
         Tensor::full(self.shape(), value, self.dtype(), self.device())
     }
 
     /// `start`, `start + step`, .. up to but not including `end`: nothing if they are equal. A step away from the end, or of
     /// 0, is an error.
+    #[track_caller]
     pub fn arange(start: i64, end: i64, step: i64, dtype: DType, device: &Device) -> Result<Tensor> {
         let (distance, stride) = (i128::from(end) - i128::from(start), i128::from(step));
         if step == 0 || (distance != 0 && distance.signum() != stride.signum()) {
@@ -165,7 +180,7 @@ impl Tensor {
         let shape = Shape::new(&[n])?;
         if n > 0 {
             for v in [start, start.wrapping_add((n as i64 - 1).wrapping_mul(step))] {
-                Scalar::Int(v).check(dtype).map_err(|e| Error::argument("arange", e.message()))?;
+                Scalar::Int(v).check(dtype).map_err(|e| Error::argument("arange", e.message())).here()?;
             }
         }
         // The last element was checked to fit; products on the way there may not.
@@ -174,6 +189,7 @@ impl Tensor {
     }
 
     /// `n` evenly spaced values from `start` to `end`, both included and finite, in a float dtype.
+    #[track_caller]
     pub fn linspace(start: f64, end: f64, n: usize, dtype: DType, device: &Device) -> Result<Tensor> {
         if !dtype.is_float() {
             return Err(Error::dtype("linspace", dtype, "floats"));
@@ -199,12 +215,14 @@ impl Tensor {
     }
 
     /// The identity matrix of size `n`.
+    #[track_caller]
     pub fn eye(n: usize, dtype: DType, device: &Device) -> Result<Tensor> {
         let shape = Shape::new(&[n, n])?;
         Tensor::from_scalars((0..n * n).map(|i| Scalar::Bool(i % (n + 1) == 0)), shape, dtype, device)
     }
 
     /// Floats uniform in `[0, 1)`.
+    #[track_caller]
     pub fn rand(
         shape: impl AsRef<[usize]>,
         dtype: DType,
@@ -215,6 +233,7 @@ impl Tensor {
     }
 
     /// Normal floats of mean 0 and standard deviation 1.
+    #[track_caller]
     pub fn randn(
         shape: impl AsRef<[usize]>,
         dtype: DType,
@@ -225,6 +244,7 @@ impl Tensor {
     }
 
     /// Integers uniform in `lo..hi`. The dtype, which may be a float, holds `lo` and `hi - 1` exactly.
+    #[track_caller]
     pub fn randint(
         lo: i64,
         hi: i64,
@@ -237,6 +257,7 @@ impl Tensor {
     }
 
     /// A draw from a distribution; the generator moves on by the words consumed.
+    #[track_caller]
     pub fn random(
         dist: Distribution,
         shape: impl AsRef<[usize]>,
@@ -247,22 +268,22 @@ impl Tensor {
         let fail = |m: String| Err(Error::argument("random", m));
         match dist {
             Distribution::Uniform { lo, hi } if !(hi - lo).is_finite() || lo > hi => {
-                return fail(format!("{lo} to {hi} is no range"));
+                return fail(format!("{lo} to {hi} is no range")).here();
             }
             Distribution::Normal { mean, std } if !mean.is_finite() || !std.is_finite() || std < 0.0 => {
-                return fail(format!("mean {mean} and standard deviation {std} are no normal distribution"));
+                return fail(format!("mean {mean} and standard deviation {std} are no normal distribution")).here();
             }
             Distribution::Bernoulli { p } if !(0.0..=1.0).contains(&p) => {
-                return fail(format!("p is {p}; it is a probability, 0 to 1"));
+                return fail(format!("p is {p}; it is a probability, 0 to 1")).here();
             }
             Distribution::Int { lo, hi } => {
                 if lo >= hi {
-                    return fail(format!("{lo}..{hi} is empty"));
+                    return fail(format!("{lo}..{hi} is empty")).here();
                 }
                 for v in [lo, hi - 1] {
-                    Scalar::Int(v).check(dtype).map_err(|e| Error::argument("random", e.message()))?;
+                    Scalar::Int(v).check(dtype).map_err(|e| Error::argument("random", e.message())).here()?;
                     if dtype.is_float() && !is_exact(v, dtype) {
-                        return fail(format!("{v}, an end of {lo}..{hi}, cannot be represented as {dtype}"));
+                        return fail(format!("{v}, an end of {lo}..{hi}, cannot be represented as {dtype}")).here();
                     }
                 }
             }
@@ -284,6 +305,7 @@ impl Tensor {
         Ok(y)
     }
 
+    #[track_caller]
     fn from_scalars(
         values: impl Iterator<Item = Scalar>,
         shape: Shape,
@@ -303,6 +325,7 @@ impl Tensor {
     }
 
     /// Uploads the values piece by piece: the host never holds all of them.
+    #[track_caller]
     fn in_pieces<T: Element>(
         mut values: impl Iterator<Item = Scalar>,
         shape: Shape,
@@ -323,6 +346,7 @@ impl Tensor {
     }
 
     /// A fresh tensor filled by `f`, which is not called for an empty one.
+    #[track_caller]
     fn made(
         op: &str,
         shape: &[usize],
@@ -332,7 +356,7 @@ impl Tensor {
     ) -> Result<Tensor> {
         let spec = Spec { shape: Shape::new(shape)?, dtype };
         if !device.backend().supports(dtype) {
-            return Err(device.backend().unsupported(op, dtype));
+            return of_device(Err(device.backend().unsupported(op, dtype)));
         }
         crate::ops::run_one(device, &spec, &[], |_, _, outs| f(&mut outs[0]))
     }

@@ -51,6 +51,7 @@ impl Device {
     }
 
     /// Adds to an error that shows both names what they hide: two devices with one name.
+    #[track_caller]
     pub(crate) fn tell_apart(&self, other: &Device, error: Error) -> Error {
         if self.name() == other.name() {
             return error.note(format!("these are two devices with the name {}", self.name()));
@@ -79,6 +80,7 @@ impl Device {
     }
 
     /// Waits for everything that was asked for, and reports late errors.
+    #[track_caller]
     pub fn synchronize(&self) -> Result<()> {
         self.backend.synchronize()
     }

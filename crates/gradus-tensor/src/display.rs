@@ -73,6 +73,7 @@ fn write_axis(
 
 impl Tensor {
     /// Every element as text.
+    #[track_caller]
     fn texts(&self) -> Result<Vec<String>> {
         // One for each element, with room for a number.
         check_room(self.device().backend(), "display", self.numel(), size_of::<String>() + 24)?;

@@ -75,6 +75,7 @@ impl Generator {
 
     /// `0..n` in random order. [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory) where the host has
     /// no room for as many numbers: the generator then stays where it is.
+    #[track_caller]
     pub fn permutation(&mut self, n: usize) -> Result<Vec<usize>> {
         let mut order = collect("permutation", 0..n)?;
         self.shuffle(&mut order);

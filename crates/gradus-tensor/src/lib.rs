@@ -41,5 +41,6 @@ pub use tensor::Tensor;
 
 pub use gradus_backend as backend;
 pub use gradus_backend::{
-    Axes, Backend, DType, Element, Error, ErrorKind, Expr, Kernel, Layout, Result, Scalar, Shape, bf16, f16,
+    Axes, Backend, DType, Element, Error, ErrorKind, Expr, FailedLayer, FailedOperand, Here, Kernel, Layout,
+    MismatchLines, Result, Scalar, Shape, VersionMismatch, bf16, f16,
 };

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::panic::Location;
 use std::sync::{Arc, RwLockReadGuard};
 
-use gradus_backend::{Buffer, Error, ErrorKind, Postponed, Result, View, ViewMut, postpone};
+use gradus_backend::{Buffer, Error, ErrorKind, Here, Postponed, Result, View, ViewMut, postpone};
 use smallvec::SmallVec;
 
 use crate::Tensor;
@@ -31,12 +31,13 @@ fn view<'g>(t: &'g Tensor, buffer: &'g Buffer) -> View<'g> {
 
 /// Calls `f` with views of `tensors`, whose storages are locked for reading meanwhile.
 #[inline]
+#[track_caller]
 pub(crate) fn with_read<R>(tensors: &[&Tensor], f: impl FnOnce(&[View<'_>]) -> Result<R>) -> Result<R> {
     if minds_access() {
         mind(tensors, false)?;
     }
     let _told = postpone();
-    match *tensors {
+    let done = match *tensors {
         [t] => f(&[view(t, &t.storage().read())]),
         [a, b] if address(a) < address(b) => {
             let (first, second) = (a.storage().read(), b.storage().read());
@@ -50,11 +51,23 @@ pub(crate) fn with_read<R>(tensors: &[&Tensor], f: impl FnOnce(&[View<'_>]) -> R
             let reads = lock_reads(tensors);
             f(&read_views(&reads, tensors))
         }
+    };
+    of_device(done)
+}
+
+/// What a backend gave. An error of it has the line of the call, wherever the backend was written.
+#[inline]
+#[track_caller]
+pub(crate) fn of_device<R>(mut result: Result<R>) -> Result<R> {
+    if let Err(e) = &mut result {
+        e.relocate(Location::caller());
     }
+    result
 }
 
 /// Notes accesses, if they are noted, and refuses those to what this thread holds.
 #[cold]
+#[track_caller]
 fn mind(tensors: &[&Tensor], wrote: bool) -> Result<()> {
     if let Some(t) = tensors.iter().find(|t| HELD.with_borrow(|held| held.contains(&address(t)))) {
         let m = "a function that runs on the memory of tensors cannot use them meanwhile";
@@ -122,6 +135,7 @@ impl Drop for Locks<'_> {
 impl<'a> Locks<'a> {
     /// Locks the storages of `written` for writing by `op`, which raises and logs their versions, and those of `tensors`
     /// for reading. No storage may occur on both sides, or twice among the written.
+    #[track_caller]
     pub(crate) fn write(
         written: &[&'a Tensor],
         tensors: &[&'a Tensor],
@@ -147,7 +161,7 @@ impl<'a> Locks<'a> {
             mind(written, true)?;
         }
         // Before anything is locked: a graph may want a copy of what it needs.
-        written.iter().filter(|t| t.storage().is_guarded()).try_for_each(|t| ask(t, op))?;
+        written.iter().filter(|t| t.storage().is_guarded()).try_for_each(|t| ask(t, op)).here()?;
         let before = if is_observed() { before_write(op, location, written, tensors) } else { None };
         let observed = before.map(|before| (before, SmallVec::from_slice(written)));
         let mut locks = Locks { reads: SmallVec::new(), writes: SmallVec::new(), observed, _told: postpone() };

@@ -1,6 +1,6 @@
 //! Random tensors, each from an explicit [`Generator`], which moves on by what was drawn, and on an error stays.
 
-use gradus_backend::{DType, Distribution, Error, HostVec, Result, Shape};
+use gradus_backend::{DType, Distribution, Error, Here, HostVec, Result, Shape};
 
 use crate::{Device, Generator, Tensor};
 
@@ -17,6 +17,7 @@ impl Tensor {
     /// assert_eq!(generator.offset(), 6);
     /// # Ok::<(), Error>(())
     /// ```
+    #[track_caller]
     pub fn uniform(
         lo: f64,
         hi: f64,
@@ -29,6 +30,7 @@ impl Tensor {
     }
 
     /// Normal floats of this mean and standard deviation.
+    #[track_caller]
     pub fn normal(
         mean: f64,
         std: f64,
@@ -41,6 +43,7 @@ impl Tensor {
     }
 
     /// 1 (or true) with probability `p`, else 0.
+    #[track_caller]
     pub fn bernoulli(
         p: f64,
         shape: impl AsRef<[usize]>,
@@ -72,11 +75,13 @@ impl Tensor {
     }
 
     /// Floats uniform in `[0, 1)`, in the shape, dtype and device of this tensor.
+    #[track_caller]
     pub fn rand_like(&self, generator: &mut Generator) -> Result<Tensor> {
         Tensor::rand(self.shape(), self.dtype(), self.device(), generator)
     }
 
     /// Normal floats of mean 0 and standard deviation 1, in the shape, dtype and device of this tensor.
+    #[track_caller]
     pub fn randn_like(&self, generator: &mut Generator) -> Result<Tensor> {
         Tensor::randn(self.shape(), self.dtype(), self.device(), generator)
     }
@@ -101,6 +106,7 @@ impl Tensor {
     }
 
     /// `0..n` in random order, as i64.
+    #[track_caller]
     pub fn randperm(n: usize, device: &Device, generator: &mut Generator) -> Result<Tensor> {
         let shape = Shape::new(&[n])?;
         let mut order = HostVec::collect(device.backend(), "randperm", 0..n as i64)?;
@@ -141,14 +147,14 @@ impl Tensor {
         let weights = self.detach().to_dtype(DType::F64)?;
         let legal = weights.isfinite()?.logical_and(&weights.ge(0.0)?)?;
         if !legal.all(&[0, 1], false)?.to_scalar::<bool>()? {
-            return fail("a weight is negative, infinite or NaN".into());
+            return fail("a weight is negative, infinite or NaN".into()).here();
         }
         let (rows, classes) = (self.shape()[0], self.shape()[1]);
         let needed = if replacement { n.min(1) } else { n };
         if rows > 0 && needed > 0 {
             let positive = if classes == 0 { 0 } else { fewest_positive(&weights)? };
             if positive < needed {
-                return fail(format!("a row has {positive} positive weights, where {needed} are needed"));
+                return fail(format!("a row has {positive} positive weights, where {needed} are needed")).here();
             }
         }
         let (u, device) = (DType::F64, self.device());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gradus_backend::host_vec::download;
 use gradus_backend::{Buffer, DType, Element, Error, ErrorKind, HostVec, Layout, Result, Scalar, Shape};
 
-use crate::autograd::{Edge, Node, note_access, notes_access, refuses_reads};
+use crate::autograd::{Edge, Node, Untracked, note_access, notes_access, refuses_reads};
 use crate::footprint::Footprint;
 use crate::locks::with_read;
 use crate::write_log::Write;
@@ -85,12 +85,30 @@ pub(crate) struct Inner {
     dtype: DType,
     edge: Option<Edge>,
     /// The version of the storage that the edge speaks of; `FOLLOWS` for a leaf and views of one, which are whatever the
-    /// storage holds. Without an edge it means nothing.
+    /// storage holds. Without an edge it says why there is none, as [`Untracked`] counts down from `FOLLOWS`.
     version: u64,
 }
 
 /// See `Inner::version`.
 const FOLLOWS: u64 = u64::MAX;
+
+/// Why what is computed from `inputs` is outside of the graph, if it stays there, as the number in `Inner::version`.
+#[inline]
+fn past(inputs: &[&Tensor]) -> u64 {
+    for t in inputs {
+        if t.requires_grad() || t.0.version != FOLLOWS {
+            return past_of(inputs);
+        }
+    }
+    FOLLOWS
+}
+
+/// [`past`], where there is one.
+#[inline(never)]
+fn past_of(inputs: &[&Tensor]) -> u64 {
+    let why = |t: &&Tensor| if t.requires_grad() { Untracked::now().code() } else { t.0.version };
+    inputs.iter().map(why).fold(FOLLOWS, u64::min)
+}
 
 impl Inner {
     /// Takes the edge out, for the iterative drop of a graph.
@@ -100,6 +118,30 @@ impl Inner {
 }
 
 impl Tensor {
+    /// What was computed from `inputs`, outside of the graph until it gets an edge.
+    #[inline]
+    pub(crate) fn computed(storage: Arc<Storage>, layout: Layout, dtype: DType, inputs: &[&Tensor]) -> Self {
+        let version = past(inputs);
+        Tensor(Arc::new(Inner { storage, layout, dtype, edge: None, version }))
+    }
+
+    /// The same values outside of the graph, for this reason.
+    pub(crate) fn untracked(&self, why: Untracked) -> Self {
+        let (storage, layout, dtype) = (self.0.storage.clone(), self.0.layout, self.0.dtype);
+        Tensor(Arc::new(Inner { storage, layout, dtype, edge: None, version: why.code() }))
+    }
+
+    /// The same values outside of the graph, as those of a frozen parameter: errors say that it was frozen.
+    #[doc(hidden)]
+    pub fn frozen(&self) -> Self {
+        self.untracked(Untracked::Frozen)
+    }
+
+    /// Why an untracked tensor is none of the graph.
+    pub(crate) fn why_untracked(&self) -> Untracked {
+        Untracked::of(self.0.version)
+    }
+
     /// A tensor outside of the graph.
     pub(crate) fn from_parts(storage: Arc<Storage>, layout: Layout, dtype: DType) -> Self {
         Tensor(Arc::new(Inner { storage, layout, dtype, edge: None, version: FOLLOWS }))
@@ -108,7 +150,9 @@ impl Tensor {
     /// The same storage under another layout, at a place in the graph. The edge speaks of the same version as this
     /// tensor's.
     pub(crate) fn view_at(&self, layout: Layout, edge: Option<Edge>) -> Self {
-        let (storage, dtype, version) = (self.0.storage.clone(), self.0.dtype, self.0.version);
+        let (storage, dtype) = (self.0.storage.clone(), self.0.dtype);
+        let leaves = edge.is_none() && self.0.edge.is_some();
+        let version = if leaves { Untracked::now().code() } else { self.0.version };
         Tensor(Arc::new(Inner { storage, layout, dtype, edge, version }))
     }
 
@@ -139,6 +183,7 @@ impl Tensor {
     /// An error if the tensor is tracked, and its elements were written since: its place in the graph is that of the
     /// values before.
     #[inline]
+    #[track_caller]
     pub(crate) fn check_current(&self, op: &str) -> Result<()> {
         let inner = &*self.0;
         if inner.edge.is_none() || inner.version == FOLLOWS || inner.version == inner.storage.version() {
@@ -148,12 +193,15 @@ impl Tensor {
     }
 
     #[cold]
+    #[track_caller]
     fn check_writes(&self, op: &str) -> Result<()> {
         let Some(write) = self.overwritten(self.0.version) else { return Ok(()) };
         let m = format!("{op} would be recorded as taking a computed tensor, which {} overwrote", write.op);
         let e = self.describe(Error::new(ErrorKind::Autograd, op, m), "input");
         let e = match self.grad_fn() {
-            Some(node) => e.note(format!("{} computed it at {}", node.name(), node.location())),
+            Some(node) => e
+                .note(format!("{} computed it at {}", node.name(), node.location()))
+                .with_version_mismatch(write.mismatch(op, "input".into(), self.0.version, node.location())),
             None => e,
         };
         Err(e
@@ -193,6 +241,7 @@ impl Tensor {
     }
 
     /// Size of one axis; negative ones count from the end.
+    #[track_caller]
     pub fn size(&self, axis: isize) -> Result<usize> {
         Ok(self.shape()[gradus_backend::shape::resolve_axis("size", axis, self.rank())?])
     }
@@ -262,7 +311,7 @@ impl Tensor {
 
     /// The same values outside the graph. Shares the storage.
     pub fn detach(&self) -> Tensor {
-        if self.0.edge.is_none() { self.clone() } else { self.view_at(self.0.layout, None) }
+        if self.0.edge.is_none() { self.clone() } else { self.untracked(Untracked::Detached) }
     }
 
     /// The latest write over one of the elements since the storage had `version`.
@@ -286,6 +335,7 @@ impl Tensor {
     }
 
     /// An error of `kind` that shows this tensor.
+    #[track_caller]
     pub(crate) fn describe(&self, error: Error, name: &str) -> Error {
         error.operand(name, self.shape(), self.dtype(), self.device())
     }
@@ -300,6 +350,7 @@ impl Tensor {
     /// assert!(x.to_vec::<i64>().is_err());
     /// # Ok::<(), Error>(())
     /// ```
+    #[track_caller]
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         if T::DTYPE != self.dtype() {
             let m = format!("elements are {}, not {}", self.dtype(), T::DTYPE);
@@ -315,6 +366,7 @@ impl Tensor {
     }
 
     /// All elements in row-major order, as bytes in native order.
+    #[track_caller]
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         self.check_read()?;
         let size = self.dtype().size();
@@ -326,6 +378,7 @@ impl Tensor {
     }
 
     /// An error in a gradient that is differentiated itself.
+    #[track_caller]
     fn check_read(&self) -> Result<()> {
         if refuses_reads() && self.requires_grad() {
             let m = "the numbers of a tracked tensor are read in a gradient that is differentiated itself: what is computed from them would be missing";
@@ -338,11 +391,13 @@ impl Tensor {
     }
 
     /// All elements in row-major order, for `op`, which may read those of a tracked tensor. `T` is the dtype.
+    #[track_caller]
     pub(crate) fn host<T: Element>(&self, op: &str) -> Result<HostVec<T>> {
         self.read(|buffer, start, n| download(self.device().backend(), op, buffer, start, n))
     }
 
     /// Reads the elements, which `f` finds in a buffer from an element on, one after the other.
+    #[track_caller]
     fn read<R>(&self, f: impl FnOnce(&Buffer, usize, usize) -> Result<R>) -> Result<R> {
         let dense = if self.is_contiguous() {
             self.clone()
@@ -356,6 +411,7 @@ impl Tensor {
     }
 
     /// The one element of a tensor that has just one, as `T`, which must be the dtype.
+    #[track_caller]
     pub fn to_scalar<T: Element>(&self) -> Result<T> {
         if self.numel() != 1 {
             let e = Error::shape("to_scalar", format!("{} elements where one is needed", self.numel()));
@@ -365,6 +421,7 @@ impl Tensor {
     }
 
     /// The one element as f64, whatever the dtype.
+    #[track_caller]
     pub fn item(&self) -> Result<f64> {
         if self.numel() != 1 {
             let e = Error::shape("item", format!("{} elements where one is needed", self.numel()));
@@ -375,6 +432,7 @@ impl Tensor {
     }
 
     /// All elements as scalars, for printing and single values.
+    #[track_caller]
     pub(crate) fn scalars(&self) -> Result<HostVec<Scalar>> {
         macro_rules! read {
             ($($d:ident $t:ty),*) => {

@@ -8,6 +8,8 @@
 use std::ops::Range;
 use std::panic::Location;
 
+use gradus_backend::{MismatchLines, VersionMismatch};
+
 use crate::footprint::Footprint;
 
 /// Entries of each kind that the log keeps apart: enough for a cache that is filled position by position. A write or a
@@ -40,6 +42,24 @@ impl Write {
         epoch: u64,
     ) -> Self {
         Write { version, bytes, op, location, epoch, hidden: 0 }
+    }
+
+    /// What an error says as data: `needed_by` needs a value as it was at version `expected`, and this write came after.
+    pub(crate) fn mismatch(
+        &self,
+        needed_by: &str,
+        value: String,
+        expected: u64,
+        needed: &'static Location<'static>,
+    ) -> VersionMismatch {
+        VersionMismatch {
+            needed_by: needed_by.to_owned(),
+            value,
+            written_by: self.op.to_owned(),
+            expected,
+            found: self.version,
+            lines: MismatchLines { needed, written: self.location },
+        }
     }
 
     /// `other` leaves the log, and this one stands where it was.

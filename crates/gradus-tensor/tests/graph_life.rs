@@ -96,7 +96,7 @@ fn a_graph_is_freed_by_the_pass_that_uses_it_and_only_there() {
     let freed = grad(&[&b], &[&w], None, BackwardOptions::new()).unwrap();
     assert_eq!(items(freed), [Some(12.0)]);
     let e = a.backward().unwrap_err();
-    assert!(e.to_string().contains("backward of mul: the graph was freed by an earlier backward pass"), "{e}");
+    assert!(e.to_string().contains("the graph was freed by an earlier backward pass"), "{e}");
     assert!(e.to_string().contains("retain_graph"), "{e}");
     // What the pass did not come by is whole.
     let (u, v) = (x.exp().unwrap(), x.sin().unwrap());
@@ -217,7 +217,7 @@ fn a_pass_that_fails_says_so_when_the_graph_is_used_again() {
     // A pass that fails over what a finished one freed has not freed that.
     for _ in 0..2 {
         let text = u.square().unwrap().backward().unwrap_err().to_string();
-        assert!(text.contains("exp: the graph was freed by an earlier"), "{text}");
+        assert!(text.contains("the graph was freed by an earlier"), "{text}");
     }
 }
 

@@ -39,6 +39,7 @@ pub(crate) enum Attempt {
 impl Claim {
     /// Claims `folder`, which is made if need be. Where the file system has no locks, a claim that is there already is
     /// respected unless `take_over`.
+    #[track_caller]
     pub(crate) fn take(folder: &Path, take_over: bool, try_lock: TryLock) -> std::io::Result<Attempt> {
         let work = folder.join(WORK);
         let path = work.join(LOCK);
@@ -120,6 +121,7 @@ impl Drop for Claim {
 }
 
 /// Opens the file for reading and writing; `true` if this made it.
+#[track_caller]
 fn open(path: &Path) -> std::io::Result<(File, bool)> {
     let mut options = OpenOptions::new();
     options.read(true).write(true);

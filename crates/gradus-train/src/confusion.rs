@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use gradus_tensor::{Error, ErrorKind, Result};
+use gradus_tensor::{Error, ErrorKind, Here, Result};
 
 /// Counts of predictions: a row a true class, a column a predicted one. `Display` prints it as a table.
 ///
@@ -25,6 +25,7 @@ pub struct ConfusionMatrix {
 
 impl ConfusionMatrix {
     /// No predictions of `classes` classes, of which there are 1 to 65,536.
+    #[track_caller]
     pub fn new(classes: usize) -> Result<Self> {
         if !(1..=1 << 16).contains(&classes) {
             return Err(Error::argument("confusion_matrix", format!("{classes} classes; it takes 1 to 65536")));
@@ -33,14 +34,19 @@ impl ConfusionMatrix {
     }
 
     /// Counts one prediction. Errors if a class is out of range.
+    #[track_caller]
     pub fn add(&mut self, truth: i64, predicted: i64) -> Result<()> {
         let place = |class: i64| {
-            usize::try_from(class).ok().filter(|&c| c < self.classes).ok_or_else(|| {
-                let kind = ErrorKind::IndexOutOfBounds { pos: 0, index: class, size: self.classes };
-                Error::new(kind, "confusion_matrix", format!("class {class} of {}", self.classes))
-            })
+            usize::try_from(class)
+                .ok()
+                .filter(|&c| c < self.classes)
+                .ok_or_else(|| {
+                    let kind = ErrorKind::IndexOutOfBounds { pos: 0, index: class, size: self.classes };
+                    Error::new(kind, "confusion_matrix", format!("class {class} of {}", self.classes))
+                })
+                .here()
         };
-        *self.counts.entry((place(truth)?, place(predicted)?)).or_default() += 1;
+        *self.counts.entry((place(truth).here()?, place(predicted).here()?)).or_default() += 1;
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use gradus_tensor::{Error, ErrorKind, Result};
+use gradus_tensor::{Error, ErrorKind, Here, Result};
 
 use crate::claim::{self, Claim, WORK};
 use crate::staged::StagedFiles;
@@ -51,6 +51,7 @@ impl RunFolder {
     /// of the same names are replaced, when they are written. One in which another run is at work is always an error.
     ///
     /// `.` and `..` in `path` are resolved first, so that no folder is made for them.
+    #[track_caller]
     pub fn create(path: impl AsRef<Path>, overwrite: bool) -> Result<Self> {
         match RunFolder::attempt(path.as_ref(), overwrite)? {
             Attempt::Made(folder) => Ok(folder),
@@ -59,6 +60,7 @@ impl RunFolder {
     }
 
     /// The first of `base`, `base-2`, `base-3`, .. that is unused.
+    #[track_caller]
     pub fn next_free(base: impl AsRef<Path>) -> Result<Self> {
         let base = base.as_ref();
         for number in 1..10_000 {
@@ -74,6 +76,7 @@ impl RunFolder {
             .help("remove old runs, or name another folder"))
     }
 
+    #[track_caller]
     fn attempt(path: &Path, overwrite: bool) -> Result<Attempt> {
         if path.as_os_str().is_empty() {
             return Err(Error::argument("out", "the path of the output folder is empty").help("name a folder"));
@@ -126,6 +129,7 @@ impl RunFolder {
     }
 
     /// Writes a file in it in one piece; a file that this run did not write is replaced only with `overwrite`.
+    #[track_caller]
     pub fn write(&self, name: &str, contents: &[u8]) -> Result<PathBuf> {
         let mut files = self.stage();
         files.write(name, contents)?;
@@ -139,6 +143,7 @@ impl RunFolder {
     }
 
     /// Checks that files of these names can be written: nothing is in their place, or something that may be replaced.
+    #[track_caller]
     pub fn check(&self, names: &[&str]) -> Result<()> {
         let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         for name in names {
@@ -198,27 +203,31 @@ fn normal(path: &Path) -> PathBuf {
 }
 
 /// Whether the folder holds nothing but, perhaps, the claim of a run.
+#[track_caller]
 fn is_empty(path: &Path) -> Result<bool> {
     let failed = |e| Error::io("out", path.display(), e).help("name a folder that can be read and written to");
-    for entry in fs::read_dir(path).map_err(failed)? {
-        if entry.map_err(failed)?.file_name() != WORK {
+    for entry in fs::read_dir(path).map_err(failed).here()? {
+        if entry.map_err(failed).here()?.file_name() != WORK {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
+#[track_caller]
 fn not_empty(path: &Path) -> Error {
     Error::new(ErrorKind::Io, "out", format!("{} is not empty", path.display()))
         .help("name another folder, or allow replacing the files in it (--force)")
 }
 
+#[track_caller]
 fn in_use(path: &Path, process: Option<String>) -> Error {
     let who = process.map(|process| format!(" ({process})")).unwrap_or_default();
     Error::new(ErrorKind::Io, "out", format!("another run is at work in {}{who}", path.display()))
         .help("name another folder, or wait until that run has ended")
 }
 
+#[track_caller]
 fn perhaps_in_use(path: &Path, e: std::io::Error) -> Error {
     Error::new(ErrorKind::Io, "out", format!("another run is, or was, at work in {}", path.display()))
         .note(format!("the file system cannot tell which: locking a file there failed ({e})"))

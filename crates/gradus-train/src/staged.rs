@@ -5,7 +5,7 @@ use std::io::{BufWriter, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use gradus_tensor::{Error, Result};
+use gradus_tensor::{Error, Here, Result};
 
 use crate::RunFolder;
 use crate::write::sync_folder;
@@ -36,12 +36,14 @@ impl<'a> StagedFiles<'a> {
     }
 
     /// Writes a file to the disk.
+    #[track_caller]
     pub fn write(&mut self, name: &str, contents: &[u8]) -> Result<()> {
         let path = self.folder.file(name);
-        self.write_with(name, |out| out.write_all(contents).map_err(|e| failed(&path, e)))
+        self.write_with(name, |out| out.write_all(contents).map_err(|e| failed(&path, e)).here())
     }
 
     /// Has `f` write a file, to the disk.
+    #[track_caller]
     pub fn write_with(&mut self, name: &str, f: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
         let path = self.folder.file(name);
         let failed = |e| failed(&path, e);
@@ -56,6 +58,7 @@ impl<'a> StagedFiles<'a> {
         Ok(())
     }
 
+    #[track_caller]
     fn open(&self, name: &str) -> std::io::Result<Staged> {
         // Files of one name may be staged several times at once.
         static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -65,6 +68,7 @@ impl<'a> StagedFiles<'a> {
     }
 
     /// Gives all files their names. After an error none of those that were not there before is.
+    #[track_caller]
     pub fn publish(mut self) -> Result<()> {
         let names: Vec<&str> = self.files.iter().map(|staged| &*staged.name).collect();
         self.folder.check(&names)?;
@@ -92,6 +96,7 @@ impl Drop for Staged {
 }
 
 /// Has `f` write the whole of a file, to the disk; errors name `path`.
+#[track_caller]
 fn write_to(file: &mut File, f: impl FnOnce(&mut dyn Write) -> Result<()>, path: &Path) -> Result<()> {
     let failed = |e| failed(path, e);
     file.rewind().map_err(failed)?;
@@ -104,6 +109,7 @@ fn write_to(file: &mut File, f: impl FnOnce(&mut dyn Write) -> Result<()>, path:
     file.set_len(end).and_then(|()| file.sync_all()).map_err(failed)
 }
 
+#[track_caller]
 fn failed(path: &Path, e: std::io::Error) -> Error {
     Error::io("write", path.display(), e).help("check that the folder is still there, can be written to and has room")
 }
@@ -122,6 +128,7 @@ fn failed(path: &Path, e: std::io::Error) -> Error {
 /// # std::fs::remove_dir_all(folder).unwrap();
 /// # Ok::<(), gradus_tensor::Error>(())
 /// ```
+#[track_caller]
 pub fn rescue(error: Error, write: impl FnOnce(&mut StagedFiles<'_>) -> Result<()>) -> Error {
     let base = std::env::temp_dir();
     match rescued(&base, write) {
@@ -138,11 +145,12 @@ pub fn rescue(error: Error, write: impl FnOnce(&mut StagedFiles<'_>) -> Result<(
 
 /// The new folder in `base`, the names of what was written there, and why the rest was not.
 #[allow(clippy::type_complexity)]
+#[track_caller]
 fn rescued(
     base: &Path,
     write: impl FnOnce(&mut StagedFiles<'_>) -> Result<()>,
 ) -> Result<(PathBuf, Vec<String>, Option<Error>)> {
-    let path = new_folder(base).map_err(|e| failed(base, e))?;
+    let path = new_folder(base).map_err(|e| failed(base, e)).here()?;
     let written = RunFolder::create(&path, false).and_then(|folder| {
         let mut files = folder.stage();
         let failure = write(&mut files).err();
@@ -156,10 +164,11 @@ fn rescued(
         // It is empty.
         let _ = fs::remove_dir(&path);
     }
-    written.map(|(names, failure)| (path, names, failure))
+    written.map(|(names, failure)| (path, names, failure)).here()
 }
 
 /// A folder in `base` that was not there before; where the system knows of users, only this one may look into it.
+#[track_caller]
 fn new_folder(base: &Path) -> std::io::Result<PathBuf> {
     let mut builder = fs::DirBuilder::new();
     #[cfg(unix)]

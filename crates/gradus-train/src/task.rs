@@ -2,7 +2,7 @@
 
 use gradus_data::{DataLoader, Dataset, Sample};
 use gradus_nn::{Forward, Module};
-use gradus_tensor::{DType, Error, Reduction, Result, Tensor, no_grad_guard};
+use gradus_tensor::{DType, Error, Here, Reduction, Result, Tensor, no_grad_guard};
 
 use crate::ConfusionMatrix;
 
@@ -29,6 +29,7 @@ pub trait Task<M: ?Sized, B> {
 }
 
 impl<M: ?Sized, B, F: Fn(&M, &B) -> Result<Outcome>> Task<M, B> for F {
+    #[track_caller]
     fn run(&self, model: &M, batch: &B) -> Result<Outcome> {
         self(model, batch)
     }
@@ -42,6 +43,7 @@ pub struct Classification {
 }
 
 impl<M: Forward + ?Sized> Task<M, (Tensor, Tensor)> for Classification {
+    #[track_caller]
     fn run(&self, model: &M, (input, labels): &(Tensor, Tensor)) -> Result<Outcome> {
         let samples = labels.numel();
         if samples == 0 {
@@ -65,10 +67,12 @@ impl<M: Forward + ?Sized> Task<M, (Tensor, Tensor)> for Classification {
 }
 
 /// How often the greatest logit of a row is that of its label.
+#[track_caller]
 fn agreeing(logits: &Tensor, labels: &Tensor) -> Result<usize> {
     Ok(labels_and_predictions(logits, labels)?.filter(|(label, predicted)| label == predicted).count())
 }
 
+#[track_caller]
 fn labels_and_predictions(logits: &Tensor, labels: &Tensor) -> Result<impl Iterator<Item = (i64, i64)>> {
     let predicted = logits.detach().argmax(1, false)?.to_dtype(DType::I64)?.to_vec::<i64>()?;
     let labels = labels.to_dtype(DType::I64)?.to_vec::<i64>()?;
@@ -77,6 +81,7 @@ fn labels_and_predictions(logits: &Tensor, labels: &Tensor) -> Result<impl Itera
 
 impl Classification {
     /// Counts a model's answers on all batches of `loader`. Leaves the model in evaluation mode.
+    #[track_caller]
     pub fn confusion<M, D>(model: &mut M, loader: &DataLoader<D>, classes: usize) -> Result<ConfusionMatrix>
     where
         M: Forward + ?Sized,
@@ -87,7 +92,7 @@ impl Classification {
         model.eval();
         let _guard = no_grad_guard();
         for batch in loader.epoch(0)? {
-            let (input, labels) = batch?;
+            let (input, labels) = batch.here()?;
             for (label, predicted) in labels_and_predictions(&model.forward(&input)?, &labels)? {
                 matrix.add(label, predicted)?;
             }
@@ -108,6 +113,7 @@ pub struct Evaluation {
 }
 
 /// Runs a model on all batches of `loader`, without gradients. Leaves it in evaluation mode. Errors if there is no batch.
+#[track_caller]
 pub fn evaluate<M, D, T>(model: &mut M, loader: &DataLoader<D>, task: &T) -> Result<Evaluation>
 where
     M: Module + ?Sized,
@@ -119,7 +125,7 @@ where
     let _guard = no_grad_guard();
     let mut tally = Tally::default();
     for batch in loader.epoch(0)? {
-        let outcome = task.run(model, &batch?)?;
+        let outcome = task.run(model, &batch.here()?).here()?;
         let loss = outcome.loss.item()?;
         tally.add(&outcome, loss);
     }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use gradus_data::{DataLoader, Dataset, Sample};
 use gradus_nn::{Module, Optimizer, Schedule};
-use gradus_tensor::{Error, Gradients, Result, all_or_nothing};
+use gradus_tensor::{Error, Gradients, Here, Result, all_or_nothing};
 
 use crate::task::Tally;
 use crate::{EpochReport, Event, Logger, StepReport, Task, evaluate};
@@ -40,6 +40,7 @@ pub struct Run {
 
 impl Trainer {
     /// A trainer for this many epochs, at least 1, with a constant learning rate.
+    #[track_caller]
     pub fn new(epochs: usize) -> Result<Self> {
         if epochs == 0 {
             return Err(Error::argument("trainer", "0 epochs train nothing; it is at least 1"));
@@ -64,6 +65,7 @@ impl Trainer {
     }
 
     /// One step at the rate of the schedule, which an optimiser that fails forgets again.
+    #[track_caller]
     fn step(&self, steps: u64, optimizer: &mut dyn Optimizer, gradients: &Gradients) -> Result<()> {
         let before = optimizer.lr_factor();
         self.schedule.apply(steps, optimizer)?;
@@ -82,6 +84,7 @@ impl Trainer {
     /// A step that fails changes nothing: parameters, running statistics, the random numbers of layers and the optimiser are
     /// those of the step before ([`all_or_nothing`]). A device that fails in the middle of [`Optimizer::step`] is the
     /// exception, which its error names.
+    #[track_caller]
     pub fn fit<M, D, T>(
         &self,
         model: &mut M,
@@ -103,19 +106,19 @@ impl Trainer {
         }
         let mut tell = |event: Event<'_>| loggers.iter_mut().try_for_each(|logger| logger.log(event));
         let mut run = Run { epochs: Vec::new(), steps: 0, samples: 0, seconds: 0.0, stopped: false };
-        tell(Event::Start { epochs: self.epochs, steps: train.len(), samples: train.samples() })?;
+        tell(Event::Start { epochs: self.epochs, steps: train.len(), samples: train.samples() }).here()?;
         for epoch in 1..=self.epochs {
             if self.stopped() {
                 break;
             }
-            tell(Event::EpochStart { epoch })?;
+            tell(Event::EpochStart { epoch }).here()?;
             model.train();
             let (start, mut tally, mut steps) = (Instant::now(), Tally::default(), 0);
             for batch in train.epoch(epoch as u64)? {
                 if self.stopped() {
                     break;
                 }
-                let batch = batch?;
+                let batch = batch.here()?;
                 let (outcome, loss) = all_or_nothing(|| {
                     let outcome = task.run(model, &batch)?;
                     let loss = outcome.loss.item()?;
@@ -124,7 +127,8 @@ impl Trainer {
                     }
                     self.step(run.steps, optimizer, &outcome.loss.backward()?)?;
                     Ok((outcome, loss))
-                })?;
+                })
+                .here()?;
                 tally.add(&outcome, loss);
                 steps += 1;
                 run.steps += 1;
@@ -136,7 +140,8 @@ impl Trainer {
                     accuracy: tally.accuracy(),
                     samples: outcome.samples,
                     seconds: run.seconds + start.elapsed().as_secs_f64(),
-                }))?;
+                }))
+                .here()?;
             }
             if steps == 0 {
                 break;
@@ -158,15 +163,16 @@ impl Trainer {
                 seconds,
                 validation,
             };
-            tell(Event::EpochEnd(&report))?;
+            tell(Event::EpochEnd(&report)).here()?;
             run.epochs.push(report);
         }
         run.stopped = run.steps < (self.epochs as u64).saturating_mul(train.len() as u64);
-        tell(Event::End(&run))?;
+        tell(Event::End(&run)).here()?;
         Ok(run)
     }
 }
 
+#[track_caller]
 fn not_finite(loss: f64, epoch: usize, step: usize, reason: Option<String>) -> Error {
     let e = Error::argument("trainer", format!("the loss is {loss} in epoch {epoch}, step {step}"));
     match reason {

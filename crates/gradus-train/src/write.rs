@@ -4,13 +4,14 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind as IoKind, Write};
 use std::path::{Path, PathBuf};
 
-use gradus_tensor::{Error, ErrorKind, Result};
+use gradus_tensor::{Error, ErrorKind, Here, Result};
 
 /// Writes a file in one piece: into a temporary file beside it, which is flushed to the disk and then renamed. A reader
 /// finds the old contents or the new ones, and after an error the old ones. If `path` is a link to a file, it stays one.
 ///
 /// # Errors
 /// [`ErrorKind::Io`] if something other than a file is there (a folder, a pipe, a device), or the file cannot be written.
+#[track_caller]
 pub fn write_file(path: impl AsRef<Path>, contents: &[u8]) -> Result<()> {
     let path = target(path.as_ref())?;
     let failed = |e| failed(&path, e);
@@ -30,13 +31,15 @@ pub fn write_file(path: impl AsRef<Path>, contents: &[u8]) -> Result<()> {
 ///
 /// # Errors
 /// As those of [`write_file`].
+#[track_caller]
 pub fn check_file(path: impl AsRef<Path>) -> Result<()> {
     let path = target(path.as_ref())?;
-    let (_, temporary) = temporary_beside(&path).map_err(|e| failed(&path, e))?;
-    fs::remove_file(&temporary).map_err(|e| failed(&path, e))
+    let (_, temporary) = temporary_beside(&path).map_err(|e| failed(&path, e)).here()?;
+    fs::remove_file(&temporary).map_err(|e| failed(&path, e)).here()
 }
 
 /// The file to replace: `path`, or what it links to.
+#[track_caller]
 fn target(path: &Path) -> Result<PathBuf> {
     if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
         let e = Error::new(ErrorKind::Io, "write", format!("{} exists and is not a regular file", path.display()));
@@ -45,6 +48,7 @@ fn target(path: &Path) -> Result<PathBuf> {
     Ok(fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()))
 }
 
+#[track_caller]
 fn failed(path: &Path, e: std::io::Error) -> Error {
     Error::io("write", path.display(), e).help("check that the folder exists, can be written to and has room")
 }
@@ -57,6 +61,7 @@ pub(crate) fn sync_folder(folder: Option<&Path>) {
 }
 
 /// A new, empty file in the folder of `path`, and its path.
+#[track_caller]
 fn temporary_beside(path: &Path) -> std::io::Result<(File, PathBuf)> {
     let name =
         path.file_name().ok_or_else(|| std::io::Error::new(IoKind::InvalidInput, "the path has no file name"))?;

@@ -1,6 +1,6 @@
 //! The devices of this build, each opened once per process and when it is first asked for.
 
-use gradus_tensor::{Device, Error, ErrorKind, Result};
+use gradus_tensor::{Device, Error, ErrorKind, Here, Result};
 
 /// Opens devices; in the [prelude](crate::prelude), so that `Device::cpu()?` reads as it should.
 pub trait DeviceExt: Sized {
@@ -13,22 +13,26 @@ pub trait DeviceExt: Sized {
     /// assert!(Device::open("abacus").is_err());
     /// # Ok::<(), Error>(())
     /// ```
+    #[track_caller]
     fn cpu() -> Result<Self>;
 
     /// The WebGPU adapter of this number, from 0. Every call gives the same device, until it is lost: then it is opened
     /// anew.
     ///
     /// Errors if this build has no feature `wgpu`, or the machine no such adapter.
+    #[track_caller]
     fn wgpu(index: usize) -> Result<Self>;
 
     /// Every WebGPU adapter of this machine that gives a device: an empty list where no driver is installed. What is wrong
     /// with the others is in [`devices`].
     ///
     /// Errors if this build has no feature `wgpu`.
+    #[track_caller]
     fn wgpu_all() -> Result<Vec<Self>>;
 
     /// The device of this name, as [`devices`] lists them: `cpu`, `wgpu:0`. `wgpu` without a number is the adapter that
     /// `GRADUS_WGPU_ADAPTER` names, by number or by a part of its name, or the first. Errors if there is none.
+    #[track_caller]
     fn open(name: &str) -> Result<Self>;
 }
 
@@ -60,8 +64,8 @@ impl DeviceExt for Device {
         match name.split_once(':') {
             None if name == "cpu" => cpu(),
             None if name == "wgpu" => wgpu::open(wgpu::chosen()?),
-            Some(("wgpu", number)) => wgpu::open(number.parse().map_err(|_| unknown())?),
-            _ => Err(unknown()),
+            Some(("wgpu", number)) => wgpu::open(number.parse().map_err(|_| unknown()).here()?),
+            _ => Err(unknown().here()),
         }
     }
 }
@@ -77,6 +81,7 @@ pub fn devices() -> Vec<(String, Result<Device>)> {
 }
 
 #[cfg(feature = "cpu")]
+#[track_caller]
 fn cpu() -> Result<Device> {
     use std::sync::{Arc, OnceLock};
 
@@ -90,6 +95,7 @@ fn cpu() -> Result<Device> {
 }
 
 #[cfg(not(feature = "cpu"))]
+#[track_caller]
 fn cpu() -> Result<Device> {
     Err(Error::new(ErrorKind::Unsupported, "device", "this build has no CPU backend")
         .help("turn on the feature `cpu` of the crate `gradus`"))
@@ -107,6 +113,7 @@ mod wgpu {
 
     type Opened = BTreeMap<usize, (Arc<WgpuBackend>, Device)>;
 
+    #[track_caller]
     pub(super) fn open(index: usize) -> Result<Device> {
         static OPENED: Mutex<Opened> = Mutex::new(BTreeMap::new());
         let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,6 +130,7 @@ mod wgpu {
         gradus_wgpu::adapters().iter().map(|a| (format!("wgpu:{}", a.index), open(a.index))).collect()
     }
 
+    #[track_caller]
     pub(super) fn all() -> Result<Vec<Device>> {
         Ok(each().into_iter().filter_map(|(_, device)| device.ok()).collect())
     }
@@ -132,11 +140,13 @@ mod wgpu {
 mod wgpu {
     use gradus_tensor::{Device, Error, ErrorKind, Result};
 
+    #[track_caller]
     fn absent<T>() -> Result<T> {
         Err(Error::new(ErrorKind::Unsupported, "device", "this build has no WebGPU backend")
             .help("turn on the feature `wgpu` of the crate `gradus`"))
     }
 
+    #[track_caller]
     pub(super) fn open(_: usize) -> Result<Device> {
         absent()
     }
@@ -145,10 +155,12 @@ mod wgpu {
         Vec::new()
     }
 
+    #[track_caller]
     pub(super) fn all() -> Result<Vec<Device>> {
         absent()
     }
 
+    #[track_caller]
     pub(super) fn chosen() -> Result<usize> {
         absent()
     }

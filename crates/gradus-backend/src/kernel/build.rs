@@ -6,7 +6,7 @@ use std::ops;
 
 use super::op::TypeRule;
 use super::{Inst, Kernel, MAX_ARGS, ScalarOp, Value, verify};
-use crate::{DType, Error, Result, Scalar};
+use crate::{DType, Error, Here, Result, Scalar};
 
 /// Collects the code of a kernel; [`Expr`] is the handle to its values.
 ///
@@ -36,6 +36,7 @@ pub struct Expr<'k> {
 impl Kernel {
     /// A kernel with the given argument dtypes, whose outputs are what `body` returns, each stored in the type it has;
     /// where that is f32 and every float argument is f16, or every one bf16, in that dtype.
+    #[track_caller]
     pub fn build(
         name: &str,
         args: &[DType],
@@ -134,10 +135,11 @@ impl KernelBuilder {
 
     /// The kernel with these outputs, each with the dtype that it is stored in: the value's own type, or a half
     /// precision of an f32 or f64, rounded once.
+    #[track_caller]
     pub fn finish(&self, name: &str, outputs: &[(Expr<'_>, DType)]) -> Result<Kernel> {
         let state = self.state.borrow();
         if let Some(e) = state.error.clone() {
-            return Err(e.note(format!("while building the kernel {name:?}")));
+            return Err(e.note(format!("while building the kernel {name:?}")).here());
         }
         if outputs.iter().any(|(e, _)| !std::ptr::eq(self, e.builder)) {
             return Err(foreign().note(format!("while building the kernel {name:?}")));
@@ -169,6 +171,7 @@ impl KernelBuilder {
     }
 }
 
+#[track_caller]
 fn foreign() -> Error {
     Error::argument("kernel", "an expression belongs to another kernel").help("build it from the arguments of this one")
 }

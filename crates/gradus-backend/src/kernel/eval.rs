@@ -10,6 +10,7 @@ impl Kernel {
     /// The outputs for one value of each argument.
     ///
     /// Errors if the number of values is wrong, an integer is divided by zero or raised to a negative power.
+    #[track_caller]
     pub fn eval(&self, args: &[Scalar]) -> Result<Vec<Scalar>> {
         if args.len() != self.args().len() {
             let m = format!("{} takes {} values, not {}", self.name(), self.args().len(), args.len());

@@ -101,6 +101,7 @@ impl Vjp {
 impl Kernel {
     /// A kernel of this code: the inverse of [`args`](Kernel::args), [`insts`](Kernel::insts) and
     /// [`outputs`](Kernel::outputs). Errors if it is not well formed.
+    #[track_caller]
     pub fn from_parts(name: &str, args: &[DType], insts: Vec<Inst>, outputs: Vec<(Value, DType)>) -> Result<Kernel> {
         let (name, args) = (name.to_owned(), args.to_vec());
         let kernel = Kernel { name, args, insts, outputs, vjps: Default::default(), more_vjps: Default::default() };
@@ -142,6 +143,7 @@ impl Kernel {
     ///
     /// # Errors
     /// The gradient of a very long kernel has more instructions or arguments than a kernel can have.
+    #[track_caller]
     pub fn vjp(&self, wanted: u32) -> Result<Arc<Vjp>> {
         if let Some(slot) = self.vjps.get(wanted as usize) {
             if let Some(v) = slot.get() {

@@ -5,6 +5,7 @@ use super::{Inst, Kernel};
 use crate::{DType, Error, ErrorKind, Result};
 
 /// Checks one instruction against those before it.
+#[track_caller]
 pub(super) fn inst(inst: &Inst, before: &[Inst], args: &[DType]) -> Result<()> {
     let name = inst.op.name();
     let mut operands = [DType::Bool; 3];
@@ -49,6 +50,7 @@ pub(super) fn inst(inst: &Inst, before: &[Inst], args: &[DType]) -> Result<()> {
 impl Kernel {
     /// Checks that the code is well formed: every operand defined before its use, types agreeing, outputs stored in their
     /// own type or an f32 or f64 in half precision. Every way to make a kernel ends here.
+    #[track_caller]
     pub fn verify(&self) -> Result<()> {
         for (i, one) in self.insts().iter().enumerate() {
             inst(one, &self.insts()[..i], self.args())?;

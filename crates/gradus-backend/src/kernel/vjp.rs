@@ -13,6 +13,7 @@ fn gradient_name(name: &str) -> String {
 }
 
 /// Builds the gradient of `kernel` for the arguments in `wanted`. See [`Kernel::vjp`].
+#[track_caller]
 pub(super) fn make(kernel: &Kernel, wanted: u32) -> Result<Vjp> {
     let n = kernel.args().len();
     // Lists of arguments, of which a kernel has at most 32.
@@ -47,6 +48,7 @@ fn dtypes(args: &[(VjpArg, DType)]) -> Vec<DType> {
 }
 
 /// The gradient kernel with the given arguments, which must include all that it reads.
+#[track_caller]
 fn differentiate(
     builder: KernelBuilder,
     kernel: &Kernel,

@@ -83,6 +83,13 @@ pub fn one(rows: &[&'static Row], seed: u64, call: u64, device: &Device, tell: b
             if tell {
                 eprintln!("{e:?}");
             }
+            if e.location().is_none() {
+                return Outcome {
+                    name: row.name,
+                    end: End::Failed(format!("error without the caller's line: {text}")),
+                    took,
+                };
+            }
             if text.contains("\n  help: ") { End::Error } else { End::Helpless(text) }
         }
     };

@@ -27,6 +27,7 @@ impl Format {
     ///
     /// # Errors
     /// Another name.
+    #[track_caller]
     pub fn of_name(path: impl AsRef<Path>) -> Result<Format> {
         let path = path.as_ref();
         let end = path.extension().map(|e| e.to_string_lossy().to_lowercase());

@@ -58,6 +58,7 @@ impl Orientation {
     }
 
     /// `[c, h, w]` made upright. A view.
+    #[track_caller]
     pub(super) fn apply(self, x: Tensor) -> Result<Tensor> {
         let x = if self.exchange { x.transpose(-1, -2)? } else { x };
         let x = if self.flip_rows { x.flip(-2)? } else { x };

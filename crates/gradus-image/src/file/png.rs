@@ -11,6 +11,7 @@ use super::orientation::orientation_of;
 use super::read::{Samples, Size, Unreadable, zeros};
 
 /// Decodes a file, after `allow` let it have the bytes that it needs.
+#[track_caller]
 pub(super) fn decode(bytes: &[u8], allow: impl FnOnce(Size) -> Result<(), Unreadable>) -> Result<Samples, Unreadable> {
     let failed = |e: DecodingError| format!("is damaged, or of a kind that is not supported: {e}");
     check_chunks(bytes)?;
@@ -44,6 +45,7 @@ pub(super) fn decode(bytes: &[u8], allow: impl FnOnce(Size) -> Result<(), Unread
 
 /// Whether the file goes on to its end, and its palette is one of colours: a chunk is a length, a name of four letters,
 /// contents and a checksum; the last one is `IEND`.
+#[track_caller]
 fn check_chunks(bytes: &[u8]) -> Result<(), Unreadable> {
     let chunk = |rest: &'_ [u8]| -> Option<(usize, [u8; 4], usize)> {
         let (length, rest) = rest.split_first_chunk::<4>()?;
@@ -71,6 +73,7 @@ fn check_chunks(bytes: &[u8]) -> Result<(), Unreadable> {
 }
 
 /// A file of samples `[height, width, channels]`, 1, 3 or 4 channels; those of 16 bits have the high byte first.
+#[track_caller]
 pub(super) fn write(
     samples: &[u8],
     [width, height]: [u32; 2],

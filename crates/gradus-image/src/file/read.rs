@@ -4,7 +4,7 @@ use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use gradus_tensor::{DType, Device, Error, ErrorKind, Result, Tensor};
+use gradus_tensor::{DType, Device, Error, ErrorKind, Here, Result, Tensor};
 
 use super::orientation::Orientation;
 use super::{Format, jpeg, png};
@@ -39,24 +39,25 @@ impl Default for LoadOptions {
 ///
 /// # Errors
 /// A file that cannot be read, is neither, is cut off or damaged, wherever that is, or needs more memory than allowed.
+#[track_caller]
 pub fn load(path: impl AsRef<Path>, device: &Device, options: LoadOptions) -> Result<Tensor> {
     let path = path.as_ref();
     let name = path.display().to_string();
     let unreadable = |e| Error::io(OP, &name, e).help("give the path of a PNG or JPEG file that can be read");
     // Before it is opened: opening a pipe waits for its other end.
-    let about = std::fs::metadata(path).map_err(unreadable)?;
+    let about = std::fs::metadata(path).map_err(unreadable).here()?;
     if !about.is_file() {
         let e = Error::new(ErrorKind::Io, OP, format!("{name} is not a file"));
         return Err(e.help("give the path of a PNG or JPEG file"));
     }
-    let file = std::fs::File::open(path).map_err(unreadable)?;
+    let file = std::fs::File::open(path).map_err(unreadable).here()?;
     let length = usize::try_from(about.len()).unwrap_or(usize::MAX);
     if length > options.max_memory {
         return Err(too_large(&name, format!("the file has {}", shown(length)), options.max_memory));
     }
     let mut bytes = Vec::new();
-    bytes.try_reserve_exact(length + 1).map_err(|_| no_memory(&name, length))?;
-    file.take(length as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    bytes.try_reserve_exact(length + 1).map_err(|_| no_memory(&name, length)).here()?;
+    file.take(length as u64 + 1).read_to_end(&mut bytes).map_err(unreadable).here()?;
     let samples = samples(&bytes, &name, options)?;
     drop(bytes);
     tensor(samples, device, options.dtype)
@@ -66,6 +67,7 @@ pub fn load(path: impl AsRef<Path>, device: &Device, options: LoadOptions) -> Re
 ///
 /// # Errors
 /// As [`load`].
+#[track_caller]
 pub fn decode(bytes: &[u8], name: &str, device: &Device, options: LoadOptions) -> Result<Tensor> {
     tensor(samples(bytes, name, options)?, device, options.dtype)
 }
@@ -138,6 +140,7 @@ impl From<String> for Unreadable {
 }
 
 /// So many zeros, if there is memory for them.
+#[track_caller]
 pub(super) fn zeros<T: Clone + Default>(length: usize) -> Result<Vec<T>, Unreadable> {
     let mut values = Vec::new();
     let bytes = length.saturating_mul(size_of::<T>());
@@ -147,11 +150,13 @@ pub(super) fn zeros<T: Clone + Default>(length: usize) -> Result<Vec<T>, Unreada
     Ok(values)
 }
 
+#[track_caller]
 fn no_memory(name: &str, requested: usize) -> Error {
     let m = format!("{name}: there is no memory for {}", shown(requested));
     Error::new(ErrorKind::OutOfMemory { requested }, OP, m).help("make the picture smaller, or free memory")
 }
 
+#[track_caller]
 fn too_large(name: &str, why: String, allowed: usize) -> Error {
     let m = format!("{name} needs more memory than the {} allowed: {why}", shown(allowed));
     Error::new(ErrorKind::Format, OP, m)
@@ -181,6 +186,7 @@ fn target(dtype: Option<DType>, deep: bool) -> DType {
     dtype.unwrap_or(if deep { DType::F32 } else { DType::U8 })
 }
 
+#[track_caller]
 fn samples(bytes: &[u8], name: &str, options: LoadOptions) -> Result<Samples> {
     if let Some(dtype) = options.dtype.filter(|d| !d.is_float() && !matches!(d, DType::U8 | DType::U16)) {
         return Err(Error::dtype(OP, dtype, "u8, u16 or floats"));
@@ -196,7 +202,7 @@ fn samples(bytes: &[u8], name: &str, options: LoadOptions) -> Result<Samples> {
         Err(Unreadable::Other(too_large(name, why, options.max_memory)))
     };
     let Some(format) = Format::of_bytes(bytes) else {
-        return Err(bad("is neither a PNG nor a JPEG picture".into()).help("convert it to PNG first"));
+        return Err(bad("is neither a PNG nor a JPEG picture".into()).here().help("convert it to PNG first"));
     };
     let decode = || match format {
         Format::Png => png::decode(bytes, allow),
@@ -205,16 +211,19 @@ fn samples(bytes: &[u8], name: &str, options: LoadOptions) -> Result<Samples> {
     // No file is known at which the decoders panic, but they have done so.
     let decoded = catch_unwind(AssertUnwindSafe(decode))
         .unwrap_or_else(|_| Err(Unreadable::Bad("is damaged: its decoder panicked".into())));
-    decoded.map_err(|e| match e {
-        Unreadable::Bad(what) => bad(what).help("give a whole PNG or JPEG file"),
-        Unreadable::Foreign(what) => {
-            bad(format!("is of a kind that is not supported: {what}")).help("convert it to PNG first")
-        }
-        Unreadable::Other(e) => e,
-    })
+    decoded
+        .map_err(|e| match e {
+            Unreadable::Bad(what) => bad(what).help("give a whole PNG or JPEG file"),
+            Unreadable::Foreign(what) => {
+                bad(format!("is of a kind that is not supported: {what}")).help("convert it to PNG first")
+            }
+            Unreadable::Other(e) => e,
+        })
+        .here()
 }
 
 /// The pixels as `[c, h, w]`, the right way up, in the dtype that is wanted.
+#[track_caller]
 fn tensor(samples: Samples, device: &Device, dtype: Option<DType>) -> Result<Tensor> {
     let Samples { width, height, channels, depth, values, orientation } = samples;
     let deep = depth == 2;

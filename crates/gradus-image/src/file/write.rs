@@ -5,7 +5,7 @@ use std::io::{ErrorKind as IoKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use gradus_tensor::{DType, Error, ErrorKind, Result, Tensor};
+use gradus_tensor::{DType, Error, ErrorKind, Here, Result, Tensor};
 
 use super::{Format, jpeg, png};
 use crate::convert::{to_bytes, to_hwc};
@@ -33,6 +33,7 @@ impl Default for SaveOptions {
 /// # Errors
 /// A name of another format, what is no image, NaN, an alpha channel or 16 bits for JPEG, a file that is there already
 /// unless it may be replaced, and a place that cannot be written to.
+#[track_caller]
 pub fn save(path: impl AsRef<Path>, x: &Tensor, options: SaveOptions) -> Result<()> {
     let path = path.as_ref();
     check_free(path, options.overwrite)?;
@@ -40,11 +41,13 @@ pub fn save(path: impl AsRef<Path>, x: &Tensor, options: SaveOptions) -> Result<
     publish(path, &bytes, options.overwrite)
 }
 
+#[track_caller]
 fn taken(path: &Path) -> Error {
     Error::new(ErrorKind::Io, OP, format!("{} is there already", path.display())).help("allow it to be replaced")
 }
 
 /// Whether a file may be put there, as far as one can tell before.
+#[track_caller]
 fn check_free(path: &Path, overwrite: bool) -> Result<()> {
     match fs::metadata(path) {
         Ok(about) if !about.is_file() => {
@@ -57,22 +60,23 @@ fn check_free(path: &Path, overwrite: bool) -> Result<()> {
 }
 
 /// Puts the bytes there in one piece.
+#[track_caller]
 fn publish(path: &Path, bytes: &[u8], overwrite: bool) -> Result<()> {
     // A link stays one: the file that it leads to is replaced.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let failed = |e| Error::io(OP, path.display(), e).help("give a path in a folder that can be written to");
-    let (mut file, temporary) = beside(&path).map_err(failed)?;
+    let (mut file, temporary) = beside(&path).map_err(failed).here()?;
     let written = file.write_all(bytes).and_then(|()| file.sync_all());
     drop(file);
-    let outcome = written.map_err(failed).and_then(|()| {
+    let outcome = written.map_err(failed).here().and_then(|()| {
         if overwrite {
-            return fs::rename(&temporary, &path).map_err(failed);
+            return fs::rename(&temporary, &path).map_err(failed).here();
         }
         // A link is made only if the name is free, also if another program took it just now.
         match fs::hard_link(&temporary, &path) {
             Ok(()) => Ok(()),
             Err(e) if e.kind() == IoKind::AlreadyExists => Err(taken(&path)),
-            Err(_) => fs::rename(&temporary, &path).map_err(failed),
+            Err(_) => fs::rename(&temporary, &path).map_err(failed).here(),
         }
     });
     // After a rename it is gone; if it cannot be removed, the first error counts.
@@ -81,6 +85,7 @@ fn publish(path: &Path, bytes: &[u8], overwrite: bool) -> Result<()> {
 }
 
 /// A new file in the folder of `path`.
+#[track_caller]
 fn beside(path: &Path) -> std::io::Result<(File, PathBuf)> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     loop {
@@ -98,6 +103,7 @@ fn beside(path: &Path) -> std::io::Result<(File, PathBuf)> {
 ///
 /// # Errors
 /// As [`save`], but for those of the file system.
+#[track_caller]
 pub fn encode(x: &Tensor, format: Format, quality: u8) -> Result<Vec<u8>> {
     let shown = |e: Error| e.operand("image", x.shape(), x.dtype(), x.device());
     let &[channels @ (1 | 3 | 4), h, w] = x.shape() else {
@@ -133,12 +139,12 @@ pub fn encode(x: &Tensor, format: Format, quality: u8) -> Result<Vec<u8>> {
     let large = || shown(Error::argument(OP, "the image is too large for a file"));
     match format {
         Format::Png => {
-            let (Ok(w), Ok(h)) = (u32::try_from(w), u32::try_from(h)) else { return Err(large()) };
-            png::write(&bytes, [w, h], channels, deep).map_err(|e| failed(&e).with_source(e))
+            let (Ok(w), Ok(h)) = (u32::try_from(w), u32::try_from(h)) else { return Err(large().here()) };
+            png::write(&bytes, [w, h], channels, deep).map_err(|e| failed(&e).with_source(e)).here()
         }
         Format::Jpeg => {
-            let (Ok(w), Ok(h)) = (u16::try_from(w), u16::try_from(h)) else { return Err(large()) };
-            jpeg::write(&bytes, [w, h], channels, quality).map_err(|e| failed(&e).with_source(e))
+            let (Ok(w), Ok(h)) = (u16::try_from(w), u16::try_from(h)) else { return Err(large().here()) };
+            jpeg::write(&bytes, [w, h], channels, quality).map_err(|e| failed(&e).with_source(e)).here()
         }
     }
 }

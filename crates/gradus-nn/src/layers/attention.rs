@@ -1,8 +1,9 @@
 //! [`MultiheadAttention`].
 
-use gradus_tensor::{Attempt, AttentionOptions, Causal, Error, Generator, Result, Tensor};
+use gradus_tensor::{Attempt, AttentionOptions, Causal, Error, Generator, Here, Result, Tensor};
 
 use super::{Linear, linear};
+use crate::failed_layer::on_the_way_out;
 use crate::init::Gain;
 use crate::{Forward, Init, Mode, Module, Parameter, RandomState};
 
@@ -70,6 +71,7 @@ impl Default for MultiheadAttentionConfig {
 
 impl MultiheadAttention {
     /// A layer with new parameters. Errors if `num_heads` does not divide `embed_dim`, or for an impossible probability.
+    #[track_caller]
     pub fn new(
         embed_dim: usize,
         num_heads: usize,
@@ -84,20 +86,20 @@ impl MultiheadAttention {
         if !(0.0..=1.0).contains(&dropout) {
             return Err(Error::argument(OP, format!("dropout is {dropout}; it is a probability, 0 to 1")));
         }
-        let three = embed_dim.checked_mul(3).ok_or_else(|| Error::argument(OP, "too many features"))?;
+        let three = embed_dim.checked_mul(3).ok_or_else(|| Error::argument(OP, "too many features")).here()?;
         let (kdim, vdim) = (kdim.unwrap_or(embed_dim), vdim.unwrap_or(embed_dim));
         let mut weight = |rows, columns| Parameter::new(init.xavier_uniform([rows, columns], Gain::Linear)?);
         let (mut packed, mut q, mut k, mut v) = (None, None, None, None);
         if kdim == embed_dim && vdim == embed_dim {
-            packed = Some(weight(three, embed_dim)?);
+            packed = Some(weight(three, embed_dim).here()?);
         } else {
-            q = Some(weight(embed_dim, embed_dim)?);
-            k = Some(weight(embed_dim, kdim)?);
-            v = Some(weight(embed_dim, vdim)?);
+            q = Some(weight(embed_dim, embed_dim).here()?);
+            k = Some(weight(embed_dim, kdim).here()?);
+            v = Some(weight(embed_dim, vdim).here()?);
         }
         let zeros = |size: usize, init: &Init<'_>| Parameter::new(init.zeros([size])?);
-        let in_proj_bias = if bias { Some(zeros(three, init)?) } else { None };
-        let out_bias = if bias { Some(zeros(embed_dim, init)?) } else { None };
+        let in_proj_bias = if bias { Some(zeros(three, init).here()?) } else { None };
+        let out_bias = if bias { Some(zeros(embed_dim, init).here()?) } else { None };
         Ok(MultiheadAttention {
             embed_dim,
             num_heads,
@@ -128,7 +130,8 @@ impl MultiheadAttention {
         causal: Causal,
     ) -> Result<Tensor> {
         let attempt = Attempt::begin();
-        attempt.end(self.attended([query, key, value], mask, causal))
+        let done = attempt.end(self.attended([query, key, value], mask, causal));
+        done.map_err(|e| on_the_way_out(self, e)).here()
     }
 
     #[track_caller]

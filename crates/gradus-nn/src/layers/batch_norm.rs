@@ -67,6 +67,7 @@ static MOVE: Elementwise =
 
 impl BatchNorm {
     /// A layer for `num_features` channels.
+    #[track_caller]
     pub fn new(num_features: usize, config: BatchNormConfig, init: &mut Init<'_>) -> Result<Self> {
         let BatchNormConfig { eps, momentum, affine } = config;
         if !(eps > 0.0 && eps.is_finite()) {

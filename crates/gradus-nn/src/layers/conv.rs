@@ -1,6 +1,6 @@
 //! [`Conv1d`], [`Conv2d`], [`Conv3d`], and their transposes.
 
-use gradus_tensor::{ConvOptions, Error, Result, Tensor};
+use gradus_tensor::{ConvOptions, Error, Here, Result, Tensor};
 
 use super::linear;
 use crate::{Forward, Init, Module, Parameter};
@@ -60,6 +60,7 @@ impl<const N: usize> Default for ConvTransposeConfig<N> {
 }
 
 /// Checks what no convolution can have.
+#[track_caller]
 fn check<const N: usize>(
     op: &str,
     channels: [usize; 2],
@@ -80,6 +81,7 @@ fn check<const N: usize>(
 }
 
 /// New parameters: `weight [first, second, kernel..]`, and a bias of `out` elements.
+#[track_caller]
 fn parameters(
     first: usize,
     second: usize,
@@ -89,7 +91,7 @@ fn parameters(
 ) -> Result<(Parameter, Option<Parameter>)> {
     let weight = linear::default_weight(&[&[first, second], kernel].concat(), init)?;
     let fan_in = second * kernel.iter().product::<usize>();
-    let bias = out.map(|out| linear::bias(out, fan_in, init)).transpose()?;
+    let bias = out.map(|out| linear::bias(out, fan_in, init)).transpose().here()?;
     Ok((weight, bias))
 }
 
@@ -114,6 +116,7 @@ macro_rules! conv_layers {
         impl $layer {
             /// A layer with new parameters. Errors for an empty kernel, a stride or dilation of 0, and groups that do not
             /// divide the channels.
+            #[track_caller]
             pub fn new(
                 in_channels: usize,
                 out_channels: usize,
@@ -186,6 +189,7 @@ macro_rules! conv_transpose_layers {
         impl $layer {
             /// A layer with new parameters. Errors for an empty kernel, a stride or dilation of 0, an output padding that
             /// is not below the larger of the two, and groups that do not divide the channels.
+            #[track_caller]
             pub fn new(
                 in_channels: usize,
                 out_channels: usize,

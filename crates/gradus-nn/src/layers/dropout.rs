@@ -18,6 +18,7 @@ pub struct Dropout {
 
 impl Dropout {
     /// A layer with probability `p`, 0 to 1, and a seed drawn from `generator`.
+    #[track_caller]
     pub fn new(p: f64, generator: &mut Generator) -> Result<Self> {
         if !(0.0..=1.0).contains(&p) {
             return Err(Error::argument("dropout", format!("p is {p}; it is a probability, 0 to 1")));

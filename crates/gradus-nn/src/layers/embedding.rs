@@ -19,6 +19,7 @@ pub struct Embedding {
 
 impl Embedding {
     /// A table with new rows.
+    #[track_caller]
     pub fn new(
         num_embeddings: usize,
         embedding_dim: usize,

@@ -35,6 +35,7 @@ impl Default for LayerNormConfig {
 
 impl LayerNorm {
     /// A layer that normalises the trailing axes of these sizes, at least one.
+    #[track_caller]
     pub fn new(normalized_shape: impl AsRef<[usize]>, config: LayerNormConfig, init: &mut Init<'_>) -> Result<Self> {
         let shape = normalized_shape.as_ref();
         if shape.is_empty() {

@@ -31,6 +31,7 @@ pub struct Linear {
 
 impl Linear {
     /// A layer with a bias.
+    #[track_caller]
     pub fn new(in_features: usize, out_features: usize, init: &mut Init<'_>) -> Result<Self> {
         let mut layer = Self::without_bias(in_features, out_features, init)?;
         layer.bias = Some(bias(out_features, in_features, init)?);
@@ -38,6 +39,7 @@ impl Linear {
     }
 
     /// A layer without a bias.
+    #[track_caller]
     pub fn without_bias(in_features: usize, out_features: usize, init: &mut Init<'_>) -> Result<Self> {
         let weight = default_weight(&[out_features, in_features], init)?;
         Ok(Linear { in_features, out_features, weight, bias: None })
@@ -45,6 +47,7 @@ impl Linear {
 
     /// A layer of these parameters: `weight [out, in]`, `bias [out]`. A clone of another layer's weight ties the two.
     /// Errors if the weight is no matrix; a bias that does not fit is reported by [`forward`](Forward::forward).
+    #[track_caller]
     pub fn from_parameters(weight: Parameter, bias: Option<Parameter>) -> Result<Self> {
         let &[out_features, in_features] = weight.shape() else {
             let e = gradus_tensor::Error::shape("linear", "a weight is [out_features, in_features]");
@@ -63,11 +66,13 @@ impl Forward for Linear {
 
 /// PyTorch's default for weights: `kaiming_uniform` with the gain of a leaky ReLU of slope `sqrt(5)`, which is
 /// `±1 / sqrt(fan_in)`.
+#[track_caller]
 pub(super) fn default_weight(shape: &[usize], init: &mut Init<'_>) -> Result<Parameter> {
     Parameter::new(init.kaiming_uniform(shape, Fan::In, Gain::LeakyRelu(5f64.sqrt()))?)
 }
 
 /// PyTorch's default for biases: uniform in `±1 / sqrt(fan_in)`.
+#[track_caller]
 pub(super) fn bias(size: usize, fan_in: usize, init: &mut Init<'_>) -> Result<Parameter> {
     let bound = if fan_in > 0 { 1.0 / (fan_in as f64).sqrt() } else { 0.0 };
     Parameter::new(init.uniform([size], -bound, bound)?)

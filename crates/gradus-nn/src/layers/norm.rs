@@ -4,6 +4,7 @@ use gradus_tensor::{Error, Result, Tensor};
 
 use crate::{Forward, Init, Module, Parameter};
 
+#[track_caller]
 fn check_eps(op: &str, eps: f64) -> Result<()> {
     if eps > 0.0 && eps.is_finite() {
         return Ok(());
@@ -12,6 +13,7 @@ fn check_eps(op: &str, eps: f64) -> Result<()> {
 }
 
 /// Weight 1 and bias 0, if there are any.
+#[track_caller]
 fn affine(size: usize, affine: bool, init: &Init<'_>) -> Result<(Option<Parameter>, Option<Parameter>)> {
     if !affine {
         return Ok((None, None));
@@ -47,6 +49,7 @@ impl Default for RmsNormConfig {
 
 impl RmsNorm {
     /// A layer that normalises the trailing axes of these sizes, at least one.
+    #[track_caller]
     pub fn new(normalized_shape: impl AsRef<[usize]>, config: RmsNormConfig, init: &mut Init<'_>) -> Result<Self> {
         let shape = normalized_shape.as_ref();
         if shape.is_empty() {
@@ -95,6 +98,7 @@ impl Default for GroupNormConfig {
 
 impl GroupNorm {
     /// A layer for `num_channels` channels in `num_groups` groups, which divide them.
+    #[track_caller]
     pub fn new(num_groups: usize, num_channels: usize, config: GroupNormConfig, init: &mut Init<'_>) -> Result<Self> {
         check_eps("group_norm", config.eps)?;
         if num_groups == 0 || !num_channels.is_multiple_of(num_groups) {
@@ -143,6 +147,7 @@ impl Default for InstanceNormConfig {
 
 impl InstanceNorm {
     /// A layer for `num_features` channels.
+    #[track_caller]
     pub fn new(num_features: usize, config: InstanceNormConfig, init: &mut Init<'_>) -> Result<Self> {
         check_eps("instance_norm", config.eps)?;
         let (weight, bias) = affine(num_features, config.affine, init)?;

@@ -5,6 +5,7 @@ use gradus_tensor::{Error, PoolOptions, Result, Tensor};
 
 use crate::{Forward, Module};
 
+#[track_caller]
 fn check<const N: usize>(op: &str, kernel: [usize; N], stride: [usize; N], padding: [usize; N]) -> Result<()> {
     if kernel.contains(&0) || stride.contains(&0) {
         return Err(Error::argument(op, format!("kernel {kernel:?} or stride {stride:?} has a 0; each is at least 1")));
@@ -31,12 +32,14 @@ macro_rules! pools {
         impl $max {
             /// Windows of size `kernel`, `stride` apart. Errors for a kernel or stride of 0, and padding wider than half a
             /// window.
+            #[track_caller]
             pub fn new(kernel: [usize; $n], stride: [usize; $n], padding: [usize; $n]) -> Result<Self> {
                 check(stringify!($max_pool), kernel, stride, padding)?;
                 Ok($max { kernel, stride, padding, dilation: [1; $n], ceil_mode: false })
             }
 
             /// With this step between the elements of a window. Errors for 0.
+            #[track_caller]
             pub fn dilation(mut self, dilation: [usize; $n]) -> Result<Self> {
                 if dilation.contains(&0) {
                     let m = format!("dilation {dilation:?} has a 0; each is at least 1");
@@ -76,6 +79,7 @@ macro_rules! pools {
         impl $avg {
             /// Windows of size `kernel`, `stride` apart; `count_include_pad` counts padding as zeros, else it does not
             /// count. Errors for a kernel or stride of 0, and padding wider than half a window.
+            #[track_caller]
             pub fn new(
                 kernel: [usize; $n],
                 stride: [usize; $n],
@@ -121,6 +125,7 @@ macro_rules! adaptive_pools {
 
         impl $layer {
             /// With this spatial size of the result. Errors for a size of 0.
+            #[track_caller]
             pub fn new(output: [usize; $n]) -> Result<Self> {
                 if output.contains(&0) {
                     let m = format!("the output size {output:?} has a 0; each is at least 1");

@@ -1,7 +1,8 @@
 //! [`Sequential`].
 
-use gradus_tensor::{Result, Tensor};
+use gradus_tensor::{Here, Result, Tensor};
 
+use crate::failed_layer::out_of;
 use crate::{Forward, ItemMut, Module, Visitor, VisitorMut};
 
 /// Layers one after the other, named `0`, `1`, `2`, ..
@@ -81,14 +82,22 @@ impl Forward for Sequential {
     #[track_caller]
     fn compute(&self, input: &Tensor) -> Result<Tensor> {
         let mut x = input.clone();
-        // The layers that are left, of this one and of those inside that have begun.
-        let mut open = vec![self.layers.iter()];
-        while let Some(layers) = open.last_mut() {
-            match layers.next() {
-                None => drop(open.pop()),
-                Some(layer) => match layer.sequential_layers() {
-                    Some(inner) => open.push(inner.iter()),
-                    None => x = layer.forward(&x)?,
+        // This one and those inside that have begun, each with the number of its next layer.
+        let mut open = vec![(0, &self.layers[..])];
+        while let Some((next, layers)) = open.last_mut() {
+            let Some(layer) = layers.get(*next) else {
+                open.pop();
+                continue;
+            };
+            *next += 1;
+            match layer.sequential_layers() {
+                Some(inner) => open.push((0, inner)),
+                None => match layer.forward(&x) {
+                    Ok(y) => x = y,
+                    Err(e) => {
+                        let names: Vec<String> = open.iter().map(|(next, _)| (next - 1).to_string()).collect();
+                        return Err(out_of(self, layer, &names.join("."), e.here()));
+                    }
                 },
             }
         }

@@ -46,11 +46,13 @@ macro_rules! constructors {
     ($name:ident, $decoupled:literal) => {
         impl $name {
             /// For these parameters, in one group.
+            #[track_caller]
             pub fn new(parameters: impl IntoIterator<Item = (String, Parameter)>, config: AdamConfig) -> Result<Self> {
                 Self::with_groups([Group::new(parameters)], config)
             }
 
             /// For several groups.
+            #[track_caller]
             pub fn with_groups(groups: impl IntoIterator<Item = Group>, config: AdamConfig) -> Result<Self> {
                 Stepper::new(AdamRule { config, decoupled: $decoupled }, groups).map($name)
             }

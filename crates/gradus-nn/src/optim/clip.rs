@@ -1,6 +1,6 @@
 //! Clipping of gradients.
 
-use gradus_tensor::{DType, Device, Error, Gradients, Result, Tensor, no_grad_guard};
+use gradus_tensor::{DType, Device, Error, Gradients, Here, Result, Tensor, no_grad_guard};
 
 use crate::Parameter;
 
@@ -120,6 +120,7 @@ pub fn clip_grad_value(gradients: &mut Gradients, parameters: &[Parameter], max:
     replace(gradients, new)
 }
 
+#[track_caller]
 fn replace(gradients: &mut Gradients, new: Vec<(&Parameter, Tensor)>) -> Result<()> {
-    new.into_iter().try_for_each(|(p, g)| gradients.set(p.tensor(), g))
+    new.into_iter().try_for_each(|(p, g)| gradients.set(p.tensor(), g)).here()
 }

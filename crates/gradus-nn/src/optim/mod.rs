@@ -34,12 +34,14 @@ pub trait Optimizer: Send {
     fn lr(&self) -> Vec<f64>;
 
     /// Sets the learning rate of one group, without the factor.
+    #[track_caller]
     fn set_lr(&mut self, group: usize, lr: f64) -> Result<()>;
 
     /// The factor on the learning rates of all groups, 1 at first.
     fn lr_factor(&self) -> f64;
 
     /// Sets the factor on the learning rates of all groups; see [`Schedule`](crate::Schedule).
+    #[track_caller]
     fn set_lr_factor(&mut self, factor: f64) -> Result<()>;
 
     /// The parameters of all groups.
@@ -50,6 +52,7 @@ pub trait Optimizer: Send {
 
     /// A copy of the state: tensors under `{parameter}.{what}` (`fc1.weight.exp_avg`), and in the metadata the number of
     /// steps of each parameter and learning rate and weight decay of each group.
+    #[track_caller]
     fn state_dict(&self) -> Result<StateDict>;
 
     /// From now on steps these parameters in the place of those of the same names, each with the state of the one that it
@@ -59,6 +62,7 @@ pub trait Optimizer: Send {
     /// # Errors
     /// A name that this optimiser has and `parameters` lack; a parameter of another shape than the one that it replaces;
     /// what making an optimiser refuses. Parameters that this optimiser did not have are left out.
+    #[track_caller]
     fn rebind(&mut self, parameters: Vec<(String, Parameter)>) -> Result<()>;
 
     /// Replaces the state by a saved one, with learning rates and weight decays. Everything is checked before anything
@@ -84,6 +88,7 @@ pub trait Optimizer: Send {
     /// With [`Strict::Yes`]: what is missing, unexpected, or of another shape or dtype, all in one error. [`Strict::No`]
     /// loads the parameters and groups that fit, and leaves the others as they are. With either: the state of another kind
     /// of optimiser, and numbers that are none.
+    #[track_caller]
     fn load_state_dict(&mut self, state: &StateDict, strict: Strict) -> Result<LoadReport>;
 }
 

@@ -43,11 +43,13 @@ impl Default for SgdConfig {
 
 impl Sgd {
     /// For these parameters, in one group.
+    #[track_caller]
     pub fn new(parameters: impl IntoIterator<Item = (String, Parameter)>, config: SgdConfig) -> Result<Self> {
         Self::with_groups([Group::new(parameters)], config)
     }
 
     /// For several groups.
+    #[track_caller]
     pub fn with_groups(groups: impl IntoIterator<Item = Group>, config: SgdConfig) -> Result<Self> {
         Stepper::new(config, groups).map(Sgd)
     }

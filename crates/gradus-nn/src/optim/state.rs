@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use gradus_tensor::{Error, Result, Shape, Tensor, no_grad_guard};
+use gradus_tensor::{Error, Here, Result, Shape, Tensor, no_grad_guard};
 
 use super::stepper::{Master, Member, Members, Rule, State, Stepper, at_least_zero};
 use crate::state_dict::moved;
@@ -24,14 +24,18 @@ fn key(name: &str, what: &str) -> String {
 }
 
 /// A number from the metadata.
+#[track_caller]
 fn number<T: std::str::FromStr>(state: &StateDict, key: &str) -> Result<Option<T>> {
     let Some(text) = state.metadata(key) else { return Ok(None) };
-    let parsed =
-        text.parse().map_err(|_| Error::argument(OP, format!("metadata {key} is {text:?}, which is no number")))?;
+    let parsed = text
+        .parse()
+        .map_err(|_| Error::argument(OP, format!("metadata {key} is {text:?}, which is no number")))
+        .here()?;
     Ok(Some(parsed))
 }
 
 /// A hyper-parameter from the metadata; a missing one goes into the report.
+#[track_caller]
 fn hyper(saved: &StateDict, key: String, report: &mut LoadReport) -> Result<Option<f64>> {
     match number(saved, &key)? {
         Some(value) => {
@@ -52,6 +56,7 @@ type Found = Option<State>;
 
 impl<R: Rule> Stepper<R> {
     /// The state itself, not a copy.
+    #[track_caller]
     fn view(&self) -> Result<StateDict> {
         self.refuse_unfinished()?;
         let mut view = StateDict::new();
@@ -75,10 +80,12 @@ impl<R: Rule> Stepper<R> {
         Ok(view)
     }
 
+    #[track_caller]
     pub(super) fn state_dict(&self) -> Result<StateDict> {
         self.view()?.copied()
     }
 
+    #[track_caller]
     pub(super) fn load_state_dict(&mut self, saved: &StateDict, strict: Strict) -> Result<LoadReport> {
         let name = self.rule.name();
         let kind = saved.metadata("optimizer").unwrap_or("unknown");
@@ -115,6 +122,7 @@ impl<R: Rule> Stepper<R> {
     }
 
     /// The state of each member of `groups`, from those of this optimiser.
+    #[track_caller]
     pub(super) fn carried_over(&self, op: &str, groups: &[Members]) -> Result<Vec<Found>> {
         let mut report = LoadReport::default();
         let states = self.states(groups, &self.view()?, &mut report)?;
@@ -125,6 +133,7 @@ impl<R: Rule> Stepper<R> {
     }
 
     /// What `saved` has for each member of `groups`; `None` where it does not fit, which the report says.
+    #[track_caller]
     fn states(&self, groups: &[Members], saved: &StateDict, report: &mut LoadReport) -> Result<Vec<Option<Found>>> {
         let _guard = no_grad_guard();
         let mut known = HashSet::new();
@@ -148,6 +157,7 @@ impl<R: Rule> Stepper<R> {
 
     /// What `saved` has for one parameter: the state, or that there is none before the first step. `None` if it does not
     /// fit, which the report says.
+    #[track_caller]
     fn member_state(
         &self,
         member: &Member,
@@ -185,7 +195,7 @@ impl<R: Rule> Stepper<R> {
             let shared = Arc::ptr_eq(moved.storage(), tensor.storage());
             if shared { moved.copy().map(Some) } else { Ok(Some(moved)) }
         };
-        let slots = self.rule.slots().iter().map(|slot| take(slot, true)).collect::<Result<Vec<_>>>()?;
+        let slots = self.rule.slots().iter().map(|slot| take(slot, true)).collect::<Result<Vec<_>>>().here()?;
         // The copy in f32 counts only if it is what the parameter was rounded from; a parameter in f32 has none.
         let master = match take("master", false)? {
             Some(m) if values.dtype() != dtype && m.to_dtype(values.dtype())?.to_bytes()? == values.to_bytes()? => {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use gradus_tensor::backend::params::SgdParams;
-use gradus_tensor::{DType, Error, ErrorKind, Gradients, Result, Storage, Tensor, no_grad_guard};
+use gradus_tensor::{DType, Error, ErrorKind, Gradients, Here, Result, Storage, Tensor, no_grad_guard};
 
 use super::clip::fetch;
 use super::{Group, NonFinite};
@@ -19,6 +19,7 @@ pub(super) trait Rule: Send {
     fn defaults(&self) -> (f64, f64);
 
     /// Refuses impossible hyper-parameters.
+    #[track_caller]
     fn check(&self) -> Result<()>;
 
     /// Names of the tensors that are kept for each parameter.
@@ -91,6 +92,7 @@ struct Work {
 const UNFINISHED: &str = "load what was saved last, first into the model, then into this optimiser";
 
 /// Refuses a hyper-parameter that is not finite or below 0.
+#[track_caller]
 pub(super) fn at_least_zero(op: &str, name: &str, value: f64) -> Result<f64> {
     if value.is_finite() && value >= 0.0 {
         return Ok(value);
@@ -108,6 +110,7 @@ fn round_into(target: &Tensor, source: &Tensor) -> Result<()> {
 }
 
 /// The groups with their members, each parameter once.
+#[track_caller]
 fn arranged<R: Rule>(rule: &R, groups: impl IntoIterator<Item = Group>) -> Result<Vec<Members>> {
     let op = rule.name();
     let (lr, weight_decay) = rule.defaults();
@@ -150,6 +153,7 @@ fn arranged<R: Rule>(rule: &R, groups: impl IntoIterator<Item = Group>) -> Resul
 }
 
 impl<R: Rule> Stepper<R> {
+    #[track_caller]
     pub(super) fn new(rule: R, groups: impl IntoIterator<Item = Group>) -> Result<Self> {
         rule.check()?;
         let groups = arranged(&rule, groups)?;
@@ -157,6 +161,7 @@ impl<R: Rule> Stepper<R> {
     }
 
     /// See [`Optimizer::rebind`](crate::Optimizer::rebind).
+    #[track_caller]
     pub(super) fn rebind(&mut self, parameters: Vec<(String, Parameter)>) -> Result<()> {
         const OP: &str = "rebind";
         let mut given = HashMap::new();
@@ -183,10 +188,10 @@ impl<R: Rule> Stepper<R> {
             Ok((member.name.clone(), new.clone()))
         };
         let group = |group: &Members| {
-            let parameters = group.members.iter().map(replacement).collect::<Result<Vec<_>>>()?;
+            let parameters = group.members.iter().map(replacement).collect::<Result<Vec<_>>>().here()?;
             Ok(Group::new(parameters).lr(group.lr).weight_decay(group.weight_decay))
         };
-        let groups = self.groups.iter().map(group).collect::<Result<Vec<_>>>()?;
+        let groups = self.groups.iter().map(group).collect::<Result<Vec<_>>>().here()?;
         let mut groups = arranged(&self.rule, groups)?;
         let states = self.carried_over(OP, &groups)?;
         for (member, state) in groups.iter_mut().flat_map(|g| &mut g.members).zip(states) {
@@ -204,6 +209,7 @@ impl<R: Rule> Stepper<R> {
         self.groups.iter().map(|g| g.lr * self.factor).collect()
     }
 
+    #[track_caller]
     pub(super) fn set_lr(&mut self, group: usize, lr: f64) -> Result<()> {
         let (op, count) = (self.rule.name(), self.groups.len());
         let Some(group) = self.groups.get_mut(group) else {
@@ -213,6 +219,7 @@ impl<R: Rule> Stepper<R> {
         Ok(())
     }
 
+    #[track_caller]
     pub(super) fn set_lr_factor(&mut self, factor: f64) -> Result<()> {
         self.factor = at_least_zero(self.rule.name(), "learning rate factor", factor)?;
         Ok(())
@@ -259,6 +266,7 @@ impl<R: Rule> Stepper<R> {
     }
 
     /// Refuses to go on from a step that was not finished.
+    #[track_caller]
     pub(super) fn refuse_unfinished(&self) -> Result<()> {
         let Some(m) = &self.unfinished else { return Ok(()) };
         Err(Error::argument(self.rule.name(), format!("{m}: the values are those of no step")).help(UNFINISHED))
@@ -282,13 +290,13 @@ impl<R: Rule> Stepper<R> {
                     Err(e.operand("gradient", gradient.shape(), gradient.dtype(), gradient.device()))
                 };
                 if gradient.shape() != values.shape() {
-                    return refuse(ErrorKind::ShapeMismatch, "the gradient has another shape");
+                    return refuse(ErrorKind::ShapeMismatch, "the gradient has another shape").here();
                 }
                 if !gradient.dtype().is_float() {
-                    return refuse(ErrorKind::UnsupportedDType, "the gradient is not float");
+                    return refuse(ErrorKind::UnsupportedDType, "the gradient is not float").here();
                 }
                 if gradient.device() != values.device() {
-                    return refuse(ErrorKind::DeviceMismatch, "the gradient is on another device");
+                    return refuse(ErrorKind::DeviceMismatch, "the gradient is on another device").here();
                 }
                 // A graph may insist on the old values: better before the first step than after some.
                 values.prepare_write(op)?;
@@ -316,7 +324,7 @@ impl<R: Rule> Stepper<R> {
             Some(state) => state.clone(),
             None => {
                 let zeros = |_: &&str| Tensor::zeros(values.shape(), dtype, values.device());
-                let slots = self.rule.slots().iter().map(zeros).collect::<Result<_>>()?;
+                let slots = self.rule.slots().iter().map(zeros).collect::<Result<_>>().here()?;
                 State { step: 0, slots, master: None }
             }
         };

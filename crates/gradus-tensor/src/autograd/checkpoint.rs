@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-use gradus_backend::{Error, ErrorKind, Layout, Result};
+use gradus_backend::{Error, ErrorKind, Here, Layout, Result};
 use smallvec::SmallVec;
 
 use super::access::{Access, Watch};
@@ -111,6 +111,7 @@ pub fn checkpoint_with<O: Tensors>(
 /// assert_eq!(total.item()?, 3.0);
 /// # Ok::<(), Error>(())
 /// ```
+#[track_caller]
 pub fn once(effect: impl FnOnce() -> Result<()>) -> Result<()> {
     if is_replay() {
         return Ok(());
@@ -148,7 +149,7 @@ fn recorded<O: Tensors>(
     if !inputs.is_empty() {
         same_device("checkpoint", inputs)?;
     }
-    inputs.iter().try_for_each(|t| t.check_current("checkpoint"))?;
+    inputs.iter().try_for_each(|t| t.check_current("checkpoint")).here()?;
     let versions: SmallVec<[u64; 4]> = inputs.iter().map(|t| t.storage().version()).collect();
     let start = generator.clone();
     let noted = NoteDraws::new();
@@ -170,9 +171,9 @@ fn recorded<O: Tensors>(
     same_device("checkpoint", &plain.iter().collect::<SmallVec<[&Tensor; 4]>>())?;
     let (known, behind) = Known::new(record, inputs, before);
     let given = |(t, &on): (&Tensor, &bool)| if on { Given::new(t).map(Some) } else { Ok(None) };
-    let given = plain.iter().zip(&tracked).map(given).collect::<Result<_>>()?;
+    let given = plain.iter().zip(&tracked).map(given).collect::<Result<_>>().here()?;
     let as_read = |t: &&Tensor| Ok((checksum(t)?, *t.layout()));
-    let packed = if packs { Some(inputs.iter().map(as_read).collect::<Result<_>>()?) } else { None };
+    let packed = if packs { Some(inputs.iter().map(as_read).collect::<Result<_>>().here()?) } else { None };
     let kept = inputs.iter().enumerate().map(|(i, &t)| (i, t.clone(), versions[i]));
     let (specs, device) = (plain.iter().map(Tensor::spec).collect(), plain[0].device().clone());
     let again = Box::new(move |x: &[Tensor]| Ok(f(x, &mut start.clone())?.into_tensors()));
@@ -201,17 +202,21 @@ struct Read {
 
 impl Read {
     /// It is as it was.
+    #[track_caller]
     fn check(&self, node: &Node) -> Result<()> {
         self.check_places(node, &self.access)
     }
 
     /// What is read by an access to this storage is as it was.
+    #[track_caller]
     fn check_places(&self, node: &Node, access: &Access) -> Result<()> {
         let version = self.access.version();
         let Some(write) = access.overwritten(version) else { return Ok(()) };
         let m = format!("the checkpointed region needs a value that it read, which {} overwrote", write.op);
         let e = Error::new(ErrorKind::Autograd, "backward", m);
+        let value = "captured value".to_owned();
         Err(e
+            .with_version_mismatch(write.mismatch("checkpoint", value, version, node.location))
             .note(format!("checkpoint was recorded at {}", node.location))
             .note(format!("{} wrote at {} (version {version} then)", write.op, write.location))
             .help("write before the forward pass, or write into a copy"))
@@ -226,11 +231,13 @@ struct Given {
 }
 
 impl Given {
+    #[track_caller]
     fn new(t: &Tensor) -> Result<Self> {
         Ok(Given { storage: Arc::downgrade(t.storage()), layout: *t.layout(), sum: checksum(t)? })
     }
 
     /// Whether the second run gave the same: a view of the same elements, whatever these are now, or the same values.
+    #[track_caller]
     fn is(&self, t: &Tensor) -> Result<bool> {
         if t.numel() == 0 {
             return Ok(true);
@@ -250,6 +257,7 @@ impl Given {
 
 /// The accesses to what is older than the region, which began with node `before`, and to what it left behind. What else it
 /// made, the second run makes anew. Of inputs that are `packed` the second run reads what is unpacked.
+#[track_caller]
 fn settled(accesses: Vec<Access>, before: u64, packed: &[&Tensor]) -> Result<Vec<Read>> {
     let mut reads = vec![];
     for access in accesses {
@@ -267,6 +275,7 @@ fn settled(accesses: Vec<Access>, before: u64, packed: &[&Tensor]) -> Result<Vec
 }
 
 /// A region writes into nothing that is older than it: the second run would write again.
+#[track_caller]
 fn not_written(op: &'static str, access: &Access) -> Result<()> {
     let written = if access.wrote() { access.overwritten(access.version()) } else { None };
     let Some(write) = written else { return Ok(()) };
@@ -287,13 +296,14 @@ struct Region {
 
 impl Region {
     /// Runs `f` on the inputs themselves: what leaves the region other than as an output depends on them like anything else.
+    #[track_caller]
     fn run<O: Tensors>(inputs: &[Tensor], f: impl FnOnce(&[Tensor]) -> Result<O>) -> Result<Region> {
         let _mode = enable_grad_guard();
         let before = next_seq();
         let watch = Watch::region(before);
-        let outputs = f(inputs)?.into_tensors();
+        let outputs = f(inputs).here()?.into_tensors();
         // What was overwritten after it was computed is not what was recorded.
-        outputs.iter().try_for_each(|t| t.check_current("checkpoint"))?;
+        outputs.iter().try_for_each(|t| t.check_current("checkpoint")).here()?;
         Ok(Region { record: Record::new(&outputs, before)?, outputs, before, watch })
     }
 }
@@ -324,11 +334,13 @@ impl fmt::Debug for Checkpoint {
 
 impl Checkpoint {
     /// Everything that the second run is going to read is as it was.
+    #[track_caller]
     fn check(&self, node: &Node) -> Result<()> {
-        self.reads.iter().filter(|r| r.sure).try_for_each(|r| r.check(node))
+        self.reads.iter().filter(|r| r.sure).try_for_each(|r| r.check(node)).here()
     }
 
     /// The second run, of these inputs, read what the first had read, as it was, and wrote over nothing.
+    #[track_caller]
     fn check_accesses(&self, node: &Node, accesses: &[Access], inputs: &[Tensor], before: u64) -> Result<()> {
         let reads: HashMap<*const Storage, &Read> = self.reads.iter().map(|r| (r.access.address(), r)).collect();
         for access in accesses {
@@ -356,6 +368,7 @@ impl Checkpoint {
     }
 
     /// Whether the inputs are what they were: hooks may have brought back others.
+    #[track_caller]
     fn same_inputs(&self, inputs: &[Tensor]) -> Result<bool> {
         for (t, (sum, layout)) in inputs.iter().zip(self.packed.iter().flatten()) {
             if t.layout() != layout || checksum(t)? != *sum {
@@ -366,6 +379,7 @@ impl Checkpoint {
     }
 
     /// The second run gave what the first gave, to the bit, by the same operations.
+    #[track_caller]
     fn check_outputs(&self, node: &Node, outputs: &[Tensor], record: &Record, before: u64) -> Result<()> {
         for (i, (y, given)) in outputs.iter().zip(&self.given).enumerate() {
             if let Some(given) = given
@@ -381,6 +395,7 @@ impl Checkpoint {
     }
 }
 
+#[track_caller]
 fn changed(node: &Node, m: &str) -> Error {
     let e = Error::new(ErrorKind::Autograd, "backward", format!("a checkpointed region, run again, {m}"));
     e.note(format!("checkpoint was recorded at {}", node.location)).help(
@@ -400,7 +415,7 @@ impl Rule for Checkpoint {
 
     fn vjp(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads> {
         let node = ctx.node;
-        let inputs: Vec<Tensor> = (0..self.edges.len()).map(|i| self.input(ctx, i)).collect::<Result<_>>()?;
+        let inputs: Vec<Tensor> = (0..self.edges.len()).map(|i| self.input(ctx, i)).collect::<Result<_>>().here()?;
         self.check(node)?;
         let (Region { outputs, record, before, watch }, same_draws) = {
             let _mode = set_among(GUARDS | PACK, self.guards);
@@ -457,6 +472,7 @@ impl Rule for Checkpoint {
 
 impl Checkpoint {
     /// Input `i` of the function, at its place in the graph.
+    #[track_caller]
     fn input(&self, ctx: &Context<'_>, i: usize) -> Result<Tensor> {
         let t = ctx.input(i)?;
         // What is guarded has only the places that the node's gradients go to.

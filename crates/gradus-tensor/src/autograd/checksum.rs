@@ -11,6 +11,7 @@ const PIECE: usize = 1 << 18;
 
 /// A number that the bytes of the elements, in row-major order, decide; two NaN of the same bits are the same. One pass,
 /// and a quarter of a megabyte; a tensor that is not contiguous is copied first.
+#[track_caller]
 pub(super) fn checksum(t: &Tensor) -> Result<u64> {
     let _quiet = beside();
     let mut sum = Sum::default();

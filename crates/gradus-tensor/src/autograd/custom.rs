@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use gradus_backend::{Error, ErrorKind, Result};
+use gradus_backend::{Error, ErrorKind, Here, Result};
 use smallvec::SmallVec;
 
 use super::access::{Access, Watch};
@@ -127,7 +127,7 @@ pub fn apply_custom<O: CustomOp>(op: &Arc<O>, inputs: &[&Tensor]) -> Result<Vec<
         return Ok(outputs);
     }
     same_device(name, &outputs.iter().collect::<SmallVec<[&Tensor; 4]>>())?;
-    inputs.iter().try_for_each(|t| t.check_current(name))?;
+    inputs.iter().try_for_each(|t| t.check_current(name)).here()?;
     let needs: SmallVec<[bool; 4]> = inputs.iter().map(|t| t.requires_grad()).collect();
     let keep = op.keeps(&needs);
     let kept_inputs = inputs.iter().enumerate().filter(|(i, _)| *i < 64 && keep.inputs >> i & 1 == 1);
@@ -223,6 +223,7 @@ impl<O: CustomOp> Rule for Custom<O> {
 
 impl<O: CustomOp> Custom<O> {
     /// The gradients, one for each input, from what forward has read, as it was.
+    #[track_caller]
     fn backward(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads> {
         let watch = Watch::new();
         let found = self.op.backward(ctx, grads)?;

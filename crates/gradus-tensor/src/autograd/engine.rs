@@ -5,9 +5,10 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashSet};
+use std::panic::Location;
 use std::sync::Arc;
 
-use gradus_backend::{Error, ErrorKind, Result};
+use gradus_backend::{Error, ErrorKind, Here, Result};
 use smallvec::SmallVec;
 
 use super::hooks::Hooks;
@@ -67,6 +68,7 @@ impl Gradients {
     }
 
     /// Replaces the gradient of a tensor, which must have one.
+    #[track_caller]
     pub fn set(&mut self, tensor: &Tensor, gradient: Tensor) -> Result<()> {
         let slot = tensor.edge().and_then(|e| self.0.get_mut(&key(e)));
         let Some(slot) = slot else {
@@ -156,10 +158,13 @@ pub fn grad(
     }
     let mut targets = Vec::with_capacity(inputs.len());
     for (i, input) in inputs.iter().enumerate() {
-        let edge = input.edge().ok_or_else(|| {
-            let e = Error::new(ErrorKind::Autograd, "grad", format!("input {i} does not require a gradient"));
-            input.describe(e, "input").help("make it a leaf with with_grad()? before the computation")
-        })?;
+        let edge = input
+            .edge()
+            .ok_or_else(|| {
+                let e = Error::new(ErrorKind::Autograd, "grad", format!("input {i} does not require a gradient"));
+                input.describe(e, "input").help("make it a leaf with with_grad()? before the computation")
+            })
+            .here()?;
         edge.node.refuse_left_behind("grad").map_err(|e| input.describe(e, "input"))?;
         targets.push(edge);
     }
@@ -167,6 +172,7 @@ pub fn grad(
 }
 
 /// A seed has the shape, dtype and device of its output.
+#[track_caller]
 pub(super) fn check_seed(op: &str, output: &Tensor, seed: &Tensor) -> Result<()> {
     let Some(kind) = seed.mismatch(&output.spec(), output.device()) else { return Ok(()) };
     let e = Error::new(kind, op, "a seed has the shape, dtype and device of its output");
@@ -175,6 +181,7 @@ pub(super) fn check_seed(op: &str, output: &Tensor, seed: &Tensor) -> Result<()>
 
 /// The gradients for `targets`. Nodes numbered up to `boundary` receive gradients and pass none on: what was recorded
 /// before is not part of the computation that is differentiated.
+#[track_caller]
 pub(super) fn grad_of_edges(
     roots: Vec<(Edge, Tensor)>,
     targets: &[&Edge],
@@ -198,6 +205,7 @@ pub(super) fn grad_of_edges(
 }
 
 /// The gradient of an output whose derivative is zero.
+#[track_caller]
 fn zero(node: &Node, output: usize) -> Result<Tensor> {
     let Spec { shape, dtype } = node.outputs[output];
     Tensor::zeros(shape, dtype, &node.device)
@@ -219,19 +227,30 @@ pub(super) fn edges_across<'a>(roots: impl IntoIterator<Item = &'a Edge>, bounda
     across.into_values().collect()
 }
 
+#[track_caller]
 pub(super) fn root(t: &Tensor) -> Result<Edge> {
     t.check_current("backward")?;
-    t.edge().cloned().ok_or_else(|| {
-        let m = match t.dtype() {
-            d if !d.is_float() => format!("the elements are {d}, and integers and truth values have no derivative"),
-            _ => "the tensor was not computed from one that requires a gradient".to_owned(),
-        };
-        t.describe(Error::new(ErrorKind::Autograd, "backward", m), "self")
-            .note("explain_grad(&parameter, || ..) runs the computation again and tells where the way to it ends")
-            .help("make the parameters leaves with with_grad()?, and compute outside of no_grad and inference")
-    })
+    t.edge()
+        .cloned()
+        .ok_or_else(|| {
+            let (m, help) = match t.dtype() {
+                d if !d.is_float() => {
+                    let m = format!("the elements are {d}, and integers and truth values have no derivative");
+                    (m, "take the gradient of what is computed in floats")
+                }
+                _ => {
+                    let (m, help) = t.why_untracked().explain();
+                    (m.to_owned(), help)
+                }
+            };
+            t.describe(Error::new(ErrorKind::Autograd, "backward", m), "self")
+                .note("explain_grad(&parameter, || ..) runs the computation again and tells where the way to it ends")
+                .help(help)
+        })
+        .here()
 }
 
+#[track_caller]
 fn seed(t: &Tensor) -> Result<Tensor> {
     if t.numel() != 1 {
         let e =
@@ -270,6 +289,7 @@ fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)], boundary: u64) -
 /// Runs the graph backwards from `roots`. `wanted` says which nodes take part, and `asked` for which outputs the complete
 /// gradient is given, if one arrived: zeros where all that arrived are derivatives of zero, which go on as such. Nodes
 /// numbered up to `boundary` pass nothing on. `exposed` says whether anybody else holds a seed.
+#[track_caller]
 fn run(
     roots: Vec<(Edge, Tensor)>,
     exposed: bool,
@@ -289,10 +309,11 @@ fn run(
         }
     };
     let panicked = OnDrop(|| failed(&"a panic"));
-    let mut pass = Pass { options, boundary, exposed, observer, queue: Queue::default(), found: vec![] };
+    let line = Location::caller();
+    let mut pass = Pass { options, boundary, exposed, observer, line, queue: Queue::default(), found: vec![] };
     let result = pass.run(roots, &freed, &wanted, &asked);
     std::mem::forget(panicked);
-    result.inspect_err(|e| failed(&format_args!("{}: {}", e.op(), e.message())))
+    result.inspect_err(|e| failed(&format_args!("{}: {}", e.op(), e.message()))).here()
 }
 
 /// Runs a function when it is dropped.
@@ -311,11 +332,14 @@ struct Pass {
     /// Whether anybody else can hold a gradient, and so write into it: from a seed, a hook or a rule of the user.
     exposed: bool,
     observer: Option<Observed>,
+    /// The line that called the pass.
+    line: &'static Location<'static>,
     queue: Queue,
     found: Vec<Found>,
 }
 
 impl Pass {
+    #[track_caller]
     fn run(
         &mut self,
         roots: Vec<(Edge, Tensor)>,
@@ -395,7 +419,7 @@ impl Pass {
                 }
                 continue;
             }
-            let saved = node.take_saved(retain_graph || hooked)?;
+            let saved = node.take_saved(retain_graph || hooked, self.line)?;
             freed.set(node.seq);
             let spares_grads = !create_graph && hooks.is_none() && self.observer.is_none() && saved.is_plain();
             let ctx = Context { node: &node, saved, needs, create_graph, spares_grads, read: Default::default() };
@@ -453,12 +477,13 @@ impl Pass {
             }
         }
         let given = give(std::mem::take(&mut self.found), &seeds, create_graph, foreign)?;
-        done.iter().for_each(|node| node.free());
+        done.iter().for_each(|node| node.free(self.line));
         Ok(given)
     }
 }
 
 /// A gradient has the shape, dtype and device of its input: a bug in a rule must not become a wrong number.
+#[track_caller]
 fn check(node: &Node, i: usize, to: &Edge, g: &Tensor) -> Result<()> {
     let (want, device) = (to.spec(), &to.node.device);
     if g.mismatch(want, device).is_none() {

@@ -7,7 +7,7 @@
 //! [`MAX_NESTING`](super::MAX_NESTING), and take a multiple of the time for each level.
 
 use gradus_backend::host_vec::check_room;
-use gradus_backend::{Error, ErrorKind, Result, Shape};
+use gradus_backend::{Error, ErrorKind, Here, Result, Shape};
 
 use super::engine::{check_seed, edges_across, grad_of_edges};
 use super::mode::refuse_inference;
@@ -55,10 +55,12 @@ impl Tensors for Vec<Tensor> {
 }
 
 /// The list as what the caller's function gives.
+#[track_caller]
 pub(super) fn give<O: Tensors>(op: &str, tensors: Vec<Tensor>) -> Result<O> {
     let count = tensors.len();
     O::from_tensors(tensors)
         .ok_or_else(|| Error::argument(op, format!("{count} tensors where another number is given")))
+        .here()
 }
 
 /// A tensor at a place of its own in the graph: a leaf if it is not tracked, else a view through which gradients go on.
@@ -83,7 +85,7 @@ impl Evaluated {
         let at = Evaluated::points(op, inputs)?;
         let _nested = Nested::enter(op)?;
         let _mode = enable_grad_guard();
-        let outputs = f(&at.points)?.into_tensors();
+        let outputs = f(&at.points).here()?.into_tensors();
         at.with(op, outputs)
     }
 
@@ -105,8 +107,9 @@ impl Evaluated {
     }
 
     /// With what was computed from the points.
+    #[track_caller]
     fn with(self, op: &str, outputs: Vec<Tensor>) -> Result<Self> {
-        outputs.iter().try_for_each(|t| t.check_current(op))?;
+        outputs.iter().try_for_each(|t| t.check_current(op)).here()?;
         Ok(Evaluated { outputs, ..self })
     }
 
@@ -117,6 +120,7 @@ impl Evaluated {
     }
 
     /// The gradients for `targets` of the outputs weighted by `cotangents`; zeros where there is no influence.
+    #[track_caller]
     fn pull(&self, targets: &[Tensor], cotangents: &[&Tensor], options: BackwardOptions) -> Result<Vec<Tensor>> {
         pull(&self.outputs, targets, cotangents, options)
     }
@@ -127,6 +131,7 @@ impl Evaluated {
     }
 }
 
+#[track_caller]
 fn pull(
     outputs: &[Tensor],
     targets: &[Tensor],
@@ -139,7 +144,7 @@ fn pull(
     }
     let mut edges = vec![];
     for t in targets {
-        edges.push(t.edge().ok_or_else(|| Error::new(ErrorKind::Autograd, "vjp", "an input is not tracked"))?);
+        edges.push(t.edge().ok_or_else(|| Error::new(ErrorKind::Autograd, "vjp", "an input is not tracked")).here()?);
     }
     let found = grad_of_edges(roots, &edges, options, 0)?;
     found.into_iter().zip(targets).map(|(g, t)| g.map_or_else(|| t.zeros_like(), Ok)).collect()
@@ -152,17 +157,24 @@ fn options(create_graph: bool) -> BackwardOptions {
 }
 
 /// One direction for each tensor, of its shape, dtype and device.
+#[track_caller]
 fn check_directions(op: &str, what: &str, tensors: &[Tensor], directions: &[&Tensor]) -> Result<()> {
     if tensors.len() != directions.len() {
         let m = format!("{} {what}s for {} tensors", directions.len(), tensors.len());
         return Err(Error::argument(op, m).help("pass one each, in order"));
     }
-    tensors.iter().zip(directions).try_for_each(|(t, d)| {
-        check_seed(op, t, d).map_err(|e| {
-            let m = format!("a {what} has the shape, dtype and device of its tensor");
-            d.describe(t.describe(Error::new(e.kind().clone(), op, m), "tensor"), what)
+    tensors
+        .iter()
+        .zip(directions)
+        .try_for_each(|(t, d)| {
+            check_seed(op, t, d)
+                .map_err(|e| {
+                    let m = format!("a {what} has the shape, dtype and device of its tensor");
+                    d.describe(t.describe(Error::new(e.kind().clone(), op, m), "tensor"), what)
+                })
+                .here()
         })
-    })
+        .here()
 }
 
 /// A vector-Jacobian product: the outputs of `f`, and for each input the gradient of the outputs weighted by
@@ -342,10 +354,12 @@ fn jacobian_of(op: &str, at: Evaluated, inputs: &[&Tensor]) -> Result<Vec<Tensor
     Ok(out)
 }
 
+#[track_caller]
 fn ones(t: &Tensor) -> Result<Tensor> {
     Tensor::ones(t.shape(), t.dtype(), t.device())
 }
 
+#[track_caller]
 fn check_scalar(op: &str, y: &Tensor) -> Result<()> {
     if y.numel() == 1 && y.dtype().is_float() {
         return Ok(());

@@ -1,6 +1,6 @@
 //! Checks gradients against finite differences.
 
-use gradus_backend::{DType, Error, ErrorKind, HostVec, Result};
+use gradus_backend::{DType, Error, ErrorKind, Here, HostVec, Result};
 
 use super::mode::refuse_inference;
 use super::{BackwardOptions, Nested, enable_grad_guard, grad, no_grad_guard};
@@ -56,6 +56,7 @@ impl GradcheckOptions {
         self
     }
 
+    #[track_caller]
     fn checked(self, name: &str) -> Result<Self> {
         let GradcheckOptions { eps, atol, rtol, .. } = self;
         if !(eps.is_finite() && eps > 0.0) {
@@ -70,6 +71,7 @@ impl GradcheckOptions {
 
     /// Fixed irregular weights for the elements of tensor number `of`: of either sign, and between a half and one and a
     /// half, so that no element is hidden, and no element of one tensor by its like in another.
+    #[track_caller]
     fn weights(&self, of: usize, like: &Tensor) -> Result<Tensor> {
         // splitmix64 (Steele, Lea and Flood, 2014) of the seed, the tensor and the element.
         let mix = |state: u64| {
@@ -90,10 +92,12 @@ impl GradcheckOptions {
 }
 
 /// The sum of a tensor with weights in f64.
+#[track_caller]
 fn weighted(y: &Tensor, weights: &Tensor) -> Result<Tensor> {
     y.mul(&weights.to_dtype(y.dtype())?)?.sum_all()
 }
 
+#[track_caller]
 fn require_float(name: &str, y: &Tensor) -> Result<()> {
     if y.dtype().is_float() {
         return Ok(());
@@ -117,6 +121,7 @@ fn require_float(name: &str, y: &Tensor) -> Result<()> {
 /// println!("{e}");
 /// # Ok::<(), Error>(())
 /// ```
+#[track_caller]
 pub fn gradcheck(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor]) -> Result<()> {
     gradcheck_with(f, inputs, GradcheckOptions::new())
 }
@@ -133,6 +138,7 @@ pub fn gradcheck(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor]) -> 
 /// integers or truth values; options out of range; [`inference`](super::inference); an `f` that gives other values when
 /// called again; and the first entry of a gradient that differs by more than the tolerance: the error says which input and
 /// element, what the gradient is, what the finite differences say, and what that looks like.
+#[track_caller]
 pub fn gradcheck_with(
     f: impl Fn(&[Tensor]) -> Result<Tensor>,
     inputs: &[Tensor],
@@ -141,7 +147,7 @@ pub fn gradcheck_with(
     let options = options.checked("gradcheck")?;
     let _nested = Nested::enter("gradcheck")?;
     let sum = |x: &[Tensor]| {
-        let y = f(x)?;
+        let y = f(x).here()?;
         require_float("gradcheck", &y)?;
         weighted(&y, &options.weights(0, &y)?)
     };
@@ -149,6 +155,7 @@ pub fn gradcheck_with(
 }
 
 /// Compares the second derivatives of `f` with finite differences of its gradient. As [`gradcheck`].
+#[track_caller]
 pub fn gradgradcheck(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor]) -> Result<()> {
     gradgradcheck_with(f, inputs, GradcheckOptions::new())
 }
@@ -156,6 +163,7 @@ pub fn gradgradcheck(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor])
 /// [`gradgradcheck`] with options. As [`gradcheck_with`], for the weighted sum of the entries of all gradients, as a
 /// function of the inputs and of the gradient of the result that they are computed from: what a rule does with that is
 /// differentiated too.
+#[track_caller]
 pub fn gradgradcheck_with(
     f: impl Fn(&[Tensor]) -> Result<Tensor>,
     inputs: &[Tensor],
@@ -175,9 +183,9 @@ pub fn gradgradcheck_with(
         // They may be plain numbers here (finite differences) or leaves (the analytic side); both need a graph.
         let _mode = enable_grad_guard();
         let leaf = |t: &Tensor| if t.requires_grad() { Ok(t.clone()) } else { t.with_grad() };
-        let all: Vec<Tensor> = all.iter().map(leaf).collect::<Result<_>>()?;
+        let all: Vec<Tensor> = all.iter().map(leaf).collect::<Result<_>>().here()?;
         let Some((seed, leaves)) = all.split_last() else { return Err(Error::argument(NAME, "there is no seed")) };
-        let y = f(leaves)?;
+        let y = f(leaves).here()?;
         if y.shape() != seed.shape() {
             let m =
                 format!("the function gives a result {:?}, and when it is called again {:?}", seed.shape(), y.shape());
@@ -200,6 +208,7 @@ pub fn gradgradcheck_with(
 
 const SEEDED: &str = "it must depend on its inputs alone; seed its random numbers";
 
+#[track_caller]
 fn require_f64(name: &str, inputs: &[Tensor]) -> Result<()> {
     refuse_inference(name)?;
     match inputs.iter().find(|t| t.dtype() != DType::F64) {
@@ -217,6 +226,7 @@ fn called(i: usize, count: usize) -> String {
 }
 
 /// Compares at `inputs`, of which `count` are those of the user.
+#[track_caller]
 fn check(
     name: &str,
     f: &dyn Fn(&[Tensor]) -> Result<Tensor>,
@@ -226,15 +236,15 @@ fn check(
 ) -> Result<()> {
     require_f64(name, inputs)?;
     // Keep the layout of each input: strided and stretched inputs are part of what is checked.
-    let leaves: Vec<Tensor> = inputs.iter().map(|t| t.detach().with_grad()).collect::<Result<_>>()?;
+    let leaves: Vec<Tensor> = inputs.iter().map(|t| t.detach().with_grad()).collect::<Result<_>>().here()?;
     let refs: Vec<&Tensor> = leaves.iter().collect();
     let _recording = enable_grad_guard();
-    let y = f(&leaves)?;
+    let y = f(&leaves).here()?;
     let analytic: Vec<Option<Tensor>> =
         if y.requires_grad() { grad(&[&y], &refs, None, BackwardOptions::new())? } else { vec![None; leaves.len()] };
     let _guard = no_grad_guard();
     let plain: Vec<Tensor> = inputs.iter().map(Tensor::detach).collect();
-    let (value, again) = (f(&plain)?.item()?, f(&plain)?.item()?);
+    let (value, again) = (f(&plain).here()?.item()?, f(&plain).here()?.item()?);
     if value.to_bits() != again.to_bits() && !(value.is_nan() && again.is_nan()) && value != again {
         let m = format!("the function gives other values when it is called again: {value}, then {again}");
         return Err(Error::argument(name, m).help(SEEDED));
@@ -300,6 +310,7 @@ struct Mismatch {
 }
 
 impl Mismatch {
+    #[track_caller]
     fn error(&self, name: &str, what: &str, input: &Tensor, k: usize) -> Error {
         let index = index(input, k);
         let (analytic, numeric) = (self.analytic, self.numeric);

@@ -118,6 +118,7 @@ impl Guarded {
     }
 
     /// Every input is what it was, if the node is strict.
+    #[track_caller]
     pub(super) fn check_inputs(&self) -> Result<()> {
         for (i, input) in self.inputs.iter().enumerate() {
             let Some(storage) = input.storage.upgrade() else { continue };
@@ -126,7 +127,7 @@ impl Guarded {
             let m = format!("{op} was recorded as strict, and {} overwrote its {what}", write.op);
             let e = Error::new(ErrorKind::Autograd, "backward", m);
             let e = e.operand(&what.to_string(), input.spec.shape.dims(), input.spec.dtype, &input.device);
-            return Err(overwritten(e, op, self.location, &write, input.version).help(
+            return Err(overwritten(e, op, self.location, what.to_string(), &write, input.version).help(
                 "write before the forward pass or into a copy; outside of strict() only what is needed is checked",
             ));
         }
@@ -167,6 +168,7 @@ impl Snapshot {
 
 /// Asks the graphs that need what `op` is about to write into `t`: an error if one insists on it; the others get copies.
 #[cold]
+#[track_caller]
 pub(crate) fn ask(t: &Tensor, op: &'static str) -> Result<()> {
     let found = t.storage().needed(&t.footprint());
     let slots = || found.iter().filter_map(|(by, slot)| Some((by, by.slots.get(*slot)?)));
@@ -206,6 +208,7 @@ impl Tensor {
     /// Errors as a write in place over the whole tensor by `op` would: where it would have to be recorded, where elements
     /// share memory, and where a graph insists on the values ([`strict_inplace`](crate::autograd::strict_inplace)). Writes
     /// nothing. Who writes several tensors asks for all of them first, so as not to stop half-way.
+    #[track_caller]
     pub fn prepare_write(&self, op: &'static str) -> Result<()> {
         self.check_writable(op, &[])?;
         if self.storage().is_guarded() { ask(self, op) } else { Ok(()) }

@@ -7,7 +7,7 @@ use std::any::Any;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use gradus_backend::{Error, ErrorKind, Result};
+use gradus_backend::{Error, ErrorKind, Here, Result};
 
 use super::access::region_began;
 use super::node::{Edge, Node};
@@ -102,6 +102,7 @@ impl Hooks {
     /// storages. Those that are replaced get new ones. Without `create_graph` what a hook recorded is left behind.
     ///
     /// No lock is held while a hook runs: it may register others, or take gradients itself.
+    #[track_caller]
     pub(super) fn on_tensors(
         &self,
         node: &Node,
@@ -124,6 +125,7 @@ impl Hooks {
     }
 
     /// Runs the hooks before the node's own gradient is computed.
+    #[track_caller]
     pub(super) fn before(
         &self,
         node: &Node,
@@ -148,6 +150,7 @@ impl Hooks {
     }
 
     /// Runs the hooks on the gradients of the inputs that the node has found. Only those of `needs` may be given.
+    #[track_caller]
     pub(super) fn after(
         &self,
         node: &Node,
@@ -206,6 +209,7 @@ fn put(g: &mut Option<Tensor>, version: &mut u64, new: Option<Tensor>, create_gr
 }
 
 /// A hook leaves gradients as they are, those that it was shown and others: they may be the bytes of several.
+#[track_caller]
 fn untouched<'a>(node: &Node, grads: impl Iterator<Item = (&'a Option<Tensor>, &'a u64)>) -> Result<()> {
     for (g, &version) in grads {
         let Some(g) = g else { continue };
@@ -222,6 +226,7 @@ fn untouched<'a>(node: &Node, grads: impl Iterator<Item = (&'a Option<Tensor>, &
 }
 
 /// The gradients that a hook gave are as many as there were, and such as these.
+#[track_caller]
 fn fits<'n>(
     node: &'n Node,
     new: &[Option<Tensor>],
@@ -246,6 +251,7 @@ fn fits<'n>(
     Ok(())
 }
 
+#[track_caller]
 fn check(node: &Node, g: &Tensor, spec: &Spec, device: &Device) -> Result<()> {
     let Some(kind) = g.mismatch(spec, device) else { return Ok(()) };
     let m = format!("a hook of {} replaced a gradient by another shape, dtype or device", node.name());
@@ -276,14 +282,18 @@ impl Tensor {
     /// assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>()?, [1.0, -1.0]);
     /// # Ok::<(), Error>(())
     /// ```
+    #[track_caller]
     pub fn register_hook(
         &self,
         hook: impl Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync + 'static,
     ) -> Result<Hook> {
-        let edge = self.edge().ok_or_else(|| {
-            let e = Error::new(ErrorKind::Autograd, "register_hook", "the tensor has no gradient to see");
-            self.describe(e, "self").help("make it a leaf with with_grad()?, or compute it from one")
-        })?;
+        let edge = self
+            .edge()
+            .ok_or_else(|| {
+                let e = Error::new(ErrorKind::Autograd, "register_hook", "the tensor has no gradient to see");
+                self.describe(e, "self").help("make it a leaf with with_grad()?, or compute it from one")
+            })
+            .here()?;
         edge.node.refuse_region("register_hook")?;
         let function = Arc::new(hook);
         let weak = Arc::downgrade(&(function.clone() as Arc<OnTensor>));
@@ -297,6 +307,7 @@ impl Node {
     /// Runs `hook` before this operation's gradient is computed, on the complete gradients of its outputs (`None` for
     /// zero). It may give others, one for each output, for the passes on; who asked for the gradient of an output gets the
     /// one before. Errors for a leaf; see [`Tensor::register_hook`] for the rest.
+    #[track_caller]
     pub fn register_prehook(
         &self,
         hook: impl Fn(&[Option<Tensor>]) -> Result<Option<Vec<Option<Tensor>>>> + Send + Sync + 'static,
@@ -312,6 +323,7 @@ impl Node {
     /// Runs `hook` after this operation's gradient was computed, on the gradients of its inputs (`None` where none is
     /// wanted, or for zero) and of its outputs. It may give other gradients of the inputs, one for each. Errors for a
     /// leaf; see [`Tensor::register_hook`] for the rest.
+    #[track_caller]
     pub fn register_hook(
         &self,
         hook: impl Fn(&[Option<Tensor>], &[Option<Tensor>]) -> Result<Option<Vec<Option<Tensor>>>> + Send + Sync + 'static,
@@ -331,6 +343,7 @@ impl Node {
     }
 
     /// The gradients of what a closed region left behind are not complete: outputs of the region do not lead there.
+    #[track_caller]
     pub(super) fn refuse_left_behind(&self, op: &str) -> Result<()> {
         if !self.hooks.get().is_some_and(|h| h.lists().inside) {
             return Ok(());
@@ -341,6 +354,7 @@ impl Node {
     }
 
     /// A hook is registered where it would be registered by both runs of a region, or would see a part of a gradient.
+    #[track_caller]
     fn refuse_region(&self, op: &str) -> Result<()> {
         self.refuse_left_behind(op)?;
         if region_began().is_none_or(|began| self.seq > began) {
@@ -351,6 +365,7 @@ impl Node {
         Err(e.help("register it outside of the region, or on a tensor that the region computes"))
     }
 
+    #[track_caller]
     fn refuse_leaf(&self, op: &str) -> Result<()> {
         if !self.is_leaf() {
             return self.refuse_region(op);

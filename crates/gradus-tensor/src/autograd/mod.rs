@@ -29,6 +29,7 @@ mod range;
 mod record;
 mod saved;
 mod spread;
+mod untracked;
 mod vmap;
 mod waiting;
 
@@ -61,4 +62,5 @@ pub use range::ValueRange;
 pub use saved::Context;
 pub use saved::Keep;
 pub(crate) use saved::Saved;
+pub(crate) use untracked::Untracked;
 pub use vmap::vmap;

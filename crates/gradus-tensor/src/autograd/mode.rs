@@ -249,6 +249,7 @@ pub fn is_inference() -> bool {
 }
 
 /// Refuses what needs a graph inside [`inference`].
+#[track_caller]
 pub(crate) fn refuse_inference(op: &str) -> Result<()> {
     if !is_inference() {
         return Ok(());

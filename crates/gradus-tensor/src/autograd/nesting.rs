@@ -27,6 +27,7 @@ pub(crate) struct Nested(PhantomData<*const ()>);
 impl Nested {
     /// Errors beyond [`MAX_NESTING`].
     #[inline]
+    #[track_caller]
     pub(crate) fn enter(op: &str) -> Result<Self> {
         let depth = DEPTH.get();
         if depth >= MAX_NESTING {
@@ -44,6 +45,7 @@ impl Drop for Nested {
 }
 
 #[cold]
+#[track_caller]
 fn too_deep(op: &str) -> Error {
     let m = format!("more than {MAX_NESTING} calls that run functions of the user are nested");
     Error::new(ErrorKind::Autograd, op, m)

@@ -5,8 +5,9 @@ use std::collections::HashSet;
 use std::fmt;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
+use gradus_backend::error::is_of_user;
 use gradus_backend::{DType, Error, ErrorKind, Result};
 use smallvec::SmallVec;
 
@@ -50,11 +51,14 @@ pub struct Node {
     /// Where the outputs live; the inputs live on the devices of their own nodes.
     pub(super) device: Device,
     pub(super) location: &'static Location<'static>,
-    /// `None` once the graph was freed by a backward pass.
-    pub(super) saved: Mutex<Option<Saved>>,
+    /// `Err` with the line of the pass once the graph was freed by a backward pass.
+    saved: Mutex<Kept>,
     /// Made with the first hook.
     pub(super) hooks: OnceLock<Box<Hooks>>,
 }
+
+/// The kept values of a node, or the line of the backward pass that freed them.
+type Kept = Result<Saved, &'static Location<'static>>;
 
 /// A number above those of all nodes recorded before.
 pub(super) fn next_seq() -> u64 {
@@ -98,7 +102,7 @@ impl Node {
             outputs: SmallVec::from_elem(tensor.spec(), 1),
             device: tensor.device().clone(),
             location: Location::caller(),
-            saved: Mutex::new(Some(Saved::default())),
+            saved: Mutex::new(Ok(Saved::default())),
             hooks: OnceLock::new(),
         };
         Edge { node: Arc::new(node), output: 0 }
@@ -123,7 +127,7 @@ impl Node {
             outputs,
             device: device.clone(),
             location: line(Location::caller()),
-            saved: Mutex::new(Some(saved)),
+            saved: Mutex::new(Ok(saved)),
             hooks: OnceLock::new(),
         })
     }
@@ -144,7 +148,7 @@ impl Node {
             outputs,
             device,
             location: line(Location::caller()),
-            saved: Mutex::new(Some(saved)),
+            saved: Mutex::new(Ok(saved)),
             hooks: OnceLock::new(),
         })
     }
@@ -185,37 +189,44 @@ impl Node {
 
     /// The values kept for the gradient, as (what, shape, dtype, version of the storage when kept).
     pub fn saved(&self) -> Vec<(String, Vec<usize>, DType, u64)> {
-        let saved = self.saved.lock().unwrap_or_else(|e| e.into_inner());
-        saved.as_ref().map(Saved::describe).unwrap_or_default()
+        self.kept().as_ref().map(Saved::describe).unwrap_or_default()
     }
 
     /// The kept values that were written over since, each with the latest such write: a gradient that reads one is an
     /// error.
     pub fn stale(&self) -> Vec<(String, Write)> {
-        let saved = self.saved.lock().unwrap_or_else(|e| e.into_inner());
-        saved.as_ref().map(Saved::stale).unwrap_or_default()
+        self.kept().as_ref().map(Saved::stale).unwrap_or_default()
     }
 
-    /// The kept values, and whether they stay for another pass.
-    pub(super) fn take_saved(&self, retain: bool) -> Result<Saved> {
-        let mut slot = self.saved.lock().unwrap_or_else(|e| e.into_inner());
-        let found = if retain { slot.clone() } else { slot.take() };
-        found.ok_or_else(|| self.freed())
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.saved.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// The kept values for the pass that `pass` called, and whether they stay for another.
+    #[track_caller]
+    pub(super) fn take_saved(&self, retain: bool, pass: &'static Location<'static>) -> Result<Saved> {
+        let mut slot = self.kept();
+        match &mut *slot {
+            Err(pass) => Err(self.freed(pass)),
+            Ok(saved) if retain => Ok(saved.clone()),
+            Ok(saved) => {
+                let taken = std::mem::take(saved);
+                *slot = Err(pass);
+                Ok(taken)
+            }
+        }
     }
 
     #[cold]
-    fn freed(&self) -> Error {
+    fn freed(&self, pass: &'static Location<'static>) -> Error {
         let failure = self.hooks.get().and_then(|h| h.failure());
-        let by = match failure {
-            None => "by an earlier backward pass",
-            Some(_) => "in part by a backward pass that failed",
+        let m = match failure {
+            None => "the graph was freed by an earlier backward pass",
+            Some(_) => "the graph was freed in part by a backward pass that failed",
         };
-        let m = format!("backward of {}: the graph was freed {by}", self.name());
-        let e = Error::new(ErrorKind::Autograd, "backward", m).note(format!(
-            "{} recorded at {}",
-            self.name(),
-            self.location
-        ));
+        let e = Error::new(ErrorKind::Autograd, "backward", m);
+        let e = if is_of_user(pass) { e.note(format!("that pass ran at {pass}")) } else { e };
+        let e = e.note(format!("freed is what was recorded at {}", self.location));
         match failure {
             None => e.help(
                 "keep it with BackwardOptions::new().retain_graph() in the first pass, or compute the loss again",
@@ -228,7 +239,7 @@ impl Node {
 
     /// Whether the kept values are gone: a backward pass has used this node and did not keep the graph.
     pub fn is_freed(&self) -> bool {
-        self.op.is_some() && self.saved.lock().unwrap_or_else(|e| e.into_inner()).is_none()
+        self.op.is_some() && self.kept().is_err()
     }
 
     /// Notes why what a failed pass `has_freed` is freed, for the error of the next.
@@ -248,25 +259,25 @@ impl Node {
 
     /// The storages that the kept values hold.
     pub(super) fn saved_storages(&self) -> Vec<Arc<Storage>> {
-        let saved = self.saved.lock().unwrap_or_else(|e| e.into_inner());
-        saved.as_ref().map(Saved::storages).unwrap_or_default()
+        self.kept().as_ref().map(Saved::storages).unwrap_or_default()
     }
 
     /// The kept inputs that are not tracked, by number.
     pub(super) fn kept_constants(&self) -> Vec<(usize, Tensor)> {
-        let saved = self.saved.lock().unwrap_or_else(|e| e.into_inner());
-        let kept = saved.as_ref().map(Saved::inputs).unwrap_or_default();
+        let kept = self.kept().as_ref().map(Saved::inputs).unwrap_or_default();
         kept.into_iter().filter(|(i, _)| self.inputs.get(*i).is_some_and(Option::is_none)).collect()
     }
 
     /// Whether a hook has packed a kept value.
     pub(super) fn is_packed(&self) -> bool {
-        self.saved.lock().unwrap_or_else(|e| e.into_inner()).as_ref().is_some_and(Saved::is_packed)
+        self.kept().as_ref().is_ok_and(Saved::is_packed)
     }
 
-    /// Lets the kept values go.
-    pub(super) fn free(&self) {
-        let saved = self.saved.lock().unwrap_or_else(|e| e.into_inner()).take();
+    /// Lets the kept values go, after the pass that `pass` called.
+    pub(super) fn free(&self, pass: &'static Location<'static>) {
+        let mut slot = self.kept();
+        let saved = if slot.is_ok() { Some(std::mem::replace(&mut *slot, Err(pass))) } else { None };
+        drop(slot);
         // Without the lock: what a hook made of a value may look at this node when it is dropped.
         drop(saved);
     }
@@ -274,7 +285,8 @@ impl Node {
     /// Moves everything that this node keeps alive into `parts`.
     fn unlink(&mut self, parts: &mut Parts) {
         parts.nodes.extend(self.inputs.drain(..).flatten().map(|e| e.node));
-        if let Some(saved) = self.saved.get_mut().unwrap_or_else(|e| e.into_inner()).take() {
+        let slot = self.saved.get_mut().unwrap_or_else(|e| e.into_inner());
+        if let Ok(saved) = std::mem::replace(slot, Err(self.location)) {
             let (tensors, guarded) = saved.into_parts();
             for tensor in tensors {
                 parts.nodes.extend(tensor.into_inner().and_then(|inner| inner.into_edge()).map(|e| e.node));

@@ -6,7 +6,7 @@ use std::panic::Location;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
-use gradus_backend::{Error, ErrorKind, Result};
+use gradus_backend::{Error, ErrorKind, Here, Result};
 
 use super::Nested;
 use super::node::{Edge, Node};
@@ -57,15 +57,18 @@ use crate::{Storage, Tensor};
 /// //   gradient of input 0   [3]  f32  0.25 to 0.5  1 infinite, the first at [1]
 /// # Ok::<(), Error>(())
 /// ```
+#[track_caller]
 pub fn find_nonfinite<T>(step: impl FnOnce() -> Result<T>) -> Result<Option<NonFiniteReport>> {
     search(step, true)
 }
 
 /// [`find_nonfinite`] for NaN alone.
+#[track_caller]
 pub fn find_nan<T>(step: impl FnOnce() -> Result<T>) -> Result<Option<NonFiniteReport>> {
     search(step, false)
 }
 
+#[track_caller]
 fn search<T>(step: impl FnOnce() -> Result<T>, infinities: bool) -> Result<Option<NonFiniteReport>> {
     let _nested = Nested::enter("find_nonfinite")?;
     let search = Search { infinities, found: None, given: HashMap::new(), inside: None };
@@ -201,6 +204,7 @@ struct Looked {
 }
 
 impl Looked {
+    #[track_caller]
     fn push(&mut self, name: String, t: &Tensor) -> Result<()> {
         let (range, marks) = ValueRange::of(name, t)?;
         self.ranges.push(range);
@@ -208,17 +212,19 @@ impl Looked {
         Ok(())
     }
 
+    #[track_caller]
     fn at<'t>(name: &str, tensors: impl IntoIterator<Item = &'t Tensor>) -> Result<Looked> {
         let mut all = Looked::default();
-        tensors.into_iter().enumerate().try_for_each(|(i, t)| all.push(format!("{name} {i}"), t))?;
+        tensors.into_iter().enumerate().try_for_each(|(i, t)| all.push(format!("{name} {i}"), t)).here()?;
         Ok(all)
     }
 
     /// The gradients of the inputs or outputs of a node.
+    #[track_caller]
     fn gradients(of: &str, grads: &[Option<Tensor>]) -> Result<Looked> {
         let mut all = Looked::default();
         let some = grads.iter().enumerate().filter_map(|(i, g)| Some((i, g.as_ref()?)));
-        some.into_iter().try_for_each(|(i, g)| all.push(format!("gradient of {of} {i}"), g))?;
+        some.into_iter().try_for_each(|(i, g)| all.push(format!("gradient of {of} {i}"), g)).here()?;
         Ok(all)
     }
 
@@ -244,6 +250,7 @@ impl Search {
     }
 
     /// What there is to say of an operation, and whether it has to be said now: infinities that are passed on may be meant.
+    #[track_caller]
     fn judge(
         &self,
         suspect: Suspect,
@@ -269,6 +276,7 @@ impl Search {
         Ok((Rc::new(report), ends))
     }
 
+    #[track_caller]
     fn stop(&mut self, found: Rc<NonFiniteReport>) -> Result<()> {
         let e = stopped(&found);
         self.found = Some(found);
@@ -276,6 +284,7 @@ impl Search {
     }
 
     /// Ends what comes after a find that could not end its own operation.
+    #[track_caller]
     fn stopped(&self) -> Result<()> {
         self.found.as_ref().map_or(Ok(()), |found| Err(stopped(found)))
     }
@@ -296,6 +305,7 @@ impl Search {
         }
     }
 
+    #[track_caller]
     pub(super) fn ran(&mut self, ran: &Ran<'_>) -> Result<()> {
         self.stopped()?;
         let outputs = Looked::at("output", ran.outputs)?;
@@ -357,6 +367,7 @@ impl Search {
     }
 
     /// The gradients of a node's outputs are complete; some of them are `seeds`, or have those in them.
+    #[track_caller]
     pub(super) fn complete(&mut self, node: &Node, grads: &[Option<Tensor>], seeds: &[Seed]) -> Result<()> {
         self.stopped()?;
         let outputs = Looked::gradients("output", grads)?;
@@ -386,6 +397,7 @@ impl Search {
     }
 
     /// Gradients that were finite before the hooks of a node are what those gave.
+    #[track_caller]
     pub(super) fn hooked(&mut self, node: &Node, of: &str, grads: &[Option<Tensor>]) -> Result<()> {
         self.stopped()?;
         let outputs = Looked::gradients(of, grads)?;
@@ -397,6 +409,7 @@ impl Search {
         self.stop(report)
     }
 
+    #[track_caller]
     pub(super) fn gradients(
         &mut self,
         ctx: &Context<'_>,
@@ -429,6 +442,7 @@ impl Search {
 /// A gradient that the user gave, by the number of its node and the output.
 pub(super) type Seed = (u64, usize, Marks);
 
+#[track_caller]
 pub(super) fn seeds(roots: &[(Edge, Tensor)]) -> Result<Vec<Seed>> {
     let seed = |(edge, t): &(Edge, Tensor)| Ok((edge.node.seq, edge.output, ValueRange::of(String::new(), t)?.1));
     roots.iter().map(seed).collect()
@@ -439,6 +453,7 @@ fn name(node: &Node) -> String {
 }
 
 #[cold]
+#[track_caller]
 fn stopped(found: &NonFiniteReport) -> Error {
     Error::new(ErrorKind::Autograd, "find_nonfinite", "the step ends at the first NaN or infinity")
         .note(found.to_string())

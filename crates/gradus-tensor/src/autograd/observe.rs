@@ -199,11 +199,13 @@ pub(super) struct Pass {
 impl Pass {
     /// `None` if nobody looks.
     #[inline]
+    #[track_caller]
     pub(super) fn begin(roots: &[(Edge, Tensor)]) -> Result<Option<Pass>> {
         if is_set(OBSERVE) { Pass::observed(roots).map(Some) } else { Ok(None) }
     }
 
     #[cold]
+    #[track_caller]
     fn observed(roots: &[(Edge, Tensor)]) -> Result<Pass> {
         let _quiet = set(OBSERVE, false);
         let seeds = tell(|o| match o {
@@ -226,6 +228,7 @@ impl Pass {
     }
 
     /// The gradients of a node's outputs are complete.
+    #[track_caller]
     pub(super) fn complete(&self, node: &Node, grads: &[Option<Tensor>]) -> Result<()> {
         let told = tell(|o| match o {
             Observer::NonFinite(search) => search.complete(node, grads, &self.seeds),
@@ -238,6 +241,7 @@ impl Pass {
     }
 
     /// Hooks have seen the gradients of a node's outputs or inputs, and may have given others.
+    #[track_caller]
     pub(super) fn hooked(&self, node: &Node, of: &str, grads: &[Option<Tensor>]) -> Result<()> {
         let told = tell(|o| match o {
             Observer::NonFinite(search) => search.hooked(node, of, grads),
@@ -247,6 +251,7 @@ impl Pass {
     }
 
     /// A node found the gradients of its inputs.
+    #[track_caller]
     pub(super) fn found(&self, ctx: &Context<'_>, grads: &[Option<Tensor>], found: &[Option<Tensor>]) -> Result<()> {
         let told = tell(|o| match o {
             Observer::NonFinite(search) => search.gradients(ctx, grads, found),

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use gradus_backend::{Error, ErrorKind, Result};
+use gradus_backend::{Error, ErrorKind, Here, Result};
 
 use super::Nested;
 use super::access::Watch;
@@ -140,6 +140,7 @@ impl Drop for Packed {
 }
 
 /// An error of a hook, with what it was asked for.
+#[track_caller]
 fn failed(hook: &str, op: &str, what: Which, recorded: &Location<'_>, why: &Error) -> Error {
     let m = format!("the {hook} hook failed on {what} of {op}: {}", why.message());
     let e = Error::new(why.kind().clone(), "saved_tensors_hooks", m);
@@ -158,6 +159,7 @@ impl Packed {
     }
 
     /// Lets the hook have `kept`, whose storage had `version` when it was read.
+    #[track_caller]
     pub(super) fn new(
         op: &str,
         recorded: &'static Location<'static>,
@@ -178,7 +180,7 @@ impl Packed {
         let Some(write) = kept.overwritten(version) else { return Ok(packed) };
         let m = format!("{} overwrote {what} of {op} while it was packed", write.op);
         let e = kept.describe(Error::new(ErrorKind::Autograd, "saved_tensors_hooks", m), "value");
-        Err(overwritten(e, op, recorded, &write, version)
+        Err(overwritten(e, op, recorded, what.to_string(), &write, version)
             .help("a pack hook leaves its argument as it is: write into a copy"))
     }
 
@@ -192,6 +194,7 @@ impl Packed {
 
     /// What the hook brings back, with the version of its storage.
     #[cold]
+    #[track_caller]
     pub(super) fn unpack(&self, node: &Node, what: Which, want: &Spec) -> Result<(Tensor, u64)> {
         let (op, recorded) = (node.name(), node.location());
         let watch = Watch::new();
@@ -200,7 +203,7 @@ impl Packed {
             (self.unpack)(&*self.stowed)
         };
         let accesses = watch.finish();
-        let t = result.map_err(|why| failed("unpack", op, what, recorded, &why))?.detach();
+        let t = result.map_err(|why| failed("unpack", op, what, recorded, &why)).here()?.detach();
         if t.spec() != *want || *t.device() != self.device {
             let m = format!("the unpack hook gave another shape, dtype or device for {what} of {op}");
             let e = Error::new(ErrorKind::Autograd, "saved_tensors_hooks", m);
@@ -229,9 +232,9 @@ impl Packed {
             if Arc::ptr_eq(&storage, t.storage()) {
                 given = last;
             }
-            access.places().iter().try_for_each(|place| unchanged(&storage, last, place))?;
+            access.places().iter().try_for_each(|place| unchanged(&storage, last, place)).here()?;
         }
-        unchanged(t.storage(), given, &t.footprint())?;
+        unchanged(t.storage(), given, &t.footprint()).here()?;
         Ok((t, version))
     }
 }

@@ -43,6 +43,7 @@ impl Pending {
     }
 
     #[inline]
+    #[track_caller]
     fn add(&mut self, output: usize, g: Tensor, version: u64, exposed: bool) -> Result<()> {
         let (slot, held) = (&mut self.grads[output], &mut self.versions[output]);
         let Some(sum) = slot.take() else {
@@ -61,6 +62,7 @@ impl Pending {
 }
 
 /// The sum of two gradients, in the memory of one that nobody else holds, if there is one.
+#[track_caller]
 fn total(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if is_grad_enabled() || is_observed() || a.spec() != b.spec() {
         return a.add(b);
@@ -83,6 +85,7 @@ pub(super) struct Queue {
 impl Queue {
     /// Adds a gradient, which is what it is at a version of its storage, to what has arrived at an edge. `exposed` says
     /// whether somebody could have written into one.
+    #[track_caller]
     pub(super) fn send(&mut self, edge: &Edge, g: Tensor, version: u64, exposed: bool) -> Result<()> {
         self.at(edge).add(edge.output, g, version, exposed)
     }

@@ -32,6 +32,7 @@ pub struct ValueRange {
 
 impl ValueRange {
     /// The numbers of a tensor, in short and one by one.
+    #[track_caller]
     pub(super) fn of(name: String, t: &Tensor) -> Result<(Self, Marks)> {
         let (shape, dtype) = (t.shape().to_vec(), t.dtype());
         let mut marks = Marks { shape: shape.clone(), marks: Rc::default() };
@@ -46,6 +47,7 @@ impl ValueRange {
         Ok((range, marks))
     }
 
+    #[track_caller]
     fn look<T: Element>(&mut self, values: &[T], marks: &mut Marks) -> Result<()> {
         let (mut min, mut max, mut first, count) = (f64::INFINITY, f64::NEG_INFINITY, None, values.len());
         let mut found = vec![];

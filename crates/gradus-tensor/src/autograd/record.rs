@@ -33,6 +33,7 @@ pub(super) struct Record {
 
 impl Record {
     /// The graph of `outputs` after node `before`.
+    #[track_caller]
     pub(super) fn new(outputs: &[Tensor], before: u64) -> Result<Self> {
         let mut walk =
             Walk { before, across: vec![], stack: vec![], numbers: HashMap::default(), hash: Text::default() };

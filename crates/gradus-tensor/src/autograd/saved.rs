@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::panic::Location;
 use std::sync::Arc;
 
-use gradus_backend::{DType, Error, ErrorKind, Result};
+use gradus_backend::{DType, Error, ErrorKind, Here, Result};
 use smallvec::SmallVec;
 
 use super::guarded::{Guarded, Pin, Slot, Value};
@@ -229,21 +229,26 @@ impl Context<'_> {
     }
 
     /// Shape and dtype of input `i`. Errors for one that requires no gradient.
+    #[track_caller]
     pub fn input_spec(&self, i: usize) -> Result<&Spec> {
         let edge = self.node.inputs.get(i).and_then(Option::as_ref);
-        edge.map(Edge::spec).ok_or_else(|| {
-            let m = format!("{} knows nothing of its input {i}, which requires no gradient", self.node.name());
-            Error::new(ErrorKind::Autograd, "backward", m)
-        })
+        edge.map(Edge::spec)
+            .ok_or_else(|| {
+                let m = format!("{} knows nothing of its input {i}, which requires no gradient", self.node.name());
+                Error::new(ErrorKind::Autograd, "backward", m)
+            })
+            .here()
     }
 
     /// Input `i` as it was; an error if it was overwritten since.
+    #[track_caller]
     pub fn input(&self, i: usize) -> Result<Tensor> {
         self.find(Which::Input(i))
     }
 
     /// Output `i` as it was; an error if it was overwritten since, and, where the gradient itself has to be differentiable,
     /// for an output that carries no gradient: what it depends on could not be followed.
+    #[track_caller]
     pub fn output(&self, i: usize) -> Result<Tensor> {
         let t = self.find(Which::Output(i))?;
         if !self.create_graph || !t.dtype().is_float() {
@@ -262,6 +267,7 @@ impl Context<'_> {
     }
 
     /// [`input`](Context::input), without a handle of its own where the value is kept as it is.
+    #[track_caller]
     pub(crate) fn borrow_input(&self, i: usize) -> Result<Cow<'_, Tensor>> {
         match self.find_kept(Which::Input(i))? {
             Some(t) => Ok(Cow::Borrowed(t)),
@@ -270,6 +276,7 @@ impl Context<'_> {
     }
 
     /// A value that is kept as it is, checked; `None` for one that is guarded or packed.
+    #[track_caller]
     fn find_kept(&self, what: Which) -> Result<Option<&Tensor>> {
         let Some(at) = self.saved.values.iter().position(|s| s.what == what) else { return Ok(None) };
         self.read.values.set(self.read.values.get() | 1 << at.min(63));
@@ -278,6 +285,7 @@ impl Context<'_> {
         Ok(Some(&s.tensor))
     }
 
+    #[track_caller]
     fn find(&self, what: Which) -> Result<Tensor> {
         if let Some(t) = self.find_kept(what)? {
             return Ok(t.clone());
@@ -292,6 +300,7 @@ impl Context<'_> {
 
     /// The value of a slot, as it was, with the edge that it had. What was packed is unpacked once in a pass.
     #[cold]
+    #[track_caller]
     fn find_guarded(&self, slot: &Slot) -> Result<Tensor> {
         let what = slot.what;
         if let Some((_, t, _)) = self.read.guarded.borrow().iter().find(|r| r.0 == what) {
@@ -299,7 +308,10 @@ impl Context<'_> {
         }
         let (t, version) = match &slot.value {
             Value::Packed { packed, spec, .. } => packed.unpack(self.node, what, spec)?,
-            kept => kept.kept().ok_or_else(|| Error::new(ErrorKind::Autograd, "backward", "the value is not kept"))?,
+            kept => kept
+                .kept()
+                .ok_or_else(|| Error::new(ErrorKind::Autograd, "backward", "the value is not kept"))
+                .here()?,
         };
         let edge = match what {
             Which::Input(i) => self.node.inputs.get(i).and_then(Option::as_ref),
@@ -313,6 +325,7 @@ impl Context<'_> {
 
     /// Checks once more what the gradient has read: another thread may have written while it was computed. And, if the
     /// node is strict, what it has not.
+    #[track_caller]
     pub(super) fn check_read(&self) -> Result<()> {
         let values = self.read.values.get();
         for (at, s) in self.saved.values.iter().enumerate() {
@@ -321,7 +334,7 @@ impl Context<'_> {
             }
         }
         let Some(guarded) = &self.saved.guarded else { return Ok(()) };
-        self.read.guarded.borrow().iter().try_for_each(|(what, t, version)| self.check(*what, t, *version))?;
+        self.read.guarded.borrow().iter().try_for_each(|(what, t, version)| self.check(*what, t, *version)).here()?;
         guarded.check_inputs()
     }
 
@@ -341,24 +354,34 @@ impl Context<'_> {
 
     /// Nothing has written over a kept value since its storage had `version`.
     #[inline]
+    #[track_caller]
     fn check(&self, what: Which, kept: &Tensor, version: u64) -> Result<()> {
         if kept.storage().version() == version { Ok(()) } else { self.check_written(what, kept, version) }
     }
 
     /// [`check`](Context::check) of a value whose storage was written since.
     #[cold]
+    #[track_caller]
     fn check_written(&self, what: Which, kept: &Tensor, version: u64) -> Result<()> {
         let Some(write) = kept.overwritten(version) else { return Ok(()) };
         let name = self.node.name();
         let m = format!("the gradient of {name} needs its {what}, which {} overwrote", write.op);
         let e = kept.describe(Error::new(ErrorKind::Autograd, "backward", m), &what.to_string());
-        Err(overwritten(e, name, self.node.location, &write, version)
+        Err(overwritten(e, name, self.node.location, what.to_string(), &write, version)
             .help("write before the forward pass, write into a copy, or use the operation that makes a new tensor"))
     }
 }
 
-/// The lines of an error that say who recorded a value at `version`, and who overwrote it.
-pub(super) fn overwritten(e: Error, op: &str, recorded: &Location<'_>, write: &Write, version: u64) -> Error {
-    e.note(format!("{op} was recorded at {recorded}"))
+/// What an error says of who recorded a value at `version`, and who overwrote it.
+pub(super) fn overwritten(
+    e: Error,
+    op: &str,
+    recorded: &'static Location<'static>,
+    value: String,
+    write: &Write,
+    version: u64,
+) -> Error {
+    e.with_version_mismatch(write.mismatch(op, value, version, recorded))
+        .note(format!("{op} was recorded at {recorded}"))
         .note(format!("{} wrote at {} (version {version} then, {} now)", write.op, write.location, write.version))
 }

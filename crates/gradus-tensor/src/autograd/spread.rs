@@ -4,7 +4,7 @@ use gradus_backend::kernel::ScalarOp;
 use std::rc::Rc;
 
 use gradus_backend::host_vec::collect;
-use gradus_backend::{Kernel, Result, ScatterOp};
+use gradus_backend::{Here, Kernel, Result, ScatterOp};
 
 use super::Node;
 use crate::ops::{Arg, Op};
@@ -140,6 +140,7 @@ pub(super) struct Spread {
 
 impl Spread {
     /// A NaN is made where no operand is one; an infinity, if those are looked for, where all operands are finite.
+    #[track_caller]
     pub(super) fn judge(flow: Flow, operands: &[Marks], results: &[Marks], infinities: bool) -> Result<Spread> {
         let mut spread = Spread::default();
         let worst = match flow {
@@ -148,7 +149,7 @@ impl Spread {
         };
         let mixed = operands.iter().map(Marks::worst).max().unwrap_or_default();
         for (r, result) in results.iter().enumerate().filter(|(_, r)| !r.marks.is_empty()) {
-            let under = worst.as_ref().map(|w| w.under(result)).transpose()?;
+            let under = worst.as_ref().map(|w| w.under(result)).transpose().here()?;
             for (k, &mark) in result.marks.iter().enumerate() {
                 let worst = match (flow, &under) {
                     (Flow::Moves, _) => Mark::Nan,
@@ -179,6 +180,7 @@ struct Places {
 }
 
 impl Places {
+    #[track_caller]
     fn new(number: Mark, operands: &[Marks], results: &[Marks]) -> Result<Places> {
         let shapes = || operands.iter().chain(results).map(|m| &m.shape);
         let rank = shapes().map(Vec::len).max().unwrap_or(0);
@@ -199,6 +201,7 @@ impl Places {
     }
 
     /// For each place the element of a tensor of this shape that is broadcast to it.
+    #[track_caller]
     fn elements_of(&self, shape: &[usize]) -> Result<Vec<usize>> {
         let lead = self.shape.len() - shape.len();
         let mut strides = vec![0; self.shape.len()];
@@ -227,6 +230,7 @@ impl Places {
     }
 
     /// For each element of a result the worst at the places that it is for.
+    #[track_caller]
     fn under(&self, result: &Marks) -> Result<Vec<Mark>> {
         let mut found = all_finite(result.marks.len())?;
         for (at, worst) in self.elements_of(&result.shape)?.into_iter().zip(&self.worst) {
@@ -242,6 +246,7 @@ impl Places {
 pub(super) const OP: &str = "find_nonfinite";
 
 /// As many marks of finite elements.
+#[track_caller]
 pub(super) fn all_finite(count: usize) -> Result<Vec<Mark>> {
     collect(OP, std::iter::repeat_n(Mark::Finite, count))
 }

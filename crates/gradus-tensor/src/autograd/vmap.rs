@@ -1,7 +1,7 @@
 //! [`vmap`]: a function of one sample, for a batch of them.
 
 use gradus_backend::shape::resolve_axis;
-use gradus_backend::{Error, ErrorKind, HostVec, Result};
+use gradus_backend::{Error, ErrorKind, Here, HostVec, Result};
 
 use super::Nested;
 use super::functional::{Tensors, give};
@@ -103,10 +103,10 @@ pub fn vmap<O: Tensors>(
             None => t.clone(),
         };
         let arguments: Vec<Tensor> = mapped.iter().zip(inputs).map(pick).collect();
-        let outputs = f(&arguments)?.into_tensors();
+        let outputs = f(&arguments).here()?.into_tensors();
         if k == 0 {
             let column = |y: &Tensor| HostVec::with_capacity(y.device().backend(), OP, n);
-            columns = outputs.iter().map(column).collect::<Result<_>>()?;
+            columns = outputs.iter().map(column).collect::<Result<_>>().here()?;
         }
         if outputs.len() != columns.len() {
             let m = format!("slice {k} gives {} tensors, the first {}", outputs.len(), columns.len());
@@ -124,7 +124,7 @@ pub fn vmap<O: Tensors>(
     }
     let entries = one_each("out_dims", out_dims, columns.len(), "outputs")?;
     for (i, column) in columns.iter().enumerate() {
-        column.iter().enumerate().try_for_each(|(k, slice)| slice.check(i, k))?;
+        column.iter().enumerate().try_for_each(|(k, slice)| slice.check(i, k)).here()?;
     }
     let mut stacked = Vec::with_capacity(columns.len());
     for (column, dim) in columns.iter().zip(entries) {
@@ -152,6 +152,7 @@ impl Slice {
     }
 
     /// It is what call `k` gave as output `i`.
+    #[track_caller]
     fn check(&self, i: usize, k: usize) -> Result<()> {
         let (t, version) = (&self.value, self.version);
         let Some(write) = t.overwritten(version) else { return Ok(()) };
@@ -162,6 +163,7 @@ impl Slice {
 }
 
 /// An entry for each: the list, or its only entry again and again.
+#[track_caller]
 fn one_each<T: Copy>(what: &str, list: &[T], n: usize, of: &str) -> Result<Vec<T>> {
     match *list {
         // At most one for each input, or output.

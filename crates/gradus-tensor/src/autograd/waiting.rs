@@ -11,16 +11,19 @@ use gradus_backend::{Error, ErrorKind, Result};
 use super::node::{AtLineOf, Node};
 use super::queue::ByEdge;
 use super::saved::overwritten;
+use super::untracked::Untracked;
 use crate::{Storage, Tensor};
 
 /// The gradient of output `output` of a node is what it was when its storage had `version`.
 #[inline]
+#[track_caller]
 pub(super) fn unchanged(node: &Node, output: usize, g: &Tensor, version: u64) -> Result<()> {
     if g.storage().version() == version { Ok(()) } else { changed(node, output, g, version) }
 }
 
 /// [`unchanged`] for all outputs that a gradient arrived for.
 #[inline]
+#[track_caller]
 pub(super) fn all_unchanged(node: &Node, grads: &[Option<Tensor>], versions: &[u64]) -> Result<()> {
     for (output, (g, &version)) in grads.iter().zip(versions).enumerate() {
         if let Some(g) = g {
@@ -31,11 +34,13 @@ pub(super) fn all_unchanged(node: &Node, grads: &[Option<Tensor>], versions: &[u
 }
 
 #[cold]
+#[track_caller]
 fn changed(node: &Node, output: usize, g: &Tensor, version: u64) -> Result<()> {
     let Some(write) = g.overwritten(version) else { return Ok(()) };
     let m = format!("{} overwrote the gradient of output {output} of {} during the pass", write.op, node.name());
     let e = g.describe(Error::new(ErrorKind::Autograd, "backward", m), "gradient");
-    Err(overwritten(e, node.name(), node.location(), &write, version).help(
+    let value = format!("gradient of output {output}");
+    Err(overwritten(e, node.name(), node.location(), value, &write, version).help(
         "gradients share memory while a pass runs: let the hook give a new tensor, g.mul(..)? instead of g.mul_(..)?",
     ))
 }
@@ -61,6 +66,7 @@ pub(super) fn arrived(g: Option<&Tensor>, given: &[Option<Tensor>], versions: &[
 /// What the user gets, after the pass: nothing was written since it was found, and each gradient is memory of its own, so
 /// that a write into one changes no other, no seed and no value of the graph. Seldom a copy: most gradients are already.
 /// `foreign` says whether hooks or rules of the user ran, who may hold what they gave.
+#[track_caller]
 pub(super) fn give(found: Vec<Found>, seeds: &[Tensor], create_graph: bool, foreign: bool) -> Result<ByEdge<Tensor>> {
     let mut seen: HashSet<*const Storage> = HashSet::new();
     if create_graph {
@@ -82,6 +88,7 @@ pub(super) fn give(found: Vec<Found>, seeds: &[Tensor], create_graph: bool, fore
             gradient.clone()
         };
         unchanged(&node, output, &gradient, version)?;
+        let own = if own.requires_grad() { own } else { own.untracked(Untracked::Gradient) };
         given.insert((node.seq, output), own);
     }
     Ok(given)

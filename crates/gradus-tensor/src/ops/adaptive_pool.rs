@@ -4,7 +4,7 @@
 //! A composite of `index_select`, `where_` and `sum`, or `gather`: no element outside a bin meets its result, and the
 //! gradient is of any order.
 
-use gradus_backend::{DType, Error, HostVec, Result, Shape};
+use gradus_backend::{DType, Error, Here, HostVec, Result, Shape};
 
 use super::PoolOptions;
 use super::pool::MAX_WINDOW;
@@ -93,17 +93,18 @@ adaptive! {
 
 impl Tensor {
     /// Checks the input; the shape of the result.
+    #[track_caller]
     fn check_adaptive(&self, op: &str, output: &[usize]) -> Result<Shape> {
         let n = output.len();
         let fail = |e: Error| Err(self.describe(e, "self"));
         if self.rank() != n + 2 {
-            return fail(Error::shape(op, format!("pooling takes [n, c] and {n} spatial axes")));
+            return fail(Error::shape(op, format!("pooling takes [n, c] and {n} spatial axes"))).here();
         }
         if output.contains(&0) {
-            return fail(Error::argument(op, format!("the output size {output:?} has a 0; each is at least 1")));
+            return fail(Error::argument(op, format!("the output size {output:?} has a 0; each is at least 1"))).here();
         }
         if self.shape()[2..].contains(&0) {
-            return fail(Error::shape(op, "a spatial axis is empty: its bins have no elements"));
+            return fail(Error::shape(op, "a spatial axis is empty: its bins have no elements")).here();
         }
         Shape::new(&[&self.shape()[..2], output].concat()).map_err(|e| self.describe(e, "self"))
     }

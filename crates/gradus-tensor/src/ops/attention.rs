@@ -3,7 +3,7 @@
 //! The gradient is one call of the backend. One that has to be differentiable itself, or that is wanted for a float mask or
 //! passes through the log-sum-exp, is made of products and a softmax. With dropout these are what is recorded.
 
-use gradus_backend::{AttentionParams, Backend, DType, Error, ErrorKind, Result, Shape, View, ViewMut};
+use gradus_backend::{AttentionParams, Backend, DType, Error, ErrorKind, Here, Result, Shape, View, ViewMut};
 use smallvec::smallvec;
 
 use super::operands::{axis_of, cast, common_dtype};
@@ -228,7 +228,7 @@ impl Operation for Attention {
         let count = ctx.input_count();
         let mut out = Grads::from_elem(None, count);
         // At most four.
-        let inputs: Vec<Tensor> = (0..count).map(|i| ctx.input(i)).collect::<Result<_>>()?;
+        let inputs: Vec<Tensor> = (0..count).map(|i| ctx.input(i)).collect::<Result<_>>().here()?;
         if !ctx.create_graph() && !ctx.needs(3) && g[1].is_none() {
             let Some(g) = &g[0] else { return Ok(out) };
             let (g, o, lse) = (g.transpose(1, 2)?, ctx.output(0)?.transpose(1, 2)?, ctx.output(1)?);
@@ -357,10 +357,11 @@ impl Tensor {
         let axis = axis_of(OP, axis, self.rank())? as isize;
         let fail = |e: Error| Err(mask.describe(self.describe(e, "self"), "mask"));
         if mask.dtype() != DType::Bool {
-            return fail(Error::dtype(OP, mask.dtype(), "a bool mask"));
+            return fail(Error::dtype(OP, mask.dtype(), "a bool mask")).here();
         }
         if mask.layout().expand(*self.layout().shape()).is_err() {
-            return fail(Error::new(ErrorKind::Broadcast, OP, "the mask does not stretch to the shape of the input"));
+            return fail(Error::new(ErrorKind::Broadcast, OP, "the mask does not stretch to the shape of the input"))
+                .here();
         }
         let x = self.to_dtype(self.dtype().to_float())?;
         let keep = x.ne(f64::NEG_INFINITY)?.logical_and(mask)?;
@@ -384,6 +385,7 @@ struct Sizes {
 }
 
 impl Sizes {
+    #[track_caller]
     fn new(op: &str, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Sizes> {
         let operands = [q.shape(), k.shape(), v.shape()];
         if operands.iter().any(|s| s.len() < 2) {
@@ -406,7 +408,8 @@ impl Sizes {
         let mut lead = Shape::SCALAR;
         for s in operands {
             lead = Shape::broadcast(op, &lead, &s[..s.len().saturating_sub(3)])
-                .map_err(|_| apart("the axes before the heads do not broadcast"))?;
+                .map_err(|_| apart("the axes before the heads do not broadcast"))
+                .here()?;
         }
         let rank = operands.map(<[usize]>::len).into_iter().max().unwrap_or(2);
         Ok(Sizes { rank, lead, h, hk, lq, lk, d, dv })

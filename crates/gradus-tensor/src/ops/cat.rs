@@ -1,7 +1,7 @@
 //! `cat` and `stack`: tensors one after the other along an axis. The gradients are the pieces, those of a split.
 
 use gradus_backend::shape::resolve_axis;
-use gradus_backend::{Backend, Error, ErrorKind, Result, View, ViewMut};
+use gradus_backend::{Backend, Error, ErrorKind, Here, Result, View, ViewMut};
 
 use super::operands::common_dtype;
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, one};
@@ -23,7 +23,7 @@ impl Operation for Cat {
 
     fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
         let size = self.sizes.iter().try_fold(0usize, |sum, &size| sum.checked_add(size));
-        let size = size.ok_or_else(|| Error::new(ErrorKind::Overflow, "cat", "the result is too large"))?;
+        let size = size.ok_or_else(|| Error::new(ErrorKind::Overflow, "cat", "the result is too large")).here()?;
         Ok(one(inputs[0].layout().shape().with(self.axis, size)?, inputs[0].dtype()))
     }
 

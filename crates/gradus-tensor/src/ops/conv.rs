@@ -4,7 +4,7 @@
 //! under differentiation: each is the gradient of the others, so every order is a convolution again. The adjoint for the
 //! input is the transposed convolution.
 
-use gradus_backend::{Backend, DType, Error, Result, Shape, View, ViewMut, Window};
+use gradus_backend::{Backend, DType, Error, Here, Result, Shape, View, ViewMut, Window};
 
 use super::operands::{affine_dtype, cast, cast_some};
 use super::{Context, ConvOptions, Grads, Keep, Operation, Outputs, apply_one, grads, one};
@@ -38,10 +38,12 @@ pub struct ConvBackwardWeight {
 }
 
 impl Conv {
+    #[track_caller]
     fn backward_input(&self, g: &Tensor, w: &Tensor, input: Shape) -> Result<Tensor> {
         apply_one(ConvBackwardInput { conv: self.clone(), input }, &[g, w])
     }
 
+    #[track_caller]
     fn backward_weight(&self, x: &Tensor, g: &Tensor, weight: Shape) -> Result<Tensor> {
         apply_one(ConvBackwardWeight { conv: self.clone(), weight }, &[x, g])
     }
@@ -147,6 +149,7 @@ impl Operation for ConvBackwardWeight {
 
 /// Checks what all convolutions need of their operands: the rank of input and weight, which is `rank`, and numbers. The
 /// dtype that the operands share.
+#[track_caller]
 pub(super) fn check_operands(
     op: &str,
     x: &Tensor,
@@ -164,6 +167,7 @@ pub(super) fn check_operands(
 }
 
 /// An error that shows the operands of a convolution.
+#[track_caller]
 pub(super) fn describe(e: Error, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Error {
     let e = weight.describe(x.describe(e, "input"), "weight");
     if let Some(b) = bias { b.describe(e, "bias") } else { e }
@@ -227,14 +231,14 @@ impl Tensor {
         let groups = options.groups;
         let (c, k) = (x.shape()[1], weight.shape()[0]);
         if groups == 0 || !c.is_multiple_of(groups) || !k.is_multiple_of(groups) {
-            return refuse(format!("{groups} groups do not divide {c} input and {k} output channels"));
+            return refuse(format!("{groups} groups do not divide {c} input and {k} output channels")).here();
         }
         let per_group = c / groups;
         if weight.shape()[1] != per_group {
-            return refuse(format!("the weight takes {} channels a group, not {per_group}", weight.shape()[1]));
+            return refuse(format!("the weight takes {} channels a group, not {per_group}", weight.shape()[1])).here();
         }
         if bias.is_some_and(|b| b.shape() != [k]) {
-            return refuse(format!("the bias is not [{k}]"));
+            return refuse(format!("the bias is not [{k}]")).here();
         }
         let window = options.window(name, &weight.shape()[2..])?;
         window.output(name, &x.shape()[2..]).map_err(|e| describe(e, x, weight, bias))?;

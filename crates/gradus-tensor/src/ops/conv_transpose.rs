@@ -2,7 +2,7 @@
 //! its input over a window of its result. It is recorded as the gradient of a convolution for its input, so that every
 //! order of its own gradient is a convolution again.
 
-use gradus_backend::{Error, ErrorKind, Result, Shape, Window};
+use gradus_backend::{Error, ErrorKind, Here, Result, Shape, Window};
 
 use super::conv::{check_operands, describe};
 use super::operands::{cast, cast_some};
@@ -86,15 +86,15 @@ impl Tensor {
         };
         let (groups, c) = (options.groups, x.shape()[1]);
         if groups == 0 || !c.is_multiple_of(groups) {
-            return refuse(format!("{groups} groups do not divide {c} input channels"));
+            return refuse(format!("{groups} groups do not divide {c} input channels")).here();
         }
         if weight.shape()[0] != c {
-            return refuse(format!("the weight takes {} channels, the input has {c}", weight.shape()[0]));
+            return refuse(format!("the weight takes {} channels, the input has {c}", weight.shape()[0])).here();
         }
         let overflow = || Error::new(ErrorKind::Overflow, name, "the result is too large");
-        let k = weight.shape()[1].checked_mul(groups).ok_or_else(overflow)?;
+        let k = weight.shape()[1].checked_mul(groups).ok_or_else(overflow).here()?;
         if bias.is_some_and(|b| b.shape() != [k]) {
-            return refuse(format!("the bias is not [{k}]"));
+            return refuse(format!("the bias is not [{k}]")).here();
         }
         let mut window = options.window(name, &weight.shape()[2..])?;
         let mut axes = Vec::with_capacity(N);
@@ -113,7 +113,8 @@ impl Tensor {
                 return Err(describe(Error::argument(name, m), x, weight, bias));
             }
             let Some(sizes) = axis(&window, i, input, more) else {
-                return refuse(format!("on spatial axis {i}, {input} elements give no result of a possible size"));
+                return refuse(format!("on spatial axis {i}, {input} elements give no result of a possible size"))
+                    .here();
             };
             axes.push(sizes);
         }
@@ -133,11 +134,11 @@ impl Tensor {
             for i in 0..N {
                 window.pad_after[i] = window.pad_after[i].saturating_sub(options.output_padding[i]);
             }
-            apply_one(adjoint(window, axes.iter().map(|a| a.size).collect())?, &operands)?
+            apply_one(adjoint(window, axes.iter().map(|a| a.size).collect()).here()?, &operands)?
         } else {
             let before = window.pad_before;
             (window.pad_before, window.pad_after) = ([0; 3], [0; 3]);
-            let mut y = apply_one(adjoint(window, axes.iter().map(|a| a.full).collect())?, &operands)?;
+            let mut y = apply_one(adjoint(window, axes.iter().map(|a| a.full).collect()).here()?, &operands)?;
             let rest: Vec<_> = axes.iter().map(|a| (0, isize::try_from(a.rest).unwrap_or(isize::MAX))).collect();
             y = y.pad(&rest, PadMode::Constant(0.into()))?;
             for (i, a) in axes.iter().enumerate() {

@@ -19,6 +19,7 @@ pub struct CrossEntropy {
 
 impl CrossEntropy {
     /// The gradient of the logits as a tracked expression: of `g [n]` and logits.
+    #[track_caller]
     fn gradient(&self, logits: &Tensor, target: &Tensor, g: &Tensor) -> Result<Tensor> {
         let (c, dtype) = (logits.shape()[1], logits.dtype());
         let logits = &logits.to_dtype(dtype.compute())?;

@@ -2,7 +2,7 @@
 //! and above one. Diagonal `k` holds the elements whose column is their row plus `k`.
 
 use gradus_backend::shape::resolve_axis;
-use gradus_backend::{Axes, Backend, DType, Error, Layout, Result, Scalar, Shape, View, ViewMut};
+use gradus_backend::{Axes, Backend, DType, Error, Here, Layout, Result, Scalar, Shape, View, ViewMut};
 use smallvec::SmallVec;
 
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, apply_view, grads, one};
@@ -27,6 +27,7 @@ pub struct DiagonalBackward {
 }
 
 impl Diagonal {
+    #[track_caller]
     fn layout(&self, x: &Layout) -> Result<Layout> {
         let [a, b] = self.axes;
         let shift = self.offset.unsigned_abs();
@@ -187,6 +188,6 @@ impl Tensor {
             return Err(self.describe(e, "self"));
         };
         let count = |n: usize| Tensor::arange(0, n as i64, 1, DType::I64, self.device());
-        count(columns)?.sub(&count(rows)?.unsqueeze(1)?)
+        count(columns).here()?.sub(&count(rows).here()?.unsqueeze(1)?)
     }
 }

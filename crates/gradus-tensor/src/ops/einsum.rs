@@ -4,7 +4,7 @@
 //! ellipsis, counted from its right. Operands are joined two at a time, in the order of least work.
 
 use gradus_backend::shape::resolve_axis;
-use gradus_backend::{DType, Error, ErrorKind, MAX_RANK, Result};
+use gradus_backend::{DType, Error, ErrorKind, Here, MAX_RANK, Result};
 
 use super::operands::common_dtype;
 use crate::Tensor;
@@ -32,6 +32,7 @@ fn letter(label: u8) -> char {
     char::from(if label < 26 { b'A' + label } else { b'a' + (label - 26) })
 }
 
+#[track_caller]
 fn failure(equation: &str, at: usize, message: impl std::fmt::Display) -> Error {
     let column = equation.chars().count().min(at);
     Error::argument("einsum", format!("at position {at}: {message}"))
@@ -41,6 +42,7 @@ fn failure(equation: &str, at: usize, message: impl std::fmt::Display) -> Error 
 }
 
 /// The parts of `equation`, which holds the characters from `start` to `end`.
+#[track_caller]
 fn subscript(equation: &str, chars: &[char], start: usize) -> Result<Subscript> {
     let mut found = Subscript { before: vec![], after: vec![], ellipsis: false, at: start };
     let mut i = 0;
@@ -69,6 +71,7 @@ fn subscript(equation: &str, chars: &[char], start: usize) -> Result<Subscript> 
 }
 
 /// The operands and the output, if the equation names one.
+#[track_caller]
 fn parse(equation: &str) -> Result<(Vec<Subscript>, Option<Subscript>)> {
     let chars: Vec<char> = equation.chars().collect();
     let arrow = chars.windows(2).position(|w| w == ['-', '>']);
@@ -86,7 +89,7 @@ fn parse(equation: &str) -> Result<(Vec<Subscript>, Option<Subscript>)> {
     if let Some(at) = right.and_then(|r| r.iter().position(|&c| c == ',')) {
         return Err(failure(equation, start + at, "the output is one term"));
     }
-    let output = right.map(|r| subscript(equation, r, start)).transpose()?;
+    let output = right.map(|r| subscript(equation, r, start)).transpose().here()?;
     Ok((operands, output))
 }
 
@@ -376,14 +379,14 @@ impl Tensor {
         let fail = |e: Error| Err(other.describe(self.describe(e, "self"), "other"));
         if axes_a.len() != axes_b.len() {
             let m = format!("{} axes of one tensor and {} of the other", axes_a.len(), axes_b.len());
-            return fail(Error::argument("tensordot", m).help("the axes are summed in pairs"));
+            return fail(Error::argument("tensordot", m).help("the axes are summed in pairs")).here();
         }
         let resolve = |axes: &[isize], t: &Tensor| -> Result<Vec<usize>> {
             let set = gradus_backend::Axes::resolve("tensordot", axes, t.rank())?;
             debug_assert_eq!(set.len(), axes.len());
             axes.iter().map(|&a| resolve_axis("tensordot", a, t.rank())).collect()
         };
-        let (axes_a, axes_b) = (resolve(axes_a, self)?, resolve(axes_b, other)?);
+        let (axes_a, axes_b) = (resolve(axes_a, self).here()?, resolve(axes_b, other).here()?);
         let (mut dims_a, mut dims_b) = (self.shape().to_vec(), other.shape().to_vec());
         for (&i, &j) in axes_a.iter().zip(&axes_b) {
             match (dims_a[i], dims_b[j]) {
@@ -392,7 +395,7 @@ impl Tensor {
                 (a, 1) => dims_b[j] = a,
                 (a, b) => {
                     let m = format!("axis {i} has size {a} and axis {j} of the other {b}");
-                    return fail(Error::shape("tensordot", m));
+                    return fail(Error::shape("tensordot", m)).here();
                 }
             }
         }
@@ -425,10 +428,12 @@ fn contract(operands: Vec<Term>, output: &[u8], sizes: &[usize; 64]) -> Result<T
     }
     let wanted = bits(output);
     let sets: Vec<u64> = terms.iter().map(|t| bits(&t.labels)).collect();
-    let joins = order(&sets, wanted, sizes).ok_or_else(|| {
-        let m = format!("every order of joining passes through a product of more than {MAX_RANK} axes");
-        Error::new(ErrorKind::Unsupported, "einsum", m).help("split the equation")
-    })?;
+    let joins = order(&sets, wanted, sizes)
+        .ok_or_else(|| {
+            let m = format!("every order of joining passes through a product of more than {MAX_RANK} axes");
+            Error::new(ErrorKind::Unsupported, "einsum", m).help("split the equation")
+        })
+        .here()?;
     for (i, j) in joins {
         let second = terms.remove(i.max(j));
         let first = terms.remove(i.min(j));

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex, OnceLock};
 
-use gradus_backend::{DType, Error, ErrorKind, Expr, Kernel, Result, Scalar};
+use gradus_backend::{DType, Error, ErrorKind, Expr, Here, Kernel, Result, Scalar};
 use smallvec::SmallVec;
 
 use super::apply_one;
@@ -195,7 +195,7 @@ impl Elementwise {
             match *operand {
                 Operand::Tensor(t) if t.dtype() != wanted(i) => casts.push(t.to_dtype(wanted(i))?),
                 Operand::Scalar(s) if wanted(i) != DType::Bool => {
-                    s.check(common).map_err(|e| Error::argument(self.name, e.message()))?;
+                    s.check(common).map_err(|e| Error::argument(self.name, e.message())).here()?;
                 }
                 _ => {}
             }
@@ -217,6 +217,7 @@ impl Elementwise {
     }
 
     /// The dtype that the operands share.
+    #[track_caller]
     fn common_dtype(&self, operands: &[Operand<'_>]) -> Result<DType> {
         if self.class == Class::Compare
             && let Some(dtype) = comparison_dtype(self.name, operands)?
@@ -245,18 +246,20 @@ impl Elementwise {
         match self.class {
             Class::Float => Ok(common.to_float()),
             _ if self.takes(common) => Ok(common),
-            Class::Number => refuse("numbers; cast the booleans, for example to_dtype(DType::I64)?"),
-            Class::Signed => refuse("numbers that can be negative; cast first"),
-            _ => refuse("booleans; compare first, for example x.ne(0)?"),
+            Class::Number => refuse("numbers; cast the booleans, for example to_dtype(DType::I64)?").here(),
+            Class::Signed => refuse("numbers that can be negative; cast first").here(),
+            _ => refuse("booleans; compare first, for example x.ne(0)?").here(),
         }
     }
 
     /// The kernel for operands that share `dtype`, built on first use.
+    #[track_caller]
     pub fn kernel(&self, dtype: DType) -> Result<Arc<Kernel>> {
         self.kernel_with(dtype, 0)
     }
 
     /// [`kernel`](Elementwise::kernel) for operands of which some, by `mask`, are scalars.
+    #[track_caller]
     pub(super) fn kernel_with(&self, dtype: DType, mask: u8) -> Result<Arc<Kernel>> {
         if dtype.compute() != dtype && mask != 0 {
             let kernels = || self.half_kernels.lock().unwrap_or_else(|e| e.into_inner());
@@ -276,6 +279,7 @@ impl Elementwise {
         Ok(slot.get_or_init(|| kernel).clone())
     }
 
+    #[track_caller]
     fn build(&self, dtype: DType, scalars: u8) -> Result<Kernel> {
         let _nested = Nested::enter(self.name)?;
         let arg = |i: usize| match () {
@@ -299,6 +303,7 @@ impl Elementwise {
 /// value of the floats and of integers up to 32 bits. `None` where nothing is mixed.
 ///
 /// 64-bit integers have no such dtype beside float tensors: an error.
+#[track_caller]
 fn comparison_dtype(name: &str, operands: &[Operand<'_>]) -> Result<Option<DType>> {
     let tensors = || operands.iter().filter_map(|o| if let Operand::Tensor(t) = o { Some(*t) } else { None });
     let (floats, integers) = (tensors().any(|t| t.dtype().is_float()), tensors().any(|t| t.dtype().is_int()));

@@ -1,6 +1,6 @@
 //! `gather` and `index_select`: elements picked by index along an axis. The gradient adds each back where it came from.
 
-use gradus_backend::{Backend, DType, Error, ErrorKind, Result, View, ViewMut};
+use gradus_backend::{Backend, DType, Error, ErrorKind, Here, Result, View, ViewMut};
 
 use super::operands::{as_index, as_index_list};
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
@@ -72,7 +72,7 @@ impl Tensor {
         }
         let stretched = checked_along(OP, &index, &x, axis)?;
         let picked = apply_one(Gather { axis }, &[&x, &stretched]);
-        picked.map_err(|e| at_position(e, OP, &x, axis, &index))?.back_to(self)
+        picked.map_err(|e| at_position(e, OP, &x, axis, &index)).here()?.back_to(self)
     }
 }
 
@@ -90,6 +90,7 @@ pub(super) fn corner(x: &Tensor, axis: Option<usize>, dims: &[usize]) -> Result<
 }
 
 /// An error of a stretched index with the position in `index [n]`, which the user gave.
+#[track_caller]
 pub(super) fn at_position(e: Error, op: &str, x: &Tensor, axis: usize, index: &Tensor) -> Error {
     match *e.kind() {
         ErrorKind::IndexOutOfBounds { pos, index: value, size } => {

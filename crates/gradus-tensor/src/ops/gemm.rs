@@ -1,7 +1,7 @@
 //! `addmm` and `baddbmm`: a matrix product added to a matrix; and `gemm`, the same on flat buffers with leading
 //! dimensions, as linear-algebra libraries offer it.
 
-use gradus_backend::{DType, Error, ErrorKind, Layout, Result, Scalar, Shape, View};
+use gradus_backend::{DType, Error, ErrorKind, Here, Layout, Result, Scalar, Shape, View};
 
 use super::operands::common_dtype;
 use crate::{Tensor, is_grad_enabled};
@@ -38,7 +38,7 @@ impl Tensor {
         }
         let dtype = common_dtype(op, &[self, a, b], &["self", "a", "b"])?;
         for s in [alpha, beta] {
-            s.check(dtype).map_err(|e| describe(Error::argument(op, e.message())))?;
+            s.check(dtype).map_err(|e| describe(Error::argument(op, e.message()))).here()?;
         }
         let wide = dtype.compute();
         let product = a.to_dtype(wide)?.matmul(&b.to_dtype(wide)?)?;
@@ -202,7 +202,7 @@ impl Gemm {
             }
         }
         for (name, s) in [("alpha", self.alpha), ("beta", self.beta)] {
-            s.check(a.dtype()).map_err(|e| Error::argument("gemm", format!("{name}: {}", e.message())))?;
+            s.check(a.dtype()).map_err(|e| Error::argument("gemm", format!("{name}: {}", e.message()))).here()?;
         }
         let (rows_a, columns_a) = if self.trans_a { (self.k, self.m) } else { (self.m, self.k) };
         let (rows_b, columns_b) = if self.trans_b { (self.n, self.k) } else { (self.k, self.n) };
@@ -230,6 +230,7 @@ impl Gemm {
     }
 
     /// The layout of a stored matrix (or a batch of them) in a flat buffer.
+    #[track_caller]
     fn matrix(
         &self,
         name: &str,
@@ -252,13 +253,13 @@ impl Gemm {
         } else {
             let matrix = (rows - 1).checked_mul(ld).and_then(|n| n.checked_add(columns));
             let before = (count - 1).checked_mul(stride);
-            before.zip(matrix).and_then(|(b, m)| b.checked_add(m)).ok_or_else(overflow)?
+            before.zip(matrix).and_then(|(b, m)| b.checked_add(m)).ok_or_else(overflow).here()?
         };
         if needed > t.numel() {
             let m = format!("{name} needs a buffer of {needed} elements, and has {}", t.numel());
             return Err(t.describe(Error::shape("gemm", m), name));
         }
-        let signed = |n: usize| isize::try_from(n).map_err(|_| overflow());
+        let signed = |n: usize| isize::try_from(n).map_err(|_| overflow()).here();
         let shape = [count, rows, columns];
         let strides = [signed(stride)?, signed(ld)?, 1];
         let lead = usize::from(self.batch.is_none());
@@ -266,6 +267,7 @@ impl Gemm {
     }
 }
 
+#[track_caller]
 fn check_untracked(tensors: &[&Tensor]) -> Result<()> {
     match tensors.iter().find(|t| is_grad_enabled() && t.requires_grad()) {
         None => Ok(()),

@@ -1,6 +1,6 @@
 //! `broadcast_tensors` and `meshgrid`: tensors stretched to one shape, as views.
 
-use gradus_backend::{Error, Result, Shape};
+use gradus_backend::{Error, Here, Result, Shape};
 
 use super::operands::{cast, common_dtype};
 use super::same_device;
@@ -52,7 +52,7 @@ impl Tensor {
         same_device("meshgrid", tensors)?;
         let fail = |e: Error, t: &Tensor| Err(t.describe(tensors[0].describe(e, "first"), "operand"));
         if let Some(t) = tensors.iter().find(|t| t.rank() > 1) {
-            return fail(Error::shape("meshgrid", "coordinates have one axis"), t);
+            return fail(Error::shape("meshgrid", "coordinates have one axis"), t).here();
         }
         let dtype = common_dtype("meshgrid", tensors, &[])?;
         let dims: Vec<usize> = tensors.iter().map(|t| t.numel()).collect();

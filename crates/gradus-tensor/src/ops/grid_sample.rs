@@ -3,7 +3,7 @@
 //! Both are composites: a point's taps are gathered and weighted by expressions in the point, so that gradients of every
 //! order exist with respect to the image, and to the points wherever the weights are smooth in them.
 
-use gradus_backend::{DType, Error, ErrorKind, Result};
+use gradus_backend::{DType, Error, ErrorKind, Here, Result};
 
 use super::operands::common_dtype;
 use super::same_device;
@@ -228,7 +228,7 @@ impl Tensor {
                 None => part,
             });
         }
-        let sum = sum.ok_or_else(|| Error::argument(OP, "no tap"))?;
+        let sum = sum.ok_or_else(|| Error::argument(OP, "no tap")).here()?;
         sum.reshape([n, c, oh, ow])?.to_dtype(shared)
     }
 
@@ -255,8 +255,8 @@ impl Tensor {
             };
             Tensor::linspace(-end, end, size, dtype, self.device())
         };
-        let x = axis(w)?.reshape([1, w])?.expand([h, w])?;
-        let y = axis(h)?.reshape([h, 1])?.expand([h, w])?;
+        let x = axis(w).here()?.reshape([1, w])?.expand([h, w])?;
+        let y = axis(h).here()?.reshape([h, 1])?.expand([h, w])?;
         let base = Tensor::stack(&[&x, &y, &x.ones_like()?], -1)?.reshape([1, h * w, 3])?;
         let points = base.matmul(&self.to_dtype(dtype)?.transpose(1, 2)?)?;
         points.reshape([n, h, w, 2])?.to_dtype(self.dtype())

@@ -7,7 +7,7 @@
 
 use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
-use gradus_backend::{DType, Error, ErrorKind, Result, ScatterOp, Shape};
+use gradus_backend::{DType, Error, ErrorKind, Here, Result, ScatterOp, Shape};
 use smallvec::SmallVec;
 
 use super::apply_one;
@@ -194,7 +194,7 @@ fn resolve(op: &str, x: &Tensor, items: &[Index<'_>]) -> Result<(Tensor, Vec<Pic
                     let help =
                         "start and end are within the axis and in order, and a step is not 0; nothing is cut short";
                     fail(Error::argument(op, m).help(help))
-                })?;
+                }).here()?;
                 if (first, last, step) != (0, size, 1) {
                     view = view.slice(axis as isize, first, last, step)?;
                 }
@@ -395,9 +395,12 @@ impl Tensor {
     /// `values` stretched to the shape of the places that they go to.
     #[track_caller]
     fn fit(&self, op: &str, values: &Tensor, shape: &[usize]) -> Result<Tensor> {
-        values.expand(shape).map_err(|e| {
-            let m = format!("the values do not broadcast to the places, {}", Shape::display(shape));
-            values.describe(self.describe(Error::new(e.kind().clone(), op, m), "self"), "values")
-        })
+        values
+            .expand(shape)
+            .map_err(|e| {
+                let m = format!("the values do not broadcast to the places, {}", Shape::display(shape));
+                values.describe(self.describe(Error::new(e.kind().clone(), op, m), "self"), "values")
+            })
+            .here()
     }
 }

@@ -8,7 +8,7 @@
 use std::panic::Location;
 use std::sync::Arc;
 
-use gradus_backend::{AdamParams, Error, ErrorKind, MapArg, Result, Scalar, SgdParams, Shape, View, ViewMut};
+use gradus_backend::{AdamParams, Error, ErrorKind, Here, MapArg, Result, Scalar, SgdParams, Shape, View, ViewMut};
 use smallvec::SmallVec;
 
 use super::elementwise::Elementwise;
@@ -16,11 +16,12 @@ use super::map::stretched;
 use super::operand::{AsOperand, Operand};
 use super::same_device;
 use super::table::{ADD, CLAMP, DIV, MUL, SUB};
-use crate::locks::Locks;
+use crate::locks::{Locks, of_device};
 use crate::{Tensor, is_grad_enabled};
 
 impl Tensor {
     /// Whether this tensor may be written now.
+    #[track_caller]
     pub(crate) fn check_writable(&self, op: &'static str, sources: &[&Tensor]) -> Result<()> {
         if is_grad_enabled()
             && let Some(t) = std::iter::once(&self).chain(sources).find(|t| t.requires_grad())
@@ -36,6 +37,7 @@ impl Tensor {
 
     /// The error of a write that would have to be recorded for the sake of `tracked`: this tensor or an operand.
     #[cold]
+    #[track_caller]
     fn refused(&self, op: &'static str, tracked: &Tensor) -> Error {
         let m = match tracked.grad_fn() {
             _ if !std::ptr::eq(tracked, self) => "a write in place is not recorded, and an operand requires a gradient",
@@ -93,7 +95,7 @@ impl Tensor {
         let refs: SmallVec<[&Tensor; 3]> = copies.iter().collect();
         let mut locks = Locks::write(&[self], &refs, op, location)?;
         let (mut outs, views) = locks.views(&[self], &refs);
-        f(&mut outs[0], &views)
+        of_device(f(&mut outs[0], &views))
     }
 
     /// Replaces the values by those of `source`, which broadcasts to this shape and is converted to this dtype.
@@ -128,7 +130,7 @@ impl Tensor {
     #[track_caller]
     pub(super) fn set_(&self, op: &'static str, value: Scalar) -> Result<()> {
         self.check_writable(op, &[])?;
-        value.check(self.dtype()).map_err(|e| self.describe(Error::argument(op, e.message()), "self"))?;
+        value.check(self.dtype()).map_err(|e| self.describe(Error::argument(op, e.message()), "self")).here()?;
         let device = self.device().clone();
         self.write_with(op, &[], |out, _| device.backend().fill(out, value))
     }
@@ -168,6 +170,7 @@ impl Tensor {
     }
 
     /// The error of an operand with which the result would have another dtype.
+    #[track_caller]
     pub(super) fn another_dtype(&self, op: &str) -> Error {
         let e = Error::new(ErrorKind::DTypeMismatch, op, "the result does not fit the tensor's dtype");
         self.describe(e, "self").help("convert the operand with to_dtype")
@@ -192,7 +195,9 @@ impl Tensor {
                     sources.push(t.detach().to_dtype(self.dtype())?);
                 }
                 Operand::Scalar(s) => {
-                    s.check(self.dtype()).map_err(|e| self.describe(Error::argument(name, e.message()), "self"))?;
+                    s.check(self.dtype())
+                        .map_err(|e| self.describe(Error::argument(name, e.message()), "self"))
+                        .here()?;
                 }
             }
         }
@@ -238,13 +243,13 @@ impl Tensor {
             None => {
                 let mut locks = Locks::write(&[self], &[&gradient], "sgd_step_", location)?;
                 let (mut outs, views) = locks.views(&[self], &[&gradient]);
-                device.backend().sgd_step(params, &mut outs[0], views[0], None)
+                of_device(device.backend().sgd_step(params, &mut outs[0], views[0], None))
             }
             Some(m) => {
                 let mut locks = Locks::write(&[self, m], &[&gradient], "sgd_step_", location)?;
                 let (mut outs, views) = locks.views(&[self, m], &[&gradient]);
                 let (p, m) = outs.split_at_mut(1);
-                device.backend().sgd_step(params, &mut p[0], views[0], Some(&mut m[0]))
+                of_device(device.backend().sgd_step(params, &mut p[0], views[0], Some(&mut m[0])))
             }
         }
     }
@@ -261,14 +266,15 @@ impl Tensor {
         let mut locks = Locks::write(&[self, m, v], &[&gradient], "adam_step_", location)?;
         let (mut outs, views) = locks.views(&[self, m, v], &[&gradient]);
         let [p, m, v] = &mut outs[..] else { return Err(Error::argument("adam_step_", "three tensors are written")) };
-        device.backend().adam_step(params, p, views[0], m, v)
+        of_device(device.backend().adam_step(params, p, views[0], m, v))
     }
 
     /// Parameter, gradient and state have one shape and device.
+    #[track_caller]
     fn check_step(&self, op: &'static str, gradient: &Tensor, state: &[&Tensor]) -> Result<()> {
         let sources: SmallVec<[&Tensor; 4]> = std::iter::once(gradient).chain(state.iter().copied()).collect();
         self.check_writable(op, &sources)?;
-        state.iter().try_for_each(|t| t.check_writable(op, &[]))?;
+        state.iter().try_for_each(|t| t.check_writable(op, &[])).here()?;
         let all: SmallVec<[&Tensor; 4]> = [self, gradient].into_iter().chain(state.iter().copied()).collect();
         same_device(op, &all)?;
         for t in &all[1..] {

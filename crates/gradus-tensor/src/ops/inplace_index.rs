@@ -8,7 +8,7 @@
 use std::panic::Location;
 use std::sync::Arc;
 
-use gradus_backend::{Error, ErrorKind, Result, Scalar};
+use gradus_backend::{Error, ErrorKind, Here, Result, Scalar};
 use smallvec::SmallVec;
 
 use super::index::IntoIndex;
@@ -28,7 +28,7 @@ impl Tensor {
     ) -> Result<()> {
         self.check_writable(op, sources)?;
         let (_guard, _parts) = (no_grad_guard(), PartsOf::new(op, Location::caller()));
-        let new = f(&self.detach())?;
+        let new = f(&self.detach()).here()?;
         if new.dtype() != self.dtype() {
             return Err(new.describe(self.another_dtype(op), "result"));
         }

@@ -6,7 +6,7 @@
 //! fixed.
 
 use gradus_backend::host_vec::check_room;
-use gradus_backend::{Error, ErrorKind, Result};
+use gradus_backend::{Error, ErrorKind, Here, Result};
 
 use super::elementwise::{Class, Elementwise};
 use super::operand::Operand;
@@ -216,7 +216,7 @@ impl Taps {
                 None => value.mul(&weight)?,
             });
         }
-        sum.ok_or_else(|| Error::argument("interpolate", "no window has a pixel"))
+        sum.ok_or_else(|| Error::argument("interpolate", "no window has a pixel")).here()
     }
 }
 
@@ -302,7 +302,7 @@ impl Tensor {
             plan.push((i + 2, input, output, factor));
         }
         let shape = plan.iter().try_fold(*self.layout().shape(), |s, &(axis, _, output, _)| s.with(axis, output));
-        let shape = shape.map_err(|e| self.describe(e, "self"))?;
+        let shape = shape.map_err(|e| self.describe(e, "self")).here()?;
         if shape.numel() == 0 {
             return self.reshape(shape);
         }
@@ -325,6 +325,7 @@ impl Tensor {
 }
 
 /// `floor(input * factor)`
+#[track_caller]
 fn scaled(input: usize, factor: f64) -> Result<usize> {
     if !factor.is_finite() || factor <= 0.0 {
         let e = Error::argument("interpolate", format!("the factor {factor:?} is no scale"));

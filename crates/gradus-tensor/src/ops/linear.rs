@@ -2,7 +2,7 @@
 //!
 //! Gradients: `dx = g w`, `dw = g^T x`, `db = sum of g over rows`.
 
-use gradus_backend::{Backend, Error, Result, Scalar, Shape, View, ViewMut};
+use gradus_backend::{Backend, Error, Here, Result, Scalar, Shape, View, ViewMut};
 
 use super::operands::{affine_dtype, cast, cast_some};
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
@@ -63,11 +63,11 @@ impl Tensor {
             Err(e.help("input is [.., in], weight [out, in] and bias [out]; or weight [in] and bias []"))
         };
         if self.rank() == 0 || !matches!(weight.rank(), 1 | 2) {
-            return refuse("input or weight has the wrong rank".into());
+            return refuse("input or weight has the wrong rank".into()).here();
         }
         if weight.rank() == 1 {
             if bias.is_some_and(|b| b.rank() > 0) {
-                return refuse("the bias of one output is no scalar".into());
+                return refuse("the bias of one output is no scalar".into()).here();
             }
             let bias = if let Some(b) = bias { Some(b.reshape([1])?) } else { None };
             return self.linear(&weight.unsqueeze(0)?, bias.as_ref())?.squeeze(-1);
@@ -75,10 +75,10 @@ impl Tensor {
         let (features, outputs) = (weight.shape()[1], weight.shape()[0]);
         let last = self.shape()[self.rank() - 1];
         if last != features {
-            return refuse(format!("the input has {last} features, the weight takes {features}"));
+            return refuse(format!("the input has {last} features, the weight takes {features}")).here();
         }
         if bias.is_some_and(|b| b.shape() != [outputs]) {
-            return refuse(format!("the bias is not [{outputs}]"));
+            return refuse(format!("the bias is not [{outputs}]")).here();
         }
         let dtype = affine_dtype("linear", self, weight, bias)?;
         let weight = cast(weight, dtype)?;

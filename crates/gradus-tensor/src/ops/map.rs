@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use gradus_backend::kernel::{Vjp, VjpArg};
-use gradus_backend::{Backend, Error, ErrorKind, Kernel, Layout, MapArg, Result, Scalar, Shape, View, ViewMut};
+use gradus_backend::{Backend, Error, ErrorKind, Here, Kernel, Layout, MapArg, Result, Scalar, Shape, View, ViewMut};
 use smallvec::SmallVec;
 
 use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply_one, one};
@@ -59,6 +59,7 @@ impl Map {
 
     /// What computes the gradients of the arguments `wanted`: one kernel, or, where that would be [`LARGE`], one for each.
     /// `f` is told whether it is the one.
+    #[track_caller]
     fn each_vjp(&self, wanted: u32, mut f: impl FnMut(&Vjp, bool) -> Result<()>) -> Result<()> {
         let several = wanted.count_ones() > 1;
         let fits = |vjp: &Vjp| !several || vjp.args.len() + vjp.wanted.len() <= LARGE;
@@ -76,6 +77,7 @@ impl Map {
     }
 
     /// Adds to `found` the gradients that `vjp` computes. `last` says that no other kernel reads `grads`.
+    #[track_caller]
     fn pull(
         &self,
         vjp: &Vjp,
@@ -166,11 +168,13 @@ impl Operation for Map {
         let mut shape = *inputs[0].layout().shape();
         for t in &inputs[1..] {
             if *t.layout().shape() != shape {
-                shape = Shape::broadcast(self.name(), &shape, t.shape()).map_err(|e| {
-                    let e = Error::new(ErrorKind::Broadcast, self.name(), e.message())
-                        .help("sizes must be equal or 1, aligned from the right; use unsqueeze or expand");
-                    inputs.iter().enumerate().fold(e, |e, (i, t)| t.describe(e, &format!("input {i}")))
-                })?;
+                shape = Shape::broadcast(self.name(), &shape, t.shape())
+                    .map_err(|e| {
+                        let e = Error::new(ErrorKind::Broadcast, self.name(), e.message())
+                            .help("sizes must be equal or 1, aligned from the right; use unsqueeze or expand");
+                        inputs.iter().enumerate().fold(e, |e, (i, t)| t.describe(e, &format!("input {i}")))
+                    })
+                    .here()?;
             }
         }
         Ok(match *self.kernel.outputs() {
@@ -221,6 +225,7 @@ impl Operation for Map {
 
 /// Runs a kernel of one output on `tensors`, which broadcast to the shape of `spare`, whose memory takes the result: it has
 /// the result's dtype, [`Tensor::is_spare`] holds for it, and nobody reads it again.
+#[track_caller]
 pub(crate) fn map_over(spare: &Tensor, kernel: &Kernel, args: &[Arg], tensors: &[&Tensor]) -> Result<Tensor> {
     let mut others: SmallVec<[&Tensor; 4]> = SmallVec::new();
     let mut places: SmallVec<[Option<usize>; 4]> = SmallVec::new();
@@ -253,6 +258,7 @@ pub(crate) fn map_over(spare: &Tensor, kernel: &Kernel, args: &[Arg], tensors: &
 
 /// Layouts that stretch the views to `shape`; none if all of them have it.
 #[inline]
+#[track_caller]
 pub(crate) fn stretched(views: &[View<'_>], shape: &Shape) -> Result<SmallVec<[Layout; 2]>> {
     if views.iter().all(|v| v.layout.shape() == shape) {
         return Ok(SmallVec::new());

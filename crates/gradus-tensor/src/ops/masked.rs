@@ -1,6 +1,6 @@
 //! `masked_fill` and `masked_select`: elements named by booleans; `nonzero` and `count_nonzero`: where elements are not 0.
 
-use gradus_backend::{DType, Error, HostVec, Result, Scalar, Shape};
+use gradus_backend::{DType, Error, Here, HostVec, Result, Scalar, Shape};
 
 use super::elementwise::{Class, Elementwise};
 use super::operand::Operand;
@@ -12,6 +12,7 @@ static MASKED_FILL: Elementwise =
     Elementwise::new("masked_fill", Class::Any, 3, |x| vec![x[0].select(x[1], x[2])]).conditions(1);
 
 /// Masks are booleans.
+#[track_caller]
 fn check_mask(op: &str, mask: &Tensor) -> Result<()> {
     if mask.dtype() == DType::Bool {
         return Ok(());
@@ -27,7 +28,10 @@ impl Tensor {
     pub fn masked_fill(&self, mask: &Tensor, value: impl Into<Scalar>) -> Result<Tensor> {
         check_mask("masked_fill", mask)?;
         let value = value.into();
-        value.check(self.dtype()).map_err(|e| self.describe(Error::argument("masked_fill", e.message()), "self"))?;
+        value
+            .check(self.dtype())
+            .map_err(|e| self.describe(Error::argument("masked_fill", e.message()), "self"))
+            .here()?;
         // A number is weak and may promote; an element of this dtype is not.
         let fill;
         let value = if self.dtype().is_float() {

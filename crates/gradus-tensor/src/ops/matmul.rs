@@ -2,7 +2,7 @@
 //!
 //! Gradients: `da = g @ b^T`, `db = a^T @ g`, summed over stretched batch axes. Transposed operands are views: no copy.
 
-use gradus_backend::{Backend, DType, Error, ErrorKind, Result, Scalar, Shape, View, ViewMut};
+use gradus_backend::{Backend, DType, Error, ErrorKind, Here, Result, Scalar, Shape, View, ViewMut};
 
 use super::operands::common_dtype;
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
@@ -13,6 +13,7 @@ use crate::Tensor;
 pub struct Matmul;
 
 impl Matmul {
+    #[track_caller]
     fn shape(a: &[usize], b: &[usize]) -> Result<Shape> {
         let (ra, rb) = (a.len(), b.len());
         let batch = Shape::broadcast("matmul", &a[..ra - 2], &b[..rb - 2])?;
@@ -21,6 +22,7 @@ impl Matmul {
         Shape::new(&dims)
     }
 
+    #[track_caller]
     fn batched(shape: &Shape, rows: usize, columns: usize) -> Result<Shape> {
         let r = shape.rank();
         shape.with(r - 2, rows)?.with(r - 1, columns)
@@ -47,11 +49,16 @@ impl Operation for Matmul {
         if a.dtype() == DType::Bool {
             return Err(a.describe(Error::dtype("matmul", DType::Bool, "numbers; cast first"), "lhs"));
         }
-        let shape = Matmul::shape(a.shape(), b.shape()).map_err(|e| {
-            let e =
-                Error::new(ErrorKind::Broadcast, "matmul", format!("batch axes do not broadcast ({})", e.message()));
-            b.describe(a.describe(e, "lhs"), "rhs")
-        })?;
+        let shape = Matmul::shape(a.shape(), b.shape())
+            .map_err(|e| {
+                let e = Error::new(
+                    ErrorKind::Broadcast,
+                    "matmul",
+                    format!("batch axes do not broadcast ({})", e.message()),
+                );
+                b.describe(a.describe(e, "lhs"), "rhs")
+            })
+            .here()?;
         Ok(one(shape, a.dtype()))
     }
 

@@ -61,16 +61,17 @@ mod vector;
 mod window;
 
 use std::fmt;
+use std::panic::Location;
 use std::sync::Arc;
 
-use gradus_backend::{Backend, DType, Error, ErrorKind, Layout, Result, Shape, View, ViewMut};
+use gradus_backend::{Backend, DType, Error, ErrorKind, Here, Layout, Result, Shape, View, ViewMut};
 use smallvec::SmallVec;
 
 pub use crate::autograd::Context;
 use crate::autograd::{
     Edge, Node, Saved, guards_saved, is_grad_enabled, is_observed, note_view, notes_access, ran_operation,
 };
-use crate::locks::with_read;
+use crate::locks::{of_device, with_read};
 pub use crate::tensor::Spec;
 use crate::{Device, Storage, Tensor};
 
@@ -102,6 +103,7 @@ pub trait Operation: fmt::Debug + Clone + Send + Sync + 'static {
     fn name(&self) -> &str;
 
     /// Shape and dtype of the outputs, or why the inputs do not fit.
+    #[track_caller]
     fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs>;
 
     /// Computes the outputs, which are fresh, contiguous and not empty.
@@ -262,7 +264,7 @@ pub(crate) fn apply<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Resul
     let versions = if records(inputs) { Some(versions(op.name(), inputs)?) } else { None };
     let mut results = run(device, &specs, inputs, |b, x, y| op.forward(b, x, y))?;
     if is_observed() {
-        ran_operation(&op, inputs, &results)?;
+        ran_operation(&op, inputs, &results).here()?;
     }
     if let Some(versions) = versions {
         record(op, inputs, &versions, &mut results, specs)?;
@@ -285,12 +287,12 @@ fn apply_on<O: Operation + Into<Op>>(device: &Device, op: O, inputs: &[&Tensor])
     let inferred = op.infer(inputs);
     let specs = match &inferred {
         Ok(specs) => specs,
-        Err(e) => return Err(e.clone()),
+        Err(e) => return Err(e.clone().here()),
     };
     let versions = if records(inputs) { Some(versions(op.name(), inputs)?) } else { None };
     let mut result = run_one(device, &specs[0], inputs, |b, x, y| op.forward(b, x, y))?;
     if is_observed() {
-        ran_operation(&op, inputs, std::slice::from_ref(&result))?;
+        ran_operation(&op, inputs, std::slice::from_ref(&result)).here()?;
     }
     if let Some(versions) = versions {
         record(op, inputs, &versions, std::slice::from_mut(&mut result), inferred?)?;
@@ -304,6 +306,7 @@ fn records(inputs: &[&Tensor]) -> bool {
 }
 
 /// The versions of the inputs' storages, none of which was written since its tensor was computed.
+#[track_caller]
 fn versions(op: &str, inputs: &[&Tensor]) -> Result<SmallVec<[u64; 4]>> {
     let mut versions = SmallVec::new();
     for t in inputs {
@@ -389,6 +392,7 @@ fn record_view<O: Operation + Into<Op>>(op: O, input: &Tensor, specs: Outputs) -
 ///
 /// Written so that what is small is made where it stays: a value that is moved right after it was written stalls.
 #[inline]
+#[track_caller]
 pub(crate) fn run_one(
     device: &Device,
     spec: &Spec,
@@ -404,11 +408,18 @@ pub(crate) fn run_one(
         let outs = &mut [ViewMut { buffer, dtype, layout: &layout }];
         with_read(inputs, |views| forward(backend, views, outs))?;
     }
-    let buffer = allocated?;
-    Ok(Tensor::from_parts(Arc::new(Storage::new(device.clone(), buffer)), layout, dtype))
+    let buffer = match allocated {
+        Ok(buffer) => buffer,
+        Err(mut e) => {
+            e.relocate(Location::caller());
+            return Err(e);
+        }
+    };
+    Ok(Tensor::computed(Arc::new(Storage::new(device.clone(), buffer)), layout, dtype, inputs))
 }
 
 /// [`run_one`] for several outputs.
+#[track_caller]
 fn run(
     device: &Device,
     specs: &[Spec],
@@ -417,19 +428,20 @@ fn run(
 ) -> Result<SmallVec<[Tensor; 1]>> {
     let backend = device.backend();
     let alloc = |s: &Spec| Ok((backend.alloc(s.shape.numel() * s.dtype.size())?, Layout::contiguous(s.shape)));
-    let mut outputs = specs.iter().map(alloc).collect::<Result<Vec<_>>>()?;
+    let mut outputs = of_device(specs.iter().map(alloc).collect::<Result<Vec<_>>>())?;
     if specs.iter().any(|s| s.shape.numel() > 0) {
         let out = |((buffer, layout), s): (_, &Spec)| ViewMut { buffer, dtype: s.dtype, layout };
         let mut outs: Vec<ViewMut<'_>> = outputs.iter_mut().map(|(b, l)| (b, &*l)).zip(specs).map(out).collect();
         with_read(inputs, |views| forward(backend, views, &mut outs))?;
     }
     let tensor = |((buffer, layout), s): (_, &Spec)| {
-        Tensor::from_parts(Arc::new(Storage::new(device.clone(), buffer)), layout, s.dtype)
+        Tensor::computed(Arc::new(Storage::new(device.clone(), buffer)), layout, s.dtype, inputs)
     };
     Ok(outputs.into_iter().zip(specs).map(tensor).collect())
 }
 
 /// The device that all inputs share.
+#[track_caller]
 pub(crate) fn same_device<'a>(op: &str, inputs: &[&'a Tensor]) -> Result<&'a Device> {
     let device = inputs[0].device();
     for t in &inputs[1..] {

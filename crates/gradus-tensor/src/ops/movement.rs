@@ -2,7 +2,7 @@
 //! `transpose`, `expand`, `flip`, `squeeze`, `unsqueeze`. The gradient of each is the move back (of expand: the sum).
 
 use gradus_backend::shape::resolve_axis;
-use gradus_backend::{Backend, Error, Layout, Result, Shape, View, ViewMut};
+use gradus_backend::{Backend, Error, Here, Layout, Result, Shape, View, ViewMut};
 use smallvec::SmallVec;
 
 use super::operands::{axis_of, reduced_axes};
@@ -87,7 +87,7 @@ macro_rules! view_operation {
 
 view_operation! {
     Reshape "reshape",
-        |t, layout| layout.reshape(t.shape).ok_or_else(|| Error::shape("reshape", "the strides need a copy first")),
+        |t, layout| layout.reshape(t.shape).ok_or_else(|| Error::shape("reshape", "the strides need a copy first")).here(),
         |_t, g, ctx| g.reshape(ctx.input_spec(0)?.shape)?;
     Permute "permute", |t, layout| layout.permute(&t.axes), |t, g, _ctx| g.permute(&t.inverse())?;
     Expand "expand", |t, layout| layout.expand(t.shape), |_t, g, ctx| g.sum_to(&ctx.input_spec(0)?.shape)?;
@@ -128,16 +128,19 @@ impl Tensor {
     }
 
     /// A shape with its one [`INFER`] replaced, so that it has `numel` elements.
+    #[track_caller]
     fn inferred(&self, op: &str, dims: &[usize], numel: usize) -> Result<Shape> {
         let known: SmallVec<[usize; 8]> = dims.iter().copied().filter(|&d| d != INFER).collect();
         let fail = |m: String| Err(self.describe(Error::shape(op, m), "self"));
         if known.len() + 1 < dims.len() {
-            return fail(format!("{} sizes are to be inferred; one can be", dims.len() - known.len()));
+            return fail(format!("{} sizes are to be inferred; one can be", dims.len() - known.len())).here();
         }
         let rest = Shape::new(&known)?;
         match rest.numel() {
-            0 => fail(format!("beside {rest}, which has no elements, any size would do")),
-            n if !numel.is_multiple_of(n) => fail(format!("{numel} elements do not divide by the {n} of {rest}")),
+            0 => fail(format!("beside {rest}, which has no elements, any size would do")).here(),
+            n if !numel.is_multiple_of(n) => {
+                fail(format!("{numel} elements do not divide by the {n} of {rest}")).here()
+            }
             n => {
                 let dims: SmallVec<[usize; 8]> = dims.iter().map(|&d| if d == INFER { numel / n } else { d }).collect();
                 Shape::new(&dims)

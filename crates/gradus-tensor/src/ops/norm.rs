@@ -83,6 +83,7 @@ pub(super) fn inverse_root(x: &Tensor, eps: f64) -> Result<Tensor> {
 }
 
 /// Errors if `p` is NaN, or below the least that is possible.
+#[track_caller]
 pub(super) fn check_p(op: &str, p: f64, least: f64) -> Result<()> {
     if p.is_nan() || p < least {
         let wanted = if least == 0.0 { "at least 0" } else { "a number" };

@@ -8,7 +8,7 @@
 
 use std::borrow::Cow;
 
-use gradus_backend::{Axes, Backend, DType, Error, Result, Shape, View, ViewMut};
+use gradus_backend::{Axes, Backend, DType, Error, Here, Result, Shape, View, ViewMut};
 use smallvec::{SmallVec, smallvec};
 
 use super::norm::inverse_root;
@@ -42,6 +42,7 @@ impl Normalize {
     }
 
     /// The same from simpler operations, without the shift; NaN where squares overflow.
+    #[track_caller]
     fn decompose(&self, x: &Tensor, scale: Option<&Tensor>) -> Result<Tensor> {
         let axes: Vec<isize> = self.axes.iter().map(|a| a as isize).collect();
         let dtype = x.dtype();
@@ -95,13 +96,14 @@ impl Operation for Normalize {
             return Ok(out);
         }
         // At most two.
-        let inputs: Vec<Tensor> = (0..shift).map(|i| ctx.input(i)).collect::<Result<_>>()?;
+        let inputs: Vec<Tensor> = (0..shift).map(|i| ctx.input(i)).collect::<Result<_>>().here()?;
         if ctx.create_graph() {
             // Views of the inputs as points of their own, so that the gradient is taken here and goes on from here.
             let points: Vec<Tensor> = inputs
                 .iter()
                 .map(|t| if t.requires_grad() { t.reshape(t.shape()) } else { Ok(t.clone()) })
-                .collect::<Result<_>>()?;
+                .collect::<Result<_>>()
+                .here()?;
             let y = self.decompose(&points[0], points.get(1))?;
             let wanted: Vec<usize> = (0..inputs.len()).filter(|&i| ctx.needs(i)).collect();
             let targets: Vec<&Tensor> = wanted.iter().map(|&i| &points[i]).collect();
@@ -165,6 +167,7 @@ impl Tensor {
     }
 
     /// Refuses an eps that is not above 0, and dtypes that are not float; the dtype that the operands share.
+    #[track_caller]
     fn check_affine(&self, name: &str, eps: f64, scale: Option<&Tensor>, shift: Option<&Tensor>) -> Result<DType> {
         if !(eps > 0.0 && eps.is_finite()) {
             return Err(self.describe(Error::argument(name, format!("eps is {eps}; it is above 0 and finite")), "self"));
@@ -179,17 +182,18 @@ impl Tensor {
     }
 
     /// The trailing axes of this shape; weight and bias, if there are any, have it too.
+    #[track_caller]
     fn trailing(&self, op: &str, shape: &[usize], weight: Option<&Tensor>, bias: Option<&Tensor>) -> Result<Axes> {
         let refuse = |t: &Tensor, what: &str| {
             let m = format!("{what} does not fit the normalised shape {}", Shape::display(shape));
             Err(t.describe(Error::shape(op, m), what))
         };
         if shape.is_empty() || !self.shape().ends_with(shape) {
-            return refuse(self, "input");
+            return refuse(self, "input").here();
         }
         for (t, what) in [(weight, "weight"), (bias, "bias")] {
             if let Some(t) = t.filter(|t| t.shape() != shape) {
-                return refuse(t, what);
+                return refuse(t, what).here();
             }
         }
         Ok((self.rank() - shape.len()..self.rank()).fold(Axes::NONE, Axes::with))

@@ -1,6 +1,6 @@
 //! `one_hot(index)`: class numbers as rows with a single 1.
 
-use gradus_backend::{DType, Error, ErrorKind, Result};
+use gradus_backend::{DType, Error, ErrorKind, Here, Result};
 
 use super::operands::as_index;
 use crate::Tensor;
@@ -23,12 +23,15 @@ impl Tensor {
         let mut dims = self.shape().to_vec();
         dims.push(classes);
         let zeros = Tensor::zeros(dims, DType::I64, self.device())?;
-        zeros.scatter(-1, &places.unsqueeze(-1)?, 1).map_err(|e| match *e.kind() {
-            ErrorKind::IndexOutOfBounds { pos, index, size } => {
-                let m = format!("class {index} (number {pos}) is outside 0..{size}");
-                self.describe(Error::new(e.kind().clone(), "one_hot", m), "self")
-            }
-            _ => e,
-        })
+        zeros
+            .scatter(-1, &places.unsqueeze(-1)?, 1)
+            .map_err(|e| match *e.kind() {
+                ErrorKind::IndexOutOfBounds { pos, index, size } => {
+                    let m = format!("class {index} (number {pos}) is outside 0..{size}");
+                    self.describe(Error::new(e.kind().clone(), "one_hot", m), "self")
+                }
+                _ => e,
+            })
+            .here()
     }
 }

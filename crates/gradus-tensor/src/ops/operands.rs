@@ -13,29 +13,34 @@
 use std::borrow::Cow;
 
 use gradus_backend::shape::resolve_axis;
-use gradus_backend::{Axes, DType, Error, Result};
+use gradus_backend::{Axes, DType, Error, Here, Result};
 use smallvec::SmallVec;
 
 use crate::Tensor;
 
 /// The dtype that operands share. In errors they have these names, or numbers.
+#[track_caller]
 pub(super) fn common_dtype(op: &str, operands: &[&Tensor], names: &[&str]) -> Result<DType> {
     let mut common = operands[0].dtype();
     for t in &operands[1..] {
         if t.dtype() != common {
-            common = common.promote(t.dtype()).map_err(|e| {
-                let e = Error::new(e.kind().clone(), op, e.message());
-                let e = e.help("cast one operand first, for example x.to_dtype(DType::I64)?");
-                let number = |i: usize| format!("operand {i}");
-                let all = operands.iter().enumerate();
-                all.fold(e, |e, (i, t)| t.describe(e, &names.get(i).map_or_else(|| number(i), |&n| n.to_owned())))
-            })?;
+            common = common
+                .promote(t.dtype())
+                .map_err(|e| {
+                    let e = Error::new(e.kind().clone(), op, e.message());
+                    let e = e.help("cast one operand first, for example x.to_dtype(DType::I64)?");
+                    let number = |i: usize| format!("operand {i}");
+                    let all = operands.iter().enumerate();
+                    all.fold(e, |e, (i, t)| t.describe(e, &names.get(i).map_or_else(|| number(i), |&n| n.to_owned())))
+                })
+                .here()?;
         }
     }
     Ok(common)
 }
 
 /// The dtype that an input shares with weight and bias.
+#[track_caller]
 pub(super) fn affine_dtype(op: &str, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<DType> {
     let mut operands: SmallVec<[&Tensor; 3]> = SmallVec::from_slice(&[x, weight]);
     operands.extend(bias);
@@ -85,15 +90,17 @@ pub(super) fn as_index_list<'a>(op: &str, index: &'a Tensor) -> Result<Cow<'a, T
 }
 
 /// The axes of a reduction. Those of a scalar are none: it is its own sum.
+#[track_caller]
 pub(super) fn reduced_axes(op: &str, axes: &[isize], rank: usize) -> Result<Axes> {
     if rank > 0 {
         return Axes::resolve(op, axes, rank);
     }
-    axes.iter().try_for_each(|&axis| axis_of(op, axis, 0).map(|_| ()))?;
+    axes.iter().try_for_each(|&axis| axis_of(op, axis, 0).map(|_| ())).here()?;
     Axes::resolve(op, axes, 1).map(|_| Axes::NONE)
 }
 
 /// Which axis is named: of a scalar axis 0, as of a vector of one element.
+#[track_caller]
 pub(super) fn axis_of(op: &str, axis: isize, rank: usize) -> Result<usize> {
     match (rank, axis) {
         (0, 0 | -1) => Ok(0),

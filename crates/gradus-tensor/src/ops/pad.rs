@@ -1,6 +1,6 @@
 //! `pad`: a border around a tensor, or a negative one cropped off.
 
-use gradus_backend::{Backend, DType, Error, Result, Scalar, Shape, View, ViewMut};
+use gradus_backend::{Backend, DType, Error, Here, Result, Scalar, Shape, View, ViewMut};
 use smallvec::SmallVec;
 
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
@@ -93,7 +93,7 @@ impl Tensor {
             self.check_border(first + i, lo, hi, mode)?;
         }
         if let PadMode::Constant(value) = mode {
-            value.check(self.dtype()).map_err(|e| self.describe(Error::argument("pad", e.message()), "self"))?;
+            value.check(self.dtype()).map_err(|e| self.describe(Error::argument("pad", e.message()), "self")).here()?;
             let mut inner = self.clone();
             let mut outer: SmallVec<[(usize, usize); 8]> = SmallVec::from_elem((0, 0), self.rank());
             for (i, &(lo, hi)) in pads.iter().enumerate() {
@@ -112,12 +112,12 @@ impl Tensor {
             let (lo, hi) = (lo as i64, hi as i64);
             let places = |from: i64, to: i64| Tensor::arange(from, to, 1, DType::I64, self.device());
             let from = match mode {
-                PadMode::Reflect => places(-lo, size + hi)?.abs()?.sub(size - 1)?.abs()?.neg()?.add(size - 1)?,
+                PadMode::Reflect => places(-lo, size + hi).here()?.abs()?.sub(size - 1)?.abs()?.neg()?.add(size - 1)?,
                 PadMode::Circular => {
                     let left = size + lo.min(0) + hi.min(0);
-                    places(-lo.max(0), left + hi.max(0))?.remainder(left.max(1))?.sub(lo.min(0))?
+                    places(-lo.max(0), left + hi.max(0)).here()?.remainder(left.max(1))?.sub(lo.min(0))?
                 }
-                _ => places(-lo, size + hi)?.clamp(0, (size - 1).max(0))?,
+                _ => places(-lo, size + hi).here()?.clamp(0, (size - 1).max(0))?,
             };
             y = y.index_select(axis as isize, &from)?;
         }
@@ -126,6 +126,7 @@ impl Tensor {
     }
 
     /// Whether the mode can put `lo` and `hi` elements around an axis.
+    #[track_caller]
     fn check_border(&self, axis: usize, lo: isize, hi: isize, mode: PadMode) -> Result<()> {
         let size = self.shape()[axis] as i128;
         let (lo, hi) = (lo as i128, hi as i128);
@@ -134,21 +135,22 @@ impl Tensor {
             Err(self.describe(Error::argument("pad", m), "self").help(help))
         };
         if lo.min(0) + hi.min(0) + size < 0 {
-            return refuse("more is cropped than there is".into(), "crop at most the size of the axis");
+            return refuse("more is cropped than there is".into(), "crop at most the size of the axis").here();
         }
         if size + lo.max(0) + hi.max(0) > isize::MAX as i128 {
-            return refuse("the result is too large".into(), "pad less");
+            return refuse("the result is too large".into(), "pad less").here();
         }
         let border = lo.max(hi);
         match mode {
             PadMode::Reflect if border >= size && border > 0 => {
-                refuse("a mirrored border is shorter than the axis".into(), "pad less, or use another mode")
+                refuse("a mirrored border is shorter than the axis".into(), "pad less, or use another mode").here()
             }
             PadMode::Circular if border > size + lo.min(0) + hi.min(0) => {
                 refuse("a circular border is at most as long as the axis".into(), "pad less, or use another mode")
+                    .here()
             }
             PadMode::Replicate if border > 0 && size == 0 => {
-                refuse("an empty axis has no edge to repeat".into(), "pad with a constant")
+                refuse("an empty axis has no edge to repeat".into(), "pad with a constant").here()
             }
             _ => Ok(()),
         }

@@ -38,6 +38,7 @@ pub struct AvgPoolBackward {
     pub input: Shape,
 }
 
+#[track_caller]
 fn pooled(name: &str, window: &Window, x: &[usize]) -> Result<Shape> {
     let positions = window.output(name, &x[2..])?;
     Shape::new(&[&x[..2], &positions[..window.rank]].concat())
@@ -170,6 +171,7 @@ pools! {
 
 impl Tensor {
     /// The window, and the additional padding at the end that rounding up needs.
+    #[track_caller]
     fn pool_window<const N: usize>(
         &self,
         op: &str,

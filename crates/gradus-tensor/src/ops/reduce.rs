@@ -85,6 +85,7 @@ impl Operation for Reduce {
 }
 
 /// For each element the product of all others over the axes, in the shape of `x`.
+#[track_caller]
 fn products_of_others(x: &Tensor, axes: Axes) -> Result<Tensor> {
     let (kept, mut order): (Vec<usize>, Vec<isize>) = ((0..x.rank()).filter(|&a| !axes.contains(a)).collect(), vec![]);
     order.extend(kept.iter().map(|&a| a as isize));
@@ -101,6 +102,7 @@ fn products_of_others(x: &Tensor, axes: Axes) -> Result<Tensor> {
 
 /// For each element of `x [rows, n]` the product of the others in its row: neighbours are multiplied, the problem of half
 /// the size is solved, and each takes the answer times its neighbour. Linear work, no division.
+#[track_caller]
 fn others_in_rows(x: &Tensor) -> Result<Tensor> {
     let n = x.shape()[1];
     if n <= 1 {

@@ -1,7 +1,7 @@
 //! `repeat`, `tile` and `repeat_interleave`: copies of a tensor side by side. The gradient adds the copies up.
 
 use gradus_backend::shape::resolve_axis;
-use gradus_backend::{Error, ErrorKind, Result, Shape};
+use gradus_backend::{Error, ErrorKind, Here, Result, Shape};
 
 use crate::Tensor;
 
@@ -28,7 +28,7 @@ impl Tensor {
         let dims: Vec<usize> = std::iter::repeat_n(1, lead).chain(self.shape().iter().copied()).collect();
         // The whole result is checked before a part of it is made.
         let whole: Option<Vec<usize>> = dims.iter().zip(counts).map(|(&d, &n)| d.checked_mul(n)).collect();
-        Shape::new(&whole.ok_or_else(|| self.too_large("repeat"))?)?;
+        Shape::new(&whole.ok_or_else(|| self.too_large("repeat")).here()?)?;
         let mut y = self.reshape(&dims)?;
         // An empty result first: what is between is empty too, then.
         let (none, more): (Vec<usize>, Vec<usize>) =
@@ -58,7 +58,7 @@ impl Tensor {
     #[track_caller]
     fn copies(&self, op: &str, axis: usize, n: usize, whole: bool) -> Result<Tensor> {
         let (dims, len) = (self.shape(), self.shape()[axis]);
-        let shape = self.layout().shape().with(axis, len.checked_mul(n).ok_or_else(|| self.too_large(op))?)?;
+        let shape = self.layout().shape().with(axis, len.checked_mul(n).ok_or_else(|| self.too_large(op)).here()?)?;
         let (outer, inner): (usize, usize) = (dims[..axis].iter().product(), dims[axis + 1..].iter().product());
         let rows = self.reshape([outer, len, inner])?;
         let stretched = if whole {
@@ -69,6 +69,7 @@ impl Tensor {
         stretched.reshape(shape)
     }
 
+    #[track_caller]
     fn too_large(&self, op: &str) -> Error {
         self.describe(Error::new(ErrorKind::Overflow, op, "the result is too large"), "self")
     }

@@ -84,12 +84,14 @@ impl Operation for Scan {
     }
 }
 
+#[track_caller]
 fn weight(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     WEIGHT.apply(&[Operand::Tensor(a), Operand::Tensor(b)])
 }
 
 /// `r[i] = b[i] + a[i] r[i + 1]` along an axis, from the end, where `a` is one shorter than `b`: pairs are joined, the
 /// problem of half the size is solved, and the odd places follow from it. Linear work in a logarithmic number of steps.
+#[track_caller]
 fn recurrence(b: &Tensor, a: &Tensor, at: usize) -> Result<Tensor> {
     let (axis, n) = (at as isize, b.shape()[at]);
     if n <= 1 {
@@ -115,6 +117,7 @@ fn recurrence(b: &Tensor, a: &Tensor, at: usize) -> Result<Tensor> {
 }
 
 /// `a[0], b[0], a[1], b[1], ..` along an axis.
+#[track_caller]
 pub(super) fn interleave(a: &Tensor, b: &Tensor, axis: usize) -> Result<Tensor> {
     // Through one axis for everything before and one for everything after: no rank is added to a tensor of rank 8.
     let shape = a.shape();
@@ -126,6 +129,7 @@ pub(super) fn interleave(a: &Tensor, b: &Tensor, axis: usize) -> Result<Tensor> 
 }
 
 /// A scan that is not recorded.
+#[track_caller]
 fn plain(op: ScanOp, x: &Tensor, axis: usize) -> Result<Tensor> {
     let spec = Spec { shape: *x.layout().shape(), dtype: x.dtype() };
     run_one(x.device(), &spec, &[x], |b, x, outs| b.scan(op, x[0], axis, &mut outs[0]))

@@ -4,7 +4,7 @@
 //! Where several elements are put in one place the last one stays, and only that one has a gradient: the others do not
 //! change the result. (PyTorch gives each of them the gradient of the place.)
 
-use gradus_backend::{Backend, DType, Error, ErrorKind, Layout, Result, Scalar, ScatterOp, View, ViewMut};
+use gradus_backend::{Backend, DType, Error, ErrorKind, Here, Layout, Result, Scalar, ScatterOp, View, ViewMut};
 
 use super::gather::{at_position, checked_along, corner, fits, index_along};
 use super::operand::{AsOperand, Operand};
@@ -76,16 +76,17 @@ impl Operation for Scatter {
         if !small || index.shape() != src.shape() {
             let m =
                 format!("the index is at most as large as self but at axis {}, and the source as the index", self.axis);
-            return fail(Error::shape(self.name(), m));
+            return fail(Error::shape(self.name(), m)).here();
         }
         if self.op == ScatterOp::Add && x.dtype() == DType::Bool {
-            return fail(Error::dtype(self.name(), x.dtype(), "numbers"));
+            return fail(Error::dtype(self.name(), x.dtype(), "numbers")).here();
         }
         // A result without elements is never computed, so that no backend would look at the index.
         if index.numel() > 0 && x.shape()[self.axis] == 0 {
             let first = index.reshape([index.numel()])?.narrow(0, 0, 1)?.to_dtype(DType::I64)?.to_scalar::<i64>()?;
             let kind = ErrorKind::IndexOutOfBounds { pos: 0, index: first, size: 0 };
-            return fail(Error::new(kind, self.name(), format!("index {first} (number 0) is outside an empty axis")));
+            return fail(Error::new(kind, self.name(), format!("index {first} (number 0) is outside an empty axis")))
+                .here();
         }
         Ok(one(*x.layout().shape(), x.dtype()))
     }
@@ -228,13 +229,13 @@ impl Tensor {
         }
         let (x, src) = x.with_source(name, &stretched, src)?;
         let result = apply_one(Scatter { axis, op }, &[&x, &stretched, &src]);
-        result.map_err(|e| at_position(e, name, &x, axis, &index))?.back_to(self)
+        result.map_err(|e| at_position(e, name, &x, axis, &index)).here()?.back_to(self)
     }
 
     /// One value of this dtype and device, stretched to a shape.
     #[track_caller]
     pub(super) fn stretched_value(&self, op: &str, value: Scalar, shape: &[usize]) -> Result<Tensor> {
-        value.check(self.dtype()).map_err(|e| self.describe(Error::argument(op, e.message()), "self"))?;
+        value.check(self.dtype()).map_err(|e| self.describe(Error::argument(op, e.message()), "self")).here()?;
         Tensor::full([], value, self.dtype(), self.device())?.expand(shape)
     }
 }

@@ -1,7 +1,7 @@
 //! `narrow`, `select` and `slice`: part of an axis, as a view. The gradient is that part of a tensor of zeros.
 
 use gradus_backend::shape::resolve_axis;
-use gradus_backend::{Backend, Error, ErrorKind, Layout, Result, Scalar, Shape, View, ViewMut};
+use gradus_backend::{Backend, Error, ErrorKind, Here, Layout, Result, Scalar, Shape, View, ViewMut};
 
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, apply_view, grads, one};
 use crate::Tensor;
@@ -29,6 +29,7 @@ pub struct SliceBackward {
 }
 
 impl Slice {
+    #[track_caller]
     fn layout(&self, whole: &Layout) -> Result<Layout> {
         whole.slice(self.axis, self.start, self.end, self.step)
     }
@@ -99,7 +100,7 @@ impl Tensor {
     /// `len` elements of an axis from `start`. A view.
     #[track_caller]
     pub fn narrow(&self, axis: isize, start: usize, len: usize) -> Result<Tensor> {
-        let end = start.checked_add(len).ok_or_else(|| Error::argument("narrow", "start + len overflows"))?;
+        let end = start.checked_add(len).ok_or_else(|| Error::argument("narrow", "start + len overflows")).here()?;
         self.slice(axis, start, end, 1)
     }
 

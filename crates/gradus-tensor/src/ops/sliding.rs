@@ -19,6 +19,7 @@ pub struct UnfoldAxis {
 }
 
 impl UnfoldAxis {
+    #[track_caller]
     fn layout(&self, x: &Layout) -> Result<Layout> {
         let len = x.dims()[self.axis];
         if self.size > len || self.step == 0 {

@@ -4,7 +4,7 @@
 
 use gradus_backend::host_vec::check_room;
 use gradus_backend::shape::resolve_axis;
-use gradus_backend::{Backend, Error, Layout, Result, View, ViewMut};
+use gradus_backend::{Backend, Error, Here, Layout, Result, View, ViewMut};
 
 use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply_views, grads};
 use crate::Tensor;
@@ -20,6 +20,7 @@ pub struct Split {
 
 impl Split {
     /// Where each piece lies in the whole.
+    #[track_caller]
     fn layouts(&self, whole: &Layout) -> Result<Vec<Layout>> {
         let mut start = 0;
         let piece = |&size: &usize| {
@@ -59,7 +60,7 @@ impl Operation for Split {
             Some(g) => Ok(g.clone()),
             None => zero.expand(whole.shape.with(self.axis, size)?),
         };
-        let pieces = g.iter().zip(&self.sizes).map(piece).collect::<Result<Vec<_>>>()?;
+        let pieces = g.iter().zip(&self.sizes).map(piece).collect::<Result<Vec<_>>>().here()?;
         Ok(grads([Some(Tensor::cat(&pieces.iter().collect::<Vec<_>>(), self.axis as isize)?)]))
     }
 }

@@ -1,7 +1,7 @@
 //! `unfold` and `fold`: the elements under every window as columns (im2col), and columns summed where they came from
 //! (col2im). Each is the adjoint, and so the gradient, of the other.
 
-use gradus_backend::{Backend, DType, Error, Result, Scalar, Shape, View, ViewMut, Window};
+use gradus_backend::{Backend, DType, Error, Here, Result, Scalar, Shape, View, ViewMut, Window};
 
 use super::{Context, ConvOptions, Grads, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
@@ -23,12 +23,14 @@ pub struct Fold {
 }
 
 /// `[n, c, kernel.., positions..]` for an input `[n, c, spatial..]`.
+#[track_caller]
 fn unfolded(op: &str, window: &Window, x: &[usize]) -> Result<Shape> {
     let positions = window.output(op, &x[2..])?;
     Shape::new(&[&x[..2], &window.kernel[..window.rank], &positions[..window.rank]].concat())
 }
 
 /// The same as `[n, c * kernel, positions]`.
+#[track_caller]
 fn columns(op: &str, window: &Window, x: &[usize]) -> Result<Shape> {
     let dims = unfolded(op, window, x)?;
     let (rows, positions) = dims[1..].split_at(1 + window.rank);
@@ -36,6 +38,7 @@ fn columns(op: &str, window: &Window, x: &[usize]) -> Result<Shape> {
 }
 
 /// Splitting axes needs no copy, whatever the strides.
+#[track_caller]
 fn split_failed() -> Error {
     Error::shape("unfold", "the columns do not split into window and positions")
 }
@@ -137,23 +140,24 @@ impl Tensor {
         let window = self.folding("fold", kernel, options)?;
         let refuse = |m: String| Err(self.describe(Error::shape("fold", m), "self"));
         let &[n, rows, positions] = self.shape() else {
-            return refuse("the input is [n, c * kernel, positions]".into());
+            return refuse("the input is [n, c * kernel, positions]".into()).here();
         };
         let places = window.output("fold", &output).map_err(|e| self.describe(e, "self"))?;
         let taps = kernel.iter().try_fold(1usize, |n, &k| n.checked_mul(k));
         let Some(taps) = taps.filter(|&t| rows.is_multiple_of(t)) else {
-            return refuse(format!("{rows} rows are no multiple of the kernel {kernel:?}"));
+            return refuse(format!("{rows} rows are no multiple of the kernel {kernel:?}")).here();
         };
         let input = Shape::new(&[&[n, rows / taps], &output[..]].concat())?;
         let Some(want) = places[..N].iter().try_fold(1usize, |n, &p| n.checked_mul(p)) else {
-            return refuse(format!("the window has more positions over {output:?} than memory can hold"));
+            return refuse(format!("the window has more positions over {output:?} than memory can hold")).here();
         };
         if positions != want {
-            return refuse(format!("{positions} positions where the window has {want} over {output:?}"));
+            return refuse(format!("{positions} positions where the window has {want} over {output:?}")).here();
         }
         apply_one(Fold { window, input }, &[self])
     }
 
+    #[track_caller]
     fn folding<const N: usize>(&self, op: &str, kernel: [usize; N], options: ConvOptions<N>) -> Result<Window> {
         options.refuse_groups(op)?;
         options.refuse_output_padding(op)?;

@@ -1,6 +1,6 @@
 //! `normalize` and `local_response_norm`: division by the size of the elements around.
 
-use gradus_backend::{Error, Expr, Result, Window};
+use gradus_backend::{Error, Expr, Here, Result, Window};
 
 use super::elementwise::{Class, Elementwise};
 use super::norm::{at_least, check_p, power};
@@ -45,11 +45,11 @@ impl Tensor {
         const OP: &str = "normalize";
         let fail = |e: Error| Err(self.describe(e, "self"));
         if !self.dtype().is_float() {
-            return fail(Error::dtype(OP, self.dtype(), "floats"));
+            return fail(Error::dtype(OP, self.dtype(), "floats")).here();
         }
         check_p(OP, p, f64::NEG_INFINITY).map_err(|e| self.describe(e, "self"))?;
         if !(eps >= 0.0 && eps.is_finite()) {
-            return fail(Error::argument(OP, format!("eps is {eps}; it is at least 0 and finite")));
+            return fail(Error::argument(OP, format!("eps is {eps}; it is at least 0 and finite"))).here();
         }
         let axis = [axis_of(OP, axis, self.rank())? as isize];
         if self.numel() == 0 {
@@ -80,16 +80,16 @@ impl Tensor {
         const OP: &str = "local_response_norm";
         let fail = |e: Error| Err(self.describe(e, "self"));
         if self.rank() < 3 {
-            return fail(Error::shape(OP, "the input is [n, c, spatial..]"));
+            return fail(Error::shape(OP, "the input is [n, c, spatial..]")).here();
         }
         if !self.dtype().is_float() {
-            return fail(Error::dtype(OP, self.dtype(), "floats"));
+            return fail(Error::dtype(OP, self.dtype(), "floats")).here();
         }
         if size == 0 {
-            return fail(Error::argument(OP, "size is 0; it is at least 1"));
+            return fail(Error::argument(OP, "size is 0; it is at least 1")).here();
         }
         if size > MAX_WINDOW {
-            return fail(Error::argument(OP, format!("size is {size}; it is at most {MAX_WINDOW}")));
+            return fail(Error::argument(OP, format!("size is {size}; it is at most {MAX_WINDOW}"))).here();
         }
         if self.numel() == 0 {
             return Ok(self.clone());

@@ -74,6 +74,7 @@ impl<const N: usize> ConvOptions<N> {
     }
 
     /// The window of this kernel, which has `N` axes. Errors for what `op` has no use for, and for anything but 1 to 3 axes.
+    #[track_caller]
     pub(super) fn window(&self, op: &str, kernel: &[usize]) -> Result<Window> {
         let mut w =
             Window { rank: N, kernel: [1; 3], stride: [1; 3], dilation: [1; 3], pad_before: [0; 3], pad_after: [0; 3] };
@@ -89,6 +90,7 @@ impl<const N: usize> ConvOptions<N> {
         Ok(w)
     }
 
+    #[track_caller]
     pub(super) fn refuse_output_padding(&self, op: &str) -> Result<()> {
         if self.output_padding == [0; N] {
             return Ok(());
@@ -97,6 +99,7 @@ impl<const N: usize> ConvOptions<N> {
         Err(Error::argument(op, m).help("it belongs to transposed convolutions"))
     }
 
+    #[track_caller]
     pub(super) fn refuse_groups(&self, op: &str) -> Result<()> {
         if self.groups == 1 {
             return Ok(());
@@ -155,6 +158,7 @@ impl<const N: usize> PoolOptions<N> {
 
     /// The window over axes of these sizes, without what a window rounded up needs more, and that: additional padding
     /// after each axis.
+    #[track_caller]
     pub(super) fn window(&self, op: &str, kernel: [usize; N], spatial: &[usize]) -> Result<(Window, [usize; 3])> {
         let stride = self.stride.unwrap_or(kernel);
         let options = ConvOptions::new().stride(stride).padding(self.padding).dilation(self.dilation);

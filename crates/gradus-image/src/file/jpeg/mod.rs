@@ -15,6 +15,7 @@ use super::read::{Samples, Size, Unreadable, zeros};
 use check::{Frame, Segments};
 
 /// Decodes a file, after it was checked that all of it is there and that `allow` lets it have the bytes that it needs.
+#[track_caller]
 pub(super) fn decode(bytes: &[u8], allow: impl FnOnce(Size) -> Result<(), Unreadable>) -> Result<Samples, Unreadable> {
     let start = Segments::new(bytes).start()?;
     let frame = &start.frame;
@@ -63,6 +64,7 @@ fn coefficients(frame: &Frame) -> usize {
 }
 
 /// A file of samples `[height, width, channels]`, 1 or 3 channels, in a quality from 1 to 100.
+#[track_caller]
 pub(super) fn write(
     samples: &[u8],
     [width, height]: [u16; 2],

@@ -86,6 +86,7 @@ impl Tensor {
     }
 
     /// A weight that broadcasts to this shape, or 1.
+    #[track_caller]
     fn weight_or_one<'a>(&self, op: &Elementwise, name: &str, weight: Option<&'a Tensor>) -> Result<Operand<'a>> {
         match weight {
             None => Ok(1.0.into()),

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use gradus_backend::{CrossEntropyParams, Error, ErrorKind, Result, Scalar};
+use gradus_backend::{CrossEntropyParams, Error, ErrorKind, Here, Result, Scalar};
 
 use super::{Reduction, parameter, same_shape};
 use crate::Tensor;
@@ -95,17 +95,18 @@ impl<'a> Classes<'a> {
     fn row_weights(&self) -> Result<Option<Tensor>> {
         let Some(weight) = &self.weight else { return Ok(None) };
         let flat = self.safe.reshape([self.safe.numel()])?;
-        let rows = weight.index_select(0, &flat).map_err(|e| self.out_of_range(e))?;
+        let rows = weight.index_select(0, &flat).map_err(|e| self.out_of_range(e)).here()?;
         rows.reshape(self.target.shape()).map(Some)
     }
 
     /// `-x[target]` of each row.
     #[track_caller]
     fn negative_log_likelihood(&self, log_probabilities: &Tensor) -> Result<Tensor> {
-        let picked = log_probabilities.gather(1, &self.safe.unsqueeze(1)?).map_err(|e| self.out_of_range(e))?;
+        let picked = log_probabilities.gather(1, &self.safe.unsqueeze(1)?).map_err(|e| self.out_of_range(e)).here()?;
         picked.squeeze(1)?.neg()
     }
 
+    #[track_caller]
     fn out_of_range(&self, e: Error) -> Error {
         let ErrorKind::IndexOutOfBounds { pos, index, .. } = *e.kind() else { return e };
         let size = self.input.shape()[1];
@@ -156,6 +157,7 @@ impl<'a> Classes<'a> {
 }
 
 /// Refuses an input that is no float `[n, c, ..]`.
+#[track_caller]
 fn check_input(op: &str, input: &Tensor) -> Result<()> {
     if !input.dtype().is_float() {
         return Err(input.describe(Error::dtype(op, input.dtype(), "a float input"), "input"));

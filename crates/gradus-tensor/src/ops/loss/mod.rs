@@ -42,6 +42,7 @@ impl Reduction {
 }
 
 /// Refuses operands of different shapes, named in the error.
+#[track_caller]
 fn same_shape(op: &str, (a, x): (&str, &Tensor), (b, y): (&str, &Tensor)) -> Result<()> {
     if x.shape() == y.shape() {
         return Ok(());
@@ -51,6 +52,7 @@ fn same_shape(op: &str, (a, x): (&str, &Tensor), (b, y): (&str, &Tensor)) -> Res
 }
 
 /// Refuses a weight that does not broadcast to the shape of the losses.
+#[track_caller]
 fn fits(op: &str, (name, weight): (&str, &Tensor), input: &Tensor) -> Result<()> {
     if weight.layout().expand(*input.layout().shape()).is_ok() {
         return Ok(());
@@ -60,6 +62,7 @@ fn fits(op: &str, (name, weight): (&str, &Tensor), input: &Tensor) -> Result<()>
 }
 
 /// Refuses a parameter, unless `ok`.
+#[track_caller]
 fn parameter(op: &str, name: &str, value: f64, ok: bool, wanted: &str) -> Result<()> {
     if ok { Ok(()) } else { Err(Error::argument(op, format!("{name} is {value:?}; it must be {wanted}"))) }
 }

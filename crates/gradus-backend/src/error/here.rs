@@ -1,0 +1,118 @@
+//! [`Here`]: how an error comes to the line of the user's code that it is about.
+//!
+//! Every function that can fail is `#[track_caller]`, and so are the constructors of [`Error`]: what is made in such a function,
+//! however deep inside of Gradus, has the line of the first caller outside. The chain breaks in closures, behind `dyn`, and
+//! where a function is no `#[track_caller]`; there the error has no line until [`Here::here`] gives it one.
+
+use std::panic::Location;
+
+use super::{Error, Result};
+
+/// The crates whose own lines mean nothing to a user.
+const OURS: [&str; 12] = [
+    "gradus",
+    "gradus-backend",
+    "gradus-cli",
+    "gradus-cpu",
+    "gradus-data",
+    "gradus-image",
+    "gradus-nn",
+    "gradus-nn-derive",
+    "gradus-plugin",
+    "gradus-tensor",
+    "gradus-train",
+    "gradus-wgpu",
+];
+
+/// Gives errors without a line that of the caller.
+pub trait Here {
+    /// Where the call that failed stands, if that is not known yet.
+    #[must_use]
+    #[track_caller]
+    fn here(self) -> Self;
+}
+
+impl<T> Here for Result<T> {
+    #[inline]
+    fn here(mut self) -> Self {
+        if let Err(e) = &mut self {
+            e.locate(Location::caller());
+        }
+        self
+    }
+}
+
+impl Here for Error {
+    #[inline]
+    fn here(mut self) -> Self {
+        self.locate(Location::caller());
+        self
+    }
+}
+
+/// Whether this is a line of a user: neither of Gradus nor of the standard library.
+pub fn is_of_user(location: &Location<'_>) -> bool {
+    is_users_file(location.file(), file!())
+}
+
+/// Whether `file` is a user's, as `this` file of this crate is called by the compiler.
+fn is_users_file(file: &str, this: &str) -> bool {
+    // Where the standard library was built, and where rustup puts its sources.
+    if file.starts_with("/rustc/") || file.contains("rustlib") {
+        return false;
+    }
+    let (file, this) = (file.replace('\\', "/"), this.replace('\\', "/"));
+    // `crates/` in the workspace, the folder of the registry for who depends on it.
+    let Some((crates, version)) = this.strip_suffix("/src/error/here.rs").and_then(|dir| {
+        let at = dir.rfind('/').map_or(0, |slash| slash + 1);
+        Some((&dir[..at], dir[at..].strip_prefix("gradus-backend")?))
+    }) else {
+        return true;
+    };
+    let Some((folder, inside)) = file.strip_prefix(crates).and_then(|rest| rest.split_once('/')) else { return true };
+    let name = folder.strip_suffix(version).unwrap_or(folder);
+    !(OURS.contains(&name) && inside.starts_with("src/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_gradus_and_of_the_standard_library_are_no_users() {
+        let here = "crates/gradus-backend/src/error/here.rs";
+        let users = |file| is_users_file(file, here);
+        assert!(!users("crates/gradus-tensor/src/ops/mod.rs"));
+        assert!(!users("/rustc/0123/library/core/src/ops/function.rs"));
+        assert!(!users("/home/u/.rustup/toolchains/stable/lib/rustlib/src/rust/library/core/src/option.rs"));
+        assert!(users("crates/gradus-tensor/tests/locations.rs"));
+        assert!(users("crates/gradus-fuzz/src/calls/run.rs"));
+        assert!(users("src/main.rs"));
+        assert!(users("/home/u/gradus-tensor/src/main.rs"));
+    }
+
+    #[test]
+    fn so_it_is_where_gradus_is_a_dependency() {
+        let registry = "/home/u/.cargo/registry/src/index.crates.io-1/";
+        let here = format!("{registry}gradus-backend-0.1.0/src/error/here.rs");
+        assert!(!is_users_file(&format!("{registry}gradus-tensor-0.1.0/src/tensor.rs"), &here));
+        assert!(!is_users_file(&format!("{registry}gradus-0.1.0/src/lib.rs"), &here));
+        assert!(is_users_file(&format!("{registry}other-0.1.0/src/lib.rs"), &here));
+        assert!(is_users_file("src/main.rs", &here));
+        let windows = "C:\\g\\crates\\gradus-backend\\src\\error\\here.rs";
+        assert!(!is_users_file("C:\\g\\crates\\gradus-nn\\src\\module.rs", windows));
+        assert!(is_users_file("src\\main.rs", windows));
+    }
+
+    fn fails() -> Result<()> {
+        Err(Error::argument("op", "m"))
+    }
+
+    #[test]
+    fn the_first_line_of_a_user_stays() {
+        // This file counts as Gradus, so no line is taken here.
+        let e = fails().here().unwrap_err();
+        assert_eq!(e.location(), None);
+        assert!(!e.to_string().contains("at "));
+    }
+}

@@ -1,0 +1,45 @@
+//! The path of the layer in the error of a forward pass.
+//!
+//! The innermost layer that failed notes itself in the error, and each module around it, on the error's way out, looks up the
+//! name that it has for what the error speaks of. Nothing is done where nothing fails.
+
+use gradus_tensor::{Error, FailedLayer};
+
+use crate::visit::{Found, find};
+use crate::{Forward, Module};
+
+/// Where a module lies in memory, and its type: a module and its first field lie at one place.
+pub(crate) type Place = (usize, &'static str);
+
+/// An error on its way out of the forward pass of `module`.
+#[cold]
+pub(crate) fn on_the_way_out<M: Module + ?Sized>(module: &M, e: Error) -> Error {
+    let here = module.place();
+    match e.layer_place() {
+        None => {
+            let kind = here.1.split('<').next().and_then(|path| path.rsplit("::").next()).unwrap_or(here.1);
+            e.in_layer(FailedLayer { path: String::new(), kind: kind.to_owned() }, here)
+        }
+        Some(inner) if inner == here => e,
+        Some(inner) => match find(module, inner) {
+            Found::One(name) => inside(&name, e, here),
+            // Of several layers without fields nobody knows which it was, but that it is in this module.
+            Found::Several => inside("", e, here),
+            // It is none of this module's: one around it may know it.
+            Found::None => e,
+        },
+    }
+}
+
+/// An error on its way out of `layer`, one of the layers of `module`, which has this name.
+#[cold]
+pub(crate) fn out_of<M: Module + ?Sized>(module: &M, layer: &dyn Forward, name: &str, e: Error) -> Error {
+    if e.layer_place() == Some(layer.place()) { inside(name, e, module.place()) } else { e }
+}
+
+/// The layer that the error speaks of is at or below `name` in the module at `place`.
+fn inside(name: &str, e: Error, place: Place) -> Error {
+    let Some(FailedLayer { path, kind }) = e.layer().cloned() else { return e };
+    let dot = if name.is_empty() || path.is_empty() { "" } else { "." };
+    e.in_layer(FailedLayer { path: format!("{name}{dot}{path}"), kind }, place)
+}
