@@ -68,8 +68,8 @@ class Job:
         self.name, self.kind, self.sizes = cells[0], cells[1], [int(size) for size in cells[2].split()]
 
 
-def jobs():
-    lines = Path(__file__).with_name("jobs.txt").read_text().splitlines()
+def jobs(table="jobs.txt"):
+    lines = Path(__file__).with_name(table).read_text().splitlines()
     return [Job(line) for line in lines if not line.startswith("#")]
 
 
@@ -169,7 +169,7 @@ def main(run, finish=lambda result: None):
     if len(sys.argv) < 5 or (sys.argv[1], sys.argv[3]) != ("--job", "--seconds"):
         sys.exit("usage: --job NAME --seconds S")
     name, seconds = sys.argv[2], float(sys.argv[4])
-    job = next((job for job in jobs() if job.name == name), None)
+    job = next((job for job in jobs() + jobs("classes.txt") if job.name == name), None)
     if job is None:
         sys.exit(f"there is no job {name}")
     if job.kind == "all":

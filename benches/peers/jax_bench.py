@@ -136,9 +136,10 @@ def train(bench, parameters, loss, batch, weight_decay):
 
 def run(job, bench):
     kind, sizes = job.kind, job.sizes
-    if kind in ("gemm_f32", "gemm_bf16"):
+    if kind in ("gemm_f32", "gemm_bf16", "matmul_bf16"):
         dtype = jnp.float32 if kind == "gemm_f32" else jnp.bfloat16
-        measure(bench, lambda a, b: a @ b, *(tensor(s, [sizes[0]] * 2).astype(dtype) for s in (1, 2)))
+        m, k, n = sizes if kind == "matmul_bf16" else sizes * 3
+        measure(bench, lambda a, b: a @ b, *(tensor(s, sides).astype(dtype) for s, sides in ((1, [m, k]), (2, [k, n]))))
     elif kind == "chain":
         a, b = tensor(1, sizes[:1]), tensor(2, sizes[:1])
         bench.time(lambda: chain(a, b, sizes[1]), read)
@@ -155,11 +156,16 @@ def run(job, bench):
             measure(bench, {"gelu_tanh": gelu, "exp": jnp.exp, "sum": jnp.sum}[kind], a)
     elif kind == "silu_mul_backward":
         gradient(bench, lambda a, b: nn.silu(a) * b, sizes, tensor(1, sizes), tensor(2, sizes))
+    elif kind == "sum_rows":
+        measure(bench, lambda x: x.sum(-1), tensor(1, sizes))
     elif kind == "softmax":
         measure(bench, lambda x: nn.softmax(x, axis=-1), tensor(1, sizes))
-    elif kind == "layer_norm":
-        p = {"w": tensor(2, sizes[1:]), "b": tensor(3, sizes[1:])}
-        measure(bench, layer_norm, tensor(1, sizes), p)
+    elif kind == "softmax_backward":
+        gradient(bench, lambda x: nn.softmax(x, axis=-1), sizes, tensor(1, sizes))
+    elif kind in ("layer_norm", "layer_norm_backward"):
+        inputs = tensor(1, sizes), tensor(2, sizes[1:]), tensor(3, sizes[1:])
+        norm = lambda x, w, b: layer_norm(x, {"w": w, "b": b})
+        measure(bench, norm, *inputs) if kind == "layer_norm" else gradient(bench, norm, sizes, *inputs)
     elif kind == "attention":
         measure(bench, attention, *(tensor(s, sizes) for s in (1, 2, 3)))
     elif kind == "attention_backward":

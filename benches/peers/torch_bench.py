@@ -18,8 +18,8 @@ reference, compiles = ("--reference" in sys.argv, "--compile" in sys.argv)
 dtype = torch.float64 if reference else torch.float32
 torch.set_default_dtype(dtype)
 # A product, a sum, a convolution and attention are one call of the library either way; a compiled chain is no chain.
-FUSED = ("silu_mul", "silu_mul_backward", "gelu_tanh", "softmax", "layer_norm",
-         "train_mlp", "train_cnn", "train_gpt", "forward_gpt")
+FUSED = ("silu_mul", "silu_mul_backward", "gelu_tanh", "softmax", "softmax_backward", "layer_norm",
+         "layer_norm_backward", "sum_rows", "train_mlp", "train_cnn", "train_gpt", "forward_gpt")
 
 
 def tensor(array):
@@ -123,9 +123,10 @@ def run(job, bench):
     kind, sizes = job.kind, job.sizes
     if compiles and kind not in FUSED:
         bench.absent("there is nothing to fuse")
-    elif kind in ("gemm_f32", "gemm_bf16"):
-        a, b = (tensor(values(s, [sizes[0]] * 2)) for s in (1, 2))
-        if kind == "gemm_bf16":
+    elif kind in ("gemm_f32", "gemm_bf16", "matmul_bf16"):
+        m, k, n = sizes if kind == "matmul_bf16" else sizes * 3
+        a, b = tensor(values(1, [m, k])), tensor(values(2, [k, n]))
+        if kind != "gemm_f32":
             a, b = a.bfloat16(), b.bfloat16()
             if reference:
                 a, b = a.double(), b.double()
@@ -148,12 +149,17 @@ def run(job, bench):
     elif kind == "silu_mul_backward":
         a, b = leaf(1, sizes), leaf(2, sizes)
         backward(bench, lambda: F.silu(a) * b, [a, b], sizes)
-    elif kind == "softmax":
+    elif kind == "sum_rows":
         x = tensor(values(1, sizes))
-        forward(bench, lambda: torch.softmax(x, -1))
-    elif kind == "layer_norm":
-        x, w, b = tensor(values(1, sizes)), tensor(values(2, sizes[1:])), tensor(values(3, sizes[1:]))
-        forward(bench, lambda: F.layer_norm(x, sizes[1:], w, b))
+        forward(bench, lambda: x.sum(-1))
+    elif kind in ("softmax", "softmax_backward"):
+        x = leaf(1, sizes)
+        softmax = lambda: torch.softmax(x, -1)
+        forward(bench, softmax) if kind == "softmax" else backward(bench, softmax, [x], sizes)
+    elif kind in ("layer_norm", "layer_norm_backward"):
+        x, w, b = leaf(1, sizes), leaf(2, sizes[1:]), leaf(3, sizes[1:])
+        norm = lambda: F.layer_norm(x, sizes[1:], w, b)
+        forward(bench, norm) if kind == "layer_norm" else backward(bench, norm, [x, w, b], sizes)
     elif kind in ("attention", "attention_backward"):
         q, k, v = (leaf(s, sizes) for s in (1, 2, 3))
         sdpa = lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True)

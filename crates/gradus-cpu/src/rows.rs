@@ -85,6 +85,12 @@ pub(crate) fn tree<T: Copy, const N: usize>(
     for (l, lane) in lanes.iter_mut().enumerate().take(n % LANES) {
         *lane = map(rows.map(|(_, rest)| rest[l]), *lane);
     }
+    halved(lanes, combine)
+}
+
+/// The upper half of the partial results into the lower one, until one is left.
+#[inline(always)]
+fn halved<T: Copy>(mut lanes: [T; LANES], combine: impl Fn(T, T) -> T) -> T {
     let mut width = LANES / 2;
     while width > 0 {
         for l in 0..width {
@@ -93,6 +99,138 @@ pub(crate) fn tree<T: Copy, const N: usize>(
         width /= 2;
     }
     lanes[0]
+}
+
+/// 1 for so many lanes and 0 for the others. A comparison with what is loaded is made by vectors; one with the number of a
+/// lane LLVM takes apart.
+#[inline(always)]
+pub(crate) fn first_lanes(count: usize) -> &'static [u32; LANES] {
+    static ALL: [u32; 2 * LANES] = {
+        let mut all = [0; 2 * LANES];
+        let mut i = 0;
+        while i < LANES {
+            all[i] = 1;
+            i += 1;
+        }
+        all
+    };
+    ALL[LANES - count..].first_chunk().unwrap_or(&[0; LANES])
+}
+
+/// Rows of one length, one after the other, in chunks. The last chunk of a row reaches into the next row, and what is there
+/// does not count: so there are vectors and no single elements. Where too little follows, a row is copied to spare memory.
+///
+/// The methods are for plain loops: a closure would be compiled without the instruction set of its caller.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Chunked {
+    len: usize,
+    /// Elements of a row's chunks.
+    pub(crate) reach: usize,
+    /// Which elements of the last chunk count.
+    counts: &'static [u32; LANES],
+    total: usize,
+}
+
+impl Chunked {
+    /// Rows of `len` elements, at least 1, that have `total` elements together.
+    #[inline(always)]
+    pub(crate) fn new(len: usize, total: usize) -> Chunked {
+        Chunked { len, reach: len.next_multiple_of(LANES), counts: first_lanes((len - 1) % LANES + 1), total }
+    }
+
+    /// Row `i` of `x`, which is copied to `spare` if too little follows it.
+    #[inline(always)]
+    pub(crate) fn row<'a, T: Copy>(self, x: &'a [T], i: usize, spare: &'a mut [T]) -> &'a [[T; LANES]] {
+        let at = i * self.len;
+        if at + self.reach <= self.total {
+            return x[at..at + self.reach].as_chunks().0;
+        }
+        spare[..self.len].copy_from_slice(&x[at..at + self.len]);
+        spare[..self.reach].as_chunks().0
+    }
+
+    /// Where row `i` of `y` is to be written, to the end of its chunks: the next row is written over that. Call
+    /// [`written`](Chunked::written) then.
+    #[inline(always)]
+    pub(crate) fn row_mut<'a, T>(self, y: &'a mut [T], i: usize, spare: &'a mut [T]) -> &'a mut [[T; LANES]] {
+        let at = i * self.len;
+        let to = if at + self.reach <= self.total { &mut y[at..at + self.reach] } else { &mut spare[..self.reach] };
+        to.as_chunks_mut().0
+    }
+
+    /// Brings row `i` of `y` to its place from where [`row_mut`](Chunked::row_mut) had it written.
+    #[inline(always)]
+    pub(crate) fn written<T: Copy>(self, y: &mut [T], i: usize, spare: &[T]) {
+        let at = i * self.len;
+        if at + self.reach > self.total {
+            y[at..at + self.len].copy_from_slice(&spare[..self.len]);
+        }
+    }
+
+    /// [`tree`] of rows of these.
+    #[inline(always)]
+    pub(crate) fn tree<T: Copy, const N: usize>(
+        self,
+        rows: [&[[T; LANES]]; N],
+        start: T,
+        map: impl Fn([T; N], T) -> T,
+        combine: impl Fn(T, T) -> T,
+    ) -> T {
+        let last = rows[0].len() - 1;
+        let rows = rows.map(|row| &row[..last + 1]);
+        let mut lanes = [start; LANES];
+        for i in 0..last {
+            let chunk = rows.map(|row| &row[i]);
+            for l in 0..LANES {
+                lanes[l] = map(chunk.map(|c| c[l]), lanes[l]);
+            }
+        }
+        let chunk = rows.map(|row| &row[last]);
+        let before = lanes;
+        for l in 0..LANES {
+            let next = map(chunk.map(|c| c[l]), before[l]);
+            lanes[l] = if self.counts[l] != 0 { next } else { before[l] };
+        }
+        halved(lanes, combine)
+    }
+}
+
+/// Each element of `y` becomes `f` of those of `x`, as many chunks.
+#[inline(always)]
+pub(crate) fn map_chunks<T: Copy, const N: usize>(
+    x: [&[[T; LANES]]; N],
+    y: &mut [[T; LANES]],
+    f: impl Fn([T; N]) -> T,
+) {
+    let x = x.map(|x| &x[..y.len()]);
+    for (i, y) in y.iter_mut().enumerate() {
+        // Hidden from LLVM, which would make vectors of one lane of many chunks, and gather them.
+        let y = std::hint::black_box(y);
+        let chunk = x.map(|x| &x[i]);
+        let mut made = *y;
+        for l in 0..LANES {
+            made[l] = f(chunk.map(|c| c[l]));
+        }
+        *y = made;
+    }
+}
+
+/// Divides each element.
+#[inline(always)]
+pub(crate) fn divide_chunks<T: Copy + std::ops::Div<Output = T>>(y: &mut [[T; LANES]], by: T) {
+    for y in y {
+        // As in `map_chunks`.
+        let y = std::hint::black_box(y);
+        let chunk = *y;
+        for l in 0..LANES {
+            y[l] = chunk[l] / by;
+        }
+    }
+}
+
+/// Spare elements for `n` inputs and outputs whose rows have `len` elements.
+pub(crate) fn spare(len: usize, n: usize) -> usize {
+    len.next_multiple_of(LANES) * n
 }
 
 /// The sum of a row.

@@ -1,67 +1,102 @@
-//! Softmax along any axis, its logarithm, and their gradients: a row at a time, in the compute type.
+//! Softmax along any axis, its logarithm, and their gradients, in the compute type: rows that lie one after the other a
+//! block at a time, others one by one.
+
+use std::ops::Range;
 
 use gradus_backend::{Error, Layout, Result, View, ViewMut};
 
-use crate::access::{Float, check_axis, check_dtype, check_shape, with_float};
+use crate::access::{check_axis, check_dtype, check_shape, with_float};
 use crate::check::check_output;
 use crate::isa::{Isa, per_isa};
 use crate::nest::Nest;
 use crate::parallel::Disjoint;
-use crate::rows::{Elementary, Rows, largest, sum, tree};
+use crate::rows::{Chunked, Elementary, Rows, divide_chunks, map_chunks, spare};
 use crate::{CpuBackend, scratch};
 
 /// Elements that are worth a task of their own.
 const TASK: usize = 1 << 13;
+/// Elements of a block of rows, unless a single row has more.
+const BLOCK: usize = 1 << 11;
 
-/// What is done to a row.
+/// What is done to rows of one length, with spare elements for [`Chunked`].
 trait Kernel: Rows {
-    fn forward(isa: Isa, log: bool, x: &[Self::Compute], y: &mut [Self::Compute]);
-    fn backward(isa: Isa, log: bool, y: &[Self::Compute], g: &[Self::Compute], dx: &mut [Self::Compute]);
+    fn forward(
+        isa: Isa,
+        log: bool,
+        len: usize,
+        x: &[Self::Compute],
+        y: &mut [Self::Compute],
+        spare: &mut [Self::Compute],
+    );
+    fn backward(
+        isa: Isa,
+        log: bool,
+        len: usize,
+        y: &[Self::Compute],
+        g: &[Self::Compute],
+        dx: &mut [Self::Compute],
+        spare: &mut [Self::Compute],
+    );
 }
 
-/// `y` becomes the softmax of `x`, or the logarithm of it.
+/// Rows of `y` become the softmax of those of `x`, or the logarithm of it.
 #[inline(always)]
-fn forward_row<T: Elementary>(log: bool, x: &[T], y: &mut [T]) {
-    let m = largest(x);
-    let y = &mut y[..x.len()];
-    if log {
-        let total = tree([x], T::ZERO, |[x], s| s + (x - m).exp(), |a, b| a + b).ln();
-        y.iter_mut().zip(x).for_each(|(y, &x)| *y = x - m - total);
-    } else {
-        y.iter_mut().zip(x).for_each(|(y, &x)| *y = (x - m).exp());
-        let total = sum(y);
-        y.iter_mut().for_each(|v| *v = *v / total);
+fn forward_rows<T: Elementary>(log: bool, len: usize, x: &[T], y: &mut [T], spare: &mut [T]) {
+    let rows = Chunked::new(len, y.len());
+    let (x_spare, y_spare) = spare.split_at_mut(rows.reach);
+    // The largest element that is not NaN; -inf if there is none.
+    let larger = |a: T, b: T| if b > a { b } else { a };
+    for i in 0..y.len() / len {
+        let from = rows.row(x, i, x_spare);
+        let to = rows.row_mut(y, i, y_spare);
+        let m = rows.tree([from], T::NEG_INFINITY, |[x], m| larger(m, x), larger);
+        if log {
+            let total = rows.tree([from], T::ZERO, |[x], s| s + (x - m).exp(), |a, b| a + b).ln();
+            map_chunks([from], to, |[x]| x - m - total);
+        } else {
+            map_chunks([from], to, |[x]| (x - m).exp());
+            let total = rows.tree([&*to], T::ZERO, |[y], s| s + y, |a, b| a + b);
+            divide_chunks(to, total);
+        }
+        rows.written(y, i, y_spare);
     }
 }
 
-/// `dx` becomes the gradient for the input whose result was `y`.
+/// Rows of `dx` become the gradient for the input whose result was `y`.
 #[inline(always)]
-fn backward_row<T: Elementary>(log: bool, y: &[T], g: &[T], dx: &mut [T]) {
-    let (y, dx) = (&y[..g.len()], &mut dx[..g.len()]);
-    if log {
-        let total = sum(g);
-        dx.iter_mut().zip(y).zip(g).for_each(|((d, &y), &g)| *d = g - y.exp() * total);
-    } else {
-        let total = tree([y, g], T::ZERO, |[y, g], s| y.fused(g, s), |a, b| a + b);
-        dx.iter_mut().zip(y).zip(g).for_each(|((d, &y), &g)| *d = y * (g - total));
+fn backward_rows<T: Elementary>(log: bool, len: usize, y: &[T], g: &[T], dx: &mut [T], spare: &mut [T]) {
+    let rows = Chunked::new(len, dx.len());
+    let (y_spare, spare) = spare.split_at_mut(rows.reach);
+    let (g_spare, d_spare) = spare.split_at_mut(rows.reach);
+    for i in 0..dx.len() / len {
+        let (y, g) = (rows.row(y, i, y_spare), rows.row(g, i, g_spare));
+        let to = rows.row_mut(dx, i, d_spare);
+        if log {
+            let total = rows.tree([g], T::ZERO, |[g], s| s + g, |a, b| a + b);
+            map_chunks([y, g], to, |[y, g]| g - y.exp() * total);
+        } else {
+            let total = rows.tree([y, g], T::ZERO, |[y, g], s| y.fused(g, s), |a, b| a + b);
+            map_chunks([y, g], to, |[y, g]| y * (g - total));
+        }
+        rows.written(dx, i, d_spare);
     }
 }
 
 per_isa! {
-    fn forward_f32(log: bool, x: &[f32], y: &mut [f32]) = forward_row;
-    fn forward_f64(log: bool, x: &[f64], y: &mut [f64]) = forward_row;
-    fn backward_f32(log: bool, y: &[f32], g: &[f32], dx: &mut [f32]) = backward_row;
-    fn backward_f64(log: bool, y: &[f64], g: &[f64], dx: &mut [f64]) = backward_row;
+    fn forward_f32(log: bool, len: usize, x: &[f32], y: &mut [f32], spare: &mut [f32]) = forward_rows;
+    fn forward_f64(log: bool, len: usize, x: &[f64], y: &mut [f64], spare: &mut [f64]) = forward_rows;
+    fn backward_f32(log: bool, len: usize, y: &[f32], g: &[f32], dx: &mut [f32], spare: &mut [f32]) = backward_rows;
+    fn backward_f64(log: bool, len: usize, y: &[f64], g: &[f64], dx: &mut [f64], spare: &mut [f64]) = backward_rows;
 }
 
 macro_rules! kernel {
     ($($s:ty, $c:ty, $forward:ident, $backward:ident;)*) => {$(
         impl Kernel for $s {
-            fn forward(isa: Isa, log: bool, x: &[$c], y: &mut [$c]) {
-                $forward(isa, log, x, y)
+            fn forward(isa: Isa, log: bool, len: usize, x: &[$c], y: &mut [$c], spare: &mut [$c]) {
+                $forward(isa, log, len, x, y, spare)
             }
-            fn backward(isa: Isa, log: bool, y: &[$c], g: &[$c], dx: &mut [$c]) {
-                $backward(isa, log, y, g, dx)
+            fn backward(isa: Isa, log: bool, len: usize, y: &[$c], g: &[$c], dx: &mut [$c], spare: &mut [$c]) {
+                $backward(isa, log, len, y, g, dx, spare)
             }
         }
     )*};
@@ -78,6 +113,22 @@ struct Lanes<const N: usize> {
     starts: Nest<N>,
     len: usize,
     steps: [isize; N],
+}
+
+impl<const N: usize> Lanes<N> {
+    /// How many rows at a time: those that lie one after the other in every layout are like a longer one.
+    fn block(&self) -> usize {
+        let follow = self.starts.dims().len() == 1 && self.starts.strides(0) == [self.len as isize; N];
+        if follow && self.steps == [1; N] { (BLOCK / self.len).max(1) } else { 1 }
+    }
+
+    /// Calls `f` with the positions of the first of some rows, and with how many elements they have together.
+    fn for_each_block(&self, rows: Range<usize>, mut f: impl FnMut([usize; N], usize)) {
+        match self.block() {
+            1 => self.starts.for_each(rows, |_, at| f(at, self.len)),
+            n => rows.clone().step_by(n).for_each(|i| f(self.starts.at(i), n.min(rows.end - i) * self.len)),
+        }
+    }
 }
 
 /// Rows along an axis of layouts of one shape; `None` if there is no element.
@@ -113,12 +164,12 @@ pub(crate) fn softmax(cpu: &CpuBackend, log: bool, x: View<'_>, axis: usize, out
 fn forward<S: Kernel>(cpu: &CpuBackend, log: bool, lanes: &Lanes<2>, x: &[S], out: &mut [S]) {
     let (isa, out, [sx, so]) = (cpu.isa(), Disjoint::new(out), lanes.steps);
     cpu.parallel_for(lanes.starts.numel(), (TASK / lanes.len).max(1), |rows| {
-        scratch::large(cpu, 2 * lanes.len, |both: &mut [S::Compute]| {
-            let (x_row, y_row) = both.split_at_mut(lanes.len);
-            lanes.starts.for_each(rows, |_, [ax, ao]| {
-                let row = S::read(isa, x, ax, sx, x_row);
-                // SAFETY: the row is this task's, and rows of an output that does not overlap itself are apart.
-                unsafe { S::write(isa, &out, ao, so, y_row, |y| S::forward(isa, log, row, y)) };
+        let (len, block) = (lanes.len, lanes.block() * lanes.len);
+        scratch::split(cpu, [block, block, spare(len, 2)], |[x_rows, y_rows, spare]: [&mut [S::Compute]; 3]| {
+            lanes.for_each_block(rows, |[ax, ao], n| {
+                let x = S::read(isa, x, ax, sx, &mut x_rows[..n]);
+                // SAFETY: the rows are this task's, and rows of an output that does not overlap itself are apart.
+                unsafe { S::write(isa, &out, ao, so, &mut y_rows[..n], |y| S::forward(isa, log, len, x, y, spare)) };
             });
         });
     });
@@ -153,13 +204,15 @@ pub(crate) fn softmax_backward(
 fn backward<S: Kernel>(cpu: &CpuBackend, log: bool, lanes: &Lanes<3>, y: &[S], g: &[S], dx: &mut [S]) {
     let (isa, dx, [sy, sg, sd]) = (cpu.isa(), Disjoint::new(dx), lanes.steps);
     cpu.parallel_for(lanes.starts.numel(), (TASK / lanes.len).max(1), |rows| {
-        scratch::large(cpu, 3 * lanes.len, |all: &mut [<S as Float>::Compute]| {
-            let (y_row, rest) = all.split_at_mut(lanes.len);
-            let (g_row, d_row) = rest.split_at_mut(lanes.len);
-            lanes.starts.for_each(rows, |_, [ay, ag, ad]| {
-                let (y, g) = (S::read(isa, y, ay, sy, y_row), S::read(isa, g, ag, sg, g_row));
+        let (len, block) = (lanes.len, lanes.block() * lanes.len);
+        let lens = [block, block, block, spare(len, 3)];
+        scratch::split(cpu, lens, |[y_rows, g_rows, d_rows, spare]: [&mut [S::Compute]; 4]| {
+            lanes.for_each_block(rows, |[ay, ag, ad], n| {
+                let y = S::read(isa, y, ay, sy, &mut y_rows[..n]);
+                let g = S::read(isa, g, ag, sg, &mut g_rows[..n]);
+                let make = |d: &mut [S::Compute]| S::backward(isa, log, len, y, g, d, spare);
                 // SAFETY: as in `forward`.
-                unsafe { S::write(isa, &dx, ad, sd, d_row, |d| S::backward(isa, log, y, g, d)) };
+                unsafe { S::write(isa, &dx, ad, sd, &mut d_rows[..n], make) };
             });
         });
     });
@@ -219,6 +272,28 @@ mod tests {
                         });
                     });
                     assert_close(&dx.values(&cpu), &want, tolerance);
+                }
+            }
+        }
+    }
+
+    /// Rows that lie one after the other are taken a block at a time, others one by one.
+    #[test]
+    fn rows_have_the_same_bits_wherever_they_lie() {
+        let cpu = CpuBackend::with_threads(2).unwrap();
+        for dtype in [DType::F32, DType::F64, DType::BF16] {
+            for len in [1, 8, 16, 33, 127, 2100] {
+                for log in [false, true] {
+                    let both = [Lie::Contiguous, Lie::Spaced].map(|lie| {
+                        let x = Tensor::new(&cpu, dtype, &[70, len], lie, noise(1));
+                        let g = Tensor::new(&cpu, dtype, &[70, len], lie, noise(2));
+                        let mut y = Tensor::canary(&cpu, dtype, &[70, len], Lie::Contiguous);
+                        cpu.softmax(log, x.view(), 1, &mut y.view_mut()).unwrap();
+                        let mut dx = Tensor::canary(&cpu, dtype, &[70, len], Lie::Contiguous);
+                        cpu.softmax_backward(log, y.view(), g.view(), 1, &mut dx.view_mut()).unwrap();
+                        [y.bytes(&cpu), dx.bytes(&cpu)]
+                    });
+                    assert!(both[0] == both[1], "{dtype} {len} {log}");
                 }
             }
         }

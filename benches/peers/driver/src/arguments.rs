@@ -8,6 +8,7 @@ const OF_PEERS: &str = "\
 usage: cargo xtask peers [options]
 
   --only JOB        only jobs whose name contains this; may be repeated
+  --classes        the classes of shapes of benches/peers/classes.txt, not the jobs
   --peers A,B       only these peers besides gradus: torch, torch.compile, jax, burn, candle, numr, rumus
   --quick           one round of 0.2 s a job: to see that all works, not for numbers
   --rounds N        turns of each peer (3)
@@ -38,6 +39,8 @@ pub struct Arguments {
     /// Whether pairs of jobs that grow are measured, and no other build.
     pub growth: bool,
     pub baseline: Option<String>,
+    /// Whether the classes are run in place of the jobs.
+    pub classes: bool,
     only: Vec<String>,
     peers: Option<Vec<String>>,
     pub rounds: usize,
@@ -62,6 +65,7 @@ impl Arguments {
             check: false,
             growth: false,
             baseline: None,
+            classes: false,
             only: Vec::new(),
             peers: None,
             rounds,
@@ -77,6 +81,7 @@ impl Arguments {
             let mut value = || words.next().ok_or(format!("{word} needs a value\n\n{usage}"));
             match word.as_str() {
                 "--only" => read.only.push(value()?),
+                "--classes" if !bench => read.classes = true,
                 "--check" if bench => read.check = true,
                 "--growth" if bench => read.growth = true,
                 "--baseline" if bench => read.baseline = Some(value()?),
@@ -105,7 +110,7 @@ impl Arguments {
         if read.write && !read.is_full() {
             return Err(
                 "docs/performance.md shows all jobs and peers, in three rounds and 1.5 s or more: --write goes \
-                without --only, --peers and --quick"
+                without --only, --peers, --classes and --quick"
                     .into(),
             );
         }
@@ -123,12 +128,18 @@ impl Arguments {
 
     /// Whether all take part in all jobs, for as long as it takes.
     pub fn is_full(&self) -> bool {
-        self.only.is_empty() && self.peers.is_none() && self.rounds >= 3 && self.seconds >= 1.5
+        !self.classes && self.only.is_empty() && self.peers.is_none() && self.rounds >= 3 && self.seconds >= 1.5
     }
 
     /// The name of what a run leaves; that of a part of the jobs leaves what a full one left alone.
     pub fn file(&self, name: &str, ending: &str) -> String {
-        if self.is_full() { format!("{name}.{ending}") } else { format!("{name}-part.{ending}") }
+        if self.classes {
+            format!("{name}-classes.{ending}")
+        } else if self.is_full() {
+            format!("{name}.{ending}")
+        } else {
+            format!("{name}-part.{ending}")
+        }
     }
 
     /// The same with three times as many rounds, each as long.
@@ -214,6 +225,8 @@ mod tests {
         }
         assert!(read("--patience -1").unwrap_err().contains("patience"));
         assert_eq!(read("").unwrap().file("peers", "json"), "peers.json");
+        assert_eq!(read("--classes").unwrap().file("peers", "json"), "peers-classes.json");
+        assert!(read("--write --classes").unwrap_err().contains("--write goes without"));
         for partial in ["--only gemm", "--quick", "--peers torch", "--seconds 1"] {
             assert_eq!(read(partial).unwrap().file("peers", "md"), "peers-part.md");
             let partial = format!("--write {partial}");

@@ -23,7 +23,7 @@ mod table;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use peer_harness::{Job, Probe, agrees, jobs};
+use peer_harness::{Job, Probe, agrees, classes, jobs};
 
 use arguments::Arguments;
 use machine::About;
@@ -84,18 +84,24 @@ fn write(root: &Path, arguments: &Arguments, about: &About, rows: &[Row]) -> Res
 }
 
 fn run(arguments: &Arguments) -> Result<(), String> {
-    let (root, all) = (root(), jobs()?);
+    let root = root();
+    let (jobs, classes) = (jobs()?, classes()?);
     peers::check_cores()?;
     if arguments.make_reference {
-        return reference::make(&root, &all, python::interpreter(&root, arguments.venv.as_deref()));
+        return reference::make(
+            &root,
+            &[jobs, classes].concat(),
+            python::interpreter(&root, arguments.venv.as_deref()),
+        );
     }
     if arguments.growth {
         let ours = peers::programs(&root, &Err("it was not asked for".into()), |name| name == peers::OURS)?;
         return ours.iter().try_for_each(|program| program.growth(arguments.part()));
     }
+    let all = if arguments.classes { classes } else { jobs };
     let wanted: Vec<Job> = all.into_iter().filter(|job| arguments.wants_job(job.name)).collect();
     if wanted.is_empty() {
-        return Err("no job has such a name; benches/peers/jobs.txt lists them".into());
+        return Err("no job has such a name; benches/peers/jobs.txt and classes.txt list them".into());
     }
     let reference = Reference::read(&root)?;
     let truths = wanted.iter().map(|job| reference.of(job)).collect::<Result<Vec<_>, _>>()?;

@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn every_job_has_its_reference() {
         let reference = Reference::read(&crate::root()).unwrap();
-        for job in peer_harness::jobs().unwrap() {
+        for job in peer_harness::jobs().unwrap().into_iter().chain(peer_harness::classes().unwrap()) {
             assert_eq!(reference.of(&job).unwrap().is_empty(), job.is_all(), "{}", job.name);
         }
     }

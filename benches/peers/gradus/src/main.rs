@@ -68,10 +68,10 @@ fn train(bench: &mut Bench, mut optimizer: impl Optimizer, loss: impl Fn() -> Re
 fn run(job: &Job, bench: &mut Bench) -> Outcome {
     let sizes = &job.sizes[..];
     match job.kind {
-        "gemm_f32" | "gemm_bf16" => {
+        "gemm_f32" | "gemm_bf16" | "matmul_bf16" => {
             let dtype = if job.kind == "gemm_f32" { DType::F32 } else { DType::BF16 };
-            let [a, b] = [1, 2].map(|stream| tensor(stream, &[sizes[0], sizes[0]])?.to_dtype(dtype));
-            let (a, b) = (a?, b?);
+            let [m, k, n] = if let &[m, k, n] = sizes { [m, k, n] } else { [sizes[0]; 3] };
+            let (a, b) = (tensor(1, &[m, k])?.to_dtype(dtype)?, tensor(2, &[k, n])?.to_dtype(dtype)?);
             forward(bench, || a.matmul(&b))
         }
         "chain" => {
@@ -96,13 +96,19 @@ fn run(job: &Job, bench: &mut Bench) -> Outcome {
             let (a, b) = (leaf(1, sizes)?, leaf(2, sizes)?);
             backward(bench, &[&a, &b], sizes, || a.silu_mul(&b))
         }
-        "softmax" => {
+        "sum_rows" => {
             let x = tensor(1, sizes)?;
-            forward(bench, || x.softmax(-1))
+            forward(bench, || x.sum(&[-1], false))
         }
-        "layer_norm" => {
-            let (x, w, b) = (tensor(1, sizes)?, tensor(2, &sizes[1..])?, tensor(3, &sizes[1..])?);
-            forward(bench, || x.layer_norm(&sizes[1..], Some(&w), Some(&b), 1e-5))
+        "softmax" | "softmax_backward" => {
+            let x = leaf(1, sizes)?;
+            let f = || x.softmax(-1);
+            if job.kind == "softmax" { forward(bench, f) } else { backward(bench, &[&x], sizes, f) }
+        }
+        "layer_norm" | "layer_norm_backward" => {
+            let (x, w, b) = (leaf(1, sizes)?, leaf(2, &sizes[1..])?, leaf(3, &sizes[1..])?);
+            let f = || x.layer_norm(&sizes[1..], Some(&w), Some(&b), 1e-5);
+            if job.kind == "layer_norm" { forward(bench, f) } else { backward(bench, &[&x, &w, &b], sizes, f) }
         }
         "attention" | "attention_backward" => {
             let (q, k, v) = (leaf(1, sizes)?, leaf(2, sizes)?, leaf(3, sizes)?);

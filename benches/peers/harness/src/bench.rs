@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::probe::{Probe, probe};
 use crate::usage::{Ticks, Usage, cores};
-use crate::{Job, jobs};
+use crate::{Job, classes, jobs};
 
 /// What a peer's `run` gives: `Ok` when the job was done or [`Bench::absent`] said why it cannot be.
 pub type Outcome = Result<(), Box<dyn Error>>;
@@ -138,8 +138,8 @@ fn measure(run: fn(&Job, &mut Bench) -> Outcome) -> Result<String, Box<dyn Error
     let ["--job", name, "--seconds", seconds] = arguments[..] else {
         return Err("usage: --job NAME --seconds S".into());
     };
-    let all = jobs()?;
-    let job = all.iter().find(|job| job.name == name).ok_or(format!("there is no job {name}"))?;
+    let (all, classes) = (jobs()?, classes()?);
+    let job = all.iter().chain(&classes).find(|job| job.name == name).ok_or(format!("there is no job {name}"))?;
     if job.is_all() {
         let done = all.iter().filter(|job| !job.is_all() && is_done(run, job)).count();
         return Ok(serde_json::json!({ "peak_kb": peak_kb(), "done": done }).to_string());

@@ -1,6 +1,7 @@
-//! The jobs, read from `jobs.txt`, which the Python peers read too.
+//! The jobs and the classes, read from `jobs.txt` and `classes.txt`, which the Python peers read too.
 
-const TABLE: &str = include_str!("../../jobs.txt");
+const JOBS: &str = include_str!("../../jobs.txt");
+const CLASSES: &str = include_str!("../../classes.txt");
 
 /// What is measured of a job, and what we are to reach.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -39,11 +40,17 @@ impl Job {
 
 /// All jobs in the order of the table. A line that is wrong is an error that quotes it.
 pub fn jobs() -> Result<Vec<Job>, String> {
-    TABLE
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .map(|line| read(line).ok_or(format!("jobs.txt: {line}")))
-        .collect()
+    table("jobs.txt", JOBS)
+}
+
+/// Classes of shapes beside the jobs, in the order of their table; errors as for [`jobs`].
+pub fn classes() -> Result<Vec<Job>, String> {
+    table("classes.txt", CLASSES)
+}
+
+fn table(name: &str, text: &'static str) -> Result<Vec<Job>, String> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines.map(|line| read(line).ok_or(format!("{name}: {line}"))).collect()
 }
 
 fn read(line: &'static str) -> Option<Job> {
@@ -72,6 +79,10 @@ mod tests {
         assert_eq!(jobs[0].sizes, [64]);
         assert_eq!(jobs.iter().find(|job| job.kind == "chain").map(Job::repeats), Some(1000));
         assert_eq!(jobs.iter().filter(|job| job.is_all()).count(), 1);
+        let classes = classes().unwrap();
+        let more: std::collections::BTreeSet<_> = classes.iter().map(|job| job.name).collect();
+        assert_eq!((more.len(), more.intersection(&names).count()), (classes.len(), 0));
+        assert!(classes.iter().all(|job| job.goal == Goal::Ratio(1.0)));
     }
 
     #[test]

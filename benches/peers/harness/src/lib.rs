@@ -12,6 +12,6 @@ mod probe;
 mod usage;
 
 pub use bench::{Bench, Outcome, main, median, seconds_of};
-pub use jobs::{Goal, Job, jobs};
+pub use jobs::{Goal, Job, classes, jobs};
 pub use probe::{Probe, agrees};
 pub use usage::{Ticks, Usage, cores};

@@ -5,6 +5,8 @@
 //! stride, and the weights of many output channels as a row of a panel, packed once for all tiles. Sums are made
 //! `[positions, channels]` and turned as they are stored. The chains are those of GEMM.
 
+use std::ops::Range;
+
 use gradus_backend::{HostVec, Result};
 
 use super::Sizes;
@@ -25,6 +27,8 @@ const POSITIONS: usize = 512;
 const TILE: usize = 96 << 10;
 /// Channels whose weights meet all positions of a tile before the next ones do.
 pub(super) const TOGETHER: usize = 128;
+/// Fewest tasks: where there are fewer tiles, each has some of the output channels.
+const TASKS: usize = 8;
 
 /// The weights of all groups, for each group and block of steps as panels `[steps][width]`, one after the other.
 #[derive(Debug)]
@@ -71,7 +75,7 @@ pub(super) unsafe fn pack<S: Pack>(
 }
 
 /// Cuts a line of positions into equal pieces for kernels.
-pub(super) fn pieces(len: usize, most: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+pub(super) fn pieces(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     let count = len.div_ceil(most);
     (0..count).map(move |i| i * len / count..(i + 1) * len / count)
 }
@@ -102,6 +106,13 @@ pub(super) fn correlate<S: Fill>(
     out: &mut [S],
 ) -> Result<bool> {
     type T<S> = <S as Float>::Compute;
+    let mut sizes = *s;
+    if s.geometry.is_identity() {
+        // Every element by itself: one line.
+        let plane = [1, 1, s.geometry.plane()];
+        (sizes.geometry.input, sizes.geometry.output) = (plane, plane);
+    }
+    let s = &sizes;
     let (isa, g, taps) = (cpu.isa(), &s.geometry, s.taps());
     let (positions, plane) = (g.positions(), g.plane());
     let panels = Panels::new::<T<S>>(isa, s.kg, taps);
@@ -121,8 +132,13 @@ pub(super) fn correlate<S: Fill>(
     let count: [usize; 3] = std::array::from_fn(|i| g.output[i].div_ceil(tile[i]));
     let tiles: usize = count.iter().product();
     let out = Disjoint::new(out);
-    cpu.parallel_for(s.n * s.groups * tiles, 1, |tasks| {
+    let part = if s.n * s.groups * tiles < TASKS { TOGETHER } else { columns };
+    let parts = columns.div_ceil(part);
+    cpu.parallel_for(s.n * s.groups * tiles * parts, 1, |tasks| {
         for task in tasks {
+            let (task, begin) = (task / parts, task % parts * part);
+            let channels = begin..columns.min(begin + part);
+            let stored = s.kg.min(channels.end) - begin;
             let (product, t) = (task / tiles, task % tiles);
             let group = product % s.groups;
             let index = [t / (count[1] * count[2]), t / count[2] % count[1], t % count[2]];
@@ -130,8 +146,8 @@ pub(super) fn correlate<S: Fill>(
             let [_, lines, width] = std::array::from_fn(|i| tile[i].min(g.output[i] - first[i]));
             let input = &x[product * s.cg * plane..(product + 1) * s.cg * plane];
             let weight = &packed[group * taps * columns..(group + 1) * taps * columns];
-            let bias = bias.map(|b| &b[group * s.kg..(group + 1) * s.kg]);
-            scratch::large(cpu, copied + lines * width * columns, |block: &mut [T<S>]| {
+            let bias = bias.map(|b| &b[group * s.kg + begin..][..stored]);
+            scratch::large(cpu, copied + lines * width * channels.len(), |block: &mut [T<S>]| {
                 let (elements, sums) = block.split_at_mut(copied);
                 let elements = if in_place.is_some() {
                     &as_computed(input)[region.position(g, first)..]
@@ -140,23 +156,25 @@ pub(super) fn correlate<S: Fill>(
                     elements
                 };
                 if let Some(bias) = bias {
-                    for sums in sums.chunks_exact_mut(columns) {
+                    for sums in sums.chunks_exact_mut(channels.len()) {
                         for (sum, b) in sums.iter_mut().zip(bias) {
                             *sum = b.widen();
                         }
-                        sums[s.kg..].fill(T::<S>::ZERO);
+                        sums[stored..].fill(T::<S>::ZERO);
                     }
                 }
-                let job = Tile { lines, width, elements, weight, steps: &steps, add: bias.is_some() };
+                let channels = channels.clone();
+                let row = channels.len();
+                let job = Tile { lines, width, elements, weight, steps: &steps, channels, add: bias.is_some() };
                 job.run(isa, s, &region, &panels, sums);
                 let at = (first[0] * g.output[1] + first[1]) * g.output[2] + first[2];
-                for k in (0..s.kg).step_by(8) {
+                for k in (0..stored).step_by(8) {
                     let rows = std::array::from_fn(|r| {
-                        let row = (product * s.kg + k + r) * positions + at;
+                        let to = (product * s.kg + begin + k + r) * positions + at;
                         // SAFETY: a channel of this image and group, at the positions of this tile alone.
-                        unsafe { out.slice(if k + r < s.kg { row..row + lines * width } else { 0..0 }) }
+                        unsafe { out.slice(if k + r < stored { to..to + lines * width } else { 0..0 }) }
                     });
-                    S::turn(isa, &sums[k..], columns, rows);
+                    S::turn(isa, &sums[k..], row, rows);
                 }
             });
         }
@@ -171,26 +189,31 @@ struct Tile<'a, T> {
     elements: &'a [T],
     weight: &'a [T],
     steps: &'a [isize],
+    /// The output channels, as columns of the panels.
+    channels: Range<usize>,
     /// Whether to add to what is there.
     add: bool,
 }
 
 impl<T: Real> Tile<'_, T> {
-    /// Makes them as `[positions][columns]`.
+    /// Makes them as `[positions][channels]`.
     fn run(&self, isa: Isa, s: &Sizes, region: &Region, panels: &Panels, sums: &mut [T]) {
         let (rows, row, columns) = (T::rows(isa), s.geometry.stride[2], panels.columns);
-        assert!(sums.len() == self.lines * self.width * columns && self.weight.len() == self.steps.len() * columns);
+        let Range { start, end } = self.channels;
+        let across = end - start;
+        assert!(end <= columns && sums.len() == self.lines * self.width * across);
+        assert!(self.weight.len() == self.steps.len() * columns);
         let last = region.position(&s.geometry, [0, self.lines - 1, self.width - 1]);
         assert!(last + region.reach(&s.geometry, s.cg) < self.elements.len());
         for k0 in (0..self.steps.len()).step_by(panels.step) {
             let steps = &self.steps[k0..self.steps.len().min(k0 + panels.step)];
             let store = if k0 > 0 || self.add { Store::Add } else { Store::Set };
-            for begin in (0..columns).step_by(TOGETHER) {
+            for begin in (start..end).step_by(TOGETHER) {
                 for y in 0..self.lines {
                     for piece in pieces(self.width, rows) {
                         let from = region.position(&s.geometry, [0, y, piece.start]);
-                        let to = (y * self.width + piece.start) * columns;
-                        for (j, width) in panels.panels(begin, begin + TOGETHER) {
+                        let to = (y * self.width + piece.start) * across;
+                        for (j, width) in panels.panels(begin, end.min(begin + TOGETHER)) {
                             let micro = Micro {
                                 rows: piece.len(),
                                 vectors: if width == panels.width { 2 } else { 1 },
@@ -202,8 +225,8 @@ impl<T: Real> Tile<'_, T> {
                                 ldb: width as isize,
                                 next: self.weight[k0 * columns + j * steps.len()..].as_ptr(),
                                 next_by: 0,
-                                c: sums[to + j..].as_mut_ptr(),
-                                ldc: columns as isize,
+                                c: sums[to + j - start..].as_mut_ptr(),
+                                ldc: across as isize,
                                 store,
                                 alpha: T::ONE,
                                 beta: T::ZERO,

@@ -54,7 +54,7 @@ pub(crate) unsafe fn products<'a, T: Int>(
                     // SAFETY: `(i, s)` lies inside `a`, the columns inside row `s` of `b`.
                     unsafe {
                         let x = a.get(i, s);
-                        if b.col_stride() == 1 {
+                        if b.has_adjacent_cols() {
                             let row = std::slice::from_raw_parts(b.from(s, j0).as_ptr(), sums.len());
                             for (sum, &y) in sums.iter_mut().zip(row) {
                                 *sum = sum.add_wrapping(x.mul_wrapping(y));

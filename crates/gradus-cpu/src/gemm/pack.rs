@@ -20,6 +20,7 @@ const PAGE: usize = 4 << 10;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mat<'a, S> {
     ptr: *const S,
+    /// From one row and from one column to the next, in bytes: a pair of elements need not lie at a multiple of its size.
     rs: isize,
     cs: isize,
     life: PhantomData<&'a [S]>,
@@ -36,14 +37,20 @@ impl<'a, S: Copy> Mat<'a, S> {
     /// # Safety
     /// Users touch only elements that lie inside `data`.
     pub(crate) unsafe fn new(data: &'a [S], at: usize, rs: isize, cs: isize) -> Self {
-        Mat { ptr: data.as_ptr().wrapping_add(at), rs, cs, life: PhantomData }
+        let size = size_of::<S>() as isize;
+        Mat {
+            ptr: data.as_ptr().wrapping_add(at),
+            rs: rs.wrapping_mul(size),
+            cs: cs.wrapping_mul(size),
+            life: PhantomData,
+        }
     }
 
     /// The matrix from element `(i, j)` on.
     #[inline]
     pub(crate) fn from(&self, i: usize, j: usize) -> Self {
         let by = self.rs.wrapping_mul(i as isize).wrapping_add(self.cs.wrapping_mul(j as isize));
-        Mat { ptr: self.ptr.wrapping_offset(by), ..*self }
+        Mat { ptr: self.ptr.wrapping_byte_offset(by), ..*self }
     }
 
     /// The matrix with rows and columns exchanged.
@@ -51,17 +58,27 @@ impl<'a, S: Copy> Mat<'a, S> {
         Mat { rs: self.cs, cs: self.rs, ..*self }
     }
 
-    /// The same memory as other elements, with these strides between them.
-    pub(super) fn cast<T>(&self, rs: isize, cs: isize) -> Mat<'a, T> {
-        Mat { ptr: self.ptr.cast(), rs, cs, life: PhantomData }
+    /// The same memory as other elements, each `rows` by `cols` of these.
+    pub(super) fn cast<T>(&self, rows: isize, cols: isize) -> Mat<'a, T> {
+        Mat { ptr: self.ptr.cast(), rs: self.rs.wrapping_mul(rows), cs: self.cs.wrapping_mul(cols), life: PhantomData }
     }
 
-    pub(crate) fn row_stride(&self) -> isize {
-        self.rs
+    /// Whether each row begins an element after the one before.
+    #[inline]
+    pub(crate) fn has_adjacent_rows(&self) -> bool {
+        self.rs == size_of::<S>() as isize
     }
 
-    pub(crate) fn col_stride(&self) -> isize {
-        self.cs
+    /// Whether each column begins an element after the one before.
+    #[inline]
+    pub(crate) fn has_adjacent_cols(&self) -> bool {
+        self.cs == size_of::<S>() as isize
+    }
+
+    /// From one row to the next, in elements.
+    #[inline]
+    fn row_stride(&self) -> isize {
+        self.rs / size_of::<S>() as isize
     }
 
     pub(crate) fn as_ptr(&self) -> *const S {
@@ -73,7 +90,7 @@ impl<'a, S: Copy> Mat<'a, S> {
     #[inline(always)]
     pub(crate) unsafe fn get(&self, i: usize, j: usize) -> S {
         // SAFETY: the caller's promise.
-        unsafe { *self.ptr.offset(self.rs * i as isize + self.cs * j as isize) }
+        unsafe { *self.ptr.byte_offset(self.rs * i as isize + self.cs * j as isize) }
     }
 }
 
@@ -106,9 +123,9 @@ impl<S: Pack> Left<S::Compute> for Mat<'_, S> {
     }
 
     fn in_place(&self) -> Option<(*const S::Compute, isize)> {
-        let apart = !(self.rs.unsigned_abs() * size_of::<S>()).is_multiple_of(PAGE);
+        let apart = !self.rs.unsigned_abs().is_multiple_of(PAGE);
         let same = TypeId::of::<S>() == TypeId::of::<S::Compute>();
-        (same && self.cs == 1 && apart).then(|| (self.ptr.cast(), self.rs))
+        (same && self.has_adjacent_cols() && apart).then(|| (self.ptr.cast(), self.row_stride()))
     }
 
     fn steps(&self, ks: usize) -> usize {
@@ -174,7 +191,7 @@ pub(super) unsafe fn pack_rows<S: Float<Compute: Transpose>>(
 ) {
     let out = &mut out[..ks * lda];
     let mut p0 = 0;
-    if a.col_stride() == 1 {
+    if a.has_adjacent_cols() {
         // Blocks of 8 rows, the last one first: what it writes beyond `lda` belongs to the next step, whose first block
         // comes later. Only stores that end inside `out` are made this way. Missing rows repeat the last one.
         while p0 + 8 <= ks && (p0 + 7) * lda + rows.next_multiple_of(8) <= out.len() {
@@ -237,7 +254,7 @@ pub(super) unsafe fn pack_panel<S: Float<Compute: Transpose>>(
 ) {
     let out = &mut out[..ks * width];
     let zero = S::Compute::default();
-    if b.col_stride() == 1 {
+    if b.has_adjacent_cols() {
         if cols == width {
             // SAFETY: `width` adjacent elements of every row lie inside `b`; panels are as wide as some vectors of 4 elements
             // at least, an even number.
@@ -262,10 +279,10 @@ pub(super) unsafe fn pack_panel<S: Float<Compute: Transpose>>(
         return;
     }
     let (mut steps, mut whole) = (0, 0);
-    if b.row_stride() == 1 {
+    if b.has_adjacent_rows() {
         // Columns are runs in memory; 8 of them at a time, because more would compete for the same sets of the cache.
         (steps, whole) = (ks / 8 * 8, cols / 8 * 8);
-        let far = b.col_stride().unsigned_abs() * size_of::<S>() >= FAR;
+        let far = b.cs.unsigned_abs() >= FAR;
         for j in (0..whole).step_by(8) {
             for p in (0..steps).step_by(8) {
                 let runs = std::array::from_fn(|q| b.from(p, j + q).as_ptr());
@@ -356,6 +373,6 @@ impl<S: Pack> Panels<S::Compute> for Mat<'_, S> {
     #[inline]
     fn direct(&self, k: usize, j: usize) -> Option<(*const S::Compute, isize)> {
         let same = TypeId::of::<S>() == TypeId::of::<S::Compute>();
-        (same && self.cs == 1).then(|| (self.from(k, j).as_ptr().cast(), self.rs))
+        (same && self.has_adjacent_cols()).then(|| (self.from(k, j).as_ptr().cast(), self.row_stride()))
     }
 }

@@ -79,8 +79,7 @@ fn word(even: u16, odd: u16) -> f32 {
 
 /// The matrix of the words along axis 1 (`across`) or 0 of `m`, along which elements are adjacent.
 fn words(m: Mat<'_, Paired>, across: bool) -> Mat<'_, Word> {
-    let half = |s: isize, adjacent: bool| if adjacent { s } else { s / 2 };
-    m.cast(half(m.row_stride(), !across), half(m.col_stride(), across))
+    if across { m.cast(1, 2) } else { m.cast(2, 1) }
 }
 
 /// Writes steps `ks` of `cols` columns of `b` as words, `[ks / 2][width]`, 0 where there is no step or column.
@@ -114,7 +113,7 @@ unsafe fn interleave(b: Mat<'_, Paired>, ks: usize, cols: usize, width: usize, o
 unsafe fn rows(isa: Isa, a: Mat<'_, Paired>, rows: usize, ks: usize, lda: usize, out: &mut [f32]) {
     // SAFETY: the caller's promise; what is no run along columns is one along rows (`fits`).
     unsafe {
-        if a.row_stride() == 1 {
+        if a.has_adjacent_rows() {
             interleave(a.transposed(), ks, rows, lda, out);
         } else {
             pack_rows(isa, words(a, true), rows, ks / 2, lda, out);
@@ -134,7 +133,7 @@ unsafe fn rows(isa: Isa, a: Mat<'_, Paired>, rows: usize, ks: usize, lda: usize,
 unsafe fn panel(isa: Isa, b: Mat<'_, Paired>, ks: usize, cols: usize, width: usize, out: &mut [f32]) {
     // SAFETY: as above.
     unsafe {
-        if b.col_stride() == 1 {
+        if b.has_adjacent_cols() {
             interleave(b, ks, cols, width, out);
         } else {
             pack_panel(isa, words(b, false), ks / 2, cols, width, out);
@@ -248,8 +247,8 @@ const WORTH: usize = 8;
 /// Products are multiples of the product of the operands' smallest units, and so is what sums of them are rounded to. If
 /// that is at least the smallest normal f32, no number on the way is subnormal.
 pub(super) fn fits(cpu: &CpuBackend, plan: &Plan, a: &View<'_>, b: &View<'_>) -> Result<bool> {
-    // Steps are to be adjacent, an even number of elements from a row (or column) to the next, or one row from the other.
-    let lies_well = |along: isize, step: isize| (step == 1 && along % 2 == 0) || along == 1;
+    // Steps are to be adjacent, or rows (or columns).
+    let lies_well = |along: isize, step: isize| step == 1 || along == 1;
     let [[ar, ac], [br, bc], _] = plan.strides;
     if plan.m.min(plan.n) < WORTH || !lies_well(ar, ac) || !lies_well(bc, br) {
         return Ok(false);

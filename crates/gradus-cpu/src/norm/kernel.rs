@@ -1,5 +1,6 @@
 //! The arithmetic of normalisation over a run of elements.
 
+use super::narrow::Narrow;
 use crate::access::Float;
 use crate::isa::{Isa, per_isa};
 use crate::rows::{Elementary, Rows, sum, tree};
@@ -51,7 +52,7 @@ fn gradient<T: Elementary>(x: &[T], g: &[T], scale: Option<&[T]>, [m, r, mean_h,
 }
 
 /// These of one storage type, for every instruction set.
-pub(super) trait Kernel: Rows {
+pub(super) trait Kernel: Rows<Compute: Narrow> {
     fn sum(isa: Isa, x: &[Self::Compute]) -> Self::Compute;
     fn squares(isa: Isa, x: &[Self::Compute], m: Self::Compute) -> Self::Compute;
     fn apply(

@@ -7,6 +7,7 @@
 mod backward;
 mod kernel;
 mod large;
+mod narrow;
 
 #[cfg(test)]
 mod tests;
@@ -192,6 +193,7 @@ fn forward<S: Kernel>(
     }
     let [sx, so, ss, sh, ..] = groups.steps;
     cpu.parallel_for(groups.starts.numel(), groups.grain(), |range| {
+        let range = narrow::forward(cpu, &groups, (rms, eps), (x, [scale, shift]), &out, [&mean, &rstd], range);
         scratch::with(4 * BLOCK, |block: &mut [S::Compute]| {
             let (work, rest) = block.split_at_mut(BLOCK);
             let (to, rest) = rest.split_at_mut(BLOCK);

@@ -143,3 +143,36 @@ fn wrong_operands_are_typed_errors() {
     assert_eq!(run(one, 0.1, t(f, &[4, 6]), t(f, &[6]), t(f, &[4, 6])), ErrorKind::ShapeMismatch);
     assert_eq!(run(Axes::one(2), 0.1, t(f, &[4, 6]), t(f, &[6]), t(f, &[4, 1])), ErrorKind::InvalidAxis);
 }
+
+/// Rows that lie one after the other are normalised a block at a time, others one by one.
+#[test]
+fn narrow_rows_have_the_bits_of_rows_that_lie_apart() {
+    let cpu = CpuBackend::with_threads(2).unwrap();
+    for dtype in [DType::F32, DType::F64, DType::BF16] {
+        for len in [2, 8, 16, 33, 127, 256] {
+            for (rms, with_affine) in [(false, true), (true, true), (false, false)] {
+                let (dims, set) = ([70, len], axes(&[1]));
+                let both = [Lie::Contiguous, Lie::Spaced].map(|lie| {
+                    let mut numbers = noise(1);
+                    // The squares of one row overflow in f32.
+                    let number = |i: usize| numbers(i) * if i / len == 40 { 1e20 } else { 1.0 };
+                    let x = Tensor::new(&cpu, dtype, &dims, lie, number);
+                    let g = Tensor::new(&cpu, dtype, &dims, lie, noise(4));
+                    let scale = Tensor::new(&cpu, dtype, &[len], Lie::Contiguous, noise(2));
+                    let shift = Tensor::new(&cpu, dtype, &[len], Lie::Contiguous, noise(3));
+                    let (a, b) = (with_affine.then(|| scale.view()), with_affine.then(|| shift.view()));
+                    let mut out = Tensor::canary(&cpu, dtype, &dims, Lie::Contiguous);
+                    let [mut mean, mut rstd] =
+                        [0, 1].map(|_| Tensor::canary(&cpu, dtype.compute(), &[70, 1], Lie::Contiguous));
+                    let (o, m, r) = (&mut out.view_mut(), &mut mean.view_mut(), &mut rstd.view_mut());
+                    cpu.normalize(rms, set, 1e-5, x.view(), a, b, o, m, r).unwrap();
+                    let mut dx = Tensor::canary(&cpu, dtype, &dims, Lie::Contiguous);
+                    let (m, r) = (mean.view(), rstd.view());
+                    cpu.normalize_backward(rms, set, g.view(), x.view(), a, m, r, &mut dx.view_mut()).unwrap();
+                    [out, mean, rstd, dx].map(|t| t.bytes(&cpu))
+                });
+                assert!(both[0] == both[1], "{dtype} {len} {rms} {with_affine}");
+            }
+        }
+    }
+}

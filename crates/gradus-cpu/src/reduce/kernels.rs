@@ -11,9 +11,12 @@ use crate::access::{Float, Plain, with_word};
 use crate::extreme::Extreme;
 use crate::isa::{Isa, per_isa, per_isa_256};
 use crate::order::Word;
+use crate::rows::first_lanes;
 
 /// Lanes that a block is accumulated in.
 pub(super) const LANES: usize = 64;
+/// Lanes that are combined in registers.
+const PART: usize = crate::rows::LANES;
 /// Elements of a block.
 pub(super) const BLOCK: usize = 4096;
 
@@ -27,8 +30,8 @@ trait Reducer: 'static {
     fn lift(x: Self::In, by: u64) -> Self::Acc;
     fn combine(a: Self::Acc, b: Self::Acc) -> Self::Acc;
     fn finish(a: Self::Acc, by: u64) -> Self::Out;
-    /// [`block`] on an instruction set.
-    fn block(isa: Isa, by: u64, x: &[Self::In]) -> Self::Acc;
+    /// [`blocks`] on an instruction set.
+    fn blocks(isa: Isa, by: u64, x: &[Self::In], n: usize, acc: &mut [Self::Acc]);
     /// [`row`] on an instruction set.
     fn row(isa: Isa, by: u64, x: &[Self::In], acc: &mut [Self::Acc], first: bool);
     /// [`quad`] on an instruction set.
@@ -45,11 +48,11 @@ pub(super) struct Kernels {
     pub(super) out_size: usize,
     /// What the functions take for `by`.
     pub(super) by: u64,
-    /// Reduces up to [`BLOCK`] contiguous elements: `(isa, by, x, n, acc)`.
+    /// Reduces `rows` times up to [`BLOCK`] elements, one after the other: `(isa, by, x, n, rows, acc)`.
     ///
     /// # Safety
-    /// `x` is readable for `n` elements, `acc` writable for one accumulator; both aligned.
-    pub(super) block: unsafe fn(Isa, u64, *const u8, usize, *mut u8),
+    /// `x` is readable for `n * rows` elements, `acc` writable for `rows` accumulators; both aligned, no overlap.
+    pub(super) blocks: unsafe fn(Isa, u64, *const u8, usize, usize, *mut u8),
     /// Combines a row of `n` elements into as many accumulators, which start fresh if `first`: `(isa, by, x, n, acc,
     /// first)`.
     ///
@@ -91,7 +94,7 @@ fn kernels<R: Reducer>(by: u64) -> Kernels {
         out_size: size_of::<R::Out>(),
         by,
         // SAFETY: what the table asks of its callers.
-        block: |isa, by, x, n, acc| unsafe { *acc.cast() = R::block(isa, by, read(x, n)) },
+        blocks: |isa, by, x, n, rows, acc| unsafe { R::blocks(isa, by, read(x, n * rows), n, write(acc, rows)) },
         // SAFETY: as above.
         row: |isa, by, x, n, acc, first| unsafe { R::row(isa, by, read(x, n), write(acc, n), first) },
         // SAFETY: as above.
@@ -111,14 +114,62 @@ fn kernels<R: Reducer>(by: u64) -> Kernels {
     }
 }
 
-/// Reduces at most [`BLOCK`] elements.
+/// Reduces as many times `n` elements, at most [`BLOCK`], as there are accumulators.
 #[inline(always)]
-fn block<R: Reducer>(by: u64, x: &[R::In]) -> R::Acc {
+fn blocks<R: Reducer>(by: u64, x: &[R::In], n: usize, acc: &mut [R::Acc]) {
+    // No closures: they would be compiled without the instruction set.
+    for (i, acc) in acc.iter_mut().enumerate() {
+        let x = &x[i * n..];
+        *acc =
+            if n < LANES && x.len() >= n.next_multiple_of(PART) { narrow::<R>(by, x, n) } else { block::<R>(by, x, n) };
+    }
+}
+
+/// Elements `first..n`, up to [`PART`] of them, in lanes. There are so many in `x`, though not all count.
+#[inline(always)]
+fn part<R: Reducer>(by: u64, x: &[R::In], n: usize, first: usize) -> [R::Acc; PART] {
+    let mut lanes = [R::IDENTITY; PART];
+    if first < n
+        && let Some(x) = x[first..].first_chunk::<PART>()
+    {
+        let counts = first_lanes((n - first).min(PART));
+        for j in 0..PART {
+            let lifted = R::combine(R::IDENTITY, R::lift(x[j], by));
+            lanes[j] = if counts[j] != 0 { lifted } else { R::IDENTITY };
+        }
+    }
+    lanes
+}
+
+/// Reduces the first `n` elements, fewer than [`LANES`]; as many follow as a vector reaches to. What [`block`] does with
+/// lanes in memory is done in registers here.
+#[inline(always)]
+fn narrow<R: Reducer>(by: u64, x: &[R::In], n: usize) -> R::Acc {
+    let mut lanes = part::<R>(by, x, n, 0);
+    if n > PART {
+        let [b, c, d] = [part::<R>(by, x, n, PART), part::<R>(by, x, n, 2 * PART), part::<R>(by, x, n, 3 * PART)];
+        for j in 0..PART {
+            lanes[j] = R::combine(R::combine(lanes[j], c[j]), R::combine(b[j], d[j]));
+        }
+    }
+    let mut half = PART / 2;
+    while half > 0 {
+        for j in 0..half {
+            lanes[j] = R::combine(lanes[j], lanes[j + half]);
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+/// Reduces the first `n` elements, at most [`BLOCK`].
+#[inline(always)]
+fn block<R: Reducer>(by: u64, x: &[R::In], n: usize) -> R::Acc {
     // Kept in memory: as registers LLVM takes the lanes apart into scalars. The elements are read strictly in order, which
     // is what the prefetchers of the processor follow.
     let mut all = [R::IDENTITY; LANES];
     let lanes: &mut [R::Acc; LANES] = std::hint::black_box(&mut all);
-    let mut chunks = x.chunks_exact(LANES);
+    let mut chunks = x[..n].chunks_exact(LANES);
     for chunk in &mut chunks {
         for j in 0..LANES {
             lanes[j] = R::combine(lanes[j], R::lift(chunk[j], by));
@@ -193,9 +244,9 @@ macro_rules! reducer {
             fn finish(a: $acc, by: u64) -> $out {
                 ($finish)(a, by)
             }
-            fn block(isa: Isa, by: u64, x: &[$in]) -> $acc {
-                $per_isa! { fn run(by: u64, x: &[$in]) -> $acc = block::<$name>; }
-                run(isa, by, x)
+            fn blocks(isa: Isa, by: u64, x: &[$in], n: usize, acc: &mut [$acc]) {
+                $per_isa! { fn run(by: u64, x: &[$in], n: usize, acc: &mut [$acc]) = blocks::<$name>; }
+                run(isa, by, x, n, acc);
             }
             fn row(isa: Isa, by: u64, x: &[$in], acc: &mut [$acc], first: bool) {
                 $per_isa! { fn run(by: u64, x: &[$in], acc: &mut [$acc], first: bool) = row::<$name>; }

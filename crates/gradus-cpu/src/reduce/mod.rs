@@ -23,6 +23,8 @@ const UNIT_BLOCKS: usize = 16;
 const UNIT: usize = UNIT_BLOCKS * BLOCK;
 /// Elements that one task reduces, at the least.
 const GRAIN: usize = 32 << 10;
+/// Rows that lie one after the other and are reduced by one call.
+const TOGETHER: usize = 64;
 /// Bytes of accumulators in a row of columns.
 const WIDTH: usize = 256;
 
@@ -195,9 +197,24 @@ impl Task<'_> {
         let size = self.k.acc_size;
         if units == 1 {
             let together = (GRAIN / self.count.max(1)).max(1);
+            let follow = contiguous && self.count <= BLOCK && kept.dims().len() == 1;
+            let step = Some(kept).filter(|_| follow).map(|kept| kept.strides(0));
+            let step = step.filter(|step| step[0] == self.count as isize).map(|step| step[1]);
             self.cpu.parallel_for(total, together, |range| {
-                let mut acc = [0u64; 1];
+                let mut acc = [0u64; TOGETHER];
                 let acc = acc.as_mut_ptr().cast::<u8>();
+                if let Some(step) = step {
+                    for i in range.clone().step_by(TOGETHER) {
+                        let ([from, to], n) = (kept.at(i), TOGETHER.min(range.end - i));
+                        // SAFETY: the caller's promise; as many elements as `n` rows have follow each other, and there are
+                        // as many accumulators.
+                        unsafe {
+                            (self.k.blocks)(self.cpu.isa(), self.k.by, self.element(from), self.count, n, acc);
+                            (self.k.finish)(self.k.by, acc, self.result(to), step, n);
+                        }
+                    }
+                    return;
+                }
                 kept.for_each(range, |_, [from, to]| {
                     // SAFETY: the caller's promise; the accumulator is one of at most 8 bytes.
                     unsafe {
@@ -253,7 +270,7 @@ impl Task<'_> {
         let n = UNIT.min(self.count - start);
         if contiguous && n <= BLOCK {
             // SAFETY: `n` elements in a row.
-            return unsafe { (k.block)(isa, k.by, self.element(from + start), n, acc) };
+            return unsafe { (k.blocks)(isa, k.by, self.element(from + start), n, 1, acc) };
         }
         let mut stack = [0u64; Cascade::LEVELS];
         let mut cascade = Cascade { task: self, stack: stack.as_mut_ptr().cast(), width: 1, depth: 0, seen: 0 };
@@ -262,13 +279,13 @@ impl Task<'_> {
             // SAFETY: positions of the layout; the stack has room for all levels of one accumulator of at most 8 bytes.
             unsafe {
                 if contiguous {
-                    (k.block)(isa, k.by, self.element(from + i), m, cascade.top());
+                    (k.blocks)(isa, k.by, self.element(from + i), m, 1, cascade.top());
                 } else {
                     let top = cascade.top();
                     scratch::with(BLOCK * self.size / 8, |memory: &mut [u64]| {
                         let memory = memory.as_mut_ptr().cast::<u8>();
                         self.collect(from, i, m, memory);
-                        (k.block)(isa, k.by, memory, m, top);
+                        (k.blocks)(isa, k.by, memory, m, 1, top);
                     });
                 }
                 cascade.push();
