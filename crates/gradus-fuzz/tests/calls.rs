@@ -14,6 +14,7 @@ use gradus_fuzz::calls::table;
 const ELSEWHERE: &[&str] = &[
     "device",
     "dtype",
+    "frozen",
     "grad_fn",
     "is_contiguous",
     "is_leaf",

@@ -1,7 +1,8 @@
 //! The path of the layer in the error of a forward pass.
 //!
 //! The innermost layer that failed notes itself in the error, and each module around it, on the error's way out, looks up the
-//! name that it has for what the error speaks of. Nothing is done where nothing fails.
+//! name that it has for what the error speaks of. One that has no single name for that speaks of itself instead: then the
+//! error names the innermost layer that is known for certain. Nothing is done where nothing fails.
 
 use gradus_tensor::{Error, FailedLayer};
 
@@ -16,19 +17,20 @@ pub(crate) type Place = (usize, &'static str);
 pub(crate) fn on_the_way_out<M: Module + ?Sized>(module: &M, e: Error) -> Error {
     let here = module.place();
     match e.layer_place() {
-        None => {
-            let kind = here.1.split('<').next().and_then(|path| path.rsplit("::").next()).unwrap_or(here.1);
-            e.in_layer(FailedLayer { path: String::new(), kind: kind.to_owned() }, here)
-        }
+        None => itself(e, here),
         Some(inner) if inner == here => e,
         Some(inner) => match find(module, inner) {
             Found::One(name) => inside(&name, e, here),
-            // Of several layers without fields nobody knows which it was, but that it is in this module.
-            Found::Several => inside("", e, here),
-            // It is none of this module's: one around it may know it.
-            Found::None => e,
+            // Layers without fields may share a place, and a field that is no part of the model has no name.
+            Found::Several | Found::None => itself(e, here),
         },
     }
+}
+
+/// The error is that of the module at `here`.
+fn itself(e: Error, here: Place) -> Error {
+    let kind = here.1.split('<').next().and_then(|path| path.rsplit("::").next()).unwrap_or(here.1);
+    e.in_layer(FailedLayer { path: String::new(), kind: kind.to_owned() }, here)
 }
 
 /// An error on its way out of `layer`, one of the layers of `module`, which has this name.

@@ -494,7 +494,11 @@ fn an_error_reads_as_its_page_says() -> Result<()> {
     let (device, _) = setup()?;
     let (a, b) = (Tensor::zeros([32, 784], DType::F32, &device)?, Tensor::zeros([512, 784], DType::F32, &device)?);
     let text = a.matmul(&b).unwrap_err().to_string();
-    let page = text.lines().map(|line| format!("/// {line}\n")).collect::<String>();
-    assert!(include_str!("../../gradus-backend/src/error.rs").contains(&page), "{page}");
+    // But for where the call stands.
+    let is_place = |line: &&str| line.starts_with("  in ") || line.starts_with("  at ");
+    let page = include_str!("../../gradus-backend/src/error.rs").lines().filter_map(|line| line.strip_prefix("/// "));
+    let (text, page): (Vec<_>, Vec<_>) =
+        (text.lines().filter(|line| !is_place(line)).collect(), page.filter(|line| !is_place(line)).collect());
+    assert!(page.join("\n").contains(&text.join("\n")), "{text:?}");
     Ok(())
 }

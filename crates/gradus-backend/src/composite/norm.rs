@@ -88,7 +88,7 @@ fn scale_of_rows<B: Backend + ?Sized>(b: &B, rms: bool, x: View<'_>, axes: Axes)
     }
     let (high, low) = (reduced(b, ReduceOp::Max, x, axes)?, reduced(b, ReduceOp::Min, x, axes)?);
     let first = axes.iter().try_fold(*x.layout, |l, a| l.narrow(a, 0, 1))?;
-    let (limit, factor) = if dtype == DType::F64 { (500, -800) } else { (50, -100) };
+    let (limit, factor) = if dtype == DType::F64 { (500, -800) } else { (50, -80) };
     let numbers = [2f64.powi(limit), 2f64.powi(factor), f64::from(u8::from(!rms))];
     let [limit, factor, shifted] = numbers.map(|v| MapArg::Scalar(Scalar::Float(v)));
     let args =

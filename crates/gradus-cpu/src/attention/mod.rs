@@ -18,6 +18,8 @@ mod product;
 #[cfg(test)]
 mod tests;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use gradus_backend::composite::{self, attention::Sizes};
 use gradus_backend::{AttentionParams, Backend, Layout, Result, Scalar, View, ViewMut};
 
@@ -178,17 +180,23 @@ pub(crate) fn attention(
 }
 
 /// Whether `fine` holds for all elements.
-fn all<S: Float>(cpu: &CpuBackend, v: View<'_>, fine: impl Fn(S::Compute) -> bool) -> Result<bool> {
+fn all<S: Float>(cpu: &CpuBackend, v: View<'_>, fine: impl Fn(S::Compute) -> bool + Sync) -> Result<bool> {
     let data = cpu.slice::<S>("attention_backward", v)?;
     let (rows, len, [step]) = Nest::new(&[v.layout]).split_inner();
-    let mut all = true;
-    rows.for_each(0..if len == 0 { 0 } else { rows.numel() }, |_, [at]| {
-        all &= match step {
-            1 => data[at..at + len].iter().fold(true, |all, x| all & fine(x.widen())),
-            _ => (0..len).all(|i| fine(data[at.wrapping_add_signed(step * i as isize)].widen())),
-        };
+    let bad = AtomicBool::new(false);
+    let count = if len == 0 { 0 } else { rows.numel() };
+    cpu.parallel_for(count, (TASK / len.max(1)).max(1), |range| {
+        rows.for_each(range, |_, [at]| {
+            let all = match step {
+                1 => data[at..at + len].iter().fold(true, |all, x| all & fine(x.widen())),
+                _ => (0..len).all(|i| fine(data[at.wrapping_add_signed(step * i as isize)].widen())),
+            };
+            if !all {
+                bad.store(true, Ordering::Relaxed);
+            }
+        });
     });
-    Ok(all)
+    Ok(!bad.into_inner())
 }
 
 /// Whether all numbers are finite. Where one is not, the products that causal attention leaves out are not 0.

@@ -62,7 +62,7 @@ where
         to.pad[i] = ((from.kernel[i] - 1) * from.dilation[i]) as isize - from.pad[i];
     }
     let taps = from.taps();
-    // The smaller of weight and result tells.
+    // The smaller of weight and result tells first.
     let few_weights = w.len() <= dx.len();
     if few_weights && !finite(w) {
         return Ok(false);
@@ -80,7 +80,7 @@ where
     });
     let sizes = Sizes { cg: s.kg, kg: s.cg, geometry: to, ..*s };
     correlate(cpu, &sizes, g, t, None, dx)?;
-    Ok(few_weights || finite(dx))
+    Ok(few_weights || finite(dx) || finite(w))
 }
 
 /// Whether all elements are finite.

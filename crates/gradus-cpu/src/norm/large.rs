@@ -37,7 +37,7 @@ impl<T: Elementary> Large<T> {
         work: &mut [T],
     ) -> Option<Self> {
         // Squares of the largest float times this are finite, and those of the smallest deviations that get here are not 0.
-        let down = if size_of::<T>() == 4 { 2f64.powi(-100) } else { 2f64.powi(-800) };
+        let down = if size_of::<T>() == 4 { 2f64.powi(-80) } else { 2f64.powi(-800) };
         let count = groups.count as f64;
         let first = if rms { T::ZERO } else { x[at[0]].widen() * T::from_f64(down) };
         let zero = Large { down: T::from_f64(down), first, centre: T::ZERO, by: T::ONE, mean: T::ZERO, rstd: T::ZERO };

@@ -25,16 +25,16 @@ static POWER: Elementwise = Elementwise::new("abs_pow", Class::Float, 2, |x| {
 /// `sqrt(x)` with slope 0 at 0, to any order. See Note [overflowed sums].
 static ROOT: Elementwise = Elementwise::new("root", Class::Float, 1, |x| {
     let zero = x[0].eq(0.0);
-    vec![zero.select(0.0, endless(x[0], zero.select(1.0, x[0]).sqrt()))]
+    vec![zero.select(0.0, endless(x[0], x[0].eq(f64::INFINITY), zero.select(1.0, x[0]).sqrt()))]
 });
 
 /// `x^(1 / p)` of (x, 1 / p), with slope 0 at 0, to any order. See Note [overflowed sums]; for p below 0 it is 0 that powers
 /// of finite numbers come to.
 static ROOT_OF_POWERS: Elementwise = Elementwise::new("root_of_powers", Class::Float, 2, |x| {
-    let (below, zero) = (x[1].lt(0.0), x[0].eq(0.0));
-    let root = zero.select(1.0, x[0]).pow(x[1]);
-    let none = zero.and(below);
-    vec![none.select(none.select(x[0], 1.0).recip(), zero.select(0.0, below.select(root, endless(x[0], root))))]
+    let zero = x[0].eq(0.0);
+    let (none, over) = (zero.and(x[1].lt(0.0)), x[0].eq(f64::INFINITY).and(x[1].gt(0.0)));
+    let root = endless(x[0], over, zero.select(1.0, x[0]).pow(x[1]));
+    vec![none.select(none.select(x[0], 1.0).recip(), zero.select(0.0, root))]
 });
 
 /// `max(x, least)` of (length, least), NaN for a length that is infinite. See Note [overflowed sums].
@@ -46,9 +46,10 @@ static INVERSE_ROOT: Elementwise = Elementwise::new("inverse_root", Class::Float
     vec![x[0].eq(f64::INFINITY).select(f64::NAN, x[0] + x[1]).rsqrt()]
 });
 
-/// The root of x, and where x is infinite something that is too, with an infinite slope.
-fn endless<'k>(x: Expr<'k>, root: Expr<'k>) -> Expr<'k> {
-    x.eq(f64::INFINITY).select(x * x, root)
+/// The root of x, and where x is infinite, which `over` says, something that is too, with an infinite slope.
+fn endless<'k>(x: Expr<'k>, over: Expr<'k>, root: Expr<'k>) -> Expr<'k> {
+    let x = over.select(x, 1.0);
+    over.select(x * x, root)
 }
 
 /// `sqrt(x)` with slope 0 at 0: the root of a sum of squares, whose own slopes are 0 there. Where the squares have
@@ -98,7 +99,8 @@ impl Tensor {
     ///
     /// Where the function has a kink at 0 its gradient is 0: for a norm of 0, and, with p below 2, at elements that are 0.
     /// Equal extremes share the gradient. The norm of nothing is 0, but an error for infinite p and for p below 0.
-    /// Where the powers of finite elements overflow, for p = 2 in f32 from 1.8e19 on, it is infinite and its gradient infinite or NaN.
+    /// Where the powers of finite elements overflow, for p = 2 in f32 from 1.8e19 on, it is infinite and its gradient infinite or
+    /// NaN.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;

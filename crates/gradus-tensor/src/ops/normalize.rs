@@ -309,7 +309,8 @@ impl Tensor {
     }
 
     /// Normalises each channel (axis 1) of `[n, c, ..]` with given statistics `[c]`, floats of any dtype: evaluation.
-    /// Computed in at least f32; an infinite variance, as of values whose squares overflow, gives NaN. Errors as for [`batch_norm`](Tensor::batch_norm), but for the number of values.
+    /// Computed in at least f32; an infinite variance, as of values whose squares overflow, gives NaN. Errors as for
+    /// [`batch_norm`](Tensor::batch_norm), but for the number of values.
     #[track_caller]
     pub fn batch_norm_eval(
         &self,
