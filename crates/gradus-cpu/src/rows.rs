@@ -118,74 +118,106 @@ pub(crate) fn first_lanes(count: usize) -> &'static [u32; LANES] {
 }
 
 /// Rows of one length, one after the other, in chunks. The last chunk of a row reaches into the next row, and what is there
-/// does not count: so there are vectors and no single elements. Where too little follows, a row is copied to spare memory.
+/// does not count: so there are vectors and no single elements. Where too little follows, the last chunk is a copy.
 ///
 /// The methods are for plain loops: a closure would be compiled without the instruction set of its caller.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Chunked {
     len: usize,
-    /// Elements of a row's chunks.
-    pub(crate) reach: usize,
+    /// Elements of a row's chunks but for the last.
+    body: usize,
     /// Which elements of the last chunk count.
     counts: &'static [u32; LANES],
-    total: usize,
+}
+
+/// A row in chunks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Row<'a, T> {
+    body: &'a [[T; LANES]],
+    last: &'a [T; LANES],
+}
+
+/// A row in chunks, to write.
+#[derive(Debug)]
+pub(crate) struct RowMut<'a, T> {
+    body: &'a mut [[T; LANES]],
+    last: &'a mut [T; LANES],
+}
+
+impl<T> RowMut<'_, T> {
+    /// What is written so far.
+    #[inline(always)]
+    pub(crate) fn row(&self) -> Row<'_, T> {
+        Row { body: self.body, last: self.last }
+    }
 }
 
 impl Chunked {
-    /// Rows of `len` elements, at least 1, that have `total` elements together.
+    /// Rows of `len` elements, at least 1.
     #[inline(always)]
-    pub(crate) fn new(len: usize, total: usize) -> Chunked {
-        Chunked { len, reach: len.next_multiple_of(LANES), counts: first_lanes((len - 1) % LANES + 1), total }
+    pub(crate) fn new(len: usize) -> Chunked {
+        Chunked { len, body: (len - 1) / LANES * LANES, counts: first_lanes((len - 1) % LANES + 1) }
     }
 
-    /// Row `i` of `x`, which is copied to `spare` if too little follows it.
+    /// Row `i` of `x`, whose last chunk is copied to `spare` if too little follows it.
     #[inline(always)]
-    pub(crate) fn row<'a, T: Copy>(self, x: &'a [T], i: usize, spare: &'a mut [T]) -> &'a [[T; LANES]] {
-        let at = i * self.len;
-        if at + self.reach <= self.total {
-            return x[at..at + self.reach].as_chunks().0;
-        }
-        spare[..self.len].copy_from_slice(&x[at..at + self.len]);
-        spare[..self.reach].as_chunks().0
+    pub(crate) fn row<'a, T: Copy>(self, x: &'a [T], i: usize, spare: &'a mut [T; LANES]) -> Row<'a, T> {
+        let (body, rest) = x[i * self.len..].split_at(self.body);
+        let last = match rest.first_chunk() {
+            Some(last) => last,
+            None => {
+                spare[..rest.len()].copy_from_slice(rest);
+                spare
+            }
+        };
+        Row { body: body.as_chunks().0, last }
     }
 
     /// Where row `i` of `y` is to be written, to the end of its chunks: the next row is written over that. Call
     /// [`written`](Chunked::written) then.
     #[inline(always)]
-    pub(crate) fn row_mut<'a, T>(self, y: &'a mut [T], i: usize, spare: &'a mut [T]) -> &'a mut [[T; LANES]] {
-        let at = i * self.len;
-        let to = if at + self.reach <= self.total { &mut y[at..at + self.reach] } else { &mut spare[..self.reach] };
-        to.as_chunks_mut().0
+    pub(crate) fn row_mut<'a, T>(self, y: &'a mut [T], i: usize, spare: &'a mut [T; LANES]) -> RowMut<'a, T> {
+        let (body, rest) = y[i * self.len..].split_at_mut(self.body);
+        let last = rest.first_chunk_mut().unwrap_or(spare);
+        RowMut { body: body.as_chunks_mut().0, last }
     }
 
-    /// Brings row `i` of `y` to its place from where [`row_mut`](Chunked::row_mut) had it written.
+    /// Brings the last chunk of row `i` of `y` to its place from where [`row_mut`](Chunked::row_mut) had it written.
     #[inline(always)]
-    pub(crate) fn written<T: Copy>(self, y: &mut [T], i: usize, spare: &[T]) {
-        let at = i * self.len;
-        if at + self.reach > self.total {
-            y[at..at + self.len].copy_from_slice(&spare[..self.len]);
+    pub(crate) fn written<T: Copy>(self, y: &mut [T], i: usize, spare: &[T; LANES]) {
+        let rest = &mut y[i * self.len + self.body..];
+        if rest.len() < LANES {
+            let count = self.len - self.body;
+            rest[..count].copy_from_slice(&spare[..count]);
         }
+    }
+
+    /// One row in memory that ends with a whole chunk, of which what is beyond the row does not count.
+    #[inline(always)]
+    pub(crate) fn padded<T>(self, x: &[T]) -> Row<'_, T> {
+        let (body, last) = x.split_at(self.body);
+        Row { body: body.as_chunks().0, last: &last.as_chunks().0[0] }
     }
 
     /// [`tree`] of rows of these.
     #[inline(always)]
     pub(crate) fn tree<T: Copy, const N: usize>(
         self,
-        rows: [&[[T; LANES]]; N],
+        rows: [Row<'_, T>; N],
         start: T,
         map: impl Fn([T; N], T) -> T,
         combine: impl Fn(T, T) -> T,
     ) -> T {
-        let last = rows[0].len() - 1;
-        let rows = rows.map(|row| &row[..last + 1]);
+        let count = self.body / LANES;
+        let bodies = rows.map(|row| &row.body[..count]);
         let mut lanes = [start; LANES];
-        for i in 0..last {
-            let chunk = rows.map(|row| &row[i]);
+        for i in 0..count {
+            let chunk = bodies.map(|body| &body[i]);
             for l in 0..LANES {
                 lanes[l] = map(chunk.map(|c| c[l]), lanes[l]);
             }
         }
-        let chunk = rows.map(|row| &row[last]);
+        let chunk = rows.map(|row| row.last);
         let before = lanes;
         for l in 0..LANES {
             let next = map(chunk.map(|c| c[l]), before[l]);
@@ -195,42 +227,38 @@ impl Chunked {
     }
 }
 
-/// Each element of `y` becomes `f` of those of `x`, as many chunks.
+/// Each element of `y` becomes `f` of those of `x`, rows of as many elements.
 #[inline(always)]
-pub(crate) fn map_chunks<T: Copy, const N: usize>(
-    x: [&[[T; LANES]]; N],
-    y: &mut [[T; LANES]],
-    f: impl Fn([T; N]) -> T,
-) {
-    let x = x.map(|x| &x[..y.len()]);
-    for (i, y) in y.iter_mut().enumerate() {
-        // Hidden from LLVM, which would make vectors of one lane of many chunks, and gather them.
-        let y = std::hint::black_box(y);
-        let chunk = x.map(|x| &x[i]);
-        let mut made = *y;
-        for l in 0..LANES {
-            made[l] = f(chunk.map(|c| c[l]));
-        }
-        *y = made;
+pub(crate) fn map_chunks<T: Copy, const N: usize>(x: [Row<'_, T>; N], y: &mut RowMut<'_, T>, f: impl Fn([T; N]) -> T) {
+    let bodies = x.map(|x| &x.body[..y.body.len()]);
+    for (i, y) in y.body.iter_mut().enumerate() {
+        map_chunk(bodies.map(|x| &x[i]), y, &f);
     }
+    map_chunk(x.map(|x| x.last), y.last, &f);
+}
+
+#[inline(always)]
+fn map_chunk<T: Copy, const N: usize>(x: [&[T; LANES]; N], y: &mut [T; LANES], f: &impl Fn([T; N]) -> T) {
+    // Hidden from LLVM, which would make vectors of one lane of many chunks, and gather them.
+    let y = std::hint::black_box(y);
+    let mut made = *y;
+    for l in 0..LANES {
+        made[l] = f(x.map(|c| c[l]));
+    }
+    *y = made;
 }
 
 /// Divides each element.
 #[inline(always)]
-pub(crate) fn divide_chunks<T: Copy + std::ops::Div<Output = T>>(y: &mut [[T; LANES]], by: T) {
-    for y in y {
-        // As in `map_chunks`.
+pub(crate) fn divide_chunks<T: Copy + std::ops::Div<Output = T>>(y: &mut RowMut<'_, T>, by: T) {
+    for y in y.body.iter_mut().chain([&mut *y.last]) {
+        // As in `map_chunk`.
         let y = std::hint::black_box(y);
         let chunk = *y;
         for l in 0..LANES {
             y[l] = chunk[l] / by;
         }
     }
-}
-
-/// Spare elements for `n` inputs and outputs whose rows have `len` elements.
-pub(crate) fn spare(len: usize, n: usize) -> usize {
-    len.next_multiple_of(LANES) * n
 }
 
 /// The sum of a row.

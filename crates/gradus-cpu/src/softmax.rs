@@ -10,7 +10,7 @@ use crate::check::check_output;
 use crate::isa::{Isa, per_isa};
 use crate::nest::Nest;
 use crate::parallel::Disjoint;
-use crate::rows::{Chunked, Elementary, Rows, divide_chunks, map_chunks, spare};
+use crate::rows::{Chunked, Elementary, LANES, Rows, divide_chunks, map_chunks};
 use crate::{CpuBackend, scratch};
 
 /// Elements that are worth a task of their own.
@@ -18,85 +18,69 @@ const TASK: usize = 1 << 13;
 /// Elements of a block of rows, unless a single row has more.
 const BLOCK: usize = 1 << 11;
 
-/// What is done to rows of one length, with spare elements for [`Chunked`].
+/// What is done to rows of one length.
 trait Kernel: Rows {
-    fn forward(
-        isa: Isa,
-        log: bool,
-        len: usize,
-        x: &[Self::Compute],
-        y: &mut [Self::Compute],
-        spare: &mut [Self::Compute],
-    );
-    fn backward(
-        isa: Isa,
-        log: bool,
-        len: usize,
-        y: &[Self::Compute],
-        g: &[Self::Compute],
-        dx: &mut [Self::Compute],
-        spare: &mut [Self::Compute],
-    );
+    fn forward(isa: Isa, log: bool, len: usize, x: &[Self::Compute], y: &mut [Self::Compute]);
+    fn backward(isa: Isa, log: bool, len: usize, y: &[Self::Compute], g: &[Self::Compute], dx: &mut [Self::Compute]);
 }
 
 /// Rows of `y` become the softmax of those of `x`, or the logarithm of it.
 #[inline(always)]
-fn forward_rows<T: Elementary>(log: bool, len: usize, x: &[T], y: &mut [T], spare: &mut [T]) {
-    let rows = Chunked::new(len, y.len());
-    let (x_spare, y_spare) = spare.split_at_mut(rows.reach);
+fn forward_rows<T: Elementary>(log: bool, len: usize, x: &[T], y: &mut [T]) {
+    let rows = Chunked::new(len);
+    let [mut x_spare, mut y_spare] = [[T::ZERO; LANES]; 2];
     // The largest element that is not NaN; -inf if there is none.
     let larger = |a: T, b: T| if b > a { b } else { a };
     for i in 0..y.len() / len {
-        let from = rows.row(x, i, x_spare);
-        let to = rows.row_mut(y, i, y_spare);
+        let from = rows.row(x, i, &mut x_spare);
+        let mut to = rows.row_mut(y, i, &mut y_spare);
         let m = rows.tree([from], T::NEG_INFINITY, |[x], m| larger(m, x), larger);
         if log {
             let total = rows.tree([from], T::ZERO, |[x], s| s + (x - m).exp(), |a, b| a + b).ln();
-            map_chunks([from], to, |[x]| x - m - total);
+            map_chunks([from], &mut to, |[x]| x - m - total);
         } else {
-            map_chunks([from], to, |[x]| (x - m).exp());
-            let total = rows.tree([&*to], T::ZERO, |[y], s| s + y, |a, b| a + b);
-            divide_chunks(to, total);
+            map_chunks([from], &mut to, |[x]| (x - m).exp());
+            let total = rows.tree([to.row()], T::ZERO, |[y], s| s + y, |a, b| a + b);
+            divide_chunks(&mut to, total);
         }
-        rows.written(y, i, y_spare);
+        rows.written(y, i, &y_spare);
     }
 }
 
 /// Rows of `dx` become the gradient for the input whose result was `y`.
 #[inline(always)]
-fn backward_rows<T: Elementary>(log: bool, len: usize, y: &[T], g: &[T], dx: &mut [T], spare: &mut [T]) {
-    let rows = Chunked::new(len, dx.len());
-    let (y_spare, spare) = spare.split_at_mut(rows.reach);
-    let (g_spare, d_spare) = spare.split_at_mut(rows.reach);
+fn backward_rows<T: Elementary>(log: bool, len: usize, y: &[T], g: &[T], dx: &mut [T]) {
+    let rows = Chunked::new(len);
+    let [mut y_spare, mut g_spare, mut d_spare] = [[T::ZERO; LANES]; 3];
     for i in 0..dx.len() / len {
-        let (y, g) = (rows.row(y, i, y_spare), rows.row(g, i, g_spare));
-        let to = rows.row_mut(dx, i, d_spare);
+        let (y, g) = (rows.row(y, i, &mut y_spare), rows.row(g, i, &mut g_spare));
+        let mut to = rows.row_mut(dx, i, &mut d_spare);
         if log {
             let total = rows.tree([g], T::ZERO, |[g], s| s + g, |a, b| a + b);
-            map_chunks([y, g], to, |[y, g]| g - y.exp() * total);
+            map_chunks([y, g], &mut to, |[y, g]| g - y.exp() * total);
         } else {
             let total = rows.tree([y, g], T::ZERO, |[y, g], s| y.fused(g, s), |a, b| a + b);
-            map_chunks([y, g], to, |[y, g]| y * (g - total));
+            map_chunks([y, g], &mut to, |[y, g]| y * (g - total));
         }
-        rows.written(dx, i, d_spare);
+        rows.written(dx, i, &d_spare);
     }
 }
 
 per_isa! {
-    fn forward_f32(log: bool, len: usize, x: &[f32], y: &mut [f32], spare: &mut [f32]) = forward_rows;
-    fn forward_f64(log: bool, len: usize, x: &[f64], y: &mut [f64], spare: &mut [f64]) = forward_rows;
-    fn backward_f32(log: bool, len: usize, y: &[f32], g: &[f32], dx: &mut [f32], spare: &mut [f32]) = backward_rows;
-    fn backward_f64(log: bool, len: usize, y: &[f64], g: &[f64], dx: &mut [f64], spare: &mut [f64]) = backward_rows;
+    fn forward_f32(log: bool, len: usize, x: &[f32], y: &mut [f32]) = forward_rows;
+    fn forward_f64(log: bool, len: usize, x: &[f64], y: &mut [f64]) = forward_rows;
+    fn backward_f32(log: bool, len: usize, y: &[f32], g: &[f32], dx: &mut [f32]) = backward_rows;
+    fn backward_f64(log: bool, len: usize, y: &[f64], g: &[f64], dx: &mut [f64]) = backward_rows;
 }
 
 macro_rules! kernel {
     ($($s:ty, $c:ty, $forward:ident, $backward:ident;)*) => {$(
         impl Kernel for $s {
-            fn forward(isa: Isa, log: bool, len: usize, x: &[$c], y: &mut [$c], spare: &mut [$c]) {
-                $forward(isa, log, len, x, y, spare)
+            fn forward(isa: Isa, log: bool, len: usize, x: &[$c], y: &mut [$c]) {
+                $forward(isa, log, len, x, y)
             }
-            fn backward(isa: Isa, log: bool, len: usize, y: &[$c], g: &[$c], dx: &mut [$c], spare: &mut [$c]) {
-                $backward(isa, log, len, y, g, dx, spare)
+            fn backward(isa: Isa, log: bool, len: usize, y: &[$c], g: &[$c], dx: &mut [$c]) {
+                $backward(isa, log, len, y, g, dx)
             }
         }
     )*};
@@ -165,11 +149,11 @@ fn forward<S: Kernel>(cpu: &CpuBackend, log: bool, lanes: &Lanes<2>, x: &[S], ou
     let (isa, out, [sx, so]) = (cpu.isa(), Disjoint::new(out), lanes.steps);
     cpu.parallel_for(lanes.starts.numel(), (TASK / lanes.len).max(1), |rows| {
         let (len, block) = (lanes.len, lanes.block() * lanes.len);
-        scratch::split(cpu, [block, block, spare(len, 2)], |[x_rows, y_rows, spare]: [&mut [S::Compute]; 3]| {
+        scratch::split(cpu, [block; 2], |[x_rows, y_rows]: [&mut [S::Compute]; 2]| {
             lanes.for_each_block(rows, |[ax, ao], n| {
                 let x = S::read(isa, x, ax, sx, &mut x_rows[..n]);
                 // SAFETY: the rows are this task's, and rows of an output that does not overlap itself are apart.
-                unsafe { S::write(isa, &out, ao, so, &mut y_rows[..n], |y| S::forward(isa, log, len, x, y, spare)) };
+                unsafe { S::write(isa, &out, ao, so, &mut y_rows[..n], |y| S::forward(isa, log, len, x, y)) };
             });
         });
     });
@@ -205,12 +189,11 @@ fn backward<S: Kernel>(cpu: &CpuBackend, log: bool, lanes: &Lanes<3>, y: &[S], g
     let (isa, dx, [sy, sg, sd]) = (cpu.isa(), Disjoint::new(dx), lanes.steps);
     cpu.parallel_for(lanes.starts.numel(), (TASK / lanes.len).max(1), |rows| {
         let (len, block) = (lanes.len, lanes.block() * lanes.len);
-        let lens = [block, block, block, spare(len, 3)];
-        scratch::split(cpu, lens, |[y_rows, g_rows, d_rows, spare]: [&mut [S::Compute]; 4]| {
+        scratch::split(cpu, [block; 3], |[y_rows, g_rows, d_rows]: [&mut [S::Compute]; 3]| {
             lanes.for_each_block(rows, |[ay, ag, ad], n| {
                 let y = S::read(isa, y, ay, sy, &mut y_rows[..n]);
                 let g = S::read(isa, g, ag, sg, &mut g_rows[..n]);
-                let make = |d: &mut [S::Compute]| S::backward(isa, log, len, y, g, d, spare);
+                let make = |d: &mut [S::Compute]| S::backward(isa, log, len, y, g, d);
                 // SAFETY: as in `forward`.
                 unsafe { S::write(isa, &dx, ad, sd, &mut d_rows[..n], make) };
             });

@@ -9,7 +9,7 @@ use super::large::limit;
 use crate::gemm::Real;
 use crate::isa::{Isa, per_isa};
 use crate::parallel::Disjoint;
-use crate::rows::{Chunked, Elementary, LANES, map_chunks, spare};
+use crate::rows::{Chunked, Elementary, LANES, map_chunks};
 use crate::{CpuBackend, scratch};
 
 /// Most elements of a row.
@@ -27,15 +27,14 @@ fn forward_rows<T: Elementary>(
     [scale, shift]: [&[T]; 2],
     y: &mut [T],
     [mean, rstd]: [&mut [T]; 2],
-    spare: &mut [T],
 ) -> bool {
-    let (rows, count) = (Chunked::new(len, y.len()), len as f64);
-    let (scale, shift) = (scale.as_chunks::<LANES>().0, shift.as_chunks::<LANES>().0);
-    let (x_spare, y_spare) = spare.split_at_mut(rows.reach);
+    let (rows, count) = (Chunked::new(len), len as f64);
+    let (scale, shift) = (rows.padded(scale), rows.padded(shift));
+    let [mut x_spare, mut y_spare] = [[T::ZERO; LANES]; 2];
     mean.fill(T::ZERO);
     if !rms {
         for (i, sum) in mean.iter_mut().enumerate() {
-            *sum = rows.tree([rows.row(x, i, x_spare)], T::ZERO, |[x], s| s + x, |a, b| a + b);
+            *sum = rows.tree([rows.row(x, i, &mut x_spare)], T::ZERO, |[x], s| s + x, |a, b| a + b);
         }
         for m in mean.iter_mut() {
             *m = T::from_f64(m.to_f64() / count);
@@ -43,7 +42,7 @@ fn forward_rows<T: Elementary>(
     }
     for (i, square) in rstd.iter_mut().enumerate() {
         let m = mean[i];
-        *square = rows.tree([rows.row(x, i, x_spare)], T::ZERO, |[x], s| (x - m).fused(x - m, s), |a, b| a + b);
+        *square = rows.tree([rows.row(x, i, &mut x_spare)], T::ZERO, |[x], s| (x - m).fused(x - m, s), |a, b| a + b);
     }
     let mut is_ordinary = mean.iter().all(|m| m.to_f64().abs() < limit::<T>());
     for r in rstd.iter_mut() {
@@ -52,10 +51,10 @@ fn forward_rows<T: Elementary>(
     }
     for i in 0..mean.len() {
         let (m, r) = (mean[i], rstd[i]);
-        let from = rows.row(x, i, x_spare);
-        let to = rows.row_mut(y, i, y_spare);
-        map_chunks([from, scale, shift], to, |[x, a, b]| (x - m) * r * a + b);
-        rows.written(y, i, y_spare);
+        let from = rows.row(x, i, &mut x_spare);
+        let mut to = rows.row_mut(y, i, &mut y_spare);
+        map_chunks([from, scale, shift], &mut to, |[x, a, b]| (x - m) * r * a + b);
+        rows.written(y, i, &y_spare);
     }
     is_ordinary
 }
@@ -70,15 +69,13 @@ fn backward_rows<T: Elementary>(
     [mean, rstd]: [&[T]; 2],
     dx: &mut [T],
     [sum_h, sum_hn]: [&mut [T]; 2],
-    spare: &mut [T],
 ) {
-    let (rows, count) = (Chunked::new(len, dx.len()), len as f64);
-    let scale = scale.as_chunks::<LANES>().0;
-    let (x_spare, spare) = spare.split_at_mut(rows.reach);
-    let (g_spare, d_spare) = spare.split_at_mut(rows.reach);
+    let (rows, count) = (Chunked::new(len), len as f64);
+    let scale = rows.padded(scale);
+    let [mut x_spare, mut g_spare, mut d_spare] = [[T::ZERO; LANES]; 3];
     for i in 0..mean.len() {
         let (m, r) = (mean[i], rstd[i]);
-        let (x, g) = (rows.row(x, i, x_spare), rows.row(g, i, g_spare));
+        let (x, g) = (rows.row(x, i, &mut x_spare), rows.row(g, i, &mut g_spare));
         sum_h[i] = rows.tree([g, scale], T::ZERO, |[g, a], s| s + g * a, |a, b| a + b);
         sum_hn[i] = rows.tree([x, g, scale], T::ZERO, |[x, g, a], s| (g * a).fused((x - m) * r, s), |a, b| a + b);
     }
@@ -90,10 +87,10 @@ fn backward_rows<T: Elementary>(
     }
     for i in 0..mean.len() {
         let (m, r, mean_h, mean_hn) = (mean[i], rstd[i], sum_h[i], sum_hn[i]);
-        let (x, g) = (rows.row(x, i, x_spare), rows.row(g, i, g_spare));
-        let to = rows.row_mut(dx, i, d_spare);
-        map_chunks([x, g, scale], to, |[x, g, a]| r * (g * a - mean_h - (x - m) * r * mean_hn));
-        rows.written(dx, i, d_spare);
+        let (x, g) = (rows.row(x, i, &mut x_spare), rows.row(g, i, &mut g_spare));
+        let mut to = rows.row_mut(dx, i, &mut d_spare);
+        map_chunks([x, g, scale], &mut to, |[x, g, a]| r * (g * a - mean_h - (x - m) * r * mean_hn));
+        rows.written(dx, i, &d_spare);
     }
 }
 
@@ -107,7 +104,6 @@ pub(super) trait Narrow: Elementary {
         affine: [&[Self]; 2],
         y: &mut [Self],
         stats: [&mut [Self]; 2],
-        spare: &mut [Self],
     ) -> bool;
     fn backward(
         isa: Isa,
@@ -118,7 +114,6 @@ pub(super) trait Narrow: Elementary {
         stats: [&[Self]; 2],
         dx: &mut [Self],
         sums: [&mut [Self]; 2],
-        spare: &mut [Self],
     );
 }
 
@@ -133,15 +128,13 @@ macro_rules! narrow {
                 affine: [&[$t]; 2],
                 y: &mut [$t],
                 stats: [&mut [$t]; 2],
-                spare: &mut [$t],
             ) -> bool {
                 per_isa! {
                     fn run(
                         len: usize, how: (bool, f64), x: &[$t], affine: [&[$t]; 2], y: &mut [$t], stats: [&mut [$t]; 2],
-                        spare: &mut [$t],
                     ) -> bool = forward_rows;
                 }
-                run(isa, len, how, x, affine, y, stats, spare)
+                run(isa, len, how, x, affine, y, stats)
             }
             fn backward(
                 isa: Isa,
@@ -152,15 +145,14 @@ macro_rules! narrow {
                 stats: [&[$t]; 2],
                 dx: &mut [$t],
                 sums: [&mut [$t]; 2],
-                spare: &mut [$t],
             ) {
                 per_isa! {
                     fn run(
                         len: usize, rms: bool, x_g: [&[$t]; 2], scale: &[$t], stats: [&[$t]; 2], dx: &mut [$t],
-                        sums: [&mut [$t]; 2], spare: &mut [$t],
+                        sums: [&mut [$t]; 2],
                     ) = backward_rows;
                 }
-                run(isa, len, rms, x_g, scale, stats, dx, sums, spare)
+                run(isa, len, rms, x_g, scale, stats, dx, sums)
             }
         }
     )*};
@@ -206,8 +198,8 @@ pub(super) fn forward<S: Kernel>(
         return range;
     }
     let (isa, len) = (cpu.isa(), groups.count);
-    let [reach, spare] = [spare(len, 1), spare(len, 2)];
-    scratch::split(cpu, [BLOCK, BLOCK, reach, reach, spare], |[x_rows, y_rows, scale, shift, spare]| {
+    let reach = len.next_multiple_of(LANES);
+    scratch::split(cpu, [BLOCK, BLOCK, reach, reach], |[x_rows, y_rows, scale, shift]| {
         let [.., sa, sb, _, _] = groups.steps;
         let [.., at_a, at_b, _, _] = groups.starts.at(range.start);
         // Added to any number, -0 gives that number.
@@ -221,7 +213,7 @@ pub(super) fn forward<S: Kernel>(
             unsafe {
                 let stats = [stats[0].slice(at[4]..at[4] + rows), stats[1].slice(at[5]..at[5] + rows)];
                 S::write(isa, out, at[1], 1, &mut y_rows[..n], |y| {
-                    is_ordinary = Narrow::forward(isa, len, how, x, [scale, shift], y, stats, spare);
+                    is_ordinary = Narrow::forward(isa, len, how, x, [scale, shift], y, stats);
                 });
             }
             is_ordinary
@@ -244,8 +236,8 @@ pub(super) fn backward<S: Kernel>(
         return range;
     }
     let (isa, len) = (cpu.isa(), groups.count);
-    let lens = [BLOCK, BLOCK, BLOCK, spare(len, 1), BLOCK, BLOCK, spare(len, 3)];
-    scratch::split(cpu, lens, |[x_rows, g_rows, d_rows, factors, sum_h, sum_hn, spare]| {
+    let lens = [BLOCK, BLOCK, BLOCK, len.next_multiple_of(LANES), BLOCK, BLOCK];
+    scratch::split(cpu, lens, |[x_rows, g_rows, d_rows, factors, sum_h, sum_hn]| {
         let at = groups.starts.at(range.start)[3];
         fill(isa, scale, (at, groups.steps[3]), <S::Compute as Real>::ONE, len, factors);
         range = for_each_block(groups, range.clone(), |at, rows| {
@@ -254,7 +246,7 @@ pub(super) fn backward<S: Kernel>(
             let g = S::read(isa, g, at[1], 1, &mut g_rows[..n]);
             let stats = [&stats[0][at[4]..at[4] + rows], &stats[1][at[5]..at[5] + rows]];
             let sums = [&mut sum_h[..rows], &mut sum_hn[..rows]];
-            let make = |d: &mut [S::Compute]| Narrow::backward(isa, len, rms, [x, g], factors, stats, d, sums, spare);
+            let make = |d: &mut [S::Compute]| Narrow::backward(isa, len, rms, [x, g], factors, stats, d, sums);
             // SAFETY: each group is one task's, and elements of an output that does not overlap itself are apart.
             unsafe { S::write(isa, dx, at[2], 1, &mut d_rows[..n], make) };
             true
