@@ -22,7 +22,8 @@ pub(crate) enum Untracked {
 use Untracked::{Constant, Detached, Frozen, Gradient, NoGrad, Severed};
 
 impl Untracked {
-    /// As the number that an untracked tensor has in place of a version: later reasons are lower.
+    /// The number that an untracked tensor has in place of a version. The later a reason stands in the list, the lower its
+    /// number.
     pub(crate) const fn code(self) -> u64 {
         u64::MAX - self as u64
     }
