@@ -1,23 +1,20 @@
 //! The safetensors format: eight bytes with the length of a JSON header (little endian), the header with name, dtype,
 //! shape and place of each tensor, and the tensors, row-major and little endian, without gaps.
 
+mod header;
+
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use gradus_tensor::backend::BackendKind;
-use gradus_tensor::backend::host_vec::{HostVec, check_room};
 use gradus_tensor::{DType, Device, Error, ErrorKind, Here, Result, Tensor};
 use safetensors::Dtype;
-use safetensors::tensor::Metadata as Header;
 
+use self::header::{HeaderError, MAX_HEADER, read_header};
 use crate::StateDict;
 use crate::state_dict::Places;
-
-/// The longest header, as in the reference implementation.
-const MAX_HEADER: u64 = 100_000_000;
 
 const SAVE: &str = "save_safetensors";
 const LOAD: &str = "load_safetensors";
@@ -301,52 +298,4 @@ pub(crate) fn load(path: &Path, device: &Device) -> Result<StateDict> {
         }
     }
     Ok(state)
-}
-
-enum HeaderError {
-    Io(std::io::Error),
-    Format(String),
-    Memory(Error),
-}
-
-/// Bytes of the host that a byte of the header takes when it is read: of names and lists in many small allocations.
-const PARSED: usize = 8;
-
-/// Reads and checks the header of a file of `length` bytes, and whether there is memory for what it describes. A file may
-/// have far more bytes than its disk: nothing is allocated before.
-#[track_caller]
-fn read_header(reader: &mut impl Read, length: u64, device: &Device) -> Result<Header, HeaderError> {
-    let backend = device.backend();
-    let wrong = |m: String| Err(HeaderError::Format(m));
-    if length < 8 {
-        return wrong(format!("{length} bytes are too few for a safetensors file, which starts with 8 of its own"));
-    }
-    let mut size = [0; 8];
-    reader.read_exact(&mut size).map_err(HeaderError::Io)?;
-    let size = u64::from_le_bytes(size);
-    let rest = length - 8;
-    if size > rest {
-        return wrong(format!("the header says it has {size} bytes, but only {rest} follow"));
-    }
-    if size > MAX_HEADER {
-        return wrong(format!("the header says it has {size} bytes; at most {MAX_HEADER} are allowed"));
-    }
-    let present = rest - size;
-    let size = size as usize;
-    check_room(backend, LOAD, size, PARSED).map_err(HeaderError::Memory)?;
-    let mut header = HostVec::filled(backend, LOAD, 0, size).map_err(HeaderError::Memory)?;
-    reader.read_exact(&mut header).map_err(HeaderError::Io)?;
-    let metadata: Header = match serde_json::from_slice(&header) {
-        Ok(metadata) => metadata,
-        Err(e) => return wrong(format!("the header is damaged: {e}")),
-    };
-    let described = metadata.data_len();
-    if described as u64 != present {
-        return wrong(format!("the header describes {described} bytes of tensors, but {present} follow"));
-    }
-    // Memory of the host: all of it together, before the first tensor takes some.
-    if backend.info().kind == BackendKind::Cpu {
-        check_room(backend, LOAD, described, 1).map_err(HeaderError::Memory)?;
-    }
-    Ok(metadata)
 }

@@ -119,9 +119,10 @@ fn damaged_and_foreign_files_say_what_is_wrong() {
         (swap("\"dtype\":\"F32\",", ""), "the header is damaged"),
         (swap("\"F32\",\"shape\":[2]", "\"C64\",\"shape\":[1]"), "dtype C64"),
         (swap("\"F32\",\"shape\":[2]", "\"F8_E4M3\",\"shape\":[8]"), "dtype F8_E4M3"),
-        (swap("\"b\":", "\"a\":"), "the header is damaged"),
+        (swap("\"b\":", "\"a\":"), "the name \"a\" is there twice"),
+        (file(r#"{"__metadata__":{},"__metadata__":{}}"#, &[]), "the name \"__metadata__\" is there twice"),
         (file(HEADER, &[0; 24]), "describes 16 bytes of tensors, but 24 follow"),
-        (swap("\"F32\",\"shape\":[2]", "\"F32\",\"shape\":[1,1,1,1,1,1,1,1,1,1,1,2]"), "tensor: \"a\""),
+        (swap("\"F32\",\"shape\":[2]", "\"F32\",\"shape\":[1,1,1,1,1,1,1,1,1,1,1,2]"), "a shape has more than 8 axes"),
         (file(r#"{"a":{"dtype":"BOOL","shape":[2],"data_offsets":[0,2]}}"#, &[1, 2]), "bytes other than 0 and 1"),
         (file(r#"{"__metadata__":{"a":1}}"#, &[]), "the header is damaged"),
     ];
@@ -129,7 +130,9 @@ fn damaged_and_foreign_files_say_what_is_wrong() {
         let error = load(&bytes, &device).unwrap_err().to_string();
         assert!(error.contains(part) && error.contains("odd.safetensors"), "wanted {part:?} in: {error}");
     }
-    assert!(load(&file("{}", &[]), &device).unwrap().is_empty());
+    for empty in ["{}", r#"{"__metadata__":null}"#] {
+        assert!(load(&file(empty, &[]), &device).unwrap().is_empty());
+    }
 }
 
 #[test]

@@ -1,0 +1,142 @@
+//! The header of a safetensors file.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::io::Read;
+
+use gradus_tensor::backend::BackendKind;
+use gradus_tensor::backend::host_vec::{HostVec, check_room};
+use gradus_tensor::backend::shape::MAX_RANK;
+use gradus_tensor::{Device, Error};
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, TensorInfo};
+use serde::Deserialize;
+use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
+
+use super::LOAD;
+
+/// The longest header, as in the reference implementation.
+pub(super) const MAX_HEADER: u64 = 100_000_000;
+
+pub(super) enum HeaderError {
+    Io(std::io::Error),
+    Format(String),
+    Memory(Error),
+}
+
+/// Bytes of the host that a byte of the header takes when it is read: of names and lists in many small allocations.
+const PARSED: usize = 8;
+
+/// Reads and checks the header of a file of `length` bytes, and whether there is memory for what it describes. A file may
+/// have far more bytes than its disk: nothing is allocated before.
+#[track_caller]
+pub(super) fn read_header(reader: &mut impl Read, length: u64, device: &Device) -> Result<Metadata, HeaderError> {
+    let backend = device.backend();
+    let wrong = |m: String| Err(HeaderError::Format(m));
+    if length < 8 {
+        return wrong(format!("{length} bytes are too few for a safetensors file, which starts with 8 of its own"));
+    }
+    let mut size = [0; 8];
+    reader.read_exact(&mut size).map_err(HeaderError::Io)?;
+    let size = u64::from_le_bytes(size);
+    let rest = length - 8;
+    if size > rest {
+        return wrong(format!("the header says it has {size} bytes, but only {rest} follow"));
+    }
+    if size > MAX_HEADER {
+        return wrong(format!("the header says it has {size} bytes; at most {MAX_HEADER} are allowed"));
+    }
+    let present = rest - size;
+    let size = size as usize;
+    check_room(backend, LOAD, size, PARSED).map_err(HeaderError::Memory)?;
+    let mut header = HostVec::filled(backend, LOAD, 0, size).map_err(HeaderError::Memory)?;
+    reader.read_exact(&mut header).map_err(HeaderError::Io)?;
+    let metadata = match serde_json::from_slice(&header) {
+        Ok(Header(metadata)) => metadata,
+        Err(e) => return wrong(format!("the header is damaged: {e}")),
+    };
+    let described = metadata.data_len();
+    if described as u64 != present {
+        return wrong(format!("the header describes {described} bytes of tensors, but {present} follow"));
+    }
+    // Memory of the host: all of it together, before the first tensor takes some.
+    if backend.info().kind == BackendKind::Cpu {
+        check_room(backend, LOAD, described, 1).map_err(HeaderError::Memory)?;
+    }
+    Ok(metadata)
+}
+
+/// What the crate safetensors reads with buffers for all entries, here entry by entry: a name that is there twice, or a
+/// shape of too many axes, ends the reading before it takes memory.
+struct Header(Metadata);
+
+impl<'de> Deserialize<'de> for Header {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Entries)
+    }
+}
+
+struct Entries;
+
+impl<'de> Visitor<'de> for Entries {
+    type Value = Header;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of tensors by name")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Header, A::Error> {
+        let mut metadata: Option<Option<HashMap<String, String>>> = None;
+        let mut tensors: BTreeMap<String, TensorInfo> = BTreeMap::new();
+        while let Some(name) = entries.next_key::<String>()? {
+            let is_metadata = name == "__metadata__";
+            if is_metadata && metadata.is_some() || tensors.contains_key(&name) {
+                return Err(de::Error::custom(format!("the name {name:?} is there twice")));
+            }
+            if is_metadata {
+                metadata = Some(entries.next_value()?);
+                continue;
+            }
+            let Entry { dtype, shape: Dims(shape), data_offsets } = entries.next_value()?;
+            tensors.insert(name, TensorInfo { dtype, shape, data_offsets });
+        }
+        let mut tensors: Vec<(String, TensorInfo)> = tensors.into_iter().collect();
+        tensors.sort_by_key(|(_, info)| info.data_offsets);
+        Metadata::new(metadata.flatten(), tensors).map(Header).map_err(de::Error::custom)
+    }
+}
+
+/// A tensor of the header.
+#[derive(Deserialize)]
+struct Entry {
+    dtype: Dtype,
+    shape: Dims,
+    data_offsets: (usize, usize),
+}
+
+/// A shape, of as many axes as there can be.
+struct Dims(Vec<usize>);
+
+impl<'de> Deserialize<'de> for Dims {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(Dims(Vec::new()))
+    }
+}
+
+impl<'de> Visitor<'de> for Dims {
+    type Value = Dims;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the sizes of a shape")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut sizes: A) -> Result<Dims, A::Error> {
+        while let Some(size) = sizes.next_element()? {
+            if self.0.len() == MAX_RANK {
+                return Err(de::Error::custom(format!("a shape has more than {MAX_RANK} axes")));
+            }
+            self.0.push(size);
+        }
+        Ok(self)
+    }
+}
