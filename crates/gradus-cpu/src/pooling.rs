@@ -171,7 +171,7 @@ fn largest<T: Ordered>(g: &Geometry, x: &[T], together: &mut [T], out: &mut [T],
     taps.fill(-1);
     if g.output[2] < SHORT && g.is_inside() {
         // Brought together, the elements under one tap are compared as one run.
-        for tap in 0..g.taps() {
+        for tap in g.reached() {
             for (run, src) in g.rows(g.tap(tap)) {
                 for (element, x) in together[run].iter_mut().zip(x[src..].chunks(g.stride[2])) {
                     *element = x[0];
@@ -181,7 +181,7 @@ fn largest<T: Ordered>(g: &Geometry, x: &[T], together: &mut [T], out: &mut [T],
         }
         return;
     }
-    for tap in 0..g.taps() {
+    for tap in g.reached() {
         for (run, src) in g.rows(g.tap(tap)) {
             let (best, at) = (&mut out[run.clone()], &mut taps[run]);
             match g.stride[2] {
@@ -240,7 +240,7 @@ fn counts(cpu: &CpuBackend, op: &str, g: &Geometry, count_include_pad: bool) -> 
     let all = if count_include_pad { g.taps() as u32 } else { 0 };
     let mut counts = HostVec::filled(cpu, op, all, g.positions())?;
     if !count_include_pad {
-        for tap in 0..g.taps() {
+        for tap in g.reached() {
             g.rows(g.tap(tap)).for_each(|(run, _)| counts[run].iter_mut().for_each(|c| *c += 1));
         }
     }
@@ -259,7 +259,7 @@ trait Kernel: Real {
 fn mean<T: Elementary>(g: &Geometry, counts: &[u32], x: &[T], out: &mut [T]) {
     let step = g.stride[2];
     out.fill(T::ZERO);
-    for tap in 0..g.taps() {
+    for tap in g.reached() {
         for (run, src) in g.rows(g.tap(tap)) {
             let sums = out[run].iter_mut();
             if step == 1 {
@@ -281,7 +281,7 @@ fn spread<T: Elementary>(g: &Geometry, counts: &[u32], from: &[T], shares: &mut 
     }
     dx.fill(T::ZERO);
     let step = g.stride[2];
-    for tap in 0..g.taps() {
+    for tap in g.reached() {
         for (run, src) in g.rows(g.tap(tap)) {
             let shares = shares[run].iter();
             if step == 1 {

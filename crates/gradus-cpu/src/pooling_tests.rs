@@ -3,6 +3,7 @@
 use gradus_backend::{Backend, DType, ErrorKind, Window};
 
 use crate::CpuBackend;
+use crate::conv::window::Geometry;
 use crate::testing::{Lie, Tensor, assert_close, assert_same_bits, integers, noise};
 
 fn window(
@@ -129,6 +130,27 @@ fn means_and_their_adjoint_agree_with_f64() {
             }
         }
     }
+}
+
+#[test]
+fn taps_that_only_meet_padding_are_left_out() {
+    for (kernel, stride, dilation, pad) in [
+        ([3, 3], [1, 1], [1, 1], [1, 1]),
+        ([9, 2], [1, 3], [1, 2], [4, 0]),
+        ([40, 1], [1, 1], [1, 1], [20, 0]),
+        ([7, 31], [2, 5], [3, 1], [9, 15]),
+    ] {
+        let g = Geometry::new("pool", &window(kernel, stride, dilation, pad, pad), &[5, 6]).unwrap();
+        let met: Vec<usize> = (0..g.taps()).filter(|&tap| g.rows(g.tap(tap)).next().is_some()).collect();
+        let reached: Vec<usize> = g.reached().collect();
+        assert!(met.iter().all(|tap| reached.contains(tap)), "{kernel:?}: {met:?} {reached:?}");
+        // With steps of 1 they are these very taps, each in its place.
+        assert!(stride != [1, 1] || reached == met, "{kernel:?}: {met:?} {reached:?}");
+    }
+    // A window of a million elements over five of them.
+    let g = Geometry::new("pool", &window([1, 1 << 20], [1, 1], [1, 1], [0, 1 << 19], [0, (1 << 19) - 1]), &[1, 5])
+        .unwrap();
+    assert_eq!((g.output, g.reached().count()), ([1, 1, 5], 9));
 }
 
 #[test]

@@ -68,6 +68,27 @@ impl Geometry {
         [t / (h * w), t / w % h, t % w]
     }
 
+    /// The taps of an axis; those that lie in the padding at every position are left out.
+    fn reached_on(&self, axis: usize) -> Range<usize> {
+        let Some(last) = self.output[axis].checked_sub(1) else { return 0..0 };
+        let (dilation, before) = (self.dilation[axis], self.pad[axis] - (last * self.stride[axis]) as isize);
+        let begin = before.max(0).unsigned_abs().div_ceil(dilation);
+        let room = (self.input[axis] as isize + self.pad[axis]).max(0).unsigned_abs();
+        let end = room.div_ceil(dilation).min(self.kernel[axis]);
+        begin.min(end)..end
+    }
+
+    /// The taps in order, as [`Geometry::tap`] takes them, without those that lie in the padding at every position: a window
+    /// may be far larger than the input.
+    pub(crate) fn reached(&self) -> impl Iterator<Item = usize> {
+        let [_, h, w] = self.kernel;
+        let [zs, ys, xs] = [0, 1, 2].map(|axis| self.reached_on(axis));
+        zs.flat_map(move |z| {
+            let xs = xs.clone();
+            ys.clone().flat_map(move |y| xs.clone().map(move |x| (z * h + y) * w + x))
+        })
+    }
+
     /// The positions of an axis that have a tap inside the input.
     fn inside(&self, axis: usize, tap: usize) -> Range<usize> {
         // Position `o` has it at `o * stride + first`.
