@@ -108,7 +108,7 @@ fn one<T: Kernel>(
 ) {
     let (isa, s) = (p.cpu.isa(), p.sizes);
     let Tile { b, h, first, len } = tile;
-    let (keys, size, full) = (p.visible(first + len - 1), Size::of::<T>(isa, len), Size::full::<T>(isa));
+    let (keys, size, full) = (p.reached(first + len - 1), Size::of::<T>(isa, len), Size::full::<T>(isa));
     // As in the forward pass.
     let (ld, wide) = (size.padded(SPAN.min(keys) + 1), size.padded(s.d));
     let (wide_k, wide_v) = (full.padded(s.d), full.padded(s.dv));
@@ -182,12 +182,18 @@ fn find_weights<T: Kernel>(
     p.against_keys(tile, w.g, (v, p.sizes.dv), span.clone(), T::ONE, w.panel, (w.dp, w.ld));
     for (i, (weights, dp)) in w.weights.chunks_exact_mut(w.ld).zip(w.dp.chunks_exact_mut(w.ld)).enumerate() {
         let seen = p.visible(first + i).saturating_sub(span.start).min(span.len());
-        weights[seen..span.len()].fill(T::ZERO);
-        dp[seen..span.len()].fill(T::ZERO);
-        let (weights, dp) = (&mut weights[..seen], &dp[..seen]);
         if let Some(mask) = &p.mask {
-            mask.apply([b, h, first + i], span.start, weights);
+            mask.apply([b, h, first + i], span.start, &mut weights[..seen]);
         }
+        let reached = if p.skips {
+            weights[seen..span.len()].fill(T::ZERO);
+            dp[seen..span.len()].fill(T::ZERO);
+            seen
+        } else {
+            weights[seen..span.len()].fill(T::NEG_INFINITY);
+            span.len()
+        };
+        let (weights, dp) = (&mut weights[..reached], &dp[..reached]);
         let lse = given.lse[position(given.lse_layout, [b, h, first + i])];
         add(i, T::weights(p.cpu.isa(), weights, dp, lse));
     }

@@ -20,7 +20,7 @@ mod tests;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use gradus_backend::composite::{self, attention::Sizes};
+use gradus_backend::composite::attention::Sizes;
 use gradus_backend::{AttentionParams, Backend, Layout, Result, Scalar, View, ViewMut};
 
 use crate::CpuBackend;
@@ -91,6 +91,8 @@ struct Problem<'a, T> {
     cpu: &'a CpuBackend,
     sizes: Sizes,
     causal: bool,
+    /// Whether products leave out what causal attention hides.
+    skips: bool,
     scale: T,
     q: Matrices<'a, T>,
     k: Matrices<'a, T>,
@@ -103,6 +105,7 @@ impl<'a, T: Real> Problem<'a, T> {
         cpu: &'a CpuBackend,
         op: &'static str,
         params: &AttentionParams,
+        skips: bool,
         sizes: Sizes,
         [q, k, v]: [Matrices<'a, T>; 3],
         mask: Option<View<'a>>,
@@ -111,6 +114,7 @@ impl<'a, T: Real> Problem<'a, T> {
             cpu,
             sizes,
             causal: params.causal,
+            skips,
             scale: T::from_f64(params.scale),
             q,
             k,
@@ -141,10 +145,15 @@ impl<'a, T: Real> Problem<'a, T> {
         if self.causal { (i + 1 + lk).saturating_sub(lq) } else { lk }
     }
 
-    /// The first query that sees key `j`.
+    /// How many keys the products with query `i` reach to.
+    fn reached(&self, i: usize) -> usize {
+        if self.skips { self.visible(i) } else { self.sizes.lk }
+    }
+
+    /// The first query of which the products reach to key `j`.
     fn first_query(&self, j: usize) -> usize {
         let Sizes { lq, lk, .. } = self.sizes;
-        if self.causal { (j + lq).saturating_sub(lk) } else { 0 }
+        if self.skips { (j + lq).saturating_sub(lk) } else { 0 }
     }
 }
 
@@ -172,7 +181,7 @@ pub(crate) fn attention(
     let sizes = Sizes::new(cpu, OP, params, [q, k, v, out.as_view(), lse.as_view()], mask)?;
     with_float!(OP, q.dtype, S => {
         let data = [Stored(cpu.slice::<S>(OP, q)?), Stored(cpu.slice::<S>(OP, k)?), Stored(cpu.slice::<S>(OP, v)?)];
-        let p = Problem::new(cpu, OP, params, sizes, matrices([&data[0], &data[1], &data[2]], [q, k, v]), mask)?;
+        let p = Problem::new(cpu, OP, params, params.causal, sizes, matrices([&data[0], &data[1], &data[2]], [q, k, v]), mask)?;
         let layout = *out.layout;
         let sink = Disjoint::new(cpu.slice_mut::<S>(OP, out)?);
         forward::forward(&p, &Output { sink: &sink, layout }, lse)
@@ -234,11 +243,9 @@ pub(crate) fn attention_backward(
         return cpu.fill(dv, Scalar::Float(0.0));
     }
     with_float!(OP, q.dtype, S => {
-        if params.causal && !finite::<S>(cpu, [q, k, v, g], lse)? {
-            return composite::attention::backward(cpu, params, q, k, v, mask, out, lse, g, dq, dk, dv);
-        }
+        let skips = params.causal && finite::<S>(cpu, [q, k, v, g], lse)?;
         let data = [Stored(cpu.slice::<S>(OP, q)?), Stored(cpu.slice::<S>(OP, k)?), Stored(cpu.slice::<S>(OP, v)?)];
-        let p = Problem::new(cpu, OP, params, sizes, matrices([&data[0], &data[1], &data[2]], [q, k, v]), mask)?;
+        let p = Problem::new(cpu, OP, params, skips, sizes, matrices([&data[0], &data[1], &data[2]], [q, k, v]), mask)?;
         let (gradient, layouts) = (Stored(cpu.slice::<S>(OP, g)?), [*dq.layout, *dk.layout, *dv.layout]);
         let given = Given {
             g: Matrices { source: &gradient, layout: g.layout },

@@ -172,7 +172,7 @@ impl<T: Kernel> Problem<'_, T> {
                 let store = if k == 0 { Store::Set } else { Store::Add };
                 let to = Target { c: &mut out[j - span.start..], ldc: ld, store, alpha };
                 multiply(isa, size, [tile.len, width], a, b, to, &|rows| {
-                    (self.visible(tile.first + rows.end - 1) > j).then_some(0..len)
+                    (self.reached(tile.first + rows.end - 1) > j).then_some(0..len)
                 });
             }
         }
@@ -205,7 +205,7 @@ impl<T: Kernel> Problem<'_, T> {
             let b = Right { data: &*right, panel: size.width * len };
             let to = Target { c: &mut *out, ldc, store: Store::Add, alpha };
             multiply(isa, size, [tile.len, width], a, b, to, &|rows| {
-                let end = self.visible(tile.first + rows.end - 1).saturating_sub(j).min(len);
+                let end = self.reached(tile.first + rows.end - 1).saturating_sub(j).min(len);
                 (end > 0).then_some(0..end)
             });
         }

@@ -314,14 +314,47 @@ fn nan_and_infinity_stay_where_they_belong() {
 }
 
 #[test]
+fn gradients_of_causal_attention_lose_no_number_that_is_not_finite() {
+    let cpu = &CpuBackend::with_threads(2).unwrap();
+    let sizes = [1, 2, 1, 110, 2100, 8, 8];
+    for (bad, operand) in [f64::NAN, f64::INFINITY].into_iter().flat_map(|bad| (0..4).map(move |i| (bad, i))) {
+        let mut case = Case::new(cpu, DType::F32, sizes, Mask::None, true, [Lie::Contiguous; 2]);
+        let mut values = case.inputs[operand].values(cpu);
+        // Of keys and values one that some queries do not see.
+        let at = if matches!(operand, 1 | 2) { 2050 * 8 + 3 } else { 40 * 8 + 3 };
+        values[at] = bad;
+        let dims = case.inputs[operand].layout.dims().to_vec();
+        case.inputs[operand] = Tensor::new(cpu, DType::F32, &dims, Lie::Contiguous, |i| values[i]);
+        let case = case.run(cpu, false);
+        let want: Vec<Vec<f64>> = case.outputs[2..].iter().map(|t| t.values(cpu)).collect();
+        let Case { params, inputs: [q, k, v, g], mask, outputs: [out, lse, mut dq, mut dk, mut dv] } = case;
+        let (q, k, v, g, mask) = (q.view(), k.view(), v.view(), g.view(), mask.as_ref().map(Tensor::view));
+        let (out, lse) = (out.view(), lse.view());
+        let to = (&mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut());
+        cpu.attention_backward(&params, q, k, v, mask, out, lse, g, to.0, to.1, to.2).unwrap();
+        for (which, (got, want)) in [dq, dk, dv].iter().zip(&want).enumerate() {
+            for (i, (got, want)) in got.values(cpu).iter().zip(want).enumerate() {
+                let same = got.is_nan() == want.is_nan() && (got.is_nan() || got == want || (got - want).abs() < 1e-4);
+                assert!(same, "{bad} in operand {operand}, gradient {which} at {i}: {got}, not {want}");
+            }
+        }
+    }
+}
+
+#[test]
 fn scores_are_not_held() {
     let cpu = &CpuBackend::with_threads(2).unwrap();
     let n = 1500;
-    let case = Case::new(cpu, DType::F32, [1, 2, 1, n, n, 4, 4], Mask::None, false, [Lie::Contiguous; 2]);
-    // The gradients of keys and values have blocks of their own; two matrices of scores would be 18 MB.
-    cpu.trim().unwrap();
-    cpu.set_memory_budget(Some(cpu.memory_stats().in_use + (4 << 20))).unwrap();
-    case.run(cpu, true);
+    for (causal, bad) in [(false, 0.0), (true, f64::NAN)] {
+        let mut case = Case::new(cpu, DType::F32, [1, 2, 1, n, n, 4, 4], Mask::None, causal, [Lie::Contiguous; 2]);
+        case.inputs[0] =
+            Tensor::new(cpu, DType::F32, &[1, 2, n, 4], Lie::Contiguous, |i| if i == 9 { bad } else { 0.1 });
+        // The gradients of keys and values have blocks of their own; two matrices of scores would be 18 MB.
+        cpu.set_memory_budget(None).unwrap();
+        cpu.trim().unwrap();
+        cpu.set_memory_budget(Some(cpu.memory_stats().in_use + (4 << 20))).unwrap();
+        case.run(cpu, true);
+    }
 }
 
 #[test]
