@@ -3,7 +3,7 @@
 
 use gradus_backend::{DType, Error, ErrorKind, Here, Layout, Result, Scalar, Shape, View};
 
-use super::operands::common_dtype;
+use super::operand_rules::common_dtype;
 use crate::{Tensor, is_grad_enabled};
 
 impl Tensor {
@@ -259,9 +259,9 @@ impl Gemm {
             let m = format!("{name} needs a buffer of {needed} elements, and has {}", t.numel());
             return Err(t.describe(Error::shape("gemm", m), name));
         }
-        let signed = |n: usize| isize::try_from(n).map_err(|_| overflow()).here();
+        let signed = |n: usize| isize::try_from(n).map_err(|_| overflow());
         let shape = [count, rows, columns];
-        let strides = [signed(stride)?, signed(ld)?, 1];
+        let strides = [signed(stride).here()?, signed(ld).here()?, 1];
         let lead = usize::from(self.batch.is_none());
         Layout::from_parts(Shape::new(&shape[lead..])?, &strides[lead..], t.layout().offset(), usize::MAX)
     }
