@@ -109,7 +109,8 @@ impl Reference {
         let mut found = Guard::Never;
         for n in (0..live.len()).rev() {
             let node = &self.nodes[n];
-            if live[n] {
+            // What a pass recorded may or may not hold what it went through.
+            if live[n] && node.kind != Kind::Pass {
                 node.inputs.iter().for_each(|&i| live[i] = true);
             }
             for r in node.reads.iter().filter(|r| r.guard != Guard::Never && node.freed != Freed::Yes) {
