@@ -125,9 +125,9 @@ pub(crate) fn normalize(
     operands.extend(shift.zip(plus.as_ref()).map(|(v, l)| Line::Read("shift", v.with(l))));
     let mut numbers = words(eps, d);
     let down = numbers.len();
-    let (factor, limit) = if d == DType::F64 { (-800, 500) } else { (-80, 50) };
-    numbers.extend(words(2f64.powi(factor), d));
-    numbers.extend(words(2f64.powi(limit), d));
+    let large = composite::norm::Large::of(d);
+    numbers.extend(words(large.factor, d));
+    numbers.extend(words(large.limit, d));
     let variant = u32::from(rms);
     run(b, "normalize", variant, axes, &operands, &numbers, |lines| {
         let mut text = lines.open(numbers.len(), d);

@@ -43,11 +43,17 @@ fn gives_result(code: &str) -> bool {
             ')' | ']' => depth -= 1,
             '{' | ';' if depth == 0 => break,
             '-' if depth == 0 && rest.starts_with("->") => gives = rest[2..].trim_start(),
-            _ if depth == 0 && rest.starts_with("where") => break,
+            _ if depth == 0 && is_where(code, at) => break,
             _ => {}
         }
     }
     gives.starts_with("Result<")
+}
+
+/// Whether the word `where` stands there.
+fn is_where(code: &str, at: usize) -> bool {
+    let part = |c: char| c.is_alphanumeric() || c == '_';
+    code[at..].strip_prefix("where").is_some_and(|rest| !rest.starts_with(part)) && !code[..at].ends_with(part)
 }
 
 #[cfg(test)]
@@ -64,6 +70,13 @@ mod tests {
         assert_eq!(lines("#[inline]\npub fn f<T>(\n    x: u8,\n) -> Result<T>\nwhere\n    T: Fn() -> u8,\n{}"), [2]);
         assert_eq!(lines("/// Text.\n#[track_caller]\n#[inline]\npub fn f() -> Result<()> {}"), []);
         assert_eq!(lines("#[track_caller]\npub fn f() -> Result<()> {}\n\npub fn g() -> Result<()> {}"), [4]);
+    }
+
+    #[test]
+    fn names_that_contain_where_end_nothing() {
+        assert_eq!(lines("pub fn select_where(a: u8) -> Result<()> {}"), [1]);
+        assert_eq!(lines("pub fn f() -> Result<Somewhere> {}"), [1]);
+        assert_eq!(lines("pub fn where_all<T>() -> Result<T>\nwhere\n    T: Fn() -> u8 {}"), [1]);
     }
 
     #[test]

@@ -75,6 +75,25 @@ pub fn forward<B: Backend + ?Sized>(
     run(b, name, &args, &mut [out.with(out.layout)], body)
 }
 
+/// When rows that are normalised in a compute dtype are large, as powers of two.
+#[derive(Clone, Copy, Debug)]
+pub struct Large {
+    /// What the mean of an ordinary row is below. Beyond, the rounding of the mean of equal elements may be all that there is
+    /// of a variance, far above every eps.
+    pub limit: f64,
+    /// What the elements of large rows are multiplied by. Squares of the largest float times this are finite, and those of
+    /// the smallest deviations of a large row are not 0.
+    pub factor: f64,
+}
+
+impl Large {
+    /// Those of a compute dtype, f32 or f64.
+    pub fn of(compute: DType) -> Self {
+        let (limit, factor) = if compute == DType::F64 { (500, -800) } else { (50, -80) };
+        Large { limit: 2f64.powi(limit), factor: 2f64.powi(factor) }
+    }
+}
+
 /// For each row what its elements are multiplied by, so that the sums of them and of their squares are finite where they
 /// are: a power of two for large ones, 1 for all others. And what is subtracted then: of large ones the first, unless `rms`,
 /// so that equal ones have deviations of exactly 0; 0 for all others.
@@ -88,9 +107,8 @@ fn scale_of_rows<B: Backend + ?Sized>(b: &B, rms: bool, x: View<'_>, axes: Axes)
     }
     let (high, low) = (reduced(b, ReduceOp::Max, x, axes)?, reduced(b, ReduceOp::Min, x, axes)?);
     let first = axes.iter().try_fold(*x.layout, |l, a| l.narrow(a, 0, 1))?;
-    let (limit, factor) = if dtype == DType::F64 { (500, -800) } else { (50, -80) };
-    let numbers = [2f64.powi(limit), 2f64.powi(factor), f64::from(u8::from(!rms))];
-    let [limit, factor, shifted] = numbers.map(|v| MapArg::Scalar(Scalar::Float(v)));
+    let Large { limit, factor } = Large::of(dtype);
+    let [limit, factor, shifted] = [limit, factor, f64::from(u8::from(!rms))].map(|v| MapArg::Scalar(Scalar::Float(v)));
     let args =
         [MapArg::View(high.view()), MapArg::View(low.view()), MapArg::View(x.with(&first)), limit, factor, shifted];
     let [down, shift] = &mut found;

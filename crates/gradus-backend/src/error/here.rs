@@ -63,15 +63,16 @@ fn is_users_file(file: &str, this: &str) -> bool {
     }
     let (file, this) = (file.replace('\\', "/"), this.replace('\\', "/"));
     // `crates/` in the workspace, the folder of the registry for who depends on it.
-    let Some((crates, version)) = this.strip_suffix("/src/error/here.rs").and_then(|dir| {
-        let at = dir.rfind('/').map_or(0, |slash| slash + 1);
-        Some((&dir[..at], dir[at..].strip_prefix("gradus-backend")?))
-    }) else {
-        return true;
-    };
+    let Some(own) = this.strip_suffix("/src/error/here.rs") else { return true };
+    let crates = &own[..own.rfind('/').map_or(0, |slash| slash + 1)];
     let Some((folder, inside)) = file.strip_prefix(crates).and_then(|rest| rest.split_once('/')) else { return true };
-    let name = folder.strip_suffix(version).unwrap_or(folder);
-    !(OURS.contains(&name) && inside.starts_with("src/"))
+    !(OURS.contains(&without_version(folder)) && inside.starts_with("src/"))
+}
+
+/// The name of a crate whose folder may end in its version, as those of a registry do.
+fn without_version(folder: &str) -> &str {
+    let is_version = |&(at, _): &(usize, &str)| folder[at + 1..].starts_with(|c: char| c.is_ascii_digit());
+    folder.match_indices('-').find(is_version).map_or(folder, |(at, _)| &folder[..at])
 }
 
 #[cfg(test)]
@@ -96,6 +97,7 @@ mod tests {
         let registry = "/home/u/.cargo/registry/src/index.crates.io-1/";
         let here = format!("{registry}gradus-backend-0.1.0/src/error/here.rs");
         assert!(!is_users_file(&format!("{registry}gradus-tensor-0.1.0/src/tensor.rs"), &here));
+        assert!(!is_users_file(&format!("{registry}gradus-nn-0.1.1-rc.2/src/linear.rs"), &here));
         assert!(!is_users_file(&format!("{registry}gradus-0.1.0/src/lib.rs"), &here));
         assert!(is_users_file(&format!("{registry}other-0.1.0/src/lib.rs"), &here));
         assert!(is_users_file("src/main.rs", &here));

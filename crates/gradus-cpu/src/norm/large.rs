@@ -1,16 +1,17 @@
 //! Groups of finite elements whose sum, or sum of squares, overflows, or whose mean is large: their statistics are those of
 //! the elements times a power of two. Ordinary groups pay for this with a comparison.
 
+use gradus_backend::composite;
+
 use super::Groups;
 use super::kernel::Kernel;
 use crate::access::Float;
 use crate::isa::Isa;
 use crate::rows::Elementary;
 
-/// What the mean of an ordinary group is below. Beyond, the rounding of the mean of equal elements may be all that there is of
-/// a variance, far above every eps.
-pub(super) fn limit<T>() -> f64 {
-    2f64.powi(if size_of::<T>() == 4 { 50 } else { 500 })
+/// What the mean of an ordinary group is below.
+pub(super) fn limit<T: Elementary>() -> f64 {
+    composite::norm::Large::of(T::DTYPE).limit
 }
 
 /// The statistics of a group, in two forms.
@@ -36,8 +37,7 @@ impl<T: Elementary> Large<T> {
         eps: f64,
         work: &mut [T],
     ) -> Option<Self> {
-        // Squares of the largest float times this are finite, and those of the smallest deviations that get here are not 0.
-        let down = if size_of::<T>() == 4 { 2f64.powi(-80) } else { 2f64.powi(-800) };
+        let down = composite::norm::Large::of(T::DTYPE).factor;
         let count = groups.count as f64;
         let first = if rms { T::ZERO } else { x[at[0]].widen() * T::from_f64(down) };
         let zero = Large { down: T::from_f64(down), first, centre: T::ZERO, by: T::ONE, mean: T::ZERO, rstd: T::ZERO };

@@ -152,14 +152,7 @@ fn narrow<R: Reducer>(by: u64, x: &[R::In], n: usize) -> R::Acc {
             lanes[j] = R::combine(R::combine(lanes[j], c[j]), R::combine(b[j], d[j]));
         }
     }
-    let mut half = PART / 2;
-    while half > 0 {
-        for j in 0..half {
-            lanes[j] = R::combine(lanes[j], lanes[j + half]);
-        }
-        half /= 2;
-    }
-    lanes[0]
+    halved::<R, PART>(&mut lanes)
 }
 
 /// Reduces the first `n` elements, at most [`BLOCK`].
@@ -178,7 +171,13 @@ fn block<R: Reducer>(by: u64, x: &[R::In], n: usize) -> R::Acc {
     for (lane, &v) in lanes.iter_mut().zip(chunks.remainder()) {
         *lane = R::combine(*lane, R::lift(v, by));
     }
-    let mut half = LANES / 2;
+    halved::<R, LANES>(lanes)
+}
+
+/// The upper half of the lanes into the lower one, until one is left. No closure combines them, as in [`blocks`].
+#[inline(always)]
+fn halved<R: Reducer, const N: usize>(lanes: &mut [R::Acc; N]) -> R::Acc {
+    let mut half = N / 2;
     while half > 0 {
         for j in 0..half {
             lanes[j] = R::combine(lanes[j], lanes[j + half]);

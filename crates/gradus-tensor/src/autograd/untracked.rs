@@ -9,10 +9,10 @@ pub(crate) enum Untracked {
     Constant,
     /// It was computed by an operation without a derivative.
     Severed,
-    /// By way of `detach`.
-    Detached,
     /// From a frozen parameter.
     Frozen,
+    /// By way of `detach`.
+    Detached,
     /// While gradients were switched off.
     NoGrad,
     /// From a gradient of a pass without `create_graph`.
@@ -30,7 +30,7 @@ impl Untracked {
 
     /// The reason with this number.
     pub(crate) fn of(code: u64) -> Untracked {
-        let all = [Constant, Severed, Detached, Frozen, NoGrad, Gradient];
+        let all = [Constant, Severed, Frozen, Detached, NoGrad, Gradient];
         all.into_iter().find(|why| why.code() == code).unwrap_or(Constant)
     }
 

@@ -6,7 +6,7 @@
 use gradus_backend::{AttentionParams, Backend, DType, Error, ErrorKind, Here, Result, Shape, View, ViewMut};
 use smallvec::smallvec;
 
-use super::operands::{axis_of, cast, common_dtype};
+use super::operand_rules::{axis_of, cast, common_dtype};
 use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply, run};
 use crate::{Generator, Tensor};
 

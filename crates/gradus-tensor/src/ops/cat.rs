@@ -3,7 +3,7 @@
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Backend, Error, ErrorKind, Here, Result, View, ViewMut};
 
-use super::operands::common_dtype;
+use super::operand_rules::common_dtype;
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, one};
 use crate::Tensor;
 

@@ -6,7 +6,7 @@
 
 use gradus_backend::{Backend, DType, Error, Here, Result, Shape, View, ViewMut, Window};
 
-use super::operands::{affine_dtype, cast, cast_some};
+use super::operand_rules::{affine_dtype, cast, cast_some};
 use super::{Context, ConvOptions, Grads, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 

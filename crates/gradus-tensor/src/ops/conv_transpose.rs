@@ -5,7 +5,7 @@
 use gradus_backend::{Error, ErrorKind, Here, Result, Shape, Window};
 
 use super::conv::{check_operands, describe};
-use super::operands::{cast, cast_some};
+use super::operand_rules::{cast, cast_some};
 use super::pad::PadMode;
 use super::{Conv, ConvBackwardInput, ConvOptions, apply_one};
 use crate::Tensor;

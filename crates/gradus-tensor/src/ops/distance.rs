@@ -5,7 +5,7 @@
 use gradus_backend::{DType, Error, Result, Shape};
 
 use super::norm::{at_least, check_p};
-use super::operands::{axis_of, common_dtype};
+use super::operand_rules::{axis_of, common_dtype};
 use crate::Tensor;
 
 impl Tensor {

@@ -6,7 +6,7 @@
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{DType, Error, ErrorKind, Here, MAX_RANK, Result};
 
-use super::operands::common_dtype;
+use super::operand_rules::common_dtype;
 use crate::Tensor;
 
 /// Number of letters; ellipsis axes have the labels from here on.

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::apply_one;
 use super::map::{Arg, Map};
 use super::operand::Operand;
-use super::operands::common_dtype;
+use super::operand_rules::common_dtype;
 use crate::Tensor;
 use crate::autograd::Nested;
 

@@ -3,7 +3,7 @@
 use gradus_backend::{Backend, Error, Result, Shape, View, ViewMut};
 
 use super::gather::index_along;
-use super::operands::as_index;
+use super::operand_rules::as_index;
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one, run_one};
 use crate::Tensor;
 

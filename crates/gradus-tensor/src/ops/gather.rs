@@ -2,7 +2,7 @@
 
 use gradus_backend::{Backend, DType, Error, ErrorKind, Here, Result, View, ViewMut};
 
-use super::operands::{as_index, as_index_list};
+use super::operand_rules::{as_index, as_index_list};
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 

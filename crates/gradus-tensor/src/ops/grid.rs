@@ -2,7 +2,7 @@
 
 use gradus_backend::{Error, Here, Result, Shape};
 
-use super::operands::{cast, common_dtype};
+use super::operand_rules::{cast, common_dtype};
 use super::same_device;
 use crate::Tensor;
 

@@ -5,7 +5,7 @@
 
 use gradus_backend::{DType, Error, ErrorKind, Here, Result};
 
-use super::operands::common_dtype;
+use super::operand_rules::common_dtype;
 use super::same_device;
 use crate::Tensor;
 

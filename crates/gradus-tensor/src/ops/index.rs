@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use super::apply_one;
 use super::gather::index_along;
 use super::operand::{AsOperand, Operand};
-use super::operands::{as_index, cast, common_dtype};
+use super::operand_rules::{as_index, cast, common_dtype};
 use super::scatter::Scatter;
 use crate::Tensor;
 

@@ -4,7 +4,7 @@
 
 use gradus_backend::{Backend, Error, Here, Result, Scalar, Shape, View, ViewMut};
 
-use super::operands::{affine_dtype, cast, cast_some};
+use super::operand_rules::{affine_dtype, cast, cast_some};
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 

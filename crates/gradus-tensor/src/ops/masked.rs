@@ -4,7 +4,7 @@ use gradus_backend::{DType, Error, Here, HostVec, Result, Scalar, Shape};
 
 use super::elementwise::{Class, Elementwise};
 use super::operand::Operand;
-use super::operands::reduced_axes;
+use super::operand_rules::reduced_axes;
 use crate::Tensor;
 
 /// Of (mask, value, x): as `where_`, by the name that the user knows.

@@ -4,7 +4,7 @@
 
 use gradus_backend::{Backend, DType, Error, ErrorKind, Here, Result, Scalar, Shape, View, ViewMut};
 
-use super::operands::common_dtype;
+use super::operand_rules::common_dtype;
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 

@@ -36,7 +36,7 @@ mod norm;
 mod normalize;
 mod one_hot;
 mod operand;
-mod operands;
+mod operand_rules;
 mod operators;
 mod pad;
 mod pointwise;

@@ -5,7 +5,7 @@ use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Backend, Error, Here, Layout, Result, Shape, View, ViewMut};
 use smallvec::SmallVec;
 
-use super::operands::{axis_of, reduced_axes};
+use super::operand_rules::{axis_of, reduced_axes};
 use super::{Context, Grads, Keep, Operation, Outputs, apply_view, grads, one};
 use crate::Tensor;
 

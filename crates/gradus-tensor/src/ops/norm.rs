@@ -4,7 +4,7 @@ use gradus_backend::{Error, Expr, Result};
 
 use super::elementwise::{Class, Elementwise};
 use super::operand::Operand;
-use super::operands::reduced_axes;
+use super::operand_rules::reduced_axes;
 use crate::Tensor;
 
 /// 1 where x is not 0, with slope 0.

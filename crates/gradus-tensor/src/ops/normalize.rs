@@ -12,7 +12,7 @@ use gradus_backend::{Axes, Backend, DType, Error, Here, Result, Shape, View, Vie
 use smallvec::{SmallVec, smallvec};
 
 use super::norm::inverse_root;
-use super::operands::{cast, common_dtype};
+use super::operand_rules::{cast, common_dtype};
 use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply, run_one};
 use crate::Tensor;
 use crate::autograd::{BackwardOptions, grad};

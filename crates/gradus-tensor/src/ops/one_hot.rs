@@ -2,7 +2,7 @@
 
 use gradus_backend::{DType, Error, ErrorKind, Here, Result};
 
-use super::operands::as_index;
+use super::operand_rules::as_index;
 use crate::Tensor;
 
 impl Tensor {

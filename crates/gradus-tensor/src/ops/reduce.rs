@@ -7,7 +7,7 @@
 use gradus_backend::{Axes, Backend, DType, Error, ErrorKind, ReduceOp, Result, View, ViewMut};
 
 use super::norm::root;
-use super::operands::reduced_axes;
+use super::operand_rules::reduced_axes;
 use super::scan::interleave;
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;

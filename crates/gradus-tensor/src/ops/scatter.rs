@@ -8,7 +8,7 @@ use gradus_backend::{Backend, DType, Error, ErrorKind, Here, Layout, Result, Sca
 
 use super::gather::{at_position, checked_along, corner, fits, index_along};
 use super::operand::{AsOperand, Operand};
-use super::operands::{as_index, as_index_list, cast, common_dtype};
+use super::operand_rules::{as_index, as_index_list, cast, common_dtype};
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 

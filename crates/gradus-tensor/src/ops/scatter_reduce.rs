@@ -6,7 +6,7 @@
 
 use gradus_backend::{Backend, DType, Error, Result, ScatterOp, View, ViewMut};
 
-use super::operands::as_index;
+use super::operand_rules::as_index;
 use super::scatter::Scatter;
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;

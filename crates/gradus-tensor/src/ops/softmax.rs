@@ -4,7 +4,7 @@
 
 use gradus_backend::{Backend, Result, View, ViewMut};
 
-use super::operands::cast;
+use super::operand_rules::cast;
 use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one, run_one};
 use crate::Tensor;
 

@@ -5,7 +5,7 @@ use gradus_backend::{Error, Expr, Here, Result, Window};
 use super::elementwise::{Class, Elementwise};
 use super::norm::{at_least, check_p, power};
 use super::operand::Operand;
-use super::operands::axis_of;
+use super::operand_rules::axis_of;
 use super::pool::MAX_WINDOW;
 use super::{AvgPool, apply_one};
 use crate::Tensor;

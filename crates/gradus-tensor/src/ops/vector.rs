@@ -3,7 +3,7 @@
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Error, MAX_RANK, Result, Shape};
 
-use super::operands::common_dtype;
+use super::operand_rules::common_dtype;
 use crate::Tensor;
 
 impl Tensor {

@@ -9,7 +9,7 @@ use gradus_backend::{CrossEntropyParams, Error, ErrorKind, Here, Result, Scalar}
 
 use super::{Reduction, parameter, same_shape};
 use crate::Tensor;
-use crate::ops::operands::{as_index, cast, common_dtype};
+use crate::ops::operand_rules::{as_index, cast, common_dtype};
 use crate::ops::{Class, CrossEntropy, Elementwise, Operand, apply};
 
 /// What the rows of logits `[n, c, ..]` are compared with.

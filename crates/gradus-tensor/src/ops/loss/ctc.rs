@@ -11,7 +11,7 @@ use gradus_backend::{DType, Error, ErrorKind, Expr, HostVec, Result};
 
 use super::Reduction;
 use crate::Tensor;
-use crate::ops::operands::as_index;
+use crate::ops::operand_rules::as_index;
 use crate::ops::{Class, Elementwise, Operand};
 
 const OP: &str = "ctc_loss";

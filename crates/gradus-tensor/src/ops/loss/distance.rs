@@ -4,7 +4,7 @@ use gradus_backend::{DType, Expr, Result};
 
 use super::{Reduction, parameter, pointwise};
 use crate::Tensor;
-use crate::ops::operands::common_dtype;
+use crate::ops::operand_rules::common_dtype;
 use crate::ops::{Class, Elementwise};
 
 static MSE: Elementwise = Elementwise::new("mse_loss", Class::Number, 2, |v| vec![(v[0] - v[1]).square()]);

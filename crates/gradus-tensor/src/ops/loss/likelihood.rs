@@ -6,7 +6,7 @@ use gradus_backend::{Error, Expr, Result};
 
 use super::{Reduction, parameter, pointwise, same_shape};
 use crate::Tensor;
-use crate::ops::operands::common_dtype;
+use crate::ops::operand_rules::common_dtype;
 use crate::ops::{Class, Elementwise};
 
 /// Of (log-probability, probability): `t (ln t - x)`, and 0 where t is 0, whatever x is.

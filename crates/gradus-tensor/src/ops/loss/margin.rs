@@ -5,7 +5,7 @@ use gradus_backend::{Error, Expr, Result};
 use super::{Reduction, parameter, pointwise, same_shape};
 use crate::Tensor;
 use crate::ops::norm::{inverse_root, root, root_of_powers};
-use crate::ops::operands::common_dtype;
+use crate::ops::operand_rules::common_dtype;
 use crate::ops::{Class, Elementwise};
 
 /// Of (first, second, which is to be larger, margin).
