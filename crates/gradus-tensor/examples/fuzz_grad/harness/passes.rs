@@ -129,8 +129,10 @@ impl Reference {
         let reads = reads.filter(|r| r.need.matters());
         let strict = ran.iter().any(|&(n, certain)| certain && self.breaks_strict(n));
         let between = reads.clone().any(|r| self.between(r.storage, &r.at, r.stamp));
-        // A root that holds other numbers by now is refused, too.
-        let stale = roots.iter().filter(|r| self.is_stale(&r.0)).map(|r| self.touched(r.0.storage, &r.0.at, r.0.stamp));
+        // A root that holds other numbers by now is refused, too, and a seed that is to be recorded.
+        let seeds = roots.iter().filter_map(|r| self.handle(r.1)).filter(|_| create);
+        let stale = roots.iter().map(|r| &r.0).chain(seeds).filter(|h| self.is_stale(h));
+        let stale = stale.map(|h| self.touched(h.storage, &h.at, h.stamp));
         let ground = reads.map(|r| self.ground(r)).chain(stale).chain(self.seeded(&ran, &roots));
         let ground = ground.fold(Ground::None, |a, b| if a < b { b } else { a });
 
