@@ -9,6 +9,7 @@ use super::window::Geometry;
 use super::{Sizes, correlate};
 use crate::access::{Float, with_float};
 use crate::gemm::{Mat, MatMut, Product, Real, products, tile};
+use crate::parallel::Disjoint;
 use crate::rows::Elementary;
 use crate::temp::{Temp, contiguous_output, copy_if_strided, pick};
 use crate::{CpuBackend, scratch};
@@ -20,6 +21,9 @@ const PARTS: usize = 12;
 /// Rows and columns of a part of the weight's gradient.
 const PART_ROWS: usize = 96;
 const PART_COLS: usize = 256;
+
+/// Channels of a weight that are turned around together: what is read of them are whole cache lines.
+const TURN: usize = 16;
 
 /// See [`Backend::conv_backward_input`](gradus_backend::Backend::conv_backward_input).
 pub(crate) fn backward_input(
@@ -70,12 +74,22 @@ where
     let mut turned = Temp::new(cpu, dtype_of::<S>(), &[w.len()])?;
     let mut view = turned.view_mut();
     let Some(t) = cpu.contiguous_mut::<S>(OP, &mut view)? else { return Ok(true) };
-    // One input channel of a group, for all of its output channels, is `kg * taps` elements.
-    cpu.parallel_chunks(t, s.kg * taps, |i, t| {
-        let (group, c) = (i / s.cg, i % s.cg);
-        for (k, t) in t.chunks_exact_mut(taps).enumerate() {
-            let at = ((group * s.kg + k) * s.cg + c) * taps;
-            t.iter_mut().rev().zip(&w[at..at + taps]).for_each(|(t, &w)| *t = w);
+    // One input channel of a group, for all of its output channels, is a row of `kg * taps` elements.
+    let (row, parts) = (s.kg * taps, s.cg.div_ceil(TURN));
+    let rows = Disjoint::new(t);
+    cpu.parallel_for(s.groups * parts, 1, |tasks| {
+        for task in tasks {
+            let (group, first) = (task / parts, task % parts * TURN);
+            let channels = TURN.min(s.cg - first);
+            // SAFETY: these rows belong to this task.
+            let rows = unsafe { rows.slice((group * s.cg + first) * row..(group * s.cg + first + channels) * row) };
+            for k in 0..s.kg {
+                let at = ((group * s.kg + k) * s.cg + first) * taps;
+                for (c, w) in w[at..at + channels * taps].chunks_exact(taps).enumerate() {
+                    let to = &mut rows[c * row + k * taps..][..taps];
+                    to.iter_mut().rev().zip(w).for_each(|(t, &w)| *t = w);
+                }
+            }
         }
     });
     let sizes = Sizes { cg: s.kg, kg: s.cg, geometry: to, ..*s };

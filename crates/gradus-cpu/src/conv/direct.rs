@@ -54,8 +54,7 @@ impl Panels {
     }
 }
 
-/// Packs the columns of a matrix `[steps, columns]` that lie as rows in memory, as a panel; what comes beyond the last one
-/// is any number, of which sums are made that nobody stores.
+/// Packs the columns of a matrix `[steps, columns]` that lie as rows in memory, as a panel with zeros beyond the last one.
 ///
 /// # Safety
 /// `m` is `[columns, steps]`; `out` has `steps * width` elements.
@@ -67,11 +66,8 @@ pub(super) unsafe fn pack<S: Pack>(
     width: usize,
     out: &mut [S::Compute],
 ) {
-    if columns < width {
-        out.fill(S::Compute::default());
-    }
     // SAFETY: the caller's promise.
-    unsafe { S::rows(isa, m, columns, steps, width, out) }
+    unsafe { S::panel(isa, m.transposed(), steps, columns, width, out) }
 }
 
 /// Cuts a line of positions into equal pieces for kernels.

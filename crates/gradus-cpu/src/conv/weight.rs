@@ -2,7 +2,7 @@
 //!
 //! A sum runs over the positions of all images. For each block of positions the input under them is copied once, with
 //! its padding, and the gradient of the output packed in panels; every tap and channel of the input then meets them.
-//! Sums are made `[taps, channels, output channels]` and turned as they are stored.
+//! Sums are made `[channels, taps, output channels]` and turned as they are stored.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use super::direct::{Panels, TOGETHER, pack, pieces};
 use super::im2col::Fill;
 use super::region::{Region, as_computed};
 use crate::access::Float;
-use crate::gemm::{Mat, MatMut, Micro, Real, Store};
+use crate::gemm::{K_BLOCK, Mat, MatMut, Micro, Real, Store};
 use crate::parallel::Disjoint;
 use crate::temp::Temp;
 use crate::{CpuBackend, scratch};
@@ -22,8 +22,12 @@ use crate::{CpuBackend, scratch};
 const PARTS: usize = 16;
 /// Taps of all channels of a part, about.
 const TAPS: usize = 576;
+/// Most elements that are copied of images whose sums run together.
+const COPIED: usize = 1 << 16;
 /// Output channels that are turned at once.
-const TURN: usize = 16;
+const TURN: usize = 8;
+/// Elements of the sums' parts that are added by one task.
+const ADD: usize = 1 << 14;
 
 /// A block of positions: the box around them, and what lies under it.
 struct Block {
@@ -84,10 +88,22 @@ pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw:
     let in_place = Region::in_place::<S>(geometry);
     // Parts of the gradient, and of its sums.
     let channels = TAPS.div_ceil(taps).min(s.cg);
-    let Some((blocks, steps)) = blocks::<S>(cpu, s, panels.step, channels, in_place)? else { return Ok(false) };
+    let Some((blocks, mut steps)) = blocks::<S>(cpu, s, panels.step, channels, in_place)? else { return Ok(false) };
     let (across, down) = (s.cg.div_ceil(channels), s.kg.div_ceil(TOGETHER));
     let parts = s.groups * across * down;
-    let items = s.n * blocks.len();
+    // Images that one sum of the kernel runs over, and how far one lies from the next.
+    let apart = if in_place.is_some() { s.c() * plane } else { blocks[0].region.len(channels) };
+    let together = if blocks.len() > 1 {
+        1
+    } else {
+        let copied = if in_place.is_some() { 0 } else { apart };
+        (K_BLOCK / positions).min(COPIED / copied.max(1)).min(s.n / PARTS.div_ceil(parts)).max(1)
+    };
+    for i in positions..together * positions {
+        let step = steps[i - positions] + apart as isize;
+        steps.push(OP, step)?;
+    }
+    let items = s.n.div_ceil(together) * blocks.len();
     let terms = PARTS.div_ceil(parts).min(items);
     let (columns, rows) = (panels.columns, T::<S>::rows(isa));
     let size = s.groups * s.taps() * columns;
@@ -106,51 +122,60 @@ pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw:
             let end = columns.min(begin + TOGETHER);
             let first = term * items / terms;
             for item in first..(term + 1) * items / terms {
-                let (image, block) = (item / blocks.len(), &blocks[item % blocks.len()]);
+                let (image, block) = (item / blocks.len() * together, &blocks[item % blocks.len()]);
+                let images = image..s.n.min(image + together);
                 let (region, len) = (&block.region, block.range.len());
-                let steps = &steps[block.range.clone()];
+                let all = images.len() * len;
+                let steps = &steps[block.range.start..][..all];
                 let store = if item == first { Store::Set } else { Store::Add };
-                let copied = if in_place.is_some() { 0 } else { region.len(channels) };
-                scratch::with(copied + (end - begin) * len, |scratch: &mut [T<S>]| {
+                let copied = if in_place.is_some() { 0 } else { images.len() * apart };
+                scratch::with(copied + (end - begin) * all, |scratch: &mut [T<S>]| {
                     let (elements, packed) = scratch.split_at_mut(copied);
-                    let at = (image * s.c() + group * s.cg + c0) * plane;
-                    let input = &x[at..at + channels * plane];
-                    let elements = if in_place.is_some() {
-                        &as_computed(input)[region.position(geometry, block.first)..]
-                    } else {
-                        S::copy(isa, region, geometry, input, block.first, elements);
-                        elements
+                    let at = |image: usize| (image * s.c() + group * s.cg + c0) * plane;
+                    for (i, image) in images.clone().enumerate() {
+                        if in_place.is_none() {
+                            let input = &x[at(image)..][..channels * plane];
+                            let to = &mut elements[i * apart..][..region.len(channels)];
+                            S::copy(isa, region, geometry, input, block.first, to);
+                        }
+                        for (j, width) in panels.panels(begin, end) {
+                            let row = image * s.k() + group * s.kg + j;
+                            let out = &mut packed[(j - begin) * all + i * len * width..][..width * len];
+                            // SAFETY: rows of `g` are `positions` long; the panel has room for its columns.
+                            unsafe {
+                                let m = Mat::new(g, row * positions + block.range.start, positions as isize, 1);
+                                pack(isa, m, width.min(s.kg - j), len, width, out);
+                            }
+                        }
+                    }
+                    let elements = match in_place {
+                        Some(_) => {
+                            let input = &x[at(image)..at(images.end - 1) + channels * plane];
+                            &as_computed(input)[region.position(geometry, block.first)..]
+                        }
+                        None => &*elements,
                     };
                     let last = steps.iter().max().map_or(0, |&s| s as usize);
                     assert!(last + region.reach(geometry, channels) < elements.len());
-                    for (j, width) in panels.panels(begin, end) {
-                        let row = image * s.k() + group * s.kg + j;
-                        let out = &mut packed[(j - begin) * len..][..width * len];
-                        // SAFETY: rows of `g` are `positions` long; the panel has room for its columns.
-                        unsafe {
-                            let m = Mat::new(g, row * positions + block.range.start, positions as isize, 1);
-                            pack(isa, m, width.min(s.kg - j), len, width, out);
-                        }
-                    }
                     // Rows of one kernel after the other, from channel `c` and tap `t` on.
                     let run = |c: usize, t: usize, count: usize| {
                         let from = &elements[c * region.channel + region.tap(geometry, t)..];
                         let (row, ldc) = match along {
-                            true => (geometry.dilation[2], s.cg * columns),
-                            false => (region.channel, columns),
+                            true => (geometry.dilation[2], columns),
+                            false => (region.channel, taps * columns),
                         };
-                        let to = term * size + ((group * taps + t) * s.cg + c0 + c) * columns;
+                        let to = term * size + ((group * s.cg + c0 + c) * taps + t) * columns;
                         for (j, width) in panels.panels(begin, end) {
                             let micro = Micro {
                                 rows: count,
                                 vectors: if width == panels.width { 2 } else { 1 },
-                                k: len,
+                                k: all,
                                 a: from.as_ptr(),
                                 row: row as isize,
                                 steps: steps.as_ptr(),
-                                b: packed[(j - begin) * len..].as_ptr(),
+                                b: packed[(j - begin) * all..].as_ptr(),
                                 ldb: width as isize,
-                                next: packed[(j - begin) * len..].as_ptr(),
+                                next: packed[(j - begin) * all..].as_ptr(),
                                 next_by: 0,
                                 c: out.from(to + j, 0).as_ptr(),
                                 ldc: ldc as isize,
@@ -179,29 +204,25 @@ pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw:
             }
         }
     });
+    let (sums, others) = sums.split_at_mut(size);
+    if !others.is_empty() {
+        cpu.parallel_chunks(sums, ADD, |i, sums| {
+            for term in others.chunks_exact(size) {
+                sums.iter_mut().zip(&term[i * ADD..]).for_each(|(sum, &more)| *sum = *sum + more);
+            }
+        });
+    }
     let (sums, dw) = (&*sums, Disjoint::new(dw));
-    let across = s.kg.div_ceil(TURN);
+    let (across, group_size) = (s.kg.div_ceil(TURN), s.taps() * columns);
     cpu.parallel_for(s.groups * across, 1, |tasks| {
         for task in tasks {
             let (group, k) = (task / across, task % across * TURN);
-            let count = TURN.min(s.kg - k);
-            let row = group * s.kg + k;
-            // SAFETY: these rows belong to this task.
-            let dw = unsafe { dw.slice(row * s.taps()..(row + count) * s.taps()) };
-            for i in 0..s.taps() {
-                let (c, t) = (i / taps, i % taps);
-                let at = ((group * taps + t) * s.cg + c) * columns + k;
-                let mut total = [T::<S>::ZERO; TURN];
-                total[..count].copy_from_slice(&sums[at..at + count]);
-                for term in sums[size..].chunks_exact(size) {
-                    for (total, &sum) in total.iter_mut().zip(&term[at..at + count]) {
-                        *total = *total + sum;
-                    }
-                }
-                for (r, &total) in total[..count].iter().enumerate() {
-                    dw[r * s.taps() + i] = S::narrow(total);
-                }
-            }
+            let rows = std::array::from_fn(|r| {
+                let at = (group * s.kg + k + r) * s.taps();
+                // SAFETY: these rows belong to this task.
+                unsafe { dw.slice(if k + r < s.kg { at..at + s.taps() } else { 0..0 }) }
+            });
+            S::turn(isa, &sums[group * group_size + k..(group + 1) * group_size], columns, rows);
         }
     });
     Ok(true)
