@@ -205,17 +205,23 @@ impl<T: Real> Tile<'_, T> {
             let steps = &self.steps[k0..self.steps.len().min(k0 + panels.step)];
             let store = if k0 > 0 || self.add { Store::Add } else { Store::Set };
             for begin in (start..end).step_by(TOGETHER) {
-                for y in 0..self.lines {
+                // Two lines at a time if a kernel has rows enough.
+                let pair = if 2 * self.width <= rows { 2 } else { 1 };
+                for y in (0..self.lines).step_by(pair) {
+                    let pair = pair.min(self.lines - y);
+                    let gap = region.position(&s.geometry, [0, pair - 1, 0]) as isize
+                        - ((pair - 1) * self.width * row) as isize;
                     for piece in pieces(self.width, rows) {
                         let from = region.position(&s.geometry, [0, y, piece.start]);
                         let to = (y * self.width + piece.start) * across;
                         for (j, width) in panels.panels(begin, end.min(begin + TOGETHER)) {
                             let micro = Micro {
-                                rows: piece.len(),
+                                rows: pair * piece.len(),
                                 vectors: if width == panels.width { 2 } else { 1 },
                                 k: steps.len(),
                                 a: self.elements[from..].as_ptr(),
                                 row: row as isize,
+                                gap,
                                 steps: steps.as_ptr(),
                                 b: self.weight[k0 * columns + j * steps.len()..].as_ptr(),
                                 ldb: width as isize,

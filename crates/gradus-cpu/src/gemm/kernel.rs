@@ -37,9 +37,10 @@ pub(crate) struct Micro<T> {
     pub(crate) vectors: usize,
     /// Length of the chains.
     pub(crate) k: usize,
-    /// Row `r` at step `p` is `a[steps[p] + r * row]`.
+    /// Row `r` at step `p` is `a[steps[p] + r * row]`, and in the second half of an even number of rows `gap` further on.
     pub(crate) a: *const T,
     pub(crate) row: isize,
+    pub(crate) gap: isize,
     pub(crate) steps: *const isize,
     /// Row `p` of the panel starts at `b[p * ldb]`.
     pub(crate) b: *const T,
@@ -148,7 +149,7 @@ macro_rules! kernel {
                     }
                 }
                 // In bytes, which addresses scale by 1 and 2.
-                let down = j.row * size_of::<$t>() as isize;
+                let [down, gap] = [j.row, j.gap].map(|elements| elements * size_of::<$t>() as isize);
                 let (mut b, mut next) = (j.b, j.next);
                 for p in 0..j.k {
                     // SAFETY: step `p < k` reads `R` elements of A and a row of the panel, as the caller promises.
@@ -163,6 +164,9 @@ macro_rules! kernel {
                             // One address for three rows: more would not stay in registers.
                             if r > 0 && r % 3 == 0 {
                                 a = a.wrapping_byte_offset(3 * down);
+                            }
+                            if R % 2 == 0 && r == R / 2 {
+                                a = a.wrapping_byte_offset(gap);
                             }
                             let x = $set1(*a.wrapping_byte_offset((r % 3) as isize * down));
                             for v in 0..V {
@@ -259,10 +263,11 @@ unsafe fn portable<T: Real>(j: &Micro<T>) {
             // SAFETY: as below.
             let a = unsafe { j.a.offset(*j.steps.add(p)) };
             for (r, sum) in sum.iter_mut().enumerate() {
+                let at = r as isize * j.row + if R.is_multiple_of(2) && r >= R / 2 { j.gap } else { 0 };
                 for (v, sum) in sum.iter_mut().enumerate() {
                     for (l, sum) in sum.iter_mut().enumerate() {
                         // SAFETY: step `p < k` reads `R` elements of A and a row of the panel, as the caller promises.
-                        *sum = unsafe { (*a.offset(r as isize * j.row)).fused(*b.add(v * LANES + l), *sum) };
+                        *sum = unsafe { (*a.offset(at)).fused(*b.add(v * LANES + l), *sum) };
                     }
                 }
             }

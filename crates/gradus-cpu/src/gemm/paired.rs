@@ -223,6 +223,7 @@ fn rounds_in_order(isa: Isa) -> bool {
         k: PAIRS,
         a: a_words.as_ptr(),
         row: 1,
+        gap: 0,
         steps: STEPS[1].as_ptr(),
         b: b_words.as_ptr(),
         ldb: width as isize,
