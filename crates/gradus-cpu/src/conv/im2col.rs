@@ -103,7 +103,7 @@ per_isa_256! {
 }
 
 /// [`fill`] of one storage type, as it computes, for every instruction set.
-pub(crate) trait Fill: Pack + Move {
+pub(crate) trait Fill: Pack<Compute: Pack> + Move {
     fn fill(isa: Isa, m: Im2col<'_, Self>, rows: Range<usize>, width: usize, t: &Table, out: &mut [Self::Compute]);
 }
 

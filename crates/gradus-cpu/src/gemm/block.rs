@@ -10,7 +10,6 @@ use std::mem::MaybeUninit;
 
 use super::kernel::{Micro, Real, Store, THIN_ROWS, thin_vectors};
 use super::pack::{Left, Mat, Pack, Panels};
-use crate::access::Float;
 use crate::isa::Isa;
 use crate::scratch;
 
@@ -116,7 +115,7 @@ impl<T: Real> Product<T> {
 ///
 /// # Safety
 /// The operands have the sizes of `p` and nothing else touches the elements of `c`.
-pub(crate) unsafe fn tile<S: Pack, C: Float<Compute = S::Compute>>(
+pub(crate) unsafe fn tile<S: Pack, C: Pack<Compute = S::Compute>>(
     isa: Isa,
     p: &Product<S::Compute>,
     a: Mat<'_, S>,
@@ -129,7 +128,7 @@ pub(crate) unsafe fn tile<S: Pack, C: Float<Compute = S::Compute>>(
         if TypeId::of::<C>() == TypeId::of::<S::Compute>() {
             // The two types are the same.
             let c = MatMut { ptr: c.ptr.cast(), rs: c.rs, cs: c.cs, life: PhantomData };
-            wide_tile(isa, p, &a, b, j0, c);
+            wide_tile(isa, p, &a, b, j0, c, p.n);
         } else {
             narrow_tile(isa, p, &a, b, j0, &c);
         }
@@ -138,17 +137,24 @@ pub(crate) unsafe fn tile<S: Pack, C: Float<Compute = S::Compute>>(
 
 /// A result in a type that is narrower than the one it is computed in.
 trait Narrow<T> {
-    /// Stores a row of sums as row `i`, rounded once.
+    /// Stores a row of sums as row `i`, rounded once; the sums are of no use then.
     ///
     /// # Safety
     /// The row has as many elements, and nothing else touches them.
-    unsafe fn store(&self, i: usize, sums: &[T], p: &Product<T>);
+    unsafe fn store(&self, isa: Isa, i: usize, sums: &mut [T], p: &Product<T>);
 }
 
-impl<C: Float<Compute: Real>> Narrow<C::Compute> for MatMut<'_, C> {
-    unsafe fn store(&self, i: usize, sums: &[C::Compute], p: &Product<C::Compute>) {
+impl<C: Pack> Narrow<C::Compute> for MatMut<'_, C> {
+    unsafe fn store(&self, isa: Isa, i: usize, sums: &mut [C::Compute], p: &Product<C::Compute>) {
+        if self.cs == 1 && p.beta == C::Compute::ZERO {
+            if p.alpha != C::Compute::ONE {
+                sums.iter_mut().for_each(|sum| *sum = p.alpha * *sum);
+            }
+            // SAFETY: the row lies inside the data, and nothing else touches it.
+            return C::round(isa, sums, unsafe { std::slice::from_raw_parts_mut(self.at(i, 0), sums.len()) });
+        }
         let store = if p.beta == C::Compute::ZERO { Store::Set } else { Store::Scale };
-        for (j, &sum) in sums.iter().enumerate() {
+        for (j, &mut sum) in sums.iter_mut().enumerate() {
             // SAFETY: the caller's promise.
             unsafe {
                 let c = self.at(i, j);
@@ -170,15 +176,15 @@ unsafe fn narrow_tile<T: Real>(
     j0: usize,
     c: &dyn Narrow<T>,
 ) {
-    let ld = p.n.next_multiple_of(16);
+    let ld = p.n.next_multiple_of(T::panel(isa));
     scratch::with(p.m * ld, |sums: &mut [T]| {
         // SAFETY: the block holds `m` rows of `ld >= n` elements and belongs to this thread; the rest is the caller's
         // promise.
         unsafe {
             let plain = Product { alpha: T::ONE, beta: T::ZERO, ..*p };
             let out = MatMut { ptr: sums.as_mut_ptr(), rs: ld as isize, cs: 1, life: PhantomData };
-            wide_tile(isa, &plain, a, b, j0, out);
-            sums.chunks_exact(ld).enumerate().for_each(|(i, row)| c.store(i, &row[..p.n], p));
+            wide_tile(isa, &plain, a, b, j0, out, ld);
+            sums.chunks_exact_mut(ld).enumerate().for_each(|(i, row)| c.store(isa, i, &mut row[..p.n], p));
         }
     });
 }
@@ -191,10 +197,10 @@ pub(crate) fn k_step(k: usize) -> usize {
     k.div_ceil(k.div_ceil(K_BLOCK)).next_multiple_of(8).min(K_BLOCK)
 }
 
-/// [`tile`] with C in the compute type.
+/// [`tile`] with C in the compute type, of which so many columns may be written, at least `p.n`.
 ///
 /// # Safety
-/// As for [`tile`].
+/// As for [`tile`], and nothing else touches those columns.
 unsafe fn wide_tile<T: Real>(
     isa: Isa,
     p: &Product<T>,
@@ -202,6 +208,7 @@ unsafe fn wide_tile<T: Real>(
     b: &dyn Panels<T>,
     j0: usize,
     c: MatMut<'_, T>,
+    room: usize,
 ) {
     let first = if p.beta == T::ZERO { Store::Set } else { Store::Scale };
     if p.k == 0 {
@@ -264,9 +271,10 @@ unsafe fn wide_tile<T: Real>(
                     };
                     let (alpha, beta) = (p.alpha, p.beta);
                     let to = c.from(i, j);
+                    let (vectors, wide) = if 2 * cols <= width { (1, width / 2) } else { (2, width) };
                     let micro = Micro {
                         rows,
-                        vectors: if 2 * cols <= width { 1 } else { 2 },
+                        vectors,
                         k: a.steps(ks),
                         a: a_ptr,
                         row,
@@ -285,7 +293,7 @@ unsafe fn wide_tile<T: Real>(
                     // SAFETY: A and B are packed (or, B, in place) for `ks` steps; whole panels of C are written in
                     // place, parts of one through a buffer with room for the largest result.
                     unsafe {
-                        if cols == width && c.cs == 1 {
+                        if j + wide <= room && c.cs == 1 {
                             a.run(isa, &micro);
                         } else {
                             let mut sums = [const { MaybeUninit::<T>::uninit() }; MICRO];
@@ -293,8 +301,17 @@ unsafe fn wide_tile<T: Real>(
                             let one = T::ONE;
                             a.run(isa, &Micro { c: out, ldc: ld, store: Store::Set, alpha: one, ..micro });
                             for r in 0..rows {
-                                for q in 0..cols {
-                                    let (c, sum) = (to.at(r, q), *out.add(r * width + q));
+                                let sums = std::slice::from_raw_parts(out.add(r * width), cols);
+                                if c.cs == 1 {
+                                    // Vectors, other than of elements that lie anywhere.
+                                    let row = std::slice::from_raw_parts_mut(to.at(r, 0), cols);
+                                    for (c, &sum) in row.iter_mut().zip(sums) {
+                                        *c = store.apply(alpha, sum, beta, || *c);
+                                    }
+                                    continue;
+                                }
+                                for (q, &sum) in sums.iter().enumerate() {
+                                    let c = to.at(r, q);
                                     *c = store.apply(alpha, sum, beta, || *c);
                                 }
                             }

@@ -304,6 +304,11 @@ pub(super) unsafe fn pack_panel<S: Float<Compute: Transpose>>(
     }
 }
 
+#[inline(always)]
+pub(super) fn round<S: Float>(from: &[S::Compute], to: &mut [S]) {
+    to.iter_mut().zip(from).for_each(|(to, &from)| *to = S::narrow(from));
+}
+
 /// The packing of one storage type, for every instruction set.
 pub(crate) trait Pack: Float<Compute: Real> {
     /// See [`pack_rows`].
@@ -317,6 +322,9 @@ pub(crate) trait Pack: Float<Compute: Real> {
     /// # Safety
     /// As there.
     unsafe fn panel(isa: Isa, b: Mat<'_, Self>, ks: usize, cols: usize, width: usize, out: &mut [Self::Compute]);
+
+    /// Rounds as many numbers as there are.
+    fn round(isa: Isa, from: &[Self::Compute], to: &mut [Self]);
 
     /// How many steps of the kernel so many steps of a product are, packed.
     #[inline(always)]
@@ -336,11 +344,12 @@ pub(crate) trait Pack: Float<Compute: Real> {
 }
 
 macro_rules! pack {
-    ($($per_isa:ident $s:ty, $rows:ident, $panel:ident;)*) => {$(
+    ($($per_isa:ident $s:ty, $rows:ident, $panel:ident, $round:ident;)*) => {$(
         per_isa_256! {
             fn $rows(isa: Isa, a: Mat<'_, $s>, rows: usize, ks: usize, lda: usize, out: &mut [<$s as Float>::Compute]) =
                 // SAFETY: only `Pack::rows` calls this, whose caller keeps the promise.
                 |isa, a, rows, ks, lda, out| unsafe { pack_rows::<$s>(isa, a, rows, ks, lda, out) };
+            fn $round(from: &[<$s as Float>::Compute], to: &mut [$s]) = round::<$s>;
         }
         $per_isa! {
             fn $panel(isa: Isa, b: Mat<'_, $s>, ks: usize, cols: usize, width: usize, out: &mut [<$s as Float>::Compute]) =
@@ -354,14 +363,17 @@ macro_rules! pack {
             unsafe fn panel(isa: Isa, b: Mat<'_, Self>, ks: usize, cols: usize, width: usize, out: &mut [Self::Compute]) {
                 $panel(isa, isa, b, ks, cols, width, out)
             }
+            fn round(isa: Isa, from: &[Self::Compute], to: &mut [Self]) {
+                $round(isa, from, to)
+            }
         }
     )*};
 }
 pack! {
-    per_isa f32, f32_rows, f32_panel;
-    per_isa f64, f64_rows, f64_panel;
-    per_isa_256 gradus_backend::f16, f16_rows, f16_panel;
-    per_isa_256 gradus_backend::bf16, bf16_rows, bf16_panel;
+    per_isa f32, f32_rows, f32_panel, f32_round;
+    per_isa f64, f64_rows, f64_panel, f64_round;
+    per_isa_256 gradus_backend::f16, f16_rows, f16_panel, f16_round;
+    per_isa_256 gradus_backend::bf16, bf16_rows, bf16_panel, bf16_round;
 }
 
 impl<S: Pack> Panels<S::Compute> for Mat<'_, S> {

@@ -12,7 +12,7 @@ use gradus_backend::{DType, Result, View, bf16};
 
 use super::block::STEPS;
 use super::kernel::{Micro, Real, Store};
-use super::pack::{Mat, Pack, pack_panel, pack_rows};
+use super::pack::{Mat, Pack, pack_panel, pack_rows, round};
 use super::{OP, Plan};
 use crate::CpuBackend;
 use crate::access::{Float, Plain};
@@ -153,6 +153,7 @@ per_isa_256! {
     fn paired_panel(isa: Isa, b: Mat<'_, Paired>, ks: usize, cols: usize, width: usize, out: &mut [f32]) =
         // SAFETY: only `Pack::panel` calls this, whose caller keeps the promise.
         |isa, b, ks, cols, width, out| unsafe { panel(isa, b, ks, cols, width, out) };
+    fn paired_round(from: &[f32], to: &mut [Paired]) = round::<Paired>;
     /// The smallest magnitude above 0 as bits, less 1; 65535 if there is none.
     fn smallest(x: &[bf16]) -> u16 = |x: &[bf16]| x.iter().fold(u16::MAX, |s, x| s.min((x.to_bits() & 0x7fff).wrapping_sub(1)));
 }
@@ -164,6 +165,10 @@ impl Pack for Paired {
 
     unsafe fn panel(isa: Isa, b: Mat<'_, Self>, ks: usize, cols: usize, width: usize, out: &mut [f32]) {
         paired_panel(isa, isa, b, ks, cols, width, out)
+    }
+
+    fn round(isa: Isa, from: &[f32], to: &mut [Self]) {
+        paired_round(isa, from, to)
     }
 
     fn steps(ks: usize) -> usize {

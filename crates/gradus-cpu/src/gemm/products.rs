@@ -7,7 +7,6 @@ use super::kernel::Real;
 use super::pack::{Mat, Pack, Panels};
 use super::packed::{self, Packed};
 use crate::CpuBackend;
-use crate::access::Float;
 use crate::temp::Temp;
 
 /// Most rows of a tile: its part of A fills half of a small L2 cache.
@@ -29,7 +28,7 @@ const TASK: usize = 1 << 18;
 ///
 /// # Safety
 /// The operands have the sizes of `p`; the results of different products do not overlap.
-pub(crate) unsafe fn products<'a, S: Pack, B: Panels<S::Compute>, C: Float<Compute = S::Compute>>(
+pub(crate) unsafe fn products<'a, S: Pack, B: Panels<S::Compute>, C: Pack<Compute = S::Compute>>(
     cpu: &CpuBackend,
     count: usize,
     p: &Product<S::Compute>,
