@@ -38,6 +38,7 @@ mod sum;
 mod temp;
 #[cfg(test)]
 mod testing;
+mod turned;
 #[cfg(any(unoptimized, test))]
 mod unoptimized;
 

@@ -11,6 +11,7 @@ use crate::isa::{Isa, per_isa};
 use crate::nest::Nest;
 use crate::parallel::Disjoint;
 use crate::rows::{Chunked, Elementary, LANES, Rows, divide_chunks, map_chunks};
+use crate::turned::{self, Across, ROWS};
 use crate::{CpuBackend, scratch};
 
 /// Elements that are worth a task of their own.
@@ -18,19 +19,100 @@ const TASK: usize = 1 << 13;
 /// Elements of a block of rows, unless a single row has more.
 const BLOCK: usize = 1 << 11;
 
-/// What is done to rows of one length.
+/// Most elements of a row that is [turned].
+const NARROW: usize = 16;
+
+/// What is done to rows of one length; each of `turned` has [room](turned::size) for them, if they are narrow.
 trait Kernel: Rows {
-    fn forward(isa: Isa, log: bool, len: usize, x: &[Self::Compute], y: &mut [Self::Compute]);
-    fn backward(isa: Isa, log: bool, len: usize, y: &[Self::Compute], g: &[Self::Compute], dx: &mut [Self::Compute]);
+    fn forward(
+        isa: Isa,
+        log: bool,
+        len: usize,
+        x: &[Self::Compute],
+        y: &mut [Self::Compute],
+        turned: &mut [Across<Self::Compute>],
+    );
+    fn backward(
+        isa: Isa,
+        log: bool,
+        len: usize,
+        y_g: [&[Self::Compute]; 2],
+        dx: &mut [Self::Compute],
+        turned: [&mut [Across<Self::Compute>]; 2],
+    );
+}
+
+/// The larger number; `a` where `b` is NaN.
+#[inline(always)]
+fn larger<T: Elementary>(a: T, b: T) -> T {
+    if b > a { b } else { a }
 }
 
 /// Rows of `y` become the softmax of those of `x`, or the logarithm of it.
 #[inline(always)]
-fn forward_rows<T: Elementary>(log: bool, len: usize, x: &[T], y: &mut [T]) {
+fn forward_turned<T: Elementary>(isa: Isa, log: bool, len: usize, x: &[T], y: &mut [T], turned: &mut [Across<T>]) {
+    let add = |a: T, b: T| a + b;
+    for (x, y) in x.chunks(ROWS * len).zip(y.chunks_mut(ROWS * len)) {
+        let n = y.len() / len;
+        turned::turn(isa, x, len, n, turned);
+        let rows = &mut turned[..len];
+        let m = turned::tree([&*rows], T::NEG_INFINITY, |_, [x], m| larger(m, x), larger);
+        if log {
+            let mut total = turned::tree([&*rows], T::ZERO, |r, [x], s| s + (x - m[r]).exp(), add);
+            total.iter_mut().for_each(|total| *total = total.ln());
+            for x in rows {
+                turned::each(x, |r, x| x - m[r] - total[r]);
+            }
+        } else {
+            for x in &mut *rows {
+                turned::each(x, |r, x| (x - m[r]).exp());
+            }
+            let total = turned::tree([&*rows], T::ZERO, |_, [y], s| s + y, add);
+            for y in rows {
+                turned::each(y, |r, y| y / total[r]);
+            }
+        }
+        turned::turn_back(isa, turned, len, n, y);
+    }
+}
+
+/// Rows of `dx` become the gradient for the input whose result was `y`.
+#[inline(always)]
+fn backward_turned<T: Elementary>(
+    isa: Isa,
+    log: bool,
+    len: usize,
+    [y, g]: [&[T]; 2],
+    dx: &mut [T],
+    [y_turned, g_turned]: [&mut [Across<T>]; 2],
+) {
+    let add = |a: T, b: T| a + b;
+    for ((y, g), dx) in y.chunks(ROWS * len).zip(g.chunks(ROWS * len)).zip(dx.chunks_mut(ROWS * len)) {
+        let n = dx.len() / len;
+        turned::turn(isa, y, len, n, y_turned);
+        turned::turn(isa, g, len, n, g_turned);
+        let (rows, g) = (&mut y_turned[..len], &g_turned[..len]);
+        let total = if log {
+            turned::tree([g], T::ZERO, |_, [g], s| s + g, add)
+        } else {
+            turned::tree([&*rows, g], T::ZERO, |_, [y, g], s| y.fused(g, s), add)
+        };
+        for (y, g) in rows.iter_mut().zip(g) {
+            if log {
+                turned::each(y, |r, y| g[r] - y.exp() * total[r]);
+            } else {
+                turned::each(y, |r, y| y * (g[r] - total[r]));
+            }
+        }
+        turned::turn_back(isa, y_turned, len, n, dx);
+    }
+}
+
+/// See [`forward_turned`].
+#[inline(always)]
+fn forward_chunked<T: Elementary>(log: bool, len: usize, x: &[T], y: &mut [T]) {
     let rows = Chunked::new(len);
     let [mut x_spare, mut y_spare] = [[T::ZERO; LANES]; 2];
-    // The largest element that is not NaN; -inf if there is none.
-    let larger = |a: T, b: T| if b > a { b } else { a };
     for i in 0..y.len() / len {
         let from = rows.row(x, i, &mut x_spare);
         let mut to = rows.row_mut(y, i, &mut y_spare);
@@ -47,9 +129,9 @@ fn forward_rows<T: Elementary>(log: bool, len: usize, x: &[T], y: &mut [T]) {
     }
 }
 
-/// Rows of `dx` become the gradient for the input whose result was `y`.
+/// See [`backward_turned`].
 #[inline(always)]
-fn backward_rows<T: Elementary>(log: bool, len: usize, y: &[T], g: &[T], dx: &mut [T]) {
+fn backward_chunked<T: Elementary>(log: bool, len: usize, y: &[T], g: &[T], dx: &mut [T]) {
     let rows = Chunked::new(len);
     let [mut y_spare, mut g_spare, mut d_spare] = [[T::ZERO; LANES]; 3];
     for i in 0..dx.len() / len {
@@ -66,31 +148,67 @@ fn backward_rows<T: Elementary>(log: bool, len: usize, y: &[T], g: &[T], dx: &mu
     }
 }
 
-per_isa! {
-    fn forward_f32(log: bool, len: usize, x: &[f32], y: &mut [f32]) = forward_rows;
-    fn forward_f64(log: bool, len: usize, x: &[f64], y: &mut [f64]) = forward_rows;
-    fn backward_f32(log: bool, len: usize, y: &[f32], g: &[f32], dx: &mut [f32]) = backward_rows;
-    fn backward_f64(log: bool, len: usize, y: &[f64], g: &[f64], dx: &mut [f64]) = backward_rows;
-}
-
 macro_rules! kernel {
-    ($($s:ty, $c:ty, $forward:ident, $backward:ident;)*) => {$(
+    ($($s:ty, $c:ty;)*) => {$(
         impl Kernel for $s {
-            fn forward(isa: Isa, log: bool, len: usize, x: &[$c], y: &mut [$c]) {
-                $forward(isa, log, len, x, y)
+            fn forward(isa: Isa, log: bool, len: usize, x: &[$c], y: &mut [$c], turned: &mut [Across<$c>]) {
+                per_isa! {
+                    fn narrow(isa: Isa, log: bool, len: usize, x: &[$c], y: &mut [$c], turned: &mut [Across<$c>]) =
+                        forward_turned;
+                    fn others(log: bool, len: usize, x: &[$c], y: &mut [$c]) = forward_chunked;
+                }
+                // A length that LLVM knows nothing of: it makes slower code of one that it knows to be large.
+                if len <= NARROW { narrow(isa, isa, log, len, x, y, turned) } else { others(isa, log, std::hint::black_box(len), x, y) }
             }
-            fn backward(isa: Isa, log: bool, len: usize, y: &[$c], g: &[$c], dx: &mut [$c]) {
-                $backward(isa, log, len, y, g, dx)
+            fn backward(
+                isa: Isa,
+                log: bool,
+                len: usize,
+                [y, g]: [&[$c]; 2],
+                dx: &mut [$c],
+                turned: [&mut [Across<$c>]; 2],
+            ) {
+                per_isa! {
+                    fn narrow(
+                        isa: Isa, log: bool, len: usize, y_g: [&[$c]; 2], dx: &mut [$c], turned: [&mut [Across<$c>]; 2],
+                    ) = backward_turned;
+                    fn others(log: bool, len: usize, y: &[$c], g: &[$c], dx: &mut [$c]) = backward_chunked;
+                }
+                if len <= NARROW {
+                    narrow(isa, isa, log, len, [y, g], dx, turned)
+                } else {
+                    others(isa, log, std::hint::black_box(len), y, g, dx)
+                }
             }
         }
     )*};
 }
 kernel! {
-    f32, f32, forward_f32, backward_f32;
-    f64, f64, forward_f64, backward_f64;
-    gradus_backend::f16, f32, forward_f32, backward_f32;
-    gradus_backend::bf16, f32, forward_f32, backward_f32;
+    f32, f32;
+    f64, f64;
 }
+
+/// Half precision, by the kernels of f32.
+macro_rules! half {
+    ($($s:ty)*) => {$(
+        impl Kernel for $s {
+            fn forward(isa: Isa, log: bool, len: usize, x: &[f32], y: &mut [f32], turned: &mut [Across<f32>]) {
+                f32::forward(isa, log, len, x, y, turned)
+            }
+            fn backward(
+                isa: Isa,
+                log: bool,
+                len: usize,
+                y_g: [&[f32]; 2],
+                dx: &mut [f32],
+                turned: [&mut [Across<f32>]; 2],
+            ) {
+                f32::backward(isa, log, len, y_g, dx, turned)
+            }
+        }
+    )*};
+}
+half! { gradus_backend::f16 gradus_backend::bf16 }
 
 /// Where the rows start, their length, and their steps.
 struct Lanes<const N: usize> {
@@ -104,6 +222,11 @@ impl<const N: usize> Lanes<N> {
     fn block(&self) -> usize {
         let follow = self.starts.dims().len() == 1 && self.starts.strides(0) == [self.len as isize; N];
         if follow && self.steps == [1; N] { (BLOCK / self.len).max(1) } else { 1 }
+    }
+
+    /// Elements of [turned] rows.
+    fn turned(&self) -> usize {
+        if self.len > NARROW { 0 } else { turned::size(self.len) * ROWS }
     }
 
     /// Calls `f` with the positions of the first of some rows, and with how many elements they have together.
@@ -149,11 +272,12 @@ fn forward<S: Kernel>(cpu: &CpuBackend, log: bool, lanes: &Lanes<2>, x: &[S], ou
     let (isa, out, [sx, so]) = (cpu.isa(), Disjoint::new(out), lanes.steps);
     cpu.parallel_for(lanes.starts.numel(), (TASK / lanes.len).max(1), |rows| {
         let (len, block) = (lanes.len, lanes.block() * lanes.len);
-        scratch::split(cpu, [block; 2], |[x_rows, y_rows]: [&mut [S::Compute]; 2]| {
+        scratch::split(cpu, [block, block, lanes.turned()], |[x_rows, y_rows, turned]: [&mut [S::Compute]; 3]| {
             lanes.for_each_block(rows, |[ax, ao], n| {
                 let x = S::read(isa, x, ax, sx, &mut x_rows[..n]);
+                let make = |y: &mut [_]| S::forward(isa, log, len, x, y, turned.as_chunks_mut().0);
                 // SAFETY: the rows are this task's, and rows of an output that does not overlap itself are apart.
-                unsafe { S::write(isa, &out, ao, so, &mut y_rows[..n], |y| S::forward(isa, log, len, x, y)) };
+                unsafe { S::write(isa, &out, ao, so, &mut y_rows[..n], make) };
             });
         });
     });
@@ -189,11 +313,13 @@ fn backward<S: Kernel>(cpu: &CpuBackend, log: bool, lanes: &Lanes<3>, y: &[S], g
     let (isa, dx, [sy, sg, sd]) = (cpu.isa(), Disjoint::new(dx), lanes.steps);
     cpu.parallel_for(lanes.starts.numel(), (TASK / lanes.len).max(1), |rows| {
         let (len, block) = (lanes.len, lanes.block() * lanes.len);
-        scratch::split(cpu, [block; 3], |[y_rows, g_rows, d_rows]: [&mut [S::Compute]; 3]| {
+        let lens = [block, block, block, lanes.turned(), lanes.turned()];
+        scratch::split(cpu, lens, |[y_rows, g_rows, d_rows, y_turned, g_turned]: [&mut [S::Compute]; 5]| {
             lanes.for_each_block(rows, |[ay, ag, ad], n| {
                 let y = S::read(isa, y, ay, sy, &mut y_rows[..n]);
                 let g = S::read(isa, g, ag, sg, &mut g_rows[..n]);
-                let make = |d: &mut [S::Compute]| S::backward(isa, log, len, y, g, d);
+                let turned = [&mut *y_turned, &mut *g_turned].map(|t| t.as_chunks_mut().0);
+                let make = |d: &mut [S::Compute]| S::backward(isa, log, len, [y, g], d, turned);
                 // SAFETY: as in `forward`.
                 unsafe { S::write(isa, &dx, ad, sd, &mut d_rows[..n], make) };
             });

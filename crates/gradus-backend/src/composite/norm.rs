@@ -88,6 +88,7 @@ pub struct Large {
 
 impl Large {
     /// Those of a compute dtype, f32 or f64.
+    #[inline]
     pub fn of(compute: DType) -> Self {
         let (limit, factor) = if compute == DType::F64 { (500, -800) } else { (50, -80) };
         Large { limit: 2f64.powi(limit), factor: 2f64.powi(factor) }

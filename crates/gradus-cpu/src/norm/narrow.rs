@@ -1,5 +1,5 @@
-//! Groups that are narrow rows, one after the other: a block of rows at a time, in vectors to their last elements, the
-//! divisions and roots of a block together. The bits are those of rows one by one.
+//! Groups that are narrow rows, one after the other: a block of rows at a time, the narrowest [turned](crate::turned), others in
+//! vectors to their last elements. The bits are those of rows one by one.
 
 use std::ops::Range;
 
@@ -10,17 +10,100 @@ use crate::gemm::Real;
 use crate::isa::{Isa, per_isa};
 use crate::parallel::Disjoint;
 use crate::rows::{Chunked, Elementary, LANES, map_chunks};
+use crate::turned::{Across, ROWS, each, size, tree, turn, turn_back};
 use crate::{CpuBackend, scratch};
 
 /// Most elements of a row.
 const NARROW: usize = 256;
+/// Most elements of a row that is turned.
+const NARROWEST: usize = 16;
 /// Most elements of a block of rows.
 const BLOCK: usize = 1 << 11;
 
-/// Normalises rows of `len` elements; scale and shift are whole chunks. False if a sum of squares is not finite or a mean is
-/// [large](limit): then nothing of the result is to be used.
+/// Normalises rows of `len` elements; `turned` has [`room`] for them. False if a sum of squares is not finite or a
+/// mean is [large](limit): then nothing of the result is to be used.
 #[inline(always)]
-fn forward_rows<T: Elementary>(
+fn forward_turned<T: Elementary>(
+    isa: Isa,
+    len: usize,
+    (rms, eps): (bool, f64),
+    x: &[T],
+    [scale, shift]: [&[T]; 2],
+    y: &mut [T],
+    [mean, rstd]: [&mut [T]; 2],
+    turned: &mut [Across<T>],
+) -> bool {
+    let count = len as f64;
+    let mut is_ordinary = true;
+    for first in (0..mean.len()).step_by(ROWS) {
+        let n = ROWS.min(mean.len() - first);
+        turn(isa, &x[first * len..], len, n, turned);
+        let (mut m, mut r) = ([T::ZERO; ROWS], [T::ZERO; ROWS]);
+        if !rms {
+            m = tree([&turned[..len]], T::ZERO, |_, [x], s| s + x, |a, b| a + b);
+            for m in &mut m {
+                *m = T::from_f64(m.to_f64() / count);
+                is_ordinary &= m.to_f64().abs() < limit::<T>();
+            }
+        }
+        let squares = tree([&turned[..len]], T::ZERO, |i, [x], s| (x - m[i]).fused(x - m[i], s), |a, b| a + b);
+        for (r, square) in r.iter_mut().zip(squares) {
+            is_ordinary &= square.is_finite();
+            *r = T::from_f64(1.0 / (square.to_f64() / count + eps).sqrt());
+        }
+        for ((x, &a), &b) in turned[..len].iter_mut().zip(scale).zip(shift) {
+            each(x, |i, x| (x - m[i]) * r[i] * a + b);
+        }
+        turn_back(isa, turned, len, n, &mut y[first * len..]);
+        mean[first..first + n].copy_from_slice(&m[..n]);
+        rstd[first..first + n].copy_from_slice(&r[..n]);
+    }
+    is_ordinary
+}
+
+/// The gradient for the input of rows of `len` elements; each of `turned` has [`room`] for them.
+#[inline(always)]
+fn backward_turned<T: Elementary>(
+    isa: Isa,
+    len: usize,
+    rms: bool,
+    [x, g]: [&[T]; 2],
+    scale: &[T],
+    [mean, rstd]: [&[T]; 2],
+    dx: &mut [T],
+    [x_turned, g_turned]: [&mut [Across<T>]; 2],
+) {
+    let count = len as f64;
+    for first in (0..mean.len()).step_by(ROWS) {
+        let n = ROWS.min(mean.len() - first);
+        turn(isa, &x[first * len..], len, n, x_turned);
+        turn(isa, &g[first * len..], len, n, g_turned);
+        let (mut m, mut r) = ([T::ZERO; ROWS], [T::ZERO; ROWS]);
+        m[..n].copy_from_slice(&mean[first..first + n]);
+        r[..n].copy_from_slice(&rstd[first..first + n]);
+        // The gradient for what was scaled.
+        for (g, &a) in g_turned[..len].iter_mut().zip(scale) {
+            each(g, |_, g| g * a);
+        }
+        let both = [&x_turned[..len], &g_turned[..len]];
+        let mut sum_h = tree([both[1]], T::ZERO, |_, [h], s| s + h, |a, b| a + b);
+        let mut sum_hn = tree(both, T::ZERO, |i, [x, h], s| h.fused((x - m[i]) * r[i], s), |a, b| a + b);
+        for sum in sum_h.iter_mut().chain(&mut sum_hn) {
+            *sum = T::from_f64(sum.to_f64() / count);
+        }
+        if rms {
+            sum_h = [T::ZERO; ROWS];
+        }
+        for (x, h) in x_turned[..len].iter_mut().zip(&g_turned[..len]) {
+            each(x, |i, x| r[i] * (h[i] - sum_h[i] - (x - m[i]) * r[i] * sum_hn[i]));
+        }
+        turn_back(isa, x_turned, len, n, &mut dx[first * len..]);
+    }
+}
+
+/// See [`forward_turned`]; scale and shift are whole chunks.
+#[inline(always)]
+fn forward_chunked<T: Elementary>(
     len: usize,
     (rms, eps): (bool, f64),
     x: &[T],
@@ -59,9 +142,9 @@ fn forward_rows<T: Elementary>(
     is_ordinary
 }
 
-/// The gradient for the input of rows of `len` elements; `sums` have an element a row.
+/// See [`backward_turned`]; `sums` have an element a row, and the scale is whole chunks.
 #[inline(always)]
-fn backward_rows<T: Elementary>(
+fn backward_chunked<T: Elementary>(
     len: usize,
     rms: bool,
     [x, g]: [&[T]; 2],
@@ -104,6 +187,7 @@ pub(super) trait Narrow: Elementary {
         affine: [&[Self]; 2],
         y: &mut [Self],
         stats: [&mut [Self]; 2],
+        turned: &mut [Across<Self>],
     ) -> bool;
     fn backward(
         isa: Isa,
@@ -113,7 +197,7 @@ pub(super) trait Narrow: Elementary {
         scale: &[Self],
         stats: [&[Self]; 2],
         dx: &mut [Self],
-        sums: [&mut [Self]; 2],
+        turned: [&mut [Across<Self>]; 2],
     );
 }
 
@@ -128,13 +212,23 @@ macro_rules! narrow {
                 affine: [&[$t]; 2],
                 y: &mut [$t],
                 stats: [&mut [$t]; 2],
+                turned: &mut [Across<$t>],
             ) -> bool {
                 per_isa! {
-                    fn run(
+                    fn narrowest(
+                        isa: Isa, len: usize, how: (bool, f64), x: &[$t], affine: [&[$t]; 2], y: &mut [$t],
+                        stats: [&mut [$t]; 2], turned: &mut [Across<$t>],
+                    ) -> bool = forward_turned;
+                    fn others(
                         len: usize, how: (bool, f64), x: &[$t], affine: [&[$t]; 2], y: &mut [$t], stats: [&mut [$t]; 2],
-                    ) -> bool = forward_rows;
+                    ) -> bool = forward_chunked;
                 }
-                run(isa, len, how, x, affine, y, stats)
+                if len <= NARROWEST {
+                    narrowest(isa, isa, len, how, x, affine, y, stats, turned)
+                } else {
+                    // A length that LLVM knows nothing of: it makes slower code of one that it knows to be large.
+                    others(isa, std::hint::black_box(len), how, x, affine, y, stats)
+                }
             }
             fn backward(
                 isa: Isa,
@@ -144,15 +238,26 @@ macro_rules! narrow {
                 scale: &[$t],
                 stats: [&[$t]; 2],
                 dx: &mut [$t],
-                sums: [&mut [$t]; 2],
+                turned: [&mut [Across<$t>]; 2],
             ) {
                 per_isa! {
-                    fn run(
+                    fn narrowest(
+                        isa: Isa, len: usize, rms: bool, x_g: [&[$t]; 2], scale: &[$t], stats: [&[$t]; 2], dx: &mut [$t],
+                        turned: [&mut [Across<$t>]; 2],
+                    ) = backward_turned;
+                    fn others(
                         len: usize, rms: bool, x_g: [&[$t]; 2], scale: &[$t], stats: [&[$t]; 2], dx: &mut [$t],
                         sums: [&mut [$t]; 2],
-                    ) = backward_rows;
+                    ) = backward_chunked;
                 }
-                run(isa, len, rms, x_g, scale, stats, dx, sums)
+                if len <= NARROWEST {
+                    narrowest(isa, isa, len, rms, x_g, scale, stats, dx, turned)
+                } else {
+                    // See `forward`.
+                    let rows = stats[0].len();
+                    let sums = turned.map(|room| &mut room.as_flattened_mut()[..rows]);
+                    others(isa, std::hint::black_box(len), rms, x_g, scale, stats, dx, sums)
+                }
             }
         }
     )*};
@@ -199,7 +304,7 @@ pub(super) fn forward<S: Kernel>(
     }
     let (isa, len) = (cpu.isa(), groups.count);
     let reach = len.next_multiple_of(LANES);
-    scratch::split(cpu, [BLOCK, BLOCK, reach, reach], |[x_rows, y_rows, scale, shift]| {
+    scratch::split(cpu, [BLOCK, BLOCK, reach, reach, room(len)], |[x_rows, y_rows, scale, shift, turned]| {
         let [.., sa, sb, _, _] = groups.steps;
         let [.., at_a, at_b, _, _] = groups.starts.at(range.start);
         // Added to any number, -0 gives that number.
@@ -213,7 +318,8 @@ pub(super) fn forward<S: Kernel>(
             unsafe {
                 let stats = [stats[0].slice(at[4]..at[4] + rows), stats[1].slice(at[5]..at[5] + rows)];
                 S::write(isa, out, at[1], 1, &mut y_rows[..n], |y| {
-                    is_ordinary = Narrow::forward(isa, len, how, x, [scale, shift], y, stats);
+                    let turned = turned.as_chunks_mut().0;
+                    is_ordinary = Narrow::forward(isa, len, how, x, [scale, shift], y, stats, turned);
                 });
             }
             is_ordinary
@@ -236,8 +342,8 @@ pub(super) fn backward<S: Kernel>(
         return range;
     }
     let (isa, len) = (cpu.isa(), groups.count);
-    let lens = [BLOCK, BLOCK, BLOCK, len.next_multiple_of(LANES), BLOCK, BLOCK];
-    scratch::split(cpu, lens, |[x_rows, g_rows, d_rows, factors, sum_h, sum_hn]| {
+    let lens = [BLOCK, BLOCK, BLOCK, len.next_multiple_of(LANES), room(len), room(len)];
+    scratch::split(cpu, lens, |[x_rows, g_rows, d_rows, factors, x_turned, g_turned]| {
         let at = groups.starts.at(range.start)[3];
         fill(isa, scale, (at, groups.steps[3]), <S::Compute as Real>::ONE, len, factors);
         range = for_each_block(groups, range.clone(), |at, rows| {
@@ -245,14 +351,19 @@ pub(super) fn backward<S: Kernel>(
             let x = S::read(isa, x, at[0], 1, &mut x_rows[..n]);
             let g = S::read(isa, g, at[1], 1, &mut g_rows[..n]);
             let stats = [&stats[0][at[4]..at[4] + rows], &stats[1][at[5]..at[5] + rows]];
-            let sums = [&mut sum_h[..rows], &mut sum_hn[..rows]];
-            let make = |d: &mut [S::Compute]| Narrow::backward(isa, len, rms, [x, g], factors, stats, d, sums);
+            let turned = [&mut *x_turned, &mut *g_turned].map(|t| t.as_chunks_mut().0);
+            let make = |d: &mut [S::Compute]| Narrow::backward(isa, len, rms, [x, g], factors, stats, d, turned);
             // SAFETY: each group is one task's, and elements of an output that does not overlap itself are apart.
             unsafe { S::write(isa, dx, at[2], 1, &mut d_rows[..n], make) };
             true
         });
     });
     range
+}
+
+/// Elements of turned rows, or of sums of a block of wider ones.
+fn room(len: usize) -> usize {
+    if len > NARROWEST { (BLOCK / len).next_multiple_of(ROWS) } else { size(len) * ROWS }
 }
 
 /// The values of a scale or shift, or what stands for a missing one, to the end of the chunks.

@@ -1,0 +1,151 @@
+//! Rows turned, so that vectors lie across them: what is done to a narrow row is done to sixteen at once, and no sum runs
+//! within a vector. The bits are those of rows one by one.
+
+use crate::gemm::Transpose;
+use crate::isa::Isa;
+use crate::rows::LANES;
+
+/// Rows that are turned together, each of them a lane.
+pub(crate) const ROWS: usize = 16;
+
+/// Element `j` of every row.
+pub(crate) type Across<T> = [T; ROWS];
+
+/// How many [`Across`] hold rows of `len` elements.
+pub(crate) fn size(len: usize) -> usize {
+    len.next_multiple_of(8)
+}
+
+/// `out[j][r] = x[r * len + j]` for the first `rows` rows, at least 1 and at most [`ROWS`]; other lanes repeat the last row. `out`
+/// has [`size`] elements, those from `len` on of no meaning.
+#[inline(always)]
+pub(crate) fn turn<T: Transpose>(isa: Isa, x: &[T], len: usize, rows: usize, out: &mut [Across<T>]) {
+    assert!((1..=ROWS).contains(&rows) && x.len() >= rows * len && out.len() >= size(len));
+    for r in (0..ROWS).step_by(8) {
+        let mut starts = [0; 8];
+        for (i, start) in starts.iter_mut().enumerate() {
+            *start = (r + i).min(rows - 1) * len;
+        }
+        // How far each row can be read by eight elements, of other rows in the end.
+        let whole = ((x.len() - starts[7]) / 8 * 8).min(size(len));
+        for j in (0..whole).step_by(8) {
+            let mut runs = [x.as_ptr(); 8];
+            // A loop rather than a closure: that would not be compiled for AVX2.
+            for (run, start) in runs.iter_mut().zip(starts) {
+                *run = run.wrapping_add(start + j);
+            }
+            // SAFETY: `x` has 8 elements from each of these places on, as it has from the last one; `out` has 8 rows from
+            // `j` on, each with 8 lanes from `r` on.
+            unsafe { T::transpose8(isa, runs, out.as_mut_ptr().add(j).cast::<T>().add(r), ROWS) };
+        }
+        for j in whole..len {
+            for (out, start) in out[j][r..r + 8].iter_mut().zip(starts) {
+                *out = x[start + j];
+            }
+        }
+    }
+}
+
+/// `y[r * len + j] = from[j][r]` for the first `rows` rows.
+#[inline(always)]
+pub(crate) fn turn_back<T: Transpose>(isa: Isa, from: &[Across<T>], len: usize, rows: usize, y: &mut [T]) {
+    assert!(rows <= ROWS && y.len() >= rows * len && from.len() >= size(len));
+    for r in (0..rows).step_by(8) {
+        let by_blocks = if rows - r >= 8 { len / 8 * 8 } else { 0 };
+        for j in (0..by_blocks).step_by(8) {
+            let mut runs = [from.as_ptr().cast::<T>(); 8];
+            for (i, run) in runs.iter_mut().enumerate() {
+                *run = run.wrapping_add((j + i) * ROWS + r);
+            }
+            // SAFETY: rows `j` to `j + 8` of `from` have 8 lanes from `r` on; 8 rows of `y` have 8 elements from `j` on.
+            unsafe { T::transpose8(isa, runs, y.as_mut_ptr().add(r * len + j), len) };
+        }
+        for r in r..rows.min(r + 8) {
+            for (y, from) in y[r * len..(r + 1) * len].iter_mut().zip(from).skip(by_blocks) {
+                *y = from[r];
+            }
+        }
+    }
+}
+
+/// Each lane becomes `f` of its number and of what it is.
+#[inline(always)]
+pub(crate) fn each<T: Copy>(lanes: &mut Across<T>, f: impl Fn(usize, T) -> T) {
+    // Hidden from LLVM, which would make vectors of one lane of many elements, and gather them.
+    let lanes = std::hint::black_box(lanes);
+    let mut made = *lanes;
+    for (r, lane) in made.iter_mut().enumerate() {
+        *lane = f(r, *lane);
+    }
+    *lanes = made;
+}
+
+/// Reduces each of the rows as [`rows::tree`](crate::rows::tree) does: `map(row, elements, so_far)` of each position into its
+/// partial result, then `combine` of those.
+#[inline(always)]
+pub(crate) fn tree<T: Copy, const N: usize>(
+    rows: [&[Across<T>]; N],
+    start: T,
+    map: impl Fn(usize, [T; N], T) -> T,
+    combine: impl Fn(T, T) -> T,
+) -> Across<T> {
+    let mut lanes = [[start; ROWS]; LANES];
+    for j in 0..rows[0].len() {
+        let elements = rows.map(|row| &row[j]);
+        each(&mut lanes[j % LANES], |r, so_far| map(r, elements.map(|e| e[r]), so_far));
+    }
+    let mut width = LANES / 2;
+    while width > 0 {
+        let (low, high) = lanes.split_at_mut(width);
+        for (a, b) in low.iter_mut().zip(&*high) {
+            each(a, |r, a| combine(a, b[r]));
+        }
+        width /= 2;
+    }
+    lanes[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_turned_and_turned_back() {
+        fn check<T: Transpose + PartialEq + std::fmt::Debug>(of: impl Fn(usize) -> T) {
+            for isa in Isa::available() {
+                for len in [1, 7, 8, 9, 24, 33] {
+                    for rows in [1, 7, 8, 15, 16] {
+                        // Something behind the rows, or nothing.
+                        for beyond in [0, 40] {
+                            let x: Vec<T> = (0..rows * len + beyond).map(&of).collect();
+                            let mut turned = vec![[of(0); ROWS]; size(len)];
+                            turn(isa, &x, len, rows, &mut turned);
+                            for (j, turned) in turned[..len].iter().enumerate() {
+                                assert!((0..ROWS).all(|r| turned[r] == x[r.min(rows - 1) * len + j]));
+                            }
+                            let mut y = vec![of(1); rows * len + beyond];
+                            turn_back(isa, &turned, len, rows, &mut y);
+                            assert_eq!(y[..rows * len], x[..rows * len]);
+                            assert!(y[rows * len..].iter().all(|&v| v == of(1)));
+                        }
+                    }
+                }
+            }
+        }
+        check(|i| i as f32);
+        check(|i| i as f64);
+    }
+
+    #[test]
+    fn sums_follow_the_tree() {
+        for len in [1, 8, 16, 17, 40] {
+            let x: Vec<f32> = (0..ROWS * len).map(|i| (i as f32 * 0.37).sin()).collect();
+            let mut turned = vec![[0.0; ROWS]; size(len)];
+            turn(Isa::available()[0], &x, len, ROWS, &mut turned);
+            let sums = tree([&turned[..len]], 0.0, |_, [x], s| s + x, |a, b| a + b);
+            for (row, sum) in x.chunks_exact(len).zip(sums) {
+                assert_eq!(sum.to_bits(), crate::rows::sum(row).to_bits());
+            }
+        }
+    }
+}
