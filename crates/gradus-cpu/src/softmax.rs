@@ -157,8 +157,12 @@ macro_rules! kernel {
                         forward_turned;
                     fn others(log: bool, len: usize, x: &[$c], y: &mut [$c]) = forward_chunked;
                 }
-                // A length that LLVM knows nothing of: it makes slower code of one that it knows to be large.
-                if len <= NARROW { narrow(isa, isa, log, len, x, y, turned) } else { others(isa, log, std::hint::black_box(len), x, y) }
+                if len <= NARROW {
+                    narrow(isa, isa, log, len, x, y, turned)
+                } else {
+                    // A length that LLVM knows nothing of: it makes slower code of one that it knows to be large.
+                    others(isa, log, std::hint::black_box(len), x, y)
+                }
             }
             fn backward(
                 isa: Isa,
@@ -177,6 +181,7 @@ macro_rules! kernel {
                 if len <= NARROW {
                     narrow(isa, isa, log, len, [y, g], dx, turned)
                 } else {
+                    // As in `forward`.
                     others(isa, log, std::hint::black_box(len), y, g, dx)
                 }
             }

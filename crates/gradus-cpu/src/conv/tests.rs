@@ -60,6 +60,12 @@ fn cases() -> Vec<Case> {
         case(window(&[3, 2, 3], &[1, 1, 2], &[1, 1, 1], &[1, 0, 1], &[1, 1, 1]), [1, 8, 18, 1], &[4, 7, 20]),
         case(window(&[2, 2], &[1, 1], &[1, 1], &[2, 2], &[2, 2]), [1, 8, 8, 1], &[0, 3]),
         case(window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [2, 0, 16, 1], &[4, 3]),
+        // Blocks of positions whose boxes differ in size.
+        case(window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [1, 3, 9, 1], &[5, 200]),
+        // Several images in one sum of the weight's gradient, and fewer in the last one: copied, by groups, and in place.
+        case(window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [13, 130, 9, 1], &[3, 4]),
+        case(window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [34, 16, 16, 2], &[4, 5]),
+        case(window(&[2, 2], &[1, 1], &[1, 1], &[0, 0], &[0, 0]), [33, 8, 8, 1], &[4, 5]),
         // Windows that reach far beyond the input, and steps that leave it.
         case(window(&[3, 3], &[1, 1], &[1000, 1000], &[1000, 1000], &[1000, 1000]), [1, 8, 16, 1], &[5, 6]),
         case(window(&[3, 3], &[1, 1], &[1 << 20; 2], &[1 << 20; 2], &[1 << 20; 2]), [1, 8, 64, 1], &[3, 3]),

@@ -128,7 +128,9 @@ pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw:
                 let all = images.len() * len;
                 let steps = &steps[block.range.start..][..all];
                 let store = if item == first { Store::Set } else { Store::Add };
-                let copied = if in_place.is_some() { 0 } else { images.len() * apart };
+                // Blocks of several images are one region; of others each has its own.
+                let copied = (images.len() - 1) * apart + region.len(channels);
+                let copied = if in_place.is_some() { 0 } else { copied };
                 scratch::with(copied + (end - begin) * all, |scratch: &mut [T<S>]| {
                     let (elements, packed) = scratch.split_at_mut(copied);
                     let at = |image: usize| (image * s.c() + group * s.cg + c0) * plane;
