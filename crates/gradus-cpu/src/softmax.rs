@@ -19,8 +19,9 @@ const TASK: usize = 1 << 13;
 /// Elements of a block of rows, unless a single row has more.
 const BLOCK: usize = 1 << 11;
 
-/// Most elements of a row that is [turned].
+/// Most elements of rows that are [turned], and the fewest of such rows: they are turned sixteen at once.
 const NARROW: usize = 16;
+const SOME: usize = 4;
 
 /// What is done to rows of one length; each of `turned` has [room](turned::size) for them, if they are narrow.
 trait Kernel: Rows {
@@ -157,7 +158,7 @@ macro_rules! kernel {
                         forward_turned;
                     fn others(log: bool, len: usize, x: &[$c], y: &mut [$c]) = forward_chunked;
                 }
-                if len <= NARROW {
+                if len <= NARROW && x.len() >= SOME * len {
                     narrow(isa, isa, log, len, x, y, turned)
                 } else {
                     // A length that LLVM knows nothing of: it makes slower code of one that it knows to be large.
@@ -178,7 +179,7 @@ macro_rules! kernel {
                     ) = backward_turned;
                     fn others(log: bool, len: usize, y: &[$c], g: &[$c], dx: &mut [$c]) = backward_chunked;
                 }
-                if len <= NARROW {
+                if len <= NARROW && y.len() >= SOME * len {
                     narrow(isa, isa, log, len, [y, g], dx, turned)
                 } else {
                     // As in `forward`.
@@ -396,7 +397,7 @@ mod tests {
     fn rows_have_the_same_bits_wherever_they_lie() {
         let cpu = CpuBackend::with_threads(2).unwrap();
         for dtype in [DType::F32, DType::F64, DType::BF16] {
-            for len in [1, 8, 16, 33, 127, 2100] {
+            for len in [1, 3, 7, 8, 9, 15, 16, 17, 33, 127, 2100] {
                 for log in [false, true] {
                     let both = [Lie::Contiguous, Lie::Spaced].map(|lie| {
                         let x = Tensor::new(&cpu, dtype, &[70, len], lie, noise(1));

@@ -8,7 +8,8 @@
 //! Tiles, spans and chains are cut at fixed positions, so a query's result depends on its keys alone: not on threads, on
 //! the instruction set, nor on the queries, heads and samples around it. What causal attention hides is skipped where
 //! it fills a block of a product and has weight 0 elsewhere, which changes no bit of a sum of finite numbers; an infinite or
-//! NaN value that is hidden may reach the queries that share such a block with one that sees it.
+//! NaN value that is hidden may reach the queries that share such a block with one that sees it. The gradient skips nothing where
+//! a number is not finite.
 
 mod backward;
 mod forward;

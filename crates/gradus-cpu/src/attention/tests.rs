@@ -316,15 +316,19 @@ fn nan_and_infinity_stay_where_they_belong() {
 #[test]
 fn gradients_of_causal_attention_lose_no_number_that_is_not_finite() {
     let cpu = &CpuBackend::with_threads(2).unwrap();
-    let sizes = [1, 2, 1, 110, 2100, 8, 8];
-    for (bad, operand) in [f64::NAN, f64::INFINITY].into_iter().flat_map(|bad| (0..4).map(move |i| (bad, i))) {
-        let mut case = Case::new(cpu, DType::F32, sizes, Mask::None, true, [Lie::Contiguous; 2]);
+    // Keys of several spans; then queries that see no key, and a mask.
+    let shapes = [([1, 2, 1, 110, 2100, 8, 8], None), ([2, 2, 2, 130, 40, 8, 4], Some([1, 1, 130, 40]))];
+    let bads = [(f64::NAN, DType::F32), (f64::INFINITY, DType::F32), (f64::INFINITY, DType::BF16)];
+    let cases = shapes.into_iter().flat_map(|shape| bads.map(|bad| (shape, bad)));
+    for (((sizes, mask), (bad, dtype)), operand) in cases.flat_map(|case| (0..4).map(move |i| (case, i))) {
+        let mask = mask.map_or(Mask::None, Mask::Bool);
+        let mut case = Case::new(cpu, dtype, sizes, mask, true, [Lie::Contiguous; 2]);
         let mut values = case.inputs[operand].values(cpu);
-        // Of keys and values one that some queries do not see.
-        let at = if matches!(operand, 1 | 2) { 2050 * 8 + 3 } else { 40 * 8 + 3 };
+        // Late, so that some queries do not see the key.
+        let at = values.len() - 11;
         values[at] = bad;
         let dims = case.inputs[operand].layout.dims().to_vec();
-        case.inputs[operand] = Tensor::new(cpu, DType::F32, &dims, Lie::Contiguous, |i| values[i]);
+        case.inputs[operand] = Tensor::new(cpu, dtype, &dims, Lie::Contiguous, |i| values[i]);
         let case = case.run(cpu, false);
         let want: Vec<Vec<f64>> = case.outputs[2..].iter().map(|t| t.values(cpu)).collect();
         let Case { params, inputs: [q, k, v, g], mask, outputs: [out, lse, mut dq, mut dk, mut dv] } = case;
@@ -332,9 +336,10 @@ fn gradients_of_causal_attention_lose_no_number_that_is_not_finite() {
         let (out, lse) = (out.view(), lse.view());
         let to = (&mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut());
         cpu.attention_backward(&params, q, k, v, mask, out, lse, g, to.0, to.1, to.2).unwrap();
+        let near = if dtype == DType::F32 { 1e-4 } else { 0.1 };
         for (which, (got, want)) in [dq, dk, dv].iter().zip(&want).enumerate() {
             for (i, (got, want)) in got.values(cpu).iter().zip(want).enumerate() {
-                let same = got.is_nan() == want.is_nan() && (got.is_nan() || got == want || (got - want).abs() < 1e-4);
+                let same = got.is_nan() == want.is_nan() && (got.is_nan() || got == want || (got - want).abs() < near);
                 assert!(same, "{bad} in operand {operand}, gradient {which} at {i}: {got}, not {want}");
             }
         }

@@ -22,7 +22,7 @@ const PARTS: usize = 12;
 const PART_ROWS: usize = 96;
 const PART_COLS: usize = 256;
 
-/// Channels of a weight that are turned around together: what is read of them are whole cache lines.
+/// Channels of a weight that are turned around together, so that it is read in long runs.
 const TURN: usize = 16;
 
 /// See [`Backend::conv_backward_input`](gradus_backend::Backend::conv_backward_input).

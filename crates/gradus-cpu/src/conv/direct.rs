@@ -234,7 +234,7 @@ impl<T: Real> Tile<'_, T> {
                                 beta: T::ZERO,
                             };
                             // SAFETY: the steps lead from the first to the last element under the windows of this
-                            // piece; these, the panel and the rows of the sums lie inside theirs by the assertions.
+                            // piece, of one line or two; these, the panel and the rows of the sums lie inside theirs by the assertions.
                             unsafe { T::run(isa, &micro) };
                         }
                     }

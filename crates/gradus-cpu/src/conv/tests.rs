@@ -62,6 +62,13 @@ fn cases() -> Vec<Case> {
         case(window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [2, 0, 16, 1], &[4, 3]),
         // Blocks of positions whose boxes differ in size.
         case(window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [1, 3, 9, 1], &[5, 200]),
+        // Half panels of four channels, of columns that are adjacent.
+        case(window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [2, 8, 12, 1], &[1, 1]),
+        case(window(&[1, 1], &[1, 1], &[1, 1], &[0, 0], &[0, 0]), [2, 1, 12, 1], &[3, 5]),
+        case(window(&[1, 1], &[1, 1], &[1, 1], &[0, 0], &[0, 0]), [2, 12, 1, 1], &[3, 5]),
+        // Lines of which a kernel takes two at once, an odd number of them.
+        case(window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [2, 3, 17, 1], &[5, 2]),
+        case(window(&[3, 3], &[2, 2], &[1, 2], &[1, 2], &[1, 2]), [2, 3, 17, 1], &[9, 5]),
         // Several images in one sum of the weight's gradient, and fewer in the last one: copied, by groups, and in place.
         case(window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [13, 130, 9, 1], &[3, 4]),
         case(window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [34, 16, 16, 2], &[4, 5]),

@@ -290,8 +290,8 @@ unsafe fn wide_tile<T: Real>(
                         alpha,
                         beta,
                     };
-                    // SAFETY: A and B are packed (or, B, in place) for `ks` steps; whole panels of C are written in
-                    // place, parts of one through a buffer with room for the largest result.
+                    // SAFETY: A and B are packed (or, B, in place) for `ks` steps; panels of C for which there is room
+                    // are written in place, others through a buffer with room for the largest result.
                     unsafe {
                         if j + wide <= room && c.cs == 1 {
                             a.run(isa, &micro);
@@ -303,7 +303,7 @@ unsafe fn wide_tile<T: Real>(
                             for r in 0..rows {
                                 let sums = std::slice::from_raw_parts(out.add(r * width), cols);
                                 if c.cs == 1 {
-                                    // Vectors, other than of elements that lie anywhere.
+                                    // A loop over slices, which becomes vectors.
                                     let row = std::slice::from_raw_parts_mut(to.at(r, 0), cols);
                                     for (c, &sum) in row.iter_mut().zip(sums) {
                                         *c = store.apply(alpha, sum, beta, || *c);

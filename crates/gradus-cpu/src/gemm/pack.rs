@@ -228,6 +228,7 @@ fn prefetch<S>(runs: &[*const S; 8]) {
 /// Rows of `b` have `width` adjacent elements; there are as many rows as `out` has room for.
 #[inline(always)]
 unsafe fn copy_rows<S: Float, const W: usize>(b: Mat<'_, S>, width: usize, out: &mut [S::Compute]) {
+    debug_assert!(width.is_multiple_of(W));
     for (p, o) in out.chunks_exact_mut(width).enumerate() {
         // SAFETY: the caller's promise.
         let row = unsafe { std::slice::from_raw_parts(b.from(p, 0).as_ptr(), width) };
@@ -257,12 +258,12 @@ pub(super) unsafe fn pack_panel<S: Float<Compute: Transpose>>(
     if b.has_adjacent_cols() {
         if cols == width {
             // SAFETY: `width` adjacent elements of every row lie inside `b`; panels are as wide as some vectors of 4 elements
-            // at least, an even number.
+            // at least.
             unsafe {
-                if width.is_multiple_of(32) {
-                    copy_rows::<S, 32>(b, width, out);
-                } else {
-                    copy_rows::<S, 8>(b, width, out);
+                match width {
+                    w if w.is_multiple_of(32) => copy_rows::<S, 32>(b, width, out),
+                    w if w.is_multiple_of(8) => copy_rows::<S, 8>(b, width, out),
+                    _ => copy_rows::<S, 4>(b, width, out),
                 }
             }
             return;

@@ -149,7 +149,7 @@ fn wrong_operands_are_typed_errors() {
 fn narrow_rows_have_the_bits_of_rows_that_lie_apart() {
     let cpu = CpuBackend::with_threads(2).unwrap();
     for dtype in [DType::F32, DType::F64, DType::BF16] {
-        for len in [2, 8, 16, 33, 127, 256] {
+        for len in [2, 3, 7, 8, 9, 15, 16, 17, 33, 127, 256] {
             for (rms, with_affine) in [(false, true), (true, true), (false, false)] {
                 let (dims, set) = ([70, len], axes(&[1]));
                 let both = [Lie::Contiguous, Lie::Spaced].map(|lie| {

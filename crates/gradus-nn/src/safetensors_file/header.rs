@@ -11,7 +11,7 @@ use gradus_tensor::{Device, Error};
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::Deserialize;
-use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{self, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::LOAD;
 
@@ -25,7 +25,10 @@ pub(super) enum HeaderError {
 }
 
 /// Bytes of the host that a byte of the header takes when it is read: of names and lists in many small allocations.
-const PARSED: usize = 8;
+const PARSED: usize = 24;
+
+/// Characters of a name that an error shows.
+const SHOWN: usize = 100;
 
 /// Reads and checks the header of a file of `length` bytes, and whether there is memory for what it describes. A file may
 /// have far more bytes than its disk: nothing is allocated before.
@@ -90,14 +93,21 @@ impl<'de> Visitor<'de> for Entries {
         let mut tensors: BTreeMap<String, TensorInfo> = BTreeMap::new();
         while let Some(name) = entries.next_key::<String>()? {
             let is_metadata = name == "__metadata__";
+            let wrong = |what: &str| {
+                let start: String = name.chars().take(SHOWN).collect();
+                Err(de::Error::custom(format!("{start:?} {what}")))
+            };
             if is_metadata && metadata.is_some() || tensors.contains_key(&name) {
-                return Err(de::Error::custom(format!("the name {name:?} is there twice")));
+                return wrong("is there twice");
             }
             if is_metadata {
                 metadata = Some(entries.next_value()?);
                 continue;
             }
             let Entry { dtype, shape: Dims(shape), data_offsets } = entries.next_value()?;
+            let Some(shape) = shape else {
+                return wrong(&format!("has a shape of more than {MAX_RANK} axes"));
+            };
             tensors.insert(name, TensorInfo { dtype, shape, data_offsets });
         }
         let mut tensors: Vec<(String, TensorInfo)> = tensors.into_iter().collect();
@@ -114,29 +124,33 @@ struct Entry {
     data_offsets: (usize, usize),
 }
 
-/// A shape, of as many axes as there can be.
-struct Dims(Vec<usize>);
+/// A shape; `None` if it has more axes than there can be.
+struct Dims(Option<Vec<usize>>);
 
 impl<'de> Deserialize<'de> for Dims {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(Dims(Vec::new()))
+        deserializer.deserialize_seq(Sizes)
     }
 }
 
-impl<'de> Visitor<'de> for Dims {
+struct Sizes;
+
+impl<'de> Visitor<'de> for Sizes {
     type Value = Dims;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the sizes of a shape")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(mut self, mut sizes: A) -> Result<Dims, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sizes: A) -> Result<Dims, A::Error> {
+        let mut dims = Vec::new();
         while let Some(size) = sizes.next_element()? {
-            if self.0.len() == MAX_RANK {
-                return Err(de::Error::custom(format!("a shape has more than {MAX_RANK} axes")));
+            if dims.len() == MAX_RANK {
+                while sizes.next_element::<IgnoredAny>()?.is_some() {}
+                return Ok(Dims(None));
             }
-            self.0.push(size);
+            dims.push(size);
         }
-        Ok(self)
+        Ok(Dims(Some(dims)))
     }
 }
