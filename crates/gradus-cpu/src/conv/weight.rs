@@ -1,8 +1,8 @@
 //! The weight's gradient with output channels along the vectors.
 //!
 //! A sum runs over the positions of all images. For each block of positions, of one image or of several small ones, the
-//! input under them is copied once, with its padding, and the gradient of the output packed in panels; every tap and channel of the input then meets them.
-//! Sums are made `[channels, taps, output channels]` and turned as they are stored.
+//! input under them is copied once, with its padding, and the gradient of the output packed in panels; every tap and
+//! channel of the input then meets them. Sums are made `[channels, taps, output channels]` and turned as they are stored.
 
 use std::ops::Range;
 

@@ -24,8 +24,9 @@ pub(super) enum HeaderError {
     Memory(Error),
 }
 
-/// Bytes of the host that a byte of the header takes when it is read: of names and lists in many small allocations.
-const PARSED: usize = 24;
+/// Bytes of the host that a byte of the header takes when it is read, about: of names and lists in many small allocations.
+/// Metadata of very short texts take more.
+const PARSED: usize = 8;
 
 /// Characters of a name that an error shows.
 const SHOWN: usize = 100;
