@@ -182,7 +182,7 @@ impl Chunked {
         RowMut { body: body.as_chunks_mut().0, last }
     }
 
-    /// Brings the last chunk of row `i` of `y` to its place from where [`row_mut`](Chunked::row_mut) had it written.
+    /// Copies the last chunk of row `i` into `y`, if [`row_mut`](Chunked::row_mut) had it written to the spare one.
     #[inline(always)]
     pub(crate) fn written<T: Copy>(self, y: &mut [T], i: usize, spare: &[T; LANES]) {
         let rest = &mut y[i * self.len + self.body..];

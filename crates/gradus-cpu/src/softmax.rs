@@ -19,9 +19,10 @@ const TASK: usize = 1 << 13;
 /// Elements of a block of rows, unless a single row has more.
 const BLOCK: usize = 1 << 11;
 
-/// Most elements of rows that are [turned], and the fewest of such rows: they are turned sixteen at once.
+/// Rows of at most this many elements are transposed ([`turned`]), if there are enough of them.
 const NARROW: usize = 16;
-const SOME: usize = 4;
+/// Fewest rows that are worth it: sixteen are computed at once, however many there are.
+const FEWEST: usize = 4;
 
 /// What is done to rows of one length; each of `turned` has [room](turned::size) for them, if they are narrow.
 trait Kernel: Rows {
@@ -158,7 +159,7 @@ macro_rules! kernel {
                         forward_turned;
                     fn others(log: bool, len: usize, x: &[$c], y: &mut [$c]) = forward_chunked;
                 }
-                if len <= NARROW && x.len() >= SOME * len {
+                if len <= NARROW && x.len() >= FEWEST * len {
                     narrow(isa, isa, log, len, x, y, turned)
                 } else {
                     // A length that LLVM knows nothing of: it makes slower code of one that it knows to be large.
@@ -179,7 +180,7 @@ macro_rules! kernel {
                     ) = backward_turned;
                     fn others(log: bool, len: usize, y: &[$c], g: &[$c], dx: &mut [$c]) = backward_chunked;
                 }
-                if len <= NARROW && y.len() >= SOME * len {
+                if len <= NARROW && y.len() >= FEWEST * len {
                     narrow(isa, isa, log, len, [y, g], dx, turned)
                 } else {
                     // As in `forward`.

@@ -1,11 +1,11 @@
-//! Rows turned, so that vectors lie across them: what is done to a narrow row is done to sixteen at once, and no sum runs
-//! within a vector. The bits are those of rows one by one.
+//! Narrow rows, transposed so that a vector holds the same element of sixteen rows. What is computed for one row is computed for
+//! sixteen at once, and no sum has to be taken within a vector. Results are the same, bit for bit, as for one row at a time.
 
 use crate::gemm::Transpose;
 use crate::isa::Isa;
 use crate::rows::LANES;
 
-/// Rows that are turned together, each of them a lane.
+/// Rows that are transposed together; each becomes a lane.
 pub(crate) const ROWS: usize = 16;
 
 /// Element `j` of every row.

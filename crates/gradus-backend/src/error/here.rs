@@ -69,7 +69,7 @@ fn is_users_file(file: &str, this: &str) -> bool {
     !(OURS.contains(&without_version(folder)) && inside.starts_with("src/"))
 }
 
-/// The name of a crate whose folder may end in its version, as those of a registry do.
+/// The name of a crate from that of its folder, without the version that a registry appends.
 fn without_version(folder: &str) -> &str {
     let is_version = |&(at, _): &(usize, &str)| folder[at + 1..].starts_with(|c: char| c.is_ascii_digit());
     folder.match_indices('-').find(is_version).map_or(folder, |(at, _)| &folder[..at])

@@ -166,9 +166,8 @@ fn one<T: Kernel>(
     );
 }
 
-/// The weights of a span, 0 where a query does not see the key, and their gradients, which are 0 there if they are skipped.
-/// `add` gets the number of each query and
-/// the sum of the products of the two.
+/// The weights of a span, 0 where a query does not see the key, and their gradients, which are 0 there too if hidden keys are
+/// skipped. `add` gets the number of each query and the sum of the products of the two.
 fn find_weights<T: Kernel>(
     p: &Problem<'_, T>,
     tile: Tile,

@@ -182,7 +182,8 @@ pub(crate) fn attention(
     let sizes = Sizes::new(cpu, OP, params, [q, k, v, out.as_view(), lse.as_view()], mask)?;
     with_float!(OP, q.dtype, S => {
         let data = [Stored(cpu.slice::<S>(OP, q)?), Stored(cpu.slice::<S>(OP, k)?), Stored(cpu.slice::<S>(OP, v)?)];
-        let p = Problem::new(cpu, OP, params, params.causal, sizes, matrices([&data[0], &data[1], &data[2]], [q, k, v]), mask)?;
+        let operands = matrices([&data[0], &data[1], &data[2]], [q, k, v]);
+        let p = Problem::new(cpu, OP, params, params.causal, sizes, operands, mask)?;
         let layout = *out.layout;
         let sink = Disjoint::new(cpu.slice_mut::<S>(OP, out)?);
         forward::forward(&p, &Output { sink: &sink, layout }, lse)
@@ -246,7 +247,8 @@ pub(crate) fn attention_backward(
     with_float!(OP, q.dtype, S => {
         let skips = params.causal && finite::<S>(cpu, [q, k, v, g], lse)?;
         let data = [Stored(cpu.slice::<S>(OP, q)?), Stored(cpu.slice::<S>(OP, k)?), Stored(cpu.slice::<S>(OP, v)?)];
-        let p = Problem::new(cpu, OP, params, skips, sizes, matrices([&data[0], &data[1], &data[2]], [q, k, v]), mask)?;
+        let operands = matrices([&data[0], &data[1], &data[2]], [q, k, v]);
+        let p = Problem::new(cpu, OP, params, skips, sizes, operands, mask)?;
         let (gradient, layouts) = (Stored(cpu.slice::<S>(OP, g)?), [*dq.layout, *dk.layout, *dv.layout]);
         let given = Given {
             g: Matrices { source: &gradient, layout: g.layout },

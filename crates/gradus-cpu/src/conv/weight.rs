@@ -1,8 +1,9 @@
 //! The weight's gradient with output channels along the vectors.
 //!
-//! A sum runs over the positions of all images. For each block of positions, of one image or of several small ones, the
-//! input under them is copied once, with its padding, and the gradient of the output packed in panels; every tap and
-//! channel of the input then meets them. Sums are made `[channels, taps, output channels]` and turned as they are stored.
+//! A sum runs over the positions of all images, a block of them at a time: a part of one image, or several small images. The
+//! input under a block is copied once, with its padding, and the gradient of the output is packed in panels; each tap and
+//! channel of the input is then multiplied with the panels. Sums are laid out `[channels, taps, output channels]`, and
+//! transposed as they are stored.
 
 use std::ops::Range;
 

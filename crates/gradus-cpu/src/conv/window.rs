@@ -68,7 +68,7 @@ impl Geometry {
         [t / (h * w), t / w % h, t % w]
     }
 
-    /// The taps of an axis; those that lie in the padding at every position are left out.
+    /// The taps on an axis, without those that lie in the padding at every position.
     fn reached_on(&self, axis: usize) -> Range<usize> {
         let Some(last) = self.output[axis].checked_sub(1) else { return 0..0 };
         let (dilation, before) = (self.dilation[axis], self.pad[axis] - (last * self.stride[axis]) as isize);

@@ -1,5 +1,6 @@
-//! Groups that are narrow rows, one after the other: a block of rows at a time, the narrowest [turned](crate::turned), others in
-//! vectors to their last elements. The bits are those of rows one by one.
+//! Normalisation of narrow rows that are adjacent in memory, a block of rows at a time. The narrowest are
+//! [transposed](crate::turned); the others use whole vectors to their end, with the last one masked. Results are the same, bit
+//! for bit, as for one row at a time.
 
 use std::ops::Range;
 
@@ -21,7 +22,7 @@ const NARROWEST: usize = 16;
 const BLOCK: usize = 1 << 11;
 
 /// Normalises rows of `len` elements; `turned` has [`room`] for them. False if a sum of squares is not finite or a
-/// mean is [large](limit): then nothing of the result is to be used.
+/// mean is [large](limit); the results must not be used then.
 #[inline(always)]
 fn forward_turned<T: Elementary>(
     isa: Isa,
@@ -361,7 +362,7 @@ pub(super) fn backward<S: Kernel>(
     range
 }
 
-/// Elements of turned rows, or of sums of a block of wider ones.
+/// Length of a buffer that holds sixteen transposed rows or, for wider rows, a sum for each row of a block.
 fn room(len: usize) -> usize {
     if len > NARROWEST { (BLOCK / len).next_multiple_of(ROWS) } else { size(len) * ROWS }
 }
