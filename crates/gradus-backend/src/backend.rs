@@ -309,6 +309,21 @@ pub trait Backend: Send + Sync + Debug + 'static {
         composite::norm::backward(self, rms, axes, g, x, scale, mean, rstd, dx)
     }
 
+    /// The gradients of [`normalize`](Backend::normalize) for scale and shift: the sums of `g * n` with
+    /// `n = (x - mean) * rstd`, and of `g`, along the axes at which `dscale` has size 1. `dscale` has the rank of `x`, and at
+    /// each axis size 1 or that of `x`; `dshift` has its shape. Both have the compute dtype of `x`.
+    fn normalize_affine_backward(
+        &self,
+        g: View<'_>,
+        x: View<'_>,
+        mean: View<'_>,
+        rstd: View<'_>,
+        dscale: &mut ViewMut<'_>,
+        dshift: Option<&mut ViewMut<'_>>,
+    ) -> Result<()> {
+        composite::norm::affine_backward(self, g, x, mean, rstd, dscale, dshift)
+    }
+
     /// Scaled dot-product attention: `q [b, h, lq, d]`, `k [b, hk, lk, d]`, `v [b, hk, lk, dv]` with `h` a multiple of
     /// `hk`, to `out [b, h, lq, dv]` and `lse [b, h, lq]` (compute dtype), the log-sum-exp of each row of scores. `mask`
     /// is stretched to `[b, h, lq, lk]`: bool keeps where true, a float is added. A fully masked row gives 0 (lse -inf).

@@ -392,6 +392,21 @@ impl Backend for Watched {
             b.normalize_backward(rms, axes, g, x, scale, mean, rstd, dx)
         })
     }
+    fn normalize_affine_backward(
+        &self,
+        g: View<'_>,
+        x: View<'_>,
+        mean: View<'_>,
+        rstd: View<'_>,
+        dscale: &mut ViewMut<'_>,
+        dshift: Option<&mut ViewMut<'_>>,
+    ) -> Result<()> {
+        let inputs = [g, x, mean, rstd].iter().map(of).collect::<Operands>();
+        let outputs = [&*dscale].into_iter().chain(dshift.as_deref()).map(out).collect::<SmallVec<[_; 2]>>();
+        self.call("normalize_affine_backward", inputs, outputs, none, |b| {
+            b.normalize_affine_backward(g, x, mean, rstd, dscale, dshift)
+        })
+    }
     fn attention(
         &self,
         params: &AttentionParams,

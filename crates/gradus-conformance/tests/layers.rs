@@ -89,6 +89,13 @@ fn normalisation_is_its_formula_and_has_the_gradient_of_its_differences() {
             b.normalize_backward(rms, set, tg.view(), tx.view(), Some(ts.view()), m, r, &mut dx.out()).unwrap();
             let loss = |x: &[f64]| dot(&normalize(&b, rms, set, &dims, [x, &scale, &shift])[0], &g);
             is_gradient("dx", &x, &dx.values(&b), loss);
+
+            let [mut dscale, mut dshift] = [Tensor::zeros(&b, &dims), Tensor::zeros(&b, &dims)];
+            let (scale_out, shift_out) = (&mut dscale.out(), &mut dshift.out());
+            b.normalize_affine_backward(tg.view(), tx.view(), m, r, scale_out, Some(shift_out)).unwrap();
+            let loss = |s: &[f64]| dot(&normalize(&b, rms, set, &dims, [&x, s, &shift])[0], &g);
+            is_gradient("dscale", &scale, &dscale.values(&b), loss);
+            near("dshift", &dshift.values(&b), &g, 0.0);
         }
     }
 }

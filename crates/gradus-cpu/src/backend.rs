@@ -290,6 +290,21 @@ impl Backend for CpuBackend {
         )
     }
 
+    fn normalize_affine_backward(
+        &self,
+        g: View<'_>,
+        x: View<'_>,
+        mean: View<'_>,
+        rstd: View<'_>,
+        dscale: &mut ViewMut<'_>,
+        dshift: Option<&mut ViewMut<'_>>,
+    ) -> Result<()> {
+        self.finished(
+            "normalize_affine_backward",
+            crate::norm::normalize_affine_backward(self, g, x, mean, rstd, dscale, dshift),
+        )
+    }
+
     fn compute_limits(&self) -> Option<ComputeLimits> {
         Some(compute::LIMITS)
     }

@@ -178,6 +178,42 @@ pub fn backward<B: Backend + ?Sized>(
     })
 }
 
+/// See [`Backend::normalize_affine_backward`].
+pub fn affine_backward<B: Backend + ?Sized>(
+    b: &B,
+    g: View<'_>,
+    x: View<'_>,
+    mean: View<'_>,
+    rstd: View<'_>,
+    dscale: &mut ViewMut<'_>,
+    dshift: Option<&mut ViewMut<'_>>,
+) -> Result<()> {
+    const OP: &str = "normalize_affine_backward";
+    let (shape, compute) = (*x.layout.shape(), x.dtype.compute());
+    expect_float(OP, x)?;
+    expect(b, OP, "g", g, x.dtype, &shape)?;
+    let axes = stretched_axes(OP, dscale.layout.shape(), &shape)?;
+    expect(b, OP, "dscale", dscale.as_view(), compute, &shape.reduced(axes, true))?;
+    let each = [stretched(mean, &shape)?, stretched(rstd, &shape)?];
+    let mut of_gn = Temp::new(b, compute, shape)?;
+    let args = [g, x, each[0].view(), each[1].view()].map(MapArg::View);
+    run(b, "gradient_times_normalized", &args, &mut [of_gn.view_mut()], |v| vec![v[0] * ((v[1] - v[2]) * v[3])])?;
+    b.reduce(ReduceOp::Sum, of_gn.view(), axes, dscale)?;
+    let Some(dshift) = dshift else { return Ok(()) };
+    expect(b, OP, "dshift", dshift.as_view(), compute, dscale.layout.dims())?;
+    b.reduce(ReduceOp::Sum, widened(b, g)?.view(), axes, dshift)
+}
+
+/// The axes along which `small`, of as many axes as `shape`, is stretched to it.
+pub fn stretched_axes(op: &str, small: &Shape, shape: &Shape) -> Result<Axes> {
+    let fits = small.rank() == shape.rank() && small.iter().zip(shape.iter()).all(|(&s, &n)| s == n || s == 1);
+    if !fits {
+        let m = format!("a scale of shape {small} does not stretch to {shape} axis by axis");
+        return Err(Error::new(ErrorKind::ShapeMismatch, op, m));
+    }
+    Ok((0..shape.rank()).filter(|&a| small[a] == 1).fold(Axes::NONE, Axes::with))
+}
+
 /// A scale or shift, checked and stretched to the shape of `x`.
 fn affine<'a, B: Backend + ?Sized>(
     b: &B,

@@ -43,7 +43,15 @@ const FAMILIES: [Family; 11] = [
         window::run,
     ),
     (
-        &["softmax", "log_softmax", "softmax_backward", "log_softmax_backward", "normalize", "normalize_backward"],
+        &[
+            "softmax",
+            "log_softmax",
+            "softmax_backward",
+            "log_softmax_backward",
+            "normalize",
+            "normalize_backward",
+            "normalize_affine_backward",
+        ],
         network::run,
     ),
     (&["attention", "attention_backward"], attention::run),

@@ -11,6 +11,9 @@ pub(super) fn run(s: &mut Suite<'_>) {
     softmax(s, DType::F32, &[70, 300], 0, true);
     normalize(s, DType::F32, &[70, 300], &[1], false);
     normalize(s, DType::F32, &[40, 7, 70], &[0, 2], false);
+    // More rows than one task sums, and more columns.
+    normalize(s, DType::F32, &[600, 9], &[1], false);
+    normalize(s, DType::F32, &[9, 1100], &[1], false);
     for d in FLOATS {
         let shapes: [(&[usize], usize); 9] = [
             (&[5], 0),
@@ -167,5 +170,20 @@ pub(super) fn normalize(s: &mut Suite<'_>, d: DType, dims: &[usize], axes: &[usi
         inputs.extend(scaled.then(|| affine[0].clone()));
         let name = format!("normalize_backward/{name}/{scaled}");
         s.case(&Case::new(name, inputs, vec![fresh(d, dims)], &backward).bound(Bound::Naive));
+    }
+
+    // A scale of what is normalised, as of layer norm, one of what is not, as of batch norm, and one of all.
+    let beside = shape(dims).reduced((0..dims.len()).filter(|&a| !axes.contains(a)).fold(Axes::NONE, Axes::with), true);
+    for small in [beside.dims(), reduced.dims(), dims] {
+        for shifted in [false, true] {
+            let backward = |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+                let [dscale, rest @ ..] = outs else { unreachable!("a gradient for the scale") };
+                b.normalize_affine_backward(ins[0], ins[1], ins[2], ins[3], dscale, rest.first_mut())
+            };
+            let inputs = vec![g.clone(), x.clone(), stats[0].clone(), stats[1].clone()];
+            let outputs = vec![fresh(compute, small); 1 + usize::from(shifted)];
+            let name = format!("normalize_affine_backward/{name}/{}/{shifted}", sizes(small));
+            s.case(&Case::new(name, inputs, outputs, &backward).bound(Bound::Naive));
+        }
     }
 }

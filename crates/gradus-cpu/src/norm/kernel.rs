@@ -51,6 +51,45 @@ fn gradient<T: Elementary>(x: &[T], g: &[T], scale: Option<&[T]>, [m, r, mean_h,
     }
 }
 
+/// Adds to `of_gn` and `of_g` what rows give, one element a column: `g * n` with `n` as above, and `g`. The rows of `x` and `g`
+/// start so far apart, and have a mean and a root each.
+#[inline(always)]
+fn affine<T: Elementary>(
+    (x, x_step): (&[T], usize),
+    (g, g_step): (&[T], usize),
+    [m, r]: [&[T]; 2],
+    of_gn: &mut [T],
+    of_g: &mut [T],
+) {
+    let width = of_gn.len();
+    let of_g = &mut of_g[..width];
+    let mut i = 0;
+    while i + 4 <= m.len() {
+        let (x, g) = (&x[i * x_step..], &g[i * g_step..]);
+        let (x0, x1, x2, x3) =
+            (&x[..width], &x[x_step..][..width], &x[2 * x_step..][..width], &x[3 * x_step..][..width]);
+        let (g0, g1, g2, g3) =
+            (&g[..width], &g[g_step..][..width], &g[2 * g_step..][..width], &g[3 * g_step..][..width]);
+        let ([m0, m1, m2, m3], [r0, r1, r2, r3]) =
+            ([m[i], m[i + 1], m[i + 2], m[i + 3]], [r[i], r[i + 1], r[i + 2], r[i + 3]]);
+        for j in 0..width {
+            let a = g1[j].fused((x1[j] - m1) * r1, g0[j] * ((x0[j] - m0) * r0));
+            let b = g3[j].fused((x3[j] - m3) * r3, g2[j] * ((x2[j] - m2) * r2));
+            of_gn[j] = of_gn[j] + (a + b);
+            of_g[j] = of_g[j] + ((g0[j] + g1[j]) + (g2[j] + g3[j]));
+        }
+        i += 4;
+    }
+    while i < m.len() {
+        let (x, g) = (&x[i * x_step..][..width], &g[i * g_step..][..width]);
+        for j in 0..width {
+            of_gn[j] = g[j].fused((x[j] - m[i]) * r[i], of_gn[j]);
+            of_g[j] = of_g[j] + g[j];
+        }
+        i += 1;
+    }
+}
+
 /// These of one storage type, for every instruction set.
 pub(super) trait Kernel: Rows<Compute: Narrow> {
     fn sum(isa: Isa, x: &[Self::Compute]) -> Self::Compute;
@@ -80,6 +119,13 @@ pub(super) trait Kernel: Rows<Compute: Narrow> {
         stats: [Self::Compute; 4],
         dx: &mut [Self::Compute],
     );
+    fn affine(
+        isa: Isa,
+        x: (&[Self::Compute], usize),
+        g: (&[Self::Compute], usize),
+        stats: [&[Self::Compute]; 2],
+        sums: [&mut [Self::Compute]; 2],
+    );
 }
 
 macro_rules! instances {
@@ -93,6 +139,9 @@ macro_rules! instances {
                 pub(super) fn moments_(x: &[$t], g: &[$t], scale: Option<&[$t]>, m: $t, r: $t) -> ($t, $t) = moments;
                 pub(super) fn gradient_(x: &[$t], g: &[$t], scale: Option<&[$t]>, stats: [$t; 4], dx: &mut [$t]) =
                     gradient;
+                pub(super) fn affine_(
+                    x: (&[$t], usize), g: (&[$t], usize), stats: [&[$t]; 2], of_gn: &mut [$t], of_g: &mut [$t],
+                ) = affine;
             }
         }
     )*};
@@ -141,6 +190,15 @@ macro_rules! kernel {
                 dx: &mut [Self::Compute],
             ) {
                 $m::gradient_(isa, x, g, scale, stats, dx)
+            }
+            fn affine(
+                isa: Isa,
+                x: (&[Self::Compute], usize),
+                g: (&[Self::Compute], usize),
+                stats: [&[Self::Compute]; 2],
+                [of_gn, of_g]: [&mut [Self::Compute]; 2],
+            ) {
+                $m::affine_(isa, x, g, stats, of_gn, of_g)
             }
         }
     )*};

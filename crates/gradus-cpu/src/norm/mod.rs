@@ -4,6 +4,7 @@
 //! shared out to tasks; a group is read in runs of up to [`BLOCK`] elements, whose sums (in the compute type, a fixed tree)
 //! are added in f64, in order. Mean first, then the mean square of what is left.
 
+mod affine;
 mod backward;
 mod kernel;
 mod large;
@@ -14,6 +15,7 @@ mod tests;
 
 use gradus_backend::{Axes, Error, ErrorKind, Layout, Result, View, ViewMut};
 
+pub(crate) use affine::normalize_affine_backward;
 pub(crate) use backward::normalize_backward;
 
 use crate::access::{Float, check_dtype, check_shape, with_float};

@@ -13,7 +13,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::norm::inverse_root;
 use super::operand_rules::{cast, common_dtype};
-use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply, run_one};
+use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply, run, run_one};
 use crate::Tensor;
 use crate::autograd::{BackwardOptions, grad};
 
@@ -89,8 +89,12 @@ impl Operation for Normalize {
         let mut out = Grads::from_elem(None, ctx.input_count());
         let Some(g) = &g[0] else { return Ok(out) };
         let shift = 1 + usize::from(self.scale);
-        if self.shift && ctx.needs(shift) {
-            out[shift] = Some(g.sum_to(&ctx.input_spec(shift)?.shape)?);
+        let shift_spec = if self.shift && ctx.needs(shift) { Some(*ctx.input_spec(shift)?) } else { None };
+        let scale_spec = if self.scale && ctx.needs(1) { Some(*ctx.input_spec(1)?) } else { None };
+        // The gradient of a shift of the scale's shape comes with that of the scale.
+        let together = scale_spec.filter(|s| shift_spec.is_some_and(|t| s.shape == t.shape) && !ctx.create_graph());
+        if let Some(spec) = shift_spec.filter(|_| together.is_none()) {
+            out[shift] = Some(g.sum_to(&spec.shape)?);
         }
         if !(0..shift).any(|i| ctx.needs(i)) {
             return Ok(out);
@@ -123,10 +127,20 @@ impl Operation for Normalize {
             };
             out[0] = Some(run_one(x.device(), ctx.input_spec(0)?, &operands, forward)?);
         }
-        if self.scale && ctx.needs(1) {
-            let n = x.sub(&mean)?.mul(&rstd)?;
-            let spec = ctx.input_spec(1)?;
-            out[1] = Some(g.mul(&n)?.sum_to(&spec.shape)?.to_dtype(spec.dtype)?);
+        if let Some(spec) = scale_spec {
+            // With axes of size 1 where the scale has none; as many as `x` has.
+            let mut dims = vec![1; x.rank() - spec.shape.rank()];
+            dims.extend(spec.shape.iter());
+            let shape = Shape::new(&dims).here()?;
+            let specs = [Spec { shape, dtype: x.dtype().compute() }; 2];
+            let specs = &specs[..1 + usize::from(together.is_some())];
+            let found = run(x.device(), specs, &[g, x, &mean, &rstd], |b, v, outs| {
+                let (dscale, rest) = outs.split_first_mut().ok_or_else(|| Error::argument(self.name, "no output"))?;
+                b.normalize_affine_backward(v[0], v[1], v[2], v[3], dscale, rest.first_mut())
+            })?;
+            for (i, d) in [1, shift].into_iter().zip(found) {
+                out[i] = Some(d.reshape(spec.shape)?.to_dtype(spec.dtype)?);
+            }
         }
         Ok(out)
     }
