@@ -15,6 +15,7 @@ mod cross_entropy;
 mod extreme;
 mod gemm;
 mod half_float;
+mod halve;
 mod index;
 mod info;
 mod isa;
@@ -41,6 +42,7 @@ mod testing;
 mod turned;
 #[cfg(any(unoptimized, test))]
 mod unoptimized;
+mod vectors;
 
 use std::sync::Arc;
 

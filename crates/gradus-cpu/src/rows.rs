@@ -5,16 +5,26 @@
 
 use crate::access::{Float, load_strided, store_strided};
 use crate::gemm::Real;
+use crate::halve::Halve;
 use crate::isa::{Isa, per_isa_256};
 use crate::math;
 use crate::parallel::Disjoint;
+use crate::vectors::{Vectorized, Vectors};
 
 /// Number of partial sums.
 pub(crate) const LANES: usize = 16;
+/// Narrow rows that are computed together: transposed, each is a lane; in chunks, their partial sums are halved together.
+pub(crate) const ROWS: usize = 16;
 
 /// A compute type with the functions that rows need.
 pub(crate) trait Elementary:
-    Real + std::ops::Sub<Output = Self> + std::ops::Div<Output = Self> + PartialOrd + std::ops::Neg<Output = Self>
+    Real
+    + Halve
+    + Vectorized
+    + std::ops::Sub<Output = Self>
+    + std::ops::Div<Output = Self>
+    + PartialOrd
+    + std::ops::Neg<Output = Self>
 {
     const NEG_INFINITY: Self;
     fn exp(self) -> Self;
@@ -176,8 +186,11 @@ impl Chunked {
     /// Where row `i` of `y` is to be written, to the end of its chunks: the next row is written over that. Call
     /// [`written`](Chunked::written) then.
     #[inline(always)]
-    pub(crate) fn row_mut<'a, T>(self, y: &'a mut [T], i: usize, spare: &'a mut [T; LANES]) -> RowMut<'a, T> {
+    pub(crate) fn row_mut<'a, T: Copy>(self, y: &'a mut [T], i: usize, spare: &'a mut [T; LANES]) -> RowMut<'a, T> {
         let (body, rest) = y[i * self.len..].split_at_mut(self.body);
+        if rest.len() < LANES {
+            spare[..rest.len()].copy_from_slice(rest);
+        }
         let last = rest.first_chunk_mut().unwrap_or(spare);
         RowMut { body: body.as_chunks_mut().0, last }
     }
@@ -224,6 +237,73 @@ impl Chunked {
             lanes[l] = if self.counts[l] != 0 { next } else { before[l] };
         }
         halved(lanes, combine)
+    }
+
+    /// The elements of the last chunk that count.
+    #[inline(always)]
+    fn mask<V: Vectors>(self, v: V) -> V::Mask {
+        v.first(self.len - self.body)
+    }
+
+    /// The partial results of [`tree`] of rows of these.
+    #[inline(always)]
+    pub(crate) fn lanes<V: Vectors, const N: usize>(
+        self,
+        v: V,
+        rows: [Row<'_, V::Number>; N],
+        start: V::Number,
+        map: impl Fn([V::Vector; N], V::Vector) -> V::Vector,
+    ) -> [V::Number; LANES] {
+        let count = self.body / LANES;
+        let bodies = rows.map(|row| &row.body[..count]);
+        let mut lanes = v.splat(start);
+        let mut chunk = [lanes; N];
+        for i in 0..count {
+            for (chunk, body) in chunk.iter_mut().zip(bodies) {
+                *chunk = v.load(&body[i]);
+            }
+            lanes = map(chunk, lanes);
+        }
+        for (chunk, row) in chunk.iter_mut().zip(rows) {
+            *chunk = v.load(row.last);
+        }
+        let mut out = [start; LANES];
+        v.store(v.select(self.mask(v), map(chunk, lanes), lanes), &mut out);
+        out
+    }
+
+    /// Each element of `y` becomes `f` of those of `x`.
+    #[inline(always)]
+    pub(crate) fn map<V: Vectors, const N: usize>(
+        self,
+        v: V,
+        x: [Row<'_, V::Number>; N],
+        y: &mut RowMut<'_, V::Number>,
+        f: impl Fn([V::Vector; N]) -> V::Vector,
+    ) {
+        let bodies = x.map(|x| &x.body[..y.body.len()]);
+        let mut chunk = [v.splat(V::Number::ZERO); N];
+        for (i, y) in y.body.iter_mut().enumerate() {
+            for (chunk, body) in chunk.iter_mut().zip(bodies) {
+                *chunk = v.load(&body[i]);
+            }
+            v.store(f(chunk), y);
+        }
+        for (chunk, x) in chunk.iter_mut().zip(x) {
+            *chunk = v.load(x.last);
+        }
+        v.store(f(chunk), y.last);
+    }
+
+    /// Divides each element of a row, and leaves what follows it.
+    #[inline(always)]
+    pub(crate) fn divide<V: Vectors>(self, v: V, y: &mut RowMut<'_, V::Number>, by: V::Number) {
+        let by = v.splat(by);
+        for y in y.body.iter_mut() {
+            v.store(v.load(y) / by, y);
+        }
+        let last = v.load(y.last);
+        v.store(v.select(self.mask(v), last / by, last), y.last);
     }
 }
 

@@ -7,11 +7,14 @@ use gradus_backend::{Error, Layout, Result, View, ViewMut};
 
 use crate::access::{check_axis, check_dtype, check_shape, with_float};
 use crate::check::check_output;
-use crate::isa::{Isa, per_isa};
+use crate::gemm::Real;
+use crate::halve::Halve;
+use crate::isa::Isa;
 use crate::nest::Nest;
 use crate::parallel::Disjoint;
-use crate::rows::{Chunked, Elementary, LANES, Rows, divide_chunks, map_chunks};
-use crate::turned::{self, Across, ROWS};
+use crate::rows::{Chunked, Elementary, LANES, ROWS, Rows, divide_chunks, map_chunks};
+use crate::turned::{self, Across};
+use crate::vectors::{Vectors, per_vectors};
 use crate::{CpuBackend, scratch};
 
 /// Elements that are worth a task of their own.
@@ -21,6 +24,8 @@ const BLOCK: usize = 1 << 11;
 
 /// Rows of at most this many elements are transposed ([`turned`]), if there are enough of them.
 const NARROW: usize = 16;
+/// Most elements of a row of which several go through each step together.
+const LONG: usize = 256;
 /// Fewest rows that are worth it: sixteen are computed at once, however many there are.
 const FEWEST: usize = 4;
 
@@ -52,26 +57,41 @@ fn larger<T: Elementary>(a: T, b: T) -> T {
 
 /// Rows of `y` become the softmax of those of `x`, or the logarithm of it.
 #[inline(always)]
-fn forward_turned<T: Elementary>(isa: Isa, log: bool, len: usize, x: &[T], y: &mut [T], turned: &mut [Across<T>]) {
-    let add = |a: T, b: T| a + b;
+fn forward_turned<V: Vectors<Number: Elementary>>(
+    v: V,
+    isa: Isa,
+    log: bool,
+    len: usize,
+    x: &[V::Number],
+    y: &mut [V::Number],
+    turned: &mut [Across<V::Number>],
+) {
+    let (zero, lowest) = (V::Number::ZERO, V::Number::NEG_INFINITY);
     for (x, y) in x.chunks(ROWS * len).zip(y.chunks_mut(ROWS * len)) {
         let n = y.len() / len;
         turned::turn(isa, x, len, n, turned);
         let rows = &mut turned[..len];
-        let m = turned::tree([&*rows], T::NEG_INFINITY, |_, [x], m| larger(m, x), larger);
+        let m = turned::tree(v, [&*rows], lowest, |[x], m| v.larger(m, x), |a, b| v.larger(a, b));
         if log {
-            let mut total = turned::tree([&*rows], T::ZERO, |r, [x], s| s + (x - m[r]).exp(), add);
+            let mut exps = [[zero; ROWS]; NARROW];
+            let exps = &mut exps[..len];
+            for (e, x) in exps.iter_mut().zip(&*rows) {
+                *e = *x;
+                turned::each(e, |r, x| (x - m[r]).exp());
+            }
+            let mut total = turned::tree(v, [&*exps], zero, |[e], s| s + e, |a, b| a + b);
             total.iter_mut().for_each(|total| *total = total.ln());
+            let (m, total) = (v.load(&m), v.load(&total));
             for x in rows {
-                turned::each(x, |r, x| x - m[r] - total[r]);
+                v.store(v.load(x) - m - total, x);
             }
         } else {
             for x in &mut *rows {
                 turned::each(x, |r, x| (x - m[r]).exp());
             }
-            let total = turned::tree([&*rows], T::ZERO, |_, [y], s| s + y, add);
+            let total = v.load(&turned::tree(v, [&*rows], zero, |[y], s| s + y, |a, b| a + b));
             for y in rows {
-                turned::each(y, |r, y| y / total[r]);
+                v.store(v.load(y) / total, y);
             }
         }
         turned::turn_back(isa, turned, len, n, y);
@@ -80,39 +100,40 @@ fn forward_turned<T: Elementary>(isa: Isa, log: bool, len: usize, x: &[T], y: &m
 
 /// Rows of `dx` become the gradient for the input whose result was `y`.
 #[inline(always)]
-fn backward_turned<T: Elementary>(
+fn backward_turned<V: Vectors<Number: Elementary>>(
+    v: V,
     isa: Isa,
     log: bool,
     len: usize,
-    [y, g]: [&[T]; 2],
-    dx: &mut [T],
-    [y_turned, g_turned]: [&mut [Across<T>]; 2],
+    [y, g]: [&[V::Number]; 2],
+    dx: &mut [V::Number],
+    [y_turned, g_turned]: [&mut [Across<V::Number>]; 2],
 ) {
-    let add = |a: T, b: T| a + b;
+    let zero = V::Number::ZERO;
     for ((y, g), dx) in y.chunks(ROWS * len).zip(g.chunks(ROWS * len)).zip(dx.chunks_mut(ROWS * len)) {
         let n = dx.len() / len;
         turned::turn(isa, y, len, n, y_turned);
         turned::turn(isa, g, len, n, g_turned);
         let (rows, g) = (&mut y_turned[..len], &g_turned[..len]);
         let total = if log {
-            turned::tree([g], T::ZERO, |_, [g], s| s + g, add)
+            turned::tree(v, [g], zero, |[g], s| s + g, |a, b| a + b)
         } else {
-            turned::tree([&*rows, g], T::ZERO, |_, [y, g], s| y.fused(g, s), add)
+            turned::tree(v, [&*rows, g], zero, |[y, g], s| v.fused(y, g, s), |a, b| a + b)
         };
         for (y, g) in rows.iter_mut().zip(g) {
             if log {
                 turned::each(y, |r, y| g[r] - y.exp() * total[r]);
             } else {
-                turned::each(y, |r, y| y * (g[r] - total[r]));
+                v.store(v.load(y) * (v.load(g) - v.load(&total)), y);
             }
         }
         turned::turn_back(isa, y_turned, len, n, dx);
     }
 }
 
-/// See [`forward_turned`].
+/// See [`forward_turned`]; long rows, one by one.
 #[inline(always)]
-fn forward_chunked<T: Elementary>(log: bool, len: usize, x: &[T], y: &mut [T]) {
+fn forward_long<T: Elementary>(log: bool, len: usize, x: &[T], y: &mut [T]) {
     let rows = Chunked::new(len);
     let [mut x_spare, mut y_spare] = [[T::ZERO; LANES]; 2];
     for i in 0..y.len() / len {
@@ -131,9 +152,9 @@ fn forward_chunked<T: Elementary>(log: bool, len: usize, x: &[T], y: &mut [T]) {
     }
 }
 
-/// See [`backward_turned`].
+/// See [`backward_turned`] and [`forward_long`].
 #[inline(always)]
-fn backward_chunked<T: Elementary>(log: bool, len: usize, y: &[T], g: &[T], dx: &mut [T]) {
+fn backward_long<T: Elementary>(log: bool, len: usize, y: &[T], g: &[T], dx: &mut [T]) {
     let rows = Chunked::new(len);
     let [mut y_spare, mut g_spare, mut d_spare] = [[T::ZERO; LANES]; 3];
     for i in 0..dx.len() / len {
@@ -150,20 +171,108 @@ fn backward_chunked<T: Elementary>(log: bool, len: usize, y: &[T], g: &[T], dx: 
     }
 }
 
+/// See [`forward_turned`].
+#[inline(always)]
+fn forward_chunked<V: Vectors<Number: Elementary>>(
+    v: V,
+    isa: Isa,
+    log: bool,
+    len: usize,
+    x: &[V::Number],
+    y: &mut [V::Number],
+) {
+    let (zero, lowest) = (V::Number::ZERO, V::Number::NEG_INFINITY);
+    if len > LONG {
+        // A length that LLVM knows nothing of: it makes slower code of one that it knows to be large.
+        return forward_long(log, std::hint::black_box(len), x, y);
+    }
+    let rows = Chunked::new(len);
+    let [mut x_spare, mut y_spare] = [[zero; LANES]; 2];
+    let mut lanes = [[zero; LANES]; ROWS];
+    for first in (0..y.len() / len).step_by(ROWS) {
+        let group = first..(first + ROWS).min(y.len() / len);
+        for i in group.clone() {
+            lanes[i - first] = rows.lanes(v, [rows.row(x, i, &mut x_spare)], lowest, |[x], m| v.larger(m, x));
+        }
+        let m = Halve::largest(isa, &lanes, group.len());
+        for i in group.clone() {
+            let (from, m) = (rows.row(x, i, &mut x_spare), m[i - first]);
+            let mut to = rows.row_mut(y, i, &mut y_spare);
+            map_chunks([from], &mut to, |[x]| (x - m).exp());
+            lanes[i - first] = rows.lanes(v, [to.row()], zero, |[y], s| s + y);
+            rows.written(y, i, &y_spare);
+        }
+        let total = Halve::sums(isa, &lanes, group.len());
+        for i in group {
+            let mut to = rows.row_mut(y, i, &mut y_spare);
+            if log {
+                let (m, total) = (v.splat(m[i - first]), v.splat(total[i - first].ln()));
+                rows.map(v, [rows.row(x, i, &mut x_spare)], &mut to, |[x]| x - m - total);
+            } else {
+                rows.divide(v, &mut to, total[i - first]);
+            }
+            rows.written(y, i, &y_spare);
+        }
+    }
+}
+
+/// See [`backward_turned`].
+#[inline(always)]
+fn backward_chunked<V: Vectors<Number: Elementary>>(
+    v: V,
+    isa: Isa,
+    log: bool,
+    len: usize,
+    y: &[V::Number],
+    g: &[V::Number],
+    dx: &mut [V::Number],
+) {
+    let zero = V::Number::ZERO;
+    if len > LONG {
+        // A length that LLVM knows nothing of: it makes slower code of one that it knows to be large.
+        return backward_long(log, std::hint::black_box(len), y, g, dx);
+    }
+    let rows = Chunked::new(len);
+    let [mut y_spare, mut g_spare, mut d_spare] = [[zero; LANES]; 3];
+    let mut lanes = [[zero; LANES]; ROWS];
+    for first in (0..dx.len() / len).step_by(ROWS) {
+        let group = first..(first + ROWS).min(dx.len() / len);
+        for i in group.clone() {
+            let (y, g) = (rows.row(y, i, &mut y_spare), rows.row(g, i, &mut g_spare));
+            lanes[i - first] = if log {
+                rows.lanes(v, [g], zero, |[g], s| s + g)
+            } else {
+                rows.lanes(v, [y, g], zero, |[y, g], s| v.fused(y, g, s))
+            };
+        }
+        let total: [V::Number; ROWS] = Halve::sums(isa, &lanes, group.len());
+        for i in group {
+            let (y, g) = (rows.row(y, i, &mut y_spare), rows.row(g, i, &mut g_spare));
+            let (mut to, total) = (rows.row_mut(dx, i, &mut d_spare), total[i - first]);
+            if log {
+                map_chunks([y, g], &mut to, |[y, g]| g - y.exp() * total);
+            } else {
+                let total = v.splat(total);
+                rows.map(v, [y, g], &mut to, |[y, g]| y * (g - total));
+            }
+            rows.written(dx, i, &d_spare);
+        }
+    }
+}
+
 macro_rules! kernel {
     ($($s:ty, $c:ty;)*) => {$(
         impl Kernel for $s {
             fn forward(isa: Isa, log: bool, len: usize, x: &[$c], y: &mut [$c], turned: &mut [Across<$c>]) {
-                per_isa! {
-                    fn narrow(isa: Isa, log: bool, len: usize, x: &[$c], y: &mut [$c], turned: &mut [Across<$c>]) =
+                per_vectors! {
+                    $c: fn narrow(isa: Isa, log: bool, len: usize, x: &[$c], y: &mut [$c], turned: &mut [Across<$c>]) =
                         forward_turned;
-                    fn others(log: bool, len: usize, x: &[$c], y: &mut [$c]) = forward_chunked;
+                    fn others(isa: Isa, log: bool, len: usize, x: &[$c], y: &mut [$c]) = forward_chunked;
                 }
                 if len <= NARROW && x.len() >= FEWEST * len {
                     narrow(isa, isa, log, len, x, y, turned)
                 } else {
-                    // A length that LLVM knows nothing of: it makes slower code of one that it knows to be large.
-                    others(isa, log, std::hint::black_box(len), x, y)
+                    others(isa, isa, log, len, x, y)
                 }
             }
             fn backward(
@@ -174,17 +283,16 @@ macro_rules! kernel {
                 dx: &mut [$c],
                 turned: [&mut [Across<$c>]; 2],
             ) {
-                per_isa! {
-                    fn narrow(
+                per_vectors! {
+                    $c: fn narrow(
                         isa: Isa, log: bool, len: usize, y_g: [&[$c]; 2], dx: &mut [$c], turned: [&mut [Across<$c>]; 2],
                     ) = backward_turned;
-                    fn others(log: bool, len: usize, y: &[$c], g: &[$c], dx: &mut [$c]) = backward_chunked;
+                    fn others(isa: Isa, log: bool, len: usize, y: &[$c], g: &[$c], dx: &mut [$c]) = backward_chunked;
                 }
                 if len <= NARROW && y.len() >= FEWEST * len {
                     narrow(isa, isa, log, len, [y, g], dx, turned)
                 } else {
-                    // As in `forward`.
-                    others(isa, log, std::hint::black_box(len), y, g, dx)
+                    others(isa, isa, log, len, y, g, dx)
                 }
             }
         }

@@ -3,10 +3,8 @@
 
 use crate::gemm::Transpose;
 use crate::isa::Isa;
-use crate::rows::LANES;
-
-/// Rows that are transposed together; each becomes a lane.
-pub(crate) const ROWS: usize = 16;
+use crate::rows::{LANES, ROWS};
+use crate::vectors::Vectors;
 
 /// Element `j` of every row.
 pub(crate) type Across<T> = [T; ROWS];
@@ -80,34 +78,42 @@ pub(crate) fn each<T: Copy>(lanes: &mut Across<T>, f: impl Fn(usize, T) -> T) {
     *lanes = made;
 }
 
-/// Reduces each of the rows as [`rows::tree`](crate::rows::tree) does: `map(row, elements, so_far)` of each position into its
-/// partial result, then `combine` of those.
+/// Reduces each of the rows as [`rows::tree`](crate::rows::tree) does: `map(elements, so_far)` of each position into its partial
+/// result, then `combine` of those. With `start` nothing changes what `combine` gives.
 #[inline(always)]
-pub(crate) fn tree<T: Copy, const N: usize>(
-    rows: [&[Across<T>]; N],
-    start: T,
-    map: impl Fn(usize, [T; N], T) -> T,
-    combine: impl Fn(T, T) -> T,
-) -> Across<T> {
-    let mut lanes = [[start; ROWS]; LANES];
-    for j in 0..rows[0].len() {
-        let elements = rows.map(|row| &row[j]);
-        each(&mut lanes[j % LANES], |r, so_far| map(r, elements.map(|e| e[r]), so_far));
+pub(crate) fn tree<V: Vectors, const N: usize>(
+    v: V,
+    rows: [&[Across<V::Number>]; N],
+    start: V::Number,
+    map: impl Fn([V::Vector; N], V::Vector) -> V::Vector,
+    combine: impl Fn(V::Vector, V::Vector) -> V::Vector,
+) -> Across<V::Number> {
+    let len = rows[0].len();
+    let mut lanes = [v.splat(start); LANES];
+    for j in 0..len {
+        let mut elements = [v.splat(start); N];
+        for (element, row) in elements.iter_mut().zip(rows) {
+            *element = v.load(&row[j]);
+        }
+        lanes[j % LANES] = map(elements, lanes[j % LANES]);
     }
-    let mut width = LANES / 2;
+    // Lanes that no element came to are as they were.
+    let mut width = len.min(LANES).next_power_of_two() / 2;
     while width > 0 {
-        let (low, high) = lanes.split_at_mut(width);
-        for (a, b) in low.iter_mut().zip(&*high) {
-            each(a, |r, a| combine(a, b[r]));
+        for l in 0..width {
+            lanes[l] = combine(lanes[l], lanes[l + width]);
         }
         width /= 2;
     }
-    lanes[0]
+    let mut out = [start; ROWS];
+    v.store(lanes[0], &mut out);
+    out
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vectors::per_vectors;
 
     #[test]
     fn rows_are_turned_and_turned_back() {
@@ -138,13 +144,16 @@ mod tests {
 
     #[test]
     fn sums_follow_the_tree() {
+        per_vectors! { f32: fn sums(rows: &[Across<f32>]) -> Across<f32> =
+        |v, rows| tree(v, [rows], 0.0, |[x], s| s + x, |a, b| a + b); }
         for len in [1, 8, 16, 17, 40] {
             let x: Vec<f32> = (0..ROWS * len).map(|i| (i as f32 * 0.37).sin()).collect();
-            let mut turned = vec![[0.0; ROWS]; size(len)];
-            turn(Isa::available()[0], &x, len, ROWS, &mut turned);
-            let sums = tree([&turned[..len]], 0.0, |_, [x], s| s + x, |a, b| a + b);
-            for (row, sum) in x.chunks_exact(len).zip(sums) {
-                assert_eq!(sum.to_bits(), crate::rows::sum(row).to_bits());
+            for isa in Isa::available() {
+                let mut turned = vec![[0.0; ROWS]; size(len)];
+                turn(isa, &x, len, ROWS, &mut turned);
+                for (row, sum) in x.chunks_exact(len).zip(sums(isa, &turned[..len])) {
+                    assert_eq!(sum.to_bits(), crate::rows::sum(row).to_bits());
+                }
             }
         }
     }

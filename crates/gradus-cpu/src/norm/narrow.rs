@@ -8,10 +8,12 @@ use super::Groups;
 use super::kernel::Kernel;
 use super::large::limit;
 use crate::gemm::Real;
-use crate::isa::{Isa, per_isa};
+use crate::halve::Halve;
+use crate::isa::Isa;
 use crate::parallel::Disjoint;
-use crate::rows::{Chunked, Elementary, LANES, map_chunks};
-use crate::turned::{Across, ROWS, each, size, tree, turn, turn_back};
+use crate::rows::{Chunked, Elementary, LANES, ROWS};
+use crate::turned::{Across, size, tree, turn, turn_back};
+use crate::vectors::{Vectors, per_vectors};
 use crate::{CpuBackend, scratch};
 
 /// Most elements of a row.
@@ -24,79 +26,95 @@ const BLOCK: usize = 1 << 11;
 /// Normalises rows of `len` elements; `turned` has [`room`] for them. False if a sum of squares is not finite or a
 /// mean is [large](limit); the results must not be used then.
 #[inline(always)]
-fn forward_turned<T: Elementary>(
+fn forward_turned<V: Vectors<Number: Elementary>>(
+    v: V,
     isa: Isa,
     len: usize,
     (rms, eps): (bool, f64),
-    x: &[T],
-    [scale, shift]: [&[T]; 2],
-    y: &mut [T],
-    [mean, rstd]: [&mut [T]; 2],
-    turned: &mut [Across<T>],
+    x: &[V::Number],
+    [scale, shift]: [&[V::Number]; 2],
+    y: &mut [V::Number],
+    [mean, rstd]: [&mut [V::Number]; 2],
+    turned: &mut [Across<V::Number>],
 ) -> bool {
-    let count = len as f64;
+    let (zero, count) = (V::Number::ZERO, len as f64);
     let mut is_ordinary = true;
     for first in (0..mean.len()).step_by(ROWS) {
         let n = ROWS.min(mean.len() - first);
         turn(isa, &x[first * len..], len, n, turned);
-        let (mut m, mut r) = ([T::ZERO; ROWS], [T::ZERO; ROWS]);
+        let turned = &mut turned[..size(len)];
+        let [mut means, mut roots] = [[zero; ROWS]; 2];
         if !rms {
-            m = tree([&turned[..len]], T::ZERO, |_, [x], s| s + x, |a, b| a + b);
-            for m in &mut m {
-                *m = T::from_f64(m.to_f64() / count);
-                is_ordinary &= m.to_f64().abs() < limit::<T>();
+            let sums = tree(v, [&turned[..len]], zero, |[x], s| s + x, |a, b| a + b);
+            for (m, sum) in means.iter_mut().zip(sums) {
+                *m = V::Number::from_f64(sum.to_f64() / count);
             }
         }
-        let squares = tree([&turned[..len]], T::ZERO, |i, [x], s| (x - m[i]).fused(x - m[i], s), |a, b| a + b);
-        for (r, square) in r.iter_mut().zip(squares) {
-            is_ordinary &= square.is_finite();
-            *r = T::from_f64(1.0 / (square.to_f64() / count + eps).sqrt());
+        let m = v.load(&means);
+        let squares = tree(v, [&turned[..len]], zero, |[x], s| v.fused(x - m, x - m, s), |a, b| a + b);
+        for (r, square) in roots.iter_mut().zip(squares) {
+            *r = V::Number::from_f64(1.0 / (square.to_f64() / count + eps).sqrt());
         }
+        is_ordinary &= are_ordinary(&means, &squares);
+        let r = v.load(&roots);
         for ((x, &a), &b) in turned[..len].iter_mut().zip(scale).zip(shift) {
-            each(x, |i, x| (x - m[i]) * r[i] * a + b);
+            v.store((v.load(x) - m) * r * v.splat(a) + v.splat(b), x);
         }
         turn_back(isa, turned, len, n, &mut y[first * len..]);
-        mean[first..first + n].copy_from_slice(&m[..n]);
-        rstd[first..first + n].copy_from_slice(&r[..n]);
+        mean[first..first + n].copy_from_slice(&means[..n]);
+        rstd[first..first + n].copy_from_slice(&roots[..n]);
     }
     is_ordinary
 }
 
+/// Whether no sum of squares is infinite or NaN, and no mean [large](limit).
+#[inline(always)]
+fn are_ordinary<T: Elementary>(means: &[T], squares: &[T]) -> bool {
+    let mut all = true;
+    for (m, square) in means.iter().zip(squares) {
+        all &= square.is_finite() & (m.to_f64().abs() < limit::<T>());
+    }
+    all
+}
+
 /// The gradient for the input of rows of `len` elements; each of `turned` has [`room`] for them.
 #[inline(always)]
-fn backward_turned<T: Elementary>(
+fn backward_turned<V: Vectors<Number: Elementary>>(
+    v: V,
     isa: Isa,
     len: usize,
     rms: bool,
-    [x, g]: [&[T]; 2],
-    scale: &[T],
-    [mean, rstd]: [&[T]; 2],
-    dx: &mut [T],
-    [x_turned, g_turned]: [&mut [Across<T>]; 2],
+    [x, g]: [&[V::Number]; 2],
+    scale: &[V::Number],
+    [mean, rstd]: [&[V::Number]; 2],
+    dx: &mut [V::Number],
+    [x_turned, g_turned]: [&mut [Across<V::Number>]; 2],
 ) {
-    let count = len as f64;
+    let (zero, count) = (V::Number::ZERO, len as f64);
     for first in (0..mean.len()).step_by(ROWS) {
         let n = ROWS.min(mean.len() - first);
         turn(isa, &x[first * len..], len, n, x_turned);
         turn(isa, &g[first * len..], len, n, g_turned);
-        let (mut m, mut r) = ([T::ZERO; ROWS], [T::ZERO; ROWS]);
-        m[..n].copy_from_slice(&mean[first..first + n]);
-        r[..n].copy_from_slice(&rstd[first..first + n]);
+        let [mut means, mut roots] = [[zero; ROWS]; 2];
+        means[..n].copy_from_slice(&mean[first..first + n]);
+        roots[..n].copy_from_slice(&rstd[first..first + n]);
+        let (m, r) = (v.load(&means), v.load(&roots));
         // The gradient for what was scaled.
         for (g, &a) in g_turned[..len].iter_mut().zip(scale) {
-            each(g, |_, g| g * a);
+            v.store(v.load(g) * v.splat(a), g);
         }
         let both = [&x_turned[..len], &g_turned[..len]];
-        let mut sum_h = tree([both[1]], T::ZERO, |_, [h], s| s + h, |a, b| a + b);
-        let mut sum_hn = tree(both, T::ZERO, |i, [x, h], s| h.fused((x - m[i]) * r[i], s), |a, b| a + b);
-        for sum in sum_h.iter_mut().chain(&mut sum_hn) {
-            *sum = T::from_f64(sum.to_f64() / count);
+        let mut mean_h = tree(v, [both[1]], zero, |[h], s| s + h, |a, b| a + b);
+        let mut mean_hn = tree(v, both, zero, |[x, h], s| v.fused(h, (x - m) * r, s), |a, b| a + b);
+        for sum in mean_h.iter_mut().chain(&mut mean_hn) {
+            *sum = V::Number::from_f64(sum.to_f64() / count);
         }
         if rms {
-            sum_h = [T::ZERO; ROWS];
+            mean_h = [zero; ROWS];
         }
+        let (mean_h, mean_hn) = (v.load(&mean_h), v.load(&mean_hn));
         for (x, h) in x_turned[..len].iter_mut().zip(&g_turned[..len]) {
-            each(x, |i, x| r[i] * (h[i] - sum_h[i] - (x - m[i]) * r[i] * sum_hn[i]));
+            v.store(r * (v.load(h) - mean_h - (v.load(x) - m) * r * mean_hn), x);
         }
         turn_back(isa, x_turned, len, n, &mut dx[first * len..]);
     }
@@ -104,77 +122,98 @@ fn backward_turned<T: Elementary>(
 
 /// See [`forward_turned`]; scale and shift are whole chunks.
 #[inline(always)]
-fn forward_chunked<T: Elementary>(
+fn forward_chunked<V: Vectors<Number: Elementary>>(
+    v: V,
+    isa: Isa,
     len: usize,
     (rms, eps): (bool, f64),
-    x: &[T],
-    [scale, shift]: [&[T]; 2],
-    y: &mut [T],
-    [mean, rstd]: [&mut [T]; 2],
+    x: &[V::Number],
+    [scale, shift]: [&[V::Number]; 2],
+    y: &mut [V::Number],
+    [mean, rstd]: [&mut [V::Number]; 2],
 ) -> bool {
+    let zero = V::Number::ZERO;
     let (rows, count) = (Chunked::new(len), len as f64);
     let (scale, shift) = (rows.padded(scale), rows.padded(shift));
-    let [mut x_spare, mut y_spare] = [[T::ZERO; LANES]; 2];
-    mean.fill(T::ZERO);
-    if !rms {
-        for (i, sum) in mean.iter_mut().enumerate() {
-            *sum = rows.tree([rows.row(x, i, &mut x_spare)], T::ZERO, |[x], s| s + x, |a, b| a + b);
+    let [mut x_spare, mut y_spare] = [[zero; LANES]; 2];
+    let mut lanes = [[zero; LANES]; ROWS];
+    let mut is_ordinary = true;
+    for first in (0..mean.len()).step_by(ROWS) {
+        let group = first..mean.len().min(first + ROWS);
+        // Of sixteen rows, however many there are: loops of a known length become vectors.
+        let [mut means, mut roots] = [[zero; ROWS]; 2];
+        if !rms {
+            for i in group.clone() {
+                lanes[i - first] = rows.lanes(v, [rows.row(x, i, &mut x_spare)], zero, |[x], s| s + x);
+            }
+            for (m, sum) in means.iter_mut().zip(Halve::sums(isa, &lanes, group.len())) {
+                *m = V::Number::from_f64(sum.to_f64() / count);
+            }
         }
-        for m in mean.iter_mut() {
-            *m = T::from_f64(m.to_f64() / count);
+        for i in group.clone() {
+            let m = v.splat(means[i - first]);
+            let square = |[x]: [V::Vector; 1], s| v.fused(x - m, x - m, s);
+            lanes[i - first] = rows.lanes(v, [rows.row(x, i, &mut x_spare)], zero, square);
         }
-    }
-    for (i, square) in rstd.iter_mut().enumerate() {
-        let m = mean[i];
-        *square = rows.tree([rows.row(x, i, &mut x_spare)], T::ZERO, |[x], s| (x - m).fused(x - m, s), |a, b| a + b);
-    }
-    let mut is_ordinary = mean.iter().all(|m| m.to_f64().abs() < limit::<T>());
-    for r in rstd.iter_mut() {
-        is_ordinary &= r.is_finite();
-        *r = T::from_f64(1.0 / (r.to_f64() / count + eps).sqrt());
-    }
-    for i in 0..mean.len() {
-        let (m, r) = (mean[i], rstd[i]);
-        let from = rows.row(x, i, &mut x_spare);
-        let mut to = rows.row_mut(y, i, &mut y_spare);
-        map_chunks([from, scale, shift], &mut to, |[x, a, b]| (x - m) * r * a + b);
-        rows.written(y, i, &y_spare);
+        let squares = Halve::sums(isa, &lanes, group.len());
+        for (r, square) in roots.iter_mut().zip(squares) {
+            *r = V::Number::from_f64(1.0 / (square.to_f64() / count + eps).sqrt());
+        }
+        is_ordinary &= are_ordinary(&means[..group.len()], &squares[..group.len()]);
+        mean[group.clone()].copy_from_slice(&means[..group.len()]);
+        rstd[group.clone()].copy_from_slice(&roots[..group.len()]);
+        for i in group {
+            let (m, r) = (v.splat(means[i - first]), v.splat(roots[i - first]));
+            let mut to = rows.row_mut(y, i, &mut y_spare);
+            let from = rows.row(x, i, &mut x_spare);
+            rows.map(v, [from, scale, shift], &mut to, |[x, a, b]| (x - m) * r * a + b);
+            rows.written(y, i, &y_spare);
+        }
     }
     is_ordinary
 }
 
-/// See [`backward_turned`]; `sums` have an element a row, and the scale is whole chunks.
+/// See [`backward_turned`]; the scale is whole chunks.
 #[inline(always)]
-fn backward_chunked<T: Elementary>(
+fn backward_chunked<V: Vectors<Number: Elementary>>(
+    v: V,
+    isa: Isa,
     len: usize,
     rms: bool,
-    [x, g]: [&[T]; 2],
-    scale: &[T],
-    [mean, rstd]: [&[T]; 2],
-    dx: &mut [T],
-    [sum_h, sum_hn]: [&mut [T]; 2],
+    [x, g]: [&[V::Number]; 2],
+    scale: &[V::Number],
+    [mean, rstd]: [&[V::Number]; 2],
+    dx: &mut [V::Number],
 ) {
+    let zero = V::Number::ZERO;
     let (rows, count) = (Chunked::new(len), len as f64);
     let scale = rows.padded(scale);
-    let [mut x_spare, mut g_spare, mut d_spare] = [[T::ZERO; LANES]; 3];
-    for i in 0..mean.len() {
-        let (m, r) = (mean[i], rstd[i]);
-        let (x, g) = (rows.row(x, i, &mut x_spare), rows.row(g, i, &mut g_spare));
-        sum_h[i] = rows.tree([g, scale], T::ZERO, |[g, a], s| s + g * a, |a, b| a + b);
-        sum_hn[i] = rows.tree([x, g, scale], T::ZERO, |[x, g, a], s| (g * a).fused((x - m) * r, s), |a, b| a + b);
-    }
-    for sum in sum_h.iter_mut().chain(sum_hn.iter_mut()) {
-        *sum = T::from_f64(sum.to_f64() / count);
-    }
-    if rms {
-        sum_h.fill(T::ZERO);
-    }
-    for i in 0..mean.len() {
-        let (m, r, mean_h, mean_hn) = (mean[i], rstd[i], sum_h[i], sum_hn[i]);
-        let (x, g) = (rows.row(x, i, &mut x_spare), rows.row(g, i, &mut g_spare));
-        let mut to = rows.row_mut(dx, i, &mut d_spare);
-        map_chunks([x, g, scale], &mut to, |[x, g, a]| r * (g * a - mean_h - (x - m) * r * mean_hn));
-        rows.written(dx, i, &d_spare);
+    let [mut x_spare, mut g_spare, mut d_spare] = [[zero; LANES]; 3];
+    let [mut of_h, mut of_hn] = [[[zero; LANES]; ROWS]; 2];
+    for first in (0..mean.len()).step_by(ROWS) {
+        let group = first..mean.len().min(first + ROWS);
+        for i in group.clone() {
+            let (m, r) = (v.splat(mean[i]), v.splat(rstd[i]));
+            let (x, g) = (rows.row(x, i, &mut x_spare), rows.row(g, i, &mut g_spare));
+            of_h[i - first] = rows.lanes(v, [g, scale], zero, |[g, a], s| s + g * a);
+            of_hn[i - first] = rows.lanes(v, [x, g, scale], zero, |[x, g, a], s| v.fused(g * a, (x - m) * r, s));
+        }
+        let [mut mean_h, mut mean_hn]: [[V::Number; ROWS]; 2] =
+            [Halve::sums(isa, &of_h, group.len()), Halve::sums(isa, &of_hn, group.len())];
+        for sum in mean_h.iter_mut().chain(&mut mean_hn) {
+            *sum = V::Number::from_f64(sum.to_f64() / count);
+        }
+        if rms {
+            mean_h = [zero; ROWS];
+        }
+        for i in group {
+            let (m, r) = (v.splat(mean[i]), v.splat(rstd[i]));
+            let (mean_h, mean_hn) = (v.splat(mean_h[i - first]), v.splat(mean_hn[i - first]));
+            let (x, g) = (rows.row(x, i, &mut x_spare), rows.row(g, i, &mut g_spare));
+            let mut to = rows.row_mut(dx, i, &mut d_spare);
+            rows.map(v, [x, g, scale], &mut to, |[x, g, a]| r * (g * a - mean_h - (x - m) * r * mean_hn));
+            rows.written(dx, i, &d_spare);
+        }
     }
 }
 
@@ -215,20 +254,19 @@ macro_rules! narrow {
                 stats: [&mut [$t]; 2],
                 turned: &mut [Across<$t>],
             ) -> bool {
-                per_isa! {
-                    fn narrowest(
+                per_vectors! {
+                    $t: fn narrowest(
                         isa: Isa, len: usize, how: (bool, f64), x: &[$t], affine: [&[$t]; 2], y: &mut [$t],
                         stats: [&mut [$t]; 2], turned: &mut [Across<$t>],
                     ) -> bool = forward_turned;
                     fn others(
-                        len: usize, how: (bool, f64), x: &[$t], affine: [&[$t]; 2], y: &mut [$t], stats: [&mut [$t]; 2],
+                        isa: Isa, len: usize, how: (bool, f64), x: &[$t], affine: [&[$t]; 2], y: &mut [$t], stats: [&mut [$t]; 2],
                     ) -> bool = forward_chunked;
                 }
                 if len <= NARROWEST {
                     narrowest(isa, isa, len, how, x, affine, y, stats, turned)
                 } else {
-                    // A length that LLVM knows nothing of: it makes slower code of one that it knows to be large.
-                    others(isa, std::hint::black_box(len), how, x, affine, y, stats)
+                    others(isa, isa, len, how, x, affine, y, stats)
                 }
             }
             fn backward(
@@ -241,23 +279,19 @@ macro_rules! narrow {
                 dx: &mut [$t],
                 turned: [&mut [Across<$t>]; 2],
             ) {
-                per_isa! {
-                    fn narrowest(
+                per_vectors! {
+                    $t: fn narrowest(
                         isa: Isa, len: usize, rms: bool, x_g: [&[$t]; 2], scale: &[$t], stats: [&[$t]; 2], dx: &mut [$t],
                         turned: [&mut [Across<$t>]; 2],
                     ) = backward_turned;
                     fn others(
-                        len: usize, rms: bool, x_g: [&[$t]; 2], scale: &[$t], stats: [&[$t]; 2], dx: &mut [$t],
-                        sums: [&mut [$t]; 2],
+                        isa: Isa, len: usize, rms: bool, x_g: [&[$t]; 2], scale: &[$t], stats: [&[$t]; 2], dx: &mut [$t],
                     ) = backward_chunked;
                 }
                 if len <= NARROWEST {
                     narrowest(isa, isa, len, rms, x_g, scale, stats, dx, turned)
                 } else {
-                    // See `forward`.
-                    let rows = stats[0].len();
-                    let sums = turned.map(|room| &mut room.as_flattened_mut()[..rows]);
-                    others(isa, std::hint::black_box(len), rms, x_g, scale, stats, dx, sums)
+                    others(isa, isa, len, rms, x_g, scale, stats, dx)
                 }
             }
         }
@@ -362,9 +396,9 @@ pub(super) fn backward<S: Kernel>(
     range
 }
 
-/// Length of a buffer that holds sixteen transposed rows or, for wider rows, a sum for each row of a block.
+/// Length of a buffer that holds sixteen transposed rows, if they are so narrow.
 fn room(len: usize) -> usize {
-    if len > NARROWEST { (BLOCK / len).next_multiple_of(ROWS) } else { size(len) * ROWS }
+    if len > NARROWEST { 0 } else { size(len) * ROWS }
 }
 
 /// The values of a scale or shift, or what stands for a missing one, to the end of the chunks.

@@ -7,6 +7,7 @@
 
 use gradus_backend::{DType, ReduceOp, bf16, f16};
 
+use super::sums::SumRows;
 use crate::access::{Float, Plain, with_word};
 use crate::extreme::Extreme;
 use crate::isa::{Isa, per_isa, per_isa_256};
@@ -225,6 +226,13 @@ fn merge<R: Reducer>(a: &mut [R::Acc], b: &[R::Acc]) {
 
 macro_rules! reducer {
     ($per_isa:ident $name:ident: $in:ty => $acc:ty => $out:ty, $identity:expr, $lift:expr, $combine:expr, $finish:expr) => {
+        reducer!($per_isa $name: $in => $acc => $out, $identity, $lift, $combine, $finish, {
+            $per_isa! { fn run(by: u64, x: &[$in], n: usize, acc: &mut [$acc]) = blocks::<$name>; }
+            run
+        });
+    };
+    ($per_isa:ident $name:ident: $in:ty => $acc:ty => $out:ty, $identity:expr, $lift:expr, $combine:expr, $finish:expr,
+     $blocks:expr) => {
         struct $name;
         impl Reducer for $name {
             type In = $in;
@@ -244,8 +252,7 @@ macro_rules! reducer {
                 ($finish)(a, by)
             }
             fn blocks(isa: Isa, by: u64, x: &[$in], n: usize, acc: &mut [$acc]) {
-                $per_isa! { fn run(by: u64, x: &[$in], n: usize, acc: &mut [$acc]) = blocks::<$name>; }
-                run(isa, by, x, n, acc);
+                ($blocks)(isa, by, x, n, acc);
             }
             fn row(isa: Isa, by: u64, x: &[$in], acc: &mut [$acc], first: bool) {
                 $per_isa! { fn run(by: u64, x: &[$in], acc: &mut [$acc], first: bool) = row::<$name>; }
@@ -274,10 +281,10 @@ macro_rules! portable {
 
 /// The numeric operations on a float type.
 macro_rules! floats {
-    ($extreme:ident $fn:ident, $t:ty, $c:ty) => {
+    ($extreme:ident $fn:ident, $t:ty, $c:ty $(, $sum_rows:expr)?) => {
         fn $fn(op: ReduceOp) -> Kernels {
             reducer!(per_isa Sum: $t => $c => $t, 0.0,
-                |x: $t, _| Float::widen(x), |a: $c, b: $c| a + b, |a, _| <$t as Float>::narrow(a));
+                |x: $t, _| Float::widen(x), |a: $c, b: $c| a + b, |a, _| <$t as Float>::narrow(a) $(, $sum_rows)?);
             reducer!(per_isa_256 Prod: $t => $c => $t, 1.0,
                 |x: $t, _| Float::widen(x), |a: $c, b: $c| a * b, |a, _| <$t as Float>::narrow(a));
             reducer!($extreme Max: $t => $c => $t, <$c>::NEG_INFINITY,
@@ -293,8 +300,8 @@ macro_rules! floats {
         }
     };
 }
-floats!(per_isa of_f64, f64, f64);
-floats!(per_isa of_f32, f32, f32);
+floats!(per_isa of_f64, f64, f64, f64::sum_rows);
+floats!(per_isa of_f32, f32, f32, f32::sum_rows);
 floats!(per_isa_256 of_f16, f16, f32);
 floats!(per_isa_256 of_bf16, bf16, f32);
 

@@ -7,6 +7,7 @@
 
 mod arg;
 mod kernels;
+mod sums;
 
 use gradus_backend::{Axes, DType, Error, HostVec, Layout, ReduceOp, Result, View, ViewMut};
 

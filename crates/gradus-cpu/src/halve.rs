@@ -1,0 +1,195 @@
+//! The partial results of a row, halved until one is left, for several rows together: what one step leaves of two rows fills
+//! one vector. The vectors are written out, because of the halving of a row by itself LLVM makes single operations.
+
+use crate::isa::{Isa, Level};
+use crate::rows::{LANES, ROWS};
+
+/// Fewest rows that are worth it.
+const FEWEST: usize = 4;
+
+/// A number whose partial results can be halved, the upper half into the lower one each time. Results beyond the first
+/// `count` rows have no meaning.
+pub(crate) trait Halve: Copy {
+    /// The sum of each row.
+    fn sums(isa: Isa, rows: &[[Self; LANES]; ROWS], count: usize) -> [Self; ROWS];
+    /// The largest of each row. Of two numbers the lower lane's stays, unless the other is larger.
+    fn largest(isa: Isa, rows: &[[Self; LANES]; ROWS], count: usize) -> [Self; ROWS];
+}
+
+/// Each row by itself.
+#[inline(always)]
+fn one_by_one<T: Copy>(rows: &[[T; LANES]; ROWS], count: usize, combine: impl Fn(T, T) -> T) -> [T; ROWS] {
+    let mut out = [rows[0][0]; ROWS];
+    for (out, row) in out.iter_mut().zip(rows).take(count) {
+        let mut lanes = *row;
+        let mut half = LANES / 2;
+        while half > 0 {
+            for j in 0..half {
+                lanes[j] = combine(lanes[j], lanes[j + half]);
+            }
+            half /= 2;
+        }
+        *out = lanes[0];
+    }
+    out
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    //! On vectors of f32: sums, or with `LARGEST` the largest.
+
+    use std::arch::x86_64::*;
+
+    use super::{LANES, ROWS};
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn combine_512<const LARGEST: bool>(a: __m512, b: __m512) -> __m512 {
+        if LARGEST { _mm512_max_ps(b, a) } else { _mm512_add_ps(a, b) }
+    }
+
+    /// Halves sixteen rows, of which row `4 q + r` is number `4 r + q`: the result of each row is in its lane.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn halve_512<const LARGEST: bool>(mut v: [__m512; ROWS]) -> __m512 {
+        for i in 0..8 {
+            let (a, b) = (v[2 * i], v[2 * i + 1]);
+            v[i] = combine_512::<LARGEST>(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b));
+        }
+        for i in 0..4 {
+            let (a, b) = (v[2 * i], v[2 * i + 1]);
+            v[i] = combine_512::<LARGEST>(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
+        }
+        for i in 0..2 {
+            let (a, b) = (v[2 * i], v[2 * i + 1]);
+            v[i] = combine_512::<LARGEST>(_mm512_shuffle_ps::<0x44>(a, b), _mm512_shuffle_ps::<0xee>(a, b));
+        }
+        let (a, b) = (v[0], v[1]);
+        combine_512::<LARGEST>(_mm512_shuffle_ps::<0x88>(a, b), _mm512_shuffle_ps::<0xdd>(a, b))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn rows_512<const LARGEST: bool>(rows: &[[f32; LANES]; ROWS]) -> [f32; ROWS] {
+        let (mut v, mut out) = ([_mm512_setzero_ps(); ROWS], [0.0; ROWS]);
+        for r in 0..4 {
+            for q in 0..4 {
+                // SAFETY: a row of sixteen.
+                v[4 * r + q] = unsafe { _mm512_loadu_ps(rows[4 * q + r].as_ptr()) };
+            }
+        }
+        // SAFETY: room for sixteen.
+        unsafe { _mm512_storeu_ps(out.as_mut_ptr(), halve_512::<LARGEST>(v)) };
+        out
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn combine_256<const LARGEST: bool>(a: __m256, b: __m256) -> __m256 {
+        if LARGEST { _mm256_max_ps(b, a) } else { _mm256_add_ps(a, b) }
+    }
+
+    /// Halves eight rows that are down to eight, of which row `4 q + r` is number `2 r + q`: the result of each row is in its
+    /// lane.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn halve_256<const LARGEST: bool>(mut v: [__m256; 8]) -> __m256 {
+        for i in 0..4 {
+            let (a, b) = (v[2 * i], v[2 * i + 1]);
+            v[i] = combine_256::<LARGEST>(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b));
+        }
+        for i in 0..2 {
+            let (a, b) = (v[2 * i], v[2 * i + 1]);
+            v[i] = combine_256::<LARGEST>(_mm256_shuffle_ps::<0x44>(a, b), _mm256_shuffle_ps::<0xee>(a, b));
+        }
+        let (a, b) = (v[0], v[1]);
+        combine_256::<LARGEST>(_mm256_shuffle_ps::<0x88>(a, b), _mm256_shuffle_ps::<0xdd>(a, b))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(super) fn rows_256<const LARGEST: bool>(rows: &[[f32; LANES]; ROWS]) -> [f32; ROWS] {
+        let mut out = [0.0; ROWS];
+        for first in [0, 8] {
+            let mut v = [_mm256_setzero_ps(); 8];
+            for r in 0..4 {
+                for q in 0..2 {
+                    let row = rows[first + 4 * q + r].as_ptr();
+                    // SAFETY: a row of sixteen.
+                    let (low, high) = unsafe { (_mm256_loadu_ps(row), _mm256_loadu_ps(row.add(8))) };
+                    v[2 * r + q] = combine_256::<LARGEST>(low, high);
+                }
+            }
+            // SAFETY: room for eight from `first` on.
+            unsafe { _mm256_storeu_ps(out.as_mut_ptr().add(first), halve_256::<LARGEST>(v)) };
+        }
+        out
+    }
+}
+
+macro_rules! of_f32 {
+    ($name:ident, $largest:literal, $combine:expr) => {
+        #[inline(always)]
+        fn $name(isa: Isa, rows: &[[f32; LANES]; ROWS], count: usize) -> [f32; ROWS] {
+            match isa.level() {
+                // SAFETY: an `Isa` of this level exists only where the machine was found to have the features.
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx512 if count >= FEWEST => unsafe { x86::rows_512::<$largest>(rows) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx2 if count >= FEWEST => unsafe { x86::rows_256::<$largest>(rows) },
+                _ => one_by_one(rows, count, $combine),
+            }
+        }
+    };
+}
+
+impl Halve for f32 {
+    of_f32!(sums, false, |a, b| a + b);
+    of_f32!(largest, true, |a, b| if b > a { b } else { a });
+}
+
+impl Halve for f64 {
+    #[inline(always)]
+    fn sums(_: Isa, rows: &[[f64; LANES]; ROWS], count: usize) -> [f64; ROWS] {
+        one_by_one(rows, count, |a, b| a + b)
+    }
+    #[inline(always)]
+    fn largest(_: Isa, rows: &[[f64; LANES]; ROWS], count: usize) -> [f64; ROWS] {
+        one_by_one(rows, count, |a, b| if b > a { b } else { a })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_halved_in_one_order_on_every_instruction_set() {
+        let rows: [[f32; LANES]; ROWS] =
+            std::array::from_fn(|r| std::array::from_fn(|j| ((r * 31 + j * 17) % 23) as f32 / 7.0 - 1.3));
+        let mut odd = rows;
+        (odd[3][5], odd[7][0], odd[9][8]) = (f32::NAN, f32::NAN, f32::INFINITY);
+        // Neighbours from the outermost step inwards, written down another way.
+        fn tree(lanes: &[f32], combine: &impl Fn(f32, f32) -> f32) -> f32 {
+            match lanes {
+                [one] => *one,
+                _ => {
+                    let (low, high) = lanes.split_at(lanes.len() / 2);
+                    tree(&low.iter().zip(high).map(|(&a, &b)| combine(a, b)).collect::<Vec<_>>(), combine)
+                }
+            }
+        }
+        let add = |a: f32, b: f32| a + b;
+        let larger = |a: f32, b: f32| if b > a { b } else { a };
+        for isa in Isa::available() {
+            for count in 1..=ROWS {
+                for r in 0..count {
+                    let bits = |v: [f32; ROWS]| v[r].to_bits();
+                    assert_eq!(bits(f32::sums(isa, &rows, count)), tree(&rows[r], &add).to_bits());
+                    assert_eq!(bits(f32::largest(isa, &odd, count)), tree(&odd[r], &larger).to_bits());
+                }
+            }
+        }
+    }
+}

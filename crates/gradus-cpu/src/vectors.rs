@@ -1,0 +1,312 @@
+//! Sixteen numbers as one value that is written out in vector registers, for loops over few chunks: of those over arrays of
+//! sixteen LLVM makes vectors of two and four. One operation is one IEEE operation of each number, so that all instances give
+//! the same bits.
+
+use std::ops::{Add, Div, Mul, Sub};
+
+use crate::gemm::Real;
+use crate::rows::LANES;
+
+/// The operations of one instruction set. A value of this type is the proof that the machine has it.
+pub(crate) trait Vectors: Copy {
+    type Number: Real;
+    type Vector: Copy
+        + Add<Output = Self::Vector>
+        + Sub<Output = Self::Vector>
+        + Mul<Output = Self::Vector>
+        + Div<Output = Self::Vector>;
+    type Mask: Copy;
+    fn splat(self, x: Self::Number) -> Self::Vector;
+    fn load(self, from: &[Self::Number; LANES]) -> Self::Vector;
+    /// So many numbers as there are, at most sixteen, and 0.
+    fn load_first(self, from: &[Self::Number]) -> Self::Vector;
+    fn store(self, v: Self::Vector, to: &mut [Self::Number; LANES]);
+    /// `a * b + c`, rounded once.
+    fn fused(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
+    /// `b` where it is larger than `a`, else `a`.
+    fn larger(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// The first lanes.
+    fn first(self, lanes: usize) -> Self::Mask;
+    /// `yes` in the lanes of the mask, `no` in the others.
+    fn select(self, mask: Self::Mask, yes: Self::Vector, no: Self::Vector) -> Self::Vector;
+}
+
+/// A number with vectors of every instruction set.
+pub(crate) trait Vectorized: Real {
+    #[cfg(target_arch = "x86_64")]
+    type Avx512: Vectors<Number = Self>;
+    #[cfg(target_arch = "x86_64")]
+    type Avx2: Vectors<Number = Self>;
+    /// # Safety
+    /// The machine has the instruction set.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn avx512() -> Self::Avx512;
+    /// # Safety
+    /// The machine has the instruction set.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn avx2() -> Self::Avx2;
+}
+
+/// [`per_isa!`](crate::isa::per_isa) for a body that takes [`Vectors`] of a number before the arguments.
+macro_rules! per_vectors {
+    ($t:ty: $(fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:expr;)*) => {$(
+        fn $name(isa: $crate::isa::Isa, $($arg: $ty),*) $(-> $ret)? {
+            use $crate::vectors::Vectorized;
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl")]
+            fn avx512($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: this function is called only where the machine has its features.
+                $body(unsafe { <$t>::avx512() }, $($arg),*)
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,f16c,bmi2")]
+            fn avx2($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: as above.
+                $body(unsafe { <$t>::avx2() }, $($arg),*)
+            }
+            match isa.level() {
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: an `Isa` of this level exists only where the machine was found to have these features.
+                $crate::isa::Level::Avx512 => unsafe { avx512($($arg),*) },
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: as above.
+                $crate::isa::Level::Avx2 => unsafe { avx2($($arg),*) },
+                $crate::isa::Level::Portable => $body($crate::vectors::Arrays::<$t>::new(), $($arg),*),
+            }
+        }
+    )*};
+}
+pub(crate) use per_vectors;
+
+/// Vectors of any machine: arrays.
+#[derive(Clone, Copy)]
+pub(crate) struct Arrays<T>(std::marker::PhantomData<T>);
+
+impl<T> Arrays<T> {
+    pub(crate) fn new() -> Self {
+        Arrays(std::marker::PhantomData)
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Array<T>([T; LANES]);
+
+impl<T: Real + PartialOrd> Vectors for Arrays<T>
+where
+    T: Sub<Output = T> + Div<Output = T>,
+{
+    type Number = T;
+    type Vector = Array<T>;
+    type Mask = usize;
+    #[inline(always)]
+    fn splat(self, x: T) -> Array<T> {
+        Array([x; LANES])
+    }
+    #[inline(always)]
+    fn load(self, from: &[T; LANES]) -> Array<T> {
+        Array(*from)
+    }
+    #[inline(always)]
+    fn load_first(self, from: &[T]) -> Array<T> {
+        let mut all = [T::ZERO; LANES];
+        all[..from.len()].copy_from_slice(from);
+        Array(all)
+    }
+    #[inline(always)]
+    fn store(self, v: Array<T>, to: &mut [T; LANES]) {
+        *to = v.0;
+    }
+    #[inline(always)]
+    fn fused(self, a: Array<T>, b: Array<T>, mut c: Array<T>) -> Array<T> {
+        for l in 0..LANES {
+            c.0[l] = a.0[l].fused(b.0[l], c.0[l]);
+        }
+        c
+    }
+    #[inline(always)]
+    fn larger(self, mut a: Array<T>, b: Array<T>) -> Array<T> {
+        for l in 0..LANES {
+            a.0[l] = if b.0[l] > a.0[l] { b.0[l] } else { a.0[l] };
+        }
+        a
+    }
+    #[inline(always)]
+    fn first(self, lanes: usize) -> usize {
+        lanes
+    }
+    #[inline(always)]
+    fn select(self, mask: usize, yes: Array<T>, mut no: Array<T>) -> Array<T> {
+        for l in 0..LANES {
+            no.0[l] = if l < mask { yes.0[l] } else { no.0[l] };
+        }
+        no
+    }
+}
+
+macro_rules! array_operator {
+    ($($trait:ident $method:ident)*) => {$(
+        impl<T: $trait<Output = T> + Copy> $trait for Array<T> {
+            type Output = Self;
+            #[inline(always)]
+            fn $method(mut self, b: Self) -> Self {
+                for l in 0..LANES {
+                    self.0[l] = self.0[l].$method(b.0[l]);
+                }
+                self
+            }
+        }
+    )*};
+}
+array_operator! { Add add Sub sub Mul mul Div div }
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+    use std::ops::{Add, Div, Mul, Sub};
+
+    use super::{LANES, Vectorized, Vectors};
+
+    /// The numbers of the lanes.
+    const NUMBERS: [f64; LANES] = [0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.];
+
+    // SAFETY of every operation: vectors come from a value of `$vectors` only, which exists only where the machine has the
+    // instruction set; loads and stores are within an array.
+    macro_rules! vectors {
+        ($vectors:ident $vector:ident: $t:ty, $register:ty, $mask:ty, $parts:literal; $splat:ident $load:ident
+         $load_some:expr; $store:ident $fused:ident $max:ident; $compare:ident $select:expr; $($trait:ident $method:ident $op:ident)*) => {
+            #[derive(Clone, Copy)]
+            pub(crate) struct $vectors(());
+            #[derive(Clone, Copy)]
+            pub(crate) struct $vector([$register; $parts]);
+
+            impl $vectors {
+                const WIDTH: usize = LANES / $parts;
+            }
+
+            impl Vectors for $vectors {
+                type Number = $t;
+                type Vector = $vector;
+                type Mask = [$mask; $parts];
+                #[inline(always)]
+                fn splat(self, x: $t) -> $vector {
+                    // SAFETY: see above.
+                    $vector([unsafe { $splat(x) }; $parts])
+                }
+                #[inline(always)]
+                fn load(self, from: &[$t; LANES]) -> $vector {
+                    let mut v = self.splat(0.0);
+                    for p in 0..$parts {
+                        // SAFETY: see above.
+                        v.0[p] = unsafe { $load(from.as_ptr().add(p * Self::WIDTH)) };
+                    }
+                    v
+                }
+                #[inline(always)]
+                fn load_first(self, from: &[$t]) -> $vector {
+                    assert!(from.len() <= LANES);
+                    let (mask, mut v) = (self.first(from.len()), self.splat(0.0));
+                    for p in 0..$parts {
+                        // SAFETY: see above; what the mask leaves out is not read.
+                        v.0[p] = unsafe { $load_some(mask[p], from.as_ptr().wrapping_add(p * Self::WIDTH)) };
+                    }
+                    v
+                }
+                #[inline(always)]
+                fn store(self, v: $vector, to: &mut [$t; LANES]) {
+                    for p in 0..$parts {
+                        // SAFETY: see above.
+                        unsafe { $store(to.as_mut_ptr().add(p * Self::WIDTH), v.0[p]) };
+                    }
+                }
+                #[inline(always)]
+                fn fused(self, a: $vector, b: $vector, mut c: $vector) -> $vector {
+                    for p in 0..$parts {
+                        // SAFETY: see above.
+                        c.0[p] = unsafe { $fused(a.0[p], b.0[p], c.0[p]) };
+                    }
+                    c
+                }
+                #[inline(always)]
+                fn larger(self, mut a: $vector, b: $vector) -> $vector {
+                    for p in 0..$parts {
+                        // SAFETY: see above. Of equal numbers, and beside NaN, the second one is taken.
+                        a.0[p] = unsafe { $max(b.0[p], a.0[p]) };
+                    }
+                    a
+                }
+                #[inline(always)]
+                fn first(self, lanes: usize) -> [$mask; $parts] {
+                    let (lanes, numbers) = (self.splat(lanes as $t), self.load(&NUMBERS.map(|n| n as $t)));
+                    // SAFETY: see above.
+                    std::array::from_fn(|p| unsafe { $compare::<_CMP_GT_OQ>(lanes.0[p], numbers.0[p]) })
+                }
+                #[inline(always)]
+                fn select(self, mask: [$mask; $parts], yes: $vector, mut no: $vector) -> $vector {
+                    for p in 0..$parts {
+                        // SAFETY: see above.
+                        no.0[p] = unsafe { $select(mask[p], yes.0[p], no.0[p]) };
+                    }
+                    no
+                }
+            }
+
+            $(impl $trait for $vector {
+                type Output = Self;
+                #[inline(always)]
+                fn $method(mut self, b: Self) -> Self {
+                    for p in 0..$parts {
+                        // SAFETY: see above.
+                        self.0[p] = unsafe { $op(self.0[p], b.0[p]) };
+                    }
+                    self
+                }
+            })*
+        };
+    }
+    vectors! {
+        F32Avx512 F32x512: f32, __m512, __mmask16, 1;
+        _mm512_set1_ps _mm512_loadu_ps |m, p| _mm512_maskz_loadu_ps(m, p); _mm512_storeu_ps _mm512_fmadd_ps _mm512_max_ps;
+        _mm512_cmp_ps_mask |m, yes, no| _mm512_mask_blend_ps(m, no, yes);
+        Add add _mm512_add_ps Sub sub _mm512_sub_ps Mul mul _mm512_mul_ps Div div _mm512_div_ps
+    }
+    vectors! {
+        F64Avx512 F64x512: f64, __m512d, __mmask8, 2;
+        _mm512_set1_pd _mm512_loadu_pd |m, p| _mm512_maskz_loadu_pd(m, p); _mm512_storeu_pd _mm512_fmadd_pd _mm512_max_pd;
+        _mm512_cmp_pd_mask |m, yes, no| _mm512_mask_blend_pd(m, no, yes);
+        Add add _mm512_add_pd Sub sub _mm512_sub_pd Mul mul _mm512_mul_pd Div div _mm512_div_pd
+    }
+    vectors! {
+        F32Avx2 F32x256: f32, __m256, __m256, 2;
+        _mm256_set1_ps _mm256_loadu_ps |m, p| _mm256_maskload_ps(p, _mm256_castps_si256(m)); _mm256_storeu_ps _mm256_fmadd_ps _mm256_max_ps;
+        _mm256_cmp_ps |m, yes, no| _mm256_blendv_ps(no, yes, m);
+        Add add _mm256_add_ps Sub sub _mm256_sub_ps Mul mul _mm256_mul_ps Div div _mm256_div_ps
+    }
+    vectors! {
+        F64Avx2 F64x256: f64, __m256d, __m256d, 4;
+        _mm256_set1_pd _mm256_loadu_pd |m, p| _mm256_maskload_pd(p, _mm256_castpd_si256(m)); _mm256_storeu_pd _mm256_fmadd_pd _mm256_max_pd;
+        _mm256_cmp_pd |m, yes, no| _mm256_blendv_pd(no, yes, m);
+        Add add _mm256_add_pd Sub sub _mm256_sub_pd Mul mul _mm256_mul_pd Div div _mm256_div_pd
+    }
+
+    macro_rules! vectorized {
+        ($t:ty: $avx512:ident $avx2:ident) => {
+            impl Vectorized for $t {
+                type Avx512 = $avx512;
+                type Avx2 = $avx2;
+                #[inline(always)]
+                unsafe fn avx512() -> $avx512 {
+                    $avx512(())
+                }
+                #[inline(always)]
+                unsafe fn avx2() -> $avx2 {
+                    $avx2(())
+                }
+            }
+        };
+    }
+    vectorized! { f32: F32Avx512 F32Avx2 }
+    vectorized! { f64: F64Avx512 F64Avx2 }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+impl<T: Real> Vectorized for T {}
