@@ -310,8 +310,9 @@ pub trait Backend: Send + Sync + Debug + 'static {
     }
 
     /// The gradients of [`normalize`](Backend::normalize) for scale and shift: the sums of `g * n` with
-    /// `n = (x - mean) * rstd`, and of `g`, along the axes at which `dscale` has size 1. `dscale` has the rank of `x`, and at
-    /// each axis size 1 or that of `x`; `dshift` has its shape. Both have the compute dtype of `x`.
+    /// `n = (x - mean) * rstd`, and of `g`, along the axes at which `dscale` has size 1. `g` has the shape and dtype of `x`;
+    /// `mean` and `rstd` are stretched to that shape. `dscale` has the rank of `x`, and at each axis size 1 or that of `x`;
+    /// `dshift` has its shape. The statistics and both gradients have the compute dtype of `x`.
     fn normalize_affine_backward(
         &self,
         g: View<'_>,

@@ -1,10 +1,13 @@
 //! The partial results of a row, halved until one is left, for several rows together: what one step leaves of two rows fills
-//! one vector. The vectors are written out, because of the halving of a row by itself LLVM makes single operations.
+//! one vector. The vectors are written out, because LLVM compiles the halving of a single row to scalar operations.
 
-use crate::isa::{Isa, Level};
+use crate::isa::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::isa::Level;
 use crate::rows::{LANES, ROWS};
 
-/// Fewest rows that are worth it.
+/// The fewest rows for which vectors pay off.
+#[cfg(target_arch = "x86_64")]
 const FEWEST: usize = 4;
 
 /// A number whose partial results can be halved, the upper half into the lower one each time. Results beyond the first
@@ -131,15 +134,18 @@ macro_rules! of_f32 {
     ($name:ident, $largest:literal, $combine:expr) => {
         #[inline(always)]
         fn $name(isa: Isa, rows: &[[f32; LANES]; ROWS], count: usize) -> [f32; ROWS] {
-            match isa.level() {
-                // SAFETY: an `Isa` of this level exists only where the machine was found to have the features.
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx512 if count >= FEWEST => unsafe { x86::rows_512::<$largest>(rows) },
-                // SAFETY: as above.
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx2 if count >= FEWEST => unsafe { x86::rows_256::<$largest>(rows) },
-                _ => one_by_one(rows, count, $combine),
+            #[cfg(target_arch = "x86_64")]
+            if count >= FEWEST {
+                match isa.level() {
+                    // SAFETY: an `Isa` of this level exists only where the machine was found to have the features.
+                    Level::Avx512 => return unsafe { x86::rows_512::<$largest>(rows) },
+                    // SAFETY: as above.
+                    Level::Avx2 => return unsafe { x86::rows_256::<$largest>(rows) },
+                    Level::Portable => {}
+                }
             }
+            let _ = isa;
+            one_by_one(rows, count, $combine)
         }
     };
 }

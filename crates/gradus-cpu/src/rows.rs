@@ -183,7 +183,8 @@ impl Chunked {
         Row { body: body.as_chunks().0, last }
     }
 
-    /// Where row `i` of `y` is to be written, to the end of its chunks: the next row is written over that. Call
+    /// Where row `i` of `y` is to be written, to the end of its chunks: the next row is written over that. What is there so far is
+    /// in the spare chunk too, where that is used. Call
     /// [`written`](Chunked::written) then.
     #[inline(always)]
     pub(crate) fn row_mut<'a, T: Copy>(self, y: &'a mut [T], i: usize, spare: &'a mut [T; LANES]) -> RowMut<'a, T> {

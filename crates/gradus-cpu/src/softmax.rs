@@ -547,15 +547,48 @@ mod tests {
         }
     }
 
+    /// Rows are computed together, but a NaN stays in its own.
+    #[test]
+    fn a_row_that_is_not_finite_leaves_the_others() {
+        for len in [1, 4, 16, 17, 40, 256, 300] {
+            for bad in [f64::NAN, f64::INFINITY] {
+                let cpu = CpuBackend::with_threads(1).unwrap();
+                let mut numbers = noise(1);
+                let mut good = Vec::new();
+                let x = Tensor::new(&cpu, DType::F32, &[20, len], Lie::Contiguous, |i| {
+                    let number = numbers(i);
+                    good.push(number);
+                    if i % len == 0 && i / len % 3 == 1 { bad } else { number }
+                });
+                let clean = Tensor::new(&cpu, DType::F32, &[20, len], Lie::Contiguous, |i| good[i]);
+                let [got, want] = [&x, &clean].map(|x| {
+                    let mut y = Tensor::canary(&cpu, DType::F32, &[20, len], Lie::Contiguous);
+                    cpu.softmax(false, x.view(), 1, &mut y.view_mut()).unwrap();
+                    y.values(&cpu)
+                });
+                for (r, (got, want)) in got.chunks(len).zip(want.chunks(len)).enumerate() {
+                    if r % 3 == 1 {
+                        assert!(got[0].is_nan(), "{len} {bad} {r}");
+                    } else {
+                        assert_eq!(got, want, "{len} {bad} {r}");
+                    }
+                }
+            }
+        }
+    }
+
     #[test]
     fn threads_and_instruction_sets_change_no_bit() {
-        for (dtype, axis) in [(DType::F32, 1), (DType::F32, 0), (DType::F64, 1)] {
+        let shapes = [([130, 200], 1), ([130, 200], 0), ([70, 7], 1), ([70, 24], 1), ([20, 300], 1)];
+        for (dtype, (dims, axis), log) in
+            [DType::F32, DType::F64].into_iter().flat_map(|d| shapes.map(|s| [(d, s, false), (d, s, true)])).flatten()
+        {
             assert_same_bits(|cpu| {
-                let x = Tensor::new(cpu, dtype, &[130, 200], Lie::Contiguous, noise(1));
-                let mut y = Tensor::canary(cpu, dtype, &[130, 200], Lie::Contiguous);
-                cpu.softmax(true, x.view(), axis, &mut y.view_mut()).unwrap();
-                let mut dx = Tensor::canary(cpu, dtype, &[130, 200], Lie::Contiguous);
-                cpu.softmax_backward(true, y.view(), x.view(), axis, &mut dx.view_mut()).unwrap();
+                let x = Tensor::new(cpu, dtype, &dims, Lie::Contiguous, noise(1));
+                let mut y = Tensor::canary(cpu, dtype, &dims, Lie::Contiguous);
+                cpu.softmax(log, x.view(), axis, &mut y.view_mut()).unwrap();
+                let mut dx = Tensor::canary(cpu, dtype, &dims, Lie::Contiguous);
+                cpu.softmax_backward(log, y.view(), x.view(), axis, &mut dx.view_mut()).unwrap();
                 [y.bytes(cpu), dx.bytes(cpu)].concat()
             });
         }

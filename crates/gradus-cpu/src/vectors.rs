@@ -1,6 +1,9 @@
-//! Sixteen numbers as one value that is written out in vector registers, for loops over few chunks: of those over arrays of
-//! sixteen LLVM makes vectors of two and four. One operation is one IEEE operation of each number, so that all instances give
-//! the same bits.
+//! Sixteen numbers as one value that is written out in vector registers, for loops over few chunks: LLVM compiles loops over
+//! arrays of sixteen to vectors of two or four. One operation is one IEEE operation of each number, so that all instances give
+//! the same bits, but for those of a NaN.
+//!
+//! Everything here is inlined into a function that carries the features. A closure that is passed on must be small, so that it
+//! is inlined too.
 
 use std::ops::{Add, Div, Mul, Sub};
 
@@ -18,14 +21,14 @@ pub(crate) trait Vectors: Copy {
     type Mask: Copy;
     fn splat(self, x: Self::Number) -> Self::Vector;
     fn load(self, from: &[Self::Number; LANES]) -> Self::Vector;
-    /// So many numbers as there are, at most sixteen, and 0.
+    /// The numbers of a slice of at most sixteen; 0 in the other lanes.
     fn load_first(self, from: &[Self::Number]) -> Self::Vector;
     fn store(self, v: Self::Vector, to: &mut [Self::Number; LANES]);
     /// `a * b + c`, rounded once.
     fn fused(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
     /// `b` where it is larger than `a`, else `a`.
     fn larger(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// The first lanes.
+    /// A mask of the first `lanes` lanes.
     fn first(self, lanes: usize) -> Self::Mask;
     /// `yes` in the lanes of the mask, `no` in the others.
     fn select(self, mask: Self::Mask, yes: Self::Vector, no: Self::Vector) -> Self::Vector;
@@ -51,6 +54,7 @@ pub(crate) trait Vectorized: Real {
 macro_rules! per_vectors {
     ($t:ty: $(fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:expr;)*) => {$(
         fn $name(isa: $crate::isa::Isa, $($arg: $ty),*) $(-> $ret)? {
+            #[cfg(target_arch = "x86_64")]
             use $crate::vectors::Vectorized;
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512dq,avx512vl")]
@@ -170,7 +174,7 @@ mod x86 {
     const NUMBERS: [f64; LANES] = [0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.];
 
     // SAFETY of every operation: vectors come from a value of `$vectors` only, which exists only where the machine has the
-    // instruction set; loads and stores are within an array.
+    // instruction set; loads and stores are within an array, or within a slice by a mask.
     macro_rules! vectors {
         ($vectors:ident $vector:ident: $t:ty, $register:ty, $mask:ty, $parts:literal; $splat:ident $load:ident
          $load_some:expr; $store:ident $fused:ident $max:ident; $compare:ident $select:expr; $($trait:ident $method:ident $op:ident)*) => {

@@ -194,13 +194,17 @@ pub fn affine_backward<B: Backend + ?Sized>(
     expect(b, OP, "g", g, x.dtype, &shape)?;
     let axes = stretched_axes(OP, dscale.layout.shape(), &shape)?;
     expect(b, OP, "dscale", dscale.as_view(), compute, &shape.reduced(axes, true))?;
+    if let Some(dshift) = &dshift {
+        expect(b, OP, "dshift", dshift.as_view(), compute, dscale.layout.dims())?;
+    }
     let each = [stretched(mean, &shape)?, stretched(rstd, &shape)?];
+    expect(b, OP, "mean", each[0].view(), compute, &shape)?;
+    expect(b, OP, "rstd", each[1].view(), compute, &shape)?;
     let mut of_gn = Temp::new(b, compute, shape)?;
     let args = [g, x, each[0].view(), each[1].view()].map(MapArg::View);
     run(b, "gradient_times_normalized", &args, &mut [of_gn.view_mut()], |v| vec![v[0] * ((v[1] - v[2]) * v[3])])?;
     b.reduce(ReduceOp::Sum, of_gn.view(), axes, dscale)?;
     let Some(dshift) = dshift else { return Ok(()) };
-    expect(b, OP, "dshift", dshift.as_view(), compute, dscale.layout.dims())?;
     b.reduce(ReduceOp::Sum, widened(b, g)?.view(), axes, dshift)
 }
 

@@ -172,7 +172,7 @@ pub(super) fn normalize(s: &mut Suite<'_>, d: DType, dims: &[usize], axes: &[usi
         s.case(&Case::new(name, inputs, vec![fresh(d, dims)], &backward).bound(Bound::Naive));
     }
 
-    // A scale of what is normalised, as of layer norm, one of what is not, as of batch norm, and one of all.
+    // A scale along the normalised axes, as of layer norm, one along the others, as of batch norm, and one along all.
     let beside = shape(dims).reduced((0..dims.len()).filter(|&a| !axes.contains(a)).fold(Axes::NONE, Axes::with), true);
     for small in [beside.dims(), reduced.dims(), dims] {
         for shifted in [false, true] {

@@ -1,10 +1,10 @@
 //! The gradients of normalisation for its scale and shift: sums of `g * n`, with `n = (x - mean) * rstd`, and of `g`.
 //!
 //! What is summed for one element of the scale either lies side by side with one statistic, as the pixels of a channel do
-//! (*runs*), or one below the other, as the rows of layer norm do (*columns*). Columns are summed in units of [`UNIT`] rows,
-//! each by one task, and these in f64, in order: the same bits on any number of threads.
+//! (*runs*), or one below the other, as the rows of layer norm do (*columns*). Columns are summed in units of [`UNIT`] rows
+//! by [`WIDTH`] columns, each by one task, and the units of a column in f64, in order: the same bits on any number of threads.
 
-use gradus_backend::{HostVec, Result, View, ViewMut, composite};
+use gradus_backend::{Error, HostVec, Result, View, ViewMut, composite};
 
 use super::kernel::Kernel;
 use super::{BLOCK, Groups, TASK, stretch};
@@ -32,6 +32,9 @@ pub(crate) fn normalize_affine_backward(
     dscale: &mut ViewMut<'_>,
     mut dshift: Option<&mut ViewMut<'_>>,
 ) -> Result<()> {
+    if !x.dtype.is_float() {
+        return Err(Error::dtype(OP, x.dtype, "f64, f32, f16 and bf16"));
+    }
     let (dims, compute) = (x.layout.dims(), x.dtype.compute());
     check_dtype(OP, "g", g.dtype, x.dtype)?;
     check_shape(OP, "g", g.layout.dims(), dims)?;

@@ -51,8 +51,8 @@ fn gradient<T: Elementary>(x: &[T], g: &[T], scale: Option<&[T]>, [m, r, mean_h,
     }
 }
 
-/// Adds to `of_gn` and `of_g` what rows give, one element a column: `g * n` with `n` as above, and `g`. The rows of `x` and `g`
-/// start so far apart, and have a mean and a root each.
+/// Adds to `of_gn` and `of_g` what rows give, one element a column: `g * n` with `n` as above, and `g`. Each slice
+/// comes with the distance between the starts of its rows; a row has a mean and a root.
 #[inline(always)]
 fn affine<T: Elementary>(
     (x, x_step): (&[T], usize),

@@ -140,7 +140,7 @@ fn forward_chunked<V: Vectors<Number: Elementary>>(
     let mut is_ordinary = true;
     for first in (0..mean.len()).step_by(ROWS) {
         let group = first..mean.len().min(first + ROWS);
-        // Of sixteen rows, however many there are: loops of a known length become vectors.
+        // Always sixteen rows, even if fewer are in use: loops of a known length become vectors.
         let [mut means, mut roots] = [[zero; ROWS]; 2];
         if !rms {
             for i in group.clone() {

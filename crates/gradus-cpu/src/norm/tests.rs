@@ -107,21 +107,31 @@ fn cpu_copy(cpu: &CpuBackend, t: &Tensor) -> gradus_backend::Buffer {
 
 #[test]
 fn threads_and_instruction_sets_change_no_bit() {
-    for (dims, reduced) in [([64, 130], 1), ([130, 64], 0)] {
+    // Rows that are transposed, in chunks and long, columns in one unit and in several; with a scale and without.
+    let shapes = [([64, 130], 1), ([130, 64], 0), ([700, 9], 1), ([70, 24], 1), ([9, 700], 1), ([1030, 40], 1)];
+    for (dtype, (dims, reduced), scaled) in [DType::F32, DType::F64, DType::BF16]
+        .into_iter()
+        .flat_map(|d| shapes.map(|s| [(d, s, false), (d, s, true)]))
+        .flatten()
+    {
         assert_same_bits(|cpu| {
-            let set = axes(&[reduced]);
-            let x = Tensor::new(cpu, DType::F32, &dims, Lie::Contiguous, noise(1));
-            let mut kept = dims;
-            kept[reduced] = 1;
-            let mut out = Tensor::canary(cpu, DType::F32, &dims, Lie::Contiguous);
-            let mut mean = Tensor::canary(cpu, DType::F32, &kept, Lie::Contiguous);
-            let mut rstd = Tensor::canary(cpu, DType::F32, &kept, Lie::Contiguous);
+            let (set, compute) = (axes(&[reduced]), dtype.compute());
+            let [x, g] = [1, 2].map(|seed| Tensor::new(cpu, dtype, &dims, Lie::Contiguous, noise(seed)));
+            let [mut kept, mut beside] = [dims, dims];
+            (kept[reduced], beside[1 - reduced]) = (1, 1);
+            let scale = Tensor::new(cpu, dtype, &beside, Lie::Contiguous, noise(3));
+            let a = scaled.then(|| scale.view());
+            let mut out = Tensor::canary(cpu, dtype, &dims, Lie::Contiguous);
+            let [mut mean, mut rstd] = [0, 1].map(|_| Tensor::canary(cpu, compute, &kept, Lie::Contiguous));
             let (o, m, r) = (&mut out.view_mut(), &mut mean.view_mut(), &mut rstd.view_mut());
-            cpu.normalize(false, set, 1e-5, x.view(), None, None, o, m, r).unwrap();
-            let mut dx = Tensor::canary(cpu, DType::F32, &dims, Lie::Contiguous);
-            let (x, g) = (x.view(), out.view());
-            cpu.normalize_backward(false, set, g, x, None, mean.view(), rstd.view(), &mut dx.view_mut()).unwrap();
-            [out.bytes(cpu), mean.bytes(cpu), rstd.bytes(cpu), dx.bytes(cpu)].concat()
+            cpu.normalize(false, set, 1e-5, x.view(), a, a, o, m, r).unwrap();
+            let mut dx = Tensor::canary(cpu, dtype, &dims, Lie::Contiguous);
+            let (x, g, m, r) = (x.view(), g.view(), mean.view(), rstd.view());
+            cpu.normalize_backward(false, set, g, x, a, m, r, &mut dx.view_mut()).unwrap();
+            let [mut dscale, mut dshift] = [0, 1].map(|_| Tensor::canary(cpu, compute, &beside, Lie::Contiguous));
+            let (to_scale, to_shift) = (&mut dscale.view_mut(), &mut dshift.view_mut());
+            cpu.normalize_affine_backward(g, x, m, r, to_scale, Some(to_shift)).unwrap();
+            [out, mean, rstd, dx, dscale, dshift].map(|t| t.bytes(cpu)).concat()
         });
     }
 }

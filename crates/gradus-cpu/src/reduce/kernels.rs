@@ -31,7 +31,7 @@ trait Reducer: 'static {
     fn lift(x: Self::In, by: u64) -> Self::Acc;
     fn combine(a: Self::Acc, b: Self::Acc) -> Self::Acc;
     fn finish(a: Self::Acc, by: u64) -> Self::Out;
-    /// [`blocks`] on an instruction set.
+    /// [`blocks`], or what is as good for the type, on an instruction set.
     fn blocks(isa: Isa, by: u64, x: &[Self::In], n: usize, acc: &mut [Self::Acc]);
     /// [`row`] on an instruction set.
     fn row(isa: Isa, by: u64, x: &[Self::In], acc: &mut [Self::Acc], first: bool);

@@ -128,7 +128,7 @@ impl Operation for Normalize {
             out[0] = Some(run_one(x.device(), ctx.input_spec(0)?, &operands, forward)?);
         }
         if let Some(spec) = scale_spec {
-            // With axes of size 1 where the scale has none; as many as `x` has.
+            // The scale's shape with leading axes of size 1, up to the rank of `x`, which is small.
             let mut dims = vec![1; x.rank() - spec.shape.rank()];
             dims.extend(spec.shape.iter());
             let shape = Shape::new(&dims).here()?;
