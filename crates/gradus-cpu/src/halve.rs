@@ -4,7 +4,7 @@
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Level;
-use crate::rows::{LANES, ROWS};
+use crate::rows::{LANES, ROWS, halved, larger};
 
 /// The fewest rows for which vectors pay off.
 #[cfg(target_arch = "x86_64")]
@@ -24,15 +24,7 @@ pub(crate) trait Halve: Copy {
 fn one_by_one<T: Copy>(rows: &[[T; LANES]; ROWS], count: usize, combine: impl Fn(T, T) -> T) -> [T; ROWS] {
     let mut out = [rows[0][0]; ROWS];
     for (out, row) in out.iter_mut().zip(rows).take(count) {
-        let mut lanes = *row;
-        let mut half = LANES / 2;
-        while half > 0 {
-            for j in 0..half {
-                lanes[j] = combine(lanes[j], lanes[j + half]);
-            }
-            half /= 2;
-        }
-        *out = lanes[0];
+        *out = halved(*row, &combine);
     }
     out
 }
@@ -152,7 +144,7 @@ macro_rules! of_f32 {
 
 impl Halve for f32 {
     of_f32!(sums, false, |a, b| a + b);
-    of_f32!(largest, true, |a, b| if b > a { b } else { a });
+    of_f32!(largest, true, larger);
 }
 
 impl Halve for f64 {
@@ -162,7 +154,7 @@ impl Halve for f64 {
     }
     #[inline(always)]
     fn largest(_: Isa, rows: &[[f64; LANES]; ROWS], count: usize) -> [f64; ROWS] {
-        one_by_one(rows, count, |a, b| if b > a { b } else { a })
+        one_by_one(rows, count, larger)
     }
 }
 
@@ -176,7 +168,7 @@ mod tests {
             std::array::from_fn(|r| std::array::from_fn(|j| ((r * 31 + j * 17) % 23) as f32 / 7.0 - 1.3));
         let mut odd = rows;
         (odd[3][5], odd[7][0], odd[9][8]) = (f32::NAN, f32::NAN, f32::INFINITY);
-        // Neighbours from the outermost step inwards, written down another way.
+        // The same tree, written as a recursion.
         fn tree(lanes: &[f32], combine: &impl Fn(f32, f32) -> f32) -> f32 {
             match lanes {
                 [one] => *one,
@@ -187,13 +179,12 @@ mod tests {
             }
         }
         let add = |a: f32, b: f32| a + b;
-        let larger = |a: f32, b: f32| if b > a { b } else { a };
         for isa in Isa::available() {
             for count in 1..=ROWS {
                 for r in 0..count {
                     let bits = |v: [f32; ROWS]| v[r].to_bits();
                     assert_eq!(bits(f32::sums(isa, &rows, count)), tree(&rows[r], &add).to_bits());
-                    assert_eq!(bits(f32::largest(isa, &odd, count)), tree(&odd[r], &larger).to_bits());
+                    assert_eq!(bits(f32::largest(isa, &odd, count)), tree(&odd[r], &larger::<f32>).to_bits());
                 }
             }
         }

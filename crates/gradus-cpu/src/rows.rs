@@ -100,7 +100,7 @@ pub(crate) fn tree<T: Copy, const N: usize>(
 
 /// The upper half of the partial results into the lower one, until one is left.
 #[inline(always)]
-fn halved<T: Copy>(mut lanes: [T; LANES], combine: impl Fn(T, T) -> T) -> T {
+pub(crate) fn halved<T: Copy>(mut lanes: [T; LANES], combine: impl Fn(T, T) -> T) -> T {
     let mut width = LANES / 2;
     while width > 0 {
         for l in 0..width {
@@ -348,10 +348,15 @@ pub(crate) fn sum<T: Real>(x: &[T]) -> T {
     tree([x], T::ZERO, |[x], s| s + x, |a, b| a + b)
 }
 
+/// The larger number; `a` where `b` is NaN.
+#[inline(always)]
+pub(crate) fn larger<T: PartialOrd>(a: T, b: T) -> T {
+    if b > a { b } else { a }
+}
+
 /// The largest element of a row that is not NaN; -inf if there is none.
 #[inline(always)]
 pub(crate) fn largest<T: Elementary>(x: &[T]) -> T {
-    let larger = |a: T, b: T| if b > a { b } else { a };
     tree([x], T::NEG_INFINITY, |[x], m| larger(m, x), larger)
 }
 

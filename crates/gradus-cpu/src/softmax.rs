@@ -12,7 +12,7 @@ use crate::halve::Halve;
 use crate::isa::Isa;
 use crate::nest::Nest;
 use crate::parallel::Disjoint;
-use crate::rows::{Chunked, Elementary, LANES, ROWS, Rows, divide_chunks, map_chunks};
+use crate::rows::{Chunked, Elementary, LANES, ROWS, Rows, divide_chunks, larger, map_chunks};
 use crate::turned::{self, Across};
 use crate::vectors::{Vectors, per_vectors};
 use crate::{CpuBackend, scratch};
@@ -47,12 +47,6 @@ trait Kernel: Rows {
         dx: &mut [Self::Compute],
         turned: [&mut [Across<Self::Compute>]; 2],
     );
-}
-
-/// The larger number; `a` where `b` is NaN.
-#[inline(always)]
-fn larger<T: Elementary>(a: T, b: T) -> T {
-    if b > a { b } else { a }
 }
 
 /// Rows of `y` become the softmax of those of `x`, or the logarithm of it.

@@ -79,7 +79,7 @@ pub(crate) fn each<T: Copy>(lanes: &mut Across<T>, f: impl Fn(usize, T) -> T) {
 }
 
 /// Reduces each of the rows as [`rows::tree`](crate::rows::tree) does: `map(elements, so_far)` of each position into its partial
-/// result, then `combine` of those. With `start` nothing changes what `combine` gives.
+/// result, then `combine` of those. `start` is neutral: `combine` of it and a number is that number.
 #[inline(always)]
 pub(crate) fn tree<V: Vectors, const N: usize>(
     v: V,

@@ -2,13 +2,13 @@
 //! arrays of sixteen to vectors of two or four. One operation is one IEEE operation of each number, so that all instances give
 //! the same bits, but for those of a NaN.
 //!
-//! Everything here is inlined into a function that carries the features. A closure that is passed on must be small, so that it
-//! is inlined too.
+//! All of this is inlined into functions that enable the instruction set. A closure that is handed to one of them must be small
+//! enough to be inlined too.
 
 use std::ops::{Add, Div, Mul, Sub};
 
 use crate::gemm::Real;
-use crate::rows::LANES;
+use crate::rows::{LANES, larger};
 
 /// The operations of one instruction set. A value of this type is the proof that the machine has it.
 pub(crate) trait Vectors: Copy {
@@ -130,7 +130,7 @@ where
     #[inline(always)]
     fn larger(self, mut a: Array<T>, b: Array<T>) -> Array<T> {
         for l in 0..LANES {
-            a.0[l] = if b.0[l] > a.0[l] { b.0[l] } else { a.0[l] };
+            a.0[l] = larger(a.0[l], b.0[l]);
         }
         a
     }

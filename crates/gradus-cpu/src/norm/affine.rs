@@ -81,7 +81,7 @@ pub(crate) fn normalize_affine_backward(
 
 struct Task<'a, S: Kernel> {
     cpu: &'a CpuBackend,
-    /// Of x, g, dscale, dshift, mean and rstd: what is summed for one element of the scale.
+    /// Over x, g, dscale, dshift, mean and rstd. A group is what is summed for one element of the scale.
     groups: Groups<6>,
     x: &'a [S],
     g: &'a [S],

@@ -1,6 +1,6 @@
 //! Normalisation of narrow rows that are adjacent in memory, a block of rows at a time. The narrowest are
-//! [transposed](crate::turned); the others use whole vectors to their end, with the last one masked. Results are the same, bit
-//! for bit, as for one row at a time.
+//! [transposed](crate::turned); the others are read in whole vectors, and sums leave out what lies beyond a row. Results are
+//! the same, bit for bit, as for one row at a time.
 
 use std::ops::Range;
 
@@ -67,7 +67,7 @@ fn forward_turned<V: Vectors<Number: Elementary>>(
     is_ordinary
 }
 
-/// Whether no sum of squares is infinite or NaN, and no mean [large](limit).
+/// Whether every sum of squares is finite, and no mean [large](limit).
 #[inline(always)]
 fn are_ordinary<T: Elementary>(means: &[T], squares: &[T]) -> bool {
     let mut all = true;

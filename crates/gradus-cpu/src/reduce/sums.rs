@@ -10,7 +10,7 @@ use crate::vectors::{Vectors, per_vectors};
 /// Vectors of a block's lanes.
 const PARTS: usize = LANES / rows::LANES;
 
-/// Sums as many times `n` elements as there are sums, in the tree of [`kernels`](super::kernels).
+/// Makes each of `sums` the sum of the next `n` elements of `x`, in the tree of [`kernels`](super::kernels).
 pub(super) trait SumRows: Elementary {
     fn sum_rows(isa: Isa, by: u64, x: &[Self], n: usize, sums: &mut [Self]);
 }
