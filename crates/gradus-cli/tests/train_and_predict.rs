@@ -10,7 +10,7 @@ use gradus::prelude::*;
 use support::{folder, gradus, gzip, idx, last_json, png, snapshot, striped_folder, stripes, succeed, text};
 
 #[test]
-fn digits_train_on_an_adapter() {
+fn digits_train_on_an_adapter_as_on_the_cpu() {
     let listed = last_json(&succeed(gradus().args(["devices", "--json"])));
     let able = |d: &&serde_json::Value| {
         let name = d["name"].as_str().unwrap();
@@ -23,12 +23,15 @@ fn digits_train_on_an_adapter() {
         eprintln!("skipped: this build has no WebGPU backend, or this machine no adapter for it with 64-bit types");
         return;
     };
-    let dir = tempfile::tempdir().unwrap();
-    let train =
-        ["train", "digits", "--epochs", "2", "--seed", "3", "--json", "--device", device["name"].as_str().unwrap()];
-    let json = last_json(&succeed(gradus().args(train).arg("--out").arg(dir.path().join("run"))));
-    let accuracy = json["test_accuracy"].as_f64().unwrap();
-    assert!((0.9..=1.0).contains(&accuracy), "{accuracy} after two epochs");
+    let accuracy = |device: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        let train = ["train", "digits", "--epochs", "1", "--seed", "3", "--json", "--device", device];
+        let json = last_json(&succeed(gradus().args(train).arg("--out").arg(dir.path().join("run"))));
+        json["test_accuracy"].as_f64().unwrap()
+    };
+    // Rounding differs, and little more.
+    let (ours, theirs) = (accuracy(device["name"].as_str().unwrap()), accuracy("cpu"));
+    assert!(ours > 0.7 && (ours - theirs).abs() < 0.02, "{ours}, and {theirs} on the CPU, after an epoch");
 }
 
 #[test]

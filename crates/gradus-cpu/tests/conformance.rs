@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gradus_backend::{ErrorKind, Watched};
-use gradus_conformance::check;
+use gradus_conformance::{brief, check};
 use gradus_cpu::CpuBackend;
 
 fn conforms(isa: &str) {
@@ -39,6 +39,7 @@ fn a_watched_backend_is_the_backend() {
         assert!(!call.name.is_empty() && call.operations < 1 << 40 && call.bytes() < 1 << 40, "{call:?}");
         seen.fetch_add(1, Ordering::Relaxed);
     });
-    check(&backend).unwrap_or_else(|report| panic!("{report}"));
+    let report = brief(&backend);
+    assert!(report.passed(), "{report}");
     assert!(calls.load(Ordering::Relaxed) > 1000);
 }

@@ -1,4 +1,5 @@
-//! The life of a graph: who keeps it, what a pass leaves, several roots and outputs, threads, and graphs of a million nodes.
+//! The life of a graph: who keeps it, what a pass leaves, several roots and outputs, threads, and graphs of a hundred
+//! thousand nodes.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -325,24 +326,24 @@ fn threads_may_run_disjoint_graphs_over_shared_leaves_and_one_kept_graph_at_once
 }
 
 #[test]
-fn a_million_edges_into_one_leaf() {
+fn a_hundred_thousand_edges_into_one_leaf() {
     let x = f32s(&[1.0], &[1]).with_grad().unwrap();
     let mut sum = f32s(&[0.0], &[1]);
-    for _ in 0..1_000_000 {
+    for _ in 0..100_000 {
         sum = sum.add(&x).unwrap();
     }
     let stats = sum.graph_stats();
-    assert_eq!((stats.nodes, stats.leaves, stats.saved_bytes), (1_000_001, 1, 0));
-    assert_eq!(sum.backward().unwrap().get(&x).unwrap().item().unwrap(), 1e6);
+    assert_eq!((stats.nodes, stats.leaves, stats.saved_bytes), (100_001, 1, 0));
+    assert_eq!(sum.backward().unwrap().get(&x).unwrap().item().unwrap(), 1e5);
 }
 
 #[test]
-fn diamonds_a_hundred_thousand_deep_are_walked_once() {
+fn diamonds_twenty_thousand_deep_are_walked_once() {
     let x = f64s(&[1.0], &[1]).with_grad().unwrap();
     let mut y = x.clone();
     let calls = Arc::new(AtomicUsize::new(0));
-    for _ in 0..100_000 {
-        // Two ways at each level, 2^100000 in all: each node must run once.
+    for _ in 0..20_000 {
+        // Two ways at each level, 2^20000 in all: each node must run once.
         y = y.mul(0.5).unwrap().add(y.mul(0.5).unwrap()).unwrap();
     }
     let count = calls.clone();
@@ -352,13 +353,13 @@ fn diamonds_a_hundred_thousand_deep_are_walked_once() {
             Ok(None)
         })
         .unwrap();
-    assert_eq!(y.graph_stats().nodes, 300_001);
+    assert_eq!(y.graph_stats().nodes, 60_001);
     let g = grad(&[&y], &[&x], None, keep()).unwrap();
     assert_eq!(items(g), [Some(1.0)]);
     assert_eq!(y.backward().unwrap().get(&x).unwrap().item().unwrap(), 1.0);
     assert_eq!(calls.load(Ordering::Relaxed), 2);
     let text = y.to_dot();
-    assert_eq!(text.matches(" -> ").count(), 400_000);
+    assert_eq!(text.matches(" -> ").count(), 80_000);
     drop(y);
 }
 

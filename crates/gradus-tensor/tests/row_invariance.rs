@@ -19,7 +19,7 @@ fn weights(shape: &[usize], seed: u64, dtype: DType, device: &Device) -> Tensor 
     Tensor::randn(shape, DType::F32, device, &mut Generator::new(seed)).unwrap().to_dtype(dtype).unwrap()
 }
 
-/// Runs `f` on samples of `shape` for every batch size and number of threads: each sample's bytes are always the same.
+/// Runs `f` on samples of `shape` for several batch sizes and numbers of threads: each sample's bytes are always the same.
 #[track_caller]
 fn invariant(name: &str, shape: &[usize], f: impl Fn(&Tensor, DType) -> Result<Tensor>) {
     let devices = [1, 2, 4].map(|n| Device::from_backend(Arc::new(CpuBackend::with_threads(n).unwrap())));
@@ -27,7 +27,7 @@ fn invariant(name: &str, shape: &[usize], f: impl Fn(&Tensor, DType) -> Result<T
         let whole = f(&samples(BATCHES, shape, dtype, &devices[0]), dtype).unwrap().to_bytes().unwrap();
         let size = whole.len() / BATCHES;
         for (threads, device) in [1, 2, 4].into_iter().zip(&devices) {
-            for n in 1..=BATCHES {
+            for n in [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17] {
                 let part = f(&samples(n, shape, dtype, device), dtype).unwrap().to_bytes().unwrap();
                 assert_eq!(part.len(), n * size);
                 let differs = (0..n).find(|i| part[i * size..][..size] != whole[i * size..][..size]);

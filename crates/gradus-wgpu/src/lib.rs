@@ -185,7 +185,8 @@ mod tests {
     #[test]
     fn every_kernel_of_the_suite_is_valid_without_a_device() {
         let backend = WgpuBackend::of(0, &adapter::open_nothing().expect("wgpu's own device"));
-        let report = gradus_conformance::run(&backend);
+        // Each case once: where there is an adapter, the whole suite compiles all kernels.
+        let report = gradus_conformance::brief(&backend);
         // Results are not computed, so cases fail; none may because wgpu's validation refuses a kernel.
         let refused =
             |f: &&gradus_conformance::Failure| f.detail.contains("does not compile") || f.detail.contains("Validation");

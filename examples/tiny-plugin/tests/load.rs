@@ -46,7 +46,9 @@ fn a_plug_in_conforms_to_the_contract() {
     // SAFETY: as in `open`.
     let backend = unsafe { load(&library()) }.unwrap();
     assert_eq!((backend.name(), backend.info().hardware.as_str()), ("tiny", "one element after the other"));
-    gradus_conformance::check(&*backend).unwrap_or_else(|report| panic!("{report}"));
+    // tiny-backend runs the whole suite itself.
+    let report = gradus_conformance::brief(&*backend);
+    assert!(report.passed(), "{report}");
 }
 
 #[test]
