@@ -1,6 +1,6 @@
 //! Softmax and normalisation.
 
-use gradus_backend::{Axes, Backend, DType, View, ViewMut};
+use gradus_backend::{Axes, Backend, DType, Kernel, Layout, MapArg, View, ViewMut};
 
 use super::{FLOATS, fresh, sizes};
 use crate::suite::{Array, Bound, Case, Rng, Suite, shape};
@@ -180,10 +180,21 @@ pub(super) fn normalize(s: &mut Suite<'_>, d: DType, dims: &[usize], axes: &[usi
                 let [dscale, rest @ ..] = outs else { unreachable!("a gradient for the scale") };
                 b.normalize_affine_backward(ins[0], ins[1], ins[2], ins[3], dscale, rest.first_mut())
             };
+            // The mean below 0, so that its magnitude adds to that of x.
+            let magnitude = |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+                let (mean, layout) = (ins[2], Layout::contiguous(*ins[2].layout.shape()));
+                let mut buffer = b.alloc(layout.numel() * mean.dtype.size())?;
+                let below = ViewMut { buffer: &mut buffer, dtype: mean.dtype, layout: &layout };
+                let negate = Kernel::build("neg", &[mean.dtype], |v| vec![-v[0]])?;
+                b.map(&negate, &[MapArg::View(mean)], &mut [below])?;
+                backward(b, &[ins[0], ins[1], View { buffer: &buffer, layout: &layout, ..mean }, ins[3]], outs)
+            };
             let inputs = vec![g.clone(), x.clone(), stats[0].clone(), stats[1].clone()];
             let outputs = vec![fresh(compute, small); 1 + usize::from(shifted)];
             let name = format!("normalize_affine_backward/{name}/{}/{shifted}", sizes(small));
-            s.case(&Case::new(name, inputs, outputs, &backward).bound(Bound::Naive));
+            // Three roundings a term, and one for each that is added.
+            let terms = 3 + shape(dims).numel() / shape(small).numel().max(1);
+            s.case(&Case::new(name, inputs, outputs, &backward).bound(Bound::Linear(terms)).magnitude(&magnitude));
         }
     }
 }
