@@ -216,8 +216,33 @@ impl Window {
     }
 }
 
+/// Equality and hash of a struct by its fields, floats by their bits: NaN is equal to itself, and -0 is not 0.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! eq_by_bits {
+    ($type:ident { $($field:ident),* } floats { $($float:ident),* }) => {
+        impl PartialEq for $type {
+            fn eq(&self, other: &Self) -> bool {
+                // Every field is named, or this does not compile.
+                let $type { $($field),*, $($float),* } = self;
+                $(*$field == other.$field &&)* $($float.to_bits() == other.$float.to_bits() &&)* true
+            }
+        }
+        impl Eq for $type {}
+        impl std::hash::Hash for $type {
+            fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+                $(self.$field.hash(state);)*
+                $(self.$float.to_bits().hash(state);)*
+            }
+        }
+    };
+}
+
+eq_by_bits!(CrossEntropyParams { ignore_index } floats { label_smoothing });
+eq_by_bits!(AttentionParams { causal } floats { scale });
+
 /// Parameters of [`Backend::cross_entropy`](crate::Backend::cross_entropy).
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy)]
 pub struct CrossEntropyParams {
     /// Rows with this target have loss 0 and no gradient.
     pub ignore_index: Option<i64>,
@@ -226,7 +251,7 @@ pub struct CrossEntropyParams {
 }
 
 /// Parameters of [`Backend::attention`](crate::Backend::attention).
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy)]
 pub struct AttentionParams {
     /// Query i sees keys up to `i + Lkv - Lq`.
     pub causal: bool,

@@ -223,6 +223,11 @@ impl Tensor {
         }
     }
 
+    /// What an operation sees of this tensor before it runs.
+    pub(crate) fn as_input(&self) -> InputSpec<'_> {
+        InputSpec { shape: self.layout().shape(), dtype: self.dtype(), device: self.device() }
+    }
+
     /// What this tensor is.
     pub(crate) fn spec(&self) -> Spec {
         Spec { shape: *self.0.layout.shape(), dtype: self.0.dtype }
@@ -442,6 +447,17 @@ impl Tensor {
         read!(F64 f64, F32 f32, F16 f16, BF16 bf16, I64 i64, I32 i32, I16 i16, I8 i8, U64 u64, U32 u32, U16 u16,
             U8 u8, Bool bool)
     }
+}
+
+/// What an operation knows of an input before it runs: neither its elements, nor how they lie in memory.
+#[derive(Debug, Clone, Copy)]
+pub struct InputSpec<'a> {
+    /// Sizes of the axes.
+    pub shape: &'a Shape,
+    /// Type of the elements.
+    pub dtype: DType,
+    /// Where it lives.
+    pub device: &'a Device,
 }
 
 /// What an operation gives: shape and dtype.

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::{DefaultHasher, Entry};
-use std::fmt::{self, Write};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::{Arc, Weak};
 
@@ -13,7 +12,6 @@ use super::engine::key;
 use super::node::{Edge, Node};
 use super::queue::SeqHasher;
 use crate::Tensor;
-use crate::ops::{Arg, Op};
 
 /// Bytes up to which a constant that a region made is looked at: what costs no more than to look at the operation.
 const SMALL: usize = 1 << 14;
@@ -36,7 +34,7 @@ impl Record {
     #[track_caller]
     pub(super) fn new(outputs: &[Tensor], before: u64) -> Result<Self> {
         let mut walk =
-            Walk { before, across: vec![], stack: vec![], numbers: HashMap::default(), hash: Text::default() };
+            Walk { before, across: vec![], stack: vec![], numbers: HashMap::default(), hash: DefaultHasher::new() };
         let (mut nodes, mut constants) = (vec![], HashMap::new());
         outputs.iter().for_each(|t| walk.edge(t.edge()));
         while let Some(node) = walk.stack.pop() {
@@ -48,7 +46,7 @@ impl Record {
             nodes.push(Arc::downgrade(node));
             walk.node(node);
         }
-        Ok(Record { sum: walk.hash.0.finish(), across: walk.across.into_iter().cloned().collect(), constants, nodes })
+        Ok(Record { sum: walk.hash.finish(), across: walk.across.into_iter().cloned().collect(), constants, nodes })
     }
 
     /// Once the record is dropped: the operations of it that somebody keeps, and with them a part of the graph that the
@@ -119,7 +117,7 @@ struct Walk<'a> {
     stack: Vec<&'a Arc<Node>>,
     /// What a node is in the record, by its number in the order of recording.
     numbers: HashMap<(u64, usize), usize, BuildHasherDefault<SeqHasher>>,
-    hash: Text,
+    hash: DefaultHasher,
 }
 
 impl<'a> Walk<'a> {
@@ -142,25 +140,7 @@ impl<'a> Walk<'a> {
     }
 
     fn node(&mut self, node: &'a Node) {
-        match &node.op {
-            Some(Op::Map(map)) => {
-                self.add((map.kernel.name(), &*map.kernel));
-                for arg in &map.args {
-                    match arg {
-                        Arg::Tensor(i) => self.add((0, i)),
-                        Arg::Scalar(s) => self.add((1, s)),
-                    }
-                }
-            }
-            Some(op) => {
-                // It is nothing but bytes to be hashed: there is no error.
-                let _ = write!(self.hash, "{op:?}");
-                if let Op::Rule(rule) = op {
-                    self.add(rule.identity());
-                }
-            }
-            None => {}
-        }
+        self.add(&node.op);
         for spec in &node.outputs {
             self.add((spec.shape.dims(), spec.dtype));
         }
@@ -170,17 +150,6 @@ impl<'a> Walk<'a> {
     }
 
     fn add(&mut self, what: impl Hash) {
-        what.hash(&mut self.hash.0);
-    }
-}
-
-/// Text that is hashed instead of kept.
-#[derive(Default)]
-struct Text(DefaultHasher);
-
-impl Write for Text {
-    fn write_str(&mut self, s: &str) -> fmt::Result {
-        self.0.write(s.as_bytes());
-        Ok(())
+        what.hash(&mut self.hash);
     }
 }

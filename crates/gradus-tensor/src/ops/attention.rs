@@ -7,7 +7,7 @@ use gradus_backend::{AttentionParams, Backend, DType, Error, ErrorKind, Here, Re
 use smallvec::smallvec;
 
 use super::operand_rules::{axis_of, cast, common_dtype};
-use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply, run};
+use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, Spec, apply, run};
 use crate::{Generator, Tensor};
 
 /// Attention of `q [b, h, lq, d]`, `k [b, hk, lk, d]`, `v [b, hk, lk, dv]` and perhaps a mask that broadcasts with
@@ -15,7 +15,7 @@ use crate::{Generator, Tensor};
 ///
 /// The heads of a query lie side by side, as what comes next wants them: merging them is a view, and the result that is
 /// kept here is the one that the next operation keeps.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Attention {
     /// Scale, and whether query `i` sees keys up to `i + lk - lq` only.
     pub params: AttentionParams,
@@ -208,9 +208,9 @@ impl Operation for Attention {
         "scaled_dot_product_attention"
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
-        let (q, v) = (inputs[0].layout().shape(), inputs[2].shape());
-        let out = Spec { shape: Shape::new(&[q[0], q[2], q[1], v[3]])?, dtype: inputs[0].dtype() };
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        let (q, v) = (inputs[0].shape, inputs[2].shape);
+        let out = Spec { shape: Shape::new(&[q[0], q[2], q[1], v[3]])?, dtype: inputs[0].dtype };
         Ok(smallvec![out, Spec { shape: Shape::new(&q[..3])?, dtype: out.dtype.compute() }])
     }
 

@@ -4,11 +4,11 @@ use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Backend, Error, ErrorKind, Here, Result, View, ViewMut};
 
 use super::operand_rules::common_dtype;
-use super::{Context, Grads, Keep, Operation, Outputs, apply_one, one};
+use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_one, one};
 use crate::Tensor;
 
 /// Concatenation along an axis.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Cat {
     /// The axis.
     pub axis: usize,
@@ -21,10 +21,10 @@ impl Operation for Cat {
         "cat"
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
         let size = self.sizes.iter().try_fold(0usize, |sum, &size| sum.checked_add(size));
         let size = size.ok_or_else(|| Error::new(ErrorKind::Overflow, "cat", "the result is too large")).here()?;
-        Ok(one(inputs[0].layout().shape().with(self.axis, size)?, inputs[0].dtype()))
+        Ok(one(inputs[0].shape.with(self.axis, size)?, inputs[0].dtype))
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {

@@ -7,11 +7,11 @@
 use gradus_backend::{Backend, DType, Error, Here, Result, Shape, View, ViewMut, Window};
 
 use super::operand_rules::{affine_dtype, cast, cast_some};
-use super::{Context, ConvOptions, Grads, Keep, Operation, Outputs, apply_one, grads, one};
+use super::{Context, ConvOptions, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
 /// The forward convolution.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Conv {
     /// Stride, padding, dilation and kernel size.
     pub window: Window,
@@ -20,7 +20,7 @@ pub struct Conv {
 }
 
 /// The gradient of [`Conv`] for its input: of `g [n, k, positions..]` and the weight.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ConvBackwardInput {
     /// The convolution.
     pub conv: Conv,
@@ -29,7 +29,7 @@ pub struct ConvBackwardInput {
 }
 
 /// The gradient of [`Conv`] for its weight: of the input and `g [n, k, positions..]`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ConvBackwardWeight {
     /// The convolution.
     pub conv: Conv,
@@ -54,12 +54,12 @@ impl Operation for Conv {
         ["conv1d", "conv2d", "conv3d"][self.window.rank - 1]
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
         let (x, w) = (inputs[0], inputs[1]);
-        let positions = self.window.output(self.name(), &x.shape()[2..])?;
-        let mut dims = vec![x.shape()[0], w.shape()[0]];
+        let positions = self.window.output(self.name(), &x.shape[2..])?;
+        let mut dims = vec![x.shape[0], w.shape[0]];
         dims.extend(&positions[..self.window.rank]);
-        Ok(one(Shape::new(&dims)?, x.dtype()))
+        Ok(one(Shape::new(&dims)?, x.dtype))
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
@@ -92,8 +92,8 @@ impl Operation for ConvBackwardInput {
         ["conv1d_backward_input", "conv2d_backward_input", "conv3d_backward_input"][self.conv.window.rank - 1]
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
-        Ok(one(self.input, inputs[0].dtype()))
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        Ok(one(self.input, inputs[0].dtype))
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
@@ -122,8 +122,8 @@ impl Operation for ConvBackwardWeight {
         ["conv1d_backward_weight", "conv2d_backward_weight", "conv3d_backward_weight"][self.conv.window.rank - 1]
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
-        Ok(one(self.weight, inputs[0].dtype()))
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        Ok(one(self.weight, inputs[0].dtype))
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use gradus_backend::{Backend, Result, View, ViewMut};
 
-use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
+use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
 /// A copy in row-major order.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Contiguous;
 
 impl Operation for Contiguous {
@@ -16,8 +16,8 @@ impl Operation for Contiguous {
         "contiguous"
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
-        Ok(one(*inputs[0].layout().shape(), inputs[0].dtype()))
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        Ok(one(*inputs[0].shape, inputs[0].dtype))
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {

@@ -7,11 +7,11 @@
 use gradus_backend::{Backend, CrossEntropyParams, Result, View, ViewMut};
 use smallvec::smallvec;
 
-use super::{Context, Grads, Keep, Operation, Outputs, Spec, grads, run_one};
+use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, Spec, grads, run_one};
 use crate::Tensor;
 
 /// The losses of rows of logits. Outputs: the losses, and the log-sum-exps, which carry no gradient.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CrossEntropy {
     /// Ignored target and smoothing.
     pub params: CrossEntropyParams,
@@ -45,10 +45,10 @@ impl Operation for CrossEntropy {
         "cross_entropy"
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
         let spec = Spec {
-            shape: inputs[0].layout().shape().reduced(gradus_backend::Axes::one(1), false),
-            dtype: inputs[0].dtype().compute(),
+            shape: inputs[0].shape.reduced(gradus_backend::Axes::one(1), false),
+            dtype: inputs[0].dtype.compute(),
         };
         Ok(smallvec![spec, spec])
     }

@@ -5,11 +5,11 @@ use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Axes, Backend, DType, Error, Here, Layout, Result, Scalar, Shape, View, ViewMut};
 use smallvec::SmallVec;
 
-use super::{Context, Grads, Keep, Operation, Outputs, apply_one, apply_view, grads, one};
+use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_one, apply_view, grads, one};
 use crate::Tensor;
 
 /// A diagonal of the plane of two axes, which go away; the diagonal becomes the last axis.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Diagonal {
     /// Which diagonal.
     pub offset: isize,
@@ -18,7 +18,7 @@ pub struct Diagonal {
 }
 
 /// The adjoint of [`Diagonal`]: its input on the diagonal of zeros.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct DiagonalBackward {
     /// The diagonal.
     pub diagonal: Diagonal,
@@ -53,8 +53,8 @@ impl Operation for Diagonal {
         "diagonal"
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
-        Ok(one(*self.layout(inputs[0].layout())?.shape(), inputs[0].dtype()))
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        Ok(one(*self.layout(&Layout::contiguous(*inputs[0].shape))?.shape(), inputs[0].dtype))
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
@@ -77,8 +77,8 @@ impl Operation for DiagonalBackward {
         "diag_embed"
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
-        Ok(one(self.input, inputs[0].dtype()))
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        Ok(one(self.input, inputs[0].dtype))
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {

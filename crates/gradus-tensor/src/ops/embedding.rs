@@ -4,11 +4,11 @@ use gradus_backend::{Backend, Error, Result, Shape, View, ViewMut};
 
 use super::gather::index_along;
 use super::operand_rules::as_index;
-use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one, run_one};
+use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one, run_one};
 use crate::Tensor;
 
 /// Rows of `weight [v, d]` by `index [..]`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Embedding {
     /// The row that gets no gradient.
     pub padding_index: Option<usize>,
@@ -19,9 +19,9 @@ impl Operation for Embedding {
         "embedding"
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
         let (weight, index) = (inputs[0], inputs[1]);
-        Ok(one(Shape::new(&[index.shape(), &weight.shape()[1..]].concat())?, weight.dtype()))
+        Ok(one(Shape::new(&[index.shape, &weight.shape[1..]].concat())?, weight.dtype))
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {

@@ -3,11 +3,11 @@
 use gradus_backend::{Backend, DType, Error, ErrorKind, Here, Result, View, ViewMut};
 
 use super::operand_rules::{as_index, as_index_list};
-use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
+use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
 /// `y[.., i, ..] = x[.., index[.., i, ..], ..]` at an axis.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Gather {
     /// The axis.
     pub axis: usize,
@@ -23,13 +23,17 @@ impl Operation for Gather {
         "gather"
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+    fn inputs(&self) -> &'static [&'static str] {
+        &["input", "index"]
+    }
+
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
         let (x, index) = (inputs[0], inputs[1]);
-        if !fits(x.shape(), index.shape(), self.axis) {
+        if !fits(x.shape, index.shape, self.axis) {
             let e = Error::shape("gather", format!("index has the shape of the input but at axis {}", self.axis));
-            return Err(index.describe(x.describe(e, "input"), "index"));
+            return Err(e);
         }
-        Ok(one(*index.layout().shape(), x.dtype()))
+        Ok(one(*index.shape, x.dtype))
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {

@@ -10,7 +10,6 @@ use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToIncl
 use gradus_backend::{DType, Error, ErrorKind, Here, Result, ScatterOp, Shape};
 use smallvec::SmallVec;
 
-use super::apply_one;
 use super::gather::index_along;
 use super::operand::{AsOperand, Operand};
 use super::operand_rules::{as_index, cast, common_dtype};
@@ -364,7 +363,7 @@ impl Tensor {
         let rows = cast(self, dtype)?.reshape([lead.iter().product(), inner])?;
         let index = index_along(&linear, &[linear.numel(), inner], 0)?;
         let op = if accumulate { ScatterOp::Add } else { ScatterOp::Set };
-        apply_one(Scatter { axis: 0, op }, &[&rows, &index, &values])?.reshape(self.shape())
+        Scatter { axis: 0, op }.apply(&rows, &index, &values)?.reshape(self.shape())
     }
 
     /// This tensor with `values` (a tensor that broadcasts, or a number) in place of `self.index(index)`. Of several

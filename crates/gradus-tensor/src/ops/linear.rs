@@ -5,11 +5,11 @@
 use gradus_backend::{Backend, Error, Here, Result, Scalar, Shape, View, ViewMut};
 
 use super::operand_rules::{affine_dtype, cast, cast_some};
-use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
+use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
 /// `x [rows, in]`, `w [out, in]` and perhaps `b [out]`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Linear;
 
 impl Operation for Linear {
@@ -17,8 +17,8 @@ impl Operation for Linear {
         "linear"
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
-        Ok(one(Shape::new(&[inputs[0].shape()[0], inputs[1].shape()[0]])?, inputs[0].dtype()))
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        Ok(one(Shape::new(&[inputs[0].shape[0], inputs[1].shape[0]])?, inputs[0].dtype))
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {

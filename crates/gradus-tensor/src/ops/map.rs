@@ -7,7 +7,7 @@ use gradus_backend::kernel::{Vjp, VjpArg};
 use gradus_backend::{Backend, Error, ErrorKind, Here, Kernel, Layout, MapArg, Result, Scalar, Shape, View, ViewMut};
 use smallvec::SmallVec;
 
-use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply_one, one};
+use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, Spec, apply_one, one};
 use crate::Tensor;
 use crate::locks::with_read;
 
@@ -17,7 +17,7 @@ use crate::locks::with_read;
 const LARGE: usize = 20;
 
 /// Where an argument of a recorded kernel comes from.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Arg {
     /// Input number `.0` of the operation.
     Tensor(usize),
@@ -26,7 +26,7 @@ pub enum Arg {
 }
 
 /// An elementwise kernel applied to tensors that broadcast together.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Map {
     /// What is computed.
     pub kernel: Arc<Kernel>,
@@ -164,15 +164,14 @@ impl Operation for Map {
         self.kernel.name()
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
-        let mut shape = *inputs[0].layout().shape();
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        let mut shape = *inputs[0].shape;
         for t in &inputs[1..] {
-            if *t.layout().shape() != shape {
-                shape = Shape::broadcast(self.name(), &shape, t.shape())
+            if *t.shape != shape {
+                shape = Shape::broadcast(self.name(), &shape, t.shape)
                     .map_err(|e| {
-                        let e = Error::new(ErrorKind::Broadcast, self.name(), e.message())
-                            .help("sizes must be equal or 1, aligned from the right; use unsqueeze or expand");
-                        inputs.iter().enumerate().fold(e, |e, (i, t)| t.describe(e, &format!("input {i}")))
+                        Error::new(ErrorKind::Broadcast, self.name(), e.message())
+                            .help("sizes must be equal or 1, aligned from the right; use unsqueeze or expand")
                     })
                     .here()?;
             }

@@ -5,11 +5,11 @@
 use gradus_backend::{Backend, DType, Error, ErrorKind, Here, Result, Scalar, Shape, View, ViewMut};
 
 use super::operand_rules::common_dtype;
-use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
+use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
 /// Matrix product of operands of rank 2 and more, one dtype.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Matmul;
 
 impl Matmul {
@@ -34,32 +34,31 @@ impl Operation for Matmul {
         "matmul"
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+    fn inputs(&self) -> &'static [&'static str] {
+        &["lhs", "rhs"]
+    }
+
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
         let (a, b) = (inputs[0], inputs[1]);
-        let (k, kb) = (a.shape()[a.rank() - 1], b.shape()[b.rank() - 2]);
+        let (k, kb) = (a.shape[a.shape.rank() - 1], b.shape[b.shape.rank() - 2]);
         if k != kb {
             let e = Error::shape("matmul", format!("inner dimensions differ: {k} != {kb}"));
-            let e = b.describe(a.describe(e, "lhs"), "rhs");
-            return Err(if b.rank() == 2 && b.shape()[1] == k {
+            return Err(if b.shape.rank() == 2 && b.shape[1] == k {
                 e.help("rhs looks like a weight stored [out, in]; use rhs.t()? or x.linear(&weight, bias)")
             } else {
                 e.help("the last axis of lhs and the last but one of rhs are multiplied; transpose one of them")
             });
         }
-        if a.dtype() == DType::Bool {
-            return Err(a.describe(Error::dtype("matmul", DType::Bool, "numbers; cast first"), "lhs"));
+        if a.dtype == DType::Bool {
+            return Err(Error::dtype("matmul", DType::Bool, "numbers; cast first"));
         }
-        let shape = Matmul::shape(a.shape(), b.shape())
+        let shape = Matmul::shape(a.shape, b.shape)
             .map_err(|e| {
-                let e = Error::new(
-                    ErrorKind::Broadcast,
-                    "matmul",
-                    format!("batch axes do not broadcast ({})", e.message()),
-                );
-                b.describe(a.describe(e, "lhs"), "rhs")
+                let m = format!("batch axes do not broadcast ({})", e.message());
+                Error::new(ErrorKind::Broadcast, "matmul", m)
             })
             .here()?;
-        Ok(one(shape, a.dtype()))
+        Ok(one(shape, a.dtype))
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {

@@ -6,35 +6,35 @@ use gradus_backend::{Backend, Error, Here, Layout, Result, Shape, View, ViewMut}
 use smallvec::SmallVec;
 
 use super::operand_rules::{axis_of, reduced_axes};
-use super::{Context, Grads, Keep, Operation, Outputs, apply_view, grads, one};
+use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_view, grads, one};
 use crate::Tensor;
 
 /// In the shape of a [`reshape`](Tensor::reshape): the size that the number of elements leaves for this axis.
 pub const INFER: usize = usize::MAX;
 
 /// The same elements in row-major order under another shape.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Reshape {
     /// The new shape.
     pub shape: Shape,
 }
 
 /// The axes in another order.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Permute {
     /// For each new axis the old one.
     pub axes: SmallVec<[isize; 8]>,
 }
 
 /// Axes of size 1 stretched, and new ones in front.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Expand {
     /// The new shape.
     pub shape: Shape,
 }
 
 /// One axis in reverse order.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Flip {
     /// The axis.
     pub axis: usize,
@@ -64,8 +64,8 @@ macro_rules! view_operation {
                 $name
             }
 
-            fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
-                Ok(one(*self.layout(inputs[0].layout())?.shape(), inputs[0].dtype()))
+            fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+                Ok(one(*self.layout(&Layout::contiguous(*inputs[0].shape))?.shape(), inputs[0].dtype))
             }
 
             fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {

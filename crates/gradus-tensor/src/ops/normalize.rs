@@ -13,7 +13,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::norm::inverse_root;
 use super::operand_rules::{cast, common_dtype};
-use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply, run, run_one};
+use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, Spec, apply, run, run_one};
 use crate::Tensor;
 use crate::autograd::{BackwardOptions, grad};
 
@@ -34,6 +34,8 @@ pub struct Normalize {
     /// Whether there is a shift.
     pub shift: bool,
 }
+
+gradus_backend::eq_by_bits!(Normalize { name, rms, axes, scale, shift } floats { eps });
 
 impl Normalize {
     fn parts<T: Copy>(&self, inputs: &[T]) -> (Option<T>, Option<T>) {
@@ -63,11 +65,11 @@ impl Operation for Normalize {
         self.name
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
         let x = inputs[0];
-        let shape = *x.layout().shape();
-        let statistic = Spec { shape: shape.reduced(self.axes, true), dtype: x.dtype().compute() };
-        Ok(smallvec![Spec { shape, dtype: x.dtype() }, statistic, statistic])
+        let shape = *x.shape;
+        let statistic = Spec { shape: shape.reduced(self.axes, true), dtype: x.dtype.compute() };
+        Ok(smallvec![Spec { shape, dtype: x.dtype }, statistic, statistic])
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {

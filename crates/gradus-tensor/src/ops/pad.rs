@@ -3,7 +3,7 @@
 use gradus_backend::{Backend, DType, Error, Here, Result, Scalar, Shape, View, ViewMut};
 use smallvec::SmallVec;
 
-use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
+use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
 /// What a border is made of.
@@ -21,7 +21,7 @@ pub enum PadMode {
 }
 
 /// Elements of one value before and after each axis.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PadConstant {
     /// Before and after each axis.
     pub pads: SmallVec<[(usize, usize); 8]>,
@@ -34,10 +34,10 @@ impl Operation for PadConstant {
         "pad"
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
-        let sizes = inputs[0].shape().iter().zip(&self.pads);
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        let sizes = inputs[0].shape.iter().zip(&self.pads);
         let dims: SmallVec<[usize; 8]> = sizes.map(|(&d, &(lo, hi))| d.saturating_add(lo).saturating_add(hi)).collect();
-        Ok(one(Shape::new(&dims)?, inputs[0].dtype()))
+        Ok(one(Shape::new(&dims)?, inputs[0].dtype))
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {

@@ -7,21 +7,21 @@ use gradus_backend::{Backend, DType, Error, Result, Shape, View, ViewMut, Window
 use smallvec::smallvec;
 
 use super::pad::PadMode;
-use super::{Context, Grads, Keep, Operation, Outputs, PoolOptions, Spec, apply, apply_one, grads, one};
+use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, PoolOptions, Spec, apply, apply_one, grads, one};
 use crate::Tensor;
 
 /// Most elements of a pooling window.
 pub(super) const MAX_WINDOW: usize = 1 << 24;
 
 /// The largest element under each window, and where it is.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MaxPool {
     /// The window.
     pub window: Window,
 }
 
 /// The mean under each window.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AvgPool {
     /// The window.
     pub window: Window,
@@ -30,7 +30,7 @@ pub struct AvgPool {
 }
 
 /// The adjoint of [`AvgPool`].
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AvgPoolBackward {
     /// The pooling.
     pub pool: AvgPool,
@@ -49,9 +49,9 @@ impl Operation for MaxPool {
         ["max_pool1d", "max_pool2d", "max_pool3d"][self.window.rank - 1]
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
-        let shape = pooled(self.name(), &self.window, inputs[0].shape())?;
-        Ok(smallvec![Spec { shape, dtype: inputs[0].dtype() }, Spec { shape, dtype: DType::I64 }])
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        let shape = pooled(self.name(), &self.window, inputs[0].shape)?;
+        Ok(smallvec![Spec { shape, dtype: inputs[0].dtype }, Spec { shape, dtype: DType::I64 }])
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
@@ -80,8 +80,8 @@ impl Operation for AvgPool {
         ["avg_pool1d", "avg_pool2d", "avg_pool3d"][self.window.rank - 1]
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
-        Ok(one(pooled(self.name(), &self.window, inputs[0].shape())?, inputs[0].dtype()))
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        Ok(one(pooled(self.name(), &self.window, inputs[0].shape)?, inputs[0].dtype))
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
@@ -104,8 +104,8 @@ impl Operation for AvgPoolBackward {
         ["avg_pool1d_backward", "avg_pool2d_backward", "avg_pool3d_backward"][self.pool.window.rank - 1]
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
-        Ok(one(self.input, inputs[0].dtype()))
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        Ok(one(self.input, inputs[0].dtype))
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {

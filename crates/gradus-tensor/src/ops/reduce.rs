@@ -9,11 +9,11 @@ use gradus_backend::{Axes, Backend, DType, Error, ErrorKind, ReduceOp, Result, V
 use super::norm::root;
 use super::operand_rules::reduced_axes;
 use super::scan::interleave;
-use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
+use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
 /// A reduction over axes, which stay with size 1.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Reduce {
     /// How elements combine.
     pub op: ReduceOp,
@@ -26,20 +26,24 @@ impl Operation for Reduce {
         self.op.name()
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+    fn inputs(&self) -> &'static [&'static str] {
+        &["self"]
+    }
+
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
         let x = inputs[0];
-        let shape = x.layout().shape().reduced(self.axes, true);
+        let shape = x.shape.reduced(self.axes, true);
         let extreme = matches!(self.op, ReduceOp::Max | ReduceOp::Min);
-        if extreme && shape.numel() > 0 && x.numel() == 0 {
+        if extreme && shape.numel() > 0 && x.shape.numel() == 0 {
             let e = Error::argument(self.name(), "the axes are empty: nothing has no extreme element");
-            return Err(x.describe(e, "self"));
+            return Err(e);
         }
-        if extreme && x.dtype() == DType::Bool {
-            return Err(x.describe(Error::dtype(self.name(), x.dtype(), "numbers; use any or all"), "self"));
+        if extreme && x.dtype == DType::Bool {
+            return Err(Error::dtype(self.name(), x.dtype, "numbers; use any or all"));
         }
         let dtype = match self.op {
-            ReduceOp::Sum | ReduceOp::Prod => x.dtype().accumulate(),
-            ReduceOp::Max | ReduceOp::Min => x.dtype(),
+            ReduceOp::Sum | ReduceOp::Prod => x.dtype.accumulate(),
+            ReduceOp::Max | ReduceOp::Min => x.dtype,
             ReduceOp::Any | ReduceOp::All => DType::Bool,
         };
         Ok(one(shape, dtype))

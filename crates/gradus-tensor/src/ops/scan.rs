@@ -8,11 +8,11 @@ use gradus_backend::{Backend, DType, Error, Result, ScanOp, View, ViewMut};
 use super::elementwise::{Class, Elementwise};
 use super::gather::index_along;
 use super::operand::Operand;
-use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply_one, grads, one, run_one};
+use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, Spec, apply_one, grads, one, run_one};
 use crate::Tensor;
 
 /// A running sum, product or log-sum-exp along an axis.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Scan {
     /// What runs: not an extreme, which is a gather.
     pub op: ScanOp,
@@ -37,10 +37,10 @@ impl Operation for Scan {
         }
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
-        let dtype = inputs[0].dtype();
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        let dtype = inputs[0].dtype;
         let sums = matches!(self.op, ScanOp::Sum | ScanOp::Prod);
-        Ok(one(*inputs[0].layout().shape(), if sums { dtype.accumulate() } else { dtype }))
+        Ok(one(*inputs[0].shape, if sums { dtype.accumulate() } else { dtype }))
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {

@@ -9,11 +9,11 @@ use gradus_backend::{Backend, DType, Error, ErrorKind, Here, Layout, Result, Sca
 use super::gather::{at_position, checked_along, corner, fits, index_along};
 use super::operand::{AsOperand, Operand};
 use super::operand_rules::{as_index, as_index_list, cast, common_dtype};
-use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
+use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
 /// `y[.., index[.., i, ..], ..] += src[.., i, ..]` at an axis, into zeros.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ScatterAdd {
     /// The axis.
     pub axis: usize,
@@ -23,7 +23,7 @@ pub struct ScatterAdd {
 
 /// `y = x`, then `y[.., index[.., i, ..], ..] = (or +=) src[.., i, ..]` at an axis. The index may be smaller than `x`
 /// along the other axes.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Scatter {
     /// The axis.
     pub axis: usize,
@@ -36,13 +36,17 @@ impl Operation for ScatterAdd {
         "scatter_add"
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+    fn inputs(&self) -> &'static [&'static str] {
+        &["source", "index"]
+    }
+
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
         let (src, index) = (inputs[0], inputs[1]);
-        if !fits(src.shape(), index.shape(), self.axis) || src.shape()[self.axis] != index.shape()[self.axis] {
+        if !fits(src.shape, index.shape, self.axis) || src.shape[self.axis] != index.shape[self.axis] {
             let e = Error::shape("scatter_add", "source and index have one shape");
-            return Err(index.describe(src.describe(e, "source"), "index"));
+            return Err(e);
         }
-        Ok(one(src.layout().shape().with(self.axis, self.size)?, src.dtype()))
+        Ok(one(src.shape.with(self.axis, self.size)?, src.dtype))
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
@@ -68,27 +72,23 @@ impl Operation for Scatter {
         }
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+    fn inputs(&self) -> &'static [&'static str] {
+        &["self", "index", "source"]
+    }
+
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
         let (x, index, src) = (inputs[0], inputs[1], inputs[2]);
-        let fail = |e: Error| Err(src.describe(index.describe(x.describe(e, "self"), "index"), "source"));
-        let small =
-            x.rank() == index.rank() && (0..x.rank()).all(|i| i == self.axis || index.shape()[i] <= x.shape()[i]);
-        if !small || index.shape() != src.shape() {
+        let small = x.shape.rank() == index.shape.rank()
+            && (0..x.shape.rank()).all(|i| i == self.axis || index.shape[i] <= x.shape[i]);
+        if !small || index.shape != src.shape {
             let m =
                 format!("the index is at most as large as self but at axis {}, and the source as the index", self.axis);
-            return fail(Error::shape(self.name(), m)).here();
+            return Err(Error::shape(self.name(), m));
         }
-        if self.op == ScatterOp::Add && x.dtype() == DType::Bool {
-            return fail(Error::dtype(self.name(), x.dtype(), "numbers")).here();
+        if self.op == ScatterOp::Add && x.dtype == DType::Bool {
+            return Err(Error::dtype(self.name(), x.dtype, "numbers"));
         }
-        // A result without elements is never computed, so that no backend would look at the index.
-        if index.numel() > 0 && x.shape()[self.axis] == 0 {
-            let first = index.reshape([index.numel()])?.narrow(0, 0, 1)?.to_dtype(DType::I64)?.to_scalar::<i64>()?;
-            let kind = ErrorKind::IndexOutOfBounds { pos: 0, index: first, size: 0 };
-            return fail(Error::new(kind, self.name(), format!("index {first} (number 0) is outside an empty axis")))
-                .here();
-        }
-        Ok(one(*x.layout().shape(), x.dtype()))
+        Ok(one(*x.shape, x.dtype))
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
@@ -130,6 +130,28 @@ impl Operation for Scatter {
             }
         };
         Ok(grads([dx, None, Some(dsrc)]))
+    }
+}
+
+impl Scatter {
+    /// Runs it on `x`, `index` and `src`.
+    #[track_caller]
+    pub(super) fn apply(self, x: &Tensor, index: &Tensor, src: &Tensor) -> Result<Tensor> {
+        self.check(x, index)?;
+        apply_one(self, &[x, index, src])
+    }
+
+    /// An error where elements are sent to an axis without any: a result without elements is never computed, so no backend
+    /// would look at the index.
+    #[track_caller]
+    pub(super) fn check(&self, x: &Tensor, index: &Tensor) -> Result<()> {
+        if index.numel() == 0 || x.shape()[self.axis] > 0 {
+            return Ok(());
+        }
+        let first = index.reshape([index.numel()])?.narrow(0, 0, 1)?.to_dtype(DType::I64)?.to_scalar::<i64>()?;
+        let kind = ErrorKind::IndexOutOfBounds { pos: 0, index: first, size: 0 };
+        let e = Error::new(kind, self.name(), format!("index {first} (number 0) is outside an empty axis"));
+        Err(index.describe(x.describe(e, "self"), "index"))
     }
 }
 
@@ -177,7 +199,7 @@ impl Tensor {
         let index = as_index(name, index)?;
         let index = index.as_vector()?;
         let (x, src) = x.with_source(name, &index, src)?;
-        apply_one(Scatter { axis, op }, &[&x, &index, &src])?.back_to(self)
+        Scatter { axis, op }.apply(&x, &index, &src)?.back_to(self)
     }
 
     /// This tensor and a source for as many places as `index` has, in one dtype.
@@ -228,7 +250,7 @@ impl Tensor {
             return Err(src.describe(self.describe(Error::shape(name, m), "self"), "source"));
         }
         let (x, src) = x.with_source(name, &stretched, src)?;
-        let result = apply_one(Scatter { axis, op }, &[&x, &stretched, &src]);
+        let result = Scatter { axis, op }.apply(&x, &stretched, &src);
         result.map_err(|e| at_position(e, name, &x, axis, &index)).here()?.back_to(self)
     }
 

@@ -8,7 +8,7 @@ use gradus_backend::{Backend, DType, Error, Result, ScatterOp, View, ViewMut};
 
 use super::operand_rules::as_index;
 use super::scatter::Scatter;
-use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one};
+use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, infer, one};
 use crate::Tensor;
 
 /// How [`Tensor::scatter_reduce`] combines elements.
@@ -28,7 +28,7 @@ pub enum ScatterReduction {
 
 /// The extreme elements `y` (input 3, found before) of those that `index` (1) sends from `src` (2) to each place of `x`
 /// (0), with the gradient of `y` for `x` and `src`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ScatterExtreme {
     /// The axis.
     pub axis: usize,
@@ -41,8 +41,8 @@ impl Operation for ScatterExtreme {
         "scatter_reduce"
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
-        Ok(one(*inputs[3].layout().shape(), inputs[3].dtype()))
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        Ok(one(*inputs[3].shape, inputs[3].dtype))
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
@@ -107,7 +107,9 @@ impl Tensor {
         let index = &index.as_vector()?;
         let (x, src) = &x.with_source(OP, index, src.into())?;
         // The checks of a scatter, before any part is computed.
-        Scatter { axis: at, op: ScatterOp::Set }.infer(&[x, index, src])?;
+        let scatter = Scatter { axis: at, op: ScatterOp::Set };
+        infer(&scatter, &[x, index, src])?;
+        scatter.check(x, index)?;
         if x.dtype() == DType::Bool {
             let e = Error::dtype(OP, x.dtype(), "numbers; cast the booleans");
             return Err(self.describe(e, "self"));

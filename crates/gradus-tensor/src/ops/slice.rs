@@ -3,11 +3,11 @@
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Backend, Error, ErrorKind, Here, Layout, Result, Scalar, Shape, View, ViewMut};
 
-use super::{Context, Grads, Keep, Operation, Outputs, apply_one, apply_view, grads, one};
+use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_one, apply_view, grads, one};
 use crate::Tensor;
 
 /// Every `step`-th element of an axis from `start` up to `end`, as a view.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Slice {
     /// The axis.
     pub axis: usize,
@@ -20,7 +20,7 @@ pub struct Slice {
 }
 
 /// The adjoint of [`Slice`]: its input placed into zeros.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SliceBackward {
     /// The slice.
     pub slice: Slice,
@@ -40,8 +40,8 @@ impl Operation for Slice {
         "slice"
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
-        Ok(one(*self.layout(inputs[0].layout())?.shape(), inputs[0].dtype()))
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        Ok(one(*self.layout(&Layout::contiguous(*inputs[0].shape))?.shape(), inputs[0].dtype))
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
@@ -64,8 +64,8 @@ impl Operation for SliceBackward {
         "slice_backward"
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
-        Ok(one(self.input, inputs[0].dtype()))
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        Ok(one(self.input, inputs[0].dtype))
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {

@@ -4,11 +4,11 @@ use gradus_backend::{Backend, DType, Error, Layout, Result, Shape, View, ViewMut
 use smallvec::SmallVec;
 
 use super::gather::index_along;
-use super::{Context, Grads, Keep, Operation, Outputs, apply_view, grads, one};
+use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_view, grads, one};
 use crate::Tensor;
 
 /// Windows of an axis, whose elements become a new last axis.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct UnfoldAxis {
     /// The axis.
     pub axis: usize,
@@ -46,8 +46,8 @@ impl Operation for UnfoldAxis {
         "unfold_axis"
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
-        Ok(one(*self.layout(inputs[0].layout())?.shape(), inputs[0].dtype()))
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        Ok(one(*self.layout(&Layout::contiguous(*inputs[0].shape))?.shape(), inputs[0].dtype))
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {

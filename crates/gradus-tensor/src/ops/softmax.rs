@@ -5,11 +5,11 @@
 use gradus_backend::{Backend, Result, View, ViewMut};
 
 use super::operand_rules::cast;
-use super::{Context, Grads, Keep, Operation, Outputs, apply_one, grads, one, run_one};
+use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one, run_one};
 use crate::Tensor;
 
 /// Softmax or log-softmax along an axis.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Softmax {
     /// The logarithm instead.
     pub log: bool,
@@ -22,8 +22,8 @@ impl Operation for Softmax {
         if self.log { "log_softmax" } else { "softmax" }
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
-        Ok(one(*inputs[0].layout().shape(), inputs[0].dtype()))
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        Ok(one(*inputs[0].shape, inputs[0].dtype))
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {

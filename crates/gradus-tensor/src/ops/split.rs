@@ -6,11 +6,11 @@ use gradus_backend::host_vec::check_room;
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Backend, Error, Here, Layout, Result, View, ViewMut};
 
-use super::{Context, Grads, Keep, Operation, Outputs, Spec, apply_views, grads};
+use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, Spec, apply_views, grads};
 use crate::Tensor;
 
 /// An axis cut into pieces, which fill it, as views.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Split {
     /// The axis.
     pub axis: usize,
@@ -37,9 +37,9 @@ impl Operation for Split {
         "split"
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
-        let spec = |l: Layout| Spec { shape: *l.shape(), dtype: inputs[0].dtype() };
-        Ok(self.layouts(inputs[0].layout())?.into_iter().map(spec).collect())
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        let spec = |l: Layout| Spec { shape: *l.shape(), dtype: inputs[0].dtype };
+        Ok(self.layouts(&Layout::contiguous(*inputs[0].shape))?.into_iter().map(spec).collect())
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {

@@ -3,11 +3,11 @@
 use gradus_backend::host_vec::download;
 use gradus_backend::{Backend, Result, View, ViewMut};
 
-use super::{Context, Grads, Keep, Operation, Outputs, apply_on, grads, one};
+use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_on, grads, one};
 use crate::{Device, Tensor};
 
 /// A contiguous tensor of one device, on another.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ToDevice {
     /// Where the input lives.
     pub from: Device,
@@ -20,13 +20,17 @@ impl Operation for ToDevice {
         "to_device"
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+    fn inputs(&self) -> &'static [&'static str] {
+        &["self"]
+    }
+
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
         let (x, to) = (inputs[0], &self.to);
-        if !to.backend().supports(x.dtype()) {
-            let e = to.backend().unsupported(self.name(), x.dtype());
-            return Err(x.describe(e, "self").help("convert it first: x.to_dtype(DType::F32)?.to_device(&device)?"));
+        if !to.backend().supports(x.dtype) {
+            let e = to.backend().unsupported(self.name(), x.dtype);
+            return Err(e.help("convert it first: x.to_dtype(DType::F32)?.to_device(&device)?"));
         }
-        Ok(one(*x.layout().shape(), x.dtype()))
+        Ok(one(*x.shape, x.dtype))
     }
 
     /// By way of the host: no two backends know each other's memory.

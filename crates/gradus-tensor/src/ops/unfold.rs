@@ -3,18 +3,18 @@
 
 use gradus_backend::{Backend, DType, Error, Here, Result, Scalar, Shape, View, ViewMut, Window};
 
-use super::{Context, ConvOptions, Grads, Keep, Operation, Outputs, apply_one, grads, one};
+use super::{Context, ConvOptions, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
 /// `x [n, c, spatial..]` to `[n, c * kernel, positions]`, zeros in the padding.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Unfold {
     /// The window.
     pub window: Window,
 }
 
 /// `[n, c * kernel, positions]` summed into `[n, c, spatial..]`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Fold {
     /// The window.
     pub window: Window,
@@ -48,8 +48,8 @@ impl Operation for Unfold {
         "unfold"
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
-        Ok(one(columns("unfold", &self.window, inputs[0].shape())?, inputs[0].dtype()))
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        Ok(one(columns("unfold", &self.window, inputs[0].shape)?, inputs[0].dtype))
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
@@ -74,8 +74,8 @@ impl Operation for Fold {
         "fold"
     }
 
-    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
-        Ok(one(self.input, inputs[0].dtype()))
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        Ok(one(self.input, inputs[0].dtype))
     }
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
