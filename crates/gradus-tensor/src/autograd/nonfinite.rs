@@ -13,7 +13,8 @@ use super::node::{Edge, Node};
 use super::observe::{Observer, Observing, Ran};
 use super::range::ValueRange;
 use super::saved::Context;
-use super::spread::{Flow, Mark, Marks, Spread};
+use super::spread::{Mark, Marks, Spread, Spreads};
+use crate::ops::Flow;
 use crate::{Storage, Tensor};
 
 /// Runs `step` (forward, backward, an optimiser's step, in any mixture) with checks, and tells the first operation that made
@@ -238,7 +239,7 @@ impl Looked {
 struct Suspect {
     op: String,
     location: &'static Location<'static>,
-    flow: Flow,
+    spreads: Spreads,
     /// What it is if it made them.
     origin: Origin,
 }
@@ -258,11 +259,11 @@ impl Search {
         outputs: Looked,
         source: Option<Rc<NonFiniteReport>>,
     ) -> Result<(Rc<NonFiniteReport>, bool)> {
-        let Suspect { op, location, flow, origin } = suspect;
+        let Suspect { op, location, spreads, origin } = suspect;
         let Spread { made, first: made_at, passed } =
-            Spread::judge(flow, &inputs.marks, &outputs.marks, self.infinities)?;
+            Spread::judge(spreads, &inputs.marks, &outputs.marks, self.infinities)?;
         let ends = made_at.is_some() || passed == Mark::Nan;
-        let (origin, source) = match (flow, source) {
+        let (origin, source) = match (spreads.flow, source) {
             _ if made_at.is_some() => (origin, None),
             (Flow::Mixes, Some(source)) if !ends && source.origin == Origin::MadeOrSpread => {
                 return Ok((source, false));
@@ -315,8 +316,8 @@ impl Search {
         let inputs = Looked::at("input", ran.inputs.iter().copied())?;
         let source = self.source(ran.inputs.iter().copied(), &inputs);
         let single = ran.outputs.iter().zip(&outputs.ranges).any(|(t, r)| t.numel() == 1 && r.infinite > 0);
-        let (op, location, flow) = (format!("{:?}", ran.op), ran.location, ran.flow);
-        let suspect = Suspect { op, location, flow, origin: Origin::Operation };
+        let (op, location, spreads) = (format!("{:?}", ran.op), ran.location, ran.spreads);
+        let suspect = Suspect { op, location, spreads, origin: Origin::Operation };
         let (report, ends) = self.judge(suspect, inputs, outputs, source)?;
         if ends || single {
             return self.stop(report);
@@ -350,13 +351,14 @@ impl Search {
             return;
         }
         let Written { op, location, before, mut inputs, sources: [old, read] } = before;
-        let flow = Flow::of_write(op);
+        let spreads = Spreads::of_write(op);
         // What is overwritten says nothing about what it becomes.
-        let old = if let Flow::Moves = flow { None } else { old };
-        if !matches!(flow, Flow::Moves) {
+        let moves = spreads.flow == Flow::Moves;
+        let old = if moves { None } else { old };
+        if !moves {
             inputs.append(before);
         }
-        let suspect = Suspect { op: op.to_owned(), location, flow, origin: Origin::Write };
+        let suspect = Suspect { op: op.to_owned(), location, spreads, origin: Origin::Write };
         // Nor can one for whose marks there is no room.
         let Ok((report, ends)) = self.judge(suspect, inputs, outputs, read.or(old)) else { return };
         if ends {
@@ -383,8 +385,8 @@ impl Search {
             if !self.suspicious(&sum) {
                 continue;
             }
-            let flow = Flow::InPlace(Mark::Finite);
-            let suspect = Suspect { op: name(node), location: node.location, flow, origin: Origin::Sum };
+            let spreads = Flow::InPlace.into();
+            let suspect = Suspect { op: name(node), location: node.location, spreads, origin: Origin::Sum };
             let (report, _) = self.judge(suspect, given, sum, None)?;
             if report.origin != Origin::Given {
                 return self.stop(report);
@@ -404,7 +406,8 @@ impl Search {
         if !self.suspicious(&outputs) {
             return Ok(());
         }
-        let suspect = Suspect { op: name(node), location: node.location, flow: Flow::Mixes, origin: Origin::Hook };
+        let spreads = Flow::Mixes.into();
+        let suspect = Suspect { op: name(node), location: node.location, spreads, origin: Origin::Hook };
         let (report, _) = self.judge(suspect, Looked::default(), outputs, None)?;
         self.stop(report)
     }
@@ -432,8 +435,8 @@ impl Search {
         }
         let source = self.source(&kept, &inputs);
         inputs.append(Looked::gradients("output", grads)?);
-        let (op, location, flow) = (name(ctx.node), ctx.node.location, Flow::of_gradient(ctx.node));
-        let suspect = Suspect { op, location, flow, origin: Origin::Gradient };
+        let (op, location, spreads) = (name(ctx.node), ctx.node.location, Spreads::of_gradient(ctx.node));
+        let suspect = Suspect { op, location, spreads, origin: Origin::Gradient };
         let (report, _) = self.judge(suspect, inputs, outputs, source)?;
         self.stop(report)
     }

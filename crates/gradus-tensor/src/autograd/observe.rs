@@ -17,9 +17,9 @@ use super::mode::{
 use super::node::{Edge, Node};
 use super::nonfinite::{self, Search, Seed, Written};
 use super::saved::Context;
-use super::spread::Flow;
+use super::spread::Spreads;
 use crate::Tensor;
-use crate::ops::{Op, Operation};
+use crate::ops::{Flow, Op, Operation};
 
 pub(super) enum Observer {
     NonFinite(Search),
@@ -33,7 +33,7 @@ pub(super) struct Ran<'a> {
     pub(super) location: &'static Location<'static>,
     pub(super) inputs: &'a [&'a Tensor],
     pub(super) outputs: &'a [Tensor],
-    pub(super) flow: Flow,
+    pub(super) spreads: Spreads,
     /// For each output whether it carries a gradient.
     pub(super) carries: &'a dyn Fn(usize) -> bool,
     pub(super) mode: Mode,
@@ -121,7 +121,7 @@ fn tell<R>(f: impl FnOnce(&mut Observer) -> R) -> Option<R> {
 pub(crate) fn ran_operation<O: Operation + Into<Op>>(op: &O, inputs: &[&Tensor], outputs: &[Tensor]) -> Result<()> {
     let carries = |i: usize| outputs.get(i).is_some_and(|t| t.dtype().is_float() && op.differentiable(i));
     let op = op.clone().into();
-    told(&op, Flow::of(&op), inputs, outputs, &carries)
+    told(&op, Spreads::of(&op), inputs, outputs, &carries)
 }
 
 /// Another operation ran, whose results are elements of its inputs, or integers. An error ends it.
@@ -133,13 +133,13 @@ pub(crate) fn ran(
     outputs: &[Tensor],
     carries: &dyn Fn(usize) -> bool,
 ) -> Result<()> {
-    told(op, Flow::Moves, inputs, outputs, carries)
+    told(op, Flow::Moves.into(), inputs, outputs, carries)
 }
 
 #[track_caller]
 fn told(
     op: &dyn fmt::Debug,
-    flow: Flow,
+    spreads: Spreads,
     inputs: &[&Tensor],
     outputs: &[Tensor],
     carries: &dyn Fn(usize) -> bool,
@@ -151,7 +151,7 @@ fn told(
     };
     let region = is_set(NOTE_ACCESS);
     let mode = Mode { recording: is_grad_enabled(), inference: is_inference() };
-    let ran = Ran { op, location, inputs, outputs, flow, carries, mode };
+    let ran = Ran { op, location, inputs, outputs, spreads, carries, mode };
     let told = tell(|o| match o {
         Observer::NonFinite(search) => search.ran(&ran),
         Observer::Paths(paths) => {

@@ -4,10 +4,10 @@ use gradus_backend::kernel::ScalarOp;
 use std::rc::Rc;
 
 use gradus_backend::host_vec::collect;
-use gradus_backend::{Here, Kernel, Result, ScatterOp};
+use gradus_backend::{Here, Kernel, Result};
 
 use super::Node;
-use crate::ops::{Arg, Op};
+use crate::ops::{Arg, Flow, Op};
 
 /// What an element is; the worse, the larger.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,74 +42,53 @@ impl Marks {
     }
 }
 
-/// How the elements of a result hang on those of the operands.
+/// How an operation spreads what is not finite: its [`Flow`], and the worst of the numbers among its operands.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Flow {
-    /// Each on those in its place, which may be several where an axis has size 1 in one and not in the other; and on the
-    /// numbers among the operands, of which this is the worst.
-    InPlace(Mark),
-    /// Each is an element of an operand, or a number that was given.
-    Moves,
-    /// Each on many.
-    Mixes,
+pub(super) struct Spreads {
+    pub(super) flow: Flow,
+    number: Mark,
 }
 
-impl Flow {
-    pub(super) fn of(op: &Op) -> Flow {
-        match op {
+impl Spreads {
+    pub(super) fn of(op: &Op) -> Spreads {
+        let number = match op {
             Op::Map(map) => {
                 let numbers =
                     map.args.iter().filter_map(|a| if let Arg::Scalar(s) = a { Some(s.to_f64()) } else { None });
                 match numbers.map(Mark::of).max().unwrap_or_default() {
-                    Mark::Infinite if !is_one_step(&map.kernel) => Flow::InPlace(Mark::Finite),
-                    worst => Flow::InPlace(worst),
+                    Mark::Infinite if !is_one_step(&map.kernel) => Mark::Finite,
+                    worst => worst,
                 }
             }
-            // Elements that land together are added, or one replaces the other.
-            Op::Scatter(scatter) if scatter.op == ScatterOp::Add => Flow::Mixes,
-            // The axes that are reduced stay with size 1.
-            Op::Reduce(_) => Flow::InPlace(Mark::Finite),
-            Op::Cat(_)
-            | Op::Contiguous(_)
-            | Op::Diagonal(_)
-            | Op::DiagonalBackward(_)
-            | Op::Embedding(_)
-            | Op::Expand(_)
-            | Op::Flip(_)
-            | Op::Gather(_)
-            | Op::MaxPool(_)
-            | Op::PadConstant(_)
-            | Op::Permute(_)
-            | Op::Reshape(_)
-            | Op::Scatter(_)
-            | Op::ScatterExtreme(_)
-            | Op::Slice(_)
-            | Op::SliceBackward(_)
-            | Op::Split(_)
-            | Op::ToDevice(_)
-            | Op::Unfold(_)
-            | Op::UnfoldAxis(_) => Flow::Moves,
-            _ => Flow::Mixes,
-        }
+            _ => Mark::Finite,
+        };
+        Spreads { flow: op.flow(), number }
     }
 
     /// That of the gradient: its operands are the gradients of the results, and what was kept.
-    pub(super) fn of_gradient(node: &Node) -> Flow {
+    pub(super) fn of_gradient(node: &Node) -> Spreads {
         match node.op() {
-            Some(op @ Op::Map(_)) => Flow::of(op),
-            _ => Flow::Mixes,
+            Some(op @ Op::Map(_)) => Spreads::of(op),
+            _ => Flow::Mixes.into(),
         }
     }
 
     /// That of an operation that writes in place; its operands are also what was there before.
-    pub(super) fn of_write(op: &str) -> Flow {
-        match op {
-            "add_" | "sub_" | "mul_" | "div_" | "clamp_" | "sgd_step_" | "adam_step_" => Flow::InPlace(Mark::Finite),
+    pub(super) fn of_write(op: &str) -> Spreads {
+        let flow = match op {
+            "add_" | "sub_" | "mul_" | "div_" | "clamp_" | "sgd_step_" | "adam_step_" => Flow::InPlace,
             // What they write was computed before, by operations that were looked at.
             "copy_" | "fill_" | "zero_" | "index_assign_" | "index_put_" | "scatter_" | "scatter_add_"
             | "index_add_" | "index_copy_" | "index_fill_" | "masked_fill_" => Flow::Moves,
             _ => Flow::Mixes,
-        }
+        };
+        flow.into()
+    }
+}
+
+impl From<Flow> for Spreads {
+    fn from(flow: Flow) -> Spreads {
+        Spreads { flow, number: Mark::Finite }
     }
 }
 
@@ -141,17 +120,17 @@ pub(super) struct Spread {
 impl Spread {
     /// A NaN is made where no operand is one; an infinity, if those are looked for, where all operands are finite.
     #[track_caller]
-    pub(super) fn judge(flow: Flow, operands: &[Marks], results: &[Marks], infinities: bool) -> Result<Spread> {
+    pub(super) fn judge(how: Spreads, operands: &[Marks], results: &[Marks], infinities: bool) -> Result<Spread> {
         let mut spread = Spread::default();
-        let worst = match flow {
-            Flow::InPlace(number) => Some(Places::new(number, operands, results)?),
+        let worst = match how.flow {
+            Flow::InPlace => Some(Places::new(how.number, operands, results)?),
             Flow::Moves | Flow::Mixes => None,
         };
         let mixed = operands.iter().map(Marks::worst).max().unwrap_or_default();
         for (r, result) in results.iter().enumerate().filter(|(_, r)| !r.marks.is_empty()) {
             let under = worst.as_ref().map(|w| w.under(result)).transpose().here()?;
             for (k, &mark) in result.marks.iter().enumerate() {
-                let worst = match (flow, &under) {
+                let worst = match (how.flow, &under) {
                     (Flow::Moves, _) => Mark::Nan,
                     (_, Some(under)) => under.get(k).copied().unwrap_or(mixed),
                     (_, None) => mixed,

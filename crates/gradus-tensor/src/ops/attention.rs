@@ -7,7 +7,7 @@ use gradus_backend::{AttentionParams, Backend, DType, Error, ErrorKind, Here, Re
 use smallvec::smallvec;
 
 use super::operand_rules::{axis_of, cast, common_dtype};
-use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, Spec, apply, run};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, Spec, apply, run};
 use crate::{Generator, Tensor};
 
 /// Attention of `q [b, h, lq, d]`, `k [b, hk, lk, d]`, `v [b, hk, lk, dv]` and perhaps a mask that broadcasts with
@@ -218,6 +218,10 @@ impl Operation for Attention {
         let (out, lse) = outputs.split_at_mut(1);
         let by_head = out[0].layout.transpose(1, 2)?;
         backend.attention(&self.params, x[0], x[1], x[2], x.get(3).copied(), &mut out[0].with(&by_head), &mut lse[0])
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Mixes
     }
 
     fn keeps(&self, needs: &[bool]) -> Keep {

@@ -4,7 +4,7 @@ use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Backend, Error, ErrorKind, Here, Result, View, ViewMut};
 
 use super::operand_rules::common_dtype;
-use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_one, one};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, one};
 use crate::Tensor;
 
 /// Concatenation along an axis.
@@ -38,6 +38,10 @@ impl Operation for Cat {
             start += len;
         }
         Ok(())
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Moves
     }
 
     fn keeps(&self, _: &[bool]) -> Keep {

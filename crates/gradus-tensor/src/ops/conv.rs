@@ -7,7 +7,7 @@
 use gradus_backend::{Backend, DType, Error, Here, Result, Shape, View, ViewMut, Window};
 
 use super::operand_rules::{affine_dtype, cast, cast_some};
-use super::{Context, ConvOptions, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
+use super::{Context, ConvOptions, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
 /// The forward convolution.
@@ -66,6 +66,10 @@ impl Operation for Conv {
         backend.conv(&self.window, self.groups, inputs[0], inputs[1], inputs.get(2).copied(), &mut outputs[0])
     }
 
+    fn flow(&self) -> Flow {
+        Flow::Mixes
+    }
+
     fn keeps(&self, needs: &[bool]) -> Keep {
         Keep::inputs(needs[1].then_some(0).into_iter().chain(needs[0].then_some(1)))
     }
@@ -100,6 +104,10 @@ impl Operation for ConvBackwardInput {
         backend.conv_backward_input(&self.conv.window, self.conv.groups, inputs[0], inputs[1], &mut outputs[0])
     }
 
+    fn flow(&self) -> Flow {
+        Flow::Mixes
+    }
+
     fn keeps(&self, needs: &[bool]) -> Keep {
         Keep::inputs(needs[1].then_some(0).into_iter().chain(needs[0].then_some(1)))
     }
@@ -128,6 +136,10 @@ impl Operation for ConvBackwardWeight {
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
         backend.conv_backward_weight(&self.conv.window, self.conv.groups, inputs[0], inputs[1], &mut outputs[0])
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Mixes
     }
 
     fn keeps(&self, needs: &[bool]) -> Keep {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gradus_backend::{Backend, Result, View, ViewMut};
 
-use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
 /// A copy in row-major order.
@@ -22,6 +22,10 @@ impl Operation for Contiguous {
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
         backend.copy_strided(inputs[0], &mut outputs[0])
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Moves
     }
 
     fn keeps(&self, _: &[bool]) -> Keep {

@@ -7,7 +7,7 @@
 use gradus_backend::{Backend, CrossEntropyParams, Result, View, ViewMut};
 use smallvec::smallvec;
 
-use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, Spec, grads, run_one};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, Spec, grads, run_one};
 use crate::Tensor;
 
 /// The losses of rows of logits. Outputs: the losses, and the log-sum-exps, which carry no gradient.
@@ -60,6 +60,10 @@ impl Operation for CrossEntropy {
 
     fn differentiable(&self, output: usize) -> bool {
         output == 0
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Mixes
     }
 
     fn keeps(&self, _: &[bool]) -> Keep {

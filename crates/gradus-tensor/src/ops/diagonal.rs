@@ -5,7 +5,7 @@ use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Axes, Backend, DType, Error, Here, Layout, Result, Scalar, Shape, View, ViewMut};
 use smallvec::SmallVec;
 
-use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_one, apply_view, grads, one};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, apply_view, grads, one};
 use crate::Tensor;
 
 /// A diagonal of the plane of two axes, which go away; the diagonal becomes the last axis.
@@ -61,6 +61,10 @@ impl Operation for Diagonal {
         backend.copy_strided(inputs[0].with(&self.layout(inputs[0].layout)?), &mut outputs[0])
     }
 
+    fn flow(&self) -> Flow {
+        Flow::Moves
+    }
+
     fn keeps(&self, _: &[bool]) -> Keep {
         Keep::NONE
     }
@@ -88,6 +92,10 @@ impl Operation for DiagonalBackward {
             return Ok(());
         }
         backend.copy_strided(inputs[0], &mut outputs[0].with(&part))
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Moves
     }
 
     fn keeps(&self, _: &[bool]) -> Keep {

@@ -4,7 +4,7 @@ use gradus_backend::{Backend, Error, Result, Shape, View, ViewMut};
 
 use super::gather::index_along;
 use super::operand_rules::as_index;
-use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one, run_one};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one, run_one};
 use crate::Tensor;
 
 /// Rows of `weight [v, d]` by `index [..]`.
@@ -26,6 +26,10 @@ impl Operation for Embedding {
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
         backend.embedding(inputs[0], inputs[1], &mut outputs[0])
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Moves
     }
 
     fn keeps(&self, _: &[bool]) -> Keep {

@@ -3,7 +3,7 @@
 use gradus_backend::{Backend, DType, Error, ErrorKind, Here, Result, View, ViewMut};
 
 use super::operand_rules::{as_index, as_index_list};
-use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
 /// `y[.., i, ..] = x[.., index[.., i, ..], ..]` at an axis.
@@ -38,6 +38,10 @@ impl Operation for Gather {
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
         backend.gather(inputs[0], self.axis, inputs[1], &mut outputs[0])
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Moves
     }
 
     fn keeps(&self, _: &[bool]) -> Keep {

@@ -5,7 +5,7 @@
 use gradus_backend::{Backend, Error, Here, Result, Scalar, Shape, View, ViewMut};
 
 use super::operand_rules::{affine_dtype, cast, cast_some};
-use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
 /// `x [rows, in]`, `w [out, in]` and perhaps `b [out]`.
@@ -30,6 +30,10 @@ impl Operation for Linear {
             beta = 1;
         }
         backend.gemm(Scalar::Int(1), inputs[0], inputs[1].with(&w), Scalar::Int(beta), &mut outputs[0])
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Mixes
     }
 
     fn keeps(&self, needs: &[bool]) -> Keep {

@@ -7,7 +7,7 @@ use gradus_backend::kernel::{Vjp, VjpArg};
 use gradus_backend::{Backend, Error, ErrorKind, Here, Kernel, Layout, MapArg, Result, Scalar, Shape, View, ViewMut};
 use smallvec::SmallVec;
 
-use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, Spec, apply_one, one};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, Spec, apply_one, one};
 use crate::Tensor;
 use crate::locks::with_read;
 
@@ -197,6 +197,10 @@ impl Operation for Map {
             });
         }
         backend.map(&self.kernel, &args, outputs)
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::InPlace
     }
 
     fn keeps(&self, needs: &[bool]) -> Keep {

@@ -5,7 +5,7 @@
 use gradus_backend::{Backend, DType, Error, ErrorKind, Here, Result, Scalar, Shape, View, ViewMut};
 
 use super::operand_rules::common_dtype;
-use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
 /// Matrix product of operands of rank 2 and more, one dtype.
@@ -68,6 +68,10 @@ impl Operation for Matmul {
         let a = inputs[0].layout.expand(Matmul::batched(&shape, m, k)?)?;
         let b = inputs[1].layout.expand(Matmul::batched(&shape, k, n)?)?;
         backend.gemm(Scalar::Int(1), inputs[0].with(&a), inputs[1].with(&b), Scalar::Int(0), &mut outputs[0])
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Mixes
     }
 
     fn keeps(&self, needs: &[bool]) -> Keep {

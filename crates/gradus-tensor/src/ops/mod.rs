@@ -101,6 +101,17 @@ pub type Outputs = SmallVec<[Spec; 1]>;
 /// Gradients of the inputs; `None` where none is wanted, or where it is zero.
 pub type Grads = SmallVec<[Option<Tensor>; 3]>;
 
+/// How the elements of a result hang on those of the inputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flow {
+    /// Each on those in its place, which may be several where an axis has size 1 in one and not in the other.
+    InPlace,
+    /// Each is an element of an input, or a number that was given.
+    Moves,
+    /// Each on many.
+    Mixes,
+}
+
 /// What one operation is: every file here implements it for its struct. Equal operations compute the same of the same inputs.
 pub trait Operation: fmt::Debug + Clone + Eq + Hash + Send + Sync + 'static {
     /// The name that errors, graphs and logs show.
@@ -117,6 +128,9 @@ pub trait Operation: fmt::Debug + Clone + Eq + Hash + Send + Sync + 'static {
 
     /// Computes the outputs, which are fresh, contiguous and not empty.
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()>;
+
+    /// How the elements of the outputs hang on those of the inputs.
+    fn flow(&self) -> Flow;
 
     /// What [`vjp`](Operation::vjp) will read, given which inputs want a gradient.
     fn keeps(&self, needs: &[bool]) -> Keep;
@@ -193,6 +207,15 @@ macro_rules! ops {
                     Op::Map(op) => op.name(),
                     $(Op::$name(op) => op.name(),)*
                     Op::Rule(op) => op.name(),
+                }
+            }
+
+            /// How the elements of its outputs hang on those of its inputs.
+            pub fn flow(&self) -> Flow {
+                match self {
+                    Op::Map(op) => op.flow(),
+                    $(Op::$name(op) => op.flow(),)*
+                    Op::Rule(_) => Flow::Mixes,
                 }
             }
 

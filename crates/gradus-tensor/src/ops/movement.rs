@@ -6,7 +6,7 @@ use gradus_backend::{Backend, Error, Here, Layout, Result, Shape, View, ViewMut}
 use smallvec::SmallVec;
 
 use super::operand_rules::{axis_of, reduced_axes};
-use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_view, grads, one};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_view, grads, one};
 use crate::Tensor;
 
 /// In the shape of a [`reshape`](Tensor::reshape): the size that the number of elements leaves for this axis.
@@ -70,6 +70,10 @@ macro_rules! view_operation {
 
             fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
                 backend.copy_strided(inputs[0].with(&self.layout(&inputs[0].layout)?), &mut outputs[0])
+            }
+
+            fn flow(&self) -> Flow {
+                Flow::Moves
             }
 
             fn keeps(&self, _: &[bool]) -> Keep {

@@ -13,7 +13,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::norm::inverse_root;
 use super::operand_rules::{cast, common_dtype};
-use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, Spec, apply, run, run_one};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, Spec, apply, run, run_one};
 use crate::Tensor;
 use crate::autograd::{BackwardOptions, grad};
 
@@ -80,6 +80,10 @@ impl Operation for Normalize {
 
     fn differentiable(&self, output: usize) -> bool {
         output == 0
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Mixes
     }
 
     fn keeps(&self, needs: &[bool]) -> Keep {

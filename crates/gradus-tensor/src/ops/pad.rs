@@ -3,7 +3,7 @@
 use gradus_backend::{Backend, DType, Error, Here, Result, Scalar, Shape, View, ViewMut};
 use smallvec::SmallVec;
 
-use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
 /// What a border is made of.
@@ -50,6 +50,10 @@ impl Operation for PadConstant {
             return Ok(());
         }
         backend.copy_strided(inputs[0], &mut outputs[0].with(&part))
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Moves
     }
 
     fn keeps(&self, _: &[bool]) -> Keep {

@@ -7,7 +7,9 @@ use gradus_backend::{Backend, DType, Error, Result, Shape, View, ViewMut, Window
 use smallvec::smallvec;
 
 use super::pad::PadMode;
-use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, PoolOptions, Spec, apply, apply_one, grads, one};
+use super::{
+    Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, PoolOptions, Spec, apply, apply_one, grads, one,
+};
 use crate::Tensor;
 
 /// Most elements of a pooling window.
@@ -59,6 +61,10 @@ impl Operation for MaxPool {
         backend.max_pool(&self.window, inputs[0], &mut values[0], &mut indices[0])
     }
 
+    fn flow(&self) -> Flow {
+        Flow::Moves
+    }
+
     fn keeps(&self, _: &[bool]) -> Keep {
         Keep::NONE.and_outputs([1])
     }
@@ -88,6 +94,10 @@ impl Operation for AvgPool {
         backend.avg_pool(&self.window, self.count_include_pad, inputs[0], &mut outputs[0])
     }
 
+    fn flow(&self) -> Flow {
+        Flow::Mixes
+    }
+
     fn keeps(&self, _: &[bool]) -> Keep {
         Keep::NONE
     }
@@ -110,6 +120,10 @@ impl Operation for AvgPoolBackward {
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
         backend.avg_pool_backward(&self.pool.window, self.pool.count_include_pad, inputs[0], &mut outputs[0])
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Mixes
     }
 
     fn keeps(&self, _: &[bool]) -> Keep {

@@ -9,7 +9,7 @@ use gradus_backend::{Axes, Backend, DType, Error, ErrorKind, ReduceOp, Result, V
 use super::norm::root;
 use super::operand_rules::reduced_axes;
 use super::scan::interleave;
-use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
 /// A reduction over axes, which stay with size 1.
@@ -51,6 +51,11 @@ impl Operation for Reduce {
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
         backend.reduce(self.op, inputs[0], self.axes, &mut outputs[0])
+    }
+
+    fn flow(&self) -> Flow {
+        // The axes that are reduced stay with size 1.
+        Flow::InPlace
     }
 
     fn keeps(&self, _: &[bool]) -> Keep {

@@ -8,7 +8,7 @@ use gradus_backend::{Backend, DType, Error, Result, ScanOp, View, ViewMut};
 use super::elementwise::{Class, Elementwise};
 use super::gather::index_along;
 use super::operand::Operand;
-use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, Spec, apply_one, grads, one, run_one};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, Spec, apply_one, grads, one, run_one};
 use crate::Tensor;
 
 /// A running sum, product or log-sum-exp along an axis.
@@ -45,6 +45,10 @@ impl Operation for Scan {
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
         backend.scan(self.op, inputs[0], self.axis, &mut outputs[0])
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Mixes
     }
 
     fn keeps(&self, _: &[bool]) -> Keep {

@@ -9,7 +9,7 @@ use gradus_backend::{Backend, DType, Error, ErrorKind, Here, Layout, Result, Sca
 use super::gather::{at_position, checked_along, corner, fits, index_along};
 use super::operand::{AsOperand, Operand};
 use super::operand_rules::{as_index, as_index_list, cast, common_dtype};
-use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
 /// `y[.., index[.., i, ..], ..] += src[.., i, ..]` at an axis, into zeros.
@@ -52,6 +52,10 @@ impl Operation for ScatterAdd {
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
         backend.fill(&mut outputs[0], Scalar::Int(0))?;
         backend.scatter(ScatterOp::Add, self.axis, inputs[1], inputs[0], &mut outputs[0])
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Mixes
     }
 
     fn keeps(&self, _: &[bool]) -> Keep {
@@ -101,6 +105,14 @@ impl Operation for Scatter {
             part = part.narrow(axis, 0, inputs[1].layout.dims()[axis])?;
         }
         backend.scatter(self.op, self.axis, inputs[1], inputs[2], &mut outputs[0].with(&part))
+    }
+
+    fn flow(&self) -> Flow {
+        match self.op {
+            ScatterOp::Set => Flow::Moves,
+            // Elements that land together are added.
+            ScatterOp::Add => Flow::Mixes,
+        }
     }
 
     fn keeps(&self, _: &[bool]) -> Keep {

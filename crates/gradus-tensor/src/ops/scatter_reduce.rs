@@ -8,7 +8,7 @@ use gradus_backend::{Backend, DType, Error, Result, ScatterOp, View, ViewMut};
 
 use super::operand_rules::as_index;
 use super::scatter::Scatter;
-use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, infer, one};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, infer, one};
 use crate::Tensor;
 
 /// How [`Tensor::scatter_reduce`] combines elements.
@@ -47,6 +47,10 @@ impl Operation for ScatterExtreme {
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
         backend.copy_strided(inputs[3], &mut outputs[0])
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Moves
     }
 
     fn keeps(&self, _: &[bool]) -> Keep {

@@ -3,7 +3,7 @@
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Backend, Error, ErrorKind, Here, Layout, Result, Scalar, Shape, View, ViewMut};
 
-use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_one, apply_view, grads, one};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, apply_view, grads, one};
 use crate::Tensor;
 
 /// Every `step`-th element of an axis from `start` up to `end`, as a view.
@@ -48,6 +48,10 @@ impl Operation for Slice {
         backend.copy_strided(inputs[0].with(&self.layout(inputs[0].layout)?), &mut outputs[0])
     }
 
+    fn flow(&self) -> Flow {
+        Flow::Moves
+    }
+
     fn keeps(&self, _: &[bool]) -> Keep {
         Keep::NONE
     }
@@ -75,6 +79,10 @@ impl Operation for SliceBackward {
             return Ok(());
         }
         backend.copy_strided(inputs[0], &mut outputs[0].with(&part))
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Moves
     }
 
     fn keeps(&self, _: &[bool]) -> Keep {

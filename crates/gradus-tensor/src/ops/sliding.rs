@@ -4,7 +4,7 @@ use gradus_backend::{Backend, DType, Error, Layout, Result, Shape, View, ViewMut
 use smallvec::SmallVec;
 
 use super::gather::index_along;
-use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_view, grads, one};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_view, grads, one};
 use crate::Tensor;
 
 /// Windows of an axis, whose elements become a new last axis.
@@ -52,6 +52,10 @@ impl Operation for UnfoldAxis {
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
         backend.copy_strided(inputs[0].with(&self.layout(inputs[0].layout)?), &mut outputs[0])
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Moves
     }
 
     fn keeps(&self, _: &[bool]) -> Keep {

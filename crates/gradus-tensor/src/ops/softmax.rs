@@ -5,7 +5,7 @@
 use gradus_backend::{Backend, Result, View, ViewMut};
 
 use super::operand_rules::cast;
-use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one, run_one};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one, run_one};
 use crate::Tensor;
 
 /// Softmax or log-softmax along an axis.
@@ -28,6 +28,10 @@ impl Operation for Softmax {
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
         backend.softmax(self.log, inputs[0], self.axis, &mut outputs[0])
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Mixes
     }
 
     fn keeps(&self, _: &[bool]) -> Keep {

@@ -6,7 +6,7 @@ use gradus_backend::host_vec::check_room;
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Backend, Error, Here, Layout, Result, View, ViewMut};
 
-use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, Spec, apply_views, grads};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, Spec, apply_views, grads};
 use crate::Tensor;
 
 /// An axis cut into pieces, which fill it, as views.
@@ -45,6 +45,10 @@ impl Operation for Split {
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
         let pieces = self.layouts(inputs[0].layout)?;
         pieces.iter().zip(outputs).try_for_each(|(piece, out)| backend.copy_strided(inputs[0].with(piece), out))
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Moves
     }
 
     fn keeps(&self, _: &[bool]) -> Keep {

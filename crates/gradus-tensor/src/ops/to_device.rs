@@ -3,7 +3,7 @@
 use gradus_backend::host_vec::download;
 use gradus_backend::{Backend, Result, View, ViewMut};
 
-use super::{Context, Grads, InputSpec, Keep, Operation, Outputs, apply_on, grads, one};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_on, grads, one};
 use crate::{Device, Tensor};
 
 /// A contiguous tensor of one device, on another.
@@ -39,6 +39,10 @@ impl Operation for ToDevice {
         let (start, count) = (inputs[0].layout.offset() * size, inputs[0].layout.numel() * size);
         let bytes = download::<u8, _>(self.from.backend(), self.name(), inputs[0].buffer, start, count)?;
         backend.upload(outputs[0].buffer, 0, &bytes)
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Moves
     }
 
     fn keeps(&self, _: &[bool]) -> Keep {

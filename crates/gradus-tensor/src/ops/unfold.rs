@@ -3,7 +3,7 @@
 
 use gradus_backend::{Backend, DType, Error, Here, Result, Scalar, Shape, View, ViewMut, Window};
 
-use super::{Context, ConvOptions, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
+use super::{Context, ConvOptions, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
 /// `x [n, c, spatial..]` to `[n, c * kernel, positions]`, zeros in the padding.
@@ -58,6 +58,10 @@ impl Operation for Unfold {
         backend.unfold(&self.window, inputs[0], Scalar::Int(0), &mut outputs[0].with(&split))
     }
 
+    fn flow(&self) -> Flow {
+        Flow::Moves
+    }
+
     fn keeps(&self, _: &[bool]) -> Keep {
         Keep::NONE
     }
@@ -82,6 +86,10 @@ impl Operation for Fold {
         let split = unfolded("fold", &self.window, &self.input)?;
         let split = inputs[0].layout.reshape(split).ok_or_else(split_failed)?;
         backend.fold(&self.window, inputs[0].with(&split), &mut outputs[0])
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Mixes
     }
 
     fn keeps(&self, _: &[bool]) -> Keep {
