@@ -410,7 +410,7 @@ fn pictures_that_cannot_be_filtered() {
         ("invert good.png out", &["out: the name says no format", ".png"]),
         ("invert good.png out.gif", &["out.gif: the name says no format"]),
         ("invert good.png used.png", &["used.png is there already", "--force"]),
-        ("invert good.png folder.png --force", &["folder.png exists and is not a regular file"]),
+        ("invert good.png folder.png --force", &["folder.png is a folder"]),
         ("invert good.png no/folder/out.png", &["no/folder/out.png"]),
         ("invert rgba.png out.jpg", &["JPEG has no alpha", "write a .png"]),
         ("invert good.png out.png --device abacus", &["abacus", "this build has: cpu"]),

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
+use gradus_file::check_regular;
 use gradus_tensor::{Error, ErrorKind, Here, Result};
 
 use crate::memory::reserve;
@@ -39,10 +40,7 @@ pub fn read_file(path: impl AsRef<Path>, skip: usize) -> Result<Numbers> {
     let failed = |e| Error::io("csv", path.display(), e).help("give the path of a CSV file that can be read");
     // Before it is opened: opening a pipe waits for its other end.
     let found = std::fs::metadata(path).map_err(failed).here()?;
-    if !found.is_file() {
-        let what = if found.is_dir() { "a folder" } else { "no regular file" };
-        return Err(Error::new(ErrorKind::Io, "csv", format!("{} is {what}, not a CSV file", path.display())));
-    }
+    check_regular("csv", path, &found).map_err(|e| e.help("give the path of a CSV file"))?;
     read(std::fs::File::open(path).map_err(failed).here()?, skip, &path.display().to_string())
 }
 

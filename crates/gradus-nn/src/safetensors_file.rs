@@ -4,10 +4,9 @@
 mod header;
 
 use std::collections::BTreeMap;
-use std::fs::{File, Metadata, OpenOptions};
-use std::io::{BufReader, BufWriter, Read, Write};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::fs::File;
+use std::io::{BufReader, Read, Write};
+use std::path::Path;
 
 use gradus_tensor::{DType, Device, Error, ErrorKind, Here, Result, Tensor};
 use safetensors::Dtype;
@@ -26,40 +25,22 @@ const TIED: &str = "gradus.tied";
 const HELP_FORMAT: &str = "give a complete safetensors file: is it cut off, or of another format? (what torch.save wrote is \
                            converted in Python, with safetensors.torch.save_file)";
 
-/// An error about `path`, the one that the caller gave, with what to do.
+/// An error about a file that is read, with what to do.
 #[track_caller]
-fn io_error(op: &str, path: &Path, e: std::io::Error) -> Error {
+fn not_read(path: &Path, e: std::io::Error) -> Error {
     use std::io::ErrorKind as Io;
     let kind = e.kind();
-    let e = Error::io(op, path.display(), e);
-    match (kind, op == SAVE) {
-        (Io::NotFound, true) => e.help(format!("make the folder {} first", directory_of(path).display())),
-        (Io::NotFound, false) => e.help(match path.is_absolute() {
+    let e = Error::io(LOAD, path.display(), e);
+    match kind {
+        Io::NotFound => e.help(match path.is_absolute() {
             true => "is the path spelled right, and was the file saved?",
             false => "is the path spelled right? It is relative to the current folder",
         }),
-        (Io::NotADirectory, _) => e.help("a part of the path is a file, not a folder"),
-        (Io::PermissionDenied, true) => e.help("save to a folder in which you may write"),
-        (Io::PermissionDenied, false) => e.help("may you read the file, and enter its folder?"),
-        (Io::StorageFull | Io::QuotaExceeded, _) => {
-            e.help("make room, or save to another disk; a file that was there before is unchanged")
-        }
-        (Io::ReadOnlyFilesystem, _) => e.help("save to another folder: this disk is read only"),
-        (Io::UnexpectedEof, _) => e.help("the file became shorter while it was read; load it when it is complete"),
-        (_, true) => e.help("save to another folder or disk; a file that was there before is unchanged"),
-        (_, false) => e.help("copy the file to a local disk, and load the copy"),
+        Io::NotADirectory => e.help("a part of the path is a file, not a folder"),
+        Io::PermissionDenied => e.help("may you read the file, and enter its folder?"),
+        Io::UnexpectedEof => e.help("the file became shorter while it was read; load it when it is complete"),
+        _ => e.help("copy the file to a local disk, and load the copy"),
     }
-}
-
-/// Refuses what is there but is no regular file: a folder, a pipe, a device.
-#[track_caller]
-fn regular(op: &str, path: &Path, found: &Metadata) -> Result<()> {
-    if found.is_file() {
-        return Ok(());
-    }
-    let what = if found.is_dir() { "a folder" } else { "no regular file" };
-    let e = Error::new(ErrorKind::Io, op, format!("{} is {what}", path.display()));
-    Err(e.help("give the path of a safetensors file"))
 }
 
 const DTYPES: [(DType, Dtype, &str); 13] = [
@@ -91,23 +72,8 @@ fn reorder(bytes: &mut [u8], dtype: DType) {
 
 #[track_caller]
 pub(crate) fn save(state: &StateDict, path: &Path) -> Result<()> {
-    if let Ok(found) = std::fs::metadata(path) {
-        regular(SAVE, path, &found)?;
-    }
     let contents = Contents::of(state)?;
-    let temporary = temporary_beside(path)?;
-    let written = write_file(&temporary, path, &contents)
-        .and_then(|()| std::fs::rename(&temporary, path).map_err(|e| io_error(SAVE, path, e)).here());
-    if written.is_err() {
-        // The error that matters is the first one.
-        let _ = std::fs::remove_file(&temporary);
-        return written;
-    }
-    // The rename survives a crash once the directory is on disk; not every platform can open one.
-    if let Ok(directory) = File::open(directory_of(path)) {
-        let _ = directory.sync_all();
-    }
-    Ok(())
+    gradus_file::write(SAVE, path, true, |out| contents.write(out, |e| gradus_file::failed(SAVE, path, e)))
 }
 
 /// Writes what [`save`] makes a file of.
@@ -209,42 +175,13 @@ fn header(stored: &[(&str, &Tensor)], metadata: &BTreeMap<&str, &str>) -> Result
     Ok(header)
 }
 
-fn directory_of(path: &Path) -> &Path {
-    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-/// A new name in the directory of `path`, which a rename does not leave.
-#[track_caller]
-fn temporary_beside(path: &Path) -> Result<PathBuf> {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let Some(name) = path.file_name() else {
-        let e = Error::argument(SAVE, format!("{:?} names no file", path.display()));
-        return Err(e.help("give the path of a file, such as model.safetensors"));
-    };
-    let mut hidden = std::ffi::OsString::from(".");
-    hidden.push(name);
-    hidden.push(format!(".{}-{}.tmp", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
-    Ok(directory_of(path).join(hidden))
-}
-
-/// Writes `temporary`; errors name `path`.
-#[track_caller]
-fn write_file(temporary: &Path, path: &Path, contents: &Contents<'_>) -> Result<()> {
-    let failed = |e| io_error(SAVE, path, e);
-    let mut options = OpenOptions::new();
-    let file = options.write(true).create_new(true).open(temporary).map_err(failed).here()?;
-    let mut out = BufWriter::new(file);
-    contents.write(&mut out, failed).here()?;
-    let file = out.into_inner().map_err(|e| failed(e.into_error())).here()?;
-    file.sync_all().map_err(failed).here()
-}
-
 #[track_caller]
 pub(crate) fn load(path: &Path, device: &Device) -> Result<StateDict> {
-    let failed = |e| io_error(LOAD, path, e);
+    let failed = |e| not_read(path, e);
     let wrong = |m: String| Error::new(ErrorKind::Format, LOAD, format!("{}: {m}", path.display())).help(HELP_FORMAT);
     // Before it is opened: opening a pipe waits for its writer.
-    regular(LOAD, path, &std::fs::metadata(path).map_err(failed).here()?)?;
+    let found = std::fs::metadata(path).map_err(failed).here()?;
+    gradus_file::check_regular(LOAD, path, &found).map_err(|e| e.help("give the path of a safetensors file"))?;
     let file = File::open(path).map_err(failed).here()?;
     let length = file.metadata().map_err(failed).here()?.len();
     let mut reader = BufReader::new(file);

@@ -234,7 +234,7 @@ fn errors_about_files_name_the_path_and_say_what_to_do() {
         (load(""), ErrorKind::Io, ["is a folder", "give the path of a safetensors file"]),
         (load("file/inside"), ErrorKind::Io, ["file/inside", "is a file, not a folder"]),
         (load("file"), ErrorKind::Format, ["/file: 4 bytes", "give a complete safetensors file"]),
-        (save(""), ErrorKind::Io, ["is a folder", "give the path of a safetensors file"]),
+        (save(""), ErrorKind::Io, ["is a folder", "give the path of a file"]),
         (save("no/model"), ErrorKind::Io, ["no/model: ", "make the folder "]),
         (save("file/inside"), ErrorKind::Io, ["file/inside: ", "is a file, not a folder"]),
     ] {

@@ -5,10 +5,10 @@ use std::io::{BufWriter, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use gradus_file::sync_folder;
 use gradus_tensor::{Error, Here, Result};
 
 use crate::RunFolder;
-use crate::write::sync_folder;
 
 /// Files of a [`RunFolder`] that are written out of sight first and then appear together; without
 /// [`publish`](StagedFiles::publish) none of them does.
@@ -82,7 +82,7 @@ impl<'a> StagedFiles<'a> {
             }
             appeared.extend(is_new.then_some(path));
         }
-        sync_folder(Some(self.folder.path()));
+        sync_folder(self.folder.path());
         self.folder.wrote(self.files.drain(..).map(|staged| staged.name.clone()));
         Ok(())
     }

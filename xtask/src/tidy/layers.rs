@@ -5,16 +5,17 @@ use super::Finding;
 /// Each crate and the project's crates that it may name in its manifest. Dev-dependencies are free.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("gradus-backend", &[]),
+    ("gradus-file", &["gradus-backend"]),
     ("gradus-cpu", &["gradus-backend"]),
     ("gradus-wgpu", &["gradus-backend"]),
     ("gradus-tensor", &["gradus-backend"]),
     ("gradus-conformance", &["gradus-backend"]),
     ("gradus-plugin", &["gradus-backend", "gradus-tensor"]),
     ("gradus-nn-derive", &[]),
-    ("gradus-nn", &["gradus-tensor", "gradus-backend", "gradus-nn-derive"]),
-    ("gradus-data", &["gradus-tensor", "gradus-backend"]),
-    ("gradus-image", &["gradus-tensor", "gradus-backend"]),
-    ("gradus-train", &["gradus-nn", "gradus-data", "gradus-tensor", "gradus-backend"]),
+    ("gradus-nn", &["gradus-file", "gradus-tensor", "gradus-backend", "gradus-nn-derive"]),
+    ("gradus-data", &["gradus-file", "gradus-tensor", "gradus-backend"]),
+    ("gradus-image", &["gradus-file", "gradus-tensor", "gradus-backend"]),
+    ("gradus-train", &["gradus-file", "gradus-nn", "gradus-data", "gradus-tensor", "gradus-backend"]),
     (
         "gradus",
         &[

@@ -1,9 +1,6 @@
 //! Writing.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind as IoKind, Write};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::Path;
 
 use gradus_tensor::{DType, Error, ErrorKind, Here, Result, Tensor};
 
@@ -36,67 +33,11 @@ impl Default for SaveOptions {
 #[track_caller]
 pub fn save(path: impl AsRef<Path>, x: &Tensor, options: SaveOptions) -> Result<()> {
     let path = path.as_ref();
-    check_free(path, options.overwrite)?;
+    gradus_file::check(OP, path, options.overwrite)?;
     let bytes = encode(x, Format::of_name(path)?, options.quality)?;
-    publish(path, &bytes, options.overwrite)
-}
-
-#[track_caller]
-fn taken(path: &Path) -> Error {
-    Error::new(ErrorKind::Io, OP, format!("{} is there already", path.display())).help("allow it to be replaced")
-}
-
-/// Whether a file may be put there, as far as one can tell before.
-#[track_caller]
-fn check_free(path: &Path, overwrite: bool) -> Result<()> {
-    match fs::metadata(path) {
-        Ok(about) if !about.is_file() => {
-            let e = Error::new(ErrorKind::Io, OP, format!("{} exists and is not a regular file", path.display()));
-            Err(e.help("give another name"))
-        }
-        Ok(_) if !overwrite => Err(taken(path)),
-        _ => Ok(()),
-    }
-}
-
-/// Puts the bytes there in one piece.
-#[track_caller]
-fn publish(path: &Path, bytes: &[u8], overwrite: bool) -> Result<()> {
-    // A link stays one: the file that it leads to is replaced.
-    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let failed = |e| Error::io(OP, path.display(), e).help("give a path in a folder that can be written to");
-    let (mut file, temporary) = beside(&path).map_err(failed).here()?;
-    let written = file.write_all(bytes).and_then(|()| file.sync_all());
-    drop(file);
-    let outcome = written.map_err(failed).here().and_then(|()| {
-        if overwrite {
-            return fs::rename(&temporary, &path).map_err(failed).here();
-        }
-        // A link is made only if the name is free, also if another program took it just now.
-        match fs::hard_link(&temporary, &path) {
-            Ok(()) => Ok(()),
-            Err(e) if e.kind() == IoKind::AlreadyExists => Err(taken(&path)),
-            Err(_) => fs::rename(&temporary, &path).map_err(failed).here(),
-        }
-    });
-    // After a rename it is gone; if it cannot be removed, the first error counts.
-    let _ = fs::remove_file(&temporary);
-    outcome
-}
-
-/// A new file in the folder of `path`.
-#[track_caller]
-fn beside(path: &Path) -> std::io::Result<(File, PathBuf)> {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    loop {
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let temporary = path.with_file_name(format!(".gradus-{}-{count}.tmp", std::process::id()));
-        match OpenOptions::new().write(true).create_new(true).open(&temporary) {
-            Ok(file) => return Ok((file, temporary)),
-            Err(e) if e.kind() == IoKind::AlreadyExists => {}
-            Err(e) => return Err(e),
-        }
-    }
+    gradus_file::write(OP, path, options.overwrite, |out| {
+        out.write_all(&bytes).map_err(|e| gradus_file::failed(OP, path, e))
+    })
 }
 
 /// The bytes of a file of an image `[c, h, w]`, as [`save`] writes them; `quality` (1 to 100) is JPEG's.
