@@ -4,9 +4,9 @@ use std::fmt::Debug;
 
 use crate::composite;
 use crate::{
-    AdamParams, ArgReduceOp, AttentionParams, Axes, Binding, Buffer, Claim, ComputeLimits, ComputeModule,
-    CrossEntropyParams, DType, Distribution, Error, ErrorKind, Kernel, MapArg, ModuleHash, NativeFunction, ReduceOp,
-    Result, Scalar, ScanOp, ScatterOp, SgdParams, View, ViewMut, Watched, Window,
+    ArgReduceOp, AttentionParams, Axes, Binding, Buffer, Claim, ComputeLimits, ComputeModule, CrossEntropyParams,
+    DType, Distribution, Error, ErrorKind, Kernel, MapArg, ModuleHash, NativeFunction, ReduceOp, Result, Scalar,
+    ScanOp, ScatterOp, View, ViewMut, Watched, Window,
 };
 
 /// The kind of hardware behind a backend.
@@ -403,30 +403,6 @@ pub trait Backend: Send + Sync + Debug + 'static {
         dw: &mut ViewMut<'_>,
     ) -> Result<()> {
         composite::embedding::backward(self, index, g, padding_index, dw)
-    }
-
-    /// One step of stochastic gradient descent, in place, one pass. `momentum` is the velocity buffer, read and written;
-    /// it is needed if `params.momentum` is not 0, and starts at 0 (PyTorch's first step copies the gradient: the same).
-    fn sgd_step(
-        &self,
-        params: &SgdParams,
-        param: &mut ViewMut<'_>,
-        grad: View<'_>,
-        momentum: Option<&mut ViewMut<'_>>,
-    ) -> Result<()> {
-        composite::optim::sgd(self, params, param, grad, momentum)
-    }
-
-    /// One step of Adam or AdamW, in place, one pass. `m` and `v` are read and written.
-    fn adam_step(
-        &self,
-        params: &AdamParams,
-        param: &mut ViewMut<'_>,
-        grad: View<'_>,
-        m: &mut ViewMut<'_>,
-        v: &mut ViewMut<'_>,
-    ) -> Result<()> {
-        composite::optim::adam(self, params, param, grad, m, v)
     }
 
     // ---- escape hatch -----------------------------------------------------------------------------------------------

@@ -48,6 +48,39 @@ impl ComputeModule<'_> {
     }
 }
 
+/// A [`ComputeModule`] that owns its content.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum OwnedModule {
+    Wgsl(Arc<str>),
+    SpirV(Arc<[u8]>),
+    Cuda(Arc<str>),
+    Native(Arc<str>),
+}
+
+impl OwnedModule {
+    /// The module.
+    pub fn as_module(&self) -> ComputeModule<'_> {
+        match self {
+            OwnedModule::Wgsl(text) => ComputeModule::Wgsl(text),
+            OwnedModule::SpirV(bytes) => ComputeModule::SpirV(bytes),
+            OwnedModule::Cuda(text) => ComputeModule::Cuda(text),
+            OwnedModule::Native(name) => ComputeModule::Native(name),
+        }
+    }
+}
+
+impl From<ComputeModule<'_>> for OwnedModule {
+    fn from(module: ComputeModule<'_>) -> OwnedModule {
+        match module {
+            ComputeModule::Wgsl(text) => OwnedModule::Wgsl(text.into()),
+            ComputeModule::SpirV(bytes) => OwnedModule::SpirV(bytes.into()),
+            ComputeModule::Cuda(text) => OwnedModule::Cuda(text.into()),
+            ComputeModule::Native(name) => OwnedModule::Native(name.into()),
+        }
+    }
+}
+
 /// The hash of a [`ComputeModule`], which prints in hexadecimal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ModuleHash(pub [u8; 32]);

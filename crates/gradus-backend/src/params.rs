@@ -66,8 +66,8 @@ pub enum ScatterOp {
     Add,
 }
 
-/// A distribution for [`Backend::random`](crate::Backend::random); `philox` has the formulas.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// A distribution for [`Backend::random`](crate::Backend::random); `philox` has the formulas. Floats are equal by their bits.
+#[derive(Debug, Clone, Copy)]
 pub enum Distribution {
     /// Floats uniform in `[lo, hi)`.
     Uniform {
@@ -95,6 +95,30 @@ pub enum Distribution {
         /// One above the highest value.
         hi: i64,
     },
+}
+
+impl Distribution {
+    fn bits(self) -> (u8, u64, u64) {
+        match self {
+            Distribution::Uniform { lo, hi } => (0, lo.to_bits(), hi.to_bits()),
+            Distribution::Normal { mean, std } => (1, mean.to_bits(), std.to_bits()),
+            Distribution::Bernoulli { p } => (2, p.to_bits(), 0),
+            Distribution::Int { lo, hi } => (3, lo as u64, hi as u64),
+        }
+    }
+}
+
+impl PartialEq for Distribution {
+    fn eq(&self, other: &Self) -> bool {
+        self.bits() == other.bits()
+    }
+}
+impl Eq for Distribution {}
+
+impl std::hash::Hash for Distribution {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.bits().hash(state);
+    }
 }
 
 /// A sliding window over one to three trailing spatial axes: convolution, pooling, unfold and fold.
@@ -257,38 +281,6 @@ pub struct AttentionParams {
     pub causal: bool,
     /// Multiplies the scores; usually `1 / sqrt(D)`.
     pub scale: f64,
-}
-
-/// Parameters of [`Backend::sgd_step`](crate::Backend::sgd_step).
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SgdParams {
-    /// Learning rate.
-    pub lr: f64,
-    /// Momentum, 0 for none.
-    pub momentum: f64,
-    /// Nesterov's form of the momentum.
-    pub nesterov: bool,
-    /// L2 penalty, added to the gradient.
-    pub weight_decay: f64,
-}
-
-/// Parameters of [`Backend::adam_step`](crate::Backend::adam_step).
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AdamParams {
-    /// Learning rate.
-    pub lr: f64,
-    /// Decay of the first moment, in `[0, 1)`.
-    pub beta1: f64,
-    /// Decay of the second moment, in `[0, 1)`.
-    pub beta2: f64,
-    /// Added to the root of the second moment.
-    pub eps: f64,
-    /// Weight decay.
-    pub weight_decay: f64,
-    /// Decay the parameter itself (AdamW) instead of adding to the gradient (Adam).
-    pub decoupled: bool,
-    /// Number of this step, from 1.
-    pub step: u64,
 }
 
 #[cfg(test)]

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 
 use crate::{
-    AdamParams, ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, Binding, Buffer, Claim, ComputeLimits,
-    ComputeModule, CrossEntropyParams, DType, Distribution, Error, Kernel, Layout, MapArg, MemoryStats, ModuleHash,
-    NativeFunction, ReduceOp, Result, Scalar, ScanOp, ScatterOp, SgdParams, Shape, View, ViewMut, Window,
+    ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, Binding, Buffer, Claim, ComputeLimits, ComputeModule,
+    CrossEntropyParams, DType, Distribution, Error, Kernel, Layout, MapArg, MemoryStats, ModuleHash, NativeFunction,
+    ReduceOp, Result, Scalar, ScanOp, ScatterOp, Shape, View, ViewMut, Window,
 };
 
 /// What one operand of a call is.
@@ -485,31 +485,6 @@ impl Backend for Watched {
         self.call("embedding_backward", [of(&index), of(&g)], [out(dw)], none, |b| {
             b.embedding_backward(index, g, padding_index, dw)
         })
-    }
-    fn sgd_step(
-        &self,
-        params: &SgdParams,
-        param: &mut ViewMut<'_>,
-        grad: View<'_>,
-        momentum: Option<&mut ViewMut<'_>>,
-    ) -> Result<()> {
-        let state = momentum.as_deref().map(out);
-        let (inputs, outputs) = ([out(param), of(&grad)], [out(param)]);
-        self.call("sgd_step", inputs.into_iter().chain(state), outputs.into_iter().chain(state), none, |b| {
-            b.sgd_step(params, param, grad, momentum)
-        })
-    }
-    fn adam_step(
-        &self,
-        params: &AdamParams,
-        param: &mut ViewMut<'_>,
-        grad: View<'_>,
-        m: &mut ViewMut<'_>,
-        v: &mut ViewMut<'_>,
-    ) -> Result<()> {
-        let written = [out(param), out(m), out(v)];
-        let read = [out(param), of(&grad), out(m), out(v)];
-        self.call("adam_step", read, written, none, |b| b.adam_step(params, param, grad, m, v))
     }
     fn compute_limits(&self) -> Option<ComputeLimits> {
         self.inner.compute_limits()

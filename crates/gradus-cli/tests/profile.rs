@@ -33,7 +33,7 @@ fn a_training_is_traced_call_by_call() {
     let filters: f64 = call.split("f32[").nth(2).unwrap().split(',').next().unwrap().parse().unwrap();
     assert_eq!(number(&conv["args"], "operations"), 2.0 * 64.0 * 8.0 * 8.0 * filters * 9.0);
     // Every step updates every parameter.
-    let steps = events.iter().filter(|e| e["name"] == "adam_step").count();
+    let steps = events.iter().filter(|e| e["name"] == "adamw").count();
     assert!(steps > 0 && steps % 23 == 0, "{steps}");
 }
 

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Tensor, dot, is_gradient, near, numbers};
-use gradus_backend::{AdamParams, AttentionParams, Axes, Backend, CrossEntropyParams, Element, SgdParams, bf16, f16};
+use gradus_backend::{AttentionParams, Axes, Backend, CrossEntropyParams, Element, bf16, f16};
 use gradus_conformance::OracleBackend;
 
 fn softmax(b: &OracleBackend, log: bool, dims: &[usize], axis: usize, x: &[f64]) -> Vec<f64> {
@@ -219,50 +219,6 @@ fn embedding_takes_rows_and_its_gradient_adds_them() {
         (0..3).for_each(|c| want[i as usize * 3 + c] += g[row * 3 + c]);
     }
     near("dw", &dw.values(&b), &want, 1e-15);
-}
-
-#[test]
-fn optimisers_take_the_steps_of_their_formulas() {
-    let b = OracleBackend::new();
-    let [p0, g, m0, v0] = [1, 2, 3, 4].map(|seed| numbers(6, seed));
-    let v0: Vec<f64> = v0.iter().map(|v| v.abs() + 0.1).collect();
-    for (momentum, nesterov, weight_decay) in
-        [(0.0, false, 0.0), (0.0, false, 0.3), (0.9, false, 0.3), (0.9, true, 0.0)]
-    {
-        let params = SgdParams { lr: 0.1, momentum, nesterov, weight_decay };
-        let (mut p, mut m) = (Tensor::new(&b, &[6], &p0), Tensor::new(&b, &[6], &m0));
-        let grad = Tensor::new(&b, &[6], &g);
-        b.sgd_step(&params, &mut p.out(), grad.view(), (momentum > 0.0).then_some(&mut m.out())).unwrap();
-        let (mut want_p, mut want_m) = (p0.clone(), m0.clone());
-        for i in 0..6 {
-            let mut d = g[i] + weight_decay * p0[i];
-            if momentum > 0.0 {
-                want_m[i] = momentum * m0[i] + d;
-                d = if nesterov { d + momentum * want_m[i] } else { want_m[i] };
-            }
-            want_p[i] -= 0.1 * d;
-        }
-        near("sgd", &p.values(&b), &want_p, 1e-15);
-        near("velocity", &m.values(&b), &want_m, 1e-15);
-    }
-    for (weight_decay, decoupled, step) in [(0.0, false, 1), (0.2, false, 7), (0.2, true, 3)] {
-        let params = AdamParams { lr: 0.1, beta1: 0.8, beta2: 0.95, eps: 1e-6, weight_decay, decoupled, step };
-        let [mut p, mut m, mut v] = [&p0, &m0, &v0].map(|x| Tensor::new(&b, &[6], x));
-        let grad = Tensor::new(&b, &[6], &g);
-        b.adam_step(&params, &mut p.out(), grad.view(), &mut m.out(), &mut v.out()).unwrap();
-        let (mut want_p, mut want_m, mut want_v) = (p0.clone(), m0.clone(), v0.clone());
-        for i in 0..6 {
-            let g = if decoupled { g[i] } else { g[i] + weight_decay * p0[i] };
-            want_p[i] *= if decoupled { 1.0 - 0.1 * weight_decay } else { 1.0 };
-            want_m[i] = 0.8 * m0[i] + 0.2 * g;
-            want_v[i] = 0.95 * v0[i] + 0.05 * g * g;
-            let (m, v) = (want_m[i] / (1.0 - 0.8f64.powi(step as i32)), want_v[i] / (1.0 - 0.95f64.powi(step as i32)));
-            want_p[i] -= 0.1 * m / (v.sqrt() + 1e-6);
-        }
-        near("adam", &p.values(&b), &want_p, 1e-14);
-        near("m", &m.values(&b), &want_m, 1e-14);
-        near("v", &v.values(&b), &want_v, 1e-14);
-    }
 }
 
 /// Composites of half precision compute in f32 and round once, so that they are within half a step of the f64 result.

@@ -49,6 +49,8 @@ use std::sync::Arc;
 use gradus_backend::{Error, Modules, NativeFunction, Result};
 
 use isa::Isa;
+#[doc(hidden)]
+pub use map::is_compiled;
 use memory::Pool;
 use parallel::Threads;
 

@@ -297,8 +297,8 @@ fn a_value_that_a_step_overwrote_is_told_with_the_line_of_the_step() {
     };
     let loss = p.square().unwrap().sum_all().unwrap();
     sgd.step(&g).unwrap();
-    stale("sgd_step_", line!() - 1, &loss);
+    stale("sgd", line!() - 1, &loss);
     let loss = p.square().unwrap().sum_all().unwrap();
     adam.step(&g).unwrap();
-    stale("adam_step_", line!() - 1, &loss);
+    stale("adam", line!() - 1, &loss);
 }

@@ -1,14 +1,13 @@
 //! [`Device::dispatch_compute`]: programs of the user's own, on tensors.
 
-use std::panic::Location;
 use std::sync::Arc;
 
 use gradus_backend::{
-    Binding, ComputeLimits, ComputeModule, Error, ErrorKind, Here, ModuleHash, NativeCall, NativeFunction, Result,
+    ComputeLimits, ComputeModule, Error, ErrorKind, Here, ModuleHash, NativeCall, NativeFunction, Result,
 };
 
 use crate::autograd::Nested;
-use crate::locks::Locks;
+use crate::ops::{Dispatch, InPlace, To, bind};
 use crate::{Device, Tensor};
 
 const OP: &str = "dispatch_compute";
@@ -73,7 +72,6 @@ impl Device {
         constants: &[u8],
         groups: [u32; 3],
     ) -> Result<()> {
-        let location = Location::caller();
         let operands: Vec<&Tensor> = bindings.iter().map(Bound::tensor).collect();
         if let Some((i, t)) = operands.iter().enumerate().find(|(_, t)| t.device() != self) {
             let e = Error::new(ErrorKind::DeviceMismatch, OP, format!("binding {i} does not live on {self}"));
@@ -83,7 +81,7 @@ impl Device {
         let written: Vec<&Tensor> =
             bindings.iter().filter_map(|b| if let Bound::Write(t) = *b { Some(t) } else { None }).collect();
         for t in &written {
-            t.check_writable(OP, &operands)?;
+            t.check_writable(InPlace::Dispatch, &operands)?;
             if !t.is_contiguous() {
                 let e = Error::argument(OP, "a tensor that a module writes is contiguous; this one is strided");
                 return Err(t.describe(e, "binding").help("write into a new tensor, and copy_ it there"));
@@ -104,18 +102,13 @@ impl Device {
         }
         let refs: Vec<&Tensor> = reads.iter().collect();
         let _nested = Nested::enter(OP)?;
-        let mut locks = Locks::write(&written, &refs, OP, location)?;
-        let _held = locks.hold();
-        let (outs, views) = locks.views(&written, &refs);
-        let (mut outs, mut views) = (outs.into_iter(), views.into_iter());
-        let mut operands = Vec::with_capacity(bindings.len());
-        for bound in bindings {
-            operands.extend(match bound {
-                Bound::Read(_) => views.next().map(Binding::Read),
-                Bound::Write(_) => outs.next().map(Binding::Write),
-            });
-        }
-        self.backend().dispatch_compute(module, &mut operands, constants, groups).here()
+        let op = Dispatch {
+            module: module.into(),
+            written: bindings.iter().map(|b| matches!(b, Bound::Write(_))).collect(),
+            constants: constants.into(),
+            groups,
+        };
+        bind(op, &refs, To::Written(InPlace::Dispatch, self, &written)).map(|_| ())
     }
 
     /// Makes `function` what [`ComputeModule::Native`]`(name)` runs on this device, for as long as its backend lives. It is

@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use gradus_backend::host_vec::vec_of;
 use gradus_backend::{
-    Buffer, DType, Distribution, Element, Error, Here, Layout, Result, Scalar, Shape, ViewMut, bf16_from_f64,
-    f16_from_f64,
+    Buffer, DType, Distribution, Element, Error, Here, Layout, Result, Scalar, Shape, bf16_from_f64, f16_from_f64,
 };
 
 use crate::locks::of_device;
-use crate::tensor::Spec;
+use crate::ops::{Fill, Op, Operation, Random, Spec, To, bind, only};
 use crate::{Device, Generator, Storage, Tensor};
 
 /// Elements, of up to 8 bytes, that are uploaded at once.
@@ -144,7 +143,7 @@ impl Tensor {
     pub fn full(shape: impl AsRef<[usize]>, value: impl Into<Scalar>, dtype: DType, device: &Device) -> Result<Tensor> {
         let value = value.into();
         value.check(dtype).map_err(|e| Error::argument("full", e.message())).here()?;
-        Tensor::made("full", shape.as_ref(), dtype, device, |out| device.backend().fill(out, value))
+        made(Fill { value, spec: Spec { shape: Shape::new(shape.as_ref())?, dtype } }, device)
     }
 
     /// Zeros of the shape, dtype and device of this tensor.
@@ -300,7 +299,7 @@ impl Tensor {
         // It moves on once the numbers are there.
         let mut moved = generator.clone();
         let (seed, offset) = moved.advance(dist, dtype, shape.numel());
-        let y = Tensor::made("random", &shape, dtype, device, |out| device.backend().random(dist, seed, offset, out))?;
+        let y = made(Random { distribution: dist, seed, offset, spec: Spec { shape, dtype } }, device)?;
         *generator = moved;
         Ok(y)
     }
@@ -344,22 +343,16 @@ impl Tensor {
             Ok(())
         })
     }
+}
 
-    /// A fresh tensor filled by `f`, which is not called for an empty one.
-    #[track_caller]
-    fn made(
-        op: &str,
-        shape: &[usize],
-        dtype: DType,
-        device: &Device,
-        f: impl FnOnce(&mut ViewMut<'_>) -> Result<()>,
-    ) -> Result<Tensor> {
-        let spec = Spec { shape: Shape::new(shape)?, dtype };
-        if !device.backend().supports(dtype) {
-            return of_device(Err(device.backend().unsupported(op, dtype)));
-        }
-        crate::ops::run_one(device, &spec, &[], |_, _, outs| f(&mut outs[0]))
+/// The result of an operation without inputs.
+#[track_caller]
+fn made<O: Operation + Into<Op>>(op: O, device: &Device) -> Result<Tensor> {
+    let specs = op.infer(&[]).here()?;
+    if let Some(spec) = specs.iter().find(|spec| !device.backend().supports(spec.dtype)) {
+        return of_device(Err(device.backend().unsupported(op.name(), spec.dtype)));
     }
+    only(bind(op, &[], To::New(device))?)
 }
 
 /// Whether a float dtype holds an integer exactly.

@@ -34,7 +34,7 @@ pub use generator::Generator;
 pub use ops::{
     AsOperand, AttentionOptions, Causal, ConvOptions, Elementwise, Ellipsis, Gemm, GridPadding, GridSample, INFER,
     Index, Indexing, Interpolate, Interpolation, IntoIndex, NewAxis, Operand, PadMode, PoolOptions, Reduction, Resized,
-    Sampling, ScatterReduction, Strided, Unique,
+    Sampling, ScatterReduction, Strided, Unique, UpdateFn,
 };
 pub use storage::Storage;
 pub use tensor::Tensor;

@@ -12,10 +12,7 @@ use gradus_backend::{Buffer, Error, ErrorKind, Here, Postponed, Result, View, Vi
 use smallvec::SmallVec;
 
 use crate::Tensor;
-use crate::autograd::{
-    GradModeGuard, Written, after_write, ask, before_write, holding, is_observed, minds_access, note_access,
-    notes_access,
-};
+use crate::autograd::{GradModeGuard, ask, holding, minds_access, note_access, notes_access};
 use crate::storage::WriteGuard;
 
 /// Views of an operation's inputs.
@@ -115,21 +112,8 @@ fn read_views<'g>(reads: &'g [(usize, RwLockReadGuard<'_, Buffer>)], tensors: &[
 pub(crate) struct Locks<'a> {
     reads: Reads<'a>,
     writes: SmallVec<[(usize, WriteGuard<'a>); 1]>,
-    /// While somebody looks: what was there before, and the tensors that are written.
-    observed: Option<(Box<Written>, SmallVec<[&'a Tensor; 3]>)>,
     /// Dropped last: then nothing is locked.
     _told: Option<Postponed>,
-}
-
-/// Tells who looks that the tensors were written, when they can be read again.
-impl Drop for Locks<'_> {
-    fn drop(&mut self) {
-        if let Some((before, written)) = self.observed.take() {
-            self.writes.clear();
-            self.reads.clear();
-            after_write(before, &written);
-        }
-    }
 }
 
 impl<'a> Locks<'a> {
@@ -162,9 +146,7 @@ impl<'a> Locks<'a> {
         }
         // Before anything is locked: a graph may want a copy of what it needs.
         written.iter().filter(|t| t.storage().is_guarded()).try_for_each(|t| ask(t, op)).here()?;
-        let before = if is_observed() { before_write(op, location, written, tensors) } else { None };
-        let observed = before.map(|before| (before, SmallVec::from_slice(written)));
-        let mut locks = Locks { reads: SmallVec::new(), writes: SmallVec::new(), observed, _told: postpone() };
+        let mut locks = Locks { reads: SmallVec::new(), writes: SmallVec::new(), _told: postpone() };
         for (at, write, t) in order {
             if write {
                 locks.writes.push((at, t.storage().write(t.footprint(), op, location)));

@@ -461,7 +461,7 @@ pub struct InputSpec<'a> {
 }
 
 /// What an operation gives: shape and dtype.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Spec {
     /// Sizes of the axes.
     pub shape: Shape,

@@ -7,10 +7,9 @@ use std::sync::Arc;
 
 use common::{cpu, f32s, f64s, i64s, leaf};
 use gradus_tensor::autograd::{Context, NonFiniteReport, Origin};
-use gradus_tensor::backend::{AdamParams, SgdParams};
 use gradus_tensor::{
-    BackwardOptions, CustomOp, DType, ErrorKind, Result, Tensor, apply_custom, checkpoint, find_nan, find_nonfinite,
-    grad, no_grad_guard,
+    BackwardOptions, CustomOp, DType, ErrorKind, Result, Tensor, UpdateFn, apply_custom, checkpoint, find_nan,
+    find_nonfinite, grad, no_grad_guard,
 };
 
 fn found<T>(step: impl FnOnce() -> Result<T>) -> NonFiniteReport {
@@ -188,14 +187,14 @@ fn writes_in_place_and_steps_of_optimisers_are_looked_at() {
     });
     assert_eq!((y.item().unwrap(), ran), (2.0, false));
     let parameter = f32s(&[1.0], &[1]);
-    let sgd = SgdParams { lr: 1e30, momentum: 0.0, nesterov: false, weight_decay: 0.0 };
-    let r = found(|| parameter.sgd_step_(&sgd, &f32s(&[1e30], &[1]), None));
-    assert_eq!((r.op.as_str(), r.origin), ("sgd_step_", Origin::Write));
-    let (p, m, v) = (f32s(&[1.0], &[1]), f32s(&[0.0], &[1]), f32s(&[0.0], &[1]));
-    let adam =
-        AdamParams { lr: 0.1, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0, decoupled: false, step: 1 };
-    let r = found(|| p.adam_step_(&adam, &f32s(&[f32::NAN], &[1]), &m, &v));
-    assert_eq!((r.op.as_str(), r.origin, r.inputs[0].nan), ("adam_step_", Origin::Given, 1));
+    static STEP: UpdateFn = UpdateFn::new("step", |x| vec![x[0] - x[2] * x[1], x[1]]);
+    let state = f32s(&[0.0], &[1]);
+    let step = |g: f32, lr: f64| STEP.apply(&[&parameter, &state], &[&parameter, &f32s(&[g], &[1])], &[lr]);
+    let r = found(|| step(1e30, 1e30));
+    assert_eq!((r.op.as_str(), r.origin), ("step", Origin::Write));
+    parameter.fill_(1.0).unwrap();
+    let r = found(|| step(f32::NAN, 0.1));
+    assert_eq!((r.op.as_str(), r.origin, r.inputs[0].nan), ("step", Origin::Given, 1));
     // A mask that is filled is no mistake.
     let mask = f32s(&[0.0; 2], &[2]);
     assert_eq!(find_nonfinite(|| mask.fill_(f32::NEG_INFINITY)).unwrap(), None);

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use gradus::autograd::{gradcheck, gradgradcheck};
-use gradus::backend::{AdamParams, AttentionParams, Buffer, Element, Layout, SgdParams, Shape, View, ViewMut, Window};
+use gradus::backend::{AttentionParams, Buffer, Element, Layout, Shape, View, ViewMut, Window};
 use gradus::cpu::CpuBackend;
 use gradus::prelude::*;
 use gradus::{ComputeModule, Scalar};
@@ -252,18 +252,20 @@ fn mistake_11_integers_wrap_in_every_build_and_steps_are_checked() {
     assert_eq!(edge.floor_div(-1).unwrap().to_vec::<i32>().unwrap(), [-i32::MAX, i32::MIN]);
     assert_eq!(edge.floor_div(0).unwrap_err().kind(), &ErrorKind::InvalidArgument);
 
-    let (p, zero) = (f64s(&[2.0], &[1]), f64s(&[0.0], &[1]));
-    let (m, v) = (f64s(&[0.0], &[1]), f64s(&[0.0], &[1]));
-    let adam =
-        |step| AdamParams { lr: 0.1, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.5, decoupled: true, step };
-    assert_eq!(p.adam_step_(&adam(0), &zero, &m, &v).unwrap_err().kind(), &ErrorKind::InvalidArgument);
-    assert_eq!(numbers(&p), [2.0]);
-    p.adam_step_(&adam(1), &zero, &m, &v).unwrap();
-    assert_close(&numbers(&p), &[2.0 * (1.0 - 0.1 * 0.5)], 1e-12);
-    let sgd = SgdParams { lr: 0.1, momentum: 0.0, nesterov: false, weight_decay: 0.5 };
-    let p = f64s(&[2.0], &[1]);
-    p.sgd_step_(&sgd, &zero, None).unwrap();
-    assert_close(&numbers(&p), &[1.9], 1e-12);
+    let parameter = || Parameter::new(f64s(&[2.0], &[1])).unwrap();
+    let named = |p: &Parameter| [("p".to_owned(), p.clone())];
+    let config = AdamConfig { lr: 0.1, weight_decay: 0.5, ..Default::default() };
+    let p = parameter();
+    let wrong = AdamW::new(named(&p), AdamConfig { beta1: 1.0, ..config }).err().unwrap();
+    assert_eq!(wrong.kind(), &ErrorKind::InvalidArgument);
+    // Decay alone moves a parameter whose gradient is zero.
+    let zero = |p: &Parameter| p.mul(0.0).unwrap().sum_all().unwrap().backward().unwrap();
+    AdamW::new(named(&p), config).unwrap().step(&zero(&p)).unwrap();
+    assert_close(&numbers(p.tensor()), &[2.0 * (1.0 - 0.1 * 0.5)], 1e-12);
+    let p = parameter();
+    let config = SgdConfig { lr: 0.1, weight_decay: 0.5, ..Default::default() };
+    Sgd::new(named(&p), config).unwrap().step(&zero(&p)).unwrap();
+    assert_close(&numbers(p.tensor()), &[1.9], 1e-12);
 }
 
 #[test]

@@ -9,7 +9,6 @@ pub mod conv;
 pub mod cross_entropy;
 pub mod embedding;
 pub mod norm;
-pub mod optim;
 pub mod pool;
 pub mod softmax;
 

@@ -2,7 +2,7 @@
 
 use gradus_backend::{DType, ReduceOp, Window};
 
-use super::{FLOATS, attention, indexing, matrix, network, reduction, training, window};
+use super::{FLOATS, attention, cross_entropy, indexing, matrix, network, reduction, window};
 use crate::suite::{Rng, Suite};
 
 /// Runs round number `round` of the deep run `seed`: one operation on one shape. What it does depends on both alone.
@@ -82,7 +82,7 @@ pub(crate) fn round(s: &mut Suite<'_>, seed: u64, round: u64) {
         _ => {
             let (n, c) = (size(rng, 40), size(rng, 70).max(1));
             let ignore = (rng.int(0, 1) == 1).then_some(if index == DType::U32 { 7000 } else { -100 });
-            training::cross_entropy(s, float, index, n, c, rng.int(0, 10) as f64 / 10.0, ignore);
+            cross_entropy::cross_entropy(s, float, index, n, c, rng.int(0, 10) as f64 / 10.0, ignore);
         }
     }
     s.set_prefix(String::new());

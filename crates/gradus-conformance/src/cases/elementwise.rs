@@ -1,7 +1,7 @@
 //! `map`: every instruction on every dtype, and kernels of many instructions.
 
 use gradus_backend::kernel::TypeRule;
-use gradus_backend::{DType, Kernel, KernelBuilder, MapArg, Result, Scalar, ScalarOp, View, ViewMut};
+use gradus_backend::{DType, Expr, Kernel, KernelBuilder, MapArg, Result, Scalar, ScalarOp, View, ViewMut};
 
 use super::{FLOATS, fresh, sizes};
 use crate::suite::{Array, Bound, Case, Output, Rng, Suite};
@@ -202,6 +202,50 @@ fn casts(s: &mut Suite<'_>) {
     }
 }
 
+/// Kernels that update all of their outputs, as steps of optimisers do: of dtype `d`, with moments of dtype `state`.
+fn updates(s: &mut Suite<'_>, d: DType, state: DType) {
+    type Formula = for<'k> fn(&[Expr<'k>]) -> Vec<Expr<'k>>;
+    // Outputs first, then the gradient and numbers.
+    let formulas: [(&str, usize, Formula); 3] = [
+        ("sgd", 1, |x| vec![x[0] - x[2] * (x[1] + x[3] * x[0])]),
+        ("nesterov", 2, |x| {
+            let v = x[3] * x[1] + x[2];
+            vec![x[0] - x[4] * (x[2] + x[3] * v), v]
+        }),
+        ("adam", 3, |x| {
+            let (m, v) = (x[4] * x[1] + (1.0 - x[4]) * x[3], x[5] * x[2] + (1.0 - x[5]) * (x[3] * x[3]));
+            vec![x[0] * 0.99 - x[6] * m / (v.sqrt() * x[7] + 1e-8), m, v]
+        }),
+    ];
+    let numbers = [0.9, 0.05, 0.01, 1.5];
+    for dims in [&[7][..], &[3, 11], &[0], &[]] {
+        for (name, count, formula) in formulas {
+            let name = format!("map/update/{name}/{d}/{state}/{}", sizes(dims));
+            let mut rng = Rng::new(&name);
+            let written: Vec<DType> = (0..count).map(|i| if i == 0 { d } else { state }).collect();
+            let call = |b: &dyn gradus_backend::Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
+                let written: Vec<DType> = outs.iter().map(|o| o.dtype).collect();
+                let wide = written[0].compute();
+                let dtypes: Vec<DType> = written.iter().copied().chain([ins[0].dtype]).chain([wide; 4]).collect();
+                let builder = KernelBuilder::new(&dtypes);
+                let args: Vec<_> = builder.args().into_iter().map(|x| x.cast(wide)).collect();
+                let values: Vec<_> = formula(&args).into_iter().zip(&written).map(|(e, &d)| (e.cast(d), d)).collect();
+                let mut args: Vec<_> = (0..count).map(MapArg::Output).collect();
+                args.push(MapArg::View(ins[0]));
+                args.extend(numbers.map(|n| MapArg::Scalar(Scalar::Float(n))));
+                b.map(&builder.finish("update", &values)?, &args, outs)
+            };
+            // The last is a mean of squares.
+            let mut outputs: Vec<Array> = written.iter().map(|&d| Array::random(d, dims, &mut rng)).collect();
+            let squares = outputs[count - 1].data.iter().map(|v| (v.to_f64().abs() + 0.01).into()).collect::<Vec<_>>();
+            outputs[count - 1] = Array::cycled(written[count - 1], dims, &squares);
+            let outputs = outputs.into_iter().map(Output::Updated).collect();
+            let gradient = vec![Array::random(d, dims, &mut rng)];
+            s.case(&Case::new(name, gradient, outputs, &call).bound(Bound::Naive));
+        }
+    }
+}
+
 /// Kernels of several instructions, arguments and outputs.
 fn whole_kernels(s: &mut Suite<'_>) {
     let mut rng = Rng::new("kernels");
@@ -212,6 +256,11 @@ fn whole_kernels(s: &mut Suite<'_>) {
             let Some(kernel) = built(s, &name, kernel) else { return };
             let inputs = vec![Array::random(d, dims, &mut rng), Array::random(d, dims, &mut rng)];
             s.case(&Case::new(name, inputs, vec![fresh(d, dims)], &mapped(&kernel)).bound(Bound::Ulps(4)));
+        }
+
+        updates(s, d, d);
+        if d != DType::F32 {
+            updates(s, d, DType::F32);
         }
 
         // Two outputs, one updated in place, a scalar argument, a constant, and an argument of another dtype.

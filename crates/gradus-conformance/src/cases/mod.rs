@@ -2,6 +2,7 @@
 
 mod adjoint;
 mod attention;
+mod cross_entropy;
 mod deep;
 mod elementwise;
 mod indexing;
@@ -10,7 +11,6 @@ mod memory;
 mod network;
 mod reduction;
 mod refusals;
-mod training;
 mod window;
 
 use gradus_backend::DType;
@@ -55,7 +55,7 @@ const FAMILIES: [Family; 11] = [
         network::run,
     ),
     (&["attention", "attention_backward"], attention::run),
-    (&["cross_entropy", "cross_entropy_backward", "sgd_step", "adam_step"], training::run),
+    (&["cross_entropy", "cross_entropy_backward"], cross_entropy::run),
     (&["adjoint"], adjoint::run),
     (&["refusals"], refusals::run),
 ];

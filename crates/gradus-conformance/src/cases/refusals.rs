@@ -2,8 +2,8 @@
 //! buffers, outputs that overlap themselves, parameters outside their domains.
 
 use gradus_backend::{
-    AdamParams, ArgReduceOp, AttentionParams, Axes, Backend, Buffer, CrossEntropyParams, DType, Distribution,
-    ErrorKind, Kernel, Layout, MapArg, ReduceOp, Result, Scalar, ScanOp, ScatterOp, SgdParams, View, ViewMut, Window,
+    ArgReduceOp, AttentionParams, Axes, Backend, Buffer, CrossEntropyParams, DType, Distribution, ErrorKind, Kernel,
+    Layout, MapArg, ReduceOp, Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
 };
 
 use super::sizes;
@@ -368,31 +368,6 @@ fn composites(s: &mut Suite<'_>) {
 
 fn parameters(s: &mut Suite<'_>) {
     let refusal = Refusal::Kind(ErrorKind::InvalidArgument);
-    let good = AdamParams { lr: 0.1, beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay: 0.0, decoupled: false, step: 1 };
-    for (name, params) in [
-        ("step_0", AdamParams { step: 0, ..good }),
-        ("beta1_1", AdamParams { beta1: 1.0, ..good }),
-        ("beta2_negative", AdamParams { beta2: -0.1, ..good }),
-        ("eps_negative", AdamParams { eps: -1e-8, ..good }),
-        ("lr_nan", AdamParams { lr: f64::NAN, ..good }),
-    ] {
-        s.refuse(&format!("refusals/adam_step/{name}"), &refusal, |b| {
-            let (mut p, g) = (Tensor::new(b, F32, &[3])?, Tensor::new(b, F32, &[3])?);
-            let (mut m, mut v) = (Tensor::new(b, F32, &[3])?, Tensor::new(b, F32, &[3])?);
-            b.adam_step(&params, &mut p.out(), g.view(), &mut m.out(), &mut v.out())
-        });
-    }
-    let good = SgdParams { lr: 0.1, momentum: 0.9, nesterov: false, weight_decay: 0.0 };
-    for (name, params) in [
-        ("no_velocity", good),
-        ("lr_infinite", SgdParams { lr: f64::INFINITY, momentum: 0.0, ..good }),
-        ("momentum_nan", SgdParams { momentum: f64::NAN, ..good }),
-    ] {
-        s.refuse(&format!("refusals/sgd_step/{name}"), &refusal, |b| {
-            let (mut p, g) = (Tensor::new(b, F32, &[3])?, Tensor::new(b, F32, &[3])?);
-            b.sgd_step(&params, &mut p.out(), g.view(), None)
-        });
-    }
     s.refuse("refusals/cross_entropy/smoothing_above_1", &refusal, |b| {
         let params = CrossEntropyParams { ignore_index: None, label_smoothing: 1.5 };
         let (logits, target) = (Tensor::new(b, F32, &[2, 3])?, Tensor::new(b, I64, &[2])?);

@@ -88,6 +88,11 @@ fn is_uniform(l: &Layout) -> bool {
     l.dims().iter().zip(l.strides()).all(|(&d, &s)| d == 1 || s == 0)
 }
 
+/// Whether a kernel is compiled with the crate, for arguments of which those from `numbers` on are numbers.
+pub fn is_compiled(kernel: &Kernel, numbers: usize) -> bool {
+    compiled::find(kernel, |k| k >= numbers).is_some()
+}
+
 thread_local!(static PROGRAM: Cell<Option<Box<Program>>> = const { Cell::new(None) });
 
 /// Compiles the kernel for these operands and runs it.

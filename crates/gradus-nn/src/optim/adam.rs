@@ -1,7 +1,6 @@
 //! [`Adam`] and [`AdamW`].
 
-use gradus_tensor::backend::params::AdamParams;
-use gradus_tensor::{Error, Result, Tensor};
+use gradus_tensor::{Error, Expr, Result, Tensor, UpdateFn};
 
 use super::Group;
 use super::stepper::{Hyper, Rule, Stepper, at_least_zero};
@@ -40,6 +39,20 @@ impl Default for AdamConfig {
 struct AdamRule {
     config: AdamConfig,
     decoupled: bool,
+}
+
+// What the formulas get: p, g, m, v; beta1, 1 - beta1, beta2, 1 - beta2; lr / (1 - beta1^t), 1 / sqrt(1 - beta2^t), eps, and
+// 1 - lr * weight_decay or weight_decay. Without decay the last is not read, and an infinite p does no harm.
+
+static ADAM: UpdateFn = UpdateFn::new("adam", |x| moments(x, x[0], x[1]));
+static ADAM_L2: UpdateFn = UpdateFn::new("adam_l2", |x| moments(x, x[0], x[1] + x[11] * x[0]));
+static ADAMW: UpdateFn = UpdateFn::new("adamw", |x| moments(x, x[0] * x[11], x[1]));
+
+/// p, m and v from the decayed p and g.
+fn moments<'k>(x: &[Expr<'k>], p: Expr<'k>, g: Expr<'k>) -> Vec<Expr<'k>> {
+    let m = x[4] * x[2] + x[5] * g;
+    let v = x[6] * x[3] + x[7] * (g * g);
+    vec![p - x[8] * m / (v.sqrt() * x[9] + x[10]), m, v]
 }
 
 macro_rules! constructors {
@@ -90,7 +103,41 @@ impl Rule for AdamRule {
         let [m, v] = slots else { return Err(Error::argument(self.name(), "two moments are needed")) };
         let AdamConfig { beta1, beta2, eps, .. } = self.config;
         let Hyper { lr, weight_decay, step } = hyper;
-        let params = AdamParams { lr, beta1, beta2, eps, weight_decay, decoupled: self.decoupled, step };
-        target.adam_step_(&params, gradient, m, v)
+        // The numbers that depend on the step are computed here in f64, so that one kernel serves every step.
+        let correction = |beta: f64| 1.0 - libm::pow(beta, step as f64);
+        let numbers = [
+            beta1,
+            1.0 - beta1,
+            beta2,
+            1.0 - beta2,
+            lr / correction(beta1),
+            1.0 / correction(beta2).sqrt(),
+            eps,
+            if self.decoupled { 1.0 - lr * weight_decay } else { weight_decay },
+        ];
+        let update = match (weight_decay != 0.0, self.decoupled) {
+            (false, _) => &ADAM,
+            (true, false) => &ADAM_L2,
+            (true, true) => &ADAMW,
+        };
+        update.apply(&[target, m, v], &[target, gradient, m, v], &numbers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gradus_tensor::DType::F32;
+
+    use super::*;
+
+    /// As `map/compiled.rs` of `gradus-cpu` lists them: a third of the time of a small model is theirs.
+    #[test]
+    fn steps_are_compiled_with_the_cpu_backend() -> Result<()> {
+        for update in [&ADAM, &ADAMW] {
+            let kernel = update.kernel(&[F32; 12], &[F32; 3])?;
+            assert!(gradus_cpu::is_compiled(&kernel, 4), "{kernel}");
+        }
+        assert!(!gradus_cpu::is_compiled(&*ADAM_L2.kernel(&[F32; 12], &[F32; 3])?, 4));
+        Ok(())
     }
 }

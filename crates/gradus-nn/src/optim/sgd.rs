@@ -1,7 +1,6 @@
 //! [`Sgd`].
 
-use gradus_tensor::backend::params::SgdParams;
-use gradus_tensor::{Error, Result, Tensor};
+use gradus_tensor::{Error, Expr, Result, Tensor, UpdateFn};
 
 use super::Group;
 use super::stepper::{Hyper, Rule, Stepper, at_least_zero};
@@ -39,6 +38,21 @@ impl Default for SgdConfig {
     fn default() -> Self {
         SgdConfig { lr: 1e-3, momentum: 0.0, nesterov: false, weight_decay: 0.0 }
     }
+}
+
+// What the formulas get: p, g, with momentum also v, then lr, weight_decay and momentum.
+
+static SGD: UpdateFn = UpdateFn::new("sgd", |x| vec![x[0] - x[2] * x[1]]);
+static SGD_DECAY: UpdateFn = UpdateFn::new("sgd_decay", |x| vec![x[0] - x[2] * (x[1] + x[3] * x[0])]);
+static MOMENTUM: UpdateFn = UpdateFn::new("sgd_momentum", |x| momentum(x, x[1], false));
+static MOMENTUM_DECAY: UpdateFn = UpdateFn::new("sgd_momentum_decay", |x| momentum(x, x[1] + x[4] * x[0], false));
+static NESTEROV: UpdateFn = UpdateFn::new("sgd_nesterov", |x| momentum(x, x[1], true));
+static NESTEROV_DECAY: UpdateFn = UpdateFn::new("sgd_nesterov_decay", |x| momentum(x, x[1] + x[4] * x[0], true));
+
+/// p and v from the decayed gradient.
+fn momentum<'k>(x: &[Expr<'k>], d: Expr<'k>, nesterov: bool) -> Vec<Expr<'k>> {
+    let v = x[5] * x[2] + d;
+    vec![x[0] - x[3] * if nesterov { d + x[5] * v } else { v }, v]
 }
 
 impl Sgd {
@@ -79,8 +93,18 @@ impl Rule for SgdConfig {
     #[track_caller]
     fn update(&self, hyper: Hyper, target: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> Result<()> {
         let Hyper { lr, weight_decay, .. } = hyper;
-        let params = SgdParams { lr, momentum: self.momentum, nesterov: self.nesterov, weight_decay };
-        target.sgd_step_(&params, gradient, slots.first())
+        let update = match (slots.is_empty(), self.nesterov, weight_decay != 0.0) {
+            (true, _, false) => &SGD,
+            (true, _, true) => &SGD_DECAY,
+            (false, false, false) => &MOMENTUM,
+            (false, false, true) => &MOMENTUM_DECAY,
+            (false, true, false) => &NESTEROV,
+            (false, true, true) => &NESTEROV_DECAY,
+        };
+        let (mut written, mut read) = (vec![target], vec![target, gradient]);
+        written.extend(slots);
+        read.extend(slots);
+        update.apply(&written, &read, &[lr, weight_decay, self.momentum])
     }
 }
 

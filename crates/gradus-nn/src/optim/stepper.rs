@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use gradus_tensor::backend::params::SgdParams;
-use gradus_tensor::{DType, Error, ErrorKind, Gradients, Here, Result, Storage, Tensor, no_grad_guard};
+use gradus_tensor::{DType, Error, ErrorKind, Gradients, Here, Result, Storage, Tensor, UpdateFn, no_grad_guard};
 
 use super::clip::fetch;
 use super::{Group, NonFinite};
@@ -100,14 +99,9 @@ pub(super) fn at_least_zero(op: &str, name: &str, value: f64) -> Result<f64> {
     Err(Error::argument(op, format!("{name} is {value}; it is finite and at least 0")))
 }
 
-/// Writes `source`, rounded, into `target` of a narrower dtype. Unlike `copy_` it allocates nothing, which could fail in
-/// the middle of a step: `-0 - (-1 * x)` is `x` for every `x`, zeros with their sign, and rounded once.
-#[track_caller]
-fn round_into(target: &Tensor, source: &Tensor) -> Result<()> {
-    let params = SgdParams { lr: -1.0, momentum: 0.0, nesterov: false, weight_decay: 0.0 };
-    target.fill_(-0.0)?;
-    target.sgd_step_(&params, source, None)
-}
+/// `source`, rounded, into a tensor of a narrower dtype. Unlike `copy_` it allocates nothing, which could fail in the middle
+/// of a step.
+static ROUND: UpdateFn = UpdateFn::new("round", |x| vec![x[0]]);
 
 /// The groups with their members, each parameter once.
 #[track_caller]
@@ -256,7 +250,7 @@ impl<R: Rule> Stepper<R> {
         match &mut state.master {
             Some(master) => {
                 self.rule.update(hyper, &master.values, &gradient, &state.slots)?;
-                round_into(values, &master.values)?;
+                ROUND.apply(&[values], &[&master.values], &[])?;
                 master.version = values.storage().version();
             }
             None => self.rule.update(hyper, values, &gradient, &state.slots)?,

@@ -14,6 +14,7 @@ use super::mode::{self, COPY_ON_WRITE, PACK, REFUSE_WRITES, STRICT};
 use super::packed::Packed;
 use super::saved::{SavedTensor, Which, overwritten};
 use crate::footprint::Footprint;
+use crate::ops::InPlace;
 use crate::tensor::Spec;
 use crate::{Device, Storage, Tensor};
 
@@ -210,7 +211,7 @@ impl Tensor {
     /// nothing. Who writes several tensors asks for all of them first, so as not to stop half-way.
     #[track_caller]
     pub fn prepare_write(&self, op: &'static str) -> Result<()> {
-        self.check_writable(op, &[])?;
+        self.check_writable(InPlace::Update(op), &[])?;
         if self.storage().is_guarded() { ask(self, op) } else { Ok(()) }
     }
 }

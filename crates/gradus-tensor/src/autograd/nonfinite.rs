@@ -190,6 +190,7 @@ pub(super) struct Search {
 /// What a write in place reads, before it.
 pub(crate) struct Written {
     op: &'static str,
+    spreads: Spreads,
     location: &'static Location<'static>,
     before: Looked,
     inputs: Looked,
@@ -329,6 +330,7 @@ impl Search {
     pub(super) fn before_write(
         &mut self,
         op: &'static str,
+        spreads: Spreads,
         location: &'static Location<'static>,
         written: &[&Tensor],
         read: &[&Tensor],
@@ -341,7 +343,7 @@ impl Search {
         let before = Looked::at("before, tensor", written.iter().copied()).ok()?;
         let inputs = Looked::at("operand", read.iter().copied()).ok()?;
         let sources = [self.source(written.iter().copied(), &before), self.source(read.iter().copied(), &inputs)];
-        Some(Box::new(Written { op, location, before, inputs, sources }))
+        Some(Box::new(Written { op, spreads, location, before, inputs, sources }))
     }
 
     pub(super) fn after_write(&mut self, before: Written, written: &[&Tensor]) {
@@ -350,8 +352,7 @@ impl Search {
         if !self.suspicious(&outputs) {
             return;
         }
-        let Written { op, location, before, mut inputs, sources: [old, read] } = before;
-        let spreads = Spreads::of_write(op);
+        let Written { op, spreads, location, before, mut inputs, sources: [old, read] } = before;
         // What is overwritten says nothing about what it becomes.
         let moves = spreads.flow == Flow::Moves;
         let old = if moves { None } else { old };

@@ -19,7 +19,7 @@ use super::nonfinite::{self, Search, Seed, Written};
 use super::saved::Context;
 use super::spread::Spreads;
 use crate::Tensor;
-use crate::ops::{Flow, Op, Operation};
+use crate::ops::{Effect, InPlace, Op, Operation};
 
 pub(super) enum Observer {
     NonFinite(Search),
@@ -121,37 +121,14 @@ fn tell<R>(f: impl FnOnce(&mut Observer) -> R) -> Option<R> {
 pub(crate) fn ran_operation<O: Operation + Into<Op>>(op: &O, inputs: &[&Tensor], outputs: &[Tensor]) -> Result<()> {
     let carries = |i: usize| outputs.get(i).is_some_and(|t| t.dtype().is_float() && op.differentiable(i));
     let op = op.clone().into();
-    told(&op, Spreads::of(&op), inputs, outputs, &carries)
-}
-
-/// Another operation ran, whose results are elements of its inputs, or integers. An error ends it.
-#[cold]
-#[track_caller]
-pub(crate) fn ran(
-    op: &dyn fmt::Debug,
-    inputs: &[&Tensor],
-    outputs: &[Tensor],
-    carries: &dyn Fn(usize) -> bool,
-) -> Result<()> {
-    told(op, Flow::Moves.into(), inputs, outputs, carries)
-}
-
-#[track_caller]
-fn told(
-    op: &dyn fmt::Debug,
-    spreads: Spreads,
-    inputs: &[&Tensor],
-    outputs: &[Tensor],
-    carries: &dyn Fn(usize) -> bool,
-) -> Result<()> {
     let whole = WHOLE.get().map(|(name, location)| (Named(name), location));
-    let (op, location): (&dyn fmt::Debug, _) = match &whole {
+    let (shown, location): (&dyn fmt::Debug, _) = match &whole {
         Some((name, location)) => (name, *location),
-        None => (op, Location::caller()),
+        None => (&op, Location::caller()),
     };
     let region = is_set(NOTE_ACCESS);
     let mode = Mode { recording: is_grad_enabled(), inference: is_inference() };
-    let ran = Ran { op, location, inputs, outputs, spreads, carries, mode };
+    let ran = Ran { op: shown, location, inputs, outputs, spreads: Spreads::of(&op), carries: &carries, mode };
     let told = tell(|o| match o {
         Observer::NonFinite(search) => search.ran(&ran),
         Observer::Paths(paths) => {
@@ -162,18 +139,20 @@ fn told(
     told.unwrap_or(Ok(()))
 }
 
-/// Tensors are about to be written in place: what was there, for [`after_write`].
+/// Tensors are about to be written in place by an operation: what was there, for [`after_write`].
 #[cold]
-pub(crate) fn before_write(
-    op: &'static str,
+pub(crate) fn before_write<O: Operation + Into<Op>>(
+    op: &O,
+    how: InPlace,
     location: &'static Location<'static>,
     written: &[&Tensor],
     read: &[&Tensor],
 ) -> Option<Box<Written>> {
+    let op = op.clone().into();
     tell(|o| match o {
-        Observer::NonFinite(search) => search.before_write(op, location, written, read),
+        Observer::NonFinite(search) => search.before_write(how.name(), Spreads::of(&op), location, written, read),
         Observer::Paths(paths) => {
-            paths.wrote(op, location, written, read);
+            paths.wrote(how.name(), op.effect() != Effect::Updates, location, written, read);
             None
         }
     })?

@@ -68,7 +68,7 @@ fn total(a: &Tensor, b: &Tensor) -> Result<Tensor> {
         return a.add(b);
     }
     match [a, b].into_iter().find(|g| g.is_spare()) {
-        Some(g) => map_over(g, &*ADD.kernel(g.dtype())?, &[Arg::Tensor(0), Arg::Tensor(1)], &[a, b]),
+        Some(g) => map_over(g, &ADD.kernel(g.dtype())?, &[Arg::Tensor(0), Arg::Tensor(1)], &[a, b]),
         None => a.add(b),
     }
 }

@@ -51,16 +51,15 @@ pub(super) struct Spreads {
 
 impl Spreads {
     pub(super) fn of(op: &Op) -> Spreads {
-        let number = match op {
-            Op::Map(map) => {
-                let numbers =
-                    map.args.iter().filter_map(|a| if let Arg::Scalar(s) = a { Some(s.to_f64()) } else { None });
-                match numbers.map(Mark::of).max().unwrap_or_default() {
-                    Mark::Infinite if !is_one_step(&map.kernel) => Mark::Finite,
-                    worst => worst,
-                }
-            }
-            _ => Mark::Finite,
+        let (kernel, args) = match op {
+            Op::Map(map) => (&map.kernel, &map.args),
+            Op::Update(update) => (&update.kernel, &update.args),
+            _ => return op.flow().into(),
+        };
+        let numbers = args.iter().filter_map(|a| if let Arg::Scalar(s) = a { Some(s.to_f64()) } else { None });
+        let number = match numbers.map(Mark::of).max().unwrap_or_default() {
+            Mark::Infinite if !is_one_step(kernel) => Mark::Finite,
+            worst => worst,
         };
         Spreads { flow: op.flow(), number }
     }
@@ -71,18 +70,6 @@ impl Spreads {
             Some(op @ Op::Map(_)) => Spreads::of(op),
             _ => Flow::Mixes.into(),
         }
-    }
-
-    /// That of an operation that writes in place; its operands are also what was there before.
-    pub(super) fn of_write(op: &str) -> Spreads {
-        let flow = match op {
-            "add_" | "sub_" | "mul_" | "div_" | "clamp_" | "sgd_step_" | "adam_step_" => Flow::InPlace,
-            // What they write was computed before, by operations that were looked at.
-            "copy_" | "fill_" | "zero_" | "index_assign_" | "index_put_" | "scatter_" | "scatter_add_"
-            | "index_add_" | "index_copy_" | "index_fill_" | "masked_fill_" => Flow::Moves,
-            _ => Flow::Mixes,
-        };
-        flow.into()
     }
 }
 

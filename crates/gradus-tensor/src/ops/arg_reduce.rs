@@ -2,11 +2,10 @@
 //!
 //! `max_with_indices` and `min_with_indices` give the element too, and the gradient goes to it alone.
 
-use gradus_backend::{ArgReduceOp, Axes, DType, Error, Result};
+use gradus_backend::{ArgReduceOp, Axes, Backend, DType, Error, Result, View, ViewMut};
 
-use super::{Spec, run_one};
+use super::{Flow, InputSpec, Operation, Outputs, apply_one, one};
 use crate::Tensor;
-use crate::autograd::{is_observed, ran};
 
 impl Tensor {
     /// Index (i64) of the first largest element along an axis. The axis stays with size 1 if `keepdim`.
@@ -42,21 +41,49 @@ fn picked(x: &Tensor, axis: isize, indices: Tensor, keepdim: bool) -> Result<(Te
     if keepdim { Ok((values, indices)) } else { Ok((values.squeeze(axis)?, indices.squeeze(axis)?)) }
 }
 
+/// The index (i64) of an extreme element along an axis, which stays with size 1.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ArgReduce {
+    /// Which extreme.
+    pub op: ArgReduceOp,
+    /// The axis.
+    pub axis: usize,
+}
+
+impl Operation for ArgReduce {
+    fn name(&self) -> &str {
+        match self.op {
+            ArgReduceOp::Max => "argmax",
+            ArgReduceOp::Min => "argmin",
+        }
+    }
+
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        Ok(one(inputs[0].shape.reduced(Axes::one(self.axis), true), DType::I64))
+    }
+
+    fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        backend.arg_reduce(self.op, inputs[0], self.axis, &mut outputs[0])
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Moves
+    }
+
+    fn differentiable(&self, _: usize) -> bool {
+        false
+    }
+}
+
 #[track_caller]
 fn arg_reduce(name: &str, op: ArgReduceOp, x: &Tensor, axis: isize, keepdim: bool) -> Result<Tensor> {
     let like = x;
     let (x, axis) = &x.along(name, axis)?;
     let axis = *axis;
-    let kept = x.layout().shape().reduced(Axes::one(axis), true);
-    if x.shape()[axis] == 0 && kept.numel() > 0 {
-        return Err(
-            x.describe(Error::argument(name, format!("axis {axis} is empty: it has no extreme element")), "self")
-        );
+    if x.shape()[axis] == 0 && x.layout().shape().reduced(Axes::one(axis), true).numel() > 0 {
+        let m = format!("axis {axis} is empty: it has no largest or smallest element");
+        return Err(x.describe(Error::argument(name, m), "self"));
     }
-    let spec = Spec { shape: kept, dtype: DType::I64 };
-    let y = run_one(x.device(), &spec, &[x], |b, inputs, outs| b.arg_reduce(op, inputs[0], axis, &mut outs[0]))?;
-    if is_observed() {
-        ran(&format_args!("{name}"), &[x], std::slice::from_ref(&y), &|_| false)?;
-    }
+    let y = apply_one(ArgReduce { op, axis }, &[x])?;
     if keepdim { y.back_to(like) } else { y.squeeze(axis as isize) }
 }

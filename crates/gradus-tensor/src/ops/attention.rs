@@ -7,7 +7,7 @@ use gradus_backend::{AttentionParams, Backend, DType, Error, ErrorKind, Here, Re
 use smallvec::smallvec;
 
 use super::operand_rules::{axis_of, cast, common_dtype};
-use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, Spec, apply, run};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, Spec, apply};
 use crate::{Generator, Tensor};
 
 /// Attention of `q [b, h, lq, d]`, `k [b, hk, lk, d]`, `v [b, hk, lk, dv]` and perhaps a mask that broadcasts with
@@ -238,11 +238,7 @@ impl Operation for Attention {
             let (g, o, lse) = (g.transpose(1, 2)?, ctx.output(0)?.transpose(1, 2)?, ctx.output(1)?);
             let mut operands = vec![&inputs[0], &inputs[1], &inputs[2], &o, &lse, &g];
             operands.extend(inputs.get(3));
-            let specs: Vec<Spec> = inputs[..3].iter().map(Tensor::spec).collect();
-            let found = run(g.device(), &specs, &operands, |b, x, outs| {
-                let [dq, dk, dv] = outs else { return Err(Error::argument(self.name(), "three gradients are needed")) };
-                b.attention_backward(&self.params, x[0], x[1], x[2], x.get(6).copied(), x[3], x[4], x[5], dq, dk, dv)
-            })?;
+            let found = apply(AttentionBackward { params: self.params }, &operands)?;
             for (i, d) in found.into_iter().enumerate().filter(|&(i, _)| ctx.needs(i)) {
                 out[i] = Some(d);
             }
@@ -252,6 +248,37 @@ impl Operation for Attention {
         // At most four.
         let needs: Vec<bool> = (0..count).map(|i| ctx.needs(i)).collect();
         self.gradients(&inputs, [by_head.as_ref(), g[1].as_ref()], &needs)
+    }
+}
+
+/// The fused gradients of [`Attention`] for queries, keys and values: of these, output, log-sum-exps, the gradient of the
+/// output, and perhaps the mask.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct AttentionBackward {
+    /// Scale and causality.
+    pub params: AttentionParams,
+}
+
+impl Operation for AttentionBackward {
+    fn name(&self) -> &str {
+        "scaled_dot_product_attention_backward"
+    }
+
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        Ok(inputs[..3].iter().map(|x| Spec { shape: *x.shape, dtype: x.dtype }).collect())
+    }
+
+    fn forward(&self, backend: &dyn Backend, x: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        let [dq, dk, dv] = outputs else { return Err(Error::argument(self.name(), "three gradients are needed")) };
+        backend.attention_backward(&self.params, x[0], x[1], x[2], x.get(6).copied(), x[3], x[4], x[5], dq, dk, dv)
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Mixes
+    }
+
+    fn differentiable(&self, _: usize) -> bool {
+        false
     }
 }
 

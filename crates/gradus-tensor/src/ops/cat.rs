@@ -4,7 +4,7 @@ use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Backend, Error, ErrorKind, Here, Result, View, ViewMut};
 
 use super::operand_rules::common_dtype;
-use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, one};
+use super::{Context, Flow, Grads, InputSpec, Operation, Outputs, apply_one, one};
 use crate::Tensor;
 
 /// Concatenation along an axis.
@@ -42,10 +42,6 @@ impl Operation for Cat {
 
     fn flow(&self) -> Flow {
         Flow::Moves
-    }
-
-    fn keeps(&self, _: &[bool]) -> Keep {
-        Keep::NONE
     }
 
     fn vjp(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gradus_backend::{Backend, Result, View, ViewMut};
 
-use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
+use super::{Context, Flow, Grads, InputSpec, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
 /// A copy in row-major order.
@@ -26,10 +26,6 @@ impl Operation for Contiguous {
 
     fn flow(&self) -> Flow {
         Flow::Moves
-    }
-
-    fn keeps(&self, _: &[bool]) -> Keep {
-        Keep::NONE
     }
 
     fn vjp(&self, _: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {

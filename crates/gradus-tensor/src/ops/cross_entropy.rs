@@ -7,7 +7,7 @@
 use gradus_backend::{Backend, CrossEntropyParams, Result, View, ViewMut};
 use smallvec::smallvec;
 
-use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, Spec, grads, run_one};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, Spec, apply_one, grads, one};
 use crate::Tensor;
 
 /// The losses of rows of logits. Outputs: the losses, and the log-sum-exps, which carry no gradient.
@@ -77,11 +77,37 @@ impl Operation for CrossEntropy {
             self.gradient(&logits, &target, g)?
         } else {
             let lse = ctx.output(1)?;
-            let forward = |b: &dyn Backend, x: &[View<'_>], outs: &mut [ViewMut<'_>]| {
-                b.cross_entropy_backward(&self.params, x[0], x[1], x[2], x[3], &mut outs[0])
-            };
-            run_one(logits.device(), ctx.input_spec(0)?, &[&logits, &target, &lse, g], forward)?
+            apply_one(CrossEntropyBackward { params: self.params }, &[&logits, &target, &lse, g])?
         };
         Ok(grads([Some(dx), None]))
+    }
+}
+
+/// The fused gradient of [`CrossEntropy`] for the logits, of logits, targets, log-sum-exps and the gradient of the losses.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct CrossEntropyBackward {
+    /// Ignored target and smoothing.
+    pub params: CrossEntropyParams,
+}
+
+impl Operation for CrossEntropyBackward {
+    fn name(&self) -> &str {
+        "cross_entropy_backward"
+    }
+
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        Ok(one(*inputs[0].shape, inputs[0].dtype))
+    }
+
+    fn forward(&self, backend: &dyn Backend, x: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        backend.cross_entropy_backward(&self.params, x[0], x[1], x[2], x[3], &mut outputs[0])
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Mixes
+    }
+
+    fn differentiable(&self, _: usize) -> bool {
+        false
     }
 }

@@ -5,7 +5,7 @@ use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Axes, Backend, DType, Error, Here, Layout, Result, Scalar, Shape, View, ViewMut};
 use smallvec::SmallVec;
 
-use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, apply_view, grads, one};
+use super::{Context, Flow, Grads, InputSpec, Operation, Outputs, apply_one, apply_view, grads, one};
 use crate::Tensor;
 
 /// A diagonal of the plane of two axes, which go away; the diagonal becomes the last axis.
@@ -65,10 +65,6 @@ impl Operation for Diagonal {
         Flow::Moves
     }
 
-    fn keeps(&self, _: &[bool]) -> Keep {
-        Keep::NONE
-    }
-
     fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
         let Some(g) = &g[0] else { return Ok(grads([None])) };
         let backward = DiagonalBackward { diagonal: self.clone(), input: ctx.input_spec(0)?.shape };
@@ -96,10 +92,6 @@ impl Operation for DiagonalBackward {
 
     fn flow(&self) -> Flow {
         Flow::Moves
-    }
-
-    fn keeps(&self, _: &[bool]) -> Keep {
-        Keep::NONE
     }
 
     fn vjp(&self, _: &Context<'_>, h: &[Option<Tensor>]) -> Result<Grads> {

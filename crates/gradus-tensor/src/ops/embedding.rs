@@ -4,7 +4,7 @@ use gradus_backend::{Backend, Error, Result, Shape, View, ViewMut};
 
 use super::gather::index_along;
 use super::operand_rules::as_index;
-use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one, run_one};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
 /// Rows of `weight [v, d]` by `index [..]`.
@@ -41,9 +41,7 @@ impl Operation for Embedding {
         let (spec, index) = (ctx.input_spec(0)?, ctx.input(1)?);
         let (v, d) = (spec.shape[0], spec.shape[1]);
         let dw = if !ctx.create_graph() {
-            run_one(g.device(), spec, &[&index, g], |b, x, outs| {
-                b.embedding_backward(x[0], x[1], self.padding_index, &mut outs[0])
-            })?
+            apply_one(EmbeddingBackward { padding_index: self.padding_index, rows: v }, &[&index, g])?
         } else {
             let n = index.numel();
             let flat = index.reshape([n])?;
@@ -54,6 +52,38 @@ impl Operation for Embedding {
             rows.scatter_add_into(0, &index_along(&flat, rows.shape(), 0)?, v)?
         };
         Ok(grads([Some(dw), None]))
+    }
+}
+
+/// The fused gradient of [`Embedding`] for the table, of the index and the gradient of the rows that it named.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct EmbeddingBackward {
+    /// The row that gets no gradient.
+    pub padding_index: Option<usize>,
+    /// Rows of the table.
+    pub rows: usize,
+}
+
+impl Operation for EmbeddingBackward {
+    fn name(&self) -> &str {
+        "embedding_backward"
+    }
+
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        let (index, g) = (inputs[0].shape, inputs[1]);
+        Ok(one(Shape::new(&[&[self.rows], &g.shape[index.rank()..]].concat())?, g.dtype))
+    }
+
+    fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        backend.embedding_backward(inputs[0], inputs[1], self.padding_index, &mut outputs[0])
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Mixes
+    }
+
+    fn differentiable(&self, _: usize) -> bool {
+        false
     }
 }
 

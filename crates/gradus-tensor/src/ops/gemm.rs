@@ -1,9 +1,10 @@
 //! `addmm` and `baddbmm`: a matrix product added to a matrix; and `gemm`, the same on flat buffers with leading
 //! dimensions, as linear-algebra libraries offer it.
 
-use gradus_backend::{DType, Error, ErrorKind, Here, Layout, Result, Scalar, Shape, View};
+use gradus_backend::{Backend, DType, Error, ErrorKind, Here, Layout, Result, Scalar, Shape, View, ViewMut};
 
 use super::operand_rules::common_dtype;
+use super::{Effect, Flow, InPlace, InputSpec, Operation, Outputs, one};
 use crate::{Tensor, is_grad_enabled};
 
 impl Tensor {
@@ -79,7 +80,7 @@ impl Tensor {
 /// # Ok::<(), Error>(())
 /// ```
 #[must_use = "a product is computed by `run`, and setting a parameter gives a new `Gemm`"]
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Gemm {
     m: usize,
     n: usize,
@@ -186,7 +187,7 @@ impl Gemm {
     #[track_caller]
     pub fn run_(&self, a: &Tensor, b: &Tensor, c: &Tensor) -> Result<()> {
         check_untracked(&[a, b, c])?;
-        c.check_writable("gemm", &[a, b])?;
+        c.check_writable(InPlace::Gemm, &[a, b])?;
         super::same_device("gemm", &[a, b, c])?;
         for (name, t) in [("A", a), ("B", b), ("C", c)] {
             if t.dtype() != a.dtype() {
@@ -204,6 +205,14 @@ impl Gemm {
         for (name, s) in [("alpha", self.alpha), ("beta", self.beta)] {
             s.check(a.dtype()).map_err(|e| Error::argument("gemm", format!("{name}: {}", e.message()))).here()?;
         }
+        self.matrices([a.layout(), b.layout(), c.layout()])
+            .map_err(|e| c.describe(b.describe(a.describe(e, "A"), "B"), "C"))?;
+        c.write(InPlace::Gemm, *self, &[a, b])
+    }
+
+    /// The layouts of `op(A)`, `op(B)` and C in their buffers.
+    #[track_caller]
+    fn matrices(&self, [a, b, c]: [&Layout; 3]) -> Result<[Layout; 3]> {
         let (rows_a, columns_a) = if self.trans_a { (self.k, self.m) } else { (self.m, self.k) };
         let (rows_b, columns_b) = if self.trans_b { (self.n, self.k) } else { (self.k, self.n) };
         let strides = self.batch.map_or([0; 3], |b| b.1);
@@ -212,21 +221,11 @@ impl Gemm {
         let lc = self.matrix("C", c, self.m, self.n, self.ldc, strides[2])?;
         if lc.overlaps_itself() {
             let e = Error::argument("gemm", format!("matrices of C {} elements apart overlap", strides[2]));
-            return Err(c.describe(e, "C").help("the distance is at least (m - 1) * ldc + n"));
+            return Err(e.help("the distance is at least (m - 1) * ldc + n"));
         }
         let la = if self.trans_a { la.transpose(-2, -1)? } else { la };
         let lb = if self.trans_b { lb.transpose(-2, -1)? } else { lb };
-        if lc.numel() == 0 {
-            return Ok(());
-        }
-        let device = c.device().clone();
-        c.write_with("gemm", &[a, b], |out, x| {
-            // A source that shares C's storage was copied, and then starts elsewhere.
-            let moved =
-                |v: &View<'_>, l: &Layout| Layout::from_parts(*l.shape(), l.strides(), v.layout.offset(), usize::MAX);
-            let (la, lb) = (moved(&x[0], &la)?, moved(&x[1], &lb)?);
-            device.backend().gemm(self.alpha, x[0].with(&la), x[1].with(&lb), self.beta, &mut out.with(&lc))
-        })
+        Ok([la, lb, lc])
     }
 
     /// The layout of a stored matrix (or a batch of them) in a flat buffer.
@@ -234,7 +233,7 @@ impl Gemm {
     fn matrix(
         &self,
         name: &str,
-        t: &Tensor,
+        buffer: &Layout,
         rows: usize,
         columns: usize,
         ld: Option<usize>,
@@ -243,7 +242,7 @@ impl Gemm {
         let ld = ld.unwrap_or(columns);
         if ld < columns {
             let m = format!("the leading dimension of {name} is {ld}, below its rows of {columns}");
-            return Err(t.describe(Error::argument("gemm", m), name));
+            return Err(Error::argument("gemm", m));
         }
         let overflow = || Error::new(ErrorKind::Overflow, "gemm", format!("the sizes of {name} overflow"));
         let count = self.batch.map_or(1, |b| b.0);
@@ -255,15 +254,53 @@ impl Gemm {
             let before = (count - 1).checked_mul(stride);
             before.zip(matrix).and_then(|(b, m)| b.checked_add(m)).ok_or_else(overflow).here()?
         };
-        if needed > t.numel() {
-            let m = format!("{name} needs a buffer of {needed} elements, and has {}", t.numel());
-            return Err(t.describe(Error::shape("gemm", m), name));
+        if needed > buffer.numel() {
+            let m = format!("{name} needs a buffer of {needed} elements, and has {}", buffer.numel());
+            return Err(Error::shape("gemm", m));
         }
         let signed = |n: usize| isize::try_from(n).map_err(|_| overflow());
         let shape = [count, rows, columns];
         let strides = [signed(stride).here()?, signed(ld).here()?, 1];
         let lead = usize::from(self.batch.is_none());
-        Layout::from_parts(Shape::new(&shape[lead..])?, &strides[lead..], t.layout().offset(), usize::MAX)
+        Layout::from_parts(Shape::new(&shape[lead..])?, &strides[lead..], buffer.offset(), usize::MAX)
+    }
+}
+
+/// Inputs: C where it infers, A and B, which are flat buffers.
+impl Operation for Gemm {
+    fn name(&self) -> &str {
+        "gemm"
+    }
+
+    fn inputs(&self) -> &'static [&'static str] {
+        &["C", "A", "B"]
+    }
+
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        let [c, a, b] = [0, 1, 2].map(|i| Layout::contiguous(*inputs[i].shape));
+        self.matrices([&a, &b, &c])?;
+        Ok(one(*inputs[0].shape, inputs[0].dtype))
+    }
+
+    fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        let (a, b, c) = (inputs[0], inputs[1], &mut outputs[0]);
+        let [la, lb, lc] = self.matrices([a.layout, b.layout, c.layout])?;
+        if lc.numel() == 0 {
+            return Ok(());
+        }
+        backend.gemm(self.alpha, a.with(&la), b.with(&lb), self.beta, &mut c.with(&lc))
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Mixes
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Updates
+    }
+
+    fn differentiable(&self, _: usize) -> bool {
+        false
     }
 }
 

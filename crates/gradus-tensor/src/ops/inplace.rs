@@ -1,35 +1,86 @@
-//! Operations that write into their tensor: `copy_`, `fill_`, `zero_`, `add_`, `sub_`, `mul_`, `div_`, `clamp_`, and the
-//! fused steps of optimisers; those that take an index are in `inplace_index.rs`.
+//! Operations that write into their tensor: `copy_`, `fill_`, `zero_`, `add_`, `sub_`, `mul_`, `div_`, `clamp_`; those that
+//! take an index are in `inplace_index.rs`, those that take a formula in `update.rs`.
 //!
 //! Each raises the storage's version and logs the write, so that a gradient which needs the old value fails with an error
 //! that names this line. They are not recorded: with gradients on, a tensor or an operand that requires one is refused.
 //! A view shares its bytes with what it is a view of, so `x.narrow(0, 2, 3)?.copy_(&y)?` assigns to a slice of `x`.
 
-use std::panic::Location;
-use std::sync::Arc;
-
-use gradus_backend::{AdamParams, Error, ErrorKind, Here, MapArg, Result, Scalar, SgdParams, Shape, View, ViewMut};
+use gradus_backend::{Error, ErrorKind, Here, Result, Scalar, Shape};
 use smallvec::SmallVec;
 
 use super::elementwise::Elementwise;
-use super::map::stretched;
 use super::operand::{AsOperand, Operand};
-use super::same_device;
 use super::table::{ADD, CLAMP, DIV, MUL, SUB};
-use crate::locks::{Locks, of_device};
+use super::{Arg, Contiguous, Fill, Op, Operation, To, Update, bind, same_device};
 use crate::{Tensor, is_grad_enabled};
+
+/// A method that writes in place, as errors and the log of writes show it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InPlace {
+    /// `copy_`
+    Copy,
+    /// `fill_`
+    Fill,
+    /// `zero_`
+    Zero,
+    /// One with a form that makes a new tensor, whose name is the same without the underscore.
+    Method(&'static str),
+    /// An [`UpdateFn`](crate::UpdateFn), by its name.
+    Update(&'static str),
+    /// `gemm`
+    Gemm,
+    /// `dispatch_compute`
+    Dispatch,
+}
+
+impl InPlace {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            InPlace::Copy => "copy_",
+            InPlace::Fill => "fill_",
+            InPlace::Zero => "zero_",
+            InPlace::Method(name) | InPlace::Update(name) => name,
+            InPlace::Gemm => "gemm",
+            InPlace::Dispatch => "dispatch_compute",
+        }
+    }
+
+    /// What to do where the write would have to be recorded.
+    fn instead(self) -> String {
+        match self {
+            InPlace::Copy => {
+                "use the new values themselves, or x.index_assign(..)? for a part; or write inside no_grad(|| ..)"
+                    .into()
+            }
+            InPlace::Fill | InPlace::Zero => {
+                "use x.full_like(value)?, or x.index_assign(..)? for a part; or write inside no_grad(|| ..)".into()
+            }
+            InPlace::Method(name) => {
+                let new = name.trim_end_matches('_');
+                format!("use x.{new}(..)?, which makes a new tensor; or write inside no_grad(|| ..)")
+            }
+            InPlace::Update(_) => "update inside no_grad(|| ..)".into(),
+            InPlace::Gemm => "use addmm or matmul; or write inside no_grad(|| ..)".into(),
+            InPlace::Dispatch => {
+                "make it an operation with a gradient, a CustomOp; or bind x.detach(), or run it inside no_grad(|| ..)"
+                    .into()
+            }
+        }
+    }
+}
 
 impl Tensor {
     /// Whether this tensor may be written now.
     #[track_caller]
-    pub(crate) fn check_writable(&self, op: &'static str, sources: &[&Tensor]) -> Result<()> {
+    pub(crate) fn check_writable(&self, how: InPlace, sources: &[&Tensor]) -> Result<()> {
         if is_grad_enabled()
             && let Some(t) = std::iter::once(&self).chain(sources).find(|t| t.requires_grad())
         {
-            return Err(self.refused(op, t));
+            return Err(self.refused(how, t));
         }
         if self.layout().overlaps_itself() {
-            let e = Error::argument(op, "several elements share one place in memory (an expanded tensor)");
+            let e = Error::argument(how.name(), "several elements share one place in memory (an expanded tensor)");
             return Err(self.describe(e, "self").help("write into a copy: x.copy()?"));
         }
         Ok(())
@@ -38,7 +89,7 @@ impl Tensor {
     /// The error of a write that would have to be recorded for the sake of `tracked`: this tensor or an operand.
     #[cold]
     #[track_caller]
-    fn refused(&self, op: &'static str, tracked: &Tensor) -> Error {
+    fn refused(&self, how: InPlace, tracked: &Tensor) -> Error {
         let m = match tracked.grad_fn() {
             _ if !std::ptr::eq(tracked, self) => "a write in place is not recorded, and an operand requires a gradient",
             None => "a write in place is not recorded, and the tensor is a leaf that requires a gradient",
@@ -46,93 +97,57 @@ impl Tensor {
                 "a write in place is not recorded, and the tensor was computed from one that requires a gradient"
             }
         };
-        let e = self.describe(Error::new(ErrorKind::Autograd, op, m), "self");
+        let e = self.describe(Error::new(ErrorKind::Autograd, how.name(), m), "self");
         let e = if std::ptr::eq(tracked, self) { e } else { tracked.describe(e, "operand") };
         let e = match tracked.grad_fn() {
             Some(node) => e.note(format!("{} was recorded at {}", node.name(), node.location())),
             None => e,
         };
-        e.help(match op {
-            "copy_" => {
-                "use the new values themselves, or x.index_assign(..)? for a part; or write inside no_grad(|| ..)"
-                    .into()
-            }
-            "fill_" | "zero_" => {
-                "use x.full_like(value)?, or x.index_assign(..)? for a part; or write inside no_grad(|| ..)".into()
-            }
-            "gemm" => "use addmm or matmul; or write inside no_grad(|| ..)".into(),
-            "dispatch_compute" => {
-                "make it an operation with a gradient, a CustomOp; or bind x.detach(), or run it inside no_grad(|| ..)"
-                    .into()
-            }
-            _ if op.ends_with("step_") => "step inside no_grad(|| ..)".into(),
-            _ => {
-                format!(
-                    "use x.{}(..)?, which makes a new tensor; or write inside no_grad(|| ..)",
-                    op.trim_end_matches('_')
-                )
-            }
-        })
+        e.help(how.instead())
     }
 
-    /// Runs `f` on this tensor, writable, and on `sources`, which share no storage with it.
+    /// Writes what `op` makes of `sources`, all of this device, into this tensor.
     #[track_caller]
-    pub(super) fn write_with(
-        &self,
-        op: &'static str,
-        sources: &[&Tensor],
-        f: impl FnOnce(&mut ViewMut<'_>, &[View<'_>]) -> Result<()>,
-    ) -> Result<()> {
-        let location = Location::caller();
-        if self.numel() == 0 {
-            return Ok(());
-        }
-        // A source in the same storage is read into a copy first: it may overlap what is written.
-        let mut copies: SmallVec<[Tensor; 3]> = SmallVec::new();
-        for &t in sources {
-            copies.push(if Arc::ptr_eq(t.storage(), self.storage()) { t.detach().copy()? } else { t.clone() });
-        }
-        let refs: SmallVec<[&Tensor; 3]> = copies.iter().collect();
-        let mut locks = Locks::write(&[self], &refs, op, location)?;
-        let (mut outs, views) = locks.views(&[self], &refs);
-        of_device(f(&mut outs[0], &views))
+    pub(super) fn write<O: Operation + Into<Op>>(&self, how: InPlace, op: O, sources: &[&Tensor]) -> Result<()> {
+        bind(op, sources, To::Written(how, self.device(), &[self])).map(|_| ())
     }
 
     /// Replaces the values by those of `source`, which broadcasts to this shape and is converted to this dtype.
     #[track_caller]
     pub fn copy_(&self, source: &Tensor) -> Result<()> {
-        self.assign_("copy_", source)
+        self.assign_(InPlace::Copy, source)
     }
 
-    /// `copy_`, by name.
+    /// `copy_`, as the method that was called.
     #[track_caller]
-    pub(super) fn assign_(&self, op: &'static str, source: &Tensor) -> Result<()> {
-        self.check_writable(op, &[source])?;
-        same_device(op, &[self, source])?;
+    pub(super) fn assign_(&self, how: InPlace, source: &Tensor) -> Result<()> {
+        self.check_writable(how, &[source])?;
+        same_device(how.name(), &[self, source])?;
         let source = source.detach().to_dtype(self.dtype())?.expand(self.layout().shape())?;
-        let device = self.device().clone();
-        self.write_with(op, &[&source], |out, x| device.backend().copy_strided(x[0], out))
+        self.write(how, Contiguous, &[&source])
     }
 
     /// Sets every element to `value`, which the dtype must be able to represent.
     #[track_caller]
     pub fn fill_(&self, value: impl Into<Scalar>) -> Result<()> {
-        self.set_("fill_", value.into())
+        self.set_(InPlace::Fill, value.into())
     }
 
     /// Sets every element to 0.
     #[track_caller]
     pub fn zero_(&self) -> Result<()> {
-        self.set_("zero_", Scalar::Int(0))
+        self.set_(InPlace::Zero, Scalar::Int(0))
     }
 
-    /// `fill_`, by name.
+    /// `fill_`, as the method that was called.
     #[track_caller]
-    pub(super) fn set_(&self, op: &'static str, value: Scalar) -> Result<()> {
-        self.check_writable(op, &[])?;
-        value.check(self.dtype()).map_err(|e| self.describe(Error::argument(op, e.message()), "self")).here()?;
-        let device = self.device().clone();
-        self.write_with(op, &[], |out, _| device.backend().fill(out, value))
+    pub(super) fn set_(&self, how: InPlace, value: Scalar) -> Result<()> {
+        self.check_writable(how, &[])?;
+        value
+            .check(self.dtype())
+            .map_err(|e| self.describe(Error::argument(how.name(), e.message()), "self"))
+            .here()?;
+        self.write(how, Fill { value, spec: self.spec() }, &[])
     }
 
     /// Adds `other`, which broadcasts to this shape.
@@ -203,86 +218,24 @@ impl Tensor {
         }
         let tracked: SmallVec<[&Tensor; 2]> =
             others.iter().filter_map(|o| if let Operand::Tensor(t) = o { Some(*t) } else { None }).collect();
-        self.check_writable(name, &tracked)?;
+        let how = InPlace::Method(name);
+        self.check_writable(how, &tracked)?;
         let all: SmallVec<[&Tensor; 3]> = std::iter::once(self).chain(&sources).collect();
         same_device(name, &all)?;
         let scalars =
             (0..others.len()).filter(|&i| matches!(others[i], Operand::Scalar(_))).fold(0, |mask, i| mask | 2 << i);
         let kernel = op.kernel_with(self.dtype(), scalars)?;
-        let refs: SmallVec<[&Tensor; 2]> = sources.iter().collect();
-        let device = self.device().clone();
-        self.write_with(name, &refs, |out, views| {
-            let layouts = stretched(views, out.layout.shape())?;
-            let mut views = views.iter().enumerate();
-            let mut args: SmallVec<[MapArg<'_>; 3]> = SmallVec::from_elem(MapArg::Output(0), 1);
-            for o in others {
-                args.push(match o {
-                    Operand::Scalar(s) => MapArg::Scalar(*s),
-                    Operand::Tensor(_) => match views.next() {
-                        Some((i, v)) => MapArg::View(layouts.get(i).map_or(*v, |l| v.with(l))),
-                        None => return Err(Error::argument(name, "an operand is missing")),
-                    },
-                });
-            }
-            let out = ViewMut { buffer: out.buffer, dtype: out.dtype, layout: out.layout };
-            device.backend().map(&kernel, &args, &mut [out])
-        })
-    }
-
-    /// One step of stochastic gradient descent on this parameter, one pass. See
-    /// [`Backend::sgd_step`](gradus_backend::Backend::sgd_step).
-    #[track_caller]
-    pub fn sgd_step_(&self, params: &SgdParams, gradient: &Tensor, momentum: Option<&Tensor>) -> Result<()> {
-        let state: SmallVec<[&Tensor; 2]> = momentum.into_iter().collect();
-        self.check_step("sgd_step_", gradient, &state)?;
-        if self.numel() == 0 {
-            return Ok(());
+        let mut args: SmallVec<[Arg; 3]> = SmallVec::from_elem(Arg::Output(0), 1);
+        let mut count = 0;
+        for o in others {
+            args.push(match o {
+                Operand::Scalar(s) => Arg::Scalar(*s),
+                Operand::Tensor(_) => {
+                    count += 1;
+                    Arg::Tensor(count - 1)
+                }
+            });
         }
-        let (device, gradient, location) = (self.device().clone(), gradient.detach(), Location::caller());
-        match momentum {
-            None => {
-                let mut locks = Locks::write(&[self], &[&gradient], "sgd_step_", location)?;
-                let (mut outs, views) = locks.views(&[self], &[&gradient]);
-                of_device(device.backend().sgd_step(params, &mut outs[0], views[0], None))
-            }
-            Some(m) => {
-                let mut locks = Locks::write(&[self, m], &[&gradient], "sgd_step_", location)?;
-                let (mut outs, views) = locks.views(&[self, m], &[&gradient]);
-                let (p, m) = outs.split_at_mut(1);
-                of_device(device.backend().sgd_step(params, &mut p[0], views[0], Some(&mut m[0])))
-            }
-        }
-    }
-
-    /// One step of Adam or AdamW on this parameter, one pass. See
-    /// [`Backend::adam_step`](gradus_backend::Backend::adam_step).
-    #[track_caller]
-    pub fn adam_step_(&self, params: &AdamParams, gradient: &Tensor, m: &Tensor, v: &Tensor) -> Result<()> {
-        self.check_step("adam_step_", gradient, &[m, v])?;
-        if self.numel() == 0 {
-            return Ok(());
-        }
-        let (device, gradient, location) = (self.device().clone(), gradient.detach(), Location::caller());
-        let mut locks = Locks::write(&[self, m, v], &[&gradient], "adam_step_", location)?;
-        let (mut outs, views) = locks.views(&[self, m, v], &[&gradient]);
-        let [p, m, v] = &mut outs[..] else { return Err(Error::argument("adam_step_", "three tensors are written")) };
-        of_device(device.backend().adam_step(params, p, views[0], m, v))
-    }
-
-    /// Parameter, gradient and state have one shape and device.
-    #[track_caller]
-    fn check_step(&self, op: &'static str, gradient: &Tensor, state: &[&Tensor]) -> Result<()> {
-        let sources: SmallVec<[&Tensor; 4]> = std::iter::once(gradient).chain(state.iter().copied()).collect();
-        self.check_writable(op, &sources)?;
-        state.iter().try_for_each(|t| t.check_writable(op, &[])).here()?;
-        let all: SmallVec<[&Tensor; 4]> = [self, gradient].into_iter().chain(state.iter().copied()).collect();
-        same_device(op, &all)?;
-        for t in &all[1..] {
-            if t.shape() != self.shape() || !t.dtype().is_float() {
-                let e = Error::shape(op, "gradient and state have the shape of the parameter, and float dtypes");
-                return Err(t.describe(self.describe(e, "parameter"), "operand"));
-            }
-        }
-        Ok(())
+        self.write(how, Update { kernel, args }, &all[1..])
     }
 }

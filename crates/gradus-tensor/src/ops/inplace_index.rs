@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 
 use super::index::IntoIndex;
 use super::operand::{AsOperand, Operand};
+use super::{Contiguous, InPlace};
 use crate::autograd::PartsOf;
 use crate::{DType, Tensor, no_grad_guard};
 
@@ -26,7 +27,8 @@ impl Tensor {
         within: Option<(isize, &Tensor)>,
         f: impl FnOnce(&Tensor) -> Result<Tensor>,
     ) -> Result<()> {
-        self.check_writable(op, sources)?;
+        let how = InPlace::Method(op);
+        self.check_writable(how, sources)?;
         let (_guard, _parts) = (no_grad_guard(), PartsOf::new(op, Location::caller()));
         let new = f(&self.detach()).here()?;
         if new.dtype() != self.dtype() {
@@ -41,8 +43,7 @@ impl Tensor {
             let (first, len) = span(index, self.size(axis)?)?;
             (target, new) = (target.narrow(axis, first, len)?, new.narrow(axis, first, len)?);
         }
-        let device = self.device().clone();
-        target.write_with(op, &[&new], |out, x| device.backend().copy_strided(x[0], out))
+        target.write(how, Contiguous, &[&new])
     }
 
     /// `self[index] = values`: writes `values` (a tensor that broadcasts, or a number) to the places of
@@ -63,15 +64,16 @@ impl Tensor {
         let (index, values) = (index.into_index(), values.as_operand()?);
         let sources: SmallVec<[&Tensor; 1]> =
             if let Operand::Tensor(t) = values { [t].into() } else { SmallVec::new() };
-        self.check_writable(OP, &sources)?;
+        let how = InPlace::Method(OP);
+        self.check_writable(how, &sources)?;
         let (_guard, _parts) = (no_grad_guard(), PartsOf::new(OP, Location::caller()));
         let view = self.detach().index(index.clone())?;
         if !Arc::ptr_eq(view.storage(), self.storage()) {
             return self.replace_(OP, &sources, None, |x| x.index_assign(index, values));
         }
         match values {
-            Operand::Tensor(t) => view.assign_(OP, t),
-            Operand::Scalar(value) => view.set_(OP, value),
+            Operand::Tensor(t) => view.assign_(how, t),
+            Operand::Scalar(value) => view.set_(how, value),
         }
     }
 

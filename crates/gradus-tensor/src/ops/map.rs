@@ -7,22 +7,23 @@ use gradus_backend::kernel::{Vjp, VjpArg};
 use gradus_backend::{Backend, Error, ErrorKind, Here, Kernel, Layout, MapArg, Result, Scalar, Shape, View, ViewMut};
 use smallvec::SmallVec;
 
-use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, Spec, apply_one, one};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, Spec, To, Update, apply_one, bind, one, only};
 use crate::Tensor;
-use crate::locks::with_read;
 
 /// Arguments and outputs of a gradient kernel together, above which it is one kernel for each output: the gradient of a
 /// kernel takes its arguments and one more for each output, so that kernels of several outputs double from order to order,
 /// and those of one grow by one.
 const LARGE: usize = 20;
 
-/// Where an argument of a recorded kernel comes from.
+/// Where an argument of a kernel comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Arg {
     /// Input number `.0` of the operation.
     Tensor(usize),
     /// A number.
     Scalar(Scalar),
+    /// Output number `.0` of an [`Update`], as it was before.
+    Output(usize),
 }
 
 /// An elementwise kernel applied to tensors that broadcast together.
@@ -36,19 +37,24 @@ pub struct Map {
 
 impl std::fmt::Debug for Map {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.kernel.name())?;
-        let scalars = self.args.iter().filter_map(|a| if let Arg::Scalar(s) = a { Some(s.to_string()) } else { None });
-        let cast = self.kernel.outputs().iter().filter(|_| self.kernel.name() == "to_dtype").map(|o| o.1.to_string());
-        let parameters: Vec<String> = scalars.chain(cast).collect();
-        if parameters.is_empty() { Ok(()) } else { write!(f, "[{}]", parameters.join(", ")) }
+        describe(&self.kernel, &self.args, f)
     }
+}
+
+/// A kernel by its name and its numbers.
+pub(super) fn describe(kernel: &Kernel, args: &[Arg], f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    f.write_str(kernel.name())?;
+    let scalars = args.iter().filter_map(|a| if let Arg::Scalar(s) = a { Some(s.to_string()) } else { None });
+    let cast = kernel.outputs().iter().filter(|_| kernel.name() == "to_dtype").map(|o| o.1.to_string());
+    let parameters: Vec<String> = scalars.chain(cast).collect();
+    if parameters.is_empty() { Ok(()) } else { write!(f, "[{}]", parameters.join(", ")) }
 }
 
 impl Map {
     fn input_of(&self, kernel_arg: usize) -> Option<usize> {
         match self.args[kernel_arg] {
             Arg::Tensor(i) => Some(i),
-            Arg::Scalar(_) => None,
+            Arg::Scalar(_) | Arg::Output(_) => None,
         }
     }
 
@@ -189,14 +195,7 @@ impl Operation for Map {
             return backend.map(&self.kernel, &[MapArg::View(*a), MapArg::View(*b)], outputs);
         }
         let layouts = stretched(inputs, outputs[0].layout.shape())?;
-        let mut args: SmallVec<[MapArg<'_>; 4]> = SmallVec::new();
-        for arg in &self.args {
-            args.push(match *arg {
-                Arg::Tensor(i) => MapArg::View(layouts.get(i).map_or(inputs[i], |l| inputs[i].with(l))),
-                Arg::Scalar(s) => MapArg::Scalar(s),
-            });
-        }
-        backend.map(&self.kernel, &args, outputs)
+        backend.map(&self.kernel, &arguments(&self.args, inputs, &layouts), outputs)
     }
 
     fn flow(&self) -> Flow {
@@ -229,40 +228,39 @@ impl Operation for Map {
 /// Runs a kernel of one output on `tensors`, which broadcast to the shape of `spare`, whose memory takes the result: it has
 /// the result's dtype, [`Tensor::is_spare`] holds for it, and nobody reads it again.
 #[track_caller]
-pub(crate) fn map_over(spare: &Tensor, kernel: &Kernel, args: &[Arg], tensors: &[&Tensor]) -> Result<Tensor> {
+pub(crate) fn map_over(spare: &Tensor, kernel: &Arc<Kernel>, args: &[Arg], tensors: &[&Tensor]) -> Result<Tensor> {
     let mut others: SmallVec<[&Tensor; 4]> = SmallVec::new();
-    let mut places: SmallVec<[Option<usize>; 4]> = SmallVec::new();
+    let mut places: SmallVec<[Arg; 4]> = SmallVec::new();
     for &t in tensors {
-        let other = !std::ptr::eq(t, spare);
-        places.push(other.then_some(others.len()));
-        if other {
+        if std::ptr::eq(t, spare) {
+            places.push(Arg::Output(0));
+        } else {
+            places.push(Arg::Tensor(others.len()));
             others.push(t);
         }
     }
-    if spare.numel() > 0 {
-        let mut buffer = spare.storage().rewrite();
-        let outs = &mut [ViewMut { buffer: &mut buffer, dtype: spare.dtype(), layout: spare.layout() }];
-        with_read(&others, |views| {
-            let layouts = stretched(views, spare.layout().shape())?;
-            let mut all: SmallVec<[MapArg<'_>; 4]> = SmallVec::new();
-            for arg in args {
-                all.push(match *arg {
-                    Arg::Scalar(s) => MapArg::Scalar(s),
-                    Arg::Tensor(i) => places[i].map_or(MapArg::Output(0), |at| {
-                        MapArg::View(layouts.get(at).map_or(views[at], |l| views[at].with(l)))
-                    }),
-                });
-            }
-            spare.device().backend().map(kernel, &all, outs)
-        })?;
+    let args = args.iter().map(|&arg| if let Arg::Tensor(i) = arg { places[i] } else { arg }).collect();
+    only(bind(Update { kernel: kernel.clone(), args }, &others, To::Spare(spare))?)
+}
+
+/// The arguments of a kernel: of these inputs, stretched by `layouts` if there are any.
+#[inline]
+pub(super) fn arguments<'a>(args: &[Arg], inputs: &[View<'a>], layouts: &'a [Layout]) -> SmallVec<[MapArg<'a>; 4]> {
+    let mut found = SmallVec::new();
+    for arg in args {
+        found.push(match *arg {
+            Arg::Tensor(i) => MapArg::View(layouts.get(i).map_or(inputs[i], |l| inputs[i].with(l))),
+            Arg::Scalar(s) => MapArg::Scalar(s),
+            Arg::Output(i) => MapArg::Output(i),
+        });
     }
-    Ok(spare.clone())
+    found
 }
 
 /// Layouts that stretch the views to `shape`; none if all of them have it.
 #[inline]
 #[track_caller]
-pub(crate) fn stretched(views: &[View<'_>], shape: &Shape) -> Result<SmallVec<[Layout; 2]>> {
+pub(super) fn stretched(views: &[View<'_>], shape: &Shape) -> Result<SmallVec<[Layout; 2]>> {
     if views.iter().all(|v| v.layout.shape() == shape) {
         return Ok(SmallVec::new());
     }

@@ -1,11 +1,12 @@
-//! The operations, one file each, and `apply`, the one door that all of them go through.
+//! The operations, one file each, and `bind`, the one door that all of them go through.
 //!
-//! The trip of a call: the method (`x.softmax(-1)`) makes the operation's struct, `apply` infers shape and dtype,
+//! The trip of a call: the method (`x.softmax(-1)`) makes the operation's struct, `bind` infers shape and dtype,
 //! allocates, runs it on the backend and records it, and the backend's method is the kernel.
 
 mod adaptive_pool;
 mod arg_reduce;
 mod attention;
+mod bind;
 mod cast;
 mod cat;
 mod conv;
@@ -13,11 +14,13 @@ mod conv_transpose;
 mod copy;
 mod cross_entropy;
 mod diagonal;
+mod dispatch;
 mod distance;
 mod dropout;
 mod einsum;
 mod elementwise;
 mod embedding;
+mod fill;
 mod gather;
 mod gemm;
 mod grid;
@@ -41,6 +44,7 @@ mod operators;
 mod pad;
 mod pointwise;
 mod pool;
+mod random;
 mod reduce;
 mod repeat;
 mod roll;
@@ -57,6 +61,7 @@ pub mod table;
 mod to_device;
 mod unfold;
 mod unit_length;
+mod update;
 mod vector;
 mod window;
 
@@ -65,35 +70,34 @@ mod tests;
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::panic::Location;
 use std::sync::Arc;
 
-use gradus_backend::{Backend, DType, Error, ErrorKind, Here, Layout, Result, Shape, View, ViewMut};
+use gradus_backend::{Backend, DType, Error, ErrorKind, Result, Shape, View, ViewMut};
 use smallvec::SmallVec;
 
+use crate::Tensor;
 pub use crate::autograd::Context;
-use crate::autograd::{
-    Edge, Node, Saved, guards_saved, is_grad_enabled, is_observed, note_view, notes_access, ran_operation,
-};
-use crate::locks::{of_device, with_read};
 pub use crate::tensor::{InputSpec, Spec};
-use crate::{Device, Storage, Tensor};
+pub(crate) use bind::{To, apply, apply_one, bind, only, same_device};
+use bind::{apply_view, apply_views, infer};
 
 pub use crate::autograd::Keep;
 pub use attention::{AttentionOptions, Causal};
 pub use elementwise::{Class, Elementwise, Numbers};
-pub use gemm::Gemm;
 pub use grid::Indexing;
 pub use grid_sample::{GridPadding, GridSample, Sampling};
 pub use index::{Ellipsis, Index, IntoIndex, NewAxis, Strided};
+pub use inplace::InPlace;
 pub use interpolate::{Interpolate, Interpolation, Resized};
 pub use loss::{Reduction, Target};
-pub(crate) use map::{Arg, map_over};
+pub use map::Arg;
+pub(crate) use map::map_over;
 pub use movement::INFER;
 pub use operand::{AsOperand, Operand};
 pub use pad::PadMode;
 pub use scatter_reduce::ScatterReduction;
 pub use search::Unique;
+pub use update::UpdateFn;
 pub use window::{ConvOptions, PoolOptions};
 
 /// Specs of the outputs.
@@ -112,6 +116,20 @@ pub enum Flow {
     Mixes,
 }
 
+/// What an operation does beside computing its outputs from its inputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing.
+    Pure,
+    /// It takes its numbers from a place in the stream of a generator, which its parameters say.
+    Draws,
+    /// It reads the tensors that it writes. They are its first inputs where it infers, and not among those of
+    /// [`forward`](Operation::forward).
+    Updates,
+    /// Its outputs live on another device than its inputs.
+    Crosses,
+}
+
 /// What one operation is: every file here implements it for its struct. Equal operations compute the same of the same inputs.
 pub trait Operation: fmt::Debug + Clone + Eq + Hash + Send + Sync + 'static {
     /// The name that errors, graphs and logs show.
@@ -126,16 +144,24 @@ pub trait Operation: fmt::Debug + Clone + Eq + Hash + Send + Sync + 'static {
     #[track_caller]
     fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs>;
 
-    /// Computes the outputs, which are fresh, contiguous and not empty.
+    /// Computes the outputs, which are not empty. They hold nothing yet, unless the operation updates them.
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()>;
 
     /// How the elements of the outputs hang on those of the inputs.
     fn flow(&self) -> Flow;
 
-    /// What [`vjp`](Operation::vjp) will read, given which inputs want a gradient.
-    fn keeps(&self, needs: &[bool]) -> Keep;
+    /// What it does beside computing its outputs from its inputs.
+    fn effect(&self) -> Effect {
+        Effect::Pure
+    }
 
-    /// Whether output `i`, of a float dtype, carries a gradient; statistics kept for the gradient do not.
+    /// What [`vjp`](Operation::vjp) will read, given which inputs want a gradient.
+    fn keeps(&self, _needs: &[bool]) -> Keep {
+        Keep::NONE
+    }
+
+    /// Whether output `i`, of a float dtype, carries a gradient; statistics kept for the gradient do not. An operation whose
+    /// first output carries none is never recorded.
     fn differentiable(&self, _output: usize) -> bool {
         true
     }
@@ -143,7 +169,9 @@ pub trait Operation: fmt::Debug + Clone + Eq + Hash + Send + Sync + 'static {
     /// The gradients of the inputs from those of the outputs (`None` for zero), as tracked tensor expressions.
     ///
     /// When [`Context::create_graph`] holds, the result must depend differentiably on inputs, outputs and gradients.
-    fn vjp(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads>;
+    fn vjp(&self, _ctx: &Context<'_>, _grads: &[Option<Tensor>]) -> Result<Grads> {
+        Err(Error::new(ErrorKind::Autograd, "backward", format!("{} has no gradient rule", self.name())))
+    }
 }
 
 /// An operation that is recorded as a function: what autograd and users add to the operations of this module. Those that look
@@ -219,6 +247,15 @@ macro_rules! ops {
                 }
             }
 
+            /// What it does beside computing its outputs from its inputs.
+            pub fn effect(&self) -> Effect {
+                match self {
+                    Op::Map(op) => op.effect(),
+                    $(Op::$name(op) => op.effect(),)*
+                    Op::Rule(_) => Effect::Pure,
+                }
+            }
+
             pub(crate) fn differentiable(&self, output: usize) -> bool {
                 match self {
                     Op::Map(op) => op.differentiable(output),
@@ -265,17 +302,24 @@ macro_rules! ops {
 }
 
 ops! {
+    arg_reduce::ArgReduce,
     attention::Attention,
+    attention::AttentionBackward,
     cat::Cat,
     conv::Conv,
     conv::ConvBackwardInput,
     conv::ConvBackwardWeight,
     copy::Contiguous,
     cross_entropy::CrossEntropy,
+    cross_entropy::CrossEntropyBackward,
     diagonal::Diagonal,
     diagonal::DiagonalBackward,
+    dispatch::Dispatch,
     embedding::Embedding,
+    embedding::EmbeddingBackward,
+    fill::Fill,
     gather::Gather,
+    gemm::Gemm,
     linear::Linear,
     matmul::Matmul,
     movement::Expand,
@@ -283,10 +327,13 @@ ops! {
     movement::Permute,
     movement::Reshape,
     normalize::Normalize,
+    normalize::NormalizeAffineBackward,
+    normalize::NormalizeBackward,
     pad::PadConstant,
     pool::AvgPool,
     pool::AvgPoolBackward,
     pool::MaxPool,
+    random::Random,
     reduce::Reduce,
     scan::Scan,
     scatter::Scatter,
@@ -297,246 +344,12 @@ ops! {
     sliding::UnfoldAxis,
     split::Split,
     softmax::Softmax,
+    softmax::SoftmaxBackward,
+    sort::Sort,
     to_device::ToDevice,
     unfold::Fold,
     unfold::Unfold,
-}
-
-/// Runs an operation: infer, allocate, run, record. The one door, together with [`apply_one`].
-#[track_caller]
-pub(crate) fn apply<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Result<SmallVec<[Tensor; 1]>> {
-    let device = same_device(op.name(), inputs)?;
-    let specs = infer(&op, inputs)?;
-    // Before the inputs are read: a write in between then counts as later, which errs towards an error.
-    let versions = if records(inputs) { Some(versions(op.name(), inputs)?) } else { None };
-    let mut results = run(device, &specs, inputs, |b, x, y| op.forward(b, x, y))?;
-    if is_observed() {
-        ran_operation(&op, inputs, &results).here()?;
-    }
-    if let Some(versions) = versions {
-        record(op, inputs, &versions, &mut results, specs)?;
-    }
-    Ok(results)
-}
-
-/// [`apply`] for an operation with one output.
-#[track_caller]
-pub(crate) fn apply_one<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
-    let device = same_device(op.name(), inputs)?;
-    apply_on(device, op, inputs)
-}
-
-/// [`apply_one`] with a result on `device`.
-#[inline]
-#[track_caller]
-fn apply_on<O: Operation + Into<Op>>(device: &Device, op: O, inputs: &[&Tensor]) -> Result<Tensor> {
-    // Read where it was made, and moved only to be recorded (see `run_one`).
-    // The usual numbers of inputs without a vector: small operations take 5 ns less.
-    let inferred = match inputs {
-        [a] => op.infer(&[a.as_input()]),
-        [a, b] => op.infer(&[a.as_input(), b.as_input()]),
-        more => op.infer(&specs_of(more)),
-    };
-    let specs = match &inferred {
-        Ok(specs) => specs,
-        Err(e) => return Err(shown(e.clone(), op.inputs(), inputs).here()),
-    };
-    let versions = if records(inputs) { Some(versions(op.name(), inputs)?) } else { None };
-    let mut result = run_one(device, &specs[0], inputs, |b, x, y| op.forward(b, x, y))?;
-    if is_observed() {
-        ran_operation(&op, inputs, std::slice::from_ref(&result)).here()?;
-    }
-    if let Some(versions) = versions {
-        record(op, inputs, &versions, std::slice::from_mut(&mut result), inferred?)?;
-    }
-    Ok(result)
-}
-
-/// What operations see of these inputs before they run.
-#[inline(always)]
-fn specs_of<'a>(inputs: &[&'a Tensor]) -> SmallVec<[InputSpec<'a>; 4]> {
-    let mut specs = SmallVec::new();
-    for t in inputs {
-        specs.push(t.as_input());
-    }
-    specs
-}
-
-/// What `op` gives of these inputs; an error shows them.
-#[track_caller]
-pub(crate) fn infer(op: &impl Operation, inputs: &[&Tensor]) -> Result<Outputs> {
-    op.infer(&specs_of(inputs)).map_err(|e| shown(e, op.inputs(), inputs)).here()
-}
-
-/// The error with the inputs, by their names or numbers.
-#[cold]
-fn shown(e: Error, names: &[&str], inputs: &[&Tensor]) -> Error {
-    inputs.iter().enumerate().fold(e, |e, (i, t)| match names.get(i) {
-        Some(name) => t.describe(e, name),
-        None => t.describe(e, &format!("input {i}")),
-    })
-}
-
-/// Whether an operation on these inputs is recorded.
-fn records(inputs: &[&Tensor]) -> bool {
-    is_grad_enabled() && inputs.iter().any(|t| t.requires_grad())
-}
-
-/// The versions of the inputs' storages, none of which was written since its tensor was computed.
-#[track_caller]
-fn versions(op: &str, inputs: &[&Tensor]) -> Result<SmallVec<[u64; 4]>> {
-    let mut versions = SmallVec::new();
-    for t in inputs {
-        versions.push(t.storage().version());
-        t.check_current(op)?;
-    }
-    Ok(versions)
-}
-
-/// Makes `results` outputs of a new node of the graph; those that carry no gradient stay as they are.
-#[track_caller]
-fn record<O: Operation + Into<Op>>(
-    op: O,
-    inputs: &[&Tensor],
-    versions: &[u64],
-    results: &mut [Tensor],
-    specs: Outputs,
-) -> Result<()> {
-    let mut carries: SmallVec<[bool; 8]> = SmallVec::new();
-    for (i, spec) in specs.iter().enumerate() {
-        carries.push(spec.dtype.is_float() && op.differentiable(i));
-    }
-    if !carries.contains(&true) {
-        return Ok(());
-    }
-    let mut needs: SmallVec<[bool; 8]> = SmallVec::new();
-    for t in inputs {
-        needs.push(t.requires_grad());
-    }
-    let mut saved = Saved::new(op.keeps(&needs), inputs, versions, results);
-    if guards_saved() {
-        saved = saved.guard(op.name(), inputs, versions)?;
-    }
-    let node = Node::record(op.into(), inputs, specs, results[0].device(), saved);
-    for (output, t) in results.iter_mut().enumerate().filter(|(i, _)| carries[*i]) {
-        t.set_edge(Edge { node: node.clone(), output });
-    }
-    Ok(())
-}
-
-/// Records a view: the input's storage under another layout. No kernel runs.
-#[track_caller]
-pub(crate) fn apply_view<O: Operation + Into<Op>>(op: O, input: &Tensor, layout: Layout) -> Result<Tensor> {
-    debug_assert!(infers(&op, input, &[layout]), "{op:?} infers another shape than {layout:?}");
-    if !records(&[input]) {
-        if notes_access() {
-            note_view(input);
-        }
-        return Ok(input.view_at(layout, None));
-    }
-    input.check_current(op.name())?;
-    let specs = one(*layout.shape(), input.dtype());
-    let node = record_view(op, input, specs)?;
-    Ok(input.view_at(layout, Some(Edge { node, output: 0 })))
-}
-
-/// [`apply_view`] for several views of one tensor.
-#[track_caller]
-pub(crate) fn apply_views<O: Operation + Into<Op>>(op: O, input: &Tensor, layouts: &[Layout]) -> Result<Vec<Tensor>> {
-    debug_assert!(infers(&op, input, layouts), "{op:?} infers other shapes than {layouts:?}");
-    if !records(&[input]) {
-        if notes_access() {
-            note_view(input);
-        }
-        return Ok(layouts.iter().map(|&layout| input.view_at(layout, None)).collect());
-    }
-    input.check_current(op.name())?;
-    let specs = layouts.iter().map(|l| Spec { shape: *l.shape(), dtype: input.dtype() }).collect();
-    let node = record_view(op, input, specs)?;
-    let view = |(output, &layout)| input.view_at(layout, Some(Edge { node: node.clone(), output }));
-    Ok(layouts.iter().enumerate().map(view).collect())
-}
-
-/// Whether `infer` says of an operation what its views are.
-fn infers(op: &impl Operation, input: &Tensor, layouts: &[Layout]) -> bool {
-    let view = |l: &Layout| Spec { shape: *l.shape(), dtype: input.dtype() };
-    infer(op, &[input]).is_ok_and(|specs| specs.iter().copied().eq(layouts.iter().map(view)))
-}
-
-/// The node of an operation that keeps nothing of its input.
-#[track_caller]
-fn record_view<O: Operation + Into<Op>>(op: O, input: &Tensor, specs: Outputs) -> Result<Arc<Node>> {
-    let mut saved = Saved::default();
-    if guards_saved() {
-        saved = saved.guard(op.name(), &[input], &[input.storage().version()])?;
-    }
-    Ok(Node::record(op.into(), &[input], specs, input.device(), saved))
-}
-
-/// Allocates a contiguous tensor and runs `forward` on it, unless it is empty.
-///
-/// Written so that what is small is made where it stays: a value that is moved right after it was written stalls.
-#[inline]
-#[track_caller]
-pub(crate) fn run_one(
-    device: &Device,
-    spec: &Spec,
-    inputs: &[&Tensor],
-    forward: impl FnOnce(&dyn Backend, &[View<'_>], &mut [ViewMut<'_>]) -> Result<()>,
-) -> Result<Tensor> {
-    let (backend, numel, dtype) = (device.backend(), spec.shape.numel(), spec.dtype);
-    let layout = Layout::contiguous(spec.shape);
-    let mut allocated = backend.alloc(numel * dtype.size());
-    if numel > 0
-        && let Ok(buffer) = &mut allocated
-    {
-        let outs = &mut [ViewMut { buffer, dtype, layout: &layout }];
-        with_read(inputs, |views| forward(backend, views, outs))?;
-    }
-    let buffer = match allocated {
-        Ok(buffer) => buffer,
-        Err(mut e) => {
-            e.relocate(Location::caller());
-            return Err(e);
-        }
-    };
-    Ok(Tensor::computed(Arc::new(Storage::new(device.clone(), buffer)), layout, dtype, inputs))
-}
-
-/// [`run_one`] for several outputs.
-#[track_caller]
-fn run(
-    device: &Device,
-    specs: &[Spec],
-    inputs: &[&Tensor],
-    forward: impl FnOnce(&dyn Backend, &[View<'_>], &mut [ViewMut<'_>]) -> Result<()>,
-) -> Result<SmallVec<[Tensor; 1]>> {
-    let backend = device.backend();
-    let alloc = |s: &Spec| Ok((backend.alloc(s.shape.numel() * s.dtype.size())?, Layout::contiguous(s.shape)));
-    let mut outputs = of_device(specs.iter().map(alloc).collect::<Result<Vec<_>>>())?;
-    if specs.iter().any(|s| s.shape.numel() > 0) {
-        let out = |((buffer, layout), s): (_, &Spec)| ViewMut { buffer, dtype: s.dtype, layout };
-        let mut outs: Vec<ViewMut<'_>> = outputs.iter_mut().map(|(b, l)| (b, &*l)).zip(specs).map(out).collect();
-        with_read(inputs, |views| forward(backend, views, &mut outs))?;
-    }
-    let tensor = |((buffer, layout), s): (_, &Spec)| {
-        Tensor::computed(Arc::new(Storage::new(device.clone(), buffer)), layout, s.dtype, inputs)
-    };
-    Ok(outputs.into_iter().zip(specs).map(tensor).collect())
-}
-
-/// The device that all inputs share.
-#[track_caller]
-pub(crate) fn same_device<'a>(op: &str, inputs: &[&'a Tensor]) -> Result<&'a Device> {
-    let device = inputs[0].device();
-    for t in &inputs[1..] {
-        if t.device() != device {
-            let e = Error::new(ErrorKind::DeviceMismatch, op, "operands live on different devices");
-            let e = device.tell_apart(t.device(), shown(e, &[], inputs));
-            return Err(e.help("move one of them explicitly; nothing is copied between devices behind your back"));
-        }
-    }
-    Ok(device)
+    update::Update,
 }
 
 /// The spec of an operation's only output.

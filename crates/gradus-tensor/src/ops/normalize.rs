@@ -13,7 +13,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::norm::inverse_root;
 use super::operand_rules::{cast, common_dtype};
-use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, Spec, apply, run, run_one};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, Spec, apply, apply_one, one};
 use crate::Tensor;
 use crate::autograd::{BackwardOptions, grad};
 
@@ -128,27 +128,86 @@ impl Operation for Normalize {
         if ctx.needs(0) {
             let mut operands = vec![g, x, &mean, &rstd];
             operands.extend(scale);
-            let forward = |b: &dyn Backend, v: &[View<'_>], outs: &mut [ViewMut<'_>]| {
-                b.normalize_backward(self.rms, self.axes, v[0], v[1], v.get(4).copied(), v[2], v[3], &mut outs[0])
-            };
-            out[0] = Some(run_one(x.device(), ctx.input_spec(0)?, &operands, forward)?);
+            out[0] = Some(apply_one(NormalizeBackward { rms: self.rms, axes: self.axes }, &operands)?);
         }
         if let Some(spec) = scale_spec {
             // The scale's shape with leading axes of size 1, up to the rank of `x`, which is small.
             let mut dims = vec![1; x.rank() - spec.shape.rank()];
             dims.extend(spec.shape.iter());
             let shape = Shape::new(&dims).here()?;
-            let specs = [Spec { shape, dtype: x.dtype().compute() }; 2];
-            let specs = &specs[..1 + usize::from(together.is_some())];
-            let found = run(x.device(), specs, &[g, x, &mean, &rstd], |b, v, outs| {
-                let (dscale, rest) = outs.split_first_mut().ok_or_else(|| Error::argument(self.name, "no output"))?;
-                b.normalize_affine_backward(v[0], v[1], v[2], v[3], dscale, rest.first_mut())
-            })?;
+            let op = NormalizeAffineBackward { shape, shift: together.is_some() };
+            let found = apply(op, &[g, x, &mean, &rstd])?;
             for (i, d) in [1, shift].into_iter().zip(found) {
                 out[i] = Some(d.reshape(spec.shape)?.to_dtype(spec.dtype)?);
             }
         }
         Ok(out)
+    }
+}
+
+/// The fused gradient of [`Normalize`] for what is normalised: of the gradient of the result, of that, mean, `1 / sqrt(var +
+/// eps)`, and perhaps the scale.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct NormalizeBackward {
+    /// Without the mean.
+    pub rms: bool,
+    /// The axes that share a mean and a variance.
+    pub axes: Axes,
+}
+
+impl Operation for NormalizeBackward {
+    fn name(&self) -> &str {
+        "normalize_backward"
+    }
+
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        Ok(one(*inputs[1].shape, inputs[1].dtype))
+    }
+
+    fn forward(&self, backend: &dyn Backend, x: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        backend.normalize_backward(self.rms, self.axes, x[0], x[1], x.get(4).copied(), x[2], x[3], &mut outputs[0])
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Mixes
+    }
+
+    fn differentiable(&self, _: usize) -> bool {
+        false
+    }
+}
+
+/// The fused gradient of [`Normalize`] for the scale, and perhaps for a shift of its shape: of the gradient of the result,
+/// what is normalised, mean, and `1 / sqrt(var + eps)`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct NormalizeAffineBackward {
+    /// The scale's shape, with leading axes of size 1 up to the rank of what is normalised.
+    pub shape: Shape,
+    /// For the shift too.
+    pub shift: bool,
+}
+
+impl Operation for NormalizeAffineBackward {
+    fn name(&self) -> &str {
+        "normalize_affine_backward"
+    }
+
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        let spec = Spec { shape: self.shape, dtype: inputs[1].dtype.compute() };
+        Ok(std::iter::repeat_n(spec, 1 + usize::from(self.shift)).collect())
+    }
+
+    fn forward(&self, backend: &dyn Backend, x: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        let (scale, shift) = outputs.split_at_mut(1);
+        backend.normalize_affine_backward(x[0], x[1], x[2], x[3], &mut scale[0], shift.first_mut())
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Mixes
+    }
+
+    fn differentiable(&self, _: usize) -> bool {
+        false
     }
 }
 

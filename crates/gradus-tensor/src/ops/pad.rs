@@ -3,7 +3,7 @@
 use gradus_backend::{Backend, DType, Error, Here, Result, Scalar, Shape, View, ViewMut};
 use smallvec::SmallVec;
 
-use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
+use super::{Context, Flow, Grads, InputSpec, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
 /// What a border is made of.
@@ -54,10 +54,6 @@ impl Operation for PadConstant {
 
     fn flow(&self) -> Flow {
         Flow::Moves
-    }
-
-    fn keeps(&self, _: &[bool]) -> Keep {
-        Keep::NONE
     }
 
     fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {

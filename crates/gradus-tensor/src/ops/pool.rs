@@ -98,10 +98,6 @@ impl Operation for AvgPool {
         Flow::Mixes
     }
 
-    fn keeps(&self, _: &[bool]) -> Keep {
-        Keep::NONE
-    }
-
     fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
         let Some(g) = &g[0] else { return Ok(grads([None])) };
         let backward = AvgPoolBackward { pool: self.clone(), input: ctx.input_spec(0)?.shape };
@@ -124,10 +120,6 @@ impl Operation for AvgPoolBackward {
 
     fn flow(&self) -> Flow {
         Flow::Mixes
-    }
-
-    fn keeps(&self, _: &[bool]) -> Keep {
-        Keep::NONE
     }
 
     fn vjp(&self, _: &Context<'_>, h: &[Option<Tensor>]) -> Result<Grads> {

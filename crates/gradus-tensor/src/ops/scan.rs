@@ -8,13 +8,13 @@ use gradus_backend::{Backend, DType, Error, Result, ScanOp, View, ViewMut};
 use super::elementwise::{Class, Elementwise};
 use super::gather::index_along;
 use super::operand::Operand;
-use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, Spec, apply_one, grads, one, run_one};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
 /// A running sum, product or log-sum-exp along an axis.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Scan {
-    /// What runs: not an extreme, which is a gather.
+    /// What runs. Extremes are not recorded: their gradient is that of a gather.
     pub op: ScanOp,
     /// Along which axis.
     pub axis: usize,
@@ -57,6 +57,10 @@ impl Operation for Scan {
             ScanOp::LogSumExp => Keep::inputs([0]).and_outputs([0]),
             _ => Keep::NONE,
         }
+    }
+
+    fn differentiable(&self, _: usize) -> bool {
+        !matches!(self.op, ScanOp::Max | ScanOp::Min)
     }
 
     fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
@@ -132,13 +136,6 @@ pub(super) fn interleave(a: &Tensor, b: &Tensor, axis: usize) -> Result<Tensor> 
     Tensor::stack(&[&a.reshape(flat)?, &b.reshape(flat)?], 2)?.reshape(doubled)
 }
 
-/// A scan that is not recorded.
-#[track_caller]
-fn plain(op: ScanOp, x: &Tensor, axis: usize) -> Result<Tensor> {
-    let spec = Spec { shape: *x.layout().shape(), dtype: x.dtype() };
-    run_one(x.device(), &spec, &[x], |b, x, outs| b.scan(op, x[0], axis, &mut outs[0]))
-}
-
 #[track_caller]
 fn running_extreme(x: &Tensor, op: ScanOp, name: &str, axis: isize) -> Result<(Tensor, Tensor)> {
     let like = x;
@@ -148,12 +145,12 @@ fn running_extreme(x: &Tensor, op: ScanOp, name: &str, axis: isize) -> Result<(T
         return Err(x.describe(Error::dtype(name, DType::Bool, "numbers; cast first"), "self"));
     }
     let values = x.detach();
-    let best = plain(op, &values, at)?;
+    let best = apply_one(Scan { op, axis: at }, &[&values])?;
     let attains = values.eq(&best)?.logical_or(&values.isnan()?.logical_and(&best.isnan()?)?)?;
     let last = i64::try_from(x.shape()[at]).unwrap_or(i64::MAX);
     let places = index_along(&Tensor::arange(0, last, 1, DType::I64, x.device())?, x.shape(), at)?;
     // The latest place that attained the extreme so far.
-    let indices = plain(ScanOp::Max, &attains.where_(&places, 0)?, at)?;
+    let indices = apply_one(Scan { op: ScanOp::Max, axis: at }, &[&attains.where_(&places, 0)?])?;
     Ok((x.gather(axis, &indices)?.back_to(like)?, indices.back_to(like)?))
 }
 

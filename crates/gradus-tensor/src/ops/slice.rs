@@ -3,7 +3,7 @@
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Backend, Error, ErrorKind, Here, Layout, Result, Scalar, Shape, View, ViewMut};
 
-use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, apply_view, grads, one};
+use super::{Context, Flow, Grads, InputSpec, Operation, Outputs, apply_one, apply_view, grads, one};
 use crate::Tensor;
 
 /// Every `step`-th element of an axis from `start` up to `end`, as a view.
@@ -52,10 +52,6 @@ impl Operation for Slice {
         Flow::Moves
     }
 
-    fn keeps(&self, _: &[bool]) -> Keep {
-        Keep::NONE
-    }
-
     fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
         let Some(g) = &g[0] else { return Ok(grads([None])) };
         let backward = SliceBackward { slice: self.clone(), input: ctx.input_spec(0)?.shape };
@@ -83,10 +79,6 @@ impl Operation for SliceBackward {
 
     fn flow(&self) -> Flow {
         Flow::Moves
-    }
-
-    fn keeps(&self, _: &[bool]) -> Keep {
-        Keep::NONE
     }
 
     fn vjp(&self, _: &Context<'_>, h: &[Option<Tensor>]) -> Result<Grads> {

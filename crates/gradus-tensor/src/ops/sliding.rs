@@ -4,7 +4,7 @@ use gradus_backend::{Backend, DType, Error, Layout, Result, Shape, View, ViewMut
 use smallvec::SmallVec;
 
 use super::gather::index_along;
-use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_view, grads, one};
+use super::{Context, Flow, Grads, InputSpec, Operation, Outputs, apply_view, grads, one};
 use crate::Tensor;
 
 /// Windows of an axis, whose elements become a new last axis.
@@ -56,10 +56,6 @@ impl Operation for UnfoldAxis {
 
     fn flow(&self) -> Flow {
         Flow::Moves
-    }
-
-    fn keeps(&self, _: &[bool]) -> Keep {
-        Keep::NONE
     }
 
     fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {

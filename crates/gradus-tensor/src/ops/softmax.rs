@@ -5,7 +5,7 @@
 use gradus_backend::{Backend, Result, View, ViewMut};
 
 use super::operand_rules::cast;
-use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one, run_one};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
 /// Softmax or log-softmax along an axis.
@@ -43,9 +43,7 @@ impl Operation for Softmax {
         let y = ctx.output(0)?;
         let axis = [self.axis as isize];
         let dx = if !ctx.create_graph() {
-            run_one(y.device(), ctx.input_spec(0)?, &[&y, g], |b, x, outs| {
-                b.softmax_backward(self.log, x[0], x[1], self.axis, &mut outs[0])
-            })?
+            apply_one(SoftmaxBackward { log: self.log, axis: self.axis }, &[&y, g])?
         } else {
             // Half precision is rounded once, as in the fused gradient.
             let dtype = y.dtype();
@@ -58,6 +56,37 @@ impl Operation for Softmax {
             dx.to_dtype(dtype)?
         };
         Ok(grads([Some(dx)]))
+    }
+}
+
+/// The fused gradient of [`Softmax`], of its output and that one's gradient.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct SoftmaxBackward {
+    /// Of the logarithm.
+    pub log: bool,
+    /// The axis.
+    pub axis: usize,
+}
+
+impl Operation for SoftmaxBackward {
+    fn name(&self) -> &str {
+        if self.log { "log_softmax_backward" } else { "softmax_backward" }
+    }
+
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        Ok(one(*inputs[0].shape, inputs[0].dtype))
+    }
+
+    fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        backend.softmax_backward(self.log, inputs[0], inputs[1], self.axis, &mut outputs[0])
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Mixes
+    }
+
+    fn differentiable(&self, _: usize) -> bool {
+        false
     }
 }
 

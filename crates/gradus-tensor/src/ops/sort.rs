@@ -2,11 +2,11 @@
 //!
 //! NaN counts as the largest number: last in ascending order, first in descending order. Equal elements keep their order.
 
-use gradus_backend::{DType, Error, Result};
+use gradus_backend::{Backend, DType, Error, Result, View, ViewMut};
+use smallvec::smallvec;
 
-use super::{Spec, records, run};
-use crate::Tensor;
-use crate::autograd::{is_observed, ran};
+use super::{Flow, InputSpec, Operation, Outputs, Spec, apply};
+use crate::{Tensor, is_grad_enabled};
 
 impl Tensor {
     /// The elements along an axis in order, stably, and the index (i64) that each had. NaN comes last in ascending and
@@ -24,7 +24,11 @@ impl Tensor {
     #[track_caller]
     pub fn sort(&self, axis: isize, descending: bool) -> Result<(Tensor, Tensor)> {
         let (values, indices) = sorted("sort", self, axis, descending)?;
-        if records(&[self]) { Ok((self.gather(axis, &indices)?, indices)) } else { Ok((values, indices)) }
+        if is_grad_enabled() && self.requires_grad() {
+            Ok((self.gather(axis, &indices)?, indices))
+        } else {
+            Ok((values, indices))
+        }
     }
 
     /// The indices (i64) that put an axis in order, stably: the second result of [`sort`](Tensor::sort).
@@ -72,24 +76,49 @@ impl Tensor {
     }
 }
 
+/// An axis in order. Outputs: the elements, and the index (i64) that each had. The gradient is that of a gather.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Sort {
+    /// The axis.
+    pub axis: usize,
+    /// The largest first.
+    pub descending: bool,
+}
+
+impl Operation for Sort {
+    fn name(&self) -> &str {
+        "sort"
+    }
+
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        let (shape, dtype) = (*inputs[0].shape, inputs[0].dtype);
+        Ok(smallvec![Spec { shape, dtype }, Spec { shape, dtype: DType::I64 }])
+    }
+
+    fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        let (values, indices) = outputs.split_at_mut(1);
+        backend.sort(inputs[0], self.axis, self.descending, &mut values[0], &mut indices[0])
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Moves
+    }
+
+    fn differentiable(&self, _: usize) -> bool {
+        false
+    }
+}
+
 /// Values and indices, neither of them recorded.
 #[track_caller]
 fn sorted(name: &str, x: &Tensor, axis: isize, descending: bool) -> Result<(Tensor, Tensor)> {
     let like = x;
-    let (x, at) = &x.along(name, axis)?;
+    let (x, axis) = &x.along(name, axis)?;
     if x.dtype() == DType::Bool {
-        let (values, indices) = sorted(name, &like.to_dtype(DType::U8)?, axis, descending)?;
+        let (values, indices) = sorted(name, &like.to_dtype(DType::U8)?, *axis as isize, descending)?;
         return Ok((values.to_dtype(DType::Bool)?, indices));
     }
-    let spec = |dtype| Spec { shape: *x.layout().shape(), dtype };
-    let results = run(x.device(), &[spec(x.dtype()), spec(DType::I64)], &[x], |b, x, outs| match outs {
-        [values, indices] => b.sort(x[0], *at, descending, values, indices),
-        _ => Err(Error::argument(name, "two outputs are written")),
-    })?;
-    if is_observed() {
-        ran(&format_args!("{name}"), &[x], &results, &|_| false)?;
-    }
-    let mut results = results.into_iter();
+    let mut results = apply(Sort { axis: *axis, descending }, &[x])?.into_iter();
     match (results.next(), results.next()) {
         (Some(values), Some(indices)) => Ok((values.back_to(like)?, indices.back_to(like)?)),
         _ => Err(Error::argument(name, "two results are given")),

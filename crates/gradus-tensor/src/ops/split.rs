@@ -6,7 +6,7 @@ use gradus_backend::host_vec::check_room;
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Backend, Error, Here, Layout, Result, View, ViewMut};
 
-use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, Spec, apply_views, grads};
+use super::{Context, Flow, Grads, InputSpec, Operation, Outputs, Spec, apply_views, grads};
 use crate::Tensor;
 
 /// An axis cut into pieces, which fill it, as views.
@@ -49,10 +49,6 @@ impl Operation for Split {
 
     fn flow(&self) -> Flow {
         Flow::Moves
-    }
-
-    fn keeps(&self, _: &[bool]) -> Keep {
-        Keep::NONE
     }
 
     fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
@@ -118,7 +114,7 @@ impl Tensor {
         check_room(self.device().backend(), op, sizes.len(), PIECE_BYTES).map_err(|e| self.describe(e, "self"))?;
         let op = Split { axis, sizes: sizes.collect() };
         let layouts = op.layouts(self.layout()).map_err(|e| self.describe(e, "self"))?;
-        apply_views(op, self, &layouts)
+        Ok(apply_views(op, self, &layouts)?.into_vec())
     }
 
     /// At most `n` pieces of equal size along an axis; the last one is shorter where they do not come out even, and there

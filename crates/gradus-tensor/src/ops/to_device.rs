@@ -3,7 +3,7 @@
 use gradus_backend::host_vec::download;
 use gradus_backend::{Backend, Result, View, ViewMut};
 
-use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_on, grads, one};
+use super::{Context, Effect, Flow, Grads, InputSpec, Operation, Outputs, To, bind, grads, one, only};
 use crate::{Device, Tensor};
 
 /// A contiguous tensor of one device, on another.
@@ -45,8 +45,8 @@ impl Operation for ToDevice {
         Flow::Moves
     }
 
-    fn keeps(&self, _: &[bool]) -> Keep {
-        Keep::NONE
+    fn effect(&self) -> Effect {
+        Effect::Crosses
     }
 
     fn vjp(&self, _: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
@@ -80,6 +80,6 @@ impl Tensor {
             return Ok(self.clone());
         }
         let op = ToDevice { from: self.device().clone(), to: device.clone() };
-        apply_on(device, op, &[&self.contiguous()?])
+        only(bind(op, &[&self.contiguous()?], To::New(device))?)
     }
 }

@@ -3,7 +3,7 @@
 
 use gradus_backend::{Backend, DType, Error, Here, Result, Scalar, Shape, View, ViewMut, Window};
 
-use super::{Context, ConvOptions, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
+use super::{Context, ConvOptions, Flow, Grads, InputSpec, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
 /// `x [n, c, spatial..]` to `[n, c * kernel, positions]`, zeros in the padding.
@@ -62,10 +62,6 @@ impl Operation for Unfold {
         Flow::Moves
     }
 
-    fn keeps(&self, _: &[bool]) -> Keep {
-        Keep::NONE
-    }
-
     fn vjp(&self, ctx: &Context<'_>, g: &[Option<Tensor>]) -> Result<Grads> {
         let Some(g) = &g[0] else { return Ok(grads([None])) };
         let fold = Fold { window: self.window, input: ctx.input_spec(0)?.shape };
@@ -90,10 +86,6 @@ impl Operation for Fold {
 
     fn flow(&self) -> Flow {
         Flow::Mixes
-    }
-
-    fn keeps(&self, _: &[bool]) -> Keep {
-        Keep::NONE
     }
 
     fn vjp(&self, _: &Context<'_>, h: &[Option<Tensor>]) -> Result<Grads> {

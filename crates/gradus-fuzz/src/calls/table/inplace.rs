@@ -1,11 +1,14 @@
 //! Methods that write into the tensor, half of them inside of `no_grad`.
 
-use gradus::backend::{AdamParams, SgdParams};
+use gradus::UpdateFn;
 use gradus::prelude::*;
 
 use super::index::{along, at, few, index_like, items, tuple};
 use super::{LONG, Row, rows};
 use crate::calls::Draw;
+
+static AVERAGE: UpdateFn = UpdateFn::new("average", |x| vec![x[0] + x[2] * (x[1] - x[0])]);
+static BOTH: UpdateFn = UpdateFn::new("both", |x| vec![x[0] + x[1], x[2] - x[0]]);
 
 /// Calls a method that writes, and gives the tensor that it wrote to.
 fn write(d: &mut Draw, x: &Tensor, f: impl FnOnce(&mut Draw, &Tensor) -> Result<()>) -> Result<Tensor> {
@@ -29,21 +32,10 @@ const PLAIN: &[Row] = rows! { LONG any;
     div_ |x, d| write(d, &x, |d, x| x.div_(&d.like(x)?));
     clamp_ |x, d| write(d, &x, |d, x| x.clamp_(d.scalar(), d.scalar()));
     masked_fill_ |x, d| write(d, &x, |d, x| x.masked_fill_(&d.mask(x)?, d.scalar()));
-    sgd_step_ |x, d| write(d, &x, |d, x| {
-        let params = SgdParams { lr: d.fraction(), momentum: d.fraction(), nesterov: d.flag(), weight_decay: d.fraction() };
-        x.sgd_step_(&params, &d.like(x)?, d.maybe(|d| d.like(x))?.as_ref())
-    });
-    adam_step_ |x, d| write(d, &x, |d, x| {
-        let params = AdamParams {
-            lr: d.fraction(),
-            beta1: d.fraction(),
-            beta2: d.fraction(),
-            eps: d.fraction(),
-            weight_decay: d.fraction(),
-            decoupled: d.flag(),
-            step: d.size() as u64,
-        };
-        x.adam_step_(&params, &d.like(x)?, &d.like(x)?, &d.like(x)?)
+    UpdateFn::apply |x, d| write(d, &x, |d, x| {
+        let (g, m) = (d.like(x)?, d.maybe(|d| d.like(x))?);
+        let m = m.as_ref().unwrap_or(x);
+        if d.flag() { AVERAGE.apply(&[x], &[x, &g], &[d.fraction()]) } else { BOTH.apply(&[x, m], &[m, x, &g], &[]) }
     });
 };
 

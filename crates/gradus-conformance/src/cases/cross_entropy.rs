@@ -1,9 +1,9 @@
-//! Cross-entropy and optimiser steps.
+//! Cross-entropy.
 
-use gradus_backend::{AdamParams, Backend, CrossEntropyParams, DType, SgdParams, View, ViewMut};
+use gradus_backend::{Backend, CrossEntropyParams, DType, View, ViewMut};
 
 use super::{FLOATS, fresh};
-use crate::suite::{Array, Bound, Case, Output, Rng, Suite};
+use crate::suite::{Array, Bound, Case, Rng, Suite};
 
 pub(super) fn run(s: &mut Suite<'_>) {
     for d in FLOATS {
@@ -17,9 +17,6 @@ pub(super) fn run(s: &mut Suite<'_>) {
                     cross_entropy(s, d, index, n, c, smoothing, Some(if index == DType::U32 { 7000 } else { -100 }));
                 }
             }
-        }
-        for state in [d, DType::F32] {
-            optimizers(s, d, state);
         }
     }
     // Logits that overflow without care, and a class that is ruled out.
@@ -70,49 +67,4 @@ pub(super) fn cross_entropy(
     };
     let case = Case::new(format!("cross_entropy_backward/{name}"), inputs, vec![fresh(d, &[n, c])], &backward);
     s.case(&case.bound(Bound::Naive));
-}
-
-/// Steps on parameters of dtype `d` with moments of dtype `state`.
-fn optimizers(s: &mut Suite<'_>, d: DType, state: DType) {
-    for dims in [&[7][..], &[3, 11], &[0], &[]] {
-        let mut rng = Rng::new(&format!("optimizers/{d}/{state}/{dims:?}"));
-        let param = Array::random(d, dims, &mut rng);
-        let grad = Array::random(d, dims, &mut rng);
-        let velocity = Array::random(state, dims, &mut rng);
-        let squares =
-            Array { data: velocity.data.iter().map(|v| (v.to_f64().abs() + 0.01).into()).collect(), ..velocity };
-        let squares = Array::cycled(state, dims, &squares.data);
-        for (momentum, nesterov, weight_decay) in [
-            (0.0, false, 0.0),
-            (0.0, false, 0.1),
-            (0.9, false, 0.0),
-            (0.9, false, 0.1),
-            (0.8, true, 0.0),
-            (0.8, true, 0.1),
-        ] {
-            let params = SgdParams { lr: 0.05, momentum, nesterov, weight_decay };
-            let call = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| match outs {
-                [param, velocity] => b.sgd_step(&params, param, ins[0], Some(velocity)),
-                [param] => b.sgd_step(&params, param, ins[0], None),
-                _ => unreachable!("a step has one or two outputs"),
-            };
-            let mut outputs = vec![Output::Updated(param.clone())];
-            if momentum != 0.0 {
-                outputs.push(Output::Updated(velocity.clone()));
-            }
-            let name = format!("sgd_step/{d}/{state}/{dims:?}/mu{momentum}/nesterov={nesterov}/wd{weight_decay}");
-            s.case(&Case::new(name, vec![grad.clone()], outputs, &call).bound(Bound::Naive));
-        }
-        for (weight_decay, decoupled, step) in [(0.0, false, 1), (0.1, false, 3), (0.1, true, 2), (0.0, true, 100_000)]
-        {
-            let params = AdamParams { lr: 0.01, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay, decoupled, step };
-            let call = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
-                let [param, m, v] = outs else { unreachable!("an Adam step has three outputs") };
-                b.adam_step(&params, param, ins[0], m, v)
-            };
-            let outputs = [&param, &velocity, &squares].map(|a| Output::Updated(a.clone())).to_vec();
-            let name = format!("adam_step/{d}/{state}/{dims:?}/wd{weight_decay}/decoupled={decoupled}/step{step}");
-            s.case(&Case::new(name, vec![grad.clone()], outputs, &call).bound(Bound::Naive));
-        }
-    }
 }

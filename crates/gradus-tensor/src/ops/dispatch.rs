@@ -1,0 +1,57 @@
+//! `dispatch_compute`: programs of the user's own. The method is in `compute.rs` of the crate.
+
+use std::sync::Arc;
+
+use gradus_backend::compute::OwnedModule;
+use gradus_backend::{Backend, Binding, Result, View, ViewMut};
+use smallvec::SmallVec;
+
+use super::{Effect, Flow, InputSpec, Operation, Outputs, Spec};
+
+/// A program of the user's own.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Dispatch {
+    /// The program.
+    pub module: OwnedModule,
+    /// For each binding whether it is written.
+    pub written: SmallVec<[bool; 8]>,
+    /// Push constants.
+    pub constants: Arc<[u8]>,
+    /// Numbers of work-groups.
+    pub groups: [u32; 3],
+}
+
+impl Operation for Dispatch {
+    fn name(&self) -> &str {
+        "dispatch_compute"
+    }
+
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        let written = self.written.iter().filter(|w| **w).count();
+        Ok(inputs.iter().take(written).map(|x| Spec { shape: *x.shape, dtype: x.dtype }).collect())
+    }
+
+    fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        let (mut inputs, mut outputs) = (inputs.iter(), outputs.iter_mut());
+        let mut operands = Vec::with_capacity(self.written.len());
+        for written in &self.written {
+            operands.extend(match written {
+                true => outputs.next().map(|o| Binding::Write(o.with(o.layout))),
+                false => inputs.next().map(|x| Binding::Read(*x)),
+            });
+        }
+        backend.dispatch_compute(self.module.as_module(), &mut operands, &self.constants, self.groups)
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::Mixes
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Updates
+    }
+
+    fn differentiable(&self, _: usize) -> bool {
+        false
+    }
+}

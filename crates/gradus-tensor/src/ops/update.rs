@@ -1,0 +1,176 @@
+//! Elementwise updates: kernels that write into tensors what they compute of them and of others, in one pass.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use gradus_backend::{
+    Backend, DType, Error, ErrorKind, Expr, Kernel, KernelBuilder, Result, Scalar, Shape, View, ViewMut,
+};
+use smallvec::SmallVec;
+
+use super::map::{arguments, describe, stretched};
+use super::{Arg, Effect, Flow, InPlace, InputSpec, Operation, Outputs, Spec, To, bind, same_device};
+use crate::Tensor;
+use crate::autograd::Nested;
+
+/// An elementwise kernel whose outputs go over tensors that it may read. Inputs where it infers: these, of one shape, and
+/// others that broadcast to it.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Update {
+    /// What is computed.
+    pub kernel: Arc<Kernel>,
+    /// For each argument of the kernel where it comes from.
+    pub args: SmallVec<[Arg; 3]>,
+}
+
+impl fmt::Debug for Update {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        describe(&self.kernel, &self.args, f)
+    }
+}
+
+impl Operation for Update {
+    fn name(&self) -> &str {
+        self.kernel.name()
+    }
+
+    fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
+        let outputs = self.kernel.outputs();
+        let shape = *inputs[0].shape;
+        for (i, x) in inputs.iter().enumerate() {
+            if i < outputs.len() && (*x.shape != shape || x.dtype != outputs[i].1) {
+                let m = format!("the tensors that are written have one shape, and here number {i} is {}", outputs[i].1);
+                return Err(Error::shape(self.name(), m));
+            }
+            if Shape::broadcast(self.name(), &shape, x.shape).ok() != Some(shape) {
+                let m = "an operand does not broadcast to the tensors that are written";
+                return Err(Error::new(ErrorKind::Broadcast, self.name(), m));
+            }
+        }
+        Ok(outputs.iter().map(|&(_, dtype)| Spec { shape, dtype }).collect())
+    }
+
+    fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        let layouts = stretched(inputs, outputs[0].layout.shape())?;
+        backend.map(&self.kernel, &arguments(&self.args, inputs, &layouts), outputs)
+    }
+
+    fn flow(&self) -> Flow {
+        Flow::InPlace
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Updates
+    }
+
+    fn differentiable(&self, _: usize) -> bool {
+        false
+    }
+}
+
+/// An update of one or more tensors in one pass over memory: a step of an optimiser, a running average, a rounded copy.
+///
+/// The formula gets tensors, then numbers, as scalars in the compute dtype of the first tensor that is written, whatever
+/// they are stored in. It gives a value for each tensor that is written, which is rounded once when it is stored.
+///
+/// ```
+/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
+/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
+/// // average = decay * average + (1 - decay) * x
+/// static AVERAGE: UpdateFn = UpdateFn::new("average", |x| vec![x[2] * x[0] + (1.0 - x[2]) * x[1]]);
+///
+/// let average = Tensor::from_vec([1.0f32, 2.0], [2], &device)?;
+/// let x = Tensor::from_vec([3.0f32, 4.0], [2], &device)?;
+/// AVERAGE.apply(&[&average], &[&average, &x], &[0.75])?;
+/// assert_eq!(average.to_vec::<f32>()?, [1.5, 2.5]);
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Debug)]
+pub struct UpdateFn {
+    name: &'static str,
+    body: for<'k> fn(&[Expr<'k>]) -> Vec<Expr<'k>>,
+    /// One for each list of dtypes that was asked for.
+    kernels: Mutex<Vec<Arc<Kernel>>>,
+}
+
+type Dtypes = SmallVec<[DType; 16]>;
+
+impl UpdateFn {
+    /// An update by this formula.
+    pub const fn new(name: &'static str, body: for<'k> fn(&[Expr<'k>]) -> Vec<Expr<'k>>) -> Self {
+        UpdateFn { name, body, kernels: Mutex::new(Vec::new()) }
+    }
+
+    /// Writes into `written`, which have one shape, what the formula makes of `tensors`, which broadcast to that shape, and
+    /// `numbers`. A tensor that is one of `written`, the same reference, has the value before.
+    ///
+    /// # Errors
+    /// Tensors that do not broadcast, of other devices, or whose elements share memory; with gradients on, those that
+    /// require one; a formula that gives fewer or more values than are written.
+    #[track_caller]
+    pub fn apply(&self, written: &[&Tensor], tensors: &[&Tensor], numbers: &[f64]) -> Result<()> {
+        let Some(first) = written.first() else { return Err(Error::argument(self.name, "nothing is written")) };
+        let how = InPlace::Update(self.name);
+        for t in written {
+            t.check_writable(how, tensors)?;
+        }
+        let all: SmallVec<[&Tensor; 8]> = written.iter().chain(tensors).copied().collect();
+        same_device(self.name, &all)?;
+        let shape = first.layout().shape();
+        for (i, t) in all.iter().enumerate() {
+            let e = match Shape::broadcast(self.name, shape, t.shape()) {
+                _ if i < written.len() && t.layout().shape() != shape => {
+                    Error::shape(self.name, "the tensors that are written have one shape")
+                }
+                Ok(stretched) if stretched == *shape => continue,
+                _ => {
+                    let m = "an operand does not broadcast to the tensors that are written";
+                    Error::new(ErrorKind::Broadcast, self.name, m)
+                }
+            };
+            return Err(t.describe(first.describe(e, "written"), "operand"));
+        }
+        let wide = first.dtype().compute();
+        let dtypes: Dtypes = tensors.iter().map(|t| t.dtype()).chain(numbers.iter().map(|_| wide)).collect();
+        let kernel = self.kernel(&dtypes, &written.iter().map(|t| t.dtype()).collect::<Dtypes>())?;
+        let (mut inputs, mut args): (SmallVec<[Tensor; 4]>, SmallVec<[Arg; 3]>) = Default::default();
+        for &t in tensors {
+            args.push(match written.iter().position(|w| std::ptr::eq(*w, t)) {
+                Some(i) => Arg::Output(i),
+                None => {
+                    inputs.push(t.detach());
+                    Arg::Tensor(inputs.len() - 1)
+                }
+            });
+        }
+        args.extend(numbers.iter().map(|&n| Arg::Scalar(Scalar::Float(n))));
+        let inputs: SmallVec<[&Tensor; 4]> = inputs.iter().collect();
+        bind(Update { kernel, args }, &inputs, To::Written(how, first.device(), written)).map(|_| ())
+    }
+
+    /// The kernel for tensors and numbers of the dtypes `args` that writes tensors of the dtypes `outputs`, built on first use.
+    #[track_caller]
+    pub fn kernel(&self, args: &[DType], outputs: &[DType]) -> Result<Arc<Kernel>> {
+        let Some(wide) = outputs.first().map(|d| d.compute()) else {
+            return Err(Error::argument(self.name, "nothing is written"));
+        };
+        let kernels = || self.kernels.lock().unwrap_or_else(|e| e.into_inner());
+        let fits = |k: &Kernel| k.args() == args && k.outputs().iter().map(|o| &o.1).eq(outputs);
+        if let Some(kernel) = kernels().iter().find(|k| fits(k)) {
+            return Ok(kernel.clone());
+        }
+        // Without the lock: the formula is code of the user.
+        let _nested = Nested::enter(self.name)?;
+        let builder = KernelBuilder::new(args);
+        let operands: Vec<_> = builder.args().into_iter().map(|x| x.cast(wide)).collect();
+        let values = (self.body)(&operands);
+        if values.len() != outputs.len() {
+            let m = format!("the formula gives {} values, and {} tensors are written", values.len(), outputs.len());
+            return Err(Error::argument(self.name, m));
+        }
+        let values: Vec<_> = values.into_iter().zip(outputs).map(|(e, &d)| (e.cast(d), d)).collect();
+        let kernel = Arc::new(builder.finish(self.name, &values)?);
+        kernels().push(kernel.clone());
+        Ok(kernel)
+    }
+}
