@@ -108,7 +108,7 @@ impl Device {
             constants: constants.into(),
             groups,
         };
-        bind(op, &refs, To::Written(InPlace::Dispatch, self, &written)).map(|_| ())
+        bind(op, &refs, To::Written(InPlace::Dispatch, self, &written))
     }
 
     /// Makes `function` what [`ComputeModule::Native`]`(name)` runs on this device, for as long as its backend lives. It is

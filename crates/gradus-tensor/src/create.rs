@@ -8,7 +8,7 @@ use gradus_backend::{
 };
 
 use crate::locks::of_device;
-use crate::ops::{Fill, Op, Operation, Random, Spec, To, bind, only};
+use crate::ops::{Fill, Op, Operation, Random, Spec, To, bind};
 use crate::{Device, Generator, Storage, Tensor};
 
 /// Elements, of up to 8 bytes, that are uploaded at once.
@@ -352,7 +352,7 @@ fn made<O: Operation + Into<Op>>(op: O, device: &Device) -> Result<Tensor> {
     if let Some(spec) = specs.iter().find(|spec| !device.backend().supports(spec.dtype)) {
         return of_device(Err(device.backend().unsupported(op.name(), spec.dtype)));
     }
-    only(bind(op, &[], To::New(device))?)
+    bind(op, &[], To::New(device))
 }
 
 /// Whether a float dtype holds an integer exactly.

@@ -276,7 +276,7 @@ fn no_write_escapes_the_version() {
 /// One line runs kernels: that of `bind`. What tensors ask of a backend elsewhere is memory, room and what it supports.
 #[test]
 fn one_line_runs_kernels() {
-    assert_eq!(find("op.forward(device.backend()"), ["src/ops/bind.rs"]);
+    assert_eq!(find(".forward(device.backend()"), ["src/ops/bind.rs"]);
     let others = [
         "upload",
         "alloc",

@@ -49,7 +49,10 @@ pub use mode::{
     enable_grad_guard, inference, inference_guard, is_grad_enabled, is_inference, no_grad, no_grad_guard, strict,
     strict_guard, strict_inplace, strict_inplace_guard,
 };
-pub(crate) use mode::{beside, guards_saved, holding, is_observed, minds_access, notes_access, refuses_reads};
+pub(crate) use mode::{
+    beside, guards_saved, holding, is_observed, is_traced, is_watched, minds_access, notes_access, refuses_reads,
+    tracing,
+};
 pub use nesting::MAX_NESTING;
 pub(crate) use nesting::Nested;
 pub(crate) use node::Edge;

@@ -31,6 +31,8 @@ const INFERENCE: u16 = 128;
 pub(super) const REFUSE_READS: u16 = 256;
 /// Functions of the user run that hold locks of tensors (`dispatch_compute`).
 pub(super) const HOLDS: u16 = 512;
+/// A function sees the operations that run ([`trace`](crate::ops::trace)).
+const TRACE: u16 = 1024;
 /// Switches that say more about kept values than their versions.
 pub(super) const GUARDS: u16 = STRICT | REFUSE_WRITES | COPY_ON_WRITE;
 
@@ -69,7 +71,7 @@ pub(crate) fn holding() -> GradModeGuard {
 
 /// While a function runs that has nothing to do with what the program computes: nothing is recorded, noted or refused.
 pub(crate) fn beside() -> GradModeGuard {
-    set_among(RECORD | GUARDS | PACK | NOTE_ACCESS | OBSERVE | REFUSE_READS, 0)
+    set_among(RECORD | GUARDS | PACK | NOTE_ACCESS | OBSERVE | TRACE | REFUSE_READS, 0)
 }
 
 /// Whether the numbers of tracked tensors may not be read.
@@ -82,6 +84,23 @@ pub(crate) fn refuses_reads() -> bool {
 #[inline]
 pub(crate) fn is_observed() -> bool {
     is_set(OBSERVE)
+}
+
+/// Whether operations are traced.
+#[inline]
+pub(crate) fn is_traced() -> bool {
+    is_set(TRACE)
+}
+
+/// Whether operations are observed or traced.
+#[inline]
+pub(crate) fn is_watched() -> bool {
+    is_set(OBSERVE | TRACE)
+}
+
+/// While operations are traced, or are not.
+pub(crate) fn tracing(on: bool) -> GradModeGuard {
+    set(TRACE, on)
 }
 
 /// Whether kept values are guarded or packed: whether [`Saved::guard`](super::Saved::guard) has anything to do.

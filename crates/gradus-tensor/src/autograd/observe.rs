@@ -19,7 +19,7 @@ use super::nonfinite::{self, Search, Seed, Written};
 use super::saved::Context;
 use super::spread::Spreads;
 use crate::Tensor;
-use crate::ops::{Effect, InPlace, Op, Operation};
+use crate::ops::{Effect, InPlace, Op};
 
 pub(super) enum Observer {
     NonFinite(Search),
@@ -118,17 +118,16 @@ fn tell<R>(f: impl FnOnce(&mut Observer) -> R) -> Option<R> {
 /// An operation ran. An error ends it.
 #[cold]
 #[track_caller]
-pub(crate) fn ran_operation<O: Operation + Into<Op>>(op: &O, inputs: &[&Tensor], outputs: &[Tensor]) -> Result<()> {
+pub(crate) fn ran_operation(op: &Op, inputs: &[&Tensor], outputs: &[Tensor]) -> Result<()> {
     let carries = |i: usize| outputs.get(i).is_some_and(|t| t.dtype().is_float() && op.differentiable(i));
-    let op = op.clone().into();
     let whole = WHOLE.get().map(|(name, location)| (Named(name), location));
     let (shown, location): (&dyn fmt::Debug, _) = match &whole {
         Some((name, location)) => (name, *location),
-        None => (&op, Location::caller()),
+        None => (op, Location::caller()),
     };
     let region = is_set(NOTE_ACCESS);
     let mode = Mode { recording: is_grad_enabled(), inference: is_inference() };
-    let ran = Ran { op: shown, location, inputs, outputs, spreads: Spreads::of(&op), carries: &carries, mode };
+    let ran = Ran { op: shown, location, inputs, outputs, spreads: Spreads::of(op), carries: &carries, mode };
     let told = tell(|o| match o {
         Observer::NonFinite(search) => search.ran(&ran),
         Observer::Paths(paths) => {
@@ -141,16 +140,15 @@ pub(crate) fn ran_operation<O: Operation + Into<Op>>(op: &O, inputs: &[&Tensor],
 
 /// Tensors are about to be written in place by an operation: what was there, for [`after_write`].
 #[cold]
-pub(crate) fn before_write<O: Operation + Into<Op>>(
-    op: &O,
+pub(crate) fn before_write(
+    op: &Op,
     how: InPlace,
     location: &'static Location<'static>,
     written: &[&Tensor],
     read: &[&Tensor],
 ) -> Option<Box<Written>> {
-    let op = op.clone().into();
     tell(|o| match o {
-        Observer::NonFinite(search) => search.before_write(how.name(), Spreads::of(&op), location, written, read),
+        Observer::NonFinite(search) => search.before_write(how.name(), Spreads::of(op), location, written, read),
         Observer::Paths(paths) => {
             paths.wrote(how.name(), op.effect() != Effect::Updates, location, written, read);
             None

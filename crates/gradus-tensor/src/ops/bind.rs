@@ -1,22 +1,71 @@
 //! `bind`, the one door: it alone runs the kernel of an operation. What else happens when one runs - the graph, observers,
 //! the log of writes - happens here and nowhere else.
 
+use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
 use gradus_backend::{Error, ErrorKind, Here, Layout, Result, View, ViewMut};
 use smallvec::{SmallVec, smallvec};
 
+use super::trace::{Traced, traced};
 use super::{Effect, InPlace, InputSpec, Op, Operation, Outputs, Spec, one};
 use crate::autograd::{
-    Edge, Node, Saved, after_write, before_write, guards_saved, is_grad_enabled, is_observed, note_view, notes_access,
-    ran_operation,
+    Edge, Node, Saved, after_write, before_write, guards_saved, is_grad_enabled, is_observed, is_traced, is_watched,
+    note_view, notes_access, ran_operation,
 };
 use crate::locks::{Locks, of_device, with_read};
 use crate::{Device, Storage, Tensor};
 
-/// Results of an operation.
-pub(crate) type Tensors = SmallVec<[Tensor; 1]>;
+/// The results of an operation.
+pub(crate) type Several = SmallVec<[Tensor; 1]>;
+
+/// What [`bind`] gives: the only result, which is never moved through a list, all of them, or of a write nothing.
+pub(crate) trait Results: Sized {
+    fn one(result: Tensor) -> Self;
+    fn all(results: Several) -> Result<Self>;
+    fn as_slice(&mut self) -> &mut [Tensor];
+}
+
+impl Results for Tensor {
+    fn one(result: Tensor) -> Self {
+        result
+    }
+
+    fn all(mut results: Several) -> Result<Self> {
+        results.pop().ok_or_else(|| Error::argument("bind", "the operation has no result"))
+    }
+
+    fn as_slice(&mut self) -> &mut [Tensor] {
+        std::slice::from_mut(self)
+    }
+}
+
+impl Results for Several {
+    fn one(result: Tensor) -> Self {
+        smallvec![result]
+    }
+
+    fn all(results: Several) -> Result<Self> {
+        Ok(results)
+    }
+
+    fn as_slice(&mut self) -> &mut [Tensor] {
+        self
+    }
+}
+
+impl Results for () {
+    fn one(_: Tensor) -> Self {}
+
+    fn all(_: Several) -> Result<Self> {
+        Ok(())
+    }
+
+    fn as_slice(&mut self) -> &mut [Tensor] {
+        &mut []
+    }
+}
 
 /// Where the results of an operation go.
 #[derive(Clone, Copy)]
@@ -31,18 +80,56 @@ pub(crate) enum To<'a> {
     Written(InPlace, &'a Device, &'a [&'a Tensor]),
 }
 
-/// Runs an operation: infers its results, runs its kernel, tells who looks, and records it. Results that are written are
-/// not given back.
+/// An operation whose type does not matter: what is not hot is compiled once, and not for every operation.
+trait AnyOperation: fmt::Debug {
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs>;
+    fn updates(&self) -> bool;
+    fn to_op(&self) -> Op;
+    /// The kernel. This is the one place that runs it.
+    fn run(&self, device: &Device, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()>;
+}
+
+impl<O: Operation + Into<Op>> AnyOperation for O {
+    #[track_caller]
+    fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs> {
+        infer(self, inputs)
+    }
+
+    fn updates(&self) -> bool {
+        self.effect() == Effect::Updates
+    }
+
+    fn to_op(&self) -> Op {
+        self.clone().into()
+    }
+
+    #[inline]
+    fn run(&self, device: &Device, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
+        self.forward(device.backend(), inputs, outputs)
+    }
+}
+
+/// Runs an operation: infers its results, runs its kernel, tells who looks, and records it.
 ///
 /// Those that an operation [updates](Effect::Updates) are not among `inputs`, but before them where it infers.
 #[track_caller]
-pub(crate) fn bind<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor], to: To<'_>) -> Result<Tensors> {
+pub(crate) fn bind<O: Operation + Into<Op>, R: Results>(op: O, inputs: &[&Tensor], to: To<'_>) -> Result<R> {
     let device = match to {
         To::New(device) => device,
-        To::Views(layouts) => return views(op, inputs, layouts),
-        To::Spare(spare) => return Ok(smallvec![over(&op, inputs, spare)?]),
+        To::Views(layouts) => {
+            debug_assert!(views_fit(&op, inputs, layouts), "{op:?} infers other shapes than {layouts:?}");
+            let traced = is_traced().then(|| op.clone().into());
+            let records = needs_gradient(inputs) && op.differentiable(0);
+            let views = if records { recorded_views(op.into(), inputs, layouts)? } else { views(inputs[0], layouts) };
+            if let Some(op) = traced {
+                trace(&op, inputs, &refs(&views), false, false);
+            }
+            return R::all(views);
+        }
+        To::Spare(spare) => return over(&op, inputs, spare).map(R::one),
         To::Written(how, device, written) => {
-            return write(op, inputs, how, device, written).map(|()| Tensors::new());
+            write(&op, inputs, how, device, written)?;
+            return R::all(Several::new());
         }
     };
     // The usual numbers of inputs without a vector: small operations take 5 ns less. What was inferred is read where it was
@@ -56,24 +143,47 @@ pub(crate) fn bind<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor], to: To<'_
         Ok(specs) => specs,
         Err(e) => return Err(shown(e.clone(), op.inputs(), inputs).here()),
     };
-    // Before the inputs are read: a write in between then counts as later, which errs towards an error.
-    let versions = if records(&op, inputs) { Some(versions(op.name(), inputs)?) } else { None };
+    // Where the first result carries no gradient, none does. Before the inputs are read: a write in between then counts as
+    // later, which errs towards an error.
+    let records = needs_gradient(inputs) && op.differentiable(0);
+    let versions = if records { Some(versions(op.name(), inputs)?) } else { None };
     let mut results = match &specs[..] {
-        [spec] => smallvec![new_one(&op, inputs, device, spec)?],
-        several => new(&op, inputs, device, several)?,
+        [spec] => R::one(new_one(&op, inputs, device, spec)?),
+        several => R::all(new(&op, inputs, device, several)?)?,
     };
-    if is_observed() {
-        ran_operation(&op, inputs, &results).here()?;
+    if is_watched() {
+        watched(&op.clone().into(), inputs, results.as_slice()).here()?;
     }
     if let Some(versions) = versions {
-        record(op, inputs, &versions, &mut results, inferred?)?;
+        record(op.into(), inputs, &versions, results.as_slice(), inferred?)?;
     }
     Ok(results)
 }
 
+fn refs(tensors: &[Tensor]) -> SmallVec<[&Tensor; 4]> {
+    tensors.iter().collect()
+}
+
+/// Tells who looks that an operation gave new results. An error ends it.
+#[cold]
+#[track_caller]
+fn watched(op: &Op, inputs: &[&Tensor], results: &[Tensor]) -> Result<()> {
+    if is_traced() {
+        trace(op, inputs, &refs(results), false, results.iter().any(|t| t.numel() > 0));
+    }
+    if is_observed() { ran_operation(op, inputs, results) } else { Ok(()) }
+}
+
+/// Tells who traces.
+#[cold]
+#[track_caller]
+fn trace(op: &Op, inputs: &[&Tensor], outputs: &[&Tensor], in_place: bool, kernel: bool) {
+    traced(&Traced { op, inputs, outputs, in_place, kernel, location: Location::caller() });
+}
+
 /// [`bind`] with new results on the device that the inputs share.
 #[track_caller]
-pub(crate) fn apply<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Result<Tensors> {
+pub(crate) fn apply<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Result<Several> {
     let device = same_device(op.name(), inputs)?;
     bind(op, inputs, To::New(device))
 }
@@ -82,26 +192,20 @@ pub(crate) fn apply<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Resul
 #[inline]
 #[track_caller]
 pub(crate) fn apply_one<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
-    only(apply(op, inputs)?)
+    let device = same_device(op.name(), inputs)?;
+    bind(op, inputs, To::New(device))
 }
 
 /// [`bind`] with views of `input`.
 #[track_caller]
-pub(crate) fn apply_views<O: Operation + Into<Op>>(op: O, input: &Tensor, layouts: &[Layout]) -> Result<Tensors> {
+pub(crate) fn apply_views<O: Operation + Into<Op>>(op: O, input: &Tensor, layouts: &[Layout]) -> Result<Several> {
     bind(op, &[input], To::Views(layouts))
 }
 
 /// [`apply_views`] for one view.
 #[track_caller]
 pub(crate) fn apply_view<O: Operation + Into<Op>>(op: O, input: &Tensor, layout: Layout) -> Result<Tensor> {
-    only(apply_views(op, input, &[layout])?)
-}
-
-/// The only one of some results.
-#[inline]
-#[track_caller]
-pub(crate) fn only(mut results: Tensors) -> Result<Tensor> {
-    results.pop().ok_or_else(|| Error::argument("bind", "the operation has no result"))
+    bind(op, &[input], To::Views(&[layout]))
 }
 
 /// What operations see of these inputs before they run.
@@ -129,9 +233,9 @@ fn shown(e: Error, names: &[&str], inputs: &[&Tensor]) -> Error {
     })
 }
 
-/// Whether the results of `op` on these inputs become part of the graph. Where the first result carries no gradient, none does.
-fn records(op: &impl Operation, inputs: &[&Tensor]) -> bool {
-    is_grad_enabled() && inputs.iter().any(|t| t.requires_grad()) && op.differentiable(0)
+/// Whether an operation on these inputs is recorded, if its results carry gradients.
+fn needs_gradient(inputs: &[&Tensor]) -> bool {
+    is_grad_enabled() && inputs.iter().any(|t| t.requires_grad())
 }
 
 /// The versions of the inputs' storages, none of which was written since its tensor was computed.
@@ -147,13 +251,7 @@ fn versions(op: &str, inputs: &[&Tensor]) -> Result<SmallVec<[u64; 4]>> {
 
 /// Makes `results` outputs of a new node of the graph; those that carry no gradient stay as they are.
 #[track_caller]
-fn record<O: Operation + Into<Op>>(
-    op: O,
-    inputs: &[&Tensor],
-    versions: &[u64],
-    results: &mut [Tensor],
-    specs: Outputs,
-) -> Result<()> {
+fn record(op: Op, inputs: &[&Tensor], versions: &[u64], results: &mut [Tensor], specs: Outputs) -> Result<()> {
     let mut carries: SmallVec<[bool; 8]> = SmallVec::new();
     for (i, spec) in specs.iter().enumerate() {
         carries.push(spec.dtype.is_float() && op.differentiable(i));
@@ -169,23 +267,17 @@ fn record<O: Operation + Into<Op>>(
     if guards_saved() {
         saved = saved.guard(op.name(), inputs, versions)?;
     }
-    let node = Node::record(op.into(), inputs, specs, results[0].device(), saved);
+    let node = Node::record(op, inputs, specs, results[0].device(), saved);
     for (output, t) in results.iter_mut().enumerate().filter(|(i, _)| carries[*i]) {
         t.set_edge(Edge { node: node.clone(), output });
     }
     Ok(())
 }
 
-/// The kernel of an operation. Nothing else runs one.
-#[inline(always)]
-fn compute(op: &impl Operation, device: &Device, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
-    op.forward(device.backend(), inputs, outputs)
-}
-
 /// The result of an operation in new memory. No kernel runs for an empty one.
 #[inline]
 #[track_caller]
-fn new_one(op: &impl Operation, inputs: &[&Tensor], device: &Device, spec: &Spec) -> Result<Tensor> {
+fn new_one(op: &impl AnyOperation, inputs: &[&Tensor], device: &Device, spec: &Spec) -> Result<Tensor> {
     let (numel, dtype) = (spec.shape.numel(), spec.dtype);
     let layout = Layout::contiguous(spec.shape);
     let mut allocated = device.backend().alloc(numel * dtype.size());
@@ -193,7 +285,7 @@ fn new_one(op: &impl Operation, inputs: &[&Tensor], device: &Device, spec: &Spec
         && let Ok(buffer) = &mut allocated
     {
         let outs = &mut [ViewMut { buffer, dtype, layout: &layout }];
-        with_read(inputs, |views| compute(op, device, views, outs))?;
+        with_read(inputs, |views| op.run(device, views, outs))?;
     }
     let buffer = match allocated {
         Ok(buffer) => buffer,
@@ -207,14 +299,14 @@ fn new_one(op: &impl Operation, inputs: &[&Tensor], device: &Device, spec: &Spec
 
 /// [`new_one`] for several results.
 #[track_caller]
-fn new(op: &impl Operation, inputs: &[&Tensor], device: &Device, specs: &[Spec]) -> Result<Tensors> {
+fn new(op: &dyn AnyOperation, inputs: &[&Tensor], device: &Device, specs: &[Spec]) -> Result<Several> {
     let backend = device.backend();
     let alloc = |s: &Spec| Ok((backend.alloc(s.shape.numel() * s.dtype.size())?, Layout::contiguous(s.shape)));
     let mut outputs = of_device(specs.iter().map(alloc).collect::<Result<Vec<_>>>())?;
     if specs.iter().any(|s| s.shape.numel() > 0) {
         let out = |((buffer, layout), s): (_, &Spec)| ViewMut { buffer, dtype: s.dtype, layout };
         let mut outs: Vec<ViewMut<'_>> = outputs.iter_mut().map(|(b, l)| (b, &*l)).zip(specs).map(out).collect();
-        with_read(inputs, |views| compute(op, device, views, &mut outs))?;
+        with_read(inputs, |views| op.run(device, views, &mut outs))?;
     }
     let tensor = |((buffer, layout), s): (_, &Spec)| {
         Tensor::computed(Arc::new(Storage::new(device.clone(), buffer)), layout, s.dtype, inputs)
@@ -222,43 +314,53 @@ fn new(op: &impl Operation, inputs: &[&Tensor], device: &Device, specs: &[Spec])
     Ok(outputs.into_iter().zip(specs).map(tensor).collect())
 }
 
-/// The input's storage under other layouts. No kernel runs, and nothing of the input is kept.
-#[track_caller]
-fn views<O: Operation + Into<Op>>(op: O, inputs: &[&Tensor], layouts: &[Layout]) -> Result<Tensors> {
-    let input = inputs[0];
-    let view = |l: &Layout| Spec { shape: *l.shape(), dtype: input.dtype() };
-    debug_assert!(
-        infer(&op, inputs).is_ok_and(|specs| specs.iter().copied().eq(layouts.iter().map(view))),
-        "{op:?} infers other shapes than {layouts:?}"
-    );
-    if !records(&op, inputs) {
-        if notes_access() {
-            note_view(input);
-        }
-        return Ok(layouts.iter().map(|&layout| input.view_at(layout, None)).collect());
+/// What views of a tensor are.
+fn specs_of_views(input: &Tensor, layouts: &[Layout]) -> Outputs {
+    let dtype = input.dtype();
+    match layouts {
+        [l] => one(*l.shape(), dtype),
+        _ => layouts.iter().map(|l| Spec { shape: *l.shape(), dtype }).collect(),
     }
+}
+
+/// Whether the views of its only input are what an operation infers.
+fn views_fit(op: &dyn AnyOperation, inputs: &[&Tensor], layouts: &[Layout]) -> bool {
+    op.infer(inputs).is_ok_and(|specs| specs == specs_of_views(inputs[0], layouts))
+}
+
+/// The storage of a tensor under other layouts.
+fn views(input: &Tensor, layouts: &[Layout]) -> Several {
+    if notes_access() {
+        note_view(input);
+    }
+    layouts.iter().map(|&layout| input.view_at(layout, None)).collect()
+}
+
+/// [`views`] of a tensor of the graph, recorded. Nothing of it is kept.
+#[track_caller]
+fn recorded_views(op: Op, inputs: &[&Tensor], layouts: &[Layout]) -> Result<Several> {
+    let input = inputs[0];
     input.check_current(op.name())?;
     let mut saved = Saved::default();
     if guards_saved() {
         saved = saved.guard(op.name(), inputs, &[input.storage().version()])?;
     }
-    let specs = match layouts {
-        [l] => one(*l.shape(), input.dtype()),
-        _ => layouts.iter().map(view).collect(),
-    };
-    let node = Node::record(op.into(), inputs, specs, input.device(), saved);
+    let node = Node::record(op, inputs, specs_of_views(input, layouts), input.device(), saved);
     let tensor = |(output, &layout)| input.view_at(layout, Some(Edge { node: node.clone(), output }));
     Ok(layouts.iter().enumerate().map(tensor).collect())
 }
 
 /// Writes the results of an operation over a tensor that nobody reads again.
 #[track_caller]
-fn over(op: &impl Operation, inputs: &[&Tensor], spare: &Tensor) -> Result<Tensor> {
+fn over(op: &dyn AnyOperation, inputs: &[&Tensor], spare: &Tensor) -> Result<Tensor> {
     debug_assert!(fits(op, inputs, &[spare]), "{op:?} infers another result than {spare:?}");
     if spare.numel() > 0 {
         let mut buffer = spare.storage().rewrite();
         let outs = &mut [ViewMut { buffer: &mut buffer, dtype: spare.dtype(), layout: spare.layout() }];
-        with_read(inputs, |views| compute(op, spare.device(), views, outs))?;
+        with_read(inputs, |views| op.run(spare.device(), views, outs))?;
+    }
+    if is_traced() {
+        trace(&op.to_op(), &operands(op, inputs, &[spare]), &[spare], true, spare.numel() > 0);
     }
     Ok(spare.clone())
 }
@@ -266,15 +368,9 @@ fn over(op: &impl Operation, inputs: &[&Tensor], spare: &Tensor) -> Result<Tenso
 /// Runs an operation that writes in place. It is not recorded: who calls has refused what would have to be
 /// ([`Tensor::check_writable`]), and inputs that do not fit.
 #[track_caller]
-fn write<O: Operation + Into<Op>>(
-    op: O,
-    inputs: &[&Tensor],
-    how: InPlace,
-    device: &Device,
-    written: &[&Tensor],
-) -> Result<()> {
+fn write(op: &dyn AnyOperation, inputs: &[&Tensor], how: InPlace, device: &Device, written: &[&Tensor]) -> Result<()> {
     let location = Location::caller();
-    debug_assert!(fits(&op, inputs, written), "{op:?} infers other results than {written:?}");
+    debug_assert!(fits(op, inputs, written), "{op:?} infers other results than {written:?}");
     if how != InPlace::Dispatch && written.iter().all(|t| t.numel() == 0) {
         return Ok(());
     }
@@ -285,10 +381,13 @@ fn write<O: Operation + Into<Op>>(
         sources.push(if shares { t.detach().copy()? } else { t.clone() });
     }
     let sources: SmallVec<[&Tensor; 3]> = sources.iter().collect();
-    let before = if is_observed() { before_write(&op, how, location, written, &sources) } else { None };
-    let done = locked(&op, &sources, how, device, written, location);
+    let before = if is_observed() { before_write(&op.to_op(), how, location, written, &sources) } else { None };
+    let done = locked(op, &sources, how, device, written, location);
     if let Some(before) = before {
         after_write(before, written);
+    }
+    if is_traced() && done.is_ok() {
+        trace(&op.to_op(), &operands(op, &sources, written), written, true, true);
     }
     done
 }
@@ -296,7 +395,7 @@ fn write<O: Operation + Into<Op>>(
 /// The part of [`write`] that locks; nobody may be told of anything meanwhile.
 #[track_caller]
 fn locked(
-    op: &impl Operation,
+    op: &dyn AnyOperation,
     sources: &[&Tensor],
     how: InPlace,
     device: &Device,
@@ -307,14 +406,19 @@ fn locked(
     // A function of the user runs meanwhile.
     let _held = (how == InPlace::Dispatch).then(|| locks.hold());
     let (mut outs, views) = locks.views(written, sources);
-    of_device(compute(op, device, &views, &mut outs))
+    of_device(op.run(device, &views, &mut outs))
+}
+
+/// What an operation infers from, where it writes.
+fn operands<'t>(op: &dyn AnyOperation, inputs: &[&'t Tensor], written: &[&'t Tensor]) -> SmallVec<[&'t Tensor; 6]> {
+    let updated = if op.updates() { written } else { &[] };
+    updated.iter().chain(inputs).copied().collect()
 }
 
 /// Whether the results of an operation are what these tensors are.
-fn fits(op: &impl Operation, inputs: &[&Tensor], written: &[&Tensor]) -> bool {
-    let updated = if op.effect() == Effect::Updates { written } else { &[] };
-    let all: SmallVec<[&Tensor; 6]> = updated.iter().chain(inputs).copied().collect();
-    infer(op, &all).is_ok_and(|specs| specs.iter().copied().eq(written.iter().map(|t| t.spec())))
+fn fits(op: &dyn AnyOperation, inputs: &[&Tensor], written: &[&Tensor]) -> bool {
+    op.infer(&operands(op, inputs, written))
+        .is_ok_and(|specs| specs.iter().copied().eq(written.iter().map(|t| t.spec())))
 }
 
 /// The device that all inputs share.

@@ -109,7 +109,7 @@ impl Tensor {
     /// Writes what `op` makes of `sources`, all of this device, into this tensor.
     #[track_caller]
     pub(super) fn write<O: Operation + Into<Op>>(&self, how: InPlace, op: O, sources: &[&Tensor]) -> Result<()> {
-        bind(op, sources, To::Written(how, self.device(), &[self])).map(|_| ())
+        bind(op, sources, To::Written(how, self.device(), &[self]))
     }
 
     /// Replaces the values by those of `source`, which broadcasts to this shape and is converted to this dtype.

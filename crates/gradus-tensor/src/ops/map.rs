@@ -7,7 +7,7 @@ use gradus_backend::kernel::{Vjp, VjpArg};
 use gradus_backend::{Backend, Error, ErrorKind, Here, Kernel, Layout, MapArg, Result, Scalar, Shape, View, ViewMut};
 use smallvec::SmallVec;
 
-use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, Spec, To, Update, apply_one, bind, one, only};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, Spec, To, Update, apply_one, bind, one};
 use crate::Tensor;
 
 /// Arguments and outputs of a gradient kernel together, above which it is one kernel for each output: the gradient of a
@@ -240,7 +240,7 @@ pub(crate) fn map_over(spare: &Tensor, kernel: &Arc<Kernel>, args: &[Arg], tenso
         }
     }
     let args = args.iter().map(|&arg| if let Arg::Tensor(i) = arg { places[i] } else { arg }).collect();
-    only(bind(Update { kernel: kernel.clone(), args }, &others, To::Spare(spare))?)
+    bind(Update { kernel: kernel.clone(), args }, &others, To::Spare(spare))
 }
 
 /// The arguments of a kernel: of these inputs, stretched by `layouts` if there are any.

@@ -59,6 +59,7 @@ mod sort;
 mod split;
 pub mod table;
 mod to_device;
+mod trace;
 mod unfold;
 mod unit_length;
 mod update;
@@ -78,7 +79,7 @@ use smallvec::SmallVec;
 use crate::Tensor;
 pub use crate::autograd::Context;
 pub use crate::tensor::{InputSpec, Spec};
-pub(crate) use bind::{To, apply, apply_one, bind, only, same_device};
+pub(crate) use bind::{To, apply, apply_one, bind, same_device};
 use bind::{apply_view, apply_views, infer};
 
 pub use crate::autograd::Keep;
@@ -97,6 +98,7 @@ pub use operand::{AsOperand, Operand};
 pub use pad::PadMode;
 pub use scatter_reduce::ScatterReduction;
 pub use search::Unique;
+pub use trace::{Traced, trace};
 pub use update::UpdateFn;
 pub use window::{ConvOptions, PoolOptions};
 
@@ -238,6 +240,16 @@ macro_rules! ops {
                 }
             }
 
+            /// Shape and dtype of its outputs; `None` of a function, which says so only by running.
+            #[track_caller]
+            pub fn infer(&self, inputs: &[InputSpec<'_>]) -> Option<Result<Outputs>> {
+                Some(match self {
+                    Op::Map(op) => op.infer(inputs),
+                    $(Op::$name(op) => op.infer(inputs),)*
+                    Op::Rule(_) => return None,
+                })
+            }
+
             /// How the elements of its outputs hang on those of its inputs.
             pub fn flow(&self) -> Flow {
                 match self {
@@ -253,6 +265,14 @@ macro_rules! ops {
                     Op::Map(op) => op.effect(),
                     $(Op::$name(op) => op.effect(),)*
                     Op::Rule(_) => Effect::Pure,
+                }
+            }
+
+            pub(crate) fn keeps(&self, needs: &[bool]) -> Keep {
+                match self {
+                    Op::Map(op) => op.keeps(needs),
+                    $(Op::$name(op) => op.keeps(needs),)*
+                    Op::Rule(_) => Keep::NONE,
                 }
             }
 

@@ -3,7 +3,7 @@
 use gradus_backend::host_vec::download;
 use gradus_backend::{Backend, Result, View, ViewMut};
 
-use super::{Context, Effect, Flow, Grads, InputSpec, Operation, Outputs, To, bind, grads, one, only};
+use super::{Context, Effect, Flow, Grads, InputSpec, Operation, Outputs, To, bind, grads, one};
 use crate::{Device, Tensor};
 
 /// A contiguous tensor of one device, on another.
@@ -80,6 +80,6 @@ impl Tensor {
             return Ok(self.clone());
         }
         let op = ToDevice { from: self.device().clone(), to: device.clone() };
-        only(bind(op, &[&self.contiguous()?], To::New(device))?)
+        bind(op, &[&self.contiguous()?], To::New(device))
     }
 }

@@ -145,7 +145,7 @@ impl UpdateFn {
         }
         args.extend(numbers.iter().map(|&n| Arg::Scalar(Scalar::Float(n))));
         let inputs: SmallVec<[&Tensor; 4]> = inputs.iter().collect();
-        bind(Update { kernel, args }, &inputs, To::Written(how, first.device(), written)).map(|_| ())
+        bind(Update { kernel, args }, &inputs, To::Written(how, first.device(), written))
     }
 
     /// The kernel for tensors and numbers of the dtypes `args` that writes tensors of the dtypes `outputs`, built on first use.
