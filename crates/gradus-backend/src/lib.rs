@@ -9,6 +9,9 @@
 //! be faster.
 #![warn(missing_docs)]
 
+#[macro_use]
+mod methods;
+
 pub mod backend;
 pub mod buffer;
 pub mod check;
@@ -21,6 +24,7 @@ pub mod host_vec;
 pub mod kernel;
 pub mod layout;
 pub mod log;
+
 pub mod params;
 pub mod philox;
 pub mod plugin;

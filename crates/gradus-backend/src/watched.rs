@@ -113,12 +113,80 @@ impl fmt::Debug for Watched {
     }
 }
 
-fn of(x: &View<'_>) -> Operand {
-    Operand::new(x.dtype, x.layout)
+/// What a call computes on.
+#[derive(Default)]
+struct Asked {
+    inputs: Operands,
+    outputs: Operands,
+    /// Whether attention is causal.
+    causal: bool,
 }
 
-fn out(y: &ViewMut<'_>) -> Operand {
-    Operand::new(y.dtype, y.layout)
+/// An argument of a method of [`Backend`].
+trait Argument {
+    fn note(&self, _asked: &mut Asked) {}
+}
+
+macro_rules! nothing {
+    ($($type:ty),*) => { $(impl Argument for $type {})* };
+}
+nothing!(
+    ArgReduceOp,
+    Axes,
+    ComputeModule<'_>,
+    CrossEntropyParams,
+    Distribution,
+    Option<usize>,
+    ReduceOp,
+    Scalar,
+    ScanOp,
+    ScatterOp,
+    Window,
+    [u8],
+    [u32; 3],
+    bool,
+    f64,
+    u64,
+    usize
+);
+
+impl Argument for View<'_> {
+    fn note(&self, asked: &mut Asked) {
+        asked.inputs.push(Operand::new(self.dtype, self.layout));
+    }
+}
+
+impl Argument for ViewMut<'_> {
+    fn note(&self, asked: &mut Asked) {
+        asked.outputs.push(Operand::new(self.dtype, self.layout));
+    }
+}
+
+impl Argument for Option<View<'_>> {
+    fn note(&self, asked: &mut Asked) {
+        self.iter().for_each(|x| x.note(asked));
+    }
+}
+
+impl Argument for Option<&mut ViewMut<'_>> {
+    fn note(&self, asked: &mut Asked) {
+        self.iter().for_each(|y| y.note(asked));
+    }
+}
+
+impl Argument for [Binding<'_>] {
+    fn note(&self, asked: &mut Asked) {
+        self.iter().for_each(|binding| match binding {
+            Binding::Read(x) => x.note(asked),
+            Binding::Write(y) => y.note(asked),
+        });
+    }
+}
+
+impl Argument for AttentionParams {
+    fn note(&self, asked: &mut Asked) {
+        asked.causal = self.causal;
+    }
 }
 
 impl Watched {
@@ -136,13 +204,11 @@ impl Watched {
     fn call<R>(
         &self,
         name: &str,
-        inputs: impl IntoIterator<Item = Operand>,
-        outputs: impl IntoIterator<Item = Operand>,
-        operations: impl FnOnce(&[Operand], &[Operand]) -> u64,
+        Asked { inputs, outputs, causal }: Asked,
+        instructions: usize,
         run: impl FnOnce(&dyn Backend) -> Result<R>,
     ) -> Result<R> {
-        let (inputs, outputs): (Operands, Operands) = (inputs.into_iter().collect(), outputs.into_iter().collect());
-        let operations = operations(&inputs, &outputs);
+        let operations = operations(name, &inputs, &outputs, causal) + elements(&outputs) * instructions as u64;
         let began = Instant::now();
         let result = run(&*self.inner).and_then(|r| self.inner.synchronize().map(|()| r));
         let took = began.elapsed();
@@ -151,16 +217,37 @@ impl Watched {
         self.tell.iter().for_each(|tell| ended(tell, &call));
         result
     }
+
+    /// A call that moves bytes.
+    fn moved(
+        &self,
+        name: &str,
+        read: Option<usize>,
+        written: Option<usize>,
+        run: impl FnOnce(&dyn Backend) -> Result<()>,
+    ) -> Result<()> {
+        let operands = |n: Option<usize>| n.map(Operand::bytes).into_iter().collect();
+        self.call(name, Asked { inputs: operands(read), outputs: operands(written), causal: false }, 0, run)
+    }
 }
 
-/// Of a call that moves data.
-fn none(_: &[Operand], _: &[Operand]) -> u64 {
-    0
+/// Elements of the first.
+fn elements(operands: &[Operand]) -> u64 {
+    operands.first().map_or(0, Operand::numel)
 }
 
-/// One for each element of the first input.
-fn each(inputs: &[Operand], _: &[Operand]) -> u64 {
-    inputs.first().map_or(0, Operand::numel)
+/// What the definition of a method takes; 0 for those that are not limited by it.
+fn operations(name: &str, i: &[Operand], o: &[Operand], causal: bool) -> u64 {
+    match name {
+        "reduce" | "arg_reduce" | "scan" | "fold" => elements(i),
+        "gemm" => 2 * i[0].shape.dims().last().map_or(0, |&n| n as u64) * elements(o),
+        "conv" => windows(&o[0], &i[1]),
+        "conv_backward_input" => windows(&i[0], &i[1]),
+        "conv_backward_weight" => windows(&i[1], &o[0]),
+        "attention" => scores(causal, [1, 1], i),
+        "attention_backward" => scores(causal, [3, 2], i),
+        _ => 0,
+    }
 }
 
 /// Twice the elements of `x` times those of a filter of `w`.
@@ -184,6 +271,22 @@ fn scores(causal: bool, [of_queries, of_values]: [u64; 2], qkv: &[Operand]) -> u
     2 * matrices * (rows * keys - hidden) * (of_queries * last(q, 0) + of_values * last(v, 0))
 }
 
+/// Methods that are told of, but for those that [`Watched`] has below.
+macro_rules! told {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
+        $(told! { @ $name($($arg: $type),*) -> $result })*
+    };
+    (@ map($($rest:tt)*) -> $result:ty) => {};
+    (@ embedding($($rest:tt)*) -> $result:ty) => {};
+    (@ $name:ident($($arg:ident: $type:ty),*) -> $result:ty) => {
+        fn $name(&self, $($arg: $type),*) -> $result {
+            let mut asked = Asked::default();
+            $($arg.note(&mut asked);)*
+            self.call(stringify!($name), asked, 0, |b| b.$name($($arg),*))
+        }
+    };
+}
+
 impl Backend for Watched {
     fn as_watched(&self) -> Option<&Watched> {
         Some(self)
@@ -197,7 +300,6 @@ impl Backend for Watched {
     fn supports(&self, dtype: DType) -> bool {
         self.inner.supports(dtype)
     }
-
     fn unsupported(&self, op: &str, dtype: DType) -> Error {
         self.inner.unsupported(op, dtype)
     }
@@ -205,26 +307,13 @@ impl Backend for Watched {
         self.inner.alloc(bytes)
     }
     fn upload(&self, dst: &mut Buffer, offset: usize, bytes: &[u8]) -> Result<()> {
-        let n = Operand::bytes(bytes.len());
-        self.call("upload", [], [n], none, |b| b.upload(dst, offset, bytes))
+        self.moved("upload", None, Some(bytes.len()), |b| b.upload(dst, offset, bytes))
     }
     fn download(&self, src: &Buffer, offset: usize, bytes: &mut [u8]) -> Result<()> {
-        let n = Operand::bytes(bytes.len());
-        self.call("download", [n], [], none, |b| b.download(src, offset, bytes))
+        self.moved("download", Some(bytes.len()), None, |b| b.download(src, offset, bytes))
     }
-    fn copy_buffer(
-        &self,
-        src: &Buffer,
-        src_offset: usize,
-        dst: &mut Buffer,
-        dst_offset: usize,
-        bytes: usize,
-    ) -> Result<()> {
-        let n = Operand::bytes(bytes);
-        self.call("copy_buffer", [n], [n], none, |b| b.copy_buffer(src, src_offset, dst, dst_offset, bytes))
-    }
-    fn fill(&self, y: &mut ViewMut<'_>, value: Scalar) -> Result<()> {
-        self.call("fill", [], [out(y)], none, |b| b.fill(y, value))
+    fn copy_buffer(&self, src: &Buffer, from: usize, dst: &mut Buffer, to: usize, bytes: usize) -> Result<()> {
+        self.moved("copy_buffer", Some(bytes), Some(bytes), |b| b.copy_buffer(src, from, dst, to, bytes))
     }
     fn synchronize(&self) -> Result<()> {
         self.inner.synchronize()
@@ -242,250 +331,26 @@ impl Backend for Watched {
         self.inner.trim()
     }
     fn map(&self, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()> {
+        let mut asked = Asked::default();
+        outs.iter().for_each(|y| y.note(&mut asked));
         let inputs = args.iter().filter_map(|a| match a {
-            MapArg::View(v) => Some(of(v)),
-            MapArg::Output(i) => outs.get(*i).map(out),
+            MapArg::View(x) => Some(Operand::new(x.dtype, x.layout)),
+            MapArg::Output(i) => asked.outputs.get(*i).copied(),
             MapArg::Scalar(_) => None,
         });
-        let inputs: Operands = inputs.collect();
-        let outputs: Operands = outs.iter().map(out).collect();
-        let computed = kernel.insts().len().saturating_sub(kernel.args().len()) as u64;
-        let count = |_: &[Operand], outputs: &[Operand]| computed * outputs.first().map_or(0, Operand::numel);
-        self.call(kernel.name(), inputs, outputs, count, |b| b.map(kernel, args, outs))
-    }
-    fn reduce(&self, op: ReduceOp, x: View<'_>, axes: Axes, y: &mut ViewMut<'_>) -> Result<()> {
-        self.call("reduce", [of(&x)], [out(y)], each, |b| b.reduce(op, x, axes, y))
-    }
-    fn arg_reduce(&self, op: ArgReduceOp, x: View<'_>, axis: usize, y: &mut ViewMut<'_>) -> Result<()> {
-        self.call("arg_reduce", [of(&x)], [out(y)], each, |b| b.arg_reduce(op, x, axis, y))
-    }
-    fn scan(&self, op: ScanOp, x: View<'_>, axis: usize, y: &mut ViewMut<'_>) -> Result<()> {
-        self.call("scan", [of(&x)], [out(y)], each, |b| b.scan(op, x, axis, y))
-    }
-    fn gemm(&self, alpha: Scalar, a: View<'_>, b: View<'_>, beta: Scalar, c: &mut ViewMut<'_>) -> Result<()> {
-        let count = |i: &[Operand], o: &[Operand]| {
-            let inner = i.first().and_then(|a| a.shape.dims().last().copied()).unwrap_or(0) as u64;
-            2 * inner * o.first().map_or(0, Operand::numel)
-        };
-        self.call("gemm", [of(&a), of(&b)], [out(c)], count, |x| x.gemm(alpha, a, b, beta, c))
-    }
-    fn unfold(&self, window: &Window, x: View<'_>, pad: Scalar, y: &mut ViewMut<'_>) -> Result<()> {
-        self.call("unfold", [of(&x)], [out(y)], none, |b| b.unfold(window, x, pad, y))
-    }
-    fn fold(&self, window: &Window, x: View<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-        self.call("fold", [of(&x)], [out(y)], each, |b| b.fold(window, x, y))
-    }
-    fn gather(&self, x: View<'_>, axis: usize, index: View<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-        self.call("gather", [of(&x), of(&index)], [out(y)], none, |b| b.gather(x, axis, index, y))
-    }
-    fn scatter(&self, op: ScatterOp, axis: usize, index: View<'_>, src: View<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-        self.call("scatter", [of(&index), of(&src)], [out(y)], none, |b| b.scatter(op, axis, index, src, y))
-    }
-    fn sort(
-        &self,
-        x: View<'_>,
-        axis: usize,
-        descending: bool,
-        values: &mut ViewMut<'_>,
-        indices: &mut ViewMut<'_>,
-    ) -> Result<()> {
-        let outputs = [out(values), out(indices)];
-        self.call("sort", [of(&x)], outputs, none, |b| b.sort(x, axis, descending, values, indices))
-    }
-    fn random(&self, dist: Distribution, seed: u64, offset: u64, y: &mut ViewMut<'_>) -> Result<()> {
-        self.call("random", [], [out(y)], none, |b| b.random(dist, seed, offset, y))
-    }
-    fn copy_strided(&self, x: View<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-        self.call("copy_strided", [of(&x)], [out(y)], none, |b| b.copy_strided(x, y))
-    }
-    fn conv(
-        &self,
-        window: &Window,
-        groups: usize,
-        x: View<'_>,
-        w: View<'_>,
-        bias: Option<View<'_>>,
-        y: &mut ViewMut<'_>,
-    ) -> Result<()> {
-        let inputs = [x, w].iter().chain(&bias).map(of).collect::<Operands>();
-        let count = |i: &[Operand], o: &[Operand]| windows(&o[0], &i[1]);
-        self.call("conv", inputs, [out(y)], count, |b| b.conv(window, groups, x, w, bias, y))
-    }
-    fn conv_backward_input(
-        &self,
-        window: &Window,
-        groups: usize,
-        g: View<'_>,
-        w: View<'_>,
-        dx: &mut ViewMut<'_>,
-    ) -> Result<()> {
-        let count = |i: &[Operand], _: &[Operand]| windows(&i[0], &i[1]);
-        self.call("conv_backward_input", [of(&g), of(&w)], [out(dx)], count, |b| {
-            b.conv_backward_input(window, groups, g, w, dx)
-        })
-    }
-    fn conv_backward_weight(
-        &self,
-        window: &Window,
-        groups: usize,
-        x: View<'_>,
-        g: View<'_>,
-        dw: &mut ViewMut<'_>,
-    ) -> Result<()> {
-        let count = |i: &[Operand], o: &[Operand]| windows(&i[1], &o[0]);
-        self.call("conv_backward_weight", [of(&x), of(&g)], [out(dw)], count, |b| {
-            b.conv_backward_weight(window, groups, x, g, dw)
-        })
-    }
-    fn max_pool(&self, window: &Window, x: View<'_>, y: &mut ViewMut<'_>, indices: &mut ViewMut<'_>) -> Result<()> {
-        self.call("max_pool", [of(&x)], [out(y), out(indices)], none, |b| b.max_pool(window, x, y, indices))
-    }
-    fn avg_pool(&self, window: &Window, count_include_pad: bool, x: View<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-        self.call("avg_pool", [of(&x)], [out(y)], none, |b| b.avg_pool(window, count_include_pad, x, y))
-    }
-    fn avg_pool_backward(
-        &self,
-        window: &Window,
-        count_include_pad: bool,
-        g: View<'_>,
-        dx: &mut ViewMut<'_>,
-    ) -> Result<()> {
-        self.call("avg_pool_backward", [of(&g)], [out(dx)], none, |b| {
-            b.avg_pool_backward(window, count_include_pad, g, dx)
-        })
-    }
-    fn softmax(&self, log: bool, x: View<'_>, axis: usize, y: &mut ViewMut<'_>) -> Result<()> {
-        self.call("softmax", [of(&x)], [out(y)], none, |b| b.softmax(log, x, axis, y))
-    }
-    fn softmax_backward(&self, log: bool, y: View<'_>, g: View<'_>, axis: usize, dx: &mut ViewMut<'_>) -> Result<()> {
-        self.call("softmax_backward", [of(&y), of(&g)], [out(dx)], none, |b| b.softmax_backward(log, y, g, axis, dx))
-    }
-    fn normalize(
-        &self,
-        rms: bool,
-        axes: Axes,
-        eps: f64,
-        x: View<'_>,
-        scale: Option<View<'_>>,
-        shift: Option<View<'_>>,
-        y: &mut ViewMut<'_>,
-        mean: &mut ViewMut<'_>,
-        rstd: &mut ViewMut<'_>,
-    ) -> Result<()> {
-        let inputs = [x].iter().chain(&scale).chain(&shift).map(of).collect::<Operands>();
-        let outputs = [out(y), out(mean), out(rstd)];
-        self.call("normalize", inputs, outputs, none, |b| b.normalize(rms, axes, eps, x, scale, shift, y, mean, rstd))
-    }
-    fn normalize_backward(
-        &self,
-        rms: bool,
-        axes: Axes,
-        g: View<'_>,
-        x: View<'_>,
-        scale: Option<View<'_>>,
-        mean: View<'_>,
-        rstd: View<'_>,
-        dx: &mut ViewMut<'_>,
-    ) -> Result<()> {
-        let inputs = [g, x].iter().chain(&scale).chain(&[mean, rstd]).map(of).collect::<Operands>();
-        self.call("normalize_backward", inputs, [out(dx)], none, |b| {
-            b.normalize_backward(rms, axes, g, x, scale, mean, rstd, dx)
-        })
-    }
-    fn normalize_affine_backward(
-        &self,
-        g: View<'_>,
-        x: View<'_>,
-        mean: View<'_>,
-        rstd: View<'_>,
-        dscale: &mut ViewMut<'_>,
-        dshift: Option<&mut ViewMut<'_>>,
-    ) -> Result<()> {
-        let inputs = [g, x, mean, rstd].iter().map(of).collect::<Operands>();
-        let outputs = [&*dscale].into_iter().chain(dshift.as_deref()).map(out).collect::<SmallVec<[_; 2]>>();
-        self.call("normalize_affine_backward", inputs, outputs, none, |b| {
-            b.normalize_affine_backward(g, x, mean, rstd, dscale, dshift)
-        })
-    }
-    fn attention(
-        &self,
-        params: &AttentionParams,
-        q: View<'_>,
-        k: View<'_>,
-        v: View<'_>,
-        mask: Option<View<'_>>,
-        y: &mut ViewMut<'_>,
-        lse: &mut ViewMut<'_>,
-    ) -> Result<()> {
-        let inputs = [q, k, v].iter().chain(&mask).map(of).collect::<Operands>();
-        let count = |i: &[Operand], _: &[Operand]| scores(params.causal, [1, 1], i);
-        let outputs = [out(y), out(lse)];
-        self.call("attention", inputs, outputs, count, |b| b.attention(params, q, k, v, mask, y, lse))
-    }
-    fn attention_backward(
-        &self,
-        params: &AttentionParams,
-        q: View<'_>,
-        k: View<'_>,
-        v: View<'_>,
-        mask: Option<View<'_>>,
-        y: View<'_>,
-        lse: View<'_>,
-        g: View<'_>,
-        dq: &mut ViewMut<'_>,
-        dk: &mut ViewMut<'_>,
-        dv: &mut ViewMut<'_>,
-    ) -> Result<()> {
-        let inputs = [q, k, v].iter().chain(&mask).chain(&[y, lse, g]).map(of).collect::<Operands>();
-        let count = |i: &[Operand], _: &[Operand]| scores(params.causal, [3, 2], i);
-        let outputs = [out(dq), out(dk), out(dv)];
-        self.call("attention_backward", inputs, outputs, count, |b| {
-            b.attention_backward(params, q, k, v, mask, y, lse, g, dq, dk, dv)
-        })
-    }
-    fn cross_entropy(
-        &self,
-        params: &CrossEntropyParams,
-        logits: View<'_>,
-        target: View<'_>,
-        loss: &mut ViewMut<'_>,
-        lse: &mut ViewMut<'_>,
-    ) -> Result<()> {
-        let outputs = [out(loss), out(lse)];
-        self.call("cross_entropy", [of(&logits), of(&target)], outputs, none, |b| {
-            b.cross_entropy(params, logits, target, loss, lse)
-        })
-    }
-    fn cross_entropy_backward(
-        &self,
-        params: &CrossEntropyParams,
-        logits: View<'_>,
-        target: View<'_>,
-        lse: View<'_>,
-        g: View<'_>,
-        dlogits: &mut ViewMut<'_>,
-    ) -> Result<()> {
-        let inputs = [logits, target, lse, g].iter().map(of).collect::<Operands>();
-        self.call("cross_entropy_backward", inputs, [out(dlogits)], none, |b| {
-            b.cross_entropy_backward(params, logits, target, lse, g, dlogits)
-        })
+        asked.inputs = inputs.collect();
+        let instructions = kernel.insts().len().saturating_sub(kernel.args().len());
+        self.call(kernel.name(), asked, instructions, |b| b.map(kernel, args, outs))
     }
     fn embedding(&self, weight: View<'_>, index: View<'_>, y: &mut ViewMut<'_>) -> Result<()> {
         // What is read of the weight are the rows that are written.
-        let rows = out(y);
-        self.call("embedding", [rows, of(&index)], [rows], none, |b| b.embedding(weight, index, y))
+        let rows = Operand::new(y.dtype, y.layout);
+        let inputs = [rows, Operand::new(index.dtype, index.layout)].into_iter().collect();
+        let asked = Asked { inputs, outputs: [rows].into_iter().collect(), causal: false };
+        self.call("embedding", asked, 0, |b| b.embedding(weight, index, y))
     }
-    fn embedding_backward(
-        &self,
-        index: View<'_>,
-        g: View<'_>,
-        padding_index: Option<usize>,
-        dw: &mut ViewMut<'_>,
-    ) -> Result<()> {
-        self.call("embedding_backward", [of(&index), of(&g)], [out(dw)], none, |b| {
-            b.embedding_backward(index, g, padding_index, dw)
-        })
-    }
+    backend_methods!(primitives told);
+    backend_methods!(composites told);
     fn compute_limits(&self) -> Option<ComputeLimits> {
         self.inner.compute_limits()
     }
@@ -503,24 +368,6 @@ impl Backend for Watched {
         groups: [u32; 3],
     ) -> Result<()> {
         self.inner.check_compute(module, bindings, constants, groups)
-    }
-    fn dispatch_compute(
-        &self,
-        module: ComputeModule<'_>,
-        bindings: &mut [Binding<'_>],
-        constants: &[u8],
-        groups: [u32; 3],
-    ) -> Result<()> {
-        let (mut inputs, mut outputs) = (Operands::new(), Operands::new());
-        for binding in bindings.iter() {
-            match binding {
-                Binding::Read(x) => inputs.push(of(x)),
-                Binding::Write(y) => outputs.push(out(y)),
-            }
-        }
-        self.call("dispatch_compute", inputs, outputs, none, |b| {
-            b.dispatch_compute(module, bindings, constants, groups)
-        })
     }
 }
 

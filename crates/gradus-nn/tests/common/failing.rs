@@ -5,10 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use gradus_cpu::CpuBackend;
-use gradus_tensor::backend::{
-    ArgReduceOp, Axes, Backend, BackendInfo, Buffer, Distribution, Kernel, MapArg, MemoryStats, ReduceOp, Scalar,
-    ScanOp, ScatterOp, View, ViewMut, Window,
-};
+use gradus_tensor::backend::{Backend, BackendInfo, MemoryStats, backend_methods};
 use gradus_tensor::{DType, Device, Error, ErrorKind, Result};
 
 /// The CPU, one of whose calls fails before it has done anything. Composites are made of primitives, so that each of these
@@ -73,26 +70,6 @@ impl Backend for Failing {
     fn memory_stats(&self) -> MemoryStats {
         self.cpu.memory_stats()
     }
-    may_fail! {
-        alloc(bytes: usize) -> Result<Buffer>;
-        upload(dst: &mut Buffer, offset: usize, bytes: &[u8]) -> Result<()>;
-        download(src: &Buffer, offset: usize, bytes: &mut [u8]) -> Result<()>;
-        copy_strided(x: View<'_>, out: &mut ViewMut<'_>) -> Result<()>;
-        copy_buffer(src: &Buffer, from: usize, dst: &mut Buffer, to: usize, bytes: usize) -> Result<()>;
-        fill(out: &mut ViewMut<'_>, value: Scalar) -> Result<()>;
-        synchronize() -> Result<()>;
-        set_memory_budget(bytes: Option<usize>) -> Result<()>;
-        trim() -> Result<()>;
-        map(kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()>;
-        reduce(op: ReduceOp, x: View<'_>, axes: Axes, out: &mut ViewMut<'_>) -> Result<()>;
-        arg_reduce(op: ArgReduceOp, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()>;
-        scan(op: ScanOp, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()>;
-        gemm(alpha: Scalar, a: View<'_>, b: View<'_>, beta: Scalar, c: &mut ViewMut<'_>) -> Result<()>;
-        unfold(window: &Window, x: View<'_>, pad: Scalar, out: &mut ViewMut<'_>) -> Result<()>;
-        fold(window: &Window, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()>;
-        gather(x: View<'_>, axis: usize, index: View<'_>, out: &mut ViewMut<'_>) -> Result<()>;
-        scatter(op: ScatterOp, axis: usize, index: View<'_>, src: View<'_>, out: &mut ViewMut<'_>) -> Result<()>;
-        sort(x: View<'_>, axis: usize, down: bool, values: &mut ViewMut<'_>, indices: &mut ViewMut<'_>) -> Result<()>;
-        random(dist: Distribution, seed: u64, offset: u64, out: &mut ViewMut<'_>) -> Result<()>;
-    }
+    backend_methods!(memory may_fail);
+    backend_methods!(primitives may_fail);
 }
