@@ -94,6 +94,7 @@ pub use loss::{Reduction, Target};
 pub use map::Arg;
 pub(crate) use map::map_over;
 pub use movement::INFER;
+pub use normalize::Norm;
 pub use operand::{AsOperand, Operand};
 pub use pad::PadMode;
 pub use scatter_reduce::ScatterReduction;

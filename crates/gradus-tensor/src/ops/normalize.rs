@@ -17,14 +17,37 @@ use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, Spec, app
 use crate::Tensor;
 use crate::autograd::{BackwardOptions, grad};
 
+/// Which normalisation: what it is called, and whether it subtracts the mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Norm {
+    Layer,
+    /// By the root of the mean square alone.
+    Rms,
+    Batch,
+    Group,
+    Instance,
+}
+
+impl Norm {
+    /// The method's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Norm::Layer => "layer_norm",
+            Norm::Rms => "rms_norm",
+            Norm::Batch => "batch_norm",
+            Norm::Group => "group_norm",
+            Norm::Instance => "instance_norm",
+        }
+    }
+}
+
 /// Normalisation over axes. Inputs: x, then scale and shift if there are any, each broadcast with x. Outputs: the result,
 /// and the mean and `1 / sqrt(var + eps)`, which carry no gradient.
 #[derive(Debug, Clone)]
 pub struct Normalize {
-    /// The name of the normalisation.
-    pub name: &'static str,
-    /// Whether to divide by the root of the mean square, without subtracting the mean.
-    pub rms: bool,
+    /// Which.
+    pub norm: Norm,
     /// The axes that the statistics run over.
     pub axes: Axes,
     /// Added to the variance.
@@ -35,9 +58,13 @@ pub struct Normalize {
     pub shift: bool,
 }
 
-gradus_backend::eq_by_bits!(Normalize { name, rms, axes, scale, shift } floats { eps });
+gradus_backend::eq_by_bits!(Normalize { norm, axes, scale, shift } floats { eps });
 
 impl Normalize {
+    fn is_rms(&self) -> bool {
+        self.norm == Norm::Rms
+    }
+
     fn parts<T: Copy>(&self, inputs: &[T]) -> (Option<T>, Option<T>) {
         let scale = self.scale.then(|| inputs[1]);
         (scale, self.shift.then(|| inputs[1 + usize::from(self.scale)]))
@@ -49,7 +76,7 @@ impl Normalize {
         let axes: Vec<isize> = self.axes.iter().map(|a| a as isize).collect();
         let dtype = x.dtype();
         let wide = x.to_dtype(dtype.compute())?;
-        let centred = if self.rms { wide } else { wide.sub(&wide.mean(&axes, true)?)? };
+        let centred = if self.is_rms() { wide } else { wide.sub(&wide.mean(&axes, true)?)? };
         let rstd = inverse_root(&centred.square()?.mean(&axes, true)?, self.eps)?;
         let y = centred.mul(&rstd)?;
         match scale {
@@ -62,7 +89,7 @@ impl Normalize {
 
 impl Operation for Normalize {
     fn name(&self) -> &str {
-        self.name
+        self.norm.name()
     }
 
     fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
@@ -74,8 +101,10 @@ impl Operation for Normalize {
 
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
         let (scale, shift) = self.parts(inputs);
-        let [y, mean, rstd] = outputs else { return Err(Error::argument(self.name, "three outputs are needed")) };
-        backend.normalize(self.rms, self.axes, self.eps, inputs[0], scale, shift, y, mean, rstd)
+        let [y, mean, rstd] = outputs else {
+            return Err(Error::argument(self.norm.name(), "three outputs are needed"));
+        };
+        backend.normalize(self.is_rms(), self.axes, self.eps, inputs[0], scale, shift, y, mean, rstd)
     }
 
     fn differentiable(&self, output: usize) -> bool {
@@ -128,7 +157,7 @@ impl Operation for Normalize {
         if ctx.needs(0) {
             let mut operands = vec![g, x, &mean, &rstd];
             operands.extend(scale);
-            out[0] = Some(apply_one(NormalizeBackward { rms: self.rms, axes: self.axes }, &operands)?);
+            out[0] = Some(apply_one(NormalizeBackward { rms: self.is_rms(), axes: self.axes }, &operands)?);
         }
         if let Some(spec) = scale_spec {
             // The scale's shape with leading axes of size 1, up to the rank of `x`, which is small.
@@ -211,8 +240,6 @@ impl Operation for NormalizeAffineBackward {
     }
 }
 
-const RMS_NORM: &str = "rms_norm";
-
 /// What [`Tensor::batch_norm`] gives when it trains.
 #[derive(Debug, Clone)]
 pub struct BatchStatistics {
@@ -227,14 +254,14 @@ impl Tensor {
     #[track_caller]
     fn normalized(
         &self,
-        name: &'static str,
+        norm: Norm,
         axes: Axes,
         eps: f64,
         scale: Option<&Tensor>,
         shift: Option<&Tensor>,
     ) -> Result<[Tensor; 3]> {
-        let dtype = self.check_affine(name, eps, scale, shift)?;
-        let op = Normalize { name, rms: name == RMS_NORM, axes, eps, scale: scale.is_some(), shift: shift.is_some() };
+        let dtype = self.check_affine(norm.name(), eps, scale, shift)?;
+        let op = Normalize { norm, axes, eps, scale: scale.is_some(), shift: shift.is_some() };
         let mut operands: SmallVec<[Cow<'_, Tensor>; 3]> = SmallVec::new();
         for t in [Some(self), scale, shift].into_iter().flatten() {
             operands.push(cast(t, dtype)?);
@@ -288,8 +315,8 @@ impl Tensor {
         bias: Option<&Tensor>,
         eps: f64,
     ) -> Result<Tensor> {
-        let axes = self.trailing("layer_norm", normalized_shape, weight, bias)?;
-        let [y, ..] = self.normalized("layer_norm", axes, eps, weight, bias)?;
+        let axes = self.trailing(Norm::Layer.name(), normalized_shape, weight, bias)?;
+        let [y, ..] = self.normalized(Norm::Layer, axes, eps, weight, bias)?;
         Ok(y)
     }
 
@@ -297,8 +324,8 @@ impl Tensor {
     /// applies a `weight` of that shape (Zhang and Sennrich, 2019). Computed in at least f32.
     #[track_caller]
     pub fn rms_norm(&self, normalized_shape: &[usize], weight: Option<&Tensor>, eps: f64) -> Result<Tensor> {
-        let axes = self.trailing(RMS_NORM, normalized_shape, weight, None)?;
-        let [y, ..] = self.normalized(RMS_NORM, axes, eps, weight, None)?;
+        let axes = self.trailing(Norm::Rms.name(), normalized_shape, weight, None)?;
+        let [y, ..] = self.normalized(Norm::Rms, axes, eps, weight, None)?;
         Ok(y)
     }
 
@@ -313,7 +340,7 @@ impl Tensor {
         bias: Option<&Tensor>,
         eps: f64,
     ) -> Result<Tensor> {
-        self.grouped("group_norm", groups, weight, bias, eps)
+        self.grouped(Norm::Group, groups, weight, bias, eps)
     }
 
     /// Normalises each channel (axis 1) of each sample of `[n, c, spatial..]` to mean 0 and variance 1, then applies
@@ -321,7 +348,7 @@ impl Tensor {
     /// fewer than two elements has no variance: an error.
     #[track_caller]
     pub fn instance_norm(&self, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f64) -> Result<Tensor> {
-        const OP: &str = "instance_norm";
+        const OP: &str = Norm::Instance.name();
         if self.rank() < 3 {
             return Err(self.describe(Error::shape(OP, "the input is [n, c, spatial..]"), "input"));
         }
@@ -330,24 +357,24 @@ impl Tensor {
             let e = Error::shape(OP, format!("{plane} values a plane have no variance"));
             return Err(self.describe(e, "input"));
         }
-        self.grouped(OP, self.shape()[1].max(1), weight, bias, eps)
+        self.grouped(Norm::Instance, self.shape()[1].max(1), weight, bias, eps)
     }
 
     #[track_caller]
     fn grouped(
         &self,
-        op: &'static str,
+        norm: Norm,
         groups: usize,
         weight: Option<&Tensor>,
         bias: Option<&Tensor>,
         eps: f64,
     ) -> Result<Tensor> {
         // Checks that there is a channel axis, and weight and bias against it.
-        self.per_channel(op, weight, bias)?;
+        self.per_channel(norm.name(), weight, bias)?;
         let (n, c) = (self.shape()[0], self.shape()[1]);
         if groups == 0 || !c.is_multiple_of(groups) {
             let m = format!("{groups} groups do not divide {c} channels");
-            return Err(self.describe(Error::argument(op, m), "input"));
+            return Err(self.describe(Error::argument(norm.name(), m), "input"));
         }
         let per_group = c / groups;
         let split = self.reshape([n, groups, per_group, self.shape()[2..].iter().product()])?;
@@ -358,7 +385,7 @@ impl Tensor {
             }
         }
         let axes = Axes::one(2).with(3);
-        let [y, ..] = split.normalized(op, axes, eps, affine[0].as_ref(), affine[1].as_ref())?;
+        let [y, ..] = split.normalized(norm, axes, eps, affine[0].as_ref(), affine[1].as_ref())?;
         y.reshape(self.shape())
     }
 
@@ -379,7 +406,7 @@ impl Tensor {
             return Err(self.describe(e, "input").help("use a larger batch, or evaluation mode"));
         }
         let axes = (0..self.rank()).filter(|&a| a != 1).fold(Axes::NONE, Axes::with);
-        let [y, mean, _] = self.normalized("batch_norm", axes, eps, scale.as_ref(), shift.as_ref())?;
+        let [y, mean, _] = self.normalized(Norm::Batch, axes, eps, scale.as_ref(), shift.as_ref())?;
         let _guard = crate::no_grad_guard();
         // From the deviations, not from 1 / rstd^2 - eps, which has lost a variance far below eps.
         let axes: Vec<isize> = axes.iter().map(|a| a as isize).collect();

@@ -8,7 +8,7 @@ use super::*;
 fn operations_are_equal_by_their_parameters_and_floats_by_their_bits() {
     let norm = |eps: f64| {
         let (axes, scale, shift) = (gradus_backend::Axes::one(1), true, false);
-        Op::from(Normalize { name: "layer_norm", rms: false, axes, eps, scale, shift })
+        Op::from(Normalize { norm: Norm::Layer, axes, eps, scale, shift })
     };
     let [plus, minus, nan] = [norm(0.0), norm(-0.0), norm(f64::NAN)];
     assert!(plus == norm(0.0) && nan == norm(f64::NAN) && plus != minus && plus != nan);
