@@ -112,6 +112,8 @@ impl<O: Operation + Into<Op>> AnyOperation for O {
 /// Runs an operation: infers its results, runs its kernel, tells who looks, and records it.
 ///
 /// Those that an operation [updates](Effect::Updates) are not among `inputs`, but before them where it infers.
+// Where it is called, `to` is known, and the other ways are not compiled.
+#[inline(always)]
 #[track_caller]
 pub(crate) fn bind<O: Operation + Into<Op>, R: Results>(op: O, inputs: &[&Tensor], to: To<'_>) -> Result<R> {
     let device = match to {
