@@ -51,6 +51,9 @@ commands:
   op-table           writes docs/op-matrix.md; with --check, fails if it is stale or has an empty cell
   higher-order       writes docs/higher-order.md: second derivatives in every mode, beside PyTorch's; with --check, fails if
                      it is stale. Fails too if one is wrong or an operation has no sample
+  spec               writes docs/spec.md: the operations that can run, what they take, do and call; with --check, fails if
+                     it is stale or an operation is in no case
+  bless              writes the pages of op-table, higher-order and spec, in this order
   sources --check    every name in docs/sources.md has its call and an existing test
   digits             trains the digits for several seeds: accuracy, time, equal bits for 1 and 2 threads
   opinfo [--python PATH] [--samples FILE]
@@ -78,10 +81,9 @@ enum Task {
     FuzzGrad(fuzz::Which),
     /// A program of `gradus-fuzz`, with its options.
     Outside(Vec<String>),
-    OpTable {
-        check: bool,
-    },
-    HigherOrder {
+    /// A page that a test makes, or all of them.
+    Page {
+        name: Option<String>,
         check: bool,
     },
     Sources,
@@ -109,17 +111,21 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
         }
         ["fuzz-grad", rest @ ..] => fuzz::parse(rest).map(Task::FuzzGrad),
         ["calls" | "files", ..] => Ok(Task::Outside(arguments.iter().map(|word| word.to_string()).collect())),
-        ["op-table"] => Ok(Task::OpTable { check: false }),
-        ["op-table", "--check"] => Ok(Task::OpTable { check: true }),
-        ["higher-order"] => Ok(Task::HigherOrder { check: false }),
-        ["higher-order", "--check"] => Ok(Task::HigherOrder { check: true }),
+        [page @ ("op-table" | "higher-order" | "spec")] => {
+            Ok(Task::Page { name: Some(page.to_string()), check: false })
+        }
+        [page @ ("op-table" | "higher-order" | "spec"), "--check"] => {
+            Ok(Task::Page { name: Some(page.to_string()), check: true })
+        }
+        ["bless"] => Ok(Task::Page { name: None, check: false }),
         ["sources"] | ["sources", "--check"] => Ok(Task::Sources),
         ["opinfo", rest @ ..] => opinfo::parse(rest).map(Task::OpInfo),
         ["peers" | "bench", ..] => Ok(Task::Speed(arguments.iter().map(|word| word.to_string()).collect())),
         ["help" | "--help" | "-h", ..] => Ok(Task::Help),
         [] => Err("no command given".into()),
         [
-            "ci" | "tidy" | "packages" | "digits" | "deep" | "gallery" | "op-table" | "higher-order" | "sources",
+            "ci" | "tidy" | "packages" | "digits" | "deep" | "gallery" | "op-table" | "higher-order" | "spec" | "bless"
+            | "sources",
             rest @ ..,
         ] => Err(format!("`{}` does not take `{}`", arguments[0], rest.join(" "))),
         [unknown, ..] => Err(format!("unknown command `{unknown}`")),
@@ -177,8 +183,7 @@ fn main() -> ExitCode {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             outside::run(&root(), words[0], &words[1..])
         }
-        Task::OpTable { check } => pages::op_table(&root(), check),
-        Task::HigherOrder { check } => pages::higher_order(&root(), check),
+        Task::Page { name, check } => pages::run(&root(), name.as_deref(), check),
         Task::Sources => sources::sources(&root()),
         Task::OpInfo(options) => opinfo::run(&root(), &options),
         // It has said itself what is wrong.
@@ -223,8 +228,8 @@ mod tests {
             parse(&["calls", "--seed", "3"]),
             Ok(Task::Outside(vec!["calls".into(), "--seed".into(), "3".into()]))
         );
-        assert_eq!(parse(&["op-table", "--check"]), Ok(Task::OpTable { check: true }));
-        assert_eq!(parse(&["higher-order", "--check"]), Ok(Task::HigherOrder { check: true }));
+        assert_eq!(parse(&["op-table", "--check"]), Ok(Task::Page { name: Some("op-table".into()), check: true }));
+        assert_eq!(parse(&["bless"]), Ok(Task::Page { name: None, check: false }));
         assert_eq!(parse(&["sources", "--check"]), Ok(Task::Sources));
         assert!(matches!(parse(&["opinfo", "--python", "venv/bin/python"]), Ok(Task::OpInfo(_))));
         assert_eq!(parse(&["peers", "--quick"]), Ok(Task::Speed(vec!["peers".into(), "--quick".into()])));

@@ -1,21 +1,26 @@
-//! Pages that tests make: `docs/op-matrix.md` and `docs/higher-order.md`.
+//! Pages that tests make.
 
 use std::path::Path;
 
-/// Tries every operation in every dtype, and writes the page or compares it with the one that is there.
-pub(crate) fn op_table(root: &Path, check: bool) -> Result<(), String> {
-    made_by_test(root, check, &["--features", "wgpu"], "the_matrix_of_operations")
-}
+/// A page: the command, the features it needs, and the test that makes it.
+type Page = (&'static str, &'static [&'static str], &'static str);
 
-/// Differentiates every operation twice in every mode, and writes the page or compares it with the one that is there.
-pub(crate) fn higher_order(root: &Path, check: bool) -> Result<(), String> {
-    made_by_test(root, check, &[], "second_derivatives_are_right_in_every_mode")
+const PAGES: [Page; 3] = [
+    ("op-table", &["--features", "wgpu"], "the_matrix_of_operations"),
+    ("higher-order", &[], "second_derivatives_are_right_in_every_mode"),
+    ("spec", &[], "the_vocabulary_is_complete_and_fresh"),
+];
+
+/// Writes a page, or all of them, or compares what would be written with what is there.
+pub(crate) fn run(root: &Path, name: Option<&str>, check: bool) -> Result<(), String> {
+    let wanted = |page: &&Page| name.is_none_or(|n| n == page.0);
+    PAGES.iter().filter(wanted).try_for_each(|page| made_by_test(root, check, page))
 }
 
 /// Runs the test that compares a page, such that it writes the page unless it is to `check` it.
-fn made_by_test(root: &Path, check: bool, features: &[&str], test: &str) -> Result<(), String> {
+fn made_by_test(root: &Path, check: bool, (_, features, test): &Page) -> Result<(), String> {
     let mut command = crate::cargo();
-    command.args(["test", "-p", "gradus"]).args(features).args(["--test", "golden", test]).current_dir(root);
+    command.args(["test", "-p", "gradus"]).args(*features).args(["--test", "golden", test]).current_dir(root);
     if !check {
         command.env("GRADUS_WRITE", "1");
     }

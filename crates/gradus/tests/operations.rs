@@ -3,52 +3,32 @@
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used)]
 
+#[path = "golden/traced.rs"]
+mod traced;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex};
 
-use gradus::ops::{InputSpec, Op, Spec, Traced, trace};
+use gradus::ops::{InputSpec, Op, Spec, Traced};
 use gradus::prelude::*;
 use gradus::{BackwardOptions, Gemm, UpdateFn, checkpoint_with, grad, hvp, no_grad};
+use traced::Noted;
 
-/// A CPU device that notes its calls.
-struct Watched {
-    device: Device,
-    calls: Arc<Mutex<Vec<String>>>,
-}
-
-impl Watched {
-    fn new() -> Watched {
-        let calls = Arc::new(Mutex::new(vec![]));
-        let seen = calls.clone();
-        let device = Device::from_backend(Arc::new(gradus::cpu::CpuBackend::new().unwrap())).watched(move |call| {
-            // The host's own reading and writing is no operation.
-            if !matches!(call.name, "upload" | "download") {
-                seen.lock().unwrap().push(call.name.to_owned());
-            }
-        });
-        Watched { device, calls }
-    }
-
-    /// Runs a step, and gives how often each operation ran a kernel in it.
-    fn walk(&self, step: impl FnOnce(&Device) -> Result<()>) -> BTreeMap<String, usize> {
-        let counts = Rc::new(RefCell::new(BTreeMap::new()));
-        let (seen, calls) = (counts.clone(), self.calls.clone());
-        self.calls.lock().unwrap().clear();
-        let count = move |ran: &Traced<'_>| {
-            let told = std::mem::take(&mut *calls.lock().unwrap());
-            assert_eq!(told.iter().map(String::as_str).collect::<Vec<_>>(), calls_of(ran), "{:?}", ran.op);
-            infers(ran);
-            if ran.kernel {
-                *seen.borrow_mut().entry(ran.op.name().to_owned()).or_insert(0) += 1;
-            }
-        };
-        trace(count, || step(&self.device)).unwrap();
-        let rest = self.calls.lock().unwrap();
-        assert!(rest.is_empty(), "calls of no operation: {rest:?}");
-        counts.take()
-    }
+/// Runs a step, and gives how often each operation ran a kernel in it.
+fn walk(step: impl FnOnce(&Device) -> Result<()>) -> BTreeMap<String, usize> {
+    let counts = Rc::new(RefCell::new(BTreeMap::new()));
+    let seen = counts.clone();
+    let count = move |ran: &Traced<'_>, calls: Vec<String>| {
+        assert_eq!(calls, calls_of(ran), "{:?}", ran.op);
+        infers(ran);
+        if ran.kernel {
+            *seen.borrow_mut().entry(ran.op.name().to_owned()).or_insert(0) += 1;
+        }
+    };
+    let noted = Noted::new();
+    noted.walk(count, || step(&noted.device)).unwrap();
+    counts.take()
 }
 
 /// The calls that an operation makes of a backend.
@@ -107,7 +87,7 @@ fn ran(counts: &BTreeMap<String, usize>, names: &[&str]) {
 
 #[test]
 fn training_on_digits_is_all_operations() {
-    let counts = Watched::new().walk(|device| {
+    let counts = walk(|device| {
         let mut generator = Generator::new(1);
         let mut init = Init::new(DType::F32, device, &mut generator);
         let mut model = Sequential::new()
@@ -179,7 +159,7 @@ impl Block {
 
 #[test]
 fn a_step_of_a_gpt_with_dropout_checkpoints_and_hooks_is_all_operations() {
-    let counts = Watched::new().walk(|device| {
+    let counts = walk(|device| {
         let (mut generator, mut masks) = (Generator::new(1), Generator::new(2));
         let mut init = Init::new(DType::F32, device, &mut generator);
         let table = Embedding::new(11, 8, None, &mut init)?;
@@ -208,7 +188,7 @@ fn a_step_of_a_gpt_with_dropout_checkpoints_and_hooks_is_all_operations() {
 
 #[test]
 fn gradients_of_gradients_are_all_operations() {
-    let counts = Watched::new().walk(|device| {
+    let counts = walk(|device| {
         let mut generator = Generator::new(4);
         let mut leaf = |shape: &[usize]| Tensor::randn(shape, DType::F64, device, &mut generator)?.with_grad();
         let (x, w, c) = (leaf(&[2, 3, 6, 6])?, leaf(&[4, 3, 3, 3])?, leaf(&[6])?);
@@ -231,7 +211,7 @@ fn gradients_of_gradients_are_all_operations() {
 #[test]
 fn writes_draws_and_what_has_no_gradient_are_operations() {
     static AVERAGE: UpdateFn = UpdateFn::new("average", |x| vec![x[2] * x[0] + (1.0 - x[2]) * x[1]]);
-    let counts = Watched::new().walk(|device| {
+    let counts = walk(|device| {
         let mut generator = Generator::new(5);
         let x = Tensor::randn([4, 4], DType::F32, device, &mut generator)?;
         let y = x.copy()?;

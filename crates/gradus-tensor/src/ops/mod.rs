@@ -232,6 +232,18 @@ macro_rules! ops {
         }
 
         impl Op {
+            /// The names of the variants, but for functions.
+            pub const KINDS: &'static [&'static str] = &["Map", $(stringify!($name)),*];
+
+            /// The name of the variant.
+            pub fn kind(&self) -> &'static str {
+                match self {
+                    Op::Map(_) => "Map",
+                    $(Op::$name(_) => stringify!($name),)*
+                    Op::Rule(_) => "Rule",
+                }
+            }
+
             /// The operation's name.
             pub fn name(&self) -> &str {
                 match self {
@@ -277,7 +289,8 @@ macro_rules! ops {
                 }
             }
 
-            pub(crate) fn differentiable(&self, output: usize) -> bool {
+            /// Whether output `i`, of a float dtype, carries a gradient.
+            pub fn differentiable(&self, output: usize) -> bool {
                 match self {
                     Op::Map(op) => op.differentiable(output),
                     $(Op::$name(op) => op.differentiable(output),)*

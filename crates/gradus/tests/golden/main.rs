@@ -17,7 +17,9 @@ mod orders;
 mod precision;
 mod rows;
 mod sources;
+mod spec;
 mod structure;
+mod traced;
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -92,6 +94,15 @@ fn the_matrix_of_operations_is_complete_and_fresh() {
     let wgpu = adapter().map(file_on);
     let (text, mut wrong) = matrix::page(&file(), wgpu.as_ref(), &calls(), &cases);
     wrong.extend(matrix::compare(matrix::PAGE, "op-table", &text));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_vocabulary_is_complete_and_fresh() {
+    let words = words();
+    let cases: Vec<&str> = words.iter().filter(|(_, v)| v.starts_with("order=")).map(|(k, _)| k.as_str()).collect();
+    let (text, mut wrong) = spec::page(&calls(), &cases);
+    wrong.extend(matrix::compare(spec::PAGE, "spec", &text));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 

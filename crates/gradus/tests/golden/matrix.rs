@@ -26,7 +26,7 @@ const SHORTHANDS: &[&str] = &[
     "to_device",
 ];
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
