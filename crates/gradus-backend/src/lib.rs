@@ -1,5 +1,7 @@
 //! The contract that every Gradus backend implements.
 //!
+//! A part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, which is what keeps its promises between releases.
+//!
 //! A backend knows buffers, strided views and numbers; it knows no tensor and no gradient. This crate holds the
 //! vocabulary that both sides share: [`DType`] and [`Scalar`], [`Shape`] and [`Layout`], [`Error`], the elementwise IR
 //! [`Kernel`], the parameter structs of the operations, and the object-safe trait [`Backend`].

@@ -1,5 +1,7 @@
 //! The oracle backend and the test suite that every Gradus backend runs.
 //!
+//! A part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, which is what keeps its promises between releases.
+//!
 //! [`run`] makes every call of the contract on a backend, over dtypes, shapes and layouts, and compares with
 //! [`OracleBackend`]: results, the memory around them, and refusals of what must be refused. A backend's whole test is
 //!

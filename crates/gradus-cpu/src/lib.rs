@@ -1,5 +1,7 @@
 //! The CPU backend of Gradus: AVX-512, AVX2 and portable kernels with the same bits on any number of threads.
 //!
+//! A part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, which is what keeps its promises between releases.
+//!
 //! [`CpuBackend`] implements [`Backend`](gradus_backend::Backend). One module an operation (or family); `memory` is the pool behind buffers,
 //! `parallel` the one way to use threads, `isa` the choice of instruction set, `access` the way from views to slices,
 //! `math` the f32 elementary functions.

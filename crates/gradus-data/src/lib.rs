@@ -1,5 +1,7 @@
 //! Datasets, loaders and readers.
 //!
+//! A part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, which is what keeps its promises between releases.
+//!
 //! A [`Dataset`] gives sample `i`; a [`DataLoader`] makes shuffled batches of tensors out of it, on worker threads if
 //! asked to. The order and the contents of the batches depend on the seed and the epoch only, never on the number of
 //! workers.

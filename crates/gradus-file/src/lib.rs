@@ -1,4 +1,6 @@
 //! Files that appear whole or not at all: the one way in which Gradus writes a file that it was told the name of.
+//!
+//! A part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, which is what keeps its promises between releases.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -1,5 +1,7 @@
 //! Image filters on tensors, and PNG and JPEG files.
 //!
+//! A part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, which is what keeps its promises between releases.
+//!
 //! An image is a tensor `[.., c, h, w]` of 1 (grey), 3 (red, green, blue) or 4 (and alpha) channels: floats from 0 to 1, or
 //! `u8` from 0 to 255. Axes in front are a batch. A filter gives the dtype that it got; `u8` is computed in f32, rounded
 //! (halves to even) and saturated, f16 and bf16 are computed in f32 and rounded once. Alpha passes through filters that

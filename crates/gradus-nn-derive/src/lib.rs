@@ -1,4 +1,6 @@
 //! The derive macro of `gradus_nn::Module`; its documentation is on the trait.
+//!
+//! A part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, which is what keeps its promises between releases.
 #![forbid(unsafe_code)]
 
 mod attributes;

@@ -1,5 +1,7 @@
 //! Modules, layers, losses, initialisers, optimisers and schedules.
 //!
+//! A part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, which is what keeps its promises between releases.
+//!
 //! ```
 //! use gradus_nn::{AdamConfig, AdamW, Forward, Init, Linear, Module, Optimizer};
 //! use gradus_tensor::{DType, Device, Generator, Result, Tensor};

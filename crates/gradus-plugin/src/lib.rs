@@ -1,5 +1,7 @@
 //! Backends in libraries that a running program loads: [`load`], and [`LoadPlugin`] for `Device::load_plugin(path)`.
 //!
+//! A part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, which is what keeps its promises between releases.
+//!
 //! The other side of this, and what crosses the border, is [`gradus_backend::plugin`]. Before anything of a library is called,
 //! the header of its table is compared with the one of this program; a library without a table, or with another, is refused
 //! with a [`Refusal`]; so is an ELF file that is shorter than its headers say. A library that was accepted stays loaded until the process ends, so that no buffer, and no thread that

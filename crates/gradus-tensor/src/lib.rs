@@ -1,7 +1,9 @@
 //! Tensors, operations and gradients.
 //!
+//! A part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, which is what keeps its promises between releases.
+//!
 //! A [`Tensor`] is a storage, a layout and an edge into the recorded graph. An operation is one file in [`ops`]; it goes
-//! through `ops::apply`, the one door, which checks, allocates, runs and records. Gradients are taken with
+//! through `bind`, the one door, which checks, allocates, runs and records. Gradients are taken with
 //! [`Tensor::backward`] or [`grad`]. This crate knows no concrete hardware: a [`Device`] is any
 //! [`Backend`].
 #![warn(missing_docs)]

@@ -1,5 +1,7 @@
 //! Trainer, metrics, loggers and run folders.
 //!
+//! A part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, which is what keeps its promises between releases.
+//!
 //! A [`Trainer`] runs epochs of a [`DataLoader`](gradus_data::DataLoader) through a model and an optimiser; a [`Task`]
 //! says what the loss is, [`Logger`]s hear what happens, and a flag ends the run between two steps.
 //!

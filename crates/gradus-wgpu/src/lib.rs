@@ -1,5 +1,7 @@
 //! The WebGPU backend of Gradus: generated WGSL on Vulkan, Metal and DX12, by way of wgpu.
 //!
+//! A part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, which is what keeps its promises between releases.
+//!
 //! [`WgpuBackend`] implements [`Backend`](gradus_backend::Backend). `adapter` finds and opens devices, `pool` owns
 //! buffers, `queue` gathers launches into submissions and keeps what was compiled, `faults` keeps what goes wrong late,
 //! `operand` takes views to bindings, `wgsl` writes the text of kernels; then one module an operation or family.

@@ -220,8 +220,9 @@ fn named(name: &str, type_name: &str, op: &dyn fmt::Debug, f: &mut fmt::Formatte
 
 macro_rules! ops {
     ($($module:ident::$name:ident,)*) => {
-        /// A recorded operation with its parameters.
+        /// An operation with its parameters.
         #[derive(Clone, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
         #[allow(missing_docs)] // each is documented in its file
         pub enum Op {
             // In place: it is the commonest, and small.
