@@ -48,6 +48,6 @@ pub use layout::Layout;
 pub use params::*;
 pub use scalar::Scalar;
 pub use shape::{Axes, MAX_RANK, Shape};
-pub use watched::{Call, Operand, Postponed, Watched, postpone};
+pub use watched::{Call, CallOperand, Postponed, Watched, postpone};
 
 pub use half::{bf16, f16};

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use crate::watched::{Call, Operand, Watched};
+use crate::watched::{Call, CallOperand, Watched};
 use crate::{Backend, Buffer, DType, Layout, Result, Scalar, Shape, View, ViewMut};
 
 /// What a backend reaches at best, measured on it.
@@ -64,7 +64,7 @@ impl Ceilings {
 /// ```
 pub fn line(call: &Call<'_>, ceilings: Option<&Ceilings>) -> String {
     let mut text = format!("{:<16}", call.name);
-    let show = |text: &mut String, operands: &[Operand]| {
+    let show = |text: &mut String, operands: &[CallOperand]| {
         for o in operands {
             let sizes: Vec<String> = o.shape.dims().iter().map(usize::to_string).collect();
             let _ = write!(text, " {}[{}]", o.dtype, sizes.join(","));
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_line_has_operands_time_speed_and_share() {
-        let operand = |dims: &[usize]| Operand {
+        let operand = |dims: &[usize]| CallOperand {
             dtype: DType::F32,
             shape: Shape::new(dims).unwrap_or(Shape::SCALAR),
             bytes: 4 * dims.iter().product::<usize>() as u64,

@@ -17,7 +17,7 @@ use crate::{
 
 /// What one operand of a call is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Operand {
+pub struct CallOperand {
     /// Type of the elements.
     pub dtype: DType,
     /// Sizes of the axes.
@@ -26,15 +26,15 @@ pub struct Operand {
     pub bytes: u64,
 }
 
-impl Operand {
+impl CallOperand {
     fn new(dtype: DType, layout: &Layout) -> Self {
         let places = layout.dims().iter().zip(layout.strides()).filter(|(_, s)| **s != 0).map(|(&d, _)| d as u64);
         let bytes = if layout.numel() == 0 { 0 } else { places.product::<u64>() * dtype.size() as u64 };
-        Operand { dtype, shape: *layout.shape(), bytes }
+        CallOperand { dtype, shape: *layout.shape(), bytes }
     }
 
     fn bytes(bytes: usize) -> Self {
-        Operand { dtype: DType::U8, shape: Shape::new(&[bytes]).unwrap_or(Shape::SCALAR), bytes: bytes as u64 }
+        CallOperand { dtype: DType::U8, shape: Shape::new(&[bytes]).unwrap_or(Shape::SCALAR), bytes: bytes as u64 }
     }
 
     /// Number of elements.
@@ -49,9 +49,9 @@ pub struct Call<'a> {
     /// The method of [`Backend`]; for [`map`](Backend::map) the kernel's name.
     pub name: &'a str,
     /// What was read, in the order of the method.
-    pub inputs: &'a [Operand],
+    pub inputs: &'a [CallOperand],
     /// What was written.
-    pub outputs: &'a [Operand],
+    pub outputs: &'a [CallOperand],
     /// Additions, multiplications and functions of numbers that the definition takes, for the methods that are limited by
     /// them; 0 for those that move data. Causal attention counts the scores that are seen.
     pub operations: u64,
@@ -70,7 +70,7 @@ impl Call<'_> {
     }
 }
 
-type Operands = SmallVec<[Operand; 4]>;
+type Operands = SmallVec<[CallOperand; 4]>;
 
 pub use telling::{Postponed, postpone};
 use telling::{Tell, WATCHING, ended};
@@ -152,13 +152,13 @@ nothing!(
 
 impl Argument for View<'_> {
     fn note(&self, asked: &mut Asked) {
-        asked.inputs.push(Operand::new(self.dtype, self.layout));
+        asked.inputs.push(CallOperand::new(self.dtype, self.layout));
     }
 }
 
 impl Argument for ViewMut<'_> {
     fn note(&self, asked: &mut Asked) {
-        asked.outputs.push(Operand::new(self.dtype, self.layout));
+        asked.outputs.push(CallOperand::new(self.dtype, self.layout));
     }
 }
 
@@ -226,18 +226,18 @@ impl Watched {
         written: Option<usize>,
         run: impl FnOnce(&dyn Backend) -> Result<()>,
     ) -> Result<()> {
-        let operands = |n: Option<usize>| n.map(Operand::bytes).into_iter().collect();
+        let operands = |n: Option<usize>| n.map(CallOperand::bytes).into_iter().collect();
         self.call(name, Asked { inputs: operands(read), outputs: operands(written), causal: false }, 0, run)
     }
 }
 
 /// Elements of the first.
-fn elements(operands: &[Operand]) -> u64 {
-    operands.first().map_or(0, Operand::numel)
+fn elements(operands: &[CallOperand]) -> u64 {
+    operands.first().map_or(0, CallOperand::numel)
 }
 
 /// What the definition of a method takes; 0 for those that are not limited by it.
-fn operations(name: &str, i: &[Operand], o: &[Operand], causal: bool) -> u64 {
+fn operations(name: &str, i: &[CallOperand], o: &[CallOperand], causal: bool) -> u64 {
     match name {
         "reduce" | "arg_reduce" | "scan" | "fold" => elements(i),
         "gemm" => 2 * i[0].shape.dims().last().map_or(0, |&n| n as u64) * elements(o),
@@ -251,14 +251,14 @@ fn operations(name: &str, i: &[Operand], o: &[Operand], causal: bool) -> u64 {
 }
 
 /// Twice the elements of `x` times those of a filter of `w`.
-fn windows(x: &Operand, w: &Operand) -> u64 {
+fn windows(x: &CallOperand, w: &CallOperand) -> u64 {
     let filters = w.shape.dims().first().map_or(1, |&n| n.max(1) as u64);
     2 * x.numel() * (w.numel() / filters)
 }
 
 /// So many products over the visible scores with the width of the queries and with that of the values.
-fn scores(causal: bool, [of_queries, of_values]: [u64; 2], qkv: &[Operand]) -> u64 {
-    let last = |x: &Operand, back| x.shape.dims().iter().rev().nth(back).map_or(1, |&n| n as u64);
+fn scores(causal: bool, [of_queries, of_values]: [u64; 2], qkv: &[CallOperand]) -> u64 {
+    let last = |x: &CallOperand, back| x.shape.dims().iter().rev().nth(back).map_or(1, |&n| n as u64);
     let [q, k, v] = [&qkv[0], &qkv[1], &qkv[2]];
     let (rows, keys) = (last(q, 1), last(k, 1));
     // Causal: the last row sees all keys, each row before it one fewer.
@@ -334,7 +334,7 @@ impl Backend for Watched {
         let mut asked = Asked::default();
         outs.iter().for_each(|y| y.note(&mut asked));
         let inputs = args.iter().filter_map(|a| match a {
-            MapArg::View(x) => Some(Operand::new(x.dtype, x.layout)),
+            MapArg::View(x) => Some(CallOperand::new(x.dtype, x.layout)),
             MapArg::Output(i) => asked.outputs.get(*i).copied(),
             MapArg::Scalar(_) => None,
         });
@@ -344,8 +344,8 @@ impl Backend for Watched {
     }
     fn embedding(&self, weight: View<'_>, index: View<'_>, y: &mut ViewMut<'_>) -> Result<()> {
         // What is read of the weight are the rows that are written.
-        let rows = Operand::new(y.dtype, y.layout);
-        let inputs = [rows, Operand::new(index.dtype, index.layout)].into_iter().collect();
+        let rows = CallOperand::new(y.dtype, y.layout);
+        let inputs = [rows, CallOperand::new(index.dtype, index.layout)].into_iter().collect();
         let asked = Asked { inputs, outputs: [rows].into_iter().collect(), causal: false };
         self.call("embedding", asked, 0, |b| b.embedding(weight, index, y))
     }
@@ -375,8 +375,8 @@ impl Backend for Watched {
 mod tests {
     use super::*;
 
-    fn operand(dims: &[usize]) -> Operand {
-        Operand { dtype: DType::F32, shape: Shape::new(dims).unwrap(), bytes: 0 }
+    fn operand(dims: &[usize]) -> CallOperand {
+        CallOperand { dtype: DType::F32, shape: Shape::new(dims).unwrap(), bytes: 0 }
     }
 
     #[test]

@@ -74,7 +74,7 @@ fn take(cpu: Option<&CpuBackend>, bytes: usize) -> Option<(Block, *mut u8)> {
 }
 
 /// Gives a block back.
-fn give(block: Block) {
+fn recycle(block: Block) {
     if (1..=KEEP / 8).contains(&block.words.len()) {
         let _ = FREE.try_with(|free| free.borrow_mut().push(block.words));
     }
@@ -87,7 +87,7 @@ fn run<T: Plain>(cpu: Option<&CpuBackend>, len: usize, f: impl FnOnce(&mut [T]))
     // SAFETY: `take` gives so many initialised bytes, aligned for every type, which nothing else touches before `block` is
     // given back; every bit pattern is a `T`.
     f(unsafe { std::slice::from_raw_parts_mut(at.cast::<T>(), len) });
-    give(block);
+    recycle(block);
 }
 
 /// Calls `f` with `len` elements of unspecified contents, few MiB at most.

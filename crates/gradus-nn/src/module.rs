@@ -74,7 +74,7 @@ pub trait Module: Send + Sync {
     /// The parameters with their names, in the order of the fields. A shared parameter comes once, under its first name.
     fn named_parameters(&self) -> Vec<(String, Parameter)> {
         let mut seen = HashSet::new();
-        found(self, |path, item| match item {
+        collected(self, |path, item| match item {
             Item::Parameter(p) if seen.insert(p.id()) => Some((path.to_owned(), p.clone())),
             _ => None,
         })
@@ -83,7 +83,7 @@ pub trait Module: Send + Sync {
     /// The parameters in the order of the fields; a shared one once.
     fn parameters(&self) -> Vec<Parameter> {
         let mut seen = HashSet::new();
-        found(self, |_, item| match item {
+        collected(self, |_, item| match item {
             Item::Parameter(p) if seen.insert(p.id()) => Some(p.clone()),
             _ => None,
         })
@@ -91,13 +91,13 @@ pub trait Module: Send + Sync {
 
     /// The buffers with their names, in the order of the fields.
     fn named_buffers(&self) -> Vec<(String, Buffer)> {
-        found(self, |path, item| if let Item::Buffer(b) = item { Some((path.to_owned(), b.clone())) } else { None })
+        collected(self, |path, item| if let Item::Buffer(b) = item { Some((path.to_owned(), b.clone())) } else { None })
     }
 
     /// The random states with their names: what a checkpoint keeps besides the state dict, so that a continued run draws
     /// the same numbers.
     fn named_random_states(&self) -> Vec<(String, RandomState)> {
-        found(self, |path, item| if let Item::Random(r) = item { Some((path.to_owned(), r.clone())) } else { None })
+        collected(self, |path, item| if let Item::Random(r) = item { Some((path.to_owned(), r.clone())) } else { None })
     }
 
     /// Number of elements of all parameters; shared ones count once.
@@ -294,7 +294,7 @@ impl<F: Forward + ?Sized> Forward for Box<F> {
 }
 
 /// What `pick` takes of the items of a module.
-fn found<M: Module + ?Sized, T>(module: &M, mut pick: impl FnMut(&str, Item<'_>) -> Option<T>) -> Vec<T> {
+fn collected<M: Module + ?Sized, T>(module: &M, mut pick: impl FnMut(&str, Item<'_>) -> Option<T>) -> Vec<T> {
     let mut found = Vec::new();
     Visitor::walk(module, &mut |path, item| found.extend(pick(path, item)));
     found

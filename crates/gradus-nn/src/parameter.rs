@@ -176,8 +176,8 @@ impl Buffer {
     }
 
     /// The values, and what [`replace`](Buffer::replace) asks for.
-    pub(crate) fn seen(&self) -> (Tensor, u64) {
-        self.0.seen()
+    pub(crate) fn versioned(&self) -> (Tensor, u64) {
+        self.0.versioned()
     }
 
     /// Takes new values of the same shape, dtype and device, unless the buffer was changed since it was

@@ -106,7 +106,7 @@ impl Attempt {
     #[track_caller]
     pub fn end<R>(self, result: Result<R>) -> Result<R> {
         if result.is_ok() {
-            give(self.take());
+            merge_into_outer(self.take());
         }
         result
     }
@@ -133,7 +133,7 @@ impl Drop for Attempt {
         for change in changes.values_mut() {
             change.times += u64::from((change.undo)(change.times));
         }
-        give(changes);
+        merge_into_outer(changes);
         if self.is_pass {
             PASSES.set(PASSES.get() - 1);
         }
@@ -141,7 +141,7 @@ impl Drop for Attempt {
 }
 
 /// Gives the changes of an attempt that is over to the one around it.
-fn give(changes: Changes) {
+fn merge_into_outer(changes: Changes) {
     // What is superfluous is dropped at the end, when nothing is borrowed.
     let _superfluous = OPEN.try_with(|open| match open.borrow_mut().last_mut() {
         Some((_, outer)) => merge(outer, changes),
@@ -220,7 +220,7 @@ impl<T: Clone + 'static> State<T> {
     }
 
     /// A copy of the value, and the number of changes until now.
-    pub fn seen(&self) -> (T, u64) {
+    pub fn versioned(&self) -> (T, u64) {
         let inner = self.inner();
         (inner.value.clone(), inner.changes)
     }
@@ -363,7 +363,7 @@ mod tests {
         // Before is not meanwhile.
         assert!(fails(|| (other(), add(1))).is_err());
         assert_eq!(a.get(), 21);
-        let (value, changes) = a.seen();
+        let (value, changes) = a.versioned();
         other();
         assert!(!a.replace(value + 1, changes) && a.get() == 31);
         // Also if an inner attempt went back in between.

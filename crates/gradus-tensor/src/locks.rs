@@ -12,7 +12,7 @@ use gradus_backend::{Buffer, Error, ErrorKind, Here, Postponed, Result, View, Vi
 use smallvec::SmallVec;
 
 use crate::Tensor;
-use crate::autograd::{GradModeGuard, ask, holding, minds_access, note_access, notes_access};
+use crate::autograd::{GradModeGuard, before_overwrite, checks_access, holding, note_access, notes_access};
 use crate::storage::WriteGuard;
 
 /// Views of an operation's inputs.
@@ -30,8 +30,8 @@ fn view<'g>(t: &'g Tensor, buffer: &'g Buffer) -> View<'g> {
 #[inline]
 #[track_caller]
 pub(crate) fn with_read<R>(tensors: &[&Tensor], f: impl FnOnce(&[View<'_>]) -> Result<R>) -> Result<R> {
-    if minds_access() {
-        mind(tensors, false)?;
+    if checks_access() {
+        check_access(tensors, false)?;
     }
     let _told = postpone();
     let done = match *tensors {
@@ -65,7 +65,7 @@ pub(crate) fn of_device<R>(mut result: Result<R>) -> Result<R> {
 /// Notes accesses, if they are noted, and refuses those to what this thread holds.
 #[cold]
 #[track_caller]
-fn mind(tensors: &[&Tensor], wrote: bool) -> Result<()> {
+fn check_access(tensors: &[&Tensor], wrote: bool) -> Result<()> {
     if let Some(t) = tensors.iter().find(|t| HELD.with_borrow(|held| held.contains(&address(t)))) {
         let m = "a function that runs on the memory of tensors cannot use them meanwhile";
         let e = t.describe(Error::new(ErrorKind::InvalidArgument, "dispatch_compute", m), "binding");
@@ -140,12 +140,12 @@ impl<'a> Locks<'a> {
             );
             return Err(pair[0].2.describe(e, "operand").help("pass a copy: x.copy()?"));
         }
-        if minds_access() {
-            mind(tensors, false)?;
-            mind(written, true)?;
+        if checks_access() {
+            check_access(tensors, false)?;
+            check_access(written, true)?;
         }
         // Before anything is locked: a graph may want a copy of what it needs.
-        written.iter().filter(|t| t.storage().is_guarded()).try_for_each(|t| ask(t, op)).here()?;
+        written.iter().filter(|t| t.storage().is_guarded()).try_for_each(|t| before_overwrite(t, op)).here()?;
         let mut locks = Locks { reads: SmallVec::new(), writes: SmallVec::new(), _told: postpone() };
         for (at, write, t) in order {
             if write {

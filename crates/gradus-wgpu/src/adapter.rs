@@ -37,10 +37,10 @@ pub fn adapters() -> Vec<AdapterSummary> {
             driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
         }
     };
-    found().into_iter().enumerate().map(summary).collect()
+    all_adapters().into_iter().enumerate().map(summary).collect()
 }
 
-fn found() -> Vec<wgpu::Adapter> {
+fn all_adapters() -> Vec<wgpu::Adapter> {
     let backends = wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12;
     let descriptor = wgpu::InstanceDescriptor { backends, ..wgpu::InstanceDescriptor::new_without_display_handle() };
     let instance = wgpu::Instance::new(descriptor);
@@ -93,7 +93,7 @@ pub(crate) struct Opened {
 
 /// Opens adapter number `index` with every feature that the backend can use, but `without`, and the adapter's limits.
 pub(crate) fn open(index: usize, without: wgpu::Features) -> Result<Opened> {
-    let Some(adapter) = found().into_iter().nth(index) else {
+    let Some(adapter) = all_adapters().into_iter().nth(index) else {
         let m = format!("there is no adapter number {index}");
         return Err(Error::new(ErrorKind::Unsupported, "wgpu", m).help(known(&adapters())));
     };

@@ -99,7 +99,7 @@ impl BatchNorm {
         self.shift(&self.running_mean, mean)?;
         self.shift(&self.running_var, var)?;
         loop {
-            let (count, seen) = self.num_batches_tracked.seen();
+            let (count, seen) = self.num_batches_tracked.versioned();
             if self.num_batches_tracked.replace(count.add(1)?, seen) {
                 return Ok(());
             }
@@ -110,7 +110,7 @@ impl BatchNorm {
     #[track_caller]
     fn shift(&self, running: &Buffer, batch: &Tensor) -> Result<()> {
         loop {
-            let (old, seen) = running.seen();
+            let (old, seen) = running.versioned();
             let new = MOVE.apply(&[Operand::Tensor(&old), Operand::Tensor(batch), self.momentum.into()])?;
             let new = new.to_dtype(old.dtype())?;
             if running.replace(new, seen) {

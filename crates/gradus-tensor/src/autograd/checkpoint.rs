@@ -12,8 +12,8 @@ use super::access::{Access, Watch};
 use super::checksum::checksum;
 use super::draws::{Draws, NoteDraws, ReplayDraws, is_replay};
 use super::engine::{grad_of_edges, key};
-use super::functional::{Tensors, give};
-use super::mode::{GUARDS, NOTE_ACCESS, PACK, among, set_among};
+use super::functional::{Tensors, as_outputs};
+use super::mode::{GUARDS, NOTE_ACCESS, PACK, set_switches, switches};
 use super::node::{Edge, Node, next_seq};
 use super::packed::Packed;
 use super::record::{Known, Record};
@@ -117,7 +117,7 @@ pub fn once(effect: impl FnOnce() -> Result<()>) -> Result<()> {
         return Ok(());
     }
     let _nested = Nested::enter("once")?;
-    let _unwatched = set_among(NOTE_ACCESS, 0);
+    let _unwatched = set_switches(NOTE_ACCESS, 0);
     effect()
 }
 
@@ -154,7 +154,7 @@ fn recorded<O: Tensors>(
     let start = generator.clone();
     let noted = NoteDraws::new();
     // Recorded, so that what is captured shows; the record is dropped at once, so nothing of it is worth packing.
-    let unpacked = set_among(PACK, 0);
+    let unpacked = set_switches(PACK, 0);
     let passed: Vec<Tensor> = inputs.iter().map(|&t| t.clone()).collect();
     let Region { outputs, record, before, watch } = Region::run(&passed, |x| f(x, generator))?;
     let plain: Vec<Tensor> = outputs.iter().map(Tensor::detach).collect();
@@ -162,11 +162,11 @@ fn recorded<O: Tensors>(
     drop(outputs);
     record.left_behind().for_each(|node| node.leave_region());
     drop(unpacked);
-    let packs = among(PACK) != 0 && Packed::hooked();
+    let packs = switches(PACK) != 0 && Packed::hooked();
     let draws = noted.finish();
-    let reads = settled(watch.finish(), before, if packs { inputs } else { &[] })?;
+    let reads = reads_from_outside(watch.finish(), before, if packs { inputs } else { &[] })?;
     if !tracked.contains(&true) {
-        return give("checkpoint", plain);
+        return as_outputs("checkpoint", plain);
     }
     same_device("checkpoint", &plain.iter().collect::<SmallVec<[&Tensor; 4]>>())?;
     let (known, behind) = Known::new(record, inputs, before);
@@ -185,12 +185,12 @@ fn recorded<O: Tensors>(
             held.flat_map(|(storage, places)| places.iter().map(move |p| (storage.clone(), p.clone()))).collect();
         saved = saved.guard_pinned("checkpoint", inputs, &versions, pins)?;
     }
-    let (guards, edges) = (among(GUARDS), inputs.iter().map(|t| t.edge().cloned()).collect());
+    let (guards, edges) = (switches(GUARDS), inputs.iter().map(|t| t.edge().cloned()).collect());
     let rule = Arc::new(Checkpoint { again, known, reads, draws, given, packed, edges, guards });
     let node = Node::rule(rule, behind, specs, device, saved);
     let edge = |i: usize| Edge { node: node.clone(), output: i };
     let results = plain.iter().zip(&tracked).enumerate();
-    give("checkpoint", results.map(|(i, (t, &on))| if on { t.with_edge(edge(i)) } else { t.clone() }).collect())
+    as_outputs("checkpoint", results.map(|(i, (t, &on))| if on { t.with_edge(edge(i)) } else { t.clone() }).collect())
 }
 
 /// What the second run may read where it is.
@@ -258,7 +258,7 @@ impl Given {
 /// The accesses to what is older than the region, which began with node `before`, and to what it left behind. What else it
 /// made, the second run makes anew. Of inputs that are `packed` the second run reads what is unpacked.
 #[track_caller]
-fn settled(accesses: Vec<Access>, before: u64, packed: &[&Tensor]) -> Result<Vec<Read>> {
+fn reads_from_outside(accesses: Vec<Access>, before: u64, packed: &[&Tensor]) -> Result<Vec<Read>> {
     let mut reads = vec![];
     for access in accesses {
         let Some(storage) = access.storage() else { continue };
@@ -418,7 +418,7 @@ impl Rule for Checkpoint {
         let inputs: Vec<Tensor> = (0..self.edges.len()).map(|i| self.input(ctx, i)).collect::<Result<_>>().here()?;
         self.check(node)?;
         let (Region { outputs, record, before, watch }, same_draws) = {
-            let _mode = set_among(GUARDS | PACK, self.guards);
+            let _mode = set_switches(GUARDS | PACK, self.guards);
             let replay = ReplayDraws::new(self.draws.clone());
             (Region::run(&inputs, |x| (self.again)(x))?, replay.finish())
         };

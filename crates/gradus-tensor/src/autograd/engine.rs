@@ -17,7 +17,7 @@ use super::node::{AtLineOf, Edge, Node};
 use super::observe::Pass as Observed;
 use super::queue::{ByEdge, Pending, Queue, Seqs, ZERO};
 use super::saved::Context;
-use super::waiting::{Found, all_unchanged, arrived, give};
+use super::waiting::{Found, all_unchanged, unshared, version_of};
 use super::{Nested, enable_grad_guard, no_grad_guard};
 use crate::Tensor;
 use crate::ops::Op;
@@ -439,7 +439,7 @@ impl Pass {
                 all_unchanged(&node, &grads, &versions)?;
             }
             if let Some(observer) = &self.observer {
-                observer.found(&ctx, &grads, &behind)?;
+                observer.on_gradients(&ctx, &grads, &behind)?;
             }
             if matches!(op, Op::Rule(_)) && !create_graph {
                 behind.iter_mut().flatten().filter(|g| g.requires_grad()).for_each(|g| *g = g.detach());
@@ -448,8 +448,8 @@ impl Pass {
             if let Some(hooks) = hooks {
                 behind.iter_mut().enumerate().filter(|(i, _)| !ctx.needs(*i)).for_each(|(_, g)| *g = None);
                 let user = self.observer.as_ref().map(|o| o.user_code(&node));
-                let at =
-                    replaced.insert(behind.iter().map(|g| arrived(g.as_ref(), &grads, &versions)).collect::<Vec<_>>());
+                let at = replaced
+                    .insert(behind.iter().map(|g| version_of(g.as_ref(), &grads, &versions)).collect::<Vec<_>>());
                 hooks.after(&node, (&mut behind, at), (&grads, &versions), |i| ctx.needs(i), create_graph)?;
                 drop(user);
                 if let Some(observer) = &self.observer {
@@ -468,7 +468,7 @@ impl Pass {
                     continue;
                 };
                 check(&node, i, edge, &g)?;
-                let version = replaced.as_ref().map_or_else(|| arrived(Some(&g), &grads, &versions), |at| at[i]);
+                let version = replaced.as_ref().map_or_else(|| version_of(Some(&g), &grads, &versions), |at| at[i]);
                 self.queue.send(edge, g, version, self.exposed)?;
             }
             if hooked && !retain_graph {
@@ -476,7 +476,7 @@ impl Pass {
                 done.push(node);
             }
         }
-        let given = give(std::mem::take(&mut self.found), &seeds, create_graph, foreign)?;
+        let given = unshared(std::mem::take(&mut self.found), &seeds, create_graph, foreign)?;
         done.iter().for_each(|node| node.free(self.line));
         Ok(given)
     }

@@ -211,7 +211,7 @@ impl Paths {
         self.alive.insert(Place::of(t), self.steps.len());
     }
 
-    pub(super) fn ran(&mut self, ran: &Ran<'_>, region: bool) {
+    pub(super) fn on_operation(&mut self, ran: &Ran<'_>, region: bool) {
         let (mut alive, mut dead) = (vec![], vec![]);
         for t in ran.inputs {
             if self.is_alive(t) {

@@ -56,7 +56,7 @@ impl Tensors for Vec<Tensor> {
 
 /// The list as what the caller's function gives.
 #[track_caller]
-pub(super) fn give<O: Tensors>(op: &str, tensors: Vec<Tensor>) -> Result<O> {
+pub(super) fn as_outputs<O: Tensors>(op: &str, tensors: Vec<Tensor>) -> Result<O> {
     let count = tensors.len();
     O::from_tensors(tensors)
         .ok_or_else(|| Error::argument(op, format!("{count} tensors where another number is given")))
@@ -203,7 +203,7 @@ pub fn vjp<O: Tensors>(
     check_directions("vjp", "cotangent", &at.outputs, cotangents)?;
     let tracked = at.goes_on(cotangents);
     let gradients = at.pull(&at.points, cotangents, options(tracked))?;
-    Ok((give("vjp", at.values(tracked))?, gradients))
+    Ok((as_outputs("vjp", at.values(tracked))?, gradients))
 }
 
 /// A Jacobian-vector product: the outputs of `f`, and for each output its derivative along `tangents`, one of the shape,
@@ -244,7 +244,7 @@ pub fn jvp<O: Tensors>(f: impl Fn(&[Tensor]) -> Result<O>, inputs: &[&Tensor], t
         let d = if y.requires_grad() { found.next() } else { None };
         along.push(d.map_or_else(|| y.zeros_like(), Ok)?);
     }
-    Ok((give("jvp", at.values(tracked))?, give("jvp", along)?))
+    Ok((as_outputs("jvp", at.values(tracked))?, as_outputs("jvp", along)?))
 }
 
 /// A Hessian-vector product: the value of `f`, which has one element, and for each input the derivative along `vectors`
@@ -266,7 +266,7 @@ pub fn hvp(
     let one = ones(&at.outputs[0])?;
     let gradient = at.pull(&at.points, &[&one], options(true))?;
     let product = pull(&gradient, &at.points, vectors, options(tracked))?;
-    Ok((give("hvp", at.values(tracked))?, product))
+    Ok((as_outputs("hvp", at.values(tracked))?, product))
 }
 
 /// All derivatives of `f` by each input: for an output of shape `[y..]` and an input of shape `[x..]` a tensor of shape
@@ -312,7 +312,7 @@ pub fn hessian(f: impl Fn(&Tensor) -> Result<Tensor>, input: &Tensor) -> Result<
         // The point is tracked, so the gradient is recorded.
         inner.pull(&inner.points, &[&ones(&inner.outputs[0])?], options(true))?
     };
-    give("hessian", jacobian_of("hessian", outer.with("hessian", gradient)?, &[input])?)
+    as_outputs("hessian", jacobian_of("hessian", outer.with("hessian", gradient)?, &[input])?)
 }
 
 /// Bytes that a row of a jacobian takes on the host, at most, beside its elements.

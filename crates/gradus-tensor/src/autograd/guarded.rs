@@ -170,7 +170,7 @@ impl Snapshot {
 /// Asks the graphs that need what `op` is about to write into `t`: an error if one insists on it; the others get copies.
 #[cold]
 #[track_caller]
-pub(crate) fn ask(t: &Tensor, op: &'static str) -> Result<()> {
+pub(crate) fn before_overwrite(t: &Tensor, op: &'static str) -> Result<()> {
     let found = t.storage().needed(&t.footprint());
     let slots = || found.iter().filter_map(|(by, slot)| Some((by, by.slots.get(*slot)?)));
     if let Some((by, slot)) = slots().find(|(_, slot)| !matches!(slot.value, Value::Kept { copies: true, .. })) {
@@ -212,6 +212,6 @@ impl Tensor {
     #[track_caller]
     pub fn prepare_write(&self, op: &'static str) -> Result<()> {
         self.check_writable(InPlace::Update(op), &[])?;
-        if self.storage().is_guarded() { ask(self, op) } else { Ok(()) }
+        if self.storage().is_guarded() { before_overwrite(self, op) } else { Ok(()) }
     }
 }

@@ -41,7 +41,7 @@ pub use engine::{BackwardOptions, Gradients, grad};
 pub use explain::{Dependence, explain_grad};
 pub use functional::{Tensors, hessian, hvp, jacobian, jvp, vjp};
 pub use gradcheck::{GradcheckOptions, gradcheck, gradcheck_with, gradgradcheck, gradgradcheck_with};
-pub(crate) use guarded::{Guarded, ask};
+pub(crate) use guarded::{Guarded, before_overwrite};
 pub use hooks::Hook;
 pub use inspect::{GraphStats, OpStats};
 pub use mode::{
@@ -50,7 +50,7 @@ pub use mode::{
     strict_guard, strict_inplace, strict_inplace_guard,
 };
 pub(crate) use mode::{
-    beside, guards_saved, holding, is_observed, is_traced, is_watched, minds_access, notes_access, refuses_reads,
+    beside, checks_access, guards_saved, holding, is_observed, is_traced, is_watched, notes_access, refuses_reads,
     tracing,
 };
 pub use nesting::MAX_NESTING;

@@ -60,7 +60,7 @@ pub(crate) fn notes_access() -> bool {
 
 /// Whether accesses to storages are noted, or may be to what this thread holds locked.
 #[inline]
-pub(crate) fn minds_access() -> bool {
+pub(crate) fn checks_access() -> bool {
     is_set(NOTE_ACCESS | HOLDS)
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn holding() -> GradModeGuard {
 
 /// While a function runs that has nothing to do with what the program computes: nothing is recorded, noted or refused.
 pub(crate) fn beside() -> GradModeGuard {
-    set_among(RECORD | GUARDS | PACK | NOTE_ACCESS | OBSERVE | TRACE | REFUSE_READS, 0)
+    set_switches(RECORD | GUARDS | PACK | NOTE_ACCESS | OBSERVE | TRACE | REFUSE_READS, 0)
 }
 
 /// Whether the numbers of tracked tensors may not be read.
@@ -110,7 +110,7 @@ pub(crate) fn guards_saved() -> bool {
 }
 
 /// Those of `mask` that are on.
-pub(super) fn among(mask: u16) -> u16 {
+pub(super) fn switches(mask: u16) -> u16 {
     MODE.get() & mask
 }
 
@@ -165,11 +165,11 @@ impl Drop for GradModeGuard {
 
 /// Sets a switch until the guard is dropped.
 pub(super) fn set(bit: u16, on: bool) -> GradModeGuard {
-    set_among(bit, if on { bit } else { 0 })
+    set_switches(bit, if on { bit } else { 0 })
 }
 
 /// Of the switches in `mask` sets those in `on`, and no others, until the guard is dropped.
-pub(super) fn set_among(mask: u16, on: u16) -> GradModeGuard {
+pub(super) fn set_switches(mask: u16, on: u16) -> GradModeGuard {
     MODE.set(MODE.get() & !mask | on);
     let setting = SETTINGS.try_with(|settings| {
         let mut settings = settings.borrow_mut();
@@ -182,7 +182,7 @@ pub(super) fn set_among(mask: u16, on: u16) -> GradModeGuard {
 
 /// Nothing is recorded, and nothing guarded or packed: for what is computed beside the user's program.
 pub(super) fn plain() -> GradModeGuard {
-    set_among(RECORD | GUARDS | PACK, 0)
+    set_switches(RECORD | GUARDS | PACK, 0)
 }
 
 /// Runs `f` and records nothing meanwhile: what it computes has no gradient and keeps no graph.
@@ -328,7 +328,7 @@ pub fn strict_inplace<R>(f: impl FnOnce() -> R) -> R {
 
 /// [`strict_inplace`] until the guard is dropped.
 pub fn strict_inplace_guard() -> GradModeGuard {
-    set_among(REFUSE_WRITES | COPY_ON_WRITE, REFUSE_WRITES)
+    set_switches(REFUSE_WRITES | COPY_ON_WRITE, REFUSE_WRITES)
 }
 
 /// Runs `f`, and lets the values that it records for a gradient be overwritten: a write in place over one first leaves the
@@ -355,5 +355,5 @@ pub fn allow_mutation_on_saved_tensors<R>(f: impl FnOnce() -> R) -> R {
 
 /// [`allow_mutation_on_saved_tensors`] until the guard is dropped.
 pub fn allow_mutation_on_saved_tensors_guard() -> GradModeGuard {
-    set_among(REFUSE_WRITES | COPY_ON_WRITE, COPY_ON_WRITE)
+    set_switches(REFUSE_WRITES | COPY_ON_WRITE, COPY_ON_WRITE)
 }

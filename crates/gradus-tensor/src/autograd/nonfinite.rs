@@ -308,7 +308,7 @@ impl Search {
     }
 
     #[track_caller]
-    pub(super) fn ran(&mut self, ran: &Ran<'_>) -> Result<()> {
+    pub(super) fn on_operation(&mut self, ran: &Ran<'_>) -> Result<()> {
         self.stopped()?;
         let outputs = Looked::at("output", ran.outputs)?;
         if !self.suspicious(&outputs) {

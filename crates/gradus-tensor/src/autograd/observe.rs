@@ -109,7 +109,7 @@ impl Drop for Observing {
 }
 
 /// Lets the observer work, unobserved. It reads tensors, and who watches their device may observe others meanwhile.
-fn tell<R>(f: impl FnOnce(&mut Observer) -> R) -> Option<R> {
+fn with_observer<R>(f: impl FnOnce(&mut Observer) -> R) -> Option<R> {
     let _quiet = (set(NOTE_ACCESS, false), no_grad_guard());
     let mut aside = Observing { outer: Some(OBSERVER.take()), _mode: set(OBSERVE, false) };
     aside.outer.as_mut()?.as_mut().map(f)
@@ -128,10 +128,10 @@ pub(crate) fn ran_operation(op: &Op, inputs: &[&Tensor], outputs: &[Tensor]) -> 
     let region = is_set(NOTE_ACCESS);
     let mode = Mode { recording: is_grad_enabled(), inference: is_inference() };
     let ran = Ran { op: shown, location, inputs, outputs, spreads: Spreads::of(op), carries: &carries, mode };
-    let told = tell(|o| match o {
-        Observer::NonFinite(search) => search.ran(&ran),
+    let told = with_observer(|o| match o {
+        Observer::NonFinite(search) => search.on_operation(&ran),
         Observer::Paths(paths) => {
-            paths.ran(&ran, region);
+            paths.on_operation(&ran, region);
             Ok(())
         }
     });
@@ -147,7 +147,7 @@ pub(crate) fn before_write(
     written: &[&Tensor],
     read: &[&Tensor],
 ) -> Option<Box<Written>> {
-    tell(|o| match o {
+    with_observer(|o| match o {
         Observer::NonFinite(search) => search.before_write(how.name(), Spreads::of(op), location, written, read),
         Observer::Paths(paths) => {
             paths.wrote(how.name(), op.effect() != Effect::Updates, location, written, read);
@@ -159,7 +159,7 @@ pub(crate) fn before_write(
 /// They were written.
 #[cold]
 pub(crate) fn after_write(before: Box<Written>, written: &[&Tensor]) {
-    tell(|o| {
+    with_observer(|o| {
         if let Observer::NonFinite(search) = o {
             search.after_write(*before, written);
         }
@@ -185,7 +185,7 @@ impl Pass {
     #[track_caller]
     fn observed(roots: &[(Edge, Tensor)]) -> Result<Pass> {
         let _quiet = set(OBSERVE, false);
-        let seeds = tell(|o| match o {
+        let seeds = with_observer(|o| match o {
             Observer::NonFinite(_) => nonfinite::seeds(roots),
             Observer::Paths(_) => Ok(vec![]),
         });
@@ -195,7 +195,8 @@ impl Pass {
     /// Code of the user runs: a hook of this node, its own gradient, or the region of a checkpoint.
     pub(super) fn user_code(&self, node: &Node) -> UserCode {
         let inside = format!("the gradient of {}, recorded at {}", node.name(), node.location);
-        let outer = tell(|o| if let Observer::NonFinite(search) = o { search.inside.replace(inside) } else { None });
+        let outer =
+            with_observer(|o| if let Observer::NonFinite(search) = o { search.inside.replace(inside) } else { None });
         UserCode { outer: outer.flatten(), _mode: set(OBSERVE, true) }
     }
 
@@ -207,7 +208,7 @@ impl Pass {
     /// The gradients of a node's outputs are complete.
     #[track_caller]
     pub(super) fn complete(&self, node: &Node, grads: &[Option<Tensor>]) -> Result<()> {
-        let told = tell(|o| match o {
+        let told = with_observer(|o| match o {
             Observer::NonFinite(search) => search.complete(node, grads, &self.seeds),
             Observer::Paths(paths) => {
                 paths.complete(node, grads);
@@ -220,7 +221,7 @@ impl Pass {
     /// Hooks have seen the gradients of a node's outputs or inputs, and may have given others.
     #[track_caller]
     pub(super) fn hooked(&self, node: &Node, of: &str, grads: &[Option<Tensor>]) -> Result<()> {
-        let told = tell(|o| match o {
+        let told = with_observer(|o| match o {
             Observer::NonFinite(search) => search.hooked(node, of, grads),
             Observer::Paths(_) => Ok(()),
         });
@@ -229,8 +230,13 @@ impl Pass {
 
     /// A node found the gradients of its inputs.
     #[track_caller]
-    pub(super) fn found(&self, ctx: &Context<'_>, grads: &[Option<Tensor>], found: &[Option<Tensor>]) -> Result<()> {
-        let told = tell(|o| match o {
+    pub(super) fn on_gradients(
+        &self,
+        ctx: &Context<'_>,
+        grads: &[Option<Tensor>],
+        found: &[Option<Tensor>],
+    ) -> Result<()> {
+        let told = with_observer(|o| match o {
             Observer::NonFinite(search) => search.gradients(ctx, grads, found),
             Observer::Paths(paths) => {
                 paths.gradients(ctx, found);
@@ -250,7 +256,7 @@ pub(super) struct UserCode {
 impl Drop for UserCode {
     fn drop(&mut self) {
         let outer = self.outer.take();
-        tell(|o| {
+        with_observer(|o| {
             if let Observer::NonFinite(search) = o {
                 search.inside = outer;
             }

@@ -4,7 +4,7 @@ use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Error, ErrorKind, Here, HostVec, Result};
 
 use super::Nested;
-use super::functional::{Tensors, give};
+use super::functional::{Tensors, as_outputs};
 use crate::Tensor;
 
 /// `f` of every slice of the mapped axes of `inputs`, its outputs stacked along `out_dims`.
@@ -130,7 +130,7 @@ pub fn vmap<O: Tensors>(
     for (column, dim) in columns.iter().zip(entries) {
         stacked.push(Tensor::stack(&column.iter().map(|s| &s.value).collect::<Vec<_>>(), dim)?);
     }
-    give(OP, stacked)
+    as_outputs(OP, stacked)
 }
 
 const OP: &str = "vmap";

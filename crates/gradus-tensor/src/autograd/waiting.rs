@@ -56,7 +56,7 @@ pub(super) struct Found {
 /// The version at which a gradient behind a node is what it is: now, or, where it is the bytes of a gradient that the node
 /// was given, the version that this was given at.
 #[inline]
-pub(super) fn arrived(g: Option<&Tensor>, given: &[Option<Tensor>], versions: &[u64]) -> u64 {
+pub(super) fn version_of(g: Option<&Tensor>, given: &[Option<Tensor>], versions: &[u64]) -> u64 {
     let Some(g) = g else { return 0 };
     let same = |old: &&Option<Tensor>| old.as_ref().is_some_and(|old| Arc::ptr_eq(old.storage(), g.storage()));
     let at = given.iter().position(|old| same(&old)).and_then(|i| versions.get(i));
@@ -67,7 +67,12 @@ pub(super) fn arrived(g: Option<&Tensor>, given: &[Option<Tensor>], versions: &[
 /// that a write into one changes no other, no seed and no value of the graph. Seldom a copy: most gradients are already.
 /// `foreign` says whether hooks or rules of the user ran, who may hold what they gave.
 #[track_caller]
-pub(super) fn give(found: Vec<Found>, seeds: &[Tensor], create_graph: bool, foreign: bool) -> Result<ByEdge<Tensor>> {
+pub(super) fn unshared(
+    found: Vec<Found>,
+    seeds: &[Tensor],
+    create_graph: bool,
+    foreign: bool,
+) -> Result<ByEdge<Tensor>> {
     let mut seen: HashSet<*const Storage> = HashSet::new();
     if create_graph {
         seen.extend(seeds.iter().map(|seed| Arc::as_ptr(seed.storage())));

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use gradus_backend::{
-    Backend, DType, Error, ErrorKind, Expr, Kernel, KernelBuilder, Result, Scalar, Shape, View, ViewMut,
+    Backend, DType, Error, ErrorKind, Expr, Here, Kernel, KernelBuilder, Result, Scalar, Shape, View, ViewMut,
 };
 use smallvec::SmallVec;
 
@@ -131,6 +131,9 @@ impl UpdateFn {
             return Err(t.describe(first.describe(e, "written"), "operand"));
         }
         let wide = first.dtype().compute();
+        for &n in numbers {
+            Scalar::Float(n).check(wide).map_err(|e| Error::argument(self.name, e.message())).here()?;
+        }
         let dtypes: Dtypes = tensors.iter().map(|t| t.dtype()).chain(numbers.iter().map(|_| wide)).collect();
         let kernel = self.kernel(&dtypes, &written.iter().map(|t| t.dtype()).collect::<Dtypes>())?;
         let (mut inputs, mut args): (SmallVec<[Tensor; 4]>, SmallVec<[Arg; 3]>) = Default::default();
