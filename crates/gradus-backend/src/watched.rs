@@ -256,7 +256,8 @@ fn windows(x: &CallOperand, w: &CallOperand) -> u64 {
     2 * x.numel() * (w.numel() / filters)
 }
 
-/// So many products over the visible scores with the width of the queries and with that of the values.
+/// The operations of attention: `of_queries` products over all visible scores that are as wide as a query, and `of_values` that are
+/// as wide as a value.
 fn scores(causal: bool, [of_queries, of_values]: [u64; 2], qkv: &[CallOperand]) -> u64 {
     let last = |x: &CallOperand, back| x.shape.dims().iter().rev().nth(back).map_or(1, |&n| n as u64);
     let [q, k, v] = [&qkv[0], &qkv[1], &qkv[2]];

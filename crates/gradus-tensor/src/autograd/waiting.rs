@@ -45,7 +45,7 @@ fn changed(node: &Node, output: usize, g: &Tensor, version: u64) -> Result<()> {
     ))
 }
 
-/// A gradient that was asked for, and the version that its storage had when it was complete.
+/// A gradient that the user asked for, and the version of its storage when it was complete.
 pub(super) struct Found {
     pub(super) node: Arc<Node>,
     pub(super) output: usize,
@@ -53,8 +53,8 @@ pub(super) struct Found {
     pub(super) version: u64,
 }
 
-/// The version at which a gradient behind a node is what it is: now, or, where it is the bytes of a gradient that the node
-/// was given, the version that this was given at.
+/// The version of its storage that a gradient found by a node belongs to: the current one, unless the gradient is one that the
+/// node was given, whose version was noted when it was complete.
 #[inline]
 pub(super) fn version_of(g: Option<&Tensor>, given: &[Option<Tensor>], versions: &[u64]) -> u64 {
     let Some(g) = g else { return 0 };
@@ -63,9 +63,9 @@ pub(super) fn version_of(g: Option<&Tensor>, given: &[Option<Tensor>], versions:
     at.copied().unwrap_or_else(|| g.storage().version())
 }
 
-/// What the user gets, after the pass: nothing was written since it was found, and each gradient is memory of its own, so
-/// that a write into one changes no other, no seed and no value of the graph. Seldom a copy: most gradients are already.
-/// `foreign` says whether hooks or rules of the user ran, who may hold what they gave.
+/// The gradients that the user gets after a pass. Each has memory of its own, so that writing into one changes no other, no
+/// seed and no value of the graph; most have it already and are not copied. A gradient that was written after it was found is an
+/// error. `foreign` says whether hooks or rules of the user ran, which may have kept what they gave.
 #[track_caller]
 pub(super) fn unshared(
     found: Vec<Found>,

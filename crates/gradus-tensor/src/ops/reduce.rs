@@ -35,7 +35,7 @@ impl Operation for Reduce {
         let shape = x.shape.reduced(self.axes, true);
         let extreme = matches!(self.op, ReduceOp::Max | ReduceOp::Min);
         if extreme && shape.numel() > 0 && x.shape.numel() == 0 {
-            let e = Error::argument(self.name(), "the axes are empty: nothing has no extreme element");
+            let e = Error::argument(self.name(), "there is no element along the axes, so there is no largest or smallest one");
             return Err(e);
         }
         if extreme && x.dtype == DType::Bool {
