@@ -265,7 +265,7 @@ macro_rules! eq_by_bits {
 eq_by_bits!(CrossEntropyParams { ignore_index } floats { label_smoothing });
 eq_by_bits!(AttentionParams { causal } floats { scale });
 
-/// Parameters of [`Backend::cross_entropy`](crate::Backend::cross_entropy).
+/// Parameters of [`Backend::cross_entropy`](crate::Backend::cross_entropy). Equal by bits.
 #[derive(Debug, Clone, Copy)]
 pub struct CrossEntropyParams {
     /// Rows with this target have loss 0 and no gradient.
@@ -274,7 +274,7 @@ pub struct CrossEntropyParams {
     pub label_smoothing: f64,
 }
 
-/// Parameters of [`Backend::attention`](crate::Backend::attention).
+/// Parameters of [`Backend::attention`](crate::Backend::attention). Equal by bits.
 #[derive(Debug, Clone, Copy)]
 pub struct AttentionParams {
     /// Query i sees keys up to `i + Lkv - Lq`.

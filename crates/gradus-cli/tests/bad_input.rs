@@ -200,7 +200,7 @@ fn idx_files_that_are_broken_or_do_not_fit() {
         ("none", &["none"][..]),
         ("empty", &["empty holds no train-images-idx3-ubyte"]),
         ("images-only", &["images-only holds no train-labels-idx1-ubyte"]),
-        ("folder-for-labels", &["train-labels-idx1-ubyte is not a file"]),
+        ("folder-for-labels", &["train-labels-idx1-ubyte is a folder"]),
         ("text/train-images-idx3-ubyte", &["is a file, not a folder"]),
     ] {
         check(dir.path(), &format!("train digits --out run --data {name}"), FAILS, says);
@@ -356,7 +356,7 @@ fn pictures_that_are_none() {
         let pipe = other.path().join("pipe.png");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let line = format!("predict --model model.safetensors {}", pipe.display());
-        check(dir.path(), &line, FAILS, &["pipe.png is not a file"]);
+        check(dir.path(), &line, FAILS, &["pipe.png is not a regular file"]);
     }
 }
 
@@ -398,7 +398,7 @@ fn pictures_that_cannot_be_filtered() {
     folder(&dir.path().join("folder.png"), &[]);
     for (words, says) in [
         ("invert none.png out.png", &["none.png", "help: "][..]),
-        ("invert folder.png out.png", &["folder.png is not a file"]),
+        ("invert folder.png out.png", &["folder.png is a folder"]),
         ("invert empty.png out.png", &["empty.png is neither a PNG nor a JPEG"]),
         ("invert text.png out.png", &["text.png is neither"]),
         ("invert gif.png out.png", &["gif.png is neither", "convert it"]),
@@ -423,7 +423,7 @@ fn pictures_that_cannot_be_filtered() {
         #[cfg(target_os = "linux")]
         ("invert good.png /proc/out.png", &["/proc/out.png"]),
         #[cfg(target_os = "linux")]
-        ("invert /dev/null out.png", &["/dev/null is not a file"]),
+        ("invert /dev/null out.png", &["/dev/null is not a regular file"]),
     ] {
         check(dir.path(), &format!("image {words}"), FAILS, says);
     }

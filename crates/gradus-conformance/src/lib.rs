@@ -50,7 +50,8 @@ pub fn deep(backend: &dyn Backend, seed: u64, rounds: u64) -> Report {
     suite.finish()
 }
 
-/// Runs every case once, each in one of its layouts: for a backend that passes its calls on to one that conforms.
+/// Runs every case once, each in one of its layouts: for a backend that passes its calls on to one that
+/// conforms, or that another test covers.
 pub fn brief(backend: &dyn Backend) -> Report {
     let mut suite = suite::Suite::new(backend, "").brief();
     cases::run(&mut suite);

@@ -142,7 +142,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let pipe = dir.path().join("pipe.csv");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-        assert!(read_file(&pipe, 0).unwrap_err().to_string().contains("pipe.csv is no regular file"));
+        assert!(read_file(&pipe, 0).unwrap_err().to_string().contains("pipe.csv is not a regular file"));
         assert!(read_file(dir.path(), 0).unwrap_err().to_string().contains("a folder"));
     }
 }

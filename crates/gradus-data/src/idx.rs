@@ -127,10 +127,7 @@ fn read_values(path: &Path, rank: usize, what: &str) -> Result<(Vec<usize>, Vec<
     let failed = |e| Error::io("idx", path.display(), e).help("check that the file is there and can be read");
     // Before it is opened: opening a pipe waits for its other end.
     let meta = std::fs::metadata(path).map_err(failed).here()?;
-    if !meta.is_file() {
-        let e = Error::new(ErrorKind::Io, "idx", format!("{} is not a file", path.display()));
-        return Err(e.help("give the path of an IDX file"));
-    }
+    gradus_file::check_regular("idx", path, &meta).map_err(|e| e.help("give the path of an IDX file"))?;
     let mut file = File::open(path).map_err(failed).here()?;
     let mut magic = Vec::new();
     file.by_ref().take(2).read_to_end(&mut magic).map_err(failed).here()?;

@@ -1,4 +1,4 @@
-//! Files that appear whole or not at all: the one way in which Gradus writes a file that it was told the name of.
+//! Files that appear whole or not at all: the one way in which Gradus writes a file whose name it is given.
 //!
 //! A part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, which is what keeps its promises between releases.
 #![forbid(unsafe_code)]
@@ -11,9 +11,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use gradus_backend::{Error, ErrorKind, Here, Result};
 
+/// Links that are followed one after the other, as many as Linux follows.
+const MAX_LINKS: usize = 40;
+
 /// Has `contents` write a file in one piece: into a temporary file beside it, which is flushed to the disk and then renamed. A
-/// reader finds the old contents or the new ones, and after an error the old ones. If `path` is a link to a file, it stays
-/// one. `replace` says whether a file that is there may be replaced. Errors are those of `op`.
+/// reader finds the old contents or the new ones, and after an error the old ones. If `path` is a link, it stays one, and the file
+/// that it points to is written. A file that is replaced passes its permissions on. `replace` says whether a file that is there
+/// may be replaced; on a file system without hard links one that another program makes at the last moment may be. Errors are
+/// those of `op`.
 ///
 /// ```
 /// # let dir = tempfile::tempdir().unwrap();
@@ -26,26 +31,32 @@ use gradus_backend::{Error, ErrorKind, Here, Result};
 /// ```
 ///
 /// # Errors
-/// [`ErrorKind::Io`] if something other than a file is there (a folder, a pipe, a device), if a file is that is not to be
-/// replaced, or if it cannot be written; and those of `contents`.
+/// [`ErrorKind::Io`] if something other than a file is there (a folder, a pipe, a device), if there is a file that must
+/// not be replaced, or if it cannot be written; and those of `contents`.
 #[track_caller]
 pub fn write(op: &str, path: &Path, replace: bool, contents: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
     let failed = |e| failed(op, path, e);
-    let target = target(op, path, replace)?;
-    let (file, temporary) = beside(&target).map_err(failed).here()?;
+    let (target, old) = target(op, path, replace)?;
+    let (file, mut temporary) = beside(&target).map_err(failed).here()?;
     let mut out = BufWriter::new(file);
     contents(&mut out).here()?;
     let file = out.into_inner().map_err(|e| failed(e.into_error())).here()?;
+    if let Some(old) = old {
+        // Not every file system has any.
+        let _ = file.set_permissions(old.permissions());
+    }
     file.sync_all().map_err(failed).here()?;
     drop(file);
-    let linked = if replace { None } else { Some(fs::hard_link(&temporary.0, &target)) };
-    match linked {
-        Some(Ok(())) => {}
-        // Also if another program took the name just now.
-        Some(Err(e)) if e.kind() == std::io::ErrorKind::AlreadyExists => return Err(taken(op, path)),
-        // Some file systems know no such links.
-        Some(Err(_)) | None => fs::rename(&temporary.0, &target).map_err(failed).here()?,
+    if replace || fs::hard_link(&temporary.0, &target).is_err() {
+        // Another program took the name just now; or the file system knows no such links.
+        if !replace && fs::symlink_metadata(&target).is_ok() {
+            return Err(taken(op, path));
+        }
+        fs::rename(&temporary.0, &target).map_err(failed).here()?;
+        // Its name is free now, and may be that of another program's file.
+        temporary.0.clear();
     }
+    drop(temporary);
     sync_folder(folder_of(&target));
     Ok(())
 }
@@ -57,10 +68,10 @@ pub fn write(op: &str, path: &Path, replace: bool, contents: impl FnOnce(&mut dy
 /// As those of [`write()`].
 #[track_caller]
 pub fn check(op: &str, path: &Path, replace: bool) -> Result<()> {
-    beside(&target(op, path, replace)?).map_err(|e| failed(op, path, e)).here().map(drop)
+    beside(&target(op, path, replace)?.0).map_err(|e| failed(op, path, e)).here().map(drop)
 }
 
-/// Refuses what is there but is no regular file: a folder, a pipe, a device.
+/// Refuses what is there but is not a regular file: a folder, a pipe, a device.
 ///
 /// # Errors
 /// [`ErrorKind::Io`].
@@ -69,7 +80,7 @@ pub fn check_regular(op: &str, path: &Path, found: &Metadata) -> Result<()> {
     if found.is_file() {
         return Ok(());
     }
-    let what = if found.is_dir() { "a folder" } else { "no regular file" };
+    let what = if found.is_dir() { "a folder" } else { "not a regular file" };
     Err(Error::new(ErrorKind::Io, op, format!("{} is {what}", path.display())))
 }
 
@@ -82,7 +93,7 @@ pub fn failed(op: &str, path: &Path, e: std::io::Error) -> Error {
     match kind {
         Io::NotFound => e.help(format!("make the folder {} first", folder_of(path).display())),
         Io::NotADirectory => e.help("a part of the path is a file, not a folder"),
-        Io::PermissionDenied => e.help("write to a folder in which you may"),
+        Io::PermissionDenied => e.help("write to a folder that you have permission to write to"),
         Io::StorageFull | Io::QuotaExceeded => {
             e.help("make room, or write to another disk; a file that was there before is unchanged")
         }
@@ -98,11 +109,12 @@ pub fn sync_folder(folder: &Path) {
     }
 }
 
-/// The file to replace: `path`, or what it links to.
+/// The file to write, `path` or what it links to, and what is there.
 #[track_caller]
-fn target(op: &str, path: &Path, replace: bool) -> Result<PathBuf> {
-    if let Ok(found) = fs::metadata(path) {
-        check_regular(op, path, &found).map_err(|e| e.help("give the path of a file"))?;
+fn target(op: &str, path: &Path, replace: bool) -> Result<(PathBuf, Option<Metadata>)> {
+    let found = fs::metadata(path).ok();
+    if let Some(found) = &found {
+        check_regular(op, path, found).map_err(|e| e.help("give the path of a file"))?;
         if !replace {
             return Err(taken(op, path));
         }
@@ -111,7 +123,21 @@ fn target(op: &str, path: &Path, replace: bool) -> Result<PathBuf> {
         let e = Error::argument(op, format!("{:?} names no file", path.display()));
         return Err(e.help("give the path of a file"));
     }
-    Ok(fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()))
+    Ok((resolved(path).map_err(|e| failed(op, path, e)).here()?, found))
+}
+
+/// What a path links to, also if nothing is there yet.
+fn resolved(path: &Path) -> std::io::Result<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        match fs::symlink_metadata(&path) {
+            Ok(found) if found.is_symlink() => path = folder_of(&path).join(fs::read_link(&path)?),
+            Ok(_) => return Ok(path),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(path),
+            Err(e) => return Err(e),
+        }
+    }
+    Err(std::io::Error::other("the links lead in a circle"))
 }
 
 #[track_caller]
@@ -123,7 +149,7 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A file that goes when this is dropped; one that was renamed is gone by then.
+/// A file that is removed when this is dropped, unless its name was taken out.
 struct Temporary(PathBuf);
 
 impl Drop for Temporary {
@@ -132,8 +158,8 @@ impl Drop for Temporary {
     }
 }
 
-/// A new file in the folder of `path`. Its own name is short: one with that of `path` in it could be longer than a system
-/// allows.
+/// A new file in the folder of `path`. Its own name is short: a name that contains that of `path` could be longer than a
+/// system allows.
 fn beside(path: &Path) -> std::io::Result<(File, Temporary)> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     loop {
@@ -225,12 +251,43 @@ mod tests {
         let (pipe, link, file) = (dir.path().join("pipe"), dir.path().join("link"), dir.path().join("file"));
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         for special in [pipe.as_path(), Path::new("/dev/null")] {
-            assert!(put(special, true, "x").unwrap_err().to_string().contains("is no regular file"));
+            assert!(put(special, true, "x").unwrap_err().to_string().contains("is not a regular file"));
         }
         fs::write(&file, "old").unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
         put(&link, true, "new").unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read(&file).unwrap(), b"new");
+        // Also where it points to nothing yet, by way of another link, relative to its folder.
+        let (first, second) = (dir.path().join("first"), dir.path().join("second"));
+        std::os::unix::fs::symlink("second", &first).unwrap();
+        std::os::unix::fs::symlink("absent", &second).unwrap();
+        check(OP, &first, false).unwrap();
+        put(&first, false, "made").unwrap();
+        assert!(fs::symlink_metadata(&first).unwrap().is_symlink());
+        assert_eq!(fs::read(dir.path().join("absent")).unwrap(), b"made");
+        std::os::unix::fs::symlink("circle", dir.path().join("circle")).unwrap();
+        assert!(put(&dir.path().join("circle"), true, "x").unwrap_err().to_string().contains("circle"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn permissions_are_those_of_the_file_before() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("secret");
+        put(&path, true, "one").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        put(&path, true, "two").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(names(dir.path()), ["secret"]);
+    }
+
+    #[test]
+    fn errors_have_the_line_of_the_caller() {
+        let dir = tempfile::tempdir().unwrap();
+        // A test of this crate is a line of it: nobody's.
+        let e = check(OP, &dir.path().join("none/a"), true).unwrap_err();
+        assert!(e.location().is_none(), "{e}");
     }
 }

@@ -143,7 +143,7 @@ fn places_that_are_none_are_errors() {
     fs::create_dir(path("folder.png")).unwrap();
     fs::write(path("text.png"), "not a picture").unwrap();
     for (name, says) in
-        [("none.png", "none.png"), ("folder.png", "not a file"), ("text.png", "neither a PNG nor a JPEG")]
+        [("none.png", "none.png"), ("folder.png", "is a folder"), ("text.png", "neither a PNG nor a JPEG")]
     {
         let e = load(path(name), &cpu(), LoadOptions::default()).unwrap_err().to_string();
         assert!(e.contains(says), "{e}");
@@ -180,9 +180,9 @@ fn a_link_stays_one_and_devices_are_left_alone() {
     assert!(fs::read(&file).unwrap().starts_with(b"\x89PNG"));
     let null = dir.path().join("null.png");
     std::os::unix::fs::symlink("/dev/null", &null).unwrap();
-    assert!(save(&null, &x, SaveOptions::default()).unwrap_err().to_string().contains("is no regular file"));
+    assert!(save(&null, &x, SaveOptions::default()).unwrap_err().to_string().contains("is not a regular file"));
     let e = load(&null, &cpu(), LoadOptions::default()).unwrap_err().to_string();
-    assert!(e.contains("not a file"), "{e}");
+    assert!(e.contains("not a regular file"), "{e}");
 }
 
 #[test]

@@ -260,7 +260,7 @@ fn pipes_and_devices_are_neither_waited_for_nor_replaced() {
             [StateDict::load_safetensors(path, &device).unwrap_err(), state.save_safetensors(path).unwrap_err()]
         {
             assert_eq!(error.kind(), &ErrorKind::Io);
-            assert!(error.to_string().contains("is no regular file"), "{error}");
+            assert!(error.to_string().contains("is not a regular file"), "{error}");
         }
     }
 }

@@ -27,7 +27,8 @@ fn invariant(name: &str, shape: &[usize], f: impl Fn(&Tensor, DType) -> Result<T
         let whole = f(&samples(BATCHES, shape, dtype, &devices[0]), dtype).unwrap().to_bytes().unwrap();
         let size = whole.len() / BATCHES;
         for (threads, device) in [1, 2, 4].into_iter().zip(&devices) {
-            for n in [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17] {
+            // Those at the heights of tiles of products: 4, 6 and 14 rows.
+            for n in (1..=9).chain(12..=17) {
                 let part = f(&samples(n, shape, dtype, device), dtype).unwrap().to_bytes().unwrap();
                 assert_eq!(part.len(), n * size);
                 let differs = (0..n).find(|i| part[i * size..][..size] != whole[i * size..][..size]);

@@ -188,6 +188,16 @@ mod tests {
         }
     }
 
+    /// An error made in a crate that is missing there would have a line of Gradus instead of the user's.
+    #[test]
+    fn errors_know_every_crate_that_users_reach() {
+        let here = include_str!("../../../crates/gradus-backend/src/error/here.rs");
+        let inner = ["gradus-conformance", "gradus-fuzz"];
+        for (name, _) in ALLOWED.iter().filter(|(name, _)| !inner.contains(name)) {
+            assert!(here.contains(&format!("    \"{name}\",\n")), "{name} is not in OURS");
+        }
+    }
+
     #[test]
     fn only_crate_manifests_are_checked() {
         assert!(is_crate_manifest("crates/gradus/Cargo.toml"));

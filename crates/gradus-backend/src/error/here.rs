@@ -9,12 +9,13 @@ use std::panic::Location;
 use super::{Error, Result};
 
 /// The crates whose own lines mean nothing to a user.
-const OURS: [&str; 12] = [
+const OURS: [&str; 13] = [
     "gradus",
     "gradus-backend",
     "gradus-cli",
     "gradus-cpu",
     "gradus-data",
+    "gradus-file",
     "gradus-image",
     "gradus-nn",
     "gradus-nn-derive",

@@ -173,14 +173,20 @@ impl<'b> Suite<'b> {
         Suite { brief: true, ..self }
     }
 
-    /// The layouts to run a case in: all of them, or the plain one and two others if it is large, or one. Which ones depends
-    /// on the name, so that a family of cases meets every layout.
+    /// The layouts to run a case in: all of them, or the plain one and two others if it is large, or one, and the one that the
+    /// filter names. A hash of the case's name picks them, so that cases that look alike meet different layouts.
     fn variants(&self, case: &Case<'_>) -> impl Iterator<Item = usize> + use<> {
         let count = Placement::INPUTS.len();
-        let turn: usize = case.name.bytes().map(usize::from).sum();
+        // FNV-1a.
+        let hash =
+            case.name.bytes().fold(0xcbf2_9ce4_8422_2325, |h: u64, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+        let turn = (hash >> 32) as usize;
         let [one, other] = [turn, turn + count / 2].map(|i| 1 + i % (count - 1));
         let (brief, large) = (self.brief, case.numel() >= LARGE);
+        let named = self.filter.rsplit_once('/').filter(|(before, _)| before.ends_with(&case.name));
+        let named: Option<usize> = named.and_then(|(_, variant)| variant.parse().ok());
         (0..count).filter(move |&i| match (brief, large) {
+            _ if named == Some(i) => true,
             (true, _) => i == turn % count,
             (false, true) => [0, one, other].contains(&i),
             (false, false) => true,

@@ -46,10 +46,7 @@ pub fn load(path: impl AsRef<Path>, device: &Device, options: LoadOptions) -> Re
     let unreadable = |e| Error::io(OP, &name, e).help("give the path of a PNG or JPEG file that can be read");
     // Before it is opened: opening a pipe waits for its other end.
     let about = std::fs::metadata(path).map_err(unreadable).here()?;
-    if !about.is_file() {
-        let e = Error::new(ErrorKind::Io, OP, format!("{name} is not a file"));
-        return Err(e.help("give the path of a PNG or JPEG file"));
-    }
+    gradus_file::check_regular(OP, path, &about).map_err(|e| e.help("give the path of a PNG or JPEG file"))?;
     let file = std::fs::File::open(path).map_err(unreadable).here()?;
     let length = usize::try_from(about.len()).unwrap_or(usize::MAX);
     if length > options.max_memory {

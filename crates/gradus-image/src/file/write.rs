@@ -33,7 +33,6 @@ impl Default for SaveOptions {
 #[track_caller]
 pub fn save(path: impl AsRef<Path>, x: &Tensor, options: SaveOptions) -> Result<()> {
     let path = path.as_ref();
-    gradus_file::check(OP, path, options.overwrite)?;
     let bytes = encode(x, Format::of_name(path)?, options.quality)?;
     gradus_file::write(OP, path, options.overwrite, |out| {
         out.write_all(&bytes).map_err(|e| gradus_file::failed(OP, path, e))

@@ -30,7 +30,7 @@ use crate::{Storage, Tensor};
 /// gradient: the `-inf` of a mask is no mistake. Infinities that operations make are mistakes more often than not; where
 /// they are meant, [`find_nan`] passes over all of them.
 ///
-/// What an operation made and what it spread is told apart element by element, where its elements hang on those in the same
+/// What an operation made and what it spread is told apart element by element, where its elements depend on those in the same
 /// place: of elementwise operations, of their gradients, and of reductions. Of one that mixes them, like a matrix product or
 /// the gradient of a reduction, what it gives from operands that are not all finite is [`Origin::MadeOrSpread`].
 ///

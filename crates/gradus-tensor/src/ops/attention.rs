@@ -208,6 +208,10 @@ impl Operation for Attention {
         "scaled_dot_product_attention"
     }
 
+    fn input_names(&self) -> &'static [&'static str] {
+        &["query", "key", "value", "mask"]
+    }
+
     fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
         let (q, v) = (inputs[0].shape, inputs[2].shape);
         let out = Spec { shape: Shape::new(&[q[0], q[2], q[1], v[3]])?, dtype: inputs[0].dtype };

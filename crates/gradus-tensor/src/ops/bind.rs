@@ -17,6 +17,9 @@ use crate::autograd::{
 use crate::locks::{Locks, of_device, with_read};
 use crate::{Device, Storage, Tensor};
 
+/// Inputs that an error shows.
+const MOST_SHOWN: usize = 8;
+
 /// The results of an operation.
 pub(crate) type Several = SmallVec<[Tensor; 1]>;
 
@@ -143,7 +146,7 @@ pub(crate) fn bind<O: Operation + Into<Op>, R: Results>(op: O, inputs: &[&Tensor
     };
     let specs = match &inferred {
         Ok(specs) => specs,
-        Err(e) => return Err(shown(e.clone(), op.inputs(), inputs).here()),
+        Err(e) => return Err(shown(e.clone(), op.input_names(), inputs).here()),
     };
     // Where the first result carries no gradient, none does. Before the inputs are read: a write in between then counts as
     // later, which errs towards an error.
@@ -223,16 +226,20 @@ fn specs_of<'a>(inputs: &[&'a Tensor]) -> SmallVec<[InputSpec<'a>; 4]> {
 /// What `op` gives of these inputs; an error shows them.
 #[track_caller]
 pub(crate) fn infer(op: &impl Operation, inputs: &[&Tensor]) -> Result<Outputs> {
-    op.infer(&specs_of(inputs)).map_err(|e| shown(e, op.inputs(), inputs)).here()
+    op.infer(&specs_of(inputs)).map_err(|e| shown(e, op.input_names(), inputs)).here()
 }
 
-/// The error with the inputs, by their names or numbers.
+/// The error with the inputs, by their names or numbers; of many the first few.
 #[cold]
 fn shown(e: Error, names: &[&str], inputs: &[&Tensor]) -> Error {
-    inputs.iter().enumerate().fold(e, |e, (i, t)| match names.get(i) {
+    let e = inputs.iter().enumerate().take(MOST_SHOWN).fold(e, |e, (i, t)| match names.get(i) {
         Some(name) => t.describe(e, name),
         None => t.describe(e, &format!("input {i}")),
-    })
+    });
+    match inputs.len().saturating_sub(MOST_SHOWN) {
+        0 => e,
+        more => e.note(format!("{more} more inputs are not shown")),
+    }
 }
 
 /// Whether an operation on these inputs is recorded, if its results carry gradients.

@@ -54,6 +54,10 @@ impl Operation for Conv {
         ["conv1d", "conv2d", "conv3d"][self.window.rank - 1]
     }
 
+    fn input_names(&self) -> &'static [&'static str] {
+        &["input", "weight", "bias"]
+    }
+
     fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
         let (x, w) = (inputs[0], inputs[1]);
         let positions = self.window.output(self.name(), &x.shape[2..])?;

@@ -23,7 +23,7 @@ impl Operation for Gather {
         "gather"
     }
 
-    fn inputs(&self) -> &'static [&'static str] {
+    fn input_names(&self) -> &'static [&'static str] {
         &["input", "index"]
     }
 

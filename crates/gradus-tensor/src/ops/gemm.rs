@@ -272,7 +272,7 @@ impl Operation for Gemm {
         "gemm"
     }
 
-    fn inputs(&self) -> &'static [&'static str] {
+    fn input_names(&self) -> &'static [&'static str] {
         &["C", "A", "B"]
     }
 

@@ -17,6 +17,10 @@ impl Operation for Linear {
         "linear"
     }
 
+    fn input_names(&self) -> &'static [&'static str] {
+        &["input", "weight", "bias"]
+    }
+
     fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
         Ok(one(Shape::new(&[inputs[0].shape[0], inputs[1].shape[0]])?, inputs[0].dtype))
     }

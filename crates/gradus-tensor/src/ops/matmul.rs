@@ -34,7 +34,7 @@ impl Operation for Matmul {
         "matmul"
     }
 
-    fn inputs(&self) -> &'static [&'static str] {
+    fn input_names(&self) -> &'static [&'static str] {
         &["lhs", "rhs"]
     }
 

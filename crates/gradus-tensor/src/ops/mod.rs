@@ -108,14 +108,14 @@ pub type Outputs = SmallVec<[Spec; 1]>;
 /// Gradients of the inputs; `None` where none is wanted, or where it is zero.
 pub type Grads = SmallVec<[Option<Tensor>; 3]>;
 
-/// How the elements of a result hang on those of the inputs.
+/// How each element of a result depends on those of the inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
-    /// Each on those in its place, which may be several where an axis has size 1 in one and not in the other.
+    /// Each depends on those in its place, which may be several where an axis has size 1 in one and not in the other.
     InPlace,
-    /// Each is an element of an input, or a number that was given.
+    /// Each is one element of an input, or a given number.
     Moves,
-    /// Each on many.
+    /// Each depends on many.
     Mixes,
 }
 
@@ -139,7 +139,7 @@ pub trait Operation: fmt::Debug + Clone + Eq + Hash + Send + Sync + 'static {
     fn name(&self) -> &str;
 
     /// What errors call the inputs; one without a name has its number.
-    fn inputs(&self) -> &'static [&'static str] {
+    fn input_names(&self) -> &'static [&'static str] {
         &[]
     }
 
@@ -150,7 +150,7 @@ pub trait Operation: fmt::Debug + Clone + Eq + Hash + Send + Sync + 'static {
     /// Computes the outputs, which are not empty. They hold nothing yet, unless the operation updates them.
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()>;
 
-    /// How the elements of the outputs hang on those of the inputs.
+    /// How each element of the outputs depends on those of the inputs.
     fn flow(&self) -> Flow;
 
     /// What it does beside computing its outputs from its inputs.
@@ -177,8 +177,8 @@ pub trait Operation: fmt::Debug + Clone + Eq + Hash + Send + Sync + 'static {
     }
 }
 
-/// An operation that is recorded as a function: what autograd and users add to the operations of this module. Those that look
-/// the same and have one identity are equal.
+/// An operation that is recorded as a function: what autograd and users add to the operations of this module. Two are equal if
+/// they are one; their hash is that of what they look like.
 pub trait Rule: fmt::Debug + Send + Sync {
     /// The name that errors, graphs and logs show.
     fn name(&self) -> &str;
@@ -199,8 +199,7 @@ pub trait Rule: fmt::Debug + Send + Sync {
 
 impl PartialEq for dyn Rule {
     fn eq(&self, other: &Self) -> bool {
-        let looks = |rule: &dyn Rule| (rule.name().to_owned(), rule.identity(), format!("{rule:?}"));
-        looks(self) == looks(other)
+        std::ptr::addr_eq(self, other)
     }
 }
 impl Eq for dyn Rule {}
@@ -264,7 +263,7 @@ macro_rules! ops {
                 })
             }
 
-            /// How the elements of its outputs hang on those of its inputs.
+            /// How each element of its outputs depends on those of its inputs.
             pub fn flow(&self) -> Flow {
                 match self {
                     Op::Map(op) => op.flow(),

@@ -34,6 +34,10 @@ impl Operation for PadConstant {
         "pad"
     }
 
+    fn input_names(&self) -> &'static [&'static str] {
+        &["self"]
+    }
+
     fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs> {
         let sizes = inputs[0].shape.iter().zip(&self.pads);
         let dims: SmallVec<[usize; 8]> = sizes.map(|(&d, &(lo, hi))| d.saturating_add(lo).saturating_add(hi)).collect();

@@ -26,7 +26,7 @@ impl Operation for Reduce {
         self.op.name()
     }
 
-    fn inputs(&self) -> &'static [&'static str] {
+    fn input_names(&self) -> &'static [&'static str] {
         &["self"]
     }
 
@@ -35,7 +35,10 @@ impl Operation for Reduce {
         let shape = x.shape.reduced(self.axes, true);
         let extreme = matches!(self.op, ReduceOp::Max | ReduceOp::Min);
         if extreme && shape.numel() > 0 && x.shape.numel() == 0 {
-            let e = Error::argument(self.name(), "there is no element along the axes, so there is no largest or smallest one");
+            let e = Error::argument(
+                self.name(),
+                "there is no element along the axes, so there is no largest or smallest one",
+            );
             return Err(e);
         }
         if extreme && x.dtype == DType::Bool {

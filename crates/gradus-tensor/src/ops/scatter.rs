@@ -36,7 +36,7 @@ impl Operation for ScatterAdd {
         "scatter_add"
     }
 
-    fn inputs(&self) -> &'static [&'static str] {
+    fn input_names(&self) -> &'static [&'static str] {
         &["source", "index"]
     }
 
@@ -76,7 +76,7 @@ impl Operation for Scatter {
         }
     }
 
-    fn inputs(&self) -> &'static [&'static str] {
+    fn input_names(&self) -> &'static [&'static str] {
         &["self", "index", "source"]
     }
 
@@ -149,8 +149,9 @@ impl Scatter {
     /// Runs it on `x`, `index` and `src`.
     #[track_caller]
     pub(super) fn apply(self, x: &Tensor, index: &Tensor, src: &Tensor) -> Result<Tensor> {
-        self.check(x, index)?;
-        apply_one(self, &[x, index, src])
+        let y = apply_one(self.clone(), &[x, index, src])?;
+        self.check(x, index).map_err(|e| src.describe(e, "source"))?;
+        Ok(y)
     }
 
     /// An error where elements are sent to an axis without any: a result without elements is never computed, so no backend

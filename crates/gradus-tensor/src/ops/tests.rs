@@ -1,4 +1,4 @@
-//! What holds of every operation.
+//! When operations are equal.
 
 use std::hash::{BuildHasher, RandomState};
 

@@ -20,7 +20,7 @@ impl Operation for ToDevice {
         "to_device"
     }
 
-    fn inputs(&self) -> &'static [&'static str] {
+    fn input_names(&self) -> &'static [&'static str] {
         &["self"]
     }
 

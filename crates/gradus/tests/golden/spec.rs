@@ -150,9 +150,9 @@ fn text(rows: &Rows) -> String {
     let mut text = "# The vocabulary\n\nMade by `cargo xtask spec` from a trace of every case of the tests and of its gradients: the \
          operations that run kernels, or make views. Everything that computes on tensors is one of these \
          (`gradus::ops::Op`), and `gradus::ops::trace` shows them as they run.\n\n*Effect*: `draws` takes numbers from a \
-         generator, `updates` reads what it writes, `crosses` gives its result on another device. *Flow*: how the elements of \
-         results hang on those of inputs: each on those `in place` of it, each is one that `moves`, or each on many, which it \
-         `mixes`. *Methods*: what it calls of the contract; in brackets the backends that use the contract's own body, which \
+         generator, `updates` reads what it writes, `crosses` gives its result on another device. *Flow*: how each element of a \
+         result depends on those of the inputs: on the one in its place (`in place`), it is one of them (`moves`), or on many \
+         (`mixes`). *Methods*: what it calls of the contract; in brackets the backends that use the contract's own body, which \
          is made of other methods. *Derivative*: of any order, or none: the operation's result is an index, a draw or a \
          gradient that another rule differentiates.\n\n\
          | operation | `Op::` | parameters | inputs | outputs | effect | flow | methods | derivative |\n|---|---|---|---|---|---|---|---|---|\n".to_owned();
