@@ -225,7 +225,7 @@ impl<T: Clone + 'static> State<T> {
         (inner.value.clone(), inner.changes)
     }
 
-    /// Replaces the value unless it was changed since `changes`; says whether it did. With [`seen`](State::seen) a value
+    /// Replaces the value unless it was changed since `changes`; says whether it did. With [`versioned`](State::versioned) a value
     /// is computed from the one before, and no thread waits meanwhile.
     pub fn replace(&self, value: T, changes: u64) -> bool {
         let inner = self.inner();

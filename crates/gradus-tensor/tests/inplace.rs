@@ -261,8 +261,8 @@ fn no_write_escapes_the_version() {
     // The definition of the guard, its fields and impls; and the one place that takes it.
     assert_eq!(find("buffer.write()"), ["src/storage.rs"; 2]);
     assert_eq!(find(".rewrite()"), ["src/ops/bind.rs"]);
-    assert_eq!(find(" map_over("), ["src/autograd/queue.rs", "src/ops/map.rs", "src/ops/map.rs"]);
-    assert_eq!(find(".is_spare()"), ["src/autograd/queue.rs", "src/ops/map.rs"]);
+    assert_eq!(find(" map_over("), ["src/autograd/pass/queue.rs", "src/ops/map.rs", "src/ops/map.rs"]);
+    assert_eq!(find(".is_spare()"), ["src/autograd/pass/queue.rs", "src/ops/map.rs"]);
     assert_eq!(find(".storage().write("), ["src/locks.rs"]);
     assert!(find("WriteGuard").iter().all(|f| f == "src/storage.rs" || f == "src/locks.rs"));
     assert!(find("storage.write(").is_empty());

@@ -4,46 +4,36 @@
 //! made it; a node holds edges to the nodes of its inputs and the values that its gradient needs, each with the version
 //! that its storage had. Traversal and drop are iterative, so that depth is limited by memory only; how deep
 //! functions of the user run inside each other is [limited](MAX_NESTING).
+//!
+//! `graph` is what is recorded, `pass` the backward pass, `guard` what is promised of kept values, `region` checkpoints,
+//! `diagnose` who looks on, and `functions` what is made of all these; `mode` has the switches of a thread.
 
-mod access;
-mod checkpoint;
-mod checksum;
-mod custom;
-mod draws;
-mod engine;
-mod explain;
-mod functional;
-mod gradcheck;
-mod guarded;
-mod hooks;
-mod inspect;
+mod diagnose;
+mod functions;
+mod graph;
+mod guard;
 mod mode;
 mod nesting;
-mod node;
-mod nonfinite;
-mod observe;
-mod packed;
-mod places;
-mod queue;
-mod range;
-mod record;
-mod saved;
-mod spread;
-mod untracked;
-mod vmap;
-mod waiting;
+mod pass;
+mod region;
 
-pub(crate) use access::{birth, note_access, note_view};
-pub use checkpoint::{checkpoint, checkpoint_with, once};
-pub use custom::{CustomOp, apply_custom};
-pub(crate) use draws::note_draw;
-pub use engine::{BackwardOptions, Gradients, grad};
-pub use explain::{Dependence, explain_grad};
-pub use functional::{Tensors, hessian, hvp, jacobian, jvp, vjp};
-pub use gradcheck::{GradcheckOptions, gradcheck, gradcheck_with, gradgradcheck, gradgradcheck_with};
-pub(crate) use guarded::{Guarded, before_overwrite};
-pub use hooks::Hook;
-pub use inspect::{GraphStats, OpStats};
+pub use diagnose::explain::{Dependence, explain_grad};
+pub use diagnose::nonfinite::{NonFiniteReport, Origin, find_nan, find_nonfinite};
+pub(crate) use diagnose::observe::{PartsOf, after_write, before_write, ran_operation};
+pub use diagnose::range::ValueRange;
+pub use functions::custom::{CustomOp, apply_custom};
+pub use functions::functional::{Tensors, hessian, hvp, jacobian, jvp, vjp};
+pub use functions::gradcheck::{GradcheckOptions, gradcheck, gradcheck_with, gradgradcheck, gradgradcheck_with};
+pub use functions::vmap::vmap;
+pub use graph::inspect::{GraphStats, OpStats};
+pub(crate) use graph::node::Edge;
+pub use graph::node::Node;
+pub use graph::saved::Context;
+pub use graph::saved::Keep;
+pub(crate) use graph::saved::Saved;
+pub(crate) use graph::untracked::Untracked;
+pub(crate) use guard::guarded::{Guarded, before_overwrite};
+pub use guard::packed::{SavedTensorsHooksGuard, saved_tensors_hooks, saved_tensors_hooks_guard};
 pub use mode::{
     GradModeGuard, allow_mutation_on_saved_tensors, allow_mutation_on_saved_tensors_guard, enable_grad,
     enable_grad_guard, inference, inference_guard, is_grad_enabled, is_inference, no_grad, no_grad_guard, strict,
@@ -55,14 +45,8 @@ pub(crate) use mode::{
 };
 pub use nesting::MAX_NESTING;
 pub(crate) use nesting::Nested;
-pub(crate) use node::Edge;
-pub use node::Node;
-pub use nonfinite::{NonFiniteReport, Origin, find_nan, find_nonfinite};
-pub(crate) use observe::{PartsOf, after_write, before_write, ran_operation};
-pub use packed::{SavedTensorsHooksGuard, saved_tensors_hooks, saved_tensors_hooks_guard};
-pub use range::ValueRange;
-pub use saved::Context;
-pub use saved::Keep;
-pub(crate) use saved::Saved;
-pub(crate) use untracked::Untracked;
-pub use vmap::vmap;
+pub use pass::engine::{BackwardOptions, Gradients, grad};
+pub use pass::hooks::Hook;
+pub(crate) use region::access::{birth, note_access, note_view};
+pub use region::checkpoint::{checkpoint, checkpoint_with, once};
+pub(crate) use region::draws::note_draw;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use gradus_backend::{Error, ErrorKind, Here, Result};
 use smallvec::SmallVec;
 
-use super::access::{Access, Watch};
-use super::engine::edges_across;
-use super::mode::{REFUSE_READS, set};
-use super::node::{AtLineOf, Edge, Node, next_seq};
-use super::{Context, Keep, Nested, Saved, guards_saved, is_grad_enabled, no_grad, no_grad_guard};
 use crate::Tensor;
+use crate::autograd::graph::node::{AtLineOf, Edge, Node, next_seq};
+use crate::autograd::mode::{REFUSE_READS, set};
+use crate::autograd::pass::engine::edges_across;
+use crate::autograd::region::access::{Access, Watch};
+use crate::autograd::{Context, Keep, Nested, Saved, guards_saved, is_grad_enabled, no_grad, no_grad_guard};
 use crate::footprint::Footprint;
 use crate::ops::{Grads, Rule, same_device};
 use crate::storage::next_epoch;
@@ -86,7 +86,7 @@ pub trait CustomOp: Send + Sync + 'static {
 ///
 /// # Errors
 /// Those of `forward`; inputs on several devices, or recorded outputs; no output; a `forward` that overwrote an input, or,
-/// while this thread records, read a tracked tensor that is none; nesting beyond [`MAX_NESTING`](super::MAX_NESTING).
+/// while this thread records, read a tracked tensor that is none; nesting beyond [`MAX_NESTING`](crate::autograd::MAX_NESTING).
 #[track_caller]
 pub fn apply_custom<O: CustomOp>(op: &Arc<O>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
     let name = op.name();

@@ -2,9 +2,9 @@
 
 use gradus_backend::{DType, Error, ErrorKind, Here, HostVec, Result};
 
-use super::mode::refuse_inference;
-use super::{BackwardOptions, Nested, enable_grad_guard, grad, no_grad_guard};
 use crate::Tensor;
+use crate::autograd::mode::refuse_inference;
+use crate::autograd::{BackwardOptions, Nested, enable_grad_guard, grad, no_grad_guard};
 
 /// How [`gradcheck_with`] and [`gradgradcheck_with`] compare. A gradient passes where
 /// `|analytic - numeric| <= atol + rtol * (|numeric| + largest)`, `largest` being the largest finite entry of the gradient.
@@ -130,12 +130,12 @@ pub fn gradcheck(f: impl Fn(&[Tensor]) -> Result<Tensor>, inputs: &[Tensor]) -> 
 ///
 /// `f` may give a tensor of any shape; its elements are added with fixed irregular weights, so that none can hide behind
 /// another. Every input is taken as a leaf, in the layout that it has. `f` must be a function: it is called many times, and
-/// must give the same for the same inputs. Inside [`no_grad`](super::no_grad) gradients are recorded for the check all the
+/// must give the same for the same inputs. Inside [`no_grad`](crate::autograd::no_grad) gradients are recorded for the check all the
 /// same.
 ///
 /// # Errors
 /// Whatever `f` or its gradient gives; inputs that are not f64, or with an element that is not finite; an `f` that gives
-/// integers or truth values; options out of range; [`inference`](super::inference); an `f` that gives other values when
+/// integers or truth values; options out of range; [`inference`](crate::autograd::inference); an `f` that gives other values when
 /// called again; and the first entry of a gradient that differs by more than the tolerance: the error says which input and
 /// element, what the gradient is, what the finite differences say, and what that looks like.
 #[track_caller]

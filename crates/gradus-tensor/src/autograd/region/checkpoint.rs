@@ -8,16 +8,16 @@ use std::sync::{Arc, Weak};
 use gradus_backend::{Error, ErrorKind, Here, Layout, Result};
 use smallvec::SmallVec;
 
-use super::access::{Access, Watch};
-use super::checksum::checksum;
-use super::draws::{Draws, NoteDraws, ReplayDraws, is_replay};
-use super::engine::{grad_of_edges, key};
-use super::functional::{Tensors, as_outputs};
-use super::mode::{GUARDS, NOTE_ACCESS, PACK, set_switches, switches};
-use super::node::{Edge, Node, next_seq};
-use super::packed::Packed;
-use super::record::{Known, Record};
-use super::{BackwardOptions, Context, Nested, Saved, enable_grad_guard, guards_saved, is_grad_enabled};
+use crate::autograd::functions::functional::{Tensors, as_outputs};
+use crate::autograd::graph::node::{Edge, Node, next_seq};
+use crate::autograd::guard::packed::Packed;
+use crate::autograd::mode::{GUARDS, NOTE_ACCESS, PACK, set_switches, switches};
+use crate::autograd::pass::engine::{grad_of_edges, key};
+use crate::autograd::region::access::{Access, Watch};
+use crate::autograd::region::checksum::checksum;
+use crate::autograd::region::draws::{Draws, NoteDraws, ReplayDraws, is_replay};
+use crate::autograd::region::record::{Known, Record};
+use crate::autograd::{BackwardOptions, Context, Nested, Saved, enable_grad_guard, guards_saved, is_grad_enabled};
 use crate::ops::{Grads, Rule, same_device};
 use crate::tensor::Spec;
 use crate::{Attempt, Generator, Storage, Tensor};
@@ -32,7 +32,7 @@ use crate::{Attempt, Generator, Storage, Tensor};
 /// on another thread), uses other tracked tensors, draws other random numbers, gives other outputs, be it in one bit, or
 /// comes to them by other operations, other parameters of these, or other small constants that it makes. What is not
 /// compared: constants of more than 16 KiB that `f` makes, or makes in a region of its own, where no output shows them, and
-/// what a [`CustomOp`](super::CustomOp) holds.
+/// what a [`CustomOp`](crate::autograd::CustomOp) holds.
 ///
 /// Random numbers are those of the first run, whichever [`Generator`] they come from: dropout layers work as they are. In
 /// the second run generators, whosever they are, stay where they are. Differentiable to any order. Without recording this
@@ -45,15 +45,15 @@ use crate::{Attempt, Generator, Storage, Tensor};
 /// as they do outside, for as long as the second run's handles live; on what is older they are refused.
 ///
 /// Beyond the second run, the checks cost one pass over the outputs in each run (on a device, a copy to the host), and
-/// about a microsecond for each operation. Where [`saved_tensors_hooks`](super::saved_tensors_hooks) bring back inputs that
+/// about a microsecond for each operation. Where [`saved_tensors_hooks`](crate::autograd::saved_tensors_hooks) bring back inputs that
 /// are not to the bit what they packed, the outputs and the way to them are not compared.
 ///
-/// Regions may lie inside each other, fewer than [`MAX_NESTING`](super::MAX_NESTING). The second run of one runs those within it
+/// Regions may lie inside each other, fewer than [`MAX_NESTING`](crate::autograd::MAX_NESTING). The second run of one runs those within it
 /// anew, and keeps as little of them: with the gradient, the innermost of `n` runs `n + 1` times, and all of them together
 /// about `n * n / 2` times. Regions that follow one another run twice each, however many there are.
 ///
 /// # Errors
-/// Those of `f`; inputs, or outputs, on several devices; nesting beyond [`MAX_NESTING`](super::MAX_NESTING). Generators, and
+/// Those of `f`; inputs, or outputs, on several devices; nesting beyond [`MAX_NESTING`](crate::autograd::MAX_NESTING). Generators, and
 /// the statistics of layers, are then as they were.
 ///
 /// ```
@@ -92,7 +92,7 @@ pub fn checkpoint_with<O: Tensors>(
 /// so that it may write into what outlives the region. What it computes must not enter the outputs of the region.
 ///
 /// # Errors
-/// Those of `effect`; nesting beyond [`MAX_NESTING`](super::MAX_NESTING).
+/// Those of `effect`; nesting beyond [`MAX_NESTING`](crate::autograd::MAX_NESTING).
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;

@@ -3,9 +3,9 @@
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Error, ErrorKind, Here, HostVec, Result};
 
-use super::Nested;
-use super::functional::{Tensors, as_outputs};
 use crate::Tensor;
+use crate::autograd::Nested;
+use crate::autograd::functions::functional::{Tensors, as_outputs};
 
 /// `f` of every slice of the mapped axes of `inputs`, its outputs stacked along `out_dims`.
 ///
@@ -23,7 +23,7 @@ use crate::Tensor;
 /// # Errors
 /// No mapped axis, mapped axes of different sizes or of size 0 (nothing says what `f` would give), a number of entries that
 /// is not that of the inputs or outputs, calls that give different numbers of tensors or other shapes, a tracked tensor that
-/// is overwritten after a call gave it, nesting beyond [`MAX_NESTING`](super::MAX_NESTING), and whatever `f` reports.
+/// is overwritten after a call gave it, nesting beyond [`MAX_NESTING`](crate::autograd::MAX_NESTING), and whatever `f` reports.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;

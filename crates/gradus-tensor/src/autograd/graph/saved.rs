@@ -8,24 +8,24 @@ use std::sync::Arc;
 use gradus_backend::{DType, Error, ErrorKind, Here, Result};
 use smallvec::SmallVec;
 
-use super::guarded::{Guarded, Pin, Slot, Value};
-use super::mode::{COPY_ON_WRITE, PACK, REFUSE_WRITES, STRICT, is_grad_enabled, is_set};
-use super::node::{Edge, Node};
+use crate::autograd::graph::node::{Edge, Node};
+use crate::autograd::guard::guarded::{Guarded, Pin, Slot, Value};
+use crate::autograd::mode::{COPY_ON_WRITE, PACK, REFUSE_WRITES, STRICT, is_grad_enabled, is_set};
 use crate::tensor::Spec;
 use crate::write_log::Write;
 use crate::{Storage, Tensor};
 
 /// A kept tensor and the version that its storage had.
 #[derive(Clone)]
-pub(super) struct SavedTensor {
-    pub(super) what: Which,
+pub(in crate::autograd) struct SavedTensor {
+    pub(in crate::autograd) what: Which,
     /// An output is kept without its edge, which would be a cycle; it is put back when used.
-    pub(super) tensor: Tensor,
-    pub(super) version: u64,
+    pub(in crate::autograd) tensor: Tensor,
+    pub(in crate::autograd) version: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Which {
+pub(in crate::autograd) enum Which {
     Input(usize),
     Output(usize),
     /// Something that a checkpointed region reads.
@@ -99,7 +99,7 @@ impl Saved {
     }
 
     /// Inputs and outputs by number, each with the version that its storage had. The outputs carry no edge.
-    pub(super) fn with_versions(
+    pub(in crate::autograd) fn with_versions(
         inputs: impl IntoIterator<Item = (usize, Tensor, u64)>,
         outputs: impl IntoIterator<Item = (usize, Tensor, u64)>,
     ) -> Self {
@@ -108,7 +108,7 @@ impl Saved {
         Saved { values: inputs.into_iter().map(input).chain(outputs.into_iter().map(output)).collect(), guarded: None }
     }
 
-    /// Guards or packs the values as the switches of this thread say; called if [`guards_saved`](super::guards_saved).
+    /// Guards or packs the values as the switches of this thread say; called if [`guards_saved`](crate::autograd::guards_saved).
     ///
     /// `versions` are those of the inputs' storages from before they were read.
     #[cold]
@@ -120,7 +120,7 @@ impl Saved {
     /// [`guard`](Saved::guard) for an operation that also reads `pins` again, where they are.
     #[cold]
     #[track_caller]
-    pub(super) fn guard_pinned(
+    pub(in crate::autograd) fn guard_pinned(
         mut self,
         op: &str,
         inputs: &[&Tensor],
@@ -137,23 +137,23 @@ impl Saved {
     }
 
     /// Whether a hook has packed one of the values.
-    pub(super) fn is_packed(&self) -> bool {
+    pub(in crate::autograd) fn is_packed(&self) -> bool {
         let slots = self.guarded.iter().flat_map(|g| &g.slots);
         slots.into_iter().any(|slot| matches!(slot.value, Value::Packed { .. }))
     }
 
     /// Whether the values are kept as they are.
-    pub(super) fn is_plain(&self) -> bool {
+    pub(in crate::autograd) fn is_plain(&self) -> bool {
         self.guarded.is_none()
     }
 
     /// What has to be dropped with care: tensors with their edges, and what hooks made.
-    pub(super) fn into_parts(self) -> (impl Iterator<Item = Tensor>, Option<Arc<Guarded>>) {
+    pub(in crate::autograd) fn into_parts(self) -> (impl Iterator<Item = Tensor>, Option<Arc<Guarded>>) {
         (self.values.into_iter().map(|s| s.tensor), self.guarded)
     }
 
     /// The storages that the values hold, those that hooks made of them among them.
-    pub(super) fn storages(&self) -> Vec<Arc<Storage>> {
+    pub(in crate::autograd) fn storages(&self) -> Vec<Arc<Storage>> {
         let slots = || self.guarded.iter().flat_map(|g| &g.slots);
         let guarded = slots().filter_map(|slot| slot.value.kept()).map(|(t, _)| t);
         let held = self.values.iter().map(|s| s.tensor.clone()).chain(guarded);
@@ -164,20 +164,20 @@ impl Saved {
     }
 
     /// The values that are inputs, by number. Those that hooks packed are not among them.
-    pub(super) fn inputs(&self) -> Vec<(usize, Tensor)> {
+    pub(in crate::autograd) fn inputs(&self) -> Vec<(usize, Tensor)> {
         let slots = self.guarded.iter().flat_map(|g| &g.slots);
         let guarded = slots.filter_map(|slot| Some((slot.what, slot.value.kept()?.0)));
         let all = self.values.iter().map(|s| (s.what, s.tensor.clone())).chain(guarded);
         all.filter_map(|(what, t)| if let Which::Input(i) = what { Some((i, t)) } else { None }).collect()
     }
 
-    pub(super) fn describe(&self) -> Vec<(String, Vec<usize>, DType, u64)> {
+    pub(in crate::autograd) fn describe(&self) -> Vec<(String, Vec<usize>, DType, u64)> {
         let one = |s: &SavedTensor| (s.what.to_string(), s.tensor.shape().to_vec(), s.tensor.dtype(), s.version);
         self.values.iter().map(one).chain(self.guarded.iter().flat_map(|g| g.describe())).collect()
     }
 
     /// The values that were written over since they were kept, each with the latest such write.
-    pub(super) fn stale(&self) -> Vec<(String, Write)> {
+    pub(in crate::autograd) fn stale(&self) -> Vec<(String, Write)> {
         let slots = self.guarded.iter().flat_map(|g| &g.slots);
         let guarded = slots.filter_map(|slot| slot.value.kept().map(|(t, version)| (slot.what, t, version)));
         let all = self.values.iter().map(|s| (s.what, s.tensor.clone(), s.version)).chain(guarded);
@@ -187,19 +187,19 @@ impl Saved {
 
 /// What an operation's gradient sees: the kept values, checked, and which gradients are wanted.
 pub struct Context<'a> {
-    pub(super) node: &'a Arc<Node>,
-    pub(super) saved: Saved,
+    pub(in crate::autograd) node: &'a Arc<Node>,
+    pub(in crate::autograd) saved: Saved,
     /// For each input whether its gradient is wanted.
-    pub(super) needs: SmallVec<[bool; 8]>,
-    pub(super) create_graph: bool,
+    pub(in crate::autograd) needs: SmallVec<[bool; 8]>,
+    pub(in crate::autograd) create_graph: bool,
     /// See [`Context::spares_grads`].
-    pub(super) spares_grads: bool,
-    pub(super) read: Read,
+    pub(in crate::autograd) spares_grads: bool,
+    pub(in crate::autograd) read: Read,
 }
 
 /// What a gradient has read so far.
 #[derive(Default)]
-pub(super) struct Read {
+pub(in crate::autograd) struct Read {
     /// Bit `i` once kept value `i` was read.
     values: Cell<u64>,
     /// Guarded values as they were handed out, with their versions.
@@ -326,7 +326,7 @@ impl Context<'_> {
     /// Checks once more what the gradient has read: another thread may have written while it was computed. And, if the
     /// node is strict, what it has not.
     #[track_caller]
-    pub(super) fn check_read(&self) -> Result<()> {
+    pub(in crate::autograd) fn check_read(&self) -> Result<()> {
         let values = self.read.values.get();
         for (at, s) in self.saved.values.iter().enumerate() {
             if values >> at.min(63) & 1 == 1 {
@@ -341,7 +341,7 @@ impl Context<'_> {
     /// Forgets which values were handed out and have become copies since, before a write; whether there were any. A copy is
     /// not registered for another, so that is so once for each value.
     #[cold]
-    pub(super) fn forget_replaced(&self) -> bool {
+    pub(in crate::autograd) fn forget_replaced(&self) -> bool {
         let slots = || self.saved.guarded.iter().flat_map(|g| &g.slots);
         let mut handed = self.read.guarded.borrow_mut();
         let count = handed.len();
@@ -373,7 +373,7 @@ impl Context<'_> {
 }
 
 /// What an error says of who recorded a value at `version`, and who overwrote it.
-pub(super) fn overwritten(
+pub(in crate::autograd) fn overwritten(
     e: Error,
     op: &str,
     recorded: &'static Location<'static>,

@@ -1,6 +1,6 @@
 //! [`Untracked`]: why a tensor is outside of the graph, for the error of who asks for its gradient.
 
-use super::is_grad_enabled;
+use crate::autograd::is_grad_enabled;
 
 /// Why a tensor is outside of the graph. What is computed from several tensors has the last of their reasons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Untracked {
     }
 
     /// What the tensor is, and what to do.
-    pub(super) fn explain(self) -> (&'static str, &'static str) {
+    pub(in crate::autograd) fn explain(self) -> (&'static str, &'static str) {
         match self {
             Constant => (
                 "nothing that the tensor was computed from requires a gradient",

@@ -7,29 +7,29 @@ use std::sync::Arc;
 use gradus_backend::Result;
 use smallvec::SmallVec;
 
-use super::node::{Edge, Node};
-use super::waiting::unchanged;
-use super::{is_grad_enabled, is_observed};
 use crate::Tensor;
+use crate::autograd::graph::node::{Edge, Node};
+use crate::autograd::pass::waiting::unchanged;
+use crate::autograd::{is_grad_enabled, is_observed};
 use crate::ops::table::ADD;
 use crate::ops::{Arg, map_over};
 
 /// Something for outputs of nodes: by the number of the node, and that of the output.
-pub(super) type ByEdge<T> = HashMap<(u64, usize), T, BuildHasherDefault<SeqHasher>>;
+pub(in crate::autograd) type ByEdge<T> = HashMap<(u64, usize), T, BuildHasherDefault<SeqHasher>>;
 
 /// Numbers of nodes.
-pub(super) type Seqs = HashSet<u64, BuildHasherDefault<SeqHasher>>;
+pub(in crate::autograd) type Seqs = HashSet<u64, BuildHasherDefault<SeqHasher>>;
 
 /// A node that waits for gradients.
-pub(super) struct Pending {
-    pub(super) node: Arc<Node>,
-    pub(super) grads: SmallVec<[Option<Tensor>; 1]>,
+pub(in crate::autograd) struct Pending {
+    pub(in crate::autograd) node: Arc<Node>,
+    pub(in crate::autograd) grads: SmallVec<[Option<Tensor>; 1]>,
     /// Those of the gradients' storages when they arrived; [`ZERO`] where nothing but derivatives of zero did.
-    pub(super) versions: SmallVec<[u64; 1]>,
+    pub(in crate::autograd) versions: SmallVec<[u64; 1]>,
 }
 
 /// In place of a version: the gradient is zero, and has no tensor.
-pub(super) const ZERO: u64 = u64::MAX;
+pub(in crate::autograd) const ZERO: u64 = u64::MAX;
 
 impl Pending {
     #[inline]
@@ -75,7 +75,7 @@ fn total(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 
 /// The nodes that wait, the last recorded first.
 #[derive(Default)]
-pub(super) struct Queue {
+pub(in crate::autograd) struct Queue {
     /// One recorded after all that `rest` holds, or none: a chain of nodes never gets further.
     next: Option<Pending>,
     order: BinaryHeap<u64>,
@@ -86,20 +86,20 @@ impl Queue {
     /// Adds a gradient, which is what it is at a version of its storage, to what has arrived at an edge. `exposed` says
     /// whether somebody could have written into one.
     #[track_caller]
-    pub(super) fn send(&mut self, edge: &Edge, g: Tensor, version: u64, exposed: bool) -> Result<()> {
+    pub(in crate::autograd) fn send(&mut self, edge: &Edge, g: Tensor, version: u64, exposed: bool) -> Result<()> {
         self.at(edge).add(edge.output, g, version, exposed)
     }
 
     /// Notes that a derivative of zero arrived at an edge.
     #[cold]
-    pub(super) fn send_zero(&mut self, edge: &Edge) {
+    pub(in crate::autograd) fn send_zero(&mut self, edge: &Edge) {
         let waiting = self.at(edge);
         if waiting.grads[edge.output].is_none() {
             waiting.versions[edge.output] = ZERO;
         }
     }
 
-    pub(super) fn pop(&mut self) -> Option<Pending> {
+    pub(in crate::autograd) fn pop(&mut self) -> Option<Pending> {
         self.next.take().or_else(|| self.rest.remove(&self.order.pop()?))
     }
 
@@ -128,7 +128,7 @@ impl Queue {
 /// Hashes the number of a node to itself, so that nodes recorded one after the other lie together; the tag in the highest
 /// bits is mixed.
 #[derive(Default)]
-pub(super) struct SeqHasher(u64);
+pub(in crate::autograd) struct SeqHasher(u64);
 
 impl Hasher for SeqHasher {
     fn finish(&self) -> u64 {

@@ -7,22 +7,22 @@ use std::sync::{Arc, Weak};
 
 use gradus_backend::Result;
 
-use super::checksum::checksum;
-use super::engine::key;
-use super::node::{Edge, Node};
-use super::queue::SeqHasher;
 use crate::Tensor;
+use crate::autograd::graph::node::{Edge, Node};
+use crate::autograd::pass::engine::key;
+use crate::autograd::pass::queue::SeqHasher;
+use crate::autograd::region::checksum::checksum;
 
 /// Bytes up to which a constant that a region made is looked at: what costs no more than to look at the operation.
 const SMALL: usize = 1 << 14;
 
 /// The graph between some outputs and what is older than a region.
-pub(super) struct Record {
+pub(in crate::autograd) struct Record {
     /// The edges out of the region, and those to leaves inside of it, each once, as they are come by from the outputs.
-    pub(super) across: Vec<Edge>,
+    pub(in crate::autograd) across: Vec<Edge>,
     /// The operations with their parameters, and how they hang together. Nodes are numbered as they are come by, so two
     /// records of one computation have the same number, whenever and beside whatever other thread they were made.
-    pub(super) sum: u64,
+    pub(in crate::autograd) sum: u64,
     /// Small constants that operations keep, made after the region began: which it is, and its checksum.
     constants: HashMap<(usize, usize), u64>,
     /// The operations.
@@ -32,7 +32,7 @@ pub(super) struct Record {
 impl Record {
     /// The graph of `outputs` after node `before`.
     #[track_caller]
-    pub(super) fn new(outputs: &[Tensor], before: u64) -> Result<Self> {
+    pub(in crate::autograd) fn new(outputs: &[Tensor], before: u64) -> Result<Self> {
         let mut walk =
             Walk { before, across: vec![], stack: vec![], numbers: HashMap::default(), hash: DefaultHasher::new() };
         let (mut nodes, mut constants) = (vec![], HashMap::new());
@@ -51,13 +51,13 @@ impl Record {
 
     /// Once the record is dropped: the operations of it that somebody keeps, and with them a part of the graph that the
     /// gradients of the region do not go through.
-    pub(super) fn left_behind(&self) -> impl Iterator<Item = Arc<Node>> {
+    pub(in crate::autograd) fn left_behind(&self) -> impl Iterator<Item = Arc<Node>> {
         self.nodes.iter().filter_map(Weak::upgrade)
     }
 }
 
 /// What is known of the first run when the second has been.
-pub(super) struct Known {
+pub(in crate::autograd) struct Known {
     sum: u64,
     constants: HashMap<(usize, usize), u64>,
     /// For each edge across the input of the node that stands for the region; `None` for a leaf that the run made for
@@ -68,7 +68,7 @@ pub(super) struct Known {
 impl Known {
     /// Of the first run, of these inputs, whose outputs are dropped: with the inputs of the node that stands for it. These
     /// are first those of the function, without an edge for those that nothing depends on, then what it captured.
-    pub(super) fn new(first: Record, inputs: &[&Tensor], before: u64) -> (Self, Vec<Option<Edge>>) {
+    pub(in crate::autograd) fn new(first: Record, inputs: &[&Tensor], before: u64) -> (Self, Vec<Option<Edge>>) {
         let mut behind = vec![None; inputs.len()];
         let mut passed = HashMap::new();
         for (at, edge) in inputs.iter().enumerate().filter_map(|(at, t)| Some((at, t.edge()?))) {
@@ -91,7 +91,7 @@ impl Known {
     }
 
     /// Whether `second` is the record of the same computation, of inputs at the same places, after node `before`.
-    pub(super) fn is(&self, second: &Record, inputs: &[Option<Edge>], before: u64) -> bool {
+    pub(in crate::autograd) fn is(&self, second: &Record, inputs: &[Option<Edge>], before: u64) -> bool {
         let same = |(edge, place): (&Edge, &Option<usize>)| match place {
             Some(at) => inputs.get(*at).and_then(Option::as_ref).is_some_and(|e| e.is(edge)),
             None => edge.node.seq > before,
@@ -104,7 +104,7 @@ impl Known {
     }
 
     /// A number for the computation, whatever its inputs are.
-    pub(super) fn identity(&self) -> u64 {
+    pub(in crate::autograd) fn identity(&self) -> u64 {
         let mut hash = DefaultHasher::new();
         (self.sum, &self.places).hash(&mut hash);
         hash.finish()

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
-use super::node::Node;
+use crate::autograd::graph::node::Node;
 use crate::{Storage, Tensor};
 
 /// Nodes and kept bytes of one kind of operation.
@@ -50,7 +50,7 @@ fn digits(n: usize) -> usize {
 }
 
 /// The lines of `{:#?}` below the first.
-pub(super) fn details(node: &Node, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+pub(in crate::autograd) fn details(node: &Node, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     for (i, edge) in node.inputs.iter().enumerate() {
         match edge {
             Some(e) => write!(f, "\n  input {i}: {} {} from {:?}", e.spec().shape, e.spec().dtype, e.node)?,

@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gradus_backend::{Error, ErrorKind, Here, Result};
 
-use super::Nested;
-use super::access::Watch;
-use super::mode::{self, GradModeGuard, PACK, plain};
-use super::node::Node;
-use super::saved::{Which, overwritten};
+use crate::autograd::Nested;
+use crate::autograd::graph::node::Node;
+use crate::autograd::graph::saved::{Which, overwritten};
+use crate::autograd::mode::{self, GradModeGuard, PACK, plain};
+use crate::autograd::region::access::Watch;
 use crate::storage::next_epoch;
 use crate::tensor::Spec;
 use crate::{Device, Storage, Tensor};
@@ -72,7 +72,7 @@ impl Drop for SavedTensorsHooksGuard {
 /// its place in the graph it gets from the node, so gradients of any order go through. If the values are the old ones is
 /// for the hooks to say, but that they are **what was packed** is checked: if something that `unpack` gives, or reads on
 /// this thread, was written after it was packed, the gradient is an error that names the line. Of a
-/// [`checkpoint`](super::checkpoint) only the inputs are packed: the values within are dropped, and live briefly in the
+/// [`checkpoint`](crate::autograd::checkpoint) only the inputs are packed: the values within are dropped, and live briefly in the
 /// backward pass.
 ///
 /// # Errors
@@ -118,7 +118,7 @@ pub fn saved_tensors_hooks_guard<P: Send + Sync + 'static>(
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
 /// What a hook made of a kept value.
-pub(super) struct Packed {
+pub(in crate::autograd) struct Packed {
     stowed: Box<Stowed>,
     unpack: Arc<Unpack>,
     /// Where the value lives.
@@ -149,18 +149,18 @@ fn failed(hook: &str, op: &str, what: Which, recorded: &Location<'_>, why: &Erro
 
 impl Packed {
     /// Whether this thread has hooks.
-    pub(super) fn hooked() -> bool {
+    pub(in crate::autograd) fn hooked() -> bool {
         PAIRS.with_borrow(|pairs| !pairs.is_empty())
     }
 
     /// Whether there is any packed value.
-    pub(super) fn any() -> bool {
+    pub(in crate::autograd) fn any() -> bool {
         LIVE.load(Ordering::Relaxed) > 0
     }
 
     /// Lets the hook have `kept`, whose storage had `version` when it was read.
     #[track_caller]
-    pub(super) fn new(
+    pub(in crate::autograd) fn new(
         op: &str,
         recorded: &'static Location<'static>,
         what: Which,
@@ -185,7 +185,7 @@ impl Packed {
     }
 
     /// What the hook made of the value, if it is a tensor or a list of tensors; else nothing.
-    pub(super) fn tensors(&self) -> &[Tensor] {
+    pub(in crate::autograd) fn tensors(&self) -> &[Tensor] {
         match self.stowed.downcast_ref::<Tensor>() {
             Some(one) => std::slice::from_ref(one),
             None => self.stowed.downcast_ref::<Vec<Tensor>>().map(Vec::as_slice).unwrap_or_default(),
@@ -195,7 +195,7 @@ impl Packed {
     /// What the hook brings back, with the version of its storage.
     #[cold]
     #[track_caller]
-    pub(super) fn unpack(&self, node: &Node, what: Which, want: &Spec) -> Result<(Tensor, u64)> {
+    pub(in crate::autograd) fn unpack(&self, node: &Node, what: Which, want: &Spec) -> Result<(Tensor, u64)> {
         let (op, recorded) = (node.name(), node.location());
         let watch = Watch::new();
         let result = {

@@ -7,8 +7,8 @@ use std::sync::{Arc, Weak};
 
 use smallvec::SmallVec;
 
-use super::mode::{GradModeGuard, NOTE_ACCESS, is_set, set};
-use super::node::next_seq;
+use crate::autograd::graph::node::next_seq;
+use crate::autograd::mode::{GradModeGuard, NOTE_ACCESS, is_set, set};
 use crate::footprint::Footprint;
 use crate::tensor::Spec;
 use crate::write_log::Write;
@@ -19,7 +19,7 @@ const PLACES: usize = 64;
 
 /// One storage that was read or written. The weak handle keeps its address from being used again, not its bytes.
 #[derive(Clone)]
-pub(super) struct Access {
+pub(in crate::autograd) struct Access {
     storage: Weak<Storage>,
     /// The version at the first access.
     version: u64,
@@ -32,49 +32,49 @@ pub(super) struct Access {
 
 impl Access {
     /// The storage, if anybody still holds it.
-    pub(super) fn storage(&self) -> Option<Arc<Storage>> {
+    pub(in crate::autograd) fn storage(&self) -> Option<Arc<Storage>> {
         self.storage.upgrade()
     }
 
     /// The storage's version at the first access.
-    pub(super) fn version(&self) -> u64 {
+    pub(in crate::autograd) fn version(&self) -> u64 {
         self.version
     }
 
     /// Where the storage lies: no other one, while this lasts.
-    pub(super) fn address(&self) -> *const Storage {
+    pub(in crate::autograd) fn address(&self) -> *const Storage {
         self.storage.as_ptr()
     }
 
     /// Whether it is an access to this storage.
-    pub(super) fn is_to(&self, storage: &Storage) -> bool {
+    pub(in crate::autograd) fn is_to(&self, storage: &Storage) -> bool {
         std::ptr::eq(self.storage.as_ptr(), storage)
     }
 
     /// What was read or written.
-    pub(super) fn places(&self) -> &[Footprint] {
+    pub(in crate::autograd) fn places(&self) -> &[Footprint] {
         &self.places
     }
 
     /// The range that holds all of it.
-    pub(super) fn span(&self) -> Range<usize> {
+    pub(in crate::autograd) fn span(&self) -> Range<usize> {
         let ranges = self.places.iter().map(|p| p.bytes().clone());
         ranges.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0)
     }
 
     /// A write to some of it since the storage had `version`.
-    pub(super) fn overwritten(&self, version: u64) -> Option<Write> {
+    pub(in crate::autograd) fn overwritten(&self, version: u64) -> Option<Write> {
         let storage = self.storage.upgrade()?;
         self.places.iter().find_map(|place| storage.overwritten_at(version, place))
     }
 
     /// Whether they were written.
-    pub(super) fn wrote(&self) -> bool {
+    pub(in crate::autograd) fn wrote(&self) -> bool {
         self.wrote
     }
 
     /// The access as one that begins with the first read, if everything was read as it is now.
-    pub(super) fn final_read(mut self) -> Option<Access> {
+    pub(in crate::autograd) fn final_read(mut self) -> Option<Access> {
         self.version = self.storage.upgrade()?.version();
         (self.read == Some(self.version)).then_some(self)
     }
@@ -161,18 +161,18 @@ thread_local! {
 }
 
 /// Notes the accesses of this thread while it lives. They nest: an outer one has those of the inner ones too.
-pub(super) struct Watch {
+pub(in crate::autograd) struct Watch {
     depth: usize,
     _mode: GradModeGuard,
 }
 
 impl Watch {
-    pub(super) fn new() -> Self {
+    pub(in crate::autograd) fn new() -> Self {
         Watch::open(None)
     }
 
     /// Of a checkpointed region that begins after node `before`.
-    pub(super) fn region(before: u64) -> Self {
+    pub(in crate::autograd) fn region(before: u64) -> Self {
         Watch::open(Some(before))
     }
 
@@ -185,13 +185,13 @@ impl Watch {
     }
 
     /// A tracked tensor that was read or viewed, if one was that was recorded up to number `before`.
-    pub(super) fn tracked(&self, before: u64) -> Option<Spec> {
+    pub(in crate::autograd) fn tracked(&self, before: u64) -> Option<Spec> {
         let found = LOG.with_borrow(|log| log.open.get(self.depth).and_then(|o| o.tracked));
         found.filter(|(seq, _)| *seq <= before).map(|(_, spec)| spec)
     }
 
     /// One entry for each storage that was accessed and is still held by somebody.
-    pub(super) fn finish(self) -> Vec<Access> {
+    pub(in crate::autograd) fn finish(self) -> Vec<Access> {
         LOG.with_borrow_mut(|log| {
             let start = log.open.get(self.depth).map_or(log.accesses.len(), |o| o.start);
             let seen = living(log.accesses.drain(start..));
@@ -217,7 +217,7 @@ impl Drop for Watch {
 }
 
 /// The number of the last node recorded before the innermost checkpointed region that this thread is in.
-pub(super) fn region_began() -> Option<u64> {
+pub(in crate::autograd) fn region_began() -> Option<u64> {
     if !is_set(NOTE_ACCESS) {
         return None;
     }

@@ -11,15 +11,15 @@ use std::sync::Arc;
 use gradus_backend::{Error, ErrorKind, Here, Result};
 use smallvec::SmallVec;
 
-use super::hooks::Hooks;
-use super::mode::refuse_inference;
-use super::node::{AtLineOf, Edge, Node};
-use super::observe::Pass as Observed;
-use super::queue::{ByEdge, Pending, Queue, Seqs, ZERO};
-use super::saved::Context;
-use super::waiting::{Found, all_unchanged, unshared, version_of};
-use super::{Nested, enable_grad_guard, no_grad_guard};
 use crate::Tensor;
+use crate::autograd::diagnose::observe::Pass as Observed;
+use crate::autograd::graph::node::{AtLineOf, Edge, Node};
+use crate::autograd::graph::saved::Context;
+use crate::autograd::mode::refuse_inference;
+use crate::autograd::pass::hooks::Hooks;
+use crate::autograd::pass::queue::{ByEdge, Pending, Queue, Seqs, ZERO};
+use crate::autograd::pass::waiting::{Found, all_unchanged, unshared, version_of};
+use crate::autograd::{Nested, enable_grad_guard, no_grad_guard};
 use crate::ops::Op;
 use crate::tensor::Spec;
 
@@ -56,13 +56,13 @@ impl BackwardOptions {
 #[derive(Default, Clone)]
 pub struct Gradients(ByEdge<Tensor>);
 
-pub(super) fn key(edge: &Edge) -> (u64, usize) {
+pub(in crate::autograd) fn key(edge: &Edge) -> (u64, usize) {
     (edge.node.seq, edge.output)
 }
 
 impl Gradients {
     /// The gradient of a leaf (or any clone of it); `None` if the loss does not depend on it, as far as the graph knows
-    /// ([`explain_grad`](super::explain_grad) tells why). A loss that depends on it with a slope of zero gives zeros.
+    /// ([`explain_grad`](crate::autograd::explain_grad) tells why). A loss that depends on it with a slope of zero gives zeros.
     pub fn get(&self, tensor: &Tensor) -> Option<&Tensor> {
         self.0.get(&key(tensor.edge()?))
     }
@@ -119,7 +119,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not tracked or has several elements, values that were overwritten, a graph that was freed, a hook that
-    /// takes its own graph's gradients ([`MAX_NESTING`](super::MAX_NESTING)), and what a rule, a hook or the device reports.
+    /// takes its own graph's gradients ([`MAX_NESTING`](crate::autograd::MAX_NESTING)), and what a rule, a hook or the device reports.
     /// An error gives no gradients at all. It leaves a graph that is kept, or that has
     /// hooks, as it was; of another it has freed what it used, and the next pass says so.
     #[track_caller]
@@ -133,7 +133,7 @@ impl Tensor {
 
 /// The gradients of `outputs`, weighted by `seeds` (`None` for 1 in a scalar), for `inputs`, which may be any tensors of
 /// the graph. `None` where an input does not influence the outputs as far as the graph knows
-/// ([`explain_grad`](super::explain_grad) tells why); zeros where it does, and the derivative is zero.
+/// ([`explain_grad`](crate::autograd::explain_grad) tells why); zeros where it does, and the derivative is zero.
 #[track_caller]
 pub fn grad(
     outputs: &[&Tensor],
@@ -173,7 +173,7 @@ pub fn grad(
 
 /// A seed has the shape, dtype and device of its output.
 #[track_caller]
-pub(super) fn check_seed(op: &str, output: &Tensor, seed: &Tensor) -> Result<()> {
+pub(in crate::autograd) fn check_seed(op: &str, output: &Tensor, seed: &Tensor) -> Result<()> {
     let Some(kind) = seed.mismatch(&output.spec(), output.device()) else { return Ok(()) };
     let e = Error::new(kind, op, "a seed has the shape, dtype and device of its output");
     Err(seed.describe(output.describe(e, "output"), "seed"))
@@ -182,7 +182,7 @@ pub(super) fn check_seed(op: &str, output: &Tensor, seed: &Tensor) -> Result<()>
 /// The gradients for `targets`. Nodes numbered up to `boundary` receive gradients and pass none on: what was recorded
 /// before is not part of the computation that is differentiated.
 #[track_caller]
-pub(super) fn grad_of_edges(
+pub(in crate::autograd) fn grad_of_edges(
     roots: Vec<(Edge, Tensor)>,
     targets: &[&Edge],
     options: BackwardOptions,
@@ -213,7 +213,7 @@ fn zero(node: &Node, output: usize) -> Result<Tensor> {
 
 /// The edges that lead from `roots` to nodes numbered up to `boundary`, each once, in the order of recording. Nothing
 /// behind them is looked at.
-pub(super) fn edges_across<'a>(roots: impl IntoIterator<Item = &'a Edge>, boundary: u64) -> Vec<Edge> {
+pub(in crate::autograd) fn edges_across<'a>(roots: impl IntoIterator<Item = &'a Edge>, boundary: u64) -> Vec<Edge> {
     let mut seen = HashSet::new();
     let mut across: BTreeMap<(u64, usize), Edge> = BTreeMap::new();
     let mut stack: Vec<&Edge> = roots.into_iter().collect();
@@ -228,7 +228,7 @@ pub(super) fn edges_across<'a>(roots: impl IntoIterator<Item = &'a Edge>, bounda
 }
 
 #[track_caller]
-pub(super) fn root(t: &Tensor) -> Result<Edge> {
+pub(in crate::autograd) fn root(t: &Tensor) -> Result<Edge> {
     t.check_current("backward")?;
     t.edge()
         .cloned()

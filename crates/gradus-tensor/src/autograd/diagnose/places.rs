@@ -11,7 +11,7 @@ use crate::{Storage, Tensor};
 
 /// The elements of a storage that a tensor has. The weak handle keeps the storage's address from being used again.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(in crate::autograd) struct Place {
     storage: Weak<Storage>,
     layout: Layout,
     /// Bytes of an element.
@@ -19,7 +19,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    pub(super) fn of(t: &Tensor) -> Place {
+    pub(in crate::autograd) fn of(t: &Tensor) -> Place {
         Place { storage: Arc::downgrade(t.storage()), layout: *t.layout(), size: t.dtype().size() }
     }
 
@@ -30,7 +30,7 @@ impl Place {
     }
 
     /// Whether it has every element of another.
-    pub(super) fn covers(&self, other: &Place) -> bool {
+    pub(in crate::autograd) fn covers(&self, other: &Place) -> bool {
         let (a, b) = (self.layout.span(), other.layout.span());
         let same = || self.layout.strides() == other.layout.strides() && self.layout.dims() == other.layout.dims();
         Weak::ptr_eq(&self.storage, &other.storage)
@@ -47,7 +47,7 @@ impl Place {
 }
 
 /// Places with what is known of each.
-pub(super) struct Places<T>(HashMap<*const Storage, Vec<(Place, T)>>);
+pub(in crate::autograd) struct Places<T>(HashMap<*const Storage, Vec<(Place, T)>>);
 
 impl<T> Default for Places<T> {
     fn default() -> Self {
@@ -57,7 +57,7 @@ impl<T> Default for Places<T> {
 
 impl<T> Places<T> {
     /// Adds a place; what is known of one that is there stays.
-    pub(super) fn insert(&mut self, place: Place, known: T) {
+    pub(in crate::autograd) fn insert(&mut self, place: Place, known: T) {
         match self.0.entry(place.storage.as_ptr()) {
             Entry::Occupied(mut all) => {
                 let new = |p: &Place| p.layout != place.layout || p.size != place.size;
@@ -72,13 +72,13 @@ impl<T> Places<T> {
     }
 
     /// What is known of the places that share an element with this one.
-    pub(super) fn meeting<'p>(&'p self, place: &'p Place) -> impl Iterator<Item = &'p T> {
+    pub(in crate::autograd) fn meeting<'p>(&'p self, place: &'p Place) -> impl Iterator<Item = &'p T> {
         let all = self.0.get(&place.storage.as_ptr()).into_iter().flatten();
         all.filter(|(p, _)| p.meets(place)).map(|(_, known)| known)
     }
 
     /// Takes out what lies within a place.
-    pub(super) fn remove_covered(&mut self, place: &Place) {
+    pub(in crate::autograd) fn remove_covered(&mut self, place: &Place) {
         if let Some(all) = self.0.get_mut(&place.storage.as_ptr()) {
             all.retain(|(p, _)| !place.covers(p));
         }

@@ -2,18 +2,18 @@
 //!
 //! Each takes a function of tensors and the point to differentiate it at, which may be any float tensors, tracked or not.
 //! They compose to any order: where the point, a direction or something that the function captured is itself tracked, and
-//! recording is on, the result is recorded and can be differentiated again; inside [`no_grad`](super::no_grad) it is plain
+//! recording is on, the result is recorded and can be differentiated again; inside [`no_grad`](crate::autograd::no_grad) it is plain
 //! numbers. An output that an input does not influence contributes zeros. Inside of each other they work up to
-//! [`MAX_NESTING`](super::MAX_NESTING), and take a multiple of the time for each level.
+//! [`MAX_NESTING`](crate::autograd::MAX_NESTING), and take a multiple of the time for each level.
 
 use gradus_backend::host_vec::check_room;
 use gradus_backend::{Error, ErrorKind, Here, Result, Shape};
 
-use super::engine::{check_seed, edges_across, grad_of_edges};
-use super::mode::refuse_inference;
-use super::node::{Edge, next_seq};
-use super::{BackwardOptions, Nested, enable_grad_guard, is_grad_enabled};
 use crate::Tensor;
+use crate::autograd::graph::node::{Edge, next_seq};
+use crate::autograd::mode::refuse_inference;
+use crate::autograd::pass::engine::{check_seed, edges_across, grad_of_edges};
+use crate::autograd::{BackwardOptions, Nested, enable_grad_guard, is_grad_enabled};
 
 /// What a function of tensors may give: one tensor, an array of them, or a list.
 pub trait Tensors: Sized {
@@ -56,7 +56,7 @@ impl Tensors for Vec<Tensor> {
 
 /// The list as what the caller's function gives.
 #[track_caller]
-pub(super) fn as_outputs<O: Tensors>(op: &str, tensors: Vec<Tensor>) -> Result<O> {
+pub(in crate::autograd) fn as_outputs<O: Tensors>(op: &str, tensors: Vec<Tensor>) -> Result<O> {
     let count = tensors.len();
     O::from_tensors(tensors)
         .ok_or_else(|| Error::argument(op, format!("{count} tensors where another number is given")))

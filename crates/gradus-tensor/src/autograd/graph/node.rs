@@ -11,9 +11,9 @@ use gradus_backend::error::is_of_user;
 use gradus_backend::{DType, Error, ErrorKind, Result};
 use smallvec::SmallVec;
 
-use super::guarded::Guarded;
-use super::hooks::Hooks;
-use super::saved::Saved;
+use crate::autograd::graph::saved::Saved;
+use crate::autograd::guard::guarded::Guarded;
+use crate::autograd::pass::hooks::Hooks;
 use crate::ops::{Op, Rule};
 use crate::tensor::Spec;
 use crate::write_log::Write;
@@ -33,7 +33,7 @@ impl Edge {
     }
 
     /// Whether it leads to the same output of the same node.
-    pub(super) fn is(&self, other: &Edge) -> bool {
+    pub(in crate::autograd) fn is(&self, other: &Edge) -> bool {
         Arc::ptr_eq(&self.node, &other.node) && self.output == other.output
     }
 }
@@ -41,27 +41,27 @@ impl Edge {
 /// One recorded operation with the values that its gradient needs, or a leaf that requires a gradient.
 pub struct Node {
     /// Position in the order of recording: inputs always have lower numbers.
-    pub(super) seq: u64,
+    pub(in crate::autograd) seq: u64,
     /// `None` for a leaf.
-    pub(super) op: Option<Op>,
+    pub(in crate::autograd) op: Option<Op>,
     /// For each input the edge that its gradient flows to, if it is tracked.
-    pub(super) inputs: SmallVec<[Option<Edge>; 2]>,
+    pub(in crate::autograd) inputs: SmallVec<[Option<Edge>; 2]>,
     /// What each output is.
-    pub(super) outputs: SmallVec<[Spec; 1]>,
+    pub(in crate::autograd) outputs: SmallVec<[Spec; 1]>,
     /// Where the outputs live; the inputs live on the devices of their own nodes.
-    pub(super) device: Device,
-    pub(super) location: &'static Location<'static>,
+    pub(in crate::autograd) device: Device,
+    pub(in crate::autograd) location: &'static Location<'static>,
     /// `Err` with the line of the pass once the graph was freed by a backward pass.
     saved: Mutex<Kept>,
     /// Made with the first hook.
-    pub(super) hooks: OnceLock<Box<Hooks>>,
+    pub(in crate::autograd) hooks: OnceLock<Box<Hooks>>,
 }
 
 /// The kept values of a node, or the line of the backward pass that freed them.
 type Kept = Result<Saved, &'static Location<'static>>;
 
 /// A number above those of all nodes recorded before.
-pub(super) fn next_seq() -> u64 {
+pub(in crate::autograd) fn next_seq() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
@@ -78,10 +78,10 @@ fn line(caller: &'static Location<'static>) -> &'static Location<'static> {
 }
 
 /// What is recorded until this is dropped carries the line of `node`.
-pub(super) struct AtLineOf(Option<&'static Location<'static>>);
+pub(in crate::autograd) struct AtLineOf(Option<&'static Location<'static>>);
 
 impl AtLineOf {
-    pub(super) fn new(node: &Node) -> Self {
+    pub(in crate::autograd) fn new(node: &Node) -> Self {
         AtLineOf(LINE.replace(Some(node.location)))
     }
 }
@@ -134,7 +134,7 @@ impl Node {
 
     /// Records a rule that is no kernel, with any edges as inputs.
     #[track_caller]
-    pub(super) fn rule(
+    pub(in crate::autograd) fn rule(
         rule: Arc<dyn Rule>,
         inputs: impl IntoIterator<Item = Option<Edge>>,
         outputs: SmallVec<[Spec; 1]>,
@@ -204,7 +204,7 @@ impl Node {
 
     /// The kept values for the pass that `pass` called, and whether they stay for another.
     #[track_caller]
-    pub(super) fn take_saved(&self, retain: bool, pass: &'static Location<'static>) -> Result<Saved> {
+    pub(in crate::autograd) fn take_saved(&self, retain: bool, pass: &'static Location<'static>) -> Result<Saved> {
         let mut slot = self.kept();
         match &mut *slot {
             Err(pass) => Err(self.freed(pass)),
@@ -244,7 +244,11 @@ impl Node {
 
     /// Notes why what a failed pass `has_freed` is freed, for the error of the next.
     #[cold]
-    pub(super) fn note_failure(ends: &[Arc<Node>], why: &dyn fmt::Display, has_freed: impl Fn(&Node) -> bool) {
+    pub(in crate::autograd) fn note_failure(
+        ends: &[Arc<Node>],
+        why: &dyn fmt::Display,
+        has_freed: impl Fn(&Node) -> bool,
+    ) {
         let why: Arc<str> = why.to_string().into();
         let mut seen = HashSet::new();
         let mut stack: Vec<&Arc<Node>> = ends.iter().collect();
@@ -258,23 +262,23 @@ impl Node {
     }
 
     /// The storages that the kept values hold.
-    pub(super) fn saved_storages(&self) -> Vec<Arc<Storage>> {
+    pub(in crate::autograd) fn saved_storages(&self) -> Vec<Arc<Storage>> {
         self.kept().as_ref().map(Saved::storages).unwrap_or_default()
     }
 
     /// The kept inputs that are not tracked, by number.
-    pub(super) fn kept_constants(&self) -> Vec<(usize, Tensor)> {
+    pub(in crate::autograd) fn kept_constants(&self) -> Vec<(usize, Tensor)> {
         let kept = self.kept().as_ref().map(Saved::inputs).unwrap_or_default();
         kept.into_iter().filter(|(i, _)| self.inputs.get(*i).is_some_and(Option::is_none)).collect()
     }
 
     /// Whether a hook has packed a kept value.
-    pub(super) fn is_packed(&self) -> bool {
+    pub(in crate::autograd) fn is_packed(&self) -> bool {
         self.kept().as_ref().is_ok_and(Saved::is_packed)
     }
 
     /// Lets the kept values go, after the pass that `pass` called.
-    pub(super) fn free(&self, pass: &'static Location<'static>) {
+    pub(in crate::autograd) fn free(&self, pass: &'static Location<'static>) {
         let mut slot = self.kept();
         let saved = if slot.is_ok() { Some(std::mem::replace(&mut *slot, Err(pass))) } else { None };
         drop(slot);
@@ -371,6 +375,6 @@ impl fmt::Debug for Node {
             Some(op) => write!(f, "{op:?} at {}", self.location)?,
             None => write!(f, "leaf {} at {}", self.outputs[0].shape, self.location)?,
         }
-        if f.alternate() { super::inspect::details(self, f) } else { Ok(()) }
+        if f.alternate() { crate::autograd::graph::inspect::details(self, f) } else { Ok(()) }
     }
 }

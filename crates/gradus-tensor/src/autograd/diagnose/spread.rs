@@ -6,12 +6,12 @@ use std::rc::Rc;
 use gradus_backend::host_vec::collect;
 use gradus_backend::{Here, Kernel, Result};
 
-use super::Node;
+use crate::autograd::Node;
 use crate::ops::{Arg, Flow, Op};
 
 /// What an element is; the worse, the larger.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Mark {
+pub(in crate::autograd) enum Mark {
     #[default]
     Finite,
     Infinite,
@@ -19,7 +19,7 @@ pub(super) enum Mark {
 }
 
 impl Mark {
-    pub(super) fn of(v: f64) -> Mark {
+    pub(in crate::autograd) fn of(v: f64) -> Mark {
         match v {
             v if v.is_nan() => Mark::Nan,
             v if v.is_infinite() => Mark::Infinite,
@@ -30,27 +30,27 @@ impl Mark {
 
 /// The elements of a tensor in row-major order.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Marks {
-    pub(super) shape: Vec<usize>,
+pub(in crate::autograd) struct Marks {
+    pub(in crate::autograd) shape: Vec<usize>,
     /// Empty where all are finite.
-    pub(super) marks: Rc<Vec<Mark>>,
+    pub(in crate::autograd) marks: Rc<Vec<Mark>>,
 }
 
 impl Marks {
-    pub(super) fn worst(&self) -> Mark {
+    pub(in crate::autograd) fn worst(&self) -> Mark {
         self.marks.iter().copied().max().unwrap_or_default()
     }
 }
 
 /// How an operation spreads what is not finite: its [`Flow`], and the worst of the numbers among its operands.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Spreads {
-    pub(super) flow: Flow,
+pub(in crate::autograd) struct Spreads {
+    pub(in crate::autograd) flow: Flow,
     number: Mark,
 }
 
 impl Spreads {
-    pub(super) fn of(op: &Op) -> Spreads {
+    pub(in crate::autograd) fn of(op: &Op) -> Spreads {
         let (kernel, args) = match op {
             Op::Map(map) => (&map.kernel, &map.args),
             Op::Update(update) => (&update.kernel, &update.args),
@@ -65,7 +65,7 @@ impl Spreads {
     }
 
     /// That of the gradient: its operands are the gradients of the results, and what was kept.
-    pub(super) fn of_gradient(node: &Node) -> Spreads {
+    pub(in crate::autograd) fn of_gradient(node: &Node) -> Spreads {
         match node.op() {
             Some(op @ Op::Map(_)) => Spreads::of(op),
             _ => Flow::Mixes.into(),
@@ -95,19 +95,24 @@ fn compares(op: ScalarOp) -> bool {
 
 /// What an operation did to its results.
 #[derive(Debug, Default)]
-pub(super) struct Spread {
+pub(in crate::autograd) struct Spread {
     /// NaN and infinities that it made.
-    pub(super) made: (usize, usize),
+    pub(in crate::autograd) made: (usize, usize),
     /// The result and the index of the first of them.
-    pub(super) first: Option<(usize, Vec<usize>)>,
+    pub(in crate::autograd) first: Option<(usize, Vec<usize>)>,
     /// The worst that it passed on. Whether it did not make it after all, is not known where it [mixes](Flow::Mixes).
-    pub(super) passed: Mark,
+    pub(in crate::autograd) passed: Mark,
 }
 
 impl Spread {
     /// A NaN is made where no operand is one; an infinity, if those are looked for, where all operands are finite.
     #[track_caller]
-    pub(super) fn judge(how: Spreads, operands: &[Marks], results: &[Marks], infinities: bool) -> Result<Spread> {
+    pub(in crate::autograd) fn judge(
+        how: Spreads,
+        operands: &[Marks],
+        results: &[Marks],
+        infinities: bool,
+    ) -> Result<Spread> {
         let mut spread = Spread::default();
         let worst = match how.flow {
             Flow::InPlace => Some(Places::new(how.number, operands, results)?),
@@ -209,16 +214,16 @@ impl Places {
 }
 
 /// The operation that asks for marks.
-pub(super) const OP: &str = "find_nonfinite";
+pub(in crate::autograd) const OP: &str = "find_nonfinite";
 
 /// As many marks of finite elements.
 #[track_caller]
-pub(super) fn all_finite(count: usize) -> Result<Vec<Mark>> {
+pub(in crate::autograd) fn all_finite(count: usize) -> Result<Vec<Mark>> {
     collect(OP, std::iter::repeat_n(Mark::Finite, count))
 }
 
 /// The index of element `k` in row-major order.
-pub(super) fn index(shape: &[usize], mut k: usize) -> Vec<usize> {
+pub(in crate::autograd) fn index(shape: &[usize], mut k: usize) -> Vec<usize> {
     let mut index = vec![0; shape.len()];
     for (at, &size) in index.iter_mut().zip(shape).rev() {
         (*at, k) = (k % size, k / size);

@@ -5,10 +5,10 @@ use std::rc::Rc;
 
 use gradus_backend::{DType, Element, Result, Shape, bf16, f16};
 
-use super::spread::{Mark, Marks, OP, all_finite, index};
 use crate::Tensor;
+use crate::autograd::diagnose::spread::{Mark, Marks, OP, all_finite, index};
 
-/// Shape, dtype and values of a tensor, as [`NonFiniteReport`](super::NonFiniteReport) reports them.
+/// Shape, dtype and values of a tensor, as [`NonFiniteReport`](crate::autograd::NonFiniteReport) reports them.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ValueRange {
@@ -33,7 +33,7 @@ pub struct ValueRange {
 impl ValueRange {
     /// The numbers of a tensor, in short and one by one.
     #[track_caller]
-    pub(super) fn of(name: String, t: &Tensor) -> Result<(Self, Marks)> {
+    pub(in crate::autograd) fn of(name: String, t: &Tensor) -> Result<(Self, Marks)> {
         let (shape, dtype) = (t.shape().to_vec(), t.dtype());
         let mut marks = Marks { shape: shape.clone(), marks: Rc::default() };
         let mut range = ValueRange { name, shape, dtype, min: None, max: None, nan: 0, infinite: 0, first: None };
@@ -96,7 +96,10 @@ impl ValueRange {
     }
 
     /// One line each, in columns.
-    pub(super) fn fmt_all<'r>(all: impl Iterator<Item = &'r ValueRange>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    pub(in crate::autograd) fn fmt_all<'r>(
+        all: impl Iterator<Item = &'r ValueRange>,
+        f: &mut fmt::Formatter<'_>,
+    ) -> fmt::Result {
         let line =
             |r: &ValueRange| [r.name.clone(), Shape::display(&r.shape).to_string(), r.dtype.to_string(), r.values()];
         let lines: Vec<[String; 4]> = all.map(line).collect();

@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use gradus_backend::{DType, Error, ErrorKind, Result};
 
-use super::node::{Edge, Node};
-use super::observe::{Observer, Observing, Ran};
-use super::places::{Place, Places};
-use super::saved::Context;
-use super::{BackwardOptions, Nested, grad};
 use crate::Tensor;
+use crate::autograd::diagnose::observe::{Observer, Observing, Ran};
+use crate::autograd::diagnose::places::{Place, Places};
+use crate::autograd::graph::node::{Edge, Node};
+use crate::autograd::graph::saved::Context;
+use crate::autograd::{BackwardOptions, Nested, grad};
 
 /// What the gradient of a step's result for a tensor is, and if there is none, why; see [`explain_grad`]. Prints as a
 /// sentence.
@@ -63,16 +63,16 @@ impl fmt::Display for Dependence {
 }
 
 /// Runs `step` and tells whether a gradient of its result for `input` exists, and if not, where the way from one to the
-/// other ends and why: integers, comparisons, `detach`, [`no_grad`](super::no_grad).
+/// other ends and why: integers, comparisons, `detach`, [`no_grad`](crate::autograd::no_grad).
 ///
-/// [`grad`](super::grad) gives `None`, and [`Gradients::get`](super::Gradients::get) too, where a tensor does not influence a
+/// [`grad`] gives `None`, and [`Gradients::get`](crate::autograd::Gradients::get) too, where a tensor does not influence a
 /// result as far as the graph knows; zeros where it does and the derivative is zero. What cuts the graph is not in it, so this
 /// runs the step again and watches the operations; it costs nothing where it is not used. What runs on other threads is not
 /// seen.
 ///
 /// # Errors
 /// Those of `step` and of the gradient; an `input` that does not require a gradient; nesting beyond
-/// [`MAX_NESTING`](super::MAX_NESTING).
+/// [`MAX_NESTING`](crate::autograd::MAX_NESTING).
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -133,7 +133,7 @@ struct Step {
 }
 
 /// The operations of a step, and the ways from an input.
-pub(super) struct Paths {
+pub(in crate::autograd) struct Paths {
     input: u64,
     /// Which output of that node the input is.
     output: usize,
@@ -211,7 +211,7 @@ impl Paths {
         self.alive.insert(Place::of(t), self.steps.len());
     }
 
-    pub(super) fn on_operation(&mut self, ran: &Ran<'_>, region: bool) {
+    pub(in crate::autograd) fn on_operation(&mut self, ran: &Ran<'_>, region: bool) {
         let (mut alive, mut dead) = (vec![], vec![]);
         for t in ran.inputs {
             if self.is_alive(t) {
@@ -239,7 +239,7 @@ impl Paths {
         self.steps.push(Step { op, location, dead, alive, outputs, replaces: false, cut });
     }
 
-    pub(super) fn wrote(
+    pub(in crate::autograd) fn wrote(
         &mut self,
         op: &'static str,
         replaces: bool,
@@ -298,12 +298,12 @@ impl Paths {
     }
 
     /// The gradients of a node's outputs are complete.
-    pub(super) fn complete(&mut self, node: &Node, grads: &[Option<Tensor>]) {
+    pub(in crate::autograd) fn complete(&mut self, node: &Node, grads: &[Option<Tensor>]) {
         self.arrived |= node.seq == self.input && grads.get(self.output).is_some_and(Option::is_some);
     }
 
     /// A gradient was computed.
-    pub(super) fn gradients(&mut self, ctx: &Context<'_>, found: &[Option<Tensor>]) {
+    pub(in crate::autograd) fn gradients(&mut self, ctx: &Context<'_>, found: &[Option<Tensor>]) {
         if self.zero.is_none() && found.iter().enumerate().any(|(i, g)| g.is_none() && ctx.needs(i)) {
             let op = ctx.node.op().map_or_else(String::new, |op| format!("{op:?}"));
             self.zero = Some((op, ctx.node.location));

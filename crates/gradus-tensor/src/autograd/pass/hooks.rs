@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, Weak};
 
 use gradus_backend::{Error, ErrorKind, Here, Result};
 
-use super::access::region_began;
-use super::node::{Edge, Node};
-use super::packed::Packed;
-use super::queue::Seqs;
+use crate::autograd::graph::node::{Edge, Node};
+use crate::autograd::guard::packed::Packed;
+use crate::autograd::pass::queue::Seqs;
+use crate::autograd::region::access::region_began;
 use crate::tensor::Spec;
 use crate::{Device, Tensor};
 
@@ -25,7 +25,7 @@ type After = dyn Fn(&Grads, &Grads) -> Result<Option<Vec<Option<Tensor>>>> + Sen
 /// What few nodes have: their hooks, in the order of registration, why a pass that freed them failed, and whether a
 /// checkpointed region left them behind.
 #[derive(Default)]
-pub(super) struct Hooks(Mutex<Lists>);
+pub(in crate::autograd) struct Hooks(Mutex<Lists>);
 
 #[derive(Default)]
 struct Lists {
@@ -75,12 +75,12 @@ impl Hooks {
     }
 
     /// Notes why the pass that freed this node failed, if that is not known yet.
-    pub(super) fn note_failure(&self, why: &Arc<str>) {
+    pub(in crate::autograd) fn note_failure(&self, why: &Arc<str>) {
         self.lists().failure.get_or_insert_with(|| why.clone());
     }
 
     /// Why the pass that freed this node failed.
-    pub(super) fn failure(&self) -> Option<Arc<str>> {
+    pub(in crate::autograd) fn failure(&self) -> Option<Arc<str>> {
         self.lists().failure.clone()
     }
 
@@ -89,7 +89,7 @@ impl Hooks {
     }
 
     /// The number of hooks of each kind.
-    pub(super) fn living(&self) -> [usize; 3] {
+    pub(in crate::autograd) fn living(&self) -> [usize; 3] {
         let lists = self.lists();
         [
             lists.tensor.iter().filter(|h| h.1.strong_count() > 0).count(),
@@ -103,7 +103,7 @@ impl Hooks {
     ///
     /// No lock is held while a hook runs: it may register others, or take gradients itself.
     #[track_caller]
-    pub(super) fn on_tensors(
+    pub(in crate::autograd) fn on_tensors(
         &self,
         node: &Node,
         grads: &mut Grads,
@@ -126,7 +126,7 @@ impl Hooks {
 
     /// Runs the hooks before the node's own gradient is computed.
     #[track_caller]
-    pub(super) fn before(
+    pub(in crate::autograd) fn before(
         &self,
         node: &Node,
         grads: &mut Grads,
@@ -151,7 +151,7 @@ impl Hooks {
 
     /// Runs the hooks on the gradients of the inputs that the node has found. Only those of `needs` may be given.
     #[track_caller]
-    pub(super) fn after(
+    pub(in crate::autograd) fn after(
         &self,
         node: &Node,
         (inputs, versions): (&mut Grads, &mut [u64]),
@@ -174,7 +174,10 @@ impl Hooks {
     }
 
     /// Whether a pass from `roots` over the nodes that `run` may come by a hook, or by what one has packed.
-    pub(super) fn on_the_way<'a>(roots: impl Iterator<Item = &'a Edge>, run: impl Fn(&Node) -> bool) -> bool {
+    pub(in crate::autograd) fn on_the_way<'a>(
+        roots: impl Iterator<Item = &'a Edge>,
+        run: impl Fn(&Node) -> bool,
+    ) -> bool {
         if LIVE.load(Ordering::Relaxed) == 0 && !Packed::any() {
             return false;
         }
@@ -338,13 +341,13 @@ impl Node {
 
     /// A checkpointed region has recorded this node, and is closed.
     #[cold]
-    pub(super) fn leave_region(&self) {
+    pub(in crate::autograd) fn leave_region(&self) {
         self.hooks.get_or_init(Default::default).lists().inside = true;
     }
 
     /// The gradients of what a closed region left behind are not complete: outputs of the region do not lead there.
     #[track_caller]
-    pub(super) fn refuse_left_behind(&self, op: &str) -> Result<()> {
+    pub(in crate::autograd) fn refuse_left_behind(&self, op: &str) -> Result<()> {
         if !self.hooks.get().is_some_and(|h| h.lists().inside) {
             return Ok(());
         }

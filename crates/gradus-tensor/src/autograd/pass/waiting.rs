@@ -8,23 +8,23 @@ use std::sync::Arc;
 
 use gradus_backend::{Error, ErrorKind, Result};
 
-use super::node::{AtLineOf, Node};
-use super::queue::ByEdge;
-use super::saved::overwritten;
-use super::untracked::Untracked;
+use crate::autograd::graph::node::{AtLineOf, Node};
+use crate::autograd::graph::saved::overwritten;
+use crate::autograd::graph::untracked::Untracked;
+use crate::autograd::pass::queue::ByEdge;
 use crate::{Storage, Tensor};
 
 /// The gradient of output `output` of a node is what it was when its storage had `version`.
 #[inline]
 #[track_caller]
-pub(super) fn unchanged(node: &Node, output: usize, g: &Tensor, version: u64) -> Result<()> {
+pub(in crate::autograd) fn unchanged(node: &Node, output: usize, g: &Tensor, version: u64) -> Result<()> {
     if g.storage().version() == version { Ok(()) } else { changed(node, output, g, version) }
 }
 
 /// [`unchanged`] for all outputs that a gradient arrived for.
 #[inline]
 #[track_caller]
-pub(super) fn all_unchanged(node: &Node, grads: &[Option<Tensor>], versions: &[u64]) -> Result<()> {
+pub(in crate::autograd) fn all_unchanged(node: &Node, grads: &[Option<Tensor>], versions: &[u64]) -> Result<()> {
     for (output, (g, &version)) in grads.iter().zip(versions).enumerate() {
         if let Some(g) = g {
             unchanged(node, output, g, version)?;
@@ -46,17 +46,17 @@ fn changed(node: &Node, output: usize, g: &Tensor, version: u64) -> Result<()> {
 }
 
 /// A gradient that the user asked for, and the version of its storage when it was complete.
-pub(super) struct Found {
-    pub(super) node: Arc<Node>,
-    pub(super) output: usize,
-    pub(super) gradient: Tensor,
-    pub(super) version: u64,
+pub(in crate::autograd) struct Found {
+    pub(in crate::autograd) node: Arc<Node>,
+    pub(in crate::autograd) output: usize,
+    pub(in crate::autograd) gradient: Tensor,
+    pub(in crate::autograd) version: u64,
 }
 
 /// The version of its storage that a gradient found by a node belongs to: the current one, unless the gradient is one that the
 /// node was given, whose version was noted when it was complete.
 #[inline]
-pub(super) fn version_of(g: Option<&Tensor>, given: &[Option<Tensor>], versions: &[u64]) -> u64 {
+pub(in crate::autograd) fn version_of(g: Option<&Tensor>, given: &[Option<Tensor>], versions: &[u64]) -> u64 {
     let Some(g) = g else { return 0 };
     let same = |old: &&Option<Tensor>| old.as_ref().is_some_and(|old| Arc::ptr_eq(old.storage(), g.storage()));
     let at = given.iter().position(|old| same(&old)).and_then(|i| versions.get(i));
@@ -67,7 +67,7 @@ pub(super) fn version_of(g: Option<&Tensor>, given: &[Option<Tensor>], versions:
 /// seed and no value of the graph; most have it already and are not copied. A gradient that was written after it was found is an
 /// error. `foreign` says whether hooks or rules of the user ran, which may have kept what they gave.
 #[track_caller]
-pub(super) fn unshared(
+pub(in crate::autograd) fn unshared(
     found: Vec<Found>,
     seeds: &[Tensor],
     create_graph: bool,

@@ -2,8 +2,8 @@
 
 use gradus_backend::{HostVec, Result};
 
-use super::mode::beside;
 use crate::Tensor;
+use crate::autograd::mode::beside;
 use crate::locks::with_read;
 
 /// Bytes that are read at a time.
@@ -12,7 +12,7 @@ const PIECE: usize = 1 << 18;
 /// A number that the bytes of the elements, in row-major order, decide; two NaN of the same bits are the same. One pass,
 /// and a quarter of a megabyte; a tensor that is not contiguous is copied first.
 #[track_caller]
-pub(super) fn checksum(t: &Tensor) -> Result<u64> {
+pub(in crate::autograd) fn checksum(t: &Tensor) -> Result<u64> {
     let _quiet = beside();
     let mut sum = Sum::default();
     if t.numel() == 0 {

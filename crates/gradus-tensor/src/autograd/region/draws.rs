@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// Draws of `words` words each that follow one another in the stream of a seed.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Draws {
+pub(in crate::autograd) struct Draws {
     seed: u64,
     offset: u64,
     words: u64,
@@ -61,12 +61,12 @@ thread_local! {
 }
 
 /// Notes the draws of this thread while it lives. They nest.
-pub(super) struct NoteDraws {
+pub(in crate::autograd) struct NoteDraws {
     start: usize,
 }
 
 impl NoteDraws {
-    pub(super) fn new() -> Self {
+    pub(in crate::autograd) fn new() -> Self {
         let start = TAPE.with_borrow_mut(|tape| {
             tape.open += 1;
             tape.closed = tape.noted.len();
@@ -75,7 +75,7 @@ impl NoteDraws {
         NoteDraws { start }
     }
 
-    pub(super) fn finish(self) -> Arc<[Draws]> {
+    pub(in crate::autograd) fn finish(self) -> Arc<[Draws]> {
         TAPE.with_borrow(|tape| tape.noted.iter().skip(self.start).copied().collect())
     }
 }
@@ -93,18 +93,18 @@ impl Drop for NoteDraws {
 
 /// While it lives, this thread's generators draw what was drawn before, and stay where they are. Regions around it are
 /// unaware of it.
-pub(super) struct ReplayDraws {
+pub(in crate::autograd) struct ReplayDraws {
     around: Option<Tape>,
 }
 
 impl ReplayDraws {
-    pub(super) fn new(draws: Arc<[Draws]>) -> Self {
+    pub(in crate::autograd) fn new(draws: Arc<[Draws]>) -> Self {
         let tape = Tape { replay: Some(Replay { draws, next: (0, 0), differs: false }), ..Tape::default() };
         ReplayDraws { around: Some(TAPE.replace(tape)) }
     }
 
     /// Whether just what was drawn before was drawn again.
-    pub(super) fn finish(self) -> bool {
+    pub(in crate::autograd) fn finish(self) -> bool {
         TAPE.with_borrow(|tape| tape.replay.as_ref().is_some_and(|r| !r.differs && r.next.0 == r.draws.len()))
     }
 }
@@ -118,7 +118,7 @@ impl Drop for ReplayDraws {
 }
 
 /// Whether this thread is in the second run of a region.
-pub(super) fn is_replay() -> bool {
+pub(in crate::autograd) fn is_replay() -> bool {
     TAPE.with_borrow(|tape| tape.replay.is_some())
 }
 

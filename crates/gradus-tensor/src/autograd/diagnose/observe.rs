@@ -1,4 +1,4 @@
-//! The observer of a thread: what [`find_nonfinite`](super::find_nonfinite) and [`explain_grad`](super::explain_grad) see
+//! The observer of a thread: what [`find_nonfinite`](crate::autograd::find_nonfinite) and [`explain_grad`](crate::autograd::explain_grad) see
 //! of the operations that run.
 //!
 //! An operation asks for one bit of the thread's mode and does nothing else while nobody looks. While an observer works, the
@@ -10,39 +10,39 @@ use std::panic::Location;
 
 use gradus_backend::Result;
 
-use super::explain::Paths;
-use super::mode::{
+use crate::Tensor;
+use crate::autograd::diagnose::explain::Paths;
+use crate::autograd::diagnose::nonfinite::{self, Search, Seed, Written};
+use crate::autograd::diagnose::spread::Spreads;
+use crate::autograd::graph::node::{Edge, Node};
+use crate::autograd::graph::saved::Context;
+use crate::autograd::mode::{
     GradModeGuard, NOTE_ACCESS, OBSERVE, is_grad_enabled, is_inference, is_observed, is_set, no_grad_guard, set,
 };
-use super::node::{Edge, Node};
-use super::nonfinite::{self, Search, Seed, Written};
-use super::saved::Context;
-use super::spread::Spreads;
-use crate::Tensor;
 use crate::ops::{Effect, InPlace, Op};
 
-pub(super) enum Observer {
+pub(in crate::autograd) enum Observer {
     NonFinite(Search),
     Paths(Paths),
 }
 
 /// One operation that ran.
-pub(super) struct Ran<'a> {
+pub(in crate::autograd) struct Ran<'a> {
     /// With its parameters.
-    pub(super) op: &'a dyn fmt::Debug,
-    pub(super) location: &'static Location<'static>,
-    pub(super) inputs: &'a [&'a Tensor],
-    pub(super) outputs: &'a [Tensor],
-    pub(super) spreads: Spreads,
+    pub(in crate::autograd) op: &'a dyn fmt::Debug,
+    pub(in crate::autograd) location: &'static Location<'static>,
+    pub(in crate::autograd) inputs: &'a [&'a Tensor],
+    pub(in crate::autograd) outputs: &'a [Tensor],
+    pub(in crate::autograd) spreads: Spreads,
     /// For each output whether it carries a gradient.
-    pub(super) carries: &'a dyn Fn(usize) -> bool,
-    pub(super) mode: Mode,
+    pub(in crate::autograd) carries: &'a dyn Fn(usize) -> bool,
+    pub(in crate::autograd) mode: Mode,
 }
 
 /// The mode that an operation ran in.
-pub(super) struct Mode {
-    pub(super) recording: bool,
-    pub(super) inference: bool,
+pub(in crate::autograd) struct Mode {
+    pub(in crate::autograd) recording: bool,
+    pub(in crate::autograd) inference: bool,
 }
 
 thread_local! {
@@ -81,20 +81,20 @@ impl Drop for PartsOf {
 }
 
 /// Observes this thread until it is finished or dropped; an outer observer waits meanwhile.
-pub(super) struct Observing {
+pub(in crate::autograd) struct Observing {
     /// `None` once it was put back.
     outer: Option<Option<Observer>>,
     _mode: GradModeGuard,
 }
 
 impl Observing {
-    pub(super) fn start(observer: Observer) -> Self {
+    pub(in crate::autograd) fn start(observer: Observer) -> Self {
         let outer = OBSERVER.with_borrow_mut(|o| o.replace(observer));
         Observing { outer: Some(outer), _mode: set(OBSERVE, true) }
     }
 
     /// What the observer became.
-    pub(super) fn finish(mut self) -> Option<Observer> {
+    pub(in crate::autograd) fn finish(mut self) -> Option<Observer> {
         let outer = self.outer.take().flatten();
         OBSERVER.with_borrow_mut(|o| std::mem::replace(o, outer))
     }
@@ -167,7 +167,7 @@ pub(crate) fn after_write(before: Box<Written>, written: &[&Tensor]) {
 }
 
 /// A backward pass that is observed. What the engine itself computes is not.
-pub(super) struct Pass {
+pub(in crate::autograd) struct Pass {
     /// What the user gave, by the number of the node and the output.
     seeds: Vec<Seed>,
     _quiet: GradModeGuard,
@@ -177,7 +177,7 @@ impl Pass {
     /// `None` if nobody looks.
     #[inline]
     #[track_caller]
-    pub(super) fn begin(roots: &[(Edge, Tensor)]) -> Result<Option<Pass>> {
+    pub(in crate::autograd) fn begin(roots: &[(Edge, Tensor)]) -> Result<Option<Pass>> {
         if is_set(OBSERVE) { Pass::observed(roots).map(Some) } else { Ok(None) }
     }
 
@@ -193,7 +193,7 @@ impl Pass {
     }
 
     /// Code of the user runs: a hook of this node, its own gradient, or the region of a checkpoint.
-    pub(super) fn user_code(&self, node: &Node) -> UserCode {
+    pub(in crate::autograd) fn user_code(&self, node: &Node) -> UserCode {
         let inside = format!("the gradient of {}, recorded at {}", node.name(), node.location);
         let outer =
             with_observer(|o| if let Observer::NonFinite(search) = o { search.inside.replace(inside) } else { None });
@@ -201,13 +201,13 @@ impl Pass {
     }
 
     /// [`user_code`](Pass::user_code) if the gradient of this node is such.
-    pub(super) fn rule(&self, node: &Node) -> Option<UserCode> {
+    pub(in crate::autograd) fn rule(&self, node: &Node) -> Option<UserCode> {
         matches!(node.op, Some(Op::Rule(_))).then(|| self.user_code(node))
     }
 
     /// The gradients of a node's outputs are complete.
     #[track_caller]
-    pub(super) fn complete(&self, node: &Node, grads: &[Option<Tensor>]) -> Result<()> {
+    pub(in crate::autograd) fn complete(&self, node: &Node, grads: &[Option<Tensor>]) -> Result<()> {
         let told = with_observer(|o| match o {
             Observer::NonFinite(search) => search.complete(node, grads, &self.seeds),
             Observer::Paths(paths) => {
@@ -220,7 +220,7 @@ impl Pass {
 
     /// Hooks have seen the gradients of a node's outputs or inputs, and may have given others.
     #[track_caller]
-    pub(super) fn hooked(&self, node: &Node, of: &str, grads: &[Option<Tensor>]) -> Result<()> {
+    pub(in crate::autograd) fn hooked(&self, node: &Node, of: &str, grads: &[Option<Tensor>]) -> Result<()> {
         let told = with_observer(|o| match o {
             Observer::NonFinite(search) => search.hooked(node, of, grads),
             Observer::Paths(_) => Ok(()),
@@ -230,7 +230,7 @@ impl Pass {
 
     /// A node found the gradients of its inputs.
     #[track_caller]
-    pub(super) fn on_gradients(
+    pub(in crate::autograd) fn on_gradients(
         &self,
         ctx: &Context<'_>,
         grads: &[Option<Tensor>],
@@ -248,7 +248,7 @@ impl Pass {
 }
 
 /// While it lives, what runs is observed as code of the user inside a backward pass.
-pub(super) struct UserCode {
+pub(in crate::autograd) struct UserCode {
     outer: Option<String>,
     _mode: GradModeGuard,
 }

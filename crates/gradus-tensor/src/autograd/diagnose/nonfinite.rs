@@ -8,12 +8,12 @@ use std::sync::{Arc, Weak};
 
 use gradus_backend::{Error, ErrorKind, Here, Result};
 
-use super::Nested;
-use super::node::{Edge, Node};
-use super::observe::{Observer, Observing, Ran};
-use super::range::ValueRange;
-use super::saved::Context;
-use super::spread::{Mark, Marks, Spread, Spreads};
+use crate::autograd::Nested;
+use crate::autograd::diagnose::observe::{Observer, Observing, Ran};
+use crate::autograd::diagnose::range::ValueRange;
+use crate::autograd::diagnose::spread::{Mark, Marks, Spread, Spreads};
+use crate::autograd::graph::node::{Edge, Node};
+use crate::autograd::graph::saved::Context;
 use crate::ops::Flow;
 use crate::{Storage, Tensor};
 
@@ -39,7 +39,7 @@ use crate::{Storage, Tensor};
 /// count as made.
 ///
 /// # Errors
-/// Whatever `step` gives, if it fails for another reason; nesting beyond [`MAX_NESTING`](super::MAX_NESTING).
+/// Whatever `step` gives, if it fails for another reason; nesting beyond [`MAX_NESTING`](crate::autograd::MAX_NESTING).
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -179,12 +179,12 @@ fn counted((nan, infinite): (usize, usize)) -> String {
 type Given = HashMap<*const Storage, (Weak<Storage>, Rc<NonFiniteReport>)>;
 
 /// What is looked for, and what was found.
-pub(super) struct Search {
+pub(in crate::autograd) struct Search {
     infinities: bool,
     found: Option<Rc<NonFiniteReport>>,
     given: Given,
     /// Whose gradient runs code of the user.
-    pub(super) inside: Option<String>,
+    pub(in crate::autograd) inside: Option<String>,
 }
 
 /// What a write in place reads, before it.
@@ -308,7 +308,7 @@ impl Search {
     }
 
     #[track_caller]
-    pub(super) fn on_operation(&mut self, ran: &Ran<'_>) -> Result<()> {
+    pub(in crate::autograd) fn on_operation(&mut self, ran: &Ran<'_>) -> Result<()> {
         self.stopped()?;
         let outputs = Looked::at("output", ran.outputs)?;
         if !self.suspicious(&outputs) {
@@ -327,7 +327,7 @@ impl Search {
         Ok(())
     }
 
-    pub(super) fn before_write(
+    pub(in crate::autograd) fn before_write(
         &mut self,
         op: &'static str,
         spreads: Spreads,
@@ -346,7 +346,7 @@ impl Search {
         Some(Box::new(Written { op, spreads, location, before, inputs, sources }))
     }
 
-    pub(super) fn after_write(&mut self, before: Written, written: &[&Tensor]) {
+    pub(in crate::autograd) fn after_write(&mut self, before: Written, written: &[&Tensor]) {
         // A tensor that cannot be read now cannot be judged; whoever reads it next gets that error.
         let Ok(outputs) = Looked::at("after, tensor", written.iter().copied()) else { return };
         if !self.suspicious(&outputs) {
@@ -371,7 +371,12 @@ impl Search {
 
     /// The gradients of a node's outputs are complete; some of them are `seeds`, or have those in them.
     #[track_caller]
-    pub(super) fn complete(&mut self, node: &Node, grads: &[Option<Tensor>], seeds: &[Seed]) -> Result<()> {
+    pub(in crate::autograd) fn complete(
+        &mut self,
+        node: &Node,
+        grads: &[Option<Tensor>],
+        seeds: &[Seed],
+    ) -> Result<()> {
         self.stopped()?;
         let outputs = Looked::gradients("output", grads)?;
         if !self.suspicious(&outputs) {
@@ -401,7 +406,7 @@ impl Search {
 
     /// Gradients that were finite before the hooks of a node are what those gave.
     #[track_caller]
-    pub(super) fn hooked(&mut self, node: &Node, of: &str, grads: &[Option<Tensor>]) -> Result<()> {
+    pub(in crate::autograd) fn hooked(&mut self, node: &Node, of: &str, grads: &[Option<Tensor>]) -> Result<()> {
         self.stopped()?;
         let outputs = Looked::gradients(of, grads)?;
         if !self.suspicious(&outputs) {
@@ -414,7 +419,7 @@ impl Search {
     }
 
     #[track_caller]
-    pub(super) fn gradients(
+    pub(in crate::autograd) fn gradients(
         &mut self,
         ctx: &Context<'_>,
         grads: &[Option<Tensor>],
@@ -444,10 +449,10 @@ impl Search {
 }
 
 /// A gradient that the user gave, by the number of its node and the output.
-pub(super) type Seed = (u64, usize, Marks);
+pub(in crate::autograd) type Seed = (u64, usize, Marks);
 
 #[track_caller]
-pub(super) fn seeds(roots: &[(Edge, Tensor)]) -> Result<Vec<Seed>> {
+pub(in crate::autograd) fn seeds(roots: &[(Edge, Tensor)]) -> Result<Vec<Seed>> {
     let seed = |(edge, t): &(Edge, Tensor)| Ok((edge.node.seq, edge.output, ValueRange::of(String::new(), t)?.1));
     roots.iter().map(seed).collect()
 }

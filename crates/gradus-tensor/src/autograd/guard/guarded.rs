@@ -1,6 +1,6 @@
 //! Kept values that are more than kept: inputs remembered by `strict`, values that writes ask for first, packed values.
 //!
-//! All of it hangs off [`Saved`](super::Saved) by one pointer, null unless the node was recorded under such a switch, and
+//! All of it hangs off [`Saved`](crate::autograd::Saved) by one pointer, null unless the node was recorded under such a switch, and
 //! lives as long as the graph needs it: storages hold it weakly.
 //!
 //! **Invariant**: a tensor kept here carries no edge; it is put back when a gradient reads the tensor.
@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use gradus_backend::{DType, Error, ErrorKind, Result};
 
-use super::mode::{self, COPY_ON_WRITE, PACK, REFUSE_WRITES, STRICT};
-use super::packed::Packed;
-use super::saved::{SavedTensor, Which, overwritten};
+use crate::autograd::graph::saved::{SavedTensor, Which, overwritten};
+use crate::autograd::guard::packed::Packed;
+use crate::autograd::mode::{self, COPY_ON_WRITE, PACK, REFUSE_WRITES, STRICT};
 use crate::footprint::Footprint;
 use crate::ops::InPlace;
 use crate::tensor::Spec;
@@ -25,18 +25,18 @@ pub(crate) struct Guarded {
     location: &'static Location<'static>,
     /// Every input, if the node is strict.
     inputs: Vec<Snapshot>,
-    pub(super) slots: Vec<Slot>,
+    pub(in crate::autograd) slots: Vec<Slot>,
 }
 
 /// One value that the gradient needs.
 #[derive(Debug)]
-pub(super) struct Slot {
-    pub(super) what: Which,
-    pub(super) value: Value,
+pub(in crate::autograd) struct Slot {
+    pub(in crate::autograd) what: Which,
+    pub(in crate::autograd) value: Value,
 }
 
 #[derive(Debug)]
-pub(super) enum Value {
+pub(in crate::autograd) enum Value {
     /// A tensor and the version that its storage had. A write over it is refused, or first replaces it by a copy.
     Kept { copies: bool, now: Mutex<(Tensor, u64)> },
     /// Bytes that are read again where they are: a write over them is refused.
@@ -46,7 +46,7 @@ pub(super) enum Value {
 }
 
 /// What a gradient reads again where it is.
-pub(super) type Pin = (Arc<Storage>, Footprint);
+pub(in crate::autograd) type Pin = (Arc<Storage>, Footprint);
 
 fn lock(now: &Mutex<(Tensor, u64)>) -> MutexGuard<'_, (Tensor, u64)> {
     now.lock().unwrap_or_else(|e| e.into_inner())
@@ -54,7 +54,7 @@ fn lock(now: &Mutex<(Tensor, u64)>) -> MutexGuard<'_, (Tensor, u64)> {
 
 impl Value {
     /// The tensor as it is kept now, with the version that its storage had.
-    pub(super) fn kept(&self) -> Option<(Tensor, u64)> {
+    pub(in crate::autograd) fn kept(&self) -> Option<(Tensor, u64)> {
         match self {
             Value::Kept { now, .. } => Some(lock(now).clone()),
             Value::Pinned(_) | Value::Packed { .. } => None,
@@ -67,7 +67,7 @@ impl Guarded {
     /// from before they were read. An operation with `pins` reads again where they are what it keeps, too.
     #[cold]
     #[track_caller]
-    pub(super) fn new(
+    pub(in crate::autograd) fn new(
         op: &str,
         values: impl IntoIterator<Item = SavedTensor>,
         inputs: &[&Tensor],
@@ -120,7 +120,7 @@ impl Guarded {
 
     /// Every input is what it was, if the node is strict.
     #[track_caller]
-    pub(super) fn check_inputs(&self) -> Result<()> {
+    pub(in crate::autograd) fn check_inputs(&self) -> Result<()> {
         for (i, input) in self.inputs.iter().enumerate() {
             let Some(storage) = input.storage.upgrade() else { continue };
             let Some(write) = storage.overwritten_at(input.version, &input.place) else { continue };
@@ -136,7 +136,7 @@ impl Guarded {
     }
 
     /// The kept values as (what, shape, dtype, version).
-    pub(super) fn describe(&self) -> impl Iterator<Item = (String, Vec<usize>, DType, u64)> {
+    pub(in crate::autograd) fn describe(&self) -> impl Iterator<Item = (String, Vec<usize>, DType, u64)> {
         self.slots.iter().filter_map(|slot| match &slot.value {
             Value::Kept { now, .. } => {
                 let now = lock(now);

@@ -1,0 +1,8 @@
+//! Who looks at a step: where a NaN comes from, and where a gradient ends.
+
+pub(super) mod explain;
+pub(super) mod nonfinite;
+pub(super) mod observe;
+pub(super) mod places;
+pub(super) mod range;
+pub(super) mod spread;

@@ -1,0 +1,6 @@
+//! The backward pass: the engine, the queue of nodes, gradients on their way, hooks.
+
+pub(super) mod engine;
+pub(super) mod hooks;
+pub(super) mod queue;
+pub(super) mod waiting;
