@@ -26,7 +26,6 @@ pub mod host_vec;
 pub mod kernel;
 pub mod layout;
 pub mod log;
-
 pub mod params;
 pub mod philox;
 pub mod plugin;

@@ -2,7 +2,9 @@
 
 /// Gives the methods of one part of [`Backend`](crate::Backend) to a macro, as `name(argument: type, ..) -> type;`: those of
 /// `memory` that can fail, the `primitives` that a backend must have, or the `composites` and compute modules, which have
-/// default bodies. A backend that wraps another one writes one macro that passes a method on, and no method is forgotten.
+/// default bodies. A backend that wraps another one writes one macro that passes a method on, and forgets none of these. What a
+/// backend says of itself is left to write: `info`, `name`, `supports` and `memory_stats`, and where they are not the default
+/// `unsupported`, `host_claim`, `compute_limits`, `check_compute`, `register_native` and `allow_modules`.
 ///
 /// ```
 /// use gradus_backend::{Backend, BackendInfo, DType, MemoryStats};
@@ -25,6 +27,7 @@
 ///     fn memory_stats(&self) -> MemoryStats { self.0.memory_stats() }
 ///     gradus_backend::backend_methods!(memory pass_on);
 ///     gradus_backend::backend_methods!(primitives pass_on);
+///     gradus_backend::backend_methods!(composites pass_on);
 /// }
 /// ```
 #[macro_export]

@@ -204,11 +204,10 @@ impl Watched {
     fn call<R>(
         &self,
         name: &str,
-        Asked { inputs, outputs, causal }: Asked,
-        instructions: usize,
+        Asked { inputs, outputs, .. }: Asked,
+        operations: u64,
         run: impl FnOnce(&dyn Backend) -> Result<R>,
     ) -> Result<R> {
-        let operations = operations(name, &inputs, &outputs, causal) + elements(&outputs) * instructions as u64;
         let began = Instant::now();
         let result = run(&*self.inner).and_then(|r| self.inner.synchronize().map(|()| r));
         let took = began.elapsed();
@@ -236,16 +235,16 @@ fn elements(operands: &[CallOperand]) -> u64 {
     operands.first().map_or(0, CallOperand::numel)
 }
 
-/// What the definition of a method takes; 0 for those that are not limited by it.
-fn operations(name: &str, i: &[CallOperand], o: &[CallOperand], causal: bool) -> u64 {
-    match name {
+/// The additions, multiplications and functions that a method takes by its definition; 0 for those that mostly move data.
+fn operations(method: &str, Asked { inputs: i, outputs: o, causal }: &Asked) -> u64 {
+    match method {
         "reduce" | "arg_reduce" | "scan" | "fold" => elements(i),
         "gemm" => 2 * i[0].shape.dims().last().map_or(0, |&n| n as u64) * elements(o),
         "conv" => windows(&o[0], &i[1]),
         "conv_backward_input" => windows(&i[0], &i[1]),
         "conv_backward_weight" => windows(&i[1], &o[0]),
-        "attention" => scores(causal, [1, 1], i),
-        "attention_backward" => scores(causal, [3, 2], i),
+        "attention" => scores(*causal, [1, 1], i),
+        "attention_backward" => scores(*causal, [3, 2], i),
         _ => 0,
     }
 }
@@ -283,7 +282,8 @@ macro_rules! told {
         fn $name(&self, $($arg: $type),*) -> $result {
             let mut asked = Asked::default();
             $($arg.note(&mut asked);)*
-            self.call(stringify!($name), asked, 0, |b| b.$name($($arg),*))
+            let operations = operations(stringify!($name), &asked);
+            self.call(stringify!($name), asked, operations, |b| b.$name($($arg),*))
         }
     };
 }
@@ -340,8 +340,9 @@ impl Backend for Watched {
             MapArg::Scalar(_) => None,
         });
         asked.inputs = inputs.collect();
-        let instructions = kernel.insts().len().saturating_sub(kernel.args().len());
-        self.call(kernel.name(), asked, instructions, |b| b.map(kernel, args, outs))
+        let instructions = kernel.insts().len().saturating_sub(kernel.args().len()) as u64;
+        let operations = instructions * elements(&asked.outputs);
+        self.call(kernel.name(), asked, operations, |b| b.map(kernel, args, outs))
     }
     fn embedding(&self, weight: View<'_>, index: View<'_>, y: &mut ViewMut<'_>) -> Result<()> {
         // What is read of the weight are the rows that are written.

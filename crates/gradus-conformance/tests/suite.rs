@@ -20,6 +20,7 @@ enum Fault {
     HalfSumsRoundAtEveryStep,
     MapDividesByZero,
     MapFlushesDenormals,
+    MapReadsNewState,
     GemmReadsOldValues,
     GemmForgetsBeta,
     GemmSkipsZeros,
@@ -44,12 +45,13 @@ enum Fault {
 }
 
 /// Each fault with an operation that shows it.
-const FAULTS: [(Fault, &str); 26] = [
+const FAULTS: [(Fault, &str); 27] = [
     (Fault::ReduceDoesNothing, "sum/f32"),
     (Fault::ReduceReadsAsContiguous, "max/f32"),
     (Fault::HalfSumsRoundAtEveryStep, "sum/bf16"),
     (Fault::MapDividesByZero, "refusals/arithmetic"),
     (Fault::MapFlushesDenormals, "map/neg/f32"),
+    (Fault::MapReadsNewState, "map/update/adam/f32"),
     (Fault::GemmReadsOldValues, "gemm/f32"),
     (Fault::GemmForgetsBeta, "gemm/f32"),
     (Fault::GemmSkipsZeros, "gemm/f32/non_finite"),
@@ -153,6 +155,10 @@ impl Backend for Broken {
     }
 
     fn map(&self, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()> {
+        if self.fault == Fault::MapReadsNewState && kernel.name() == "update" {
+            // The state of a step that is made twice.
+            self.inner.map(kernel, args, outs)?;
+        }
         match (self.inner.map(kernel, args, outs), self.fault) {
             (Err(_), Fault::MapDividesByZero) => Ok(()),
             (Ok(()), Fault::MapFlushesDenormals) if outs[0].dtype == DType::F32 => {

@@ -118,13 +118,15 @@ pub(crate) struct Locks<'a> {
 
 impl<'a> Locks<'a> {
     /// Locks the storages of `written` for writing by `op`, which raises and logs their versions, and those of `tensors`
-    /// for reading. No storage may occur on both sides, or twice among the written.
+    /// for reading. No storage may occur on both sides, or twice among the written. Calls `accepted` when nothing stands in
+    /// the way any more, before anything is locked.
     #[track_caller]
     pub(crate) fn write(
         written: &[&'a Tensor],
         tensors: &[&'a Tensor],
         op: &'static str,
         location: &'static Location<'static>,
+        accepted: impl FnOnce(),
     ) -> Result<Self> {
         let mut order: SmallVec<[(usize, bool, &'a Tensor); 4]> = SmallVec::new();
         order.extend(tensors.iter().map(|&t| (address(t), false, t)));
@@ -146,6 +148,7 @@ impl<'a> Locks<'a> {
         }
         // Before anything is locked: a graph may want a copy of what it needs.
         written.iter().filter(|t| t.storage().is_guarded()).try_for_each(|t| before_overwrite(t, op)).here()?;
+        accepted();
         let mut locks = Locks { reads: SmallVec::new(), writes: SmallVec::new(), _told: postpone() };
         for (at, write, t) in order {
             if write {

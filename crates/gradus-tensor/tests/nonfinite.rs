@@ -6,10 +6,10 @@ mod common;
 use std::sync::Arc;
 
 use common::{cpu, f32s, f64s, i64s, leaf};
-use gradus_tensor::autograd::{Context, NonFiniteReport, Origin};
+use gradus_tensor::autograd::{Context, NonFiniteReport, Origin, strict_inplace};
 use gradus_tensor::{
     BackwardOptions, CustomOp, DType, ErrorKind, Result, Tensor, UpdateFn, apply_custom, checkpoint, find_nan,
-    find_nonfinite, grad, no_grad_guard,
+    find_nonfinite, grad, no_grad, no_grad_guard,
 };
 
 fn found<T>(step: impl FnOnce() -> Result<T>) -> NonFiniteReport {
@@ -198,6 +198,30 @@ fn writes_in_place_and_steps_of_optimisers_are_looked_at() {
     // A mask that is filled is no mistake.
     let mask = f32s(&[0.0; 2], &[2]);
     assert_eq!(find_nonfinite(|| mask.fill_(f32::NEG_INFINITY)).unwrap(), None);
+    // Nor is one that is given to places, or made to be used.
+    let (scores, i) = (f32s(&[1.0, 2.0, 3.0], &[3]), i64s(&[1], &[1]));
+    let hidden = scores.gt(1.5).unwrap();
+    let none = |step: &dyn Fn() -> Result<Tensor>| {
+        assert_eq!(find_nonfinite(|| step()?.softmax(0)).unwrap(), None);
+    };
+    none(&|| scores.index_fill(0, &i, f32::NEG_INFINITY));
+    none(&|| scores.scatter(0, &i, f32::NEG_INFINITY));
+    none(&|| scores.index_assign(&hidden, f32::NEG_INFINITY));
+    none(&|| hidden.where_(&Tensor::full([], f32::NEG_INFINITY, scores.dtype(), scores.device())?, &scores));
+    none(&|| {
+        let x = scores.copy()?;
+        x.index_fill_(0, &i, f32::NEG_INFINITY)?;
+        Ok(x)
+    });
+    // A write that is refused says nothing of the tensor.
+    let nan = f32s(&[f32::NAN, 1.0], &[2]).with_grad().unwrap();
+    let kept = strict_inplace(|| nan.square()).unwrap();
+    let refused = || {
+        assert!(no_grad(|| nan.fill_(0.0)).is_err());
+        Ok(())
+    };
+    assert_eq!(find_nonfinite(refused).unwrap(), None);
+    drop(kept);
 }
 
 #[test]

@@ -93,6 +93,9 @@ impl Rule for SgdConfig {
     #[track_caller]
     fn update(&self, hyper: Hyper, target: &Tensor, gradient: &Tensor, slots: &[Tensor]) -> Result<()> {
         let Hyper { lr, weight_decay, .. } = hyper;
+        if slots.is_empty() && self.momentum != 0.0 {
+            return Err(Error::argument("sgd", "momentum needs a velocity buffer"));
+        }
         let update = match (slots.is_empty(), self.nesterov, weight_decay != 0.0) {
             (true, _, false) => &SGD,
             (true, _, true) => &SGD_DECAY,

@@ -19,15 +19,15 @@ mod region;
 
 pub use diagnose::explain::{Dependence, explain_grad};
 pub use diagnose::nonfinite::{NonFiniteReport, Origin, find_nan, find_nonfinite};
-pub(crate) use diagnose::observe::{PartsOf, after_write, before_write, ran_operation};
+pub(crate) use diagnose::observe::{PartsOf, after_write, before_write, line_of_whole, ran_operation};
 pub use diagnose::range::ValueRange;
 pub use functions::custom::{CustomOp, apply_custom};
 pub use functions::functional::{Tensors, hessian, hvp, jacobian, jvp, vjp};
 pub use functions::gradcheck::{GradcheckOptions, gradcheck, gradcheck_with, gradgradcheck, gradgradcheck_with};
 pub use functions::vmap::vmap;
 pub use graph::inspect::{GraphStats, OpStats};
-pub(crate) use graph::node::Edge;
 pub use graph::node::Node;
+pub(crate) use graph::node::{Edge, line};
 pub use graph::saved::Context;
 pub use graph::saved::Keep;
 pub(crate) use graph::saved::Saved;

@@ -12,7 +12,7 @@ use super::trace::{Traced, traced};
 use super::{Effect, InPlace, InputSpec, Op, Operation, Outputs, Spec, one};
 use crate::autograd::{
     Edge, Node, Saved, after_write, before_write, guards_saved, is_grad_enabled, is_observed, is_traced, is_watched,
-    note_view, notes_access, ran_operation,
+    line, line_of_whole, note_view, notes_access, ran_operation,
 };
 use crate::locks::{Locks, of_device, with_read};
 use crate::{Device, Storage, Tensor};
@@ -114,7 +114,7 @@ impl<O: Operation + Into<Op>> AnyOperation for O {
 
 /// Runs an operation: infers its results, runs its kernel, tells who looks, and records it.
 ///
-/// Those that an operation [updates](Effect::Updates) are not among `inputs`, but before them where it infers.
+/// The tensors that an operation [updates](Effect::Updates) are not among `inputs`: they are where the results go.
 // Where it is called, `to` is known, and the other ways are not compiled.
 #[inline(always)]
 #[track_caller]
@@ -157,10 +157,34 @@ pub(crate) fn bind<O: Operation + Into<Op>, R: Results>(op: O, inputs: &[&Tensor
         several => R::all(new(&op, inputs, device, several)?)?,
     };
     if is_watched() {
-        watched(&op.clone().into(), inputs, results.as_slice()).here()?;
+        return watched(op.into(), inputs, versions, results, inferred?);
     }
     if let Some(versions) = versions {
         record(op.into(), inputs, &versions, results.as_slice(), inferred?)?;
+    }
+    Ok(results)
+}
+
+/// The end of [`bind`] where somebody looks at new results. An error of who looks ends the operation.
+#[cold]
+#[track_caller]
+fn watched<R: Results>(
+    op: Op,
+    inputs: &[&Tensor],
+    versions: Option<SmallVec<[u64; 4]>>,
+    mut results: R,
+    specs: Outputs,
+) -> Result<R> {
+    if is_observed() {
+        ran_operation(&op, inputs, results.as_slice()).here()?;
+    }
+    let traced = is_traced().then(|| op.clone());
+    if let Some(versions) = versions {
+        record(op, inputs, &versions, results.as_slice(), specs)?;
+    }
+    if let Some(op) = traced {
+        let results = refs(results.as_slice());
+        trace(&op, inputs, &results, false, results.iter().any(|t| t.numel() > 0));
     }
     Ok(results)
 }
@@ -169,21 +193,18 @@ fn refs(tensors: &[Tensor]) -> SmallVec<[&Tensor; 4]> {
     tensors.iter().collect()
 }
 
-/// Tells who looks that an operation gave new results. An error ends it.
-#[cold]
-#[track_caller]
-fn watched(op: &Op, inputs: &[&Tensor], results: &[Tensor]) -> Result<()> {
-    if is_traced() {
-        trace(op, inputs, &refs(results), false, results.iter().any(|t| t.numel() > 0));
-    }
-    if is_observed() { ran_operation(op, inputs, results) } else { Ok(()) }
-}
-
 /// Tells who traces.
 #[cold]
 #[track_caller]
 fn trace(op: &Op, inputs: &[&Tensor], outputs: &[&Tensor], in_place: bool, kernel: bool) {
-    traced(&Traced { op, inputs, outputs, in_place, kernel, location: Location::caller() });
+    traced(&Traced {
+        op,
+        inputs,
+        outputs,
+        in_place,
+        kernel,
+        location: line_of_whole().unwrap_or(line(Location::caller())),
+    });
 }
 
 /// [`bind`] with new results on the device that the inputs share.
@@ -390,8 +411,13 @@ fn write(op: &dyn AnyOperation, inputs: &[&Tensor], how: InPlace, device: &Devic
         sources.push(if shares { t.detach().copy()? } else { t.clone() });
     }
     let sources: SmallVec<[&Tensor; 3]> = sources.iter().collect();
-    let before = if is_observed() { before_write(&op.to_op(), how, location, written, &sources) } else { None };
-    let done = locked(op, &sources, how, device, written, location);
+    let mut before = None;
+    let accepted = || {
+        if is_observed() {
+            before = before_write(&op.to_op(), how, location, written, &sources);
+        }
+    };
+    let done = locked(op, &sources, how, device, written, location, accepted);
     if let Some(before) = before {
         after_write(before, written);
     }
@@ -410,12 +436,15 @@ fn locked(
     device: &Device,
     written: &[&Tensor],
     location: &'static Location<'static>,
+    accepted: impl FnOnce(),
 ) -> Result<()> {
-    let mut locks = Locks::write(written, sources, how.name(), location)?;
+    let mut locks = Locks::write(written, sources, how.name(), location, accepted)?;
     // A function of the user runs meanwhile.
     let _held = (how == InPlace::Dispatch).then(|| locks.hold());
     let (mut outs, views) = locks.views(written, sources);
-    of_device(op.run(device, &views, &mut outs))
+    let done = op.run(device, &views, &mut outs);
+    // An error of the user's function has its own line.
+    if how == InPlace::Dispatch { done.here() } else { of_device(done) }
 }
 
 /// What an operation infers from, where it writes.

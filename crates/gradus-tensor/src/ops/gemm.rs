@@ -205,8 +205,12 @@ impl Gemm {
         for (name, s) in [("alpha", self.alpha), ("beta", self.beta)] {
             s.check(a.dtype()).map_err(|e| Error::argument("gemm", format!("{name}: {}", e.message()))).here()?;
         }
-        self.matrices([a.layout(), b.layout(), c.layout()])
+        let [.., lc] = self
+            .matrices([a.layout(), b.layout(), c.layout()])
             .map_err(|e| c.describe(b.describe(a.describe(e, "A"), "B"), "C"))?;
+        if lc.numel() == 0 {
+            return Ok(());
+        }
         c.write(InPlace::Gemm, *self, &[a, b])
     }
 
@@ -285,9 +289,6 @@ impl Operation for Gemm {
     fn forward(&self, backend: &dyn Backend, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<()> {
         let (a, b, c) = (inputs[0], inputs[1], &mut outputs[0]);
         let [la, lb, lc] = self.matrices([a.layout, b.layout, c.layout])?;
-        if lc.numel() == 0 {
-            return Ok(());
-        }
         backend.gemm(self.alpha, a.with(&la), b.with(&lb), self.beta, &mut c.with(&lc))
     }
 

@@ -16,7 +16,7 @@ use crate::{Tensor, is_grad_enabled};
 
 /// A method that writes in place, as errors and the log of writes show it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum InPlace {
+pub(crate) enum InPlace {
     /// `copy_`
     Copy,
     /// `fill_`
@@ -35,7 +35,7 @@ pub enum InPlace {
 
 impl InPlace {
     /// Its name.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             InPlace::Copy => "copy_",
             InPlace::Fill => "fill_",

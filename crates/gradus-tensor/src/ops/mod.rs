@@ -88,7 +88,7 @@ pub use elementwise::{Class, Elementwise, Numbers};
 pub use grid::Indexing;
 pub use grid_sample::{GridPadding, GridSample, Sampling};
 pub use index::{Ellipsis, Index, IntoIndex, NewAxis, Strided};
-pub use inplace::InPlace;
+pub(crate) use inplace::InPlace;
 pub use interpolate::{Interpolate, Interpolation, Resized};
 pub use loss::{Reduction, Target};
 pub use map::Arg;
@@ -126,8 +126,7 @@ pub enum Effect {
     Pure,
     /// It takes its numbers from a place in the stream of a generator, which its parameters say.
     Draws,
-    /// It reads the tensors that it writes. They are its first inputs where it infers, and not among those of
-    /// [`forward`](Operation::forward).
+    /// It may read the tensors that it writes. `infer` gets them first, then the inputs; `forward` gets the inputs alone.
     Updates,
     /// Its outputs live on another device than its inputs.
     Crosses,
@@ -286,6 +285,14 @@ macro_rules! ops {
                     Op::Map(op) => op.keeps(needs),
                     $(Op::$name(op) => op.keeps(needs),)*
                     Op::Rule(_) => Keep::NONE,
+                }
+            }
+
+            /// Whether its outputs depend on what was in their place before, where it writes.
+            pub(crate) fn reads_outputs(&self) -> bool {
+                match self {
+                    Op::Update(update) => update.args.iter().any(|arg| matches!(arg, Arg::Output(_))),
+                    op => op.effect() == Effect::Updates,
                 }
             }
 

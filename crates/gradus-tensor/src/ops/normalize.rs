@@ -46,7 +46,7 @@ impl Norm {
 /// and the mean and `1 / sqrt(var + eps)`, which carry no gradient.
 #[derive(Debug, Clone)]
 pub struct Normalize {
-    /// Which.
+    /// Which normalisation it is.
     pub norm: Norm,
     /// The axes that the statistics run over.
     pub axes: Axes,
@@ -174,11 +174,11 @@ impl Operation for Normalize {
     }
 }
 
-/// The fused gradient of [`Normalize`] for what is normalised: of the gradient of the result, of that, mean, `1 / sqrt(var +
-/// eps)`, and perhaps the scale.
+/// The fused gradient of [`Normalize`] for its input x. Inputs: the gradient of the result, x, mean, `1 / sqrt(var + eps)`, and
+/// perhaps the scale.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NormalizeBackward {
-    /// Without the mean.
+    /// Whether the mean was not subtracted.
     pub rms: bool,
     /// The axes that share a mean and a variance.
     pub axes: Axes,
@@ -206,13 +206,13 @@ impl Operation for NormalizeBackward {
     }
 }
 
-/// The fused gradient of [`Normalize`] for the scale, and perhaps for a shift of its shape: of the gradient of the result,
-/// what is normalised, mean, and `1 / sqrt(var + eps)`.
+/// The fused gradient of [`Normalize`] for the scale, and perhaps for a shift of its shape. Inputs: the gradient of the result, x,
+/// mean, and `1 / sqrt(var + eps)`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NormalizeAffineBackward {
     /// The scale's shape, with leading axes of size 1 up to the rank of what is normalised.
     pub shape: Shape,
-    /// For the shift too.
+    /// Whether the gradient of the shift is wanted too.
     pub shift: bool,
 }
 

@@ -9,7 +9,7 @@ use gradus_backend::{Backend, DType, Error, ErrorKind, Here, Layout, Result, Sca
 use super::gather::{at_position, checked_along, corner, fits, index_along};
 use super::operand::{AsOperand, Operand};
 use super::operand_rules::{as_index, as_index_list, cast, common_dtype};
-use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, one};
+use super::{Context, Flow, Grads, InputSpec, Keep, Operation, Outputs, apply_one, grads, infer, one, same_device};
 use crate::Tensor;
 
 /// `y[.., index[.., i, ..], ..] += src[.., i, ..]` at an axis, into zeros.
@@ -149,9 +149,13 @@ impl Scatter {
     /// Runs it on `x`, `index` and `src`.
     #[track_caller]
     pub(super) fn apply(self, x: &Tensor, index: &Tensor, src: &Tensor) -> Result<Tensor> {
-        let y = apply_one(self.clone(), &[x, index, src])?;
-        self.check(x, index).map_err(|e| src.describe(e, "source"))?;
-        Ok(y)
+        if x.shape()[self.axis] == 0 {
+            // What is wrong with the operands comes first.
+            same_device(self.name(), &[x, index, src])?;
+            infer(&self, &[x, index, src])?;
+            self.check(x, index).map_err(|e| src.describe(e, "source"))?;
+        }
+        apply_one(self, &[x, index, src])
     }
 
     /// An error where elements are sent to an axis without any: a result without elements is never computed, so no backend

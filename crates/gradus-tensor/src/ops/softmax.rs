@@ -59,10 +59,10 @@ impl Operation for Softmax {
     }
 }
 
-/// The fused gradient of [`Softmax`], of its output and that one's gradient.
+/// The fused gradient of [`Softmax`]. Inputs: its output, and the gradient of that.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SoftmaxBackward {
-    /// Of the logarithm.
+    /// Whether it is that of the logarithm.
     pub log: bool,
     /// The axis.
     pub axis: usize,

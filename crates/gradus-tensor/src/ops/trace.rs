@@ -5,7 +5,7 @@ use std::panic::Location;
 
 use super::Op;
 use crate::Tensor;
-use crate::autograd::{is_traced, tracing};
+use crate::autograd::{beside, tracing};
 
 /// An operation that ran.
 #[derive(Debug, Clone, Copy)]
@@ -13,7 +13,8 @@ use crate::autograd::{is_traced, tracing};
 pub struct Traced<'a> {
     /// With its parameters.
     pub op: &'a Op,
-    /// What it read; one that [updates](super::Effect::Updates) what it writes has that first.
+    /// What it read. One that [updates](super::Effect::Updates) tensors has these first, with their new values; an operand that
+    /// shared memory with them is a copy.
     pub inputs: &'a [&'a Tensor],
     /// What it gave or wrote.
     pub outputs: &'a [&'a Tensor],
@@ -21,7 +22,8 @@ pub struct Traced<'a> {
     pub in_place: bool,
     /// Whether a kernel ran. None does for views and for results without elements.
     pub kernel: bool,
-    /// The line that asked for it.
+    /// The line that asked for it; in a backward pass that of the operation whose gradient is taken.
+    /// Of what a layer or an optimiser does for itself (first parameters, running statistics, states) it is a line of theirs.
     pub location: &'static Location<'static>,
 }
 
@@ -36,13 +38,14 @@ struct Outer(Option<Tracer>);
 
 impl Drop for Outer {
     fn drop(&mut self) {
-        TRACER.set(self.0.take());
+        // Dropped when nothing is borrowed: what it holds may run operations.
+        drop(TRACER.replace(self.0.take()));
     }
 }
 
 /// Runs `step`, and calls `seen` with every operation that runs on this thread meanwhile, when it has ended: those of the user,
-/// of backward passes, recomputed regions and optimisers. Operations of `seen` itself are not traced, and an outer trace waits.
-/// What fails is not seen.
+/// of backward passes, recomputed regions and optimisers. Nothing that `seen` itself does is traced, recorded or observed. An
+/// outer `trace` sees none of all these, and nobody sees an operation that failed.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::{cell::RefCell, rc::Rc, sync::Arc};
@@ -64,10 +67,9 @@ pub fn trace<R>(seen: impl FnMut(&Traced<'_>) + 'static, step: impl FnOnce() -> 
 /// An operation ran.
 #[cold]
 pub(super) fn traced(ran: &Traced<'_>) {
-    debug_assert!(is_traced());
-    let _quiet = tracing(false);
+    let _quiet = beside();
     // Not borrowed while it runs: it may trace something itself.
     let Some(mut tracer) = TRACER.take() else { return };
     tracer(ran);
-    TRACER.set(Some(tracer));
+    drop(TRACER.replace(Some(tracer)));
 }

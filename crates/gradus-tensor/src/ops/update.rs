@@ -102,11 +102,13 @@ impl UpdateFn {
     }
 
     /// Writes into `written`, which have one shape, what the formula makes of `tensors`, which broadcast to that shape, and
-    /// `numbers`. A tensor that is one of `written`, the same reference, has the value before.
+    /// `numbers`. A tensor that is also written has the value before; if it is not the same reference, it is copied for that.
+    /// Floats beside a narrower first tensor are rounded to its compute dtype.
     ///
     /// # Errors
-    /// Tensors that do not broadcast, of other devices, or whose elements share memory; with gradients on, those that
-    /// require one; a formula that gives fewer or more values than are written.
+    /// Tensors that do not broadcast, or of other devices; floats, and numbers with a fraction, where the first tensor that is
+    /// written is of integers; tensors that are written and share memory; with gradients on, those that require one; a
+    /// formula that gives fewer or more values than are written.
     #[track_caller]
     pub fn apply(&self, written: &[&Tensor], tensors: &[&Tensor], numbers: &[f64]) -> Result<()> {
         let Some(first) = written.first() else { return Err(Error::argument(self.name, "nothing is written")) };
@@ -117,11 +119,12 @@ impl UpdateFn {
         let all: SmallVec<[&Tensor; 8]> = written.iter().chain(tensors).copied().collect();
         same_device(self.name, &all)?;
         let shape = first.layout().shape();
-        for (i, t) in all.iter().enumerate() {
+        if let Some(t) = tensors.iter().find(|t| t.dtype().is_float() && !first.dtype().is_float()) {
+            return Err(t.describe(first.another_dtype(self.name), "operand"));
+        }
+        for (i, t) in all.iter().enumerate().filter(|(_, t)| t.layout().shape() != shape) {
             let e = match Shape::broadcast(self.name, shape, t.shape()) {
-                _ if i < written.len() && t.layout().shape() != shape => {
-                    Error::shape(self.name, "the tensors that are written have one shape")
-                }
+                _ if i < written.len() => Error::shape(self.name, "the tensors that are written have one shape"),
                 Ok(stretched) if stretched == *shape => continue,
                 _ => {
                     let m = "an operand does not broadcast to the tensors that are written";

@@ -152,9 +152,9 @@ fn text(rows: &Rows) -> String {
          (`gradus::ops::Op`), and `gradus::ops::trace` shows them as they run.\n\n*Effect*: `draws` takes numbers from a \
          generator, `updates` reads what it writes, `crosses` gives its result on another device. *Flow*: how each element of a \
          result depends on those of the inputs: on the one in its place (`in place`), it is one of them (`moves`), or on many \
-         (`mixes`). *Methods*: what it calls of the contract; in brackets the backends that use the contract's own body, which \
-         is made of other methods. *Derivative*: of any order, or none: the operation's result is an index, a draw or a \
-         gradient that another rule differentiates.\n\n\
+         (`mixes`). *Inputs* and *outputs* are as many as the cases have. *Methods*: what it calls of the contract; in brackets the backends that use the contract's own body, which \
+         is made of other methods. *Derivative*: of any order, or none: of indices, truth values, draws and writes, of gradients that \
+         another rule differentiates, and of sorted or extreme elements, whose gradient is that of a gather.\n\n\
          | operation | `Op::` | parameters | inputs | outputs | effect | flow | methods | derivative |\n|---|---|---|---|---|---|---|---|---|\n".to_owned();
     for ((kind, name), row) in others {
         let method = |m: &String| {
@@ -181,7 +181,7 @@ fn text(rows: &Rows) -> String {
         "\n## Elementwise kernels\n\n`Op::Map` is a kernel of a formula: parameters `kernel` and `args`, any number of inputs \
          and outputs, flow `in place`, one call of `map`, a derivative of any order unless the result is no float. These {} run \
          in the cases, each with its number of inputs:\n\n{}.\n\n\
-         `Op::Update` is the same kernel, written over tensors that it reads, without a derivative: writes in place, steps of \
+         `Op::Update` is the same kernel, written over tensors that it may read, without a derivative: writes in place, steps of \
          optimisers, and gradients in the memory of others. In the cases: {}.\n",
         maps.len(),
         maps.join(", "),

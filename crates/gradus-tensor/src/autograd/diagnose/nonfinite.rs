@@ -14,7 +14,7 @@ use crate::autograd::diagnose::range::ValueRange;
 use crate::autograd::diagnose::spread::{Mark, Marks, Spread, Spreads};
 use crate::autograd::graph::node::{Edge, Node};
 use crate::autograd::graph::saved::Context;
-use crate::ops::Flow;
+use crate::ops::{Flow, Op};
 use crate::{Storage, Tensor};
 
 /// Runs `step` (forward, backward, an optimiser's step, in any mixture) with checks, and tells the first operation that made
@@ -191,6 +191,8 @@ pub(in crate::autograd) struct Search {
 pub(crate) struct Written {
     op: &'static str,
     spreads: Spreads,
+    /// Whether what was there before enters the results.
+    reads_outputs: bool,
     location: &'static Location<'static>,
     before: Looked,
     inputs: Looked,
@@ -310,6 +312,10 @@ impl Search {
     #[track_caller]
     pub(in crate::autograd) fn on_operation(&mut self, ran: &Ran<'_>) -> Result<()> {
         self.stopped()?;
+        // A number that was given is no mistake before something is computed with it.
+        if ran.inputs.is_empty() {
+            return Ok(());
+        }
         let outputs = Looked::at("output", ran.outputs)?;
         if !self.suspicious(&outputs) {
             return Ok(());
@@ -329,8 +335,8 @@ impl Search {
 
     pub(in crate::autograd) fn before_write(
         &mut self,
-        op: &'static str,
-        spreads: Spreads,
+        name: &'static str,
+        op: &Op,
         location: &'static Location<'static>,
         written: &[&Tensor],
         read: &[&Tensor],
@@ -343,7 +349,8 @@ impl Search {
         let before = Looked::at("before, tensor", written.iter().copied()).ok()?;
         let inputs = Looked::at("operand", read.iter().copied()).ok()?;
         let sources = [self.source(written.iter().copied(), &before), self.source(read.iter().copied(), &inputs)];
-        Some(Box::new(Written { op, spreads, location, before, inputs, sources }))
+        let (spreads, reads_outputs) = (Spreads::of(op), op.reads_outputs());
+        Some(Box::new(Written { op: name, spreads, reads_outputs, location, before, inputs, sources }))
     }
 
     pub(in crate::autograd) fn after_write(&mut self, before: Written, written: &[&Tensor]) {
@@ -352,11 +359,10 @@ impl Search {
         if !self.suspicious(&outputs) {
             return;
         }
-        let Written { op, spreads, location, before, mut inputs, sources: [old, read] } = before;
-        // What is overwritten says nothing about what it becomes.
-        let moves = spreads.flow == Flow::Moves;
-        let old = if moves { None } else { old };
-        if !moves {
+        let Written { op, spreads, reads_outputs, location, before, mut inputs, sources: [old, read] } = before;
+        // What is overwritten unread says nothing about what it becomes.
+        let old = if reads_outputs { old } else { None };
+        if reads_outputs {
             inputs.append(before);
         }
         let suspect = Suspect { op: op.to_owned(), location, spreads, origin: Origin::Write };

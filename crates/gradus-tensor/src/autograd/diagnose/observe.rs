@@ -17,9 +17,9 @@ use crate::autograd::diagnose::spread::Spreads;
 use crate::autograd::graph::node::{Edge, Node};
 use crate::autograd::graph::saved::Context;
 use crate::autograd::mode::{
-    GradModeGuard, NOTE_ACCESS, OBSERVE, is_grad_enabled, is_inference, is_observed, is_set, no_grad_guard, set,
+    GradModeGuard, NOTE_ACCESS, OBSERVE, is_grad_enabled, is_inference, is_set, is_watched, no_grad_guard, set,
 };
-use crate::ops::{Effect, InPlace, Op};
+use crate::ops::{InPlace, Op};
 
 pub(in crate::autograd) enum Observer {
     NonFinite(Search),
@@ -70,8 +70,13 @@ impl PartsOf {
     /// `None` if nobody looks.
     #[inline]
     pub(crate) fn new(op: &'static str, location: &'static Location<'static>) -> Option<Self> {
-        is_observed().then(|| PartsOf(WHOLE.replace(Some((op, location)))))
+        is_watched().then(|| PartsOf(WHOLE.replace(Some((op, location)))))
     }
+}
+
+/// The line of the operation that the ones that run are parts of.
+pub(crate) fn line_of_whole() -> Option<&'static Location<'static>> {
+    WHOLE.get().map(|(_, location)| location)
 }
 
 impl Drop for PartsOf {
@@ -148,9 +153,9 @@ pub(crate) fn before_write(
     read: &[&Tensor],
 ) -> Option<Box<Written>> {
     with_observer(|o| match o {
-        Observer::NonFinite(search) => search.before_write(how.name(), Spreads::of(op), location, written, read),
+        Observer::NonFinite(search) => search.before_write(how.name(), op, location, written, read),
         Observer::Paths(paths) => {
-            paths.wrote(how.name(), op.effect() != Effect::Updates, location, written, read);
+            paths.wrote(how.name(), !op.reads_outputs(), location, written, read);
             None
         }
     })?

@@ -71,9 +71,9 @@ thread_local! {
     static LINE: Cell<Option<&'static Location<'static>>> = const { Cell::new(None) };
 }
 
-/// The line for a new node that `caller` makes.
+/// The line for what `caller` does: its own, or that of the node whose gradient is taken.
 #[inline]
-fn line(caller: &'static Location<'static>) -> &'static Location<'static> {
+pub(crate) fn line(caller: &'static Location<'static>) -> &'static Location<'static> {
     LINE.get().unwrap_or(caller)
 }
 

@@ -19,7 +19,7 @@ use crate::autograd::mode::refuse_inference;
 use crate::autograd::pass::hooks::Hooks;
 use crate::autograd::pass::queue::{ByEdge, Pending, Queue, Seqs, ZERO};
 use crate::autograd::pass::waiting::{Found, all_unchanged, unshared, version_of};
-use crate::autograd::{Nested, enable_grad_guard, no_grad_guard};
+use crate::autograd::{Nested, enable_grad_guard, is_traced, no_grad_guard};
 use crate::ops::Op;
 use crate::tensor::Spec;
 
@@ -426,7 +426,8 @@ impl Pass {
             let mut behind = loop {
                 let behind = {
                     let _user = self.observer.as_ref().map(|o| o.rule(&node));
-                    let _line = (create_graph && !matches!(op, Op::Rule(_))).then(|| AtLineOf::new(&node));
+                    let lined = (create_graph || is_traced()) && !matches!(op, Op::Rule(_));
+                    let _line = lined.then(|| AtLineOf::new(&node));
                     op.vjp(&ctx, &grads)
                 };
                 // Another thread may have written meanwhile. Where that left the graph a copy, the rule runs again on it.
@@ -460,7 +461,7 @@ impl Pass {
                 // Nobody else has them: their memory serves the sums.
                 grads.clear();
             }
-            let _line = create_graph.then(|| AtLineOf::new(&node));
+            let _line = (create_graph || is_traced()).then(|| AtLineOf::new(&node));
             for (i, g) in behind.into_iter().enumerate() {
                 let (true, Some(edge)) = (ctx.needs(i), &node.inputs[i]) else { continue };
                 let Some(g) = g else {
