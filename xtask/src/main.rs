@@ -3,7 +3,7 @@
 //! `ci` checks everything a change must pass, `tidy` the rules that neither the compiler nor clippy knows, `packages` the
 //! budget of dependencies, and `digits` what the README promises of its first command; `fuzz-grad` compares gradients of
 //! random programs with a reference, `calls` and `files` try Gradus from outside, `deep` runs many of all these and random cases
-//! of the conformance suite; `op-table`, `higher-order`, `sources` and `gallery` look after pages of `docs`, `opinfo` compares
+//! of the conformance suite; `op-table`, `kinks`, `higher-order`, `spec`, `sources` and `gallery` look after pages of `docs`, `opinfo` compares
 //! with PyTorch on samples of its own, `peers` compares the speed with other libraries and `bench` with an earlier build. The
 //! exit code is 0 when all is well, 1 when a check fails and 2 when the command line is wrong.
 #![forbid(unsafe_code)]
@@ -53,7 +53,11 @@ commands:
                      it is stale. Fails too if one is wrong or an operation has no sample
   spec               writes docs/spec.md: the operations that can run, what they take, do and call; with --check, fails if
                      it is stale or an operation is in no case
-  bless              writes the pages of op-table, higher-order and spec, in this order
+  kinks              writes docs/kinks.md: the slopes at kinks, beside PyTorch's; with --check, fails if it is stale
+  compiled           writes the CPU's list of kernels that are compiled; with --check, fails if it is stale
+  bless [--python PATH]
+                     writes all of these five, and first, with a Python that has PyTorch, what PyTorch says: after a change
+                     of an operation or a sample
   sources --check    every name in docs/sources.md has its call and an existing test
   digits             trains the digits for several seeds: accuracy, time, equal bits for 1 and 2 threads
   opinfo [--python PATH] [--samples FILE]
@@ -81,10 +85,13 @@ enum Task {
     FuzzGrad(fuzz::Which),
     /// A program of `gradus-fuzz`, with its options.
     Outside(Vec<String>),
-    /// A page that a test makes, or all of them.
+    /// A page that a test makes.
     Page {
-        name: Option<String>,
+        name: String,
         check: bool,
+    },
+    Bless {
+        python: Option<String>,
     },
     Sources,
     OpInfo(opinfo::Options),
@@ -111,13 +118,10 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
         }
         ["fuzz-grad", rest @ ..] => fuzz::parse(rest).map(Task::FuzzGrad),
         ["calls" | "files", ..] => Ok(Task::Outside(arguments.iter().map(|word| word.to_string()).collect())),
-        [page @ ("op-table" | "higher-order" | "spec")] => {
-            Ok(Task::Page { name: Some(page.to_string()), check: false })
-        }
-        [page @ ("op-table" | "higher-order" | "spec"), "--check"] => {
-            Ok(Task::Page { name: Some(page.to_string()), check: true })
-        }
-        ["bless"] => Ok(Task::Page { name: None, check: false }),
+        [page] if pages::is_page(page) => Ok(Task::Page { name: page.to_string(), check: false }),
+        [page, "--check"] if pages::is_page(page) => Ok(Task::Page { name: page.to_string(), check: true }),
+        ["bless"] => Ok(Task::Bless { python: None }),
+        ["bless", "--python", python] => Ok(Task::Bless { python: Some(python.to_string()) }),
         ["sources"] | ["sources", "--check"] => Ok(Task::Sources),
         ["opinfo", rest @ ..] => opinfo::parse(rest).map(Task::OpInfo),
         ["peers" | "bench", ..] => Ok(Task::Speed(arguments.iter().map(|word| word.to_string()).collect())),
@@ -183,7 +187,8 @@ fn main() -> ExitCode {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             outside::run(&root(), words[0], &words[1..])
         }
-        Task::Page { name, check } => pages::run(&root(), name.as_deref(), check),
+        Task::Page { name, check } => pages::one(&root(), &name, check),
+        Task::Bless { python } => pages::bless(&root(), python.as_deref()),
         Task::Sources => sources::sources(&root()),
         Task::OpInfo(options) => opinfo::run(&root(), &options),
         // It has said itself what is wrong.
@@ -228,8 +233,8 @@ mod tests {
             parse(&["calls", "--seed", "3"]),
             Ok(Task::Outside(vec!["calls".into(), "--seed".into(), "3".into()]))
         );
-        assert_eq!(parse(&["op-table", "--check"]), Ok(Task::Page { name: Some("op-table".into()), check: true }));
-        assert_eq!(parse(&["bless"]), Ok(Task::Page { name: None, check: false }));
+        assert_eq!(parse(&["op-table", "--check"]), Ok(Task::Page { name: "op-table".into(), check: true }));
+        assert_eq!(parse(&["bless", "--python", "p"]), Ok(Task::Bless { python: Some("p".into()) }));
         assert_eq!(parse(&["sources", "--check"]), Ok(Task::Sources));
         assert!(matches!(parse(&["opinfo", "--python", "venv/bin/python"]), Ok(Task::OpInfo(_))));
         assert_eq!(parse(&["peers", "--quick"]), Ok(Task::Speed(vec!["peers".into(), "--quick".into()])));

@@ -6,8 +6,8 @@ mod common;
 
 use common::{both, cpu, f64s, i64s, layouts, randn};
 use gradus_tensor::autograd::{gradcheck, gradgradcheck};
-use gradus_tensor::ops::table::TABLE;
-use gradus_tensor::{ConvOptions, Error, Generator, Operand, PoolOptions, Reduction, Result, Tensor};
+use gradus_tensor::ops::table::{Entry, TABLE};
+use gradus_tensor::{ConvOptions, Error, Generator, PoolOptions, Reduction, Result, Tensor};
 
 /// One operation of one input, in every layout of `shape`.
 fn unary(shape: &[usize], f: impl Fn(&Tensor) -> Result<Tensor>) {
@@ -16,11 +16,9 @@ fn unary(shape: &[usize], f: impl Fn(&Tensor) -> Result<Tensor>) {
     }
 }
 
-fn call(entry: &gradus_tensor::ops::table::Entry, condition: Option<&Tensor>, x: &[Tensor]) -> Result<Tensor> {
-    let mut operands: Vec<Operand<'_>> = condition.into_iter().map(Operand::Tensor).collect();
-    operands.extend(x.iter().map(Operand::Tensor));
-    operands.extend(entry.scalars.iter().map(|&s| Operand::from(s)));
-    entry.op.apply(&operands)
+fn call(entry: &Entry, condition: Option<&Tensor>, x: &[Tensor]) -> Result<Tensor> {
+    let operands: Vec<Tensor> = condition.into_iter().chain(x).cloned().collect();
+    Ok((entry.call)(&operands)?.remove(0))
 }
 
 #[test]

@@ -65,7 +65,7 @@ pub fn one(rows: &[&'static Row], seed: u64, call: u64, device: &Device, tell: b
     limited::reset_peak();
     limited::set_limit(live + short.unwrap_or(REFUSED));
     let result = catch_unwind(AssertUnwindSafe(|| {
-        let results = (row.call)(&mut d)?;
+        let results = row.call(&mut d)?;
         look(&mut d, &results)
     }));
     limited::set_limit(usize::MAX);

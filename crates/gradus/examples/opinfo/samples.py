@@ -181,7 +181,7 @@ def entry(record, op):
 
 
 def main(out, *wanted):
-    record = Record(None)
+    record = Record()
     left_out = {}
     for op in op_db:
         if wanted and op.name not in wanted:

@@ -8,6 +8,8 @@ use safetensors::tensor::{Dtype, TensorView};
 pub(crate) struct File<'a> {
     pub(crate) tensors: SafeTensors<'a>,
     pub(crate) device: Device,
+    /// The inputs of a case that the file does not have.
+    pub(crate) missing: fn(&str, &Device) -> Vec<Tensor>,
 }
 
 impl File<'_> {
@@ -17,7 +19,8 @@ impl File<'_> {
     }
 
     pub(crate) fn inputs(&self, name: &str) -> Vec<Tensor> {
-        (0..).map_while(|i| self.get(name, "in", i)).collect()
+        let inputs: Vec<Tensor> = (0..).map_while(|i| self.get(name, "in", i)).collect();
+        if inputs.is_empty() { (self.missing)(name, &self.device) } else { inputs }
     }
 }
 

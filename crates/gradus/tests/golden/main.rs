@@ -16,20 +16,22 @@ mod operands;
 mod orders;
 mod precision;
 mod rows;
+#[allow(dead_code)] // two programs include this file
+mod samples;
 mod sources;
 mod spec;
 mod structure;
 mod traced;
 
 use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
 
 use gradus::prelude::*;
 use safetensors::SafeTensors;
 
 use compare::{File, check, difference, values, word};
+use samples::Call;
 
-/// A call with the inputs of a case.
-type Call = fn(&[Tensor]) -> Result<Vec<Tensor>>;
 /// The cases of one module.
 type Cases = &'static [(&'static str, Call)];
 
@@ -53,7 +55,11 @@ fn file() -> File<'static> {
 }
 
 fn file_on(device: Device) -> File<'static> {
-    File { tensors: SafeTensors::deserialize(VALUES).unwrap(), device }
+    let missing = |name: &str, device: &Device| {
+        let sample = samples::all().into_iter().find(|s| s.name == name);
+        sample.map_or(vec![], |s| s.draw(device).unwrap())
+    };
+    File { tensors: SafeTensors::deserialize(VALUES).unwrap(), device, missing }
 }
 
 /// The WebGPU adapter to test on; without one, a line that says so and nothing.
@@ -76,15 +82,38 @@ fn adapter() -> Option<Device> {
 
 fn calls() -> BTreeMap<&'static str, Call> {
     let all = [elementwise::CASES, structure::CASES, indexing::CASES, layers::CASES, losses::CASES];
-    let calls: BTreeMap<&str, Call> = all.iter().flat_map(|cases| cases.iter().copied()).collect();
-    assert_eq!(calls.len(), all.iter().map(|c| c.len()).sum::<usize>(), "a name stands twice");
+    let samples = samples::all();
+    let rows = all.iter().flat_map(|cases| cases.iter().copied()).chain(samples.iter().map(|s| (s.name, s.call)));
+    let calls: BTreeMap<&str, Call> = rows.collect();
+    assert_eq!(calls.len(), samples.len() + all.iter().map(|c| c.len()).sum::<usize>(), "a name stands twice");
     calls
 }
 
 /// The file's words: versions, and what each case is.
-fn words() -> BTreeMap<String, String> {
+fn recorded() -> BTreeMap<String, String> {
     let (_, metadata) = SafeTensors::read_metadata(VALUES).unwrap();
     metadata.metadata().clone().unwrap().into_iter().collect()
+}
+
+/// The words of all cases: those of the file, and samples that PyTorch has nothing for.
+fn words() -> BTreeMap<String, String> {
+    let own = samples::all().into_iter().filter(|s| s.torch.is_empty());
+    let own = own.map(|s| (s.name.to_owned(), "order=0 leaves= loose=0".to_owned()));
+    own.chain(recorded()).collect()
+}
+
+/// Every case of a sample was made from the sample as it is. Writes the samples for `make.py`.
+#[test]
+fn the_file_has_the_cases_of_all_samples() {
+    let samples: Vec<_> = samples::all().into_iter().filter(|s| !s.torch.is_empty()).collect();
+    let lines: Vec<String> = samples.iter().map(|s| format!("{:?}: {}", s.name, s.json())).collect();
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("samples.json");
+    std::fs::write(path, format!("{{{}}}", lines.join(",\n"))).unwrap();
+    let cases = recorded();
+    let of = |name: &str| cases.get(name).and_then(|words| Some(words.split_once(" sample=")?.1));
+    let stale = samples.iter().filter(|s| of(s.name) != Some(&s.json()));
+    let stale: Vec<&str> = stale.map(|s| s.name).collect();
+    assert!(stale.is_empty(), "new, or changed since the file was made: {stale:?}; `cargo xtask bless --python PATH`");
 }
 
 #[test]
@@ -119,7 +148,7 @@ fn operations_agree_with_pytorch_on_webgpu() {
 }
 
 fn agree(file: &File<'_>) {
-    let (metadata, calls) = (words(), calls());
+    let (metadata, calls) = (recorded(), calls());
     let cases: Vec<_> = metadata.iter().filter(|(_, v)| v.starts_with("order=")).collect();
     let (mut used, mut wrong, mut operations) = (HashSet::new(), Vec::new(), HashSet::new());
     for (name, words) in &cases {
@@ -136,6 +165,7 @@ fn agree(file: &File<'_>) {
             Err(e) => wrong.push(format!("{name}: {e}")),
         }
     }
+    used.extend(samples::all().iter().filter(|s| s.torch.is_empty()).map(|s| s.name));
     let unused: Vec<_> = calls.keys().filter(|k| !used.contains(*k)).collect();
     println!("{} operations in {} cases of PyTorch {}", operations.len(), cases.len(), metadata["torch"]);
     assert!(unused.is_empty(), "no case of the file is for {unused:?}");

@@ -1,13 +1,18 @@
 """Makes values.safetensors: what PyTorch says, in f64, of every operation that Gradus shares with it.
 
     pip install torch==2.15.0 numpy safetensors
-    python crates/gradus/tests/golden/make.py
+    cargo xtask bless --python python
 
-A case is a name, inputs and a function; `record.py` says what the file holds of it. `main.rs` has the same names with the
-Gradus calls, and fails on a name that only one side has.
+A case is a name, inputs and a function; `record.py` says what the file holds of it. The samples of `samples.rs`, of which
+the one argument is a JSON file, each have a case of their name; the other cases are below. `main.rs` has the same names
+with the Gradus calls, and fails on a name that only one side has.
 """
 
+import json
+import keyword
 import pathlib
+import sys
+import zlib
 
 import numpy as np
 import torch
@@ -18,7 +23,7 @@ from safetensors.torch import save_file
 torch.set_default_dtype(torch.float64)
 torch.set_num_threads(1)
 rng = np.random.default_rng(20261121)
-record = Record(rng)
+record = Record()
 record.meta |= {"torch": torch.__version__, "numpy": np.__version__}
 
 
@@ -65,71 +70,83 @@ def without(values, *left_out):
     return torch.stack([v for v in values if str(v.item()) not in left_out])
 
 
-def unary(name, f, points, special=SPECIAL, special_order=1):
-    case(name, [points], f)
-    case(f"{name}/special", [special], f, order=special_order)
+def evaluated(sample):
+    """The function that the sample's expression is."""
+    names = {f"{n}_" if keyword.iskeyword(n) else n: v for n, v in sample["scalars"].items()}
+    code = compile(sample["torch"], "torch", "eval")
+    return lambda *x: eval(code, {"torch": torch, "F": F, **names, **dict(zip("abcd", x))})
+
+
+SAMPLES = json.loads(pathlib.Path(sys.argv[1]).read_text())
+CALLS = {name: evaluated(sample) for name, sample in SAMPLES.items()}
+# Digits that are lost because PyTorch has constants of these in single precision.
+LOOSE = dict.fromkeys(["celu", "hardsigmoid", "hardswish"], 6)
+
+
+def samples():
+    for name, sample in SAMPLES.items():
+        # By its name, so that a new one changes no other.
+        own = np.random.default_rng(zlib.crc32(name.encode()))
+        draw = lambda kind, shape, *ends: own.uniform(*ends, shape) if kind == "floats" else own.random(shape) < 0.5
+        inputs = [torch.from_numpy(np.asarray(draw(*i))) for i in sample["inputs"]]
+        order = 2 if CALLS[name](*inputs).is_floating_point() else 0
+        case(name, inputs, CALLS[name], order=order, loose=LOOSE.get(name, 0))
+        record.meta[name] += f" sample={json.dumps(sample)}"
+
+
+def special(name, *left_out, order=1):
+    case(f"{name}/special", [without(SPECIAL, *left_out)], CALLS[name], order=order)
 
 
 def elementwise():
-    any_, pos = randn(3, 5) * 2, positive(3, 5)
-    for name in "neg sin cos tan exp expm1 erf sigmoid tanh square".split():
-        unary(name, getattr(torch, name), any_)
-    unary("abs", torch.abs, any_, without(SPECIAL, "nan"))
-    unary("relu", torch.relu, any_, without(SPECIAL, "-0.0"))
-    for name in "sqrt rsqrt log log1p".split():
-        unary(name, getattr(torch, name), pos)
-    unary("recip", torch.reciprocal, pos)
-    for name in "floor ceil round trunc".split():
-        unary(name, getattr(torch, name), any_)
-    unary("sign", torch.sign, any_, without(SPECIAL, "nan", "-0.0"))
-    unary("silu", F.silu, any_, without(SPECIAL, "-inf", "inf"))
-    unary("softplus", F.softplus, any_, special_order=0)
-    unary("gelu", F.gelu, any_, without(SPECIAL, "-inf"), special_order=0)
-    unary("gelu_tanh", lambda x: F.gelu(x, approximate="tanh"), any_, without(SPECIAL, "-inf"), special_order=0)
-    unary("leaky_relu", lambda x: F.leaky_relu(x, 0.1), any_)
-    unary("clamp", lambda x: x.clamp(-1.0, 1.0), any_, without(SPECIAL, "nan", "1.0", "-1.0"))
-    case("isnan", [SPECIAL], torch.isnan, order=0)
-    case("isfinite", [SPECIAL], torch.isfinite, order=0)
-    a, b = randn(3, 1, 4), positive(5, 1)
+    """Special values, ties and integers, beside what `samples` has."""
+    for name in "neg sin cos tan exp expm1 erf sigmoid tanh square sqrt rsqrt log log1p recip floor ceil round trunc".split():
+        special(name)
+    special("abs", "nan")
+    special("relu", "-0.0")
+    special("sign", "nan", "-0.0")
+    special("silu", "-inf", "inf")
+    special("leaky_relu")
+    special("clamp", "nan", "1.0", "-1.0")
+    for name in "gelu gelu_tanh".split():
+        special(name, "-inf", order=0)
+    others = "sinh cosh atan asinh exp2 erfc asin acos atanh acosh log2 log10 frac isnan isfinite isinf signbit softplus"
+    for name in others.split():
+        special(name, order=0)
     left = SPECIAL.repeat(len(SPECIAL), 1)
     right = left.t().contiguous()
     for name in "add sub mul div".split():
-        case(name, [a, b], getattr(torch, name))
-        case(f"{name}/special", [left, right], getattr(torch, name), order=1)
+        case(f"{name}/special", [left, right], CALLS[name], order=1)
     one_zero = without(SPECIAL, "-0.0")
-    for name in "maximum minimum".split():
-        case(name, [a, b], getattr(torch, name))
-        rows = one_zero.repeat(len(one_zero), 1)
-        case(f"{name}/special", [rows, rows.t().contiguous()], getattr(torch, name), order=1)
-    for name, f in {"floor_div": torch.floor_divide, "fmod": torch.fmod, "remainder": torch.remainder}.items():
-        case(name, [a, b], f, order=0 if name == "floor_div" else 1)
-        plain = without(SPECIAL, "5e-324", "-5e-324", "1e-310")
-        case(f"{name}/special", [plain.repeat(len(plain), 1), plain.unsqueeze(1)], f, order=0)
+    rows = one_zero.repeat(len(one_zero), 1)
+    for name, order in {"maximum": 1, "minimum": 1, "fmax": 0, "fmin": 0}.items():
+        case(f"{name}/special", [rows, rows.t().contiguous()], CALLS[name], order=order)
+    plain = without(SPECIAL, "5e-324", "-5e-324", "1e-310")
+    for name in "floor_div fmod remainder".split():
+        case(f"{name}/special", [plain.repeat(len(plain), 1), plain.unsqueeze(1)], CALLS[name], order=0)
+        case(f"{name}/integers", [tensor([7, -7, 7, -7]), tensor([3, 3, -3, -3])], CALLS[name], order=0)
     case("floor_div/python", [tensor([1.0, -1.0, 5.0, 0.7, 6.0]), tensor([0.1, 0.1, -0.3, 0.1, 2.0])], torch.floor_divide, order=0)
-    case("pow", [positive(3, 4), a[0]], torch.pow)
     case("pow/special", [left, right], torch.pow, order=0)
-    case("pow/integer_exponents", [randn(4, 5), tensor([-2.0, 0.0, 1.0, 2.0, 3.0])], torch.pow, frozen=(1,))
+    case("pow/integer_exponents", [positive(4, 5) * torch.sign(randn(4, 5)), tensor([-2.0, 0.0, 1.0, 2.0, 3.0])], torch.pow, frozen=(1,))
     ties = tensor([1.0, 2.0, 3.0])
-    case("maximum/ties", [ties, tensor([1.0, 5.0, 0.0])], torch.maximum, order=1)
-    case("minimum/ties", [ties, tensor([1.0, 5.0, 0.0])], torch.minimum, order=1)
+    for name in "maximum minimum".split():
+        case(f"{name}/ties", [ties, tensor([1.0, 5.0, 0.0])], CALLS[name], order=1)
     for name in "eq ne lt le gt ge".split():
-        case(f"{name}/special", [left, right], getattr(torch, name), order=0)
-        case(f"{name}/integers", [ints(-2, 3, 4, 5), ints(-2, 3, 5)], getattr(torch, name), order=0)
-    p, q = bools(3, 1), bools(4)
-    case("logical_and", [p, q], torch.logical_and, order=0)
-    case("logical_or", [p, q], torch.logical_or, order=0)
-    case("logical_xor", [p, q], torch.logical_xor, order=0)
-    case("logical_not", [p], torch.logical_not, order=0)
-    case("where_", [bools(3, 4), randn(3, 4), randn(4)], torch.where)
+        case(f"{name}/special", [left, right], CALLS[name], order=0)
+        case(f"{name}/integers", [ints(-2, 3, 4, 5), ints(-2, 3, 5)], CALLS[name], order=0)
     case("add/integers", [ints(-9, 9, 3, 4), ints(-9, 9, 4)], torch.add, order=0)
     case("mul/wraps", [tensor([2**62, -(2**63)]), tensor([4, -1])], torch.mul, order=0)
-    case("remainder/integers", [tensor([7, -7, 7, -7]), tensor([3, 3, -3, -3])], torch.remainder, order=0)
-    case("fmod/integers", [tensor([7, -7, 7, -7]), tensor([3, 3, -3, -3])], torch.fmod, order=0)
-    case("floor_div/integers", [tensor([7, -7, 7, -7]), tensor([3, 3, -3, -3])], torch.floor_divide, order=0)
     case("div/integers", [ints(-9, 9, 3), tensor([2, 3, 4])], lambda a, b: (a.to(torch.float32) / b.to(torch.float32)), order=0)
-    case("silu_mul", [a, b], lambda a, b: F.silu(a) * b)
+    case("xlogy/zero", [tensor([0.0, 0.0, 1.0, 2.0]), tensor([0.0, nan, 0.0, 3.0])], torch.xlogy, order=0)
+    case("round_half_away/half", [tensor([0.5, -0.5, 1.5, 2.5, -2.5])], CALLS["round_half_away"], order=0)
     case("cast/to_i64", [tensor([1.9, -1.9, 0.0, 2.0**40])], lambda x: x.to(torch.int64), order=0)
     case("cast/to_bool", [tensor([0.0, -0.0, 0.1, nan])], lambda x: x.to(torch.bool), order=0)
+    case("nan_to_num", [tensor([nan, 1.0, -2.5])], torch.nan_to_num, order=1)
+    case("nan_to_num/special", [SPECIAL], torch.nan_to_num, order=0)
+    case("dropout", [randn(3, 5) * 2], lambda x: F.dropout(x, 0.0))
+    case("lerp", [randn(3, 1, 4), randn(4), unit(5, 1)], torch.lerp)
+    case("prelu", [randn(2, 3, 4), unit(3)], F.prelu)
+    case("glu", [randn(3, 6)], lambda x: F.glu(x, 1))
 
 
 def reductions():
@@ -234,59 +251,6 @@ def movement():
     index = ints(0, 3, 2, 6, 4)
     case("gather", [x, index], lambda x, i: x.gather(1, i).sin())
     case("index_select", [x, tensor([2, 0, 2])], lambda x, i: x.index_select(1, i).sin())
-
-
-def more_elementwise():
-    any_, pos = randn(3, 5) * 2, positive(3, 5)
-    for name in "sinh cosh atan asinh exp2 erfc".split():
-        unary(name, getattr(torch, name), any_, special_order=0)
-    for name in "asin acos atanh".split():
-        unary(name, getattr(torch, name), unit(3, 5), special_order=0)
-    unary("acosh", torch.acosh, pos + 1, special_order=0)
-    unary("log2", torch.log2, pos)
-    unary("log10", torch.log10, pos)
-    unary("frac", torch.frac, any_, special_order=0)
-    for name, f in {
-        "elu": lambda x: F.elu(x, 0.7),
-        "selu": F.selu,
-        "celu": lambda x: F.celu(x, 1.3),
-        "softsign": F.softsign,
-        "log_sigmoid": F.logsigmoid,
-        "mish": F.mish,
-        "hardtanh": F.hardtanh,
-        "threshold": lambda x: F.threshold(x, 0.1, 20.0),
-        "hardsigmoid": F.hardsigmoid,
-        "hardswish": F.hardswish,
-        "relu6": F.relu6,
-        "softshrink": lambda x: F.softshrink(x, 0.5),
-        "hardshrink": lambda x: F.hardshrink(x, 0.5),
-    }.items():
-        # PyTorch has a few of their constants in single precision.
-        case(name, [any_], f, loose=6 if name in ("celu", "hardsigmoid", "hardswish") else 0)
-    case("isinf", [SPECIAL], torch.isinf, order=0)
-    case("signbit", [SPECIAL], torch.signbit, order=0)
-    case("nan_to_num", [tensor([nan, 1.0, -2.5])], torch.nan_to_num, order=1)
-    case("nan_to_num/special", [SPECIAL], torch.nan_to_num, order=0)
-    case("round_half_away", [tensor([0.5, -0.5, 1.5, 2.5, -2.5, 0.3, 7.7])], lambda x: torch.trunc(x + torch.copysign(tensor(0.5), x)), order=0)
-    case("dropout", [any_], lambda x: F.dropout(x, 0.0))
-    a, b = randn(3, 1, 4), positive(5, 1)
-    for name in "atan2 hypot logaddexp".split():
-        case(name, [a, b], getattr(torch, name))
-    for name in "fmax fmin".split():
-        case(name, [a, b], getattr(torch, name))
-        rows = without(SPECIAL, "-0.0").repeat(19, 1)
-        case(f"{name}/special", [rows, rows.t().contiguous()], getattr(torch, name), order=0)
-    case("copysign", [a, randn(5, 1)], torch.copysign, frozen=(1,))
-    case("xlogy", [a, b], torch.xlogy)
-    case("xlogy/zero", [tensor([0.0, 0.0, 1.0, 2.0]), tensor([0.0, nan, 0.0, 3.0])], torch.xlogy, order=0)
-    case("lerp", [a, randn(4), unit(5, 1)], torch.lerp)
-    case("trunc_div", [a, b], lambda a, b: torch.div(a, b, rounding_mode="trunc"), order=0)
-    case("gelu_mul", [a, b], lambda a, b: F.gelu(a) * b)
-    case("gelu_tanh_mul", [a, b], lambda a, b: F.gelu(a, approximate="tanh") * b)
-    case("relu_mul", [a, b], lambda a, b: F.relu(a) * b)
-    case("sigmoid_mul", [a, b], lambda a, b: torch.sigmoid(a) * b)
-    case("prelu", [randn(2, 3, 4), unit(3)], F.prelu)
-    case("glu", [randn(3, 6)], lambda x: F.glu(x, 1))
 
 
 def more_reductions():
@@ -560,7 +524,7 @@ def tails():
             case(f"{name}/far_left", [tensor([-far])], f, order=1)
 
 
-SECTIONS = [elementwise, more_elementwise, reductions, more_reductions, products, more_products, layers, more_layers]
+SECTIONS = [samples, elementwise, reductions, more_reductions, products, more_products, layers, more_layers]
 SECTIONS += [losses, more_losses, movement, indexing, indices, operands, tails]
 
 

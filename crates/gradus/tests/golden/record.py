@@ -5,12 +5,15 @@ gradients `NAME/g0..` of sum(v * outputs), and vectors `NAME/u0..` with the grad
 words `order=.. leaves=.. loose=..`. `compare.rs` beside this file reads them.
 """
 
+import zlib
+
+import numpy as np
 import torch
 
 
 class Record:
-    def __init__(self, rng):
-        self.rng, self.tensors, self.meta = rng, {}, {}
+    def __init__(self):
+        self.tensors, self.meta = {}, {}
 
     def put(self, name, t):
         self.tensors[name] = t.detach().resolve_neg().clone(memory_format=torch.contiguous_format)
@@ -23,6 +26,8 @@ class Record:
 
         Returns why it stopped before."""
         assert f"{name}/out0" not in self.tensors, name
+        # By its name, so that a new case changes no other.
+        self.rng = np.random.default_rng(zlib.crc32(f"vectors of {name}".encode()))
         inputs = [x.detach().clone() for x in inputs]
         leaves = leaves if order else []
         for i in leaves:

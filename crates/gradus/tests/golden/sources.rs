@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use gradus::ops::table::{Entry, TABLE};
+
 /// The methods that the files of operations define, those that macros define too, and the entries of the table of
 /// elementwise operations, with their doc comments.
 pub(crate) fn methods() -> BTreeMap<String, String> {
@@ -11,7 +13,9 @@ pub(crate) fn methods() -> BTreeMap<String, String> {
 
 /// Those that a folder of the crate `gradus-tensor` defines.
 pub(crate) fn methods_in(folder: &str) -> BTreeMap<String, String> {
-    let mut found = BTreeMap::new();
+    let doc =
+        |entry: &Entry| entry.doc.iter().flat_map(|l| l.split_whitespace()).map(|word| format!("{word} ")).collect();
+    let mut found: BTreeMap<String, String> = TABLE.iter().map(|e| (e.op.name().to_owned(), doc(e))).collect();
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../gradus-tensor/src").join(folder)];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
@@ -84,11 +88,7 @@ impl File {
             let parts = line.split('$').filter_map(|p| p.split_once(':')).map(|(name, _)| format!("${name}"));
             open.parts = parts.collect();
         }
-        // An entry of the table is `RELU relu(;) ..`.
-        let (first, rest) = line.split_once(' ').unwrap_or_default();
-        let entry = first.len() > 1 && first.chars().all(|c| c.is_ascii_uppercase() || c.is_numeric() || c == '_');
-        let method = line.strip_prefix("pub fn ").filter(|_| self.inside);
-        if let Some(method) = method.or(Some(rest).filter(|r| entry && r.contains('('))) {
+        if let Some(method) = line.strip_prefix("pub fn ").filter(|_| self.inside) {
             let name: String = method.chars().take_while(|c| c.is_alphanumeric() || "_$".contains(*c)).collect();
             let doc = std::mem::take(&mut self.doc);
             match &mut self.open {

@@ -1,29 +1,41 @@
 //! The kinks: where an operation has no slope, or an infinite one, and which Gradus takes.
 
 use gradus::Reduction::{None as Each, Sum};
+use gradus::ops::table::Kink;
 use gradus::ops::{GridPadding, GridSample, Sampling, ScatterReduction};
 use gradus::prelude::*;
 
-/// A point on a kink, and why its slope is what it is. The slopes themselves are computed.
-pub(crate) struct Kink {
-    /// The operation, and after a `/` what tells its rows apart.
-    pub(crate) name: &'static str,
-    /// The place in words.
-    pub(crate) place: &'static str,
-    /// The operands, as lists.
-    pub(crate) inputs: &'static [&'static [f64]],
+/// A point on a kink of an operation outside of the table of elementwise ones, whose entries have their own.
+pub(crate) struct Row {
+    /// The operation.
+    pub(crate) of: &'static str,
+    pub(crate) kink: Kink,
     /// The slopes are those of the sum of what this gives.
     pub(crate) call: fn(&[Tensor]) -> Result<Tensor>,
-    /// The reason.
-    pub(crate) why: &'static str,
+    /// The same in PyTorch: Python, of the operands `a`, `b`, `c` and what `pytorch.py` defines. Empty where it has none.
+    pub(crate) torch: &'static str,
+    /// What the documentation of the operation says of its slope, word for word.
+    pub(crate) says: &'static str,
 }
 
 /// A section of the page.
-pub(crate) type Section = (&'static str, &'static [Kink]);
+pub(crate) type Section = (&'static str, &'static [Row]);
 
 macro_rules! kinks {
-    ($($name:literal, $place:literal, [$($input:expr),*], |$x:ident| $call:expr, $why:literal;)*) => {
-        &[$(Kink { name: $name, place: $place, inputs: &[$(&$input),*], call: |$x| $call, why: $why },)*]
+    ($({
+        of: $of:literal, at: $at:literal, inputs: [$($input:expr),*],
+        call: |$x:ident| $call:expr,
+        torch: $torch:literal,
+        slopes: $slopes:literal, says: $says:literal,
+        why: $why:literal,
+    })*) => {
+        &[$(Row {
+            of: $of,
+            kink: Kink { at: $at, inputs: &[$(&$input),*], slopes: $slopes, why: $why },
+            call: |$x| $call,
+            torch: $torch,
+            says: $says,
+        },)*]
     };
 }
 
@@ -72,171 +84,451 @@ pub(crate) const SECTIONS: &[Section] = &[
     ("Ties", TIES),
     ("Lengths and distances", LENGTHS),
     ("Steps", STEPS),
-    ("Infinite slopes", STEEP),
     ("Losses", LOSSES),
     ("Nothing there: masks, infinities, bounds", NOTHING),
 ];
 
-const CORNERS: &[Kink] = kinks! {
-    "abs", "0, -0", [[0.0, -0.0]], |x| x[0].abs(), "the middle of -1 and 1";
-    "relu", "0, -0", [[0.0, -0.0]], |x| x[0].relu(), "a dead unit stays dead";
-    "relu_mul", "first factor 0", [[0.0], [3.0]], |x| x[0].relu_mul(&x[1]), "as relu";
-    "leaky_relu", "0, alpha 0.1", [[0.0]], |x| x[0].leaky_relu(0.1), "x > 0 takes the right side, all else the left";
-    "prelu", "0, weight 0.25", [[0.0], [0.25]], |x| x[0].prelu(&x[1]), "as leaky_relu";
-    "elu", "0, alpha 0.7", [[0.0]], |x| x[0].elu(0.7), "the left side, as leaky_relu";
-    "selu", "0", [[0.0]], |x| x[0].selu(), "the left side, as leaky_relu";
-    "celu", "0, alpha 1.3: the second derivative jumps", [[0.0]], |x| x[0].celu(1.3), "both sides have slope 1";
-    "softsign", "0: the second derivative jumps", [[0.0]], |x| x[0].softsign(), "both sides have slope 1";
-    "relu6", "0, 6", [[0.0, 6.0]], |x| x[0].relu6(), "flat at the ends, as relu";
-    "hardtanh", "the ends -1, 1", [[-1.0, 1.0]], |x| x[0].hardtanh(-1.0, 1.0), "flat at the ends, as relu";
-    "clamp", "the ends -1, 1", [[-1.0, 1.0]], |x| x[0].clamp(-1.0, 1.0), "the value there is still x: a parameter at its bound can leave it";
-    "hardsigmoid", "-3, 3", [[-3.0, 3.0]], |x| x[0].hardsigmoid(), "flat at the ends";
-    "hardswish", "-3, 3", [[-3.0, 3.0]], |x| x[0].hardswish(), "the outer side";
-    "hardshrink", "-0.5, 0.5 (a step)", [[-0.5, 0.5]], |x| x[0].hardshrink(0.5), "the value there is 0";
-    "softshrink", "-0.5, 0.5", [[-0.5, 0.5]], |x| x[0].softshrink(0.5), "the value there is 0";
-    "threshold", "at the threshold 0.1 (a step)", [[0.1]], |x| x[0].threshold(0.1, 20.0), "the value there is the constant";
-    "copysign", "a zero, signs + and -", [[0.0, 0.0], [1.0, -1.0]], |x| x[0].copysign(x[1].detach()), "that of abs";
-    "nan_to_num", "NaN, inf, -inf", [[f64::NAN, INF, -INF]], |x| x[0].nan_to_num(0.0, None, None), "replaced by constants";
-    "where_", "false: the branch not taken is NaN", [[f64::NAN], [2.0]], |x| x[0].eq(0.0)?.where_(&x[0], &x[1]), "a branch that is not taken gets an exact 0";
-    "where_/steep", "false: the branch not taken is sqrt(0)", [[0.0]], |x| x[0].gt(0.0)?.where_(&x[0].sqrt()?, &x[0]), "the exact 0 meets the infinite slope of sqrt: choose its operand instead";
-    "grid_sample/bilinear", "a pixel's centre: slope 1 before, 3 after", [[1.0]], |x| pixel(&x[0], Sampling::Bilinear, GridPadding::Zeros), "the pixels from the centre on";
-    "grid_sample/border", "the centres of the first and last pixel", [[0.0, 2.0]], |x| pixel(&x[0], Sampling::Bilinear, GridPadding::Border), "flat at the ends, as hardtanh";
+const CORNERS: &[Row] = kinks! {
+    {
+        of: "prelu", at: "0, weight 0.25", inputs: [[0.0], [0.25]], call: |x| x[0].prelu(&x[1]), torch: "F.prelu(a, b)",
+        slopes: "0.25; 0", says: "The slope at 0 is the weight.", why: "as leaky_relu",
+    }
+    {
+        of: "nan_to_num", at: "NaN, inf, -inf", inputs: [[f64::NAN, INF, -INF]],
+        call: |x| x[0].nan_to_num(0.0, None, None), torch: "torch.nan_to_num(a)",
+        slopes: "0, 0, 0", says: "Replaced elements have gradient 0.", why: "replaced by constants",
+    }
+    {
+        of: "where_", at: "false: the branch not taken is NaN", inputs: [[f64::NAN], [2.0]],
+        call: |x| x[0].eq(0.0)?.where_(&x[0], &x[1]), torch: "torch.where(a == 0, a, b)",
+        slopes: "0; 1", says: "The branch not taken gets an exact zero gradient.",
+        why: "a branch that is not taken gets an exact 0",
+    }
+    {
+        of: "where_", at: "false: the branch not taken is sqrt(0)", inputs: [[0.0]],
+        call: |x| x[0].gt(0.0)?.where_(&x[0].sqrt()?, &x[0]), torch: "torch.where(a > 0, a.sqrt(), a)",
+        slopes: "NaN", says: "The branch not taken gets an exact zero gradient.",
+        why: "the exact 0 meets the infinite slope of sqrt: choose its operand instead",
+    }
+    {
+        of: "grid_sample", at: "a pixel's centre: slope 1 before, 3 after", inputs: [[1.0]],
+        call: |x| pixel(&x[0], Sampling::Bilinear, GridPadding::Zeros), torch: "pixel(a, 'bilinear', 'zeros')",
+        slopes: "3", says: "At the centre of a pixel the slope is that of the pixels from there on, where a border begins it is 0; with the nearest pixel it is 0 everywhere.",
+        why: "the pixels from the centre on",
+    }
+    {
+        of: "grid_sample", at: "the centres of the first and last pixel", inputs: [[0.0, 2.0]],
+        call: |x| pixel(&x[0], Sampling::Bilinear, GridPadding::Border), torch: "pixel(a, 'bilinear', 'border')",
+        slopes: "0, 0", says: "At the centre of a pixel the slope is that of the pixels from there on, where a border begins it is 0; with the nearest pixel it is 0 everywhere.",
+        why: "flat at the ends, as hardtanh",
+    }
 };
 
-const TIES: &[Kink] = kinks! {
-    "maximum", "equal operands", [[2.0], [2.0]], |x| x[0].maximum(&x[1]), "half to each: symmetric";
-    "minimum", "equal operands", [[2.0], [2.0]], |x| x[0].minimum(&x[1]), "half to each: symmetric";
-    "fmax", "equal operands", [[2.0], [2.0]], |x| x[0].fmax(&x[1]), "half to each, as maximum";
-    "fmin", "equal operands", [[2.0], [2.0]], |x| x[0].fmin(&x[1]), "half to each, as minimum";
-    "max", "two of three are the largest", [[1.0, 3.0, 3.0]], |x| x[0].max(&[0], false), "shared evenly: no order is preferred";
-    "min", "two of three are the smallest", [[1.0, 1.0, 3.0]], |x| x[0].min(&[0], false), "shared evenly";
-    "aminmax", "all equal: min + 2 max", [[2.0, 2.0]], |x| { let (a, b) = x[0].aminmax(&[0], false)?; a.add(&b.mul(2.0)?) }, "shared evenly, as max and min";
-    "max_with_indices", "two of three", [[1.0, 3.0, 3.0]], |x| Ok(x[0].max_with_indices(0, false)?.0), "the element of the index: the first";
-    "min_with_indices", "two of three", [[1.0, 1.0, 3.0]], |x| Ok(x[0].min_with_indices(0, false)?.0), "the element of the index: the first";
-    "sort", "ties, outputs weighted 1, 2, 3", [[2.0, 1.0, 2.0]], |x| counted(&x[0].sort(0, false)?.0), "stable: equal elements keep their order";
-    "topk", "two of three, k = 2, weighted 1, 2", [[3.0, 3.0, 3.0]], |x| counted(&x[0].topk(2, 0, true, true)?.0), "the first of equals";
-    "kthvalue", "k = 2 of three equal", [[3.0, 3.0, 3.0]], |x| Ok(x[0].kthvalue(2, 0, false)?.0), "the element of the index, in stable order";
-    "unique", "an element that occurs twice", [[2.0, 2.0]], |x| Ok(x[0].unique(true, false, false)?.values), "its first occurrence";
-    "cummax", "ties, outputs weighted 1, 2, 3", [[2.0, 2.0, 1.0]], |x| counted(&x[0].cummax(0)?.0), "the latest, as its index says";
-    "cummin", "ties, outputs weighted 1, 2, 3", [[1.0, 1.0, 2.0]], |x| counted(&x[0].cummin(0)?.0), "the latest, as its index says";
-    "max_pool1d", "two of three", [[1.0, 3.0, 3.0]], |x| signal(&x[0])?.max_pool1d([3], PoolOptions::new()), "the first of the window";
-    "max_pool2d", "two of three", [[1.0, 3.0, 3.0]], |x| spatial(&x[0], 2)?.max_pool2d([1, 3], PoolOptions::new()), "the first of the window";
-    "max_pool2d_with_indices", "two of three", [[1.0, 3.0, 3.0]], |x| Ok(spatial(&x[0], 2)?.max_pool2d_with_indices([1, 3], PoolOptions::new())?.0), "the element of the index: the first";
-    "max_pool1d_with_indices", "two of three", [[1.0, 3.0, 3.0]], |x| Ok(signal(&x[0])?.max_pool1d_with_indices([3], PoolOptions::new())?.0), "the element of the index: the first";
-    "max_pool3d_with_indices", "two of three", [[1.0, 3.0, 3.0]], |x| Ok(spatial(&x[0], 3)?.max_pool3d_with_indices([1, 1, 3], PoolOptions::new())?.0), "the element of the index: the first";
-    "adaptive_max_pool1d_with_indices", "two of three", [[1.0, 3.0, 3.0]], |x| Ok(signal(&x[0])?.adaptive_max_pool1d_with_indices([1])?.0), "the element of the index: the first";
-    "adaptive_max_pool2d_with_indices", "two of three", [[1.0, 3.0, 3.0]], |x| Ok(spatial(&x[0], 2)?.adaptive_max_pool2d_with_indices([1, 1])?.0), "the element of the index: the first";
-    "adaptive_max_pool3d_with_indices", "two of three", [[1.0, 3.0, 3.0]], |x| Ok(spatial(&x[0], 3)?.adaptive_max_pool3d_with_indices([1, 1, 1])?.0), "the element of the index: the first";
-    "max_pool3d", "two of three", [[1.0, 3.0, 3.0]], |x| spatial(&x[0], 3)?.max_pool3d([1, 1, 3], PoolOptions::new()), "the first of the window";
-    "adaptive_max_pool1d", "two of three", [[1.0, 3.0, 3.0]], |x| signal(&x[0])?.adaptive_max_pool1d([1]), "the first of the bin";
-    "adaptive_max_pool2d", "two of three", [[1.0, 3.0, 3.0]], |x| spatial(&x[0], 2)?.adaptive_max_pool2d([1, 1]), "the first of the bin";
-    "adaptive_max_pool3d", "two of three", [[1.0, 3.0, 3.0]], |x| spatial(&x[0], 3)?.adaptive_max_pool3d([1, 1, 1]), "the first of the bin";
-    "scatter_reduce/amax", "the largest: two 2 are sent to a 2", [[2.0, 1.0], [2.0, 2.0]], |x| x[0].scatter_reduce(0, &places(&x[0], &[0, 0])?, &x[1], ScatterReduction::Amax, true), "shared evenly among those that attain it";
-    "scatter_reduce/amin", "the smallest: two 2 are sent to a 2", [[2.0, 1.0], [2.0, 2.0]], |x| x[0].scatter_reduce(0, &places(&x[0], &[0, 0])?, &x[1], ScatterReduction::Amin, true), "shared evenly among those that attain it";
+const TIES: &[Row] = kinks! {
+    {
+        of: "max", at: "two of three are the largest", inputs: [[1.0, 3.0, 3.0]], call: |x| x[0].max(&[0], false),
+        torch: "a.amax(0)", slopes: "0, 0.5, 0.5", says: "Equal ones share the gradient.",
+        why: "shared evenly: no order is preferred",
+    }
+    {
+        of: "min", at: "two of three are the smallest", inputs: [[1.0, 1.0, 3.0]], call: |x| x[0].min(&[0], false),
+        torch: "a.amin(0)", slopes: "0.5, 0.5, 0", says: "Equal ones share the gradient.", why: "shared evenly",
+    }
+    {
+        of: "aminmax", at: "all equal: min + 2 max", inputs: [[2.0, 2.0]],
+        call: |x| { let (a, b) = x[0].aminmax(&[0], false)?; a.add(&b.mul(2.0)?) },
+        torch: "(lambda r: r.min + 2 * r.max)(a.aminmax(dim=0))",
+        slopes: "1.5, 1.5", says: "Equal extremes share the gradient.", why: "shared evenly, as max and min",
+    }
+    {
+        of: "max_with_indices", at: "two of three", inputs: [[1.0, 3.0, 3.0]],
+        call: |x| Ok(x[0].max_with_indices(0, false)?.0), torch: "a.max(0).values",
+        slopes: "0, 1, 0", says: "The gradient goes to the element at the index",
+        why: "the element of the index: the first",
+    }
+    {
+        of: "min_with_indices", at: "two of three", inputs: [[1.0, 1.0, 3.0]],
+        call: |x| Ok(x[0].min_with_indices(0, false)?.0), torch: "a.min(0).values",
+        slopes: "1, 0, 0", says: "The gradient goes to the element at the index",
+        why: "the element of the index: the first",
+    }
+    {
+        of: "sort", at: "ties, outputs weighted 1, 2, 3", inputs: [[2.0, 1.0, 2.0]],
+        call: |x| counted(&x[0].sort(0, false)?.0), torch: "counted(a.sort(stable=True).values)",
+        slopes: "2, 1, 3", says: "The gradient goes to the element of the index, also among equal ones.",
+        why: "stable: equal elements keep their order",
+    }
+    {
+        of: "topk", at: "two of three, k = 2, weighted 1, 2", inputs: [[3.0, 3.0, 3.0]],
+        call: |x| counted(&x[0].topk(2, 0, true, true)?.0), torch: "counted(a.topk(2).values)",
+        slopes: "1, 2, 0", says: "Of equal elements the first are taken, and get the gradient.",
+        why: "the first of equals",
+    }
+    {
+        of: "kthvalue", at: "k = 2 of three equal", inputs: [[3.0, 3.0, 3.0]],
+        call: |x| Ok(x[0].kthvalue(2, 0, false)?.0), torch: "a.kthvalue(2).values",
+        slopes: "0, 1, 0", says: "The gradient goes to the element of the index.",
+        why: "the element of the index, in stable order",
+    }
+    {
+        of: "unique", at: "an element that occurs twice", inputs: [[2.0, 2.0]],
+        call: |x| Ok(x[0].unique(true, false, false)?.values), torch: "",
+        slopes: "1, 0", says: "The gradient of a value goes to its first occurrence.", why: "its first occurrence",
+    }
+    {
+        of: "cummax", at: "ties, outputs weighted 1, 2, 3", inputs: [[2.0, 2.0, 1.0]],
+        call: |x| counted(&x[0].cummax(0)?.0), torch: "counted(a.cummax(0).values)",
+        slopes: "1, 5, 0", says: "The gradient goes to the elements at these indices.",
+        why: "the latest, as its index says",
+    }
+    {
+        of: "cummin", at: "ties, outputs weighted 1, 2, 3", inputs: [[1.0, 1.0, 2.0]],
+        call: |x| counted(&x[0].cummin(0)?.0), torch: "counted(a.cummin(0).values)",
+        slopes: "1, 5, 0", says: "The gradient goes to the elements at these indices.",
+        why: "the latest, as its index says",
+    }
+    {
+        of: "max_pool1d", at: "two of three", inputs: [[1.0, 3.0, 3.0]],
+        call: |x| signal(&x[0])?.max_pool1d([3], PoolOptions::new()), torch: "F.max_pool1d(spatial(a, 1), 3)",
+        slopes: "0, 1, 0", says: "Of equal elements the first gets the gradient.", why: "the first of the window",
+    }
+    {
+        of: "max_pool2d", at: "two of three", inputs: [[1.0, 3.0, 3.0]],
+        call: |x| spatial(&x[0], 2)?.max_pool2d([1, 3], PoolOptions::new()),
+        torch: "F.max_pool2d(spatial(a, 2), (1, 3))",
+        slopes: "0, 1, 0", says: "Of equal elements the first gets the gradient.", why: "the first of the window",
+    }
+    {
+        of: "max_pool2d_with_indices", at: "two of three", inputs: [[1.0, 3.0, 3.0]],
+        call: |x| Ok(spatial(&x[0], 2)?.max_pool2d_with_indices([1, 3], PoolOptions::new())?.0),
+        torch: "F.max_pool2d(spatial(a, 2), (1, 3), return_indices=True)[0]",
+        slopes: "0, 1, 0", says: "The gradient goes to the element that won.",
+        why: "the element of the index: the first",
+    }
+    {
+        of: "max_pool1d_with_indices", at: "two of three", inputs: [[1.0, 3.0, 3.0]],
+        call: |x| Ok(signal(&x[0])?.max_pool1d_with_indices([3], PoolOptions::new())?.0),
+        torch: "F.max_pool1d(spatial(a, 1), 3, return_indices=True)[0]",
+        slopes: "0, 1, 0", says: "The gradient goes to the element that won.",
+        why: "the element of the index: the first",
+    }
+    {
+        of: "max_pool3d_with_indices", at: "two of three", inputs: [[1.0, 3.0, 3.0]],
+        call: |x| Ok(spatial(&x[0], 3)?.max_pool3d_with_indices([1, 1, 3], PoolOptions::new())?.0),
+        torch: "F.max_pool3d(spatial(a, 3), (1, 1, 3), return_indices=True)[0]",
+        slopes: "0, 1, 0", says: "The gradient goes to the element that won.",
+        why: "the element of the index: the first",
+    }
+    {
+        of: "adaptive_max_pool1d_with_indices", at: "two of three", inputs: [[1.0, 3.0, 3.0]],
+        call: |x| Ok(signal(&x[0])?.adaptive_max_pool1d_with_indices([1])?.0),
+        torch: "F.adaptive_max_pool1d(spatial(a, 1), 1, return_indices=True)[0]",
+        slopes: "0, 1, 0", says: "NaN wins; of equal elements the first, which gets the gradient.",
+        why: "the element of the index: the first",
+    }
+    {
+        of: "adaptive_max_pool2d_with_indices", at: "two of three", inputs: [[1.0, 3.0, 3.0]],
+        call: |x| Ok(spatial(&x[0], 2)?.adaptive_max_pool2d_with_indices([1, 1])?.0),
+        torch: "F.adaptive_max_pool2d(spatial(a, 2), 1, return_indices=True)[0]",
+        slopes: "0, 1, 0", says: "NaN wins; of equal elements the first, which gets the gradient.",
+        why: "the element of the index: the first",
+    }
+    {
+        of: "adaptive_max_pool3d_with_indices", at: "two of three", inputs: [[1.0, 3.0, 3.0]],
+        call: |x| Ok(spatial(&x[0], 3)?.adaptive_max_pool3d_with_indices([1, 1, 1])?.0),
+        torch: "F.adaptive_max_pool3d(spatial(a, 3), 1, return_indices=True)[0]",
+        slopes: "0, 1, 0", says: "NaN wins; of equal elements the first, which gets the gradient.",
+        why: "the element of the index: the first",
+    }
+    {
+        of: "max_pool3d", at: "two of three", inputs: [[1.0, 3.0, 3.0]],
+        call: |x| spatial(&x[0], 3)?.max_pool3d([1, 1, 3], PoolOptions::new()),
+        torch: "F.max_pool3d(spatial(a, 3), (1, 1, 3))",
+        slopes: "0, 1, 0", says: "Of equal elements the first gets the gradient.", why: "the first of the window",
+    }
+    {
+        of: "adaptive_max_pool1d", at: "two of three", inputs: [[1.0, 3.0, 3.0]],
+        call: |x| signal(&x[0])?.adaptive_max_pool1d([1]), torch: "F.adaptive_max_pool1d(spatial(a, 1), 1)",
+        slopes: "0, 1, 0", says: "Of equal elements the first gets the gradient.", why: "the first of the bin",
+    }
+    {
+        of: "adaptive_max_pool2d", at: "two of three", inputs: [[1.0, 3.0, 3.0]],
+        call: |x| spatial(&x[0], 2)?.adaptive_max_pool2d([1, 1]), torch: "F.adaptive_max_pool2d(spatial(a, 2), 1)",
+        slopes: "0, 1, 0", says: "Of equal elements the first gets the gradient.", why: "the first of the bin",
+    }
+    {
+        of: "adaptive_max_pool3d", at: "two of three", inputs: [[1.0, 3.0, 3.0]],
+        call: |x| spatial(&x[0], 3)?.adaptive_max_pool3d([1, 1, 1]), torch: "F.adaptive_max_pool3d(spatial(a, 3), 1)",
+        slopes: "0, 1, 0", says: "Of equal elements the first gets the gradient.", why: "the first of the bin",
+    }
+    {
+        of: "scatter_reduce", at: "the largest: two 2 are sent to a 2", inputs: [[2.0, 1.0], [2.0, 2.0]],
+        call: |x| x[0].scatter_reduce(0, &places(&x[0], &[0, 0])?, &x[1], ScatterReduction::Amax, true),
+        torch: "reduced(a, b, 'amax')",
+        slopes: "0.3333, 1; 0.3333, 0.3333", says: "The gradient of an extreme is split evenly among the elements that attain it.",
+        why: "shared evenly among those that attain it",
+    }
+    {
+        of: "scatter_reduce", at: "the smallest: two 2 are sent to a 2", inputs: [[2.0, 1.0], [2.0, 2.0]],
+        call: |x| x[0].scatter_reduce(0, &places(&x[0], &[0, 0])?, &x[1], ScatterReduction::Amin, true),
+        torch: "reduced(a, b, 'amin')",
+        slopes: "0.3333, 1; 0.3333, 0.3333", says: "The gradient of an extreme is split evenly among the elements that attain it.",
+        why: "shared evenly among those that attain it",
+    }
 };
 
-const LENGTHS: &[Kink] = kinks! {
-    "norm/zero", "p = 0, elements 0 and 2", [[0.0, 2.0]], |x| x[0].norm(0.0, &[0], false), "a count: slope 0 everywhere";
-    "norm/half", "p = 0.5, an element 0 beside 4", [[0.0, 4.0]], |x| x[0].norm(0.5, &[0], false), "infinite from both sides; 0 keeps others finite";
-    "norm/one", "p = 1, elements 0 and 2", [[0.0, 2.0]], |x| x[0].norm(1.0, &[0], false), "as abs";
-    "norm/two", "p = 2, the zero vector", [[0.0, 0.0]], |x| x[0].norm(2.0, &[0], false), "the middle of all directions";
-    "norm/three", "p = 3, the zero vector", [[0.0, 0.0]], |x| x[0].norm(3.0, &[0], false), "the middle of all directions";
-    "norm/inf", "p = inf, the zero vector", [[0.0, 0.0]], |x| x[0].norm(INF, &[0], false), "as abs";
-    "norm/inf_ties", "p = inf, magnitudes tie", [[3.0, -3.0, 1.0]], |x| x[0].norm(INF, &[0], false), "shared evenly, as max";
-    "norm/lowest", "p = -inf, an element 0", [[0.0, 3.0]], |x| x[0].norm(-INF, &[0], false), "as abs";
-    "std", "all elements equal", [[2.0, 2.0]], |x| x[0].std(&[0], 1, false), "a length of 0, as norm";
-    "hypot", "the origin", [[0.0], [0.0]], |x| x[0].hypot(&x[1]), "a length of 0, as norm";
-    "atan2", "the origin", [[0.0], [0.0]], |x| x[0].atan2(&x[1]), "no direction, so no turn";
-    "cdist/one", "points that share a coordinate, p = 1", [[0.0, 0.0], [0.0, 2.0]], |x| row(&x[0])?.cdist(&row(&x[1])?, 1.0), "as norm";
-    "cdist/two", "points that coincide, p = 2", [[1.0, 2.0], [1.0, 2.0]], |x| row(&x[0])?.cdist(&row(&x[1])?, 2.0), "as norm";
-    "cdist/three", "points that coincide, p = 3", [[1.0, 2.0], [1.0, 2.0]], |x| row(&x[0])?.cdist(&row(&x[1])?, 3.0), "as norm";
-    "cdist/inf", "points that coincide, p = inf", [[1.0, 2.0], [1.0, 2.0]], |x| row(&x[0])?.cdist(&row(&x[1])?, INF), "as norm";
-    "pairwise_distance", "points that coincide, eps 0", [[1.0, 2.0], [1.0, 2.0]], |x| x[0].pairwise_distance(&x[1], 2.0, 0.0, false), "as norm";
-    "cosine_similarity", "a zero vector beside (3, 4), eps 0.1", [[0.0, 0.0], [3.0, 4.0]], |x| x[0].cosine_similarity(&x[1], 0, 0.1), "the length is eps there, a constant";
-    "normalize/two", "the zero vector, eps 0.1", [[0.0, 0.0]], |x| counted(&x[0].normalize(2.0, 0, 0.1)?), "divided by eps, a constant";
-    "normalize/inf", "magnitudes tie, p = inf", [[3.0, 3.0]], |x| counted(&x[0].normalize(INF, 0, 0.1)?), "the largest is shared, as max";
+const LENGTHS: &[Row] = kinks! {
+    {
+        of: "norm", at: "p = 0, elements 0 and 2", inputs: [[0.0, 2.0]], call: |x| x[0].norm(0.0, &[0], false),
+        torch: "norm(0)(a)", slopes: "0, 0", says: "Where the function has a kink at 0 its gradient is 0",
+        why: "a count: slope 0 everywhere",
+    }
+    {
+        of: "norm", at: "p = 0.5, an element 0 beside 4", inputs: [[0.0, 4.0]], call: |x| x[0].norm(0.5, &[0], false),
+        torch: "norm(0.5)(a)", slopes: "0, 1", says: "Where the function has a kink at 0 its gradient is 0",
+        why: "infinite from both sides; 0 keeps others finite",
+    }
+    {
+        of: "norm", at: "p = 1, elements 0 and 2", inputs: [[0.0, 2.0]], call: |x| x[0].norm(1.0, &[0], false),
+        torch: "norm(1)(a)", slopes: "0, 1", says: "Where the function has a kink at 0 its gradient is 0",
+        why: "as abs",
+    }
+    {
+        of: "norm", at: "p = 2, the zero vector", inputs: [[0.0, 0.0]], call: |x| x[0].norm(2.0, &[0], false),
+        torch: "norm(2)(a)", slopes: "0, 0", says: "Where the function has a kink at 0 its gradient is 0",
+        why: "the middle of all directions",
+    }
+    {
+        of: "norm", at: "p = 3, the zero vector", inputs: [[0.0, 0.0]], call: |x| x[0].norm(3.0, &[0], false),
+        torch: "norm(3)(a)", slopes: "0, 0", says: "Where the function has a kink at 0 its gradient is 0",
+        why: "the middle of all directions",
+    }
+    {
+        of: "norm", at: "p = inf, the zero vector", inputs: [[0.0, 0.0]], call: |x| x[0].norm(INF, &[0], false),
+        torch: "norm(inf)(a)", slopes: "0, 0", says: "Where the function has a kink at 0 its gradient is 0",
+        why: "as abs",
+    }
+    {
+        of: "norm", at: "p = inf, magnitudes tie", inputs: [[3.0, -3.0, 1.0]], call: |x| x[0].norm(INF, &[0], false),
+        torch: "norm(inf)(a)", slopes: "0.5, -0.5, 0", says: "Equal extremes share the gradient.",
+        why: "shared evenly, as max",
+    }
+    {
+        of: "norm", at: "p = -inf, an element 0", inputs: [[0.0, 3.0]], call: |x| x[0].norm(-INF, &[0], false),
+        torch: "norm(-inf)(a)", slopes: "0, 0", says: "Where the function has a kink at 0 its gradient is 0",
+        why: "as abs",
+    }
+    {
+        of: "std", at: "all elements equal", inputs: [[2.0, 2.0]], call: |x| x[0].std(&[0], 1, false), torch: "a.std()",
+        slopes: "0, 0", says: "Where it is 0 its gradient is 0.", why: "a length of 0, as norm",
+    }
+    {
+        of: "cdist", at: "points that share a coordinate, p = 1", inputs: [[0.0, 0.0], [0.0, 2.0]],
+        call: |x| row(&x[0])?.cdist(&row(&x[1])?, 1.0), torch: "cdist(1.0)(a, b)",
+        slopes: "0, -1; 0, 1", says: "Points that coincide have gradient 0.", why: "as norm",
+    }
+    {
+        of: "cdist", at: "points that coincide, p = 2", inputs: [[1.0, 2.0], [1.0, 2.0]],
+        call: |x| row(&x[0])?.cdist(&row(&x[1])?, 2.0), torch: "cdist(2.0)(a, b)",
+        slopes: "0, 0; 0, 0", says: "Points that coincide have gradient 0.", why: "as norm",
+    }
+    {
+        of: "cdist", at: "points that coincide, p = 3", inputs: [[1.0, 2.0], [1.0, 2.0]],
+        call: |x| row(&x[0])?.cdist(&row(&x[1])?, 3.0), torch: "cdist(3.0)(a, b)",
+        slopes: "0, 0; 0, 0", says: "Points that coincide have gradient 0.", why: "as norm",
+    }
+    {
+        of: "cdist", at: "points that coincide, p = inf", inputs: [[1.0, 2.0], [1.0, 2.0]],
+        call: |x| row(&x[0])?.cdist(&row(&x[1])?, INF), torch: "cdist(inf)(a, b)",
+        slopes: "0, 0; 0, 0", says: "Points that coincide have gradient 0.", why: "as norm",
+    }
+    {
+        of: "pairwise_distance", at: "points that coincide, eps 0", inputs: [[1.0, 2.0], [1.0, 2.0]],
+        call: |x| x[0].pairwise_distance(&x[1], 2.0, 0.0, false), torch: "F.pairwise_distance(a, b, 2.0, 0.0)",
+        slopes: "0, 0; 0, 0", says: "points that coincide have gradient 0 with it 0.", why: "as norm",
+    }
+    {
+        of: "cosine_similarity", at: "a zero vector beside (3, 4), eps 0.1", inputs: [[0.0, 0.0], [3.0, 4.0]],
+        call: |x| x[0].cosine_similarity(&x[1], 0, 0.1), torch: "F.cosine_similarity(a, b, 0, 0.1)",
+        slopes: "6, 8; 0, 0", says: "0, with the gradient of a constant length `eps`.",
+        why: "the length is eps there, a constant",
+    }
+    {
+        of: "normalize", at: "the zero vector, eps 0.1", inputs: [[0.0, 0.0]],
+        call: |x| counted(&x[0].normalize(2.0, 0, 0.1)?), torch: "counted(F.normalize(a, 2.0, 0, 0.1))",
+        slopes: "10, 20", says: "Those shorter than `eps` are divided by `eps`, with the gradient of a constant length.",
+        why: "divided by eps, a constant",
+    }
+    {
+        of: "normalize", at: "magnitudes tie, p = inf", inputs: [[3.0, 3.0]],
+        call: |x| counted(&x[0].normalize(INF, 0, 0.1)?), torch: "counted(F.normalize(a, inf, 0, 0.1))",
+        slopes: "-0.1667, 0.1667", says: "Those shorter than `eps` are divided by `eps`, with the gradient of a constant length.",
+        why: "the largest is shared, as max",
+    }
 };
 
-const STEPS: &[Kink] = kinks! {
-    "sign", "0 and elsewhere", [[0.0, 1.5]], |x| x[0].sign(), "a step is flat on both sides";
-    "floor", "1 and elsewhere", [[1.0, 1.5]], |x| x[0].floor(), "flat on both sides";
-    "ceil", "1 and elsewhere", [[1.0, 1.5]], |x| x[0].ceil(), "flat on both sides";
-    "round", "0.5 and elsewhere", [[0.5, 1.2]], |x| x[0].round(), "flat on both sides";
-    "round_half_away", "0.5 and elsewhere", [[0.5, 1.2]], |x| x[0].round_half_away(), "flat on both sides";
-    "round_decimals", "0.25 to one decimal, and elsewhere", [[0.25, 1.22]], |x| x[0].round_decimals(1), "flat on both sides";
-    "trunc", "1 and elsewhere", [[1.0, 1.5]], |x| x[0].trunc(), "flat on both sides";
-    "frac", "1 and elsewhere", [[1.0, 1.5]], |x| x[0].frac(), "x less a step";
-    "floor_div", "6 by 3", [[6.0], [3.0]], |x| x[0].floor_div(&x[1]), "flat on both sides";
-    "trunc_div", "6 by 3", [[6.0], [3.0]], |x| x[0].trunc_div(&x[1]), "flat on both sides";
-    "fmod", "6 by 3, -7 by 3", [[6.0, -7.0], [3.0, 3.0]], |x| x[0].fmod(&x[1]), "1, and less the whole quotient";
-    "remainder", "6 by 3, -7 by 3", [[6.0, -7.0], [3.0, 3.0]], |x| x[0].remainder(&x[1]), "1, and less the floored quotient";
-    "grid_sample/nearest", "between two pixels", [[0.5]], |x| pixel(&x[0], Sampling::Nearest, GridPadding::Zeros), "flat on both sides";
+const STEPS: &[Row] = kinks! {
+    {
+        of: "round_decimals", at: "0.25 to one decimal, and elsewhere", inputs: [[0.25, 1.22]],
+        call: |x| x[0].round_decimals(1), torch: "a.round(decimals=1)", slopes: "0, 0", says: "The gradient is 0.",
+        why: "flat on both sides",
+    }
+    {
+        of: "grid_sample", at: "between two pixels", inputs: [[0.5]],
+        call: |x| pixel(&x[0], Sampling::Nearest, GridPadding::Zeros), torch: "pixel(a, 'nearest', 'zeros')",
+        slopes: "0", says: "At the centre of a pixel the slope is that of the pixels from there on, where a border begins it is 0; with the nearest pixel it is 0 everywhere.",
+        why: "flat on both sides",
+    }
 };
 
-const STEEP: &[Kink] = kinks! {
-    "sqrt", "0", [[0.0]], |x| x[0].sqrt(), "the limit from the right";
-    "rsqrt", "0", [[0.0]], |x| x[0].rsqrt(), "the limit from the right";
-    "recip", "0, -0", [[0.0, -0.0]], |x| x[0].recip(), "the limit from either side";
-    "log", "0", [[0.0]], |x| x[0].log(), "the limit from the right";
-    "log2", "0", [[0.0]], |x| x[0].log2(), "the limit from the right";
-    "log10", "0", [[0.0]], |x| x[0].log10(), "the limit from the right";
-    "log1p", "-1", [[-1.0]], |x| x[0].log1p(), "the limit from the right";
-    "asin", "-1, 1", [[-1.0, 1.0]], |x| x[0].asin(), "the limit from inside";
-    "acos", "-1, 1", [[-1.0, 1.0]], |x| x[0].acos(), "the limit from inside";
-    "acosh", "1", [[1.0]], |x| x[0].acosh(), "the limit from the right";
-    "atanh", "-1, 1", [[-1.0, 1.0]], |x| x[0].atanh(), "the limit from inside";
-    "div", "1 by 0", [[1.0], [0.0]], |x| x[0].div(&x[1]), "IEEE division";
-    "pow/square", "0^2", [[0.0], [2.0]], |x| x[0].pow(&x[1]), "smooth in the base; 0^y is flat in y";
-    "pow/one", "0^1", [[0.0], [1.0]], |x| x[0].pow(&x[1]), "smooth in the base; 0^y is flat in y";
-    "pow/half", "0^0.5", [[0.0], [0.5]], |x| x[0].pow(&x[1]), "as sqrt; 0^y is flat in y";
-    "pow/zero", "0^0", [[0.0], [0.0]], |x| x[0].pow(&x[1]), "1 for every base; the step in y counts as flat";
-    "pow/negative", "(-2)^2", [[-2.0], [2.0]], |x| x[0].pow(&x[1]), "no power of a negative base beside whole exponents";
-    "xlogy/zero", "0 ln 0", [[0.0], [0.0]], |x| x[0].xlogy(&x[1]), "the value is a constant 0 there";
-    "xlogy/one", "0 ln 2", [[0.0], [2.0]], |x| x[0].xlogy(&x[1]), "smooth: the slope is ln 2";
+const LOSSES: &[Row] = kinks! {
+    {
+        of: "l1_loss", at: "prediction = target", inputs: [[1.0], [1.0]], call: |x| x[0].l1_loss(&x[1], Sum),
+        torch: "F.l1_loss(a, b)", slopes: "0; 0", says: "the slope at 0 is 0.", why: "as abs",
+    }
+    {
+        of: "smooth_l1_loss", at: "a difference of beta = 0.5", inputs: [[1.5], [1.0]],
+        call: |x| x[0].smooth_l1_loss(&x[1], 0.5, Sum), torch: "F.smooth_l1_loss(a, b, beta=0.5)",
+        slopes: "1; -1", says: "Both sides have one slope where they meet; the second derivative there is that of the inside.",
+        why: "both sides agree; the second derivative jumps",
+    }
+    {
+        of: "smooth_l1_loss", at: "beta 0, prediction = target", inputs: [[1.0], [1.0]],
+        call: |x| x[0].smooth_l1_loss(&x[1], 0.0, Sum), torch: "F.smooth_l1_loss(a, b, beta=0.0)",
+        slopes: "0; 0", says: "Both sides have one slope where they meet; the second derivative there is that of the inside.",
+        why: "as abs",
+    }
+    {
+        of: "huber_loss", at: "a difference of delta = 0.5", inputs: [[1.5], [1.0]],
+        call: |x| x[0].huber_loss(&x[1], 0.5, Sum), torch: "F.huber_loss(a, b, delta=0.5)",
+        slopes: "0.5; -0.5", says: "Both sides have one slope where they meet; the second derivative there is that of the inside.",
+        why: "both sides agree; the second derivative jumps",
+    }
+    {
+        of: "margin_ranking_loss", at: "exactly the margin", inputs: [[1.5], [1.0]],
+        call: |x| x[0].margin_ranking_loss(&x[1], &labels(&x[0], &[1.0])?, 0.5, Sum),
+        torch: "F.margin_ranking_loss(a, b, label(1.0), 0.5)",
+        slopes: "-1; 1", says: "At exactly the margin the slope is that of a violated one.",
+        why: "the margin is not passed yet: still pushed",
+    }
+    {
+        of: "hinge_embedding_loss", at: "exactly the margin", inputs: [[0.5]],
+        call: |x| x[0].hinge_embedding_loss(&labels(&x[0], &[-1.0])?, 0.5, Sum),
+        torch: "F.hinge_embedding_loss(a, label(-1.0), 0.5)",
+        slopes: "-1", says: "At exactly the margin the slope is -1.", why: "the margin is not passed yet: still pushed",
+    }
+    {
+        of: "cosine_embedding_loss", at: "exactly the margin (0: a right angle)", inputs: [[1.0, 0.0], [0.0, 1.0]],
+        call: |x| row(&x[0])?.cosine_embedding_loss(&row(&x[1])?, &labels(&x[0], &[-1.0])?, 0.0, Sum),
+        torch: "F.cosine_embedding_loss(a[None], b[None], label(-1.0))",
+        slopes: "0, 1; 1, 0", says: "At exactly the margin the slope is that of a violated one.",
+        why: "the margin is not passed yet: still pushed",
+    }
+    {
+        of: "triplet_margin_loss", at: "exactly the margin, p = 1", inputs: [[0.0], [1.0], [2.0]],
+        call: |x| x[0].triplet_margin_loss(&x[1], &x[2], 1.0, 1.0, false, Sum),
+        torch: "F.triplet_margin_loss(a, b, c, p=1.0)",
+        slopes: "0; 1; -1", says: "At exactly the margin the slope is that of a violated one.",
+        why: "the margin is not passed yet: still pushed",
+    }
+    {
+        of: "binary_cross_entropy", at: "probability 0 and 1, target 1 and 0: the bound -100 holds", inputs: [[0.0, 1.0]],
+        call: |x| x[0].binary_cross_entropy(&labels(&x[0], &[1.0, 0.0])?, None, Each),
+        torch: "F.binary_cross_entropy(a, label(1.0, 0.0), reduction='sum')",
+        slopes: "0, 0", says: "Each logarithm is at least -100, and has slope 0 where that bound holds;",
+        why: "a constant loss has slope 0",
+    }
+    {
+        of: "gaussian_nll_loss", at: "a variance below eps = 0.1", inputs: [[1.0], [0.01]],
+        call: |x| x[0].gaussian_nll_loss(&x[0].zeros_like()?, &x[1], false, 0.1, Sum),
+        torch: "F.gaussian_nll_loss(a, torch.zeros(1), b, eps=0.1)",
+        slopes: "10; 0", says: "Where the bound `eps` (above 0) holds, the variance has no slope;",
+        why: "the variance is a constant there",
+    }
+    {
+        of: "kl_div", at: "target 0", inputs: [[-1.0], [0.0]], call: |x| x[0].kl_div(&x[1], false, Sum),
+        torch: "F.kl_div(a, b, reduction='sum')",
+        slopes: "0; 0", says: "Where the target is 0 the term is 0, without slope.",
+        why: "0 ln 0 counts as a constant 0",
+    }
+    {
+        of: "kl_div_batch_mean", at: "target 0", inputs: [[-1.0], [0.0]],
+        call: |x| x[0].kl_div_batch_mean(&x[1], false), torch: "F.kl_div(a, b, reduction='batchmean')",
+        slopes: "0; 0", says: "A target of 0 has no slope.", why: "as kl_div",
+    }
+    {
+        of: "poisson_nll_loss", at: "rate 0 of a count 0, eps 0", inputs: [[0.0]],
+        call: |x| x[0].poisson_nll_loss(&x[0].zeros_like()?, false, false, 0.0, Sum),
+        torch: "F.poisson_nll_loss(a, torch.zeros(1), log_input=False, eps=0.0)",
+        slopes: "NaN", says: "A rate of 0 has an infinite slope with `eps` 0, and for a count of 0 the slope NaN.",
+        why: "0 / 0: choose eps above 0",
+    }
+    {
+        of: "ctc_loss", at: "a sequence too short for its labels", inputs: [[-0.5, -0.9]],
+        call: |x| spatial(&x[0], 1)?.ctc_loss(&places(&x[0], &[1, 1])?.reshape([1, 2])?, &[1], &[2], 0, false, Sum),
+        torch: "F.ctc_loss(spatial(a, 1), torch.tensor([[1, 1]]), (1,), (2,), reduction='sum')",
+        slopes: "0, 0", says: "A sequence too short for its labels has loss infinity with gradient 0;",
+        why: "the loss is infinite whatever the input",
+    }
 };
 
-const LOSSES: &[Kink] = kinks! {
-    "l1_loss", "prediction = target", [[1.0], [1.0]], |x| x[0].l1_loss(&x[1], Sum), "as abs";
-    "smooth_l1_loss", "a difference of beta = 0.5", [[1.5], [1.0]], |x| x[0].smooth_l1_loss(&x[1], 0.5, Sum), "both sides agree; the second derivative jumps";
-    "smooth_l1_loss/zero", "beta 0, prediction = target", [[1.0], [1.0]], |x| x[0].smooth_l1_loss(&x[1], 0.0, Sum), "as abs";
-    "huber_loss", "a difference of delta = 0.5", [[1.5], [1.0]], |x| x[0].huber_loss(&x[1], 0.5, Sum), "both sides agree; the second derivative jumps";
-    "margin_ranking_loss", "exactly the margin", [[1.5], [1.0]], |x| x[0].margin_ranking_loss(&x[1], &labels(&x[0], &[1.0])?, 0.5, Sum), "the margin is not passed yet: still pushed";
-    "hinge_embedding_loss", "exactly the margin", [[0.5]], |x| x[0].hinge_embedding_loss(&labels(&x[0], &[-1.0])?, 0.5, Sum), "the margin is not passed yet: still pushed";
-    "cosine_embedding_loss", "exactly the margin (0: a right angle)", [[1.0, 0.0], [0.0, 1.0]], |x| row(&x[0])?.cosine_embedding_loss(&row(&x[1])?, &labels(&x[0], &[-1.0])?, 0.0, Sum), "the margin is not passed yet: still pushed";
-    "triplet_margin_loss", "exactly the margin, p = 1", [[0.0], [1.0], [2.0]], |x| x[0].triplet_margin_loss(&x[1], &x[2], 1.0, 1.0, false, Sum), "the margin is not passed yet: still pushed";
-    "binary_cross_entropy", "probability 0 and 1, target 1 and 0: the bound -100 holds", [[0.0, 1.0]], |x| x[0].binary_cross_entropy(&labels(&x[0], &[1.0, 0.0])?, None, Each), "a constant loss has slope 0";
-    "gaussian_nll_loss", "a variance below eps = 0.1", [[1.0], [0.01]], |x| x[0].gaussian_nll_loss(&x[0].zeros_like()?, &x[1], false, 0.1, Sum), "the variance is a constant there";
-    "kl_div", "target 0", [[-1.0], [0.0]], |x| x[0].kl_div(&x[1], false, Sum), "0 ln 0 counts as a constant 0";
-    "kl_div_batch_mean", "target 0", [[-1.0], [0.0]], |x| x[0].kl_div_batch_mean(&x[1], false), "as kl_div";
-    "poisson_nll_loss", "rate 0 of a count 0, eps 0", [[0.0]], |x| x[0].poisson_nll_loss(&x[0].zeros_like()?, false, false, 0.0, Sum), "0 / 0: choose eps above 0";
-    "ctc_loss", "a sequence too short for its labels", [[-0.5, -0.9]], |x| spatial(&x[0], 1)?.ctc_loss(&places(&x[0], &[1, 1])?.reshape([1, 2])?, &[1], &[2], 0, false, Sum), "the loss is infinite whatever the input";
+const NOTHING: &[Row] = kinks! {
+    {
+        of: "logsumexp", at: "all -inf", inputs: [[-INF, -INF]], call: |x| x[0].logsumexp(&[0], false),
+        torch: "a.logsumexp(0)", slopes: "0, 0", says: "All -inf, and nothing at all, give -inf with gradient 0.",
+        why: "nothing there to share",
+    }
+    {
+        of: "logsumexp", at: "two of three inf", inputs: [[INF, INF, 1.0]], call: |x| x[0].logsumexp(&[0], false),
+        torch: "a.logsumexp(0)",
+        slopes: "0.5, 0.5, 0", says: "A +inf gives +inf, and equal shares of the gradient to the elements that are.",
+        why: "shared by the infinite ones",
+    }
+    {
+        of: "logcumsumexp", at: "-inf first, then 0", inputs: [[-INF, 0.0]], call: |x| x[0].logcumsumexp(0),
+        torch: "a.logcumsumexp(0)", slopes: "0, 1", says: "While all are -inf the result is -inf with gradient 0;",
+        why: "-inf adds nothing",
+    }
+    {
+        of: "masked_softmax", at: "a row with nothing kept", inputs: [[1.0, 2.0]],
+        call: |x| counted(&row(&x[0])?.masked_softmax(&row(&x[0])?.gt(9.0)?, 1)?),
+        torch: "counted(F.softmax(a[None].masked_fill(a[None] <= 9, -inf), 1))",
+        slopes: "0, 0", says: "a whole row of which nothing is left, which has gradient 0.",
+        why: "the weights are a constant 0",
+    }
+    {
+        of: "scaled_dot_product_attention", at: "a query that may see no key: query, key, value", inputs: [[1.0], [2.0], [3.0]],
+        call: |x| spatial(&x[0], 2)?.scaled_dot_product_attention(&spatial(&x[1], 2)?, &spatial(&x[2], 2)?, AttentionOptions::new().mask(&spatial(&x[0], 2)?.gt(9.0)?)),
+        torch: "attention(a, b, c)",
+        slopes: "0; 0; 0", says: "A query that may see no key gives 0, and has gradient 0.",
+        why: "the result is a constant 0",
+    }
+    {
+        of: "attention_with_lse", at: "a query that may see no key: query, key, value", inputs: [[1.0], [2.0], [3.0]],
+        call: |x| Ok(spatial(&x[0], 2)?.attention_with_lse(&spatial(&x[1], 2)?, &spatial(&x[2], 2)?, AttentionOptions::new().mask(&spatial(&x[0], 2)?.gt(9.0)?))?.0),
+        torch: "attention(a, b, c)", slopes: "0; 0; 0", says: "-inf, with gradient 0, where a query may see no key.",
+        why: "the result is a constant 0",
+    }
+    {
+        of: "prod", at: "one zero, two zeros", inputs: [[0.0, 2.0, 3.0], [0.0, 0.0, 3.0]],
+        call: |x| x[0].prod(&[0], false)?.add(&x[1].prod(&[0], false)?), torch: "a.prod() + b.prod()",
+        slopes: "6, 0, 0; 0, 0, 0", says: "The gradient is right at zeros, to any order.",
+        why: "smooth: products of the others, without division",
+    }
+    {
+        of: "cumprod", at: "a zero", inputs: [[2.0, 0.0, 3.0]], call: |x| x[0].cumprod(0), torch: "a.cumprod(0)",
+        slopes: "1, 8, 0", says: "The gradient is right at zeros, to any order.", why: "smooth: without division",
+    }
 };
 
-const NOTHING: &[Kink] = kinks! {
-    "logaddexp/nothing", "-inf and -inf", [[-INF], [-INF]], |x| x[0].logaddexp(&x[1]), "nothing there to share";
-    "logaddexp/infinite", "inf and inf", [[INF], [INF]], |x| x[0].logaddexp(&x[1]), "shared by the infinite ones";
-    "logaddexp/one", "-inf and 0", [[-INF], [0.0]], |x| x[0].logaddexp(&x[1]), "all to the one that counts";
-    "logsumexp/nothing", "all -inf", [[-INF, -INF]], |x| x[0].logsumexp(&[0], false), "nothing there to share";
-    "logsumexp/infinite", "two of three inf", [[INF, INF, 1.0]], |x| x[0].logsumexp(&[0], false), "shared by the infinite ones";
-    "logcumsumexp", "-inf first, then 0", [[-INF, 0.0]], |x| x[0].logcumsumexp(0), "-inf adds nothing";
-    "masked_softmax", "a row with nothing kept", [[1.0, 2.0]], |x| counted(&row(&x[0])?.masked_softmax(&row(&x[0])?.gt(9.0)?, 1)?), "the weights are a constant 0";
-    "scaled_dot_product_attention", "a query that may see no key: query, key, value", [[1.0], [2.0], [3.0]],
-        |x| spatial(&x[0], 2)?.scaled_dot_product_attention(&spatial(&x[1], 2)?, &spatial(&x[2], 2)?, AttentionOptions::new().mask(&spatial(&x[0], 2)?.gt(9.0)?)), "the result is a constant 0";
-    "attention_with_lse", "a query that may see no key: query, key, value", [[1.0], [2.0], [3.0]],
-        |x| Ok(spatial(&x[0], 2)?.attention_with_lse(&spatial(&x[1], 2)?, &spatial(&x[2], 2)?, AttentionOptions::new().mask(&spatial(&x[0], 2)?.gt(9.0)?))?.0), "the result is a constant 0";
-    "prod", "one zero, two zeros", [[0.0, 2.0, 3.0], [0.0, 0.0, 3.0]], |x| x[0].prod(&[0], false)?.add(&x[1].prod(&[0], false)?), "smooth: products of the others, without division";
-    "cumprod", "a zero", [[2.0, 0.0, 3.0]], |x| x[0].cumprod(0), "smooth: without division";
-};
-
-/// The rows of the op matrix without a kink where they are finite.
+/// The other operations outside of the table with a row in the op matrix: they have no kink where they are finite.
 pub(crate) const SMOOTH: &str = "
-    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d add addmm affine_grid asinh atan avg_pool1d avg_pool2d
-    avg_pool3d baddbmm batch_norm batch_norm_eval bce_with_logits bincount broadcast_tensors cast cat chunk conv1d conv2d conv3d
-    conv_transpose1d conv_transpose2d conv_transpose3d cos cosh cross cross_entropy cumsum diag diag_embed diagonal dot
-    dropout einsum embedding erf erfc exp exp2 expand expm1 flatten flip fold gather gelu gelu_mul gelu_tanh gelu_tanh_mul
-    glu group_norm index index_add index_assign index_copy index_fill index_put index_select instance_norm interpolate kron
-    layer_norm lerp linear local_response_norm log_sigmoid log_softmax masked_fill masked_select matmul mean meshgrid mish
-    movedim mse_loss mul narrow neg nll_loss outer pad permute repeat repeat_interleave reshape rms_norm roll rot90 scatter
-    scatter_add select sigmoid sigmoid_mul silu silu_mul sin sinh slice soft_margin_loss softmax softmin softplus split
-    split_with_sizes square squeeze stack sub sum tan tanh tensordot tile trace transpose tril triu unbind unflatten unfold
-    unfold_axis unsqueeze var var_mean";
+    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d addmm affine_grid avg_pool1d avg_pool2d avg_pool3d
+    baddbmm batch_norm batch_norm_eval bce_with_logits bincount broadcast_tensors cast cat chunk conv1d conv2d
+    conv3d conv_transpose1d conv_transpose2d conv_transpose3d cross cross_entropy cumsum diag diag_embed diagonal
+    dot dropout einsum embedding expand flatten flip fold gather glu group_norm index index_add index_assign
+    index_copy index_fill index_put index_select instance_norm interpolate kron layer_norm lerp linear
+    local_response_norm log_softmax masked_fill masked_select matmul mean meshgrid movedim mse_loss narrow nll_loss
+    outer pad permute repeat repeat_interleave reshape rms_norm roll rot90 scatter scatter_add select slice
+    soft_margin_loss softmax softmin split split_with_sizes squeeze stack sum tensordot tile trace transpose tril
+    triu unbind unflatten unfold unfold_axis unsqueeze var var_mean";

@@ -1,5 +1,6 @@
 //! The kernels against the interpreter.
 
+use std::fmt::Write;
 use std::sync::Arc;
 
 use gradus_backend::kernel::Expr;
@@ -88,6 +89,43 @@ fn run(cpu: &CpuBackend, kernel: &Kernel, lie: impl Fn(usize) -> Lie) -> Vec<Vec
     let args: Vec<_> = args.iter().enumerate().map(|(k, a)| arg(kernel, k, a)).collect();
     cpu.map(kernel, &args, &mut outs.iter_mut().map(Tensor::view_mut).collect::<Vec<_>>()).unwrap();
     outs.iter().map(|o| bits(cpu, o)).collect()
+}
+
+/// `list.rs`, from the kernels.
+fn list() -> String {
+    let mut text =
+        "//! Made by `cargo xtask compiled`: not to be edited by hand.\n\nuse super::*;\n\ncompiled! {\n".to_owned();
+    for kernel in kernels() {
+        let is_number = is_number(&kernel);
+        let elementwise = (0..kernel.args().len()).filter(|&k| !is_number(k)).count();
+        let outs: Vec<String> = kernel.outputs().iter().map(|(v, _)| format!("v{v}")).collect();
+        let name = kernel.name();
+        let _ = writeln!(text, "    {name}({elementwise}) -> ({}) {{", outs.join(", "));
+        for (i, inst) in kernel.insts().iter().enumerate() {
+            let operands: Vec<String> = inst.operands[..inst.op.arity()].iter().map(|v| format!("v{v}")).collect();
+            let code = match inst.op {
+                ScalarOp::Arg(k) if is_number(usize::from(k)) => format!("Number({k})"),
+                ScalarOp::Arg(k) => format!("Arg({k})"),
+                ScalarOp::Const(c) => match c.to_f64() {
+                    c if c == f64::NEG_INFINITY => "Const(f64::NEG_INFINITY)".to_owned(),
+                    c => format!("Const({c:?})"),
+                },
+                op => format!("{op:?}({})", operands.join(", ")),
+            };
+            let _ = writeln!(text, "        v{i} = {code};");
+        }
+        text += "    }\n";
+    }
+    text + "}\n"
+}
+
+#[test]
+fn the_list_is_made_from_the_kernels() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/map/compiled/list.rs");
+    if std::env::var_os("GRADUS_WRITE").is_some() {
+        return std::fs::write(path, list()).unwrap();
+    }
+    assert!(std::fs::read_to_string(path).unwrap() == list(), "list.rs is stale: run `cargo xtask compiled`");
 }
 
 #[test]

@@ -1,32 +1,57 @@
 //! Elementwise operations.
 
-use gradus::fused;
+use gradus::ops::table::TABLE;
+use gradus::prelude::*;
+use gradus::{Operand, fused};
 
-use super::{LONG, Row, rows};
+use super::{Call, LONG, Row, SHORT, rows};
+use crate::calls::Draw;
+use samples::Input;
 
-/// Rows of methods without arguments, with another operand, and with numbers.
-macro_rules! methods {
-    (unary: $($one:ident)*; binary: $($two:ident)*; numbers: $($other:ident($($number:ident),*))*) => {
-        rows! { LONG any;
-            $($one |x, _d| x.$one();)*
-            $($two |x, d| if d.once_in(3) { x.$two(d.scalar()) } else { x.$two(&d.like(&x)?) };)*
-            $($other |x, d| x.$other($(d.$number()),*);)*
-        }
-    };
+#[allow(dead_code)] // other programs include this file too
+#[path = "../../../../gradus/tests/golden/samples.rs"]
+mod samples;
+
+/// Rows of the table of elementwise operations, each with tensors or numbers as further operands, and any scalars.
+pub(super) fn entries() -> impl Iterator<Item = Row> {
+    TABLE.iter().map(|entry| {
+        let call = move |d: &mut Draw| {
+            let mut tensors = vec![d.any()?];
+            if entry.condition {
+                tensors.push(tensors[0].clone());
+                tensors[0] = d.mask(&tensors[0])?;
+            }
+            let number = tensors.len() < entry.tensors && d.once_in(3);
+            while tensors.len() < entry.tensors - usize::from(number) {
+                tensors.push(d.like(&tensors[tensors.len() - 1])?);
+            }
+            let mut operands: Vec<Operand<'_>> = tensors.iter().map(Operand::Tensor).collect();
+            let scalars = entry.scalars.len() + usize::from(number);
+            operands.extend((0..scalars).map(|_| Operand::Scalar(d.scalar())));
+            Ok(vec![entry.op.apply(&operands)?])
+        };
+        Row { name: entry.op.name(), huge: LONG, call: Call::Of(Box::new(call)) }
+    })
 }
 
-const TABLE: &[Row] = methods! {
-    unary: neg abs sign sqrt rsqrt recip square exp expm1 log log1p sin cos tan erf erfc exp2 log2 log10 asin acos atan sinh
-        cosh asinh acosh atanh floor ceil round trunc round_half_away frac signbit isinf isnan isfinite relu sigmoid tanh
-        softplus silu gelu gelu_tanh selu softsign log_sigmoid mish relu6 hardsigmoid hardswish logical_not;
-    binary: add sub mul div trunc_div floor_div fmod remainder pow maximum minimum fmax fmin atan2 hypot copysign xlogy
-        logaddexp eq ne lt le gt ge logical_and logical_or logical_xor silu_mul gelu_mul gelu_tanh_mul relu_mul sigmoid_mul;
-    numbers: leaky_relu(number) elu(number) celu(number) hardtanh(scalar, scalar) hardshrink(number) softshrink(number)
-        threshold(scalar, scalar) clamp(scalar, scalar)
-};
+/// Rows of the other samples: inputs of their shapes, and of any dtype.
+pub(super) fn samples() -> impl Iterator<Item = Row> {
+    samples::others().into_iter().map(|sample| {
+        let call = move |d: &mut Draw| {
+            let dtype = d.dtype();
+            let input = |input: &Input| match *input {
+                _ if d.once_in(10) => d.any(),
+                Input::Floats(_, _, shape) => d.sized(shape, dtype),
+                Input::Bools(shape) => d.sized(shape, DType::Bool),
+            };
+            let inputs = sample.inputs.iter().map(input).collect::<Result<Vec<_>>>()?;
+            (sample.call)(&inputs)
+        };
+        Row { name: sample.name, huge: SHORT, call: Call::Of(Box::new(call)) }
+    })
+}
 
 const OTHERS: &[Row] = rows! { LONG any;
-    where_ |x, d| d.mask(&x)?.where_(&x, &d.like(&x)?);
     lerp |x, d| if d.flag() { x.lerp(&d.like(&x)?, d.number()) } else { x.lerp(&d.like(&x)?, &d.like(&x)?) };
     round_decimals |x, d| x.round_decimals(d.int() as i32);
     nan_to_num |x, d| x.nan_to_num(d.number(), Some(d.number()), None);
@@ -42,4 +67,4 @@ const OTHERS: &[Row] = rows! { LONG any;
     fused::three |x, d| fused!(|a, b, c| (a * b).silu() + c.tanh())(&x, &d.like(&x)?, d.number());
 };
 
-pub(super) const ROWS: &[&[Row]] = &[TABLE, OTHERS];
+pub(super) const ROWS: &[&[Row]] = &[OTHERS];

@@ -28,8 +28,26 @@ pub struct Row {
     pub name: &'static str,
     /// Whether its inputs may have absurdly long stretched axes: the time that it takes grows with its output only.
     pub huge: bool,
+    call: Call,
+}
+
+/// Draws arguments and calls an entry point.
+enum Call {
+    Plain(fn(&mut Draw) -> Result<Vec<Tensor>>),
+    /// Of an entry of the table of elementwise operations, or of another sample.
+    Of(Box<Drawn>),
+}
+
+type Drawn = dyn Fn(&mut Draw) -> Result<Vec<Tensor>> + Sync;
+
+impl Row {
     /// Draws arguments and calls it.
-    pub call: fn(&mut Draw) -> Result<Vec<Tensor>>,
+    pub fn call(&self, d: &mut Draw) -> Result<Vec<Tensor>> {
+        match &self.call {
+            Call::Plain(call) => call(d),
+            Call::Of(call) => call(d),
+        }
+    }
 }
 
 /// Rows whose time grows with what they read, and not only with what they give.
@@ -43,17 +61,19 @@ macro_rules! rows {
         &[$($crate::calls::table::Row {
             name: concat!(stringify!($name) $(, "::", stringify!($part))*),
             huge: $huge,
-            call: |$d: &mut $crate::calls::Draw| Ok($crate::calls::table::Give::give($call?)),
+            call: $crate::calls::table::Call::Plain(|$d: &mut $crate::calls::Draw| {
+                Ok($crate::calls::table::Give::give($call?))
+            }),
         }),*]
     };
     ($huge:ident $first:ident; $($name:ident $(:: $part:ident)* |$x:ident, $d:ident| $call:expr;)*) => {
         &[$($crate::calls::table::Row {
             name: concat!(stringify!($name) $(, "::", stringify!($part))*),
             huge: $huge,
-            call: |$d: &mut $crate::calls::Draw| {
+            call: $crate::calls::table::Call::Plain(|$d: &mut $crate::calls::Draw| {
                 let $x = $d.$first()?;
                 Ok($crate::calls::table::Give::give($call?))
-            },
+            }),
         }),*]
     };
 }
@@ -75,7 +95,8 @@ pub fn all() -> Vec<&'static Row> {
         shape::ROWS,
         window::ROWS,
     ];
-    all.into_iter().flatten().copied().flatten().collect()
+    let samples: &'static [Row] = Vec::leak(elementwise::entries().chain(elementwise::samples()).collect());
+    all.into_iter().flatten().copied().flatten().chain(samples).collect()
 }
 
 /// Rows that fail, each in another way: to see that it is seen.
