@@ -16,12 +16,12 @@ use crate::autograd::diagnose::observe::Pass as Observed;
 use crate::autograd::graph::node::{AtLineOf, Edge, Node};
 use crate::autograd::graph::saved::Context;
 use crate::autograd::mode::refuse_inference;
+use crate::autograd::pass::around::{Around, zero};
 use crate::autograd::pass::hooks::Hooks;
 use crate::autograd::pass::queue::{ByEdge, Pending, Queue, Seqs, ZERO};
 use crate::autograd::pass::waiting::{Found, all_unchanged, unshared, version_of};
 use crate::autograd::{Nested, enable_grad_guard, is_traced, no_grad_guard};
-use crate::ops::Op;
-use crate::tensor::Spec;
+use crate::ops::{Grads, Op};
 
 /// What a backward pass keeps.
 #[must_use = "options do nothing until they are passed to a backward pass, and setting one gives new options"]
@@ -204,13 +204,6 @@ pub(in crate::autograd) fn grad_of_edges(
     targets.iter().map(give).collect()
 }
 
-/// The gradient of an output whose derivative is zero.
-#[track_caller]
-fn zero(node: &Node, output: usize) -> Result<Tensor> {
-    let Spec { shape, dtype } = node.outputs[output];
-    Tensor::zeros(shape, dtype, &node.device)
-}
-
 /// The edges that lead from `roots` to nodes numbered up to `boundary`, each once, in the order of recording. Nothing
 /// behind them is looked at.
 pub(in crate::autograd) fn edges_across<'a>(roots: impl IntoIterator<Item = &'a Edge>, boundary: u64) -> Vec<Edge> {
@@ -363,53 +356,22 @@ impl Pass {
         }
         while let Some(Pending { node, mut grads, mut versions }) = self.queue.pop() {
             let inside = node.seq > self.boundary;
-            let hooks = node.hooks.get().filter(|_| hooked && inside);
-            let op = node.op.as_ref().filter(|_| inside);
             let mut needs: SmallVec<[bool; 8]> = SmallVec::new();
             for edge in &node.inputs {
                 needs.push(edge.as_ref().is_some_and(|e| wanted(&e.node)));
             }
-            let op = op.filter(|_| needs.contains(&true));
+            let op = node.op.as_ref().filter(|_| inside && needs.contains(&true));
+            let hooks = node.hooks.get().filter(|_| hooked && inside).map(|hooks| &**hooks);
             let user = hooks.is_some() || matches!(op, Some(Op::Rule(_)));
             self.exposed |= user;
             foreign |= user;
-            if let Some(hooks) = hooks {
-                // A hook sees zeros where a derivative of zero arrived, and may give something else.
-                for (output, version) in versions.iter_mut().enumerate().filter(|(_, v)| **v == ZERO) {
-                    grads[output] = Some(zero(&node, output)?);
-                    *version = 0;
-                }
-                if let Some(observer) = &self.observer {
-                    observer.complete(&node, &grads)?;
-                }
-                let _user = self.observer.as_ref().map(|o| o.user_code(&node));
-                hooks.on_tensors(&node, &mut grads, &mut versions, create_graph)?;
-            }
-            if let Some(observer) = &self.observer {
-                if hooks.is_some() {
-                    observer.hooked(&node, "output", &grads)
-                } else {
-                    observer.complete(&node, &grads)
-                }?;
-            }
-            for (output, g) in grads.iter().enumerate() {
-                let gradient = match g {
-                    Some(g) if asked(&node, output) => g.clone(),
-                    None if versions[output] == ZERO && asked(&node, output) => zero(&node, output)?,
-                    _ => continue,
-                };
-                let version = if g.is_some() { versions[output] } else { 0 };
-                self.found.push(Found { node: node.clone(), output, gradient, version });
-            }
+            let observer = self.observer.as_ref();
+            let around = Around { node: &node, hooks, observer, create_graph };
+
+            around.complete(&mut grads, &mut versions)?;
+            collect(&mut self.found, &node, &grads, &versions, asked)?;
             let Some(op) = op else { continue };
-            if let Some(hooks) = hooks {
-                let user = self.observer.as_ref().map(|o| o.user_code(&node));
-                hooks.before(&node, &mut grads, &mut versions, create_graph)?;
-                drop(user);
-                if let Some(observer) = &self.observer {
-                    observer.hooked(&node, "output", &grads)?;
-                }
-            }
+            around.before(&mut grads, &mut versions)?;
             if grads.iter().all(Option::is_none) {
                 for (edge, _) in node.inputs.iter().zip(&needs).filter(|(_, needed)| **needed) {
                     edge.iter().for_each(|e| self.queue.send_zero(e));
@@ -421,42 +383,16 @@ impl Pass {
             }
             let saved = node.take_saved(retain_graph || hooked, self.line)?;
             freed.set(node.seq);
-            let spares_grads = !create_graph && hooks.is_none() && self.observer.is_none() && saved.is_plain();
+            let spares_grads = !create_graph && hooks.is_none() && observer.is_none() && saved.is_plain();
             let ctx = Context { node: &node, saved, needs, create_graph, spares_grads, read: Default::default() };
-            let mut behind = loop {
-                let behind = {
-                    let _user = self.observer.as_ref().map(|o| o.rule(&node));
-                    let lined = (create_graph || is_traced()) && !matches!(op, Op::Rule(_));
-                    let _line = lined.then(|| AtLineOf::new(&node));
-                    op.vjp(&ctx, &grads)
-                };
-                // Another thread may have written meanwhile. Where that left the graph a copy, the rule runs again on it.
-                match behind.and_then(|behind| ctx.check_read().map(|()| behind)) {
-                    Err(_) if ctx.forget_replaced() => {}
-                    result => break result?,
-                }
-            };
+            let mut behind = differentiate(op, &ctx, &grads, around)?;
             if self.exposed {
                 all_unchanged(&node, &grads, &versions)?;
             }
-            if let Some(observer) = &self.observer {
+            if let Some(observer) = observer {
                 observer.on_gradients(&ctx, &grads, &behind)?;
             }
-            if matches!(op, Op::Rule(_)) && !create_graph {
-                behind.iter_mut().flatten().filter(|g| g.requires_grad()).for_each(|g| *g = g.detach());
-            }
-            let mut replaced = None;
-            if let Some(hooks) = hooks {
-                behind.iter_mut().enumerate().filter(|(i, _)| !ctx.needs(*i)).for_each(|(_, g)| *g = None);
-                let user = self.observer.as_ref().map(|o| o.user_code(&node));
-                let at = replaced
-                    .insert(behind.iter().map(|g| version_of(g.as_ref(), &grads, &versions)).collect::<Vec<_>>());
-                hooks.after(&node, (&mut behind, at), (&grads, &versions), |i| ctx.needs(i), create_graph)?;
-                drop(user);
-                if let Some(observer) = &self.observer {
-                    observer.hooked(&node, "input", &behind)?;
-                }
-            }
+            let replaced = around.after(&ctx, &mut behind, (&grads, &versions))?;
             if !self.exposed {
                 // Nobody else has them: their memory serves the sums.
                 grads.clear();
@@ -481,6 +417,48 @@ impl Pass {
         done.iter().for_each(|node| node.free(self.line));
         Ok(given)
     }
+}
+
+/// Adds the complete gradients that the caller of the pass asked for.
+#[track_caller]
+fn collect(
+    found: &mut Vec<Found>,
+    node: &Arc<Node>,
+    grads: &[Option<Tensor>],
+    versions: &[u64],
+    asked: &impl Fn(&Node, usize) -> bool,
+) -> Result<()> {
+    for (output, g) in grads.iter().enumerate() {
+        let (gradient, version) = match g {
+            Some(g) if asked(node, output) => (g.clone(), versions[output]),
+            None if versions[output] == ZERO && asked(node, output) => (zero(node, output)?, 0),
+            _ => continue,
+        };
+        found.push(Found { node: node.clone(), output, gradient, version });
+    }
+    Ok(())
+}
+
+/// The gradients of a node's inputs, by its rule.
+#[track_caller]
+fn differentiate(op: &Op, ctx: &Context<'_>, grads: &[Option<Tensor>], around: Around<'_>) -> Result<Grads> {
+    let user = matches!(op, Op::Rule(_));
+    let mut behind = loop {
+        let behind = {
+            let _user = around.rule();
+            let _line = ((ctx.create_graph || is_traced()) && !user).then(|| AtLineOf::new(ctx.node));
+            op.vjp(ctx, grads)
+        };
+        // Another thread may have written meanwhile. Where that left the graph a copy, the rule runs again on it.
+        match behind.and_then(|behind| ctx.check_read().map(|()| behind)) {
+            Err(_) if ctx.forget_replaced() => {}
+            result => break result?,
+        }
+    };
+    if user && !ctx.create_graph {
+        behind.iter_mut().flatten().filter(|g| g.requires_grad()).for_each(|g| *g = g.detach());
+    }
+    Ok(behind)
 }
 
 /// A gradient has the shape, dtype and device of its input: a bug in a rule must not become a wrong number.

@@ -1,5 +1,6 @@
 //! The backward pass: the engine, the queue of nodes, gradients on their way, hooks.
 
+mod around;
 pub(super) mod engine;
 pub(super) mod hooks;
 pub(super) mod queue;

@@ -1,0 +1,91 @@
+//! What sees a backward pass at one node, and may change it: the node's hooks, and the observer of the pass.
+
+use gradus_backend::Result;
+
+use super::hooks::Hooks;
+use super::queue::ZERO;
+use super::waiting::version_of;
+use crate::Tensor;
+use crate::autograd::diagnose::observe::{Pass as Observed, UserCode};
+use crate::autograd::graph::node::Node;
+use crate::autograd::graph::saved::Context;
+use crate::tensor::Spec;
+
+/// Gradients, and the versions that their storages had.
+type Grads<'g> = (&'g [Option<Tensor>], &'g [u64]);
+
+/// The hooks and the observer around one node.
+#[derive(Clone, Copy)]
+pub(super) struct Around<'a> {
+    pub(super) node: &'a Node,
+    pub(super) hooks: Option<&'a Hooks>,
+    pub(super) observer: Option<&'a Observed>,
+    pub(super) create_graph: bool,
+}
+
+impl Around<'_> {
+    fn user_code(&self) -> Option<UserCode> {
+        self.observer.map(|o| o.user_code(self.node))
+    }
+
+    fn hooked(&self, of: &str, grads: &[Option<Tensor>]) -> Result<()> {
+        self.observer.map_or(Ok(()), |o| o.hooked(self.node, of, grads))
+    }
+
+    /// The gradients of the node's outputs are complete.
+    #[track_caller]
+    pub(super) fn complete(&self, grads: &mut [Option<Tensor>], versions: &mut [u64]) -> Result<()> {
+        let told = |grads: &[Option<Tensor>]| self.observer.map_or(Ok(()), |o| o.complete(self.node, grads));
+        let Some(hooks) = self.hooks else { return told(grads) };
+        // A hook sees zeros where a derivative of zero arrived, and may give something else.
+        for (output, version) in versions.iter_mut().enumerate().filter(|(_, v)| **v == ZERO) {
+            grads[output] = Some(zero(self.node, output)?);
+            *version = 0;
+        }
+        told(grads)?;
+        let user = self.user_code();
+        hooks.on_tensors(self.node, grads, versions, self.create_graph)?;
+        drop(user);
+        self.hooked("output", grads)
+    }
+
+    /// The node's rule is about to run on these gradients.
+    #[track_caller]
+    pub(super) fn before(&self, grads: &mut [Option<Tensor>], versions: &mut [u64]) -> Result<()> {
+        let Some(hooks) = self.hooks else { return Ok(()) };
+        let user = self.user_code();
+        hooks.before(self.node, grads, versions, self.create_graph)?;
+        drop(user);
+        self.hooked("output", grads)
+    }
+
+    /// While the node's rule runs.
+    pub(super) fn rule(&self) -> Option<UserCode> {
+        self.observer.and_then(|o| o.rule(self.node))
+    }
+
+    /// The node's rule found the gradients `behind` of its inputs. Gives their versions where hooks may have changed them.
+    #[track_caller]
+    pub(super) fn after(
+        &self,
+        ctx: &Context<'_>,
+        behind: &mut [Option<Tensor>],
+        (grads, versions): Grads<'_>,
+    ) -> Result<Option<Vec<u64>>> {
+        let Some(hooks) = self.hooks else { return Ok(None) };
+        behind.iter_mut().enumerate().filter(|(i, _)| !ctx.needs(*i)).for_each(|(_, g)| *g = None);
+        let user = self.user_code();
+        let mut at: Vec<u64> = behind.iter().map(|g| version_of(g.as_ref(), grads, versions)).collect();
+        hooks.after(self.node, (behind, &mut at), (grads, versions), |i| ctx.needs(i), self.create_graph)?;
+        drop(user);
+        self.hooked("input", behind)?;
+        Ok(Some(at))
+    }
+}
+
+/// The gradient of an output whose derivative is zero.
+#[track_caller]
+pub(super) fn zero(node: &Node, output: usize) -> Result<Tensor> {
+    let Spec { shape, dtype } = node.outputs[output];
+    Tensor::zeros(shape, dtype, &node.device)
+}
