@@ -18,6 +18,7 @@ mod outside;
 mod packages;
 mod pages;
 mod peers;
+mod places;
 mod sources;
 mod tidy;
 
@@ -47,7 +48,7 @@ commands:
   files [--release] --format F --seed S --file K [--keep PATH]
                      one file, as a failure prints it
   deep [SEED [N]]    N rounds of random cases on the CPU (10,000 of seed 1), each failure with its reproducer, and a
-                     hundred times as many damaged files of each format, calls, and programs of fuzz-grad
+                     hundred times as many damaged files of each format, calls, and programs of fuzz-grad; then places
   op-table           writes docs/op-matrix.md; with --check, fails if it is stale or has an empty cell
   higher-order       writes docs/higher-order.md: second derivatives in every mode, beside PyTorch's; with --check, fails if
                      it is stale. Fails too if one is wrong or an operation has no sample
@@ -58,6 +59,7 @@ commands:
   bless [--python PATH]
                      writes all of these five, and first, with a Python that has PyTorch, what PyTorch says: after a change
                      of an operation or a sample
+  places             adds operations, an optimiser and a filter to a copy of the tree, and counts the files that it takes
   sources --check    every name in docs/sources.md has its call and an existing test
   digits             trains the digits for several seeds: accuracy, time, equal bits for 1 and 2 threads
   opinfo [--python PATH] [--samples FILE]
@@ -90,6 +92,7 @@ enum Task {
         name: String,
         check: bool,
     },
+    Places,
     Bless {
         python: Option<String>,
     },
@@ -120,6 +123,7 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
         ["calls" | "files", ..] => Ok(Task::Outside(arguments.iter().map(|word| word.to_string()).collect())),
         [page] if pages::is_page(page) => Ok(Task::Page { name: page.to_string(), check: false }),
         [page, "--check"] if pages::is_page(page) => Ok(Task::Page { name: page.to_string(), check: true }),
+        ["places"] => Ok(Task::Places),
         ["bless"] => Ok(Task::Bless { python: None }),
         ["bless", "--python", python] => Ok(Task::Bless { python: Some(python.to_string()) }),
         ["sources"] | ["sources", "--check"] => Ok(Task::Sources),
@@ -129,7 +133,7 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
         [] => Err("no command given".into()),
         [
             "ci" | "tidy" | "packages" | "digits" | "deep" | "gallery" | "op-table" | "higher-order" | "spec" | "bless"
-            | "sources",
+            | "places" | "sources",
             rest @ ..,
         ] => Err(format!("`{}` does not take `{}`", arguments[0], rest.join(" "))),
         [unknown, ..] => Err(format!("unknown command `{unknown}`")),
@@ -153,7 +157,8 @@ fn deep(root: &Path, seed: u64, rounds: u64) -> Result<(), String> {
     let (many, seed_text, rounds) = (rounds.saturating_mul(100), seed.to_string(), rounds.to_string());
     cargo_run(root, &["--release", "-p", "gradus-cpu", "--example", "deep", "--", &seed_text, &rounds])?;
     outside::deep(root, seed, many)?;
-    fuzz::run(root, &fuzz::Which::Many { seed, programs: many })
+    fuzz::run(root, &fuzz::Which::Many { seed, programs: many })?;
+    places::run(root)
 }
 
 /// Builds and runs a program of the workspace: the arguments of `cargo run`.
@@ -188,6 +193,7 @@ fn main() -> ExitCode {
             outside::run(&root(), words[0], &words[1..])
         }
         Task::Page { name, check } => pages::one(&root(), &name, check),
+        Task::Places => places::run(&root()),
         Task::Bless { python } => pages::bless(&root(), python.as_deref()),
         Task::Sources => sources::sources(&root()),
         Task::OpInfo(options) => opinfo::run(&root(), &options),

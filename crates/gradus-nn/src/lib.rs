@@ -68,9 +68,7 @@ pub use init::Init;
 pub use layers::*;
 pub use load_report::{LoadReport, Strict};
 pub use module::{Forward, Module};
-pub use optim::{
-    Adam, AdamConfig, AdamW, Group, NonFinite, Optimizer, Sgd, SgdConfig, clip_grad_norm, clip_grad_value,
-};
+pub use optim::*;
 pub use parameter::{Buffer, Mode, Parameter, RandomState};
 pub use schedule::Schedule;
 pub use state_dict::StateDict;

@@ -57,7 +57,7 @@ pub(crate) fn all() -> Vec<Sample> {
 }
 
 /// Floats lie between the points where the operation is smooth; shapes broadcast.
-fn of_entry(entry: &'static Entry) -> Sample {
+pub(crate) fn of_entry(entry: &'static Entry) -> Sample {
     let shapes: &[&[usize]] = match entry.tensors {
         1 => &[&[3, 5]],
         2 => &[&[3, 1, 4], &[5, 1]],
