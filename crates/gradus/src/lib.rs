@@ -110,6 +110,11 @@ struct AutogradIn100Lines;
 #[doc = include_str!("../../../docs/from-pytorch.md")]
 struct FromPyTorch;
 
+// And the page on writes in place.
+#[cfg(all(doctest, feature = "cpu"))]
+#[doc = include_str!("../../../docs/writes-in-place.md")]
+struct WritesInPlace;
+
 // And the page on saving and resuming.
 #[cfg(all(doctest, feature = "cpu"))]
 #[doc = include_str!("../../../docs/save-and-resume.md")]

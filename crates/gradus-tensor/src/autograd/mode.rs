@@ -277,22 +277,12 @@ pub(crate) fn refuse_inference(op: &str) -> Result<()> {
     Err(e.help("take gradients outside of it, or use no_grad, which allows them"))
 }
 
-/// Runs `f`, and what it records is strict about its inputs: a backward pass fails where any input was overwritten since,
-/// even one that no gradient needs, so that the gradient would be right all the same. The error names the operation, the
-/// one that overwrote, and both source lines. Writes beside the input's bytes are no errors.
+/// Runs `f`. A backward pass through what it records fails where any input was overwritten since, even one whose value no
+/// gradient needs. The error names the operation, the one that overwrote, and both source lines; writes beside the input's
+/// elements are no errors.
 ///
-/// The inputs are remembered weakly: nothing is kept alive, and one whose storage is gone is not checked.
-///
-/// ```
-/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
-/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
-/// let x = Tensor::from_vec(vec![1.0f32, 2.0], [2], &device)?.with_grad()?;
-/// let shift = Tensor::from_vec(vec![3.0f32], [1], &device)?;
-/// let y = autograd::strict(|| (&x + &shift)?.sum_all())?;
-/// shift.fill_(0.0)?; // The gradient of a sum needs no value of `shift`.
-/// assert!(y.backward().unwrap_err().to_string().contains("fill_"));
-/// # Ok::<(), Error>(())
-/// ```
+/// Inputs are remembered weakly: nothing is kept alive, and an input whose storage is gone is not checked. The three switches
+/// for writes are side by side in [writing in place](https://github.com/gradus-rs/gradus/blob/main/docs/writes-in-place.md).
 pub fn strict<R>(f: impl FnOnce() -> R) -> R {
     let _guard = strict_guard();
     f()
@@ -303,24 +293,13 @@ pub fn strict_guard() -> GradModeGuard {
     set(STRICT, true)
 }
 
-/// Runs `f`, and protects the values that it records for a gradient: a write in place over one fails itself, before a byte
-/// changes, for as long as the graph that needs it lives, on every thread. The error names the operation that needs the
-/// value and its source line. Writes elsewhere go through, as do those after a backward pass freed the graph, or after it
-/// was dropped. Inside, [`allow_mutation_on_saved_tensors`] is off.
+/// Runs `f`, and protects the values that it saves for a gradient: a write in place over one fails, before a byte changes, for
+/// as long as the graph that needs it lives, on every thread. The error names the operation that needs the value and its source
+/// line. Writes elsewhere succeed, and so do all writes once the graph was freed by a backward pass or dropped. Inside,
+/// [`allow_mutation_on_saved_tensors`] is off.
 ///
-/// What [`saved_tensors_hooks`](super::saved_tensors_hooks) pack is not protected, but checked when it is unpacked.
-///
-/// ```
-/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
-/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
-/// let x = Tensor::from_vec(vec![1.0f32, 2.0], [2], &device)?.with_grad()?;
-/// let scale = Tensor::from_vec(vec![3.0f32], [1], &device)?;
-/// let y = autograd::strict_inplace(|| (&x * &scale)?.sum_all())?;
-/// assert!(scale.fill_(0.0).unwrap_err().to_string().contains("mul"));
-/// let gradients = y.backward()?;
-/// scale.fill_(0.0)?; // The graph is gone.
-/// # Ok::<(), Error>(())
-/// ```
+/// What [`saved_tensors_hooks`](super::saved_tensors_hooks) pack is not protected, but checked when it is unpacked. The three
+/// switches for writes are side by side in [writing in place](https://github.com/gradus-rs/gradus/blob/main/docs/writes-in-place.md).
 pub fn strict_inplace<R>(f: impl FnOnce() -> R) -> R {
     let _guard = strict_inplace_guard();
     f()
@@ -331,23 +310,13 @@ pub fn strict_inplace_guard() -> GradModeGuard {
     set_switches(REFUSE_WRITES | COPY_ON_WRITE, REFUSE_WRITES)
 }
 
-/// Runs `f`, and lets the values that it records for a gradient be overwritten: a write in place over one first leaves the
-/// graph a copy of the old values, for as long as the graph lives, on every thread. Gradients, of any order, are those of
-/// the values that were read. Several nodes that keep one tensor share the copy. Inside, [`strict_inplace`] is off.
+/// Runs `f`, and lets the values that it saves for a gradient be overwritten: a write in place over one first leaves the graph
+/// a copy of the old value, for as long as the graph lives, on every thread. Gradients, of any order, are those of the values
+/// that were read. Nodes that save the same tensor share the copy. Inside, [`strict_inplace`] is off.
 ///
 /// A [`checkpoint`](super::checkpoint) reads its values again, so they cannot be copied: a write over one fails, as with
-/// [`strict_inplace`]. What [`saved_tensors_hooks`](super::saved_tensors_hooks) pack is the hooks' affair.
-///
-/// ```
-/// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
-/// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
-/// let x = Tensor::from_vec(vec![1.0f32, 2.0], [2], &device)?.with_grad()?;
-/// let scale = Tensor::from_vec(vec![3.0f32], [1], &device)?;
-/// let y = autograd::allow_mutation_on_saved_tensors(|| (&x * &scale)?.sum_all())?;
-/// scale.fill_(0.0)?;
-/// assert_eq!(y.backward()?.get(&x).unwrap().to_vec::<f32>()?, [3.0, 3.0]);
-/// # Ok::<(), Error>(())
-/// ```
+/// [`strict_inplace`]. What [`saved_tensors_hooks`](super::saved_tensors_hooks) pack belongs to the hooks. The three switches
+/// for writes are side by side in [writing in place](https://github.com/gradus-rs/gradus/blob/main/docs/writes-in-place.md).
 pub fn allow_mutation_on_saved_tensors<R>(f: impl FnOnce() -> R) -> R {
     let _guard = allow_mutation_on_saved_tensors_guard();
     f()
