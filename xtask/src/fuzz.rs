@@ -1,6 +1,6 @@
 //! `cargo xtask fuzz-grad`: gradients of random programs against a functional reference.
 //!
-//! The work is done by the example `fuzz_grad` of `gradus-tensor`; here is what `ci` and `deep` run of it.
+//! The work is done by `gradus-fuzz-grad`; here is what `ci` and `deep` run of it.
 
 use std::path::Path;
 
@@ -35,7 +35,7 @@ pub(crate) fn parse(arguments: &[&str]) -> Result<Which, String> {
 /// Runs the programs; a failure was printed with the line that repeats it.
 pub(crate) fn run(root: &Path, which: &Which) -> Result<(), String> {
     let mut command = crate::cargo();
-    command.args(["run", "--release", "-p", "gradus-tensor", "--example", "fuzz_grad", "--"]);
+    command.args(["run", "--release", "-p", "gradus-fuzz-grad", "--"]);
     match which {
         Which::Many { seed, programs } => {
             command.args(["--programs", &programs.to_string(), "--seed", &seed.to_string()])

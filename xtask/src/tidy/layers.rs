@@ -34,6 +34,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("gradus-cli", &["gradus"]),
     ("gradus-fuzz", &["gradus"]),
+    ("gradus-fuzz-grad", &["gradus-cpu", "gradus-tensor"]),
 ];
 
 /// `true` for `crates/<name>/Cargo.toml`.
@@ -192,7 +193,7 @@ mod tests {
     #[test]
     fn errors_know_every_crate_that_users_reach() {
         let here = include_str!("../../../crates/gradus-backend/src/error/here.rs");
-        let inner = ["gradus-conformance", "gradus-fuzz"];
+        let inner = ["gradus-conformance", "gradus-fuzz", "gradus-fuzz-grad"];
         for (name, _) in ALLOWED.iter().filter(|(name, _)| !inner.contains(name)) {
             assert!(here.contains(&format!("    \"{name}\",\n")), "{name} is not in OURS");
         }

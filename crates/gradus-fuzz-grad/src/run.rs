@@ -6,22 +6,22 @@ use std::sync::Arc;
 
 use gradus_tensor::{Error, ErrorKind, Tensor};
 
-use super::counts::{Counts, Feature};
-use super::effects::GUARDED;
-use super::passes::{Expected, Ground};
-use super::program::{Name, Program, Slot, Statement};
-use super::reference::{Freed, Outcome, Reference};
-use super::subject::Subject;
+use crate::counts::{Counts, Feature};
+use crate::effects::GUARDED;
+use crate::model::{Freed, Ground, Outcome, Reference};
+use crate::passes::Expected;
+use crate::program::{Name, Program, Slot, Statement};
+use crate::subject::{Planted, Subject};
 
 /// The library is wrong, or the reference is.
 #[derive(Debug, Clone)]
-pub(crate) struct Failure {
+pub struct Failure {
     /// What kind of mistake: a shrunk program must show the same.
-    pub(crate) kind: &'static str,
+    pub kind: &'static str,
     /// Both sides.
-    pub(crate) message: String,
+    pub message: String,
     /// Of an error of the library, the first line without its numbers: a shrunk program must show the same.
-    pub(crate) cause: String,
+    pub cause: String,
 }
 
 impl Failure {
@@ -43,29 +43,13 @@ impl fmt::Display for Failure {
     }
 }
 
-/// A mistake planted into the library's side, which must be found.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Planted {
-    /// Hooks scale by another number.
-    Hook,
-    /// Recorded gradients are cut off from the graph.
-    Severed,
-    /// Recorded gradients are right and tracked, but half of the graph behind them is cut off.
-    Halved,
-    /// The switches for kept values stay off.
-    Unguarded,
-}
-
-impl Planted {
-    pub(crate) const ALL: &[Planted] = &[Planted::Hook, Planted::Severed, Planted::Halved, Planted::Unguarded];
-}
-
 /// How programs are run.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Options {
-    pub(crate) planted: Option<Planted>,
+pub struct Options {
+    /// A mistake that the library is made to have.
+    pub planted: Option<Planted>,
     /// Print both sides of every statement.
-    pub(crate) trace: bool,
+    pub trace: bool,
 }
 
 /// Beyond this magnitude, rounding is not told from mistakes.

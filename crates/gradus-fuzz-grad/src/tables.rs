@@ -1,6 +1,6 @@
 //! What random programs are made of.
 
-use super::program::Name;
+use crate::program::Name;
 
 #[rustfmt::skip]
 pub(crate) const UNARY: &[Name] = &[

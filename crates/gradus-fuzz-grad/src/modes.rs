@@ -1,59 +1,7 @@
 //! The switches of a thread as the reference has them, and which writes they refuse.
 
-use super::program::Name;
-use super::reference::{Freed, Handle, Kind, Read, Reference};
-
-/// What is switched on.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Mode {
-    pub(crate) recording: bool,
-    /// Kept values go through hooks, which copy them.
-    pub(crate) packs: bool,
-    /// Any overwritten input is an error, needed or not.
-    pub(crate) strict: bool,
-    pub(crate) writes: Writes,
-}
-
-/// What a write over a kept value does.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Writes {
-    /// It goes through, and the gradient that needs the value is an error.
-    Checked,
-    /// The graph gets a copy first.
-    Copied,
-    /// It is refused.
-    Refused,
-}
-
-/// Whether the gradient of a node reads a value.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Need {
-    No,
-    /// It reads a copy, whatever becomes of the value.
-    Copy,
-    Yes,
-    /// It checks the value, whether it reads it or not.
-    Strict,
-}
-
-impl Need {
-    /// Whether it matters if the value is overwritten.
-    pub(crate) fn matters(self) -> bool {
-        matches!(self, Need::Yes | Need::Strict)
-    }
-}
-
-/// Whether a write over a value is refused for as long as a node lives.
-#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
-pub(crate) enum Guard {
-    Never,
-    Maybe,
-    Surely,
-}
-
-impl Mode {
-    pub(crate) const PLAIN: Mode = Mode { recording: true, packs: false, strict: false, writes: Writes::Checked };
-}
+use crate::model::{Freed, Guard, Handle, Kind, Mode, Need, Read, Reference, Writes};
+use crate::program::Name;
 
 impl Reference {
     /// Sets the switch of a block; gives what was on before.

@@ -1,10 +1,9 @@
 //! The parts of random programs that make gradients hard: writes, hooks, blocks and passes.
 
-use super::generate::Maker;
-use super::modes::Need;
-use super::program::{NONE, Name, Slot, Statement, visit};
-use super::reference::{Handle, Kind, Reference};
-use super::tables::{CURVES, MODES, SCALARS, WRITES};
+use crate::generate::Maker;
+use crate::model::{Handle, Kind, Need, Reference};
+use crate::program::{NONE, Name, Slot, Statement, visit};
+use crate::tables::{CURVES, MODES, SCALARS, WRITES};
 
 impl Maker {
     /// A write in place, through an alias more often than not.

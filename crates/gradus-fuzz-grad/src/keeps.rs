@@ -1,7 +1,7 @@
 //! Which values the gradient of an operation reads: an overwritten one is ground for an error, any other is not.
 
-use super::program::Name;
-use super::reference::Handle;
+use crate::model::Handle;
+use crate::program::Name;
 
 /// Whether the gradient of an operation reads input `i`.
 pub(crate) fn keeps_input(name: Name, handles: &[&Handle], i: usize) -> bool {

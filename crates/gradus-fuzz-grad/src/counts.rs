@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::program::{Name, Statement};
+use crate::program::{Name, Statement};
 
 macro_rules! features {
     ($($feature:ident $text:literal $least:literal $most:literal,)*) => {
@@ -60,18 +60,22 @@ features! {
 
 /// Sums over programs.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Counts {
+pub struct Counts {
     pub(crate) programs: u64,
-    pub(crate) statements: u64,
-    pub(crate) passes: u64,
+    /// Statements that ran.
+    pub statements: u64,
+    /// Backward passes that ran.
+    pub passes: u64,
     /// Statements, and passes among them, that could not be run.
     pub(crate) left_out: u64,
     pub(crate) passes_left_out: u64,
-    /// Gradients that were compared, and their elements.
     pub(crate) gradients: u64,
-    pub(crate) numbers: u64,
-    pub(crate) stale_errors: u64,
-    pub(crate) beside: u64,
+    /// Elements of the gradients that were compared.
+    pub numbers: u64,
+    /// Passes that ended in the error of an overwritten value.
+    pub stale_errors: u64,
+    /// Passes that ended in the error of a value beside those that an index or a mask wrote.
+    pub beside: u64,
     pub(crate) stale_uses: u64,
     pub(crate) freed_errors: u64,
     /// Features of the one program, as bits.
@@ -130,7 +134,7 @@ impl Counts {
         if matches!(s.name, Name::Backward | Name::BackwardRetain) {
             return;
         }
-        if s.of.iter().skip(1).step_by(2).take(s.place(0)).any(|&seed| seed != super::program::NONE) {
+        if s.of.iter().skip(1).step_by(2).take(s.place(0)).any(|&seed| seed != crate::program::NONE) {
             self.has(Feature::Seeded);
         }
         if s.number(0) > 1 {
@@ -142,7 +146,7 @@ impl Counts {
     }
 
     /// Adds those of one program, or of many.
-    pub(crate) fn merge(&mut self, other: &Counts) {
+    pub fn merge(&mut self, other: &Counts) {
         self.programs += other.programs;
         self.statements += other.statements;
         self.passes += other.passes;
@@ -167,7 +171,7 @@ impl Counts {
     }
 
     /// What was tried too seldom, or cut programs short too often, for the run to mean what it says.
-    pub(crate) fn amiss(&self) -> Vec<String> {
+    pub fn amiss(&self) -> Vec<String> {
         let mut found = vec![];
         for &(feature, text, least, most) in FEATURES {
             let share = self.share(feature);

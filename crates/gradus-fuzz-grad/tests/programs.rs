@@ -1,13 +1,10 @@
 //! The random programs of `cargo xtask fuzz-grad`: a few of them, and that they would find a mistake.
 
-#[path = "../examples/fuzz_grad/harness/mod.rs"]
-mod harness;
-
-use harness::{Options, Planted};
+use gradus_fuzz_grad::{Counts, Failure, Options, Planted, fuzz, one, parse};
 
 #[test]
 fn random_programs_agree_with_the_reference_and_have_everything() {
-    let (counts, found) = harness::fuzz(2, 1000, 1, 1, Options::default());
+    let (counts, found) = fuzz(2, 1000, 1, 1, Options::default());
     assert!(found.is_empty(), "{found:?}");
     assert_eq!(counts.amiss(), Vec::<String>::new(), "{counts}");
 }
@@ -16,7 +13,7 @@ fn random_programs_agree_with_the_reference_and_have_everything() {
 fn planted_mistakes_are_found_and_shrink_to_one_short_line() {
     for &planted in Planted::ALL {
         let options = Options { planted: Some(planted), ..Options::default() };
-        let (_, found) = harness::fuzz(1, 400, 1, 1, options);
+        let (_, found) = fuzz(1, 400, 1, 1, options);
         let found = found.first().unwrap();
         let (kind, line) = (found.failure.kind, &found.line);
         let (kinds, names): (&[&str], &[&str]) = match planted {
@@ -30,20 +27,20 @@ fn planted_mistakes_are_found_and_shrink_to_one_short_line() {
         };
         assert!(kinds.contains(&kind) && names.iter().any(|name| line.contains(name)), "{planted:?}: {found:?}");
         assert!(found.index < 400 && line.len() < 160, "{planted:?}: {found:?}");
-        assert_eq!(harness::one(line, options).unwrap_err().kind, kind);
-        harness::one(line, Options::default()).unwrap();
+        assert_eq!(one(line, options).unwrap_err().kind, kind);
+        one(line, Options::default()).unwrap();
     }
 }
 
 #[test]
 fn a_line_is_the_program() {
     for index in 0..200 {
-        let line = harness::line(3, index);
-        let again = harness::parse(&line).unwrap();
+        let line = gradus_fuzz_grad::line(3, index);
+        let again = parse(&line).unwrap();
         assert_eq!(again.to_string(), line);
     }
     for wrong in ["%1=leaf(", "%1=flea(;1)", "leaf(;1", "%1=leaf(;1)}", "%1=leaf(;x)", "%99999=leaf(;1)", "ckpt(%1)"] {
-        assert!(harness::parse(wrong).is_err(), "{wrong}");
+        assert!(parse(wrong).is_err(), "{wrong}");
     }
 }
 
@@ -51,7 +48,7 @@ fn a_line_is_the_program() {
 fn what_makes_no_sense_is_left_out_on_both_sides() {
     let line = "%1=leaf(;5,2); %2=sin(%7); %3=select(%1;0,9); %1=data(;1); ckpt(){}(); %4=reshape(%1;-3); \
                 %5=grad(%9,_,%1;1,1); %6=sum(%1;9,0); fill_(%8;1); unhook(%3)";
-    let counts = harness::one(line, Options::default()).unwrap();
+    let counts = one(line, Options::default()).unwrap();
     assert_eq!((counts.statements, counts.passes), (1, 0));
 }
 
@@ -101,8 +98,8 @@ fn every_write_in_place_is_seen_where_it_lies() {
     }
 }
 
-fn agree(line: &str) -> Result<harness::Counts, harness::Failure> {
-    harness::one(line, Options::default())
+fn agree(line: &str) -> Result<Counts, Failure> {
+    one(line, Options::default())
 }
 
 #[test]

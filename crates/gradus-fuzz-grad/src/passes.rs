@@ -1,31 +1,8 @@
 //! Hooks and gradients of the reference: which numbers must come, and which errors may.
 
-use super::modes::{Guard, Need, Writes};
-use super::program::{NONE, Name, Slot, Statement};
-use super::reference::{Freed, Handle, Kind, Outcome, Read, Reference};
-use super::scalar::{Bend, Bends, Id};
-
-/// A registered hook.
-#[derive(Clone)]
-pub(crate) struct Hooked {
-    pub(crate) slot: Slot,
-    ids: Vec<Id>,
-    /// `None` for one that looks on.
-    bend: Option<Bend>,
-    /// Whether it works on what those who ask for the gradient see; else on what goes on.
-    visible: bool,
-}
-
-/// How well an error about an overwritten value is founded.
-#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
-pub(crate) enum Ground {
-    /// No write touched a value that a gradient of this pass needs.
-    None,
-    /// A write is logged for an element that an index or a mask left as it was.
-    Beside,
-    /// A write touched an element.
-    Element,
-}
+use crate::model::{Freed, Ground, Guard, Handle, Hooked, Kind, Need, Outcome, Read, Reference, Writes};
+use crate::program::{NONE, Name, Slot, Statement};
+use crate::scalar::{Bend, Bends, Id};
 
 /// What must come of a pass.
 pub(crate) struct Expected {

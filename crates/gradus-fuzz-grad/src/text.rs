@@ -7,9 +7,18 @@
 
 use std::fmt;
 
-use super::program::{NONE, Name, Program, Slot, Statement};
+use crate::program::{NONE, Name, Program, Slot, Statement};
 
-pub(crate) fn write(f: &mut fmt::Formatter<'_>, statements: &[Statement]) -> fmt::Result {
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.twice {
+            f.write_str("twice ")?;
+        }
+        write(f, &self.statements)
+    }
+}
+
+fn write(f: &mut fmt::Formatter<'_>, statements: &[Statement]) -> fmt::Result {
     for (i, s) in statements.iter().enumerate() {
         if i > 0 {
             f.write_str("; ")?;

@@ -1,8 +1,10 @@
 //! Random programs, each run by the library and by a purely functional reference, and compared.
 //!
-//! `program` is what a program is, `text` how it is written; `generate` and `trouble` make random ones, `shrink` small
-//! ones. `reference` with `effects` and `passes` is one side, over `scalar` and `arrays`; `subject` the other; `run` is the
-//! judge, and `counts` says what was tried.
+//! `program` is what a program is, and `text` how it is written as one line. `generate` and `trouble` make random programs,
+//! `shrink` makes one small. One side is the reference: `model` is its state, `reference`, `modes`, `effects` and `passes` say
+//! what statements do to it, over `arrays` of numbers on the tape of `scalar`. The other side is the library, in `subject`.
+//! `run` runs both and compares, `counts` says what was tried.
+#![forbid(unsafe_code)]
 #![allow(clippy::print_stdout)] // the trace of a program
 
 mod arrays;
@@ -10,6 +12,8 @@ mod counts;
 mod effects;
 mod generate;
 mod keeps;
+mod library;
+mod model;
 mod modes;
 mod passes;
 mod program;
@@ -26,21 +30,24 @@ mod views;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-pub(crate) use counts::Counts;
-pub(crate) use run::{Failure, Options, Planted};
+pub use counts::Counts;
+pub use program::Program;
+pub use run::{Failure, Options};
+pub use subject::Planted;
 
 /// A program that failed, made small.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub struct Found {
     /// Its number in the run.
-    pub(crate) index: u64,
+    pub index: u64,
     /// As one line.
-    pub(crate) line: String,
-    pub(crate) failure: Failure,
+    pub line: String,
+    /// What the two sides disagree about.
+    pub failure: Failure,
 }
 
 /// Runs programs `0..count` of a seed on `threads` threads, up to so many `failures`.
-pub(crate) fn fuzz(seed: u64, count: u64, threads: usize, failures: usize, options: Options) -> (Counts, Vec<Found>) {
+pub fn fuzz(seed: u64, count: u64, threads: usize, failures: usize, options: Options) -> (Counts, Vec<Found>) {
     let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let total: Mutex<(Counts, Vec<u64>)> = Mutex::default();
     let work = || {
@@ -76,7 +83,7 @@ pub(crate) fn fuzz(seed: u64, count: u64, threads: usize, failures: usize, optio
 }
 
 /// Program number `index`; that none can be made is a failure, too.
-fn generated(seed: u64, index: u64) -> Result<program::Program, Failure> {
+fn generated(seed: u64, index: u64) -> Result<Program, Failure> {
     let made = std::panic::catch_unwind(|| generate::program(seed, index));
     made.map_err(|_| Failure::new("panic", "the program could not be made: the reference panicked"))
 }
@@ -100,7 +107,7 @@ fn found(seed: u64, index: u64, options: Options) -> Found {
 }
 
 /// Runs the program that is written so.
-pub(crate) fn one(line: &str, options: Options) -> Result<Counts, Failure> {
+pub fn one(line: &str, options: Options) -> Result<Counts, Failure> {
     let program = parse(line).map_err(|message| Failure::new("unreadable", message))?;
     let counts = run::run(&program, options)?;
     let mut total = Counts::default();
@@ -109,11 +116,11 @@ pub(crate) fn one(line: &str, options: Options) -> Result<Counts, Failure> {
 }
 
 /// The program that is written so.
-pub(crate) fn parse(line: &str) -> Result<program::Program, String> {
+pub fn parse(line: &str) -> Result<Program, String> {
     text::parse(line)
 }
 
 /// Program number `index` of a seed, as one line.
-pub(crate) fn line(seed: u64, index: u64) -> String {
+pub fn line(seed: u64, index: u64) -> String {
     generate::program(seed, index).to_string()
 }

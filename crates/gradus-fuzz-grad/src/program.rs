@@ -1,7 +1,5 @@
 //! What a random program is: statements over numbered tensors, as plain data.
 
-use std::fmt;
-
 /// Number of a tensor in a program.
 pub(crate) type Slot = u32;
 
@@ -174,7 +172,7 @@ pub(crate) fn eighths(n: i64) -> f64 {
 
 /// A program.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Program {
+pub struct Program {
     pub(crate) statements: Vec<Statement>,
     /// Whether it also runs on two threads at once.
     pub(crate) twice: bool,
@@ -241,13 +239,4 @@ pub(crate) fn indices(seed: i64, n: usize, size: usize) -> Vec<usize> {
 /// Whether element `i` is under the mask.
 pub(crate) fn masked(pattern: i64, i: usize) -> bool {
     pattern >> (i % 12) & 1 == 1
-}
-
-impl fmt::Display for Program {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.twice {
-            f.write_str("twice ")?;
-        }
-        super::text::write(f, &self.statements)
-    }
 }

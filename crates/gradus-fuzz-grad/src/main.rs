@@ -1,20 +1,19 @@
 //! Gradients of random programs against a functional re-execution: `cargo xtask fuzz-grad`.
 //!
 //! ```sh
-//! cargo run --release -p gradus-tensor --example fuzz_grad -- --programs 20000 --seed 1
-//! cargo run --release -p gradus-tensor --example fuzz_grad -- --program '%1=leaf(7); %2=square(%1); %3=grad(%2,_,%1;1,1)'
+//! cargo run --release -p gradus-fuzz-grad -- --programs 20000 --seed 1
+//! cargo run --release -p gradus-fuzz-grad -- --program '%1=leaf(7); %2=square(%1); %3=grad(%2,_,%1;1,1)'
 //! ```
+#![forbid(unsafe_code)]
 #![allow(clippy::print_stdout)]
-
-mod harness;
 
 use std::process::ExitCode;
 use std::time::Instant;
 
-use harness::{Options, Planted};
+use gradus_fuzz_grad::{Options, Planted, fuzz, line, one};
 
 const USAGE: &str =
-    "usage: fuzz_grad [--programs N] [--seed S] [--failures K] [--show I] [--planted MISTAKE] | --program LINE";
+    "usage: gradus-fuzz-grad [--programs N] [--seed S] [--failures K] [--show I] [--planted MISTAKE] | --program LINE";
 
 enum Task {
     Many { seed: u64, count: u64, failures: usize, show: Option<u64>, planted: Option<Planted> },
@@ -55,14 +54,13 @@ fn main() -> ExitCode {
     }));
     match task(&arguments) {
         Ok(Task::Many { seed, show: Some(index), .. }) => {
-            println!("{}", harness::line(seed, index));
+            println!("{}", line(seed, index));
             ExitCode::SUCCESS
         }
         Ok(Task::Many { seed, count, failures, show: None, planted }) => {
             let start = Instant::now();
             let threads = std::thread::available_parallelism().map_or(1, usize::from);
-            let (counts, found) =
-                harness::fuzz(seed, count, threads, failures, Options { planted, ..Options::default() });
+            let (counts, found) = fuzz(seed, count, threads, failures, Options { planted, ..Options::default() });
             println!("fuzz-grad: seed {seed}, {:.1} s\n{counts}", start.elapsed().as_secs_f64());
             for f in &found {
                 println!("program {} of seed {seed} failed: {}\nrun it alone:", f.index, f.failure);
@@ -73,7 +71,7 @@ fn main() -> ExitCode {
             amiss.iter().for_each(|what| println!("the programs are not what they should be: {what}"));
             if found.is_empty() && amiss.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
-        Ok(Task::One(line)) => match harness::one(&line, Options { trace: true, ..Options::default() }) {
+        Ok(Task::One(line)) => match one(&line, Options { trace: true, ..Options::default() }) {
             Ok(counts) => {
                 println!("\nboth sides agree\n{counts}");
                 ExitCode::SUCCESS

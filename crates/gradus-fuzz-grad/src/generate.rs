@@ -1,10 +1,10 @@
 //! Random programs. Each is a function of a seed and a number; the reference runs along, so that what is made fits.
 
-use super::arrays::numel;
-use super::passes::{Expected, Ground};
-use super::program::{Name, Program, Random, Slot, Statement};
-use super::reference::{Freed, Handle, Outcome, Reference};
-use super::tables::{BINARY, MODES, REDUCE, ROWS, SCALARS, SHAPES, UNARY, VIEWS};
+use crate::arrays::numel;
+use crate::model::{Freed, Ground, Handle, Outcome, Reference};
+use crate::passes::Expected;
+use crate::program::{Name, Program, Random, Slot, Statement};
+use crate::tables::{BINARY, MODES, REDUCE, ROWS, SCALARS, SHAPES, UNARY, VIEWS};
 
 /// Program number `index` of a run.
 pub(crate) fn program(seed: u64, index: u64) -> Program {

@@ -1,7 +1,7 @@
 //! The reference's operations: what each computes, element by element, from its textbook definition.
 
-use super::program::{Name, Statement, indices, masked};
-use super::scalar::{Id, Tape};
+use crate::program::{Name, Statement, indices, masked};
+use crate::scalar::{Id, Tape};
 
 /// A shape and the values in row-major order.
 #[derive(Debug, Clone)]

@@ -1,7 +1,7 @@
 //! Views: where their elements come from, and whether one can be had.
 
-use super::arrays::{at, fits, numel, places, with, without};
-use super::program::{Name, Statement};
+use crate::arrays::{at, fits, numel, places, with, without};
+use crate::program::{Name, Statement};
 
 /// From the place of an element in a view to its place in the source.
 type Source = Box<dyn Fn(&[usize]) -> Vec<usize>>;

@@ -1,7 +1,7 @@
 //! Makes a failing program small: parts are left out or made simpler for as long as it fails in the same way.
 
-use super::program::{NONE, Name, Program, Slot, Statement, visit};
-use super::run::{Failure, Options, run};
+use crate::program::{NONE, Name, Program, Slot, Statement, visit};
+use crate::run::{Failure, Options, run};
 
 /// Runs of a candidate that are spent on one failure.
 const BUDGET: usize = 20_000;

@@ -1,18 +1,35 @@
 //! The library's side of the comparison: the same statements on tensors.
 
 use std::any::Any;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use gradus_cpu::CpuBackend;
 use gradus_tensor::ops::AttentionOptions;
 use gradus_tensor::{
-    BackwardOptions, CustomOp, DType, Device, Error, ErrorKind, Generator, Hook, Result, Tensor, apply_custom,
-    autograd, backend, checkpoint_with, enable_grad_guard, fused, grad, no_grad_guard,
+    BackwardOptions, CustomOp, DType, Error, ErrorKind, Generator, Hook, Result, Tensor, apply_custom, autograd,
+    checkpoint_with, enable_grad_guard, fused, grad, no_grad_guard,
 };
 
-use super::arrays::{EPS, numel};
-use super::program::{NONE, Name, Slot, Statement, indices, masked, values};
-use super::run::Planted;
+use crate::arrays::{EPS, numel};
+use crate::library::device;
+use crate::program::{NONE, Name, Slot, Statement, indices, masked, values};
+
+/// A mistake planted into the library's side, which must be found.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Planted {
+    /// Hooks scale by another number.
+    Hook,
+    /// Recorded gradients are cut off from the graph.
+    Severed,
+    /// Recorded gradients are right and tracked, but half of the graph behind them is cut off.
+    Halved,
+    /// The switches for kept values stay off.
+    Unguarded,
+}
+
+impl Planted {
+    /// Every one.
+    pub const ALL: &[Planted] = &[Planted::Hook, Planted::Severed, Planted::Halved, Planted::Unguarded];
+}
 
 /// The tensors of a program, by number.
 pub(crate) struct Subject {
@@ -60,22 +77,6 @@ fn summed(t: &Tensor, shape: &[usize]) -> Result<Tensor> {
 }
 
 /// The CPU with one thread, opened once.
-fn device() -> Result<Device> {
-    static CPU: OnceLock<Device> = OnceLock::new();
-    if let Some(device) = CPU.get() {
-        return Ok(device.clone());
-    }
-    let device = Device::from_backend(Arc::new(CpuBackend::with_threads(1)?));
-    Ok(CPU.get_or_init(|| device).clone())
-}
-
-/// Which elements a dropout leaves. That the generator gives these is taken from the library, and that a region draws them
-/// again is not.
-pub(crate) fn mask(p: f64, shape: &[usize], generator: &mut Generator) -> Result<Vec<bool>> {
-    let stays = backend::Distribution::Bernoulli { p: 1.0 - p };
-    Tensor::random(stays, shape, DType::Bool, &device()?, generator)?.to_vec::<bool>()
-}
-
 fn missing(slot: Slot) -> Error {
     Error::new(ErrorKind::InvalidArgument, "fuzz_grad", format!("there is no %{slot}"))
 }
@@ -252,7 +253,7 @@ fn run_inside(tensors: &mut Vec<Option<Tensor>>, s: &Statement, generator: &mut 
 
 fn region(tensors: &mut Vec<Option<Tensor>>, s: &Statement, generator: &mut Generator) -> Result<()> {
     let mut captured: Vec<Option<Tensor>> = vec![];
-    super::program::visit(&s.body, &mut |b| {
+    crate::program::visit(&s.body, &mut |b| {
         for &slot in b.of.iter().filter(|slot| !s.of.contains(slot)) {
             if let Ok(t) = get(tensors, slot) {
                 set(&mut captured, slot, Some(t.clone()));

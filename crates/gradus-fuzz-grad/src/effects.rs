@@ -2,12 +2,10 @@
 
 use gradus_tensor::Generator;
 
-use super::arrays::{at, broadcast, fits, numel, places, with};
-use super::modes::{Guard, Writes};
-use super::passes::Ground;
-use super::program::{Name, Statement, indices, masked, visit};
-use super::reference::{Handle, Kind, Origin, Outcome, Reference, Region};
-use super::views::view;
+use crate::arrays::{at, broadcast, fits, numel, places, with};
+use crate::model::{Ground, Guard, Handle, Kind, Origin, Outcome, Reference, Region, Writes};
+use crate::program::{Name, Statement, indices, masked, visit};
+use crate::views::view;
 
 /// In the error of a write over what a graph insists on.
 pub(crate) const GUARDED: &str = "which this would overwrite";

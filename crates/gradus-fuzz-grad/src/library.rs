@@ -1,0 +1,22 @@
+//! What both sides take from the library: the device, and the numbers of its generators.
+
+use std::sync::{Arc, OnceLock};
+
+use gradus_cpu::CpuBackend;
+use gradus_tensor::{DType, Device, Generator, Result, Tensor, backend};
+
+pub(crate) fn device() -> Result<Device> {
+    static CPU: OnceLock<Device> = OnceLock::new();
+    if let Some(device) = CPU.get() {
+        return Ok(device.clone());
+    }
+    let device = Device::from_backend(Arc::new(CpuBackend::with_threads(1)?));
+    Ok(CPU.get_or_init(|| device).clone())
+}
+
+/// Which elements a dropout leaves. That the generator gives these is taken from the library; that a region draws them
+/// again is not.
+pub(crate) fn mask(p: f64, shape: &[usize], generator: &mut Generator) -> Result<Vec<bool>> {
+    let stays = backend::Distribution::Bernoulli { p: 1.0 - p };
+    Tensor::random(stays, shape, DType::Bool, &device()?, generator)?.to_vec::<bool>()
+}
