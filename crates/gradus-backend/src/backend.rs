@@ -1,12 +1,14 @@
 //! [`Backend`]: the one contract for hardware.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
+use crate::call::Tell;
 use crate::composite;
 use crate::{
     ArgReduceOp, AttentionParams, Axes, Binding, Buffer, Claim, ComputeLimits, ComputeModule, CrossEntropyParams,
     DType, Distribution, Error, ErrorKind, Kernel, MapArg, ModuleHash, NativeFunction, ReduceOp, Result, Scalar,
-    ScanOp, ScatterOp, View, ViewMut, Watched, Window,
+    ScanOp, ScatterOp, View, ViewMut, Window,
 };
 
 /// The kind of hardware behind a backend.
@@ -87,8 +89,8 @@ pub trait Backend: Send + Sync + Debug + 'static {
         Error::dtype(op, dtype, &format!("the dtypes of {}", self.name()))
     }
 
-    /// Itself, if it is a [`Watched`] backend.
-    fn as_watched(&self) -> Option<&Watched> {
+    /// The backend inside and the functions that are told of its calls, if this is a [`Watched`](crate::Watched) backend.
+    fn as_watched(&self) -> Option<(&Arc<dyn Backend>, &[Arc<Tell>])> {
         None
     }
 

@@ -2,6 +2,7 @@
 
 mod facts;
 mod here;
+mod user;
 
 use std::fmt;
 use std::panic::Location;
@@ -10,7 +11,8 @@ use std::sync::Arc;
 use crate::DType;
 
 pub use facts::{FailedLayer, FailedOperand, MismatchLines, VersionMismatch};
-pub use here::{Here, is_of_user};
+pub use here::Here;
+pub use user::is_of_user;
 
 /// `Result` with the Gradus [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -151,7 +153,7 @@ impl Error {
             help: None,
             source: None,
         };
-        Self { report: Box::new(report) }.here()
+        Self { report: Box::new(report) }.at(Location::caller())
     }
 
     /// Shorthand for an [`ErrorKind::InvalidArgument`].

@@ -5,8 +5,7 @@ use std::io::Write as _;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use crate::watched::{Call, CallOperand, Watched};
-use crate::{Backend, Buffer, DType, Layout, Result, Scalar, Shape, View, ViewMut};
+use crate::{Backend, Buffer, Call, CallOperand, DType, Layout, Result, Scalar, Shape, View, ViewMut, Watched};
 
 /// What a backend reaches at best, measured on it.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -5,75 +5,17 @@ mod telling;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use smallvec::SmallVec;
-
+use crate::call::{Call, CallOperand, Operands, Tell};
 use crate::{
     ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, Binding, Buffer, Claim, ComputeLimits, ComputeModule,
-    CrossEntropyParams, DType, Distribution, Error, Kernel, Layout, MapArg, MemoryStats, ModuleHash, NativeFunction,
-    ReduceOp, Result, Scalar, ScanOp, ScatterOp, Shape, View, ViewMut, Window,
+    CrossEntropyParams, DType, Distribution, Error, Kernel, MapArg, MemoryStats, ModuleHash, NativeFunction, ReduceOp,
+    Result, Scalar, ScanOp, ScatterOp, View, ViewMut, Window,
 };
 
-/// What one operand of a call is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CallOperand {
-    /// Type of the elements.
-    pub dtype: DType,
-    /// Sizes of the axes.
-    pub shape: Shape,
-    /// Bytes of memory that hold the elements: those of a stretched axis count once.
-    pub bytes: u64,
-}
-
-impl CallOperand {
-    fn new(dtype: DType, layout: &Layout) -> Self {
-        let places = layout.dims().iter().zip(layout.strides()).filter(|(_, s)| **s != 0).map(|(&d, _)| d as u64);
-        let bytes = if layout.numel() == 0 { 0 } else { places.product::<u64>() * dtype.size() as u64 };
-        CallOperand { dtype, shape: *layout.shape(), bytes }
-    }
-
-    fn bytes(bytes: usize) -> Self {
-        CallOperand { dtype: DType::U8, shape: Shape::new(&[bytes]).unwrap_or(Shape::SCALAR), bytes: bytes as u64 }
-    }
-
-    /// Number of elements.
-    pub fn numel(&self) -> u64 {
-        self.shape.dims().iter().map(|&d| d as u64).product()
-    }
-}
-
-/// One call of a backend.
-#[derive(Debug, Clone)]
-pub struct Call<'a> {
-    /// The method of [`Backend`]; for [`map`](Backend::map) the kernel's name.
-    pub name: &'a str,
-    /// What was read, in the order of the method.
-    pub inputs: &'a [CallOperand],
-    /// What was written.
-    pub outputs: &'a [CallOperand],
-    /// Additions, multiplications and functions of numbers that the definition takes, for the methods that are limited by
-    /// them; 0 for those that move data. Causal attention counts the scores that are seen.
-    pub operations: u64,
-    /// When the call began.
-    pub began: Instant,
-    /// How long it took, the end of an asynchronous backend's work included.
-    pub took: Duration,
-    /// Whether it succeeded.
-    pub succeeded: bool,
-}
-
-impl Call<'_> {
-    /// Bytes of all operands.
-    pub fn bytes(&self) -> u64 {
-        self.inputs.iter().chain(self.outputs).map(|o| o.bytes).sum()
-    }
-}
-
-type Operands = SmallVec<[CallOperand; 4]>;
-
 pub use telling::{Postponed, postpone};
-use telling::{Tell, WATCHING, ended};
+use telling::{WATCHING, ended};
 
 /// A backend that passes every call on to another, and tells functions about those that compute or move data.
 ///
@@ -193,7 +135,7 @@ impl Watched {
     /// Watches `inner`. One that is watched already is not wrapped again: its functions are told first, then `tell`.
     pub fn new(inner: Arc<dyn Backend>, tell: impl Fn(&Call<'_>) + Send + Sync + 'static) -> Self {
         let (inner, mut all) = match inner.as_watched() {
-            Some(watched) => (watched.inner.clone(), watched.tell.clone()),
+            Some((inner, tell)) => (inner.clone(), tell.to_vec()),
             None => (inner, vec![]),
         };
         all.push(Arc::new(tell));
@@ -225,7 +167,7 @@ impl Watched {
         written: Option<usize>,
         run: impl FnOnce(&dyn Backend) -> Result<()>,
     ) -> Result<()> {
-        let operands = |n: Option<usize>| n.map(CallOperand::bytes).into_iter().collect();
+        let operands = |n: Option<usize>| n.map(CallOperand::of_bytes).into_iter().collect();
         self.call(name, Asked { inputs: operands(read), outputs: operands(written), causal: false }, 0, run)
     }
 }
@@ -289,8 +231,8 @@ macro_rules! told {
 }
 
 impl Backend for Watched {
-    fn as_watched(&self) -> Option<&Watched> {
-        Some(self)
+    fn as_watched(&self) -> Option<(&Arc<dyn Backend>, &[Arc<Tell>])> {
+        Some((&self.inner, &self.tell))
     }
     fn info(&self) -> BackendInfo {
         self.inner.info()
@@ -376,6 +318,7 @@ impl Backend for Watched {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Shape;
 
     fn operand(dims: &[usize]) -> CallOperand {
         CallOperand { dtype: DType::F32, shape: Shape::new(dims).unwrap(), bytes: 0 }

@@ -1,6 +1,6 @@
 //! Which crate may depend on which: the arrows of the architecture, read from the manifests.
 
-use super::Finding;
+use super::finding::Finding;
 
 /// Each crate and the project's crates that it may name in its manifest. Dev-dependencies are free.
 const ALLOWED: &[(&str, &[&str])] = &[
@@ -192,7 +192,7 @@ mod tests {
     /// An error made in a crate that is missing there would have a line of Gradus instead of the user's.
     #[test]
     fn errors_know_every_crate_that_users_reach() {
-        let here = include_str!("../../../crates/gradus-backend/src/error/here.rs");
+        let here = include_str!("../../../crates/gradus-backend/src/error/user.rs");
         let inner = ["gradus-conformance", "gradus-fuzz", "gradus-fuzz-grad"];
         for (name, _) in ALLOWED.iter().filter(|(name, _)| !inner.contains(name)) {
             assert!(here.contains(&format!("    \"{name}\",\n")), "{name} is not in OURS");

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::panic::Location;
 
-use crate::{DType, Shape};
+use crate::DType;
 
 /// An operand of the call that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,8 +21,7 @@ pub struct FailedOperand {
 impl FailedOperand {
     /// The columns in which it is shown.
     pub(super) fn columns(&self) -> [String; 4] {
-        let shape = Shape::display(&self.shape).to_string();
-        [self.name.clone(), shape, self.dtype.to_string(), self.device.clone()]
+        [self.name.clone(), format!("{:?}", self.shape), self.dtype.to_string(), self.device.clone()]
     }
 }
 

@@ -1,7 +1,7 @@
 //! Tests of the IR against closed forms and finite differences.
 
 use super::*;
-use crate::Scalar;
+use crate::{DType, Scalar};
 
 fn f(v: f64) -> Scalar {
     Scalar::Float(v)

@@ -1,7 +1,7 @@
-//! The verifier: what must hold of every kernel before a backend sees it.
+//! The verifier: what must hold of every kernel before a backend sees it, and the one way to make a kernel.
 
 use super::op::TypeRule;
-use super::{Inst, Kernel};
+use super::{Inst, Kernel, Value};
 use crate::{DType, Error, ErrorKind, Result};
 
 /// Checks one instruction against those before it.
@@ -48,6 +48,16 @@ pub(super) fn inst(inst: &Inst, before: &[Inst], args: &[DType]) -> Result<()> {
 }
 
 impl Kernel {
+    /// A kernel of this code: the inverse of [`args`](Kernel::args), [`insts`](Kernel::insts) and
+    /// [`outputs`](Kernel::outputs). Errors if it is not well formed.
+    #[track_caller]
+    pub fn from_parts(name: &str, args: &[DType], insts: Vec<Inst>, outputs: Vec<(Value, DType)>) -> Result<Kernel> {
+        let (name, args) = (name.to_owned(), args.to_vec());
+        let kernel = Kernel { name, args, insts, outputs, vjps: Default::default(), more_vjps: Default::default() };
+        kernel.verify()?;
+        Ok(kernel)
+    }
+
     /// Checks that the code is well formed: every operand defined before its use, types agreeing, outputs stored in their
     /// own type or an f32 or f64 in half precision. Every way to make a kernel ends here.
     #[track_caller]

@@ -7,6 +7,40 @@ use super::build::{Expr, KernelBuilder};
 use super::{Inst, Kernel, ScalarOp, Value, Vjp, VjpArg};
 use crate::{DType, Error, ErrorKind, Result};
 
+impl Kernel {
+    /// [`vjp`](Kernel::vjp) if it was asked for before and `wanted` is of the first three arguments: without a lock, or a
+    /// count of handles.
+    #[inline]
+    pub fn made_vjp(&self, wanted: u32) -> Option<&Vjp> {
+        self.vjps.get(wanted as usize)?.get().map(|vjp| &**vjp)
+    }
+
+    /// The gradient for the arguments in `wanted` (bit `i` for argument `i`), made once and kept.
+    ///
+    /// Arguments that are not float have no gradient and are left out. An argument that no output depends on smoothly
+    /// has gradient zero. The result is a kernel again, so gradients of any order follow.
+    ///
+    /// # Errors
+    /// The gradient of a very long kernel has more instructions or arguments than a kernel can have.
+    #[track_caller]
+    pub fn vjp(&self, wanted: u32) -> Result<Arc<Vjp>> {
+        if let Some(slot) = self.vjps.get(wanted as usize) {
+            if let Some(v) = slot.get() {
+                return Ok(v.clone());
+            }
+            let v = Arc::new(make(self, wanted)?);
+            return Ok(slot.get_or_init(|| v).clone());
+        }
+        let mut more = self.more_vjps.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some((_, v)) = more.iter().find(|(m, _)| *m == wanted) {
+            return Ok(v.clone());
+        }
+        let v = Arc::new(make(self, wanted)?);
+        more.push((wanted, v.clone()));
+        Ok(v)
+    }
+}
+
 /// The name of a kernel's gradient: `silu` gives `silu_backward`.
 fn gradient_name(name: &str) -> String {
     format!("{name}_backward")

@@ -1,5 +1,6 @@
 //! From the types of the contract to those that cross the border, and back: what comes from the other side is checked.
 
+use super::hash::{number, text};
 use super::table::*;
 use crate::kernel::{Inst, ScalarOp};
 use crate::{

@@ -12,10 +12,13 @@
 
 mod convert;
 mod export;
+mod fingerprint;
+mod hash;
 mod table;
 
 pub use convert::*;
 pub use export::{create, table};
+pub use fingerprint::{CONTRACT_VERSION, FINGERPRINT};
 pub use table::*;
 
 /// Makes a crate of the type `cdylib` a plug-in: exports the [`Table`](crate::plugin::Table) of a backend, under the name

@@ -1,10 +1,10 @@
-//! What crosses the border: plain data, and the fingerprint of its layout.
+//! What crosses the border: plain data, and a hash of its layout.
 
 use std::ffi::c_void;
 use std::mem::offset_of;
 
-use crate::kernel::ScalarOp;
-use crate::{DType, MAX_RANK};
+use super::hash::{number, text};
+use crate::MAX_RANK;
 
 /// The name of the [`Table`] in a library.
 pub const SYMBOL: &str = "GRADUS_PLUGIN";
@@ -12,36 +12,8 @@ pub const SYMBOL: &str = "GRADUS_PLUGIN";
 /// The first bytes of a [`Table`].
 pub const MAGIC: [u8; 8] = *b"\x7fGRADUS\n";
 
-/// Raised when a call means something else and its types stay.
-pub const CONTRACT_VERSION: usize = 1;
-
 /// An object of the other side: a backend or a buffer.
 pub type Handle = *mut c_void;
-
-/// What [`FINGERPRINT`] is made of: FNV-1a.
-const fn byte(hash: u64, byte: u8) -> u64 {
-    (hash ^ byte as u64).wrapping_mul(0x100_0000_01b3)
-}
-
-pub(super) const fn number(mut hash: u64, n: usize) -> u64 {
-    let bytes = (n as u64).to_le_bytes();
-    let mut i = 0;
-    while i < bytes.len() {
-        hash = byte(hash, bytes[i]);
-        i += 1;
-    }
-    hash
-}
-
-pub(super) const fn text(hash: u64, s: &str) -> u64 {
-    let mut hash = number(hash, s.len());
-    let mut i = 0;
-    while i < s.len() {
-        hash = byte(hash, s.as_bytes()[i]);
-        i += 1;
-    }
-    hash
-}
 
 /// Defines plain types, and a hash of their layouts.
 macro_rules! plain {
@@ -56,7 +28,7 @@ macro_rules! plain {
             }
         )*
 
-        const fn $hash(mut hash: u64) -> u64 {
+        pub(super) const fn $hash(mut hash: u64) -> u64 {
             $(
                 hash = number(text(hash, stringify!($name)), size_of::<$name>());
                 $(hash = number(text(text(hash, stringify!($field)), stringify!($type)), offset_of!($name, $field));)*
@@ -119,7 +91,7 @@ macro_rules! functions {
             $($(#[doc = $doc])* pub $name: unsafe extern "C" fn($($arg,)* *mut RawError) -> u32,)*
         }
 
-        const fn calls(mut hash: u64) -> u64 {
+        pub(super) const fn calls(mut hash: u64) -> u64 {
             $(hash = number(text(text(hash, stringify!($name)), stringify!($($arg),*)), offset_of!(Table, $name));)*
             number(hash, size_of::<Table>())
         }
@@ -179,42 +151,9 @@ functions! {
     copy_strided(Handle, *const RawView, *const RawView);
 }
 
-/// What both sides must share: a hash of the layout of the [`Table`] and of the types in it, of the lists that codes refer
-/// to, of what the other codes mean, and of the version of the contract.
-pub const FINGERPRINT: u64 = {
-    let mut hash = number(text(0xcbf2_9ce4_8422_2325, env!("CARGO_PKG_VERSION")), CONTRACT_VERSION);
-    hash = super::convert::meanings(calls(types(hash)));
-    let mut i = 0;
-    while i < DType::ALL.len() {
-        // A dtype crosses as its number, which is its place in the list.
-        assert!(DType::ALL[i] as usize == i);
-        hash = text(hash, DType::ALL[i].name());
-        i += 1;
-    }
-    let mut i = 0;
-    while i < ScalarOp::ALL.len() {
-        hash = number(text(hash, ScalarOp::ALL[i].name()), ScalarOp::ALL[i].arity());
-        i += 1;
-    }
-    hash
-};
-
-impl Header {
-    /// The header of this version.
-    pub const OURS: Header = Header { magic: MAGIC, fingerprint: FINGERPRINT, size: size_of::<Table>() as u64 };
-}
-
 #[cfg(test)]
 #[allow(unreachable_pub)] // of what the macros make here
 mod tests {
-    use super::*;
-
-    #[test]
-    fn the_fingerprint_tells_texts_and_numbers_apart() {
-        assert_ne!(text(text(1, "ab"), "c"), text(text(1, "a"), "bc"));
-        assert_ne!(number(1, 2), number(1, 3));
-    }
-
     #[test]
     fn the_fingerprint_tells_layouts_apart() {
         macro_rules! toys {

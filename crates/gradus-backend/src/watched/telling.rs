@@ -7,10 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{Call, Operands};
-
-/// A function that watches.
-pub(super) type Tell = dyn Fn(&Call<'_>) + Send + Sync;
+use crate::call::{Call, Operands, Tell};
 
 /// Functions that watch any backend: while there is none, nothing has to be put off.
 pub(super) static WATCHING: AtomicUsize = AtomicUsize::new(0);
@@ -44,7 +41,7 @@ thread_local! {
 #[derive(Debug)]
 pub struct Postponed(PhantomData<*const ()>);
 
-/// Puts off what [watching](super::Watched) functions are told on this thread until the guard is dropped: for who holds locks
+/// Puts off what [watching](crate::Watched) functions are told on this thread until the guard is dropped: for who holds locks
 /// while it calls a backend, so that such a function may use what was locked. Costs one load where nobody watches.
 #[inline]
 pub fn postpone() -> Option<Postponed> {
