@@ -5,6 +5,7 @@ mod attention;
 mod cross_entropy;
 mod deep;
 mod elementwise;
+mod families;
 mod indexing;
 mod matrix;
 mod memory;
@@ -15,69 +16,13 @@ mod window;
 
 use gradus_backend::DType;
 
-use crate::suite::{Output, Suite};
+use crate::suite::Output;
+
+pub(crate) use deep::round as deep;
+pub(crate) use families::run;
 
 /// Every float dtype.
 const FLOATS: [DType; 4] = [DType::F64, DType::F32, DType::F16, DType::BF16];
-
-/// The operations that some cases cover, which are the first parts of their names, and what runs them.
-type Family = (&'static [&'static str], fn(&mut Suite<'_>));
-
-const FAMILIES: [Family; 11] = [
-    (&["memory"], memory::run),
-    (&["map"], elementwise::run),
-    (&["sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "scan", "sort"], reduction::run),
-    (&["gemm"], matrix::run),
-    (&["copy_strided", "fill", "gather", "scatter", "embedding", "embedding_backward", "random"], indexing::run),
-    (
-        &[
-            "unfold",
-            "fold",
-            "conv",
-            "conv_backward_input",
-            "conv_backward_weight",
-            "max_pool",
-            "avg_pool",
-            "avg_pool_backward",
-        ],
-        window::run,
-    ),
-    (
-        &[
-            "softmax",
-            "log_softmax",
-            "softmax_backward",
-            "log_softmax_backward",
-            "normalize",
-            "normalize_backward",
-            "normalize_affine_backward",
-        ],
-        network::run,
-    ),
-    (&["attention", "attention_backward"], attention::run),
-    (&["cross_entropy", "cross_entropy_backward"], cross_entropy::run),
-    (&["adjoint"], adjoint::run),
-    (&["refusals"], refusals::run),
-];
-
-pub(crate) use deep::round as deep;
-
-/// Runs every family; where the filter begins with an operation, those that cover it; where it names a round of a deep
-/// run, that.
-pub(crate) fn run(s: &mut Suite<'_>) {
-    if let ["deep", seed, round, ..] = s.filter().split('/').collect::<Vec<_>>()[..]
-        && let (Ok(seed), Ok(round)) = (seed.parse(), round.parse())
-    {
-        return deep::round(s, seed, round);
-    }
-    let op = s.filter().split('/').next().unwrap_or_default();
-    let known = FAMILIES.iter().any(|(ops, _)| ops.contains(&op));
-    for (ops, family) in FAMILIES {
-        if !known || ops.contains(&op) {
-            family(s);
-        }
-    }
-}
 
 /// Sizes as part of a name: `2x3x4`, or `scalar`.
 fn sizes(dims: &[usize]) -> String {

@@ -1,0 +1,64 @@
+//! Which cases run.
+
+use super::{
+    adjoint, attention, cross_entropy, deep, elementwise, indexing, matrix, memory, network, reduction, refusals,
+    window,
+};
+use crate::suite::Suite;
+
+/// The operations that some cases cover, which are the first parts of their names, and what runs them.
+type Family = (&'static [&'static str], fn(&mut Suite<'_>));
+
+const FAMILIES: [Family; 11] = [
+    (&["memory"], memory::run),
+    (&["map"], elementwise::run),
+    (&["sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "scan", "sort"], reduction::run),
+    (&["gemm"], matrix::run),
+    (&["copy_strided", "fill", "gather", "scatter", "embedding", "embedding_backward", "random"], indexing::run),
+    (
+        &[
+            "unfold",
+            "fold",
+            "conv",
+            "conv_backward_input",
+            "conv_backward_weight",
+            "max_pool",
+            "avg_pool",
+            "avg_pool_backward",
+        ],
+        window::run,
+    ),
+    (
+        &[
+            "softmax",
+            "log_softmax",
+            "softmax_backward",
+            "log_softmax_backward",
+            "normalize",
+            "normalize_backward",
+            "normalize_affine_backward",
+        ],
+        network::run,
+    ),
+    (&["attention", "attention_backward"], attention::run),
+    (&["cross_entropy", "cross_entropy_backward"], cross_entropy::run),
+    (&["adjoint"], adjoint::run),
+    (&["refusals"], refusals::run),
+];
+
+/// Runs every family; where the filter begins with an operation, those that cover it; where it names a round of a deep
+/// run, that.
+pub(crate) fn run(s: &mut Suite<'_>) {
+    if let ["deep", seed, round, ..] = s.filter().split('/').collect::<Vec<_>>()[..]
+        && let (Ok(seed), Ok(round)) = (seed.parse(), round.parse())
+    {
+        return deep::round(s, seed, round);
+    }
+    let op = s.filter().split('/').next().unwrap_or_default();
+    let known = FAMILIES.iter().any(|(ops, _)| ops.contains(&op));
+    for (ops, family) in FAMILIES {
+        if !known || ops.contains(&op) {
+            family(s);
+        }
+    }
+}
