@@ -3,6 +3,7 @@
 //! A row of a method of `Tensor` has the method's name, so that a test can tell which methods have none; what else is called
 //! has a name with `::`. To try a new method add a row to the file of its like.
 
+mod all;
 mod autograd;
 mod create;
 mod elementwise;
@@ -21,6 +22,8 @@ use gradus::prelude::*;
 use gradus::{Gradients, Unique};
 
 use crate::calls::Draw;
+
+pub use all::{all, planted};
 
 /// One entry point.
 pub struct Row {
@@ -78,31 +81,6 @@ macro_rules! rows {
     };
 }
 use rows;
-
-/// All rows.
-pub fn all() -> Vec<&'static Row> {
-    let all = [
-        autograd::ROWS,
-        create::ROWS,
-        elementwise::ROWS,
-        index::ROWS,
-        inplace::ROWS,
-        loss::ROWS,
-        nn::ROWS,
-        picture::ROWS,
-        product::ROWS,
-        reduce::ROWS,
-        shape::ROWS,
-        window::ROWS,
-    ];
-    let samples: &'static [Row] = Vec::leak(elementwise::entries().chain(elementwise::samples()).collect());
-    all.into_iter().flatten().copied().flatten().chain(samples).collect()
-}
-
-/// Rows that fail, each in another way: to see that it is seen.
-pub fn planted() -> Vec<&'static Row> {
-    planted::ROWS.iter().copied().flatten().collect()
-}
 
 /// What a call gives, as tensors to look at.
 trait Give {
