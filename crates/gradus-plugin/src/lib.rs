@@ -9,13 +9,14 @@
 
 mod elf;
 mod proxy;
+mod refusal;
 
-use std::fmt;
 use std::path::Path;
 
-use gradus_tensor::{Device, Error, Result};
+use gradus_tensor::{Device, Result};
 
 pub use proxy::load;
+pub use refusal::Refusal;
 
 /// Opens devices of plug-ins.
 pub trait LoadPlugin: Sized {
@@ -41,62 +42,3 @@ impl LoadPlugin for Device {
         Ok(Device::from_backend(unsafe { load(path.as_ref()) }?))
     }
 }
-
-/// Why a library was not taken. No function of its table was called.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// The file is no library that this machine can load.
-    NotALibrary,
-    /// The file ends before what its headers name.
-    Truncated {
-        /// Bytes of the file.
-        found: u64,
-        /// Bytes that its headers ask for.
-        needed: u64,
-    },
-    /// The library exports no table.
-    NoTable,
-    /// What it exports under that name is none.
-    WrongMagic,
-    /// The two sides were built from different versions of the contract.
-    WrongFingerprint {
-        /// That of the library.
-        found: u64,
-        /// That of this program.
-        expected: u64,
-    },
-    /// The table has another size.
-    WrongSize {
-        /// Bytes of the library's.
-        found: u64,
-        /// Bytes of this program's.
-        expected: u64,
-    },
-}
-
-impl Refusal {
-    /// The refusal that an error of [`load`] is about.
-    pub fn of(error: &Error) -> Option<Refusal> {
-        std::error::Error::source(error)?.downcast_ref().copied()
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Refusal::NotALibrary => write!(f, "it is no library that this machine can load"),
-            Refusal::Truncated { found, needed } => {
-                write!(f, "it is truncated: it has {found} bytes, and its headers name {needed}")
-            }
-            Refusal::NoTable => write!(f, "it exports no {}", gradus_backend::plugin::SYMBOL),
-            Refusal::WrongMagic => write!(f, "what it exports as {} is no table", gradus_backend::plugin::SYMBOL),
-            Refusal::WrongFingerprint { found, expected } => {
-                write!(f, "it was built from another version of the contract: {found:016x}, not {expected:016x}")
-            }
-            Refusal::WrongSize { found, expected } => write!(f, "its table has {found} bytes, not {expected}"),
-        }
-    }
-}
-
-impl std::error::Error for Refusal {}
