@@ -33,6 +33,7 @@
 mod claim;
 mod confusion;
 mod logger;
+mod report;
 mod run_folder;
 mod staged;
 mod task;
@@ -40,9 +41,10 @@ mod trainer;
 mod write;
 
 pub use confusion::ConfusionMatrix;
-pub use logger::{CsvLogger, EpochReport, Event, Logger, StepReport};
+pub use logger::{CsvLogger, Event, Logger};
+pub use report::{EpochReport, Run, StepReport};
 pub use run_folder::RunFolder;
 pub use staged::{StagedFiles, rescue};
 pub use task::{Classification, Evaluation, Outcome, Task, evaluate};
-pub use trainer::{Run, Trainer};
+pub use trainer::Trainer;
 pub use write::{check_file, write_file};

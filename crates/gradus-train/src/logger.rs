@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use gradus_tensor::Result;
 
-use crate::{Evaluation, Run, write_file};
+use crate::report::{EpochReport, Run, StepReport};
+use crate::write_file;
 
 /// What happened. More kinds may come.
 #[derive(Debug, Clone, Copy)]
@@ -31,46 +32,6 @@ pub enum Event<'a> {
     EpochEnd(&'a EpochReport),
     /// The run is done, or was stopped.
     End(&'a Run),
-}
-
-/// A step: one batch forward, backward and into the parameters.
-#[derive(Debug, Clone, PartialEq)]
-pub struct StepReport {
-    /// Number of the epoch, from 1.
-    pub epoch: usize,
-    /// Number of the step in its epoch, from 1.
-    pub step: usize,
-    /// Loss of this step.
-    pub loss: f64,
-    /// Mean loss of the epoch so far.
-    pub mean_loss: f64,
-    /// Accuracy of the epoch so far, if the task counts right answers.
-    pub accuracy: Option<f64>,
-    /// Samples of this step.
-    pub samples: usize,
-    /// Seconds since the run began.
-    pub seconds: f64,
-}
-
-/// An epoch.
-#[derive(Debug, Clone, PartialEq)]
-pub struct EpochReport {
-    /// Its number, from 1.
-    pub epoch: usize,
-    /// Steps done.
-    pub steps: usize,
-    /// Samples seen.
-    pub samples: usize,
-    /// Mean training loss of its samples.
-    pub loss: f64,
-    /// Share of right answers in training, if the task counts them.
-    pub accuracy: Option<f64>,
-    /// Factor on the learning rate at its last step.
-    pub lr_factor: f64,
-    /// Seconds that it took, without the validation.
-    pub seconds: f64,
-    /// The result on the validation set, if there is one.
-    pub validation: Option<Evaluation>,
 }
 
 /// Hears the events of a run. An error ends the run.
@@ -137,6 +98,7 @@ impl Logger for CsvLogger {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Evaluation;
 
     #[test]
     fn every_row_has_the_columns_of_the_header() {

@@ -7,7 +7,6 @@ use std::sync::{Mutex, PoisonError};
 use gradus_tensor::{Error, ErrorKind, Here, Result};
 
 use crate::claim::{self, Claim, WORK};
-use crate::staged::StagedFiles;
 
 /// A folder for the files of one run.
 ///
@@ -126,20 +125,6 @@ impl RunFolder {
     /// The path at which a file is written before it appears.
     pub(crate) fn work_file(&self, name: &str) -> PathBuf {
         self.claim.path(name)
-    }
-
-    /// Writes a file in it in one piece; a file that this run did not write is replaced only with `overwrite`.
-    #[track_caller]
-    pub fn write(&self, name: &str, contents: &[u8]) -> Result<PathBuf> {
-        let mut files = self.stage();
-        files.write(name, contents)?;
-        files.publish()?;
-        Ok(self.file(name))
-    }
-
-    /// Begins to write files that appear together.
-    pub fn stage(&self) -> StagedFiles<'_> {
-        StagedFiles::new(self)
     }
 
     /// Checks that files of these names can be written: nothing is in their place, or something that may be replaced.

@@ -30,8 +30,24 @@ struct Staged {
     file: File,
 }
 
+impl RunFolder {
+    /// Writes a file in it in one piece; a file that this run did not write is replaced only with `overwrite`.
+    #[track_caller]
+    pub fn write(&self, name: &str, contents: &[u8]) -> Result<PathBuf> {
+        let mut files = self.stage();
+        files.write(name, contents)?;
+        files.publish()?;
+        Ok(self.file(name))
+    }
+
+    /// Begins to write files that appear together.
+    pub fn stage(&self) -> StagedFiles<'_> {
+        StagedFiles::new(self)
+    }
+}
+
 impl<'a> StagedFiles<'a> {
-    pub(crate) fn new(folder: &'a RunFolder) -> Self {
+    fn new(folder: &'a RunFolder) -> Self {
         StagedFiles { folder, files: Vec::new() }
     }
 

@@ -10,7 +10,7 @@ use gradus_nn::{Module, Optimizer, Schedule};
 use gradus_tensor::{Error, Gradients, Here, Result, all_or_nothing};
 
 use crate::task::Tally;
-use crate::{EpochReport, Event, Logger, StepReport, Task, evaluate};
+use crate::{EpochReport, Event, Logger, Run, StepReport, Task, evaluate};
 
 /// Runs a model over a dataset, epoch by epoch.
 ///
@@ -21,21 +21,6 @@ pub struct Trainer {
     epochs: usize,
     schedule: Schedule,
     stop: Option<Arc<AtomicBool>>,
-}
-
-/// What a run did.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Run {
-    /// The epochs, the last one perhaps cut short.
-    pub epochs: Vec<EpochReport>,
-    /// Steps done.
-    pub steps: u64,
-    /// Samples seen.
-    pub samples: usize,
-    /// Seconds of training, without validation.
-    pub seconds: f64,
-    /// Whether the stop flag ended it early.
-    pub stopped: bool,
 }
 
 impl Trainer {
