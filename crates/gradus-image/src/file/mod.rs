@@ -4,6 +4,7 @@ mod jpeg;
 mod orientation;
 mod png;
 mod read;
+mod samples;
 mod write;
 
 use std::path::Path;

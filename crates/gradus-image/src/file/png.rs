@@ -8,7 +8,7 @@ use png::{
 };
 
 use super::orientation::orientation_of;
-use super::read::{Samples, Size, Unreadable, zeros};
+use super::samples::{Samples, Size, Unreadable, zeros};
 
 /// Decodes a file, after `allow` let it have the bytes that it needs.
 #[track_caller]

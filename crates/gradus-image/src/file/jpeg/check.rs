@@ -1,7 +1,7 @@
 //! Whether the coded data of a JPEG file are all there. Decoders fill in what is missing, also in the midst of a file, and
 //! nobody notices.
 
-use super::super::read::{Unreadable, zeros};
+use super::super::samples::{Unreadable, zeros};
 use super::blocks::{Coding, Component, Scan, walk};
 use super::huffman::{Fault, Table, next_marker};
 

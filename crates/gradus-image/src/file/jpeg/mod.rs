@@ -11,7 +11,7 @@ use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder;
 
 use super::orientation::orientation_of;
-use super::read::{Samples, Size, Unreadable, zeros};
+use super::samples::{Samples, Size, Unreadable, zeros};
 use check::{Frame, Segments};
 
 /// Decodes a file, after it was checked that all of it is there and that `allow` lets it have the bytes that it needs.
