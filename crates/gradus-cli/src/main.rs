@@ -6,11 +6,13 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod chain;
 mod commands;
 mod config;
 mod filters;
 mod interrupt;
 mod network;
+mod numbers;
 mod output;
 mod picture;
 mod progress;
@@ -40,19 +42,19 @@ fn run(words: &[OsString]) -> gradus::Result<()> {
     if let Some((first, filters)) = words.split_first()
         && first == "image"
     {
-        return filter(filters::parse(filters));
+        return filter(chain::parse(filters));
     }
     let program = std::env::args_os().next().unwrap_or_else(|| "gradus".into());
     match Args::parse_from(std::iter::once(&program).chain(words)).command {
         Command::Train { what: TrainCommand::Digits(args) } => commands::train::run(&args),
         Command::Predict(args) => commands::predict::run(&args),
-        Command::Image { filter: only } => filter(filters::chain(vec![only])),
+        Command::Image { filter: only } => filter(chain::chain(vec![only])),
         Command::Devices(args) => commands::devices::run(&args),
         Command::Profile(args) => commands::profile::run(&args, run),
     }
 }
 
-fn filter(chain: Result<filters::Chain, clap::Error>) -> gradus::Result<()> {
+fn filter(chain: Result<chain::Chain, clap::Error>) -> gradus::Result<()> {
     match chain {
         Ok(chain) => commands::image::run(&chain),
         Err(e) => e.exit(),

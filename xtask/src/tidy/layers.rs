@@ -1,6 +1,6 @@
 //! Which crate may depend on which: the arrows of the architecture, read from the manifests.
 
-use super::finding::Finding;
+use super::Finding;
 
 /// Each crate and the project's crates that it may name in its manifest. Dev-dependencies are free.
 const ALLOWED: &[(&str, &[&str])] = &[

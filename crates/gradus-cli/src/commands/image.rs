@@ -4,7 +4,8 @@ use gradus::image::{self, Border, Format, Range, Rotate, SaveOptions};
 use gradus::prelude::*;
 use gradus::tensor::{Interpolate, Interpolation, Sampling};
 
-use crate::filters::{BorderName, Chain, Filter, ResizeName, RotateName};
+use crate::chain::Chain;
+use crate::filters::{BorderName, Filter, ResizeName, RotateName};
 use crate::output::say;
 use crate::picture;
 
