@@ -14,7 +14,7 @@ use crate::{CpuBackend, scratch};
 const TASK: usize = 1 << 13;
 
 /// What is done to a row.
-trait Kernel: Rows {
+trait CrossEntropyElement: Rows {
     /// The shift (the largest element, or 0 where that is not finite) and the logarithm of the sum of `e^(x - shift)`;
     /// `x` is left shifted.
     fn log_sum_exp(isa: Isa, x: &mut [Self::Compute]) -> (Self::Compute, Self::Compute);
@@ -55,7 +55,7 @@ per_isa! {
 
 macro_rules! kernel {
     ($($s:ty, $c:ty, $lse:ident, $sum:ident, $gradient:ident;)*) => {$(
-        impl Kernel for $s {
+        impl CrossEntropyElement for $s {
             fn log_sum_exp(isa: Isa, x: &mut [$c]) -> ($c, $c) {
                 $lse(isa, x)
             }
@@ -134,7 +134,7 @@ pub(crate) fn cross_entropy(
     with_float!(OP, logits.dtype, T => forward::<T>(cpu, p, logits, &classes, loss, lse))
 }
 
-fn forward<S: Kernel>(
+fn forward<S: CrossEntropyElement>(
     cpu: &CpuBackend,
     p: &CrossEntropyParams,
     logits: View<'_>,
@@ -191,7 +191,7 @@ pub(crate) fn cross_entropy_backward(
     with_float!(OP, logits.dtype, T => backward::<T>(cpu, p, logits, &classes, lse, g, dlogits))
 }
 
-fn backward<S: Kernel>(
+fn backward<S: CrossEntropyElement>(
     cpu: &CpuBackend,
     p: &CrossEntropyParams,
     logits: View<'_>,

@@ -4,7 +4,7 @@
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Level;
-use crate::rows::{LANES, ROWS, halved, larger};
+use crate::lanes::{LANES, ROWS, halved, larger};
 
 /// The fewest rows for which vectors pay off.
 #[cfg(target_arch = "x86_64")]

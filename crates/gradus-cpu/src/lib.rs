@@ -21,6 +21,7 @@ mod halve;
 mod index;
 mod info;
 mod isa;
+mod lanes;
 mod map;
 mod math;
 mod memory;
@@ -41,7 +42,7 @@ mod sum;
 mod temp;
 #[cfg(test)]
 mod testing;
-mod turned;
+mod transposed;
 #[cfg(any(unoptimized, test))]
 mod unoptimized;
 mod vectors;

@@ -248,7 +248,7 @@ fn counts(cpu: &CpuBackend, op: &str, g: &Geometry, count_include_pad: bool) -> 
 }
 
 /// The means of one channel in a type that they are computed in.
-trait Kernel: Real {
+trait PoolNumber: Real {
     /// The means under the window.
     fn mean(isa: Isa, g: &Geometry, counts: &[u32], x: &[Self], out: &mut [Self]);
     /// The adjoint: shares of `from` summed where they came from; `shares` has room for the positions.
@@ -299,7 +299,7 @@ macro_rules! kernel {
             fn $mean(g: &Geometry, counts: &[u32], x: &[$t], out: &mut [$t]) = mean::<$t>;
             fn $spread(g: &Geometry, counts: &[u32], x: &[$t], shares: &mut [$t], dx: &mut [$t]) = spread::<$t>;
         }
-        impl Kernel for $t {
+        impl PoolNumber for $t {
             fn mean(isa: Isa, g: &Geometry, counts: &[u32], x: &[$t], out: &mut [$t]) {
                 $mean(isa, g, counts, x, out)
             }
@@ -337,7 +337,7 @@ pub(crate) fn avg_pool(
     })
 }
 
-fn pool_means<S: Rows<Compute: Kernel>>(
+fn pool_means<S: Rows<Compute: PoolNumber>>(
     cpu: &CpuBackend,
     channels: usize,
     g: &Geometry,
@@ -382,7 +382,7 @@ pub(crate) fn avg_pool_backward(
     })
 }
 
-fn spread_means<S: Rows<Compute: Kernel>>(
+fn spread_means<S: Rows<Compute: PoolNumber>>(
     cpu: &CpuBackend,
     channels: usize,
     g: &Geometry,

@@ -7,14 +7,10 @@ use crate::access::{Float, load_strided, store_strided};
 use crate::gemm::Real;
 use crate::halve::Halve;
 use crate::isa::{Isa, per_isa_256};
+use crate::lanes::{LANES, first_lanes, halved, larger};
 use crate::math;
 use crate::parallel::Disjoint;
 use crate::vectors::{Vectorized, Vectors};
-
-/// Number of partial sums.
-pub(crate) const LANES: usize = 16;
-/// Narrow rows that are computed together: transposed, each is a lane; in chunks, their partial sums are halved together.
-pub(crate) const ROWS: usize = 16;
 
 /// A compute type with the functions that rows need.
 pub(crate) trait Elementary:
@@ -96,35 +92,6 @@ pub(crate) fn tree<T: Copy, const N: usize>(
         *lane = map(rows.map(|(_, rest)| rest[l]), *lane);
     }
     halved(lanes, combine)
-}
-
-/// The upper half of the partial results into the lower one, until one is left.
-#[inline(always)]
-pub(crate) fn halved<T: Copy>(mut lanes: [T; LANES], combine: impl Fn(T, T) -> T) -> T {
-    let mut width = LANES / 2;
-    while width > 0 {
-        for l in 0..width {
-            lanes[l] = combine(lanes[l], lanes[l + width]);
-        }
-        width /= 2;
-    }
-    lanes[0]
-}
-
-/// 1 for so many lanes and 0 for the others. A comparison with what is loaded is made by vectors; one with the number of a
-/// lane LLVM takes apart.
-#[inline(always)]
-pub(crate) fn first_lanes(count: usize) -> &'static [u32; LANES] {
-    static ALL: [u32; 2 * LANES] = {
-        let mut all = [0; 2 * LANES];
-        let mut i = 0;
-        while i < LANES {
-            all[i] = 1;
-            i += 1;
-        }
-        all
-    };
-    ALL[LANES - count..].first_chunk().unwrap_or(&[0; LANES])
 }
 
 /// Rows of one length, one after the other, in chunks. The last chunk of a row reaches into the next row, and what is there
@@ -346,12 +313,6 @@ pub(crate) fn divide_chunks<T: Copy + std::ops::Div<Output = T>>(y: &mut RowMut<
 #[inline(always)]
 pub(crate) fn sum<T: Real>(x: &[T]) -> T {
     tree([x], T::ZERO, |[x], s| s + x, |a, b| a + b)
-}
-
-/// The larger number; `a` where `b` is NaN.
-#[inline(always)]
-pub(crate) fn larger<T: PartialOrd>(a: T, b: T) -> T {
-    if b > a { b } else { a }
 }
 
 /// The largest element of a row that is not NaN; -inf if there is none.

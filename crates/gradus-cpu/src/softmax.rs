@@ -10,10 +10,11 @@ use crate::check::check_output;
 use crate::gemm::Real;
 use crate::halve::Halve;
 use crate::isa::Isa;
+use crate::lanes::{LANES, ROWS, larger};
 use crate::nest::Nest;
 use crate::parallel::Disjoint;
-use crate::rows::{Chunked, Elementary, LANES, ROWS, Rows, divide_chunks, larger, map_chunks};
-use crate::turned::{self, Across};
+use crate::rows::{Chunked, Elementary, Rows, divide_chunks, map_chunks};
+use crate::transposed::{self, Across};
 use crate::vectors::{Vectors, per_vectors};
 use crate::{CpuBackend, scratch};
 
@@ -22,22 +23,22 @@ const TASK: usize = 1 << 13;
 /// Elements of a block of rows, unless a single row has more.
 const BLOCK: usize = 1 << 11;
 
-/// Rows of at most this many elements are transposed ([`turned`]), if there are enough of them.
+/// Rows of at most this many elements are transposed ([`transposed`]), if there are enough of them.
 const NARROW: usize = 16;
 /// Most elements of a row of which several go through each step together.
 const LONG: usize = 256;
 /// Fewest rows that are worth it: sixteen are computed at once, however many there are.
 const FEWEST: usize = 4;
 
-/// What is done to rows of one length; each of `turned` has [room](turned::size) for them, if they are narrow.
-trait Kernel: Rows {
+/// What is done to rows of one length; each of `transposed` has [room](transposed::size) for them, if they are narrow.
+trait SoftmaxElement: Rows {
     fn forward(
         isa: Isa,
         log: bool,
         len: usize,
         x: &[Self::Compute],
         y: &mut [Self::Compute],
-        turned: &mut [Across<Self::Compute>],
+        transposed: &mut [Across<Self::Compute>],
     );
     fn backward(
         isa: Isa,
@@ -45,35 +46,35 @@ trait Kernel: Rows {
         len: usize,
         y_g: [&[Self::Compute]; 2],
         dx: &mut [Self::Compute],
-        turned: [&mut [Across<Self::Compute>]; 2],
+        transposed: [&mut [Across<Self::Compute>]; 2],
     );
 }
 
 /// Rows of `y` become the softmax of those of `x`, or the logarithm of it.
 #[inline(always)]
-fn forward_turned<V: Vectors<Number: Elementary>>(
+fn forward_transposed<V: Vectors<Number: Elementary>>(
     v: V,
     isa: Isa,
     log: bool,
     len: usize,
     x: &[V::Number],
     y: &mut [V::Number],
-    turned: &mut [Across<V::Number>],
+    transposed: &mut [Across<V::Number>],
 ) {
     let (zero, lowest) = (V::Number::ZERO, V::Number::NEG_INFINITY);
     for (x, y) in x.chunks(ROWS * len).zip(y.chunks_mut(ROWS * len)) {
         let n = y.len() / len;
-        turned::turn(isa, x, len, n, turned);
-        let rows = &mut turned[..len];
-        let m = turned::tree(v, [&*rows], lowest, |[x], m| v.larger(m, x), |a, b| v.larger(a, b));
+        transposed::transpose(isa, x, len, n, transposed);
+        let rows = &mut transposed[..len];
+        let m = transposed::tree(v, [&*rows], lowest, |[x], m| v.larger(m, x), |a, b| v.larger(a, b));
         if log {
             let mut exps = [[zero; ROWS]; NARROW];
             let exps = &mut exps[..len];
             for (e, x) in exps.iter_mut().zip(&*rows) {
                 *e = *x;
-                turned::each(e, |r, x| (x - m[r]).exp());
+                transposed::each(e, |r, x| (x - m[r]).exp());
             }
-            let mut total = turned::tree(v, [&*exps], zero, |[e], s| s + e, |a, b| a + b);
+            let mut total = transposed::tree(v, [&*exps], zero, |[e], s| s + e, |a, b| a + b);
             total.iter_mut().for_each(|total| *total = total.ln());
             let (m, total) = (v.load(&m), v.load(&total));
             for x in rows {
@@ -81,51 +82,51 @@ fn forward_turned<V: Vectors<Number: Elementary>>(
             }
         } else {
             for x in &mut *rows {
-                turned::each(x, |r, x| (x - m[r]).exp());
+                transposed::each(x, |r, x| (x - m[r]).exp());
             }
-            let total = v.load(&turned::tree(v, [&*rows], zero, |[y], s| s + y, |a, b| a + b));
+            let total = v.load(&transposed::tree(v, [&*rows], zero, |[y], s| s + y, |a, b| a + b));
             for y in rows {
                 v.store(v.load(y) / total, y);
             }
         }
-        turned::turn_back(isa, turned, len, n, y);
+        transposed::transpose_back(isa, transposed, len, n, y);
     }
 }
 
 /// Rows of `dx` become the gradient for the input whose result was `y`.
 #[inline(always)]
-fn backward_turned<V: Vectors<Number: Elementary>>(
+fn backward_transposed<V: Vectors<Number: Elementary>>(
     v: V,
     isa: Isa,
     log: bool,
     len: usize,
     [y, g]: [&[V::Number]; 2],
     dx: &mut [V::Number],
-    [y_turned, g_turned]: [&mut [Across<V::Number>]; 2],
+    [y_transposed, g_transposed]: [&mut [Across<V::Number>]; 2],
 ) {
     let zero = V::Number::ZERO;
     for ((y, g), dx) in y.chunks(ROWS * len).zip(g.chunks(ROWS * len)).zip(dx.chunks_mut(ROWS * len)) {
         let n = dx.len() / len;
-        turned::turn(isa, y, len, n, y_turned);
-        turned::turn(isa, g, len, n, g_turned);
-        let (rows, g) = (&mut y_turned[..len], &g_turned[..len]);
+        transposed::transpose(isa, y, len, n, y_transposed);
+        transposed::transpose(isa, g, len, n, g_transposed);
+        let (rows, g) = (&mut y_transposed[..len], &g_transposed[..len]);
         let total = if log {
-            turned::tree(v, [g], zero, |[g], s| s + g, |a, b| a + b)
+            transposed::tree(v, [g], zero, |[g], s| s + g, |a, b| a + b)
         } else {
-            turned::tree(v, [&*rows, g], zero, |[y, g], s| v.fused(y, g, s), |a, b| a + b)
+            transposed::tree(v, [&*rows, g], zero, |[y, g], s| v.fused(y, g, s), |a, b| a + b)
         };
         for (y, g) in rows.iter_mut().zip(g) {
             if log {
-                turned::each(y, |r, y| g[r] - y.exp() * total[r]);
+                transposed::each(y, |r, y| g[r] - y.exp() * total[r]);
             } else {
                 v.store(v.load(y) * (v.load(g) - v.load(&total)), y);
             }
         }
-        turned::turn_back(isa, y_turned, len, n, dx);
+        transposed::transpose_back(isa, y_transposed, len, n, dx);
     }
 }
 
-/// See [`forward_turned`]; long rows, one by one.
+/// See [`forward_transposed`]; long rows, one by one.
 #[inline(always)]
 fn forward_long<T: Elementary>(log: bool, len: usize, x: &[T], y: &mut [T]) {
     let rows = Chunked::new(len);
@@ -146,7 +147,7 @@ fn forward_long<T: Elementary>(log: bool, len: usize, x: &[T], y: &mut [T]) {
     }
 }
 
-/// See [`backward_turned`] and [`forward_long`].
+/// See [`backward_transposed`] and [`forward_long`].
 #[inline(always)]
 fn backward_long<T: Elementary>(log: bool, len: usize, y: &[T], g: &[T], dx: &mut [T]) {
     let rows = Chunked::new(len);
@@ -165,7 +166,7 @@ fn backward_long<T: Elementary>(log: bool, len: usize, y: &[T], g: &[T], dx: &mu
     }
 }
 
-/// See [`forward_turned`].
+/// See [`forward_transposed`].
 #[inline(always)]
 fn forward_chunked<V: Vectors<Number: Elementary>>(
     v: V,
@@ -210,7 +211,7 @@ fn forward_chunked<V: Vectors<Number: Elementary>>(
     }
 }
 
-/// See [`backward_turned`].
+/// See [`backward_transposed`].
 #[inline(always)]
 fn backward_chunked<V: Vectors<Number: Elementary>>(
     v: V,
@@ -256,15 +257,15 @@ fn backward_chunked<V: Vectors<Number: Elementary>>(
 
 macro_rules! kernel {
     ($($s:ty, $c:ty;)*) => {$(
-        impl Kernel for $s {
-            fn forward(isa: Isa, log: bool, len: usize, x: &[$c], y: &mut [$c], turned: &mut [Across<$c>]) {
+        impl SoftmaxElement for $s {
+            fn forward(isa: Isa, log: bool, len: usize, x: &[$c], y: &mut [$c], transposed: &mut [Across<$c>]) {
                 per_vectors! {
-                    $c: fn narrow(isa: Isa, log: bool, len: usize, x: &[$c], y: &mut [$c], turned: &mut [Across<$c>]) =
-                        forward_turned;
+                    $c: fn narrow(isa: Isa, log: bool, len: usize, x: &[$c], y: &mut [$c], transposed: &mut [Across<$c>]) =
+                        forward_transposed;
                     fn others(isa: Isa, log: bool, len: usize, x: &[$c], y: &mut [$c]) = forward_chunked;
                 }
                 if len <= NARROW && x.len() >= FEWEST * len {
-                    narrow(isa, isa, log, len, x, y, turned)
+                    narrow(isa, isa, log, len, x, y, transposed)
                 } else {
                     others(isa, isa, log, len, x, y)
                 }
@@ -275,16 +276,16 @@ macro_rules! kernel {
                 len: usize,
                 [y, g]: [&[$c]; 2],
                 dx: &mut [$c],
-                turned: [&mut [Across<$c>]; 2],
+                transposed: [&mut [Across<$c>]; 2],
             ) {
                 per_vectors! {
                     $c: fn narrow(
-                        isa: Isa, log: bool, len: usize, y_g: [&[$c]; 2], dx: &mut [$c], turned: [&mut [Across<$c>]; 2],
-                    ) = backward_turned;
+                        isa: Isa, log: bool, len: usize, y_g: [&[$c]; 2], dx: &mut [$c], transposed: [&mut [Across<$c>]; 2],
+                    ) = backward_transposed;
                     fn others(isa: Isa, log: bool, len: usize, y: &[$c], g: &[$c], dx: &mut [$c]) = backward_chunked;
                 }
                 if len <= NARROW && y.len() >= FEWEST * len {
-                    narrow(isa, isa, log, len, [y, g], dx, turned)
+                    narrow(isa, isa, log, len, [y, g], dx, transposed)
                 } else {
                     others(isa, isa, log, len, y, g, dx)
                 }
@@ -300,9 +301,9 @@ kernel! {
 /// Half precision, by the kernels of f32.
 macro_rules! half {
     ($($s:ty)*) => {$(
-        impl Kernel for $s {
-            fn forward(isa: Isa, log: bool, len: usize, x: &[f32], y: &mut [f32], turned: &mut [Across<f32>]) {
-                f32::forward(isa, log, len, x, y, turned)
+        impl SoftmaxElement for $s {
+            fn forward(isa: Isa, log: bool, len: usize, x: &[f32], y: &mut [f32], transposed: &mut [Across<f32>]) {
+                f32::forward(isa, log, len, x, y, transposed)
             }
             fn backward(
                 isa: Isa,
@@ -310,9 +311,9 @@ macro_rules! half {
                 len: usize,
                 y_g: [&[f32]; 2],
                 dx: &mut [f32],
-                turned: [&mut [Across<f32>]; 2],
+                transposed: [&mut [Across<f32>]; 2],
             ) {
-                f32::backward(isa, log, len, y_g, dx, turned)
+                f32::backward(isa, log, len, y_g, dx, transposed)
             }
         }
     )*};
@@ -333,9 +334,9 @@ impl<const N: usize> Lanes<N> {
         if follow && self.steps == [1; N] { (BLOCK / self.len).max(1) } else { 1 }
     }
 
-    /// Elements of [turned] rows.
-    fn turned(&self) -> usize {
-        if self.len > NARROW { 0 } else { turned::size(self.len) * ROWS }
+    /// Elements of [transposed] rows.
+    fn transposed(&self) -> usize {
+        if self.len > NARROW { 0 } else { transposed::size(self.len) * ROWS }
     }
 
     /// Calls `f` with the positions of the first of some rows, and with how many elements they have together.
@@ -377,18 +378,22 @@ pub(crate) fn softmax(cpu: &CpuBackend, log: bool, x: View<'_>, axis: usize, out
     })
 }
 
-fn forward<S: Kernel>(cpu: &CpuBackend, log: bool, lanes: &Lanes<2>, x: &[S], out: &mut [S]) {
+fn forward<S: SoftmaxElement>(cpu: &CpuBackend, log: bool, lanes: &Lanes<2>, x: &[S], out: &mut [S]) {
     let (isa, out, [sx, so]) = (cpu.isa(), Disjoint::new(out), lanes.steps);
     cpu.parallel_for(lanes.starts.numel(), (TASK / lanes.len).max(1), |rows| {
         let (len, block) = (lanes.len, lanes.block() * lanes.len);
-        scratch::split(cpu, [block, block, lanes.turned()], |[x_rows, y_rows, turned]: [&mut [S::Compute]; 3]| {
-            lanes.for_each_block(rows, |[ax, ao], n| {
-                let x = S::read(isa, x, ax, sx, &mut x_rows[..n]);
-                let make = |y: &mut [_]| S::forward(isa, log, len, x, y, turned.as_chunks_mut().0);
-                // SAFETY: the rows are this task's, and rows of an output that does not overlap itself are apart.
-                unsafe { S::write(isa, &out, ao, so, &mut y_rows[..n], make) };
-            });
-        });
+        scratch::split(
+            cpu,
+            [block, block, lanes.transposed()],
+            |[x_rows, y_rows, transposed]: [&mut [S::Compute]; 3]| {
+                lanes.for_each_block(rows, |[ax, ao], n| {
+                    let x = S::read(isa, x, ax, sx, &mut x_rows[..n]);
+                    let make = |y: &mut [_]| S::forward(isa, log, len, x, y, transposed.as_chunks_mut().0);
+                    // SAFETY: the rows are this task's, and rows of an output that does not overlap itself are apart.
+                    unsafe { S::write(isa, &out, ao, so, &mut y_rows[..n], make) };
+                });
+            },
+        );
     });
 }
 
@@ -418,17 +423,17 @@ pub(crate) fn softmax_backward(
     })
 }
 
-fn backward<S: Kernel>(cpu: &CpuBackend, log: bool, lanes: &Lanes<3>, y: &[S], g: &[S], dx: &mut [S]) {
+fn backward<S: SoftmaxElement>(cpu: &CpuBackend, log: bool, lanes: &Lanes<3>, y: &[S], g: &[S], dx: &mut [S]) {
     let (isa, dx, [sy, sg, sd]) = (cpu.isa(), Disjoint::new(dx), lanes.steps);
     cpu.parallel_for(lanes.starts.numel(), (TASK / lanes.len).max(1), |rows| {
         let (len, block) = (lanes.len, lanes.block() * lanes.len);
-        let lens = [block, block, block, lanes.turned(), lanes.turned()];
-        scratch::split(cpu, lens, |[y_rows, g_rows, d_rows, y_turned, g_turned]: [&mut [S::Compute]; 5]| {
+        let lens = [block, block, block, lanes.transposed(), lanes.transposed()];
+        scratch::split(cpu, lens, |[y_rows, g_rows, d_rows, y_transposed, g_transposed]: [&mut [S::Compute]; 5]| {
             lanes.for_each_block(rows, |[ay, ag, ad], n| {
                 let y = S::read(isa, y, ay, sy, &mut y_rows[..n]);
                 let g = S::read(isa, g, ag, sg, &mut g_rows[..n]);
-                let turned = [&mut *y_turned, &mut *g_turned].map(|t| t.as_chunks_mut().0);
-                let make = |d: &mut [S::Compute]| S::backward(isa, log, len, [y, g], d, turned);
+                let transposed = [&mut *y_transposed, &mut *g_transposed].map(|t| t.as_chunks_mut().0);
+                let make = |d: &mut [S::Compute]| S::backward(isa, log, len, [y, g], d, transposed);
                 // SAFETY: as in `forward`.
                 unsafe { S::write(isa, &dx, ad, sd, &mut d_rows[..n], make) };
             });

@@ -8,7 +8,7 @@
 use std::ops::{Add, Div, Mul, Sub};
 
 use crate::gemm::Real;
-use crate::rows::{LANES, larger};
+use crate::lanes::{LANES, larger};
 
 /// The operations of one instruction set. A value of this type is the proof that the machine has it.
 pub(crate) trait Vectors: Copy {

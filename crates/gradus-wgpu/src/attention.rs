@@ -7,7 +7,7 @@ use gradus_backend::{AttentionParams, DType, Layout, ReduceOp, Result, Scalar, V
 use crate::WgpuBackend;
 use crate::lines::across;
 use crate::map::{scalar_param, scalar_words};
-use crate::operand::Operand;
+use crate::operand::Bound;
 use crate::queue::{Bind, Launch, key};
 use crate::reduce::identity;
 use crate::wgsl::{Text, cast, param, ty};
@@ -56,7 +56,7 @@ pub(crate) fn attention(
     if let Some((m, shape)) = mask.zip(stretched.map(|l| *l.shape())) {
         // Only where a mask differs it takes memory, so its own elements are counted and not those of the scores.
         let own = b.input(OP, "mask", m)?;
-        inputs.push(Operand { layout: own.layout.expand(shape)?, ..own });
+        inputs.push(Bound { layout: own.layout.expand(shape)?, ..own });
     }
     let outputs = [b.output(OP, "out", out)?, b.operand(OP, "lse", lse.buffer, lse.dtype, &column, true)?];
     let plan = Plan { dtype: q.dtype, mask: mask.map(|m| m.dtype), causal: params.causal, share };

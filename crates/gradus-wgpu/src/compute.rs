@@ -78,12 +78,12 @@ pub(crate) fn dispatch(
     program.check_access(bindings)?;
 
     let operands = bindings.iter().zip(&program.slots).enumerate();
-    let operands: Vec<_> = operands.map(|(i, (x, slot))| Operand::new(b, i, slot, x)).collect::<Result<_>>()?;
+    let operands: Vec<_> = operands.map(|(i, (x, slot))| Staged::new(b, i, slot, x)).collect::<Result<_>>()?;
     let binds: Vec<_> =
         operands.iter().zip(&program.slots).map(|(x, slot)| x.bind(b, slot.write)).collect::<Result<_>>()?;
-    b.queue().dispatch(OP, &program, &binds, constants, groups)?;
+    b.queue().dispatch(OP, (&program.raw, &program.layouts), &binds, constants, groups)?;
     drop(binds);
-    let copies: Vec<_> = operands.into_iter().map(Operand::copied).collect();
+    let copies: Vec<_> = operands.into_iter().map(Staged::copied).collect();
     for (binding, copy) in bindings.iter_mut().zip(&copies) {
         if let (Binding::Write(y), Some(copy)) = (binding, copy) {
             copy_strided(b, copy.view(), y)?;
@@ -93,12 +93,12 @@ pub(crate) fn dispatch(
 }
 
 /// What is bound: the elements where they lie or, where WebGPU cannot bind just those, a copy of them.
-enum Operand<'a> {
+enum Staged<'a> {
     InPlace { buffer: &'a Buffer, start: u64, bytes: u64 },
     Copied(Temp),
 }
 
-impl<'a> Operand<'a> {
+impl<'a> Staged<'a> {
     fn new(b: &WgpuBackend, i: usize, slot: &Slot, binding: &'a Binding<'_>) -> Result<Self> {
         let (x, write) = match binding {
             Binding::Read(x) => (*x, false),
@@ -125,25 +125,25 @@ impl<'a> Operand<'a> {
         // A word at the end of a part may hold elements of others; at the end of a buffer it holds no one's.
         let whole = !write || bound == bytes || start + bytes == x.buffer.bytes() as u64;
         if aligned && whole {
-            return Ok(Operand::InPlace { buffer: x.buffer, start, bytes: bound });
+            return Ok(Staged::InPlace { buffer: x.buffer, start, bytes: bound });
         }
         let mut copy = Temp::new(b, x.dtype, *x.layout.shape())?;
         copy_strided(b, x, &mut copy.view_mut())?;
-        Ok(Operand::Copied(copy))
+        Ok(Staged::Copied(copy))
     }
 
     fn bind(&self, b: &WgpuBackend, write: bool) -> Result<Bind<'_>> {
         let (buffer, offset, size) = match self {
-            Operand::InPlace { buffer, start, bytes } => (*buffer, *start, *bytes),
-            Operand::Copied(copy) => (&copy.buffer, 0, copy.buffer.bytes().next_multiple_of(4) as u64),
+            Staged::InPlace { buffer, start, bytes } => (*buffer, *start, *bytes),
+            Staged::Copied(copy) => (&copy.buffer, 0, copy.buffer.bytes().next_multiple_of(4) as u64),
         };
         Ok(Bind { block: b.pool().block(OP, buffer)?, write, offset, size })
     }
 
     fn copied(self) -> Option<Temp> {
         match self {
-            Operand::InPlace { .. } => None,
-            Operand::Copied(copy) => Some(copy),
+            Staged::InPlace { .. } => None,
+            Staged::Copied(copy) => Some(copy),
         }
     }
 }

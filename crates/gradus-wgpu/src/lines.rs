@@ -4,7 +4,7 @@
 use gradus_backend::{DType, Result, View, ViewMut};
 
 use crate::WgpuBackend;
-use crate::operand::{Axes, Operand};
+use crate::operand::{Axes, Bound};
 use crate::queue::{Bind, Launch, key};
 use crate::wgsl::{self, GROUP, Text, param};
 
@@ -120,7 +120,7 @@ pub(crate) fn run(
     source: impl Fn(&Lines) -> String,
 ) -> Result<()> {
     let shape = lines.iter().find_map(|l| if let Line::Read(_, v) = l { Some(*v.layout.shape()) } else { None });
-    let mut operands: Vec<Operand<'_>> = Vec::with_capacity(lines.len());
+    let mut operands: Vec<Bound<'_>> = Vec::with_capacity(lines.len());
     let mut dtypes = Vec::with_capacity(lines.len());
     for line in lines {
         match line {

@@ -7,7 +7,7 @@ use gradus_backend::{
 
 use crate::WgpuBackend;
 use crate::faults::Fault;
-use crate::operand::{Axes, Operand, cut};
+use crate::operand::{Axes, Bound, cut};
 use crate::queue::{Bind, Launch, key};
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, param, ty};
@@ -95,7 +95,7 @@ fn too_large(b: &WgpuBackend, args: &[MapArg<'_>], outs: &[ViewMut<'_>]) -> Opti
 fn run(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()> {
     let op = kernel.name();
     let outputs = outs.iter().map(|o| b.output(op, "an output", o)).collect::<Result<Vec<_>>>()?;
-    let mut inputs: Vec<Operand<'_>> = Vec::new();
+    let mut inputs: Vec<Bound<'_>> = Vec::new();
     let mut bound: Vec<(Bind<'_>, DType)> = Vec::new();
     let mut from = Vec::with_capacity(args.len());
     let mut scalars = Vec::new();

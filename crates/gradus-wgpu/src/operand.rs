@@ -13,7 +13,7 @@ pub(crate) const LOOP: usize = 1 << 15;
 
 /// A checked operand.
 #[derive(Clone)]
-pub(crate) struct Operand<'a> {
+pub(crate) struct Bound<'a> {
     pub(crate) bind: Bind<'a>,
     /// Of the bound part of the buffer.
     pub(crate) layout: Layout,
@@ -30,7 +30,7 @@ impl WgpuBackend {
         dtype: DType,
         layout: &Layout,
         write: bool,
-    ) -> Result<Operand<'a>> {
+    ) -> Result<Bound<'a>> {
         self.check_dtype(op, dtype)?;
         let block = self.pool().block(op, buffer)?;
         let span = layout.span();
@@ -61,14 +61,14 @@ impl WgpuBackend {
         let shift = (offset / size) as usize;
         let elements = span.end - shift;
         let layout = Layout::from_parts(*layout.shape(), layout.strides(), layout.offset() - shift, elements)?;
-        Ok(Operand { bind: Bind { block, write, offset, size: bytes }, layout })
+        Ok(Bound { bind: Bind { block, write, offset, size: bytes }, layout })
     }
 
-    pub(crate) fn input<'a>(&self, op: &str, name: &str, x: View<'a>) -> Result<Operand<'a>> {
+    pub(crate) fn input<'a>(&self, op: &str, name: &str, x: View<'a>) -> Result<Bound<'a>> {
         self.operand(op, name, x.buffer, x.dtype, x.layout, false)
     }
 
-    pub(crate) fn output<'a>(&self, op: &str, name: &str, x: &'a ViewMut<'_>) -> Result<Operand<'a>> {
+    pub(crate) fn output<'a>(&self, op: &str, name: &str, x: &'a ViewMut<'_>) -> Result<Bound<'a>> {
         self.operand(op, name, x.buffer, x.dtype, x.layout, true)
     }
 

@@ -14,7 +14,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use gradus_backend::{Error, ErrorKind, Result};
 
 use crate::adapter::Opened;
-use crate::compute::Program;
 use crate::faults::{FAULT_BYTES, Fault, Faults, Slots};
 use crate::pool::{Block, Pool};
 
@@ -232,7 +231,7 @@ impl Queue {
     pub(crate) fn dispatch(
         &self,
         op: &str,
-        program: &Program,
+        (pipeline, layouts): (&wgpu::ComputePipeline, &Layouts),
         binds: &[Bind<'_>],
         constants: &[u8],
         groups: [u32; 3],
@@ -243,11 +242,11 @@ impl Queue {
         let epoch = state.epoch;
         binds.iter().for_each(|b| b.block.touch(epoch));
         // Which bindings are written is in the key, and layouts that agree in that are one.
-        let group = self.group(state, group_key(u64::MAX, binds), &program.layouts.group, || {
+        let group = self.group(state, group_key(u64::MAX, binds), &layouts.group, || {
             (0..).zip(binds).map(|(i, b)| bind_entry(i, &b.block.raw, b.offset, b.size)).collect()
         });
         self.encode(state, |pass| {
-            pass.set_pipeline(&program.raw);
+            pass.set_pipeline(pipeline);
             pass.set_bind_group(0, &group, &[]);
             if !constants.is_empty() {
                 pass.set_immediates(0, constants);

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use gradus_backend::{Layout, Result};
 
-use super::kernel::Kernel;
+use super::kernel::AttentionNumber;
 use super::product::Size;
 use super::{Matrices, Output, Problem, QUERIES, SPAN, TASK, Tile, position};
 use crate::parallel::Disjoint;
@@ -31,7 +31,7 @@ pub(super) struct Given<'a, T> {
     pub(super) lse_layout: &'a Layout,
 }
 
-pub(super) fn backward<T: Kernel>(
+pub(super) fn backward<T: AttentionNumber>(
     p: &Problem<'_, T>,
     given: &Given<'_, T>,
     [dq, dk, dv]: [Output<'_, T>; 3],
@@ -99,7 +99,7 @@ struct Work<'a, T> {
 }
 
 /// One tile: the gradient of its queries, and what it adds to those of keys and values.
-fn one<T: Kernel>(
+fn one<T: AttentionNumber>(
     p: &Problem<'_, T>,
     tile: Tile,
     given: &Given<'_, T>,
@@ -168,7 +168,7 @@ fn one<T: Kernel>(
 
 /// The weights of a span, 0 where a query does not see the key, and their gradients, which are 0 there too if hidden keys are
 /// skipped. `add` gets the number of each query and the sum of the products of the two.
-fn find_weights<T: Kernel>(
+fn find_weights<T: AttentionNumber>(
     p: &Problem<'_, T>,
     tile: Tile,
     given: &Given<'_, T>,

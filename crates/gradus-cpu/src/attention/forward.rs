@@ -2,13 +2,17 @@
 
 use gradus_backend::{Layout, Result, ViewMut};
 
-use super::kernel::Kernel;
+use super::kernel::AttentionNumber;
 use super::product::Size;
 use super::{Output, Problem, QUERIES, SPAN, TASK, Tile, position};
 use crate::parallel::Disjoint;
 use crate::scratch;
 
-pub(super) fn forward<T: Kernel>(p: &Problem<'_, T>, out: &Output<'_, T>, lse: &mut ViewMut<'_>) -> Result<()> {
+pub(super) fn forward<T: AttentionNumber>(
+    p: &Problem<'_, T>,
+    out: &Output<'_, T>,
+    lse: &mut ViewMut<'_>,
+) -> Result<()> {
     const OP: &str = "attention";
     let s = p.sizes;
     let lse_layout = *lse.layout;
@@ -25,7 +29,12 @@ pub(super) fn forward<T: Kernel>(p: &Problem<'_, T>, out: &Output<'_, T>, lse: &
 }
 
 /// One tile.
-fn one<T: Kernel>(p: &Problem<'_, T>, tile: Tile, out: &Output<'_, T>, (lse, lse_layout): (&Disjoint<'_, T>, &Layout)) {
+fn one<T: AttentionNumber>(
+    p: &Problem<'_, T>,
+    tile: Tile,
+    out: &Output<'_, T>,
+    (lse, lse_layout): (&Disjoint<'_, T>, &Layout),
+) {
     let (isa, s) = (p.cpu.isa(), p.sizes);
     let Tile { b, h, first, len } = tile;
     let (keys, size) = (p.visible(first + len - 1), Size::of::<T>(isa, len));

@@ -5,7 +5,7 @@ use crate::isa::{Isa, per_isa};
 use crate::rows::{Elementary, largest, sum, tree};
 
 /// A type that attention computes in.
-pub(super) trait Kernel: Elementary + Pack {
+pub(super) trait AttentionNumber: Elementary + Pack {
     /// Turns scores into their weights relative to the largest score so far. Gives that one, given the largest of the spans
     /// before, the factor that brings sums of those spans to it, and the sum of the weights.
     fn weigh(isa: Isa, scores: &mut [Self], before: Self) -> [Self; 3];
@@ -65,7 +65,7 @@ macro_rules! kernel {
             fn $weights(scores: &mut [$t], dp: &[$t], lse: $t) -> $t = weights;
             fn $slopes(p: &[$t], dp: &mut [$t], delta: $t) = slopes;
         }
-        impl Kernel for $t {
+        impl AttentionNumber for $t {
             fn weigh(isa: Isa, scores: &mut [$t], before: $t) -> [$t; 3] {
                 $weigh(isa, scores, before)
             }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::kernel::Kernel;
+use super::kernel::AttentionNumber;
 use super::{Problem, Tile};
 use crate::gemm::{K_BLOCK, Micro, Real, Store, THIN_ROWS, k_step, thin_vectors};
 use crate::isa::Isa;
@@ -147,7 +147,7 @@ fn multiply<T: Real>(
     }
 }
 
-impl<T: Kernel> Problem<'_, T> {
+impl<T: AttentionNumber> Problem<'_, T> {
     /// `out[i * ld + j] = alpha * (row i . column j)` for the keys `span` that a tile sees: rows of the tile, packed, and
     /// the matrix `[depth, lk]` of which `panel` gets a panel at a time. What a query does not see may be left as it is.
     pub(super) fn against_keys(

@@ -22,8 +22,8 @@ const PARTS: usize = 12;
 const PART_ROWS: usize = 96;
 const PART_COLS: usize = 256;
 
-/// Channels of a weight that are turned around together, so that it is read in long runs.
-const TURN: usize = 16;
+/// Channels of a weight that are transposed around together, so that it is read in long runs.
+const TRANSPOSED: usize = 16;
 
 /// See [`Backend::conv_backward_input`](gradus_backend::Backend::conv_backward_input).
 pub(crate) fn backward_input(
@@ -53,7 +53,7 @@ pub(crate) fn backward_input(
     })
 }
 
-/// For stride 1: the convolution of `g` with the weight turned around, its channels exchanged. `false`, with nothing of use in
+/// For stride 1: the convolution of `g` with the weight transposed around, its channels exchanged. `false`, with nothing of use in
 /// `dx`, where the weight is not finite: it meets the zeros around `g`.
 fn flipped<S: Fill>(cpu: &CpuBackend, s: &Sizes, g: &[S], w: &[S], dx: &mut [S]) -> Result<bool>
 where
@@ -71,16 +71,16 @@ where
     if few_weights && !finite(w) {
         return Ok(false);
     }
-    let mut turned = Temp::new(cpu, dtype_of::<S>(), &[w.len()])?;
-    let mut view = turned.view_mut();
+    let mut transposed = Temp::new(cpu, dtype_of::<S>(), &[w.len()])?;
+    let mut view = transposed.view_mut();
     let Some(t) = cpu.contiguous_mut::<S>(OP, &mut view)? else { return Ok(true) };
     // One input channel of a group, for all of its output channels, is a row of `kg * taps` elements.
-    let (row, parts) = (s.kg * taps, s.cg.div_ceil(TURN));
+    let (row, parts) = (s.kg * taps, s.cg.div_ceil(TRANSPOSED));
     let rows = Disjoint::new(t);
     cpu.parallel_for(s.groups * parts, 1, |tasks| {
         for task in tasks {
-            let (group, first) = (task / parts, task % parts * TURN);
-            let channels = TURN.min(s.cg - first);
+            let (group, first) = (task / parts, task % parts * TRANSPOSED);
+            let channels = TRANSPOSED.min(s.cg - first);
             // SAFETY: these rows belong to this task.
             let rows = unsafe { rows.slice((group * s.cg + first) * row..(group * s.cg + first + channels) * row) };
             for k in 0..s.kg {

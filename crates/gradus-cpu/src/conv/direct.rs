@@ -3,7 +3,7 @@
 //! A tile is some positions of an image. The input under them is copied once, with its padding ([`Region`]); for each
 //! step of a sum, an element under the window, kernels read the input of a few neighbouring positions as scalars, at any
 //! stride, and the weights of many output channels as a row of a panel, packed once for all tiles. Sums are made
-//! `[positions, channels]` and turned as they are stored. The chains are those of GEMM.
+//! `[positions, channels]` and transposed as they are stored. The chains are those of GEMM.
 
 use std::ops::Range;
 
@@ -170,7 +170,7 @@ pub(super) fn correlate<S: Fill>(
                         // SAFETY: a channel of this image and group, at the positions of this tile alone.
                         unsafe { out.slice(if k + r < stored { to..to + lines * width } else { 0..0 }) }
                     });
-                    S::turn(isa, &sums[k..], row, rows);
+                    S::transpose(isa, &sums[k..], row, rows);
                 }
             });
         }

@@ -130,7 +130,7 @@ fn copy<S: Plain>(r: &Region, g: &Geometry, image: &[S], first: [usize; 3], out:
 
 /// Writes `rows[r][p] = sums[p * columns + r]`, rounded; rows have one length, or none.
 #[inline(always)]
-fn turn<S: Float<Compute: Transpose>>(isa: Isa, sums: &[S::Compute], columns: usize, mut rows: [&mut [S]; 8]) {
+fn transpose<S: Float<Compute: Transpose>>(isa: Isa, sums: &[S::Compute], columns: usize, mut rows: [&mut [S]; 8]) {
     let (len, last) = (rows[0].len(), rows[7].len());
     let whole = if last == len { len / 8 * 8 } else { 0 };
     for p in (0..whole).step_by(8) {
@@ -159,20 +159,20 @@ per_isa_256! {
     fn copy_f32(r: &Region, g: &Geometry, image: &[f32], first: [usize; 3], out: &mut [f32]) = copy;
     fn copy_f64(r: &Region, g: &Geometry, image: &[f64], first: [usize; 3], out: &mut [f64]) = copy;
     fn copy_u16(r: &Region, g: &Geometry, image: &[u16], first: [usize; 3], out: &mut [u16]) = copy;
-    fn turn_f32(isa: Isa, sums: &[f32], columns: usize, rows: [&mut [f32]; 8]) = turn;
-    fn turn_f64(isa: Isa, sums: &[f64], columns: usize, rows: [&mut [f64]; 8]) = turn;
-    fn turn_f16(isa: Isa, sums: &[f32], columns: usize, rows: [&mut [f16]; 8]) = turn;
-    fn turn_bf16(isa: Isa, sums: &[f32], columns: usize, rows: [&mut [bf16]; 8]) = turn;
+    fn transpose_f32(isa: Isa, sums: &[f32], columns: usize, rows: [&mut [f32]; 8]) = transpose;
+    fn transpose_f64(isa: Isa, sums: &[f64], columns: usize, rows: [&mut [f64]; 8]) = transpose;
+    fn transpose_f16(isa: Isa, sums: &[f32], columns: usize, rows: [&mut [f16]; 8]) = transpose;
+    fn transpose_bf16(isa: Isa, sums: &[f32], columns: usize, rows: [&mut [bf16]; 8]) = transpose;
 }
 
-/// [`copy`] and [`turn`] of one storage type, as it computes, for every instruction set.
+/// [`copy`] and [`transpose`] of one storage type, as it computes, for every instruction set.
 pub(crate) trait Move: Float {
     fn copy(isa: Isa, r: &Region, g: &Geometry, image: &[Self], first: [usize; 3], out: &mut [Self::Compute]);
-    fn turn(isa: Isa, sums: &[Self::Compute], columns: usize, rows: [&mut [Self]; 8]);
+    fn transpose(isa: Isa, sums: &[Self::Compute], columns: usize, rows: [&mut [Self]; 8]);
 }
 
 macro_rules! moves {
-    ($($s:ty, $turn:ident: |$isa:ident, $r:ident, $g:ident, $image:ident, $first:ident, $out:ident| $copy:expr;)*) => {$(
+    ($($s:ty, $transpose:ident: |$isa:ident, $r:ident, $g:ident, $image:ident, $first:ident, $out:ident| $copy:expr;)*) => {$(
         impl Move for $s {
             fn copy(
                 $isa: Isa,
@@ -184,17 +184,17 @@ macro_rules! moves {
             ) {
                 $copy
             }
-            fn turn(isa: Isa, sums: &[Self::Compute], columns: usize, rows: [&mut [$s]; 8]) {
-                $turn(isa, isa, sums, columns, rows)
+            fn transpose(isa: Isa, sums: &[Self::Compute], columns: usize, rows: [&mut [$s]; 8]) {
+                $transpose(isa, isa, sums, columns, rows)
             }
         }
     )*};
 }
 moves! {
-    f32, turn_f32: |isa, r, g, image, first, out| copy_f32(isa, r, g, image, first, out);
-    f64, turn_f64: |isa, r, g, image, first, out| copy_f64(isa, r, g, image, first, out);
-    f16, turn_f16: |isa, r, g, image, first, out| copy_half(isa, r, g, image, first, out);
-    bf16, turn_bf16: |isa, r, g, image, first, out| copy_half(isa, r, g, image, first, out);
+    f32, transpose_f32: |isa, r, g, image, first, out| copy_f32(isa, r, g, image, first, out);
+    f64, transpose_f64: |isa, r, g, image, first, out| copy_f64(isa, r, g, image, first, out);
+    f16, transpose_f16: |isa, r, g, image, first, out| copy_half(isa, r, g, image, first, out);
+    bf16, transpose_bf16: |isa, r, g, image, first, out| copy_half(isa, r, g, image, first, out);
 }
 
 /// [`copy`], and then all of it widened.

@@ -25,8 +25,8 @@ const PARTS: usize = 16;
 const TAPS: usize = 576;
 /// Most elements that are copied of images whose sums run together.
 const COPIED: usize = 1 << 16;
-/// Output channels that are turned at once.
-const TURN: usize = 8;
+/// Output channels that are transposed at once.
+const TRANSPOSED: usize = 8;
 /// Elements of the sums' parts that are added by one task.
 const ADD: usize = 1 << 14;
 
@@ -217,16 +217,16 @@ pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw:
         });
     }
     let (sums, dw) = (&*sums, Disjoint::new(dw));
-    let (across, group_size) = (s.kg.div_ceil(TURN), s.taps() * columns);
+    let (across, group_size) = (s.kg.div_ceil(TRANSPOSED), s.taps() * columns);
     cpu.parallel_for(s.groups * across, 1, |tasks| {
         for task in tasks {
-            let (group, k) = (task / across, task % across * TURN);
+            let (group, k) = (task / across, task % across * TRANSPOSED);
             let rows = std::array::from_fn(|r| {
                 let at = (group * s.kg + k + r) * s.taps();
                 // SAFETY: these rows belong to this task.
                 unsafe { dw.slice(if k + r < s.kg { at..at + s.taps() } else { 0..0 }) }
             });
-            S::turn(isa, &sums[group * group_size + k..(group + 1) * group_size], columns, rows);
+            S::transpose(isa, &sums[group * group_size + k..(group + 1) * group_size], columns, rows);
         }
     });
     Ok(true)

@@ -23,7 +23,7 @@ use crate::access::{check_dtype, check_shape};
 use convert::{load, splat_scalar};
 use float::LANES;
 use program::{ArgMode, OutMode, Program};
-use run::{Operand, Walk};
+use run::{RawOperand, Walk};
 
 pub(crate) use convert::load_raw;
 pub(crate) use run::runs;
@@ -106,7 +106,7 @@ fn general(
 ) -> Result<()> {
     let numel = outs[0].layout.numel();
     let outs: &[ViewMut<'_>] = outs;
-    let mut operands: SmallVec<[Operand<'_>; 8]> = SmallVec::new();
+    let mut operands: SmallVec<[RawOperand<'_>; 8]> = SmallVec::new();
     let mut flat = all_outs;
     for (k, (arg, &dtype)) in args.iter().zip(kernel.args()).enumerate() {
         operands.push(match arg {
@@ -114,15 +114,15 @@ fn general(
                 let uniform = is_uniform(v.layout);
                 flat &= uniform || contiguous >> k & 1 == 1;
                 let layout = (!uniform).then_some(v.layout);
-                Operand { base: v.buffer.as_ptr().as_ptr(), dtype, layout }
+                RawOperand { base: v.buffer.as_ptr().as_ptr(), dtype, layout }
             }
             MapArg::Output(k) => {
-                Operand { base: outs[*k].buffer.as_ptr().as_ptr(), dtype, layout: Some(outs[*k].layout) }
+                RawOperand { base: outs[*k].buffer.as_ptr().as_ptr(), dtype, layout: Some(outs[*k].layout) }
             }
-            MapArg::Scalar(_) => Operand { base: std::ptr::null_mut(), dtype, layout: None },
+            MapArg::Scalar(_) => RawOperand { base: std::ptr::null_mut(), dtype, layout: None },
         });
     }
-    operands.extend(outs.iter().map(|o| Operand {
+    operands.extend(outs.iter().map(|o| RawOperand {
         base: o.buffer.as_ptr().as_ptr(),
         dtype: o.dtype,
         layout: Some(o.layout),

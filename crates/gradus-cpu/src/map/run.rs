@@ -26,7 +26,7 @@ const L1: usize = 20 << 10;
 
 /// A tensor operand: where its buffer starts, checked to hold every position of its layout.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Operand<'a> {
+pub(super) struct RawOperand<'a> {
     pub(super) base: *mut u8,
     pub(super) dtype: DType,
     /// `None` for a uniform argument.
@@ -34,7 +34,7 @@ pub(super) struct Operand<'a> {
 }
 
 // SAFETY: the pointers are read (arguments) or written at positions that differ between tasks (outputs), as `run` promises.
-unsafe impl Sync for Operand<'_> {}
+unsafe impl Sync for RawOperand<'_> {}
 
 /// How to go over the elements. Entries of the nests are in the order of the operands, arguments first.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub(super) enum Walk {
 
 impl Walk {
     /// The walk for operands that are not all contiguous.
-    pub(super) fn choose(operands: &[Operand<'_>]) -> Walk {
+    pub(super) fn choose(operands: &[RawOperand<'_>]) -> Walk {
         let layouts = || operands.iter().filter_map(|o| o.layout);
         if operands.len() <= MAX_NEST {
             let Some(any) = layouts().next() else { return Walk::Flat };
@@ -61,12 +61,12 @@ impl Walk {
                 return Walk::Rows { outer, len, strides };
             }
         }
-        let nest = |o: &Operand<'_>| o.layout.filter(|l| !l.is_contiguous()).map(|l| Nest::new(&[l]));
+        let nest = |o: &RawOperand<'_>| o.layout.filter(|l| !l.is_contiguous()).map(|l| Nest::new(&[l]));
         Walk::Gather(operands.iter().map(nest).collect())
     }
 
     /// How argument `k` is read.
-    pub(super) fn arg_mode(&self, k: usize, o: &Operand<'_>) -> ArgMode {
+    pub(super) fn arg_mode(&self, k: usize, o: &RawOperand<'_>) -> ArgMode {
         let plain = o.dtype.compute() == o.dtype;
         match self {
             _ if o.layout.is_none() => ArgMode::Uniform,
@@ -79,7 +79,7 @@ impl Walk {
     }
 
     /// How the output that is operand `k` is written.
-    pub(super) fn out_mode(&self, k: usize, o: &Operand<'_>) -> OutMode {
+    pub(super) fn out_mode(&self, k: usize, o: &RawOperand<'_>) -> OutMode {
         match self.arg_mode(k, o) {
             ArgMode::Direct => OutMode::Direct,
             _ => OutMode::Store,
@@ -91,7 +91,7 @@ impl Walk {
 struct Task<'a> {
     cpu: &'a CpuBackend,
     program: &'a Program,
-    operands: &'a [Operand<'a>],
+    operands: &'a [RawOperand<'a>],
     walk: &'a Walk,
     block: usize,
     failed: AtomicBool,
@@ -113,7 +113,7 @@ pub(super) unsafe fn run(
     cpu: &CpuBackend,
     kernel: &Kernel,
     program: &Program,
-    operands: &[Operand<'_>],
+    operands: &[RawOperand<'_>],
     walk: &Walk,
     numel: usize,
 ) -> Result<()> {
@@ -286,7 +286,7 @@ impl Worker<'_> {
 }
 
 /// Address of the element at a position.
-fn at(o: &Operand<'_>, position: usize) -> *mut u8 {
+fn at(o: &RawOperand<'_>, position: usize) -> *mut u8 {
     o.base.wrapping_add(position.wrapping_mul(o.dtype.size()))
 }
 

@@ -6,7 +6,7 @@
 
 use gradus_backend::{Error, HostVec, Result, View, ViewMut, composite};
 
-use super::kernel::Kernel;
+use super::kernel::NormElement;
 use super::{BLOCK, Groups, TASK, stretch};
 use crate::access::{check_dtype, check_shape, with_float};
 use crate::check::check_output;
@@ -79,7 +79,7 @@ pub(crate) fn normalize_affine_backward(
     })
 }
 
-struct Task<'a, S: Kernel> {
+struct Task<'a, S: NormElement> {
     cpu: &'a CpuBackend,
     /// Over x, g, dscale, dshift, mean and rstd. A group is what is summed for one element of the scale.
     groups: Groups<6>,
@@ -91,7 +91,7 @@ struct Task<'a, S: Kernel> {
     dshift: Option<Disjoint<'a, S::Compute>>,
 }
 
-impl<S: Kernel> Task<'_, S> {
+impl<S: NormElement> Task<'_, S> {
     fn runs(&self) -> Result<()> {
         let (isa, [sx, sg, ..]) = (self.cpu.isa(), self.groups.steps);
         self.cpu.parallel_for(self.groups.starts.numel(), self.groups.grain(), |range| {

@@ -2,8 +2,8 @@
 
 use gradus_backend::{Axes, Result, View, ViewMut};
 
-use super::kernel::Kernel;
-use super::{BLOCK, Groups, affine, check, narrow, stretch, values};
+use super::kernel::NormElement;
+use super::{BLOCK, Groups, affine, blocks, check, stretch, values};
 use crate::access::{check_dtype, check_shape, with_float};
 use crate::check::check_output;
 use crate::gemm::Real;
@@ -34,7 +34,7 @@ pub(crate) fn normalize_backward(
     with_float!(OP, x.dtype, T => backward::<T>(cpu, rms, axes, g, x, scale, mean, rstd, dx))
 }
 
-fn backward<S: Kernel>(
+fn backward<S: NormElement>(
     cpu: &CpuBackend,
     rms: bool,
     axes: Axes,
@@ -71,7 +71,7 @@ fn backward<S: Kernel>(
     let number = |v: f64| <S::Compute as Real>::from_f64(v);
     let [sx, sg, sd, ss, ..] = groups.steps;
     cpu.parallel_for(groups.starts.numel(), groups.grain(), |range| {
-        let range = narrow::backward(cpu, &groups, rms, ([x, g], scale), [mean, rstd], &dx, range);
+        let range = blocks::backward(cpu, &groups, rms, ([x, g], scale), [mean, rstd], &dx, range);
         scratch::with(4 * BLOCK, |block: &mut [S::Compute]| {
             let (x_block, rest) = block.split_at_mut(BLOCK);
             let (g_block, rest) = rest.split_at_mut(BLOCK);

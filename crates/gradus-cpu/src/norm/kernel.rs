@@ -91,7 +91,7 @@ fn affine<T: Elementary>(
 }
 
 /// These of one storage type, for every instruction set.
-pub(super) trait Kernel: Rows<Compute: Narrow> {
+pub(super) trait NormElement: Rows<Compute: Narrow> {
     fn sum(isa: Isa, x: &[Self::Compute]) -> Self::Compute;
     fn squares(isa: Isa, x: &[Self::Compute], m: Self::Compute) -> Self::Compute;
     fn apply(
@@ -153,7 +153,7 @@ instances! {
 
 macro_rules! kernel {
     ($($s:ty => $m:ident;)*) => {$(
-        impl Kernel for $s {
+        impl NormElement for $s {
             fn sum(isa: Isa, x: &[<$s as Float>::Compute]) -> <$s as Float>::Compute {
                 $m::sum_(isa, x)
             }

@@ -4,15 +4,10 @@
 use gradus_backend::composite;
 
 use super::Groups;
-use super::kernel::Kernel;
+use super::kernel::NormElement;
 use crate::access::Float;
 use crate::isa::Isa;
 use crate::rows::Elementary;
-
-/// What the mean of an ordinary group is below.
-pub(super) fn limit<T: Elementary>() -> f64 {
-    composite::norm::Large::of(T::DTYPE).limit
-}
 
 /// The statistics of a group, in two forms.
 pub(super) struct Large<T> {
@@ -30,7 +25,7 @@ pub(super) struct Large<T> {
 
 impl<T: Elementary> Large<T> {
     /// Of the group that starts at `at`. `None` if one of its elements is not finite. `work` has room for a run.
-    pub(super) fn new<S: Kernel + Float<Compute = T>, const N: usize>(
+    pub(super) fn new<S: NormElement + Float<Compute = T>, const N: usize>(
         (isa, groups, at): (Isa, &Groups<N>, [usize; N]),
         x: &[S],
         rms: bool,

@@ -6,6 +6,7 @@
 
 mod affine;
 mod backward;
+mod blocks;
 mod kernel;
 mod large;
 mod narrow;
@@ -25,7 +26,7 @@ use crate::nest::Nest;
 use crate::parallel::Disjoint;
 use crate::rows::{Elementary, Rows};
 use crate::{CpuBackend, scratch};
-use kernel::Kernel;
+use kernel::NormElement;
 use large::Large;
 
 /// Most elements of a run.
@@ -155,7 +156,7 @@ pub(crate) fn normalize(
     with_float!(OP, x.dtype, T => forward::<T>(cpu, rms, axes, eps, x, (scale, shift), affine, out, mean, rstd))
 }
 
-fn forward<S: Kernel>(
+fn forward<S: NormElement>(
     cpu: &CpuBackend,
     rms: bool,
     axes: Axes,
@@ -195,7 +196,7 @@ fn forward<S: Kernel>(
     }
     let [sx, so, ss, sh, ..] = groups.steps;
     cpu.parallel_for(groups.starts.numel(), groups.grain(), |range| {
-        let range = narrow::forward(cpu, &groups, (rms, eps), (x, [scale, shift]), &out, [&mean, &rstd], range);
+        let range = blocks::forward(cpu, &groups, (rms, eps), (x, [scale, shift]), &out, [&mean, &rstd], range);
         scratch::with(4 * BLOCK, |block: &mut [S::Compute]| {
             let (work, rest) = block.split_at_mut(BLOCK);
             let (to, rest) = rest.split_at_mut(BLOCK);
@@ -215,7 +216,7 @@ fn forward<S: Kernel>(
                     square += S::squares(isa, S::read(isa, x, p[0], sx, &mut work[..n]), m).to_f64();
                 });
                 let r = number(1.0 / (square / count + eps).sqrt());
-                let ordinary = square.is_finite() && m.to_f64().abs() < large::limit::<S::Compute>();
+                let ordinary = square.is_finite() && m.to_f64().abs() < narrow::limit::<S::Compute>();
                 let large = if ordinary { None } else { Large::new((isa, &groups, at), x, rms, eps, work) };
                 let (stats, [m, r]) = large.as_ref().map_or(([m, r], [m, r]), |l| ([l.mean, l.rstd], [l.centre, l.by]));
                 // SAFETY: statistics of a group are apart from others', and each group is one task's.

@@ -7,17 +7,15 @@
 
 use gradus_backend::{DType, ReduceOp, bf16, f16};
 
-use super::sums::SumRows;
+use super::sums::{LANES, SumRows};
 use crate::access::{Float, Plain, with_word};
 use crate::extreme::Extreme;
 use crate::isa::{Isa, per_isa, per_isa_256};
+use crate::lanes::first_lanes;
 use crate::order::Word;
-use crate::rows::first_lanes;
 
-/// Lanes that a block is accumulated in.
-pub(super) const LANES: usize = 64;
 /// Lanes that are combined in registers.
-const PART: usize = crate::rows::LANES;
+const PART: usize = crate::lanes::LANES;
 /// Elements of a block.
 pub(super) const BLOCK: usize = 4096;
 
@@ -309,7 +307,7 @@ floats!(per_isa_256 of_bf16, bf16, f32);
 trait Bits: Word {
     /// Sums and products; `by` is the sign's bit. What wraps is the same with a sign and without.
     fn numeric(op: ReduceOp, by: u64) -> Kernels;
-    /// The largest of the elements `by` which each is turned, as numbers with a sign.
+    /// The largest of the elements `by` which each is transposed, as numbers with a sign.
     fn largest(by: u64) -> Kernels;
     /// `Any` and `All`; `by` is the bits that make an element true.
     fn logical(op: ReduceOp, by: u64) -> Kernels;
@@ -372,7 +370,7 @@ pub(super) fn table(op: ReduceOp, dtype: DType) -> Kernels {
             with_word!(dtype.size(), W => W::numeric(op, if dtype.is_signed() { sign } else { 0 }))
         }
         (_, ReduceOp::Max | ReduceOp::Min) => {
-            // What has no sign is turned to have one; the largest of the numbers with all bits turned is the smallest.
+            // What has no sign is transposed to have one; the largest of the numbers with all bits transposed is the smallest.
             let unsigned = if dtype.is_signed() { 0 } else { sign };
             let by = if op == ReduceOp::Max { unsigned } else { !unsigned };
             with_word!(dtype.size(), W => W::largest(by))

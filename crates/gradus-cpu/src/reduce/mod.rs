@@ -14,7 +14,8 @@ use gradus_backend::{Axes, DType, Error, HostVec, Layout, ReduceOp, Result, View
 use crate::access::{check_dtype, check_shape};
 use crate::nest::Nest;
 use crate::{CpuBackend, scratch};
-use kernels::{BLOCK, Kernels, LANES, table};
+use kernels::{BLOCK, Kernels, table};
+use sums::LANES;
 
 pub(crate) use arg::arg_reduce;
 

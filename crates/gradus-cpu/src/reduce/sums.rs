@@ -1,14 +1,16 @@
 //! Sums of rows of f32 and f64, in [`Vectors`].
 
-use super::kernels::LANES;
 use crate::gemm::Real;
 use crate::halve::Halve;
 use crate::isa::Isa;
-use crate::rows::{self, Elementary, ROWS};
+use crate::lanes::{self, ROWS};
+use crate::rows::Elementary;
 use crate::vectors::{Vectors, per_vectors};
 
+/// Lanes that a block is accumulated in.
+pub(super) const LANES: usize = 64;
 /// Vectors of a block's lanes.
-const PARTS: usize = LANES / rows::LANES;
+const PARTS: usize = LANES / lanes::LANES;
 
 /// Makes each of `sums` the sum of the next `n` elements of `x`, in the tree of [`kernels`](super::kernels).
 pub(super) trait SumRows: Elementary {
@@ -17,11 +19,11 @@ pub(super) trait SumRows: Elementary {
 
 #[inline(always)]
 fn sum_rows<V: Vectors<Number: Elementary>>(v: V, isa: Isa, x: &[V::Number], n: usize, sums: &mut [V::Number]) {
-    let mut lanes = [[V::Number::ZERO; rows::LANES]; ROWS];
+    let mut lanes = [[V::Number::ZERO; lanes::LANES]; ROWS];
     for (group, sums) in sums.chunks_mut(ROWS).enumerate() {
         for (r, lanes) in lanes.iter_mut().enumerate().take(sums.len()) {
             let row = &x[(group * ROWS + r) * n..][..n];
-            if n <= rows::LANES {
+            if n <= lanes::LANES {
                 v.store(v.splat(V::Number::ZERO) + v.load_first(row), lanes);
                 continue;
             }
@@ -32,7 +34,7 @@ fn sum_rows<V: Vectors<Number: Elementary>>(v: V, isa: Isa, x: &[V::Number], n: 
                     *all = *all + v.load(part);
                 }
             }
-            for (all, part) in all.iter_mut().zip(rest.chunks(rows::LANES)) {
+            for (all, part) in all.iter_mut().zip(rest.chunks(lanes::LANES)) {
                 *all = *all + v.load_first(part);
             }
             v.store((all[0] + all[2]) + (all[1] + all[3]), lanes);

@@ -1,4 +1,4 @@
-//! The library of functions that kernels call, of which a kernel gets those that it uses.
+//! The functions that kernels call, but for those of f64.
 //!
 //! f32: `exp`, `exp2`, the logarithms, `sigmoid` and `erf` run in f32, the rest by way of f64; the coefficients are those
 //! of the CPU backend. Where a fused multiply-add is not fused the results of the first group lose up to half a unit in
@@ -6,39 +6,6 @@
 //!
 //! Drivers may reassociate: Mesa turns `(a + b) - a` into `b`, and `a * b + a * c` into `a * (b + c)`. Where a rounding
 //! error is meant, the sum goes through `opaque`, whose zero no compiler knows.
-
-/// `text` with the functions that it calls, and those that they call, in front of it.
-pub(super) fn with_used(text: &str) -> String {
-    let library: Vec<_> = LIBRARY.iter().chain(super::functions64::LIBRARY).collect();
-    let mut used = vec![false; library.len()];
-    let mut queue = vec![text];
-    while let Some(caller) = queue.pop() {
-        for (i, (name, body)) in library.iter().enumerate() {
-            if !used[i] && calls(caller, name) {
-                used[i] = true;
-                queue.push(body);
-            }
-        }
-    }
-    let used = library.iter().zip(used).filter(|(_, used)| *used).map(|((_, body), _)| *body);
-    used.collect::<String>() + text
-}
-
-/// Whether `text` has `name` followed by a parenthesis, and not as the end of a longer name.
-fn calls(text: &str, name: &str) -> bool {
-    text.match_indices(name).any(|(at, _)| {
-        let before = text[..at].bytes().next_back().unwrap_or(b' ');
-        text[at + name.len()..].starts_with('(') && !before.is_ascii_alphanumeric() && before != b'_'
-    })
-}
-
-macro_rules! library {
-    ($($name:ident: $body:literal)*) => {
-        /// The functions of this module: their names, and their texts.
-        pub(super) const LIBRARY: &[(&str, &str)] = &[$((stringify!($name), $body),)*];
-    };
-}
-pub(super) use library;
 
 library! {
 opaque_f32: "fn opaque_f32(x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) ^ ZERO()); }

@@ -4,8 +4,6 @@
 //! Copyright (C) 1993, 2004 by Sun Microsystems, Inc. All rights reserved. Permission to use, copy, modify, and distribute
 //! this software is freely granted, provided that this notice is preserved.
 
-use super::functions::library;
-
 library! {
 high_f64: "fn high_f64(x: f64) -> f64 { return bitcast<f64>(bitcast<u64>(x) & 0xffffffff00000000lu); }
 "

@@ -3,8 +3,17 @@
 //! Storage buffers have elements of 4 or 8 bytes. Elements of 1 or 2 bytes lie in words: a read shifts and masks, a write
 //! exchanges its own bits of the word atomically, so that neighbours which other invocations write stay whole.
 
+/// Functions that kernels call: their names, and their texts.
+macro_rules! library {
+    ($($name:ident: $body:literal)*) => {
+        /// The functions of this module: their names, and their texts.
+        pub(super) const LIBRARY: &[(&str, &str)] = &[$((stringify!($name), $body),)*];
+    };
+}
+
 mod functions;
 mod functions64;
+mod library;
 mod scalar;
 
 use std::fmt::Write;
@@ -121,7 +130,7 @@ impl Text {
              group * {size}u + local;\n{}}}\n",
             self.body
         );
-        functions::with_used(&format!("{}{main}", self.head))
+        library::with_used(&format!("{}{main}", self.head))
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::gemm::Transpose;
 use crate::isa::Isa;
-use crate::rows::{LANES, ROWS};
+use crate::lanes::{LANES, ROWS};
 use crate::vectors::Vectors;
 
 /// Element `j` of every row.
@@ -17,7 +17,7 @@ pub(crate) fn size(len: usize) -> usize {
 /// `out[j][r] = x[r * len + j]` for the first `rows` rows, at least 1 and at most [`ROWS`]; other lanes repeat the last row. `out`
 /// has [`size`] elements, those from `len` on of no meaning.
 #[inline(always)]
-pub(crate) fn turn<T: Transpose>(isa: Isa, x: &[T], len: usize, rows: usize, out: &mut [Across<T>]) {
+pub(crate) fn transpose<T: Transpose>(isa: Isa, x: &[T], len: usize, rows: usize, out: &mut [Across<T>]) {
     assert!((1..=ROWS).contains(&rows) && x.len() >= rows * len && out.len() >= size(len));
     for r in (0..ROWS).step_by(8) {
         let mut starts = [0; 8];
@@ -46,7 +46,7 @@ pub(crate) fn turn<T: Transpose>(isa: Isa, x: &[T], len: usize, rows: usize, out
 
 /// `y[r * len + j] = from[j][r]` for the first `rows` rows.
 #[inline(always)]
-pub(crate) fn turn_back<T: Transpose>(isa: Isa, from: &[Across<T>], len: usize, rows: usize, y: &mut [T]) {
+pub(crate) fn transpose_back<T: Transpose>(isa: Isa, from: &[Across<T>], len: usize, rows: usize, y: &mut [T]) {
     assert!(rows <= ROWS && y.len() >= rows * len && from.len() >= size(len));
     for r in (0..rows).step_by(8) {
         let by_blocks = if rows - r >= 8 { len / 8 * 8 } else { 0 };
@@ -124,13 +124,13 @@ mod tests {
                         // Something behind the rows, or nothing.
                         for beyond in [0, 40] {
                             let x: Vec<T> = (0..rows * len + beyond).map(&of).collect();
-                            let mut turned = vec![[of(0); ROWS]; size(len)];
-                            turn(isa, &x, len, rows, &mut turned);
-                            for (j, turned) in turned[..len].iter().enumerate() {
-                                assert!((0..ROWS).all(|r| turned[r] == x[r.min(rows - 1) * len + j]));
+                            let mut transposed = vec![[of(0); ROWS]; size(len)];
+                            transpose(isa, &x, len, rows, &mut transposed);
+                            for (j, transposed) in transposed[..len].iter().enumerate() {
+                                assert!((0..ROWS).all(|r| transposed[r] == x[r.min(rows - 1) * len + j]));
                             }
                             let mut y = vec![of(1); rows * len + beyond];
-                            turn_back(isa, &turned, len, rows, &mut y);
+                            transpose_back(isa, &transposed, len, rows, &mut y);
                             assert_eq!(y[..rows * len], x[..rows * len]);
                             assert!(y[rows * len..].iter().all(|&v| v == of(1)));
                         }
@@ -149,9 +149,9 @@ mod tests {
         for len in [1, 8, 16, 17, 40] {
             let x: Vec<f32> = (0..ROWS * len).map(|i| (i as f32 * 0.37).sin()).collect();
             for isa in Isa::available() {
-                let mut turned = vec![[0.0; ROWS]; size(len)];
-                turn(isa, &x, len, ROWS, &mut turned);
-                for (row, sum) in x.chunks_exact(len).zip(sums(isa, &turned[..len])) {
+                let mut transposed = vec![[0.0; ROWS]; size(len)];
+                transpose(isa, &x, len, ROWS, &mut transposed);
+                for (row, sum) in x.chunks_exact(len).zip(sums(isa, &transposed[..len])) {
                     assert_eq!(sum.to_bits(), crate::rows::sum(row).to_bits());
                 }
             }

@@ -1,0 +1,28 @@
+//! Gives a kernel the functions that it calls.
+
+use super::{functions, functions64};
+
+/// `text` with the functions that it calls, and those that they call, in front of it.
+pub(super) fn with_used(text: &str) -> String {
+    let library: Vec<_> = functions::LIBRARY.iter().chain(functions64::LIBRARY).collect();
+    let mut used = vec![false; library.len()];
+    let mut queue = vec![text];
+    while let Some(caller) = queue.pop() {
+        for (i, (name, body)) in library.iter().enumerate() {
+            if !used[i] && calls(caller, name) {
+                used[i] = true;
+                queue.push(body);
+            }
+        }
+    }
+    let used = library.iter().zip(used).filter(|(_, used)| *used).map(|((_, body), _)| *body);
+    used.collect::<String>() + text
+}
+
+/// Whether `text` has `name` followed by a parenthesis, and not as the end of a longer name.
+fn calls(text: &str, name: &str) -> bool {
+    text.match_indices(name).any(|(at, _)| {
+        let before = text[..at].bytes().next_back().unwrap_or(b' ');
+        text[at + name.len()..].starts_with('(') && !before.is_ascii_alphanumeric() && before != b'_'
+    })
+}
