@@ -6,20 +6,24 @@
 
 use gradus_tensor::{Error, FailedLayer};
 
-use crate::visit::{Found, find};
-use crate::{Forward, Module};
-
 /// Where a module lies in memory, and its type: a module and its first field lie at one place.
 pub(crate) type Place = (usize, &'static str);
 
-/// An error on its way out of the forward pass of `module`.
+/// The modules inside of another that lie at one place.
+pub(crate) enum Found {
+    None,
+    /// By the path that all of them have.
+    One(String),
+    Several,
+}
+
+/// An error on its way out of the forward pass of the module at `here`, in which `find` looks for others.
 #[cold]
-pub(crate) fn on_the_way_out<M: Module + ?Sized>(module: &M, e: Error) -> Error {
-    let here = module.place();
+pub(crate) fn on_the_way_out(here: Place, e: Error, find: impl FnOnce(Place) -> Found) -> Error {
     match e.layer_place() {
         None => itself(e, here),
         Some(inner) if inner == here => e,
-        Some(inner) => match find(module, inner) {
+        Some(inner) => match find(inner) {
             Found::One(name) => inside(&name, e, here),
             // Layers without fields may share a place, and a field that is no part of the model has no name.
             Found::Several | Found::None => itself(e, here),
@@ -33,10 +37,10 @@ fn itself(e: Error, here: Place) -> Error {
     e.in_layer(FailedLayer { path: String::new(), kind: kind.to_owned() }, here)
 }
 
-/// An error on its way out of `layer`, one of the layers of `module`, which has this name.
+/// An error on its way out of the layer at `layer`, which has this name in the module at `here`.
 #[cold]
-pub(crate) fn out_of<M: Module + ?Sized>(module: &M, layer: &dyn Forward, name: &str, e: Error) -> Error {
-    if e.layer_place() == Some(layer.place()) { inside(name, e, module.place()) } else { e }
+pub(crate) fn out_of(here: Place, layer: Place, name: &str, e: Error) -> Error {
+    if e.layer_place() == Some(layer) { inside(name, e, here) } else { e }
 }
 
 /// The layer that the error speaks of is at or below `name` in the module at `place`.

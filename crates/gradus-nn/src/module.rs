@@ -1,15 +1,15 @@
 //! [`Module`]: named parameters, buffers and submodules; [`Forward`]: what computes.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use gradus_tensor::{Attempt, DType, Device, Error, Here, Result, Tensor};
 
-use crate::failed_layer::{Place, on_the_way_out};
-use crate::{
-    Buffer, Item, ItemMut, LoadReport, Mode, Parameter, RandomState, StateDict, Strict, Tree, Visitor, VisitorMut,
-};
+use crate::failed_layer::{Found, Place, on_the_way_out};
+use crate::route::Route;
+use crate::{Buffer, Item, LoadReport, Mode, Parameter, RandomState, StateDict, Strict, Tree};
 
 /// Anything with parameters and other state at named places.
 ///
@@ -146,7 +146,7 @@ pub trait Module: Send + Sync {
     /// Two tensors that have one name, by a field renamed to, or a map key with, a name with a dot.
     #[track_caller]
     fn state_dict(&self) -> Result<StateDict> {
-        StateDict::view_of(self, "state_dict")?.copied()
+        StateDict::view_of(&items(self), "state_dict")?.copied()
     }
 
     /// Replaces parameters and buffers by those of `state`. Float values are converted to the module's float dtype.
@@ -161,7 +161,7 @@ pub trait Module: Send + Sync {
     /// With either: two tensors of the module that have one name.
     #[track_caller]
     fn load_state_dict(&mut self, state: &StateDict, strict: Strict) -> Result<LoadReport> {
-        state.load_into(self, strict)
+        state.load_into(&items(self), strict)
     }
 
     /// Writes the state to a safetensors file, which PyTorch reads too. The file appears when it is complete: it is
@@ -171,7 +171,7 @@ pub trait Module: Send + Sync {
     where
         Self: Sized,
     {
-        StateDict::view_of(self, "save_safetensors")?.save_safetensors(path)
+        StateDict::view_of(&items(self), "save_safetensors")?.save_safetensors(path)
     }
 
     /// Loads a safetensors file as [`load_state_dict`](Module::load_state_dict) does, by way of `device`, which is the
@@ -183,7 +183,7 @@ pub trait Module: Send + Sync {
     {
         let path = path.as_ref();
         let state = StateDict::load_safetensors(path, device)?;
-        state.load_into(self, strict).map_err(|e| e.note(format!("file: {}", path.display())))
+        state.load_into(&items(self), strict).map_err(|e| e.note(format!("file: {}", path.display())))
     }
 
     /// Replaces each float parameter and buffer by one of another float dtype. Shared ones stay shared. An optimiser made
@@ -218,7 +218,7 @@ pub trait Module: Send + Sync {
 
     /// The tree of modules, for printing.
     fn tree(&self) -> Tree {
-        Tree::of(self)
+        Tree::of(&items(self))
     }
 
     /// What tells this module from others while it stays where it is: the errors of forward passes find its name by it.
@@ -268,7 +268,7 @@ pub trait Forward: Module {
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let attempt = Attempt::forward()?;
         match attempt.end(self.compute(input)) {
-            Err(e) => Err(on_the_way_out(self, e.here())),
+            Err(e) => Err(out_of_forward(self, e.here())),
             done => done,
         }
     }
@@ -291,6 +291,17 @@ impl<F: Forward + ?Sized> Forward for Box<F> {
     fn sequential_layers(&self) -> Option<&[Box<dyn Forward>]> {
         (**self).sequential_layers()
     }
+}
+
+/// An error on its way out of the forward pass of `module`.
+#[cold]
+pub(crate) fn out_of_forward<M: Module + ?Sized>(module: &M, e: Error) -> Error {
+    on_the_way_out(module.place(), e, |place| find(module, place))
+}
+
+/// The walk over the items of a module.
+fn items<M: Module + ?Sized>(module: &M) -> impl Fn(&mut dyn FnMut(&str, Item<'_>)) {
+    move |sink| Visitor::walk(module, sink)
 }
 
 /// What `pick` takes of the items of a module.
@@ -380,4 +391,107 @@ fn replace<M: Module + ?Sized>(module: &mut M, f: &dyn Fn(&Tensor) -> Result<Ten
         _ => {}
     });
     Ok(())
+}
+
+/// What a visit for change meets.
+#[non_exhaustive]
+pub enum ItemMut<'a> {
+    /// A parameter.
+    Parameter(&'a mut Parameter),
+    /// A buffer.
+    Buffer(&'a mut Buffer),
+    /// A random state.
+    Random(&'a mut RandomState),
+    /// Training or evaluation.
+    Mode(&'a mut Mode),
+    /// The layers of a [`Sequential`](crate::Sequential), which are visited next: those that are left in it.
+    Layers(&'a mut Vec<Box<dyn Forward>>),
+}
+
+/// A walk over a module: keeps the name of the current place and hands each item to a function.
+pub struct Visitor<'m> {
+    route: Route<'m, &'m dyn Module>,
+    sink: &'m mut dyn FnMut(&str, Item<'_>),
+}
+
+/// A walk over a module for change.
+pub struct VisitorMut<'m> {
+    route: Route<'m, &'m mut dyn Module>,
+    sink: &'m mut dyn FnMut(&str, ItemMut<'_>),
+}
+
+impl<'m> Visitor<'m> {
+    /// Hands the name and value of each item in `module` to `sink`, in the order of the fields.
+    pub fn walk<M: Module + ?Sized>(module: &'m M, sink: &'m mut dyn FnMut(&str, Item<'_>)) {
+        let mut visitor = Visitor { route: Route::new(), sink };
+        module.visit(&mut visitor);
+        while let Some(module) = visitor.route.next() {
+            module.visit(&mut visitor);
+        }
+    }
+
+    /// Shows a field under its name. It is visited after the module that shows it, and before what that shows next.
+    pub fn child(&mut self, name: impl Into<Cow<'m, str>>, module: &'m dyn Module) {
+        self.route.show(Some(name.into()), module);
+    }
+
+    /// Shows a field that has no name of its own: what a wrapper wraps.
+    pub fn wrapped(&mut self, module: &'m dyn Module) {
+        self.route.show(None, module);
+    }
+
+    /// Says what type of module the fields that follow belong to.
+    pub fn kind(&mut self, kind: &str) {
+        self.item(Item::Kind(kind));
+    }
+
+    /// Hands over an item at the current place.
+    pub fn item(&mut self, item: Item<'_>) {
+        (self.sink)(&self.route.path, item);
+    }
+}
+
+/// Looks for the module at `place` inside of `module`.
+fn find<M: Module + ?Sized>(module: &M, place: Place) -> Found {
+    let mut visitor = Visitor { route: Route::new(), sink: &mut |_, _| {} };
+    module.visit(&mut visitor);
+    let mut found = Found::None;
+    while let Some(module) = visitor.route.next() {
+        if module.place() == place {
+            found = match found {
+                Found::None => Found::One(visitor.route.path.clone()),
+                // What a wrapper wraps has the wrapper's path.
+                Found::One(path) if path == visitor.route.path => Found::One(path),
+                _ => return Found::Several,
+            };
+        }
+        module.visit(&mut visitor);
+    }
+    found
+}
+
+impl<'m> VisitorMut<'m> {
+    /// Hands the name and value of each item in `module` to `sink`, in the order of the fields.
+    pub fn walk<M: Module + ?Sized>(module: &'m mut M, sink: &'m mut dyn FnMut(&str, ItemMut<'_>)) {
+        let mut visitor = VisitorMut { route: Route::new(), sink };
+        module.visit_mut(&mut visitor);
+        while let Some(module) = visitor.route.next() {
+            module.visit_mut(&mut visitor);
+        }
+    }
+
+    /// Shows a field under its name. It is visited after the module that shows it, and before what that shows next.
+    pub fn child(&mut self, name: impl Into<Cow<'m, str>>, module: &'m mut dyn Module) {
+        self.route.show(Some(name.into()), module);
+    }
+
+    /// Shows a field that has no name of its own: what a wrapper wraps.
+    pub fn wrapped(&mut self, module: &'m mut dyn Module) {
+        self.route.show(None, module);
+    }
+
+    /// Hands over an item at the current place.
+    pub fn item(&mut self, item: ItemMut<'_>) {
+        (self.sink)(&self.route.path, item);
+    }
 }

@@ -11,12 +11,11 @@ use std::path::Path;
 use gradus_tensor::{DType, Device, Error, ErrorKind, Here, Result, Tensor};
 use safetensors::Dtype;
 
-use self::header::{HeaderError, MAX_HEADER, read_header};
+use self::header::{HeaderError, LOAD, MAX_HEADER, read_header};
 use crate::StateDict;
-use crate::state_dict::Places;
+use crate::places::Places;
 
 const SAVE: &str = "save_safetensors";
-const LOAD: &str = "load_safetensors";
 
 /// The metadata key of tied tensors: a JSON object from each name that is not stored to the stored name of the same
 /// memory. Other metadata is only text, whatever it says.
@@ -40,6 +39,44 @@ fn not_read(path: &Path, e: std::io::Error) -> Error {
         Io::PermissionDenied => e.help("may you read the file, and enter its folder?"),
         Io::UnexpectedEof => e.help("the file became shorter while it was read; load it when it is complete"),
         _ => e.help("copy the file to a local disk, and load the copy"),
+    }
+}
+
+impl StateDict {
+    /// Writes a safetensors file. Tensors that are the same memory are stored once, under the first of their names;
+    /// the metadata `gradus.tied`, a JSON object, maps the other names to it. The file appears when it is complete: it is
+    /// written beside `path` and renamed, so that a crash leaves the old file or the new one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io) if it cannot be written, and
+    /// [`ErrorKind::InvalidArgument`](gradus_tensor::ErrorKind::InvalidArgument) for metadata named `gradus.tied` or as a
+    /// tensor is, and for a tensor named `__metadata__`.
+    #[track_caller]
+    pub fn save_safetensors(&self, path: impl AsRef<Path>) -> Result<()> {
+        save(self, path.as_ref())
+    }
+
+    /// Writes to `out` what [`save_safetensors`](StateDict::save_safetensors) makes a file of.
+    ///
+    /// # Errors
+    /// As there; those of `out` are [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io).
+    #[track_caller]
+    pub fn write_safetensors(&self, out: &mut dyn Write) -> Result<()> {
+        write(self, out)
+    }
+
+    /// Reads a safetensors file onto `device`, with a copy of half a MiB at most on the host. Names that `gradus.tied` ties
+    /// share one tensor; other metadata is only text.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io) if it cannot be read,
+    /// [`ErrorKind::Format`](gradus_tensor::ErrorKind::Format), with the file and what is wrong with it, if it is
+    /// truncated, damaged, no safetensors file, or has a dtype that Gradus does not, and
+    /// [`ErrorKind::OutOfMemory`](gradus_tensor::ErrorKind::OutOfMemory), before a tensor is read, if they do not fit
+    /// together. Each says what to do.
+    #[track_caller]
+    pub fn load_safetensors(path: impl AsRef<Path>, device: &Device) -> Result<StateDict> {
+        load(path.as_ref(), device)
     }
 }
 
@@ -71,14 +108,14 @@ fn reorder(bytes: &mut [u8], dtype: DType) {
 }
 
 #[track_caller]
-pub(crate) fn save(state: &StateDict, path: &Path) -> Result<()> {
+fn save(state: &StateDict, path: &Path) -> Result<()> {
     let contents = Contents::of(state)?;
     gradus_file::write(SAVE, path, true, |out| contents.write(out, |e| gradus_file::failed(SAVE, path, e)))
 }
 
 /// Writes what [`save`] makes a file of.
 #[track_caller]
-pub(crate) fn write(state: &StateDict, out: &mut dyn Write) -> Result<()> {
+fn write(state: &StateDict, out: &mut dyn Write) -> Result<()> {
     Contents::of(state)?.write(out, |e| Error::io(SAVE, "the writer", e))
 }
 
@@ -176,7 +213,7 @@ fn header(stored: &[(&str, &Tensor)], metadata: &BTreeMap<&str, &str>) -> Result
 }
 
 #[track_caller]
-pub(crate) fn load(path: &Path, device: &Device) -> Result<StateDict> {
+fn load(path: &Path, device: &Device) -> Result<StateDict> {
     let failed = |e| not_read(path, e);
     let wrong = |m: String| Error::new(ErrorKind::Format, LOAD, format!("{}: {m}", path.display())).help(HELP_FORMAT);
     // Before it is opened: opening a pipe waits for its writer.

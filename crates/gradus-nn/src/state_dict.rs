@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
-use std::io::Write;
-use std::path::Path;
 use std::sync::Arc;
 
 use gradus_tensor::{DType, Device, Error, Here, Result, Shape, Storage, Tensor, no_grad_guard};
 
+use crate::item::Walk;
 use crate::load_report::listed;
 use crate::parameter::converts;
-use crate::{Buffer, Item, LoadReport, Module, Strict, Visitor, safetensors_file};
+use crate::places::{Places, same_place};
+use crate::{Buffer, Item, LoadReport, Strict};
 
 /// Tensors under names, and texts under names (metadata).
 ///
@@ -46,12 +46,12 @@ struct Slot {
 /// The parameters and buffers of a module, in the order of its fields; each place once. One name for two places is an
 /// error, in which `op` failed.
 #[track_caller]
-fn slots<M: Module + ?Sized>(module: &M, op: &str) -> Result<Vec<Slot>> {
+fn slots(walk: Walk<'_>, op: &str) -> Result<Vec<Slot>> {
     let mut named: HashMap<String, usize> = HashMap::new();
     let mut twice: Vec<String> = Vec::new();
     let mut slots: Vec<Slot> = Vec::new();
     let mut places = Places::default();
-    Visitor::walk(module, &mut |path, item| {
+    walk(&mut |path, item| {
         let tensor = match item {
             Item::Parameter(p) => p.values().clone(),
             Item::Buffer(b) => b.tensor(),
@@ -79,36 +79,6 @@ fn slots<M: Module + ?Sized>(module: &M, op: &str) -> Result<Vec<Slot>> {
     }
     let m = format!("two tensors of the module have one name: {}", listed(&twice, ", "));
     Err(Error::argument(op, m).help("rename the field, or the key that contains a dot"))
-}
-
-/// Whether two tensors are the same elements of the same storage.
-fn same_place(a: &Tensor, b: &Tensor) -> bool {
-    Arc::ptr_eq(a.storage(), b.storage()) && a.layout() == b.layout() && a.dtype() == b.dtype()
-}
-
-/// What is known of tensors by their place: the same elements of the same storage are one.
-pub(crate) struct Places<T>(HashMap<(*const Storage, usize), Vec<(Tensor, T)>>);
-
-impl<T> Default for Places<T> {
-    fn default() -> Self {
-        Places(HashMap::new())
-    }
-}
-
-/// Storage and first element: few places have both in common.
-fn start(tensor: &Tensor) -> (*const Storage, usize) {
-    (Arc::as_ptr(tensor.storage()), tensor.layout().offset())
-}
-
-impl<T> Places<T> {
-    pub(crate) fn find(&self, tensor: &Tensor) -> Option<&T> {
-        let known = self.0.get(&start(tensor))?;
-        known.iter().find(|(other, _)| same_place(other, tensor)).map(|(_, what)| what)
-    }
-
-    pub(crate) fn insert(&mut self, tensor: &Tensor, what: T) {
-        self.0.entry(start(tensor)).or_default().push((tensor.clone(), what));
-    }
 }
 
 impl StateDict {
@@ -162,42 +132,6 @@ impl StateDict {
         self.metadata.iter().map(|(name, text)| (name.as_str(), text.as_str()))
     }
 
-    /// Writes a safetensors file. Tensors that are the same memory are stored once, under the first of their names;
-    /// the metadata `gradus.tied`, a JSON object, maps the other names to it. The file appears when it is complete: it is
-    /// written beside `path` and renamed, so that a crash leaves the old file or the new one.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io) if it cannot be written, and
-    /// [`ErrorKind::InvalidArgument`](gradus_tensor::ErrorKind::InvalidArgument) for metadata named `gradus.tied` or as a
-    /// tensor is, and for a tensor named `__metadata__`.
-    #[track_caller]
-    pub fn save_safetensors(&self, path: impl AsRef<Path>) -> Result<()> {
-        safetensors_file::save(self, path.as_ref())
-    }
-
-    /// Writes to `out` what [`save_safetensors`](StateDict::save_safetensors) makes a file of.
-    ///
-    /// # Errors
-    /// As there; those of `out` are [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io).
-    #[track_caller]
-    pub fn write_safetensors(&self, out: &mut dyn Write) -> Result<()> {
-        safetensors_file::write(self, out)
-    }
-
-    /// Reads a safetensors file onto `device`, with a copy of half a MiB at most on the host. Names that `gradus.tied` ties
-    /// share one tensor; other metadata is only text.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io) if it cannot be read,
-    /// [`ErrorKind::Format`](gradus_tensor::ErrorKind::Format), with the file and what is wrong with it, if it is
-    /// truncated, damaged, no safetensors file, or has a dtype that Gradus does not, and
-    /// [`ErrorKind::OutOfMemory`](gradus_tensor::ErrorKind::OutOfMemory), before a tensor is read, if they do not fit
-    /// together. Each says what to do.
-    #[track_caller]
-    pub fn load_safetensors(path: impl AsRef<Path>, device: &Device) -> Result<StateDict> {
-        safetensors_file::load(path.as_ref(), device)
-    }
-
     /// The same names with every tensor on `device`. Names that share one tensor share one there too; what is there
     /// already is not copied.
     #[track_caller]
@@ -233,9 +167,9 @@ impl StateDict {
 
     /// The memory of a module itself, not a copy.
     #[track_caller]
-    pub(crate) fn view_of<M: Module + ?Sized>(module: &M, op: &str) -> Result<StateDict> {
+    pub(crate) fn view_of(walk: Walk<'_>, op: &str) -> Result<StateDict> {
         let mut state = StateDict::new();
-        for slot in slots(module, op)? {
+        for slot in slots(walk, op)? {
             for name in slot.names {
                 state.tensors.insert(name, slot.tensor.clone());
             }
@@ -243,15 +177,15 @@ impl StateDict {
         Ok(state)
     }
 
-    /// See [`Module::load_state_dict`].
+    /// See [`Module::load_state_dict`](crate::Module::load_state_dict).
     #[track_caller]
-    pub(crate) fn load_into<M: Module + ?Sized>(&self, module: &M, strict: Strict) -> Result<LoadReport> {
+    pub(crate) fn load_into(&self, walk: Walk<'_>, strict: Strict) -> Result<LoadReport> {
         let _guard = no_grad_guard();
         const OP: &str = "load_state_dict";
         let mut report = LoadReport::default();
         let mut known: HashMap<&str, ()> = HashMap::new();
         let mut writes: Vec<(&Slot, Tensor)> = Vec::new();
-        let slots = slots(module, OP)?;
+        let slots = slots(walk, OP)?;
         let written: HashSet<*const Storage> = slots.iter().map(|s| Arc::as_ptr(s.tensor.storage())).collect();
         for slot in &slots {
             known.extend(slot.names.iter().map(|n| (n.as_str(), ())));

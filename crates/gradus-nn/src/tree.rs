@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::{Item, Mode, Module, Visitor};
+use crate::item::{Item, Walk};
+use crate::parameter::Mode;
 
 /// The tree of a module's submodules with their settings, 64 deep at most; printing it looks like PyTorch's:
 /// ```text
@@ -28,10 +29,10 @@ const SHOWN: usize = 8;
 const DEPTH: usize = 64;
 
 impl Tree {
-    /// The tree of `module`.
-    pub(crate) fn of<M: Module + ?Sized>(module: &M) -> Tree {
+    /// The tree of the module that `walk` goes over.
+    pub(crate) fn of(walk: Walk<'_>) -> Tree {
         let mut root = Tree::default();
-        Visitor::walk(module, &mut |path, item| {
+        walk(&mut |path, item| {
             match item {
                 // A wrapper that adds no name is shown as what it wraps.
                 Item::Kind(kind) => root.at(path, |node| node.kind = Some(kind.to_owned())),

@@ -3,8 +3,8 @@
 use gradus_tensor::{Attempt, AttentionOptions, Causal, Error, Generator, Here, Result, Tensor};
 
 use super::{Linear, linear};
-use crate::failed_layer::on_the_way_out;
 use crate::init::Gain;
+use crate::module::out_of_forward;
 use crate::{Forward, Init, Mode, Module, Parameter, RandomState};
 
 /// Attention of several heads at once (Vaswani et al., 2017): queries `[n, lq, embed_dim]`, keys `[n, lk, kdim]` and values
@@ -131,7 +131,7 @@ impl MultiheadAttention {
     ) -> Result<Tensor> {
         let attempt = Attempt::begin();
         let done = attempt.end(self.attended([query, key, value], mask, causal));
-        done.map_err(|e| on_the_way_out(self, e)).here()
+        done.map_err(|e| out_of_forward(self, e)).here()
     }
 
     #[track_caller]

@@ -96,7 +96,7 @@ impl Forward for Sequential {
                     Ok(y) => x = y,
                     Err(e) => {
                         let names: Vec<String> = open.iter().map(|(next, _)| (next - 1).to_string()).collect();
-                        return Err(out_of(self, layer, &names.join("."), e.here()));
+                        return Err(out_of(self.place(), layer.place(), &names.join("."), e.here()));
                     }
                 },
             }

@@ -13,7 +13,8 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::LOAD;
+/// What errors name as the operation.
+pub(super) const LOAD: &str = "load_safetensors";
 
 /// The longest header, as in the reference implementation.
 pub(super) const MAX_HEADER: u64 = 100_000_000;

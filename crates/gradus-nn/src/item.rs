@@ -1,0 +1,26 @@
+//! [`Item`]: what a walk over a module meets.
+
+use std::fmt;
+
+use crate::parameter::{Buffer, Mode, Parameter, RandomState};
+
+/// What a visit meets.
+#[derive(Clone, Copy)]
+#[non_exhaustive]
+pub enum Item<'a> {
+    /// A module of this type, whose fields follow.
+    Kind(&'a str),
+    /// A parameter.
+    Parameter(&'a Parameter),
+    /// A buffer.
+    Buffer(&'a Buffer),
+    /// A random state.
+    Random(&'a RandomState),
+    /// Training or evaluation.
+    Mode(Mode),
+    /// A plain value.
+    Setting(&'a dyn fmt::Debug),
+}
+
+/// A walk over a module: hands the name and value of each item to a function.
+pub(crate) type Walk<'a> = &'a dyn Fn(&mut dyn FnMut(&str, Item<'_>));
