@@ -41,7 +41,7 @@ impl Step {
         match &self.action {
             Action::Here { run, .. } => run(root),
             Action::Cargo { environment, arguments } => {
-                let mut command = crate::cargo();
+                let mut command = crate::workspace::cargo();
                 command.args(*arguments).envs(environment.iter().copied()).current_dir(root);
                 match command.status() {
                     Ok(status) if status.success() => Ok(()),

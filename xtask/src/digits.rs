@@ -42,7 +42,7 @@ fn check(root: &Path, folder: &Path) -> Result<(), String> {
 
 /// Runs `train digits` in release and gives the last line that it prints.
 fn train(root: &Path, out: &Path, arguments: &[&str]) -> Result<String, String> {
-    let mut command = crate::cargo();
+    let mut command = crate::workspace::cargo();
     command.args(["run", "--release", "--quiet", "--", "train", "digits", "--json", "--out"]).arg(out).args(arguments);
     let output = command.current_dir(root).output().map_err(|e| format!("cargo did not start: {e}"))?;
     let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

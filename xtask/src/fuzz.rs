@@ -34,7 +34,7 @@ pub(crate) fn parse(arguments: &[&str]) -> Result<Which, String> {
 
 /// Runs the programs; a failure was printed with the line that repeats it.
 pub(crate) fn run(root: &Path, which: &Which) -> Result<(), String> {
-    let mut command = crate::cargo();
+    let mut command = crate::workspace::cargo();
     command.args(["run", "--release", "-p", "gradus-fuzz-grad", "--"]);
     match which {
         Which::Many { seed, programs } => {

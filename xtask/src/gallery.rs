@@ -43,7 +43,7 @@ const PICTURES: &[(&str, &str, &str)] = &[
 pub(crate) fn run(root: &Path) -> Result<(), String> {
     let mut bytes = 0;
     for (file, _, filters) in PICTURES {
-        let mut command = crate::cargo();
+        let mut command = crate::workspace::cargo();
         command.args(["run", "--quiet", "--", "image"]).args(filters.split(' '));
         command.args([SOURCE, &format!("{FOLDER}/{file}"), "--force"]).current_dir(root);
         let status = command.status().map_err(|e| format!("cargo did not start: {e}"))?;
@@ -89,10 +89,13 @@ mod tests {
 
     #[test]
     fn the_page_that_is_there_is_the_one_that_would_be_made() {
-        let there = std::fs::read_to_string(crate::root().join("docs/gallery.md")).unwrap_or_default();
+        let there = std::fs::read_to_string(crate::workspace::root().join("docs/gallery.md")).unwrap_or_default();
         assert!(there == page(), "docs/gallery.md is not up to date: run `cargo xtask gallery`");
         for (file, ..) in PICTURES {
-            assert!(crate::root().join(FOLDER).join(file).is_file(), "{file} is missing: run `cargo xtask gallery`");
+            assert!(
+                crate::workspace::root().join(FOLDER).join(file).is_file(),
+                "{file} is missing: run `cargo xtask gallery`"
+            );
         }
     }
 }

@@ -21,9 +21,12 @@ mod peers;
 mod places;
 mod sources;
 mod tidy;
+mod workspace;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
+
+use workspace::{cargo_run, root};
 
 const USAGE: &str = "\
 usage: cargo xtask <command>
@@ -140,18 +143,6 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
     }
 }
 
-/// The workspace's root: cargo says where this package lies when it runs it.
-fn root() -> PathBuf {
-    let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
-    let package = package.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")));
-    package.parent().map(Path::to_path_buf).unwrap_or(package)
-}
-
-/// The cargo that runs this program, or the one on the path.
-fn cargo() -> std::process::Command {
-    std::process::Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-}
-
 /// Runs the conformance suite's random rounds on the CPU, then damaged files and calls, then random programs.
 fn deep(root: &Path, seed: u64, rounds: u64) -> Result<(), String> {
     let (many, seed_text, rounds) = (rounds.saturating_mul(100), seed.to_string(), rounds.to_string());
@@ -159,15 +150,6 @@ fn deep(root: &Path, seed: u64, rounds: u64) -> Result<(), String> {
     outside::deep(root, seed, many)?;
     fuzz::run(root, &fuzz::Which::Many { seed, programs: many })?;
     places::run(root)
-}
-
-/// Builds and runs a program of the workspace: the arguments of `cargo run`.
-fn cargo_run(root: &Path, arguments: &[&str]) -> Result<(), String> {
-    match cargo().arg("run").args(arguments).current_dir(root).status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("`cargo run {}`: {status}", arguments.join(" "))),
-        Err(error) => Err(format!("cargo did not start: {error}")),
-    }
 }
 
 fn main() -> ExitCode {
@@ -293,10 +275,5 @@ mod tests {
         for command in commands {
             assert!(exists(command), "{command}");
         }
-    }
-
-    #[test]
-    fn the_root_holds_this_package() {
-        assert!(root().join("xtask/src/main.rs").is_file());
     }
 }

@@ -36,7 +36,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), String> {
         let script = root.join("crates/gradus/examples/opinfo/samples.py");
         done(Command::new(&options.python).arg(script).arg(samples), "the samples (is PyTorch there? see --python)")?;
     }
-    let mut command = crate::cargo();
+    let mut command = crate::workspace::cargo();
     command.args(["run", "--release", "-p", "gradus", "--example", "opinfo", "--"]);
     done(command.arg(samples).arg("--page").arg(root.join("docs/opinfo.md")).current_dir(root), "the comparison")
 }

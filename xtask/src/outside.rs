@@ -12,7 +12,7 @@ pub(crate) fn run(root: &Path, program: &str, options: &[&str]) -> Result<(), St
         ["--release", rest @ ..] => (&["--release"][..], rest),
         all => (&[][..], all),
     };
-    crate::cargo_run(root, &[build, &["-p", "gradus-fuzz", "--bin", program, "--"], options].concat())
+    crate::workspace::cargo_run(root, &[build, &["-p", "gradus-fuzz", "--bin", program, "--"], options].concat())
 }
 
 /// The run of `ci`: calls with debug assertions, a few seconds.

@@ -18,7 +18,7 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
 
 /// The number of packages that `gradus` depends on through normal and build edges, without itself.
 pub(crate) fn count(root: &Path) -> Result<usize, String> {
-    let mut command = crate::cargo();
+    let mut command = crate::workspace::cargo();
     command.args(["tree", "-p", PACKAGE, "-e", "normal,build", "--prefix", "none"]).current_dir(root);
     let output = command.output().map_err(|error| format!("cargo tree did not start: {error}"))?;
     if !output.status.success() {

@@ -36,7 +36,7 @@ pub(crate) fn one(root: &Path, name: &str, check: bool) -> Result<(), String> {
 pub(crate) fn bless(root: &Path, python: Option<&str>) -> Result<(), String> {
     for (script, target, test) in FROM_PYTORCH.iter().filter(|_| python.is_some()) {
         // The test fails while what it compares is stale; what it writes is there all the same.
-        let _ = crate::cargo().args(["test", "-q", "-p", "gradus", "--test", target, test]).current_dir(root).output();
+        let _ = crate::workspace::cargo().args(["test", "-q", "-p", "gradus", "--test", target, test]).current_dir(root).output();
         let input = root.join("target/tmp").join(if *target == "kinks" { "kinks.json" } else { "samples.json" });
         let mut command = Command::new(python.unwrap_or_default());
         run(command.arg(root.join("crates/gradus/tests").join(script)).arg(input), script)?;
@@ -46,7 +46,7 @@ pub(crate) fn bless(root: &Path, python: Option<&str>) -> Result<(), String> {
 
 /// Runs the test that compares a page, such that it writes the page unless it is to `check` it.
 fn made_by_test(root: &Path, check: bool, (_, test, place): &Page) -> Result<(), String> {
-    let mut command = crate::cargo();
+    let mut command = crate::workspace::cargo();
     command.arg("test").args(*place).arg(test).current_dir(root);
     if !check {
         command.env("GRADUS_WRITE", "1");

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 /// told why.
 pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     let folder = root.join("benches/peers");
-    let mut command = crate::cargo();
+    let mut command = crate::workspace::cargo();
     command.args(["run", "--release", "--locked", "--quiet", "-p", "peer-driver", "--manifest-path"]);
     command.arg(folder.join("Cargo.toml")).arg("--target-dir").arg(folder.join("target")).arg("--").args(words);
     match command.status() {

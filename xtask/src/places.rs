@@ -267,7 +267,7 @@ fn add(copy: &Path, Addition { file, after, text }: &Addition) -> Result<(), Str
 }
 
 fn cargo(root: &Path, copy: &Path, arguments: &[&str]) -> Result<(), String> {
-    let mut command = crate::cargo();
+    let mut command = crate::workspace::cargo();
     // The variable would send xtask back to the tree that is copied.
     command.args(arguments).current_dir(copy).env_remove("CARGO_MANIFEST_DIR");
     let status = command.env("CARGO_TARGET_DIR", root.join("target/places-target")).status();

@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn rows_without_call_or_with_an_absent_test_are_found() {
-        let root = crate::root();
+        let root = crate::workspace::root();
         let wrong = |row: &str| row_is_wrong(&root, "{\"relu/out0\":{}", row);
         assert_eq!(wrong("| `relu` | `Tensor::relu` | `golden relu` |"), None);
         assert_eq!(

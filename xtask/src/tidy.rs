@@ -4,7 +4,9 @@
 //! hands it to them. [`source`] separates Rust code from comments and strings, so that a rule about code is not
 //! tripped by prose.
 
+mod circles;
 mod files;
+mod finding;
 mod host_lists;
 mod layers;
 mod links;
@@ -14,32 +16,12 @@ mod source;
 mod test_code;
 mod text;
 mod unsafety;
+mod uses;
 
-use std::fmt;
 use std::path::Path;
 
+use finding::Finding;
 use source::Source;
-
-/// A broken rule and where; it prints as `file:line: message`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Finding {
-    path: String,
-    line: usize,
-    message: String,
-}
-
-impl Finding {
-    /// `path` is relative to the root, with `/`; `line` counts from 1.
-    fn new(path: &str, line: usize, message: impl Into<String>) -> Finding {
-        Finding { path: path.into(), line, message: message.into() }
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.path, self.line, self.message)
-    }
-}
 
 /// Runs all checks, prints every finding, and fails if there is one.
 pub(crate) fn run(root: &Path) -> Result<(), String> {
@@ -60,6 +42,7 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
         findings.extend(text::check(source));
         findings.extend(unsafety::check(source));
     }
+    findings.extend(circles::check(&sources));
     findings.extend(portable::check(&sources));
     findings.extend(host_lists::check(&sources));
     findings.extend(located::check(&sources));
@@ -78,15 +61,5 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
         }
         1 => Err("tidy: 1 finding".into()),
         count => Err(format!("tidy: {count} findings")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_finding_prints_as_a_place_that_editors_open() {
-        assert_eq!(Finding::new("src/lib.rs", 3, "too long").to_string(), "src/lib.rs:3: too long");
     }
 }

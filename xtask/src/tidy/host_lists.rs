@@ -5,8 +5,8 @@
 //! enough are literals, constants, ranks, and the length of another list; any other `n` has a comment, on its line or the one
 //! before, that says how long it is `at most`.
 
-use super::Finding;
-use super::source::{Source, bracketed, token};
+use super::finding::Finding;
+use super::source::{Source, bracketed, parts, token};
 use super::test_code::outside_tests;
 
 /// The crates that lists of users' sizes go through.
@@ -100,24 +100,6 @@ fn is_collected(mut rest: &str) -> bool {
 fn inner(code: &str) -> &str {
     let length = bracketed(code);
     code.get(1..length.max(2) - 1).unwrap_or_default()
-}
-
-/// Splits at a separator that stands in no inner brackets.
-fn parts(code: &str, separator: char) -> Vec<&str> {
-    let (mut parts, mut start, mut depth) = (Vec::new(), 0, 0_i32);
-    for (at, c) in code.char_indices() {
-        match c {
-            '(' | '[' | '{' => depth += 1,
-            ')' | ']' | '}' => depth -= 1,
-            _ if c == separator && depth == 0 => {
-                parts.push(&code[start..at]);
-                start = at + 1;
-            }
-            _ => {}
-        }
-    }
-    parts.push(&code[start..]);
-    parts
 }
 
 /// Whether a length is made of literals, constants, ranks and lengths of other lists alone.

@@ -1,6 +1,6 @@
 //! Relative links in `README.md` and in `docs/` lead to files that exist.
 
-use super::Finding;
+use super::finding::Finding;
 
 /// `true` for the pages whose links are checked.
 pub(super) fn is_checked(path: &str) -> bool {

@@ -1,7 +1,7 @@
 //! Public functions of what users call that give a `Result` are `#[track_caller]`: their errors have the line of the call.
 //! `cargo xtask calls` finds the errors that lose it on the way.
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::Source;
 use super::test_code::outside_tests;
 

@@ -1,6 +1,6 @@
 //! Crates that also run in a browser use no threads, files or network, outside their tests.
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::{Source, bracketed, line_of, token, words};
 use super::test_code::outside_tests;
 

@@ -88,7 +88,7 @@ fn classify(bytes: &[u8]) -> Vec<Class> {
     classes
 }
 
-fn is_word(byte: u8) -> bool {
+pub(super) fn is_word(byte: u8) -> bool {
     byte == b'_' || byte.is_ascii_alphanumeric() || !byte.is_ascii()
 }
 
@@ -201,6 +201,24 @@ pub(super) fn bracketed(code: &str) -> usize {
         }
     }
     code.len()
+}
+
+/// Splits at a separator that stands in no inner brackets.
+pub(super) fn parts(code: &str, separator: char) -> Vec<&str> {
+    let (mut parts, mut start, mut depth) = (Vec::new(), 0, 0_i32);
+    for (at, c) in code.char_indices() {
+        match c {
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth -= 1,
+            _ if c == separator && depth == 0 => {
+                parts.push(&code[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&code[start..]);
+    parts
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Rules about every Rust file: its first line, its length, and nothing left over from writing it.
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::{Source, bracketed, token, words};
 
 /// A longer file is split.

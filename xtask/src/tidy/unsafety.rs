@@ -1,6 +1,6 @@
 //! Unsafe code stands where it may, and says why it is sound.
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::{Source, token, words};
 
 /// The crates that contain unsafe code and so cannot forbid it as a whole.

@@ -1,0 +1,35 @@
+//! The workspace, and cargo in it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The workspace's root: cargo says where this package lies when it runs it.
+pub(crate) fn root() -> PathBuf {
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let package = package.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")));
+    package.parent().map(Path::to_path_buf).unwrap_or(package)
+}
+
+/// The cargo that runs this program, or the one on the path.
+pub(crate) fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// Builds and runs a program of the workspace: the arguments of `cargo run`.
+pub(crate) fn cargo_run(root: &Path, arguments: &[&str]) -> Result<(), String> {
+    match cargo().arg("run").args(arguments).current_dir(root).status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("`cargo run {}`: {status}", arguments.join(" "))),
+        Err(error) => Err(format!("cargo did not start: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_root_holds_this_package() {
+        assert!(root().join("xtask/src/main.rs").is_file());
+    }
+}
