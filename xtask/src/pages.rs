@@ -36,7 +36,10 @@ pub(crate) fn one(root: &Path, name: &str, check: bool) -> Result<(), String> {
 pub(crate) fn bless(root: &Path, python: Option<&str>) -> Result<(), String> {
     for (script, target, test) in FROM_PYTORCH.iter().filter(|_| python.is_some()) {
         // The test fails while what it compares is stale; what it writes is there all the same.
-        let _ = crate::workspace::cargo().args(["test", "-q", "-p", "gradus", "--test", target, test]).current_dir(root).output();
+        let _ = crate::workspace::cargo()
+            .args(["test", "-q", "-p", "gradus", "--test", target, test])
+            .current_dir(root)
+            .output();
         let input = root.join("target/tmp").join(if *target == "kinks" { "kinks.json" } else { "samples.json" });
         let mut command = Command::new(python.unwrap_or_default());
         run(command.arg(root.join("crates/gradus/tests").join(script)).arg(input), script)?;

@@ -35,6 +35,7 @@ mod reduce;
 mod rows;
 mod scan;
 mod scratch;
+mod shortage;
 mod softmax;
 mod sort;
 mod stored;
@@ -42,6 +43,7 @@ mod sum;
 mod temp;
 #[cfg(test)]
 mod testing;
+mod threads;
 mod transposed;
 #[cfg(any(unoptimized, test))]
 mod unoptimized;
@@ -55,7 +57,7 @@ use isa::Isa;
 #[doc(hidden)]
 pub use map::is_compiled;
 use memory::Pool;
-use parallel::Threads;
+use threads::Threads;
 
 /// The processor as a device.
 ///

@@ -4,12 +4,13 @@
 //! the memory budget sees it. Kernels have no way to fail: where there is no memory the work is left out, and the operation,
 //! which ends with [`CpuBackend::finished`], reports it.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 
 use gradus_backend::{Buffer, Result};
 
 use crate::CpuBackend;
 use crate::access::Plain;
+use crate::shortage::{note_missing, take_missing};
 
 /// Alignment of the memory, in bytes: a cache line and the widest vector.
 const ALIGN: usize = 64;
@@ -18,20 +19,6 @@ const KEEP: usize = 4 << 20;
 
 thread_local! {
     static FREE: RefCell<Vec<Vec<u64>>> = const { RefCell::new(Vec::new()) };
-    /// Bytes that this thread asked for in vain since somebody looked; 0 if it had all that it asked for.
-    static MISSING: Cell<usize> = const { Cell::new(0) };
-}
-
-/// Notes that work was left out for want of so many bytes.
-#[cold]
-pub(crate) fn note_missing(bytes: usize) {
-    let _ = MISSING.try_with(|missing| missing.set(missing.get().max(bytes)));
-}
-
-/// Bytes that this thread missed since it was asked last.
-#[inline]
-pub(crate) fn take_missing() -> usize {
-    MISSING.try_with(|missing| missing.replace(0)).unwrap_or(0)
 }
 
 impl CpuBackend {
@@ -136,7 +123,7 @@ mod tests {
                 assert!(parts.iter().all(|p| (p.as_ptr() as usize).is_multiple_of(64)));
             });
         }
-        assert_eq!(super::take_missing(), 0);
+        assert_eq!(crate::shortage::take_missing(), 0);
     }
 
     #[test]

@@ -13,30 +13,9 @@ use wgpu::naga;
 
 use crate::WgpuBackend;
 use crate::map::copy_strided;
-use crate::queue::{Bind, Layouts, said, storage};
+use crate::program::{OP, Program, Slot};
+use crate::queue::{Bind, said, storage};
 use crate::temp::Temp;
-
-const OP: &str = "dispatch_compute";
-
-/// A module that was made ready.
-#[derive(Debug)]
-pub(crate) struct Program {
-    pub(crate) raw: wgpu::ComputePipeline,
-    pub(crate) layouts: Layouts,
-    /// Bindings 0 and up of group 0.
-    slots: Vec<Slot>,
-    /// Bytes of immediates.
-    constants: usize,
-}
-
-/// What a module declares of one binding.
-#[derive(Debug, PartialEq, Eq)]
-struct Slot {
-    name: String,
-    write: bool,
-    /// Bytes that it has to have.
-    least: u32,
-}
 
 /// See [`Backend::compute_limits`](gradus_backend::Backend::compute_limits).
 pub(crate) fn limits(b: &WgpuBackend) -> ComputeLimits {
@@ -59,7 +38,7 @@ pub(crate) fn ready(
     groups: [u32; 3],
 ) -> Result<Arc<Program>> {
     b.queue().faults.check_lost(OP)?;
-    let program = b.modules.get(module, || Program::new(b, module))?;
+    let program = b.modules.get(module, || compiled(b, module))?;
     check_size(&limits(b), bindings, constants, groups)?;
     program.check_counts(bindings, constants.len())?;
     Ok(program)
@@ -210,50 +189,21 @@ fn declared(module: &naga::Module) -> Result<(Vec<Slot>, u32)> {
     Ok((slots.into_iter().map(|(_, slot)| slot).collect(), constants))
 }
 
-impl Program {
-    fn new(b: &WgpuBackend, module: ComputeModule<'_>) -> Result<Self> {
-        let (parsed, source) = parse(b, module)?;
-        let (slots, constants) = declared(&parsed)?;
-        if constants > 0 && !b.features.contains(wgpu::Features::IMMEDIATES) {
-            let m = format!("constants need the feature IMMEDIATES, which {} ({}) lacks", b.label(), b.hardware);
-            return Err(Error::new(ErrorKind::Unsupported, OP, m).help("bind them as a tensor"));
-        }
-        let queue = b.queue();
-        let made = queue.scoped(|| {
-            let entries: Vec<_> = (0..).zip(&slots).map(|(i, slot)| storage((i, &slot.write))).collect();
-            let layouts = queue.layout(&entries, constants);
-            (queue.compile(OP, source, &layouts.pipeline, true), layouts)
-        });
-        let (raw, layouts) = made.map_err(|e| refused(module, e))?;
-        queue.count_pipeline();
-        Ok(Program { raw, layouts, slots, constants: constants as usize })
+/// Makes a module ready.
+fn compiled(b: &WgpuBackend, module: ComputeModule<'_>) -> Result<Program> {
+    let (parsed, source) = parse(b, module)?;
+    let (slots, constants) = declared(&parsed)?;
+    if constants > 0 && !b.features.contains(wgpu::Features::IMMEDIATES) {
+        let m = format!("constants need the feature IMMEDIATES, which {} ({}) lacks", b.label(), b.hardware);
+        return Err(Error::new(ErrorKind::Unsupported, OP, m).help("bind them as a tensor"));
     }
-
-    /// An error unless there are as many bindings and bytes of constants as the module declares.
-    fn check_counts(&self, bindings: usize, constants: usize) -> Result<()> {
-        if bindings != self.slots.len() {
-            let names: Vec<_> = self.slots.iter().map(|slot| slot.name.as_str()).collect();
-            let m = format!("{bindings} bindings for a module that has {}: {}", names.len(), names.join(", "));
-            return Err(Error::argument(OP, m));
-        }
-        if constants != self.constants {
-            let m = format!("{constants} bytes of constants for a module that has {}", self.constants);
-            return Err(Error::argument(OP, m));
-        }
-        Ok(())
-    }
-
-    /// An error if something is bound for reading that the module may write, or the other way round.
-    fn check_access(&self, bindings: &[Binding<'_>]) -> Result<()> {
-        for (i, (binding, slot)) in bindings.iter().zip(&self.slots).enumerate() {
-            let (as_what, may) = match (binding, slot.write) {
-                (Binding::Read(_), true) => ("reading", "write"),
-                (Binding::Write(_), false) => ("writing", "only read"),
-                _ => continue,
-            };
-            let m = format!("binding {i} is bound for {as_what}; the module may {may} its {:?}", slot.name);
-            return Err(Error::argument(OP, m));
-        }
-        Ok(())
-    }
+    let queue = b.queue();
+    let made = queue.scoped(|| {
+        let entries: Vec<_> = (0..).zip(&slots).map(|(i, slot)| storage((i, &slot.write))).collect();
+        let layouts = queue.layout(&entries, constants);
+        (queue.compile(OP, source, &layouts.pipeline, true), layouts)
+    });
+    let (raw, layouts) = made.map_err(|e| refused(module, e))?;
+    queue.count_pipeline();
+    Ok(Program { raw, layouts, slots, constants: constants as usize })
 }

@@ -23,6 +23,7 @@ mod lines;
 mod map;
 mod operand;
 mod pool;
+mod program;
 mod queue;
 mod random;
 mod reduce;
@@ -61,7 +62,7 @@ pub struct WgpuBackend {
     queue: Queue,
     pool: Arc<Pool>,
     identities: [[OnceLock<Kernel>; DType::ALL.len()]; 2],
-    modules: Modules<compute::Program>,
+    modules: Modules<program::Program>,
 }
 
 impl WgpuBackend {

@@ -15,8 +15,6 @@ const KNOWN: &[(&[&str], &str)] = &[
         "methods of `Backend` have default bodies, which call other methods of it and claim memory from it",
     ),
     (&["gradus-tensor/src/"], "a tensor has a node of the graph, a node its operation, an operation takes tensors"),
-    (&["gradus-cpu/src/"], "not mended yet"),
-    (&["gradus-wgpu/src/"], "not mended yet"),
 ];
 
 pub(super) fn check(sources: &[Source]) -> Vec<Finding> {

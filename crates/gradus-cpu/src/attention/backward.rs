@@ -10,8 +10,9 @@ use std::ops::Range;
 use gradus_backend::{Layout, Result};
 
 use super::kernel::AttentionNumber;
+use super::matrices::{Matrices, Output, position};
+use super::problem::{Problem, QUERIES, SPAN, TASK, Tile};
 use super::product::Size;
-use super::{Matrices, Output, Problem, QUERIES, SPAN, TASK, Tile, position};
 use crate::parallel::Disjoint;
 use crate::scratch;
 use crate::temp::Temp;

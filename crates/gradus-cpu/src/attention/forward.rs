@@ -3,8 +3,9 @@
 use gradus_backend::{Layout, Result, ViewMut};
 
 use super::kernel::AttentionNumber;
+use super::matrices::{Output, position};
+use super::problem::{Problem, QUERIES, SPAN, TASK, Tile};
 use super::product::Size;
-use super::{Output, Problem, QUERIES, SPAN, TASK, Tile, position};
 use crate::parallel::Disjoint;
 use crate::scratch;
 

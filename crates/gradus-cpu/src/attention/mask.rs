@@ -2,7 +2,7 @@
 
 use gradus_backend::{DType, Layout, Result, Shape, View, bf16, f16};
 
-use super::position;
+use super::matrices::position;
 use crate::CpuBackend;
 use crate::access::{Float, Plain};
 use crate::rows::Elementary;

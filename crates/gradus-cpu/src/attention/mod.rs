@@ -1,6 +1,6 @@
 //! Scaled dot-product attention and its gradient without the scores in memory.
 //!
-//! A task takes [`QUERIES`] queries of a head and walks over the keys that they may see, a span of [`SPAN`] at a time: the
+//! A task takes [`QUERIES`](problem::QUERIES) queries of a head and walks over the keys that they may see, a span of [`SPAN`](problem::SPAN) at a time: the
 //! scores of a span are a product, stay in the cache, become weights, and meet the values. Over several spans the largest
 //! score so far is the shift of all, and what was summed before is scaled as it grows. The gradient computes the scores
 //! again from the log-sum-exp of each row.
@@ -15,6 +15,8 @@ mod backward;
 mod forward;
 mod kernel;
 mod mask;
+mod matrices;
+mod problem;
 mod product;
 #[cfg(test)]
 mod tests;
@@ -22,150 +24,17 @@ mod tests;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gradus_backend::composite::attention::Sizes;
-use gradus_backend::{AttentionParams, Backend, Layout, Result, Scalar, View, ViewMut};
+use gradus_backend::{AttentionParams, Backend, Result, Scalar, View, ViewMut};
 
 use crate::CpuBackend;
 use crate::access::{Float, with_float};
-use crate::gemm::Real;
-use crate::isa::Isa;
 use crate::nest::Nest;
 use crate::parallel::Disjoint;
 use crate::rows::Elementary;
-use crate::stored::{Part, Sink, Source, Stored};
+use crate::stored::{Sink, Stored};
 use backward::Given;
-use mask::Mask;
-
-/// Queries of a tile: a multiple of the panels of every kernel.
-const QUERIES: usize = 96;
-/// Most keys whose scores are held at once.
-const SPAN: usize = 2048;
-/// Multiply-adds that are worth a task of their own.
-const TASK: usize = 1 << 18;
-
-/// The matrices of a tensor `[batch, heads, rows, columns]`, every element of which `source` holds.
-#[derive(Clone, Copy)]
-struct Matrices<'a, T> {
-    source: &'a dyn Source<T>,
-    layout: &'a Layout,
-}
-
-impl<'a, T> Matrices<'a, T> {
-    /// The matrix of a head.
-    fn of(&self, b: usize, h: usize) -> Part<'a, T> {
-        let s = self.layout.strides();
-        Part::new(self.source, position(self.layout, [b, h, 0]), [s[2], s[3]])
-    }
-}
-
-/// A tensor `[batch, heads, rows, columns]` that is written, each row by one task.
-struct Output<'a, T> {
-    sink: &'a dyn Sink<T>,
-    layout: Layout,
-}
-
-impl<T> Output<'_, T> {
-    /// Has `make` write a row, given by its indices; `work` has its length.
-    ///
-    /// # Safety
-    /// No other task writes this row.
-    unsafe fn write(&self, isa: Isa, row: [usize; 3], work: &mut [T], mut make: impl FnMut(&mut [T])) {
-        if !work.is_empty() {
-            let (at, step) = (position(&self.layout, row), self.layout.strides()[3]);
-            // SAFETY: the caller's promise; elements of an output are apart (`slice_mut`).
-            unsafe { self.sink.write(isa, at, step, work, &mut make) };
-        }
-    }
-}
-
-/// Tensors with where their elements are.
-fn matrices<'a, T>(sources: [&'a dyn Source<T>; 3], views: [View<'a>; 3]) -> [Matrices<'a, T>; 3] {
-    std::array::from_fn(|i| Matrices { source: sources[i], layout: views[i].layout })
-}
-
-/// Where the element at these indices of the first three axes, and 0 of a fourth, lies.
-fn position(layout: &Layout, index: [usize; 3]) -> usize {
-    index.iter().zip(layout.strides()).fold(layout.offset(), |at, (&i, &s)| at.wrapping_add_signed(s * i as isize))
-}
-
-/// The operands that both passes read.
-struct Problem<'a, T> {
-    cpu: &'a CpuBackend,
-    sizes: Sizes,
-    causal: bool,
-    /// Whether products leave out what causal attention hides.
-    skips: bool,
-    scale: T,
-    q: Matrices<'a, T>,
-    k: Matrices<'a, T>,
-    v: Matrices<'a, T>,
-    mask: Option<Mask<'a>>,
-}
-
-impl<'a, T: Real> Problem<'a, T> {
-    fn new(
-        cpu: &'a CpuBackend,
-        op: &'static str,
-        params: &AttentionParams,
-        skips: bool,
-        sizes: Sizes,
-        [q, k, v]: [Matrices<'a, T>; 3],
-        mask: Option<View<'a>>,
-    ) -> Result<Self> {
-        Ok(Problem {
-            cpu,
-            sizes,
-            causal: params.causal,
-            skips,
-            scale: T::from_f64(params.scale),
-            q,
-            k,
-            v,
-            mask: mask.map(|m| Mask::new(cpu, op, m, sizes.scores()?)).transpose()?,
-        })
-    }
-
-    /// The key head that a query head uses.
-    fn key_head(&self, h: usize) -> usize {
-        h / (self.sizes.h / self.sizes.hk)
-    }
-
-    /// Number of tiles of a head.
-    fn tiles(&self) -> usize {
-        self.sizes.lq.div_ceil(QUERIES)
-    }
-
-    /// Tile number `i` of a head.
-    fn tile(&self, b: usize, h: usize, i: usize) -> Tile {
-        let first = i * QUERIES;
-        Tile { b, h, first, len: QUERIES.min(self.sizes.lq - first) }
-    }
-
-    /// How many keys query `i` sees: they are the first ones.
-    fn visible(&self, i: usize) -> usize {
-        let Sizes { lq, lk, .. } = self.sizes;
-        if self.causal { (i + 1 + lk).saturating_sub(lq) } else { lk }
-    }
-
-    /// How many keys the products with query `i` reach to.
-    fn reached(&self, i: usize) -> usize {
-        if self.skips { self.visible(i) } else { self.sizes.lk }
-    }
-
-    /// The first query of which the products reach to key `j`.
-    fn first_query(&self, j: usize) -> usize {
-        let Sizes { lq, lk, .. } = self.sizes;
-        if self.skips { (j + lq).saturating_sub(lk) } else { 0 }
-    }
-}
-
-/// Some queries of a head.
-#[derive(Debug, Clone, Copy)]
-struct Tile {
-    b: usize,
-    h: usize,
-    first: usize,
-    len: usize,
-}
+use matrices::{Matrices, Output, matrices};
+use problem::{Problem, TASK};
 
 /// See [`Backend::attention`](gradus_backend::Backend::attention).
 pub(crate) fn attention(

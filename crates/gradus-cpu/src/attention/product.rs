@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::kernel::AttentionNumber;
-use super::{Problem, Tile};
+use super::problem::{Problem, Tile};
 use crate::gemm::{K_BLOCK, Micro, Real, Store, THIN_ROWS, k_step, thin_vectors};
 use crate::isa::Isa;
 use crate::stored::{Part, Stored};

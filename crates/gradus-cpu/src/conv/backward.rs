@@ -2,11 +2,12 @@
 
 use gradus_backend::{DType, Result, View, ViewMut, Window, composite};
 
+use super::correlate;
 use super::direct::CHANNELS;
 use super::fold::fold_channel;
 use super::im2col::{Fill, Im2col, Im2row};
+use super::sizes::Sizes;
 use super::window::Geometry;
-use super::{Sizes, correlate};
 use crate::access::{Float, with_float};
 use crate::gemm::{Mat, MatMut, Product, Real, products, tile};
 use crate::parallel::Disjoint;

@@ -9,9 +9,9 @@ use std::ops::Range;
 
 use gradus_backend::{HostVec, Result};
 
-use super::Sizes;
 use super::im2col::Fill;
 use super::region::{Region, as_computed};
+use super::sizes::Sizes;
 use crate::access::Float;
 use crate::gemm::{Mat, Micro, Pack, Real, Store, k_step};
 use crate::isa::Isa;

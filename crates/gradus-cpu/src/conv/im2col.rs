@@ -162,7 +162,7 @@ impl Table {
 
     /// Notes that there was no memory for a table of so many taps.
     fn missing(taps: usize) {
-        scratch::note_missing(taps.saturating_mul(2 * size_of::<Run>()));
+        crate::shortage::note_missing(taps.saturating_mul(2 * size_of::<Run>()));
     }
 }
 

@@ -10,13 +10,14 @@ mod direct;
 mod fold;
 mod im2col;
 mod region;
+mod sizes;
 mod weight;
 pub(crate) mod window;
 
 #[cfg(test)]
 mod tests;
 
-use gradus_backend::{Error, HostVec, Result, View, ViewMut, Window, composite};
+use gradus_backend::{HostVec, Result, View, ViewMut, Window, composite};
 
 pub(crate) use backward::{backward_input, backward_weight};
 pub(crate) use fold::{fold, unfold};
@@ -26,61 +27,7 @@ use crate::access::{check_dtype, check_shape, with_float};
 use crate::gemm::{Mat, MatMut, Product, Real, products};
 use crate::temp::{contiguous_output, copy_if_strided, pick};
 use im2col::{Fill, Im2col};
-use window::{Geometry, split};
-
-/// Sizes of a convolution: groups of `cg` input and `kg` output channels.
-#[derive(Debug, Clone, Copy)]
-struct Sizes {
-    n: usize,
-    groups: usize,
-    cg: usize,
-    kg: usize,
-    geometry: Geometry,
-}
-
-impl Sizes {
-    /// From the layouts of input, weight and output (or of their gradients).
-    fn new(op: &str, w: &Window, groups: usize, x: View<'_>, weight: View<'_>, out: View<'_>) -> Result<Sizes> {
-        if !x.dtype.is_float() {
-            return Err(Error::dtype(op, x.dtype, "f64, f32, f16 and bf16"));
-        }
-        check_dtype(op, "the weight", weight.dtype, x.dtype)?;
-        check_dtype(op, "the output", out.dtype, x.dtype)?;
-        if !(1..=3).contains(&w.rank) {
-            return Err(Error::argument(op, format!("a window over {} axes; it has 1 to 3", w.rank)));
-        }
-        let (n, c, spatial) = split(op, "the input", x.layout, w.rank)?;
-        let (k, cg, kernel) = split(op, "the weight", weight.layout, w.rank)?;
-        check_shape(op, "the kernel", kernel, &w.kernel[..w.rank])?;
-        if groups == 0 || !c.is_multiple_of(groups) || !k.is_multiple_of(groups) {
-            let m = format!("{c} input and {k} output channels do not divide into {groups} groups");
-            return Err(Error::argument(op, m));
-        }
-        if cg != c / groups {
-            let m = format!("the weight has {cg} input channels a group, the input {c} channels in {groups} groups");
-            return Err(Error::shape(op, m));
-        }
-        let geometry = Geometry::new(op, w, spatial)?;
-        geometry.check(op)?;
-        let mut dims = vec![n, k];
-        dims.extend_from_slice(&geometry.output[3 - w.rank..]);
-        check_shape(op, "the output", out.layout.dims(), &dims)?;
-        Ok(Sizes { n, groups, cg, kg: k / groups, geometry })
-    }
-
-    fn c(&self) -> usize {
-        self.cg * self.groups
-    }
-
-    fn k(&self) -> usize {
-        self.kg * self.groups
-    }
-
-    /// Rows of the unfolded input of one group.
-    fn taps(&self) -> usize {
-        self.cg * self.geometry.taps()
-    }
-}
+use sizes::Sizes;
 
 /// See [`Backend::conv`](gradus_backend::Backend::conv).
 pub(crate) fn conv(

@@ -9,10 +9,10 @@ use std::ops::Range;
 
 use gradus_backend::{HostVec, Result};
 
-use super::Sizes;
 use super::direct::{Panels, TOGETHER, pack, pieces};
 use super::im2col::Fill;
 use super::region::{Region, as_computed};
+use super::sizes::Sizes;
 use crate::access::Float;
 use crate::gemm::{K_BLOCK, Mat, MatMut, Micro, Real, Store};
 use crate::parallel::Disjoint;

@@ -11,13 +11,13 @@ mod kernel;
 mod pack;
 mod packed;
 mod paired;
+mod plan;
 mod products;
 pub(crate) mod transpose;
 
 #[cfg(test)]
 mod tests;
 
-use gradus_backend::shape::MAX_RANK;
 use gradus_backend::{DType, Error, Result, Scalar, View, ViewMut};
 
 pub(crate) use block::{K_BLOCK, MatMut, Product, k_step, tile};
@@ -31,113 +31,7 @@ use crate::access::check_dtype;
 use crate::check::check_output;
 use crate::copy::bits;
 use int::Int;
-
-const OP: &str = "gemm";
-
-/// Sizes of a product and where its operands lie: matrices, and batch axes that step from one to the next.
-#[derive(Debug, Clone, Copy)]
-struct Plan {
-    m: usize,
-    n: usize,
-    k: usize,
-    /// Row and column strides of A, B and C.
-    strides: [[isize; 2]; 3],
-    offsets: [usize; 3],
-    /// Batch axes, outermost first.
-    batch_rank: usize,
-    batch: [usize; MAX_RANK],
-    batch_strides: [[isize; 3]; MAX_RANK],
-}
-
-impl Plan {
-    fn new(a: &View<'_>, b: &View<'_>, c: &ViewMut<'_>) -> Result<Plan> {
-        let layouts = [&a.layout, &b.layout, &c.layout];
-        let rank = a.layout.rank();
-        if rank < 2 || layouts.iter().any(|l| l.rank() != rank) {
-            return Err(mismatch("the operands need one rank of at least 2", a, b, c));
-        }
-        let r = rank - 2;
-        let (ad, bd, cd) = (a.layout.dims(), b.layout.dims(), c.layout.dims());
-        let (m, n, k) = (ad[r], bd[r + 1], ad[r + 1]);
-        if bd[r] != k || cd[r..] != [m, n] {
-            return Err(mismatch("the operands are not [m, k], [k, n] and [m, n]", a, b, c));
-        }
-        if ad[..r] != bd[..r] || ad[..r] != cd[..r] {
-            return Err(mismatch("the batch axes differ", a, b, c));
-        }
-        let mut plan = Plan {
-            m,
-            n,
-            k,
-            strides: layouts.map(|l| [l.strides()[r], l.strides()[r + 1]]),
-            offsets: layouts.map(|l| l.offset()),
-            batch_rank: 0,
-            batch: [1; MAX_RANK],
-            batch_strides: [[0; 3]; MAX_RANK],
-        };
-        for (axis, &size) in ad[..r].iter().enumerate() {
-            if size != 1 {
-                plan.batch[plan.batch_rank] = size;
-                plan.batch_strides[plan.batch_rank] = layouts.map(|l| l.strides()[axis]);
-                plan.batch_rank += 1;
-            }
-        }
-        Ok(plan)
-    }
-
-    /// Turns inner batch axes that share B, and along which the rows of A and C go on, into rows.
-    fn fold_rows(&mut self) {
-        while self.batch_rank > 0 {
-            let last = self.batch_rank - 1;
-            let (size, [sa, sb, sc]) = (self.batch[last], self.batch_strides[last]);
-            let goes_on = |s: isize, x: usize| self.m == 1 || s == self.strides[x][0] * self.m as isize;
-            if sb != 0 || !goes_on(sa, 0) || !goes_on(sc, 2) {
-                return;
-            }
-            if self.m == 1 {
-                self.strides[0][0] = sa;
-                self.strides[2][0] = sc;
-            }
-            self.m *= size;
-            self.batch_rank -= 1;
-        }
-    }
-
-    /// Exchanges the roles of rows and columns: `c^T = b^T a^T`, the same sums.
-    fn transpose(&mut self) {
-        std::mem::swap(&mut self.m, &mut self.n);
-        let [a, b, c] = self.strides;
-        let flip = |s: [isize; 2]| [s[1], s[0]];
-        self.strides = [flip(b), flip(a), flip(c)];
-        self.offsets.swap(0, 1);
-        self.batch_strides.iter_mut().for_each(|s| s.swap(0, 1));
-    }
-
-    fn count(&self) -> usize {
-        self.batch[..self.batch_rank].iter().product()
-    }
-
-    /// Where the operands of product `i` start.
-    fn starts(&self, mut i: usize) -> [usize; 3] {
-        let mut at = self.offsets;
-        for axis in (0..self.batch_rank).rev() {
-            let index = (i % self.batch[axis]) as isize;
-            i /= self.batch[axis];
-            for (at, s) in at.iter_mut().zip(self.batch_strides[axis]) {
-                *at = at.wrapping_add_signed(s.wrapping_mul(index));
-            }
-        }
-        at
-    }
-}
-
-#[cold]
-fn mismatch(message: &str, a: &View<'_>, b: &View<'_>, c: &ViewMut<'_>) -> Error {
-    Error::shape(OP, message)
-        .operand("a", a.layout.dims(), a.dtype, "cpu")
-        .operand("b", b.layout.dims(), b.dtype, "cpu")
-        .operand("c", c.layout.dims(), c.dtype, "cpu")
-}
+use plan::{OP, Plan};
 
 /// See [`Backend::gemm`](gradus_backend::Backend::gemm).
 pub(crate) fn gemm(

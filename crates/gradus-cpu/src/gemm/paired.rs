@@ -13,7 +13,7 @@ use gradus_backend::{DType, Result, View, bf16};
 use super::block::STEPS;
 use super::kernel::{Micro, Real, Store};
 use super::pack::{Mat, Pack, pack_panel, pack_rows, round};
-use super::{OP, Plan};
+use super::plan::{OP, Plan};
 use crate::CpuBackend;
 use crate::access::{Float, Plain};
 use crate::half_float::{bf16_from_f32, bf16_to_f32};

@@ -9,7 +9,7 @@ use std::hint::select_unpredictable as select;
 use std::ops::Range;
 
 use gradus_backend::kernel::{Inst, Value};
-use gradus_backend::{DType, Kernel, Scalar, ScalarOp};
+use gradus_backend::{DType, Scalar, ScalarOp};
 
 use super::convert::{slice, slice_mut};
 #[cfg(test)]
@@ -56,20 +56,6 @@ impl std::fmt::Debug for Compiled {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Compiled({} instructions)", self.insts.len())
     }
-}
-
-/// The one that does what `kernel` does, for arguments of which these are numbers.
-pub(super) fn find(kernel: &Kernel, is_number: impl Fn(usize) -> bool) -> Option<&'static Compiled> {
-    let is_f32 = |outs: &[(Value, DType)]| outs.iter().all(|o| o.1 == DType::F32);
-    ALL.iter().copied().find(|c| {
-        c.insts.len() == kernel.insts().len()
-            && c.insts == kernel.insts()
-            && c.outs.iter().eq(kernel.outputs().iter().map(|(v, _)| v))
-            && is_f32(kernel.outputs())
-            && kernel.args().len() <= MOST_ARGS
-            && kernel.args().iter().all(|&a| a == DType::F32)
-            && (0..kernel.args().len()).all(|k| is_number(k) == (k >= c.elementwise))
-    })
 }
 
 /// What an instruction does to a lane.
@@ -172,7 +158,7 @@ macro_rules! compiled {
         pub(super) const ALL: &[&Compiled] = &[$(&$name::COMPILED),*];
 
         $(mod $name {
-            use super::*;
+            use crate::map::compiled::*;
 
             #[allow(non_camel_case_types)]
             #[repr(u16)]
@@ -244,8 +230,10 @@ macro_rules! compiled {
     };
 }
 
+mod find;
 mod list;
-use list::ALL;
+
+pub(super) use find::find;
 
 #[cfg(test)]
 mod tests;

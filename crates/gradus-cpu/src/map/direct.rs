@@ -12,7 +12,7 @@ use super::convert::scalar_to;
 use super::convert::{CastTarget, slice, slice_mut};
 use super::float::{LANES, binary_f32, binary_f64, unary_f32, unary_f64};
 use super::program::cost;
-use super::run::grain;
+use super::run::{grain, is_uniform};
 use crate::CpuBackend;
 use crate::access::{Float, Plain};
 use crate::isa::Isa;
@@ -176,7 +176,7 @@ fn memory<T: Direct>(v: &View<'_>, contiguous: bool) -> Option<Source<T>> {
         return Some(Source::Memory(first));
     }
     // SAFETY: the view has elements, and its positions were checked to lie in the buffer.
-    super::is_uniform(v.layout).then(|| Source::Splat(unsafe { *first }))
+    is_uniform(v.layout).then(|| Source::Splat(unsafe { *first }))
 }
 
 fn typed<T: Direct>(

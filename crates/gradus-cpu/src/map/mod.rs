@@ -15,7 +15,7 @@ mod run;
 use std::cell::Cell;
 
 use gradus_backend::kernel::MAX_ARGS;
-use gradus_backend::{Error, ErrorKind, Kernel, Layout, MapArg, Result, ViewMut};
+use gradus_backend::{Error, ErrorKind, Kernel, MapArg, Result, ViewMut};
 use smallvec::SmallVec;
 
 use crate::CpuBackend;
@@ -23,7 +23,7 @@ use crate::access::{check_dtype, check_shape};
 use convert::{load, splat_scalar};
 use float::LANES;
 use program::{ArgMode, OutMode, Program};
-use run::{RawOperand, Walk};
+use run::{RawOperand, Walk, is_uniform};
 
 pub(crate) use convert::load_raw;
 pub(crate) use run::runs;
@@ -81,11 +81,6 @@ fn arity(kernel: &Kernel, args: usize, outs: usize) -> Error {
     let (a, o) = (kernel.args().len(), kernel.outputs().len());
     let m = format!("{args} arguments and {outs} outputs, where the kernel has {a} and {o}");
     Error::new(ErrorKind::InvalidArgument, kernel.name(), m)
-}
-
-/// Whether all elements lie in one place. The layout has elements.
-fn is_uniform(l: &Layout) -> bool {
-    l.dims().iter().zip(l.strides()).all(|(&d, &s)| d == 1 || s == 0)
 }
 
 /// Whether a kernel is compiled with the crate, for arguments of which those from `numbers` on are numbers.

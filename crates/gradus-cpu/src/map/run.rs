@@ -36,6 +36,11 @@ pub(super) struct RawOperand<'a> {
 // SAFETY: the pointers are read (arguments) or written at positions that differ between tasks (outputs), as `run` promises.
 unsafe impl Sync for RawOperand<'_> {}
 
+/// Whether all elements lie in one place. The layout has elements.
+pub(super) fn is_uniform(l: &Layout) -> bool {
+    l.dims().iter().zip(l.strides()).all(|(&d, &s)| d == 1 || s == 0)
+}
+
 /// How to go over the elements. Entries of the nests are in the order of the operands, arguments first.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // one a call, on the stack

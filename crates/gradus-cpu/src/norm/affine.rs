@@ -6,8 +6,8 @@
 
 use gradus_backend::{Error, HostVec, Result, View, ViewMut, composite};
 
+use super::groups::{BLOCK, Groups, TASK, stretch};
 use super::kernel::NormElement;
-use super::{BLOCK, Groups, TASK, stretch};
 use crate::access::{check_dtype, check_shape, with_float};
 use crate::check::check_output;
 use crate::gemm::Real;

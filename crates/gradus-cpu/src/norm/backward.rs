@@ -2,8 +2,9 @@
 
 use gradus_backend::{Axes, Result, View, ViewMut};
 
+use super::groups::{BLOCK, Groups, stretch};
 use super::kernel::NormElement;
-use super::{BLOCK, Groups, affine, blocks, check, stretch, values};
+use super::{affine, blocks, check, values};
 use crate::access::{check_dtype, check_shape, with_float};
 use crate::check::check_output;
 use crate::gemm::Real;

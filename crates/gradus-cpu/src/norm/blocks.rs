@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::Groups;
+use super::groups::Groups;
 use super::kernel::NormElement;
 use super::narrow::{NARROW, NARROWEST, Narrow};
 use crate::gemm::Real;

@@ -131,7 +131,7 @@ pub(super) trait NormElement: Rows<Compute: Narrow> {
 macro_rules! instances {
     ($($module:ident: $t:ty;)*) => {$(
         mod $module {
-            use super::*;
+            use crate::norm::kernel::*;
             per_isa! {
                 pub(super) fn sum_(x: &[$t]) -> $t = sum;
                 pub(super) fn squares_(x: &[$t], m: $t) -> $t = squares;

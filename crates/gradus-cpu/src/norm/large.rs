@@ -3,7 +3,7 @@
 
 use gradus_backend::composite;
 
-use super::Groups;
+use super::groups::Groups;
 use super::kernel::NormElement;
 use crate::access::Float;
 use crate::isa::Isa;

@@ -7,6 +7,7 @@
 mod affine;
 mod backward;
 mod blocks;
+mod groups;
 mod kernel;
 mod large;
 mod narrow;
@@ -22,80 +23,12 @@ pub(crate) use backward::normalize_backward;
 use crate::access::{Float, check_dtype, check_shape, with_float};
 use crate::check::check_output;
 use crate::gemm::Real;
-use crate::nest::Nest;
 use crate::parallel::Disjoint;
 use crate::rows::{Elementary, Rows};
 use crate::{CpuBackend, scratch};
+use groups::{BLOCK, Groups, stretch};
 use kernel::NormElement;
 use large::Large;
-
-/// Most elements of a run.
-const BLOCK: usize = 1024;
-/// Elements that are worth a task of their own.
-const TASK: usize = 1 << 13;
-
-/// The groups of several layouts of one shape.
-struct Groups<const N: usize> {
-    /// Starts of the groups.
-    starts: Nest<N>,
-    /// Runs of a group, as positions relative to its start; length and steps of a run.
-    runs: Nest<N>,
-    len: usize,
-    steps: [isize; N],
-    /// Number of elements of a group.
-    count: usize,
-}
-
-impl<const N: usize> Groups<N> {
-    /// Missing layouts give positions of 0. The first one must be there.
-    fn new(axes: Axes, layouts: [Option<Layout>; N]) -> Result<Self> {
-        let shape = *layouts[0].as_ref().map_or(&gradus_backend::Shape::SCALAR, Layout::shape);
-        let none = Layout::contiguous(gradus_backend::Shape::new(&[1])?).reshape(gradus_backend::Shape::SCALAR);
-        let none = none.map_or(Err(Error::shape("normalize", "no scalar layout")), |l| l.expand(shape))?;
-        let layouts = layouts.map(|l| l.unwrap_or(none));
-        let numel = shape.numel();
-        // Axes of one kind are held at their first element.
-        let hold = |l: &Layout, reduced: bool| {
-            (0..l.rank())
-                .filter(|&a| axes.contains(a) == reduced)
-                .try_fold(*l, |l, a| l.narrow(a, 0, l.dims()[a].min(1)))
-        };
-        let mut outer = layouts;
-        let mut inner = layouts;
-        for (l, (o, i)) in layouts.iter().zip(outer.iter_mut().zip(&mut inner)) {
-            (*o, *i) = (hold(l, true)?, hold(l, false)?);
-        }
-        let count = axes.iter().map(|a| shape[a]).product();
-        let starts = Nest::new(&outer.each_ref()[..]);
-        let (runs, len, steps) = Nest::new(&inner.each_ref()[..]).split_inner();
-        debug_assert!(numel == 0 || starts.numel() * runs.numel() * len == numel);
-        Ok(Groups { starts, runs, len, steps, count })
-    }
-
-    /// Groups a task.
-    fn grain(&self) -> usize {
-        (TASK / self.count.max(1)).max(1)
-    }
-
-    /// Calls `f` with the positions and the length of each run of the group that starts at `at`.
-    #[inline]
-    fn for_each_run(&self, at: [usize; N], mut f: impl FnMut([usize; N], usize)) {
-        // Relative to where the first group starts.
-        let zero = self.runs.at(0);
-        self.runs.for_each(0..self.runs.numel(), |_, run| {
-            let mut from: [usize; N] = std::array::from_fn(|k| at[k].wrapping_add(run[k]).wrapping_sub(zero[k]));
-            let mut left = self.len;
-            while left > 0 {
-                let n = left.min(BLOCK);
-                f(from, n);
-                for (p, s) in from.iter_mut().zip(self.steps) {
-                    *p = p.wrapping_add_signed(s.wrapping_mul(n as isize));
-                }
-                left -= n;
-            }
-        });
-    }
-}
 
 /// The layout of a scale or shift, checked and stretched to the shape of `x`.
 fn affine(op: &str, name: &str, x: View<'_>, v: Option<View<'_>>) -> Result<Option<Layout>> {
@@ -122,11 +55,6 @@ fn check(op: &str, axes: Axes, x: View<'_>, mean: View<'_>, rstd: View<'_>) -> R
         check_shape(op, name, v.layout.dims(), shape.reduced(axes, true).dims())?;
     }
     Ok(())
-}
-
-/// A statistic stretched to the shape of `x`.
-fn stretch(v: &Layout, x: &Layout) -> Result<Option<Layout>> {
-    v.expand(*x.shape()).map(Some)
 }
 
 /// See [`Backend::normalize`](gradus_backend::Backend::normalize).

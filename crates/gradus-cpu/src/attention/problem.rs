@@ -1,0 +1,96 @@
+//! What both passes read, and how it is cut into tiles.
+
+use gradus_backend::composite::attention::Sizes;
+use gradus_backend::{AttentionParams, Result, View};
+
+use super::mask::Mask;
+use super::matrices::Matrices;
+use crate::CpuBackend;
+use crate::gemm::Real;
+
+/// Queries of a tile: a multiple of the panels of every kernel.
+pub(super) const QUERIES: usize = 96;
+/// Most keys whose scores are held at once.
+pub(super) const SPAN: usize = 2048;
+/// Multiply-adds that are worth a task of their own.
+pub(super) const TASK: usize = 1 << 18;
+
+/// The operands that both passes read.
+pub(super) struct Problem<'a, T> {
+    pub(super) cpu: &'a CpuBackend,
+    pub(super) sizes: Sizes,
+    pub(super) causal: bool,
+    /// Whether products leave out what causal attention hides.
+    pub(super) skips: bool,
+    pub(super) scale: T,
+    pub(super) q: Matrices<'a, T>,
+    pub(super) k: Matrices<'a, T>,
+    pub(super) v: Matrices<'a, T>,
+    pub(super) mask: Option<Mask<'a>>,
+}
+
+impl<'a, T: Real> Problem<'a, T> {
+    pub(super) fn new(
+        cpu: &'a CpuBackend,
+        op: &'static str,
+        params: &AttentionParams,
+        skips: bool,
+        sizes: Sizes,
+        [q, k, v]: [Matrices<'a, T>; 3],
+        mask: Option<View<'a>>,
+    ) -> Result<Self> {
+        Ok(Problem {
+            cpu,
+            sizes,
+            causal: params.causal,
+            skips,
+            scale: T::from_f64(params.scale),
+            q,
+            k,
+            v,
+            mask: mask.map(|m| Mask::new(cpu, op, m, sizes.scores()?)).transpose()?,
+        })
+    }
+
+    /// The key head that a query head uses.
+    pub(super) fn key_head(&self, h: usize) -> usize {
+        h / (self.sizes.h / self.sizes.hk)
+    }
+
+    /// Number of tiles of a head.
+    pub(super) fn tiles(&self) -> usize {
+        self.sizes.lq.div_ceil(QUERIES)
+    }
+
+    /// Tile number `i` of a head.
+    pub(super) fn tile(&self, b: usize, h: usize, i: usize) -> Tile {
+        let first = i * QUERIES;
+        Tile { b, h, first, len: QUERIES.min(self.sizes.lq - first) }
+    }
+
+    /// How many keys query `i` sees: they are the first ones.
+    pub(super) fn visible(&self, i: usize) -> usize {
+        let Sizes { lq, lk, .. } = self.sizes;
+        if self.causal { (i + 1 + lk).saturating_sub(lq) } else { lk }
+    }
+
+    /// How many keys the products with query `i` reach to.
+    pub(super) fn reached(&self, i: usize) -> usize {
+        if self.skips { self.visible(i) } else { self.sizes.lk }
+    }
+
+    /// The first query of which the products reach to key `j`.
+    pub(super) fn first_query(&self, j: usize) -> usize {
+        let Sizes { lq, lk, .. } = self.sizes;
+        if self.skips { (j + lq).saturating_sub(lk) } else { 0 }
+    }
+}
+
+/// Some queries of a head.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tile {
+    pub(super) b: usize,
+    pub(super) h: usize,
+    pub(super) first: usize,
+    pub(super) len: usize,
+}

@@ -1,0 +1,21 @@
+//! Finding the compiled form of a kernel.
+
+use gradus_backend::kernel::Value;
+use gradus_backend::{DType, Kernel};
+
+use super::list::ALL;
+use super::{Compiled, MOST_ARGS};
+
+/// The one that does what `kernel` does, for arguments of which these are numbers.
+pub(in crate::map) fn find(kernel: &Kernel, is_number: impl Fn(usize) -> bool) -> Option<&'static Compiled> {
+    let is_f32 = |outs: &[(Value, DType)]| outs.iter().all(|o| o.1 == DType::F32);
+    ALL.iter().copied().find(|c| {
+        c.insts.len() == kernel.insts().len()
+            && c.insts == kernel.insts()
+            && c.outs.iter().eq(kernel.outputs().iter().map(|(v, _)| v))
+            && is_f32(kernel.outputs())
+            && kernel.args().len() <= MOST_ARGS
+            && kernel.args().iter().all(|&a| a == DType::F32)
+            && (0..kernel.args().len()).all(|k| is_number(k) == (k >= c.elementwise))
+    })
+}

@@ -1,0 +1,224 @@
+//! The workers of a backend, over rayon's: who takes part in a job, and how it ends.
+//!
+//! The calling thread works too, and takes part at once; workers join as they wake, and linger for a moment after, so that the
+//! next operation finds them awake. A single range runs inline and touches no rayon at all, which is how small operations
+//! stay small.
+
+use std::any::Any;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use gradus_backend::{Error, ErrorKind, Result};
+
+use crate::shortage;
+
+/// How long a worker looks out for the next job before it goes back to rayon, which lets it sleep.
+const LINGER: Duration = Duration::from_micros(30);
+
+/// The workers of a backend.
+#[derive(Debug)]
+pub(crate) struct Threads {
+    /// `None`: rayon's global pool, or no workers beside the caller.
+    pool: Option<rayon::ThreadPool>,
+    count: usize,
+    mail: Arc<Mail>,
+}
+
+impl Threads {
+    /// Rayon's global pool, whatever its size.
+    pub(crate) fn global() -> Threads {
+        Threads { pool: None, count: rayon::current_num_threads(), mail: Arc::default() }
+    }
+
+    /// The caller and a pool that makes it this many threads, at least 1.
+    pub(crate) fn own(count: usize) -> Result<Threads> {
+        if count == 1 {
+            return Ok(Threads { pool: None, count, mail: Arc::default() });
+        }
+        let failed =
+            |e| Error::new(ErrorKind::Backend, "cpu", format!("{count} threads could not be started")).with_source(e);
+        let name = |i| format!("gradus-{i}");
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(count - 1).thread_name(name).build().map_err(failed)?;
+        Ok(Threads { pool: Some(pool), count, mail: Arc::default() })
+    }
+
+    /// Number of threads that work on one operation.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    fn spawn(&self, job: Arc<Job>) {
+        let mail = self.mail.clone();
+        let work = move || mail.work(job);
+        match &self.pool {
+            Some(pool) => pool.spawn(work),
+            None => rayon::spawn(work),
+        }
+    }
+
+    pub(crate) fn run(&self, items: usize, grain: usize, body: &(dyn Fn(Range<usize>) + Sync)) {
+        let chunks = items.div_ceil(grain);
+        if chunks <= 1 || self.count <= 1 {
+            for c in 0..chunks {
+                body(c * grain..items.min((c + 1) * grain));
+            }
+            return;
+        }
+        // SAFETY: only the lifetime changes, and it is a pointer that is kept.
+        let body = unsafe {
+            std::mem::transmute::<*const (dyn Fn(Range<usize>) + Sync), *const (dyn Fn(Range<usize>) + Sync)>(body)
+        };
+        let parties = self.count.min(chunks);
+        let span = |p| Span { next: AtomicUsize::new(p * chunks / parties), end: (p + 1) * chunks / parties };
+        let (joined, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        // At most one a thread.
+        let spans = (0..parties).map(span).collect();
+        let job = Arc::new(Job {
+            spans,
+            joined,
+            done,
+            items,
+            grain,
+            body,
+            panic: Mutex::new(None),
+            missing: AtomicUsize::new(0),
+        });
+        let awake = self.mail.post(&job);
+        for _ in awake.min(parties - 1)..parties - 1 {
+            self.spawn(job.clone());
+        }
+        job.work();
+        let mut spins = 0u32;
+        while job.done.load(Ordering::Acquire) < chunks {
+            spins += 1;
+            if spins < 2000 { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+        self.mail.withdraw(&job);
+        match job.missing.load(Ordering::Relaxed) {
+            0 => {}
+            bytes => shortage::note_missing(bytes),
+        }
+        let panic = lock(&job.panic).take();
+        if let Some(panic) = panic {
+            resume_unwind(panic);
+        }
+    }
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where workers that are awake find the newest job.
+#[derive(Debug, Default)]
+struct Mail {
+    newest: Mutex<Option<Arc<Job>>>,
+    /// Number of jobs posted so far.
+    posted: AtomicUsize,
+    /// Number of workers that look out. Only a hint: one may leave as a job is posted, and then the others do the work.
+    awake: AtomicUsize,
+}
+
+impl Mail {
+    /// Shows a job to the workers that are awake; their number.
+    fn post(&self, job: &Arc<Job>) -> usize {
+        *lock(&self.newest) = Some(job.clone());
+        self.posted.fetch_add(1, Ordering::Release);
+        self.awake.load(Ordering::Relaxed)
+    }
+
+    /// Forgets a job that is done.
+    fn withdraw(&self, job: &Arc<Job>) {
+        let mut newest = lock(&self.newest);
+        if newest.as_ref().is_some_and(|n| Arc::ptr_eq(n, job)) {
+            *newest = None;
+        }
+    }
+
+    /// A worker's life: its job, then every job that is posted soon after the one before.
+    fn work(&self, job: Arc<Job>) {
+        job.work();
+        drop(job);
+        loop {
+            let seen = self.posted.load(Ordering::Acquire);
+            self.awake.fetch_add(1, Ordering::Relaxed);
+            let until = Instant::now() + LINGER;
+            while self.posted.load(Ordering::Acquire) == seen && Instant::now() < until {
+                (0..16).for_each(|_| std::hint::spin_loop());
+            }
+            self.awake.fetch_sub(1, Ordering::Relaxed);
+            if self.posted.load(Ordering::Acquire) == seen {
+                return;
+            }
+            let newest = lock(&self.newest).clone();
+            if let Some(job) = newest {
+                job.work();
+            }
+        }
+    }
+}
+
+/// Neighbouring chunks: `next..end` are left.
+#[repr(align(64))]
+struct Span {
+    next: AtomicUsize,
+    end: usize,
+}
+
+/// One `parallel_for` under way. A worker that comes late finds no chunk left and never looks at `body`.
+struct Job {
+    /// One for each thread, which begins with its own: memory is read and written fastest in long stretches.
+    spans: Box<[Span]>,
+    /// Threads that have begun.
+    joined: AtomicUsize,
+    done: AtomicUsize,
+    items: usize,
+    grain: usize,
+    /// Valid until `done` has reached the number of chunks: `Threads::run` returns no earlier.
+    body: *const (dyn Fn(Range<usize>) + Sync),
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    /// Bytes of working memory that some thread missed.
+    missing: AtomicUsize,
+}
+
+// SAFETY: the body may be called from any thread, and the rest is shared through atomics and a lock.
+unsafe impl Send for Job {}
+// SAFETY: as above.
+unsafe impl Sync for Job {}
+
+impl std::fmt::Debug for Job {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Job({} items by {})", self.items, self.grain)
+    }
+}
+
+impl Job {
+    /// Works on the own span, then on what the others have not begun.
+    fn work(&self) {
+        let own = self.joined.fetch_add(1, Ordering::Relaxed) % self.spans.len();
+        let (before, after) = self.spans.split_at(own);
+        for span in after.iter().chain(before) {
+            loop {
+                let c = span.next.fetch_add(1, Ordering::Relaxed);
+                if c >= span.end {
+                    break;
+                }
+                let range = c * self.grain..self.items.min((c + 1) * self.grain);
+                // SAFETY: chunk `c` is not counted in `done` yet, so the body is still there.
+                let body = unsafe { &*self.body };
+                if let Err(p) = catch_unwind(AssertUnwindSafe(|| body(range))) {
+                    *lock(&self.panic) = Some(p);
+                }
+                let missing = shortage::take_missing();
+                if missing > 0 {
+                    self.missing.fetch_max(missing, Ordering::Relaxed);
+                }
+                // Release: what the body wrote is seen by the caller, which acquires.
+                self.done.fetch_add(1, Ordering::Release);
+            }
+        }
+    }
+}

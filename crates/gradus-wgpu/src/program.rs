@@ -1,0 +1,57 @@
+//! A compute module of the user that was made ready, and what it declares.
+
+use gradus_backend::{Binding, Error, Result};
+
+use crate::queue::Layouts;
+
+pub(crate) const OP: &str = "dispatch_compute";
+
+/// A module that was made ready.
+#[derive(Debug)]
+pub(crate) struct Program {
+    pub(crate) raw: wgpu::ComputePipeline,
+    pub(crate) layouts: Layouts,
+    /// Bindings 0 and up of group 0.
+    pub(crate) slots: Vec<Slot>,
+    /// Bytes of immediates.
+    pub(crate) constants: usize,
+}
+
+/// What a module declares of one binding.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub(crate) name: String,
+    pub(crate) write: bool,
+    /// Bytes that it has to have.
+    pub(crate) least: u32,
+}
+
+impl Program {
+    /// An error unless there are as many bindings and bytes of constants as the module declares.
+    pub(crate) fn check_counts(&self, bindings: usize, constants: usize) -> Result<()> {
+        if bindings != self.slots.len() {
+            let names: Vec<_> = self.slots.iter().map(|slot| slot.name.as_str()).collect();
+            let m = format!("{bindings} bindings for a module that has {}: {}", names.len(), names.join(", "));
+            return Err(Error::argument(OP, m));
+        }
+        if constants != self.constants {
+            let m = format!("{constants} bytes of constants for a module that has {}", self.constants);
+            return Err(Error::argument(OP, m));
+        }
+        Ok(())
+    }
+
+    /// An error if something is bound for reading that the module may write, or the other way round.
+    pub(crate) fn check_access(&self, bindings: &[Binding<'_>]) -> Result<()> {
+        for (i, (binding, slot)) in bindings.iter().zip(&self.slots).enumerate() {
+            let (as_what, may) = match (binding, slot.write) {
+                (Binding::Read(_), true) => ("reading", "write"),
+                (Binding::Write(_), false) => ("writing", "only read"),
+                _ => continue,
+            };
+            let m = format!("binding {i} is bound for {as_what}; the module may {may} its {:?}", slot.name);
+            return Err(Error::argument(OP, m));
+        }
+        Ok(())
+    }
+}
