@@ -11,7 +11,6 @@ mod host_lists;
 mod layers;
 mod links;
 mod located;
-mod portable;
 mod source;
 mod test_code;
 mod text;
@@ -31,8 +30,6 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
     for path in &paths {
         if path.ends_with(".rs") {
             sources.push(Source::new(path, &files::read(root, path)?));
-        } else if layers::is_crate_manifest(path) {
-            findings.extend(layers::check(path, &files::read(root, path)?));
         } else if links::is_checked(path) {
             let exists = |target: &str| root.join(target).exists();
             findings.extend(links::check(path, &files::read(root, path)?, exists));
@@ -42,8 +39,8 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
         findings.extend(text::check(source));
         findings.extend(unsafety::check(source));
     }
+    findings.extend(layers::check(&layers::metadata(root)?));
     findings.extend(circles::check(&sources));
-    findings.extend(portable::check(&sources));
     findings.extend(host_lists::check(&sources));
     findings.extend(located::check(&sources));
     if let Err(message) = crate::packages::check(crate::packages::count(root)?) {

@@ -55,6 +55,15 @@ pub struct MemoryStats {
     pub system_allocations: u64,
 }
 
+/// What a [`Watched`](crate::Watched) backend consists of.
+#[derive(Clone, Copy)]
+pub struct WatchedParts<'a> {
+    /// The backend that computes.
+    pub inner: &'a Arc<dyn Backend>,
+    /// The functions that are told of its calls.
+    pub tell: &'a [Arc<Tell>],
+}
+
 /// What hardware does for Gradus. Object-safe; every call takes `&self` and may come from any thread.
 ///
 /// # What holds for every operation
@@ -89,8 +98,8 @@ pub trait Backend: Send + Sync + Debug + 'static {
         Error::dtype(op, dtype, &format!("the dtypes of {}", self.name()))
     }
 
-    /// The backend inside and the functions that are told of its calls, if this is a [`Watched`](crate::Watched) backend.
-    fn as_watched(&self) -> Option<(&Arc<dyn Backend>, &[Arc<Tell>])> {
+    /// Its parts, if this is a [`Watched`](crate::Watched) backend.
+    fn as_watched(&self) -> Option<WatchedParts<'_>> {
         None
     }
 

@@ -10,6 +10,8 @@
 //! normalisation, attention, ...) have default bodies over the primitives, in [`composite`], and are overridden only to
 //! be faster.
 #![warn(missing_docs)]
+// Runs in a browser: no threads, files or network.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 #[macro_use]
 mod methods;

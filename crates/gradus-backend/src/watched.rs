@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use crate::backend::WatchedParts;
 use crate::call::{Call, CallOperand, Operands, Tell};
 use crate::{
     ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, Binding, Buffer, Claim, ComputeLimits, ComputeModule,
@@ -135,7 +136,7 @@ impl Watched {
     /// Watches `inner`. One that is watched already is not wrapped again: its functions are told first, then `tell`.
     pub fn new(inner: Arc<dyn Backend>, tell: impl Fn(&Call<'_>) + Send + Sync + 'static) -> Self {
         let (inner, mut all) = match inner.as_watched() {
-            Some((inner, tell)) => (inner.clone(), tell.to_vec()),
+            Some(parts) => (parts.inner.clone(), parts.tell.to_vec()),
             None => (inner, vec![]),
         };
         all.push(Arc::new(tell));
@@ -231,8 +232,8 @@ macro_rules! told {
 }
 
 impl Backend for Watched {
-    fn as_watched(&self) -> Option<(&Arc<dyn Backend>, &[Arc<Tell>])> {
-        Some((&self.inner, &self.tell))
+    fn as_watched(&self) -> Option<WatchedParts<'_>> {
+        Some(WatchedParts { inner: &self.inner, tell: &self.tell })
     }
     fn info(&self) -> BackendInfo {
         self.inner.info()

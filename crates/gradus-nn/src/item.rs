@@ -22,5 +22,8 @@ pub enum Item<'a> {
     Setting(&'a dyn fmt::Debug),
 }
 
-/// A walk over a module: hands the name and value of each item to a function.
-pub(crate) type Walk<'a> = &'a dyn Fn(&mut dyn FnMut(&str, Item<'_>));
+/// Takes the name and value of each item of a walk.
+pub(crate) type Sink<'s> = dyn FnMut(&str, Item<'_>) + 's;
+
+/// A walk over a module: hands its items to a sink.
+pub(crate) type Walk<'a> = &'a dyn Fn(&mut Sink<'_>);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use gradus_tensor::{Attempt, DType, Device, Error, Here, Result, Tensor};
 
 use crate::failed_layer::{Found, Place, on_the_way_out};
+use crate::item::Sink;
 use crate::route::Route;
 use crate::{Buffer, Item, LoadReport, Mode, Parameter, RandomState, StateDict, Strict, Tree};
 
@@ -300,7 +301,7 @@ pub(crate) fn out_of_forward<M: Module + ?Sized>(module: &M, e: Error) -> Error 
 }
 
 /// The walk over the items of a module.
-fn items<M: Module + ?Sized>(module: &M) -> impl Fn(&mut dyn FnMut(&str, Item<'_>)) {
+fn items<M: Module + ?Sized>(module: &M) -> impl Fn(&mut Sink<'_>) {
     move |sink| Visitor::walk(module, sink)
 }
 

@@ -7,6 +7,8 @@
 //! [`Tensor::backward`] or [`grad`]. This crate knows no concrete hardware: a [`Device`] is any
 //! [`Backend`].
 #![warn(missing_docs)]
+// Runs in a browser: no threads, files or network.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod attempt;
 pub mod autograd;

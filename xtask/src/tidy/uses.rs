@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::slice::from_ref;
 
 use super::source::{Source, bracketed, is_word, parts, token, words};
 
@@ -48,7 +49,7 @@ impl<'a> File<'a> {
         });
         let mut file = File { source, module, blocks: blocks.collect(), imports: vec![], used: vec![] };
         let is_own = |name: &String, module: &[String]| {
-            matches!(name.as_str(), "crate" | "self" | "super") || modules.contains(&[module, &[name.clone()]].concat())
+            matches!(name.as_str(), "crate" | "self" | "super") || modules.contains(&[module, from_ref(name)].concat())
         };
         let (mut body, mut reexports) = (code.clone(), vec![]);
         for at in words(&code, "use").filter(|&at| token(&code[at + 3..]).0 != "<") {
@@ -133,7 +134,7 @@ fn definer(files: &Crate<'_>, path: &[String], hops: usize) -> Option<Path> {
         }
         let glob = target.split_last().filter(|_| imported == "*").and_then(|(_, glob)| files.get(glob));
         if let Some(glob) = glob.filter(|glob| glob.knows(name)) {
-            return follow(&[&glob.module[..], &[name.clone()]].concat());
+            return follow(&[&glob.module[..], from_ref(name)].concat());
         }
     }
     Some(module.to_vec())
