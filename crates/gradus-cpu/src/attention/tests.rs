@@ -3,7 +3,7 @@
 use gradus_backend::composite::attention as composite;
 use gradus_backend::{AttentionParams, Backend, DType, ErrorKind, View};
 
-use super::{QUERIES, SPAN};
+use super::problem::{QUERIES, SPAN};
 use crate::CpuBackend;
 use crate::testing::{Lie, Tensor, assert_close, assert_same_bits, noise};
 

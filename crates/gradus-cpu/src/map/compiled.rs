@@ -1,9 +1,9 @@
 //! Kernels that are compiled with this crate: all their instructions in one loop, with every value in a register.
 //!
 //! The block interpreter runs a loop an instruction, so values go through L1 between them, some 2 cycles for 8 elements
-//! each time. For the kernels below, activations with all that keeps their limits exact, this is most of the time.
-//! [`list`] has them instruction by instruction, made by `cargo xtask compiled` from the kernels that the tests beside it name.
-//! A kernel is found by comparing all of its instructions: one that differs anywhere is interpreted, which gives the same bits.
+//! each time. For these kernels, activations with all that keeps their limits exact, this is most of the time.
+//! `list.rs` has them instruction by instruction: `cargo xtask compiled` makes it from the kernels that `tests.rs` names. A
+//! kernel is found by comparing all of its instructions; one that differs anywhere is interpreted, which gives the same bits.
 
 use std::hint::select_unpredictable as select;
 use std::ops::Range;
@@ -12,12 +12,10 @@ use gradus_backend::kernel::{Inst, Value};
 use gradus_backend::{DType, Scalar, ScalarOp};
 
 use super::convert::{slice, slice_mut};
-#[cfg(test)]
-use crate::CpuBackend;
 use crate::isa::{Isa, per_isa};
 use crate::math::Logistic;
 
-/// Most arguments and outputs of the kernels below.
+/// Most arguments and outputs of these kernels.
 pub(super) const MOST_ARGS: usize = 12;
 pub(super) const MOST_OUTS: usize = 3;
 

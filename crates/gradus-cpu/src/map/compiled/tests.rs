@@ -4,9 +4,11 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use gradus_backend::kernel::Expr;
-use gradus_backend::{Backend, MapArg};
+use gradus_backend::{Backend, Kernel, MapArg};
 
+use super::list::ALL;
 use super::*;
+use crate::CpuBackend;
 use crate::testing::{Lie, Tensor, assert_same_bits, noise};
 
 /// The kernels that the list is about, as they are built everywhere.
