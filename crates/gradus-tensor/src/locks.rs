@@ -1,8 +1,8 @@
 //! Access to the buffers of several tensors at once.
 //!
 //! Each storage is locked once, in the order of addresses, so that operations on the same tensors from several threads
-//! cannot wait for each other in a circle. Who watches a device is told of its calls when nothing is locked any more, and what
-//! a function of the user would wait for that runs while this thread holds it is an error.
+//! cannot wait for each other in a circle. Who watches a device is told of its calls when nothing is locked any more,
+//! and what a user function would wait for that runs while this thread holds it is an error.
 
 use std::cell::RefCell;
 use std::panic::Location;
@@ -78,7 +78,7 @@ fn check_access(tensors: &[&Tensor], wrote: bool) -> Result<()> {
 }
 
 thread_local! {
-    /// The storages that this thread has locked for functions of the user that run on it now.
+    /// The storages that this thread has locked for user functions that run on it now.
     static HELD: RefCell<Vec<usize>> = const { RefCell::new(vec![]) };
 }
 
@@ -160,7 +160,7 @@ impl<'a> Locks<'a> {
         Ok(locks)
     }
 
-    /// For a function of the user that works on what is locked.
+    /// For a user function that works on what is locked.
     pub(crate) fn hold(&self) -> Holding {
         let _mode = holding();
         HELD.with_borrow_mut(|held| {

@@ -1,12 +1,13 @@
 //! The recorded graph and the engine that runs it backwards.
 //!
-//! There is no global tape: the graph hangs off the tensors. A tracked tensor holds an edge to the [`Node`] that
-//! made it; a node holds edges to the nodes of its inputs and the values that its gradient needs, each with the version
-//! that its storage had. Traversal and drop are iterative, so that depth is limited by memory only; how deep
-//! functions of the user run inside each other is [limited](MAX_NESTING).
+//! There is no global tape: the graph hangs off the tensors. A tracked tensor holds an edge to the [`Node`] that made
+//! it; a node holds edges to the nodes of its inputs and the values that its gradient needs, each with the version that
+//! its storage had. Traversal and drop are iterative, so that depth is limited by memory only; how deep user functions
+//! run inside each other is [limited](MAX_NESTING).
 //!
-//! `graph` is what is recorded, `pass` the backward pass, `guard` what is promised of kept values, `region` checkpoints,
-//! `diagnose` who looks on, and `functions` what is made of all these; `mode` has the switches of a thread.
+//! `graph` is what is recorded, `pass` the backward pass, `guard` what is promised of saved values, `region`
+//! checkpoints, `diagnose` who looks on, and `functions` what is made of all these; `mode` has the switches of a
+//! thread.
 
 mod diagnose;
 mod functions;

@@ -1,7 +1,7 @@
-//! Switches of a thread: whether operations are recorded, and whether they are watched.
+//! The switches of a thread: whether operations are recorded, observed or traced.
 //!
-//! All are bits of one thread-local number, so that an operation which asks for them reads just that. Guards keep what they
-//! set in a list beside it.
+//! All are bits of one thread-local number, which is all that an operation has to read. A list beside it holds what
+//! guards have set.
 //!
 //! Every switch of the user has two forms: `no_grad(f)` runs a closure, `no_grad_guard()` gives a [`GradModeGuard`].
 
@@ -20,20 +20,20 @@ pub(super) const STRICT: u16 = 4;
 pub(super) const REFUSE_WRITES: u16 = 8;
 /// A write over a value that a graph needs leaves the graph a copy ([`allow_mutation_on_saved_tensors`]).
 pub(super) const COPY_ON_WRITE: u16 = 16;
-/// Kept values go through hooks (`saved_tensors_hooks`).
+/// Saved values go through hooks (`saved_tensors_hooks`).
 pub(super) const PACK: u16 = 32;
-/// Somebody looks at what operations read and give (`find_nonfinite`, `explain_grad`).
+/// An observer sees the operands and results of operations (`find_nonfinite`, `explain_grad`).
 pub(super) const OBSERVE: u16 = 64;
-/// Nothing is recorded, whatever is asked for ([`inference`]).
+/// Nothing is recorded, even inside `enable_grad` ([`inference`]).
 const INFERENCE: u16 = 128;
-/// To read the numbers of a tracked tensor is an error: what is computed from them would be missing in the graph (the
-/// gradient of a custom operation that is differentiated itself).
+/// Reading the numbers of a tracked tensor is an error: what is computed from them would be missing from the graph (in
+/// the gradient of a custom operation that is itself differentiated).
 pub(super) const REFUSE_READS: u16 = 256;
-/// Functions of the user run that hold locks of tensors (`dispatch_compute`).
+/// User functions run while the locks of tensors are held (`dispatch_compute`).
 pub(super) const HOLDS: u16 = 512;
-/// A function sees the operations that run ([`trace`](crate::ops::trace)).
+/// A tracer sees the operations that run ([`trace`](crate::ops::trace)).
 const TRACE: u16 = 1024;
-/// Switches that say more about kept values than their versions.
+/// Switches that protect saved values beyond their versions.
 pub(super) const GUARDS: u16 = STRICT | REFUSE_WRITES | COPY_ON_WRITE;
 
 thread_local! {
@@ -46,7 +46,7 @@ pub fn is_grad_enabled() -> bool {
     MODE.get() & (RECORD | INFERENCE) == RECORD
 }
 
-/// Whether one of some switches is on.
+/// Whether any of these switches is on.
 #[inline]
 pub(super) fn is_set(bits: u16) -> bool {
     MODE.get() & bits != 0
@@ -58,18 +58,18 @@ pub(crate) fn notes_access() -> bool {
     is_set(NOTE_ACCESS)
 }
 
-/// Whether accesses to storages are noted, or may be to what this thread holds locked.
+/// Whether accesses to storages are noted, or must be checked against the locks that this thread holds.
 #[inline]
 pub(crate) fn checks_access() -> bool {
     is_set(NOTE_ACCESS | HOLDS)
 }
 
-/// While a function of the user runs that holds locks of tensors.
+/// For as long as a user function runs while locks of tensors are held.
 pub(crate) fn holding() -> GradModeGuard {
     set(HOLDS, true)
 }
 
-/// While a function runs that has nothing to do with what the program computes: nothing is recorded, noted or refused.
+/// For as long as a function runs that is not part of the user's computation: nothing is recorded, noted or refused.
 pub(crate) fn beside() -> GradModeGuard {
     set_switches(RECORD | GUARDS | PACK | NOTE_ACCESS | OBSERVE | TRACE | REFUSE_READS, 0)
 }
@@ -103,7 +103,7 @@ pub(crate) fn tracing(on: bool) -> GradModeGuard {
     set(TRACE, on)
 }
 
-/// Whether kept values are guarded or packed: whether [`Saved::guard`](super::Saved::guard) has anything to do.
+/// Whether saved values are guarded or packed: whether [`Saved::guard`](super::Saved::guard) has anything to do.
 #[inline]
 pub(crate) fn guards_saved() -> bool {
     is_set(GUARDS | PACK)
@@ -135,21 +135,21 @@ struct Setting {
 }
 
 thread_local! {
-    /// The settings that guards hold, the newest last; the mode is what they make of the default. The last one's guard lives.
+    /// The settings of living guards, the newest last. Applied to the default in order, they give the mode.
     static SETTINGS: RefCell<Vec<Setting>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Drop for GradModeGuard {
     fn drop(&mut self) {
-        // A thread that ends has dropped its settings, and needs none.
+        // On a thread that is ending, the settings are gone and not needed.
         let _ = SETTINGS.try_with(|settings| {
             let mut settings = settings.borrow_mut();
             let Ok(at) = settings.binary_search_by_key(&self.setting.id, |s| s.id) else { return };
             let mut open = settings[at].mask;
             (settings[at].mask, settings[at].on) = (0, 0);
             while settings.pop_if(|s| s.mask == 0).is_some() {}
-            // Each switch that it set is now as the newest setting of those that are left has it. Where guards nest, that is
-            // found at once, however many there are.
+            // Each switch that it had set goes back to the newest remaining setting. Where guards nest, the first one
+            // found decides.
             let mut mode = MODE.get() & !open | RECORD & open;
             for s in settings.iter().rev() {
                 mode = mode & !(s.mask & open) | s.on & open;
@@ -168,7 +168,7 @@ pub(super) fn set(bit: u16, on: bool) -> GradModeGuard {
     set_switches(bit, if on { bit } else { 0 })
 }
 
-/// Of the switches in `mask` sets those in `on`, and no others, until the guard is dropped.
+/// Turns the switches in `mask` on if they are in `on`, and off otherwise, until the guard is dropped.
 pub(super) fn set_switches(mask: u16, on: u16) -> GradModeGuard {
     MODE.set(MODE.get() & !mask | on);
     let setting = SETTINGS.try_with(|settings| {
@@ -180,15 +180,15 @@ pub(super) fn set_switches(mask: u16, on: u16) -> GradModeGuard {
     GradModeGuard { setting: setting.unwrap_or(Setting { id: 0, mask, on }), _not_send: PhantomData }
 }
 
-/// Nothing is recorded, and nothing guarded or packed: for what is computed beside the user's program.
+/// Nothing is recorded, guarded or packed: for computations that are not part of the user's program.
 pub(super) fn plain() -> GradModeGuard {
     set_switches(RECORD | GUARDS | PACK, 0)
 }
 
-/// Runs `f` and records nothing meanwhile: what it computes has no gradient and keeps no graph.
+/// Runs `f` without recording: its results have no gradient and hold no graph.
 ///
-/// The switch is the thread's: what `f` does on other threads is recorded as ever. Inside, [`enable_grad`] records again, and
-/// so do functions that take a derivative, such as [`vjp`](crate::vjp).
+/// The switch belongs to the thread: what `f` does on other threads is recorded as usual. Inside, [`enable_grad`]
+/// records again, and so do functions that take a derivative, such as [`vjp`](crate::vjp).
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -218,7 +218,7 @@ pub fn no_grad_guard() -> GradModeGuard {
     set(RECORD, false)
 }
 
-/// Runs `f` and records, also inside [`no_grad`]. Inside [`inference`] it changes nothing.
+/// Runs `f` with recording on, even inside [`no_grad`]. Inside [`inference`] it has no effect.
 pub fn enable_grad<R>(f: impl FnOnce() -> R) -> R {
     let _guard = enable_grad_guard();
     f()
@@ -229,7 +229,7 @@ pub fn enable_grad_guard() -> GradModeGuard {
     set(RECORD, true)
 }
 
-/// Runs `f` and records nothing meanwhile, whatever `f` does.
+/// Runs `f` without recording, whatever `f` does.
 ///
 /// [`no_grad`] is a default that the code inside may lift, with [`enable_grad`] or by asking for a derivative. This is a
 /// promise that it cannot: [`enable_grad`] has no effect, and what needs a graph is an error that says so:
@@ -237,8 +237,8 @@ pub fn enable_grad_guard() -> GradModeGuard {
 /// [`hvp`](crate::hvp), [`jacobian`](crate::jacobian) and [`hessian`](crate::hessian). So a server that runs a model under
 /// it holds no graph, whatever that model does.
 ///
-/// Tensors made inside are ordinary ones: they may enter a graph outside, as constants; leaves may be made for later use;
-/// and writes are counted inside as outside, so that a value which a graph needs is never overwritten unseen.
+/// Tensors made inside are ordinary ones: they may enter a graph outside, as constants; leaves may be made for later
+/// use; and writes are counted as always, so that a graph notices when a value it needs is overwritten.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;

@@ -1,16 +1,16 @@
-//! How deep functions of the user run inside each other: a limit, so that no nesting ends the program's stack.
+//! The limit on how deep user functions may nest, so that no nesting overflows the stack.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
 
 use gradus_backend::{Error, ErrorKind, Result};
 
-/// How deep calls that run functions of the user may be nested on a thread: backward passes (which run hooks and gradients
-/// of custom operations), [`checkpoint`](super::checkpoint), [`apply_custom`](super::apply_custom),
-/// [`vmap`](super::vmap), [`vjp`](super::vjp) and its kin, [`gradcheck`](super::gradcheck),
-/// [`explain_grad`](super::explain_grad), [`find_nonfinite`](super::find_nonfinite), [`once`](super::once),
-/// [`saved_tensors_hooks`](super::saved_tensors_hooks) and [`dispatch_compute`](crate::Device::dispatch_compute), in any
-/// mixture. One more is an error.
+/// How deep calls that run user functions may be nested on a thread: backward passes (which run hooks and gradients of
+/// custom operations), [`checkpoint`](super::checkpoint), [`apply_custom`](super::apply_custom), [`vmap`](super::vmap),
+/// [`vjp`](super::vjp) and its kin, [`gradcheck`](super::gradcheck), [`explain_grad`](super::explain_grad),
+/// [`find_nonfinite`](super::find_nonfinite), [`once`](super::once),
+/// [`saved_tensors_hooks`](super::saved_tensors_hooks) and [`dispatch_compute`](crate::Device::dispatch_compute), in
+/// any mixture. One more is an error.
 ///
 /// A level takes up to 4 KB of the stack, 12 KB in an unoptimised build, besides what the functions themselves take: all of
 /// them fit in the 2 MiB that a thread has by default. Chains are not nested, and have no limit: a graph, or one
@@ -21,7 +21,7 @@ thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A function of the user runs until this is dropped.
+/// Held while a user function runs.
 pub(crate) struct Nested(PhantomData<*const ()>);
 
 impl Nested {

@@ -439,7 +439,7 @@ fn locked(
     accepted: impl FnOnce(),
 ) -> Result<()> {
     let mut locks = Locks::write(written, sources, how.name(), location, accepted)?;
-    // A function of the user runs meanwhile.
+    // A user function runs meanwhile.
     let _held = (how == InPlace::Dispatch).then(|| locks.hold());
     let (mut outs, views) = locks.views(written, sources);
     let done = op.run(device, &views, &mut outs);

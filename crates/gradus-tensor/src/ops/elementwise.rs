@@ -266,7 +266,7 @@ impl Elementwise {
             if let Some((.., k)) = kernels().iter().find(|k| k.0 == dtype && k.1 == mask) {
                 return Ok(k.clone());
             }
-            // Without the lock: the formula is code of the user.
+            // Without the lock: the formula is user code.
             let kernel = Arc::new(self.build(dtype, mask)?);
             kernels().push((dtype, mask, kernel.clone()));
             return Ok(kernel);

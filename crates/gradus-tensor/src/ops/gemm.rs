@@ -145,8 +145,8 @@ impl Gemm {
         self
     }
 
-    /// `count` products, the matrices of A, B and C being so many elements apart. A distance of 0 uses one A or B for all;
-    /// the matrices of C must not overlap.
+    /// `count` products, the matrices of A, B and C being this many elements apart. A distance of 0 uses one A or B for
+    /// all; the matrices of C must not overlap.
     pub fn strided_batched(mut self, count: usize, stride_a: usize, stride_b: usize, stride_c: usize) -> Gemm {
         self.batch = Some((count, [stride_a, stride_b, stride_c]));
         self

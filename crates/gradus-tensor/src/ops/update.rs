@@ -165,7 +165,7 @@ impl UpdateFn {
         if let Some(kernel) = kernels().iter().find(|k| fits(k)) {
             return Ok(kernel.clone());
         }
-        // Without the lock: the formula is code of the user.
+        // Without the lock: the formula is user code.
         let _nested = Nested::enter(self.name)?;
         let builder = KernelBuilder::new(args);
         let operands: Vec<_> = builder.args().into_iter().map(|x| x.cast(wide)).collect();

@@ -183,7 +183,7 @@ pub(in crate::autograd) struct Search {
     infinities: bool,
     found: Option<Rc<NonFiniteReport>>,
     given: Given,
-    /// Whose gradient runs code of the user.
+    /// Whose gradient runs user code.
     pub(in crate::autograd) inside: Option<String>,
 }
 

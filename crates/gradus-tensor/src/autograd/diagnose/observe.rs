@@ -197,7 +197,7 @@ impl Pass {
         Ok(Pass { seeds: seeds.unwrap_or(Ok(vec![]))?, _quiet })
     }
 
-    /// Code of the user runs: a hook of this node, its own gradient, or the region of a checkpoint.
+    /// User code runs: a hook of this node, its own gradient, or the region of a checkpoint.
     pub(in crate::autograd) fn user_code(&self, node: &Node) -> UserCode {
         let inside = format!("the gradient of {}, recorded at {}", node.name(), node.location);
         let outer =
@@ -252,7 +252,7 @@ impl Pass {
     }
 }
 
-/// While it lives, what runs is observed as code of the user inside a backward pass.
+/// While it lives, what runs is observed as user code inside a backward pass.
 pub(in crate::autograd) struct UserCode {
     outer: Option<String>,
     _mode: GradModeGuard,

@@ -66,8 +66,8 @@ pub trait CustomOp: Send + Sync + 'static {
         true
     }
 
-    /// The gradients of the inputs, one for each, from those of the outputs; `None` is zero. `ctx` has the kept values,
-    /// checked against writes since, and says which gradients are wanted: others may be `None`.
+    /// The gradients of the inputs, one for each, from those of the outputs; `None` is zero. `ctx` has the saved
+    /// values, checked against writes since, and says which gradients are wanted: others may be `None`.
     ///
     /// For gradients of gradients it is written in tensor operations on `ctx.input(i)`, `ctx.output(i)` and `grads`. When
     /// it is differentiated itself, the numbers of tracked tensors cannot be read on the way (`to_vec`, `item`), and a

@@ -1,4 +1,4 @@
-//! Looking at a recorded graph: [`Tensor::to_dot`], [`Tensor::graph_stats`].
+//! Views of a recorded graph: [`Tensor::to_dot`], [`Tensor::graph_stats`].
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::{self, Write};
@@ -7,12 +7,13 @@ use std::sync::Arc;
 use crate::autograd::graph::node::Node;
 use crate::{Storage, Tensor};
 
-/// Nodes and kept bytes of one kind of operation.
+/// Number of nodes and saved bytes of one kind of operation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OpStats {
     /// Number of nodes.
     pub nodes: usize,
-    /// Bytes of the storages that their kept values hold. One that several nodes hold counts for the first recorded.
+    /// Bytes of the storages that hold their saved values. A storage that several nodes save counts once, for the node
+    /// recorded first.
     pub saved_bytes: usize,
 }
 
@@ -23,13 +24,13 @@ pub struct GraphStats {
     pub nodes: usize,
     /// Number of leaves.
     pub leaves: usize,
-    /// Bytes of the distinct storages that kept values hold.
+    /// Bytes of the distinct storages that hold saved values.
     pub saved_bytes: usize,
-    /// The same by the name of the operation; leaves are not among them.
+    /// The same for each operation name, without leaves.
     pub by_op: BTreeMap<String, OpStats>,
 }
 
-/// The total and a line for each operation, those that keep most first.
+/// The total, then a line for each operation, the largest in saved bytes first.
 impl fmt::Display for GraphStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} nodes, {} of them leaves; {} bytes kept", self.nodes, self.leaves, self.saved_bytes)?;
@@ -66,7 +67,7 @@ pub(in crate::autograd) fn details(node: &Node, f: &mut fmt::Formatter<'_>) -> f
     kept(node).try_for_each(|line| write!(f, "\n  {line}"))
 }
 
-/// A line for each kept value.
+/// A line for each saved value.
 fn kept(node: &Node) -> impl Iterator<Item = String> {
     let stale = node.stale();
     node.saved().into_iter().map(move |(what, shape, dtype, version)| {
@@ -78,7 +79,7 @@ fn kept(node: &Node) -> impl Iterator<Item = String> {
     })
 }
 
-/// As it stands between quotes in Graphviz. A name may hold any character.
+/// Escaped for a quoted Graphviz string: a name may hold any character.
 fn escaped(label: &str) -> String {
     let mut s = String::with_capacity(label.len());
     for c in label.chars() {
@@ -109,9 +110,9 @@ fn nodes(t: &Tensor) -> BTreeMap<u64, &Arc<Node>> {
 
 impl Tensor {
     /// Number of nodes and kept bytes of the graph behind this tensor, by operation. All zero for one without a graph.
-    /// What the function of a checkpoint captured is not counted: it belongs to others. Of what
-    /// [`saved_tensors_hooks`](crate::autograd::saved_tensors_hooks) packed, tensors and lists of tensors count, and nothing
-    /// else.
+    /// What the closure of a checkpoint captured is not counted, since the graph does not own it. Of what
+    /// [`saved_tensors_hooks`](crate::autograd::saved_tensors_hooks) packed, tensors and lists of tensors count, and
+    /// nothing else.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -142,8 +143,9 @@ impl Tensor {
         stats
     }
 
-    /// The graph behind this tensor as text for Graphviz (`dot -Tsvg`): a box an operation, with its parameters, shapes,
-    /// kept values with their versions and what wrote over them, and the line that recorded it; an ellipse a leaf. Arrows go with the computation.
+    /// The graph behind this tensor as text for Graphviz (`dot -Tsvg`): a box an operation, with its parameters,
+    /// shapes, saved values with their versions and what wrote over them, and the line that recorded it; an ellipse a
+    /// leaf. Arrows go with the computation.
     pub fn to_dot(&self) -> String {
         let nodes = nodes(self);
         let number: BTreeMap<u64, usize> = nodes.keys().enumerate().map(|(i, &seq)| (seq, i)).collect();

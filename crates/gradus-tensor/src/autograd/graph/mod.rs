@@ -1,4 +1,4 @@
-//! What is recorded: nodes, the values that they keep, and what can be asked of them.
+//! The recorded graph: nodes, the values they save for the gradient, and views of both.
 
 pub(super) mod inspect;
 pub(super) mod node;

@@ -19,7 +19,7 @@ use crate::tensor::Spec;
 use crate::write_log::Write;
 use crate::{Device, Storage, Tensor};
 
-/// One output of a node: where the gradient of a tensor goes.
+/// One output of a node, to which the gradient of a tensor flows.
 #[derive(Clone)]
 pub(crate) struct Edge {
     pub(crate) node: Arc<Node>,
@@ -27,57 +27,58 @@ pub(crate) struct Edge {
 }
 
 impl Edge {
-    /// What the tensor with this edge is.
+    /// Shape and dtype of the tensor with this edge.
     pub(crate) fn spec(&self) -> &Spec {
         &self.node.outputs[self.output]
     }
 
-    /// Whether it leads to the same output of the same node.
+    /// Whether both edges lead to the same output of the same node.
     pub(in crate::autograd) fn is(&self, other: &Edge) -> bool {
         Arc::ptr_eq(&self.node, &other.node) && self.output == other.output
     }
 }
 
-/// One recorded operation with the values that its gradient needs, or a leaf that requires a gradient.
+/// A recorded operation with the values its gradient needs, or a leaf that requires a gradient.
 pub struct Node {
     /// Position in the order of recording: inputs always have lower numbers.
     pub(in crate::autograd) seq: u64,
     /// `None` for a leaf.
     pub(in crate::autograd) op: Option<Op>,
-    /// For each input the edge that its gradient flows to, if it is tracked.
+    /// For each tracked input, the edge to which its gradient flows.
     pub(in crate::autograd) inputs: SmallVec<[Option<Edge>; 2]>,
     /// What each output is.
     pub(in crate::autograd) outputs: SmallVec<[Spec; 1]>,
     /// Where the outputs live; the inputs live on the devices of their own nodes.
     pub(in crate::autograd) device: Device,
     pub(in crate::autograd) location: &'static Location<'static>,
-    /// `Err` with the line of the pass once the graph was freed by a backward pass.
+    /// After a backward pass freed the graph: `Err` with the line of that pass.
     saved: Mutex<Kept>,
-    /// Made with the first hook.
+    /// Created by the first hook.
     pub(in crate::autograd) hooks: OnceLock<Box<Hooks>>,
 }
 
-/// The kept values of a node, or the line of the backward pass that freed them.
+/// The saved values of a node, or the line of the backward pass that freed them.
 type Kept = Result<Saved, &'static Location<'static>>;
 
-/// A number above those of all nodes recorded before.
+/// A number above those of all nodes recorded so far.
 pub(in crate::autograd) fn next_seq() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 thread_local! {
-    /// While the gradient of a node is recorded, the line of that node.
+    /// The line of the node whose gradient is being recorded.
     static LINE: Cell<Option<&'static Location<'static>>> = const { Cell::new(None) };
 }
 
-/// The line for what `caller` does: its own, or that of the node whose gradient is taken.
+/// The line to record for `caller`: its own, or, inside a recorded backward pass, that of the node being
+/// differentiated.
 #[inline]
 pub(crate) fn line(caller: &'static Location<'static>) -> &'static Location<'static> {
     LINE.get().unwrap_or(caller)
 }
 
-/// What is recorded until this is dropped carries the line of `node`.
+/// Until it is dropped, everything recorded carries the line of `node`.
 pub(in crate::autograd) struct AtLineOf(Option<&'static Location<'static>>);
 
 impl AtLineOf {
@@ -132,7 +133,7 @@ impl Node {
         })
     }
 
-    /// Records a rule that is no kernel, with any edges as inputs.
+    /// Records a rule that is a function rather than a kernel, with any edges as inputs.
     #[track_caller]
     pub(in crate::autograd) fn rule(
         rule: Arc<dyn Rule>,
@@ -171,7 +172,7 @@ impl Node {
     /// The line of the user's code that recorded the operation. All that a composed operation records has the line that
     /// called it. What a recorded backward pass computes has the line of the operation whose gradient it is.
     ///
-    /// A function that is passed by its path has no line of the user's: `map(Tensor::exp)` gives a line of `core`, where
+    /// A function passed by its path has no line in user code: `map(Tensor::exp)` gives a line of `core`, where
     /// `map(|t| t.exp())` gives that of the closure.
     pub fn location(&self) -> &'static Location<'static> {
         self.location
@@ -192,7 +193,7 @@ impl Node {
         self.kept().as_ref().map(Saved::describe).unwrap_or_default()
     }
 
-    /// The kept values that were written over since, each with the latest such write: a gradient that reads one is an
+    /// The saved values that have been overwritten, each with its latest write. A gradient that reads one of them is an
     /// error.
     pub fn stale(&self) -> Vec<(String, Write)> {
         self.kept().as_ref().map(Saved::stale).unwrap_or_default()
@@ -202,7 +203,7 @@ impl Node {
         self.saved.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// The kept values for the pass that `pass` called, and whether they stay for another.
+    /// Takes the saved values for the pass called at the line `pass`; they stay if another pass may need them.
     #[track_caller]
     pub(in crate::autograd) fn take_saved(&self, retain: bool, pass: &'static Location<'static>) -> Result<Saved> {
         let mut slot = self.kept();
@@ -237,12 +238,13 @@ impl Node {
         }
     }
 
-    /// Whether the kept values are gone: a backward pass has used this node and did not keep the graph.
+    /// Whether a backward pass without `retain_graph` has used this node and freed its saved values.
     pub fn is_freed(&self) -> bool {
         self.op.is_some() && self.kept().is_err()
     }
 
-    /// Notes why what a failed pass `has_freed` is freed, for the error of the next.
+    /// Records why the nodes for which `has_freed` holds were freed by a failed pass; the error of the next pass says
+    /// it.
     #[cold]
     pub(in crate::autograd) fn note_failure(
         ends: &[Arc<Node>],
@@ -253,7 +255,7 @@ impl Node {
         let mut seen = HashSet::new();
         let mut stack: Vec<&Arc<Node>> = ends.iter().collect();
         while let Some(node) = stack.pop() {
-            // What the pass has freed is reached through nodes that it has freed.
+            // Freed nodes are only reached through freed nodes.
             if seen.insert(node.seq) && has_freed(node) && node.is_freed() {
                 node.hooks.get_or_init(Default::default).note_failure(&why);
                 stack.extend(node.inputs().flatten());
@@ -261,7 +263,7 @@ impl Node {
         }
     }
 
-    /// The storages that the kept values hold.
+    /// The storages that the saved values hold.
     pub(in crate::autograd) fn saved_storages(&self) -> Vec<Arc<Storage>> {
         self.kept().as_ref().map(Saved::storages).unwrap_or_default()
     }
@@ -272,17 +274,17 @@ impl Node {
         kept.into_iter().filter(|(i, _)| self.inputs.get(*i).is_some_and(Option::is_none)).collect()
     }
 
-    /// Whether a hook has packed a kept value.
+    /// Whether a hook has packed a saved value.
     pub(in crate::autograd) fn is_packed(&self) -> bool {
         self.kept().as_ref().is_ok_and(Saved::is_packed)
     }
 
-    /// Lets the kept values go, after the pass that `pass` called.
+    /// Frees the saved values after the pass called at the line `pass`.
     pub(in crate::autograd) fn free(&self, pass: &'static Location<'static>) {
         let mut slot = self.kept();
         let saved = if slot.is_ok() { Some(std::mem::replace(&mut *slot, Err(pass))) } else { None };
         drop(slot);
-        // Without the lock: what a hook made of a value may look at this node when it is dropped.
+        // Outside the lock: dropping what a hook packed may run user code that looks at this node.
         drop(saved);
     }
 
@@ -295,17 +297,17 @@ impl Node {
             for tensor in tensors {
                 parts.nodes.extend(tensor.into_inner().and_then(|inner| inner.into_edge()).map(|e| e.node));
             }
-            // So can what a hook made of a value.
+            // So can what a hook packed.
             parts.guarded.extend(guarded);
         }
-        // What a function captured can hold nodes that nobody sees.
+        // A closure can hold nodes that no edge leads to.
         if matches!(self.op, Some(Op::Rule(_))) {
             parts.rules.extend(self.op.take());
         }
     }
 }
 
-/// What dropped nodes held.
+/// Parts of dropped nodes.
 #[derive(Default)]
 struct Parts {
     nodes: Vec<Arc<Node>>,
@@ -314,11 +316,11 @@ struct Parts {
 }
 
 thread_local! {
-    /// While a function of the user is dropped: what the nodes held that went with it, for the drop that is under way to take.
+    /// While a user function is being dropped: the parts of nodes dropped with it, for the enclosing drop to take.
     static LEFT: RefCell<Option<Parts>> = const { RefCell::new(None) };
 }
 
-/// Takes what was [`LEFT`], also when a function of the user panics.
+/// Takes what was [`LEFT`], also when a user function panics.
 struct TakeLeft<'a>(&'a mut Parts);
 
 impl Drop for TakeLeft<'_> {
@@ -349,7 +351,7 @@ impl Drop for Node {
         });
         loop {
             while let Some(mut node) = parts.nodes.pop() {
-                // Emptied where it lies; moved out only where another thread lets go of it at this moment.
+                // Emptied in place; it is moved out only if another thread drops its handle at this moment.
                 if let Some(node) = Arc::get_mut(&mut node) {
                     node.unlink(&mut parts);
                 } else if let Some(mut node) = Arc::into_inner(node) {
@@ -368,7 +370,7 @@ impl Drop for Node {
     }
 }
 
-/// One line; with `{:#?}` also the inputs, the outputs and the kept values.
+/// One line; with `{:#?}` also the inputs, the outputs and the saved values.
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.op {

@@ -1,4 +1,4 @@
-//! Kept values and the check that they are still what they were.
+//! Values saved for the gradient, and the check that nothing has overwritten them.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -15,11 +15,11 @@ use crate::tensor::Spec;
 use crate::write_log::Write;
 use crate::{Storage, Tensor};
 
-/// A kept tensor and the version that its storage had.
+/// A saved tensor and the version of its storage when it was saved.
 #[derive(Clone)]
 pub(in crate::autograd) struct SavedTensor {
     pub(in crate::autograd) what: Which,
-    /// An output is kept without its edge, which would be a cycle; it is put back when used.
+    /// An output is saved without its edge, which would form a cycle; the edge is restored on use.
     pub(in crate::autograd) tensor: Tensor,
     pub(in crate::autograd) version: u64,
 }
@@ -68,21 +68,21 @@ impl Keep {
     }
 }
 
-/// With bit `i`; indices above 63 cannot be kept.
+/// `mask` with bit `i` set. Indices above 63 cannot be saved.
 fn mask(mask: u64, i: usize) -> u64 {
     mask | if i < 64 { 1 << i } else { 0 }
 }
 
-/// The kept values of one node.
+/// The saved values of one node.
 #[derive(Clone, Default)]
 pub(crate) struct Saved {
     values: SmallVec<[SavedTensor; 2]>,
-    /// What switches of the thread added, and the values that they took over.
+    /// What the thread's switches added, and the values that they took over.
     guarded: Option<Arc<Guarded>>,
 }
 
 impl Saved {
-    /// `versions` are those of the inputs' storages from before they were read; the outputs are fresh.
+    /// `versions` are those of the inputs' storages before the operation read them; outputs are new.
     pub(crate) fn new(keep: Keep, inputs: &[&Tensor], versions: &[u64], outputs: &[Tensor]) -> Self {
         let mut values = SmallVec::new();
         if keep == Keep::NONE {
@@ -98,7 +98,7 @@ impl Saved {
         Saved { values, guarded: None }
     }
 
-    /// Inputs and outputs by number, each with the version that its storage had. The outputs carry no edge.
+    /// Inputs and outputs by number, each with the version of its storage. The outputs carry no edge.
     pub(in crate::autograd) fn with_versions(
         inputs: impl IntoIterator<Item = (usize, Tensor, u64)>,
         outputs: impl IntoIterator<Item = (usize, Tensor, u64)>,
@@ -110,14 +110,14 @@ impl Saved {
 
     /// Guards or packs the values as the switches of this thread say; called if [`guards_saved`](crate::autograd::guards_saved).
     ///
-    /// `versions` are those of the inputs' storages from before they were read.
+    /// `versions` are those of the inputs' storages before the operation read them.
     #[cold]
     #[track_caller]
     pub(crate) fn guard(self, op: &str, inputs: &[&Tensor], versions: &[u64]) -> Result<Self> {
         self.guard_pinned(op, inputs, versions, vec![])
     }
 
-    /// [`guard`](Saved::guard) for an operation that also reads `pins` again, where they are.
+    /// [`guard`](Saved::guard) for an operation whose gradient also reads the memory of `pins` again.
     #[cold]
     #[track_caller]
     pub(in crate::autograd) fn guard_pinned(
@@ -142,17 +142,17 @@ impl Saved {
         slots.into_iter().any(|slot| matches!(slot.value, Value::Packed { .. }))
     }
 
-    /// Whether the values are kept as they are.
+    /// Whether no switch took the values over.
     pub(in crate::autograd) fn is_plain(&self) -> bool {
         self.guarded.is_none()
     }
 
-    /// What has to be dropped with care: tensors with their edges, and what hooks made.
+    /// The parts whose drop may recurse: tensors with edges, and what hooks packed.
     pub(in crate::autograd) fn into_parts(self) -> (impl Iterator<Item = Tensor>, Option<Arc<Guarded>>) {
         (self.values.into_iter().map(|s| s.tensor), self.guarded)
     }
 
-    /// The storages that the values hold, those that hooks made of them among them.
+    /// The storages of the values, including those that hooks packed them into.
     pub(in crate::autograd) fn storages(&self) -> Vec<Arc<Storage>> {
         let slots = || self.guarded.iter().flat_map(|g| &g.slots);
         let guarded = slots().filter_map(|slot| slot.value.kept()).map(|(t, _)| t);
@@ -163,7 +163,7 @@ impl Saved {
         held.map(|t| t.storage().clone()).chain(packed).collect()
     }
 
-    /// The values that are inputs, by number. Those that hooks packed are not among them.
+    /// The values that are inputs, by number, without those that hooks packed.
     pub(in crate::autograd) fn inputs(&self) -> Vec<(usize, Tensor)> {
         let slots = self.guarded.iter().flat_map(|g| &g.slots);
         let guarded = slots.filter_map(|slot| Some((slot.what, slot.value.kept()?.0)));
@@ -176,7 +176,7 @@ impl Saved {
         self.values.iter().map(one).chain(self.guarded.iter().flat_map(|g| g.describe())).collect()
     }
 
-    /// The values that were written over since they were kept, each with the latest such write.
+    /// The values overwritten since they were saved, each with its latest write.
     pub(in crate::autograd) fn stale(&self) -> Vec<(String, Write)> {
         let slots = self.guarded.iter().flat_map(|g| &g.slots);
         let guarded = slots.filter_map(|slot| slot.value.kept().map(|(t, version)| (slot.what, t, version)));
@@ -185,11 +185,11 @@ impl Saved {
     }
 }
 
-/// What an operation's gradient sees: the kept values, checked, and which gradients are wanted.
+/// The view of a gradient rule: saved values, checked on access, and which gradients are wanted.
 pub struct Context<'a> {
     pub(in crate::autograd) node: &'a Arc<Node>,
     pub(in crate::autograd) saved: Saved,
-    /// For each input whether its gradient is wanted.
+    /// Whether the gradient of each input is wanted.
     pub(in crate::autograd) needs: SmallVec<[bool; 8]>,
     pub(in crate::autograd) create_graph: bool,
     /// See [`Context::spares_grads`].
@@ -197,12 +197,12 @@ pub struct Context<'a> {
     pub(in crate::autograd) read: Read,
 }
 
-/// What a gradient has read so far.
+/// What the gradient rule has read so far.
 #[derive(Default)]
 pub(in crate::autograd) struct Read {
-    /// Bit `i` once kept value `i` was read.
+    /// Bit `i` once saved value `i` was read.
     values: Cell<u64>,
-    /// Guarded values as they were handed out, with their versions.
+    /// Guarded values that were handed out, with their versions.
     guarded: RefCell<Vec<(Which, Tensor, u64)>>,
 }
 
@@ -217,8 +217,8 @@ impl Context<'_> {
         self.create_graph
     }
 
-    /// Whether nobody looks at the gradients that the rule is given once it has read them, and it runs only once: their
-    /// memory can take the results where they [are spare](Tensor::is_spare).
+    /// Whether the rule runs once and nothing else reads the gradients it is given. Where they [are
+    /// spare](Tensor::is_spare), results may go into their memory.
     pub(crate) fn spares_grads(&self) -> bool {
         self.spares_grads
     }
@@ -240,14 +240,15 @@ impl Context<'_> {
             .here()
     }
 
-    /// Input `i` as it was; an error if it was overwritten since.
+    /// Input `i` as the forward pass read it; an error if it has been overwritten.
     #[track_caller]
     pub fn input(&self, i: usize) -> Result<Tensor> {
         self.find(Which::Input(i))
     }
 
-    /// Output `i` as it was; an error if it was overwritten since, and, where the gradient itself has to be differentiable,
-    /// for an output that carries no gradient: what it depends on could not be followed.
+    /// Output `i` as the forward pass made it; an error if it has been overwritten. Also an error where the gradient
+    /// itself must be differentiable and the output carries no gradient, since its dependence on the inputs would be
+    /// lost.
     #[track_caller]
     pub fn output(&self, i: usize) -> Result<Tensor> {
         let t = self.find(Which::Output(i))?;
@@ -266,7 +267,7 @@ impl Context<'_> {
         Ok(t.with_edge(edge))
     }
 
-    /// [`input`](Context::input), without a handle of its own where the value is kept as it is.
+    /// [`input`](Context::input) by reference where possible, which saves a handle.
     #[track_caller]
     pub(crate) fn borrow_input(&self, i: usize) -> Result<Cow<'_, Tensor>> {
         match self.find_kept(Which::Input(i))? {
@@ -275,7 +276,7 @@ impl Context<'_> {
         }
     }
 
-    /// A value that is kept as it is, checked; `None` for one that is guarded or packed.
+    /// A value that no switch took over, checked; `None` for one that is guarded or packed.
     #[track_caller]
     fn find_kept(&self, what: Which) -> Result<Option<&Tensor>> {
         let Some(at) = self.saved.values.iter().position(|s| s.what == what) else { return Ok(None) };
@@ -298,7 +299,7 @@ impl Context<'_> {
         Err(Error::new(ErrorKind::Autograd, "backward", m))
     }
 
-    /// The value of a slot, as it was, with the edge that it had. What was packed is unpacked once in a pass.
+    /// The value of a slot as it was saved, with its edge. A packed value is unpacked once in each pass.
     #[cold]
     #[track_caller]
     fn find_guarded(&self, slot: &Slot) -> Result<Tensor> {
@@ -323,8 +324,8 @@ impl Context<'_> {
         Ok(t)
     }
 
-    /// Checks once more what the gradient has read: another thread may have written while it was computed. And, if the
-    /// node is strict, what it has not.
+    /// Checks again what the rule has read, since another thread may have written meanwhile. For a strict node it also
+    /// checks the inputs that the rule has not read.
     #[track_caller]
     pub(in crate::autograd) fn check_read(&self) -> Result<()> {
         let values = self.read.values.get();
@@ -338,8 +339,8 @@ impl Context<'_> {
         guarded.check_inputs()
     }
 
-    /// Forgets which values were handed out and have become copies since, before a write; whether there were any. A copy is
-    /// not registered for another, so that is so once for each value.
+    /// Forgets handed-out values that a write has replaced by copies since; returns whether there were any. A copy is
+    /// never replaced again, so this happens at most once for each value.
     #[cold]
     pub(in crate::autograd) fn forget_replaced(&self) -> bool {
         let slots = || self.saved.guarded.iter().flat_map(|g| &g.slots);
@@ -352,14 +353,14 @@ impl Context<'_> {
         handed.len() < count
     }
 
-    /// Nothing has written over a kept value since its storage had `version`.
+    /// Errors if a saved value was overwritten since its storage had `version`.
     #[inline]
     #[track_caller]
     fn check(&self, what: Which, kept: &Tensor, version: u64) -> Result<()> {
         if kept.storage().version() == version { Ok(()) } else { self.check_written(what, kept, version) }
     }
 
-    /// [`check`](Context::check) of a value whose storage was written since.
+    /// The slow path of [`check`](Context::check), where the storage has been written.
     #[cold]
     #[track_caller]
     fn check_written(&self, what: Which, kept: &Tensor, version: u64) -> Result<()> {
@@ -372,7 +373,7 @@ impl Context<'_> {
     }
 }
 
-/// What an error says of who recorded a value at `version`, and who overwrote it.
+/// Adds to an error which operation recorded the value at `version`, and which one overwrote it.
 pub(in crate::autograd) fn overwritten(
     e: Error,
     op: &str,

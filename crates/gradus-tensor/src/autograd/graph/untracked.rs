@@ -1,29 +1,28 @@
-//! [`Untracked`]: why a tensor is outside of the graph, for the error of who asks for its gradient.
+//! [`Untracked`]: why a tensor is outside the graph. Errors about a missing gradient say it.
 
 use crate::autograd::is_grad_enabled;
 
-/// Why a tensor is outside of the graph. What is computed from several tensors has the last of their reasons.
+/// Why a tensor is outside the graph. A result of several tensors takes the reason that stands last in this list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Untracked {
-    /// Nothing that it was computed from requires a gradient.
+    /// None of the tensors it was computed from requires a gradient.
     Constant,
     /// It was computed by an operation without a derivative.
     Severed,
-    /// From a frozen parameter.
+    /// It was computed from a frozen parameter.
     Frozen,
     /// By way of `detach`.
     Detached,
-    /// While gradients were switched off.
+    /// It was computed while gradients were switched off.
     NoGrad,
-    /// From a gradient of a pass without `create_graph`.
+    /// It was computed from a gradient of a pass without `create_graph`.
     Gradient,
 }
 
 use Untracked::{Constant, Detached, Frozen, Gradient, NoGrad, Severed};
 
 impl Untracked {
-    /// The number that an untracked tensor has in place of a version. The later a reason stands in the list, the lower its
-    /// number.
+    /// The number that an untracked tensor stores in place of a version: the later the reason in the list, the lower.
     pub(crate) const fn code(self) -> u64 {
         u64::MAX - self as u64
     }
@@ -34,13 +33,13 @@ impl Untracked {
         all.into_iter().find(|why| why.code() == code).unwrap_or(Constant)
     }
 
-    /// The reason of a tracked tensor's result that is not tracked.
+    /// The reason for an untracked result of a tracked tensor.
     #[inline]
     pub(crate) fn now() -> Untracked {
         if is_grad_enabled() { Severed } else { NoGrad }
     }
 
-    /// What the tensor is, and what to do.
+    /// The message and the help of an error.
     pub(in crate::autograd) fn explain(self) -> (&'static str, &'static str) {
         match self {
             Constant => (

@@ -1,4 +1,4 @@
-//! Kept values that are more than kept: inputs remembered by `strict`, values that writes ask for first, packed values.
+//! Saved values under a switch: inputs that `strict` remembers, values that a write must ask for first, packed values.
 //!
 //! All of it hangs off [`Saved`](crate::autograd::Saved) by one pointer, null unless the node was recorded under such a switch, and
 //! lives as long as the graph needs it: storages hold it weakly.
@@ -18,12 +18,12 @@ use crate::ops::InPlace;
 use crate::tensor::Spec;
 use crate::{Device, Storage, Tensor};
 
-/// What a node recorded under a switch knows beyond its kept values.
+/// What a node recorded under a switch stores beyond its saved values.
 #[derive(Debug)]
 pub(crate) struct Guarded {
     op: String,
     location: &'static Location<'static>,
-    /// Every input, if the node is strict.
+    /// Snapshots of all inputs, if the node is strict.
     inputs: Vec<Snapshot>,
     pub(in crate::autograd) slots: Vec<Slot>,
 }
@@ -37,15 +37,15 @@ pub(in crate::autograd) struct Slot {
 
 #[derive(Debug)]
 pub(in crate::autograd) enum Value {
-    /// A tensor and the version that its storage had. A write over it is refused, or first replaces it by a copy.
+    /// A tensor and the version of its storage. A write over it is refused, or first replaces it by a copy.
     Kept { copies: bool, now: Mutex<(Tensor, u64)> },
-    /// Bytes that are read again where they are: a write over them is refused.
+    /// Memory that the gradient reads again in place: a write over it is refused.
     Pinned(Weak<Storage>),
-    /// What a hook made of it, and the version that its storage had.
+    /// What a hook packed it into, and the version of its storage.
     Packed { packed: Packed, spec: Spec, version: u64 },
 }
 
-/// What a gradient reads again where it is.
+/// Memory that a gradient reads again in place.
 pub(in crate::autograd) type Pin = (Arc<Storage>, Footprint);
 
 fn lock(now: &Mutex<(Tensor, u64)>) -> MutexGuard<'_, (Tensor, u64)> {
@@ -53,7 +53,7 @@ fn lock(now: &Mutex<(Tensor, u64)>) -> MutexGuard<'_, (Tensor, u64)> {
 }
 
 impl Value {
-    /// The tensor as it is kept now, with the version that its storage had.
+    /// The tensor as it is saved now, with the version of its storage.
     pub(in crate::autograd) fn kept(&self) -> Option<(Tensor, u64)> {
         match self {
             Value::Kept { now, .. } => Some(lock(now).clone()),
@@ -63,8 +63,8 @@ impl Value {
 }
 
 impl Guarded {
-    /// Takes over `values`, kept by `op`, as the switches of this thread say. `versions` are those of the inputs' storages
-    /// from before they were read. An operation with `pins` reads again where they are what it keeps, too.
+    /// Takes over the `values` that `op` saves, as this thread's switches say. `versions` are those of the inputs'
+    /// storages before the operation read them. The gradient reads `pins`, and with them the values, again in place.
     #[cold]
     #[track_caller]
     pub(in crate::autograd) fn new(
@@ -109,7 +109,7 @@ impl Guarded {
         Ok(made)
     }
 
-    /// Whether the value of a slot lies in `storage`, so that a write there has to ask.
+    /// Whether the value of a slot lies in `storage`, so that a write there must ask first.
     pub(crate) fn lies_in(&self, slot: usize, storage: &Storage) -> bool {
         match self.slots.get(slot).map(|s| &s.value) {
             Some(Value::Kept { now, .. }) => std::ptr::eq(Arc::as_ptr(lock(now).0.storage()), storage),
@@ -118,7 +118,7 @@ impl Guarded {
         }
     }
 
-    /// Every input is what it was, if the node is strict.
+    /// Errors if the node is strict and one of its inputs was overwritten.
     #[track_caller]
     pub(in crate::autograd) fn check_inputs(&self) -> Result<()> {
         for (i, input) in self.inputs.iter().enumerate() {
@@ -135,7 +135,7 @@ impl Guarded {
         Ok(())
     }
 
-    /// The kept values as (what, shape, dtype, version).
+    /// The saved values as (what, shape, dtype, version).
     pub(in crate::autograd) fn describe(&self) -> impl Iterator<Item = (String, Vec<usize>, DType, u64)> {
         self.slots.iter().filter_map(|slot| match &slot.value {
             Value::Kept { now, .. } => {
@@ -150,7 +150,7 @@ impl Guarded {
     }
 }
 
-/// What an input was, and nothing that keeps it alive.
+/// What an input was when the node was recorded. It keeps nothing alive.
 #[derive(Debug)]
 struct Snapshot {
     storage: Weak<Storage>,
@@ -167,7 +167,7 @@ impl Snapshot {
     }
 }
 
-/// Asks the graphs that need what `op` is about to write into `t`: an error if one insists on it; the others get copies.
+/// Runs before `op` writes into `t`: an error if a graph protects the old values; graphs that may have copies get them.
 #[cold]
 #[track_caller]
 pub(crate) fn before_overwrite(t: &Tensor, op: &'static str) -> Result<()> {
@@ -194,7 +194,7 @@ pub(crate) fn before_overwrite(t: &Tensor, op: &'static str) -> Result<()> {
                 copies[copies.len() - 1].1.clone()
             }
         };
-        // Only old values are worth keeping; others fail when a gradient reads them.
+        // Only values that are still intact are copied; a gradient that reads an overwritten one fails anyway.
         if old.overwritten(version).is_none() {
             let mut now = lock(now);
             if Arc::ptr_eq(now.0.storage(), old.storage()) {
@@ -206,9 +206,10 @@ pub(crate) fn before_overwrite(t: &Tensor, op: &'static str) -> Result<()> {
 }
 
 impl Tensor {
-    /// Errors as a write in place over the whole tensor by `op` would: where it would have to be recorded, where elements
-    /// share memory, and where a graph insists on the values ([`strict_inplace`](crate::autograd::strict_inplace)). Writes
-    /// nothing. Who writes several tensors asks for all of them first, so as not to stop half-way.
+    /// Fails where a write by `op` over the whole tensor would fail: where the write would have to be recorded, where
+    /// elements share memory, and where a graph protects the values
+    /// ([`strict_inplace`](crate::autograd::strict_inplace)). Writes nothing. Call it for all tensors before writing
+    /// several, so that the write does not stop half-way.
     #[track_caller]
     pub fn prepare_write(&self, op: &'static str) -> Result<()> {
         self.check_writable(InPlace::Update(op), &[])?;

@@ -1,4 +1,4 @@
-//! What is promised of kept values beyond their versions.
+//! Protection of saved values beyond their versions.
 
 pub(super) mod guarded;
 pub(super) mod packed;

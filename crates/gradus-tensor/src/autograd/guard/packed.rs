@@ -1,4 +1,4 @@
-//! [`saved_tensors_hooks`]: functions of the user that stow kept values away, and bring them back.
+//! [`saved_tensors_hooks`]: user functions that pack saved values and unpack them again.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -30,12 +30,13 @@ struct Pair {
 }
 
 thread_local! {
-    /// The pairs of this thread by number, `None` where the guard is gone; the last one is there, and is asked.
+    /// This thread's pairs of hooks by number, `None` once the guard is dropped. The last pair is always there, and is
+    /// the one in use.
     static PAIRS: RefCell<Vec<(u64, Option<Rc<Pair>>)>> = const { RefCell::new(vec![]) };
     static NEXT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Ends the work of a pair of hooks for new nodes, when dropped; see [`saved_tensors_hooks_guard`].
+/// Removes a pair of hooks when dropped, for nodes recorded from then on; see [`saved_tensors_hooks_guard`].
 #[must_use = "the hooks pack until the guard is dropped: bind it, `let _guard = saved_tensors_hooks_guard(..);`"]
 pub struct SavedTensorsHooksGuard {
     number: u64,
@@ -50,7 +51,7 @@ impl fmt::Debug for SavedTensorsHooksGuard {
 
 impl Drop for SavedTensorsHooksGuard {
     fn drop(&mut self) {
-        // The pair may hold anything: it is dropped after the list was let go of.
+        // The pair may own anything: it is dropped after the borrow of the list has ended.
         let taken = PAIRS.try_with(|pairs| {
             let mut pairs = pairs.borrow_mut();
             let at = pairs.binary_search_by_key(&self.number, |p| p.0).ok()?;
@@ -62,10 +63,10 @@ impl Drop for SavedTensorsHooksGuard {
     }
 }
 
-/// Runs `f`, and the values that it records for a gradient go through `pack`: the graph keeps what that gives instead, a
-/// file's name, bytes on the host, numbers in half precision. When a gradient reads the value, `unpack` makes a tensor of
-/// it again, once in each pass, on the thread that runs the pass. Of several pairs of hooks the innermost is asked. Views
-/// keep nothing, and neither do sums: there is nothing to pack there.
+/// Runs `f`, and the values that it records for a gradient go through `pack`: the graph keeps what that gives instead,
+/// a file's name, bytes on the host, numbers in half precision. When a gradient reads the value, `unpack` makes a
+/// tensor of it again, once in each pass, on the thread that runs the pass. Of nested pairs of hooks the innermost is
+/// used. Views keep nothing, and neither do sums: there is nothing to pack there.
 ///
 /// `pack` sees inputs as they are: `t.is_leaf()` tells parameters and data from what was computed; results have no graph
 /// yet. Nothing that hooks compute is recorded or packed. What `unpack` gives has the shape, dtype and device of the value;
@@ -114,16 +115,16 @@ pub fn saved_tensors_hooks_guard<P: Send + Sync + 'static>(
     SavedTensorsHooksGuard { number, _mode: mode::set(PACK, true) }
 }
 
-/// Packed values that live anywhere: while there is none, a pass looks for none.
+/// Number of packed values in the process: while it is 0, passes need not look for any.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// What a hook made of a kept value.
+/// A saved value as a hook packed it.
 pub(in crate::autograd) struct Packed {
     stowed: Box<Stowed>,
     unpack: Arc<Unpack>,
     /// Where the value lives.
     device: Device,
-    /// When it was done: what it consists of must not change from here on.
+    /// When it was packed: its parts must not change from then on.
     epoch: u64,
 }
 
@@ -139,7 +140,7 @@ impl Drop for Packed {
     }
 }
 
-/// An error of a hook, with what it was asked for.
+/// An error of a hook, with the value that it was called for.
 #[track_caller]
 fn failed(hook: &str, op: &str, what: Which, recorded: &Location<'_>, why: &Error) -> Error {
     let m = format!("the {hook} hook failed on {what} of {op}: {}", why.message());
@@ -158,7 +159,7 @@ impl Packed {
         LIVE.load(Ordering::Relaxed) > 0
     }
 
-    /// Lets the hook have `kept`, whose storage had `version` when it was read.
+    /// Packs `kept`, whose storage had `version` when it was read.
     #[track_caller]
     pub(in crate::autograd) fn new(
         op: &str,
@@ -184,7 +185,7 @@ impl Packed {
             .help("a pack hook leaves its argument as it is: write into a copy"))
     }
 
-    /// What the hook made of the value, if it is a tensor or a list of tensors; else nothing.
+    /// The packed value, if it is a tensor or a list of tensors; otherwise none.
     pub(in crate::autograd) fn tensors(&self) -> &[Tensor] {
         match self.stowed.downcast_ref::<Tensor>() {
             Some(one) => std::slice::from_ref(one),
@@ -192,7 +193,7 @@ impl Packed {
         }
     }
 
-    /// What the hook brings back, with the version of its storage.
+    /// The unpacked tensor, with the version of its storage.
     #[cold]
     #[track_caller]
     pub(in crate::autograd) fn unpack(&self, node: &Node, what: Which, want: &Spec) -> Result<(Tensor, u64)> {
@@ -227,7 +228,7 @@ impl Packed {
         let mut given = u64::MAX;
         for access in &accesses {
             let Some(storage) = access.storage() else { continue };
-            // What the hook itself wrote on the way is its own affair.
+            // What the hook itself has written does not count.
             let last = if access.wrote() { access.version() } else { u64::MAX };
             if Arc::ptr_eq(&storage, t.storage()) {
                 given = last;

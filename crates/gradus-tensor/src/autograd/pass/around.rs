@@ -1,4 +1,4 @@
-//! What sees a backward pass at one node, and may change it: the node's hooks, and the observer of the pass.
+//! What runs around a node in a backward pass: the hooks of the node, which may change gradients, and the observer.
 
 use gradus_backend::Result;
 
@@ -11,7 +11,7 @@ use crate::autograd::graph::node::Node;
 use crate::autograd::graph::saved::Context;
 use crate::tensor::Spec;
 
-/// Gradients, and the versions that their storages had.
+/// Gradients and the versions of their storages.
 type Grads<'g> = (&'g [Option<Tensor>], &'g [u64]);
 
 /// The hooks and the observer around one node.

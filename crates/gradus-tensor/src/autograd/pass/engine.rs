@@ -23,7 +23,7 @@ use crate::autograd::pass::waiting::{Found, all_unchanged, unshared, version_of}
 use crate::autograd::{Nested, enable_grad_guard, is_traced, no_grad_guard};
 use crate::ops::{Grads, Op};
 
-/// What a backward pass keeps.
+/// Options of a backward pass.
 #[must_use = "options do nothing until they are passed to a backward pass, and setting one gives new options"]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BackwardOptions {
@@ -32,18 +32,18 @@ pub struct BackwardOptions {
 }
 
 impl BackwardOptions {
-    /// The graph is freed as it is used, and gradients are plain numbers.
+    /// The graph is freed during the pass, and gradients are not recorded.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The graph stays for another pass.
+    /// Keeps the graph for another pass.
     pub fn retain_graph(mut self) -> Self {
         self.retain_graph = true;
         self
     }
 
-    /// The gradients are recorded themselves and can be differentiated again; the graph stays.
+    /// Records the gradients themselves, so that they can be differentiated again; keeps the graph.
     pub fn create_graph(mut self) -> Self {
         self.retain_graph = true;
         self.create_graph = true;
@@ -118,10 +118,10 @@ impl Tensor {
     /// [`backward`](Tensor::backward) with options.
     ///
     /// # Errors
-    /// A tensor that is not tracked or has several elements, values that were overwritten, a graph that was freed, a hook that
-    /// takes its own graph's gradients ([`MAX_NESTING`](crate::autograd::MAX_NESTING)), and what a rule, a hook or the device reports.
-    /// An error gives no gradients at all. It leaves a graph that is kept, or that has
-    /// hooks, as it was; of another it has freed what it used, and the next pass says so.
+    /// A tensor that is not tracked or has several elements, values that were overwritten, a graph that was freed, a
+    /// hook that takes its own graph's gradients ([`MAX_NESTING`](crate::autograd::MAX_NESTING)), and what a rule, a
+    /// hook or the device reports. On an error there are no gradients at all. A graph that is retained, or that has
+    /// hooks, stays as it was; of any other, the pass has freed what it used, and the next pass says so.
     #[track_caller]
     pub fn backward_with(&self, options: BackwardOptions) -> Result<Gradients> {
         refuse_inference("backward")?;
@@ -197,7 +197,7 @@ pub(in crate::autograd) fn grad_of_edges(
     if wanted.len() == targets.len() {
         return Ok(targets.iter().map(|k| found.remove(k)).collect());
     }
-    // A tensor that is asked for several times: its gradients share no memory either.
+    // If a tensor is asked for several times, its gradients share no memory either.
     let _mode = enable_grad_guard();
     let mut given = HashSet::new();
     let give = |k| found.get(k).map(|g| if given.insert(k) { Ok(g.clone()) } else { g.copy() }).transpose();
@@ -254,7 +254,7 @@ fn seed(t: &Tensor) -> Result<Tensor> {
 }
 
 /// The nodes from which one of `targets` is reached, the target's own node included, without a step beyond `boundary`.
-/// Looks at what was recorded since the first target only: nothing older reaches one.
+/// Only visits nodes recorded after the first target: nothing older reaches one.
 fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)], boundary: u64) -> Seqs {
     let mut needed: Seqs = targets.iter().map(|t| t.0).collect();
     let first = needed.iter().copied().min().unwrap_or(u64::MAX);
@@ -269,7 +269,7 @@ fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)], boundary: u64) -
             }
         }
     }
-    // Inputs have lower numbers: each is decided from the lowest up.
+    // Inputs have lower numbers, so a walk from the lowest up decides each node once.
     steps.sort_unstable();
     for (node, input) in steps {
         if needed.contains(&input) {
@@ -279,9 +279,9 @@ fn reaching(roots: &[(Edge, Tensor)], targets: &[(u64, usize)], boundary: u64) -
     needed
 }
 
-/// Runs the graph backwards from `roots`. `wanted` says which nodes take part, and `asked` for which outputs the complete
-/// gradient is given, if one arrived: zeros where all that arrived are derivatives of zero, which go on as such. Nodes
-/// numbered up to `boundary` pass nothing on. `exposed` says whether anybody else holds a seed.
+/// Runs the graph backwards from `roots`. `wanted` says which nodes take part, and `asked` which outputs' complete
+/// gradients are returned, if any arrived. Where only derivatives of zero arrived, zeros are returned. Nodes numbered
+/// up to `boundary` pass nothing on. `exposed` says whether anyone else holds a seed.
 #[track_caller]
 fn run(
     roots: Vec<(Edge, Tensor)>,
@@ -294,7 +294,7 @@ fn run(
     let _nested = Nested::enter("backward")?;
     let observer = Observed::begin(&roots)?;
     let ends: SmallVec<[Arc<Node>; 1]> = roots.iter().map(|r| r.0.node.clone()).collect();
-    // What the pass has freed has numbers of at least this.
+    // The pass has freed only nodes numbered from here on.
     let freed = Cell::new(u64::MAX);
     let failed = |why: &dyn std::fmt::Display| {
         if !options.retain_graph {
@@ -318,11 +318,11 @@ impl<F: Fn()> Drop for OnDrop<F> {
     }
 }
 
-/// A backward pass on its way.
+/// A running backward pass.
 struct Pass {
     options: BackwardOptions,
     boundary: u64,
-    /// Whether anybody else can hold a gradient, and so write into it: from a seed, a hook or a rule of the user.
+    /// Whether anyone else may hold a gradient and so write into it: the owner of a seed, a hook or a user's rule.
     exposed: bool,
     observer: Option<Observed>,
     /// The line that called the pass.
@@ -342,7 +342,7 @@ impl Pass {
     ) -> Result<ByEdge<Tensor>> {
         let BackwardOptions { retain_graph, create_graph } = self.options;
         let _mode = if create_graph { enable_grad_guard() } else { no_grad_guard() };
-        // A hook may fail for reasons of its own: the graph is then as it was.
+        // A hook may fail for its own reasons, and must then find the graph unchanged.
         let runs = |node: &Node| node.seq > self.boundary && wanted(node);
         let hooked = Hooks::on_the_way(roots.iter().map(|r| &r.0), runs);
         let mut done: Vec<Arc<Node>> = vec![];
@@ -394,7 +394,7 @@ impl Pass {
             }
             let replaced = around.after(&ctx, &mut behind, (&grads, &versions))?;
             if !self.exposed {
-                // Nobody else has them: their memory serves the sums.
+                // Nobody else holds them, so their memory is free for sums.
                 grads.clear();
             }
             let _line = (create_graph || is_traced()).then(|| AtLineOf::new(&node));

@@ -1,4 +1,4 @@
-//! Hooks: functions of the user that see, and may replace, gradients on their way.
+//! Hooks: user functions that see, and may replace, gradients during a backward pass.
 //!
 //! A hook lives as long as its [`Hook`] handle; the graph holds it weakly. So a hook may capture tensors, even the one
 //! that it is registered on, without keeping the graph alive.
@@ -22,14 +22,14 @@ type OnTensor = dyn Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync;
 type Before = dyn Fn(&Grads) -> Result<Option<Vec<Option<Tensor>>>> + Send + Sync;
 type After = dyn Fn(&Grads, &Grads) -> Result<Option<Vec<Option<Tensor>>>> + Send + Sync;
 
-/// What few nodes have: their hooks, in the order of registration, why a pass that freed them failed, and whether a
-/// checkpointed region left them behind.
+/// What only few nodes have: hooks in the order of registration, the reason why the pass that freed the node failed,
+/// and whether a checkpointed region left it behind.
 #[derive(Default)]
 pub(in crate::autograd) struct Hooks(Mutex<Lists>);
 
 #[derive(Default)]
 struct Lists {
-    /// With the number of the output.
+    /// The hooks of tensors, with the number of the output.
     tensor: Vec<(usize, Weak<OnTensor>)>,
     before: Vec<Weak<Before>>,
     after: Vec<Weak<After>>,
@@ -38,7 +38,7 @@ struct Lists {
     inside: bool,
 }
 
-/// Hooks that are registered anywhere: while there is none, a pass looks for none.
+/// Number of hooks in the process: while it is 0, passes need not look for any.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
 /// Keeps a hook registered; dropping it removes the hook.
@@ -74,7 +74,7 @@ impl Hooks {
         self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Notes why the pass that freed this node failed, if that is not known yet.
+    /// Records why the pass that freed this node failed, unless a reason is recorded already.
     pub(in crate::autograd) fn note_failure(&self, why: &Arc<str>) {
         self.lists().failure.get_or_insert_with(|| why.clone());
     }
@@ -98,8 +98,9 @@ impl Hooks {
         ]
     }
 
-    /// Runs the hooks of tensors on the complete gradients of the outputs, which are what they are at `versions` of their
-    /// storages. Those that are replaced get new ones. Without `create_graph` what a hook recorded is left behind.
+    /// Runs the hooks of tensors on the complete gradients of the outputs, which are what they are at `versions` of
+    /// their storages. A replaced gradient gets the version of its new storage. Without `create_graph` the graph that a
+    /// hook recorded is dropped.
     ///
     /// No lock is held while a hook runs: it may register others, or take gradients itself.
     #[track_caller]
@@ -173,7 +174,7 @@ impl Hooks {
         Ok(())
     }
 
-    /// Whether a pass from `roots` over the nodes that `run` may come by a hook, or by what one has packed.
+    /// Whether a pass from `roots` over the nodes for which `runs` holds may meet a hook or a packed value.
     pub(in crate::autograd) fn on_the_way<'a>(
         roots: impl Iterator<Item = &'a Edge>,
         run: impl Fn(&Node) -> bool,
@@ -195,23 +196,23 @@ impl Hooks {
     }
 }
 
-/// Adds a hook to a list, from which those that no longer `live` go now and then.
+/// Adds a hook to a list, and now and then removes those that are no longer live.
 fn add<T>(list: &mut Vec<T>, hook: T, live: impl Fn(&T) -> bool) {
     if list.len() == list.capacity() {
         list.retain(live);
-        // As many are added before the next search: a constant cost for each.
+        // The next search comes after as many additions, so each addition has constant cost.
         list.reserve(list.len() + 1);
     }
     list.push(hook);
 }
 
-/// Puts what a hook gave in the place of a gradient.
+/// Replaces a gradient by the one that a hook returned.
 fn put(g: &mut Option<Tensor>, version: &mut u64, new: Option<Tensor>, create_graph: bool) {
     *version = new.as_ref().map_or(0, |new| new.storage().version());
     *g = new.map(|new| if !create_graph && new.requires_grad() { new.detach() } else { new });
 }
 
-/// A hook leaves gradients as they are, those that it was shown and others: they may be the bytes of several.
+/// A hook must not write into gradients: several may share their bytes.
 #[track_caller]
 fn untouched<'a>(node: &Node, grads: impl Iterator<Item = (&'a Option<Tensor>, &'a u64)>) -> Result<()> {
     for (g, &version) in grads {
@@ -228,7 +229,7 @@ fn untouched<'a>(node: &Node, grads: impl Iterator<Item = (&'a Option<Tensor>, &
     Ok(())
 }
 
-/// The gradients that a hook gave are as many as there were, and such as these.
+/// Errors unless a hook returned as many gradients as it was given, each of the right shape, dtype and device.
 #[track_caller]
 fn fits<'n>(
     node: &'n Node,
@@ -267,9 +268,9 @@ fn recorded(node: &Node) -> String {
 }
 
 impl Tensor {
-    /// Runs `hook` on the gradient of this tensor, complete, in every backward pass that reaches it and began later: on a
-    /// leaf or on an intermediate. It may give another gradient of the same shape, dtype and device, which then takes its
-    /// place, for the passes on and for those who asked for it; `None` leaves it. Hooks of a tensor run in the order of
+    /// Runs `hook` on the gradient of this tensor, complete, in every backward pass that reaches it and began later: on
+    /// a leaf or on an intermediate. It may return another gradient of the same shape, dtype and device, which replaces
+    /// it both for the rest of the pass and in the result; `None` leaves it. Hooks of a tensor run in the order of
     /// registration.
     ///
     /// A clone is the same tensor. With `create_graph` what a hook computes is recorded. An error in a hook ends the pass,
@@ -339,13 +340,13 @@ impl Node {
         Ok(Hook::new(function))
     }
 
-    /// A checkpointed region has recorded this node, and is closed.
+    /// Marks the node as recorded inside a checkpointed region that is now closed.
     #[cold]
     pub(in crate::autograd) fn leave_region(&self) {
         self.hooks.get_or_init(Default::default).lists().inside = true;
     }
 
-    /// The gradients of what a closed region left behind are not complete: outputs of the region do not lead there.
+    /// Gradients of nodes that a closed region left behind would be incomplete: no output of the region leads there.
     #[track_caller]
     pub(in crate::autograd) fn refuse_left_behind(&self, op: &str) -> Result<()> {
         if !self.hooks.get().is_some_and(|h| h.lists().inside) {

@@ -1,4 +1,4 @@
-//! The backward pass: the engine, the queue of nodes, gradients on their way, hooks.
+//! The backward pass: the engine, the queue of nodes, the gradients in flight, hooks.
 
 mod around;
 pub(super) mod engine;

@@ -14,7 +14,7 @@ use crate::autograd::{is_grad_enabled, is_observed};
 use crate::ops::table::ADD;
 use crate::ops::{Arg, map_over};
 
-/// Something for outputs of nodes: by the number of the node, and that of the output.
+/// A map from outputs of nodes, each given by the number of the node and the number of the output.
 pub(in crate::autograd) type ByEdge<T> = HashMap<(u64, usize), T, BuildHasherDefault<SeqHasher>>;
 
 /// Numbers of nodes.
@@ -24,11 +24,11 @@ pub(in crate::autograd) type Seqs = HashSet<u64, BuildHasherDefault<SeqHasher>>;
 pub(in crate::autograd) struct Pending {
     pub(in crate::autograd) node: Arc<Node>,
     pub(in crate::autograd) grads: SmallVec<[Option<Tensor>; 1]>,
-    /// Those of the gradients' storages when they arrived; [`ZERO`] where nothing but derivatives of zero did.
+    /// The versions of the gradients' storages on arrival; [`ZERO`] where only derivatives of zero arrived.
     pub(in crate::autograd) versions: SmallVec<[u64; 1]>,
 }
 
-/// In place of a version: the gradient is zero, and has no tensor.
+/// Stands in place of a version where the gradient is zero and has no tensor.
 pub(in crate::autograd) const ZERO: u64 = u64::MAX;
 
 impl Pending {
@@ -61,7 +61,7 @@ impl Pending {
     }
 }
 
-/// The sum of two gradients, in the memory of one that nobody else holds, if there is one.
+/// The sum of two gradients, written into one that nobody else holds if there is one.
 #[track_caller]
 fn total(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if is_grad_enabled() || is_observed() || a.spec() != b.spec() {
@@ -73,24 +73,24 @@ fn total(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// The nodes that wait, the last recorded first.
+/// The waiting nodes, the last recorded first.
 #[derive(Default)]
 pub(in crate::autograd) struct Queue {
-    /// One recorded after all that `rest` holds, or none: a chain of nodes never gets further.
+    /// A node recorded after all those in `rest`, if any. A chain of nodes uses only this slot.
     next: Option<Pending>,
     order: BinaryHeap<u64>,
     rest: HashMap<u64, Pending, BuildHasherDefault<SeqHasher>>,
 }
 
 impl Queue {
-    /// Adds a gradient, which is what it is at a version of its storage, to what has arrived at an edge. `exposed` says
-    /// whether somebody could have written into one.
+    /// Adds a gradient, valid at a version of its storage, to what has arrived at an edge. `exposed` says whether
+    /// anyone else could have written into one.
     #[track_caller]
     pub(in crate::autograd) fn send(&mut self, edge: &Edge, g: Tensor, version: u64, exposed: bool) -> Result<()> {
         self.at(edge).add(edge.output, g, version, exposed)
     }
 
-    /// Notes that a derivative of zero arrived at an edge.
+    /// Records that a derivative of zero arrived at an edge.
     #[cold]
     pub(in crate::autograd) fn send_zero(&mut self, edge: &Edge) {
         let waiting = self.at(edge);
@@ -103,7 +103,7 @@ impl Queue {
         self.next.take().or_else(|| self.rest.remove(&self.order.pop()?))
     }
 
-    /// What waits at the node of an edge.
+    /// The entry of the node of an edge.
     #[inline]
     fn at(&mut self, edge: &Edge) -> &mut Pending {
         let seq = edge.node.seq;

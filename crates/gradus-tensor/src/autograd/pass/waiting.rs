@@ -1,7 +1,7 @@
-//! Gradients on their way: that nobody overwrites one, and that those given to the user are nobody else's.
+//! Gradients in flight: nobody may overwrite one, and those returned to the user share memory with nothing.
 //!
-//! Rules pass gradients on without a copy, so several that wait, a seed and one that was found can be the same bytes. A
-//! hook, the code of a custom operation or another thread could write there; what it would change is then an error.
+//! Rules pass gradients on without copying, so several gradients in flight, a seed and a result may be the same bytes.
+//! A hook, a custom operation or another thread could write there; using a gradient changed like that is an error.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::autograd::graph::untracked::Untracked;
 use crate::autograd::pass::queue::ByEdge;
 use crate::{Storage, Tensor};
 
-/// The gradient of output `output` of a node is what it was when its storage had `version`.
+/// Errors if the gradient of output `output` of a node was overwritten since its storage had `version`.
 #[inline]
 #[track_caller]
 pub(in crate::autograd) fn unchanged(node: &Node, output: usize, g: &Tensor, version: u64) -> Result<()> {
@@ -53,8 +53,8 @@ pub(in crate::autograd) struct Found {
     pub(in crate::autograd) version: u64,
 }
 
-/// The version of its storage that a gradient found by a node belongs to: the current one, unless the gradient is one that the
-/// node was given, whose version was noted when it was complete.
+/// The version of its storage at which a gradient that a node returned is valid: the current one, unless the node
+/// passed on a gradient that it was given, whose version was noted on arrival.
 #[inline]
 pub(in crate::autograd) fn version_of(g: Option<&Tensor>, given: &[Option<Tensor>], versions: &[u64]) -> u64 {
     let Some(g) = g else { return 0 };
@@ -63,9 +63,9 @@ pub(in crate::autograd) fn version_of(g: Option<&Tensor>, given: &[Option<Tensor
     at.copied().unwrap_or_else(|| g.storage().version())
 }
 
-/// The gradients that the user gets after a pass. Each has memory of its own, so that writing into one changes no other, no
-/// seed and no value of the graph; most have it already and are not copied. A gradient that was written after it was found is an
-/// error. `foreign` says whether hooks or rules of the user ran, which may have kept what they gave.
+/// The gradients that the user gets from a pass. Each has memory of its own, so that writing into one changes no other,
+/// no seed and no value of the graph; most have it already and are not copied. A gradient that was written after it was
+/// found is an error. `foreign` says whether hooks or user rules ran, which may still hold what they returned.
 #[track_caller]
 pub(in crate::autograd) fn unshared(
     found: Vec<Found>,
@@ -79,12 +79,12 @@ pub(in crate::autograd) fn unshared(
     }
     let mut given = ByEdge::with_capacity_and_hasher(found.len(), Default::default());
     for Found { node, output, gradient, version } in found {
-        // With create_graph, the graph of the gradients holds them too, and checks them.
+        // With `create_graph`, the graph of the gradients saves them too, and checks them.
         let shared = match create_graph {
             true => foreign || !seen.insert(Arc::as_ptr(gradient.storage())),
             false => !gradient.is_unshared(),
         };
-        // Nor may its own elements: a write in place would refuse it.
+        // Its own elements must not overlap either: a write in place would refuse such a tensor.
         let shared = shared || (!gradient.is_contiguous() && gradient.layout().overlaps_itself());
         let own = if shared {
             let _line = AtLineOf::new(&node);
