@@ -14,33 +14,33 @@ use crate::autograd::graph::node::{Edge, Node};
 use crate::autograd::graph::saved::Context;
 use crate::autograd::{BackwardOptions, Nested, grad};
 
-/// What the gradient of a step's result for a tensor is, and if there is none, why; see [`explain_grad`]. Prints as a
+/// Whether the result of a step has a gradient for a tensor, and if not, why; see [`explain_grad`]. Prints as a
 /// sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Dependence {
     /// A gradient arrives.
     Gradient,
-    /// The gradient is zero, exactly and everywhere: every way leads through operations like `floor` and `sign`.
+    /// The gradient is exactly zero everywhere: every path leads through operations like `floor` and `sign`.
     Zero {
-        /// The one nearest to the result.
+        /// The operation nearest to the result.
         op: String,
         /// The line that recorded it.
         location: &'static Location<'static>,
     },
-    /// The derivative is not defined, or was not wanted: the way from the tensor to the result is cut. Also where other ways
-    /// are not, and their slope is zero.
+    /// The derivative is undefined or was switched off: the path from the tensor to the result is cut. Also reported
+    /// where other paths exist, but all have slope zero.
     Undefined {
-        /// The operation where it is cut, with its parameters.
+        /// The operation that cuts the path, with its parameters.
         op: String,
         /// The line that called it.
         location: &'static Location<'static>,
         /// How it is cut there.
         reason: String,
     },
-    /// The result was computed without the tensor, as far as the step shows. Nothing can follow numbers that were read out of
-    /// it (`to_vec`, `item`) and made into tensors again. Nor is it seen what became of the tensor before the step: a result
-    /// of that, detached in the step, is not known to come from it. Let the step compute everything from the tensor on.
+    /// As far as the step shows, the result was computed without the tensor. Numbers read out of the tensor (`to_vec`,
+    /// `item`) and made into tensors again cannot be followed, nor can anything computed from it before the step. Let
+    /// the step compute everything from the tensor on.
     Unused,
 }
 
@@ -62,13 +62,13 @@ impl fmt::Display for Dependence {
     }
 }
 
-/// Runs `step` and tells whether a gradient of its result for `input` exists, and if not, where the way from one to the
-/// other ends and why: integers, comparisons, `detach`, [`no_grad`](crate::autograd::no_grad).
+/// Runs `step` and reports whether its result has a gradient for `input`, and if not, where the path between them ends
+/// and why: integers, comparisons, `detach`, [`no_grad`](crate::autograd::no_grad).
 ///
-/// [`grad`] gives `None`, and [`Gradients::get`](crate::autograd::Gradients::get) too, where a tensor does not influence a
-/// result as far as the graph knows; zeros where it does and the derivative is zero. What cuts the graph is not in it, so this
-/// runs the step again and watches the operations; it costs nothing where it is not used. What runs on other threads is not
-/// seen.
+/// [`grad`] gives `None`, and [`Gradients::get`](crate::autograd::Gradients::get) too, where a tensor does not
+/// influence a result as far as the graph knows; zeros where it does and the derivative is zero. An operation that cuts
+/// the graph is not part of it, so this runs the step and observes every operation; it costs nothing otherwise.
+/// Operations on other threads are not seen.
 ///
 /// # Errors
 /// Those of `step` and of the gradient; an `input` that does not require a gradient; nesting beyond
@@ -103,7 +103,7 @@ pub fn explain_grad(input: &Tensor, step: impl FnOnce() -> Result<Tensor>) -> Re
     if !output.edge().is_some_and(|e| paths.reach(e)) {
         return Ok(paths.cut(&output, false).unwrap_or(Dependence::Unused));
     }
-    // There is a way: does a number come through?
+    // A path exists: does a nonzero number come through?
     let observing = Observing::start(Observer::Paths(paths));
     let seed = Tensor::ones(output.shape(), output.dtype(), output.device())?;
     let found = grad(&[&output], &[input], Some(&[&seed]), BackwardOptions::new().retain_graph());
@@ -118,31 +118,31 @@ pub fn explain_grad(input: &Tensor, step: impl FnOnce() -> Result<Tensor>) -> Re
     })
 }
 
-/// One operation that ran, and what it has to do with the input.
+/// One operation that ran, and how it relates to the input.
 struct Step {
     op: String,
     location: &'static Location<'static>,
-    /// The operands outside of every recorded way from the input, and those on one.
+    /// The operands outside of every recorded path from the input, and those on one.
     dead: Vec<Place>,
     alive: Vec<Place>,
     outputs: Vec<Place>,
-    /// Whether nothing is left in the outputs of what was there before.
+    /// Whether the outputs were overwritten completely.
     replaces: bool,
-    /// Why an operand on a recorded way does not go on.
+    /// Why the path through an operand does not go on.
     cut: Option<String>,
 }
 
-/// The operations of a step, and the ways from an input.
+/// The operations of a step, and the paths from an input.
 pub(in crate::autograd) struct Paths {
     input: u64,
-    /// Which output of that node the input is.
+    /// The output of that node that the input is.
     output: usize,
-    /// Nodes by number: whether a way leads from the input to them.
+    /// For each node, by number, whether a path leads to it from the input.
     reached: HashMap<u64, bool>,
-    /// Where tensors on a recorded way lie, each with the number of steps before it was known.
+    /// The memory of tensors on a recorded path, each with the number of steps before it was known.
     alive: Places<usize>,
     steps: Vec<Step>,
-    /// The first operation of the backward pass that gave a gradient of zero.
+    /// The first operation of the backward pass whose gradient was zero.
     zero: Option<(String, &'static Location<'static>)>,
     /// Whether a gradient arrived at the input.
     arrived: bool,
@@ -154,7 +154,7 @@ impl Paths {
     #[track_caller]
     fn new(edge: &Edge, input: &Tensor) -> Self {
         let mut alive = Places::default();
-        // A leaf is whatever its storage holds: no write ends it.
+        // A leaf is whatever its storage holds: a write does not end its path.
         alive.insert(Place::of(input), if edge.node.is_leaf() { usize::MAX } else { 0 });
         Paths {
             input: edge.node.seq,
@@ -168,7 +168,7 @@ impl Paths {
         }
     }
 
-    /// Whether a way leads from the input to this output of a node.
+    /// Whether a path leads from the input to this output of a node.
     fn reach(&mut self, edge: &Edge) -> bool {
         let mut unknown: BTreeMap<u64, &Arc<Node>> = BTreeMap::new();
         let mut stack = vec![&edge.node];
@@ -177,7 +177,7 @@ impl Paths {
                 stack.extend(n.inputs().flatten());
             }
         }
-        // Inputs have lower numbers.
+        // Inputs always have lower numbers.
         for (seq, n) in unknown {
             let reached = n.inputs.iter().flatten().any(|e| self.is_reached(e));
             self.reached.insert(seq, reached);
@@ -185,7 +185,7 @@ impl Paths {
         self.is_reached(edge)
     }
 
-    /// Of the input's own node its output alone; of those after it every output.
+    /// For the input's own node, its output only; for later nodes, every output.
     fn is_reached(&self, edge: &Edge) -> bool {
         match edge.node.seq {
             seq if seq == self.input => edge.output == self.output,
@@ -193,12 +193,13 @@ impl Paths {
         }
     }
 
-    /// Whether a tensor is on a recorded way.
+    /// Whether a tensor is on a recorded path.
     fn is_alive(&mut self, t: &Tensor) -> bool {
         t.edge().is_some_and(|e| self.reach(e))
     }
 
-    /// Whether what lies here before a step is that of a tensor on a recorded way: none of the steps since has replaced it.
+    /// Whether, before a step, this memory still held a tensor on a recorded path, with no step in between that
+    /// replaced it.
     fn lives(&self, place: &Place, step: usize) -> bool {
         let replaced = |since: usize| {
             let steps = self.steps.get(since..step).unwrap_or_default();
@@ -222,7 +223,7 @@ impl Paths {
             }
         }
         let (mut cut, on_the_way) = (None, !alive.is_empty());
-        // What runs inside an operation of the user is not recorded, but the operation is.
+        // What runs inside a custom operation is not recorded, but the operation is.
         if on_the_way && (ran.mode.recording || region) {
             for (i, t) in ran.outputs.iter().enumerate() {
                 match (ran.carries)(i) {
@@ -247,14 +248,14 @@ impl Paths {
         written: &[&Tensor],
         read: &[&Tensor],
     ) {
-        // What is written over whole does not count.
+        // Memory that is overwritten completely does not count.
         let old = if replaces { &[] } else { written };
         let dead = read.iter().chain(old).map(|t| Place::of(t)).collect();
         let outputs = written.iter().map(|t| Place::of(t)).collect();
         self.steps.push(Step { op: op.to_owned(), location, dead, alive: vec![], outputs, replaces, cut: None });
     }
 
-    /// All recorded ways to a result have slope zero: that, or, if another way is cut, where.
+    /// All recorded paths to a result have slope zero: reports that or, if another path is cut, where.
     fn zero_or_cut(&self, output: &Tensor, (op, location): (String, &'static Location<'static>)) -> Dependence {
         match self.cut(output, true) {
             Some(Dependence::Undefined { op, location, reason }) => {
@@ -265,8 +266,8 @@ impl Paths {
         }
     }
 
-    /// Where a way from the input to a result ends: the first place of those that lead on to it. `reached` says whether
-    /// recorded ways lead to it too.
+    /// Where a path from the input to a result ends: the first such place. `reached` says whether recorded paths lead
+    /// to the result as well.
     fn cut(&self, output: &Tensor, reached: bool) -> Option<Dependence> {
         let (mut wanted, mut found) = (Places::default(), None);
         let undefined =

@@ -1,4 +1,4 @@
-//! Who looks at a step: where a NaN comes from, and where a gradient ends.
+//! Diagnosis of a step: where a NaN comes from, and where a gradient ends.
 
 pub(super) mod explain;
 pub(super) mod nonfinite;

@@ -17,29 +17,29 @@ use crate::autograd::graph::saved::Context;
 use crate::ops::{Flow, Op};
 use crate::{Storage, Tensor};
 
-/// Runs `step` (forward, backward, an optimiser's step, in any mixture) with checks, and tells the first operation that made
-/// a NaN or an infinity: in its result, in its gradient, or by a write in place. `None` if all stayed finite.
+/// Runs `step` (forward, backward, an optimiser's step, in any mixture) with checks, and reports the first operation
+/// that made a NaN or an infinity: in its result, in its gradient, or by a write in place. `None` if all values stayed
+/// finite.
 ///
-/// It costs nothing where it is not used, so it is for the step that went wrong: run that again inside, from the same
-/// values. The step ends with the operation that is found, or after the write that is, with an error; nothing after it runs
-/// but other writes, so that a step of an optimiser is not left half done. Only float tensors are looked at; operations on
-/// other threads are not. Every result is read back from its device, so expect it to be slow.
+/// It costs nothing when unused, so use it on the step that went wrong: run that step again inside, from the same
+/// values. The step ends with an error at the operation that is found. If that is a write, the other writes still run,
+/// so that a step of an optimiser is not left half done. Only float tensors and operations on this thread are checked.
+/// Every result is read back from its device, so expect it to be slow.
 ///
-/// A NaN that was there before, in a tensor that `step` was given or made from numbers, is [`Origin::Given`], at the
-/// operation that first spread it. So is an infinity, but that is found only where it reaches a single number (a loss) or a
-/// gradient: the `-inf` of a mask is no mistake. Infinities that operations make are mistakes more often than not; where
-/// they are meant, [`find_nan`] passes over all of them.
+/// A NaN that existed before, in a tensor that `step` was given or made from numbers, is [`Origin::Given`], reported at
+/// the operation that first spread it. So is an infinity, but only where it reaches a single number (a loss) or a
+/// gradient: the `-inf` of a mask is no mistake. An infinity that an operation makes is usually a mistake; where it is
+/// intended, use [`find_nan`], which ignores infinities.
 ///
-/// What an operation made and what it spread is told apart element by element, where its elements depend on those in the same
-/// place: of elementwise operations, of their gradients, and of reductions. Of one that mixes them, like a matrix product or
-/// the gradient of a reduction, what it gives from operands that are not all finite is [`Origin::MadeOrSpread`].
+/// For elementwise operations, their gradients and reductions, what an operation made and what it spread is told apart
+/// element by element. An operation that mixes elements, like a matrix product or the gradient of a reduction, is
+/// [`Origin::MadeOrSpread`] if its operands are not all finite.
 ///
-/// An infinite number that an elementwise operation was given, as in `masked_fill(&mask, -inf)`, is meant; of the infinities
-/// of a formula with such a number, which [`fused!`](crate::fused) makes, it is not known which are that number's, and they
-/// count as made.
+/// An infinite scalar operand, as in `masked_fill(&mask, -inf)`, is intended. In a formula made by
+/// [`fused!`](crate::fused) with such a scalar, it is not known which infinities come from it, and all count as made.
 ///
 /// # Errors
-/// Whatever `step` gives, if it fails for another reason; nesting beyond [`MAX_NESTING`](crate::autograd::MAX_NESTING).
+/// Any error of `step` itself; nesting beyond [`MAX_NESTING`](crate::autograd::MAX_NESTING).
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -85,19 +85,20 @@ fn search<T>(step: impl FnOnce() -> Result<T>, infinities: bool) -> Result<Optio
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Origin {
-    /// The operation made it: an infinity from finite numbers, a NaN from numbers that are none.
+    /// The operation made it: an infinity from finite numbers, a NaN from numbers that are not NaN.
     Operation,
     /// The gradient of the operation made it.
     Gradient,
-    /// Finite gradients of the operation's result, from several uses of it, added up to it.
+    /// The sum of finite gradients from several uses of the operation's result.
     Sum,
-    /// A hook on the operation's result, or on its gradient, gave it; no operation that ran in the hook made it.
+    /// A hook on the operation's result or gradient returned it, without an operation in the hook having made it.
     Hook,
     /// The operation wrote it in place.
     Write,
     /// It was there already, in an operand of the operation: no operation of the step made it.
     Given,
-    /// The operation, or its gradient, had an operand that was not finite, and mixes its elements: it made it or spread it.
+    /// The operation or its gradient mixes elements and had an operand that was not finite: it either made or spread
+    /// it.
     MadeOrSpread,
 }
 
@@ -111,18 +112,18 @@ pub struct NonFiniteReport {
     pub origin: Origin,
     /// The line that called the operation; of a gradient, the line that recorded it.
     pub location: &'static Location<'static>,
-    /// The gradient, of a custom operation or a checkpoint, or the hook, that the operation ran in.
+    /// The hook, or the gradient of a custom operation or checkpoint, inside which the operation ran.
     pub inside: Option<String>,
-    /// What the operation read.
+    /// The operands of the operation.
     pub inputs: Vec<ValueRange>,
     /// What it gave.
     pub outputs: Vec<ValueRange>,
-    /// Which of `outputs` has the first element that the operation made, and its index. `None` if it made none, or that is
-    /// not known.
+    /// The output with the first element that the operation made, and its index. `None` if it made none, or if that is
+    /// unknown.
     pub made_at: Option<(usize, Vec<usize>)>,
-    /// Of [`Origin::MadeOrSpread`], where the infinity that the operation was given comes from, if that is known.
+    /// For [`Origin::MadeOrSpread`]: where the infinity among the operands comes from, if known.
     pub source: Option<Box<NonFiniteReport>>,
-    /// NaN and infinities that the operation made.
+    /// The NaN and infinities that the operation made.
     made: (usize, usize),
 }
 
@@ -163,7 +164,7 @@ impl fmt::Display for NonFiniteReport {
     }
 }
 
-/// NaN and infinities in words; nothing if there are none.
+/// NaN and infinities in words; empty if there are none.
 fn counted((nan, infinite): (usize, usize)) -> String {
     let count = |n: usize, one: &str, many: &str| match n {
         0 => None,
@@ -174,11 +175,11 @@ fn counted((nan, infinite): (usize, usize)) -> String {
     counts.into_iter().flatten().collect::<Vec<_>>().join(" and ")
 }
 
-/// Storages that hold an infinity which was given, with the operation that first spread it. The weak handle keeps the
-/// address from being used again.
+/// Storages that hold an infinity from before the step, with the operation that first spread it. The weak handle keeps
+/// the address from being reused.
 type Given = HashMap<*const Storage, (Weak<Storage>, Rc<NonFiniteReport>)>;
 
-/// What is looked for, and what was found.
+/// The search: what it looks for, and what it has found.
 pub(in crate::autograd) struct Search {
     infinities: bool,
     found: Option<Rc<NonFiniteReport>>,
@@ -187,16 +188,16 @@ pub(in crate::autograd) struct Search {
     pub(in crate::autograd) inside: Option<String>,
 }
 
-/// What a write in place reads, before it.
+/// The values that a write in place reads, from before it.
 pub(crate) struct Written {
     op: &'static str,
     spreads: Spreads,
-    /// Whether what was there before enters the results.
+    /// Whether the results depend on the old values.
     reads_outputs: bool,
     location: &'static Location<'static>,
     before: Looked,
     inputs: Looked,
-    /// Where an infinity in what is overwritten comes from, and one in what is read.
+    /// The sources of an infinity in the overwritten values, and of one in the operands.
     sources: [Option<Rc<NonFiniteReport>>; 2],
 }
 
@@ -243,17 +244,17 @@ struct Suspect {
     op: String,
     location: &'static Location<'static>,
     spreads: Spreads,
-    /// What it is if it made them.
+    /// Its origin if the operation made them.
     origin: Origin,
 }
 
 impl Search {
-    /// Whether results are worth a look.
+    /// Whether results need a check.
     fn suspicious(&self, outputs: &Looked) -> bool {
         outputs.ranges.iter().any(|r| r.nan > 0 || self.infinities && r.infinite > 0)
     }
 
-    /// What there is to say of an operation, and whether it has to be said now: infinities that are passed on may be meant.
+    /// The report on an operation, and whether to end the step now: infinities that are passed on may be intended.
     #[track_caller]
     fn judge(
         &self,
@@ -287,7 +288,7 @@ impl Search {
         Err(e)
     }
 
-    /// Ends what comes after a find that could not end its own operation.
+    /// Ends the step after a find that could not end its own operation.
     #[track_caller]
     fn stopped(&self) -> Result<()> {
         self.found.as_ref().map_or(Ok(()), |found| Err(stopped(found)))
@@ -312,7 +313,7 @@ impl Search {
     #[track_caller]
     pub(in crate::autograd) fn on_operation(&mut self, ran: &Ran<'_>) -> Result<()> {
         self.stopped()?;
-        // A number that was given is no mistake before something is computed with it.
+        // A given number is no mistake until something is computed from it.
         if ran.inputs.is_empty() {
             return Ok(());
         }
@@ -341,8 +342,8 @@ impl Search {
         written: &[&Tensor],
         read: &[&Tensor],
     ) -> Option<Box<Written>> {
-        // Writes go on: one of several that belong together, as in a step of an optimiser, must not end it. What cannot be
-        // read now is not judged.
+        // Writes go on: ending the step at one of several writes that belong together would leave an optimiser's step
+        // half done. What cannot be read now is not judged.
         if self.found.is_some() {
             return None;
         }
@@ -354,19 +355,19 @@ impl Search {
     }
 
     pub(in crate::autograd) fn after_write(&mut self, before: Written, written: &[&Tensor]) {
-        // A tensor that cannot be read now cannot be judged; whoever reads it next gets that error.
+        // A tensor that cannot be read is not judged here; its next reader gets the error.
         let Ok(outputs) = Looked::at("after, tensor", written.iter().copied()) else { return };
         if !self.suspicious(&outputs) {
             return;
         }
         let Written { op, spreads, reads_outputs, location, before, mut inputs, sources: [old, read] } = before;
-        // What is overwritten unread says nothing about what it becomes.
+        // Values that are overwritten unread do not affect the result.
         let old = if reads_outputs { old } else { None };
         if reads_outputs {
             inputs.append(before);
         }
         let suspect = Suspect { op: op.to_owned(), location, spreads, origin: Origin::Write };
-        // Nor can one for whose marks there is no room.
+        // Neither is one for whose marks there is no memory.
         let Ok((report, ends)) = self.judge(suspect, inputs, outputs, read.or(old)) else { return };
         if ends {
             self.found = Some(report);
@@ -375,7 +376,7 @@ impl Search {
         }
     }
 
-    /// The gradients of a node's outputs are complete; some of them are `seeds`, or have those in them.
+    /// The gradients of a node's outputs are complete; some may be, or contain, `seeds`.
     #[track_caller]
     pub(in crate::autograd) fn complete(
         &mut self,
@@ -410,7 +411,7 @@ impl Search {
         Ok(())
     }
 
-    /// Gradients that were finite before the hooks of a node are what those gave.
+    /// Gradients that were finite before the node's hooks came from those hooks.
     #[track_caller]
     pub(in crate::autograd) fn hooked(&mut self, node: &Node, of: &str, grads: &[Option<Tensor>]) -> Result<()> {
         self.stopped()?;
@@ -437,7 +438,7 @@ impl Search {
             return Ok(());
         }
         let (mut inputs, mut kept) = (Looked::default(), vec![]);
-        // Not every value is kept.
+        // Not every value is saved.
         let values = (0..ctx.input_count()).map(|i| (format!("input {i}"), ctx.input(i)));
         for (name, t) in values.chain((0..grads.len()).map(|i| (format!("output {i}"), ctx.output(i)))) {
             if let Ok(t) = t {
@@ -454,7 +455,7 @@ impl Search {
     }
 }
 
-/// A gradient that the user gave, by the number of its node and the output.
+/// A seed from the user, with the number of its node and output.
 pub(in crate::autograd) type Seed = (u64, usize, Marks);
 
 #[track_caller]

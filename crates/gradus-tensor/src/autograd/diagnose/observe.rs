@@ -1,8 +1,8 @@
 //! The observer of a thread: what [`find_nonfinite`](crate::autograd::find_nonfinite) and [`explain_grad`](crate::autograd::explain_grad) see
 //! of the operations that run.
 //!
-//! An operation asks for one bit of the thread's mode and does nothing else while nobody looks. While an observer works, the
-//! bit is off: what it computes is not observed.
+//! Without an observer an operation only tests one bit of the thread's mode. While the observer itself computes, the
+//! bit is off, so its own operations are not observed.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -49,7 +49,7 @@ thread_local! {
     static OBSERVER: RefCell<Option<Observer>> = const { RefCell::new(None) };
 }
 
-/// A name as an operation.
+/// A name in the place of an operation.
 struct Named(&'static str);
 
 impl fmt::Debug for Named {
@@ -59,22 +59,22 @@ impl fmt::Debug for Named {
 }
 
 thread_local! {
-    /// The operation that the ones that run are parts of.
+    /// The composite operation that is running.
     static WHOLE: Cell<Option<(&'static str, &'static Location<'static>)>> = const { Cell::new(None) };
 }
 
-/// While it lives, the operations that run are shown as the one that they are parts of.
+/// While it lives, operations are reported as parts of a composite operation.
 pub(crate) struct PartsOf(Option<(&'static str, &'static Location<'static>)>);
 
 impl PartsOf {
-    /// `None` if nobody looks.
+    /// `None` without an observer.
     #[inline]
     pub(crate) fn new(op: &'static str, location: &'static Location<'static>) -> Option<Self> {
         is_watched().then(|| PartsOf(WHOLE.replace(Some((op, location)))))
     }
 }
 
-/// The line of the operation that the ones that run are parts of.
+/// The line of the composite operation that is running.
 pub(crate) fn line_of_whole() -> Option<&'static Location<'static>> {
     WHOLE.get().map(|(_, location)| location)
 }
@@ -85,9 +85,9 @@ impl Drop for PartsOf {
     }
 }
 
-/// Observes this thread until it is finished or dropped; an outer observer waits meanwhile.
+/// Observes this thread until it is finished or dropped; an outer observer is suspended until then.
 pub(in crate::autograd) struct Observing {
-    /// `None` once it was put back.
+    /// `None` once the outer observer is restored.
     outer: Option<Option<Observer>>,
     _mode: GradModeGuard,
 }
@@ -98,7 +98,7 @@ impl Observing {
         Observing { outer: Some(outer), _mode: set(OBSERVE, true) }
     }
 
-    /// What the observer became.
+    /// Ends the observation and returns the observer.
     pub(in crate::autograd) fn finish(mut self) -> Option<Observer> {
         let outer = self.outer.take().flatten();
         OBSERVER.with_borrow_mut(|o| std::mem::replace(o, outer))
@@ -113,14 +113,15 @@ impl Drop for Observing {
     }
 }
 
-/// Lets the observer work, unobserved. It reads tensors, and who watches their device may observe others meanwhile.
+/// Calls the observer, itself unobserved. It reads tensors, and a watcher of their device may run a search of its own
+/// meanwhile.
 fn with_observer<R>(f: impl FnOnce(&mut Observer) -> R) -> Option<R> {
     let _quiet = (set(NOTE_ACCESS, false), no_grad_guard());
     let mut aside = Observing { outer: Some(OBSERVER.take()), _mode: set(OBSERVE, false) };
     aside.outer.as_mut()?.as_mut().map(f)
 }
 
-/// An operation ran. An error ends it.
+/// Reports an operation that ran. An error ends the operation.
 #[cold]
 #[track_caller]
 pub(crate) fn ran_operation(op: &Op, inputs: &[&Tensor], outputs: &[Tensor]) -> Result<()> {
@@ -143,7 +144,7 @@ pub(crate) fn ran_operation(op: &Op, inputs: &[&Tensor], outputs: &[Tensor]) -> 
     told.unwrap_or(Ok(()))
 }
 
-/// Tensors are about to be written in place by an operation: what was there, for [`after_write`].
+/// Called before an operation writes tensors in place: reads the old values, for [`after_write`].
 #[cold]
 pub(crate) fn before_write(
     op: &Op,
@@ -171,9 +172,9 @@ pub(crate) fn after_write(before: Box<Written>, written: &[&Tensor]) {
     });
 }
 
-/// A backward pass that is observed. What the engine itself computes is not.
+/// An observed backward pass. What the engine itself computes is not observed.
 pub(in crate::autograd) struct Pass {
-    /// What the user gave, by the number of the node and the output.
+    /// The user's seeds, by the number of the node and the output.
     seeds: Vec<Seed>,
     _quiet: GradModeGuard,
 }
@@ -197,7 +198,7 @@ impl Pass {
         Ok(Pass { seeds: seeds.unwrap_or(Ok(vec![]))?, _quiet })
     }
 
-    /// User code runs: a hook of this node, its own gradient, or the region of a checkpoint.
+    /// Marks that user code runs: a hook of this node, a custom gradient, or the region of a checkpoint.
     pub(in crate::autograd) fn user_code(&self, node: &Node) -> UserCode {
         let inside = format!("the gradient of {}, recorded at {}", node.name(), node.location);
         let outer =
@@ -205,12 +206,12 @@ impl Pass {
         UserCode { outer: outer.flatten(), _mode: set(OBSERVE, true) }
     }
 
-    /// [`user_code`](Pass::user_code) if the gradient of this node is such.
+    /// [`user_code`](Pass::user_code) if the gradient of this node is user code.
     pub(in crate::autograd) fn rule(&self, node: &Node) -> Option<UserCode> {
         matches!(node.op, Some(Op::Rule(_))).then(|| self.user_code(node))
     }
 
-    /// The gradients of a node's outputs are complete.
+    /// Reports that the gradients of a node's outputs are complete.
     #[track_caller]
     pub(in crate::autograd) fn complete(&self, node: &Node, grads: &[Option<Tensor>]) -> Result<()> {
         let told = with_observer(|o| match o {
@@ -223,7 +224,7 @@ impl Pass {
         told.unwrap_or(Ok(()))
     }
 
-    /// Hooks have seen the gradients of a node's outputs or inputs, and may have given others.
+    /// Reports the gradients of a node's outputs or inputs after its hooks have run.
     #[track_caller]
     pub(in crate::autograd) fn hooked(&self, node: &Node, of: &str, grads: &[Option<Tensor>]) -> Result<()> {
         let told = with_observer(|o| match o {
@@ -233,7 +234,7 @@ impl Pass {
         told.unwrap_or(Ok(()))
     }
 
-    /// A node found the gradients of its inputs.
+    /// Reports the gradients that a node computed for its inputs.
     #[track_caller]
     pub(in crate::autograd) fn on_gradients(
         &self,

@@ -1,4 +1,4 @@
-//! Where tensors lie: which share elements.
+//! The memory of tensors, and which of them share elements.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -9,7 +9,7 @@ use gradus_backend::Layout;
 use crate::footprint::Footprint;
 use crate::{Storage, Tensor};
 
-/// The elements of a storage that a tensor has. The weak handle keeps the storage's address from being used again.
+/// The elements of a storage that a tensor covers. The weak handle keeps the storage's address from being reused.
 #[derive(Clone)]
 pub(in crate::autograd) struct Place {
     storage: Weak<Storage>,
@@ -23,13 +23,13 @@ impl Place {
         Place { storage: Arc::downgrade(t.storage()), layout: *t.layout(), size: t.dtype().size() }
     }
 
-    /// Whether two share an element; may err towards it where their strides decide nothing.
+    /// Whether two share an element; may say yes wrongly where the strides do not decide.
     fn meets(&self, other: &Place) -> bool {
         let bytes = |place: &Place| Footprint::new(&place.layout, place.size);
         Weak::ptr_eq(&self.storage, &other.storage) && bytes(self).meets(&bytes(other))
     }
 
-    /// Whether it has every element of another.
+    /// Whether it contains every element of another.
     pub(in crate::autograd) fn covers(&self, other: &Place) -> bool {
         let (a, b) = (self.layout.span(), other.layout.span());
         let same = || self.layout.strides() == other.layout.strides() && self.layout.dims() == other.layout.dims();
@@ -40,13 +40,13 @@ impl Place {
             && (self.is_dense() || a == b && same())
     }
 
-    /// Whether it has all elements between its first and last.
+    /// Whether it contains all elements between its first and last.
     fn is_dense(&self) -> bool {
         self.layout.numel() == self.layout.span().len() && !self.layout.overlaps_itself()
     }
 }
 
-/// Places with what is known of each.
+/// Places, each with a value.
 pub(in crate::autograd) struct Places<T>(HashMap<*const Storage, Vec<(Place, T)>>);
 
 impl<T> Default for Places<T> {
@@ -56,7 +56,7 @@ impl<T> Default for Places<T> {
 }
 
 impl<T> Places<T> {
-    /// Adds a place; what is known of one that is there stays.
+    /// Adds a place; an existing place keeps its value.
     pub(in crate::autograd) fn insert(&mut self, place: Place, known: T) {
         match self.0.entry(place.storage.as_ptr()) {
             Entry::Occupied(mut all) => {
@@ -71,13 +71,13 @@ impl<T> Places<T> {
         }
     }
 
-    /// What is known of the places that share an element with this one.
+    /// The values of the places that share an element with this one.
     pub(in crate::autograd) fn meeting<'p>(&'p self, place: &'p Place) -> impl Iterator<Item = &'p T> {
         let all = self.0.get(&place.storage.as_ptr()).into_iter().flatten();
         all.filter(|(p, _)| p.meets(place)).map(|(_, known)| known)
     }
 
-    /// Takes out what lies within a place.
+    /// Removes the places that lie within this one.
     pub(in crate::autograd) fn remove_covered(&mut self, place: &Place) {
         if let Some(all) = self.0.get_mut(&place.storage.as_ptr()) {
             all.retain(|(p, _)| !place.covers(p));

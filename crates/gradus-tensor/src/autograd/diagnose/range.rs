@@ -12,13 +12,13 @@ use crate::autograd::diagnose::spread::{Mark, Marks, OP, all_finite, index};
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ValueRange {
-    /// What the tensor is to its operation, for example `input 0`.
+    /// The role of the tensor in its operation, for example `input 0`.
     pub name: String,
     /// Sizes of the axes.
     pub shape: Vec<usize>,
     /// Type of the elements.
     pub dtype: DType,
-    /// Smallest finite element; `None` if there is none, or if the dtype is no float: those are not looked at.
+    /// Smallest finite element; `None` if there is none, or if the dtype is not a float.
     pub min: Option<f64>,
     /// Largest finite element.
     pub max: Option<f64>,
@@ -31,7 +31,7 @@ pub struct ValueRange {
 }
 
 impl ValueRange {
-    /// The numbers of a tensor, in short and one by one.
+    /// The numbers of a tensor, summarised and one by one.
     #[track_caller]
     pub(in crate::autograd) fn of(name: String, t: &Tensor) -> Result<(Self, Marks)> {
         let (shape, dtype) = (t.shape().to_vec(), t.dtype());

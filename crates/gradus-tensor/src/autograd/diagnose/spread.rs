@@ -9,7 +9,7 @@ use gradus_backend::{Here, Kernel, Result};
 use crate::autograd::Node;
 use crate::ops::{Arg, Flow, Op};
 
-/// What an element is; the worse, the larger.
+/// The kind of an element, in order of severity.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::autograd) enum Mark {
     #[default]
@@ -28,7 +28,7 @@ impl Mark {
     }
 }
 
-/// The elements of a tensor in row-major order.
+/// The kinds of a tensor's elements, in row-major order.
 #[derive(Debug, Clone, Default)]
 pub(in crate::autograd) struct Marks {
     pub(in crate::autograd) shape: Vec<usize>,
@@ -64,7 +64,7 @@ impl Spreads {
         Spreads { flow: op.flow(), number }
     }
 
-    /// That of the gradient: its operands are the gradients of the results, and what was kept.
+    /// The same for the gradient, whose operands are the gradients of the results and the saved values.
     pub(in crate::autograd) fn of_gradient(node: &Node) -> Spreads {
         match node.op() {
             Some(op @ Op::Map(_)) => Spreads::of(op),
@@ -79,8 +79,8 @@ impl From<Flow> for Spreads {
     }
 }
 
-/// Whether a kernel computes nothing between its arguments and its results: one instruction, or a choice among arguments.
-/// Where it is infinite, and an argument is, it is that argument.
+/// Whether a kernel only applies one instruction or selects among its arguments. An infinite result with an infinite
+/// argument then comes from that argument.
 fn is_one_step(kernel: &Kernel) -> bool {
     use ScalarOp::*;
     let steps = || kernel.insts().iter().map(|inst| inst.op).filter(|op| !matches!(op, Arg(_) | Const(_) | Cast));
@@ -100,12 +100,14 @@ pub(in crate::autograd) struct Spread {
     pub(in crate::autograd) made: (usize, usize),
     /// The result and the index of the first of them.
     pub(in crate::autograd) first: Option<(usize, Vec<usize>)>,
-    /// The worst that it passed on. Whether it did not make it after all, is not known where it [mixes](Flow::Mixes).
+    /// The most severe value that it passed on. Where it [mixes](Flow::Mixes) elements, it may have made that value
+    /// itself.
     pub(in crate::autograd) passed: Mark,
 }
 
 impl Spread {
-    /// A NaN is made where no operand is one; an infinity, if those are looked for, where all operands are finite.
+    /// The operation made a NaN where no operand is NaN, and an infinity (if the search includes those) where all
+    /// operands are finite.
     #[track_caller]
     pub(in crate::autograd) fn judge(
         how: Spreads,
@@ -200,7 +202,7 @@ impl Places {
         collect(OP, (0..self.worst.len()).map(step))
     }
 
-    /// For each element of a result the worst at the places that it is for.
+    /// For each element of a result, the most severe operand at its places.
     #[track_caller]
     fn under(&self, result: &Marks) -> Result<Vec<Mark>> {
         let mut found = all_finite(result.marks.len())?;
@@ -213,10 +215,10 @@ impl Places {
     }
 }
 
-/// The operation that asks for marks.
+/// The operation for which marks are made.
 pub(in crate::autograd) const OP: &str = "find_nonfinite";
 
-/// As many marks of finite elements.
+/// This many marks of finite elements.
 #[track_caller]
 pub(in crate::autograd) fn all_finite(count: usize) -> Result<Vec<Mark>> {
     collect(OP, std::iter::repeat_n(Mark::Finite, count))

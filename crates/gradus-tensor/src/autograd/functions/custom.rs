@@ -1,4 +1,4 @@
-//! [`CustomOp`]: operations by users, with a gradient of their own.
+//! [`CustomOp`]: operations written by users, with their own gradients.
 
 use std::fmt;
 use std::sync::Arc;
@@ -49,14 +49,13 @@ pub trait CustomOp: Send + Sync + 'static {
 
     /// The outputs, at least one. The inputs carry no graph here, and nothing is recorded. They must not be overwritten.
     ///
-    /// Tensors that the operation holds itself are constants. To read a tracked one is an error, since no gradient could
-    /// reach it: it is passed as an input, or held as `w.detach()`. What is read here and in
-    /// [`backward`](CustomOp::backward) must not be overwritten in between: that is an error too. Both are seen on this
-    /// thread, and while it records.
+    /// Tensors that the operation owns are constants. Reading a tracked one is an error, since no gradient could reach
+    /// it: pass it as an input, or hold `w.detach()`. It is also an error if something read both here and in
+    /// [`backward`](CustomOp::backward) is overwritten in between. Both are checked on this thread while it records.
     fn forward(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>>;
 
-    /// Which inputs and outputs (of the first 64 each) [`backward`](CustomOp::backward) reads, given which inputs want a
-    /// gradient. All inputs, if not told otherwise; what is not read should not be kept.
+    /// Which inputs and outputs (of the first 64 each) [`backward`](CustomOp::backward) reads, given which inputs want
+    /// a gradient. The default is all inputs; do not keep what is not read.
     fn keeps(&self, needs: &[bool]) -> Keep {
         Keep::inputs(0..needs.len())
     }
@@ -67,16 +66,16 @@ pub trait CustomOp: Send + Sync + 'static {
     }
 
     /// The gradients of the inputs, one for each, from those of the outputs; `None` is zero. `ctx` has the saved
-    /// values, checked against writes since, and says which gradients are wanted: others may be `None`.
+    /// values, checked for later writes, and says which gradients are wanted; the others may be `None`.
     ///
-    /// For gradients of gradients it is written in tensor operations on `ctx.input(i)`, `ctx.output(i)` and `grads`. When
-    /// it is differentiated itself, the numbers of tracked tensors cannot be read on the way (`to_vec`, `item`), and a
-    /// gradient that does not follow `grads` is an error, if the operation does not say
-    /// [`once_differentiable`](CustomOp::once_differentiable). What is meant as a constant is detached.
+    /// For gradients of gradients, write it in tensor operations on `ctx.input(i)`, `ctx.output(i)` and `grads`. When
+    /// it is itself differentiated, reading the numbers of tracked tensors (`to_vec`, `item`) is an error, and so is a
+    /// gradient that does not depend on `grads`, unless the operation is
+    /// [`once_differentiable`](CustomOp::once_differentiable). Detach what is meant as a constant.
     fn backward(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>>;
 
-    /// Whether [`backward`](CustomOp::backward) gives plain numbers that cannot be differentiated again. Differentiating
-    /// them is then an error.
+    /// Whether the results of [`backward`](CustomOp::backward) cannot be differentiated again. Trying to is then an
+    /// error.
     fn once_differentiable(&self) -> bool {
         false
     }
@@ -156,10 +155,10 @@ struct Custom<O> {
     seen: Vec<Seen>,
 }
 
-/// What forward has read or written.
+/// What `forward` has read or written.
 struct Seen {
     access: Access,
-    /// The moment from which on writes come too late.
+    /// The epoch from which on a write is an error.
     since: u64,
 }
 
@@ -187,8 +186,8 @@ impl<O: CustomOp> Rule for Custom<O> {
             let found = no_grad(|| self.backward(ctx, &plain))?;
             return Ok(self.sealed(ctx, grads, found));
         }
-        // The gradient is linear in those of the outputs, so the way to one of them is in its graph, or it was computed
-        // outside. Those that are not tracked are made so, by an origin that nothing flows on from.
+        // The gradient is linear in the gradients of the outputs, so one of them must appear in its graph; otherwise it
+        // was computed outside of it. Untracked ones get a stand-in node through which nothing flows further.
         let tracked: Vec<Option<Tensor>> = {
             let _line = AtLineOf::new(ctx.node);
             grads.iter().map(|g| g.as_ref().map(origin)).collect()
@@ -222,7 +221,7 @@ impl<O: CustomOp> Rule for Custom<O> {
 }
 
 impl<O: CustomOp> Custom<O> {
-    /// The gradients, one for each input, from what forward has read, as it was.
+    /// The gradients, one for each input, after a check that what `forward` read is unchanged.
     #[track_caller]
     fn backward(&self, ctx: &Context<'_>, grads: &[Option<Tensor>]) -> Result<Grads> {
         let watch = Watch::new();
@@ -230,7 +229,7 @@ impl<O: CustomOp> Custom<O> {
         for access in watch.finish() {
             let Some(storage) = access.storage() else { continue };
             let Some(seen) = self.seen.iter().find(|s| s.access.is_to(&storage)) else { continue };
-            // What backward itself wrote on the way is its own affair.
+            // What `backward` itself has written does not count.
             let last = if access.wrote() { access.version() } else { u64::MAX };
             let then = |now| seen.access.places().iter().filter_map(move |then: &Footprint| then.common(now));
             let mut both = access.places().iter().flat_map(then);
@@ -251,7 +250,7 @@ impl<O: CustomOp> Custom<O> {
         Err(Error::new(ErrorKind::Autograd, "backward", m).help("give one for each input; None is zero"))
     }
 
-    /// The gradients behind a node whose own gradient is an error.
+    /// A node whose own gradient is an error.
     fn sealed(&self, ctx: &Context<'_>, grads: &[Option<Tensor>], found: Grads) -> Grads {
         let inputs = ctx.node.inputs.iter().cloned().chain(grads.iter().flatten().map(|g| g.edge().cloned()));
         let inputs: Vec<Option<Edge>> = inputs.collect();
@@ -267,7 +266,7 @@ impl<O: CustomOp> Custom<O> {
     }
 }
 
-/// Stands between numbers and what they were computed from without being recorded.
+/// Stands between values and the tensors they were computed from outside the graph.
 struct Seal(String);
 
 impl fmt::Debug for Seal {
@@ -288,7 +287,7 @@ impl Rule for Seal {
     }
 }
 
-/// A tensor that is tracked: itself, or the same values from a node without inputs.
+/// The tensor itself if it is tracked, otherwise the same values from a node without inputs.
 fn origin(g: &Tensor) -> Tensor {
     if g.requires_grad() {
         return g.clone();

@@ -1,4 +1,4 @@
-//! Functions of functions: products with Jacobians, operations of users, batches, checks of gradients.
+//! Functions of functions: Jacobian products, custom operations, `vmap`, gradient checks.
 
 pub(super) mod custom;
 pub(super) mod functional;

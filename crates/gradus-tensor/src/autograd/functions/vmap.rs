@@ -1,4 +1,4 @@
-//! [`vmap`]: a function of one sample, for a batch of them.
+//! [`vmap`]: applies a function of one sample to a batch.
 
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Error, ErrorKind, Here, HostVec, Result};
@@ -42,7 +42,7 @@ use crate::autograd::functions::functional::{Tensors, as_outputs};
 /// # Ok::<(), Error>(())
 /// ```
 ///
-/// The same in one pass, by broadcasting: a parameter of its own for each sample, all of the same memory.
+/// The same in one pass, by broadcasting: each sample has its own parameter, all of them in the same memory.
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
 /// # let device = Device::from_backend(Arc::new(CpuBackend::new()?));
@@ -138,12 +138,13 @@ const OP: &str = "vmap";
 /// One output of one call.
 struct Slice {
     value: Tensor,
-    /// The version that its storage had.
+    /// The version of its storage.
     version: u64,
 }
 
 impl Slice {
-    /// Later calls may write into what somebody else holds: so that is copied, or, if it has a place in a graph, checked.
+    /// Later calls may write into memory that someone else holds, so such outputs are copied, or checked if they are
+    /// part of a graph.
     #[track_caller]
     fn new(y: Tensor) -> Result<Self> {
         let value = if y.requires_grad() || y.is_unshared() { y } else { y.copy()? };
@@ -151,7 +152,7 @@ impl Slice {
         Ok(Slice { value, version })
     }
 
-    /// It is what call `k` gave as output `i`.
+    /// Errors if output `i` of call `k` has been overwritten.
     #[track_caller]
     fn check(&self, i: usize, k: usize) -> Result<()> {
         let (t, version) = (&self.value, self.version);
@@ -162,11 +163,11 @@ impl Slice {
     }
 }
 
-/// An entry for each: the list, or its only entry again and again.
+/// One entry for each: the list itself, or its only entry repeated.
 #[track_caller]
 fn one_each<T: Copy>(what: &str, list: &[T], n: usize, of: &str) -> Result<Vec<T>> {
     match *list {
-        // At most one for each input, or output.
+        // At most one for each input or output.
         [all] => Ok(vec![all; n]),
         _ if list.len() == n => Ok(list.to_vec()),
         _ => {

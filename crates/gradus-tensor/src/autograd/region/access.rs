@@ -14,7 +14,7 @@ use crate::tensor::Spec;
 use crate::write_log::Write;
 use crate::{Storage, Tensor};
 
-/// Places of one storage that are told apart; the range that holds them all stands for more.
+/// Most places of one storage that are kept apart; beyond that, the range that covers them all stands for them.
 const PLACES: usize = 64;
 
 /// One storage that was read or written. The weak handle keeps its address from being used again, not its bytes.
@@ -23,15 +23,15 @@ pub(in crate::autograd) struct Access {
     storage: Weak<Storage>,
     /// The version at the first access.
     version: u64,
-    /// The version at the first read that was no write.
+    /// The version at the first access that was a read.
     read: Option<u64>,
-    /// What was read or written, none of it within another.
+    /// The places that were read or written; none lies within another.
     places: SmallVec<[Footprint; 1]>,
     wrote: bool,
 }
 
 impl Access {
-    /// The storage, if anybody still holds it.
+    /// The storage, if it is still alive.
     pub(in crate::autograd) fn storage(&self) -> Option<Arc<Storage>> {
         self.storage.upgrade()
     }
@@ -41,7 +41,7 @@ impl Access {
         self.version
     }
 
-    /// Where the storage lies: no other one, while this lasts.
+    /// The address of the storage: unique while this entry exists.
     pub(in crate::autograd) fn address(&self) -> *const Storage {
         self.storage.as_ptr()
     }
@@ -56,13 +56,13 @@ impl Access {
         &self.places
     }
 
-    /// The range that holds all of it.
+    /// The range that covers all accessed places.
     pub(in crate::autograd) fn span(&self) -> Range<usize> {
         let ranges = self.places.iter().map(|p| p.bytes().clone());
         ranges.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0)
     }
 
-    /// A write to some of it since the storage had `version`.
+    /// A write to one of the places since the storage had `version`.
     pub(in crate::autograd) fn overwritten(&self, version: u64) -> Option<Write> {
         let storage = self.storage.upgrade()?;
         self.places.iter().find_map(|place| storage.overwritten_at(version, place))
@@ -73,7 +73,7 @@ impl Access {
         self.wrote
     }
 
-    /// The access as one that begins with the first read, if everything was read as it is now.
+    /// The access counted from the first read, if everything read is still unchanged.
     pub(in crate::autograd) fn final_read(mut self) -> Option<Access> {
         self.version = self.storage.upgrade()?.version();
         (self.read == Some(self.version)).then_some(self)
@@ -97,13 +97,13 @@ impl Access {
     }
 }
 
-/// One watch that is open.
+/// One open watch.
 struct Open {
-    /// Where its accesses begin.
+    /// The position in the log where its accesses begin.
     start: usize,
     /// If it watches a checkpointed region, the number of the last node recorded before.
     region: Option<u64>,
-    /// Of the tracked tensors that were read or viewed the one that was recorded first: its number, and what it is.
+    /// The tracked tensor, among those read or viewed, that was recorded first: its number and a description.
     tracked: Option<(u64, Spec)>,
 }
 
@@ -120,7 +120,7 @@ struct Log {
     /// The outermost first.
     open: Vec<Open>,
     accesses: Vec<Access>,
-    /// Length from which on the log is searched for what need not stay.
+    /// Length at which the log is next searched for entries to drop.
     full: usize,
 }
 
@@ -139,8 +139,7 @@ impl Log {
     }
 }
 
-/// One entry for each storage that somebody still holds. No other storage can come to life again, or at its address while
-/// an entry lasts.
+/// One entry for each storage that is still alive. While an entry exists, no other storage can get its address.
 fn living(accesses: impl Iterator<Item = Access>) -> Vec<Access> {
     let mut found: HashMap<*const Storage, usize> = HashMap::new();
     let mut merged: Vec<Access> = vec![];
@@ -160,7 +159,7 @@ thread_local! {
     static LOG: RefCell<Log> = RefCell::default();
 }
 
-/// Notes the accesses of this thread while it lives. They nest: an outer one has those of the inner ones too.
+/// Records the accesses of this thread while it lives. Watches nest: an outer one includes those of the inner ones.
 pub(in crate::autograd) struct Watch {
     depth: usize,
     _mode: GradModeGuard,
@@ -171,7 +170,7 @@ impl Watch {
         Watch::open(None)
     }
 
-    /// Of a checkpointed region that begins after node `before`.
+    /// A watch for a checkpointed region that begins after node `before`.
     pub(in crate::autograd) fn region(before: u64) -> Self {
         Watch::open(Some(before))
     }
@@ -184,7 +183,7 @@ impl Watch {
         Watch { depth, _mode: set(NOTE_ACCESS, true) }
     }
 
-    /// A tracked tensor that was read or viewed, if one was that was recorded up to number `before`.
+    /// A tracked tensor that was read or viewed and recorded up to number `before`, if any.
     pub(in crate::autograd) fn tracked(&self, before: u64) -> Option<Spec> {
         let found = LOG.with_borrow(|log| log.open.get(self.depth).and_then(|o| o.tracked));
         found.filter(|(seq, _)| *seq <= before).map(|(_, spec)| spec)
@@ -195,7 +194,7 @@ impl Watch {
         LOG.with_borrow_mut(|log| {
             let start = log.open.get(self.depth).map_or(log.accesses.len(), |o| o.start);
             let seen = living(log.accesses.drain(start..));
-            // For those around it: each looks at what is left, and not at all that every watch within has seen.
+            // For the watches around it: each sees the merged entries rather than every access of the inner watches.
             log.accesses.extend_from_slice(&seen);
             log.open.iter_mut().skip(self.depth + 1).for_each(|inner| inner.start = log.accesses.len());
             seen
@@ -224,7 +223,7 @@ pub(in crate::autograd) fn region_began() -> Option<u64> {
     LOG.with_borrow(|log| log.open.iter().rev().find_map(|o| o.region))
 }
 
-/// Notes that `tensor` is about to be read or written.
+/// Records that `tensor` is about to be read or written.
 #[cold]
 pub(crate) fn note_access(tensor: &Tensor, wrote: bool) {
     let storage = tensor.storage();
@@ -247,7 +246,7 @@ pub(crate) fn note_access(tensor: &Tensor, wrote: bool) {
     }
 }
 
-/// Notes that `tensor` is viewed, outside of the graph: what is read of it may be another tensor.
+/// Records that `tensor` is viewed outside the graph: it may then be read through another tensor.
 #[cold]
 pub(crate) fn note_view(tensor: &Tensor) {
     let Some(edge) = tensor.edge() else { return };

@@ -1,4 +1,4 @@
-//! [`checkpoint`]: a region that keeps its inputs only, and is computed again when its gradient is taken.
+//! [`checkpoint`]: a region that saves only its inputs and is computed again for its gradient.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -22,27 +22,26 @@ use crate::ops::{Grads, Rule, same_device};
 use crate::tensor::Spec;
 use crate::{Attempt, Generator, Storage, Tensor};
 
-/// `f(inputs)`, of which the graph keeps the inputs and nothing from inside: the backward pass runs `f` again to get the
-/// values that its gradients need. Memory for time; a region's own values live only while it is computed.
+/// Computes `f(inputs)`, but the graph saves only the inputs: the backward pass runs `f` again to get the values that
+/// its gradients need. This trades time for memory; values inside the region live only while it is computed.
 ///
-/// Tensors that `f` captures get their gradients like those that are passed. The gradient is right or an error: `f` runs on
-/// this thread and is a function of its inputs and of what it captured, and that is checked. An input or anything captured
-/// that was overwritten since is refused, with both lines, and so is an `f` that writes into what outlives it (the second
-/// run would write again), or whose second run reads tensors that the first did not (a tensor that was exchanged, or made
-/// on another thread), uses other tracked tensors, draws other random numbers, gives other outputs, be it in one bit, or
-/// comes to them by other operations, other parameters of these, or other small constants that it makes. What is not
-/// compared: constants of more than 16 KiB that `f` makes, or makes in a region of its own, where no output shows them, and
-/// what a [`CustomOp`](crate::autograd::CustomOp) holds.
+/// Tensors that `f` captures get gradients like those that are passed. The gradient is right or an error: `f` runs on
+/// this thread and is a function of its inputs and of what it captured, and that is checked. An input or anything
+/// captured that was overwritten since is refused, with both lines, and so is an `f` that writes into what outlives it
+/// (the second run would write again), or whose second run reads tensors that the first did not (a tensor that was
+/// exchanged, or made on another thread), uses other tracked tensors, draws other random numbers, gives other outputs,
+/// be it in one bit, or comes to them by other operations, other parameters of these, or other small constants that it
+/// makes. What is not compared: constants of more than 16 KiB that `f` makes, or makes in a region of its own, where no
+/// output shows them, and what a [`CustomOp`](crate::autograd::CustomOp) holds.
 ///
-/// Random numbers are those of the first run, whichever [`Generator`] they come from: dropout layers work as they are. In
-/// the second run generators, whosever they are, stay where they are. Differentiable to any order. Without recording this
-/// is `f(inputs)`.
+/// Random numbers are those of the first run, whichever [`Generator`] they come from: dropout layers work as they are.
+/// The second run does not advance any generator. Differentiable to any order. Without recording this is `f(inputs)`.
 ///
-/// **Everything else that `f` does happens twice**: what it prints, counts or pushes to a list; [`once`] is for effects of
-/// the forward pass alone. A tensor that `f` stows away instead of returning it is one of the run that stowed it, with its
-/// gradient, and keeps that run's graph alive; a pass through the region frees what the second run left. No gradient of the
-/// outputs goes there: to ask for one, or to register a hook, is an error. Hooks that `f` registers on what it computes work
-/// as they do outside, for as long as the second run's handles live; on what is older they are refused.
+/// **Everything else that `f` does happens twice**: what it prints, counts or pushes to a list; [`once`] is for effects
+/// of the forward pass alone. A tensor that `f` stores elsewhere instead of returning it belongs to the run that stored
+/// it, and keeps that run's graph alive; a pass through the region frees what the second run left. No gradient of the
+/// outputs goes there: to ask for one, or to register a hook, is an error. Hooks that `f` registers on what it computes
+/// work as they do outside, for as long as the second run's handles live; on what is older they are refused.
 ///
 /// Beyond the second run, the checks cost one pass over the outputs in each run (on a device, a copy to the host), and
 /// about a microsecond for each operation. Where [`saved_tensors_hooks`](crate::autograd::saved_tensors_hooks) bring back inputs that
@@ -53,8 +52,8 @@ use crate::{Attempt, Generator, Storage, Tensor};
 /// about `n * n / 2` times. Regions that follow one another run twice each, however many there are.
 ///
 /// # Errors
-/// Those of `f`; inputs, or outputs, on several devices; nesting beyond [`MAX_NESTING`](crate::autograd::MAX_NESTING). Generators, and
-/// the statistics of layers, are then as they were.
+/// Those of `f`; inputs, or outputs, on several devices; nesting beyond [`MAX_NESTING`](crate::autograd::MAX_NESTING).
+/// On an error, generators and the statistics of layers are as before.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -87,9 +86,9 @@ pub fn checkpoint_with<O: Tensors>(
     run(f, inputs, generator)
 }
 
-/// Does something once for each time that a program runs this line, also inside of a [`checkpoint`]: the first run of the
-/// region does it, the second passes over it. For effects of the forward pass, like running statistics; it is not watched,
-/// so that it may write into what outlives the region. What it computes must not enter the outputs of the region.
+/// Runs `effect` once, even inside a [`checkpoint`]: the first run of the region runs it, the second skips it. It is
+/// meant for side effects of the forward pass, like running statistics, and may write into memory that outlives the
+/// region. Its results must not enter the outputs of the region.
 ///
 /// # Errors
 /// Those of `effect`; nesting beyond [`MAX_NESTING`](crate::autograd::MAX_NESTING).
@@ -153,7 +152,7 @@ fn recorded<O: Tensors>(
     let versions: SmallVec<[u64; 4]> = inputs.iter().map(|t| t.storage().version()).collect();
     let start = generator.clone();
     let noted = NoteDraws::new();
-    // Recorded, so that what is captured shows; the record is dropped at once, so nothing of it is worth packing.
+    // Recorded, to find out what is captured; the record is dropped at once, so nothing is packed.
     let unpacked = set_switches(PACK, 0);
     let passed: Vec<Tensor> = inputs.iter().map(|&t| t.clone()).collect();
     let Region { outputs, record, before, watch } = Region::run(&passed, |x| f(x, generator))?;
@@ -193,10 +192,10 @@ fn recorded<O: Tensors>(
     as_outputs("checkpoint", results.map(|(i, (t, &on))| if on { t.with_edge(edge(i)) } else { t.clone() }).collect())
 }
 
-/// What the second run may read where it is.
+/// What the second run may read in place.
 struct Read {
     access: Access,
-    /// Whether it will, so that it has to be as it was.
+    /// Whether the second run will read it, so that it must be unchanged.
     sure: bool,
 }
 
@@ -207,7 +206,7 @@ impl Read {
         self.check_places(node, &self.access)
     }
 
-    /// What is read by an access to this storage is as it was.
+    /// Errors if what an access to this storage read has been overwritten.
     #[track_caller]
     fn check_places(&self, node: &Node, access: &Access) -> Result<()> {
         let version = self.access.version();
@@ -223,7 +222,7 @@ impl Read {
     }
 }
 
-/// A tensor that the first run gave, without its values.
+/// An output of the first run, without its values.
 struct Given {
     storage: Weak<Storage>,
     layout: Layout,
@@ -236,7 +235,7 @@ impl Given {
         Ok(Given { storage: Arc::downgrade(t.storage()), layout: *t.layout(), sum: checksum(t)? })
     }
 
-    /// Whether the second run gave the same: a view of the same elements, whatever these are now, or the same values.
+    /// Whether the second run gave the same: a view of the same elements, whatever their values, or the same values.
     #[track_caller]
     fn is(&self, t: &Tensor) -> Result<bool> {
         if t.numel() == 0 {
@@ -263,7 +262,8 @@ fn reads_from_outside(accesses: Vec<Access>, before: u64, packed: &[&Tensor]) ->
     for access in accesses {
         let Some(storage) = access.storage() else { continue };
         if storage.born() > before {
-            // An output, or a value that the function keeps for its next run: right there if it stays as it was read.
+            // An output, or a value that the function keeps for its next run; this is fine as long as what was read
+            // stays unchanged.
             reads.extend(access.final_read().map(|access| Read { access, sure: false }));
             continue;
         }
@@ -274,7 +274,7 @@ fn reads_from_outside(accesses: Vec<Access>, before: u64, packed: &[&Tensor]) ->
     Ok(reads)
 }
 
-/// A region writes into nothing that is older than it: the second run would write again.
+/// Errors if a region writes into memory older than itself: the second run would write again.
 #[track_caller]
 fn not_written(op: &'static str, access: &Access) -> Result<()> {
     let written = if access.wrote() { access.overwritten(access.version()) } else { None };
@@ -302,7 +302,7 @@ impl Region {
         let before = next_seq();
         let watch = Watch::region(before);
         let outputs = f(inputs).here()?.into_tensors();
-        // What was overwritten after it was computed is not what was recorded.
+        // A value overwritten after it was computed is no longer what was recorded.
         outputs.iter().try_for_each(|t| t.check_current("checkpoint")).here()?;
         Ok(Region { record: Record::new(&outputs, before)?, outputs, before, watch })
     }
@@ -318,7 +318,7 @@ struct Checkpoint {
     draws: Arc<[Draws]>,
     /// The outputs that are tracked.
     given: Vec<Option<Given>>,
-    /// What the inputs were, if hooks packed them.
+    /// The inputs before packing, if hooks packed them.
     packed: Option<Vec<(u64, Layout)>>,
     /// The places of the function's inputs, those too that the outputs do not depend on.
     edges: Vec<Option<Edge>>,
@@ -333,13 +333,13 @@ impl fmt::Debug for Checkpoint {
 }
 
 impl Checkpoint {
-    /// Everything that the second run is going to read is as it was.
+    /// Errors if anything that the second run is going to read has been overwritten.
     #[track_caller]
     fn check(&self, node: &Node) -> Result<()> {
         self.reads.iter().filter(|r| r.sure).try_for_each(|r| r.check(node)).here()
     }
 
-    /// The second run, of these inputs, read what the first had read, as it was, and wrote over nothing.
+    /// Errors unless the second run read what the first had read, unchanged, and overwrote nothing.
     #[track_caller]
     fn check_accesses(&self, node: &Node, accesses: &[Access], inputs: &[Tensor], before: u64) -> Result<()> {
         let reads: HashMap<*const Storage, &Read> = self.reads.iter().map(|r| (r.access.address(), r)).collect();
@@ -350,7 +350,7 @@ impl Checkpoint {
             let within = |all: Range<usize>| all.start <= bytes.start && bytes.end <= all.end;
             if let Some(known) = reads.get(&access.address()).filter(|r| within(r.access.span())) {
                 known.check(node)?;
-                // Between the places of the first run: what it would have read there.
+                // Between the places of the first run lies what it would have read there.
                 known.check_places(node, access)?;
                 continue;
             }
@@ -367,7 +367,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Whether the inputs are what they were: hooks may have brought back others.
+    /// Whether the inputs are unchanged: hooks may have unpacked others.
     #[track_caller]
     fn same_inputs(&self, inputs: &[Tensor]) -> Result<bool> {
         for (t, (sum, layout)) in inputs.iter().zip(self.packed.iter().flatten()) {
@@ -378,7 +378,7 @@ impl Checkpoint {
         Ok(true)
     }
 
-    /// The second run gave what the first gave, to the bit, by the same operations.
+    /// Errors unless the second run gave the same bits as the first, by the same operations.
     #[track_caller]
     fn check_outputs(&self, node: &Node, outputs: &[Tensor], record: &Record, before: u64) -> Result<()> {
         for (i, (y, given)) in outputs.iter().zip(&self.given).enumerate() {
@@ -447,7 +447,7 @@ impl Rule for Checkpoint {
         if self.same_inputs(&inputs)? {
             self.check_outputs(node, &outputs, &record, before)?;
         }
-        // At most one for each tensor that the region was called with.
+        // At most one for each input of the region.
         let places: Vec<usize> = (0..ctx.input_count()).filter(|&i| ctx.needs(i)).collect();
         let targets: Vec<&Edge> = places.iter().filter_map(|&i| node.inputs[i].as_ref()).collect();
         let mut roots = vec![];
@@ -471,7 +471,7 @@ impl Rule for Checkpoint {
 }
 
 impl Checkpoint {
-    /// Input `i` of the function, at its place in the graph.
+    /// Input `i` of the function, with its edge in the graph.
     #[track_caller]
     fn input(&self, ctx: &Context<'_>, i: usize) -> Result<Tensor> {
         let t = ctx.input(i)?;

@@ -1,4 +1,4 @@
-//! A checksum of a tensor's bytes: whether a value that is computed again is the same, without keeping it.
+//! A checksum of a tensor's bytes, which tells whether a recomputed value is the same without saving the first.
 
 use gradus_backend::{HostVec, Result};
 
@@ -9,8 +9,8 @@ use crate::locks::with_read;
 /// Bytes that are read at a time.
 const PIECE: usize = 1 << 18;
 
-/// A number that the bytes of the elements, in row-major order, decide; two NaN of the same bits are the same. One pass,
-/// and a quarter of a megabyte; a tensor that is not contiguous is copied first.
+/// The checksum of the elements' bytes in row-major order; NaNs with the same bits are equal. It takes one pass and a
+/// quarter of a megabyte; a tensor that is not contiguous is copied first.
 #[track_caller]
 pub(in crate::autograd) fn checksum(t: &Tensor) -> Result<u64> {
     let _quiet = beside();

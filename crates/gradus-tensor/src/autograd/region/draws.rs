@@ -1,9 +1,10 @@
-//! The random numbers that a checkpointed region draws: noted in its first run, drawn from the same places in its second.
+//! The random numbers of a checkpointed region: recorded in its first run, and drawn from the same positions in the
+//! second.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 
-/// Draws of `words` words each that follow one another in the stream of a seed.
+/// Consecutive draws of `words` words each from the stream of a seed.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::autograd) struct Draws {
     seed: u64,
@@ -15,14 +16,14 @@ pub(in crate::autograd) struct Draws {
 /// What is drawn again.
 struct Replay {
     draws: Arc<[Draws]>,
-    /// The entry that comes next, and how many of its draws are done.
+    /// The current entry, and how many of its draws are done.
     next: (usize, u64),
-    /// Whether something else was drawn than before.
+    /// Whether the second run drew anything else.
     differs: bool,
 }
 
 impl Replay {
-    /// Where the next draw of `words` words was.
+    /// The position of the next draw of `words` words in the first run.
     fn draw(&mut self, words: u64) -> Option<(u64, u64)> {
         let (at, done) = self.next;
         let Some(d) = self.draws.get(at).filter(|d| d.words == words && !self.differs) else {
@@ -39,7 +40,7 @@ struct Tape {
     /// Number of regions in their first run.
     open: usize,
     noted: Vec<Draws>,
-    /// Entries below belong to several regions, and are not extended.
+    /// Entries below this index belong to several regions and are not extended.
     closed: usize,
     replay: Option<Replay>,
 }
@@ -60,7 +61,7 @@ thread_local! {
     static TAPE: RefCell<Tape> = RefCell::default();
 }
 
-/// Notes the draws of this thread while it lives. They nest.
+/// Records the draws of this thread while it lives. These nest.
 pub(in crate::autograd) struct NoteDraws {
     start: usize,
 }
@@ -91,8 +92,8 @@ impl Drop for NoteDraws {
     }
 }
 
-/// While it lives, this thread's generators draw what was drawn before, and stay where they are. Regions around it are
-/// unaware of it.
+/// While it lives, this thread's generators repeat the recorded draws and do not advance. Enclosing regions do not
+/// notice.
 pub(in crate::autograd) struct ReplayDraws {
     around: Option<Tape>,
 }
@@ -103,7 +104,7 @@ impl ReplayDraws {
         ReplayDraws { around: Some(TAPE.replace(tape)) }
     }
 
-    /// Whether just what was drawn before was drawn again.
+    /// Whether exactly the recorded draws were repeated.
     pub(in crate::autograd) fn finish(self) -> bool {
         TAPE.with_borrow(|tape| tape.replay.as_ref().is_some_and(|r| !r.differs && r.next.0 == r.draws.len()))
     }
@@ -122,8 +123,8 @@ pub(in crate::autograd) fn is_replay() -> bool {
     TAPE.with_borrow(|tape| tape.replay.is_some())
 }
 
-/// A generator at `offset` of the stream of `seed` is about to draw `words` words, while accesses are noted: where it has to
-/// draw them instead, staying where it is.
+/// Called while accesses are recorded and a generator at `offset` of the stream of `seed` is about to draw `words`
+/// words. Returns the position to draw them from instead, if the generator must not advance.
 #[cold]
 pub(crate) fn note_draw(seed: u64, offset: u64, words: u64) -> Option<(u64, u64)> {
     TAPE.with_borrow_mut(|tape| {

@@ -1,4 +1,4 @@
-//! Regions that run again: what a checkpoint notes in the first run and compares in the second.
+//! Checkpointed regions: what the first run records, and what the second run is compared with.
 
 pub(super) mod access;
 pub(super) mod checkpoint;

@@ -1,4 +1,4 @@
-//! What a run of a checkpointed region recorded: what it depends on, and a number that tells it from other computations.
+//! What a run of a checkpointed region recorded: the tensors it depends on, and a hash that identifies the computation.
 
 use std::collections::HashMap;
 use std::collections::hash_map::{DefaultHasher, Entry};
@@ -13,17 +13,19 @@ use crate::autograd::pass::engine::key;
 use crate::autograd::pass::queue::SeqHasher;
 use crate::autograd::region::checksum::checksum;
 
-/// Bytes up to which a constant that a region made is looked at: what costs no more than to look at the operation.
+/// Most bytes of a constant, made by a region, that the hash includes: reading them costs no more than hashing the
+/// operation.
 const SMALL: usize = 1 << 14;
 
 /// The graph between some outputs and what is older than a region.
 pub(in crate::autograd) struct Record {
-    /// The edges out of the region, and those to leaves inside of it, each once, as they are come by from the outputs.
+    /// The edges out of the region, and those to leaves inside it, each once, in the order in which a walk from the
+    /// outputs meets them.
     pub(in crate::autograd) across: Vec<Edge>,
-    /// The operations with their parameters, and how they hang together. Nodes are numbered as they are come by, so two
-    /// records of one computation have the same number, whenever and beside whatever other thread they were made.
+    /// A hash of the operations, their parameters and their connections. Nodes are numbered in the order of the walk,
+    /// so two records of the same computation have the same hash, whatever other threads do.
     pub(in crate::autograd) sum: u64,
-    /// Small constants that operations keep, made after the region began: which it is, and its checksum.
+    /// Small constants saved by operations and made after the region began: their places and checksums.
     constants: HashMap<(usize, usize), u64>,
     /// The operations.
     nodes: Vec<Weak<Node>>,
@@ -49,14 +51,14 @@ impl Record {
         Ok(Record { sum: walk.hash.finish(), across: walk.across.into_iter().cloned().collect(), constants, nodes })
     }
 
-    /// Once the record is dropped: the operations of it that somebody keeps, and with them a part of the graph that the
-    /// gradients of the region do not go through.
+    /// After the record is dropped: its operations that someone still holds, and with them a part of the graph that the
+    /// gradients of the region do not pass through.
     pub(in crate::autograd) fn left_behind(&self) -> impl Iterator<Item = Arc<Node>> {
         self.nodes.iter().filter_map(Weak::upgrade)
     }
 }
 
-/// What is known of the first run when the second has been.
+/// What is known of the first run once the second has ended.
 pub(in crate::autograd) struct Known {
     sum: u64,
     constants: HashMap<(usize, usize), u64>,
@@ -66,8 +68,8 @@ pub(in crate::autograd) struct Known {
 }
 
 impl Known {
-    /// Of the first run, of these inputs, whose outputs are dropped: with the inputs of the node that stands for it. These
-    /// are first those of the function, without an edge for those that nothing depends on, then what it captured.
+    /// From the first run, whose outputs are dropped, and the inputs of the node that stands for it: first the inputs
+    /// of the function, without an edge where nothing depends on them, then what it captured.
     pub(in crate::autograd) fn new(first: Record, inputs: &[&Tensor], before: u64) -> (Self, Vec<Option<Edge>>) {
         let mut behind = vec![None; inputs.len()];
         let mut passed = HashMap::new();
@@ -99,11 +101,11 @@ impl Known {
         self.sum == second.sum
             && self.places.len() == second.across.len()
             && second.across.iter().zip(&self.places).all(same)
-            // Some of the first run's constants may have been kept for the second, and are older then.
+            // The second run may reuse constants of the first, which are then older than it.
             && second.constants.iter().all(|(which, sum)| self.constants.get(which) == Some(sum))
     }
 
-    /// A number for the computation, whatever its inputs are.
+    /// The hash of the computation, independent of its inputs.
     pub(in crate::autograd) fn identity(&self) -> u64 {
         let mut hash = DefaultHasher::new();
         (self.sum, &self.places).hash(&mut hash);
@@ -115,7 +117,7 @@ struct Walk<'a> {
     before: u64,
     across: Vec<&'a Edge>,
     stack: Vec<&'a Arc<Node>>,
-    /// What a node is in the record, by its number in the order of recording.
+    /// The index of a node in the record, by its number in the order of recording.
     numbers: HashMap<(u64, usize), usize, BuildHasherDefault<SeqHasher>>,
     hash: DefaultHasher,
 }
