@@ -34,8 +34,8 @@ usage: cargo xtask <command>
 commands:
   ci [--skip-tests]  format, clippy, tests, those of benches/peers, docs, tidy, sources, fuzz-grad, calls and digits, up to
                      the first failure
-  tidy               layering, unsafe code, lists on the host that could end the process, leftovers, file lengths, links,
-                     number of packages
+  tidy               layering, circles of files, unsafe code, lists on the host that could end the process, leftovers,
+                     file lengths, links, number of packages
   packages           how many packages `gradus` with default features depends on
   fuzz-grad [--programs N] [--seed S]
                      gradients of N random programs against a functional reference (20,000 of seed 1)
