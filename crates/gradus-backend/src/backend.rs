@@ -25,7 +25,7 @@ pub enum BackendKind {
     Other,
 }
 
-/// What a backend says of itself.
+/// The description of a backend.
 #[derive(Debug, Clone)]
 pub struct BackendInfo {
     /// The short name that errors and printed tensors show: `cpu`, `wgpu:0`.
@@ -64,7 +64,7 @@ pub struct WatchedParts<'a> {
     pub tell: &'a [Arc<Tell>],
 }
 
-/// What hardware does for Gradus. Object-safe; every call takes `&self` and may come from any thread.
+/// The operations that hardware provides to Gradus. Object-safe; every call takes `&self` and may come from any thread.
 ///
 /// # What holds for every operation
 /// * **Views**: inputs have any strides, 0 and negative included, and any offset; outputs have any strides but no two
@@ -72,7 +72,7 @@ pub struct WatchedParts<'a> {
 ///   and a backend that is called directly answers a violation with an error, not a panic or a stray access.
 /// * **Aliasing**: no output shares memory with an input, but for [`MapArg::Output`] and the operands documented as read
 ///   and written.
-/// * **Locks**: what a call works on is locked meanwhile: a backend uses no tensors that share memory with an operand.
+/// * **Locks**: the operands of a call are locked while it runs; a backend must not use tensors that share memory with them.
 /// * **Empty tensors** are legal everywhere and cost no kernel launch.
 /// * **Errors** name the operation; on an error no output is promised any contents.
 /// * **Half precision** computes and accumulates in f32 and rounds once.
@@ -93,7 +93,7 @@ pub trait Backend: Send + Sync + Debug + 'static {
     /// Whether tensors of this dtype can live and compute here.
     fn supports(&self, dtype: DType) -> bool;
 
-    /// The error of `op` for a dtype that is not supported. A backend that knows what is missing says so.
+    /// The error of `op` for a dtype that is not supported. A backend overrides it to say which feature is missing.
     fn unsupported(&self, op: &str, dtype: DType) -> Error {
         Error::dtype(op, dtype, &format!("the dtypes of {}", self.name()))
     }
@@ -112,9 +112,8 @@ pub trait Backend: Send + Sync + Debug + 'static {
     /// Copies `bytes` to position `offset` (in bytes) of `dst`.
     fn upload(&self, dst: &mut Buffer, offset: usize, bytes: &[u8]) -> Result<()>;
 
-    /// Copies from position `offset` (in bytes) of `src` into `bytes`, waiting for what was asked for before. A late
-    /// failure that another thread was told of is not told again: what the failed operation left unwritten is then read as
-    /// it is.
+    /// Copies from position `offset` (in bytes) of `src` into `bytes`, after all earlier calls have finished. A late failure
+    /// that another thread was told of is not reported again: the buffer is then read as the failed operation left it.
     fn download(&self, src: &Buffer, offset: usize, bytes: &mut [u8]) -> Result<()>;
 
     /// Copies `bytes` bytes between two buffers of this device.
@@ -130,14 +129,14 @@ pub trait Backend: Send + Sync + Debug + 'static {
     /// Sets every element of `out` to `value`, which its dtype must be able to represent.
     fn fill(&self, out: &mut ViewMut<'_>, value: Scalar) -> Result<()>;
 
-    /// Waits for everything that was asked for, and reports late errors.
+    /// Waits until all earlier calls have finished, and reports late errors.
     fn synchronize(&self) -> Result<()>;
 
-    /// Counts of memory in use and kept.
+    /// How much memory is in use and cached.
     fn memory_stats(&self) -> MemoryStats;
 
     /// The most bytes that buffers, and [claims](Backend::host_claim) on memory of the host, may hold; `None` lifts the
-    /// limit. What is live already stays.
+    /// limit. Memory that is in use already stays.
     fn set_memory_budget(&self, bytes: Option<usize>) -> Result<()>;
 
     /// A claim of 0 bytes on the memory budget, for a [`HostVec`](crate::HostVec). Where buffers are not memory of the
@@ -151,8 +150,8 @@ pub trait Backend: Send + Sync + Debug + 'static {
 
     // ---- required primitives ----------------------------------------------------------------------------------------
 
-    /// Runs an elementwise kernel. There is one argument an argument of the kernel, one output an output; every view has
-    /// the shape of the outputs and the dtype that the kernel states.
+    /// Runs an elementwise kernel. `args` and `outs` correspond to the kernel's arguments and outputs; every view has the
+    /// shape of the outputs and the dtype that the kernel states.
     ///
     /// Integer division by zero and negative integer powers are [`ErrorKind::InvalidArgument`] errors.
     fn map(&self, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()>;
@@ -418,15 +417,15 @@ pub trait Backend: Send + Sync + Debug + 'static {
 
     // ---- escape hatch -----------------------------------------------------------------------------------------------
 
-    /// How much one dispatch may ask for; `None` if the backend runs no compute modules.
+    /// The limits of one dispatch; `None` if the backend runs no compute modules.
     fn compute_limits(&self) -> Option<ComputeLimits> {
         None
     }
 
-    /// Whether [`dispatch_compute`](Backend::dispatch_compute) would take a call with so many bindings: its error otherwise,
-    /// as far as it is known before the operands are locked and count as written. By itself it knows the limits. What depends
-    /// on the operands themselves, their dtypes, sizes and which are written, is found by the dispatch: its errors come
-    /// after the operands that it would write count as written.
+    /// Whether [`dispatch_compute`](Backend::dispatch_compute) would accept a call with this number of bindings, and its
+    /// error if not, as far as that is known before the operands are locked and count as written. The default body checks
+    /// the limits. What depends on the operands themselves (dtypes, sizes, which are written) only the dispatch checks; at
+    /// that time its outputs count as written already.
     fn check_compute(
         &self,
         module: ComputeModule<'_>,
@@ -443,13 +442,12 @@ pub trait Backend: Send + Sync + Debug + 'static {
         }
     }
 
-    /// Runs a program of the user's own: `bindings` in order, `constants` as push constants, over `groups` work-groups.
-    /// Bindings are contiguous, and no buffer is bound for writing and otherwise too. [`compute::check`](crate::compute::check)
-    /// has the rules. A module is made ready once, and found again by its content.
+    /// Runs a program that the user wrote: `bindings` in order, `constants` as push constants, over `groups` work-groups.
+    /// Bindings are contiguous, and no buffer is bound for writing and otherwise too.
+    /// [`compute::check`](crate::compute::check) has the rules. A module is made ready once, and found again by its content.
     ///
-    /// [`ErrorKind::Unsupported`] where the backend cannot run a module of this form;
-    /// [`ErrorKind::InvalidArgument`] for a module that does not hold together, is not
-    /// [allowed](Backend::allow_modules) or names no function.
+    /// [`ErrorKind::Unsupported`] where the backend cannot run a module of this form; [`ErrorKind::InvalidArgument`] for a
+    /// module that is malformed, is not [allowed](Backend::allow_modules) or names an unknown function.
     fn dispatch_compute(
         &self,
         module: ComputeModule<'_>,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::{DType, Layout, Scalar};
 
-/// Takes back the memory of a dropped [`Buffer`]; behind it is the backend's pool.
+/// Frees the memory of a dropped [`Buffer`]: usually the pool of a backend.
 ///
 /// # Safety
 /// `free` is called once for each buffer that was made with this owner, with the pointer and size it was made with. The
@@ -19,7 +19,7 @@ pub unsafe trait BufferOwner: Send + Sync + fmt::Debug {
     unsafe fn free(&self, ptr: NonNull<u8>, bytes: usize);
 }
 
-/// Memory of one device. Frees itself; knows its size. The pointer means something to its backend only.
+/// Memory of one device. It knows its size and is freed when it is dropped. Only its backend can interpret the pointer.
 pub struct Buffer {
     ptr: NonNull<u8>,
     bytes: usize,
@@ -52,7 +52,7 @@ impl Buffer {
         self.bytes
     }
 
-    /// Who takes the memory back; backends use it to recognise their own buffers.
+    /// The owner that frees the memory. Backends use it to recognise their own buffers.
     pub fn owner(&self) -> &Arc<dyn BufferOwner> {
         &self.owner
     }

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::{DType, Layout, Shape};
 
-/// What one operand of a call is.
+/// An operand of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallOperand {
     /// Type of the elements.
@@ -43,12 +43,12 @@ pub struct Call<'a> {
     pub inputs: &'a [CallOperand],
     /// What was written.
     pub outputs: &'a [CallOperand],
-    /// Additions, multiplications and functions of numbers that the definition takes, for the methods that are limited by
-    /// them; 0 for those that move data. Causal attention counts the scores that are seen.
+    /// Additions, multiplications and functions that the definition of the method takes; 0 for methods that mostly move
+    /// data. For causal attention only the scores that are not masked count.
     pub operations: u64,
     /// When the call began.
     pub began: Instant,
-    /// How long it took, the end of an asynchronous backend's work included.
+    /// How long it took, until an asynchronous backend had finished the work.
     pub took: Duration,
     /// Whether it succeeded.
     pub succeeded: bool,
@@ -64,5 +64,5 @@ impl Call<'_> {
 /// The operands of a call.
 pub(crate) type Operands = SmallVec<[CallOperand; 4]>;
 
-/// A function that is told of calls.
+/// A function that calls are reported to.
 pub type Tell = dyn Fn(&Call<'_>) + Send + Sync;

@@ -1,8 +1,8 @@
 //! What the contract demands of a call of each required primitive: shapes, dtypes and parameters.
 //!
-//! For backends: one line at the beginning of a primitive. Memory is left to the backend, which alone knows its buffers:
-//! whether they are its own, hold every element of a layout, and that no output has two elements in one place
-//! ([`HostMemory`](crate::HostMemory) checks all three).
+//! A backend calls one of these at the beginning of a primitive. What concerns memory the backend checks itself, because
+//! only it knows its buffers: that they are its own, that they hold every element of a layout, and that no output has two
+//! elements in one place. [`HostMemory`](crate::HostMemory) checks all three.
 
 use crate::shape::resolve_axis;
 use crate::{
@@ -33,8 +33,8 @@ fn axis(op: &str, axis: usize, x: View<'_>) -> Result<()> {
     resolve_axis(op, isize::try_from(axis).unwrap_or(isize::MAX), x.layout.rank()).map(drop)
 }
 
-/// Checks [`Backend::map`](crate::Backend::map): as many views as the kernel has arguments and outputs, each of its dtype
-/// and of one shape, and scalars that their arguments can represent.
+/// Checks [`Backend::map`](crate::Backend::map): there is a view or scalar for each argument and a view for each output of
+/// the kernel, views have the kernel's dtypes and one shape, and scalars fit their arguments.
 pub fn map(kernel: &Kernel, args: &[MapArg<'_>], outs: &[ViewMut<'_>]) -> Result<()> {
     let op = kernel.name();
     if args.len() != kernel.args().len() || outs.len() != kernel.outputs().len() {
@@ -59,8 +59,8 @@ pub fn map(kernel: &Kernel, args: &[MapArg<'_>], outs: &[ViewMut<'_>]) -> Result
     Ok(())
 }
 
-/// Checks [`Backend::reduce`](crate::Backend::reduce): the axes, and the dtype and shape of `out`. A largest or smallest
-/// element of no elements is the backend's to refuse.
+/// Checks [`Backend::reduce`](crate::Backend::reduce): the axes, and the dtype and shape of `out`. It does not refuse the
+/// maximum or minimum of no elements: the backend does.
 pub fn reduce(op: ReduceOp, x: View<'_>, axes: Axes, out: &ViewMut<'_>) -> Result<()> {
     for a in axes.iter() {
         axis(op.name(), a, x)?;
@@ -96,7 +96,7 @@ pub fn scan(op: ScanOp, x: View<'_>, at: usize, out: &ViewMut<'_>) -> Result<()>
     operand(OP, "out", out.as_view(), dtype, x.layout.dims())
 }
 
-/// The sizes of a product of matrices: so many of `m` by `k` with `k` by `n`.
+/// The sizes of a batch of matrix products, `m` by `k` with `k` by `n`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Product {

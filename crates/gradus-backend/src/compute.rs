@@ -1,4 +1,4 @@
-//! Programs of the user's own: what [`Backend::dispatch_compute`](crate::Backend::dispatch_compute) runs.
+//! Programs that the user writes, for [`Backend::dispatch_compute`](crate::Backend::dispatch_compute).
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -9,8 +9,8 @@ use crate::{Binding, DType, Element, Error, ErrorKind, Result, Shape, sha256};
 /// A program for [`Backend::dispatch_compute`](crate::Backend::dispatch_compute). Text and bytes have an entry point `main`.
 ///
 /// WGSL and SPIR-V declare operand `i` as the storage buffer at group 0, binding `i`, with the access that it is bound with,
-/// and push constants as `var<immediate>`. They see elements as memory: those of less than four bytes lie packed in words, and
-/// the last word is whole. An empty tensor cannot be bound.
+/// and push constants as `var<immediate>`. They see elements as raw memory: elements of less than four bytes are packed into
+/// words, and the last word is padded. An empty tensor cannot be bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ComputeModule<'a> {
@@ -42,7 +42,7 @@ impl ComputeModule<'_> {
         }
     }
 
-    /// What it is told by: the SHA-256 of its form and content. For a native function that is its name.
+    /// What identifies it: the SHA-256 of its form and content. The content of a native function is its name.
     pub fn hash(&self) -> ModuleHash {
         ModuleHash(sha256::digest(&[self.form().as_bytes(), &[0], self.content()].concat()))
     }
@@ -108,7 +108,7 @@ pub struct ComputeLimits {
     pub bindings: usize,
 }
 
-/// The compute modules that a backend keeps: what it made of each, by content, and which are allowed.
+/// The compute modules that a backend keeps: the compiled form of each, by content, and the list of those that are allowed.
 #[derive(Debug)]
 pub struct Modules<T>(RwLock<State<T>>);
 
@@ -147,7 +147,7 @@ impl<T> State<T> {
 }
 
 impl<T> Modules<T> {
-    /// No modules, and none forbidden.
+    /// No modules yet, and all allowed.
     pub fn new() -> Self {
         Self::default()
     }
@@ -165,25 +165,25 @@ impl<T> Modules<T> {
         self.write().allowed = hashes.map(|hashes| hashes.iter().copied().collect());
     }
 
-    /// What was made of a module, or else what `make` makes of it now, which is kept. A module that is not allowed is an
-    /// error, before anything is made of it. Nothing is forgotten: a program has few modules, and what differs from call to
-    /// call belongs into constants.
+    /// The compiled form of a module; if there is none yet, `make` compiles it and the result is kept. A module that is not
+    /// allowed is an error before it is compiled. Nothing is evicted: a program has few modules, and what differs from call
+    /// to call belongs in constants.
     pub fn get(&self, module: ComputeModule<'_>, make: impl FnOnce() -> Result<T>) -> Result<Arc<T>> {
         if let Some(found) = self.read().find(module) {
             return found;
         }
         let hash = module.hash();
         self.read().check(module, hash)?;
-        // Without a lock, for it may take long; if another thread was faster, its result stays.
+        // Compiled without the lock, because it may take long. If another thread was faster, its result is kept.
         let made = Arc::new(make()?);
         let mut state = self.write();
-        // It may have been forbidden meanwhile.
+        // The module may have been forbidden in the meantime.
         state.check(module, hash)?;
         let known = state.known.entry(module.form()).or_default();
         Ok(known.entry(module.content().into()).or_insert(Known { hash, made }).made.clone())
     }
 
-    /// Keeps `made` as what a module is; an error if something was made of it before.
+    /// Keeps `made` as the compiled form of a module; an error if there is one already.
     pub fn insert(&self, module: ComputeModule<'_>, made: T) -> Result<()> {
         let mut state = self.write();
         let known = state.known.entry(module.form()).or_default();
@@ -209,9 +209,8 @@ impl<T> Modules<T> {
 /// A function on the host that a [`ComputeModule::Native`] names. It is called once for a dispatch, whatever the number of
 /// groups, and may be called from several threads.
 ///
-/// What is bound is locked while it runs: it works on the memory that its [`NativeCall`] holds. To read or write a tensor that
-/// shares memory with a binding is an error on this thread. Nor may it wait for another
-/// thread that does so.
+/// The bound tensors are locked while it runs; it works on the memory in its [`NativeCall`]. Reading or writing a tensor
+/// that shares memory with a binding is an error on this thread, and it must not wait for another thread that does so.
 #[derive(Clone)]
 pub struct NativeFunction(Arc<Function>);
 
@@ -247,14 +246,14 @@ pub struct NativeCall<'a> {
 }
 
 impl<'a> NativeCall<'a> {
-    /// The operands, which must be so many: `let [x, y] = call.operands()?`.
+    /// All operands, as an array of the wanted length, which must be right: `let [x, y] = call.operands()?`.
     pub fn operands<const N: usize>(&mut self) -> Result<&mut [NativeBinding<'a>; N]> {
         let count = self.bindings.len();
         let wrong = || Error::argument("dispatch_compute", format!("the function takes {N} bindings, not {count}"));
         self.bindings.as_mut_slice().try_into().map_err(|_| wrong())
     }
 
-    /// The push constants as numbers, which must be so many.
+    /// The push constants as an array of numbers, whose length must be right.
     pub fn constants<T: Element, const N: usize>(&self) -> Result<[T; N]> {
         let bytes = self.constants.len();
         let m = || format!("the function takes {N} constants of {}, not {bytes} bytes", T::DTYPE);

@@ -40,14 +40,14 @@ pub trait Element: Copy + Default + PartialEq + fmt::Debug + Send + Sync + seale
     /// The elements as bytes in native order.
     fn as_bytes(slice: &[Self]) -> &[u8];
 
-    /// The elements as bytes that can be written to; `None` for `bool`, for which most bytes are no values.
+    /// The elements as writable bytes; `None` for `bool`, because most bytes are not valid booleans.
     fn as_bytes_mut(slice: &mut [Self]) -> Option<&mut [u8]>;
 
     /// Elements from bytes in native order, of any alignment; a trailing partial element is left out.
     fn from_bytes(bytes: &[u8]) -> Vec<Self>;
 
-    /// Bytes in native order as elements, where they lie; `None` if they are not aligned for this type, do not fill the last
-    /// element, or are no values of it (booleans are 0 and 1).
+    /// Bytes in native order, viewed as elements without a copy; `None` if they are not aligned for this type, end within an
+    /// element, or are not valid values (booleans are 0 and 1).
     fn slice(bytes: &[u8]) -> Option<&[Self]>;
 
     /// [`slice`](Element::slice), writable.

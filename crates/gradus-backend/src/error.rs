@@ -1,4 +1,4 @@
-//! One error type for everything that a user, a file or a device can make go wrong.
+//! The one error type, for mistakes of a user, bad files and failing devices.
 
 mod facts;
 mod here;
@@ -99,10 +99,9 @@ impl Drop for Report {
 ///   at src/model.rs:31:14
 ///   help: rhs looks like a weight stored [out, in]; use rhs.t()? or x.linear(&weight, bias)
 /// ```
-/// The line is that of the user's call; the layer, where there is one, has the path that its parameters have in
-/// `named_parameters`.
+/// The line is that of the user's call. The layer, if there is one, is named as in `named_parameters`.
 ///
-/// To react to one, match on its [`kind`](Error::kind). What it says is there as data:
+/// To react to an error, match on its [`kind`](Error::kind). The parts of its message are available as data:
 ///
 /// ```
 /// # use gradus_backend::{DType, Error, ErrorKind};
@@ -117,8 +116,8 @@ impl Drop for Report {
 /// assert!(e.version_mismatch().is_none()); // nothing was written over
 /// ```
 ///
-/// In functions of your own that are `#[track_caller]`, [`here`](Here::here) gives what a closure in them returned the line of
-/// their caller.
+/// In your own `#[track_caller]` functions, call [`here`](Here::here) on the result of a closure to give its error the line
+/// of the function's caller.
 #[derive(Clone)]
 pub struct Error {
     report: Box<Report>,
@@ -220,8 +219,8 @@ impl Error {
         self
     }
 
-    /// Says in which layer it happened, in place of what was said before, and where the module lies that the path starts at:
-    /// address and type.
+    /// Sets the layer in which it happened, replacing an earlier one, and the place (address and type) of the module that
+    /// the path starts at.
     #[doc(hidden)]
     #[must_use]
     pub fn in_layer(mut self, layer: FailedLayer, place: (usize, &'static str)) -> Self {
@@ -235,27 +234,27 @@ impl Error {
         self.report.layer.as_ref().map(|(_, place)| *place)
     }
 
-    /// With this line for the call that failed, if none is known yet: for what fails later than it was called.
+    /// Sets the line of the call that failed, if none is known yet: for operations that fail later than they were called.
     #[must_use]
     pub fn at(mut self, line: &'static Location<'static>) -> Self {
         self.locate(line);
         self
     }
 
-    /// With this line, or none if it is one of Gradus, in place of that of a backend: the call is meant, wherever the backend
-    /// was written.
+    /// Replaces the line by this one, or by none if it is a line of Gradus. For errors of backends, whose own line, wherever
+    /// the backend was written, is not the user's call.
     #[cold]
     pub fn relocate(&mut self, line: &'static Location<'static>) {
         self.report.location = is_of_user(line).then_some(line);
     }
 
-    /// What it says, without its line.
+    /// The same error without its line.
     pub(crate) fn without_line(mut self) -> Self {
         self.report.location = None;
         self
     }
 
-    /// The line of the call that failed, if none is known yet; a line of Gradus itself is none.
+    /// Sets the line of the call that failed, if none is known yet and this one is not a line of Gradus.
     #[cold]
     fn locate(&mut self, line: &'static Location<'static>) {
         if self.report.location.is_none() && is_of_user(line) {
@@ -278,8 +277,8 @@ impl Error {
         &self.report.message
     }
 
-    /// The line of the user's code that made the call. `None` if the call came by way of something that has no line, as
-    /// `map(Tensor::exp)` has none; `map(|t| t.exp())` has that of the closure.
+    /// The line of the user's code that made the call. `None` if the call was made by code without a known line:
+    /// `map(Tensor::exp)` gives `None`, `map(|t| t.exp())` the line of the closure.
     pub fn location(&self) -> Option<&'static Location<'static>> {
         self.report.location
     }

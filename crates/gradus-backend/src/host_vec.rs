@@ -1,7 +1,8 @@
 //! [`HostVec`]: memory of the host whose size comes from a shape, a file or an argument.
 //!
-//! A `Vec` of the standard library ends the process where memory is short. Whatever can be large is made here instead: an
-//! [`ErrorKind::OutOfMemory`] error where the system has no more, and where a device's memory budget does not allow it.
+//! A `Vec` of the standard library aborts the process when an allocation fails. Vectors that can be large are therefore made
+//! here: if the system has no more memory, or the memory budget of a device does not allow it, the result is an
+//! [`ErrorKind::OutOfMemory`] error.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -9,20 +10,20 @@ use std::sync::Arc;
 
 use crate::{Backend, Buffer, Element, Error, ErrorKind, Here, Result};
 
-/// Vectors of up to this many bytes are not counted, so that an exhausted budget keeps nobody from reading a number, or from
-/// printing what a printed tensor shows: 1000 elements of 48 bytes.
+/// Vectors of up to this many bytes are not counted, so that a user can read or print a tensor even when the budget is
+/// exhausted: a printed tensor shows up to 1000 elements, of up to 48 bytes each.
 const UNCOUNTED: usize = 64 << 10;
 
-/// Who counts [`Claim`]s: the pool behind a backend.
+/// Counts [`Claim`]s: the pool behind a backend.
 pub trait ClaimCount: Send + Sync + fmt::Debug {
-    /// Counts `bytes` bytes more, or says in the name of `op` why the budget does not allow them.
+    /// Counts `bytes` bytes more, or returns an error of `op` if the budget does not allow them.
     fn claim(&self, op: &str, bytes: usize) -> Result<()>;
 
     /// Counts `bytes` bytes less.
     fn release(&self, bytes: usize);
 }
 
-/// Bytes of the host that count under a device's memory budget until this is dropped.
+/// Bytes on the host that count towards a device's memory budget until this is dropped.
 #[derive(Debug)]
 pub struct Claim {
     bytes: usize,
@@ -45,7 +46,7 @@ impl Claim {
         Ok(())
     }
 
-    /// Gives up `bytes` bytes of what it claims.
+    /// Releases `bytes` of the claimed bytes.
     fn shrink(&mut self, bytes: usize) {
         if let Some(count) = &self.count {
             count.release(bytes);
@@ -60,12 +61,12 @@ impl Drop for Claim {
     }
 }
 
-/// How many of the bytes of a vector count.
+/// How many bytes of a vector are counted.
 fn counted(bytes: usize) -> usize {
     if bytes > UNCOUNTED { bytes } else { 0 }
 }
 
-/// A vector of the host that counts under the memory budget of a device while it lives. Derefs to a slice.
+/// A vector on the host that counts towards the memory budget of a device while it lives. Derefs to a slice.
 ///
 /// ```
 /// use gradus_backend::{Backend, HostVec};
@@ -93,7 +94,7 @@ impl<T> HostVec<T> {
         Ok(v)
     }
 
-    /// The items of an iterator, made for `op`. Room for as many as it says at least is made at once.
+    /// The items of an iterator, made for `op`. Room for the lower bound of its `size_hint` is reserved at once.
     #[track_caller]
     pub fn collect(backend: &(impl Backend + ?Sized), op: &str, items: impl IntoIterator<Item = T>) -> Result<Self> {
         let items = items.into_iter();
@@ -120,7 +121,7 @@ impl<T> HostVec<T> {
         if needed <= self.items.capacity() {
             return Ok(());
         }
-        // While it moves, both the old memory and the new are there.
+        // While the items move, the old and the new memory exist at once.
         let bytes = counted(needed.saturating_mul(size_of::<T>()));
         self.claim.grow(op, bytes)?;
         let made = reserve(op, &mut self.items, more);
@@ -128,7 +129,7 @@ impl<T> HostVec<T> {
         made
     }
 
-    /// One element more; makes room for twice as many where there is none.
+    /// Appends an element; doubles the capacity if it is full.
     #[track_caller]
     pub fn push(&mut self, op: &str, value: T) -> Result<()> {
         if self.items.len() == self.items.capacity() {
@@ -144,7 +145,7 @@ impl<T> HostVec<T> {
         items.into_iter().try_for_each(|value| self.push(op, value)).here()
     }
 
-    /// The vector alone, which counts no longer: for what is given to a user.
+    /// The plain vector, no longer counted: for results that a user receives.
     pub fn into_vec(self) -> Vec<T> {
         self.items
     }
@@ -203,8 +204,8 @@ fn reserve<T>(op: &str, v: &mut Vec<T>, more: usize) -> Result<()> {
         .here()
 }
 
-/// An error where the host has no room for `count` things of `bytes` bytes each now, or the budget does not allow it: for
-/// many small allocations that follow.
+/// An error if the host cannot allocate `count` times `bytes` bytes now, or the budget does not allow it. For code that
+/// makes many small allocations afterwards.
 #[track_caller]
 pub fn check_room(backend: &(impl Backend + ?Sized), op: &str, count: usize, bytes: usize) -> Result<()> {
     HostVec::<u8>::with_capacity(backend, op, count.saturating_mul(bytes)).map(drop)

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::{Backend, Buffer, Call, CallOperand, DType, Layout, Result, Scalar, Shape, View, ViewMut, Watched};
 
-/// What a backend reaches at best, measured on it.
+/// The best throughput that a backend reaches, as measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ceilings {
     /// Operations a second: of an f32 product of matrices of 768 rows and columns.
@@ -21,7 +21,7 @@ const SIDE: usize = 768;
 const COPIED: usize = 1 << 23;
 
 impl Ceilings {
-    /// The best of seven runs each: some tens of milliseconds.
+    /// Measures both, each the best of seven runs. Takes some tens of milliseconds.
     pub fn measure(backend: &dyn Backend) -> Result<Self> {
         let (matrix, long) = (Shape::new(&[SIDE, SIDE])?, Shape::new(&[COPIED])?);
         let (matrix, long) = (Layout::contiguous(matrix), Layout::contiguous(long));
@@ -56,7 +56,7 @@ impl Ceilings {
     }
 }
 
-/// What a call did, in one line: name, operands, time, speed, and the share of what the backend reaches at best.
+/// What a call did, in one line: name, operands, time, speed, and the share of the backend's ceilings.
 ///
 /// ```text
 /// conv             f32[64,1,8,8] f32[16,1,3,3] f32[16] -> f32[64,16,8,8]   52.1 us   22.6 GFLOP/s (19 %)   5.4 GB/s (15 %)
@@ -97,8 +97,8 @@ pub fn line(call: &Call<'_>, ceilings: Option<&Ceilings>) -> String {
     text
 }
 
-/// The backend itself, or one that also prints a [`line()`] for each call to standard error, if the environment variable
-/// `GRADUS_LOG` lists `op`. What it reaches at best is measured before the first.
+/// The backend itself or, if the environment variable `GRADUS_LOG` lists `op`, one that also prints a [`line()`] for each
+/// call to standard error. The ceilings are measured before the first call.
 pub fn logged(backend: Arc<dyn Backend>) -> Arc<dyn Backend> {
     let wanted = std::env::var("GRADUS_LOG").is_ok_and(|v| v.split(',').any(|word| word.trim() == "op"));
     if !wanted {
@@ -107,7 +107,7 @@ pub fn logged(backend: Arc<dyn Backend>) -> Arc<dyn Backend> {
     let (measured, ceilings) = (backend.clone(), OnceLock::new());
     Arc::new(Watched::new(backend, move |call| {
         let ceilings = ceilings.get_or_init(|| Ceilings::measure(&*measured).ok());
-        // Nobody may be reading it.
+        // Standard error may be closed; that is not an error.
         let _ = writeln!(std::io::stderr().lock(), "{}", line(call, ceilings.as_ref()));
     }))
 }

@@ -2,9 +2,9 @@
 
 /// Gives the methods of one part of [`Backend`](crate::Backend) to a macro, as `name(argument: type, ..) -> type;`: those of
 /// `memory` that can fail, the `primitives` that a backend must have, or the `composites` and compute modules, which have
-/// default bodies. A backend that wraps another one writes one macro that passes a method on, and forgets none of these. What a
-/// backend says of itself is left to write: `info`, `name`, `supports` and `memory_stats`, and where they are not the default
-/// `unsupported`, `host_claim`, `compute_limits`, `check_compute`, `register_native` and `allow_modules`.
+/// default bodies. A backend that wraps another one writes one macro that passes a method on, and so misses none. What
+/// describes the backend itself it writes by hand: `info`, `name`, `supports` and `memory_stats`, and, if the default does
+/// not fit, `unsupported`, `host_claim`, `compute_limits`, `check_compute`, `register_native` and `allow_modules`.
 ///
 /// ```
 /// use gradus_backend::{Backend, BackendInfo, DType, MemoryStats};

@@ -1,9 +1,9 @@
 //! Philox 4x32-10, the counter-based generator of every backend.
 //!
-//! Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). The stream of a seed is a
-//! sequence of 32-bit words; word `w` is lane `w % 4` of the block with counter `w / 4`. An element of a draw consumes a
-//! fixed number of words ([`words_per_element`]), so element `i` of a draw from position `offset` is known without its
-//! neighbours, and the numbers do not depend on threads, blocks or the device.
+//! Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). The stream of a seed is a sequence
+//! of 32-bit words; word `w` is lane `w % 4` of the block with counter `w / 4`. An element of a draw consumes a fixed number
+//! of words ([`words_per_element`]), so element `i` of a draw from position `offset` can be computed without its neighbours,
+//! and the numbers do not depend on threads, blocks or the device.
 
 use crate::{DType, Distribution, Scalar};
 

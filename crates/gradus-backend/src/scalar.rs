@@ -75,7 +75,7 @@ impl Scalar {
 }
 
 impl Scalar {
-    /// The scalar with these [`bits`](Scalar::bits); `None` if there is no such kind.
+    /// The scalar with these [`bits`](Scalar::bits); `None` if the kind is unknown.
     pub fn from_bits(kind: u8, bits: u64) -> Option<Self> {
         Some(match kind {
             0 => Scalar::Bool(bits != 0),

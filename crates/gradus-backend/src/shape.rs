@@ -83,7 +83,7 @@ impl Shape {
         &self.dims[..self.rank()]
     }
 
-    /// Every index in row-major order; of each as many numbers count as there are axes. For tests and slow paths.
+    /// Every index in row-major order; of each array only the first `rank` entries count. For tests and slow paths.
     pub fn indices(&self) -> impl Iterator<Item = [usize; MAX_RANK]> + use<> {
         let shape = *self;
         (0..shape.numel()).map(move |flat| {

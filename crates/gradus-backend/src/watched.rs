@@ -1,4 +1,4 @@
-//! [`Watched`]: a backend that tells what each call of another computed on, and how long it took.
+//! [`Watched`]: a backend that reports what each call of another one computed on, and how long it took.
 
 mod telling;
 
@@ -18,13 +18,14 @@ use crate::{
 pub use telling::{Postponed, postpone};
 use telling::{WATCHING, ended};
 
-/// A backend that passes every call on to another, and tells functions about those that compute or move data.
+/// A backend that passes every call on to another one, and reports those that compute or move data to functions.
 ///
-/// A function is told when the call has ended, on the thread that made it; on threads that [`postpone`] it, after that. What
-/// it does with the backend itself it is not told of. If it panics, so does the call, which is done.
+/// A function runs on the thread that made the call, after the call has ended; if that thread [postpones](postpone) reports,
+/// it runs when the guard is dropped. Calls that a function makes itself are not reported to it. If a function panics, the
+/// panic leaves the call, whose work is done by then.
 ///
-/// Each call is [waited for](Backend::synchronize), so that its time is its own; what runs beside it on other threads is
-/// not taken into account.
+/// The device is [synchronized](Backend::synchronize) after each call, so that a call's time is its own. Work on other
+/// threads at the same time is not subtracted.
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};
@@ -56,7 +57,7 @@ impl fmt::Debug for Watched {
     }
 }
 
-/// What a call computes on.
+/// The operands of a call, as its arguments name them.
 #[derive(Default)]
 struct Asked {
     inputs: Operands,
@@ -133,7 +134,7 @@ impl Argument for AttentionParams {
 }
 
 impl Watched {
-    /// Watches `inner`. One that is watched already is not wrapped again: its functions are told first, then `tell`.
+    /// Watches `inner`. A backend that is watched already is not wrapped again: its functions run first, then `tell`.
     pub fn new(inner: Arc<dyn Backend>, tell: impl Fn(&Call<'_>) + Send + Sync + 'static) -> Self {
         let (inner, mut all) = match inner.as_watched() {
             Some(parts) => (parts.inner.clone(), parts.tell.to_vec()),
@@ -173,12 +174,12 @@ impl Watched {
     }
 }
 
-/// Elements of the first.
+/// Number of elements of the first operand.
 fn elements(operands: &[CallOperand]) -> u64 {
     operands.first().map_or(0, CallOperand::numel)
 }
 
-/// The additions, multiplications and functions that a method takes by its definition; 0 for those that mostly move data.
+/// The additions, multiplications and functions that a method takes by its definition; 0 for methods that mostly move data.
 fn operations(method: &str, Asked { inputs: i, outputs: o, causal }: &Asked) -> u64 {
     match method {
         "reduce" | "arg_reduce" | "scan" | "fold" => elements(i),
@@ -214,7 +215,7 @@ fn scores(causal: bool, [of_queries, of_values]: [u64; 2], qkv: &[CallOperand]) 
     2 * matrices * (rows * keys - hidden) * (of_queries * last(q, 0) + of_values * last(v, 0))
 }
 
-/// Methods that are told of, but for those that [`Watched`] has below.
+/// The methods that are reported, except those that `impl Backend for Watched` writes by hand.
 macro_rules! told {
     ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
         $(told! { @ $name($($arg: $type),*) -> $result })*
@@ -288,7 +289,7 @@ impl Backend for Watched {
         self.call(kernel.name(), asked, operations, |b| b.map(kernel, args, outs))
     }
     fn embedding(&self, weight: View<'_>, index: View<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-        // What is read of the weight are the rows that are written.
+        // Of the weight only the rows that become the output are read.
         let rows = CallOperand::new(y.dtype, y.layout);
         let inputs = [rows, CallOperand::new(index.dtype, index.layout)].into_iter().collect();
         let asked = Asked { inputs, outputs: [rows].into_iter().collect(), causal: false };

@@ -48,7 +48,7 @@ impl Temp {
         ViewMut { buffer: &mut self.buffer, dtype: self.dtype, layout: &self.layout }
     }
 
-    /// The same elements under another shape of as many elements.
+    /// The same elements under another shape with the same number of elements.
     fn shaped(&self, shape: Shape) -> Relaid<'_> {
         Relaid { x: self.view(), layout: Layout::contiguous(shape) }
     }
@@ -66,7 +66,7 @@ impl Relaid<'_> {
     }
 }
 
-/// An operand as a primitive wants it: the view that was handed in, or a converted copy.
+/// An operand in the form that a primitive takes: the given view, or a converted copy.
 enum Source<'a> {
     Relaid(Relaid<'a>),
     Temp(Temp),
@@ -159,8 +159,8 @@ fn run<B: Backend + ?Sized>(
     b.map(&*kernel(name, &arg_dtypes, &out_dtypes, body)?, args, outs)
 }
 
-/// The kernel of a composite, built on first use and kept: one for each body, name, argument and output dtypes. Bodies
-/// count by their addresses, so that two composites may use one name.
+/// The kernel of a composite, built on first use and kept: one for each body, name, argument and output dtypes. Bodies are
+/// compared by address, so that two composites may use one name.
 fn kernel(name: &'static str, args: &[DType], outs: &[DType], body: Body) -> Result<Arc<Kernel>> {
     struct Kept {
         body: Body,

@@ -75,7 +75,7 @@ pub fn forward<B: Backend + ?Sized>(
     run(b, name, &args, &mut [out.with(out.layout)], body)
 }
 
-/// When rows that are normalised in a compute dtype are large, as powers of two.
+/// When a row counts as large in a compute dtype; all bounds are powers of two.
 #[derive(Clone, Copy, Debug)]
 pub struct Large {
     /// What the mean of an ordinary row is below. Beyond, the rounding of the mean of equal elements may be all that there is
@@ -95,9 +95,9 @@ impl Large {
     }
 }
 
-/// For each row what its elements are multiplied by, so that the sums of them and of their squares are finite where they
-/// are: a power of two for large ones, 1 for all others. And what is subtracted then: of large ones the first, unless `rms`,
-/// so that equal ones have deviations of exactly 0; 0 for all others.
+/// Factor and shift of each row. The factor keeps the sums of the elements and of their squares finite if the elements are:
+/// a power of two for large rows, 1 for all others. The shift is subtracted after scaling: the first element of a large row,
+/// unless `rms`, so that equal elements have deviations of exactly 0; 0 for all others.
 fn scale_of_rows<B: Backend + ?Sized>(b: &B, rms: bool, x: View<'_>, axes: Axes) -> Result<[Temp; 2]> {
     let (dtype, rows) = (x.dtype.compute(), x.layout.shape().reduced(axes, true));
     let mut found = [Temp::new(b, dtype, rows)?, Temp::new(b, dtype, rows)?];

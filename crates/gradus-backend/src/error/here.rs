@@ -1,16 +1,16 @@
-//! [`Here`]: how an error comes to the line of the user's code that it is about.
+//! [`Here`]: how an error gets the line of the user's code that it is about.
 //!
-//! Every function that can fail is `#[track_caller]`, and so are the constructors of [`Error`]: what is made in such a function,
-//! however deep inside of Gradus, has the line of the first caller outside. The chain breaks in closures, behind `dyn`, and
-//! where a function is no `#[track_caller]`; there the error has no line until [`Here::here`] gives it one.
+//! Every function that can fail is `#[track_caller]`, and so are the constructors of [`Error`]: an error that is made in
+//! such a function, however deep inside Gradus, has the line of the first caller outside. The chain breaks in closures,
+//! behind `dyn`, and in functions without `#[track_caller]`; an error made there has no line until [`Here::here`] sets it.
 
 use std::panic::Location;
 
 use super::{Error, Result};
 
-/// Gives errors without a line that of the caller.
+/// Gives an error that has no line yet the line of the caller.
 pub trait Here {
-    /// Where the call that failed stands, if that is not known yet.
+    /// Sets the line of the failed call to that of the caller, if it is not known yet.
     #[must_use]
     #[track_caller]
     fn here(self) -> Self;

@@ -144,7 +144,7 @@ fn differentiate(
             (g, dtype)
         })
         .collect();
-    // Nothing wanted: a kernel has an output all the same, and this one has no argument.
+    // No gradient is wanted, but a kernel must have an output. This one has no argument.
     let none = [(builder.constant(DType::F32, 0i64), DType::F32)];
     let outputs = if outputs.is_empty() { &none[..] } else { &outputs[..] };
     // The rules are well typed for every verified kernel: what can fail is the size.

@@ -1,4 +1,4 @@
-//! From the types of the contract to those that cross the border, and back: what comes from the other side is checked.
+//! Converts the types of the contract to those that cross the border, and back. Values from the other side are checked.
 
 use super::hash::{number, text};
 use super::table::*;
@@ -8,7 +8,7 @@ use crate::{
     MapArg, MemoryStats, ReduceOp, Result, Scalar, ScanOp, ScatterOp, Shape, View, Window,
 };
 
-/// Something that the other side cannot have meant.
+/// The error for a value that has no meaning.
 fn unknown(what: &str, code: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Backend, "plugin", format!("there is no {what} {code}"))
 }
@@ -92,7 +92,7 @@ error_kinds! { errors:
     7 IndexOutOfBounds 9 OutOfMemory
 }
 
-/// What the forms mean that this file and [`Scalar::bits`] write by hand. Whoever changes one changes its line.
+/// The meaning of the codes that this file and [`Scalar::bits`] write by hand. Change the line with the code.
 const FORMS: [&str; 4] = [
     "RawScalar.kind: 0 Bool, 1 Int, 2 Float",
     "RawArg.form: 0 View, 1 Output, 2 Scalar",
@@ -116,7 +116,7 @@ pub fn axes_to_bits(axes: Axes) -> u32 {
     axes.iter().fold(0, |bits, axis| bits | 1 << axis)
 }
 
-/// Axes of their bits; what is no axis of any tensor is an error.
+/// Axes from their bits; a bit beyond the highest rank is an error.
 pub fn axes_from_bits(bits: u32) -> Result<Axes> {
     if bits >> MAX_RANK != 0 {
         return Err(unknown("set of axes", bits));
@@ -137,7 +137,7 @@ impl Text {
         text
     }
 
-    /// The text; what is no UTF-8 is replaced.
+    /// The text; bytes that are not UTF-8 are replaced.
     pub fn to_text(&self) -> String {
         String::from_utf8_lossy(&self.bytes[..self.bytes.len().min(self.len as usize)]).into_owned()
     }
@@ -150,7 +150,7 @@ impl RawError {
     /// An error as it crosses.
     pub fn new(e: &Error) -> Self {
         let (kind, numbers) = error_code(e.kind());
-        // The line of a library's source says nothing to who calls it.
+        // A line of the library's source would mean nothing to the caller.
         let rendered = e.clone().without_line().to_string();
         let message = rendered.strip_prefix(e.op()).and_then(|m| m.strip_prefix(": ")).unwrap_or(&rendered);
         RawError { kind, numbers, op: Text::new(e.op()), message: Text::new(message) }

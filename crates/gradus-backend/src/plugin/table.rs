@@ -1,4 +1,4 @@
-//! What crosses the border: plain data, and a hash of its layout.
+//! The types that cross the border, all plain data, and a hash of their layout.
 
 use std::ffi::c_void;
 use std::mem::offset_of;
@@ -39,7 +39,7 @@ macro_rules! plain {
 }
 
 plain! { types:
-    /// What a [`Table`] begins with.
+    /// The beginning of a [`Table`].
     Header { magic: [u8; 8], fingerprint: u64, size: u64, }
     /// At most 1,024 bytes of UTF-8, of which `len` count.
     Text { len: u32, bytes: [u8; 1024], }

@@ -1,4 +1,4 @@
-//! When a function that watches is told of a call: at its end, or, while what the call worked on is locked, after that.
+//! When a watching function is told of a call: at the end of the call, or later, if its operands are still locked then.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use crate::call::{Call, Operands, Tell};
 
-/// Functions that watch any backend: while there is none, nothing has to be put off.
+/// Number of functions that watch any backend. While it is 0, no report has to be postponed.
 pub(super) static WATCHING: AtomicUsize = AtomicUsize::new(0);
 
-/// A call that has ended, for later.
+/// A call that has ended and is reported later.
 struct Ended {
     tell: Arc<Tell>,
-    /// The functions that ran when it ended: it is theirs too, and they are not told of what comes of it.
+    /// The functions that were running when it ended. They caused the call, so it is not reported to them.
     within: Vec<Arc<Tell>>,
     name: String,
     inputs: Operands,
@@ -27,22 +27,24 @@ struct Ended {
 }
 
 thread_local! {
-    /// Living guards of [`postpone`].
+    /// Number of guards of [`postpone`] that are alive.
     static POSTPONED: Cell<usize> = const { Cell::new(0) };
     static ENDED: RefCell<VecDeque<Ended>> = const { RefCell::new(VecDeque::new()) };
-    /// Whether what has ended is told now.
+    /// Whether postponed calls are being reported now.
     static DELIVERS: Cell<bool> = const { Cell::new(false) };
-    /// The functions that run on this thread now.
+    /// The watching functions that are running on this thread.
     static TELLING: RefCell<Vec<Arc<Tell>>> = const { RefCell::new(vec![]) };
 }
 
-/// While this lives, calls that end on its thread are not told of; when the last one is dropped, they are.
+/// While this guard is alive, calls that end on its thread are not reported. They are reported when the last guard of the
+/// thread is dropped.
 #[must_use = "calls are put off until the guard is dropped: bind it, `let _told = postpone();`"]
 #[derive(Debug)]
 pub struct Postponed(PhantomData<*const ()>);
 
-/// Puts off what [watching](crate::Watched) functions are told on this thread until the guard is dropped: for who holds locks
-/// while it calls a backend, so that such a function may use what was locked. Costs one load where nobody watches.
+/// Postpones the reports to [watching](crate::Watched) functions on this thread until the guard is dropped. A caller that
+/// holds locks while it calls a backend needs it, so that a watching function can take the same locks. Costs one load if no
+/// backend is watched.
 #[inline]
 pub fn postpone() -> Option<Postponed> {
     if WATCHING.load(Ordering::Relaxed) == 0 { None } else { Some(begin()) }
@@ -57,7 +59,8 @@ fn begin() -> Postponed {
 impl Drop for Postponed {
     fn drop(&mut self) {
         POSTPONED.set(POSTPONED.get() - 1);
-        // After a panic the next call tells of these too. And what ends in a function that is told waits for its turn.
+        // After a panic they are reported with the next call. Calls that end while a watching function runs are reported
+        // after it.
         if POSTPONED.get() == 0 && !std::thread::panicking() && !DELIVERS.get() {
             deliver();
         }
@@ -88,7 +91,7 @@ impl<F: Fn()> Drop for OnDrop<F> {
     }
 }
 
-/// A call has ended of which `tell` is to be told: now or later; but not of what it does itself.
+/// Reports to `tell` that a call has ended, now or later, unless `tell` made the call itself.
 pub(super) fn ended(tell: &Arc<Tell>, call: &Call<'_>) {
     if TELLING.with_borrow(|telling| telling.iter().any(|t| Arc::ptr_eq(t, tell))) {
         return;
