@@ -10,10 +10,10 @@ use gradus_tensor::{DType, Device, Error, Generator, Result, Shape, Tensor};
 
 use crate::normal_quantile::{normal_cdf, normal_quantile};
 
-/// The dtype, the device and the random numbers of new parameters: the constructors of layers that make parameters take one.
-/// [`Dropout`](crate::Dropout), which only draws, takes a [`Generator`].
+/// The dtype, the device and the random numbers of new parameters. The constructors of layers with parameters take one;
+/// [`Dropout`](crate::Dropout), which has none, takes a [`Generator`].
 ///
-/// On an error of one of its methods the generator stays where it was.
+/// If one of its methods fails, the generator is restored.
 ///
 /// ```
 /// # use gradus_nn::{Init, init::{Fan, Gain}}; use gradus_tensor::*;
@@ -31,11 +31,11 @@ pub struct Init<'a> {
     pub dtype: DType,
     /// Where new parameters live.
     pub device: &'a Device,
-    /// Where random numbers come from; it moves on with each draw.
+    /// The source of random numbers; each draw advances it.
     pub generator: &'a mut Generator,
 }
 
-/// Which number of connections keeps its variance: forward (`In`) or backward (`Out`).
+/// Which pass keeps its variance: forward (`In`) or backward (`Out`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(missing_docs)]
 pub enum Fan {
@@ -44,7 +44,7 @@ pub enum Fan {
     Out,
 }
 
-/// The factor that makes up for the nonlinearity that follows.
+/// The factor that compensates for the nonlinearity that follows.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Gain {
     /// 1, for linear layers and sigmoid.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::parameter::{Buffer, Mode, Parameter, RandomState};
 
-/// What a visit meets.
+/// What a walk meets.
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub enum Item<'a> {

@@ -23,13 +23,13 @@ pub struct LoadReport {
     pub missing: Vec<String>,
     /// Names of the state that the module, or the optimiser, lacks.
     pub unexpected: Vec<String>,
-    /// Names of another shape or dtype, with both.
+    /// Names with another shape or dtype, each with what was found and what was expected.
     pub mismatched: Vec<String>,
-    /// Names that were not loaded: they have the values that they had before.
+    /// Names that were not loaded and keep their old values.
     pub kept: Vec<String>,
 }
 
-/// Names that a report prints of each kind.
+/// How many names of each kind a report prints.
 const LISTED: usize = 20;
 
 /// The first of some names, and how many more there are.
@@ -40,7 +40,7 @@ pub(crate) fn listed(names: &[String], separator: &str) -> String {
 }
 
 impl LoadReport {
-    /// Whether everything fitted.
+    /// Whether everything fits.
     pub fn is_complete(&self) -> bool {
         self.missing.is_empty() && self.unexpected.is_empty() && self.mismatched.is_empty()
     }

@@ -66,10 +66,10 @@ use crate::{Buffer, Item, LoadReport, Mode, Parameter, RandomState, StateDict, S
     note = "leave out a field of any other type with `#[module(skip)]`"
 )]
 pub trait Module: Send + Sync {
-    /// Shows each field to `visitor` under its name, with [`Visitor::child`].
+    /// Registers each field with `visitor` under its name, by [`Visitor::child`].
     fn visit<'m>(&'m self, visitor: &mut Visitor<'m>);
 
-    /// As [`visit`](Module::visit), for change: the same fields under the same names.
+    /// Like [`visit`](Module::visit), for change: the same fields under the same names.
     fn visit_mut<'m>(&'m mut self, visitor: &mut VisitorMut<'m>);
 
     /// The parameters with their names, in the order of the fields. A shared parameter comes once, under its first name.
@@ -81,7 +81,7 @@ pub trait Module: Send + Sync {
         })
     }
 
-    /// The parameters in the order of the fields; a shared one once.
+    /// The parameters in the order of the fields; a shared parameter comes once.
     fn parameters(&self) -> Vec<Parameter> {
         let mut seen = HashSet::new();
         collected(self, |_, item| match item {
@@ -95,8 +95,8 @@ pub trait Module: Send + Sync {
         collected(self, |path, item| if let Item::Buffer(b) = item { Some((path.to_owned(), b.clone())) } else { None })
     }
 
-    /// The random states with their names: what a checkpoint keeps besides the state dict, so that a continued run draws
-    /// the same numbers.
+    /// The random states with their names: what a checkpoint of a training run stores besides the state dict, so that a
+    /// resumed run draws the same numbers.
     fn named_random_states(&self) -> Vec<(String, RandomState)> {
         collected(self, |path, item| if let Item::Random(r) = item { Some((path.to_owned(), r.clone())) } else { None })
     }
@@ -116,7 +116,7 @@ pub trait Module: Send + Sync {
         set_mode(self, Mode::Eval);
     }
 
-    /// Freezes every parameter: no gradient, no step.
+    /// Freezes every parameter: it gets no gradient, and no optimiser steps it.
     fn freeze(&mut self) {
         self.parameters().iter().for_each(Parameter::freeze);
     }
@@ -141,10 +141,11 @@ pub trait Module: Send + Sync {
         Ok(())
     }
 
-    /// A copy of every parameter and buffer under each of its names; training on does not change it.
+    /// A copy of every parameter and buffer under each of its names. Further training does not change it.
     ///
     /// # Errors
-    /// Two tensors that have one name, by a field renamed to, or a map key with, a name with a dot.
+    /// Two tensors with the same name. That happens only if a field is renamed to a name with a dot, or a map key contains
+    /// one.
     #[track_caller]
     fn state_dict(&self) -> Result<StateDict> {
         StateDict::view_of(&items(self), "state_dict")?.copied()
@@ -152,14 +153,14 @@ pub trait Module: Send + Sync {
 
     /// Replaces parameters and buffers by those of `state`. Float values are converted to the module's float dtype.
     ///
-    /// Everything is checked before the first write: on an error nothing has changed, unless a device fails in the middle,
-    /// which the error says. A shared parameter needs one of its
-    /// names only; values under several of them have to agree.
+    /// Everything is checked before the first write: after an error nothing has changed, unless a device failed in the
+    /// middle; the error says so. A shared parameter needs only one of its names; if several are given, their values must
+    /// agree.
     ///
     /// # Errors
-    /// With [`Strict::Yes`]: names that are missing, unexpected, or of another shape or dtype, all kinds in one error that
-    /// counts each and lists the first 20 of it. [`Strict::No`] loads what fits; its report has every name.
-    /// With either: two tensors of the module that have one name.
+    /// With [`Strict::Yes`]: names that are missing, unexpected, or of another shape or dtype. One error counts all kinds
+    /// and lists the first 20 names of each. [`Strict::No`] loads what fits; its report has every name. With either: two
+    /// tensors of the module with the same name.
     #[track_caller]
     fn load_state_dict(&mut self, state: &StateDict, strict: Strict) -> Result<LoadReport> {
         state.load_into(&items(self), strict)
@@ -175,8 +176,8 @@ pub trait Module: Send + Sync {
         StateDict::view_of(&items(self), "save_safetensors")?.save_safetensors(path)
     }
 
-    /// Loads a safetensors file as [`load_state_dict`](Module::load_state_dict) does, by way of `device`, which is the
-    /// module's.
+    /// Loads a safetensors file as [`load_state_dict`](Module::load_state_dict) does. `device` is the device of the module;
+    /// the file is read onto it.
     #[track_caller]
     fn load_safetensors(&mut self, path: impl AsRef<Path>, device: &Device, strict: Strict) -> Result<LoadReport>
     where
@@ -187,8 +188,8 @@ pub trait Module: Send + Sync {
         state.load_into(&items(self), strict).map_err(|e| e.note(format!("file: {}", path.display())))
     }
 
-    /// Replaces each float parameter and buffer by one of another float dtype. Shared ones stay shared. An optimiser made
-    /// before steps the old ones, until its [`rebind`](crate::Optimizer::rebind).
+    /// Replaces each float parameter and buffer by one of another float dtype. Shared ones stay shared. An optimiser that
+    /// was made before still steps the old ones; call its [`rebind`](crate::Optimizer::rebind).
     #[track_caller]
     fn cast_parameters(&mut self, dtype: DType) -> Result<()> {
         if !dtype.is_float() {
@@ -197,8 +198,9 @@ pub trait Module: Send + Sync {
         replace(self, &|t| if t.dtype().is_float() { t.to_dtype(dtype) } else { Ok(t.clone()) })
     }
 
-    /// Replaces each parameter and buffer by one on `device`, all or, on an error, none. Shared ones stay shared, frozen
-    /// ones frozen. An optimiser made before steps the old ones, until its [`rebind`](crate::Optimizer::rebind):
+    /// Replaces each parameter and buffer by one on `device`; after an error, none is replaced. Shared ones stay shared,
+    /// frozen ones frozen. An optimiser that was made before still steps the old ones; call its
+    /// [`rebind`](crate::Optimizer::rebind):
     ///
     /// ```
     /// # use gradus_nn::{Adam, AdamConfig, Init, Linear, Module, Optimizer}; use gradus_tensor::*;
@@ -222,15 +224,15 @@ pub trait Module: Send + Sync {
         Tree::of(&items(self))
     }
 
-    /// What tells this module from others while it stays where it is: the errors of forward passes find its name by it.
+    /// Identifies this module as long as it is not moved: errors of forward passes look up its name by it.
     #[doc(hidden)]
     fn place(&self) -> Place {
         (std::ptr::from_ref(self).addr(), std::any::type_name::<Self>())
     }
 }
 
-/// A module that maps one tensor to another. Write [`compute`](Forward::compute), call [`forward`](Forward::forward), as in
-/// PyTorch one writes `forward` and calls the module:
+/// A module that maps one tensor to another. Implement [`compute`](Forward::compute) and call [`forward`](Forward::forward),
+/// as in PyTorch you implement `forward` and call the module:
 ///
 /// ```
 /// # use gradus_nn::{Dropout, Forward, Linear, Module}; use gradus_tensor::*;
@@ -248,15 +250,16 @@ pub trait Module: Send + Sync {
 /// ```
 ///
 /// # A pass that fails changes nothing
-/// If `forward` fails, whatever layer of it and for whatever reason, all buffers (running statistics) and generators (the
-/// random numbers of dropout) inside are what they were before. So are they after a panic.
+/// If `forward` fails, in any layer and for any reason, all buffers (running statistics) and generators (the random numbers
+/// of dropout) inside are restored. The same holds after a panic.
 ///
-/// A function of your own over several modules is one such unit inside of [`all_or_nothing`](gradus_tensor::all_or_nothing),
-/// which also joins a pass with what follows it: loss, backward pass and step. A `Trainer` does that for each step, and
-/// [`Optimizer::step`](crate::Optimizer::step) is all or nothing by itself. `all_or_nothing` says what is not put back: tensors
-/// that the model writes in place, what it does on other threads, and layers that another thread used at the same time.
+/// To make a function of your own over several modules such a unit, run it in
+/// [`all_or_nothing`](gradus_tensor::all_or_nothing), which can also include what follows the pass: loss, backward pass and
+/// step. A `Trainer` does that for each step, and [`Optimizer::step`](crate::Optimizer::step) is all or nothing by itself.
+/// `all_or_nothing` lists what is not restored: tensors that the model writes in place, what it does on other threads, and
+/// layers that another thread used at the same time.
 pub trait Forward: Module {
-    /// What the module computes. Call [`forward`](Forward::forward), which puts the state back if this fails.
+    /// What the module computes. Call [`forward`](Forward::forward) instead: it restores the state if this fails.
     // No `#[track_caller]`, which would hide the lines inside of a user's module; layers of Gradus have it.
     fn compute(&self, input: &Tensor) -> Result<Tensor>;
 
@@ -264,7 +267,7 @@ pub trait Forward: Module {
     ///
     /// # Errors
     /// Those of [`compute`](Forward::compute), and one for modules whose calls are nested more than 128 deep; buffers and
-    /// generators are then as they were. The error says [which layer](Error::layer) failed, by its path in this module.
+    /// generators are restored. The error says [which layer](Error::layer) failed, by its path in this module.
     #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let attempt = Attempt::forward()?;
@@ -274,7 +277,7 @@ pub trait Forward: Module {
         }
     }
 
-    /// The layers, if this is a [`Sequential`](crate::Sequential): those in each other are computed in one loop.
+    /// The layers, if this is a [`Sequential`](crate::Sequential): nested ones are computed in one loop.
     #[doc(hidden)]
     fn sequential_layers(&self) -> Option<&[Box<dyn Forward>]> {
         None
@@ -305,7 +308,7 @@ fn items<M: Module + ?Sized>(module: &M) -> impl Fn(&mut Sink<'_>) {
     move |sink| Visitor::walk(module, sink)
 }
 
-/// What `pick` takes of the items of a module.
+/// The results of `pick` for the items of a module, without `None`.
 fn collected<M: Module + ?Sized, T>(module: &M, mut pick: impl FnMut(&str, Item<'_>) -> Option<T>) -> Vec<T> {
     let mut found = Vec::new();
     Visitor::walk(module, &mut |path, item| found.extend(pick(path, item)));
@@ -394,7 +397,7 @@ fn replace<M: Module + ?Sized>(module: &mut M, f: &dyn Fn(&Tensor) -> Result<Ten
     Ok(())
 }
 
-/// What a visit for change meets.
+/// What a walk for change meets.
 #[non_exhaustive]
 pub enum ItemMut<'a> {
     /// A parameter.
@@ -405,7 +408,7 @@ pub enum ItemMut<'a> {
     Random(&'a mut RandomState),
     /// Training or evaluation.
     Mode(&'a mut Mode),
-    /// The layers of a [`Sequential`](crate::Sequential), which are visited next: those that are left in it.
+    /// The layers of a [`Sequential`](crate::Sequential). Those that the sink leaves in it are visited next.
     Layers(&'a mut Vec<Box<dyn Forward>>),
 }
 
@@ -431,12 +434,13 @@ impl<'m> Visitor<'m> {
         }
     }
 
-    /// Shows a field under its name. It is visited after the module that shows it, and before what that shows next.
+    /// Registers a field under its name. It is visited after the module that registers it, and before the fields registered
+    /// later.
     pub fn child(&mut self, name: impl Into<Cow<'m, str>>, module: &'m dyn Module) {
         self.route.show(Some(name.into()), module);
     }
 
-    /// Shows a field that has no name of its own: what a wrapper wraps.
+    /// Registers a field without a name of its own: what a wrapper wraps.
     pub fn wrapped(&mut self, module: &'m dyn Module) {
         self.route.show(None, module);
     }
@@ -446,7 +450,7 @@ impl<'m> Visitor<'m> {
         self.item(Item::Kind(kind));
     }
 
-    /// Hands over an item at the current place.
+    /// Hands an item at the current path to the sink.
     pub fn item(&mut self, item: Item<'_>) {
         (self.sink)(&self.route.path, item);
     }
@@ -481,17 +485,18 @@ impl<'m> VisitorMut<'m> {
         }
     }
 
-    /// Shows a field under its name. It is visited after the module that shows it, and before what that shows next.
+    /// Registers a field under its name. It is visited after the module that registers it, and before the fields registered
+    /// later.
     pub fn child(&mut self, name: impl Into<Cow<'m, str>>, module: &'m mut dyn Module) {
         self.route.show(Some(name.into()), module);
     }
 
-    /// Shows a field that has no name of its own: what a wrapper wraps.
+    /// Registers a field without a name of its own: what a wrapper wraps.
     pub fn wrapped(&mut self, module: &'m mut dyn Module) {
         self.route.show(None, module);
     }
 
-    /// Hands over an item at the current place.
+    /// Hands an item at the current path to the sink.
     pub fn item(&mut self, item: ItemMut<'_>) {
         (self.sink)(&self.route.path, item);
     }

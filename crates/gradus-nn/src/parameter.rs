@@ -33,7 +33,7 @@ pub struct Parameter(Arc<Inner>);
 struct Inner {
     /// The leaf that computations use.
     leaf: Tensor,
-    /// The same storage outside of the graph: what a frozen parameter is used as.
+    /// The same storage outside of the graph: what computations use while the parameter is frozen.
     values: Tensor,
     frozen: AtomicBool,
 }
@@ -68,12 +68,12 @@ impl Parameter {
         self.0.values.copy_(source)
     }
 
-    /// From now on no gradient is computed and no optimiser steps it. Clones are the same parameter.
+    /// Freezes the parameter and its clones: no gradient is computed for it, and no optimiser steps it.
     pub fn freeze(&self) {
         self.0.frozen.store(true, Ordering::Relaxed);
     }
 
-    /// From now on gradients are computed again.
+    /// Computes gradients again, and lets optimisers step it.
     pub fn unfreeze(&self) {
         self.0.frozen.store(false, Ordering::Relaxed);
     }
@@ -88,7 +88,7 @@ impl Parameter {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Equal for clones, different for other parameters that are alive.
+    /// An identity: equal for clones, different for other parameters that are alive.
     pub(crate) fn id(&self) -> usize {
         Arc::as_ptr(&self.0) as usize
     }
@@ -118,8 +118,8 @@ impl fmt::Debug for Parameter {
 
 /// A tensor that belongs to a module's state but is not trained, such as a running mean. A clone is the same buffer.
 ///
-/// Change it with [`set`](Buffer::set), and a forward pass that fails puts the old values back, as
-/// [`all_or_nothing`](gradus_tensor::all_or_nothing) says. A layer that moves a statistic, of its own type:
+/// Change it with [`set`](Buffer::set); if a forward pass fails, the old values are restored (see
+/// [`all_or_nothing`](gradus_tensor::all_or_nothing)). A layer that updates a statistic:
 /// ```
 /// # use gradus_nn::{Buffer, Forward, Module}; use gradus_tensor::*;
 /// #[derive(Module)]
@@ -150,13 +150,13 @@ impl Buffer {
         Ok(Buffer(State::new(tensor.detach().contiguous()?)))
     }
 
-    /// The values as they are now: a later [`set`](Buffer::set) gives the buffer another tensor.
+    /// The current values. A later [`set`](Buffer::set) does not change this tensor: it gives the buffer another one.
     pub fn tensor(&self) -> Tensor {
         self.0.get()
     }
 
-    /// Replaces the values by a copy of those of `source`: the same shape and device, and the same dtype or both float. Done
-    /// [`once`](gradus_tensor::autograd::once): the second run of a checkpoint passes over it.
+    /// Replaces the values by a copy of those of `source`: the same shape and device, and the same dtype or both float. It
+    /// runs [`once`](gradus_tensor::autograd::once): the recomputation of a checkpoint skips it.
     #[track_caller]
     pub fn set(&self, source: &Tensor) -> Result<()> {
         let old = self.tensor();
@@ -170,23 +170,23 @@ impl Buffer {
         })
     }
 
-    /// Takes this tensor, of the same shape, dtype and device.
+    /// Makes this tensor, of the same shape, dtype and device, the values.
     pub(crate) fn put(&self, new: Tensor) {
         self.0.set(new);
     }
 
-    /// The values, and what [`replace`](Buffer::replace) asks for.
+    /// The values, and the token that [`replace`](Buffer::replace) takes.
     pub(crate) fn versioned(&self) -> (Tensor, u64) {
         self.0.versioned()
     }
 
-    /// Takes new values of the same shape, dtype and device, unless the buffer was changed since it was
-    /// [`seen`](Buffer::seen); says whether it took them.
+    /// Takes new values of the same shape, dtype and device, unless the buffer was changed since
+    /// [`versioned`](Buffer::versioned); says whether it took them.
     pub(crate) fn replace(&self, new: Tensor, seen: u64) -> bool {
         self.0.replace(new, seen)
     }
 
-    /// Equal for clones, different for other buffers that are alive.
+    /// An identity: equal for clones, different for other buffers that are alive.
     pub(crate) fn id(&self) -> usize {
         self.0.id()
     }
@@ -199,7 +199,7 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// Whether values of dtype `from` may be stored as `to`: the same, or both float.
+/// Whether values of dtype `from` may be stored as `to`: the dtypes are equal, or both are float.
 pub(crate) fn converts(from: DType, to: DType) -> bool {
     from == to || (from.is_float() && to.is_float())
 }
@@ -227,9 +227,9 @@ fn check_assign(op: &str, target: &Tensor, source: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// The random numbers of a module that draws while it computes, such as dropout: an explicit generator whose position can
-/// be read and set, to continue a run with the same numbers. A clone is the same state. A forward pass that fails puts the
-/// position back, as [`all_or_nothing`](gradus_tensor::all_or_nothing) says.
+/// The random numbers of a module that draws while it computes, such as dropout: an explicit generator whose position can be
+/// read and set, to continue a run with the same numbers. A clone is the same state. If a forward pass fails, the position
+/// is restored (see [`all_or_nothing`](gradus_tensor::all_or_nothing)).
 #[derive(Clone)]
 pub struct RandomState(State<Generator>);
 
@@ -249,12 +249,12 @@ impl RandomState {
         self.0.set(generator);
     }
 
-    /// The generator, for nobody else meanwhile.
+    /// The generator, locked.
     pub(crate) fn lock(&self) -> StateGuard<'_, Generator> {
         self.0.lock()
     }
 
-    /// Draws with `f`, alone: no other thread gets the same numbers.
+    /// Draws with `f` under the lock, so that no other thread gets the same numbers.
     pub fn draw<R>(&self, f: impl FnOnce(&mut Generator) -> R) -> R {
         f(&mut self.lock())
     }

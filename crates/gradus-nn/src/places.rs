@@ -1,4 +1,4 @@
-//! [`Places`]: tensors told apart by their memory.
+//! [`Places`]: a map whose keys are tensors, compared by their memory.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ pub(crate) fn same_place(a: &Tensor, b: &Tensor) -> bool {
     Arc::ptr_eq(a.storage(), b.storage()) && a.layout() == b.layout() && a.dtype() == b.dtype()
 }
 
-/// What is known of tensors by their place: the same elements of the same storage are one.
+/// A map from tensors to values. Tensors with the same elements of the same storage are one key.
 pub(crate) struct Places<T>(HashMap<(*const Storage, usize), Vec<(Tensor, T)>>);
 
 impl<T> Default for Places<T> {
@@ -19,7 +19,7 @@ impl<T> Default for Places<T> {
     }
 }
 
-/// Storage and first element: few places have both in common.
+/// Storage and first element: few different keys share both.
 fn start(tensor: &Tensor) -> (*const Storage, usize) {
     (Arc::as_ptr(tensor.storage()), tensor.layout().offset())
 }

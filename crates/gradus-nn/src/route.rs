@@ -1,16 +1,16 @@
-//! [`Route`]: the way of a walk over a module.
+//! [`Route`]: the modules that a walk still has to visit.
 //!
-//! A module shows its fields, and the walk visits each when the module is done with showing. So a walk is a loop, and a nest
-//! of modules may be as deep as memory allows.
+//! A module only registers its fields; the walk visits them after the module has returned. So a walk is a loop without
+//! recursion, and modules may be nested as deep as memory allows.
 
 use std::borrow::Cow;
 
-/// Where a walk is, and the modules that it has still to visit.
+/// The current path of a walk, and the modules that it still has to visit.
 pub(crate) struct Route<'m, M> {
     pub(crate) path: String,
     /// Length of the path of the parent, name and module; the next one last.
     waiting: Vec<(usize, Option<Cow<'m, str>>, M)>,
-    /// Those from here on were shown by the module visited last, the first one first.
+    /// From this index on: the fields of the module visited last, in their order.
     shown: usize,
 }
 
@@ -23,7 +23,7 @@ impl<'m, M> Route<'m, M> {
         self.waiting.push((self.path.len(), name, module));
     }
 
-    /// Goes to the next module: the first field before the second, with all that is in it.
+    /// Goes to the next module, depth first: all of the first field comes before the second.
     pub(crate) fn next(&mut self) -> Option<M> {
         self.waiting[self.shown..].reverse();
         let (parent, name, module) = self.waiting.pop()?;

@@ -49,31 +49,31 @@ impl StateDict {
     ///
     /// # Errors
     /// [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io) if it cannot be written, and
-    /// [`ErrorKind::InvalidArgument`](gradus_tensor::ErrorKind::InvalidArgument) for metadata named `gradus.tied` or as a
-    /// tensor is, and for a tensor named `__metadata__`.
+    /// [`ErrorKind::InvalidArgument`](gradus_tensor::ErrorKind::InvalidArgument) for metadata with the name `gradus.tied` or
+    /// that of a tensor, and for a tensor named `__metadata__`.
     #[track_caller]
     pub fn save_safetensors(&self, path: impl AsRef<Path>) -> Result<()> {
         save(self, path.as_ref())
     }
 
-    /// Writes to `out` what [`save_safetensors`](StateDict::save_safetensors) makes a file of.
+    /// Writes to `out` the contents of the file that [`save_safetensors`](StateDict::save_safetensors) makes.
     ///
     /// # Errors
-    /// As there; those of `out` are [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io).
+    /// The same; those of `out` are [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io).
     #[track_caller]
     pub fn write_safetensors(&self, out: &mut dyn Write) -> Result<()> {
         write(self, out)
     }
 
-    /// Reads a safetensors file onto `device`, with a copy of half a MiB at most on the host. Names that `gradus.tied` ties
-    /// share one tensor; other metadata is only text.
+    /// Reads a safetensors file onto `device` in pieces of at most half a MiB on the host. Names that `gradus.tied` ties
+    /// share one tensor; other metadata is plain text.
     ///
     /// # Errors
     /// [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io) if it cannot be read,
-    /// [`ErrorKind::Format`](gradus_tensor::ErrorKind::Format), with the file and what is wrong with it, if it is
-    /// truncated, damaged, no safetensors file, or has a dtype that Gradus does not, and
-    /// [`ErrorKind::OutOfMemory`](gradus_tensor::ErrorKind::OutOfMemory), before a tensor is read, if they do not fit
-    /// together. Each says what to do.
+    /// [`ErrorKind::Format`](gradus_tensor::ErrorKind::Format), with the file and what is wrong with it, if it is truncated,
+    /// damaged, not a safetensors file, or has a dtype that Gradus lacks, and
+    /// [`ErrorKind::OutOfMemory`](gradus_tensor::ErrorKind::OutOfMemory), before a tensor is read, if the tensors do not fit
+    /// into memory together. Each error says what to do.
     #[track_caller]
     pub fn load_safetensors(path: impl AsRef<Path>, device: &Device) -> Result<StateDict> {
         load(path.as_ref(), device)
@@ -100,7 +100,7 @@ fn code(dtype: DType) -> &'static str {
     DTYPES.iter().find(|(d, ..)| *d == dtype).map_or("", |(.., code)| code)
 }
 
-/// Between the machine's byte order and little endian.
+/// Converts between the machine's byte order and little endian.
 fn reorder(bytes: &mut [u8], dtype: DType) {
     if cfg!(target_endian = "big") {
         bytes.chunks_exact_mut(dtype.size()).for_each(<[u8]>::reverse);
@@ -113,13 +113,13 @@ fn save(state: &StateDict, path: &Path) -> Result<()> {
     gradus_file::write(SAVE, path, true, |out| contents.write(out, |e| gradus_file::failed(SAVE, path, e)))
 }
 
-/// Writes what [`save`] makes a file of.
+/// Writes the contents of the file that [`save`] makes.
 #[track_caller]
 fn write(state: &StateDict, out: &mut dyn Write) -> Result<()> {
     Contents::of(state)?.write(out, |e| Error::io(SAVE, "the writer", e))
 }
 
-/// What a file consists of: the header, and the tensors in their order.
+/// The contents of a file: the header, and the tensors in their order.
 struct Contents<'a> {
     header: Vec<u8>,
     stored: Vec<(&'a str, &'a Tensor)>,
@@ -203,7 +203,7 @@ fn header(stored: &[(&str, &Tensor)], metadata: &BTreeMap<&str, &str>) -> Result
         start = end;
     }
     let mut header = format!("{{{}}}", entries.join(",")).into_bytes();
-    // By at most 7.
+    // At most 7 bytes more.
     header.resize(header.len().next_multiple_of(8), b' ');
     if header.len() as u64 > MAX_HEADER {
         let e = Error::argument(SAVE, format!("the header of {} bytes is too long", header.len()));
@@ -248,7 +248,7 @@ fn load(path: &Path, device: &Device) -> Result<StateDict> {
         });
         let tensor = tensor
             .map_err(|e| match e.kind() {
-                // These say it.
+                // These errors name the file already.
                 ErrorKind::Io | ErrorKind::Format => e,
                 _ => e.note(format!("file: {}", path.display())).note(format!("tensor: {name:?}")),
             })

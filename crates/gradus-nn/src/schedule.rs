@@ -8,7 +8,7 @@ use crate::Optimizer;
 
 /// A factor on the learning rates of an optimiser for each step, counted from 0.
 ///
-/// A pure function: to continue a run, apply it to the step at which it continues. Nothing accumulates.
+/// A pure function without state: to resume a run, apply it at the step where the run resumes.
 ///
 /// ```
 /// # use gradus_nn::Schedule; use gradus_tensor::Result;
@@ -65,7 +65,7 @@ impl Schedule {
         Ok(Self::new(Shape::Step { every, gamma: check_factor("gamma", gamma)? }))
     }
 
-    /// Times `gamma` at each of `milestones`, which rise.
+    /// Multiplied by `gamma` at each of `milestones`, which must increase.
     #[track_caller]
     pub fn multi_step(milestones: impl Into<Vec<u64>>, gamma: f64) -> Result<Self> {
         let milestones = milestones.into();

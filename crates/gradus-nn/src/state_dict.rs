@@ -12,7 +12,7 @@ use crate::parameter::converts;
 use crate::places::{Places, same_place};
 use crate::{Buffer, Item, LoadReport, Strict};
 
-/// Tensors under names, and texts under names (metadata).
+/// Named tensors, and named texts (metadata).
 ///
 /// ```
 /// # use gradus_nn::StateDict; use gradus_tensor::*;
@@ -34,17 +34,17 @@ pub struct StateDict {
     metadata: BTreeMap<String, String>,
 }
 
-/// One place in a module's memory, with all names that lead to it.
+/// A tensor of a module, with all of its names.
 struct Slot {
     names: Vec<String>,
     tensor: Tensor,
-    /// The buffers that hold it. They take a new tensor, a parameter is written.
+    /// The buffers that hold it. Loading gives a buffer a new tensor, and writes a parameter in place.
     buffers: Vec<Buffer>,
     is_parameter: bool,
 }
 
-/// The parameters and buffers of a module, in the order of its fields; each place once. One name for two places is an
-/// error, in which `op` failed.
+/// The parameters and buffers of a module, in the order of its fields; each tensor once. Two tensors with the same name are
+/// an error of `op`.
 #[track_caller]
 fn slots(walk: Walk<'_>, op: &str) -> Result<Vec<Slot>> {
     let mut named: HashMap<String, usize> = HashMap::new();
@@ -87,7 +87,7 @@ impl StateDict {
         Self::default()
     }
 
-    /// Adds a tensor, outside of any graph, or replaces the one of this name.
+    /// Adds a tensor, detached from its graph, or replaces the one of this name.
     pub fn insert(&mut self, name: impl Into<String>, tensor: Tensor) {
         self.tensors.insert(name.into(), tensor.detach());
     }
@@ -97,7 +97,7 @@ impl StateDict {
         self.tensors.get(name)
     }
 
-    /// Takes the tensor of this name out.
+    /// Removes the tensor of this name and returns it.
     pub fn remove(&mut self, name: &str) -> Option<Tensor> {
         self.tensors.remove(name)
     }
@@ -122,7 +122,7 @@ impl StateDict {
         self.metadata.get(name).map(String::as_str)
     }
 
-    /// Sets the text of a name, which goes into files too.
+    /// Sets the text of a name. Files contain it too.
     pub fn set_metadata(&mut self, name: impl Into<String>, text: impl Into<String>) {
         self.metadata.insert(name.into(), text.into());
     }
@@ -132,7 +132,7 @@ impl StateDict {
         self.metadata.iter().map(|(name, text)| (name.as_str(), text.as_str()))
     }
 
-    /// The same names with every tensor on `device`. Names that share one tensor share one there too; what is there
+    /// The same names with every tensor on `device`. Names that share a tensor share its copy; a tensor that is on `device`
     /// already is not copied.
     #[track_caller]
     pub fn to_device(&self, device: &Device) -> Result<StateDict> {
@@ -165,7 +165,7 @@ impl StateDict {
         Ok(state)
     }
 
-    /// The memory of a module itself, not a copy.
+    /// The tensors of a module themselves, not copies.
     #[track_caller]
     pub(crate) fn view_of(walk: Walk<'_>, op: &str) -> Result<StateDict> {
         let mut state = StateDict::new();
@@ -254,8 +254,8 @@ pub(crate) fn moved(t: &Tensor, device: &Device, dtype: DType) -> Result<Tensor>
     }
 }
 
-/// The source in the dtype and on the device of the target's slot: what can fail has failed before the first write. It is a
-/// copy if it is in memory that will be `written`, so that two layers can be swapped, and if a buffer takes it.
+/// The source in the dtype and on the device of the target's slot, made before the first write, so that a failure changes
+/// nothing. It is copied if its memory will be `written`, so that two layers can be swapped, or if a buffer will hold it.
 #[track_caller]
 fn prepared(source: &Tensor, slot: &Slot, written: &HashSet<*const Storage>) -> Result<Tensor> {
     let moved = moved(source, slot.tensor.device(), slot.tensor.dtype())?;

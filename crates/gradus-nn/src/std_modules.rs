@@ -1,5 +1,5 @@
-//! [`Module`] for what this crate's leaves and the standard library give: containers visit what they contain, plain
-//! values are only printed.
+//! [`Module`] for this crate's leaves and for types of the standard library: containers visit their contents, plain values
+//! are only printed.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;

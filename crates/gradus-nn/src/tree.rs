@@ -15,17 +15,17 @@ use crate::parameter::Mode;
 #[derive(Debug, Default)]
 pub struct Tree {
     kind: Option<String>,
-    /// Plain values at this very place.
+    /// Plain values at this path itself.
     values: Vec<String>,
     children: Vec<(String, Tree)>,
-    /// Whether there are more modules, deeper than is shown.
+    /// Whether there are more modules than shown, deeper down.
     deeper: bool,
 }
 
-/// Values of a list that are printed.
+/// How many values of a list are printed.
 const SHOWN: usize = 8;
 
-/// Names in a path whose place is printed.
+/// How many levels are printed.
 const DEPTH: usize = 64;
 
 impl Tree {
@@ -43,8 +43,8 @@ impl Tree {
         root
     }
 
-    /// Does something with the node of a path, unless that is too deep. Paths come in the order of the fields: a node is the
-    /// last of its parent, or new.
+    /// Applies `f` to the node of a path, unless it is too deep. Paths come in the order of the fields: a node is the last
+    /// of its parent, or new.
     fn at(&mut self, path: &str, f: impl FnOnce(&mut Tree)) {
         let mut node = self;
         for (depth, name) in path.split('.').filter(|n| !n.is_empty()).enumerate() {

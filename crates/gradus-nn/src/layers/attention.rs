@@ -44,13 +44,13 @@ pub struct MultiheadAttention {
     pub v_proj_weight: Option<Parameter>,
     /// `[3 embed_dim]`
     pub in_proj_bias: Option<Parameter>,
-    /// From the heads' results to the result.
+    /// Projects the joined results of the heads to the output.
     pub out_proj: Linear,
     random: RandomState,
     mode: Mode,
 }
 
-/// What a [`MultiheadAttention`] has besides features and heads.
+/// Options of [`MultiheadAttention`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MultiheadAttentionConfig {
     /// Probability that a weight is dropped in training, 0 to 1. Default 0.
@@ -118,8 +118,8 @@ impl MultiheadAttention {
     /// The attention of `query [n, lq, embed_dim]` to `key [n, lk, kdim]` with values `value [n, lk, vdim]`, giving
     /// `[n, lq, embed_dim]`.
     ///
-    /// `mask` broadcasts with the scores `[n, heads, lq, lk]`: a bool keeps where it is true, a float is added. One that
-    /// says which keys of each sample count is `[n, 1, 1, lk]`. On an error the random state of dropout is as it was.
+    /// `mask` broadcasts with the scores `[n, heads, lq, lk]`: a bool keeps where it is true, a float is added. A mask of
+    /// the keys of each sample has the shape `[n, 1, 1, lk]`. After an error the random state of dropout is restored.
     #[track_caller]
     pub fn attend(
         &self,
@@ -150,7 +150,7 @@ impl MultiheadAttention {
             options = options.mask(mask);
         }
         let y = if self.mode.is_training() && self.dropout > 0.0 {
-            // Nothing is locked while the device works: who watches it may read the state.
+            // No lock is held while the device works, because a function that watches it may read the state.
             let mut generator = self.random.get();
             let y = q.scaled_dot_product_attention(&k, &v, options.dropout(self.dropout, &mut generator))?;
             self.random.set(generator);

@@ -8,10 +8,10 @@ use crate::{Buffer, Forward, Init, Mode, Module, Parameter};
 /// Normalisation of each channel over the batch: `[n, c, ..]`, images `[n, c, h, w]` as well as `[n, c]`, to the same
 /// shape (Ioffe and Szegedy, 2015).
 ///
-/// Training normalises with mean and biased variance of the batch, and moves the running statistics once per call:
-/// `running = (1 - momentum) * running + momentum * batch`, with the unbiased variance. The second run of a
-/// [`checkpoint`](gradus_tensor::autograd::checkpoint) is none. Evaluation uses the running statistics. They are kept in at
-/// least f32.
+/// Training normalises with mean and biased variance of the batch, and moves the running statistics once per call: `running
+/// = (1 - momentum) * running + momentum * batch`, with the unbiased variance. The recomputation of a
+/// [`checkpoint`](gradus_tensor::autograd::checkpoint) does not move them again. Evaluation uses the running statistics.
+/// They are kept in at least f32.
 ///
 /// ```
 /// # use gradus_nn::{BatchNorm2d, BatchNormConfig, Forward, Init, Module}; use gradus_tensor::*;
@@ -44,7 +44,7 @@ pub struct BatchNorm {
     mode: Mode,
 }
 
-/// What a [`BatchNorm`] has besides the number of channels.
+/// Options of [`BatchNorm`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BatchNormConfig {
     /// Added to the variance; above 0. Default 1e-5.
@@ -106,7 +106,7 @@ impl BatchNorm {
         }
     }
 
-    /// Moves a statistic; again if another thread moved it meanwhile.
+    /// Updates a statistic; tries again if another thread updated it in the meantime.
     #[track_caller]
     fn shift(&self, running: &Buffer, batch: &Tensor) -> Result<()> {
         loop {

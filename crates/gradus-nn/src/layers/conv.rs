@@ -5,8 +5,7 @@ use gradus_tensor::{ConvOptions, Error, Here, Result, Tensor};
 use super::linear;
 use crate::{Forward, Init, Module, Parameter};
 
-/// What a convolution over `N` axes has besides channels and kernel; the default is stride 1, no padding, one group, with
-/// a bias.
+/// Options of a convolution over `N` axes; the default is stride 1, no padding, one group, with a bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConvConfig<const N: usize> {
     /// Step between windows along each axis, at least 1.
@@ -21,11 +20,11 @@ pub struct ConvConfig<const N: usize> {
     pub bias: bool,
 }
 
-/// What a [`Conv1d`] has besides channels and kernel.
+/// Options of [`Conv1d`].
 pub type Conv1dConfig = ConvConfig<1>;
-/// What a [`Conv2d`] has besides channels and kernel.
+/// Options of [`Conv2d`].
 pub type Conv2dConfig = ConvConfig<2>;
-/// What a [`Conv3d`] has besides channels and kernel.
+/// Options of [`Conv3d`].
 pub type Conv3dConfig = ConvConfig<3>;
 
 impl<const N: usize> Default for ConvConfig<N> {
@@ -34,8 +33,7 @@ impl<const N: usize> Default for ConvConfig<N> {
     }
 }
 
-/// What a transposed convolution over `N` axes has besides channels and kernel; the default is stride 1, no padding, one
-/// group, with a bias.
+/// Options of a transposed convolution over `N` axes; the default is stride 1, no padding, one group, with a bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConvTransposeConfig<const N: usize> {
     /// Step between windows of the result along each axis, at least 1.
@@ -59,7 +57,7 @@ impl<const N: usize> Default for ConvTransposeConfig<N> {
     }
 }
 
-/// Checks what no convolution can have.
+/// Refuses options that no convolution can have.
 #[track_caller]
 fn check<const N: usize>(
     op: &str,

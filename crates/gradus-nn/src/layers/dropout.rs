@@ -8,7 +8,7 @@ use crate::{Forward, Mode, Module, RandomState};
 /// (Srivastava et al., 2014).
 ///
 /// The layer has a generator of its own, so that its masks depend on its seed and on how often it ran, not on other layers.
-/// Inside [`checkpoint`](gradus_tensor::autograd::checkpoint) the second run drops what the first dropped.
+/// Inside [`checkpoint`](gradus_tensor::autograd::checkpoint) the recomputation drops the same elements as the first run.
 #[derive(Clone, Module)]
 pub struct Dropout {
     p: f64,
@@ -33,7 +33,7 @@ impl Forward for Dropout {
         if !self.mode.is_training() {
             return Ok(input.clone());
         }
-        // Nothing is locked while the device works: who watches it may read the state.
+        // No lock is held while the device works, because a function that watches it may read the state.
         let mut generator = self.random.get();
         let y = input.dropout(self.p, &mut generator)?;
         self.random.set(generator);

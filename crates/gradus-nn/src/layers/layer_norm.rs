@@ -16,7 +16,7 @@ pub struct LayerNorm {
     pub bias: Option<Parameter>,
 }
 
-/// What a [`LayerNorm`] has besides its shape.
+/// Options of [`LayerNorm`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LayerNormConfig {
     /// Added to the variance; above 0. Default 1e-5.

@@ -45,8 +45,8 @@ impl Linear {
         Ok(Linear { in_features, out_features, weight, bias: None })
     }
 
-    /// A layer of these parameters: `weight [out, in]`, `bias [out]`. A clone of another layer's weight ties the two.
-    /// Errors if the weight is no matrix; a bias that does not fit is reported by [`forward`](Forward::forward).
+    /// A layer of these parameters: `weight [out, in]`, `bias [out]`. A clone of another layer's weight ties the two. Errors
+    /// if the weight is not a matrix; [`forward`](Forward::forward) reports a bias that does not fit.
     #[track_caller]
     pub fn from_parameters(weight: Parameter, bias: Option<Parameter>) -> Result<Self> {
         let &[out_features, in_features] = weight.shape() else {

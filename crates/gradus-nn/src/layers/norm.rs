@@ -31,7 +31,7 @@ pub struct RmsNorm {
     pub weight: Option<Parameter>,
 }
 
-/// What an [`RmsNorm`] has besides its shape.
+/// Options of [`RmsNorm`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RmsNormConfig {
     /// Added to the mean square; above 0. The default is the machine epsilon of f32, as in PyTorch for
@@ -81,7 +81,7 @@ pub struct GroupNorm {
     pub bias: Option<Parameter>,
 }
 
-/// What a [`GroupNorm`] has besides groups and channels.
+/// Options of [`GroupNorm`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GroupNormConfig {
     /// Added to the variance; above 0. Default 1e-5.
@@ -130,7 +130,7 @@ pub struct InstanceNorm {
     pub bias: Option<Parameter>,
 }
 
-/// What an [`InstanceNorm`] has besides the number of channels.
+/// Options of [`InstanceNorm`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct InstanceNormConfig {
     /// Added to the variance; above 0. Default 1e-5.

@@ -59,7 +59,7 @@ impl Module for Sequential {
 }
 
 impl Drop for Sequential {
-    /// In a loop, so that nests of any depth are dropped: each takes its layers out of the next.
+    /// A loop instead of recursion, so that any depth can be dropped: the layers of nested ones are moved out first.
     fn drop(&mut self) {
         let mut layers = std::mem::take(&mut self.layers);
         while let Some(mut layer) = layers.pop() {
@@ -82,7 +82,7 @@ impl Forward for Sequential {
     #[track_caller]
     fn compute(&self, input: &Tensor) -> Result<Tensor> {
         let mut x = input.clone();
-        // This one and those inside that have begun, each with the number of its next layer.
+        // This one and the nested ones that have begun, each with the index of its next layer.
         let mut open = vec![(0, &self.layers[..])];
         while let Some((next, layers)) = open.last_mut() {
             let Some(layer) = layers.get(*next) else {

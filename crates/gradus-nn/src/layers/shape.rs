@@ -27,7 +27,7 @@ impl Forward for Flatten {
     }
 }
 
-/// Gives its input back: a place for a layer that is left out.
+/// Returns its input: a placeholder for a layer that is left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Module)]
 pub struct Identity;
 

@@ -18,15 +18,16 @@ use crate::{LoadReport, Parameter, StateDict, Strict};
 
 /// Moves parameters along their gradients.
 ///
-/// A step is all or nothing: shapes, dtypes, devices and hyper-parameters of all parameters are checked, and all memory
-/// is allocated, before the first write. Only a failing device, or a panic of a function that watches it, can then stop it.
-/// Since the old values are not copied, such a step stays unfinished: its error says so, and from then on
-/// [`step`](Optimizer::step), `state_dict` and `rebind` are errors until a saved state is loaded.
+/// A step is all or nothing: shapes, dtypes, devices and hyper-parameters of all parameters are checked, and all memory is
+/// allocated, before the first write. Only a failing device, or a panic of a function that watches it, can then stop it.
+/// Because the old values are not copied, such a step remains unfinished: its error says so, and [`step`](Optimizer::step),
+/// `state_dict` and `rebind` fail until a saved state is loaded.
 ///
-/// A parameter without a gradient, or frozen, is left as it is; a shared one is stepped once. Parameters of f16 and bf16 are
-/// stepped in an f32 copy and rounded once.
+/// A parameter that is frozen or has no gradient is not changed; a shared one is stepped once. Parameters of f16 and bf16
+/// are stepped in an f32 copy and rounded once.
 pub trait Optimizer: Send {
-    /// One step. Errors, besides what does not fit, if there are gradients but none for a parameter of this optimiser.
+    /// Makes one step. Errors if a gradient does not fit its parameter, or if there are gradients but none for a parameter
+    /// of this optimiser.
     #[track_caller]
     fn step(&mut self, gradients: &Gradients) -> Result<()>;
 
@@ -55,9 +56,9 @@ pub trait Optimizer: Send {
     #[track_caller]
     fn state_dict(&self) -> Result<StateDict>;
 
-    /// From now on steps these parameters in the place of those of the same names, each with the state of the one that it
-    /// replaces, on its device and in its dtype: after [`Module::to_device`](crate::Module::to_device) or
-    /// [`cast_parameters`](crate::Module::cast_parameters). Checked as a whole before anything changes.
+    /// Replaces the parameters by these, matched by name, after [`Module::to_device`](crate::Module::to_device) or
+    /// [`cast_parameters`](crate::Module::cast_parameters). The state of each is moved to the new parameter's device and
+    /// dtype. Everything is checked before anything changes.
     ///
     /// # Errors
     /// A name that this optimiser has and `parameters` lack; a parameter of another shape than the one that it replaces;
@@ -87,7 +88,7 @@ pub trait Optimizer: Send {
     /// # Errors
     /// With [`Strict::Yes`]: what is missing, unexpected, or of another shape or dtype, all in one error. [`Strict::No`]
     /// loads the parameters and groups that fit, and leaves the others as they are. With either: the state of another kind
-    /// of optimiser, and numbers that are none.
+    /// of optimiser, and texts that are not numbers.
     #[track_caller]
     fn load_state_dict(&mut self, state: &StateDict, strict: Strict) -> Result<LoadReport>;
 }
@@ -95,7 +96,7 @@ pub trait Optimizer: Send {
 /// What a step does if a gradient contains a NaN or an infinity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum NonFinite {
-    /// Not looked at: no cost.
+    /// Gradients are not checked, at no cost.
     #[default]
     Unchecked,
     /// An error that names the parameters; nothing is changed.
@@ -108,7 +109,7 @@ pub enum NonFinite {
 macro_rules! optimizer {
     ($name:ident) => {
         impl $name {
-            /// With this treatment of gradients that are not finite.
+            /// Sets the treatment of gradients that are not finite.
             #[must_use]
             pub fn non_finite(mut self, policy: crate::NonFinite) -> Self {
                 self.0.non_finite = policy;

@@ -11,7 +11,7 @@ use crate::{LoadReport, StateDict, Strict};
 
 const OP: &str = "load_state_dict";
 
-/// Stands before a parameter's name in the key of its number of steps, which is there for each, stepped or not.
+/// The prefix of the key of a parameter's number of steps. Every parameter has one, stepped or not.
 const STEPS: &str = "steps.";
 
 /// The key of a group's number.
@@ -173,7 +173,7 @@ impl<R: Rule> Stepper<R> {
         let (mut fits, mut any) = (true, false);
         let mut take = |slot: &str, required: bool| -> Result<Option<Tensor>> {
             let key = key(name, slot);
-            // Before the first step there are none.
+            // Before the first step it has no tensors.
             let Some(tensor) = saved.get(&key).filter(|_| step != Some(0)) else {
                 if required && step.is_some_and(|step| step > 0) {
                     report.missing.push(key);
@@ -190,7 +190,7 @@ impl<R: Rule> Stepper<R> {
                 return Ok(None);
             }
             known.insert(key);
-            // A copy of its own: what was saved is not stepped.
+            // A copy, so that steps do not change the saved state.
             let moved = moved(tensor, values.device(), dtype)?;
             let shared = Arc::ptr_eq(moved.storage(), tensor.storage());
             if shared { moved.copy().map(Some) } else { Ok(Some(moved)) }

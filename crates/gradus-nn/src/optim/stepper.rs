@@ -87,7 +87,7 @@ struct Work {
     state: State,
 }
 
-/// The way out of an unfinished step.
+/// The help of the error for an unfinished step.
 const UNFINISHED: &str = "load what was saved last, first into the model, then into this optimiser";
 
 /// Refuses a hyper-parameter that is not finite or below 0.
@@ -230,7 +230,7 @@ impl<R: Rule> Stepper<R> {
         }
         let count = work.len();
         for (done, work) in work.into_iter().enumerate() {
-            // Said before: a function that watches the device may panic.
+            // Set before the step, because a function that watches the device may panic.
             let m = format!("something failed in the middle of a step, after {done} of {count} parameters");
             self.unfinished = Some(m.clone());
             self.advance(work).map_err(|e| e.note(m).help(UNFINISHED))?;
@@ -239,7 +239,7 @@ impl<R: Rule> Stepper<R> {
         Ok(())
     }
 
-    /// Steps one parameter. A device that fails leaves it, and its state, in part written.
+    /// Steps one parameter. If the device fails, the parameter and its state are partly written.
     #[track_caller]
     fn advance(&mut self, Work { group, member, gradient, mut state }: Work) -> Result<()> {
         let group = &mut self.groups[group];
@@ -259,7 +259,7 @@ impl<R: Rule> Stepper<R> {
         Ok(())
     }
 
-    /// Refuses to go on from a step that was not finished.
+    /// Refuses to continue after an unfinished step.
     #[track_caller]
     pub(super) fn refuse_unfinished(&self) -> Result<()> {
         let Some(m) = &self.unfinished else { return Ok(()) };
@@ -292,7 +292,7 @@ impl<R: Rule> Stepper<R> {
                 if gradient.device() != values.device() {
                     return refuse(ErrorKind::DeviceMismatch, "the gradient is on another device").here();
                 }
-                // A graph may insist on the old values: better before the first step than after some.
+                // A graph may still need the old values; fail before the first parameter is stepped, not after some.
                 values.prepare_write(op)?;
                 // A gradient in the memory of a parameter would change while parameters are stepped.
                 let aliased = storages.contains_key(&Arc::as_ptr(gradient.storage()));
@@ -331,7 +331,7 @@ impl<R: Rule> Stepper<R> {
         Ok(state)
     }
 
-    /// Whether the step goes on, by the policy on gradients that are not finite.
+    /// Whether the policy on gradients that are not finite lets the step continue.
     #[track_caller]
     fn finite(&self, work: &[Work]) -> Result<bool> {
         if self.non_finite == NonFinite::Unchecked {

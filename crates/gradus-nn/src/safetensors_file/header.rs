@@ -25,15 +25,15 @@ pub(super) enum HeaderError {
     Memory(Error),
 }
 
-/// Bytes of the host that a byte of the header takes when it is read, about: of names and lists in many small allocations.
-/// Metadata of very short texts take more.
+/// About how many bytes of host memory a byte of the header takes when it is parsed, as names and lists in many small
+/// allocations. Metadata with very short texts takes more.
 const PARSED: usize = 8;
 
 /// Characters of a name that an error shows.
 const SHOWN: usize = 100;
 
-/// Reads and checks the header of a file of `length` bytes, and whether there is memory for what it describes. A file may
-/// have far more bytes than its disk: nothing is allocated before.
+/// Reads and checks the header of a file of `length` bytes, and whether there is memory for what it describes. Nothing is
+/// allocated before these checks, because a sparse file may be far longer than its disk.
 #[track_caller]
 pub(super) fn read_header(reader: &mut impl Read, length: u64, device: &Device) -> Result<Metadata, HeaderError> {
     let backend = device.backend();
@@ -71,8 +71,8 @@ pub(super) fn read_header(reader: &mut impl Read, length: u64, device: &Device) 
     Ok(metadata)
 }
 
-/// What the crate safetensors reads with buffers for all entries, here entry by entry: a name that is there twice, or a
-/// shape of too many axes, ends the reading before it takes memory.
+/// The header, read entry by entry. (The crate safetensors buffers all entries.) A duplicate name, or a shape of too many
+/// axes, is an error before it takes memory.
 struct Header(Metadata);
 
 impl<'de> Deserialize<'de> for Header {
@@ -126,7 +126,7 @@ struct Entry {
     data_offsets: (usize, usize),
 }
 
-/// A shape; `None` if it has more axes than there can be.
+/// A shape; `None` if it has more than the highest number of axes.
 struct Dims(Option<Vec<usize>>);
 
 impl<'de> Deserialize<'de> for Dims {
