@@ -1,8 +1,7 @@
-//! The claim of a run on its folder: a lock that the system takes back when the program ends, however it ends.
+//! The claim of a run on its folder: a lock that the system releases when the program ends, however it ends.
 //!
-//! In the folder there is, as long as a run is at work in it, a folder `.gradus-run` with the locked file and with what the
-//! run has written so far. If the program is killed both stay, but the lock is gone: the next run that claims the folder
-//! removes what lies there.
+//! While a run uses a folder, there is a subfolder `.gradus-run` with the locked file and the files that are not complete
+//! yet. If the program is killed, both stay, but the lock is released: the next run that claims the folder removes them.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind as IoKind, Read, Write};
@@ -26,7 +25,7 @@ pub(crate) struct Claim {
     lock: Mutex<Option<File>>,
 }
 
-/// What became of an attempt.
+/// The result of an attempt to claim.
 #[derive(Debug)]
 pub(crate) enum Attempt {
     Claimed(Claim),
@@ -37,16 +36,16 @@ pub(crate) enum Attempt {
 }
 
 impl Claim {
-    /// Claims `folder`, which is made if need be. Where the file system has no locks, a claim that is there already is
-    /// respected unless `take_over`.
+    /// Claims `folder`, creating it if needed. If the file system has no locks, an existing claim is respected unless
+    /// `take_over` is set.
     #[track_caller]
     pub(crate) fn take(folder: &Path, take_over: bool, try_lock: TryLock) -> std::io::Result<Attempt> {
         let work = folder.join(WORK);
         let path = work.join(LOCK);
-        // A run that ends may remove what this one has just made, found or opened: then it is tried again.
+        // A run that ends may remove what this one has just created, found or opened. Then try again.
         let mut last = std::io::Error::new(IoKind::ResourceBusy, "other runs claim it and give it back all the time");
         for _ in 0..1000 {
-            // What lies there is removed below: it has to be this folder, not one that a link leads to.
+            // Its contents are removed below, so it must be a real folder, not a link to another one.
             if fs::symlink_metadata(&work).is_ok_and(|found| !found.is_dir()) {
                 return Err(std::io::Error::new(IoKind::NotADirectory, format!("{WORK} in it is no folder")));
             }
@@ -73,7 +72,7 @@ impl Claim {
             }
             let claim = Claim { work, lock: Mutex::default() };
             claim.clear(|name| name != LOCK);
-            // For people; nothing depends on it.
+            // For people to read; nothing depends on it.
             let _ = file.set_len(0).and_then(|()| write!(file, "process {}", std::process::id()));
             *claim.lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
             return Ok(Attempt::Claimed(claim));
@@ -92,11 +91,11 @@ impl Claim {
         self.clear(|name| name != LOCK);
         let lock = self.path(LOCK);
         if cfg!(windows) {
-            // An open file cannot be removed there, also not if it is another run that has opened it.
+            // On Windows a file that any run has open cannot be removed.
             drop(file);
             let _ = fs::remove_file(&lock);
         } else {
-            // While it is locked, so that no other run's lock is removed.
+            // Removed while it is locked, so that no other run's lock is removed.
             let _ = fs::remove_file(&lock);
             drop(file);
         }
@@ -107,7 +106,7 @@ impl Claim {
     fn clear(&self, meant: impl Fn(&str) -> bool) {
         for entry in fs::read_dir(&self.work).into_iter().flatten().flatten() {
             if entry.file_name().to_str().is_none_or(&meant) {
-                // What cannot be removed stays hidden here.
+                // What cannot be removed stays here, hidden.
                 let _ = fs::remove_file(entry.path());
             }
         }

@@ -1,4 +1,4 @@
-//! [`Logger`]: who hears what a run does.
+//! [`Logger`]: receives the events of a run.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use gradus_tensor::Result;
 use crate::report::{EpochReport, Run, StepReport};
 use crate::write_file;
 
-/// What happened. More kinds may come.
+/// An event of a run. More kinds may be added.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -34,9 +34,9 @@ pub enum Event<'a> {
     End(&'a Run),
 }
 
-/// Hears the events of a run. An error ends the run.
+/// Receives the events of a run. An error ends the run.
 pub trait Logger {
-    /// Takes note of an event.
+    /// Handles an event.
     fn log(&mut self, event: Event<'_>) -> Result<()>;
 }
 
@@ -46,7 +46,7 @@ impl<F: FnMut(Event<'_>) -> Result<()>> Logger for F {
     }
 }
 
-/// Writes a CSV file with a row an epoch, anew and whole at the end of each epoch.
+/// Writes a CSV file with one row for each epoch. The whole file is rewritten at the end of each epoch.
 #[derive(Debug)]
 pub struct CsvLogger {
     path: PathBuf,

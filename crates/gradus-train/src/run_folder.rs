@@ -1,4 +1,5 @@
-//! [`RunFolder`]: where a run leaves its files. Files appear whole or not at all, and nothing is overwritten unasked.
+//! [`RunFolder`]: where a run writes its files. Files appear whole or not at all, and nothing is overwritten unless the
+//! caller allows it.
 
 use std::fs::{self, File};
 use std::path::{Component, Path, PathBuf};
@@ -10,12 +11,12 @@ use crate::claim::{self, Claim, WORK};
 
 /// A folder for the files of one run.
 ///
-/// It is made at once, so that a bad place is known before the work, and claimed: other runs are kept out until it is dropped
-/// or the program ends, however it ends. The claim is a locked file in a folder `.gradus-run`, where the files lie until they
-/// are whole. If nothing is ever written, dropping it removes the folders that it made.
+/// The folder is created at once, so that a bad path is an error before the work, and it is claimed: no other run can use it
+/// until it is dropped or the program ends, however it ends. The claim is a locked file in a folder `.gradus-run`, which
+/// also holds files until they are complete. If nothing was written, dropping removes the folders that it created.
 ///
-/// On a file system without locks a claim that a killed program left cannot be told from one that is held: it is respected,
-/// unless files may be overwritten.
+/// On a file system without locks, a claim left by a killed program looks like one that is held: it is respected, unless
+/// files may be overwritten.
 ///
 /// ```
 /// use gradus_train::RunFolder;
@@ -38,7 +39,7 @@ pub struct RunFolder {
     written: Mutex<Vec<String>>,
 }
 
-/// What became of an attempt to take a folder.
+/// The result of an attempt to claim a folder.
 enum Attempt {
     Made(RunFolder),
     /// Something is there already.
@@ -46,8 +47,9 @@ enum Attempt {
 }
 
 impl RunFolder {
-    /// The folder at `path`, made if need be. A folder that holds anything is an error unless `overwrite`; even then only files
-    /// of the same names are replaced, when they are written. One in which another run is at work is always an error.
+    /// The folder at `path`, created if it does not exist. A folder that is not empty is an error unless `overwrite` is set;
+    /// even then only files of the same names are replaced, when they are written. A folder that another run uses is always
+    /// an error.
     ///
     /// `.` and `..` in `path` are resolved first, so that no folder is made for them.
     #[track_caller]
@@ -105,7 +107,7 @@ impl RunFolder {
         };
         // From here on dropping `folder` cleans up.
         let folder = RunFolder { path, overwrite, made, claim, written: Mutex::default() };
-        // Another run may have come and gone since the first look.
+        // Another run may have written files since the first check.
         if !overwrite && !is_empty(&folder.path)? {
             return Ok(Attempt::Taken(not_empty(&folder.path)));
         }
@@ -127,7 +129,7 @@ impl RunFolder {
         self.claim.path(name)
     }
 
-    /// Checks that files of these names can be written: nothing is in their place, or something that may be replaced.
+    /// Checks that files of these names can be written: they do not exist, or may be replaced.
     #[track_caller]
     pub fn check(&self, names: &[&str]) -> Result<()> {
         let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
@@ -147,7 +149,7 @@ impl RunFolder {
         Ok(())
     }
 
-    /// Notes that this run wrote these files.
+    /// Records that this run wrote these files.
     pub(crate) fn wrote(&self, names: impl IntoIterator<Item = String>) {
         self.written.lock().unwrap_or_else(PoisonError::into_inner).extend(names);
     }
@@ -169,12 +171,12 @@ impl Drop for RunFolder {
 /// Removes those of these folders, outermost first, that are empty.
 fn remove_empty(folders: &[PathBuf]) {
     for folder in folders.iter().rev() {
-        // Removes empty folders only, which is what is meant.
+        // `remove_dir` removes empty folders only, as intended.
         let _ = fs::remove_dir(folder);
     }
 }
 
-/// The path without `.`, and without `..` where it undoes a name that is no link.
+/// The path without `.`, and without `..` where it cancels a component that is not a link.
 fn normal(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {
@@ -187,7 +189,7 @@ fn normal(path: &Path) -> PathBuf {
     if out.as_os_str().is_empty() { PathBuf::from(".") } else { out }
 }
 
-/// Whether the folder holds nothing but, perhaps, the claim of a run.
+/// Whether the folder is empty, apart from the claim of a run.
 #[track_caller]
 fn is_empty(path: &Path) -> Result<bool> {
     let failed = |e| Error::io("out", path.display(), e).help("name a folder that can be read and written to");

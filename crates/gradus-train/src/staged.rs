@@ -1,4 +1,4 @@
-//! [`StagedFiles`]: files that appear together, and what is done with those that cannot.
+//! [`StagedFiles`]: files that appear together; and [`rescue`], for files that cannot be written.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Seek, Write};
@@ -10,12 +10,12 @@ use gradus_tensor::{Error, Here, Result};
 
 use crate::RunFolder;
 
-/// Files of a [`RunFolder`] that are written out of sight first and then appear together; without
-/// [`publish`](StagedFiles::publish) none of them does.
+/// Files of a [`RunFolder`] that are first written to a hidden folder, and appear together on
+/// [`publish`](StagedFiles::publish). Without it none of them appears.
 ///
-/// A file may be written again before that, and then takes the place of its first version on the disk. So a run that writes
-/// its files once before the work, as large as they will be, has the room that it needs at its end: nobody else can fill the
-/// disk in between. (A file system that never writes in place, such as btrfs or ZFS, gives no such promise.)
+/// A file may be written again before that; the new version overwrites the old one in place. A run that writes its files
+/// before the work, as large as they will become, thereby reserves the disk space that it needs at its end. (File systems
+/// that never write in place, such as btrfs and ZFS, do not guarantee this.)
 #[derive(Debug)]
 pub struct StagedFiles<'a> {
     folder: &'a RunFolder,
@@ -25,13 +25,14 @@ pub struct StagedFiles<'a> {
 #[derive(Debug)]
 struct Staged {
     name: String,
-    /// Where the contents are so far.
+    /// Where the contents lie until they are published.
     path: PathBuf,
     file: File,
 }
 
 impl RunFolder {
-    /// Writes a file in it in one piece; a file that this run did not write is replaced only with `overwrite`.
+    /// Writes a file in the folder, whole or not at all. A file that this run did not write is replaced only with
+    /// `overwrite`.
     #[track_caller]
     pub fn write(&self, name: &str, contents: &[u8]) -> Result<PathBuf> {
         let mut files = self.stage();
@@ -51,19 +52,19 @@ impl<'a> StagedFiles<'a> {
         StagedFiles { folder, files: Vec::new() }
     }
 
-    /// Writes a file to the disk.
+    /// Stages a file with these contents, synced to the disk.
     #[track_caller]
     pub fn write(&mut self, name: &str, contents: &[u8]) -> Result<()> {
         let path = self.folder.file(name);
         self.write_with(name, |out| out.write_all(contents).map_err(|e| failed(&path, e)).here())
     }
 
-    /// Has `f` write a file, to the disk.
+    /// Stages a file that `f` writes, synced to the disk.
     #[track_caller]
     pub fn write_with(&mut self, name: &str, f: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
         let path = self.folder.file(name);
         let failed = |e| failed(&path, e);
-        // Taken out meanwhile: a file that was written in part is not published.
+        // Removed from the list while it is written: a partly written file must not be published.
         let known = self.files.iter().position(|staged| staged.name == name).map(|at| self.files.remove(at));
         let mut staged = match known {
             Some(staged) => staged,
@@ -83,7 +84,7 @@ impl<'a> StagedFiles<'a> {
         Ok(Staged { name: name.to_owned(), path, file })
     }
 
-    /// Gives all files their names. After an error none of those that were not there before is.
+    /// Moves all files to their final names. After an error, no file that did not exist before remains.
     #[track_caller]
     pub fn publish(mut self) -> Result<()> {
         let names: Vec<&str> = self.files.iter().map(|staged| &*staged.name).collect();
@@ -104,14 +105,14 @@ impl<'a> StagedFiles<'a> {
     }
 }
 
-/// One that has its name by now is not there under the old one.
+/// After publishing there is no file under the old name any more.
 impl Drop for Staged {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Has `f` write the whole of a file, to the disk; errors name `path`.
+/// Writes a whole file by `f` and syncs it; errors name `path`.
 #[track_caller]
 fn write_to(file: &mut File, f: impl FnOnce(&mut dyn Write) -> Result<()>, path: &Path) -> Result<()> {
     let failed = |e| failed(path, e);
@@ -120,7 +121,7 @@ fn write_to(file: &mut File, f: impl FnOnce(&mut dyn Write) -> Result<()>, path:
     f(&mut out).map_err(|e| e.note(format!("while writing {}", path.display())))?;
     out.flush().map_err(failed)?;
     drop(out);
-    // What an earlier version had beyond the end goes.
+    // Cuts off the rest of a longer earlier version.
     let end = file.stream_position().map_err(failed)?;
     file.set_len(end).and_then(|()| file.sync_all()).map_err(failed)
 }
@@ -130,8 +131,8 @@ fn failed(path: &Path, e: std::io::Error) -> Error {
     Error::io("write", path.display(), e).help("check that the folder is still there, can be written to and has room")
 }
 
-/// Has `write` write to a new folder in the system's temporary folder what could not be written where it should be, for
-/// `error`. Returns that error, with the name of that folder or the reason why there is none.
+/// Saves files that could not be written to their place because of `error`: `write` writes them to a new folder in the
+/// system's temporary folder. Returns `error` with a note that names that folder, or says why the files could not be saved.
 ///
 /// ```
 /// use gradus_train::{RunFolder, rescue};
@@ -177,13 +178,13 @@ fn rescued(
         }
     });
     if written.is_err() {
-        // It is empty.
+        // The folder is empty.
         let _ = fs::remove_dir(&path);
     }
     written.map(|(names, failure)| (path, names, failure)).here()
 }
 
-/// A folder in `base` that was not there before; where the system knows of users, only this one may look into it.
+/// A new folder in `base`. On Unix only the current user may access it.
 #[track_caller]
 fn new_folder(base: &Path) -> std::io::Result<PathBuf> {
     let mut builder = fs::DirBuilder::new();

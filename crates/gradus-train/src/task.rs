@@ -6,14 +6,14 @@ use gradus_tensor::{DType, Error, Here, Reduction, Result, Tensor, no_grad_guard
 
 use crate::ConfusionMatrix;
 
-/// What a batch gave.
+/// The result of a batch.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// The loss to go down on: one number, the mean over the batch's samples.
+    /// The loss to minimise: one number, the mean over the batch's samples.
     pub loss: Tensor,
     /// Number of samples in the batch.
     pub samples: usize,
-    /// Number of right answers, where that means something.
+    /// Number of right answers, if the task counts them.
     pub correct: Option<usize>,
 }
 
@@ -22,7 +22,7 @@ pub trait Task<M: ?Sized, B> {
     /// Runs the model on a batch.
     fn run(&self, model: &M, batch: &B) -> Result<Outcome>;
 
-    /// What is wrong with a batch whose loss is not finite, if it shows.
+    /// The reason why the loss of this batch is not finite, if the batch shows it.
     fn diagnose(&self, _batch: &B) -> Option<String> {
         None
     }
@@ -35,7 +35,7 @@ impl<M: ?Sized, B, F: Fn(&M, &B) -> Result<Outcome>> Task<M, B> for F {
     }
 }
 
-/// To name the class of each sample: cross-entropy of the model's output `[n, classes]` for labels `[n]`.
+/// Classification: cross-entropy of the model's output `[n, classes]` for labels `[n]`.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Classification {
     /// Share of a label's probability that is spread over all classes, 0 to 1.
@@ -66,7 +66,7 @@ impl<M: Forward + ?Sized> Task<M, (Tensor, Tensor)> for Classification {
     }
 }
 
-/// How often the greatest logit of a row is that of its label.
+/// Number of rows whose greatest logit is that of their label.
 #[track_caller]
 fn agreeing(logits: &Tensor, labels: &Tensor) -> Result<usize> {
     Ok(labels_and_predictions(logits, labels)?.filter(|(label, predicted)| label == predicted).count())

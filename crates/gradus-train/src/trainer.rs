@@ -14,7 +14,7 @@ use crate::{EpochReport, Event, Logger, Run, StepReport, Task, evaluate};
 
 /// Runs a model over a dataset, epoch by epoch.
 ///
-/// A run is decided by model, optimiser and loader: the same ones give the same bits.
+/// Model, optimiser and loader determine a run: the same ones give the same bits.
 #[must_use = "a trainer does nothing until `fit`, and setting an option gives a new trainer"]
 #[derive(Clone)]
 pub struct Trainer {
@@ -49,7 +49,7 @@ impl Trainer {
         self.stop.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed))
     }
 
-    /// One step at the rate of the schedule, which an optimiser that fails forgets again.
+    /// Makes one step at the learning rate of the schedule. If the step fails, the old rate is restored.
     #[track_caller]
     fn step(&self, steps: u64, optimizer: &mut dyn Optimizer, gradients: &Gradients) -> Result<()> {
         let before = optimizer.lr_factor();

@@ -18,11 +18,11 @@ pub fn write_file(path: impl AsRef<Path>, contents: &[u8]) -> Result<()> {
     gradus_file::write(OP, path, true, |out| out.write_all(contents).map_err(|e| gradus_file::failed(OP, path, e)))
 }
 
-/// Whether [`write_file`] can write to `path`, as far as one can tell before: for work that takes long before there is
-/// something to write.
+/// Checks whether [`write_file`] could write to `path`, as far as that is known in advance. For long work whose result is
+/// written at the end.
 ///
 /// # Errors
-/// As those of [`write_file`].
+/// Those of [`write_file`].
 #[track_caller]
 pub fn check_file(path: impl AsRef<Path>) -> Result<()> {
     gradus_file::check(OP, path.as_ref(), true)
