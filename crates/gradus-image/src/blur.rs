@@ -12,7 +12,7 @@ const WIDEST: usize = 1 << 15;
 /// weights sum to 1. A `sigma` of 0 changes nothing. Shape `[.., c, h, w]` stays; differentiable to any order.
 ///
 /// # Errors
-/// A `sigma` that is negative or not finite, a radius above 32768, and what is no image.
+/// A `sigma` that is negative or not finite, a radius above 32768, and a tensor that is not an image.
 #[track_caller]
 pub fn gaussian_blur(x: &Tensor, sigma: f64, radius: Option<usize>, border: Border) -> Result<Tensor> {
     const OP: &str = "gaussian_blur";

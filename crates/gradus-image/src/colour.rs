@@ -28,7 +28,7 @@ impl Range {
 /// shape stays; without, the result is `[.., 1, h, w]` and has no alpha. Grey images stay as they are.
 ///
 /// # Errors
-/// What is no image.
+/// A tensor that is not an image.
 #[track_caller]
 pub fn grayscale(x: &Tensor, keep_channels: bool) -> Result<Tensor> {
     let picture = Picture::new("grayscale", x)?;
@@ -42,7 +42,7 @@ pub fn grayscale(x: &Tensor, keep_channels: bool) -> Result<Tensor> {
 /// 1 where a colour is `t` or more, else 0 (also for NaN); `t` is in units of 0 to 1 for `u8` too. Has no gradient.
 ///
 /// # Errors
-/// A `t` that is not finite, and what is no image.
+/// A `t` that is not finite, and a tensor that is not an image.
 #[track_caller]
 pub fn threshold(x: &Tensor, t: f64) -> Result<Tensor> {
     let picture = Picture::new("threshold", x)?;
@@ -56,7 +56,7 @@ pub fn threshold(x: &Tensor, t: f64) -> Result<Tensor> {
 /// Colours times `factor`.
 ///
 /// # Errors
-/// A factor that is negative or not finite, and what is no image.
+/// A factor that is negative or not finite, and a tensor that is not an image.
 #[track_caller]
 pub fn brightness(x: &Tensor, factor: f64, range: Range) -> Result<Tensor> {
     let picture = Picture::new("brightness", x)?;
@@ -67,7 +67,7 @@ pub fn brightness(x: &Tensor, factor: f64, range: Range) -> Result<Tensor> {
 /// Distances from mid-grey times `factor`: `(x - 0.5) * factor + 0.5`.
 ///
 /// # Errors
-/// A factor that is negative or not finite, and what is no image.
+/// A factor that is negative or not finite, and a tensor that is not an image.
 #[track_caller]
 pub fn contrast(x: &Tensor, factor: f64, range: Range) -> Result<Tensor> {
     let picture = Picture::new("contrast", x)?;
@@ -78,7 +78,7 @@ pub fn contrast(x: &Tensor, factor: f64, range: Range) -> Result<Tensor> {
 /// Distances from the mean luma of each image times `factor`.
 ///
 /// # Errors
-/// A factor that is negative or not finite, and what is no image.
+/// A factor that is negative or not finite, and a tensor that is not an image.
 #[track_caller]
 pub fn contrast_about_mean(x: &Tensor, factor: f64, range: Range) -> Result<Tensor> {
     let picture = Picture::new("contrast_about_mean", x)?;
@@ -93,7 +93,7 @@ pub fn contrast_about_mean(x: &Tensor, factor: f64, range: Range) -> Result<Tens
 /// `1 - x` for colours.
 ///
 /// # Errors
-/// What is no image.
+/// A tensor that is not an image.
 #[track_caller]
 pub fn invert(x: &Tensor) -> Result<Tensor> {
     let picture = Picture::new("invert", x)?;
@@ -104,7 +104,7 @@ pub fn invert(x: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// `u8`, which cannot hold the result; numbers of means or deviations other than the channels'; deviations that are not
-/// above 0, numbers that are not finite, and what is no image.
+/// above 0, numbers that are not finite, and a tensor that is not an image.
 #[track_caller]
 pub fn normalize(x: &Tensor, mean: &[f64], std: &[f64]) -> Result<Tensor> {
     const OP: &str = "normalize";

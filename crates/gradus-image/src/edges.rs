@@ -6,14 +6,14 @@ use crate::neighbours::{Border, weighted};
 use crate::picture::{Picture, not_negative};
 
 /// The strength of edges: `sqrt(gx^2 + gy^2)` of the luma, by Sobel's kernels (weights 1, 2, 1 times the difference of the
-/// neighbours on both sides; a step from 0 to 1 gives 4). Every colour channel gets it. With a `threshold` pixels become 1
-/// where it is reached, else 0. `border` says what lies beyond the edge, usually it [again](Border::Replicate); the shape
-/// stays.
+/// neighbours on both sides; a step from 0 to 1 gives 4). Every colour channel gets it. With a `threshold`, pixels that
+/// reach it become 1, all others 0. `border` says which values lie beyond the edge of the image, usually those of the edge
+/// [repeated](Border::Replicate). The shape does not change.
 ///
-/// Without a threshold differentiable to any order; where there is no edge at all the slope is taken as 0.
+/// Without a threshold it is differentiable to any order; where the strength is 0, the gradient is 0.
 ///
 /// # Errors
-/// A threshold that is negative or not finite, and what is no image.
+/// A threshold that is negative or not finite, and a tensor that is not an image.
 #[track_caller]
 pub fn sobel(x: &Tensor, threshold: Option<f64>, border: Border) -> Result<Tensor> {
     const OP: &str = "sobel";
@@ -32,7 +32,7 @@ pub fn sobel(x: &Tensor, threshold: Option<f64>, border: Border) -> Result<Tenso
     let across = row(&difference, &column(&smooth, &luma)?)?;
     let down = column(&difference, &row(&smooth, &luma)?)?;
     let squared = across.square()?.add(&down.square()?)?;
-    // The root of 1 stands in for that of 0, whose slope is infinite.
+    // The root of 1 replaces that of 0, whose slope is infinite.
     let flat = squared.eq(0.0)?;
     let strength = flat.where_(0.0, &flat.where_(1.0, &squared)?.sqrt()?)?;
     let edges = match threshold {
@@ -43,11 +43,11 @@ pub fn sobel(x: &Tensor, threshold: Option<f64>, border: Border) -> Result<Tenso
 }
 
 /// Adds `amount` times the difference to the four neighbours: `x + amount * (4 x - left - right - up - down)`. An `amount`
-/// of 1 is the usual kernel (5 in the middle, -1 around it). `border` as in [`sobel`]; the shape stays. Floats may leave 0
-/// to 1. Differentiable to any order.
+/// of 1 is the usual kernel (5 in the middle, -1 around it). `border` is that of [`sobel`]. The shape does not change.
+/// Floats may leave the range 0 to 1. Differentiable to any order.
 ///
 /// # Errors
-/// An amount that is negative or not finite, and what is no image.
+/// An amount that is negative or not finite, and a tensor that is not an image.
 #[track_caller]
 pub fn sharpen(x: &Tensor, amount: f64, border: Border) -> Result<Tensor> {
     const OP: &str = "sharpen";

@@ -4,19 +4,19 @@ use gradus_tensor::{Error, Interpolate, Interpolation, Resized, Result, Tensor};
 
 use crate::picture::Picture;
 
-/// Brings the image to `height` x `width` pixels, bilinearly, antialiased when it shrinks.
+/// Resizes the image to `height` x `width` pixels, bilinearly, with antialiasing when it shrinks.
 ///
 /// # Errors
-/// Sizes of 0, and what is no image.
+/// Sizes of 0, and a tensor that is not an image.
 #[track_caller]
 pub fn resize(x: &Tensor, height: usize, width: usize) -> Result<Tensor> {
     resize_with(x, height, width, Interpolate::from(Interpolation::Bilinear).antialias())
 }
 
-/// [`resize`] with another [interpolation](Tensor::interpolate) of two axes. Channels are taken each for itself.
+/// [`resize`] with another [interpolation](Tensor::interpolate) of two axes. Each channel is resized on its own.
 ///
 /// # Errors
-/// Sizes of 0, an interpolation that is not for two axes, and what is no image.
+/// Sizes of 0, an interpolation that is not for two axes, and a tensor that is not an image.
 #[track_caller]
 pub fn resize_with(x: &Tensor, height: usize, width: usize, how: impl Into<Interpolate>) -> Result<Tensor> {
     let picture = Picture::new("resize", x)?;
@@ -38,7 +38,7 @@ pub(crate) fn split(x: &Tensor) -> (&[usize], usize, usize, usize) {
 /// The section of `height` x `width` pixels whose upper left pixel is at (`top`, `left`). A view.
 ///
 /// # Errors
-/// A section that is not within the image, and what is no image.
+/// A section that is not within the image, and a tensor that is not an image.
 #[track_caller]
 pub fn crop(x: &Tensor, top: usize, left: usize, height: usize, width: usize) -> Result<Tensor> {
     let picture = Picture::new("crop", x)?;
@@ -54,7 +54,7 @@ pub fn crop(x: &Tensor, top: usize, left: usize, height: usize, width: usize) ->
 /// The middle of `height` x `width` pixels; of two middles the upper left one. A view.
 ///
 /// # Errors
-/// A section larger than the image, and what is no image.
+/// A section larger than the image, and a tensor that is not an image.
 #[track_caller]
 pub fn center_crop(x: &Tensor, height: usize, width: usize) -> Result<Tensor> {
     let (h, w) = Picture::new("center_crop", x)?.size();
@@ -68,7 +68,7 @@ pub fn center_crop(x: &Tensor, height: usize, width: usize) -> Result<Tensor> {
 /// Left becomes right. A view.
 ///
 /// # Errors
-/// What is no image.
+/// A tensor that is not an image.
 #[track_caller]
 pub fn flip_horizontal(x: &Tensor) -> Result<Tensor> {
     Picture::new("flip_horizontal", x)?;
@@ -78,7 +78,7 @@ pub fn flip_horizontal(x: &Tensor) -> Result<Tensor> {
 /// Top becomes bottom. A view.
 ///
 /// # Errors
-/// What is no image.
+/// A tensor that is not an image.
 #[track_caller]
 pub fn flip_vertical(x: &Tensor) -> Result<Tensor> {
     Picture::new("flip_vertical", x)?;

@@ -6,7 +6,7 @@ use gradus_tensor::{ConvOptions, Error, Result, Tensor};
 /// What a filter sees beyond the border of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Border {
-    /// The pixels of the border, again and again.
+    /// The pixels of the border, repeated.
     #[default]
     Replicate,
     /// Zeros.
@@ -16,7 +16,7 @@ pub enum Border {
 }
 
 impl Border {
-    /// The place within `0..n` that stands for `i`.
+    /// The index within `0..n` that stands for `i`.
     fn place(self, i: isize, n: usize) -> usize {
         let last = n as isize - 1;
         let place = match self {

@@ -37,7 +37,7 @@ impl<'a> Picture<'a> {
         }
     }
 
-    /// Without any element: there is nothing to compute.
+    /// Whether it has no elements, so that there is nothing to compute.
     pub(crate) fn is_empty(&self) -> bool {
         self.source.numel() == 0
     }
@@ -65,7 +65,7 @@ impl<'a> Picture<'a> {
         colour.mul(&weights.to_dtype(colour.dtype())?)?.sum(&[-3], true)
     }
 
-    /// As many equal channels of colour as the image has.
+    /// This channel, repeated for each colour channel of the image.
     #[track_caller]
     pub(crate) fn spread(&self, grey: &Tensor) -> Result<Tensor> {
         let mut shape = self.source.shape().to_vec();

@@ -25,8 +25,8 @@ impl Default for Rotate {
 /// differ.
 ///
 /// # Errors
-/// An angle that is not finite, an image without pixels at another angle than a multiple of 90 degrees, and what is no
-/// image.
+/// An angle that is not finite, an image without pixels at another angle than a multiple of 90 degrees, and a tensor that is
+/// not an image.
 #[track_caller]
 pub fn rotate(x: &Tensor, degrees: f64, how: Rotate) -> Result<Tensor> {
     const OP: &str = "rotate";

@@ -1,8 +1,8 @@
-//! The orientation that a camera noted.
+//! The Exif orientation, which a camera records.
 
 use gradus_tensor::{Result, Tensor};
 
-/// How a stored picture becomes upright: rows and columns are exchanged first, and then their order is turned round.
+/// How a stored picture becomes upright: rows and columns are exchanged first, then flipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Orientation {
     exchange: bool,

@@ -10,20 +10,20 @@ use png::{
 use super::orientation::orientation_of;
 use super::samples::{Samples, Size, Unreadable, zeros};
 
-/// Decodes a file, after `allow` let it have the bytes that it needs.
+/// Decodes a file, after `allow` has granted the bytes that it needs.
 #[track_caller]
 pub(super) fn decode(bytes: &[u8], allow: impl FnOnce(Size) -> Result<(), Unreadable>) -> Result<Samples, Unreadable> {
     let failed = |e: DecodingError| format!("is damaged, or of a kind that is not supported: {e}");
     check_chunks(bytes)?;
     let mut decoder = Decoder::new(Cursor::new(bytes));
-    // They may be compressed, to a thousandth of their size, and are not needed.
+    // These chunks are not needed, and may be compressed to a thousandth of their size.
     decoder.set_ignore_text_chunk(true);
     decoder.set_ignore_iccp_chunk(true);
     decoder.set_transformations(Transformations::EXPAND);
     let header = decoder.read_header_info().map_err(failed)?;
     let (width, height) = (header.width as usize, header.height as usize);
     let row = header.raw_row_length().saturating_mul(8);
-    // All that is kept of chunks, a few rows, and the window of the compression.
+    // The chunks that are kept, a few rows, and the window of the compression.
     let beside = bytes.len().saturating_add(row.saturating_mul(4)).saturating_add(1 << 18);
     decoder.set_limits(Limits { bytes: bytes.len().saturating_add(row).saturating_add(1 << 16) });
     let mut reader = decoder.read_info().map_err(failed)?;
@@ -43,7 +43,7 @@ pub(super) fn decode(bytes: &[u8], allow: impl FnOnce(Size) -> Result<(), Unread
     Ok(Samples { width, height, channels, depth, values, orientation })
 }
 
-/// Whether the file goes on to its end, and its palette is one of colours: a chunk is a length, a name of four letters,
+/// Checks that the file is complete and that its palette has a valid length. A chunk is a length, a name of four letters,
 /// contents and a checksum; the last one is `IEND`.
 #[track_caller]
 fn check_chunks(bytes: &[u8]) -> Result<(), Unreadable> {

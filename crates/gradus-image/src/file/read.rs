@@ -16,12 +16,12 @@ pub struct LoadOptions {
     /// The dtype of the result: a float dtype (0 to 1), `u8` (0 to 255) or `u16` (0 to 65535). `None` stands for `u8`, and
     /// for f32 if the file has 16 bits a channel.
     pub dtype: Option<DType>,
-    /// The most bytes that reading may take: 1 GiB, where nothing else is said. A file that needs more is refused before they
-    /// are taken. What counts is all that is held at one time:
-    /// * the file, and what its decoder keeps: what is told beside the picture, a few rows, for a progressive JPEG (and one
-    ///   whose channels come one after the other) two bytes for each coefficient;
+    /// The most bytes that reading may take; 1 GiB by default. A file that needs more is refused before they are allocated.
+    /// Everything that is held at the same time counts:
+    /// * the file, and what its decoder keeps: metadata, a few rows, and for a progressive JPEG (or one whose channels are
+    ///   stored one after the other) two bytes for each coefficient;
     /// * the decoded samples, of one byte or two;
-    /// * the tensor of these samples, and the result in its dtype, with what lies between them.
+    /// * the tensor of these samples, the result in its dtype, and intermediate tensors.
     pub max_memory: usize,
 }
 
@@ -31,9 +31,9 @@ impl Default for LoadOptions {
     }
 }
 
-/// Reads a PNG or JPEG file as `[c, h, w]`: grey gives 1 channel, colours (also from a palette) 3, and with transparency
-/// it is 4, of grey images too. The contents decide about the format, not the name. The orientation that a camera noted is
-/// applied; colour profiles are not.
+/// Reads a PNG or JPEG file as `[c, h, w]`: grey gives 1 channel, colours (also from a palette) 3, and with transparency it
+/// is 4, of grey images too. The format is detected from the contents, not from the name. The Exif orientation is applied;
+/// colour profiles are not.
 ///
 /// # Errors
 /// A file that cannot be read, is neither, is cut off or damaged, wherever that is, or needs more memory than allowed.
@@ -101,7 +101,7 @@ fn samples(bytes: &[u8], name: &str, options: LoadOptions) -> Result<Samples> {
         Format::Png => png::decode(bytes, allow),
         Format::Jpeg => jpeg::decode(bytes, allow),
     };
-    // No file is known at which the decoders panic, but they have done so.
+    // No file is known that makes the decoders panic, but earlier versions of them have panicked.
     let decoded = catch_unwind(AssertUnwindSafe(decode))
         .unwrap_or_else(|_| Err(Unreadable::Bad("is damaged: its decoder panicked".into())));
     decoded

@@ -1,4 +1,4 @@
-//! The samples of a picture: what a decoder gives, what they take of memory, and why there may be none.
+//! The samples of a picture: what a decoder returns, how much memory they take, and why they cannot be read.
 
 use gradus_tensor::{DType, Error, ErrorKind};
 
@@ -17,7 +17,7 @@ pub(super) struct Samples {
     pub(super) orientation: Option<Orientation>,
 }
 
-/// What a picture will take.
+/// The size of a picture, from which the memory that it takes follows.
 pub(super) struct Size {
     pub(super) width: usize,
     pub(super) height: usize,
@@ -50,7 +50,8 @@ impl Size {
     }
 }
 
-/// Bytes of an element on the way from samples of 16 bits, or 8, to `dtype`, and at the end where that is another step.
+/// Bytes of an element of the intermediate tensor between samples of 16 or 8 bits and `dtype`, and of the result if that is
+/// another step.
 fn conversion(deep: bool, dtype: DType) -> (usize, usize) {
     match (deep, dtype) {
         (true, DType::U8) => (8, 1),
@@ -61,9 +62,9 @@ fn conversion(deep: bool, dtype: DType) -> (usize, usize) {
 
 /// Why a picture cannot be read.
 pub(super) enum Unreadable {
-    /// What is wrong with the file; it completes a sentence about it.
+    /// What is wrong with the file, as the rest of a sentence about it.
     Bad(String),
-    /// What in it is not supported.
+    /// What the file has that is not supported.
     Foreign(&'static str),
     Other(Error),
 }
@@ -74,7 +75,7 @@ impl From<String> for Unreadable {
     }
 }
 
-/// So many zeros, if there is memory for them.
+/// A vector of `length` zeros; an error if there is no memory for it.
 #[track_caller]
 pub(super) fn zeros<T: Clone + Default>(length: usize) -> Result<Vec<T>, Unreadable> {
     let mut values = Vec::new();
@@ -91,7 +92,7 @@ pub(super) fn no_memory(name: &str, requested: usize) -> Error {
     Error::new(ErrorKind::OutOfMemory { requested }, OP, m).help("make the picture smaller, or free memory")
 }
 
-/// A number of bytes for people.
+/// A number of bytes, with a unit, for people to read.
 pub(super) fn shown(bytes: usize) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut number = bytes as f64;

@@ -12,7 +12,7 @@ const OP: &str = "save image";
 /// How [`save`] writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SaveOptions {
-    /// Whether a file that is there already is replaced; else it is an error.
+    /// Whether an existing file is replaced; otherwise it is an error.
     pub overwrite: bool,
     /// The quality of a JPEG file, 1 to 100.
     pub quality: u8,
@@ -28,8 +28,8 @@ impl Default for SaveOptions {
 /// `u16` with 16 (PNG only). The file is whole or absent: it is written aside, flushed to the disk and renamed.
 ///
 /// # Errors
-/// A name of another format, what is no image, NaN, an alpha channel or 16 bits for JPEG, a file that is there already
-/// unless it may be replaced, and a place that cannot be written to.
+/// A name of another format, a tensor that is not an image, NaN, an alpha channel or 16 bits for JPEG, an existing file that
+/// may not be replaced, and a path that cannot be written to.
 #[track_caller]
 pub fn save(path: impl AsRef<Path>, x: &Tensor, options: SaveOptions) -> Result<()> {
     let path = path.as_ref();

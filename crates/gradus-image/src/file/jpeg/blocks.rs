@@ -1,4 +1,4 @@
-//! A walk over the coded blocks of a scan, which tells whether they are all there.
+//! Walks over the coded blocks of a scan to check that they are complete.
 
 use super::huffman::{Bits, Fault, Table};
 
@@ -31,7 +31,7 @@ pub(super) struct Scan {
     pub(super) at: usize,
 }
 
-/// What the scans need beside their data.
+/// What decoding a scan needs besides its data.
 pub(super) struct Coding<'a> {
     /// Tables for mean values and for the others.
     pub(super) tables: &'a [[Option<Table>; 4]; 2],

@@ -1,11 +1,11 @@
-//! Whether the coded data of a JPEG file are all there. Decoders fill in what is missing, also in the midst of a file, and
-//! nobody notices.
+//! Checks that the coded data of a JPEG file are complete. Decoders silently fill in what is missing, even in the middle of
+//! a file.
 
 use super::super::samples::{Unreadable, zeros};
 use super::blocks::{Coding, Component, Scan, walk};
 use super::huffman::{Fault, Table, next_marker};
 
-/// What a file says of its picture before the first scan.
+/// The description of the picture that precedes the first scan.
 #[derive(Debug)]
 pub(super) struct Frame {
     pub(super) width: usize,
@@ -50,7 +50,7 @@ impl<'a> Segments<'a> {
         let (Some(scan), Some(mut frame)) = (scan, frame) else { return Err(damaged("it has no picture")) };
         let separate = scan.channels.len() < frame.components.len();
         frame.is_buffered = frame.is_progressive || separate;
-        // The decoder takes these for something else.
+        // The decoder would misinterpret these.
         let first = frame.components[0].sampling;
         let fits = |s: [usize; 2]| first[0].is_multiple_of(s[0]) && first[1].is_multiple_of(s[1]);
         if !frame.components.iter().all(|c| fits(c.sampling)) {
@@ -62,7 +62,7 @@ impl<'a> Segments<'a> {
         Ok(Start { segments: self, frame, scan })
     }
 
-    /// Goes over segments to the data of the next scan; `None` at the end mark.
+    /// Skips segments up to the data of the next scan; `None` at the end marker.
     fn next_scan(&mut self, frame: &mut Option<Frame>) -> Result<Option<Scan>, Unreadable> {
         loop {
             let (marker, start) = next_marker(self.bytes, self.at).ok_or_else(cut_off)?;
@@ -179,7 +179,7 @@ impl Start<'_> {
         if self.frame.is_progressive { 8 * blocks } else { 0 }
     }
 
-    /// Goes over all scans, which have to be whole, up to the end mark.
+    /// Checks all scans, which must be complete, up to the end marker.
     pub(super) fn check(self) -> Result<(), Unreadable> {
         let Start { mut segments, mut frame, scan } = self;
         for c in frame.components.iter_mut().filter(|_| frame.is_progressive) {

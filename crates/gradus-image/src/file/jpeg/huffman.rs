@@ -5,7 +5,7 @@
 pub(super) enum Fault {
     /// A marker, or the end of the file, came first.
     Ended,
-    /// No code begins with these bits, or a code means what cannot be.
+    /// No code begins with these bits, or its meaning is impossible here.
     Damaged,
 }
 
@@ -136,7 +136,7 @@ impl<'a> Bits<'a> {
         }
     }
 
-    /// Goes behind the next marker, over what is left before it; the marker, if there is one.
+    /// Skips to behind the next marker and returns it, if there is one.
     pub(super) fn marker(&mut self) -> Option<u8> {
         (self.held, self.count, self.ended) = (0, 0, false);
         let (marker, at) = next_marker(self.bytes, self.at)?;

@@ -14,7 +14,7 @@ use super::orientation::orientation_of;
 use super::samples::{Samples, Size, Unreadable, zeros};
 use check::{Frame, Segments};
 
-/// Decodes a file, after it was checked that all of it is there and that `allow` lets it have the bytes that it needs.
+/// Decodes a file, after checking that it is complete and that `allow` grants the bytes that it needs.
 #[track_caller]
 pub(super) fn decode(bytes: &[u8], allow: impl FnOnce(Size) -> Result<(), Unreadable>) -> Result<Samples, Unreadable> {
     let start = Segments::new(bytes).start()?;
@@ -22,7 +22,7 @@ pub(super) fn decode(bytes: &[u8], allow: impl FnOnce(Size) -> Result<(), Unread
     let (width, height) = (frame.width, frame.height);
     let coded = frame.components.len();
     let channels = if coded == 1 { 1 } else { 3 };
-    // What is told beside the picture is copied by the decoder.
+    // The decoder copies the metadata.
     let beside = bytes.len() + start.bytes().max(coefficients(frame));
     allow(Size { width, height, channels, depth: 1, beside })?;
     start.check()?;
