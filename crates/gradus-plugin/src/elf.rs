@@ -1,8 +1,8 @@
-//! How long the headers of an ELF file say that it is.
+//! How long an ELF file must be according to its headers.
 //!
-//! The loaders of Linux and the BSDs map what a library's headers name without a look at the length of its file, and the first
-//! read beyond the end of a truncated one ends the process. The loaders of macOS and Windows look for themselves: Mach-O and PE
-//! files are left to them.
+//! The loaders of Linux and the BSDs map a library according to its headers without checking the length of the file, so that
+//! the first read beyond the end of a truncated file kills the process. The loaders of macOS and Windows check the length
+//! themselves, so Mach-O and PE files are not checked here.
 #![forbid(unsafe_code)]
 
 use std::io::{Read, Result, Seek, SeekFrom};
@@ -45,7 +45,7 @@ impl Numbers {
     }
 }
 
-/// The least length of a file with the headers of this one, which has `length` bytes; `None` if it is no ELF file.
+/// The shortest length that the headers of this file, which has `length` bytes, allow; `None` if it is not an ELF file.
 pub(crate) fn needed(file: &mut (impl Read + Seek), length: u64) -> Result<Option<u64>> {
     let mut start = Vec::new();
     file.by_ref().take(CLASS_64.header as u64).read_to_end(&mut start)?;

@@ -1,4 +1,4 @@
-//! The side of the program: a backend whose primitives are the functions of a plug-in's table.
+//! The program's side of a plug-in: a backend whose primitives are the functions of the plug-in's table.
 
 use std::fs::File;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn refused(path: &Path, why: Refusal, more: Option<String>) -> Error {
     e.help("a plug-in is a cdylib with gradus_backend::export_plugin!, built from the version of Gradus that loads it")
 }
 
-/// Refuses what is no file, and a library that is cut off: reading beyond its end would end the process.
+/// Refuses a path that is not a regular file, and a truncated library: reading beyond its end would kill the process.
 fn check_whole(path: &Path) -> Result<()> {
     let failed = |e| Error::io("load_plugin", path.display(), e);
     // Before it is opened: opening a pipe waits for its other end.
@@ -70,7 +70,7 @@ pub unsafe fn load(path: &Path) -> Result<Arc<dyn Backend>> {
     if let Some(refusal) = refusal {
         return Err(refused(&path, refusal, None));
     }
-    // Its code stays: a buffer, or a thread of the plug-in, may outlive every handle that this side knows of.
+    // The library is never unloaded: a buffer, or a thread of the plug-in, may outlive every handle that this side knows of.
     std::mem::forget(library);
     // SAFETY: magic, fingerprint and size are those of a `Table`, which is a static of a library that is never unloaded.
     let table: &'static Table = unsafe { &*symbol.cast() };
@@ -111,7 +111,7 @@ fn answer(f: impl FnOnce(*mut RawError) -> u32) -> Result<()> {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // Nobody is left to tell of an error.
+        // An error cannot be reported to anyone here.
         let _ = call!(&*self, destroy());
     }
 }

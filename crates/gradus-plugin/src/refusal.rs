@@ -1,15 +1,15 @@
-//! [`Refusal`]: why a library was not taken.
+//! [`Refusal`]: why a library was refused.
 
 use std::fmt;
 
 use gradus_backend::plugin::SYMBOL;
 use gradus_tensor::Error;
 
-/// Why a library was not taken. No function of its table was called.
+/// Why a library was refused. No function of its table was called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The file is no library that this machine can load.
+    /// The file is not a library that this machine can load.
     NotALibrary,
     /// The file ends before what its headers name.
     Truncated {
@@ -20,7 +20,7 @@ pub enum Refusal {
     },
     /// The library exports no table.
     NoTable,
-    /// What it exports under that name is none.
+    /// The symbol of that name is not a table.
     WrongMagic,
     /// The two sides were built from different versions of the contract.
     WrongFingerprint {
