@@ -1,4 +1,4 @@
-//! Chains of filters: what `+` makes of them on the command line.
+//! Chains of filters, which `+` joins on the command line.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ pub(crate) struct Chain {
     pub(crate) files: Files,
 }
 
-/// A command line that makes no sense.
+/// The error for a command line that is not a chain.
 fn wrong(message: String) -> clap::Error {
     let mut command = Args::command();
     // Built, so that the subcommand's usage line has the program's name.
@@ -29,7 +29,7 @@ fn wrong(message: String) -> clap::Error {
     }
 }
 
-/// Takes the words after `gradus image` apart: the filters between the words `+`.
+/// Parses the words after `gradus image`: filters that are separated by the word `+`.
 pub(crate) fn parse(words: &[OsString]) -> Result<Chain, clap::Error> {
     let steps: Vec<&[OsString]> = words.split(|word| word == "+").collect();
     let mut filters = Vec::new();

@@ -1,4 +1,4 @@
-//! `config.toml`: what a run was asked to do, so that it can be done again.
+//! `config.toml`: the settings of a run, so that it can be repeated.
 
 use gradus::{Error, ErrorKind, Result};
 use serde::Serialize;
@@ -32,7 +32,7 @@ pub(crate) struct Network {
     pub(crate) parameters: usize,
 }
 
-/// What came of it.
+/// The results.
 #[derive(Debug, Serialize)]
 pub(crate) struct Outcome {
     pub(crate) epochs_done: usize,

@@ -17,7 +17,7 @@ IN is a PNG or JPEG file, whatever its name; the name of OUT ends in .png, .jpg 
 replaced only with --force. Colours are from 0 (dark) to 1 (bright), whatever the file's bits, and only OUT cuts off what is
 outside; a PNG of 16 bits a channel gives one of 16 bits. Transparency stays as it is, and moves with its pixels.";
 
-/// The longest side that a picture is given.
+/// The longest side that a picture may get.
 const LONGEST: usize = 65_535;
 
 /// The pictures, and what is said about them and the device.
@@ -53,7 +53,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// The first thing that was given.
+    /// The first of the arguments that was given.
     pub(crate) fn given(&self) -> String {
         let named = [
             ("--force", self.force),

@@ -1,5 +1,5 @@
-//! Ctrl-C, and SIGTERM, which means the same: the first asks the training to end, the second ends the program, but never in
-//! the midst of saving.
+//! Ctrl-C and SIGTERM, which are treated alike: the first asks the training to stop, the second ends the program, but never
+//! in the middle of saving.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -13,7 +13,7 @@ use crate::output::complain;
 /// The exit code of a program that Ctrl-C ended.
 const INTERRUPTED: i32 = 130;
 
-/// Signals that follow each other faster are one: a terminal and a parent process may both pass on what was one request.
+/// Signals that follow each other faster count as one: a terminal and a parent process may both forward the same request.
 const AT_ONCE: Duration = Duration::from_millis(500);
 
 /// What a signal acts on.
@@ -47,7 +47,7 @@ impl Interrupt {
                 if let Some(folder) = state.folder.upgrade() {
                     folder.release();
                 }
-                // Still locked: saving cannot begin before the end.
+                // The lock is still held, so that saving cannot begin before the program ends.
                 std::process::exit(INTERRUPTED);
             } else {
                 complain("\nstopping after this step; Ctrl-C again to end at once without saving");
@@ -72,7 +72,7 @@ impl Interrupt {
         Ok(folder)
     }
 
-    /// Runs `save`, which no signal that is handled ends.
+    /// Runs `save`; the handled signals do not interrupt it.
     pub(crate) fn while_saving<T>(&self, save: impl FnOnce() -> T) -> T {
         lock(&self.state).saving = true;
         let saved = save();

@@ -1,4 +1,4 @@
-//! The network that `train digits` trains, and the file it is kept in.
+//! The network that `train digits` trains, and its file.
 
 use std::io::Write;
 use std::path::Path;
@@ -11,7 +11,7 @@ const NAME: &str = "cnn-1";
 /// Sides of images that the network takes.
 const SIDES: std::ops::RangeInclusive<usize> = 2..=128;
 
-/// The side that pooling brings larger images down to.
+/// The side to which pooling reduces larger images.
 const POOLED_SIDE: usize = 14;
 
 /// What a network is for.
@@ -93,7 +93,7 @@ impl Cnn {
         Ok(true)
     }
 
-    /// Writes weights and what they are for as a safetensors file; [`load`] needs nothing else.
+    /// Writes the weights and the description of the network as a safetensors file; [`load`] needs nothing else.
     pub(crate) fn write(&self, spec: Spec, out: &mut dyn Write) -> Result<()> {
         let mut state = self.state_dict()?;
         state.set_metadata("gradus.network", NAME);

@@ -4,7 +4,7 @@ use std::io::{ErrorKind as IoKind, Write};
 
 use gradus::{Error, Result};
 
-/// Prints a line to standard output. A reader that has gone away is no error.
+/// Prints a line to standard output. A closed pipe is not an error.
 pub(crate) fn say(line: &str) -> Result<()> {
     match writeln!(std::io::stdout().lock(), "{line}") {
         Err(e) if e.kind() != IoKind::BrokenPipe => Err(Error::io("output", "standard output", e)),
@@ -14,7 +14,7 @@ pub(crate) fn say(line: &str) -> Result<()> {
 
 /// Prints a line to standard error, if it can.
 pub(crate) fn complain(line: &str) {
-    // There is nowhere left to report a failure to.
+    // A failure here cannot be reported anywhere.
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 

@@ -1,4 +1,4 @@
-//! Pictures into the network's input, and back.
+//! Converts pictures to the network's input, and back.
 
 use std::path::Path;
 
@@ -44,7 +44,7 @@ fn luminance(pixel: &[u8], invert: bool) -> f32 {
 }
 
 fn coloured(r: f32, g: f32, b: f32) -> f32 {
-    // A grey stays exactly what it is.
+    // Grey is not changed by rounding.
     if r == g && g == b { r } else { 0.2126 * r + 0.7152 * g + 0.0722 * b }
 }
 

@@ -11,7 +11,7 @@ pub(crate) struct Grey {
 /// Brought to another size: with background at both sides alike, so that the ratio of width to height is that of the
 /// target, and a triangle filter, which is bilinear when it enlarges and averages over areas when it shrinks.
 ///
-/// The background takes no memory: it may be many times as large as the picture.
+/// The background is never stored, because it may be many times as large as the picture.
 pub(crate) fn fitted(grey: Grey, to_height: usize, to_width: usize) -> Grey {
     if (grey.height, grey.width) == (to_height, to_width) {
         return grey;

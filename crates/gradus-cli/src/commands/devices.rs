@@ -34,7 +34,7 @@ pub(crate) fn run(args: &DevicesArgs) -> Result<()> {
                 memory_bytes: info.memory,
                 features: info.features,
             }),
-            // Every build that has the processor can use it: what is wrong is a setting.
+            // Every build with the CPU backend can use the CPU, so a failure comes from a setting.
             Err(error) if name == "cpu" => return Err(error),
             Err(error) => closed.push(Closed { name, error: error.to_string() }),
         }

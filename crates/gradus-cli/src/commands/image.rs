@@ -13,7 +13,7 @@ use crate::picture;
 pub(crate) fn run(chain: &Chain) -> Result<()> {
     let files = &chain.files;
     let device = super::open(files.device.as_deref().unwrap_or("cpu"), files.threads)?;
-    // What cannot be written is said before anything is computed.
+    // An output that cannot be written is an error before anything is computed.
     let format = Format::of_name(&chain.output)?;
     if !files.force && chain.output.symlink_metadata().is_ok() {
         let m = format!("{} is there already", chain.output.display());
@@ -55,7 +55,7 @@ impl From<BorderName> for Border {
     }
 }
 
-/// The picture that a filter makes, if it `fits`: that is asked for those that make a larger one.
+/// The result of a filter. `fits` checks the size before a filter that enlarges the picture.
 fn apply(filter: &Filter, x: &Tensor, fits: &dyn Fn(&str, f64, f64, usize) -> Result<()>) -> Result<Tensor> {
     let channels = x.size(0)?;
     match *filter {

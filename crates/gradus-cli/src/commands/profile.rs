@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::args::ProfileArgs;
 use crate::output::{say, thousands};
 
-/// Calls that the trace shows one by one; of more only the sums are known.
+/// How many calls the trace shows one by one; further calls only count in the sums.
 const SHOWN: usize = 1_000_000;
 
 /// Rows of the table.
@@ -64,7 +64,7 @@ struct Recorded {
     threads: HashMap<ThreadId, usize>,
 }
 
-/// What is recorded, while a command is profiled.
+/// The recorded calls, while a command is profiled.
 static RECORDER: OnceLock<Recorder> = OnceLock::new();
 
 struct Recorder {
@@ -111,9 +111,9 @@ impl Recorded {
     }
 }
 
-/// Runs the command of these arguments by `run`, and writes what it did: also of one that fails.
+/// Runs the command of these arguments by `run` and writes its profile, also if it fails.
 pub(crate) fn run(args: &ProfileArgs, run: impl FnOnce(&[OsString]) -> Result<()>) -> Result<()> {
-    // What cannot be written is said before anything is run.
+    // An output that cannot be written is an error before anything runs.
     check_file(&args.out)?;
     let recorder = RECORDER.get_or_init(|| Recorder { began: Instant::now(), recorded: Arc::default() });
     let outcome = run(&args.command);
@@ -122,7 +122,7 @@ pub(crate) fn run(args: &ProfileArgs, run: impl FnOnce(&[OsString]) -> Result<()
     let trace = Trace { trace_events: &recorded.events, display_time_unit: "ms" };
     let text = serde_json::to_vec(&trace).map_err(|e| Error::argument("profile", e.to_string()))?;
     let written = write_file(&args.out, &text).map_err(|e| rescue(e, |files| files.write("profile.json", &text)));
-    // The first error is the one that matters.
+    // The error of the command comes first.
     outcome.and(written.and(report(args, &recorded, total)))
 }
 

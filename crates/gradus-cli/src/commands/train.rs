@@ -1,4 +1,4 @@
-//! `gradus train digits`: trains a network, says how good it is, and saves it.
+//! `gradus train digits`: trains a network, tests it, and saves it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
         files.write(CONFIG, config)?;
         files.write(EXAMPLE, &example)
     };
-    // The files as large as they will be: a disk without room is noticed now, and nobody can fill it before the end.
+    // Writes the files as large as they will become: a full disk is an error now, and the space is reserved until the end.
     let mut files = out.stage();
     let metrics = vec![b' '; epochs.min(MOST_ROWS) * ROW_BYTES];
     write(&mut files, &model, &metrics, &[b' '; CONFIG_BYTES])?;
@@ -113,7 +113,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
         let written = write(&mut files).and_then(|()| files.publish());
         written.map_err(|e| rescue(e, write))
     });
-    // What was found out is told in any case; the loss of a file is the first error.
+    // The results are printed in any case; a file that could not be written is the first error.
     saved.and(report(&run, epochs, &result, &confusion))?;
     say(&format!("saved in {}:", out.path().display()))?;
     say(&format!("  {MODEL}  the network; all that `predict` needs"))?;
