@@ -2,10 +2,11 @@
 //!
 //! A part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, which is what keeps its promises between releases.
 //!
-//! The other side of this, and what crosses the border, is [`gradus_backend::plugin`]. Before anything of a library is called,
-//! the header of its table is compared with the one of this program; a library without a table, or with another, is refused
-//! with a [`Refusal`]; so is an ELF file that is shorter than its headers say. A library that was accepted stays loaded until the process ends, so that no buffer, and no thread that
-//! the plug-in may have started, outlives its code.
+//! [`gradus_backend::plugin`] is the other side, and defines the types that cross the border. Before any function of a
+//! library is called, the header of its table is compared with that of this program. A library without a table, or with a
+//! different one, is refused with a [`Refusal`]; so is an ELF file that is shorter than its headers say. A library that was
+//! accepted stays loaded until the process ends, so that no buffer, and no thread that the plug-in may have started,
+//! outlives its code.
 
 mod elf;
 mod proxy;
@@ -20,14 +21,14 @@ pub use refusal::Refusal;
 
 /// Opens devices of plug-ins.
 pub trait LoadPlugin: Sized {
-    /// The device of the backend in the library at `path`. Every call opens another.
+    /// Opens the backend in the library at `path` as a device. Every call opens a new one.
     ///
     /// # Safety
-    /// Loading a library runs code in it, and so does each operation on the device: whoever calls this vouches for the
-    /// library, as for a dependency. Of any file: if it is a library, running its initialisers is sound, and if it exports
-    /// `GRADUS_PLUGIN`, there are as many bytes to read as a [`Header`](gradus_backend::plugin::Header) has. If these are the
-    /// header of this program, then [`export_plugin!`](gradus_backend::export_plugin) made it from a sound backend. The file
-    /// does not change while it is loaded. Comparing headers guards against mistakes, not against malice.
+    /// Loading a library runs code in it, and so does each operation on the device: the caller vouches for the library, as
+    /// for a dependency. If the file is a library, running its initialisers must be sound. If it exports `GRADUS_PLUGIN`, as
+    /// many bytes as a [`Header`](gradus_backend::plugin::Header) has must be readable there. If these bytes equal the
+    /// header of this program, [`export_plugin!`](gradus_backend::export_plugin) must have made the table from a sound
+    /// backend. The file must not change while it is loaded. Comparing headers guards against mistakes, not against malice.
     ///
     /// # Errors
     /// [`ErrorKind::Io`](gradus_tensor::ErrorKind::Io) if there is no such file;

@@ -5,7 +5,7 @@
 //! gradient ([`Kernel::vjp`]). One value serves every backend: the CPU interprets it over blocks, GPUs compile its text.
 //!
 //! Types: an f16 or bf16 argument is widened to f32 when loaded and an output is rounded once when stored, so that values
-//! inside a kernel have one of the compute types only ([`DType::compute`]).
+//! inside a kernel have one of the compute types only ([`DType::compute`](crate::DType::compute)).
 //!
 //! ```
 //! use gradus_backend::{DType, Kernel, Scalar};

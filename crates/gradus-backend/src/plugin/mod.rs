@@ -1,14 +1,15 @@
 //! Backends in libraries that a running program loads.
 //!
-//! A backend crate becomes a plug-in by a crate of the type `cdylib` with one line, [`export_plugin!`](crate::export_plugin).
-//! What crosses the border is plain data (`repr(C)`) and functions with the C calling convention: a [`Table`] of the
-//! required primitives. No Rust object does, no allocation changes hands, errors are copied, and a panic of the plug-in
-//! becomes an error, unless it was built with `panic = "abort"`, which ends the process. So plug-in and program may be built by different compilers; the composites are the default bodies,
-//! which run on the side of the program.
+//! A backend crate becomes a plug-in by a second crate, a `cdylib` with the one line
+//! [`export_plugin!`](crate::export_plugin). Only plain data (`repr(C)`) and functions with the C calling convention cross
+//! the border: a [`Table`] of the required primitives. Rust objects do not cross it, and neither side frees memory of the
+//! other; errors are copied. A panic in the plug-in becomes an error, unless the plug-in was built with `panic = "abort"`:
+//! then it ends the process. So plug-in and program may be built by different compilers. Composites run their default
+//! bodies, on the side of the program.
 //!
-//! The table begins with a [`Header`], which is read before anything is called. Its fingerprint is a hash, made when each
-//! side is compiled, of the layout of the table and of all types that cross, of the lists of dtypes and instructions and of
-//! the version of the contract: two sides with the same fingerprint understand each other.
+//! The table begins with a [`Header`], which is read before any function is called. Its fingerprint is a hash that each side
+//! computes when it is compiled: of the layout of the table and of all types that cross, of the lists of dtypes and
+//! instructions, and of the version of the contract. Two sides with the same fingerprint understand each other.
 
 mod convert;
 mod export;
