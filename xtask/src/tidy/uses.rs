@@ -53,7 +53,7 @@ impl<'a> File<'a> {
         };
         let (mut body, mut reexports) = (code.clone(), vec![]);
         for at in words(&code, "use").filter(|&at| token(&code[at + 3..]).0 != "<") {
-            let end = at + code[at..].find(';').unwrap_or(0);
+            let end = code[at..].find(';').map_or(code.len(), |length| at + length);
             body.replace_range(at..end, &" ".repeat(end - at));
             for (name, path) in names(&code[at + 3..end]).into_iter().filter(|(_, path)| is_own(&path[0], &file.module))
             {

@@ -43,6 +43,7 @@ fn tests_prose_reexports_and_others_do_not_count() {
         "use crate::b::{self}; fn f() { self::g() }",
         "mod inner { use super::A; }",
         "use crate::b;",
+        "use",
     ] {
         assert!(!is_circle(a), "{a}");
     }
