@@ -43,7 +43,11 @@ pub(super) fn read<'a>(sources: Vec<(&'a Source, String)>) -> Crate<'a> {
 impl<'a> File<'a> {
     fn read(source: &'a Source, module: Path, code: String, modules: &BTreeSet<Path>) -> File<'a> {
         let blocks = words(&code, "mod").filter_map(|at| {
-            let (name, rest) = token(&code[at + 3..]);
+            let (mut name, mut rest) = token(&code[at + 3..]);
+            // In a macro the name may be an argument.
+            if name == "$" {
+                (name, rest) = token(rest);
+            }
             let start = code.len() - rest.len();
             rest.trim_start().starts_with('{').then(|| (start..start + bracketed(rest), name.into()))
         });

@@ -42,6 +42,7 @@ fn tests_prose_reexports_and_others_do_not_count() {
         "use std::b::B; use other::b::C; fn f(x: impl Sized + use<'_>) { x.b() }",
         "use crate::b::{self}; fn f() { self::g() }",
         "mod inner { use super::A; }",
+        "macro_rules! m { ($n:ident) => { mod $n { use super::*; } }; }",
         "use crate::b;",
         "use",
     ] {
