@@ -42,7 +42,6 @@ fn tests_prose_reexports_and_others_do_not_count() {
         "use std::b::B; use other::b::C; fn f(x: impl Sized + use<'_>) { x.b() }",
         "use crate::b::{self}; fn f() { self::g() }",
         "mod inner { use super::A; }",
-        "macro_rules! m { ($n:ident) => { mod $n { use super::*; } }; }",
         "use crate::b;",
         "use",
     ] {
@@ -71,6 +70,8 @@ fn a_module_and_its_children_may_be_a_circle() {
     assert!(found(&[("p/mod.rs", parent), child], &[]).is_empty());
     assert!(found(&[("p.rs", &format!("{parent}pub use child::f;")), child], &[]).is_empty());
     assert_eq!(found(&[("p.rs", &format!("{parent}fn g() {{ child::f(P) }}")), child], &[]).len(), 1);
+    let macros = ("p/child.rs", "macro_rules! m { ($n:ident) => { mod $n { use super::*; } }; }");
+    assert!(found(&[("p.rs", "mod child;\nfn g() { child::f() }"), macros], &[]).is_empty());
 }
 
 #[test]
