@@ -1,4 +1,4 @@
-//! A pass that fails changes nothing: [`all_or_nothing`], and [`State`], whose values it puts back.
+//! A failed pass changes nothing: [`all_or_nothing`], and [`State`], whose values it restores.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -10,32 +10,34 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use gradus_backend::{Error, Result};
 
-/// The most forward passes inside of each other: far more than a model nests, and few enough for the stack of a thread.
+/// Most nested forward passes: far more than any model has, and few enough for the stack of a thread.
 const MAX_PASSES: usize = 128;
 
 /// The states that one attempt changed, by identity.
 type Changes = BTreeMap<usize, Change>;
 
 struct Change {
-    /// How often it was changed.
+    /// The number of changes.
     times: u64,
-    /// Puts the first value back, given `times`; says whether it did, which is a change itself.
+    /// Restores the first value if the state was changed `times` times. Returns whether it did, which counts as a
+    /// change itself.
     undo: Box<dyn Fn(u64) -> bool>,
 }
 
 thread_local! {
-    /// The attempts under way on this thread, the innermost last, each with a number that never comes again.
+    /// The open attempts of this thread, the innermost last, each with a unique number.
     static OPEN: RefCell<Vec<(u64, Changes)>> = const { RefCell::new(Vec::new()) };
     /// The number of the next attempt.
     static NEXT: Cell<u64> = const { Cell::new(0) };
-    /// How many of them are forward passes.
+    /// The number of them that are forward passes.
     static PASSES: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Runs `f`. If it fails, every [`State`] that it changed on this thread has the value again that it had before; a panic
-/// puts it back too. These are the buffers (running statistics) and the generators of layers.
+/// Runs `f`. If it fails or panics, every [`State`] that it changed on this thread gets its old value back. These are
+/// the buffers (running statistics) and the generators of layers.
 ///
-/// The forward pass of a module is such a unit by itself. This joins several, or more than a forward pass:
+/// The forward pass of a module is already such a unit. This function makes one of several passes, or of more than a
+/// pass:
 ///
 /// ```
 /// # use gradus_tensor::{Error, State, all_or_nothing};
@@ -50,10 +52,9 @@ thread_local! {
 /// assert_eq!(seen.get(), 1);
 /// ```
 ///
-/// They nest: what an inner one put back, or kept, is part of the outer one. Not put back are tensors that `f` writes in
-/// place, what `f` does on other threads, and a state that another thread changed after `f` did: there, nobody can tell
-/// what the value would be without `f`. A device that reports errors late fails the call that reports one: read the loss
-/// inside of `f`.
+/// Calls nest: the outer one restores what an inner one kept. It does not restore tensors that `f` writes in place,
+/// what `f` does on other threads, nor a state that another thread changed after `f` did, since its value without `f`
+/// is unknown. A device that reports errors late fails the call that reports one: read the loss inside of `f`.
 ///
 /// # Errors
 /// Those of `f`.
@@ -64,9 +65,9 @@ pub fn all_or_nothing<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
     attempt.end(result)
 }
 
-/// What [`all_or_nothing`] is made of, for code whose errors and operations name the line of its caller: a closure would
-/// hide it. Dropped without [`end`](Attempt::end), it puts everything back. Attempts that began inside of one end with it,
-/// if they have not ended before.
+/// The parts of [`all_or_nothing`], for code whose errors and operations must name the line of its caller, which a
+/// closure would hide. Dropped without [`end`](Attempt::end), it restores everything. Attempts that began inside one
+/// end with it at the latest.
 #[must_use = "an attempt ends with its result"]
 #[derive(Debug)]
 pub struct Attempt {
@@ -77,10 +78,10 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// From here on changes of states are remembered.
+    /// Starts to record changes of states.
     pub fn begin() -> Attempt {
         let number = NEXT.replace(NEXT.get() + 1);
-        // A thread that ends has nothing to put back.
+        // A thread that is ending has nothing to restore.
         let _ = OPEN.try_with(|open| open.borrow_mut().push((number, Changes::new())));
         Attempt { number, is_pass: false, _not_send: PhantomData }
     }
@@ -88,7 +89,7 @@ impl Attempt {
     /// An attempt at the forward pass of a module.
     ///
     /// # Errors
-    /// If 128 are under way on this thread: rather than a stack that overflows.
+    /// If 128 are open on this thread; otherwise the stack could overflow.
     #[track_caller]
     pub fn forward() -> Result<Attempt> {
         let passes = PASSES.get() + 1;
@@ -102,7 +103,7 @@ impl Attempt {
         Ok(attempt)
     }
 
-    /// Keeps the changes if `result` is good, puts everything back if it is an error, and gives it.
+    /// Keeps the changes if `result` is `Ok`, restores everything if it is an error, and returns it.
     #[track_caller]
     pub fn end<R>(self, result: Result<R>) -> Result<R> {
         if result.is_ok() {
@@ -111,7 +112,7 @@ impl Attempt {
         result
     }
 
-    /// The changes of this attempt, which is over; none if one around it ended before.
+    /// Ends this attempt and returns its changes; none if an enclosing attempt ended first.
     fn take(&self) -> Changes {
         let from_here = |open: &RefCell<Vec<(u64, Changes)>>| {
             let mut open = open.borrow_mut();
@@ -128,7 +129,7 @@ impl Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        // Nothing is left of one that was kept.
+        // An attempt that was kept leaves nothing.
         let mut changes = self.take();
         for change in changes.values_mut() {
             change.times += u64::from((change.undo)(change.times));
@@ -140,19 +141,19 @@ impl Drop for Attempt {
     }
 }
 
-/// Gives the changes of an attempt that is over to the one around it.
+/// Passes the changes of an ended attempt to the enclosing one.
 fn merge_into_outer(changes: Changes) {
-    // What is superfluous is dropped at the end, when nothing is borrowed.
+    // What is no longer needed is dropped at the end, when nothing is borrowed.
     let _superfluous = OPEN.try_with(|open| match open.borrow_mut().last_mut() {
         Some((_, outer)) => merge(outer, changes),
         None => changes.into_values().collect(),
     });
 }
 
-/// Adds the changes of an inner attempt to those of the one around it. A state that both changed goes back to where the outer
-/// one found it; the undoing that nobody needs is returned.
+/// Adds the changes of an inner attempt to those of the one around it. A state that both changed will be restored to
+/// the outer one's value; the other undo entry is returned.
 fn merge(outer: &mut Changes, mut inner: Changes) -> Vec<Change> {
-    // The smaller into the larger, so that deep nests cost little more than their changes.
+    // Merges the smaller map into the larger, so that deep nesting costs little more than its changes.
     let outer_is_smaller = outer.len() < inner.len();
     if outer_is_smaller {
         mem::swap(outer, &mut inner);
@@ -176,8 +177,8 @@ fn merge(outer: &mut Changes, mut inner: Changes) -> Vec<Change> {
     superfluous
 }
 
-/// A value that passes change, such as a position in a stream of random numbers: [`all_or_nothing`] puts it back when one
-/// fails. A clone is the same state.
+/// A value that passes change, such as a position in a stream of random numbers. [`all_or_nothing`] restores it when a
+/// pass fails. A clone is the same state.
 ///
 /// It is read and written like a `Mutex`: while a thread holds the guard that [`lock`](State::lock) gives, every other use
 /// waits, so drop the guard before the same thread uses the state again or ends an attempt that changed it.
@@ -187,7 +188,7 @@ pub struct State<T>(Arc<Mutex<Inner<T>>>);
 #[derive(Debug)]
 struct Inner<T> {
     value: T,
-    /// How often it was changed, putting back included: a number that never comes again.
+    /// The number of changes, restoring included; it never repeats.
     changes: u64,
 }
 
@@ -213,13 +214,13 @@ impl<T: Clone + 'static> State<T> {
         *self.lock() = value;
     }
 
-    /// The value, to change it, for nobody else meanwhile.
+    /// Locks the value for changes.
     pub fn lock(&self) -> StateGuard<'_, T> {
         let inner = self.inner();
         self.note(inner)
     }
 
-    /// A copy of the value, and the number of changes until now.
+    /// A copy of the value, and the number of changes so far.
     pub fn versioned(&self) -> (T, u64) {
         let inner = self.inner();
         (inner.value.clone(), inner.changes)
@@ -245,7 +246,7 @@ impl<T: Clone + 'static> State<T> {
         self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Remembers the value for the innermost attempt of this thread, and lets it be changed.
+    /// Saves the value for the innermost attempt of this thread before it is changed.
     fn note<'a>(&self, mut inner: MutexGuard<'a, Inner<T>>) -> StateGuard<'a, T> {
         let (id, found) = (self.id(), inner.changes);
         let known = OPEN.try_with(|open| open.borrow().last().map(|(_, changes)| changes.contains_key(&id)));

@@ -1,4 +1,4 @@
-//! [`Device::dispatch_compute`]: programs of the user's own, on tensors.
+//! [`Device::dispatch_compute`]: runs the user's own compute modules on tensors.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ const OP: &str = "dispatch_compute";
 pub enum Bound<'a> {
     /// Read only. A tensor that is not contiguous is copied first.
     Read(&'a Tensor),
-    /// Written, or read and written, where it lies: contiguous, and in memory that nothing else is bound to.
+    /// Written, or read and written, in place: the tensor is contiguous, and no other binding shares its memory.
     Write(&'a Tensor),
 }
 
@@ -30,9 +30,10 @@ impl<'a> Bound<'a> {
 }
 
 impl Device {
-    /// Runs a program of the user's own on tensors of this device: WGSL, SPIR-V or CUDA C where the backend takes it, or a
-    /// function of the host that was [registered](Device::register_native). `bindings` are its operands in order, `constants`
-    /// its push constants, `groups` the numbers of work-groups. A module is made ready once, and found again by its content.
+    /// Runs a user's own program on tensors of this device: WGSL, SPIR-V or CUDA C where the backend takes it, or a
+    /// function of the host that was [registered](Device::register_native). `bindings` are its operands in order,
+    /// `constants` its push constants, `groups` the numbers of work-groups. A module is compiled once and then found by
+    /// its content.
     ///
     /// Like every write in place this raises the versions of the tensors that are written, is not recorded, and with
     /// gradients on is refused where an operand requires one. With a gradient it becomes an operation in a
@@ -87,17 +88,17 @@ impl Device {
                 return Err(t.describe(e, "binding").help("write into a new tensor, and copy_ it there"));
             }
         }
-        // Before anything counts as written.
+        // Checked before anything counts as written.
         self.backend().check_compute(module, bindings.len(), constants, groups).here()?;
         let mut reads = Vec::new();
         for bound in bindings {
             let Bound::Read(t) = bound else { continue };
-            // Here too, and not only by the locks: a strided tensor would be copied out of the way.
+            // Checked here as well as by the locks, since a strided tensor would be copied.
             if written.iter().any(|w| Arc::ptr_eq(w.storage(), t.storage())) {
                 let e = Error::argument(OP, "a tensor that is written shares memory with another operand");
                 return Err(t.describe(e, "operand").help("pass a copy: x.copy()?"));
             }
-            // Only a copy: what it is computed from was asked about when it was bound.
+            // Only a copy: its source was checked when it was bound.
             reads.push(t.detach().contiguous()?);
         }
         let refs: Vec<&Tensor> = reads.iter().collect();

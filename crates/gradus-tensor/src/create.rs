@@ -1,4 +1,4 @@
-//! Making tensors: from values, filled, in steps, at random.
+//! Creating tensors: from values, filled, as ranges, at random.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::locks::of_device;
 use crate::ops::{Fill, Op, Operation, Random, Spec, To, bind};
 use crate::{Device, Generator, Storage, Tensor};
 
-/// Elements, of up to 8 bytes, that are uploaded at once.
+/// Most elements, of up to 8 bytes each, in one upload.
 const PIECE: usize = 1 << 16;
 
-/// Refuses what is no value of `dtype` among bytes that begin with byte `start` of a tensor.
+/// Refuses bytes that are not values of `dtype`; they begin at byte `start` of a tensor.
 #[track_caller]
 fn check_bytes(bytes: &[u8], start: usize, dtype: DType) -> Result<()> {
     if dtype == DType::Bool
@@ -61,9 +61,9 @@ impl Tensor {
         })
     }
 
-    /// A tensor whose bytes, in row-major and native byte order, come in pieces of at most 512 KiB: `read` fills the slices
-    /// that it is given, one after the other. So a file becomes a tensor without a copy of it on the host. Booleans are
-    /// bytes 0 and 1; others are refused.
+    /// A tensor whose bytes, in row-major and native byte order, come in pieces of at most 512 KiB: `read` fills the
+    /// slices that it is given, one after the other. This makes a tensor of a file without a copy of the file on the
+    /// host. Booleans are bytes 0 and 1; others are refused.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc; use std::io::Read;
@@ -138,7 +138,7 @@ impl Tensor {
         Tensor::full(shape, 1, dtype, device)
     }
 
-    /// All `value`, which the dtype must be able to represent.
+    /// A tensor filled with `value`, which the dtype must be able to represent.
     #[track_caller]
     pub fn full(shape: impl AsRef<[usize]>, value: impl Into<Scalar>, dtype: DType, device: &Device) -> Result<Tensor> {
         let value = value.into();
@@ -175,14 +175,14 @@ impl Tensor {
         }
         let n = (distance.abs() + stride.abs() - 1) / stride.abs();
         let n = usize::try_from(n).unwrap_or(usize::MAX);
-        // Checks the size before anything of that size is made.
+        // Checks the size before anything of that size is allocated.
         let shape = Shape::new(&[n])?;
         if n > 0 {
             for v in [start, start.wrapping_add((n as i64 - 1).wrapping_mul(step))] {
                 Scalar::Int(v).check(dtype).map_err(|e| Error::argument("arange", e.message())).here()?;
             }
         }
-        // The last element was checked to fit; products on the way there may not.
+        // The last element was checked to fit; intermediate products may not.
         let at = |i: i64| Scalar::Int(start.wrapping_add(i.wrapping_mul(step)));
         Tensor::from_scalars((0..n as i64).map(at), shape, dtype, device)
     }
@@ -296,7 +296,7 @@ impl Tensor {
             return Err(Error::dtype("random", dtype, "numbers; use a Bernoulli draw for booleans"));
         }
         let shape = Shape::new(shape.as_ref())?;
-        // It moves on once the numbers are there.
+        // The generator advances once the numbers are computed.
         let mut moved = generator.clone();
         let (seed, offset) = moved.advance(dist, dtype, shape.numel());
         let y = made(Random { distribution: dist, seed, offset, spec: Spec { shape, dtype } }, device)?;

@@ -13,13 +13,13 @@ use crate::autograd::beside;
 #[derive(Clone)]
 pub struct Device {
     backend: Arc<dyn Backend>,
-    /// Address of the backend object, which `backend` is or keeps.
+    /// Address of the backend object: `backend` itself, or the one that it wraps.
     id: usize,
 }
 
 impl Device {
-    /// A device over a backend. The operands of a call are locked while it runs: a backend that used tensors in their memory
-    /// would wait for ever. If the environment variable `GRADUS_LOG` lists `op`, each of its calls prints a
+    /// A device over a backend. The operands of a call are locked while it runs: a backend that used tensors sharing
+    /// their memory would deadlock. If the environment variable `GRADUS_LOG` lists `op`, each of its calls prints a
     /// [line](gradus_backend::log::line) to standard error.
     pub fn from_backend(backend: Arc<dyn Backend>) -> Self {
         let id = address(&backend);
@@ -50,7 +50,7 @@ impl Device {
         Device { id: address(&backend), backend }
     }
 
-    /// Adds to an error that shows both names what they hide: two devices with one name.
+    /// Adds a note to an error if its two devices have the same name.
     #[track_caller]
     pub(crate) fn tell_apart(&self, other: &Device, error: Error) -> Error {
         if self.name() == other.name() {

@@ -12,7 +12,7 @@ const THRESHOLD: usize = 1000;
 /// Elements shown at each end of an abridged axis.
 const EDGE: usize = 3;
 
-/// A number with at most four decimals, or in scientific notation where that says nothing.
+/// A number with at most four decimals, or in scientific notation where those would all be 0.
 fn number(v: Scalar) -> String {
     match v {
         Scalar::Float(x) if x == 0.0 || !x.is_finite() => format!("{x}"),
@@ -82,7 +82,7 @@ impl Tensor {
 
     /// The elements to show as scalars: all of them, or the ends of each axis only.
     fn write_values(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Where there are no elements there are brackets.
+        // An empty tensor is printed as brackets.
         let abridged = self.shape().iter().map(|&d| d.max(1)).product::<usize>() > THRESHOLD;
         let mut corner = self.detach();
         if abridged && self.numel() > 0 {

@@ -5,10 +5,10 @@ use std::ops::Range;
 use gradus_backend::{Layout, MAX_RANK};
 use smallvec::SmallVec;
 
-/// Runs that are compared one by one, where strides decide nothing.
+/// Most runs that are compared one by one where strides do not decide.
 const RUNS: usize = 1024;
 
-/// Blocks that are looked at for one answer: enough for that many runs of a grid whose blocks do not interleave.
+/// Most blocks visited for one answer: enough for that many runs of a grid whose blocks do not interleave.
 const BLOCKS: usize = RUNS * MAX_RANK;
 
 /// The bytes of a view's elements: runs of `run` bytes, one for each index of a grid.
@@ -38,7 +38,7 @@ impl Footprint {
 
     fn strided(layout: &Layout, size: usize, bytes: Range<usize>) -> Self {
         let steps = layout.dims().iter().zip(layout.strides());
-        // One element is never stepped over, and stretched axes add no place.
+        // An axis of one element is never stepped over, and stretched axes add no bytes.
         let mut steps: SmallVec<[(usize, usize); 8]> =
             steps.map(|(&n, s)| (s.unsigned_abs() * size, n)).filter(|&(s, n)| s > 0 && n > 1).collect();
         steps.sort_unstable();
@@ -47,7 +47,7 @@ impl Footprint {
         for (s, n) in steps {
             match axes.last_mut() {
                 None if s <= run => run += (n - 1) * s,
-                // Steps of the axis within: together they are a longer one.
+                // It continues the steps of the axis inside, so both form one longer axis.
                 Some((t, m)) if s % *t == 0 && s / *t <= *m => *m += (n - 1) * (s / *t),
                 _ => axes.push((s, n)),
             }
@@ -55,7 +55,7 @@ impl Footprint {
         Footprint { bytes, run, axes }
     }
 
-    /// The range that holds them all.
+    /// The range that covers them all.
     #[inline]
     pub(crate) fn bytes(&self) -> &Range<usize> {
         &self.bytes
@@ -67,8 +67,8 @@ impl Footprint {
         self.axes.is_empty()
     }
 
-    /// Whether some byte belongs to both. Exact unless strides decide nothing and both have many runs, or blocks of many
-    /// axes interleave: then it may be `true`.
+    /// Whether they share a byte. Exact, unless strides do not decide and both have many runs, or blocks of many axes
+    /// interleave: then it may wrongly be `true`.
     pub(crate) fn meets(&self, other: &Footprint) -> bool {
         if self.bytes.is_empty() || other.bytes.is_empty() {
             return false;
@@ -87,14 +87,14 @@ impl Footprint {
         few.runs() > RUNS || (0..few.runs()).any(|i| many.touches_within(&few.run_at(i), &mut left))
     }
 
-    /// Whether all bytes of another are seen to belong to it.
+    /// Whether all bytes of another certainly belong to it.
     pub(crate) fn covers(&self, other: &Footprint) -> bool {
         let (mine, theirs) = (&self.bytes, &other.bytes);
         let within = self.is_dense() && mine.start <= theirs.start && theirs.end <= mine.end;
         within || self == other || theirs.is_empty()
     }
 
-    /// What holds the bytes of both, and as few others as are easily left out; `None` if there is none.
+    /// A footprint that covers both with few extra bytes; `None` if there is no simple one.
     pub(crate) fn common(&self, other: &Footprint) -> Option<Footprint> {
         if self.covers(other) {
             return Some(other.clone());
@@ -153,7 +153,7 @@ impl Footprint {
         false
     }
 
-    /// Whether the places within a common period cannot meet: columns of one matrix, channels of one batch.
+    /// Whether the two cannot meet within a common period, like columns of a matrix or channels of a batch.
     fn apart(&self, other: &Footprint) -> bool {
         let strides = || self.axes.iter().chain(&other.axes).map(|a| a.0);
         let common = strides().fold(0, gcd);

@@ -2,11 +2,10 @@
 
 /// Makes one kernel of an expression: a function of tensors and numbers that passes over memory once.
 ///
-/// `fused!(|a, b, c| expression)` is a function of as many operands (1 to 8), each a `&Tensor` or a number, that gives
-/// `Result<Tensor>`. The operands broadcast and promote as in any elementwise operation, integers and booleans become f32
-/// (a condition is `m.ne(0.0).select(a, b)`), and numbers
-/// are weak. The gradient is derived from the expression, is one kernel too, and is exact to any order; only the operands
-/// that it reads are kept, and nothing in between.
+/// `fused!(|a, b, c| expression)` is a function of 1 to 8 operands, each a `&Tensor` or a number, that returns a
+/// `Result<Tensor>`. The operands broadcast and promote as in any elementwise operation, integers and booleans become
+/// f32 (a condition is `m.ne(0.0).select(a, b)`), and numbers are weak. The gradient is derived from the expression, is
+/// one kernel too, and is exact to any order; only the operands that it reads are kept, and nothing in between.
 ///
 /// In the expression the names are scalars, [`Expr`](crate::Expr): it has the operators, comparisons
 /// (`a.lt(b).select(x, y)`), the functions of the table of operations and the activations. It is compiled once for each
@@ -38,7 +37,7 @@ macro_rules! fused {
                 ARITY,
                 |operands| match *operands {
                     [$($operand),+] => vec![$expression],
-                    // As many as ARITY: a kernel without outputs would be refused.
+                    // One output for each of ARITY: a kernel without outputs would be refused.
                     _ => Vec::new(),
                 },
             );

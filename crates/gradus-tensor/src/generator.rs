@@ -35,8 +35,8 @@ impl Generator {
         self.offset
     }
 
-    /// Takes `words` words, and gives the seed and the offset of the first. Where a checkpointed region runs again, these
-    /// are not its own but those of the first run, and it stays where it is.
+    /// Consumes `words` words and returns the seed and the offset of the first. In the second run of a checkpointed
+    /// region these are those of the first run, and the generator does not advance.
     fn take(&mut self, words: u64) -> (u64, u64) {
         if notes_access()
             && let Some(place) = note_draw(self.seed, self.offset, words)
@@ -48,7 +48,7 @@ impl Generator {
         (self.seed, start)
     }
 
-    /// Takes the words that a draw of `n` elements consumes, and gives the seed and where they start.
+    /// Consumes the words that a draw of `n` elements takes, and returns the seed and their start.
     pub(crate) fn advance(&mut self, dist: Distribution, dtype: DType, n: usize) -> (u64, u64) {
         self.take((n as u64).wrapping_mul(philox::words_per_element(dist, dtype)))
     }
@@ -73,8 +73,8 @@ impl Generator {
         Generator::new(u64::from(words[0]) << 32 | u64::from(words[1]))
     }
 
-    /// `0..n` in random order. [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory) where the host has
-    /// no room for as many numbers: the generator then stays where it is.
+    /// `0..n` in random order. [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory) if the host has no memory for
+    /// that many numbers; the generator then does not advance.
     #[track_caller]
     pub fn permutation(&mut self, n: usize) -> Result<Vec<usize>> {
         let mut order = collect("permutation", 0..n)?;
@@ -82,7 +82,7 @@ impl Generator {
         Ok(order)
     }
 
-    /// Puts elements in random order (Fisher-Yates).
+    /// Shuffles elements (Fisher-Yates).
     pub(crate) fn shuffle<T>(&mut self, elements: &mut [T]) {
         for i in (1..elements.len()).rev() {
             elements.swap(i, self.below(i + 1));

@@ -2,10 +2,9 @@
 //!
 //! A part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, which is what keeps its promises between releases.
 //!
-//! A [`Tensor`] is a storage, a layout and an edge into the recorded graph. An operation is one file in [`ops`]; it goes
-//! through `bind`, the one door, which checks, allocates, runs and records. Gradients are taken with
-//! [`Tensor::backward`] or [`grad`]. This crate knows no concrete hardware: a [`Device`] is any
-//! [`Backend`].
+//! A [`Tensor`] is a storage, a layout and an edge into the recorded graph. Each operation is one file in [`ops`] and
+//! goes through `bind`, which checks, allocates, runs and records it. Gradients are taken with [`Tensor::backward`] or
+//! [`grad`]. This crate knows no concrete hardware: a [`Device`] is any [`Backend`].
 #![warn(missing_docs)]
 // Runs in a browser: no threads, files or network.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]

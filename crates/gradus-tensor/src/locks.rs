@@ -1,8 +1,8 @@
 //! Access to the buffers of several tensors at once.
 //!
 //! Each storage is locked once, in the order of addresses, so that operations on the same tensors from several threads
-//! cannot wait for each other in a circle. Who watches a device is told of its calls when nothing is locked any more,
-//! and what a user function would wait for that runs while this thread holds it is an error.
+//! cannot wait for each other in a circle. Watchers of a device are called after all locks are released. A user
+//! function that runs while this thread holds locks gets an error where it would wait for one of them.
 
 use std::cell::RefCell;
 use std::panic::Location;
@@ -26,7 +26,7 @@ fn view<'g>(t: &'g Tensor, buffer: &'g Buffer) -> View<'g> {
     View { buffer, dtype: t.dtype(), layout: t.layout() }
 }
 
-/// Calls `f` with views of `tensors`, whose storages are locked for reading meanwhile.
+/// Calls `f` with views of `tensors`, with their storages locked for reading.
 #[inline]
 #[track_caller]
 pub(crate) fn with_read<R>(tensors: &[&Tensor], f: impl FnOnce(&[View<'_>]) -> Result<R>) -> Result<R> {
@@ -52,7 +52,7 @@ pub(crate) fn with_read<R>(tensors: &[&Tensor], f: impl FnOnce(&[View<'_>]) -> R
     of_device(done)
 }
 
-/// What a backend gave. An error of it has the line of the call, wherever the backend was written.
+/// The result of a backend, with the line of the call added to its error, wherever the backend is written.
 #[inline]
 #[track_caller]
 pub(crate) fn of_device<R>(mut result: Result<R>) -> Result<R> {
@@ -62,7 +62,7 @@ pub(crate) fn of_device<R>(mut result: Result<R>) -> Result<R> {
     result
 }
 
-/// Notes accesses, if they are noted, and refuses those to what this thread holds.
+/// Records accesses while a region is watched, and refuses accesses to storages that this thread has locked.
 #[cold]
 #[track_caller]
 fn check_access(tensors: &[&Tensor], wrote: bool) -> Result<()> {
@@ -78,11 +78,11 @@ fn check_access(tensors: &[&Tensor], wrote: bool) -> Result<()> {
 }
 
 thread_local! {
-    /// The storages that this thread has locked for user functions that run on it now.
+    /// The storages locked by this thread for user functions that are running on it.
     static HELD: RefCell<Vec<usize>> = const { RefCell::new(vec![]) };
 }
 
-/// While this lives, what the locks hold is refused to others on this thread, who would wait for ever.
+/// While this lives, other accesses on this thread to the locked storages are refused; they would deadlock.
 pub(crate) struct Holding {
     before: usize,
     _mode: GradModeGuard,
@@ -104,7 +104,7 @@ fn lock_reads<'a>(tensors: &[&'a Tensor]) -> Reads<'a> {
 }
 
 fn read_views<'g>(reads: &'g [(usize, RwLockReadGuard<'_, Buffer>)], tensors: &[&'g Tensor]) -> Views<'g> {
-    // Every tensor was locked; the list is sorted by address.
+    // Finds the lock of a tensor; the list is sorted by address.
     tensors.iter().map(|t| view(t, &reads[reads.partition_point(|r| r.0 < address(t))].1)).collect()
 }
 
@@ -112,14 +112,14 @@ fn read_views<'g>(reads: &'g [(usize, RwLockReadGuard<'_, Buffer>)], tensors: &[
 pub(crate) struct Locks<'a> {
     reads: Reads<'a>,
     writes: SmallVec<[(usize, WriteGuard<'a>); 1]>,
-    /// Dropped last: then nothing is locked.
+    /// Dropped last, when nothing is locked.
     _told: Option<Postponed>,
 }
 
 impl<'a> Locks<'a> {
-    /// Locks the storages of `written` for writing by `op`, which raises and logs their versions, and those of `tensors`
-    /// for reading. No storage may occur on both sides, or twice among the written. Calls `accepted` when nothing stands in
-    /// the way any more, before anything is locked.
+    /// Locks the storages of `written` for writing by `op`, which raises and logs their versions, and those of
+    /// `tensors` for reading. No storage may occur on both sides, or twice among the written. Calls `accepted` once all
+    /// checks have passed, before anything is locked.
     #[track_caller]
     pub(crate) fn write(
         written: &[&'a Tensor],
@@ -146,7 +146,7 @@ impl<'a> Locks<'a> {
             check_access(tensors, false)?;
             check_access(written, true)?;
         }
-        // Before anything is locked: a graph may want a copy of what it needs.
+        // Done before anything is locked: a graph may need a copy.
         written.iter().filter(|t| t.storage().is_guarded()).try_for_each(|t| before_overwrite(t, op)).here()?;
         accepted();
         let mut locks = Locks { reads: SmallVec::new(), writes: SmallVec::new(), _told: postpone() };
@@ -160,7 +160,7 @@ impl<'a> Locks<'a> {
         Ok(locks)
     }
 
-    /// For a user function that works on what is locked.
+    /// Locks for a user function that works on the locked storages.
     pub(crate) fn hold(&self) -> Holding {
         let _mode = holding();
         HELD.with_borrow_mut(|held| {

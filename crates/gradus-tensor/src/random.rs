@@ -1,4 +1,4 @@
-//! Random tensors, each from an explicit [`Generator`], which moves on by what was drawn, and on an error stays.
+//! Random tensors, each from an explicit [`Generator`], which advances by what was drawn, and not at all on an error.
 
 use gradus_backend::{DType, Distribution, Error, Here, HostVec, Result, Shape};
 
@@ -66,7 +66,7 @@ impl Tensor {
         if !(rate > 0.0 && rate.is_finite()) {
             return Err(Error::argument("exponential", format!("rate is {rate}; it is positive and finite")));
         }
-        // Drawn wide: a half-precision uniform number has no small tail.
+        // Drawn in a wider type: a uniform number in half precision has no small tail.
         let (unit, mut moved) = (Distribution::Uniform { lo: 0.0, hi: 1.0 }, generator.clone());
         let u = Tensor::random(unit, shape, dtype.compute(), device, &mut moved)?;
         let y = u.neg()?.log1p()?.div(-rate)?.to_dtype(dtype)?;
@@ -110,7 +110,7 @@ impl Tensor {
     pub fn randperm(n: usize, device: &Device, generator: &mut Generator) -> Result<Tensor> {
         let shape = Shape::new(&[n])?;
         let mut order = HostVec::collect(device.backend(), "randperm", 0..n as i64)?;
-        // It moves on once the tensor is there.
+        // The generator advances once the tensor is computed.
         let mut moved = generator.clone();
         moved.shuffle(&mut order);
         let y = Tensor::from_vec(order, shape, device)?;
@@ -161,7 +161,7 @@ impl Tensor {
         if !replacement {
             // The order of independent exponential times, the rate of each being its weight.
             let times = Tensor::exponential(1.0, [rows, classes], u, device, generator)?;
-            // By their logarithms, which do not overflow however small a weight is.
+            // Compared by logarithms, which do not overflow for tiny weights.
             let times = weights.gt(0.0)?.where_(&times.log()?.sub(&weights.log()?)?, f64::INFINITY)?;
             return Ok(times.topk(n, 1, false, true)?.1);
         }
@@ -172,7 +172,7 @@ impl Tensor {
         let edges = weights.div(&weights.max(&[1], true)?)?.cumsum(1)?;
         let total = edges.narrow(1, classes - 1, 1)?;
         let drawn = edges.searchsorted(&Tensor::rand([rows, n], u, device, generator)?.mul(&total)?, true)?;
-        // A product that rounded up to the total belongs to the last positive weight, where the total was reached first.
+        // A product that rounds up to the total selects the last positive weight, where the total was first reached.
         drawn.minimum(&edges.searchsorted(&total, false)?)
     }
 }

@@ -1,8 +1,8 @@
 //! Versioned storage: every write is counted and logged, so that a stale value is always caught.
 //!
-//! **Invariant**: the bytes of a [`Storage`] that anybody else can see change only behind a [`WriteGuard`], and making one
-//! raises the version and logs the write ([`WriteLog`]). No operation can forget to. The one other door,
-//! [`Storage::rewrite`], gives the memory of a value that nobody else holds to the next value.
+//! **Invariant**: bytes of a [`Storage`] that others can see change only behind a [`WriteGuard`], and creating one
+//! raises the version and logs the write ([`WriteLog`]), so no operation can forget to. The only exception,
+//! [`Storage::rewrite`], hands the memory of a value that nobody else holds to the next value.
 
 use std::ops::{Deref, DerefMut, Range};
 use std::panic::Location;
@@ -16,10 +16,10 @@ use crate::autograd::{Guarded, birth};
 use crate::footprint::Footprint;
 use crate::write_log::{Write, WriteLog};
 
-/// Counts moments of the program, so that writes can be said to lie before or after one.
+/// A counter of epochs, so that writes can be ordered before or after a point of the program.
 static EPOCH: AtomicU64 = AtomicU64::new(0);
 
-/// A moment: writes from now on, and none before, have at least this epoch.
+/// Begins a new epoch: writes from now on have at least this epoch, and no earlier write has.
 pub(crate) fn next_epoch() -> u64 {
     EPOCH.fetch_add(1, Ordering::SeqCst) + 1
 }
@@ -41,15 +41,15 @@ pub struct Storage {
     bytes: usize,
     buffer: RwLock<Buffer>,
     version: AtomicU64,
-    /// Made with the first write: most storages are written by the kernel that fills them, which is none.
+    /// Created by the first write. Most storages never have one: the kernel that fills them does not count.
     log: OnceLock<Box<Mutex<WriteLog>>>,
-    /// Values of living graphs that a write has to ask for first; made with the first of them.
+    /// Values of living graphs that a write must ask for first; created with the first of them.
     needed: OnceLock<Box<Mutex<Needs>>>,
     /// See [`birth`].
     born: u64,
 }
 
-/// One value of a graph that lies in a storage: number `slot` of what a node guards.
+/// A graph's value that lies in a storage: slot number `slot` of a node's guarded values.
 #[derive(Debug)]
 struct Need {
     place: Footprint,
@@ -60,7 +60,7 @@ struct Need {
 #[derive(Debug, Default)]
 struct Needs {
     list: Vec<Need>,
-    /// Length from which on the list is searched for what is no longer needed.
+    /// Length at which the list is next searched for entries to drop.
     full: usize,
 }
 
@@ -88,7 +88,7 @@ impl Storage {
         self.bytes
     }
 
-    /// When it was made, in the order of recording; 0 if nobody watched.
+    /// Its position in the order of recording; 0 if accesses were not watched.
     pub(crate) fn born(&self) -> u64 {
         self.born
     }
@@ -98,14 +98,14 @@ impl Storage {
         self.version.load(Ordering::Acquire)
     }
 
-    /// The buffer, readable. Writers wait until the guard is gone.
+    /// The buffer, readable. Writers wait until the guard is dropped.
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, Buffer> {
         // A panic while writing can leave unfinished numbers behind, but no broken invariant.
         self.buffer.read().unwrap_or_else(|e| e.into_inner())
     }
 
     /// The buffer, writable within `place`: the version is raised and the write logged. Graphs that
-    /// [need](Storage::needed) the bytes were asked before.
+    /// [need](Storage::needed) the bytes have been asked before.
     pub(crate) fn write(
         &self,
         place: Footprint,
@@ -120,8 +120,8 @@ impl Storage {
         WriteGuard { buffer }
     }
 
-    /// The buffer, writable, without a version of its own: only for the one handle to a value that nobody reads again
-    /// ([`Tensor::is_spare`](crate::Tensor::is_spare)). The storage is then that of a new value.
+    /// The buffer, writable, without a version of its own: only for the single handle to a value that is not read again
+    /// ([`Tensor::is_spare`](crate::Tensor::is_spare)). The storage then belongs to a new value.
     pub(crate) fn rewrite(&self) -> RwLockWriteGuard<'_, Buffer> {
         self.buffer.write().unwrap_or_else(|e| e.into_inner())
     }
@@ -141,13 +141,14 @@ impl Storage {
     }
 
     /// The latest write from `epoch` on, up to version `last`, that may have changed one of the bytes of `place`. Later
-    /// writes over the same bytes can only make it err towards finding one.
+    /// writes over the same bytes may make it find one wrongly, but never miss one.
     pub(crate) fn overwritten_since(&self, epoch: u64, last: u64, place: &Footprint) -> Option<Write> {
         let log = self.log.get()?.lock().unwrap_or_else(|e| e.into_inner());
         log.since(epoch, last, place).cloned()
     }
 
-    /// From now on a write into `place` asks for slot `slot` of `by`, while that lives and its value lies here.
+    /// From now on a write into `place` asks for slot `slot` of `by`, as long as that node lives and its value lies
+    /// here.
     pub(crate) fn register(&self, place: Footprint, by: &Arc<Guarded>, slot: usize) {
         let needs = self.needed.get_or_init(Default::default);
         let mut needs = needs.lock().unwrap_or_else(|e| e.into_inner());
@@ -166,11 +167,11 @@ impl Storage {
         }
         needs.list.push(Need { place, by: Arc::downgrade(by), slot });
         drop(needs);
-        // What was the last handle meanwhile is dropped without the lock.
+        // Handles that have become the last one are dropped outside the lock.
         drop(dead);
     }
 
-    /// Whether any value of a graph was ever registered here.
+    /// Whether a graph's value was ever registered here.
     #[inline]
     pub(crate) fn is_guarded(&self) -> bool {
         self.needed.get().is_some()

@@ -84,18 +84,18 @@ pub(crate) struct Inner {
     layout: Layout,
     dtype: DType,
     edge: Option<Edge>,
-    /// The version of the storage that the edge speaks of; `FOLLOWS` for a leaf and views of one, which are whatever the
-    /// storage holds. Without an edge it says why there is none, as [`Untracked`] counts down from `FOLLOWS`.
+    /// The version of the storage that the edge refers to; `FOLLOWS` for a leaf and its views, which are whatever the
+    /// storage holds. Without an edge it encodes the reason, as [`Untracked`] counts down from `FOLLOWS`.
     version: u64,
 }
 
 /// See `Inner::version`.
 const FOLLOWS: u64 = u64::MAX;
 
-/// Why what is computed from `inputs` is outside of the graph, if it stays there, as the number in `Inner::version`.
+/// Why a result of `inputs` is outside the graph, if it stays there, as the number in `Inner::version`.
 #[inline]
 fn past(inputs: &[&Tensor]) -> u64 {
-    // A loop, and here: elsewhere it costs small operations several nanoseconds.
+    // A loop, inlined here: anywhere else it costs small operations several nanoseconds.
     let mut last = FOLLOWS;
     for t in inputs {
         last = last.min(if t.requires_grad() { Untracked::now().code() } else { t.0.version });
@@ -111,7 +111,7 @@ impl Inner {
 }
 
 impl Tensor {
-    /// What was computed from `inputs`, outside of the graph until it gets an edge.
+    /// A result of `inputs`, outside the graph until it gets an edge.
     #[inline]
     pub(crate) fn computed(storage: Arc<Storage>, layout: Layout, dtype: DType, inputs: &[&Tensor]) -> Self {
         let version = past(inputs);
@@ -130,7 +130,7 @@ impl Tensor {
         self.untracked(Untracked::Frozen)
     }
 
-    /// Why an untracked tensor is none of the graph.
+    /// Why an untracked tensor is outside the graph.
     pub(crate) fn why_untracked(&self) -> Untracked {
         Untracked::of(self.0.version)
     }
@@ -140,7 +140,7 @@ impl Tensor {
         Tensor(Arc::new(Inner { storage, layout, dtype, edge: None, version: FOLLOWS }))
     }
 
-    /// The same storage under another layout, at a place in the graph. The edge speaks of the same version as this
+    /// The same storage under another layout, at a place in the graph. The edge refers to the same version as this
     /// tensor's.
     pub(crate) fn view_at(&self, layout: Layout, edge: Option<Edge>) -> Self {
         let (storage, dtype) = (self.0.storage.clone(), self.0.dtype);
@@ -207,13 +207,13 @@ impl Tensor {
         Arc::strong_count(&self.0) == 1 && Arc::strong_count(&self.0.storage) == 1
     }
 
-    /// Whether the memory may take another value, once nobody reads this one again: an untracked, dense tensor that nobody
-    /// else holds. Nor is it watched: a weak handle counts, and is looked for first, since one is made from a strong one.
+    /// Whether the memory may be reused once this value is not read again: an untracked, dense tensor that nobody else
+    /// holds. A weak handle counts too, and is checked first, since weak handles are made from strong ones.
     pub(crate) fn is_spare(&self) -> bool {
         Arc::weak_count(&self.0.storage) == 0 && self.is_unshared() && self.0.edge.is_none() && self.is_contiguous()
     }
 
-    /// What of this tensor is not as wanted, the device first.
+    /// The first property of this tensor that differs from what is wanted: device, dtype, then shape.
     pub(crate) fn mismatch(&self, want: &Spec, device: &Device) -> Option<ErrorKind> {
         match () {
             () if self.device() != device => Some(ErrorKind::DeviceMismatch),
@@ -223,7 +223,7 @@ impl Tensor {
         }
     }
 
-    /// What an operation sees of this tensor before it runs.
+    /// The spec of this tensor as an operation sees it.
     pub(crate) fn as_input(&self) -> InputSpec<'_> {
         InputSpec { shape: self.layout().shape(), dtype: self.dtype(), device: self.device() }
     }
@@ -394,7 +394,7 @@ impl Tensor {
         self.read(|buffer, start, n| download(self.device().backend(), op, buffer, start, n))
     }
 
-    /// Reads the elements, which `f` finds in a buffer from an element on, one after the other.
+    /// Calls `f` with a buffer that holds the elements one after the other from a given element on.
     #[track_caller]
     fn read<R>(&self, f: impl FnOnce(&Buffer, usize, usize) -> Result<R>) -> Result<R> {
         let dense = if self.is_contiguous() {
@@ -449,7 +449,7 @@ impl Tensor {
     }
 }
 
-/// What an operation knows of an input before it runs: neither its elements, nor how they lie in memory.
+/// What an operation knows of an input before it runs: neither the elements nor their layout.
 #[derive(Debug, Clone, Copy)]
 pub struct InputSpec<'a> {
     /// Sizes of the axes.
@@ -460,7 +460,7 @@ pub struct InputSpec<'a> {
     pub device: &'a Device,
 }
 
-/// What an operation gives: shape and dtype.
+/// Shape and dtype of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Spec {
     /// Sizes of the axes.

@@ -1,9 +1,9 @@
 //! [`WriteLog`]: the last write of every byte of a storage.
 //!
-//! **Invariant**: of every byte the log knows the version of its last write, so "was it written after version `v`?" has an
-//! exact answer, as long as the last writes are no more than [`MANY`] places. More are joined in pairs: then bytes between
-//! two written ranges count as written, and a write counts as late as its neighbour's. Every doubt is resolved towards "it
-//! was written": a check may refuse what is right, and never passes what is stale.
+//! **Invariant**: the log knows the version of each byte's last write, so "was it written after version `v`?" has an
+//! exact answer as long as the last writes cover at most [`MANY`] places. More are joined in pairs: then bytes between
+//! two written ranges count as written, and a write counts as late as its neighbour's. Every doubt is resolved towards
+//! "it was written": a check may refuse what is right, and never passes what is stale.
 
 use std::ops::Range;
 use std::panic::Location;
@@ -19,17 +19,17 @@ pub(crate) const MANY: usize = 8192;
 /// One logged write.
 #[derive(Debug, Clone)]
 pub struct Write {
-    /// The version that the storage had after it.
+    /// The version of the storage after the write.
     pub version: u64,
-    /// The range of the bytes that it may have changed, without what later writes replaced.
+    /// The range of bytes that it may have changed, without those that later writes replaced.
     pub bytes: Range<usize>,
     /// The operation that wrote.
     pub op: &'static str,
     /// The line of the user's code that called the operation.
     pub location: &'static Location<'static>,
-    /// The number of moments (`next_epoch`) before it.
+    /// The epoch of the write (see `next_epoch`).
     pub(crate) epoch: u64,
-    /// The epoch of the latest write that this one took from the log; 0 if there was none, or no moment before it.
+    /// The epoch of the latest write that this one replaced in the log; 0 if there was none.
     hidden: u64,
 }
 
@@ -44,7 +44,7 @@ impl Write {
         Write { version, bytes, op, location, epoch, hidden: 0 }
     }
 
-    /// What an error says as data: `needed_by` needs a value as it was at version `expected`, and this write came after.
+    /// The facts of an error: `needed_by` needs a value of version `expected`, and this write came later.
     pub(crate) fn mismatch(
         &self,
         needed_by: &str,
@@ -62,7 +62,7 @@ impl Write {
         }
     }
 
-    /// `other` leaves the log, and this one stands where it was.
+    /// Notes that `other` is removed from the log because this write replaces it.
     fn hides(&mut self, other: &Write) {
         self.hidden = self.hidden.max(other.hidden).max(other.epoch);
     }
@@ -70,14 +70,14 @@ impl Write {
 
 #[derive(Debug, Default)]
 pub(crate) struct WriteLog {
-    /// Dense writes by address, disjoint: a later one takes the place of what it covers.
+    /// Dense writes by address, disjoint: a later write replaces what it covers.
     dense: Vec<Write>,
-    /// Writes whose elements do not lie side by side, in no order. They may interleave with others.
+    /// Writes whose elements are not adjacent, in no order. They may interleave with others.
     strided: Vec<(Write, Footprint)>,
 }
 
 impl WriteLog {
-    /// Logs a write over `place`, later than all before. The same place over and over is one entry.
+    /// Logs a write over `place`, later than all before. Writing the same place repeatedly is one entry.
     pub(crate) fn add(&mut self, mut write: Write, place: Footprint) {
         if write.bytes.is_empty() {
             return;
@@ -155,8 +155,8 @@ impl WriteLog {
 
     /// The latest write from `epoch` on, up to version `last`, to one of the bytes of `place`.
     ///
-    /// Such a write may have been replaced by one after `last`. Of what an entry replaced only the latest epoch is known: if
-    /// that is `epoch` or later, the entry stands for a write that may have been such a one.
+    /// Such a write may have been replaced by one after `last`. Only the latest epoch that an entry replaced is known:
+    /// if that is `epoch` or later, the entry counts as such a write.
     pub(crate) fn since(&self, epoch: u64, last: u64, place: &Footprint) -> Option<&Write> {
         // Before the first write there is none.
         if last == 0 {
@@ -197,7 +197,7 @@ mod tests {
 
     const BYTES: usize = 240;
 
-    /// The log beside all that was ever written.
+    /// The log compared with a list of every write.
     #[derive(Default)]
     struct Pair {
         log: WriteLog,
@@ -253,7 +253,7 @@ mod tests {
                 assert_eq!(found, pair.find(&at, |w| w.version > version));
                 let open = pair.log.since(from, u64::MAX, &seen).map(|w| w.version);
                 assert_eq!(open.is_some(), pair.find(&at, |w| w.epoch >= from).is_some());
-                // What was replaced later is found all the same; that may be a false alarm.
+                // A write that was replaced later is found all the same, which may be a false alarm.
                 let past = pair.log.since(from, version, &seen).is_some();
                 let want = pair.find(&at, |w| w.epoch >= from && w.version <= version).is_some();
                 assert!(past || !want);
@@ -279,7 +279,7 @@ mod tests {
             assert_eq!((pair.log.dense.len(), pair.log.strided.len()), (1, 0));
         }
         assert_eq!(pair.log.dense.capacity(), 4, "memory is taken once");
-        // A write in the middle leaves two rests.
+        // A write in the middle leaves two remainders.
         pair.add(&whole.slice(0, 3, 5, 1).unwrap(), 100);
         let ranges: Vec<_> = pair.log.dense.iter().map(|w| (w.bytes.clone(), w.version)).collect();
         assert_eq!(ranges, [(0..24, 100), (24..40, 101), (40..64, 100)]);

@@ -18,7 +18,7 @@ struct Bins {
 }
 
 impl Bins {
-    /// `count` is at least 1, and `size` was checked to be that of a tensor, as is `count`.
+    /// `count` is at least 1; both are sizes of checked tensors.
     fn new(size: usize, count: usize) -> Bins {
         let (whole, rest) = (size / count, size % count);
         // Bin `i` begins `i rest mod count` parts of `count` after an element: a multiple of the greatest common divisor,
@@ -27,7 +27,7 @@ impl Bins {
         Bins { size, count, largest: whole + more }
     }
 
-    /// Where bin `i` begins, and how many elements it has.
+    /// The start of bin `i`, and its number of elements.
     fn bin(&self, i: usize) -> (usize, usize) {
         // In 128 bits the products cannot overflow; quotients are at most `size`.
         let (i, size, count) = (i as u128, self.size as u128, self.count as u128);
@@ -40,7 +40,8 @@ impl Bins {
         self.count.saturating_mul(self.largest)
     }
 
-    /// Element `k` of all bins one after the other, and whether it is one: a smaller bin shows its first element again.
+    /// Element `k` of the padded bins in order, and whether it is a real one: a smaller bin is padded with its first
+    /// element.
     fn element(&self, k: usize) -> (i64, bool) {
         let ((start, size), i) = (self.bin(k / self.largest), k % self.largest);
         (if i < size { start + i } else { start } as i64, i < size)
@@ -189,7 +190,7 @@ impl Tensor {
         let (n, c) = (self.shape()[0], self.shape()[1]);
         let flat = self.reshape([n, c, spatial.iter().product()])?;
         let elements = flat.detach().index_select(2, &table)?.reshape([n, c, count, largest])?;
-        // The first of the largest; a first element that is shown again comes later.
+        // The first of the largest elements; padding comes last.
         let slot = elements.argmax(3, true)?;
         let table = table.reshape([1, 1, count, largest])?.expand([n, c, count, largest])?;
         let indices = table.gather(3, &slot)?.reshape([n, c, count])?;

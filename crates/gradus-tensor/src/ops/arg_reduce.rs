@@ -1,6 +1,6 @@
 //! `argmax` and `argmin`: the index of the first extreme element; NaN counts as extreme. No gradient.
 //!
-//! `max_with_indices` and `min_with_indices` give the element too, and the gradient goes to it alone.
+//! `max_with_indices` and `min_with_indices` return the element too, and the gradient goes to that element alone.
 
 use gradus_backend::{ArgReduceOp, Axes, Backend, DType, Error, Result, View, ViewMut};
 

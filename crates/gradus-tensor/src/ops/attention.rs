@@ -13,8 +13,8 @@ use crate::{Generator, Tensor};
 /// Attention of `q [b, h, lq, d]`, `k [b, hk, lk, d]`, `v [b, hk, lk, dv]` and perhaps a mask that broadcasts with
 /// `[b, h, lq, lk]`. Outputs: the result `[b, lq, h, dv]`, and the log-sum-exp of the scores `[b, h, lq]`.
 ///
-/// The heads of a query lie side by side, as what comes next wants them: merging them is a view, and the result that is
-/// kept here is the one that the next operation keeps.
+/// The heads of a query lie side by side, as the next operation wants them: merging the heads is a view, and both
+/// operations save the same memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Attention {
     /// Scale, and whether query `i` sees keys up to `i + lk - lq` only.
@@ -75,18 +75,19 @@ impl<'a> AttentionOptions<'a> {
     }
 }
 
-/// What attention makes of its scores.
+/// The weights and their log-sum-exp.
 struct Weights {
     /// `e^(score - log-sum-exp)`, `[b, h, lq, lk]`: 0 where a query may see no key.
     p: Tensor,
     /// The log-sum-exp `[b, h, lq]`.
     lse: Tensor,
-    /// The axes `[b, hk, queries of the heads that share a key head, last]` of what is multiplied with keys and values.
+    /// The axes `[b, hk, queries of the heads that share a key head, last]` of the operands that are multiplied with
+    /// keys and values.
     stacked: [usize; 3],
 }
 
 impl Weights {
-    /// Queries or what has their axes, as matrices for the key heads.
+    /// Queries, or tensors with the same axes, as matrices for the key heads.
     #[track_caller]
     fn stack(&self, x: &Tensor) -> Result<Tensor> {
         let [b, hk, rows] = self.stacked;
@@ -95,7 +96,7 @@ impl Weights {
 }
 
 impl Attention {
-    /// The weights from simpler operations, of a query and a key in the dtype to compute in.
+    /// The weights, computed with simpler operations from query and key in the compute dtype.
     #[track_caller]
     fn weights(&self, q: &Tensor, k: &Tensor, mask: Option<&Tensor>) -> Result<Weights> {
         let (&[b, h, lq, d], &[_, hk, lk, _]) = (q.shape(), k.shape()) else {
@@ -152,7 +153,7 @@ impl Attention {
         let [q, k, v] = [inputs[0].to_dtype(wide)?, inputs[1].to_dtype(wide)?, inputs[2].to_dtype(wide)?];
         let weights = self.weights(&q, &k, mask)?;
         let p = &weights.p;
-        // What the weights are multiplied with to be the gradient of the scores.
+        // The factor that turns the weights into the gradient of the scores.
         let mut slope = None;
         if let Some(g) = g[0] {
             let g = weights.stack(&g.to_dtype(wide)?)?;
@@ -348,7 +349,7 @@ impl Tensor {
             Some(m) => Some(four_axes(m, &scores).map_err(|e| m.describe(e, "mask"))?),
             None => None,
         };
-        // Both alignments are one where there are as many queries as keys.
+        // Both alignments are the same where there are as many queries as keys.
         let top_left = options.causal == Causal::TopLeft && lq != lk;
         if top_left {
             let visible = causal_mask(lq, lk, 0, &q)?.reshape([1, 1, lq, lk])?;
@@ -359,13 +360,13 @@ impl Tensor {
             });
         }
         if let Some(m) = mask.as_ref().filter(|m| m.dtype() == DType::Bool) {
-            // A weight of 0 does not stop a NaN in a product, but a key that no query sees need not be there.
+            // A weight of 0 does not stop a NaN in a product, so keys that no query sees are left out.
             let seen = m.any(&[1, 2], true)?.transpose(2, 3)?;
             (k, v) = (seen.where_(&k, 0.0)?, seen.where_(&v, 0.0)?);
         }
         let op = Attention { params: AttentionParams { causal: options.causal != Causal::No && !top_left, scale } };
         let dropout = options.dropout.filter(|(p, _)| *p != 0.0);
-        // The generator moves on once the result is there.
+        // The generator advances once the result is computed.
         let mut moved = dropout.as_ref().map(|(p, generator)| (*p, Generator::clone(generator)));
         let [y, lse] = if let Some((p, moved)) = &mut moved {
             op.decompose([&q, &k, &v], mask.as_ref(), (*p, moved))?
@@ -384,8 +385,8 @@ impl Tensor {
         Ok((y, lse))
     }
 
-    /// Softmax along an axis over the elements where `mask` (bool, broadcast) is true; the others give 0. So does an element
-    /// of -inf, and a whole row of which nothing is left, which has gradient 0. Integers become f32.
+    /// Softmax along an axis over the elements where `mask` (bool, broadcast) is true; the others give 0. So do
+    /// elements of -inf, and a whole row of which nothing is left, which has gradient 0. Integers become f32.
     #[track_caller]
     pub fn masked_softmax(&self, mask: &Tensor, axis: isize) -> Result<Tensor> {
         const OP: &str = "masked_softmax";

@@ -1,5 +1,5 @@
-//! `bind`, the one door: it alone runs the kernel of an operation. What else happens when one runs - the graph, observers,
-//! the log of writes - happens here and nowhere else.
+//! `bind` is the only function that runs the kernel of an operation. Everything around a kernel happens here too:
+//! recording, observation, tracing, the log of writes.
 
 use std::fmt;
 use std::panic::Location;
@@ -17,13 +17,14 @@ use crate::autograd::{
 use crate::locks::{Locks, of_device, with_read};
 use crate::{Device, Storage, Tensor};
 
-/// Inputs that an error shows.
+/// Most inputs that an error shows.
 const MOST_SHOWN: usize = 8;
 
 /// The results of an operation.
 pub(crate) type Several = SmallVec<[Tensor; 1]>;
 
-/// What [`bind`] gives: the only result, which is never moved through a list, all of them, or of a write nothing.
+/// What [`bind`] returns: a single result, which is never moved through a list; several results; or nothing, for a
+/// write.
 pub(crate) trait Results: Sized {
     fn one(result: Tensor) -> Self;
     fn all(results: Several) -> Result<Self>;
@@ -77,13 +78,13 @@ pub(crate) enum To<'a> {
     New(&'a Device),
     /// Nowhere: they are views of its only input, with these layouts.
     Views(&'a [Layout]),
-    /// Over a tensor that nobody reads again: [`Tensor::is_spare`] holds for it.
+    /// Over a tensor that is not read again: [`Tensor::is_spare`] holds for it.
     Spare(&'a Tensor),
     /// Into these tensors of a device, in place, by the method that the user called.
     Written(InPlace, &'a Device, &'a [&'a Tensor]),
 }
 
-/// An operation whose type does not matter: what is not hot is compiled once, and not for every operation.
+/// An operation behind a vtable, so that cold code is compiled once and not for every operation.
 trait AnyOperation: fmt::Debug {
     fn infer(&self, inputs: &[&Tensor]) -> Result<Outputs>;
     fn updates(&self) -> bool;
@@ -112,10 +113,10 @@ impl<O: Operation + Into<Op>> AnyOperation for O {
     }
 }
 
-/// Runs an operation: infers its results, runs its kernel, tells who looks, and records it.
+/// Runs an operation: infers its results, runs its kernel, reports it to observers, and records it.
 ///
 /// The tensors that an operation [updates](Effect::Updates) are not among `inputs`: they are where the results go.
-// Where it is called, `to` is known, and the other ways are not compiled.
+// `to` is a constant at every call, so the other cases are not compiled there.
 #[inline(always)]
 #[track_caller]
 pub(crate) fn bind<O: Operation + Into<Op>, R: Results>(op: O, inputs: &[&Tensor], to: To<'_>) -> Result<R> {
@@ -137,8 +138,8 @@ pub(crate) fn bind<O: Operation + Into<Op>, R: Results>(op: O, inputs: &[&Tensor
             return R::all(Several::new());
         }
     };
-    // The usual numbers of inputs without a vector: small operations take 5 ns less. What was inferred is read where it was
-    // made, and moved only to be recorded: a value that is moved right after it was written stalls.
+    // The usual numbers of inputs need no vector, which saves small operations 5 ns. The inferred specs are read in
+    // place and moved only to be recorded: moving a value that was just written stalls.
     let inferred = match inputs {
         [a] => op.infer(&[a.as_input()]),
         [a, b] => op.infer(&[a.as_input(), b.as_input()]),
@@ -148,8 +149,8 @@ pub(crate) fn bind<O: Operation + Into<Op>, R: Results>(op: O, inputs: &[&Tensor
         Ok(specs) => specs,
         Err(e) => return Err(shown(e.clone(), op.input_names(), inputs).here()),
     };
-    // Where the first result carries no gradient, none does. Before the inputs are read: a write in between then counts as
-    // later, which errs towards an error.
+    // Where the first result carries no gradient, none does. The versions are taken before the inputs are read, so that
+    // a write in between counts as later: the safe side.
     let records = needs_gradient(inputs) && op.differentiable(0);
     let versions = if records { Some(versions(op.name(), inputs)?) } else { None };
     let mut results = match &specs[..] {
@@ -165,7 +166,8 @@ pub(crate) fn bind<O: Operation + Into<Op>, R: Results>(op: O, inputs: &[&Tensor
     Ok(results)
 }
 
-/// The end of [`bind`] where somebody looks at new results. An error of who looks ends the operation.
+/// The end of [`bind`] for new results while there is an observer or tracer. An error of the observer ends the
+/// operation.
 #[cold]
 #[track_caller]
 fn watched<R: Results>(
@@ -234,7 +236,7 @@ pub(crate) fn apply_view<O: Operation + Into<Op>>(op: O, input: &Tensor, layout:
     bind(op, &[input], To::Views(&[layout]))
 }
 
-/// What operations see of these inputs before they run.
+/// The specs of these inputs, as operations see them.
 #[inline(always)]
 fn specs_of<'a>(inputs: &[&'a Tensor]) -> SmallVec<[InputSpec<'a>; 4]> {
     let mut specs = SmallVec::new();
@@ -244,13 +246,13 @@ fn specs_of<'a>(inputs: &[&'a Tensor]) -> SmallVec<[InputSpec<'a>; 4]> {
     specs
 }
 
-/// What `op` gives of these inputs; an error shows them.
+/// The specs of the results of `op` on these inputs; an error shows the inputs.
 #[track_caller]
 pub(crate) fn infer(op: &impl Operation, inputs: &[&Tensor]) -> Result<Outputs> {
     op.infer(&specs_of(inputs)).map_err(|e| shown(e, op.input_names(), inputs)).here()
 }
 
-/// The error with the inputs, by their names or numbers; of many the first few.
+/// Adds the first few inputs to an error, by name or number.
 #[cold]
 fn shown(e: Error, names: &[&str], inputs: &[&Tensor]) -> Error {
     let e = inputs.iter().enumerate().take(MOST_SHOWN).fold(e, |e, (i, t)| match names.get(i) {
@@ -268,7 +270,7 @@ fn needs_gradient(inputs: &[&Tensor]) -> bool {
     is_grad_enabled() && inputs.iter().any(|t| t.requires_grad())
 }
 
-/// The versions of the inputs' storages, none of which was written since its tensor was computed.
+/// The versions of the inputs' storages; an error if one was overwritten since its tensor was computed.
 #[track_caller]
 fn versions(op: &str, inputs: &[&Tensor]) -> Result<SmallVec<[u64; 4]>> {
     let mut versions = SmallVec::new();
@@ -344,7 +346,7 @@ fn new(op: &dyn AnyOperation, inputs: &[&Tensor], device: &Device, specs: &[Spec
     Ok(outputs.into_iter().zip(specs).map(tensor).collect())
 }
 
-/// What views of a tensor are.
+/// The specs of views of a tensor.
 fn specs_of_views(input: &Tensor, layouts: &[Layout]) -> Outputs {
     let dtype = input.dtype();
     match layouts {
@@ -353,7 +355,7 @@ fn specs_of_views(input: &Tensor, layouts: &[Layout]) -> Outputs {
     }
 }
 
-/// Whether the views of its only input are what an operation infers.
+/// Whether views with these layouts have the specs that the operation infers.
 fn views_fit(op: &dyn AnyOperation, inputs: &[&Tensor], layouts: &[Layout]) -> bool {
     op.infer(inputs).is_ok_and(|specs| specs == specs_of_views(inputs[0], layouts))
 }
@@ -366,7 +368,7 @@ fn views(input: &Tensor, layouts: &[Layout]) -> Several {
     layouts.iter().map(|&layout| input.view_at(layout, None)).collect()
 }
 
-/// [`views`] of a tensor of the graph, recorded. Nothing of it is kept.
+/// Recorded [`views`] of a tracked tensor. Their gradient saves nothing.
 #[track_caller]
 fn recorded_views(op: Op, inputs: &[&Tensor], layouts: &[Layout]) -> Result<Several> {
     let input = inputs[0];
@@ -380,7 +382,7 @@ fn recorded_views(op: Op, inputs: &[&Tensor], layouts: &[Layout]) -> Result<Seve
     Ok(layouts.iter().enumerate().map(tensor).collect())
 }
 
-/// Writes the results of an operation over a tensor that nobody reads again.
+/// Writes the result of an operation over a tensor that is not read again.
 #[track_caller]
 fn over(op: &dyn AnyOperation, inputs: &[&Tensor], spare: &Tensor) -> Result<Tensor> {
     debug_assert!(fits(op, inputs, &[spare]), "{op:?} infers another result than {spare:?}");
@@ -395,8 +397,8 @@ fn over(op: &dyn AnyOperation, inputs: &[&Tensor], spare: &Tensor) -> Result<Ten
     Ok(spare.clone())
 }
 
-/// Runs an operation that writes in place. It is not recorded: who calls has refused what would have to be
-/// ([`Tensor::check_writable`]), and inputs that do not fit.
+/// Runs an operation that writes in place. It is not recorded: the caller has refused writes that would have to be
+/// ([`Tensor::check_writable`]) and inputs that do not fit.
 #[track_caller]
 fn write(op: &dyn AnyOperation, inputs: &[&Tensor], how: InPlace, device: &Device, written: &[&Tensor]) -> Result<()> {
     let location = Location::caller();
@@ -404,7 +406,7 @@ fn write(op: &dyn AnyOperation, inputs: &[&Tensor], how: InPlace, device: &Devic
     if how != InPlace::Dispatch && written.iter().all(|t| t.numel() == 0) {
         return Ok(());
     }
-    // An input in the same storage is read into a copy first: it may overlap what is written.
+    // An input in the same storage is copied first, since it may overlap the written memory.
     let mut sources: SmallVec<[Tensor; 3]> = SmallVec::new();
     for &t in inputs {
         let shares = written.iter().any(|w| Arc::ptr_eq(t.storage(), w.storage()));
@@ -427,7 +429,7 @@ fn write(op: &dyn AnyOperation, inputs: &[&Tensor], how: InPlace, device: &Devic
     done
 }
 
-/// The part of [`write`] that locks; nobody may be told of anything meanwhile.
+/// The part of [`write`] that holds locks; nothing may be reported meanwhile.
 #[track_caller]
 fn locked(
     op: &dyn AnyOperation,
@@ -439,21 +441,21 @@ fn locked(
     accepted: impl FnOnce(),
 ) -> Result<()> {
     let mut locks = Locks::write(written, sources, how.name(), location, accepted)?;
-    // A user function runs meanwhile.
+    // A user function runs while the locks are held.
     let _held = (how == InPlace::Dispatch).then(|| locks.hold());
     let (mut outs, views) = locks.views(written, sources);
     let done = op.run(device, &views, &mut outs);
-    // An error of the user's function has its own line.
+    // An error of the user's function keeps its own line.
     if how == InPlace::Dispatch { done.here() } else { of_device(done) }
 }
 
-/// What an operation infers from, where it writes.
+/// The specs that an operation in place infers from.
 fn operands<'t>(op: &dyn AnyOperation, inputs: &[&'t Tensor], written: &[&'t Tensor]) -> SmallVec<[&'t Tensor; 6]> {
     let updated = if op.updates() { written } else { &[] };
     updated.iter().chain(inputs).copied().collect()
 }
 
-/// Whether the results of an operation are what these tensors are.
+/// Whether the results of an operation have the specs of these tensors.
 fn fits(op: &dyn AnyOperation, inputs: &[&Tensor], written: &[&Tensor]) -> bool {
     op.infer(&operands(op, inputs, written))
         .is_ok_and(|specs| specs.iter().copied().eq(written.iter().map(|t| t.spec())))

@@ -27,7 +27,7 @@ impl Tensor {
             Some(k) => k.clone(),
             None => {
                 let builder = KernelBuilder::new(&[self.dtype()]);
-                // To half precision in one rounding: f32 would be a second one for what it does not hold.
+                // Rounds to half precision once: going through f32 would round twice.
                 let holds = matches!(self.dtype(), DType::F64 | DType::I64 | DType::I32 | DType::U64 | DType::U32);
                 let via = if holds && dtype.compute() != dtype { DType::F64 } else { dtype };
                 let y = builder.args()[0].cast(via);

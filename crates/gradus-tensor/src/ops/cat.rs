@@ -1,4 +1,4 @@
-//! `cat` and `stack`: tensors one after the other along an axis. The gradients are the pieces, those of a split.
+//! `cat` and `stack`: tensors one after the other along an axis. The gradients are the pieces that a split would give.
 
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Backend, Error, ErrorKind, Here, Result, View, ViewMut};

@@ -163,8 +163,8 @@ impl Operation for ConvBackwardWeight {
     }
 }
 
-/// Checks what all convolutions need of their operands: the rank of input and weight, which is `rank`, and numbers. The
-/// dtype that the operands share.
+/// Checks what all convolutions require: input and weight of rank `rank`, and numbers. Returns the dtype that the
+/// operands share.
 #[track_caller]
 pub(super) fn check_operands(
     op: &str,

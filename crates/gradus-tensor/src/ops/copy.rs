@@ -34,7 +34,7 @@ impl Operation for Contiguous {
 }
 
 impl Tensor {
-    /// The tensor itself if it is contiguous, else a copy that is.
+    /// The tensor itself if it is contiguous, else a contiguous copy.
     #[track_caller]
     pub fn contiguous(&self) -> Result<Tensor> {
         if self.is_contiguous() { Ok(self.clone()) } else { self.copy() }

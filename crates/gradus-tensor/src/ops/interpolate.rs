@@ -40,7 +40,7 @@ pub enum Resized<'a> {
     By(&'a [f64]),
 }
 
-/// How to interpolate: the mode, and what some modes let one choose.
+/// How to interpolate: the mode, and the options of some modes.
 #[must_use = "options do nothing until they are passed to an operation, and setting one gives new options"]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interpolate {
@@ -96,7 +96,7 @@ impl Interpolation {
         matches!(self, Interpolation::Linear | Interpolation::Bilinear | Interpolation::Trilinear)
     }
 
-    /// Whether pixels are picked, not mixed.
+    /// Whether the mode picks pixels rather than mixing them.
     fn picks(self) -> bool {
         matches!(self, Interpolation::Nearest | Interpolation::NearestExact)
     }
@@ -124,7 +124,7 @@ fn cubic_weights(t: f64) -> [f64; 4] {
 /// Bytes that the windows of an axis take on the host for each of its inputs and outputs, at most.
 const TABLE_BYTES: usize = 256;
 
-/// The inputs that one output is made of, and their weights.
+/// The inputs of one output, and their weights.
 type Window = Vec<(usize, f64)>;
 
 /// Along one axis: for each output its window.
@@ -135,7 +135,7 @@ struct Taps {
 impl Taps {
     fn new(input: usize, output: usize, factor: Option<f64>, how: Interpolate) -> Taps {
         let (n, last) = (input as f64, input - 1);
-        // Input pixels an output pixel.
+        // Input pixels for each output pixel.
         let step = match factor {
             _ if how.align_corners => {
                 if output > 1 {
@@ -151,7 +151,7 @@ impl Taps {
         let centre = |i: usize| if how.align_corners { step * i as f64 } else { step * (i as f64 + 0.5) - 0.5 };
         let window = |i: usize| -> Window {
             match how.mode {
-                // Without a factor the place is a quotient of integers, and exact.
+                // Without a factor the position is a quotient of integers, and exact.
                 Interpolation::Nearest if factor.is_none() => {
                     vec![((i as u128 * input as u128 / output as u128) as usize, 1.0)]
                 }
@@ -178,12 +178,12 @@ impl Taps {
                 }
             }
         };
-        // There was room for at least as many: see `TABLE_BYTES`, and what they take is at most that.
+        // At most as many as memory was claimed for: see `TABLE_BYTES`.
         Taps { windows: (0..output).map(window).collect() }
     }
 
-    /// The taps one after the other: of each the places and the weights for all outputs. A window that is shorter than the
-    /// longest shares its last weight among copies of its last tap, so that no value from outside comes in.
+    /// The taps in order: for each, the positions and weights of all outputs. A window shorter than the longest repeats
+    /// its last tap and divides its weight among the copies, so that no value from outside enters.
     fn in_turn(&self) -> impl Iterator<Item = (Vec<i64>, Vec<f64>)> + '_ {
         let longest = self.windows.iter().map(Vec::len).max().unwrap_or(0);
         (0..longest).map(move |k| {
@@ -285,7 +285,7 @@ impl Tensor {
             let e = self.describe(Error::dtype(OP, self.dtype(), "floats, since pixels are mixed"), "self");
             return Err(e.help("convert with to_dtype, or use nearest"));
         }
-        // The sizes are all known to be legal before anything is computed.
+        // All sizes are checked before anything is computed.
         let mut plan = Vec::new();
         for i in 0..given {
             let input = self.shape()[i + 2];
@@ -306,12 +306,12 @@ impl Tensor {
         if shape.numel() == 0 {
             return self.reshape(shape);
         }
-        // The result and the tables on the host have to fit before anything of their size is made.
+        // The result and the host tables are checked to fit before anything of their size is allocated.
         let longest = plan.iter().map(|&(_, input, output, _)| input.saturating_add(output)).max().unwrap_or(0);
         let bytes = shape.numel().saturating_mul(size_of::<i64>()).saturating_add(longest.saturating_mul(TABLE_BYTES));
         check_room(self.device().backend(), OP, 1, bytes).map_err(|e| self.describe(e, "self"))?;
         let mut y = if how.mode.picks() { self.clone() } else { self.to_dtype(self.dtype().compute())? };
-        // Axes that shrink most come first: the others then have less to do.
+        // The axes that shrink most come first, which leaves less work for the others.
         plan.sort_by(|a, b| (a.2 as f64 / a.1 as f64).total_cmp(&(b.2 as f64 / b.1 as f64)));
         for (axis, input, output, factor) in plan {
             // As in PyTorch, linear and antialiased modes leave an axis alone whose size stays, whatever the factor.

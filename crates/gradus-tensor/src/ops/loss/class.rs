@@ -38,7 +38,7 @@ struct Classes<'a> {
     op: &'static str,
     input: &'a Tensor,
     target: Cow<'a, Tensor>,
-    /// The index whose rows do not count.
+    /// The index of rows that do not count.
     ignore_index: Option<i64>,
     /// Which rows count; `None` for all.
     counts: Option<Tensor>,
@@ -77,7 +77,7 @@ impl<'a> Classes<'a> {
             Some(w) => Some(class_weight(op, input, w)?),
             None => None,
         };
-        // One that the targets cannot hold ignores nothing.
+        // An index that the targets' dtype cannot hold ignores nothing.
         let ignore_index = ignore_index.filter(|&i| Scalar::Int(i).check(indices.dtype()).is_ok());
         let (counts, safe) = match ignore_index {
             Some(i) => {
@@ -156,7 +156,7 @@ impl<'a> Classes<'a> {
     }
 }
 
-/// Refuses an input that is no float `[n, c, ..]`.
+/// Refuses an input that is not a float `[n, c, ..]`.
 #[track_caller]
 fn check_input(op: &str, input: &Tensor) -> Result<()> {
     if !input.dtype().is_float() {

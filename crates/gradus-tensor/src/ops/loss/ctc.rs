@@ -35,8 +35,8 @@ fn log_sum_exp<'k>(x: &[Expr<'k>]) -> Expr<'k> {
     dead.select(f64::NEG_INFINITY, dead.select(1.0, sum).log() + shift)
 }
 
-/// All labels, and where those of each sequence stand among them, read from padded `[n, s]` or concatenated
-/// `[sum of lengths]` targets and checked.
+/// All labels, and the range of each sequence among them, read from padded `[n, s]` or concatenated `[sum of lengths]`
+/// targets and checked.
 #[track_caller]
 fn labels(
     targets: &Tensor,
@@ -146,8 +146,8 @@ impl Tensor {
 
         let (device, dtype) = (self.device(), self.dtype().compute());
         let states = 2 * rows.iter().map(Range::len).max().unwrap_or(0) + 1;
-        // The class of each state, and whether a path may come from two states before: past the blank between two
-        // different labels. States beyond the end of a sequence lead nowhere.
+        // The class of each state, and whether a path may skip the state before it: a blank between two different
+        // labels. States beyond the end of a sequence lead nowhere.
         let count = n.saturating_mul(states);
         let mut class = HostVec::with_capacity(device.backend(), OP, count)?;
         let mut skip = HostVec::with_capacity(device.backend(), OP, count)?;
@@ -195,8 +195,8 @@ impl Tensor {
     }
 }
 
-/// The parts of the first axis, by halves: then the gradient writes each element a logarithmic number of times, not once
-/// a part.
+/// The parts of the first axis, by repeated halving: the gradient then writes each element a logarithmic number of
+/// times instead of once for each part.
 #[track_caller]
 fn unbind(x: &Tensor, parts: &mut HostVec<Tensor>) -> Result<()> {
     match x.shape().first().copied().unwrap_or(0) {

@@ -24,9 +24,9 @@ static SMOOTH_L1: Elementwise = Elementwise::new("smooth_l1_loss", Class::Float,
     vec![outside.select(outer - bound * 0.5, inner / v[2] * inner * 0.5)]
 });
 
-/// A difference as what lies within a bound and what lies outside, each 0 where it is the other's turn: an infinite
-/// difference or bound then spoils neither value nor slope. The inside has no `|d|`, so that the second derivative at 0
-/// exists.
+/// A difference split into the part within a bound and the part outside, each 0 where the other applies, so that an
+/// infinite difference or bound spoils neither value nor slope. The inner part has no `|d|`, so that the second
+/// derivative at 0 exists.
 struct Parts<'k> {
     inner: Expr<'k>,
     outer: Expr<'k>,
@@ -64,7 +64,7 @@ impl Tensor {
     pub fn smooth_l1_loss(&self, target: &Tensor, beta: f64, reduction: Reduction) -> Result<Tensor> {
         parameter("smooth_l1_loss", "beta", beta, beta >= 0.0 && beta.is_finite(), "finite and at least 0")?;
         let dtype = common_dtype("smooth_l1_loss", &[self, target], &["input", "target"])?.to_float().compute();
-        // What is 0 in the dtype of the computation divides nothing.
+        // Not divided by a number that is 0 in the compute dtype.
         if beta == 0.0 || (dtype == DType::F32 && beta as f32 == 0.0) {
             return self.to_dtype(self.dtype().to_float())?.l1_loss(target, reduction);
         }

@@ -78,7 +78,7 @@ impl Tensor {
         }
         let dtype = common_dtype(op, &[self, other, target], &["input", "other", "target"])?.to_float();
         let (x, y) = (self.to_dtype(dtype.compute())?, other.to_dtype(dtype.compute())?);
-        // The lengths one after the other: their product may overflow where the quotient does not.
+        // Divided by one length after the other: their product may overflow where the quotient does not.
         let cos = x.mul(&y)?.sum(&[-1], false)?.mul(&inverse_length(&x)?)?.mul(&inverse_length(&y)?)?;
         reduction.apply(&COSINE.apply(&[(&cos).into(), target.into(), margin.into()])?.to_dtype(dtype)?)
     }
@@ -130,7 +130,7 @@ fn inverse_length(x: &Tensor) -> Result<Tensor> {
 #[track_caller]
 fn distance(x: &Tensor, y: &Tensor, p: f64) -> Result<Tensor> {
     let d = x.sub(y)?.add(1e-6)?;
-    // Nothing has length 0 by every norm; there is no largest of it.
+    // An empty row has length 0 by every norm, and no largest element.
     if p == 1.0 || d.shape().last() == Some(&0) {
         d.abs()?.sum(&[-1], false)
     } else if p == 2.0 {
