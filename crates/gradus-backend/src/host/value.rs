@@ -1,6 +1,6 @@
 //! One element as bytes and as a [`Scalar`].
 //!
-//! In here an u64 is a [`Scalar::Int`] with its bits, as in [`Kernel::eval`](crate::Kernel::eval), so that every value of
+//! Here a u64 is a [`Scalar::Int`] with the same bits, as in [`Kernel::eval`](crate::Kernel::eval), so that every value of
 //! every dtype has its own scalar.
 
 use crate::{DType, Scalar, bf16, bf16_from_f64, f16, f16_from_f64};

@@ -10,8 +10,8 @@ use crate::{DType, Error, Here, Result, Scalar};
 
 /// Collects the code of a kernel; [`Expr`] is the handle to its values.
 ///
-/// Identical instructions are kept once, code that no output needs is dropped, and multiplications by 1 vanish: what is
-/// left is what runs. The first type error is kept and reported by [`finish`](KernelBuilder::finish).
+/// Identical instructions are stored once, code that no output needs is dropped, and multiplications by 1 are removed. The
+/// first type error is stored and reported by [`finish`](KernelBuilder::finish).
 #[derive(Debug)]
 pub struct KernelBuilder {
     args: Vec<DType>,
@@ -34,8 +34,8 @@ pub struct Expr<'k> {
 }
 
 impl Kernel {
-    /// A kernel with the given argument dtypes, whose outputs are what `body` returns, each stored in the type it has;
-    /// where that is f32 and every float argument is f16, or every one bf16, in that dtype.
+    /// A kernel with the given argument dtypes, whose outputs are what `body` returns. Each output is stored in its own
+    /// type; an f32 output is stored as f16 or bf16 if all float arguments have that dtype.
     #[track_caller]
     pub fn build(
         name: &str,
@@ -63,7 +63,8 @@ impl KernelBuilder {
         Self::with_at_most(MAX_ARGS, args)
     }
 
-    /// An empty kernel that only tells which of its arguments are read: it may have more than one that runs.
+    /// An empty kernel that is only built to find which arguments are read: it may have more arguments than a kernel that
+    /// runs.
     pub(super) fn draft(args: &[DType]) -> Self {
         Self::with_at_most(usize::from(u8::MAX), args)
     }
@@ -93,7 +94,7 @@ impl KernelBuilder {
         self.push(ScalarOp::Const(value), dtype, &[])
     }
 
-    /// The handle of a value that is already there.
+    /// The handle of an existing value.
     pub(super) fn expr(&self, value: Value) -> Expr<'_> {
         Expr { builder: self, value }
     }
@@ -111,7 +112,7 @@ impl KernelBuilder {
         self.expr(0)
     }
 
-    /// Adds an instruction, or finds the same one.
+    /// Adds an instruction, or finds an identical one.
     pub(super) fn push(&self, op: ScalarOp, dtype: DType, operands: &[Value]) -> Expr<'_> {
         let mut all = [0; 3];
         all[..operands.len()].copy_from_slice(operands);
@@ -222,7 +223,7 @@ impl<'k> Expr<'k> {
 
     /// `a` where this is true, else `b`.
     pub fn select(self, a: impl IntoExpr<'k>, b: impl IntoExpr<'k>) -> Expr<'k> {
-        // One of the two is an expression in every sensible use; a constant takes its type.
+        // In every sensible use one of the two is an expression; a constant takes its type.
         let like = self.builder.own(a.as_expr().or(b.as_expr()).unwrap_or(self));
         let (a, b) = (self.builder.own(a.into_expr(like)), self.builder.own(b.into_expr(like)));
         self.builder.push(ScalarOp::Select, a.dtype(), &[self.value, a.value, b.value])
@@ -291,7 +292,7 @@ impl<'k> ops::Neg for Expr<'k> {
 
 macro_rules! methods {
     (unary: $($u:ident $U:ident),*; binary: $($b:ident $B:ident),*;) => {
-        // Each is documented at its instruction; `not` beside `and`, `or` and `xor` is a method as they are.
+        // Each is documented at its instruction. `not` is a method for symmetry with `and`, `or` and `xor`.
         #[allow(missing_docs, clippy::should_implement_trait)]
         impl<'k> Expr<'k> {
             $(#[must_use] pub fn $u(self) -> Expr<'k> { self.unary(ScalarOp::$U) })*

@@ -8,7 +8,7 @@ use crate::DType;
 /// Number of a value within its kernel: the index of the instruction that makes it.
 pub type Value = u16;
 
-/// Most arguments that a kernel can have.
+/// The largest number of arguments of a kernel.
 pub const MAX_ARGS: usize = 32;
 
 /// One instruction; it defines the value with its own index.
@@ -52,7 +52,8 @@ pub struct Vjp {
     pub args: Vec<VjpArg>,
     /// The wanted arguments, of which `kernel` gives the gradients.
     pub wanted: Vec<usize>,
-    /// Those of them whose gradient is that of an output, unchanged: (argument, output). No kernel has to run for them.
+    /// Wanted arguments whose gradient is the unchanged gradient of an output, as (argument, output). No kernel has to run
+    /// for them.
     pub passed: Vec<(usize, usize)>,
 }
 
@@ -66,7 +67,7 @@ pub enum VjpArg {
 }
 
 impl Vjp {
-    /// Whether the gradient reads argument `i` of the original kernel: what has to be kept for it.
+    /// Whether the gradient reads argument `i` of the original kernel, which must then be saved for the backward pass.
     pub fn reads_input(&self, i: usize) -> bool {
         self.args.contains(&VjpArg::Input(i))
     }

@@ -8,8 +8,8 @@ use super::{Inst, Kernel, ScalarOp, Value, Vjp, VjpArg};
 use crate::{DType, Error, ErrorKind, Result};
 
 impl Kernel {
-    /// [`vjp`](Kernel::vjp) if it was asked for before and `wanted` is of the first three arguments: without a lock, or a
-    /// count of handles.
+    /// The result of [`vjp`](Kernel::vjp) if it was made before and `wanted` names only the first three arguments. Takes no
+    /// lock and does not touch a reference count.
     #[inline]
     pub fn made_vjp(&self, wanted: u32) -> Option<&Vjp> {
         self.vjps.get(wanted as usize)?.get().map(|vjp| &**vjp)

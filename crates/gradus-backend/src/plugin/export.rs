@@ -1,7 +1,7 @@
-//! The side of the plug-in: the functions behind a [`Table`].
+//! The plug-in's side: the functions behind a [`Table`].
 //!
-//! What holds for each: its pointers are those that the [`Table`] promises. A handle of a backend comes from [`create`], one
-//! of a buffer from [`alloc`]; neither was given back. What a panic leaves behind is an error.
+//! The safety contract of every function: its pointers are valid as the [`Table`] says. A handle of a backend comes from
+//! [`create`], that of a buffer from [`alloc`], and neither was given back. A panic becomes an error.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -45,21 +45,21 @@ pub const fn table(create: unsafe extern "C" fn(*mut Handle, *mut RawError) -> u
     }
 }
 
-/// The words of a panic.
+/// The message of a panic.
 fn panicked(payload: Box<dyn Any + Send>) -> Error {
     let text = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
     let e = Error::new(ErrorKind::Backend, "plugin", format!("the plug-in panicked: {}", text.unwrap_or("no message")));
-    // Its drop is code that may panic again.
+    // Dropping the payload may panic again.
     std::mem::forget(payload);
     e
 }
 
-/// Runs `f`, which may panic, and answers.
+/// Runs `f`, which may panic, and returns 0, or 1 with an error in `error`.
 ///
 /// # Safety
 /// `error` may be written.
 unsafe fn answer(error: *mut RawError, f: impl FnOnce() -> Result<()>) -> u32 {
-    // An error of the plug-in may hold a source of its own, whose words and drop are code that may panic too.
+    // An error of the plug-in may hold a source whose `Display` or `Drop` panics too.
     let raw = catch_unwind(AssertUnwindSafe(|| f().err().map(|e| RawError::new(&e))));
     let Some(raw) = raw.unwrap_or_else(|payload| Some(RawError::new(&panicked(payload)))) else { return 0 };
     // SAFETY: the caller's promise.
@@ -143,16 +143,16 @@ impl Parts {
     }
 }
 
-/// `count` elements, or none, whatever the pointer.
+/// `count` elements; with a count of 0 the pointer is not used.
 ///
 /// # Safety
-/// If `count` is above 0, `first` points to so many that nobody writes during `'a`.
+/// If `count` is above 0, `first` points to that many elements, which are not written during `'a`.
 unsafe fn list<'a, T>(first: *const T, count: usize) -> &'a [T] {
     // SAFETY: the caller's promise.
     if count == 0 { &[] } else { unsafe { from_raw_parts(first, count) } }
 }
 
-/// A kernel of its parts.
+/// The kernel of these parts.
 ///
 /// # Safety
 /// The pointers of `raw` are valid for as many elements as it says.
