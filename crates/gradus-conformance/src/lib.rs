@@ -1,9 +1,11 @@
 //! The oracle backend and the test suite that every Gradus backend runs.
 //!
-//! A part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, which is what keeps its promises between releases.
+//! Part of [Gradus](https://docs.rs/gradus). Depend on the crate `gradus`: only its API is kept stable between
+//! releases.
 //!
-//! [`run`] makes every call of the contract on a backend, over dtypes, shapes and layouts, and compares with
-//! [`OracleBackend`]: results, the memory around them, and refusals of what must be refused. A backend's whole test is
+//! [`run`] makes every call of the contract on a backend, over dtypes, shapes and layouts. It compares the results with
+//! those of [`OracleBackend`], checks that the memory around them is unchanged, and checks that invalid calls are
+//! rejected. The whole conformance test of a backend is
 //!
 //! ```
 //! use gradus_backend::Backend;
@@ -12,8 +14,8 @@
 //! }
 //! ```
 //!
-//! Results must be exact where the operation is (integers, comparisons, copies, sums of small integers), and elsewhere as
-//! near as an implementation by plain loops in the compute dtype comes.
+//! Results must be exact for exact operations (integers, comparisons, copies, sums of small integers). Elsewhere they
+//! must be as accurate as plain loops in the compute dtype.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -32,16 +34,17 @@ pub fn run(backend: &dyn Backend) -> Report {
     only(backend, "")
 }
 
-/// Runs the cases with `name` in their names: `"gemm/f32"`, or a name that a failure shows, also one of [`deep`].
+/// Runs the cases whose names contain `name`: `"gemm/f32"`, or the full name that a failure prints, including names
+/// from [`deep`].
 pub fn only(backend: &dyn Backend, name: &str) -> Report {
     let mut suite = suite::Suite::new(backend, name);
     cases::run(&mut suite);
     suite.finish()
 }
 
-/// Runs `rounds` rounds of cases of random shapes and parameters, which `seed` and the number of the round determine.
+/// Runs `rounds` rounds of cases with random shapes and parameters. `seed` and the round's number determine each case.
 ///
-/// A failure shows how to run its case alone, with [`only`].
+/// A failure prints the name with which [`only`] repeats that case alone.
 pub fn deep(backend: &dyn Backend, seed: u64, rounds: u64) -> Report {
     let mut suite = suite::Suite::new(backend, "");
     for round in 0..rounds {
@@ -50,15 +53,15 @@ pub fn deep(backend: &dyn Backend, seed: u64, rounds: u64) -> Report {
     suite.finish()
 }
 
-/// Runs every case once, each in one of its layouts: for a backend that passes its calls on to one that
-/// conforms, or that another test covers.
+/// Runs every case once, in one of its layouts. Use it for a backend that forwards its calls to a conforming backend,
+/// or that another test already covers.
 pub fn brief(backend: &dyn Backend) -> Report {
     let mut suite = suite::Suite::new(backend, "").brief();
     cases::run(&mut suite);
     suite.finish()
 }
 
-/// Runs the whole suite; the report is the error if anything fails.
+/// Runs the whole suite, and returns the report as an error if any case fails.
 pub fn check(backend: &dyn Backend) -> Result<(), Report> {
     let report = run(backend);
     if report.passed() { Ok(()) } else { Err(report) }

@@ -1,4 +1,4 @@
-//! What a run of the suite found.
+//! The outcome of a run of the suite.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 /// One case that failed.
 #[derive(Debug, Clone)]
 pub struct Failure {
-    /// Name of the case: operation, dtype, shapes and number of the layout, separated by `/`.
+    /// The case's name: operation, dtype, shapes and layout number, separated by `/`.
     pub name: String,
     /// What is wrong.
     pub detail: String,
@@ -18,20 +18,20 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The outcome of a run. It prints readably; long lists are cut.
+/// The outcome of a run. Its `Display` form cuts long lists of failures.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// Name of the backend.
     pub backend: String,
-    /// Calls that were made and compared.
+    /// The number of calls that were made and compared.
     pub cases: usize,
-    /// Cases left out because the backend does not support a dtype.
+    /// The number of cases skipped because the backend does not support a dtype.
     pub skipped: usize,
     /// The failures, in the order of the suite.
     pub failures: Vec<Failure>,
 }
 
-/// Failures that are printed.
+/// The most failures that are printed.
 const SHOWN: usize = 40;
 
 impl Report {
@@ -49,7 +49,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Report { backend, cases, skipped, failures } = self;
         write!(f, "{backend}: {} of {cases} calls fail, {skipped} cases need a dtype that it lacks", failures.len())?;
-        // A few of every operation, so that one broken operation does not hide the others.
+        // Prints a few failures of every operation, so that one broken operation does not hide the others.
         let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
         let mut shown = 0;
         for failure in failures {

@@ -1,5 +1,5 @@
-//! The default bodies of softmax, normalisation, attention, losses, embedding and optimisers against direct loops, and
-//! their gradients against differences.
+//! The default bodies of softmax, normalisation, attention, losses, embedding and optimisers, compared with direct
+//! loops; their gradients are compared with finite differences.
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
 mod common;
@@ -42,7 +42,7 @@ fn softmax_is_its_formula_and_has_the_gradient_of_its_differences() {
 
 const EPS: f64 = 1e-2;
 
-/// Normalised values, mean and reciprocal deviation.
+/// The normalised values, the mean and the reciprocal standard deviation.
 fn normalize(
     b: &OracleBackend,
     rms: bool,
@@ -100,10 +100,10 @@ fn normalisation_is_its_formula_and_has_the_gradient_of_its_differences() {
     }
 }
 
-/// Sizes of an attention: b, h, hk, lq, lk, d, dv.
+/// The sizes of an attention call: b, h, hk, lq, lk, d, dv.
 type Heads = [usize; 7];
 
-/// The weights of one query, `None` where a key is hidden, and the log-sum-exp.
+/// The weights of one query (`None` for a hidden key) and their log-sum-exp.
 fn weights(s: Heads, p: &AttentionParams, q: &[f64], k: &[f64], mask: &[bool], at: [usize; 3]) -> (Vec<f64>, f64) {
     let ([_, h, hk, lq, lk, d, _], [n, head, i]) = (s, at);
     let scores: Vec<f64> = (0..lk)
@@ -135,7 +135,7 @@ fn attention_is_its_loops_and_has_the_gradients_of_its_differences() {
         let [n, h, hk, lq, lk, d, dv] = s;
         let p = AttentionParams { causal, scale: 0.7 };
         let (q, k, v) = (numbers(n * h * lq * d, 1), numbers(n * hk * lk * d, 2), numbers(n * hk * lk * dv, 3));
-        // Hidden here and there, and one row throughout.
+        // Hides scattered keys, and all keys of one row.
         let mask: Vec<bool> =
             numbers(n * h * lq * lk, 4).iter().enumerate().map(|(i, v)| *v > -0.5 && i / lk != lq - 1).collect();
         let [out, lse] = attention(&b, s, &p, [&q, &k, &v], &mask);
@@ -221,7 +221,7 @@ fn embedding_takes_rows_and_its_gradient_adds_them() {
     near("dw", &dw.values(&b), &want, 1e-15);
 }
 
-/// Composites of half precision compute in f32 and round once, so that they are within half a step of the f64 result.
+/// Half-precision composites compute in f32 and round once, so they are within half an ULP of the f64 result.
 #[test]
 fn half_precision_composites_round_once() {
     fn check<T: Element>(b: &OracleBackend, roundoff: f64) {

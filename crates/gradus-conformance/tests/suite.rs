@@ -1,4 +1,4 @@
-//! The suite passes the oracle and catches backends that are wrong.
+//! The oracle passes the suite, and the suite catches faulty backends.
 
 use gradus_backend::{
     ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, Buffer, CrossEntropyParams, DType, Distribution, Error,
@@ -12,7 +12,7 @@ fn the_oracle_passes_its_own_suite() {
     assert!(report.passed() && report.cases > 1000, "{report}");
 }
 
-/// What a broken backend does wrong.
+/// A fault of a backend.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
     ReduceDoesNothing,
@@ -44,7 +44,7 @@ enum Fault {
     EmbeddingTrainsPadding,
 }
 
-/// Each fault with an operation that shows it.
+/// Each fault, with an operation that exposes it.
 const FAULTS: [(Fault, &str); 27] = [
     (Fault::ReduceDoesNothing, "sum/f32"),
     (Fault::ReduceReadsAsContiguous, "max/f32"),
@@ -156,7 +156,7 @@ impl Backend for Broken {
 
     fn map(&self, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()> {
         if self.fault == Fault::MapReadsNewState && kernel.name() == "update" {
-            // The state of a step that is made twice.
+            // The optimiser state when a step is applied twice.
             self.inner.map(kernel, args, outs)?;
         }
         match (self.inner.map(kernel, args, outs), self.fault) {
@@ -180,7 +180,7 @@ impl Backend for Broken {
                 self.inner.reduce(op, if fits { x.with(&layout) } else { x }, axes, out)
             }
             Fault::HalfSumsRoundAtEveryStep if out.dtype == DType::BF16 && x.layout.rank() == 1 => {
-                // Adds one element after the other into the output itself.
+                // Accumulates into the output itself, one element after another.
                 self.inner.fill(out, Scalar::Int(0))?;
                 for i in 0..x.layout.numel() {
                     let add = Kernel::build("add", &[DType::BF16; 2], |v| vec![v[0] + v[1]])?;
@@ -260,7 +260,7 @@ impl Backend for Broken {
         indices: &mut ViewMut<'_>,
     ) -> Result<()> {
         if self.fault == Fault::SortForgetsTies && descending {
-            // Ascending, and then read backwards: equal elements come in the wrong order.
+            // Sorts in ascending order and reads it backwards, so that equal elements come out in the wrong order.
             let (v, i) = (values.layout.flip(axis), indices.layout.flip(axis));
             return self.inner.sort(x, axis, false, &mut values.with(&v), &mut indices.with(&i));
         }

@@ -1,4 +1,5 @@
-//! The default bodies of convolution and pooling against nested loops, and their gradients against differences.
+//! The default bodies of convolution and pooling, compared with nested loops; their gradients are compared with finite
+//! differences.
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
 mod common;
@@ -7,7 +8,7 @@ use common::{Tensor, dot, is_gradient, near, numbers};
 use gradus_backend::{Backend, Window};
 use gradus_conformance::OracleBackend;
 
-/// A window over three axes, of which the leading ones may be idle, and the sizes it runs over.
+/// A window over three axes, the first of which may have size 1, and the sizes that it slides over.
 #[derive(Clone, Copy)]
 struct Setting {
     rank: usize,
@@ -93,7 +94,7 @@ impl Setting {
         })
     }
 
-    /// The element of axis `i` under tap `t` of the window at `p`.
+    /// The element of axis `i` under tap `t` of the window at `p`, if it is not padding.
     fn at(&self, i: usize, p: usize, t: usize) -> Option<usize> {
         let [_, s, d, before, _] = self.axes[i];
         let at = (p * s + t * d) as isize - before as isize;
@@ -125,7 +126,7 @@ fn product(dims: &[usize]) -> usize {
     dims.iter().product()
 }
 
-/// Every index of three sizes.
+/// All indices into a shape of three axes.
 fn triples([a, b, c]: [usize; 3]) -> impl Iterator<Item = [usize; 3]> {
     (0..a).flat_map(move |i| (0..b).flat_map(move |j| (0..c).map(move |l| [i, j, l])))
 }
@@ -134,7 +135,7 @@ fn flat(index: [usize; 3], sizes: [usize; 3]) -> usize {
     (index[0] * sizes[1] + index[1]) * sizes[2] + index[2]
 }
 
-/// Convolution by its definition.
+/// Convolution from its definition.
 fn convolved(s: &Setting, x: &[f64], w: &[f64], bias: &[f64]) -> Vec<f64> {
     let (kernel, positions) = (s.kernel(), s.positions());
     let (per_group, outs) = (s.c / s.groups, s.k / s.groups);
@@ -195,7 +196,7 @@ fn convolution_has_the_gradients_of_its_differences() {
     }
 }
 
-/// The elements of plane `plane` under the window at `p`: value and place.
+/// The elements of plane `plane` under the window at `p`, as (value, offset).
 fn covered<'a>(s: &'a Setting, x: &'a [f64], plane: usize, p: [usize; 3]) -> impl Iterator<Item = (f64, usize)> + 'a {
     triples(s.kernel()).filter_map(move |t| {
         let place = flat([s.at(0, p[0], t[0])?, s.at(1, p[1], t[1])?, s.at(2, p[2], t[2])?], s.spatial);

@@ -1,20 +1,20 @@
-//! [`Sample`]: how samples become a batch of tensors.
+//! [`Sample`]: how samples are stacked into a batch of tensors.
 
 use gradus_tensor::backend::HostVec;
 use gradus_tensor::{Device, Error, Here, Result, Tensor};
 
 use crate::Image;
 
-/// What a [`DataLoader`](crate::DataLoader) can put into a batch.
+/// A type that a [`DataLoader`](crate::DataLoader) can stack into batches.
 pub trait Sample: Send + Sized + 'static {
-    /// The batch: tensors with the samples along their first axis.
+    /// The batch: tensors whose first axis counts the samples.
     type Batch: Send + 'static;
 
-    /// The batch of `samples`, of which there is at least one, on `device`. Errors if their shapes differ.
+    /// Stacks `samples`, of which there is at least one, into a batch on `device`. Errors if their shapes differ.
     fn collate(samples: Vec<Self>, device: &Device) -> Result<Self::Batch>;
 }
 
-/// Stacks along a new first axis.
+/// Stacked along a new first axis.
 impl Sample for Tensor {
     type Batch = Tensor;
 
@@ -24,7 +24,7 @@ impl Sample for Tensor {
     }
 }
 
-/// `[n, channels, height, width]` of f32.
+/// A batch is f32, `[n, channels, height, width]`.
 impl Sample for Image {
     type Batch = Tensor;
 
@@ -42,7 +42,7 @@ impl Sample for Image {
     }
 }
 
-/// `[n, len]`.
+/// A batch is `[n, len]`.
 impl Sample for Vec<f32> {
     type Batch = Tensor;
 
@@ -59,7 +59,7 @@ impl Sample for Vec<f32> {
 
 macro_rules! numbers {
     ($($t:ty),*) => { $(
-        /// `[n]`.
+        /// A batch is `[n]`.
         impl Sample for $t {
             type Batch = Tensor;
 
@@ -73,7 +73,7 @@ macro_rules! numbers {
 }
 numbers!(f32, f64, i64, i32, u8);
 
-/// Each side on its own.
+/// The two parts are batched separately.
 impl<A: Sample, B: Sample> Sample for (A, B) {
     type Batch = (A::Batch, B::Batch);
 

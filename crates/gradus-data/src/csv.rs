@@ -1,4 +1,4 @@
-//! Small tables of numbers in CSV files: one row a line, values split by commas, no quotes.
+//! Small tables of numbers in CSV files: one row per line, values separated by commas, no quotes.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -8,10 +8,10 @@ use gradus_tensor::{Error, ErrorKind, Here, Result};
 
 use crate::memory::reserve;
 
-/// The longest line that is read, in bytes.
+/// The longest line that is accepted, in bytes.
 const LONGEST_LINE: u64 = 1 << 20;
 
-/// The most values that are read: a gigabyte of them.
+/// The most values that are accepted, which take a gigabyte.
 const MOST_VALUES: usize = 1 << 28;
 
 /// A table of finite numbers.
@@ -33,20 +33,20 @@ impl Numbers {
     }
 }
 
-/// Reads a file; `skip` lines at its start (titles) are passed over.
+/// Reads a file and skips its first `skip` lines (titles).
 #[track_caller]
 pub fn read_file(path: impl AsRef<Path>, skip: usize) -> Result<Numbers> {
     let path = path.as_ref();
     let failed = |e| Error::io("csv", path.display(), e).help("give the path of a CSV file that can be read");
-    // Before it is opened: opening a pipe waits for its other end.
+    // The type of the file is checked first: opening a named pipe would block until a writer opens it.
     let found = std::fs::metadata(path).map_err(failed).here()?;
     check_regular("csv", path, &found).map_err(|e| e.help("give the path of a CSV file"))?;
     read(std::fs::File::open(path).map_err(failed).here()?, skip, &path.display().to_string())
 }
 
-/// Reads a table; `name` is what errors call it. Errors name the line and the column.
+/// Reads a table. Errors give `name`, the line and the column.
 ///
-/// A line of more than a mebibyte, and more than 2^28 values, are not read.
+/// A line longer than 1 MiB, or more than 2^28 values, is an error.
 ///
 /// ```
 /// let table = gradus_data::csv::read(&b"a,b\n1,2\n3,4.5\n"[..], 1, "my.csv")?;

@@ -4,23 +4,23 @@ use std::sync::Arc;
 
 use gradus_tensor::{Error, ErrorKind, Result, Tensor};
 
-/// A number of samples that can be read in any order, from several threads.
+/// A collection of samples with random access, from several threads at once.
 pub trait Dataset: Send + Sync {
-    /// A sample.
+    /// The type of a sample.
     type Item;
 
-    /// Number of samples.
+    /// The number of samples.
     fn len(&self) -> usize;
 
-    /// Sample `index`, which is below [`len`](Dataset::len); an error otherwise.
+    /// Sample `index`. Errors unless `index` is below [`len`](Dataset::len).
     fn get(&self, index: usize) -> Result<Self::Item>;
 
-    /// Whether there is no sample.
+    /// Whether there are no samples.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The samples at `indices`, in that order; an index may occur several times. Errors if one is out of range.
+    /// A dataset of the samples at `indices`, in that order; an index may repeat. Errors if one is out of range.
     #[track_caller]
     fn subset(self, indices: Vec<usize>) -> Result<Subset<Self>>
     where
@@ -29,7 +29,7 @@ pub trait Dataset: Send + Sync {
         Subset::new(self, indices)
     }
 
-    /// The samples after `f`.
+    /// A dataset that applies `f` to each sample when it is read.
     ///
     /// ```
     /// use gradus_data::{Dataset, digits};
@@ -69,7 +69,7 @@ pub(crate) fn check_index(op: &str, index: usize, len: usize) -> Result<()> {
     Err(Error::new(kind, op, format!("sample {index} asked for; there are {len}")))
 }
 
-/// Some of a dataset's samples: see [`Dataset::subset`].
+/// A selection of a dataset's samples: see [`Dataset::subset`].
 #[derive(Debug, Clone)]
 pub struct Subset<D> {
     dataset: D,
@@ -85,7 +85,7 @@ impl<D: Dataset> Subset<D> {
         Ok(Subset { dataset, indices })
     }
 
-    /// The indices into the dataset underneath.
+    /// The indices into the underlying dataset.
     pub fn indices(&self) -> &[usize] {
         &self.indices
     }
@@ -105,7 +105,7 @@ impl<D: Dataset> Dataset for Subset<D> {
     }
 }
 
-/// A dataset behind a function: see [`Dataset::map`].
+/// A dataset with a function applied to its samples: see [`Dataset::map`].
 #[derive(Debug, Clone)]
 pub struct Map<D, F> {
     dataset: D,
@@ -129,7 +129,7 @@ where
     }
 }
 
-/// Inputs and targets that are in memory as two tensors, a sample a row.
+/// Inputs and targets in memory: two tensors whose first axis counts the samples.
 ///
 /// ```
 /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -148,7 +148,8 @@ pub struct TensorDataset {
 }
 
 impl TensorDataset {
-    /// A dataset of `inputs [n, ..]` and `targets [n, ..]`. Errors if they have no first axis or it differs.
+    /// A dataset of `inputs [n, ..]` and `targets [n, ..]`. Errors if either has no axes, or if their first axes
+    /// differ.
     #[track_caller]
     pub fn new(inputs: Tensor, targets: Tensor) -> Result<Self> {
         let (n, m) = (inputs.shape().first(), targets.shape().first());

@@ -1,4 +1,4 @@
-//! Real handwritten digits that come with this crate: 1,797 images of 8x8 pixels.
+//! 1,797 handwritten digits of 8x8 pixels, included in this crate.
 //!
 //! Source: *Optical Recognition of Handwritten Digits*, E. Alpaydin and C. Kaynak, UCI Machine Learning Repository,
 //! 1998, <https://doi.org/10.24432/C50P49>; licence CC BY 4.0.
@@ -10,13 +10,13 @@ use crate::{ImageSet, csv};
 
 static DIGITS: &[u8] = include_bytes!("../data/digits.csv.gz");
 
-/// Side of an image.
+/// The height and width of an image.
 const SIDE: usize = 8;
 
-/// The greatest pixel value in the file.
+/// The largest pixel value in the file.
 const WHITE: u8 = 16;
 
-/// The digits: images `[1, 8, 8]`, bright on dark, scaled to 0 to 1, labels 0 to 9.
+/// Loads the digits: images `[1, 8, 8]`, bright on dark, with values from 0 to 1, and labels from 0 to 9.
 ///
 /// ```
 /// use gradus_data::Dataset;

@@ -1,7 +1,8 @@
-//! IDX files: the form of MNIST, Fashion-MNIST and their relatives, plain or gzip-compressed (told by their first bytes).
+//! IDX files, the format of MNIST, Fashion-MNIST and similar data sets. Gzip compression is detected from the first
+//! bytes.
 //!
-//! A file is a magic number `00 00 08 rank`, the sizes of `rank` axes as big-endian u32, then a byte a value. Every size
-//! is checked against the file's own length before memory is taken for it.
+//! A file is a magic number `00 00 08 rank`, the sizes of `rank` axes as big-endian u32, and one byte per value. The
+//! sizes are checked against the length of the file before memory is allocated for them.
 
 use std::fs::File;
 use std::io::{BufReader, ErrorKind as IoKind, Read, Seek};
@@ -13,13 +14,13 @@ use gradus_tensor::{Error, ErrorKind, Here, Result};
 use crate::ImageSet;
 use crate::memory::reserve_exact;
 
-/// The most values that a file may promise.
+/// The most values that a header may declare.
 const MOST_VALUES: u64 = 1 << 31;
 
-/// Deflate turns one byte into at most this many.
+/// Deflate expands one byte to at most this many.
 const MOST_EXPANSION: u64 = 1032;
 
-/// Which pair of files of a folder to read.
+/// The training set or the test set of a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// `train-images-idx3-ubyte` and `train-labels-idx1-ubyte`.
@@ -36,7 +37,7 @@ impl Part {
         }
     }
 
-    /// The file in `folder` that holds `what`, if one is there: with `-` or `.` before `idx`, with `.gz` or without.
+    /// The path of the file `what` in `folder`, if it exists: with `-` or `.` before `idx`, with or without `.gz`.
     fn find(self, folder: &Path, what: &str, rank: usize) -> Option<PathBuf> {
         let names = ["-", "."]
             .into_iter()
@@ -44,27 +45,27 @@ impl Part {
         names.map(|name| folder.join(name)).find(|path| path.exists())
     }
 
-    /// Whether `folder` holds the images or the labels of this part.
+    /// Whether `folder` has the image file or the label file of this part.
     pub fn is_in(self, folder: impl AsRef<Path>) -> bool {
         let folder = folder.as_ref();
         self.find(folder, "images", 3).is_some() || self.find(folder, "labels", 1).is_some()
     }
 }
 
-/// Grey images of one size.
+/// Grey images of equal size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Images {
-    /// Number of images.
+    /// The number of images.
     pub count: usize,
-    /// Rows of an image.
+    /// The height of an image.
     pub height: usize,
-    /// Columns of an image.
+    /// The width of an image.
     pub width: usize,
-    /// All pixels, image by image, row by row; 255 is white.
+    /// All pixels, image by image and row by row; 255 is white.
     pub pixels: Vec<u8>,
 }
 
-/// Reads a folder's images and labels; samples are `[1, height, width]`, scaled to 0 to 1.
+/// Reads the images and labels of a folder. Samples are `[1, height, width]` with values from 0 to 1.
 #[track_caller]
 pub fn read_folder(folder: impl AsRef<Path>, part: Part) -> Result<ImageSet> {
     let folder = folder.as_ref();
@@ -125,7 +126,7 @@ pub fn read_labels(path: impl AsRef<Path>) -> Result<Vec<u8>> {
 #[track_caller]
 fn read_values(path: &Path, rank: usize, what: &str) -> Result<(Vec<usize>, Vec<u8>)> {
     let failed = |e| Error::io("idx", path.display(), e).help("check that the file is there and can be read");
-    // Before it is opened: opening a pipe waits for its other end.
+    // The type of the file is checked first: opening a named pipe would block until a writer opens it.
     let meta = std::fs::metadata(path).map_err(failed).here()?;
     gradus_file::check_regular("idx", path, &meta).map_err(|e| e.help("give the path of an IDX file"))?;
     let mut file = File::open(path).map_err(failed).here()?;
@@ -140,7 +141,7 @@ fn read_values(path: &Path, rank: usize, what: &str) -> Result<(Vec<usize>, Vec<
     }
 }
 
-/// Parses the contents of a file of `length` bytes, each of which holds at most `expansion` bytes of contents.
+/// Parses a file of `length` bytes, each of which decompresses to at most `expansion` bytes.
 #[track_caller]
 fn parse(
     mut source: impl Read,
@@ -188,7 +189,7 @@ fn parse(
                 .help("it is truncated or corrupt; download it again"));
         }
     };
-    // Memory is taken as there is something to fill it with, and never for more than is promised.
+    // Memory grows with the data that is read, and never beyond the declared size.
     let (mut values, name) = (Vec::new(), path.display().to_string());
     let most = promised as usize + 1;
     while values.len() < most {

@@ -1,11 +1,11 @@
-//! [`Image`] and [`ImageSet`]: labelled images in memory, a byte a pixel.
+//! [`Image`] and [`ImageSet`]: labelled images in memory, one byte per pixel.
 
 use gradus_tensor::{Error, ErrorKind, Result};
 
 use crate::Dataset;
 use crate::dataset::check_index;
 
-/// An image of floats, channels first: `[channels, height, width]` in row-major order.
+/// An image of floats, `[channels, height, width]` in row-major order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Image {
     channels: usize,
@@ -15,7 +15,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// An image of these pixels. Errors if their number is not `channels * height * width`.
+    /// An image with these pixels. Errors if their number is not `channels * height * width`.
     #[track_caller]
     pub fn new(channels: usize, height: usize, width: usize, pixels: Vec<f32>) -> Result<Self> {
         if channels.checked_mul(height).and_then(|n| n.checked_mul(width)) != Some(pixels.len()) {
@@ -35,7 +35,7 @@ impl Image {
         &self.pixels
     }
 
-    /// The image moved by `dy` rows down and `dx` columns to the right; what moves in is 0.
+    /// The image moved `dy` rows down and `dx` columns to the right; pixels from outside are 0.
     ///
     /// ```
     /// use gradus_data::Image;
@@ -62,7 +62,8 @@ impl Image {
     }
 }
 
-/// Labelled images of one size in memory, a byte a pixel. A sample is the [`Image`], scaled to 0 to 1, and its label.
+/// Labelled images of equal size in memory, one byte per pixel. A sample is an [`Image`] with values from 0 to 1, and
+/// its label.
 #[derive(Debug, Clone)]
 pub struct ImageSet {
     shape: [usize; 3],
@@ -73,10 +74,10 @@ pub struct ImageSet {
 }
 
 impl ImageSet {
-    /// Images of `shape` (channels, height, width), one after the other in `pixels`, and a label for each. The pixel
-    /// value `white` becomes 1.0. Classes are counted from 0 to the greatest label.
+    /// Images of `shape` (channels, height, width), one after another in `pixels`, with a label for each. The pixel
+    /// value `white` becomes 1.0. The number of classes is the largest label plus 1.
     ///
-    /// Errors if sizes do not agree, a pixel is above `white`, or a label is negative.
+    /// Errors if sizes disagree, a pixel is above `white`, or a label is negative.
     #[track_caller]
     pub fn new(shape: [usize; 3], white: u8, pixels: Vec<u8>, labels: Vec<i64>) -> Result<Self> {
         let size = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).filter(|&n| n > 0);
@@ -106,7 +107,7 @@ impl ImageSet {
         self.shape
     }
 
-    /// One more than the greatest label; 0 without images.
+    /// The largest label plus 1; 0 if there are no images.
     pub fn classes(&self) -> usize {
         self.classes
     }

@@ -1,9 +1,10 @@
 //! Datasets, loaders and readers.
 //!
-//! A part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, which is what keeps its promises between releases.
+//! Part of [Gradus](https://docs.rs/gradus). Depend on the crate `gradus`: only its API is kept stable between
+//! releases.
 //!
-//! A [`Dataset`] gives sample `i`; a [`DataLoader`] makes shuffled batches of tensors out of it, on worker threads if
-//! asked to. The order and the contents of the batches depend on the seed and the epoch only, never on the number of
+//! A [`Dataset`] returns samples by index. A [`DataLoader`] shuffles them and stacks them into batches of tensors,
+//! optionally on worker threads. The batches depend only on the dataset, the seed and the epoch, never on the number of
 //! workers.
 //!
 //! ```

@@ -1,4 +1,4 @@
-//! [`DataLoader`]: shuffled batches of tensors out of a dataset.
+//! [`DataLoader`]: shuffled batches of tensors from a dataset.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
@@ -17,12 +17,12 @@ const AUGMENT: u64 = 2;
 /// The most worker threads.
 const MOST_WORKERS: usize = 256;
 
-/// A change of a sample, with random numbers of its own.
+/// An augmentation of a sample, with its own random generator.
 type Augment<T> = dyn Fn(T, &mut Generator) -> Result<T> + Send + Sync;
 
 /// Batches of a dataset, epoch by epoch.
 ///
-/// What an epoch gives is decided by the dataset, the seed and the epoch's number; workers change the speed only.
+/// The dataset, the seed and the epoch's number determine the batches; workers change only the speed.
 pub struct DataLoader<D: Dataset> {
     plan: Arc<Plan<D>>,
     workers: usize,
@@ -31,7 +31,7 @@ pub struct DataLoader<D: Dataset> {
     shuffle: bool,
 }
 
-/// What workers need to make a batch.
+/// Everything that a worker needs to make a batch.
 pub(crate) struct Plan<D: Dataset> {
     dataset: D,
     device: Device,
@@ -40,7 +40,7 @@ pub(crate) struct Plan<D: Dataset> {
     augment: Option<Box<Augment<D::Item>>>,
 }
 
-/// The settings of a [`DataLoader`]; made by [`DataLoader::new`].
+/// The settings of a [`DataLoader`], created by [`DataLoader::new`].
 #[must_use = "a loader is made by `build`, and setting an option gives a new builder"]
 pub struct DataLoaderBuilder<D: Dataset> {
     loader: DataLoader<D>,
@@ -51,9 +51,8 @@ where
     D: Dataset + 'static,
     D::Item: Sample,
 {
-    /// Settings to start from: batches of 32 in the dataset's order, made in the calling thread. End with
-    /// [`build`](DataLoaderBuilder::build).
-    // A builder is what `new` starts, as the workspace's other loaders of settings do.
+    /// Starts a builder with the defaults: batches of 32 in the dataset's order, made on the calling thread. Finish
+    /// with [`build`](DataLoaderBuilder::build).
     #[allow(clippy::new_ret_no_self)]
     pub fn new(dataset: D, device: &Device) -> DataLoaderBuilder<D> {
         let plan = Plan { dataset, device: device.clone(), batch_size: 32, seed: 0, augment: None };
@@ -66,33 +65,33 @@ where
         &self.plan.dataset
     }
 
-    /// Where the batches live.
+    /// The device of the batches.
     pub fn device(&self) -> &Device {
         &self.plan.device
     }
 
-    /// The most samples in a batch.
+    /// The largest number of samples in a batch.
     pub fn batch_size(&self) -> usize {
         self.plan.batch_size
     }
 
-    /// Number of batches of an epoch.
+    /// The number of batches in an epoch.
     pub fn len(&self) -> usize {
         let n = self.plan.dataset.len();
         if self.drop_last { n / self.plan.batch_size } else { n.div_ceil(self.plan.batch_size) }
     }
 
-    /// Whether an epoch has no batch.
+    /// Whether an epoch has no batches.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Number of samples of an epoch.
+    /// The number of samples in an epoch.
     pub fn samples(&self) -> usize {
         self.plan.dataset.len().min(self.len().saturating_mul(self.plan.batch_size))
     }
 
-    /// The batches of epoch number `epoch`. The first error ends them. Dropping the iterator stops its workers.
+    /// The batches of epoch `epoch`. The iterator ends after the first error. Dropping it stops its workers.
     #[track_caller]
     pub fn epoch(&self, epoch: u64) -> Result<Batches<<D::Item as Sample>::Batch>> {
         let n = self.plan.dataset.len();
@@ -117,7 +116,7 @@ where
     D: Dataset + 'static,
     D::Item: Sample,
 {
-    /// Batch number `batch` of the epoch with this order; `None` if `stopped` says so in between.
+    /// Batch `batch` of the epoch in this order; `None` if `stopped` becomes true before it is done.
     fn make(
         &self,
         epoch: u64,
@@ -127,7 +126,7 @@ where
     ) -> Option<Result<<D::Item as Sample>::Batch>> {
         let start = batch.saturating_mul(self.batch_size).min(order.len());
         let end = start.saturating_add(self.batch_size).min(order.len());
-        // At most as long as the order.
+        // The capacity is at most the length of `order`.
         let mut samples = Vec::with_capacity(end - start);
         for &index in &order[start..end] {
             if stopped() {
@@ -155,7 +154,7 @@ where
     }
 }
 
-/// The result of `f`; a panic in it becomes an error.
+/// The result of `f`, with a panic turned into an error.
 #[track_caller]
 fn guard<T>(what: &str, f: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
@@ -171,48 +170,48 @@ where
     D::Item: Sample,
 {
     fn plan(mut self, change: impl FnOnce(&mut Plan<D>)) -> Self {
-        // The plan is shared only from the first epoch on.
+        // The plan has one owner until the first epoch starts.
         if let Some(plan) = Arc::get_mut(&mut self.loader.plan) {
             change(plan);
         }
         self
     }
 
-    /// The most samples in a batch.
+    /// Sets the largest number of samples in a batch.
     pub fn batch_size(self, samples: usize) -> Self {
         self.plan(|p| p.batch_size = samples)
     }
 
-    /// A new random order every epoch, decided by `seed` and the epoch's number.
+    /// Shuffles the samples in every epoch, as determined by `seed` and the epoch's number.
     pub fn shuffle(mut self, seed: u64) -> Self {
         self.loader.shuffle = true;
         self.plan(|p| p.seed = seed)
     }
 
-    /// Leaves out the last batch of an epoch if it is not full.
+    /// Whether to drop the last batch of an epoch if it is not full.
     pub fn drop_last(mut self, drop: bool) -> Self {
         self.loader.drop_last = drop;
         self
     }
 
-    /// Number of threads that make batches; with 0, the default, the calling thread makes them.
+    /// The number of threads that make batches; with 0, the default, the calling thread makes them.
     pub fn workers(mut self, threads: usize) -> Self {
         self.loader.workers = threads;
         self
     }
 
-    /// How many finished batches each worker may have waiting; 2 by default.
+    /// How many finished batches each worker may hold ready; 2 by default.
     pub fn prefetch(mut self, batches: usize) -> Self {
         self.loader.prefetch = batches;
         self
     }
 
-    /// Changes every sample by `f`, whose random numbers depend on the seed, the epoch and the sample only.
+    /// Applies `f` to every sample. Its random numbers depend only on the seed, the epoch and the sample.
     pub fn augment(self, f: impl Fn(D::Item, &mut Generator) -> Result<D::Item> + Send + Sync + 'static) -> Self {
         self.plan(|p| p.augment = Some(Box::new(f)))
     }
 
-    /// The loader. Errors on a batch size of 0, a prefetch of 0 or too many workers.
+    /// Builds the loader. Errors if the batch size or the prefetch is 0, or if there are more than 256 workers.
     #[track_caller]
     pub fn build(self) -> Result<DataLoader<D>> {
         let loader = self.loader;
@@ -248,7 +247,7 @@ impl<D: Dataset> fmt::Debug for DataLoaderBuilder<D> {
     }
 }
 
-/// What makes batch `i`, unless told to stop.
+/// Makes batch `i`, or returns `None` once it is told to stop.
 type Make<B> = dyn Fn(usize, &dyn Fn() -> bool) -> Option<Result<B>> + Send;
 
 enum Source<B> {
@@ -261,7 +260,7 @@ pub struct Batches<B> {
     source: Source<B>,
     next: usize,
     count: usize,
-    /// Where the epoch began: `next` is called by loops, which have no line.
+    /// The line that started the epoch, for errors: `next` itself is called by `for` loops.
     line: &'static Location<'static>,
 }
 

@@ -1,14 +1,14 @@
-//! Lists whose length a file decides: an error where there is no memory for them.
+//! Allocation of lists whose length a file determines: an error if memory is short.
 
 use gradus_tensor::{Error, ErrorKind, Result};
 
-/// Makes room for `more` elements. `op` failed, of the file `name`, if there is none.
+/// Reserves room for `more` elements. On failure the error names `op` and the file `name`.
 #[track_caller]
 pub(crate) fn reserve<T>(list: &mut Vec<T>, more: usize, op: &str, name: &str) -> Result<()> {
     list.try_reserve(more).map_err(|e| no_memory::<T>(list.len().saturating_add(more), op, name, e))
 }
 
-/// The same, for no element more.
+/// The same, without spare capacity.
 #[track_caller]
 pub(crate) fn reserve_exact<T>(list: &mut Vec<T>, more: usize, op: &str, name: &str) -> Result<()> {
     list.try_reserve_exact(more).map_err(|e| no_memory::<T>(list.len().saturating_add(more), op, name, e))

@@ -1,20 +1,20 @@
-//! Splits of a dataset into a part to train on and a part to test with. They depend on the arguments only.
+//! Splits a dataset into a training set and a test set. A split depends only on the arguments.
 
 use std::collections::BTreeMap;
 
 use gradus_tensor::backend::host_vec::collect;
 use gradus_tensor::{Error, Generator, Result};
 
-/// The indices of the two parts, each ascending.
+/// The indices of both sets, each in ascending order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Split {
-    /// What to train on.
+    /// The training set.
     pub train: Vec<usize>,
-    /// What is held out.
+    /// The test set.
     pub test: Vec<usize>,
 }
 
-/// Holds out a random share `test` (0 to 1) of `n` samples.
+/// Puts a random share `test` (0 to 1) of `n` samples into the test set.
 #[track_caller]
 pub fn random(n: usize, test: f64, seed: u64) -> Result<Split> {
     check_share(test)?;
@@ -41,7 +41,8 @@ impl Split {
     }
 }
 
-/// Holds out a share `test` (0 to 1) of the samples, as nearly as possible the same share of every label.
+/// Puts a share `test` (0 to 1) of the samples into the test set, with the same share of every label as nearly as
+/// possible.
 ///
 /// ```
 /// let labels = [0, 0, 0, 0, 0, 0, 1, 1, 1, 1];
@@ -57,7 +58,8 @@ pub fn stratified(labels: &[i64], test: f64, seed: u64) -> Result<Split> {
     for (index, &label) in labels.iter().enumerate() {
         by_label.entry(label).or_default().push(index);
     }
-    // Largest remainders: every label gets its share rounded down, and those that lost most get one more.
+    // The largest-remainder method: each label's share is rounded down, and the labels with the largest remainders get
+    // one sample more.
     let wanted = (labels.len() as f64 * test).round() as usize;
     let mut counts: Vec<usize> = by_label.values().map(|c| (c.len() as f64 * test).floor() as usize).collect();
     let mut by_loss: Vec<(usize, f64)> =

@@ -1,8 +1,8 @@
-//! Worker threads that make batches ahead of their use.
+//! Worker threads that prepare batches in advance.
 //!
-//! Worker `w` of `n` makes the batches `w`, `w + n`, `w + 2 n`, .. and puts them into a channel of its own, which holds a
-//! bounded number; the receiver takes batch `i` from channel `i mod n`. So the order needs no sorting, and a slow receiver
-//! makes the workers wait.
+//! Worker `w` of `n` makes the batches `w`, `w + n`, `w + 2 n`, .. and sends them through its own bounded channel. The
+//! receiver takes batch `i` from channel `i mod n`: batches arrive in order without sorting, and a slow receiver makes
+//! the workers wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use gradus_tensor::{Error, ErrorKind, Here, Result};
 
-/// The workers of one epoch; dropping it stops them and waits for their end.
+/// The workers of one epoch. Dropping this stops them and joins their threads.
 pub(crate) struct Workers<B> {
     channels: Vec<Receiver<Result<B>>>,
     threads: Vec<JoinHandle<()>>,
@@ -19,8 +19,8 @@ pub(crate) struct Workers<B> {
 }
 
 impl<B: Send + 'static> Workers<B> {
-    /// Starts `workers` threads (at least one) on the batches below `count`; each has at most `prefetch` finished ones
-    /// waiting. `make` gives `None` if it found itself stopped.
+    /// Starts `workers` threads (at least one) for `count` batches. Each holds at most `prefetch` finished batches
+    /// ready. `make` returns `None` once it is told to stop.
     #[track_caller]
     pub(crate) fn start(
         workers: usize,
@@ -29,9 +29,9 @@ impl<B: Send + 'static> Workers<B> {
         make: impl Fn(usize, &dyn Fn() -> bool) -> Option<Result<B>> + Send + Sync + 'static,
     ) -> Result<Self> {
         let (workers, make) = (workers.max(1), Arc::new(make));
-        // A channel takes memory for all that it may hold: no more than the batches that there are.
+        // A channel allocates its whole capacity, so the capacity is at most the number of batches.
         let prefetch = prefetch.min(count.div_ceil(workers)).max(1);
-        // Filled in place: if a thread cannot start, dropping `all` stops those that did.
+        // Filled in place: if a thread cannot start, dropping `all` stops the threads that did.
         let mut all = Workers { channels: Vec::new(), threads: Vec::new(), stop: Arc::new(AtomicBool::new(false)) };
         for worker in 0..workers {
             let (sender, receiver) = sync_channel(prefetch);
@@ -48,7 +48,7 @@ impl<B: Send + 'static> Workers<B> {
 }
 
 impl<B> Workers<B> {
-    /// Batch `i`; they are received in order. `None` if its worker is gone.
+    /// Batch `i`; batches must be received in order. `None` if its worker has ended.
     pub(crate) fn receive(&self, i: usize) -> Option<Result<B>> {
         self.channels.get(i % self.channels.len().max(1))?.recv().ok()
     }
@@ -73,10 +73,10 @@ fn work<B>(
 impl<B> Drop for Workers<B> {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // Without receivers every waiting `send` returns.
+        // Once the receivers are gone, every blocked `send` returns.
         self.channels.clear();
         for thread in self.threads.drain(..) {
-            // A worker's panics are caught where they arise; nothing is left to report here.
+            // A worker catches its own panics, so there is nothing to report here.
             let _ = thread.join();
         }
     }

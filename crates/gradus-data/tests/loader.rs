@@ -1,4 +1,4 @@
-//! The loader: order, workers, errors, early ends.
+//! The loader: order, workers, errors, and epochs that end early.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashSet;
@@ -14,7 +14,7 @@ fn device() -> Device {
     Device::from_backend(Arc::new(CpuBackend::new().unwrap()))
 }
 
-/// `0..n` as i64, with a sample that fails and one that panics.
+/// `0..n` as i64, with one sample that fails and one that panics.
 #[derive(Default)]
 struct Numbers {
     n: usize,
@@ -102,13 +102,13 @@ fn an_early_drop_stops_the_workers_and_they_never_run_far_ahead() {
     let loader = DataLoader::new(data, &d).batch_size(10).workers(2).prefetch(2).build().unwrap();
     let mut epoch = loader.epoch(0).unwrap();
     assert!(epoch.next().unwrap().is_ok());
-    // The workers go on until all is full: then the number of reads stands still.
+    // The workers run until every channel is full; from then on the number of reads does not change.
     let mut read = 0;
     while reads.load(Ordering::Relaxed) != read {
         read = reads.load(Ordering::Relaxed);
         std::thread::sleep(Duration::from_millis(300));
     }
-    // One batch received, and each worker has two waiting and one in hand.
+    // One batch was received, and each worker holds two ready and one that it cannot send yet.
     assert!(read <= 10 * (1 + 2 * 3), "{read} samples were read");
     drop(epoch);
 }

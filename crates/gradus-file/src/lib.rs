@@ -1,6 +1,8 @@
-//! Files that appear whole or not at all: the one way in which Gradus writes a file whose name it is given.
+//! Files that appear whole or not at all: the only function with which Gradus writes a file at a path that the user
+//! gave.
 //!
-//! A part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, which is what keeps its promises between releases.
+//! Part of [Gradus](https://docs.rs/gradus). Depend on the crate `gradus`: only its API is kept stable between
+//! releases.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -11,14 +13,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use gradus_backend::{Error, ErrorKind, Here, Result};
 
-/// Links that are followed one after the other, as many as Linux follows.
+/// The longest chain of symbolic links that is followed, the same as on Linux.
 const MAX_LINKS: usize = 40;
 
-/// Has `contents` write a file in one piece: into a temporary file beside it, which is flushed to the disk and then renamed. A
-/// reader finds the old contents or the new ones, and after an error the old ones. If `path` is a link, it stays one, and the file
-/// that it points to is written. A file that is replaced passes its permissions on. `replace` says whether a file that is there
-/// may be replaced; on a file system without hard links one that another program makes at the last moment may be. Errors are
-/// those of `op`.
+/// Writes a file atomically: `contents` writes a temporary file in the same folder, which is flushed to the disk and
+/// renamed. A reader sees the old contents or the new ones, and after an error the old ones. If `path` is a symbolic
+/// link, the link stays and its target is written. The new file takes the permissions of the file that it replaces. If
+/// `replace` is false, an existing file is an error; only on a file system without hard links may a file that another
+/// program creates at the last moment still be replaced.
 ///
 /// ```
 /// # let dir = tempfile::tempdir().unwrap();
@@ -31,8 +33,8 @@ const MAX_LINKS: usize = 40;
 /// ```
 ///
 /// # Errors
-/// [`ErrorKind::Io`] if something other than a file is there (a folder, a pipe, a device), if there is a file that must
-/// not be replaced, or if it cannot be written; and those of `contents`.
+/// [`ErrorKind::Io`], which names `op`, if `path` is not a regular file (a folder, a pipe, a device), if it exists and
+/// `replace` is false, or if it cannot be written; and the errors of `contents`.
 #[track_caller]
 pub fn write(op: &str, path: &Path, replace: bool, contents: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
     let failed = |e| failed(op, path, e);
@@ -42,18 +44,18 @@ pub fn write(op: &str, path: &Path, replace: bool, contents: impl FnOnce(&mut dy
     contents(&mut out).here()?;
     let file = out.into_inner().map_err(|e| failed(e.into_error())).here()?;
     if let Some(old) = old {
-        // Not every file system has any.
+        // Not every file system has permissions.
         let _ = file.set_permissions(old.permissions());
     }
     file.sync_all().map_err(failed).here()?;
     drop(file);
     if replace || fs::hard_link(&temporary.0, &target).is_err() {
-        // Another program took the name just now; or the file system knows no such links.
+        // Another program has just created a file of this name, or the file system has no hard links.
         if !replace && fs::symlink_metadata(&target).is_ok() {
             return Err(taken(op, path));
         }
         fs::rename(&temporary.0, &target).map_err(failed).here()?;
-        // Its name is free now, and may be that of another program's file.
+        // The temporary name is free now, and another program may have taken it: it must not be removed again.
         temporary.0.clear();
     }
     drop(temporary);
@@ -61,17 +63,17 @@ pub fn write(op: &str, path: &Path, replace: bool, contents: impl FnOnce(&mut dy
     Ok(())
 }
 
-/// Whether [`write()`] can write to `path`, as far as one can tell before: for work that takes long before there is something
-/// to write.
+/// Checks as far as possible whether [`write()`] will be able to write to `path`. Call it before long work whose result
+/// is to be written.
 ///
 /// # Errors
-/// As those of [`write()`].
+/// The same as those of [`write()`].
 #[track_caller]
 pub fn check(op: &str, path: &Path, replace: bool) -> Result<()> {
     beside(&target(op, path, replace)?.0).map_err(|e| failed(op, path, e)).here().map(drop)
 }
 
-/// Refuses what is there but is not a regular file: a folder, a pipe, a device.
+/// Rejects a path that exists but is not a regular file: a folder, a pipe, a device.
 ///
 /// # Errors
 /// [`ErrorKind::Io`].
@@ -84,7 +86,7 @@ pub fn check_regular(op: &str, path: &Path, found: &Metadata) -> Result<()> {
     Err(Error::new(ErrorKind::Io, op, format!("{} is {what}", path.display())))
 }
 
-/// The error of a file that could not be written, with what to do.
+/// The error for a file that could not be written, with advice on what to do.
 #[track_caller]
 pub fn failed(op: &str, path: &Path, e: std::io::Error) -> Error {
     use std::io::ErrorKind as Io;
@@ -102,14 +104,14 @@ pub fn failed(op: &str, path: &Path, e: std::io::Error) -> Error {
     }
 }
 
-/// Flushes a folder, so that what was renamed in it survives a crash; systems that cannot do that need no help here.
+/// Flushes a folder, so that a rename in it survives a crash. Systems that cannot flush a folder do not need it.
 pub fn sync_folder(folder: &Path) {
     if let Ok(folder) = File::open(folder) {
         let _ = folder.sync_all();
     }
 }
 
-/// The file to write, `path` or what it links to, and what is there.
+/// The file to write (`path` or the target of the link) and its metadata, if it exists.
 #[track_caller]
 fn target(op: &str, path: &Path, replace: bool) -> Result<(PathBuf, Option<Metadata>)> {
     let found = fs::metadata(path).ok();
@@ -126,7 +128,7 @@ fn target(op: &str, path: &Path, replace: bool) -> Result<(PathBuf, Option<Metad
     Ok((resolved(path).map_err(|e| failed(op, path, e)).here()?, found))
 }
 
-/// What a path links to, also if nothing is there yet.
+/// The target of a link, even if it does not exist yet.
 fn resolved(path: &Path) -> std::io::Result<PathBuf> {
     let mut path = path.to_owned();
     for _ in 0..MAX_LINKS {
@@ -149,7 +151,7 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A file that is removed when this is dropped, unless its name was taken out.
+/// A file that is removed on drop, unless its name was taken out first.
 struct Temporary(PathBuf);
 
 impl Drop for Temporary {
@@ -158,8 +160,8 @@ impl Drop for Temporary {
     }
 }
 
-/// A new file in the folder of `path`. Its own name is short: a name that contains that of `path` could be longer than a
-/// system allows.
+/// Creates a file in the folder of `path`. Its name is short, because a name that contains that of `path` could exceed
+/// the system's limit.
 fn beside(path: &Path) -> std::io::Result<(File, Temporary)> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     loop {
@@ -167,7 +169,7 @@ fn beside(path: &Path) -> std::io::Result<(File, Temporary)> {
         let temporary = path.with_file_name(format!(".gradus-{}-{next}.tmp", std::process::id()));
         match OpenOptions::new().write(true).create_new(true).open(&temporary) {
             Ok(file) => return Ok((file, Temporary(temporary))),
-            // Of a process that was killed and had this number.
+            // Left by a killed process that had the same process number.
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(e) => return Err(e),
         }
@@ -258,7 +260,7 @@ mod tests {
         put(&link, true, "new").unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read(&file).unwrap(), b"new");
-        // Also where it points to nothing yet, by way of another link, relative to its folder.
+        // Also if the target does not exist yet, is reached through a second link, or is relative to the link's folder.
         let (first, second) = (dir.path().join("first"), dir.path().join("second"));
         std::os::unix::fs::symlink("second", &first).unwrap();
         std::os::unix::fs::symlink("absent", &second).unwrap();
@@ -286,7 +288,7 @@ mod tests {
     #[test]
     fn errors_have_the_line_of_the_caller() {
         let dir = tempfile::tempdir().unwrap();
-        // A test of this crate is a line of it: nobody's.
+        // Code of this crate's tests is inside Gradus, so the error carries no user's line.
         let e = check(OP, &dir.path().join("none/a"), true).unwrap_err();
         assert!(e.location().is_none(), "{e}");
     }

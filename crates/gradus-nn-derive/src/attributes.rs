@@ -1,15 +1,15 @@
-//! Reads `#[module(..)]` on types and fields.
+//! Parses `#[module(..)]` on types and fields.
 
 use syn::{Attribute, LitStr, Path, Result};
 
-/// What `#[module(..)]` says on a type.
+/// The options of `#[module(..)]` on a type.
 #[derive(Default)]
 pub(crate) struct TypeOptions {
     pub(crate) root: Option<Path>,
     pub(crate) no_display: bool,
 }
 
-/// What `#[module(..)]` says on a field.
+/// The options of `#[module(..)]` on a field.
 #[derive(Default)]
 pub(crate) struct FieldOptions {
     pub(crate) skip: bool,
@@ -54,7 +54,7 @@ pub(crate) fn of_field(attributes: &[Attribute]) -> Result<FieldOptions> {
     Ok(options)
 }
 
-/// Refuses `#[module(..)]` where it means nothing.
+/// Rejects `#[module(..)]` where it has no meaning.
 pub(crate) fn refuse(attributes: &[Attribute], place: &str) -> Result<()> {
     match attributes.iter().find(|a| a.path().is_ident("module")) {
         Some(a) => Err(syn::Error::new_spanned(a, format!("#[module(..)] has no meaning on {place}"))),

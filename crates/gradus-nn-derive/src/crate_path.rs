@@ -1,9 +1,10 @@
-//! Where the trait lives as seen from the crate that is compiled: `::gradus_nn`, or `::gradus::nn` through the facade.
+//! Finds the path of the trait as seen from the crate being compiled: `::gradus_nn`, or `::gradus::nn` through the
+//! facade.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::quote;
 
-/// The path of the crate that has `Module`.
+/// The path of the crate that defines `Module`.
 pub(crate) fn root() -> TokenStream {
     match std::env::var("CARGO_PKG_NAME").as_deref() {
         Ok("gradus-nn") => return path("gradus_nn", false),
@@ -21,7 +22,7 @@ fn path(name: &str, facade: bool) -> TokenStream {
     if facade { quote!(::#name::nn) } else { quote!(::#name) }
 }
 
-/// The name under which a manifest's package sees the trait's crate, and whether that crate is the facade.
+/// The name under which a manifest's package depends on the trait's crate, and whether that crate is the facade.
 fn choose(manifest: &str) -> (String, bool) {
     let found = dependencies(manifest);
     for development in [false, true] {
@@ -36,18 +37,18 @@ fn choose(manifest: &str) -> (String, bool) {
 
 /// One dependency of a manifest.
 struct Dependency {
-    /// The name in the manifest.
+    /// Its name in the manifest.
     name: String,
-    /// The name of the package.
+    /// The name of its package.
     package: String,
-    /// Whether it is for tests and examples only.
+    /// Whether it is a dev-dependency.
     development: bool,
 }
 
-/// The dependencies of a manifest, read line by line: enough for the forms that Cargo's tools write.
+/// The dependencies of a manifest. It is parsed line by line, which suffices for the forms that Cargo's tools write.
 fn dependencies(manifest: &str) -> Vec<Dependency> {
     let mut found: Vec<Dependency> = Vec::new();
-    // The table of the current line: whether it lists dependencies, for development or not; or describes one dependency.
+    // The table that the current line belongs to: a list of normal or dev-dependencies, or a single dependency.
     let (mut listing, mut describing) = (None, false);
     for line in manifest.lines().map(str::trim) {
         if let Some(header) = line.strip_prefix('[') {
@@ -84,7 +85,7 @@ fn dependencies(manifest: &str) -> Vec<Dependency> {
     found
 }
 
-/// A key or string without spaces and quotes.
+/// A key or string without its spaces and quotes.
 fn bare(text: &str) -> &str {
     text.trim().trim_matches(['"', '\''])
 }

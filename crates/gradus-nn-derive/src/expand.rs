@@ -1,4 +1,4 @@
-//! Writes the implementations.
+//! Generates the implementations.
 
 use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
@@ -17,7 +17,7 @@ struct Field<'a> {
 /// The fields of a struct or variant.
 struct Visited<'a> {
     fields: Vec<Field<'a>>,
-    /// The only field, unnamed: visited in place, without a name of its own.
+    /// The only field, unnamed: its contents are visited without a name of their own.
     transparent: bool,
 }
 
@@ -116,12 +116,12 @@ fn visited(fields: &Fields) -> Result<Visited<'_>> {
     Ok(Visited { fields: found, transparent })
 }
 
-/// The variable of field `i`; compile errors about it point at `place`.
+/// The variable bound to field `i`; compile errors about it point at `place`.
 fn binding(i: usize, place: Span) -> Ident {
     format_ident!("field_{}", i, span = Span::mixed_site().located_at(place))
 }
 
-/// A pattern that binds the visited fields, in the form that fits named, unnamed and no fields.
+/// A pattern that binds the visited fields, in a form that works for named, unnamed and no fields.
 fn pattern(visited: &Visited<'_>, constructor: TokenStream) -> TokenStream {
     let members = visited.fields.iter().map(|f| &f.member);
     let bindings = visited.fields.iter().enumerate().map(|(i, f)| binding(i, f.ty.span()));
@@ -147,10 +147,10 @@ fn bodies(visited: &Visited<'_>, kind: &str) -> [TokenStream; 2] {
     [quote!(visitor.kind(#kind); #(#children)*), quote!(#(#children)*)]
 }
 
-/// The where-clause: each field type that depends on a type parameter is a module.
+/// The where-clause: each field type that depends on a type parameter must be a module.
 ///
-/// Bounds on the field types, not on the parameters, so that `PhantomData<T>` asks nothing of `T`. A type that contains
-/// itself gets no bound for that field, which would be circular.
+/// The bounds are on the field types and not on the parameters, so that `PhantomData<T>` requires nothing of `T`. A
+/// field whose type contains the type itself gets no bound, which would be circular.
 fn bounded(generics: &Generics, ident: &Ident, types: &[&Type], root: &TokenStream) -> Option<WhereClause> {
     let mut generics = generics.clone();
     let parameters: Vec<Ident> = generics.type_params().map(|p| p.ident.clone()).collect();

@@ -1,6 +1,7 @@
-//! The derive macro of `gradus_nn::Module`; its documentation is on the trait.
+//! The derive macro of `gradus_nn::Module`, which the trait documents.
 //!
-//! A part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, which is what keeps its promises between releases.
+//! Part of [Gradus](https://docs.rs/gradus). Depend on the crate `gradus`: only its API is kept stable between
+//! releases.
 #![forbid(unsafe_code)]
 
 mod attributes;
@@ -9,22 +10,25 @@ mod expand;
 
 use proc_macro::TokenStream;
 
-/// Implements `Module` (and `Display`, which prints the tree of modules) for a struct or an enum.
+/// Implements `Module` for a struct or an enum, and `Display`, which prints the tree of modules.
 ///
-/// Every field is visited under its name; its type implements `Module`, as layers, parameters, buffers, containers and
-/// plain values (numbers, strings, ..) do.
+/// Every field is visited under its name, and its type must implement `Module`. Layers, parameters, buffers, containers
+/// and plain values (numbers, strings, ..) do.
 ///
-/// * A struct with named fields: `conv1.weight`. An unnamed field has its number for a name, `0.weight`; the only unnamed
-///   field of a struct or variant adds no name at all, as `Box` and `Option` add none.
-/// * An enum visits the fields of its current variant, without the name of the variant: a value has one variant at a
-///   time, so names cannot clash.
+/// * A struct with named fields gives names such as `conv1.weight`. An unnamed field is named by its number,
+///   `0.weight`. If a struct or variant has only one field and it is unnamed, that field adds no name, like `Box` and
+///   `Option`.
+/// * An enum visits the fields of its current variant, without the variant's name: a value has one variant at a time,
+///   so names cannot clash.
 ///
-/// On a field: `#[module(skip)]` leaves it out (for types of other crates), `#[module(rename = "running")]` names it.
-/// On the type: `#[module(no_display)]` leaves out `Display`, `#[module(crate = path)]` says where `gradus_nn` is. Without
-/// it the manifest of the crate that is compiled decides: `::gradus_nn` if it depends on `gradus-nn`, `::gradus::nn` if it
-/// depends on the facade `gradus` only; renamed dependencies are followed. Only that
-/// manifest is read: a rename (`package = ".."`) in the manifest of the workspace, inherited with `workspace = true`, is
-/// not seen, and needs `#[module(crate = path)]`.
+/// On a field, `#[module(skip)]` leaves it out (for types of other crates), and `#[module(rename = "running")]` names
+/// it. On the type, `#[module(no_display)]` omits `Display`, and `#[module(crate = path)]` gives the path of
+/// `gradus_nn`.
+///
+/// Without `crate = path`, the manifest of the crate being compiled decides: `::gradus_nn` if it depends on
+/// `gradus-nn`, `::gradus::nn` if it depends only on the facade `gradus`. Renamed dependencies in that manifest are
+/// followed. A rename (`package = ".."`) that is inherited from the workspace's manifest with `workspace = true` is not
+/// seen, and needs `#[module(crate = path)]`.
 #[proc_macro_derive(Module, attributes(module))]
 pub fn derive_module(input: TokenStream) -> TokenStream {
     let input = syn::parse_macro_input!(input as syn::DeriveInput);

@@ -1,13 +1,13 @@
-//! Pairs of operations that are each other's adjoint: `<A x, y> = <x, A* y>`, exactly, on small integers.
+//! Adjoint pairs of operations: `<A x, y> = <x, A* y>` holds exactly on small integers.
 
 use gradus_backend::{Backend, DType, Result, Scalar, ScatterOp, View, ViewMut, Window};
 
 use crate::suite::{Array, Placed, Placement, Rng, Suite, execute, said};
 
-/// One side of a pair: its operands, then its output.
+/// One operation of a pair: its operands, then its output.
 type Side<'c> = dyn Fn(&dyn Backend, &[View<'_>], &mut [ViewMut<'_>]) -> Result<()> + 'c;
 
-/// The result of a call whose output begins as zeros.
+/// The result of a call whose output starts as zeros.
 fn apply(b: &dyn Backend, inputs: &[&Array], out: &[usize], call: &Side<'_>) -> Result<Vec<f64>, String> {
     let inputs: Vec<_> = inputs.iter().map(|a| Placed::new(a, Placement::Contiguous, 0)).collect();
     let output = Placed::new(&Array::ints(inputs[0].dtype, out, &[0]), Placement::Contiguous, 0);
@@ -15,7 +15,7 @@ fn apply(b: &dyn Backend, inputs: &[&Array], out: &[usize], call: &Side<'_>) -> 
     Ok(output.values(&bytes[0]).into_iter().map(Scalar::to_f64).collect())
 }
 
-/// Checks one pair. `forward` and `back` get the vector first, and then `others`.
+/// Checks one pair. `forward` and `back` receive the vector first, then `others`.
 fn pair(
     s: &mut Suite<'_>,
     name: &str,
@@ -99,7 +99,7 @@ pub(super) fn run(s: &mut Suite<'_>) {
         &|b, x, y| b.embedding(x[0], x[1], &mut y[0]),
         &|b, x, y| b.embedding_backward(x[1], x[0], None, &mut y[0]),
     );
-    // Four elements a window, so that the means are exact.
+    // Windows of four elements, so that the means are exact.
     let halves = Window { kernel: [2, 2, 1], dilation: [1; 3], pad_before: [0; 3], pad_after: [0; 3], ..w };
     pair(
         s,

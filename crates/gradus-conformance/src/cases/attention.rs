@@ -17,7 +17,7 @@ const SIZES: [[usize; 7]; 8] = [
     [1, 2, 2, 3, 3, 4, 0],
 ];
 
-/// Past the blocks of a fast algorithm.
+/// Larger than the blocks of a tiled algorithm.
 const LARGE: [usize; 7] = [1, 2, 1, 35, 67, 16, 16];
 
 /// How rows are masked.
@@ -67,7 +67,7 @@ pub(super) fn attention(
     let outputs = vec![fresh(dtype, &out), fresh(dtype.compute(), &out[..3])];
     s.case(&Case::new(format!("attention/{name}"), inputs.clone(), outputs, &forward).bound(Bound::Naive));
 
-    // The gradient takes what the forward pass gave, so that runs first.
+    // The gradient needs the log-sum-exp of the forward pass, so the forward pass runs first.
     inputs.push(Array::random(dtype, &out, &mut rng));
     let backward = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
         let [dq, dk, dv] = outs else { unreachable!("the gradient of attention has three outputs") };
@@ -80,7 +80,7 @@ pub(super) fn attention(
     s.case(&Case::new(format!("attention_backward/{name}"), inputs, outputs, &backward).bound(Bound::NaiveStored));
 }
 
-/// A mask that hides all keys from the first row of each head.
+/// Hides every key from the first query of each head.
 fn masked(mask: Mask, dtype: DType, dims: &[usize; 4], rng: &mut Rng) -> Option<Array> {
     let [_, _, lq, lk] = *dims;
     let n: usize = dims.iter().product();
@@ -99,7 +99,7 @@ fn masked(mask: Mask, dtype: DType, dims: &[usize; 4], rng: &mut Rng) -> Option<
     }
 }
 
-/// Runs the forward pass into temporaries and hands them to `f`.
+/// Runs the forward pass into temporaries and passes them to `f`.
 fn with_forward(
     b: &dyn Backend,
     params: &AttentionParams,

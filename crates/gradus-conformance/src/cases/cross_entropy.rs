@@ -19,7 +19,7 @@ pub(super) fn run(s: &mut Suite<'_>) {
             }
         }
     }
-    // Logits that overflow without care, and a class that is ruled out.
+    // Logits that overflow in a naive `exp`, and a class whose logit is minus infinity.
     let inf = f64::INFINITY;
     let params = CrossEntropyParams { ignore_index: None, label_smoothing: 0.0 };
     let logits = Array::floats(DType::F32, &[3, 3], &[1e30, 0.0, -1e30, -inf, 2.0, 1.0, 3000.0, 2999.0, 0.0]);

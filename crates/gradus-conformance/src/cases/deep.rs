@@ -1,11 +1,11 @@
-//! Rounds of random shapes and parameters, for runs longer than the suite.
+//! Random shapes and parameters, for runs longer than the suite.
 
 use gradus_backend::{DType, ReduceOp, Window};
 
 use super::{FLOATS, attention, cross_entropy, indexing, matrix, network, reduction, window};
 use crate::suite::{Rng, Suite};
 
-/// Runs round number `round` of the deep run `seed`: one operation on one shape. What it does depends on both alone.
+/// Runs round `round` of the deep run `seed`: one operation on one shape, determined by these two numbers.
 pub(crate) fn round(s: &mut Suite<'_>, seed: u64, round: u64) {
     s.set_prefix(format!("deep/{seed}/{round}/"));
     let rng = &mut Rng::new(&format!("deep/{seed}/{round}"));
@@ -44,7 +44,7 @@ pub(crate) fn round(s: &mut Suite<'_>, seed: u64, round: u64) {
         5 => {
             let dims = sizes(rng, 1, 4, 20);
             let axes: Vec<usize> = (0..dims.len()).filter(|_| rng.int(0, 1) == 1).collect();
-            // Over nothing there are no statistics.
+            // Statistics over no elements are undefined.
             if axes.iter().all(|&a| dims[a] > 0) {
                 network::normalize(s, float, &dims, &axes, rng.int(0, 1) == 1);
             }
@@ -92,7 +92,7 @@ fn pick<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
     of[rng.int(0, of.len() as i64 - 1) as usize]
 }
 
-/// Small sizes often, 0 and 1 sometimes, up to `largest` now and then.
+/// A size: usually small, sometimes 0 or 1, occasionally as large as `largest`.
 fn size(rng: &mut Rng, largest: usize) -> usize {
     match rng.int(0, 9) {
         0 => rng.int(0, 1) as usize,
@@ -101,19 +101,19 @@ fn size(rng: &mut Rng, largest: usize) -> usize {
     }
 }
 
-/// Sizes of `least` to `most` axes.
+/// A shape of `least` to `most` axes.
 fn sizes(rng: &mut Rng, least: i64, most: i64, largest: usize) -> Vec<usize> {
     (0..rng.int(least, most)).map(|_| size(rng, largest)).collect()
 }
 
-/// Sizes and one of the axes.
+/// A shape and one of its axes.
 fn lane(rng: &mut Rng) -> (Vec<usize>, usize) {
     let dims = sizes(rng, 1, 4, 40);
     let axis = rng.int(0, dims.len() as i64 - 1) as usize;
     (dims, axis)
 }
 
-/// Spatial sizes and a window over them, which may not fit.
+/// Spatial sizes and a window over them. The window may be too large for them.
 fn window(rng: &mut Rng) -> (Vec<usize>, Window) {
     let rank = rng.int(1, 3) as usize;
     let mut w =

@@ -1,4 +1,4 @@
-//! `map`: every instruction on every dtype, and kernels of many instructions.
+//! `map`: every instruction with every dtype, and kernels of many instructions.
 
 use gradus_backend::kernel::TypeRule;
 use gradus_backend::{DType, Expr, Kernel, KernelBuilder, MapArg, Result, Scalar, ScalarOp, View, ViewMut};
@@ -6,7 +6,7 @@ use gradus_backend::{DType, Expr, Kernel, KernelBuilder, MapArg, Result, Scalar,
 use super::{FLOATS, fresh, sizes};
 use crate::suite::{Array, Bound, Case, Output, Rng, Suite};
 
-/// Edges of the float types, and of the domains of the functions.
+/// Special values of the float types, and edges of the functions' domains.
 const FLOAT_EDGES: [f64; 40] = [
     0.0,
     -0.0,
@@ -50,7 +50,7 @@ const FLOAT_EDGES: [f64; 40] = [
     f64::NAN,
 ];
 
-/// Pairs are made of these.
+/// Binary operations are tested on all pairs of these.
 const PAIRED: [f64; 14] =
     [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0, -3.0, 7.25, 100.0, -0.125, f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
 
@@ -79,7 +79,7 @@ fn takes(rule: TypeRule, d: DType) -> bool {
     }
 }
 
-/// The integers at the edges of a dtype, and some between.
+/// The extreme integers of a dtype, and some in between.
 fn int_values(d: DType) -> Vec<i64> {
     let bits = d.size() as u32 * 8;
     let ends = match d {
@@ -90,7 +90,7 @@ fn int_values(d: DType) -> Vec<i64> {
     INT_EDGES.into_iter().chain(ends).collect()
 }
 
-/// Values of a dtype that reach its edges.
+/// Values across the range of a dtype, with its extremes.
 fn edges(d: DType) -> Vec<Scalar> {
     match d {
         DType::Bool => vec![Scalar::Bool(false), Scalar::Bool(true), Scalar::Bool(true)],
@@ -99,7 +99,7 @@ fn edges(d: DType) -> Vec<Scalar> {
     }
 }
 
-/// How near a backend must come to the correctly rounded result.
+/// The largest error that a backend may make against the correctly rounded result.
 fn bound(op: ScalarOp, d: DType) -> Bound {
     use ScalarOp::*;
     match op {
@@ -107,7 +107,7 @@ fn bound(op: ScalarOp, d: DType) -> Bound {
         Neg | Abs | Sign | Sqrt | Recip | Floor | Ceil | Round | Trunc | Add | Sub | Mul | Div | Fmod => Bound::Bits,
         FloorDiv | Remainder | Max | Min => Bound::Exact,
         _ if op.rule() != TypeRule::Float && op != Pow => Bound::Exact,
-        // The oracle itself is right to one step only, in f64.
+        // In f64 the oracle itself is off by up to one ULP.
         _ if d == DType::F64 => Bound::Ulps(2),
         _ => Bound::Ulps(1),
     }
@@ -125,7 +125,7 @@ fn instruction(s: &mut Suite<'_>, op: ScalarOp, d: DType) {
     let inputs = if arity == 1 {
         let mut values = edges(d);
         if d.is_float() {
-            // Both the range where functions bend and every order of magnitude.
+            // Covers the range where the functions curve, and every order of magnitude.
             values.extend((0..36).map(|_| Scalar::Float(rng.unit() * 6.0)));
             values.extend((0..36).map(|_| Scalar::Float(rng.unit() * (rng.unit() * 60.0).exp2())));
         }
@@ -140,7 +140,7 @@ fn instruction(s: &mut Suite<'_>, op: ScalarOp, d: DType) {
     s.case(&Case::new(name, inputs, vec![fresh(out, &dims)], &call).bound(bound(op, d)));
 }
 
-/// Every pair of interesting operands that has a result.
+/// Every pair of test values for which the operation is defined.
 fn pairs(op: ScalarOp, d: DType, rng: &mut Rng) -> (Vec<Scalar>, Vec<Scalar>) {
     use ScalarOp::*;
     let values: Vec<Scalar> = match d {
@@ -202,10 +202,10 @@ fn casts(s: &mut Suite<'_>) {
     }
 }
 
-/// Kernels that update all of their outputs, as steps of optimisers do: of dtype `d`, with moments of dtype `state`.
+/// Kernels that update all their outputs, as optimiser steps do. Parameters have dtype `d`, moments dtype `state`.
 fn updates(s: &mut Suite<'_>, d: DType, state: DType) {
     type Formula = for<'k> fn(&[Expr<'k>]) -> Vec<Expr<'k>>;
-    // Outputs first, then the gradient and numbers.
+    // The outputs come first, then the gradient and the scalars.
     let formulas: [(&str, usize, Formula); 3] = [
         ("sgd", 1, |x| vec![x[0] - x[2] * (x[1] + x[3] * x[0])]),
         ("nesterov", 2, |x| {
@@ -235,7 +235,7 @@ fn updates(s: &mut Suite<'_>, d: DType, state: DType) {
                 args.extend(numbers.map(|n| MapArg::Scalar(Scalar::Float(n))));
                 b.map(&builder.finish("update", &values)?, &args, outs)
             };
-            // The last is a mean of squares.
+            // The last output is a mean of squares, so its old values are positive.
             let mut outputs: Vec<Array> = written.iter().map(|&d| Array::random(d, dims, &mut rng)).collect();
             let squares = outputs[count - 1].data.iter().map(|v| (v.to_f64().abs() + 0.01).into()).collect::<Vec<_>>();
             outputs[count - 1] = Array::cycled(written[count - 1], dims, &squares);
@@ -246,7 +246,7 @@ fn updates(s: &mut Suite<'_>, d: DType, state: DType) {
     }
 }
 
-/// Kernels of several instructions, arguments and outputs.
+/// Kernels with several instructions, arguments and outputs.
 fn whole_kernels(s: &mut Suite<'_>) {
     let mut rng = Rng::new("kernels");
     for d in FLOATS {
@@ -263,7 +263,7 @@ fn whole_kernels(s: &mut Suite<'_>) {
             updates(s, d, DType::F32);
         }
 
-        // Two outputs, one updated in place, a scalar argument, a constant, and an argument of another dtype.
+        // Two outputs (one updated in place), a scalar argument, a constant, and an argument of another dtype.
         let name = format!("map/in_place/{d}");
         let builder = KernelBuilder::new(&[d, DType::F32, d, DType::I32]);
         let v = builder.args();
@@ -286,7 +286,7 @@ fn whole_kernels(s: &mut Suite<'_>) {
     s.case(&Case::new(name, inputs, vec![fresh(DType::F32, &[3, 5])], &mapped(&kernel)));
 }
 
-/// Every rank, sizes 0 and 1, and sizes around blocks.
+/// Every rank, the sizes 0 and 1, and sizes just below and above the block size.
 fn shapes(s: &mut Suite<'_>) {
     let all: [&[usize]; 14] = [
         &[],
@@ -314,7 +314,7 @@ fn shapes(s: &mut Suite<'_>) {
             s.case(&Case::new(name, inputs, vec![fresh(d, dims)], &mapped(&kernel)));
         }
     }
-    // Enough for several threads.
+    // Large enough to be split among threads.
     let name = "map/axpy/f32/3x40001";
     let axpy = Kernel::build("axpy", &[DType::F32; 2], |v| vec![v[0] * 0.5 + v[1]]);
     let Some(kernel) = built(s, name, axpy) else { return };
@@ -323,7 +323,7 @@ fn shapes(s: &mut Suite<'_>) {
     s.case(&Case::new(name, inputs, vec![fresh(DType::F32, &[3, 40001])], &mapped(&kernel)));
 }
 
-/// The kernel, or a failure.
+/// The verified kernel, or a recorded failure.
 fn built(s: &mut Suite<'_>, name: &str, kernel: Result<Kernel>) -> Option<Kernel> {
     match kernel {
         Ok(kernel) => Some(kernel),

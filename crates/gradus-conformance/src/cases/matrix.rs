@@ -40,7 +40,7 @@ pub(super) fn run(s: &mut Suite<'_>) {
         }
         non_finite(s, d);
     }
-    // Past the blocks of a tiled product, in every layout.
+    // Larger than the blocks of a tiled product, in every layout.
     for d in [DType::F32, DType::F64] {
         product(s, d, &[], [70, 65, 130], (1, 0), false);
         product(s, d, &[], [33, 300, 40], (1, 1), true);
@@ -55,8 +55,8 @@ pub(super) fn run(s: &mut Suite<'_>) {
     }
 }
 
-/// `random` floats are compared within the error of a naive product, small integers exactly. The factors are halves of
-/// `factors` for random operands, and themselves for integers.
+/// With `random`, the operands are floats and the tolerance is the error of a naive product; `factors` are then halved.
+/// Otherwise the operands are small integers and the result must be exact.
 pub(super) fn product(
     s: &mut Suite<'_>,
     d: DType,
@@ -87,7 +87,7 @@ pub(super) fn product(
     s.case(&if random { case.bound(Bound::Linear(k + 2)).magnitude(&magnitude) } else { case });
 }
 
-/// Products with zero are not skipped, and with beta 0 the old contents are not read.
+/// A zero factor must not suppress NaN or infinity in the other operand, and with beta = 0 the old output is not read.
 fn non_finite(s: &mut Suite<'_>, d: DType) {
     let (inf, nan) = (f64::INFINITY, f64::NAN);
     let call = |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
@@ -102,7 +102,7 @@ fn non_finite(s: &mut Suite<'_>, d: DType) {
     s.case(&Case::new(format!("gemm/{d}/k0_over_nan"), vec![a, b], vec![output], &call));
 }
 
-/// Factors that the dtype of the operands rounds to 0, or coarsely, are those of the dtype that it computes in.
+/// alpha and beta are applied in the compute dtype, even if the operands' dtype would round them to 0 or coarsely.
 fn small_factors(s: &mut Suite<'_>, d: DType) {
     for (name, k, alpha, beta) in [("alpha", 2, 1e-8, 0.0), ("beta", 2, 1e-8, 2e-8), ("beta_alone", 0, 1.0, 1e-8)] {
         let call = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {

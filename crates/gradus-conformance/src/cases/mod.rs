@@ -1,4 +1,4 @@
-//! What the suite runs: one module a family of operations.
+//! The test cases, one module per family of operations.
 
 mod adjoint;
 mod attention;

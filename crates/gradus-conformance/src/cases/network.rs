@@ -6,12 +6,12 @@ use super::{FLOATS, fresh, sizes};
 use crate::suite::{Array, Bound, Case, Rng, Suite, shape};
 
 pub(super) fn run(s: &mut Suite<'_>) {
-    // Enough for several threads.
+    // Large enough to be split among threads.
     softmax(s, DType::F32, &[70, 300], 1, false);
     softmax(s, DType::F32, &[70, 300], 0, true);
     normalize(s, DType::F32, &[70, 300], &[1], false);
     normalize(s, DType::F32, &[40, 7, 70], &[0, 2], false);
-    // More rows than one task sums, and more columns.
+    // More rows and more columns than one task sums.
     normalize(s, DType::F32, &[600, 9], &[1], false);
     normalize(s, DType::F32, &[9, 1100], &[1], false);
     for d in FLOATS {
@@ -48,7 +48,7 @@ pub(super) fn run(s: &mut Suite<'_>) {
             }
         }
     }
-    // Squares and sums of finite elements that overflow.
+    // Finite elements whose squares and sums overflow.
     for (d, exponent) in
         [(DType::F32, 70), (DType::F32, 127), (DType::BF16, 120), (DType::F64, 600), (DType::F64, 1023)]
     {
@@ -62,7 +62,7 @@ pub(super) fn run(s: &mut Suite<'_>) {
     }
 }
 
-/// Rows of elements up to `2^exponent`.
+/// Rows with elements of magnitude up to `2^exponent`.
 fn large(s: &mut Suite<'_>, d: DType, dims: &[usize], axes: &[usize], rms: bool, exponent: i32) {
     let axis_names = axes.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let kind = if rms { "rms" } else { "mean" };
@@ -95,7 +95,7 @@ pub(super) fn softmax(s: &mut Suite<'_>, d: DType, dims: &[usize], axis: usize, 
     let backward = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
         b.softmax_backward(log, ins[0], ins[1], axis, &mut outs[0])
     };
-    // Any y will do: the gradient is a function of y and g.
+    // Any `y` will do: the gradient is a function of `y` and `g`.
     let share: Vec<f64> = (0..shape(dims).numel())
         .map(|_| {
             let p = (rng.unit() + 1.1) / 2.1 / dims[axis].max(1) as f64;
@@ -155,7 +155,7 @@ pub(super) fn normalize(s: &mut Suite<'_>, d: DType, dims: &[usize], axes: &[usi
         s.case(&Case::new(name, inputs, statistics(), &forward).bound(Bound::Naive));
     }
 
-    // Statistics near those of x: the gradient is a function of them too.
+    // The statistics need only be close to those of `x`: the gradient is a function of them too.
     let n = reduced.numel();
     let mean: Vec<f64> = (0..n).map(|_| if rms { 0.0 } else { rng.unit() * 0.1 }).collect();
     let rstd: Vec<f64> = (0..n).map(|_| 1.5 + rng.unit() * 0.3).collect();
@@ -172,7 +172,8 @@ pub(super) fn normalize(s: &mut Suite<'_>, d: DType, dims: &[usize], axes: &[usi
         s.case(&Case::new(name, inputs, vec![fresh(d, dims)], &backward).bound(Bound::Naive));
     }
 
-    // A scale along the normalised axes, as of layer norm, one along the others, as of batch norm, and one along all.
+    // A scale along the normalised axes (as in layer norm), along the other axes (as in batch norm), and along all
+    // axes.
     let beside = shape(dims).reduced((0..dims.len()).filter(|&a| !axes.contains(a)).fold(Axes::NONE, Axes::with), true);
     for small in [beside.dims(), reduced.dims(), dims] {
         for shifted in [false, true] {
@@ -180,7 +181,7 @@ pub(super) fn normalize(s: &mut Suite<'_>, d: DType, dims: &[usize], axes: &[usi
                 let [dscale, rest @ ..] = outs else { unreachable!("a gradient for the scale") };
                 b.normalize_affine_backward(ins[0], ins[1], ins[2], ins[3], dscale, rest.first_mut())
             };
-            // The mean below 0, so that its magnitude adds to that of x.
+            // The mean is negative, so that subtracting it adds to the magnitude of `x`.
             let magnitude = |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
                 let (mean, layout) = (ins[2], Layout::contiguous(*ins[2].layout.shape()));
                 let mut buffer = b.alloc(layout.numel() * mean.dtype.size())?;
@@ -192,7 +193,7 @@ pub(super) fn normalize(s: &mut Suite<'_>, d: DType, dims: &[usize], axes: &[usi
             let inputs = vec![g.clone(), x.clone(), stats[0].clone(), stats[1].clone()];
             let outputs = vec![fresh(compute, small); 1 + usize::from(shifted)];
             let name = format!("normalize_affine_backward/{name}/{}/{shifted}", sizes(small));
-            // Three roundings a term, and one for each that is added.
+            // Three roundings per term, and one per addition.
             let terms = 3 + shape(dims).numel() / shape(small).numel().max(1);
             s.case(&Case::new(name, inputs, outputs, &backward).bound(Bound::Linear(terms)).magnitude(&magnitude));
         }

@@ -44,7 +44,7 @@ pub(super) fn run(s: &mut Suite<'_>) {
             reduction(s, op, d, &[9, 4], &[0], true);
         }
     }
-    // Over nothing, sums are 0 and products 1.
+    // Over no elements, a sum is 0 and a product is 1.
     for op in [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Any, ReduceOp::All] {
         for d in [DType::F32, DType::BF16, DType::I32, DType::Bool] {
             reduction(s, op, d, &[3, 0], &[1], false);
@@ -57,7 +57,7 @@ pub(super) fn run(s: &mut Suite<'_>) {
         LANES.into_iter().for_each(|(dims, axis)| scans(s, d, dims, axis));
         LANES.into_iter().chain([(&[3, 0][..], 1), (&[1500], 0)]).for_each(|(dims, axis)| sorts(s, d, dims, axis));
     }
-    // Enough for several threads.
+    // Large enough to be split among threads.
     for op in [ReduceOp::Sum, ReduceOp::Max] {
         for axes in [&[0][..], &[1], &[0, 1]] {
             reduction(s, op, DType::F32, &[200, 501], axes, false);
@@ -74,7 +74,7 @@ pub(super) fn run(s: &mut Suite<'_>) {
     sorts(s, DType::I64, &[20_000], 0);
 }
 
-/// Values with many ties; floats also with NaN, infinities and zeros of both signs if `special`.
+/// Values with many ties. With `special`, floats include NaN, infinities and zeros of both signs.
 fn values(d: DType, dims: &[usize], special: bool, rng: &mut Rng) -> Array {
     if special {
         let all =
@@ -101,7 +101,7 @@ pub(super) fn reduction(s: &mut Suite<'_>, op: ReduceOp, d: DType, dims: &[usize
     let mut bound = Bound::Exact;
     if d.is_float() && !special {
         match op {
-            // Products of many numbers near 1 neither vanish nor overflow.
+            // Factors close to 1, so that products of many neither vanish nor overflow.
             ReduceOp::Prod => {
                 bound = Bound::Linear(terms);
                 let near = |rng: &mut Rng| (rng.unit() * 2.0 / (terms as f64 + 1.0)).exp();
@@ -123,7 +123,7 @@ pub(super) fn reduction(s: &mut Suite<'_>, op: ReduceOp, d: DType, dims: &[usize
     s.case(&case);
 }
 
-/// Shapes with an axis.
+/// Shapes, each with an axis.
 const LANES: [(&[usize], usize); 10] = [
     (&[1], 0),
     (&[7], 0),

@@ -1,5 +1,5 @@
-//! What every backend must refuse with an error: wrong shapes and dtypes, indices out of range, views outside their
-//! buffers, outputs that overlap themselves, parameters outside their domains.
+//! Calls that every backend must reject with an error: wrong shapes and dtypes, indices out of range, views that exceed
+//! their buffers, outputs that overlap themselves, and parameters outside their domains.
 
 use gradus_backend::{
     ArgReduceOp, AttentionParams, Axes, Backend, Buffer, CrossEntropyParams, DType, Distribution, ErrorKind, Kernel,
@@ -53,7 +53,7 @@ pub(super) fn run(s: &mut Suite<'_>) {
     parameters(s);
 }
 
-/// Runs `call` on an input and an output of the given dtypes and shapes.
+/// Runs `call` with one input and one output of the given dtypes and shapes.
 fn two(
     s: &mut Suite<'_>,
     name: &str,
@@ -69,7 +69,7 @@ fn two(
 }
 
 fn views(s: &mut Suite<'_>) {
-    // A layout that is legal for a larger buffer.
+    // A layout that is valid only for a larger buffer.
     let outside = Layout::contiguous(shape(&[64]));
     s.refuse("refusals/views/input_outside_its_buffer", &Refusal::Any, |b| {
         let (x, mut out) = (Tensor::new(b, F32, &[4])?, Tensor::new(b, F32, &[64])?);
@@ -93,7 +93,7 @@ fn views(s: &mut Suite<'_>) {
         let a = x.view().with(&larger);
         b.gemm(Scalar::Int(1), a, a, Scalar::Int(0), &mut out.out())
     });
-    // Two rows in one place.
+    // Two rows that share memory.
     let stretched = |l: Layout| l.narrow(0, 0, 1)?.expand(*l.shape());
     s.refuse("refusals/views/copy_to_a_stretched_output", &Refusal::Any, |b| {
         let (x, mut out) = (Tensor::new(b, F32, &[3, 4])?, Tensor::new(b, F32, &[3, 4])?);
@@ -135,7 +135,8 @@ fn arithmetic(s: &mut Suite<'_>) {
             }
             s.refuse(&format!("refusals/arithmetic/{name}/{d}"), &refusal, |b| {
                 let kernel = Kernel::build(name, &[d, d], |v| vec![op(v)])?;
-                // One bad element among many, beyond the first vectors.
+                // A single invalid element after many valid ones, so that checks beyond the first SIMD vectors are
+                // tested.
                 let mut values = vec![1; 70];
                 values[61] = bad;
                 let (x, y) = (Tensor::ints(b, d, &[70], &[5])?, Tensor::ints(b, d, &[70], &values)?);

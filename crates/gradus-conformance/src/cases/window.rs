@@ -5,7 +5,7 @@ use gradus_backend::{Backend, DType, Scalar, View, ViewMut, Window};
 use super::{FLOATS, fresh, sizes};
 use crate::suite::{Array, Bound, Case, Rng, Suite};
 
-/// An input's spatial sizes with a window over them.
+/// The spatial sizes of an input, and a window over them.
 struct Setting {
     spatial: &'static [usize],
     window: Window,
@@ -43,7 +43,7 @@ fn settings() -> Vec<Setting> {
     ]
 }
 
-/// How a window reads in a name.
+/// A window as part of a case's name.
 fn named(w: &Window) -> String {
     let part = |v: &[usize; 3]| sizes(&v[..w.rank]);
     let (k, s, d) = (part(&w.kernel), part(&w.stride), part(&w.dilation));
@@ -67,7 +67,7 @@ pub(super) fn run(s: &mut Suite<'_>) {
         convolutions(s, DType::F32, [0, 2, 2], 1, spatial, &window, false);
         convolutions(s, DType::F32, [2, 0, 3], 1, spatial, &window, false);
     }
-    // Past the blocks of fast algorithms.
+    // Larger than the blocks of tiled algorithms.
     let large = setting(&[17, 19], &[[3, 1, 1, 1, 1], [3, 1, 1, 1, 1]]);
     convolutions(s, DType::F32, [2, 9, 18], 1, large.spatial, &large.window, true);
     convolutions(s, DType::F32, [2, 8, 8], 8, large.spatial, &large.window, true);
@@ -79,7 +79,7 @@ pub(super) fn run(s: &mut Suite<'_>) {
     infinite_weights(s);
 }
 
-/// Gradients for the input whose weight has an infinity or NaN: what does not use that stays finite.
+/// Input gradients for a weight that holds an infinity or NaN: elements that do not use it stay finite.
 fn infinite_weights(s: &mut Suite<'_>) {
     let settings = [
         (setting(&[7, 6], &[[3, 1, 1, 1, 1]; 2]), [2, 3]),
@@ -91,11 +91,11 @@ fn infinite_weights(s: &mut Suite<'_>) {
         let dims = [vec![2, c, spatial[0], spatial[1]], vec![k, c, 3, 3], [&[2, k], &positions[..w.rank]].concat()];
         for (turn, d) in FLOATS.into_iter().enumerate() {
             for tap in 0..9 {
-                // Over the dtypes each tap has each of them.
+                // Over all dtypes, each tap is tested with each of these values.
                 let value = [f64::INFINITY, f64::NEG_INFINITY, f64::NAN][(tap + turn) % 3];
                 let name = format!("conv_backward_input/{d}/{value}/tap{tap}/{}/{}", sizes(&dims[0]), named(&w));
                 let mut rng = Rng::new(&name);
-                // Of one input channel and filter.
+                // With one input channel and one filter.
                 let mut filters = Array::small(d, &dims[1], &mut rng);
                 filters.data[tap] = Scalar::Float(value);
                 let call = move |b: &dyn Backend, ins: &[View<'_>], outs: &mut [ViewMut<'_>]| {
@@ -204,7 +204,7 @@ pub(super) fn max_pool(s: &mut Suite<'_>, d: DType, spatial: &[usize], w: &Windo
         inputs.push(("special", Array::floats(d, &image, &special)));
         inputs.push(("all_-inf", Array::floats(d, &image, &[f64::NEG_INFINITY])));
     } else {
-        // The value that a careless implementation pads with.
+        // The value that an incorrect implementation would pad with.
         let lowest = if d.is_signed() { -(1i64 << (d.size() * 8 - 1)) } else { 0 };
         inputs.push(("all_lowest", Array::ints(d, &image, &[lowest])));
     }

@@ -6,7 +6,7 @@ use gradus_backend::{Distribution, Layout, MAX_RANK, Result, Scalar, ScatterOp, 
 use super::OracleBackend;
 use super::sum::Sum;
 
-/// For every index of `index`, the place in a contiguous tensor of shape `x` that it points to along `axis`.
+/// For every element of `index`, the offset that it selects in a contiguous tensor of shape `x`, indexed along `axis`.
 fn targets(o: &OracleBackend, op: &str, x: &Shape, axis: usize, index: View<'_>) -> Result<Vec<usize>> {
     let all = Layout::contiguous(*x);
     let size = x[axis];

@@ -1,8 +1,9 @@
-//! [`OracleBackend`]: the required primitives by the plainest loops there are, to compare other backends with.
+//! [`OracleBackend`]: a reference implementation of the required primitives as plain loops, to compare other backends
+//! with.
 //!
-//! Every operation reads its operands into arrays of scalars in row-major order, computes element by element, and writes
-//! its result with one rounding. Floats are computed in f64 with compensated sums, integers in i128. The composites are
-//! the default bodies.
+//! Every operation reads its operands into arrays of scalars in row-major order, computes element by element, and
+//! writes its result with one rounding. Floats are computed in f64 with compensated sums, integers in i128. The
+//! composites use the default bodies.
 
 mod backend;
 mod index;
@@ -16,17 +17,18 @@ use std::sync::Arc;
 
 use gradus_backend::{HostMemory, Result, Scalar, View};
 
-/// How sums and products over many elements are formed.
+/// How sums and products over many elements are accumulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Precision {
     /// Compensated, in f64: rounded once.
     Exact,
-    /// In the compute dtype, first to last, rounded at every step: what a textbook implementation does.
+    /// In the compute dtype, first to last, rounded at every step, as a naive implementation does.
     Naive,
 }
 
-/// A slow and plainly right backend: the required primitives by loops over scalars, floats in f64 with compensated sums,
-/// integers in i128, one rounding at the end. The composites are the contract's default bodies.
+/// A slow reference backend: the required primitives are loops over scalars, floats are computed in f64 with
+/// compensated sums, integers in i128, and the result is rounded once. The composites use the contract's default
+/// bodies.
 #[derive(Debug)]
 pub struct OracleBackend {
     memory: Arc<HostMemory>,
@@ -45,8 +47,8 @@ impl OracleBackend {
         OracleBackend { memory: HostMemory::new(), precision: Precision::Exact }
     }
 
-    /// The same, but sums round at every step, in order: its error against the oracle is the error that a naive
-    /// implementation is allowed.
+    /// The same backend with sums that are rounded at every step, in order. Its error against the oracle is the error
+    /// that a naive implementation is allowed.
     pub fn naive() -> Self {
         OracleBackend { memory: HostMemory::new(), precision: Precision::Naive }
     }

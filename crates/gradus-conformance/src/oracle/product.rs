@@ -32,7 +32,7 @@ pub(super) fn gemm(
             for l in 0..k {
                 sum.add_product(x[(batch * m + i) * k + l], y[(batch * k + l) * n + j]);
             }
-            // With k = 0 only the old value is left.
+            // With k = 0 there is no product, and only `beta` times the old value remains.
             let product = if k == 0 { 0.0 } else { round(alpha * sum.value()) };
             let value = if keeps { product + round(beta * old.to_f64()) } else { product };
             results.push(Scalar::Float(value));

@@ -13,7 +13,7 @@ pub(super) fn reduce(o: &OracleBackend, op: ReduceOp, x: View<'_>, axes: Axes, o
     check::reduce(op, x, axes, out)?;
     let shape = *out.layout.shape();
     let values = o.memory.read(name, x)?;
-    // The place in `out` of every element of `x`: `out` stretched over the reduced axes.
+    // For every element of `x`, its offset in `out`, which is broadcast over the reduced axes.
     let to = Layout::contiguous(shape).expand(*x.layout.shape())?;
     let mut groups = vec![Vec::new(); shape.numel()];
     for (group, value) in to.positions().zip(values) {
@@ -23,7 +23,7 @@ pub(super) fn reduce(o: &OracleBackend, op: ReduceOp, x: View<'_>, axes: Axes, o
     o.memory.write(name, out, &results)
 }
 
-/// Any number of elements combined.
+/// The reduction of any number of elements.
 fn combine(o: &OracleBackend, op: ReduceOp, values: &[Scalar], dtype: DType) -> Result<Scalar> {
     let truth = |v: &Scalar| v.to_f64() != 0.0;
     let ints = || values.iter().map(|&v| wide(v, dtype));
@@ -53,7 +53,7 @@ fn running_product(o: &OracleBackend, values: &[Scalar], dtype: DType) -> f64 {
     })
 }
 
-/// Position of the first NaN, else of the first of the largest (or smallest).
+/// The position of the first NaN, otherwise of the first maximum (or minimum).
 fn extreme(largest: bool, values: &[Scalar], dtype: DType) -> Option<usize> {
     let is_nan = |v: &Scalar| v.to_f64().is_nan();
     if let Some(i) = values.iter().position(is_nan) {
@@ -69,7 +69,7 @@ fn extreme(largest: bool, values: &[Scalar], dtype: DType) -> Option<usize> {
     (!values.is_empty()).then_some(best)
 }
 
-/// Numeric order; NaN equals NaN and is above everything. Zeros are equal whatever their signs.
+/// Numeric order. NaN equals NaN and is greater than every number. Zeros are equal whatever their signs.
 fn compare(a: Scalar, b: Scalar, dtype: DType) -> Ordering {
     if !dtype.is_float() {
         return wide(a, dtype).cmp(&wide(b, dtype));
@@ -78,7 +78,7 @@ fn compare(a: Scalar, b: Scalar, dtype: DType) -> Ordering {
     a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
 }
 
-/// The places of the elements of every lane along an axis, in row-major order of the lanes.
+/// The offsets of the elements of every lane along an axis; lanes are in row-major order.
 fn lanes(x: &View<'_>, axis: usize) -> Result<Vec<Vec<usize>>> {
     let size = x.layout.dims()[axis];
     let shape = *x.layout.shape();

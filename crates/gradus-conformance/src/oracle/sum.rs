@@ -8,20 +8,20 @@ use super::Precision;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sum {
     precision: Precision,
-    /// The type that a naive sum rounds to.
+    /// The dtype that a naive sum rounds to.
     dtype: DType,
     high: f64,
-    /// What rounding `high` has lost.
+    /// The rounding error of `high` so far.
     low: f64,
 }
 
-/// `v` as the compute dtype holds it.
+/// `v` rounded to the compute dtype.
 pub(super) fn rounded(v: f64, dtype: DType) -> f64 {
     if dtype.compute() == DType::F32 { f64::from(v as f32) } else { v }
 }
 
 impl Sum {
-    /// Zero; `dtype` is that of the terms.
+    /// An empty sum; `dtype` is that of the terms.
     pub(super) fn new(precision: Precision, dtype: DType) -> Self {
         Sum { precision, dtype, high: 0.0, low: 0.0 }
     }
@@ -55,7 +55,8 @@ impl Sum {
 
     pub(super) fn value(self) -> f64 {
         let s = self.high + self.low;
-        // Once the sum is infinite or NaN, so is its correction, in its own way.
+        // Once the sum is infinite or NaN, its correction is meaningless (possibly another NaN or infinity) and is
+        // ignored.
         if self.high.is_finite() { s } else { self.high }
     }
 }

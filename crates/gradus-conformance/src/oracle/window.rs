@@ -6,8 +6,8 @@ use gradus_backend::{Layout, MAX_RANK, Result, Scalar, Shape, View, ViewMut, Win
 use super::OracleBackend;
 use super::sum::Sum;
 
-/// For every index `[n, c, kernel.., positions..]` of `columns`, the place of its element in `image [n, c, spatial..]`, or
-/// `None` in the padding.
+/// For every index `[n, c, kernel.., positions..]` of `columns`, the offset of its element in `image [n, c,
+/// spatial..]`, or `None` in the padding.
 fn places(window: &Window, columns: &Shape, image: &Shape) -> Vec<Option<usize>> {
     let all = Layout::contiguous(*image);
     let place = |index: [usize; MAX_RANK]| {

@@ -3,7 +3,7 @@
 use gradus_backend::host::{converted, load, store};
 use gradus_backend::{DType, Layout, Scalar, Shape, philox};
 
-/// Values of one dtype, each as [`load`] gives it.
+/// Values of one dtype, each in the form that [`load`] returns.
 #[derive(Debug, Clone)]
 pub(crate) struct Array {
     pub(crate) dtype: DType,
@@ -11,12 +11,12 @@ pub(crate) struct Array {
     pub(crate) data: Vec<Scalar>,
 }
 
-/// A shape that the suite's author has written down, so that it is legal.
+/// A shape written by the suite's author, so it is valid.
 pub(crate) fn shape(dims: &[usize]) -> Shape {
     Shape::new(dims).unwrap_or(Shape::SCALAR)
 }
 
-/// Numbers from a name: the same on every run, whatever ran before.
+/// A random generator seeded by a name, so that a case draws the same numbers on every run.
 #[derive(Debug)]
 pub(crate) struct Rng {
     seed: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Rng {
 
 impl Rng {
     pub(crate) fn new(name: &str) -> Self {
-        // FNV-1a.
+        // The FNV-1a hash.
         let seed = name.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
         Rng { seed, next: 0 }
     }
@@ -43,24 +43,24 @@ impl Rng {
 }
 
 impl Array {
-    /// Values cycled over a shape.
+    /// An array that repeats `values` until `shape` is filled.
     pub(crate) fn cycled(dtype: DType, dims: &[usize], values: &[Scalar]) -> Self {
         let shape = shape(dims);
         let data = values.iter().cycle().take(shape.numel()).map(|&v| converted(v, dtype)).collect();
         Array { dtype, shape, data }
     }
 
-    /// Floats cycled over a shape.
+    /// An array of floats that repeats `values` until `shape` is filled.
     pub(crate) fn floats(dtype: DType, dims: &[usize], values: &[f64]) -> Self {
         Array::cycled(dtype, dims, &values.iter().map(|&v| Scalar::Float(v)).collect::<Vec<_>>())
     }
 
-    /// Integers cycled over a shape.
+    /// An array of integers that repeats `values` until `shape` is filled.
     pub(crate) fn ints(dtype: DType, dims: &[usize], values: &[i64]) -> Self {
         Array::cycled(dtype, dims, &values.iter().map(|&v| Scalar::Int(v)).collect::<Vec<_>>())
     }
 
-    /// Floats uniform in `[-1, 1)`; small integers; booleans.
+    /// Random values: floats uniform in `[-1, 1)`, small integers, or booleans.
     pub(crate) fn random(dtype: DType, dims: &[usize], rng: &mut Rng) -> Self {
         if !dtype.is_float() {
             return Array::small(dtype, dims, rng);
@@ -70,8 +70,8 @@ impl Array {
         Array { dtype, shape, data }
     }
 
-    /// Integers from -3 (or 0) to 3, of any dtype: sums of a few hundred products of them are exact in every dtype's
-    /// compute type.
+    /// Random integers from -3 (unsigned: 0) to 3, of any dtype. Sums of a few hundred products of them are exact in
+    /// every compute dtype.
     pub(crate) fn small(dtype: DType, dims: &[usize], rng: &mut Rng) -> Self {
         let (lo, hi) = match dtype {
             DType::Bool => (0, 1),
@@ -83,14 +83,14 @@ impl Array {
         Array { dtype, shape, data }
     }
 
-    /// Indices in `0..size`.
+    /// Random indices in `0..size`.
     pub(crate) fn indices(dtype: DType, dims: &[usize], size: usize, rng: &mut Rng) -> Self {
         let shape = shape(dims);
         let data = (0..shape.numel()).map(|_| Scalar::Int(rng.int(0, size.max(1) as i64 - 1))).collect();
         Array { dtype, shape, data }
     }
 
-    /// This array as one that `placement` can hold: stretched where it stretches.
+    /// This array, made constant along the axis that `placement` broadcasts, if it does.
     pub(crate) fn fitted(&self, placement: Placement) -> Self {
         let Some(axis) = placement.stretched_axis(&self.shape) else { return self.clone() };
         let Ok(first) = Layout::contiguous(self.shape).narrow(axis, 0, 1).and_then(|l| l.expand(self.shape)) else {
@@ -100,12 +100,12 @@ impl Array {
     }
 }
 
-/// `dtype`, or `to` if both are floats and that is wider.
+/// `dtype`; or `to`, if both are floats and `to` is wider.
 pub(crate) fn widened(dtype: DType, to: DType) -> DType {
     if dtype.is_float() && dtype.size() < to.size() { to } else { dtype }
 }
 
-/// The index of element number `flat` in row-major order.
+/// The index of element `flat` in row-major order.
 pub(crate) fn index_of(shape: &Shape, flat: usize) -> Vec<usize> {
     let mut index = vec![0; shape.rank()];
     let mut rest = flat;
@@ -119,23 +119,24 @@ pub(crate) fn index_of(shape: &Shape, flat: usize) -> Vec<usize> {
 /// A way to lay a tensor out in its buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Placement {
-    /// Row-major from the start.
+    /// Row-major, at offset 0.
     Contiguous,
-    /// Row-major from a few elements on.
+    /// Row-major, at a nonzero offset.
     Offset,
-    /// The last axis varies slowest.
+    /// The last axis has the largest stride.
     Transposed,
-    /// A negative stride on the last axis.
+    /// The last axis has a negative stride.
     Flipped,
-    /// Negative strides throughout.
+    /// All strides are negative.
     Reversed,
-    /// Every second element of longer rows.
+    /// Every second element of rows that are twice as long.
     Gapped,
-    /// First and last axis of strides that are no multiples of each other: rows begin within others, and share no element.
+    /// Interleaved rows: the strides of the first and last axis are no multiples of each other, so a row begins inside
+    /// another and they share no element.
     Interleaved,
-    /// Stride 0 on the first axis; for inputs only.
+    /// Stride 0 on the first axis; inputs only.
     StretchedFirst,
-    /// Stride 0 on the last axis; for inputs only.
+    /// Stride 0 on the last axis; inputs only.
     StretchedLast,
 }
 
@@ -161,7 +162,7 @@ impl Placement {
         Placement::Interleaved,
     ];
 
-    /// The axis that gets stride 0.
+    /// The axis with stride 0.
     fn stretched_axis(self, shape: &Shape) -> Option<usize> {
         if shape.numel() == 0 {
             return None;
@@ -173,7 +174,7 @@ impl Placement {
         }
     }
 
-    /// The layout for a shape, and the number of elements of its buffer.
+    /// The layout for a shape, and the number of elements in its buffer.
     fn layout(self, shape: Shape) -> (Layout, usize) {
         let plain = Layout::contiguous(shape);
         let n = shape.numel();
@@ -197,7 +198,7 @@ impl Placement {
                 longer.and_then(|s| Ok((Layout::contiguous(s).slice(rank - 1, 1, 2 * size + 1, 2)?, s.numel())))
             }
             Placement::Interleaved if rank > 1 && n > 0 => {
-                // Multiples of one stride and of another without a common divisor meet first where both are exhausted.
+                // If two strides are coprime, their multiples first coincide where both axes are exhausted.
                 let (first, last) = (shape[0], shape[rank - 1]);
                 let step = (first..).find(|&n| gcd(n, last) == 1).unwrap_or(1);
                 let extent = (first - 1) * last + (last - 1) * step + 1;
@@ -221,7 +222,7 @@ fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The bytes of a buffer with a tensor in it.
+/// The bytes of a buffer that holds a tensor.
 #[derive(Debug, Clone)]
 pub(crate) struct Placed {
     pub(crate) dtype: DType,
@@ -230,13 +231,13 @@ pub(crate) struct Placed {
 }
 
 impl Placed {
-    /// A buffer full of `background`, for a tensor of this dtype and shape.
+    /// A buffer for a tensor of this dtype and shape, filled with `background`.
     pub(crate) fn blank(dtype: DType, shape: Shape, placement: Placement, background: u8) -> Self {
         let (layout, elements) = placement.layout(shape);
         Placed { dtype, layout, bytes: vec![background; elements * dtype.size()] }
     }
 
-    /// The array, which has been [fitted](Array::fitted) to the placement, on a background.
+    /// A buffer that holds the array, already [fitted](Array::fitted) to the placement, over a background.
     pub(crate) fn new(array: &Array, placement: Placement, background: u8) -> Self {
         let mut placed = Placed::blank(array.dtype, array.shape, placement, background);
         for (position, &value) in placed.layout.positions().zip(&array.data) {
@@ -245,12 +246,12 @@ impl Placed {
         placed
     }
 
-    /// The values that `bytes`, a buffer of this form, holds.
+    /// The tensor's values in `bytes`, a buffer of this form.
     pub(crate) fn values(&self, bytes: &[u8]) -> Vec<Scalar> {
         self.layout.positions().map(|p| load(bytes, self.dtype, p)).collect()
     }
 
-    /// The first byte outside the elements that differs between this buffer and `bytes`.
+    /// The offset of the first byte outside the elements that differs between this buffer and `bytes`.
     pub(crate) fn stray_write(&self, bytes: &[u8]) -> Option<usize> {
         let size = self.dtype.size();
         let mut mine = vec![false; bytes.len()];

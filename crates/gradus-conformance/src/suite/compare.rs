@@ -1,26 +1,26 @@
-//! When a result is right: equal, or as near as a naive implementation comes.
+//! Decides whether a result is correct: equal to the oracle's, or as close as a naive implementation's.
 
 use gradus_backend::host::{converted, wide};
 use gradus_backend::{DType, Scalar};
 
-/// How far a result may lie from the oracle's.
+/// How far a result may be from the oracle's.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Bound {
     /// Equal; NaN equals NaN, and zeros are equal.
     Exact,
-    /// Equal, and zeros of one sign.
+    /// Equal, including the sign of zeros.
     Bits,
-    /// So many steps between neighbouring floats.
+    /// At most this many ULPs away.
     Ulps(u64),
-    /// For sums of so many products: the error that each rounding adds, times the sum of the magnitudes.
+    /// For sums of this many products: the error of each rounding, times the sum of the magnitudes.
     Linear(usize),
-    /// A few times the largest error of the naive oracle.
+    /// A small multiple of the largest error of the naive oracle.
     Naive,
-    /// The same, where an operand is an earlier result as its dtype stores it.
+    /// The same, with an operand that is an earlier result, rounded to its dtype.
     NaiveStored,
 }
 
-/// Half the distance from 1 to the next float.
+/// Half the distance from 1 to the next float (the unit roundoff).
 pub(crate) fn unit_roundoff(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => 2f64.powi(-53),
@@ -42,7 +42,7 @@ fn smallest(dtype: DType) -> f64 {
     }
 }
 
-/// The errors that results of one tensor may have; `reference` holds f64 values for floats.
+/// The allowed errors for the elements of one tensor. `reference` holds f64 values for floats.
 pub(crate) fn tolerances(bound: Bound, dtype: DType, reference: &[Scalar], other: Option<&[Scalar]>) -> Vec<f64> {
     let (u, u_out) = (unit_roundoff(dtype.compute()), unit_roundoff(dtype));
     let finite = |v: &&f64| v.is_finite();
@@ -62,7 +62,7 @@ pub(crate) fn tolerances(bound: Bound, dtype: DType, reference: &[Scalar], other
     reference.iter().enumerate().map(one).collect()
 }
 
-/// What is wrong with `got`, where `want` is right to within `tolerance`; `None` if nothing is.
+/// Describes how `got` differs from `want` by more than `tolerance`; `None` if it does not.
 pub(crate) fn mismatch(bound: Bound, dtype: DType, got: Scalar, want: Scalar, tolerance: f64) -> Option<String> {
     if !dtype.is_float() {
         let right = wide(got, dtype) == wide(want, dtype);
@@ -88,12 +88,12 @@ pub(crate) fn mismatch(bound: Bound, dtype: DType, got: Scalar, want: Scalar, to
     Some(format!("{got:?}, expected {rounded:?}{allowed}"))
 }
 
-/// Number of floats of `dtype` from `a` to `b`, both of which it can hold; `None` if either is NaN.
+/// The number of floats of `dtype` between `a` and `b`, which it must represent exactly; `None` if either is NaN.
 fn steps(a: f64, b: f64, dtype: DType) -> Option<u64> {
     if a.is_nan() || b.is_nan() {
         return None;
     }
-    // Sign and magnitude as a two's complement number, so that neighbours differ by 1.
+    // Converts sign and magnitude to two's complement, so that neighbouring floats differ by 1.
     let ordered = |v: f64| -> i128 {
         let (magnitude, negative) = match dtype {
             DType::F64 => (i128::from(v.abs().to_bits()), v.is_sign_negative()),

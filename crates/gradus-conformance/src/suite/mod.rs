@@ -1,8 +1,8 @@
-//! The machinery of the suite: a [`Case`] is one call of the contract with its inputs; [`Suite`] runs it in many layouts
-//! on the backend under test and compares with the oracle.
+//! The machinery of the suite. A [`Case`] is one call of the contract with its inputs. [`Suite`] runs it in many
+//! layouts on the backend under test and compares the results with the oracle's.
 //!
-//! Outputs lie between guard bytes that must not change, and are filled with a canary before the call, so that doing
-//! nothing is a failure. Memory around inputs is filled with NaN, so that a stray read is one too.
+//! Outputs are filled with a canary before the call, so that doing nothing is a failure, and lie between guard bytes
+//! that must not change. The memory around inputs is filled with NaN, so that a stray read is a failure too.
 
 mod array;
 mod compare;
@@ -17,12 +17,12 @@ use crate::report::{Failure, Report};
 pub(crate) use array::{Array, Placed, Placement, Rng, shape};
 pub(crate) use compare::Bound;
 
-/// Fills outputs: an unlikely value of every dtype, and a large one of every float.
+/// The canary: an unlikely value of every dtype, and a large one of every float.
 const CANARY: u8 = 0x5A;
-/// Surrounds inputs: NaN as any float.
+/// The bytes around inputs: NaN in every float dtype.
 const POISON: u8 = 0xFF;
 
-/// Cases with at least as many elements run in fewer layouts: they are there for the paths of large operands.
+/// Cases with at least this many elements run in fewer layouts: their purpose is to reach the code for large operands.
 const LARGE: usize = 8192;
 
 /// The call that a case makes, with its inputs and outputs in order.
@@ -37,7 +37,7 @@ pub(crate) enum Output {
     Updated(Array),
 }
 
-/// One call of the contract. The call must be meaningful in any float dtype: the suite also makes it in f64.
+/// One call of the contract. It must be valid for every float dtype, because the suite also makes it in f64.
 pub(crate) struct Case<'c> {
     name: String,
     inputs: Vec<Array>,
@@ -54,26 +54,26 @@ impl<'c> Case<'c> {
         Case { name, inputs, outputs, call, magnitude: None, bound: Bound::Exact, optional: false }
     }
 
-    /// How near the results must come; exact unless said.
+    /// How close the results must be; exact by default.
     pub(crate) fn bound(mut self, bound: Bound) -> Self {
         self.bound = bound;
         self
     }
 
-    /// For [`Bound::Linear`]: the call that gives the sum of magnitudes from the magnitudes of the operands, where that is
-    /// not the call itself.
+    /// For [`Bound::Linear`]: the call that computes the sum of magnitudes from the operands' magnitudes, if it is not
+    /// the case's own call.
     pub(crate) fn magnitude(mut self, call: &'c Call<'c>) -> Self {
         self.magnitude = Some(call);
         self
     }
 
-    /// A backend may refuse the dtype instead.
+    /// Lets a backend reject the dtype instead.
     pub(crate) fn optional(mut self, optional: bool) -> Self {
         self.optional = optional;
         self
     }
 
-    /// Every dtype that takes part.
+    /// Every dtype among the operands and outputs.
     fn dtypes(&self) -> impl Iterator<Item = DType> {
         let of_output = |o: &Output| match o {
             Output::Fresh(d, _) => *d,
@@ -82,7 +82,7 @@ impl<'c> Case<'c> {
         self.inputs.iter().map(|a| a.dtype).chain(self.outputs.iter().map(of_output))
     }
 
-    /// Elements of all operands.
+    /// The number of elements of all operands together.
     fn numel(&self) -> usize {
         let of_output = |o: &Output| match o {
             Output::Fresh(_, dims) => dims.iter().product(),
@@ -92,20 +92,20 @@ impl<'c> Case<'c> {
     }
 }
 
-/// What the oracle says of a case: for each output the values, and the errors that are allowed.
+/// The oracle's results for a case: the values of each output, and their allowed errors.
 struct Expected {
     values: Vec<Vec<Scalar>>,
     tolerances: Vec<Vec<f64>>,
 }
 
-/// How the oracle gets the operands of a case.
+/// How the oracle receives the operands of a case.
 #[derive(Debug, Clone, Copy)]
 enum Form {
-    /// As they are.
+    /// Unchanged.
     Plain,
-    /// Floats at least as wide as this.
+    /// With floats widened to at least this dtype.
     Wide(DType),
-    /// Absolute values, as f64.
+    /// As absolute values, in f64.
     Magnitudes,
 }
 
@@ -131,7 +131,7 @@ impl Form {
     }
 }
 
-/// What a refused call must answer.
+/// The error that an invalid call must return.
 #[derive(Debug, Clone)]
 pub(crate) enum Refusal {
     /// Any error.
@@ -146,7 +146,7 @@ pub(crate) struct Suite<'b> {
     filter: &'b str,
     /// Whether each case runs in one layout only.
     brief: bool,
-    /// Stands before the names of cases: which round of a deep run they belong to.
+    /// A prefix for the names of cases: the round of a deep run.
     prefix: String,
     exact: OracleBackend,
     naive: OracleBackend,
@@ -154,7 +154,7 @@ pub(crate) struct Suite<'b> {
 }
 
 impl<'b> Suite<'b> {
-    /// Runs only what has `filter` in its name.
+    /// Runs only the cases that match `filter`.
     pub(crate) fn new(backend: &'b dyn Backend, filter: &'b str) -> Self {
         let report = Report::new(backend.name());
         Suite {
@@ -173,11 +173,12 @@ impl<'b> Suite<'b> {
         Suite { brief: true, ..self }
     }
 
-    /// The layouts to run a case in: all of them, or the plain one and two others if it is large, or one, and the one that the
-    /// filter names. A hash of the case's name picks them, so that cases that look alike meet different layouts.
+    /// The layouts to run a case in: all; or, for a large case, the plain one and two others; or a single one; and
+    /// always the one that the filter names. A hash of the case's name chooses them, so that similar cases run in
+    /// different layouts.
     fn variants(&self, case: &Case<'_>) -> impl Iterator<Item = usize> + use<> {
         let count = Placement::INPUTS.len();
-        // FNV-1a.
+        // The FNV-1a hash.
         let hash =
             case.name.bytes().fold(0xcbf2_9ce4_8422_2325, |h: u64, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
         let turn = (hash >> 32) as usize;
@@ -193,7 +194,7 @@ impl<'b> Suite<'b> {
         })
     }
 
-    /// Names the cases that follow.
+    /// Sets the prefix of the names of the cases that follow.
     pub(crate) fn set_prefix(&mut self, prefix: String) {
         self.prefix = prefix;
     }
@@ -206,8 +207,8 @@ impl<'b> Suite<'b> {
         self.report
     }
 
-    /// Whether a name is to be run: part of the filter or the other way round, so that the name of a case finds its
-    /// variants, and the name of a variant its case.
+    /// Whether a name matches the filter. Either may contain the other: the name of a case selects its variants, and
+    /// the name of a variant selects its case.
     fn wanted(&self, name: &str) -> bool {
         name.contains(self.filter) || self.filter.starts_with(name)
     }
@@ -232,7 +233,7 @@ impl<'b> Suite<'b> {
             if !self.wanted(&name) {
                 continue;
             }
-            // Cases of one operand meet other layouts of the result from case to case.
+            // Cases with one operand vary the layout of the result from case to case.
             let pick = |i: usize, from: &[Placement]| if variant == 0 { from[0] } else { from[i % from.len()] };
             let ins: Vec<_> = (0..case.inputs.len()).map(|i| pick(variant + i, &Placement::INPUTS)).collect();
             let shift = case.name.len() + variant;
@@ -259,7 +260,7 @@ impl<'b> Suite<'b> {
         }
     }
 
-    /// A call that must be an error, at once or when the backend has caught up.
+    /// Checks a call that must fail, immediately or at the next synchronisation.
     pub(crate) fn refuse(&mut self, name: &str, refusal: &Refusal, call: impl FnOnce(&dyn Backend) -> Result<()>) {
         self.check(name, |b| match (call(b).and_then(|()| b.synchronize()), refusal) {
             (Ok(()), _) => Err("the call succeeded; it must be refused".to_owned()),
@@ -268,7 +269,7 @@ impl<'b> Suite<'b> {
         });
     }
 
-    /// Any other check; the error says what is wrong.
+    /// Any other check; its error says what is wrong.
     pub(crate) fn check(&mut self, name: &str, check: impl FnOnce(&dyn Backend) -> Result<(), String>) {
         if !self.wanted(name) {
             return;
@@ -281,7 +282,7 @@ impl<'b> Suite<'b> {
         }
     }
 
-    /// The right results for a case.
+    /// The correct results for a case.
     fn expected(&self, case: &Case<'_>, inputs: &[Array]) -> Result<Expected> {
         let on = |oracle: &OracleBackend, call: &Call<'_>, form: Form| -> Result<Vec<Vec<Scalar>>> {
             let inputs: Vec<_> =
@@ -311,7 +312,7 @@ impl<'b> Suite<'b> {
     }
 }
 
-/// Runs a case in one choice of layouts; what is wrong with the result.
+/// Runs a case in one choice of layouts, and describes what is wrong with the result.
 fn attempt(
     backend: &dyn Backend,
     case: &Case<'_>,
@@ -354,7 +355,7 @@ fn attempt(
     None
 }
 
-/// Uploads, calls, downloads.
+/// Uploads the inputs, makes the call, and downloads the outputs.
 pub(crate) fn execute(
     backend: &dyn Backend,
     inputs: &[Placed],
@@ -378,20 +379,20 @@ pub(crate) fn execute(
     Ok(results)
 }
 
-/// A buffer with these bytes.
+/// A buffer that holds these bytes.
 pub(crate) fn uploaded(backend: &dyn Backend, bytes: &[u8]) -> Result<Buffer> {
     let mut buffer = backend.alloc(bytes.len())?;
     backend.upload(&mut buffer, 0, bytes)?;
     Ok(buffer)
 }
 
-/// The words of a panic.
+/// The message of a panic.
 fn panicked(payload: &(dyn std::any::Any + Send)) -> String {
     let text = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
     format!("panicked: {}", text.unwrap_or("without a message"))
 }
 
-/// The message of an error, for checks.
+/// The message of an error.
 pub(crate) fn said(e: Error) -> String {
     e.to_string()
 }

@@ -1,4 +1,4 @@
-//! Tensors of f64 on the oracle, for tests that compute by hand.
+//! f64 tensors on the oracle, for tests that compute their expected values by hand.
 
 use gradus_backend::{Backend, Buffer, DType, Element, Layout, Shape, View, ViewMut};
 use gradus_conformance::OracleBackend;
@@ -39,12 +39,12 @@ impl Tensor {
     }
 }
 
-/// Numbers that look irregular, from -1 to 1, another row of them for each seed.
+/// Irregular numbers from -1 to 1, a different sequence for each seed.
 pub fn numbers(n: usize, seed: usize) -> Vec<f64> {
     (0..n).map(|i| ((i * 7919 + seed * 104_729 + 13) as f64 * 0.618_033_988_749).sin()).collect()
 }
 
-/// Panics unless the two are equal to within `tolerance` of their largest element.
+/// Panics unless the two differ by at most `tolerance` times their largest element.
 pub fn near(what: &str, got: &[f64], want: &[f64], tolerance: f64) {
     assert_eq!(got.len(), want.len(), "{what}");
     let scale = want.iter().fold(1f64, |m, v| m.max(v.abs()));
@@ -53,7 +53,7 @@ pub fn near(what: &str, got: &[f64], want: &[f64], tolerance: f64) {
     }
 }
 
-/// Panics unless `gradient` is that of `f` at `x`, by central differences.
+/// Panics unless `gradient` agrees with central differences of `f` at `x`.
 pub fn is_gradient(what: &str, x: &[f64], gradient: &[f64], f: impl Fn(&[f64]) -> f64) {
     let h = 1e-5;
     let slope = |i: usize| {

@@ -1,0 +1,136 @@
+//! A character-level GPT: learns a text one character at a time, then writes more of it.
+//!
+//! ```sh
+//! cargo run --release -p gradus --example small_gpt -- TEXT_FILE
+//! ```
+//! Without a file it learns the README of Gradus.
+#![allow(clippy::print_stdout)]
+
+use std::collections::BTreeSet;
+
+use gradus::prelude::*;
+
+/// Characters that the model sees at once.
+const CONTEXT: usize = 64;
+const WIDTH: usize = 96;
+const HEADS: usize = 4;
+const LAYERS: usize = 2;
+const BATCH: usize = 16;
+
+/// A transformer block with the layer norms before the attention and the MLP, as in GPT-2.
+#[derive(Module)]
+struct Block {
+    norm1: LayerNorm,
+    attention: MultiheadAttention,
+    norm2: LayerNorm,
+    up: Linear,
+    down: Linear,
+}
+
+impl Block {
+    fn new(init: &mut Init<'_>) -> Result<Block> {
+        Ok(Block {
+            norm1: LayerNorm::new([WIDTH], LayerNormConfig::default(), init)?,
+            attention: MultiheadAttention::new(WIDTH, HEADS, MultiheadAttentionConfig::default(), init)?,
+            norm2: LayerNorm::new([WIDTH], LayerNormConfig::default(), init)?,
+            up: Linear::new(WIDTH, 4 * WIDTH, init)?,
+            down: Linear::new(4 * WIDTH, WIDTH, init)?,
+        })
+    }
+}
+
+impl Forward for Block {
+    fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        let h = self.norm1.forward(x)?;
+        let x = (x + self.attention.attend(&h, &h, &h, None, Causal::TopLeft)?)?;
+        let h = self.up.forward(&self.norm2.forward(&x)?)?.gelu()?;
+        &x + self.down.forward(&h)?
+    }
+}
+
+#[derive(Module)]
+struct Gpt {
+    tokens: Embedding,
+    positions: Embedding,
+    blocks: Vec<Block>,
+    norm: LayerNorm,
+    head: Linear,
+}
+
+impl Gpt {
+    fn new(vocabulary: usize, device: &Device, rng: &mut Generator) -> Result<Gpt> {
+        let init = &mut Init::new(DType::F32, device, rng);
+        Ok(Gpt {
+            tokens: Embedding::new(vocabulary, WIDTH, None, init)?,
+            positions: Embedding::new(CONTEXT, WIDTH, None, init)?,
+            blocks: (0..LAYERS).map(|_| Block::new(init)).collect::<Result<_>>()?,
+            norm: LayerNorm::new([WIDTH], LayerNormConfig::default(), init)?,
+            head: Linear::new(WIDTH, vocabulary, init)?,
+        })
+    }
+}
+
+impl Forward for Gpt {
+    /// Tokens `[n, length]` to the logits of each next token, `[n, length, vocabulary]`.
+    fn compute(&self, tokens: &Tensor) -> Result<Tensor> {
+        let positions = Tensor::arange(0, tokens.shape()[1] as i64, 1, DType::I64, tokens.device())?;
+        let mut x = (self.tokens.forward(tokens)? + self.positions.forward(&positions)?)?;
+        for block in &self.blocks {
+            x = block.forward(&x)?;
+        }
+        self.head.forward(&self.norm.forward(&x)?)
+    }
+}
+
+/// Trains on `text` for this many steps. Returns the first and the last loss, and `length` characters of new text.
+pub(crate) fn run(text: &str, steps: u64, length: usize) -> Result<([f64; 2], String)> {
+    let vocabulary: Vec<char> = text.chars().collect::<BTreeSet<_>>().into_iter().collect();
+    let data: Vec<i64> = text.chars().flat_map(|c| vocabulary.binary_search(&c)).map(|token| token as i64).collect();
+    if data.len() <= CONTEXT {
+        return Err(Error::argument("small_gpt", format!("the text has at most {CONTEXT} characters")));
+    }
+    let (device, mut rng) = (Device::cpu()?, Generator::new(0));
+    let model = Gpt::new(vocabulary.len(), &device, &mut rng)?;
+    println!("{} characters, {} of them distinct; {} parameters", data.len(), vocabulary.len(), model.num_parameters());
+
+    let mut optimizer = AdamW::new(model.named_parameters(), AdamConfig { lr: 3e-3, ..Default::default() })?;
+    let schedule = Schedule::cosine(steps, 0.1)?.after_warmup(steps / 20);
+    let mut losses = [f64::NAN; 2];
+    for step in 0..steps {
+        // Windows of CONTEXT + 1 characters: each character but the last is an input, each but the first a target.
+        let starts = (0..BATCH).map(|_| rng.below(data.len() - CONTEXT));
+        let windows: Vec<i64> = starts.flat_map(|at| &data[at..=at + CONTEXT]).copied().collect();
+        let windows = Tensor::from_vec(windows, [BATCH, CONTEXT + 1], &device)?;
+        let (input, target) = (windows.narrow(1, 0, CONTEXT)?, windows.narrow(1, 1, CONTEXT)?);
+
+        let loss = model.forward(&input)?.flatten(0, 1)?.cross_entropy(&target.flatten(0, 1)?)?;
+        let mut gradients = loss.backward()?;
+        clip_grad_norm(&mut gradients, &model.parameters(), 1.0)?;
+        schedule.apply(step, &mut optimizer)?;
+        optimizer.step(&gradients)?;
+
+        losses = [if step == 0 { loss.item()? } else { losses[0] }, loss.item()?];
+        if step % 100 == 0 || step + 1 == steps {
+            println!("step {step}: loss {:.3}", losses[1]);
+        }
+    }
+
+    // Sampling begins after the first character of the text, and draws each next one with its probability.
+    let mut tokens = vec![data[0]];
+    for _ in 0..length {
+        let seen = &tokens[tokens.len().saturating_sub(CONTEXT)..];
+        let input = Tensor::from_vec(seen.to_vec(), [1, seen.len()], &device)?;
+        let logits = no_grad(|| model.forward(&input))?.select(1, -1)?;
+        tokens.extend(logits.softmax(-1)?.multinomial(1, true, &mut rng)?.to_vec::<i64>()?);
+    }
+    Ok((losses, tokens[1..].iter().map(|&token| vocabulary[token as usize]).collect()))
+}
+
+fn main() -> Result<()> {
+    let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
+    let path = std::env::args().nth(1).unwrap_or_else(|| readme.to_owned());
+    let text = std::fs::read_to_string(&path).map_err(|e| Error::io("small_gpt", &path, e).help("give a text file"))?;
+    let (_, sample) = run(&text, 1000, 400)?;
+    println!("{sample}");
+    Ok(())
+}
