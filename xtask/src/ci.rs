@@ -1,4 +1,4 @@
-//! `cargo xtask ci`: every check that a change must pass, in order, up to the first failure.
+//! `cargo xtask ci`: runs every check that a change must pass, in order, and stops at the first failure.
 
 use std::path::Path;
 use std::time::Instant;
@@ -9,11 +9,11 @@ struct Step {
     action: Action,
 }
 
-/// How a step is done.
+/// The action of a step.
 enum Action {
     /// Runs cargo with these environment variables and arguments.
     Cargo { environment: &'static [(&'static str, &'static str)], arguments: &'static [&'static str] },
-    /// Runs a command of this program in this process.
+    /// Runs a function of this program.
     Here { command: &'static str, run: fn(&Path) -> Result<(), String> },
 }
 
@@ -26,7 +26,7 @@ impl Step {
         matches!(self.action, Action::Cargo { arguments: ["test", ..], .. })
     }
 
-    /// The command line that runs this step alone.
+    /// The command line that runs only this step.
     fn command_line(&self) -> String {
         match &self.action {
             Action::Here { command, .. } => format!("cargo xtask {command}"),
@@ -71,7 +71,8 @@ const FUZZ_GRAD: Step =
 const CALLS: Step = Step { name: "calls", action: Action::Here { command: "calls", run: crate::outside::default_run } };
 const DIGITS: Step = Step { name: "digits", action: Action::Here { command: "digits", run: crate::digits::run } };
 
-/// Where the comparison with other libraries lies: a workspace of its own, of which only what is ours is built here.
+/// The comparison with other libraries is a workspace of its own. Only the packages that need no other library are
+/// built here.
 const PEERS: &str = "benches/peers/Cargo.toml";
 const PEERS_FORMAT: Step = Step::cargo(
     "peers format",
@@ -89,8 +90,8 @@ const PEERS_FORMAT: Step = Step::cargo(
         "-p=peer-rumus",
     ],
 );
-/// Fails too if the lock file does not know what the crates depend on; `cargo update --workspace` in that folder mends
-/// it.
+/// Also fails if the lock file does not match the crates' dependencies; `cargo update --workspace` in that folder
+/// updates it.
 const PEERS_CLIPPY: Step = Step::cargo(
     "peers clippy",
     &[
@@ -110,7 +111,7 @@ const PEERS_CLIPPY: Step = Step::cargo(
 const PEERS_TESTS: Step =
     Step::cargo("peers tests", &["test", "--locked", "--manifest-path", PEERS, "-p=peer-harness", "-p=peer-driver"]);
 
-/// The steps in the order in which they run.
+/// The steps, in order.
 fn steps(skip_tests: bool) -> Vec<Step> {
     let mut all = vec![
         FORMAT,
@@ -130,7 +131,7 @@ fn steps(skip_tests: bool) -> Vec<Step> {
     all
 }
 
-/// Runs the steps; `skip_tests` leaves out the tests, for a caller that has just run them.
+/// Runs the steps. `skip_tests` omits the tests, for a caller that has just run them.
 pub(crate) fn run(root: &Path, skip_tests: bool) -> Result<(), String> {
     let start = Instant::now();
     for step in steps(skip_tests) {
@@ -148,7 +149,7 @@ pub(crate) fn run(root: &Path, skip_tests: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// What is said about a failed step.
+/// The message for a failed step.
 fn failure(step: &Step, reason: &str) -> String {
     format!("the step `{}` failed: {reason}\n  rerun it alone: {}", step.name, step.command_line())
 }

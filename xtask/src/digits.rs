@@ -1,18 +1,18 @@
-//! `cargo xtask digits`: the README's first command, for several seeds: accuracy, time, and the same bits on one thread and
-//! on two.
+//! `cargo xtask digits`: runs the README's first command with several seeds. Prints the accuracy and the time, and checks
+//! the accuracy and that one thread and two threads give the same bits.
 
 use std::path::{Path, PathBuf};
 
-/// The share of held-out digits that every seed has to get right.
+/// The accuracy on the held-out digits that every seed must reach.
 const ACCURACY: f64 = 0.98;
-/// The seeds that are trained.
+/// The seeds to train with.
 const SEEDS: std::ops::Range<u32> = 0..5;
 
-/// Trains each seed and checks what comes out.
+/// Trains with each seed and checks the results.
 pub(crate) fn run(root: &Path) -> Result<(), String> {
     let folder = std::env::temp_dir().join(format!("gradus-digits-{}", std::process::id()));
     let outcome = check(root, &folder);
-    // What cannot be removed is the system's temporary folder's to clean.
+    // A folder that cannot be removed is left to the system's cleaning of temporary files.
     let _ = std::fs::remove_dir_all(&folder);
     outcome
 }
@@ -40,7 +40,7 @@ fn check(root: &Path, folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs `train digits` in release and gives the last line that it prints.
+/// Runs `train digits` in release mode and returns its last line of output.
 fn train(root: &Path, out: &Path, arguments: &[&str]) -> Result<String, String> {
     let mut command = crate::workspace::cargo();
     command.args(["run", "--release", "--quiet", "--", "train", "digits", "--json", "--out"]).arg(out).args(arguments);
@@ -52,7 +52,7 @@ fn train(root: &Path, out: &Path, arguments: &[&str]) -> Result<String, String> 
     text.lines().last().map(str::to_owned).ok_or_else(|| "train digits printed nothing".into())
 }
 
-/// The number that a JSON line has under a name.
+/// The number under a key of a JSON line.
 fn number(line: &str, name: &str) -> Result<f64, String> {
     let missing = || format!("no number {name:?} in {line:?}");
     let (_, rest) = line.split_once(&format!("\"{name}\":")).ok_or_else(missing)?;

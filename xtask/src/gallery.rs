@@ -1,18 +1,18 @@
-//! `cargo xtask gallery`: makes `docs/gallery.md` and its pictures by the command `gradus image`.
+//! `cargo xtask gallery`: generates `docs/gallery.md` and its pictures with the command `gradus image`.
 
 use std::fmt::Write;
 use std::path::Path;
 
-/// What the pictures are made of.
+/// The source photograph.
 const SOURCE: &str = "crates/gradus-image/assets/astronaut.png";
 
-/// Where they go.
+/// The folder for the pictures.
 const FOLDER: &str = "docs/images";
 
-/// The most bytes that all pictures may take.
+/// The largest total size of the pictures, in bytes.
 const MOST_BYTES: u64 = 1_500_000;
 
-/// The name of a picture's file, its heading, and the filters that make it.
+/// The file name, heading and filters of a picture.
 const PICTURES: &[(&str, &str, &str)] = &[
     ("resize.jpg", "Smaller", "resize --width 256"),
     ("blur.jpg", "Blur", "resize --width 256 + blur --sigma 3"),
@@ -39,7 +39,7 @@ const PICTURES: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Makes every picture, and the page that shows them.
+/// Generates every picture, and the page that shows them.
 pub(crate) fn run(root: &Path) -> Result<(), String> {
     let mut bytes = 0;
     for (file, _, filters) in PICTURES {
@@ -74,7 +74,7 @@ fn page() -> String {
     );
     for (file, heading, filters) in PICTURES {
         let filters = filters.replace(" + ", " + \\\n  ");
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(
             page,
             "\n## {heading}\n![{heading}](images/{file})\n```sh\ngradus image {filters} \\\n  {SOURCE} {file}\n```\n"

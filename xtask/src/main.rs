@@ -1,4 +1,4 @@
-//! Project chores, run as `cargo xtask <command>`.
+//! The project's own commands, run as `cargo xtask <command>`.
 //!
 //! `ci` checks everything a change must pass, `tidy` the rules that neither the compiler nor clippy knows, `packages` the
 //! budget of dependencies, and `digits` what the README promises of its first command; `fuzz-grad` compares gradients of
@@ -73,7 +73,7 @@ commands:
   bench [OPTIONS]    the speed of this build beside the last release's; with --check, fails if a job lost more than 10 %,
                      with --growth, if cost grows faster than work; `bench --help` lists the options";
 
-/// What a command line asks for.
+/// The command that was requested.
 #[derive(Debug, PartialEq)]
 enum Task {
     Ci {
@@ -106,7 +106,7 @@ enum Task {
     Help,
 }
 
-/// Reads the arguments after the program's name; the error says which of them is wrong.
+/// Parses the arguments after the program's name; the error says which one is invalid.
 fn parse(arguments: &[&str]) -> Result<Task, String> {
     match arguments {
         ["ci"] => Ok(Task::Ci { skip_tests: false }),
@@ -179,7 +179,7 @@ fn main() -> ExitCode {
         Task::Bless { python } => pages::bless(&root(), python.as_deref()),
         Task::Sources => sources::sources(&root()),
         Task::OpInfo(options) => opinfo::run(&root(), &options),
-        // It has said itself what is wrong.
+        // The program has already printed what is wrong.
         Task::Speed(words) => match peers::run(&root(), &words) {
             Ok(code) => return code,
             Err(message) => Err(message),
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(parse(&["tidy", "--fix"]), Err("`tidy` does not take `--fix`".into()));
     }
 
-    /// Whether a command of the README names a command, a package and a target that there are.
+    /// Whether the command, package and target in a command line of the README exist.
     fn exists(command: &str) -> bool {
         let words: Vec<&str> = command.split(' ').collect();
         let after = |flag: &str| words.windows(2).find(|w| w[0] == flag).map(|w| w[1]);

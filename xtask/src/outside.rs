@@ -1,12 +1,12 @@
-//! `cargo xtask calls` and `cargo xtask files`: random calls of everything public, and damaged files of everything that is read,
-//! in child processes that may panic, abort or hang.
+//! `cargo xtask calls` and `cargo xtask files`: random calls of the public API and damaged files, in child processes
+//! that may panic, abort or hang.
 //!
-//! The work is done by the programs of `gradus-fuzz`; here is what `ci` and `deep` run of them.
+//! The programs are in `gradus-fuzz`; this module runs them for `ci` and `deep`.
 
 use std::path::Path;
 
-/// Runs the program `calls` or `files` with these options; `--release` before them says how it is built. A failure was printed
-/// with the line that repeats it.
+/// Runs the program `calls` or `files` with these options; a leading `--release` selects the build profile. The program
+/// has already printed each failure with the command line that repeats it.
 pub(crate) fn run(root: &Path, program: &str, options: &[&str]) -> Result<(), String> {
     let (build, options) = match options {
         ["--release", rest @ ..] => (&["--release"][..], rest),
@@ -15,13 +15,13 @@ pub(crate) fn run(root: &Path, program: &str, options: &[&str]) -> Result<(), St
     crate::workspace::cargo_run(root, &[build, &["-p", "gradus-fuzz", "--bin", program, "--"], options].concat())
 }
 
-/// The run of `ci`: calls with debug assertions, a few seconds.
+/// The run of `ci`: a few seconds of calls with debug assertions.
 pub(crate) fn default_run(root: &Path) -> Result<(), String> {
     run(root, "calls", &[])
 }
 
-/// The runs of `deep`: `many` files of each format and calls as users build Gradus, and a tenth as many calls with debug
-/// assertions.
+/// The runs of `deep`: `many` files of each format, as many calls in a release build, and a tenth as many calls with
+/// debug assertions.
 pub(crate) fn deep(root: &Path, seed: u64, many: u64) -> Result<(), String> {
     let (seed, many, tenth) = (&*seed.to_string(), &*many.to_string(), &*(many / 10).to_string());
     run(root, "files", &["--release", "--files", many, "--seed", seed])?;

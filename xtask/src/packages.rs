@@ -1,4 +1,5 @@
-//! `cargo xtask packages`: how many packages a user of `gradus` builds, and the budget for it.
+//! `cargo xtask packages`: counts the packages that a user of `gradus` builds, and checks their number against a
+//! budget.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,17 +7,17 @@ use std::path::Path;
 /// The crate whose dependencies are counted, with its default features.
 const PACKAGE: &str = "gradus";
 
-/// The most packages that it may depend on.
+/// The budget: the largest permitted number of dependencies.
 const BUDGET: usize = 75;
 
-/// Prints the number of packages; an error when it is above the budget.
+/// Prints the number of packages; an error if it exceeds the budget.
 pub(crate) fn run(root: &Path) -> Result<(), String> {
     let count = count(root)?;
     println!("{PACKAGE} depends on {count} packages (at most {BUDGET})");
     check(count)
 }
 
-/// The number of packages that `gradus` depends on through normal and build edges, without itself.
+/// The number of packages that `gradus` depends on through normal and build dependencies, without itself.
 pub(crate) fn count(root: &Path) -> Result<usize, String> {
     let mut command = crate::workspace::cargo();
     command.args(["tree", "-p", PACKAGE, "-e", "normal,build", "--prefix", "none"]).current_dir(root);
@@ -27,7 +28,7 @@ pub(crate) fn count(root: &Path) -> Result<usize, String> {
     Ok(distinct(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// An error when `count` is above the budget.
+/// An error if `count` exceeds the budget.
 pub(crate) fn check(count: usize) -> Result<(), String> {
     if count <= BUDGET {
         return Ok(());
@@ -39,7 +40,7 @@ pub(crate) fn check(count: usize) -> Result<(), String> {
     ))
 }
 
-/// The number of different `name version` pairs in the output of `cargo tree --prefix none`, without `PACKAGE`.
+/// The number of distinct `name version` pairs in the output of `cargo tree --prefix none`, without `PACKAGE`.
 fn distinct(tree: &str) -> usize {
     let pairs: BTreeSet<(&str, &str)> = tree
         .lines()

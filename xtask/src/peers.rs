@@ -1,10 +1,10 @@
-//! `cargo xtask peers` and `bench`: run the driver of the comparison, a program of the workspace `benches/peers`.
+//! `cargo xtask peers` and `bench`: run the driver of the speed comparison, a program of the workspace `benches/peers`.
 
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Builds and runs the driver with the command and its options. Its exit code is given on, 1 or 2 where it failed and
-/// told why.
+/// Builds and runs the driver with the command and its options. Its exit code is passed on; 1 or 2 means that it failed
+/// and has printed the reason.
 pub(crate) fn run(root: &Path, words: &[String]) -> Result<ExitCode, String> {
     let folder = root.join("benches/peers");
     let mut command = crate::workspace::cargo();

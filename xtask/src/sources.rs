@@ -1,9 +1,10 @@
-//! `docs/sources.md`: every name of the five sources has a row with a call and a test, and so has what means something else.
+//! `docs/sources.md`: checks that every name of the five source libraries has a row with a call and a test, and that
+//! every difference in meaning has one too.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// The sections of the page, and the names that each has.
+/// The sections of the page, and the names in each.
 const SOURCES: [(&str, &str); 10] = [
     (
         "## S0: RUMUS 0.3.1, `trait Backend` (38)",
@@ -59,16 +60,16 @@ const SOURCES: [(&str, &str); 10] = [
     ),
 ];
 
-/// The section whose rows are differences of meaning.
+/// The section of differences in meaning.
 const PORTING: &str = "## Porting";
 
-/// Checks the page: the names of each source are there once, no cell is empty, and every test that it names exists.
+/// Checks that each source's names occur exactly once, that no cell is empty, and that every test named exists.
 pub(crate) fn sources(root: &Path) -> Result<(), String> {
     let page = root.join("docs/sources.md");
     let text = std::fs::read_to_string(&page).map_err(|e| format!("{}: {e}", page.display()))?;
     let golden = std::fs::read(root.join("crates/gradus/tests/golden/values.safetensors"))
         .map_err(|e| format!("values.safetensors: {e}"))?;
-    // The names stand in the header, whose length comes first.
+    // The file begins with the length of its header, and the header holds the names.
     let length = golden.first_chunk().map_or(0, |b| u64::from_le_bytes(*b) as usize);
     let header = String::from_utf8_lossy(golden.get(8..8 + length).unwrap_or_default()).into_owned();
     let mut wrong = Vec::new();
@@ -91,13 +92,13 @@ pub(crate) fn sources(root: &Path) -> Result<(), String> {
     Err(format!("docs/sources.md:\n{}", wrong.join("\n")))
 }
 
-/// The rows of the table under a heading, without its first two lines.
+/// The rows of the table under a heading, without the two header lines.
 fn section<'a>(text: &'a str, heading: &str) -> Vec<&'a str> {
     let lines = text.lines().skip_while(|line| *line != heading).skip(1);
     lines.take_while(|line| !line.starts_with("## ")).filter(|line| line.starts_with('|')).skip(2).collect()
 }
 
-/// What is wrong with the names that the rows begin with: one is missing, not of the source, or there twice.
+/// Describes what is wrong with the first cells of the rows: a name that is missing, unknown, or duplicated.
 fn names_are_wrong(heading: &str, names: &str, rows: &[&str]) -> Vec<String> {
     let mut absent: BTreeSet<&str> = names.split_whitespace().collect();
     let mut wrong = Vec::new();
@@ -111,7 +112,7 @@ fn names_are_wrong(heading: &str, names: &str, rows: &[&str]) -> Vec<String> {
     wrong
 }
 
-/// What is wrong with a row `| name | call | test |`. A test is `golden CASE` or `FILE FUNCTION`.
+/// Describes what is wrong with a row `| name | call | test |`. A test is `golden CASE` or `FILE FUNCTION`.
 fn row_is_wrong(root: &Path, golden: &str, row: &str) -> Option<String> {
     let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
     let [name, call, tests] = cells[..] else { return Some(format!("{row}: three cells are needed")) };

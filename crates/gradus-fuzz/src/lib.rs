@@ -1,9 +1,9 @@
-//! Gradus tried from outside: random calls of everything public, with ordinary, extreme and absurd arguments, and damaged files
-//! of everything that it reads.
+//! Fuzzing of Gradus through its public API: random calls with ordinary, extreme and absurd arguments, and damaged
+//! files in every format that it reads.
 //!
-//! `cargo xtask deep` runs the programs in `src/bin`. A program works in child processes under a memory limit, with an
-//! allocator that counts and refuses ([`limited`]), watched by their parent ([`search`]): a panic, an abort, a hang and memory
-//! beyond the budget are failures, each with the line that repeats it.
+//! `cargo xtask deep` runs the programs in `src/bin`. Each runs its tries in child processes ([`search`]) under a
+//! memory limit, with an allocator that counts and can refuse ([`limited`]). A panic, an abort, a hang, and memory
+//! beyond the budget are failures. Each failure is printed with the command line that repeats it.
 
 pub mod calls;
 pub mod files;

@@ -1,14 +1,15 @@
-//! An allocator that counts, and that refuses what is large and beyond a limit.
+//! An allocator that counts bytes, and refuses large allocations beyond a limit.
 //!
-//! What a program allocates without asking whether it may ends it there (`handle_alloc_error` aborts), which is what the
-//! search is for. Small allocations are never refused: nobody can do without those.
+//! A refused allocation aborts the process (`handle_alloc_error`) unless the code used a fallible function such as
+//! `try_reserve`. The search looks for such aborts. Small allocations are never refused, because no program can handle
+//! that.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-/// Allocations from this size on are refused beyond the limit.
+/// Allocations of at least this size can be refused.
 pub const LARGE: usize = 64 << 10;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
@@ -16,36 +17,36 @@ static PEAK: AtomicUsize = AtomicUsize::new(0);
 static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
 static TELL: AtomicBool = AtomicBool::new(false);
 
-/// The allocator of the system, with a limit.
+/// The system's allocator, with a limit.
 #[derive(Debug)]
 pub struct Limited;
 
-/// Bytes allocated now.
+/// The number of bytes allocated now.
 pub fn live() -> usize {
     LIVE.load(Relaxed)
 }
 
-/// The most bytes that were ever allocated since the last [`reset_peak`].
+/// The largest number of bytes allocated at once since the last [`reset_peak`].
 pub fn peak() -> usize {
     PEAK.load(Relaxed)
 }
 
-/// Forgets the peak so far.
+/// Resets the peak to the current number of bytes.
 pub fn reset_peak() {
     PEAK.store(live(), Relaxed);
 }
 
-/// From now on large allocations that would take the bytes allocated above `bytes` are refused.
+/// Refuses large allocations from now on that would raise the number of allocated bytes above `bytes`.
 pub fn set_limit(bytes: usize) {
     LIMIT.store(bytes, Relaxed);
 }
 
-/// Whether a refusal prints where it happened.
+/// Sets whether a refusal prints a backtrace.
 pub fn tell_refusals(on: bool) {
     TELL.store(on, Relaxed);
 }
 
-/// Counts `size` bytes more, unless they are refused.
+/// Counts `size` more bytes, or returns false if they are refused.
 fn take(size: usize) -> bool {
     let live = LIVE.fetch_add(size, Relaxed).saturating_add(size);
     if size >= LARGE && live > LIMIT.load(Relaxed) {
@@ -57,7 +58,7 @@ fn take(size: usize) -> bool {
     true
 }
 
-/// Prints where an allocation was refused; what that allocates itself prints nothing.
+/// Prints the place of a refused allocation. Allocations made while printing are not reported.
 fn tell(size: usize) {
     thread_local!(static TELLS: Cell<bool> = const { Cell::new(false) });
     if !TELL.load(Relaxed) || TELLS.replace(true) {
@@ -69,14 +70,14 @@ fn tell(size: usize) {
     TELLS.set(false);
 }
 
-// SAFETY: memory comes from the system's allocator and goes back to it, with the layouts that the caller gives; the counts
-// beside it touch no memory of the caller's.
+// SAFETY: memory comes from the system's allocator and returns to it with the caller's layouts; the counters do not
+// touch the caller's memory.
 unsafe impl GlobalAlloc for Limited {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if !take(layout.size()) {
             return null_mut();
         }
-        // SAFETY: the caller's promises are those of `System`.
+        // SAFETY: the caller upholds the requirements of `System`.
         unsafe { System.alloc(layout) }
     }
 

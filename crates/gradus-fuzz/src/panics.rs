@@ -1,11 +1,11 @@
-//! What the last panic said.
+//! Records the message of the last panic.
 
 use std::panic::{self, PanicHookInfo};
 use std::sync::Mutex;
 
 static LAST: Mutex<String> = Mutex::new(String::new());
 
-/// Keeps what a panic says, from now on, beside printing it.
+/// Installs a panic hook that records messages, and still prints them.
 pub fn keep() {
     let print = panic::take_hook();
     panic::set_hook(Box::new(move |info: &PanicHookInfo<'_>| {
@@ -16,7 +16,7 @@ pub fn keep() {
     }));
 }
 
-/// What was said since the last call of this, or nothing.
+/// The message of the last panic since this function was last called; empty if there was none.
 pub(crate) fn take() -> String {
     LAST.lock().map(|mut kept| std::mem::take(&mut *kept)).unwrap_or_default()
 }

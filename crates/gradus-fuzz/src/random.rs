@@ -1,33 +1,33 @@
-//! The random choices of one try, all from one number.
+//! The random choices of one try, all determined by one number.
 
 use gradus::Generator;
 
-/// Choices.
+/// A source of random choices.
 #[derive(Debug)]
 pub struct Random(Generator);
 
 impl Random {
-    /// Those of this generator.
+    /// Choices from this generator.
     pub(crate) fn new(generator: Generator) -> Random {
         Random(generator)
     }
 
-    /// Any bits.
+    /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// A number below `n`, or 0.
+    /// A number below `n`; 0 if `n` is 0.
     pub fn below(&mut self, n: usize) -> usize {
         self.0.below(n)
     }
 
-    /// `true` once in `n` times.
+    /// `true` with probability 1 in `n`.
     pub fn once_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 
-    /// One of these.
+    /// A random element of a slice.
     pub fn of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len())]
     }

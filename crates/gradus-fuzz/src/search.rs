@@ -1,6 +1,7 @@
-//! Numbered tries in child processes under a memory limit, with an eye on whether they go on.
+//! Numbered tries in child processes, with a memory limit and a time limit.
 //!
-//! A child prints `at N` before try `N` and `failed N WHAT` after one that went wrong; what else it prints is the program's.
+//! A child prints `at N` before try `N`, and `failed N WHAT` after a try that failed. It may print other lines of its
+//! own.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Write};
@@ -10,34 +11,34 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Kilobytes of addresses that a child may have.
+/// The address space of a child, in kilobytes.
 const ADDRESSES: usize = 6 << 20;
-/// Lines of its last words that are kept.
+/// The number of last lines of standard error that are kept.
 const LAST: usize = 12;
 
-/// Tries that this program makes in children.
+/// A series of tries that this program runs in children.
 #[derive(Debug)]
 pub struct Search {
-    /// Tries in all.
+    /// The total number of tries.
     pub tries: u64,
-    /// Tries that one child makes.
+    /// The number of tries per child.
     pub chunk: u64,
-    /// A search with this many failures ends.
+    /// The search stops after this many failures.
     pub enough: usize,
-    /// How long a child may say nothing: that is how long a single try may take.
+    /// The time limit of a single try: how long a child may go without output.
     pub patience: Duration,
-    /// What a child is started with; `--child FROM TO` follows.
+    /// The arguments of a child; `--child FROM TO` is appended.
     pub arguments: Vec<String>,
 }
 
-/// What is left to do, and what went wrong.
+/// The remaining work, and the failures so far.
 struct State {
     next: u64,
     failures: usize,
 }
 
 impl State {
-    /// The first of the tries that are left, and their end.
+    /// The remaining tries, as first and end.
     fn take(&mut self, search: &Search) -> (u64, u64) {
         let from = self.next;
         self.next = search.tries.min(from + search.chunk);
@@ -46,8 +47,8 @@ impl State {
 }
 
 impl Search {
-    /// Makes all tries, as many children at a time as there are processors. `failed` learns of each try that went wrong, `line`
-    /// of the lines that are the program's. The number of failures.
+    /// Runs all tries, with as many children at a time as there are processors. Calls `failed` for each failed try and
+    /// `line` for each of the children's own lines. Returns the number of failures.
     pub fn run(&self, failed: impl Fn(u64, &str) + Sync, line: impl Fn(&str) + Sync) -> io::Result<usize> {
         let state = Mutex::new(State { next: 0, failures: 0 });
         let lock = || state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -76,7 +77,7 @@ impl Search {
         Ok(lock().failures)
     }
 
-    /// Makes tries until the child ends; the first that is left to make.
+    /// Runs tries until the child ends. Returns the first try that remains.
     fn child(&self, from: u64, to: u64, failed: &dyn Fn(u64, &str), line: &dyn Fn(&str)) -> io::Result<u64> {
         let range = ["--child".to_owned(), from.to_string(), to.to_string()];
         let mut command = this_program(&[&self.arguments[..], &range].concat())?;
@@ -99,7 +100,7 @@ impl Search {
     }
 }
 
-/// The side of the child: makes the tries, each of which says what is wrong, if something is.
+/// The child's side: runs the tries, each of which returns its failure if there is one.
 pub fn child((from, to): (u64, u64), mut one: impl FnMut(u64) -> Option<String>) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let mut say = |text: String| out.write_all((text + "\n").as_bytes()).and_then(|()| out.flush());
@@ -112,8 +113,8 @@ pub fn child((from, to): (u64, u64), mut one: impl FnMut(u64) -> Option<String>)
     Ok(())
 }
 
-/// This program with these arguments, limited in its addresses where there is a shell to limit it, and without backtraces: to
-/// find the names of functions takes longer than a try may.
+/// This program with these arguments. A shell, if there is one, limits its address space. Backtraces are off, because
+/// symbolising them can take longer than a try may.
 pub fn this_program(arguments: &[String]) -> io::Result<Command> {
     let program = std::env::current_exe()?;
     let mut command = if cfg!(unix) {
@@ -129,14 +130,14 @@ pub fn this_program(arguments: &[String]) -> io::Result<Command> {
 
 /// How a child ended.
 enum End {
-    /// By itself, or by a signal that it raised.
+    /// By exit, or by a signal of its own.
     Exited(ExitStatus),
-    /// It said nothing for too long, and was killed.
+    /// It exceeded the time limit, and was killed.
     Hung,
 }
 
-/// Runs a child, and hands on each line that it prints; one that prints none for `patience` is killed. Gives its end and the
-/// last that it said on standard error.
+/// Runs a child and passes on each line that it prints. Kills it after `patience` without output. Returns how it ended,
+/// and its last lines on standard error.
 fn watch(command: &mut Command, patience: Duration, mut line: impl FnMut(&str)) -> io::Result<(End, String)> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let (send, lines) = channel();

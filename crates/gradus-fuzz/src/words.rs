@@ -1,8 +1,8 @@
-//! The command line of a program, and how it ends.
+//! Command-line arguments and exit codes.
 
 use std::process::ExitCode;
 
-/// The words that this program was started with.
+/// The arguments of this program.
 #[derive(Debug)]
 pub struct Words(std::iter::Skip<std::env::Args>);
 
@@ -12,24 +12,24 @@ impl Words {
         Words(std::env::args().skip(1))
     }
 
-    /// The next option, if there is one more.
+    /// The next option, if there is one.
     pub fn option(&mut self) -> Option<String> {
         self.0.next()
     }
 
-    /// The value of the option that came last.
+    /// The value of the current option.
     pub fn text(&mut self) -> Result<String, String> {
         self.0.next().ok_or("the last option needs a value".into())
     }
 
-    /// The same, if it is a number.
+    /// The value of the current option, as a number.
     pub fn number(&mut self) -> Result<u64, String> {
         let text = self.text()?;
         text.parse().map_err(|_| format!("`{text}` is no number"))
     }
 }
 
-/// How a program ends, which prints what was wrong.
+/// The exit code of a program; prints the error, if there is one.
 pub fn exit_code(done: Result<(), String>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! The table has a row for every method, and whatever a call may do wrong is seen.
+//! Every method has a row in the table, and every kind of failure is detected.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../gradus/tests/golden/sources.rs"]
@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 
 use gradus_fuzz::calls::table;
 
-/// Methods without a row: what they do to a tensor cannot fail, and rows use them.
+/// Methods without a row: they cannot fail, and other rows use them.
 const ELSEWHERE: &[&str] = &[
     "device",
     "dtype",
@@ -49,7 +49,7 @@ fn text(of: &[u8]) -> String {
     String::from_utf8_lossy(of).into_owned()
 }
 
-/// Runs a planted mistake; what is said of its first failure, which one line repeats.
+/// Runs a planted bug. Returns the report of its first failure, which the printed command line must repeat.
 fn found(name: &str, options: &str) -> String {
     let run = calls(&format!("--only planted::{name} --seed 3 {options}"));
     let said = text(&run.stderr);

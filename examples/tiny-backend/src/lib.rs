@@ -1,9 +1,9 @@
-//! A backend for Gradus from outside of Gradus, as short as one can be.
+//! A complete backend for Gradus outside the Gradus crates, as short as possible.
 //!
-//! It implements the required primitives of [`Backend`] and nothing else: convolution, attention, optimisers and all other
-//! composites follow from their default bodies. Every primitive has the same four steps: [`check`] the operands, read
-//! their elements, compute, write. Memory is plain memory of the process ([`HostMemory`]), an element is a [`Scalar`], and
-//! speed is no aim: a backend for hardware differs in the last three steps.
+//! It implements the required primitives of [`Backend`] and nothing else: convolution, attention, optimisers and all
+//! other composites use their default bodies. Every primitive has the same four steps: [`check`] the operands, read
+//! their elements, compute, write. Memory is the process's own ([`HostMemory`]), an element is a [`Scalar`], and speed
+//! does not matter. A backend for hardware differs in the last three steps.
 #![forbid(unsafe_code)]
 
 use std::cmp::Ordering;
@@ -16,17 +16,17 @@ use gradus_backend::{
     Window, check, philox,
 };
 
-/// The backend: all that it has is memory.
+/// The backend. Its only state is its memory.
 #[derive(Debug)]
 pub struct TinyBackend {
     memory: Arc<HostMemory>,
 }
 
 impl TinyBackend {
-    /// A backend with no memory in use.
+    /// Creates a backend with no memory in use.
     ///
     /// # Errors
-    /// None. A backend for hardware has some: there may be no device.
+    /// None. Creating a backend for hardware can fail: the device may be missing.
     pub fn new() -> Result<Self> {
         Ok(TinyBackend { memory: HostMemory::new() })
     }
@@ -39,7 +39,8 @@ impl TinyBackend {
         self.memory.write(op, out, values)
     }
 
-    /// For every index of `index`, the place in a contiguous tensor of shape `whole` that it points to along `axis`.
+    /// For every element of `index`, the offset that it selects in a contiguous tensor of shape `whole`, indexed along
+    /// `axis`.
     fn places(&self, op: &str, whole: &Shape, axis: usize, index: View<'_>) -> Result<Vec<usize>> {
         let all = Layout::contiguous(*whole);
         let place = |(pos, (mut at, i)): (usize, ([usize; MAX_RANK], Scalar))| {
@@ -92,7 +93,7 @@ impl Backend for TinyBackend {
     }
 
     fn synchronize(&self) -> Result<()> {
-        Ok(()) // Every call is complete when it returns.
+        Ok(()) // every call is complete when it returns
     }
 
     fn memory_stats(&self) -> MemoryStats {
@@ -109,7 +110,7 @@ impl Backend for TinyBackend {
     }
 
     fn trim(&self) -> Result<()> {
-        Ok(()) // A dropped buffer is given back at once.
+        Ok(()) // dropping a buffer frees its memory at once
     }
 
     fn map(&self, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()> {
@@ -147,7 +148,7 @@ impl Backend for TinyBackend {
             ReduceOp::All => Scalar::Bool(a.to_f64() != 0.0 && v.to_f64() != 0.0),
         };
         let mut results = vec![first; out.layout.numel()];
-        // The place of the result of every element: `out` stretched over the axes that are reduced.
+        // For every element, the offset of its result: `out` broadcast over the reduced axes.
         let places = Layout::contiguous(*out.layout.shape()).expand(*x.layout.shape())?;
         for (place, v) in places.positions().zip(self.read(op.name(), x)?) {
             results[place] = Some(results[place].map_or(v, |a| combine(a, v)));
@@ -194,7 +195,7 @@ impl Backend for TinyBackend {
     fn gemm(&self, alpha: Scalar, a: View<'_>, b: View<'_>, beta: Scalar, c: &mut ViewMut<'_>) -> Result<()> {
         let check::Product { batches, m, k, n } = check::gemm(alpha, a, b, beta, c)?;
         let dtype = c.dtype;
-        // The factors of a product of half precision are not rounded to it.
+        // alpha and beta are not rounded to half precision.
         let [alpha, beta] = [alpha, beta].map(|s| converted(s, dtype.compute()));
         let (a, b) = (self.read("gemm", a)?, self.read("gemm", b)?);
         let old = if beta.to_f64() == 0.0 { None } else { Some(self.read("gemm", c.as_view())?) };
@@ -289,7 +290,7 @@ impl Backend for TinyBackend {
     }
 }
 
-// Numbers. Floats compute in f64, integers in i128; writing rounds the one and wraps the other.
+// Arithmetic. Floats are computed in f64 and integers in i128; writing rounds floats and wraps integers.
 
 fn add(a: Scalar, b: Scalar, dtype: DType) -> Scalar {
     match (a, b) {
@@ -309,7 +310,7 @@ fn is_nan(a: Scalar) -> bool {
     a.to_f64().is_nan()
 }
 
-/// Numeric order; NaN is above everything and equal to NaN.
+/// Numeric order. NaN is greater than every number and equals NaN.
 fn compare(a: Scalar, b: Scalar, dtype: DType) -> Ordering {
     match (a, b) {
         (Scalar::Float(a), Scalar::Float(b)) => a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan())),
@@ -317,12 +318,12 @@ fn compare(a: Scalar, b: Scalar, dtype: DType) -> Ordering {
     }
 }
 
-/// The larger of two; NaN if either is.
+/// The maximum; NaN if either is NaN.
 fn larger(a: Scalar, b: Scalar, dtype: DType) -> Scalar {
     if compare(b, a, dtype).is_gt() { b } else { a }
 }
 
-/// The smaller of two; NaN if either is.
+/// The minimum; NaN if either is NaN.
 fn smaller(a: Scalar, b: Scalar, dtype: DType) -> Scalar {
     if is_nan(b) || !is_nan(a) && compare(b, a, dtype).is_lt() { b } else { a }
 }
@@ -333,9 +334,9 @@ fn log_add_exp(a: f64, b: f64) -> f64 {
     if high == low && high.is_infinite() { high } else { high + (low - high).exp().ln_1p() }
 }
 
-// Places: positions in a contiguous tensor.
+// Offsets in a contiguous tensor.
 
-/// The places of the elements of every lane along an axis.
+/// The offsets of the elements of every lane along an axis.
 fn lanes(shape: &Shape, axis: usize) -> Vec<Vec<usize>> {
     let inner: usize = shape[axis + 1..].iter().product();
     let size = shape[axis];
@@ -343,7 +344,8 @@ fn lanes(shape: &Shape, axis: usize) -> Vec<Vec<usize>> {
     (0..shape.numel() / size.max(1)).map(lane).collect()
 }
 
-/// For every index `[n, c, kernel.., positions..]`, the place of its element in `[n, c, spatial..]`; `None` in the padding.
+/// For every index `[n, c, kernel.., positions..]`, the offset of its element in `[n, c, spatial..]`; `None` in the
+/// padding.
 fn under_window(window: &Window, columns: &Shape, image: &Shape) -> impl Iterator<Item = Option<usize>> {
     let (window, image, rank) = (*window, *image, window.rank);
     let all = Layout::contiguous(image);

@@ -1,4 +1,4 @@
-//! What every backend runs, and what follows from it.
+//! The conformance suite, and tests of operations that use default bodies.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;

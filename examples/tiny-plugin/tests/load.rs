@@ -1,4 +1,5 @@
-//! A plug-in is loaded and is a backend like any other; what is no plug-in of this version is refused, by reason.
+//! A plug-in loads and works like any other backend. A file that is not a plug-in of this version is refused with the
+//! reason.
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
@@ -7,18 +8,18 @@ use gradus::backend::plugin::{FINGERPRINT, MAGIC, SYMBOL, Table};
 use gradus::plugin::{Refusal, load};
 use gradus::prelude::*;
 
-/// The library of this package, which lies beside its tests.
+/// The library built from this package, which is in the same folder as its tests.
 fn library() -> PathBuf {
     let name = format!("{}tiny_plugin{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
     std::env::current_exe().unwrap().with_file_name(name)
 }
 
 fn open() -> Device {
-    // SAFETY: the library is built from this package, with the backend of tiny-backend.
+    // SAFETY: the library is built from this package and contains the backend of tiny-backend.
     unsafe { Device::load_plugin(library()) }.unwrap()
 }
 
-/// The error for the library with other bytes, which still is the library of this package or none.
+/// The error of loading a modified copy of the library. It is still this package's library, or no library.
 fn refusal(change: impl FnOnce(&mut Vec<u8>)) -> Error {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(library().file_name().unwrap());
@@ -29,11 +30,11 @@ fn refusal(change: impl FnOnce(&mut Vec<u8>)) -> Error {
 }
 
 fn load_error(path: &Path) -> Error {
-    // SAFETY: see `refusal`; only what is data to the initialisers of the library was changed.
+    // SAFETY: see `refusal`; the change affects only bytes that the library's initialisers do not execute.
     unsafe { Device::load_plugin(path) }.unwrap_err()
 }
 
-/// Where the table begins.
+/// The offset of the table.
 fn table(bytes: &[u8]) -> usize {
     let whole = [&MAGIC[..], &FINGERPRINT.to_ne_bytes()].concat();
     let places: Vec<_> = (0..bytes.len() - 16).filter(|&i| bytes[i..i + 16] == whole[..]).collect();
@@ -46,7 +47,7 @@ fn a_plug_in_conforms_to_the_contract() {
     // SAFETY: as in `open`.
     let backend = unsafe { load(&library()) }.unwrap();
     assert_eq!((backend.name(), backend.info().hardware.as_str()), ("tiny", "one element after the other"));
-    // tiny-backend runs the whole suite itself.
+    // tiny-backend itself runs the whole suite.
     let report = gradus_conformance::brief(&*backend);
     assert!(report.passed(), "{report}");
 }
@@ -79,7 +80,7 @@ fn errors_cross_the_border_with_kind_and_words() {
     assert_eq!(e.message(), "index 5 at position 1 is outside an axis of size 2");
     let e = device.backend().alloc(usize::MAX / 2).unwrap_err();
     assert_eq!(e.kind(), &ErrorKind::OutOfMemory { requested: usize::MAX / 2 });
-    // Another instance of the same library is another device, and its buffers are foreign.
+    // A second instance of the library is another device, and its buffers are foreign.
     let other = open();
     assert_ne!(device, other);
     assert_eq!(x.add(Tensor::ones([2], DType::F32, &other).unwrap()).unwrap_err().kind(), &ErrorKind::DeviceMismatch);
@@ -103,7 +104,7 @@ fn several_threads_use_one_plug_in() {
                         own.add(&own).unwrap().to_vec::<f32>().unwrap(),
                         [(2 * (thread * 100 + round)) as f32; 5]
                     );
-                    // Errors of one thread are its own.
+                    // Each thread gets its own errors.
                     let size = 1 + thread as usize;
                     let index = Tensor::from_vec(vec![9i64], [1], device).unwrap();
                     let e = Tensor::zeros([size], DType::F32, device).unwrap().gather(0, &index).unwrap_err();
@@ -148,7 +149,7 @@ fn every_other_library_is_refused_by_reason() {
     });
     let expected = size_of::<Table>() as u64;
     assert_eq!(Refusal::of(&size), Some(Refusal::WrongSize { found: 8, expected }));
-    // The symbol by another name.
+    // The symbol under another name.
     let symbol = refusal(|bytes| {
         let name = [SYMBOL.as_bytes(), b"\0"].concat();
         let places: Vec<_> = (0..bytes.len() - name.len()).filter(|&i| bytes[i..i + name.len()] == name[..]).collect();
@@ -167,7 +168,7 @@ fn every_other_library_is_refused_by_reason() {
     assert_eq!((missing.kind(), Refusal::of(&missing)), (&ErrorKind::Io, None));
 }
 
-/// The system's loader reads beyond the end of such a file, which ends the process.
+/// The system's loader would read past the end of such a file and crash the process.
 #[test]
 fn a_library_that_is_cut_off_is_refused_wherever_it_is_cut() {
     let length = std::fs::metadata(library()).unwrap().len();

@@ -1,7 +1,7 @@
-//! Random calls of everything public: `cargo xtask calls --calls N --seed S`, and `--seed S --call K` for one of them.
+//! Random calls of the public API: `cargo xtask calls --calls N --seed S`. To repeat one call, use `--seed S --call K`.
 //!
-//! `--only NAME` calls the entry points whose names contain that, `--helpless` takes an error without a line of help for a
-//! failure, `--patience` is the number of seconds that a call may take.
+//! `--only NAME` calls only the entry points whose names contain NAME. `--helpless` treats an error without a line of
+//! help as a failure. `--patience` sets the time limit of a call in seconds.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout)]
 
@@ -20,28 +20,28 @@ use gradus_fuzz::words::{Words, exit_code};
 #[global_allocator]
 static ALLOCATOR: Limited = Limited;
 
-/// Calls that one child makes.
+/// The number of calls per child process.
 const CHUNK: u64 = 10_000;
-/// Seconds that a child may say nothing: that is how long a single call may take.
+/// The time limit of a single call: seconds that a child may go without output.
 const PATIENCE: u64 = 30;
-/// A run with more failures ends.
+/// A run stops after this many failures.
 const ENOUGH: usize = 40;
-/// Calls of a row without a single success, from which on the row itself is wrong.
+/// A row that never succeeds in this many calls is itself wrong.
 const FRUITLESS: u64 = 400;
 
 #[derive(Default, Clone)]
 struct Options {
     seed: u64,
     calls: u64,
-    /// One call, with all that it draws printed.
+    /// Run only this call, and print its arguments.
     call: Option<u64>,
-    /// The calls of a child.
+    /// The range of calls for a child.
     child: Option<(u64, u64)>,
-    /// Errors without help are failures.
+    /// Whether an error without help is a failure.
     helpless: bool,
-    /// Rows whose names contain this, and no others.
+    /// Call only rows whose names contain this.
     only: Option<String>,
-    /// Seconds that a call may take.
+    /// The time limit of a call, in seconds.
     patience: u64,
 }
 
@@ -71,7 +71,7 @@ impl Options {
         rows
     }
 
-    /// The options that repeat a call, or make the child of a chunk.
+    /// The options that repeat a call, or start the child for a chunk.
     fn arguments(&self) -> Vec<String> {
         let only = self.only.iter().flat_map(|o| ["--only".into(), o.clone()]);
         ["--seed".into(), self.seed.to_string()].into_iter().chain(only).collect()
@@ -87,9 +87,10 @@ fn main() -> ExitCode {
     exit_code(done)
 }
 
-/// Makes one call here, and prints what it draws.
+/// Makes one call in this process, and prints its arguments.
 fn single(o: &Options, call: u64) -> Result<(), String> {
-    // The library would print backtraces itself, and lock itself out where memory is short meanwhile.
+    // With RUST_BACKTRACE set, the library would capture backtraces itself, which deadlocks where memory is short.
+    // Restart without it.
     if std::env::var_os("RUST_BACKTRACE").is_some_and(|v| v != "0") {
         let same: Vec<String> = std::env::args().skip(1).collect();
         let mut command = search::this_program(&same).map_err(|e| e.to_string())?;
@@ -108,7 +109,7 @@ fn single(o: &Options, call: u64) -> Result<(), String> {
     }
 }
 
-/// Makes calls, and says of each row how many there were, with a result, and with an error without help.
+/// Makes a range of calls. Prints for each row the number of calls, of results, and of errors without help.
 fn child(o: &Options, range: (u64, u64)) -> Result<(), String> {
     let device = run::device().map_err(|e| e.to_string())?;
     panics::keep();
@@ -137,11 +138,11 @@ fn child(o: &Options, range: (u64, u64)) -> Result<(), String> {
     Ok(())
 }
 
-/// What the children said.
+/// The totals that the children reported.
 #[derive(Default)]
 struct Report {
     slow: Vec<(u64, String)>,
-    /// Calls, results and errors without help of each row.
+    /// For each row: the number of calls, results and errors without help.
     rows: BTreeMap<String, [u64; 3]>,
 }
 
@@ -160,7 +161,7 @@ impl Report {
     }
 }
 
-/// Makes all calls, in children.
+/// Makes all calls, in child processes.
 fn all(o: &Options) -> Result<(), String> {
     let (report, began) = (Mutex::new(Report::default()), Instant::now());
     let helpless = o.helpless.then(|| "--helpless".to_owned());

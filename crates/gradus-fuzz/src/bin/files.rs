@@ -1,5 +1,5 @@
-//! Damaged files of everything that is read: `cargo xtask files --files N --seed S` tries N of each format, `--format F` of
-//! one, and `--format F --seed S --file K` reads one of them; `--keep PATH` writes that to a file.
+//! Reads damaged files in every format: `cargo xtask files --files N --seed S` tries N per format, `--format F` only
+//! one format. `--format F --seed S --file K` repeats one file, and `--keep PATH` also writes it to PATH.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout)]
 
@@ -17,21 +17,21 @@ use gradus_fuzz::words::{Words, exit_code};
 #[global_allocator]
 static ALLOCATOR: Limited = Limited;
 
-/// Files that one child reads.
+/// The number of files per child process.
 const CHUNK: u64 = 20_000;
-/// How long a child may say nothing: that is how long a single file may take.
+/// The time limit of a single file: how long a child may go without output.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// A run with more failures of a format ends.
+/// A run of a format stops after this many failures.
 const ENOUGH: usize = 20;
 
 struct Options {
     seed: u64,
     files: u64,
     formats: Vec<Format>,
-    /// One file.
+    /// Read only this file.
     file: Option<u64>,
     keep: Option<PathBuf>,
-    /// The files of a child.
+    /// The range of files for a child.
     child: Option<(u64, u64)>,
 }
 
@@ -68,13 +68,13 @@ fn main() -> ExitCode {
     exit_code(done)
 }
 
-/// Where files lie that are read by their path: in memory, if the system has such a folder.
+/// The folder for files that are read by path: in memory, if the system has such a folder.
 fn folder() -> PathBuf {
     let memory = PathBuf::from("/dev/shm");
     if memory.is_dir() { memory } else { std::env::temp_dir() }
 }
 
-/// Reads one file here.
+/// Reads one file in this process.
 fn single(o: &Options, file: u64) -> Result<(), String> {
     let reader = Reader::new(&folder()).map_err(|e| e.to_string())?;
     limited::tell_refusals(true);
@@ -92,7 +92,7 @@ fn single(o: &Options, file: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads files, and says how many were read, and which took the longest.
+/// Reads a range of files. Prints how many were accepted, and which took the longest.
 fn child(o: &Options, range: (u64, u64)) -> Result<(), String> {
     let (reader, format) = (Reader::new(&folder()).map_err(|e| e.to_string())?, o.formats[0]);
     panics::keep();
@@ -111,11 +111,11 @@ fn child(o: &Options, range: (u64, u64)) -> Result<(), String> {
     Ok(())
 }
 
-/// What the children said.
+/// The totals that the children reported.
 #[derive(Default)]
 struct Report {
     read: u64,
-    /// Microseconds, and the file that took them.
+    /// The longest time in microseconds, and its file.
     slowest: (u64, u64),
 }
 
@@ -132,7 +132,7 @@ impl Report {
     }
 }
 
-/// Reads all files of a format, in children.
+/// Reads all files of a format, in child processes.
 fn all(o: &Options, format: Format) -> Result<(), String> {
     let (report, began) = (Mutex::new(Report::default()), Instant::now());
     let options = ["--format".to_owned(), format.name().to_owned(), "--seed".to_owned(), o.seed.to_string()];

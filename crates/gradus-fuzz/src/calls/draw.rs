@@ -1,4 +1,4 @@
-//! [`Draw`]: random arguments, from ordinary to absurd, all from one number.
+//! [`Draw`]: random arguments, from ordinary to absurd, all determined by one number.
 
 use std::ops::{Deref, DerefMut};
 
@@ -7,20 +7,20 @@ use gradus::{Scalar, backend::Distribution};
 
 use crate::random::Random;
 
-/// Sizes that no memory holds, among others.
+/// Sizes, including some that exceed any memory.
 const ABSURD: [usize; 8] =
     [1 << 20, 1 << 31, (1 << 32) + 1, 1 << 40, 1 << 53, 1 << 60, isize::MAX as usize, usize::MAX];
 
 /// The arguments of one call.
 pub struct Draw {
     random: Random,
-    /// Where tensors are made.
+    /// The device of the tensors.
     pub device: Device,
-    /// For calls that draw themselves.
+    /// The generator passed to calls that draw random numbers themselves.
     pub generator: Generator,
-    /// Whether stretched axes may be absurdly long.
+    /// Whether broadcast axes may be absurdly long.
     pub huge: bool,
-    /// Whether what is drawn is printed.
+    /// Whether to print what is drawn.
     pub tell: bool,
 }
 
@@ -39,18 +39,18 @@ impl DerefMut for Draw {
 }
 
 impl Draw {
-    /// The arguments of call `call` of a run.
+    /// The arguments of call `call` in a run.
     pub fn new(seed: u64, call: u64, device: &Device) -> Draw {
         let generator = Generator::new(seed).fork(call);
         Draw { random: Random::new(generator.fork(0)), device: device.clone(), generator, huge: false, tell: false }
     }
 
-    /// A flag.
+    /// A random `bool`.
     pub fn flag(&mut self) -> bool {
         self.once_in(2)
     }
 
-    /// What `make` draws, or nothing.
+    /// The result of `make`, or `None`.
     pub fn maybe<T>(&mut self, make: impl FnOnce(&mut Draw) -> Result<T>) -> Result<Option<T>> {
         if self.flag() { make(self).map(Some) } else { Ok(None) }
     }
@@ -62,30 +62,30 @@ impl Draw {
         value
     }
 
-    /// A count or size: mostly small, now and then absurd.
+    /// A count or size: usually small, sometimes absurd.
     pub fn size(&mut self) -> usize {
         let n = if self.once_in(24) { self.of(&ABSURD) } else { self.of(&[0, 1, 1, 2, 2, 3, 3, 4, 5, 7, 16, 33]) };
         self.told(n)
     }
 
-    /// A size for each of `N` axes of a window, rarely absurd.
+    /// A size for each of the `N` axes of a window, rarely absurd.
     pub fn sizes<const N: usize>(&mut self) -> [usize; N] {
         std::array::from_fn(|_| if self.once_in(8) { self.size() } else { 1 + self.below(3) })
     }
 
-    /// A signed number: mostly small, now and then absurd.
+    /// A signed integer: usually small, sometimes absurd.
     pub fn int(&mut self) -> i64 {
         let extreme = [i64::MIN, i64::MIN + 1, i64::MAX, 1 << 40, -(1 << 40), 1 << 31, -(1 << 31), 255, -129];
         let n = if self.once_in(16) { self.of(&extreme) } else { self.below(9) as i64 - 4 };
         self.told(n)
     }
 
-    /// As [`int`](Draw::int), for shifts and offsets.
+    /// Like [`int`](Draw::int), for shifts and offsets.
     pub fn offset(&mut self) -> isize {
         self.int() as isize
     }
 
-    /// A float: ordinary, a limit, NaN.
+    /// A float: ordinary, an extreme, or NaN.
     pub fn number(&mut self) -> f64 {
         let special = [0.0, -0.0, 1.0, -1.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MAX, f64::MIN_POSITIVE];
         let more = [5e-324, 1e-8, 1e19, 1e39, -1e300, 0.5, 2.0, 3.0];
@@ -97,7 +97,7 @@ impl Draw {
         self.told(x)
     }
 
-    /// A float from 0 to 1 mostly: rates, probabilities, eps.
+    /// A float, usually from 0 to 1: a rate, a probability, an eps.
     pub fn fraction(&mut self) -> f64 {
         if self.once_in(6) { self.number() } else { self.of(&[0.0, 1e-5, 0.1, 0.25, 0.5, 0.9, 1.0]) }
     }
@@ -116,12 +116,12 @@ impl Draw {
         if self.flag() { self.of(&[DType::F32, DType::F64]) } else { self.of(DType::ALL.as_slice()) }
     }
 
-    /// A dtype of floats.
+    /// A float dtype.
     pub fn float_dtype(&mut self) -> DType {
         self.of(&[DType::F32, DType::F32, DType::F64, DType::F64, DType::F16, DType::BF16])
     }
 
-    /// An axis of a rank, mostly one that there is.
+    /// An axis for a tensor of this rank, usually valid.
     pub fn axis(&mut self, rank: usize) -> isize {
         let axis = match self.below(20) {
             0 => self.of(&[isize::MIN, isize::MAX, 8, -9, 1 << 40]),
@@ -132,7 +132,7 @@ impl Draw {
         self.told(axis)
     }
 
-    /// Several axes of a rank, mostly different ones.
+    /// Several axes for a tensor of this rank, usually distinct.
     pub fn axes(&mut self, rank: usize) -> Vec<isize> {
         match self.below(10) {
             0 => (0..self.below(12)).map(|_| self.axis(rank)).collect(),
@@ -146,7 +146,7 @@ impl Draw {
         }
     }
 
-    /// The axes of a rank in another order, mostly.
+    /// Usually a permutation of the axes of a tensor of this rank.
     pub fn order(&mut self, rank: usize) -> Vec<isize> {
         let mut order: Vec<isize> = (0..rank as isize).collect();
         for i in (1..rank).rev() {
@@ -158,7 +158,7 @@ impl Draw {
         self.told(order)
     }
 
-    /// Sizes of a tensor that is made, mostly few and small.
+    /// The shape of a new tensor, usually of few and small axes.
     pub fn dims(&mut self) -> Vec<usize> {
         let rank = if self.once_in(12) { self.below(9) } else { self.below(5) };
         let mut dims: Vec<usize> = (0..rank).map(|_| self.of(&[1, 1, 2, 2, 3, 3, 4, 5])).collect();
@@ -166,7 +166,7 @@ impl Draw {
             let at = self.below(rank);
             dims[at] = self.of(&[0, 0, 17, 100, 1000, 70_000]);
         }
-        // Mostly at most 2048 elements, now and then 2^19.
+        // Usually at most 2048 elements, sometimes up to 2^19.
         let most = if self.once_in(40) { 1 << 19 } else { 1 << 11 };
         while dims.iter().product::<usize>() > most {
             let largest = (0..rank).max_by_key(|&i| dims[i]).unwrap_or(0);
@@ -175,7 +175,7 @@ impl Draw {
         dims
     }
 
-    /// Sizes as an argument: those of a tensor, or absurd ones.
+    /// A shape as an argument: valid for a tensor, or absurd.
     pub fn shape(&mut self) -> Vec<usize> {
         let mut dims = self.dims();
         if self.once_in(10) {
@@ -186,7 +186,8 @@ impl Draw {
         self.told(dims)
     }
 
-    /// A tensor of these sizes, dtype and random values, limits among them; laid out anyhow, tracked if it can be.
+    /// A tensor of this shape and dtype with random values, including extremes. Its layout is random, and it is tracked
+    /// if possible.
     pub fn made(&mut self, dims: &[usize], dtype: DType) -> Result<Tensor> {
         let t = self.laid_out(dims, dtype)?;
         let t = match self.below(6) {
@@ -201,7 +202,7 @@ impl Draw {
         Ok(t)
     }
 
-    /// Contiguous values.
+    /// Contiguous random values.
     fn values(&mut self, dims: &[usize], dtype: DType) -> Result<Tensor> {
         let n: usize = dims.iter().product();
         if n > 1 << 12 {
@@ -218,7 +219,7 @@ impl Draw {
         let values: Vec<f64> = (0..n).map(|_| number(self)).collect();
         self.tell = tell;
         let t = Tensor::from_vec(values, dims, &self.device)?;
-        // What a dtype cannot represent is an error of its own call.
+        // A value that the dtype cannot represent is an error, which another call tests: such values are replaced here.
         if dtype.is_float() {
             t.to_dtype(dtype)
         } else {
@@ -254,7 +255,7 @@ impl Draw {
                 narrow[at] = 1;
                 self.values(&narrow, dtype)?.expand(dims)
             }
-            // Windows that overlap.
+            // Overlapping windows.
             4 if rank == 1 && dims[0] > 2 => {
                 self.values(dims, dtype)?.unfold_axis(0, dims[0] / 2, 1)?.reshape([INFER])?.narrow(0, 0, dims[0])
             }
@@ -266,7 +267,7 @@ impl Draw {
         }
     }
 
-    /// A tensor of a dtype and random sizes, now and then with a long stretched axis.
+    /// A tensor of this dtype and a random shape, sometimes with a very long broadcast axis.
     pub fn tensor(&mut self, dtype: DType) -> Result<Tensor> {
         let mut dims = self.dims();
         if !self.once_in(14) || dims.is_empty() {
@@ -287,7 +288,7 @@ impl Draw {
         self.tensor(dtype)
     }
 
-    /// A tensor of floats, or now and then of something else.
+    /// A float tensor, sometimes a tensor of another dtype.
     pub fn float(&mut self) -> Result<Tensor> {
         if self.once_in(16) {
             return self.any();
@@ -296,7 +297,7 @@ impl Draw {
         self.tensor(dtype)
     }
 
-    /// A tensor of floats of these sizes, or now and then of others.
+    /// A float tensor of this shape, sometimes of another.
     pub fn floats(&mut self, dims: &[usize]) -> Result<Tensor> {
         if self.once_in(20) {
             return self.float();
@@ -305,7 +306,7 @@ impl Draw {
         self.made(dims, dtype)
     }
 
-    /// A tensor that mostly fits beside `x`: its dtype and shape, or one that broadcasts.
+    /// A tensor that usually fits `x`: the same dtype and shape, or one that broadcasts with it.
     pub fn like(&mut self, x: &Tensor) -> Result<Tensor> {
         if self.once_in(10) {
             return self.any();
@@ -322,7 +323,7 @@ impl Draw {
         self.made(&dims, dtype)
     }
 
-    /// A tensor of the dtype and sizes of `x`, but in these axes.
+    /// A tensor with the dtype and sizes of `x`, except along these axes.
     pub fn like_but(&mut self, x: &Tensor, sizes: &[(usize, usize)]) -> Result<Tensor> {
         let mut dims = x.shape().to_vec();
         for &(axis, size) in sizes {
@@ -333,24 +334,24 @@ impl Draw {
         self.sized(&dims, x.dtype())
     }
 
-    /// A tensor of these sizes, or now and then of others.
+    /// A tensor of this shape, sometimes of another.
     pub fn sized(&mut self, dims: &[usize], dtype: DType) -> Result<Tensor> {
         let n = dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).unwrap_or(usize::MAX);
         let dtype = if self.once_in(16) { self.dtype() } else { dtype };
         if n > 1 << 19 || self.once_in(16) { self.tensor(dtype) } else { self.made(dims, dtype) }
     }
 
-    /// Booleans for `x`.
+    /// A bool tensor for `x`.
     pub fn mask(&mut self, x: &Tensor) -> Result<Tensor> {
         if self.once_in(12) { self.like(x) } else { self.like(x)?.detach().to_dtype(DType::Bool) }
     }
 
-    /// Indices of these sizes, below `n` mostly.
+    /// An index tensor of this shape, with values usually below `n`.
     pub fn indices(&mut self, dims: &[usize], n: usize) -> Result<Tensor> {
         let dtype = self.of(&[DType::I64, DType::I64, DType::I64, DType::I32, DType::U32, DType::U8]);
         let count = dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).unwrap_or(usize::MAX);
         if count > 1 << 12 || self.once_in(20) {
-            // Each of them is followed, and is work that was asked for.
+            // The time of a call grows with the number of indices, so a long index tensor is replaced by any tensor.
             let huge = std::mem::take(&mut self.huge);
             let any = self.any();
             self.huge = huge;
@@ -366,7 +367,7 @@ impl Draw {
         if rank > 1 && self.once_in(4) { t.transpose(0, 1)?.contiguous()?.transpose(0, 1) } else { Ok(t) }
     }
 
-    /// Several tensors, mostly of one shape.
+    /// Several tensors, usually of one shape.
     pub fn several(&mut self) -> Result<Vec<Tensor>> {
         let first = self.any()?;
         let mut all = vec![first];

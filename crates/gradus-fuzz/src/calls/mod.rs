@@ -1,4 +1,4 @@
-//! Random calls, and what must hold of each.
+//! Random calls, and the properties that each must satisfy.
 
 mod draw;
 pub mod run;

@@ -1,4 +1,4 @@
-//! One call: its arguments, the call, what is done with its results, and whether all that was right.
+//! One call: draws its arguments, makes the call, uses its results, and checks that nothing went wrong.
 
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,40 +11,41 @@ use super::Draw;
 use super::table::Row;
 use crate::{limited, panics};
 
-/// The memory budget of the device.
+/// The device's memory budget.
 const BUDGET: usize = 64 << 20;
-/// The most that a call may take of the system: the budget, what the pool rounds up, and lists that are too small to count.
+/// The most memory that a call may take from the system: the budget, the pool's rounding, and small lists that the
+/// budget does not count.
 const ALLOWED: usize = BUDGET + BUDGET / 2 + (32 << 20);
-/// Where large allocations are refused: far above what is allowed, and far below what would hurt.
+/// The limit above which large allocations are refused: far above what a call may take, and low enough to be harmless.
 const REFUSED: usize = 4 * BUDGET;
-/// Results with more elements are not looked at.
+/// Results with more elements than this are not inspected.
 const LOOKED_AT: usize = 1 << 18;
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The row of the table that was called.
+    /// The table row that was called.
     pub name: &'static str,
-    /// How it ended.
+    /// How the call ended.
     pub end: End,
-    /// Milliseconds that it took.
+    /// Its duration in milliseconds.
     pub took: u128,
 }
 
 /// How a call ended.
 #[derive(Debug)]
 pub enum End {
-    /// With a result.
+    /// It returned a result.
     Done,
-    /// With an error that says what to do.
+    /// It returned an error with a line of help.
     Error,
-    /// With an error without a line of help.
+    /// It returned an error without a line of help.
     Helpless(String),
-    /// As it must not.
+    /// It violated a property.
     Failed(String),
 }
 
-/// A device with the budget.
+/// A device with the memory budget.
 pub fn device() -> Result<Device> {
     let device = Device::cpu()?;
     device.backend().set_memory_budget(Some(BUDGET))?;
@@ -56,7 +57,7 @@ pub fn one(rows: &[&'static Row], seed: u64, call: u64, device: &Device, tell: b
     let mut d = Draw::new(seed, call, device);
     let row = rows[d.below(rows.len())];
     (d.huge, d.tell) = (row.huge, tell);
-    // Now and then memory is short: what asks for more than some tens of kilobytes is refused it.
+    // Occasionally memory is short: every allocation above some tens of kilobytes is refused.
     let short = d.once_in(4).then(|| limited::LARGE << d.below(6));
     if tell {
         eprintln!("{} {}", row.name, short.map_or(String::new(), |s| format!("with {s} bytes of memory left")));
@@ -96,7 +97,7 @@ pub fn one(rows: &[&'static Row], seed: u64, call: u64, device: &Device, tell: b
     Outcome { name: row.name, end, took }
 }
 
-/// Takes what is written and keeps nothing.
+/// A writer that discards its input.
 struct Nowhere;
 
 impl std::fmt::Write for Nowhere {
@@ -105,14 +106,14 @@ impl std::fmt::Write for Nowhere {
     }
 }
 
-/// Reads results, prints them, and takes gradients of them, now and then.
+/// Reads and prints results, and sometimes takes their gradients.
 fn look(d: &mut Draw, results: &[Tensor]) -> Result<()> {
     for t in results.iter().filter(|t| t.numel() <= LOOKED_AT) {
         if d.once_in(3) {
             t.to_bytes()?;
         }
         if d.once_in(8) {
-            // Writing to nowhere cannot fail.
+            // Writing to a sink cannot fail.
             let _ = write!(Nowhere, "{t:?}");
         }
         if !t.requires_grad() || d.once_in(3) {

@@ -1,9 +1,9 @@
-//! Tables: numbers of all forms, lines of all lengths, and text that is none.
+//! CSV tables: numbers in all notations, lines of all lengths, and text that is not a number.
 
 use super::edit::edit;
 use crate::random::Random;
 
-/// What stands where a number is expected.
+/// Text in the place of a number.
 const WORDS: [&str; 26] = [
     "", " ", "nan", "inf", "-inf", "1e400", "-1e-400", "0x10", "1_000", "1.5.2", "--1", "+1", ".5", "5.", "1e", "1e+",
     "\"1\"", "\"a,b\"", "\"", "NULL", "1;2", "\t3\t", "१", "∞", "1 2", "\0",
@@ -34,12 +34,12 @@ fn table(d: &mut Random, odd: bool) -> String {
     text
 }
 
-/// A whole table, which has to be read.
+/// A valid table, which must be accepted.
 pub(super) fn whole(d: &mut Random) -> Vec<u8> {
     table(d, false).into_bytes()
 }
 
-/// A table with a row that is cut off, which must not be read.
+/// A table with a truncated row, which must be rejected.
 pub(super) fn cut(d: &mut Random) -> Vec<u8> {
     let columns = 2 + d.below(9);
     let row = |count: usize| vec!["7"; count].join(",") + "\n";
@@ -53,7 +53,7 @@ pub(super) fn damaged(d: &mut Random) -> Vec<u8> {
         0 => drop(text.splice(0..0, *b"\xef\xbb\xbf")),
         1 => text = text.iter().flat_map(|&b| [b, 0]).collect(),
         2 => {
-            // A line that is long: of one number, or of many.
+            // A long line: one long number, or many numbers.
             let count = d.length(3 << 20);
             let unit = d.of(&["9", "1,", " ", ",", "\"", "0.1"]);
             let at = d.below(text.len() + 1);

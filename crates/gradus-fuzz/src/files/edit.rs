@@ -1,15 +1,15 @@
-//! What can go wrong with bytes, whatever they mean.
+//! Random damage to bytes, whatever their format.
 
 use crate::random::Random;
 
 impl Random {
-    /// A length that is small in most cases and large in some.
+    /// A length, usually small and sometimes large.
     pub(super) fn length(&mut self, most: usize) -> usize {
         let bits = self.below(most.max(1).ilog2() as usize + 1);
         self.below((2 << bits).min(most + 1))
     }
 
-    /// A number where programs go wrong.
+    /// A boundary value, where programs tend to fail.
     pub(super) fn extreme(&mut self) -> u64 {
         let edge = 1u64 << self.of(&[0, 1, 3, 7, 8, 15, 16, 24, 31, 32, 40, 47, 53, 62, 63]);
         match self.below(8) {
@@ -29,14 +29,14 @@ impl Random {
         (0..count).map(|_| self.bits() as u8).collect()
     }
 
-    /// A range of `bytes`, short in most cases.
+    /// A range of `bytes`, usually short.
     fn range(&mut self, bytes: &[u8]) -> std::ops::Range<usize> {
         let from = self.below(bytes.len() + 1);
         from..from + self.length(bytes.len() - from)
     }
 }
 
-/// Writes a number of `size` bytes at `at`, as far as there is room.
+/// Writes a number of `size` bytes at `at`, truncated at the end.
 pub(super) fn put(bytes: &mut [u8], at: usize, size: usize, number: u64, big: bool) {
     let mut number = number.to_le_bytes()[..size].to_vec();
     if big {
@@ -45,7 +45,7 @@ pub(super) fn put(bytes: &mut [u8], at: usize, size: usize, number: u64, big: bo
     bytes.iter_mut().skip(at).zip(number).for_each(|(byte, new)| *byte = new);
 }
 
-/// Changes the bytes in one way.
+/// Damages the bytes in one way.
 pub(super) fn edit(bytes: &mut Vec<u8>, d: &mut Random) {
     if bytes.is_empty() {
         bytes.extend(d.bytes(1));
@@ -86,7 +86,7 @@ pub(super) fn edit(bytes: &mut Vec<u8>, d: &mut Random) {
     }
 }
 
-/// Changes a list of parts: one is left out, doubled or moved.
+/// Damages a list of parts: removes, duplicates or moves one.
 pub(super) fn rearrange<T: Clone>(parts: &mut Vec<T>, d: &mut Random) {
     if parts.is_empty() {
         return;

@@ -1,4 +1,4 @@
-//! IDX files, plain and gzip-compressed: sizes, members and what they expand to.
+//! IDX files, plain and gzip-compressed: sizes, gzip members, and their expansion.
 
 use std::io::Write;
 use std::sync::OnceLock;
@@ -24,24 +24,24 @@ fn gzip(bytes: &[u8], level: u32) -> Vec<u8> {
     encoder.finish().unwrap_or_default()
 }
 
-/// Some megabytes of zeros behind a header that promises `count` of them.
+/// Some megabytes of zeros after a header that declares `count` values.
 fn bomb(d: &mut Random) -> Vec<u8> {
     const ZEROS: usize = 8 << 20;
     static BOMB: OnceLock<Vec<u8>> = OnceLock::new();
     let zeros = BOMB.get_or_init(|| gzip(&vec![0; ZEROS], 6));
     let count = if d.once_in(2) { d.extreme() as u32 } else { (ZEROS + d.below(3)) as u32 - 1 };
     let header = [&[0, 0, 8, 1][..], &count.to_be_bytes()].concat();
-    // A file of two members.
+    // A gzip file with two members.
     [gzip(&header, 6), zeros.clone()].concat()
 }
 
-/// A whole file, which has to be read.
+/// A valid file, which must be accepted.
 pub(super) fn whole(d: &mut Random) -> Vec<u8> {
     let file = plain(d);
     if d.once_in(2) { gzip(&file, d.below(10) as u32) } else { file }
 }
 
-/// A file that is cut off, which must not be read.
+/// A truncated file, which must be rejected.
 pub(super) fn cut(d: &mut Random) -> Vec<u8> {
     let mut file = whole(d);
     file.truncate(d.below(file.len()));
@@ -68,7 +68,7 @@ pub(super) fn damaged(d: &mut Random) -> Vec<u8> {
             file.extend(gzip(&[7; 100], 1));
         }
         if d.once_in(4) {
-            // Flags, and what they announce.
+            // The header flags, and the fields that they announce.
             file[3] = d.bits() as u8;
         }
     }

@@ -1,9 +1,9 @@
-//! JPEG files: segments and coded data are changed apart.
+//! JPEG files: segments and entropy-coded data are damaged separately.
 
 use super::edit::{edit, put, rearrange};
 use crate::random::Random;
 
-/// Pictures of all kinds, from the tests of the reader.
+/// Images of all kinds, from the tests of the reader.
 const SEEDS: [&[u8]; 11] = [
     include_bytes!("../../../gradus-image/tests/pictures/baseline.jpg"),
     include_bytes!("../../../gradus-image/tests/pictures/baseline-422.jpg"),
@@ -14,15 +14,15 @@ const SEEDS: [&[u8]; 11] = [
     include_bytes!("../../../gradus-image/tests/pictures/cmyk.jpg"),
     include_bytes!("../../../gradus-image/tests/pictures/grey.jpg"),
     include_bytes!("../../../gradus-image/tests/pictures/grey-progressive.jpg"),
-    // These two are not supported, and so only seeds of damage.
+    // These two are not supported, so they only serve as material for damage.
     include_bytes!("../../../gradus-image/tests/pictures/separate-420.jpg"),
     include_bytes!("../../../gradus-image/tests/pictures/fine-chroma.jpg"),
 ];
 
-/// How many of the seeds are read.
+/// The number of supported images.
 const READ: usize = 9;
 
-/// A marker, what follows it up to its length, and coded data.
+/// A marker, its payload, and the entropy-coded data that follows.
 #[derive(Clone)]
 struct Segment {
     marker: u8,
@@ -30,7 +30,7 @@ struct Segment {
     data: Vec<u8>,
 }
 
-/// The segments of a whole file, without its first and its last marker.
+/// The segments of a file, without its first and last marker.
 fn segments(file: &[u8]) -> Vec<Segment> {
     let mut segments = Vec::new();
     let mut at = 2;
@@ -46,7 +46,7 @@ fn segments(file: &[u8]) -> Vec<Segment> {
     segments
 }
 
-/// The file of these segments; with `d` a length may be wrong.
+/// Assembles a file from these segments; with `d`, a length may be wrong.
 fn written(segments: &[Segment], mut d: Option<&mut Random>) -> Vec<u8> {
     let mut file = vec![0xff, 0xd8];
     for s in segments {
@@ -61,13 +61,13 @@ fn written(segments: &[Segment], mut d: Option<&mut Random>) -> Vec<u8> {
     file
 }
 
-/// A segment of one of these markers.
+/// A segment with one of these markers.
 fn some<'a>(segments: &'a mut [Segment], markers: &[u8], d: &mut Random) -> Option<&'a mut Segment> {
     let mut fitting: Vec<&mut Segment> = segments.iter_mut().filter(|s| markers.contains(&s.marker)).collect();
     if fitting.is_empty() { None } else { Some(fitting.swap_remove(d.below(fitting.len()))) }
 }
 
-/// Changes a segment, or the list of them.
+/// Damages a segment, or the list of segments.
 fn change(segments: &mut Vec<Segment>, d: &mut Random) {
     match d.below(12) {
         0 => rearrange(segments, d),
@@ -89,7 +89,7 @@ fn change(segments: &mut Vec<Segment>, d: &mut Random) {
             segments.insert(to, Segment { marker, contents, data: Vec::new() });
         }
         3 | 4 => {
-            // Height and width, sampling, the table of a channel, the number of channels.
+            // Height, width, sampling factors, a channel's table, or the number of channels.
             let (place, size, number) = match d.below(4) {
                 0 | 1 => (d.of(&[1, 3]), 2, if d.once_in(2) { d.extreme() } else { d.length(600) as u64 }),
                 2 => (
@@ -122,7 +122,7 @@ fn change(segments: &mut Vec<Segment>, d: &mut Random) {
             }
         }
         8 => {
-            // What is coded ends early, or has a marker in its midst.
+            // The entropy-coded data end early, or contain a marker.
             let mark = d.of(&[&[][..], &[0xff, 0xd0], &[0xff, 0xd5], &[0xff, 0xd9], &[0xff, 0xff, 0], &[0xff]]);
             let cut = d.once_in(2);
             if let Some(s) = some(segments, &[0xda], d) {
@@ -144,16 +144,16 @@ fn change(segments: &mut Vec<Segment>, d: &mut Random) {
     }
 }
 
-/// A whole file, which has to be read.
+/// A valid file, which must be accepted.
 pub(super) fn whole(d: &mut Random) -> Vec<u8> {
     written(&segments(SEEDS[d.below(READ)]), None)
 }
 
-/// A file whose coded data end too early, with an end mark, which must not be read.
+/// A file whose entropy-coded data end early, with an end marker: it must be rejected.
 pub(super) fn cut(d: &mut Random) -> Vec<u8> {
     let mut segments = segments(SEEDS[d.below(READ)]);
     let Some(scan) = some(&mut segments, &[0xda], d) else { return Vec::new() };
-    // The last byte may be padding.
+    // The last byte may be only padding.
     scan.data.truncate(d.below(scan.data.len().saturating_sub(1)));
     written(&segments, None)
 }

@@ -1,4 +1,4 @@
-//! Files that are whole, cut off or damaged, and what must hold when they are read.
+//! Valid, truncated and damaged files, and the properties that must hold when they are read.
 
 mod csv;
 mod edit;
@@ -18,26 +18,26 @@ use gradus::prelude::*;
 use crate::random::Random;
 use crate::{limited, panics};
 
-/// What is read.
+/// A file format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// Weights.
+    /// Model weights.
     Safetensors,
     /// Images and labels, plain and gzip-compressed.
     Idx,
-    /// Tables of numbers.
+    /// Tables.
     Csv,
-    /// Pictures.
+    /// PNG images.
     Png,
-    /// Pictures.
+    /// JPEG images.
     Jpeg,
 }
 
 impl Format {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Format; 5] = [Format::Safetensors, Format::Idx, Format::Csv, Format::Png, Format::Jpeg];
 
-    /// The name.
+    /// The format's name.
     pub fn name(self) -> &'static str {
         match self {
             Format::Safetensors => "safetensors",
@@ -49,14 +49,14 @@ impl Format {
     }
 }
 
-/// What has to become of a file.
+/// The required outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
-    /// It is whole.
+    /// The file is valid and must be accepted.
     Read,
-    /// Something is missing.
+    /// The file is truncated and must be rejected.
     Refused,
-    /// It is damaged: an error, or whatever is left of it.
+    /// The file is damaged: it may be accepted or rejected.
     Either,
 }
 
@@ -65,13 +65,13 @@ pub enum Expected {
 pub struct File {
     /// Its contents.
     pub bytes: Vec<u8>,
-    /// Its length, if zeros that take no room on the disk follow.
+    /// The length of the file, if it ends in a sparse run of zeros.
     pub sparse: Option<u64>,
-    /// What has to become of it.
+    /// The required outcome.
     pub expected: Expected,
 }
 
-/// File `number` of the run `seed`.
+/// File `number` of run `seed`.
 pub fn make(format: Format, seed: u64, number: u64) -> File {
     let d = &mut Random::new(Generator::new(seed).fork(format as u64).fork(number));
     let (whole, cut, damaged): (Make, Make, Make) = match format {
@@ -100,23 +100,23 @@ pub fn make(format: Format, seed: u64, number: u64) -> File {
 
 type Make = fn(&mut Random) -> Vec<u8>;
 
-/// How a file was read.
+/// The result of reading a file.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Whether it was refused, or read; or what is wrong with that.
+    /// Whether the file was accepted or rejected; an error describes a failure.
     pub end: Result<End, String>,
-    /// How long that took.
+    /// The time that it took.
     pub took: Duration,
-    /// The most memory that it took.
+    /// The peak of the memory that it took.
     pub peak: usize,
 }
 
-/// How a file was read, rightly.
+/// A permitted result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// It has contents.
+    /// The file was accepted.
     Read,
-    /// It is an error.
+    /// The file was rejected with an error.
     Refused,
 }
 
@@ -124,17 +124,17 @@ pub enum End {
 #[derive(Debug)]
 pub struct Reader {
     device: Device,
-    /// Where a file lies that is read by its path.
+    /// The path of the file, for formats that are read by path.
     path: PathBuf,
 }
 
 impl Reader {
-    /// A reader that puts files into `folder`.
+    /// A reader that writes its files to `folder`.
     pub fn new(folder: &Path) -> Result<Reader> {
         Ok(Reader { device: Device::cpu()?, path: folder.join(format!("gradus-fuzz-{}", std::process::id())) })
     }
 
-    /// Reads file `number` of the run `seed`.
+    /// Reads file `number` of run `seed`.
     pub fn read(&self, format: Format, seed: u64, number: u64) -> Outcome {
         let File { bytes, sparse, expected } = make(format, seed, number);
         let by_path =
@@ -144,7 +144,7 @@ impl Reader {
             return Outcome { end, took: Duration::ZERO, peak: 0 };
         }
         let allowed = allowed(format, &bytes, sparse, number);
-        // What the device keeps for the next file is taken anew.
+        // The device's pool is emptied, so that this file's allocations are counted.
         let trimmed = self.device.backend().trim();
         let (live, began) = (limited::live(), Instant::now());
         limited::reset_peak();
@@ -158,7 +158,7 @@ impl Reader {
         let panic = panics::take();
         let end = match result {
             Err(_) => Err(panic),
-            // Caught, but at what was not known to be wrong.
+            // The library caught a panic that it does not expect.
             Ok(_) if !panic.is_empty() => Err(panic),
             Ok(_) if peak > 4 * allowed => Err(format!("took {peak} bytes, where {allowed} are allowed")),
             Ok(Ok(())) if expected == Expected::Refused => Err("something is missing, and it was read".into()),
@@ -198,32 +198,32 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        // It may never have been written.
+        // The file may never have been written.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// What reading a picture may take.
+/// The memory limit for reading an image.
 fn max_memory(number: u64) -> usize {
     (1 << 20) << (number % 3)
 }
 
-/// What reading the file may take.
+/// The memory that reading this file may take.
 fn allowed(format: Format, bytes: &[u8], sparse: Option<u64>, number: u64) -> usize {
-    // Tables of a decoder, names, and what else is the same for every file.
+    // Decoder tables, names, and other constant overhead.
     const BASE: usize = 128 << 10;
     match format {
-        // Its tensors, and the header as data, whose smallest parts are two bytes that become a number of eight.
+        // The tensors, and the parsed header. Its smallest items are two bytes that become an eight-byte number.
         Format::Safetensors => BASE + 4 * bytes.len(),
-        // What it expands to.
+        // The decompressed size.
         Format::Idx => BASE + expanded(bytes),
-        // A number of four bytes for two of the file; a line of zeros is read up to a mebibyte.
+        // A four-byte number for every two bytes of the file. Of a line of zeros, at most 1 MiB is read.
         Format::Csv => BASE + 2 * bytes.len() + sparse.map_or(0, |length| length.min(1 << 20) as usize),
         Format::Png | Format::Jpeg => max_memory(number),
     }
 }
 
-/// Bytes that are in a file, if it is compressed.
+/// The decompressed size of a file; its own size if it is not compressed.
 fn expanded(bytes: &[u8]) -> usize {
     if !bytes.starts_with(&[0x1f, 0x8b]) {
         return bytes.len();

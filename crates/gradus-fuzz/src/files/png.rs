@@ -1,4 +1,4 @@
-//! PNG files: chunks are changed and their checksums mended, so that the damage gets through to what reads them.
+//! PNG files: chunks are damaged and their checksums corrected, so that the damage reaches the decoder.
 
 use std::io::{Read, Write};
 use std::sync::OnceLock;
@@ -14,7 +14,7 @@ struct Chunk {
     contents: Vec<u8>,
 }
 
-/// Colour types, and the depths that each may have.
+/// Colour types, and the bit depths that each allows.
 const KINDS: [(u8, &[u8], usize); 5] =
     [(0, &[1, 2, 4, 8, 16], 1), (2, &[8, 16], 3), (3, &[1, 2, 4, 8], 1), (4, &[8, 16], 2), (6, &[8, 16], 4)];
 
@@ -23,7 +23,7 @@ const NAMES: [&[u8; 4]; 20] = [
     b"pHYs", b"tIME", b"acTL", b"fcTL", b"fdAT", b"IDAT", b"IHDR", b"aaAa",
 ];
 
-/// Bytes as zlib compresses them.
+/// The bytes, compressed by zlib.
 fn deflate(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
     // Writing to memory cannot fail.
@@ -31,13 +31,13 @@ fn deflate(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap_or_default()
 }
 
-/// Some megabytes of zeros, which take some kilobytes.
+/// Some megabytes of zeros, which compress to some kilobytes.
 fn bomb() -> &'static [u8] {
     static BOMB: OnceLock<Vec<u8>> = OnceLock::new();
     BOMB.get_or_init(|| deflate(&vec![0; 24 << 20]))
 }
 
-/// A picture of some random kind.
+/// A random image.
 fn picture(d: &mut Random) -> Vec<Chunk> {
     let (color, depths, channels) = d.of(&KINDS);
     let depth = d.of(depths);
@@ -77,7 +77,7 @@ fn picture(d: &mut Random) -> Vec<Chunk> {
     chunks
 }
 
-/// A chunk that says something beside the picture, or should not be there.
+/// An ancillary chunk, or a chunk that is out of place.
 fn stranger(d: &mut Random) -> Chunk {
     let name = *d.of(&NAMES);
     let compressed: &[u8] = if d.once_in(4) { bomb() } else { &[] };
@@ -99,7 +99,7 @@ fn stranger(d: &mut Random) -> Chunk {
     Chunk { name, contents }
 }
 
-/// Changes a chunk, or the list of them.
+/// Damages a chunk, or the list of chunks.
 fn change(chunks: &mut Vec<Chunk>, d: &mut Random) {
     let at = d.below(chunks.len().max(1));
     match d.below(8) {
@@ -109,7 +109,7 @@ fn change(chunks: &mut Vec<Chunk>, d: &mut Random) {
             chunks.insert(at.min(chunks.len()), new);
         }
         2 | 3 => {
-            // Sizes, or depth, colour and the rest.
+            // Damages the sizes, or the depth, colour type and other fields.
             if let Some(header) = chunks.iter_mut().find(|c| c.name == *b"IHDR") {
                 let (place, number) = (d.of(&[0, 4]), d.extreme());
                 if d.once_in(2) {
@@ -122,7 +122,7 @@ fn change(chunks: &mut Vec<Chunk>, d: &mut Random) {
         4 | 5 => {
             if let Some(data) = chunks.iter_mut().find(|c| c.name == *b"IDAT") {
                 let mut raw = Vec::new();
-                // As far as it goes.
+                // Decompresses as far as possible.
                 let _ = ZlibDecoder::new(&data.contents[..]).take(1 << 20).read_to_end(&mut raw);
                 edit(&mut raw, d);
                 data.contents = deflate(&raw);
@@ -141,7 +141,7 @@ fn change(chunks: &mut Vec<Chunk>, d: &mut Random) {
     }
 }
 
-/// The file of these chunks; with `d` a length or a checksum may be wrong.
+/// Assembles a file from these chunks; with `d`, a length or a checksum may be wrong.
 fn written(chunks: &[Chunk], mut d: Option<&mut Random>) -> Vec<u8> {
     let mut file = b"\x89PNG\r\n\x1a\n".to_vec();
     for chunk in chunks {
@@ -159,17 +159,17 @@ fn written(chunks: &[Chunk], mut d: Option<&mut Random>) -> Vec<u8> {
     file
 }
 
-/// A whole file, which has to be read.
+/// A valid file, which must be accepted.
 pub(super) fn whole(d: &mut Random) -> Vec<u8> {
     written(&picture(d), None)
 }
 
-/// A file whose picture ends too early within whole chunks, which must not be read.
+/// A file with complete chunks whose image data end early: it must be rejected.
 pub(super) fn cut(d: &mut Random) -> Vec<u8> {
     let mut chunks = picture(d);
     let data: Vec<u8> = chunks.iter().filter(|c| c.name == *b"IDAT").flat_map(|c| c.contents.clone()).collect();
     let mut raw = Vec::new();
-    // It was made above.
+    // This chunk was created above, so it exists.
     let _ = ZlibDecoder::new(&data[..]).read_to_end(&mut raw);
     raw.truncate(d.below(raw.len()));
     chunks.retain(|c| c.name != *b"IDAT");

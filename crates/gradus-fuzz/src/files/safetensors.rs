@@ -1,4 +1,4 @@
-//! Safetensors files: what the header says of its tensors is changed as data and as text.
+//! Safetensors files: the header is damaged as JSON data and as text.
 
 use super::edit::{edit, rearrange};
 use crate::random::Random;
@@ -27,10 +27,10 @@ const DTYPES: [(&str, u64); 13] = [
     ("BOOL", 1),
 ];
 
-/// Names of dtypes that Gradus does not have, or nobody.
+/// Names of dtypes that Gradus does not support, or that do not exist.
 const ODD: [&str; 7] = ["F8_E4M3", "F4", "C64", "F6_E2M3", "float32", "", "f32"];
 
-/// Texts that are put into a header.
+/// Strings to put into a header.
 const TEXTS: [&str; 24] = [
     "{",
     "}",
@@ -72,7 +72,7 @@ fn entries(d: &mut Random) -> (Vec<Entry>, Vec<u8>) {
         });
         at = end;
     }
-    // Bytes that are booleans, too.
+    // Bytes that are valid booleans too.
     (entries, (0..at).map(|_| d.below(2) as u8).collect())
 }
 
@@ -112,23 +112,23 @@ fn change(entries: &mut Vec<Entry>, d: &mut Random) {
     }
 }
 
-/// A whole file, which has to be read.
+/// A valid file, which must be accepted.
 pub(super) fn whole(d: &mut Random) -> Vec<u8> {
     let (entries, data) = entries(d);
     file(text(&entries).as_bytes(), &data, None)
 }
 
-/// A file that is cut off, which must not be read.
+/// A truncated file, which must be rejected.
 pub(super) fn cut(d: &mut Random) -> Vec<u8> {
     let mut file = whole(d);
     file.truncate(d.below(file.len()));
     file
 }
 
-/// The beginning of a file of `length` bytes that are one tensor.
+/// The header of a file of `length` bytes that holds one tensor.
 pub(super) fn vast(length: u64) -> Vec<u8> {
     let header = |size: u64| text(&[Entry { name: "a".into(), dtype: "U8", shape: vec![size], place: [0, size] }]);
-    // Of one length, whatever the number.
+    // The header has the same length for every number.
     let pad = |size: u64| format!("{:<200}", header(size));
     file(pad(length - 208).as_bytes(), &[], None)
 }

@@ -1,4 +1,4 @@
-//! Compares Gradus with the cases that `record.py` recorded.
+//! Compares Gradus with the cases recorded by `record.py`.
 
 use gradus::prelude::*;
 use gradus::{BackwardOptions, grad};
@@ -49,7 +49,7 @@ pub(crate) fn values(t: &Tensor) -> Vec<f64> {
     wide.to_vec::<f64>().unwrap()
 }
 
-/// The first difference, in words. If `exact`, also in the signs of zeros.
+/// Describes the first difference. If `exact`, zeros must also agree in sign.
 pub(crate) fn difference(what: &str, got: &Tensor, want: &Tensor, tolerance: f64, exact: bool) -> Option<String> {
     if got.shape() != want.shape() {
         return Some(format!("{what} has shape {:?}, PyTorch's {:?}", got.shape(), want.shape()));
@@ -58,7 +58,7 @@ pub(crate) fn difference(what: &str, got: &Tensor, want: &Tensor, tolerance: f64
         return Some(format!("{what} is {}, PyTorch's {}", got.dtype(), want.dtype()));
     }
     let (got, want) = (values(got), values(want));
-    // Relative to the largest finite value too: sums cancel.
+    // The tolerance is also relative to the largest finite value, because sums cancel.
     let largest = want.iter().filter(|w| w.is_finite()).fold(1.0, |m: f64, w| m.max(w.abs()));
     let scale = if largest < 1e6 { largest } else { 1.0 };
     for (i, (g, w)) in got.iter().zip(&want).enumerate() {
@@ -71,27 +71,27 @@ pub(crate) fn difference(what: &str, got: &Tensor, want: &Tensor, tolerance: f64
     None
 }
 
-/// What follows `key` among the words of a case.
+/// The text after `key` in the description of a case.
 pub(crate) fn word<'a>(words: &'a str, key: &str) -> &'a str {
     words.split(' ').find_map(|w| w.strip_prefix(key)).unwrap()
 }
 
-/// How often the file has a case differentiated.
+/// The number of derivatives that the file has for a case.
 pub(crate) fn order(words: &str) -> usize {
     word(words, "order=").parse().unwrap()
 }
 
-/// How far a case agrees.
+/// The extent to which a case agrees.
 pub(crate) struct Agreement {
-    /// What was compared and agrees: the values (1), and each of the two gradients (1 more).
+    /// The number of comparisons that agree: 1 for the values, and 1 more for each of the two gradients.
     #[allow(dead_code)] // one of the two programs that include this file counts it
     pub(crate) stages: usize,
-    /// The first difference, in words.
+    /// A description of the first difference.
     pub(crate) difference: Option<String>,
 }
 
-/// Runs a case as its words say, and compares values and gradients as often as the file has them. An error is that of
-/// the call; one of the gradient is a difference.
+/// Runs a case as its description says, and compares its values and as many gradients as the file has. An error is one
+/// of the call; an error of a gradient is a difference.
 pub(crate) fn check(
     file: &File<'_>,
     name: &str,
@@ -164,7 +164,7 @@ fn gradients_differ(
     })
 }
 
-/// `sum(weights * outputs)`, over those that have weights.
+/// `sum(weights * outputs)`, over the outputs that have weights.
 fn weighted(file: &File<'_>, name: &str, kind: &str, outs: &[(usize, &Tensor)]) -> Result<Option<Tensor>> {
     let mut total: Option<Tensor> = None;
     for &(i, y) in outs {
@@ -179,7 +179,7 @@ fn weighted(file: &File<'_>, name: &str, kind: &str, outs: &[(usize, &Tensor)]) 
     Ok(total)
 }
 
-/// The gradients of a sum, zeros where it does not depend on a point.
+/// The gradients of a sum: zeros for points on which it does not depend.
 fn gradients(total: Option<Tensor>, points: &[(usize, &Tensor)], options: BackwardOptions) -> Result<Vec<Tensor>> {
     let points: Vec<&Tensor> = points.iter().map(|p| p.1).collect();
     let found = match total.filter(Tensor::requires_grad) {

@@ -1,13 +1,14 @@
-//! First, second and third derivatives of a call, in other layouts, through `checkpoint`, stretched, and along a line.
+//! First, second and third derivatives of a call: in other layouts, through `checkpoint`, with broadcast inputs, and
+//! along a line.
 
 use gradus::prelude::*;
 
 use crate::values;
 
-/// A call as the checks vary it.
+/// A call in the form that the checks vary.
 pub(crate) type Function<'a> = &'a dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>;
 
-/// How the elements of every operand lie in memory.
+/// The memory layout of every operand.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Lay {
     Plain,
@@ -21,7 +22,7 @@ pub(crate) const EVERY: [Lay; 5] = [Lay::Plain, Lay::Transposed, Lay::EverySecon
 pub(crate) const LAYOUTS: [Lay; 4] = [Lay::Transposed, Lay::EverySecond, Lay::Flipped, Lay::Offset];
 
 impl Lay {
-    /// The same values, lying so.
+    /// The same values in this layout.
     pub(crate) fn of(self, t: &Tensor) -> Result<Tensor> {
         let rank = t.rank() as isize;
         match self {
@@ -41,7 +42,7 @@ impl Lay {
         }
     }
 
-    /// A view with axes or directions exchanged, where the layout is one of those; twice gives the first back.
+    /// For layouts that permute or flip axes, the view that does so; it is its own inverse.
     fn turned(self, t: &Tensor) -> Result<Tensor> {
         match self {
             Lay::Transposed if t.rank() > 1 => t.transpose(0, -1),
@@ -50,7 +51,7 @@ impl Lay {
         }
     }
 
-    /// A function of each element, such that the gradient that reaches `y` lies so.
+    /// Applies `f` to each element, such that the gradient that reaches `y` has this layout.
     fn through(self, y: &Tensor, f: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
         match self {
             Lay::Transposed | Lay::Flipped => self.turned(&f(&self.turned(y)?)?),
@@ -59,10 +60,10 @@ impl Lay {
     }
 }
 
-/// A call, each float output `y` of which goes on as `sin(y + c)` with irregular `c`.
+/// A call with each float output `y` replaced by `sin(y + c)`, for irregular `c`.
 ///
-/// No derivative of the chain is constant, also where the call is linear: the second differentiates the call's gradient,
-/// the third the gradient of that. The gradient that comes to the call lies as `lay` says.
+/// No derivative of the composition is constant, even if the call is linear: its second derivative tests the gradient
+/// of the call's gradient, and its third the next order. The incoming gradient of the call has the layout `lay`.
 pub(crate) fn curved(
     call: impl Fn(&[Tensor]) -> Result<Vec<Tensor>>,
     lay: Lay,
@@ -76,12 +77,12 @@ pub(crate) fn curved(
     }
 }
 
-/// Irregular numbers in the shape and dtype of a tensor.
+/// Irregular numbers with the shape and dtype of a tensor.
 pub(crate) fn irregular(like: &Tensor, salt: usize) -> Result<Tensor> {
     numbered(like, |i| 0.3 + wave(i, salt))
 }
 
-/// Weights for the entries of a tensor, between a half and one and a half in magnitude: none hides its entry.
+/// Weights with magnitudes between 0.5 and 1.5: every entry contributes to the weighted sum.
 pub(crate) fn weight(like: &Tensor, salt: usize) -> Result<Tensor> {
     numbered(like, |i| wave(i, salt) + 0.5f64.copysign(wave(i, salt)))
 }
@@ -95,7 +96,7 @@ fn numbered(like: &Tensor, number: impl Fn(usize) -> f64) -> Result<Tensor> {
     Tensor::from_vec(numbers, like.shape(), like.device())?.to_dtype(like.dtype())
 }
 
-/// What the outputs and the first gradients are weighted with, by number: that of the file, or irregular numbers.
+/// The weights of the outputs and of the first gradients, by number: those in the file, or irregular numbers.
 pub(crate) struct Weights<'a> {
     pub(crate) of_output: &'a dyn Fn(usize) -> Option<Tensor>,
     pub(crate) of_gradient: &'a dyn Fn(usize) -> Option<Tensor>,
@@ -103,17 +104,17 @@ pub(crate) struct Weights<'a> {
 
 pub(crate) const IRREGULAR: Weights<'static> = Weights { of_output: &|_| None, of_gradient: &|_| None };
 
-/// Outputs, and first and second gradients of the leaves, zeros where nothing flows.
+/// The outputs, and the first and second gradients of the leaves; zeros where a leaf has no influence.
 pub(crate) struct Found {
     pub(crate) outputs: Vec<Tensor>,
-    /// The first gradients as numbers: where an operation has a fused kernel, its.
+    /// The first gradients without `create_graph`, as fused kernels compute them.
     pub(crate) plain: Vec<Tensor>,
-    /// The first gradients as they are differentiated again.
+    /// The first gradients with `create_graph`, which are differentiated again.
     pub(crate) first: Vec<Tensor>,
     pub(crate) second: Vec<Tensor>,
 }
 
-/// The gradients of `roots`, each weighted with the seed beside it.
+/// The gradients of `roots`, each weighted with its seed.
 fn pull(roots: &[(&Tensor, Tensor)], points: &[&Tensor], options: BackwardOptions) -> Result<Vec<Tensor>> {
     let zeros = |p: &&Tensor| p.detach().zeros_like();
     if roots.is_empty() {
@@ -125,7 +126,7 @@ fn pull(roots: &[(&Tensor, Tensor)], points: &[&Tensor], options: BackwardOption
     found.into_iter().zip(points).map(|(g, p)| g.map_or_else(|| zeros(p), Ok)).collect()
 }
 
-/// Runs a call on inputs that lie as `lay` says, and differentiates it twice; the incoming gradients lie so too.
+/// Runs a call on inputs in the layout `lay`, and differentiates it twice; the incoming gradients have this layout too.
 pub(crate) fn derivatives(
     call: Function<'_>,
     inputs: &[Tensor],
@@ -155,28 +156,28 @@ pub(crate) fn derivatives(
     Ok(Found { outputs, plain, first, second })
 }
 
-/// The call behind a checkpoint.
+/// The call inside a checkpoint.
 pub(crate) fn checkpointed(
     call: impl Fn(&[Tensor]) -> Result<Vec<Tensor>> + Clone + Send + Sync + 'static,
 ) -> impl Fn(&[Tensor]) -> Result<Vec<Tensor>> {
     move |x| checkpoint(call.clone(), &x.iter().collect::<Vec<_>>())
 }
 
-/// `phi(t) = sum(w * f(x + t u))` and its derivatives, each the gradient of the one before.
+/// `phi(t) = sum(w * f(x + t u))` and its derivatives, each computed as the gradient of the previous one.
 pub(crate) struct Line {
     values: Vec<f64>,
-    /// How many of the derivatives were taken from something recorded.
+    /// The number of derivatives that were recorded.
     pub(crate) recorded: usize,
 }
 
 impl Line {
-    /// To which order the derivatives were recorded and are numbers other than 0.
+    /// The highest order whose derivative was recorded and is nonzero.
     pub(crate) fn reached(&self) -> usize {
         let something = |v: &&f64| v.is_finite() && **v != 0.0;
         self.values[1..=self.recorded].iter().take_while(something).count()
     }
 
-    /// The first difference, in words.
+    /// Describes the first difference.
     pub(crate) fn difference(&self, other: &Line, tolerance: f64) -> Option<String> {
         let far = |(x, y): (f64, f64)| (x - y).abs() > 10.0 * tolerance * (1.0 + x.abs()) || x.is_nan() != y.is_nan();
         let (a, b) = (&self.values, &other.values);
@@ -185,7 +186,7 @@ impl Line {
     }
 }
 
-/// The derivatives up to `order` along the line through the inputs, at `t`, all lying as `lay` says.
+/// The derivatives up to `order` along the line through the inputs, at `t`, with every operand in the layout `lay`.
 pub(crate) fn along(
     call: Function<'_>,
     inputs: &[Tensor],
@@ -223,9 +224,10 @@ pub(crate) fn along(
 
 /// The central difference of fourth order from the values at -2h, -h, h and 2h.
 ///
-/// `(8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h` is off by `h^4 f^(5) / 30` and by the rounding of `f` divided by `h`:
-/// with h = 1e-3 and f64 about 3e-14 f^(5) and 1e-12 f. The tolerance [`CLOSE`] leaves room for logarithms and roots near 0,
-/// whose high derivatives are large. Where a smaller step of [`STEPS`] agrees the larger one had met a kink.
+/// The error of `(8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h` is `h^4 f^(5) / 30` plus the rounding error of `f`
+/// divided by `h`: with h = 1e-3 and f64, about 3e-14 f^(5) and 1e-12 f. The tolerance [`CLOSE`] is wide enough for
+/// logarithms and roots near 0, whose high derivatives are large. If only a smaller step of [`STEPS`] agrees, the
+/// larger one crossed a kink.
 pub(crate) fn central([a, b, c, d]: [f64; 4], h: f64) -> f64 {
     (8.0 * (c - b) - (d - a)) / (12.0 * h)
 }
@@ -234,8 +236,8 @@ const CLOSE: f64 = 1e-8;
 pub(crate) const STEPS: [f64; 3] = [1e-3, 1e-4, 1e-5];
 pub(crate) const AROUND: [f64; 4] = [-2.0, -1.0, 1.0, 2.0];
 
-/// The derivatives up to `order` along a line through the point, each against the central difference of the one before; in
-/// words what differs.
+/// The derivatives up to `order` along a line through the point, each compared with the central difference of the
+/// previous one. Returns a description of the first difference.
 pub(crate) fn differences(
     call: Function<'_>,
     inputs: &[Tensor],
@@ -261,8 +263,9 @@ pub(crate) fn differences(
     Ok((wrong, line))
 }
 
-/// Every element of the second gradients, those of `sum(u * g)` of the first gradients `g`, against the central difference
-/// of `g` along `u`: the Hessian is symmetric. In words what differs.
+/// Compares every element of the second gradients, those of `sum(u * g)` for the first gradients `g`, with the central
+/// difference of `g` along `u`; the two agree because the Hessian is symmetric. Returns a description of the first
+/// difference.
 pub(crate) fn second_differences(call: Function<'_>, inputs: &[Tensor], leaves: &[usize]) -> Result<Option<String>> {
     let at = derivatives(call, inputs, leaves, &IRREGULAR, Lay::Plain)?;
     let mut wrong = None;
@@ -293,7 +296,7 @@ pub(crate) fn second_differences(call: Function<'_>, inputs: &[Tensor], leaves: 
     Ok(wrong)
 }
 
-/// The bits of an f64 tensor, for equality that knows NaN and the sign of zero.
+/// The bits of an f64 tensor, so that a comparison distinguishes NaN and the sign of zero.
 pub(crate) fn bits(t: &Tensor) -> Vec<u64> {
     values(t).into_iter().map(f64::to_bits).collect()
 }

@@ -1,7 +1,7 @@
 //! `docs/higher-order.md`: second derivatives by each combination of forward and reverse mode, beside PyTorch's.
 //!
-//! The cases are those of the file, and a row of `docs/op-matrix.md` without one fails. `higher.py` does the same with
-//! PyTorch, and makes `higher.txt`: the losses, directions and errors are computed there as here.
+//! The cases are those of the file; a row of `docs/op-matrix.md` without a case is a failure. `higher.py` computes the
+//! same losses, directions and errors with PyTorch, and writes `higher.txt`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -13,21 +13,21 @@ use crate::derivatives::{AROUND, Function, Lay, STEPS, central, curved, irregula
 use crate::orders::{Case, cases};
 use crate::{Call, calls, file, matrix, rows, values, words};
 
-/// The page, from the root.
+/// The path of the page, relative to the root.
 const PAGE: &str = "docs/higher-order.md";
 
-/// What `higher.py` found.
+/// The output of `higher.py`.
 static PYTORCH: &str = include_str!("higher.txt");
 
 const MODES: [&str; 4] =
     ["reverse over reverse", "forward over reverse", "reverse over forward", "forward over forward"];
 
-/// How far a product may be from the differences, relative to its largest element. Where that is less than a thousandth of
-/// the largest element of the gradient, to this thousandth: there the differences are not as exact.
+/// The largest error of a product against finite differences, relative to its largest element. The scale is at least a
+/// thousandth of the gradient's largest element, because smaller differences are inaccurate.
 const TOLERANCE: f64 = 1e-6;
 const FLOOR: f64 = 1e-3;
 
-/// Cases that draw random numbers, which PyTorch draws otherwise.
+/// Cases with random numbers; PyTorch draws different ones.
 const RANDOM: [&str; 2] = ["dropout/half", "scaled_dot_product_attention/dropout"];
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -82,7 +82,7 @@ impl Verdict {
 
 type Verdicts = [Verdict; 4];
 
-/// A case, with what the two give; PyTorch gives nothing where a case draws random numbers.
+/// A case with the results of both libraries; a case with random numbers has none from PyTorch.
 struct Sample<'a> {
     name: &'a str,
     ours: Verdicts,
@@ -114,7 +114,7 @@ fn loss(call: Function<'_>, inputs: &[Tensor], leaves: &[usize], points: &[Tenso
     Ok(total)
 }
 
-/// All elements, one tensor after the other.
+/// All elements of several tensors, one tensor after another.
 fn flat(tensors: &[Tensor]) -> Vec<f64> {
     tensors.iter().flat_map(values).collect()
 }
@@ -123,7 +123,7 @@ fn largest(numbers: &[f64]) -> f64 {
     numbers.iter().fold(0.0, |m: f64, v| m.max(v.abs()))
 }
 
-/// The largest difference, NaN if one is.
+/// The largest difference; NaN if any difference is NaN.
 fn farthest(got: &[f64], want: &[f64]) -> f64 {
     let far = got.iter().zip(want).map(|(g, w)| (g - w).abs());
     far.fold(0.0, |m: f64, d| if m.is_nan() || d.is_nan() { f64::NAN } else { m.max(d) })
@@ -137,8 +137,8 @@ fn relative(off: f64, scale: f64) -> f64 {
     if off == 0.0 { 0.0 } else { off / scale }
 }
 
-/// The errors of the four modes against differences of the gradient along `u`, the least over the steps; `None` where
-/// an operand, the value or the gradient is not finite, or no output is of floats.
+/// The errors of the four modes against finite differences of the gradient along `u`, each the smallest over the step
+/// sizes. `None` if an operand, the value or the gradient is not finite, or no output is a float.
 fn errors(call: Function<'_>, inputs: &[Tensor], leaves: &[usize]) -> Result<Option<[Result<f64>; 4]>> {
     let x: Vec<Tensor> = leaves.iter().map(|&i| inputs[i].clone()).collect();
     let direction = |salt| leaves.iter().map(|&i| irregular(&inputs[i], i + salt)).collect::<Result<Vec<_>>>();
@@ -176,7 +176,8 @@ fn errors(call: Function<'_>, inputs: &[Tensor], leaves: &[usize]) -> Result<Opt
     Ok(Some([rr.map(whole), fr.map(whole), rf.map(whole), ff.map(between)]))
 }
 
-/// What Gradus gives in a case: of the call as it is, and of the sine of its outputs, which also bends what is linear.
+/// The verdicts for Gradus in a case: for the call itself, and for the sine of its outputs, which is nonlinear even if
+/// the call is linear.
 fn ours(case: &Case<'_>, said: &mut Vec<String>) -> Option<Verdicts> {
     let leaves: Vec<usize> = case.floats().into_iter().filter(|i| case.leaves.contains(i)).collect();
     let mut all = [Verdict::Right; 4];
@@ -201,7 +202,7 @@ fn ours(case: &Case<'_>, said: &mut Vec<String>) -> Option<Verdicts> {
     Some(all)
 }
 
-/// The page, and what is wrong.
+/// Generates the page, and describes what is wrong.
 fn page() -> (String, Vec<String>) {
     let (file, metadata, calls, mut wrong) = (file(), words(), calls(), vec![]);
     let version = PYTORCH.lines().next().unwrap_or_default().trim_start_matches("# ");

@@ -1,11 +1,11 @@
-//! Indexing, masks, borders and repetition.
+//! Indexing, masks, padding and repetition.
 
 use gradus::ops::{Indexing, PadMode, ScatterReduction, Strided};
 use gradus::prelude::*;
 
 use crate::{Cases, one};
 
-/// The sine of each: something whose gradient is not constant.
+/// Takes the sine of each output, so that the gradient is not constant.
 fn sines(parts: Vec<Tensor>) -> Result<Vec<Tensor>> {
     parts.iter().map(|part| part.sin()).collect()
 }

@@ -1,5 +1,5 @@
-//! Every recorded operation carries the line of the user's code, whatever it is composed of: here, a line of these tests.
-//! So does what its recorded gradient is composed of.
+//! Every recorded operation has the line of the user's call, however many operations it is composed of. In these tests
+//! that is a line of the test. The operations that its recorded gradient consists of have the same line.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::derivatives::{EVERY, Function, Lay, checkpointed};
 use crate::orders::{Case, cases};
 use crate::{calls, file, words};
 
-/// The nodes behind some tensors, leaves too, each once.
+/// The nodes behind some tensors, including leaves, each once.
 fn nodes(tensors: &[Tensor]) -> Vec<Arc<Node>> {
     let (mut seen, mut found) = (HashSet::new(), vec![]);
     let mut stack: Vec<Arc<Node>> = tensors.iter().filter_map(|t| t.grad_fn().cloned()).collect();
@@ -27,7 +27,7 @@ fn nodes(tensors: &[Tensor]) -> Vec<Arc<Node>> {
     found
 }
 
-/// The outputs of a call, and their recorded gradients. Not every operation takes every dtype.
+/// The outputs of a call and their recorded gradients, or nothing if the operation rejects the dtype.
 fn recorded(case: &Case<'_>, call: Function<'_>, dtype: DType, lay: Lay) -> Result<Vec<Tensor>> {
     let mut inputs = vec![];
     for (i, t) in case.inputs.iter().enumerate() {

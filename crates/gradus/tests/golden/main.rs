@@ -1,6 +1,7 @@
-//! Values and first and second gradients against PyTorch in f64. `make.py` beside this file made `values.safetensors`.
+//! Values and first and second gradients, compared with PyTorch in f64. `make.py` in this folder wrote
+//! `values.safetensors`.
 //!
-//! A case of the file is looked up by its name, or by what stands before the first `/`.
+//! A case of the file is found by its name, or by the part before the first `/`.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod compare;
@@ -43,7 +44,7 @@ macro_rules! one {
 }
 use one;
 
-/// Two outputs.
+/// A call with two outputs.
 fn pair((a, b): (Tensor, Tensor)) -> Vec<Tensor> {
     vec![a, b]
 }
@@ -62,7 +63,7 @@ fn file_on(device: Device) -> File<'static> {
     File { tensors: SafeTensors::deserialize(VALUES).unwrap(), device, missing }
 }
 
-/// The WebGPU adapter to test on; without one, a line that says so and nothing.
+/// The WebGPU adapter to test on. Without one, prints a line that says so and returns `None`.
 #[cfg(feature = "wgpu")]
 fn adapter() -> Option<Device> {
     if gradus::wgpu::adapters().is_empty() {

@@ -1,4 +1,5 @@
-//! `docs/op-matrix.md`: which operation takes which dtype, and how often it can be differentiated, found by trying.
+//! `docs/op-matrix.md`: which dtypes each operation supports, and how often it can be differentiated, determined by
+//! running it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -8,7 +9,7 @@ use gradus::prelude::*;
 
 use crate::{Call, File, orders, sources, values};
 
-/// Public methods that are no operations of their own: shorthands, and the same with more options.
+/// Public methods that are shorthands or variants of others, and have no row.
 const SHORTHANDS: &[&str] = &[
     "cross_entropy_with",
     "sum_all",
@@ -29,7 +30,7 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// An input as a dtype holds it: integers are made from floats such that none is 0.
+/// An input converted to a dtype; floats that become integers are mapped so that none is 0.
 fn converted(t: &Tensor, dtype: DType) -> Result<Tensor> {
     match dtype {
         d if d.is_float() || !t.dtype().is_float() => t.to_dtype(d),
@@ -38,14 +39,14 @@ fn converted(t: &Tensor, dtype: DType) -> Result<Tensor> {
     }
 }
 
-/// The inputs of a case in another dtype: floats change, and where there are none all do.
+/// The inputs of a case in another dtype. Float inputs are converted; if there are none, all inputs are.
 fn inputs_as(inputs: &[Tensor], dtype: DType) -> Result<Vec<Tensor>> {
     let any_float = inputs.iter().any(|t| t.dtype().is_float());
     let one = |t: &Tensor| if t.dtype().is_float() || !any_float { converted(t, dtype) } else { Ok(t.clone()) };
     inputs.iter().map(one).collect()
 }
 
-/// How far results in a dtype may be from those in f64 on the same inputs, relative to the largest.
+/// The largest error of a result in a dtype against f64 on the same inputs, relative to the largest value.
 pub(crate) fn tolerance(dtype: DType) -> f64 {
     match dtype {
         DType::F32 => 1e-4,
@@ -55,7 +56,7 @@ pub(crate) fn tolerance(dtype: DType) -> f64 {
     }
 }
 
-/// What a dtype does: computes, refuses, or (the error) something wrong.
+/// The table cell of a dtype: supported or refused. An error describes a wrong result.
 fn cell(call: Call, inputs: &[Tensor], dtype: DType) -> std::result::Result<&'static str, String> {
     let x = inputs_as(inputs, dtype).map_err(|e| e.to_string())?;
     let outs = match call(&x) {
@@ -81,7 +82,7 @@ fn cell(call: Call, inputs: &[Tensor], dtype: DType) -> std::result::Result<&'st
     Ok("●")
 }
 
-/// How often the operation can be differentiated: what is reached by one of its calls, tried up to three times.
+/// How often the operation can be differentiated: the highest order that one of its calls reaches, tested up to three.
 fn order(file: &File<'_>, family: &str, call: Call, inputs: Vec<Tensor>) -> Result<&'static str> {
     let mut best = "0";
     for (call, inputs) in [(call, inputs)].into_iter().chain(orders::more(file, family)) {
@@ -90,7 +91,7 @@ fn order(file: &File<'_>, family: &str, call: Call, inputs: Vec<Tensor>) -> Resu
     Ok(best)
 }
 
-/// `0`, `1`, `2` or `any`: the later in order of letters, the more.
+/// `0`, `1`, `2` or `any`; in alphabetical order, a later one is higher.
 fn order_of(call: Call, inputs: &[Tensor]) -> Result<&'static str> {
     let point = |t: &Tensor| if t.dtype().is_float() { t.with_grad() } else { Ok(t.clone()) };
     let inputs = inputs.iter().map(point).collect::<Result<Vec<_>>>()?;
@@ -112,9 +113,9 @@ fn order_of(call: Call, inputs: &[Tensor]) -> Result<&'static str> {
     Ok("any")
 }
 
-/// The page, and what is wrong.
+/// Generates the page, and describes what is wrong.
 ///
-/// The column of WebGPU is tried if there is a device, and else left as it is in the page that is there.
+/// The WebGPU column is tested if there is a device; otherwise it is copied from the existing page.
 pub(crate) fn page(
     file: &File<'_>,
     wgpu: Option<&File<'_>>,
@@ -174,10 +175,10 @@ pub(crate) fn page(
     (text, wrong)
 }
 
-/// The page, from the root.
+/// The path of the page, relative to the root.
 pub(crate) const PAGE: &str = "docs/op-matrix.md";
 
-/// The cell of another backend: whether it does in each dtype what the CPU does.
+/// The cell of another backend: whether it matches the CPU in each dtype.
 fn column(call: Call, inputs: &[Tensor], cpu: &[(DType, &str)], name: &str, wrong: &mut Vec<String>) -> String {
     let mut differ = Vec::new();
     for &(dtype, mark) in cpu {
@@ -190,14 +191,14 @@ fn column(call: Call, inputs: &[Tensor], cpu: &[(DType, &str)], name: &str, wron
     if differ.is_empty() { "●".to_owned() } else { differ.join(" ") }
 }
 
-/// The cell of WebGPU in an operation's row of the page that is there: the third from its end.
+/// The WebGPU cell of an operation's row in the existing page, the third from the end.
 fn old_cell(page: &str, family: &str) -> String {
     let row = page.lines().find(|l| l.starts_with(&format!("| `{family}` |")));
     let cell = row.and_then(|r| r.trim_end_matches('|').rsplit('|').nth(2));
     cell.map_or_else(String::new, |c| c.trim().to_owned())
 }
 
-/// Compares a page with the one that is there, or writes it if `GRADUS_WRITE` is set; what is wrong.
+/// Compares a page with the existing file, or writes it if `GRADUS_WRITE` is set. Describes what is wrong.
 pub(crate) fn compare(page: &str, command: &str, text: &str) -> Option<String> {
     let path = root().join(page);
     if std::env::var_os("GRADUS_WRITE").is_some() {

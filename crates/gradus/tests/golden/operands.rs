@@ -1,14 +1,14 @@
-//! One rule for the operands of all operations: dtypes promote, and an index is of any integer dtype.
+//! Rules for the operands of all operations: dtypes promote, and an index may have any integer dtype.
 
 use gradus::prelude::*;
 
 use crate::{Call, calls, file, words};
 
-/// What accompanies an operand and does not decide the dtype of the result: running statistics, and a mask that is added.
+/// Operands that do not affect the dtype of the result: running statistics, and an additive mask.
 const ACCOMPANY: [(&str, usize); 3] =
     [("batch_norm_eval", 3), ("batch_norm_eval", 4), ("scaled_dot_product_attention/bias", 3)];
 
-/// Every case of the file with its call and inputs.
+/// Every case of the file, with its call and inputs.
 fn cases() -> Vec<(String, Call, Vec<Tensor>)> {
     let (file, calls) = (file(), calls());
     let names = words().into_iter().filter(|(_, v)| v.starts_with("order=")).map(|(name, _)| name);
@@ -16,15 +16,15 @@ fn cases() -> Vec<(String, Call, Vec<Tensor>)> {
     names.map(|name| (call(&name), file.inputs(&name), name)).map(|(call, inputs, name)| (name, call, inputs)).collect()
 }
 
-/// A tensor by dtype, shape and bytes.
+/// The dtype, shape and bytes of a tensor.
 type Plain = (DType, Vec<usize>, Vec<u8>);
 
-/// What a call gives.
+/// The results of a call.
 fn results(call: Call, inputs: &[Tensor]) -> Result<Vec<Plain>> {
     call(inputs)?.iter().map(|y| Ok((y.dtype(), y.shape().to_vec(), y.to_bytes()?))).collect()
 }
 
-/// The inputs with some in another dtype.
+/// The inputs, with some of them converted to another dtype.
 fn converted(inputs: &[Tensor], dtype: DType, which: impl Fn(usize) -> bool) -> Result<Vec<Tensor>> {
     let one = |(i, t): (usize, &Tensor)| if which(i) { t.to_dtype(dtype) } else { Ok(t.clone()) };
     inputs.iter().enumerate().map(one).collect()
@@ -33,7 +33,7 @@ fn converted(inputs: &[Tensor], dtype: DType, which: impl Fn(usize) -> bool) -> 
 #[test]
 fn floats_of_several_dtypes_promote_in_every_operation() {
     let mut tried = 0;
-    // `broadcast_tensors` gives views, each of its own dtype.
+    // `broadcast_tensors` returns views, each with its own dtype.
     for (name, call, inputs) in cases().into_iter().filter(|c| c.0 != "broadcast_tensors") {
         let floats: Vec<usize> = (0..inputs.len()).filter(|&i| inputs[i].dtype().is_float()).collect();
         for &i in floats.iter().filter(|_| floats.len() > 1) {
@@ -42,7 +42,7 @@ fn floats_of_several_dtypes_promote_in_every_operation() {
             let wide = converted(&mixed, DType::F64, |k| k == i).unwrap();
             let got = results(call, &mixed).unwrap_or_else(|e| panic!("{name}, input {i}: {e}"));
             assert!(got == results(call, &wide).unwrap(), "{name} with input {i} in f32 is not as in f64");
-            // Neither of the two halves holds the other.
+            // Neither f16 nor bf16 can represent the other's values.
             let mixed =
                 converted(&converted(&inputs, DType::BF16, |k| floats.contains(&k)).unwrap(), DType::F16, |k| k == i);
             let mixed = mixed.unwrap();
@@ -70,7 +70,7 @@ fn indices_are_integers_of_any_dtype() {
         let want = results(call, &inputs).unwrap();
         for dtype in DType::ALL.into_iter().filter(|d| d.is_int()) {
             let short = converted(&inputs, dtype, is_index).unwrap();
-            // One that has no room for a negative number has no such index.
+            // Skips dtypes that cannot represent a negative index of this case.
             let number = |t: &Tensor| t.to_dtype(DType::F64).unwrap().to_bytes().unwrap();
             if (0..inputs.len()).any(|i| is_index(i) && number(&short[i]) != number(&inputs[i])) {
                 continue;

@@ -1,12 +1,13 @@
-//! Every differentiable row of `docs/op-matrix.md`, to the third order: in other layouts, through `checkpoint`, with
-//! stretched and with empty inputs.
+//! Every differentiable row of `docs/op-matrix.md`, up to the third order: in other layouts, through `checkpoint`, with
+//! broadcast and with empty inputs.
 //!
-//! The calls and inputs are those of the file. A row that a check does not reach to the third order, and that [`FLAT`] or
-//! [`EXCEPTIONS`] do not name with a reason, fails; so does an exception that is none.
+//! The calls and inputs are those of the file. A row fails if a check does not reach the third order, unless [`FLAT`]
+//! or [`EXCEPTIONS`] names the row with a reason. An unnecessary exception fails too.
 //!
-//! Most operations are linear, or nearly: their own second derivative is 0 and says nothing of the gradient of their
-//! gradient. So each call is differentiated twice over: as it is, beside PyTorch's gradients, and [`curved`], where no
-//! derivative is constant, beside finite differences of the derivative before.
+//! Most operations are linear, or nearly so: their own second derivative is 0 and cannot reveal an error in the
+//! gradient of their gradient. So each call is differentiated twice: as it is, compared with PyTorch's gradients; and
+//! composed with a sine ([`curved`]), so that no derivative is constant, compared with finite differences of the
+//! previous derivative.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,32 +20,32 @@ use crate::derivatives::{
 };
 use crate::{Call, File, calls, difference, file, one, rows, word, words};
 
-/// What a row is checked for.
+/// The checks of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Check {
-    /// First, second and third derivative along a line, and every element of the second gradient, against finite
+    /// The first, second and third derivative along a line, and every element of the second gradient, match finite
     /// differences.
     Third,
-    /// First and second gradients with strided inputs and strided incoming gradients are those of PyTorch, or, where it
-    /// has none, those of contiguous inputs; so are the three derivatives along the line.
+    /// With strided inputs and strided incoming gradients, the first and second gradients are those of PyTorch (or, if
+    /// it has none, those of contiguous inputs), and so are the three derivatives along the line.
     Layouts,
-    /// Through `checkpoint`, in every layout: the same bits of the first gradient, and of the second where the gradient that
-    /// comes to the region is a constant. Where it depends on the inputs too, the parts of the second gradient are added
-    /// in another order; it and the derivatives along the line are the same but for rounding.
+    /// Through `checkpoint`, in every layout: the first gradient has the same bits, and so has the second if the
+    /// gradient that enters the region is a constant. If that gradient depends on the inputs too, the parts of the
+    /// second gradient are added in another order; it and the derivatives along the line then agree up to rounding.
     Checkpoint,
-    /// An axis stretched from size 1: gradients are the sums, the derivatives along a line those of finite differences, and
-    /// through `checkpoint` the same.
+    /// With an axis broadcast from size 1, gradients are sums over the axis, derivatives along a line match finite
+    /// differences, and `checkpoint` gives the same results.
     Broadcast,
-    /// An input without elements: three derivatives, in every layout and through `checkpoint`, or a typed error.
+    /// With an empty input, three derivatives in every layout and through `checkpoint`, or a typed error.
     Empty,
 }
 
-/// What a check found.
+/// The outcome of a check.
 enum Outcome {
     /// The check does not apply to the case.
     Nothing,
     Wrong(String),
-    /// Nothing wrong, up to this order of something recorded that is not 0.
+    /// The check passed, up to this order of derivatives that were recorded and nonzero.
     Reached(usize),
 }
 
@@ -54,16 +55,16 @@ impl From<(Option<String>, usize)> for Outcome {
     }
 }
 
-/// Rows whose slope is 0 wherever there is one: there is no higher derivative to record.
+/// Rows whose slope is 0 wherever it exists, so there is no higher derivative to record.
 const FLAT: &[&str] =
     &["ceil", "floor", "floor_div", "round", "round_decimals", "round_half_away", "sign", "trunc", "trunc_div"];
 
-/// Rows that a check does not reach, and why.
+/// Rows that a check cannot reach, each with its reason.
 const EXCEPTIONS: &[(&str, Check, &str)] =
     &[("batch_norm", Check::Empty, "training on fewer than two values a channel is an error: there is no variance")];
 
-/// Cases without finite differences, and why. Their rows have others. So have those of the cases `special`, whose points
-/// are infinities, corners, and numbers so large that no step moves them.
+/// Cases without finite differences, each with its reason; other cases cover their rows. Cases named `special` have
+/// none either: their points are infinities, corners, and numbers so large that no step changes them.
 const NOT_SMOOTH: &[(&str, &str)] = &[
     ("maximum/ties", "ties"),
     ("minimum/ties", "ties"),
@@ -82,11 +83,11 @@ const NOT_SMOOTH: &[(&str, &str)] = &[
     ("cast/f32", "f32 is too coarse for differences"),
 ];
 
-/// Float inputs that are labels, which have no neighbours: (case, input).
+/// Float inputs that are labels, which cannot be perturbed: (case, input).
 const LABELS: &[(&str, usize)] =
     &[("cosine_embedding_loss", 2), ("hinge_embedding_loss", 1), ("pow/integer_exponents", 1)];
 
-/// Calls beside those of the file, on the inputs of a case: (row and name, case, call).
+/// Calls in addition to those of the file, on the inputs of a case: (row and name, case, call).
 const MORE: &[(&str, &str, Call)] = &[
     ("dropout/half", "abs", one!(|x| x[0].dropout(0.5, &mut Generator::new(7))?.sin())),
     ("cast/f64", "abs", one!(|x| x[0].to_dtype(DType::F64)?.sin())),
@@ -132,9 +133,9 @@ pub(crate) struct Case<'a> {
     pub(crate) name: &'a str,
     pub(crate) call: Call,
     pub(crate) inputs: Vec<Tensor>,
-    /// The leaves of the file's gradients.
+    /// The inputs for which the file has gradients.
     pub(crate) leaves: Vec<usize>,
-    /// The name in the file, if it has this call's gradients.
+    /// The name in the file, if the file has the gradients of this call.
     golden: Option<&'a str>,
     tolerance: f64,
 }
@@ -149,7 +150,7 @@ impl Case<'_> {
         self.weights(file, |w| derivatives(call, &self.inputs, &self.leaves, w, lay))
     }
 
-    /// Whether the values are those of the file, where it has them.
+    /// Compares the gradients with those of the file, where the file has them.
     fn like_pytorch(&self, file: &File<'_>, found: &Found) -> Option<String> {
         let name = self.golden?;
         let compare = |what: &str, kind: &str, all: &[Tensor]| {
@@ -162,12 +163,12 @@ impl Case<'_> {
             .or_else(|| compare("the second gradient", "gg", &found.second))
     }
 
-    /// The curved call of an input variant.
+    /// The derivatives of the curved call, with the inputs in a layout.
     fn bent(&self, call: Function<'_>, lay: Lay) -> Result<Found> {
         derivatives(&curved(call, lay), &self.inputs, &self.leaves, &IRREGULAR, lay)
     }
 
-    /// The float inputs that are no labels.
+    /// The float inputs that are not labels.
     pub(crate) fn floats(&self) -> Vec<usize> {
         let label = |i: usize| LABELS.contains(&(self.name, i));
         (0..self.inputs.len()).filter(|&i| self.inputs[i].dtype().is_float() && !label(i)).collect()
@@ -229,7 +230,7 @@ impl Case<'_> {
         Ok(reached.map_or(Outcome::Nothing, Outcome::Reached))
     }
 
-    /// The gradient of what is stretched is the sum of the gradients of what it is stretched to.
+    /// The gradient of an input that is broadcast is the sum of the gradients over its copies.
     fn stretched(&self, leaf: usize, axis: usize) -> Result<Outcome> {
         let shape = self.inputs[leaf].shape().to_vec();
         let small = self.inputs[leaf].narrow(axis as isize, 0, 1)?.copy()?;
@@ -282,7 +283,7 @@ impl Case<'_> {
         Ok((wrong, reached).into())
     }
 
-    /// The inputs with axes of size 0: all axes of one size, and each axis of each input alone.
+    /// The inputs with axes of size 0: all axes of one size at once, and each axis of each input alone.
     fn emptied(&self) -> Vec<Vec<Tensor>> {
         let sizes: BTreeSet<usize> = self.inputs.iter().flat_map(|t| t.shape()).copied().filter(|&s| s > 0).collect();
         let axes = || self.inputs.iter().enumerate().flat_map(|(i, t)| (0..t.rank()).map(move |a| (i, a)));
@@ -321,7 +322,7 @@ impl Case<'_> {
         Ok(reached.map_or(Outcome::Nothing, Outcome::Reached))
     }
 
-    /// Derivatives at an empty point: of nothing they are 0, so that only their recording counts.
+    /// Checks an empty point. Derivatives have no elements there, so the check is whether they were recorded.
     fn emptied_to(&self, inputs: &[Tensor]) -> Result<Outcome> {
         let through = checkpointed(self.call);
         let at = |call: Function<'_>, lay| derivatives(&curved(call, lay), inputs, &self.leaves, &IRREGULAR, lay);
@@ -353,13 +354,13 @@ impl Case<'_> {
     }
 }
 
-/// What differs in bits between two runs, in words.
+/// Describes how two runs differ in bits.
 fn identical(want: &Found, got: &Found) -> Option<String> {
     let other = bits_of(&want.second) != bits_of(&got.second);
     alike(want, got, 0.0).or_else(|| other.then(|| "the second gradient has other bits".to_owned()))
 }
 
-/// What differs between two runs, in words: bits of outputs and first gradients, and second gradients by the tolerance.
+/// Describes how two runs differ: outputs and first gradients in bits, second gradients by the tolerance.
 fn alike(want: &Found, got: &Found, tolerance: f64) -> Option<String> {
     let all = |f: &Found| [&f.outputs, &f.plain, &f.first].map(|all| bits_of(all));
     let other = all(want) != all(got);
@@ -370,7 +371,7 @@ fn bits_of(all: &[Tensor]) -> Vec<Vec<u64>> {
     all.iter().map(bits).collect()
 }
 
-/// What differs between two runs, in words.
+/// Describes how two runs differ.
 fn same(want: &Found, got: &Found, tolerance: f64) -> Option<String> {
     let compare = |what: &str, want: &[Tensor], got: &[Tensor]| {
         let all = want.iter().zip(got).enumerate();
@@ -413,7 +414,7 @@ pub(crate) fn cases<'a>(
     found
 }
 
-/// One check of every case, and whether every row is reached.
+/// Runs one check on every case, and reports every row that it does not reach.
 fn every_row(check: Check) {
     let (file, metadata, calls) = (file(), words(), calls());
     let cases = cases(&file, &metadata, &calls);
@@ -438,7 +439,7 @@ fn every_row(check: Check) {
         match (covered.get(row.as_str()), excepted) {
             (None, false) => wrong.push(format!("`{row}`: no case, and no exception with a reason")),
             (Some(_), true) => wrong.push(format!("`{row}`: is covered and needs no exception")),
-            // Of nothing, derivatives are recorded or not; only elsewhere is one that is 0 known from others.
+            // With empty inputs a derivative of 0 cannot be told from a missing one, so flat rows are exempt there.
             (Some(&order), _) if order < 3 && !flat || order > 0 && flat && check != Check::Empty => {
                 wrong.push(format!("`{row}`: no case beyond order {order}"));
             }

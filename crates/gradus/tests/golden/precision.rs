@@ -1,4 +1,4 @@
-//! First, recorded and second gradients in f32, f16 and bf16 beside those in f64 on the same rounded inputs.
+//! First, recorded and second gradients in f32, f16 and bf16, compared with those in f64 on the same rounded inputs.
 
 use gradus::prelude::*;
 
@@ -15,16 +15,16 @@ fn largest(dtype: DType) -> f64 {
     }
 }
 
-/// Floats converted, others as they are.
+/// The inputs with floats converted and others unchanged.
 fn to(dtype: DType, all: &[Tensor]) -> Result<Vec<Tensor>> {
     all.iter().map(|t| if t.dtype().is_float() { t.to_dtype(dtype) } else { Ok(t.clone()) }).collect()
 }
 
-/// What differs, in words; `None` if nothing does, and an error if the dtype is refused.
+/// Describes a difference; `None` if there is none. An error means that the dtype is refused.
 fn difference(case: &Case<'_>, dtype: DType) -> Result<Option<String>> {
     let low = to(dtype, &case.inputs)?;
     let wide = to(DType::F64, &low)?;
-    // The weights are numbers of the dtype, too.
+    // The weights are rounded to the dtype too.
     let shapes = derivatives(&case.call, &wide, &case.leaves, &IRREGULAR, Lay::Plain)?;
     let outputs = (case.call)(&low)?;
     let position = |i: usize| case.leaves.iter().position(|&leaf| leaf == i).unwrap_or(0);

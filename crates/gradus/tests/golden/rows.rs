@@ -1,9 +1,9 @@
-//! The rows of `docs/op-matrix.md`, which the tests of gradients and of kinks go through.
+//! The rows of `docs/op-matrix.md`, shared by the tests of gradients and of kinks.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// The operations of the page with a gradient: the last column but one is not `0`.
+/// The differentiable operations of the page: the second column from the end is not `0`.
 pub(crate) fn differentiable() -> BTreeSet<String> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/op-matrix.md");
     let text = std::fs::read_to_string(page).unwrap();

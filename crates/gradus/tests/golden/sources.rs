@@ -1,4 +1,4 @@
-//! The public operations as their source has them: the methods of `impl Tensor`, with their documentation.
+//! Reads the public operations from the source: the methods of `impl Tensor`, with their documentation.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +11,7 @@ pub(crate) fn methods() -> BTreeMap<String, String> {
     methods_in("ops")
 }
 
-/// Those that a folder of the crate `gradus-tensor` defines.
+/// The methods defined in a folder of the crate `gradus-tensor`.
 pub(crate) fn methods_in(folder: &str) -> BTreeMap<String, String> {
     let doc =
         |entry: &Entry| entry.doc.iter().flat_map(|l| l.split_whitespace()).map(|word| format!("{word} ")).collect();
@@ -31,33 +31,34 @@ pub(crate) fn methods_in(folder: &str) -> BTreeMap<String, String> {
     found
 }
 
-/// A macro of a file.
+/// A macro defined in a file.
 #[derive(Default)]
 struct Macro {
     name: String,
-    /// What a row of a call has, in order.
+    /// The parts of one row of an invocation, in order.
     parts: Vec<String>,
-    /// The methods that it defines: a part or a name, and the documentation.
+    /// The methods that it defines: a part or a literal name, and the documentation.
     methods: Vec<(String, String)>,
 }
 
 impl Macro {
-    /// Whether every row of a call names a method: the table of elementwise operations is read as it stands.
+    /// Whether every row of an invocation names a method. The table of elementwise operations does not: its entries are
+    /// read directly.
     fn has_rows(&self) -> bool {
         self.methods.iter().all(|(name, _)| !name.starts_with('$') || self.parts.contains(name))
     }
 }
 
-/// A file as far as it was read.
+/// The state of the parser within a file.
 #[derive(Default)]
 struct File {
     doc: String,
-    /// Inside of `impl Tensor`.
+    /// Whether the current line is inside `impl Tensor`.
     inside: bool,
-    /// The macro that is defined here.
+    /// The macro whose definition is being read.
     open: Option<Macro>,
     macros: Vec<Macro>,
-    /// The macro that is called here, and the text of the call so far.
+    /// The macro whose invocation is being read, and its text so far.
     call: Option<(usize, String)>,
 }
 
@@ -96,7 +97,7 @@ impl File {
                 None => drop(found.insert(name, doc)),
             }
         } else if line.starts_with("///") || line.starts_with("#[") || line.starts_with('"') {
-            // One space between words, whatever the lines.
+            // Collapses whitespace to single spaces.
             for word in line.trim_start_matches('/').split_whitespace() {
                 self.doc += word;
                 self.doc.push(' ');
@@ -106,7 +107,7 @@ impl File {
         }
     }
 
-    /// The end of what stands at the margin.
+    /// Closes an item at a line without indentation.
     fn end(&mut self, found: &mut BTreeMap<String, String>) {
         self.inside = false;
         self.macros.extend(self.open.take());
@@ -123,12 +124,12 @@ impl File {
     }
 }
 
-/// Whether a line is the pattern of rows without optional parts.
+/// Whether a line is a row pattern without optional parts.
 fn is_plain(line: &str) -> bool {
     line.ends_with("=> {") && line.starts_with("($(") && line.matches("$(").count() == 1
 }
 
-/// Words and quoted texts.
+/// Splits a line into words and string literals.
 fn words(row: &str) -> Vec<String> {
     let (mut found, mut quoted, mut word) = (vec![], false, String::new());
     for c in row.chars() {

@@ -1,4 +1,4 @@
-//! `docs/spec.md`: every operation that can run, as a trace of all cases and their gradients shows it.
+//! `docs/spec.md`: every operation that can run, generated from a trace of all cases and their gradients.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,26 +12,26 @@ use gradus::{Bound, ComputeModule, Gemm, UpdateFn};
 use crate::traced::Noted;
 use crate::{Call, file_on};
 
-/// The page, from the root.
+/// The path of the page, relative to the root.
 pub(crate) const PAGE: &str = "docs/spec.md";
 
-/// What was seen of one operation.
+/// The observations of one operation.
 struct Row {
     parameters: String,
     inputs: BTreeSet<usize>,
     outputs: BTreeSet<usize>,
     effects: &'static str,
     flow: &'static str,
-    /// Whether its first output was ever a float that carries a gradient.
+    /// Whether its first output was ever a tracked float.
     derivative: bool,
-    /// The methods of the backend that it calls.
+    /// The backend methods that it calls.
     methods: BTreeSet<String>,
 }
 
-/// By the variant of [`Op`] and the name.
+/// Rows by variant of [`Op`] and name.
 type Rows = BTreeMap<(&'static str, String), Row>;
 
-/// The names of the parameters, as they are printed: `softmax { log: false, axis: 1 }`.
+/// The names of the parameters, parsed from the debug output `softmax { log: false, axis: 1 }`.
 fn parameters(op: &Op) -> String {
     let text = format!("{op:?}");
     let Some((_, fields)) = text.split_once(" { ") else { return String::new() };
@@ -80,7 +80,8 @@ fn note(rows: &mut Rows, ran: &Traced<'_>, called: Vec<String>) {
     row.methods.extend(called);
 }
 
-/// What no case calls: writes, draws, products on flat buffers, programs of the user, and another device.
+/// Operations that no case calls: writes in place, random draws, products on flat buffers, user-defined operations, and
+/// transfers to another device.
 fn others(device: &Device) -> Result<()> {
     static AVERAGE: UpdateFn = UpdateFn::new("update", |x| vec![x[0] + x[2] * (x[1] - x[0])]);
     let x = Tensor::rand([4], DType::F64, device, &mut Generator::new(1))?;
@@ -94,7 +95,7 @@ fn others(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// Calls a case on tracked inputs, and takes a gradient.
+/// Runs a case on tracked inputs, and takes a gradient.
 fn differentiated(call: Call, inputs: &[Tensor]) -> Result<()> {
     let leaf = |t: &Tensor| if t.dtype().is_float() { t.with_grad() } else { Ok(t.clone()) };
     let inputs = inputs.iter().map(leaf).collect::<Result<Vec<_>>>()?;
@@ -104,14 +105,14 @@ fn differentiated(call: Call, inputs: &[Tensor]) -> Result<()> {
     Ok(())
 }
 
-/// The methods that the source of a backend has bodies of its own for.
+/// The methods that a backend's source overrides.
 fn own_methods(krate: &str) -> BTreeSet<String> {
     let path = crate::matrix::root().join("crates").join(krate).join("src/backend.rs");
     let text = std::fs::read_to_string(path).unwrap();
     text.split("\n    fn ").skip(1).filter_map(|m| Some(m.split_once('(')?.0.to_owned())).collect()
 }
 
-/// The page, and what is wrong.
+/// Generates the page, and describes what is wrong.
 pub(crate) fn page(calls: &BTreeMap<&str, Call>, cases: &[&str]) -> (String, Vec<String>) {
     let noted = Noted::new();
     let file = file_on(noted.device.clone());

@@ -1,4 +1,4 @@
-//! The kinks: where an operation has no slope, or an infinite one, and which Gradus takes.
+//! The kinks: points where an operation has no slope, or an infinite one, and the slope that Gradus returns there.
 
 use gradus::Reduction::{None as Each, Sum};
 use gradus::ops::table::Kink;
@@ -41,7 +41,7 @@ macro_rules! kinks {
 
 const INF: f64 = f64::INFINITY;
 
-/// 1, 2, 3, ..: tells the outputs apart.
+/// Multiplies the outputs by 1, 2, 3, .., so that their slopes can be told apart.
 fn counted(y: &Tensor) -> Result<Tensor> {
     let numbers = Tensor::arange(1, y.numel() as i64 + 1, 1, DType::F64, y.device())?;
     y.mul(&numbers.reshape(y.shape())?)
@@ -51,12 +51,12 @@ fn row(x: &Tensor) -> Result<Tensor> {
     x.reshape([1, x.numel()])
 }
 
-/// As `[1, 1, n]`.
+/// Reshapes to `[1, 1, n]`.
 fn signal(x: &Tensor) -> Result<Tensor> {
     x.reshape([1, 1, x.numel()])
 }
 
-/// As `[1, 1, 1, n]` for an image or `[1, 1, 1, 1, n]` for a volume.
+/// Reshapes to `[1, 1, 1, n]` for an image or `[1, 1, 1, 1, n]` for a volume.
 fn spatial(x: &Tensor, rank: usize) -> Result<Tensor> {
     let mut shape = vec![1; rank + 1];
     shape.push(x.numel());
@@ -71,7 +71,7 @@ fn places(x: &Tensor, values: &[i64]) -> Result<Tensor> {
     Tensor::from_vec(values, [values.len()], x.device())
 }
 
-/// The value of the image `[0, 1, 4]` at a point of its axis, in pixels.
+/// Samples the image `[0, 1, 4]` at a point along its axis, in pixels.
 fn pixel(x: &Tensor, mode: Sampling, padding: GridPadding) -> Result<Tensor> {
     let image = Tensor::from_vec([0.0, 1.0, 4.0], [1, 1, 1, 3], x.device())?;
     let along = x.reshape([1, 1, x.numel(), 1])?.sub(1.0)?;

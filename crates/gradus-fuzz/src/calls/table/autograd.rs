@@ -1,4 +1,4 @@
-//! Gradients, and functions of functions.
+//! Gradients, and transformations of functions.
 
 use gradus::autograd::{GradcheckOptions, gradcheck_with};
 use gradus::prelude::*;
@@ -19,13 +19,13 @@ fn smooth(x: &[Tensor]) -> Result<Tensor> {
     Ok(y)
 }
 
-/// A leaf of floats.
+/// A float leaf.
 fn leaf(d: &mut Draw) -> Result<Tensor> {
     let dims = d.dims();
     d.floats(&dims)?.detach().with_grad()
 }
 
-/// A small leaf of floats: a Jacobian or Hessian of it has the square of its size.
+/// A small float leaf: its Jacobian or Hessian has the square of its size.
 fn small(d: &mut Draw) -> Result<Tensor> {
     let (dims, rank) = ([d.below(4), 1 + d.below(3)], d.below(3));
     let x = d.floats(&dims[..rank])?.detach();

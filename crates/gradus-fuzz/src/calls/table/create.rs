@@ -1,4 +1,4 @@
-//! Making tensors, and generators.
+//! Creation of tensors, and generators.
 
 use gradus::backend::Distribution;
 use gradus::prelude::*;

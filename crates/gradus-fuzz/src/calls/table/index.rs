@@ -1,4 +1,4 @@
-//! Elements named by other tensors.
+//! Indexing by tensors.
 
 use gradus::prelude::*;
 use gradus::{Index, ScatterReduction, Strided};
@@ -6,17 +6,17 @@ use gradus::{Index, ScatterReduction, Strided};
 use super::{LONG, Row, SHORT, rows};
 use crate::calls::Draw;
 
-/// The size of an axis, if it is one.
+/// The size of an axis, if the axis exists.
 pub(super) fn along(x: &Tensor, axis: isize) -> usize {
     x.size(axis).unwrap_or(3)
 }
 
-/// `axis` as one that counts from the start.
+/// `axis`, counted from the start.
 pub(super) fn at(x: &Tensor, axis: isize) -> usize {
     (if axis < 0 { axis.wrapping_add(x.rank() as isize) } else { axis }) as usize
 }
 
-/// An index of the shape of `x` but along `axis`, where it has `n` entries.
+/// An index with the shape of `x`, except for `n` entries along `axis`.
 pub(super) fn index_like(d: &mut Draw, x: &Tensor, axis: isize, n: usize) -> Result<Tensor> {
     let mut dims = x.shape().to_vec();
     if let Some(size) = dims.get_mut(at(x, axis)) {
@@ -25,19 +25,19 @@ pub(super) fn index_like(d: &mut Draw, x: &Tensor, axis: isize, n: usize) -> Res
     d.indices(&dims, along(x, axis))
 }
 
-/// A few indices, one axis.
+/// A few indices along one axis.
 pub(super) fn few(d: &mut Draw, n: usize) -> Result<Tensor> {
     let count = d.below(6);
     d.indices(&[count], n)
 }
 
-/// Indices of several axes from the first on, which broadcast.
+/// Indices for several leading axes, which broadcast against each other.
 pub(super) fn tuple(d: &mut Draw, x: &Tensor) -> Result<Vec<Tensor>> {
     let count = d.below(4);
     (0..x.rank().min(1 + d.below(3))).map(|k| d.indices(&[count], x.shape()[k])).collect()
 }
 
-/// Items of an index expression; the tensors that they borrow are in `held`.
+/// The items of an index expression; `held` owns the tensors that they borrow.
 pub(super) fn items<'a>(d: &mut Draw, x: &Tensor, held: &'a [Tensor]) -> Vec<Index<'a>> {
     let step = |d: &mut Draw| if d.once_in(8) { d.offset() } else { 1 };
     let one = |d: &mut Draw| match d.below(12) {

@@ -1,4 +1,4 @@
-//! Methods that write into the tensor, half of them inside of `no_grad`.
+//! Methods that write in place, half of the time inside `no_grad`.
 
 use gradus::UpdateFn;
 use gradus::prelude::*;
@@ -10,10 +10,10 @@ use crate::calls::Draw;
 static AVERAGE: UpdateFn = UpdateFn::new("average", |x| vec![x[0] + x[2] * (x[1] - x[0])]);
 static BOTH: UpdateFn = UpdateFn::new("both", |x| vec![x[0] + x[1], x[2] - x[0]]);
 
-/// Calls a method that writes, and gives the tensor that it wrote to.
+/// Calls a method that writes in place, and returns the tensor that was written.
 fn write(d: &mut Draw, x: &Tensor, f: impl FnOnce(&mut Draw, &Tensor) -> Result<()>) -> Result<Tensor> {
     let guard = d.flag().then(gradus::no_grad_guard);
-    // Mostly a tensor that can be written to.
+    // Usually a tensor that can be written to.
     let x = if d.once_in(4) { x.clone() } else { x.detach() };
     let x = if d.once_in(4) || x.numel() > 1 << 20 { x } else { x.copy()? };
     f(d, &x)?;

@@ -1,7 +1,7 @@
-//! The entry points: a row each, with the arguments that it is called with.
+//! The entry points, one row each, with the code that draws the arguments.
 //!
-//! A row of a method of `Tensor` has the method's name, so that a test can tell which methods have none; what else is called
-//! has a name with `::`. To try a new method add a row to the file of its like.
+//! The row of a `Tensor` method has the method's name, so a test can list the methods without a row. Other functions
+//! have names with `::`. To fuzz a new method, add a row to the file of its family.
 
 mod all;
 mod autograd;
@@ -27,9 +27,10 @@ pub use all::{all, planted};
 
 /// One entry point.
 pub struct Row {
-    /// The name of the method, or of what else is called.
+    /// The name of the method, or the path of another function.
     pub name: &'static str,
-    /// Whether its inputs may have absurdly long stretched axes: the time that it takes grows with its output only.
+    /// Whether its inputs may have absurdly long broadcast axes, because its time depends only on the size of its
+    /// output.
     pub huge: bool,
     call: Call,
 }
@@ -53,12 +54,12 @@ impl Row {
     }
 }
 
-/// Rows whose time grows with what they read, and not only with what they give.
+/// Rows whose time also depends on the size of their inputs.
 const SHORT: bool = false;
-/// Rows that are quick, or refuse, however long a stretched axis is.
+/// Rows that return quickly, or fail, however long a broadcast axis is.
 const LONG: bool = true;
 
-/// Rows, of which each draws a first argument by the same method, or none.
+/// A list of rows. Each draws its first argument by the same method, or draws none.
 macro_rules! rows {
     ($huge:ident; $($name:ident $(:: $part:ident)* |$d:ident| $call:expr;)*) => {
         &[$($crate::calls::table::Row {
@@ -101,7 +102,7 @@ impl Give for (Tensor, Tensor) {
 
 impl Give for Vec<Tensor> {
     fn give(mut self) -> Vec<Tensor> {
-        // Of thousands of pieces a few will do.
+        // Of a result with thousands of pieces, a few suffice.
         self.truncate(8);
         self
     }
@@ -119,7 +120,7 @@ impl Give for Unique {
     }
 }
 
-/// What has no tensors.
+/// Results without tensors.
 macro_rules! nothing {
     ($($t:ty)*) => {$(impl Give for $t {
         fn give(self) -> Vec<Tensor> {

@@ -8,7 +8,7 @@ use super::window::images;
 use super::{Row, SHORT, rows};
 use crate::calls::Draw;
 
-/// Makes a layer, and runs it on what `input` draws for it.
+/// Makes a layer, and runs it on the input that `input` draws.
 fn run<L: Forward>(
     d: &mut Draw,
     make: impl FnOnce(&mut Draw, &mut Init<'_>) -> Result<L>,
@@ -29,7 +29,7 @@ fn run<L: Forward>(
     layer.forward(&x)
 }
 
-/// `[n, features]`, mostly.
+/// Usually `[n, features]`.
 fn features(d: &mut Draw, n: usize) -> Result<Tensor> {
     if n > 64 {
         return d.float();
@@ -164,7 +164,7 @@ const LAYERS: &[Row] = rows! { SHORT;
     };
 };
 
-/// A model of one layer, and the gradients of a loss.
+/// A model with one layer, and the gradients of a loss.
 fn trained(d: &mut Draw) -> Result<(Linear, gradus::Gradients)> {
     let device = d.device.clone();
     let mut generator = d.generator.clone();

@@ -7,7 +7,7 @@ use gradus::tensor::{Interpolation, Sampling};
 use super::{Row, SHORT, rows};
 use crate::calls::Draw;
 
-/// A picture, or something that is none.
+/// An image, or a tensor that is not one.
 fn picture(d: &mut Draw) -> Result<Tensor> {
     if d.once_in(12) {
         return d.any();

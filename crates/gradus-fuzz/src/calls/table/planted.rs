@@ -1,4 +1,4 @@
-//! Mistakes that a library could make, to show that they are found.
+//! Planted bugs, to test that the search detects them.
 
 use gradus::prelude::*;
 
@@ -9,11 +9,11 @@ const TABLE: &[Row] = rows! { SHORT;
         let all: &[Tensor] = &[];
         all[0].neg()
     };
-    // More than the limit of the allocator, without asking whether there is as much.
+    // Allocates more than the allocator's limit without `try_reserve`.
     planted::abort |d| { let n = 1 + d.below(2); Ok::<_, Error>(vec![1u8; n << 30]) };
-    // Where memory is short only.
+    // Fails only where memory is short.
     planted::short |d| { let n = 3 + d.below(2); Ok::<_, Error>(vec![1u8; n << 20]) };
-    // Beyond the budget, and below what the allocator refuses.
+    // Above the budget, but below the allocator's limit.
     planted::memory |d| { let n = 150 + d.below(50); Ok::<_, Error>(vec![1u8; n << 20]) };
     planted::leak |d| { std::mem::forget(Tensor::zeros([3], DType::F32, &d.device)?); Ok::<_, Error>(()) };
     planted::hang |d| { std::thread::sleep(std::time::Duration::from_secs(1000)); d.any() };
@@ -23,9 +23,9 @@ const TABLE: &[Row] = rows! { SHORT;
         }
         Ok::<_, Error>(deeper(1_000_000 + d.below(2)))
     };
-    // What is called by its path has no line.
+    // A function passed by path has no caller's line, so its error has none.
     planted::lineless |d| Some(d.any()?).map(|x| x.to_dtype(DType::I64)).transpose()?.as_ref().map(Tensor::with_grad).transpose();
-    // An error, as it should be.
+    // A correct error.
     planted::nothing |d| d.any()?.reshape([usize::MAX, usize::MAX]);
 };
 

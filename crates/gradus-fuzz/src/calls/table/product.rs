@@ -1,4 +1,4 @@
-//! Products, norms of layers, attention and distances.
+//! Products, normalisation, attention and distances.
 
 use gradus::prelude::*;
 use gradus::{Causal, Gemm};
@@ -6,7 +6,7 @@ use gradus::{Causal, Gemm};
 use super::{Row, SHORT, rows};
 use crate::calls::Draw;
 
-/// A matrix, or a batch of them, that can stand on the right of `x` mostly.
+/// A matrix or batch of matrices that can usually be the right operand of `x`.
 fn right(d: &mut Draw, x: &Tensor) -> Result<Tensor> {
     let mut dims = x.shape().to_vec();
     let inner = dims.pop().unwrap_or(1);
@@ -23,7 +23,7 @@ fn right(d: &mut Draw, x: &Tensor) -> Result<Tensor> {
     d.sized(&dims, x.dtype())
 }
 
-/// Three matrices that can be added as `x + a @ b`, mostly, with `batch` leading axes.
+/// Three matrices with `batch` leading axes that usually fit `x + a @ b`.
 fn triple(d: &mut Draw, batch: usize) -> Result<[Tensor; 3]> {
     let dtype = d.dtype();
     let [b, m, k, n] = [2, d.below(5), d.below(5), d.below(5)];
@@ -31,7 +31,7 @@ fn triple(d: &mut Draw, batch: usize) -> Result<[Tensor; 3]> {
     Ok([make([m, n])?, make([m, k])?, make([k, n])?])
 }
 
-/// A term of an equation, mostly sensible.
+/// A term of an einsum equation, usually valid.
 fn equation(d: &mut Draw, ranks: &[usize]) -> String {
     let mut letters = |n: usize| (0..n).map(|_| d.of(&['i', 'j', 'k', 'l', 'm'])).collect::<String>();
     let mut terms: Vec<String> = ranks.iter().map(|&r| letters(r)).collect();
@@ -53,7 +53,7 @@ fn equation(d: &mut Draw, ranks: &[usize]) -> String {
     text
 }
 
-/// Queries, keys and values that fit, mostly.
+/// Queries, keys and values, usually of matching shapes.
 fn heads(d: &mut Draw) -> Result<[Tensor; 3]> {
     let dtype = d.float_dtype();
     let [b, h, lq, lk, size] = [1 + d.below(2), 1 + d.below(3), d.below(6), d.below(6), 1 + d.below(5)];
@@ -85,12 +85,12 @@ fn attend(d: &mut Draw, lse: bool) -> Result<Vec<Tensor>> {
     Ok(vec![q.scaled_dot_product_attention(&k, &v, options)?])
 }
 
-/// The last axes of `x`, as layer norm takes them, mostly.
+/// Usually the trailing axes of `x`, as layer norm takes them.
 fn last(d: &mut Draw, x: &Tensor) -> Vec<usize> {
     if d.once_in(10) { d.shape() } else { x.shape()[x.rank() - d.below(x.rank() + 1)..].to_vec() }
 }
 
-/// The channels of `x`, or nothing.
+/// One value per channel of `x`, or nothing.
 fn channels(d: &mut Draw, x: &Tensor) -> Result<Option<Tensor>> {
     let c = x.shape().get(1).copied().unwrap_or(1);
     d.maybe(|d| d.sized(&[c], x.dtype()))

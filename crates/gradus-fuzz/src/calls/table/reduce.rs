@@ -1,8 +1,8 @@
-//! Reductions, scans, order and search.
+//! Reductions, scans, sorting and searching.
 
 use super::{LONG, Row, SHORT, rows};
 
-/// Rows of methods of axes and `keepdim`, of nothing, and of one axis.
+/// Rows for methods that take axes and `keepdim`, no arguments, or one axis.
 macro_rules! reductions {
     (axes: $($axes:ident)*; whole: $($whole:ident)*; axis: $($axis:ident)*; kept: $($kept:ident)*) => {
         rows! { SHORT any;

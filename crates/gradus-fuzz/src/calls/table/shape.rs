@@ -1,4 +1,4 @@
-//! Views, movement, lists of tensors, and what a tensor says of itself.
+//! Views, movement, lists of tensors, and properties of a tensor.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use gradus::{Indexing, PadMode, Scalar};
 use super::{LONG, Row, SHORT, rows};
 use crate::calls::Draw;
 
-/// Sizes with as many elements, mostly.
+/// Usually a shape with the same number of elements.
 fn regrouped(d: &mut Draw, dims: &[usize]) -> Vec<usize> {
     let mut dims = dims.to_vec();
     for _ in 0..d.below(3) {
@@ -27,7 +27,7 @@ fn regrouped(d: &mut Draw, dims: &[usize]) -> Vec<usize> {
     if d.once_in(12) { d.shape() } else { dims }
 }
 
-/// Sizes that stretch to others.
+/// Shapes that broadcast to others.
 fn stretched(d: &mut Draw, dims: &[usize]) -> Vec<usize> {
     let mut dims = dims.to_vec();
     for _ in 0..d.below(3) {
@@ -48,7 +48,7 @@ fn pad_mode(d: &mut Draw) -> PadMode {
     }
 }
 
-/// Takes what is written and keeps nothing.
+/// A writer that discards its input.
 struct Nowhere;
 
 impl std::fmt::Write for Nowhere {

@@ -1,4 +1,4 @@
-//! Windows that slide over images, and images of other sizes.
+//! Sliding windows, and resampling.
 
 use gradus::prelude::*;
 use gradus::tensor::{GridPadding, GridSample, Interpolate, Interpolation, Resized, Sampling};
@@ -6,7 +6,7 @@ use gradus::tensor::{GridPadding, GridSample, Interpolate, Interpolation, Resize
 use super::{Row, SHORT, rows};
 use crate::calls::Draw;
 
-/// `[n, c, spatial..]` with `n` spatial axes, mostly.
+/// Usually `[n, c, spatial..]` with `n` spatial axes.
 pub(super) fn images(d: &mut Draw, c: usize, axes: usize) -> Result<Tensor> {
     let mut dims = vec![if d.once_in(10) { 0 } else { 1 + d.below(2) }, c];
     dims.extend((0..axes).map(|_| if d.once_in(12) { d.below(2) } else { 3 + d.below(5) }));
@@ -33,7 +33,8 @@ fn conv_options<const N: usize>(d: &mut Draw, groups: usize) -> ConvOptions<N> {
     options
 }
 
-/// An image, a weight and a bias that fit, mostly; `[in, out]` of the weight are turned for a transposed convolution.
+/// An input, a weight and a bias, usually of matching shapes; for a transposed convolution the weight's first two axes
+/// are exchanged.
 fn conv<const N: usize>(d: &mut Draw, turned: bool) -> Result<(Tensor, Tensor, Option<Tensor>, ConvOptions<N>)> {
     let groups = d.of(&[1, 1, 2]);
     let [c, k] = [groups * (1 + d.below(3)), groups * (1 + d.below(3))];
@@ -60,7 +61,7 @@ fn pool_options<const N: usize>(d: &mut Draw) -> PoolOptions<N> {
     options.ceil_mode(d.flag())
 }
 
-/// The rows of an operation over 1, 2 and 3 spatial axes.
+/// The rows of an operation with 1, 2 and 3 spatial axes.
 macro_rules! convolutions {
     ($($name:ident $n:literal $turned:literal)*) => {
         rows! { SHORT; $($name |d| { let (x, w, b, options) = conv::<$n>(d, $turned)?; x.$name(&w, b.as_ref(), options) };)* }
