@@ -1,8 +1,8 @@
 //! The fused cross-entropy of logits and class indices: the negative log-likelihood of a class under `softmax(logits)`.
 //!
 //! A row's loss is `lse - (1 - s) * x[target] - s * mean(x)` with the log-sum-exp `lse` and the smoothing `s`; its
-//! gradient is `softmax(x) - (1 - s) * onehot - s / c`. The gradient is computed when it is asked for. The methods are in
-//! `ops/loss/class.rs`.
+//! gradient is `softmax(x) - (1 - s) * onehot - s / c`. The gradient is computed in the backward pass. The methods are
+//! in `ops/loss/class.rs`.
 
 use gradus_backend::{Backend, CrossEntropyParams, Result, View, ViewMut};
 use smallvec::smallvec;

@@ -17,12 +17,12 @@ pub struct Diagonal {
     pub axes: [usize; 2],
 }
 
-/// The adjoint of [`Diagonal`]: its input on the diagonal of zeros.
+/// The adjoint of [`Diagonal`]: zeros with the input on the diagonal.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct DiagonalBackward {
     /// The diagonal.
     pub diagonal: Diagonal,
-    /// The shape that it is a diagonal of.
+    /// The shape of the tensor with this diagonal.
     pub input: Shape,
 }
 
@@ -124,7 +124,7 @@ impl Tensor {
         };
         Axes::resolve("diag_embed", &[axis1, axis2], rank).map_err(|e| self.describe(e, "self"))?;
         let axes = [resolve_axis("diag_embed", axis1, rank)?, resolve_axis("diag_embed", axis2, rank)?];
-        // Above every size where the sum overflows: the shape then is an error.
+        // Where the sum overflows it exceeds every size, so the shape is refused.
         let side = len.saturating_add(offset.unsigned_abs());
         let mut lead = lead.iter();
         let dims: SmallVec<[usize; 9]> =
@@ -133,7 +133,7 @@ impl Tensor {
         apply_one(DiagonalBackward { diagonal: Diagonal { offset, axes }, input }, &[self])
     }
 
-    /// Of a vector the matrix with it on diagonal `k`; of a matrix its diagonal `k`, as a view.
+    /// For a vector, the matrix with it on diagonal `k`; for a matrix, its diagonal `k` as a view.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -180,7 +180,7 @@ impl Tensor {
         self.masked_fill(&below, 0)
     }
 
-    /// Column minus row (i64) of each place of the last two axes.
+    /// Column minus row (i64) for each position of the last two axes.
     #[track_caller]
     fn columns_past_rows(&self, op: &str) -> Result<Tensor> {
         let &[.., rows, columns] = self.shape() else {

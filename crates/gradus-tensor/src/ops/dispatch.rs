@@ -1,4 +1,4 @@
-//! `dispatch_compute`: programs of the user's own. The method is in `compute.rs` of the crate.
+//! `dispatch_compute`: runs a user's own program. The method is in `compute.rs` of the crate.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use smallvec::SmallVec;
 
 use super::{Effect, Flow, InputSpec, Operation, Outputs, Spec};
 
-/// A program of the user's own.
+/// A user's own program.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Dispatch {
     /// The program.
     pub module: OwnedModule,
-    /// For each binding whether it is written.
+    /// Whether each binding is written.
     pub written: SmallVec<[bool; 8]>,
     /// Push constants.
     pub constants: Arc<[u8]>,

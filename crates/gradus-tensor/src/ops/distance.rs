@@ -1,6 +1,6 @@
 //! Distances and similarities of vectors: `cdist`, `pairwise_distance`, `cosine_similarity`.
 //!
-//! All are p-norms of differences, which do not cancel: points that coincide have distance 0, and gradient 0.
+//! All are p-norms of differences, so nothing cancels: points that coincide have distance 0 and gradient 0.
 
 use gradus_backend::{DType, Error, Result, Shape};
 
@@ -30,18 +30,19 @@ impl Tensor {
         check_p("cdist", p, 0.0).map_err(|e| other.describe(self.describe(e, "self"), "other"))?;
         let (dtype, a, b) = self.wide_pair("cdist", other)?;
         let (m, n, d) = (self.shape()[ra - 2], other.shape()[rb - 2], self.shape()[ra - 1]);
-        // One leading axis, so that the differences, which have an axis more, are possible at the highest rank too.
+        // Leading axes are merged into one, so that the differences, which have one more axis, fit at the highest rank
+        // too.
         let lead = Shape::broadcast("cdist", &self.shape()[..ra - 2], &other.shape()[..rb - 2])
             .map_err(|e| other.describe(self.describe(e, "self"), "other"))?;
         let a = a.expand([&lead[..], &[m, d]].concat())?.reshape([lead.numel(), m, d])?;
         let b = b.expand([&lead[..], &[n, d]].concat())?.reshape([lead.numel(), n, d])?;
         let difference = a.unsqueeze(2)?.sub(&b.unsqueeze(1)?)?;
-        // Vectors of no elements coincide, also where the largest of nothing would be an error.
+        // Empty vectors coincide, even for norms where the maximum of nothing would be an error.
         let y = if d == 0 { difference.sum(&[-1], false)? } else { difference.norm(p, &[-1], false)? };
         y.reshape([&lead[..], &[m, n]].concat())?.to_dtype(dtype)
     }
 
-    /// The float dtype that two operands share, and both in what it computes in.
+    /// The float dtype that two operands share, and both converted to its compute dtype.
     #[track_caller]
     fn wide_pair(&self, op: &str, other: &Tensor) -> Result<(DType, Tensor, Tensor)> {
         let dtype = common_dtype(op, &[self, other], &["self", "other"])?.to_float();

@@ -24,7 +24,7 @@ impl Tensor {
             return Ok(self.clone());
         }
         let keep = Distribution::Bernoulli { p: 1.0 - p };
-        // It moves on once the result is there.
+        // The generator advances once the result is computed.
         let mut moved = generator.clone();
         let mask = Tensor::random(keep, self.shape(), DType::Bool, self.device(), &mut moved)?;
         let scale = if p < 1.0 { 1.0 / (1.0 - p) } else { 0.0 };

@@ -1,6 +1,6 @@
 //! `einsum` and `tensordot`: sums of products over named axes, by permutation, reshape and matmul.
 //!
-//! A term is a tensor with a label an axis, no label twice. Labels are bits: `A-Z`, then `a-z`, then the axes of an
+//! A term is a tensor with a distinct label for each axis. Labels are bits: `A-Z`, then `a-z`, then the axes of an
 //! ellipsis, counted from its right. Operands are joined two at a time, in the order of least work.
 
 use gradus_backend::shape::resolve_axis;
@@ -11,7 +11,7 @@ use crate::Tensor;
 
 /// Number of letters; ellipsis axes have the labels from here on.
 const LETTERS: u8 = 52;
-/// Up to this many operands every order of joining is considered.
+/// Most operands for which every order of joining is considered.
 const EXHAUSTIVE: usize = 8;
 
 /// One operand, or the output, as the equation writes it.
@@ -114,7 +114,7 @@ impl Term {
         Ok(self)
     }
 
-    /// Removes axes of size 1 that broadcast: their label is longer elsewhere.
+    /// Removes axes of size 1 that broadcast, because their label has a larger size elsewhere.
     #[track_caller]
     fn without_stretched(mut self, sizes: &[usize; 64]) -> Result<Term> {
         for k in (0..self.labels.len()).rev() {
@@ -139,7 +139,7 @@ impl Term {
         Ok(self)
     }
 
-    /// With the axes in the order `labels`, as a tensor of the sizes `dims`.
+    /// The tensor with its axes in the order `labels`, reshaped to `dims`.
     #[track_caller]
     fn arranged(&self, labels: &[u8], dims: [usize; 3]) -> Result<Tensor> {
         self.ordered(labels)?.reshape(dims)
@@ -180,7 +180,7 @@ fn work(set: u64, sizes: &[usize; 64]) -> f64 {
     (0..64).filter(|l| set >> l & 1 == 1).map(|l| sizes[l].max(1) as f64).product()
 }
 
-/// The order of joining: pairs of places in a list from which both are taken, the result going to its end.
+/// The order of joining, as pairs of positions in a list: both are removed, and the result is appended.
 fn order(terms: &[u64], output: u64, sizes: &[usize; 64]) -> Option<Vec<(usize, usize)>> {
     if terms.len() <= EXHAUSTIVE { best_order(terms, output, sizes) } else { greedy_order(terms, output, sizes) }
 }
@@ -217,7 +217,8 @@ fn best_order(terms: &[u64], output: u64, sizes: &[usize; 64]) -> Option<Vec<(us
     if n > 0 && best[all].0.is_infinite() {
         return None;
     }
-    // Joins of the tree, leaves first; the list is followed as it shrinks and grows. It has at most `EXHAUSTIVE` sets.
+    // The joins of the tree, leaves first, with positions in the list as it shrinks and grows.
+    // It has at most `EXHAUSTIVE` sets.
     let mut list: Vec<usize> = (0..n).map(|i| 1 << i).collect();
     let mut joins = Vec::new();
     let mut stack = vec![(all, false)];
@@ -239,7 +240,7 @@ fn best_order(terms: &[u64], output: u64, sizes: &[usize; 64]) -> Option<Vec<(us
     Some(joins)
 }
 
-/// The pair whose product grows least over its factors, again and again.
+/// Repeatedly joins the pair whose product grows least compared with its factors.
 fn greedy_order(terms: &[u64], output: u64, sizes: &[usize; 64]) -> Option<Vec<(usize, usize)>> {
     let mut list = terms.to_vec();
     let mut joins = Vec::new();

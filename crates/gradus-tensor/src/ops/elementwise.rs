@@ -33,7 +33,7 @@ pub enum Class {
     Bool,
 }
 
-/// What the numbers of a call must be, if they are not: a rule gets them in the order of the operands.
+/// A rule for the numbers of a call: gets them in the order of the operands and says what is wrong, if anything.
 pub type Numbers = fn(&[f64]) -> Option<&'static str>;
 
 /// An elementwise operation: a name, what it computes in, and the expression.
@@ -58,9 +58,9 @@ pub struct Elementwise {
     class: Class,
     /// Number of operands, at most 8.
     arity: u8,
-    /// Bit `i`: operand `i` is a bool whatever the others are.
+    /// Bit `i`: operand `i` is a bool, whatever dtype the others have.
     conditions: u8,
-    /// What the numbers of a call must be, if they are not.
+    /// The rule for the numbers of a call.
     numbers: Option<Numbers>,
     body: for<'k> fn(&[Expr<'k>]) -> Vec<Expr<'k>>,
     kernels: [OnceLock<Arc<Kernel>>; 13],
@@ -70,7 +70,7 @@ pub struct Elementwise {
 }
 
 impl Elementwise {
-    /// An operation of `arity` operands (1 to 8) of one dtype; `body` gets them and gives one output. It has at most 65,535
+    /// An operation of `arity` operands (1 to 8) of one dtype; `body` maps them to one output. It has at most 65,535
     /// instructions, and so has its gradient: applying a longer one, or taking the gradient, is an error.
     pub const fn new(
         name: &'static str,
@@ -92,7 +92,7 @@ impl Elementwise {
         }
     }
 
-    /// With operands that are bool whatever the others are: bit `i` of `mask` for operand `i`.
+    /// Declares operands that are bool, whatever dtype the others have: bit `i` of `mask` for operand `i`.
     pub const fn conditions(mut self, mask: u8) -> Self {
         self.conditions = mask;
         self
@@ -289,7 +289,7 @@ impl Elementwise {
         };
         // At most 8.
         let args: SmallVec<[DType; 4]> = (0..usize::from(self.arity)).map(arg).collect();
-        // The output of a half-precision kernel is stored in half precision, whatever the conditions are.
+        // The output of a half-precision kernel is stored in half precision, even beside bool operands.
         let builder = gradus_backend::KernelBuilder::new(&args);
         let outputs: Vec<_> = (self.body)(&builder.args())
             .into_iter()
@@ -319,7 +319,7 @@ fn comparison_dtype(name: &str, operands: &[Operand<'_>]) -> Result<Option<DType
             {
                 beyond_i64 = true
             }
-            // A float that is no integer, or infinite, equals no integer, and f64 orders it rightly.
+            // A float that is not whole, or is infinite, equals no integer, and f64 orders it correctly.
             Operand::Scalar(Scalar::Float(_)) if integers => mixed = true,
             Operand::Scalar(Scalar::Int(v)) if tensors().any(|t| Scalar::Int(v).check(t.dtype()).is_err()) => {
                 mixed = true
@@ -351,8 +351,8 @@ fn holds(dtype: DType, v: i64) -> bool {
     v.unsigned_abs() <= 1 << bits
 }
 
-/// A float scalar beside integers, as the integer that it is. Another one stays; a whole one beyond the range of every
-/// operand becomes an infinity, since f64 rounds large integers up to it.
+/// A float scalar beside integers as an integer, if it is one. Other scalars stay; a whole number beyond the range of
+/// every operand becomes an infinity, since f64 rounds large integers up to it.
 fn integral(s: Scalar, operands: &[Operand<'_>]) -> Scalar {
     let Scalar::Float(v) = s else { return s };
     let tensors = || operands.iter().filter_map(|o| if let Operand::Tensor(t) = o { Some(t.dtype()) } else { None });
@@ -360,6 +360,6 @@ fn integral(s: Scalar, operands: &[Operand<'_>]) -> Scalar {
     if whole && tensors().all(|d| !d.is_float() && s.check(d).is_err()) {
         return Scalar::Float(f64::INFINITY.copysign(v));
     }
-    // A u64 that is no i64 stays as it is: no other scalar holds it.
+    // A u64 that i64 cannot hold stays as it is: no other scalar holds it.
     if whole && s.check(DType::I64).is_ok() { Scalar::Int(v as i64) } else { s }
 }

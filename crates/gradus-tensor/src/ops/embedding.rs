@@ -55,7 +55,7 @@ impl Operation for Embedding {
     }
 }
 
-/// The fused gradient of [`Embedding`] for the table, of the index and the gradient of the rows that it named.
+/// The fused gradient of [`Embedding`] for the table, of the index and the gradient of the rows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EmbeddingBackward {
     /// The row that gets no gradient.

@@ -13,7 +13,7 @@ pub struct Gather {
     pub axis: usize,
 }
 
-/// Whether `index` has the shape of `x` but at `axis`.
+/// Whether `index` has the shape of `x` except at `axis`.
 pub(crate) fn fits(x: &[usize], index: &[usize], axis: usize) -> bool {
     x.len() == index.len() && (0..x.len()).all(|i| i == axis || x[i] == index[i])
 }
@@ -84,8 +84,8 @@ impl Tensor {
     }
 }
 
-/// The part of `x` that has the sizes `dims`, where they are smaller, but at `axis`. A view, `x` itself where nothing is
-/// cut off, or where the ranks differ: that is an error of the operation that takes it.
+/// `x` cut to the sizes `dims`, where those are smaller, except at `axis`. A view; `x` itself where nothing is cut off,
+/// or where the ranks differ, which the operation then refuses.
 #[track_caller]
 pub(super) fn corner(x: &Tensor, axis: Option<usize>, dims: &[usize]) -> Result<Tensor> {
     let mut part = x.clone();

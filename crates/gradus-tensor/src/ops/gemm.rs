@@ -157,8 +157,8 @@ impl Gemm {
     ///
     /// # Errors
     /// Buffers that are not contiguous, too short, or of different dtypes; a leading dimension below the row length;
-    /// overlapping matrices of C; a scalar that the dtype cannot represent; without `c`, a `beta`, `ldc` or distance that
-    /// speaks of it; a tensor that requires a gradient.
+    /// overlapping matrices of C; a scalar that the dtype cannot represent; without `c`, a `beta`, `ldc` or distance
+    /// that refers to it; a tensor that requires a gradient.
     #[track_caller]
     pub fn run(&self, a: &Tensor, b: &Tensor, c: Option<&Tensor>) -> Result<Tensor> {
         if let Some(c) = c {
@@ -270,7 +270,7 @@ impl Gemm {
     }
 }
 
-/// Inputs: C where it infers, A and B, which are flat buffers.
+/// Inputs: A and B, which are flat buffers; `infer` gets C first.
 impl Operation for Gemm {
     fn name(&self) -> &str {
         "gemm"

@@ -55,7 +55,7 @@ struct Axis {
     how: GridSample,
 }
 
-/// The pixels that points touch along an axis, in turn: places (float, integral) and weights.
+/// The pixels that points touch along an axis, one after the other: positions (whole floats) and weights.
 type Taps = Vec<(Tensor, Tensor)>;
 
 /// The parameter of the cubic weights.
@@ -136,7 +136,7 @@ impl Axis {
                 let weights = [outer(&t.add(1.0)?)?, inner(&t)?, inner(&rest)?, outer(&rest.add(1.0)?)?];
                 let mut taps = Vec::with_capacity(weights.len());
                 for (k, w) in weights.into_iter().enumerate() {
-                    // Every tap is brought into the image for itself.
+                    // Each tap is brought into the image separately.
                     taps.push((self.within(&first.add(k as f64 - 1.0)?)?.round()?, w));
                 }
                 Ok(taps)
@@ -144,7 +144,7 @@ impl Axis {
         }
     }
 
-    /// The places as indices, and where they lie in the image (only zero padding has others).
+    /// The positions as indices, and a mask of those inside the image (only zero padding has others).
     #[track_caller]
     fn index(&self, place: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
         let inside = match self.how.padding {
@@ -212,7 +212,7 @@ impl Tensor {
                 let index = row.add(column)?.expand([n, c, points])?;
                 let mut value = image.gather(2, &index)?;
                 if let (Some(x), Some(y)) = (inside_x, &inside_y) {
-                    // Chosen, not multiplied: a NaN at the border is not seen from outside.
+                    // Selected rather than multiplied, so that points outside do not see a NaN at the border.
                     value = x.logical_and(y)?.where_(&value, 0.0)?;
                 }
                 let part = value.mul(weight_x)?;

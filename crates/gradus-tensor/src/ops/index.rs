@@ -16,7 +16,7 @@ use super::operand_rules::{as_index, cast, common_dtype};
 use super::scatter::Scatter;
 use crate::Tensor;
 
-/// What [`Tensor::index`] takes of one axis (or of several). Made with `From` from what is listed there.
+/// The index of one axis (or of several) for [`Tensor::index`], made with `From` from the types listed there.
 #[derive(Debug, Clone, Copy)]
 pub struct Index<'a>(Kind<'a>);
 
@@ -44,9 +44,9 @@ pub struct NewAxis;
 pub struct Strided {
     /// The first element; negative numbers count from the end.
     pub start: Option<isize>,
-    /// Where to stop; negative numbers count from the end.
+    /// The end, not included; negative numbers count from the end.
     pub end: Option<isize>,
-    /// From element to element, not 0.
+    /// The step from element to element, not 0.
     pub step: isize,
 }
 
@@ -79,7 +79,7 @@ index_from! {
     &'a Tensor, |v| Kind::Tensor(v);
 }
 
-/// One past an included end; the last element (-1) has nothing after it.
+/// One past an included end; nothing comes after the last element (-1).
 fn past(end: i128) -> Option<i128> {
     if end == -1 { None } else { Some(end + 1) }
 }
@@ -380,7 +380,7 @@ impl Tensor {
     pub fn index_assign<'a>(&self, index: impl IntoIndex<'a>, values: impl AsOperand) -> Result<Tensor> {
         const OP: &str = "index_assign";
         let count = self.numel();
-        // The places of the elements are indexed as the elements would be.
+        // The positions of the elements are indexed as the elements would be.
         let places =
             Tensor::arange(0, count as i64, 1, DType::I64, self.device())?.reshape(self.shape())?.index(index)?;
         let values = match values.as_operand()? {
@@ -391,7 +391,7 @@ impl Tensor {
         self.reshape([count])?.scatter(0, &places.reshape([n])?, &values.reshape([n])?)?.reshape(self.shape())
     }
 
-    /// `values` stretched to the shape of the places that they go to.
+    /// `values` stretched to the shape of their destinations.
     #[track_caller]
     fn fit(&self, op: &str, values: &Tensor, shape: &[usize]) -> Result<Tensor> {
         values

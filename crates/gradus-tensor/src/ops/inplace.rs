@@ -46,7 +46,7 @@ impl InPlace {
         }
     }
 
-    /// What to do where the write would have to be recorded.
+    /// What to use where the write would have to be recorded.
     fn instead(self) -> String {
         match self {
             InPlace::Copy => {
@@ -118,7 +118,7 @@ impl Tensor {
         self.assign_(InPlace::Copy, source)
     }
 
-    /// `copy_`, as the method that was called.
+    /// `copy_`, under the name of the method that was called.
     #[track_caller]
     pub(super) fn assign_(&self, how: InPlace, source: &Tensor) -> Result<()> {
         self.check_writable(how, &[source])?;
@@ -139,7 +139,7 @@ impl Tensor {
         self.set_(InPlace::Zero, Scalar::Int(0))
     }
 
-    /// `fill_`, as the method that was called.
+    /// `fill_`, under the name of the method that was called.
     #[track_caller]
     pub(super) fn set_(&self, how: InPlace, value: Scalar) -> Result<()> {
         self.check_writable(how, &[])?;
@@ -191,7 +191,8 @@ impl Tensor {
         self.describe(e, "self").help("convert the operand with to_dtype")
     }
 
-    /// `self = op(self, others..)`. The result has this shape and dtype: nothing is stretched or promoted for it.
+    /// `self = op(self, others..)`. The result keeps this shape and dtype: this tensor is neither stretched nor
+    /// promoted.
     #[track_caller]
     fn map_(&self, name: &'static str, op: &'static Elementwise, others: &[Operand<'_>]) -> Result<()> {
         let mut sources: SmallVec<[Tensor; 2]> = SmallVec::new();

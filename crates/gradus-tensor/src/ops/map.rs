@@ -31,7 +31,7 @@ pub enum Arg {
 pub struct Map {
     /// What is computed.
     pub kernel: Arc<Kernel>,
-    /// For each argument of the kernel where it comes from.
+    /// The source of each argument of the kernel.
     pub args: SmallVec<[Arg; 3]>,
 }
 
@@ -58,13 +58,13 @@ impl Map {
         }
     }
 
-    /// Bit `i` for each kernel argument that is an input whose gradient is wanted.
+    /// Bit `i` for each kernel argument `i` that is an input whose gradient is wanted.
     fn wanted(&self, needs: impl Fn(usize) -> bool) -> u32 {
         (0..self.args.len()).filter(|&i| self.input_of(i).is_some_and(&needs)).fold(0, |m, i| m | 1 << i)
     }
 
-    /// What computes the gradients of the arguments `wanted`: one kernel, or, where that would be [`LARGE`], one for each.
-    /// `f` is told whether it is the one.
+    /// Calls `f` with the kernels that compute the gradients of the arguments `wanted`: a single kernel or, where that
+    /// would be [`LARGE`], one for each. `f` also gets whether it is the single one.
     #[track_caller]
     fn each_vjp(&self, wanted: u32, mut f: impl FnMut(&Vjp, bool) -> Result<()>) -> Result<()> {
         let several = wanted.count_ones() > 1;
@@ -115,7 +115,7 @@ impl Map {
                 self.each_vjp(rest, |vjp, one| self.pull(vjp, last && one, ctx, grads, found))
             };
         }
-        // A gradient that reads no gradient is the constant zero: nothing flows.
+        // A gradient that does not read the incoming one is the constant zero.
         if !vjp.args.iter().any(|a| matches!(a, VjpArg::Grad(k) if grads[*k].is_some())) {
             return Ok(());
         }
@@ -214,7 +214,7 @@ impl Operation for Map {
             }
             Ok(())
         });
-        // A gradient too large for kernels is reported when it is asked for; then nothing is read.
+        // A gradient too large for kernels is reported when it is computed; until then nothing is saved for it.
         if read.is_ok() { Keep { inputs, outputs: 0 } } else { Keep::NONE }
     }
 
@@ -225,8 +225,8 @@ impl Operation for Map {
     }
 }
 
-/// Runs a kernel of one output on `tensors`, which broadcast to the shape of `spare`, whose memory takes the result: it has
-/// the result's dtype, [`Tensor::is_spare`] holds for it, and nobody reads it again.
+/// Runs a kernel of one output on `tensors`, which broadcast to the shape of `spare`, whose memory takes the result: it
+/// has the result's dtype, [`Tensor::is_spare`] holds for it, and it is not read again.
 #[track_caller]
 pub(crate) fn map_over(spare: &Tensor, kernel: &Arc<Kernel>, args: &[Arg], tensors: &[&Tensor]) -> Result<Tensor> {
     let mut others: SmallVec<[&Tensor; 4]> = SmallVec::new();

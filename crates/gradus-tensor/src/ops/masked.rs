@@ -7,7 +7,7 @@ use super::operand::Operand;
 use super::operand_rules::reduced_axes;
 use crate::Tensor;
 
-/// Of (mask, value, x): as `where_`, by the name that the user knows.
+/// Of (mask, value, x): like `where_`, under the name that the user called.
 static MASKED_FILL: Elementwise =
     Elementwise::new("masked_fill", Class::Any, 3, |x| vec![x[0].select(x[1], x[2])]).conditions(1);
 
@@ -32,7 +32,7 @@ impl Tensor {
             .check(self.dtype())
             .map_err(|e| self.describe(Error::argument("masked_fill", e.message()), "self"))
             .here()?;
-        // A number is weak and may promote; an element of this dtype is not.
+        // A scalar is weak and may promote, so it becomes an element of this dtype first.
         let fill;
         let value = if self.dtype().is_float() {
             Operand::Scalar(value)
@@ -70,7 +70,7 @@ impl Tensor {
         let mask = self.detach().to_dtype(DType::Bool)?.host::<bool>("nonzero")?;
         let found = mask.iter().filter(|&&b| b).count();
         let mut places = HostVec::filled(self.device().backend(), "nonzero", 0i64, found * rank)?;
-        // Without axes there are no places to fill in.
+        // A scalar has no axes, so there are no positions to fill in.
         let elements = mask.iter().enumerate().filter(|(_, b)| **b).map(|(at, _)| at);
         for (place, mut rest) in places.chunks_exact_mut(rank.max(1)).zip(elements) {
             for axis in (0..rank).rev() {

@@ -108,7 +108,7 @@ impl Tensor {
         let (row, column) = (a.rank() == 1, b.rank() == 1);
         let a = if row { a.unsqueeze(0)? } else { a };
         let b = if column { b.unsqueeze(1)? } else { b };
-        // One matrix on the right of many: the leading axes are more rows, and one product does it.
+        // One matrix on the right of many: the leading axes count as more rows of one product.
         let fold = b.rank() == 2 && a.rank() > 2 && a.is_contiguous() && a.numel() > 0;
         let y = if fold {
             let k = a.shape()[a.rank() - 1];

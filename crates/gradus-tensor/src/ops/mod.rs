@@ -1,7 +1,7 @@
-//! The operations, one file each, and `bind`, the one door that all of them go through.
+//! The operations, one file each, and `bind`, the one function that runs them.
 //!
-//! The trip of a call: the method (`x.softmax(-1)`) makes the operation's struct, `bind` infers shape and dtype,
-//! allocates, runs it on the backend and records it, and the backend's method is the kernel.
+//! A call takes three steps: the method (`x.softmax(-1)`) makes the operation's struct; `bind` infers shape and dtype,
+//! allocates, runs and records it; the backend's method is the kernel.
 
 mod adaptive_pool;
 mod arg_reduce;
@@ -111,7 +111,7 @@ pub type Grads = SmallVec<[Option<Tensor>; 3]>;
 /// How each element of a result depends on those of the inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
-    /// Each depends on those in its place, which may be several where an axis has size 1 in one and not in the other.
+    /// Each depends on the elements in the same place, of which there are several where an axis of size 1 is stretched.
     InPlace,
     /// Each is one element of an input, or a given number.
     Moves,
@@ -124,7 +124,7 @@ pub enum Flow {
 pub enum Effect {
     /// Nothing.
     Pure,
-    /// It takes its numbers from a place in the stream of a generator, which its parameters say.
+    /// It draws numbers from a position in the stream of a generator, given in its parameters.
     Draws,
     /// It may read the tensors that it writes. `infer` gets them first, then the inputs; `forward` gets the inputs alone.
     Updates,
@@ -137,12 +137,12 @@ pub trait Operation: fmt::Debug + Clone + Eq + Hash + Send + Sync + 'static {
     /// The name that errors, graphs and logs show.
     fn name(&self) -> &str;
 
-    /// What errors call the inputs; one without a name has its number.
+    /// The names of the inputs in errors; an input without a name is numbered.
     fn input_names(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Shape and dtype of the outputs, or why the inputs do not fit: an error to which the inputs are added.
+    /// Shape and dtype of the outputs, or an error that says why the inputs do not fit; `bind` adds the inputs to it.
     #[track_caller]
     fn infer(&self, inputs: &[InputSpec<'_>]) -> Result<Outputs>;
 
@@ -176,13 +176,13 @@ pub trait Operation: fmt::Debug + Clone + Eq + Hash + Send + Sync + 'static {
     }
 }
 
-/// An operation that is recorded as a function: what autograd and users add to the operations of this module. Two are equal if
-/// they are one; their hash is that of what they look like.
+/// An operation that is recorded as a function, defined by autograd or by users. Two rules are equal only if they are
+/// the same object; their hash is that of their debug form.
 pub trait Rule: fmt::Debug + Send + Sync {
     /// The name that errors, graphs and logs show.
     fn name(&self) -> &str;
 
-    /// What tells it from others that look the same.
+    /// A number that distinguishes it from others with the same debug form.
     fn identity(&self) -> u64 {
         0
     }
@@ -209,7 +209,7 @@ impl Hash for dyn Rule {
     }
 }
 
-/// An operation by the name that errors and graphs show, with its parameters.
+/// Prints an operation under the name that errors and graphs show, with its parameters.
 fn named(name: &str, type_name: &str, op: &dyn fmt::Debug, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let text = format!("{op:?}");
     f.write_str(name)?;
@@ -223,15 +223,15 @@ macro_rules! ops {
         #[non_exhaustive]
         #[allow(missing_docs)] // each is documented in its file
         pub enum Op {
-            // In place: it is the commonest, and small.
+            // Not boxed: it is small, and the most common.
             Map(map::Map),
             $($name(Box<$module::$name>),)*
-            /// One that is a function, not a kernel.
+            /// A function rather than a kernel.
             Rule(Arc<dyn Rule>),
         }
 
         impl Op {
-            /// The names of the variants, but for functions.
+            /// The names of the variants, except that of functions.
             pub const KINDS: &'static [&'static str] = &["Map", $(stringify!($name)),*];
 
             /// The name of the variant.
@@ -252,7 +252,7 @@ macro_rules! ops {
                 }
             }
 
-            /// Shape and dtype of its outputs; `None` of a function, which says so only by running.
+            /// Shape and dtype of its outputs; `None` for a function, whose outputs are only known once it has run.
             #[track_caller]
             pub fn infer(&self, inputs: &[InputSpec<'_>]) -> Option<Result<Outputs>> {
                 Some(match self {
@@ -288,7 +288,7 @@ macro_rules! ops {
                 }
             }
 
-            /// Whether its outputs depend on what was in their place before, where it writes.
+            /// For an operation that writes: whether its outputs depend on the old values.
             pub(crate) fn reads_outputs(&self) -> bool {
                 match self {
                     Op::Update(update) => update.args.iter().any(|arg| matches!(arg, Arg::Output(_))),

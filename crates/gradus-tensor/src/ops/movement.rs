@@ -22,7 +22,7 @@ pub struct Reshape {
 /// The axes in another order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Permute {
-    /// For each new axis the old one.
+    /// The old axis for each new one.
     pub axes: SmallVec<[isize; 8]>,
 }
 
@@ -104,8 +104,8 @@ impl Tensor {
         apply_view(op, self, layout.map_err(|e| self.describe(e, "self"))?)
     }
 
-    /// The same elements, in row-major order, under another shape of as many. A view where the strides allow it, else a
-    /// copy. One size may be [`INFER`]: it follows from the number of elements.
+    /// The same elements, in row-major order, under another shape with the same number of elements. A view where the
+    /// strides allow it, else a copy. One size may be [`INFER`]: it follows from the number of elements.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::Arc;
@@ -152,7 +152,7 @@ impl Tensor {
         }
     }
 
-    /// One axis split into several, which have as many elements. One size may be [`INFER`]. The inverse of
+    /// One axis split into several with the same number of elements. One size may be [`INFER`]. The inverse of
     /// [`flatten`](Tensor::flatten).
     #[track_caller]
     pub fn unflatten(&self, axis: isize, sizes: impl AsRef<[usize]>) -> Result<Tensor> {

@@ -37,7 +37,7 @@ static ROOT_OF_POWERS: Elementwise = Elementwise::new("root_of_powers", Class::F
     vec![none.select(none.select(x[0], 1.0).recip(), zero.select(0.0, root))]
 });
 
-/// `max(x, least)` of (length, least), NaN for a length that is infinite. See Note [overflowed sums].
+/// `max(x, least)` of (length, least); NaN for an infinite length. See Note [overflowed sums].
 static AT_LEAST: Elementwise =
     Elementwise::new("at_least", Class::Float, 2, |x| vec![x[0].eq(f64::INFINITY).select(f64::NAN, x[0].max(x[1]))]);
 
@@ -46,7 +46,7 @@ static INVERSE_ROOT: Elementwise = Elementwise::new("inverse_root", Class::Float
     vec![x[0].eq(f64::INFINITY).select(f64::NAN, x[0] + x[1]).rsqrt()]
 });
 
-/// The root of x, and where x is infinite, which `over` says, something that is too, with an infinite slope.
+/// The root of x; where x is infinite, which `over` says, an infinity with an infinite slope.
 fn endless<'k>(x: Expr<'k>, over: Expr<'k>, root: Expr<'k>) -> Expr<'k> {
     let x = over.select(x, 1.0);
     over.select(x * x, root)
@@ -83,7 +83,7 @@ pub(super) fn inverse_root(x: &Tensor, eps: f64) -> Result<Tensor> {
     INVERSE_ROOT.apply(&[Operand::Tensor(x), eps.into()])
 }
 
-/// Errors if `p` is NaN, or below the least that is possible.
+/// Errors if `p` is NaN or below `least`.
 #[track_caller]
 pub(super) fn check_p(op: &str, p: f64, least: f64) -> Result<()> {
     if p.is_nan() || p < least {

@@ -137,7 +137,7 @@ impl Operation for Normalize {
         // At most two.
         let inputs: Vec<Tensor> = (0..shift).map(|i| ctx.input(i)).collect::<Result<_>>().here()?;
         if ctx.create_graph() {
-            // Views of the inputs as points of their own, so that the gradient is taken here and goes on from here.
+            // Views of the inputs as separate points, so that the gradient stops here and can be taken for them.
             let points: Vec<Tensor> = inputs
                 .iter()
                 .map(|t| if t.requires_grad() { t.reshape(t.shape()) } else { Ok(t.clone()) })
@@ -240,7 +240,7 @@ impl Operation for NormalizeAffineBackward {
     }
 }
 
-/// What [`Tensor::batch_norm`] gives when it trains.
+/// The results of [`Tensor::batch_norm`] in training.
 #[derive(Debug, Clone)]
 pub struct BatchStatistics {
     /// Mean of each channel, `[c]`, without gradient.

@@ -1,4 +1,4 @@
-//! [`Operand`], what an elementwise operation computes with, and [`AsOperand`], what may be given for one.
+//! [`Operand`], an operand of an elementwise operation, and [`AsOperand`], the types that can be passed for one.
 
 use std::borrow::Borrow;
 
@@ -26,7 +26,7 @@ impl<S: Into<Scalar>> From<S> for Operand<'_> {
     }
 }
 
-/// What stands for an operand: a tensor, a number, or a `Result` with a tensor, each owned or borrowed.
+/// A type that can be passed for an operand: a tensor, a number, or a `Result` with a tensor, each owned or borrowed.
 ///
 /// Methods and operators take it alike: `x.maximum(0)`, `x.maximum(&y)`, `x.maximum(y.exp())`. An `Err` is passed on.
 #[diagnostic::on_unimplemented(
@@ -36,7 +36,7 @@ impl<S: Into<Scalar>> From<S> for Operand<'_> {
     note = "another number is converted by hand: `n as f64`"
 )]
 pub trait AsOperand {
-    /// The operand, or the error that is here instead.
+    /// The operand, or the error in its place.
     ///
     /// # Errors
     /// That of a `Result`.

@@ -1,4 +1,4 @@
-//! What every operation asks of its operands in the same way: a common dtype, an index, an axis.
+//! Rules that all operations share for their operands: common dtypes, indices, axes.
 //!
 //! **Dtypes.** Operands of several dtypes promote by the lattice of [`DType::promote`], in every operation that computes
 //! one result from them. Three things do not take part: the operands of a write in place, whose dtype stays; the flat

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use super::{Context, Flow, Grads, InputSpec, Operation, Outputs, apply_one, grads, one};
 use crate::Tensor;
 
-/// What a border is made of.
+/// The contents of a border.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum PadMode {
     /// One value, which the dtype must be able to represent.
@@ -125,7 +125,7 @@ impl Tensor {
             };
             y = y.index_select(axis as isize, &from)?;
         }
-        // As the constant one, never a view of what it was made from.
+        // A copy, as with a constant border, never a view of the input.
         if pads.iter().all(|&p| p == (0, 0)) { y.copy() } else { Ok(y) }
     }
 

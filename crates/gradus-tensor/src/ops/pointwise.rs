@@ -22,7 +22,7 @@ static ROUND_FINE: Elementwise = Elementwise::new("round_decimals", Class::Float
 
 /// Of (x, scale, x without its gradient): rounded to multiples of `scale`.
 static ROUND_COARSE: Elementwise = Elementwise::new("round_decimals", Class::Float, 3, |x| {
-    // Beside a scale beyond the dtype every number is nearest to 0.
+    // With a scale beyond the dtype's range every number rounds to 0.
     let nothing = x[2].isfinite().select(x[2] * 0.0, x[2]);
     vec![x[1].isfinite().select((x[0] / x[1]).round() * x[1], nothing)]
 });

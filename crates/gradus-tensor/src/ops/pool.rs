@@ -15,14 +15,14 @@ use crate::Tensor;
 /// Most elements of a pooling window.
 pub(super) const MAX_WINDOW: usize = 1 << 24;
 
-/// The largest element under each window, and where it is.
+/// The largest element in each window, and its position.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MaxPool {
     /// The window.
     pub window: Window,
 }
 
-/// The mean under each window.
+/// The mean of each window.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AvgPool {
     /// The window.
@@ -233,7 +233,7 @@ impl Tensor {
             }
             return apply_one(AvgPool { window, count_include_pad }, &[self]);
         }
-        // The padding becomes elements, which count; what lies beyond it does not.
+        // The padding becomes elements that count; positions beyond it do not.
         let side = |n: usize| isize::try_from(n).unwrap_or(isize::MAX);
         let sides: Vec<_> = (0..N).map(|i| (side(window.pad_before[i]), side(window.pad_after[i]))).collect();
         let x = self.pad(&sides, PadMode::Constant(0.into()))?;

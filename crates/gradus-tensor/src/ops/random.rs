@@ -9,7 +9,7 @@ use super::{Effect, Flow, InputSpec, Operation, Outputs, Spec, one};
 pub struct Random {
     /// Which.
     pub distribution: Distribution,
-    /// The stream that they are taken from.
+    /// The seed of the stream.
     pub seed: u64,
     /// Where in the stream.
     pub offset: u64,

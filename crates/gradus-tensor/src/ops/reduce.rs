@@ -77,7 +77,7 @@ impl Operation for Reduce {
             ReduceOp::Max | ReduceOp::Min => {
                 let (x, y) = (ctx.input(0)?.detach(), ctx.output(0)?.detach());
                 let attains = x.eq(&y)?.logical_or(&x.isnan()?.logical_and(&y.isnan()?)?)?;
-                // Half precision cannot count that far.
+                // Half precision cannot represent such counts.
                 let wide = g.dtype().compute();
                 let count = attains.to_dtype(wide)?.sum(&axes_list(self.axes), true)?;
                 let share = g.to_dtype(wide)?.div(&count)?.to_dtype(g.dtype())?;
@@ -142,7 +142,7 @@ impl Tensor {
         if keepdim || axes.is_empty() { Ok(y) } else { y.reshape(self.layout().shape().reduced(axes, false)) }
     }
 
-    /// What the statistics of this tensor are formed in.
+    /// The dtype in which statistics of this tensor are computed.
     fn wide(&self) -> DType {
         if self.dtype().is_float() { self.dtype().compute() } else { DType::F64 }
     }
@@ -171,7 +171,7 @@ impl Tensor {
         let n: usize = set.iter().map(|a| self.shape()[a]).product();
         let dtype = self.dtype().to_float();
         let sum = match self.dtype() {
-            // In two halves of 32 bits, whose sums fit where that of the whole may not.
+            // Summed in two halves of 32 bits, whose sums cannot overflow.
             DType::I64 | DType::U64 => {
                 let high = self.floor_div(1i64 << 32)?;
                 let low = self.sub(&high.mul(1i64 << 32)?)?;

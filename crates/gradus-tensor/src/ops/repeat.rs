@@ -26,11 +26,11 @@ impl Tensor {
         }
         let lead = counts.len() - self.rank();
         let dims: Vec<usize> = std::iter::repeat_n(1, lead).chain(self.shape().iter().copied()).collect();
-        // The whole result is checked before a part of it is made.
+        // The size of the whole result is checked before any part is allocated.
         let whole: Option<Vec<usize>> = dims.iter().zip(counts).map(|(&d, &n)| d.checked_mul(n)).collect();
         Shape::new(&whole.ok_or_else(|| self.too_large("repeat")).here()?)?;
         let mut y = self.reshape(&dims)?;
-        // An empty result first: what is between is empty too, then.
+        // An empty result returns first, since intermediate results would be empty too.
         let (none, more): (Vec<usize>, Vec<usize>) =
             (0..counts.len()).rev().filter(|&i| counts[i] != 1).partition(|&i| counts[i] == 0);
         for axis in none.into_iter().chain(more) {

@@ -1,4 +1,4 @@
-//! `roll` and `rot90`: elements moved around along axes.
+//! `roll` and `rot90`: elements moved along axes.
 
 use gradus_backend::shape::resolve_axis;
 use gradus_backend::{Axes, Error, Result};
@@ -37,8 +37,8 @@ impl Tensor {
         y.apart_from(self)
     }
 
-    /// Turned by `k` quarters in the plane of two axes, from the first towards the second; a negative `k` turns back.
-    /// A view.
+    /// Rotated by `k` quarter turns in the plane of two axes, from the first towards the second; a negative `k` rotates
+    /// back. A view.
     #[track_caller]
     pub fn rot90(&self, k: isize, axes: [isize; 2]) -> Result<Tensor> {
         Axes::resolve("rot90", &axes, self.rank())?;

@@ -14,7 +14,7 @@ use crate::Tensor;
 /// A running sum, product or log-sum-exp along an axis.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Scan {
-    /// What runs. Extremes are not recorded: their gradient is that of a gather.
+    /// The running operation. Extremes are not recorded as a scan: their gradient is that of a gather.
     pub op: ScanOp,
     /// Along which axis.
     pub axis: usize,
@@ -127,7 +127,7 @@ fn recurrence(b: &Tensor, a: &Tensor, at: usize) -> Result<Tensor> {
 /// `a[0], b[0], a[1], b[1], ..` along an axis.
 #[track_caller]
 pub(super) fn interleave(a: &Tensor, b: &Tensor, axis: usize) -> Result<Tensor> {
-    // Through one axis for everything before and one for everything after: no rank is added to a tensor of rank 8.
+    // The axes before and after are merged, so that no rank is added to a tensor of rank 8.
     let shape = a.shape();
     let (lead, tail) = (shape[..axis].iter().product::<usize>(), shape[axis + 1..].iter().product::<usize>());
     let flat = [lead, shape[axis], tail];
@@ -149,7 +149,7 @@ fn running_extreme(x: &Tensor, op: ScanOp, name: &str, axis: isize) -> Result<(T
     let attains = values.eq(&best)?.logical_or(&values.isnan()?.logical_and(&best.isnan()?)?)?;
     let last = i64::try_from(x.shape()[at]).unwrap_or(i64::MAX);
     let places = index_along(&Tensor::arange(0, last, 1, DType::I64, x.device())?, x.shape(), at)?;
-    // The latest place that attained the extreme so far.
+    // The latest position that attained the extreme so far.
     let indices = apply_one(Scan { op: ScanOp::Max, axis: at }, &[&attains.where_(&places, 0)?])?;
     Ok((x.gather(axis, &indices)?.back_to(like)?, indices.back_to(like)?))
 }

@@ -110,7 +110,7 @@ impl Operation for Scatter {
     fn flow(&self) -> Flow {
         match self.op {
             ScatterOp::Set => Flow::Moves,
-            // Elements that land together are added.
+            // Elements with the same destination are added.
             ScatterOp::Add => Flow::Mixes,
         }
     }
@@ -134,7 +134,8 @@ impl Operation for Scatter {
         let dsrc = match self.op {
             ScatterOp::Add => picked,
             ScatterOp::Set => {
-                // Each element leaves its number behind; who finds its own again was the last.
+                // Each element writes its number to its destination; the one that reads its own number back was the
+                // last.
                 let numbers = Tensor::arange(0, index.shape()[self.axis] as i64, 1, DType::I64, g.device())?;
                 let numbers = index_along(&numbers, index.shape(), self.axis)?;
                 let left = Tensor::zeros(g.shape(), DType::I64, g.device())?.scatter(axis, &index, &numbers)?;
@@ -150,7 +151,7 @@ impl Scatter {
     #[track_caller]
     pub(super) fn apply(self, x: &Tensor, index: &Tensor, src: &Tensor) -> Result<Tensor> {
         if x.shape()[self.axis] == 0 {
-            // What is wrong with the operands comes first.
+            // Errors of the operands come first.
             same_device(self.name(), &[x, index, src])?;
             infer(&self, &[x, index, src])?;
             self.check(x, index).map_err(|e| src.describe(e, "source"))?;

@@ -32,7 +32,7 @@ pub enum ScatterReduction {
 pub struct ScatterExtreme {
     /// The axis.
     pub axis: usize,
-    /// Whether the element of `x` counts where others arrive.
+    /// Whether the element of `x` is combined with those that arrive.
     pub include_self: bool,
 }
 
@@ -67,7 +67,7 @@ impl Operation for ScatterExtreme {
         if !self.include_self {
             from_x = from_x.scatter(axis, &index, false)?;
         }
-        // Half precision cannot count that far.
+        // Half precision cannot represent such counts.
         let wide = g.dtype().compute();
         let count = from_x.to_dtype(wide)?.scatter_add(axis, &index, &from_src.to_dtype(wide)?)?;
         let share = g.to_dtype(wide)?.div(&count)?.to_dtype(g.dtype())?;
@@ -149,7 +149,7 @@ impl Tensor {
         let (places, order) = index.detach().sort(axis, false)?;
         let mut product = src.to_dtype(wide)?.gather(axis, &order)?;
         let mut step = 1;
-        // After each round an element holds the product of `2 * step` from it on, within its place.
+        // After each round an element holds the product of `2 * step` elements from it on, within its destination.
         while step < n {
             let (head, tail) = (product.narrow(axis, 0, n - step)?, product.narrow(axis, step, n - step)?);
             let together = places.narrow(axis, 0, n - step)?.eq(&places.narrow(axis, step, n - step)?)?;
@@ -158,7 +158,7 @@ impl Tensor {
             product = Tensor::cat(&[&longer, &product.narrow(axis, n - step, step)?], axis)?;
             step = step.saturating_mul(2);
         }
-        // The first of each place holds the whole product; backwards it is the last, which stays.
+        // The first element of each destination holds the whole product; in reverse order it comes last, and stays.
         let (places, product) = (places.flip(axis)?, product.flip(axis)?);
         let x = self.to_dtype(wide)?;
         let y = if include_self {
@@ -180,7 +180,7 @@ impl Tensor {
         include_self: bool,
     ) -> Result<Tensor> {
         let axis = at as isize;
-        // NaN comes last in ascending order only, so the smallest of floats are the largest of their negatives.
+        // NaN only comes last in ascending order, so minima of floats are taken as maxima of their negatives.
         let negate = smallest && self.dtype().is_float();
         let (mut x, mut values) = (self.detach(), src.detach());
         if negate {

@@ -4,14 +4,14 @@ use gradus_backend::{DType, Error, HostVec, Result};
 
 use crate::Tensor;
 
-/// What [`Tensor::unique`] gives.
+/// The results of [`Tensor::unique`].
 #[derive(Debug, Clone)]
 pub struct Unique {
     /// The distinct values, `[m]`.
     pub values: Tensor,
-    /// For every element of the input, in its shape, the index (i64) of its value in `values`; if asked for.
+    /// For every element of the input, in its shape, the index (i64) of its value in `values`; only on request.
     pub inverse: Option<Tensor>,
-    /// How often each value occurs (i64), `[m]`; if asked for.
+    /// How often each value occurs (i64), `[m]`; only on request.
     pub counts: Option<Tensor>,
 }
 
@@ -26,12 +26,12 @@ impl Tensor {
         let flat = self.reshape([n])?;
         let (ordered, order) = flat.detach().sort(0, false)?;
         let order = order.host::<i64>(OP)?;
-        // Whether each but the first differs from the one before it.
+        // Whether each element, except the first, differs from the one before it.
         let fresh = match n {
             0 => None,
             _ => Some(ordered.narrow(0, 1, n - 1)?.ne(&ordered.narrow(0, 0, n - 1)?)?.host::<bool>(OP)?),
         };
-        // Where in the order each value begins, ascending; the sort is stable, so that is its first occurrence.
+        // Where each value begins in ascending order; the sort is stable, so this is its first occurrence.
         let fresh = fresh.iter().flat_map(|f| f.iter());
         let begins = (0..n.min(1)).chain(fresh.enumerate().filter(|(_, new)| **new).map(|(k, _)| k + 1));
         let begins = HostVec::collect(device.backend(), OP, begins)?;
@@ -145,7 +145,7 @@ impl Tensor {
             }
         };
         let mut size = minlength;
-        // An integer of u64 that i64 cannot hold turns negative here: no tensor has that many elements.
+        // A u64 that i64 cannot hold turns negative here, and is refused like other negative numbers.
         let places = self.to_dtype(DType::I64)?;
         if self.numel() > 0 {
             let (lo, hi) = (places.min_all()?.to_scalar::<i64>()?, places.max_all()?.to_scalar::<i64>()?);
