@@ -119,7 +119,7 @@ pub(crate) fn run(text: &str, steps: u64, length: usize) -> Result<([f64; 2], St
     let mut tokens = vec![data[0]];
     for _ in 0..length {
         let seen = &tokens[tokens.len().saturating_sub(CONTEXT)..];
-        let input = Tensor::from_vec(seen.to_vec(), [1, seen.len()], &device)?;
+        let input = Tensor::from_vec(seen, [1, seen.len()], &device)?;
         let logits = no_grad(|| model.forward(&input))?.select(1, -1)?;
         tokens.extend(logits.softmax(-1)?.multinomial(1, true, &mut rng)?.to_vec::<i64>()?);
     }

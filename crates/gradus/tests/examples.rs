@@ -6,6 +6,9 @@
 #[path = "../examples/compute_op.rs"]
 mod compute_op;
 #[allow(dead_code)]
+#[path = "../examples/fashion_mnist.rs"]
+mod fashion_mnist;
+#[allow(dead_code)]
 #[path = "../examples/gradient_penalty_through_attention.rs"]
 mod gradient_penalty_through_attention;
 #[allow(dead_code)]
@@ -20,6 +23,9 @@ mod memory_of_a_graph;
 #[allow(dead_code)]
 #[path = "../examples/pinn.rs"]
 mod pinn;
+#[allow(dead_code)]
+#[path = "../examples/small_gpt.rs"]
+mod small_gpt;
 #[allow(dead_code)]
 #[path = "../examples/who_mutated.rs"]
 mod who_mutated;
@@ -105,4 +111,48 @@ fn a_graph_holds_what_its_gradients_need() {
     assert_eq!(found.grew, found.held - found.shared + 4);
     // Kept values go as the backward pass uses them, so that not all of them are there beside all gradients and scratch.
     assert!(found.peak < found.grew + found.gradients + found.gradients / 2, "{found:?}");
+}
+
+/// IDX files of 8 x 8 images in a new folder: the quarter that is bright is the class.
+fn quarters(name: &str) -> std::path::PathBuf {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::create_dir_all(&folder).unwrap();
+    for (part, count) in [("train", 256u32), ("t10k", 32)] {
+        let mut images = [&[0, 0, 8, 3], &count.to_be_bytes()[..], &[0, 0, 0, 8, 0, 0, 0, 8]].concat();
+        let mut labels = [&[0, 0, 8, 1], &count.to_be_bytes()[..]].concat();
+        for i in 0..count {
+            let class = i % 4;
+            labels.push(class as u8);
+            images.extend(
+                (0..64)
+                    .map(|at| if at / 32 == class / 2 && at % 8 / 4 == class % 2 { 200 + (i % 50) as u8 } else { 10 }),
+            );
+        }
+        std::fs::write(folder.join(format!("{part}-images-idx3-ubyte")), images).unwrap();
+        std::fs::write(folder.join(format!("{part}-labels-idx1-ubyte")), labels).unwrap();
+    }
+    folder
+}
+
+#[test]
+fn fashion_mnist() {
+    use gradus::prelude::*;
+    let folder = quarters("fashion_mnist");
+    let model = folder.join("model.safetensors");
+    let found = fashion_mnist::run(&folder, 4, &model).unwrap();
+    assert_eq!(found.samples, 32);
+    assert_eq!(found.accuracy, Some(1.0), "{found:?}");
+    let saved = StateDict::load_safetensors(&model, &Device::cpu().unwrap()).unwrap();
+    assert_eq!(saved.get("conv1.weight").unwrap().shape(), [16, 1, 3, 3]);
+    // The mistake that everyone makes first: a folder without the files. The error says where to get them.
+    let missing = fashion_mnist::run(&folder.join("nothing"), 1, &model).unwrap_err().to_string();
+    assert!(missing.contains("dataset-fashion-mnist"), "{missing}");
+}
+
+#[test]
+fn small_gpt() {
+    let ([first, last], sample) = small_gpt::run(&"abcd".repeat(40), 40, 12).unwrap();
+    assert!((first - 4f64.ln()).abs() < 0.7 && last < 0.05, "{first} {last}");
+    assert_eq!(sample, "bcdabcdabcda");
+    assert!(small_gpt::run("too short", 1, 1).is_err());
 }
