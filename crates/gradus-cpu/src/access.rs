@@ -10,10 +10,10 @@ use gradus_backend::{Buffer, DType, Error, ErrorKind, Layout, Result, Shape, Vie
 use crate::CpuBackend;
 use crate::half_float::{bf16_from_f32, bf16_to_f32, f16_from_f32, f16_to_f32};
 
-/// A type whose every bit pattern is a value: what memory is read as.
+/// A type that memory may be read as: each of its bit patterns is a valid value.
 ///
 /// # Safety
-/// No padding, no invalid bit pattern, and `holds` only for dtypes of this size.
+/// The type has no padding and no invalid bit pattern, and `holds` is true only for dtypes of its size.
 pub(crate) unsafe trait Plain:
     Copy + Default + PartialEq + Send + Sync + std::fmt::Debug + 'static
 {
@@ -43,7 +43,8 @@ unsafe impl Plain for u128 {
     }
 }
 
-/// A float that is stored, and how it computes: f16 and bf16 in f32, rounded once when stored.
+/// A float type of storage and the type that it computes in: f16 and bf16 compute in f32 and are rounded once, when
+/// stored.
 pub(crate) trait Float: Plain {
     /// f32 or f64.
     type Compute: Plain + Float<Compute = Self::Compute>;
@@ -75,7 +76,7 @@ float! {
     bf16, f32, bf16_to_f32, bf16_from_f32;
 }
 
-/// Runs the expression with `$t` the type that stands beside the dtype in the list.
+/// Evaluates the expression with `$t` as the type listed beside the dtype.
 macro_rules! match_dtype {
     ($dtype:expr, $t:ident => $body:expr; $($($d:ident)|+: $type:ty),+ $(; $other:ident => $else:expr)?) => {
         match $dtype {
@@ -89,7 +90,7 @@ macro_rules! match_dtype {
 }
 pub(crate) use match_dtype;
 
-/// Runs the expression with `$t` the storage type of a float dtype; another dtype is an error of `$op`.
+/// Evaluates the expression with `$t` as the storage type of a float dtype; any other dtype is an error of `$op`.
 macro_rules! with_float {
     ($op:expr, $dtype:expr, $t:ident => $body:expr) => {
         $crate::access::match_dtype!(
@@ -101,7 +102,8 @@ macro_rules! with_float {
 }
 pub(crate) use with_float;
 
-/// Runs the expression with `$t` the unsigned integer of so many bytes: what is only moved has no dtype.
+/// Evaluates the expression with `$t` as the unsigned integer of this many bytes: for code that moves elements and need
+/// not know their dtype.
 macro_rules! with_word {
     ($bytes:expr, $t:ident => $body:expr) => {
         match $bytes {
@@ -127,7 +129,7 @@ macro_rules! with_word {
 pub(crate) use with_word;
 
 impl CpuBackend {
-    /// Errors if the buffer is not of this backend.
+    /// Errors if the buffer belongs to another backend.
     #[inline]
     pub(crate) fn check_owner(&self, op: &str, buffer: &Buffer) -> Result<()> {
         if std::ptr::addr_eq(std::sync::Arc::as_ptr(buffer.owner()), std::sync::Arc::as_ptr(self.pool())) {
@@ -137,8 +139,8 @@ impl CpuBackend {
         Err(Error::new(ErrorKind::DeviceMismatch, op, m).help("move it here first"))
     }
 
-    /// Number of elements, if there are any, they lie one after the other, and the buffer is of this backend and holds
-    /// them.
+    /// The number of elements if the view is contiguous and not empty, and the buffer belongs to this backend and holds
+    /// all of them.
     #[inline]
     pub(crate) fn dense(&self, buffer: &Buffer, dtype: DType, layout: &Layout) -> Option<usize> {
         let mut step = 1;
@@ -153,15 +155,15 @@ impl CpuBackend {
         (inside && self.check_owner("", buffer).is_ok()).then_some(step)
     }
 
-    /// Errors unless the buffer is of this backend and holds every element of the layout. Tells whether the elements are
-    /// contiguous.
+    /// Errors unless the buffer belongs to this backend and holds every element of the layout. Returns whether the
+    /// elements are contiguous.
     #[inline]
     pub(crate) fn check_view(&self, op: &str, buffer: &Buffer, dtype: DType, layout: &Layout) -> Result<bool> {
         if self.dense(buffer, dtype, layout).is_some() {
             return Ok(true);
         }
         self.check_owner(op, buffer)?;
-        // Where there is no element, the offset may be anything.
+        // An empty view may have any offset.
         let (span, empty) = (layout.span(), layout.numel() == 0);
         let room = buffer.bytes() >> dtype.size().trailing_zeros();
         if empty || span.start <= span.end && span.end <= room {
@@ -239,13 +241,13 @@ impl CpuBackend {
         Ok(span.start * size..span.end * size)
     }
 
-    /// Exactly the elements of a view, if they are contiguous.
+    /// The elements of a view and nothing else, if they are contiguous.
     pub(crate) fn contiguous<'a, T: Plain>(&self, op: &str, x: View<'a>) -> Result<Option<&'a [T]>> {
         check_type::<T>(op, x.dtype)?;
         self.contiguous_words(op, x)
     }
 
-    /// Exactly the elements of a view, writable, if they are contiguous.
+    /// The elements of a view and nothing else, writable, if they are contiguous.
     pub(crate) fn contiguous_mut<'a, T: Plain>(&self, op: &str, x: &'a mut ViewMut<'_>) -> Result<Option<&'a mut [T]>> {
         check_type::<T>(op, x.dtype)?;
         self.contiguous_words_mut(op, x)
@@ -276,7 +278,7 @@ fn check_type<T: Plain>(op: &str, dtype: DType) -> Result<()> {
     Err(Error::new(ErrorKind::DTypeMismatch, op, format!("an operand has dtype {dtype}, where another one is needed")))
 }
 
-/// Errors unless an operand has the wanted dtype.
+/// Errors unless an operand has the required dtype.
 #[inline]
 pub(crate) fn check_dtype(op: &str, name: &str, dtype: DType, want: DType) -> Result<()> {
     if dtype == want {
@@ -285,7 +287,7 @@ pub(crate) fn check_dtype(op: &str, name: &str, dtype: DType, want: DType) -> Re
     Err(Error::new(ErrorKind::DTypeMismatch, op, format!("{name} has dtype {dtype}, where {want} is needed")))
 }
 
-/// Errors unless an operand has the wanted shape.
+/// Errors unless an operand has the required shape.
 #[inline]
 pub(crate) fn check_shape(op: &str, name: &str, dims: &[usize], want: &[usize]) -> Result<()> {
     if dims.len() == want.len() && dims.iter().zip(want).all(|(a, b)| a == b) {
@@ -295,7 +297,7 @@ pub(crate) fn check_shape(op: &str, name: &str, dims: &[usize], want: &[usize]) 
     Err(Error::shape(op, format!("{name} has shape {d}, where {w} is needed")))
 }
 
-/// Errors unless the axis is one of the shape.
+/// Errors unless the shape has this axis.
 pub(crate) fn check_axis(op: &str, axis: usize, dims: &[usize]) -> Result<()> {
     gradus_backend::shape::resolve_axis(op, isize::try_from(axis).unwrap_or(isize::MAX), dims.len()).map(drop)
 }

@@ -2,7 +2,7 @@
 
 use gradus_backend::{Error, Layout, Result};
 
-/// Errors if two elements of an output share a place: threads would race for it.
+/// Errors if two elements of an output share a position, for which threads would race.
 #[inline]
 pub(crate) fn check_output(op: &str, name: &str, layout: &Layout) -> Result<()> {
     if layout.is_contiguous() || !layout.overlaps_itself() {

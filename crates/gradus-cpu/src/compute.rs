@@ -1,4 +1,4 @@
-//! Compute modules: functions of the host, by name.
+//! Compute modules: named functions that run on the host.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use gradus_backend::{
 
 use crate::CpuBackend;
 
-/// The groups and constants that Vulkan guarantees, and the bindings that WebGPU does, which has no constants without
+/// Groups and constants as Vulkan guarantees them, bindings as WebGPU does; WebGPU has constants only with the feature
 /// IMMEDIATES.
 pub(crate) const LIMITS: ComputeLimits = ComputeLimits { groups: [65_535; 3], constants: 128, bindings: 8 };
 

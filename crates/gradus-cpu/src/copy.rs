@@ -11,9 +11,9 @@ use crate::gemm::transpose::Transpose;
 use crate::isa::Isa;
 use crate::nest::Nest;
 
-/// Bytes that one task moves, at the least.
+/// Fewest bytes that a task moves.
 const GRAIN: usize = 256 << 10;
-/// Side of the tiles of a transposition.
+/// Side length of the tiles of a transposition.
 const TILE: usize = 8;
 
 /// See [`Backend::upload`](gradus_backend::Backend::upload).
@@ -59,7 +59,7 @@ fn check_range(cpu: &CpuBackend, op: &str, buffer: &Buffer, offset: usize, bytes
     Err(Error::argument(op, format!("{bytes} bytes at {offset} leave a buffer of {} bytes", buffer.bytes())))
 }
 
-/// A pointer that tasks share; each writes a part of its own.
+/// A pointer shared by tasks that each write a part of their own.
 #[derive(Clone, Copy)]
 struct Ptr<T>(*mut T);
 // SAFETY: who hands it to several tasks makes sure that their parts do not overlap.
@@ -110,7 +110,7 @@ pub(crate) fn bits(value: Scalar, dtype: DType) -> u64 {
     }
 }
 
-/// A type of so many bytes, whatever they mean.
+/// A type of this many bytes, whatever they mean.
 trait Word: Plain {
     /// `to[p * step + r] = rows[r][p]` for `r` and `p` below [`TILE`].
     ///
@@ -211,7 +211,7 @@ unsafe fn copy_layouts<T: Word>(cpu: &CpuBackend, from: *const T, x: &Layout, to
     let rank = nest.dims().len();
     let grain = GRAIN / size_of::<T>();
     let from = Ptr(from.cast_mut());
-    // The axis along which `x` is contiguous, if it is not the innermost one of the output: a transposition.
+    // The axis along which `x` is contiguous, if it is not the output's innermost axis: the copy is a transposition.
     let across = (0..rank.saturating_sub(1)).rev().find(|&a| nest.strides(a)[0] == 1 && nest.dims()[a] >= TILE);
     if let Some(axis) = across
         && nest.strides(rank - 1)[0].unsigned_abs() > 1
@@ -221,7 +221,7 @@ unsafe fn copy_layouts<T: Word>(cpu: &CpuBackend, from: *const T, x: &Layout, to
         let isa = cpu.isa();
         let (rows, width, [_, step_out]) = nest.clone().without(axis);
         let (rows, height, [step_x, _]) = rows.split_inner();
-        // Strips of the output: `depth` lines across the tile axis, over the whole inner axis.
+        // Strips of the output: `depth` lines along the tile axis, each over the whole inner axis.
         let depth = (grain / height).next_multiple_of(TILE).clamp(TILE, width.next_multiple_of(TILE));
         let parts = width.div_ceil(depth);
         let together = (grain / (depth * height)).max(1);
@@ -280,7 +280,7 @@ unsafe fn transpose<T: Word>(
     n: usize,
     height: usize,
 ) {
-    // Tiles take steps forward only.
+    // Tiles step only forward.
     let wide = if step_to > 0 { n / TILE * TILE } else { 0 };
     // SAFETY: the caller's promise for every access.
     unsafe {

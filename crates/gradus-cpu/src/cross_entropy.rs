@@ -1,4 +1,4 @@
-//! Cross-entropy of class indices, and its gradient: a row of logits at a time, in the compute type.
+//! Cross-entropy with class indices, and its gradient: one row of logits at a time, in the compute type.
 
 use gradus_backend::{CrossEntropyParams, Error, ErrorKind, HostVec, Result, View, ViewMut};
 
@@ -10,7 +10,7 @@ use crate::parallel::Disjoint;
 use crate::rows::{Elementary, Rows, largest, sum, tree};
 use crate::{CpuBackend, scratch};
 
-/// Elements that are worth a task of their own.
+/// Fewest elements that justify a task of their own.
 const TASK: usize = 1 << 13;
 
 /// What is done to a row.

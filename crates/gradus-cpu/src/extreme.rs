@@ -1,4 +1,4 @@
-//! The larger and the smaller of two floats: NaN wins, -0 is smaller than +0, and no branch.
+//! The larger and the smaller of two floats, without a branch: NaN wins, and -0 is smaller than +0.
 
 use std::hint::select_unpredictable as select;
 
@@ -12,8 +12,9 @@ pub(crate) trait Extreme: Copy {
 
 macro_rules! extreme {
     ($($t:ty)*) => {$(
-        // Of equal numbers only zeros differ, in the sign bit: and of the bits is the larger, or the smaller. The
-        // comparison in the middle gives `b` if either is NaN, which is right unless it is `a`.
+        // Equal numbers have equal bits, except zeros, which may differ in sign: the bitwise `and` gives the larger
+        // zero, the `or` the smaller. If either number is NaN the middle comparison gives `b`, which is right unless
+        // `a` is the NaN.
         #[allow(clippy::eq_op)]
         impl Extreme for $t {
             #[inline(always)]

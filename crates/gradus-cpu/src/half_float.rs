@@ -1,6 +1,7 @@
 //! Conversions between half precision and f32, branch-free so that loops over them become vectors.
 //!
-//! f16 and bf16 are storage: everything computes in f32 and rounds once, to nearest even. A NaN stays a (quiet) NaN.
+//! f16 and bf16 are storage types: everything computes in f32 and rounds once, to nearest even. A NaN stays a (quiet)
+//! NaN.
 
 use std::hint::select_unpredictable as select;
 
@@ -11,8 +12,8 @@ use gradus_backend::{bf16, f16};
 pub(crate) fn f16_to_f32(h: f16) -> f32 {
     let h = u32::from(h.to_bits());
     let magnitude = (h & 0x7fff) << 13;
-    // Read as an f32 the value is off by the difference of the exponent biases, 2^112; the product is exact, also for
-    // subnormals. Infinity and NaN need the largest exponent instead.
+    // Read as an f32, the value is too small by the difference of the exponent biases, a factor of 2^112; the product
+    // is exact, also for subnormals. Infinity and NaN need the largest exponent instead.
     let scaled = (f32::from_bits(magnitude) * f32::from_bits((127 + 112) << 23)).to_bits();
     let special = magnitude | (0xff << 23) | select(magnitude > 0x1f << 23, 1 << 22, 0);
     f32::from_bits(select(magnitude >= 0x1f << 23, special, scaled) | (h & 0x8000) << 16)
@@ -23,10 +24,10 @@ pub(crate) fn f16_to_f32(h: f16) -> f32 {
 pub(crate) fn f16_from_f32(x: f32) -> f16 {
     let bits = x.to_bits();
     let magnitude = bits & 0x7fff_ffff;
-    // Normal results: rounded by adding just under half of what is cut off, plus the last bit kept.
+    // Normal results are rounded by adding the last bit kept and just under half of the part cut off.
     let odd = magnitude >> 13 & 1;
     let normal = magnitude.wrapping_sub(112 << 23).wrapping_add(0xfff + odd) >> 13;
-    // Subnormal results: adding 0.5 puts the bits where they belong and rounds as the addition does.
+    // Subnormal results: adding 0.5 moves the bits into place, and the addition rounds them.
     let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
     let finite = select(magnitude < 113 << 23, subnormal, normal);
     // 65520 and above round to infinity.

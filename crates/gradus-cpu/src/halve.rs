@@ -1,5 +1,6 @@
-//! The partial results of a row, halved until one is left, for several rows together: what one step leaves of two rows fills
-//! one vector. The vectors are written out, because LLVM compiles the halving of a single row to scalar operations.
+//! Combines the partial results of several rows at once, by halving until one is left per row: what a step leaves of
+//! two rows fills one vector. The vectors are explicit, because LLVM compiles the halving of a single row to scalar
+//! operations.
 
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
@@ -10,12 +11,12 @@ use crate::lanes::{LANES, ROWS, halved, larger};
 #[cfg(target_arch = "x86_64")]
 const FEWEST: usize = 4;
 
-/// A number whose partial results can be halved, the upper half into the lower one each time. Results beyond the first
-/// `count` rows have no meaning.
+/// A number whose partial results can be halved: each step combines the upper half into the lower. Results beyond the
+/// first `count` rows are meaningless.
 pub(crate) trait Halve: Copy {
     /// The sum of each row.
     fn sums(isa: Isa, rows: &[[Self; LANES]; ROWS], count: usize) -> [Self; ROWS];
-    /// The largest of each row. Of two numbers the lower lane's stays, unless the other is larger.
+    /// The largest of each row. The number in the lower lane is kept unless the other is larger.
     fn largest(isa: Isa, rows: &[[Self; LANES]; ROWS], count: usize) -> [Self; ROWS];
 }
 
@@ -31,7 +32,7 @@ fn one_by_one<T: Copy>(rows: &[[T; LANES]; ROWS], count: usize, combine: impl Fn
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    //! On vectors of f32: sums, or with `LARGEST` the largest.
+    //! On vectors of f32: sums, or with `LARGEST` the largest numbers.
 
     use std::arch::x86_64::*;
 
@@ -43,7 +44,8 @@ mod x86 {
         if LARGEST { _mm512_max_ps(b, a) } else { _mm512_add_ps(a, b) }
     }
 
-    /// Halves sixteen rows, of which row `4 q + r` is number `4 r + q`: the result of each row is in its lane.
+    /// Halves sixteen rows; row `4 q + r` is passed as number `4 r + q`, so that the result of each row ends up in its
+    /// own lane.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn halve_512<const LARGEST: bool>(mut v: [__m512; ROWS]) -> __m512 {
@@ -84,8 +86,8 @@ mod x86 {
         if LARGEST { _mm256_max_ps(b, a) } else { _mm256_add_ps(a, b) }
     }
 
-    /// Halves eight rows that are down to eight, of which row `4 q + r` is number `2 r + q`: the result of each row is in its
-    /// lane.
+    /// Halves eight rows of eight partial results; row `4 q + r` is passed as number `2 r + q`, so that the result of
+    /// each row ends up in its own lane.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn halve_256<const LARGEST: bool>(mut v: [__m256; 8]) -> __m256 {

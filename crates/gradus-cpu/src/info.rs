@@ -1,4 +1,4 @@
-//! What the backend says of the machine.
+//! What the backend reports about the machine.
 
 use gradus_backend::{BackendInfo, BackendKind};
 
@@ -20,14 +20,14 @@ pub(crate) fn info(cpu: &CpuBackend) -> BackendInfo {
     }
 }
 
-/// The processor's own name, where the system tells.
+/// The processor's name, if the system reports it.
 fn processor() -> Option<String> {
     let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = text.lines().find(|l| l.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// Bytes of main memory, where the system tells.
+/// Bytes of main memory, if the system reports them.
 fn memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find(|l| l.starts_with("MemTotal:"))?;

@@ -1,9 +1,9 @@
 //! Which instruction set the kernels run on, chosen once when the backend is made.
 //!
 //! An algorithm is written once, as a generic `#[inline(always)]` function over slices; [`per_isa!`] instantiates it
-//! inside functions that carry the target features, where LLVM makes wide vectors of its loops, and dispatches. All
-//! instances do the same IEEE operations in the same order, so they give the same bits: what must be fused is written
-//! `mul_add`, and Rust contracts nothing by itself.
+//! inside functions that enable the target features, where LLVM turns its loops into wide vectors, and dispatches to
+//! them. All instances do the same IEEE operations in the same order, so they give the same bits: fused operations are
+//! written as `mul_add`, and Rust never fuses others by itself.
 
 use gradus_backend::{Error, ErrorKind, Result};
 
@@ -86,7 +86,7 @@ impl Isa {
         Level::ALL.iter().filter_map(|&l| Isa::new(l)).collect()
     }
 
-    /// The one of this name. Errors if there is no such, or the machine lacks it.
+    /// The instruction set of this name. Errors if there is none, or if the machine lacks it.
     pub(crate) fn named(name: &str) -> Result<Isa> {
         let names: Vec<_> = Level::ALL.iter().map(|l| l.name()).collect();
         let Some(&level) = Level::ALL.iter().find(|l| l.name() == name) else {
@@ -140,8 +140,8 @@ macro_rules! per_isa {
 }
 pub(crate) use per_isa;
 
-/// [`per_isa!`] with one instance for AVX-512 and AVX2: for loops that wait for memory or for conversions of half
-/// precision, or that are rare. An instance is machine code to be made, and to be loaded.
+/// [`per_isa!`] with one instance for both AVX-512 and AVX2: for loops limited by memory or by half-precision
+/// conversions, and for rare ones. Every instance costs compile time and size.
 macro_rules! per_isa_256 {
     ($($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:expr;)*) => {$(
         $(#[$meta])*

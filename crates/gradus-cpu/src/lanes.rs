@@ -2,7 +2,8 @@
 
 /// Number of partial sums.
 pub(crate) const LANES: usize = 16;
-/// Narrow rows that are computed together: transposed, each is a lane; in chunks, their partial sums are halved together.
+/// Number of narrow rows computed together: if transposed, each is a lane; if in chunks, their partial sums are halved
+/// together.
 pub(crate) const ROWS: usize = 16;
 
 /// The upper half of the partial results into the lower one, until one is left.
@@ -18,8 +19,8 @@ pub(crate) fn halved<T: Copy>(mut lanes: [T; LANES], combine: impl Fn(T, T) -> T
     lanes[0]
 }
 
-/// 1 for so many lanes and 0 for the others. A comparison with what is loaded is made by vectors; one with the number of a
-/// lane LLVM takes apart.
+/// 1 for this many lanes and 0 for the others. Compared with a loaded table, because LLVM vectorises that but not a
+/// comparison with the lane's number.
 #[inline(always)]
 pub(crate) fn first_lanes(count: usize) -> &'static [u32; LANES] {
     static ALL: [u32; 2 * LANES] = {

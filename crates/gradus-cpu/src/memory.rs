@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gradus_backend::{Buffer, BufferOwner, ClaimCount, Error, ErrorKind, MemoryStats, Result};
 
-/// Alignment of every block, at least: a cache line and the widest vector.
+/// Least alignment of a block: a cache line and the widest vector.
 const ALIGN: usize = 64;
 /// Alignment of blocks above [`SMALL`].
 const PAGE: usize = 4096;
@@ -31,9 +31,9 @@ const CLASSES: usize = 229;
 const SHARDS: usize = 8;
 /// Most bytes that a shard keeps.
 const SHARD_BOUND: usize = 4 << 20;
-/// The pool may keep this much whatever the program's peak is.
+/// The pool may keep this much even if the program's peak is lower.
 const FREE_BOUND: usize = 64 << 20;
-/// Room for the header in front of a block, which holds the address that the system gave.
+/// Size of the header before a block, which holds the address returned by the system.
 const HEADER: usize = 16;
 
 /// Size class of an allocation and its capacity: 64 bytes, then four steps an octave.
@@ -57,7 +57,7 @@ fn alignment(capacity: usize) -> usize {
     }
 }
 
-/// What is asked of the system for a block of this capacity, if it can be asked for at all.
+/// The layout requested from the system for a block of this capacity, if there is a valid one.
 fn system_layout(capacity: usize) -> Option<Layout> {
     let total = capacity.checked_add(alignment(capacity) + HEADER)?;
     Layout::from_size_align(total, HEADER).ok()
@@ -117,7 +117,7 @@ fn advise_huge(_: NonNull<u8>, _: usize) {}
 struct Shard {
     lists: [Vec<NonNull<u8>>; SMALL_CLASSES],
     cached: usize,
-    /// Buffers made less buffers freed through this shard; only the sum over shards means something.
+    /// Buffers made minus buffers freed through this shard; only the sum over all shards is meaningful.
     buffers: isize,
 }
 
@@ -143,7 +143,7 @@ unsafe impl Send for Large {}
 #[repr(align(128))]
 struct Padded<T>(T);
 
-/// The pool. One a backend; its address is the backend's identity.
+/// The pool. There is one per backend; its address is the backend's identity.
 pub(crate) struct Pool {
     shards: [Padded<Mutex<Shard>>; SHARDS],
     large: Mutex<Large>,
@@ -157,7 +157,7 @@ pub(crate) struct Pool {
 fn shard_index() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local!(static SHARD: Cell<usize> = const { Cell::new(usize::MAX) });
-    // A thread that is going away has no locals any more; it may free buffers all the same.
+    // A thread that is ending no longer has thread-local values, but may still free buffers.
     SHARD
         .try_with(|s| {
             if s.get() == usize::MAX {
@@ -198,7 +198,8 @@ impl Pool {
         Ok(unsafe { Buffer::from_raw(ptr, bytes, self.clone()) })
     }
 
-    /// Counts `bytes` bytes more as in use, which `op` asked for, if the budget allows it; what is in use then.
+    /// Counts another `bytes` bytes, requested by `op`, as in use if the budget allows it, and returns the total in
+    /// use.
     #[inline]
     fn count(&self, op: &str, bytes: usize) -> Result<usize> {
         if bytes > isize::MAX as usize / 4 {
@@ -218,7 +219,7 @@ impl Pool {
         }
     }
 
-    /// Gives what the pool keeps back to the system if that and what is in use exceed the budget.
+    /// Returns the pool's free blocks to the system if they and the memory in use exceed the budget together.
     fn keep_within_budget(&self) {
         let budget = self.budget.load(Relaxed);
         if budget != usize::MAX && self.in_use.0.load(Relaxed).saturating_add(self.cached()) > budget {
@@ -279,7 +280,7 @@ impl Pool {
         e.help("drop tensors that are not needed, use a smaller batch, or raise the budget (set_memory_budget)")
     }
 
-    /// Bytes that the pool keeps.
+    /// Bytes of free blocks in the pool.
     fn cached(&self) -> usize {
         let small: usize = self.shards.iter().map(|s| lock(&s.0).cached).sum();
         small + lock(&self.large).cached
@@ -311,7 +312,7 @@ impl Pool {
     }
 }
 
-/// What a buffer of 0 bytes points to.
+/// The address of a buffer of 0 bytes.
 fn dangling() -> NonNull<u8> {
     #[repr(align(4096))]
     struct Page;
@@ -353,7 +354,7 @@ impl Large {
         self.cached += capacity;
     }
 
-    /// Frees blocks, those of the class that was used the longest time ago first, until at most `bound` bytes are left.
+    /// Frees blocks, least recently used class first, until at most `bound` bytes are left.
     fn evict(&mut self, bound: usize) {
         while self.cached > bound {
             let filled = self.lists.iter_mut().enumerate().filter(|(_, l)| !l.blocks.is_empty());

@@ -119,7 +119,7 @@ fn vectors_of_the_host_count_while_they_live() {
     let mut v = HostVec::with_capacity(&cpu, "list", 25_000).unwrap();
     v.extend("list", (0..25_000).map(|i| i as f64)).unwrap();
     assert_eq!((v.len(), cpu.memory_stats().in_use), (25_000, 200_000));
-    // Growing counts what there is room for, and a vector that cannot grow keeps what it has.
+    // Growth counts the new capacity, and a vector that cannot grow keeps its contents.
     v.push("list", 1.0).unwrap();
     assert_eq!(cpu.memory_stats().in_use, 400_000);
     assert_eq!(v.reserve("list", 200_000).unwrap_err().kind(), &ErrorKind::OutOfMemory { requested: 1_800_008 });
@@ -128,7 +128,7 @@ fn vectors_of_the_host_count_while_they_live() {
     assert!(e.op() == "other" && e.to_string().contains("budget 1000000"), "{e}");
     assert_eq!(v.into_vec().len(), 25_001);
     assert_eq!(cpu.memory_stats().in_use, 0);
-    // What is small is no matter of the budget.
+    // Small allocations are not counted.
     cpu.set_memory_budget(Some(0)).unwrap();
     assert_eq!(HostVec::collect(&cpu, "small", 0..100).unwrap().len(), 100);
     cpu.set_memory_budget(None).unwrap();

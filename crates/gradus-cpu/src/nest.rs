@@ -14,7 +14,7 @@ pub(crate) struct Nest<const N: usize> {
 }
 
 impl<const N: usize> Nest<N> {
-    /// The layouts, which must have one shape (the first one's counts); entries of every result from there on are 0.
+    /// From layouts that must all have the first one's shape; the remaining entries of every result are 0.
     pub(crate) fn new(layouts: &[&Layout]) -> Self {
         let dims = layouts.first().map_or(&[][..], |l| l.dims());
         debug_assert!(layouts.len() <= N && layouts.iter().all(|l| l.dims() == dims));
@@ -63,8 +63,8 @@ impl<const N: usize> Nest<N> {
         self.dims().iter().product()
     }
 
-    /// Takes the innermost axis off: what is left are the starts of the rows, and this its size and strides. A single
-    /// element is a row of length 1.
+    /// Splits off the innermost axis: the first result walks the starts of the rows, and the second is the axis's size
+    /// and strides. A single element is a row of length 1.
     pub(crate) fn split_inner(mut self) -> (Self, usize, [isize; N]) {
         if self.rank == 0 {
             return (self, 1, [0; N]);
@@ -74,13 +74,13 @@ impl<const N: usize> Nest<N> {
         (self, len, strides)
     }
 
-    /// The same axes from position 0: positions relative to another one.
+    /// The same axes starting at position 0: for positions relative to another one.
     pub(crate) fn at_zero(mut self) -> Self {
         self.offsets = [0; N];
         self
     }
 
-    /// Takes any axis off, as [`split_inner`](Nest::split_inner) the innermost.
+    /// Splits off any axis, as [`split_inner`](Nest::split_inner) does the innermost.
     pub(crate) fn without(mut self, axis: usize) -> (Self, usize, [isize; N]) {
         let (len, strides) = (self.dims[axis], self.strides[axis]);
         self.dims[axis..self.rank].rotate_left(1);
@@ -126,7 +126,7 @@ impl<const N: usize> Nest<N> {
         }
     }
 
-    /// What is left of a row from element `i` on, which must exist.
+    /// The rest of a row from element `i` on, which must exist.
     fn row(&self, mut i: usize) -> Row<N> {
         let mut row = Row { at: self.offsets, left: 1, steps: [0; N], index: [0; MAX_RANK] };
         for axis in (0..self.rank).rev() {
@@ -155,7 +155,7 @@ impl<const N: usize> Nest<N> {
     }
 }
 
-/// The elements along the innermost axis from one of them on.
+/// Elements along the innermost axis, starting at any of them.
 struct Row<const N: usize> {
     /// Positions of the first of them.
     at: [usize; N],

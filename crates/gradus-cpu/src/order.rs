@@ -1,4 +1,4 @@
-//! Numbers in their order as unsigned integers of the same size, so that what compares is compiled for four sizes
+//! Maps numbers to unsigned integers of the same size and order, so that comparing code is compiled for four sizes
 //! instead of twelve dtypes.
 
 use std::hint::select_unpredictable as select;
@@ -34,18 +34,18 @@ word!(u8 u16 u32 u64);
 pub(crate) struct Order<W> {
     /// The sign's bit, 0 if there is none.
     sign: W,
-    /// What the other bits of a negative number are turned by: those of floats have a magnitude.
+    /// The mask that flips the other bits of a negative number: floats store sign and magnitude.
     turn: W,
     /// The bits of -0; 0 if there is none.
     negative_zero: W,
     /// The largest magnitude of a number.
     most: W,
-    /// All bits if keys fall, else none.
+    /// All bits if keys fall as numbers rise, else none.
     falling: W,
 }
 
 impl<W: Word> Order<W> {
-    /// Of a dtype of this size.
+    /// For a dtype of this size.
     pub(crate) fn new(dtype: DType) -> Self {
         let (none, all) = (W::default(), !W::default());
         let sign = if dtype.is_signed() { W::low(1 << (8 * size_of::<W>() - 1)) } else { none };

@@ -1,4 +1,4 @@
-//! One way to use several threads: [`CpuBackend::parallel_for`].
+//! The one way to use several threads: [`CpuBackend::parallel_for`].
 //!
 //! Work is cut by size, never by the number of threads: the ranges that a body sees depend on `items` and `grain` alone,
 //! so what it computes for each is the same for any number of threads.
@@ -30,7 +30,7 @@ impl CpuBackend {
     }
 }
 
-/// A mutable slice of which tasks write parts that do not overlap.
+/// A mutable slice in which tasks write parts that do not overlap.
 pub(crate) struct Disjoint<'a, T> {
     ptr: *mut T,
     len: usize,

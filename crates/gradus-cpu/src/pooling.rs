@@ -1,4 +1,4 @@
-//! Pooling: the largest element or the mean under each position of a window, and the mean's adjoint.
+//! Pooling: the largest element or the mean under each position of a window, and the adjoint of the mean.
 //!
 //! A channel at a time, and in it a tap at a time, over runs of positions: elements in the padding are never looked at.
 
@@ -14,9 +14,9 @@ use crate::rows::{Elementary, Rows};
 use crate::temp::{contiguous_output, copy_if_strided, pick};
 use crate::{CpuBackend, scratch};
 
-/// Products of positions and taps that are worth a task of their own.
+/// Fewest pairs of a position and a tap that justify a task of their own.
 const TASK: usize = 1 << 13;
-/// Elements of rows of fewer positions are brought together.
+/// Rows with fewer positions than this are gathered first.
 const SHORT: usize = 8;
 
 /// Channels (with the batch) and geometry of `x [n, c, spatial..]` and `y [n, c, positions..]`.
@@ -41,7 +41,7 @@ fn grain(g: &Geometry) -> usize {
 
 /// A float, or a key of a number ([`Order`]).
 trait Ordered: Plain {
-    /// Whether this takes the place of `best`, which came first: it is larger, or NaN where `best` is not.
+    /// Whether this replaces the earlier `best`: it is larger, or NaN while `best` is not.
     fn beats(self, best: Self) -> bool;
     /// The largest elements of one channel, and the taps that they lie under; `work` has room for the positions.
     fn largest(isa: Isa, g: &Geometry, x: &[Self], work: &mut [Self], out: &mut [Self], taps: &mut [i32]);
@@ -127,7 +127,7 @@ fn by_value<T: Ordered>(
     Ok(())
 }
 
-/// By keys, which are made once for all taps that an element lies under.
+/// Compares keys, which are computed once per element for all taps.
 fn by_key<W: Ordered + Word>(
     cpu: &CpuBackend,
     channels: usize,
@@ -165,12 +165,12 @@ fn by_key<W: Ordered + Word>(
     Ok(())
 }
 
-/// See [`Ordered::largest`]. A window without an element would get the tap -1.
+/// See [`Ordered::largest`]. A window without elements gets the tap -1.
 #[inline(always)]
 fn largest<T: Ordered>(g: &Geometry, x: &[T], together: &mut [T], out: &mut [T], taps: &mut [i32]) {
     taps.fill(-1);
     if g.output[2] < SHORT && g.is_inside() {
-        // Brought together, the elements under one tap are compared as one run.
+        // Once gathered, the elements under one tap are compared as one run.
         for tap in g.reached() {
             for (run, src) in g.rows(g.tap(tap)) {
                 for (element, x) in together[run].iter_mut().zip(x[src..].chunks(g.stride[2])) {
@@ -209,21 +209,21 @@ fn larger<T: Ordered>(x: &[T], step: usize, best: &mut [T], at: &mut [i32], tap:
     take(last, at_last, x[best.len() * step]);
 }
 
-/// For each tap how far behind the first element of a window without padding its element lies.
+/// The offset of each tap from the first element of a window without padding.
 fn offsets(cpu: &CpuBackend, op: &str, g: &Geometry) -> Result<HostVec<i64>> {
     let [_, h, w] = g.input;
     let offset = |[z, y, x]: [usize; 3]| ((z * g.dilation[0] * h + y * g.dilation[1]) * w + x * g.dilation[2]) as i64;
     HostVec::collect(cpu, op, (0..g.taps()).map(|tap| offset(g.tap(tap))))
 }
 
-/// Where the first window of a row of positions begins, if nothing is padded.
+/// The offset of the first window in a row of positions, without padding.
 fn first_in_row(g: &Geometry, row: usize) -> usize {
     let [_, h, w] = g.input;
     let (z, y) = (row / g.output[1] * g.stride[0], row % g.output[1] * g.stride[1]);
     (z * h + y) * w
 }
 
-/// Where in the channel the elements under these taps lie, whose `offsets` are given.
+/// The offsets in the channel of the elements under these taps.
 fn places(g: &Geometry, offsets: &[i64], taps: &[i32], indices: &mut [i64]) {
     let ([_, h, w], ow) = (g.input.map(|n| n as i64), g.output[2]);
     let padding = (g.pad[0] as i64 * h + g.pad[1] as i64) * w + g.pad[2] as i64;

@@ -59,7 +59,8 @@ fn the_first_of_the_largest_is_found_in_every_dtype() {
     let cpu = CpuBackend::with_threads(2).unwrap();
     for (t, (w, dims)) in cases().into_iter().enumerate() {
         for dtype in DType::ALL.into_iter().filter(|&d| d != DType::Bool) {
-            // All below zero where that is possible: padding must not win. Few different values: ties.
+            // All values are negative where possible, so that padding must not win, and few are distinct, so that there
+            // are ties.
             let mut draw = integers(t as u64, 2);
             let x = Tensor::new(&cpu, dtype, &dims, Lie::ALL[t % 4], |i| {
                 draw(i) + if dtype.is_signed() { -3.0 } else { 2.0 }
@@ -144,7 +145,7 @@ fn taps_that_only_meet_padding_are_left_out() {
         let met: Vec<usize> = (0..g.taps()).filter(|&tap| g.rows(g.tap(tap)).next().is_some()).collect();
         let reached: Vec<usize> = g.reached().collect();
         assert!(met.iter().all(|tap| reached.contains(tap)), "{kernel:?}: {met:?} {reached:?}");
-        // With steps of 1 they are these very taps, each in its place.
+        // With strides of 1 these are the taps themselves, in order.
         assert!(stride != [1, 1] || reached == met, "{kernel:?}: {met:?} {reached:?}");
     }
     // A window of a million elements over five of them.

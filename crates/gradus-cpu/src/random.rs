@@ -1,4 +1,4 @@
-//! Random draws: [`philox::element`] for every element, its blocks made many at a time.
+//! Random draws: [`philox::element`] for every element, with many blocks computed at a time.
 
 use gradus_backend::philox::{self, unit_f32, unit_f64};
 use gradus_backend::{DType, Distribution, Element, Error, Result, Scalar, ViewMut};
@@ -108,7 +108,7 @@ fn fill<T: Element + crate::access::Plain>(
     let nest = Nest::<1>::new(&[out.layout]);
     let contiguous = out.layout.is_contiguous().then_some(out.layout.offset());
     let out = Disjoint::new(cpu.slice_mut::<T>(OP, out)?);
-    // The largest T below `hi`'s rounding is decided by the definition: a draw that rounds to `hi` becomes `lo`.
+    // By definition a draw that rounds to `hi` becomes `lo`.
     let float = |v: f64| T::from_f64(v);
     let uniform = |u: f64, lo: f64, hi: f64| {
         let rounded = float(lo + u * (hi - lo));

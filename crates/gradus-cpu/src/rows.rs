@@ -79,7 +79,7 @@ pub(crate) fn tree<T: Copy, const N: usize>(
     combine: impl Fn(T, T) -> T,
 ) -> T {
     let n = rows[0].len();
-    // Chunks of a known length: LLVM makes vectors of loops over them, and not of loops over positions.
+    // Chunks of a known length: LLVM vectorises loops over them, but not loops over positions.
     let rows = rows.map(|row| row[..n].as_chunks::<LANES>());
     let mut lanes = [start; LANES];
     for i in 0..n / LANES {
@@ -94,14 +94,14 @@ pub(crate) fn tree<T: Copy, const N: usize>(
     halved(lanes, combine)
 }
 
-/// Rows of one length, one after the other, in chunks. The last chunk of a row reaches into the next row, and what is there
-/// does not count: so there are vectors and no single elements. Where too little follows, the last chunk is a copy.
+/// Consecutive rows of one length, in chunks. The last chunk of a row reaches into the next row, whose elements are
+/// ignored: this way there are only whole vectors. If too little follows, the last chunk is a copy.
 ///
 /// The methods are for plain loops: a closure would be compiled without the instruction set of its caller.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Chunked {
     len: usize,
-    /// Elements of a row's chunks but for the last.
+    /// Elements in all chunks of a row except the last.
     body: usize,
     /// Which elements of the last chunk count.
     counts: &'static [u32; LANES],
@@ -122,7 +122,7 @@ pub(crate) struct RowMut<'a, T> {
 }
 
 impl<T> RowMut<'_, T> {
-    /// What is written so far.
+    /// The part written so far.
     #[inline(always)]
     pub(crate) fn row(&self) -> Row<'_, T> {
         Row { body: self.body, last: self.last }
@@ -150,9 +150,8 @@ impl Chunked {
         Row { body: body.as_chunks().0, last }
     }
 
-    /// Where row `i` of `y` is to be written, to the end of its chunks: the next row is written over that. What is there so far is
-    /// in the spare chunk too, where that is used. Call
-    /// [`written`](Chunked::written) then.
+    /// Where to write row `i` of `y`, to the end of its last chunk: the next row overwrites the excess. If the spare
+    /// chunk is used, it starts with the current contents. Call [`written`](Chunked::written) afterwards.
     #[inline(always)]
     pub(crate) fn row_mut<'a, T: Copy>(self, y: &'a mut [T], i: usize, spare: &'a mut [T; LANES]) -> RowMut<'a, T> {
         let (body, rest) = y[i * self.len..].split_at_mut(self.body);
@@ -173,7 +172,7 @@ impl Chunked {
         }
     }
 
-    /// One row in memory that ends with a whole chunk, of which what is beyond the row does not count.
+    /// One row in memory that is padded to a whole chunk; elements beyond the row are ignored.
     #[inline(always)]
     pub(crate) fn padded<T>(self, x: &[T]) -> Row<'_, T> {
         let (body, last) = x.split_at(self.body);
@@ -263,7 +262,7 @@ impl Chunked {
         v.store(f(chunk), y.last);
     }
 
-    /// Divides each element of a row, and leaves what follows it.
+    /// Divides each element of a row, and leaves the elements after it unchanged.
     #[inline(always)]
     pub(crate) fn divide<V: Vectors>(self, v: V, y: &mut RowMut<'_, V::Number>, by: V::Number) {
         let by = v.splat(by);
@@ -275,7 +274,7 @@ impl Chunked {
     }
 }
 
-/// Each element of `y` becomes `f` of those of `x`, rows of as many elements.
+/// Each element of `y` becomes `f` of those of `x`, which are rows of the same length.
 #[inline(always)]
 pub(crate) fn map_chunks<T: Copy, const N: usize>(x: [Row<'_, T>; N], y: &mut RowMut<'_, T>, f: impl Fn([T; N]) -> T) {
     let bodies = x.map(|x| &x.body[..y.body.len()]);
@@ -287,7 +286,7 @@ pub(crate) fn map_chunks<T: Copy, const N: usize>(x: [Row<'_, T>; N], y: &mut Ro
 
 #[inline(always)]
 fn map_chunk<T: Copy, const N: usize>(x: [&[T; LANES]; N], y: &mut [T; LANES], f: &impl Fn([T; N]) -> T) {
-    // Hidden from LLVM, which would make vectors of one lane of many chunks, and gather them.
+    // Hidden from LLVM, which would otherwise vectorise across chunks and gather their lanes.
     let y = std::hint::black_box(y);
     let mut made = *y;
     for l in 0..LANES {
@@ -332,8 +331,8 @@ pub(crate) trait Rows: Float<Compute: Elementary> {
     /// The same elements, where the storage type is the compute type.
     fn lying_mut(x: &mut [Self]) -> Option<&mut [Self::Compute]>;
 
-    /// A row of as many elements as `work` has: where it lies if it can be used there, else widened into `work`. Positions
-    /// must lie inside `x` (checked).
+    /// A row with the length of `work`: in place if possible, else widened into `work`. Positions must lie inside `x`
+    /// (checked).
     #[inline]
     fn read<'a>(isa: Isa, x: &'a [Self], at: usize, step: isize, work: &'a mut [Self::Compute]) -> &'a [Self::Compute] {
         if step == 1
@@ -345,8 +344,8 @@ pub(crate) trait Rows: Float<Compute: Elementary> {
         work
     }
 
-    /// Has `make` write a row of as many elements as `work` has: where it belongs if it can be made there, else into `work`,
-    /// from where it is stored.
+    /// Lets `make` write a row with the length of `work`: in place if possible, else into `work`, from which it is
+    /// stored.
     ///
     /// # Safety
     /// The row is the calling task's alone.

@@ -11,7 +11,7 @@ use crate::order::Order;
 use crate::parallel::Disjoint;
 use crate::rows::Elementary;
 
-/// Elements that are worth a task of their own.
+/// Fewest elements that justify a task of their own.
 const TASK: usize = 1 << 13;
 
 fn name(op: ScanOp) -> &'static str {
@@ -66,7 +66,8 @@ pub(crate) fn scan(cpu: &CpuBackend, op: ScanOp, x: View<'_>, axis: usize, out: 
         }),
         _ if x.dtype.is_float() => with_float!(name, x.dtype, T => {
             let (x, out) = (cpu.slice::<T>(name, x)?, cpu.slice_mut::<T>(name, out)?);
-            // A running sum in f32 stands still at 2^24: terms are too small for it long before the lane ends.
+            // A running sum in f32 would stop growing at 2^24: the terms become too small for it long before the lane
+            // ends.
             let (lift, store) = (|v: T| Element::to_f64(v), |s: f64| <T as Element>::from_f64(s));
             match op {
                 ScanOp::Sum => run(cpu, &lanes, x, out, 0.0, |s, v| {
@@ -81,7 +82,7 @@ pub(crate) fn scan(cpu: &CpuBackend, op: ScanOp, x: View<'_>, axis: usize, out: 
             Ok(())
         }),
         _ => with_word!(x.dtype.size(), W => {
-            // Extends the sign: what wraps is the same with a sign and without.
+            // Sign-extended: wrapping arithmetic is the same for signed and unsigned integers.
             let sign = if x.dtype.is_signed() { 1u64 << (W::BITS - 1) } else { 0 };
             #[allow(clippy::useless_conversion, reason = "one of the words is u64")]
             let lift = |v: W| (u64::from(v) ^ sign).wrapping_sub(sign);

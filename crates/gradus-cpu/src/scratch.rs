@@ -1,8 +1,8 @@
 //! Working memory of a thread: reused, never shared.
 //!
-//! For packed panels, rows and tiles. What grows with a tensor ([`large`]) comes from the pool where it is large, so that
-//! the memory budget sees it. Kernels have no way to fail: where there is no memory the work is left out, and the operation,
-//! which ends with [`CpuBackend::finished`], reports it.
+//! For packed panels, rows and tiles. Memory whose size grows with a tensor ([`large`]) comes from the pool once it is
+//! large, so that the memory budget counts it. Kernels cannot fail: if memory is short their work is skipped, and the
+//! operation, which ends with [`CpuBackend::finished`], reports it.
 
 use std::cell::RefCell;
 
@@ -22,7 +22,7 @@ thread_local! {
 }
 
 impl CpuBackend {
-    /// The result of an operation whose kernels use working memory: an error if there was none.
+    /// The result of an operation whose kernels use working memory: an error if memory was short.
     #[inline]
     pub(crate) fn finished(&self, op: &str, result: Result<()>) -> Result<()> {
         match take_missing() {
@@ -34,13 +34,13 @@ impl CpuBackend {
 
 /// Memory to work in.
 struct Block {
-    /// Of the thread; empty where it is the pool's.
+    /// The thread's own block; empty if the memory is the pool's.
     words: Vec<u64>,
     _pool: Option<Buffer>,
 }
 
-/// At least `bytes` bytes, and where they begin, aligned for every type and initialised. Those that `cpu` is asked for come
-/// from its pool where a thread would not keep them.
+/// At least `bytes` bytes, aligned for every type and initialised, and where they begin. Blocks too large for a thread
+/// to keep come from the pool of `cpu`, if it is given.
 fn take(cpu: Option<&CpuBackend>, bytes: usize) -> Option<(Block, *mut u8)> {
     if let Some(cpu) = cpu.filter(|_| bytes > KEEP) {
         let buffer = cpu.pool().alloc(bytes).ok()?;
@@ -77,7 +77,7 @@ fn run<T: Plain>(cpu: Option<&CpuBackend>, len: usize, f: impl FnOnce(&mut [T]))
     recycle(block);
 }
 
-/// Calls `f` with `len` elements of unspecified contents, few MiB at most.
+/// Calls `f` with `len` elements of unspecified contents, a few MiB at most.
 #[inline]
 pub(crate) fn with<T: Plain>(len: usize, f: impl FnOnce(&mut [T])) {
     run(None, len, f);

@@ -18,19 +18,19 @@ use crate::transposed::{self, Across};
 use crate::vectors::{Vectors, per_vectors};
 use crate::{CpuBackend, scratch};
 
-/// Elements that are worth a task of their own.
+/// Fewest elements that justify a task of their own.
 const TASK: usize = 1 << 13;
 /// Elements of a block of rows, unless a single row has more.
 const BLOCK: usize = 1 << 11;
 
 /// Rows of at most this many elements are transposed ([`transposed`]), if there are enough of them.
 const NARROW: usize = 16;
-/// Most elements of a row of which several go through each step together.
+/// Most elements of a row for which several rows go through each step together.
 const LONG: usize = 256;
-/// Fewest rows that are worth it: sixteen are computed at once, however many there are.
+/// Fewest rows for which this pays: sixteen are always computed at once.
 const FEWEST: usize = 4;
 
-/// What is done to rows of one length; each of `transposed` has [room](transposed::size) for them, if they are narrow.
+/// Work on rows of one length; each of `transposed` has [room](transposed::size) for them, if they are narrow.
 trait SoftmaxElement: Rows {
     fn forward(
         isa: Isa,
@@ -50,7 +50,7 @@ trait SoftmaxElement: Rows {
     );
 }
 
-/// Rows of `y` become the softmax of those of `x`, or the logarithm of it.
+/// Rows of `y` become the softmax of those of `x`, or its logarithm.
 #[inline(always)]
 fn forward_transposed<V: Vectors<Number: Elementary>>(
     v: V,
@@ -126,7 +126,7 @@ fn backward_transposed<V: Vectors<Number: Elementary>>(
     }
 }
 
-/// See [`forward_transposed`]; long rows, one by one.
+/// See [`forward_transposed`]: for long rows, one by one.
 #[inline(always)]
 fn forward_long<T: Elementary>(log: bool, len: usize, x: &[T], y: &mut [T]) {
     let rows = Chunked::new(len);
@@ -178,7 +178,7 @@ fn forward_chunked<V: Vectors<Number: Elementary>>(
 ) {
     let (zero, lowest) = (V::Number::ZERO, V::Number::NEG_INFINITY);
     if len > LONG {
-        // A length that LLVM knows nothing of: it makes slower code of one that it knows to be large.
+        // Hides the length from LLVM, which generates slower code for one that it knows to be large.
         return forward_long(log, std::hint::black_box(len), x, y);
     }
     let rows = Chunked::new(len);
@@ -328,7 +328,7 @@ struct Lanes<const N: usize> {
 }
 
 impl<const N: usize> Lanes<N> {
-    /// How many rows at a time: those that lie one after the other in every layout are like a longer one.
+    /// How many rows at a time: rows that are consecutive in every layout act as one long row.
     fn block(&self) -> usize {
         let follow = self.starts.dims().len() == 1 && self.starts.strides(0) == [self.len as isize; N];
         if follow && self.steps == [1; N] { (BLOCK / self.len).max(1) } else { 1 }
@@ -339,7 +339,7 @@ impl<const N: usize> Lanes<N> {
         if self.len > NARROW { 0 } else { transposed::size(self.len) * ROWS }
     }
 
-    /// Calls `f` with the positions of the first of some rows, and with how many elements they have together.
+    /// Calls `f` with the positions of the first row of each block, and the number of elements in the block.
     fn for_each_block(&self, rows: Range<usize>, mut f: impl FnMut([usize; N], usize)) {
         match self.block() {
             1 => self.starts.for_each(rows, |_, at| f(at, self.len)),
@@ -500,7 +500,7 @@ mod tests {
         }
     }
 
-    /// Rows that lie one after the other are taken a block at a time, others one by one.
+    /// Consecutive rows are taken a block at a time, others one by one.
     #[test]
     fn rows_have_the_same_bits_wherever_they_lie() {
         let cpu = CpuBackend::with_threads(2).unwrap();

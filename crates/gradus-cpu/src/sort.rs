@@ -10,7 +10,7 @@ use crate::parallel::Disjoint;
 use crate::{CpuBackend, scratch};
 
 const OP: &str = "sort";
-/// Elements that are worth a task of their own.
+/// Fewest elements that justify a task of their own.
 const TASK: usize = 1 << 11;
 
 /// See [`Backend::sort`](gradus_backend::Backend::sort).
@@ -86,7 +86,7 @@ fn each_lane<W: Word>(
                     indices.write(place(2, i), from as i64);
                 }
             };
-            // A key and the index below it, in one number: no two are equal, so that any sort is a stable one.
+            // A key and, in the lower bits, its index as one number: no two are equal, so any sort is stable.
             let (lo, hi) = (0..*len).map(key).fold((u64::MAX, 0), |(lo, hi), k| (lo.min(k), hi.max(k)));
             if hi - lo <= u64::from(u32::MAX) && *len <= 1 << 32 {
                 scratch::large(cpu, *len, |row: &mut [u64]| {

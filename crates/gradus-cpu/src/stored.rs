@@ -1,7 +1,7 @@
-//! Floats in whatever type they are stored, behind one interface of the type that they compute in.
+//! Floats of any storage type, behind one interface in the type that they compute in.
 //!
-//! Code that works on blocks is compiled for the two types that compute, f32 and f64, and reaches the four that are stored
-//! by one virtual call a block.
+//! Code that works on blocks is compiled for the two compute types, f32 and f64, and reaches the four storage types by
+//! one virtual call per block.
 
 use crate::access::Float;
 use crate::gemm::{Mat, Pack};
@@ -98,7 +98,7 @@ impl<'a, T> Part<'a, T> {
         Part { source, at, strides }
     }
 
-    /// The matrix from element `(i, j)` on.
+    /// The submatrix that starts at element `(i, j)`.
     pub(crate) fn from(&self, i: usize, j: usize) -> Self {
         let [rs, cs] = self.strides;
         let by = rs.wrapping_mul(i as isize).wrapping_add(cs.wrapping_mul(j as isize));

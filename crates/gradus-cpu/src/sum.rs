@@ -4,9 +4,10 @@ use gradus_backend::{bf16, f16};
 
 use crate::access::{Float, Plain};
 
-/// A stored type with a type that its sums are formed in: f32 for f16 and bf16, otherwise itself; integers wrap.
+/// A storage type and the type that its sums are computed in: f32 for f16 and bf16, otherwise the type itself; integers
+/// wrap.
 pub(crate) trait Summable: Plain {
-    /// What sums are formed in.
+    /// The type that sums are computed in.
     type Acc: Plain;
     /// The value as a summand.
     fn widen(self) -> Self::Acc;
@@ -58,8 +59,8 @@ macro_rules! integers {
 }
 integers!(u64 u32 u16 u8);
 
-/// Runs the expression with `$t` the type that a float or integer dtype is summed from; bool is an error of `$op`. Sums of
-/// integers have the same bits with a sign and without.
+/// Evaluates the expression with `$t` as the storage type of a float or integer dtype; bool is an error of `$op`.
+/// Signed and unsigned sums have the same bits.
 macro_rules! with_sum {
     ($op:expr, $dtype:expr, $t:ident => $body:expr) => {
         $crate::access::match_dtype!(

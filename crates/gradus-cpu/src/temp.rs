@@ -4,7 +4,7 @@ use gradus_backend::{Buffer, DType, Layout, Result, Shape, View, ViewMut};
 
 use crate::{CpuBackend, copy};
 
-/// A contiguous tensor that lives for the time of an operation.
+/// A contiguous tensor that lives as long as an operation.
 #[derive(Debug)]
 pub(crate) struct Temp {
     buffer: Buffer,
@@ -46,7 +46,7 @@ pub(crate) fn pick<'a>(copy: &'a Option<Temp>, x: View<'a>) -> View<'a> {
     copy.as_ref().map_or(x, Temp::view)
 }
 
-/// Runs `f` on an output that is contiguous: `out` itself, or a temporary that is copied there.
+/// Runs `f` on a contiguous output: `out` itself, or a temporary that is copied to it.
 pub(crate) fn contiguous_output<R>(
     cpu: &CpuBackend,
     op: &str,

@@ -1,4 +1,4 @@
-//! Tensors for tests: any dtype, values from a function, several ways to lie in memory, canaries in between.
+//! Tensors for tests: any dtype, values from a function, several memory layouts, canaries between elements.
 
 use gradus_backend::{Backend, Buffer, DType, Element, Layout, Scalar, Shape, View, ViewMut};
 
@@ -16,7 +16,7 @@ macro_rules! with_element {
     };
 }
 
-/// How a test tensor lies in memory.
+/// The memory layout of a test tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lie {
     Contiguous,
@@ -32,7 +32,7 @@ impl Lie {
     pub(crate) const ALL: [Lie; 4] = [Lie::Contiguous, Lie::Transposed, Lie::Spaced, Lie::Flipped];
 }
 
-/// A number that appears nowhere else.
+/// A number used for nothing else.
 pub(crate) const CANARY: u8 = 0x5b;
 
 /// A tensor of its own buffer.
@@ -116,7 +116,7 @@ impl Tensor {
         with_element!(self.dtype, E => E::from_bytes(&bytes).into_iter().map(E::to_f64).collect())
     }
 
-    /// Asserts that what lies between the elements was left alone.
+    /// Asserts that the memory between the elements is unchanged.
     pub(crate) fn assert_gaps_untouched(&self, cpu: &CpuBackend) {
         let size = self.dtype.size();
         let mut all = self.memory(cpu);

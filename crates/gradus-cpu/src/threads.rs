@@ -1,8 +1,7 @@
-//! The workers of a backend, over rayon's: who takes part in a job, and how it ends.
+//! The workers of a backend, on top of rayon's: who takes part in a job, and how it ends.
 //!
-//! The calling thread works too, and takes part at once; workers join as they wake, and linger for a moment after, so that the
-//! next operation finds them awake. A single range runs inline and touches no rayon at all, which is how small operations
-//! stay small.
+//! The calling thread works too, and starts at once; workers join as they wake, and stay awake for a moment afterwards
+//! in case another operation follows. A single range runs inline without rayon, which keeps small operations fast.
 
 use std::any::Any;
 use std::ops::Range;
@@ -15,7 +14,7 @@ use gradus_backend::{Error, ErrorKind, Result};
 
 use crate::shortage;
 
-/// How long a worker looks out for the next job before it goes back to rayon, which lets it sleep.
+/// How long a worker waits for the next job before it returns to rayon, which lets it sleep.
 const LINGER: Duration = Duration::from_micros(30);
 
 /// The workers of a backend.
@@ -118,12 +117,12 @@ struct Mail {
     newest: Mutex<Option<Arc<Job>>>,
     /// Number of jobs posted so far.
     posted: AtomicUsize,
-    /// Number of workers that look out. Only a hint: one may leave as a job is posted, and then the others do the work.
+    /// Number of waiting workers. Only a hint: one may leave as a job is posted, and then the others do the work.
     awake: AtomicUsize,
 }
 
 impl Mail {
-    /// Shows a job to the workers that are awake; their number.
+    /// Posts a job for the workers that are awake, and returns their number.
     fn post(&self, job: &Arc<Job>) -> usize {
         *lock(&self.newest) = Some(job.clone());
         self.posted.fetch_add(1, Ordering::Release);
@@ -138,7 +137,7 @@ impl Mail {
         }
     }
 
-    /// A worker's life: its job, then every job that is posted soon after the one before.
+    /// What a worker does: its job, then every job posted soon after the last one.
     fn work(&self, job: Arc<Job>) {
         job.work();
         drop(job);
@@ -161,16 +160,16 @@ impl Mail {
     }
 }
 
-/// Neighbouring chunks: `next..end` are left.
+/// Neighbouring chunks, of which `next..end` are left.
 #[repr(align(64))]
 struct Span {
     next: AtomicUsize,
     end: usize,
 }
 
-/// One `parallel_for` under way. A worker that comes late finds no chunk left and never looks at `body`.
+/// A `parallel_for` in progress. A worker that comes late finds no chunk left and never uses `body`.
 struct Job {
-    /// One for each thread, which begins with its own: memory is read and written fastest in long stretches.
+    /// One span for each thread, which starts with its own: memory is read and written fastest in long runs.
     spans: Box<[Span]>,
     /// Threads that have begun.
     joined: AtomicUsize,
@@ -180,7 +179,7 @@ struct Job {
     /// Valid until `done` has reached the number of chunks: `Threads::run` returns no earlier.
     body: *const (dyn Fn(Range<usize>) + Sync),
     panic: Mutex<Option<Box<dyn Any + Send>>>,
-    /// Bytes of working memory that some thread missed.
+    /// Bytes of working memory that some thread could not get.
     missing: AtomicUsize,
 }
 
@@ -196,7 +195,7 @@ impl std::fmt::Debug for Job {
 }
 
 impl Job {
-    /// Works on the own span, then on what the others have not begun.
+    /// Works on its own span, then on chunks that others have not started.
     fn work(&self) {
         let own = self.joined.fetch_add(1, Ordering::Relaxed) % self.spans.len();
         let (before, after) = self.spans.split_at(own);

@@ -1,5 +1,5 @@
-//! Narrow rows, transposed so that a vector holds the same element of sixteen rows. What is computed for one row is computed for
-//! sixteen at once, and no sum has to be taken within a vector. Results are the same, bit for bit, as for one row at a time.
+//! Narrow rows, transposed so that a vector holds the same element of sixteen rows. Sixteen rows are computed at once,
+//! and no sum has to be taken within a vector. Results are the same, bit for bit, as for one row at a time.
 
 use crate::gemm::Transpose;
 use crate::isa::Isa;
@@ -9,13 +9,13 @@ use crate::vectors::Vectors;
 /// Element `j` of every row.
 pub(crate) type Across<T> = [T; ROWS];
 
-/// How many [`Across`] hold rows of `len` elements.
+/// The number of [`Across`] values that hold rows of `len` elements.
 pub(crate) fn size(len: usize) -> usize {
     len.next_multiple_of(8)
 }
 
-/// `out[j][r] = x[r * len + j]` for the first `rows` rows, at least 1 and at most [`ROWS`]; other lanes repeat the last row. `out`
-/// has [`size`] elements, those from `len` on of no meaning.
+/// `out[j][r] = x[r * len + j]` for the first `rows` rows, at least 1 and at most [`ROWS`]; other lanes repeat the last
+/// row. `out` has [`size`] elements; those from `len` on are meaningless.
 #[inline(always)]
 pub(crate) fn transpose<T: Transpose>(isa: Isa, x: &[T], len: usize, rows: usize, out: &mut [Across<T>]) {
     assert!((1..=ROWS).contains(&rows) && x.len() >= rows * len && out.len() >= size(len));
@@ -24,7 +24,7 @@ pub(crate) fn transpose<T: Transpose>(isa: Isa, x: &[T], len: usize, rows: usize
         for (i, start) in starts.iter_mut().enumerate() {
             *start = (r + i).min(rows - 1) * len;
         }
-        // How far each row can be read by eight elements, of other rows in the end.
+        // How far each row can be read eight elements at a time, reaching into other rows at the end.
         let whole = ((x.len() - starts[7]) / 8 * 8).min(size(len));
         for j in (0..whole).step_by(8) {
             let mut runs = [x.as_ptr(); 8];
@@ -66,10 +66,10 @@ pub(crate) fn transpose_back<T: Transpose>(isa: Isa, from: &[Across<T>], len: us
     }
 }
 
-/// Each lane becomes `f` of its number and of what it is.
+/// Each lane becomes `f` of its index and its value.
 #[inline(always)]
 pub(crate) fn each<T: Copy>(lanes: &mut Across<T>, f: impl Fn(usize, T) -> T) {
-    // Hidden from LLVM, which would make vectors of one lane of many elements, and gather them.
+    // Hidden from LLVM, which would otherwise vectorise across elements and gather their lanes.
     let lanes = std::hint::black_box(lanes);
     let mut made = *lanes;
     for (r, lane) in made.iter_mut().enumerate() {
@@ -97,7 +97,7 @@ pub(crate) fn tree<V: Vectors, const N: usize>(
         }
         lanes[j % LANES] = map(elements, lanes[j % LANES]);
     }
-    // Lanes that no element came to are as they were.
+    // Lanes without an element are unchanged.
     let mut width = len.min(LANES).next_power_of_two() / 2;
     while width > 0 {
         for l in 0..width {

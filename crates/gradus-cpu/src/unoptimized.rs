@@ -1,12 +1,13 @@
-//! A note to those who compute with kernels that were compiled without optimisation: a dependent crate's plain `cargo build`.
+//! A warning for programs whose kernels were compiled without optimisation, as a dependent crate's plain `cargo build`
+//! does.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Time in kernels from which on it matters.
+/// Time spent in kernels before the note is printed.
 const MATTERS: Duration = Duration::from_secs(1);
 
-/// Turns the note off if it is 0.
+/// Turns the note off if set to 0.
 const VARIABLE: &str = "GRADUS_WARN_UNOPTIMIZED";
 
 const NOTE: &str = "\
@@ -16,7 +17,7 @@ warning: Gradus was compiled without optimization and computes some hundred time
         opt-level = 3
   help: GRADUS_WARN_UNOPTIMIZED=0 turns this warning off";
 
-/// Time spent so far, and whether it was said.
+/// Time spent so far, and whether the note was printed.
 struct Watch {
     nanoseconds: AtomicU64,
     said: AtomicBool,
@@ -26,7 +27,7 @@ struct Watch {
 static WATCH: Watch = Watch { nanoseconds: AtomicU64::new(0), said: AtomicBool::new(false) };
 
 impl Watch {
-    /// Adds some time. Whether the note is due: once, as soon as it matters.
+    /// Adds some time. Returns whether the note is due: once, as soon as the time matters.
     fn add(&self, time: Duration) -> bool {
         let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let before = self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);

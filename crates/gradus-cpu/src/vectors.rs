@@ -1,8 +1,8 @@
-//! Sixteen numbers as one value that is written out in vector registers, for loops over few chunks: LLVM compiles loops over
-//! arrays of sixteen to vectors of two or four. One operation is one IEEE operation of each number, so that all instances give
-//! the same bits, but for those of a NaN.
+//! Sixteen numbers as one value in explicit vector registers, for loops over few chunks: LLVM would compile loops over
+//! arrays of sixteen to vectors of two or four. Each operation is one IEEE operation per number, so all instances give
+//! the same bits, except those of a NaN.
 //!
-//! All of this is inlined into functions that enable the instruction set. A closure that is handed to one of them must be small
+//! All of this is inlined into functions that enable the instruction set. A closure passed to one of them must be small
 //! enough to be inlined too.
 
 use std::ops::{Add, Div, Mul, Sub};

@@ -1,9 +1,9 @@
-//! The gradients, a tile of queries at a time.
+//! The backward pass, a tile of queries at a time.
 //!
-//! A task takes some tiles in a row of the queries that share a key head, and sums what they give to the gradients of keys
-//! and values in a block of its own; these blocks are added in order at the end. The sum of the weights' products with
-//! their gradients, which the gradient of the scores subtracts, comes from the very numbers that it is subtracted from,
-//! as where they cancel the result of the forward pass would be too coarse.
+//! A task takes several consecutive tiles of the queries that share a key head and sums their contributions to the
+//! gradients of keys and values in a block of its own; the blocks are added in order at the end. The gradient of the
+//! scores subtracts the sum of weights times their gradients. This sum is computed here, from the same numbers, rather
+//! than from the forward pass's result, which would be too inaccurate where the two cancel.
 
 use std::ops::Range;
 
@@ -18,11 +18,11 @@ use crate::scratch;
 use crate::temp::Temp;
 
 const OP: &str = "attention_backward";
-/// Tiles that are worth a task and a block of their own ...
+/// Fewest tiles that justify a task and a block of their own.
 const PART: usize = 4;
-/// ... and the most blocks of a key head.
+/// Most blocks of a key head.
 const PARTS: usize = 4;
-/// Elements of all blocks that are held at once.
+/// Most elements of all blocks together.
 const HELD: usize = 1 << 24;
 
 /// What the gradient reads besides the operands of the forward pass.
@@ -87,19 +87,19 @@ pub(super) fn backward<T: AttentionNumber>(
     Ok(())
 }
 
-/// What a tile meets the keys with, and the numbers of a span.
+/// Working memory of a tile: its packed operands, and the scores of a span of keys.
 struct Work<'a, T> {
-    /// Queries and gradients of results, as rows.
+    /// Queries and gradients of the output, as rows.
     q: &'a mut [T],
     g: &'a mut [T],
     panel: &'a mut [T],
-    /// Weights, and their gradients, from one query to the next `ld` apart.
+    /// Weights and their gradients; rows of consecutive queries are `ld` elements apart.
     weights: &'a mut [T],
     dp: &'a mut [T],
     ld: usize,
 }
 
-/// One tile: the gradient of its queries, and what it adds to those of keys and values.
+/// One tile: the gradient of its queries, and its contribution to the gradients of keys and values.
 fn one<T: AttentionNumber>(
     p: &Problem<'_, T>,
     tile: Tile,
@@ -167,8 +167,8 @@ fn one<T: AttentionNumber>(
     );
 }
 
-/// The weights of a span, 0 where a query does not see the key, and their gradients, which are 0 there too if hidden keys are
-/// skipped. `add` gets the number of each query and the sum of the products of the two.
+/// The weights of a span, 0 where a query does not see the key, and their gradients, also 0 there if hidden keys are
+/// skipped. `add` is called for each query with its index and the sum of its weights times their gradients.
 fn find_weights<T: AttentionNumber>(
     p: &Problem<'_, T>,
     tile: Tile,

@@ -39,7 +39,7 @@ fn one<T: AttentionNumber>(
     let (isa, s) = (p.cpu.isa(), p.sizes);
     let Tile { b, h, first, len } = tile;
     let (keys, size) = (p.visible(first + len - 1), Size::of::<T>(isa, len));
-    // A panel more than there are scores, so that rows do not compete for the same sets of the cache.
+    // One panel longer than the scores, so that rows do not compete for the same cache sets.
     let (ld, wide) = (size.padded(SPAN.min(keys) + 1), size.padded(s.dv));
     let sizes = [
         size.left_len(len, s.d),

@@ -1,13 +1,13 @@
-//! What is done to rows of scores between the products.
+//! Work on rows of scores between the two matrix products.
 
 use crate::gemm::Pack;
 use crate::isa::{Isa, per_isa};
 use crate::rows::{Elementary, largest, sum, tree};
 
-/// A type that attention computes in.
+/// A type in which attention is computed.
 pub(super) trait AttentionNumber: Elementary + Pack {
-    /// Turns scores into their weights relative to the largest score so far. Gives that one, given the largest of the spans
-    /// before, the factor that brings sums of those spans to it, and the sum of the weights.
+    /// Turns scores into weights relative to the largest score so far. Takes the largest score of the previous spans;
+    /// returns the new largest score, the factor that rescales the previous sums to it, and the sum of the weights.
     fn weigh(isa: Isa, scores: &mut [Self], before: Self) -> [Self; 3];
     /// `x *= factor`.
     fn rescale(isa: Isa, x: &mut [Self], factor: Self);
@@ -23,7 +23,7 @@ pub(super) trait AttentionNumber: Elementary + Pack {
 fn weigh<T: Elementary>(scores: &mut [T], before: T) -> [T; 3] {
     let here = largest(scores);
     let top = if here > before { here } else { before };
-    // A row of which nothing is seen so far.
+    // A row before any of its keys has been seen.
     let shift = if top == T::NEG_INFINITY { T::ZERO } else { top };
     scores.iter_mut().for_each(|s| *s = (*s - shift).exp());
     [top, (before - shift).exp(), sum(scores)]
@@ -47,7 +47,8 @@ fn weights<T: Elementary>(scores: &mut [T], dp: &[T], lse: T) -> T {
     } else {
         scores.iter_mut().for_each(|s| *s = (*s - lse).exp());
     }
-    // Products are rounded as in the default body: where the gradient cancels an override agrees no closer than that.
+    // Products are rounded as in the default body: where terms of the gradient cancel, no override could agree more
+    // closely.
     tree([scores, dp], T::ZERO, |[p, dp], s| s + p * dp, |a, b| a + b)
 }
 

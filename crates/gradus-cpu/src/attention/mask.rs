@@ -1,4 +1,4 @@
-//! Masks of any layout that stretches to the scores.
+//! Masks of any layout that broadcasts to the scores.
 
 use gradus_backend::{DType, Layout, Result, Shape, View, bf16, f16};
 
@@ -24,7 +24,7 @@ enum Values<'a> {
 }
 
 impl<'a> Mask<'a> {
-    /// A mask of bool or float, stretched to `[b, h, lq, lk]`.
+    /// A mask of bool or float, broadcast to `[b, h, lq, lk]`.
     pub(super) fn new(cpu: &CpuBackend, op: &str, x: View<'a>, scores: Shape) -> Result<Self> {
         let values = match x.dtype {
             DType::F64 => Values::F64(cpu.slice(op, x)?),

@@ -1,11 +1,11 @@
-//! Tensors `[batch, heads, rows, columns]` as a matrix a head.
+//! Tensors `[batch, heads, rows, columns]`, seen as one matrix per head.
 
 use gradus_backend::{Layout, View};
 
 use crate::isa::Isa;
 use crate::stored::{Part, Sink, Source};
 
-/// The matrices of a tensor `[batch, heads, rows, columns]`, every element of which `source` holds.
+/// The matrices of a tensor `[batch, heads, rows, columns]`, all of whose elements are in `source`.
 #[derive(Clone, Copy)]
 pub(super) struct Matrices<'a, T> {
     pub(super) source: &'a dyn Source<T>,
@@ -27,7 +27,7 @@ pub(super) struct Output<'a, T> {
 }
 
 impl<T> Output<'_, T> {
-    /// Has `make` write a row, given by its indices; `work` has its length.
+    /// Lets `make` write the row with these indices; `work` has the row's length.
     ///
     /// # Safety
     /// No other task writes this row.
@@ -40,12 +40,12 @@ impl<T> Output<'_, T> {
     }
 }
 
-/// Tensors with where their elements are.
+/// Tensors together with the positions of their elements.
 pub(super) fn matrices<'a, T>(sources: [&'a dyn Source<T>; 3], views: [View<'a>; 3]) -> [Matrices<'a, T>; 3] {
     std::array::from_fn(|i| Matrices { source: sources[i], layout: views[i].layout })
 }
 
-/// Where the element at these indices of the first three axes, and 0 of a fourth, lies.
+/// The position of the element at these indices of the first three axes and index 0 of the fourth.
 pub(super) fn position(layout: &Layout, index: [usize; 3]) -> usize {
     index.iter().zip(layout.strides()).fold(layout.offset(), |at, (&i, &s)| at.wrapping_add_signed(s * i as isize))
 }

@@ -1,15 +1,15 @@
-//! Scaled dot-product attention and its gradient without the scores in memory.
+//! Scaled dot-product attention and its gradient, without keeping all scores in memory.
 //!
-//! A task takes [`QUERIES`](problem::QUERIES) queries of a head and walks over the keys that they may see, a span of [`SPAN`](problem::SPAN) at a time: the
-//! scores of a span are a product, stay in the cache, become weights, and meet the values. Over several spans the largest
-//! score so far is the shift of all, and what was summed before is scaled as it grows. The gradient computes the scores
-//! again from the log-sum-exp of each row.
+//! A task takes [`QUERIES`](problem::QUERIES) queries of a head and walks over the keys that they may see,
+//! [`SPAN`](problem::SPAN) keys at a time. The scores of a span are a matrix product; they stay in the cache, become
+//! weights, and are multiplied by the values. All exponents are relative to the largest score so far, and earlier sums
+//! are rescaled when it grows. The backward pass recomputes the weights from the log-sum-exp of each row.
 //!
-//! Tiles, spans and chains are cut at fixed positions, so a query's result depends on its keys alone: not on threads, on
-//! the instruction set, nor on the queries, heads and samples around it. What causal attention hides is skipped where
-//! it fills a block of a product and has weight 0 elsewhere, which changes no bit of a sum of finite numbers; an infinite or
-//! NaN value that is hidden may reach the queries that share such a block with one that sees it. The gradient skips nothing where
-//! a number is not finite.
+//! Tiles, spans and chains of sums are cut at fixed positions, so the result of a query depends only on its keys: not
+//! on the number of threads, the instruction set, or the other queries, heads and samples. Keys hidden by causal
+//! attention are skipped where they fill a block of a product and have weight 0 elsewhere, which changes no bit of a
+//! sum of finite numbers; a hidden value that is infinite or NaN may reach queries that share a block with a query that
+//! sees it. The gradient skips nothing where a number is not finite.
 
 mod backward;
 mod forward;
@@ -59,7 +59,7 @@ pub(crate) fn attention(
     })
 }
 
-/// Whether `fine` holds for all elements.
+/// Whether `fine` is true of all elements.
 fn all<S: Float>(cpu: &CpuBackend, v: View<'_>, fine: impl Fn(S::Compute) -> bool + Sync) -> Result<bool> {
     let data = cpu.slice::<S>("attention_backward", v)?;
     let (rows, len, [step]) = Nest::new(&[v.layout]).split_inner();
@@ -79,7 +79,7 @@ fn all<S: Float>(cpu: &CpuBackend, v: View<'_>, fine: impl Fn(S::Compute) -> boo
     Ok(!bad.into_inner())
 }
 
-/// Whether all numbers are finite. Where one is not, the products that causal attention leaves out are not 0.
+/// Whether all numbers are finite. If one is not, the products that causal attention leaves out would not be 0.
 fn finite<S: Float<Compute: Elementary>>(cpu: &CpuBackend, operands: [View<'_>; 4], lse: View<'_>) -> Result<bool> {
     for v in operands {
         if !all::<S>(cpu, v, Elementary::is_finite)? {

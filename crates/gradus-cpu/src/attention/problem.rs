@@ -1,4 +1,4 @@
-//! What both passes read, and how it is cut into tiles.
+//! The operands of both passes, and how the work is cut into tiles.
 
 use gradus_backend::composite::attention::Sizes;
 use gradus_backend::{AttentionParams, Result, View};
@@ -8,11 +8,11 @@ use super::matrices::Matrices;
 use crate::CpuBackend;
 use crate::gemm::Real;
 
-/// Queries of a tile: a multiple of the panels of every kernel.
+/// Queries in a tile: a multiple of every kernel's panel.
 pub(super) const QUERIES: usize = 96;
 /// Most keys whose scores are held at once.
 pub(super) const SPAN: usize = 2048;
-/// Multiply-adds that are worth a task of their own.
+/// Fewest multiply-adds that justify a task of their own.
 pub(super) const TASK: usize = 1 << 18;
 
 /// The operands that both passes read.
@@ -20,7 +20,7 @@ pub(super) struct Problem<'a, T> {
     pub(super) cpu: &'a CpuBackend,
     pub(super) sizes: Sizes,
     pub(super) causal: bool,
-    /// Whether products leave out what causal attention hides.
+    /// Whether products leave out the keys that causal attention hides.
     pub(super) skips: bool,
     pub(super) scale: T,
     pub(super) q: Matrices<'a, T>,
@@ -57,7 +57,7 @@ impl<'a, T: Real> Problem<'a, T> {
         h / (self.sizes.h / self.sizes.hk)
     }
 
-    /// Number of tiles of a head.
+    /// Number of tiles in a head.
     pub(super) fn tiles(&self) -> usize {
         self.sizes.lq.div_ceil(QUERIES)
     }
@@ -68,18 +68,18 @@ impl<'a, T: Real> Problem<'a, T> {
         Tile { b, h, first, len: QUERIES.min(self.sizes.lq - first) }
     }
 
-    /// How many keys query `i` sees: they are the first ones.
+    /// Query `i` sees the first this many keys.
     pub(super) fn visible(&self, i: usize) -> usize {
         let Sizes { lq, lk, .. } = self.sizes;
         if self.causal { (i + 1 + lk).saturating_sub(lq) } else { lk }
     }
 
-    /// How many keys the products with query `i` reach to.
+    /// The products with query `i` cover the first this many keys.
     pub(super) fn reached(&self, i: usize) -> usize {
         if self.skips { self.visible(i) } else { self.sizes.lk }
     }
 
-    /// The first query of which the products reach to key `j`.
+    /// The first query whose products include key `j`.
     pub(super) fn first_query(&self, j: usize) -> usize {
         let Sizes { lq, lk, .. } = self.sizes;
         if self.skips { (j + lq).saturating_sub(lk) } else { 0 }

@@ -1,4 +1,4 @@
-//! The products of a tile: operands packed for the kernels of GEMM, of which the parts that are hidden are left out.
+//! The products of a tile: operands packed for the GEMM kernels, with the hidden parts left out.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use crate::gemm::{K_BLOCK, Micro, Real, Store, THIN_ROWS, k_step, thin_vectors};
 use crate::isa::Isa;
 use crate::stored::{Part, Stored};
 
-/// Keys that are one chain of a sum over keys; a panel of so many rows fits L1.
+/// Keys in one chain of a sum over keys: a panel of this many rows fits the L1 cache.
 const STEP: usize = 128;
 /// Bytes of a small L1 cache.
 const L1: usize = 32 << 10;
@@ -27,7 +27,7 @@ impl Size {
         Size { rows: T::rows(isa), width: T::panel(isa), vectors: 2 }
     }
 
-    /// For so many rows, at least one: few of them have wider panels, if those fit L1.
+    /// For this many rows, at least one: a small number gets wider panels, if they fit the L1 cache.
     pub(super) fn of<T: Real>(isa: Isa, rows: usize) -> Self {
         if rows <= THIN_ROWS {
             let vectors = thin_vectors(rows);
@@ -39,12 +39,12 @@ impl Size {
         Size::full::<T>(isa)
     }
 
-    /// Elements of `m` rows of so many steps when packed.
+    /// Elements of `m` packed rows of this many steps.
     pub(super) fn left_len(self, m: usize, steps: usize) -> usize {
         m.next_multiple_of(self.rows) * steps
     }
 
-    /// `n` columns up to a whole panel.
+    /// `n` columns, rounded up to a whole panel.
     pub(super) fn padded(self, n: usize) -> usize {
         n.next_multiple_of(self.width)
     }
@@ -74,8 +74,8 @@ impl Size {
     }
 }
 
-/// Rows of the left operand: row `i` at step `p` is `data[i / rows * panel + p * lda + i % rows]`, with the rows of a
-/// kernel.
+/// Rows of the left operand: row `i` at step `p` is `data[i / rows * panel + p * lda + i % rows]`, where `rows` is the
+/// kernel's number of rows.
 #[derive(Debug, Clone, Copy)]
 struct Left<'a, T> {
     data: &'a [T],
@@ -83,15 +83,15 @@ struct Left<'a, T> {
     lda: usize,
 }
 
-/// Columns of the right operand: column `j` at step `p` is `data[j / width * panel + p * width + j % width]`, with the
-/// width of a panel.
+/// Columns of the right operand: column `j` at step `p` is `data[j / width * panel + p * width + j % width]`, where
+/// `width` is a panel's width.
 #[derive(Debug, Clone, Copy)]
 struct Right<'a, T> {
     data: &'a [T],
     panel: usize,
 }
 
-/// `c[i * ldc + j]`, from old values as `store` says. Rows of `c` have room for whole panels of columns.
+/// `c[i * ldc + j]`, combined with the old values as `store` says. Rows of `c` have room for whole panels of columns.
 #[derive(Debug)]
 struct Target<'a, T> {
     c: &'a mut [T],
@@ -100,7 +100,8 @@ struct Target<'a, T> {
     alpha: T,
 }
 
-/// A product of `m` rows and `n` columns. `steps` tells which steps matter to some rows; `None`: leave the results alone.
+/// A product of `m` rows and `n` columns. `steps` returns the steps that matter to a group of rows; for `None` their
+/// results are left alone.
 fn multiply<T: Real>(
     isa: Isa,
     size: Size,
@@ -148,8 +149,9 @@ fn multiply<T: Real>(
 }
 
 impl<T: AttentionNumber> Problem<'_, T> {
-    /// `out[i * ld + j] = alpha * (row i . column j)` for the keys `span` that a tile sees: rows of the tile, packed, and
-    /// the matrix `[depth, lk]` of which `panel` gets a panel at a time. What a query does not see may be left as it is.
+    /// `out[i * ld + j] = alpha * (row i . column j)` for the keys in `span` that a tile sees: packed rows of the tile
+    /// times a matrix `[depth, lk]`, of which `panel` holds one panel at a time. Elements that a query does not see may
+    /// keep their old values.
     pub(super) fn against_keys(
         &self,
         tile: Tile,
@@ -179,8 +181,8 @@ impl<T: AttentionNumber> Problem<'_, T> {
         }
     }
 
-    /// `out[i] += alpha * sum over the keys span of s[i][j] * (row j)`, of a matrix `[lk, width]`. `work` holds what is
-    /// packed: [`over_keys_len`](Problem::over_keys_len) elements.
+    /// `out[i] += alpha * sum over the keys j in span of s[i][j] * (row j)`, with rows of a matrix `[lk, width]`.
+    /// `work` has room for the packed operands: [`over_keys_len`](Problem::over_keys_len) elements.
     pub(super) fn over_keys(
         &self,
         tile: Tile,
@@ -212,8 +214,8 @@ impl<T: AttentionNumber> Problem<'_, T> {
         }
     }
 
-    /// `out[j] += alpha * sum over the queries i of a tile of s[i][j] * (row i)` for the keys `span`, whose first one is row
-    /// 0 of `out`. The rows are packed as the right operand of a product of many rows.
+    /// `out[j] += alpha * sum over the queries i of a tile of s[i][j] * (row i)` for the keys `j` in `span`, the first
+    /// of which is row 0 of `out`. The rows are packed as the right operand of a product with many rows.
     pub(super) fn over_queries(
         &self,
         tile: Tile,

@@ -1,4 +1,4 @@
-//! Attention against the composite in f64, and what must not change a bit.
+//! Attention is compared with the composite in f64, and repeated in ways that must not change a bit.
 
 use gradus_backend::composite::attention as composite;
 use gradus_backend::{AttentionParams, Backend, DType, ErrorKind, View};
@@ -14,9 +14,9 @@ type Sizes = [usize; 7];
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Mask {
     None,
-    /// Bool of these sizes: a quarter of the keys is hidden, and the first query of each matrix sees none.
+    /// A bool mask of these sizes: a quarter of the keys is hidden, and the first query of each matrix sees none.
     Bool([usize; 4]),
-    /// Float of these sizes, with as many infinities.
+    /// A float mask of these sizes that hides as many keys with -inf.
     Float(DType, [usize; 4]),
 }
 
@@ -105,7 +105,7 @@ impl Case {
     }
 }
 
-/// The native results are those of the composite in f64.
+/// The native results agree with the composite's in f64.
 #[track_caller]
 fn agrees(cpu: &CpuBackend, dtype: DType, sizes: Sizes, mask: Mask, causal: bool, lies: [Lie; 2]) {
     let case = Case::new(cpu, dtype, sizes, mask, causal, lies);
@@ -127,7 +127,7 @@ fn agrees(cpu: &CpuBackend, dtype: DType, sizes: Sizes, mask: Mask, causal: bool
             rough
         };
         let (got, want) = (got.values(cpu), want.values(cpu));
-        // Sums of many terms: relative to the largest.
+        // Sums of many terms: the error is relative to the largest.
         let largest = want.iter().filter(|v| v.is_finite()).fold(1.0, |m: f64, v| m.max(v.abs()));
         let scaled = |v: Vec<f64>| v.into_iter().map(|v| v / largest).collect::<Vec<_>>();
         assert_close(&scaled(got), &scaled(want), tolerance);
@@ -187,7 +187,7 @@ fn keys_of_several_spans_and_queries_of_several_blocks_agree() {
         agrees(cpu, DType::F32, [1, 4, 2, 9 * QUERIES, 50, 8, 8], Mask::None, causal, lies);
         agrees(cpu, DType::F32, [1, 1, 1, lk, lk, 4, 4], Mask::None, causal, lies);
     }
-    // The largest score comes in the last span, after spans that a mask hides from some.
+    // The largest score is in the last span, after spans that a mask hides from some queries.
     let late = Mask::Float(DType::F32, [1, 1, 3, lk]);
     agrees(cpu, DType::F32, [1, 1, 1, 3, lk, 8, 8], late, false, lies);
 }
@@ -290,7 +290,7 @@ fn nan_and_infinity_stay_where_they_belong() {
     let cpu = &CpuBackend::with_threads(2).unwrap();
     let sizes = [1, 1, 1, 110, 40, 8, 8];
     for bad in [f64::NAN, f64::INFINITY] {
-        // In a key that a mask hides from everyone; the scores with it are not numbers.
+        // In a key that a mask hides from every query: its scores are NaN.
         let mut case = Case::new(cpu, DType::F32, sizes, Mask::None, false, [Lie::Contiguous; 2]);
         let mut n = noise(1);
         case.inputs[1] =
@@ -299,7 +299,7 @@ fn nan_and_infinity_stay_where_they_belong() {
             Some(Tensor::new(cpu, DType::Bool, &[1, 1, 1, 40], Lie::Contiguous, |i| f64::from(u8::from(i != 3))));
         let case = case.run(cpu, true);
         assert!(case.outputs[..2].iter().all(|t| t.values(cpu).iter().all(|v| v.is_finite())));
-        // In a query: its row, and no other.
+        // In a query: only its own row changes.
         let mut case = Case::new(cpu, DType::F32, sizes, Mask::None, false, [Lie::Contiguous; 2]);
         let mut n = noise(1);
         case.inputs[0] =
@@ -324,7 +324,7 @@ fn gradients_of_causal_attention_lose_no_number_that_is_not_finite() {
         let mask = mask.map_or(Mask::None, Mask::Bool);
         let mut case = Case::new(cpu, dtype, sizes, mask, true, [Lie::Contiguous; 2]);
         let mut values = case.inputs[operand].values(cpu);
-        // Late, so that some queries do not see the key.
+        // Near the end, so that some queries do not see the key.
         let at = values.len() - 11;
         values[at] = bad;
         let dims = case.inputs[operand].layout.dims().to_vec();
@@ -354,7 +354,7 @@ fn scores_are_not_held() {
         let mut case = Case::new(cpu, DType::F32, [1, 2, 1, n, n, 4, 4], Mask::None, causal, [Lie::Contiguous; 2]);
         case.inputs[0] =
             Tensor::new(cpu, DType::F32, &[1, 2, n, 4], Lie::Contiguous, |i| if i == 9 { bad } else { 0.1 });
-        // The gradients of keys and values have blocks of their own; two matrices of scores would be 18 MB.
+        // The gradients of keys and values need blocks of their own; two matrices of scores would take 18 MB.
         cpu.set_memory_budget(None).unwrap();
         cpu.trim().unwrap();
         cpu.set_memory_budget(Some(cpu.memory_stats().in_use + (4 << 20))).unwrap();

@@ -15,15 +15,15 @@ use crate::rows::Elementary;
 use crate::temp::{Temp, contiguous_output, copy_if_strided, pick};
 use crate::{CpuBackend, scratch};
 
-/// Bytes of unfolded columns that are kept at once.
+/// Most bytes of unfolded columns that are kept at once.
 const COLUMNS: usize = 16 << 20;
-/// Parts that the weight's gradient is cut into, at least, if there are images enough.
+/// Fewest parts that the weight's gradient is cut into, given enough images.
 const PARTS: usize = 12;
-/// Rows and columns of a part of the weight's gradient.
+/// Rows and columns in a part of the weight's gradient.
 const PART_ROWS: usize = 96;
 const PART_COLS: usize = 256;
 
-/// Channels of a weight that are transposed around together, so that it is read in long runs.
+/// Channels of a weight that are rearranged together, so that it is read in long runs.
 const TRANSPOSED: usize = 16;
 
 /// See [`Backend::conv_backward_input`](gradus_backend::Backend::conv_backward_input).
@@ -54,8 +54,9 @@ pub(crate) fn backward_input(
     })
 }
 
-/// For stride 1: the convolution of `g` with the weight transposed around, its channels exchanged. `false`, with nothing of use in
-/// `dx`, where the weight is not finite: it meets the zeros around `g`.
+/// For stride 1: the convolution of `g` with the reversed weight, its input and output channels exchanged. Returns
+/// `false`, and leaves `dx` meaningless, if the weight is not finite, since it would be multiplied by the zeros around
+/// `g`.
 fn flipped<S: Fill>(cpu: &CpuBackend, s: &Sizes, g: &[S], w: &[S], dx: &mut [S]) -> Result<bool>
 where
     S::Compute: Elementary,
@@ -67,7 +68,7 @@ where
         to.pad[i] = ((from.kernel[i] - 1) * from.dilation[i]) as isize - from.pad[i];
     }
     let taps = from.taps();
-    // The smaller of weight and result tells first.
+    // The smaller of weight and result is checked first.
     let few_weights = w.len() <= dx.len();
     if few_weights && !finite(w) {
         return Ok(false);
@@ -100,7 +101,7 @@ where
 
 /// Whether all elements are finite.
 fn finite<S: Float<Compute: Elementary>>(x: &[S]) -> bool {
-    // A finite number less itself is 0, any other NaN; in lanes, which become vectors.
+    // A finite number minus itself is 0, any other is NaN; computed in lanes, which become vectors.
     let mut lanes = [S::Compute::ZERO; 16];
     let (chunks, rest) = x.as_chunks::<16>();
     for chunk in chunks {
@@ -109,7 +110,7 @@ fn finite<S: Float<Compute: Elementary>>(x: &[S]) -> bool {
     lanes.iter().all(|lane| lane.is_finite()) && rest.iter().all(|v| v.widen().is_finite())
 }
 
-/// In general: columns `w^T g` of a few images at a time, folded into the input.
+/// The general case: the columns `w^T g` of a few images at a time are folded into the input.
 fn columns<S: Fill>(cpu: &CpuBackend, s: &Sizes, g: &[S], w: &[S], dx: &mut [S]) -> Result<()> {
     const OP: &str = "conv_backward_input";
     let geometry = &s.geometry;

@@ -1,9 +1,10 @@
 //! Convolution with output channels along the vectors, which reads its input in place.
 //!
-//! A tile is some positions of an image. The input under them is copied once, with its padding ([`Region`]); for each
-//! step of a sum, an element under the window, kernels read the input of a few neighbouring positions as scalars, at any
-//! stride, and the weights of many output channels as a row of a panel, packed once for all tiles. Sums are made
-//! `[positions, channels]` and transposed as they are stored. The chains are those of GEMM.
+//! A tile is a box of positions of an image. The input under it is copied once, with its padding ([`Region`]). For each
+//! step of a sum (an element under the window) a kernel reads the input of a few neighbouring positions as scalars, at
+//! any stride, and the weights of many output channels as a row of a panel, packed once for all tiles. Sums are
+//! computed as `[positions, channels]` and transposed when they are stored. They are summed in the same chains as in
+//! GEMM.
 
 use std::ops::Range;
 
@@ -21,21 +22,21 @@ use crate::{CpuBackend, scratch};
 
 /// Fewest output channels of a group.
 pub(super) const CHANNELS: usize = 8;
-/// Most positions of a tile.
+/// Most positions in a tile.
 const POSITIONS: usize = 512;
-/// Elements of input and of sums of a tile, about: they are to stay in the L2 cache.
+/// About how many elements of input and sums a tile has: they should stay in the L2 cache.
 const TILE: usize = 96 << 10;
-/// Channels whose weights meet all positions of a tile before the next ones do.
+/// Channels whose weights are applied to all positions of a tile before the next channels' are.
 pub(super) const TOGETHER: usize = 128;
-/// Fewest tasks: where there are fewer tiles, each has some of the output channels.
+/// Fewest tasks: if there are fewer tiles, each task takes a part of the output channels.
 const TASKS: usize = 8;
 
 /// The weights of all groups, for each group and block of steps as panels `[steps][width]`, one after the other.
 #[derive(Debug)]
 pub(super) struct Panels {
-    /// Output channels of a group, up to whole vectors.
+    /// Output channels of a group, rounded up to whole vectors.
     pub(super) columns: usize,
-    /// Width of all panels but the last, which may be half as wide.
+    /// Width of every panel but the last, which may be half as wide.
     pub(super) width: usize,
     /// Length of a block of steps.
     pub(super) step: usize,
@@ -54,7 +55,8 @@ impl Panels {
     }
 }
 
-/// Packs the columns of a matrix `[steps, columns]` that lie as rows in memory, as a panel with zeros beyond the last one.
+/// Packs the columns of a matrix `[steps, columns]`, which are rows in memory, as a panel, with zeros beyond the last
+/// column.
 ///
 /// # Safety
 /// `m` is `[columns, steps]`; `out` has `steps * width` elements.
@@ -80,7 +82,7 @@ pub(super) fn pieces(len: usize, most: usize) -> impl Iterator<Item = Range<usiz
 fn tile_size<T>(s: &Sizes, columns: usize) -> [usize; 3] {
     let [_, height, width] = s.geometry.output;
     let [_, down, across] = s.geometry.stride;
-    // Where there is but one position no stride leads to another.
+    // With only one position, the stride does not matter.
     let [down, across] = [down.min(height), across.min(width)];
     let elements = s.cg.saturating_mul(down).saturating_mul(across).saturating_add(columns);
     let most = (TILE * 4 / size_of::<T>() / elements).clamp(32, POSITIONS);
@@ -91,8 +93,8 @@ fn tile_size<T>(s: &Sizes, columns: usize) -> [usize; 3] {
     [1, height.div_ceil(height.div_ceil(lines)), width]
 }
 
-/// See [`correlate`](super::correlate); for at least [`CHANNELS`] output channels a group. `false`, and nothing done, if
-/// what lies under a tile is too much to copy.
+/// See [`correlate`](super::correlate); for at least [`CHANNELS`] output channels per group. Returns `false`, and does
+/// nothing, if the input under a tile is too large to copy.
 pub(super) fn correlate<S: Fill>(
     cpu: &CpuBackend,
     s: &Sizes,
@@ -104,7 +106,7 @@ pub(super) fn correlate<S: Fill>(
     type T<S> = <S as Float>::Compute;
     let mut sizes = *s;
     if s.geometry.is_identity() {
-        // Every element by itself: one line.
+        // A window of one element: all positions form one line.
         let plane = [1, 1, s.geometry.plane()];
         (sizes.geometry.input, sizes.geometry.output) = (plane, plane);
     }
@@ -192,7 +194,7 @@ struct Tile<'a, T> {
 }
 
 impl<T: Real> Tile<'_, T> {
-    /// Makes them as `[positions][channels]`.
+    /// Computes them as `[positions][channels]`.
     fn run(&self, isa: Isa, s: &Sizes, region: &Region, panels: &Panels, sums: &mut [T]) {
         let (rows, row, columns) = (T::rows(isa), s.geometry.stride[2], panels.columns);
         let Range { start, end } = self.channels;
@@ -205,7 +207,7 @@ impl<T: Real> Tile<'_, T> {
             let steps = &self.steps[k0..self.steps.len().min(k0 + panels.step)];
             let store = if k0 > 0 || self.add { Store::Add } else { Store::Set };
             for begin in (start..end).step_by(TOGETHER) {
-                // Two lines at a time if a kernel has rows enough.
+                // Two lines at a time if the kernel has enough rows.
                 let pair = if 2 * self.width <= rows { 2 } else { 1 };
                 for y in (0..self.lines).step_by(pair) {
                     let pair = pair.min(self.lines - y);
@@ -244,7 +246,7 @@ impl<T: Real> Tile<'_, T> {
     }
 }
 
-/// Packs the weights `[groups][channels][steps]` as `panels` says.
+/// Packs the weights `[groups][channels][steps]` as `panels` prescribes.
 fn pack_weights<S: Fill>(cpu: &CpuBackend, s: &Sizes, panels: &Panels, w: &[S], packed: &mut [S::Compute]) {
     let (isa, taps, columns) = (cpu.isa(), s.taps(), panels.columns);
     assert!(packed.len() == s.groups * taps * columns && w.len() == s.k() * taps);

@@ -9,7 +9,7 @@ use crate::sum::{Summable, with_sum};
 use crate::temp::{contiguous_output, copy_if_strided, pick};
 use crate::{CpuBackend, scratch};
 
-/// Elements that are worth a task of their own.
+/// Fewest elements that justify a task of their own.
 const TASK: usize = 1 << 14;
 
 /// The geometry, and the shape of the unfolded side, of an input `[n, c, spatial..]`.
@@ -91,7 +91,7 @@ pub(crate) fn fold(cpu: &CpuBackend, window: &Window, x: View<'_>, out: &mut Vie
     })
 }
 
-/// Sums the columns `[taps, positions]` of one channel where they came from, tap by tap.
+/// Adds the columns `[taps, positions]` of one channel to the elements that they came from, tap by tap.
 pub(super) fn fold_channel<T: Summable>(g: &Geometry, cols: &[T], sums: &mut [T::Acc]) {
     let (p, step) = (g.positions(), g.stride[2]);
     sums.fill(T::Acc::default());

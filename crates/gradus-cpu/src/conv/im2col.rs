@@ -18,7 +18,7 @@ const OP: &str = "conv";
 /// The matrix `[channels * taps, positions]` of the elements under the window, 0 in the padding.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Im2col<'a, S> {
-    /// One image, from its first channel on.
+    /// One image, starting at its first channel.
     pub(crate) image: &'a [S],
     pub(crate) geometry: &'a Geometry,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Im2col<'a, S> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Im2row<'a, S>(pub(crate) Im2col<'a, S>);
 
-/// A run of columns of a panel: zeros, or elements of a channel from `src` on.
+/// A run of columns of a panel: zeros, or the elements of a channel starting at `src`.
 #[derive(Debug, Clone, Copy)]
 struct Run {
     at: usize,
@@ -35,7 +35,8 @@ struct Run {
     src: Option<usize>,
 }
 
-/// What one tap of the kernel reads over some positions, with zeros for the padding; `None` if there is no memory for it.
+/// The elements that one tap of the window reads over some positions, with zeros for the padding; `None` if memory is
+/// short.
 fn collect(g: &Geometry, tap: usize, positions: Range<usize>, runs: &mut Vec<Run>) -> Option<()> {
     let (mut end, mut all) = (0, Some(()));
     g.runs(g.tap(tap), positions.clone(), |r, src| {
@@ -51,7 +52,7 @@ fn collect(g: &Geometry, tap: usize, positions: Range<usize>, runs: &mut Vec<Run
     all
 }
 
-/// One run more, unless there is no memory for it.
+/// Adds a run, unless memory is short.
 fn push(runs: &mut Vec<Run>, run: Run) -> Option<()> {
     if runs.len() == runs.capacity() {
         runs.try_reserve(1).ok()?;
@@ -60,14 +61,14 @@ fn push(runs: &mut Vec<Run>, run: Run) -> Option<()> {
     Some(())
 }
 
-/// Elements that are written at once.
+/// Elements that are written together.
 const CHUNK: usize = 8;
 
-/// Writes rows `rows` of the matrix of the elements `image` under the window, `width` columns of it as `t` describes, to
-/// `out` as `[rows][width]`.
+/// Writes these rows of the unfolded matrix of `image`, and the `width` columns that `t` describes, to `out` as
+/// `[rows][width]`.
 ///
-/// Runs are written in whole chunks: what is too much is overwritten by the next run or row, so `out` has room for a chunk
-/// more.
+/// Runs are written in whole chunks: the excess is overwritten by the next run or row, so `out` has room for one more
+/// chunk.
 #[inline(always)]
 fn fill<S: Plain>(image: &[S], g: &Geometry, rows: Range<usize>, width: usize, t: &Table, out: &mut [S]) {
     let (taps, plane, step) = (g.taps(), g.plane(), g.stride[2]);
@@ -133,7 +134,7 @@ macro_rules! halves {
 }
 halves!(gradus_backend::f16 gradus_backend::bf16);
 
-/// The runs of every tap; those of tap `t` are `runs[starts[t]..starts[t + 1]]`.
+/// The runs of all taps; those of tap `t` are `runs[starts[t]..starts[t + 1]]`.
 #[derive(Debug)]
 pub(crate) struct Table {
     runs: Vec<Run>,
@@ -141,8 +142,8 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// For the positions, and for the taps that these rows of the matrix have. The columns of a panel of this width beyond
-    /// the positions are zeros: they go on as one more run of every tap. `None` if there is no memory for it.
+    /// For these positions, and the taps of these rows of the matrix. Columns of the panel beyond the last position are
+    /// zeros, as one more run of each tap. `None` if memory is short.
     fn new(g: &Geometry, rows: Range<usize>, positions: Range<usize>, width: usize) -> Option<Table> {
         let (taps, len) = (g.taps(), positions.len());
         let mut t = Table { runs: vec_of(OP, 2 * taps).ok()?, starts: vec_of(OP, taps + 1).ok()? };
@@ -160,7 +161,7 @@ impl Table {
         Some(t)
     }
 
-    /// Notes that there was no memory for a table of so many taps.
+    /// Records that memory was short for a table of this many taps.
     fn missing(taps: usize) {
         crate::shortage::note_missing(taps.saturating_mul(2 * size_of::<Run>()));
     }
@@ -183,7 +184,8 @@ impl<S: Fill> Panels<S::Compute> for Im2row<'_, S> {
         let steps = k.len();
         let table = Table::new(self.0.geometry, j.clone(), k, 0);
         let Some(table) = table else { return Table::missing(self.0.geometry.taps()) };
-        // Eight rows of the matrix at a time become eight columns of the panel; behind each is room for a chunk.
+        // Eight rows of the matrix at a time become eight columns of the panel; each has room for another chunk after
+        // it.
         let ld = steps.next_multiple_of(8) + CHUNK;
         scratch::with(8 * ld, |rows: &mut [S::Compute]| {
             for c0 in (0..width).step_by(8) {

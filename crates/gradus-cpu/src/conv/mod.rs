@@ -1,9 +1,9 @@
 //! Convolution in one to three dimensions, with groups, dilation and any padding.
 //!
-//! Sums and their bits are those of the product with the unfolded input, of which there is no copy. Where a group has
-//! output channels enough they lie along the vectors, and the input is read in place (`direct`, `weight`), unless windows
-//! reach so far that a cache would not hold what lies under them; else its positions do, packed straight from the tensor (`im2col`). Only the input's gradient of a strided window goes through
-//! unfolded columns, a few images at a time.
+//! The result equals the product with the unfolded input to the bit, without a copy of it. If a group has enough output
+//! channels, vectors run along them and the input is read in place (`direct`, `weight`), unless the input under the
+//! windows would not fit a cache. Otherwise vectors run along positions, packed straight from the tensor (`im2col`).
+//! Only the gradient of the input with strided windows is computed from unfolded columns, a few images at a time.
 
 mod backward;
 mod direct;
@@ -74,7 +74,7 @@ fn forward<S: Fill>(
     correlate(cpu, s, x, w, bias.as_deref(), out)
 }
 
-/// The convolution of contiguous operands of the sizes that `s` states.
+/// The convolution of contiguous operands with the sizes in `s`.
 fn correlate<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], w: &[S], bias: Option<&[S]>, out: &mut [S]) -> Result<()> {
     let g = &s.geometry;
     let (positions, plane, taps) = (g.positions(), g.plane(), s.taps());
@@ -99,7 +99,7 @@ fn correlate<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], w: &[S], bias: Optio
     // SAFETY: a group of the weight is `kg` rows of `taps` elements.
     let weight = |i: usize| unsafe { Mat::new(w, i % s.groups * s.kg * taps, taps as isize, 1) };
     let image = |i: usize| i * s.cg * plane;
-    // The bias is what the sums are added to.
+    // The sums are added to the bias.
     let prepare = |i: usize, row: usize, c: MatMut<'_, S>, [rows, cols]: [usize; 2]| {
         if let Some(b) = bias {
             for r in 0..rows {

@@ -21,12 +21,12 @@ pub(super) struct Region {
     pub(super) channel: usize,
 }
 
-/// Most bytes of a copy. A window that reaches far beyond the image, or over many channels, would need more.
+/// Most bytes of a copy. A window that reaches far beyond the image, or covers many channels, would need more.
 const LARGEST: usize = 2 << 20;
 
 impl Region {
-    /// For so many positions along each axis, at least one, so many channels, and elements of this many bytes; `None` if
-    /// that is too much to copy.
+    /// For this many positions along each axis (at least one), this many channels, and elements of this many bytes;
+    /// `None` if that is too much to copy.
     pub(super) fn new(g: &Geometry, positions: [usize; 3], channels: usize, bytes: usize) -> Option<Region> {
         let (mut size, mut product) = ([0; 3], 1usize);
         for i in 0..3 {
@@ -34,21 +34,21 @@ impl Region {
             size[i] = (g.kernel[i] - 1).checked_mul(g.dilation[i])?.checked_add(steps)?.checked_add(1)?;
             product = product.checked_mul(size[i]).filter(|&p| p <= LARGEST)?;
         }
-        // An odd number of cache lines: the same place of many channels does not compete for a few sets of the cache.
+        // An odd number of cache lines: the same position of many channels does not compete for a few cache sets.
         let line = 64 / bytes;
         let region = Region { size, channel: (product.div_ceil(line) | 1) * line };
         (channels.checked_mul(region.channel)? <= LARGEST / bytes).then_some(region)
     }
 
-    /// The image itself, for windows that all lie inside it, of elements that are stored as they compute.
+    /// The image itself: for windows that lie inside it, and element types that compute in the type they are stored in.
     pub(super) fn in_place<S: Float>(g: &Geometry) -> Option<Region> {
-        // Channels must not compete for a few sets of the cache.
+        // Channels must not compete for a few cache sets.
         let spread = !(g.plane() * size_of::<S>()).is_multiple_of(1024);
         let same = TypeId::of::<S>() == TypeId::of::<S::Compute>();
         (same && spread && g.is_inside()).then(|| Region { size: g.input, channel: g.plane() })
     }
 
-    /// Elements of so many channels.
+    /// Elements of this many channels.
     pub(super) fn len(&self, channels: usize) -> usize {
         channels * self.channel
     }
@@ -58,31 +58,31 @@ impl Region {
         (index[0] * self.size[1] + index[1]) * self.size[2] + index[2]
     }
 
-    /// Where a tap lies, seen from the first element under the window.
+    /// The offset of a tap from the first element under the window.
     pub(super) fn tap(&self, g: &Geometry, tap: usize) -> usize {
         let tap = g.tap(tap);
         self.at(std::array::from_fn(|i| tap[i] * g.dilation[i]))
     }
 
-    /// Elements from the first one under a window to the last one of so many channels.
+    /// The number of elements from the first one under a window to the last one of this many channels.
     pub(super) fn reach(&self, g: &Geometry, channels: usize) -> usize {
         (channels - 1) * self.channel + self.tap(g, g.taps() - 1)
     }
 
-    /// Where the first element under a window lies, `position` counted from the first one of the box.
+    /// The offset of the first element under a window; `position` is relative to the first of the box.
     pub(super) fn position(&self, g: &Geometry, position: [usize; 3]) -> usize {
         self.at(std::array::from_fn(|i| position[i] * g.stride[i]))
     }
 }
 
-/// Channels of an image as they compute, if they are stored so.
+/// The channels of an image, if they are stored in the type they compute in.
 pub(super) fn as_computed<S: Float>(image: &[S]) -> &[S::Compute] {
     assert!(TypeId::of::<S>() == TypeId::of::<S::Compute>());
     // SAFETY: the two types are the same.
     unsafe { std::slice::from_raw_parts(image.as_ptr().cast(), image.len()) }
 }
 
-/// Copies a run of elements, at least one: `W` at a time, the last ones over what came before.
+/// Copies a run of at least one element, `W` at a time; the last chunk may overlap the one before.
 #[inline(always)]
 fn copy_run<S: Plain, const W: usize>(from: &[S], to: &mut [S]) {
     let last = from.len() - W;
@@ -96,11 +96,11 @@ fn copy_run<S: Plain, const W: usize>(from: &[S], to: &mut [S]) {
     }
 }
 
-/// Copies the channels of `image`, as many as `out` has room for, from under position `first` of the output on; what is
-/// not in the image is 0.
+/// Copies as many channels of `image` as `out` has room for, starting under position `first` of the output; elements
+/// outside of the image are 0.
 #[inline(always)]
 fn copy<S: Plain>(r: &Region, g: &Geometry, image: &[S], first: [usize; 3], out: &mut [S]) {
-    // Where the box begins in the image, and which of its elements come from there.
+    // The origin of the box in the image, and which of its elements lie in the image.
     let begin = [0, 1, 2].map(|i| (first[i] * g.stride[i]) as isize - g.pad[i]);
     let [zs, ys, xs] = [0, 1, 2].map(|i| {
         let left = ((-begin[i]).max(0) as usize).min(r.size[i]);
@@ -128,7 +128,7 @@ fn copy<S: Plain>(r: &Region, g: &Geometry, image: &[S], first: [usize; 3], out:
     }
 }
 
-/// Writes `rows[r][p] = sums[p * columns + r]`, rounded; rows have one length, or none.
+/// Writes `rows[r][p] = sums[p * columns + r]`, rounded; all rows have the same length.
 #[inline(always)]
 fn transpose<S: Float<Compute: Transpose>>(isa: Isa, sums: &[S::Compute], columns: usize, mut rows: [&mut [S]; 8]) {
     let (len, last) = (rows[0].len(), rows[7].len());
@@ -197,7 +197,7 @@ moves! {
     bf16, transpose_bf16: |isa, r, g, image, first, out| copy_half(isa, r, g, image, first, out);
 }
 
-/// [`copy`], and then all of it widened.
+/// [`copy`], then widens the copy.
 fn copy_half<S: Rows>(isa: Isa, r: &Region, g: &Geometry, image: &[S], first: [usize; 3], out: &mut [S::Compute])
 where
     [S]: HalfFloatSliceExt,

@@ -51,7 +51,7 @@ fn cases() -> Vec<Case> {
         case(window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [2, 0, 5, 1], &[4, 3]),
         case(window(&[3, 3], &[2, 2], &[1, 1], &[1, 1], &[1, 1]), [2, 3, 0, 1], &[4, 3]),
         case(window(&[2, 2], &[2, 2], &[1, 1], &[1, 1], &[1, 1]), [20, 1, 3, 1], &[5, 5]),
-        // Output channels enough to lie along vectors, in whole ones and not.
+        // Enough output channels for vectors along them, both whole and partial ones.
         case(window(&[3, 3], &[1, 1], &[1, 1], &[0, 0], &[0, 0]), [2, 40, 48, 1], &[9, 30]),
         case(window(&[3, 3], &[2, 2], &[2, 2], &[2, 2], &[2, 2]), [1, 24, 66, 2], &[15, 17]),
         case(window(&[7, 7], &[2, 2], &[1, 1], &[3, 3], &[3, 3]), [1, 3, 34, 1], &[33, 40]),
@@ -60,20 +60,21 @@ fn cases() -> Vec<Case> {
         case(window(&[3, 2, 3], &[1, 1, 2], &[1, 1, 1], &[1, 0, 1], &[1, 1, 1]), [1, 8, 18, 1], &[4, 7, 20]),
         case(window(&[2, 2], &[1, 1], &[1, 1], &[2, 2], &[2, 2]), [1, 8, 8, 1], &[0, 3]),
         case(window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [2, 0, 16, 1], &[4, 3]),
-        // Blocks of positions whose boxes differ in size.
+        // Blocks of positions with boxes of different sizes.
         case(window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [1, 3, 9, 1], &[5, 200]),
-        // Half panels of four channels, of columns that are adjacent.
+        // Half panels of four channels, with adjacent columns.
         case(window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [2, 8, 12, 1], &[1, 1]),
         case(window(&[1, 1], &[1, 1], &[1, 1], &[0, 0], &[0, 0]), [2, 1, 12, 1], &[3, 5]),
         case(window(&[1, 1], &[1, 1], &[1, 1], &[0, 0], &[0, 0]), [2, 12, 1, 1], &[3, 5]),
-        // Lines of which a kernel takes two at once, an odd number of them.
+        // An odd number of lines, for a kernel that takes two at once.
         case(window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [2, 3, 17, 1], &[5, 2]),
         case(window(&[3, 3], &[2, 2], &[1, 2], &[1, 2], &[1, 2]), [2, 3, 17, 1], &[9, 5]),
-        // Several images in one sum of the weight's gradient, and fewer in the last one: copied, by groups, and in place.
+        // Several images in one sum of the weight's gradient and fewer in the last sum: copied, in groups, and in
+        // place.
         case(window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [13, 130, 9, 1], &[3, 4]),
         case(window(&[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]), [34, 16, 16, 2], &[4, 5]),
         case(window(&[2, 2], &[1, 1], &[1, 1], &[0, 0], &[0, 0]), [33, 8, 8, 1], &[4, 5]),
-        // Windows that reach far beyond the input, and steps that leave it.
+        // Windows that reach far beyond the input, and strides that leave it.
         case(window(&[3, 3], &[1, 1], &[1000, 1000], &[1000, 1000], &[1000, 1000]), [1, 8, 16, 1], &[5, 6]),
         case(window(&[3, 3], &[1, 1], &[1 << 20; 2], &[1 << 20; 2], &[1 << 20; 2]), [1, 8, 64, 1], &[3, 3]),
         case(window(&[2, 2], &[1 << 40, 7], &[1, 1], &[0, 0], &[0, 0]), [1, 8, 16, 1], &[3, 3]),

@@ -1,9 +1,9 @@
-//! The weight's gradient with output channels along the vectors.
+//! The gradient of the weight, with vectors along the output channels.
 //!
-//! A sum runs over the positions of all images, a block of them at a time: a part of one image, or several small images. The
-//! input under a block is copied once, with its padding, and the gradient of the output is packed in panels; each tap and
-//! channel of the input is then multiplied with the panels. Sums are laid out `[channels, taps, output channels]`, and
-//! transposed as they are stored.
+//! A sum runs over the positions of all images, a block at a time: a part of one image, or several small images. The
+//! input under a block is copied once, with its padding, and the gradient of the output is packed in panels; each tap
+//! and channel of the input is then multiplied by the panels. Sums are laid out as `[channels, taps, output channels]`,
+//! and transposed when they are stored.
 
 use std::ops::Range;
 
@@ -19,11 +19,11 @@ use crate::parallel::Disjoint;
 use crate::temp::Temp;
 use crate::{CpuBackend, scratch};
 
-/// Parts that the sums are cut into, at least, if they are long enough.
+/// Fewest parts that a long sum is cut into.
 const PARTS: usize = 16;
-/// Taps of all channels of a part, about.
+/// About how many taps, over all channels, a part has.
 const TAPS: usize = 576;
-/// Most elements that are copied of images whose sums run together.
+/// Most elements copied for images that share a sum.
 const COPIED: usize = 1 << 16;
 /// Output channels that are transposed at once.
 const TRANSPOSED: usize = 8;
@@ -39,8 +39,8 @@ struct Block {
 
 const OP: &str = "conv_backward_weight";
 
-/// The blocks of an image, and where the first element under each position lies in its block; `None` if what lies under
-/// one is too much to copy for so many channels.
+/// The blocks of an image, and the offset of the first element under each position in its block; `None` if the input
+/// under a block is too large to copy for this many channels.
 fn blocks<S: Float>(
     cpu: &CpuBackend,
     s: &Sizes,
@@ -56,7 +56,7 @@ fn blocks<S: Float>(
         let range = begin..g.positions().min(begin + step);
         let (mut first, mut last) = (index(begin), index(range.end - 1));
         for axis in 1..3 {
-            // Where an outer axis moves on, the inner ones are there in full.
+            // When an outer axis advances, the inner ones are complete.
             if first[axis - 1] != last[axis - 1] || (axis == 2 && first[0] != last[0]) {
                 (first[axis], last[axis]) = (0, g.output[axis] - 1);
             }
@@ -75,11 +75,11 @@ fn blocks<S: Float>(
     Ok(Some((blocks, steps)))
 }
 
-/// `dw`, the sum over images and positions of the gradient `g` of the output times the input under the windows; for at
-/// least [`CHANNELS`](super::direct::CHANNELS) output channels a group.
+/// `dw`: the sum over images and positions of the output's gradient `g` times the input under the windows, for at least
+/// [`CHANNELS`](super::direct::CHANNELS) output channels per group.
 ///
-/// `false`, and nothing done, if what lies under a block of positions is too much to copy. The sum is cut by sizes alone,
-/// into parts that are summed in order, as their sums are in the end.
+/// Returns `false`, and does nothing, if the input under a block of positions is too large to copy. Only the sizes
+/// decide how the sum is cut into parts; each part, and then the sum of the parts, is summed in order.
 pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw: &mut [S]) -> Result<bool> {
     type T<S> = <S as Float>::Compute;
     let (isa, geometry) = (cpu.isa(), &s.geometry);
@@ -92,7 +92,7 @@ pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw:
     let Some((blocks, mut steps)) = blocks::<S>(cpu, s, panels.step, channels, in_place)? else { return Ok(false) };
     let (across, down) = (s.cg.div_ceil(channels), s.kg.div_ceil(TOGETHER));
     let parts = s.groups * across * down;
-    // Images that one sum of the kernel runs over, and how far one lies from the next.
+    // The number of images that one sum of the kernel covers, and their distance.
     let apart = if in_place.is_some() { s.c() * plane } else { blocks[0].region.len(channels) };
     let together = if blocks.len() > 1 {
         1
@@ -113,7 +113,7 @@ pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw:
     let Some(sums) = cpu.contiguous_mut::<T<S>>(OP, &mut view)? else { return Ok(true) };
     // SAFETY: `sums` is borrowed until the tasks are done; each task has its channels of one term for itself.
     let out = unsafe { MatMut::new(sums.as_mut_ptr(), 0, 1, 1) };
-    // A kernel's rows are channels, or the taps of a line where there are more of them.
+    // A kernel's rows are channels, or the taps of a line if there are more of those.
     let along = s.cg < geometry.kernel[2];
     cpu.parallel_for(terms * parts, 1, |tasks| {
         for task in tasks {
@@ -129,7 +129,7 @@ pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw:
                 let all = images.len() * len;
                 let steps = &steps[block.range.start..][..all];
                 let store = if item == first { Store::Set } else { Store::Add };
-                // Blocks of several images are one region; of others each has its own.
+                // A block of several images is one region; other blocks have a region each.
                 let copied = (images.len() - 1) * apart + region.len(channels);
                 let copied = if in_place.is_some() { 0 } else { copied };
                 scratch::with(copied + (end - begin) * all, |scratch: &mut [T<S>]| {
@@ -160,7 +160,7 @@ pub(super) fn weight<S: Fill>(cpu: &CpuBackend, s: &Sizes, x: &[S], g: &[S], dw:
                     };
                     let last = steps.iter().max().map_or(0, |&s| s as usize);
                     assert!(last + region.reach(geometry, channels) < elements.len());
-                    // Rows of one kernel after the other, from channel `c` and tap `t` on.
+                    // The rows of one kernel after another, starting at channel `c` and tap `t`.
                     let run = |c: usize, t: usize, count: usize| {
                         let from = &elements[c * region.channel + region.tap(geometry, t)..];
                         let (row, ldc) = match along {

@@ -1,4 +1,4 @@
-//! Where the elements under a window lie: the arithmetic that convolution, pooling, unfold and fold share.
+//! The positions of the elements under a window: arithmetic that convolution, pooling, unfold and fold share.
 
 use std::ops::Range;
 
@@ -51,7 +51,7 @@ impl Geometry {
         self.kernel.iter().product()
     }
 
-    /// Whether the elements under the windows are the input itself.
+    /// Whether windows have one element each, so that the unfolded input is the input itself.
     pub(crate) fn is_identity(&self) -> bool {
         self.taps() == 1 && self.stride == [1; 3] && self.pad == [0; 3] && self.input == self.output
     }
@@ -68,7 +68,7 @@ impl Geometry {
         [t / (h * w), t / w % h, t % w]
     }
 
-    /// The taps on an axis, without those that lie in the padding at every position.
+    /// The taps on an axis that are inside the input for at least one position.
     fn reached_on(&self, axis: usize) -> Range<usize> {
         let Some(last) = self.output[axis].checked_sub(1) else { return 0..0 };
         let (dilation, before) = (self.dilation[axis], self.pad[axis] - (last * self.stride[axis]) as isize);
@@ -78,8 +78,8 @@ impl Geometry {
         begin.min(end)..end
     }
 
-    /// The taps in order, as [`Geometry::tap`] takes them, without those that lie in the padding at every position: a window
-    /// may be far larger than the input.
+    /// The taps in order, as [`Geometry::tap`] takes them, except those in the padding at every position: a window may
+    /// be far larger than the input.
     pub(crate) fn reached(&self) -> impl Iterator<Item = usize> {
         let [_, h, w] = self.kernel;
         let [zs, ys, xs] = [0, 1, 2].map(|axis| self.reached_on(axis));
@@ -89,7 +89,7 @@ impl Geometry {
         })
     }
 
-    /// The positions of an axis that have a tap inside the input.
+    /// The positions of an axis for which a tap is inside the input.
     fn inside(&self, axis: usize, tap: usize) -> Range<usize> {
         // Position `o` has it at `o * stride + first`.
         let (stride, first) = (self.stride[axis], (tap * self.dilation[axis]) as isize - self.pad[axis]);
@@ -99,7 +99,7 @@ impl Geometry {
         begin.min(end)..end
     }
 
-    /// [`runs`](Geometry::runs) of all positions, for rows so short that what is computed for each of them counts.
+    /// [`runs`](Geometry::runs) of all positions, for rows so short that the work per row matters.
     #[inline(always)]
     pub(crate) fn rows(&self, tap: [usize; 3]) -> impl Iterator<Item = (Range<usize>, usize)> {
         let g = *self;
@@ -118,9 +118,9 @@ impl Geometry {
         })
     }
 
-    /// Calls `f` for each run of positions in one row of the output that have this tap inside the input: the positions,
-    /// counted from `positions.start`, and where in the channel the first one's element lies; the others follow at steps
-    /// of `stride[2]`. Positions that are left out have it in the padding.
+    /// Calls `f` for each run of positions in one row of the output for which this tap is inside the input: with the
+    /// positions, relative to `positions.start`, and the offset in the channel of the first one's element; the others
+    /// follow at steps of `stride[2]`. At the positions left out the tap is in the padding.
     #[inline(always)]
     pub(crate) fn runs(&self, tap: [usize; 3], positions: Range<usize>, mut f: impl FnMut(Range<usize>, usize)) {
         let [_, oh, ow] = self.output;

@@ -1,8 +1,8 @@
-//! A tile, a block of rows and columns of C: cache blocking, and the edges.
+//! One tile of C: cache blocking, and incomplete panels at the edges.
 //!
-//! For each block of `k` its rows of A are packed once, unless kernels can read them where they lie (they stay in the L2
-//! cache), and each panel of B is packed (into L1) just before all rows of the tile meet it. `k` is cut by its own size
-//! alone.
+//! For each block of `k`, the tile's rows of A are packed once, unless kernels can read them in place (they stay in the
+//! L2 cache), and each panel of B is packed (into L1) just before it is multiplied by all rows of the tile. Only the
+//! size of `k` decides how it is cut.
 
 use std::any::TypeId;
 use std::marker::PhantomData;
@@ -15,16 +15,16 @@ use crate::scratch;
 
 /// Longest chain of fused multiply-adds; longer sums are sums of chains.
 pub(crate) const K_BLOCK: usize = 384;
-/// Steps at a time of a product of few rows, where B is read in place ...
+/// Steps at a time for a product with few rows, where B is read in place.
 const THIN_STEPS: usize = 16;
-/// ... and where it is packed.
+/// Steps at a time for a product with few rows, where B is packed.
 const THIN_PACK: usize = 96;
-/// Most rows of a kernel, of any instruction set.
+/// Most rows of a kernel on any instruction set.
 const ROWS: usize = 14;
-/// Elements of the largest result of one kernel call.
+/// Elements in the largest result of one kernel call.
 const MICRO: usize = ROWS * 32;
 
-/// `STEPS[lda]`: where the steps of packed rows of A begin.
+/// `STEPS[lda]`: the offset of each step in packed rows of A.
 pub(super) static STEPS: [[isize; K_BLOCK]; ROWS + 1] = {
     let mut steps = [[0; K_BLOCK]; ROWS + 1];
     let mut i = 0;
@@ -60,13 +60,13 @@ impl<'a, S> MatMut<'a, S> {
     /// Element `(i, j)` is `data[at + i * rs + j * cs]`, given the address of `data[0]`.
     ///
     /// # Safety
-    /// Users touch only elements inside `data`, which stays valid for `'a` and which nothing else touches meanwhile; two
-    /// users touch no element both.
+    /// Users access only elements inside `data`, which stays valid for `'a` and is accessed by nothing else meanwhile;
+    /// no two users access the same element.
     pub(crate) unsafe fn new(data: *mut S, at: usize, rs: isize, cs: isize) -> Self {
         MatMut { ptr: data.wrapping_add(at), rs, cs, life: PhantomData }
     }
 
-    /// The matrix from element `(i, j)` on.
+    /// The submatrix that starts at element `(i, j)`.
     #[inline]
     pub(crate) fn from(&self, i: usize, j: usize) -> Self {
         let by = self.rs.wrapping_mul(i as isize).wrapping_add(self.cs.wrapping_mul(j as isize));
@@ -137,7 +137,7 @@ pub(crate) unsafe fn tile<S: Pack, C: Pack<Compute = S::Compute>>(
 
 /// A result in a type that is narrower than the one it is computed in.
 trait Narrow<T> {
-    /// Stores a row of sums as row `i`, rounded once; the sums are of no use then.
+    /// Stores a row of sums as row `i`, rounded once. This destroys the sums.
     ///
     /// # Safety
     /// The row has as many elements, and nothing else touches them.
@@ -189,7 +189,7 @@ unsafe fn narrow_tile<T: Real>(
     });
 }
 
-/// Length of the blocks that `k > 0` is cut into: equal ones of at most [`K_BLOCK`], to a multiple of 8.
+/// Length of the blocks that `k > 0` is cut into: equal blocks of at most [`K_BLOCK`], rounded up to a multiple of 8.
 pub(crate) fn k_step(k: usize) -> usize {
     if k <= K_BLOCK {
         return k;
@@ -197,7 +197,7 @@ pub(crate) fn k_step(k: usize) -> usize {
     k.div_ceil(k.div_ceil(K_BLOCK)).next_multiple_of(8).min(K_BLOCK)
 }
 
-/// [`tile`] with C in the compute type, of which so many columns may be written, at least `p.n`.
+/// [`tile`] with C in the compute type; this many of its columns, at least `p.n`, may be overwritten.
 ///
 /// # Safety
 /// As for [`tile`], and nothing else touches those columns.
@@ -230,7 +230,7 @@ unsafe fn wide_tile<T: Real>(
     }
     let lda = mr.min(p.m);
     let step = k_step(p.k);
-    // Few rows do not pay for packing rows of B that are adjacent anyway.
+    // With few rows, packing B does not pay if its rows are already contiguous.
     let direct = p.m <= 2 * mr;
     let packed = b.is_packed();
     let in_place = a.in_place();
@@ -253,7 +253,7 @@ unsafe fn wide_tile<T: Real>(
                     unsafe { b.pack(isa, k0..k0 + ks, j0 + j..j0 + j + cols, width, &mut b_pack[..(ks + 1) * width]) };
                     (b_pack.as_ptr(), width as isize)
                 });
-                // Shared panels come from far away: the first rows ask for the next one.
+                // Shared panels may be far from this core: the first rows prefetch the next one.
                 let after = if packed && j + width < p.n { b.direct(k0, j0 + j + width) } else { None };
                 for i in (0..p.m).step_by(lda) {
                     let (a_ptr, row, steps) = match in_place {
@@ -324,7 +324,7 @@ unsafe fn wide_tile<T: Real>(
 }
 
 /// [`wide_tile`] for so few rows that packing B would cost more than the sums: the chains of a block of `k` are kept in
-/// a row of memory and prolonged a few steps at a time, so that B is read in long runs.
+/// memory and extended by a few steps at a time, so that B is read in long runs.
 ///
 /// # Safety
 /// As for [`tile`]; `p.m <= THIN_ROWS` and `p.k > 0`.
@@ -342,7 +342,7 @@ unsafe fn thin_tile<T: Real>(
     let step = k_step(p.k);
     let ld = p.n.next_multiple_of(width);
     let adjacent = b.direct(0, j0).is_some();
-    // Rows that are adjacent in memory: a few at a time, all columns. Else: a panel at a time, packed in pieces for L1.
+    // Contiguous rows of B: a few at a time, all columns. Otherwise a panel at a time, packed in pieces that fit L1.
     let piece = if adjacent { THIN_STEPS } else { THIN_PACK };
     let (a_len, b_len, c_len) = (p.m * step, width * (piece + 1), p.m * ld);
     scratch::with(a_len + b_len + c_len, |block: &mut [T]| {

@@ -1,4 +1,4 @@
-//! Products of integers: wrapping, in integers of their own size.
+//! Products of integers: wrapping arithmetic in the elements' own size.
 
 use super::block::{MatMut, Product};
 use super::pack::Mat;
@@ -29,7 +29,7 @@ int!(u64 u32 u16 u8);
 
 /// Columns of a row of sums that stays in L1.
 const COLS: usize = 256;
-/// Multiply-adds that are worth a task of their own.
+/// Fewest multiply-adds that justify a task of their own.
 const TASK: usize = 1 << 16;
 
 /// Runs `count` products of one size; `operands(i)` gives A, B and C of product `i`.

@@ -15,7 +15,7 @@ use crate::access::Float;
 use crate::isa::{Isa, Level};
 use crate::sum::Summable;
 
-/// What becomes of the old value of C.
+/// What happens to the old value of C.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Store {
     /// `c = alpha * sum`; the old value is not read.
@@ -31,13 +31,14 @@ pub(crate) enum Store {
 /// One call of a kernel: `rows` rows of A times one panel of B.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Micro<T> {
-    /// Number of rows, 1 to [`Real::rows`].
+    /// Number of rows, from 1 to [`Real::rows`].
     pub(crate) rows: usize,
-    /// Width of the panel in vectors: 2 or 1, or [`thin_vectors`] for as many rows.
+    /// Width of the panel in vectors: 1, 2, or [`thin_vectors`] for this number of rows.
     pub(crate) vectors: usize,
     /// Length of the chains.
     pub(crate) k: usize,
-    /// Row `r` at step `p` is `a[steps[p] + r * row]`, and in the second half of an even number of rows `gap` further on.
+    /// Row `r` at step `p` is `a[steps[p] + r * row]`; with an even number of rows, those of the second half are `gap`
+    /// elements further on.
     pub(crate) a: *const T,
     pub(crate) row: isize,
     pub(crate) gap: isize,
@@ -45,7 +46,7 @@ pub(crate) struct Micro<T> {
     /// Row `p` of the panel starts at `b[p * ldb]`.
     pub(crate) b: *const T,
     pub(crate) ldb: isize,
-    /// What is wanted soon: step `p` asks for the cache line of `next[p * next_by]`. Any address will do.
+    /// Memory to prefetch: step `p` prefetches the cache line of `next[p * next_by]`. Any address is allowed.
     pub(crate) next: *const T,
     pub(crate) next_by: usize,
     /// Row `r` of the result starts at `c[r * ldc]`.
@@ -56,10 +57,10 @@ pub(crate) struct Micro<T> {
     pub(crate) beta: T,
 }
 
-/// Most rows that a kernel takes with a wider panel.
+/// Most rows of a kernel with a wider panel.
 pub(crate) const THIN_ROWS: usize = 3;
 
-/// Width of the panels of a product of so few rows, in vectors: enough sums in flight to hide the latency of each.
+/// Width in vectors of the panels for this small number of rows: enough sums are in flight to hide the latency of each.
 pub(crate) fn thin_vectors(rows: usize) -> usize {
     if rows == 1 { 8 } else { 4 }
 }
@@ -87,12 +88,12 @@ pub(crate) trait Real:
     /// Runs the kernel of this instruction set.
     ///
     /// # Safety
-    /// Every element that the fields of `j` describe is readable (in `c` readable and writable).
+    /// Every element that the fields of `j` describe is readable, and those of `c` are also writable.
     unsafe fn run(isa: Isa, j: &Micro<Self>);
 }
 
 impl Store {
-    /// The new value of an element of C from the sum and a way to the old value.
+    /// The new value of an element of C, from the sum and a function that reads the old value.
     #[inline(always)]
     pub(crate) fn apply<T: Real>(self, alpha: T, sum: T, beta: T, old: impl FnOnce() -> T) -> T {
         match self {
@@ -133,7 +134,7 @@ macro_rules! kernel {
             unsafe fn go<const R: usize, const V: usize>(j: &Micro<$t>) {
                 let mut sum = [[$zero(); V]; R];
                 if j.store != Store::Chain {
-                    // The result comes into the cache while the sums are made.
+                    // The result is prefetched while the sums are computed.
                     for r in 0..R {
                         for v in 0..V {
                             let c = j.c.wrapping_offset(j.ldc * r as isize).wrapping_add(v * $lanes);
@@ -148,7 +149,7 @@ macro_rules! kernel {
                         }
                     }
                 }
-                // In bytes, which addresses scale by 1 and 2.
+                // In bytes, because address modes can scale them by 1 and 2.
                 let [down, gap] = [j.row, j.gap].map(|elements| elements * size_of::<$t>() as isize);
                 let (mut b, mut next) = (j.b, j.next);
                 for p in 0..j.k {
@@ -161,7 +162,7 @@ macro_rules! kernel {
                         }
                         let mut a = j.a.offset(*j.steps.add(p));
                         for r in 0..R {
-                            // One address for three rows: more would not stay in registers.
+                            // One address for every three rows: more would not stay in registers.
                             if r > 0 && r % 3 == 0 {
                                 a = a.wrapping_byte_offset(3 * down);
                             }
@@ -238,7 +239,7 @@ kernel!(/// The kernel of f32 for words of two bf16, [`super::paired`].
     pub(super) bf16_avx512, f32, "avx512f,avx2,fma,avx512bf16", 16, [1 2 3 4 5 6 7 8 9 10 11 12 13 14],
     _mm512_setzero_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, two_steps, _mm512_mul_ps, _mm512_add_ps);
 
-/// Lanes of a pretended vector of the portable kernel.
+/// Lanes of a "vector" in the portable kernel.
 const LANES: usize = 4;
 
 /// The kernel in plain Rust, with the same chains.

@@ -1,9 +1,9 @@
 //! Matrix products: any strides, any batch, every number type.
 //!
-//! The sums are defined once (see `kernel`), so an element has the same bits for any number of threads, any instruction
-//! set, and any number of rows around it: a row of a batch of 32 equals the same row alone. Operands are read where
-//! they lie; at most panels of them are packed. f16 and bf16 are widened as they are packed (bf16 is taken in pairs where
-//! there is an instruction for that, `paired`) and rounded once at the end.
+//! The order of each sum is defined once (see `kernel`), so an element has the same bits for any number of threads, any
+//! instruction set, and any number of other rows: a row of a batch of 32 equals the same row computed alone. Operands
+//! are read in place; at most panels of them are packed. f16 and bf16 are widened as they are packed (bf16 is taken in
+//! pairs where there is an instruction for that, see `paired`) and rounded once at the end.
 
 mod block;
 mod int;
@@ -53,7 +53,7 @@ pub(crate) fn gemm(
         DType::F16 => float::<gradus_backend::f16>(cpu, plan, alpha, a, b, beta, c),
         DType::BF16 if paired::fits(cpu, plan, a, b)? => float::<paired::Paired>(cpu, plan, alpha, a, b, beta, c),
         DType::BF16 => float::<gradus_backend::bf16>(cpu, plan, alpha, a, b, beta, c),
-        // The low bits of products and sums are the same with a sign and without.
+        // Signed and unsigned products and sums have the same low bits.
         DType::I64 | DType::U64 => int::<u64>(cpu, plan, alpha, a, b, beta, c),
         DType::I32 | DType::U32 => int::<u32>(cpu, plan, alpha, a, b, beta, c),
         DType::I16 | DType::U16 => int::<u16>(cpu, plan, alpha, a, b, beta, c),
@@ -78,7 +78,7 @@ fn float<S: Pack>(
         return Ok(());
     }
     plan.fold_rows();
-    // Vectors lie along columns: they need adjacent columns of C, and enough of them.
+    // Vectors run along the columns of C, which must be contiguous, and enough of them.
     let [_, _, [rs, cs]] = plan.strides;
     let mut data = [a_data, b_data];
     if (plan.n < plan.m && plan.n <= 8) || (rs == 1 && cs != 1 && plan.m > 8) {

@@ -9,9 +9,9 @@ use super::transpose::Transpose;
 use crate::access::Float;
 use crate::isa::{Isa, per_isa, per_isa_256};
 
-/// Bytes between columns from which on a matrix is taken to come from memory rather than from a cache.
+/// From this distance between columns, in bytes, a matrix is assumed to come from memory rather than from a cache.
 const FAR: usize = 8 << 10;
-/// Bytes between places that compete for one set of an L1 cache.
+/// Distance in bytes of addresses that compete for the same set of an L1 cache.
 const PAGE: usize = 4 << 10;
 
 /// A strided matrix behind a pointer.
@@ -20,7 +20,7 @@ const PAGE: usize = 4 << 10;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mat<'a, S> {
     ptr: *const S,
-    /// From one row and from one column to the next, in bytes: a pair of elements need not lie at a multiple of its size.
+    /// Distance of rows and of columns, in bytes: a pair of elements need not start at a multiple of its size.
     rs: isize,
     cs: isize,
     life: PhantomData<&'a [S]>,
@@ -46,7 +46,7 @@ impl<'a, S: Copy> Mat<'a, S> {
         }
     }
 
-    /// The matrix from element `(i, j)` on.
+    /// The submatrix that starts at element `(i, j)`.
     #[inline]
     pub(crate) fn from(&self, i: usize, j: usize) -> Self {
         let by = self.rs.wrapping_mul(i as isize).wrapping_add(self.cs.wrapping_mul(j as isize));
@@ -58,18 +58,18 @@ impl<'a, S: Copy> Mat<'a, S> {
         Mat { rs: self.cs, cs: self.rs, ..*self }
     }
 
-    /// The same memory as other elements, each `rows` by `cols` of these.
+    /// The same memory as a matrix of larger elements, each of `rows` by `cols` of these.
     pub(super) fn cast<T>(&self, rows: isize, cols: isize) -> Mat<'a, T> {
         Mat { ptr: self.ptr.cast(), rs: self.rs.wrapping_mul(rows), cs: self.cs.wrapping_mul(cols), life: PhantomData }
     }
 
-    /// Whether each row begins an element after the one before.
+    /// Whether rows start one element apart.
     #[inline]
     pub(crate) fn has_adjacent_rows(&self) -> bool {
         self.rs == size_of::<S>() as isize
     }
 
-    /// Whether each column begins an element after the one before.
+    /// Whether columns start one element apart.
     #[inline]
     pub(crate) fn has_adjacent_cols(&self) -> bool {
         self.cs == size_of::<S>() as isize
@@ -96,20 +96,20 @@ impl<'a, S: Copy> Mat<'a, S> {
 
 /// The left operand of a product.
 pub(crate) trait Left<T> {
-    /// Writes rows from `i` on, for steps from `k` on, as many as `size` says, to `out` as `[steps][lda]`.
+    /// Writes `size` rows and steps, starting at row `i` and step `k`, to `out` as `[steps][lda]`.
     ///
     /// # Safety
     /// The rows and steps lie inside the operand; there are at most `lda` rows; `out` has room.
     unsafe fn pack(&self, isa: Isa, i: usize, k: usize, size: [usize; 2], lda: usize, out: &mut [T]);
 
-    /// Where row 0 lies and how far the next row is, if kernels can read rows where they are: adjacent in memory, and not in
-    /// competition for one set of the cache.
+    /// The address of row 0 and the distance to the next row, if kernels can read the rows in place: they are
+    /// contiguous, and do not compete for one cache set.
     fn in_place(&self) -> Option<(*const T, isize)>;
 
-    /// How many steps of the kernel so many steps of a product are, packed.
+    /// The number of kernel steps for this many packed steps of a product.
     fn steps(&self, ks: usize) -> usize;
 
-    /// Runs the kernel on what was packed.
+    /// Runs the kernel on packed operands.
     ///
     /// # Safety
     /// As for [`Real::run`].
@@ -146,10 +146,10 @@ pub(crate) trait Panels<T>: Sync {
     /// The rows and columns lie inside the operand; `out` has room for a row more; `j.len() <= width`.
     unsafe fn pack(&self, isa: Isa, k: Range<usize>, j: Range<usize>, width: usize, out: &mut [T]);
 
-    /// Where row `k`, column `j` lies and how far the next row is, if the columns of a row are adjacent in memory.
+    /// The address of row `k`, column `j`, and the distance to the next row, if the columns of a row are contiguous.
     fn direct(&self, k: usize, j: usize) -> Option<(*const T, isize)>;
 
-    /// Whether `direct` gives whole panels, zeros beyond the last column included.
+    /// Whether `direct` gives whole panels, including zeros beyond the last column.
     fn is_packed(&self) -> bool {
         false
     }
@@ -192,8 +192,9 @@ pub(super) unsafe fn pack_rows<S: Float<Compute: Transpose>>(
     let out = &mut out[..ks * lda];
     let mut p0 = 0;
     if a.has_adjacent_cols() {
-        // Blocks of 8 rows, the last one first: what it writes beyond `lda` belongs to the next step, whose first block
-        // comes later. Only stores that end inside `out` are made this way. Missing rows repeat the last one.
+        // Blocks of 8 rows, the last block first: what it writes beyond `lda` belongs to the next step and is
+        // overwritten later by that step's first block. Only stores that end inside `out` are made this way. Missing
+        // rows repeat the last one.
         while p0 + 8 <= ks && (p0 + 7) * lda + rows.next_multiple_of(8) <= out.len() {
             for r0 in (0..rows).step_by(8).rev() {
                 let runs = std::array::from_fn(|r| a.from((r0 + r).min(rows - 1), p0).as_ptr());
@@ -211,7 +212,7 @@ pub(super) unsafe fn pack_rows<S: Float<Compute: Transpose>>(
     }
 }
 
-/// Asks for what lies some cache lines on in each run: so many runs at once are more than the hardware follows.
+/// Prefetches some cache lines ahead in each run: the hardware prefetcher cannot follow this many runs at once.
 #[inline(always)]
 fn prefetch<S>(runs: &[*const S; 8]) {
     #[cfg(target_arch = "x86_64")]
@@ -225,7 +226,7 @@ fn prefetch<S>(runs: &[*const S; 8]) {
 /// Copies whole rows of a panel, whose width is a multiple of `W`.
 ///
 /// # Safety
-/// Rows of `b` have `width` adjacent elements; there are as many rows as `out` has room for.
+/// Rows of `b` have `width` contiguous elements; there are as many rows as `out` has room for.
 #[inline(always)]
 unsafe fn copy_rows<S: Float, const W: usize>(b: Mat<'_, S>, width: usize, out: &mut [S::Compute]) {
     debug_assert!(width.is_multiple_of(W));
@@ -281,7 +282,7 @@ pub(super) unsafe fn pack_panel<S: Float<Compute: Transpose>>(
     }
     let (mut steps, mut whole) = (0, 0);
     if b.has_adjacent_rows() {
-        // Columns are runs in memory; 8 of them at a time, because more would compete for the same sets of the cache.
+        // Columns are contiguous in memory; 8 of them at a time, because more would compete for the same cache sets.
         (steps, whole) = (ks / 8 * 8, cols / 8 * 8);
         let far = b.cs.unsigned_abs() >= FAR;
         for j in (0..whole).step_by(8) {
@@ -324,7 +325,7 @@ pub(crate) trait Pack: Float<Compute: Real> {
     /// As there.
     unsafe fn panel(isa: Isa, b: Mat<'_, Self>, ks: usize, cols: usize, width: usize, out: &mut [Self::Compute]);
 
-    /// Rounds as many numbers as there are.
+    /// Rounds all of these numbers.
     fn round(isa: Isa, from: &[Self::Compute], to: &mut [Self]);
 
     /// How many steps of the kernel so many steps of a product are, packed.

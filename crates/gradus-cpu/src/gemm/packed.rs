@@ -7,10 +7,11 @@ use super::pack::Panels;
 use crate::CpuBackend;
 use crate::isa::Isa;
 
-/// Elements that are worth a task of their own.
+/// Fewest elements that justify a task of their own.
 const TASK: usize = 1 << 15;
 
-/// Some columns of an operand, all of its rows, as panels: blocks of `step` rows, in each one panel after the other.
+/// Some columns of an operand, with all of its rows, as panels: blocks of `step` rows, each with its panels one after
+/// the other.
 #[derive(Debug)]
 pub(crate) struct Packed<'a, T> {
     data: &'a [T],
@@ -19,12 +20,12 @@ pub(crate) struct Packed<'a, T> {
     panels: usize,
 }
 
-/// Elements that columns take when packed.
+/// Number of elements of these columns when packed.
 pub(crate) fn size(k: usize, cols: usize, step: usize, width: usize) -> usize {
     k.div_ceil(step) * cols.div_ceil(width) * room(step, width)
 }
 
-/// Elements from one panel to the next: packing may write a row more than there are.
+/// Elements from one panel to the next: packing may write one extra row.
 fn room(step: usize, width: usize) -> usize {
     (step + 1) * width
 }

@@ -1,9 +1,9 @@
-//! Products of bf16 by the instruction that takes two steps at once, where the processor has it.
+//! Products of bf16 by the instruction that performs two steps at once, where the processor has it.
 //!
-//! It adds two products to a sum and rounds after each, that of the upper halves of two words first. With an even step
-//! in the upper half and the odd one after it in the lower, a word prolongs a chain (see [`kernel`](super::kernel)) by
-//! two steps, to the bit: but for subnormal numbers, which the instruction takes for zero. [`fits`] finds the products
-//! that meet none.
+//! The instruction adds two products to a sum, first that of the upper halves of two words, and rounds after each. With
+//! an even step in the upper half and the next step in the lower half, a word extends a chain (see
+//! [`kernel`](super::kernel)) by exactly two steps, except that the instruction treats subnormal numbers as zero.
+//! [`fits`] finds the products in which none occurs.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -19,7 +19,7 @@ use crate::access::{Float, Plain};
 use crate::half_float::{bf16_from_f32, bf16_to_f32};
 use crate::isa::{Isa, per_isa_256};
 
-/// A bf16 whose products are taken in pairs.
+/// A bf16 whose products are computed in pairs.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[repr(transparent)]
 pub(crate) struct Paired(bf16);
@@ -45,7 +45,7 @@ impl Float for Paired {
     }
 }
 
-/// Two adjacent steps; widened it is the word that the instruction reads, which is no number.
+/// Two adjacent steps; "widened" means the word that the instruction reads, which is not a number.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[repr(transparent)]
 struct Word([u16; 2]);
@@ -82,7 +82,7 @@ fn words(m: Mat<'_, Paired>, across: bool) -> Mat<'_, Word> {
     if across { m.cast(1, 2) } else { m.cast(2, 1) }
 }
 
-/// Writes steps `ks` of `cols` columns of `b` as words, `[ks / 2][width]`, 0 where there is no step or column.
+/// Writes steps `ks` of `cols` columns of `b` as words, `[ks / 2][width]`, with 0 for missing steps and columns.
 ///
 /// # Safety
 /// The elements lie inside `b`, where they are adjacent along a row; `cols <= width`; `out` has room.
@@ -154,7 +154,7 @@ per_isa_256! {
         // SAFETY: only `Pack::panel` calls this, whose caller keeps the promise.
         |isa, b, ks, cols, width, out| unsafe { panel(isa, b, ks, cols, width, out) };
     fn paired_round(from: &[f32], to: &mut [Paired]) = round::<Paired>;
-    /// The smallest magnitude above 0 as bits, less 1; 65535 if there is none.
+    /// The bits of the smallest nonzero magnitude, minus 1; 65535 if all are zero.
     fn smallest(x: &[bf16]) -> u16 = |x: &[bf16]| x.iter().fold(u16::MAX, |s, x| s.min((x.to_bits() & 0x7fff).wrapping_sub(1)));
 }
 
@@ -245,15 +245,15 @@ fn rounds_in_order(isa: Isa) -> bool {
     (0..width).all(|j| sums[j].to_bits() == chain(j).to_bits())
 }
 
-/// Fewest rows and columns of a product that is worth a look at its operands.
+/// Fewest rows and columns for which it pays to examine the operands of a product.
 const WORTH: usize = 8;
 
-/// Whether a product of bf16 has the bits of the chains when it is taken in pairs.
+/// Whether a product of bf16 computed in pairs has the same bits as the chains.
 ///
-/// Products are multiples of the product of the operands' smallest units, and so is what sums of them are rounded to. If
-/// that is at least the smallest normal f32, no number on the way is subnormal.
+/// Products are multiples of the product of the operands' smallest units, and so are rounded sums of them. If that
+/// product is at least the smallest normal f32, no intermediate result is subnormal.
 pub(super) fn fits(cpu: &CpuBackend, plan: &Plan, a: &View<'_>, b: &View<'_>) -> Result<bool> {
-    // Steps are to be adjacent, or rows (or columns).
+    // Steps must be contiguous, or else rows (or columns).
     let lies_well = |along: isize, step: isize| step == 1 || along == 1;
     let [[ar, ac], [br, bc], _] = plan.strides;
     if plan.m.min(plan.n) < WORTH || !lies_well(ar, ac) || !lies_well(bc, br) {
@@ -296,7 +296,7 @@ mod tests {
         }
     }
 
-    /// The smallest numbers decide which kernel runs; the bits are those of the other instruction sets either way.
+    /// The smallest numbers decide which kernel runs; either way the bits are those of the other instruction sets.
     #[test]
     fn pairs_change_no_bit_however_small_the_numbers() {
         for scale in [1.0, 2f64.powi(-50), 2f64.powi(-64), 2f64.powi(-68), 2f64.powi(-126), 2f64.powi(-130)] {

@@ -4,7 +4,7 @@ use gradus_backend::{Error, MAX_RANK, Result, View, ViewMut};
 
 pub(super) const OP: &str = "gemm";
 
-/// Sizes of a product and where its operands lie: matrices, and batch axes that step from one to the next.
+/// Sizes of a product and the layout of its operands: matrices, and batch axes that step between them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan {
     pub(super) m: usize,
@@ -55,7 +55,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Turns inner batch axes that share B, and along which the rows of A and C go on, into rows.
+    /// Turns inner batch axes into rows where B is shared and the rows of A and C continue along them.
     pub(super) fn fold_rows(&mut self) {
         while self.batch_rank > 0 {
             let last = self.batch_rank - 1;
@@ -73,7 +73,7 @@ impl Plan {
         }
     }
 
-    /// Exchanges the roles of rows and columns: `c^T = b^T a^T`, the same sums.
+    /// Exchanges the roles of rows and columns: `c^T = b^T a^T`, with the same sums.
     pub(super) fn transpose(&mut self) {
         std::mem::swap(&mut self.m, &mut self.n);
         let [a, b, c] = self.strides;

@@ -1,6 +1,6 @@
-//! Products cut into tiles, on all threads.
+//! Products, cut into tiles for all threads.
 //!
-//! Tiles do not cut `k`, so they change no bits; they are chosen by size, for enough of them to share out.
+//! Tiles do not cut `k`, so they change no bits; their size is chosen to give enough tiles to share out.
 
 use super::block::{MatMut, Product, k_step, tile};
 use super::kernel::Real;
@@ -9,17 +9,17 @@ use super::packed::{self, Packed};
 use crate::CpuBackend;
 use crate::temp::Temp;
 
-/// Most rows of a tile: its part of A fills half of a small L2 cache.
+/// Most rows in a tile: its part of A fills half of a small L2 cache.
 const TILE_ROWS: usize = 192;
 /// Most columns of a tile.
 const TILE_COLS: usize = 512;
-/// Tiles that a large product is cut into, at least.
+/// Fewest tiles that a large product is cut into.
 const TILES: usize = 12;
-/// Rows from which on the tiles of a product share B.
+/// Fewest rows for which the tiles of a product share B.
 const SHARED_ROWS: usize = 192;
-/// Elements of B that are packed at once for that.
+/// Elements of B that are packed at a time to be shared.
 const SHARED: usize = 1 << 24;
-/// Multiply-adds that are worth a task of their own.
+/// Fewest multiply-adds that justify a task of their own.
 const TASK: usize = 1 << 18;
 
 /// Runs `count` products of one size on all threads; `operands(i)` gives A, B and C of product `i`. C is stored in the
@@ -57,7 +57,7 @@ pub(crate) unsafe fn products<'a, S: Pack, B: Panels<S::Compute>, C: Pack<Comput
     tiles(cpu, &Grid::new(count, p, TILE_ROWS), p, &run);
 }
 
-/// A part of the results of some products that one task makes.
+/// A part of the results that one task computes.
 struct Part<'a, T> {
     product: usize,
     /// Its first row and column.
@@ -76,14 +76,14 @@ struct Grid {
 }
 
 impl Grid {
-    /// For `count` products, with at most so many rows a tile.
+    /// For `count` products, with at most this many rows per tile.
     fn new<T>(count: usize, p: &Product<T>, most: usize) -> Grid {
         let (mut rows, mut cols) = (p.m.min(most), p.n.min(TILE_COLS));
         let enough = |rows: usize, cols: usize| {
             rows * cols * p.k <= 4 * TASK || count * p.m.div_ceil(rows) * p.n.div_ceil(cols) >= TILES
         };
         while !enough(rows, cols) && (rows > 48 || cols > 64) {
-            // Halve one side; columns are to be more than rows, and whole panels.
+            // Halve one side: a tile should have more columns than rows, in whole panels.
             if (2 * rows > cols && rows > 48) || cols <= 64 {
                 rows = (rows / 2).next_multiple_of(12);
             } else {
@@ -114,7 +114,7 @@ fn tiles<T: Real>(
     cpu.parallel_for(count * down * across, grain, |tasks| tasks.for_each(tile));
 }
 
-/// One large product whose tiles share B, packed once. `false`, and nothing done, if there is no memory for that.
+/// One large product whose tiles share B, packed once. Returns `false`, and does nothing, if memory is short.
 ///
 /// # Safety
 /// `b` has the rows and columns of `p`.

@@ -1,4 +1,4 @@
-//! GEMM against plain loops, and what must not change a bit.
+//! GEMM is compared with plain loops, and repeated in ways that must not change a bit.
 
 use gradus_backend::{Backend, DType, ErrorKind, Layout, Scalar, Shape};
 
@@ -159,7 +159,7 @@ fn rows_that_compete_for_a_set_of_the_cache_have_the_same_bits() {
     let cpu = CpuBackend::with_threads(1).unwrap();
     let (m, n, k) = (40, 70, 500);
     let b = Tensor::new(&cpu, DType::F32, &[k, n], Lie::Contiguous, noise(2));
-    // The same columns of rows of 4 KiB, which are packed, and of longer ones, which are read where they lie.
+    // The same columns of rows of 4 KiB, which are packed, and of longer rows, which are read in place.
     let product = |columns: usize| {
         let mut f = noise(1);
         let values: Vec<f64> = (0..m * k).map(&mut f).collect();

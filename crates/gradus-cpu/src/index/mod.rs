@@ -1,8 +1,8 @@
 //! Gather, scatter and embeddings: elements picked by an integer tensor.
 //!
-//! All are one walk over three layouts of one shape: the indices, the tensor that has the shape of the indices, and the
-//! indexed tensor with its indexed axis held at 0 (stride 0). An index then adds `index * stride`. Where the index does
-//! not change along the innermost merged axis (a stretched index: `index_select`, embeddings), whole rows move.
+//! All are one walk over three layouts of the same shape: the indices, the tensor with the shape of the indices, and
+//! the indexed tensor with its indexed axis held at 0 (stride 0). An index then adds `index * stride`. If the index is
+//! constant along the innermost merged axis (a broadcast index: `index_select`, embeddings), whole rows are moved.
 
 mod gather;
 mod scatter;
@@ -21,7 +21,7 @@ use crate::CpuBackend;
 use crate::access::check_axis;
 use crate::nest::Nest;
 
-/// Elements that are worth a task of their own.
+/// Fewest elements that justify a task of their own.
 const TASK: usize = 1 << 14;
 
 /// The buffer of an index tensor.
@@ -56,7 +56,7 @@ impl<'a> Indices<'a> {
 /// How indices address an axis of another tensor.
 #[derive(Debug, Clone)]
 struct Walk {
-    /// Positions of the starts of rows in the indices, in the tensor of their shape, and in the indexed tensor.
+    /// Starts of rows in the indices, in the tensor with their shape, and in the indexed tensor.
     rows: Nest<3>,
     /// Length of a row, and its steps in the three.
     len: usize,
@@ -64,14 +64,14 @@ struct Walk {
     /// The indexed axis: its size and stride.
     size: usize,
     stride: isize,
-    /// Elements that each index of the caller serves.
+    /// Number of elements for which each of the caller's indices is used.
     per_index: usize,
-    /// Elements with one combination of the axes in front of the indexed one.
+    /// Number of elements for each combination of the axes before the indexed one.
     lead: usize,
 }
 
 impl Walk {
-    /// For an axis of `indexed`; `other` has the shape of `index`, and that of `indexed` but at the axis.
+    /// For an axis of `indexed`; `other` has the shape of `index`, which equals that of `indexed` except at the axis.
     fn along(op: &str, axis: usize, index: &Layout, other: &Layout, indexed: &Layout) -> Result<Walk> {
         let dims = other.dims();
         check_axis(op, axis, indexed.dims())?;
@@ -88,7 +88,7 @@ impl Walk {
         let (size, stride) = (indexed.dims()[axis], indexed.strides()[axis]);
         let mut held = indexed.dims().to_vec();
         held[axis] = 1;
-        // The axis at 0; where it is empty every index is an error before anything is read.
+        // The axis held at 0; if it is empty, every index is an error before anything is read.
         let base = if size == 0 { Layout::contiguous(Shape::new(&held)?) } else { indexed.narrow(axis, 0, 1)? };
         let lead = dims[axis..].iter().product();
         Ok(Walk::new(index, other, &base.expand(*other.shape())?, size, stride, lead, 1))
@@ -171,7 +171,7 @@ impl Walk {
         Err(Error::new(kind, op, m).help("indices count from 0; negative ones are not taken from the end here"))
     }
 
-    /// How far an index moves from the start of the axis, if it is inside.
+    /// The offset of an index from the start of the axis, if it is in range.
     #[inline(always)]
     fn place(&self, index: i64) -> Option<isize> {
         let inside = usize::try_from(index).is_ok_and(|i| i < self.size);

@@ -1,4 +1,4 @@
-//! Writing by index. What meets in one place does so in the order of the indices: tasks own lanes of the output.
+//! Writing by index. Writes to the same element happen in the order of the indices: each task owns lanes of the output.
 
 use gradus_backend::{DType, Result, Scalar, ScatterOp, View, ViewMut};
 
@@ -107,7 +107,7 @@ fn convert(cpu: &CpuBackend, op: &str, x: View<'_>, out: &mut ViewMut<'_>) -> Re
     Ok(())
 }
 
-/// Adds `src` where the (checked) indices say; `out` has the type that `src` is summed in.
+/// Adds `src` at the (checked) indices; `out` has the type that `src` is summed in.
 fn add(
     cpu: &CpuBackend,
     op: &str,
@@ -124,7 +124,7 @@ fn add(
     })
 }
 
-/// Meets every element of `src` with the one of `out` that its (checked) index says, in the order of the indices.
+/// Combines every element of `src` with the element of `out` at its (checked) index, in the order of the indices.
 fn put<T: Plain, A: Plain>(
     cpu: &CpuBackend,
     walk: &Walk,
@@ -167,14 +167,14 @@ fn put<T: Plain, A: Plain>(
             }
         }
     };
-    // Combinations of the axes in front of the indexed one never meet: each is a task's. Rows are in row-major order, so
-    // one combination is a run of them.
+    // Different combinations of the axes before the indexed one never write to the same element, so each can be a task.
+    // Rows are in row-major order, so a combination is a run of rows.
     let per_lead = walk.lead / walk.len;
     if walk.lead.is_multiple_of(walk.len) && per_lead > 0 && count > per_lead {
         let grain = (super::TASK / walk.lead).max(1) * per_lead;
         cpu.parallel_for(count, grain, |rows| walk.rows.for_each(rows, |_, a| columns(a, 0..walk.len)));
     } else if walk.whole_rows() && so != 0 && walk.len > COLS && count * walk.len > 2 * super::TASK {
-        // Columns of whole rows never meet either, unless they are all one place (stride 0).
+        // Neither do different columns of whole rows, unless all columns are the same element (stride 0).
         cpu.parallel_for(walk.len, COLS, |cols| walk.rows.for_each(0..count, |_, a| columns(a, cols.clone())));
     } else {
         walk.rows.for_each(0..count, |_, a| columns(a, 0..walk.len));

@@ -1,4 +1,4 @@
-//! Kernels that are compiled with this crate: all their instructions in one loop, with every value in a register.
+//! Kernels compiled ahead of time: all their instructions in one loop, with every value in a register.
 //!
 //! The block interpreter runs a loop an instruction, so values go through L1 between them, some 2 cycles for 8 elements
 //! each time. For these kernels, activations with all that keeps their limits exact, this is most of the time.
@@ -19,14 +19,14 @@ use crate::math::Logistic;
 pub(super) const MOST_ARGS: usize = 12;
 pub(super) const MOST_OUTS: usize = 3;
 
-/// The arguments that are one number for all elements, each in its place.
+/// The arguments that are a single number for all elements, at their positions.
 type Numbers = [f32; MOST_ARGS];
 
-/// Elements whose exponentials are computed before what they are used for. A lane that does both is so long a chain
-/// that the processor holds too few lanes at once to keep its units busy.
+/// Number of elements whose exponentials are computed before they are used. A lane that did both would be a chain so
+/// long that the processor could not keep enough lanes in flight.
 const STAGE: usize = 128;
 
-/// What makes the sigmoids of a lane, once it is computed.
+/// The exponentials that the sigmoids of a lane are computed from.
 struct Kept(Option<Logistic>);
 
 impl Kept {
@@ -40,13 +40,13 @@ impl Kept {
 pub(super) struct Compiled {
     insts: &'static [Inst],
     outs: &'static [Value],
-    /// How many arguments have a value an element; the rest are numbers.
+    /// How many arguments have one value per element; the rest are single numbers.
     pub(super) elementwise: usize,
-    /// Runs it over so many elements, arguments and outputs in order.
+    /// Runs the kernel over this many elements, with arguments and outputs in order.
     ///
     /// # Safety
-    /// The pointers that the kernel has arguments for are readable for as many f32, those of numbers for one, those that it
-    /// has outputs for writable; no output overlaps anything else.
+    /// The pointers of arguments are readable for this many f32 (those of single numbers for one), and the pointers of
+    /// outputs are writable; no output overlaps anything else.
     pub(super) run: unsafe fn(Isa, [*const u8; MOST_ARGS], [*mut u8; MOST_OUTS], usize),
 }
 
@@ -166,7 +166,7 @@ macro_rules! compiled {
             pub(super) const COMPILED: Compiled =
                 Compiled { insts: &[$(inst!($op Values, $($x)*)),*], outs: OUTS, elementwise: $args, run };
 
-            /// The outputs of a lane, and what made its sigmoids: what is given or else is computed.
+            /// The outputs of a lane, and the exponentials of its sigmoids, which are computed unless they are given.
             #[inline(always)]
             #[allow(unused_mut)] // without a sigmoid nothing is kept
             fn lane(args: [f32; $args], numbers: Numbers, given: Kept) -> ([f32; OUTS.len()], Kept) {

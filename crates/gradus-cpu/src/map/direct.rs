@@ -1,7 +1,7 @@
 //! The short way for the commonest kernels: one f32 or f64 instruction on contiguous memory, scalars and constants.
 //!
-//! No program is made: the instruction's loop runs on the operands' own memory, which keeps a small operation under a
-//! hundred nanoseconds.
+//! No program is built: the instruction's loop runs directly on the operands' memory, which keeps a small operation
+//! under a hundred nanoseconds.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -17,11 +17,11 @@ use crate::CpuBackend;
 use crate::access::{Float, Plain};
 use crate::isa::Isa;
 
-/// Elements that are copied aside at a time where an argument is updated in place.
+/// Elements saved at a time when an argument is updated in place.
 const BLOCK: usize = 512;
-/// Up to here nothing is cut.
+/// Up to this size the work is not split.
 const SMALL: usize = 1024;
-/// Up to here [`small`] updates in place.
+/// Up to this size [`small`] updates in place.
 const FEW: usize = 64;
 
 /// f32 and f64.
@@ -51,7 +51,7 @@ impl Direct for f64 {
 enum Source<T> {
     /// Contiguous elements from here.
     Memory(*const T),
-    /// What the output held before.
+    /// The previous contents of the output.
     Output,
     /// The same for all.
     Splat(T),
@@ -64,8 +64,8 @@ struct Target<T>(*mut T);
 // SAFETY: tasks write ranges that do not overlap.
 unsafe impl<T: Send> Sync for Target<T> {}
 
-/// [`run`] for few elements, with the checks of operands made on the way; `false` where anything is not as it is in the
-/// commonest case: the long way then takes it, or says what is wrong.
+/// [`run`] for few elements, checking the operands as it goes. Returns `false` for anything but the commonest case: the
+/// general path then takes over, or reports what is wrong.
 #[inline]
 pub(super) fn small(cpu: &CpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> bool {
     let ([out], [(value, dtype)], Some(last)) = (&mut *outs, kernel.outputs(), kernel.insts().last()) else {
@@ -130,8 +130,8 @@ fn small_typed<T: Direct>(cpu: &CpuBackend, kernel: &Kernel, args: &[MapArg<'_>]
     true
 }
 
-/// Runs the kernel if it has the form that this module is for; `false` if not. Operands have been checked, and have
-/// elements; the output is contiguous, and so are the arguments whose bits are set in `contiguous`.
+/// Runs the kernel if this module handles its form; otherwise returns `false`. The operands have been checked and are
+/// not empty; the output is contiguous, and so are the arguments whose bits are set in `contiguous`.
 pub(super) fn run(
     cpu: &CpuBackend,
     kernel: &Kernel,

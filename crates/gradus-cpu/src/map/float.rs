@@ -26,7 +26,7 @@ pub(super) fn lanes<A: Plain, O: Plain>(a: &[A], out: &mut [O], f: impl Fn(A) ->
     last_a[..rest_a.len()].copy_from_slice(rest_a);
     let parts = whole_o.len() + usize::from(!rest_o.is_empty());
     for i in 0..parts {
-        // What does not fill a part goes through one that is filled up.
+        // An incomplete part is padded to a whole one.
         let (x, o) = if i < whole_o.len() { (&whole_a[i], &mut whole_o[i]) } else { (&last_a, &mut last_o) };
         for j in 0..LANES {
             o[j] = f(x[j]);
@@ -79,7 +79,7 @@ pub(super) fn zip_lanes<A: Plain, B: Plain, O: Plain>(a: &[A], b: &[B], out: &mu
     }
 }
 
-/// How far an operand moves with every [`LANES`] elements of the output.
+/// How far an operand advances with every [`LANES`] elements of the output.
 #[inline(always)]
 pub(super) fn step<T>(a: &[T], n: usize) -> usize {
     if a.len() >= n { LANES } else { 0 }
@@ -190,8 +190,8 @@ fn binary_f32_body(op: ScalarOp, a: &[f32], b: &[f32], out: &mut [f32]) {
     }
 }
 
-/// `finish(fmod(a, b), b)` in f64. Where every quotient of a group is below 2^24, its truncation in f64 is exact, and so is
-/// the rest; a group with any other quotient is done one by one.
+/// `finish(fmod(a, b), b)` in f64. If every quotient of a group is below 2^24, its truncation in f64 is exact, and so
+/// is the remainder; other groups are computed element by element.
 #[inline(always)]
 fn modulo(a: &[f32], b: &[f32], out: &mut [f32], finish: impl Fn(f64, f64) -> f32) {
     let n = out.len();
@@ -256,7 +256,7 @@ fn transcendental_f64(op: ScalarOp, x: &[f64], out: &mut [f64]) {
         Cosh => libm::cosh,
         Tanh => libm::tanh,
         Asinh => libm::asinh,
-        // libm leaves the domain to a logarithm that cancellation keeps from failing.
+        // libm relies on a logarithm to report the domain error, which cancellation can prevent.
         Acosh => |x| if x < 1.0 { f64::NAN } else { libm::acosh(x) },
         Atanh => libm::atanh,
         Sigmoid => gradus_backend::kernel::sigmoid,

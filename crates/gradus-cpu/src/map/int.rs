@@ -1,14 +1,14 @@
-//! The integer and boolean instructions over blocks, each in the type itself, wrapping.
+//! The integer and boolean instructions over blocks, in each type itself, with wrapping arithmetic.
 //!
-//! Portable only: LLVM makes vectors of the cheap ones with whatever the target has, and the dear ones (division, powers)
-//! have no vector form. A zero divisor or a negative exponent ends the block and is reported as `false`.
+//! Portable code only: LLVM vectorises the cheap ones for the target, and the expensive ones (division, powers) have no
+//! vector form. A zero divisor or a negative exponent ends the block and is reported as `false`.
 
 use gradus_backend::ScalarOp;
 
 use super::float::{LANES, each, step, zip_lanes};
 use crate::access::Plain;
 
-/// An unsigned integer: what is the same with a sign and without, and wraps.
+/// An unsigned integer: wrapping operations that are the same for signed integers.
 pub(super) trait Bits: Plain {
     fn neg(x: &[Self], out: &mut [Self]);
     /// `Add`, `Sub` or `Mul`.
@@ -39,7 +39,7 @@ macro_rules! bits {
 }
 bits!(u64 u32 u16 u8);
 
-/// An integer type that kernels compute in: what its sign decides.
+/// An integer type that kernels compute in: operations that depend on its sign.
 pub(super) trait Int: Plain + Ord {
     /// `Abs`, `Sign`, or one that leaves integers as they are.
     fn unary(op: ScalarOp, x: &[Self], out: &mut [Self]);

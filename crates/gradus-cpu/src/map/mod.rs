@@ -40,7 +40,7 @@ pub(crate) fn map(cpu: &CpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: 
     general(cpu, kernel, args, contiguous, outs, all_outs)
 }
 
-/// Checks number, dtype, shape, owner and span of every operand. Tells which arguments are contiguous, as bits, and
+/// Checks number, dtype, shape, owner and span of every operand. Returns which arguments are contiguous, as bits, and
 /// whether all outputs are.
 #[inline]
 fn check(cpu: &CpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &[ViewMut<'_>]) -> Result<(u32, bool)> {
@@ -83,7 +83,7 @@ fn arity(kernel: &Kernel, args: usize, outs: usize) -> Error {
     Error::new(ErrorKind::InvalidArgument, kernel.name(), m)
 }
 
-/// Whether a kernel is compiled with the crate, for arguments of which those from `numbers` on are numbers.
+/// Whether a kernel is compiled ahead of time, with the arguments from number `numbers` on as single numbers.
 pub fn is_compiled(kernel: &Kernel, numbers: usize) -> bool {
     compiled::find(kernel, |k| k >= numbers).is_some()
 }

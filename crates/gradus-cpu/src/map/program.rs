@@ -1,9 +1,9 @@
 //! A kernel made ready to run: values placed in registers, splats and memory, in one pass over its code.
 //!
-//! A *register* is a block of elements in scratch memory that stays in L1. A *splat* is [`LANES`] equal elements: what
-//! depends on constants and scalars only is computed once, here, and used as a splat by everything else. An argument
-//! or output whose memory can be used as it lies needs no register at all. A register is free for reuse after the last
-//! instruction that reads it, and never the result and an operand of one instruction: the loops rely on that.
+//! A *register* is a block of elements in scratch memory that stays in L1. A *splat* is [`LANES`] equal elements:
+//! values that depend only on constants and scalars are computed once, here, and used as splats. An argument or output
+//! whose memory can be used in place needs no register. A register is free for reuse after the last instruction that
+//! reads it, but is never both the result and an operand of one instruction: the loops rely on that.
 
 use gradus_backend::kernel::{Inst, integer_failure};
 use gradus_backend::{DType, Error, Kernel, Result, ScalarOp};
@@ -15,7 +15,7 @@ use super::int::{self, Bits, Int};
 use crate::access::{match_dtype, with_word};
 use crate::isa::Isa;
 
-/// Where a value is: an index of the pointer table, which holds the arguments, the outputs, the splats and the registers.
+/// Where a value is: an index into the pointer table of arguments, outputs, splats and registers.
 pub(super) type Slot = u32;
 
 /// How an argument is read.
@@ -27,14 +27,14 @@ pub(super) enum ArgMode {
     Direct,
     /// Loaded into a register, block by block.
     Load,
-    /// One value a row, filled into a register at the start of each row.
+    /// One value per row, filled into a register at the start of each row.
     Row,
 }
 
 /// How an output is written.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum OutMode {
-    /// To where it belongs, by the instruction that makes it.
+    /// In place, by the instruction that computes it.
     Direct,
     /// From a register, at the end of each block.
     Store,
@@ -65,7 +65,7 @@ pub(super) struct Whole {
 #[derive(Debug, Default)]
 pub(super) struct Program {
     pub(super) steps: Vec<Step>,
-    /// All steps in one, instead of them.
+    /// All steps as one compiled kernel, which then replaces them.
     pub(super) whole: Option<Whole>,
     pub(super) splats: Vec<Splat>,
     /// Arguments to load at the start of each block, with their registers.
@@ -82,7 +82,7 @@ pub(super) struct Program {
     pub(super) registers: usize,
     /// Bytes of the largest element in a register.
     pub(super) width: usize,
-    /// Cost of one element in the time of about one cheap instruction.
+    /// Cost per element, in units of about one cheap instruction.
     pub(super) cost: usize,
     free: Vec<Slot>,
     place: Vec<Place>,
@@ -92,15 +92,15 @@ pub(super) struct Program {
 struct Place {
     slot: Slot,
     uniform: bool,
-    /// Index of the last instruction that reads the value; `u32::MAX` if it has to last to the end of the block.
+    /// Index of the last instruction that reads the value; `u32::MAX` if it is needed to the end of the block.
     last: u32,
-    /// In a register that is free after the last use.
+    /// In a register that becomes free after its last use.
     owned: bool,
     /// The output that its instruction writes.
     direct: Option<Slot>,
 }
 
-/// Cost of an instruction in the time of about one cheap one.
+/// Cost of an instruction, in units of about one cheap instruction.
 pub(super) fn cost(op: ScalarOp, dtype: DType) -> usize {
     use ScalarOp::*;
     match op {
@@ -162,8 +162,8 @@ impl Program {
             }
         }
         let mut next_splat = 0;
-        // Outputs that no instruction writes in place have to be stored, so their values last. Arguments first: whether
-        // an output is direct depends on how long they last.
+        // Outputs that no instruction writes in place are stored at the end, so their values must be kept. Arguments
+        // come first: whether an output can be written in place depends on how long they are needed.
         for &(v, _) in kernel.outputs() {
             if matches!(insts[usize::from(v)].op, ScalarOp::Arg(_)) {
                 self.place[usize::from(v)].last = u32::MAX;
@@ -186,7 +186,7 @@ impl Program {
             let slot = match inst.op {
                 ScalarOp::Arg(k) => {
                     let k = usize::from(k);
-                    // What is stored at the end of a block may by then be overwritten where it was read.
+                    // Memory used in place may have been overwritten by the end of the block, when outputs are stored.
                     let overwritten = self.place[i].last == u32::MAX && alias(k).is_some();
                     if arg_modes[k] == ArgMode::Direct && !overwritten {
                         k as Slot
@@ -232,8 +232,8 @@ impl Program {
         Ok(())
     }
 
-    /// Makes this the program of a kernel that is compiled with the crate. What an argument reads is written at the end of
-    /// each block.
+    /// Makes this the program of a kernel that is compiled ahead of time. Outputs that an argument also reads are
+    /// written at the end of each block.
     fn whole(
         &mut self,
         kernel: &Kernel,
@@ -284,8 +284,8 @@ impl Program {
         (self.args, self.outs, self.registers, self.width, self.cost) = (args, outs, 0, 1, 0);
     }
 
-    /// Whether the instruction that makes output `k` may write it where it belongs: it is stored as it computes, it is
-    /// the first output with this value, and no argument reads the old contents at that instruction or later.
+    /// Whether the instruction that computes output `k` may write it in place: its storage type is its compute type, it
+    /// is the first output with this value, and no argument reads the old contents at that instruction or later.
     fn is_direct(
         &self,
         kernel: &Kernel,
@@ -310,12 +310,12 @@ impl Program {
         })
     }
 
-    /// A register that holds nothing.
+    /// A register that is free.
     fn register(&mut self) -> Slot {
         self.free.pop().unwrap_or_else(|| self.new_register())
     }
 
-    /// A register that nothing before used: for what is written before the first step runs.
+    /// A register that was never used: for values written before the first step runs.
     fn new_register(&mut self) -> Slot {
         self.registers += 1;
         (self.first_register() + self.registers - 1) as Slot
@@ -362,7 +362,7 @@ impl Program {
                 let step = self.step(kernel.insts(), inst, 0);
                 let first = self.args + self.outs;
                 let (before, here) = self.splats.split_at_mut(n);
-                // Operands that do not count point at any splat.
+                // Unused operands point at any splat.
                 let src = step.src.map(|s| before[(s as usize).saturating_sub(first).min(n - 1)].0.as_ptr());
                 // SAFETY: the operands are splats made before, of `LANES` elements, and the result is another splat.
                 if !unsafe { run(isa, &step, src, here[0].0.as_mut_ptr(), LANES) } {

@@ -19,9 +19,9 @@ use crate::{CpuBackend, scratch};
 
 /// Most operands of a common nest.
 pub(super) const MAX_NEST: usize = 8;
-/// Rows of at least this many elements are worth a walk of their own.
+/// Rows of at least this many elements are walked one by one.
 const LONG_ROW: usize = 128;
-/// Bytes that the registers of a block and what streams past them may take of L1.
+/// Bytes of L1 that the registers of a block and the data streamed past them may take.
 const L1: usize = 20 << 10;
 
 /// A tensor operand: where its buffer starts, checked to hold every position of its layout.
@@ -41,7 +41,7 @@ pub(super) fn is_uniform(l: &Layout) -> bool {
     l.dims().iter().zip(l.strides()).all(|(&d, &s)| d == 1 || s == 0)
 }
 
-/// How to go over the elements. Entries of the nests are in the order of the operands, arguments first.
+/// How to walk the elements. Entries of the nests are in the order of the operands, arguments first.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // one a call, on the stack
 pub(super) enum Walk {
@@ -56,7 +56,7 @@ impl Walk {
         let layouts = || operands.iter().filter_map(|o| o.layout);
         if operands.len() <= MAX_NEST {
             let Some(any) = layouts().next() else { return Walk::Flat };
-            // Uniform operands take any layout: nothing looks at their positions.
+            // Uniform operands may have any layout: their positions are not used.
             let mut all = [any; MAX_NEST];
             for (to, o) in all.iter_mut().zip(operands) {
                 *to = o.layout.unwrap_or(any);
@@ -103,7 +103,7 @@ struct Task<'a> {
     failure: Mutex<Option<ScalarOp>>,
 }
 
-/// Elements that one task should get, at the least, given the cost of each.
+/// Fewest elements per task, given the cost of each.
 pub(super) fn grain(cost: usize) -> usize {
     ((128 << 10) / cost.max(1)).clamp(1024, 64 << 10).next_multiple_of(1024)
 }

@@ -1,4 +1,4 @@
-//! Every instruction, dtype and way to lie in memory against `Kernel::eval`, on every instruction set of the machine.
+//! Every instruction, dtype and memory layout against `Kernel::eval`, on every instruction set of the machine.
 
 use gradus_backend::kernel::TypeRule;
 use gradus_backend::*;
@@ -36,7 +36,7 @@ impl Tensor {
         ViewMut { buffer: &mut self.buffer, dtype: self.dtype, layout: &self.layout }
     }
 
-    /// Bit patterns in row-major order; asserts that what lies in between was left alone.
+    /// Bit patterns in row-major order; asserts that the memory between elements is unchanged.
     fn bits(&self, cpu: &CpuBackend) -> Vec<u64> {
         let size = self.dtype.size();
         let mut bytes = vec![0; self.buffer.bytes()];
@@ -132,7 +132,7 @@ fn flat(n: usize) -> Layout {
     Layout::contiguous(shape(&[n]))
 }
 
-/// Ways to lie in memory for one shape.
+/// Memory layouts of one shape.
 fn layouts(dims: &[usize]) -> Vec<Layout> {
     let s = shape(dims);
     let reversed: Vec<_> = dims.iter().rev().copied().collect();
@@ -151,7 +151,7 @@ fn layouts(dims: &[usize]) -> Vec<Layout> {
     ]
 }
 
-/// Broadcast ways, for arguments only.
+/// Broadcast layouts, for arguments only.
 fn stretched(dims: &[usize]) -> Vec<Layout> {
     let s = shape(dims);
     let mut out = vec![Layout::contiguous(shape(&[1])).expand(s).unwrap()];
@@ -170,12 +170,13 @@ fn backends() -> Vec<CpuBackend> {
     all
 }
 
-/// Runs a kernel whose arguments lie like `args` and checks the outputs, which lie like `out`, against the oracle.
+/// Runs a kernel on arguments with the layouts `args` and checks its outputs, with the layouts `out`, against the
+/// oracle.
 fn check(cpus: &[CpuBackend], kernel: &Kernel, args: &[Layout], out: Layout, value: impl Fn(usize, usize) -> u64) {
     let mut first: Option<Vec<Vec<u64>>> = None;
     let mut want: Vec<Vec<Scalar>> = Vec::new();
     for cpu in cpus {
-        // A stretched layout has several indices for one position: the value belongs to the position.
+        // In a broadcast layout several indices share one position: the value belongs to the position.
         let tensors: Vec<_> = (0..args.len())
             .map(|k| {
                 let at: Vec<usize> = args[k].positions().collect();
@@ -405,7 +406,7 @@ fn scalars_constants_and_in_place_outputs() {
         map(&cpu, &sub, &[MapArg::Scalar(Scalar::Int(1)), MapArg::Output(0)], &mut [t.view_mut()]).unwrap();
         assert!(t.bits(&cpu).iter().enumerate().all(|(i, &b)| f32::from_bits(b as u32) == 4.0 - i as f32));
     }
-    // And over few elements, beside another operand, on either side of what is copied aside at once.
+    // And over few elements, with another operand, just below and above the number saved at a time.
     for n in [1, 5, 63, 64, 65, 700] {
         let value = |i: usize| u64::from((i as f32).to_bits());
         let (mut t, b) = (Tensor::new(&cpu, DType::F32, flat(n), value), Tensor::new(&cpu, DType::F32, flat(n), value));
@@ -432,7 +433,7 @@ fn scalars_constants_and_in_place_outputs() {
 #[test]
 fn registers_are_reused_without_clobbering_in_long_programs() {
     let cpus = backends();
-    // A wide tree and a long chain: many live values, most of them dying along the way.
+    // A wide tree and a long chain: many live values, most of which end along the way.
     let kernel = Kernel::build("wide", &[DType::F32, DType::BF16, DType::F32], |v| {
         let b = v[1].cast(DType::F32);
         let leaves: Vec<_> = (0..40).map(|i| v[0] * f64::from(i) + b * v[2]).collect();

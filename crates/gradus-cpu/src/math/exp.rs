@@ -1,4 +1,4 @@
-//! Exponentials and what is one exponential away: `exp`, `exp2`, `expm1`, `sigmoid`, `sigmoid_neg`, `softplus`.
+//! Exponentials, and functions that need one exponential: `exp`, `exp2`, `expm1`, `sigmoid`, `sigmoid_neg`, `softplus`.
 //!
 //! All rest on `e^x = 2^n e^r` with `n = round(x / ln 2)` and `|r| <= ln 2 / 2`. Adding a number such as `1.5 * 2^23`
 //! rounds `x / ln 2` to an integer and leaves that integer in the low bits of the sum, where a shift makes an
@@ -121,9 +121,8 @@ impl Logistic {
         Logistic { q: z.mul_add(high.mul_add(z, f32::mul_add(c3, r, c2)), r), t }
     }
 
-    /// `1 / (1 + e^-x)` as `y` and what it misses, to be multiplied. With `s = 2^n` the sum `1 + s + s q` is kept in two
-    /// parts, `d + low`, and `y = 1 / d` is corrected by what it misses of `1 / (d + low)`. An `s` below `2^-30` changes
-    /// nothing.
+    /// `1 / (1 + e^-x)` as `y` and a correction factor. With `s = 2^n` the sum `1 + s + s q` is kept in two parts, `d +
+    /// low`, and `y = 1 / d` is corrected to `1 / (d + low)`. An `s` below `2^-30` changes nothing.
     #[inline(always)]
     fn parts(self) -> (f32, f32, f32) {
         let s = f32::from_bits(at_least(self.t, Self::ROUND - 30.0).to_bits() << 23);

@@ -1,4 +1,4 @@
-//! Elementary functions in f32, written once in safe scalar Rust so that LLVM turns a loop over them into vectors.
+//! Elementary functions in f32, written once in safe scalar Rust that LLVM can vectorise in a loop.
 //!
 //! Every function is `#[inline(always)]` and free of branches, tables and calls. Inlined into a loop inside a
 //! function that carries `#[target_feature(enable = "avx2,fma")]` (or the AVX-512 set), it becomes straight vector
@@ -11,9 +11,9 @@
 //!
 //! **Accuracy.** At most 1 ULP over all 2^32 inputs, no flush to zero, C99 special values. There are two recipes:
 //! - in f32 with compensated steps (`exp`, `exp2`, `sigmoid`, `log*`, `log1p`, `erf`, `rsqrt`): twice the lanes;
-//! - in f64 with a polynomial good to 30-odd bits and one rounding at the end (all the others): where f32 would need
-//!   so many compensated steps that half the lanes are the cheaper deal. Cancellation, overflow and subnormal results
-//!   then need no care, because f64 has 29 bits and 900 binades to spare.
+//! - in f64 with a polynomial accurate to 30-odd bits and one rounding at the end (all the others): f32 would need so
+//!   many compensated steps that half the lanes are cheaper. Cancellation, overflow and subnormal results then need no
+//!   special care, because f64 has 29 bits and 900 binades to spare.
 //!
 //! **Coefficients** are our own: weighted minimax fits (Lawson's iteration on Chebyshev nodes in 50-digit arithmetic).
 //! In f32 each coefficient is rounded in turn and those above it are fitted again. The weighted error of the fit is
@@ -52,7 +52,7 @@ fn at_least(x: f32, lo: f32) -> f32 {
     select(x < lo, lo, x)
 }
 
-/// Puts the sign of `x` on `y`, which has none.
+/// Gives the non-negative `y` the sign of `x`.
 #[inline(always)]
 fn with_sign(y: f32, x: f32) -> f32 {
     f32::from_bits(y.to_bits() | (x.to_bits() & 0x8000_0000))

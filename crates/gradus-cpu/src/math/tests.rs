@@ -2,7 +2,7 @@
 //! `GRADUS_MATH_STRIDE=1 cargo test --release -p gradus-cpu math -- --nocapture` tries all 2^32 (use FMA:
 //! `RUSTFLAGS=-Ctarget-cpu=native`); each test prints the largest error it met.
 
-/// Bit patterns of non-negative points with something to get wrong nearby, other than powers of two.
+/// Bit patterns of non-negative points, other than powers of two, near which errors are likely.
 const DELICATE: [f32; 23] = [
     core::f32::consts::FRAC_1_SQRT_2,
     core::f32::consts::SQRT_2,

@@ -1,8 +1,9 @@
 //! The gradients of normalisation for its scale and shift: sums of `g * n`, with `n = (x - mean) * rstd`, and of `g`.
 //!
-//! What is summed for one element of the scale either lies side by side with one statistic, as the pixels of a channel do
-//! (*runs*), or one below the other, as the rows of layer norm do (*columns*). Columns are summed in units of [`UNIT`] rows
-//! by [`WIDTH`] columns, each by one task, and the units of a column in f64, in order: the same bits on any number of threads.
+//! The terms of one element of the scale either are contiguous and share a statistic, as the pixels of a channel do
+//! (*runs*), or form a column, as in layer norm (*columns*). Columns are summed in units of [`UNIT`] rows by [`WIDTH`]
+//! columns, each by one task, and the units of a column are added in f64, in order: the same bits on any number of
+//! threads.
 
 use gradus_backend::{Error, HostVec, Result, View, ViewMut, composite};
 
@@ -81,7 +82,7 @@ pub(crate) fn normalize_affine_backward(
 
 struct Task<'a, S: NormElement> {
     cpu: &'a CpuBackend,
-    /// Over x, g, dscale, dshift, mean and rstd. A group is what is summed for one element of the scale.
+    /// Over x, g, dscale, dshift, mean and rstd. A group holds the terms of one element of the scale.
     groups: Groups<6>,
     x: &'a [S],
     g: &'a [S],
@@ -166,7 +167,7 @@ impl<S: NormElement> Task<'_, S> {
         Ok(())
     }
 
-    /// Rows `i..i + n` of `w` elements, and how far apart they start: where they lie, or in `room`.
+    /// Rows `i..i + n` of `w` elements and the distance between their starts: in place, or copied to `room`.
     fn rows<'a>(
         &self,
         from: &'a [S],

@@ -1,4 +1,4 @@
-//! Narrow rows that are adjacent in memory, a block of them at a time, as long as their statistics are ordinary.
+//! Narrow, contiguous rows, normalised a block at a time as long as their statistics are ordinary.
 
 use std::ops::Range;
 
@@ -15,8 +15,8 @@ use crate::{CpuBackend, scratch};
 /// Most elements of a block of rows.
 const BLOCK: usize = 1 << 11;
 
-/// Whether the groups are narrow rows, one after the other in the first `own` layouts. The next ones, of scale and shift,
-/// are the same for all rows, and the last two, of statistics, have an element a row.
+/// Whether the groups are narrow rows, one after the other in the first `own` layouts. The layouts after these (scale
+/// and shift) are the same for all rows, and the last two (statistics) have one element per row.
 fn are_narrow(groups: &Groups<6>, own: usize) -> bool {
     let (len, own) = (groups.count, 0..own);
     let strides = std::array::from_fn(|k| if own.contains(&k) { len as isize } else { isize::from(k > 3) });
@@ -27,8 +27,8 @@ fn are_narrow(groups: &Groups<6>, own: usize) -> bool {
         && groups.steps[own].iter().all(|&step| step == 1)
 }
 
-/// Calls `f` with the positions of the first row of each block and how many rows it has, until one is false. What is left
-/// of the range.
+/// Calls `f` with the positions of the first row of each block and its number of rows, until one call returns false.
+/// Returns the rest of the range.
 fn for_each_block(
     groups: &Groups<6>,
     range: Range<usize>,
@@ -39,8 +39,8 @@ fn for_each_block(
     range.clone().step_by(rows).find(is_left).unwrap_or(range.end)..range.end
 }
 
-/// Normalises the groups of a range from the first one on, as long as they are narrow rows with ordinary statistics.
-/// Those that are left.
+/// Normalises the groups of a range in order, as long as they are narrow rows with ordinary statistics. Returns the
+/// rest.
 pub(super) fn forward<S: NormElement>(
     cpu: &CpuBackend,
     groups: &Groups<6>,
@@ -79,7 +79,7 @@ pub(super) fn forward<S: NormElement>(
     range
 }
 
-/// The gradient for the input of the groups of a range, if they are narrow rows. Those that are left.
+/// The gradient for the input of the groups of a range, if they are narrow rows. Returns the rest.
 pub(super) fn backward<S: NormElement>(
     cpu: &CpuBackend,
     groups: &Groups<6>,
@@ -112,12 +112,12 @@ pub(super) fn backward<S: NormElement>(
     range
 }
 
-/// Length of a buffer that holds sixteen transposed rows, if they are so narrow.
+/// Length of a buffer for sixteen transposed rows, if rows are narrow enough for that.
 fn room(len: usize) -> usize {
     if len > NARROWEST { 0 } else { size(len) * ROWS }
 }
 
-/// The values of a scale or shift, or what stands for a missing one, to the end of the chunks.
+/// The values of a scale or shift, or a neutral value if there is none, padded to whole chunks.
 fn fill<S: NormElement>(
     isa: Isa,
     from: Option<&[S]>,

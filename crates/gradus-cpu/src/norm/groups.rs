@@ -1,4 +1,4 @@
-//! The groups that a normalisation goes over, as runs of elements.
+//! The groups of a normalisation, as runs of elements.
 
 use gradus_backend::{Axes, Error, Layout, Result};
 
@@ -6,7 +6,7 @@ use crate::nest::Nest;
 
 /// Most elements of a run.
 pub(super) const BLOCK: usize = 1024;
-/// Elements that are worth a task of their own.
+/// Fewest elements that justify a task of their own.
 pub(super) const TASK: usize = 1 << 13;
 
 /// The groups of several layouts of one shape.
@@ -22,7 +22,7 @@ pub(super) struct Groups<const N: usize> {
 }
 
 impl<const N: usize> Groups<N> {
-    /// Missing layouts give positions of 0. The first one must be there.
+    /// A missing layout gives positions of 0. The first one must be present.
     pub(super) fn new(axes: Axes, layouts: [Option<Layout>; N]) -> Result<Self> {
         let shape = *layouts[0].as_ref().map_or(&gradus_backend::Shape::SCALAR, Layout::shape);
         let none = Layout::contiguous(gradus_backend::Shape::new(&[1])?).reshape(gradus_backend::Shape::SCALAR);
@@ -72,7 +72,7 @@ impl<const N: usize> Groups<N> {
     }
 }
 
-/// A statistic stretched to the shape of `x`.
+/// A statistic, broadcast to the shape of `x`.
 pub(super) fn stretch(v: &Layout, x: &Layout) -> Result<Option<Layout>> {
     v.expand(*x.shape()).map(Some)
 }

@@ -51,8 +51,8 @@ fn gradient<T: Elementary>(x: &[T], g: &[T], scale: Option<&[T]>, [m, r, mean_h,
     }
 }
 
-/// Adds to `of_gn` and `of_g` what rows give, one element a column: `g * n` with `n` as above, and `g`. Each slice
-/// comes with the distance between the starts of its rows; a row has a mean and a root.
+/// Adds the rows' `g * n`, with `n` as above, to `of_gn` and their `g` to `of_g`, column by column. Each slice comes
+/// with the distance between the starts of its rows; each row has a mean and a reciprocal root.
 #[inline(always)]
 fn affine<T: Elementary>(
     (x, x_step): (&[T], usize),
@@ -90,7 +90,7 @@ fn affine<T: Elementary>(
     }
 }
 
-/// These of one storage type, for every instruction set.
+/// These functions for one storage type, on every instruction set.
 pub(super) trait NormElement: Rows<Compute: Narrow> {
     fn sum(isa: Isa, x: &[Self::Compute]) -> Self::Compute;
     fn squares(isa: Isa, x: &[Self::Compute], m: Self::Compute) -> Self::Compute;

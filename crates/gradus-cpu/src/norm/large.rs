@@ -1,5 +1,5 @@
-//! Groups of finite elements whose sum, or sum of squares, overflows, or whose mean is large: their statistics are those of
-//! the elements times a power of two. Ordinary groups pay for this with a comparison.
+//! Groups of finite elements whose sum or sum of squares overflows, or whose mean is large: their statistics are
+//! computed from the elements times a power of two. This costs ordinary groups one comparison.
 
 use gradus_backend::composite;
 
@@ -11,11 +11,11 @@ use crate::rows::Elementary;
 
 /// The statistics of a group, in two forms.
 pub(super) struct Large<T> {
-    /// What elements are multiplied by, and what is subtracted from that: the first one, if there is a mean. So the
-    /// deviations of equal elements are exactly 0.
+    /// The factor of the elements, and the number subtracted from the products: the first of them, if there is a mean,
+    /// so that deviations of equal elements are exactly 0.
     down: T,
     first: T,
-    /// Mean and `1 / sqrt(var + eps)` of what this gives.
+    /// Mean and `1 / sqrt(var + eps)` of the results.
     pub(super) centre: T,
     pub(super) by: T,
     /// Those of the elements.
@@ -24,7 +24,7 @@ pub(super) struct Large<T> {
 }
 
 impl<T: Elementary> Large<T> {
-    /// Of the group that starts at `at`. `None` if one of its elements is not finite. `work` has room for a run.
+    /// For the group that starts at `at`; `None` if one of its elements is not finite. `work` has room for a run.
     pub(super) fn new<S: NormElement + Float<Compute = T>, const N: usize>(
         (isa, groups, at): (Isa, &Groups<N>, [usize; N]),
         x: &[S],
@@ -60,7 +60,7 @@ impl<T: Elementary> Large<T> {
         Some(Large { centre, by: T::from_f64(by), mean, rstd: T::from_f64(by * down), ..zero })
     }
 
-    /// Brings elements to where `centre` and `by` are theirs.
+    /// Scales and shifts elements so that the second form of the statistics applies to them.
     pub(super) fn scale(&self, row: &mut [T]) {
         row.iter_mut().for_each(|x| *x = *x * self.down - self.first);
     }

@@ -30,7 +30,7 @@ use groups::{BLOCK, Groups, stretch};
 use kernel::NormElement;
 use large::Large;
 
-/// The layout of a scale or shift, checked and stretched to the shape of `x`.
+/// The layout of a scale or shift, checked and broadcast to the shape of `x`.
 fn affine(op: &str, name: &str, x: View<'_>, v: Option<View<'_>>) -> Result<Option<Layout>> {
     let Some(v) = v else { return Ok(None) };
     check_dtype(op, name, v.dtype, x.dtype)?;
@@ -172,7 +172,7 @@ fn forward<S: NormElement>(
     Ok(())
 }
 
-/// The values of a run of a scale or shift, where they lie or in `out`.
+/// The values of a run of a scale or shift, in place or copied to `out`.
 fn values<'a, S: Rows>(
     isa: crate::isa::Isa,
     from: &'a [S],

@@ -17,13 +17,13 @@ pub(super) const NARROW: usize = 256;
 /// Most elements of a row that is transposed.
 pub(super) const NARROWEST: usize = 16;
 
-/// What the mean of an ordinary group is below.
+/// The bound on the mean of an ordinary group.
 pub(super) fn limit<T: Elementary>() -> f64 {
     composite::norm::Large::of(T::DTYPE).limit
 }
 
-/// Normalises rows of `len` elements; `transposed` has [`room`] for them. False if a sum of squares is not finite or a
-/// mean is [large](limit); the results must not be used then.
+/// Normalises rows of `len` elements; `transposed` has [`room`] for them. Returns false if a sum of squares is not
+/// finite or a mean is [large](limit); the results must not be used then.
 #[inline(always)]
 fn forward_transposed<V: Vectors<Number: Elementary>>(
     v: V,
@@ -98,7 +98,7 @@ fn backward_transposed<V: Vectors<Number: Elementary>>(
         means[..n].copy_from_slice(&mean[first..first + n]);
         roots[..n].copy_from_slice(&rstd[first..first + n]);
         let (m, r) = (v.load(&means), v.load(&roots));
-        // The gradient for what was scaled.
+        // The gradient for the scaled input.
         for (g, &a) in g_transposed[..len].iter_mut().zip(scale) {
             v.store(v.load(g) * v.splat(a), g);
         }
@@ -216,7 +216,7 @@ fn backward_chunked<V: Vectors<Number: Elementary>>(
     }
 }
 
-/// These of one compute type, for every instruction set.
+/// These functions for one compute type, on every instruction set.
 pub(super) trait Narrow: Elementary {
     fn forward(
         isa: Isa,

@@ -1,8 +1,8 @@
 //! The position of the largest or smallest element along an axis: the first one; a NaN wins over everything.
 //!
-//! While the best so far is no NaN, an element beats it if it is *not* at most (at least) as large, which is true of a NaN
-//! too. So a group of elements is passed over with one comparison each, which become vectors, and looked through only
-//! where something in it wins.
+//! While the best so far is not NaN, an element beats it if it is *not* less than or equal to it (greater than or
+//! equal, for the smallest), which is also true of a NaN. So each element of a group takes one vectorisable comparison,
+//! and a group is searched only if something in it wins.
 
 use gradus_backend::{ArgReduceOp, DType, Error, Layout, Result, View, ViewMut};
 
@@ -12,9 +12,9 @@ use crate::nest::Nest;
 use crate::order::Order;
 use crate::parallel::Disjoint;
 
-/// Elements looked at together, and columns done together.
+/// Number of elements, or of columns, compared together.
 const GROUP: usize = 64;
-/// Elements that one task looks at, at the least.
+/// Fewest elements per task.
 const GRAIN: usize = 32 << 10;
 
 /// See [`Backend::arg_reduce`](gradus_backend::Backend::arg_reduce).
@@ -85,7 +85,7 @@ fn find<T: Plain, K: Plain + PartialOrd>(
     Ok(())
 }
 
-/// Position of the first of `n` elements whose key no other beats.
+/// Position of the first of `n` elements whose key is not beaten by any other.
 #[inline(always)]
 fn line<T: Plain, K: Plain + PartialOrd>(all: &[T], from: usize, n: usize, step: isize, key: impl Fn(T) -> K) -> usize {
     let (mut best, mut at) = (key(all[from]), 0);

@@ -1,4 +1,4 @@
-//! What a reduction does to elements: one [`Reducer`] for each operation and type, behind a table of functions.
+//! The arithmetic of reductions: one [`Reducer`] for each operation and type, behind a table of functions.
 //!
 //! Every reduction is the same fixed tree over the reduced elements in row-major order. A *block* of [`BLOCK`] elements
 //! is accumulated in [`LANES`] lanes, element `i` into lane `i % LANES`; the lanes are combined by halving. Blocks are
@@ -29,7 +29,7 @@ trait Reducer: 'static {
     fn lift(x: Self::In, by: u64) -> Self::Acc;
     fn combine(a: Self::Acc, b: Self::Acc) -> Self::Acc;
     fn finish(a: Self::Acc, by: u64) -> Self::Out;
-    /// [`blocks`], or what is as good for the type, on an instruction set.
+    /// [`blocks`], or an equivalent for the type, on an instruction set.
     fn blocks(isa: Isa, by: u64, x: &[Self::In], n: usize, acc: &mut [Self::Acc]);
     /// [`row`] on an instruction set.
     fn row(isa: Isa, by: u64, x: &[Self::In], acc: &mut [Self::Acc], first: bool);
@@ -45,14 +45,14 @@ pub(super) struct Kernels {
     /// Bytes of an accumulator and of an element of the output.
     pub(super) acc_size: usize,
     pub(super) out_size: usize,
-    /// What the functions take for `by`.
+    /// The argument `by` of the functions.
     pub(super) by: u64,
-    /// Reduces `rows` times up to [`BLOCK`] elements, one after the other: `(isa, by, x, n, rows, acc)`.
+    /// Reduces `rows` consecutive rows of up to [`BLOCK`] elements each: `(isa, by, x, n, rows, acc)`.
     ///
     /// # Safety
     /// `x` is readable for `n * rows` elements, `acc` writable for `rows` accumulators; both aligned, no overlap.
     pub(super) blocks: unsafe fn(Isa, u64, *const u8, usize, usize, *mut u8),
-    /// Combines a row of `n` elements into as many accumulators, which start fresh if `first`: `(isa, by, x, n, acc,
+    /// Combines a row of `n` elements into `n` accumulators, which start fresh if `first`: `(isa, by, x, n, acc,
     /// first)`.
     ///
     /// # Safety
@@ -124,7 +124,7 @@ fn blocks<R: Reducer>(by: u64, x: &[R::In], n: usize, acc: &mut [R::Acc]) {
     }
 }
 
-/// Elements `first..n`, up to [`PART`] of them, in lanes. There are so many in `x`, though not all count.
+/// Elements `first..n`, up to [`PART`] of them, in lanes. `x` holds a whole part, even if not all of it counts.
 #[inline(always)]
 fn part<R: Reducer>(by: u64, x: &[R::In], n: usize, first: usize) -> [R::Acc; PART] {
     let mut lanes = [R::IDENTITY; PART];
@@ -140,8 +140,8 @@ fn part<R: Reducer>(by: u64, x: &[R::In], n: usize, first: usize) -> [R::Acc; PA
     lanes
 }
 
-/// Reduces the first `n` elements, fewer than [`LANES`]; as many follow as a vector reaches to. What [`block`] does with
-/// lanes in memory is done in registers here.
+/// Reduces the first `n` elements, fewer than [`LANES`]; enough elements follow for whole vectors. Does in registers
+/// what [`block`] does with lanes in memory.
 #[inline(always)]
 fn narrow<R: Reducer>(by: u64, x: &[R::In], n: usize) -> R::Acc {
     let mut lanes = part::<R>(by, x, n, 0);
@@ -157,8 +157,8 @@ fn narrow<R: Reducer>(by: u64, x: &[R::In], n: usize) -> R::Acc {
 /// Reduces the first `n` elements, at most [`BLOCK`].
 #[inline(always)]
 fn block<R: Reducer>(by: u64, x: &[R::In], n: usize) -> R::Acc {
-    // Kept in memory: as registers LLVM takes the lanes apart into scalars. The elements are read strictly in order, which
-    // is what the prefetchers of the processor follow.
+    // Kept in memory, because LLVM splits lanes in registers into scalars. The elements are read strictly in order, as
+    // the processor's prefetchers expect.
     let mut all = [R::IDENTITY; LANES];
     let lanes: &mut [R::Acc; LANES] = std::hint::black_box(&mut all);
     let mut chunks = x[..n].chunks_exact(LANES);
@@ -186,7 +186,7 @@ fn halved<R: Reducer, const N: usize>(lanes: &mut [R::Acc; N]) -> R::Acc {
     lanes[0]
 }
 
-/// Combines a row into accumulators, one an element.
+/// Combines a row into accumulators, one per element.
 #[inline(always)]
 fn row<R: Reducer>(by: u64, x: &[R::In], acc: &mut [R::Acc], first: bool) {
     if first {
@@ -268,7 +268,7 @@ macro_rules! reducer {
     };
 }
 
-/// One instance, of what the target has at compile time.
+/// One instance, with the features that the target has at compile time.
 macro_rules! portable {
     (fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)? = $body:expr;) => {
         fn $name(_: Isa, $($arg: $ty),*) $(-> $ret)? {
@@ -303,11 +303,11 @@ floats!(per_isa of_f32, f32, f32, f32::sum_rows);
 floats!(per_isa_256 of_f16, f16, f32);
 floats!(per_isa_256 of_bf16, bf16, f32);
 
-/// The operations on integers of one size, and the logical ones on all that has it.
+/// The operations on integers of one size, and the logical ones on every dtype of that size.
 trait Bits: Word {
-    /// Sums and products; `by` is the sign's bit. What wraps is the same with a sign and without.
+    /// Sums and products; `by` is the sign bit. Wrapping arithmetic is the same for signed and unsigned integers.
     fn numeric(op: ReduceOp, by: u64) -> Kernels;
-    /// The largest of the elements `by` which each is transposed, as numbers with a sign.
+    /// The largest element, compared as signed numbers after an exclusive or with `by`.
     fn largest(by: u64) -> Kernels;
     /// `Any` and `All`; `by` is the bits that make an element true.
     fn logical(op: ReduceOp, by: u64) -> Kernels;
@@ -370,7 +370,8 @@ pub(super) fn table(op: ReduceOp, dtype: DType) -> Kernels {
             with_word!(dtype.size(), W => W::numeric(op, if dtype.is_signed() { sign } else { 0 }))
         }
         (_, ReduceOp::Max | ReduceOp::Min) => {
-            // What has no sign is transposed to have one; the largest of the numbers with all bits transposed is the smallest.
+            // Unsigned numbers become signed by flipping the sign bit; with all bits flipped the largest number is the
+            // smallest.
             let unsigned = if dtype.is_signed() { 0 } else { sign };
             let by = if op == ReduceOp::Max { unsigned } else { !unsigned };
             with_word!(dtype.size(), W => W::largest(by))

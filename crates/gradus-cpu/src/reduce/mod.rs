@@ -23,9 +23,9 @@ pub(crate) use arg::arg_reduce;
 const UNIT_BLOCKS: usize = 16;
 /// Elements of a unit.
 const UNIT: usize = UNIT_BLOCKS * BLOCK;
-/// Elements that one task reduces, at the least.
+/// Fewest elements that a task reduces.
 const GRAIN: usize = 32 << 10;
-/// Rows that lie one after the other and are reduced by one call.
+/// Consecutive rows that are reduced by one call.
 const TOGETHER: usize = 64;
 /// Bytes of accumulators in a row of columns.
 const WIDTH: usize = 256;
@@ -105,7 +105,7 @@ fn reduced_is_contiguous(reduced: &Nest<1>) -> bool {
     }
 }
 
-/// A reduction under way. Positions of `reduced` are relative to those of the kept elements.
+/// A reduction in progress. Positions of `reduced` are relative to those of the kept elements.
 struct Task<'a> {
     cpu: &'a CpuBackend,
     k: Kernels,
@@ -119,7 +119,7 @@ struct Task<'a> {
 // SAFETY: tasks read `x` and write the results of kept elements that are theirs alone.
 unsafe impl Sync for Task<'_> {}
 
-/// Combines results pairwise as they come: a power of two of them with its like, what is left over at the end.
+/// Combines results pairwise as they come: each power of two with one of the same size, and the rest at the end.
 struct Cascade<'a> {
     task: &'a Task<'a>,
     /// Results on the stack, each `width` accumulators.
@@ -130,10 +130,10 @@ struct Cascade<'a> {
 }
 
 impl Cascade<'_> {
-    /// Accumulators for as many levels as any number of results needs.
+    /// Enough accumulators for the levels of any number of results.
     const LEVELS: usize = 64;
 
-    /// Where the next result is to be written.
+    /// Where to write the next result.
     fn top(&self) -> *mut u8 {
         self.stack.wrapping_add(self.depth * self.width * self.task.k.acc_size)
     }
@@ -189,7 +189,7 @@ impl Task<'_> {
         self.count.div_ceil(UNIT).max(1)
     }
 
-    /// Every kept element by itself.
+    /// Reduces each kept element on its own.
     ///
     /// # Safety
     /// Positions of both nests lie in the buffers, no two results have one place, and nothing else touches the output.
@@ -312,7 +312,7 @@ impl Task<'_> {
         });
     }
 
-    /// Rows of neighbouring kept elements together.
+    /// Reduces rows of neighbouring kept elements together.
     ///
     /// # Safety
     /// As for [`rows`](Task::rows); the innermost kept axis is contiguous in `x`.

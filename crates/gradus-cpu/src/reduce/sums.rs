@@ -12,7 +12,7 @@ pub(super) const LANES: usize = 64;
 /// Vectors of a block's lanes.
 const PARTS: usize = LANES / lanes::LANES;
 
-/// Makes each of `sums` the sum of the next `n` elements of `x`, in the tree of [`kernels`](super::kernels).
+/// Sets each of `sums` to the sum of the next `n` elements of `x`, in the tree of [`kernels`](super::kernels).
 pub(super) trait SumRows: Elementary {
     fn sum_rows(isa: Isa, by: u64, x: &[Self], n: usize, sums: &mut [Self]);
 }

@@ -6,7 +6,7 @@ use gradus_backend::{DType, Kernel};
 use super::list::ALL;
 use super::{Compiled, MOST_ARGS};
 
-/// The one that does what `kernel` does, for arguments of which these are numbers.
+/// The compiled form of `kernel`, if these of its arguments are single numbers.
 pub(in crate::map) fn find(kernel: &Kernel, is_number: impl Fn(usize) -> bool) -> Option<&'static Compiled> {
     let is_f32 = |outs: &[(Value, DType)]| outs.iter().all(|o| o.1 == DType::F32);
     ALL.iter().copied().find(|c| {

@@ -11,7 +11,7 @@ use super::*;
 use crate::CpuBackend;
 use crate::testing::{Lie, Tensor, assert_same_bits, noise};
 
-/// The kernels that the list is about, as they are built everywhere.
+/// The kernels in the list, as the library builds them.
 fn kernels() -> Vec<Arc<Kernel>> {
     let f32s = [DType::F32; 2];
     let forward = [
@@ -25,7 +25,7 @@ fn kernels() -> Vec<Arc<Kernel>> {
     activations.chain([adam("adam", |x| x[0]), adam("adamw", |x| x[0] * x[11])]).collect()
 }
 
-/// The step of Adam, as `gradus-nn` has it, which asks in a test whether it is compiled.
+/// The step of Adam as in `gradus-nn`, where a test checks that it is compiled.
 fn adam(name: &str, decayed: for<'k> fn(&[Expr<'k>]) -> Expr<'k>) -> Arc<Kernel> {
     let kernel = Kernel::build(name, &[DType::F32; 12], |x| {
         let p = decayed(x);
@@ -74,7 +74,7 @@ fn arg<'a>(kernel: &Kernel, k: usize, tensor: &'a Tensor) -> MapArg<'a> {
 const SPECIAL: [f64; 12] =
     [0.0, -0.0, 1.0, -1000.0, 1000.0, 60.0, -60.0, 1e-40, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 3e38];
 
-/// Runs a kernel on arguments that lie as they are told, all special values and their pairs among them.
+/// Runs a kernel on arguments with the given layouts; their values include all special values and pairs of them.
 fn run(cpu: &CpuBackend, kernel: &Kernel, lie: impl Fn(usize) -> Lie) -> Vec<Vec<u64>> {
     let dims = [7, 181];
     let value = |k: usize| {
@@ -93,7 +93,7 @@ fn run(cpu: &CpuBackend, kernel: &Kernel, lie: impl Fn(usize) -> Lie) -> Vec<Vec
     outs.iter().map(|o| bits(cpu, o)).collect()
 }
 
-/// `list.rs`, from the kernels.
+/// `list.rs`, made from the kernels.
 fn list() -> String {
     let mut text =
         "//! Made by `cargo xtask compiled`: not to be edited by hand.\n\nuse super::*;\n\ncompiled! {\n".to_owned();
