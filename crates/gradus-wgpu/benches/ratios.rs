@@ -1,4 +1,4 @@
-//! Times of the WebGPU backend on the adapter of this machine. On a software driver only their ratios mean anything.
+//! Times of the WebGPU backend on this machine's adapter. On a software driver only their ratios are meaningful.
 //!
 //! `cargo bench -p gradus-wgpu`
 #![allow(clippy::print_stdout)]
@@ -10,7 +10,7 @@ use gradus::Result;
 use gradus::prelude::*;
 use gradus_wgpu::{WgpuBackend, adapters, chosen};
 
-/// The shortest of `rounds` times of `count` calls and a wait, in seconds a call.
+/// The shortest of `rounds` measurements of `count` calls and a wait, in seconds per call.
 fn best(device: &Device, rounds: usize, count: usize, mut f: impl FnMut() -> Result<Tensor>) -> Result<f64> {
     let mut best = f64::INFINITY;
     for _ in 0..=rounds {
@@ -35,7 +35,7 @@ fn main() -> Result<()> {
     let n = 1 << 22;
     let a = Tensor::randn([n], DType::F32, &device, &mut generator)?;
     let b = Tensor::randn([n], DType::F32, &device, &mut generator)?;
-    // In turn, so that what else the machine does strikes both.
+    // Alternately, so that other load on the machine affects both.
     let (mut mul, mut silu) = (f64::INFINITY, f64::INFINITY);
     for _ in 0..15 {
         mul = mul.min(best(&device, 1, 1, || a.mul(&b))?);

@@ -2,8 +2,7 @@
 
 use gradus_backend::{Error, ErrorKind, Result};
 
-/// The features that the backend, or a compute module of the user's, uses where an adapter offers them; the adapter's others
-/// stay off.
+/// The features that the backend or a user's compute module uses if an adapter offers them; all others stay off.
 const WANTED: wgpu::Features = wgpu::Features::SHADER_F64
     .union(wgpu::Features::SHADER_INT64)
     .union(wgpu::Features::SHADER_F16)
@@ -15,17 +14,17 @@ const WANTED: wgpu::Features = wgpu::Features::SHADER_F64
 pub struct AdapterSummary {
     /// Its number, the argument of `open`.
     pub index: usize,
-    /// The hardware's own name.
+    /// The name of the hardware.
     pub name: String,
-    /// The interface it is reached through: `vulkan`, `metal`, `dx12`.
+    /// The graphics interface: `vulkan`, `metal` or `dx12`.
     pub interface: String,
-    /// The kind of hardware: a discrete or integrated GPU, a processor.
+    /// The kind of hardware, such as a discrete GPU, an integrated GPU or a processor.
     pub kind: String,
     /// Name and version of the driver.
     pub driver: String,
 }
 
-/// The adapters of this machine, in wgpu's order. No driver gives an empty list.
+/// The adapters of this machine, in wgpu's order. Without a driver the list is empty.
 pub fn adapters() -> Vec<AdapterSummary> {
     let summary = |(index, adapter): (usize, wgpu::Adapter)| {
         let info = adapter.get_info();
@@ -62,7 +61,7 @@ pub fn chosen() -> Result<usize> {
     matching(&wanted, &all)
 }
 
-/// The adapter that a text in lower case names; a number is never part of a name.
+/// The adapter named by a lower-case text; a number is always an index, never part of a name.
 fn matching(wanted: &str, all: &[AdapterSummary]) -> Result<usize> {
     let found = match wanted.parse() {
         Ok(n) => Some(n).filter(|&n: &usize| n < all.len()),
@@ -82,7 +81,7 @@ fn known(all: &[AdapterSummary]) -> String {
     format!("the adapters are {}", names.join(", "))
 }
 
-/// A device, with what is known of its adapter.
+/// A device, and what is known about its adapter.
 pub(crate) struct Opened {
     pub(crate) device: wgpu::Device,
     pub(crate) queue: wgpu::Queue,
@@ -91,7 +90,8 @@ pub(crate) struct Opened {
     pub(crate) limits: wgpu::Limits,
 }
 
-/// Opens adapter number `index` with every feature that the backend can use, but `without`, and the adapter's limits.
+/// Opens adapter number `index` with every feature that the backend can use except `without`, and with the adapter's
+/// limits.
 pub(crate) fn open(index: usize, without: wgpu::Features) -> Result<Opened> {
     let Some(adapter) = all_adapters().into_iter().nth(index) else {
         let m = format!("there is no adapter number {index}");
@@ -116,7 +116,7 @@ fn request(index: usize, adapter: &wgpu::Adapter, features: wgpu::Features) -> R
     Ok(Opened { device, queue, info: adapter.get_info(), features, limits })
 }
 
-/// A device without hardware: it checks what it is asked for, kernels included, and does nothing.
+/// A device without hardware: it validates requests, including kernels, and executes nothing.
 #[cfg(test)]
 pub(crate) fn open_nothing() -> Result<Opened> {
     let backend_options = wgpu::BackendOptions {

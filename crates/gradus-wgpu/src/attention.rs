@@ -1,5 +1,5 @@
-//! Attention without the matrix of scores: a work-group a query goes through the keys in pieces, keeps the largest score and
-//! the sum so far, and corrects what it has when a larger score comes.
+//! Attention without the matrix of scores: one work-group per query goes through the keys in pieces, keeps the largest
+//! score and the sum so far, and rescales its sums when a larger score comes.
 
 use gradus_backend::composite::attention::{Sizes, forward};
 use gradus_backend::{AttentionParams, DType, Layout, ReduceOp, Result, Scalar, View, ViewMut};
@@ -13,12 +13,12 @@ use crate::reduce::identity;
 use crate::wgsl::{Text, cast, param, ty};
 
 const OP: &str = "attention";
-/// Invocations of a work-group, and keys of a piece.
+/// Invocations in a work-group, and keys in a piece.
 const LANES: u32 = 64;
-/// Most elements of a value that an invocation sums.
+/// Most elements of a value vector that an invocation sums.
 const MOST: usize = 8;
-/// Parameters in front of the layouts: rows, heads, queries, keys, sizes of a key and of a value, query heads of a key head,
-/// and the scale in two words; then of each operand its position and four steps.
+/// Parameters before the layouts: rows, heads, queries, keys, sizes of a key and of a value, query heads per key head,
+/// and the scale in two words; then, for each operand, its position and four strides.
 const FIXED: usize = 9;
 
 /// Everything that the text depends on.
@@ -27,12 +27,12 @@ struct Plan {
     dtype: DType,
     mask: Option<DType>,
     causal: bool,
-    /// Elements of a value that an invocation sums.
+    /// Elements of a value vector that each invocation sums.
     share: usize,
 }
 
-/// See [`Backend::attention`](gradus_backend::Backend::attention); what is empty or larger than a kernel can be given goes
-/// to the default body.
+/// See [`Backend::attention`](gradus_backend::Backend::attention); operands that are empty or too large to bind go to
+/// the default body.
 pub(crate) fn attention(
     b: &WgpuBackend,
     params: &AttentionParams,
@@ -54,7 +54,7 @@ pub(crate) fn attention(
     let column = lse.layout.unsqueeze(3)?;
     let mut inputs = vec![b.input(OP, "q", q)?, b.input(OP, "k", k)?, b.input(OP, "v", v)?];
     if let Some((m, shape)) = mask.zip(stretched.map(|l| *l.shape())) {
-        // Only where a mask differs it takes memory, so its own elements are counted and not those of the scores.
+        // A broadcast mask takes less memory than the scores, so its own elements are counted.
         let own = b.input(OP, "mask", m)?;
         inputs.push(Bound { layout: own.layout.expand(shape)?, ..own });
     }
@@ -143,7 +143,7 @@ impl Plan {
         }
         text.line("}");
         text.line(format_args!("let next = larger_{t}(top, largest_of(score, local));"));
-        // Where nothing has been seen yet every weight is e^-inf.
+        // Before any key has been seen, every weight is e^-inf.
         text.line(format_args!("let shift = select(next, {t}(0), next == nothing);"));
         text.line(format_args!(
             "let keep = exp_{t}(top - shift); let weight = exp_{t}(score - shift); weights[local] = weight;"

@@ -1,7 +1,7 @@
-//! Compute modules of the user's own: WGSL text and SPIR-V bytes.
+//! Users' compute modules: WGSL text and SPIR-V bytes.
 //!
-//! wgpu validates a module with naga; what it binds is then read from naga's form of it, so that a call that does not agree
-//! with its module is an error before anything runs.
+//! wgpu validates a module with naga; its bindings are then read from naga's representation, so that a call that does
+//! not match its module is an error before anything runs.
 
 use std::fmt::Display;
 use std::panic::catch_unwind;
@@ -28,7 +28,7 @@ pub(crate) fn limits(b: &WgpuBackend) -> ComputeLimits {
     }
 }
 
-/// The program of a module, once all that is known without operands was found right: see
+/// The program of a module, after every check that needs no operands: see
 /// [`Backend::check_compute`](gradus_backend::Backend::check_compute).
 pub(crate) fn ready(
     b: &WgpuBackend,
@@ -71,7 +71,7 @@ pub(crate) fn dispatch(
     Ok(())
 }
 
-/// What is bound: the elements where they lie or, where WebGPU cannot bind just those, a copy of them.
+/// The memory to bind: the elements in place or, if WebGPU cannot bind exactly those, a copy of them.
 enum Staged<'a> {
     InPlace { buffer: &'a Buffer, start: u64, bytes: u64 },
     Copied(Temp),
@@ -101,7 +101,7 @@ impl<'a> Staged<'a> {
         b.operand(OP, &name, x.buffer, x.dtype, x.layout, write)?;
         let start = (x.layout.offset() * x.dtype.size()) as u64;
         let aligned = start.is_multiple_of(u64::from(b.queue().limits.min_storage_buffer_offset_alignment));
-        // A word at the end of a part may hold elements of others; at the end of a buffer it holds no one's.
+        // The last word of a part may hold other elements; at the end of a buffer it holds none.
         let whole = !write || bound == bytes || start + bytes == x.buffer.bytes() as u64;
         if aligned && whole {
             return Ok(Staged::InPlace { buffer: x.buffer, start, bytes: bound });
@@ -127,7 +127,8 @@ impl<'a> Staged<'a> {
     }
 }
 
-/// A module as naga's form of it, not yet validated, and as what wgpu takes; an error if it is of another form.
+/// A module in naga's representation, not yet validated, and in the form that wgpu takes; an error for other kinds of
+/// module.
 fn parse<'a>(b: &WgpuBackend, module: ComputeModule<'a>) -> Result<(naga::Module, wgpu::ShaderSource<'a>)> {
     match module {
         ComputeModule::Wgsl(text) => {
@@ -150,8 +151,8 @@ fn refused(module: ComputeModule<'_>, why: impl Display) -> Error {
     Error::argument(OP, format!("the {} module is refused: {why}", module.form()))
 }
 
-/// naga panics at some types, those of 2 GiB and integers of 24 bits among them. That is an error like its others, but in a
-/// program that is built to abort on panics, which ends.
+/// naga panics on some types, among them those of 2 GiB and integers of 24 bits. This is reported like its other
+/// errors, except in a program built to abort on panics, which ends.
 fn parse_spirv(bytes: &[u8]) -> std::result::Result<naga::Module, String> {
     let options = naga::front::spv::Options { adjust_coordinate_space: false, ..Default::default() };
     match catch_unwind(|| naga::front::spv::parse_u8_slice(bytes, &options)) {
@@ -160,7 +161,7 @@ fn parse_spirv(bytes: &[u8]) -> std::result::Result<naga::Module, String> {
     }
 }
 
-/// What a module declares: its bindings in order, and the bytes of its constants.
+/// The declarations of a module: its bindings in order, and the size of its constants in bytes.
 fn declared(module: &naga::Module) -> Result<(Vec<Slot>, u32)> {
     let (mut slots, mut constants) = (Vec::new(), 0);
     for (_, variable) in module.global_variables.iter() {

@@ -1,4 +1,4 @@
-//! Convolution and its gradients as products whose second operand is read through the window where it lies: nothing is
+//! Convolution and its gradients as products whose second operand is read in place through the window: nothing is
 //! unfolded in memory.
 //!
 //! With `K` the elements of a kernel, `P` the positions and `S` the spatial elements, for each group:
@@ -6,8 +6,8 @@
 //! * `dx [c/g, S]` of a sample is `w^T [c/g, k/g * K] @ g over the window [k/g * K, S]`;
 //! * `dw [k/g, c/g * K]` is `g [k/g, n * P] @ x under the window [n * P, c/g * K]`.
 //!
-//! Operands that are larger than what a kernel can be given are cut along the samples. Operands that are not well formed,
-//! empty, or in no such form without a copy go to the default bodies.
+//! Operands that are too large to bind are cut along the samples. Operands that are invalid, empty, or need a copy to
+//! take one of these forms go to the default bodies.
 
 use gradus_backend::{DType, Kernel, Layout, MapArg, Result, Shape, View, ViewMut, Window, composite};
 
@@ -34,11 +34,11 @@ struct Plan {
     bias: bool,
 }
 
-/// Sizes that fit each other.
+/// Sizes that match each other.
 struct Sizes {
     n: usize,
     groups: usize,
-    /// Channels and filters of a group.
+    /// Channels and filters per group.
     c: usize,
     k: usize,
     taps: usize,
@@ -47,10 +47,11 @@ struct Sizes {
     counts: [usize; 3],
 }
 
-/// Parameters: m, k, n, products, tiles along n and m, groups, channels and filters of a group, taps, positions, spatial
-/// elements; then of `x` position and steps of sample and channel, of `w` position and steps of filter, channel and tap, of
-/// `y` position and steps of sample, channel and position, of the bias position and step; then for each spatial axis its
-/// size, kernel, stride, dilation, padding, positions, and the step of `x`.
+/// Parameters: m, k, n, products, tiles along n and m, groups, channels and filters per group, taps, positions, spatial
+/// elements; then the position of `x` and its strides of sample and channel, the position of `w` and its strides of
+/// filter, channel and tap, the position of `y` and its strides of sample, channel and position, the position and
+/// stride of the bias; then for each spatial axis its size, kernel, stride, dilation, padding, positions, and the
+/// stride of `x`.
 const SIZES: usize = 12;
 const X: usize = SIZES;
 const W: usize = X + 3;
@@ -59,7 +60,7 @@ const BIAS: usize = Y + 4;
 const AXES: usize = BIAS + 2;
 const PER_AXIS: usize = 7;
 
-/// The sizes of `x [n, c, spatial..]`, `w [k, c / groups, kernel..]` and `y [n, k, positions..]`, if all is well formed.
+/// The sizes of `x [n, c, spatial..]`, `w [k, c / groups, kernel..]` and `y [n, k, positions..]`, if all are valid.
 fn sizes(b: &WgpuBackend, window: &Window, groups: usize, x: View<'_>, w: View<'_>, y: View<'_>) -> Option<Sizes> {
     let rank = window.rank;
     let ranks = (1..=3).contains(&rank) && [x, w, y].iter().all(|v| v.layout.rank() == rank + 2);
@@ -88,7 +89,7 @@ fn sizes(b: &WgpuBackend, window: &Window, groups: usize, x: View<'_>, w: View<'
     })
 }
 
-/// Runs one of the three; `false` if an operand is in no form that the kernel can read.
+/// Runs one of the three; `false` if the kernel cannot read the form of an operand.
 fn run(
     b: &WgpuBackend,
     kind: Kind,
@@ -166,7 +167,7 @@ impl Plan {
             [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10].map(param);
         let axis = |a: usize, which: usize| param(AXES + a * PER_AXIS + which);
         let t = crate::wgsl::ty(tile.dtype);
-        // Coordinates of a flat number over the spatial axes, `which` being the axes' sizes.
+        // The coordinates along the spatial axes, whose sizes are `which`, of a flat index.
         let split = |name: &str, of: &str, which: usize| {
             let mut lines = format!("var {name}_rest = {of};");
             for a in (0..rank).rev() {
@@ -199,7 +200,7 @@ impl Plan {
             body += " var position = 0u;";
             for a in 0..rank {
                 let (stride, dilation, before, count) = (axis(a, 2), axis(a, 3), axis(a, 4), axis(a, 5));
-                // Before the first position the difference wraps to a number beyond every position.
+                // Before the first position the difference wraps to a number above every position.
                 body += &format!(" let d{a} = s{a} + {before} - t{a} * {dilation}; let p{a} = d{a} / {stride};");
                 body += &format!(
                     " if (t{a} * {dilation} > s{a} + {before} || p{a} >= {count} || p{a} * {stride} != d{a}) {{ return {t}(0); }}"
@@ -215,7 +216,7 @@ impl Plan {
             let mut body = format!("{} {} var at = {x_at};", split("t", "tap", 1), split("p", "position", 5));
             for a in 0..rank {
                 let (size, stride, dilation, before) = (axis(a, 0), axis(a, 2), axis(a, 3), axis(a, 4));
-                // Before the first element the difference wraps to a number beyond every size.
+                // Before the first element the difference wraps to a number above every size.
                 body += &format!(" let s{a} = p{a} * {stride} + t{a} * {dilation} - {before};");
                 body += &format!(" if (s{a} >= {size}) {{ return {t}(0); }} at = at + s{a} * {};", axis(a, 6));
             }
@@ -292,8 +293,8 @@ impl Plan {
     }
 }
 
-/// The halves of the samples, `(start, length)` each, if one of two operands with samples spans more than a kernel can be
-/// given; none where they do not agree in the number of samples.
+/// The halves of the samples, `(start, length)` each, if one of two operands with samples is too large to bind; none if
+/// they differ in the number of samples.
 fn halves(b: &WgpuBackend, x: View<'_>, y: View<'_>) -> Option<[(usize, usize); 2]> {
     let large = [x, y].iter().any(|v| !b.fits(v.layout, v.dtype));
     let n = *x.layout.dims().first()?;

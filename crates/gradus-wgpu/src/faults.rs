@@ -1,9 +1,9 @@
-//! Failures that a device reports late: they are kept here until the next read or synchronise.
+//! Errors that a device reports late: they are kept here until the next read or `synchronize`.
 //!
-//! Validation and memory errors and the loss of the device come from wgpu's callbacks. A bad index or an integer division
-//! by zero comes from a kernel, which cannot stop the queue: it writes to a slot of the fault buffer, and a read fetches
-//! the slots along with its own bytes. A slot has 8 words, all 0 at first: whether it is filled, the inverted position (so
-//! that the first position is the maximum), the value (i64) and the size of the axis.
+//! Validation errors, memory errors and the loss of the device come from wgpu's callbacks. A bad index or an integer
+//! division by zero is found by a kernel, which cannot stop the queue: it writes to a slot of the fault buffer, and
+//! every read fetches the slots together with its own bytes. A slot has 8 words, initially 0: whether it is filled, the
+//! inverted position (so that the first position is the maximum), the value (i64) and the size of the axis.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,12 +18,12 @@ const SLOT: usize = 32;
 /// Bytes of the fault buffer.
 pub(crate) const FAULT_BYTES: u64 = (SLOTS * SLOT) as u64;
 
-/// What a filled slot means.
+/// The meaning of a filled slot.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Fault {
     /// An index outside the axis that it indexes.
     Index { op: String },
-    /// A failure without a place.
+    /// An error without a position.
     Arithmetic { op: String, message: &'static str },
 }
 
@@ -41,15 +41,15 @@ impl Fault {
     }
 }
 
-/// The slots in use. A slot belongs to one fault from its first use on, until all are taken: then one that is not armed
-/// changes hands.
+/// The slots in use. A slot belongs to the fault that first uses it, until all are taken: then one that is not armed is
+/// reassigned.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     numbers: HashMap<Fault, u32>,
     faults: Vec<Fault>,
-    /// Where the search for a slot to take over starts.
+    /// Where the search for a slot to reassign starts.
     next: u32,
-    /// Slots that kernels could have filled since the last look, in the order of their first use.
+    /// Slots that kernels may have filled since the last check, in the order of their first use.
     armed: Vec<u32>,
 }
 
@@ -63,7 +63,7 @@ impl Slots {
             self.faults.push(fault.clone());
             self.faults.len() as u32 - 1
         } else {
-            // One that no kernel fills until the next look, each in turn.
+            // One that no kernel fills before the next check, taking turns.
             let free = |slot: &u32| !self.armed.contains(slot);
             let slot = (self.next..SLOTS as u32).chain(0..self.next).find(free)?;
             self.next = (slot + 1) % SLOTS as u32;
@@ -75,31 +75,31 @@ impl Slots {
         Some(slot)
     }
 
-    /// Notes that a kernel may fill a slot.
+    /// Records that a kernel may fill a slot.
     pub(crate) fn arm(&mut self, slot: u32) {
         if !self.armed.contains(&slot) {
             self.armed.push(slot);
         }
     }
 
-    /// Bytes of the fault buffer to look at: none if no kernel could have filled a slot.
+    /// Bytes of the fault buffer to check: none if no kernel can have filled a slot.
     pub(crate) fn bytes(&self) -> u64 {
         if self.armed.is_empty() { 0 } else { (self.faults.len() * SLOT) as u64 }
     }
 
-    /// The slots that kernels could have filled, of which none is armed afterwards.
+    /// The slots that kernels may have filled; afterwards none is armed.
     pub(crate) fn disarm(&mut self) -> Armed {
         let armed = std::mem::take(&mut self.armed);
         Armed(armed.into_iter().map(|slot| (slot, self.faults[slot as usize].clone())).collect())
     }
 }
 
-/// Slots and what they mean, in the order of their first use.
+/// Slots and their meanings, in the order of their first use.
 #[derive(Debug)]
 pub(crate) struct Armed(Vec<(u32, Fault)>);
 
 impl Armed {
-    /// Looks through the bytes of the fault buffer: the first fault is the error, the others are its notes.
+    /// Checks the bytes of the fault buffer: the first fault is the error, the others become its notes.
     pub(crate) fn filled(&self, bytes: &[u8]) -> Option<Error> {
         let words = |slot: u32| {
             let word = |k: usize| {
@@ -113,7 +113,7 @@ impl Armed {
     }
 }
 
-/// What wgpu's callbacks have reported.
+/// The errors that wgpu's callbacks reported.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     lost: AtomicBool,
@@ -131,7 +131,7 @@ impl Faults {
         self.reports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps an error that no call has asked for.
+    /// Keeps an error that belongs to no call.
     pub(crate) fn report(&self, error: wgpu::Error) {
         let (kind, what) = match error {
             wgpu::Error::OutOfMemory { source } => (ErrorKind::OutOfMemory { requested: 0 }, source.to_string()),
@@ -142,18 +142,18 @@ impl Faults {
         self.reports().errors.push(Error::new(kind, "wgpu", what));
     }
 
-    /// Notes that the device is gone.
+    /// Records that the device is lost.
     pub(crate) fn report_lost(&self, why: String) {
         self.reports().lost = why;
         self.lost.store(true, Ordering::Release);
     }
 
-    /// Whether the device is gone.
+    /// Whether the device is lost.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
     }
 
-    /// An error if the device is gone: nothing will work on it any more.
+    /// An error if the device is lost: nothing works on it any more.
     pub(crate) fn check_lost(&self, op: &str) -> Result<()> {
         if !self.is_lost() {
             return Ok(());
@@ -163,7 +163,7 @@ impl Faults {
             .help("open the device again; what was on it is gone"))
     }
 
-    /// The first of the errors that have come in, if any, with the others as its notes.
+    /// The first of the errors received, if any, with the others as its notes.
     pub(crate) fn take(&self) -> Result<()> {
         let errors = std::mem::take(&mut self.reports().errors);
         errors.into_iter().reduce(|first, other| first.note(other.to_string())).map_or(Ok(()), Err)

@@ -10,8 +10,8 @@ use crate::tile::{Product, Tile};
 use crate::wgsl::{self, GROUP, Text, param};
 
 const OP: &str = "gemm";
-/// Parameters in front of the sizes and steps of the batch: m, k, n, matrices, tiles along n and m, three positions,
-/// six steps, alpha and beta of two words each.
+/// Parameters before the sizes and strides of the batch: m, k, n, matrices, tiles along n and m, three positions, six
+/// strides, and alpha and beta in two words each.
 const FIXED: usize = 19;
 
 /// Everything that the text depends on.
@@ -119,8 +119,8 @@ pub(crate) fn gemm(
     })
 }
 
-/// A product with an operand that is larger than what a kernel can be given: a batch axis in halves, else the rows of `a`
-/// (bit 0 of `uses`), the columns of `b` (bit 1), or the axis between them, whose halves are added.
+/// A product with an operand that is too large to bind: halves a batch axis, or else the rows of `a` (bit 0 of `uses`),
+/// the columns of `b` (bit 1), or the inner axis, whose halves are added.
 fn by_halves(
     b: &WgpuBackend,
     alpha: Scalar,

@@ -1,7 +1,7 @@
 //! Gather, scatter and embeddings.
 //!
-//! Indices are checked by a kernel of their own, which fills a fault slot with the first bad one; the kernels that use
-//! them leave out what is outside.
+//! Indices are checked by a separate kernel, which fills a fault slot with the first bad one; the kernels that use them
+//! skip those out of range.
 
 use gradus_backend::{DType, Error, ErrorKind, Layout, Result, Scalar, ScatterOp, Shape, View, ViewMut};
 
@@ -13,9 +13,9 @@ use crate::queue::{Launch, key};
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, cast, param, ty};
 
-/// Up to so many indices are checked by one work-group.
+/// Up to this many indices are checked by one work-group.
 const ONE_GROUP: usize = 1 << 15;
-/// Up to so many indices along an axis every output looks at all of them; beyond, they are sorted first.
+/// Up to this many indices along an axis, every output looks at all of them; more are sorted first.
 const LOOK_AT_ALL: usize = 64;
 
 fn check_index_dtype(op: &str, index: View<'_>) -> Result<()> {
@@ -37,7 +37,7 @@ pub(crate) fn check_index(
     check_part(b, op, (index, 0), size, ignored)
 }
 
-/// Checks indices of which the first is at position `first`.
+/// Checks indices, the first of which is at position `first`.
 fn check_part(
     b: &WgpuBackend,
     op: &'static str,
@@ -50,7 +50,7 @@ fn check_part(
         return Ok(());
     }
     if !b.fits(index.layout, index.dtype) {
-        // Along the first axis, so that each half has its positions in a row.
+        // Along the first axis, so that the positions of each half are consecutive.
         let dims = index.layout.dims();
         let Some(axis) = (0..dims.len()).find(|&a| dims[a] > 1) else {
             return Err(Error::new(ErrorKind::Unsupported, op, "the indices span more than a kernel reaches"));
@@ -66,7 +66,7 @@ fn check_part(
     let axes = Axes::merged(&[&x.layout], 0..x.layout.rank());
     let (dtype, rank) = (index.dtype, axes.rank());
     let slot = b.queue().slot(op, &Fault::Index { op: op.to_owned() })?;
-    // An ignored value that the dtype cannot hold ignores nothing.
+    // A value that the dtype cannot hold matches no index.
     let ignored = ignored.filter(|&v| Scalar::Int(v).check(dtype).is_ok());
     let mut params =
         vec![n as u32, u32::try_from(size).unwrap_or(u32::MAX), slot, x.layout.offset() as u32, first as u32];
@@ -123,7 +123,7 @@ fn check_part(
         }
         text.finish(GROUP)
     };
-    // Finding the first bad index, and telling which it is, in one launch or in two.
+    // Finds the first bad index and records its value, in one launch or two.
     let key = |find: bool, tell: bool| key(("check_index", dtype, rank, ignored.is_some(), find, tell));
     let (both, find, tell) = (|| source(true, true), || source(true, false), || source(false, true));
     let (key_both, binds, params) = (key(true, true), &[x.bind], &params);
@@ -138,7 +138,7 @@ fn check_part(
     b.queue().launch_both(&found, &told)
 }
 
-/// Checks shapes along an axis: `index` and `other` are alike, and like `indexed` but at the axis.
+/// Checks shapes: `index` and `other` have the same shape, which equals that of `indexed` except at the axis.
 fn check_axis(op: &str, axis: usize, index: &Layout, other: &Layout, indexed: &Layout) -> Result<()> {
     let rank = indexed.rank();
     if axis >= rank {
@@ -158,7 +158,7 @@ fn check_axis(op: &str, axis: usize, index: &Layout, other: &Layout, indexed: &L
     Ok(())
 }
 
-/// A layout with an axis held at 0, over `size` elements.
+/// A layout with an axis of `size` elements held at 0.
 fn held(layout: &Layout, axis: usize, size: usize) -> Result<Layout> {
     let mut strides = layout.strides().to_vec();
     strides[axis] = 0;
@@ -176,8 +176,8 @@ pub(crate) fn gather(b: &WgpuBackend, x: View<'_>, axis: usize, index: View<'_>,
     take(b, OP, (x, 0), axis, index, out)
 }
 
-/// Gather with indices that are checked elsewhere, from `x` whose first place along the axis has number `first`: indices
-/// that are not in `x` leave their elements of `out` as they are.
+/// Gather with indices that are checked elsewhere, from a part `x` that starts at number `first` along the axis:
+/// indices outside of `x` leave their elements of `out` unchanged.
 pub(crate) fn take(
     b: &WgpuBackend,
     op: &str,
@@ -229,7 +229,7 @@ pub(crate) fn take(
         if index.dtype == DType::I64 {
             text.line("if (index < 0li || index >= 4294967295li) { return; }");
         }
-        // An index before the first place wraps to a number beyond every size.
+        // An index below `first` wraps to a number above every size.
         let picked = cast("index", index.dtype, DType::U32);
         text.line(format_args!("let picked = {picked} - {}; if (picked >= {}) {{ return; }}", param(6), param(1)));
         text.line(format_args!("store_y({}, load_x({} + picked * {}));", position(0), position(2), param(2)));
@@ -266,7 +266,7 @@ pub(crate) fn scatter(
     put(b, OP, op, axis, index, src, out)
 }
 
-/// Scatter with indices that are checked elsewhere: every element of `out` collects what lands on it, in order.
+/// Scatter with indices that are checked elsewhere: every element of `out` collects its sources, in order.
 fn put(
     b: &WgpuBackend,
     name: &'static str,
@@ -283,7 +283,7 @@ fn put(
     if count <= LOOK_AT_ALL {
         return collect(b, name, op, axis, index, None, src, out);
     }
-    // Axes along which the index does not change are sorted once.
+    // Axes along which the index is constant are sorted once.
     let mut narrow = *index.layout;
     for a in (0..narrow.rank()).filter(|&a| a != axis && index.layout.strides()[a] == 0) {
         narrow = narrow.narrow(a, 0, 1)?;
@@ -297,7 +297,7 @@ fn put(
     collect(b, name, op, axis, keys, Some(places), src, out)
 }
 
-/// The kernel of scatter; with `order` the indices are sorted, and `order` says where each comes from.
+/// The kernel of scatter; with `order` the indices are sorted, and `order` gives the origin of each.
 fn collect(
     b: &WgpuBackend,
     name: &str,
@@ -346,11 +346,11 @@ fn collect(
             text.line(format_args!("let {name}_at = {};", wgsl::position("c", rank, 3 + 2 * k, steps(k))));
         }
         let step = |k: usize| param(4 + 2 * k);
-        // Compared in the dtype of the index: what is outside its axis lands nowhere.
+        // Compared in the dtype of the index: an index out of range matches no element.
         let key = format!("load_i(i_at + j * {})", step(1));
         text.line(format_args!("let own = {};", cast("mine", DType::U32, index.dtype)));
         text.line(format_args!("let at = y_at + mine * {}; var hit = false;", step(0)));
-        // What comes first is what is there, also where nothing lands.
+        // Starts with the old value, which stays if no source matches.
         text.line("var acc = load_y(at);");
         let from = if sorted { format!("load_o(o_at + j * {})", step(3)) } else { "j".to_owned() };
         let value = format!("load_s(s_at + {from} * {})", step(2));
@@ -387,7 +387,7 @@ fn collect(
     })
 }
 
-/// The rows that `index` asks for, `[rows, d]`; errors about shapes and dtypes.
+/// The rows that `index` selects, `[rows, d]`; reports wrong shapes and dtypes.
 fn rows(
     b: &WgpuBackend,
     op: &str,
@@ -404,7 +404,7 @@ fn rows(
     b.expect(op, rows_name, rows, weight.dtype, &[index.layout.dims(), &dims[1..]].concat())
 }
 
-/// Index and rows with the axes of the index as one, copied where they have to be.
+/// Index and rows with the axes of the index merged, copied if necessary.
 fn flat<'a>(b: &WgpuBackend, x: View<'a>, shape: Shape, kept: &'a mut Option<Temp>) -> Result<(View<'a>, Layout)> {
     if let Some(layout) = x.layout.reshape(shape) {
         return Ok((x, layout));

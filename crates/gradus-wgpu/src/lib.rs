@@ -3,13 +3,14 @@
 //! A part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, which is what keeps its promises between releases.
 //!
 //! [`WgpuBackend`] implements [`Backend`](gradus_backend::Backend). `adapter` finds and opens devices, `pool` owns
-//! buffers, `queue` gathers launches into submissions and keeps what was compiled, `faults` keeps what goes wrong late,
-//! `operand` takes views to bindings, `wgsl` writes the text of kernels; then one module an operation or family.
+//! buffers, `queue` collects launches into submissions and caches compiled kernels, `faults` keeps late errors,
+//! `operand` turns views into bindings, and `wgsl` writes the text of kernels; there is one module for each operation
+//! or family.
 //!
-//! Work is asynchronous: an operation returns when it is queued, and a read is the only wait. An index out of bounds, or
-//! an integer divided by zero, is an error of the next [`download`](gradus_backend::Backend::download) or
-//! [`synchronize`](gradus_backend::Backend::synchronize), with the name of the operation. It is reported once, to the thread
-//! that reads first: another that then reads what the failed operation left unwritten is not told.
+//! Work is asynchronous: an operation returns when it is queued, and only a read waits. An index out of range or an
+//! integer division by zero is an error of the next [`download`](gradus_backend::Backend::download) or
+//! [`synchronize`](gradus_backend::Backend::synchronize), with the name of the operation. It is reported once, to the
+//! thread that reads first; a later read of the elements that the failed operation did not write gets no error.
 
 mod adapter;
 mod attention;
@@ -50,8 +51,8 @@ use queue::Queue;
 
 /// An adapter of this machine as a device.
 ///
-/// Whether 64-bit integers and f64 are there depends on the adapter (`SHADER_INT64`, `SHADER_F64`); tensors of other
-/// dtypes are always possible.
+/// Support for 64-bit integers and f64 depends on the adapter (`SHADER_INT64`, `SHADER_F64`); all other dtypes are
+/// always supported.
 #[derive(Debug)]
 pub struct WgpuBackend {
     label: String,
@@ -68,13 +69,13 @@ pub struct WgpuBackend {
 impl WgpuBackend {
     /// Opens the adapter of this number, as [`adapters`] lists them.
     ///
-    /// Errors if there is none, or if it gives no device.
+    /// Errors if there is none, or if it cannot be opened.
     pub fn open(index: usize) -> Result<Self> {
         Self::open_without(index, wgpu::Features::empty())
     }
 
-    /// Opens an adapter as if it had no feature beyond WebGPU's own, so neither 64-bit types nor push constants, to see how a
-    /// smaller one fares.
+    /// Opens an adapter without any feature beyond WebGPU's own, so without 64-bit types and push constants, to test
+    /// how smaller adapters behave.
     pub fn open_narrow(index: usize) -> Result<Self> {
         Self::open_without(index, wgpu::Features::all())
     }
@@ -102,19 +103,19 @@ impl WgpuBackend {
         }
     }
 
-    /// Counts of submissions, and of pipelines, bind groups and buffers that were made.
+    /// Counts of submissions, and of the pipelines, bind groups and buffers created.
     pub fn counters(&self) -> Counters {
         let made = self.pool.stats().system_allocations;
         let counters = self.queue.counters();
         Counters { buffers: counters.buffers + made, ..counters }
     }
 
-    /// Whether the device is gone; then it has to be opened again.
+    /// Whether the device is lost and has to be opened again.
     pub fn is_lost(&self) -> bool {
         self.queue.faults.is_lost()
     }
 
-    /// Gives the device up; every later call is an error of kind [`Backend`](gradus_backend::ErrorKind::Backend).
+    /// Destroys the device; every later call is an error of kind [`Backend`](gradus_backend::ErrorKind::Backend).
     pub fn close(&self) {
         self.queue.destroy();
     }
@@ -136,7 +137,7 @@ impl WgpuBackend {
         &self.label
     }
 
-    /// Buffers that a kernel can be given, its parameters left out.
+    /// The number of buffers that a kernel can bind, besides its parameters.
     pub(crate) fn most_bindings(&self) -> usize {
         self.queue.limits.max_storage_buffers_per_shader_stage as usize
     }
@@ -169,7 +170,7 @@ impl WgpuBackend {
         }
     }
 
-    /// The kernel that gives its argument, under the name of `copy_strided` or `fill`.
+    /// The kernel that returns its argument, under the name of `copy_strided` or `fill`.
     pub(crate) fn identity(&self, name: &'static str, dtype: DType) -> Result<&Kernel> {
         let cell = &self.identities[usize::from(name == "fill")][dtype as usize];
         if let Some(kernel) = cell.get() {
@@ -188,10 +189,10 @@ mod tests {
     #[test]
     fn kernels_of_every_case_of_the_suite_are_valid_without_a_device() {
         let backend = WgpuBackend::of(0, &adapter::open_nothing().expect("wgpu's own device"));
-        // Each case in one layout. Where there is an adapter, the whole suite compiles the kernels that other layouts need too,
-        // as far as the adapter has their types.
+        // Each case in one layout. With an adapter, the whole suite also compiles the kernels of other layouts, for the
+        // types that the adapter has.
         let report = gradus_conformance::brief(&backend);
-        // Results are not computed, so cases fail; none may because wgpu's validation refuses a kernel.
+        // Results are not computed, so cases fail; but none may fail because wgpu's validation rejects a kernel.
         let refused =
             |f: &&gradus_conformance::Failure| f.detail.contains("does not compile") || f.detail.contains("Validation");
         let refused: Vec<_> = report.failures.iter().filter(refused).collect();

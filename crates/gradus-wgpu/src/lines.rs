@@ -1,5 +1,5 @@
-//! Kernels over lines: `lanes` invocations go through the elements of a line together, as often as the formula asks, and
-//! join what they found in shared memory.
+//! Kernels over lines: `lanes` invocations go through the elements of a line together, as often as the formula
+//! requires, and combine their results in shared memory.
 
 use gradus_backend::{DType, Result, View, ViewMut};
 
@@ -8,8 +8,9 @@ use crate::operand::{Axes, Bound};
 use crate::queue::{Bind, Launch, key};
 use crate::wgsl::{self, GROUP, Text, param};
 
-/// What the text of a kernel over lines depends on, and where its parameters are: lines, elements of a line, the positions
-/// of the operands, sizes and steps of the axes between lines, the same of those within, then numbers of the operation.
+/// What the text of a kernel over lines depends on, and the order of its parameters: lines, elements per line, the
+/// positions of the operands, sizes and strides of the axes between lines and of those within, then the operation's
+/// numbers.
 #[derive(Debug, Hash)]
 pub(crate) struct Lines {
     dtypes: Vec<(&'static str, DType, bool)>,
@@ -36,8 +37,8 @@ impl Lines {
         self.steps_within(self.dtypes.len())
     }
 
-    /// The text up to the work on a line: `load_NAME`, `store_NAME`, `n`, and `sum_of` and `largest_of`, which join a value
-    /// of every lane. `numbers` is how many words the operation adds to the parameters.
+    /// The text up to the work on a line: `load_NAME`, `store_NAME`, `n`, and `sum_of` and `largest_of`, which combine
+    /// a value of every lane. `numbers` is how many words the operation adds to the parameters.
     pub(crate) fn open(&self, numbers: usize, dtype: DType) -> Text {
         let mut text = Text::new(self.numbers() + numbers);
         for &(name, dtype, write) in &self.dtypes {
@@ -55,7 +56,7 @@ impl Lines {
         text
     }
 
-    /// Lines that every lane runs for each of its elements, `j` being the element's number.
+    /// Lines of code that every lane runs for each of its elements; `j` is the element's number.
     pub(crate) fn each(&self, text: &mut Text, lines: &[&str]) {
         text.line(format_args!("for (var j = lane; j < n; j = j + {}u) {{", self.lanes));
         wgsl::coordinates(text, "r", "j", self.along, self.sizes_within());
@@ -69,7 +70,7 @@ impl Lines {
         text.line("}");
     }
 
-    /// A line that the first lane alone runs.
+    /// A line of code that only the first lane runs.
     pub(crate) fn once(&self, text: &mut Text, line: &str) {
         text.line(format_args!("if (lane == 0u) {{ {line} }}"));
     }
@@ -80,7 +81,8 @@ impl Lines {
     }
 }
 
-/// Declares `sum_of` and `largest_of`, which join a value of each of `lanes` invocations and give the result to all.
+/// Declares `sum_of` and `largest_of`, which combine a value from each of `lanes` invocations and return the result to
+/// all.
 pub(crate) fn across(text: &mut Text, lanes: u32, dtype: DType) {
     let t = wgsl::ty(dtype);
     for (name, join) in [("sum_of", "a + b".to_owned()), ("largest_of", format!("larger_{t}(a, b)"))] {
@@ -108,8 +110,8 @@ pub(crate) enum Line<'a, 'v> {
     Write(&'static str, &'a ViewMut<'v>),
 }
 
-/// Runs a kernel over the lines along `axes` of operands of one shape, stretched ones included; `source` gives its text,
-/// which depends on `variant` and the lines alone.
+/// Runs a kernel over the lines along `axes` of operands of one shape, some of which may be broadcast; `source` returns
+/// its text, which depends only on `variant` and the lines.
 pub(crate) fn run(
     b: &WgpuBackend,
     op: &str,
@@ -130,7 +132,7 @@ pub(crate) fn run(
             }
             Line::Write(name, v) => {
                 let mut operand = b.output(op, name, v)?;
-                // Statistics have size 1 along the line, and are written once: a step of 0 within it.
+                // Statistics have size 1 along the line, so a stride of 0 within it, and are written once.
                 if let Some(shape) = shape {
                     operand.layout = operand.layout.expand(shape)?;
                 }

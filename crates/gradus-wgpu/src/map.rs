@@ -1,4 +1,4 @@
-//! `map`: a kernel of the elementwise IR as WGSL, one invocation an element.
+//! `map`: a kernel of the elementwise IR as WGSL, with one invocation per element.
 
 use gradus_backend::kernel::integer_failure;
 use gradus_backend::{
@@ -12,7 +12,7 @@ use crate::queue::{Bind, Launch, key};
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, param, ty};
 
-/// Where an argument comes from, as far as the text depends on it.
+/// Where an argument comes from: the part that the text depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum From {
     /// A view of the buffer at this binding: views of one buffer share it.
@@ -84,7 +84,7 @@ pub(crate) fn map(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &
     run(b, kernel, args, outs)
 }
 
-/// An axis to cut in two, and where, if an operand spans more than a kernel can be given.
+/// An axis to cut in two, and where, if an operand is too large to bind.
 fn too_large(b: &WgpuBackend, args: &[MapArg<'_>], outs: &[ViewMut<'_>]) -> Option<(usize, usize)> {
     let views = args.iter().filter_map(|a| if let MapArg::View(v) = a { Some((v.layout, v.dtype)) } else { None });
     let mut all = views.chain(outs.iter().map(|o| (o.layout, o.dtype)));
@@ -149,7 +149,7 @@ fn run(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMu
     })
 }
 
-/// With more buffers than a kernel can be given: the arguments of one dtype as copies in one buffer.
+/// With more buffers than a kernel can bind: copies the arguments of one dtype into one buffer.
 fn run_packed(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMut<'_>]) -> Result<()> {
     let op = kernel.name();
     let buffers = |dtype: DType| {
@@ -205,7 +205,7 @@ fn run_packed(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut 
     run(b, kernel, &args, outs)
 }
 
-/// Functions that f32 computes by way of f64.
+/// Functions that are computed in f64 for f32.
 pub(crate) fn needs_f64(op: ScalarOp) -> bool {
     use ScalarOp::*;
     matches!(
@@ -229,7 +229,7 @@ pub(crate) fn needs_f64(op: ScalarOp) -> bool {
     )
 }
 
-/// A scalar as the parameters hold it: one word, or two for 8-byte dtypes.
+/// A scalar in the form of the parameters: one word, or two for 8-byte dtypes.
 pub(crate) fn scalar_words(s: Scalar, dtype: DType) -> Vec<u32> {
     let bits = match dtype {
         DType::F64 => s.to_f64().to_bits(),
@@ -260,7 +260,7 @@ pub(crate) fn scalar_param(at: usize, dtype: DType) -> String {
 }
 
 impl Plan<'_> {
-    /// What goes wrong if an integer instruction of the kernel has no result.
+    /// The error if an integer instruction of the kernel has no result.
     fn failure(&self) -> Option<&'static str> {
         use ScalarOp::{Div, FloorDiv, Fmod, Pow, Remainder};
         let can = |op: ScalarOp, d: DType| match op {
@@ -330,7 +330,7 @@ impl Plan<'_> {
     }
 }
 
-/// Copies elements as they are, whatever they mean; dtypes are equal, shapes are.
+/// Copies elements bit by bit; dtypes and shapes are equal.
 pub(crate) fn copy_strided(b: &WgpuBackend, x: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
     b.expect("copy_strided", "x", x, out.dtype, out.layout.dims())?;
     b.check_dtype("copy_strided", x.dtype)?;
@@ -348,7 +348,7 @@ pub(crate) fn fill(b: &WgpuBackend, out: &mut ViewMut<'_>, value: Scalar) -> Res
     map(b, b.identity("fill", out.dtype)?, &[MapArg::Scalar(value)], &mut [out.with(layout)])
 }
 
-/// The dtype that stands for the bits of elements of this size.
+/// The dtype used for the bits of elements of this size.
 pub(crate) fn bits_of(dtype: DType) -> DType {
     match dtype.size() {
         1 => DType::U8,

@@ -1,4 +1,4 @@
-//! From the views of the contract to what kernels are given: bindings, and axes merged where all operands allow it.
+//! Turns the contract's views into a kernel's operands: bindings, and axes merged where all operands allow it.
 
 use gradus_backend::{Buffer, DType, Error, ErrorKind, Layout, Result, Shape, View, ViewMut};
 
@@ -8,14 +8,14 @@ use crate::queue::Bind;
 /// Most elements that one launch handles: positions are u32, and the last work-groups may run past the end.
 pub(crate) const MOST: usize = (1 << 32) - (1 << 26);
 
-/// Most rounds of a loop over elements: Mesa's driver for the processor leaves a loop after 65,535, without an error.
+/// Most iterations of a loop over elements: Mesa's software driver leaves a loop after 65,535, without an error.
 pub(crate) const LOOP: usize = 1 << 15;
 
 /// A checked operand.
 #[derive(Clone)]
 pub(crate) struct Bound<'a> {
     pub(crate) bind: Bind<'a>,
-    /// Of the bound part of the buffer.
+    /// Of the part of the buffer that is bound.
     pub(crate) layout: Layout,
 }
 
@@ -86,20 +86,21 @@ impl WgpuBackend {
         Ok(())
     }
 
-    /// Whether a kernel can be given all elements of a view.
+    /// Whether a kernel can bind all elements of a view.
     pub(crate) fn fits(&self, layout: &Layout, dtype: DType) -> bool {
-        // What is bound starts at an aligned position and ends with a whole word: less than 512 bytes more.
+        // The bound part starts at an aligned position and ends with a whole word, which adds less than 512 bytes.
         let bytes = layout.span().len() as u64 * dtype.size() as u64;
         layout.numel() <= MOST && bytes <= self.most_bound() - 512
     }
 
-    /// The largest part of a buffer that a kernel can be given.
+    /// The largest part of a buffer that a kernel can bind.
     pub(crate) fn most_bound(&self) -> u64 {
         self.queue().limits.max_storage_buffer_binding_size & !31
     }
 }
 
-/// The axis along which a view reaches farthest among `axes`, and the middle of it: where to cut a view that is too large.
+/// The axis among `axes` along which a view spans the most memory, and its middle: where to cut a view that is too
+/// large.
 pub(crate) fn cut(layout: &Layout, axes: impl Iterator<Item = usize>) -> Option<(usize, usize)> {
     let reach = |axis: &usize| layout.strides()[*axis].unsigned_abs().max(1).saturating_mul(layout.dims()[*axis] - 1);
     let axis = axes.filter(|&a| layout.dims()[a] > 1).max_by_key(reach)?;
@@ -110,13 +111,13 @@ pub(crate) fn cut(layout: &Layout, axes: impl Iterator<Item = usize>) -> Option<
 #[derive(Debug, Clone)]
 pub(crate) struct Axes {
     pub(crate) dims: Vec<usize>,
-    /// For each operand the steps along the axes.
+    /// For each operand, the strides along the axes.
     pub(crate) steps: Vec<Vec<isize>>,
 }
 
 impl Axes {
-    /// The given axes of operands that agree in their sizes, without those of size 1, and merged where all operands step
-    /// evenly over two neighbours.
+    /// These axes of operands with equal sizes, without axes of size 1, and with neighbours merged where the strides of
+    /// all operands allow it.
     pub(crate) fn merged(layouts: &[&Layout], axes: impl Iterator<Item = usize>) -> Axes {
         let mut made = Axes { dims: vec![], steps: vec![vec![]; layouts.len()] };
         for axis in axes {

@@ -1,7 +1,7 @@
 //! Buffers and the pool that keeps freed ones.
 //!
-//! A [`Block`] is one wgpu buffer. A freed block goes to the list of its size class and serves the next allocation of that
-//! class, even while the device still works with it: whatever touches it next comes later in the queue.
+//! A [`Block`] is one wgpu buffer. A freed block goes to the list of its size class and serves the next allocation of
+//! that class, even while the device still uses it: its next use comes later in the queue.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,19 +15,19 @@ use crate::faults::Faults;
 
 /// The smallest capacity of a block.
 const SMALLEST: u64 = 256;
-/// The pool may keep this much whatever the program's peak is.
+/// The pool may keep this much even if the program's peak is lower.
 const FREE_BOUND: usize = 256 << 20;
 
 /// One buffer of the device.
 pub(crate) struct Block {
     pub(crate) raw: wgpu::Buffer,
-    /// Never given twice; what cached bind groups know a buffer by.
+    /// Never reused; cached bind groups identify a buffer by it.
     pub(crate) id: u64,
-    /// The last submission whose commands touch this buffer.
+    /// The last submission whose commands use this buffer.
     pub(crate) touched: AtomicU64,
 }
 
-/// The ids of blocks that are gone and that bind groups may still hold. The pool adds to it, the queue empties it.
+/// The ids of destroyed blocks that bind groups may still hold. The pool adds to the list, the queue empties it.
 #[derive(Default)]
 struct Gone(Mutex<Vec<u64>>);
 
@@ -42,7 +42,7 @@ impl Gone {
     }
 }
 
-/// The pool. One a backend; its address is the backend's identity.
+/// The pool. There is one per backend; its address is the backend's identity.
 pub(crate) struct Pool {
     device: wgpu::Device,
     name: String,
@@ -51,14 +51,14 @@ pub(crate) struct Pool {
     /// The capacity of the largest block.
     most: u64,
     state: Mutex<State>,
-    /// Buffers that are not to be had.
+    /// Buffers that cannot be allocated.
     #[cfg(test)]
     pub(crate) refused: AtomicU64,
 }
 
 #[derive(Default)]
 struct State {
-    // Boxes, because they go out as pointers and come back.
+    // Boxes, because they are handed out as pointers and come back.
     #[allow(clippy::vec_box)]
     free: BTreeMap<u64, Vec<Box<Block>>>,
     stats: MemoryStats,
@@ -66,8 +66,8 @@ struct State {
     next_id: u64,
 }
 
-/// The capacity for so many bytes: four steps an octave, and `most`, a multiple of [`SMALLEST`], where the step leads
-/// beyond it; `None` for more bytes than that.
+/// The capacity for this many bytes: four steps per power of two, but at most `most`, a multiple of [`SMALLEST`];
+/// `None` for more bytes than that.
 fn capacity(bytes: usize, most: u64) -> Option<u64> {
     let bytes = (bytes as u64).max(SMALLEST);
     let step = 1u64 << (bytes - 1).ilog2().saturating_sub(2);
@@ -98,7 +98,7 @@ impl Pool {
         Error::new(ErrorKind::OutOfMemory { requested: bytes }, op, m)
     }
 
-    /// A buffer, or `None` where the device has no more memory.
+    /// A buffer, or `None` if the device has no more memory.
     pub(crate) fn make(&self, size: u64, usage: wgpu::BufferUsages) -> Option<wgpu::Buffer> {
         #[cfg(test)]
         if self.refused.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)).is_ok() {
@@ -110,8 +110,8 @@ impl Pool {
         pollster::block_on(scope.pop()).is_none().then_some(raw)
     }
 
-    /// A buffer of `bytes` bytes with unspecified, initialised contents. Where the device has no more memory, `reclaim` is
-    /// called once, which may not use the pool, to let it finish with what was dropped.
+    /// A buffer of `bytes` bytes with unspecified, initialised contents. If the device has no more memory, `reclaim` is
+    /// called once to let the device finish with dropped buffers; it may not use the pool.
     pub(crate) fn alloc(self: &Arc<Self>, bytes: usize, reclaim: impl FnOnce()) -> Result<Buffer> {
         self.faults.check_lost("alloc")?;
         let Some(capacity) = capacity(bytes, self.most) else {
@@ -148,7 +148,7 @@ impl Pool {
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
         let make = || self.make(capacity, usage);
         let raw = make().or_else(|| {
-            // What is kept for reuse may be what is missing.
+            // The memory kept for reuse may suffice.
             self.drop_free(state);
             reclaim();
             make()
@@ -187,12 +187,12 @@ impl Pool {
         self.state().budget = bytes;
     }
 
-    /// The ids of blocks that went since the last call.
+    /// The ids of the blocks destroyed since the last call.
     pub(crate) fn take_gone(&self) -> Vec<u64> {
         self.gone.take()
     }
 
-    /// Gives the kept blocks back to the device.
+    /// Returns the kept blocks to the device.
     pub(crate) fn trim(&self) {
         self.drop_free(&mut self.state());
     }
@@ -225,12 +225,12 @@ unsafe impl BufferOwner for Pool {
 }
 
 impl Block {
-    /// Notes that commands of submission `epoch` touch this buffer.
+    /// Records that commands of submission `epoch` use this buffer.
     pub(crate) fn touch(&self, epoch: u64) {
         self.touched.store(epoch, Relaxed);
     }
 
-    /// Whether commands that are not submitted yet touch this buffer.
+    /// Whether commands that are not submitted yet use this buffer.
     pub(crate) fn is_touched(&self, epoch: u64) -> bool {
         self.touched.load(Relaxed) == epoch
     }

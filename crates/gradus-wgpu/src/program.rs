@@ -1,4 +1,4 @@
-//! A compute module of the user that was made ready, and what it declares.
+//! A user's compute module after compilation, and its declarations.
 
 use gradus_backend::{Binding, Error, Result};
 
@@ -6,7 +6,7 @@ use crate::queue::Layouts;
 
 pub(crate) const OP: &str = "dispatch_compute";
 
-/// A module that was made ready.
+/// A compiled module.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) raw: wgpu::ComputePipeline,
@@ -17,12 +17,12 @@ pub(crate) struct Program {
     pub(crate) constants: usize,
 }
 
-/// What a module declares of one binding.
+/// A module's declaration of one binding.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
     pub(crate) name: String,
     pub(crate) write: bool,
-    /// Bytes that it has to have.
+    /// The size in bytes that it must have.
     pub(crate) least: u32,
 }
 
@@ -41,7 +41,7 @@ impl Program {
         Ok(())
     }
 
-    /// An error if something is bound for reading that the module may write, or the other way round.
+    /// An error if a binding for reading is one that the module may write, or the other way round.
     pub(crate) fn check_access(&self, bindings: &[Binding<'_>]) -> Result<()> {
         for (i, (binding, slot)) in bindings.iter().zip(&self.slots).enumerate() {
             let (as_what, may) = match (binding, slot.write) {

@@ -1,9 +1,9 @@
-//! The way of work to the device: launches and copies are gathered in one encoder and submitted when it is full, or when
-//! something is read.
+//! The path of work to the device: launches and copies are collected in one encoder, which is submitted when it is full
+//! or when something is read.
 //!
-//! Pipelines are kept by the 128-bit hash of what their text is generated from, bind groups by the buffers in them. The
-//! numbers that change from call to call (sizes, strides, offsets, scalars) travel in one uniform buffer, of which every
-//! launch sees its part.
+//! Pipelines are cached by the 128-bit hash of what their text is generated from, bind groups by the buffers in them.
+//! The numbers that change from call to call (sizes, strides, offsets, scalars) are in one uniform buffer, of which
+//! every launch sees its part.
 
 mod host;
 
@@ -19,25 +19,25 @@ use crate::pool::{Block, Pool};
 
 pub(crate) use host::{MOST_READ, said};
 
-/// Commands that are gathered into one submission.
+/// Most commands in one submission.
 const BATCH: usize = 256;
-/// Bytes of parameters that one submission can have.
+/// Most bytes of parameters in one submission.
 const ARENA: usize = 1 << 20;
-/// Bind groups that are kept.
+/// Most bind groups in the cache.
 const GROUPS: usize = 8192;
 
-/// Counts of what was made and asked for, to see that steady work makes nothing anew.
+/// Counts of launches and created objects, to check that steady work creates nothing new.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Submissions to the device.
     pub submissions: u64,
-    /// Kernels that were launched.
+    /// Kernels launched.
     pub launches: u64,
-    /// Pipelines that were compiled.
+    /// Pipelines compiled.
     pub pipelines: u64,
-    /// Bind groups that were made.
+    /// Bind groups created.
     pub bind_groups: u64,
-    /// Buffers that were made, those for reading back included.
+    /// Buffers created, including those for reading back.
     pub buffers: u64,
 }
 
@@ -71,11 +71,11 @@ pub(crate) struct Launch<'a> {
     /// The slot that the kernel may fill; then the fault buffer is the last binding.
     pub(crate) fault: Option<u32>,
     pub(crate) params: &'a [u32],
-    /// Work-groups; laid out over two axes where they are many.
+    /// Work-groups; large numbers are laid out over two axes.
     pub(crate) groups: u64,
 }
 
-/// The 128-bit hash that pipelines are kept by.
+/// The 128-bit hash by which pipelines are cached.
 pub(crate) fn key(of: impl Hash) -> u128 {
     let half = |salt: u64| {
         let mut h = DefaultHasher::new();
@@ -104,7 +104,7 @@ pub(crate) struct Layouts {
     pub(crate) pipeline: wgpu::PipelineLayout,
 }
 
-/// Everything about one open device but its buffers.
+/// Everything about one open device except its buffers.
 pub(crate) struct Queue {
     pub(crate) device: wgpu::Device,
     pub(crate) limits: wgpu::Limits,
@@ -125,10 +125,10 @@ struct State {
     pass: Option<wgpu::ComputePass<'static>>,
     commands: usize,
     params: Vec<u8>,
-    /// Number of the submission that is being gathered, from 1.
+    /// Number of the submission being collected, from 1.
     epoch: u64,
     readback: Option<wgpu::Buffer>,
-    /// Bytes that were uploaded since the submission below.
+    /// Bytes uploaded since the submission below.
     staged: usize,
     uploaded: Option<wgpu::SubmissionIndex>,
     slots: Slots,
@@ -169,12 +169,12 @@ impl Queue {
         })
     }
 
-    /// Adds a kernel to what the device is to do.
+    /// Queues a kernel.
     pub(crate) fn launch(&self, launch: &Launch<'_>) -> Result<()> {
         self.add(&mut self.state(), launch)
     }
 
-    /// Adds two kernels between which nothing of another thread comes, no read either.
+    /// Queues two kernels, with nothing from another thread between them, not even a read.
     pub(crate) fn launch_both(&self, first: &Launch<'_>, second: &Launch<'_>) -> Result<()> {
         let mut state = self.state();
         self.add(&mut state, first)?;
@@ -196,7 +196,7 @@ impl Queue {
         let pipeline = self.pipeline(state, launch)?;
 
         let align = self.limits.min_uniform_buffer_offset_alignment.max(16) as usize;
-        // At least one word behind the parameters is 0: kernels count on it.
+        // At least one word after the parameters is 0: kernels rely on it.
         let bytes = (launch.params.len() * 4 + 4).next_multiple_of(256);
         if state.params.len().next_multiple_of(align) + bytes > ARENA {
             self.flush(state);
@@ -227,7 +227,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Adds a program of the user's own to what the device is to do. Binds, constants and groups are what it declares.
+    /// Queues a user's program. Bindings, constants and groups match its declarations.
     pub(crate) fn dispatch(
         &self,
         op: &str,
@@ -241,7 +241,7 @@ impl Queue {
         let state = &mut *guard;
         let epoch = state.epoch;
         binds.iter().for_each(|b| b.block.touch(epoch));
-        // Which bindings are written is in the key, and layouts that agree in that are one.
+        // The key says which bindings are written; pipelines that agree in that share a layout.
         let group = self.group(state, group_key(u64::MAX, binds), &layouts.group, || {
             (0..).zip(binds).map(|(i, b)| bind_entry(i, &b.block.raw, b.offset, b.size)).collect()
         });
@@ -286,7 +286,7 @@ impl Queue {
         Ok(pipeline)
     }
 
-    /// What `make` makes, or else what wgpu finds wrong with it.
+    /// The result of `make`, or wgpu's error about it.
     pub(crate) fn scoped<T>(&self, make: impl FnOnce() -> T) -> std::result::Result<T, wgpu::Error> {
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
         let inner = self.device.push_error_scope(wgpu::ErrorFilter::Internal);
@@ -295,7 +295,7 @@ impl Queue {
         invalid.or(internal).map_or(Ok(made), Err)
     }
 
-    /// Compiles a kernel, within `scoped`. Without `zeroed` its shared memory is what it was before.
+    /// Compiles a kernel, within `scoped`. Without `zeroed`, its shared memory starts with arbitrary contents.
     pub(crate) fn compile(
         &self,
         label: &str,
@@ -318,7 +318,7 @@ impl Queue {
         })
     }
 
-    /// The layout of a group 0 and of a pipeline that has no other.
+    /// The layouts of bind group 0, and of a pipeline without other groups.
     pub(crate) fn layout(&self, entries: &[wgpu::BindGroupLayoutEntry], immediate_size: u32) -> Layouts {
         let group = self.device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: None, entries });
         let bind_group_layouts = &[Some(&group)];
@@ -342,7 +342,7 @@ impl Queue {
         state.layouts.entry(signature).or_insert_with(make).clone()
     }
 
-    /// The bind group with this key, made if it is not there.
+    /// The bind group with this key, created if necessary.
     fn group<'a>(
         &self,
         state: &mut State,
@@ -363,14 +363,14 @@ impl Queue {
         made
     }
 
-    /// Submits what is gathered, if anything is.
+    /// Submits the collected commands, if there are any.
     fn flush(&self, state: &mut State) {
         if state.encoder.is_some() {
             self.submit(state);
         }
     }
 
-    /// Submits what is gathered, and what was written to buffers, where there are no commands too.
+    /// Submits the collected commands and writes to buffers, even if there are no commands.
     fn submit(&self, state: &mut State) -> wgpu::SubmissionIndex {
         state.pass = None;
         if !state.params.is_empty() {
@@ -378,7 +378,7 @@ impl Queue {
             state.params.clear();
         }
         let submission = self.queue.submit(state.encoder.take().map(wgpu::CommandEncoder::finish));
-        // Bind groups keep the buffers in them alive; the submission has its own hold on those that it works with.
+        // Bind groups keep their buffers alive; a submission keeps its own references to those it uses.
         let gone = self.pool.take_gone();
         if !gone.is_empty() {
             state.groups.retain(|key, _| !bound(key).any(|id| gone.contains(&id)));
@@ -414,23 +414,23 @@ impl Queue {
         state.readback = None;
     }
 
-    /// Lets the device finish, and then with what was dropped.
+    /// Waits for the device, and lets it free what was dropped.
     pub(crate) fn reclaim(&self) {
         let mut state = self.state();
         self.submit(&mut state);
         state.groups.clear();
         state.readback = None;
         drop(state);
-        // A device that is lost meanwhile is an error of what comes next.
+        // If the device is lost meanwhile, the next call reports it.
         let _ = self.wait("alloc", None);
     }
 
-    /// Bytes of the buffer that is kept for reading back.
+    /// Size of the buffer kept for reading back.
     pub(crate) fn readback_bytes(&self) -> usize {
         self.state().readback.as_ref().map_or(0, |b| b.size() as usize)
     }
 
-    /// Gives the device up: every later call is an error.
+    /// Destroys the device: every later call is an error.
     pub(crate) fn destroy(&self) {
         let mut state = self.state();
         self.flush(&mut state);
@@ -439,7 +439,7 @@ impl Queue {
     }
 }
 
-/// What a bind group depends on: `rest`, and what is bound.
+/// What a bind group depends on: `rest`, and the buffers bound.
 fn group_key(rest: u64, binds: &[Bind<'_>]) -> Vec<u64> {
     let mut key = Vec::with_capacity(binds.len() * 3 + 1);
     key.push(rest);
@@ -449,7 +449,7 @@ fn group_key(rest: u64, binds: &[Bind<'_>]) -> Vec<u64> {
     key
 }
 
-/// The ids of the blocks in what a bind group depends on.
+/// The ids of the blocks in a bind group's key.
 fn bound(key: &[u64]) -> impl Iterator<Item = u64> {
     key[1..].iter().step_by(3).map(|id| id >> 1)
 }
@@ -498,12 +498,12 @@ mod tests {
         let (one, other) = (fill(4096), fill(65536));
         assert_eq!(kept(), 2);
         drop(one);
-        // Kept for reuse, so its bind group is of use too.
+        // The buffer is kept for reuse, so its bind group is reused too.
         drop(fill(4096));
         assert_eq!(kept(), 2);
         backend.pool().trim();
         drop(fill(65536));
-        // The buffer of 4096 bytes is gone; that of 65536 lives, and there is another one.
+        // The buffer of 4096 bytes is destroyed; that of 65536 still exists, and there is another one.
         assert_eq!(kept(), 2);
         drop(other);
     }

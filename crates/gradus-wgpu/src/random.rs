@@ -1,6 +1,6 @@
-//! Random draws: an invocation an element, by the definition in [`gradus_backend::philox`].
+//! Random draws: one invocation per element, by the definition in [`gradus_backend::philox`].
 //!
-//! Where the adapter has no f64, uniform and normal draws are computed in f32 from the same words; they then agree with
+//! If the adapter has no f64, uniform and normal draws are computed in f32 from the same words; they then agree with
 //! the definition to within a few units in the last place.
 
 use gradus_backend::philox::words_per_element;
@@ -13,11 +13,11 @@ use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, param};
 
 const OP: &str = "random";
-/// Parameters in front of the sizes and steps: elements, seed, stream position, two 64-bit numbers of the distribution,
+/// Parameters before the sizes and strides: elements, seed, stream position, two 64-bit numbers of the distribution,
 /// and the position of the first element.
 const FIXED: usize = 10;
 
-/// What a draw is made by, without its numbers.
+/// The kind of draw, without its numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Kind {
     Uniform,
@@ -26,7 +26,7 @@ enum Kind {
     Int,
 }
 
-/// Errors where a parameter is out of its domain or the dtype cannot hold a draw.
+/// Errors if a parameter is out of its domain or the dtype cannot hold a draw.
 fn check(dist: Distribution, dtype: DType) -> Result<()> {
     let wrong = |m: String| Err(Error::argument(OP, m));
     match dist {
@@ -93,7 +93,7 @@ pub(crate) fn random(b: &WgpuBackend, dist: Distribution, seed: u64, offset: u64
     })
 }
 
-/// Draws for more elements than a kernel can be given: those of each half from where the stream is then.
+/// Draws for an output that is too large to bind, half by half; the second half continues the stream.
 fn by_halves(b: &WgpuBackend, dist: Distribution, seed: u64, offset: u64, out: &mut ViewMut<'_>) -> Result<()> {
     let n = out.layout.numel();
     let Some(flat) = out.layout.reshape(Shape::new(&[n])?) else {
@@ -113,7 +113,7 @@ fn source(kind: Kind, dtype: DType, words: u64, rank: usize, wide: bool) -> Stri
     text.output("y", dtype);
     text.line(format_args!("if (id >= {}) {{ return; }}", param(0)));
     wgsl::coordinates(&mut text, "c", "id", rank, FIXED);
-    // The number of the first word in 64 bits: the position of the draw, and `words` for every element.
+    // The 64-bit number of the first word: the position of the draw, plus `words` for every element.
     text.line(format_args!("let step = id * {words}u; let over = {};", if words == 2 { "id >> 31u" } else { "0u" }));
     let (lo, hi) = (param(3), param(4));
     text.line(format_args!("let w0 = {lo} + step; let w1 = {hi} + over + select(0u, 1u, w0 < step);"));

@@ -1,4 +1,5 @@
-//! Reductions: `lanes` invocations share an output, each taking every `lanes`-th element, and join in a fixed tree.
+//! Reductions: `lanes` invocations share an output; each takes every `lanes`-th element, and their results are combined
+//! in a fixed tree.
 
 use gradus_backend::{
     ArgReduceOp, DType, Error, ErrorKind, Kernel, Layout, MapArg, ReduceOp, Result, Scalar, Shape, View, ViewMut,
@@ -10,7 +11,7 @@ use crate::queue::{Launch, key};
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, cast, param, ty};
 
-/// What is done with the elements.
+/// The operation on the elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Op {
     Fold(ReduceOp),
@@ -28,10 +29,10 @@ struct Plan {
     lanes: u32,
 }
 
-/// Parameters in front of the sizes and steps: outputs, elements of each, parts of each, elements of a part, and the
+/// Parameters before the sizes and strides: outputs, elements of each, parts of each, elements of a part, and the
 /// positions of the first elements.
 const FIXED: usize = 6;
-/// The longest chain of elements that an invocation joins, and the elements of a block of it.
+/// The longest chain of elements that an invocation combines, and the number of elements in a block of it.
 const CHAIN: usize = 1024;
 const BLOCK: u32 = 32;
 
@@ -115,7 +116,7 @@ fn run(
         return arg_by_halves(b, name, op, x, axes, out);
     }
     if parts > 1 {
-        // Parts of each first, then the parts.
+        // First the parts of each output, then their results.
         let shape = Shape::new(&[out.layout.numel(), parts])?;
         let mut partial = Temp::new(b, accumulator(op, x.dtype), shape)?;
         let layout = beside(out.layout, parts, 0)?;
@@ -126,7 +127,7 @@ fn run(
     launch(b, name, op, x, axes, &out.with(layout), 1)
 }
 
-/// How many parts each output is reduced in.
+/// The number of parts that each output is reduced in.
 fn parts(
     b: &WgpuBackend,
     name: &str,
@@ -142,7 +143,7 @@ fn parts(
     if let Op::Arg(_) = op {
         return Ok(n.div_ceil(lanes(&kept, n) as usize * LOOP));
     }
-    // So many that no invocation sums more than `CHAIN` elements; and more where few outputs leave the device idle.
+    // Enough that no invocation sums more than `CHAIN` elements, and more if few outputs would leave the device idle.
     let long = n.div_ceil(lanes(&kept, n) as usize * CHAIN);
     let idle = if n_out < 64 && n >= 1 << 16 { (n >> 13).min(256) } else { 1 };
     Ok(long.max(idle))
@@ -160,7 +161,7 @@ fn lanes(kept: &Axes, part: usize) -> u32 {
     }
 }
 
-/// The layout of the output with room for `parts` results beside each other, at the place of number `at`.
+/// The layout of the output inside a buffer with `parts` results side by side, for part number `at`.
 fn beside(out: &Layout, parts: usize, at: usize) -> Result<Layout> {
     let plain = Layout::contiguous(*out.shape());
     let strides: Vec<isize> = plain.strides().iter().map(|s| s * parts as isize).collect();
@@ -179,7 +180,7 @@ fn join(b: &WgpuBackend, name: &str, op: Op, parts: View<'_>, out: &mut ViewMut<
     crate::map::copy_strided(b, narrow.view(), out)
 }
 
-/// Operands that are larger than what a kernel can be given: by halves, those of one result joined afterwards.
+/// For operands that are too large to bind: reduces halves, and combines them if they belong to one result.
 fn in_pieces(
     b: &WgpuBackend,
     name: &str,
@@ -213,7 +214,7 @@ fn in_pieces(
     Ok(())
 }
 
-/// The place of the extreme in each half of the axis, and of the two the one whose value wins.
+/// Finds the position of the extreme in each half of the axis, and picks the one whose value wins.
 fn arg_by_halves(
     b: &WgpuBackend,
     name: &str,
@@ -236,7 +237,7 @@ fn arg_by_halves(
     let kernel = Kernel::build(name, &[DType::I64, DType::I64, x.dtype, x.dtype], |v| {
         let (p, q) = (v[2], v[3]);
         let wins = if op == ArgReduceOp::Max { q.gt(p) } else { q.lt(p) };
-        // A NaN wins, and the first of those.
+        // A NaN wins; of several, the first.
         let wins = if x.dtype.is_float() { wins.or(q.isnan()).and(p.isnan().not()) } else { wins };
         vec![wins.select(v[1] + v[1].constant(half as i64), v[0])]
     })?;

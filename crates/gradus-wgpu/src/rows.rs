@@ -1,5 +1,5 @@
-//! Softmax, normalisation and cross-entropy as one kernel each. Operands that are not well formed, empty, or larger than a
-//! kernel can be given go to the default bodies, which also word the errors.
+//! Softmax, normalisation and cross-entropy as one kernel each. Operands that are invalid, empty, or too large to bind
+//! go to the default bodies, which also report the errors.
 
 use gradus_backend::{Axes, CrossEntropyParams, DType, Layout, Result, Shape, View, ViewMut, composite};
 
@@ -9,7 +9,7 @@ use crate::lines::{Line, run};
 use crate::map::{scalar_param, scalar_words};
 use crate::wgsl::{cast, ty};
 
-/// Whether all views have the shape of the first, which has elements, and a kernel can be given each.
+/// Whether all views have the shape of the first, which is not empty, and a kernel can bind each.
 fn plain(b: &WgpuBackend, views: &[(DType, &Layout)]) -> bool {
     let shape = views[0].1.shape();
     shape.numel() > 0
@@ -82,12 +82,12 @@ pub(crate) fn softmax_backward(
     })
 }
 
-/// The layouts of scale and shift stretched to a shape, if they can be.
+/// The layouts of scale and shift broadcast to a shape, if possible.
 fn stretched(v: Option<View<'_>>, shape: &Shape) -> Option<Layout> {
     v.and_then(|v| v.layout.expand(*shape).ok())
 }
 
-/// Whether statistics have the shape and dtype that go with `x`.
+/// Whether statistics have the shape and dtype that `x` requires.
 fn statistics_fit(x: View<'_>, axes: Axes, statistics: &[(DType, &Layout)]) -> bool {
     axes.iter().all(|a| a < x.layout.rank())
         && statistics.iter().all(|(d, l)| *d == x.dtype.compute() && l.shape() == &x.layout.shape().reduced(axes, true))
@@ -143,8 +143,8 @@ pub(crate) fn normalize(
         let [eps, down, limit] = [0, down, 2 * down].map(|at| scalar_param(lines.numbers() + at, d));
         text.line(format_args!("var mean = centre; var rstd = rsqrt_{t}(variance + {eps});"));
         text.line(format_args!("var factor = {t}(1); var first = {t}(0); var middle = mean; var spread = rstd;"));
-        // Squares or sums of finite elements that overflow, or a large mean: statistics of the elements times a power of
-        // two, less the first of them, so that equal ones have deviations of exactly 0.
+        // If squares or sums of finite elements overflow, or the mean is large: computes the statistics of the elements
+        // times a power of two, minus the first of these, so that equal elements have deviations of exactly 0.
         text.line(format_args!("if (!(is_finite_{t}(variance) && abs(centre) < {limit})) {{ var part = {t}(0); var start = {t}(0); var shift = {t}(0);"));
         if !rms {
             text.line(format_args!("start = load_x(x_line) * {down};"));
@@ -217,7 +217,7 @@ pub(crate) fn normalize_backward(
     })
 }
 
-/// The operands of cross-entropy as rows, if they are well formed: columns `[n, 1]` stretched to `[n, c]`.
+/// The operands of cross-entropy as rows, if they are valid: columns `[n, 1]` are broadcast to `[n, c]`.
 fn columns(
     b: &WgpuBackend,
     params: &CrossEntropyParams,
@@ -235,7 +235,7 @@ fn columns(
     columns.iter().map(|(_, l)| l.unsqueeze(1).ok()).collect()
 }
 
-/// Whether targets can be used, and those that have to be ignored told: the lines that give `ignored` and `class`.
+/// Whether the targets and the index to ignore can be used. Writes the lines that define `ignored` and `class`.
 fn class_of(target: DType, ignore: Option<i64>, number: usize) -> [String; 2] {
     let ignored = match ignore {
         Some(_) => format!("load_t(t_line) == {}", scalar_param(number, target)),
@@ -296,7 +296,7 @@ pub(crate) fn cross_entropy(
         let width = d.size() / 4;
         text.line(format_args!("var largest = {};", crate::reduce::identity(gradus_backend::ReduceOp::Max, d)));
         lines.each(&mut text, &[&format!("largest = larger_{t}(largest, load_x(x_at));")]);
-        // The largest element where it is finite, else 0: then -inf and +inf come through.
+        // The largest element if it is finite, else 0, so that -inf and +inf keep their effect.
         text.line(format_args!(
             "let top = largest_of(largest, local); let shift = select({t}(0), top, is_finite_{t}(top));"
         ));

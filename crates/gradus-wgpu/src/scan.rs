@@ -1,7 +1,7 @@
-//! Scans: one invocation a line where there are many lines; else a work-group a line, whose invocations join parts of it,
-//! scan those in shared memory, and go through their parts again.
+//! Scans: one invocation per line if there are many lines; otherwise one work-group per line, whose invocations combine
+//! parts of it, scan the results in shared memory, and go through their parts again.
 //!
-//! Floats accumulate in f64 where the adapter has it.
+//! Floats accumulate in f64 if the adapter has it.
 
 use gradus_backend::{DType, Error, ErrorKind, Kernel, MapArg, ReduceOp, Result, ScanOp, Shape, View, ViewMut};
 
@@ -23,8 +23,8 @@ struct Plan {
     lanes: u32,
 }
 
-/// Parameters in front of the sizes and steps: lines, elements of a line, elements of a part, the positions of the first
-/// elements, and the steps along the axis.
+/// Parameters before the sizes and strides: lines, elements per line, elements per part, the positions of the first
+/// elements, and the strides along the axis.
 const FIXED: usize = 7;
 
 /// See [`Backend::scan`](gradus_backend::Backend::scan).
@@ -83,8 +83,8 @@ pub(crate) fn scan(b: &WgpuBackend, op: ScanOp, x: View<'_>, axis: usize, out: &
     b.queue().launch(&Launch { op: name, key, source, binds, fault: None, params: &params, groups })
 }
 
-/// Cuts the operands along axis `at`: lines apart, or the halves of the lines, the second with the last of the first joined
-/// to it.
+/// Cuts the operands along axis `at`: between lines, or each line into halves, where the last result of the first half
+/// is combined with the second half.
 fn by_halves(
     b: &WgpuBackend,
     op: ScanOp,
@@ -118,7 +118,7 @@ fn by_halves(
             Some(_) => a.max(b),
             None => {
                 let (high, low) = (a.max(b), a.min(b));
-                // Where both are one infinity their difference is NaN, and the larger is the result.
+                // If both are the same infinity their difference is NaN, and the larger is the result.
                 high.eq(low).select(high + std::f64::consts::LN_2, high + (low - high).exp().log1p())
             }
         }]
@@ -149,7 +149,7 @@ impl Plan {
             text.declare(format_args!("fn join(a: Acc, b: Acc) -> Acc {{ return Acc({join}); }}"));
             "acc.v".to_owned()
         } else {
-            // The sum of e^(x - m), with m the largest so far; where m is not finite it is the result, with a sum of 1.
+            // The sum of e^(x - m), with m the largest so far; if m is not finite it is the result, with a sum of 1.
             text.declare(format_args!("struct Acc {{ m: {t}, s: {t} }}"));
             let none = identity(ReduceOp::Max, self.acc);
             text.declare(format_args!("fn none() -> Acc {{ return Acc({none}, {t}(1)); }}"));

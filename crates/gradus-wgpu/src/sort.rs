@@ -1,5 +1,5 @@
-//! Sorting: keys whose order as unsigned integers is that of the elements, sorted in blocks by counting and then merged,
-//! an invocation an element, each finding its place by binary search. Stable throughout.
+//! Sorting: keys whose order as unsigned integers is that of the elements are sorted in blocks by counting, then
+//! merged, with one invocation per element, which finds its place by binary search. Stable throughout.
 
 use gradus_backend::{DType, Error, ErrorKind, Layout, Result, Shape, View, ViewMut};
 
@@ -10,7 +10,7 @@ use crate::queue::{Launch, key};
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, param, ty};
 
-/// Elements of a block, which are sorted by counting.
+/// Elements in a block, which is sorted by counting.
 const BLOCK: usize = 32;
 
 /// See [`Backend::sort`](gradus_backend::Backend::sort).

@@ -4,7 +4,7 @@ use gradus_backend::{Buffer, DType, Layout, Result, Shape, View, ViewMut};
 
 use crate::WgpuBackend;
 
-/// A contiguous tensor that lives for the time of an operation.
+/// A contiguous tensor that lives as long as an operation.
 #[derive(Debug)]
 pub(crate) struct Temp {
     pub(crate) buffer: Buffer,
@@ -26,7 +26,7 @@ impl Temp {
         ViewMut { buffer: &mut self.buffer, dtype: self.dtype, layout: &self.layout }
     }
 
-    /// The layout of `out` as a column, if it can be seen so.
+    /// The layout of `out` as a column, if it can be viewed as one.
     pub(crate) fn contiguous_like(out: &ViewMut<'_>) -> Result<Option<Layout>> {
         Ok(out.layout.reshape(Shape::new(&[out.layout.numel(), 1])?))
     }

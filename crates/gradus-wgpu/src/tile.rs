@@ -1,5 +1,5 @@
-//! The heart of products: a work-group multiplies a tile of rows with a tile of columns in shared memory, each invocation a
-//! block of the result in registers.
+//! The core of products: a work-group multiplies a tile of rows by a tile of columns in shared memory; each invocation
+//! computes a block of the result in registers.
 
 use gradus_backend::{DType, Scalar};
 
@@ -10,7 +10,7 @@ use crate::wgsl::{self, GROUP, Text, ty};
 pub(crate) struct Tile {
     /// The compute type of operands and sums.
     pub(crate) dtype: DType,
-    /// Rows and columns of an invocation's block.
+    /// Rows, and columns, of an invocation's block.
     pub(crate) block: u32,
 }
 
@@ -21,16 +21,17 @@ pub(crate) struct Product<'a> {
     pub(crate) n: &'a str,
     pub(crate) a: &'a str,
     pub(crate) b: &'a str,
-    /// Whether neighbouring invocations load along k: where that is how the operand lies in memory.
+    /// Whether neighbouring invocations load along k, which is right if the operand is contiguous along it.
     pub(crate) a_along_k: bool,
     pub(crate) b_along_k: bool,
-    /// Whether there is an element of `b`, where there need not be one: a condition that holds once `b` is read. What is
-    /// not there counts as left out, so that an infinity of `a` does not meet a zero.
+    /// For operands that may lack elements: a condition that is true if the element of `b` exists, evaluated after `b`
+    /// is read. Missing elements are left out of the sum, so that an infinity in `a` is not multiplied by a zero.
     pub(crate) found: Option<&'a str>,
 }
 
 impl Tile {
-    /// The tile for `count` products of `m` rows and `n` columns: small blocks where large ones would leave the device idle.
+    /// The tile for `count` products of `m` rows and `n` columns: small blocks if large ones would leave the device
+    /// idle.
     pub(crate) fn new(dtype: DType, count: usize, m: usize, n: usize) -> Tile {
         let few = count * m.div_ceil(64) * n.div_ceil(64) < 4;
         Tile { dtype: dtype.compute(), block: if m.min(n) <= 16 || few { 1 } else { 4 } }
@@ -41,28 +42,29 @@ impl Tile {
         16 * self.block
     }
 
-    /// Tiles that cover so many rows or columns.
+    /// Tiles that cover this many rows or columns.
     pub(crate) fn cover(&self, size: usize) -> usize {
         size.div_ceil(self.side() as usize)
     }
 
-    /// Lines that sum the product at the tile whose first row and column are `row` and `col`; then [`store`](Tile::store).
+    /// Code that sums the product of the tile whose first row and column are `row` and `col`; [`store`](Tile::store)
+    /// comes next.
     pub(crate) fn multiply(&self, text: &mut Text, p: &Product<'_>) {
         let (t, side, block) = (ty(self.dtype), self.side(), self.block);
-        // Depth of a tile: as much as the smallest shared memory (16 KiB) holds of both.
+        // Depth of a tile: as much of both operands as fits the smallest shared memory (16 KiB).
         let depth = if self.dtype.size() == 8 { 8 } else { 16 };
         let cells = side * depth;
         text.declare(format_args!(
             "var<workgroup> tile_a: array<{t}, {cells}>;\nvar<workgroup> tile_b: array<{t}, {cells}>;"
         ));
-        // Without infinities and NaN a zero does for what is not there. Once set, the flag stays.
+        // Without infinities and NaN, a zero can replace a missing element. Once set, the flag stays set.
         let found = p.found.filter(|_| self.dtype.is_float());
         if found.is_some() {
             text.declare(format_args!("var<workgroup> tile_found: array<u32, {cells}>;"));
             text.declare("var<workgroup> strange: atomic<u32>;");
             text.line("if (local == 0u) { atomicStore(&strange, 0u); } workgroupBarrier();");
         }
-        // Rows and columns of a block are 16 apart, so that neighbours write neighbours.
+        // Rows and columns of a block are 16 apart, so that neighbouring invocations write neighbouring elements.
         text.line("let down = local / 16u; let across = local % 16u;");
         let zero = wgsl::constant(Scalar::Int(0), self.dtype);
         for (i, j) in pairs(block) {
@@ -103,7 +105,7 @@ impl Tile {
         text.line("workgroupBarrier(); }");
     }
 
-    /// Lines that add the products of a depth of the tiles; `masked` leaves out what is not there.
+    /// Code that adds the products of one depth of the tiles; `masked` leaves out missing elements.
     fn add(&self, text: &mut Text, depth: u32, masked: bool) {
         let (side, block) = (self.side(), self.block);
         text.line(format_args!("for (var kk = 0u; kk < {depth}u; kk = kk + 1u) {{"));
@@ -122,7 +124,7 @@ impl Tile {
         text.line("}");
     }
 
-    /// Lines for each element of the result: `store` gets the name of its sum, and uses its place `r`, `s`.
+    /// Code for each element of the result: `store` gets the name of its sum, and uses its position `r`, `s`.
     pub(crate) fn store(&self, text: &mut Text, m: &str, n: &str, store: impl Fn(&str) -> String) {
         for (i, j) in pairs(self.block) {
             text.line(format_args!("{{ let r = row + down + {}u; let s = col + across + {}u;", i * 16, j * 16));

@@ -1,5 +1,5 @@
-//! Bytes between the host and the device, and between buffers. The device moves whole words; a kernel over bytes does the
-//! rest.
+//! Copies between the host and the device, and between buffers. The device moves whole words; a kernel over bytes does
+//! the rest.
 
 use gradus_backend::{Buffer, DType, Error, Layout, Result, Shape, View, ViewMut};
 
@@ -28,7 +28,7 @@ pub(crate) fn upload(b: &WgpuBackend, dst: &mut Buffer, offset: usize, bytes: &[
         return Ok(());
     }
     let block = b.pool().block("upload", dst)?;
-    // Bytes behind the end of a buffer are no one's.
+    // Bytes after the end of a buffer are unused.
     let ends = offset + bytes.len() == dst.bytes();
     if offset.is_multiple_of(4) && (ends || bytes.len().is_multiple_of(4)) {
         let whole = bytes.len() / 4 * 4;

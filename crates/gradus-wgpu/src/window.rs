@@ -1,4 +1,4 @@
-//! `unfold` and `fold`: an invocation an element of the result.
+//! `unfold` and `fold`: one invocation per element of the result.
 
 use gradus_backend::{DType, Error, Layout, Result, Scalar, View, ViewMut, Window};
 
@@ -30,7 +30,7 @@ fn strides(params: &mut Vec<u32>, layout: &Layout) {
     params.extend(layout.strides().iter().map(|&s| s as u32));
 }
 
-/// The parameters of a window: sizes of the axes, kernel, stride, dilation and padding, each `rank` numbers.
+/// The parameters of a window: sizes of the axes, kernel, stride, dilation and padding, of `rank` numbers each.
 fn shape(params: &mut Vec<u32>, window: &Window, spatial: &[usize], positions: &[usize]) {
     let parts = [&window.kernel, &window.stride, &window.dilation, &window.pad_before];
     params.extend(spatial.iter().map(|&v| v as u32));
@@ -38,7 +38,7 @@ fn shape(params: &mut Vec<u32>, window: &Window, spatial: &[usize], positions: &
     params.extend(positions.iter().map(|&v| v as u32));
 }
 
-/// Where to cut samples or channels, if an operand spans more than a kernel can be given.
+/// Where to cut samples or channels, if an operand is too large to bind.
 fn too_large(b: &WgpuBackend, operands: &[(&Layout, DType)]) -> Option<(usize, usize)> {
     let &(layout, _) = operands.iter().find(|&&(l, d)| !b.fits(l, d))?;
     cut(layout, 0..2)
@@ -153,7 +153,7 @@ pub(crate) fn fold(b: &WgpuBackend, window: &Window, x: View<'_>, out: &mut View
             let part = |k: usize| param(shape + k * rank + a);
             let (taps, stride, dilation, before, positions) = (part(1), part(2), part(3), part(4), part(5));
             text.line(format_args!("for (var k{a} = 0u; k{a} < {taps}; k{a} = k{a} + 1u) {{"));
-            // Before the first position the difference wraps to a number beyond every position.
+            // Before the first position the difference wraps to a number above every position.
             text.line(format_args!(
                 "let d{a} = c{} + {before} - k{a} * {dilation}; let p{a} = d{a} / {stride};",
                 2 + a
@@ -182,8 +182,8 @@ pub(crate) fn fold(b: &WgpuBackend, window: &Window, x: View<'_>, out: &mut View
     })
 }
 
-/// See [`Backend::max_pool`](gradus_backend::Backend::max_pool); what is not well formed goes to the default body, which
-/// words the error.
+/// See [`Backend::max_pool`](gradus_backend::Backend::max_pool); invalid operands go to the default body, which reports
+/// the error.
 pub(crate) fn max_pool(
     b: &WgpuBackend,
     window: &Window,

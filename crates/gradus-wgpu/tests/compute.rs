@@ -1,4 +1,4 @@
-//! Compute modules of the user's own: an operation with a gradient in WGSL and in SPIR-V, what may be bound, what is refused.
+//! Users' compute modules: an operation with a gradient in WGSL and in SPIR-V, what may be bound, and what is refused.
 
 mod common;
 #[allow(dead_code)]
@@ -56,7 +56,7 @@ fn an_operation_with_a_gradient_in_wgsl_and_in_spirv() {
             assert!(apart < 1e-6 && want.iter().any(|v| v.abs() > 0.4), "{form}: {apart}");
         }
     }
-    // Against tensor operations; by now every pipeline is there.
+    // Compared with tensor operations; by now every pipeline is compiled.
     let before = backend.counters().pipelines;
     for op in [compute_op::wgsl(0.5), spirv(0.5)] {
         results(&device, op).expect("the same again");
@@ -95,7 +95,7 @@ fn parts_of_any_offset_and_size_are_read_and_written_alone() {
     }
 }
 
-/// A module with the bindings and the body that are given, and a constant `k`.
+/// A module with the given bindings and body, and a constant `k`.
 fn module(x: &str, y: &str, body: &str) -> String {
     format!(
         "@group(0) @binding(0) var<storage, {x}> x: array<f32>;
@@ -139,7 +139,7 @@ fn what_does_not_hold_together_is_refused_before_it_runs() {
     refused(ComputeModule::SpirV(&spirv[..spirv.len() / 8 * 4]), &both, &k, one, "SPIR-V module is refused");
     refused(ComputeModule::SpirV(&[]), &both, &k, one, "SPIR-V module is refused");
     refused(ComputeModule::SpirV(&[7; 64]), &both, &k, one, "SPIR-V module is refused");
-    // An array of 2 GiB in a struct, and an integer of 24 bits in one: naga panics at both.
+    // An array of 2 GiB in a struct, and an integer of 24 bits in one: naga panics on both.
     let head = [0x0723_0203, 0x1_0000, 0, 9, 0, 2 << 16 | 17, 1, 3 << 16 | 14, 0, 1];
     let decorated = [4 << 16 | 71, 3, 6, 4];
     let huge = [4 << 16 | 21, 1, 32, 0, 4 << 16 | 43, 1, 2, 0x2000_0000, 4 << 16 | 28, 3, 1, 2, 3 << 16 | 30, 4, 3];

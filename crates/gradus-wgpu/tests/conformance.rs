@@ -11,7 +11,7 @@ use gradus_conformance::only;
 #[test]
 fn the_whole_suite() {
     let Some(backend) = common::opened() else { return };
-    // A name in GRADUS_CASE, as a failure shows it, runs that alone.
+    // `GRADUS_CASE` with the name of a case, as a failure prints it, runs only that case.
     let report = only(&backend, &std::env::var("GRADUS_CASE").unwrap_or_default());
     assert!(report.passed(), "{report}");
 }

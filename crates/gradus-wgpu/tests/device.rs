@@ -1,4 +1,4 @@
-//! The device beneath the operations: submissions, what steady work makes, sizes beyond the limits, loss.
+//! The device beneath the operations: submissions, steady work that creates nothing new, sizes beyond the limits, loss.
 
 mod common;
 
@@ -173,7 +173,7 @@ fn threads_that_read_at_the_same_time_get_their_own_values() {
 #[test]
 fn a_bad_index_is_not_lost_while_other_threads_read() {
     let Some((_, device)) = opened() else { return };
-    // So many that they are checked in two launches.
+    // Enough that they are checked in two launches.
     let n = 40_000;
     let mut at = vec![0i64; n];
     at[n - 7] = 5;
@@ -197,7 +197,7 @@ fn a_bad_index_is_not_lost_while_other_threads_read() {
             let before = found.load(Ordering::Relaxed);
             let _ = x.gather(0, &index).expect("a late error");
             count(device.synchronize().err());
-            // The other thread may have read it, and may still be about to say so.
+            // The other thread may have read it without having said so yet.
             let limit = std::time::Instant::now() + std::time::Duration::from_secs(20);
             while found.load(Ordering::Relaxed) == before {
                 assert!(std::time::Instant::now() < limit, "the bad index was lost");

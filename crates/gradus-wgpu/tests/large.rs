@@ -1,5 +1,4 @@
-//! Operands larger than what a kernel can be given (128 MiB where the adapter has no more than WebGPU's least), and long
-//! sums.
+//! Operands that are too large to bind (128 MiB if the adapter has only WebGPU's minimum), and long sums.
 
 mod common;
 
@@ -146,7 +145,7 @@ fn the_largest_of_a_large_line_is_found() {
     let found = |x: &Tensor| x.argmax(0, false).and_then(|at| at.to_vec::<i64>()).expect("an index");
     assert_eq!(found(&x), [N as i64 - 1]);
     assert_eq!(found(&x.neg().expect("falling")), [0]);
-    // The first of equals, also where the line fits a kernel and is only long.
+    // The first of equal elements, also if the line can be bound and is merely long.
     assert_eq!(found(&Tensor::ones([20_000_000], DType::F32, &device).expect("ones")), [0]);
     assert_eq!(found(&x.narrow(0, 0, 20_000_000).expect("a part")), [19_999_999]);
 }

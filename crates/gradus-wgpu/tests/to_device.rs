@@ -1,4 +1,4 @@
-//! Between the CPU and an adapter: values, gradients, and training that goes on where the model is.
+//! Between the CPU and an adapter: values, gradients, and training that continues where the model is.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Bytes between the host and the device, and the waiting that comes with it.
+//! Transfers between the host and the device, and waiting for them.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,22 +13,22 @@ use crate::pool::Block;
 
 /// Bytes of the largest buffer for reading back.
 const READBACK: u64 = 64 << 20;
-/// Bytes that one read can fetch: what is left of that buffer beside the faults.
+/// Most bytes that one read can fetch: the rest of that buffer after the faults.
 pub(crate) const MOST_READ: usize = (READBACK - FAULT_BYTES) as usize;
-/// Bytes that wgpu is given at a time. It keeps a copy on the host until the next submission is done, and loses the device
-/// if there is no memory for it.
+/// Most bytes passed to wgpu at a time. It keeps a copy on the host until the next submission is done, and loses the
+/// device if there is no memory for it.
 const PIECE: usize = 32 << 20;
-/// Bytes of such copies, after which there is a submission that the next one waits for.
+/// After this many bytes of such copies, work is submitted, and the submission after it waits for it.
 const STAGED: usize = 2 * PIECE;
 
 impl Queue {
-    /// Writes bytes to a buffer; offset and length are multiples of 4. What is copied on the way stays below three times
-    /// [`STAGED`], and half of that for each further thread that writes meanwhile.
+    /// Writes bytes to a buffer; offset and length are multiples of 4. The copies on the host stay below three times
+    /// [`STAGED`], plus half of that for each further thread that writes at the same time.
     pub(crate) fn write(&self, block: &Block, offset: u64, bytes: &[u8]) -> Result<()> {
         for (piece, offset) in bytes.chunks(PIECE).zip((offset..).step_by(PIECE)) {
             self.faults.check_lost("upload")?;
             let mut state = self.state();
-            // wgpu writes before the commands of the next submission, so commands that come first must be on their way.
+            // wgpu writes before the commands of the next submission, so earlier commands must be submitted first.
             if block.is_touched(state.epoch) {
                 self.flush(&mut state);
             }
@@ -41,7 +41,7 @@ impl Queue {
             let submission = self.submit(&mut state);
             let before = state.uploaded.replace(submission);
             drop(state);
-            // Not for this one: the device has work while the next bytes are copied.
+            // Waits for the previous submission, not this one: the device stays busy while the next bytes are copied.
             if before.is_some() {
                 self.wait("upload", before)?;
             }
@@ -49,7 +49,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Waits for everything, reports what failed, and fetches `size` bytes of a buffer (offset and size are multiples of 4).
+    /// Waits for everything, reports errors, and fetches `size` bytes of a buffer (offset and size are multiples of 4).
     fn fetch(&self, from: Option<(&Block, u64, u64)>, take: impl FnOnce(&[u8])) -> Result<()> {
         let op = if from.is_some() { "download" } else { "synchronize" };
         self.faults.check_lost(op)?;
@@ -62,7 +62,7 @@ impl Queue {
             return self.faults.take();
         }
         let size = (bytes + FAULT_BYTES).next_power_of_two().max(64 << 10);
-        // One that is too small is dropped before a larger one is asked for.
+        // A buffer that is too small is dropped before a larger one is allocated.
         let kept = guard.readback.take().filter(|b| b.size() >= size);
         let readback = match kept {
             Some(b) => b,
@@ -74,7 +74,7 @@ impl Queue {
                 made
             }
         };
-        // From here on no memory is asked for. Meanwhile another thread may have looked at the slots.
+        // From here on nothing is allocated. Another thread may have checked the slots in the meantime.
         let state = &mut *guard;
         let slots = state.slots.bytes();
         let total = (bytes + slots).max(4);
@@ -85,12 +85,12 @@ impl Queue {
         }
         if slots > 0 {
             encoder.copy_buffer_to_buffer(&self.fault_buffer, 0, &readback, bytes, slots);
-            // Emptied where they are read, so that what comes later finds them empty.
+            // The slots are emptied as they are read, so that later work finds them empty.
             encoder.clear_buffer(&self.fault_buffer, 0, Some(slots));
         }
         let armed = state.slots.disarm();
         self.flush(state);
-        // Others go on while this waits.
+        // Other threads continue while this one waits.
         drop(guard);
         let (tell, told) = mpsc::channel();
         readback.map_async(wgpu::MapMode::Read, 0..total, move |r| {
@@ -98,7 +98,7 @@ impl Queue {
         });
         let mapped = loop {
             self.wait(op, None)?;
-            // The answer may be on its way in another thread that waits.
+            // The reply may be about to arrive in another waiting thread.
             match told.recv_timeout(Duration::from_millis(10)) {
                 Ok(answer) => break answer.is_ok(),
                 Err(mpsc::RecvTimeoutError::Disconnected) => break false,
@@ -125,7 +125,7 @@ impl Queue {
         }
     }
 
-    /// A new buffer to read through. The state is not locked: where memory is short, what is kept for reuse is dropped.
+    /// A new buffer for reading back. The state is not locked: if memory is short, buffers kept for reuse are dropped.
     fn readback(&self, op: &str, size: u64) -> Result<wgpu::Buffer> {
         let make = || self.pool.make(size, wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST);
         let made = make().or_else(|| {
@@ -137,7 +137,7 @@ impl Queue {
         made.ok_or_else(|| self.pool.out_of_memory(op, size as usize, "the device has no more to read through"))
     }
 
-    /// Waits for a submission and all before it, or for all that there are.
+    /// Waits for a submission and all before it, or for all submissions.
     pub(super) fn wait(&self, op: &str, submission_index: Option<wgpu::SubmissionIndex>) -> Result<()> {
         let until = wgpu::PollType::Wait { submission_index, timeout: None };
         let waited = polled(&self.faults, || self.device.poll(until));
@@ -160,13 +160,13 @@ pub(crate) fn said(panic: &(dyn Any + Send)) -> Option<&str> {
     panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref().copied()).map(str::trim)
 }
 
-/// Waits by `poll`. wgpu has no error for a device that is lost meanwhile and panics: then the loss is noted, and no panic
-/// leaves this function.
+/// Waits by `poll`. wgpu panics if the device is lost meanwhile: the loss is then recorded, and the panic does not
+/// leave this function.
 fn polled<T>(
     faults: &Faults,
     poll: impl FnOnce() -> std::result::Result<T, wgpu::PollError>,
 ) -> std::result::Result<Option<T>, wgpu::PollError> {
-    // What wgpu leaves half-done is not looked at again: every later call asks for the loss first.
+    // State that wgpu left half-done is not used again: every later call checks for the loss first.
     match catch_unwind(AssertUnwindSafe(poll)) {
         Ok(waited) => waited.map(Some),
         Err(_) if faults.is_lost() => Ok(None),
@@ -212,7 +212,7 @@ mod tests {
             let error = read.expect_err("no memory");
             assert_eq!(error.kind(), &ErrorKind::OutOfMemory { requested: 64 << 10 }, "{error}");
             assert_eq!(backend.memory_stats().cached, 0);
-            // The copy is on its way, and the slot is still to be looked at.
+            // The copy is in progress, and the slot has not been checked yet.
             let state = queue.state();
             assert!(state.encoder.is_none() && state.counters.submissions > 0 && state.slots.bytes() > 0);
         }

@@ -1,11 +1,11 @@
-//! The functions that kernels call, but for those of f64.
+//! The functions that kernels call, except those of f64.
 //!
-//! f32: `exp`, `exp2`, the logarithms, `sigmoid` and `erf` run in f32, the rest by way of f64; the coefficients are those
-//! of the CPU backend. Where a fused multiply-add is not fused the results of the first group lose up to half a unit in
-//! the last place. No function trusts the driver's own elementary functions, nor its treatment of NaN.
+//! For f32: `exp`, `exp2`, the logarithms, `sigmoid` and `erf` are computed in f32, the others in f64; the coefficients
+//! are those of the CPU backend. If the driver does not fuse multiply-adds, the first group loses up to half a unit in
+//! the last place. No function relies on the driver's own elementary functions, nor on its treatment of NaN.
 //!
-//! Drivers may reassociate: Mesa turns `(a + b) - a` into `b`, and `a * b + a * c` into `a * (b + c)`. Where a rounding
-//! error is meant, the sum goes through `opaque`, whose zero no compiler knows.
+//! Drivers may reassociate: Mesa turns `(a + b) - a` into `b`, and `a * b + a * c` into `a * (b + c)`. To compute a
+//! rounding error, the sum goes through `opaque`, which adds a zero that no compiler knows.
 
 library! {
 opaque_f32: "fn opaque_f32(x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) ^ ZERO()); }

@@ -1,8 +1,8 @@
-//! Gives a kernel the functions that it calls.
+//! Adds to a kernel the functions that it calls.
 
 use super::{functions, functions64};
 
-/// `text` with the functions that it calls, and those that they call, in front of it.
+/// `text`, preceded by the functions that it calls, directly or indirectly.
 pub(super) fn with_used(text: &str) -> String {
     let library: Vec<_> = functions::LIBRARY.iter().chain(functions64::LIBRARY).collect();
     let mut used = vec![false; library.len()];
@@ -19,7 +19,7 @@ pub(super) fn with_used(text: &str) -> String {
     used.collect::<String>() + text
 }
 
-/// Whether `text` has `name` followed by a parenthesis, and not as the end of a longer name.
+/// Whether `text` has `name` as a whole word followed by a parenthesis.
 fn calls(text: &str, name: &str) -> bool {
     text.match_indices(name).any(|(at, _)| {
         let before = text[..at].bytes().next_back().unwrap_or(b' ');

@@ -1,7 +1,7 @@
 //! Text of kernels: types, access to elements of any dtype, coordinates, and the functions that WGSL lacks.
 //!
-//! Storage buffers have elements of 4 or 8 bytes. Elements of 1 or 2 bytes lie in words: a read shifts and masks, a write
-//! exchanges its own bits of the word atomically, so that neighbours which other invocations write stay whole.
+//! Storage buffers have elements of 4 or 8 bytes. Elements of 1 or 2 bytes are parts of words: a read shifts and masks,
+//! a write replaces its own bits of the word atomically, so that neighbours written by other invocations are preserved.
 
 /// Functions that kernels call: their names, and their texts.
 macro_rules! library {
@@ -52,7 +52,7 @@ impl Text {
         let mut text = Text { head: String::new(), body: String::new(), bindings: 1 };
         let n = (params + 1).div_ceil(4);
         text.declare(format_args!("@group(0) @binding(0) var<uniform> P: array<vec4<u32>, {n}>;"));
-        // A parameter behind the last one is 0, which no compiler knows: see `opaque_f32`.
+        // The parameter after the last one is 0, which no compiler knows: see `opaque_f32`.
         text.declare(format_args!("fn ZERO() -> u32 {{ return {}; }}", param(params)));
         text
     }
@@ -67,7 +67,7 @@ impl Text {
         let _ = writeln!(self.body, "  {line}");
     }
 
-    /// The next binding as an operand that is read: `load_NAME(position)` gives a value of its compute type.
+    /// The next binding as an operand that is read: `load_NAME(position)` returns a value of its compute type.
     pub(crate) fn input(&mut self, name: &str, dtype: DType) {
         let (b, cell) = (self.bindings, cell(dtype));
         self.bindings += 1;
@@ -116,13 +116,14 @@ impl Text {
         self.declare(format_args!("fn fail() {{ atomicStore(&faults[{} * 8u], 1u); }}", param(slot)));
     }
 
-    /// The lines of the main function alone.
+    /// Only the lines of the main function.
     pub(crate) fn into_body(self) -> String {
         self.body
     }
 
-    /// The whole text: what was declared, the functions that are used, and a main function of `size` invocations a group.
-    /// In it `group` is the number of the work-group, `local` that of the invocation within it, `id` that of all.
+    /// The whole text: the declarations, the functions that are used, and a main function with `size` invocations per
+    /// group. In it, `group` is the number of the work-group, `local` that of the invocation within the group, and `id`
+    /// that of the invocation among all.
     pub(crate) fn finish(self, size: u32) -> String {
         let main = format!(
             "@compute @workgroup_size({size})\nfn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) nw: \
@@ -144,7 +145,8 @@ fn cell(dtype: DType) -> &'static str {
     if dtype.size() < 4 { "u32" } else { ty(dtype) }
 }
 
-/// For dtypes of 1 and 2 bytes: what takes a position to its word, the shift of its bits within, and their mask.
+/// For dtypes of 1 and 2 bytes: the shift from a position to its word, the shift of its bits within the word, and their
+/// mask.
 fn within_word(dtype: DType) -> (u32, &'static str, &'static str) {
     if dtype.size() == 1 { (2, "((i & 3u) << 3u)", "0xffu") } else { (1, "((i & 1u) << 4u)", "0xffffu") }
 }
@@ -174,8 +176,8 @@ fn to_bits(value: &str, dtype: DType) -> String {
     }
 }
 
-/// Lines that split the number `of` into coordinates `NAME0, NAME1, ..` of axes whose sizes are the parameters from `dims`
-/// on. The outermost coordinate takes what is left.
+/// Code that splits the number `of` into coordinates `NAME0, NAME1, ..` along axes whose sizes are the parameters from
+/// `dims` on. The outermost coordinate is the remaining quotient.
 pub(crate) fn coordinates(text: &mut Text, name: &str, of: &str, rank: usize, dims: usize) {
     if rank == 1 {
         text.line(format_args!("let {name}0 = {of};"));
@@ -189,7 +191,7 @@ pub(crate) fn coordinates(text: &mut Text, name: &str, of: &str, rank: usize, di
     }
 }
 
-/// The position `base + sum(NAMEi * step i)`, where `base` and steps are parameters.
+/// The position `base + sum(NAMEi * stride i)`, where `base` and the strides are parameters.
 pub(crate) fn position(name: &str, rank: usize, base: usize, steps: usize) -> String {
     let terms = (0..rank).map(|axis| format!(" + {name}{axis} * {}", param(steps + axis)));
     format!("{}{}", param(base), terms.collect::<String>())

@@ -1,4 +1,5 @@
-//! The instructions of the IR as WGSL expressions. What WGSL leaves open (NaN, zeros, saturation) is spelled out.
+//! The instructions of the IR as WGSL expressions. Behaviour that WGSL leaves open (NaN, zeros, saturation) is spelled
+//! out.
 
 use gradus_backend::{DType, Scalar, ScalarOp};
 
@@ -54,7 +55,7 @@ pub(crate) fn cast(v: &str, from: DType, to: DType) -> String {
     if to == DType::Bool {
         return match f {
             "bool" => v.to_owned(),
-            // A NaN is not 0: the test is a negated equality.
+            // A NaN counts as nonzero: the test is a negated equality.
             "f32" | "f64" => format!("!({v} == {f}(0))"),
             _ => format!("({v} != {f}(0))"),
         };
@@ -75,7 +76,7 @@ pub(crate) fn cast(v: &str, from: DType, to: DType) -> String {
         } else {
             (0, u64::MAX >> (64 - bits))
         };
-        // The first float beyond the range, which is a power of two, and the range's ends.
+        // The first float above the range, which is a power of two, and the ends of the range.
         let beyond = constant(Scalar::Float(hi as f64 + f64::from(u8::from(bits < 64))), from);
         let below = constant(Scalar::Float(lo as f64), from);
         let max = match to {
@@ -83,7 +84,7 @@ pub(crate) fn cast(v: &str, from: DType, to: DType) -> String {
             _ => constant(Scalar::Int(hi as i64), to),
         };
         let min = constant(Scalar::Int(lo), to);
-        // A value in range for the conversion, then the ends, then NaN, for which no comparison holds.
+        // A value in range is converted; then the ends are handled, then NaN, for which every comparison is false.
         let inside = format!("select({f}(0), {v}, ({v} > {below}) && ({v} < {beyond}))");
         let value = format!("select({t}({inside}), {max}, {v} >= {beyond})");
         return format!("select({value}, {min}, {v} <= {below})");
@@ -101,7 +102,7 @@ pub(crate) fn cast(v: &str, from: DType, to: DType) -> String {
     wrapped(converted, to)
 }
 
-/// An instruction on values of the given names; `from` is the type of the first.
+/// An instruction on values with the given names; `from` is the type of the first.
 pub(crate) fn instruction(op: ScalarOp, from: DType, dtype: DType, [a, b, c]: [String; 3]) -> String {
     use ScalarOp::*;
     let t = ty(from);
@@ -152,7 +153,7 @@ pub(crate) fn instruction(op: ScalarOp, from: DType, dtype: DType, [a, b, c]: [S
         Max => format!("max({a}, {b})"),
         Min => format!("min({a}, {b})"),
         Eq => format!("({a} == {b})"),
-        // Not every driver holds a NaN to be unequal to itself.
+        // Not every driver treats a NaN as unequal to itself.
         Ne => format!("!({a} == {b})"),
         Lt | Le | Gt | Ge => {
             let sign = match op {

@@ -1,8 +1,8 @@
-//! What the tests share: the adapter to test on.
+//! Shared by the tests: the adapter to test on.
 
 use gradus_wgpu::{WgpuBackend, adapters, chosen};
 
-/// A device; without an adapter, a line that says so and nothing.
+/// A device; without an adapter, prints a line that says so and returns `None`.
 pub(crate) fn opened() -> Option<WgpuBackend> {
     if adapters().is_empty() {
         let required = std::env::var_os("GRADUS_REQUIRE_WGPU").is_some_and(|v| v == "1");
