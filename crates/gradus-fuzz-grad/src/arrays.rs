@@ -10,7 +10,7 @@ pub(crate) struct Array {
     pub(crate) ids: Vec<Id>,
 }
 
-/// Larger tensors are not made.
+/// Most elements of a tensor.
 const LARGEST: usize = 48;
 /// Nor ones of more axes.
 const DEEPEST: usize = 4;
@@ -32,7 +32,7 @@ pub(crate) fn places(shape: &[usize]) -> Vec<Vec<usize>> {
     all
 }
 
-/// The number of the element at an index that is aligned from the right; sizes of 1 stretch.
+/// The flat index of the element at an index aligned from the right; axes of size 1 broadcast.
 pub(crate) fn at(shape: &[usize], index: &[usize]) -> usize {
     let lead = index.len() - shape.len();
     shape.iter().zip(&index[lead..]).fold(0, |n, (&size, &i)| n * size + if size == 1 { 0 } else { i })
@@ -54,7 +54,7 @@ fn map(x: &Array, mut f: impl FnMut(Id) -> Id) -> Array {
     Array { shape: x.shape.clone(), ids: x.ids.iter().map(|&a| f(a)).collect() }
 }
 
-/// The shape that several broadcast to.
+/// The shape that several shapes broadcast to.
 pub(crate) fn broadcast(shapes: &[&[usize]]) -> Option<Vec<usize>> {
     let rank = shapes.iter().map(|s| s.len()).max()?;
     let size = |k: usize| {
@@ -75,7 +75,7 @@ fn zip(inputs: &[Array], mut f: impl FnMut(&[Id]) -> Id) -> Option<Array> {
     Some(Array { shape, ids })
 }
 
-/// Each group of elements that differ only along `axes`, in row-major order, with the index of its place.
+/// Each group of elements that differ only along `axes`, in row-major order, with its index in the result.
 fn groups(x: &Array, axes: &[usize]) -> Vec<Vec<usize>> {
     let kept: Vec<usize> = (0..x.shape.len()).map(|k| if axes.contains(&k) { 1 } else { x.shape[k] }).collect();
     let mut groups = vec![vec![]; numel(&kept)];
@@ -103,7 +103,7 @@ fn reduce(s: &Statement, x: &Array, mut f: impl FnMut(&[Id]) -> Id) -> Option<Ar
     Some(Array { shape, ids })
 }
 
-/// Each row along an axis replaced by what `f` makes of it.
+/// Replaces each row along an axis by the result of `f`.
 fn rows(x: &Array, axis: usize, mut f: impl FnMut(&[Id]) -> Vec<Id>) -> Option<Array> {
     if axis >= x.shape.len() {
         return None;
@@ -156,7 +156,7 @@ impl Tape {
         self.scaled(sum, 1.0 / ids.len() as f64)
     }
 
-    /// The sum of squares, after the mean was taken off if it is `centred`, divided by `n`, and the elements so centred.
+    /// The mean square, and the elements it is taken of; if `centred`, the mean is subtracted first.
     fn spread(&mut self, ids: &[Id], centred: bool, n: f64) -> (Id, Vec<Id>) {
         let mean = if centred { self.mean(ids) } else { self.constant(0.0) };
         let off: Vec<Id> = ids.iter().map(|&x| self.sub(x, mean)).collect();
@@ -174,7 +174,7 @@ impl Tape {
 /// Epsilon of the normalisations: large, so that a constant row is not blown up.
 pub(crate) const EPS: f64 = 0.125;
 
-/// What a statement computes; `None` where the operands do not fit.
+/// The result of a statement; `None` if the operands do not fit.
 pub(crate) fn compute(t: &mut Tape, s: &Statement, x: &[Array]) -> Option<Array> {
     use Name::*;
     let first = x.first()?;
@@ -362,13 +362,13 @@ pub(crate) fn compute(t: &mut Tape, s: &Statement, x: &[Array]) -> Option<Array>
     fits(&found.shape).then_some(found)
 }
 
-/// What the mask leaves, divided by the probability that it does.
+/// The elements that the mask keeps, divided by the probability of being kept.
 pub(crate) fn dropout(t: &mut Tape, x: &Array, mask: &[bool], p: f64) -> Array {
     let one = |(&a, &stays)| if stays { t.scaled(a, 1.0 / (1.0 - p)) } else { t.constant(0.0) };
     Array { shape: x.shape.clone(), ids: x.ids.iter().zip(mask).map(one).collect() }
 }
 
-/// Whether the operation has a meaning for tensors without elements that needs no convention.
+/// Whether the result for empty tensors follows without a convention.
 fn takes_nothing(name: Name) -> bool {
     use Name::*;
     !matches!(

@@ -1,4 +1,4 @@
-//! What the programs of a run had in them, and what came of them.
+//! Counts of what the programs of a run contained, and of their outcomes.
 
 use std::fmt;
 
@@ -6,13 +6,13 @@ use crate::program::{Name, Statement};
 
 macro_rules! features {
     ($($feature:ident $text:literal $least:literal $most:literal,)*) => {
-        /// Something that a program can have.
+        /// Something that a program can contain.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Feature {
             $($feature,)*
         }
 
-        /// Each with the least and the most percentage of programs that may have it.
+        /// Each with the least and the largest percentage of programs that may contain it.
         const FEATURES: &[(Feature, &str, f64, f64)] = &[$((Feature::$feature, $text, $least, $most)),*];
     };
 }
@@ -66,19 +66,19 @@ pub struct Counts {
     pub statements: u64,
     /// Backward passes that ran.
     pub passes: u64,
-    /// Statements, and passes among them, that could not be run.
+    /// Statements that could not be run, and how many of them are passes.
     pub(crate) left_out: u64,
     pub(crate) passes_left_out: u64,
     pub(crate) gradients: u64,
-    /// Elements of the gradients that were compared.
+    /// Gradient elements compared.
     pub numbers: u64,
-    /// Passes that ended in the error of an overwritten value.
+    /// Passes that ended with the error about an overwritten value.
     pub stale_errors: u64,
-    /// Passes that ended in the error of a value beside those that an index or a mask wrote.
+    /// Passes that ended with the error about a value next to those that an index or a mask wrote.
     pub beside: u64,
     pub(crate) stale_uses: u64,
     pub(crate) freed_errors: u64,
-    /// Features of the one program, as bits.
+    /// Features of one program, as bits.
     bits: u64,
     with: Vec<u64>,
 }
@@ -89,7 +89,7 @@ impl Counts {
         self.bits |= 1 << feature as u64;
     }
 
-    /// The program runs this statement.
+    /// Records that the program runs this statement.
     pub(crate) fn statement(&mut self, s: &Statement) {
         match s.name {
             name if name.writes_some() => {
@@ -145,7 +145,7 @@ impl Counts {
         }
     }
 
-    /// Adds those of one program, or of many.
+    /// Adds the counts of one program, or of many.
     pub fn merge(&mut self, other: &Counts) {
         self.programs += other.programs;
         self.statements += other.statements;
@@ -170,7 +170,7 @@ impl Counts {
         n as f64 * 100.0 / self.programs.max(1) as f64
     }
 
-    /// What was tried too seldom, or cut programs short too often, for the run to mean what it says.
+    /// What was tried too rarely, or cut programs short too often, for the run to be meaningful.
     pub fn amiss(&self) -> Vec<String> {
         let mut found = vec![];
         for &(feature, text, least, most) in FEATURES {

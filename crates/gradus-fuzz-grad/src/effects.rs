@@ -7,10 +7,10 @@ use crate::model::{Ground, Guard, Handle, Kind, Origin, Outcome, Reference, Regi
 use crate::program::{Name, Statement, indices, masked, visit};
 use crate::views::view;
 
-/// In the error of a write over what a graph insists on.
+/// Part of the error message for a write over a value that a graph protects.
 pub(crate) const GUARDED: &str = "which this would overwrite";
 
-/// Which elements of a tensor of this shape a write changes, one after the other, and the shape of what is written there.
+/// The elements of a tensor of this shape that a write changes, in order, and the shape of what is written.
 fn targets(s: &Statement, shape: &[usize]) -> Option<(Vec<usize>, Vec<usize>)> {
     let count = s.place(1);
     let axis = if s.name == Name::IndexPutIn { 0 } else { s.place(2) };
@@ -42,8 +42,8 @@ fn targets(s: &Statement, shape: &[usize]) -> Option<(Vec<usize>, Vec<usize>)> {
     }
 }
 
-/// Which elements the library says that a write changes: of those that an index names on an axis all between the first and
-/// the last, under a mask all.
+/// The elements that the library assumes a write to change: for an index along an axis, all between the first and the
+/// last; for a mask, all.
 fn logged(s: &Statement, shape: &[usize], elements: &[usize]) -> Vec<usize> {
     let all = places(shape);
     match s.name {
@@ -58,7 +58,7 @@ fn logged(s: &Statement, shape: &[usize], elements: &[usize]) -> Vec<usize> {
     }
 }
 
-/// What an element becomes: it and what is written there.
+/// The new value of an element, from the old one and the value written.
 fn written(s: &Statement, x: f64, v: f64) -> f64 {
     match s.name {
         Name::AddIn | Name::IndexAddIn | Name::ScatterAddIn => x + v,
@@ -71,7 +71,7 @@ fn written(s: &Statement, x: f64, v: f64) -> f64 {
     }
 }
 
-/// The number that is written where no other tensor is.
+/// The number written if there is no source tensor.
 fn scalar(s: &Statement) -> f64 {
     match s.name {
         Name::ZeroIn => 0.0,
@@ -82,13 +82,13 @@ fn scalar(s: &Statement) -> f64 {
 }
 
 impl Reference {
-    /// Whether a write can be done: `Skip`, `Refuse` (with what the error says) or `Done`. Nothing has happened yet.
+    /// Whether a write is possible: `Skip`, `Refuse` (with the error's words) or `Done`. Changes nothing.
     pub(crate) fn check_write(&self, s: &Statement) -> Outcome {
         let Some(to) = s.of.first().and_then(|&h| self.handle(h)) else { return Outcome::Skip };
         let needs_source = s.name.reads_another();
         let from = s.of.get(1).and_then(|&h| self.handle(h));
         let Some((elements, wanted)) = targets(s, &to.shape) else { return Outcome::Skip };
-        // Indices take what has their shape.
+        // Indices require a source of their shape.
         let stretches = !s.name.writes_some() || matches!(s.name, Name::AssignIn | Name::IndexPutIn);
         let fits = |f: &Handle| broadcast(&[&wanted, &f.shape]).as_ref() == Some(&wanted);
         let fits = from.is_none_or(|f| f.shape == wanted || stretches && fits(f));
@@ -113,7 +113,7 @@ impl Reference {
         }
     }
 
-    /// Does a write that [`check_write`](Reference::check_write) allows.
+    /// Performs a write that [`check_write`](Reference::check_write) allows.
     pub(crate) fn write(&mut self, s: &Statement) {
         let Some(to) = s.of.first().and_then(|&h| self.handle(h).cloned()) else { return };
         let source = s.of.get(1).and_then(|&h| self.handle(h).cloned());
@@ -147,7 +147,7 @@ impl Reference {
         }
     }
 
-    /// A checkpointed region: its statements as they stand, and one node for all of them.
+    /// A checkpointed region: runs its statements, and records one node for all of them.
     pub(crate) fn region(&mut self, s: &Statement) -> Option<Outcome> {
         let passed: Vec<Handle> = s.of.iter().map(|&h| self.handle(h).cloned()).collect::<Option<_>>()?;
         let mut defined = vec![];
@@ -167,7 +167,7 @@ impl Reference {
         let mut writes = false;
         visit(&s.body, &mut |b| writes |= b.name.is_write());
         if writes && self.mode.writes == Writes::Refused {
-            // What it writes over values of its own is refused in the second run only.
+            // Writes over values of its own are refused only in the second run.
             return None;
         }
         let untouched = self.clone();
@@ -192,7 +192,7 @@ impl Reference {
         made.iter().for_each(|&slot| self.forget(slot));
         let region = if self.mode.recording { self.regions.pop() } else { None };
         let Some(inner) = inner else {
-            // Nothing to give: it is not run.
+            // It has no outputs, so it is not run.
             *self = untouched;
             return None;
         };
@@ -208,7 +208,7 @@ impl Reference {
             }
             r.inputs.sort_unstable();
             r.inputs.dedup();
-            // What the region itself overwrites, it overwrites again.
+            // The region overwrites again what it overwrote in the first run.
             let inner = self.nodes[r.nodes..].iter().flat_map(|n| &n.reads).filter(|x| x.need.matters());
             r.reads.extend(inner.filter(|x| self.touched(x.storage, &x.at, x.stamp) != Ground::None).cloned());
             self.record(r.inputs, r.reads, Kind::Region)
@@ -227,7 +227,7 @@ impl Reference {
         Some(Outcome::Region { body, refuse, may_refuse })
     }
 
-    /// One statement of a region, and what of it is run.
+    /// One statement of a region, and the part of it that is run.
     fn inside(&mut self, s: &Statement, may_refuse: &mut bool, outlived: &mut bool) -> Option<Statement> {
         if s.name == Name::NoGrad {
             let before = self.enter(s.name);

@@ -1,4 +1,5 @@
-//! Random programs. Each is a function of a seed and a number; the reference runs along, so that what is made fits.
+//! Random programs. Each is a function of a seed and a number; the reference runs along, so that every statement fits
+//! its operands.
 
 use crate::arrays::numel;
 use crate::model::{Freed, Ground, Handle, Outcome, Reference};
@@ -97,7 +98,7 @@ impl Maker {
         done
     }
 
-    /// A pass as it will come out: with an error where there is ground for one.
+    /// A pass and its expected outcome: an error if there is a reason for one.
     fn passed(&mut self, s: &Statement, e: Expected) {
         if e.ground != Ground::None || e.freed == Freed::Yes {
             return self.reference.failed(s, &e);
@@ -114,14 +115,14 @@ impl Maker {
         slots.filter(|&s| self.reference.handle(s).is_some_and(&wanted)).collect()
     }
 
-    /// One of the live tensors, later ones more often.
+    /// One of the live tensors, more often a recent one.
     pub(crate) fn any(&mut self, wanted: impl Fn(&Handle) -> bool) -> Option<Slot> {
         let all = self.live(wanted);
         let (a, b) = (self.random.below(all.len()), self.random.below(all.len()));
         all.get(a.max(b)).copied()
     }
 
-    /// A tensor to compute with: tracked ones more often, none of large numbers.
+    /// A tensor to compute with: more often a tracked one, none with large numbers.
     pub(crate) fn operand(&mut self) -> Option<Slot> {
         let tame = |r: &Reference, h: &Handle| r.numbers(h).iter().all(|v| v.abs() < 20.0);
         let all = self.live(|h| tame(&self.reference, h));
@@ -269,7 +270,7 @@ impl Maker {
         }
     }
 
-    /// A view of a tensor, if one can be had.
+    /// A view of a tensor, if one exists.
     pub(crate) fn view_of(&mut self, of: Slot) -> Option<Slot> {
         for _ in 0..4 {
             let shape = self.shape(of);

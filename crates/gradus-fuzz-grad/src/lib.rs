@@ -1,9 +1,9 @@
 //! Random programs, each run by the library and by a purely functional reference, and compared.
 //!
-//! `program` is what a program is, and `text` how it is written as one line. `generate` and `trouble` make random programs,
-//! `shrink` makes one small. One side is the reference: `model` is its state, `reference`, `modes`, `effects` and `passes` say
-//! what statements do to it, over `arrays` of numbers on the tape of `scalar`. The other side is the library, in `subject`.
-//! `run` runs both and compares, `counts` says what was tried.
+//! `program` defines programs, and `text` writes them as one line. `generate` and `trouble` make random programs,
+//! `shrink` reduces one. One side is the reference: `model` is its state; `reference`, `modes`, `effects` and `passes`
+//! define what statements do to it, over `arrays` of numbers on the tape of `scalar`. The other side is the library, in
+//! `subject`. `run` runs both and compares them, `counts` reports what was tried.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout)] // the trace of a program
 
@@ -35,7 +35,7 @@ pub use program::Program;
 pub use run::{Failure, Options};
 pub use subject::Planted;
 
-/// A program that failed, made small.
+/// A program that failed, reduced.
 #[derive(Debug)]
 pub struct Found {
     /// Its number in the run.
@@ -46,7 +46,7 @@ pub struct Found {
     pub failure: Failure,
 }
 
-/// Runs programs `0..count` of a seed on `threads` threads, up to so many `failures`.
+/// Runs programs `0..count` of a seed on `threads` threads, until there are this many `failures`.
 pub fn fuzz(seed: u64, count: u64, threads: usize, failures: usize, options: Options) -> (Counts, Vec<Found>) {
     let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let total: Mutex<(Counts, Vec<u64>)> = Mutex::default();
@@ -82,13 +82,13 @@ pub fn fuzz(seed: u64, count: u64, threads: usize, failures: usize, options: Opt
     (counts, failed.into_iter().take(failures).map(|index| found(seed, index, options)).collect())
 }
 
-/// Program number `index`; that none can be made is a failure, too.
+/// Program number `index`; if none can be made, that is a failure too.
 fn generated(seed: u64, index: u64) -> Result<Program, Failure> {
     let made = std::panic::catch_unwind(|| generate::program(seed, index));
     made.map_err(|_| Failure::new("panic", "the program could not be made: the reference panicked"))
 }
 
-/// The failure of program `index`, made small.
+/// The failure of program `index`, reduced.
 fn found(seed: u64, index: u64, options: Options) -> Found {
     let program = match generated(seed, index) {
         Ok(program) => program,
@@ -106,7 +106,7 @@ fn found(seed: u64, index: u64, options: Options) -> Found {
     }
 }
 
-/// Runs the program that is written so.
+/// Runs the program with this text.
 pub fn one(line: &str, options: Options) -> Result<Counts, Failure> {
     let program = parse(line).map_err(|message| Failure::new("unreadable", message))?;
     let counts = run::run(&program, options)?;
@@ -115,7 +115,7 @@ pub fn one(line: &str, options: Options) -> Result<Counts, Failure> {
     Ok(total)
 }
 
-/// The program that is written so.
+/// The program with this text.
 pub fn parse(line: &str) -> Result<Program, String> {
     text::parse(line)
 }

@@ -14,7 +14,7 @@ pub(crate) fn device() -> Result<Device> {
     Ok(CPU.get_or_init(|| device).clone())
 }
 
-/// Which elements a dropout leaves. That the generator gives these is taken from the library; that a region draws them
+/// The elements that a dropout keeps. The generator's numbers are taken from the library; that a region draws them
 /// again is not.
 pub(crate) fn mask(p: f64, shape: &[usize], generator: &mut Generator) -> Result<Vec<bool>> {
     let stays = backend::Distribution::Bernoulli { p: 1.0 - p };

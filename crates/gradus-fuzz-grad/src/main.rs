@@ -66,7 +66,7 @@ fn main() -> ExitCode {
                 println!("program {} of seed {seed} failed: {}\nrun it alone:", f.index, f.failure);
                 println!("  cargo xtask fuzz-grad --program '{}'\n", f.line);
             }
-            // Of fewer programs, shares say nothing.
+            // With fewer programs, percentages mean nothing.
             let amiss = if count >= 1000 && found.is_empty() { counts.amiss() } else { vec![] };
             amiss.iter().for_each(|what| println!("the programs are not what they should be: {what}"));
             if found.is_empty() && amiss.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -1,4 +1,5 @@
-//! What the reference knows of a program half-way: tensors as places in memories of numbers, recorded operations, hooks.
+//! The reference's state in the middle of a program: tensors as places in memories of numbers, recorded operations,
+//! hooks.
 
 use std::rc::Rc;
 
@@ -11,9 +12,9 @@ use crate::scalar::{Bend, Id, Tape};
 #[derive(Clone)]
 pub(crate) struct Storage {
     pub(crate) numbers: Vec<f64>,
-    /// When each was written last.
+    /// When each number was last written.
     pub(crate) written: Vec<u32>,
-    /// When each was last among those that a write is logged for, which are more for an index or a mask.
+    /// When each number was last covered by a logged write, which for an index or a mask covers more than it writes.
     pub(crate) logged: Vec<u32>,
 }
 
@@ -31,7 +32,7 @@ pub(crate) struct Handle {
     pub(crate) shape: Vec<usize>,
     pub(crate) storage: usize,
     pub(crate) at: Rc<[usize]>,
-    /// Its values on the tape; none of a tensor that is a constant.
+    /// Its values on the tape; none if the tensor is a constant.
     pub(crate) ids: Option<Vec<Id>>,
     /// When it was made.
     pub(crate) stamp: u32,
@@ -41,7 +42,7 @@ pub(crate) struct Handle {
     pub(crate) node: Option<usize>,
 }
 
-/// Something that an operation read or made, and that its gradient may need.
+/// An operand or a result of an operation, which its gradient may need.
 #[derive(Clone)]
 pub(crate) struct Read {
     pub(crate) storage: usize,
@@ -66,39 +67,39 @@ pub(crate) struct Recorded {
     pub(crate) outputs: Vec<Id>,
     pub(crate) kind: Kind,
     pub(crate) freed: Freed,
-    /// Whether its gradient is a formula in its output.
+    /// Whether its gradient is computed from its output.
     pub(crate) by_output: bool,
-    /// Whether it is one of the user, which may read anything.
+    /// Whether it is the user's, which may read anything.
     pub(crate) custom: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Kind {
     Leaf,
-    /// A gradient that comes here certainly goes on to all inputs that are wanted.
+    /// A gradient that arrives here is certainly passed on to all inputs that need one.
     Operation,
     /// A gradient may go on.
     Region,
-    /// Stands for all the nodes that a recorded pass made.
+    /// Stands for all nodes recorded by a pass.
     Pass,
 }
 
-/// What must come of a statement.
+/// The expected outcome of a statement.
 pub(crate) enum Outcome {
-    /// Operands are missing or do not fit: it is left out.
+    /// Operands are missing or do not fit: the statement is skipped.
     Skip,
-    /// An error with this in its message.
+    /// An error whose message contains this.
     Refuse(&'static str),
-    /// Its tensors are there; `may_refuse` if it used one that was overwritten.
+    /// The tensors are defined; `may_refuse` if the statement used one that was overwritten.
     Done { may_refuse: bool },
-    /// The region ran with this body; `refuse` if it wrote into what outlives it.
+    /// The region ran with this body; `refuse` if it wrote into memory that outlives it.
     Region { body: Vec<Statement>, refuse: bool, may_refuse: bool },
 }
 
-/// A checkpointed region under way.
+/// A checkpointed region in progress.
 #[derive(Clone)]
 pub(crate) struct Region {
-    /// Storages from this number on were made inside.
+    /// Storages from this number on were created inside.
     pub(crate) storages: usize,
     pub(crate) nodes: usize,
     pub(crate) reads: Vec<Read>,
@@ -117,7 +118,7 @@ pub(crate) struct Reference {
     pub(crate) clock: u32,
     pub(crate) mode: Mode,
     pub(crate) regions: Vec<Region>,
-    /// Where the random numbers of the region under way come from.
+    /// The source of random numbers of the current region.
     pub(crate) generator: Option<Generator>,
     pub(crate) may_refuse: bool,
 }
@@ -133,10 +134,10 @@ pub(crate) struct Mode {
     pub(crate) writes: Writes,
 }
 
-/// What a write over a kept value does.
+/// The effect of a write over a kept value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Writes {
-    /// It goes through, and the gradient that needs the value is an error.
+    /// It succeeds, and the gradient that needs the value is an error.
     Checked,
     /// The graph gets a copy first.
     Copied,
@@ -148,15 +149,15 @@ pub(crate) enum Writes {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Need {
     No,
-    /// It reads a copy, whatever becomes of the value.
+    /// It reads a copy, which no write affects.
     Copy,
     Yes,
-    /// It checks the value, whether it reads it or not.
+    /// It checks the value even if it does not read it.
     Strict,
 }
 
 impl Need {
-    /// Whether it matters if the value is overwritten.
+    /// Whether overwriting the value matters.
     pub(crate) fn matters(self) -> bool {
         matches!(self, Need::Yes | Need::Strict)
     }
@@ -179,20 +180,20 @@ impl Mode {
 pub(crate) struct Hooked {
     pub(crate) slot: Slot,
     pub(crate) ids: Vec<Id>,
-    /// `None` for one that looks on.
+    /// `None` for a hook that only observes.
     pub(crate) bend: Option<Bend>,
-    /// Whether it works on what those who ask for the gradient see; else on what goes on.
+    /// Whether it changes the gradient that callers receive; otherwise it changes the one that is passed on.
     pub(crate) visible: bool,
 }
 
-/// How well an error about an overwritten value is founded.
+/// How certain an error about an overwritten value is.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub(crate) enum Ground {
     /// No write touched a value that a gradient of this pass needs.
     None,
-    /// A write is logged for an element that an index or a mask left as it was.
+    /// A logged write covers an element that an index or a mask left unchanged.
     Beside,
-    /// A write touched an element.
+    /// A write changed an element.
     Element,
 }
 
@@ -216,12 +217,12 @@ impl Reference {
         self.handles.get(slot as usize)?.as_ref()
     }
 
-    /// The numbers of a tensor as they are now.
+    /// The current numbers of a tensor.
     pub(crate) fn numbers(&self, h: &Handle) -> Vec<f64> {
         h.at.iter().map(|&p| self.storages[h.storage].numbers[p]).collect()
     }
 
-    /// Whether the slot can be defined.
+    /// Whether this number is free for a new tensor.
     pub(crate) fn is_free(&self, slot: Slot) -> bool {
         self.handles.get(slot as usize).is_none_or(Option::is_none) && !self.hooks.iter().any(|h| h.slot == slot)
     }
@@ -240,8 +241,8 @@ impl Reference {
         }
     }
 
-    /// Whether the memory of a computed tensor was written since. Leaves, views of them and constants are whatever the
-    /// memory holds: nothing can make them stale.
+    /// Whether the memory of a computed tensor was written since. Leaves, views of leaves and constants equal whatever
+    /// the memory holds, so they are never stale.
     pub(crate) fn is_stale(&self, h: &Handle) -> bool {
         h.origin == Origin::Computed && h.tracked && self.touched(h.storage, &h.at, h.stamp) != Ground::None
     }
@@ -256,7 +257,7 @@ impl Reference {
         }
     }
 
-    /// What a write since did to something that was read.
+    /// The effect of later writes on something that was read.
     pub(crate) fn ground(&self, r: &Read) -> Ground {
         self.touched(r.storage, &r.at, r.stamp)
     }

@@ -1,10 +1,10 @@
-//! The switches of a thread as the reference has them, and which writes they refuse.
+//! The reference's model of a thread's switches, and the writes that they refuse.
 
 use crate::model::{Freed, Guard, Handle, Kind, Mode, Need, Read, Reference, Writes};
 use crate::program::Name;
 
 impl Reference {
-    /// Sets the switch of a block; gives what was on before.
+    /// Sets the switch of a block; returns the previous state.
     pub(crate) fn enter(&mut self, name: Name) -> Mode {
         let before = self.mode;
         match name {
@@ -18,12 +18,12 @@ impl Reference {
         before
     }
 
-    /// Whether what is recorded now never depends on what is overwritten later.
+    /// Whether operations recorded now are unaffected by later writes.
     pub(crate) fn keeps_copies(&self) -> bool {
         self.regions.is_empty() && (self.mode.packs || self.mode.writes == Writes::Copied)
     }
 
-    /// What an operation that is recorded now keeps of a tensor.
+    /// What an operation recorded now keeps of a tensor.
     pub(crate) fn kept(&self, h: &Handle, name: Name, keeps: bool) -> Read {
         let need = match keeps {
             false => Need::No,
@@ -49,15 +49,15 @@ impl Reference {
         if self.mode.strict { inputs.iter().map(one).collect() } else { vec![] }
     }
 
-    /// Whether a write is refused because a graph needs values; it is logged `at` these places, and `certain` ones of them are
-    /// written.
+    /// Whether a write is refused because a graph needs values. It is logged `at` these places, and the places
+    /// `certain` are written.
     pub(crate) fn guard_of(&self, storage: usize, at: &[usize], certain: &[usize]) -> Guard {
         let mut live = vec![false; self.nodes.len()];
         self.handles.iter().flatten().filter_map(|h| h.node).for_each(|n| live[n] = true);
         let mut found = Guard::Never;
         for n in (0..live.len()).rev() {
             let node = &self.nodes[n];
-            // What a pass recorded may or may not hold what it went through.
+            // Nodes recorded by a pass may or may not keep the values that it used.
             if live[n] && node.kind != Kind::Pass {
                 node.inputs.iter().for_each(|&i| live[i] = true);
             }
@@ -74,7 +74,7 @@ impl Reference {
     }
 }
 
-/// Whether the very tensor is kept, wherever the gradient needs it: of operations that are one in the library, too.
+/// Whether the tensor itself is kept if the gradient needs it: true of operations that are a single one in the library.
 fn surely_keeps(name: Name) -> bool {
     use Name::*;
     matches!(name, Sin | Cos | Tanh | Exp | Sigmoid | Square | Log | Sqrt | Recip | Mul | Div)

@@ -1,12 +1,12 @@
-//! Hooks and gradients of the reference: which numbers must come, and which errors may.
+//! Hooks and gradients of the reference: the numbers that are required, and the errors that are allowed.
 
 use crate::model::{Freed, Ground, Guard, Handle, Hooked, Kind, Need, Outcome, Read, Reference, Writes};
 use crate::program::{NONE, Name, Slot, Statement};
 use crate::scalar::{Bend, Bends, Id};
 
-/// What must come of a pass.
+/// The expected outcome of a pass.
 pub(crate) struct Expected {
-    /// For each input its gradient; `None` where nothing flows.
+    /// The gradient of each input; `None` if none reaches it.
     pub(crate) gradients: Vec<Option<Vec<f64>>>,
     /// Their values, for a pass that is recorded.
     ids: Vec<Option<Vec<Id>>>,
@@ -16,15 +16,15 @@ pub(crate) struct Expected {
     /// Whether nodes that the pass needs were freed.
     pub(crate) freed: Freed,
     pub(crate) ground: Ground,
-    /// Whether a value that it needs was overwritten, and is there all the same.
+    /// Whether a value that it needs was overwritten but is kept as a copy.
     pub(crate) spared: bool,
-    /// Whether writes lie between the elements of a value that it needs.
+    /// Whether writes fall between the elements of a value that it needs.
     pub(crate) between: bool,
     /// Whether an input of a strict node was overwritten.
     pub(crate) strict: bool,
     /// Whether the numbers depend on a choice, see [`Reference::ambiguous`].
     pub(crate) ambiguous: bool,
-    /// The nodes that run, and whether certainly.
+    /// The nodes that run, and whether they certainly do.
     pub(crate) ran: Vec<(usize, bool)>,
     seeds: Vec<Slot>,
 }
@@ -58,7 +58,7 @@ impl Reference {
         Outcome::Done { may_refuse: false }
     }
 
-    /// The roots with their seeds, and the inputs, of a pass; `None` where it makes no sense.
+    /// The roots with their seeds, and the inputs, of a pass; `None` if it is meaningless.
     fn ends(&self, s: &Statement) -> Option<Ends> {
         let tracked = |&slot: &Slot| self.handle(slot).filter(|h| h.tracked && h.ids.is_some()).cloned();
         if matches!(s.name, Name::Backward | Name::BackwardRetain) {
@@ -94,7 +94,7 @@ impl Reference {
             .then(|| (from, inputs.to_vec()))
     }
 
-    /// What a pass must give. Nothing has happened yet, but for values on the tape.
+    /// The expected outcome of a pass. Changes nothing except that it adds values to the tape.
     pub(crate) fn expect(&mut self, s: &Statement) -> Option<Expected> {
         let (roots, slots) = self.ends(s)?;
         let inputs: Vec<Handle> = slots.iter().filter_map(|&i| self.handle(i).cloned()).collect();
@@ -106,7 +106,7 @@ impl Reference {
         let reads = reads.filter(|r| r.need.matters());
         let strict = ran.iter().any(|&(n, certain)| certain && self.breaks_strict(n));
         let between = reads.clone().any(|r| self.between(r.storage, &r.at, r.stamp));
-        // A root that holds other numbers by now is refused, too, and a seed that is to be recorded.
+        // A root whose numbers have changed since is refused too, and so is such a seed if the pass is recorded.
         let seeds = roots.iter().filter_map(|r| self.handle(r.1)).filter(|_| create);
         let stale = roots.iter().map(|r| &r.0).chain(seeds).filter(|h| self.is_stale(h));
         let stale = stale.map(|h| self.touched(h.storage, &h.at, h.stamp));
@@ -188,7 +188,7 @@ impl Reference {
                 self.nodes[n].inputs.iter().for_each(|&i| reached[i] = true);
             }
         }
-        // What leads to an input: of a region and of a recorded pass only some parts may.
+        // What leads to an input: only some parts of a region or of a recorded pass may.
         let all = matches!(s.name, Name::Backward | Name::BackwardRetain);
         let (mut wanted, mut surely) = (vec![all; count], vec![all; count]);
         inputs.iter().filter_map(|h| h.node).for_each(|n| (wanted[n], surely[n]) = (true, true));
@@ -219,7 +219,8 @@ impl Reference {
         (ran, freed)
     }
 
-    /// An operation of the user may be given a seed that is memory of its operands: it then reads what was written there.
+    /// A user's operation may receive a seed that shares memory with its operands: it then reads what was written
+    /// there.
     fn seeded(&self, ran: &[(usize, bool)], roots: &[(Handle, Slot)]) -> Option<Ground> {
         let seeds = || roots.iter().filter_map(|r| self.handle(r.1)).map(|h| h.storage);
         let custom = ran.iter().map(|r| &self.nodes[r.0]).filter(|n| n.custom || n.kind == Kind::Pass);
@@ -227,7 +228,7 @@ impl Reference {
         reads.any(|r| self.ground(r) != Ground::None).then_some(Ground::Beside)
     }
 
-    /// Whether an input of a strict operation was overwritten that is still there.
+    /// Whether an input of a strict operation that still exists was overwritten.
     fn breaks_strict(&self, n: usize) -> bool {
         let there = |storage| self.handles.iter().flatten().any(|h| h.storage == storage);
         let broken = |r: &Read| self.touched(r.storage, &r.at, r.stamp) == Ground::Element && there(r.storage);
@@ -235,18 +236,18 @@ impl Reference {
         node.kind == Kind::Operation && node.reads.iter().any(|r| r.need == Need::Strict && broken(r))
     }
 
-    /// Which gradients of a pass a leaf still has an influence on: if it is recorded, these must be tracked.
+    /// Which gradients of a pass still depend on a leaf: if the pass is recorded, these must be tracked.
     pub(crate) fn moving(&self, e: &Expected) -> Vec<bool> {
         let one = |ids: &Option<Vec<Id>>| ids.iter().flatten().any(|&id| self.tape.moves(id));
         e.ids.iter().map(one).collect()
     }
 
-    /// Whether a pass goes through what another one recorded.
+    /// Whether a pass goes through nodes recorded by another one.
     pub(crate) fn goes_through_a_pass(&self, e: &Expected) -> bool {
         e.ran.iter().any(|r| self.nodes[r.0].kind == Kind::Pass)
     }
 
-    /// The pass gave gradients; `tracked` says which of them the library tracks.
+    /// The pass returned gradients; `tracked` says which of them the library tracks.
     pub(crate) fn passed(&mut self, s: &Statement, e: Expected, tracked: &[bool]) {
         if matches!(s.name, Name::Grad | Name::Backward) {
             for &(n, certain) in &e.ran {
@@ -291,7 +292,7 @@ impl Reference {
         }
     }
 
-    /// The pass gave an error: what it freed before is not known.
+    /// The pass returned an error: what it had freed by then is unknown.
     pub(crate) fn failed(&mut self, s: &Statement, e: &Expected) {
         if matches!(s.name, Name::Grad | Name::Backward) {
             for &(n, _) in &e.ran {

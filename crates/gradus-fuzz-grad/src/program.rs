@@ -3,7 +3,7 @@
 /// Number of a tensor in a program.
 pub(crate) type Slot = u32;
 
-/// In place of a tensor: none is given.
+/// In place of a tensor: none.
 pub(crate) const NONE: Slot = u32::MAX;
 
 macro_rules! names {
@@ -22,7 +22,7 @@ macro_rules! names {
                 }
             }
 
-            /// The one that is written so.
+            /// The one with this text.
             pub(crate) fn from_text(text: &str) -> Option<Name> {
                 match text {
                     $($text => Some(Name::$name),)*
@@ -53,12 +53,12 @@ names! {
     LayerNorm "layer_norm", RmsNorm "rms_norm",
     // Of several tensors.
     Matmul "matmul", Attention "attention", CrossEntropy "cross_entropy", Cat "cat", Stack "stack",
-    // Picked by index. Numbers: axis, then the index (or a seed for it).
+    // Indexing. Numbers: axis, then the index (or a seed for it).
     Gather "gather", IndexSelect "index_select", ScatterAdd "scatter_add", IndexAdd "index_add",
     // Views.
     Slice "slice", Select "select", Transpose "transpose", Reshape "reshape", Expand "expand", Flip "flip",
     Diagonal "diagonal", Squeeze "squeeze", Unsqueeze "unsqueeze", Windows "windows",
-    // The same values elsewhere.
+    // The same values at other positions.
     Copy "copy", Detach "detach", Require "require",
     // Writes in place.
     FillIn "fill_", ZeroIn "zero_", AddIn "add_", SubIn "sub_", MulIn "mul_", DivIn "div_", CopyIn "copy_",

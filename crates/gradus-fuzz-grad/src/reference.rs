@@ -1,9 +1,9 @@
 //! The other side of the comparison: what a program means, on scalars that never change.
 //!
-//! A tensor is a list of places in a memory of numbers, and if it is tracked a list of values of the [`Tape`], one an
-//! element. A write changes numbers of the memory and nothing on the tape. Whoever reads a tensor later sees, element by
-//! element, either its value of the tape or, where the memory was written since, the new number: of a leaf (and of views
-//! of it) it is the leaf that is now this number, of anything else a constant.
+//! A tensor is a list of places in a memory of numbers and, if it is tracked, a list of values of the [`Tape`], one per
+//! element. A write changes numbers in the memory and nothing on the tape. A later read of a tensor sees, element by
+//! element, either its value on the tape or, if the memory was written since, the new number: for a leaf (and views of
+//! it) the leaf itself now has this number, for anything else the number is a constant.
 
 use std::rc::Rc;
 
@@ -21,7 +21,7 @@ use crate::views::is_strided;
 use crate::views::view;
 
 impl Reference {
-    /// Whether writes since `stamp` lie between these places, and none on them.
+    /// Whether writes since `stamp` fall between these places but on none of them.
     pub(crate) fn between(&self, storage: usize, at: &[usize], stamp: u32) -> bool {
         let (Some(&first), Some(&last)) = (at.iter().min(), at.iter().max()) else { return false };
         let written = &self.storages[storage].written[first..=last];
@@ -45,7 +45,7 @@ impl Reference {
         Array { shape: h.shape.clone(), ids: h.at.iter().enumerate().map(one).collect() }
     }
 
-    /// That the bytes of a tensor were read.
+    /// Records that the bytes of a tensor were read.
     pub(crate) fn note(&mut self, h: &Handle) {
         let read = self.noted(h);
         let tracked = h.node.filter(|_| h.tracked);
@@ -58,7 +58,7 @@ impl Reference {
     }
 
     pub(crate) fn noted(&self, h: &Handle) -> Read {
-        // What is read again where it is cannot be copied: a write is refused under either switch.
+        // A value that is read again in place cannot be replaced by a copy: a write is refused under either switch.
         let guard = if self.mode.writes == Writes::Checked { Guard::Never } else { Guard::Maybe };
         Read { storage: h.storage, at: h.at.clone(), stamp: self.clock, need: Need::Yes, guard }
     }
@@ -78,7 +78,7 @@ impl Reference {
         Handle { shape, storage, at, ids: None, stamp, tracked: false, origin: Origin::Computed, node: None }
     }
 
-    /// The tensor, which shares its memory with nothing, lies there as the library chose: its elements at these places.
+    /// The tensor shares its memory with nothing; the library chose to put its elements at these places.
     pub(crate) fn lay_out(&mut self, slot: Slot, places: impl Iterator<Item = usize>) {
         let places: Vec<usize> = places.collect();
         let Some(h) = self.handle(slot) else { return };
@@ -197,7 +197,7 @@ impl Reference {
             let node = self.record(h.node.into_iter().collect(), self.checked(&[h]), Kind::Operation);
             self.made_by(&mut made, node, &ids);
             made.tracked = h.tracked;
-            // No byte is read, but a region that is run again uses the tensor again.
+            // Reads no bytes, but a region that runs again uses the tensor again.
             self.note(h);
         }
         Some(made)

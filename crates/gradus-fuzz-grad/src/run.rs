@@ -16,11 +16,11 @@ use crate::subject::{Planted, Subject};
 /// The library is wrong, or the reference is.
 #[derive(Debug, Clone)]
 pub struct Failure {
-    /// What kind of mistake: a shrunk program must show the same.
+    /// The kind of mistake: a reduced program must show the same.
     pub kind: &'static str,
     /// Both sides.
     pub message: String,
-    /// Of an error of the library, the first line without its numbers: a shrunk program must show the same.
+    /// The first line of the library's error, without numbers: a reduced program must show the same.
     pub cause: String,
 }
 
@@ -29,7 +29,7 @@ impl Failure {
         Failure { kind, message: message.into(), cause: String::new() }
     }
 
-    /// An error of the library that should not be.
+    /// An error of the library that should not occur.
     fn error(kind: &'static str, what: &str, e: &Error) -> Self {
         let text = e.to_string();
         let cause = text.lines().next().unwrap_or_default().chars().filter(|c| !c.is_numeric()).collect();
@@ -46,18 +46,18 @@ impl fmt::Display for Failure {
 /// How programs are run.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
-    /// A mistake that the library is made to have.
+    /// A mistake planted into the library's side.
     pub planted: Option<Planted>,
     /// Print both sides of every statement.
     pub trace: bool,
 }
 
-/// Beyond this magnitude, rounding is not told from mistakes.
+/// Beyond this magnitude, rounding cannot be told from mistakes.
 const LARGEST: f64 = 1e4;
-/// Relative difference that rounding may make.
+/// Largest relative difference due to rounding.
 const ROUNDING: f64 = 1e-9;
 
-/// In the error of a pass over a graph that is gone.
+/// Part of the error message for a pass over a freed graph.
 const FREED: &str = "the graph was freed";
 
 /// Why a program ends before its last statement.
@@ -74,7 +74,7 @@ struct Both {
     options: Options,
 }
 
-/// Runs a program on both sides and counts what it had; on two threads at once if it asks for that.
+/// Runs a program on both sides and counts its features; on two threads at once if it says so.
 pub(crate) fn run(program: &Program, options: Options) -> Result<Counts, Failure> {
     let one = || {
         catch_unwind(AssertUnwindSafe(|| alone(program, options))).unwrap_or_else(|panic| {
@@ -117,7 +117,7 @@ fn fail<T>(kind: &'static str, message: String) -> Result<T, Stop> {
     Err(Stop::Failed(Failure::new(kind, message)))
 }
 
-/// An error that should not be.
+/// An error that should not occur.
 fn unexpected(s: &Statement, e: &Error) -> Stop {
     Stop::Failed(Failure::error("unexpected error", &format!("`{}` gave", text(s)), e))
 }
@@ -184,7 +184,7 @@ impl Both {
         }
     }
 
-    /// How new tensors lie in memory is the library's choice: the reference takes it over.
+    /// The layout of new tensors is the library's choice: the reference adopts it.
     fn lay_out(&mut self, s: &Statement) {
         for &out in &s.outs {
             if let Ok(t) = self.subject.tensor(out) {
@@ -218,7 +218,7 @@ impl Both {
             Err(e) if must_refuse && (outlives(&e) || may_refuse && is_overwritten(&e)) => {
                 self.counts.has(Feature::WriteOutlives);
                 self.trace(s, format!("both refuse:\n{e}"));
-                // An error before the last write leaves the sides with other numbers.
+                // An error before the last write leaves the two sides with different numbers.
                 let early = may_refuse || s.body.iter().any(|b| b.name == Name::Checkpoint);
                 if early { Err(Stop::Enough) } else { Ok(true) }
             }
@@ -233,7 +233,7 @@ impl Both {
         }
     }
 
-    /// Whether a tensor has the shape, place in memory and place in the graph that it must have.
+    /// Whether a tensor has the required shape, position in memory and position in the graph.
     fn check(&mut self, s: &Statement, out: Slot) -> Result<(), Stop> {
         let Some(want) = self.reference.handle(out) else { return Ok(()) };
         if want.at.is_empty() {
@@ -427,7 +427,7 @@ impl Both {
         }
     }
 
-    /// Whether all tensors hold the numbers that they must hold.
+    /// Whether all tensors hold the required numbers.
     fn compare_tensors(&mut self) -> Result<(), Failure> {
         for slot in 0..self.reference.handles.len() as Slot {
             let Some(h) = self.reference.handle(slot) else { continue };

@@ -1,7 +1,7 @@
-//! The reference's arithmetic: scalars that never change, each with how it was made, and their derivatives.
+//! The reference's arithmetic: immutable scalars, each with the step that produced it, and their derivatives.
 //!
-//! A value is a number in a list; a derivative is more values of the same list. So there is nothing that could be
-//! overwritten, freed or shared by mistake, and every order of derivative is the same few lines.
+//! A value is a number in a list; a derivative adds more values to the same list. So nothing can be overwritten, freed
+//! or shared by mistake, and derivatives of every order use the same few lines.
 
 /// Number of a value.
 pub(crate) type Id = u32;
@@ -25,21 +25,22 @@ enum Made {
     Sqrt(Id),
 }
 
-/// What happens to a derivative on its way.
+/// What a hook does to a derivative on its way.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Bend {
     /// It is multiplied by a number.
     Scale(f64),
-    /// Its hyperbolic tangent takes its place: not linear, so only the complete derivative gives the right number.
+    /// It is replaced by its hyperbolic tangent, which is nonlinear, so that only the complete derivative gives the
+    /// right number.
     Tanh,
 }
 
-/// Bends of derivatives, by value.
+/// Hooks on derivatives, by value.
 #[derive(Default)]
 pub(crate) struct Bends {
-    /// Seen by whoever asks for the derivative, in this order.
+    /// Applied, in this order, to the derivative that callers receive.
     pub(crate) visible: Vec<(Id, Bend)>,
-    /// Applied to what goes on from there.
+    /// Applied to the derivative that is passed on.
     pub(crate) onwards: Vec<(Id, Bend)>,
 }
 
@@ -48,15 +49,15 @@ pub(crate) struct Bends {
 pub(crate) struct Tape {
     made: Vec<Made>,
     values: Vec<f64>,
-    /// Whether a leaf has an influence.
+    /// Whether it depends on a leaf.
     moving: Vec<bool>,
-    /// The largest magnitude so far; infinite once something was no number.
+    /// The largest magnitude so far; infinite after a NaN.
     pub(crate) largest: f64,
-    /// Whether a choice hung on a difference too small to trust.
+    /// Whether a choice depended on a difference too small to trust.
     pub(crate) undecided: bool,
 }
 
-/// Closer than this, two numbers may be ordered otherwise by another rounding.
+/// If two numbers are closer than this, different rounding may order them differently.
 const TIE: f64 = 1e-6;
 
 impl Tape {
@@ -96,17 +97,17 @@ impl Tape {
         self.push(Made::Leaf, value, true)
     }
 
-    /// A value of its own, equal to `a`, that has a derivative even if `a` has none: an element of a tracked tensor.
+    /// A new value equal to `a` that has a derivative even if `a` has none: an element of a tracked tensor.
     pub(crate) fn element(&mut self, a: Id) -> Id {
         self.push(Made::Copy(a), self.value(a), true)
     }
 
-    /// A value of its own, equal to `a`.
+    /// A new value equal to `a`.
     pub(crate) fn copy(&mut self, a: Id) -> Id {
         self.copy_with(a, self.value(a))
     }
 
-    /// What `a` is now that its number was replaced: derivatives go on to it unchanged.
+    /// `a` after its number was replaced: derivatives are passed on to it unchanged.
     pub(crate) fn copy_with(&mut self, a: Id, value: f64) -> Id {
         self.push(Made::Copy(a), value, self.moves(a))
     }
@@ -169,7 +170,7 @@ impl Tape {
         if self.less(a, b) { a } else { b }
     }
 
-    /// The sum of several; zero of none.
+    /// The sum of several values; zero if there are none.
     pub(crate) fn sum(&mut self, ids: impl IntoIterator<Item = Id>) -> Id {
         let mut ids = ids.into_iter();
         let Some(first) = ids.next() else { return self.constant(0.0) };
@@ -186,7 +187,8 @@ impl Tape {
         }
     }
 
-    /// The derivatives of the sum of each root times its weight, for every value; `None` where there is no influence.
+    /// The derivatives, for every value, of the weighted sum of the roots; `None` if the sum does not depend on the
+    /// value.
     pub(crate) fn derivatives(&mut self, roots: &[(Id, Id)], bends: &Bends) -> Vec<Option<Id>> {
         let top = self.len();
         let mut found: Vec<Option<Id>> = vec![None; top];
@@ -217,7 +219,7 @@ impl Tape {
         }
     }
 
-    /// The derivative `g` of value `id`, passed on to what it was made of.
+    /// Passes the derivative `g` of value `id` on to its operands.
     fn pass(&mut self, found: &mut [Option<Id>], id: Id, g: Id) {
         match self.made[id as usize] {
             Made::Constant | Made::Leaf => {}

@@ -1,9 +1,9 @@
-//! Makes a failing program small: parts are left out or made simpler for as long as it fails in the same way.
+//! Reduces a failing program: parts are removed or simplified as long as it fails in the same way.
 
 use crate::program::{NONE, Name, Program, Slot, Statement, visit};
 use crate::run::{Failure, Options, run};
 
-/// Runs of a candidate that are spent on one failure.
+/// Most candidate runs spent on one failure.
 const BUDGET: usize = 20_000;
 
 /// The smallest program found that fails in the same way, and how.
@@ -59,13 +59,13 @@ fn variants(list: &[Statement]) -> Vec<Vec<Statement>> {
     }
     for (i, s) in list.iter().enumerate() {
         let with = |new: Vec<Statement>| [&list[..i], &new, &list[i + 1..]].concat();
-        // What an operation gives, replaced by what it takes.
+        // The result of an operation, replaced by its operand.
         if let ([out], true) = (&s.outs[..], !s.name.is_pass()) {
             for &of in s.of.iter().filter(|&&of| of != NONE) {
                 let rest: Vec<Statement> = list[i + 1..].iter().map(|t| replaced(t, *out, of)).collect();
                 found.push([&list[..i], &rest].concat());
             }
-            // Or by what the one before it takes: a sum over axes makes sense only of what was stretched.
+            // Or by the operand of the one before: a sum over axes only makes sense on what was broadcast.
             let before = list[..i].iter().rev().find(|b| s.of.iter().any(|of| b.outs.contains(of)));
             for &of in before.iter().filter(|b| !b.name.is_pass()).flat_map(|b| &b.of) {
                 let rest: Vec<Statement> = list[i + 1..].iter().map(|t| replaced(t, *out, of)).collect();
@@ -98,7 +98,7 @@ fn replaced(s: &Statement, old: Slot, new: Slot) -> Statement {
     Statement { of: swap(&s.of), gives: swap(&s.gives), body, ..s.clone() }
 }
 
-/// One statement made simpler.
+/// Simpler forms of one statement.
 fn simpler(s: &Statement) -> Vec<Statement> {
     let mut found = vec![];
     let without = |list: &[Slot], i: usize| [&list[..i], &list[i + 1..]].concat();

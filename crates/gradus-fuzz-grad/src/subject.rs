@@ -18,9 +18,9 @@ use crate::program::{NONE, Name, Slot, Statement, indices, masked, values};
 pub enum Planted {
     /// Hooks scale by another number.
     Hook,
-    /// Recorded gradients are cut off from the graph.
+    /// Recorded gradients are detached from the graph.
     Severed,
-    /// Recorded gradients are right and tracked, but half of the graph behind them is cut off.
+    /// Recorded gradients are right and tracked, but half of the graph behind them is detached.
     Halved,
     /// The switches for kept values stay off.
     Unguarded,
@@ -68,7 +68,7 @@ impl CustomOp for Product {
     }
 }
 
-/// The sum over the axes that were stretched.
+/// The sum over the axes that were broadcast.
 fn summed(t: &Tensor, shape: &[usize]) -> Result<Tensor> {
     let lead = t.rank() - shape.len();
     let stretched = |&k: &usize| k < lead || shape[k - lead] == 1 && t.shape()[k] != 1;
@@ -106,12 +106,12 @@ impl Subject {
         set(&mut self.tensors, slot, Some(tensor));
     }
 
-    /// Runs a statement that is no pass and no hook, and of whose body every statement can be run.
+    /// Runs a statement that is neither a pass nor a hook, and whose body can be run completely.
     pub(crate) fn run(&mut self, s: &Statement) -> Result<()> {
         run(&mut self.tensors, s, &mut Generator::new(s.number(0).unsigned_abs()))
     }
 
-    /// Sets the switch of a block until what it gives is dropped.
+    /// Sets the switch of a block until the returned guard is dropped.
     pub(crate) fn guard(&self, name: Name) -> Box<dyn Any> {
         match name {
             Name::NoGrad => Box::new(no_grad_guard()),
@@ -157,7 +157,7 @@ impl Subject {
         Ok(())
     }
 
-    /// The gradients of a pass for `inputs`, from each thread that took them.
+    /// The gradients of a pass for `inputs`, from each thread that computed them.
     pub(crate) fn pass(&self, s: &Statement, inputs: &[Slot]) -> Result<Vec<Result<Vec<Option<Tensor>>>>> {
         let options = match s.name {
             Name::GradCreate => BackwardOptions::new().create_graph(),
@@ -195,8 +195,8 @@ impl Subject {
         }))
     }
 
-    /// Defines the tensors of a pass. Recorded ones are copied: the gradient of one tensor may be a step on the way to that
-    /// of another, which is no mistake, but then it is not at the end of a graph as the reference has it.
+    /// Defines the tensors of a pass. Recorded ones are copied: the gradient of one tensor may be an intermediate value
+    /// of another's, which is correct, but then it is not the end of a graph as in the reference.
     pub(crate) fn define_gradients(&mut self, s: &Statement, inputs: &[Slot], found: &[Option<Tensor>]) -> Result<()> {
         let _mode = enable_grad_guard();
         for ((&out, &input), g) in s.outs.iter().zip(inputs).zip(found) {
@@ -235,7 +235,7 @@ fn run(tensors: &mut Vec<Option<Tensor>>, s: &Statement, generator: &mut Generat
     }
 }
 
-/// A statement of a region. The reference does not see how its tensors lie in memory: they lie as one expects.
+/// A statement of a region. The reference does not see the layouts of its tensors, which are the expected ones.
 fn run_inside(tensors: &mut Vec<Option<Tensor>>, s: &Statement, generator: &mut Generator) -> Result<()> {
     if s.name == Name::NoGrad {
         let _mode = no_grad_guard();

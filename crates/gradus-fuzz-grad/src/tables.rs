@@ -1,4 +1,4 @@
-//! What random programs are made of.
+//! The statements that random programs are made of.
 
 use crate::program::Name;
 
@@ -16,7 +16,7 @@ pub(crate) const BINARY: &[Name] = &[
 /// Switches for kept values.
 pub(crate) const MODES: &[Name] =
     &[Name::Packed, Name::AllowMutation, Name::AllowMutation, Name::StrictInplace, Name::Strict];
-/// Functions whose gradient depends on where it is taken.
+/// Functions whose gradient depends on the point.
 pub(crate) const CURVES: &[Name] = &[
     Name::Square,
     Name::Mul,

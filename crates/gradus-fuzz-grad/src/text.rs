@@ -53,7 +53,7 @@ fn slots(f: &mut fmt::Formatter<'_>, slots: &[Slot]) -> fmt::Result {
     Ok(())
 }
 
-/// The program that is written so, or where the text is wrong.
+/// The program with this text, or where the text is wrong.
 pub(crate) fn parse(text: &str) -> Result<Program, String> {
     let text = text.trim();
     let (twice, rest) = match text.strip_prefix("twice ") {
@@ -72,9 +72,9 @@ struct Reader<'a> {
     rest: &'a str,
 }
 
-/// Blocks in blocks beyond this are refused.
+/// Deepest nesting of blocks.
 const DEEPEST: usize = 20;
-/// Tensors are numbered below this.
+/// Tensor numbers are below this.
 const SLOTS: Slot = 10_000;
 
 impl Reader<'_> {

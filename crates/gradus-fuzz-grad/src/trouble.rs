@@ -6,7 +6,7 @@ use crate::program::{NONE, Name, Slot, Statement, visit};
 use crate::tables::{CURVES, MODES, SCALARS, WRITES};
 
 impl Maker {
-    /// A write in place, through an alias more often than not.
+    /// A write in place, usually through an alias.
     pub(crate) fn overwrite(&mut self) {
         let choice = self.random.below(100);
         let Some(mut to) = self.any(|h| if choice < 60 { h.tracked } else { !h.tracked }) else { return };
@@ -14,7 +14,7 @@ impl Maker {
         if tracked && self.reference.mode.recording {
             let refused = self.random.chance(5);
             if !refused && self.random.chance(30) {
-                // Directly, where nothing is recorded.
+                // Directly, if nothing is recorded.
                 self.block(Name::NoGrad, |maker| {
                     maker.write_to(to);
                 });
@@ -88,7 +88,7 @@ impl Maker {
             };
             let mut of = vec![to];
             if matches!(name, Name::IndexAddIn | Name::IndexCopyIn | Name::ScatterIn | Name::ScatterAddIn) {
-                // What has the shape of the index is seldom there.
+                // A tensor with the shape of the index rarely exists.
                 let shape: Vec<i64> = shape.iter().map(|&n| n as i64).collect();
                 if let Some(at) = shape.get(axis).copied() {
                     let wanted: Vec<i64> = [&shape[..axis], &[count as i64], &shape[axis + 1..]].concat();
@@ -116,7 +116,7 @@ impl Maker {
         self.add(Statement::new(name, &[out], &[of], &[kind, factor]));
     }
 
-    /// What `f` adds, as the body of a block.
+    /// The statements that `f` adds, as the body of a block.
     pub(crate) fn block(&mut self, name: Name, f: impl FnOnce(&mut Self)) {
         let outer = std::mem::take(&mut self.statements);
         let before = self.reference.enter(name);
@@ -150,7 +150,7 @@ impl Maker {
         });
     }
 
-    /// A checkpointed region: made as plain statements, which are then its body.
+    /// A checkpointed region: first made as plain statements, which then become its body.
     pub(crate) fn region(&mut self) {
         let before = self.reference.clone();
         let was_inside = std::mem::replace(&mut self.inside, true);
@@ -217,7 +217,7 @@ impl Maker {
         done.then_some(sum)
     }
 
-    /// Gradients of something, and if they are recorded, perhaps gradients of them.
+    /// Gradients of something and, if they are recorded, perhaps gradients of those.
     pub(crate) fn pass(&mut self, last: bool) {
         if self.inside {
             return;
@@ -234,7 +234,7 @@ impl Maker {
         };
         let Some(s) = self.one_pass(name) else { return };
         if matches!(name, Name::Grad | Name::Backward) && self.random.chance(20) {
-            // Once more over what was freed.
+            // A second pass over a freed graph.
             let outs = s.outs.iter().map(|_| self.slot()).collect();
             self.add(Statement { outs, ..s });
         } else if create {
@@ -261,7 +261,7 @@ impl Maker {
         self.reference.handle(slot).is_some_and(|h| h.tracked)
     }
 
-    /// A function of a tensor that is not linear, if one can be had.
+    /// A nonlinear function of a tensor, if one is possible.
     fn curve(&mut self, of: Slot) -> Slot {
         for _ in 0..4 {
             let name = self.random.pick(CURVES).unwrap_or(Name::Sin);

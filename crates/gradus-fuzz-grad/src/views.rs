@@ -1,12 +1,12 @@
-//! Views: where their elements come from, and whether one can be had.
+//! Views: where their elements come from, and whether they are possible.
 
 use crate::arrays::{at, fits, numel, places, with, without};
 use crate::program::{Name, Statement};
 
-/// From the place of an element in a view to its place in the source.
+/// From the position of an element in a view to its position in the source.
 type Source = Box<dyn Fn(&[usize]) -> Vec<usize>>;
 
-/// Where the elements of a view come from: its shape, and for each element the number of that in the source.
+/// The shape of a view, and for each of its elements the flat index in the source.
 pub(crate) fn view(s: &Statement, shape: &[usize]) -> Option<(Vec<usize>, Vec<usize>)> {
     let (rank, axis) = (shape.len(), s.place(0));
     let mut new = shape.to_vec();
@@ -108,7 +108,7 @@ pub(crate) fn view(s: &Statement, shape: &[usize]) -> Option<(Vec<usize>, Vec<us
     Some((new, from))
 }
 
-/// Whether the places are an offset and a stride an axis: a view of this shape can be had.
+/// Whether the places are an offset and one stride per axis, so that a view of this shape exists.
 pub(crate) fn is_strided(shape: &[usize], at: &[usize]) -> bool {
     if at.is_empty() {
         return true;

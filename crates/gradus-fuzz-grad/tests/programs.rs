@@ -1,4 +1,4 @@
-//! The random programs of `cargo xtask fuzz-grad`: a few of them, and that they would find a mistake.
+//! A few of the random programs of `cargo xtask fuzz-grad`, and proof that they find planted mistakes.
 
 use gradus_fuzz_grad::{Counts, Failure, Options, Planted, fuzz, one, parse};
 
@@ -72,7 +72,7 @@ fn switches_hold_on_one_line() {
 
 #[test]
 fn every_write_in_place_is_seen_where_it_lies() {
-    // Over what a gradient needs, and beside it.
+    // Writes over what a gradient needs, and beside it.
     for (of, write, source) in [
         ("%2", "zero_(%9)", ""),
         ("%2", "div_(%9,%8)", "%8=data(;3)"),

@@ -1,10 +1,10 @@
-//! The devices of this build, each opened once per process and when it is first asked for.
+//! The devices of this build. Each is opened once per process, at its first use.
 
 use gradus_tensor::{Device, Error, ErrorKind, Here, Result};
 
 /// Opens devices; in the [prelude](crate::prelude), so that `Device::cpu()?` reads as it should.
 pub trait DeviceExt: Sized {
-    /// The processor. Every call gives the same device.
+    /// The processor. Every call returns the same device.
     ///
     /// ```
     /// use gradus::prelude::*;
@@ -16,15 +16,15 @@ pub trait DeviceExt: Sized {
     #[track_caller]
     fn cpu() -> Result<Self>;
 
-    /// The WebGPU adapter of this number, from 0. Every call gives the same device, until it is lost: then it is opened
-    /// anew.
+    /// The WebGPU adapter of this number, from 0. Every call returns the same device until it is lost; then it is
+    /// opened again.
     ///
     /// Errors if this build has no feature `wgpu`, or the machine no such adapter.
     #[track_caller]
     fn wgpu(index: usize) -> Result<Self>;
 
-    /// Every WebGPU adapter of this machine that gives a device: an empty list where no driver is installed. What is wrong
-    /// with the others is in [`devices`].
+    /// Every WebGPU adapter of this machine that can be opened; an empty list if no driver is installed. [`devices`]
+    /// says what is wrong with the others.
     ///
     /// Errors if this build has no feature `wgpu`.
     #[track_caller]
@@ -70,7 +70,7 @@ impl DeviceExt for Device {
     }
 }
 
-/// The names of all devices that this build and this machine have, each with the device, or with why it does not open.
+/// The names of all devices of this build and machine, each with the device or the error of opening it.
 pub fn devices() -> Vec<(String, Result<Device>)> {
     let mut all = Vec::new();
     if cfg!(feature = "cpu") {
@@ -89,7 +89,7 @@ fn cpu() -> Result<Device> {
     if let Some(device) = CPU.get() {
         return Ok(device.clone());
     }
-    // An error is not kept: the next call tries anew. If two threads get here, one of their devices is kept.
+    // Errors are not kept: the next call tries again. If two threads get here at once, one of their devices is kept.
     let device = Device::from_backend(Arc::new(gradus_cpu::CpuBackend::new()?));
     Ok(CPU.get_or_init(|| device).clone())
 }

@@ -35,11 +35,10 @@
 //! }
 //! ```
 //!
-//! The parts are modules: [`tensor`] (operations and gradients), [`nn`] (layers, optimisers), [`data`] (datasets, loaders),
-//! [`image`] (filters, PNG and JPEG files), [`train`] (a trainer, metrics, run folders), [`backend`] (the contract for
-//! hardware), `cpu` (the CPU behind it), `plugin` (backends that are loaded at run time), with the feature `wgpu` also
-//! `wgpu` (GPUs by way of WebGPU). The
-//! [`prelude`] has what most programs use.
+//! The parts are modules: [`tensor`] (operations and gradients), [`nn`] (layers, optimisers), [`data`] (datasets,
+//! loaders), [`image`] (filters, PNG and JPEG files), [`train`] (a trainer, metrics, run folders), [`backend`] (the
+//! contract for hardware), `cpu` (its implementation for the CPU), `plugin` (backends loaded at run time) and, with the
+//! feature `wgpu`, `wgpu` (GPUs through WebGPU). The [`prelude`] has what most programs use.
 //!
 //! Pages: [from PyTorch to Gradus](https://github.com/gradus-rs/gradus/blob/main/docs/from-pytorch.md),
 //! [save and resume](https://github.com/gradus-rs/gradus/blob/main/docs/save-and-resume.md),
@@ -90,32 +89,32 @@ pub use gradus_backend::ComputeModule;
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
-// So does the code of the page on adding operations.
+// So does the code on the page about adding operations.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/add-an-op.md")]
 struct AddAnOp;
 
-// And of that on adding backends.
+// And on the page about adding backends.
 #[cfg(all(doctest, feature = "cpu"))]
 #[doc = include_str!("../../../docs/add-a-backend.md")]
 struct AddABackend;
 
-// And the page on how gradients work.
+// And on the page about how gradients work.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/autograd-in-100-lines.md")]
 struct AutogradIn100Lines;
 
-// And the page for those who come from PyTorch, whose tables have a test of their own.
+// And on the page for users of PyTorch, whose tables have a test of their own.
 #[cfg(all(doctest, feature = "cpu"))]
 #[doc = include_str!("../../../docs/from-pytorch.md")]
 struct FromPyTorch;
 
-// And the page on writes in place.
+// And on the page about writes in place.
 #[cfg(all(doctest, feature = "cpu"))]
 #[doc = include_str!("../../../docs/writes-in-place.md")]
 struct WritesInPlace;
 
-// And the page on saving and resuming.
+// And on the page about saving and resuming.
 #[cfg(all(doctest, feature = "cpu"))]
 #[doc = include_str!("../../../docs/save-and-resume.md")]
 struct SaveAndResume;
