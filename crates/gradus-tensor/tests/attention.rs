@@ -1,4 +1,4 @@
-//! Attention: against PyTorch, against its decomposition, and its gradients against finite differences.
+//! Attention, compared with PyTorch and with its decomposition, and its gradients with finite differences.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -18,7 +18,7 @@ fn bools(v: &[u8], shape: &[usize]) -> Tensor {
     Tensor::from_vec(v.iter().map(|&b| b == 1).collect::<Vec<_>>(), shape, &cpu()).unwrap()
 }
 
-/// `q [2, 4, 3, 2]`, `k [2, 2, 5, 2]`, `v [2, 2, 5, 3]`: two query heads a key head.
+/// `q [2, 4, 3, 2]`, `k [2, 2, 5, 2]`, `v [2, 2, 5, 3]`: two query heads per key head.
 fn grouped() -> [Tensor; 3] {
     [sines(&[2, 4, 3, 2], 1.7, 0.3), sines(&[2, 2, 5, 2], 0.9, 0.2), sines(&[2, 2, 5, 3], 0.7, 0.1)]
 }
@@ -29,12 +29,12 @@ fn values_are_pytorchs() {
     assert_like_pytorch("sdpa", &q.scaled_dot_product_attention(&k, &v, options()).unwrap());
     let mask = sines(&[3, 5], 0.77, 0.3);
     assert_like_pytorch("sdpam", &q.scaled_dot_product_attention(&k, &v, options().mask(&mask).scale(-0.7)).unwrap());
-    // PyTorch aligns at the top left.
+    // PyTorch aligns the mask at the top left.
     let o = options().causal(Causal::TopLeft);
     assert_like_pytorch("sdpac", &q.scaled_dot_product_attention(&k, &v, o).unwrap());
     let o = options().causal(Causal::BottomRight);
     assert_like_pytorch("sdpabr", &q.scaled_dot_product_attention(&k, &v, o).unwrap());
-    // Both at once, with a bool and with a float mask that hides nothing.
+    // Both at once, with a bool mask and a float mask that hide nothing.
     for mask in [bools(&[1; 15], &[3, 5]), Tensor::zeros([3, 5], DType::F64, &cpu()).unwrap()] {
         let o = options().causal(Causal::TopLeft).mask(&mask);
         assert_like_pytorch("sdpac", &q.scaled_dot_product_attention(&k, &v, o).unwrap());
@@ -73,7 +73,7 @@ fn fully_masked_rows_give_zero_with_zero_gradient() {
         assert!(leaves.iter().all(|l| f(g.get(l).unwrap()).iter().all(|v| v.is_finite())));
         both(|x| x[0].scaled_dot_product_attention(&x[1], &x[2], options().mask(mask)), &inputs);
     }
-    // More queries than keys: the first ones see none.
+    // More queries than keys: the first queries see none.
     let inputs = [randn(&[1, 3, 2], 1), randn(&[1, 2, 2], 2), randn(&[1, 2, 2], 3)];
     let o = || options().causal(Causal::BottomRight);
     assert_eq!(f(&inputs[0].scaled_dot_product_attention(&inputs[1], &inputs[2], o()).unwrap())[..2], [0.0; 2]);
@@ -223,7 +223,7 @@ fn half_precision_computes_in_f32() {
         let g = y.sum_all().unwrap().backward().unwrap();
         assert_eq!(g.get(&leaf).unwrap().dtype(), dtype);
     }
-    // Scores far above what f16 holds.
+    // Scores far above the range of f16.
     let q = Tensor::full([1, 2, 64], 60.0, DType::F16, &cpu()).unwrap();
     let y = q.scaled_dot_product_attention(&q, &q, options().scale(1.0)).unwrap();
     assert_eq!(f(&y), [60.0; 128]);
@@ -254,7 +254,7 @@ fn masked_softmax_keeps_what_it_is_told() {
     let y = leaf.masked_softmax(&mask, -1).unwrap().square().unwrap().sum_all().unwrap();
     let g = f(y.backward().unwrap().get(&leaf).unwrap());
     assert!(g.iter().all(|g| g.is_finite()) && g[2..] == [0.0; 7], "{g:?}");
-    // A NaN that is kept is an answer.
+    // Returning NaN is correct here.
     assert!(f(&x.masked_softmax(&bools(&[0, 1, 1], &[3]), 1).unwrap())[1].is_nan());
     for x in layouts(&[3, 4], 1) {
         let mask = bools(&[1, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0], &[3, 4]);
@@ -291,7 +291,7 @@ fn impossible_attention_is_refused_with_its_operands() {
     refused(i.scaled_dot_product_attention(&i, &i, o()), "i64");
 }
 
-/// Where the gradients are NaN, infinite, 0 and other numbers.
+/// The class of each gradient: NaN, infinite, 0 or another number.
 fn kinds(t: &Tensor) -> String {
     let kind = |v: f64| match v {
         v if v.is_nan() => 'N',

@@ -1,4 +1,4 @@
-//! The life of a graph: versions, order, freeing, depth, modes.
+//! Life cycle of a graph: versions, order, freeing, depth, modes.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -89,7 +89,7 @@ fn every_kept_output_is_checked_too() {
     assert!(e.contains("softmax") && e.contains("mul_"), "{e}");
 }
 
-/// Its gradient would be that of the values before.
+/// Its gradient would be that of the old values.
 #[test]
 fn a_computed_tensor_that_was_overwritten_is_not_computed_with() {
     let w = randn(&[2, 3], 1).with_grad().unwrap();
@@ -101,7 +101,7 @@ fn a_computed_tensor_that_was_overwritten_is_not_computed_with() {
         assert!(e.contains("fill_ overwrote") && e.contains(" computed it at "), "{e}");
     }
     assert!(x.backward_with(BackwardOptions::new()).is_err());
-    // What was not written is as it was, and so are the values without their past.
+    // What was not written is unchanged, and so are the detached values.
     let rest = view.narrow(0, 1, 2);
     assert!(rest.is_err(), "a view of all of it");
     assert!(x.detach().add(1.0).is_ok());
@@ -109,7 +109,7 @@ fn a_computed_tensor_that_was_overwritten_is_not_computed_with() {
     assert!(x.add(1.0).is_ok());
 }
 
-/// An optimiser writes into leaves; they and their views are what the storage holds.
+/// An optimiser writes into leaves; they and their views equal whatever the storage holds.
 #[test]
 fn a_leaf_that_was_written_has_the_new_value_and_so_have_its_views() {
     let w = f32s(&[1.0, 2.0], &[2]).with_grad().unwrap();
@@ -175,7 +175,7 @@ fn gradients_of_intermediates_of_shared_values_and_of_nothing() {
     assert_eq!(g[0].as_ref().unwrap().item().unwrap(), 19.0);
     assert_eq!(g[1].as_ref().unwrap().item().unwrap(), 19.0 * 6.0);
     assert!(g[2].is_none());
-    // A tensor is its own gradient target.
+    // The gradient of a tensor for itself.
     assert_eq!(grad(&[&u], &[&u], None, BackwardOptions::new()).unwrap()[0].as_ref().unwrap().item().unwrap(), 1.0);
 }
 
@@ -239,7 +239,7 @@ fn crossed_writes_from_two_threads_finish() {
             s.spawn(move || {
                 for _ in 0..2000 {
                     a.add_(b).unwrap();
-                    // However the writes interleave, a sum is at most three times the larger: nothing grows.
+                    // However the writes interleave, a sum is at most three times the larger operand: nothing grows.
                     a.mul_(0.25).unwrap();
                 }
             });
@@ -341,7 +341,7 @@ fn an_ignored_row_has_no_gradient_whatever_its_logits_are() {
         let g = grad(&[&loss], &[&x], None, options).unwrap()[0].as_ref().unwrap().to_vec::<f64>().unwrap();
         assert!(g[0].abs() > 0.1 && g[2..] == [0.0, 0.0], "{g:?}");
     }
-    // An index that the targets' dtype cannot hold ignores nothing.
+    // An ignored index that the targets' dtype cannot hold matches nothing.
     let target = i64s(&[0, 1], &[2]).to_dtype(DType::U32).unwrap();
     let x = f64s(&[1.0, 2.0, 0.0, 1.0], &[2, 2]);
     assert!(

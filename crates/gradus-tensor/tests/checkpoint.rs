@@ -1,4 +1,4 @@
-//! Regions that are computed again in the backward pass.
+//! Checkpointed regions, which are recomputed in the backward pass.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -137,7 +137,7 @@ fn the_region_runs_once_forward_and_once_backward() {
 
 #[test]
 fn whatever_the_region_read_is_checked_before_it_is_run_again() {
-    // An input, a captured parameter, a captured constant, one that is only added, and one read on the host.
+    // An input, a captured parameter, a captured constant, a constant that is only added, and one read on the host.
     let place = |k: usize| {
         let x = f64s(&[2.0], &[1]).with_grad().unwrap();
         let w = f64s(&[3.0], &[1]).with_grad().unwrap();
@@ -169,7 +169,7 @@ fn writes_that_would_happen_twice_are_refused() {
     };
     let e = checkpoint(f, &[&x]).unwrap_err().to_string();
     assert!(e.contains("add_") && e.contains("outlives") && e.contains("checkpoint.rs"), "{e}");
-    // Writes into its own tensors are fine.
+    // Writes into its own tensors are allowed.
     let f = |x: &[Tensor]| {
         let own = Tensor::zeros([1], DType::F64, &cpu())?;
         own.add_(3.0)?;
@@ -193,7 +193,7 @@ fn a_region_that_changes_is_an_error() {
     assert!(run(|x, _| x.sum_all()).contains("other shapes"));
     assert!(run(|x, w| x.mul(w)).contains("had not used before"));
     assert!(run(|x, _| x.reshape([7])).contains("reshape"));
-    // An error in the first run comes through.
+    // An error in the first run is returned.
     assert_eq!(checkpoint(|x| x[0].reshape([7]), &[&x]).unwrap_err().op(), "reshape");
 }
 
@@ -220,7 +220,7 @@ fn a_long_chain_of_regions_runs_and_drops() {
     let mut y = x.clone();
     for _ in 0..20_000 {
         let before = y.clone();
-        // Each holds the one before in what it captured.
+        // Each captures the one before.
         y = checkpoint(move |_| before.mul(1.0), &[]).unwrap();
     }
     assert_eq!(y.backward_with(BackwardOptions::new()).unwrap().get(&x).unwrap().item().unwrap(), 1.0);
@@ -239,7 +239,7 @@ fn a_generator_hidden_in_the_function_draws_the_same_again_and_stays_where_it_is
     let x = randn(&[64], 1).with_grad().unwrap();
     let generator = Arc::new(Mutex::new(Generator::new(1)));
     let hidden = generator.clone();
-    // Draws of several kinds and sizes, in a region within a region, and some of a generator of its own.
+    // Draws of several kinds and sizes, in a nested region, and some from a generator of its own.
     let inner = move |x: &[Tensor]| {
         let mut g = hidden.lock().unwrap();
         let order: Vec<i64> = g.permutation(64)?.into_iter().map(|i| i as i64).collect();
@@ -288,7 +288,7 @@ fn other_random_numbers_in_the_second_run_are_an_error() {
         };
         refused(&checkpoint(f, &[&x]).unwrap(), &x, "drew other random numbers");
     }
-    // On another thread nobody notes them; the mask shows it.
+    // Draws on another thread are not recorded; the mask shows it.
     let generator = Mutex::new(Generator::new(1));
     let f = move |x: &[Tensor]| {
         let drawn = std::thread::scope(|s| s.spawn(|| generator.lock().unwrap().next_u64()).join()).unwrap();
@@ -311,14 +311,14 @@ fn a_function_that_is_another_in_its_second_run_is_an_error() {
         Ok(if n.fetch_add(1, Ordering::Relaxed) == 0 { y } else { y.detach() })
     };
     refused(&checkpoint(f, &[&x]).unwrap(), &x, "tracked output 0");
-    // A parameter that is frozen in between.
+    // A parameter that is frozen between the two runs.
     let (w, n) = (f64s(&[2.0], &[1]).with_grad().unwrap(), AtomicUsize::new(0));
     let f = move |x: &[Tensor]| {
         let frozen = n.fetch_add(1, Ordering::Relaxed) > 0;
         if frozen { x[0].mul(w.detach()) } else { x[0].mul(&w) }
     };
     refused(&checkpoint(f, &[&x]).unwrap(), &x, "did not use tracked tensors");
-    // NaN is the same as itself.
+    // NaN counts as unchanged.
     let y = checkpoint(|x| x[0].sqrt()?.mul(2.0), &[&x]).unwrap();
     assert_eq!(gradient(&y, &x).unwrap()[0], 1.0 / 3.0f64.sqrt());
 }
@@ -326,18 +326,18 @@ fn a_function_that_is_another_in_its_second_run_is_an_error() {
 #[test]
 fn other_tensors_in_the_second_run_are_an_error() {
     let x = f64s(&[3.0], &[1]).with_grad().unwrap();
-    // Exchanged, by one of the same values.
+    // Replaced by a tensor with the same values.
     let held = Arc::new(Mutex::new(f64s(&[2.0], &[1])));
     let inside = held.clone();
     let y = checkpoint(move |x| x[0].mul(&*inside.lock().unwrap()), &[&x]).unwrap();
     assert_eq!(gradient(&y, &x).unwrap(), [2.0]);
     *held.lock().unwrap() = f64s(&[2.0], &[1]);
     refused(&y, &x, "read a tensor");
-    // Another part of the same one.
+    // Replaced by another part of the same tensor.
     let (rows, n) = (f64s(&[2.0, 2.0], &[2]), AtomicUsize::new(0));
     let f = move |x: &[Tensor]| x[0].mul(&rows.narrow(0, n.fetch_add(1, Ordering::Relaxed).min(1), 1)?);
     refused(&checkpoint(f, &[&x]).unwrap(), &x, "read a tensor");
-    // Made on another thread, where nobody sees what it is made of.
+    // Made on another thread, where its origin is not recorded.
     let c = f64s(&[2.0], &[1]);
     let shared = c.clone();
     let f = move |x: &[Tensor]| x[0].mul(&std::thread::scope(|s| s.spawn(|| shared.copy()).join()).unwrap()?);
@@ -366,11 +366,11 @@ fn an_output_that_is_a_view_of_something_older_may_be_overwritten() {
     let [y, row] = checkpoint(f, &[&x]).unwrap();
     w.detach().fill_(9.0).unwrap();
     assert_eq!(gradient(&y, &x).unwrap(), [4.0, 6.0]);
-    // But not be another row of the same values.
+    // But it may not be another row with the same values.
     n.store(1, Ordering::Relaxed);
     refused(&y, &x, "gave other values in output 1");
     drop(row);
-    // Made on another thread it is new in each run.
+    // If made on another thread, it is new in each run.
     let c = f64s(&[2.0, 2.0], &[2]);
     let shared = c.clone();
     let f = move |x: &[Tensor]| std::thread::scope(|s| s.spawn(|| x[0].mul(&shared)).join()).unwrap();
@@ -396,7 +396,7 @@ fn a_value_that_the_first_run_made_and_kept_is_read_again_if_it_is_as_it_was() {
     let y = checkpoint(f, &[&x]).unwrap();
     let plain = y.detach();
     assert_eq!(gradient(&y, &x).unwrap(), [96.0]);
-    // What the region gave may be overwritten: it is made anew.
+    // The region's outputs may be overwritten: they are recomputed.
     plain.fill_(0.0).unwrap();
     assert_eq!(
         gradient(&checkpoint(|x| Ok([x[0].square()?, x[0].square()?.detach()]), &[&x]).unwrap()[0], &x).unwrap(),
@@ -408,7 +408,7 @@ fn a_value_that_the_first_run_made_and_kept_is_read_again_if_it_is_as_it_was() {
 
 #[test]
 fn a_long_region_notes_no_more_than_lives() {
-    // One value at a time, in a storage that is mostly at the same address.
+    // One value at a time, in a storage that usually has the same address.
     let x = f64s(&[1.0], &[1]).with_grad().unwrap();
     let c = f64s(&[2.0], &[1]);
     let shared = c.clone();

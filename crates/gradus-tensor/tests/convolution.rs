@@ -1,4 +1,4 @@
-//! Convolutions, their adjoints, unfold and fold: against PyTorch, each other and finite differences.
+//! Convolutions, their adjoints, unfold and fold, compared with PyTorch, each other and finite differences.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -79,7 +79,7 @@ fn a_transposed_convolution_is_the_adjoint() {
     let (x, w) = (randn(&[2, 4, 6, 7], 1), randn(&[6, 2, 3, 2], 2));
     let y = x.conv2d(&w, None, o).unwrap();
     let g = randn(y.shape(), 3);
-    // The output padding that gives 6 and 7 again.
+    // The output padding that restores the sizes 6 and 7.
     let back = g.conv_transpose2d(&w, None, o.output_padding([0, 2])).unwrap();
     assert_eq!(back.shape(), x.shape());
     let dot = |a: &Tensor, b: &Tensor| a.mul(b).unwrap().sum_all().unwrap().item().unwrap();
@@ -124,7 +124,7 @@ fn o1() -> ConvOptions<1> {
 
 #[test]
 fn half_precision_sums_in_f32() {
-    // 4096 ones and a hundredth each: f16 sums would stop at 2048.
+    // 4096 products of 1 and 0.01: a sum in f16 would lose terms.
     let half = |v: f64, shape: &[usize]| Tensor::full(shape, v, DType::F16, &cpu()).unwrap();
     let y = half(1.0, &[1, 4096, 2]).conv1d(&half(1.0, &[1, 4096, 1]), None, o1()).unwrap();
     assert_eq!(f(&y), [4096.0; 2]);
@@ -236,7 +236,7 @@ fn an_infinite_weight_reaches_only_what_uses_it() {
             w[tap] = value;
             let want = spread_1d(&x, &w, stride, pad);
             assert!(want.iter().any(|v| v.is_finite()) || (pad, stride) != (0, 1));
-            // One channel, and as many as the fast paths take: the others have finite weights and inputs of 0.
+            // One channel, and as many as the fast paths need: the additional ones have finite weights and inputs of 0.
             for channels in [1, 24] {
                 for dtype in [DType::F64, DType::F32, DType::BF16] {
                     let (mut all_x, mut all_w) = (vec![0.0; channels * 7], vec![1.0; channels * channels * 3]);

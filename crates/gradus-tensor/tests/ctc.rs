@@ -1,4 +1,4 @@
-//! `ctc_loss`: against PyTorch, against the sum over all alignments, gradients, edges, refusals.
+//! `ctc_loss`, compared with PyTorch and with the sum over all alignments; gradients, edge cases, refusals.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -82,7 +82,7 @@ fn ctc_is_the_sum_over_all_alignments() {
 fn gradients_of_ctc() {
     let (_, padded, _, steps, lengths) = sequences();
     for x in layouts(&[6, 3, 4], 2) {
-        // The log-probabilities as they are: the formula holds without a softmax too.
+        // Arbitrary log-probabilities: the formula holds without a softmax too.
         both(|v| v[0].ctc_loss(&padded, &steps, &lengths, 0, true, Mean), std::slice::from_ref(&x));
     }
     let f = |v: &[Tensor]| v[0].log_softmax(2)?.ctc_loss(&padded, &steps, &lengths, 0, false, Each);
@@ -95,7 +95,7 @@ fn ctc_of_what_cannot_be_and_of_nothing() {
     let leaf = z.log_softmax(2).unwrap().with_grad().unwrap();
     let t = i64s(&[1, 1, 1], &[3]);
     for (zero, want) in [(false, f64::INFINITY), (true, 0.0)] {
-        // The second cannot repeat a label thrice in two steps; the third reads nothing in no step.
+        // The second cannot produce a label three times in two steps; the third has no steps and an empty target.
         let loss = leaf.ctc_loss(&t, &[6, 2, 0], &[0, 3, 0], 0, zero, Each).unwrap();
         let values = loss.to_vec::<f64>().unwrap();
         assert_close(&values, &[10.083616632201, want, 0.0], 1e-10);
@@ -103,7 +103,7 @@ fn ctc_of_what_cannot_be_and_of_nothing() {
         let g = g.get(&leaf).unwrap().narrow(1, 1, 2).unwrap().to_vec::<f64>().unwrap();
         assert!(g.iter().all(|&v| v == 0.0), "{g:?}");
     }
-    // Impossible classes: a finite loss, finite slopes.
+    // Impossible classes: the loss and its slopes are finite.
     let z = wave(&[3, 1, 3], 1.3, 0.2);
     let masked = f64s(&[f64::NEG_INFINITY, 0.0, 0.0], &[3]).add(&z).unwrap().log_softmax(2).unwrap();
     let leaf = masked.with_grad().unwrap();

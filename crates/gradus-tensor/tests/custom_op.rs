@@ -1,4 +1,4 @@
-//! Operations by users: gradients of both orders, kept values, and what is refused.
+//! Users' operations: gradients of first and second order, kept values, and what is refused.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -74,7 +74,7 @@ fn it_is_recorded_only_where_a_gradient_is_wanted() {
     let node = y[0].grad_fn().unwrap();
     assert_eq!((node.name(), node.location().file()), ("several", file!()));
     assert_eq!(node.saved().len(), 1, "b needs none, so a is not kept");
-    // Hooks tell the outputs of one node apart.
+    // Hooks distinguish the outputs of one node.
     let _hook = y[1].register_hook(|g| Ok(Some(g.mul(7.0)?))).unwrap();
     let sum = y[0].mul(0.0).unwrap().add(&y[1]).unwrap().sum_all().unwrap();
     assert_eq!(sum.backward().unwrap().get(&a).unwrap().to_vec::<f64>().unwrap(), [7.0, 7.0]);
@@ -107,7 +107,7 @@ impl CustomOp for HostSin {
         "host_sin"
     }
     fn forward(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
-        // Its output is written in place: that is a version of its own, and no stale value.
+        // Its output is written in place: this is a new version, not a stale value.
         let y = Tensor::zeros(x[0].shape(), x[0].dtype(), x[0].device())?;
         y.copy_(&x[0].sin()?)?;
         Ok(vec![y])
@@ -151,7 +151,7 @@ fn numbers_from_outside_the_graph_are_differentiated_once_and_never_wrongly() {
         let e = grad(&[&g], &[&x], None, BackwardOptions::new()).unwrap_err();
         assert!(e.to_string().contains("host_sin is not differentiable again"), "{e}");
         assert!(gradgradcheck(f, &[randn(&[3], 1)]).is_err());
-        // Other ways to the same leaf do not come by it.
+        // Other paths to the same leaf do not pass it.
         let z = x.square().unwrap();
         let both = g
             .detach()
@@ -163,7 +163,7 @@ fn numbers_from_outside_the_graph_are_differentiated_once_and_never_wrongly() {
     }
 }
 
-/// `x^3`, whose gradient is right, and cannot be differentiated as it is computed: in several ways, by number.
+/// `x^3` with a right gradient that cannot be differentiated as it is computed; several variants, by number.
 struct CutCube(u8);
 
 impl CustomOp for CutCube {
@@ -178,10 +178,10 @@ impl CustomOp for CutCube {
         let x = ctx.input(0)?;
         let slope = x.square()?.mul(3.0)?;
         Ok(vec![Some(match self.0 {
-            // A slope from the host, which would be a constant.
+            // A slope computed on the host, which would be a constant.
             0 => g.mul(&Tensor::from_vec(slope.to_vec::<f64>()?, x.shape(), x.device())?)?,
             1 => g.mul(slope.item()?)?,
-            // The way to the gradient that arrived is cut; that to the input is not.
+            // The path to the incoming gradient is cut; the one to the input is not.
             2 => slope.mul(g.detach())?,
             3 => no_grad(|| slope.mul(g))?,
             _ => slope.mul(g)?,
@@ -208,7 +208,7 @@ fn a_gradient_that_leaves_the_graph_on_its_way_is_differentiated_once() {
     }
 }
 
-/// What goes wrong, by number.
+/// The mistakes, by number.
 struct Wrong(u8);
 
 impl CustomOp for Wrong {
@@ -283,7 +283,7 @@ fn any_number_of_inputs_of_any_dtype() {
     assert_eq!(y[0].backward().unwrap().get(&x).unwrap().item().unwrap(), 69.0);
 }
 
-/// `x * w` for a `w` that it holds: directly, by a view, by its numbers, or not at all.
+/// `x * w` for a `w` that the operation holds: directly, as a view, as numbers, or not at all.
 struct Held {
     w: Tensor,
     how: u8,
@@ -295,7 +295,7 @@ impl CustomOp for Held {
         "held"
     }
     fn forward(&self, x: &[Tensor]) -> Result<Vec<Tensor>> {
-        // What forward leaves for backward in a tensor of its own is a value too.
+        // A tensor that forward leaves for backward is a kept value too.
         self.scratch.copy_(&x[0])?;
         Ok(vec![match self.how {
             0 => x[0].mul(&self.w)?,
@@ -338,7 +338,7 @@ fn a_captured_tensor_is_a_constant_that_stays_as_it_was() {
             caught(run(&op(&w, how)).unwrap_err(), "pass it as an input");
             assert_eq!(gradient(&run(&op(&w.detach(), how)).unwrap()).unwrap(), 2.0);
         }
-        // Also where no input is tracked; not where nothing is recorded.
+        // Also if no input is tracked, but not if nothing is recorded.
         let plain = x.detach();
         caught(apply_custom(&op(&leaf, how), &[&plain]).unwrap_err(), "[1] f64");
         assert!(no_grad(|| run(&op(&leaf, how))).is_ok());
@@ -349,12 +349,12 @@ fn a_captured_tensor_is_a_constant_that_stays_as_it_was() {
         w.fill_(100.0).unwrap();
         caught(gradient(&y).unwrap_err(), "fill_");
     }
-    // What backward does not read may change.
+    // Values that backward does not read may change.
     let w = f64s(&[2.0], &[1]);
     let y = run(&op(&w, 3)).unwrap();
     w.fill_(100.0).unwrap();
     assert_eq!(gradient(&y).unwrap(), 2.0);
-    // The next forward overwrites what this one left behind.
+    // The next forward overwrites what this one left.
     let scratch = op(&w, 4);
     let y = run(&scratch).unwrap();
     assert_eq!(gradient(&y).unwrap(), 3.0);

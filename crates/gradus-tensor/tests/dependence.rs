@@ -1,4 +1,4 @@
-//! No gradient, a gradient of zero, and why.
+//! The difference between no gradient and a gradient of zero, and the reasons given.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -51,7 +51,7 @@ fn a_slope_of_zero_gives_zeros_as_in_pytorch() {
 fn zero_joins_what_comes_by_other_ways() {
     let x = leaf(&[0.5, -1.5]);
     let u = x.mul(3.0).unwrap();
-    // One use of u has slope zero, the other has not; intermediates are asked for too.
+    // One use of u has slope zero, the other does not; gradients of intermediates are requested too.
     let y = u.floor().unwrap().add(&u).unwrap().sum_all().unwrap();
     let g = grad(&[&y], &[&x, &u], None, BackwardOptions::new()).unwrap();
     assert_eq!(g[0].as_ref().unwrap().to_vec::<f64>().unwrap(), [3.0; 2]);
@@ -60,7 +60,7 @@ fn zero_joins_what_comes_by_other_ways() {
     let g = grad(&[&y], &[&x, &u], None, BackwardOptions::new()).unwrap();
     assert_eq!(g[0].as_ref().unwrap().to_vec::<f64>().unwrap(), [0.0; 2]);
     assert_eq!(g[1].as_ref().unwrap().to_vec::<f64>().unwrap(), [0.0; 2]);
-    // The graph behind a slope of zero is freed as the rest is.
+    // The graph behind a slope of zero is freed like the rest.
     assert!(y.backward().unwrap_err().to_string().contains("freed"));
     let h = hessian(|x| x.floor()?.mul(x)?.sum_all(), &f64s(&[0.5, 1.5], &[2])).unwrap();
     assert_eq!(h.to_vec::<f64>().unwrap(), [0.0; 4]);
@@ -95,7 +95,7 @@ fn no_influence_is_none() {
     assert!(y.backward().unwrap().get(&z).is_none());
 }
 
-/// Where the way ends, and why.
+/// Where the path ends, and why.
 fn undefined(x: &Tensor, step: impl FnOnce() -> Result<Tensor>) -> (String, u32, String) {
     match explain_grad(x, step).unwrap() {
         Dependence::Undefined { op, location, reason } => {
@@ -122,7 +122,7 @@ fn integers_comparisons_and_truth_values_end_the_way() {
     assert_eq!(explain_grad(&x, || x.sort(0, false)?.0.sum_all()).unwrap(), Dependence::Gradient);
     let (op, ..) = undefined(&x, || x.to_dtype(DType::I32)?.to_dtype(DType::F64)?.sum_all());
     assert_eq!(op, "to_dtype[i32]");
-    // Beside a way of something else.
+    // Next to a path that carries something else.
     let w = leaf(&[5.0]);
     let (op, ..) = undefined(&x, || w.mul(&x.argmin(0, true)?)?.sum_all());
     assert_eq!(op, "argmin { op: Min, axis: 0 }");
@@ -191,7 +191,7 @@ fn ways_that_go_through_ways_of_zero_and_no_ways() {
     assert_eq!(explain_grad(&z, || x.exp()).unwrap(), Dependence::Unused);
     let read_out = explain_grad(&x, || Tensor::from_vec(x.exp()?.to_vec::<f64>()?, [2], x.device()));
     assert_eq!(read_out.unwrap(), Dependence::Unused);
-    // What it needs, and what a step reports.
+    // What a step needs, and what it reports.
     assert!(explain_grad(&x.detach(), || x.exp()).unwrap_err().to_string().contains("with_grad"));
     assert!(explain_grad(&x, || x.reshape([3])).is_err());
     assert_close(&[x.exp().unwrap().sum_all().unwrap().item().unwrap()], &[1f64.exp() + 3f64.exp()], 1e-12);
@@ -208,11 +208,11 @@ fn of_a_slope_of_zero_and_a_cut_the_cut_is_told() {
     assert_eq!(op, "exp");
     let (op, _, why) = undefined(&x, || x.floor()?.add(&x.argmax(0, true)?)?.sum_all());
     assert!(op.starts_with("argmax") && why.starts_with("it gives i64") && why.ends_with("is zero"), "{op}: {why}");
-    // A way that has a slope is a gradient, whatever is cut beside it; constants cut nothing.
+    // A path with a slope gives a gradient, whatever is cut next to it; constants cut nothing.
     assert_eq!(explain_grad(&x, || x.add(x.detach())?.sum_all()).unwrap(), Dependence::Gradient);
     let constant = f64s(&[1.0, 2.0], &[2]);
     assert!(matches!(explain_grad(&x, || x.floor()?.mul(&constant)?.sum_all()).unwrap(), Dependence::Zero { .. }));
-    // What the step does not compute is not followed.
+    // Paths that the step does not compute are not followed.
     let y = x.exp().unwrap();
     let before = explain_grad(&x, || y.detach().sum_all()).unwrap();
     assert_eq!(before, Dependence::Unused);
@@ -239,7 +239,7 @@ fn parts_of_one_tensor_are_told_apart() {
     assert_eq!(explain_grad(&parts[1], || parts[1].square()?.sum_all()).unwrap(), Dependence::Gradient);
     assert_eq!(explain_grad(&parts[0], || parts[0].add(&parts[1])?.sum_all()).unwrap(), Dependence::Gradient);
     assert_eq!(undefined(&parts[0], || parts[0].detach().add(&parts[1])?.sum_all()).0, "add");
-    // Parts that lie between one another.
+    // Interleaved parts.
     let columns = x.reshape([2, 2]).unwrap().unbind(1).unwrap();
     assert_eq!(explain_grad(&columns[0], || columns[1].square()?.sum_all()).unwrap(), Dependence::Unused);
     assert_eq!(explain_grad(&columns[0], || columns[1].detach().square()?.sum_all()).unwrap(), Dependence::Unused);
@@ -289,14 +289,14 @@ fn a_write_over_all_of_it_ends_the_way() {
         Ok(c)
     };
     assert_eq!(explain_grad(&x, whole).unwrap(), Dependence::Unused);
-    // A leaf is what is written into it.
+    // A leaf equals what is written into it.
     let into_leaf = || {
         let _guard = no_grad_guard();
         x.fill_(2.0)?;
         x.detach().square()?.sum_all()
     };
     assert_eq!(undefined(&x, into_leaf).0, "square");
-    // What adds to it leaves it there.
+    // Adding to it keeps the path.
     let added = || {
         let c = x.detach().mul(2.0)?;
         c.add_(1.0)?;

@@ -1,4 +1,4 @@
-//! Code of the user inside a backward pass: hooks, rules and threads that hold gradients while it runs.
+//! Users' code inside a backward pass: hooks, rules and threads that hold gradients while it runs.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -17,7 +17,7 @@ fn keep() -> BackwardOptions {
     BackwardOptions::new().create_graph()
 }
 
-/// x² and 2x; the gradient of the first reads the second, which carries none.
+/// x² and 2x; the gradient of the first reads the second, which has no gradient itself.
 #[derive(Debug)]
 struct SquareWithSlope;
 

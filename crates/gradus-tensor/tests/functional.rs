@@ -93,7 +93,7 @@ fn hessian_and_its_products_agree_with_the_formula() {
     let (value, hv) = hvp(|x| f(&x[0]), &[&x], &[&v]).unwrap();
     assert_close(&values(&value), &values(&q.square().unwrap()), 1e-13);
     assert_close(&values(&hv[0]), &values(&want.matmul(&v).unwrap()), 1e-12);
-    // A linear function has no curvature, and says so in zeros.
+    // The Hessian of a linear function is zeros.
     assert_eq!(values(&hessian(|x| x.sum_all(), &x).unwrap()), [0.0; 9]);
     assert_eq!(values(&hvp(|x| x[0].sum_all(), &[&x], &[&v]).unwrap().1[0]), [0.0; 3]);
 }
@@ -131,7 +131,7 @@ fn derivatives_are_recorded_for_tracked_points_and_captured_parameters() {
     assert_eq!(g[0].backward().unwrap().get(&w).unwrap().item().unwrap(), 72.0);
     let j = jacobian(f, &[&x]).unwrap();
     assert_eq!(j[0].backward().unwrap().get(&w).unwrap().item().unwrap(), 72.0);
-    // Along a tracked direction.
+    // The derivative along a tracked direction.
     let t = f64s(&[1.5], &[1]).with_grad().unwrap();
     let along = jvp(|x| x[0].square(), &[&x], &[&t]).unwrap().1;
     assert_eq!(along.backward().unwrap().get(&t).unwrap().item().unwrap(), 4.0);
@@ -140,7 +140,7 @@ fn derivatives_are_recorded_for_tracked_points_and_captured_parameters() {
     let (_, g) = vjp(|x| x[0].square(), &[&u], &[&f64s(&[1.0], &[1])]).unwrap();
     let dw = grad(&[&g[0]], &[&w], None, BackwardOptions::new()).unwrap();
     assert_eq!(dw[0].as_ref().unwrap().item().unwrap(), 12.0);
-    // Plain numbers inside no_grad, and the values are right there too.
+    // Inside no_grad the results are untracked, and still right.
     let _guard = no_grad_guard();
     let (y, g) = vjp(f, &[&x], &[&f64s(&[1.0], &[1])]).unwrap();
     assert!(!g[0].requires_grad() && !y.requires_grad());
@@ -183,7 +183,7 @@ fn what_does_not_fit_is_refused() {
     assert_eq!(kind(jacobian(square, &[&i64s(&[1], &[1])]).map(drop)), ErrorKind::UnsupportedDType);
     let deep = randn(&[1; 5], 1);
     assert!(jacobian(square, &[&deep]).is_err());
-    // The caller's error comes through.
+    // The caller's error is returned.
     let e = vjp(|x| x[0].reshape([5]), &[&x], &[&x]).unwrap_err();
     assert_eq!(e.op(), "reshape");
 }

@@ -1,4 +1,4 @@
-//! Fused expressions and gated products against their steps, to second order.
+//! Fused expressions and gated products, compared with their unfused steps, to second order.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -54,7 +54,7 @@ fn fused_takes_numbers_and_chooses_by_condition() {
 
 #[test]
 fn fused_does_not_round_in_between_and_keeps_only_what_the_gradient_reads() {
-    // 300 * 300 is no f16, 300 * 300 / 900 is.
+    // 300 * 300 is out of range for f16; 300 * 300 / 900 is not.
     let x = f32s(&[300.0], &[1]).to_dtype(DType::F16).unwrap();
     let y = fused!(|x| x * x / 900.0)(&x).unwrap();
     assert_eq!((y.item().unwrap(), y.dtype()), (100.0, DType::F16));
@@ -153,7 +153,7 @@ fn gated_products_broadcast_and_skip_the_frozen_side() {
 
         let leaf = b.with_grad().unwrap();
         let y = one(&a, &leaf).unwrap();
-        // The gradient for b reads a alone, and only b gets one.
+        // The gradient for b reads only a, and only b gets one.
         let node = y.grad_fn().unwrap().clone();
         assert_eq!(node.saved().len(), 1);
         let g = y.sum_all().unwrap().backward().unwrap();
@@ -167,7 +167,8 @@ fn gated_products_broadcast_and_skip_the_frozen_side() {
 #[test]
 fn orders_whose_joint_gradient_is_too_large_for_one_kernel_take_several() {
     let x = f64s(&[0.25], &[1]).with_grad().unwrap();
-    // With all four the same, e^(4x): each order multiplies by 4. One kernel for all gradients has 37 arguments at the fifth.
+    // With four equal factors this is e^(4x): each order multiplies by 4. At the fifth order, one kernel for all
+    // gradients has 37 arguments.
     let mut y = fused!(|a, b, c, d| (a + b + c + d).exp())(&x, &x, &x, &x).unwrap();
     for order in 1..=7 {
         y = grad(&[&y], &[&x], None, BackwardOptions::new().create_graph()).unwrap().swap_remove(0).unwrap();

@@ -1,4 +1,4 @@
-//! `gradcheck` and `gradgradcheck`: what passes, what does not, and what they say.
+//! `gradcheck` and `gradgradcheck`: what passes, what fails, and their messages.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -12,7 +12,7 @@ use gradus_tensor::autograd::{
 };
 use gradus_tensor::{CustomOp, ErrorKind, Result, Tensor, apply_custom, inference_guard, no_grad_guard};
 
-/// `x^3`, whose gradient is `factor` times what it should be, and has this much more.
+/// `x^3` with a gradient that is multiplied by `factor` and shifted by `offset`.
 struct Cube {
     factor: f64,
     more: f64,
@@ -55,7 +55,7 @@ fn a_wrong_gradient_names_input_element_and_what_it_looks_like() {
     }
     assert!(says(&cube(-1.0, 0.0), std::slice::from_ref(&x)).contains("-1 times"));
     assert!(says(&cube(1.0, 0.3), std::slice::from_ref(&x)).contains("rule's formula"));
-    // No gradient at all, and one that leaves a way out.
+    // No gradient at all, and a gradient that omits a path.
     assert!(says(&|x| x[0].detach().exp(), std::slice::from_ref(&x)).contains("explain_grad"));
     let text = says(&|x| x[0].floor()?.add(x[0].detach()), std::slice::from_ref(&x));
     assert!(text.contains("leaves out a way"), "{text}");
@@ -63,7 +63,7 @@ fn a_wrong_gradient_names_input_element_and_what_it_looks_like() {
     let text = says(&|x| x[0].relu(), &[f64s(&[1.0, 0.0], &[2])]);
     assert!(text.contains("element [1]") && text.contains("kink"), "{text}");
     assert!(says(&|x| x[0].log(), &[f64s(&[-1.0], &[1])]).contains("domain"));
-    // A second derivative that leaves out a way.
+    // A second derivative that omits a path.
     let e = gradgradcheck(|x| x[0].square()?.mul(x[0].detach()), std::slice::from_ref(&x)).unwrap_err();
     assert_eq!(e.op(), "gradgradcheck");
 }
@@ -75,12 +75,12 @@ fn options_change_what_passes() {
     assert!(gradcheck(&slightly, std::slice::from_ref(&x)).is_err());
     gradcheck_with(&slightly, std::slice::from_ref(&x), GradcheckOptions::new().atol(1e-3)).unwrap();
     gradcheck_with(&slightly, std::slice::from_ref(&x), GradcheckOptions::new().rtol(1e-3)).unwrap();
-    // A step of 0.1 errs by 0.01 for a cube.
+    // A step of 0.1 gives an error of 0.01 for a cube.
     let coarse = GradcheckOptions::new().eps(0.1);
     assert!(gradcheck_with(cube(1.0, 0.0), std::slice::from_ref(&x), coarse).is_err());
     gradcheck_with(cube(1.0, 0.0), std::slice::from_ref(&x), coarse.atol(0.02)).unwrap();
     gradgradcheck_with(cube(1.0, 0.0), std::slice::from_ref(&x), coarse.atol(0.2)).unwrap();
-    // Other weights: the same verdict by other numbers.
+    // With other weights: the same verdict, with different numbers.
     let text = |seed| {
         let options = GradcheckOptions::new().seed(seed);
         gradcheck_with(cube(2.0, 0.0), std::slice::from_ref(&x), options).unwrap_err().to_string()
@@ -111,15 +111,15 @@ fn what_cannot_be_checked_is_refused() {
         &[f64s(&[1.0], &[1])],
     );
     assert!(e.unwrap_err().to_string().contains("called again"));
-    // What the function reports passes through; an input without elements is right.
+    // Errors of the function are returned; an empty input passes.
     assert_eq!(gradcheck(|x| x[0].reshape([7]), &[randn(&[2], 1)]).unwrap_err().op(), "reshape");
     gradcheck(|x| x[0].exp(), &[randn(&[0, 3], 1)]).unwrap();
     gradgradcheck(|x| x[0].exp(), &[randn(&[0, 3], 1)]).unwrap();
-    // Several inputs, one of them without influence.
+    // Several inputs, on one of which nothing depends.
     gradcheck(|x| x[0].mul(&x[1]), &[randn(&[3], 1), randn(&[3], 2), randn(&[2], 3)]).unwrap();
 }
 
-/// The sine, with the slopes that are given.
+/// The sine with the given slopes.
 struct Slopes(Vec<f64>);
 
 impl CustomOp for Slopes {
@@ -145,7 +145,7 @@ fn an_entry_that_is_not_finite_fails_and_excuses_no_other() {
         let e = gradcheck(|x| Ok(apply_custom(&op, &[&x[0]])?.swap_remove(0)), std::slice::from_ref(&x)).unwrap_err();
         assert!(e.to_string().contains(element) && e.to_string().contains(hint), "{e}");
     }
-    // A number beside an infinite difference.
+    // A finite slope next to an infinite difference.
     let jump = |x: &[Tensor]| x[0].recip()?.mul(0.5);
     let op = Arc::new(Slopes(vec![1.0]));
     let wrong = |x: &[Tensor]| jump(x)?.detach().add(&apply_custom(&op, &[&x[0]])?[0]);
@@ -159,7 +159,7 @@ fn large_elements_are_moved_too() {
     assert!(e.to_string().contains("explain_grad"), "{e}");
     gradcheck(|x| x[0].mul(3.0), std::slice::from_ref(&large)).unwrap();
     gradcheck(|x| x[0].mul(&x[0]), &[large]).unwrap();
-    // What cannot be moved is refused.
+    // Inputs that cannot be perturbed are refused.
     let tiny = GradcheckOptions::new().eps(1e-20);
     let e = gradcheck_with(|x| Ok(x[0].detach()), &[f64s(&[1.0], &[1])], tiny).unwrap_err();
     assert!(e.kind() == &ErrorKind::InvalidArgument && e.to_string().contains("no step"), "{e}");
@@ -252,7 +252,7 @@ fn opposite_mistakes_of_two_inputs_do_not_cancel() {
 #[test]
 fn a_gradient_that_forgets_what_it_was_computed_from_is_found() {
     let x = f64s(&[0.5, -1.0], &[2]);
-    // The right numbers; that of the exponential for the incoming gradient is cut.
+    // The numbers are right, but the exponential's dependence on the incoming gradient is cut.
     let cut = |x: &[Tensor]| {
         let y = x[0].exp()?.mul(1.0)?;
         if y.requires_grad() {
@@ -269,7 +269,7 @@ fn a_gradient_that_forgets_what_it_was_computed_from_is_found() {
 
 #[test]
 fn every_element_of_a_large_result_counts() {
-    // Which one is wrong changes nothing: the tolerance is far below every weight.
+    // It does not matter which one is wrong: the tolerance is far below every weight.
     for wrong in [0, 677, 4878, 9999] {
         let x = f64s(&[0.5], &[1]);
         let one = |x: &[Tensor]| {

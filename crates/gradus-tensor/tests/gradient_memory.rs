@@ -1,4 +1,5 @@
-//! The memory of a gradient that nobody needs any more takes the next one; one that somebody holds stays what it was.
+//! The memory of a gradient that is no longer needed is reused for the next one; a gradient that is still held does not
+//! change.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -35,7 +36,7 @@ fn gradients_are_summed_in_the_memory_of_one() {
     let parts: Vec<Tensor> = (1..6).map(|i| x.mul(i).unwrap().sum_all().unwrap()).collect();
     let loss = parts[1..].iter().fold(parts[0].clone(), |sum, part| sum.add(part).unwrap());
     let backend = device.backend();
-    // The sum, and one that arrives.
+    // The sum, and an incoming gradient.
     backend.set_memory_budget(Some(backend.memory_stats().in_use + 2 * BUFFER + 4096)).unwrap();
     let gradients = loss.backward().unwrap();
     backend.set_memory_budget(None).unwrap();
@@ -55,7 +56,7 @@ fn what_somebody_holds_is_not_taken() {
     let n = 5;
     for options in [BackwardOptions::new(), BackwardOptions::new().retain_graph()] {
         let (x, z) = (leaf(&[1.0; 5]), leaf(&[1.0; 5]));
-        // A sum gives both of its inputs the same gradient; each goes on through kernels of its own.
+        // A sum passes the same gradient to both inputs; each then goes through its own kernels.
         let a = x.mul(3.0).unwrap();
         let b = z.mul(5.0).unwrap();
         let c = a.add(&b).unwrap();
@@ -86,7 +87,7 @@ fn what_somebody_holds_is_not_taken() {
 
 #[test]
 fn a_value_that_the_graph_keeps_is_not_taken() {
-    // The gradient of the first product is a value that the second pass reads again.
+    // The gradient of the first product is read again by the second pass.
     let x = leaf(&[2.0, 3.0]);
     let loss = x.exp().unwrap().mul(&x).unwrap().sum_all().unwrap();
     let keep = BackwardOptions::new().retain_graph();

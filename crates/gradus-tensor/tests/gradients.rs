@@ -1,5 +1,5 @@
-//! Every differentiable operation against finite differences: first and second order, in f64, over strided, flipped,
-//! stretched and broadcast inputs.
+//! Every differentiable operation, compared with finite differences: first and second order, in f64, with strided,
+//! flipped, expanded and broadcast inputs.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -30,8 +30,8 @@ fn every_elementwise_operation_at_its_smooth_points() {
         let mask = Tensor::from_vec((0..n * n).map(|i| i % 3 == 0).collect::<Vec<_>>(), [n, n], &cpu()).unwrap();
         let condition = entry.condition.then_some(&mask);
         let tensors = entry.tensors - usize::from(entry.condition);
-        // A column against a row: all pairs of points, and broadcasting, in one go. The row is shifted off the column, so
-        // that no pair sits on a tie.
+        // A column with a row: all pairs of points, and broadcasting, at once. The row is shifted, so that no pair is a
+        // tie.
         let column = f64s(s, &[n, 1]);
         let row = f64s(&s.iter().map(|v| v * 1.07 + 0.013).collect::<Vec<_>>(), &[n]);
         let inputs: Vec<Tensor> = if tensors == 1 {
@@ -86,7 +86,7 @@ fn reductions() {
     unary(&[3, 2, 4], |x| x.sum(&[0, 2], false));
     unary(&[3, 2, 4], |x| x.mean(&[1], true));
     unary(&[3, 2, 4], |x| x.sum_all());
-    // Without the stretched layout, where every element ties.
+    // Without the broadcast layout, in which all elements tie.
     for x in &layouts(&[3, 4], 1)[..4] {
         both(|x| x[0].max(&[1], false), std::slice::from_ref(x));
         both(|x| x[0].min(&[0], true), std::slice::from_ref(x));
@@ -180,7 +180,7 @@ fn indexing_with_repeated_indices() {
     both(|x| x[0].scatter_add(0, &index, &x[1]), &[randn(&[3, 4], 1), randn(&[2, 4], 2)]);
     let index = i64s(&[1, 0, 3, 1, 1, 2], &[2, 3]);
     unary(&[4, 3], |x| x.embedding(&index, None));
-    // The padding row has no gradient by definition, so it is kept out of the differences.
+    // The padding row has no gradient by definition, so it is left out of the comparison.
     let weight = |x: &Tensor| -> Result<Tensor> { Tensor::cat(&[&randn(&[1, 2], 5), x], 0) };
     unary(&[3, 2], |x| weight(x)?.embedding(&index, Some(0)));
 }
@@ -231,7 +231,7 @@ fn tensors_of_no_elements() {
 
 #[test]
 fn a_wrong_gradient_is_found() {
-    // Detaching one factor halves the gradient of the square: the check has to notice.
+    // Detaching one factor halves the gradient of the square: the check must notice.
     let f = |x: &[Tensor]| x[0].mul(x[0].detach());
     let e: Error = gradcheck(f, &[randn(&[3], 1)]).unwrap_err();
     assert!(e.to_string().contains("finite differences"), "{e}");

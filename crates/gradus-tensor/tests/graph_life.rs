@@ -1,5 +1,5 @@
-//! The life of a graph: who keeps it, what a pass leaves, several roots and outputs, threads, and graphs of a hundred
-//! thousand nodes.
+//! Life cycle of a graph: what keeps it alive, what a pass leaves, several roots and outputs, threads, and graphs of a
+//! hundred thousand nodes.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -49,12 +49,12 @@ fn several_roots_add_up_whatever_they_have_to_do_with_each_other() {
     let c = a.square().unwrap();
     assert_eq!(items(grad(&[&a, &c], &[&x, &a], None, keep()).unwrap()), [Some(114.0), Some(19.0)]);
     assert_eq!(items(grad(&[&c, &a], &[&x, &a], None, keep()).unwrap()), [Some(114.0), Some(19.0)]);
-    // A root that is asked for itself, and a leaf as a root.
+    // A root as an input, and a leaf as a root.
     assert_eq!(items(grad(&[&c], &[&c, &x], None, keep()).unwrap()), [Some(1.0), Some(108.0)]);
     assert_eq!(items(grad(&[&x], &[&x], None, keep()).unwrap()), [Some(1.0)]);
     assert_eq!(items(grad(&[&x, &a], &[&x], None, keep()).unwrap()), [Some(7.0)]);
     assert_eq!(x.backward().unwrap().get(&x).unwrap().item().unwrap(), 1.0);
-    // An input asked for twice, by two handles.
+    // An input requested twice, by two handles.
     assert_eq!(items(grad(&[&a], &[&x, &x.clone()], None, keep()).unwrap()), [Some(6.0); 2]);
     // None at all.
     assert_eq!(items(grad(&[], &[&x], None, keep()).unwrap()), [None]);
@@ -93,17 +93,17 @@ fn a_graph_is_freed_by_the_pass_that_uses_it_and_only_there() {
     let (x, w) = (leaf(&[2.0]), leaf(&[3.0]));
     let trunk = x.mul(&w).unwrap();
     let (a, b) = (trunk.exp().unwrap(), trunk.mul(&w).unwrap());
-    // A gradient for w only: all on the way to it is freed, with what is shared.
+    // A gradient for w only: everything on the path to it is freed, including what is shared.
     let freed = grad(&[&b], &[&w], None, BackwardOptions::new()).unwrap();
     assert_eq!(items(freed), [Some(12.0)]);
     let e = a.backward().unwrap_err();
     assert!(e.to_string().contains("the graph was freed by an earlier backward pass"), "{e}");
     assert!(e.to_string().contains("retain_graph"), "{e}");
-    // What the pass did not come by is whole.
+    // What the pass did not reach is intact.
     let (u, v) = (x.exp().unwrap(), x.sin().unwrap());
     let _ = u.backward().unwrap();
     assert!(v.backward().is_ok());
-    // Retained as often as wanted; create_graph retains.
+    // The graph can be retained any number of times; create_graph retains it.
     let y = x.mul(&w).unwrap().exp().unwrap();
     for _ in 0..3 {
         let _ = y.backward_with(keep()).unwrap();
@@ -148,7 +148,7 @@ fn outputs_of_one_node_are_told_apart() {
     let product = both[0].mul(&both[1]).unwrap();
     assert_eq!(items(grad(&[&product], &[&x, &w], None, keep()).unwrap()), [Some(4.0), Some(-6.0)]);
     assert_eq!(items(grad(&[&product], &[&both[0], &both[1]], None, keep()).unwrap()), [Some(-1.0), Some(5.0)]);
-    // One of them without influence.
+    // Nothing depends on one of them.
     assert_eq!(
         items(grad(&[&both[0].square().unwrap()], &[&both[0], &both[1]], None, keep()).unwrap()),
         [Some(10.0), None]
@@ -173,12 +173,12 @@ fn hooks_run_in_the_order_of_the_pass_every_time() {
     for _ in 0..20 {
         seen.lock().unwrap().clear();
         let _ = y.backward_with(keep()).unwrap();
-        // The last recorded first; leaves by when they were made.
+        // The last recorded comes first; leaves are ordered by creation.
         assert_eq!(*seen.lock().unwrap(), ["y", "b", "a1", "a2", "w", "x"]);
     }
 }
 
-/// `x`, whose gradient fails while `fail` is not 0.
+/// `x` with a gradient that fails while `fail` is not 0.
 struct Fails(AtomicUsize);
 
 impl CustomOp for Fails {
@@ -205,7 +205,7 @@ fn a_pass_that_fails_says_so_when_the_graph_is_used_again() {
     // Kept: the failure changes nothing.
     assert_eq!(y.backward_with(keep()).unwrap_err().message(), "not today");
     assert!(!y.grad_fn().unwrap().saved().is_empty());
-    // Not kept: what ran is freed. The next error says that, and why, instead of a pass that never succeeded.
+    // Not kept: the nodes that ran are freed. The next error says that a failed pass freed them.
     assert_eq!(y.backward().unwrap_err().message(), "not today");
     op.0.store(0, Ordering::Relaxed);
     let e = y.backward().unwrap_err();
@@ -213,9 +213,9 @@ fn a_pass_that_fails_says_so_when_the_graph_is_used_again() {
     assert_eq!(e.kind(), &ErrorKind::Autograd);
     assert!(text.contains("freed in part by a backward pass that failed"), "{text}");
     assert!(text.contains("fails: not today") && text.contains("retain_graph"), "{text}");
-    // What it did not come to is whole.
+    // What it did not reach is intact.
     assert_eq!(u.backward().unwrap().get(&x).unwrap().item().unwrap(), 2f64.exp());
-    // A pass that fails over what a finished one freed has not freed that.
+    // A pass that fails on nodes freed by an earlier pass is not blamed for freeing them.
     for _ in 0..2 {
         let text = u.square().unwrap().backward().unwrap_err().to_string();
         assert!(text.contains("the graph was freed by an earlier"), "{text}");
@@ -235,14 +235,15 @@ fn running_out_of_memory_gives_no_gradients_and_keeps_a_retained_graph() {
     let want = loss.backward_with(keep()).unwrap().get(&x).unwrap().to_vec::<f32>().unwrap();
     device.backend().trim().unwrap();
     let used = device.backend().memory_stats().in_use;
-    // Room for two gradients: the third, of the second product, is one too many.
+    // There is memory for two gradients: the third, of the second product, does not fit.
     device.backend().set_memory_budget(Some(used + 9 * n)).unwrap();
     let e = loss.backward_with(keep()).unwrap_err();
     assert!(matches!(e.kind(), ErrorKind::OutOfMemory { .. }), "{e}");
     device.backend().set_memory_budget(None).unwrap();
     assert_eq!(device.backend().memory_stats().in_use, used, "nothing of the pass is left");
     assert_eq!(loss.backward_with(keep()).unwrap().get(&x).unwrap().to_vec::<f32>().unwrap(), want);
-    // A graph that is not kept gets by with less, since it is freed on the way; with too little it says that it failed.
+    // A graph that is not kept needs less memory, since it is freed on the way; with too little memory the pass reports
+    // the failure.
     device.backend().set_memory_budget(Some(used + n)).unwrap();
     assert!(loss.backward().is_err());
     device.backend().set_memory_budget(None).unwrap();
@@ -260,7 +261,7 @@ fn a_panic_in_a_hook_leaves_modes_and_graph_as_they_were() {
     assert_eq!(y.backward().unwrap().get(&x).unwrap().item().unwrap(), 2f64.exp());
 }
 
-/// A little network on a device with so many threads, with parameters that are used several times.
+/// A small network on a device with this many threads, with parameters that are used several times.
 fn step(threads: usize) -> Vec<u32> {
     let device = Device::from_backend(Arc::new(CpuBackend::with_threads(threads).unwrap()));
     let mut generator = Generator::new(7);
@@ -306,7 +307,7 @@ fn threads_may_run_disjoint_graphs_over_shared_leaves_and_one_kept_graph_at_once
             });
         }
     });
-    // Of passes that do not keep it, one at most has the graph; the others say that it is freed.
+    // Of several passes that do not keep the graph, at most one succeeds; the others report that it is freed.
     let barrier = Barrier::new(4);
     let results: Vec<Result<Gradients>> = std::thread::scope(|s| {
         let run = || {
@@ -343,7 +344,7 @@ fn diamonds_twenty_thousand_deep_are_walked_once() {
     let mut y = x.clone();
     let calls = Arc::new(AtomicUsize::new(0));
     for _ in 0..20_000 {
-        // Two ways at each level, 2^20000 in all: each node must run once.
+        // Two paths at each level, 2^20000 in all: each node must run only once.
         y = y.mul(0.5).unwrap().add(y.mul(0.5).unwrap()).unwrap();
     }
     let count = calls.clone();
@@ -384,7 +385,7 @@ fn inference_records_nothing_whatever_runs_inside() {
     {
         let _guard = inference_guard();
         assert!(is_inference() && !is_grad_enabled());
-        // What no_grad lets through, this does not.
+        // This also forbids what no_grad allows.
         let again = enable_grad_guard();
         assert!(!is_grad_enabled() && !x.exp().unwrap().requires_grad());
         drop(again);
@@ -408,7 +409,7 @@ fn inference_records_nothing_whatever_runs_inside() {
         assert!(std::thread::spawn(move || x.exp().unwrap().requires_grad()).join().unwrap());
     }
     assert!(is_grad_enabled() && !is_inference());
-    // Guards that are not dropped in order leave nothing switched off, or on inside.
+    // Guards that are dropped out of order restore every mode correctly.
     let plain = no_grad_guard();
     let guard = inference_guard();
     drop(plain);

@@ -1,4 +1,4 @@
-//! `grid_sample` and `affine_grid` against PyTorch's numbers (2.15), at their edges, and their gradients.
+//! `grid_sample` and `affine_grid`: PyTorch's numbers (2.15), edge cases, and gradients.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -25,14 +25,14 @@ fn every_way() -> impl Iterator<Item = GridSample> {
     GOLDEN.iter().map(|&(mode, padding, align, _)| how(mode, padding, align))
 }
 
-/// The numbers that the PyTorch script used too.
+/// The same numbers as in the PyTorch script.
 fn image(shape: &[usize]) -> Tensor {
     let n: usize = shape.iter().product();
     let values: Vec<f64> = (0..n).map(|i| ((i * 37 + 11) % 101) as f64 / 50.0 - 1.0).collect();
     f64s(&values, shape)
 }
 
-/// Points inside, at the corners, outside, far outside, and one that is NaN.
+/// Points inside, at the corners, outside, far outside, and a NaN.
 const POINTS: [f64; 20] = [
     -1.0,
     -1.0,
@@ -111,7 +111,8 @@ fn every_mode_and_padding_gives_pytorchs_numbers() {
         let y = x.grid_sample(&grid, how(mode, padding, align)).unwrap();
         assert_eq!(y.shape(), [1, 2, 2, 5]);
         let mut got = y.to_vec::<f64>().unwrap();
-        // PyTorch gives NaN or the border for a point that is NaN, by the padding; here it is NaN, but for the nearest.
+        // For a NaN point PyTorch returns NaN or the border, depending on the padding; Gradus returns NaN, except in
+        // nearest mode.
         let mut want = want.to_vec();
         if mode != "nearest" {
             assert!(got[8].is_nan() && got[18].is_nan(), "{mode} {padding}");
@@ -149,10 +150,10 @@ fn a_nan_pixel_is_not_seen_from_outside() {
 
 #[test]
 fn gradients_of_image_and_points_to_second_order() {
-    // Away from the places where pieces meet: half pixels, whole pixels and borders.
+    // Away from the points where pieces meet: half pixels, whole pixels and borders.
     let points = [-0.83, -0.71, 0.37, 0.21, 1.53, -0.13, 0.11, 1.37, -1.57, 0.57, 0.67, -1.83];
     let grid = f64s(&points, &[2, 3, 1, 2]);
-    // One layout each, such that every second way, which is one of `align_corners`, meets them all.
+    // One layout each, chosen so that both values of `align_corners` are tested with all of them.
     let all = layouts(&[2, 2, 3, 4], 3);
     for (i, how) in every_way().enumerate() {
         let x = &all[(i + i / 2) % 4];

@@ -36,10 +36,10 @@ fn hooks_see_complete_gradients_and_run_in_the_order_of_registration() {
     let y = u.mul(&u).unwrap().add(&u).unwrap();
     assert_eq!(gradient(&y, &x), 19.0 * 10.0 * 6.0 * 0.5);
     assert_eq!(*seen.lock().unwrap(), [("a", 19.0), ("b", 190.0), ("c", 1140.0)]);
-    // A gradient that is asked for is the one that the hooks made.
+    // A requested gradient is the one that the hooks returned.
     let g = grad(&[&y], &[&u], None, BackwardOptions::new().retain_graph()).unwrap();
     assert_eq!(g[0].as_ref().unwrap().item().unwrap(), 190.0);
-    // Removed ones run no more, and the others keep their order.
+    // Removed hooks no longer run, and the others keep their order.
     b.remove();
     seen.lock().unwrap().clear();
     gradient(&y, &x);
@@ -55,7 +55,7 @@ fn a_hook_lives_as_long_as_its_handle_and_keeps_no_graph_alive() {
     let (own, count) = (y.clone(), calls.clone());
     let hook = y
         .register_hook(move |_| {
-            // It captures the tensor that it is registered on.
+            // The hook captures the tensor that it is registered on.
             count.fetch_add(own.numel(), Ordering::Relaxed);
             Ok(None)
         })
@@ -146,7 +146,7 @@ fn node_hooks_see_and_replace_what_goes_in_and_out() {
     assert_eq!(g.get(&w).unwrap().item().unwrap(), 0.0, "its gradient was replaced by None, which is zero");
     after.remove();
     assert_eq!(gradient(&y, &w), 6.0);
-    // A wrong number of gradients, and one that was not asked for.
+    // A wrong number of gradients, and a gradient that was not requested.
     let wrong = node.register_hook(|_, _| Ok(Some(vec![]))).unwrap();
     assert!(y.backward().unwrap_err().to_string().contains("0 gradients for 2"));
     wrong.remove();

@@ -1,4 +1,4 @@
-//! Indexing, scattering and masks: values of PyTorch and NumPy, refused input, and gradients to second order.
+//! Indexing, scattering and masks: PyTorch's and NumPy's values, refused input, and gradients to second order.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -56,7 +56,7 @@ fn positions_ranges_and_new_axes() {
     picks((0usize, 1..3, ..2), &[2, 2], &[4, 5, 8, 9]);
     picks((0i64, 2.., ..=1usize), &[1, 2], &[8, 9]);
     picks((.., -1, -2..-1isize), &[2, 1], &[10, 22]);
-    // Variables: Clippy takes a literal `1..=-1` for a mistake.
+    // Variables, because Clippy considers a literal `1..=-1` a mistake.
     let (one, last) = (1, -1);
     picks((.., 0, one..=last), &[2, 3], &[1, 2, 3, 13, 14, 15]);
     picks((.., 0, one..last), &[2, 2], &[1, 2, 13, 14]);
@@ -264,7 +264,7 @@ fn gradients_of_scatters() {
     both(|x| x[0].index_add(1, &rows, &x[1]), &[randn(&[2, 3], 1), randn(&[2, 3], 2)]);
     both(|x| x[0].index_copy(1, &rows, &x[1]), &[randn(&[2, 3], 1), randn(&[2, 3], 2)]);
     unary(&[2, 3], |x| x.index_fill(1, &rows, 0.5));
-    // Of two elements for one place the first does not change the result.
+    // Of two elements written to one place, the first does not affect the result.
     let src = f64s(&[1.0, 2.0], &[2]).with_grad().unwrap();
     let y = f64s(&[0.0], &[1]).scatter(0, &i64s(&[0, 0], &[2]), &src).unwrap();
     let g = y.sum_all().unwrap().backward().unwrap();
@@ -295,7 +295,7 @@ fn reductions_into_places() {
         [1.0, 1.0, 2.0, 2.0, 4.0, 5.0, 6.0, 6.0],
     );
     check(Sum, false, [5.0, -1.0, 7.0, 5.0, nan, 8.0], alone, [1.0, 1.0, 2.0, 2.0, 4.0, 5.0, 6.0, 6.0]);
-    // The gradient of NaN's own factor is that of the others: finite.
+    // The gradient of the factor that is NaN is the product of the others: finite.
     check(
         Prod,
         true,
@@ -379,11 +379,11 @@ fn gradients_of_reductions_into_places() {
             both(|x| x[0].scatter_reduce(1, &small, &x[1], reduce, own), &[randn(&[2, 4], 1), randn(&[2, 3], 2)]);
         }
     }
-    // Zeros among the factors need no care.
+    // Factors of zero need no special treatment.
     let src = f64s(&[0.0, 2.0, 3.0, 0.0, 0.0], &[5]);
     let index = i64s(&[0, 0, 1, 1, 1], &[5]);
     both(|x| x[0].scatter_reduce(0, &index, &x[1], ScatterReduction::Prod, true), &[randn(&[2], 1), src]);
-    // What lies beside a place does not reach its gradient.
+    // Neighbours of an element do not affect its gradient.
     let src = f64s(&[2.0, f64::INFINITY], &[2]).with_grad().unwrap();
     let y =
         f64s(&[1.0, 1.0], &[2]).scatter_reduce(0, &i64s(&[0, 1], &[2]), &src, ScatterReduction::Prod, true).unwrap();

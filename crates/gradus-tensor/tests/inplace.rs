@@ -1,5 +1,5 @@
-//! Writes in place: each is refused where it would have to be recorded, counted and named where it happens, and there is
-//! no other way to bytes.
+//! Writes in place: each is refused if it would have to be recorded, otherwise counted and named, and there is no other
+//! way to write bytes.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -23,7 +23,7 @@ fn text_of(line: &Location<'_>) -> &'static str {
     include_str!("inplace.rs").lines().nth(line.line() as usize - 1).unwrap()
 }
 
-/// The call that a line of [`WRITES`] makes.
+/// The call made by a line of [`WRITES`].
 fn call_of(name: &str) -> String {
     match name {
         "gemm" => ".run_(".into(),
@@ -32,8 +32,8 @@ fn call_of(name: &str) -> String {
     }
 }
 
-/// Every method that writes into its tensor, here of three elements: its name, a call that writes all of them (with an
-/// operand), whether the operand is read, and the form that is recorded.
+/// Every method that writes into its tensor (here of three elements): its name, a call that writes all elements (with
+/// an operand), whether the operand is read, and the recorded form.
 const WRITES: [(&str, Write, bool, &str); 19] = [
     ("copy_", |x, y| x.copy_(y), true, "index_assign"),
     ("fill_", |x, _| x.fill_(7.0), false, "full_like"),
@@ -157,7 +157,7 @@ fn every_write_over_a_needed_value_is_an_error_and_beside_it_is_none() {
         let e = gradient(&y, &x).unwrap_err();
         assert_says(&e, &ErrorKind::Autograd, &["mul needs its input 1", name, "tests/inplace.rs"]);
     }
-    // What shares the storage of a leaf is checked like the leaf.
+    // Tensors that share the storage of a leaf are checked like the leaf.
     let x = leaf();
     let y = x.square().unwrap();
     x.detach().mul_(2.0).unwrap();
@@ -241,7 +241,7 @@ fn the_table_above_has_every_method_that_writes() {
     }
 }
 
-/// The files of this crate with lines that have a pattern, each as often as it has some.
+/// The files of this crate in which a pattern occurs, one entry per line that contains it.
 fn find(pattern: &str) -> Vec<String> {
     let mut found = vec![];
     for file in sources() {
@@ -254,11 +254,11 @@ fn find(pattern: &str) -> Vec<String> {
     found
 }
 
-/// The only ways to writable bytes are those that count: `Storage::write` is called by `Locks::write` alone, and buffers
-/// are otherwise written before they are a storage's, or when nobody else has the storage (`is_spare`).
+/// Writable bytes are only available in ways that count writes: `Storage::write` is called only by `Locks::write`, and
+/// buffers are otherwise written before they belong to a storage, or while nobody else has the storage (`is_spare`).
 #[test]
 fn no_write_escapes_the_version() {
-    // The definition of the guard, its fields and impls; and the one place that takes it.
+    // The definition of the guard, its fields and impls; and the one place that creates it.
     assert_eq!(find("buffer.write()"), ["src/storage.rs"; 2]);
     assert_eq!(find(".rewrite()"), ["src/ops/bind.rs"]);
     assert_eq!(find(" map_over("), ["src/autograd/pass/queue.rs", "src/ops/map.rs", "src/ops/map.rs"]);
@@ -266,14 +266,15 @@ fn no_write_escapes_the_version() {
     assert_eq!(find(".storage().write("), ["src/locks.rs"]);
     assert!(find("WriteGuard").iter().all(|f| f == "src/storage.rs" || f == "src/locks.rs"));
     assert!(find("storage.write(").is_empty());
-    // Buffers that are written are otherwise fresh: made by `alloc` in the same function.
+    // All other buffers that are written are fresh: made by `alloc` in the same function.
     assert_eq!(find("&mut buffer"), ["src/create.rs", "src/ops/bind.rs"]);
     assert_eq!(find("&mut allocated"), ["src/ops/bind.rs"]);
     assert_eq!(find("&mut Buffer"), ["src/create.rs", "src/storage.rs"]);
     assert!(find("unsafe ").is_empty());
 }
 
-/// One line runs kernels: that of `bind`. What tensors ask of a backend elsewhere is memory, room and what it supports.
+/// One line runs kernels: that of `bind`. Elsewhere tensors ask a backend only for memory, its amount, and what it
+/// supports.
 #[test]
 fn one_line_runs_kernels() {
     assert_eq!(find(".forward(device.backend()"), ["src/ops/bind.rs"]);
@@ -352,7 +353,7 @@ fn gradients_that_are_given_out_share_no_memory() {
 #[test]
 fn hooks_that_overwrite_gradients_are_caught() {
     let hook = "tests/inplace.rs";
-    // The one that it is shown, which may be another's too.
+    // The gradient that it is shown, which others may share.
     let (a, b) = (leaf(), leaf());
     let u = a.add(&b).unwrap();
     let guard = u.register_hook(|g| {
@@ -373,7 +374,7 @@ fn hooks_that_overwrite_gradients_are_caught() {
         assert_says(&result.unwrap_err(), &ErrorKind::Autograd, &["fill_ overwrote a gradient that a hook", hook]);
         drop(guard);
     }
-    // A seed that still waits.
+    // A seed that is still pending.
     let (y, z) = (a.square().unwrap(), a.exp().unwrap());
     let seeds = [f64s(&[1.0; 3], &[3]), f64s(&[1.0; 3], &[3])];
     let waiting = seeds[0].clone();
@@ -381,7 +382,7 @@ fn hooks_that_overwrite_gradients_are_caught() {
     let result = grad(&[&y, &z], &[&a], Some(&[&seeds[0], &seeds[1]]), BackwardOptions::new().retain_graph());
     let e = result.unwrap_err();
     assert_says(&e, &ErrorKind::Autograd, &["fill_ overwrote the gradient of output 0 of square", hook]);
-    // One that was found already and waits for the end.
+    // One that was already found and is kept to the end.
     let early = a.mul(3.0).unwrap();
     let seen = std::sync::Arc::new(std::sync::Mutex::new(None::<Tensor>));
     let (store, take) = (seen.clone(), seen);
@@ -411,7 +412,7 @@ fn gradients_that_wait_beside_writers_on_other_threads_are_right_or_errors() {
             }
         });
         for _ in 0..2000 {
-            // The gradients are the seed itself and twice the seed, as it was at one moment.
+            // The gradients are the seed and twice the seed, both from the same moment.
             let z = x.mul(2.0).unwrap();
             if let Ok(g) = grad(&[&z], &[&x, &z], Some(&[&seed]), BackwardOptions::new()) {
                 let (gx, gz) = (values(g[0].as_ref().unwrap()), values(g[1].as_ref().unwrap()));

@@ -99,7 +99,7 @@ fn a_node_prints_its_parameters_operands_and_kept_values() {
         let part = format!("keeps input 1: [2] f64, version 0; fill_ wrote over it at {}:{}:", file!(), line!() - 4);
         assert!(text.contains(&part), "{text}");
     }
-    // What was written elsewhere is not stale.
+    // A write elsewhere makes nothing stale.
     let both = f64s(&[1.0; 4], &[4]);
     let z = x.mul(both.narrow(0, 0, 2).unwrap()).unwrap();
     both.narrow(0, 2, 2).unwrap().fill_(0.0).unwrap();
@@ -182,6 +182,6 @@ fn what_a_recorded_pass_computes_has_the_line_of_the_operation_whose_gradient_it
         nodes.extend(node.inputs().flatten().cloned());
     }
     assert!(seen > 4);
-    // What the user records afterwards is the user's again.
+    // What the user records afterwards has the user's line again.
     assert!(g.exp().unwrap().grad_fn().unwrap().location().line() > lines[1]);
 }

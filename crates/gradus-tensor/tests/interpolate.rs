@@ -1,4 +1,4 @@
-//! `interpolate` against PyTorch's numbers (2.15), at its edges, and its gradients.
+//! `interpolate`: PyTorch's numbers (2.15), edge cases, and gradients.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -7,7 +7,7 @@ use common::{assert_close, cpu, f32s, f64s, layouts};
 use gradus_tensor::autograd::{gradcheck, gradgradcheck};
 use gradus_tensor::{DType, ErrorKind, Interpolate, Interpolation, Resized, Tensor, f16};
 
-/// The mode of PyTorch's name.
+/// The mode with PyTorch's name.
 fn mode(name: &str) -> Interpolation {
     match name {
         "nearest" => Interpolation::Nearest,
@@ -27,7 +27,7 @@ fn how(name: &str, align_corners: bool, antialias: bool) -> Interpolate {
     if antialias { how.antialias() } else { how }
 }
 
-/// The numbers that the PyTorch script used too.
+/// The same numbers as in the PyTorch script.
 fn image(spatial: &[usize]) -> Tensor {
     let n: usize = spatial.iter().product();
     let values: Vec<f64> = (0..n).map(|i| ((i * 37 + 11) % 101) as f64 / 50.0 - 1.0).collect();
@@ -142,7 +142,7 @@ fn factors_give_pytorchs_numbers() {
 
 #[test]
 fn an_axis_whose_size_stays_is_copied_by_linear_and_antialiased_modes() {
-    // PyTorch's numbers for twelve pixels in a row, and a factor that still gives twelve.
+    // PyTorch's numbers for twelve pixels in a row, and a factor that still results in twelve.
     let x = f64s(&(0..12).map(f64::from).collect::<Vec<_>>(), &[1, 1, 12, 1]).expand([1, 1, 12, 12]).unwrap();
     let column = |how: Interpolate| {
         let y = x.interpolate(Resized::By(&[1.08, 1.08]), how).unwrap();
@@ -172,7 +172,7 @@ fn a_bad_pixel_reaches_its_neighbours_only() {
 
 #[test]
 fn dtypes_and_batches() {
-    // Picking takes any dtype.
+    // Nearest mode accepts any dtype.
     let bools = Tensor::from_vec(vec![true, false], [1, 1, 2], &cpu()).unwrap();
     let y = bools.interpolate(Resized::To(&[4]), Interpolation::Nearest).unwrap();
     assert_eq!(y.to_vec::<bool>().unwrap(), [true, true, false, false]);
@@ -191,7 +191,7 @@ fn dtypes_and_batches() {
         let y = none.interpolate(Resized::To(&[2, 8]), Interpolation::Bilinear).unwrap();
         assert_eq!(y.shape(), [shape[0], shape[1], 2, 8]);
     }
-    // A constant stays, -0 included where pixels are picked.
+    // A constant image is unchanged, including -0 in nearest mode.
     for name in ["bilinear", "bicubic"] {
         let y = f64s(&[0.3; 77], &[1, 1, 7, 11]).interpolate(Resized::To(&[3, 2]), how(name, false, true)).unwrap();
         assert_close(&y.to_vec::<f64>().unwrap(), &[0.3; 6], 1e-14);

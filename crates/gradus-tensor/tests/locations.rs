@@ -1,5 +1,5 @@
-//! Nodes carry a line of the user's code, also those that autograd itself records. Those of every operation are looked at
-//! in `gradus/tests/golden/locations.rs`.
+//! Nodes carry a line of the user's code, including those that autograd records itself.
+//! `gradus/tests/golden/locations.rs` checks those of every operation.
 #![allow(clippy::unwrap_used)]
 
 mod common;

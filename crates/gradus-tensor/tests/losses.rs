@@ -1,4 +1,4 @@
-//! Losses: values against PyTorch, gradients against finite differences to second order, edges, refusals.
+//! Losses: values compared with PyTorch, gradients with finite differences to second order; edge cases, refusals.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -79,7 +79,7 @@ fn cross_entropy_of_probabilities() {
     let soft = |p: &Tensor, r| x.cross_entropy_with(Target::Probabilities(p), Some(&w), None, 0.1, r);
     same(soft(&p, Each), &rows);
     same(soft(&p, Mean), &[1.391269842832]);
-    // A one-hot row is the class, also where another class is impossible.
+    // A one-hot row equals the class, even if another class is impossible.
     let x = f64s(&[1.0, f64::NEG_INFINITY, 2.0], &[1, 3]).with_grad().unwrap();
     let hard = x.cross_entropy(&i64s(&[2], &[1])).unwrap().item().unwrap();
     let one_hot = f64s(&[0.0, 0.0, 1.0], &[1, 3]);
@@ -121,7 +121,7 @@ fn rows_that_do_not_count_are_nothing_whatever_is_in_them() {
             assert!(g[0].abs() > 0.1 && g[2..] == [0.0, 0.0], "{g:?}");
         }
     }
-    // The weight of class 0 stands in for that of an ignored row, and must not come through.
+    // Class 0's weight is read for an ignored row, and must not affect the result.
     let ignored = x.detach().cross_entropy_with(&i64s(&[1, -100], &[2]), Some(&w), Some(-100), 0.0, Sum).unwrap();
     assert!(ignored.item().unwrap().is_finite());
     let none = i64s(&[-100, -100], &[2]);
@@ -190,7 +190,7 @@ fn binary_losses() {
         huge.bce_with_logits(&f32s(&[0.0, 1.0], &[2]), None, None, Each).unwrap().to_vec::<f32>().unwrap(),
         [1000.0, 1000.0]
     );
-    // A weight may not stretch the losses.
+    // A weight may not broadcast the losses.
     let wide = f64s(&[1.0; 12], &[2, 2, 3]);
     assert!(a.bce_with_logits(&a, Some(&wide), None, Mean).is_err());
     assert!(a.bce_with_logits(&a, None, Some(&wide), Mean).unwrap_err().to_string().contains("pos_weight"));
@@ -303,7 +303,7 @@ fn margins() {
         &[1.1935307301, 0.3, 1.453628205184, 0.05864010508, 2.893338446535, 0.0],
     );
     let other = [randn(&[2, 3], 5)];
-    // Moved off the origin, where the cosine turns faster than finite differences follow.
+    // Away from the origin, where the cosine changes too fast for finite differences.
     let y = f64s(&[1.0, -1.0], &[2]);
     every_layout(&[2, 3], &other, |v| v[0].add(2.0)?.cosine_embedding_loss(&v[1], &y, -0.99, Mean));
     every_layout(&[2, 3], &other, |v| v[0].margin_ranking_loss(&v[1], &signs(), 0.3, Sum));

@@ -1,4 +1,4 @@
-//! Movement of elements: padding, repeating, diagonals, windows and splits. Values of PyTorch, refused input, gradients
+//! Movement of elements: padding, repeating, diagonals, windows and splits. PyTorch's values, refused input, gradients
 //! to second order.
 #![allow(clippy::unwrap_used)]
 
@@ -255,7 +255,7 @@ fn triangles() {
     is(x.tril(isize::MIN), &[3, 4], &[0; 12]);
     assert_eq!(arange(&[2, 0, 3]).tril(0).unwrap().shape(), [2, 0, 3]);
     assert_eq!(kind(arange(&[3]).tril(0)), ErrorKind::ShapeMismatch);
-    // What is cut off is an exact 0, NaN included, and so is its gradient.
+    // Removed elements are exactly 0, even NaN, and so are their gradients.
     let n = f64s(&[1.0, f64::NAN, 2.0, 3.0], &[2, 2]).with_grad().unwrap();
     let y = n.tril(0).unwrap();
     assert_eq!(y.to_vec::<f64>().unwrap(), [1.0, 0.0, 2.0, 3.0]);

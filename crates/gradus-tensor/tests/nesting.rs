@@ -1,4 +1,4 @@
-//! Functions of the user inside each other, up to a limit; and everything else of any length, without one.
+//! Users' functions nested in each other, up to a limit; everything else at any length, without one.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -18,12 +18,12 @@ use gradus_tensor::{
     is_grad_enabled, no_grad_guard, vjp, vmap,
 };
 
-/// Runs `f` on a thread with the stack that threads have by default, and nothing else on it.
+/// Runs `f` on a new thread with the default stack size.
 fn on_a_thread(f: impl FnOnce() + Send + 'static) {
     std::thread::Builder::new().stack_size(2 << 20).spawn(f).unwrap().join().unwrap();
 }
 
-/// The error of what is nested too deep, and that nothing of it is left behind.
+/// The error for nesting too deep; nothing is left behind.
 fn too_deep<T>(result: Result<T>) {
     let e = result.err().unwrap();
     assert_eq!(*e.kind(), ErrorKind::Autograd, "{e}");
@@ -74,7 +74,8 @@ fn a_hook_that_takes_the_gradients_of_its_own_graph() {
     });
 }
 
-/// The square of its input by way of `.0` operations of its kind; `.1` says whether its gradient takes that way.
+/// The square of its input through `.0` nested operations of its kind; `.1` says whether its gradient goes through them
+/// too.
 struct Deep(usize, bool);
 
 impl CustomOp for Deep {
@@ -151,7 +152,7 @@ fn functions_of_functions_inside_each_other() {
     }
     on_a_thread(|| {
         let x = leaf(&[3.0]);
-        // The gradient of what is explained is a pass inside.
+        // Explaining a gradient runs a nested pass.
         for (f, limit) in
             [(batches as fn(&Tensor, usize) -> Result<Tensor>, 100), (explained, 99), (looked_at, 100), (effects, 100)]
         {
@@ -159,7 +160,7 @@ fn functions_of_functions_inside_each_other() {
             too_deep(f(&x, MAX_NESTING + 1));
             too_deep(f(&x, 20_000));
         }
-        // Each level of these takes a multiple of the time: they have no last one.
+        // Each level of these multiplies the time, so the last level is not tested.
         too_deep(checked(&x.detach()));
         too_deep(products(&x));
     });
@@ -215,7 +216,7 @@ fn a_formula_that_applies_itself() {
     });
 }
 
-/// Fails if `f` takes the time that a square of its many steps would.
+/// Fails if the time of `f` grows with the square of its number of steps.
 fn is_quick(what: &str, f: impl FnOnce()) {
     let began = Instant::now();
     f();
@@ -244,7 +245,7 @@ fn any_number_of_guards_ends_in_any_order() {
                 (0..MANY).map(|i| if i % 3 == 0 { enable_grad_guard() } else { no_grad_guard() }).collect();
             assert!(!is_grad_enabled());
             let mut guards = guards.into_iter();
-            // The last ones last, then the last ones first.
+            // In order of creation, then in reverse.
             guards.by_ref().take(MANY / 2).for_each(drop);
             assert!(!is_grad_enabled());
             let last = guards.next_back();
@@ -291,13 +292,13 @@ fn any_number_of_hooks_is_registered_and_removed() {
 
 #[test]
 fn a_formula_is_as_long_as_a_kernel_can_be() {
-    /// `x + 0 x + 1 x + ...` of that many terms.
+    /// `x + 0 x + 1 x + ...` with this many terms.
     fn sum<'k, const TERMS: usize>(x: &[Expr<'k>]) -> Vec<Expr<'k>> {
         vec![(0..TERMS).fold(x[0], |sum, i| sum + x[0] * (i as f64))]
     }
     on_a_thread(|| {
         is_quick("a formula", || {
-            // Three instructions a term.
+            // Three instructions per term.
             static FITS: Elementwise = Elementwise::new("fits", Class::Float, 1, sum::<20_000>);
             let x = leaf(&[1.0]);
             let y = FITS.apply(&[Operand::Tensor(&x)]).unwrap();

@@ -1,4 +1,4 @@
-//! The first operation of a step that made a NaN or an infinity.
+//! Finding the first operation of a step that made a NaN or an infinity.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -24,7 +24,7 @@ fn a_forward_operation_is_named_with_its_line_and_ranges() {
         let y = x.mul(1.0)?;
         line = line!() + 1;
         let y = y.log()?;
-        // Would be a NaN, but is not reached.
+        // This would be NaN, but is not reached.
         y.mul(0.0)?.sum_all()?.backward()
     });
     assert_eq!((r.op.as_str(), r.origin), ("log", Origin::Operation));
@@ -88,7 +88,7 @@ fn a_finite_step_gives_nothing_and_other_errors_pass_through() {
     assert_eq!(find_nonfinite(|| x.exp()?.sum_all()?.backward()).unwrap(), None);
     let e = find_nonfinite(|| x.add(f64s(&[1.0; 3], &[3]))).unwrap_err();
     assert_eq!(e.kind(), &ErrorKind::Broadcast);
-    // Afterwards nothing is looked at.
+    // Afterwards nothing is checked.
     assert!(x.mul(0.0).unwrap().log().unwrap().sum_all().unwrap().backward().is_ok());
 }
 
@@ -99,7 +99,7 @@ fn the_step_ends_with_the_operation_that_is_found() {
     let mut error = None;
     let r = found(|| {
         error = x.log().err();
-        // A step that goes on all the same gets no further.
+        // A step that ignores the error gets no further.
         reached = x.exp().and_then(|y| y.log()?.recip()).is_ok();
         Ok(())
     });
@@ -122,7 +122,7 @@ fn what_was_given_is_told_apart_from_what_was_made() {
     let r = found(|| f64s(&[1.0, 2.0], &[2]).exp()?.mul(&bad));
     assert_eq!((r.op.as_str(), r.origin, r.inputs[0].nan, r.inputs[1].nan), ("mul", Origin::Given, 0, 1));
     assert!(r.to_string().contains("no operation of this step made it"), "{r}");
-    // A number of the operation.
+    // A parameter of the operation.
     let r = found(|| f64s(&[1.0], &[1]).mul(f64::NAN));
     assert_eq!((r.op.as_str(), r.origin), ("mul[NaN]", Origin::Given));
     assert!(r.to_string().starts_with("mul[NaN] was given a number that is not finite, at "), "{r}");
@@ -142,14 +142,15 @@ fn the_infinities_of_a_mask_are_no_mistake_but_one_that_reaches_the_loss_is() {
     let hide = mask.ne(0.0).unwrap();
     let by_number = || x.masked_fill(&hide, f64::NEG_INFINITY)?.softmax(1)?.square()?.sum_all()?.backward();
     assert_eq!(find_nonfinite(by_number).unwrap(), None);
-    // Without the softmax it spreads: the first that read it is told, whatever has read another infinity.
+    // Without the softmax it spreads: the first operation that read it is reported, even if others read another
+    // infinity.
     let other = f64s(&[1.0, f64::INFINITY], &[2]);
     let r = found(|| {
         let _ = x.add(&mask)?.softmax(1)?;
         other.mul(2.0)?.square()?.sum_all()
     });
     assert_eq!((r.op.as_str(), r.origin, r.inputs[0].infinite), ("mul[2.0]", Origin::Given, 1));
-    // A row that is masked out whole: the softmax makes the NaN.
+    // A row that is masked completely: the softmax makes the NaN.
     let all = f64s(&[f64::NEG_INFINITY; 4], &[2, 2]);
     let r = found(|| step(&all));
     assert!(r.op.contains("oftmax") && r.origin == Origin::Operation && r.outputs[0].nan == 4, "{r}");
@@ -174,7 +175,7 @@ fn writes_in_place_and_steps_of_optimisers_are_looked_at() {
     });
     assert_eq!((r.op.as_str(), r.origin, r.location.line()), ("mul_", Origin::Write, line));
     assert_eq!((r.inputs[0].infinite, r.outputs[0].infinite), (0, 1));
-    // Writes after it belong to the same step of an optimiser; nothing else runs.
+    // Later writes belong to the same optimiser step; nothing else runs.
     let x = f32s(&[3e38], &[1]);
     let y = f32s(&[1.0], &[1]);
     let mut ran = false;
@@ -195,10 +196,10 @@ fn writes_in_place_and_steps_of_optimisers_are_looked_at() {
     parameter.fill_(1.0).unwrap();
     let r = found(|| step(f32::NAN, 0.1));
     assert_eq!((r.op.as_str(), r.origin, r.inputs[0].nan), ("step", Origin::Given, 1));
-    // A mask that is filled is no mistake.
+    // Filling with a mask is not a mistake.
     let mask = f32s(&[0.0; 2], &[2]);
     assert_eq!(find_nonfinite(|| mask.fill_(f32::NEG_INFINITY)).unwrap(), None);
-    // Nor is one that is given to places, or made to be used.
+    // Nor is an infinity that is written to places, or created on purpose.
     let (scores, i) = (f32s(&[1.0, 2.0, 3.0], &[3]), i64s(&[1], &[1]));
     let hidden = scores.gt(1.5).unwrap();
     let none = |step: &dyn Fn() -> Result<Tensor>| {
@@ -213,7 +214,7 @@ fn writes_in_place_and_steps_of_optimisers_are_looked_at() {
         x.index_fill_(0, &i, f32::NEG_INFINITY)?;
         Ok(x)
     });
-    // A write that is refused says nothing of the tensor.
+    // A refused write does not change the verdict on the tensor.
     let nan = f32s(&[f32::NAN, 1.0], &[2]).with_grad().unwrap();
     let kept = strict_inplace(|| nan.square()).unwrap();
     let refused = || {
@@ -232,11 +233,11 @@ fn regions_of_checkpoints_are_looked_at_in_both_runs() {
     let r = found(|| checkpoint(|x| x[0].sqrt(), &[&x])?.sum_all()?.backward());
     assert_eq!((r.op.as_str(), r.origin, r.location.file()), ("sqrt", Origin::Gradient, file!()));
     assert!(r.inside.as_ref().unwrap().contains("checkpoint"), "{r}");
-    // The second run is checked as without the search.
+    // The second run is checked as it would be without the search.
     assert_eq!(find_nonfinite(|| checkpoint(|x| x[0].exp(), &[&x])?.sum_all()?.backward()).unwrap(), None);
 }
 
-/// `x`, with a gradient that divides by it.
+/// `x` with a gradient that divides by it.
 struct Divides;
 
 impl CustomOp for Divides {
@@ -271,7 +272,7 @@ fn without_recording_on_integers_and_in_half_precision() {
     assert_eq!(find_nonfinite(|| i64s(&[i64::MAX], &[1]).mul(2)).unwrap(), None);
     let r = found(|| f32s(&[70_000.0], &[1]).to_dtype(DType::F16));
     assert_eq!((r.origin, r.outputs[0].dtype), (Origin::Operation, DType::F16));
-    // Layouts do not matter, and neither does emptiness.
+    // Neither layouts nor empty tensors matter.
     let x = f64s(&[0.0, 1.0, 2.0, 3.0, 4.0, 5.0], &[2, 3]).t().unwrap();
     let r = found(|| x.flip(0)?.log());
     assert_eq!(r.outputs[0].first.as_deref(), Some(&[2, 0][..]));
@@ -288,7 +289,7 @@ fn searches_nest_and_other_threads_are_not_searched() {
     assert_eq!(outer.unwrap(), None);
     let elsewhere = find_nonfinite(|| std::thread::scope(|s| s.spawn(|| x.log()).join().unwrap()));
     assert_eq!(elsewhere.unwrap(), None);
-    // A panic leaves no search behind.
+    // A panic ends the search.
     let panics = std::panic::catch_unwind(|| find_nonfinite(|| -> Result<()> { panic!("user") }));
     assert!(panics.is_err() && x.log().is_ok());
 }
@@ -297,7 +298,7 @@ const INF: f64 = f64::INFINITY;
 
 #[test]
 fn an_infinity_that_was_given_hides_none_that_was_made_beside_it() {
-    // A masked softmax without the maximum taken off: the exponential overflows, the mask is as it should be.
+    // A masked softmax without subtracting the maximum: the exponential overflows, the mask is not to blame.
     let s = f32s(&[1.0, 100.0, 2.0], &[3]);
     let mask = Tensor::from_vec(vec![false, false, true], [3], &cpu()).unwrap();
     let mut line = 0;
@@ -316,11 +317,11 @@ fn an_infinity_that_was_given_hides_none_that_was_made_beside_it() {
     let text = r.to_string();
     assert!(text.starts_with("mul made 1 infinity (the first at [1, 0]), at "), "{text}");
     assert_eq!(found(|| f64s(&[INF, 0.0], &[2]).recip()).origin, Origin::Operation);
-    // The gradient of a square root at 0 beside one at infinity.
+    // The gradient of a square root at 0, and at infinity.
     let x = leaf(&[INF, 0.0, 1.0]);
     let r = found(|| x.sqrt()?.narrow(0, 1, 2)?.sum_all()?.backward());
     assert_eq!((r.op.as_str(), r.origin, r.made_at.clone()), ("sqrt", Origin::Gradient, Some((0, vec![1]))));
-    // Sums over axes, and of gradients of what was stretched.
+    // Sums over axes, and sums of gradients of broadcast operands.
     let x = f64s(&[INF, 1.0, 1e308, 1e308], &[2, 2]);
     let r = found(|| x.sum(&[1], false));
     assert!(r.op.starts_with("sum {"), "{r}");
@@ -329,7 +330,7 @@ fn an_infinity_that_was_given_hides_none_that_was_made_beside_it() {
     let (x, y) = (f64s(&[1.0, 1.0], &[2, 1]).with_grad().unwrap(), f64s(&[INF, 1.0, 1e308, 1e308], &[2, 2]));
     let r = found(|| grad(&[&x.mul(&y)?], &[&x], Some(&[&f64s(&[0.5; 4], &[2, 2]).mul(4.0)?]), BackwardOptions::new()));
     assert_eq!((r.op.as_str(), r.origin, r.made_at.clone()), ("mul", Origin::Gradient, Some((0, vec![1, 0]))));
-    // A NaN is made of infinities, and not of a NaN.
+    // The NaN comes from infinities, not from another NaN.
     let r = found(|| f64s(&[INF, f64::NAN], &[2]).mul(f64s(&[0.0, 1.0], &[2])));
     assert_eq!((r.origin, r.made_at.clone()), (Origin::Operation, Some((0, vec![0]))));
     assert!(r.to_string().starts_with("mul made 1 NaN (the first at [0]), at "), "{r}");
@@ -342,7 +343,7 @@ fn writes_are_judged_element_by_element() {
     assert_eq!((r.op.as_str(), r.origin, r.made_at.clone()), ("mul_", Origin::Write, Some((0, vec![1]))));
     let x = f64s(&[-INF, 1.0], &[2]);
     assert_eq!(find_nonfinite(|| x.mul_(10.0)).unwrap(), None);
-    // What was there before is no source of what is there now.
+    // The old contents are not the source of the new ones.
     let x = f64s(&[1.0, 2.0], &[2]);
     let r = found(|| {
         let y = x.add(f64s(&[INF, 0.0], &[2]))?;
@@ -382,16 +383,16 @@ fn of_what_mixes_its_elements_it_is_not_known() {
         "{r}"
     );
     assert!(!text.contains("no operation of this step"), "{r}");
-    // Where what it was given comes from, if an operation has read that before.
+    // Where an operand came from, if an operation has read it before.
     let r = found(|| a.mul(2.0)?.matmul(&b)?.matmul(&b)?.mul(3.0)?.sum_all());
     let source = r.source.clone().unwrap();
     assert_eq!((r.op.as_str(), r.inputs[0].max, r.origin), ("matmul", Some(2e200), Origin::MadeOrSpread));
     assert_eq!((source.op.as_str(), source.origin), ("mul[2.0]", Origin::Given));
     assert!(r.to_string().contains("\nmul[2.0] was given 1 infinity, at "), "{r}");
-    // From finite operands it is.
+    // With finite operands it is.
     let r = found(|| b.matmul(&b));
     assert_eq!((r.op.as_str(), r.origin), ("matmul", Origin::Operation));
-    // What is only moved is not made.
+    // An operation that only moves a value did not make it.
     let r = found(|| a.flip(0)?.copy()?.narrow(0, 1, 1)?.max_all());
     assert_eq!(r.origin, Origin::Given);
 }
@@ -430,7 +431,7 @@ fn what_a_hook_gives_is_not_a_sum() {
         gives(found(|| y.mul(2.0)?.sum_all()?.backward()), "exp");
         hook.unwrap().remove();
     }
-    // Sums are those of several gradients, with a hook and without.
+    // Sums of several gradients, with and without a hook.
     let small = x.mul(1e-308).unwrap();
     let sum = || small.add(&small.mul(1.0)?)?.mul(f64s(&[1e308, 1.0], &[2]))?.sum_all()?.backward();
     assert_eq!(found(sum).origin, Origin::Sum);
@@ -444,7 +445,7 @@ fn an_infinite_number_excuses_only_itself() {
     let capped = gradus_tensor::fused!(|a, b| a.exp().min(b));
     let r = found(|| capped(&x, INF));
     assert_eq!((r.origin, r.made_at.clone()), (Origin::Operation, Some((0, vec![0]))), "{r}");
-    // Choices and single instructions give the number itself.
+    // Selections and single instructions report the number itself.
     let mask = Tensor::from_vec(vec![false, true], [2], &cpu()).unwrap();
     assert_eq!(find_nonfinite(|| x.masked_fill(&mask, -INF)).unwrap(), None);
     assert_eq!(find_nonfinite(|| mask.where_(&x, INF)).unwrap(), None);
@@ -467,7 +468,7 @@ fn a_write_by_an_index_goes_by_its_name_and_line() {
     assert_eq!((r.location.file(), r.location.line()), (file!(), line));
     // Nothing was written.
     assert_eq!(x.to_vec::<f64>().unwrap(), [f64::MAX; 2]);
-    // What runs after it has its own name.
+    // Operations after it have their own names.
     let r = found(|| {
         x.index_add_(0, &index, &most.neg()?)?;
         x.log()

@@ -1,4 +1,4 @@
-//! Normalisations: against PyTorch, and their gradients against finite differences.
+//! Normalisations, compared with PyTorch, and their gradients with finite differences.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -93,7 +93,7 @@ fn gradients_have_the_shape_and_dtype_of_their_inputs() {
 
 #[test]
 fn half_precision_computes_in_f32() {
-    // The squares and their sum are far above what f16 holds.
+    // The squares and their sum are far above the range of f16.
     let x = f64s(&[30000.0, -30000.0, 60000.0, 0.0], &[1, 1, 4]).to_dtype(DType::F16).unwrap();
     let wide = x.to_dtype(DType::F64).unwrap();
     let close = |y: Tensor, want: Tensor| assert_close(&f(&y), &f(&want), 1e-3);

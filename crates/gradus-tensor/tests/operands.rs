@@ -1,4 +1,4 @@
-//! What operations ask of their operands: which axes a scalar has, sizes that stretch, numbers that are in order.
+//! What operations require of their operands: the axes of a scalar, sizes that broadcast, numbers in range.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -18,7 +18,7 @@ fn two(y: Result<(Tensor, Tensor)>) -> Result<Vec<Tensor>> {
     Ok(vec![a, b])
 }
 
-/// A list of one place, as a scalar.
+/// A one-element index list, as a scalar.
 fn first() -> Tensor {
     i64s(&[0], &[])
 }
@@ -149,7 +149,7 @@ fn a_scalar_names_one_place() {
     let picked = vector.gather(0, &place).unwrap();
     assert_eq!((picked.shape(), values(&picked)), (&[][..], vec![6.0]));
     assert_eq!(values(&vector.scatter(0, &place, f64s(&[9.0], &[])).unwrap()), [5.0, 9.0]);
-    // Of a scalar there is one slice.
+    // A scalar has one slice.
     let two = f64s(&[1.0], &[]).index_select(0, &i64s(&[0, 0], &[2]));
     assert_eq!(two.unwrap_err().kind(), &ErrorKind::ShapeMismatch);
     assert!(matches!(vector.gather(0, &i64s(&[2], &[])).unwrap_err().kind(), ErrorKind::IndexOutOfBounds { .. }));
@@ -217,7 +217,7 @@ fn the_axes_before_the_heads_broadcast_in_attention() {
     ] {
         let x = [randn(q, 1), randn(k, 2), randn(v, 3)];
         let got = attend(&x).unwrap();
-        // The composite broadcasts by itself.
+        // The composite broadcasts on its own.
         let scores = x[0].matmul(&x[1].transpose(-2, -1).unwrap()).unwrap().mul(0.2f64.sqrt()).unwrap();
         let want = scores.softmax(-1).unwrap().matmul(&x[2]).unwrap();
         assert_eq!(got.shape(), want.shape());
@@ -234,7 +234,7 @@ fn norms_of_order_below_0() {
     for p in [-0.5, -1.0, -2.0] {
         let want = (1f64.powf(p) + 2f64.powf(p) + 4f64.powf(p)).powf(1.0 / p);
         assert_close(&values(&x.norm(p, &[1], false).unwrap()), &[want, 0.0], 1e-14);
-        // Beside an element of 0 no other has a slope, and it has none either.
+        // If one element is 0, the others have no slope, and neither has it.
         let point = x.with_grad().unwrap();
         let y = point.norm(p, &[1], false).unwrap().sum_all().unwrap();
         let g = grad(&[&y], &[&point], None, BackwardOptions::new().create_graph()).unwrap()[0].clone().unwrap();

@@ -1,4 +1,4 @@
-//! Operators on every kind of operand: the numbers of the methods, the caller's line, and errors that are passed on.
+//! Operators on every kind of operand: the methods' numbers, the caller's line, and errors passed on.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -22,7 +22,7 @@ fn message(result: Result<Tensor>) -> String {
     result.unwrap_err().message().to_owned()
 }
 
-/// Compares what operators give with what a method gives: numbers, and where the one node was recorded.
+/// Compares operators with a method: numbers, and the line of the recorded node.
 fn agree(want: Result<Tensor>, found: impl IntoIterator<Item = Result<Tensor>>) {
     let want = values(&want.unwrap());
     for (i, y) in found.into_iter().enumerate() {

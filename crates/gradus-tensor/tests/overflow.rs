@@ -1,5 +1,5 @@
-//! Finite values whose squares, powers or sums overflow: results are right, or not finite, and never 0 in silence.
-//! The oracle is f64, or the same numbers scaled so that nothing overflows.
+//! Finite values whose squares, powers or sums overflow: results are right or not finite, never silently 0. The oracle
+//! is f64, or the same numbers scaled so that nothing overflows.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -53,7 +53,7 @@ fn normalisations_do_not_change_with_the_size_of_their_input() {
         let near = f(&tensor(&near_one(48), dtype, &shape));
         let large: Vec<f64> = near.iter().map(|v| v * size).collect();
         for (name, op) in ops {
-            // Without an eps, which is nothing beside the large ones.
+            // Without an eps, which is negligible next to the large numbers.
             let want = derivatives(&tensor(&near, DType::F64, &shape), |x| {
                 let small = x.mul(1e6)?;
                 op(&small)
@@ -65,7 +65,7 @@ fn normalisations_do_not_change_with_the_size_of_their_input() {
                 _ => 2e-2,
             };
             assert_close(&got[0], &want[0], tolerance);
-            // Slopes are by `size` smaller, which may be too small for a float.
+            // Slopes are smaller by a factor of `size`, which may be too small for a float.
             if exponent < 110 {
                 let plain: Vec<f64> = got[1].iter().map(|v| v * size).collect();
                 assert_close(&plain, &want[1], tolerance * 10.0);
@@ -115,7 +115,7 @@ fn statistics_of_a_batch_that_overflow_do_not_make_zeros() {
     assert!(f(&y).iter().all(|v| v.is_nan()));
 }
 
-/// Operations that square, take powers or add 1, and their slopes: as in f64, or not finite.
+/// Operations that square, take powers or add 1, and their slopes: equal to f64, or not finite.
 #[test]
 fn what_overflows_is_right_or_not_finite() {
     let lengths: Vec<(&str, Op)> = vec![
@@ -159,7 +159,7 @@ fn what_overflows_is_right_or_not_finite() {
         ("logaddexp", |x| x.logaddexp(1.0)),
     ];
     let mut wrong = vec![];
-    // Second derivatives of lengths have factors that are too small for a float long before a square is too large for one.
+    // Second derivatives of norms have factors that underflow long before a square overflows.
     for (orders, name, op) in
         lengths.into_iter().map(|(name, op)| (3, name, op)).chain(others.into_iter().map(|(name, op)| (4, name, op)))
     {
@@ -171,7 +171,7 @@ fn what_overflows_is_right_or_not_finite() {
             let got = derivatives(&tensor(&values, DType::F32, &[2, 6]), op);
             for (order, (got, want)) in got.iter().zip(&want).enumerate().take(orders) {
                 for (i, (&got, &want)) in got.iter().zip(want).enumerate() {
-                    // Half of the digits, as gradients of lengths cancel; what is below f32 may be 0.
+                    // Half of the digits, since gradients of norms cancel; values below the range of f32 may be 0.
                     if got.is_finite() && (got - want).abs() > 2e-3 * want.abs().max(1e-36) {
                         wrong.push(format!("{name} 2^{exponent} order {order} [{i}]: {got:e}, not {want:e}"));
                     }
@@ -185,7 +185,7 @@ fn what_overflows_is_right_or_not_finite() {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// The slope of `x / (1 + |x|)` is `1 / (1 + |x|)^2` to all digits, however large x is.
+/// The slope of `x / (1 + |x|)` is `1 / (1 + |x|)^2` to full precision, however large x is.
 #[test]
 fn the_slope_of_softsign_does_not_cancel() {
     for x in [0.0, 1e-3, -0.7, 3.0, -1e4, 1e9, 1e20, -1e60, 1e120] {

@@ -108,7 +108,7 @@ fn rows_of_a_buffer_are_kept_apart_however_many_are_written() {
         }
         let sum = terms.iter().skip(1).fold(terms[0].clone(), |s, t| s.add(t).unwrap());
         assert_eq!(gradient(&sum, &x).unwrap(), [(n * (n - 1) / 2) as f64]);
-        // The one that is overwritten is refused, and no other.
+        // Only the overwritten one is refused.
         buffer.narrow(0, n / 2, 1).unwrap().fill_(0.0).unwrap();
         for (i, t) in terms.iter().enumerate().skip(n / 2 - 1).take(3) {
             let kept = t.grad_fn().unwrap().stale();
@@ -203,7 +203,7 @@ fn a_column_that_is_assigned_leaves_the_others() {
     let strict = strict(|| x.mul(column(0)).unwrap());
     m.index_assign_((.., 1), 8.0).unwrap();
     assert_eq!((gradient(&y, &x).unwrap(), gradient(&strict, &x).unwrap()), (vec![1.0, 3.0], vec![1.0, 3.0]));
-    // A tensor that was computed is used on where it was not written.
+    // The unwritten part of a computed tensor is still used.
     let z = x.expand([2, 2]).unwrap().square().unwrap();
     let first = z.narrow(1, 0, 1).unwrap();
     z.detach().narrow(1, 1, 1).unwrap().fill_(0.0).unwrap();
@@ -242,7 +242,7 @@ fn writes_by_an_index_tensor_are_those_of_its_slices() {
 
 #[test]
 fn views_whose_elements_interleave_are_written_and_told_apart() {
-    // Windows of 2 of three rows of 3, as six rows, of which every other is taken: places 0 3 2 5 4 7.
+    // Windows of 2 over three rows of 3, as six rows, every other one of which is taken: places 0 3 2 5 4 7.
     let x = f64s(&[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], &[3, 3]);
     let view = x.unfold_axis(0, 2, 1).unwrap().reshape([6, 2]).unwrap().slice(0, 0, 6, 2).unwrap();
     assert_eq!((view.shape(), view.layout().strides()), (&[3, 2][..], &[2, 3][..]));
@@ -256,7 +256,7 @@ fn views_whose_elements_interleave_are_written_and_told_apart() {
     let y = between.mul(&w).unwrap().sum_all().unwrap();
     x.slice(1, 1, 2, 1).unwrap().fill_(0.0).unwrap();
     assert!(y.backward().is_err());
-    // Where elements do share a place, the write is refused as before.
+    // If elements share a place, the write is refused as before.
     let shared = x.unfold_axis(0, 2, 1).unwrap();
     assert!(shared.mul_(10.0).unwrap_err().message().contains("share one place"));
 }
@@ -297,7 +297,7 @@ fn what_is_read_again_is_known_element_by_element() {
             x.detach().index_add_(2, &i64s(&[0], &[1]), &f64s(&[7.0, 7.0], &[2, 1, 1])).unwrap();
             let g = y.backward_with(BackwardOptions::new().retain_graph()).unwrap();
             assert_eq!(values(g.get(&x).unwrap()), [0.0, 4.0, 0.0, 8.0], "{i}");
-            // Elements that are read: the write is refused, or the gradient, or the graph was left a copy.
+            // Elements that are read: the write is refused, or the gradient is, or the graph keeps a copy.
             let written = x.detach().slice(2, 1, 2, 1).unwrap().fill_(0.0);
             match y.backward() {
                 Ok(g) => assert_eq!(values(g.get(&x).unwrap()), [0.0, 4.0, 0.0, 8.0], "{i}"),

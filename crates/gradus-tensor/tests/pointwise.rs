@@ -1,4 +1,4 @@
-//! Values of the elementwise operations against the reference, and their ends: infinities, NaN, -0 and kinks.
+//! Elementwise operations compared with the reference, and at special points: infinities, NaN, -0 and kinks.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -78,7 +78,7 @@ fn activations_agree_with_the_reference() {
 
 #[test]
 fn every_float_operation_of_one_tensor_passes_nan_on_and_has_no_nan_slope_at_infinity() {
-    // Activations and bounded functions: their derivatives are numbers at both ends.
+    // Activations and bounded functions: their derivatives at both infinities are not NaN.
     let everywhere = [
         "elu",
         "selu",

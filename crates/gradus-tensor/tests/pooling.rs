@@ -1,4 +1,4 @@
-//! Pooling: against PyTorch, and its gradients against finite differences.
+//! Pooling, compared with PyTorch, and its gradients with finite differences.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -32,7 +32,7 @@ fn maxima_and_their_places_are_pytorchs() {
     let (v, i) = x.max_pool3d_with_indices([2, 2, 3], o).unwrap();
     assert_like_pytorch("mp3", &v);
     assert_like_pytorch("mp3i", &i);
-    // By hand: the last window starts within the axis.
+    // Computed by hand: the last window starts within the axis.
     let x = f64s(&[1.0, 5.0, 2.0, 4.0, 3.0], &[1, 1, 5]);
     assert_eq!(f(&x.max_pool1d([2], PoolOptions::new()).unwrap()), [5.0, 4.0]);
     let (v, i) = x.max_pool1d_with_indices([2], PoolOptions::new().ceil_mode(true)).unwrap();
@@ -50,7 +50,7 @@ fn rounded_up_one_window_may_be_larger_than_the_axis() {
     }
     both(|x| x[0].avg_pool1d([5], o, true)?.square(), std::slice::from_ref(&x));
     assert_eq!(x.max_pool1d([4], o.padding([2])).unwrap().shape(), [1, 1, 2]);
-    // A whole stride past the end, and without rounding up, there is none.
+    // A whole stride past the end there is no window, and neither without rounding up.
     assert!(x.max_pool1d([6], o).is_err());
     assert!(x.max_pool1d([5], o.ceil_mode(false)).is_err());
     assert!(x.max_pool1d([2], o.dilation([usize::MAX]).stride([usize::MAX])).is_err());
@@ -72,7 +72,7 @@ fn means_are_pytorchs_and_divide_by_what_counts() {
     }
     let x = sines(&[1, 1, 3, 3, 4], 1.7, 0.3);
     assert_like_pytorch("ap3", &x.avg_pool3d([2, 2, 3], o.stride([2, 1, 2]).padding([1, 0, 1]), true).unwrap());
-    // The window that reaches past the padding divides by what it has within it.
+    // A window that reaches beyond the padding divides by the number of elements up to the padding's end.
     let x = f64s(&[1.0, 2.0, 3.0, 4.0, 5.0], &[1, 1, 5]);
     let o = PoolOptions::new().stride([3]).padding([1]).ceil_mode(true);
     assert_eq!(f(&x.avg_pool1d([3], o, true).unwrap()), [1.0, 4.0]);
@@ -116,7 +116,7 @@ fn windows_overlap_and_nan_wins_with_its_own_place() {
     let (v, i) = x.adaptive_max_pool1d_with_indices([3]).unwrap();
     assert_eq!(i.to_vec::<i64>().unwrap(), [1, 4, 5]);
     assert!(f(&v).iter().all(|v| v.is_nan()));
-    // A NaN spoils the bins that it lies in, and no other; so does an infinity.
+    // A NaN affects only the bins that contain it; so does an infinity.
     let x = f64s(&[1.0, nan, 0.0, 7.0, 2.0], &[1, 1, 5]);
     let y = f(&x.adaptive_avg_pool1d([3]).unwrap());
     assert!(y[0].is_nan() && y[1].is_nan() && y[2] == 4.5, "{y:?}");

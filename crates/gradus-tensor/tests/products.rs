@@ -1,4 +1,4 @@
-//! `einsum` and its kin, products on flat buffers, distances.
+//! `einsum` and related products, products on flat buffers, distances.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -248,7 +248,7 @@ fn batched_gemm_strides() {
     assert_eq!((y.shape(), v(&y)), (&[2, 1, 1][..], vec![17.0, 39.0]));
     let overlapping = Gemm::new(1, 1, 2).strided_batched(2, 2, 0, 0);
     assert_eq!(overlapping.run(&a, &b, Some(&c)).unwrap_err().kind(), &ErrorKind::InvalidArgument);
-    // C matrices beside each other in one row.
+    // Matrices of C side by side in one row.
     let wide = Gemm::new(2, 1, 1).strided_batched(2, 2, 1, 1).ldc(2);
     assert_eq!(v(&wide.run(&a, &b, Some(&f64s(&[0.0; 4], &[4]))).unwrap()), [5.0, 18.0, 10.0, 24.0]);
 }

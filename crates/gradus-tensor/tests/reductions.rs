@@ -91,7 +91,7 @@ fn norms_of_every_p() {
     assert_eq!(v(&f64s(&[], &[2, 0]).norm(2.0, &[1], false).unwrap()), [0.0, 0.0]);
     assert!(f64s(&[], &[2, 0]).norm(INF, &[1], false).is_err());
     assert!(f64s(&[1.0, NAN], &[2]).norm(2.0, &[0], false).unwrap().item().unwrap().is_nan());
-    // 300^2 leaves f16, the norm does not.
+    // 300^2 overflows f16, the norm does not.
     let half = Tensor::full([2], 300, DType::F16, &cpu()).unwrap();
     assert_eq!(half.norm(2.0, &[0], false).unwrap().item().unwrap(), 424.25);
     assert_eq!(i64s(&[3, 4], &[2]).norm(2.0, &[0], false).unwrap().dtype(), DType::F32);
@@ -124,7 +124,7 @@ fn logsumexp_at_the_ends() {
     assert!(lse(&[INF, NAN]).is_nan() && lse(&[-INF, NAN]).is_nan());
     assert_eq!(lse(&[]), -INF);
     assert_eq!(f64s(&[], &[2, 0]).logsumexp(&[1], true).unwrap().shape(), [2, 1]);
-    // Rows do not disturb each other.
+    // Rows do not affect each other.
     let rows = f64s(&[-INF, -INF, INF, 1.0, 0.0, 0.0], &[3, 2]);
     assert_eq!(slope(|x| x.logsumexp(&[1], false), &rows), [0.0, 0.0, 1.0, 0.0, 0.5, 0.5]);
     everywhere(&[3, 2, 4], |x| x.logsumexp(&[0, 2], false));

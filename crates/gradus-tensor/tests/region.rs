@@ -1,4 +1,5 @@
-//! What a checkpointed region does besides giving its outputs: tensors that leave it, hooks, passes and effects inside.
+//! What a checkpointed region does besides returning outputs: tensors that leave it, and hooks, passes and effects
+//! inside.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -26,7 +27,7 @@ fn grads(y: &Tensor, of: &[&Tensor], options: BackwardOptions) -> Result<Vec<Opt
     Ok(found.iter().map(|g| g.as_ref().map(values)).collect())
 }
 
-/// A precise error of the graph.
+/// A precise error from the graph.
 fn refused<T>(result: Result<T>, why: &str) {
     let e = result.err().unwrap();
     assert_eq!(e.kind(), &ErrorKind::Autograd);
@@ -60,7 +61,7 @@ fn a_tensor_that_leaves_the_region_other_than_by_return_has_its_gradient() {
             assert_eq!(grads(&y.add(&out).unwrap(), &[&x], options).unwrap(), [Some(vec![8.0, 16.0])]);
         }
     }
-    // Of what is captured, too.
+    // Also for captured tensors.
     let (x, w) = (leaf(&[1.0, 2.0]), leaf(&[5.0, 7.0]));
     let (stow, inside) = (side.clone(), w.clone());
     let f = move |v: &[Tensor]| {
@@ -70,7 +71,7 @@ fn a_tensor_that_leaves_the_region_other_than_by_return_has_its_gradient() {
     };
     let y = checkpoint(f, &[&x]).unwrap().add(taken(&side)).unwrap();
     assert_eq!(grads(&y, &[&x, &w], BackwardOptions::new()).unwrap(), [Some(vec![20.0, 28.0]), Some(vec![4.0, 8.0])]);
-    // In a region within a region.
+    // In a nested region.
     let stow = side.clone();
     let nested = move |v: &[Tensor]| checkpoint(aside(&stow), &[&v[0]])?.add(taken(&stow));
     for options in [BackwardOptions::new(), again()] {
@@ -102,7 +103,7 @@ fn a_gradient_for_what_is_inside_a_region_is_refused() {
     refused(h.grad_fn().unwrap().register_hook(|_, _| Ok(None)), why);
     grads(&y, &[&x], keep()).unwrap();
     refused(grads(&y, &[&taken(&side)], keep()), why);
-    // What is computed of it outside is as good as any.
+    // Results computed from it outside are valid too.
     let z = h.mul(2.0).unwrap();
     assert_eq!(grads(&z.square().unwrap(), &[&z], keep()).unwrap(), [Some(vec![4.0, 16.0])]);
 }
@@ -117,7 +118,7 @@ fn a_leaf_that_the_region_makes_and_keeps_is_one_that_it_captures() {
     for options in [keep(), again()] {
         assert_eq!(grads(&y, &[&x, w], options).unwrap(), [Some(vec![18.0, 100.0]), Some(vec![6.0, 40.0])]);
     }
-    // One for each run has no gradient: not in silence, if anybody could ask.
+    // A new tensor in each run has no gradient, which is an error if anybody could request it.
     let (list, x) = (Arc::<Mutex<Vec<Tensor>>>::default(), leaf(&[1.0]));
     let made = list.clone();
     let each = move |v: &[Tensor]| {
@@ -165,7 +166,7 @@ fn a_hook_inside_runs_as_outside_or_is_refused() {
         for which in [0, 1] {
             refused(checkpoint(at(which), &[&x]), "is run twice, and would register the hook");
         }
-        // In a region within a region what the outer one made is from outside.
+        // For a nested region, tensors of the outer region come from outside.
         let inner = at(0);
         let inner = Arc::new(inner);
         let outer = move |v: &[Tensor]| {
@@ -173,7 +174,7 @@ fn a_hook_inside_runs_as_outside_or_is_refused() {
             checkpoint(move |v| f(v), &[&v[0].mul(1.0)?])
         };
         refused(checkpoint(outer, &[&x]), "is run twice");
-        // After it, hooks are registered as before.
+        // After the region, hooks are registered as before.
         let _hook = x.register_hook(|g| Ok(Some(g.mul(2.0)?))).unwrap();
         assert_eq!(grads(&x.square().unwrap(), &[&x], options).unwrap(), [Some(vec![4.0, 8.0])]);
     }
@@ -206,7 +207,7 @@ fn a_pass_inside_gives_what_it_gives_outside() {
         let g = grad(&[&y.sum_all().unwrap()], &[&x], None, again()).unwrap()[0].clone().unwrap();
         assert_eq!(grads(&g, &[&x], options).unwrap(), [Some(vec![18.0, 36.0])]);
     }
-    // One that is no leaf is none inside either.
+    // A tensor that is not a leaf outside is not a leaf inside either.
     let h = x.mul(1.0).unwrap();
     assert_eq!(f(from_ref(&h)).unwrap_err().message(), "no gradient");
     assert_eq!(checkpoint(f, &[&h]).unwrap_err().message(), "no gradient");
@@ -256,7 +257,7 @@ fn another_function_of_the_same_values_is_told_from_the_first() {
     told_apart(&x, |v| v.exp()?.sub(&v.cos()?), |v| v.cos()?.sub(&v.exp()?));
     told_apart(&x, |v| v.sin(), |v| v.tan());
     told_apart(&x, |v| v.layer_norm(&[2], None, None, 1e-5), |v| v.layer_norm(&[2], None, None, 1e-6));
-    // What it computed on the way to no output makes no difference.
+    // Values that no output depends on make no difference.
     let runs = AtomicUsize::new(0);
     let f = move |v: &[Tensor]| {
         if runs.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -302,12 +303,12 @@ fn an_effect_that_is_done_once_is_done_by_the_first_run() {
         }
     }
     assert_eq!((values(&total), runs.load(Ordering::Relaxed)), (vec![6.0], 2));
-    // Outside of regions it is nothing; an error comes through.
+    // Outside of regions it has no effect; an error is returned.
     once(|| total.add_(1.0)).unwrap();
     assert_eq!(values(&total), [7.0]);
     let e = checkpoint(|v| once(|| v[0].reshape([7]).map(|_| ())).and_then(|()| v[0].exp()), &[&x]).unwrap_err();
     assert_eq!(e.op(), "reshape");
-    // What the region reads must not be what it has changed since.
+    // The region must not read what it has changed since.
     let inside = total.clone();
     let y = checkpoint(
         move |v| {
@@ -353,7 +354,7 @@ fn nothing_from_inside_outlives_a_run() {
         h.mul(&h)?.mul(&c)?.mul(&w)
     };
     let y = checkpoint(f, &[&x]).unwrap();
-    // How many there were, and how many there still are.
+    // How many were made, and how many still exist.
     let counts = || {
         let seen = seen.lock().unwrap();
         (seen.len(), seen.iter().filter(|s| s.strong_count() > 0).count())

@@ -8,7 +8,7 @@ use gradus_tensor::{AttentionOptions, Causal, ConvOptions, DType, Device, Genera
 
 const BATCHES: usize = 17;
 
-/// `shape` with `n` samples in front, the first of always the same numbers.
+/// `shape` with `n` samples in front; the first sample is always the same.
 fn samples(n: usize, shape: &[usize], dtype: DType, device: &Device) -> Tensor {
     let all = [&[BATCHES], shape].concat();
     let x = Tensor::randn(&all, DType::F32, device, &mut Generator::new(1)).unwrap();
@@ -19,7 +19,8 @@ fn weights(shape: &[usize], seed: u64, dtype: DType, device: &Device) -> Tensor 
     Tensor::randn(shape, DType::F32, device, &mut Generator::new(seed)).unwrap().to_dtype(dtype).unwrap()
 }
 
-/// Runs `f` on samples of `shape` for several batch sizes and numbers of threads: each sample's bytes are always the same.
+/// Runs `f` on samples of `shape` for several batch sizes and numbers of threads, and checks that each sample's bytes
+/// are always the same.
 #[track_caller]
 fn invariant(name: &str, shape: &[usize], f: impl Fn(&Tensor, DType) -> Result<Tensor>) {
     let devices = [1, 2, 4].map(|n| Device::from_backend(Arc::new(CpuBackend::with_threads(n).unwrap())));
@@ -27,7 +28,7 @@ fn invariant(name: &str, shape: &[usize], f: impl Fn(&Tensor, DType) -> Result<T
         let whole = f(&samples(BATCHES, shape, dtype, &devices[0]), dtype).unwrap().to_bytes().unwrap();
         let size = whole.len() / BATCHES;
         for (threads, device) in [1, 2, 4].into_iter().zip(&devices) {
-            // Those at the heights of tiles of products: 4, 6 and 14 rows.
+            // Batch sizes around the heights of a product's tiles: 4, 6 and 14 rows.
             for n in (1..=9).chain(12..=17) {
                 let part = f(&samples(n, shape, dtype, device), dtype).unwrap().to_bytes().unwrap();
                 assert_eq!(part.len(), n * size);

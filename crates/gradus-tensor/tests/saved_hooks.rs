@@ -1,4 +1,4 @@
-//! Hooks that stow kept values away: disk, host, half precision; memory, orders, errors, and changed values.
+//! Hooks that move kept values elsewhere: disk, host, half precision; memory, orders, errors, and changed values.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -57,7 +57,7 @@ fn values_on_the_host_on_disk_and_in_half_precision_give_the_gradient() {
         f()
     };
     assert_eq!(gradient(&y, &x).unwrap(), want);
-    // A file that is gone is an error that says so; one more try works once it is back.
+    // A missing file is an error that says so; another try works once the file is back.
     let moved = folder.join("gone");
     std::fs::rename(folder.join("0"), &moved).unwrap();
     let e = gradient(&y, &x).unwrap_err();
@@ -111,7 +111,7 @@ fn unpack_runs_once_in_each_pass_and_packed_values_go_with_the_graph() {
             Tensor::from_vec(v, [1], &cpu())
         },
     );
-    // One value: the second factor is the same tensor, but both are inputs of the node.
+    // One value: the second factor is the same tensor, although both are inputs of the node.
     let y = x.exp().unwrap();
     // Neither a sum nor a view keeps anything.
     let y = y.add(1.0).unwrap().reshape([1, 1]).unwrap().sum_all().unwrap();
@@ -153,7 +153,7 @@ fn pack_sees_where_a_value_comes_from_and_the_last_guard_counts() {
     let note = |name: &'static str| {
         let log = log.clone();
         move |t: &Tensor| {
-            // What a hook computes is neither recorded nor packed.
+            // Values computed by a hook are neither recorded nor packed.
             assert!(!t.mul(t)?.requires_grad());
             log.borrow_mut().push((name, t.is_leaf(), t.requires_grad()));
             Ok(t.detach())
@@ -248,7 +248,7 @@ fn hooks_that_fail_change_nothing() {
     assert!(z.backward().unwrap_err().to_string().contains("freed"));
 }
 
-/// What must be an error: something packed was changed.
+/// Must be errors: something packed was changed.
 fn assert_caught(result: Result<Vec<f64>>) {
     let e = result.unwrap_err();
     let text = e.to_string();
@@ -285,7 +285,7 @@ fn changed_packed_values_are_caught() {
         y
     };
     assert_caught(gradient(&y, &x));
-    // Not given back, but read by unpack.
+    // Not returned, but read by unpack.
     let y = {
         let _guard = saved_tensors_hooks_guard(
             |t| t.to_dtype(DType::F32),
@@ -296,7 +296,7 @@ fn changed_packed_values_are_caught() {
         );
         x.mul(f64s(&[5.0, 6.0], &[2])).unwrap()
     };
-    // The first pass reads what the hook itself made of it; the second what the first has left.
+    // The first pass reads what the hook itself made; the second reads what the first left.
     assert_eq!(gradient(&y, &x).unwrap(), [0.0, 0.0]);
     assert_caught(gradient(&y, &x));
     // A table that unpack reads may have been written before, not after.
@@ -335,7 +335,7 @@ fn what_unpack_gives_is_checked_whatever_else_it_reads() {
         slot(&slots).unwrap().fill_(100.0).unwrap();
         assert_caught(gradient(&y, &x));
     }
-    // What the hook writes itself on the way is its own affair, also where it gives it.
+    // Writes by the hook itself are its own business, even to tensors that it returns.
     let (scratch, packed) = (f64s(&[0.0], &[1]), f64s(&[0.0], &[1]));
     let y = {
         let (packs, unpacks) = (packed.clone(), packed.clone());
@@ -412,7 +412,7 @@ fn a_checkpoint_under_the_guard_packs_its_inputs_and_nothing_else() {
     // The second run, inside the guard, packs nothing.
     let _ = y.sum_all().unwrap().backward().unwrap();
     assert_eq!(packs.get(), 1);
-    // Inputs that were packed may change, as outside of a region; what is captured may not.
+    // Packed inputs may change, as outside of a region; captured tensors may not.
     let (w, data) = (leaf(&[1.0]), f64s(&[3.0], &[1]));
     let y = checkpoint(|x| x[0].mul(&x[1]), &[&w, &data]).unwrap();
     let shared = data.clone();

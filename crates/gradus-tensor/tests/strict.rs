@@ -43,7 +43,7 @@ fn strict_refuses_inputs_that_no_gradient_needs() {
     assert_eq!(gradient(&y, &x).unwrap(), [1.0, 1.0]);
     let write = (shift.fill_(0.0).unwrap(), here()).1;
     assert_says(&gradient(&y, &x).unwrap_err(), &["input 1", "fill_ overwrote", line, "strict.rs", &write, "help:"]);
-    // Outside of the guard only what is needed is checked.
+    // Outside of the guard only needed values are checked.
     assert_eq!(gradient(&plain, &x).unwrap(), [1.0, 1.0]);
     assert_eq!(gradient(&add(), &x).unwrap(), [1.0, 1.0]);
 }
@@ -74,7 +74,7 @@ fn strict_looks_at_bytes_and_at_every_kind_of_node() {
             "passes",
             Box::new(move |x, c| apply_custom(&custom, &[x, &c.narrow(0, 0, 2).unwrap()]).unwrap().swap_remove(0)),
         ),
-        // Of a view, the bytes behind it.
+        // For a view, the bytes behind it.
         ("reshape", Box::new(|x, _| x.reshape([2, 1]).unwrap())),
     ];
     for (name, of) in cases {
@@ -109,10 +109,10 @@ fn strict_inplace_makes_the_write_fail_before_a_byte_changes() {
     let e = w.add_(1.0).unwrap_err();
     assert_says(&e, &["mul", "input 1", &recorded, "help:", "copy"]);
     assert_eq!((e.op(), values(&w), w.storage().version()), ("add_", vec![3.0, 4.0], 0));
-    // Writes of other threads ask too.
+    // Writes by other threads are checked too.
     let other = w.clone();
     assert!(std::thread::spawn(move || other.fill_(0.0)).join().unwrap().is_err());
-    // x is not needed, as w wants no gradient.
+    // x is not needed, since w requires no gradient.
     let guard = no_grad_guard();
     x.fill_(7.0).unwrap();
     drop(guard);
@@ -197,7 +197,7 @@ fn a_write_leaves_the_graph_a_copy_of_what_it_needs() {
     w.mul_(10.0).unwrap();
     let z = y.mul(&w).unwrap();
     drop(guard);
-    // The graph lives on outside of the guard, and so does its claim.
+    // The graph outlives the guard, and so does its protection.
     w.narrow(0, 0, 1).unwrap().fill_(0.0).unwrap();
     assert_eq!(values(&w), [0.0, 40.0]);
     for _ in 0..2 {
@@ -248,7 +248,7 @@ fn nodes_that_keep_one_tensor_share_the_copy() {
     assert!(gradient(&total, &x).unwrap().iter().all(|v| *v != 0.0));
 }
 
-/// Its rule sees another thread write over the kept value that it is reading.
+/// While its rule reads a kept value, another thread writes over it.
 struct Disturbed {
     kept: Tensor,
     runs: AtomicUsize,
@@ -296,7 +296,7 @@ fn what_cannot_be_copied_is_refused() {
     let y = checkpoint(move |x| x[0].mul(&inside), &[&x]).unwrap();
     assert_says(&c.fill_(0.0).unwrap_err(), &["checkpoint", "captured"]);
     assert_eq!(gradient(&y, &x).unwrap(), [4.0]);
-    // Inside a region, in both runs, values may be overwritten.
+    // Inside a region values may be overwritten, in both runs.
     let f = |x: &[Tensor]| {
         let own = x[0].detach().mul(3.0)?;
         let y = x[0].mul(&own)?;

@@ -1,4 +1,4 @@
-//! `ops::trace`: what it shows, and that its function disturbs nothing.
+//! `ops::trace`: what it shows, and that its callback disturbs nothing.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -43,7 +43,7 @@ fn what_the_function_does_is_not_seen_and_disturbs_nothing() {
     let x = leaf(&[1.0, 2.0]);
     let total = f64s(&[0.0], &[1]);
     let sum = total.clone();
-    // It computes, writes, and makes numbers that are not finite.
+    // The callback computes, writes, and makes numbers that are not finite.
     let busy = move |ran: &Traced<'_>| {
         sum.add_(ran.outputs[0].detach().to_dtype(sum.dtype()).unwrap().sum_all().unwrap()).unwrap();
         assert!(f64s(&[0.0], &[1]).log().unwrap().sub(f64::NEG_INFINITY).is_ok());

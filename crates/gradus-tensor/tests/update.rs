@@ -1,4 +1,4 @@
-//! `UpdateFn`: formulas that are written over tensors.
+//! `UpdateFn`: formulas whose results are written over tensors.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -1,4 +1,4 @@
-//! What operations give, edges first: broadcasting, promotion, NaN, empty tensors, indices, printing.
+//! Results of operations, especially edge cases: broadcasting, promotion, NaN, empty tensors, indices, printing.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -13,7 +13,7 @@ fn vec64(t: &Tensor) -> Vec<f64> {
 
 #[test]
 fn elementwise_operations_agree_with_the_interpreter_of_the_ir_in_every_dtype() {
-    // Values that every dtype holds, so that the same numbers go in everywhere.
+    // Values that every dtype can represent, so that all tests use the same numbers.
     let values = [1.0, 2.0, 3.0, 7.0, 0.0, 5.0];
     let mut checked = 0;
     for entry in TABLE {
@@ -109,7 +109,7 @@ fn nan_propagates_and_comparisons_are_exact() {
     let big = i64s(&[(1 << 53) + 1], &[1]);
     assert_eq!(big.eq((1i64 << 53) + 1).unwrap().to_vec::<bool>().unwrap(), [true]);
     assert_eq!(big.eq(1i64 << 53).unwrap().to_vec::<bool>().unwrap(), [false]);
-    // An integer beside a float is not rounded to it, and one beyond the dtype has an answer.
+    // An integer compared with a float is not rounded to it, and one out of the dtype's range still gets an answer.
     assert_eq!(i64s(&[16_777_217], &[1]).eq(16_777_216.0).unwrap().to_vec::<bool>().unwrap(), [false]);
     assert_eq!(i64s(&[i64::MAX, 2], &[2]).lt(2.5).unwrap().to_vec::<bool>().unwrap(), [false, true]);
     assert_eq!(f32s(&[16_777_216.0], &[1]).eq(16_777_217).unwrap().to_vec::<bool>().unwrap(), [false]);
@@ -289,7 +289,7 @@ fn batch_statistics_are_biased_inside_and_unbiased_outside() {
     assert_close(&vec64(&s.mean), &[3.0], 1e-12);
     assert_close(&vec64(&s.var), &[14.0 / 3.0], 1e-9);
     assert_close(&[y.square().unwrap().mean_all().unwrap().item().unwrap()], &[1.0], 1e-9);
-    // A variance far below eps is not lost in it.
+    // A variance far below eps is not lost.
     let small = f32s(&[1.0e-6, -1.0e-6, 2.0e-6, -2.0e-6], &[4, 1]).batch_norm(None, None, 1e-3).unwrap().1;
     assert!((small.var.item().unwrap() / (10.0e-12 / 3.0) - 1.0).abs() < 1e-5);
     for empty in [f64s(&[1.0], &[1, 1]), f64s(&[], &[0, 3])] {

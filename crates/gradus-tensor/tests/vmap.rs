@@ -179,7 +179,7 @@ fn a_piece_that_nobody_uses_has_gradient_zero() {
     assert_eq!(found.get(&x).unwrap().to_vec::<f64>().unwrap(), [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]);
 }
 
-/// A result that shares memory with what a later call overwrites is what its own call gave, or an error.
+/// A result that shares memory with something a later call overwrites is what its own call returned, or an error.
 #[test]
 fn results_that_share_memory_are_those_of_their_calls() {
     let x = f64s(&[1.0, 2.0, 3.0], &[3]);

@@ -1,4 +1,4 @@
-//! Who watches a device runs outside of every lock, and outside of what the program records and checks.
+//! The observer of a watched device runs outside of every lock, and outside of what the program records and checks.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -16,7 +16,7 @@ use gradus_tensor::{
     is_grad_enabled,
 };
 
-/// Runs `f`, and fails if it waits for ever.
+/// Runs `f`, and fails if it blocks forever.
 fn ends(f: impl FnOnce() + Send + 'static) {
     let (done, wait) = mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -28,7 +28,7 @@ fn ends(f: impl FnOnce() + Send + 'static) {
     thread.join().unwrap();
 }
 
-/// Tensors of a device that the one who watches it reads, and writes, after every call.
+/// Tensors of a device that its observer reads and writes after every call.
 #[derive(Default)]
 struct Seen {
     tensors: OnceLock<Vec<Tensor>>,
@@ -100,7 +100,7 @@ fn what_was_just_written_or_read_may_be_read_and_written() {
                 let names = seen.names.lock().unwrap();
                 let told = &names[before..];
                 assert!(told.iter().any(|n| n == name), "{name}: {told:?}");
-                // What is done with the tensors by who watches is not told.
+                // The observer's own use of the tensors is not reported.
                 let own = told.iter().filter(|n| *n == "mul").count();
                 assert_eq!(own, usize::from(name == "mul"), "{name}: {told:?}");
             }
@@ -108,7 +108,7 @@ fn what_was_just_written_or_read_may_be_read_and_written() {
     }
 }
 
-/// The square, by a gradient that is differentiated itself.
+/// The square, with a gradient that is differentiated too.
 struct Square;
 
 impl CustomOp for Square {
@@ -240,7 +240,7 @@ fn two_that_watch_one_device_and_compute_on_it_do_not_tell_each_other_without_en
         shared.set(x.clone()).ok().unwrap();
         count.store(0, Ordering::Relaxed);
         let _ = x.exp().unwrap();
-        // Both of the operation, and each of what the other reads then.
+        // Both of the operation's calls, and each observer's reads.
         assert_eq!(count.load(Ordering::Relaxed), 4);
     });
 }
@@ -276,7 +276,7 @@ fn a_native_that_uses_what_is_bound_is_refused() {
             assert_eq!(*e.kind(), ErrorKind::InvalidArgument, "{at}: {e}");
             assert!(e.message().contains("cannot use them meanwhile"), "{at}: {e}");
         }
-        // Others may be used, and after the call these too.
+        // Other tensors may be used, and after the call these too.
         assert_eq!((values(&free), values(&x), values(&y)), (vec![17.0], vec![1.0], vec![2.0]));
         y.copy_(&x).unwrap();
     });

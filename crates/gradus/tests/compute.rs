@@ -1,4 +1,4 @@
-//! Programs of the user's own on tensors of the CPU: what is bound, counted, refused and found again.
+//! Users' programs on CPU tensors: bindings, counts, refusals and lookup.
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used)]
 
@@ -219,7 +219,7 @@ fn a_refused_call_counts_as_no_write() {
         assert!(result.is_err(), "{i}");
     }
     assert_eq!((z.storage().version(), calls.load(Ordering::Relaxed)), (0, 0));
-    // So on a device that runs no modules at all, and one that is watched.
+    // Also on a device that runs no modules at all, and on a watched one.
     let tiny = Device::from_backend(Arc::new(TinyBackend::new().unwrap()));
     for device in [tiny, device.watched(|_| {})] {
         let y = Tensor::zeros([2], DType::F32, &device).unwrap();

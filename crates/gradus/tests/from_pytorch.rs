@@ -453,7 +453,7 @@ fn squeezed(code: &str) -> String {
     [")", "]", "}"].iter().fold(dense, |code, end| code.replace(&format!(",{end}"), end))
 }
 
-/// The pieces of code of the cells under `| PyTorch | Gradus |`.
+/// The code snippets in the cells under `| PyTorch | Gradus |`.
 fn lines_of(page: &str) -> Vec<String> {
     let mut lines = Vec::new();
     for table in page.split("| PyTorch | Gradus |").skip(1) {
@@ -494,7 +494,7 @@ fn an_error_reads_as_its_page_says() -> Result<()> {
     let (device, _) = setup()?;
     let (a, b) = (Tensor::zeros([32, 784], DType::F32, &device)?, Tensor::zeros([512, 784], DType::F32, &device)?);
     let text = a.matmul(&b).unwrap_err().to_string();
-    // But for where the call stands.
+    // Apart from the line of the call.
     let is_place = |line: &&str| line.starts_with("  in ") || line.starts_with("  at ");
     let page = include_str!("../../gradus-backend/src/error.rs").lines().filter_map(|line| line.strip_prefix("/// "));
     let (text, page): (Vec<_>, Vec<_>) =

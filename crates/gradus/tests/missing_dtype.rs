@@ -1,4 +1,4 @@
-//! A device without f64: what does not fit there says what is missing, and what can be converted first is.
+//! A device without f64: errors name the missing dtype, and operands that can be converted first are.
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used)]
 
@@ -8,11 +8,11 @@ use gradus::backend::{Backend, BackendInfo, MemoryStats, Scalar, View, ViewMut, 
 use gradus::cpu::CpuBackend;
 use gradus::prelude::*;
 
-/// The CPU, which has no f64 here, and knows why.
+/// A CPU that claims to have no f64, and says why.
 #[derive(Debug)]
 struct Without(CpuBackend);
 
-/// Methods that are those of the CPU, but for two that are asked what they write.
+/// Methods are those of the CPU, except two whose outputs are checked.
 macro_rules! same {
     ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
         $(same! { @ $name($($arg: $type),*) -> $result })*

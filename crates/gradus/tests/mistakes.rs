@@ -1,4 +1,4 @@
-//! The mistakes in the sources that Gradus does not repeat, by their numbers in the contract.
+//! Mistakes of the sources that Gradus does not repeat, numbered as in the contract.
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used)]
 
@@ -176,7 +176,7 @@ fn mistake_07_cross_entropy_pays_no_gradient_ahead_ignores_an_index_and_is_its_f
     let device = Device::from_backend(Arc::new(CpuBackend::new().unwrap()));
     let logits = Tensor::zeros([1000, 1000], DType::F32, &device).unwrap();
     let target = Tensor::zeros([1000], DType::I64, &device).unwrap();
-    // Room for the logits and small things, not for a gradient of their size.
+    // Enough memory for the logits and small tensors, but not for a gradient of their size.
     device.backend().set_memory_budget(Some(6_000_000)).unwrap();
     assert_close(&[logits.cross_entropy(&target).unwrap().item().unwrap()], &[1000f64.ln()], 1e-4);
     let loss = logits.with_grad().unwrap().cross_entropy(&target).unwrap();
@@ -272,7 +272,8 @@ fn mistake_11_integers_wrap_in_every_build_and_steps_are_checked() {
 fn mistake_12_the_fingerprint_is_data_before_the_functions_that_it_vouches_for() {
     use gradus::backend::plugin::{FINGERPRINT, Header, MAGIC, Table};
     use std::mem::{offset_of, size_of};
-    // It can be read without a call, and says what the table is. `examples/tiny-plugin/tests/load.rs` tries spoiled ones.
+    // The table can be read without a call, and describes itself. `examples/tiny-plugin/tests/load.rs` tries damaged
+    // ones.
     assert_eq!(offset_of!(Table, header), 0);
     assert!(offset_of!(Table, create) >= size_of::<Header>());
     assert_eq!((Header::OURS.magic, Header::OURS.fingerprint), (MAGIC, FINGERPRINT));
@@ -295,7 +296,7 @@ fn mistake_13_attention_multiplies_by_its_scale_and_masked_rows_are_zero() {
     };
     assert_close(&out.values(), &[row(1.0), row(2.0)], 1e-12);
 
-    // A mask that leaves the second query nothing.
+    // A mask that hides every key from the second query.
     let mask = Raw::new(&[0.0, 0.0, f64::NEG_INFINITY, f64::NEG_INFINITY], &[1, 1, 2, 2]);
     let mask = Some(mask.view());
     b.attention(&params, q, k, v, mask, &mut out.view_mut(), &mut lse.view_mut()).unwrap();
@@ -369,7 +370,7 @@ fn mistake_16_gradients_keep_shapes_add_up_and_exist_at_zero() {
     };
     both(&|x| x[0].layer_norm(&[4], Some(&x[1]), None, 1e-5), &[randn(&[2, 3, 4], 1), randn(&[4], 2)]);
     both(&|x| x[0].slice(1, 1, 4, 2)?.square(), &[randn(&[2, 5, 3], 1)]);
-    // The gradient of a convolution is a transposed one: its own gradient is there.
+    // The gradient of a convolution is a transposed convolution, which has a gradient of its own.
     let images = [randn(&[1, 2, 4, 4], 1), randn(&[3, 2, 2, 2], 2)];
     both(&|x| x[0].conv2d(&x[1], None, ConvOptions::new().stride([2, 1]).padding([1, 0])), &images);
     let filters = [randn(&[1, 2, 3, 3], 1), randn(&[2, 3, 2, 2], 2)];

@@ -1,5 +1,5 @@
-//! Every kernel that runs is an operation: a trace of whole steps counts the calls of the backend, and each belongs to the one
-//! operation that asked for it. What operations say of their results before they run is what they give.
+//! Every kernel that runs is an operation: a trace of whole steps counts the calls of the backend, and each belongs to
+//! exactly one operation. What operations infer about their results before they run is true.
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used)]
 
@@ -15,14 +15,15 @@ use gradus::prelude::*;
 use gradus::{BackwardOptions, Gemm, UpdateFn, checkpoint_with, grad, hvp, no_grad};
 use traced::Noted;
 
-/// Runs a step, and gives how often each operation ran a kernel in it.
+/// Runs a step, and returns how often each operation ran a kernel.
 fn walk(step: impl FnOnce(&Device) -> Result<()>) -> BTreeMap<String, usize> {
     let counts = Rc::new(RefCell::new(BTreeMap::new()));
     let seen = counts.clone();
     let count = move |ran: &Traced<'_>, calls: Vec<String>| {
         assert_eq!(calls, calls_of(ran), "{:?}", ran.op);
         infers(ran);
-        // What layers and optimisers do for themselves, first parameters and states, has a line of theirs.
+        // What layers and optimisers do for themselves, such as initial parameters and state, has a line in their own
+        // code.
         assert!(!ran.location.file().contains("gradus-tensor/src"), "{:?} at {}", ran.op, ran.location);
         if ran.kernel {
             *seen.borrow_mut().entry(ran.op.name().to_owned()).or_insert(0) += 1;
@@ -33,7 +34,7 @@ fn walk(step: impl FnOnce(&Device) -> Result<()>) -> BTreeMap<String, usize> {
     counts.take()
 }
 
-/// The calls that an operation makes of a backend.
+/// The backend calls that an operation makes.
 fn calls_of<'a>(ran: &Traced<'a>) -> Vec<&'a str> {
     if !ran.kernel {
         return vec![];
@@ -67,7 +68,7 @@ fn calls_of<'a>(ran: &Traced<'a>) -> Vec<&'a str> {
     }]
 }
 
-/// What an operation infers of shapes and dtypes is what it gave.
+/// The shapes and dtypes that an operation infers are those of its results.
 fn infers(ran: &Traced<'_>) {
     let spec = |t: &&Tensor| Spec { shape: *t.layout().shape(), dtype: t.dtype() };
     let inputs: Vec<InputSpec<'_>> = ran
@@ -79,7 +80,7 @@ fn infers(ran: &Traced<'_>) {
     assert_eq!(inferred[..], ran.outputs.iter().map(spec).collect::<Vec<_>>()[..], "{:?}", ran.op);
 }
 
-/// Whether each of these ran a kernel, all others of `counts` aside.
+/// Whether each of these ran a kernel.
 #[track_caller]
 fn ran(counts: &BTreeMap<String, usize>, names: &[&str]) {
     for name in names {

@@ -1,4 +1,4 @@
-//! What means something else in Gradus than in the five sources: the rows of "Porting" in `docs/sources.md`.
+//! Names that mean something else in Gradus than in the five sources: the rows of "Porting" in `docs/sources.md`.
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used, clippy::float_cmp)]
 
@@ -91,7 +91,7 @@ fn the_running_variance_is_unbiased() -> Result<()> {
     Ok(())
 }
 
-/// Two queries to three keys, all of equal score: the mean of the values that each may see.
+/// Two queries and three keys with equal scores: the result is the mean of the values that each query sees.
 fn attend(options: AttentionOptions<'_>) -> Vec<f64> {
     let (q, k) = (f64s(&[0.0; 2], &[1, 2, 1]), f64s(&[0.0; 3], &[1, 3, 1]));
     numbers(q.scaled_dot_product_attention(&k, &f64s(&[1.0, 2.0, 3.0], &[1, 3, 1]), options))

@@ -1,4 +1,4 @@
-//! The prelude is enough for a training program, and takes no name of the standard library away.
+//! The prelude is enough for a training program, and hides no name of the standard library.
 #![allow(clippy::unwrap_used)]
 
 use gradus::prelude::*;

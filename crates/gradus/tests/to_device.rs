@@ -1,4 +1,4 @@
-//! From device to device: explicit, differentiable, and whole.
+//! Moves between devices: explicit, differentiable, and complete.
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used)]
 
@@ -52,7 +52,7 @@ fn gradients_of_any_order_come_back() {
     gradcheck(round_trip, std::slice::from_ref(&x)).unwrap();
     gradgradcheck(round_trip, std::slice::from_ref(&x)).unwrap();
 
-    // The result stays there; its gradient does not.
+    // The result stays there; its gradient comes back.
     let x = x.with_grad().unwrap();
     let y = x.to_device(&there).unwrap();
     let name = y.grad_fn().unwrap().name().to_owned();
@@ -67,7 +67,7 @@ fn a_gradient_of_zero_and_hooks_know_where_they_are() {
     let there = tiny();
     let x = values(&[3], &cpu()).with_grad().unwrap();
     let y = x.to_device(&there).unwrap();
-    // The slope of floor is zero, which the hook on the other device sees as zeros of that device.
+    // The slope of floor is zero, which the hook on the other device receives as zeros on that device.
     let seen = Arc::new(std::sync::Mutex::new(None));
     let kept = seen.clone();
     let _hook = y.register_hook(move |g| {
@@ -78,7 +78,7 @@ fn a_gradient_of_zero_and_hooks_know_where_they_are() {
     assert_eq!(seen.lock().unwrap().as_ref().unwrap().device(), &there);
     assert_eq!(gradients.get(&x).unwrap().to_vec::<f64>().unwrap(), [1.0; 3]);
     assert_eq!(gradients.get(&x).unwrap().device(), x.device());
-    // A hook that gives a gradient of the wrong device is told so.
+    // A hook that returns a gradient on the wrong device gets an error.
     let here = x.device().clone();
     let _wrong = y.register_hook(move |g| g.to_device(&here).map(Some));
     let e = y.square().unwrap().sum_all().unwrap().backward().unwrap_err();
@@ -96,7 +96,7 @@ fn a_checkpointed_region_and_packed_values_may_cross() {
     let plain = region(std::slice::from_ref(&x)).unwrap().sum_all().unwrap().backward().unwrap();
     let again = checkpoint(region, &[&x]).unwrap().sum_all().unwrap().backward().unwrap();
     let packed = {
-        // What is kept on the other device is kept on this one instead.
+        // Values kept on the other device are kept on this one instead.
         let (to, back) = (here.clone(), there.clone());
         let _guard = autograd::saved_tensors_hooks_guard(move |t| t.to_device(&to), move |p| p.to_device(&back));
         x.to_device(&there).unwrap().sin().unwrap().square().unwrap().sum_all().unwrap()
@@ -124,7 +124,7 @@ fn an_operation_on_two_devices_names_both() {
         assert!(text.contains(" cpu") && text.contains(" tiny"), "{text}");
         assert!(!text.contains("two devices with the name"), "{text}");
     }
-    // One name does not tell them apart.
+    // The name does not distinguish them.
     let e = b.add(values(&[2, 2], &tiny())).unwrap_err().to_string();
     assert!(e.contains("two devices with the name tiny"), "{e}");
 }
@@ -177,12 +177,12 @@ fn a_model_and_its_optimiser_move_and_train_on_as_if_they_had_stayed() {
             assert!(net.tied.is_same(&net.first.weight) && net.first.bias.as_ref().unwrap().is_frozen());
             net.first.bias.as_ref().unwrap().unfreeze();
             assert!(net.state_dict().unwrap().iter().all(|(_, t)| *t.device() == *device));
-            // Before it follows, the optimiser knows none of these parameters.
+            // Until it is moved too, the optimiser knows none of these parameters.
             assert!(optimizer.step(&net.loss(device).backward().unwrap()).is_err());
             optimizer.rebind(net.named_parameters()).unwrap();
             assert!(optimizer.state_dict().unwrap().iter().all(|(_, t)| *t.device() == *device));
         }
-        // The loss that could not be stepped with has moved the running statistics, which no training loss reads.
+        // The forward pass of the failed step updated the running statistics, which no training loss reads.
         losses.extend((0..3).map(|_| net.step(&mut optimizer, device)));
         losses
     };

@@ -14,7 +14,7 @@ pub fn cpu() -> Device {
     CPU.get_or_init(|| Device::from_backend(Arc::new(CpuBackend::new().unwrap()))).clone()
 }
 
-/// A device of its own: tensors on it do not meet those on [`cpu`].
+/// A separate device: its tensors cannot be combined with those on [`cpu`].
 pub fn another_cpu() -> Device {
     Device::from_backend(Arc::new(CpuBackend::with_threads(1).unwrap()))
 }
@@ -29,12 +29,12 @@ pub fn leaf(values: &[f64]) -> Tensor {
     f64s(values, &[values.len()]).with_grad().unwrap()
 }
 
-/// The elements of an f64 tensor, however it lies.
+/// The elements of an f64 tensor of any layout.
 pub fn values(t: &Tensor) -> Vec<f64> {
     t.to_vec().unwrap()
 }
 
-/// The nodes behind some tensors, leaves too, each once.
+/// The nodes behind some tensors, including leaves, each once.
 pub fn nodes<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Vec<Arc<Node>> {
     let (mut seen, mut found) = (HashSet::new(), vec![]);
     let mut stack: Vec<Arc<Node>> = tensors.into_iter().filter_map(|t| t.grad_fn().cloned()).collect();
@@ -47,7 +47,7 @@ pub fn nodes<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Vec<Arc<Node>
     found
 }
 
-/// The gradient of the sum of `y` for `x`, on which it depends; the graph stays.
+/// The gradient of the sum of `y` for `x`; the graph is kept.
 pub fn gradient(y: &Tensor, x: &Tensor) -> gradus_tensor::Result<Vec<f64>> {
     let options = gradus_tensor::BackwardOptions::new().retain_graph();
     Ok(values(gradus_tensor::grad(&[&y.sum_all()?], &[x], None, options)?[0].as_ref().unwrap()))
@@ -68,8 +68,8 @@ pub fn randn(shape: &[usize], seed: u64) -> Tensor {
     Tensor::randn(shape, DType::F64, &cpu(), &mut Generator::new(seed)).unwrap()
 }
 
-/// The same values in other layouts: contiguous, transposed in memory, offset with a step, flipped, and (where the last
-/// axis can be) stretched.
+/// The same values in other layouts: contiguous, transposed in memory, offset with a stride, flipped, and (if the last
+/// axis allows it) broadcast.
 pub fn layouts(shape: &[usize], seed: u64) -> Vec<Tensor> {
     let x = randn(shape, seed);
     let mut all = vec![x.clone()];
@@ -95,7 +95,7 @@ pub fn assert_close(got: &[f64], want: &[f64], tolerance: f64) {
     }
 }
 
-/// What PyTorch gives for the case `name` of `reference/windows.py`, against a result.
+/// Compares a result with PyTorch's for the case `name` of `reference/windows.py`.
 #[track_caller]
 pub fn assert_like_pytorch(name: &str, got: &Tensor) {
     const CASES: &[(&str, &[usize], &[f64])] = &include!("../reference/windows.txt");

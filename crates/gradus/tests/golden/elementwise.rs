@@ -1,4 +1,4 @@
-//! Elementwise operations outside of the table, which has its own calls.
+//! Elementwise operations outside of the table, whose entries have calls of their own.
 
 use gradus::prelude::*;
 

@@ -64,7 +64,7 @@ fn every_recorded_operation_carries_a_line_of_the_caller() {
             None => method(x),
         };
         let through = checkpointed(call);
-        // Half precision and other layouts go other ways.
+        // Half precision and other layouts take other paths.
         for dtype in [DType::F64, DType::F32, DType::F16] {
             for (call, lay) in
                 EVERY.map(|lay| (&call as Function<'_>, lay)).into_iter().chain([(&through as _, Lay::Plain)])

@@ -90,20 +90,20 @@ fn calls() -> BTreeMap<&'static str, Call> {
     calls
 }
 
-/// The file's words: versions, and what each case is.
+/// The file's metadata: versions, and a description of each case.
 fn recorded() -> BTreeMap<String, String> {
     let (_, metadata) = SafeTensors::read_metadata(VALUES).unwrap();
     metadata.metadata().clone().unwrap().into_iter().collect()
 }
 
-/// The words of all cases: those of the file, and samples that PyTorch has nothing for.
+/// The descriptions of all cases: those of the file, and samples without a PyTorch counterpart.
 fn words() -> BTreeMap<String, String> {
     let own = samples::all().into_iter().filter(|s| s.torch.is_empty());
     let own = own.map(|s| (s.name.to_owned(), "order=0 leaves= loose=0".to_owned()));
     own.chain(recorded()).collect()
 }
 
-/// Every case of a sample was made from the sample as it is. Writes the samples for `make.py`.
+/// Every case of a sample was made from the current sample. Writes the samples for `make.py`.
 #[test]
 fn the_file_has_the_cases_of_all_samples() {
     let samples: Vec<_> = samples::all().into_iter().filter(|s| !s.torch.is_empty()).collect();

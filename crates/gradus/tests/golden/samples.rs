@@ -29,7 +29,7 @@ pub(crate) struct Sample {
     /// Python, of the inputs `a`, `b`, `c` and of the scalars; empty where PyTorch has no such operation.
     pub(crate) torch: &'static str,
     pub(crate) scalars: &'static [(&'static str, f64)],
-    /// Where it has no slope, or an infinite one.
+    /// Points where it has no slope, or an infinite one.
     pub(crate) kinks: &'static [Kink],
 }
 

@@ -97,7 +97,7 @@ fn slopes(point: &Point, options: BackwardOptions) -> Result<Slopes> {
     found.into_iter().zip(&points).map(values).collect()
 }
 
-/// The operands and slopes of `pytorch.txt`; no slopes where PyTorch has none.
+/// The operands and slopes in `pytorch.txt`; no slopes if PyTorch has none.
 fn pytorch() -> BTreeMap<String, (Slopes, Option<Slopes>)> {
     let lists = |text: &str| -> Slopes {
         text.split(';').map(|l| l.split_whitespace().map(|v| v.parse().unwrap()).collect()).collect()
@@ -263,8 +263,8 @@ fn every_differentiable_operation_has_a_row_or_is_smooth() {
     );
 }
 
-/// An entry of the table without kinks has the same slope from the left and from the right, at numbers where formulas like
-/// to change and at its scalars.
+/// A table entry without kinks has equal slopes from the left and the right, at numbers where formulas often change and
+/// at its scalars.
 #[test]
 fn entries_without_kinks_have_no_corners() {
     let device = Device::cpu().unwrap();
@@ -277,7 +277,7 @@ fn entries_without_kinks_have_no_corners() {
         let inputs = sample.draw(&device).unwrap();
         let floats: Vec<usize> = (0..inputs.len()).filter(|&i| inputs[i].dtype().is_float()).collect();
         let n = numbers.len();
-        // Every number against every other.
+        // Every number with every other.
         let at = |shift: usize| (0..n * n).map(|k| numbers[if shift == 0 { k / n } else { k % n }]).collect::<Vec<_>>();
         let points: Vec<Tensor> = (0..inputs.len())
             .map(|i| match inputs[i].dtype() {

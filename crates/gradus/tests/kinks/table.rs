@@ -10,7 +10,7 @@ pub(crate) struct Row {
     /// The operation.
     pub(crate) of: &'static str,
     pub(crate) kink: Kink,
-    /// The slopes are those of the sum of what this gives.
+    /// The slopes are those of the sum of this function's outputs.
     pub(crate) call: fn(&[Tensor]) -> Result<Tensor>,
     /// The same in PyTorch: Python, of the operands `a`, `b`, `c` and what `pytorch.py` defines. Empty where it has none.
     pub(crate) torch: &'static str,
