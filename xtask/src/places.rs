@@ -166,7 +166,7 @@ super::optimizer!(SignSgd);
                 file: "crates/gradus-image/src/edges.rs",
                 after: "use crate::picture::{Picture, not_negative};\n",
                 text: r#"
-/// The difference of the neighbours above and to the left to those below and to the right, about a grey of 0.5.
+/// The difference between the neighbours above and to the left and those below and to the right, around a grey of 0.5.
 ///
 /// # Errors
 /// What is no image.

@@ -1,4 +1,4 @@
-//! What filters give on `u8`, alpha, batches, strides, NaN and nothing; their gradients; and what they refuse.
+//! Results of filters on `u8`, alpha, batches, strides, NaN and empty images; their gradients; and what they refuse.
 #![allow(clippy::unwrap_used)]
 
 mod common;

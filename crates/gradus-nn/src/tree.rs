@@ -43,8 +43,8 @@ impl Tree {
         root
     }
 
-    /// Applies `f` to the node of a path, unless it is too deep. Paths come in the order of the fields: a node is the last
-    /// of its parent, or new.
+    /// Applies `f` to the node of a path, unless it is too deep. Paths come in the order of the fields, so a node is
+    /// either the last child of its parent or new.
     fn at(&mut self, path: &str, f: impl FnOnce(&mut Tree)) {
         let mut node = self;
         for (depth, name) in path.split('.').filter(|n| !n.is_empty()).enumerate() {

@@ -1,4 +1,4 @@
-//! Nests of modules of any depth: in time linear in it, and without a stack that overflows.
+//! Deeply nested modules: handled in time linear in the depth, and without overflowing the stack.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -21,7 +21,7 @@ impl Forward for Scale {
     }
 }
 
-/// A struct of a user around a module.
+/// A user's struct around a module.
 #[derive(Module)]
 struct Around {
     inside: Sequential,
@@ -33,7 +33,7 @@ impl Forward for Around {
     }
 }
 
-/// `Sequential`s in each other, with a parameter in the innermost.
+/// Nested `Sequential`s, with a parameter in the innermost.
 fn nest(depth: usize, device: &Device) -> Sequential {
     let innermost = Sequential::new().add(Scale { scale: parameter(&[3.0], device) });
     (0..depth).fold(innermost, |inside, _| Sequential::new().add(inside))
@@ -66,13 +66,14 @@ fn structs_around_sequentials_are_dropped_however_deep() {
     let around = |inside: Around| Around { inside: Sequential::new().add(Relu).add(Box::new(inside)) };
     let model = (0..DEEP).fold(innermost, |inside, _| around(inside));
     assert_eq!(model.named_parameters().len(), 1);
-    // Each forward pass of a struct is a call of the user's: a typed error, long before the stack overflows.
+    // Each forward pass of a struct is a call of user code: too many nested ones are a typed error, long before the
+    // stack overflows.
     let e = model.forward(&values(&[1], &device)).unwrap_err().to_string();
     assert!(e.contains("modules are nested more than 128 deep"), "{e}");
     drop(model);
 }
 
-/// A list, each element in the one before.
+/// A list, each element inside the one before.
 #[derive(Module)]
 struct List(Option<Box<List>>, f64);
 
@@ -90,7 +91,7 @@ fn a_walk_over_types_of_a_user_is_a_loop() {
     let mut longest = 0;
     Visitor::walk(&list, &mut |path, _| longest = longest.max(path.len()));
     assert_eq!(longest, 2 * DEEP + 1);
-    // To drop it in a loop is up to the type.
+    // Dropping it in a loop is up to the type.
     let mut rest = list.0.take();
     while let Some(mut next) = rest {
         rest = next.0.take();

@@ -1,4 +1,4 @@
-//! An error of a forward pass says which layer failed, by its path in the model, and on which line of the user's.
+//! An error of a forward pass names the layer that failed, by its path in the model, and the user's line.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! Loading and moving that fails changes nothing, whichever call of the device it is that fails.
+//! If loading or moving fails, nothing changes, whichever device call fails.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -25,7 +25,8 @@ fn bits(state: &StateDict) -> Vec<(String, Vec<u8>)> {
     tensors.chain(state.iter_metadata().map(|(name, text)| (name.to_owned(), text.into()))).collect()
 }
 
-/// Whichever call of `change` fails, `now` says what it said before, or the error has `told`. Gives how often the latter.
+/// Whichever call of `change` fails, either `now` returns what it did before, or the error contains `told`. Returns how
+/// often the latter happened.
 fn check<T>(
     backend: &Failing,
     target: &mut T,

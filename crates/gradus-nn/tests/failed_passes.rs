@@ -1,4 +1,4 @@
-//! A forward pass or a step that fails changes nothing, whichever call of the device it is that fails.
+//! If a forward pass or a step fails, nothing changes, whichever device call fails.
 #![allow(clippy::unwrap_used)]
 
 #[path = "common/failing.rs"]
@@ -47,7 +47,7 @@ fn batch(device: &Device) -> Tensor {
     Tensor::rand([5, 3], DType::F32, device, &mut Generator::new(1)).unwrap()
 }
 
-/// Every bit of a module that a pass or a step may move.
+/// Every bit of a module that a pass or a step may change.
 fn bits(module: &impl Module) -> Vec<(String, Vec<u8>)> {
     let tensors = module.state_dict().unwrap();
     let tensors = tensors.iter().map(|(name, t)| (name.to_owned(), t.to_bytes().unwrap()));
@@ -55,7 +55,8 @@ fn bits(module: &impl Module) -> Vec<(String, Vec<u8>)> {
     tensors.chain(random.map(|(name, r)| (name, format!("{r:?}").into_bytes()))).collect()
 }
 
-/// Whichever call of `pass` fails, `module` is what it was; and when none does, it has moved. Gives the names of the calls.
+/// Whichever call of `pass` fails, `module` is unchanged; if none fails, it has changed. Returns the names of the
+/// calls.
 fn check<M: Module, R>(backend: &Failing, module: &M, pass: impl Fn(&M) -> Result<R>) -> Vec<&'static str> {
     let (before, mut names) = (bits(module), Vec::new());
     for n in 1.. {
@@ -117,8 +118,8 @@ fn attention_that_fails_after_dropout_drops_the_same_next_time() {
     check(&backend, &attention, |a| a.attend(&x, &x, &x, None, gradus_tensor::Causal::No));
 }
 
-/// A whole step of training, in which every call fails once. A device that fails in the middle of the step itself leaves
-/// it unfinished, which everybody is told until the saved state is loaded; nothing else leaves a trace.
+/// A whole training step, in which every call fails once. A device that fails in the middle of the optimiser's step
+/// leaves it unfinished, which is reported until the saved state is loaded; nothing else leaves a trace.
 fn check_step<O: Optimizer>(dtype: DType, make: impl Fn(Vec<(String, gradus_nn::Parameter)>) -> O) {
     let (backend, device) = Failing::device();
     let new = || {
@@ -163,7 +164,7 @@ fn check_step<O: Optimizer>(dtype: DType, make: impl Fn(Vec<(String, gradus_nn::
             }
             assert_eq!(all(&net, &optimizer), before, "round {round}, call {n}, {name}: {text}");
         }
-        // One kernel a parameter; one more where it is rounded from a copy in f32.
+        // One kernel per parameter, and one more if it is rounded from a copy in f32.
         assert_eq!(unfinished, 6 * if dtype == DType::F32 { 1 } else { 2 });
         assert!(calls > 50);
         step(&reference, &mut reference_optimizer).unwrap();
@@ -197,7 +198,7 @@ impl<M: Forward> Forward for Fails<M> {
     }
 }
 
-/// Takes another way where the first fails.
+/// Tries another way if the first fails.
 #[derive(Module)]
 struct Either<A, B>(A, B);
 
@@ -245,7 +246,7 @@ fn passes_on_several_threads_go_back_each_for_itself() {
             });
         }
     });
-    // Of one model, every pass that succeeds counts.
+    // Every successful pass of a model counts.
     let net = Net::new(&device);
     std::thread::scope(|s| {
         for _ in 0..4 {

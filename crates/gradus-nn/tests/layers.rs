@@ -1,4 +1,4 @@
-//! Layers against naive computations in f64.
+//! Layers, compared with naive computations in f64.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -117,7 +117,7 @@ fn batch_norm_has_gradients_in_both_modes() {
     let gradients = norm.forward(&x).unwrap().square().unwrap().sum_all().unwrap().backward().unwrap();
     let g = gradients.get(norm.weight.as_ref().unwrap()).unwrap();
     assert!(numbers(g).iter().all(|g| *g != 0.0));
-    // Running statistics are written outside of the graph, also when gradients are off.
+    // Running statistics are updated outside of the graph, also if gradients are off.
     norm.train();
     let _guard = no_grad_guard();
     let _ = norm.forward(&x).unwrap();
@@ -188,7 +188,7 @@ fn dropout_depends_on_its_seed_only_and_continues_from_a_saved_state() {
     assert_eq!(run(&layer), second);
 }
 
-/// A block that captures its layers, whose generators nobody hands over.
+/// A block that captures its layers, with their generators.
 #[test]
 fn dropout_inside_a_checkpoint_drops_the_same_elements_again() {
     let device = device();
@@ -211,7 +211,7 @@ fn dropout_inside_a_checkpoint_drops_the_same_elements_again() {
     let y = autograd::checkpoint(move |x| first(&x[0]), &[&x]).unwrap();
     assert_eq!(numbers(&y), numbers(&plain));
     assert_eq!(states(), after);
-    // The layers have moved on when the block is run again.
+    // The layers' generators have advanced when the block runs again.
     let _ = second(&x).unwrap();
     let before = states();
     assert_ne!(before, after);
@@ -331,7 +331,7 @@ fn impossible_layers_are_refused() {
     assert!(AvgPool2d::new([2, 2], [0, 1], [0, 0], true).is_err());
 }
 
-/// The source files of the lines that the operations behind a tensor carry.
+/// The source files of the lines recorded by the operations behind a tensor.
 fn files(y: &Tensor) -> BTreeSet<&'static str> {
     let (mut files, mut stack) = (BTreeSet::new(), vec![y.grad_fn().unwrap().clone()]);
     while let Some(node) = stack.pop() {

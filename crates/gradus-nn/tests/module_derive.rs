@@ -13,7 +13,7 @@ use gradus_nn::{
 };
 use gradus_tensor::{DType, Device, Result, Tensor};
 
-/// Not a module, and not ours.
+/// A foreign type that is not a module.
 #[derive(Default)]
 struct Foreign;
 

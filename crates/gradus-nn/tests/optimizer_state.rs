@@ -1,4 +1,4 @@
-//! Saving and loading the state of optimisers: what fits, what does not, and what becomes of it.
+//! Saving and loading the state of optimisers: what fits, what does not, and what happens then.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -116,8 +116,8 @@ fn a_state_that_does_not_fit_is_refused_as_a_whole() {
     });
 }
 
-/// Loads the state of parameters `a` and `b` into an optimiser of `b` and `c`; the report, and the states of these, before
-/// and after.
+/// Loads the state of parameters `a` and `b` into an optimiser of `b` and `c`; returns the report, and the optimiser's
+/// state before and after.
 fn across<O: Optimizer>(make: impl Fn(Vec<(String, Parameter)>) -> O, device: &Device) -> LoadReport {
     let [a, b, c] = [1.0, 2.0, 3.0].map(|v| parameter(&[v], device));
     let mut saved = make(named(&[("a", &a), ("b", &b)]));
@@ -170,7 +170,7 @@ fn a_parameter_that_was_never_stepped_is_in_the_state_all_the_same() {
     saved.step(&gradients(&[(&a, &[1.0])], &device)).unwrap();
     let state = saved.state_dict().unwrap();
     assert_eq!((state.metadata("steps.a"), state.metadata("steps.b")), (Some("1"), Some("0")));
-    // What was stepped is as if it never had been.
+    // Steps made before loading leave no trace.
     let mut target = make();
     target.step(&gradients(&[(&a, &[1.0]), (&b, &[1.0])], &device)).unwrap();
     let report = target.load_state_dict(&state, Strict::Yes).unwrap();

@@ -1,4 +1,4 @@
-//! Optimisers against the trajectories of `reference/optimizers.py`, and what a step must never do.
+//! Optimisers, compared with the trajectories of `reference/optimizers.py`, and what a step must never do.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -66,7 +66,7 @@ fn a_step_over_a_value_that_a_graph_insists_on_changes_nothing() {
     let numbers = |p: &Parameter| p.values().to_vec::<f64>().unwrap();
     assert_eq!((numbers(&a), numbers(&b)), (vec![1.0, 2.0], vec![3.0]));
     drop(y);
-    // With the policy to copy, the step is made and the gradient that of the values before.
+    // If writes copy kept values, the step is made and the gradient is that of the old values.
     let y = gradus_tensor::autograd::allow_mutation_on_saved_tensors(|| b.square().unwrap());
     adam.step(&g).unwrap();
     assert!(numbers(&a)[0] < 1.0 && numbers(&b)[0] < 3.0);
@@ -87,7 +87,7 @@ fn a_step_that_cannot_be_made_changes_nothing() {
     let before = snapshot(&adam);
     // The gradient of the second parameter is on another device.
     let mut moved = gradients(&[(&a, &[1.0, 1.0]), (&b, &[1.0])], &device);
-    // Refused where it is set, or else by the step.
+    // Refused when it is set, or else by the step.
     if moved.set(&b, Tensor::ones([1], DType::F64, &common::device()).unwrap()).is_ok() {
         assert_eq!(adam.step(&moved).unwrap_err().kind(), &ErrorKind::DeviceMismatch);
     }
@@ -98,7 +98,7 @@ fn a_step_that_cannot_be_made_changes_nothing() {
     let mut adam = adam.non_finite(NonFinite::Skip);
     adam.step(&gradients(&[(&a, &[f64::INFINITY, 1.0]), (&b, &[1.0])], &device)).unwrap();
     assert_eq!(adam.skipped_steps(), 1);
-    // The gradients are of another model.
+    // The gradients belong to another model.
     let stranger = parameter(&[1.0], &device);
     assert!(adam.step(&gradients(&[(&stranger, &[1.0])], &device)).is_err());
     assert_eq!(snapshot(&adam), before);
@@ -186,7 +186,7 @@ fn the_norm_is_found_whatever_its_size() -> Result<()> {
     for scale in [1e-200, 1.0, 1e200] {
         let (a, b) = (parameter(&[0.0], &device), parameter(&[0.0, 0.0], &device));
         let make = || gradients(&[(&a, &[2.0 * scale]), (&b, &[-3.0 * scale, 6.0 * scale])], &device);
-        // A shared parameter counts once, one without a gradient not at all.
+        // A shared parameter counts once, and one without a gradient not at all.
         let list = [a.clone(), a.clone(), b.clone(), parameter(&[1.0], &device)];
         let mut found = make();
         let norm = clip_grad_norm(&mut found, &list, 3.5 * scale)?;
@@ -258,7 +258,7 @@ fn a_half_precision_step_without_memory_changes_nothing() {
         assert!(after.iter().zip(&before).all(|(a, b)| a < b), "{after:?}");
         before = after;
     }
-    // New state needs memory; a later step none at all, so that it was not refused once.
+    // New state needs memory; a later step needs none, so it was never refused.
     assert_eq!(refused, 3 * 3 * N * 4 / N);
 }
 
@@ -277,7 +277,7 @@ fn half_precision_values_are_the_rounded_f32_copy() {
         let half = Tensor::from_vec(wanted, [wanted.len()], &device).unwrap().to_dtype(dtype).unwrap();
         Sgd::new(named(&[("p", &p)]), SgdConfig { lr: 1.0, ..Default::default() }).unwrap().step(&gradients).unwrap();
         let (mut got, mut want) = (p.to_bytes().unwrap(), half.to_bytes().unwrap());
-        // 0 - 0 is +0, whichever zero was taken away: element 1 is not compared.
+        // 0 - 0 is +0, whichever zero was subtracted: element 1 is not compared.
         got.drain(2..4);
         want.drain(2..4);
         assert_eq!(got, want, "{dtype}");

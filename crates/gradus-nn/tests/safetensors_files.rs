@@ -1,4 +1,4 @@
-//! Files: what is written, and what is said about files that are not what they should be.
+//! Files: what is written, and the errors for damaged files.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -45,13 +45,13 @@ fn every_dtype_and_shape_survives_a_file() {
         assert_eq!(loaded.get(name).unwrap().to_bytes().unwrap(), t.to_bytes().unwrap(), "{name}");
     }
     assert_eq!(loaded.metadata("note"), Some("line\nbreak"));
-    // The reference implementation agrees, and nothing else is left in the folder.
+    // The reference implementation agrees, and the folder contains nothing else.
     let bytes = std::fs::read(&path).unwrap();
     let reference = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     assert_eq!(reference.len(), state.len());
     assert_eq!(reference.tensor("scalar").unwrap().data(), 0x4020u16.to_le_bytes());
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
-    // A writer gets what a file gets; one that fails is an error.
+    // A writer receives the same bytes as a file; a failing writer is an error.
     let mut written = Vec::new();
     state.write_safetensors(&mut written).unwrap();
     assert_eq!(written, bytes);
@@ -150,7 +150,7 @@ fn files_that_cannot_be_read_or_written_are_io_errors() {
     assert!(state.save_safetensors(Path::new("/")).is_err());
     let reserved: StateDict = [("__metadata__", values(&[2], &device))].into_iter().collect();
     assert!(reserved.save_safetensors(folder.path().join("x")).is_err());
-    // A directory in the way: the write fails, and no temporary file stays.
+    // A directory is in the way: the write fails, and no temporary file is left.
     let blocked = folder.path().join("blocked");
     std::fs::create_dir(&blocked).unwrap();
     std::fs::write(blocked.join("inside"), "x").unwrap();
@@ -265,7 +265,7 @@ fn pipes_and_devices_are_neither_waited_for_nor_replaced() {
     }
 }
 
-/// A file of this header, which claims `claimed` bytes of data and has none of them on its disk.
+/// A file with this header, which claims `claimed` bytes of data and has none of them on disk.
 fn sparse(header: &str, claimed: u64) -> (tempfile::TempDir, std::path::PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sparse.safetensors");
@@ -296,7 +296,7 @@ fn a_file_that_claims_more_than_there_is_memory_for_is_an_error() {
     };
     let many: Vec<String> = (0..3).map(entry).collect();
     refused(&format!("{{{}}}", many.join(",")), 1_500_000, 1_500_000);
-    // A header that could have as many entries.
+    // A header long enough for this many entries.
     refused(&" ".repeat(1 << 18), 0, 8 << 18);
     device.backend().set_memory_budget(None).unwrap();
 }
@@ -313,7 +313,7 @@ fn loading_takes_the_memory_of_the_tensors_and_little_more() {
     device.backend().set_memory_budget(Some(bytes + (64 << 10))).unwrap();
     let loaded = StateDict::load_safetensors(&path, &device).unwrap();
     assert!(loaded.get("x").unwrap().to_dtype(DType::F32).unwrap().min_all().unwrap().item().unwrap() == 1.0);
-    // To write it a copy of the largest tensor is needed: an error, and no file.
+    // Writing needs a copy of the largest tensor: an error, and no file.
     let again = folder.path().join("again.safetensors");
     let e = loaded.save_safetensors(&again).unwrap_err();
     assert!(matches!(e.kind(), ErrorKind::OutOfMemory { .. }), "{e}");
@@ -326,7 +326,7 @@ fn a_state_of_many_tensors_is_written_and_read_in_linear_time() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("many.safetensors");
     let one = Tensor::ones([40_000, 1], DType::U8, &device).unwrap();
-    // Views of one storage, each another place.
+    // Views of different parts of one storage.
     let state: StateDict = (0..40_000).map(|i| (i.to_string(), one.narrow(0, i, 1).unwrap())).collect();
     state.save_safetensors(&path).unwrap();
     assert_eq!(StateDict::load_safetensors(&path, &device).unwrap().len(), 40_000);

@@ -201,7 +201,7 @@ fn one_name_for_two_tensors_is_an_error() {
         assert!(error.to_string().contains("two tensors of the module have one name: 0.x.y.z"), "{error}");
     }
     assert!(!path.exists());
-    // The same tensor under one name is met twice, and kept once.
+    // The same tensor under one name is found twice, and kept once.
     let p = make();
     let mut same = BTreeMap::from([("x.y".to_owned(), nested("z", p.clone())), ("x".to_owned(), nested("y.z", p))]);
     let state = same.state_dict().unwrap();

@@ -212,7 +212,7 @@ fn attention_has_pytorchs_parameters_and_numbers() {
     ];
     assert_close(&layer.attend(&x, &memory, &memory, None, Causal::No).unwrap(), &other);
 
-    // A mask for each sample, and one that lets each query see what came before.
+    // A mask for each sample, and one that lets each query see earlier keys.
     let keep = Tensor::from_vec(vec![true, true, true, false], [2, 1, 1, 2], &d).unwrap();
     let y = layer.attend(&x, &memory, &memory, Some(&keep), Causal::No).unwrap();
     assert_close(&y.narrow(0, 0, 1).unwrap(), &other[..12]);

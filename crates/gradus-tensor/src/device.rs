@@ -26,11 +26,11 @@ impl Device {
         Device { backend: gradus_backend::log::logged(backend), id }
     }
 
-    /// A device on the same backend that tells `tell` about each of its calls, when the operation that made it has let go of
-    /// its tensors: `tell` may read and write them. It runs on the thread of the operation and is not told of what it does
-    /// with the device itself; nothing of that is recorded, or enters what [`checkpoint`](crate::checkpoint) and others know
-    /// of the program around it. If it panics, so does the operation, which is done. The tensors of the new device do not meet
-    /// those of this one.
+    /// A device on the same backend that tells `tell` about each of its calls, when the operation that made it has let
+    /// go of its tensors: `tell` may read and write them. It runs on the operation's thread. Its own calls of the
+    /// device are neither reported to it nor recorded, and are invisible to [`checkpoint`](crate::checkpoint) and the
+    /// like. If it panics, so does the operation, which is done. The tensors of the new device do not meet those of
+    /// this one.
     ///
     /// ```
     /// # use gradus_cpu::CpuBackend; use gradus_tensor::*; use std::sync::{Arc, Mutex};

@@ -1,9 +1,9 @@
 //! Lists on the host whose length comes from a shape, a file or an argument are made by `HostVec`, or by the functions beside
 //! it: where memory is short they are errors, where a `Vec` ends the process.
 //!
-//! Looked for are `vec![x; n]`, `with_capacity(n)`, `resize(n, x)`, `reserve(n)`, `repeat(n)` and collected ranges. Short
-//! enough are literals, constants, ranks, and the length of another list; any other `n` has a comment, on its line or the one
-//! before, that says how long it is `at most`.
+//! Looked for are `vec![x; n]`, `with_capacity(n)`, `resize(n, x)`, `reserve(n)`, `repeat(n)` and collected ranges.
+//! Literals, constants, ranks and the length of another list are short enough; any other `n` needs a comment, on its
+//! line or the one before, that says how large it is `at most`.
 
 use super::finding::Finding;
 use super::source::{Source, bracketed, parts, token};

@@ -47,8 +47,8 @@ fn forward<const D: usize>(bench: &mut Bench, f: impl Fn() -> Tensor<D>) -> Outc
     bench.time(|| Fallible::Ok(f()), |y| Ok(vec![numbers(y)?]))
 }
 
-/// Times `f`, whose result has this shape, and its gradients for a given gradient of the result, which burn takes as a
-/// factor in a sum. `read` takes the gradients out.
+/// Times `f`, whose result has this shape, and its gradients for a given gradient of the result, which burn needs as a
+/// factor in a sum. `read` extracts the gradients.
 fn backward<const D: usize>(
     bench: &mut Bench,
     read: impl FnOnce(&Gradients) -> Fallible<Vec<Vec<f32>>>,
@@ -66,7 +66,7 @@ fn backward<const D: usize>(
     })
 }
 
-/// Times training steps of a model by its optimiser.
+/// Times training steps of a model with its optimiser.
 fn train<M: Model>(
     bench: &mut Bench,
     model: M,

@@ -1,4 +1,4 @@
-//! The jobs on candle: the fused functions of `candle-nn` where there are gradients for them or none are needed.
+//! The jobs on candle: the fused functions of `candle-nn` where they have gradients or need none.
 
 mod models;
 
@@ -34,7 +34,7 @@ fn forward(bench: &mut Bench, f: impl Fn() -> Result<Tensor>) -> Outcome {
     bench.time(f, |y| read(&[y]))
 }
 
-/// Times `f`, whose result has this shape, and its gradients for a given gradient of the result, which candle takes as
+/// Times `f`, whose result has this shape, and its gradients for a given gradient of the result, which candle needs as
 /// a factor in a sum.
 fn backward(bench: &mut Bench, leaves: &[&Tensor], shape: &[usize], f: impl Fn() -> Result<Tensor>) -> Outcome {
     let seed = tensor(SEED, shape)?;

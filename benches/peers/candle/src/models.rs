@@ -86,8 +86,8 @@ pub fn causal_mask(t: usize) -> Result<Tensor> {
     Tensor::from_vec(mask, (t, t), &Device::Cpu)
 }
 
-/// Causal attention over `[batch, heads, time, width]`: without gradients the fused function, which is faster than the
-/// parts, and by parts with a mask for gradients, of which the fused one has none.
+/// Causal attention over `[batch, heads, time, width]`: the fused function without gradients, which is faster; separate
+/// operations with a mask for gradients, which the fused one lacks.
 pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
     let scale = (q.dim(D::Minus1)? as f64).powf(-0.5);
     let Some(mask) = mask else {

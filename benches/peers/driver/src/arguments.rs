@@ -36,10 +36,10 @@ pub struct Arguments {
     /// Whether an earlier build is the only peer.
     pub bench: bool,
     pub check: bool,
-    /// Whether pairs of jobs that grow are measured, and no other build.
+    /// Whether to measure pairs of growing jobs instead of another build.
     pub growth: bool,
     pub baseline: Option<String>,
-    /// Whether the classes are run in place of the jobs.
+    /// Whether to run the classes instead of the jobs.
     pub classes: bool,
     only: Vec<String>,
     peers: Option<Vec<String>>,
@@ -121,17 +121,17 @@ impl Arguments {
         if self.bench { OF_BENCH } else { OF_PEERS }
     }
 
-    /// What the names of pairs that grow are to contain.
+    /// Text that the names of the growing pairs must contain.
     pub fn part(&self) -> &str {
         self.only.first().map_or("", String::as_str)
     }
 
-    /// Whether all take part in all jobs, for as long as it takes.
+    /// Whether all peers take part in all jobs, however long it takes.
     pub fn is_full(&self) -> bool {
         !self.classes && self.only.is_empty() && self.peers.is_none() && self.rounds >= 3 && self.seconds >= 1.5
     }
 
-    /// The name of what a run leaves; that of a part of the jobs leaves what a full one left alone.
+    /// The name of the files that a run writes; a run of some of the jobs does not overwrite those of a full run.
     pub fn file(&self, name: &str, ending: &str) -> String {
         if self.classes {
             format!("{name}-classes.{ending}")

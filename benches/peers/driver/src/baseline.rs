@@ -1,9 +1,9 @@
-//! The build that this one is compared with: the crates of an earlier revision, below `target/baseline`.
+//! The baseline: the crates of an earlier revision, built below `target/baseline`.
 //!
-//! Its jobs, its harness and its dependencies are those of this tree, not of its own: then both builds do the same with
-//! the same clock, and nothing but the crates differs, also where the earlier revision had other jobs or none. Where
-//! the jobs of this tree do not compile with the earlier crates, since they use what is newer, the earlier revision's
-//! own code for the jobs is taken, in this tree's harness; a job that it does not know is absent from it.
+//! It uses the jobs, harness and dependencies of this tree, so that both builds do the same work with the same clock
+//! and only the crates differ, even if the earlier revision had other jobs or none. If this tree's jobs do not compile
+//! with the earlier crates, because they use newer features, the earlier revision's own jobs are used in this tree's
+//! harness, without those that it lacks.
 
 use std::fs;
 use std::path::Path;
@@ -11,22 +11,22 @@ use std::path::Path;
 use crate::git::git;
 use crate::peers::{self, Program};
 
-/// Where the sources of the comparison lie in a tree, and where those of this tree are put in an earlier one. Both are
-/// as deep, so that they find the crates.
+/// The folder of the comparison's sources in a tree, and the folder for this tree's sources in an earlier one. Both
+/// have the same depth, so that relative paths to the crates hold.
 const OWN: &str = "benches/peers";
 const PUT: &str = "benches/now";
 
 /// An earlier build that can be run.
 pub struct Baseline {
-    /// As it was asked for, or the name of the release.
+    /// The revision as requested, or the name of the release.
     pub revision: String,
     pub commit: String,
-    /// Whether its jobs are written as in its own tree.
+    /// Whether it uses the jobs of its own tree.
     pub has_own_jobs: bool,
     pub program: Program,
 }
 
-/// The build of a revision, or of the last release before this one. What was built before is kept.
+/// The build of a revision, or of the last release before this one. An existing build is reused.
 pub fn make(root: &Path, revision: Option<&str>) -> Result<Baseline, String> {
     let revision = revision.map_or_else(|| last_release(root), |revision| Ok(revision.to_owned()))?;
     let commit = commit_of(root, &revision)?;
@@ -49,8 +49,8 @@ pub fn make(root: &Path, revision: Option<&str>) -> Result<Baseline, String> {
     }
 }
 
-/// The newest tag of a release in the history of what is checked out. If that is the release itself, without changes,
-/// it is the one before.
+/// The newest release tag in the history of the checkout; the one before it if the checkout is that release without
+/// changes.
 fn last_release(root: &Path) -> Result<String, String> {
     let before = |revision| git(root, &[], &["describe", "--tags", "--abbrev=0", "--match", "v*", revision]);
     let found = before("HEAD").and_then(|release| {
@@ -67,8 +67,8 @@ fn commit_of(root: &Path, revision: &str) -> Result<String, String> {
     commit.map_err(|_| format!("git knows no revision `{revision}`"))
 }
 
-/// Puts the files of a commit into `tree`, which is whole or absent: they are written aside. Nothing in the repository
-/// changes, and git remembers nothing of it.
+/// Exports the files of a commit to `tree`, completely or not at all: they are written to another folder first. Nothing
+/// in the repository changes.
 fn check_out(root: &Path, commit: &str, tree: &Path) -> Result<(), String> {
     if tree.is_dir() {
         return Ok(());
@@ -79,7 +79,7 @@ fn check_out(root: &Path, commit: &str, tree: &Path) -> Result<(), String> {
         fs::remove_dir_all(&aside).map_err(|e| said(&aside, e))?;
     }
     fs::create_dir_all(&aside).map_err(|e| said(&aside, e))?;
-    // What a run that was stopped left would stop git.
+    // Leftovers of an interrupted run would make git fail.
     let lock = tree.with_extension("index.lock");
     if lock.exists() {
         fs::remove_file(&lock).map_err(|e| said(&lock, e))?;
@@ -91,8 +91,7 @@ fn check_out(root: &Path, commit: &str, tree: &Path) -> Result<(), String> {
     fs::rename(&aside, tree).map_err(|e| said(tree, e))
 }
 
-/// Makes a folder the same as another, but for what is built in them. A file that is the same is left alone: cargo goes
-/// by times.
+/// Makes a folder equal to another, except for build output. Equal files are not touched, because cargo compares times.
 fn mirror(from: &Path, to: &Path) -> Result<(), String> {
     let said = |error| format!("{}: {error}", from.display());
     fs::create_dir_all(to).map_err(|e| format!("{}: {e}", to.display()))?;
@@ -153,7 +152,7 @@ mod tests {
         git(&root, &[], &["add", "--all"]).unwrap();
         let before = git(&root, &[], &["status", "--porcelain"]).unwrap();
         let tree = root.join("target/baseline/x");
-        // What a run that was stopped left.
+        // Leftovers of an interrupted run.
         fs::create_dir_all(tree.with_extension("part").join("crates/a.rs")).unwrap();
         fs::write(tree.with_extension("index.lock"), "").unwrap();
         check_out(&root, &commit_of(&root, "HEAD").unwrap(), &tree).unwrap();

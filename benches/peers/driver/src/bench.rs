@@ -1,9 +1,9 @@
 //! `cargo xtask bench`: this build beside an earlier one, job by job, and the gate: no job may lose more than a tenth.
 //!
-//! Both do a job in turns as all peers do. In each round the earlier build's number is divided by ours; the median of
-//! these ratios counts, so that what slows the machine for a while slows both. Rounds in which others used the machine
-//! do not count. A job that seems lost, or has too few quiet rounds, is measured again in three times as many rounds,
-//! after all others, and this measurement counts. The run writes `target/bench.json`.
+//! The builds take turns at a job, as all peers do. In each round the earlier build's number is divided by ours, and
+//! the median of these ratios counts, so that a temporary slowdown of the machine affects both. Rounds in which other
+//! programs used the machine do not count. A job that seems slower, or has too few quiet rounds, is measured again
+//! after all others in three times as many rounds, and that measurement counts. The run writes `target/bench.json`.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::peers::{self, BASELINE, OURS};
 use crate::row::{Cell, Row};
 use crate::{measure, record, table};
 
-/// The least ratio that is no loss; the other way round it is the largest that is no gain.
+/// The least ratio that is not a loss; its inverse is the largest that is not a gain.
 const LEAST: f64 = 0.9;
 
 /// How a job stands.
@@ -28,11 +28,11 @@ enum Verdict {
     Kept,
     Gained,
     Lost,
-    /// Others used the machine in too many rounds to say anything.
+    /// Other programs used the machine in too many rounds.
     Disturbed,
-    /// This build fails at it, or does not do any more what the baseline does.
+    /// This build fails, or no longer does what the baseline does.
     Broken,
-    /// The baseline cannot do it.
+    /// The baseline cannot do the job.
     NotCompared,
 }
 
@@ -55,14 +55,14 @@ fn ratio(row: &Row) -> Option<f64> {
 
 fn verdict(row: &Row) -> Verdict {
     match (row.cell(OURS), row.cell(BASELINE)) {
-        // Of all jobs we do fewer.
+        // This build does fewer of all jobs.
         (Some(ours @ Cell::Measured(_)), Some(theirs)) if ours.done() < theirs.done() => Verdict::Broken,
         (Some(Cell::Measured(_)), Some(Cell::Measured(_))) => match row.compared(BASELINE) {
             None => Verdict::NotCompared,
             Some(compared) if !compared.is_sure() => Verdict::Disturbed,
             Some(compared) if compared.ratio > 1.0 / LEAST => Verdict::Gained,
             Some(compared) if compared.ratio >= LEAST => Verdict::Kept,
-            // A ratio that is no number is none to be content with.
+            // A ratio that is NaN does not pass.
             Some(_) => Verdict::Lost,
         },
         (Some(Cell::Measured(_)), Some(Cell::Failed(_))) => Verdict::Disturbed,
@@ -75,7 +75,7 @@ fn is_suspicious(row: &Row) -> bool {
     matches!(verdict(row), Verdict::Lost | Verdict::Disturbed)
 }
 
-/// The numbers of a row: ours, the baseline's, their ratio and what is to be said of it.
+/// The numbers of a row: ours, the baseline's, their ratio and the verdict.
 fn texts(row: &Row) -> [String; 4] {
     let text = |name| row.cell(name).map_or("-".into(), |cell| table::quantity(row, cell));
     [text(OURS), text(BASELINE), table::two_digits(ratio(row)), verdict(row).word().into()]
@@ -112,7 +112,7 @@ fn to_json(about: &Value, baseline: &Value, rows: &[Row]) -> Value {
     json!({ "about": about, "baseline": baseline, "jobs": rows.iter().map(entry).collect::<Map<_, _>>() })
 }
 
-/// Whether the gate is open: the error names the jobs that close it.
+/// Whether the gate passes: the error names the jobs that fail it.
 fn judge(revision: &str, rows: &[Row]) -> Result<(), String> {
     let (mut reasons, mut disturbed) = (Vec::new(), Vec::new());
     for row in rows {
@@ -148,7 +148,7 @@ pub fn run(root: &Path, jobs: &[Job], truths: &[Vec<Probe>], arguments: &Argumen
     println!("{}", about.text());
     let baseline = json!({ "revision": revision, "commit": commit, "has_own_jobs": has_own_jobs });
     let (about, file) = (about.to_json(), arguments.file("bench", "json"));
-    // Written after each job: a run that is stopped leaves what it has.
+    // Written after each job, so that an interrupted run keeps its results.
     let write = |rows: &[Row]| crate::put(root, &file, format!("{:#}\n", to_json(&about, &baseline, rows)));
     let (mut rows, mut patience) = (Vec::new(), Patience::new(arguments.patience));
     for (job, truth) in jobs.iter().zip(truths) {

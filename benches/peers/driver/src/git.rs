@@ -1,9 +1,9 @@
-//! What git says of a repository.
+//! Queries to git about a repository.
 
 use std::path::Path;
 use std::process::Command;
 
-/// What a command of git prints, run in `root`, with these variables; the error is what it complains of.
+/// The output of a git command, run in `root` with these variables; the error is its error output.
 pub fn git(root: &Path, variables: &[(&str, &Path)], arguments: &[&str]) -> Result<String, String> {
     let mut command = Command::new("git");
     command.args(arguments).current_dir(root).envs(variables.iter().copied());
@@ -21,7 +21,7 @@ pub(crate) mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    /// A repository of one commit with these files, in a folder that is made anew.
+    /// A repository of one commit with these files, in a new folder.
     pub(crate) fn repository(name: &str, files: &[(&str, &str)]) -> PathBuf {
         let root = std::env::temp_dir().join(format!("gradus-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&root);

@@ -1,4 +1,4 @@
-//! What a table must say besides numbers: the machine, the versions, the number of threads.
+//! What a table must state besides numbers: the machine, the versions, the number of threads.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::git::git;
 use crate::peers::{Program, THREADS};
 use crate::python;
 
-/// The versions of those who take part.
+/// The versions of the peers that take part.
 pub fn versions(root: &Path, python: Option<&Path>, programs: &[Program]) -> Result<Vec<String>, String> {
     let lock = root.join("benches/peers/Cargo.lock");
     let lock = std::fs::read_to_string(&lock).map_err(|e| format!("{}: {e}", lock.display()))?;
@@ -53,7 +53,7 @@ impl About {
         format!("{machine}; {THREADS} threads; {versions}; {compiler}; {means}, {seconds} s for each and job.")
     }
 
-    /// For programs; `full` says whether all took part in all jobs, for as long as it takes.
+    /// The same for programs; `full` says whether all peers took part in all jobs, however long it took.
     pub fn to_json(&self) -> Value {
         json!({
             "machine": self.machine, "threads": THREADS, "versions": self.versions, "compiler": self.compiler,

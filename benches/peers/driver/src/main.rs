@@ -1,10 +1,10 @@
 //! `cargo xtask peers`: the same jobs on Gradus and on other libraries, in one run on one machine. `cargo xtask bench`
 //! (`bench.rs`): the same jobs on this build of Gradus and on an earlier one.
 //!
-//! The peers take turns: in each round each one runs a job for a slice of time in a fresh process, which first gives
-//! the job's result. It must agree with PyTorch's in f64, or the peer is listed as wrong and its times are thrown away.
-//! A time is the median of the rounds' medians. The run writes `target/peers.json` and `target/peers.md`. The exit code
-//! is 1 when something fails and 2 when the command line is wrong.
+//! The peers take turns: in each round each one runs a job for a slice of time in a fresh process, which first prints
+//! the job's result. The result must agree with PyTorch's in f64; otherwise the peer is listed as wrong and its times
+//! are discarded. A time is the median of the rounds' medians. The run writes `target/peers.json` and
+//! `target/peers.md`. The exit code is 1 if something fails and 2 if the command line is wrong.
 
 mod arguments;
 mod baseline;
@@ -49,15 +49,15 @@ fn turn(program: &Program, job: &Job, truth: &[Probe], seconds: f64) -> Result<S
     }
 }
 
-/// What all peers make of one job.
+/// The results of all peers in one job.
 fn measure(job: &Job, programs: &[Program], truth: &[Probe], arguments: &Arguments, patience: &mut Patience) -> Row {
-    // Memory hardly differs from process to process, and a process that does all jobs takes long.
+    // Memory hardly varies between processes, and a process that does all jobs takes long.
     let rounds = if job.is_all() { 1 } else { arguments.rounds };
     let mut cells: Vec<(&'static str, Cell)> =
         programs.iter().map(|program| (program.name, Cell::Measured(Vec::new()))).collect();
     for round in 0..rounds {
         for place in 0..programs.len() {
-            // Each round begins with another peer.
+            // Each round begins with a different peer.
             let i = (round + place) % programs.len();
             let Cell::Measured(slices) = &mut cells[i].1 else { continue };
             let seconds = arguments.seconds / rounds as f64;
@@ -125,7 +125,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         let row = measure(job, &programs, truth, arguments, &mut patience);
         println!("{}", table::line(&row));
         rows.push(row);
-        // Written after each job: a run that is stopped leaves what it has.
+        // Written after each job, so that an interrupted run keeps its results.
         write(&root, arguments, &about, &rows)?;
     }
     let table = table::markdown(&about.text(), &rows);

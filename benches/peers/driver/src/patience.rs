@@ -1,4 +1,4 @@
-//! Measuring on a machine that others use too: waiting until they pause, and taking a slice again that they disturbed.
+//! Measuring on a shared machine: waits until other programs pause, and repeats slices that they disturbed.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -7,12 +7,12 @@ use peer_harness::Ticks;
 
 use crate::peers::{Slice, cores};
 
-/// The part of the cores' time from which on others disturb.
+/// The share of the cores' time from which other programs count as a disturbance.
 const DISTURBS: f64 = 0.08;
-/// How long others are watched before a slice.
+/// How long other programs are observed before a slice.
 const WATCHED: Duration = Duration::from_millis(50);
 
-/// The part of the cores' time that others used in the last moments, where the system tells.
+/// The share of the cores' time that other programs used just now, if the system reports it.
 fn watch() -> Option<f64> {
     let cores = cores();
     let then = Ticks::now(&cores)?;
@@ -20,7 +20,7 @@ fn watch() -> Option<f64> {
     Some(Ticks::now(&cores)?.since(then)?.others)
 }
 
-/// How much longer a run may take for the sake of quiet.
+/// How much longer a run may take while waiting for quiet.
 pub struct Patience {
     left: Duration,
     watch: fn() -> Option<f64>,
@@ -31,7 +31,7 @@ impl Patience {
         Patience { left: Duration::from_secs_f64(seconds), watch }
     }
 
-    /// Returns when others leave the machine alone, or when there is no patience left.
+    /// Returns when other programs are idle, or when no waiting time is left.
     fn wait(&mut self) {
         while !self.left.is_zero() {
             let start = Instant::now();
@@ -42,7 +42,7 @@ impl Patience {
         }
     }
 
-    /// The least disturbed of as many tries as patience allows; one that was not disturbed is the last.
+    /// The least disturbed of as many tries as the waiting time allows; the first undisturbed one ends the search.
     pub fn quietest<E>(&mut self, mut slice: impl FnMut() -> Result<Slice, E>) -> Result<Slice, E> {
         self.wait();
         let mut best = slice()?;
@@ -59,12 +59,12 @@ impl Patience {
     }
 }
 
-/// Whether others left the machine alone meanwhile.
+/// Whether other programs were idle meanwhile.
 pub fn is_quiet(slice: &Slice) -> bool {
     disturbed(slice) <= DISTURBS
 }
 
-/// What is not known counts as quiet.
+/// Unknown usage counts as quiet.
 fn disturbed(slice: &Slice) -> f64 {
     slice.others.unwrap_or(0.0)
 }

@@ -1,4 +1,4 @@
-//! Who takes part, how each is built, and how a job is run in a fresh process.
+//! The peers, how each is built, and how a job is run in a fresh process.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,17 +13,16 @@ use crate::process::{ask, without_settings};
 pub const OURS: &str = "gradus";
 /// The name of the column of an earlier build of ours.
 pub const BASELINE: &str = "baseline";
-/// How many threads everyone has.
+/// The number of threads of every peer.
 pub const THREADS: usize = 2;
-/// How long a process may take before it is stopped, besides the time it is to measure, and how long one that does all
-/// jobs.
+/// The time limit of a process, in addition to the time it measures, and that of a process that does all jobs.
 const LIMIT: Duration = Duration::from_secs(180);
 const LIMIT_OF_ALL: Duration = Duration::from_secs(900);
 
 /// The columns, in order.
 pub const NAMES: [&str; 8] = [OURS, "torch", "torch.compile", "jax", "burn", "candle", "numr", "rumus"];
 
-/// The script of a peer and its further arguments; a peer without one is the package `peer-NAME`.
+/// The script of a peer and its additional arguments; a peer without a script is the package `peer-NAME`.
 fn script(name: &str) -> Option<(&'static str, &'static [&'static str])> {
     match name {
         "torch" => Some(("torch_bench.py", &[])),
@@ -54,19 +53,20 @@ pub struct Program {
 /// What a process found.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Slice {
-    /// The seconds of a call or from the process's start to its result, or the MiB held, as the job's goal asks.
+    /// The seconds of a call, the seconds from the process's start to its result, or the MiB held, depending on the
+    /// job's goal.
     pub value: f64,
-    /// The fastest call: what others disturb least, to look at where the machine was not quiet.
+    /// The fastest call, which is least affected by other programs: useful if the machine was not quiet.
     pub least: Option<f64>,
     pub probes: Vec<Probe>,
-    /// How many cores the peer kept busy meanwhile, and the part of the cores' time that others used.
+    /// How many cores the peer kept busy meanwhile, and the share of the cores' time that other programs used.
     pub cores: Option<f64>,
     pub others: Option<f64>,
-    /// How many jobs it did, of one that does all.
+    /// For a process that does all jobs: how many it did.
     pub done: Option<u64>,
 }
 
-/// What a peer says to a job.
+/// A peer's answer to a job.
 #[derive(Debug, PartialEq)]
 pub enum Said {
     Slice(Slice),
@@ -74,15 +74,15 @@ pub enum Said {
     Absent(String),
 }
 
-/// The cores that everyone runs on: the first that this process may use, as many as there are threads; none where the
-/// system does not tell.
+/// The cores that all peers run on: the first ones that this process may use, one per thread; none if the system does
+/// not report them.
 pub fn cores() -> Vec<usize> {
     let mut cores = peer_harness::cores();
     cores.truncate(THREADS);
     cores
 }
 
-/// Whether everyone can be kept to those cores.
+/// Whether processes can be restricted to those cores.
 pub fn check_cores() -> Result<(), String> {
     if peer_harness::cores().len() <= THREADS || Command::new("taskset").arg("--version").output().is_ok() {
         return Ok(());
@@ -90,7 +90,7 @@ pub fn check_cores() -> Result<(), String> {
     Err(format!("there is no `taskset`, which keeps everyone to {THREADS} of the cores here: it is in util-linux"))
 }
 
-/// The peers of these names, built. One that cannot be run says why; ours must be.
+/// The peers with these names, built. A peer that cannot run has a reason; ours must run.
 pub fn programs(
     root: &Path,
     python: &Result<PathBuf, String>,
@@ -121,8 +121,8 @@ pub fn program(root: &Path, python: &Result<PathBuf, String>, name: &'static str
     Program { name, here, program, before, after, broken }
 }
 
-/// Ours, built with other crates: `here` is a copy of the comparison's folder beside them. What they depend on may
-/// differ from what our lock file says.
+/// Our peer, built with other crates: `here` is a copy of the comparison's folder next to them. Their dependencies may
+/// differ from our lock file.
 pub fn baseline(here: &Path) -> Program {
     built(BASELINE, here.to_owned(), OURS, &[])
 }
@@ -134,7 +134,7 @@ fn built(name: &'static str, here: PathBuf, package: &str, options: &[&str]) -> 
     Program { name, here, program, before: None, after: &[], broken }
 }
 
-/// Builds one peer alone, so that its dependencies have the features that it asks for and no others.
+/// Builds one peer alone, so that its dependencies have only the features that it requests.
 fn build(here: &Path, package: &str, options: &[&str]) -> Result<(), String> {
     println!("building peer-{package} in {}", here.display());
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -158,8 +158,8 @@ impl Program {
         self.broken.as_deref()
     }
 
-    /// Runs a job in a fresh process for about so many seconds, where 0 gives its result alone. A job that asks for the
-    /// time of a start has a process a start, and of these the middle counts.
+    /// Runs a job in a fresh process for about this many seconds; 0 returns only its result. A job that measures
+    /// start-up uses one process per start, and the median counts.
     pub fn run(&self, job: &Job, seconds: f64) -> Result<Said, String> {
         if let Some(reason) = &self.broken {
             return Err(reason.clone());
@@ -180,14 +180,14 @@ impl Program {
             slice.least = starts.iter().copied().min_by(f64::total_cmp);
             slice.value = median(starts).unwrap_or(slice.value);
         }
-        // What a process that times no calls cannot say of itself.
+        // Figures that a process which times no calls cannot report itself.
         let usage = Ticks::now(&cores).zip(then).and_then(|(now, then)| now.since(then));
         slice.cores = slice.cores.or(usage.map(|usage| usage.cores));
         slice.others = slice.others.or(usage.map(|usage| usage.others));
         Ok(Said::Slice(slice))
     }
 
-    /// Runs pairs of jobs that grow; the program tells of them itself.
+    /// Runs pairs of growing jobs; the program prints the results itself.
     pub fn growth(&self, part: &str) -> Result<(), String> {
         let status = self.command().args(["--growth", part]).status().map_err(|e| e.to_string())?;
         if status.success() { Ok(()) } else { Err(format!("growth: {status}")) }
@@ -203,7 +203,8 @@ impl Program {
         read(job, &answer.line, answer.after)
     }
 
-    /// The program with its threads: by environment, and by as many cores where there are more.
+    /// The program with its number of threads, set in the environment and, if there are more cores, by restricting it
+    /// to as many.
     fn command(&self) -> Command {
         let mut command = if peer_harness::cores().len() > THREADS {
             let cores: Vec<String> = cores().iter().map(usize::to_string).collect();
@@ -232,7 +233,7 @@ impl Program {
     }
 }
 
-/// Reads the line that a peer printed so long after its start.
+/// Reads the line that a peer printed, this long after its start.
 fn read(job: &Job, line: &str, after: Duration) -> Result<Said, String> {
     let line_says = |what: &str| format!("{line:?} {what}");
     let answer: Value = serde_json::from_str(line).map_err(|e| line_says(&format!("is no JSON: {e}")))?;
@@ -255,7 +256,7 @@ fn read(job: &Job, line: &str, after: Duration) -> Result<Said, String> {
     let probes: Option<Vec<Probe>> =
         answer["probes"].as_array().map(|all| all.iter().map(numbers).collect()).unwrap_or(Some(Vec::new()));
     Ok(Said::Slice(Slice {
-        // A result alone has no time.
+        // A result without timing.
         value: value.unwrap_or(f64::NAN),
         least: answer["least"].as_f64(),
         probes: probes.ok_or_else(|| line_says("has other probes"))?,

@@ -1,18 +1,18 @@
-//! Running a peer to its end and reading what it prints.
+//! Runs a peer to its end and reads its output.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
-/// The last line that a process printed and when it did, counted from the start of the process.
+/// The last line that a process printed, and the time since the start of the process.
 #[derive(Debug)]
 pub struct Answer {
     pub line: String,
     pub after: Duration,
 }
 
-/// How the names of settings begin that would make a peer, or the compiler, do something else than by itself.
+/// Prefixes of environment variables that would change what a peer or the compiler does by default.
 const SETTINGS: [&str; 24] = [
     "GRADUS_",
     "CANDLE_",
@@ -47,14 +47,14 @@ fn is_setting(name: &str) -> bool {
     SETTINGS.iter().chain(&OF_CARGO).any(|begin| name.starts_with(begin))
 }
 
-/// Takes from a command the variables that say how libraries, or the compiler, are to work.
+/// Removes from a command the variables that configure libraries or the compiler.
 pub fn without_settings(command: &mut Command) {
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_setting)) {
         command.env_remove(name);
     }
 }
 
-/// Runs a command to its end. One that fails, prints nothing or takes longer than `limit` is an error that says so.
+/// Runs a command to its end. Errors if it fails, prints nothing or takes longer than `limit`.
 pub fn ask(command: &mut Command, limit: Duration) -> Result<Answer, String> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let start = Instant::now();
@@ -62,7 +62,7 @@ pub fn ask(command: &mut Command, limit: Duration) -> Result<Answer, String> {
     let (Some(output), Some(mut errors)) = (child.stdout.take(), child.stderr.take()) else {
         return Err("there are no pipes".into());
     };
-    // Both are read as they come: a full pipe would stop the process.
+    // Both streams are read as they come: a full pipe would block the process.
     let answer = spawn(move || {
         let lines = BufReader::new(output).lines().map_while(Result::ok);
         lines.map(|line| Answer { line, after: start.elapsed() }).last()
@@ -90,7 +90,7 @@ pub fn ask(command: &mut Command, limit: Duration) -> Result<Answer, String> {
     answer.ok_or("printed nothing".into())
 }
 
-/// The line of a process's errors that says most.
+/// The most informative line of a process's error output.
 fn reason(errors: &str) -> &str {
     let mut lines = errors.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("note: "));
     lines.next_back().unwrap_or("no message")

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What is installed: the versions that the comparison is about.
+/// The packages and versions that are compared.
 const PACKAGES: [(&str, &str, &str); 3] = [("torch", "", "2.15.0"), ("jax", "[cpu]", "0.10.2"), ("numpy", "", "2.4.6")];
 
-/// The interpreter of the given environment, or of `target/peers-venv`, which is made if it is absent or has other
-/// versions (some minutes and 5 GB).
+/// The interpreter of the given environment, or of `target/peers-venv`, which is created if it is absent or has other
+/// versions (takes minutes and 5 GB).
 pub fn interpreter(root: &Path, venv: Option<&Path>) -> Result<PathBuf, String> {
     if let Some(venv) = venv {
         let python = venv.join("bin/python");
@@ -25,7 +25,7 @@ pub fn interpreter(root: &Path, venv: Option<&Path>) -> Result<PathBuf, String> 
     Ok(python)
 }
 
-/// Whether `found`, which may name a build after `+`, is of the wanted version.
+/// Whether `found`, which may name a build after `+`, is the wanted version.
 fn is_of(found: &str, wanted: &str) -> bool {
     found.split('+').next() == Some(wanted)
 }
@@ -38,7 +38,7 @@ fn succeed(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// The version of a package, if it is there.
+/// The version of a package, if it is installed.
 pub fn version(python: &Path, package: &str) -> Option<String> {
     let ask = format!("import importlib.metadata as m; print(m.version('{package}'))");
     let output = Command::new(python).args(["-c", &ask]).output().ok().filter(|output| output.status.success())?;

@@ -1,5 +1,5 @@
-//! What a run leaves for programs: `{job: {peer: number, .., "fastest", "ratio_torch", "ratio_fastest", ..}}`, and
-//! under `about` what the run was.
+//! The machine-readable record of a run: `{job: {peer: number, .., "fastest", "ratio_torch", "ratio_fastest", ..}}`,
+//! and under `about` a description of the run.
 
 use peer_harness::Goal;
 use serde_json::{Map, Value, json};
@@ -12,7 +12,7 @@ pub fn to_json(about: Value, rows: &[Row]) -> Value {
     [("about".to_owned(), about)].into_iter().chain(rows).collect::<Map<_, _>>().into()
 }
 
-/// What was measured, whoever took part.
+/// The measurements of all peers.
 pub fn measured(row: &Row) -> Map<String, Value> {
     let mut entry = Map::new();
     let (mut rounds, mut missing) = (Map::new(), Map::new());

@@ -1,5 +1,5 @@
-//! What results are compared with: `reference.json` holds probes of PyTorch's results in f64, so that a peer is checked
-//! where there is no Python too.
+//! The reference results: `reference.json` holds probes of PyTorch's results in f64, so that peers are checked without
+//! Python too.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::peers::{Said, program};
 
-/// The probes of each job's results, and of which kind and sizes they are.
+/// The probes of each job's results, with the job's kind and sizes.
 pub struct Reference(Map<String, Value>);
 
 fn path(root: &Path) -> PathBuf {
@@ -27,7 +27,7 @@ impl Reference {
         Ok(Reference(map))
     }
 
-    /// The probes of a job's results; none of the job that stands for all.
+    /// The probes of a job's results; none for the job that stands for all.
     pub fn of(&self, job: &Job) -> Result<Vec<Probe>, String> {
         if job.is_all() {
             return Ok(Vec::new());

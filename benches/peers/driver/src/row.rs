@@ -1,4 +1,4 @@
-//! What the peers made of one job, and how we stand in it.
+//! The results of the peers in one job, and how we compare.
 
 use peer_harness::{Goal, Job, median};
 
@@ -12,9 +12,9 @@ pub enum Cell {
     Measured(Vec<Slice>),
     /// It has no way to do the job.
     Absent(String),
-    /// Its result is not the reference's.
+    /// Its result differs from the reference.
     Wrong(String),
-    /// It does not build, or stopped.
+    /// It does not build, or crashed.
     Failed(String),
 }
 
@@ -28,12 +28,12 @@ impl Cell {
         if let Cell::Measured(slices) = self { slices } else { &[] }
     }
 
-    /// How many jobs the process did, of one that does all.
+    /// For a process that does all jobs: how many it did.
     pub fn done(&self) -> Option<u64> {
         self.slices().first()?.done
     }
 
-    /// Whether others used the machine in half the slices or more, so that the number may be one of theirs.
+    /// Whether other programs used the machine in at least half of the slices, so that the number is unreliable.
     pub fn is_disturbed(&self) -> bool {
         let disturbed = self.slices().iter().filter(|slice| !is_quiet(slice)).count();
         disturbed > 0 && disturbed * 2 >= self.slices().len()
@@ -50,23 +50,23 @@ impl Cell {
     }
 }
 
-/// Our rounds beside another's, one by one.
+/// Our rounds next to another peer's, one by one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Compared {
-    /// The median of the other's number by ours, of the quiet rounds or, if none was quiet, of all.
+    /// The median ratio of the other's number to ours, over the quiet rounds or, if none was quiet, over all.
     pub ratio: f64,
     rounds: usize,
     quiet: usize,
 }
 
 impl Compared {
-    /// Whether enough rounds were quiet to say something.
+    /// Whether enough rounds were quiet.
     pub fn is_sure(self) -> bool {
         self.quiet >= self.rounds.min(3)
     }
 }
 
-/// One job's cells, one a peer.
+/// The cells of one job, one per peer.
 #[derive(Debug)]
 pub struct Row {
     pub job: Job,
@@ -86,19 +86,19 @@ impl Row {
         self.value_of(OURS)
     }
 
-    /// The name and number of the best of the others, of those that did as many jobs as we.
+    /// The name and number of the best other peer that did as many jobs as ours.
     pub fn fastest(&self) -> Option<(&'static str, f64)> {
         let done = self.cell(OURS).and_then(Cell::done);
         let others = self.cells.iter().filter(|(name, cell)| *name != OURS && (done.is_none() || cell.done() == done));
         others.filter_map(|(name, cell)| Some((*name, cell.value()?))).min_by(|a, b| a.1.total_cmp(&b.1))
     }
 
-    /// The best other's number by ours.
+    /// The ratio of the best other peer's number to ours.
     pub fn ratio(&self) -> Option<f64> {
         Some(self.fastest()?.1 / self.ours()?)
     }
 
-    /// Our rounds beside another's. Processes that did differently many jobs are not compared.
+    /// Our rounds next to another peer's. Processes that did different numbers of jobs are not compared.
     pub fn compared(&self, name: &str) -> Option<Compared> {
         let rounds = self.cell(name)?.slices().iter().zip(self.cell(OURS)?.slices());
         let alike: Vec<(&Slice, &Slice)> = rounds.filter(|(theirs, ours)| theirs.done == ours.done).collect();
@@ -109,7 +109,7 @@ impl Row {
         Some(Compared { ratio, rounds: alike.len(), quiet })
     }
 
-    /// How much of the goal we reach: 1 and more is all of it.
+    /// The share of the goal that we reach: from 1 on the goal is met.
     pub fn part_of_goal(&self) -> Option<f64> {
         match self.job.goal {
             Goal::Ratio(goal) => Some(self.ratio()? / goal),

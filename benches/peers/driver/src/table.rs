@@ -1,4 +1,4 @@
-//! The table for people, on the screen and in `docs/performance.md`.
+//! The table for readers, on the screen and in `docs/performance.md`.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -11,8 +11,8 @@ use crate::row::{Cell, Row};
 
 /// Where the table stands in `docs/performance.md`.
 const MARKS: [&str; 2] = ["<!-- peers: begin -->\n", "<!-- peers: end -->"];
-/// The part of the cores' time that others may use in the middle slice of a run that is worth keeping, and the share of
-/// its slices that they may disturb.
+/// Limits of a run worth keeping: the share of the cores' time that other programs use in the median slice, and the
+/// share of disturbed slices.
 const QUIET: f64 = 0.03;
 const DISTURBED: f64 = 0.1;
 
@@ -34,7 +34,7 @@ fn goal(goal: Goal) -> String {
     }
 }
 
-/// A cell's number without its unit, marked if others disturbed it, or why there is none.
+/// A cell's number without its unit, marked if other programs disturbed it, or the reason why there is none.
 fn text(row: &Row, cell: &Cell) -> String {
     match (cell.value(), cell.why_not()) {
         (Some(value), _) => number(row.job.goal, value) + if cell.is_disturbed() { "~" } else { "" },
@@ -89,7 +89,7 @@ fn block(rows: &[&Row]) -> String {
     text_of
 }
 
-/// The tables and what is said around them.
+/// The tables and the text around them.
 pub fn markdown(about: &str, rows: &[Row]) -> String {
     let (calls, others): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| matches!(row.job.goal, Goal::Ratio(_)));
     let mut text = format!("{about} Microseconds, the fastest peer in bold.\n\n");
@@ -101,15 +101,15 @@ pub fn markdown(about: &str, rows: &[Row]) -> String {
     text
 }
 
-/// What a table is to be read with: who else used the machine, and what went wrong.
+/// Notes to a table: how much other programs used the machine, and what went wrong.
 pub fn around(rows: &[Row]) -> String {
     let (text, remarks) = (busyness(rows) + &jobs_done(rows), remarks(rows));
     if remarks.is_empty() { text } else { format!("{text}\nWho failed or gave something else:\n{remarks}") }
 }
 
-/// How many goals are met, and which are not, the furthest first; one of which there is no number is not.
+/// How many goals are met, and which are not, furthest first; a goal without a number is not met.
 fn standing(rows: &[Row]) -> String {
-    // A number that is none meets no goal.
+    // NaN meets no goal.
     let part = |row: &Row| row.part_of_goal().filter(|part| !part.is_nan()).unwrap_or(0.0);
     let mut missed: Vec<&Row> = rows.iter().filter(|row| part(row) < 1.0).collect();
     missed.sort_by(|a, b| part(a).total_cmp(&part(b)));
@@ -122,7 +122,7 @@ fn standing(rows: &[Row]) -> String {
     text + "\n"
 }
 
-/// What others used: in the middle slice, in the worst, and the share of the slices that they disturbed.
+/// The use by other programs: in the median slice, in the worst, and the share of disturbed slices.
 fn others(rows: &[Row]) -> Option<[f64; 3]> {
     let known = |slice: &&Slice| slice.others.is_some();
     let slices: Vec<&Slice> =
@@ -132,7 +132,7 @@ fn others(rows: &[Row]) -> Option<[f64; 3]> {
     Some([median(all())?, all().max_by(f64::total_cmp)?, disturbed as f64 / slices.len() as f64])
 }
 
-/// Whether the numbers are worth keeping; the error says why they are not.
+/// Whether the numbers are worth keeping; the error says why not.
 pub fn check(rows: &[Row]) -> Result<(), String> {
     match others(rows) {
         Some([middle, _, disturbed]) if middle <= QUIET && disturbed <= DISTURBED => {}
@@ -145,7 +145,7 @@ pub fn check(rows: &[Row]) -> Result<(), String> {
     }
 }
 
-/// Where we are wrong or fail.
+/// The jobs in which we are wrong or fail.
 pub fn check_ours(rows: &[Row]) -> Result<(), String> {
     let is_bad = |row: &&Row| matches!(row.cell(OURS), Some(Cell::Wrong(_) | Cell::Failed(_)));
     match rows.iter().filter(is_bad).map(|row| row.job.name).collect::<Vec<_>>()[..] {
@@ -170,7 +170,7 @@ fn busyness(rows: &[Row]) -> String {
     )
 }
 
-/// How many jobs the processes did whose memory is compared.
+/// The numbers of jobs done by the processes whose memory is compared.
 fn jobs_done(rows: &[Row]) -> String {
     let of = |(name, cell): &(&str, Cell)| Some(format!("{name} {}", cell.done()?));
     let done: Vec<String> = rows.iter().flat_map(|row| &row.cells).filter_map(of).collect();
@@ -181,7 +181,7 @@ fn jobs_done(rows: &[Row]) -> String {
     }
 }
 
-/// What went wrong, one line for a peer and reason however many jobs it was.
+/// What went wrong, with one line for each peer and reason, however many jobs it affects.
 fn remarks(rows: &[Row]) -> String {
     let mut all: Vec<(&str, &str, Vec<&str>)> = Vec::new();
     for row in rows {
@@ -204,7 +204,7 @@ pub fn write_page(root: &Path, table: &str) -> Result<(), String> {
     std::fs::write(&path, page).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// The page with another table between the marks.
+/// The page with the table between the markers replaced.
 fn between_marks(page: &str, table: &str) -> Option<String> {
     let (before, rest) = page.split_once(MARKS[0])?;
     let (_, after) = rest.split_once(MARKS[1])?;

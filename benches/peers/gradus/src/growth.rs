@@ -1,14 +1,14 @@
-//! Whether cost grows as the work does: pairs of jobs, one of them larger, in one process and in turns.
+//! Checks that time grows no faster than work: pairs of a small and a large job, timed alternately in one process.
 
 use std::error::Error;
 
 use peer_harness::{Bench, Goal, Job, Outcome, median, seconds_of};
 
-/// How much longer a call may take than the work says, and the rounds of a pair; one above the limit is measured in three
-/// times as many, and only that counts.
+/// By which factor the time may exceed the growth of work, and the rounds of a pair; a pair above the limit is measured
+/// again in three times as many rounds, and only that counts.
 const LIMIT: f64 = 1.1;
 const ROUNDS: usize = 7;
-/// How long each job of a pair is timed in a round, at least.
+/// The least time for each job of a pair in a round.
 const SECONDS: f64 = 0.25;
 
 /// Two jobs of one kind.
@@ -17,7 +17,7 @@ struct Pair {
     kind: &'static str,
     small: &'static [usize],
     large: &'static [usize],
-    /// The work of the large one by that of the small one.
+    /// The ratio of the large job's work to the small one's.
     work: f64,
 }
 
@@ -26,13 +26,14 @@ const fn perceptron(width: usize) -> f64 {
     (784 * width + width * width + width * 10) as f64
 }
 
-/// Multiplications of the GPT for a token of sequences of this length: its matrices, and the half of all scores that is seen.
+/// Multiply-adds of the GPT per token of sequences of this length: its matrices, and the half of all scores that is not
+/// masked.
 const fn gpt(length: usize) -> f64 {
     (6 * 12 * 384 * 384 + 256 * 384 + 6 * 384 * length) as f64
 }
 
-// Both of a pair lie in the same cache, or are several times as large as all: what is read from further away costs more by
-// the byte.
+// Both jobs of a pair fit the same cache, or are several times larger than all caches: a byte from farther away costs
+// more.
 const PAIRS: [Pair; 14] = [
     pair("elements added, 16M to 32M", "add", &[1 << 24], &[1 << 25], 2.0),
     pair("elements summed, 32M to 64M", "sum", &[1 << 25], &[1 << 26], 2.0),
@@ -66,7 +67,7 @@ const fn pair(
     Pair { name, kind, small, large, work }
 }
 
-/// The middle of the rounds: seconds of the small job, of the large one, and the ratio of these by the work.
+/// The medians of the rounds: seconds of the small job, of the large job, and their ratio divided by that of the work.
 fn measure(pair: &Pair, run: fn(&Job, &mut Bench) -> Outcome, rounds: usize) -> Result<[f64; 3], Box<dyn Error>> {
     let job = |sizes: &[usize]| Job {
         name: pair.name,
@@ -94,7 +95,7 @@ pub fn check(part: &str, run: fn(&Job, &mut Bench) -> Outcome) -> Result<(), Box
     let mut faster = Vec::new();
     for pair in PAIRS.iter().filter(|pair| pair.name.contains(part)) {
         let mut found = measure(pair, run, ROUNDS)?;
-        // A growth that is no number is none to be content with.
+        // A growth that is NaN does not pass.
         let is_fast = |growth: f64| growth.is_nan() || growth > LIMIT;
         if is_fast(found[2]) {
             found = measure(pair, run, 3 * ROUNDS)?;

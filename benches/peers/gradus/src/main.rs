@@ -55,7 +55,7 @@ fn chain(x: &Tensor, b: &Tensor, n: usize) -> Result<Tensor> {
     Ok(y)
 }
 
-/// Times training steps of a model by its optimiser.
+/// Times training steps of a model with its optimiser.
 fn train(bench: &mut Bench, mut optimizer: impl Optimizer, loss: impl Fn() -> Result<Tensor>) -> Outcome {
     let step = || {
         let loss = loss()?;

@@ -9,17 +9,17 @@ use crate::probe::{Probe, probe};
 use crate::usage::{Ticks, Usage, cores};
 use crate::{Job, classes, jobs};
 
-/// What a peer's `run` gives: `Ok` when the job was done or [`Bench::absent`] said why it cannot be.
+/// The result of a peer's `run`: `Ok` if the job was done, or if [`Bench::absent`] said why it cannot be.
 pub type Outcome = Result<(), Box<dyn Error>>;
 
 /// The steps of a training job whose losses are compared.
 const STEPS: usize = 4;
-/// Calls before the clock counts, besides those that were compared.
+/// Untimed calls before measuring, besides those that were compared.
 const WARM_UP: usize = 2;
-/// The fewest calls that a median is taken of, however long they take.
+/// The fewest calls for a median, however long they take.
 const FEWEST: usize = 3;
 
-/// The middle of some numbers, the mean of the two middles of an even count.
+/// The median of some numbers; for an even count, the mean of the two middle ones.
 pub fn median(numbers: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut sorted: Vec<f64> = numbers.into_iter().collect();
     sorted.sort_by(f64::total_cmp);
@@ -27,10 +27,10 @@ pub fn median(numbers: impl IntoIterator<Item = f64>) -> Option<f64> {
     Some(if sorted.len() % 2 == 1 { *upper } else { (sorted[sorted.len() / 2 - 1] + upper) / 2.0 })
 }
 
-/// Takes the measurements of one job.
+/// Measures one job.
 #[derive(Default)]
 pub struct Bench {
-    /// Whether results are read and told.
+    /// Whether results are read and reported.
     compares: bool,
     warm_up: usize,
     seconds: f64,
@@ -42,14 +42,14 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// One job for so many seconds; 0 gives its result alone.
+    /// One job for this many seconds; 0 returns only its result.
     fn new(job: &Job, seconds: f64) -> Bench {
         let warm_up = if seconds == 0.0 { 0 } else { WARM_UP };
         Bench { compares: true, warm_up, seconds, repeats: job.repeats(), ..Bench::default() }
     }
 
-    /// Compares by `read`, which gives every result of one call as numbers, then times `job`. The time includes
-    /// dropping what a call gives.
+    /// Compares the results of one call, which `read` returns as numbers, then times `job`. The time includes dropping
+    /// the results.
     pub fn time<T, E: Into<Box<dyn Error>>>(
         &mut self,
         mut job: impl FnMut() -> Result<T, E>,
@@ -64,7 +64,7 @@ impl Bench {
         self.repeat(|| job().map(drop).map_err(Into::into))
     }
 
-    /// Compares the losses of the first steps by `read`, then times `step`.
+    /// Compares the losses of the first steps, which `read` returns, then times `step`.
     pub fn train<T, E: Into<Box<dyn Error>>>(
         &mut self,
         mut step: impl FnMut() -> Result<T, E>,
@@ -75,7 +75,7 @@ impl Bench {
         self.repeat(|| step().map(drop).map_err(Into::into))
     }
 
-    /// Says that this peer has no way to do the job.
+    /// Reports that this peer has no way to do the job.
     pub fn absent(&mut self, reason: &str) -> Outcome {
         self.absent = Some(reason.into());
         Ok(())
@@ -111,7 +111,7 @@ impl Bench {
     }
 }
 
-/// The most memory that this process held, in KiB, where the system says so.
+/// The peak memory of this process in KiB, if the system reports it.
 fn peak_kb() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
@@ -149,14 +149,15 @@ fn measure(run: fn(&Job, &mut Bench) -> Outcome) -> Result<String, Box<dyn Error
     Ok(bench.line())
 }
 
-/// The middle time of a call (of all its operations) in so many seconds, in this process; results are not compared.
+/// The median time of a call (of all its operations) within this many seconds, in this process; results are not
+/// compared.
 pub fn seconds_of(run: fn(&Job, &mut Bench) -> Outcome, job: &Job, seconds: f64) -> Result<f64, Box<dyn Error>> {
     let mut bench = Bench { warm_up: WARM_UP, seconds, repeats: 1, ..Bench::default() };
     run(job, &mut bench)?;
     Ok(median(bench.times).ok_or_else(|| bench.absent.unwrap_or("nothing was timed".into()))?)
 }
 
-/// Does a job a few times, untimed and without copies of its result. What fails here is told where the job is measured.
+/// Does a job a few times, untimed and without copying its result. A failure is reported when the job is measured.
 fn is_done(run: fn(&Job, &mut Bench) -> Outcome, job: &Job) -> bool {
     let mut bench = Bench { warm_up: WARM_UP, repeats: job.repeats(), ..Bench::default() };
     let outcome = catch_unwind(AssertUnwindSafe(|| run(job, &mut bench)));

@@ -1,7 +1,7 @@
 //! Inputs by a formula whose every step is exact or correctly rounded, so that all languages compute the same bits;
 //! `harness.py` has it for Python.
 
-/// A well mixed word for each place of each stream.
+/// A well mixed word for each position of each stream.
 fn word(stream: u32, place: u32) -> u32 {
     let mut x = place.wrapping_add(stream.wrapping_mul(0x9E37_79B9));
     x = (x ^ (x >> 16)).wrapping_mul(0x85EB_CA6B);
@@ -9,10 +9,10 @@ fn word(stream: u32, place: u32) -> u32 {
     x ^ (x >> 16)
 }
 
-/// The stream of the gradient that a backward pass begins with.
+/// The stream of the gradient that a backward pass starts from.
 pub const SEED: u32 = 4;
 
-/// The shape of the result of a convolution of these sizes, as the jobs give them.
+/// The shape of a convolution's result, for sizes in the order of the jobs.
 pub fn conv2d_shape(sizes: &[usize]) -> [usize; 4] {
     let side = (sizes[2] + sizes[4] / 2 * 2 - sizes[4]) / sizes[5] + 1;
     [sizes[0], sizes[3], side, side]

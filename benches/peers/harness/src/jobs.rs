@@ -3,14 +3,14 @@
 const JOBS: &str = include_str!("../../jobs.txt");
 const CLASSES: &str = include_str!("../../classes.txt");
 
-/// What is measured of a job, and what we are to reach.
+/// What is measured of a job, and the goal.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Goal {
-    /// The time of a call: the least ratio of the fastest peer's to ours.
+    /// The time of a call; the goal is the least ratio of the fastest peer's time to ours.
     Ratio(f64),
-    /// From the start of a process to its result: our longest time.
+    /// The time from the start of a process to its result; the goal is our longest time.
     Milliseconds(f64),
-    /// The most memory that our process may hold.
+    /// Memory; the goal is the most that our process may hold.
     Mebibytes(f64),
 }
 
@@ -18,16 +18,16 @@ pub enum Goal {
 #[derive(Debug, Clone)]
 pub struct Job {
     pub name: &'static str,
-    /// What is run; a peer matches on this.
+    /// The kind of job, on which a peer matches.
     pub kind: &'static str,
     pub sizes: Vec<usize>,
     pub goal: Goal,
-    /// How far a result may lie from the reference, relative to its length.
+    /// Largest distance of a result from the reference, relative to its norm.
     pub tolerance: f64,
 }
 
 impl Job {
-    /// How many operations one call does, where the time of one operation is asked for.
+    /// How many operations one call does, if the time of one operation is measured.
     pub fn repeats(&self) -> usize {
         if self.kind.starts_with("chain") { self.sizes[1] } else { 1 }
     }

@@ -1,10 +1,10 @@
-//! A few numbers that tell whether two large results agree.
+//! A few numbers that show whether two large results agree.
 
 use crate::inputs::unit;
 
-/// Of one result: how many elements, the square root of the sum of their squares, and their products with two vectors
-/// of the input formula. If results differ by `d`, their products differ by about 1.15 times the length of `d`,
-/// whatever its direction, so a distance of products bounds the distance of results.
+/// For one result: the number of elements, their norm, and their inner products with two vectors of the input formula.
+/// If results differ by `d`, these products differ by about 1.15 times the norm of `d`, whatever its direction, so the
+/// distance of products indicates the distance of results.
 pub type Probe = [f64; 4];
 
 /// The streams of the two vectors.
@@ -18,7 +18,7 @@ pub(crate) fn probe(values: &[f32]) -> Probe {
     [values.len() as f64, length, product(STREAMS[0]), product(STREAMS[1])]
 }
 
-/// Whether results lie within `tolerance` of the reference, relative to its length; the error says what does not.
+/// Whether results are within `tolerance` of the reference, relative to its norm; the error says which is not.
 pub fn agrees(found: &[Probe], reference: &[Probe], tolerance: f64) -> Result<(), String> {
     if found.len() != reference.len() {
         return Err(format!("{} results where the reference has {}", found.len(), reference.len()));

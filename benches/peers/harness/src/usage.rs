@@ -1,5 +1,5 @@
-//! How much of some cores a process used in a stretch of time, and how much others did, as Linux counts it in ticks of
-//! 10 ms.
+//! How much of some cores a process used in an interval, and how much other processes did, as Linux counts it in ticks
+//! of 10 ms.
 
 /// Ticks since the machine's start, of some cores.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -10,16 +10,16 @@ pub struct Ticks {
     own: u64,
 }
 
-/// What was used between two moments.
+/// The use between two moments.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Usage {
     /// How many cores this process and those it waited for kept busy.
     pub cores: f64,
-    /// The part of the cores' time that others used, the host's other guests included.
+    /// The share of the cores' time that others used, including the host's other guests.
     pub others: f64,
 }
 
-/// The numbers of the cores that this process may use; none where the system does not tell.
+/// The numbers of the cores that this process may use; none if the system does not report them.
 pub fn cores() -> Vec<usize> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
@@ -37,16 +37,16 @@ fn numbers(list: &str) -> Option<Vec<usize>> {
 }
 
 impl Ticks {
-    /// Of these cores, where the system tells.
+    /// For these cores, if the system reports it.
     pub fn now(cores: &[usize]) -> Option<Ticks> {
         let read = |path: &str| std::fs::read_to_string(path).ok();
         Ticks::read(&read("/proc/stat")?, &read("/proc/self/stat")?, cores)
     }
 
     fn read(machine: &str, process: &str, cores: &[usize]) -> Option<Ticks> {
-        // The name of a process may hold spaces and brackets.
+        // The name of a process may contain spaces and brackets.
         let (_, fields) = process.rsplit_once(')')?;
-        // Of the process, and of those that it waited for.
+        // For the process, and those that it waited for.
         let times: Vec<u64> = fields.split_whitespace().skip(11).take(4).map_while(|time| time.parse().ok()).collect();
         let own = (times.len() == 4).then(|| times.iter().sum())?;
         let none = Ticks { cores: cores.len(), all: 0, busy: 0, own };
@@ -59,7 +59,7 @@ impl Ticks {
         })
     }
 
-    /// What was used since then; nothing can be said of less than a tick.
+    /// The use since then; unknown for less than a tick.
     pub fn since(self, then: Ticks) -> Option<Usage> {
         let all = self.all.checked_sub(then.all).filter(|all| *all > 0)? as f64;
         let (busy, own) = (self.busy.checked_sub(then.busy)? as f64, self.own.checked_sub(then.own)? as f64);
@@ -86,7 +86,7 @@ mod tests {
         let usage = now.since(then).unwrap();
         assert!((usage.cores - 1.4).abs() < 1e-9 && (usage.others - 0.1).abs() < 1e-9, "{usage:?}");
         assert_eq!(then.since(then), None);
-        // Of the core that is left alone nothing is seen.
+        // The unused core does not appear.
         let elsewhere = |at| Ticks::read(&machine(at, at), &process(100), &[1, 10]).unwrap();
         assert_eq!(elsewhere(2000), elsewhere(1000));
         assert_eq!((Ticks::read("", "", &[]), Ticks::read(&machine(1, 1), &process(1), &[3])), (None, None));

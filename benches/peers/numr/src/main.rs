@@ -1,5 +1,5 @@
-//! The jobs on numr, whose operations are methods of a client, and functions of variables where gradients are needed.
-//! Attention is put together from its parts.
+//! The jobs on numr, whose operations are methods of a client, and functions of variables if gradients are needed.
+//! Attention is composed of other operations.
 
 use std::process::ExitCode;
 
@@ -36,7 +36,7 @@ fn forward(bench: &mut Bench, client: &CpuClient, f: impl Fn() -> Result<Array>)
     bench.time(f, |y| read(&[y], client))
 }
 
-/// Times `f`, whose result has this shape, and its gradients for a given gradient of the result, which numr takes as a
+/// Times `f`, whose result has this shape, and its gradients for a given gradient of the result, which numr needs as a
 /// factor in a sum.
 fn gradients(
     bench: &mut Bench,
@@ -65,8 +65,8 @@ fn causal_mask(t: usize) -> Result<Array> {
     array(&mask, &[1, 1, t, t])
 }
 
-/// Steps of a perceptron by Adam, which numr does not have. Weights are `[in, out]`. The fused product with bias and
-/// activation is slower here: its gradient computes the product again.
+/// Training steps of a perceptron with Adam, which numr does not have. Weights are `[in, out]`. The fused product with
+/// bias and activation is slower here: its gradient computes the product again.
 fn train_mlp(bench: &mut Bench, client: &CpuClient, sizes: &[usize]) -> Outcome {
     let &[n, features, width, classes] = sizes else { return Err("four sizes".into()) };
     let mut source = Parameters::new();

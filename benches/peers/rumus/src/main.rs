@@ -1,4 +1,4 @@
-//! The jobs on RUMUS. It knows f32 and one sample at a time in convolution and pooling.
+//! The jobs on RUMUS, which has only f32, and convolves and pools one sample at a time.
 
 use std::process::ExitCode;
 
@@ -67,7 +67,7 @@ fn conv(
     layer
 }
 
-/// Times training steps by Adam.
+/// Times training steps with Adam.
 fn train(bench: &mut Bench, layers: Vec<&dyn Module>, loss: impl Fn() -> Tensor) -> Outcome {
     let mut adam = Adam::new(layers.iter().flat_map(|layer| layer.parameters()).collect(), 1e-3);
     let step = || {
@@ -78,7 +78,7 @@ fn train(bench: &mut Bench, layers: Vec<&dyn Module>, loss: impl Fn() -> Tensor)
     bench.train(step, |loss| Ok(loss.data()[0]))
 }
 
-/// Classes are numbers of the only dtype here.
+/// Classes are f32, the only dtype here.
 fn classes(n: usize, below: usize) -> Tensor {
     Tensor::new(integers(2, n, below).into_iter().map(|class| class as f32).collect(), vec![n])
 }

@@ -138,7 +138,7 @@ fn unary_float(op: ScalarOp, x: f64) -> Scalar {
         Cosh => libm::cosh(x),
         Tanh => libm::tanh(x),
         Asinh => libm::asinh(x),
-        // libm leaves the domain to a logarithm that cancellation keeps from failing.
+        // libm relies on a logarithm to report the domain error, which cancellation can prevent.
         Acosh => {
             if x < 1.0 {
                 f64::NAN

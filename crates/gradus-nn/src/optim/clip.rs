@@ -4,7 +4,7 @@ use gradus_tensor::{DType, Device, Error, Gradients, Here, Result, Tensor, no_gr
 
 use crate::Parameter;
 
-/// The values of scalar tensors, with one download a device and dtype.
+/// The values of scalar tensors, with one download per device and dtype.
 #[track_caller]
 pub(super) fn fetch(scalars: &[Tensor]) -> Result<Vec<f64>> {
     let mut values = vec![0.0; scalars.len()];

@@ -86,9 +86,9 @@ pub trait Optimizer: Send {
     /// ```
     ///
     /// # Errors
-    /// With [`Strict::Yes`]: what is missing, unexpected, or of another shape or dtype, all in one error. [`Strict::No`]
-    /// loads the parameters and groups that fit, and leaves the others as they are. With either: the state of another kind
-    /// of optimiser, and texts that are not numbers.
+    /// With [`Strict::Yes`]: what is missing, unexpected, or of another shape or dtype, all in one error.
+    /// [`Strict::No`] loads the parameters and groups that fit, and leaves the others as they are. In either case: the
+    /// state of another kind of optimiser, and texts that are not numbers.
     #[track_caller]
     fn load_state_dict(&mut self, state: &StateDict, strict: Strict) -> Result<LoadReport>;
 }

@@ -8,12 +8,12 @@ use gradus_cpu::CpuBackend;
 use gradus_tensor::backend::{Backend, BackendInfo, MemoryStats, backend_methods};
 use gradus_tensor::{DType, Device, Error, ErrorKind, Result};
 
-/// The CPU, one of whose calls fails before it has done anything. Composites are made of primitives, so that each of these
-/// can be the one.
+/// A CPU on which one call fails before it has done anything. Composites use their default bodies, so that each
+/// primitive can be the one that fails.
 #[derive(Debug)]
 pub struct Failing {
     cpu: CpuBackend,
-    /// Calls until the one that fails; 0 for none.
+    /// Number of calls up to the one that fails; 0 for none.
     left: AtomicUsize,
     /// The name of the call that failed.
     failed: Mutex<Option<&'static str>>,
@@ -26,7 +26,8 @@ impl Failing {
         (backend.clone(), Device::from_backend(backend))
     }
 
-    /// Runs `f`, in which the `n`-th call, from 1, fails; gives its result, and the name of that call if there were as many.
+    /// Runs `f` with call number `n`, from 1, failing; returns its result, and the name of that call if there were that
+    /// many.
     pub fn at<R>(&self, n: usize, f: impl FnOnce() -> R) -> (R, Option<&'static str>) {
         self.left.store(n, Ordering::Relaxed);
         let result = f();

@@ -21,8 +21,9 @@ impl Bins {
     /// `count` is at least 1; both are sizes of checked tensors.
     fn new(size: usize, count: usize) -> Bins {
         let (whole, rest) = (size / count, size % count);
-        // Bin `i` begins `i rest mod count` parts of `count` after an element: a multiple of the greatest common divisor,
-        // each of which occurs. It ends within the next element, or beyond it if the rest is larger than what is left.
+        // Bin `i` begins `(i * rest) mod count` `count`-ths after an element: a multiple of the greatest common
+        // divisor, and every such multiple occurs. It ends within the next element, or beyond it if the rest is larger
+        // than what is left.
         let more = if rest == 0 { 0 } else { 1 + usize::from(rest > gcd(rest, count)) };
         Bins { size, count, largest: whole + more }
     }

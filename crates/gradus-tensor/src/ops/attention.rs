@@ -1,7 +1,8 @@
 //! `scaled_dot_product_attention`: `softmax(scale * q k^T + mask) v`, one recorded operation, and `masked_softmax`.
 //!
-//! The gradient is one call of the backend. One that has to be differentiable itself, or that is wanted for a float mask or
-//! passes through the log-sum-exp, is made of products and a softmax. With dropout these are what is recorded.
+//! The gradient is one call of the backend. A gradient that must be differentiable itself, is requested for a float
+//! mask, or passes through the log-sum-exp, is composed of products and a softmax. With dropout these are what is
+//! recorded.
 
 use gradus_backend::{AttentionParams, Backend, DType, Error, ErrorKind, Here, Result, Shape, View, ViewMut};
 use smallvec::smallvec;
@@ -142,9 +143,9 @@ impl Attention {
         Ok([out, weights.lse])
     }
 
-    /// The gradients of query, key, value and mask from simpler operations, so that they have gradients themselves: the
-    /// formulas of the backend's, which give the same infinities and NaNs. `g` are the gradients of the result
-    /// `[b, h, lq, dv]` and of the log-sum-exp.
+    /// The gradients of query, key, value and mask, composed of simpler operations so that they have gradients
+    /// themselves: the backend's formulas, with the same infinities and NaNs. `g` are the gradients of the result `[b,
+    /// h, lq, dv]` and of the log-sum-exp.
     #[track_caller]
     fn gradients(&self, inputs: &[Tensor], g: [Option<&Tensor>; 2], needs: &[bool]) -> Result<Grads> {
         let mut out = Grads::from_elem(None, inputs.len());
@@ -461,8 +462,8 @@ fn four_of(t: &Tensor, dtype: DType, lead: &[usize], last: [usize; 3]) -> Result
     t.expand([lead, &last].concat())?.reshape([batch, last[0], last[1], last[2]])
 }
 
-/// A mask that broadcasts with `scores [.., h, lq, lk]`, as four axes with the leading ones merged. Axes after them stay
-/// unstretched.
+/// A mask that broadcasts with `scores [.., h, lq, lk]`, as four axes with the leading ones merged. Axes after them are
+/// not broadcast.
 #[track_caller]
 fn four_axes(mask: &Tensor, scores: &[usize]) -> Result<Tensor> {
     const OP: &str = "scaled_dot_product_attention";

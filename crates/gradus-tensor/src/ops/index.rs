@@ -264,8 +264,8 @@ fn from_the_end(op: &str, what: &str, index: &Tensor, size: usize) -> Result<Ten
     index.lt(0)?.where_(&index.add(n)?, &index)
 }
 
-/// The picks as one: the index into their merged axes `[n]`, the shape that they broadcast to, and the order of the
-/// view's axes that brings theirs to the front.
+/// Several index tensors as one: the index into their merged axes `[n]`, the shape that they broadcast to, and the
+/// order of the view's axes that moves theirs to the front.
 #[track_caller]
 fn merged(op: &str, view: &Tensor, picks: &[Pick]) -> Result<(Tensor, Shape, SmallVec<[isize; 8]>)> {
     let mut shape = Shape::SCALAR;

@@ -1,5 +1,5 @@
-//! Writes in place to places that an index or a mask names: `index_assign_`, `index_put_`, `scatter_` and its kin,
-//! `masked_fill_`.
+//! Writes in place to elements selected by an index or a mask: `index_assign_`, `index_put_`, `scatter_` and related
+//! methods, `masked_fill_`.
 //!
 //! Each computes the form that makes a new tensor and writes its result, so both mean the same, and an error writes
 //! nothing. What is written, and logged, is the view that an index names; the slices from the first to the last that an

@@ -126,7 +126,7 @@ impl Operation for Normalize {
         let shift = 1 + usize::from(self.scale);
         let shift_spec = if self.shift && ctx.needs(shift) { Some(*ctx.input_spec(shift)?) } else { None };
         let scale_spec = if self.scale && ctx.needs(1) { Some(*ctx.input_spec(1)?) } else { None };
-        // The gradient of a shift of the scale's shape comes with that of the scale.
+        // If the shift has the scale's shape, its gradient is computed together with the scale's.
         let together = scale_spec.filter(|s| shift_spec.is_some_and(|t| s.shape == t.shape) && !ctx.create_graph());
         if let Some(spec) = shift_spec.filter(|_| together.is_none()) {
             out[shift] = Some(g.sum_to(&spec.shape)?);

@@ -197,7 +197,7 @@ impl<'a> Sample<'a> {
         self.rest(at, name)?.into_iter().map(|v| size(v, name)).collect()
     }
 
-    /// A size for each of the `N` axes; one number is for all.
+    /// A size for each of the `N` axes; a single number is for all.
     pub(crate) fn each<const N: usize>(&self, at: usize, name: &str, default: usize) -> Result<[usize; N]> {
         let Some(all) = self.ints(at, name)?.filter(|all| !all.is_empty()) else { return Ok([default; N]) };
         let all = all.into_iter().map(|v| size(v, name)).collect::<Result<Vec<_>>>()?;

@@ -16,7 +16,8 @@ use crate::ops::{Class, Elementwise, Operand};
 
 const OP: &str = "ctc_loss";
 
-/// Of (whether the sequence still runs, whether a path may skip the blank, alpha(s), alpha(s-1), alpha(s-2), log_prob).
+/// Arguments: whether the sequence is still running, whether a path may skip the blank, alpha(s), alpha(s-1),
+/// alpha(s-2), log_prob.
 static STEP: Elementwise = Elementwise::new(OP, Class::Float, 6, |v| {
     let skipped = v[1].select(v[4], f64::NEG_INFINITY);
     vec![v[0].select(log_sum_exp(&[v[2], v[3], skipped]) + v[5], v[2])]

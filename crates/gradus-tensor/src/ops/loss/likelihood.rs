@@ -125,7 +125,7 @@ impl Tensor {
         const OP: &str = "gaussian_nll_loss";
         parameter(OP, "eps", eps, eps > 0.0 && eps.is_finite(), "finite and above 0")?;
         same_shape(OP, ("input", self), ("target", target))?;
-        // One for each row: its last axis is 1, or absent.
+        // One value per row: its last axis is 1, or absent.
         let rows = self.rank().checked_sub(1).map(|last| &self.shape()[..last]);
         let mut var = Cow::Borrowed(var);
         if var.shape() != self.shape() && rows == Some(var.shape()) {

@@ -36,7 +36,7 @@ pub struct Entry {
 pub struct Kink {
     /// The point in words.
     pub at: &'static str,
-    /// The operands, a list each.
+    /// The operands, one list each.
     pub inputs: &'static [&'static [f64]],
     /// The slopes for each operand, to four places: `"0, 1; 2, 3"`.
     pub slopes: &'static str,
