@@ -54,6 +54,19 @@ fn convolutions_have_pytorchs_shapes_and_first_values() {
     });
 }
 
+/// The step that these make in bytes is beyond an `isize`, and nothing takes it.
+#[test]
+fn a_stride_or_dilation_that_no_tap_takes_may_have_any_size() {
+    let d = device();
+    let (x, w) = (values(&[1, 2, 6], &d), values(&[16, 2, 1], &d));
+    let all = numbers(&x.conv1d(&w, None, ConvOptions::new()).unwrap());
+    let first: Vec<f64> = all.iter().step_by(6).copied().collect();
+    for size in [1 << 58, 1 << 59, 1 << 60, (1 << 60) + 1, 1 << 61] {
+        assert_close(&x.conv1d(&w, None, ConvOptions::new().dilation([size])).unwrap(), &all);
+        assert_close(&x.conv1d(&w, None, ConvOptions::new().stride([size])).unwrap(), &first);
+    }
+}
+
 #[test]
 fn transposed_convolutions_store_the_weight_from_in_to_out() {
     let d = device();

@@ -150,7 +150,8 @@ macro_rules! kernel {
                     }
                 }
                 // In bytes, because address modes can scale them by 1 and 2.
-                let [down, gap] = [j.row, j.gap].map(|elements| elements * size_of::<$t>() as isize);
+                // A stride that no row takes may be too large for that.
+                let [down, gap] = [j.row, j.gap].map(|elements| elements.wrapping_mul(size_of::<$t>() as isize));
                 let (mut b, mut next) = (j.b, j.next);
                 for p in 0..j.k {
                     // SAFETY: step `p < k` reads `R` elements of A and a row of the panel, as the caller promises.
@@ -164,12 +165,12 @@ macro_rules! kernel {
                         for r in 0..R {
                             // One address for every three rows: more would not stay in registers.
                             if r > 0 && r % 3 == 0 {
-                                a = a.wrapping_byte_offset(3 * down);
+                                a = a.wrapping_byte_offset(down.wrapping_mul(3));
                             }
                             if R % 2 == 0 && r == R / 2 {
                                 a = a.wrapping_byte_offset(gap);
                             }
-                            let x = $set1(*a.wrapping_byte_offset((r % 3) as isize * down));
+                            let x = $set1(*a.wrapping_byte_offset(down.wrapping_mul((r % 3) as isize)));
                             for v in 0..V {
                                 sum[r][v] = $fma(x, row[v], sum[r][v]);
                             }
@@ -264,7 +265,8 @@ unsafe fn portable<T: Real>(j: &Micro<T>) {
             // SAFETY: as below.
             let a = unsafe { j.a.offset(*j.steps.add(p)) };
             for (r, sum) in sum.iter_mut().enumerate() {
-                let at = r as isize * j.row + if R.is_multiple_of(2) && r >= R / 2 { j.gap } else { 0 };
+                let gap = if R.is_multiple_of(2) && r >= R / 2 { j.gap } else { 0 };
+                let at = j.row.wrapping_mul(r as isize).wrapping_add(gap);
                 for (v, sum) in sum.iter_mut().enumerate() {
                     for (l, sum) in sum.iter_mut().enumerate() {
                         // SAFETY: step `p < k` reads `R` elements of A and a row of the panel, as the caller promises.
