@@ -227,11 +227,12 @@ impl Layout {
         let len = (end - start).div_ceil(step);
         let mut out = *self;
         out.shape = self.shape.with(axis, len)?;
-        if len > 0 {
+        // Without elements no position has a meaning, and a walk back from 0 would leave `usize`.
+        if out.shape.numel() > 0 {
             out.offset = (self.offset as isize + start as isize * self.strides[axis]) as usize;
+            // A single element is never stepped over: its stride stays small, so that no product can overflow.
+            out.strides[axis] *= if len > 1 { step as isize } else { 1 };
         }
-        // A single element is never stepped over: keep its stride small, so that no product can overflow.
-        out.strides[axis] = if len > 1 { self.strides[axis] * step as isize } else { self.strides[axis] };
         Ok(out)
     }
 
@@ -301,11 +302,10 @@ impl Layout {
     /// One axis in reverse order.
     pub fn flip(&self, axis: usize) -> Self {
         let mut out = *self;
-        let last = self.shape[axis].max(1) as isize - 1;
-        out.offset = (self.offset as isize + last * self.strides[axis]) as usize;
         out.strides[axis] = -self.strides[axis];
-        if self.numel() == 0 {
-            out.offset = self.offset;
+        if self.numel() > 0 {
+            let last = self.shape[axis] as isize - 1;
+            out.offset = (self.offset as isize + last * self.strides[axis]) as usize;
         }
         out
     }
@@ -491,6 +491,15 @@ mod tests {
         assert!(large([1 << 30, 1 << 20], [3, 2]) && !large([1 << 20, 1 << 20], [1 << 20, 1]));
         // What cannot be told in time counts as shared.
         assert!(large([1_000_000, 1_000_001], [1_000_001, 1_000_000]));
+    }
+
+    #[test]
+    fn views_without_elements_stay_where_they_are() {
+        let layout = Layout::contiguous(Shape::new(&[0, 1, 9, 9]).unwrap());
+        assert_eq!(layout.flip(2).narrow(2, 4, 1).unwrap().offset(), 0);
+        let wide = Layout::contiguous(Shape::new(&[0, 1 << 20, 1 << 20]).unwrap());
+        let part = wide.flip(1).slice(1, 7, 1 << 20, 1 << 10).unwrap();
+        assert_eq!((part.shape().dims(), part.offset()), (&[0, 1 << 10, 1 << 20][..], 0));
     }
 
     #[test]
