@@ -428,3 +428,34 @@ fn slopes_of_leaky_relu_are_finite_and_crossed_ends_clamp_to_the_upper() {
     let y = vec64(&x.clamp(1.0, -1.0).unwrap());
     assert!(y[..3] == [-1.0; 3] && y[3].is_nan(), "{y:?}");
 }
+
+#[test]
+fn half_precision_is_rounded_once_from_integers() {
+    // The nearest number of so many significant bits, ties to even.
+    let nearest = |v: i128, bits: u32| {
+        let magnitude = v.unsigned_abs();
+        let drop = (128 - magnitude.leading_zeros()).saturating_sub(bits);
+        let (kept, rest, half) = (magnitude >> drop, magnitude & ((1 << drop) - 1), (1 << drop) >> 1);
+        let up = drop > 0 && (rest > half || rest == half && kept % 2 == 1);
+        ((kept + u128::from(up)) << drop) as f64 * if v < 0 { -1.0 } else { 1.0 }
+    };
+    // Around ties of both at every magnitude.
+    let tie = |k: u32| [8, 11].map(|places| (1i64 << k) + (1i64 << k >> places));
+    let ties = (1..62).flat_map(tie).flat_map(|v| [-1, 0, 1].map(|d| v + d)).flat_map(|v| [v, -v]);
+    let values: Vec<i64> = ties.chain([0, i64::MAX, i64::MIN]).collect();
+    let x = Tensor::from_vec(&values, [values.len()], &cpu()).unwrap();
+    let rounded = |t: &Tensor, to: DType| vec64(&t.to_dtype(to).unwrap());
+    for from in [DType::I64, DType::U64, DType::I32, DType::U32] {
+        let x = x.to_dtype(from).unwrap();
+        let exact = values.iter().map(|&v| match from {
+            DType::I64 => i128::from(v),
+            DType::U64 => i128::from(v as u64),
+            DType::I32 => i128::from(v as i32),
+            _ => i128::from(v as u32),
+        });
+        for ((v, wide), half) in exact.zip(rounded(&x, DType::BF16)).zip(rounded(&x, DType::F16)) {
+            let finite = Some(nearest(v, 11)).filter(|v| v.abs() <= 65504.0).unwrap_or(v as f64 * f64::INFINITY);
+            assert_eq!((wide, half), (nearest(v, 8), finite), "{v} of {from}");
+        }
+    }
+}

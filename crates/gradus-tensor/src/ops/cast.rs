@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use gradus_backend::{DType, Kernel, KernelBuilder, Result};
+use gradus_backend::{DType, Expr, Kernel, KernelBuilder, Result};
 use smallvec::smallvec;
 
 use super::apply_one;
@@ -14,6 +14,21 @@ use crate::Tensor;
 
 /// The kernel of each pair of dtypes.
 static KERNELS: [[OnceLock<Arc<Kernel>>; 13]; 13] = [const { [const { OnceLock::new() }; 13] }; 13];
+
+/// An integer in f32 such that rounding it to half precision rounds the integer once: what f32 does not hold becomes an odd
+/// neighbour among the numbers of 16 bits or more, which is no tie of half precision and on the same side of one.
+fn to_odd(x: Expr<'_>) -> Expr<'_> {
+    let (mut x, mut by) = (x, x.cast(DType::F32).constant(1));
+    let steps = [(48, 32), (32, 16), (24, 8)];
+    for (most, places) in &steps[if x.dtype().size() == 8 { 0 } else { 2 }..] {
+        let (most, step) = (1i64 << most, 1i64 << places);
+        let wide = if x.dtype().is_signed() { x.ge(most).or(x.lt(-most)) } else { x.ge(most) };
+        let whole = x.floor_div(step);
+        let odd = whole + x.remainder(step).ne(0).and(whole.remainder(2).eq(0)).cast(x.dtype());
+        (x, by) = (wide.select(odd, x), wide.select(by * step, by));
+    }
+    x.cast(DType::F32) * by
+}
 
 impl Tensor {
     /// The values in another dtype; the tensor itself if it has that dtype already.
@@ -27,10 +42,14 @@ impl Tensor {
             Some(k) => k.clone(),
             None => {
                 let builder = KernelBuilder::new(&[self.dtype()]);
-                // Rounds to half precision once: going through f32 would round twice.
-                let holds = matches!(self.dtype(), DType::F64 | DType::I64 | DType::I32 | DType::U64 | DType::U32);
-                let via = if holds && dtype.compute() != dtype { DType::F64 } else { dtype };
-                let y = builder.args()[0].cast(via);
+                let x = builder.args()[0];
+                // Rounds to half precision once, not to f32 first.
+                let y = match self.dtype() {
+                    _ if dtype.compute() == dtype => x.cast(dtype),
+                    DType::F64 => x,
+                    DType::I64 | DType::I32 | DType::U64 | DType::U32 => to_odd(x),
+                    _ => x.cast(dtype),
+                };
                 let kernel = Arc::new(builder.finish("to_dtype", &[(y, dtype)])?);
                 slot.get_or_init(|| kernel).clone()
             }
