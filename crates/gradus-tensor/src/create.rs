@@ -304,8 +304,9 @@ impl Tensor {
         Ok(y)
     }
 
+    /// A tensor of numbers that the host rounds to the dtype: the device need not have the dtype that they come in.
     #[track_caller]
-    fn from_scalars(
+    pub(crate) fn from_scalars(
         values: impl Iterator<Item = Scalar>,
         shape: Shape,
         dtype: DType,

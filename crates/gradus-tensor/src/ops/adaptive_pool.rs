@@ -4,7 +4,7 @@
 //! A composite of `index_select`, `where_` and `sum`, or `gather`: no element outside a bin meets its result, and the
 //! gradient is of any order.
 
-use gradus_backend::{DType, Error, Here, HostVec, Result, Shape};
+use gradus_backend::{DType, Error, Here, HostVec, Result, Scalar, Shape};
 
 use super::PoolOptions;
 use super::pool::MAX_WINDOW;
@@ -148,9 +148,9 @@ impl Tensor {
         (dims[axis], dims[axis + 1]) = (count, bins.largest);
         let inside = HostVec::collect(device.backend(), op, elements.map(|k| bins.element(k).1))?;
         let inside = Tensor::from_vec(inside, &dims, device)?;
-        let sizes = HostVec::collect(device.backend(), op, (0..count).map(|i| bins.bin(i).1 as f64))?;
         dims.remove(axis + 1);
-        let sizes = Tensor::from_vec(sizes, &dims, device)?.to_dtype(self.dtype())?;
+        let sizes = (0..count).map(|i| Scalar::Float(bins.bin(i).1 as f64));
+        let sizes = Tensor::from_scalars(sizes, Shape::new(&dims)?, self.dtype(), device)?;
         let split = [&self.shape()[..axis], &[count, bins.largest], &self.shape()[axis + 1..]].concat();
         let elements = self.index_select(axis as isize, &index)?.reshape(&split)?;
         inside.where_(&elements, 0.0)?.sum(&inner, false)?.div(&sizes)

@@ -6,7 +6,7 @@
 //! fixed.
 
 use gradus_backend::host_vec::check_room;
-use gradus_backend::{Error, ErrorKind, Here, Result};
+use gradus_backend::{Error, ErrorKind, Here, Result, Scalar, Shape};
 
 use super::elementwise::{Class, Elementwise};
 use super::operand::Operand;
@@ -210,7 +210,8 @@ impl Taps {
                 sum = Some(value);
                 continue;
             }
-            let weight = Tensor::from_vec(&weights, &along, device)?.to_dtype(x.dtype())?;
+            let weight =
+                Tensor::from_scalars(weights.into_iter().map(Scalar::Float), Shape::new(&along)?, x.dtype(), device)?;
             sum = Some(match sum {
                 Some(sum) => TAP.apply(&[Operand::Tensor(&sum), Operand::Tensor(&value), Operand::Tensor(&weight)])?,
                 None => value.mul(&weight)?,

@@ -144,7 +144,11 @@ impl Tensor {
 
     /// The dtype in which statistics of this tensor are computed.
     fn wide(&self) -> DType {
-        if self.dtype().is_float() { self.dtype().compute() } else { DType::F64 }
+        match self.dtype() {
+            d if d.is_float() => d.compute(),
+            _ if self.device().backend().supports(DType::F64) => DType::F64,
+            _ => DType::F32,
+        }
     }
 
     fn every_axis(&self) -> Vec<isize> {
@@ -171,6 +175,7 @@ impl Tensor {
         let n: usize = set.iter().map(|a| self.shape()[a]).product();
         let dtype = self.dtype().to_float();
         let sum = match self.dtype() {
+            d if !d.is_float() && self.wide() == DType::F32 => return self.mean_of_integers(axes, keepdim, n),
             // Summed in two halves of 32 bits, whose sums cannot overflow.
             DType::I64 | DType::U64 => {
                 let high = self.floor_div(1i64 << 32)?;
@@ -183,6 +188,24 @@ impl Tensor {
             _ => self.sum(axes, keepdim)?.to_dtype(DType::F64)?,
         };
         sum.div(n as f64)?.to_dtype(dtype)
+    }
+
+    /// [`mean`](Tensor::mean) of integers or booleans without f64: a whole part and a rest below 1 of the same sign, both
+    /// exact, so that nothing cancels when they are added in f32.
+    #[track_caller]
+    fn mean_of_integers(&self, axes: &[isize], keepdim: bool, n: usize) -> Result<Tensor> {
+        let n = n as i64;
+        if n == 0 {
+            return self.sum(axes, keepdim)?.to_dtype(DType::F32)?.div(0.0);
+        }
+        let x = self.to_dtype(if self.dtype() == DType::U64 { DType::U64 } else { DType::I64 })?;
+        let (whole, rest) = (x.floor_div(n)?.sum(axes, keepdim)?, x.remainder(n)?.sum(axes, keepdim)?);
+        let (whole, rest) = (whole.add(&rest.floor_div(n)?)?, rest.remainder(n)?);
+        // The rest is not negative: where the whole part is, the one below it moves over.
+        let below = whole.lt(0)?.logical_and(&rest.gt(0)?)?.to_dtype(whole.dtype())?;
+        let (whole, rest) = (whole.add(&below)?, rest.sub(&below.mul(n)?)?);
+        let rest = rest.to_dtype(DType::F32)?.div(n as f64)?;
+        whole.to_dtype(DType::F32)?.add(&rest)
     }
 
     /// Mean of all elements, a scalar.

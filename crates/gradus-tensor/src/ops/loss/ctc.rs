@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use gradus_backend::{DType, Error, ErrorKind, Expr, HostVec, Result};
+use gradus_backend::{DType, Error, ErrorKind, Expr, HostVec, Result, Scalar, Shape};
 
 use super::Reduction;
 use crate::Tensor;
@@ -189,8 +189,8 @@ impl Tensor {
             losses = losses.eq(f64::INFINITY)?.where_(0.0, &losses)?;
         }
         if reduction == Reduction::Mean {
-            let lengths: Vec<f64> = target_lengths.iter().map(|&l| l.max(1) as f64).collect();
-            losses = losses.div(&Tensor::from_vec(lengths, [n], device)?.to_dtype(dtype)?)?;
+            let lengths = target_lengths.iter().map(|&l| Scalar::Float(l.max(1) as f64));
+            losses = losses.div(&Tensor::from_scalars(lengths, Shape::new(&[n])?, dtype, device)?)?;
         }
         reduction.apply(&losses)
     }
