@@ -10,28 +10,30 @@ use gradus::prelude::*;
 use support::{folder, gradus, gzip, idx, last_json, png, snapshot, striped_folder, stripes, succeed, text};
 
 #[test]
-fn digits_train_on_an_adapter_as_on_the_cpu() {
+fn digits_train_on_every_profile_of_an_adapter_as_on_the_cpu() {
     let listed = last_json(&succeed(gradus().args(["devices", "--json"])));
-    let able = |d: &&serde_json::Value| {
-        let name = d["name"].as_str().unwrap();
-        let features: Vec<_> = d["features"].as_array().unwrap().iter().filter_map(|f| f.as_str()).collect();
-        name.starts_with("wgpu:") && features.contains(&"shader_int64") && features.contains(&"shader_f64")
-    };
-    let Some(device) = listed["devices"].as_array().unwrap().iter().find(able) else {
+    let mut names = listed["devices"].as_array().unwrap().iter().map(|d| d["name"].as_str().unwrap());
+    let Some(adapter) = names.find(|name| name.starts_with("wgpu:")) else {
         let required = std::env::var_os("GRADUS_REQUIRE_WGPU").is_some_and(|v| v == "1");
-        assert!(!required, "GRADUS_REQUIRE_WGPU is 1 and {listed} has no adapter with 64-bit types");
-        eprintln!("skipped: this build has no WebGPU backend, or this machine no adapter for it with 64-bit types");
+        assert!(!required, "GRADUS_REQUIRE_WGPU is 1 and {listed} has no adapter");
+        eprintln!("skipped: this build has no WebGPU backend, or this machine no adapter for it");
         return;
     };
-    let accuracy = |device: &str| {
+    let accuracy = |device: &str, profile: &str| {
         let dir = tempfile::tempdir().unwrap();
         let train = ["train", "digits", "--epochs", "1", "--seed", "3", "--json", "--device", device];
-        let json = last_json(&succeed(gradus().args(train).arg("--out").arg(dir.path().join("run"))));
-        json["test_accuracy"].as_f64().unwrap()
+        let mut command = gradus();
+        command.args(train).arg("--out").arg(dir.path().join("run")).env("GRADUS_WGPU_PROFILE", profile);
+        last_json(&succeed(&mut command))["test_accuracy"].as_f64().unwrap()
     };
-    // Rounding differs, and little more.
-    let (ours, theirs) = (accuracy(device["name"].as_str().unwrap()), accuracy("cpu"));
-    assert!(ours > 0.7 && (ours - theirs).abs() < 0.02, "{ours}, and {theirs} on the CPU, after an epoch");
+    let cpu = accuracy("cpu", "full");
+    for profile in ["full", "no64", "core"] {
+        // Rounding differs, and little more.
+        let found = accuracy(adapter, profile);
+        assert!(found > 0.7 && (found - cpu).abs() < 0.02, "{profile}: {found}, and {cpu} on the CPU, after an epoch");
+    }
+    let (out, _) = text(&gradus().arg("devices").env("GRADUS_WGPU_PROFILE", "tiny").output().unwrap());
+    assert!(out.contains("the profiles are full, no64 and core"), "{out}");
 }
 
 #[test]

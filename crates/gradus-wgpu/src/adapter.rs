@@ -9,6 +9,51 @@ const WANTED: wgpu::Features = wgpu::Features::SHADER_F64
     .union(wgpu::Features::SUBGROUP)
     .union(wgpu::Features::IMMEDIATES);
 
+/// How much of an adapter a device uses. The smaller ones show on any machine how a program behaves on other adapters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// All that the adapter has.
+    Full,
+    /// Everything but 64-bit types in shaders, as on Macs, Intel's GPUs and most phones.
+    No64,
+    /// What every adapter has: no optional feature, and WebGPU's default limits (8 storage buffers in a kernel, buffers of
+    /// 256 MiB, bindings of 128 MiB).
+    Core,
+}
+
+impl Profile {
+    /// All profiles, the largest first.
+    pub const ALL: [Profile; 3] = [Profile::Full, Profile::No64, Profile::Core];
+
+    /// `full`, `no64` or `core`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Profile::Full => "full",
+            Profile::No64 => "no64",
+            Profile::Core => "core",
+        }
+    }
+
+    /// The profile that `GRADUS_WGPU_PROFILE` names; [`Full`](Profile::Full) if it is not set. An error if it is
+    /// something else.
+    pub fn chosen() -> Result<Profile> {
+        let Some(wanted) = setting("GRADUS_WGPU_PROFILE")? else { return Ok(Profile::Full) };
+        Profile::ALL.into_iter().find(|p| p.name() == wanted).ok_or_else(|| {
+            let m = format!("GRADUS_WGPU_PROFILE is {wanted:?}, which is no profile of adapters");
+            Error::argument("wgpu", m).help("the profiles are full, no64 and core")
+        })
+    }
+}
+
+/// What an environment variable says, trimmed and in lower case; nothing if it is not set or empty.
+fn setting(name: &str) -> Result<Option<String>> {
+    match std::env::var(name) {
+        Ok(v) => Ok(Some(v.trim().to_lowercase()).filter(|v| !v.is_empty())),
+        Err(std::env::VarError::NotPresent) => Ok(None),
+        Err(_) => Err(Error::argument("wgpu", format!("{name} is not Unicode"))),
+    }
+}
+
 /// An adapter that [`WgpuBackend::open`](crate::WgpuBackend::open) can open.
 #[derive(Debug, Clone)]
 pub struct AdapterSummary {
@@ -50,13 +95,7 @@ fn all_adapters() -> Vec<wgpu::Adapter> {
 
 /// The adapter that `GRADUS_WGPU_ADAPTER` names, by number or by a part of its name; 0 if it is not set.
 pub fn chosen() -> Result<usize> {
-    let wanted = match std::env::var("GRADUS_WGPU_ADAPTER") {
-        Ok(v) if !v.trim().is_empty() => v.trim().to_lowercase(),
-        Err(std::env::VarError::NotUnicode(_)) => {
-            return Err(Error::argument("wgpu", "GRADUS_WGPU_ADAPTER is not Unicode"));
-        }
-        _ => return Ok(0),
-    };
+    let Some(wanted) = setting("GRADUS_WGPU_ADAPTER")? else { return Ok(0) };
     let all = adapters();
     matching(&wanted, &all)
 }
@@ -90,19 +129,21 @@ pub(crate) struct Opened {
     pub(crate) limits: wgpu::Limits,
 }
 
-/// Opens adapter number `index` with every feature that the backend can use except `without`, and with the adapter's
-/// limits.
-pub(crate) fn open(index: usize, without: wgpu::Features) -> Result<Opened> {
+/// Opens adapter number `index` with the features that the backend can use and the limits, as far as the profile has them.
+pub(crate) fn open(index: usize, profile: Profile) -> Result<Opened> {
     let Some(adapter) = all_adapters().into_iter().nth(index) else {
         let m = format!("there is no adapter number {index}");
         return Err(Error::new(ErrorKind::Unsupported, "wgpu", m).help(known(&adapters())));
     };
-    let features = (adapter.features() & WANTED) - without;
-    request(index, &adapter, features)
+    request(index, &adapter, adapter.features() & WANTED, profile)
 }
 
-fn request(index: usize, adapter: &wgpu::Adapter, features: wgpu::Features) -> Result<Opened> {
-    let limits = adapter.limits();
+fn request(index: usize, adapter: &wgpu::Adapter, offered: wgpu::Features, profile: Profile) -> Result<Opened> {
+    let (features, limits) = match profile {
+        Profile::Full => (offered, adapter.limits()),
+        Profile::No64 => (offered - wgpu::Features::SHADER_F64 - wgpu::Features::SHADER_INT64, adapter.limits()),
+        Profile::Core => (wgpu::Features::empty(), wgpu::Limits::default()),
+    };
     let descriptor = wgpu::DeviceDescriptor {
         label: Some("gradus"),
         required_features: features,
@@ -130,7 +171,7 @@ pub(crate) fn open_nothing() -> Result<Opened> {
     });
     let adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::NOOP));
     let adapter = adapters.first().ok_or_else(|| Error::argument("wgpu", "wgpu was built without its noop backend"))?;
-    request(0, adapter, WANTED)
+    request(0, adapter, WANTED, Profile::Full)
 }
 
 #[cfg(test)]

@@ -9,13 +9,13 @@
 //! Operands that are too large to bind are cut along the samples. Operands that are invalid, empty, or need a copy to
 //! take one of these forms go to the default bodies.
 
-use gradus_backend::{DType, Kernel, Layout, MapArg, Result, Shape, View, ViewMut, Window, composite};
+use gradus_backend::{DType, Kernel, Layout, MapArg, Result, ScalarOp, Shape, View, ViewMut, Window, composite};
 
 use crate::WgpuBackend;
 use crate::queue::{Launch, key};
 use crate::temp::Temp;
 use crate::tile::{Product, Tile};
-use crate::wgsl::{GROUP, Text, param};
+use crate::wgsl::{self, GROUP, Text, param};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Kind {
@@ -166,7 +166,7 @@ impl Plan {
         let [m, k, n, count, tiles_n, tiles_m, groups, c, filters, taps, positions] =
             [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10].map(param);
         let axis = |a: usize, which: usize| param(AXES + a * PER_AXIS + which);
-        let t = crate::wgsl::ty(tile.dtype);
+        let t = wgsl::ty(tile.dtype);
         // The coordinates along the spatial axes, whose sizes are `which`, of a flat index.
         let split = |name: &str, of: &str, which: usize| {
             let mut lines = format!("var {name}_rest = {of};");
@@ -264,12 +264,10 @@ impl Plan {
         tile.multiply(&mut text, &product);
         tile.store(&mut text, &m, &n, |sum| match kind {
             Kind::Forward => {
-                let add = if self.bias {
-                    format!(" + load_bias({} + (g * {filters} + r) * {})", param(BIAS), param(BIAS + 1))
-                } else {
-                    String::new()
-                };
-                format!("store_y({}, {sum}{add});", y_at("sample", &format!("g * {filters} + r"), "s"))
+                let bias = format!("load_bias({} + (g * {filters} + r) * {})", param(BIAS), param(BIAS + 1));
+                let value =
+                    if self.bias { wgsl::binary(ScalarOp::Add, tile.dtype, sum, &bias) } else { sum.to_owned() };
+                format!("store_y({}, {value});", y_at("sample", &format!("g * {filters} + r"), "s"))
             }
             Kind::Input => {
                 let mut at = format!(

@@ -1,6 +1,6 @@
 //! `gemm`: batched products of strided matrices, tile by tile.
 
-use gradus_backend::{DType, Error, ErrorKind, KernelBuilder, MapArg, Result, Scalar, View, ViewMut};
+use gradus_backend::{DType, Error, ErrorKind, KernelBuilder, MapArg, Result, Scalar, ScalarOp, View, ViewMut};
 
 use crate::WgpuBackend;
 use crate::map::{scalar_param, scalar_words};
@@ -190,11 +190,13 @@ impl Plan {
         tile.multiply(&mut text, &product);
         tile.store(&mut text, &m, &n, |sum| {
             let mut value = sum.to_owned();
+            let joined = |op, a: &str, b: &str| wgsl::binary(op, tile.dtype, a, b);
             if self.scaled {
-                value = format!("{value} * {}", scalar_param(15, tile.dtype));
+                value = joined(ScalarOp::Mul, &value, &scalar_param(15, tile.dtype));
             }
             if self.added {
-                value = format!("{value} + load_c(at) * {}", scalar_param(17, tile.dtype));
+                let old = joined(ScalarOp::Mul, "load_c(at)", &scalar_param(17, tile.dtype));
+                value = joined(ScalarOp::Add, &value, &old);
             }
             format!("let at = c_at + r * {} + s * {}; store_c(at, {value});", param(13), param(14))
         });

@@ -3,7 +3,7 @@
 //! Indices are checked by a separate kernel, which fills a fault slot with the first bad one; the kernels that use them
 //! skip those out of range.
 
-use gradus_backend::{DType, Error, ErrorKind, Layout, Result, Scalar, ScatterOp, Shape, View, ViewMut};
+use gradus_backend::{DType, Error, ErrorKind, Layout, Result, Scalar, ScalarOp, ScatterOp, Shape, View, ViewMut};
 
 use crate::WgpuBackend;
 use crate::faults::Fault;
@@ -88,10 +88,11 @@ fn check_part(
         let bad = match dtype {
             DType::U32 => format!("v >= {size}"),
             DType::I32 => format!("v < 0 || bitcast<u32>(v) >= {size}"),
-            _ => format!("v < 0li || v >= i64({size})"),
+            _ => format!("v.y != 0u || v.x >= {size}"),
         };
         let skip = crate::map::scalar_param(5, dtype);
-        let bad = if ignored.is_some() { format!("!(v == {skip}) && ({bad})") } else { bad };
+        let skipped = wgsl::binary(ScalarOp::Ne, dtype, "v", &skip);
+        let bad = if ignored.is_some() { format!("{skipped} && ({bad})") } else { bad };
         text.line(format_args!("let slot = {} * 8u; let filled = atomicLoad(&faults[slot]) != 0u;", param(2)));
         if find {
             text.line(format_args!(
@@ -113,7 +114,7 @@ fn check_part(
             let words = match dtype {
                 DType::U32 => ["v", "0u"],
                 DType::I32 => ["bitcast<u32>(v)", "bitcast<u32>(v >> 31u)"],
-                _ => ["bitcast<u32>(i32(v))", "bitcast<u32>(i32(v >> 32u))"],
+                _ => ["v.x", "v.y"],
             };
             text.line(format_args!(
                 "atomicStore(&faults[slot + 2u], {}); atomicStore(&faults[slot + 3u], {});",
@@ -227,7 +228,7 @@ pub(crate) fn take(
         let position = |k: usize| wgsl::position("c", rank, 3 + k, steps(k));
         text.line(format_args!("let index = load_i({});", position(1)));
         if index.dtype == DType::I64 {
-            text.line("if (index < 0li || index >= 4294967295li) { return; }");
+            text.line("if (index.y != 0u || index.x == 0xffffffffu) { return; }");
         }
         // An index below `first` wraps to a number above every size.
         let picked = cast("index", index.dtype, DType::U32);
@@ -354,19 +355,22 @@ fn collect(
         text.line("var acc = load_y(at);");
         let from = if sorted { format!("load_o(o_at + j * {})", step(3)) } else { "j".to_owned() };
         let value = format!("load_s(s_at + {from} * {})", step(2));
-        let land = if op == ScatterOp::Set { format!("acc = {value};") } else { format!("acc = acc + {value};") };
+        let sum =
+            if op == ScatterOp::Set { value } else { wgsl::binary(ScalarOp::Add, dtype.compute(), "acc", &value) };
+        let land = format!("acc = {sum};");
+        let [less, same] = [ScalarOp::Lt, ScalarOp::Eq].map(|op| wgsl::binary(op, index.dtype, &key, "own"));
         if sorted {
             text.line(format_args!("var lo = 0u; var hi = {};", param(1)));
             text.line(format_args!(
-                "while (lo < hi) {{ let j = (lo + hi) / 2u; if ({key} < own) {{ lo = j + 1u; }} else {{ hi = j; }} }}"
+                "while (lo < hi) {{ let j = (lo + hi) / 2u; if ({less}) {{ lo = j + 1u; }} else {{ hi = j; }} }}"
             ));
             text.line(format_args!(
-                "for (var j = lo; j < {}; j = j + 1u) {{ if ({key} != own) {{ break; }} {land} hit = true; }}",
+                "for (var j = lo; j < {}; j = j + 1u) {{ if (!({same})) {{ break; }} {land} hit = true; }}",
                 param(1)
             ));
         } else {
             text.line(format_args!(
-                "for (var j = 0u; j < {}; j = j + 1u) {{ if ({key} == own) {{ {land} hit = true; }} }}",
+                "for (var j = 0u; j < {}; j = j + 1u) {{ if ({same}) {{ {land} hit = true; }} }}",
                 param(1)
             ));
         }

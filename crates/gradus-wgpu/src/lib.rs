@@ -40,9 +40,9 @@ mod window;
 use std::sync::{Arc, OnceLock};
 
 use gradus_backend::compute::Modules;
-use gradus_backend::{DType, Error, Kernel, Result};
+use gradus_backend::{DType, Kernel, Result};
 
-pub use adapter::{AdapterSummary, adapters, chosen};
+pub use adapter::{AdapterSummary, Profile, adapters, chosen};
 pub use queue::Counters;
 
 use faults::Faults;
@@ -51,8 +51,7 @@ use queue::Queue;
 
 /// An adapter of this machine as a device.
 ///
-/// Support for 64-bit integers and f64 depends on the adapter (`SHADER_INT64`, `SHADER_F64`); all other dtypes are
-/// always supported.
+/// f64 is supported if the adapter has `SHADER_F64` and `SHADER_INT64`; all other dtypes are supported by every adapter.
 #[derive(Debug)]
 pub struct WgpuBackend {
     label: String,
@@ -71,17 +70,14 @@ impl WgpuBackend {
     ///
     /// Errors if there is none, or if it cannot be opened.
     pub fn open(index: usize) -> Result<Self> {
-        Self::open_without(index, wgpu::Features::empty())
+        Self::open_as(index, Profile::Full)
     }
 
-    /// Opens an adapter without any feature beyond WebGPU's own, so without 64-bit types and push constants, to test
-    /// how smaller adapters behave.
-    pub fn open_narrow(index: usize) -> Result<Self> {
-        Self::open_without(index, wgpu::Features::all())
-    }
-
-    fn open_without(index: usize, without: wgpu::Features) -> Result<Self> {
-        Ok(Self::of(index, &adapter::open(index, without)?))
+    /// Opens the adapter, and uses no more of it than the profile says.
+    ///
+    /// Errors as [`open`](Self::open) gives.
+    pub fn open_as(index: usize, profile: Profile) -> Result<Self> {
+        Ok(Self::of(index, &adapter::open(index, profile)?))
     }
 
     fn of(index: usize, opened: &adapter::Opened) -> Self {
@@ -146,7 +142,6 @@ impl WgpuBackend {
     pub(crate) fn missing(&self, dtype: DType) -> Option<&'static str> {
         let has = |f| self.features.contains(f);
         match dtype {
-            DType::I64 | DType::U64 if !has(wgpu::Features::SHADER_INT64) => Some("SHADER_INT64"),
             DType::F64 if !has(wgpu::Features::SHADER_F64) => Some("SHADER_F64"),
             DType::F64 if !has(wgpu::Features::SHADER_INT64) => Some("SHADER_INT64"),
             _ => None,
@@ -156,18 +151,6 @@ impl WgpuBackend {
     /// An error that names the missing feature, if this adapter lacks the dtype.
     pub(crate) fn check_dtype(&self, op: &str, dtype: DType) -> Result<()> {
         if self.missing(dtype).is_none() { Ok(()) } else { Err(gradus_backend::Backend::unsupported(self, op, dtype)) }
-    }
-
-    /// An error if `what`, a computation in f64, is not possible here.
-    pub(crate) fn check_wide(&self, op: &str, what: &str) -> Result<()> {
-        match self.missing(DType::F64) {
-            None => Ok(()),
-            Some(feature) => {
-                let (label, hardware) = (&self.label, &self.hardware);
-                let m = format!("{what} needs the feature {feature}, which {label} ({hardware}) lacks");
-                Err(Error::new(gradus_backend::ErrorKind::Unsupported, op, m))
-            }
-        }
     }
 
     /// The kernel that returns its argument, under the name of `copy_strided` or `fill`.

@@ -55,9 +55,6 @@ pub(crate) fn map(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &
     }
     for inst in kernel.insts() {
         b.check_dtype(op, inst.dtype)?;
-        if needs_f64(inst.op) && inst.dtype == DType::F32 {
-            b.check_wide(op, inst.op.name())?;
-        }
     }
     if shape.numel() == 0 {
         return Ok(());
@@ -205,30 +202,6 @@ fn run_packed(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut 
     run(b, kernel, &args, outs)
 }
 
-/// Functions that are computed in f64 for f32.
-pub(crate) fn needs_f64(op: ScalarOp) -> bool {
-    use ScalarOp::*;
-    matches!(
-        op,
-        Expm1
-            | Softplus
-            | Sin
-            | Cos
-            | Tan
-            | Asin
-            | Acos
-            | Atan
-            | Sinh
-            | Cosh
-            | Tanh
-            | Asinh
-            | Acosh
-            | Atanh
-            | Erfc
-            | Pow
-    )
-}
-
 /// A scalar in the form of the parameters: one word, or two for 8-byte dtypes.
 pub(crate) fn scalar_words(s: Scalar, dtype: DType) -> Vec<u32> {
     let bits = match dtype {
@@ -249,11 +222,9 @@ pub(crate) fn scalar_words(s: Scalar, dtype: DType) -> Vec<u32> {
 /// The value of a scalar parameter.
 pub(crate) fn scalar_param(at: usize, dtype: DType) -> String {
     let (low, high) = (param(at), param(at + 1));
-    let wide = format!("((u64({high}) << 32u) | u64({low}))");
     match dtype {
-        DType::F64 => format!("bitcast<f64>({wide})"),
-        DType::I64 => format!("bitcast<i64>({wide})"),
-        DType::U64 => wide,
+        DType::F64 => format!("bitcast<f64>((u64({high}) << 32u) | u64({low}))"),
+        DType::I64 | DType::U64 => format!("vec2<u32>({low}, {high})"),
         DType::Bool => format!("({low} != 0u)"),
         d => format!("bitcast<{}>({low})", ty(d)),
     }

@@ -144,8 +144,7 @@ fn source(kind: Kind, dtype: DType, words: u64, rank: usize, wide: bool) -> Stri
                 param(6)
             ));
             match dtype {
-                DType::I64 => "bitcast<i64>((u64(d1) << 32u) | u64(d0))".to_owned(),
-                DType::U64 => "((u64(d1) << 32u) | u64(d0))".to_owned(),
+                DType::I64 | DType::U64 => "vec2<u32>(d0, d1)".to_owned(),
                 d if d.is_signed() => "bitcast<i32>(d0)".to_owned(),
                 _ => "d0".to_owned(),
             }

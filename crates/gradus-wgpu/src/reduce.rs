@@ -2,14 +2,15 @@
 //! in a fixed tree.
 
 use gradus_backend::{
-    ArgReduceOp, DType, Error, ErrorKind, Kernel, Layout, MapArg, ReduceOp, Result, Scalar, Shape, View, ViewMut,
+    ArgReduceOp, DType, Error, ErrorKind, Kernel, Layout, MapArg, ReduceOp, Result, Scalar, ScalarOp, Shape, View,
+    ViewMut,
 };
 
 use crate::WgpuBackend;
 use crate::operand::{Axes, LOOP, cut};
 use crate::queue::{Launch, key};
 use crate::temp::Temp;
-use crate::wgsl::{self, GROUP, Text, cast, param, ty};
+use crate::wgsl::{self, GROUP, Text, binary, cast, param, ty};
 
 /// The operation on the elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -304,7 +305,6 @@ pub(crate) fn identity(op: ReduceOp, dtype: DType) -> String {
         ReduceOp::Max if dtype.is_signed() => Scalar::Int(i64::MIN >> (64 - bits)),
         ReduceOp::Min if dtype.is_signed() => Scalar::Int(i64::MAX >> (64 - bits)),
         ReduceOp::Max => Scalar::Int(0),
-        ReduceOp::Min if dtype == DType::U64 => return "18446744073709551615lu".to_owned(),
         ReduceOp::Min => Scalar::Int((u64::MAX >> (64 - bits)) as i64),
     };
     wgsl::constant(scalar, dtype)
@@ -312,17 +312,15 @@ pub(crate) fn identity(op: ReduceOp, dtype: DType) -> String {
 
 /// Two values of a compute type combined.
 pub(crate) fn joined(op: ReduceOp, dtype: DType, a: &str, b: &str) -> String {
-    let t = ty(dtype);
-    match op {
-        ReduceOp::Sum => format!("({a} + {b})"),
-        ReduceOp::Prod => format!("({a} * {b})"),
-        ReduceOp::Any => format!("({a} || {b})"),
-        ReduceOp::All => format!("({a} && {b})"),
-        ReduceOp::Max if dtype.is_float() => format!("larger_{t}({a}, {b})"),
-        ReduceOp::Min if dtype.is_float() => format!("smaller_{t}({a}, {b})"),
-        ReduceOp::Max => format!("max({a}, {b})"),
-        ReduceOp::Min => format!("min({a}, {b})"),
-    }
+    let op = match op {
+        ReduceOp::Sum => ScalarOp::Add,
+        ReduceOp::Prod => ScalarOp::Mul,
+        ReduceOp::Any => ScalarOp::Or,
+        ReduceOp::All => ScalarOp::And,
+        ReduceOp::Max => ScalarOp::Max,
+        ReduceOp::Min => ScalarOp::Min,
+    };
+    binary(op, dtype, a, b)
 }
 
 impl Plan {
@@ -353,12 +351,13 @@ impl Plan {
                 text.declare(format_args!("struct Acc {{ v: {t}, i: u32 }}"));
                 text.declare(format_args!("fn none() -> Acc {{ return Acc({zero}, 0xffffffffu); }}"));
                 text.declare(format_args!("fn lift(x: {t}, j: u32) -> Acc {{ return Acc(x, j); }}"));
-                let sign = if op == ArgReduceOp::Max { ">" } else { "<" };
+                let wins = binary(if op == ArgReduceOp::Max { ScalarOp::Gt } else { ScalarOp::Lt }, acc, "a.v", "b.v");
+                let same = binary(ScalarOp::Eq, acc, "a.v", "b.v");
                 let nan = |v: &str| if acc.is_float() { format!("is_nan_{t}({v})") } else { "false".to_owned() };
                 text.declare(format_args!(
                     "fn join(a: Acc, b: Acc) -> Acc {{\n  if (a.i == 0xffffffffu) {{ return b; }}\n  if (b.i == \
                      0xffffffffu) {{ return a; }}\n  let p = {}; let q = {};\n  var first = a.i < b.i;\n  if (p != q) {{ \
-                     first = p; }} else if (!p && !(a.v == b.v)) {{ first = a.v {sign} b.v; }}\n  if (first) {{ return a; \
+                     first = p; }} else if (!p && !({same})) {{ first = {wins}; }}\n  if (first) {{ return a; \
                      }}\n  return b;\n}}",
                     nan("a.v"),
                     nan("b.v")
@@ -402,8 +401,8 @@ impl Plan {
         text.line("if (!live) { return; }");
         let at = wgsl::position("c", kept, 5, out_steps);
         let value = match self.op {
-            Op::Fold(_) => "acc.v",
-            Op::Arg(_) => "i64(acc.i)",
+            Op::Fold(_) => "acc.v".to_owned(),
+            Op::Arg(_) => cast("acc.i", DType::U32, DType::I64),
         };
         text.line(format_args!("store_y({at} + part, {value});"));
         text.finish(GROUP)

@@ -1,13 +1,13 @@
 //! Softmax, normalisation and cross-entropy as one kernel each. Operands that are invalid, empty, or too large to bind
 //! go to the default bodies, which also report the errors.
 
-use gradus_backend::{Axes, CrossEntropyParams, DType, Layout, Result, Shape, View, ViewMut, composite};
+use gradus_backend::{Axes, CrossEntropyParams, DType, Layout, Result, ScalarOp, Shape, View, ViewMut, composite};
 
 use crate::WgpuBackend;
 use crate::index::check_index;
 use crate::lines::{Line, run};
 use crate::map::{scalar_param, scalar_words};
-use crate::wgsl::{cast, ty};
+use crate::wgsl::{binary, cast, ty};
 
 /// Whether all views have the shape of the first, which is not empty, and a kernel can bind each.
 fn plain(b: &WgpuBackend, views: &[(DType, &Layout)]) -> bool {
@@ -238,7 +238,7 @@ fn columns(
 /// Whether the targets and the index to ignore can be used. Writes the lines that define `ignored` and `class`.
 fn class_of(target: DType, ignore: Option<i64>, number: usize) -> [String; 2] {
     let ignored = match ignore {
-        Some(_) => format!("load_t(t_line) == {}", scalar_param(number, target)),
+        Some(_) => binary(ScalarOp::Eq, target, "load_t(t_line)", &scalar_param(number, target)),
         None => "false".to_owned(),
     };
     let class = cast("load_t(t_line)", target, DType::U32);

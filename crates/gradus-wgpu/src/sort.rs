@@ -1,7 +1,7 @@
 //! Sorting: keys whose order as unsigned integers is that of the elements are sorted in blocks by counting, then
 //! merged, with one invocation per element, which finds its place by binary search. Stable throughout.
 
-use gradus_backend::{DType, Error, ErrorKind, Layout, Result, Shape, View, ViewMut};
+use gradus_backend::{DType, Error, ErrorKind, Layout, Result, ScalarOp, Shape, View, ViewMut};
 
 use crate::WgpuBackend;
 use crate::map::bits_of;
@@ -63,6 +63,7 @@ pub(crate) fn sorted(
     let lines = total / n;
     let wide = x.dtype.size() == 8;
     let keys = if wide { DType::U64 } else { DType::U32 };
+    let [less, same] = [ScalarOp::Lt, ScalarOp::Eq].map(|op| wgsl::binary(op, keys, "other", "own"));
     let shape = Shape::new(&[total])?;
     let flat = Layout::contiguous(shape);
     let mut from = (Temp::new(b, keys, shape)?, Temp::new(b, DType::U32, shape)?);
@@ -94,7 +95,7 @@ pub(crate) fn sorted(
                 "for (var j = start; j < end; j = j + 1u) {{ let other = sort_key(load_x(base + j * {}));",
                 param(3)
             ));
-            text.line("if (other < own || (other == own && j < mine)) { place = place + 1u; } }");
+            text.line(format_args!("if ({less} || ({same} && j < mine)) {{ place = place + 1u; }} }}"));
             text.line("store_k(line * n + place, own); store_i(line * n + place, mine);");
             text.finish(GROUP)
         };
@@ -122,7 +123,7 @@ pub(crate) fn sorted(
             text.line("let own = load_k(line + mine); let first = mine < middle;");
             text.line("var lo = select(left, middle, first); var hi = select(middle, right, first); let begin = lo;");
             text.line("while (lo < hi) { let m = (lo + hi) / 2u; let other = load_k(line + m);");
-            text.line("if (other < own || (!first && other == own)) { lo = m + 1u; } else { hi = m; } }");
+            text.line(format_args!("if ({less} || (!first && {same})) {{ lo = m + 1u; }} else {{ hi = m; }} }}"));
             text.line("let place = select(left + (mine - middle), mine, first) + (lo - begin);");
             text.line("store_k2(line + place, own); store_i2(line + place, load_i(id));");
             text.finish(GROUP)
@@ -171,7 +172,12 @@ pub(crate) fn sorted(
             position(0),
             param(3)
         ));
-        text.line(format_args!("store_i({} + mine * {}, {}(from_));", position(2), param(7), ty(out)));
+        text.line(format_args!(
+            "store_i({} + mine * {}, {});",
+            position(2),
+            param(7),
+            wgsl::cast("from_", DType::U32, out)
+        ));
         text.finish(GROUP)
     };
     let order = View { buffer: &from.1.buffer, dtype: DType::U32, layout: &flat };
@@ -182,26 +188,21 @@ pub(crate) fn sorted(
 
 /// `sort_key`: an unsigned integer for an element, in the order of the elements; NaN is the largest, zeros are equal.
 fn key_function(dtype: DType, descending: bool) -> String {
-    let t = ty(dtype);
-    let (u, top, body) = match t {
-        "f32" => (
-            "u32",
-            "0xffffffffu",
-            "if (is_nan_f32(x)) { k = 0xffffffffu; } else { let v = select(x, 0.0f, x == 0.0f); let b = bitcast<u32>(v); k = \
-             select(b | 0x80000000u, ~b, (b >> 31u) == 1u); }",
-        ),
-        "f64" => (
-            "u64",
-            "0xfffffffffffffffflu",
-            "if (is_nan_f64(x)) { k = 0xfffffffffffffffflu; } else { let v = select(x, 0.0lf, x == 0.0lf); let b = \
-             bitcast<u64>(v); k = select(b | 0x8000000000000000lu, ~b, (b >> 63u) == 1lu); }",
-        ),
-        "i32" => ("u32", "0xffffffffu", "k = bitcast<u32>(x) ^ 0x80000000u;"),
-        "i64" => ("u64", "0xfffffffffffffffflu", "k = bitcast<u64>(x) ^ 0x8000000000000000lu;"),
-        "u64" => ("u64", "0xfffffffffffffffflu", "k = x;"),
-        "bool" => ("u32", "0xffffffffu", "k = select(0u, 1u, x);"),
-        _ => ("u32", "0xffffffffu", "k = x;"),
+    let body = match dtype.compute() {
+        DType::F32 => {
+            "var k = 0xffffffffu; if (!is_nan_f32(x)) { let b = bitcast<u32>(select(x, 0.0f, x == 0.0f)); k = select(b | \
+             0x80000000u, ~b, (b >> 31u) == 1u); }"
+        }
+        DType::F64 => {
+            "var k = vec2<u32>(0xffffffffu); if (!is_nan_f64(x)) { let b = words_of(bitcast<u64>(select(x, 0.0lf, x == \
+             0.0lf))); k = select(b | vec2<u32>(0u, 0x80000000u), ~b, (b.y >> 31u) == 1u); }"
+        }
+        DType::I64 => "var k = x ^ vec2<u32>(0u, 0x80000000u);",
+        DType::Bool => "var k = select(0u, 1u, x);",
+        d if d.is_signed() => "var k = bitcast<u32>(x) ^ 0x80000000u;",
+        _ => "var k = x;",
     };
-    let turn = if descending { format!("k = k ^ {top};") } else { String::new() };
-    format!("fn sort_key(x: {t}) -> {u} {{ var k: {u}; {body} {turn} return k; }}")
+    let turn = if descending { "k = ~k;" } else { "" };
+    let u = if dtype.size() == 8 { "vec2<u32>" } else { "u32" };
+    format!("fn sort_key(x: {}) -> {u} {{ {body} {turn} return k; }}", ty(dtype))
 }

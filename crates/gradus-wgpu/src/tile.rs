@@ -1,7 +1,7 @@
 //! The core of products: a work-group multiplies a tile of rows by a tile of columns in shared memory; each invocation
 //! computes a block of the result in registers.
 
-use gradus_backend::{DType, Scalar};
+use gradus_backend::{DType, Scalar, ScalarOp};
 
 use crate::wgsl::{self, GROUP, Text, ty};
 
@@ -117,7 +117,8 @@ impl Tile {
             }
         }
         for (i, j) in pairs(block) {
-            let sum = format!("c_{i}_{j} + a_{i} * b_{j}");
+            let product = wgsl::binary(ScalarOp::Mul, self.dtype, &format!("a_{i}"), &format!("b_{j}"));
+            let sum = wgsl::binary(ScalarOp::Add, self.dtype, &format!("c_{i}_{j}"), &product);
             let sum = if masked { format!("select(c_{i}_{j}, {sum}, f_{j})") } else { sum };
             text.line(format_args!("c_{i}_{j} = {sum};"));
         }

@@ -1,6 +1,6 @@
 //! `unfold` and `fold`: one invocation per element of the result.
 
-use gradus_backend::{DType, Error, Layout, Result, Scalar, View, ViewMut, Window};
+use gradus_backend::{DType, Error, Layout, Result, Scalar, ScalarOp, View, ViewMut, Window};
 
 use crate::WgpuBackend;
 use crate::map::{scalar_param, scalar_words};
@@ -166,7 +166,8 @@ pub(crate) fn fold(b: &WgpuBackend, window: &Window, x: View<'_>, out: &mut View
         let terms: String = (0..rank)
             .map(|a| format!(" + k{a} * {} + p{a} * {}", param(x_at + 3 + a), param(x_at + 3 + rank + a)))
             .collect();
-        text.line(format_args!("acc = acc + load_x(base{terms});"));
+        let sum = wgsl::binary(ScalarOp::Add, dtype.compute(), "acc", &format!("load_x(base{terms})"));
+        text.line(format_args!("acc = {sum};"));
         text.line("}".repeat(rank));
         text.line(format_args!("store_y({}, acc);", wgsl::position("c", all, y_at, y_at + 1)));
         text.finish(GROUP)
@@ -245,12 +246,22 @@ pub(crate) fn max_pool(
         text.line(format_args!("let v = load_x(base{terms});"));
         let t = wgsl::ty(dtype);
         let nan = |v: &str| if dtype.is_float() { format!("is_nan_{t}({v})") } else { "false".to_owned() };
-        text.line(format_args!("if (!seen || (!{} && ({} || v > best))) {{", nan("best"), nan("v")));
+        text.line(format_args!(
+            "if (!seen || (!{} && ({} || {}))) {{",
+            nan("best"),
+            nan("v"),
+            wgsl::binary(ScalarOp::Gt, dtype.compute(), "v", "best")
+        ));
         let place = (0..rank).fold("0u".to_owned(), |flat, a| format!("({flat} * {} + s{a})", param(shape + a)));
         text.line(format_args!("best = v; which = {place}; seen = true; }}"));
         text.line("}".repeat(rank));
         let position = |k: usize| wgsl::position("c", all, operand(k), operand(k) + 1);
-        text.line(format_args!("store_y({}, best); store_i({}, i64(which));", position(1), position(2)));
+        text.line(format_args!(
+            "store_y({}, best); store_i({}, {});",
+            position(1),
+            position(2),
+            wgsl::cast("which", DType::U32, DType::I64)
+        ));
         text.finish(GROUP)
     };
     b.queue().launch(&Launch {

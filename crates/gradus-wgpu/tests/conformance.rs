@@ -7,13 +7,29 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gradus_backend::Watched;
 use gradus_conformance::only;
+use gradus_wgpu::Profile;
+
+fn whole(profile: Profile) {
+    let Some(backend) = common::opened_as(profile) else { return };
+    // `GRADUS_CASE` with the name of a case, as a failure prints it, runs only that case.
+    let report = only(&backend, &std::env::var("GRADUS_CASE").unwrap_or_default());
+    eprintln!("{}", report.to_string().lines().last().unwrap_or_default());
+    assert!(report.passed(), "{report}");
+}
 
 #[test]
 fn the_whole_suite() {
-    let Some(backend) = common::opened() else { return };
-    // `GRADUS_CASE` with the name of a case, as a failure prints it, runs only that case.
-    let report = only(&backend, &std::env::var("GRADUS_CASE").unwrap_or_default());
-    assert!(report.passed(), "{report}");
+    whole(Profile::Full);
+}
+
+#[test]
+fn the_whole_suite_without_64_bit_types() {
+    whole(Profile::No64);
+}
+
+#[test]
+fn the_whole_suite_on_the_least_that_webgpu_guarantees() {
+    whole(Profile::Core);
 }
 
 #[test]

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use gradus::backend::Backend;
-use gradus::data::digits;
 use gradus::prelude::*;
-use gradus_wgpu::WgpuBackend;
+use gradus_wgpu::{Profile, WgpuBackend};
 
 fn opened() -> Option<(Arc<WgpuBackend>, Device)> {
     let backend = Arc::new(common::opened()?);
@@ -27,85 +26,6 @@ fn a_thousand_dependent_operations_go_in_a_few_submissions() {
     assert_eq!(x.to_vec::<f32>().expect("values"), [1000.0; 64]);
     let made = backend.counters().submissions - before;
     assert!(made <= 10, "{made} submissions");
-}
-
-/// The kinds of layers that `gradus train digits` has.
-#[derive(Module)]
-struct Network {
-    conv: Conv2d,
-    norm: BatchNorm2d,
-    pool: MaxPool2d,
-    fc1: Linear,
-    dropout: Dropout,
-    fc2: Linear,
-}
-
-impl Network {
-    fn new(device: &Device) -> Result<Network> {
-        let base = Generator::new(5);
-        let (mut weights, mut masks) = (base.fork(1), base.fork(2));
-        let init = &mut Init::new(DType::F32, device, &mut weights);
-        let config = Conv2dConfig { padding: [1, 1], bias: false, ..Default::default() };
-        Ok(Network {
-            conv: Conv2d::new(1, 8, [3, 3], config, init)?,
-            norm: BatchNorm2d::new(8, BatchNormConfig::default(), init)?,
-            pool: MaxPool2d::new([2, 2], [2, 2], [0, 0])?,
-            fc1: Linear::new(8 * 4 * 4, 32, init)?,
-            dropout: Dropout::new(0.1, &mut masks)?,
-            fc2: Linear::new(32, 10, init)?,
-        })
-    }
-}
-
-impl Forward for Network {
-    fn compute(&self, x: &Tensor) -> Result<Tensor> {
-        let x = self.pool.forward(&self.norm.forward(&self.conv.forward(x)?)?.relu()?)?.flatten(1, -1)?;
-        self.fc2.forward(&self.dropout.forward(&self.fc1.forward(&x)?.relu()?)?)
-    }
-}
-
-#[test]
-fn steady_training_compiles_nothing_makes_no_buffer_and_learns() {
-    let Some((backend, device)) = opened() else { return };
-    let images = digits::load().expect("the digits");
-    let n = 512;
-    let mut pixels = Vec::new();
-    let mut labels = Vec::new();
-    for i in 0..n {
-        let (image, label) = images.get(i).expect("an image");
-        pixels.extend_from_slice(image.pixels());
-        labels.push(label);
-    }
-    let batch = 64;
-    let model = Network::new(&device).expect("a network");
-    let config = AdamConfig { lr: 0.01, ..Default::default() };
-    let mut optimizer = AdamW::new(model.named_parameters(), config).expect("an optimiser");
-    let mut step = |at: usize| -> Result<f32> {
-        let (from, to) = (at * batch, (at + 1) * batch);
-        let x = Tensor::from_vec(&pixels[from * 64..to * 64], [batch, 1, 8, 8], &device)?;
-        let y = Tensor::from_vec(&labels[from..to], [batch], &device)?;
-        let loss = model.forward(&x)?.cross_entropy(&y)?;
-        let value = loss.to_vec::<f32>()?[0];
-        let gradients = loss.backward()?;
-        optimizer.step(&gradients)?;
-        Ok(value)
-    };
-    let first = step(0).expect("a step");
-    for at in 0..n / batch {
-        step(at).expect("a step");
-    }
-    device.synchronize().expect("a device that works");
-    let before = backend.counters();
-    let mut last = first;
-    for _ in 0..4 {
-        for at in 0..n / batch {
-            last = step(at).expect("a step");
-        }
-    }
-    device.synchronize().expect("a device that works");
-    let after = backend.counters();
-    assert!(last < first / 3.0, "the loss went from {first} to {last}");
-    assert_eq!((after.pipelines, after.buffers), (before.pipelines, before.buffers), "{before:?} -> {after:?}");
 }
 
 #[test]
@@ -138,19 +58,41 @@ fn a_lost_device_is_a_typed_error_and_opens_again() {
 }
 
 #[test]
-fn an_adapter_without_64_bit_types_names_what_it_lacks() {
-    if common::opened().is_none() {
-        return;
-    }
-    let index = gradus_wgpu::chosen().expect("an adapter");
-    let backend = WgpuBackend::open_narrow(index).expect("a device");
-    assert!(!backend.supports(DType::F64) && !backend.supports(DType::I64) && backend.supports(DType::BF16));
+fn an_adapter_without_64_bit_types_lacks_only_f64_and_names_the_feature() {
+    let Some(backend) = common::opened_as(Profile::No64) else { return };
+    let lacks: Vec<DType> = DType::ALL.into_iter().filter(|&d| !backend.supports(d)).collect();
+    assert_eq!(lacks, [DType::F64]);
     let device = Device::from_backend(Arc::new(backend));
     let error = Tensor::ones([2], DType::F64, &device).expect_err("there is no f64");
     assert_eq!(error.kind(), &ErrorKind::UnsupportedDType);
     assert!(error.to_string().contains("SHADER_F64"), "{error}");
     let x = Tensor::ones([2], DType::F32, &device).expect("f32");
     assert_eq!(x.exp().and_then(|x| x.to_vec::<f32>()).expect("values"), [1f32.exp(); 2]);
+}
+
+/// Without f64, through which other devices go so as to round once.
+#[test]
+fn without_f64_integers_become_half_precision_and_means_as_on_the_cpu() {
+    let Some(backend) = common::opened_as(Profile::Core) else { return };
+    let (device, cpu) = (Device::from_backend(Arc::new(backend)), Device::cpu().expect("the CPU"));
+    // Around ties of both at every magnitude, and spread over all bits.
+    let tie = |k: u32| [8, 11].map(|places| (1i64 << k) + (1i64 << k >> places));
+    let ties = (12..62).flat_map(tie).flat_map(|v| [-1, 0, 1].map(|d| v + d)).flat_map(|v| [v, -v]);
+    let spread = (0..2000i64).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15_u64 as i64) >> (i % 60));
+    let values: Vec<i64> = ties.chain(spread).collect();
+    let values = Tensor::from_vec(&values, [values.len()], &cpu).expect("values");
+    for from in [DType::I64, DType::I32, DType::U64, DType::U32] {
+        let (here, there) = (values.to_dtype(from).expect("a cast"), values.to_device(&device).expect("a copy"));
+        let there = there.to_dtype(from).expect("a cast");
+        for to in [DType::BF16, DType::F16] {
+            let bytes = |t: &Tensor| t.to_dtype(to).and_then(|t| t.to_bytes()).expect("a cast");
+            assert!(bytes(&here) == bytes(&there), "{from} to {to}");
+        }
+        let mean = |t: &Tensor| t.reshape([20, 130]).and_then(|t| t.mean(&[1], false)).and_then(|t| t.to_vec::<f32>());
+        for (x, y) in mean(&here).expect("means").into_iter().zip(mean(&there).expect("means")) {
+            assert!((x - y).abs() <= f32::EPSILON * x.abs(), "{from}: {y}, and {x} on the CPU");
+        }
+    }
 }
 
 #[test]

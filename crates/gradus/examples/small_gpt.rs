@@ -1,9 +1,9 @@
 //! A character-level GPT: learns a text one character at a time, then writes more of it.
 //!
 //! ```sh
-//! cargo run --release -p gradus --example small_gpt -- TEXT_FILE
+//! cargo run --release -p gradus --example small_gpt -- TEXT_FILE DEVICE
 //! ```
-//! Without a file it learns the README of Gradus.
+//! Without a file it learns the README of Gradus, without a device on the CPU (`wgpu` needs `--features wgpu`).
 #![allow(clippy::print_stdout)]
 
 use std::collections::BTreeSet;
@@ -82,25 +82,25 @@ impl Forward for Gpt {
     }
 }
 
-/// Trains on `text` for this many steps. Returns the first and the last loss, and `length` characters of new text.
-pub(crate) fn run(text: &str, steps: u64, length: usize) -> Result<([f64; 2], String)> {
+/// Trains on `text` for this many steps. Returns the loss of each, and `length` characters of new text.
+pub(crate) fn run(text: &str, steps: u64, length: usize, device: &Device) -> Result<(Vec<f64>, String)> {
     let vocabulary: Vec<char> = text.chars().collect::<BTreeSet<_>>().into_iter().collect();
     let data: Vec<i64> = text.chars().flat_map(|c| vocabulary.binary_search(&c)).map(|token| token as i64).collect();
     if data.len() <= CONTEXT {
         return Err(Error::argument("small_gpt", format!("the text has at most {CONTEXT} characters")));
     }
-    let (device, mut rng) = (Device::cpu()?, Generator::new(0));
-    let model = Gpt::new(vocabulary.len(), &device, &mut rng)?;
+    let mut rng = Generator::new(0);
+    let model = Gpt::new(vocabulary.len(), device, &mut rng)?;
     println!("{} characters, {} of them distinct; {} parameters", data.len(), vocabulary.len(), model.num_parameters());
 
     let mut optimizer = AdamW::new(model.named_parameters(), AdamConfig { lr: 3e-3, ..Default::default() })?;
     let schedule = Schedule::cosine(steps, 0.1)?.after_warmup(steps / 20);
-    let mut losses = [f64::NAN; 2];
+    let mut losses = Vec::new();
     for step in 0..steps {
         // Windows of CONTEXT + 1 characters: each character but the last is an input, each but the first a target.
         let starts = (0..BATCH).map(|_| rng.below(data.len() - CONTEXT));
         let windows: Vec<i64> = starts.flat_map(|at| &data[at..=at + CONTEXT]).copied().collect();
-        let windows = Tensor::from_vec(windows, [BATCH, CONTEXT + 1], &device)?;
+        let windows = Tensor::from_vec(windows, [BATCH, CONTEXT + 1], device)?;
         let (input, target) = (windows.narrow(1, 0, CONTEXT)?, windows.narrow(1, 1, CONTEXT)?);
 
         let loss = model.forward(&input)?.flatten(0, 1)?.cross_entropy(&target.flatten(0, 1)?)?;
@@ -109,17 +109,18 @@ pub(crate) fn run(text: &str, steps: u64, length: usize) -> Result<([f64; 2], St
         schedule.apply(step, &mut optimizer)?;
         optimizer.step(&gradients)?;
 
-        losses = [if step == 0 { loss.item()? } else { losses[0] }, loss.item()?];
+        let loss = loss.item()?;
         if step % 100 == 0 || step + 1 == steps {
-            println!("step {step}: loss {:.3}", losses[1]);
+            println!("step {step}: loss {loss:.3}");
         }
+        losses.push(loss);
     }
 
     // Sampling begins after the first character of the text, and draws each next one with its probability.
     let mut tokens = vec![data[0]];
     for _ in 0..length {
         let seen = &tokens[tokens.len().saturating_sub(CONTEXT)..];
-        let input = Tensor::from_vec(seen, [1, seen.len()], &device)?;
+        let input = Tensor::from_vec(seen, [1, seen.len()], device)?;
         let logits = no_grad(|| model.forward(&input))?.select(1, -1)?;
         tokens.extend(logits.softmax(-1)?.multinomial(1, true, &mut rng)?.to_vec::<i64>()?);
     }
@@ -128,9 +129,11 @@ pub(crate) fn run(text: &str, steps: u64, length: usize) -> Result<([f64; 2], St
 
 fn main() -> Result<()> {
     let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
-    let path = std::env::args().nth(1).unwrap_or_else(|| readme.to_owned());
+    let mut args = std::env::args().skip(1);
+    let path = args.next().unwrap_or_else(|| readme.to_owned());
+    let device = Device::open(args.next().as_deref().unwrap_or("cpu"))?;
     let text = std::fs::read_to_string(&path).map_err(|e| Error::io("small_gpt", &path, e).help("give a text file"))?;
-    let (_, sample) = run(&text, 1000, 400)?;
+    let (_, sample) = run(&text, 1000, 400, &device)?;
     println!("{sample}");
     Ok(())
 }

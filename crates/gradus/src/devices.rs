@@ -31,7 +31,9 @@ pub trait DeviceExt: Sized {
     fn wgpu_all() -> Result<Vec<Self>>;
 
     /// The device of this name, as [`devices`] lists them: `cpu`, `wgpu:0`. `wgpu` without a number is the adapter that
-    /// `GRADUS_WGPU_ADAPTER` names, by number or by a part of its name, or the first. Errors if there is none.
+    /// `GRADUS_WGPU_ADAPTER` names, by number or by a part of its name, or the first. `GRADUS_WGPU_PROFILE` says how
+    /// much of the adapters is used: `full` (if it is not set), `no64` (no 64-bit types, as on a Mac) or `core` (only what
+    /// every adapter has). Errors if there is no such adapter.
     #[track_caller]
     fn open(name: &str) -> Result<Self>;
 }
@@ -107,7 +109,7 @@ mod wgpu {
     use std::sync::{Arc, Mutex, PoisonError};
 
     use gradus_tensor::{Device, Result};
-    use gradus_wgpu::WgpuBackend;
+    use gradus_wgpu::{Profile, WgpuBackend};
 
     pub(super) use gradus_wgpu::chosen;
 
@@ -120,7 +122,7 @@ mod wgpu {
         if let Some((_, device)) = opened.get(&index).filter(|(backend, _)| !backend.is_lost()) {
             return Ok(device.clone());
         }
-        let backend = Arc::new(WgpuBackend::open(index)?);
+        let backend = Arc::new(WgpuBackend::open_as(index, Profile::chosen()?)?);
         let device = Device::from_backend(backend.clone());
         opened.insert(index, (backend, device.clone()));
         Ok(device)

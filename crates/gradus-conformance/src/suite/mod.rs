@@ -217,14 +217,20 @@ impl<'b> Suite<'b> {
         self.report.failures.push(Failure { name: name.to_owned(), detail });
     }
 
+    /// Whether the backend supports these dtypes; a case that needs another is counted as skipped.
+    pub(crate) fn supports(&mut self, mut dtypes: impl Iterator<Item = DType>) -> bool {
+        let supported = dtypes.all(|d| self.backend.supports(d));
+        self.report.skipped += usize::from(!supported);
+        supported
+    }
+
     /// Runs a case in its layouts.
     pub(crate) fn case(&mut self, case: &Case<'_>) {
         let full = format!("{}{}", self.prefix, case.name);
         if !self.wanted(&full) {
             return;
         }
-        if !case.dtypes().all(|d| self.backend.supports(d)) {
-            self.report.skipped += 1;
+        if !self.supports(case.dtypes()) {
             return;
         }
         let mut plain = None;

@@ -1,8 +1,8 @@
-//! The functions that kernels call, except those of f64.
+//! The functions that kernels call, except those of `pairs` (f32), `words` (64-bit integers) and `functions64` (f64).
 //!
-//! For f32: `exp`, `exp2`, the logarithms, `sigmoid` and `erf` are computed in f32, the others in f64; the coefficients
-//! are those of the CPU backend. If the driver does not fuse multiply-adds, the first group loses up to half a unit in
-//! the last place. No function relies on the driver's own elementary functions, nor on its treatment of NaN.
+//! The coefficients of `exp`, `exp2`, the logarithms, `sigmoid` and `erf` are those of the CPU backend. If the driver does
+//! not fuse multiply-adds, they lose up to half a unit in the last place. No function relies on the driver's own
+//! elementary functions, nor on its treatment of NaN.
 //!
 //! Drivers may reassociate: Mesa turns `(a + b) - a` into `b`, and `a * b + a * c` into `a * (b + c)`. To compute a
 //! rounding error, the sum goes through `opaque`, which adds a zero that no compiler knows.
@@ -114,33 +114,17 @@ divided_i32: "fn divided_i32(a: i32, b: i32) -> i32 { if (b == 0) { fail(); retu
 "
 divided_u32: "fn divided_u32(a: u32, b: u32) -> u32 { if (b == 0u) { fail(); return 0u; } return a / b; }
 "
-divided_i64: "fn divided_i64(a: i64, b: i64) -> i64 { if (b == 0li) { fail(); return 0li; } if (b == -1li) { return -a; } return a / b; }
-"
-divided_u64: "fn divided_u64(a: u64, b: u64) -> u64 { if (b == 0lu) { fail(); return 0lu; } return a / b; }
-"
 fmod_i32: "fn fmod_i32(a: i32, b: i32) -> i32 { return a - divided_i32(a, b) * b; }
 "
 fmod_u32: "fn fmod_u32(a: u32, b: u32) -> u32 { return a - divided_u32(a, b) * b; }
 "
-fmod_i64: "fn fmod_i64(a: i64, b: i64) -> i64 { return a - divided_i64(a, b) * b; }
-"
-fmod_u64: "fn fmod_u64(a: u64, b: u64) -> u64 { return a - divided_u64(a, b) * b; }
-"
 remainder_i32: "fn remainder_i32(a: i32, b: i32) -> i32 { let r = fmod_i32(a, b); return select(r, r + b, r != 0 && (r < 0) != (b < 0)); }
-"
-remainder_i64: "fn remainder_i64(a: i64, b: i64) -> i64 { let r = fmod_i64(a, b); return select(r, r + b, r != 0li && (r < 0li) != (b < 0li)); }
 "
 remainder_u32: "fn remainder_u32(a: u32, b: u32) -> u32 { return fmod_u32(a, b); }
 "
-remainder_u64: "fn remainder_u64(a: u64, b: u64) -> u64 { return fmod_u64(a, b); }
-"
 floor_div_i32: "fn floor_div_i32(a: i32, b: i32) -> i32 { let q = divided_i32(a, b); let r = a - q * b; return select(q, q - 1, r != 0 && (r < 0) != (b < 0)); }
 "
-floor_div_i64: "fn floor_div_i64(a: i64, b: i64) -> i64 { let q = divided_i64(a, b); let r = a - q * b; return select(q, q - 1li, r != 0li && (r < 0li) != (b < 0li)); }
-"
 floor_div_u32: "fn floor_div_u32(a: u32, b: u32) -> u32 { return divided_u32(a, b); }
-"
-floor_div_u64: "fn floor_div_u64(a: u64, b: u64) -> u64 { return divided_u64(a, b); }
 "
 pow_i32: "fn pow_i32(a: i32, e: i32) -> i32 {
   if (e < 0) { fail(); return 0; }
@@ -152,19 +136,6 @@ pow_i32: "fn pow_i32(a: i32, e: i32) -> i32 {
 pow_u32: "fn pow_u32(a: u32, e: u32) -> u32 {
   var x = a; var n = e; var y = 1u;
   while (n > 0u) { if ((n & 1u) == 1u) { y = y * x; } x = x * x; n = n >> 1u; }
-  return y;
-}
-"
-pow_i64: "fn pow_i64(a: i64, e: i64) -> i64 {
-  if (e < 0li) { fail(); return 0li; }
-  var x = a; var n = e; var y = 1li;
-  while (n > 0li) { if ((n & 1li) == 1li) { y = y * x; } x = x * x; n = n >> 1u; }
-  return y;
-}
-"
-pow_u64: "fn pow_u64(a: u64, e: u64) -> u64 {
-  var x = a; var n = e; var y = 1lu;
-  while (n > 0lu) { if ((n & 1lu) == 1lu) { y = y * x; } x = x * x; n = n >> 1u; }
   return y;
 }
 "
@@ -280,13 +251,17 @@ special_log_f32: "fn special_log_f32(x: f32, y: f32) -> f32 {
   return select(x, y, is_finite_f32(x));
 }
 "
-ln_parts_f32: "fn ln_parts_f32(e: f32, f: f32, d: f32) -> f32 {
+// ln(2^e * (1 + f + d)) as a pair, with `d` far below the last place of `f`.
+ln_parts_f32: "fn ln_parts_f32(e: f32, f: f32, d: f32) -> vec2<f32> {
   let a = e * 0.69314575f; let hi = opaque_f32(a + f); let lo = ((a - hi) + f) + d;
   let q = fma(fma(fma(fma(fma(fma(fma(fma(-0.07772832f, f, 0.12989086f), f, -0.13223101f), f, 0.14166996f), f, -0.16609633f), f, 0.20002769f), f, -0.2500159f), f, 0.33333313f), f, -0.49999988f);
-  return hi + fma(f * f, q, fma(e, 1.4286068203094173e-06f, lo));
+  return vec2<f32>(hi, fma(f * f, q, fma(e, 1.4286068203094173e-06f, lo)));
 }
 "
-log_f32: "fn log_f32(x: f32) -> f32 { let p = split_f32(x); return special_log_f32(x, ln_parts_f32(p.x, p.y, 0.0f)); }
+log_f32: "fn log_f32(x: f32) -> f32 {
+  let p = split_f32(x); let l = ln_parts_f32(p.x, p.y, 0.0f);
+  return special_log_f32(x, l.x + l.y);
+}
 "
 product_error_f32: "fn product_error_f32(a: f32, b: f32, p: f32) -> f32 {
   let ah = bitcast<f32>(bitcast<u32>(a) & 0xfffff000u); let al = a - ah;
@@ -314,14 +289,8 @@ const LOG10_2_LO: f32 = 4.605038981195214e-06f;
 "
 log1p_f32: "fn log1p_f32(x: f32) -> f32 {
   if (abs(x) < 2.98023224e-08f) { return x; }
-  let u = 1.0f + x;
-  let offset = bitcast<u32>(u) - 0x3f3504f3u;
-  let e = f32(bitcast<i32>(offset) >> 23u);
-  let s = bitcast<f32>(0x5f800000u - (offset & 0xff800000u));
-  let b = s * 5.421010862427522e-20f - 1.0f;
-  let p = x * 5.421010862427522e-20f * s;
-  let f = opaque_f32(b + p); let d = p - (f - b);
-  return special_log_f32(u, ln_parts_f32(e, f, d - d * f));
+  let l = log1p_pair_f32(vec2<f32>(x, 0.0f));
+  return special_log_f32(1.0f + x, l.x + l.y);
 }
 "
 rsqrt_f32: "fn rsqrt_f32(x: f32) -> f32 {
@@ -341,171 +310,6 @@ erf_f32: "fn erf_f32(x: f32) -> f32 {
   let b = min(a, 4.0f);
   let g = fma(fma(fma(fma(fma(fma(1.4151954e-5f, b, -0.00035250993f), b, 0.0037653684f), b, -0.024026975f), b, 0.10655077f), b, 0.6349573f), b, 1.1286974f);
   return with_sign_f32(select(1.0f - exp_f32(-b * g), fma(a, p, a), a < 1.0f), x);
-}
-"
-exp_parts: "fn exp_parts(x: f64) -> vec2<f64> {
-  let n = round(x * 1.4426950408889634lf);
-  let r = opaque_f64(x - n * 0.6931471803691238lf) - n * 1.9082149292705877e-10lf;
-  let c = ((((((0.0001991590573058963lf * r + 0.001394120926786183lf) * r + 0.0083332685284514lf) * r + 0.04166635167776042lf) * r + 0.16666666853876003lf) * r + 0.500000004739508lf) * r + 0.9999999999910031lf);
-  let power = bitcast<f64>(u64(i32(n) + 1023) << 52u);
-  return vec2<f64>(r * c, power);
-}
-"
-exp64: "fn exp64(x: f64) -> f64 { let p = exp_parts(x); return p.y * p.x + p.y; }
-"
-expm1_f32: "fn expm1_f32(x: f32) -> f32 {
-  if (is_nan_f32(x) || x == 0.0f) { return x; }
-  let p = exp_parts(f64(max(min(x, 90.0f), -20.0f)));
-  return f32(p.y * p.x + (p.y - 1.0lf));
-}
-"
-softplus_f32: "fn softplus_f32(x: f32) -> f32 {
-  if (is_nan_f32(x)) { return x; }
-  let y = exp64(f64(max(-abs(x), -110.0f)));
-  let p = (((((((((( 0.0020295803848040172lf * y - 0.013404219174114997lf) * y + 0.04147117703736467lf) * y - 0.08243343912103102lf) * y + 0.12417843484151164lf) * y - 0.16105429987000797lf) * y + 0.1989067741026833lf) * y - 0.24987260001983988lf) * y + 0.333325587712483lf) * y - 0.4999998140754839lf) * y + 0.999999999255495lf);
-  return f32(y * p + f64(max(x, 0.0f)));
-}
-"
-ln64: "fn ln64(w: f64) -> f64 {
-  let bits = bitcast<u64>(w);
-  let offset = bits - 0x3fe6a09e667f3bcdlu + 0x3ff0000000000000lu;
-  let e = f64(i32(offset >> 52u) - 1023);
-  let m = bitcast<f64>(bits - (offset & 0xfff0000000000000lu) + 0x3ff0000000000000lu);
-  let s = (m - 1.0lf) / (m + 1.0lf); let z = s * s;
-  let c = ((((0.19609689667477198lf * z + 0.22174132640182895lf) * z + 0.2857216916515738lf) * z + 0.39999994860107996lf) * z + 0.666666666796959lf) * z + 1.9999999999999465lf;
-  return e * 0.6931471805599453lf + s * c;
-}
-"
-tanh_f32: "fn tanh_f32(x: f32) -> f32 {
-  if (is_nan_f32(x)) { return x; }
-  let a = f64(min(abs(x), 10.0f));
-  let p = exp_parts(a + a); let e = p.y * p.x + (p.y - 1.0lf);
-  return with_sign_f32(f32(e / (e + 2.0lf)), x);
-}
-"
-cosh_sinh_parts: "fn cosh_sinh_parts(x: f64) -> vec4<f64> {
-  let n = round(x * 1.4426950408889634lf);
-  let r = opaque_f64(x - n * 0.6931471803691238lf) - n * 1.9082149292705877e-10lf;
-  let k = i32(n); let z = r * r;
-  let c = ((0.0013946331146728443lf * z + 0.0416662656490627lf) * z + 0.500000007956986lf) * z + 1.0lf;
-  let o = r * (((0.00019905072840570884lf * z + 0.008333288796381058lf) * z + 0.16666666755030599lf) * z + 1.0lf);
-  return vec4<f64>(c, o, bitcast<f64>(u64(1023 + k) << 52u), bitcast<f64>(u64(1023 - k) << 52u));
-}
-"
-sinh_f32: "fn sinh_f32(x: f32) -> f32 {
-  if (is_nan_f32(x)) { return x; }
-  let p = cosh_sinh_parts(f64(min(abs(x), 91.0f)));
-  return with_sign_f32(f32(0.5lf * ((p.z - p.w) * p.x + (p.z + p.w) * p.y)), x);
-}
-"
-cosh_f32: "fn cosh_f32(x: f32) -> f32 {
-  if (is_nan_f32(x)) { return x; }
-  let p = cosh_sinh_parts(f64(min(abs(x), 91.0f)));
-  return f32(0.5lf * ((p.z + p.w) * p.x + (p.z - p.w) * p.y));
-}
-"
-asinh_f32: "fn asinh_f32(x: f32) -> f32 {
-  if (!is_finite_f32(x)) { return x; }
-  let a = f64(abs(x));
-  if (a < 0.00390625lf) { return with_sign_f32(f32(a * (1.0lf - a * a * 0.16666666666666666lf)), x); }
-  return with_sign_f32(f32(ln64(a + sqrt(a * a + 1.0lf))), x);
-}
-"
-acosh_f32: "fn acosh_f32(x: f32) -> f32 {
-  if (!(x >= 1.0f) || is_nan_f32(x)) { return f32_of(0x7fc00000u); }
-  if (!is_finite_f32(x)) { return x; }
-  let a = f64(x);
-  return f32(ln64(a + sqrt(a * a - 1.0lf)));
-}
-"
-atanh_f32: "fn atanh_f32(x: f32) -> f32 {
-  let b = abs(x);
-  if (is_nan_f32(x) || b > 1.0f) { return f32_of(0x7fc00000u); }
-  if (b == 1.0f) { return with_sign_f32(f32_of(0x7f800000u), x); }
-  let a = f64(b);
-  if (a < 0.00390625lf) { return with_sign_f32(f32(a * (1.0lf + a * a * 0.3333333333333333lf)), x); }
-  return with_sign_f32(f32(0.5lf * ln64((1.0lf + a) / (1.0lf - a))), x);
-}
-"
-turns: "fn turns(x: f64, t: f64) -> f64 { let y = x * t; return y - round(y); }
-"
-sin_reduced: "fn sin_reduced(x: f32, quarter: i32) -> f64 {
-  let w = f64(x);
-  var n: f64; var r: f64;
-  if (abs(x) > 1048576.0f) {
-    let q = 4.0lf * (turns(w, 0.15915494272485375lf) + turns(w, 3.6704158115630214e-10lf) + turns(w, 5.690025167992954e-19lf) + turns(w, 1.4703036846932608e-27lf) + turns(w, 2.5867171752090537e-36lf) + turns(w, 9.458140877728297e-46lf) + turns(w, 9.301187196294348e-54lf));
-    n = round(q); r = (q - n) * 1.5707963267948966lf;
-  } else {
-    n = round(w * 0.6366197723675814lf);
-    r = opaque_f64(opaque_f64(w - n * 1.5707963109016418lf) - n * 1.5893254712295857e-08lf) - n * 6.123233995736766e-17lf;
-  }
-  let k = i32(n) + quarter; let z = r * r;
-  let s = r * ((((2.718309384253847e-06lf * z - 0.00019839334569754163lf) * z + 0.008333329384844936lf) * z - 0.16666666641614208lf) * z + 1.0lf);
-  let c = (((2.4438410117754927e-05lf * z - 0.0013887367101383212lf) * z + 0.04166664685643136lf) * z - 0.5lf) * z + 1.0lf;
-  let y = select(c, s, (k & 1) == 0);
-  return select(y, -y, (k & 2) != 0);
-}
-"
-sin_f32: "fn sin_f32(x: f32) -> f32 { if (!is_finite_f32(x)) { return f32_of(0x7fc00000u); } if (x == 0.0f) { return x; } return f32(sin_reduced(x, 0)); }
-"
-cos_f32: "fn cos_f32(x: f32) -> f32 { if (!is_finite_f32(x)) { return f32_of(0x7fc00000u); } return f32(sin_reduced(x, 1)); }
-"
-tan_f32: "fn tan_f32(x: f32) -> f32 { if (!is_finite_f32(x)) { return f32_of(0x7fc00000u); } if (x == 0.0f) { return x; } return f32(sin_reduced(x, 0) / sin_reduced(x, 1)); }
-"
-atan_f32: "fn atan_f32(x: f32) -> f32 {
-  if (is_nan_f32(x)) { return x; }
-  let a = f64(abs(x)); let outer = a > 1.0lf;
-  let t = select(a, 1.0lf, outer) / select(1.0lf, a, outer); let z = t * t;
-  let y = t * (((((((((( 0.0011344649472863014lf * z - 0.007420586474189121lf) * z + 0.02275602050811892lf) * z - 0.04494141606186166lf) * z + 0.06759219085216531lf) * z - 0.0881869546099126lf) * z + 0.11060204482975261lf) * z - 0.14280124772365385lf) * z + 0.19999692170669908lf) * z - 0.33333327421925857lf) * z + 1.0lf);
-  return with_sign_f32(f32(select(y, 1.5707963267948966lf - y, outer)), x);
-}
-"
-asin_folded: "fn asin_folded(a: f64) -> f64 {
-  let outer = a > 0.5lf; let half = 0.5lf - 0.5lf * a;
-  let z = select(a * a, half, outer); let t = select(a, sqrt(half), outer);
-  return t * (((((((0.03470624828841407lf * z + 0.007458421241269381lf) * z + 0.024621723901551734lf) * z + 0.030109735463674743lf) * z + 0.044660203688057766lf) * z + 0.0749994801277225lf) * z + 0.16666667191559256lf) * z + 1.0lf);
-}
-"
-asin_f32: "fn asin_f32(x: f32) -> f32 {
-  if (!(abs(x) <= 1.0f) || is_nan_f32(x)) { return f32_of(0x7fc00000u); }
-  let a = f64(abs(x)); let y = asin_folded(a);
-  return with_sign_f32(f32(select(y, 1.5707963267948966lf - 2.0lf * y, a > 0.5lf)), x);
-}
-"
-acos_f32: "fn acos_f32(x: f32) -> f32 {
-  if (!(abs(x) <= 1.0f) || is_nan_f32(x)) { return f32_of(0x7fc00000u); }
-  let a = f64(abs(x)); let y = asin_folded(a);
-  if (a > 0.5lf) { return f32(select(2.0lf * y, 3.141592653589793lf - 2.0lf * y, x < 0.0f)); }
-  return f32(1.5707963267948966lf + select(-y, y, x < 0.0f));
-}
-"
-erfc_f32: "fn erfc_f32(x: f32) -> f32 {
-  if (is_nan_f32(x)) { return x; }
-  let a = f64(min(abs(x), 10.1f));
-  let u = 1.0lf / (a + 3.0lf); let t = 1.0lf - 6.0lf * u;
-  let p = ((((((((((3.997772875813463e-05lf * t + 9.680299947836357e-05lf) * t - 0.0002871003369446655lf) * t - 0.0005463502464183981lf) * t + 0.0030376132784686355lf) * t - 0.0012124193080474228lf) * t - 0.026827772697029597lf) * t + 0.11952773777924595lf) * t - 0.3104672275332024lf) * t + 0.5902283582395438lf) * t - 0.8833944538031628lf) * t + 1.0740069070835538lf;
-  let y = exp64(-a * a) * (u * p);
-  return f32(select(y, 2.0lf - y, x < 0.0f));
-}
-"
-pow_f32: "fn pow_f32(x: f32, y: f32) -> f32 {
-  if (x == 1.0f || y == 0.0f) { return 1.0f; }
-  if (is_nan_f32(x) || is_nan_f32(y)) { return f32_of(0x7fc00000u); }
-  let a = abs(x); let b = abs(y);
-  let whole = b >= 8388608.0f || trunc(b) == b;
-  let odd = b < 16777216.0f && whole && !(trunc(0.5f * b) == 0.5f * b);
-  if (x < 0.0f && is_finite_f32(x) && !whole) {
-    if (is_finite_f32(y)) { return f32_of(0x7fc00000u); }
-  }
-  var p: f32;
-  if (a == 1.0f) { p = 1.0f; }
-  else if (!is_finite_f32(y)) { p = select(0.0f, f32_of(0x7f800000u), (a > 1.0f) == (y > 0.0f)); }
-  else if (a == 0.0f || !is_finite_f32(a)) { p = select(0.0f, f32_of(0x7f800000u), (a == 0.0f) == (y < 0.0f)); }
-  else {
-    let t = f64(y) * ln64(f64(a));
-    p = f32(exp64(max(min(t, 90.0lf), -110.0lf)));
-  }
-  return select(p, bitcast<f32>(bitcast<u32>(p) | (bitcast<u32>(x) & 0x80000000u)), odd);
 }
 "
 mul32: "fn mul32(a: u32, b: u32) -> vec2<u32> {

@@ -1,10 +1,11 @@
 //! Adds to a kernel the functions that it calls.
 
-use super::{functions, functions64};
+use super::{functions, functions64, pairs, words};
 
 /// `text`, preceded by the functions that it calls, directly or indirectly.
 pub(super) fn with_used(text: &str) -> String {
-    let library: Vec<_> = functions::LIBRARY.iter().chain(functions64::LIBRARY).collect();
+    let parts = [functions::LIBRARY, pairs::LIBRARY, words::LIBRARY, functions64::LIBRARY];
+    let library = parts.concat();
     let mut used = vec![false; library.len()];
     let mut queue = vec![text];
     while let Some(caller) = queue.pop() {

@@ -1,7 +1,8 @@
 //! Text of kernels: types, access to elements of any dtype, coordinates, and the functions that WGSL lacks.
 //!
-//! Storage buffers have elements of 4 or 8 bytes. Elements of 1 or 2 bytes are parts of words: a read shifts and masks,
-//! a write replaces its own bits of the word atomically, so that neighbours written by other invocations are preserved.
+//! Storage buffers have elements of 4 or 8 bytes; a 64-bit integer is two words (see `words`). Elements of 1 or 2 bytes are
+//! parts of words: a read shifts and masks, a write replaces its own bits of the word atomically, so that neighbours
+//! written by other invocations are preserved.
 
 /// Functions that kernels call: their names, and their texts.
 macro_rules! library {
@@ -14,13 +15,15 @@ macro_rules! library {
 mod functions;
 mod functions64;
 mod library;
+mod pairs;
 mod scalar;
+mod words;
 
 use std::fmt::Write;
 
 use gradus_backend::DType;
 
-pub(crate) use scalar::{cast, constant, instruction};
+pub(crate) use scalar::{binary, cast, constant, instruction};
 
 /// Invocations of a work-group.
 pub(crate) const GROUP: u32 = 256;
@@ -30,11 +33,19 @@ pub(crate) fn ty(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 => "f32",
         DType::F64 => "f64",
-        DType::I64 => "i64",
-        DType::U64 => "u64",
+        DType::I64 | DType::U64 => "vec2<u32>",
         DType::I32 | DType::I16 | DType::I8 => "i32",
         DType::U32 | DType::U16 | DType::U8 => "u32",
         DType::Bool => "bool",
+    }
+}
+
+/// The end of the names of functions for a dtype: `larger_f32`.
+pub(crate) fn suffix(dtype: DType) -> &'static str {
+    match dtype {
+        DType::I64 => "i64",
+        DType::U64 => "u64",
+        d => ty(d),
     }
 }
 

@@ -3,13 +3,10 @@
 
 use gradus_backend::{DType, Scalar, ScalarOp};
 
-use super::ty;
+use super::{suffix, ty};
 
 /// A constant of a compute type.
 pub(crate) fn constant(value: Scalar, dtype: DType) -> String {
-    let wide = |v: i64| {
-        if v == i64::MIN { "(-9223372036854775807li - 1li)".to_owned() } else { format!("({v}li)") }
-    };
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 => {
             let v = value.to_f64() as f32;
@@ -27,11 +24,14 @@ pub(crate) fn constant(value: Scalar, dtype: DType) -> String {
                 format!("f64_of({:#x}lu)", v.to_bits())
             }
         }
-        DType::I64 => wide(value.to_i64()),
-        DType::U64 => match value {
-            Scalar::Float(v) => format!("{}lu", v as u64),
-            v => format!("{}lu", v.to_i64() as u64),
-        },
+        DType::I64 | DType::U64 => {
+            let v = match value {
+                // A float above `i64::MAX` is one that u64 can represent.
+                Scalar::Float(v) if dtype == DType::U64 => v as u64,
+                v => v.to_i64() as u64,
+            };
+            format!("vec2<u32>({}u, {}u)", v as u32, v >> 32)
+        }
         DType::I32 | DType::I16 | DType::I8 => format!("bitcast<i32>({:#x}u)", value.to_i64() as u32),
         DType::U32 | DType::U16 | DType::U8 => format!("{}u", value.to_i64() as u32),
         DType::Bool => (value.to_f64() != 0.0).to_string(),
@@ -49,14 +49,20 @@ fn wrapped(v: String, dtype: DType) -> String {
     }
 }
 
+/// Whether a dtype is computed as two words.
+fn is_wide(dtype: DType) -> bool {
+    matches!(dtype, DType::I64 | DType::U64)
+}
+
 /// The conversion of `v` between two compute types.
 pub(crate) fn cast(v: &str, from: DType, to: DType) -> String {
     let (f, t) = (ty(from), ty(to));
     if to == DType::Bool {
-        return match f {
-            "bool" => v.to_owned(),
+        return match from {
+            DType::Bool => v.to_owned(),
             // A NaN counts as nonzero: the test is a negated equality.
-            "f32" | "f64" => format!("!({v} == {f}(0))"),
+            _ if from.is_float() => format!("!({v} == {f}(0))"),
+            _ if is_wide(from) => format!("any({v} != vec2<u32>(0u))"),
             _ => format!("({v} != {f}(0))"),
         };
     }
@@ -64,7 +70,11 @@ pub(crate) fn cast(v: &str, from: DType, to: DType) -> String {
         return v.to_owned();
     }
     if from == DType::Bool {
-        return format!("select({t}(0), {t}(1), {v})");
+        let [zero, one] = [0, 1].map(|n| constant(Scalar::Int(n), to));
+        return format!("select({zero}, {one}, {v})");
+    }
+    if is_wide(from) && to.is_float() || from.is_float() && is_wide(to) {
+        return format!("{}_from_{}({v})", suffix(to), suffix(from));
     }
     if to.is_float() {
         return format!("{t}({v})");
@@ -72,43 +82,44 @@ pub(crate) fn cast(v: &str, from: DType, to: DType) -> String {
     if from.is_float() {
         let bits = to.size() as u32 * 8;
         let (lo, hi) = if to.is_signed() {
-            (i64::MIN >> (64 - bits), (i64::MAX >> (64 - bits)) as u64)
+            (i64::MIN >> (64 - bits), i64::MAX >> (64 - bits))
         } else {
-            (0, u64::MAX >> (64 - bits))
+            (0, (u64::MAX >> (64 - bits)) as i64)
         };
         // The first float above the range, which is a power of two, and the ends of the range.
-        let beyond = constant(Scalar::Float(hi as f64 + f64::from(u8::from(bits < 64))), from);
+        let beyond = constant(Scalar::Float(hi as f64 + 1.0), from);
         let below = constant(Scalar::Float(lo as f64), from);
-        let max = match to {
-            DType::U64 => "18446744073709551615lu".to_owned(),
-            _ => constant(Scalar::Int(hi as i64), to),
-        };
-        let min = constant(Scalar::Int(lo), to);
+        let [max, min] = [hi, lo].map(|end| constant(Scalar::Int(end), to));
         // A value in range is converted; then the ends are handled, then NaN, for which every comparison is false.
         let inside = format!("select({f}(0), {v}, ({v} > {below}) && ({v} < {beyond}))");
         let value = format!("select({t}({inside}), {max}, {v} >= {beyond})");
         return format!("select({value}, {min}, {v} <= {below})");
     }
-    let converted = match (f, t) {
+    let converted = match (is_wide(from), is_wide(to)) {
+        (true, true) => v.to_owned(),
+        // Signs extend, and bits wrap.
+        (false, true) if f == "i32" => format!("i64_from_i32({v})"),
+        (false, true) => format!("vec2<u32>({v}, 0u)"),
+        (true, false) if t == "i32" => format!("bitcast<i32>(({v}).x)"),
+        (true, false) => format!("({v}).x"),
         _ if f == t => v.to_owned(),
-        ("i32", "u32") | ("u32", "i32") | ("i64", "u64") | ("u64", "i64") => format!("bitcast<{t}>({v})"),
-        // Through the type of the same signedness, so that signs extend and bits wrap.
-        ("i32", "u64") => format!("bitcast<u64>(i64({v}))"),
-        ("u32", "i64") => format!("bitcast<i64>(u64({v}))"),
-        ("i64", "u32") => format!("bitcast<u32>(i32({v}))"),
-        ("u64", "i32") => format!("bitcast<i32>(u32({v}))"),
-        _ => format!("{t}({v})"),
+        _ => format!("bitcast<{t}>({v})"),
     };
     wrapped(converted, to)
+}
+
+/// An instruction of two operands of one dtype.
+pub(crate) fn binary(op: ScalarOp, dtype: DType, a: &str, b: &str) -> String {
+    instruction(op, dtype, dtype, [a.to_owned(), b.to_owned(), String::new()])
 }
 
 /// An instruction on values with the given names; `from` is the type of the first.
 pub(crate) fn instruction(op: ScalarOp, from: DType, dtype: DType, [a, b, c]: [String; 3]) -> String {
     use ScalarOp::*;
-    let t = ty(from);
-    let float = from.is_float();
-    let call = |name: &str| format!("{name}_{t}({a})");
-    let call2 = |name: &str| format!("{name}_{t}({a}, {b})");
+    let (t, end) = (ty(from), suffix(from));
+    let (float, wide) = (from.is_float(), is_wide(from));
+    let call = |name: &str| format!("{name}_{end}({a})");
+    let call2 = |name: &str| format!("{name}_{end}({a}, {b})");
     let int = |text: String| wrapped(text, dtype);
     match op {
         Cast => cast(&a, from, dtype),
@@ -117,11 +128,13 @@ pub(crate) fn instruction(op: ScalarOp, from: DType, dtype: DType, [a, b, c]: [S
         And => format!("({a} && {b})"),
         Or => format!("({a} || {b})"),
         Xor => format!("({a} != {b})"),
+        Neg if wide => format!("neg_64({a})"),
         Neg => int(format!("(-{a})")),
         Abs if float => format!("abs({a})"),
+        Abs if from == DType::I64 => call("abs"),
         Abs if from.is_signed() => int(format!("select({a}, -{a}, {a} < {t}(0))")),
         Abs => a,
-        Sign if float => call("sign"),
+        Sign if float || wide => call("sign"),
         Sign if from.is_signed() => {
             format!("(select({t}(0), {t}(1), {a} > {t}(0)) - select({t}(0), {t}(1), {a} < {t}(0)))")
         }
@@ -145,13 +158,20 @@ pub(crate) fn instruction(op: ScalarOp, from: DType, dtype: DType, [a, b, c]: [S
                 "true".to_owned()
             }
         }
+        Add | Sub | Mul if wide => format!("{}_64({a}, {b})", op.name()),
         Add => int(format!("({a} + {b})")),
         Sub => int(format!("({a} - {b})")),
         Mul => int(format!("({a} * {b})")),
         Div if float => call2("divided"),
-        Max | Min if float => call2(if op == Max { "larger" } else { "smaller" }),
+        Max | Min if float || wide => call2(if op == Max { "larger" } else { "smaller" }),
         Max => format!("max({a}, {b})"),
         Min => format!("min({a}, {b})"),
+        Eq if wide => format!("all({a} == {b})"),
+        Ne if wide => format!("any({a} != {b})"),
+        Lt if wide => call2("less"),
+        Gt if wide => format!("less_{end}({b}, {a})"),
+        Le if wide => format!("!less_{end}({b}, {a})"),
+        Ge if wide => format!("!less_{end}({a}, {b})"),
         Eq => format!("({a} == {b})"),
         // Not every driver treats a NaN as unequal to itself.
         Ne => format!("!({a} == {b})"),

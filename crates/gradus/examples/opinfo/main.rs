@@ -171,7 +171,7 @@ fn entry(
 fn tally(bytes: &[u8], list: bool) -> Tally {
     let (_, metadata) = SafeTensors::read_metadata(bytes).unwrap();
     let words: BTreeMap<String, String> = metadata.metadata().clone().unwrap().into_iter().collect();
-    let missing = |_: &str, _: &Device| vec![];
+    let missing = |_: &str| vec![];
     let file = File { tensors: SafeTensors::deserialize(bytes).unwrap(), device: Device::cpu().unwrap(), missing };
     let entries: Vec<String> = serde_json::from_str(&words["entries"]).unwrap();
     let left_out: BTreeMap<String, BTreeMap<String, usize>> = serde_json::from_str(&words["left out"]).unwrap();

@@ -56,10 +56,11 @@ pub(crate) fn tolerance(dtype: DType) -> f64 {
     }
 }
 
-/// The table cell of a dtype: supported or refused. An error describes a wrong result.
-fn cell(call: Call, inputs: &[Tensor], dtype: DType) -> std::result::Result<&'static str, String> {
+/// The table cell of a dtype on a device: supported or refused. An error describes a wrong result.
+fn cell(call: Call, inputs: &[Tensor], dtype: DType, device: &Device) -> std::result::Result<&'static str, String> {
     let x = inputs_as(inputs, dtype).map_err(|e| e.to_string())?;
-    let outs = match call(&x) {
+    let there = x.iter().map(|t| t.to_device(device)).collect::<Result<Vec<_>>>();
+    let outs = match there.and_then(|x| call(&x)) {
         Ok(outs) => outs,
         Err(e) => {
             use ErrorKind::*;
@@ -115,10 +116,10 @@ fn order_of(call: Call, inputs: &[Tensor]) -> Result<&'static str> {
 
 /// Generates the page, and describes what is wrong.
 ///
-/// The WebGPU column is tested if there is a device; otherwise it is copied from the existing page.
+/// The WebGPU columns are tested if there are devices; otherwise they are copied from the existing page.
 pub(crate) fn page(
     file: &File<'_>,
-    wgpu: Option<&File<'_>>,
+    wgpu: &[Device],
     calls: &BTreeMap<&str, Call>,
     cases: &[&str],
 ) -> (String, Vec<String>) {
@@ -135,9 +136,10 @@ pub(crate) fn page(
          dtype and differentiates it up to three times. ● computes (integers promote where the operation is one of \
          floats), · is a typed error. *Gradient*: how often it can be differentiated; `0` where none exists. *Cases*: \
          how many with values from PyTorch the tests compare, with first and second gradients. *WebGPU*: ● where it \
-         computes in the same dtypes and is as near (found on Mesa's lavapipe, which has 64-bit types); else the dtypes \
-         that differ.\n\n\
-         | operation |{} WebGPU | gradient | cases |\n|---|{}---|---|---|\n",
+         computes in the same dtypes and is as near; else the dtypes that differ. *No 64*: the same on an adapter \
+         without 64-bit types in shaders, which has no f64. *Core*: on one that has only what WebGPU guarantees. All \
+         three are found on Mesa's lavapipe.\n\n\
+         | operation |{} WebGPU | no 64 | core | gradient | cases |\n|---|{}---|---|---|---|---|\n",
         names.concat(),
         "---|".repeat(DType::ALL.len())
     );
@@ -148,7 +150,7 @@ pub(crate) fn page(
         let mut row = format!("| `{family}` |");
         let mut marks = Vec::new();
         for dtype in DType::ALL {
-            match cell(call, &inputs, dtype) {
+            match cell(call, &inputs, dtype, &file.device) {
                 Ok(mark) => {
                     row += &format!(" {mark} |");
                     marks.push((dtype, mark));
@@ -156,12 +158,15 @@ pub(crate) fn page(
                 Err(e) => wrong.push(format!("{name}: {e}")),
             }
         }
-        let column = match wgpu {
-            Some(file) => column(call, &file.inputs(name), &marks, name, &mut wrong),
-            None => old_cell(&old, family),
+        let columns = match wgpu {
+            [] => old_cells(&old, family),
+            all => all
+                .iter()
+                .map(|device| format!(" {} |", column(call, &inputs, &marks, (name, device), &mut wrong)))
+                .collect(),
         };
         match order(file, family, call, inputs) {
-            Ok(order) => row += &format!(" {column} | {order} | {} |", names.len()),
+            Ok(order) => row += &format!("{columns} {order} | {} |", names.len()),
             Err(e) => wrong.push(format!("{name}: gradient: {e}")),
         }
         text += &row;
@@ -178,11 +183,17 @@ pub(crate) fn page(
 /// The path of the page, relative to the root.
 pub(crate) const PAGE: &str = "docs/op-matrix.md";
 
-/// The cell of another backend: whether it matches the CPU in each dtype.
-fn column(call: Call, inputs: &[Tensor], cpu: &[(DType, &str)], name: &str, wrong: &mut Vec<String>) -> String {
+/// The cell of another device: whether it matches the CPU in each dtype that it has.
+fn column(
+    call: Call,
+    inputs: &[Tensor],
+    cpu: &[(DType, &str)],
+    (name, device): (&str, &Device),
+    wrong: &mut Vec<String>,
+) -> String {
     let mut differ = Vec::new();
-    for &(dtype, mark) in cpu {
-        match cell(call, inputs, dtype) {
+    for &(dtype, mark) in cpu.iter().filter(|(dtype, _)| device.backend().supports(*dtype)) {
+        match cell(call, inputs, dtype, device) {
             Ok(found) if found == mark => {}
             Ok(_) => differ.push(dtype.name()),
             Err(e) => wrong.push(format!("{name} on WebGPU: {e}")),
@@ -191,11 +202,11 @@ fn column(call: Call, inputs: &[Tensor], cpu: &[(DType, &str)], name: &str, wron
     if differ.is_empty() { "●".to_owned() } else { differ.join(" ") }
 }
 
-/// The WebGPU cell of an operation's row in the existing page, the third from the end.
-fn old_cell(page: &str, family: &str) -> String {
+/// The WebGPU cells of an operation's row in the existing page: those between the dtypes and the last two.
+fn old_cells(page: &str, family: &str) -> String {
     let row = page.lines().find(|l| l.starts_with(&format!("| `{family}` |")));
-    let cell = row.and_then(|r| r.trim_end_matches('|').rsplit('|').nth(2));
-    cell.map_or_else(String::new, |c| c.trim().to_owned())
+    let cells: Vec<&str> = row.map_or_else(Vec::new, |r| r.split_inclusive('|').collect());
+    cells.get(DType::ALL.len() + 2..cells.len().saturating_sub(2)).unwrap_or_default().concat()
 }
 
 /// Compares a page with the existing file, or writes it if `GRADUS_WRITE` is set. Describes what is wrong.
