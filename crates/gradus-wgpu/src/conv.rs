@@ -14,7 +14,7 @@ use gradus_backend::{DType, Kernel, Layout, MapArg, Result, ScalarOp, Shape, Vie
 use crate::WgpuBackend;
 use crate::queue::{Launch, key};
 use crate::temp::Temp;
-use crate::tile::{Product, Tile};
+use crate::tile::{DEPTH, Product, Tile};
 use crate::wgsl::{self, GROUP, Text, param};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -24,11 +24,18 @@ enum Kind {
     Weight,
 }
 
+impl Kind {
+    fn name(self) -> &'static str {
+        ["conv", "conv_backward_input", "conv_backward_weight"][self as usize]
+    }
+}
+
 /// Everything that the text depends on.
 #[derive(Debug, Hash)]
 struct Plan {
     kind: Kind,
     dtype: DType,
+    out: DType,
     rank: usize,
     tile: Tile,
     bias: bool,
@@ -47,12 +54,23 @@ struct Sizes {
     counts: [usize; 3],
 }
 
-/// Parameters: m, k, n, products, tiles along n and m, groups, channels and filters per group, taps, positions, spatial
-/// elements; then the position of `x` and its strides of sample and channel, the position of `w` and its strides of
-/// filter, channel and tap, the position of `y` and its strides of sample, channel and position, the position and
-/// stride of the bias; then for each spatial axis its size, kernel, stride, dilation, padding, positions, and the
-/// stride of `x`.
-const SIZES: usize = 12;
+impl Sizes {
+    /// Rows, inner elements and columns of a product, and the number of products.
+    fn product(&self, kind: Kind) -> (usize, usize, usize, usize) {
+        match kind {
+            Kind::Forward => (self.k, self.c * self.taps, self.positions, self.n * self.groups),
+            Kind::Input => (self.c, self.k * self.taps, self.spatial, self.n * self.groups),
+            Kind::Weight => (self.k, self.n * self.positions, self.c * self.taps, self.groups),
+        }
+    }
+}
+
+/// Parameters: m, k, n, products, tiles along n and m, groups, channels and filters per group, taps, positions, parts along
+/// k, elements of a part, and the step between results of parts; then the position of `x` and its strides of sample and
+/// channel, the position of `w` and its strides of filter, channel and tap, the position of `y` and its strides of
+/// sample, channel and position, the position and stride of the bias; then for each spatial axis its size, kernel,
+/// stride, dilation, padding, positions, and the stride of `x`.
+const SIZES: usize = 14;
 const X: usize = SIZES;
 const W: usize = X + 3;
 const Y: usize = W + 4;
@@ -89,17 +107,47 @@ fn sizes(b: &WgpuBackend, window: &Window, groups: usize, x: View<'_>, w: View<'
     })
 }
 
-/// Runs one of the three; `false` if the kernel cannot read the form of an operand.
+/// Runs one of the three, whose result is `out`; `false` if the kernel cannot read the form of an operand.
 fn run(
     b: &WgpuBackend,
     kind: Kind,
     window: &Window,
     s: &Sizes,
-    [x, w, y]: [View<'_>; 3],
+    operands: [View<'_>; 2],
     bias: Option<View<'_>>,
+    out: &mut ViewMut<'_>,
 ) -> Result<bool> {
-    let rank = window.rank;
-    let op = ["conv", "conv_backward_input", "conv_backward_weight"][kind as usize];
+    let (m, k, n, count) = s.product(kind);
+    let parts = Tile::new(out.dtype, count, m, n).parts(count, m, k, n);
+    if parts == 1 || !out.dtype.is_float() {
+        return if k > DEPTH { Ok(false) } else { launch(b, kind, window, s, operands, bias, out, 1) };
+    }
+    let mut partial = Temp::new(b, out.dtype.compute(), Shape::new(&[parts, out.layout.numel()])?)?;
+    let layout = Layout::contiguous(*out.layout.shape());
+    let done = launch(b, kind, window, s, operands, bias, &partial.view_mut().with(&layout), parts)?;
+    if done {
+        crate::reduce::sum_of_parts(b, kind.name(), partial, out)?;
+    }
+    Ok(done)
+}
+
+/// Computes the product, or its `parts` along k, whose results lie one after the other.
+fn launch(
+    b: &WgpuBackend,
+    kind: Kind,
+    window: &Window,
+    s: &Sizes,
+    [first, second]: [View<'_>; 2],
+    bias: Option<View<'_>>,
+    out: &ViewMut<'_>,
+    parts: usize,
+) -> Result<bool> {
+    let (rank, op) = (window.rank, kind.name());
+    let [x, w, y] = match kind {
+        Kind::Forward => [first, second, out.as_view()],
+        Kind::Input => [out.as_view(), first, second],
+        Kind::Weight => [first, out.as_view(), second],
+    };
     let filters = Shape::new(&[s.groups * s.k, s.c, s.taps])?;
     let results = Shape::new(&[s.n, s.groups * s.k, s.positions])?;
     let from = b.operand(op, "x", x.buffer, x.dtype, x.layout, kind == Kind::Input)?;
@@ -107,18 +155,14 @@ fn run(
     let to = b.operand(op, "y", y.buffer, y.dtype, y.layout, kind == Kind::Forward)?;
     let x_layout = from.layout;
     let (Some(wl), Some(yl)) = (by.layout.reshape(filters), to.layout.reshape(results)) else { return Ok(false) };
-    let (m, k, n, count) = match kind {
-        Kind::Forward => (s.k, s.c * s.taps, s.positions, s.n * s.groups),
-        Kind::Input => (s.c, s.k * s.taps, s.spatial, s.n * s.groups),
-        Kind::Weight => (s.k, s.n * s.positions, s.c * s.taps, s.groups),
-    };
+    let (m, k, n, count) = s.product(kind);
     if m.max(k).max(n) > crate::operand::MOST {
         return Ok(false);
     }
     let tile = Tile::new(x.dtype, count, m, n);
-    let plan = Plan { kind, dtype: x.dtype, rank, tile, bias: bias.is_some() };
-    let mut params =
-        vec![m, k, n, count, tile.cover(n), tile.cover(m), s.groups, s.c, s.k, s.taps, s.positions, s.spatial];
+    let plan = Plan { kind, dtype: first.dtype, out: out.dtype, rank, tile, bias: bias.is_some() };
+    let mut params = vec![m, k, n, count, tile.cover(n), tile.cover(m), s.groups, s.c, s.k, s.taps, s.positions];
+    params.extend([parts, k.div_ceil(parts), out.layout.numel()]);
     let steps = |l: &Layout, count: usize| l.strides()[..count].iter().map(|&v| v as usize).collect::<Vec<_>>();
     params.push(x_layout.offset());
     params.extend(steps(&x_layout, 2));
@@ -148,7 +192,7 @@ fn run(
         binds: &binds,
         fault: None,
         params: &params,
-        groups: count as u64 * tile.cover(m) as u64 * tile.cover(n) as u64,
+        groups: parts as u64 * count as u64 * tile.cover(m) as u64 * tile.cover(n) as u64,
     })?;
     Ok(true)
 }
@@ -158,7 +202,7 @@ impl Plan {
         let (kind, rank, tile) = (self.kind, self.rank, self.tile);
         let mut text = Text::new(AXES + rank * PER_AXIS);
         for (name, writer) in [("x", Kind::Input), ("w", Kind::Weight), ("y", Kind::Forward)] {
-            if kind == writer { text.output(name, self.dtype) } else { text.input(name, self.dtype) }
+            if kind == writer { text.output(name, self.out) } else { text.input(name, self.dtype) }
         }
         if self.bias {
             text.input("bias", self.dtype);
@@ -225,9 +269,12 @@ impl Plan {
             ));
         }
         text.line(format_args!(
-            "let matrix = group / ({tiles_n} * {tiles_m}); let cell = group % ({tiles_n} * {tiles_m});"
+            "let task = group / ({tiles_n} * {tiles_m}); let cell = group % ({tiles_n} * {tiles_m});"
         ));
-        text.line(format_args!("if (matrix >= {count}) {{ return; }}"));
+        text.line(format_args!("let matrix = task % {count}; let part = task / {count};"));
+        text.line(format_args!("if (part >= {}) {{ return; }}", param(11)));
+        text.line(format_args!("let first = part * {}; let end = min({k}, first + {});", param(12), param(12)));
+        let place = format!("part * {}", param(13));
         text.line(format_args!("let g = matrix % {groups}; let sample = matrix / {groups};"));
         let side = tile.side();
         text.line(format_args!("let row = (cell / {tiles_n}) * {side}u; let col = (cell % {tiles_n}) * {side}u;"));
@@ -253,7 +300,8 @@ impl Plan {
         };
         let product = Product {
             m: &m,
-            k: &k,
+            first: "first",
+            end: "end",
             n: &n,
             a: &a,
             b: &second,
@@ -265,9 +313,10 @@ impl Plan {
         tile.store(&mut text, &m, &n, |sum| match kind {
             Kind::Forward => {
                 let bias = format!("load_bias({} + (g * {filters} + r) * {})", param(BIAS), param(BIAS + 1));
-                let value =
-                    if self.bias { wgsl::binary(ScalarOp::Add, tile.dtype, sum, &bias) } else { sum.to_owned() };
-                format!("store_y({}, {value});", y_at("sample", &format!("g * {filters} + r"), "s"))
+                let biased = wgsl::binary(ScalarOp::Add, tile.dtype, sum, &bias);
+                let add = format!("if (part == 0u) {{ {sum} = {biased}; }} ");
+                let add = if self.bias { add } else { String::new() };
+                format!("{add}store_y({place} + {}, {sum});", y_at("sample", &format!("g * {filters} + r"), "s"))
             }
             Kind::Input => {
                 let mut at = format!(
@@ -280,10 +329,10 @@ impl Plan {
                 for a in 0..rank {
                     at += &format!(" at = at + o{a} * {};", axis(a, 6));
                 }
-                format!("{at} store_x(at, {sum});")
+                format!("{at} store_x({place} + at, {sum});")
             }
             Kind::Weight => format!(
-                "store_w({}, {sum});",
+                "store_w({place} + {}, {sum});",
                 w_at(&format!("g * {filters} + r"), &format!("s / {taps}"), &format!("s % {taps}"))
             ),
         });
@@ -311,7 +360,7 @@ pub(crate) fn conv(
 ) -> Result<()> {
     let biased = |s: &Sizes| bias.is_none_or(|v| v.dtype == x.dtype && v.layout.dims() == [s.groups * s.k]);
     if let Some(s) = sizes(b, window, groups, x, w, out.as_view()).filter(biased)
-        && run(b, Kind::Forward, window, &s, [x, w, out.as_view()], bias)?
+        && run(b, Kind::Forward, window, &s, [x, w], bias, out)?
     {
         return Ok(());
     }
@@ -335,7 +384,7 @@ pub(crate) fn backward_input(
     dx: &mut ViewMut<'_>,
 ) -> Result<()> {
     if let Some(s) = sizes(b, window, groups, dx.as_view(), w, g)
-        && run(b, Kind::Input, window, &s, [dx.as_view(), w, g], None)?
+        && run(b, Kind::Input, window, &s, [w, g], None, dx)?
     {
         return Ok(());
     }
@@ -359,7 +408,7 @@ pub(crate) fn backward_weight(
     dw: &mut ViewMut<'_>,
 ) -> Result<()> {
     if let Some(s) = sizes(b, window, groups, x, dw.as_view(), g)
-        && run(b, Kind::Weight, window, &s, [x, dw.as_view(), g], None)?
+        && run(b, Kind::Weight, window, &s, [x, g], None, dw)?
     {
         return Ok(());
     }

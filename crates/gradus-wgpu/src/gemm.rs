@@ -1,23 +1,29 @@
-//! `gemm`: batched products of strided matrices, tile by tile.
+//! `gemm`: batched products of strided matrices, tile by tile. A long inner axis is summed in parts, whose results are
+//! added in a fixed tree.
 
-use gradus_backend::{DType, Error, ErrorKind, KernelBuilder, MapArg, Result, Scalar, ScalarOp, View, ViewMut};
+use gradus_backend::{
+    DType, Error, ErrorKind, Kernel, KernelBuilder, Layout, MapArg, Result, Scalar, ScalarOp, Shape, View, ViewMut,
+};
 
 use crate::WgpuBackend;
 use crate::map::{scalar_param, scalar_words};
 use crate::operand::Axes;
 use crate::queue::{Launch, key};
-use crate::tile::{Product, Tile};
+use crate::reduce::sum_of_parts;
+use crate::temp::Temp;
+use crate::tile::{DEPTH, Product, Tile};
 use crate::wgsl::{self, GROUP, Text, param};
 
 const OP: &str = "gemm";
 /// Parameters before the sizes and strides of the batch: m, k, n, matrices, tiles along n and m, three positions, six
-/// strides, and alpha and beta in two words each.
-const FIXED: usize = 19;
+/// strides, alpha and beta in two words each, parts along k, elements of a part, and the step between results of parts.
+const FIXED: usize = 22;
 
 /// Everything that the text depends on.
 #[derive(Debug, Hash)]
 struct Plan {
     dtype: DType,
+    out: DType,
     batch: usize,
     tile: Tile,
     a_along_k: bool,
@@ -83,13 +89,53 @@ pub(crate) fn gemm(
     if let Some((_, uses)) = operands.into_iter().find(|(l, _)| !b.fits(l, dtype)) {
         return by_halves(b, alpha, x, y, beta, out, uses);
     }
+    let count = dz[..lead].iter().product();
+    let parts = Tile::new(dtype, count, m, n).parts(count, m, k, n);
+    if parts == 1 {
+        return launch(b, alpha, x, y, beta, out, 1);
+    }
+    if !dtype.is_float() {
+        // Integers wrap, so halves add up in the output itself.
+        return if k > DEPTH {
+            halves_along_k(b, alpha, x, y, beta, out)
+        } else {
+            launch(b, alpha, x, y, beta, out, 1)
+        };
+    }
+    let mut partial = Temp::new(b, dtype.compute(), Shape::new(&[parts, out.layout.numel()])?)?;
+    let layout = Layout::contiguous(*out.layout.shape());
+    launch(b, alpha, x, y, Scalar::Int(0), &partial.view_mut().with(&layout), parts)?;
+    if beta.to_f64() == 0.0 {
+        return sum_of_parts(b, OP, partial, out);
+    }
+    let mut sum = Temp::new(b, dtype.compute(), *out.layout.shape())?;
+    sum_of_parts(b, OP, partial, &mut sum.view_mut())?;
+    let compute = dtype.compute();
+    let kernel = Kernel::build(OP, &[dtype, compute, compute], |v| vec![v[0].cast(compute) * v[2] + v[1]])?;
+    let (args, layout) = ([MapArg::Output(0), MapArg::View(sum.view()), MapArg::Scalar(beta)], out.layout);
+    crate::map::map(b, &kernel, &args, &mut [out.with(layout)])
+}
+
+/// Computes the product, or its `parts` along k, whose results lie one after the other.
+fn launch(
+    b: &WgpuBackend,
+    alpha: Scalar,
+    x: View<'_>,
+    y: View<'_>,
+    beta: Scalar,
+    out: &ViewMut<'_>,
+    parts: usize,
+) -> Result<()> {
     let (p, q, r) = (b.input(OP, "a", x)?, b.input(OP, "b", y)?, b.output(OP, "c", out)?);
+    let (dtype, lead) = (x.dtype, out.layout.rank() - 2);
+    let (m, k, n) = (x.layout.dims()[lead], x.layout.dims()[lead + 1], y.layout.dims()[lead + 1]);
     let batch = Axes::merged(&[&p.layout, &q.layout, &r.layout], 0..lead);
     let count = batch.numel();
     let steps = [&p, &q, &r].map(|o| [o.layout.strides()[lead], o.layout.strides()[lead + 1]]);
     let tile = Tile::new(dtype, count, m, n);
     let plan = Plan {
         dtype,
+        out: out.dtype,
         batch: batch.rank(),
         tile,
         a_along_k: steps[0][1].unsigned_abs() <= steps[0][0].unsigned_abs(),
@@ -106,6 +152,7 @@ pub(crate) fn gemm(
         words.resize(2, 0);
         params.extend(words);
     }
+    params.extend([parts, k.div_ceil(parts), out.layout.numel()].map(|v| v as u32));
     params.extend(batch.dims.iter().map(|&d| d as u32));
     batch.steps.iter().for_each(|steps| params.extend(steps.iter().map(|&s| s as u32)));
     b.queue().launch(&Launch {
@@ -115,7 +162,7 @@ pub(crate) fn gemm(
         binds: &[p.bind, q.bind, r.bind],
         fault: None,
         params: &params,
-        groups: count as u64 * tiles_m as u64 * tiles_n as u64,
+        groups: parts as u64 * count as u64 * tiles_m as u64 * tiles_n as u64,
     })
 }
 
@@ -139,12 +186,7 @@ fn by_halves(
         if k < 2 {
             return Err(Error::new(ErrorKind::Unsupported, OP, "an operand spans more than a kernel reaches"));
         }
-        for (start, len, beta) in [(0, k / 2, beta), (k / 2, k - k / 2, Scalar::Int(1))] {
-            let (p, q) = (x.layout.narrow(lead + 1, start, len)?, y.layout.narrow(lead, start, len)?);
-            let layout = out.layout;
-            gemm(b, alpha, x.with(&p), y.with(&q), beta, &mut out.with(layout))?;
-        }
-        return Ok(());
+        return halves_along_k(b, alpha, x, y, beta, out);
     };
     let half = dims[axis] / 2;
     for (start, len) in [(0, half), (half, dims[axis] - half)] {
@@ -156,6 +198,25 @@ fn by_halves(
     Ok(())
 }
 
+/// Adds the products of the halves of the inner axis, the second to what the first left in the output.
+fn halves_along_k(
+    b: &WgpuBackend,
+    alpha: Scalar,
+    x: View<'_>,
+    y: View<'_>,
+    beta: Scalar,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    let lead = out.layout.rank() - 2;
+    let k = y.layout.dims()[lead];
+    for (start, len, beta) in [(0, k / 2, beta), (k / 2, k - k / 2, Scalar::Int(1))] {
+        let (p, q) = (x.layout.narrow(lead + 1, start, len)?, y.layout.narrow(lead, start, len)?);
+        let layout = out.layout;
+        gemm(b, alpha, x.with(&p), y.with(&q), beta, &mut out.with(layout))?;
+    }
+    Ok(())
+}
+
 impl Plan {
     fn source(&self) -> String {
         let (tile, rank) = (self.tile, self.batch);
@@ -163,12 +224,19 @@ impl Plan {
         let mut text = Text::new(steps + 3 * rank);
         text.input("a", self.dtype);
         text.input("b", self.dtype);
-        text.output("c", self.dtype);
+        text.output("c", self.out);
         let (tiles_n, tiles_m) = (param(4), param(5));
         text.line(format_args!(
-            "let matrix = group / ({tiles_n} * {tiles_m}); let cell = group % ({tiles_n} * {tiles_m});"
+            "let task = group / ({tiles_n} * {tiles_m}); let cell = group % ({tiles_n} * {tiles_m});"
         ));
-        text.line(format_args!("if (matrix >= {}) {{ return; }}", param(3)));
+        text.line(format_args!("let matrix = task % {}; let part = task / {};", param(3), param(3)));
+        text.line(format_args!("if (part >= {}) {{ return; }}", param(19)));
+        text.line(format_args!(
+            "let first = part * {}; let end = min({}, first + {});",
+            param(20),
+            param(1),
+            param(20)
+        ));
         wgsl::coordinates(&mut text, "q", "matrix", rank, FIXED);
         for (i, name) in ["a", "b", "c"].iter().enumerate() {
             let at = wgsl::position("q", rank, 6 + i, steps + i * rank);
@@ -176,10 +244,11 @@ impl Plan {
         }
         let side = tile.side();
         text.line(format_args!("let row = (cell / {tiles_n}) * {side}u; let col = (cell % {tiles_n}) * {side}u;"));
-        let [m, k, n] = [0, 1, 2].map(param);
+        let (m, n) = (param(0), param(2));
         let product = Product {
             m: &m,
-            k: &k,
+            first: "first",
+            end: "end",
             n: &n,
             a: &format!("load_a(a_at + am * {} + ak * {})", param(9), param(10)),
             b: &format!("load_b(b_at + bk * {} + bn * {})", param(11), param(12)),
@@ -198,7 +267,12 @@ impl Plan {
                 let old = joined(ScalarOp::Mul, "load_c(at)", &scalar_param(17, tile.dtype));
                 value = joined(ScalarOp::Add, &value, &old);
             }
-            format!("let at = c_at + r * {} + s * {}; store_c(at, {value});", param(13), param(14))
+            format!(
+                "let at = c_at + part * {} + r * {} + s * {}; store_c(at, {value});",
+                param(21),
+                param(13),
+                param(14)
+            )
         });
         text.finish(GROUP)
     }

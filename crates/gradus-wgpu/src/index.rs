@@ -8,7 +8,7 @@ use gradus_backend::{DType, Error, ErrorKind, Layout, Result, Scalar, ScalarOp, 
 use crate::WgpuBackend;
 use crate::faults::Fault;
 use crate::map::bits_of;
-use crate::operand::{Axes, cut};
+use crate::operand::{Axes, LOOP, cut};
 use crate::queue::{Launch, key};
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, cast, param, ty};
@@ -281,8 +281,18 @@ fn put(
     if src.layout.numel() == 0 || out.layout.numel() == 0 {
         return Ok(());
     }
+    // In turn: an output goes through all sources that are its own, and later ones come last.
+    let large = !b.fits(src.layout, src.dtype) || !b.fits(index.layout, index.dtype);
+    if count > LOOP || large && count > 1 {
+        let piece = if large { count / 2 } else { LOOP };
+        for start in (0..count).step_by(piece) {
+            let part = |l: &Layout| l.narrow(axis, start, piece.min(count - start));
+            put(b, name, op, axis, index.with(&part(index.layout)?), src.with(&part(src.layout)?), out)?;
+        }
+        return Ok(());
+    }
     if count <= LOOK_AT_ALL {
-        return collect(b, name, op, axis, index, None, src, out);
+        return collect(b, name, op, axis, (index, None), src, (out, 0));
     }
     // Axes along which the index is constant are sorted once.
     let mut narrow = *index.layout;
@@ -295,20 +305,33 @@ fn put(
     let (keys, places) = (sorted.layout.expand(*index.layout.shape())?, order.layout.expand(*index.layout.shape())?);
     let places = View { buffer: &order.buffer, dtype: DType::U32, layout: &places };
     let keys = View { buffer: &sorted.buffer, dtype: index.dtype, layout: &keys };
-    collect(b, name, op, axis, keys, Some(places), src, out)
+    collect(b, name, op, axis, (keys, Some(places)), src, (out, 0))
 }
 
-/// The kernel of scatter; with `order` the indices are sorted, and `order` gives the origin of each.
+/// The kernel of scatter; with `order` the indices are sorted, and `order` gives the origin of each. `out` is the part that
+/// starts at number `first` along the axis.
 fn collect(
     b: &WgpuBackend,
     name: &str,
     op: ScatterOp,
     axis: usize,
-    index: View<'_>,
-    order: Option<View<'_>>,
+    (index, order): (View<'_>, Option<View<'_>>),
     src: View<'_>,
-    out: &mut ViewMut<'_>,
+    (out, first): (&mut ViewMut<'_>, usize),
 ) -> Result<()> {
+    if !b.fits(out.layout, out.dtype)
+        && let Some((at, half)) = cut(out.layout, 0..out.layout.rank())
+    {
+        for (start, len) in [(0, half), (half, out.layout.dims()[at] - half)] {
+            let part = |l: &Layout| if at == axis { Ok(*l) } else { l.narrow(at, start, len) };
+            let (keys, from, to) = (part(index.layout)?, part(src.layout)?, out.layout.narrow(at, start, len)?);
+            let places = order.map(|o| part(o.layout)).transpose()?;
+            let order = order.zip(places.as_ref()).map(|(o, l)| o.with(l));
+            let first = if at == axis { first + start } else { first };
+            collect(b, name, op, axis, (index.with(&keys), order), src.with(&from), (&mut out.with(&to), first))?;
+        }
+        return Ok(());
+    }
     let dtype = if op == ScatterOp::Set { bits_of(out.dtype) } else { out.dtype };
     let (rank, count, size) = (out.layout.rank(), src.layout.dims()[axis], out.layout.dims()[axis]);
     let (from, at) = (b.operand(name, "src", src.buffer, dtype, src.layout, false)?, b.input(name, "index", index)?);
@@ -321,8 +344,8 @@ fn collect(
     let axes = Axes::merged(&refs, (0..rank).filter(|&a| a != axis));
     let (rank, operands) = (axes.rank(), layouts.len());
     let n = axes.numel() * size;
-    let fixed = 3 + 2 * 4;
-    let mut params = vec![n as u32, count as u32, size as u32];
+    let fixed = 4 + 2 * 4;
+    let mut params = vec![n as u32, count as u32, size as u32, first as u32];
     let mut each = vec![&to.layout, &at.layout, &from.layout];
     each.extend(places.as_ref().map(|p| &p.layout));
     let mut pairs: Vec<u32> = each.iter().flat_map(|l| [l.offset() as u32, l.strides()[axis] as u32]).collect();
@@ -344,12 +367,13 @@ fn collect(
         text.line(format_args!("let mine = id % {}; let line = id / {};", param(2), param(2)));
         wgsl::coordinates(&mut text, "c", "line", rank, fixed);
         for (k, name) in ["y", "i", "s", "o"].iter().enumerate().take(operands) {
-            text.line(format_args!("let {name}_at = {};", wgsl::position("c", rank, 3 + 2 * k, steps(k))));
+            text.line(format_args!("let {name}_at = {};", wgsl::position("c", rank, 4 + 2 * k, steps(k))));
         }
-        let step = |k: usize| param(4 + 2 * k);
+        let step = |k: usize| param(5 + 2 * k);
         // Compared in the dtype of the index: an index out of range matches no element.
         let key = format!("load_i(i_at + j * {})", step(1));
-        text.line(format_args!("let own = {};", cast("mine", DType::U32, index.dtype)));
+        let own = format!("(mine + {})", param(3));
+        text.line(format_args!("let own = {};", cast(&own, DType::U32, index.dtype)));
         text.line(format_args!("let at = y_at + mine * {}; var hit = false;", step(0)));
         // Starts with the old value, which stays if no source matches.
         text.line("var acc = load_y(at);");

@@ -8,7 +8,8 @@ use crate::queue::Bind;
 /// Most elements that one launch handles: positions are u32, and the last work-groups may run past the end.
 pub(crate) const MOST: usize = (1 << 32) - (1 << 26);
 
-/// Most iterations of a loop over elements: Mesa's software driver leaves a loop after 65,535, without an error.
+/// Most iterations of all loops of an invocation together: Mesa's software driver leaves them after 65,535, without an
+/// error, and others end kernels that take too long.
 pub(crate) const LOOP: usize = 1 << 15;
 
 /// A checked operand.

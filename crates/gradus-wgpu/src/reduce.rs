@@ -169,6 +169,12 @@ fn beside(out: &Layout, parts: usize, at: usize) -> Result<Layout> {
     Layout::from_parts(*out.shape(), &strides, at, out.numel() * parts)
 }
 
+/// Adds the rows of `[parts, outputs]`, the outputs in row-major order, in the dtype that the parts have.
+pub(crate) fn sum_of_parts(b: &WgpuBackend, name: &str, mut parts: Temp, out: &mut ViewMut<'_>) -> Result<()> {
+    parts.layout = parts.layout.transpose(0, 1)?;
+    join(b, name, Op::Fold(ReduceOp::Sum), parts.view(), out)
+}
+
 /// Reduces the parts `[outputs, parts]` of each output.
 fn join(b: &WgpuBackend, name: &str, op: Op, parts: View<'_>, out: &mut ViewMut<'_>) -> Result<()> {
     let axis = gradus_backend::Axes::one(1);

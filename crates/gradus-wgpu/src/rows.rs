@@ -7,12 +7,18 @@ use crate::WgpuBackend;
 use crate::index::check_index;
 use crate::lines::{Line, run};
 use crate::map::{scalar_param, scalar_words};
-use crate::wgsl::{binary, cast, ty};
+use crate::operand::LOOP;
+use crate::wgsl::{GROUP, binary, cast, ty};
 
-/// Whether all views have the shape of the first, which is not empty, and a kernel can bind each.
-fn plain(b: &WgpuBackend, views: &[(DType, &Layout)]) -> bool {
+/// The longest line: the invocations of a work-group share it, and go through their elements up to eight times.
+const LONGEST: usize = LOOP / 8 * GROUP as usize;
+
+/// Whether all views have the shape of the first, which is not empty, a kernel can bind each, and the lines along the axes
+/// are no longer than a loop may be.
+fn plain(b: &WgpuBackend, axes: Axes, views: &[(DType, &Layout)]) -> bool {
     let shape = views[0].1.shape();
     shape.numel() > 0
+        && axes.iter().map(|a| shape[a]).product::<usize>() <= LONGEST
         && views.iter().all(|(d, l)| l.shape() == shape && b.fits(l, *d) && b.missing(*d).is_none())
         && views[0].0.is_float()
         && views.iter().all(|(d, _)| *d == views[0].0)
@@ -25,7 +31,7 @@ fn words(v: f64, dtype: DType) -> Vec<u32> {
 
 /// See [`Backend::softmax`](gradus_backend::Backend::softmax).
 pub(crate) fn softmax(b: &WgpuBackend, log: bool, x: View<'_>, axis: usize, out: &mut ViewMut<'_>) -> Result<()> {
-    if axis >= x.layout.rank() || !plain(b, &[(x.dtype, x.layout), (out.dtype, out.layout)]) {
+    if axis >= x.layout.rank() || !plain(b, Axes::one(axis), &[(x.dtype, x.layout), (out.dtype, out.layout)]) {
         return composite::softmax::forward(b, log, x, axis, out);
     }
     let d = x.dtype.compute();
@@ -59,7 +65,7 @@ pub(crate) fn softmax_backward(
     dx: &mut ViewMut<'_>,
 ) -> Result<()> {
     let all = [(y.dtype, y.layout), (g.dtype, g.layout), (dx.dtype, dx.layout)];
-    if axis >= y.layout.rank() || !plain(b, &all) {
+    if axis >= y.layout.rank() || !plain(b, Axes::one(axis), &all) {
         return composite::softmax::backward(b, log, y, g, axis, dx);
     }
     let d = y.dtype.compute();
@@ -114,7 +120,7 @@ pub(crate) fn normalize(
     let statistics = [(mean.dtype, mean.layout), (rstd.dtype, rstd.layout)];
     let stretch = scale.is_some() == by.is_some() && shift.is_some() == plus.is_some();
     let fine = eps.is_finite() && eps >= 0.0 && stretch && statistics_fit(x, axes, &statistics);
-    if !fine || !plain(b, &all) {
+    if !fine || !plain(b, axes, &all) {
         return composite::norm::forward(b, rms, axes, eps, x, scale, shift, out, mean, rstd);
     }
     let d = x.dtype.compute();
@@ -190,7 +196,7 @@ pub(crate) fn normalize_backward(
     let mut all = vec![(x.dtype, x.layout), (g.dtype, g.layout), (dx.dtype, dx.layout)];
     all.extend(scale.zip(by.as_ref()).map(|(v, l)| (v.dtype, l)));
     let fits = statistics_fit(x, axes, &[(mean.dtype, mean.layout), (rstd.dtype, rstd.layout)]);
-    if scale.is_some() != by.is_some() || !fits || !plain(b, &all) {
+    if scale.is_some() != by.is_some() || !fits || !plain(b, axes, &all) {
         return composite::norm::backward(b, rms, axes, g, x, scale, mean, rstd, dx);
     }
     let d = x.dtype.compute();
@@ -226,7 +232,7 @@ fn columns(
 ) -> Option<Vec<Layout>> {
     let shape = logits.layout.shape();
     let fine = shape.rank() == 2
-        && plain(b, &[(logits.dtype, logits.layout)])
+        && plain(b, Axes::one(1), &[(logits.dtype, logits.layout)])
         && (0.0..=1.0).contains(&params.label_smoothing)
         && columns.iter().all(|(d, l)| l.dims() == [shape[0]] && b.missing(*d).is_none());
     if !fine {
@@ -342,7 +348,7 @@ pub(crate) fn cross_entropy_backward(
     let fine = is_index(target.dtype)
         && lse.dtype == d
         && g.dtype == d
-        && plain(b, &[(logits.dtype, logits.layout), (dlogits.dtype, dlogits.layout)]);
+        && plain(b, Axes::one(1), &[(logits.dtype, logits.layout), (dlogits.dtype, dlogits.layout)]);
     let Some(layouts) = columns(b, params, logits, &vectors).filter(|_| fine) else {
         return composite::cross_entropy::backward(b, params, logits, target, lse, g, dlogits);
     };

@@ -3,7 +3,7 @@
 //!
 //! Floats accumulate in f64 if the adapter has it.
 
-use gradus_backend::{DType, Error, ErrorKind, Kernel, MapArg, ReduceOp, Result, ScanOp, Shape, View, ViewMut};
+use gradus_backend::{DType, Error, ErrorKind, Expr, Kernel, MapArg, ReduceOp, Result, ScanOp, Shape, View, ViewMut};
 
 use crate::WgpuBackend;
 use crate::operand::{Axes, cut};
@@ -61,7 +61,8 @@ pub(crate) fn scan(b: &WgpuBackend, op: ScanOp, x: View<'_>, axis: usize, out: &
     let wide = [(x.layout, x.dtype), (out.layout, result)].into_iter().find(|&(l, d)| !b.fits(l, d));
     let at = match wide {
         Some((layout, _)) => cut(layout, 0..rank),
-        None => (n.div_ceil(lanes as usize) > crate::operand::LOOP).then_some((axis, n / 2)),
+        // Each invocation goes through its elements twice.
+        None => (n.div_ceil(lanes as usize) > crate::operand::LOOP / 2).then_some((axis, n / 2)),
     };
     if let Some(at) = at {
         return by_halves(b, op, name, fold, x, axis, at, out);
@@ -116,14 +117,17 @@ fn by_halves(
             Some(ReduceOp::Prod) => a * b,
             Some(ReduceOp::Min) => a.min(b),
             Some(_) => a.max(b),
-            None => {
-                let (high, low) = (a.max(b), a.min(b));
-                // If both are the same infinity their difference is NaN, and the larger is the result.
-                high.eq(low).select(high + std::f64::consts::LN_2, high + (low - high).exp().log1p())
-            }
+            None => log_of_sum(a, b),
         }]
     })?;
     crate::map::map(b, &kernel, &[MapArg::View(last.view().with(&before)), MapArg::Output(0)], &mut [out.with(&rest)])
+}
+
+/// `ln(e^a + e^b)`.
+pub(crate) fn log_of_sum<'k>(a: Expr<'k>, b: Expr<'k>) -> Expr<'k> {
+    let (high, low) = (a.max(b), a.min(b));
+    // If both are the same infinity their difference is NaN, and the larger is the result.
+    high.eq(low).select(high + std::f64::consts::LN_2, high + (low - high).exp().log1p())
 }
 
 impl Plan {

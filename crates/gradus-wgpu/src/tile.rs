@@ -3,7 +3,13 @@
 
 use gradus_backend::{DType, Scalar, ScalarOp};
 
+use crate::operand::LOOP;
 use crate::wgsl::{self, GROUP, Text, ty};
+
+/// Most elements along k that one launch sums: each takes up to one and a half iterations.
+pub(crate) const DEPTH: usize = LOOP / 2;
+/// Tiles that keep a device busy.
+const BUSY: usize = 64;
 
 /// A tile of 16 by 16 invocations with square blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -17,7 +23,9 @@ pub(crate) struct Tile {
 /// The operands of a product as text: sizes, and the elements at `(am, ak)` and `(bk, bn)`.
 pub(crate) struct Product<'a> {
     pub(crate) m: &'a str,
-    pub(crate) k: &'a str,
+    /// The first element along k, and the one after the last.
+    pub(crate) first: &'a str,
+    pub(crate) end: &'a str,
     pub(crate) n: &'a str,
     pub(crate) a: &'a str,
     pub(crate) b: &'a str,
@@ -47,6 +55,13 @@ impl Tile {
         size.div_ceil(self.side() as usize)
     }
 
+    /// The number of parts to sum along k, each by a work-group of its own: as few as [`DEPTH`] allows, more if there are
+    /// few tiles.
+    pub(crate) fn parts(&self, count: usize, m: usize, k: usize, n: usize) -> usize {
+        let tiles = count * self.cover(m) * self.cover(n);
+        k.div_ceil(DEPTH).max((BUSY / tiles).min(k / 512))
+    }
+
     /// Code that sums the product of the tile whose first row and column are `row` and `col`; [`store`](Tile::store)
     /// comes next.
     pub(crate) fn multiply(&self, text: &mut Text, p: &Product<'_>) {
@@ -70,7 +85,7 @@ impl Tile {
         for (i, j) in pairs(block) {
             text.line(format_args!("var c_{i}_{j} = {zero};"));
         }
-        text.line(format_args!("for (var k0 = 0u; k0 < {}; k0 = k0 + {depth}u) {{", p.k));
+        text.line(format_args!("for (var k0 = {}; k0 < {}; k0 = k0 + {depth}u) {{", p.first, p.end));
         text.line(format_args!("for (var e = local; e < {cells}u; e = e + {GROUP}u) {{"));
         let split = |along_k: bool| {
             if along_k { format!("e % {depth}u, e / {depth}u") } else { format!("e / {side}u, e % {side}u") }
@@ -82,7 +97,7 @@ impl Tile {
             text.line(format_args!(
                 "let {name}k = k0 + place.x; let {name}{other} = {first} + place.y; var v = {zero};"
             ));
-            text.line(format_args!("if ({name}k < {} && {name}{other} < {size}) {{ v = {value}; }}", p.k));
+            text.line(format_args!("if ({name}k < {} && {name}{other} < {size}) {{ v = {value}; }}", p.end));
             match (name, found) {
                 ("a", Some(_)) => text.line(format_args!("if (!is_finite_{t}(v)) {{ atomicStore(&strange, 1u); }}")),
                 ("b", Some(found)) => {

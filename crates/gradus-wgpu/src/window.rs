@@ -1,11 +1,12 @@
 //! `unfold` and `fold`: one invocation per element of the result.
 
-use gradus_backend::{DType, Error, Layout, Result, Scalar, ScalarOp, View, ViewMut, Window};
+use gradus_backend::{DType, Error, KernelBuilder, Layout, MapArg, Result, Scalar, ScalarOp, View, ViewMut, Window};
 
 use crate::WgpuBackend;
 use crate::map::{scalar_param, scalar_words};
-use crate::operand::cut;
+use crate::operand::{LOOP, cut};
 use crate::queue::{Launch, key};
+use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, param};
 
 /// Checks the two operands of unfold or fold: `[n, c, spatial..]` and `[n, c, kernel.., positions..]`.
@@ -131,28 +132,79 @@ pub(crate) fn fold(b: &WgpuBackend, window: &Window, x: View<'_>, out: &mut View
         }
         return Ok(());
     }
+    let blocks = blocks_of_taps(window);
+    if let [block] = blocks[..] {
+        return fold_block(b, window, x, block, false, out);
+    }
+    let mut sum = Temp::new(b, x.dtype.compute(), *out.layout.shape())?;
+    for (i, &block) in blocks.iter().enumerate() {
+        fold_block(b, window, x, block, i > 0, &mut sum.view_mut())?;
+    }
+    let builder = KernelBuilder::new(&[x.dtype.compute()]);
+    let kernel = builder.finish(OP, &[(builder.args()[0], x.dtype)])?;
+    let layout = out.layout;
+    crate::map::map(b, &kernel, &[MapArg::View(sum.view())], &mut [out.with(layout)])
+}
+
+/// The taps of a window along each axis, `(first, end)`.
+type Block = [(usize, usize); 3];
+
+/// The window in blocks of no more taps than a loop may have.
+fn blocks_of_taps(window: &Window) -> Vec<Block> {
+    let (mut room, mut blocks) = (LOOP / 2, vec![[(0, 1); 3]]);
+    for axis in (0..window.rank).rev() {
+        let taps = window.kernel[axis];
+        let most = taps.min(room);
+        room = (room / most).max(1);
+        let along = (0..taps).step_by(most).map(|first| (first, (first + most).min(taps)));
+        let all = along.flat_map(|range| blocks.iter().map(move |block| (range, *block)));
+        blocks = all
+            .map(|(range, mut block)| {
+                block[axis] = range;
+                block
+            })
+            .collect();
+    }
+    blocks
+}
+
+/// Folds some taps of the window; `again` adds them to what the output has.
+fn fold_block(
+    b: &WgpuBackend,
+    window: &Window,
+    x: View<'_>,
+    taps: Block,
+    again: bool,
+    out: &mut ViewMut<'_>,
+) -> Result<()> {
+    const OP: &str = "fold";
+    let n = out.layout.numel();
     let (from, to) = (b.input(OP, "x", x)?, b.output(OP, "out", out)?);
-    let (rank, all, dtype) = (window.rank, out.layout.rank(), x.dtype);
+    let (rank, all, dtype, sums) = (window.rank, out.layout.rank(), x.dtype, out.dtype);
     let mut params = vec![n as u32];
     params.extend(out.layout.dims().iter().map(|&d| d as u32));
     strides(&mut params, &from.layout);
     strides(&mut params, &to.layout);
     shape(&mut params, window, &out.layout.dims()[2..], &x.layout.dims()[2 + rank..]);
+    params.extend(taps[..rank].iter().flat_map(|&(first, end)| [first as u32, end as u32]));
     let source = || {
         let x_at = 1 + all;
         let y_at = x_at + 3 + 2 * rank;
         let shape = y_at + 1 + all;
-        let mut text = Text::new(shape + 6 * rank);
+        let mut text = Text::new(shape + 8 * rank);
         text.input("x", dtype);
-        text.output("y", dtype);
+        text.output("y", sums);
         text.line(format_args!("if (id >= {}) {{ return; }}", param(0)));
         wgsl::coordinates(&mut text, "c", "id", all, 1);
         text.line(format_args!("let base = {} + c0 * {} + c1 * {};", param(x_at), param(x_at + 1), param(x_at + 2)));
-        text.line(format_args!("var acc = {};", wgsl::constant(Scalar::Int(0), dtype.compute())));
+        text.line(format_args!("let to = {};", wgsl::position("c", all, y_at, y_at + 1)));
+        let zero = wgsl::constant(Scalar::Int(0), dtype.compute());
+        text.line(format_args!("var acc = {};", if again { "load_y(to)" } else { &zero }));
         for a in 0..rank {
             let part = |k: usize| param(shape + k * rank + a);
-            let (taps, stride, dilation, before, positions) = (part(1), part(2), part(3), part(4), part(5));
-            text.line(format_args!("for (var k{a} = 0u; k{a} < {taps}; k{a} = k{a} + 1u) {{"));
+            let (stride, dilation, before, positions) = (part(2), part(3), part(4), part(5));
+            let (first, end) = (param(shape + 6 * rank + 2 * a), param(shape + 6 * rank + 2 * a + 1));
+            text.line(format_args!("for (var k{a} = {first}; k{a} < {end}; k{a} = k{a} + 1u) {{"));
             // Before the first position the difference wraps to a number above every position.
             text.line(format_args!(
                 "let d{a} = c{} + {before} - k{a} * {dilation}; let p{a} = d{a} / {stride};",
@@ -169,12 +221,12 @@ pub(crate) fn fold(b: &WgpuBackend, window: &Window, x: View<'_>, out: &mut View
         let sum = wgsl::binary(ScalarOp::Add, dtype.compute(), "acc", &format!("load_x(base{terms})"));
         text.line(format_args!("acc = {sum};"));
         text.line("}".repeat(rank));
-        text.line(format_args!("store_y({}, acc);", wgsl::position("c", all, y_at, y_at + 1)));
+        text.line("store_y(to, acc);");
         text.finish(GROUP)
     };
     b.queue().launch(&Launch {
         op: OP,
-        key: key(("fold", dtype, rank)),
+        key: key(("fold", dtype, sums, rank, again)),
         source: &source,
         binds: &[from.bind, to.bind],
         fault: None,
@@ -183,8 +235,8 @@ pub(crate) fn fold(b: &WgpuBackend, window: &Window, x: View<'_>, out: &mut View
     })
 }
 
-/// See [`Backend::max_pool`](gradus_backend::Backend::max_pool); invalid operands go to the default body, which reports
-/// the error.
+/// See [`Backend::max_pool`](gradus_backend::Backend::max_pool); operands that are invalid, and windows of more elements
+/// than a loop may have, go to the default body.
 pub(crate) fn max_pool(
     b: &WgpuBackend,
     window: &Window,
@@ -205,7 +257,7 @@ pub(crate) fn max_pool(
         let shape = [&dims[..2], &positions[..rank]].concat();
         (out.layout.dims() == shape && indices.layout.dims() == shape).then_some(())
     };
-    if well_formed().is_none() || out.layout.numel() == 0 {
+    if well_formed().is_none() || out.layout.numel() == 0 || window.numel() > LOOP / 2 {
         return gradus_backend::composite::pool::max_forward(b, window, x, out, indices);
     }
     let operands = [(x.layout, x.dtype), (out.layout, x.dtype), (indices.layout, DType::I64)];
