@@ -1,16 +1,16 @@
-//! From views to typed memory: checks once, then plain slices and positions.
+//! Turns views into typed memory: after one check, kernels work with plain slices and positions.
 //!
-//! [`CpuBackend::slice`] and [`CpuBackend::slice_mut`] check owner, dtype and span and give the **whole buffer** as a
-//! slice of its elements; the view's layout then addresses it ([`Layout::position`]): every element's position is an
-//! index of the slice. [`Nest`] walks several layouts of one shape together in few, long, merged axes. Where the elements
-//! are contiguous, [`CpuBackend::contiguous`] gives exactly them.
+//! [`CpuBackend::slice`] and [`CpuBackend::slice_mut`] check the owner, dtype and span of a view and return its **whole
+//! buffer** as a slice of elements. The position of each element in the view's layout ([`Layout::position`]) is then an
+//! index into this slice. [`Nest`](crate::nest::Nest) walks several layouts of the same shape together along a few
+//! long, merged axes. If the elements are contiguous, [`CpuBackend::contiguous`] returns exactly those.
 
 use gradus_backend::{Buffer, DType, Error, ErrorKind, Layout, Result, Shape, View, ViewMut, bf16, f16};
 
 use crate::CpuBackend;
 use crate::half_float::{bf16_from_f32, bf16_to_f32, f16_from_f32, f16_to_f32};
 
-/// A type that memory may be read as: each of its bit patterns is a valid value.
+/// A type as which any initialised memory may be read, because each bit pattern is a valid value.
 ///
 /// # Safety
 /// The type has no padding and no invalid bit pattern, and `holds` is true only for dtypes of its size.
@@ -23,7 +23,7 @@ pub(crate) unsafe trait Plain:
 
 macro_rules! plain {
     ($($t:ty: $($d:ident)|+;)*) => {$(
-        // SAFETY: a primitive number (or a transparent wrapper of u16) of the size of the dtype.
+        // SAFETY: the type is a primitive number (or a transparent wrapper of u16) and has the size of the dtype.
         unsafe impl Plain for $t {
             fn holds(dtype: DType) -> bool {
                 matches!(dtype, $(DType::$d)|+)
@@ -36,21 +36,21 @@ plain! {
     u8: U8 | Bool;
 }
 
-// SAFETY: a primitive number, in which no dtype is stored.
+// SAFETY: the type is a primitive number, and no dtype is stored as it.
 unsafe impl Plain for u128 {
     fn holds(_: DType) -> bool {
         false
     }
 }
 
-/// A float type of storage and the type that it computes in: f16 and bf16 compute in f32 and are rounded once, when
-/// stored.
+/// A float type that elements are stored as, along with the type that they are computed in: f16 and bf16 are computed
+/// in f32 and rounded once, when they are stored.
 pub(crate) trait Float: Plain {
     /// f32 or f64.
     type Compute: Plain + Float<Compute = Self::Compute>;
-    /// As it computes.
+    /// Converts the element to the type to compute in.
     fn widen(self) -> Self::Compute;
-    /// As it is stored.
+    /// Rounds a computed value to the stored type.
     fn narrow(x: Self::Compute) -> Self;
 }
 
@@ -76,7 +76,7 @@ float! {
     bf16, f32, bf16_to_f32, bf16_from_f32;
 }
 
-/// Evaluates the expression with `$t` as the type listed beside the dtype.
+/// Evaluates the expression with `$t` as the type listed for the dtype.
 macro_rules! match_dtype {
     ($dtype:expr, $t:ident => $body:expr; $($($d:ident)|+: $type:ty),+ $(; $other:ident => $else:expr)?) => {
         match $dtype {
@@ -90,7 +90,7 @@ macro_rules! match_dtype {
 }
 pub(crate) use match_dtype;
 
-/// Evaluates the expression with `$t` as the storage type of a float dtype; any other dtype is an error of `$op`.
+/// Evaluates the expression with `$t` as the storage type of a float dtype. Any other dtype is an error in `$op`.
 macro_rules! with_float {
     ($op:expr, $dtype:expr, $t:ident => $body:expr) => {
         $crate::access::match_dtype!(
@@ -102,8 +102,8 @@ macro_rules! with_float {
 }
 pub(crate) use with_float;
 
-/// Evaluates the expression with `$t` as the unsigned integer of this many bytes: for code that moves elements and need
-/// not know their dtype.
+/// Evaluates the expression with `$t` as the unsigned integer type of this many bytes, for code that moves elements
+/// without needing to know their dtype.
 macro_rules! with_word {
     ($bytes:expr, $t:ident => $body:expr) => {
         match $bytes {
@@ -139,8 +139,8 @@ impl CpuBackend {
         Err(Error::new(ErrorKind::DeviceMismatch, op, m).help("move it here first"))
     }
 
-    /// The number of elements if the view is contiguous and not empty, and the buffer belongs to this backend and holds
-    /// all of them.
+    /// Returns the number of elements if the view is contiguous and not empty, and the buffer belongs to this backend
+    /// and holds all of them.
     #[inline]
     pub(crate) fn dense(&self, buffer: &Buffer, dtype: DType, layout: &Layout) -> Option<usize> {
         let mut step = 1;
@@ -173,7 +173,7 @@ impl CpuBackend {
         Err(Error::argument(op, m))
     }
 
-    /// [`check_view`](CpuBackend::check_view) for an output; errors also if two elements share a position.
+    /// Like [`check_view`](CpuBackend::check_view), but for an output: also errors if two elements share a position.
     #[inline]
     pub(crate) fn check_out(&self, op: &str, out: &ViewMut<'_>) -> Result<bool> {
         let contiguous = self.check_view(op, out.buffer, out.dtype, out.layout)?;
@@ -183,20 +183,20 @@ impl CpuBackend {
         Err(Error::argument(op, format!("the output layout {:?} has two elements in one place", out.layout)))
     }
 
-    /// The whole buffer behind a view, as elements. Owner, dtype and span are checked: every position of the layout is
-    /// an index of the slice.
+    /// Returns the whole buffer behind a view as a slice of elements. The owner, dtype and span are checked, so every
+    /// position of the layout is an index into the slice.
     pub(crate) fn slice<'a, T: Plain>(&self, op: &str, x: View<'a>) -> Result<&'a [T]> {
         check_type::<T>(op, x.dtype)?;
         self.words(op, x)
     }
 
-    /// The whole buffer behind a view, as writable elements; checked like [`slice`](CpuBackend::slice).
+    /// Like [`slice`](CpuBackend::slice), but with writable elements; also errors if two elements share a position.
     pub(crate) fn slice_mut<'a, T: Plain>(&self, op: &str, x: &'a mut ViewMut<'_>) -> Result<&'a mut [T]> {
         check_type::<T>(op, x.dtype)?;
         self.words_mut(op, x)
     }
 
-    /// [`slice`](CpuBackend::slice) as elements of any type that has the dtype's size.
+    /// Like [`slice`](CpuBackend::slice), but with elements of any type that has the dtype's size.
     pub(crate) fn words<'a, T: Plain>(&self, op: &str, x: View<'a>) -> Result<&'a [T]> {
         assert_eq!(size_of::<T>(), x.dtype.size());
         self.check_view(op, x.buffer, x.dtype, x.layout)?;
@@ -206,7 +206,7 @@ impl CpuBackend {
         Ok(unsafe { std::slice::from_raw_parts(x.buffer.as_ptr().as_ptr().cast::<T>(), n) })
     }
 
-    /// [`slice_mut`](CpuBackend::slice_mut) as elements of any type that has the dtype's size.
+    /// Like [`slice_mut`](CpuBackend::slice_mut), but with elements of any type that has the dtype's size.
     pub(crate) fn words_mut<'a, T: Plain>(&self, op: &str, x: &'a mut ViewMut<'_>) -> Result<&'a mut [T]> {
         assert_eq!(size_of::<T>(), x.dtype.size());
         self.check_out(op, x)?;
@@ -215,16 +215,16 @@ impl CpuBackend {
         Ok(unsafe { std::slice::from_raw_parts_mut(x.buffer.as_ptr().as_ptr().cast::<T>(), n) })
     }
 
-    /// The bytes of the elements of a contiguous view.
+    /// Returns the bytes of the elements of a contiguous view.
     pub(crate) fn element_bytes<'a>(&self, op: &str, x: View<'a>) -> Result<&'a [u8]> {
         let bytes = self.check_contiguous(op, x)?;
-        // SAFETY: the pool's memory is initialised and valid for the buffer's size, in which the elements lie, and only read
-        // while the shared borrow of the buffer lasts.
+        // SAFETY: the pool's memory is initialised, valid for the buffer's size, and only read while the shared borrow
+        // of the buffer lasts.
         let all = unsafe { std::slice::from_raw_parts(x.buffer.as_ptr().as_ptr(), x.buffer.bytes()) };
         Ok(&all[bytes])
     }
 
-    /// [`element_bytes`](CpuBackend::element_bytes), writable.
+    /// Like [`element_bytes`](CpuBackend::element_bytes), but writable.
     pub(crate) fn element_bytes_mut<'a>(&self, op: &str, x: &'a mut ViewMut<'_>) -> Result<&'a mut [u8]> {
         let bytes = self.check_contiguous(op, x.as_view())?;
         // SAFETY: as in `element_bytes`; the buffer is borrowed mutably for as long as the slice lives.
@@ -232,7 +232,7 @@ impl CpuBackend {
         Ok(&mut all[bytes])
     }
 
-    /// The bytes of the buffer in which the elements of a contiguous view lie.
+    /// Returns the range of the buffer's bytes in which the elements of a contiguous view lie.
     fn check_contiguous(&self, op: &str, x: View<'_>) -> Result<std::ops::Range<usize>> {
         if !self.check_view(op, x.buffer, x.dtype, x.layout)? {
             return Err(Error::new(ErrorKind::NotContiguous, op, format!("the layout {:?} has gaps", x.layout)));
@@ -241,25 +241,25 @@ impl CpuBackend {
         Ok(span.start * size..span.end * size)
     }
 
-    /// The elements of a view and nothing else, if they are contiguous.
+    /// Returns exactly the elements of a view if they are contiguous, and otherwise `None`.
     pub(crate) fn contiguous<'a, T: Plain>(&self, op: &str, x: View<'a>) -> Result<Option<&'a [T]>> {
         check_type::<T>(op, x.dtype)?;
         self.contiguous_words(op, x)
     }
 
-    /// The elements of a view and nothing else, writable, if they are contiguous.
+    /// Like [`contiguous`](CpuBackend::contiguous), but with writable elements.
     pub(crate) fn contiguous_mut<'a, T: Plain>(&self, op: &str, x: &'a mut ViewMut<'_>) -> Result<Option<&'a mut [T]>> {
         check_type::<T>(op, x.dtype)?;
         self.contiguous_words_mut(op, x)
     }
 
-    /// [`contiguous`](CpuBackend::contiguous) as elements of any type that has the dtype's size.
+    /// Like [`contiguous`](CpuBackend::contiguous), but with elements of any type that has the dtype's size.
     pub(crate) fn contiguous_words<'a, T: Plain>(&self, op: &str, x: View<'a>) -> Result<Option<&'a [T]>> {
         let all = self.words(op, x)?;
         Ok(x.layout.is_contiguous().then(|| all.get(x.layout.span()).unwrap_or_default()))
     }
 
-    /// [`contiguous_mut`](CpuBackend::contiguous_mut) as elements of any type that has the dtype's size.
+    /// Like [`contiguous_mut`](CpuBackend::contiguous_mut), but with elements of any type that has the dtype's size.
     pub(crate) fn contiguous_words_mut<'a, T: Plain>(
         &self,
         op: &str,
@@ -302,7 +302,7 @@ pub(crate) fn check_axis(op: &str, axis: usize, dims: &[usize]) -> Result<()> {
     gradus_backend::shape::resolve_axis(op, isize::try_from(axis).unwrap_or(isize::MAX), dims.len()).map(drop)
 }
 
-/// `out[i] = x[start + i * stride]`, widened or not by `f`. Positions must lie within `x` (checked).
+/// Sets `out[i] = f(x[start + i * stride])`. Panics if a position lies outside `x`.
 #[inline(always)]
 pub(crate) fn load_strided<T: Copy, U>(x: &[T], start: usize, stride: isize, out: &mut [U], f: impl Fn(T) -> U) {
     match stride {
@@ -320,7 +320,7 @@ pub(crate) fn load_strided<T: Copy, U>(x: &[T], start: usize, stride: isize, out
     }
 }
 
-/// `out[start + i * stride] = f(x[i])`. Positions must lie within `out` (checked).
+/// Sets `out[start + i * stride] = f(x[i])`. Panics if a position lies outside `out`.
 #[inline(always)]
 pub(crate) fn store_strided<T: Copy, U>(x: &[T], out: &mut [U], start: usize, stride: isize, f: impl Fn(T) -> U) {
     match stride {

@@ -1,4 +1,4 @@
-//! The `Backend` implementation: one line per operation, which calls the module that has it.
+//! The implementation of `Backend`: each method calls the module that implements the operation.
 
 use gradus_backend::{
     ArgReduceOp, AttentionParams, Axes, Backend, BackendInfo, Binding, Buffer, Claim, ComputeLimits, ComputeModule,

@@ -4,7 +4,7 @@ use gradus_backend::{BackendInfo, BackendKind};
 
 use crate::CpuBackend;
 
-/// Name, processor, memory, instruction set and threads.
+/// Reports the name, processor, memory, instruction set and threads.
 pub(crate) fn info(cpu: &CpuBackend) -> BackendInfo {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     BackendInfo {

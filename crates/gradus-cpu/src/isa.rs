@@ -1,28 +1,28 @@
-//! Which instruction set the kernels run on, chosen once when the backend is made.
+//! The instruction set that the kernels run on, chosen once, when the backend is created.
 //!
-//! An algorithm is written once, as a generic `#[inline(always)]` function over slices; [`per_isa!`] instantiates it
-//! inside functions that enable the target features, where LLVM turns its loops into wide vectors, and dispatches to
-//! them. All instances do the same IEEE operations in the same order, so they give the same bits: fused operations are
-//! written as `mul_add`, and Rust never fuses others by itself.
+//! Each algorithm is written once, as a generic `#[inline(always)]` function over slices. [`per_isa!`] instantiates it
+//! inside functions that enable the target features, where LLVM turns its loops into wide vector code, and dispatches
+//! to the right instance. All instances do the same IEEE operations in the same order, so they give the same bits:
+//! fused operations are written as `mul_add`, and Rust never fuses others by itself.
 
 use gradus_backend::{Error, ErrorKind, Result};
 
 /// An instruction set that this machine has.
 ///
-/// **Invariant**: a value exists only for a level that was detected; `per_isa!` relies on it.
+/// **Invariant**: a value exists only for a level that was detected on this machine; `per_isa!` relies on this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Isa(Level);
 
 /// The instruction sets that kernels are instantiated for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Level {
-    /// AVX-512 F, BW, DQ, VL and what is below.
+    /// AVX-512 F, BW, DQ and VL, and everything that `Avx2` includes.
     #[cfg(target_arch = "x86_64")]
     Avx512,
-    /// AVX2 with FMA and F16C.
+    /// AVX2 with FMA, F16C and BMI2.
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// What the target has at compile time.
+    /// The features that the compilation target guarantees.
     Portable,
 }
 
@@ -36,7 +36,7 @@ impl Level {
         Level::Portable,
     ];
 
-    /// The name that `GRADUS_CPU_ISA` takes.
+    /// The level's name, as given in `GRADUS_CPU_ISA`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -70,23 +70,23 @@ impl Level {
 }
 
 impl Isa {
-    /// This level, if the machine has it.
+    /// Returns the instruction set of this level if the machine has it.
     pub(crate) fn new(level: Level) -> Option<Isa> {
         level.is_available().then_some(Isa(level))
     }
 
-    /// The best one of this machine.
+    /// Returns the best instruction set of this machine.
     pub(crate) fn best() -> Isa {
         Level::ALL.iter().find_map(|&l| Isa::new(l)).unwrap_or(Isa(Level::Portable))
     }
 
-    /// Every one of this machine, the best one first.
+    /// Returns all instruction sets of this machine, the best one first.
     #[cfg(test)]
     pub(crate) fn available() -> Vec<Isa> {
         Level::ALL.iter().filter_map(|&l| Isa::new(l)).collect()
     }
 
-    /// The instruction set of this name. Errors if there is none, or if the machine lacks it.
+    /// Returns the instruction set with this name. Errors if there is none or if the machine lacks it.
     pub(crate) fn named(name: &str) -> Result<Isa> {
         let names: Vec<_> = Level::ALL.iter().map(|l| l.name()).collect();
         let Some(&level) = Level::ALL.iter().find(|l| l.name() == name) else {
@@ -140,8 +140,8 @@ macro_rules! per_isa {
 }
 pub(crate) use per_isa;
 
-/// [`per_isa!`] with one instance for both AVX-512 and AVX2: for loops limited by memory or by half-precision
-/// conversions, and for rare ones. Every instance costs compile time and size.
+/// Like [`per_isa!`], but with one instance for both AVX-512 and AVX2, because every instance costs compile time and
+/// binary size. It suits loops that are limited by memory or by half-precision conversions, and loops that rarely run.
 macro_rules! per_isa_256 {
     ($($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:expr;)*) => {$(
         $(#[$meta])*

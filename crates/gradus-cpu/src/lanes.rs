@@ -1,12 +1,12 @@
-//! The lanes of a sum: how many there are, how they become one number, and which of them count.
+//! The lanes of a sum: how many there are, how they are combined into one number, and which of them are used.
 
-/// Number of partial sums.
+/// The number of partial sums.
 pub(crate) const LANES: usize = 16;
-/// Number of narrow rows computed together: if transposed, each is a lane; if in chunks, their partial sums are halved
-/// together.
+/// The number of narrow rows that are computed together. Transposed rows have one lane each; rows read in chunks have
+/// their lanes combined together.
 pub(crate) const ROWS: usize = 16;
 
-/// The upper half of the partial results into the lower one, until one is left.
+/// Combines the upper half of the partial results with the lower half until only one is left.
 #[inline(always)]
 pub(crate) fn halved<T: Copy>(mut lanes: [T; LANES], combine: impl Fn(T, T) -> T) -> T {
     let mut width = LANES / 2;
@@ -19,8 +19,8 @@ pub(crate) fn halved<T: Copy>(mut lanes: [T; LANES], combine: impl Fn(T, T) -> T
     lanes[0]
 }
 
-/// 1 for this many lanes and 0 for the others. Compared with a loaded table, because LLVM vectorises that but not a
-/// comparison with the lane's number.
+/// Returns 1 for the first `count` lanes and 0 for the others. Callers test the values of this table because LLVM
+/// vectorises that, but not a comparison of the lane's number with `count`.
 #[inline(always)]
 pub(crate) fn first_lanes(count: usize) -> &'static [u32; LANES] {
     static ALL: [u32; 2 * LANES] = {
@@ -35,7 +35,7 @@ pub(crate) fn first_lanes(count: usize) -> &'static [u32; LANES] {
     ALL[LANES - count..].first_chunk().unwrap_or(&[0; LANES])
 }
 
-/// The larger number; `a` where `b` is NaN.
+/// Returns the larger number, or `a` if either is NaN.
 #[inline(always)]
 pub(crate) fn larger<T: PartialOrd>(a: T, b: T) -> T {
     if b > a { b } else { a }

@@ -1,10 +1,12 @@
-//! The CPU backend of Gradus: AVX-512, AVX2 and portable kernels with the same bits on any number of threads.
+//! The CPU backend of Gradus: AVX-512, AVX2 and portable kernels that give the same bits on any number of threads.
 //!
-//! A part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, which is what keeps its promises between releases.
+//! Part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, the only one whose API is kept stable
+//! between releases.
 //!
-//! [`CpuBackend`] implements [`Backend`](gradus_backend::Backend). One module an operation (or family); `memory` is the pool behind buffers,
-//! `parallel` the one way to use threads, `isa` the choice of instruction set, `access` the way from views to slices,
-//! `math` the f32 elementary functions.
+//! [`CpuBackend`] implements [`Backend`](gradus_backend::Backend). Each operation, or family of operations, has its own
+//! module. The other modules are shared: `memory` is the pool behind buffers, `parallel` is the only way to use
+//! threads, `isa` chooses the instruction set, `access` turns views into slices, and `math` contains the elementary
+//! functions of f32.
 
 mod access;
 mod attention;
@@ -59,7 +61,7 @@ pub use map::is_compiled;
 use memory::Pool;
 use threads::Threads;
 
-/// The processor as a device.
+/// The CPU as a device.
 ///
 /// `GRADUS_NUM_THREADS` sets the number of threads (default: rayon's global pool), `GRADUS_CPU_ISA` the instruction set
 /// (`avx512`, `avx2` or `portable`; default: the best one). Neither changes a single bit of any result.
@@ -72,9 +74,9 @@ pub struct CpuBackend {
 }
 
 impl CpuBackend {
-    /// A backend with the threads and instruction set that the environment asks for.
+    /// Creates a backend with the number of threads and the instruction set that the environment variables ask for.
     ///
-    /// Errors if a variable cannot be read or this machine lacks the instruction set.
+    /// Errors if a variable has an invalid value or this machine lacks the instruction set.
     pub fn new() -> Result<Self> {
         let threads = match std::env::var("GRADUS_NUM_THREADS") {
             Err(std::env::VarError::NotPresent) => Threads::global(),
@@ -92,7 +94,7 @@ impl CpuBackend {
         Ok(CpuBackend { pool: Pool::new(), isa, threads, natives: Modules::new() })
     }
 
-    /// A backend with this many threads of its own, from 1 on.
+    /// Creates a backend that runs on `count` threads, from 1 to 1024: the calling thread and workers of its own.
     pub fn with_threads(count: usize) -> Result<Self> {
         if !(1..=1024).contains(&count) {
             return Err(Error::argument("cpu", format!("{count} threads; it takes 1 to 1024")));
@@ -101,12 +103,12 @@ impl CpuBackend {
         Ok(CpuBackend { pool: Pool::new(), isa, threads, natives: Modules::new() })
     }
 
-    /// The same backend on another instruction set: `avx512`, `avx2` or `portable`. Errors if the machine lacks it.
+    /// Switches the backend to another instruction set: `avx512`, `avx2` or `portable`. Errors if the machine lacks it.
     pub fn with_isa(self, name: &str) -> Result<Self> {
         Ok(CpuBackend { isa: Isa::named(name)?, ..self })
     }
 
-    /// The instruction set to run on; the first argument of every `per_isa!` function.
+    /// The instruction set to run on, which every `per_isa!` function takes as its first argument.
     #[inline]
     pub(crate) fn isa(&self) -> Isa {
         self.isa
@@ -117,7 +119,7 @@ impl CpuBackend {
         &self.pool
     }
 
-    /// The functions that compute modules name.
+    /// The native functions, which compute modules refer to by name.
     pub(crate) fn natives(&self) -> &Modules<NativeFunction> {
         &self.natives
     }

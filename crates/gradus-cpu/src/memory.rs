@@ -1,10 +1,11 @@
 //! The caching pool behind every buffer of this backend.
 //!
-//! A freed block goes to a free list of its size class and serves the next allocation of that class, so that steady
-//! work never asks the system (whose fresh pages cost more than most kernels). Small blocks live in shards, each behind
-//! its own lock, which a thread almost always takes uncontended; large ones share one list with a bound and an order
-//! of eviction. Memory is always initialised: fresh blocks come zeroed, used ones hold old data, so a slice over a
-//! whole buffer is sound for every type whose bit patterns are all values.
+//! A freed block goes to the free list of its size class and serves the next allocation of that class. A program in a
+//! steady state therefore never asks the system for memory, whose fresh pages cost more than most kernels. Small blocks
+//! are kept in shards, each behind a lock of its own that is almost never contended. Large blocks share one set of
+//! lists, which is bounded in size and evicts the least recently used class first. Memory is always initialised,
+//! because fresh blocks come zeroed and used ones hold old data. A slice over a whole buffer is therefore sound for
+//! every type whose bit patterns are all valid values.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::Cell;
@@ -15,28 +16,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gradus_backend::{Buffer, BufferOwner, ClaimCount, Error, ErrorKind, MemoryStats, Result};
 
-/// Least alignment of a block: a cache line and the widest vector.
+/// Minimum alignment of a block: the size of a cache line and of the widest vector.
 const ALIGN: usize = 64;
 /// Alignment of blocks above [`SMALL`].
 const PAGE: usize = 4096;
-/// From this size on blocks are aligned to huge pages and ask for them.
+/// Size of a huge page. Blocks of at least twice this size are aligned to it and ask for huge pages.
 const HUGE: usize = 2 << 20;
-/// Largest capacity that lives in the shards.
+/// Largest capacity of the blocks that are kept in the shards.
 const SMALL: usize = 64 << 10;
 /// Number of size classes up to [`SMALL`].
 const SMALL_CLASSES: usize = 41;
 /// Number of size classes.
 const CLASSES: usize = 229;
-/// Number of shards; a thread sticks to one.
+/// Number of shards. Each thread has one that it tries first.
 const SHARDS: usize = 8;
-/// Most bytes that a shard keeps.
+/// The most bytes that a shard keeps.
 const SHARD_BOUND: usize = 4 << 20;
-/// The pool may keep this much even if the program's peak is lower.
+/// The number of bytes that cached blocks and memory in use may take up together even if the program's peak is lower.
 const FREE_BOUND: usize = 64 << 20;
-/// Size of the header before a block, which holds the address returned by the system.
+/// Size of the header before a block, which holds the address that the system returned.
 const HEADER: usize = 16;
 
-/// Size class of an allocation and its capacity: 64 bytes, then four steps an octave.
+/// Returns the size class of an allocation and the capacity of that class. Capacities start at 64 bytes and have four
+/// steps per octave.
 fn class(bytes: usize) -> (usize, usize) {
     if bytes <= ALIGN {
         return (0, ALIGN);
@@ -63,7 +65,7 @@ fn system_layout(capacity: usize) -> Option<Layout> {
     Layout::from_size_align(total, HEADER).ok()
 }
 
-/// A zeroed block from the system.
+/// Allocates a zeroed block from the system.
 fn system_alloc(capacity: usize) -> Option<NonNull<u8>> {
     let layout = system_layout(capacity)?;
     // SAFETY: the layout has a size above 0.
@@ -97,7 +99,7 @@ unsafe fn system_free(block: NonNull<u8>, capacity: usize) {
     }
 }
 
-/// Asks for huge pages; where that is refused nothing changes.
+/// Asks for huge pages. If the system refuses, nothing changes.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn advise_huge(block: NonNull<u8>, capacity: usize) {
     use std::ffi::{c_int, c_void};
@@ -106,7 +108,8 @@ fn advise_huge(block: NonNull<u8>, capacity: usize) {
         fn madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int;
     }
     const MADV_HUGEPAGE: c_int = 14;
-    // SAFETY: the range is whole pages of one live allocation, and this advice leaves contents and mapping alone.
+    // SAFETY: the range consists of whole pages of one live allocation, and this advice changes neither contents nor
+    // mapping.
     unsafe { madvise(block.as_ptr().cast(), capacity / HUGE * HUGE, MADV_HUGEPAGE) };
 }
 
@@ -134,12 +137,12 @@ struct List {
     last_use: u64,
 }
 
-// SAFETY: a free block belongs to the list that holds it alone; which thread reaches it does not matter.
+// SAFETY: a free block belongs only to the list that holds it, and any thread may access it.
 unsafe impl Send for Shard {}
 // SAFETY: as for `Shard`.
 unsafe impl Send for Large {}
 
-/// Keeps shards on cache lines of their own.
+/// Keeps a value on cache lines of its own.
 #[repr(align(128))]
 struct Padded<T>(T);
 
@@ -186,7 +189,7 @@ impl Pool {
         })
     }
 
-    /// A buffer of `bytes` bytes with unspecified, initialised contents.
+    /// Allocates a buffer of `bytes` bytes with unspecified but initialised contents.
     pub(crate) fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
         let live = self.count("alloc", bytes)?;
         let Some(ptr) = self.take(bytes) else {
@@ -194,7 +197,8 @@ impl Pool {
             return Err(self.out_of_memory("alloc", bytes, "the system has no more memory"));
         };
         self.raise_peak(live);
-        // SAFETY: the block has room for `bytes` bytes, left its free list just now, and returns there in `free`.
+        // SAFETY: the block has room for `bytes` bytes, is in no free list, and stays allocated until `free` takes it
+        // back.
         Ok(unsafe { Buffer::from_raw(ptr, bytes, self.clone()) })
     }
 
@@ -219,7 +223,7 @@ impl Pool {
         }
     }
 
-    /// Returns the pool's free blocks to the system if they and the memory in use exceed the budget together.
+    /// Returns the pool's free blocks to the system if they and the memory in use together exceed the budget.
     fn keep_within_budget(&self) {
         let budget = self.budget.load(Relaxed);
         if budget != usize::MAX && self.in_use.0.load(Relaxed).saturating_add(self.cached()) > budget {
@@ -227,7 +231,7 @@ impl Pool {
         }
     }
 
-    /// A block for `bytes` bytes, from the pool or the system.
+    /// Takes a block for `bytes` bytes from the pool or from the system.
     fn take(&self, bytes: usize) -> Option<NonNull<u8>> {
         let (class, capacity) = class(bytes);
         let own = shard_index();

@@ -78,7 +78,7 @@ fn many_threads_share_blocks_without_mixing_them_up() {
     let (send, receive) = std::sync::mpsc::channel::<(Buffer, u8)>();
     let receive = Mutex::new(receive);
     let check = |b: &Buffer, tag: u8| {
-        // SAFETY: the pool made the buffer, and nobody else writes it.
+        // SAFETY: the pool made the buffer, and nobody else writes to it.
         let bytes = unsafe { std::slice::from_raw_parts(b.as_ptr().as_ptr(), b.bytes()) };
         assert!(bytes.iter().all(|&v| v == tag));
     };
@@ -90,7 +90,7 @@ fn many_threads_share_blocks_without_mixing_them_up() {
                     let bytes = [8, 64, 300, 5000, 70_000][(i * 7 + usize::from(t)) % 5];
                     let b = pool.alloc(bytes).unwrap();
                     let tag = (i % 251) as u8;
-                    // SAFETY: a new buffer of this size, ours alone.
+                    // SAFETY: the buffer is new, has this size and is not shared yet.
                     unsafe { b.as_ptr().as_ptr().write_bytes(tag, bytes) };
                     if i % 3 == 0 { drop(b) } else { send.send((b, tag)).unwrap() }
                 }

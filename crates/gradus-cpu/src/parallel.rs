@@ -1,7 +1,7 @@
-//! The one way to use several threads: [`CpuBackend::parallel_for`].
+//! The only way to use several threads: [`CpuBackend::parallel_for`].
 //!
-//! Work is cut by size, never by the number of threads: the ranges that a body sees depend on `items` and `grain` alone,
-//! so what it computes for each is the same for any number of threads.
+//! Work is divided by size, never by the number of threads: the ranges passed to a body depend only on `items` and
+//! `grain`, so what it computes for each range is the same on any number of threads.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -9,7 +9,8 @@ use std::ops::Range;
 use crate::CpuBackend;
 
 impl CpuBackend {
-    /// Calls `body` for `0..grain`, `grain..2 * grain`, ..., up to `items`, on all threads; returns when all are done.
+    /// Calls `body` for `0..grain`, `grain..2 * grain` and so on up to `items`, on all threads, and returns when all
+    /// calls are done.
     pub(crate) fn parallel_for(&self, items: usize, grain: usize, body: impl Fn(Range<usize>) + Sync) {
         #[cfg(not(unoptimized))]
         self.threads().run(items, grain.max(1), &body);
@@ -17,7 +18,8 @@ impl CpuBackend {
         crate::unoptimized::watched(|| self.threads().run(items, grain.max(1), &body));
     }
 
-    /// Calls `body` with the number and the contents of each chunk of `size` elements of `out`, on all threads.
+    /// Splits `out` into chunks of `size` elements and calls `body` with the number and the contents of each, on all
+    /// threads.
     pub(crate) fn parallel_chunks<T: Send>(&self, out: &mut [T], size: usize, body: impl Fn(usize, &mut [T]) + Sync) {
         let size = size.max(1);
         let len = out.len();
@@ -37,7 +39,8 @@ pub(crate) struct Disjoint<'a, T> {
     slice: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: it is a `&mut [T]` handed out in parts; each element is reached by one thread at a time, as every method demands.
+// SAFETY: it is a `&mut [T]` handed out in parts; only one thread at a time reaches each element, as every method
+// requires.
 unsafe impl<T: Send> Sync for Disjoint<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Send for Disjoint<'_, T> {}
@@ -47,24 +50,25 @@ impl<'a, T> Disjoint<'a, T> {
         Disjoint { ptr: slice.as_mut_ptr(), len: slice.len(), slice: PhantomData }
     }
 
-    /// Elements `range`, which must lie within the slice (checked).
+    /// Returns the elements in `range`. Panics if they do not lie within the slice.
     ///
     /// # Safety
-    /// While the result lives nothing else reads or writes these elements.
+    /// While the result lives, nothing else may read or write these elements.
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn slice(&self, range: Range<usize>) -> &mut [T] {
         assert!(range.start <= range.end && range.end <= self.len);
-        // SAFETY: inside the slice by the assertion; not aliased by the caller's promise.
+        // SAFETY: the range lies inside the slice, as asserted, and the caller promises that nothing aliases it.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.add(range.start), range.len()) }
     }
 
-    /// Writes element `i`, which must lie within the slice (checked).
+    /// Writes element `i`. Panics if it does not lie within the slice.
     ///
     /// # Safety
-    /// Nothing else reads or writes this element at the same time.
+    /// Nothing else may read or write this element at the same time.
     pub(crate) unsafe fn write(&self, i: usize, value: T) {
         assert!(i < self.len);
-        // SAFETY: inside the slice by the assertion; not raced by the caller's promise.
+        // SAFETY: the element lies inside the slice, as asserted, and the caller promises that no other access races
+        // with it.
         unsafe { *self.ptr.add(i) = value }
     }
 }

@@ -1,8 +1,8 @@
-//! Working memory of a thread: reused, never shared.
+//! The working memory of each thread, which is reused and never shared.
 //!
-//! For packed panels, rows and tiles. Memory whose size grows with a tensor ([`large`]) comes from the pool once it is
-//! large, so that the memory budget counts it. Kernels cannot fail: if memory is short their work is skipped, and the
-//! operation, which ends with [`CpuBackend::finished`], reports it.
+//! It holds packed panels, rows and tiles. Memory whose size grows with a tensor ([`large`]) comes from the pool once
+//! it exceeds [`KEEP`], so that the memory budget counts it. Kernels cannot return errors: if memory runs out, their
+//! work is skipped, and the operation reports the error at its end, in [`CpuBackend::finished`].
 
 use std::cell::RefCell;
 
@@ -12,7 +12,7 @@ use crate::CpuBackend;
 use crate::access::Plain;
 use crate::shortage::{note_missing, take_missing};
 
-/// Alignment of the memory, in bytes: a cache line and the widest vector.
+/// Alignment of the memory in bytes: the size of a cache line and of the widest vector.
 const ALIGN: usize = 64;
 /// Blocks above this many bytes are not kept.
 const KEEP: usize = 4 << 20;
@@ -22,7 +22,7 @@ thread_local! {
 }
 
 impl CpuBackend {
-    /// The result of an operation whose kernels use working memory: an error if memory was short.
+    /// Returns the result of an operation whose kernels use working memory, or an error if that memory ran out.
     #[inline]
     pub(crate) fn finished(&self, op: &str, result: Result<()>) -> Result<()> {
         match take_missing() {
@@ -34,13 +34,13 @@ impl CpuBackend {
 
 /// Memory to work in.
 struct Block {
-    /// The thread's own block; empty if the memory is the pool's.
+    /// The thread's own block; empty if the memory belongs to the pool.
     words: Vec<u64>,
     _pool: Option<Buffer>,
 }
 
-/// At least `bytes` bytes, aligned for every type and initialised, and where they begin. Blocks too large for a thread
-/// to keep come from the pool of `cpu`, if it is given.
+/// Takes at least `bytes` initialised bytes, aligned for every type, and returns them with their address. A block that
+/// is too large for a thread to keep comes from the pool of `cpu`, if `cpu` is given.
 fn take(cpu: Option<&CpuBackend>, bytes: usize) -> Option<(Block, *mut u8)> {
     if let Some(cpu) = cpu.filter(|_| bytes > KEEP) {
         let buffer = cpu.pool().alloc(bytes).ok()?;
@@ -51,7 +51,7 @@ fn take(cpu: Option<&CpuBackend>, bytes: usize) -> Option<(Block, *mut u8)> {
     let needed = bytes.saturating_add(ALIGN).div_ceil(8);
     if words.len() < needed {
         words.try_reserve_exact(needed - words.len()).ok()?;
-        // At most what was just reserved.
+        // Does not allocate: the space was just reserved.
         words.resize(needed, 0);
     }
     let start = words.as_ptr().cast::<u8>().align_offset(ALIGN);
@@ -60,7 +60,7 @@ fn take(cpu: Option<&CpuBackend>, bytes: usize) -> Option<(Block, *mut u8)> {
     Some((Block { words, _pool: None }, at))
 }
 
-/// Gives a block back.
+/// Gives a block back to its thread or to the pool.
 fn recycle(block: Block) {
     if (1..=KEEP / 8).contains(&block.words.len()) {
         let _ = FREE.try_with(|free| free.borrow_mut().push(block.words));
@@ -71,25 +71,25 @@ fn recycle(block: Block) {
 fn run<T: Plain>(cpu: Option<&CpuBackend>, len: usize, f: impl FnOnce(&mut [T])) {
     let bytes = len.saturating_mul(size_of::<T>());
     let Some((block, at)) = take(cpu, bytes) else { return note_missing(bytes) };
-    // SAFETY: `take` gives so many initialised bytes, aligned for every type, which nothing else touches before `block` is
-    // given back; every bit pattern is a `T`.
+    // SAFETY: `take` returns at least this many initialised bytes, aligned for every type, which nothing else touches
+    // before `block` is given back; every bit pattern is a `T`.
     f(unsafe { std::slice::from_raw_parts_mut(at.cast::<T>(), len) });
     recycle(block);
 }
 
-/// Calls `f` with `len` elements of unspecified contents, a few MiB at most.
+/// Calls `f` with `len` elements with unspecified contents. They may take up a few MiB at most.
 #[inline]
 pub(crate) fn with<T: Plain>(len: usize, f: impl FnOnce(&mut [T])) {
     run(None, len, f);
 }
 
-/// Calls `f` with `len` elements of unspecified contents, whose number grows with a tensor.
+/// Like [`with`], but for a number of elements that grows with a tensor.
 #[inline]
 pub(crate) fn large<T: Plain>(cpu: &CpuBackend, len: usize, f: impl FnOnce(&mut [T])) {
     run(Some(cpu), len, f);
 }
 
-/// [`large`] for several blocks of these lengths, each of which starts a cache line.
+/// Like [`large`], but with one block for each of `lens`. Each block starts a cache line.
 pub(crate) fn split<T: Plain, const N: usize>(cpu: &CpuBackend, lens: [usize; N], f: impl FnOnce([&mut [T]; N])) {
     let line = ALIGN / size_of::<T>();
     large(cpu, lens.iter().map(|len| len.next_multiple_of(line)).sum(), |mut rest: &mut [T]| {

@@ -1,4 +1,4 @@
-//! Temporaries of an operation, in the pool, and operands made contiguous.
+//! Temporary tensors of an operation, allocated from the pool, and contiguous copies of operands.
 
 use gradus_backend::{Buffer, DType, Layout, Result, Shape, View, ViewMut};
 
@@ -13,13 +13,13 @@ pub(crate) struct Temp {
 }
 
 impl Temp {
-    /// Of unspecified contents.
+    /// Allocates a tensor with unspecified contents.
     pub(crate) fn new(cpu: &CpuBackend, dtype: DType, dims: &[usize]) -> Result<Temp> {
         let layout = Layout::contiguous(Shape::new(dims)?);
         Ok(Temp { buffer: cpu.pool().alloc(layout.numel() * dtype.size())?, dtype, layout })
     }
 
-    /// The elements of a view, in order.
+    /// Copies the elements of a view, in order.
     pub(crate) fn copy(cpu: &CpuBackend, x: View<'_>) -> Result<Temp> {
         let mut t = Temp::new(cpu, x.dtype, x.layout.dims())?;
         copy::copy_strided(cpu, x, &mut t.view_mut())?;
@@ -35,18 +35,18 @@ impl Temp {
     }
 }
 
-/// A copy of a view, unless it is contiguous; see [`pick`].
+/// Copies a view unless it is contiguous. [`pick`] then chooses between the copy and the view.
 pub(crate) fn copy_if_strided(cpu: &CpuBackend, op: &str, x: View<'_>) -> Result<Option<Temp>> {
     cpu.check_view(op, x.buffer, x.dtype, x.layout)?;
     if x.layout.is_contiguous() { Ok(None) } else { Temp::copy(cpu, x).map(Some) }
 }
 
-/// The copy, if one was made, else the view itself.
+/// Returns the copy if one was made, and otherwise the view itself.
 pub(crate) fn pick<'a>(copy: &'a Option<Temp>, x: View<'a>) -> View<'a> {
     copy.as_ref().map_or(x, Temp::view)
 }
 
-/// Runs `f` on a contiguous output: `out` itself, or a temporary that is copied to it.
+/// Runs `f` on a contiguous output: either `out` itself or a temporary tensor that is then copied to `out`.
 pub(crate) fn contiguous_output<R>(
     cpu: &CpuBackend,
     op: &str,

@@ -1,7 +1,8 @@
-//! The workers of a backend, on top of rayon's: who takes part in a job, and how it ends.
+//! The worker threads of a backend, built on rayon: which threads take part in a job, and how a job ends.
 //!
-//! The calling thread works too, and starts at once; workers join as they wake, and stay awake for a moment afterwards
-//! in case another operation follows. A single range runs inline without rayon, which keeps small operations fast.
+//! The calling thread works too and starts at once. Workers join as they wake up and stay awake for a moment
+//! afterwards, in case another operation follows. A job with a single range runs inline, without rayon, which keeps
+//! small operations fast.
 
 use std::any::Any;
 use std::ops::Range;
@@ -20,19 +21,19 @@ const LINGER: Duration = Duration::from_micros(30);
 /// The workers of a backend.
 #[derive(Debug)]
 pub(crate) struct Threads {
-    /// `None`: rayon's global pool, or no workers beside the caller.
+    /// `None` means rayon's global pool or, if `count` is 1, no workers besides the caller.
     pool: Option<rayon::ThreadPool>,
     count: usize,
     mail: Arc<Mail>,
 }
 
 impl Threads {
-    /// Rayon's global pool, whatever its size.
+    /// Uses rayon's global pool, whatever its size.
     pub(crate) fn global() -> Threads {
         Threads { pool: None, count: rayon::current_num_threads(), mail: Arc::default() }
     }
 
-    /// The caller and a pool that makes it this many threads, at least 1.
+    /// Starts `count - 1` workers, which together with the caller make `count` threads (at least 1).
     pub(crate) fn own(count: usize) -> Result<Threads> {
         if count == 1 {
             return Ok(Threads { pool: None, count, mail: Arc::default() });
@@ -44,7 +45,7 @@ impl Threads {
         Ok(Threads { pool: Some(pool), count, mail: Arc::default() })
     }
 
-    /// Number of threads that work on one operation.
+    /// The number of threads that work on one operation.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
@@ -66,14 +67,15 @@ impl Threads {
             }
             return;
         }
-        // SAFETY: only the lifetime changes, and it is a pointer that is kept.
+        // SAFETY: only the lifetime changes, and the result is kept as a raw pointer, which `Job::work` dereferences
+        // only while the body is alive.
         let body = unsafe {
             std::mem::transmute::<*const (dyn Fn(Range<usize>) + Sync), *const (dyn Fn(Range<usize>) + Sync)>(body)
         };
         let parties = self.count.min(chunks);
         let span = |p| Span { next: AtomicUsize::new(p * chunks / parties), end: (p + 1) * chunks / parties };
         let (joined, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        // At most one a thread.
+        // At most one span per thread.
         let spans = (0..parties).map(span).collect();
         let job = Arc::new(Job {
             spans,
@@ -111,13 +113,14 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where workers that are awake find the newest job.
+/// Where workers that are awake look for the newest job.
 #[derive(Debug, Default)]
 struct Mail {
     newest: Mutex<Option<Arc<Job>>>,
     /// Number of jobs posted so far.
     posted: AtomicUsize,
-    /// Number of waiting workers. Only a hint: one may leave as a job is posted, and then the others do the work.
+    /// The number of waiting workers. This is only a hint: a worker may stop waiting just as a job is posted, and then
+    /// the others do its share.
     awake: AtomicUsize,
 }
 
@@ -129,7 +132,7 @@ impl Mail {
         self.awake.load(Ordering::Relaxed)
     }
 
-    /// Forgets a job that is done.
+    /// Removes a job that is done.
     fn withdraw(&self, job: &Arc<Job>) {
         let mut newest = lock(&self.newest);
         if newest.as_ref().is_some_and(|n| Arc::ptr_eq(n, job)) {
@@ -137,7 +140,7 @@ impl Mail {
         }
     }
 
-    /// What a worker does: its job, then every job posted soon after the last one.
+    /// Runs as a worker: does `job`, then every job that is posted within [`LINGER`] of the end of the last one.
     fn work(&self, job: Arc<Job>) {
         job.work();
         drop(job);
@@ -160,30 +163,31 @@ impl Mail {
     }
 }
 
-/// Neighbouring chunks, of which `next..end` are left.
+/// A run of neighbouring chunks, of which `next..end` have not been started.
 #[repr(align(64))]
 struct Span {
     next: AtomicUsize,
     end: usize,
 }
 
-/// A `parallel_for` in progress. A worker that comes late finds no chunk left and never uses `body`.
+/// A `parallel_for` in progress. A worker that comes too late finds no chunks left and never uses `body`.
 struct Job {
-    /// One span for each thread, which starts with its own: memory is read and written fastest in long runs.
+    /// One span for each thread. A thread starts with its own span because memory is read and written fastest in long
+    /// runs.
     spans: Box<[Span]>,
-    /// Threads that have begun.
+    /// The number of threads that have begun.
     joined: AtomicUsize,
     done: AtomicUsize,
     items: usize,
     grain: usize,
-    /// Valid until `done` has reached the number of chunks: `Threads::run` returns no earlier.
+    /// Valid until `done` has reached the number of chunks: `Threads::run` does not return earlier.
     body: *const (dyn Fn(Range<usize>) + Sync),
     panic: Mutex<Option<Box<dyn Any + Send>>>,
-    /// Bytes of working memory that some thread could not get.
+    /// The size in bytes of the largest block of working memory that a thread could not get; 0 if none was missing.
     missing: AtomicUsize,
 }
 
-// SAFETY: the body may be called from any thread, and the rest is shared through atomics and a lock.
+// SAFETY: the body is `Sync`, so any thread may call it, and the rest is shared through atomics and a lock.
 unsafe impl Send for Job {}
 // SAFETY: as above.
 unsafe impl Sync for Job {}
@@ -195,7 +199,7 @@ impl std::fmt::Debug for Job {
 }
 
 impl Job {
-    /// Works on its own span, then on chunks that others have not started.
+    /// Works on the thread's own span, then on chunks that other threads have not started.
     fn work(&self) {
         let own = self.joined.fetch_add(1, Ordering::Relaxed) % self.spans.len();
         let (before, after) = self.spans.split_at(own);
@@ -206,7 +210,7 @@ impl Job {
                     break;
                 }
                 let range = c * self.grain..self.items.min((c + 1) * self.grain);
-                // SAFETY: chunk `c` is not counted in `done` yet, so the body is still there.
+                // SAFETY: chunk `c` is not counted in `done` yet, so the body is still alive.
                 let body = unsafe { &*self.body };
                 if let Err(p) = catch_unwind(AssertUnwindSafe(|| body(range))) {
                     *lock(&self.panic) = Some(p);
@@ -215,7 +219,7 @@ impl Job {
                 if missing > 0 {
                     self.missing.fetch_max(missing, Ordering::Relaxed);
                 }
-                // Release: what the body wrote is seen by the caller, which acquires.
+                // `Release` makes what the body wrote visible to the caller, which loads with `Acquire`.
                 self.done.fetch_add(1, Ordering::Release);
             }
         }
