@@ -9,8 +9,8 @@ use gradus_backend::{
 
 use crate::CpuBackend;
 
-/// Groups and constants as Vulkan guarantees them, bindings as WebGPU does; WebGPU has constants only with the feature
-/// IMMEDIATES.
+/// The limits on groups and constants are those that Vulkan guarantees, and the limit on bindings is WebGPU's. WebGPU
+/// supports constants only with the feature `IMMEDIATES`.
 pub(crate) const LIMITS: ComputeLimits = ComputeLimits { groups: [65_535; 3], constants: 128, bindings: 8 };
 
 /// See [`Backend::register_native`](gradus_backend::Backend::register_native).
@@ -20,7 +20,7 @@ pub(crate) fn register(cpu: &CpuBackend, name: &str, function: NativeFunction) -
 
 const OP: &str = "dispatch_compute";
 
-/// The function that a module names.
+/// Returns the function that a module names.
 fn function(cpu: &CpuBackend, module: ComputeModule<'_>) -> Result<Arc<NativeFunction>> {
     let ComputeModule::Native(name) = module else {
         let e = Error::new(ErrorKind::Unsupported, OP, format!("the CPU runs no {} modules", module.form()));

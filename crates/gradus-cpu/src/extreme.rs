@@ -2,19 +2,19 @@
 
 use std::hint::select_unpredictable as select;
 
-/// f32 and f64.
+/// The two types that are compared: f32 and f64.
 pub(crate) trait Extreme: Copy {
-    /// The larger of two; NaN if either is.
+    /// Returns the larger of two numbers, or NaN if either is NaN.
     fn larger(self, other: Self) -> Self;
-    /// The smaller of two; NaN if either is.
+    /// Returns the smaller of two numbers, or NaN if either is NaN.
     fn smaller(self, other: Self) -> Self;
 }
 
 macro_rules! extreme {
     ($($t:ty)*) => {$(
-        // Equal numbers have equal bits, except zeros, which may differ in sign: the bitwise `and` gives the larger
-        // zero, the `or` the smaller. If either number is NaN the middle comparison gives `b`, which is right unless
-        // `a` is the NaN.
+        // Equal numbers have equal bits, except for zeros, which may differ in sign: the bitwise `and` gives the larger
+        // zero and the `or` the smaller. If either number is NaN, the middle comparison gives `b`, which is right
+        // unless `self` is NaN.
         #[allow(clippy::eq_op)]
         impl Extreme for $t {
             #[inline(always)]

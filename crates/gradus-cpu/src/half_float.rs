@@ -1,33 +1,33 @@
-//! Conversions between half precision and f32, branch-free so that loops over them become vectors.
+//! Conversions between half precision and f32, without branches, so that loops over them are vectorised.
 //!
-//! f16 and bf16 are storage types: everything computes in f32 and rounds once, to nearest even. A NaN stays a (quiet)
-//! NaN.
+//! f16 and bf16 are only storage types: operations compute in f32 and round the result once, to nearest even. A NaN
+//! becomes a quiet NaN.
 
 use std::hint::select_unpredictable as select;
 
 use gradus_backend::{bf16, f16};
 
-/// The value of an f16; exact.
+/// Converts an f16 exactly.
 #[inline(always)]
 pub(crate) fn f16_to_f32(h: f16) -> f32 {
     let h = u32::from(h.to_bits());
     let magnitude = (h & 0x7fff) << 13;
-    // Read as an f32, the value is too small by the difference of the exponent biases, a factor of 2^112; the product
-    // is exact, also for subnormals. Infinity and NaN need the largest exponent instead.
+    // Read as an f32, the value is too small by a factor of 2^112, from the difference of the exponent biases. The
+    // product is exact, even for subnormals. Infinity and NaN need the largest exponent instead.
     let scaled = (f32::from_bits(magnitude) * f32::from_bits((127 + 112) << 23)).to_bits();
     let special = magnitude | (0xff << 23) | select(magnitude > 0x1f << 23, 1 << 22, 0);
     f32::from_bits(select(magnitude >= 0x1f << 23, special, scaled) | (h & 0x8000) << 16)
 }
 
-/// The nearest f16, ties to even.
+/// Rounds to the nearest f16, with ties to even.
 #[inline(always)]
 pub(crate) fn f16_from_f32(x: f32) -> f16 {
     let bits = x.to_bits();
     let magnitude = bits & 0x7fff_ffff;
-    // Normal results are rounded by adding the last bit kept and just under half of the part cut off.
+    // Normal results are rounded by adding the last bit that is kept and just under half of its weight.
     let odd = magnitude >> 13 & 1;
     let normal = magnitude.wrapping_sub(112 << 23).wrapping_add(0xfff + odd) >> 13;
-    // Subnormal results: adding 0.5 moves the bits into place, and the addition rounds them.
+    // For subnormal results, adding 0.5 moves the bits into place and rounds them.
     let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
     let finite = select(magnitude < 113 << 23, subnormal, normal);
     // 65520 and above round to infinity.
@@ -36,13 +36,13 @@ pub(crate) fn f16_from_f32(x: f32) -> f16 {
     f16::from_bits((h | (bits >> 16 & 0x8000)) as u16)
 }
 
-/// The value of a bf16; exact.
+/// Converts a bf16 exactly.
 #[inline(always)]
 pub(crate) fn bf16_to_f32(h: bf16) -> f32 {
     f32::from_bits(u32::from(h.to_bits()) << 16)
 }
 
-/// The nearest bf16, ties to even.
+/// Rounds to the nearest bf16, with ties to even.
 #[inline(always)]
 pub(crate) fn bf16_from_f32(x: f32) -> bf16 {
     let bits = x.to_bits();

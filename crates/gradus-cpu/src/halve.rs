@@ -1,6 +1,6 @@
-//! Combines the partial results of several rows at once, by halving until one is left per row: what a step leaves of
-//! two rows fills one vector. The vectors are explicit, because LLVM compiles the halving of a single row to scalar
-//! operations.
+//! Reduces the partial results of several rows at once. Each step combines the upper half of every row with its lower
+//! half, until one result per row is left; the halves that remain of two rows share a vector. The vectors are written
+//! with intrinsics because LLVM compiles the halving of a single row to scalar operations.
 
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
@@ -11,16 +11,16 @@ use crate::lanes::{LANES, ROWS, halved, larger};
 #[cfg(target_arch = "x86_64")]
 const FEWEST: usize = 4;
 
-/// A number whose partial results can be halved: each step combines the upper half into the lower. Results beyond the
-/// first `count` rows are meaningless.
+/// A number type whose partial results can be reduced by halving: each step combines the upper half with the lower
+/// half. Results beyond the first `count` rows are meaningless.
 pub(crate) trait Halve: Copy {
-    /// The sum of each row.
+    /// Returns the sum of each row.
     fn sums(isa: Isa, rows: &[[Self; LANES]; ROWS], count: usize) -> [Self; ROWS];
-    /// The largest of each row. The number in the lower lane is kept unless the other is larger.
+    /// Returns the largest number of each row. A number in a lower lane is kept unless the other one is larger.
     fn largest(isa: Isa, rows: &[[Self; LANES]; ROWS], count: usize) -> [Self; ROWS];
 }
 
-/// Each row by itself.
+/// Reduces each row by itself.
 #[inline(always)]
 fn one_by_one<T: Copy>(rows: &[[T; LANES]; ROWS], count: usize, combine: impl Fn(T, T) -> T) -> [T; ROWS] {
     let mut out = [rows[0][0]; ROWS];
@@ -32,7 +32,7 @@ fn one_by_one<T: Copy>(rows: &[[T; LANES]; ROWS], count: usize, combine: impl Fn
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    //! On vectors of f32: sums, or with `LARGEST` the largest numbers.
+    //! Halving with vectors of f32. It computes sums or, with `LARGEST`, the largest numbers.
 
     use std::arch::x86_64::*;
 
@@ -44,7 +44,7 @@ mod x86 {
         if LARGEST { _mm512_max_ps(b, a) } else { _mm512_add_ps(a, b) }
     }
 
-    /// Halves sixteen rows; row `4 q + r` is passed as number `4 r + q`, so that the result of each row ends up in its
+    /// Reduces sixteen rows. Row `4 q + r` is passed at index `4 r + q`, so that the result of each row ends up in its
     /// own lane.
     #[inline]
     #[target_feature(enable = "avx512f")]
@@ -71,11 +71,11 @@ mod x86 {
         let (mut v, mut out) = ([_mm512_setzero_ps(); ROWS], [0.0; ROWS]);
         for r in 0..4 {
             for q in 0..4 {
-                // SAFETY: a row of sixteen.
+                // SAFETY: a row has sixteen elements.
                 v[4 * r + q] = unsafe { _mm512_loadu_ps(rows[4 * q + r].as_ptr()) };
             }
         }
-        // SAFETY: room for sixteen.
+        // SAFETY: `out` has room for sixteen elements.
         unsafe { _mm512_storeu_ps(out.as_mut_ptr(), halve_512::<LARGEST>(v)) };
         out
     }
@@ -86,7 +86,7 @@ mod x86 {
         if LARGEST { _mm256_max_ps(b, a) } else { _mm256_add_ps(a, b) }
     }
 
-    /// Halves eight rows of eight partial results; row `4 q + r` is passed as number `2 r + q`, so that the result of
+    /// Reduces eight rows of eight partial results. Row `4 q + r` is passed at index `2 r + q`, so that the result of
     /// each row ends up in its own lane.
     #[inline]
     #[target_feature(enable = "avx2")]
@@ -112,12 +112,12 @@ mod x86 {
             for r in 0..4 {
                 for q in 0..2 {
                     let row = rows[first + 4 * q + r].as_ptr();
-                    // SAFETY: a row of sixteen.
+                    // SAFETY: a row has sixteen elements.
                     let (low, high) = unsafe { (_mm256_loadu_ps(row), _mm256_loadu_ps(row.add(8))) };
                     v[2 * r + q] = combine_256::<LARGEST>(low, high);
                 }
             }
-            // SAFETY: room for eight from `first` on.
+            // SAFETY: `out` has room for eight elements from `first` on.
             unsafe { _mm256_storeu_ps(out.as_mut_ptr().add(first), halve_256::<LARGEST>(v)) };
         }
         out
@@ -170,7 +170,7 @@ mod tests {
             std::array::from_fn(|r| std::array::from_fn(|j| ((r * 31 + j * 17) % 23) as f32 / 7.0 - 1.3));
         let mut odd = rows;
         (odd[3][5], odd[7][0], odd[9][8]) = (f32::NAN, f32::NAN, f32::INFINITY);
-        // The same tree, written as a recursion.
+        // The same reduction tree, written recursively.
         fn tree(lanes: &[f32], combine: &impl Fn(f32, f32) -> f32) -> f32 {
             match lanes {
                 [one] => *one,

@@ -1,10 +1,10 @@
-//! Walking several layouts of one shape together.
+//! Walks several layouts of the same shape together.
 
 use gradus_backend::Layout;
 use gradus_backend::shape::MAX_RANK;
 
-/// Several layouts of one shape, walked together in row-major order, with axes of size 1 dropped and neighbouring axes
-/// merged where all of the layouts allow it. At most `N` layouts.
+/// At most `N` layouts of the same shape, walked together in row-major order. Axes of size 1 are dropped, and
+/// neighbouring axes are merged where all of the layouts allow it.
 #[derive(Debug, Clone)]
 pub(crate) struct Nest<const N: usize> {
     rank: usize,
@@ -14,7 +14,8 @@ pub(crate) struct Nest<const N: usize> {
 }
 
 impl<const N: usize> Nest<N> {
-    /// From layouts that must all have the first one's shape; the remaining entries of every result are 0.
+    /// Builds the nest from at most `N` layouts, all of the same shape. If there are fewer than `N`, the unused strides
+    /// and offsets are 0.
     pub(crate) fn new(layouts: &[&Layout]) -> Self {
         let dims = layouts.first().map_or(&[][..], |l| l.dims());
         debug_assert!(layouts.len() <= N && layouts.iter().all(|l| l.dims() == dims));
@@ -22,7 +23,7 @@ impl<const N: usize> Nest<N> {
         for (o, l) in nest.offsets.iter_mut().zip(layouts) {
             *o = l.offset();
         }
-        // From the innermost axis outwards; reversed at the end.
+        // Goes from the innermost axis outwards; the axes are reversed at the end.
         for axis in (0..dims.len()).rev() {
             let size = dims[axis];
             if size == 1 {
@@ -48,23 +49,23 @@ impl<const N: usize> Nest<N> {
         nest
     }
 
-    /// Sizes of the merged axes, outermost first; none for a single element.
+    /// Returns the sizes of the merged axes, outermost first. A single element has no axes.
     pub(crate) fn dims(&self) -> &[usize] {
         &self.dims[..self.rank]
     }
 
-    /// Strides of the layouts along a merged axis.
+    /// Returns the strides of the layouts along a merged axis.
     pub(crate) fn strides(&self, axis: usize) -> [isize; N] {
         self.strides[axis]
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub(crate) fn numel(&self) -> usize {
         self.dims().iter().product()
     }
 
-    /// Splits off the innermost axis: the first result walks the starts of the rows, and the second is the axis's size
-    /// and strides. A single element is a row of length 1.
+    /// Splits off the innermost axis. Returns a nest that walks the starts of the rows, and the size and strides of the
+    /// axis. A single element is a row of length 1.
     pub(crate) fn split_inner(mut self) -> (Self, usize, [isize; N]) {
         if self.rank == 0 {
             return (self, 1, [0; N]);
@@ -74,13 +75,13 @@ impl<const N: usize> Nest<N> {
         (self, len, strides)
     }
 
-    /// The same axes starting at position 0: for positions relative to another one.
+    /// Returns the same nest starting at position 0, for computing positions relative to another one.
     pub(crate) fn at_zero(mut self) -> Self {
         self.offsets = [0; N];
         self
     }
 
-    /// Splits off any axis, as [`split_inner`](Nest::split_inner) does the innermost.
+    /// Splits off any axis, as [`split_inner`](Nest::split_inner) does with the innermost one.
     pub(crate) fn without(mut self, axis: usize) -> (Self, usize, [isize; N]) {
         let (len, strides) = (self.dims[axis], self.strides[axis]);
         self.dims[axis..self.rank].rotate_left(1);
@@ -89,7 +90,7 @@ impl<const N: usize> Nest<N> {
         (self, len, strides)
     }
 
-    /// Positions of element `i` of the row-major order, which must exist.
+    /// Returns the positions of element `i` in row-major order. The element must exist.
     pub(crate) fn at(&self, mut i: usize) -> [usize; N] {
         let mut at = self.offsets;
         for axis in (0..self.rank).rev() {
@@ -100,7 +101,8 @@ impl<const N: usize> Nest<N> {
         at
     }
 
-    /// Calls `f` with the positions of each element of a range of the row-major order, which must exist.
+    /// Calls `f` with the index and the positions of each element in a range of the row-major order. The elements must
+    /// exist.
     #[inline]
     pub(crate) fn for_each(&self, range: std::ops::Range<usize>, mut f: impl FnMut(usize, [usize; N])) {
         let mut i = range.start;
@@ -126,7 +128,7 @@ impl<const N: usize> Nest<N> {
         }
     }
 
-    /// The rest of a row from element `i` on, which must exist.
+    /// Returns the rest of a row from element `i` on. The element must exist.
     fn row(&self, mut i: usize) -> Row<N> {
         let mut row = Row { at: self.offsets, left: 1, steps: [0; N], index: [0; MAX_RANK] };
         for axis in (0..self.rank).rev() {
@@ -140,7 +142,7 @@ impl<const N: usize> Nest<N> {
         row
     }
 
-    /// The row after this one, which must exist.
+    /// Moves on to the next row, which must exist.
     fn next_row(&self, row: &mut Row<N>) {
         for axis in (0..self.rank).rev() {
             if axis + 1 < self.rank && row.index[axis] + 1 < self.dims[axis] {
@@ -155,19 +157,19 @@ impl<const N: usize> Nest<N> {
     }
 }
 
-/// Elements along the innermost axis, starting at any of them.
+/// The rest of a row along the innermost axis, starting at any element.
 struct Row<const N: usize> {
-    /// Positions of the first of them.
+    /// The positions of the first element.
     at: [usize; N],
-    /// How many there are.
+    /// The number of elements.
     left: usize,
-    /// From one to the next.
+    /// The steps from one element to the next.
     steps: [isize; N],
-    /// The first one's index along each axis.
+    /// The index of the first element along each axis.
     index: [usize; MAX_RANK],
 }
 
-/// Moves positions by `k` steps. Positions in between may lie outside a buffer, so the sums wrap.
+/// Moves positions by `k` steps. Intermediate positions may lie outside a buffer, so the sums wrap.
 #[inline(always)]
 fn advance<const N: usize>(at: &mut [usize; N], strides: &[isize; N], k: isize) {
     for (a, s) in at.iter_mut().zip(strides) {

@@ -1,5 +1,5 @@
-//! Maps numbers to unsigned integers of the same size and order, so that comparing code is compiled for four sizes
-//! instead of twelve dtypes.
+//! Maps numbers to unsigned integers of the same size and order, so that code that compares elements is compiled for
+//! four sizes instead of for every dtype.
 
 use std::hint::select_unpredictable as select;
 use std::ops::{BitAnd, BitXor, Not};
@@ -12,7 +12,7 @@ use crate::access::Plain;
 pub(crate) trait Word:
     Plain + Ord + BitAnd<Output = Self> + BitXor<Output = Self> + Not<Output = Self> + Into<u64>
 {
-    /// The low bits.
+    /// Returns the low bits of `bits` as this type.
     fn low(bits: u64) -> Self;
 }
 
@@ -28,24 +28,24 @@ macro_rules! word {
 }
 word!(u8 u16 u32 u64);
 
-/// The order of a dtype: from an element's bits to its *key*. Zeros of either sign have one key, and so has every NaN: the
-/// largest there is, whether keys rise or fall with the numbers.
+/// The order of a dtype, which maps the bits of an element to its *key*. Both zeros have the same key. All NaNs share
+/// the largest key, whether keys rise or fall with the numbers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Order<W> {
-    /// The sign's bit, 0 if there is none.
+    /// The sign bit; 0 if the dtype has none.
     sign: W,
-    /// The mask that flips the other bits of a negative number: floats store sign and magnitude.
+    /// The mask that flips the other bits of a negative float, which is stored as sign and magnitude; 0 for integers.
     turn: W,
     /// The bits of -0; 0 if there is none.
     negative_zero: W,
-    /// The largest magnitude of a number.
+    /// The bits of the largest magnitude that is not NaN.
     most: W,
-    /// All bits if keys fall as numbers rise, else none.
+    /// All ones if keys fall as numbers rise, and otherwise 0.
     falling: W,
 }
 
 impl<W: Word> Order<W> {
-    /// For a dtype of this size.
+    /// Creates the order of a dtype, which must have the size of `W`.
     pub(crate) fn new(dtype: DType) -> Self {
         let (none, all) = (W::default(), !W::default());
         let sign = if dtype.is_signed() { W::low(1 << (8 * size_of::<W>() - 1)) } else { none };
@@ -59,12 +59,12 @@ impl<W: Word> Order<W> {
         Order { sign, turn: !sign, negative_zero: sign, most: W::low(infinity), falling: none }
     }
 
-    /// The same with keys that fall as numbers rise.
+    /// Returns the same order with keys that fall as numbers rise.
     pub(crate) fn falling(self) -> Self {
         Order { falling: !W::default(), ..self }
     }
 
-    /// The key of an element. No branch: loops over elements become vectors.
+    /// Returns the key of an element. It has no branches, so loops over elements are vectorised.
     #[inline(always)]
     pub(crate) fn key(&self, bits: W) -> W {
         let none = W::default();

@@ -10,7 +10,7 @@ use crate::parallel::Disjoint;
 use crate::{CpuBackend, scratch};
 
 const OP: &str = "sort";
-/// Fewest elements that justify a task of their own.
+/// The fewest elements that justify a task of their own.
 const TASK: usize = 1 << 11;
 
 /// See [`Backend::sort`](gradus_backend::Backend::sort).
@@ -54,7 +54,8 @@ pub(crate) fn sort(
     Ok(())
 }
 
-/// Where lanes start in input, values and indices, their length, and their steps in the three.
+/// The lanes to sort: where they start in the input, the values and the indices, their length, and their strides in
+/// these three.
 struct Lanes {
     starts: Nest<3>,
     len: usize,
@@ -80,13 +81,14 @@ fn each_lane<W: Word>(
                 if descending { !key } else { key }.into()
             };
             let write = |i: usize, from: usize| {
-                // SAFETY: lanes of outputs that do not overlap themselves are apart, and each is one task's.
+                // SAFETY: the outputs do not overlap themselves, so their lanes are disjoint, and only one task writes
+                // each lane.
                 unsafe {
                     values.write(place(1, i), x[place(0, from)]);
                     indices.write(place(2, i), from as i64);
                 }
             };
-            // A key and, in the lower bits, its index as one number: no two are equal, so any sort is stable.
+            // Each number combines a key with its index in the lower bits. No two are equal, so any sort is stable.
             let (lo, hi) = (0..*len).map(key).fold((u64::MAX, 0), |(lo, hi), k| (lo.min(k), hi.max(k)));
             if hi - lo <= u64::from(u32::MAX) && *len <= 1 << 32 {
                 scratch::large(cpu, *len, |row: &mut [u64]| {

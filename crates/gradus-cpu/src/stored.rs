@@ -1,7 +1,7 @@
-//! Floats of any storage type, behind one interface in the type that they compute in.
+//! Access to floats of any storage type through one interface, in the type that they are computed in.
 //!
-//! Code that works on blocks is compiled for the two compute types, f32 and f64, and reaches the four storage types by
-//! one virtual call per block.
+//! Code that works on blocks is compiled only for the two compute types, f32 and f64. It reaches the four storage types
+//! through one virtual call per block.
 
 use crate::access::Float;
 use crate::gemm::{Mat, Pack};
@@ -11,16 +11,16 @@ use crate::rows::Rows;
 
 /// Elements that are read as `T`.
 pub(crate) trait Source<T>: Sync {
-    /// See [`Pack::rows`], for the matrix whose element `(i, j)` is element `at + i * strides[0] + j * strides[1]`.
+    /// Calls [`Pack::rows`] for the matrix whose element `(i, j)` is element `at + i * strides[0] + j * strides[1]`.
     ///
     /// # Safety
-    /// As there.
+    /// As for [`Pack::rows`].
     unsafe fn rows(&self, isa: Isa, at: usize, strides: [isize; 2], size: [usize; 2], lda: usize, out: &mut [T]);
 
-    /// See [`Pack::panel`], for such a matrix.
+    /// Calls [`Pack::panel`] for a matrix given in the same way.
     ///
     /// # Safety
-    /// As there.
+    /// As for [`Pack::panel`].
     unsafe fn panel(&self, isa: Isa, at: usize, strides: [isize; 2], size: [usize; 2], width: usize, out: &mut [T]);
 }
 
@@ -29,7 +29,7 @@ pub(crate) trait Sink<T>: Sync {
     /// See [`Rows::write`].
     ///
     /// # Safety
-    /// As there.
+    /// As for [`Rows::write`].
     unsafe fn write(&self, isa: Isa, at: usize, step: isize, work: &mut [T], make: &mut dyn FnMut(&mut [T]));
 }
 
@@ -46,7 +46,7 @@ impl<S: Pack> Source<S::Compute> for Stored<'_, S> {
         lda: usize,
         out: &mut [S::Compute],
     ) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the same contract.
         unsafe { S::rows(isa, Mat::new(self.0, at, rs, cs), rows, steps, lda, out) }
     }
 
@@ -59,7 +59,7 @@ impl<S: Pack> Source<S::Compute> for Stored<'_, S> {
         width: usize,
         out: &mut [S::Compute],
     ) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the same contract.
         unsafe { S::panel(isa, Mat::new(self.0, at, rs, cs), steps, columns, width, out) }
     }
 }
@@ -73,7 +73,7 @@ impl<S: Rows> Sink<S::Compute> for Disjoint<'_, S> {
         work: &mut [S::Compute],
         make: &mut dyn FnMut(&mut [<S as Float>::Compute]),
     ) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the same contract.
         unsafe { S::write(isa, self, at, step, work, make) }
     }
 }
@@ -93,39 +93,39 @@ impl<T> Clone for Part<'_, T> {
 impl<T> Copy for Part<'_, T> {}
 
 impl<'a, T> Part<'a, T> {
-    /// Element `(i, j)` is element `at + i * strides[0] + j * strides[1]` of `source`.
+    /// Creates the matrix whose element `(i, j)` is element `at + i * strides[0] + j * strides[1]` of `source`.
     pub(crate) fn new(source: &'a dyn Source<T>, at: usize, strides: [isize; 2]) -> Self {
         Part { source, at, strides }
     }
 
-    /// The submatrix that starts at element `(i, j)`.
+    /// Returns the submatrix that starts at element `(i, j)`.
     pub(crate) fn from(&self, i: usize, j: usize) -> Self {
         let [rs, cs] = self.strides;
         let by = rs.wrapping_mul(i as isize).wrapping_add(cs.wrapping_mul(j as isize));
         Part { at: self.at.wrapping_add_signed(by), ..*self }
     }
 
-    /// The matrix with rows and columns exchanged.
+    /// Returns the matrix with rows and columns exchanged.
     pub(crate) fn transposed(&self) -> Self {
         let [rs, cs] = self.strides;
         Part { strides: [cs, rs], ..*self }
     }
 
-    /// See [`Pack::rows`]: `size` is the number of rows and of steps.
+    /// Calls [`Pack::rows`], where `size` is the numbers of rows and of steps.
     ///
     /// # Safety
-    /// As there.
+    /// As for [`Pack::rows`].
     pub(crate) unsafe fn rows(&self, isa: Isa, size: [usize; 2], lda: usize, out: &mut [T]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the same contract.
         unsafe { self.source.rows(isa, self.at, self.strides, size, lda, out) }
     }
 
-    /// See [`Pack::panel`]: `size` is the number of steps and of columns.
+    /// Calls [`Pack::panel`], where `size` is the numbers of steps and of columns.
     ///
     /// # Safety
-    /// As there.
+    /// As for [`Pack::panel`].
     pub(crate) unsafe fn panel(&self, isa: Isa, size: [usize; 2], width: usize, out: &mut [T]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the same contract.
         unsafe { self.source.panel(isa, self.at, self.strides, size, width, out) }
     }
 }

@@ -1,19 +1,19 @@
-//! Types that can be summed, and what they are summed in.
+//! Types that can be summed, and the types that their sums are computed in.
 
 use gradus_backend::{bf16, f16};
 
 use crate::access::{Float, Plain};
 
-/// A storage type and the type that its sums are computed in: f32 for f16 and bf16, otherwise the type itself; integers
-/// wrap.
+/// A storage type whose elements can be summed. Sums of f16 and bf16 are computed in f32, and other sums in the type
+/// itself. Sums of integers wrap.
 pub(crate) trait Summable: Plain {
     /// The type that sums are computed in.
     type Acc: Plain;
-    /// The value as a summand.
+    /// Converts an element to the type of sums.
     fn widen(self) -> Self::Acc;
-    /// The sum as it is stored.
+    /// Converts a sum to the storage type.
     fn narrow(x: Self::Acc) -> Self;
-    /// `a + b`.
+    /// Returns `a + b`.
     fn add(a: Self::Acc, b: Self::Acc) -> Self::Acc;
 }
 
@@ -59,8 +59,8 @@ macro_rules! integers {
 }
 integers!(u64 u32 u16 u8);
 
-/// Evaluates the expression with `$t` as the storage type of a float or integer dtype; bool is an error of `$op`.
-/// Signed and unsigned sums have the same bits.
+/// Evaluates the expression with `$t` as the storage type of a float or integer dtype; bool is an error in `$op`.
+/// Signed integers are stored as unsigned ones, since their sums have the same bits.
 macro_rules! with_sum {
     ($op:expr, $dtype:expr, $t:ident => $body:expr) => {
         $crate::access::match_dtype!(

@@ -1,11 +1,11 @@
-//! Tensors for tests: any dtype, values from a function, several memory layouts, canaries between elements.
+//! Tensors for tests, with any dtype, values from a function, several memory layouts and canaries between elements.
 
 use gradus_backend::{Backend, Buffer, DType, Element, Layout, Scalar, Shape, View, ViewMut};
 
 use crate::CpuBackend;
 use crate::access::match_dtype;
 
-/// Runs the expression with `$t` the element type of a dtype.
+/// Evaluates the expression with `$t` as the element type of a dtype.
 macro_rules! with_element {
     ($dtype:expr, $t:ident => $body:expr) => {
         match_dtype!(
@@ -20,11 +20,11 @@ macro_rules! with_element {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lie {
     Contiguous,
-    /// Axes in reverse order.
+    /// The axes lie in memory in reverse order.
     Transposed,
-    /// Every second element of the last axis, after a gap.
+    /// The elements are every second one along a longer last axis, after a gap.
     Spaced,
-    /// Every axis backwards.
+    /// Every axis runs backwards.
     Flipped,
 }
 
@@ -32,10 +32,10 @@ impl Lie {
     pub(crate) const ALL: [Lie; 4] = [Lie::Contiguous, Lie::Transposed, Lie::Spaced, Lie::Flipped];
 }
 
-/// A number used for nothing else.
+/// A byte that is used for nothing else, so that it marks memory that was not written.
 pub(crate) const CANARY: u8 = 0x5b;
 
-/// A tensor of its own buffer.
+/// A tensor with its own buffer.
 pub(crate) struct Tensor {
     pub(crate) buffer: Buffer,
     pub(crate) dtype: DType,
@@ -43,7 +43,7 @@ pub(crate) struct Tensor {
 }
 
 impl Tensor {
-    /// A tensor whose element `i` (row-major) is `f(i)`, rounded to the dtype.
+    /// Creates a tensor whose element `i` in row-major order is `f(i)`, rounded to the dtype.
     pub(crate) fn new(cpu: &CpuBackend, dtype: DType, dims: &[usize], lie: Lie, f: impl FnMut(usize) -> f64) -> Tensor {
         let mut t = Tensor::canary(cpu, dtype, dims, lie);
         let bytes: Vec<u8> = (0..t.layout.numel())
@@ -54,7 +54,7 @@ impl Tensor {
         t
     }
 
-    /// A tensor full of canary bytes (which bool cannot hold: there it is true).
+    /// Creates a tensor full of canary bytes or, for bool, which cannot hold them, full of `true`.
     pub(crate) fn canary(cpu: &CpuBackend, dtype: DType, dims: &[usize], lie: Lie) -> Tensor {
         let shape = Shape::new(dims).unwrap();
         let rank = shape.rank();
@@ -103,14 +103,14 @@ impl Tensor {
         cpu.slice::<u8>("test", View { buffer: &self.buffer, dtype: DType::U8, layout: &layout }).unwrap().to_vec()
     }
 
-    /// The elements in row-major order, as bytes: what "the same bits" compares.
+    /// Returns the elements in row-major order as bytes, for comparing results bit by bit.
     pub(crate) fn bytes(&self, cpu: &CpuBackend) -> Vec<u8> {
         let size = self.dtype.size();
         let all = self.memory(cpu);
         self.layout.positions().flat_map(|at| all[at * size..(at + 1) * size].to_vec()).collect()
     }
 
-    /// The elements in row-major order.
+    /// Returns the elements in row-major order.
     pub(crate) fn values(&self, cpu: &CpuBackend) -> Vec<f64> {
         let bytes = self.bytes(cpu);
         with_element!(self.dtype, E => E::from_bytes(&bytes).into_iter().map(E::to_f64).collect())
@@ -132,16 +132,16 @@ fn raw<'a>(cpu: &CpuBackend, buffer: &'a mut Buffer) -> &'a mut [u8] {
     let all = Layout::contiguous(Shape::new(&[buffer.bytes()]).unwrap());
     let mut view = ViewMut { buffer, dtype: DType::U8, layout: &all };
     let bytes = cpu.slice_mut::<u8>("test", &mut view).unwrap();
-    // SAFETY: the same memory for the time of the borrow of the buffer, which the view was made from.
+    // SAFETY: this is the memory of `buffer`, which stays mutably borrowed for as long as the result lives.
     unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr(), bytes.len()) }
 }
 
-/// Numbers in [-1, 1) that look random, the same ones every time.
+/// Generates numbers in [-1, 1) that look random but are the same every time.
 pub(crate) fn noise(seed: u64) -> impl FnMut(usize) -> f64 {
     move |i| f64::from(gradus_backend::philox::word(seed, i as u64)) / 2f64.powi(31) - 1.0
 }
 
-/// Integers in `-range..=range` that look random.
+/// Generates integers in `-range..=range` that look random but are the same every time.
 pub(crate) fn integers(seed: u64, range: u32) -> impl FnMut(usize) -> f64 {
     move |i| f64::from(gradus_backend::philox::word(seed, i as u64) % (2 * range + 1)) - f64::from(range)
 }
@@ -156,7 +156,7 @@ pub(crate) fn assert_close(got: &[f64], want: &[f64], tolerance: f64) {
     }
 }
 
-/// Backends that must give the same bits: one, two and three threads, and every instruction set.
+/// Returns backends that must all give the same bits: with one, two and three threads and with every instruction set.
 pub(crate) fn backends() -> Vec<CpuBackend> {
     let mut all: Vec<_> = [1, 2, 3].map(|n| CpuBackend::with_threads(n).unwrap()).into();
     for isa in crate::isa::Isa::available() {

@@ -1,21 +1,22 @@
-//! Narrow rows, transposed so that a vector holds the same element of sixteen rows. Sixteen rows are computed at once,
-//! and no sum has to be taken within a vector. Results are the same, bit for bit, as for one row at a time.
+//! Narrow rows, transposed so that a vector holds the same element of sixteen rows. Sixteen rows are then computed at
+//! once, and no sum has to be taken across the lanes of a vector. The results have the same bits as for one row at a
+//! time.
 
 use crate::gemm::Transpose;
 use crate::isa::Isa;
 use crate::lanes::{LANES, ROWS};
 use crate::vectors::Vectors;
 
-/// Element `j` of every row.
+/// The same element of every row, with one lane per row.
 pub(crate) type Across<T> = [T; ROWS];
 
-/// The number of [`Across`] values that hold rows of `len` elements.
+/// The number of [`Across`] values that are needed for rows of `len` elements.
 pub(crate) fn size(len: usize) -> usize {
     len.next_multiple_of(8)
 }
 
-/// `out[j][r] = x[r * len + j]` for the first `rows` rows, at least 1 and at most [`ROWS`]; other lanes repeat the last
-/// row. `out` has [`size`] elements; those from `len` on are meaningless.
+/// Sets `out[j][r] = x[r * len + j]` for the first `rows` rows, of which there are 1 to [`ROWS`]. The other lanes
+/// repeat the last row. `out` has [`size`] elements, and those from `len` on are meaningless.
 #[inline(always)]
 pub(crate) fn transpose<T: Transpose>(isa: Isa, x: &[T], len: usize, rows: usize, out: &mut [Across<T>]) {
     assert!((1..=ROWS).contains(&rows) && x.len() >= rows * len && out.len() >= size(len));
@@ -24,16 +25,17 @@ pub(crate) fn transpose<T: Transpose>(isa: Isa, x: &[T], len: usize, rows: usize
         for (i, start) in starts.iter_mut().enumerate() {
             *start = (r + i).min(rows - 1) * len;
         }
-        // How far each row can be read eight elements at a time, reaching into other rows at the end.
+        // The number of elements of each row that can be read eight at a time. The last eight may reach into the next
+        // row.
         let whole = ((x.len() - starts[7]) / 8 * 8).min(size(len));
         for j in (0..whole).step_by(8) {
             let mut runs = [x.as_ptr(); 8];
-            // A loop rather than a closure: that would not be compiled for AVX2.
+            // This is a loop because a closure would not be compiled for AVX2.
             for (run, start) in runs.iter_mut().zip(starts) {
                 *run = run.wrapping_add(start + j);
             }
-            // SAFETY: `x` has 8 elements from each of these places on, as it has from the last one; `out` has 8 rows from
-            // `j` on, each with 8 lanes from `r` on.
+            // SAFETY: `x` has 8 elements from each of these positions on, because it has them from the last one on.
+            // `out` has 8 rows from `j` on, each with 8 lanes from `r` on.
             unsafe { T::transpose8(isa, runs, out.as_mut_ptr().add(j).cast::<T>().add(r), ROWS) };
         }
         for j in whole..len {
@@ -44,7 +46,7 @@ pub(crate) fn transpose<T: Transpose>(isa: Isa, x: &[T], len: usize, rows: usize
     }
 }
 
-/// `y[r * len + j] = from[j][r]` for the first `rows` rows.
+/// Sets `y[r * len + j] = from[j][r]` for the first `rows` rows.
 #[inline(always)]
 pub(crate) fn transpose_back<T: Transpose>(isa: Isa, from: &[Across<T>], len: usize, rows: usize, y: &mut [T]) {
     assert!(rows <= ROWS && y.len() >= rows * len && from.len() >= size(len));
@@ -55,7 +57,8 @@ pub(crate) fn transpose_back<T: Transpose>(isa: Isa, from: &[Across<T>], len: us
             for (i, run) in runs.iter_mut().enumerate() {
                 *run = run.wrapping_add((j + i) * ROWS + r);
             }
-            // SAFETY: rows `j` to `j + 8` of `from` have 8 lanes from `r` on; 8 rows of `y` have 8 elements from `j` on.
+            // SAFETY: rows `j` to `j + 8` of `from` have 8 lanes from `r` on, and 8 rows of `y` have 8 elements from
+            // `j` on.
             unsafe { T::transpose8(isa, runs, y.as_mut_ptr().add(r * len + j), len) };
         }
         for r in r..rows.min(r + 8) {
@@ -66,10 +69,10 @@ pub(crate) fn transpose_back<T: Transpose>(isa: Isa, from: &[Across<T>], len: us
     }
 }
 
-/// Each lane becomes `f` of its index and its value.
+/// Replaces each lane by `f` of its index and its value.
 #[inline(always)]
 pub(crate) fn each<T: Copy>(lanes: &mut Across<T>, f: impl Fn(usize, T) -> T) {
-    // Hidden from LLVM, which would otherwise vectorise across elements and gather their lanes.
+    // The lanes are hidden from LLVM, which would otherwise vectorise across elements and gather them.
     let lanes = std::hint::black_box(lanes);
     let mut made = *lanes;
     for (r, lane) in made.iter_mut().enumerate() {
@@ -78,8 +81,9 @@ pub(crate) fn each<T: Copy>(lanes: &mut Across<T>, f: impl Fn(usize, T) -> T) {
     *lanes = made;
 }
 
-/// Reduces each of the rows as [`rows::tree`](crate::rows::tree) does: `map(elements, so_far)` of each position into its partial
-/// result, then `combine` of those. `start` is neutral: `combine` of it and a number is that number.
+/// Reduces each row as [`rows::tree`](crate::rows::tree) does: `map(elements, so_far)` adds the elements at each
+/// position to a partial result, and `combine` then joins the partial results. `start` must be neutral: combining it
+/// with a number gives that number.
 #[inline(always)]
 pub(crate) fn tree<V: Vectors, const N: usize>(
     v: V,
@@ -97,7 +101,7 @@ pub(crate) fn tree<V: Vectors, const N: usize>(
         }
         lanes[j % LANES] = map(elements, lanes[j % LANES]);
     }
-    // Lanes without an element are unchanged.
+    // The lanes from the next power of two on have no elements and can be skipped.
     let mut width = len.min(LANES).next_power_of_two() / 2;
     while width > 0 {
         for l in 0..width {
@@ -121,7 +125,7 @@ mod tests {
             for isa in Isa::available() {
                 for len in [1, 7, 8, 9, 24, 33] {
                     for rows in [1, 7, 8, 15, 16] {
-                        // Something behind the rows, or nothing.
+                        // With and without elements after the rows.
                         for beyond in [0, 40] {
                             let x: Vec<T> = (0..rows * len + beyond).map(&of).collect();
                             let mut transposed = vec![[of(0); ROWS]; size(len)];

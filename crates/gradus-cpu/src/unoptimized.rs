@@ -1,13 +1,12 @@
-//! A warning for programs whose kernels were compiled without optimisation, as a dependent crate's plain `cargo build`
-//! does.
+//! Warns if the kernels were compiled without optimisation, as they are by a plain `cargo build` of a dependent crate.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Time spent in kernels before the note is printed.
+/// The time that kernels must take in total before the note is printed.
 const MATTERS: Duration = Duration::from_secs(1);
 
-/// Turns the note off if set to 0.
+/// The environment variable that turns the note off if set to 0.
 const VARIABLE: &str = "GRADUS_WARN_UNOPTIMIZED";
 
 const NOTE: &str = "\
@@ -17,7 +16,7 @@ warning: Gradus was compiled without optimization and computes some hundred time
         opt-level = 3
   help: GRADUS_WARN_UNOPTIMIZED=0 turns this warning off";
 
-/// Time spent so far, and whether the note was printed.
+/// The time spent so far, and whether the note was printed.
 struct Watch {
     nanoseconds: AtomicU64,
     said: AtomicBool,
@@ -27,7 +26,7 @@ struct Watch {
 static WATCH: Watch = Watch { nanoseconds: AtomicU64::new(0), said: AtomicBool::new(false) };
 
 impl Watch {
-    /// Adds some time. Returns whether the note is due: once, as soon as the time matters.
+    /// Adds some time. Returns whether the note is due, which happens once, as soon as the total reaches [`MATTERS`].
     fn add(&self, time: Duration) -> bool {
         let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let before = self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
@@ -35,7 +34,7 @@ impl Watch {
     }
 }
 
-/// Runs some work, and prints the note once the time of all work matters.
+/// Runs some work and prints the note if it is due.
 #[cfg(unoptimized)]
 pub(crate) fn watched(work: impl FnOnce()) {
     let start = std::time::Instant::now();

@@ -1,16 +1,16 @@
-//! Sixteen numbers as one value in explicit vector registers, for loops over few chunks: LLVM would compile loops over
+//! Sixteen numbers as one value in explicit vector registers, for loops over few chunks, in which LLVM would compile
 //! arrays of sixteen to vectors of two or four. Each operation is one IEEE operation per number, so all instances give
-//! the same bits, except those of a NaN.
+//! the same bits, except for those of a NaN.
 //!
-//! All of this is inlined into functions that enable the instruction set. A closure passed to one of them must be small
-//! enough to be inlined too.
+//! All of these operations are inlined into functions that enable the instruction set. A closure passed to such a
+//! function must be small enough to be inlined too.
 
 use std::ops::{Add, Div, Mul, Sub};
 
 use crate::gemm::Real;
 use crate::lanes::{LANES, larger};
 
-/// The operations of one instruction set. A value of this type is the proof that the machine has it.
+/// The operations of one instruction set. A value of this type is proof that the machine has that instruction set.
 pub(crate) trait Vectors: Copy {
     type Number: Real;
     type Vector: Copy
@@ -21,36 +21,36 @@ pub(crate) trait Vectors: Copy {
     type Mask: Copy;
     fn splat(self, x: Self::Number) -> Self::Vector;
     fn load(self, from: &[Self::Number; LANES]) -> Self::Vector;
-    /// The numbers of a slice of at most sixteen; 0 in the other lanes.
+    /// Loads a slice of at most sixteen numbers and sets the other lanes to 0.
     fn load_first(self, from: &[Self::Number]) -> Self::Vector;
     fn store(self, v: Self::Vector, to: &mut [Self::Number; LANES]);
-    /// `a * b + c`, rounded once.
+    /// Returns `a * b + c`, rounded once.
     fn fused(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
-    /// `b` where it is larger than `a`, else `a`.
+    /// Returns `b` in the lanes where it is larger than `a`, and otherwise `a`.
     fn larger(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// A mask of the first `lanes` lanes.
+    /// Returns a mask of the first `lanes` lanes.
     fn first(self, lanes: usize) -> Self::Mask;
-    /// `yes` in the lanes of the mask, `no` in the others.
+    /// Returns `yes` in the lanes of the mask and `no` in the others.
     fn select(self, mask: Self::Mask, yes: Self::Vector, no: Self::Vector) -> Self::Vector;
 }
 
-/// A number with vectors of every instruction set.
+/// A number type that has vectors in every instruction set.
 pub(crate) trait Vectorized: Real {
     #[cfg(target_arch = "x86_64")]
     type Avx512: Vectors<Number = Self>;
     #[cfg(target_arch = "x86_64")]
     type Avx2: Vectors<Number = Self>;
     /// # Safety
-    /// The machine has the instruction set.
+    /// The machine must have the instruction set.
     #[cfg(target_arch = "x86_64")]
     unsafe fn avx512() -> Self::Avx512;
     /// # Safety
-    /// The machine has the instruction set.
+    /// The machine must have the instruction set.
     #[cfg(target_arch = "x86_64")]
     unsafe fn avx2() -> Self::Avx2;
 }
 
-/// [`per_isa!`](crate::isa::per_isa) for a body that takes [`Vectors`] of a number before the arguments.
+/// Like [`per_isa!`](crate::isa::per_isa), but for a body that takes [`Vectors`] of a number before the arguments.
 macro_rules! per_vectors {
     ($t:ty: $(fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:expr;)*) => {$(
         fn $name(isa: $crate::isa::Isa, $($arg: $ty),*) $(-> $ret)? {
@@ -82,7 +82,7 @@ macro_rules! per_vectors {
 }
 pub(crate) use per_vectors;
 
-/// Vectors of any machine: arrays.
+/// Vectors for any machine, made of arrays.
 #[derive(Clone, Copy)]
 pub(crate) struct Arrays<T>(std::marker::PhantomData<T>);
 
@@ -170,11 +170,11 @@ mod x86 {
 
     use super::{LANES, Vectorized, Vectors};
 
-    /// The numbers of the lanes.
+    /// The index of each lane.
     const NUMBERS: [f64; LANES] = [0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.];
 
-    // SAFETY of every operation: vectors come from a value of `$vectors` only, which exists only where the machine has the
-    // instruction set; loads and stores are within an array, or within a slice by a mask.
+    // SAFETY of every operation: vectors are made only from a value of `$vectors`, which exists only where the machine
+    // has the instruction set. Loads and stores stay within an array or, through a mask, within a slice.
     macro_rules! vectors {
         ($vectors:ident $vector:ident: $t:ty, $register:ty, $mask:ty, $parts:literal; $splat:ident $load:ident
          $load_some:expr; $store:ident $fused:ident $max:ident; $compare:ident $select:expr; $($trait:ident $method:ident $op:ident)*) => {
@@ -210,7 +210,7 @@ mod x86 {
                     assert!(from.len() <= LANES);
                     let (mask, mut v) = (self.first(from.len()), self.splat(0.0));
                     for p in 0..$parts {
-                        // SAFETY: see above; what the mask leaves out is not read.
+                        // SAFETY: see above; lanes outside the mask are not read.
                         v.0[p] = unsafe { $load_some(mask[p], from.as_ptr().wrapping_add(p * Self::WIDTH)) };
                     }
                     v
@@ -233,7 +233,8 @@ mod x86 {
                 #[inline(always)]
                 fn larger(self, mut a: $vector, b: $vector) -> $vector {
                     for p in 0..$parts {
-                        // SAFETY: see above. Of equal numbers, and beside NaN, the second one is taken.
+                        // SAFETY: see above. `$max` returns its second operand if the numbers are equal or either is
+                        // NaN.
                         a.0[p] = unsafe { $max(b.0[p], a.0[p]) };
                     }
                     a
