@@ -69,6 +69,10 @@ impl Elementary for f64 {
     }
 }
 
+/// Elements that are reduced without a break. Rounding errors grow with the length of a chain of sums, so longer rows are
+/// reduced in blocks, whose results are combined in order.
+const BLOCK: usize = 1 << 13;
+
 /// Reduces rows of one length in the fixed tree: `map(elements, so_far)` of each position of the rows into its partial
 /// result, then `combine` of those.
 #[inline(always)]
@@ -79,19 +83,24 @@ pub(crate) fn tree<T: Copy, const N: usize>(
     combine: impl Fn(T, T) -> T,
 ) -> T {
     let n = rows[0].len();
-    // Chunks of a known length: LLVM vectorises loops over them, but not loops over positions.
-    let rows = rows.map(|row| row[..n].as_chunks::<LANES>());
-    let mut lanes = [start; LANES];
-    for i in 0..n / LANES {
-        let chunk = rows.map(|(whole, _)| &whole[i]);
-        for (l, lane) in lanes.iter_mut().enumerate() {
-            *lane = map(chunk.map(|c| c[l]), *lane);
+    let mut so_far = None;
+    for first in (0..n.max(1)).step_by(BLOCK) {
+        // Chunks of a known length: LLVM vectorises loops over them, but not loops over positions.
+        let block = rows.map(|row| row[first..n.min(first + BLOCK)].as_chunks::<LANES>());
+        let mut lanes = [start; LANES];
+        for i in 0..block[0].0.len() {
+            let chunk = block.map(|(whole, _)| &whole[i]);
+            for (l, lane) in lanes.iter_mut().enumerate() {
+                *lane = map(chunk.map(|c| c[l]), *lane);
+            }
         }
+        for (l, lane) in lanes.iter_mut().enumerate().take(block[0].1.len()) {
+            *lane = map(block.map(|(_, rest)| rest[l]), *lane);
+        }
+        let found = halved(lanes, &combine);
+        so_far = Some(so_far.map_or(found, |so_far| combine(so_far, found)));
     }
-    for (l, lane) in lanes.iter_mut().enumerate().take(n % LANES) {
-        *lane = map(rows.map(|(_, rest)| rest[l]), *lane);
-    }
-    halved(lanes, combine)
+    so_far.unwrap_or(start)
 }
 
 /// Consecutive rows of one length, in chunks. The last chunk of a row reaches into the next row, whose elements are
@@ -190,20 +199,28 @@ impl Chunked {
     ) -> T {
         let count = self.body / LANES;
         let bodies = rows.map(|row| &row.body[..count]);
-        let mut lanes = [start; LANES];
-        for i in 0..count {
-            let chunk = bodies.map(|body| &body[i]);
-            for l in 0..LANES {
-                lanes[l] = map(chunk.map(|c| c[l]), lanes[l]);
+        let mut so_far = None;
+        for first in (0..count.max(1)).step_by(BLOCK / LANES) {
+            let end = count.min(first + BLOCK / LANES);
+            let mut lanes = [start; LANES];
+            for i in first..end {
+                let chunk = bodies.map(|body| &body[i]);
+                for l in 0..LANES {
+                    lanes[l] = map(chunk.map(|c| c[l]), lanes[l]);
+                }
             }
+            if end == count {
+                let chunk = rows.map(|row| row.last);
+                let before = lanes;
+                for l in 0..LANES {
+                    let next = map(chunk.map(|c| c[l]), before[l]);
+                    lanes[l] = if self.counts[l] != 0 { next } else { before[l] };
+                }
+            }
+            let found = halved(lanes, &combine);
+            so_far = Some(so_far.map_or(found, |so_far| combine(so_far, found)));
         }
-        let chunk = rows.map(|row| row.last);
-        let before = lanes;
-        for l in 0..LANES {
-            let next = map(chunk.map(|c| c[l]), before[l]);
-            lanes[l] = if self.counts[l] != 0 { next } else { before[l] };
-        }
-        halved(lanes, combine)
+        so_far.unwrap_or(start)
     }
 
     /// The elements of the last chunk that count.
@@ -420,5 +437,20 @@ mod tests {
             assert_eq!(super::largest(&x), if n == 0 { f64::NEG_INFINITY } else { n as f64 - 1.0 });
         }
         assert_eq!(super::largest(&[1.0, f64::NAN, 3.0]), 3.0);
+    }
+
+    #[test]
+    fn sums_of_long_rows_keep_their_digits() {
+        for n in [super::BLOCK, super::BLOCK + 1, 3 * super::BLOCK, 10_000_003] {
+            let x = vec![0.1f32; n];
+            let chunked = super::Chunked::new(n);
+            let mut spare = [0.0; super::LANES];
+            let row = chunked.row(&x, 0, &mut spare);
+            let sums = [super::sum(&x), chunked.tree([row], 0.0, |[x], s| s + x, |a, b| a + b)];
+            for sum in sums {
+                let exact = f64::from(0.1f32) * n as f64;
+                assert!((f64::from(sum) / exact - 1.0).abs() < 2e-5, "{sum} of {n} for {exact}");
+            }
+        }
     }
 }
