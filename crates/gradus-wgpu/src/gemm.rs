@@ -1,4 +1,5 @@
-//! `gemm`: batched products of strided matrices, tile by tile. A long inner axis is summed in parts, whose results are
+//! `gemm`: batched products of strided matrices, tile by tile, or element by element if a matrix has few rows or columns. A
+//! long inner axis is summed in parts, whose results are
 //! added in a fixed tree.
 
 use gradus_backend::{
@@ -15,6 +16,10 @@ use crate::tile::{DEPTH, Product, Tile};
 use crate::wgsl::{self, GROUP, Text, param};
 
 const OP: &str = "gemm";
+/// Products of up to this many rows or columns have an invocation for each element: most of a tile would be empty.
+const SKINNY: usize = 8;
+/// Elements along k of such a product that an invocation sums, unless there are many.
+const CHAIN: usize = 512;
 /// Parameters before the sizes and strides of the batch: m, k, n, matrices, tiles along n and m, three positions, six
 /// strides, alpha and beta in two words each, parts along k, elements of a part, and the step between results of parts.
 const FIXED: usize = 22;
@@ -25,7 +30,8 @@ struct Plan {
     dtype: DType,
     out: DType,
     batch: usize,
-    tile: Tile,
+    /// None if each invocation computes an element.
+    tile: Option<Tile>,
     a_along_k: bool,
     b_along_k: bool,
     scaled: bool,
@@ -90,7 +96,10 @@ pub(crate) fn gemm(
         return by_halves(b, alpha, x, y, beta, out, uses);
     }
     let count = dz[..lead].iter().product();
-    let parts = Tile::new(dtype, count, m, n).parts(count, m, k, n);
+    let parts = match tile(dtype, count, m, n) {
+        Some(tile) => tile.parts(count, m, k, n),
+        None => k.div_ceil(if count * m * n < 1 << 14 { CHAIN } else { DEPTH }),
+    };
     if parts == 1 {
         return launch(b, alpha, x, y, beta, out, 1);
     }
@@ -116,6 +125,11 @@ pub(crate) fn gemm(
     crate::map::map(b, &kernel, &args, &mut [out.with(layout)])
 }
 
+/// The tile of `count` products of `m` rows and `n` columns, unless they are skinny.
+fn tile(dtype: DType, count: usize, m: usize, n: usize) -> Option<Tile> {
+    (m.min(n) > SKINNY).then(|| Tile::new(dtype, count, m, n))
+}
+
 /// Computes the product, or its `parts` along k, whose results lie one after the other.
 fn launch(
     b: &WgpuBackend,
@@ -132,7 +146,7 @@ fn launch(
     let batch = Axes::merged(&[&p.layout, &q.layout, &r.layout], 0..lead);
     let count = batch.numel();
     let steps = [&p, &q, &r].map(|o| [o.layout.strides()[lead], o.layout.strides()[lead + 1]]);
-    let tile = Tile::new(dtype, count, m, n);
+    let tile = tile(dtype, count, m, n);
     let plan = Plan {
         dtype,
         out: out.dtype,
@@ -143,7 +157,8 @@ fn launch(
         scaled: alpha.to_f64() != 1.0,
         added: beta.to_f64() != 0.0,
     };
-    let (tiles_m, tiles_n) = (tile.cover(m), tile.cover(n));
+    let (tiles_m, tiles_n) = tile.map_or((m, n), |tile| (tile.cover(m), tile.cover(n)));
+    let tasks = parts as u64 * count as u64 * tiles_m as u64 * tiles_n as u64;
     let mut params: Vec<u32> = [m, k, n, count, tiles_n, tiles_m].map(|v| v as u32).to_vec();
     params.extend([&p, &q, &r].map(|o| o.layout.offset() as u32));
     params.extend(steps.as_flattened().iter().map(|&s| s as u32));
@@ -162,7 +177,7 @@ fn launch(
         binds: &[p.bind, q.bind, r.bind],
         fault: None,
         params: &params,
-        groups: parts as u64 * count as u64 * tiles_m as u64 * tiles_n as u64,
+        groups: if tile.is_some() { tasks } else { tasks.div_ceil(u64::from(GROUP)) },
     })
 }
 
@@ -219,15 +234,16 @@ fn halves_along_k(
 
 impl Plan {
     fn source(&self) -> String {
-        let (tile, rank) = (self.tile, self.batch);
+        let rank = self.batch;
         let steps = FIXED + rank;
         let mut text = Text::new(steps + 3 * rank);
         text.input("a", self.dtype);
         text.input("b", self.dtype);
         text.output("c", self.out);
         let (tiles_n, tiles_m) = (param(4), param(5));
+        let who = if self.tile.is_some() { "group" } else { "id" };
         text.line(format_args!(
-            "let task = group / ({tiles_n} * {tiles_m}); let cell = group % ({tiles_n} * {tiles_m});"
+            "let task = {who} / ({tiles_n} * {tiles_m}); let cell = {who} % ({tiles_n} * {tiles_m});"
         ));
         text.line(format_args!("let matrix = task % {}; let part = task / {};", param(3), param(3)));
         text.line(format_args!("if (part >= {}) {{ return; }}", param(19)));
@@ -242,29 +258,16 @@ impl Plan {
             let at = wgsl::position("q", rank, 6 + i, steps + i * rank);
             text.line(format_args!("let {name}_at = {at};"));
         }
-        let side = tile.side();
-        text.line(format_args!("let row = (cell / {tiles_n}) * {side}u; let col = (cell % {tiles_n}) * {side}u;"));
         let (m, n) = (param(0), param(2));
-        let product = Product {
-            m: &m,
-            first: "first",
-            end: "end",
-            n: &n,
-            a: &format!("load_a(a_at + am * {} + ak * {})", param(9), param(10)),
-            b: &format!("load_b(b_at + bk * {} + bn * {})", param(11), param(12)),
-            a_along_k: self.a_along_k,
-            b_along_k: self.b_along_k,
-            found: None,
-        };
-        tile.multiply(&mut text, &product);
-        tile.store(&mut text, &m, &n, |sum| {
+        let compute = self.dtype.compute();
+        let store = |sum: &str| {
             let mut value = sum.to_owned();
-            let joined = |op, a: &str, b: &str| wgsl::binary(op, tile.dtype, a, b);
+            let joined = |op, a: &str, b: &str| wgsl::binary(op, compute, a, b);
             if self.scaled {
-                value = joined(ScalarOp::Mul, &value, &scalar_param(15, tile.dtype));
+                value = joined(ScalarOp::Mul, &value, &scalar_param(15, compute));
             }
             if self.added {
-                let old = joined(ScalarOp::Mul, "load_c(at)", &scalar_param(17, tile.dtype));
+                let old = joined(ScalarOp::Mul, "load_c(at)", &scalar_param(17, compute));
                 value = joined(ScalarOp::Add, &value, &old);
             }
             format!(
@@ -273,7 +276,42 @@ impl Plan {
                 param(13),
                 param(14)
             )
-        });
+        };
+        let (a, b) = (
+            format!("load_a(a_at + am * {} + ak * {})", param(9), param(10)),
+            format!("load_b(b_at + bk * {} + bn * {})", param(11), param(12)),
+        );
+        match self.tile {
+            Some(tile) => {
+                let side = tile.side();
+                text.line(format_args!(
+                    "let row = (cell / {tiles_n}) * {side}u; let col = (cell % {tiles_n}) * {side}u;"
+                ));
+                let product = Product {
+                    m: &m,
+                    first: "first",
+                    end: "end",
+                    n: &n,
+                    a: &a,
+                    b: &b,
+                    a_along_k: self.a_along_k,
+                    b_along_k: self.b_along_k,
+                    found: None,
+                };
+                tile.multiply(&mut text, &product);
+                tile.store(&mut text, &m, &n, store);
+            }
+            None => {
+                let zero = wgsl::constant(Scalar::Int(0), compute);
+                text.line(format_args!(
+                    "let r = cell / {n}; let s = cell % {n}; let am = r; let bn = s; var sum = {zero};"
+                ));
+                let product = wgsl::binary(ScalarOp::Mul, compute, &a, &b);
+                let sum = wgsl::binary(ScalarOp::Add, compute, "sum", &product);
+                text.line(format_args!("for (var ak = first; ak < end; ak = ak + 1u) {{ let bk = ak; sum = {sum}; }}"));
+                text.line(store("sum"));
+            }
+        }
         text.finish(GROUP)
     }
 }
