@@ -139,8 +139,8 @@ pub trait Backend: Send + Sync + Debug + 'static {
     /// limit. Memory that is in use already stays.
     fn set_memory_budget(&self, bytes: Option<usize>) -> Result<()>;
 
-    /// A claim of 0 bytes on the memory budget, for a [`HostVec`](crate::HostVec). Where buffers are not memory of the
-    /// host, one that counts nothing, which is the default.
+    /// An empty claim on the memory budget, which a [`HostVec`](crate::HostVec) grows as needed. A backend whose
+    /// buffers are not in host memory returns a claim that is not counted; this is the default.
     fn host_claim(&self) -> Claim {
         Claim::new(None)
     }

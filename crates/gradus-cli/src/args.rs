@@ -82,7 +82,7 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "RATE", default_value = "0.003", value_parser = lr, allow_negative_numbers = true)]
     pub(crate) lr: f64,
 
-    /// Decides the held-out images, the initial weights and the order of the images
+    /// Random seed; determines which images are held out, the initial weights and the order of the training images
     #[arg(long, value_name = "S", default_value = "0", value_parser = seed)]
     pub(crate) seed: u64,
 

@@ -106,7 +106,7 @@ pub(crate) enum Filter {
         #[command(flatten)]
         files: Files,
     },
-    /// Each channel to 1 where it is at least T, else 0
+    /// Set each channel to 1 where it is at least T, and to 0 elsewhere
     Threshold {
         /// The bound, 0 to 1
         #[arg(long, value_name = "T", default_value = "0.5", value_parser = unit, allow_negative_numbers = true)]
@@ -160,7 +160,7 @@ pub(crate) enum Filter {
         #[command(flatten)]
         files: Files,
     },
-    /// Another size; of width and height the one left out keeps the ratio
+    /// Change the size; if only the width or only the height is given, the aspect ratio is kept
     #[command(group(clap::ArgGroup::new("size").args(["width", "height"]).multiple(true).required(true)))]
     Resize {
         /// In pixels

@@ -371,7 +371,7 @@ fn pictures_that_cannot_be_filtered() {
     huge[29..33].copy_from_slice(&sum.to_be_bytes());
     let rgba = png_of(ColorType::Rgba, BitDepth::Eight, 1, 1, &[1, 2, 3, 4]);
     let deep = png_of(ColorType::Grayscale, BitDepth::Sixteen, 2, 2, &[9; 8]);
-    // A quarter of what is coded, and an end mark.
+    // For the first quarter of a JPEG file, followed by an end marker.
     let pixels = Tensor::from_vec(
         (0..4096).map(|i| (i * 37 % 256) as u8).collect::<Vec<_>>(),
         [1, 64, 64],

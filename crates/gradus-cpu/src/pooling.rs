@@ -39,7 +39,8 @@ fn grain(g: &Geometry) -> usize {
     (TASK / (g.positions() * g.taps()).max(1)).max(1)
 }
 
-/// A float, or a key of a number ([`Order`]).
+/// An element as max pooling compares it: an f32 or f64 itself, or the integer key ([`Order`]) of another dtype's
+/// element.
 trait Ordered: Plain {
     /// Whether this replaces the earlier `best`: it is larger, or NaN while `best` is not.
     fn beats(self, best: Self) -> bool;

@@ -65,7 +65,8 @@ use crate::{Device, Storage};
 /// Comparisons are methods that give a tensor of booleans: [`x.lt(0)?`](Tensor::lt).
 ///
 /// # Unused results
-/// An operation changes nothing by itself. The compiler warns where its result is dropped:
+/// Except for the in-place methods, whose names end in `_`, an operation returns a new tensor and leaves its operands
+/// unchanged. The compiler warns if that result is dropped:
 ///
 /// ```compile_fail
 /// #![deny(unused_must_use)]

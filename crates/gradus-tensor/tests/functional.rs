@@ -57,7 +57,7 @@ fn jvp_of_what_does_not_depend_on_the_input_is_zero() {
 
 #[test]
 fn jacobian_has_the_axes_of_output_and_input() {
-    // y = W x: dy/dx = W, dy/dW = rows of x.
+    // y = W x: dy/dx = W; in the derivative of y_i by W, row i is x and the other rows are 0.
     let (w, x) = (randn(&[2, 3], 1), randn(&[3], 2));
     let j = jacobian(|p| p[0].matmul(&p[1]), &[&w, &x]).unwrap();
     assert_eq!((j[0].shape(), j[1].shape()), (&[2, 2, 3][..], &[2, 3][..]));

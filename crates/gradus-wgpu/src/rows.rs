@@ -24,7 +24,7 @@ fn plain(b: &WgpuBackend, axes: Axes, views: &[(DType, &Layout)]) -> bool {
         && views.iter().all(|(d, _)| *d == views[0].0)
 }
 
-/// A number of the operation, in the compute type.
+/// A scalar parameter of an operation as words of a shader, in the compute type of `dtype`.
 fn words(v: f64, dtype: DType) -> Vec<u32> {
     scalar_words(gradus_backend::Scalar::Float(v), dtype.compute())
 }

@@ -1,4 +1,4 @@
-//! The examples, run as tests: each holds what it claims.
+//! Runs the examples as tests: each must do what it claims.
 #![cfg(feature = "cpu")]
 #![allow(clippy::unwrap_used)]
 

@@ -94,7 +94,8 @@ fn file_of(target: &str) -> Option<String> {
     (!is_address && !same_page && !file.starts_with("//")).then(|| file.replace("%20", " "))
 }
 
-/// `file` seen from `folder`, or from the root if it begins with `/`; `None` when it leaves the root or is empty.
+/// Resolves `file` against `folder`, or against the root if it begins with `/`; `None` if it is empty or leads out of
+/// the root.
 fn resolve(folder: &str, file: &str) -> Option<String> {
     let start = if file.starts_with('/') { "" } else { folder };
     let mut parts: Vec<&str> = Vec::new();

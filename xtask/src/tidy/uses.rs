@@ -112,7 +112,7 @@ impl<'a> File<'a> {
     }
 }
 
-/// The names that a tree of `use` brings, each with its path.
+/// The names that a `use` tree brings into scope, each with its path.
 fn names(tree: &str) -> Vec<(String, Path)> {
     let (path, group) = tree.split_once('{').map_or((tree, ""), |(path, group)| (path, group));
     let (path, alias) = path.split_once(" as ").unwrap_or((path, ""));

@@ -173,9 +173,9 @@ impl<'b> Suite<'b> {
         Suite { brief: true, ..self }
     }
 
-    /// The layouts to run a case in: all; or, for a large case, the plain one and two others; or a single one; and
-    /// always the one that the filter names. A hash of the case's name chooses them, so that similar cases run in
-    /// different layouts.
+    /// The layouts to run a case in: normally all; for a large case, the plain one and two others; in a brief run, just
+    /// one. A layout that the filter names is always included. Where only some run, a hash of the case's name selects
+    /// them, so that similar cases run in different layouts.
     fn variants(&self, case: &Case<'_>) -> impl Iterator<Item = usize> + use<> {
         let count = Placement::INPUTS.len();
         // The FNV-1a hash.

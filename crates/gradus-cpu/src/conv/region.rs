@@ -82,7 +82,7 @@ pub(super) fn as_computed<S: Float>(image: &[S]) -> &[S::Compute] {
     unsafe { std::slice::from_raw_parts(image.as_ptr().cast(), image.len()) }
 }
 
-/// Copies a run of at least one element, `W` at a time; the last chunk may overlap the one before.
+/// Copies a run of at least `W` elements, `W` at a time; the last chunk may overlap the one before.
 #[inline(always)]
 fn copy_run<S: Plain, const W: usize>(from: &[S], to: &mut [S]) {
     let last = from.len() - W;

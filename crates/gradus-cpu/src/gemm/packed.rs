@@ -20,7 +20,7 @@ pub(crate) struct Packed<'a, T> {
     panels: usize,
 }
 
-/// Number of elements of these columns when packed.
+/// The number of elements that `cols` columns of `k` rows take up when packed.
 pub(crate) fn size(k: usize, cols: usize, step: usize, width: usize) -> usize {
     k.div_ceil(step) * cols.div_ceil(width) * room(step, width)
 }

@@ -66,7 +66,7 @@ struct Walk {
     stride: isize,
     /// Number of elements for which each of the caller's indices is used.
     per_index: usize,
-    /// Number of elements for each combination of the axes before the indexed one.
+    /// Number of elements for each combination of positions along the axes before the indexed one.
     lead: usize,
 }
 

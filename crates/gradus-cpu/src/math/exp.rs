@@ -95,7 +95,7 @@ pub(crate) fn expm1(x: f32) -> f32 {
     with_sign(s.mul_add(q, s - 1.0) as f32, x)
 }
 
-/// What the logistic function is made of: `e^-x = 2^n (1 + q)`, `n` being in the low bits of `t`.
+/// What the logistic function is computed from: `e^-x = 2^n (1 + q)`, with `n` in the low bits of `t`.
 #[derive(Clone, Copy)]
 pub(crate) struct Logistic {
     pub(crate) q: f32,

@@ -69,7 +69,8 @@ fn every_op_dtype_axes_and_layout_agrees_with_a_plain_loop() {
             for (turn, mask) in (0..8).enumerate() {
                 let axes = axes_of(mask, 3);
                 let lie = Lie::ALL[turn % 4];
-                // Small integers: every order of summation is exact, products wrap or stay small.
+                // Small integers, so sums are exact in any order. The factors of products are powers of two, so
+                // products are exact unless they wrap or leave the dtype's range.
                 let x = match dtype {
                     DType::Bool => Tensor::new(cpu, dtype, &dims, lie, |i| f64::from(u8::from(i * 7 % 5 > 1))),
                     _ if op == ReduceOp::Prod => Tensor::new(cpu, dtype, &dims, lie, |i| {

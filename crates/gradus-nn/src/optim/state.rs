@@ -144,7 +144,8 @@ impl<R: Rule> Stepper<R> {
             names.push(member.name.clone());
             states.push(found);
         }
-        // Parameters that this optimiser does not have, and tensors of none of those.
+        // Unexpected entries: each parameter that this optimiser does not have, reported once by name, and each tensor
+        // that belongs to no parameter at all.
         let metadata = saved.iter_metadata().filter(|(key, _)| !known.contains(*key));
         let strangers: HashSet<&str> = metadata.filter_map(|(key, _)| key.strip_prefix(STEPS)).collect();
         let of_stranger = |key: &str| key.rsplit_once('.').is_some_and(|(name, _)| strangers.contains(name));

@@ -1,8 +1,8 @@
 //! Adaptive pooling: mean and maximum over as many bins as the result has elements. Bin `i` of an axis of `size` elements
 //! runs from `floor(i size / bins)` to `ceil((i + 1) size / bins)`, not included; bins overlap where they do not divide it.
 //!
-//! A composite of `index_select`, `where_` and `sum`, or `gather`: no element outside a bin meets its result, and the
-//! gradient is of any order.
+//! Composed of other recorded operations, so it is differentiable to any order. Bins are padded only with elements of
+//! their own, so an element outside a bin, even NaN, never affects its result.
 
 use gradus_backend::{DType, Error, Here, HostVec, Result, Scalar, Shape};
 

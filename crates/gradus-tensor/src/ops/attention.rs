@@ -57,7 +57,7 @@ impl<'a> AttentionOptions<'a> {
         self
     }
 
-    /// Which keys a query may see, besides what the mask says.
+    /// Sets the causal rule, which limits the keys that a query may see in addition to the mask.
     pub fn causal(mut self, causal: Causal) -> Self {
         self.causal = causal;
         self

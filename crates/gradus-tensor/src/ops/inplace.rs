@@ -1,9 +1,10 @@
 //! Operations that write into their tensor: `copy_`, `fill_`, `zero_`, `add_`, `sub_`, `mul_`, `div_`, `clamp_`; those that
 //! take an index are in `inplace_index.rs`, those that take a formula in `update.rs`.
 //!
-//! Each raises the storage's version and logs the write, so that a gradient which needs the old value fails with an error
-//! that names this line. They are not recorded: with gradients on, a tensor or an operand that requires one is refused.
-//! A view shares its bytes with what it is a view of, so `x.narrow(0, 2, 3)?.copy_(&y)?` assigns to a slice of `x`.
+//! Each raises the storage's version and logs the write, so that a gradient that needs the old value fails with an
+//! error that names the line of the write. The writes are not recorded: while gradients are enabled, a write is refused
+//! if the tensor or an operand requires a gradient. A view shares its bytes with its base, so `x.narrow(0, 2,
+//! 3)?.copy_(&y)?` assigns to a slice of `x`.
 
 use gradus_backend::{Error, ErrorKind, Here, Result, Scalar, Shape};
 use smallvec::SmallVec;

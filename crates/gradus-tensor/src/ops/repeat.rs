@@ -47,7 +47,7 @@ impl Tensor {
         self.repeat(&all)
     }
 
-    /// Every slice of an axis `n` times, each next to itself.
+    /// Repeats each slice along an axis `n` times, with the copies of a slice next to each other.
     #[track_caller]
     pub fn repeat_interleave(&self, n: usize, axis: isize) -> Result<Tensor> {
         let axis = resolve_axis("repeat_interleave", axis, self.rank())?;

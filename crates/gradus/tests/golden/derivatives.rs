@@ -96,7 +96,8 @@ fn numbered(like: &Tensor, number: impl Fn(usize) -> f64) -> Result<Tensor> {
     Tensor::from_vec(numbers, like.shape(), like.device())?.to_dtype(like.dtype())
 }
 
-/// The weights of the outputs and of the first gradients, by number: those in the file, or irregular numbers.
+/// Looks up, by index, the weight of an output or of a first gradient. Where it gives `None`, irregular numbers are
+/// used.
 pub(crate) struct Weights<'a> {
     pub(crate) of_output: &'a dyn Fn(usize) -> Option<Tensor>,
     pub(crate) of_gradient: &'a dyn Fn(usize) -> Option<Tensor>,

@@ -185,6 +185,6 @@ fn another_constant_is_another_kernel() {
     let other = other.unwrap();
     let f64s = Kernel::build("silu", &[DType::F64], |v| vec![v[0].silu()]).unwrap();
     assert!(find(&other, |_| false).is_none() && find(&f64s, |_| false).is_none());
-    // Nor does one with a number in the place of a tensor.
+    // Nor is a kernel found if numbers are passed for its tensor arguments.
     assert!(find(&kernels()[0], |_| true).is_none());
 }

@@ -119,7 +119,8 @@ impl Evaluated {
         self.recording && (directions.iter().any(|t| t.requires_grad()) || !edges_across(edges, self.before).is_empty())
     }
 
-    /// The gradients for `targets` of the outputs weighted by `cotangents`; zeros where there is no influence.
+    /// The gradients, with respect to `targets`, of the outputs weighted by `cotangents`; zeros for a target that no
+    /// output depends on.
     #[track_caller]
     fn pull(&self, targets: &[Tensor], cotangents: &[&Tensor], options: BackwardOptions) -> Result<Vec<Tensor>> {
         pull(&self.outputs, targets, cotangents, options)

@@ -150,7 +150,8 @@ impl Hooks {
         Ok(())
     }
 
-    /// Runs the hooks on the gradients of the inputs that the node has found. Only those of `needs` may be given.
+    /// Runs the hooks on the input gradients that the node has computed. A hook may return gradients only for inputs
+    /// for which `needs` holds.
     #[track_caller]
     pub(in crate::autograd) fn after(
         &self,
