@@ -51,7 +51,7 @@ fn take(cpu: Option<&CpuBackend>, bytes: usize) -> Option<(Block, *mut u8)> {
     let needed = bytes.saturating_add(ALIGN).div_ceil(8);
     if words.len() < needed {
         words.try_reserve_exact(needed - words.len()).ok()?;
-        // Does not allocate: the space was just reserved.
+        // At most what was just reserved, so this allocates nothing.
         words.resize(needed, 0);
     }
     let start = words.as_ptr().cast::<u8>().align_offset(ALIGN);
