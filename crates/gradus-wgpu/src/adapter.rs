@@ -159,7 +159,7 @@ fn request(index: usize, adapter: &wgpu::Adapter, offered: wgpu::Features, profi
 
 /// A device without hardware: it validates requests, including kernels, and executes nothing.
 #[cfg(test)]
-pub(crate) fn open_nothing() -> Result<Opened> {
+pub(crate) fn open_nothing(profile: Profile) -> Result<Opened> {
     let backend_options = wgpu::BackendOptions {
         noop: wgpu::NoopBackendOptions { enable: true, ..Default::default() },
         ..Default::default()
@@ -171,7 +171,7 @@ pub(crate) fn open_nothing() -> Result<Opened> {
     });
     let adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::NOOP));
     let adapter = adapters.first().ok_or_else(|| Error::argument("wgpu", "wgpu was built without its noop backend"))?;
-    request(0, adapter, WANTED, Profile::Full)
+    request(0, adapter, WANTED, profile)
 }
 
 #[cfg(test)]

@@ -167,11 +167,51 @@ impl WgpuBackend {
 
 #[cfg(test)]
 mod tests {
+    use naga::valid::{Capabilities, ValidationFlags, Validator};
+    use naga::{ShaderStage, back};
+
     use super::*;
+
+    /// Translates a kernel into the languages of all graphics interfaces; says what is wrong.
+    fn translated(text: &str) -> std::result::Result<(), String> {
+        let module = naga::front::wgsl::parse_str(text).map_err(|e| e.emit_to_string(text))?;
+        let mut validator = Validator::new(ValidationFlags::all(), Capabilities::empty());
+        let info = validator.validate(&module).map_err(|e| format!("{e:?}"))?;
+        let failed = |language: &str, e: &dyn std::fmt::Display| format!("{language}: {e}");
+        let (options, kernel) = Default::default();
+        let mut metal = back::msl::Writer::new(String::new());
+        metal.write(&module, &info, &options, &kernel).map_err(|e| failed("MSL", &e))?;
+        let (options, kernel) = Default::default();
+        let mut out = String::new();
+        let mut direct = back::hlsl::Writer::new(&mut out, &options, &kernel);
+        direct.write(&module, &info, None).map_err(|e| failed("HLSL", &e))?;
+        // GLSL ES 3.10.
+        let options = back::glsl::Options::default();
+        let kernel = back::glsl::PipelineOptions {
+            shader_stage: ShaderStage::Compute,
+            entry_point: "main".to_owned(),
+            multiview: None,
+        };
+        let policies = Default::default();
+        let mut out = String::new();
+        let writer = back::glsl::Writer::new(&mut out, &module, &info, &options, &kernel, policies);
+        writer.and_then(|mut w| w.write()).map_err(|e| failed("GLSL", &e))?;
+        back::spv::write_vec(&module, &info, &Default::default(), None).map_err(|e| failed("SPIR-V", &e)).map(|_| ())
+    }
+
+    #[test]
+    fn kernels_that_every_adapter_runs_translate_into_every_language() {
+        let backend = WgpuBackend::of(0, &adapter::open_nothing(Profile::Core).expect("wgpu's own device"));
+        gradus_conformance::brief(&backend);
+        let texts = backend.queue().texts();
+        let wrong: Vec<_> = texts.iter().filter_map(|t| translated(t).err().map(|e| format!("{e}\n{t}"))).collect();
+        assert!(wrong.is_empty(), "{} of {}, first {}", wrong.len(), texts.len(), wrong[0]);
+        assert!(texts.len() > 1000, "only {} kernels", texts.len());
+    }
 
     #[test]
     fn kernels_of_every_case_of_the_suite_are_valid_without_a_device() {
-        let backend = WgpuBackend::of(0, &adapter::open_nothing().expect("wgpu's own device"));
+        let backend = WgpuBackend::of(0, &adapter::open_nothing(Profile::Full).expect("wgpu's own device"));
         // Each case in one layout. With an adapter, the whole suite also compiles the kernels of other layouts, for the
         // types that the adapter has.
         let report = gradus_conformance::brief(&backend);

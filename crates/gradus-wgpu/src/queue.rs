@@ -133,6 +133,9 @@ struct State {
     uploaded: Option<wgpu::SubmissionIndex>,
     slots: Slots,
     counters: Counters,
+    /// The texts of all kernels that were compiled.
+    #[cfg(test)]
+    texts: Vec<String>,
 }
 
 impl Queue {
@@ -159,6 +162,11 @@ impl Queue {
 
     pub(crate) fn counters(&self) -> Counters {
         self.state().counters
+    }
+
+    #[cfg(test)]
+    pub(crate) fn texts(&self) -> Vec<String> {
+        self.state().texts.clone()
     }
 
     /// The slot of a fault, for [`Launch::fault`].
@@ -281,6 +289,8 @@ impl Queue {
             Error::new(ErrorKind::Backend, launch.op, m).note(source.clone())
         })?;
         state.counters.pipelines += 1;
+        #[cfg(test)]
+        state.texts.push(source);
         let pipeline = Arc::new(Pipeline { raw, signature });
         state.pipelines.insert(launch.key, pipeline.clone());
         Ok(pipeline)
@@ -483,7 +493,7 @@ mod tests {
 
     #[test]
     fn the_bind_groups_of_a_buffer_go_with_it() {
-        let opened = crate::adapter::open_nothing().expect("wgpu's own device");
+        let opened = crate::adapter::open_nothing(crate::adapter::Profile::Full).expect("wgpu's own device");
         let backend = crate::WgpuBackend::of(0, &opened);
         let queue = backend.queue();
         let kept = || queue.state().groups.len();

@@ -186,7 +186,10 @@ mod tests {
 
     #[test]
     fn uploads_alone_are_submitted_too() {
-        let backend = crate::WgpuBackend::of(0, &crate::adapter::open_nothing().expect("wgpu's own device"));
+        let backend = crate::WgpuBackend::of(
+            0,
+            &crate::adapter::open_nothing(crate::adapter::Profile::Full).expect("wgpu's own device"),
+        );
         let bytes = vec![0; STAGED - 4];
         let mut buffer = backend.allocate(bytes.len()).expect("memory");
         for done in 0..4 {
@@ -199,7 +202,10 @@ mod tests {
 
     #[test]
     fn a_read_that_finds_no_memory_loses_nothing() {
-        let backend = crate::WgpuBackend::of(0, &crate::adapter::open_nothing().expect("wgpu's own device"));
+        let backend = crate::WgpuBackend::of(
+            0,
+            &crate::adapter::open_nothing(crate::adapter::Profile::Full).expect("wgpu's own device"),
+        );
         let (queue, pool) = (backend.queue(), backend.pool());
         let (x, y) = (backend.allocate(256).expect("memory"), backend.allocate(256).expect("memory"));
         queue.copy((pool.block("", &x).expect("x"), 0), (pool.block("", &y).expect("y"), 0), 256).expect("a copy");

@@ -86,9 +86,9 @@ impl Tensor {
     /// `max(0, d(a, positive) - d(a, negative) + margin)` for anchors `a`, combined, with
     /// `d(x, y) = |x - y + 1e-6|_p` along the last axis; the three shapes `[.., d]` are equal.
     ///
-    /// With `swap`, `d(positive, negative)` replaces `d(a, negative)` wherever it is smaller (Balntas et al., 2016).
-    /// `p` must be above 0 and may be infinite; `margin` must be above 0. Where the distances differ by exactly the
-    /// margin, the slope is the same as where the margin is violated.
+    /// With `swap`, `d(positive, negative)` replaces `d(a, negative)` wherever it is smaller (Balntas et al., 2016). `p`
+    /// must be above 0 and may be infinite; `margin` must be above 0. At exactly the margin the slope is that of a
+    /// violated one.
     #[track_caller]
     pub fn triplet_margin_loss(
         &self,
