@@ -3,7 +3,7 @@
 //! `ci` checks everything a change must pass, `tidy` the rules that neither the compiler nor clippy knows, `packages` the
 //! budget of dependencies, and `digits` what the README promises of its first command; `fuzz-grad` compares gradients of
 //! random programs with a reference, `calls` and `files` try Gradus from outside, `deep` runs many of all these and random cases
-//! of the conformance suite; `op-table`, `kinks`, `higher-order`, `spec`, `sources` and `gallery` look after pages of `docs`, `opinfo` compares
+//! of the conformance suite, `wgpu` runs that on three profiles of an adapter; `op-table`, `kinks`, `higher-order`, `spec`, `sources` and `gallery` look after pages of `docs`, `opinfo` compares
 //! with PyTorch on samples of its own, `peers` compares the speed with other libraries and `bench` with an earlier build. The
 //! exit code is 0 when all is well, 1 when a check fails and 2 when the command line is wrong.
 #![forbid(unsafe_code)]
@@ -52,6 +52,9 @@ commands:
                      one file, as a failure prints it
   deep [SEED [N]]    N rounds of random cases on the CPU (10,000 of seed 1), each failure with its reproducer, and a
                      hundred times as many damaged files of each format, calls, and programs of fuzz-grad; then places
+  wgpu [ROUNDS [SEED]]
+                     the conformance suite on the WebGPU adapter, as it is, without 64-bit types, and with no more than every
+                     adapter has; then N rounds of random cases (none) of a seed (1) on each
   op-table           writes docs/op-matrix.md; with --check, fails if it is stale or has an empty cell
   higher-order       writes docs/higher-order.md: second derivatives in every mode, beside PyTorch's; with --check, fails if
                      it is stale. Fails too if one is wrong or an operation has no sample
@@ -88,6 +91,8 @@ enum Task {
         rounds: u64,
     },
     FuzzGrad(fuzz::Which),
+    /// Rounds and seed, as text.
+    Wgpu(Vec<String>),
     /// A program of `gradus-fuzz`, with its options.
     Outside(Vec<String>),
     /// A page that a test makes.
@@ -124,6 +129,12 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
         }
         ["fuzz-grad", rest @ ..] => fuzz::parse(rest).map(Task::FuzzGrad),
         ["calls" | "files", ..] => Ok(Task::Outside(arguments.iter().map(|word| word.to_string()).collect())),
+        ["wgpu", numbers @ ..] if numbers.len() <= 2 => {
+            match numbers.iter().find(|text| text.parse::<u64>().is_err()) {
+                Some(text) => Err(format!("`{text}` is no number")),
+                None => Ok(Task::Wgpu(numbers.iter().map(|text| text.to_string()).collect())),
+            }
+        }
         [page] if pages::is_page(page) => Ok(Task::Page { name: page.to_string(), check: false }),
         [page, "--check"] if pages::is_page(page) => Ok(Task::Page { name: page.to_string(), check: true }),
         ["places"] => Ok(Task::Places),
@@ -136,7 +147,7 @@ fn parse(arguments: &[&str]) -> Result<Task, String> {
         [] => Err("no command given".into()),
         [
             "ci" | "tidy" | "packages" | "digits" | "deep" | "gallery" | "op-table" | "higher-order" | "spec" | "bless"
-            | "places" | "sources",
+            | "places" | "sources" | "wgpu",
             rest @ ..,
         ] => Err(format!("`{}` does not take `{}`", arguments[0], rest.join(" "))),
         [unknown, ..] => Err(format!("unknown command `{unknown}`")),
@@ -173,6 +184,11 @@ fn main() -> ExitCode {
         Task::Outside(words) => {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             outside::run(&root(), words[0], &words[1..])
+        }
+        Task::Wgpu(numbers) => {
+            let numbers = numbers.iter().map(String::as_str);
+            let words = ["--release", "-p", "gradus-wgpu", "--example", "conform", "--"].into_iter().chain(numbers);
+            cargo_run(&root(), &words.collect::<Vec<_>>())
         }
         Task::Page { name, check } => pages::one(&root(), &name, check),
         Task::Places => places::run(&root()),
@@ -221,6 +237,7 @@ mod tests {
             parse(&["calls", "--seed", "3"]),
             Ok(Task::Outside(vec!["calls".into(), "--seed".into(), "3".into()]))
         );
+        assert_eq!(parse(&["wgpu", "50"]), Ok(Task::Wgpu(vec!["50".into()])));
         assert_eq!(parse(&["op-table", "--check"]), Ok(Task::Page { name: "op-table".into(), check: true }));
         assert_eq!(parse(&["bless", "--python", "p"]), Ok(Task::Bless { python: Some("p".into()) }));
         assert_eq!(parse(&["sources", "--check"]), Ok(Task::Sources));
@@ -235,6 +252,7 @@ mod tests {
         assert_eq!(parse(&[]), Err("no command given".into()));
         assert_eq!(parse(&["deploy"]), Err("unknown command `deploy`".into()));
         assert_eq!(parse(&["deep", "many"]), Err("`many` is no number".into()));
+        assert_eq!(parse(&["wgpu", "many"]), Err("`many` is no number".into()));
         assert_eq!(parse(&["fuzz-grad", "--programs"]), Err("`--programs` needs a value".into()));
         assert_eq!(parse(&["fuzz-grad", "--seed", "x"]), Err("`x` is no number".into()));
         assert_eq!(parse(&["fuzz-grad", "--fast", "1"]), Err("`fuzz-grad` does not take `--fast`".into()));
