@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use gradus::backend::Backend;
 use gradus::prelude::*;
+use gradus_wgpu::Profile;
 
 /// Above 128 MiB in f32.
 const N: usize = 35_000_000;
@@ -148,4 +149,28 @@ fn the_largest_of_a_large_line_is_found() {
     // The first of equal elements, also if the line can be bound and is merely long.
     assert_eq!(found(&Tensor::ones([20_000_000], DType::F32, &device).expect("ones")), [0]);
     assert_eq!(found(&x.narrow(0, 0, 20_000_000).expect("a part")), [19_999_999]);
+}
+
+#[test]
+fn a_table_that_is_too_large_to_bind_has_a_gradient() {
+    let Some(backend) = common::opened_as(Profile::Core) else { return };
+    let device = Device::from_backend(Arc::new(backend));
+    let (rows, d) = (280_000, 128);
+    let table = Tensor::zeros([rows, d], DType::F32, &device).and_then(|t| t.with_grad()).expect("a table");
+    // More than are looked at one by one, so that they are sorted.
+    let index: Vec<i64> = (0..200).map(|i| [0, rows as i64 - 1, 139_999, 140_000, 7][i % 5]).collect();
+    let index = Tensor::from_vec(index, [200], &device).expect("indices");
+    let weights = Tensor::arange(0, 200 * d as i64, 1, DType::F32, &device).and_then(|w| w.reshape([200, d]));
+    let weights = weights.expect("weights");
+    let loss = table.embedding(&index, None).and_then(|y| y.mul(&weights)?.sum_all()).expect("a loss");
+    let gradients = loss.backward().expect("gradients");
+    let gradient = gradients.get(&table).expect("the table's");
+    for (k, row) in [0, rows - 1, 139_999, 140_000, 7].into_iter().enumerate() {
+        let found = gradient.narrow(0, row, 1).and_then(|r| r.to_vec::<f32>()).expect("a row");
+        let want: Vec<f32> = (0..d).map(|j| (0..40).map(|i| ((5 * i + k) * d + j) as f32).sum()).collect();
+        assert_eq!(found, want, "row {row}");
+    }
+    let total = gradient.sum_all().and_then(|s| s.item()).expect("a sum");
+    let n = 200.0 * d as f64;
+    assert!((total / (n * (n - 1.0) / 2.0) - 1.0).abs() < 1e-6, "{total}");
 }
