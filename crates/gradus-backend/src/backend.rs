@@ -77,8 +77,11 @@ pub struct WatchedParts<'a> {
 /// * **Errors** name the operation; on an error no output is promised any contents.
 /// * **Half precision** computes and accumulates in f32 and rounds once.
 /// * **NaN** propagates.
-/// * **Order**: calls take effect as if one after the other. An asynchronous backend reports a late failure at the next
-///   [`synchronize`](Backend::synchronize) or [`download`](Backend::download), once, on whichever thread comes first.
+/// * **Order**: calls take effect as if one after the other.
+/// * **Late failures**: an asynchronous backend may find a failure after the call has returned. It spoils what the call
+///   wrote and everything computed from that: every [`download`](Backend::download) of a spoiled buffer is the error, made
+///   with [`Error::late`]. Other buffers are not affected. [`synchronize`](Backend::synchronize) returns the errors that
+///   no download has returned yet.
 ///
 /// The composites have default bodies over the primitives; an override must agree with the default.
 pub trait Backend: Send + Sync + Debug + 'static {
@@ -112,8 +115,8 @@ pub trait Backend: Send + Sync + Debug + 'static {
     /// Copies `bytes` to position `offset` (in bytes) of `dst`.
     fn upload(&self, dst: &mut Buffer, offset: usize, bytes: &[u8]) -> Result<()>;
 
-    /// Copies from position `offset` (in bytes) of `src` into `bytes`, after all earlier calls have finished. A late failure
-    /// that another thread was told of is not reported again: the buffer is then read as the failed operation left it.
+    /// Copies from position `offset` (in bytes) of `src` into `bytes`, after all earlier calls have finished. The error of a
+    /// late failure if that spoiled the buffer.
     fn download(&self, src: &Buffer, offset: usize, bytes: &mut [u8]) -> Result<()>;
 
     /// Copies `bytes` bytes between two buffers of this device.
@@ -129,7 +132,7 @@ pub trait Backend: Send + Sync + Debug + 'static {
     /// Sets every element of `out` to `value`, which its dtype must be able to represent.
     fn fill(&self, out: &mut ViewMut<'_>, value: Scalar) -> Result<()>;
 
-    /// Waits until all earlier calls have finished, and reports late errors.
+    /// Waits until all earlier calls have finished, and returns the late failures that no download has returned yet.
     fn synchronize(&self) -> Result<()>;
 
     /// How much memory is in use and cached.

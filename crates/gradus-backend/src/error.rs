@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::DType;
 
 pub use facts::{FailedLayer, FailedOperand, MismatchLines, VersionMismatch};
-pub use here::Here;
+pub use here::{Here, line_of_call, with_line_of_call};
 pub use user::is_of_user;
 
 /// `Result` with the Gradus [`Error`].
@@ -73,6 +73,8 @@ struct Report {
     operands: Vec<FailedOperand>,
     layer: Option<(FailedLayer, (usize, &'static str))>,
     location: Option<&'static Location<'static>>,
+    /// Whether an earlier call failed than the one that returns the error.
+    late: bool,
     mismatch: Option<VersionMismatch>,
     notes: Vec<String>,
     help: Option<String>,
@@ -147,6 +149,7 @@ impl Error {
             operands: Vec::new(),
             layer: None,
             location: None,
+            late: false,
             mismatch: None,
             notes: Vec::new(),
             help: None,
@@ -234,10 +237,18 @@ impl Error {
         self.report.layer.as_ref().map(|(_, place)| *place)
     }
 
-    /// Sets the line of the call that failed, if none is known yet: for operations that fail later than they were called.
+    /// Sets the line of the call that failed, if none is known yet.
     #[must_use]
     pub fn at(mut self, line: &'static Location<'static>) -> Self {
         self.locate(line);
+        self
+    }
+
+    /// Says that a call failed which returned long before the one that returns this error; `line` is that of the call that
+    /// failed, if it is known, and stays.
+    #[must_use]
+    pub fn late(mut self, line: Option<&'static Location<'static>>) -> Self {
+        (self.report.location, self.report.late) = (line, true);
         self
     }
 
@@ -245,7 +256,9 @@ impl Error {
     /// the backend was written, is not the user's call.
     #[cold]
     pub fn relocate(&mut self, line: &'static Location<'static>) {
-        self.report.location = is_of_user(line).then_some(line);
+        if !self.report.late {
+            self.report.location = is_of_user(line).then_some(line);
+        }
     }
 
     /// The same error without its line.
@@ -257,7 +270,7 @@ impl Error {
     /// Sets the line of the call that failed, if none is known yet and this one is not a line of Gradus.
     #[cold]
     fn locate(&mut self, line: &'static Location<'static>) {
-        if self.report.location.is_none() && is_of_user(line) {
+        if self.report.location.is_none() && !self.report.late && is_of_user(line) {
             self.report.location = Some(line);
         }
     }

@@ -46,7 +46,10 @@ pub use call::{Call, CallOperand, Tell};
 pub use compute::{ComputeLimits, ComputeModule, ModuleHash, Modules, NativeBinding, NativeCall, NativeFunction};
 pub use dtype::DType;
 pub use element::{Element, bf16_from_f64, f16_from_f64};
-pub use error::{Error, ErrorKind, FailedLayer, FailedOperand, Here, MismatchLines, Result, VersionMismatch};
+pub use error::{
+    Error, ErrorKind, FailedLayer, FailedOperand, Here, MismatchLines, Result, VersionMismatch, line_of_call,
+    with_line_of_call,
+};
 pub use host::HostMemory;
 pub use host_vec::{Claim, ClaimCount, HostVec};
 pub use kernel::{Expr, Kernel, KernelBuilder, ScalarOp};

@@ -79,7 +79,8 @@ impl Device {
         self.backend.memory_stats()
     }
 
-    /// Waits for everything that was asked for, and reports late errors.
+    /// Waits until all work on the device is done. An error that the device found late, and that no read of a tensor has
+    /// returned, is returned here.
     #[track_caller]
     pub fn synchronize(&self) -> Result<()> {
         self.backend.synchronize()

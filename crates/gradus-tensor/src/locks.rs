@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::panic::Location;
 use std::sync::{Arc, RwLockReadGuard};
 
-use gradus_backend::{Buffer, Error, ErrorKind, Here, Postponed, Result, View, ViewMut, postpone};
+use gradus_backend::{Buffer, Error, ErrorKind, Here, Postponed, Result, View, ViewMut, postpone, with_line_of_call};
 use smallvec::SmallVec;
 
 use crate::Tensor;
@@ -34,7 +34,7 @@ pub(crate) fn with_read<R>(tensors: &[&Tensor], f: impl FnOnce(&[View<'_>]) -> R
         check_access(tensors, false)?;
     }
     let _told = postpone();
-    let done = match *tensors {
+    let done = with_line_of_call(Location::caller(), || match *tensors {
         [t] => f(&[view(t, &t.storage().read())]),
         [a, b] if address(a) < address(b) => {
             let (first, second) = (a.storage().read(), b.storage().read());
@@ -48,7 +48,7 @@ pub(crate) fn with_read<R>(tensors: &[&Tensor], f: impl FnOnce(&[View<'_>]) -> R
             let reads = lock_reads(tensors);
             f(&read_views(&reads, tensors))
         }
-    };
+    });
     of_device(done)
 }
 

@@ -100,11 +100,10 @@ fn part(
     inputs.iter().chain(&outputs).for_each(|o| each(&mut words, &o.layout));
     let binds: Vec<Bind<'_>> = inputs.iter().chain(&outputs).map(|o| o.bind).collect();
     b.queue().launch(&Launch {
-        op: OP,
+        call: OP.into(),
         key: key((OP, &plan)),
         source: &|| plan.source(),
         binds: &binds,
-        fault: None,
         params: &words,
         groups: rows as u64,
     })

@@ -12,6 +12,7 @@ use gradus_backend::{Binding, Buffer, ComputeLimits, ComputeModule, Error, Error
 use wgpu::naga;
 
 use crate::WgpuBackend;
+use crate::log::Access;
 use crate::map::copy_strided;
 use crate::program::{OP, Program, Slot};
 use crate::queue::{Bind, said, storage};
@@ -116,7 +117,8 @@ impl<'a> Staged<'a> {
             Staged::InPlace { buffer, start, bytes } => (*buffer, *start, *bytes),
             Staged::Copied(copy) => (&copy.buffer, 0, copy.buffer.bytes().next_multiple_of(4) as u64),
         };
-        Ok(Bind { block: b.pool().block(OP, buffer)?, write, offset, size })
+        let access = if write { Access::Write } else { Access::Read };
+        Ok(Bind { block: b.pool().block(OP, buffer)?, access, offset, size })
     }
 
     fn copied(self) -> Option<Temp> {

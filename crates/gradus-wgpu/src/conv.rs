@@ -186,11 +186,10 @@ fn launch(
     let mut binds = vec![from.bind, by.bind, to.bind];
     binds.extend(bias.as_ref().map(|v| v.bind));
     b.queue().launch(&Launch {
-        op,
+        call: op.into(),
         key: key(("conv", &plan)),
         source: &|| plan.source(),
         binds: &binds,
-        fault: None,
         params: &params,
         groups: parts as u64 * count as u64 * tile.cover(m) as u64 * tile.cover(n) as u64,
     })?;

@@ -1,13 +1,15 @@
-//! Errors that a device reports late: they are kept here until the next read or `synchronize`.
+//! Errors that a device finds late, after the call that made them has returned.
 //!
-//! Validation errors, memory errors and the loss of the device come from wgpu's callbacks. A bad index or an integer
-//! division by zero is found by a kernel, which cannot stop the queue: it writes to a slot of the fault buffer, and
-//! every read fetches the slots together with its own bytes. A slot has 8 words, initially 0: whether it is filled, the
-//! inverted position (so that the first position is the maximum), the value (i64) and the size of the axis.
+//! A bad index or an integer division by zero is found by a kernel, which cannot stop the queue: it writes to a slot of
+//! the fault buffer, which is fetched together with the bytes of the next read. A slot has 8 words, initially 0: whether
+//! it is filled, the inverted position (so that the first position is the maximum), the value (i64) and the size of the
+//! axis. [`log`](crate::log) says which buffers a filled slot spoils.
+//!
+//! Validation errors, memory errors and the loss of the device come from wgpu's callbacks.
 
-use std::collections::HashMap;
+use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gradus_backend::{Error, ErrorKind, Result};
 
@@ -19,97 +21,181 @@ const SLOT: usize = 32;
 pub(crate) const FAULT_BYTES: u64 = (SLOTS * SLOT) as u64;
 
 /// The meaning of a filled slot.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Fault {
+#[derive(Debug)]
+pub(crate) struct Fault {
+    op: String,
+    /// The user's line of the call, if it is known.
+    line: Option<&'static Location<'static>>,
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
     /// An index outside the axis that it indexes.
-    Index { op: String },
+    Index,
     /// An error without a position.
-    Arithmetic { op: String, message: &'static str },
+    Arithmetic(&'static str),
 }
 
 impl Fault {
+    pub(crate) fn index(op: &str) -> Fault {
+        Fault { op: op.to_owned(), line: gradus_backend::line_of_call(), what: What::Index }
+    }
+
+    pub(crate) fn arithmetic(op: &str, message: &'static str) -> Fault {
+        Fault { op: op.to_owned(), line: gradus_backend::line_of_call(), what: What::Arithmetic(message) }
+    }
+
     fn error(&self, words: [u32; 5]) -> Error {
-        match self {
-            Fault::Index { op } => {
+        let error = match self.what {
+            What::Index => {
                 let (pos, size) = (!words[1] as usize, words[4] as usize);
                 let index = ((u64::from(words[3]) << 32) | u64::from(words[2])) as i64;
                 let m = format!("index {index} at position {pos} is outside an axis of size {size}");
-                Error::new(ErrorKind::IndexOutOfBounds { pos, index, size }, op.clone(), m)
+                Error::new(ErrorKind::IndexOutOfBounds { pos, index, size }, self.op.clone(), m)
             }
-            Fault::Arithmetic { op, message } => Error::argument(op.clone(), *message),
-        }
+            What::Arithmetic(message) => Error::argument(self.op.clone(), message),
+        };
+        error.late(self.line).note("found by the device after the call had returned")
+    }
+
+    /// The error if the device did not say whether the slot is filled.
+    fn unknown(&self, why: &Error) -> Error {
+        let m = format!("whether its operands are valid is not known: {}", why.message());
+        Error::new(why.kind().clone(), self.op.clone(), m).late(self.line)
     }
 }
 
-/// The slots in use. A slot belongs to the fault that first uses it, until all are taken: then one that is not armed is
-/// reassigned.
+/// An error that the device found late.
+#[derive(Debug)]
+pub(crate) struct Found {
+    error: Error,
+    /// Whether a caller got it.
+    told: AtomicBool,
+}
+
+impl Found {
+    pub(crate) fn new(error: Error) -> Arc<Found> {
+        Arc::new(Found { error, told: AtomicBool::new(false) })
+    }
+
+    /// The error, for a caller.
+    pub(crate) fn tell(&self) -> Error {
+        self.told.store(true, Ordering::Relaxed);
+        self.error.clone()
+    }
+
+    pub(crate) fn is_told(&self) -> bool {
+        self.told.load(Ordering::Relaxed)
+    }
+}
+
+/// The slots of the fault buffer. A slot belongs to one call of an operation, and is free again when that call has
+/// returned and its last check is over.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
-    numbers: HashMap<Fault, u32>,
-    faults: Vec<Fault>,
-    /// Where the search for a slot to reassign starts.
-    next: u32,
-    /// Slots that kernels may have filled since the last check, in the order of their first use.
+    all: Vec<Slot>,
+    free: Vec<u32>,
+    /// Slots that work since the last check depends on.
     armed: Vec<u32>,
 }
 
+#[derive(Debug)]
+struct Slot {
+    fault: Fault,
+    /// Whether the call still runs.
+    held: bool,
+    armed: bool,
+    /// The number of checks under way.
+    checks: u32,
+    found: Option<Arc<Found>>,
+}
+
 impl Slots {
-    /// The slot of a fault, or `None` if kernels may fill all of the others.
-    pub(crate) fn number(&mut self, fault: &Fault) -> Option<u32> {
-        if let Some(&slot) = self.numbers.get(fault) {
+    /// A slot for a call, or `None` if all are in use.
+    pub(crate) fn take(&mut self, fault: Fault) -> Option<u32> {
+        let new = Slot { fault, held: true, armed: false, checks: 0, found: None };
+        if let Some(slot) = self.free.pop() {
+            self.all[slot as usize] = new;
             return Some(slot);
         }
-        let slot = if self.faults.len() < SLOTS {
-            self.faults.push(fault.clone());
-            self.faults.len() as u32 - 1
-        } else {
-            // One that no kernel fills before the next check, taking turns.
-            let free = |slot: &u32| !self.armed.contains(slot);
-            let slot = (self.next..SLOTS as u32).chain(0..self.next).find(free)?;
-            self.next = (slot + 1) % SLOTS as u32;
-            let old = std::mem::replace(&mut self.faults[slot as usize], fault.clone());
-            self.numbers.remove(&old);
-            slot
-        };
-        self.numbers.insert(fault.clone(), slot);
-        Some(slot)
+        (self.all.len() < SLOTS).then(|| {
+            self.all.push(new);
+            self.all.len() as u32 - 1
+        })
     }
 
-    /// Records that a kernel may fill a slot.
+    /// Ends the call that a slot belongs to.
+    pub(crate) fn release(&mut self, slot: u32) {
+        self.all[slot as usize].held = false;
+        self.reuse(slot);
+    }
+
+    fn reuse(&mut self, slot: u32) {
+        let s = &self.all[slot as usize];
+        if !s.held && !s.armed && s.checks == 0 {
+            self.free.push(slot);
+        }
+    }
+
+    /// Records that a kernel may fill a slot, or works with operands that another one checks.
     pub(crate) fn arm(&mut self, slot: u32) {
-        if !self.armed.contains(&slot) {
+        let s = &mut self.all[slot as usize];
+        if !std::mem::replace(&mut s.armed, true) {
             self.armed.push(slot);
         }
     }
 
-    /// Bytes of the fault buffer to check: none if no kernel can have filled a slot.
+    /// Bytes of the fault buffer to check: none if no slot is armed.
     pub(crate) fn bytes(&self) -> u64 {
-        if self.armed.is_empty() { 0 } else { (self.faults.len() * SLOT) as u64 }
+        self.armed.iter().max().map_or(0, |&slot| (slot as usize + 1) * SLOT) as u64
     }
 
-    /// The slots that kernels may have filled; afterwards none is armed.
-    pub(crate) fn disarm(&mut self) -> Armed {
+    /// Starts a check of the armed slots; afterwards none is armed.
+    pub(crate) fn check(&mut self) -> Vec<u32> {
         let armed = std::mem::take(&mut self.armed);
-        Armed(armed.into_iter().map(|slot| (slot, self.faults[slot as usize].clone())).collect())
+        for &slot in &armed {
+            let s = &mut self.all[slot as usize];
+            (s.armed, s.checks) = (false, s.checks + 1);
+        }
+        armed
     }
-}
 
-/// Slots and their meanings, in the order of their first use.
-#[derive(Debug)]
-pub(crate) struct Armed(Vec<(u32, Fault)>);
-
-impl Armed {
-    /// Checks the bytes of the fault buffer: the first fault is the error, the others become its notes.
-    pub(crate) fn filled(&self, bytes: &[u8]) -> Option<Error> {
-        let words = |slot: u32| {
-            let word = |k: usize| {
-                let at = slot as usize * SLOT + k * 4;
-                bytes.get(at..at + 4).map_or(0, |b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]))
+    /// Records what a check read from the fault buffer, or why it could not; returns the new errors.
+    pub(crate) fn fetched(&mut self, slots: &[u32], bytes: Result<&[u8], &Error>) -> Vec<Arc<Found>> {
+        let mut new = Vec::new();
+        for &slot in slots {
+            let s = &mut self.all[slot as usize];
+            let error = match bytes {
+                Ok(bytes) => {
+                    let word = |k: usize| {
+                        let at = slot as usize * SLOT + k * 4;
+                        bytes.get(at..at + 4).map_or(0, |b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]))
+                    };
+                    (word(0) != 0).then(|| s.fault.error([word(0), word(1), word(2), word(3), word(4)]))
+                }
+                Err(why) => Some(s.fault.unknown(why)),
             };
-            [word(0), word(1), word(2), word(3), word(4)]
-        };
-        let filled = self.0.iter().map(|(slot, fault)| (words(*slot), fault)).filter(|(words, _)| words[0] != 0);
-        filled.map(|(words, fault)| fault.error(words)).reduce(|first, other| first.note(other.to_string()))
+            if let (Some(error), None) = (error, &s.found) {
+                let found = Found::new(error);
+                s.found = Some(found.clone());
+                new.push(found);
+            }
+        }
+        new
+    }
+
+    /// The error of a slot.
+    pub(crate) fn found(&self, slot: u32) -> Option<&Arc<Found>> {
+        self.all[slot as usize].found.as_ref()
+    }
+
+    /// Ends a check.
+    pub(crate) fn checked(&mut self, slots: &[u32]) {
+        for &slot in slots {
+            self.all[slot as usize].checks -= 1;
+            self.reuse(slot);
+        }
     }
 }
 
@@ -117,6 +203,8 @@ impl Armed {
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     lost: AtomicBool,
+    /// Whether there are errors.
+    reported: AtomicBool,
     reports: Mutex<Reports>,
 }
 
@@ -140,6 +228,7 @@ impl Faults {
             }
         };
         self.reports().errors.push(Error::new(kind, "wgpu", what));
+        self.reported.store(true, Ordering::Release);
     }
 
     /// Records that the device is lost.
@@ -164,9 +253,12 @@ impl Faults {
     }
 
     /// The first of the errors received, if any, with the others as its notes.
-    pub(crate) fn take(&self) -> Result<()> {
+    pub(crate) fn take(&self) -> Option<Error> {
+        if !self.reported.swap(false, Ordering::Acquire) {
+            return None;
+        }
         let errors = std::mem::take(&mut self.reports().errors);
-        errors.into_iter().reduce(|first, other| first.note(other.to_string())).map_or(Ok(()), Err)
+        errors.into_iter().reduce(|first, other| first.note(other.to_string()))
     }
 }
 
@@ -174,41 +266,39 @@ impl Faults {
 mod tests {
     use super::*;
 
-    fn fault(i: usize) -> Fault {
-        Fault::Index { op: format!("op {i}") }
+    #[test]
+    fn a_slot_is_reused_after_its_call_and_its_checks() {
+        let mut slots = Slots::default();
+        let all: Vec<u32> = (0..SLOTS).map(|_| slots.take(Fault::index("op")).expect("a slot")).collect();
+        assert!(slots.take(Fault::index("op")).is_none());
+        slots.arm(all[3]);
+        slots.release(all[3]);
+        let first = slots.check();
+        assert_eq!((first.as_slice(), slots.bytes()), ([all[3]].as_slice(), 0));
+        // Work after the check depends on the same slot.
+        slots.arm(all[3]);
+        slots.checked(&first);
+        assert!(slots.take(Fault::index("op")).is_none());
+        let second = slots.check();
+        slots.checked(&second);
+        assert_eq!(slots.take(Fault::index("op")), Some(all[3]));
     }
 
     #[test]
-    fn slots_are_taken_over_when_all_are_in_use_and_none_that_is_armed() {
+    fn a_filled_slot_is_the_error_of_its_call_until_it_is_reused() {
         let mut slots = Slots::default();
-        for i in 0..3 * SLOTS {
-            let slot = slots.number(&fault(i)).expect("a slot");
-            assert_eq!(slots.number(&fault(i)), Some(slot));
-        }
-        let kept = slots.number(&fault(3 * SLOTS - 1)).expect("a slot");
-        slots.arm(kept);
-        for i in 0..2 * SLOTS {
-            assert_ne!(slots.number(&fault(i)), Some(kept));
-        }
-        (0..SLOTS as u32).for_each(|slot| slots.arm(slot));
-        assert_eq!(slots.number(&fault(9 * SLOTS)), None);
-        slots.disarm();
-        assert!(slots.number(&fault(9 * SLOTS)).is_some());
-    }
-
-    #[test]
-    fn faults_after_the_first_are_its_notes() {
-        let mut slots = Slots::default();
-        let mut bytes = vec![0; 3 * SLOT];
-        for i in [2, 0, 1] {
-            let slot = slots.number(&fault(i)).expect("a slot");
-            slots.arm(slot);
-            bytes[slot as usize * SLOT] = u8::from(i != 0);
-        }
-        assert_eq!(slots.bytes(), bytes.len() as u64);
-        let armed = slots.disarm();
-        let error = armed.filled(&bytes).expect("faults").to_string();
-        assert!(error.contains("op 2") && error.contains("op 1") && !error.contains("op 0"), "{error}");
-        assert!(armed.filled(&vec![0; bytes.len()]).is_none() && slots.bytes() == 0);
+        let names = ["op 0", "op 1", "op 2"];
+        let taken = names.map(|op| slots.take(Fault::index(op)).expect("a slot"));
+        taken.iter().for_each(|&slot| slots.arm(slot));
+        let mut bytes = vec![0; slots.bytes() as usize];
+        bytes[taken[1] as usize * SLOT] = 1;
+        let check = slots.check();
+        let new = slots.fetched(&check, Ok(&bytes));
+        assert!(new.len() == 1 && new[0].error.op() == "op 1" && !new[0].is_told());
+        assert!(slots.found(taken[1]).is_some() && slots.found(taken[0]).is_none());
+        // Once found, it stays, although the slot is empty by then.
+        assert!(slots.fetched(&check, Ok(&vec![0; bytes.len()])).is_empty() && slots.found(taken[1]).is_some());
+        let why = Error::new(ErrorKind::Backend, "download", "gone");
+        assert_eq!(slots.fetched(&check, Err(&why)).len(), 2);
     }
 }

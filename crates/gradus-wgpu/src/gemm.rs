@@ -171,11 +171,10 @@ fn launch(
     params.extend(batch.dims.iter().map(|&d| d as u32));
     batch.steps.iter().for_each(|steps| params.extend(steps.iter().map(|&s| s as u32)));
     b.queue().launch(&Launch {
-        op: OP,
+        call: OP.into(),
         key: key(("gemm", &plan)),
         source: &|| plan.source(),
         binds: &[p.bind, q.bind, r.bind],
-        fault: None,
         params: &params,
         groups: if tile.is_some() { tasks } else { tasks.div_ceil(u64::from(GROUP)) },
     })

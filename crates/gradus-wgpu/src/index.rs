@@ -9,7 +9,7 @@ use crate::WgpuBackend;
 use crate::faults::Fault;
 use crate::map::bits_of;
 use crate::operand::{Axes, LOOP, cut};
-use crate::queue::{Launch, key};
+use crate::queue::{Call, Held, Launch, key};
 use crate::temp::Temp;
 use crate::wgsl::{self, GROUP, Text, cast, param, ty};
 
@@ -25,26 +25,31 @@ fn check_index_dtype(op: &str, index: View<'_>) -> Result<()> {
     }
 }
 
-/// Arms an error of `op` for the first index, in row-major order, outside `0..size` that is not `ignored`.
-pub(crate) fn check_index(
-    b: &WgpuBackend,
-    op: &'static str,
+/// Looks on the device for the first index, in row-major order, outside `0..size` that is not `ignored`. Launches that use
+/// the indices are [`awaited_by`](Held::awaited_by) the slot.
+pub(crate) fn check_index<'b>(
+    b: &'b WgpuBackend,
+    op: &str,
     index: View<'_>,
     size: usize,
     ignored: Option<i64>,
-) -> Result<()> {
+) -> Result<Held<'b>> {
     check_index_dtype(op, index)?;
-    check_part(b, op, (index, 0), size, ignored)
+    let held = b.queue().hold(op, || Fault::index(op))?;
+    check_part(b, held.filled_by(op), held.slot, (index, 0), size, ignored)?;
+    Ok(held)
 }
 
 /// Checks indices, the first of which is at position `first`.
 fn check_part(
     b: &WgpuBackend,
-    op: &'static str,
+    call: Call<'_>,
+    slot: u32,
     (index, first): (View<'_>, usize),
     size: usize,
     ignored: Option<i64>,
 ) -> Result<()> {
+    let op = call.op;
     let n = index.layout.numel();
     if n == 0 {
         return Ok(());
@@ -58,14 +63,13 @@ fn check_part(
         let half = dims[axis] / 2;
         for (start, len) in [(0, half), (half, dims[axis] - half)] {
             let part = index.layout.narrow(axis, start, len)?;
-            check_part(b, op, (index.with(&part), first + start * (n / dims[axis])), size, ignored)?;
+            check_part(b, call, slot, (index.with(&part), first + start * (n / dims[axis])), size, ignored)?;
         }
         return Ok(());
     }
     let x = b.input(op, "index", index)?;
     let axes = Axes::merged(&[&x.layout], 0..x.layout.rank());
     let (dtype, rank) = (index.dtype, axes.rank());
-    let slot = b.queue().slot(op, &Fault::Index { op: op.to_owned() })?;
     // A value that the dtype cannot hold matches no index.
     let ignored = ignored.filter(|&v| Scalar::Int(v).check(dtype).is_ok());
     let mut params =
@@ -128,7 +132,7 @@ fn check_part(
     let key = |find: bool, tell: bool| key(("check_index", dtype, rank, ignored.is_some(), find, tell));
     let (both, find, tell) = (|| source(true, true), || source(true, false), || source(false, true));
     let (key_both, binds, params) = (key(true, true), &[x.bind], &params);
-    let one = Launch { op, key: key_both, source: &both, binds, fault: Some(slot), params, groups: 1 };
+    let one = Launch { call, key: key_both, source: &both, binds, params, groups: 1 };
     if n <= ONE_GROUP {
         return b.queue().launch(&one);
     }
@@ -173,21 +177,21 @@ pub(crate) fn gather(b: &WgpuBackend, x: View<'_>, axis: usize, index: View<'_>,
     check_axis(OP, axis, index.layout, out.layout, x.layout)?;
     b.expect(OP, "out", out.as_view(), x.dtype, out.layout.dims())?;
     b.check_dtype(OP, x.dtype)?;
-    check_index(b, OP, index, x.layout.dims()[axis], None)?;
-    take(b, OP, (x, 0), axis, index, out)
+    let held = check_index(b, OP, index, x.layout.dims()[axis], None)?;
+    take(b, held.awaited_by(OP), (x, 0), axis, index, out)
 }
 
 /// Gather with indices that are checked elsewhere, from a part `x` that starts at number `first` along the axis:
 /// indices outside of `x` leave their elements of `out` unchanged.
 pub(crate) fn take(
     b: &WgpuBackend,
-    op: &str,
+    call: Call<'_>,
     (x, first): (View<'_>, usize),
     axis: usize,
     index: View<'_>,
     out: &mut ViewMut<'_>,
 ) -> Result<()> {
-    let (n, size) = (out.layout.numel(), x.layout.dims()[axis]);
+    let (op, n, size) = (call.op, out.layout.numel(), x.layout.dims()[axis]);
     if n == 0 || size == 0 {
         return Ok(());
     }
@@ -201,7 +205,7 @@ pub(crate) fn take(
             let (of_x, of_index) = (at != axis || which == 0, at != axis || which != 0);
             let (from, key, to) = (part(x.layout, of_x)?, part(index.layout, of_index)?, part(out.layout, of_index)?);
             let first = if at == axis && which == 0 { first + start } else { first };
-            take(b, op, (x.with(&from), first), axis, index.with(&key), &mut out.with(&to))?;
+            take(b, call, (x.with(&from), first), axis, index.with(&key), &mut out.with(&to))?;
         }
         return Ok(());
     }
@@ -237,11 +241,10 @@ pub(crate) fn take(
         text.finish(GROUP)
     };
     b.queue().launch(&Launch {
-        op,
+        call,
         key: key(("gather", bits, index.dtype, rank)),
         source: &source,
         binds: &[from.bind, at.bind, to.bind],
-        fault: None,
         params: &params,
         groups: (n as u64).div_ceil(u64::from(GROUP)),
     })
@@ -263,14 +266,14 @@ pub(crate) fn scatter(
     if op == ScatterOp::Add && src.dtype == DType::Bool {
         return Err(Error::dtype(OP, src.dtype, "numbers"));
     }
-    check_index(b, OP, index, out.layout.dims()[axis], None)?;
-    put(b, OP, op, axis, index, src, out)
+    let held = check_index(b, OP, index, out.layout.dims()[axis], None)?;
+    put(b, held.awaited_by(OP), op, axis, index, src, out)
 }
 
 /// Scatter with indices that are checked elsewhere: every element of `out` collects its sources, in order.
 fn put(
     b: &WgpuBackend,
-    name: &'static str,
+    call: Call<'_>,
     op: ScatterOp,
     axis: usize,
     index: View<'_>,
@@ -287,12 +290,12 @@ fn put(
         let piece = if large { count / 2 } else { LOOP };
         for start in (0..count).step_by(piece) {
             let part = |l: &Layout| l.narrow(axis, start, piece.min(count - start));
-            put(b, name, op, axis, index.with(&part(index.layout)?), src.with(&part(src.layout)?), out)?;
+            put(b, call, op, axis, index.with(&part(index.layout)?), src.with(&part(src.layout)?), out)?;
         }
         return Ok(());
     }
     if count <= LOOK_AT_ALL {
-        return collect(b, name, op, axis, (index, None), src, (out, 0));
+        return collect(b, call, op, axis, (index, None), src, (out, 0));
     }
     // Axes along which the index is constant are sorted once.
     let mut narrow = *index.layout;
@@ -301,18 +304,18 @@ fn put(
     }
     let mut sorted = Temp::new(b, index.dtype, *narrow.shape())?;
     let mut order = Temp::new(b, DType::U32, *narrow.shape())?;
-    crate::sort::sorted(b, name, index.with(&narrow), axis, false, &mut sorted.view_mut(), &mut order.view_mut())?;
+    crate::sort::sorted(b, call.op, index.with(&narrow), axis, false, &mut sorted.view_mut(), &mut order.view_mut())?;
     let (keys, places) = (sorted.layout.expand(*index.layout.shape())?, order.layout.expand(*index.layout.shape())?);
     let places = View { buffer: &order.buffer, dtype: DType::U32, layout: &places };
     let keys = View { buffer: &sorted.buffer, dtype: index.dtype, layout: &keys };
-    collect(b, name, op, axis, (keys, Some(places)), src, (out, 0))
+    collect(b, call, op, axis, (keys, Some(places)), src, (out, 0))
 }
 
 /// The kernel of scatter; with `order` the indices are sorted, and `order` gives the origin of each. `out` is the part that
 /// starts at number `first` along the axis.
 fn collect(
     b: &WgpuBackend,
-    name: &str,
+    call: Call<'_>,
     op: ScatterOp,
     axis: usize,
     (index, order): (View<'_>, Option<View<'_>>),
@@ -328,11 +331,11 @@ fn collect(
             let places = order.map(|o| part(o.layout)).transpose()?;
             let order = order.zip(places.as_ref()).map(|(o, l)| o.with(l));
             let first = if at == axis { first + start } else { first };
-            collect(b, name, op, axis, (index.with(&keys), order), src.with(&from), (&mut out.with(&to), first))?;
+            collect(b, call, op, axis, (index.with(&keys), order), src.with(&from), (&mut out.with(&to), first))?;
         }
         return Ok(());
     }
-    let dtype = if op == ScatterOp::Set { bits_of(out.dtype) } else { out.dtype };
+    let (name, dtype) = (call.op, if op == ScatterOp::Set { bits_of(out.dtype) } else { out.dtype });
     let (rank, count, size) = (out.layout.rank(), src.layout.dims()[axis], out.layout.dims()[axis]);
     let (from, at) = (b.operand(name, "src", src.buffer, dtype, src.layout, false)?, b.input(name, "index", index)?);
     let places = order.map(|o| b.input(name, "order", o)).transpose()?;
@@ -405,11 +408,10 @@ fn collect(
     binds.extend(places.as_ref().map(|p| p.bind));
     binds.push(to.bind);
     b.queue().launch(&Launch {
-        op: name,
+        call,
         key: key(("scatter", op == ScatterOp::Set, dtype, index.dtype, rank, sorted)),
         source: &source,
         binds: &binds,
-        fault: None,
         params: &params,
         groups: (n as u64).div_ceil(u64::from(GROUP)),
     })
@@ -449,7 +451,7 @@ pub(crate) fn embedding(b: &WgpuBackend, weight: View<'_>, index: View<'_>, out:
     const OP: &str = "embedding";
     rows(b, OP, ("weight", weight), index, ("out", out.as_view()))?;
     let (v, d, n) = (weight.layout.dims()[0], weight.layout.dims()[1], index.layout.numel());
-    check_index(b, OP, index, v, None)?;
+    let held = check_index(b, OP, index, v, None)?;
     if n * d == 0 || v == 0 {
         return Ok(());
     }
@@ -459,10 +461,10 @@ pub(crate) fn embedding(b: &WgpuBackend, weight: View<'_>, index: View<'_>, out:
     let column = column.expand(shape)?;
     let index = index.with(&column);
     if let Some(layout) = out.layout.reshape(shape) {
-        return take(b, OP, (weight, 0), 0, index, &mut out.with(&layout));
+        return take(b, held.awaited_by(OP), (weight, 0), 0, index, &mut out.with(&layout));
     }
     let mut copy = Temp::new(b, out.dtype, shape)?;
-    take(b, OP, (weight, 0), 0, index, &mut copy.view_mut())?;
+    take(b, held.awaited_by(OP), (weight, 0), 0, index, &mut copy.view_mut())?;
     copy.layout = Layout::contiguous(*out.layout.shape());
     crate::map::copy_strided(b, copy.view(), out)
 }
@@ -484,7 +486,7 @@ pub(crate) fn embedding_backward(
     if let Some(p) = padding_index.filter(|&p| p >= v) {
         return Err(Error::argument(OP, format!("padding index {p} is outside a table of {v} rows")));
     }
-    check_index(b, OP, index, v, None)?;
+    let held = check_index(b, OP, index, v, None)?;
     crate::map::fill(b, dw, Scalar::Int(0))?;
     if n * d == 0 || v == 0 {
         return Ok(());
@@ -494,7 +496,7 @@ pub(crate) fn embedding_backward(
     let (index, column) = flat(b, index, Shape::new(&[n, 1])?, &mut kept_index)?;
     let column = column.expand(shape)?;
     let (g, rows) = flat(b, g, shape, &mut kept_g)?;
-    put(b, OP, ScatterOp::Add, 0, index.with(&column), g.with(&rows), dw)?;
+    put(b, held.awaited_by(OP), ScatterOp::Add, 0, index.with(&column), g.with(&rows), dw)?;
     match padding_index {
         Some(p) => crate::map::fill(b, &mut dw.with(&dw.layout.narrow(0, p, 1)?), Scalar::Int(0)),
         None => Ok(()),

@@ -3,14 +3,15 @@
 //! A part of [Gradus](https://docs.rs/gradus): depend on the crate `gradus`, which is what keeps its promises between releases.
 //!
 //! [`WgpuBackend`] implements [`Backend`](gradus_backend::Backend). `adapter` finds and opens devices, `pool` owns
-//! buffers, `queue` collects launches into submissions and caches compiled kernels, `faults` keeps late errors,
-//! `operand` turns views into bindings, and `wgsl` writes the text of kernels; there is one module for each operation
-//! or family.
+//! buffers, `queue` collects launches into submissions and caches compiled kernels, `faults` finds late errors, `log`
+//! knows which buffers they spoil, `operand` turns views into bindings, and `wgsl` writes the text of kernels; there is
+//! one module for each operation or family.
 //!
 //! Work is asynchronous: an operation returns when it is queued, and only a read waits. An index out of range or an
-//! integer division by zero is an error of the next [`download`](gradus_backend::Backend::download) or
-//! [`synchronize`](gradus_backend::Backend::synchronize), with the name of the operation. It is reported once, to the
-//! thread that reads first; a later read of the elements that the failed operation did not write gets no error.
+//! integer division by zero is found later, and spoils what the operation wrote and everything computed from it: each
+//! [`download`](gradus_backend::Backend::download) of a spoiled buffer is the error, with the name and the line of the
+//! operation, until the buffer is filled or uploaded anew. Other buffers are not affected.
+//! [`synchronize`](gradus_backend::Backend::synchronize) returns the errors that no read has returned yet.
 
 mod adapter;
 mod attention;
@@ -21,6 +22,7 @@ mod faults;
 mod gemm;
 mod index;
 mod lines;
+mod log;
 mod map;
 mod operand;
 mod pool;

@@ -5,7 +5,7 @@ use gradus_backend::{DType, Result, View, ViewMut};
 
 use crate::WgpuBackend;
 use crate::operand::{Axes, Bound};
-use crate::queue::{Bind, Launch, key};
+use crate::queue::{Bind, Call, Launch, key};
 use crate::wgsl::{self, GROUP, Text, param};
 
 /// What the text of a kernel over lines depends on, and the order of its parameters: lines, elements per line, the
@@ -114,13 +114,14 @@ pub(crate) enum Line<'a, 'v> {
 /// its text, which depends only on `variant` and the lines.
 pub(crate) fn run(
     b: &WgpuBackend,
-    op: &str,
+    call: Call<'_>,
     variant: u32,
     axes: gradus_backend::Axes,
     lines: &[Line<'_, '_>],
     numbers: &[u32],
     source: impl Fn(&Lines) -> String,
 ) -> Result<()> {
+    let op = call.op;
     let shape = lines.iter().find_map(|l| if let Line::Read(_, v) = l { Some(*v.layout.shape()) } else { None });
     let mut operands: Vec<Bound<'_>> = Vec::with_capacity(lines.len());
     let mut dtypes = Vec::with_capacity(lines.len());
@@ -163,11 +164,10 @@ pub(crate) fn run(
     let binds: Vec<Bind<'_>> = operands.iter().map(|o| o.bind).collect();
     let groups = if lanes == 1 { (count as u64).div_ceil(u64::from(GROUP)) } else { count as u64 };
     b.queue().launch(&Launch {
-        op,
+        call,
         key: key(("lines", op, variant, &plan)),
         source: &|| source(&plan),
         binds: &binds,
-        fault: None,
         params: &params,
         groups,
     })

@@ -7,6 +7,7 @@ use gradus_backend::{
 
 use crate::WgpuBackend;
 use crate::faults::Fault;
+use crate::log::Access;
 use crate::operand::{Axes, Bound, cut};
 use crate::queue::{Bind, Launch, key};
 use crate::temp::Temp;
@@ -130,17 +131,19 @@ fn run(b: &WgpuBackend, kernel: &Kernel, args: &[MapArg<'_>], outs: &mut [ViewMu
         params.extend(steps.iter().map(|&s| s as u32));
     }
     scalars.iter().for_each(|s| params.extend(s));
-    let fault = plan.failure().map(|message| Fault::Arithmetic { op: op.to_owned(), message });
-    let fault = fault.map(|f| b.queue().slot(op, &f)).transpose()?;
-    params.extend(fault);
+    let held = plan.failure().map(|message| b.queue().hold(op, || Fault::arithmetic(op, message))).transpose()?;
+    params.extend(held.as_ref().map(|h| h.slot));
 
-    let binds: Vec<Bind<'_>> = bound.iter().map(|&(bind, _)| bind).chain(outputs.iter().map(|o| o.bind)).collect();
+    let whole = |out: &ViewMut<'_>| out.layout.numel() * out.dtype.size() == out.buffer.bytes();
+    let replaces = |i: usize| whole(&outs[i]) && !plan.from.contains(&From::Output(i));
+    let access = |i: usize| if replaces(i) { Access::Replace } else { Access::Write };
+    let written = outputs.iter().enumerate().map(|(i, o)| Bind { access: access(i), ..o.bind });
+    let binds: Vec<Bind<'_>> = bound.iter().map(|&(bind, _)| bind).chain(written).collect();
     b.queue().launch(&Launch {
-        op,
+        call: held.as_ref().map_or(op.into(), |h| h.filled_by(op)),
         key: key(("map", &plan)),
         source: &|| plan.source(),
         binds: &binds,
-        fault,
         params: &params,
         groups: (n as u64).div_ceil(u64::from(GROUP)),
     })

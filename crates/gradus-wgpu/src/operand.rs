@@ -3,6 +3,7 @@
 use gradus_backend::{Buffer, DType, Error, ErrorKind, Layout, Result, Shape, View, ViewMut};
 
 use crate::WgpuBackend;
+use crate::log::Access;
 use crate::queue::Bind;
 
 /// Most elements that one launch handles: positions are u32, and the last work-groups may run past the end.
@@ -62,7 +63,8 @@ impl WgpuBackend {
         let shift = (offset / size) as usize;
         let elements = span.end - shift;
         let layout = Layout::from_parts(*layout.shape(), layout.strides(), layout.offset() - shift, elements)?;
-        Ok(Bound { bind: Bind { block, write, offset, size: bytes }, layout })
+        let access = if write { Access::Write } else { Access::Read };
+        Ok(Bound { bind: Bind { block, access, offset, size: bytes }, layout })
     }
 
     pub(crate) fn input<'a>(&self, op: &str, name: &str, x: View<'a>) -> Result<Bound<'a>> {

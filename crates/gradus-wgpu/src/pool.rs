@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use gradus_backend::{Buffer, BufferOwner, Error, ErrorKind, MemoryStats, Result};
 
 use crate::faults::Faults;
+use crate::log::Contents;
 
 /// The smallest capacity of a block.
 const SMALLEST: u64 = 256;
@@ -24,7 +25,8 @@ pub(crate) struct Block {
     /// Never reused; cached bind groups identify a buffer by it.
     pub(crate) id: u64,
     /// The last submission whose commands use this buffer.
-    pub(crate) touched: AtomicU64,
+    touched: AtomicU64,
+    pub(crate) contents: Arc<Contents>,
 }
 
 /// The ids of destroyed blocks that bind groups may still hold. The pool adds to the list, the queue empties it.
@@ -127,8 +129,13 @@ impl Pool {
             NonNull::dangling()
         } else {
             let block = match state.free.get_mut(&capacity).and_then(Vec::pop) {
-                Some(block) => {
+                Some(mut block) => {
                     state.stats.cached -= capacity as usize;
+                    // Earlier work may still be noted with the old contents.
+                    match Arc::get_mut(&mut block.contents) {
+                        Some(contents) => *contents = Contents::default(),
+                        None => block.contents = Arc::default(),
+                    }
                     block
                 }
                 None => self.create(&mut state, bytes, capacity, reclaim)?,
@@ -157,7 +164,7 @@ impl Pool {
         let raw = raw.ok_or_else(|| self.out_of_memory("alloc", bytes, "the device has no more"))?;
         state.stats.system_allocations += 1;
         state.next_id += 1;
-        Ok(Box::new(Block { raw, id: state.next_id, touched: AtomicU64::new(0) }))
+        Ok(Box::new(Block { raw, id: state.next_id, touched: AtomicU64::new(0), contents: Arc::default() }))
     }
 
     /// Whether this pool made the buffer.

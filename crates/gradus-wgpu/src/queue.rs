@@ -9,12 +9,13 @@ mod host;
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use gradus_backend::{Error, ErrorKind, Result};
 
 use crate::adapter::Opened;
 use crate::faults::{FAULT_BYTES, Fault, Faults, Slots};
+use crate::log::{Access, LONG, Log};
 use crate::pool::{Block, Pool};
 
 pub(crate) use host::{MOST_READ, said};
@@ -45,34 +46,77 @@ pub struct Counters {
 #[derive(Clone, Copy)]
 pub(crate) struct Bind<'a> {
     pub(crate) block: &'a Block,
-    pub(crate) write: bool,
+    pub(crate) access: Access,
     /// In bytes.
     pub(crate) offset: u64,
     pub(crate) size: u64,
 }
 
 impl Bind<'_> {
+    pub(crate) fn write(&self) -> bool {
+        self.access != Access::Read
+    }
+
     /// Whether both are the same part of the same buffer.
     pub(crate) fn same(&self, other: &Bind<'_>) -> bool {
         (self.block.id, self.offset, self.size) == (other.block.id, other.offset, other.size)
     }
 }
 
-/// One run of a kernel.
-pub(crate) struct Launch<'a> {
+/// The call of an operation that a launch is a part of.
+#[derive(Clone, Copy)]
+pub(crate) struct Call<'a> {
     /// The operation, for errors and debuggers.
     pub(crate) op: &'a str,
+    /// The slot that spoils the outputs if it is filled.
+    slot: Option<u32>,
+    /// Whether the kernel may fill the slot; then the fault buffer is the last binding.
+    fills: bool,
+}
+
+/// A call that cannot fail on the device.
+impl<'a> From<&'a str> for Call<'a> {
+    fn from(op: &'a str) -> Self {
+        Call { op, slot: None, fills: false }
+    }
+}
+
+/// One run of a kernel.
+pub(crate) struct Launch<'a> {
+    pub(crate) call: Call<'a>,
     /// The hash of everything that `source` depends on.
     pub(crate) key: u128,
     /// The text of the kernel.
     pub(crate) source: &'a dyn Fn() -> String,
     /// Bindings 1 and up; binding 0 is the parameters.
     pub(crate) binds: &'a [Bind<'a>],
-    /// The slot that the kernel may fill; then the fault buffer is the last binding.
-    pub(crate) fault: Option<u32>,
     pub(crate) params: &'a [u32],
     /// Work-groups; large numbers are laid out over two axes.
     pub(crate) groups: u64,
+}
+
+/// A slot of the fault buffer while the call that it belongs to runs.
+pub(crate) struct Held<'q> {
+    queue: &'q Queue,
+    pub(crate) slot: u32,
+}
+
+impl Held<'_> {
+    /// For a launch that may fill the slot.
+    pub(crate) fn filled_by<'a>(&self, op: &'a str) -> Call<'a> {
+        Call { op, slot: Some(self.slot), fills: true }
+    }
+
+    /// For a launch whose operands another one checks.
+    pub(crate) fn awaited_by<'a>(&self, op: &'a str) -> Call<'a> {
+        Call { op, slot: Some(self.slot), fills: false }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.queue.state().slots.release(self.slot);
+    }
 }
 
 /// The 128-bit hash by which pipelines are cached.
@@ -114,6 +158,8 @@ pub(crate) struct Queue {
     fault_buffer: wgpu::Buffer,
     pool: Arc<Pool>,
     state: Mutex<State>,
+    /// Signalled when a check of the fault buffer has ended.
+    checked: Condvar,
 }
 
 #[derive(Default)]
@@ -132,6 +178,7 @@ struct State {
     staged: usize,
     uploaded: Option<wgpu::SubmissionIndex>,
     slots: Slots,
+    log: Log,
     counters: Counters,
     /// The texts of all kernels that were compiled.
     #[cfg(test)]
@@ -153,7 +200,7 @@ impl Queue {
         let fault_buffer = make(FAULT_BYTES, U::STORAGE | U::COPY_SRC | U::COPY_DST);
         let state = Mutex::new(State { epoch: 1, ..State::default() });
         let (limits, queue) = (opened.limits.clone(), opened.queue.clone());
-        Queue { device, limits, faults, queue, arena, fault_buffer, pool, state }
+        Queue { device, limits, faults, queue, arena, fault_buffer, pool, state, checked: Condvar::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -169,22 +216,40 @@ impl Queue {
         self.state().texts.clone()
     }
 
-    /// The slot of a fault, for [`Launch::fault`].
-    pub(crate) fn slot(&self, op: &str, fault: &Fault) -> Result<u32> {
-        self.state().slots.number(fault).ok_or_else(|| {
-            let m = "more operations that can fail on the device than it keeps slots for";
-            Error::new(ErrorKind::Unsupported, op, m)
-        })
+    /// A slot for a fault. If all are in use, waits until some are checked.
+    pub(crate) fn hold(&self, op: &str, fault: impl Fn() -> Fault) -> Result<Held<'_>> {
+        for first in [true, false] {
+            if let Some(slot) = self.state().slots.take(fault()) {
+                return Ok(Held { queue: self, slot });
+            }
+            if first {
+                self.check(op)?;
+            }
+        }
+        let m = "more operations that can fail run at the same time than the device keeps slots for";
+        Err(Error::new(ErrorKind::Unsupported, op, m))
+    }
+
+    /// The state, with room for more notes.
+    fn ready(&self, op: &str) -> Result<MutexGuard<'_, State>> {
+        self.faults.check_lost(op)?;
+        let state = self.state();
+        if state.log.len() < LONG {
+            return Ok(state);
+        }
+        drop(state);
+        self.check(op)?;
+        Ok(self.state())
     }
 
     /// Queues a kernel.
     pub(crate) fn launch(&self, launch: &Launch<'_>) -> Result<()> {
-        self.add(&mut self.state(), launch)
+        self.add(&mut *self.ready(launch.call.op)?, launch)
     }
 
     /// Queues two kernels, with nothing from another thread between them, not even a read.
     pub(crate) fn launch_both(&self, first: &Launch<'_>, second: &Launch<'_>) -> Result<()> {
-        let mut state = self.state();
+        let mut state = self.ready(first.call.op)?;
         self.add(&mut state, first)?;
         self.add(&mut state, second)
     }
@@ -193,13 +258,12 @@ impl Queue {
         if launch.groups == 0 {
             return Ok(());
         }
-        self.faults.check_lost(launch.op)?;
         let per_axis = u64::from(self.limits.max_compute_workgroups_per_dimension);
         let x = launch.groups.min(per_axis);
         let y = launch.groups.div_ceil(x);
         if y > per_axis {
             let m = format!("{} work-groups are more than {} can launch", launch.groups, "this device");
-            return Err(Error::new(ErrorKind::Overflow, launch.op, m));
+            return Err(Error::new(ErrorKind::Overflow, launch.call.op, m));
         }
         let pipeline = self.pipeline(state, launch)?;
 
@@ -217,14 +281,16 @@ impl Queue {
 
         let epoch = state.epoch;
         launch.binds.iter().for_each(|b| b.block.touch(epoch));
-        launch.fault.iter().for_each(|&slot| state.slots.arm(slot));
-        let key = group_key(bytes as u64 * 2 + u64::from(launch.fault.is_some()), launch.binds);
+        launch.call.slot.iter().for_each(|&slot| state.slots.arm(slot));
+        state.log.note(launch.call.slot, launch.binds.iter().map(|b| (&b.block.contents, b.access)));
+        let key = group_key(bytes as u64 * 2 + u64::from(launch.call.fills), launch.binds);
         let layout = state.layouts[&pipeline.signature].clone();
         let group = self.group(state, key, &layout.group, || {
             let mut entries = vec![bind_entry(0, &self.arena, 0, bytes as u64)];
             entries.extend((1..).zip(launch.binds).map(|(i, b)| bind_entry(i, &b.block.raw, b.offset, b.size)));
-            let fault = launch.fault.map(|_| bind_entry(entries.len() as u32, &self.fault_buffer, 0, FAULT_BYTES));
-            entries.extend(fault);
+            if launch.call.fills {
+                entries.push(bind_entry(entries.len() as u32, &self.fault_buffer, 0, FAULT_BYTES));
+            }
             entries
         });
         self.encode(state, |pass| {
@@ -244,11 +310,11 @@ impl Queue {
         constants: &[u8],
         groups: [u32; 3],
     ) -> Result<()> {
-        self.faults.check_lost(op)?;
-        let mut guard = self.state();
+        let mut guard = self.ready(op)?;
         let state = &mut *guard;
         let epoch = state.epoch;
         binds.iter().for_each(|b| b.block.touch(epoch));
+        state.log.note(None, binds.iter().map(|b| (&b.block.contents, b.access)));
         // The key says which bindings are written; pipelines that agree in that share a layout.
         let group = self.group(state, group_key(u64::MAX, binds), &layouts.group, || {
             (0..).zip(binds).map(|(i, b)| bind_entry(i, &b.block.raw, b.offset, b.size)).collect()
@@ -278,15 +344,15 @@ impl Queue {
         if let Some(p) = state.pipelines.get(&launch.key) {
             return Ok(p.clone());
         }
-        let writes = launch.binds.iter().map(|b| b.write).chain(launch.fault.map(|_| true));
+        let writes = launch.binds.iter().map(Bind::write).chain(launch.call.fills.then_some(true));
         let writes: Vec<bool> = writes.collect();
         let signature = signature(writes.iter().copied());
         let layouts = self.layouts(state, signature, &writes);
         let source = (launch.source)();
         let text = wgpu::ShaderSource::Wgsl(source.as_str().into());
-        let raw = self.scoped(|| self.compile(launch.op, text, &layouts.pipeline, false)).map_err(|e| {
+        let raw = self.scoped(|| self.compile(launch.call.op, text, &layouts.pipeline, false)).map_err(|e| {
             let m = format!("its kernel does not compile: {e}");
-            Error::new(ErrorKind::Backend, launch.op, m).note(source.clone())
+            Error::new(ErrorKind::Backend, launch.call.op, m).note(source.clone())
         })?;
         state.counters.pipelines += 1;
         #[cfg(test)]
@@ -388,6 +454,8 @@ impl Queue {
             state.params.clear();
         }
         let submission = self.queue.submit(state.encoder.take().map(wgpu::CommandEncoder::finish));
+        // wgpu refuses a submission as a whole, before it returns.
+        state.log.submitted(&state.slots, self.faults.take());
         // Bind groups keep their buffers alive; a submission keeps its own references to those it uses.
         let gone = self.pool.take_gone();
         if !gone.is_empty() {
@@ -399,11 +467,18 @@ impl Queue {
         submission
     }
 
-    /// Copies between two buffers; offsets and length are multiples of 4.
-    pub(crate) fn copy(&self, (from, from_at): (&Block, u64), (to, to_at): (&Block, u64), bytes: u64) -> Result<()> {
-        self.faults.check_lost("copy_buffer")?;
-        let mut guard = self.state();
+    /// Copies between two buffers; offsets and length are multiples of 4. `whole` says that nothing else is in `to`.
+    pub(crate) fn copy(
+        &self,
+        (from, from_at): (&Block, u64),
+        (to, to_at): (&Block, u64),
+        bytes: u64,
+        whole: bool,
+    ) -> Result<()> {
+        let mut guard = self.ready("copy_buffer")?;
         let state = &mut *guard;
+        let access = if whole { Access::Replace } else { Access::Write };
+        state.log.note(None, [(&from.contents, Access::Read), (&to.contents, access)].into_iter());
         let epoch = state.epoch;
         from.touch(epoch);
         to.touch(epoch);
@@ -454,7 +529,7 @@ fn group_key(rest: u64, binds: &[Bind<'_>]) -> Vec<u64> {
     let mut key = Vec::with_capacity(binds.len() * 3 + 1);
     key.push(rest);
     for b in binds {
-        key.extend([b.block.id << 1 | u64::from(b.write), b.offset, b.size]);
+        key.extend([b.block.id << 1 | u64::from(b.write()), b.offset, b.size]);
     }
     key
 }

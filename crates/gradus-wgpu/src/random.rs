@@ -83,11 +83,10 @@ pub(crate) fn random(b: &WgpuBackend, dist: Distribution, seed: u64, offset: u64
     params.extend(axes.dims.iter().map(|&d| d as u32));
     params.extend(axes.steps[0].iter().map(|&s| s as u32));
     b.queue().launch(&Launch {
-        op: OP,
+        call: OP.into(),
         key: key(("random", kind, dtype, words, rank, wide)),
         source: &|| source(kind, dtype, words, rank, wide),
         binds: &[to.bind],
-        fault: None,
         params: &params,
         groups: (n as u64).div_ceil(u64::from(GROUP)),
     })

@@ -237,7 +237,7 @@ fn arg_by_halves(
         let part = x.layout.narrow(axis, start, len)?;
         let (mut at, mut value) = (Temp::new(b, DType::I64, shape)?, Temp::new(b, x.dtype, shape)?);
         run(b, name, Op::Arg(op), x.with(&part), axes, &mut at.view_mut())?;
-        crate::index::take(b, name, (x.with(&part), 0), axis, at.view(), &mut value.view_mut())?;
+        crate::index::take(b, name.into(), (x.with(&part), 0), axis, at.view(), &mut value.view_mut())?;
         Ok((at, value))
     };
     let (first, second) = (of_half(0, half)?, of_half(half, n - half)?);
@@ -279,11 +279,10 @@ fn launch(
     let params: Vec<u32> = params.into_iter().map(|p| p as u32).collect();
     let shared = u64::from(GROUP / lanes);
     b.queue().launch(&Launch {
-        op: name,
+        call: name.into(),
         key: key(("reduce", &plan)),
         source: &|| plan.source(),
         binds: &[from.bind, to.bind],
-        fault: None,
         params: &params,
         groups: (n_out as u64 * parts as u64).div_ceil(shared),
     })

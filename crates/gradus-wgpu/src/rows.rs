@@ -37,7 +37,7 @@ pub(crate) fn softmax(b: &WgpuBackend, log: bool, x: View<'_>, axis: usize, out:
     let d = x.dtype.compute();
     let t = ty(d);
     let op = if log { "log_softmax" } else { "softmax" };
-    run(b, op, u32::from(log), Axes::one(axis), &[Line::Read("x", x), Line::Write("y", out)], &[], |lines| {
+    run(b, op.into(), u32::from(log), Axes::one(axis), &[Line::Read("x", x), Line::Write("y", out)], &[], |lines| {
         let mut text = lines.open(0, d);
         text.line(format_args!("var largest = {};", crate::reduce::identity(gradus_backend::ReduceOp::Max, d)));
         lines.each(&mut text, &[&format!("largest = larger_{t}(largest, load_x(x_at));")]);
@@ -72,7 +72,7 @@ pub(crate) fn softmax_backward(
     let t = ty(d);
     let op = if log { "log_softmax_backward" } else { "softmax_backward" };
     let operands = [Line::Read("y", y), Line::Read("g", g), Line::Write("dx", dx)];
-    run(b, op, u32::from(log), Axes::one(axis), &operands, &[], |lines| {
+    run(b, op.into(), u32::from(log), Axes::one(axis), &operands, &[], |lines| {
         let mut text = lines.open(0, d);
         text.line(format_args!("var total = {t}(0);"));
         let term = if log { "load_g(g_at)" } else { "load_g(g_at) * load_y(y_at)" };
@@ -135,7 +135,7 @@ pub(crate) fn normalize(
     numbers.extend(words(large.factor, d));
     numbers.extend(words(large.limit, d));
     let variant = u32::from(rms);
-    run(b, "normalize", variant, axes, &operands, &numbers, |lines| {
+    run(b, "normalize".into(), variant, axes, &operands, &numbers, |lines| {
         let mut text = lines.open(numbers.len(), d);
         text.line(format_args!("var total = {t}(0);"));
         if rms {
@@ -205,7 +205,7 @@ pub(crate) fn normalize_backward(
     let mut operands = vec![Line::Read("x", x), Line::Read("g", g), Line::Write("dx", dx)];
     operands.extend([Line::Read("mean", mean.with(&centre)), Line::Read("rstd", rstd.with(&spread))]);
     operands.extend(scale.zip(by.as_ref()).map(|(v, l)| Line::Read("scale", v.with(l))));
-    run(b, "normalize_backward", u32::from(rms), axes, &operands, &[], |lines| {
+    run(b, "normalize_backward".into(), u32::from(rms), axes, &operands, &[], |lines| {
         let mut text = lines.open(0, d);
         let h = if scale.is_some() { "let h = load_g(g_at) * load_scale(scale_at);" } else { "let h = load_g(g_at);" };
         let n = "let u = (load_x(x_at) - centre) * spread;";
@@ -283,7 +283,7 @@ pub(crate) fn cross_entropy(
         return composite::cross_entropy::forward(b, params, logits, target, loss, lse);
     };
     let [_, classes] = logits.layout.dims() else { return Ok(()) };
-    check_index(b, OP, target, *classes, params.ignore_index)?;
+    let held = check_index(b, OP, target, *classes, params.ignore_index)?;
     let t = ty(d);
     let (numbers, ignore) = numbers_of(params, d, *classes, target.dtype);
     let column = layouts[0].expand(*logits.layout.shape())?;
@@ -296,7 +296,7 @@ pub(crate) fn cross_entropy(
     ];
     let smooth = params.label_smoothing != 0.0;
     let variant = u32::from(ignore.is_some()) | u32::from(smooth) << 1;
-    run(b, OP, variant, Axes::one(1), &operands, &numbers, |lines| {
+    run(b, held.awaited_by(OP), variant, Axes::one(1), &operands, &numbers, |lines| {
         let mut text = lines.open(numbers.len(), d);
         let at = lines.numbers();
         let width = d.size() / 4;
@@ -353,7 +353,7 @@ pub(crate) fn cross_entropy_backward(
         return composite::cross_entropy::backward(b, params, logits, target, lse, g, dlogits);
     };
     let [_, classes] = logits.layout.dims() else { return Ok(()) };
-    check_index(b, OP, target, *classes, params.ignore_index)?;
+    let held = check_index(b, OP, target, *classes, params.ignore_index)?;
     let t = ty(d);
     let (numbers, ignore) = numbers_of(params, d, *classes, target.dtype);
     let layouts = layouts.iter().map(|l| l.expand(*logits.layout.shape())).collect::<Result<Vec<_>>>()?;
@@ -364,7 +364,7 @@ pub(crate) fn cross_entropy_backward(
         Line::Read("g", g.with(&layouts[2])),
         Line::Write("dx", dlogits),
     ];
-    run(b, OP, u32::from(ignore.is_some()), Axes::one(1), &operands, &numbers, |lines| {
+    run(b, held.awaited_by(OP), u32::from(ignore.is_some()), Axes::one(1), &operands, &numbers, |lines| {
         let mut text = lines.open(numbers.len(), d);
         let at = lines.numbers();
         let width = d.size() / 4;

@@ -81,7 +81,7 @@ pub(crate) fn scan(b: &WgpuBackend, op: ScanOp, x: View<'_>, axis: usize, out: &
     let groups = (count as u64).div_ceil(u64::from(GROUP / lanes));
     let (source, binds) = (&|| plan.source(), &[from.bind, to.bind]);
     let key = key(("scan", &plan));
-    b.queue().launch(&Launch { op: name, key, source, binds, fault: None, params: &params, groups })
+    b.queue().launch(&Launch { call: name.into(), key, source, binds, params: &params, groups })
 }
 
 /// Cuts the operands along axis `at`: between lines, or each line into halves, where the last result of the first half

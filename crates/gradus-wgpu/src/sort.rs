@@ -103,7 +103,7 @@ pub(crate) fn sorted(
         let (k, i) = (k.view_mut(), i.view_mut());
         let binds = [at.bind, b.output(op, "keys", &k)?.bind, b.output(op, "indices", &i)?.bind];
         let key = key(("sort_blocks", dtype, descending, rank));
-        b.queue().launch(&Launch { op, key, source: &source, binds: &binds, fault: None, params: &params, groups })?;
+        b.queue().launch(&Launch { call: op.into(), key, source: &source, binds: &binds, params: &params, groups })?;
     }
     let mut run = BLOCK;
     while run < n {
@@ -137,7 +137,7 @@ pub(crate) fn sorted(
             b.output(op, "indices", &i)?.bind,
         ];
         let key = key(("sort_merge", keys));
-        b.queue().launch(&Launch { op, key, source: &source, binds: &binds, fault: None, params: &params, groups })?;
+        b.queue().launch(&Launch { call: op.into(), key, source: &source, binds: &binds, params: &params, groups })?;
         std::mem::swap(&mut from, &mut to);
         run *= 2;
     }
@@ -183,7 +183,7 @@ pub(crate) fn sorted(
     let order = View { buffer: &from.1.buffer, dtype: DType::U32, layout: &flat };
     let binds = [at.bind, b.input(op, "order", order)?.bind, v.bind, i.bind];
     let key = key(("sort_write", bits, out, rank));
-    b.queue().launch(&Launch { op, key, source: &source, binds: &binds, fault: None, params: &params, groups })
+    b.queue().launch(&Launch { call: op.into(), key, source: &source, binds: &binds, params: &params, groups })
 }
 
 /// `sort_key`: an unsigned integer for an element, in the order of the elements; NaN is the largest, zeros are equal.

@@ -33,12 +33,13 @@ pub(crate) fn upload(b: &WgpuBackend, dst: &mut Buffer, offset: usize, bytes: &[
     if offset.is_multiple_of(4) && (ends || bytes.len().is_multiple_of(4)) {
         let whole = bytes.len() / 4 * 4;
         if whole > 0 {
-            b.queue().write(block, offset as u64, &bytes[..whole])?;
+            let all = offset == 0 && whole == dst.bytes();
+            b.queue().write(block, offset as u64, &bytes[..whole], all)?;
         }
         if whole < bytes.len() {
             let mut last = [0; 4];
             last[..bytes.len() - whole].copy_from_slice(&bytes[whole..]);
-            b.queue().write(block, (offset + whole) as u64, &last)?;
+            b.queue().write(block, (offset + whole) as u64, &last, dst.bytes() < 4)?;
         }
         return Ok(());
     }
@@ -84,7 +85,8 @@ pub(crate) fn copy_buffer(
     }
     if [src_offset, dst_offset, bytes].iter().all(|n| n.is_multiple_of(4)) {
         let (from, to) = (b.pool().block("copy_buffer", src)?, b.pool().block("copy_buffer", dst)?);
-        return b.queue().copy((from, src_offset as u64), (to, dst_offset as u64), bytes as u64);
+        let whole = bytes == dst.bytes();
+        return b.queue().copy((from, src_offset as u64), (to, dst_offset as u64), bytes as u64, whole);
     }
     let (from, to) = (bytes_at(src_offset, bytes)?, bytes_at(dst_offset, bytes)?);
     let x = View { buffer: src, dtype: DType::U8, layout: &from };

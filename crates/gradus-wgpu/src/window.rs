@@ -101,11 +101,10 @@ pub(crate) fn unfold(b: &WgpuBackend, window: &Window, x: View<'_>, pad: Scalar,
         text.finish(GROUP)
     };
     b.queue().launch(&Launch {
-        op: OP,
+        call: OP.into(),
         key: key(("unfold", dtype, rank)),
         source: &source,
         binds: &[from.bind, to.bind],
-        fault: None,
         params: &params,
         groups: (n as u64).div_ceil(u64::from(GROUP)),
     })
@@ -225,11 +224,10 @@ fn fold_block(
         text.finish(GROUP)
     };
     b.queue().launch(&Launch {
-        op: OP,
+        call: OP.into(),
         key: key(("fold", dtype, sums, rank, again)),
         source: &source,
         binds: &[from.bind, to.bind],
-        fault: None,
         params: &params,
         groups: (n as u64).div_ceil(u64::from(GROUP)),
     })
@@ -317,11 +315,10 @@ pub(crate) fn max_pool(
         text.finish(GROUP)
     };
     b.queue().launch(&Launch {
-        op: OP,
+        call: OP.into(),
         key: key(("max_pool", dtype, rank)),
         source: &source,
         binds: &[from.bind, to.bind, at.bind],
-        fault: None,
         params: &params,
         groups: (n as u64).div_ceil(u64::from(GROUP)),
     })

@@ -4,9 +4,30 @@
 //! such a function, however deep inside Gradus, has the line of the first caller outside. The chain breaks in closures,
 //! behind `dyn`, and in functions without `#[track_caller]`; an error made there has no line until [`Here::here`] sets it.
 
+use std::cell::Cell;
 use std::panic::Location;
 
-use super::{Error, Result};
+use super::{Error, Result, is_of_user};
+
+thread_local! {
+    static CALL: Cell<Option<&'static Location<'static>>> = const { Cell::new(None) };
+}
+
+/// Runs `call`, which calls a backend for the operation at `line`.
+#[doc(hidden)]
+#[inline]
+pub fn with_line_of_call<R>(line: &'static Location<'static>, call: impl FnOnce() -> R) -> R {
+    let outer = CALL.replace(Some(line));
+    let result = call();
+    CALL.set(outer);
+    result
+}
+
+/// The line of the user's code whose operation calls the backend on this thread: for backends that find an error only
+/// after the call has returned, and put the line on it with [`Error::late`]. `None` if it is not known.
+pub fn line_of_call() -> Option<&'static Location<'static>> {
+    CALL.get().filter(|line| is_of_user(line))
+}
 
 /// Gives an error that has no line yet the line of the caller.
 pub trait Here {

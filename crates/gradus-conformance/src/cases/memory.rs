@@ -110,6 +110,35 @@ pub(super) fn run(s: &mut Suite<'_>) {
         });
         equal(right.map_err(said)?, vec![true; 4 * 49])
     });
+    s.check("memory/a_failure_belongs_to_what_it_spoiled", |b| {
+        let layout = Layout::contiguous(shape(&[2]));
+        let view = |buffer, dtype| View { buffer, dtype, layout: &layout };
+        let (x, other) = (uploaded(b, &[1; 8]).map_err(said)?, uploaded(b, &[2; 8]).map_err(said)?);
+        let index = uploaded(b, i64::as_bytes(&[0, 2])).map_err(said)?;
+        let (mut y, mut copy) = (uploaded(b, &[0; 8]).map_err(said)?, uploaded(b, &[0; 8]).map_err(said)?);
+        let out = &mut ViewMut { buffer: &mut y, dtype: DType::F32, layout: &layout };
+        let done = b.gather(view(&x, DType::F32), 0, view(&index, DType::I64), out);
+        let is_it = |e: &gradus_backend::Error| e.kind() == &ErrorKind::IndexOutOfBounds { pos: 1, index: 2, size: 2 };
+        let mut back = [0; 8];
+        match done {
+            Err(e) if is_it(&e) => return Ok(()),
+            Err(e) => return Err(format!("a bad index: {e}")),
+            Ok(()) => {}
+        }
+        b.copy_buffer(&y, 0, &mut copy, 0, 8).map_err(said)?;
+        for buffer in [&copy, &y, &copy, &y] {
+            b.download(&other, 0, &mut back).map_err(|e| format!("a buffer that is not concerned: {e}"))?;
+            equal(back, [2; 8])?;
+            match b.download(buffer, 0, &mut back) {
+                Err(e) if is_it(&e) => {}
+                other => return Err(format!("reading a spoiled buffer: {other:?}")),
+            }
+        }
+        b.synchronize().map_err(|e| format!("an error that was returned before: {e}"))?;
+        b.upload(&mut copy, 0, &[3; 8]).map_err(said)?;
+        b.download(&copy, 0, &mut back).map_err(said)?;
+        equal(back, [3; 8])
+    });
     s.check("memory/identity", |b| {
         let info = b.info();
         equal(info.name.as_str(), b.name())?;

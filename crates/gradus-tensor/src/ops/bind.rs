@@ -5,7 +5,7 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
-use gradus_backend::{Error, ErrorKind, Here, Layout, Result, View, ViewMut};
+use gradus_backend::{Error, ErrorKind, Here, Layout, Result, View, ViewMut, with_line_of_call};
 use smallvec::{SmallVec, smallvec};
 
 use super::trace::{Traced, traced};
@@ -444,7 +444,7 @@ fn locked(
     // A user function runs while the locks are held.
     let _held = (how == InPlace::Dispatch).then(|| locks.hold());
     let (mut outs, views) = locks.views(written, sources);
-    let done = op.run(device, &views, &mut outs);
+    let done = with_line_of_call(location, || op.run(device, &views, &mut outs));
     // An error of the user's function keeps its own line.
     if how == InPlace::Dispatch { done.here() } else { of_device(done) }
 }

@@ -30,6 +30,15 @@ impl Tensor {
         let how = InPlace::Method(op);
         self.check_writable(how, sources)?;
         let (_guard, _parts) = (no_grad_guard(), PartsOf::new(op, Location::caller()));
+        // Before `f`, which an index out of range may fail only after it has returned. An invalid axis is an error of `f`.
+        let mut named = None;
+        if let Some((axis, index)) = within
+            && self.rank() > 0
+            && index.dtype() != DType::Bool
+            && let Ok(size) = self.size(axis)
+        {
+            named = Some((axis, span(op, index, size)?));
+        }
         let new = f(&self.detach()).here()?;
         if new.dtype() != self.dtype() {
             return Err(new.describe(self.another_dtype(op), "result"));
@@ -39,8 +48,7 @@ impl Tensor {
             return Err(new.describe(self.describe(e, "self"), "result"));
         }
         let (mut target, mut new) = (self.detach(), new);
-        if let Some((axis, index)) = within.filter(|(_, index)| self.rank() > 0 && index.dtype() != DType::Bool) {
-            let (first, len) = span(index, self.size(axis)?)?;
+        if let Some((axis, (first, len))) = named {
             (target, new) = (target.narrow(axis, first, len)?, new.narrow(axis, first, len)?);
         }
         target.write(how, Contiguous, &[&new])
@@ -133,11 +141,17 @@ impl Tensor {
     }
 }
 
-/// The first of the slices that an index names on an axis of `size`, all in range, and how many there are up to the last.
+/// The first of the slices that an index names on an axis of `size`, and how many there are up to the last.
 #[track_caller]
-fn span(index: &Tensor, size: usize) -> Result<(usize, usize)> {
-    let named = index.to_dtype(DType::I64)?.host::<i64>("index")?;
-    let named = named.iter().map(|&i| if i < 0 { i + size as i64 } else { i } as usize);
-    let (first, end) = named.fold((size, 0), |(first, end), i| (first.min(i), end.max(i + 1)));
+fn span(op: &str, index: &Tensor, size: usize) -> Result<(usize, usize)> {
+    let (mut first, mut end) = (size, 0);
+    for (pos, &index) in index.to_dtype(DType::I64)?.host::<i64>("index")?.iter().enumerate() {
+        let from_end = if index < 0 { index.saturating_add_unsigned(size as u64) } else { index };
+        let Some(at) = usize::try_from(from_end).ok().filter(|&at| at < size) else {
+            let m = format!("index {index} at position {pos} is outside an axis of size {size}");
+            return Err(Error::new(ErrorKind::IndexOutOfBounds { pos, index, size }, op, m));
+        };
+        (first, end) = (first.min(at), end.max(at + 1));
+    }
     Ok(if first < end { (first, end - first) } else { (0, 0) })
 }

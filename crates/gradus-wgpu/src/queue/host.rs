@@ -2,13 +2,14 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc;
+use std::sync::{MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use gradus_backend::{Error, ErrorKind, Result};
 
-use super::Queue;
+use super::{Queue, State};
 use crate::faults::{FAULT_BYTES, Faults};
+use crate::log::{Access, Check};
 use crate::pool::Block;
 
 /// Bytes of the largest buffer for reading back.
@@ -23,16 +24,18 @@ const STAGED: usize = 2 * PIECE;
 
 impl Queue {
     /// Writes bytes to a buffer; offset and length are multiples of 4. The copies on the host stay below three times
-    /// [`STAGED`], plus half of that for each further thread that writes at the same time.
-    pub(crate) fn write(&self, block: &Block, offset: u64, bytes: &[u8]) -> Result<()> {
+    /// [`STAGED`], plus half of that for each further thread that writes at the same time. `whole` says that nothing else is in the
+    /// buffer.
+    pub(crate) fn write(&self, block: &Block, offset: u64, bytes: &[u8], whole: bool) -> Result<()> {
         for (piece, offset) in bytes.chunks(PIECE).zip((offset..).step_by(PIECE)) {
-            self.faults.check_lost("upload")?;
-            let mut state = self.state();
+            let mut state = self.ready("upload")?;
             // wgpu writes before the commands of the next submission, so earlier commands must be submitted first.
             if block.is_touched(state.epoch) {
                 self.flush(&mut state);
             }
             self.queue.write_buffer(&block.raw, offset, piece);
+            let access = if whole && piece.len() == bytes.len() { Access::Replace } else { Access::Write };
+            state.log.note(None, [(&block.contents, access)].into_iter());
             state.staged += piece.len();
             if state.staged < STAGED {
                 continue;
@@ -49,17 +52,17 @@ impl Queue {
         Ok(())
     }
 
-    /// Waits for everything, reports errors, and fetches `size` bytes of a buffer (offset and size are multiples of 4).
-    fn fetch(&self, from: Option<(&Block, u64, u64)>, take: impl FnOnce(&[u8])) -> Result<()> {
-        let op = if from.is_some() { "download" } else { "synchronize" };
+    /// Waits for everything, checks the fault buffer, and fetches `size` bytes of a buffer (offset and size are multiples
+    /// of 4).
+    fn fetch(&self, op: &str, from: Option<(&Block, u64, u64)>, take: impl FnOnce(&[u8])) -> Result<()> {
         self.faults.check_lost(op)?;
         let mut guard = self.state();
         let bytes = from.map_or(0, |(_, _, size)| size);
         if bytes + guard.slots.bytes() == 0 {
             self.flush(&mut guard);
-            drop(guard);
-            self.wait(op, None)?;
-            return self.faults.take();
+            let check = self.begin(guard);
+            let waited = self.wait(op, None);
+            return self.end(check, waited, None);
         }
         let size = (bytes + FAULT_BYTES).next_power_of_two().max(64 << 10);
         // A buffer that is too small is dropped before a larger one is allocated.
@@ -88,16 +91,17 @@ impl Queue {
             // The slots are emptied as they are read, so that later work finds them empty.
             encoder.clear_buffer(&self.fault_buffer, 0, Some(slots));
         }
-        let armed = state.slots.disarm();
         self.flush(state);
         // Other threads continue while this one waits.
-        drop(guard);
+        let check = self.begin(guard);
         let (tell, told) = mpsc::channel();
         readback.map_async(wgpu::MapMode::Read, 0..total, move |r| {
             let _ = tell.send(r);
         });
         let mapped = loop {
-            self.wait(op, None)?;
+            if let Err(e) = self.wait(op, None) {
+                return self.end(check, Err(e), None);
+            }
             // The reply may be about to arrive in another waiting thread.
             match told.recv_timeout(Duration::from_millis(10)) {
                 Ok(answer) => break answer.is_ok(),
@@ -106,23 +110,41 @@ impl Queue {
             }
         };
         let Some(mapped) = mapped.then(|| readback.get_mapped_range(0..total).ok()).flatten() else {
-            self.faults.check_lost(op)?;
-            self.faults.take()?;
-            return Err(Error::new(ErrorKind::Backend, op, "the device does not give its memory to read"));
+            let m = "the device does not give its memory to read";
+            let failed = self.faults.check_lost(op).and(Err(Error::new(ErrorKind::Backend, op, m)));
+            return self.end(check, failed, None);
         };
-        let fault = armed.filled(&mapped[bytes as usize..]);
         take(&mapped[..bytes as usize]);
+        let ended = self.end(check, Ok(()), Some(&mapped[bytes as usize..]));
         drop(mapped);
         readback.unmap();
         let kept = &mut self.state().readback;
         if kept.as_ref().is_none_or(|k| k.size() < readback.size()) {
             *kept = Some(readback);
         }
-        match (fault, self.faults.take()) {
-            (Some(fault), Err(other)) => Err(fault.note(other.to_string())),
-            (Some(fault), Ok(())) => Err(fault),
-            (None, reported) => reported,
+        ended
+    }
+
+    /// Begins a check of what is submitted, and lets other threads continue.
+    fn begin(&self, mut state: MutexGuard<'_, State>) -> Option<Check> {
+        let state = &mut *state;
+        state.log.check(&mut state.slots)
+    }
+
+    /// Ends a check with what was read from the fault buffer, after the checks that began before; passes `done` on, or an
+    /// error that belongs to no call.
+    fn end(&self, check: Option<Check>, done: Result<()>, bytes: Option<&[u8]>) -> Result<()> {
+        if let Some(check) = check {
+            let mut state = self.state();
+            while !state.log.is_next(&check) {
+                state = self.checked.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            let state = &mut *state;
+            let bytes = done.as_ref().map(|()| bytes.unwrap_or_default());
+            state.log.end(check, &mut state.slots, bytes);
+            self.checked.notify_all();
         }
+        done.and(self.faults.take().map_or(Ok(()), Err))
     }
 
     /// A new buffer for reading back. The state is not locked: if memory is short, buffers kept for reuse are dropped.
@@ -146,12 +168,21 @@ impl Queue {
     }
 
     /// Reads bytes of a buffer; offset and length are multiples of 4, the length at most [`MOST_READ`].
+    /// An error if what is in the buffer was computed by a call that failed on the device.
     pub(crate) fn read(&self, block: &Block, offset: u64, size: u64, take: impl FnOnce(&[u8])) -> Result<()> {
-        self.fetch(Some((block, offset, size)), take)
+        self.fetch("download", Some((block, offset, size)), take)?;
+        block.contents.spoiled().map_or(Ok(()), |found| Err(found.tell()))
     }
 
+    /// Waits for everything; the errors found that no caller got yet are its error.
     pub(crate) fn synchronize(&self) -> Result<()> {
-        self.fetch(None, |_| {})
+        self.check("synchronize")?;
+        self.state().log.untold().map_or(Ok(()), Err)
+    }
+
+    /// Waits for everything, and finds what it spoiled.
+    pub(super) fn check(&self, op: &str) -> Result<()> {
+        self.fetch(op, None, |_| {})
     }
 }
 
@@ -208,9 +239,11 @@ mod tests {
         );
         let (queue, pool) = (backend.queue(), backend.pool());
         let (x, y) = (backend.allocate(256).expect("memory"), backend.allocate(256).expect("memory"));
-        queue.copy((pool.block("", &x).expect("x"), 0), (pool.block("", &y).expect("y"), 0), 256).expect("a copy");
-        let slot = queue.slot("gather", &Fault::Index { op: "gather".to_owned() }).expect("a slot");
-        queue.state().slots.arm(slot);
+        queue
+            .copy((pool.block("", &x).expect("x"), 0), (pool.block("", &y).expect("y"), 0), 256, true)
+            .expect("a copy");
+        let held = queue.hold("gather", || Fault::index("gather")).expect("a slot");
+        queue.state().slots.arm(held.slot);
         drop(backend.allocate(1 << 20).expect("memory"));
         for reads in [true, false] {
             pool.refused.store(2, Relaxed);

@@ -1,0 +1,170 @@
+//! Errors that the device finds late: they belong to the tensors that they spoil.
+
+mod common;
+
+use std::sync::Arc;
+
+use gradus::prelude::*;
+
+fn device() -> Option<Device> {
+    Some(Device::from_backend(Arc::new(common::opened()?)))
+}
+
+fn ints(values: &[i64], device: &Device) -> Tensor {
+    Tensor::from_vec(values, [values.len()], device).expect("integers")
+}
+
+fn ones(n: usize, device: &Device) -> Tensor {
+    Tensor::ones([n], DType::F32, device).expect("ones")
+}
+
+/// Reading `t` is the error of the bad index, this time and the next.
+#[track_caller]
+fn is_spoiled(t: &Tensor, index: i64, line: u32) {
+    for _ in 0..2 {
+        let e = t.to_dtype(DType::F32).and_then(|t| t.to_vec::<f32>()).expect_err("a spoiled tensor");
+        assert!(matches!(e.kind(), ErrorKind::IndexOutOfBounds { index: i, .. } if *i == index), "{e}");
+        let at = e.location().expect("a line");
+        assert_eq!((e.op(), at.file(), at.line()), ("gather", file!(), line), "{e}");
+    }
+}
+
+#[test]
+fn a_tensor_is_its_own_error_every_time_and_no_other_tensor_is() {
+    let Some(device) = device() else { return };
+    let x = ones(4, &device);
+    let good = x.add(1.0).expect("a sum");
+    let bad = x.gather(0, &ints(&[0, 9], &device)).expect("a late error");
+    let line = line!() - 1;
+    // Queued before anyone knows.
+    let child = bad.mul(2.0).and_then(|t| t.sum_all()).expect("queued");
+    let beside = good.mul(3.0).expect("a product");
+    assert_eq!(beside.to_vec::<f32>().expect("not concerned"), [6.0; 4]);
+    is_spoiled(&child, 9, line);
+    is_spoiled(&bad, 9, line);
+    // Queued when it is known.
+    let view = bad.reshape([2, 1]).and_then(|t| t.transpose(0, 1)).expect("a view");
+    is_spoiled(&view, 9, line);
+    is_spoiled(&view.matmul(&bad.reshape([2, 1]).expect("a view")).expect("queued"), 9, line);
+    is_spoiled(&bad.copy().expect("queued"), 9, line);
+    let joined = Tensor::cat(&[&good, &bad], 0).expect("queued");
+    is_spoiled(&joined, 9, line);
+    // The operands stay what they are, and `synchronize` does not repeat what was told.
+    assert_eq!(x.to_vec::<f32>().expect("an operand"), [1.0; 4]);
+    assert_eq!(good.to_vec::<f32>().expect("not concerned"), [2.0; 4]);
+    device.synchronize().expect("everything was told");
+}
+
+#[test]
+fn what_is_written_in_place_is_spoiled_until_it_is_replaced() {
+    let Some(device) = device() else { return };
+    let (x, y) = (ones(4, &device), ones(4, &device));
+    let bad = ErrorKind::IndexOutOfBounds { pos: 1, index: 4, size: 4 };
+    // Refused before anything is written, since what is written is looked up first.
+    let e = x.scatter_(0, &ints(&[1, 4], &device), &ones(2, &device)).expect_err("an index out of range");
+    assert_eq!((e.kind(), x.to_vec::<f32>().expect("untouched")), (&bad, vec![1.0; 4]));
+    device.synchronize().expect("nothing was queued");
+    x.add_(&x.gather(0, &ints(&[0, 4, 0, 0], &device)).expect("a late error")).expect("queued");
+    y.add_(&x).expect("queued");
+    for t in [&x, &y] {
+        assert_eq!(t.to_vec::<f32>().expect_err("spoiled").kind(), &bad);
+    }
+    y.mul_(0.0).expect("queued");
+    assert!(y.to_vec::<f32>().is_err(), "0 times a number that is not known");
+    y.narrow(0, 0, 2).and_then(|part| part.fill_(3.0)).expect("queued");
+    assert!(y.to_vec::<f32>().is_err(), "the other half is still spoiled");
+    y.fill_(3.0).expect("queued");
+    assert_eq!(y.to_vec::<f32>().expect("new values"), [3.0; 4]);
+    x.copy_(&y).expect("queued");
+    assert_eq!(x.to_vec::<f32>().expect("new values"), [3.0; 4]);
+}
+
+#[test]
+fn memory_that_is_used_again_is_not_spoiled() {
+    let Some(device) = device() else { return };
+    let x = ones(1000, &device);
+    for _ in 0..3 {
+        let bad = x.gather(0, &ints(&[5000; 1000], &device)).expect("a late error");
+        assert!(bad.to_vec::<f32>().is_err());
+        drop(bad);
+        let next = x.add(1.0).expect("a sum");
+        assert_eq!(next.to_vec::<f32>().expect("new memory"), [2.0; 1000]);
+    }
+}
+
+#[test]
+fn what_nobody_read_is_the_error_of_synchronize_once() {
+    let Some(device) = device() else { return };
+    let x = ints(&[7, 0, 3], &device);
+    drop(ints(&[1, 1, 1], &device).floor_div(&x).expect("a late error"));
+    drop(ones(2, &device).gather(0, &ints(&[3], &device)).expect("a late error"));
+    let e = device.synchronize().expect_err("two errors").to_string();
+    assert!(e.contains("zero") && e.contains("index 3"), "{e}");
+    device.synchronize().expect("nothing new");
+}
+
+#[test]
+fn more_late_errors_than_slots_and_each_tensor_has_its_own() {
+    let Some(device) = device() else { return };
+    let x = ones(3, &device);
+    // No read in between.
+    let picked: Vec<Tensor> = (0..3000)
+        .map(|i| x.gather(0, &ints(&[if i % 2 == 0 { 1 } else { 10 + i }], &device)).expect("queued"))
+        .collect();
+    for (i, t) in picked.iter().enumerate().filter(|(i, _)| i % 97 < 2) {
+        match t.to_vec::<f32>() {
+            Ok(values) => assert!(i % 2 == 0 && values == [1.0], "{i}: {values:?}"),
+            Err(e) => {
+                assert_eq!(e.kind(), &ErrorKind::IndexOutOfBounds { pos: 0, index: 10 + i as i64, size: 3 }, "{i}");
+            }
+        }
+    }
+}
+
+#[test]
+fn eight_threads_get_their_own_errors_and_no_others() {
+    let Some(device) = device() else { return };
+    std::thread::scope(|scope| {
+        for thread in 0..8i64 {
+            let device = &device;
+            scope.spawn(move || {
+                let x = ones(50, device);
+                for i in 0..40 {
+                    // More than one work-group checks the indices of every fourth thread.
+                    let n = if thread % 4 == 3 { 40_000 } else { 10 };
+                    let mut at = vec![0; n];
+                    let bad = (i + thread) % 3 == 0;
+                    if bad {
+                        at[n - 3] = 100 + thread;
+                    }
+                    let y = x.gather(0, &ints(&at, device)).and_then(|y| y.mul(2.0)).expect("queued");
+                    for _ in 0..2 {
+                        match y.to_vec::<f32>() {
+                            Ok(values) => assert!(!bad && values == vec![2.0; n], "{thread}: {i}"),
+                            Err(e) => {
+                                let of = ErrorKind::IndexOutOfBounds { pos: n - 3, index: 100 + thread, size: 50 };
+                                assert!(bad && e.kind() == &of, "{thread}: {i}: {e}");
+                            }
+                        }
+                    }
+                    assert_eq!(x.to_vec::<f32>().expect("an operand"), [1.0; 50]);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_bad_label_spoils_the_step_and_not_the_data() {
+    let Some(device) = device() else { return };
+    let w = Tensor::ones([4, 3], DType::F32, &device).and_then(|w| w.with_grad()).expect("a weight");
+    let x = Tensor::ones([2, 4], DType::F32, &device).expect("rows");
+    let loss = x.matmul(&w).and_then(|y| y.cross_entropy(&ints(&[1, 3], &device))).expect("queued");
+    let gradient = loss.backward().expect("queued").get(&w).expect("a gradient").clone();
+    no_grad(|| w.sub_(&gradient)).expect("queued");
+    for t in [&loss, &gradient, &w.detach()] {
+        let e = t.to_vec::<f32>().expect_err("spoiled");
+        assert_eq!(e.kind(), &ErrorKind::IndexOutOfBounds { pos: 1, index: 3, size: 3 }, "{e}");
+    }
+    assert_eq!(x.to_vec::<f32>().expect("the data"), [1.0; 8]);
+}
