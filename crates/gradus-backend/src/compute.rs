@@ -9,8 +9,12 @@ use crate::{Binding, DType, Element, Error, ErrorKind, Result, Shape, sha256};
 /// A program for [`Backend::dispatch_compute`](crate::Backend::dispatch_compute). Text and bytes have an entry point `main`.
 ///
 /// WGSL and SPIR-V declare operand `i` as the storage buffer at group 0, binding `i`, with the access that it is bound with,
-/// and push constants as `var<immediate>`. They see elements as raw memory: elements of less than four bytes are packed into
-/// words, and the last word is padded. An empty tensor cannot be bound.
+/// and push constants as `var<immediate>`. The elements of a buffer are declared with the dtype of its tensor (`array<f32>`,
+/// `array<vec4<i32>>`, `array<atomic<i32>>`, ..) or as words of u32, which hold elements of any dtype as raw memory: elements of
+/// less than four bytes are packed into words, and the last word is padded. An empty tensor cannot be bound.
+///
+/// An access outside of a buffer stays inside it: a read returns 0 or some element of the same tensor, and a write does nothing
+/// or changes some element of the same tensor. Which of these, the adapter decides. `arrayLength` counts the last, padded word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ComputeModule<'a> {

@@ -8,12 +8,13 @@ use std::panic::catch_unwind;
 use std::sync::Arc;
 
 use gradus_backend::compute::{check, check_size};
-use gradus_backend::{Binding, Buffer, ComputeLimits, ComputeModule, Error, ErrorKind, Result, View};
+use gradus_backend::{Binding, Buffer, ComputeLimits, ComputeModule, DType, Error, ErrorKind, Result, View};
 use wgpu::naga;
 
 use crate::WgpuBackend;
 use crate::log::Access;
 use crate::map::copy_strided;
+use crate::nesting;
 use crate::program::{OP, Program, Slot};
 use crate::queue::{Bind, said, storage};
 use crate::temp::Temp;
@@ -39,7 +40,7 @@ pub(crate) fn ready(
     groups: [u32; 3],
 ) -> Result<Arc<Program>> {
     b.queue().faults.check_lost(OP)?;
-    let program = b.modules.get(module, || compiled(b, module))?;
+    let program = b.modules.get(module, || nesting::with_stack(|| compiled(b, module)))?;
     check_size(&limits(b), bindings, constants, groups)?;
     program.check_counts(bindings, constants.len())?;
     Ok(program)
@@ -99,6 +100,11 @@ impl<'a> Staged<'a> {
             let m = format!("{name} has {bytes} bytes; the module's {:?} takes {} or more", slot.name, slot.least);
             return wrong(ErrorKind::InvalidArgument, m);
         }
+        if let Some(other) = slot.elements.iter().find(|&&e| Some(e) != scalar_of(x.dtype)) {
+            let m = format!("{name} is {}; the module's {:?} holds {}", x.dtype, slot.name, name_of(*other));
+            let help = "convert the tensor with `to_dtype`, or declare words of u32, which hold elements of any dtype";
+            return wrong(ErrorKind::DTypeMismatch, m).map_err(|e: Error| e.help(help));
+        }
         b.operand(OP, &name, x.buffer, x.dtype, x.layout, write)?;
         let start = (x.layout.offset() * x.dtype.size()) as u64;
         let aligned = start.is_multiple_of(u64::from(b.queue().limits.min_storage_buffer_offset_alignment));
@@ -129,15 +135,64 @@ impl<'a> Staged<'a> {
     }
 }
 
+/// The type of a module's variables that holds elements of a dtype, unless they can only be read as parts of words.
+fn scalar_of(dtype: DType) -> Option<naga::Scalar> {
+    match dtype {
+        DType::F64 => Some(naga::Scalar::F64),
+        DType::F32 => Some(naga::Scalar::F32),
+        DType::F16 => Some(naga::Scalar::F16),
+        DType::I64 => Some(naga::Scalar::I64),
+        DType::U64 => Some(naga::Scalar::U64),
+        DType::I32 => Some(naga::Scalar::I32),
+        DType::U32 => Some(naga::Scalar::U32),
+        DType::BF16 | DType::I16 | DType::U16 | DType::I8 | DType::U8 | DType::Bool => None,
+    }
+}
+
+/// What WGSL calls a scalar type that a buffer can hold.
+fn name_of(scalar: naga::Scalar) -> String {
+    let kind = match scalar.kind {
+        naga::ScalarKind::Float => 'f',
+        naga::ScalarKind::Sint => 'i',
+        _ => 'u',
+    };
+    format!("{kind}{}", u32::from(scalar.width) * 8)
+}
+
+/// The scalars that each type consists of, without u32, in the order of the module's types.
+fn elements_of(module: &naga::Module) -> Vec<Vec<naga::Scalar>> {
+    let mut all: Vec<Vec<naga::Scalar>> = Vec::with_capacity(module.types.len());
+    // A type comes after those that it is made of.
+    for (_, ty) in module.types.iter() {
+        let parts = |of: naga::Handle<naga::Type>| all.get(of.index()).cloned().unwrap_or_default();
+        let mut elements = match &ty.inner {
+            naga::TypeInner::Scalar(scalar)
+            | naga::TypeInner::Atomic(scalar)
+            | naga::TypeInner::Vector { scalar, .. }
+            | naga::TypeInner::Matrix { scalar, .. } => vec![*scalar],
+            naga::TypeInner::Array { base, .. } => parts(*base),
+            naga::TypeInner::Struct { members, .. } => members.iter().flat_map(|m| parts(m.ty)).collect(),
+            _ => vec![],
+        };
+        elements.retain(|&e| e != naga::Scalar::U32);
+        elements.sort_by_key(|e| (e.kind, e.width));
+        elements.dedup();
+        all.push(elements);
+    }
+    all
+}
+
 /// A module in naga's representation, not yet validated, and in the form that wgpu takes; an error for other kinds of
 /// module.
 fn parse<'a>(b: &WgpuBackend, module: ComputeModule<'a>) -> Result<(naga::Module, wgpu::ShaderSource<'a>)> {
     match module {
         ComputeModule::Wgsl(text) => {
+            nesting::check(text)?;
             let parsed = naga::front::wgsl::parse_str(text).map_err(|e| refused(module, e.emit_to_string(text)))?;
             Ok((parsed, wgpu::ShaderSource::Wgsl(text.into())))
         }
         ComputeModule::SpirV(bytes) => {
+            nesting::check_length(bytes)?;
             let parsed = parse_spirv(bytes).map_err(|e| refused(module, e))?;
             let words = bytes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word));
             Ok((parsed, wgpu::ShaderSource::SpirV(words.collect())))
@@ -163,9 +218,11 @@ fn parse_spirv(bytes: &[u8]) -> std::result::Result<naga::Module, String> {
     }
 }
 
-/// The declarations of a module: its bindings in order, and the size of its constants in bytes.
-fn declared(module: &naga::Module) -> Result<(Vec<Slot>, u32)> {
-    let (mut slots, mut constants) = (Vec::new(), 0);
+/// The declarations of a module: its bindings in order, and the size of its constants in bytes. An error if its work-groups
+/// need more than `most_shared` bytes of their own.
+fn declared(module: &naga::Module, most_shared: u32) -> Result<(Vec<Slot>, u32)> {
+    let (mut slots, mut constants, mut shared) = (Vec::new(), 0, 0u64);
+    let elements = elements_of(module);
     for (_, variable) in module.global_variables.iter() {
         let name = variable.name.clone().unwrap_or_default();
         let wrong = |m: String| Error::argument(OP, format!("the module's {name:?} {m}"));
@@ -174,15 +231,23 @@ fn declared(module: &naga::Module) -> Result<(Vec<Slot>, u32)> {
         match (variable.space, &variable.binding) {
             (naga::AddressSpace::Storage { access }, Some(at)) if at.group == 0 => {
                 let write = access.intersects(naga::StorageAccess::STORE | naga::StorageAccess::ATOMIC);
-                slots.push((at.binding, Slot { name, write, least: size }));
+                let elements = elements.get(variable.ty.index()).cloned().unwrap_or_default();
+                slots.push((at.binding, Slot { name, write, least: size, elements }));
             }
             (naga::AddressSpace::Immediate, _) => constants = constants.max(size),
+            (naga::AddressSpace::WorkGroup, _) => shared += u64::from(size).next_multiple_of(16),
             (_, Some(at)) => {
                 let m = format!("is at group {}, binding {}; only storage buffers of group 0", at.group, at.binding);
                 return Err(wrong(format!("{m} can be bound")));
             }
             _ => {}
         }
+    }
+    if shared > u64::from(most_shared) {
+        let m = format!(
+            "the module's workgroup variables take {shared} bytes; a work-group of this device has {most_shared}"
+        );
+        return Err(Error::new(ErrorKind::Unsupported, OP, m));
     }
     slots.sort_by_key(|(at, _)| *at);
     if let Some(gap) = slots.iter().zip(0..).position(|((at, _), i)| *at != i) {
@@ -192,15 +257,29 @@ fn declared(module: &naga::Module) -> Result<(Vec<Slot>, u32)> {
     Ok((slots.into_iter().map(|(_, slot)| slot).collect(), constants))
 }
 
+/// The module with the defaults of its overrides in their places, which sizes of arrays may depend on.
+fn without_overrides(parsed: naga::Module, module: ComputeModule<'_>) -> Result<naga::Module> {
+    use naga::valid::{Capabilities, ValidationFlags, Validator};
+    if parsed.overrides.is_empty() {
+        return Ok(parsed);
+    }
+    let info = Validator::new(ValidationFlags::all(), Capabilities::all()).validate(&parsed);
+    let info = info.map_err(|e| refused(module, e.into_inner()))?;
+    let main = Some((naga::ShaderStage::Compute, "main"));
+    let made = naga::back::pipeline_constants::process_overrides(&parsed, &info, main, &Default::default());
+    Ok(made.map_err(|e| refused(module, e))?.0.into_owned())
+}
+
 /// Makes a module ready.
 fn compiled(b: &WgpuBackend, module: ComputeModule<'_>) -> Result<Program> {
     let (parsed, source) = parse(b, module)?;
-    let (slots, constants) = declared(&parsed)?;
+    let parsed = without_overrides(parsed, module)?;
+    let queue = b.queue();
+    let (slots, constants) = declared(&parsed, queue.limits.max_compute_workgroup_storage_size)?;
     if constants > 0 && !b.features.contains(wgpu::Features::IMMEDIATES) {
         let m = format!("constants need the feature IMMEDIATES, which {} ({}) lacks", b.label(), b.hardware);
         return Err(Error::new(ErrorKind::Unsupported, OP, m).help("bind them as a tensor"));
     }
-    let queue = b.queue();
     let made = queue.scoped(|| {
         let entries: Vec<_> = (0..).zip(&slots).map(|(i, slot)| storage((i, &slot.write))).collect();
         let layouts = queue.layout(&entries, constants);

@@ -24,6 +24,7 @@ mod index;
 mod lines;
 mod log;
 mod map;
+mod nesting;
 mod operand;
 mod pool;
 mod program;

@@ -24,6 +24,8 @@ pub(crate) struct Slot {
     pub(crate) write: bool,
     /// The size in bytes that it must have.
     pub(crate) least: u32,
+    /// The scalars that it consists of, but for u32, which may hold elements of any dtype.
+    pub(crate) elements: Vec<wgpu::naga::Scalar>,
 }
 
 impl Program {

@@ -208,3 +208,191 @@ fn what_a_device_has_not_is_named() {
     let e = run(&narrow, compute_op::wgsl(1.0).forward).expect_err("no push constants");
     assert!(e.kind() == &ErrorKind::Unsupported && e.message().contains("IMMEDIATES"), "{e}");
 }
+
+/// A module that stores `value`, which may use `x[0]`, in `y[0]`.
+fn stores(before: &str, value: &str) -> String {
+    format!(
+        "@group(0) @binding(0) var<storage, read> x: array<f32>;
+        @group(0) @binding(1) var<storage, read_write> y: array<f32>;
+        {before}
+        @compute @workgroup_size(1) fn main() {{ y[0] = {value}; }}"
+    )
+}
+
+/// A SPIR-V module that adds `x[0]` to itself so many times, within so many conditions.
+fn long_sum(terms: usize, conditions: usize) -> Vec<u8> {
+    use naga::{BinaryOperator, Block, Expression, Statement};
+    let mut module = naga::front::wgsl::parse_str(&stores("", "x[0] + x[0]")).expect("a module");
+    let main = &mut module.entry_points[0].function;
+    let load = |e: &Expression| matches!(e, Expression::Load { .. });
+    let x = main.expressions.iter().find(|(_, e)| load(e)).expect("a load").0;
+    let mut sum = main.expressions.iter().find(|(_, e)| matches!(e, Expression::Binary { .. })).expect("a sum").0;
+    let span = naga::Span::UNDEFINED;
+    let mut body: Vec<Statement> = main.body.iter().cloned().collect();
+    let stored = body.pop().expect("the end");
+    let (stored, end) = if matches!(stored, Statement::Return { .. }) {
+        (body.pop().expect("a store"), Some(stored))
+    } else {
+        (stored, None)
+    };
+    let Statement::Store { pointer, .. } = stored else { panic!("{stored:?} is no store") };
+    let kept = main.expressions.len();
+    for _ in 0..terms {
+        let add = Expression::Binary { op: BinaryOperator::Add, left: sum, right: x };
+        sum = main.expressions.append(add, span);
+    }
+    body.push(Statement::Emit(main.expressions.range_from(kept)));
+    let yes = main.expressions.append(Expression::Literal(naga::Literal::Bool(true)), span);
+    let mut inner = Block::from_vec(vec![Statement::Store { pointer, value: sum }]);
+    for _ in 0..conditions {
+        inner = Block::from_vec(vec![Statement::If { condition: yes, accept: inner, reject: Block::new() }]);
+    }
+    body.push(Statement::Block(inner));
+    body.extend(end);
+    main.body = Block::from_vec(body);
+    let info = Validator::new(ValidationFlags::empty(), Capabilities::all()).validate(&module).expect("a valid module");
+    let words = spv::write_vec(&module, &info, &spv::Options::default(), None).expect("words");
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+#[test]
+fn deep_modules_are_errors_or_run() {
+    let Some((_, device)) = opened() else { return };
+    let x = Tensor::ones([8], DType::F32, &device).expect("ones");
+    let y = Tensor::zeros([8], DType::F32, &device).expect("zeros");
+    let run = |module: ComputeModule<'_>| {
+        device.dispatch_compute(module, &[Bound::Read(&x), Bound::Write(&y)], &[], [1, 1, 1])?;
+        Ok::<_, Error>(y.to_vec::<f32>()?[0])
+    };
+    let wgsl = |before: &str, value: &str| run(ComputeModule::Wgsl(&stores(before, value)));
+    assert_eq!(wgsl("", &format!("x[0]{}", " + x[0]".repeat(400))).expect("a long sum"), 401.0);
+    let chain = |n: usize| (1..n).map(|i| format!("const a{i} = a{} + 1.0; ", i - 1)).collect::<String>();
+    assert_eq!(wgsl(&format!("const a0 = 1.0; {}", chain(900)), "a899").expect("a chain of constants"), 900.0);
+    let calls =
+        |n: usize| (1..n).map(|i| format!("fn call{i}() -> f32 {{ return call{}(); }} ", i - 1)).collect::<String>();
+    let calls = format!("fn call0() -> f32 {{ return 3.0; }} {}", calls(300));
+    assert_eq!(wgsl(&calls, "call299()").expect("a chain of calls"), 3.0);
+    let many = "fn pick(x: f32) -> f32 { if x == 2.0 { return 1.0; } ".to_owned()
+        + &"else if x == 3.0 { return 2.0; }".repeat(900)
+        + " return 7.0; }";
+    assert_eq!(wgsl(&many, "pick(x[0])").expect("many branches"), 7.0);
+    for (before, value) in [
+        (String::new(), format!("x[0]{}", " + x[0]".repeat(100_000))),
+        (String::new(), format!("{}x[0]", "-".repeat(100_000))),
+        (String::new(), format!("{}x[0]{}", "(".repeat(100_000), ")".repeat(100_000))),
+        (format!("const a0 = 1.0; {}", chain(100_000)), "a9".to_owned()),
+        (many.replacen("else", &"else if x == 4.0 { return 2.0; } else".repeat(100_000), 1), "pick(x[0])".to_owned()),
+        (format!("fn f() {{ {} {} }}", "{".repeat(100_000), "}".repeat(100_000)), "1.0".to_owned()),
+        (format!("var<private> z: {}f32{};", "array<".repeat(10_000), ",1>".repeat(10_000)), "1.0".to_owned()),
+    ] {
+        let e = wgsl(&before, &value).expect_err("a module that is too deep");
+        assert_eq!(e.kind(), &ErrorKind::InvalidArgument, "{e}");
+    }
+    let spirv = |terms, conditions| run(ComputeModule::SpirV(&long_sum(terms, conditions)));
+    assert_eq!(spirv(400, 100).expect("a long sum"), 402.0);
+    assert_eq!(spirv(10_000, 500).expect("a longer sum"), 10_002.0);
+    let e = spirv(60_000, 0).expect_err("a long module");
+    assert!(e.kind() == &ErrorKind::InvalidArgument && e.message().contains("at most"), "{e}");
+}
+
+#[test]
+fn elements_are_declared_as_they_are_or_as_words() {
+    let Some((_, device)) = opened() else { return };
+    let cpu = Device::cpu().expect("the CPU");
+    let of = |dtype: DType| {
+        let t = Tensor::from_vec((1..=8).map(f64::from).collect::<Vec<_>>(), [8], &cpu).and_then(|t| t.to_dtype(dtype));
+        t.and_then(|t| t.to_device(&device)).expect("numbers")
+    };
+    let copies = |element: &str, of: &str| {
+        format!(
+            "struct Data {{ first: {element}, rest: array<{element}> }}
+            @group(0) @binding(0) var<storage, read> x: {of};
+            @group(0) @binding(1) var<storage, read_write> y: array<u32>;
+            @compute @workgroup_size(1) fn main() {{ y[0] = u32(arrayLength(&y)); _ = &x; }}"
+        )
+    };
+    let words = Tensor::zeros([2], DType::U32, &device).expect("words");
+    let run = |x: &Tensor, module: &str| {
+        let bindings = [Bound::Read(x), Bound::Write(&words)];
+        device.dispatch_compute(ComputeModule::Wgsl(module), &bindings, &[], [1, 1, 1])
+    };
+    for (dtype, element, fits) in [
+        (DType::F32, "f32", true),
+        (DType::I32, "f32", false),
+        (DType::F32, "i32", false),
+        (DType::U32, "f32", false),
+        (DType::BF16, "f32", false),
+        (DType::U8, "i32", false),
+        (DType::I32, "i32", true),
+        (DType::F32, "u32", true),
+        (DType::I64, "u32", true),
+        (DType::BF16, "u32", true),
+        (DType::U8, "u32", true),
+        (DType::I64, "i32", false),
+    ] {
+        let x = of(dtype);
+        for form in [format!("array<{element}>"), format!("array<vec2<{element}>>"), "Data".to_owned()] {
+            let done = run(&x, &copies(element, &form));
+            if fits {
+                done.expect("an element of this dtype");
+                continue;
+            }
+            let e = done.expect_err("another dtype");
+            assert_eq!(e.kind(), &ErrorKind::DTypeMismatch, "{e}");
+            assert!(
+                e.to_string().contains(&format!("binding 0 is {dtype}; the module's \"x\" holds {element}")),
+                "{e}"
+            );
+        }
+    }
+    assert_eq!(words.to_vec::<u32>().expect("values"), [2, 0]);
+}
+
+#[test]
+fn memory_of_a_work_group_is_limited() {
+    let Some((_, device)) = opened() else { return };
+    let x = Tensor::ones([8], DType::F32, &device).expect("ones");
+    let y = Tensor::zeros([8], DType::F32, &device).expect("zeros");
+    let run = |before: &str, value: &str| {
+        let module = stores(before, value);
+        device.dispatch_compute(ComputeModule::Wgsl(&module), &[Bound::Read(&x), Bound::Write(&y)], &[], [1, 1, 1])
+    };
+    run("var<workgroup> few: array<f32, 4096>;", "few[4095] + 5.0").expect("16 KiB");
+    assert_eq!(y.to_vec::<f32>().expect("values")[0], 5.0);
+    for many in [
+        "var<workgroup> many: array<f32, 100000000>;",
+        "override n = 100000000; var<workgroup> many: array<f32, n>;",
+        "var<workgroup> many: array<f32, 4096>; var<workgroup> more: array<array<vec4<f32>, 1024>, 1024>;",
+    ] {
+        let e = run(many, "many[3]").expect_err("400 MB");
+        assert!(e.kind() == &ErrorKind::Unsupported && e.message().contains("a work-group of this device has"), "{e}");
+    }
+}
+
+#[test]
+fn accesses_outside_of_a_tensor_stay_inside_it() {
+    for profile in Profile::ALL {
+        let Some(backend) = common::opened_as(profile) else { return };
+        let device = Device::from_backend(Arc::new(backend));
+        let memory = || Tensor::full([3000], 5.0, DType::F32, &device).expect("a tensor");
+        let (from, to) = (memory(), memory());
+        let (x, y) = (from.narrow(0, 64, 100).expect("a part"), to.narrow(0, 1024, 100).expect("a part"));
+        x.fill_(7.0).expect("other numbers");
+        y.fill_(0.0).expect("other numbers");
+        let module = "
+            @group(0) @binding(0) var<storage, read> x: array<f32>;
+            @group(0) @binding(1) var<storage, read_write> y: array<f32>;
+            @compute @workgroup_size(64) fn main(@builtin(global_invocation_id) at: vec3<u32>) {
+                let far = at.x * 33554431u + 100u;
+                y[at.x] = x[far];
+                y[far] = 9.0;
+                y[i32(at.x) - 2000] = 9.0;
+            }";
+        let bindings = [Bound::Read(&x), Bound::Write(&y)];
+        device.dispatch_compute(ComputeModule::Wgsl(module), &bindings, &[], [1, 1, 1]).expect("a run");
+        let values = to.to_vec::<f32>().expect("values");
+        let (inside, outside) = (&values[1024..1124], [&values[..1024], &values[1124..]].concat());
+        assert!(inside.iter().all(|v| [0.0, 7.0, 9.0].contains(v)), "{inside:?}");
+        assert!(outside.iter().all(|&v| v == 5.0), "{outside:?}");
+    }
+}
