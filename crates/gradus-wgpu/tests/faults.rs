@@ -61,10 +61,10 @@ fn what_is_written_in_place_is_spoiled_until_it_is_replaced() {
     let (x, y) = (ones(4, &device), ones(4, &device));
     let bad = ErrorKind::IndexOutOfBounds { pos: 1, index: 4, size: 4 };
     // Refused before anything is written, since what is written is looked up first.
-    let e = x.scatter_(0, &ints(&[1, 4], &device), &ones(2, &device)).expect_err("an index out of range");
+    let e = x.scatter_(0, &ints(&[1, 4], &device), ones(2, &device)).expect_err("an index out of range");
     assert_eq!((e.kind(), x.to_vec::<f32>().expect("untouched")), (&bad, vec![1.0; 4]));
     device.synchronize().expect("nothing was queued");
-    x.add_(&x.gather(0, &ints(&[0, 4, 0, 0], &device)).expect("a late error")).expect("queued");
+    x.add_(x.gather(0, &ints(&[0, 4, 0, 0], &device)).expect("a late error")).expect("queued");
     y.add_(&x).expect("queued");
     for t in [&x, &y] {
         assert_eq!(t.to_vec::<f32>().expect_err("spoiled").kind(), &bad);
