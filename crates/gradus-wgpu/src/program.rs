@@ -2,6 +2,8 @@
 
 use gradus_backend::{Binding, Error, Result};
 
+use wgpu::naga;
+
 use crate::queue::Layouts;
 
 pub(crate) const OP: &str = "dispatch_compute";
@@ -25,7 +27,7 @@ pub(crate) struct Slot {
     /// The size in bytes that it must have.
     pub(crate) least: u32,
     /// The scalars that it consists of, but for u32, which may hold elements of any dtype.
-    pub(crate) elements: Vec<wgpu::naga::Scalar>,
+    pub(crate) elements: Vec<naga::Scalar>,
 }
 
 impl Program {
