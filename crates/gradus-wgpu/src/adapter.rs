@@ -25,6 +25,15 @@ impl Profile {
     /// All profiles, the largest first.
     pub const ALL: [Profile; 3] = [Profile::Full, Profile::No64, Profile::Core];
 
+    /// The features that it uses.
+    fn features(self) -> wgpu::Features {
+        match self {
+            Profile::Full => WANTED,
+            Profile::No64 => WANTED - wgpu::Features::SHADER_F64 - wgpu::Features::SHADER_INT64,
+            Profile::Core => wgpu::Features::empty(),
+        }
+    }
+
     /// `full`, `no64` or `core`.
     pub fn name(self) -> &'static str {
         match self {
@@ -135,15 +144,11 @@ pub(crate) fn open(index: usize, profile: Profile) -> Result<Opened> {
         let m = format!("there is no adapter number {index}");
         return Err(Error::new(ErrorKind::Unsupported, "wgpu", m).help(known(&adapters())));
     };
-    request(index, &adapter, adapter.features() & WANTED, profile)
+    let limits = if profile == Profile::Core { wgpu::Limits::default() } else { adapter.limits() };
+    request(index, &adapter, adapter.features() & profile.features(), limits)
 }
 
-fn request(index: usize, adapter: &wgpu::Adapter, offered: wgpu::Features, profile: Profile) -> Result<Opened> {
-    let (features, limits) = match profile {
-        Profile::Full => (offered, adapter.limits()),
-        Profile::No64 => (offered - wgpu::Features::SHADER_F64 - wgpu::Features::SHADER_INT64, adapter.limits()),
-        Profile::Core => (wgpu::Features::empty(), wgpu::Limits::default()),
-    };
+fn request(index: usize, adapter: &wgpu::Adapter, features: wgpu::Features, limits: wgpu::Limits) -> Result<Opened> {
     let descriptor = wgpu::DeviceDescriptor {
         label: Some("gradus"),
         required_features: features,
@@ -171,7 +176,19 @@ pub(crate) fn open_nothing(profile: Profile) -> Result<Opened> {
     });
     let adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::NOOP));
     let adapter = adapters.first().ok_or_else(|| Error::argument("wgpu", "wgpu was built without its noop backend"))?;
-    request(0, adapter, WANTED, profile)
+    let limits = if profile == Profile::Core { wgpu::Limits::default() } else { adapter.limits() };
+    request(0, adapter, profile.features(), limits)
+}
+
+/// A device for each feature that the chosen adapter has and the device does not use. Nothing without an adapter.
+#[cfg(test)]
+pub(crate) fn open_without_each() -> impl Iterator<Item = (wgpu::Features, Opened)> {
+    let adapter = all_adapters().into_iter().nth(chosen().expect("an adapter"));
+    let offered = adapter.as_ref().map_or(wgpu::Features::empty(), |adapter| adapter.features() & WANTED);
+    offered.iter().filter_map(move |missing| {
+        let adapter = adapter.as_ref()?;
+        Some((missing, request(0, adapter, offered - missing, adapter.limits()).expect("a device")))
+    })
 }
 
 #[cfg(test)]

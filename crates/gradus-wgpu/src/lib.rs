@@ -225,4 +225,15 @@ mod tests {
         assert!(refused.is_empty(), "{} of {}, first {}", refused.len(), report.cases, refused[0]);
         assert!(report.skipped == 0 && backend.counters().pipelines > 1000, "{:?}", backend.counters());
     }
+
+    #[test]
+    fn each_feature_of_an_adapter_may_be_missing() {
+        for (missing, opened) in adapter::open_without_each() {
+            let backend = WgpuBackend::of(0, &opened);
+            // The whole suite runs on the profiles. Here it is enough that kernels of each kind and dtype compile and run.
+            let report = gradus_conformance::only(&backend, "softmax/");
+            let of_64_bits = wgpu::Features::SHADER_F64 | wgpu::Features::SHADER_INT64;
+            assert!(report.passed() && (report.skipped > 0) == of_64_bits.contains(missing), "{missing:?}: {report}");
+        }
+    }
 }

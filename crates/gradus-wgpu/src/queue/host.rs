@@ -62,7 +62,7 @@ impl Queue {
             self.flush(&mut guard);
             let check = self.begin(guard);
             let waited = self.wait(op, None);
-            return self.end(check, waited, None);
+            return self.end(op, check, waited, None);
         }
         let size = (bytes + FAULT_BYTES).next_power_of_two().max(64 << 10);
         // A buffer that is too small is dropped before a larger one is allocated.
@@ -100,7 +100,7 @@ impl Queue {
         });
         let mapped = loop {
             if let Err(e) = self.wait(op, None) {
-                return self.end(check, Err(e), None);
+                return self.end(op, check, Err(e), None);
             }
             // The reply may be about to arrive in another waiting thread.
             match told.recv_timeout(Duration::from_millis(10)) {
@@ -112,10 +112,10 @@ impl Queue {
         let Some(mapped) = mapped.then(|| readback.get_mapped_range(0..total).ok()).flatten() else {
             let m = "the device does not give its memory to read";
             let failed = self.faults.check_lost(op).and(Err(Error::new(ErrorKind::Backend, op, m)));
-            return self.end(check, failed, None);
+            return self.end(op, check, failed, None);
         };
         take(&mapped[..bytes as usize]);
-        let ended = self.end(check, Ok(()), Some(&mapped[bytes as usize..]));
+        let ended = self.end(op, check, Ok(()), Some(&mapped[bytes as usize..]));
         drop(mapped);
         readback.unmap();
         let kept = &mut self.state().readback;
@@ -133,7 +133,7 @@ impl Queue {
 
     /// Ends a check with what was read from the fault buffer, after the checks that began before; passes `done` on, or an
     /// error that belongs to no call.
-    fn end(&self, check: Option<Check>, done: Result<()>, bytes: Option<&[u8]>) -> Result<()> {
+    fn end(&self, op: &str, check: Option<Check>, done: Result<()>, bytes: Option<&[u8]>) -> Result<()> {
         if let Some(check) = check {
             let mut state = self.state();
             while !state.log.is_next(&check) {
@@ -144,7 +144,10 @@ impl Queue {
             state.log.end(check, &mut state.slots, bytes);
             self.checked.notify_all();
         }
-        done.and(self.faults.take().map_or(Ok(()), Err))
+        done?;
+        // What wgpu reports about a lost device follows from the loss.
+        self.faults.check_lost(op)?;
+        self.faults.take().map_or(Ok(()), Err)
     }
 
     /// A new buffer for reading back. The state is not locked: if memory is short, buffers kept for reuse are dropped.
